@@ -157,7 +157,7 @@ fn write_table(history: &History, manifest: &Manifest, base: Option<&Table>) -> 
     let base_storages = base.into_iter().flat_map(Table::scan_storages);
     for entry in Merged::new(base_storages, manifest.storages.range(..)) {
         let (id, record) = entry?;
-        encoder.push_storage(id, &record, &mut buffer).map_err(refused)?;
+        encoder.push_storage(*id, &record, &mut buffer).map_err(refused)?;
         flush(&mut buffer, FLUSH_BYTES)?;
     }
     let base_tensors = base.map(|table| table.scan_tensors("")).transpose()?.into_iter().flatten();

@@ -10,7 +10,7 @@ use stridemap_format::{
 };
 
 use super::attributes::BoundedAttributes;
-use super::pinned::{Merged, not_found};
+use super::pinned::{Merged, not_found, owned};
 use super::relocate::Relocation;
 use super::{Generation, History};
 use crate::disk::step;
@@ -51,7 +51,7 @@ pub(crate) enum Change {
         to: String,
     },
     /// Skipped without an error if anything about the storage has changed.
-    Move(Relocation),
+    Move(Box<Relocation>),
     /// Rows that were written after the end of the tensor `from`.
     Grow {
         name: String,
@@ -169,7 +169,7 @@ impl Draft {
         prefix: &'a str,
     ) -> Result<impl Iterator<Item = Result<(String, TensorRecord)>> + 'a> {
         let delta = self.tensors.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
-        let merged = Merged::new(self.generation.tensors(prefix)?, delta);
+        let merged = owned(Merged::new(self.generation.tensors(prefix)?, delta));
         Ok(merged.take_while(move |entry| entry.as_ref().map_or(true, |(name, _)| name.starts_with(prefix))))
     }
 
@@ -278,7 +278,8 @@ pub(crate) fn plan(
     let is_on_newest = step!("rebase", draft.generation.number() == newest.number());
     let mut draft = if is_on_newest { draft } else { Draft::rebased(&changes, Arc::clone(newest))? };
     // Dropped first, so that the draft alone holds each record, and can change its storage id in place.
-    let Changes { expected, .. } = changes;
+    let Changes { names, expected, .. } = changes;
+    drop(names);
     check_ids_left(newest)?;
     let mut manifest = newest.manifest().clone();
     manifest.parent = manifest.generation;
