@@ -48,22 +48,17 @@ struct Queues {
     waited_in: Option<(FileId, Instant)>,
 }
 
-/// The waiting threads. The first thread is at the front, or waits for the front.
+/// The tickets of the waiting threads. The first thread is at the front, or waits for the front.
 #[derive(Default)]
 struct Queue {
-    waiters: VecDeque<Waiter>,
+    tickets: VecDeque<u64>,
     /// Whether a background thread waits for the kernel, because that wait has no timeout. There is at most one such
     /// thread.
     is_requested: bool,
 }
 
-struct Waiter {
-    ticket: u64,
-    /// Notified once the thread is first. The others stay asleep.
-    is_first: Arc<Condvar>,
-}
-
 static QUEUES: LazyLock<Mutex<Queues>> = LazyLock::new(|| Mutex::new(Queues::new()));
+static MOVED: Condvar = Condvar::new();
 
 fn queues() -> MutexGuard<'static, Queues> {
     let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,12 +89,11 @@ impl Turn {
         let queue = queues.by_file.entry(id).or_default();
         // A waiter behind another thread also queues behind other processes, in the kernel.
         let mut has_waited = false;
-        let mut may_try = queue.waiters.is_empty();
-        let moved = Arc::new(Condvar::new());
-        queue.waiters.push_back(Waiter { ticket, is_first: Arc::clone(&moved) });
+        let mut may_try = queue.tickets.is_empty();
+        queue.tickets.push_back(ticket);
         loop {
             let queue = queues.by_file.entry(id).or_default();
-            let is_first = queue.first() == Some(ticket);
+            let is_first = queue.tickets.front() == Some(&ticket);
             let mut pause = patience.saturating_sub(began.elapsed());
             if is_first && !queue.is_requested {
                 if may_try && !matches!(file.try_front(mode), Ok(false)) {
@@ -119,7 +113,7 @@ impl Turn {
                 return None;
             }
             has_waited = true;
-            queues = moved.wait_timeout(queues, pause).unwrap_or_else(PoisonError::into_inner).0;
+            queues = MOVED.wait_timeout(queues, pause).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -148,29 +142,15 @@ fn request_front(file: &Arc<dyn DiskFile>, id: FileId, mode: LockMode) -> bool {
         let mut queues = queues();
         if let Some(queue) = queues.by_file.get_mut(&id) {
             queue.is_requested = false;
-            if queue.waiters.is_empty() {
+            if queue.tickets.is_empty() {
                 // All waiters have given up.
                 let _ = file.leave_front();
                 queues.by_file.remove(&id);
-            } else {
-                queue.wake_first();
             }
         }
+        MOVED.notify_all();
     };
     thread::Builder::new().name("queue".to_owned()).stack_size(64 << 10).spawn(wait).is_ok()
-}
-
-impl Queue {
-    /// Returns the ticket of the first thread.
-    fn first(&self) -> Option<u64> {
-        self.waiters.front().map(|waiter| waiter.ticket)
-    }
-
-    fn wake_first(&self) {
-        if let Some(waiter) = self.waiters.front() {
-            waiter.is_first.notify_one();
-        }
-    }
 }
 
 impl Queues {
@@ -180,15 +160,15 @@ impl Queues {
 
     fn leave(&mut self, file: &Arc<dyn DiskFile>, id: FileId, ticket: u64) {
         let Some(queue) = self.by_file.get_mut(&id) else { return };
-        let was_first = queue.first() == Some(ticket);
-        queue.waiters.retain(|waiter| waiter.ticket != ticket);
+        let was_first = queue.tickets.front() == Some(&ticket);
+        queue.tickets.retain(|&waiting| waiting != ticket);
         if was_first && !queue.is_requested {
             let _ = file.leave_front();
         }
-        if queue.waiters.is_empty() && !queue.is_requested {
+        if queue.tickets.is_empty() && !queue.is_requested {
             self.by_file.remove(&id);
         } else {
-            queue.wake_first();
+            MOVED.notify_all();
         }
     }
 }

@@ -128,9 +128,7 @@ impl<N: Nested> Source for [N] {
     }
 
     fn size(&self) -> Vec<usize> {
-        let mut size = N::size();
-        size.insert(0, self.len());
-        size
+        [vec![self.len()], N::size()].concat()
     }
 
     fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
