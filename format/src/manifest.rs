@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::limits::{MAX_ATTRIBUTES_BYTES, MAX_CHANGES, MAX_GARBAGE, MAX_MANIFEST_BYTES};
 use crate::preamble::{check_version, preamble, strip_preamble, take};
-use crate::record::{TensorWire, check_storage_id};
+use crate::record::{TensorWire, TensorWireRef, check_storage_id};
 use crate::{Error, Result, Rule, StorageRecord, TensorRecord, Uuid, check_text, codec, digest};
 
 const MAGIC: [u8; 8] = *b"SMAPMAN\n";
@@ -130,7 +130,8 @@ fn tensors_as_encoded<S: Serializer>(
     tensors: &BTreeMap<String, Option<TensorRecord>>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(tensors.iter().map(|(name, record)| (name, record.as_ref().map(TensorWire::from))))
+    serializer
+        .collect_map(tensors.iter().map(|(name, record)| (name, record.as_ref().map(TensorWireRef::from))))
 }
 
 /// A decoded manifest body.

@@ -1,5 +1,7 @@
 //! The records of storages and tensors.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{MAX_DIM_NAME_BYTES, MAX_RANK, MAX_RESERVED_BYTES, MAX_STORAGE_BYTES, MAX_TEXT_BYTES};
@@ -138,10 +140,10 @@ pub struct TensorParts {
 
 /// The metadata of one tensor: a header over a storage. Its name is the key of the record.
 ///
-/// The parts are boxed, because a removed tensor takes only six bytes in a manifest, and should not take the memory of
-/// a whole record.
+/// The parts are shared by the clones of a record. They are not inline, because a removed tensor takes only six bytes in a
+/// manifest, and should not take the memory of a whole record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorRecord(Box<TensorParts>);
+pub struct TensorRecord(Arc<TensorParts>);
 
 impl TensorRecord {
     /// Creates a record, after checking that its parts are consistent. Use [`extent`](Self::extent) to check that the
@@ -174,7 +176,7 @@ impl TensorRecord {
                 }
             }
         }
-        Ok(TensorRecord(Box::new(parts)))
+        Ok(TensorRecord(Arc::new(parts)))
     }
 
     /// Returns the bytes that this tensor covers in a storage of `length_bytes`.
@@ -187,10 +189,20 @@ impl TensorRecord {
         Extent::of(dims, i128::from(self.offset_elems), self.dtype, length_bytes)
     }
 
+    /// Returns the record of the same tensor on another storage.
+    ///
+    /// # Errors
+    /// [`Rule::StorageId`].
+    pub fn with_storage_id(mut self, storage_id: u64) -> Result<Self> {
+        check_storage_id(storage_id, u64::MAX)?;
+        Arc::make_mut(&mut self.0).storage_id = storage_id;
+        Ok(self)
+    }
+
     /// Returns the parts of the record.
     #[must_use]
     pub fn into_parts(self) -> TensorParts {
-        *self.0
+        Arc::unwrap_or_clone(self.0)
     }
 }
 
@@ -227,12 +239,28 @@ pub(crate) struct TensorWire {
 #[derive(Serialize, Deserialize)]
 struct DimNames(#[serde(deserialize_with = "codec::dimensions")] Vec<Option<String>>);
 
-impl From<&TensorRecord> for TensorWire {
-    fn from(record: &TensorRecord) -> Self {
-        let TensorParts { dtype, size, stride, offset_elems, storage_id, dim_names } =
-            record.clone().into_parts();
-        let dim_names = dim_names.map(DimNames);
-        TensorWire { dtype: dtype.code(), size, stride, offset_elems, storage_id, dim_names }
+/// A borrowed tensor record, for encoding as a [`TensorWire`].
+#[derive(Serialize)]
+pub(crate) struct TensorWireRef<'a> {
+    dtype: u8,
+    size: &'a [u64],
+    stride: &'a [i64],
+    offset_elems: u64,
+    storage_id: u64,
+    dim_names: Option<&'a [Option<String>]>,
+}
+
+impl<'a> From<&'a TensorRecord> for TensorWireRef<'a> {
+    fn from(record: &'a TensorRecord) -> Self {
+        let TensorParts { dtype, size, stride, offset_elems, storage_id, dim_names } = &**record;
+        TensorWireRef {
+            dtype: dtype.code(),
+            size,
+            stride,
+            offset_elems: *offset_elems,
+            storage_id: *storage_id,
+            dim_names: dim_names.as_deref(),
+        }
     }
 }
 
@@ -291,7 +319,7 @@ mod tests {
             ..parts()
         })
         .unwrap();
-        let entry = ("n".repeat(MAX_TEXT_BYTES), TensorWire::from(&record));
+        let entry = ("n".repeat(MAX_TEXT_BYTES), TensorWireRef::from(&record));
         let bytes = crate::codec::encode(&entry, u64::MAX, Rule::Canonical).unwrap();
         assert!((bytes.len() as u64) < crate::limits::MAX_ENTRY_BYTES, "{}", bytes.len());
     }

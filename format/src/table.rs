@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::limits::{MAX_ENTRY_BYTES, MAX_NODE_PAGES};
 use crate::node::{NODE_HEADER_BYTES, NodeHeader, SLOT_BYTES};
-use crate::record::{TensorWire, check_storage_id};
+use crate::record::{TensorWireRef, check_storage_id};
 use crate::{
     Error, PAGE_BYTES, Result, Rule, StorageRecord, TableRef, TensorRecord, Tree, TreeRef, Uuid, check_text,
     codec, digest,
@@ -95,7 +95,7 @@ impl TableEncoder {
         }
         self.finish_storages(out)?;
         name.clone_into(&mut self.last_name);
-        self.push_entry(Tree::Tensors, &name, &TensorWire::from(record), out)
+        self.push_entry(Tree::Tensors, &name, &TensorWireRef::from(record), out)
     }
 
     /// Appends the remaining nodes to `out`, and returns the manifest's reference to the table.

@@ -30,6 +30,11 @@ impl LockedFile {
     pub(crate) fn new(file: &Arc<dyn DiskFile>) -> Self {
         LockedFile { file: Arc::clone(file), owner: OwnerProcess::current() }
     }
+
+    /// The file. Another lock of it replaces this one.
+    pub(crate) fn file(&self) -> &Arc<dyn DiskFile> {
+        &self.file
+    }
 }
 
 impl Drop for LockedFile {

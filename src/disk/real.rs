@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, OFlags, RenameFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
@@ -15,8 +15,8 @@ use tempfile::NamedTempFile;
 use super::open_dirs::OpenDirs;
 use super::watch::Inotify;
 use super::{
-    Access, Disk, DiskFile, ExternalError, ExternalScope, FileStat, LockHolders, LockMode, STAGE_PREFIX,
-    Watch, external, file_system,
+    Access, Disk, DiskFile, ExternalError, ExternalScope, FileId, FileStat, LockHolders, LockMode,
+    STAGE_PREFIX, Watch, external, file_system,
 };
 
 /// The operating system's file system: all of it by default, or the directories of one store as opened by
@@ -28,9 +28,23 @@ pub struct RealDisk {
 
 #[derive(Debug)]
 struct StoreDirs {
-    dirs: OpenDirs<OwnedFd>,
+    dirs: OpenDirs<OpenDir>,
     /// Whether the store's path is a symbolic link.
     is_link: bool,
+}
+
+/// An open directory, and its identity.
+#[derive(Debug)]
+struct OpenDir {
+    fd: OwnedFd,
+    id: FileId,
+}
+
+impl OpenDir {
+    fn new(fd: OwnedFd) -> io::Result<Self> {
+        let id = stat_of(&rustix::fs::fstat(&fd)?).id();
+        Ok(OpenDir { fd, id })
+    }
 }
 
 impl RealDisk {
@@ -38,7 +52,7 @@ impl RealDisk {
     fn entry<'a>(&'a self, path: &'a Path) -> io::Result<(BorrowedFd<'a>, &'a Path)> {
         let Some(store_dirs) = &self.store_dirs else { return Ok((CWD, path)) };
         let place = store_dirs.dirs.entry(path, find_dir)?;
-        Ok((place.dir.as_fd(), place.name))
+        Ok((place.dir.fd.as_fd(), place.name))
     }
 
     /// Opens a directory.
@@ -48,7 +62,7 @@ impl RealDisk {
             None => openat(CWD, path, flags),
             Some(store_dirs) => {
                 let place = store_dirs.dirs.directory(path, find_dir)?;
-                openat(place.dir.as_fd(), place.name, flags)
+                openat(place.dir.fd.as_fd(), place.name, flags)
             }
         }
     }
@@ -66,9 +80,9 @@ impl RealDisk {
 }
 
 /// Opens a directory in an open one.
-fn find_dir(dir: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
+fn find_dir(dir: &OpenDir, name: &str) -> io::Result<OpenDir> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    openat(dir.as_fd(), Path::new(name), flags)
+    OpenDir::new(openat(dir.fd.as_fd(), Path::new(name), flags)?)
 }
 
 fn openat(dir: BorrowedFd<'_>, name: &Path, flags: OFlags) -> io::Result<OwnedFd> {
@@ -77,7 +91,7 @@ fn openat(dir: BorrowedFd<'_>, name: &Path, flags: OFlags) -> io::Result<OwnedFd
 
 impl Disk for RealDisk {
     fn hold(&self, store: &Path) -> io::Result<Arc<dyn Disk>> {
-        let root = self.directory(store, OFlags::PATH)?;
+        let root = OpenDir::new(self.directory(store, OFlags::PATH)?)?;
         let is_link = !self.is_dir(store)?;
         let dirs = OpenDirs::new(store, root, find_dir)?;
         Ok(Arc::new(RealDisk { store_dirs: Some(Arc::new(StoreDirs { dirs, is_link })) }))
@@ -87,12 +101,11 @@ impl Disk for RealDisk {
         let Some(store_dirs) = &self.store_dirs else { return Ok(true) };
         let (root, subdirs) = store_dirs.dirs.written();
         for (name, dir) in subdirs {
-            let named = match rustix::fs::statat(root, name, AtFlags::SYMLINK_NOFOLLOW) {
+            let named = match rustix::fs::statat(&root.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
                 Err(Errno::NOENT) => return Ok(false),
                 named => named?,
             };
-            let own = rustix::fs::fstat(dir)?;
-            if (named.st_dev, named.st_ino) != (own.st_dev, own.st_ino) {
+            if stat_of(&named).id() != dir.id {
                 return Ok(false);
             }
         }
@@ -101,23 +114,23 @@ impl Disk for RealDisk {
 
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>> {
         // A FIFO in place of a file must not block: it is opened without waiting, and then refused.
-        let opened = match access {
+        let found = match access {
             // A path from the user may lead anywhere.
             Access::ReadForeign => RealDisk::default().opened(path, OFlags::RDONLY | OFlags::NONBLOCK),
             Access::Read => self.opened(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW),
             Access::Write => self.opened(path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW),
         };
         let refused = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-        let file = match opened {
+        let file = match found {
             Err(e) if e.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
                 return refused("a symbolic link");
             }
-            opened => opened?,
+            found => found?,
         };
         if !file.metadata()?.is_file() {
             return refused("not a regular file");
         }
-        Ok(Arc::new(RealFile(file)))
+        Ok(opened(file))
     }
 
     fn open_external(
@@ -127,7 +140,7 @@ impl Disk for RealDisk {
         scope: ExternalScope,
     ) -> Result<Arc<dyn DiskFile>, ExternalError> {
         let store = self.directory(store, OFlags::PATH)?;
-        Ok(Arc::new(RealFile(external::open(&store, path, scope)?)))
+        Ok(opened(external::open(&store, path, scope)?))
     }
 
     fn recorded_path(&self, store: &Path, file: &File) -> io::Result<PathBuf> {
@@ -142,11 +155,11 @@ impl Disk for RealDisk {
                 |made: &Path| self.opened(&path_of(made), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
             let (file, made) = create_with(STAGE_PREFIX, Path::new("/"), create)?.keep()?;
             let path = path_of(&made);
-            let file = RealFile(file);
+            let file = opened(file);
             // Before the lock, a collector may have mistaken the file for one of a dead writer, and deleted it. In
             // that case, start again.
             if file.try_lock(LockMode::Exclusive)? && file.stat()?.link_count > 0 {
-                return Ok((path, Arc::new(file)));
+                return Ok((path, file));
             }
             let _ = self.remove(&path);
         }
@@ -254,16 +267,22 @@ fn create_with(
 
 /// Wraps a file that the caller opened.
 pub(crate) fn opened(file: File) -> Arc<dyn DiskFile> {
-    Arc::new(RealFile(file))
+    Arc::new(RealFile(file, OnceLock::new()))
 }
 
+/// An open file, and whether it [has a front](RealFile::has_front), once that was asked.
 #[derive(Debug)]
-struct RealFile(File);
+struct RealFile(File, OnceLock<bool>);
 
 impl RealFile {
     /// Whether `fcntl` and `flock` locks are independent here. On a network file system they are the same lock.
     fn has_front(&self) -> bool {
-        matches!((file_system::is_network(&self.0), file_system::is_fuse(&self.0)), (Ok(false), Ok(false)))
+        *self.1.get_or_init(|| {
+            matches!(
+                (file_system::is_network(&self.0), file_system::is_fuse(&self.0)),
+                (Ok(false), Ok(false))
+            )
+        })
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use stridemap_format::{Manifest, ManifestHead, limits};
 
 use super::in_use::{GenerationInUse, ManifestNeeds};
+use super::pinned::Pin;
 use super::recover::{list, numbers_among};
 use super::writer_lock::WriterLock;
 use super::{Generation, History};
@@ -50,6 +51,8 @@ pub(crate) struct OlderManifests {
     needed_to: u64,
     /// The value of `needed_to` once the commit in progress is published.
     needed_to_after: u64,
+    /// The lock of this handle on one of `manifests`, which no other part of this process uses.
+    own_pin: Option<(u64, Pin)>,
     tables: Vec<u64>,
     /// The unfinished files that were listed. Only the holder of the writers' lock creates any in `meta/`.
     unfinished: Vec<String>,
@@ -81,11 +84,13 @@ impl OlderManifests {
         Ok(older)
     }
 
-    /// Adds the generation that was the newest until now.
+    /// Adds the generation that was the newest until now. If nothing else in this process uses it, its lock is kept
+    /// for [`after_commit`](Self::after_commit), which then need not open the manifest.
     pub(crate) fn add(&mut self, newest: Arc<Generation>) {
-        let needs = ManifestNeeds::from(newest.manifest().head());
+        let (number, needs) = (newest.number(), ManifestNeeds::from(newest.manifest().head()));
         self.tables.extend(needs.table.filter(|table| !self.tables.contains(table)));
-        self.manifests.push((newest.number(), Some(needs)));
+        self.manifests.push((number, Some(needs)));
+        self.own_pin = Arc::into_inner(newest).and_then(Generation::into_pin).map(|pin| (number, pin));
     }
 
     /// Returns the index of the first manifest that is not before a generation.
@@ -142,6 +147,7 @@ impl OlderManifests {
         let is_selected = |index| index as u64 >= others || turn(index as u64);
         let reads = if others == 0 { CHECKED_PER_COMMIT } else { READ_PER_COMMIT };
         self.collect(history, is_selected, reads, &mut collected);
+        self.own_pin = None;
         collected.remove_garbage(history, newest, self);
         if !history.is_swept.swap(true, Ordering::Relaxed) {
             let next_id = newest.manifest().next_storage_id;
@@ -164,7 +170,8 @@ impl OlderManifests {
             let Some((number, needs)) = self.manifests.get_mut(index) else { continue };
             let (number, read) = (*number, needs.is_none() && reads_left > 0);
             reads_left -= usize::from(read);
-            let exists = match collect_one(history, number, read, collected) {
+            let own = self.own_pin.take_if(|(own, _)| *own == number).map(|(_, pin)| pin);
+            let exists = match collect_one(history, number, own, read, collected) {
                 Ok(None) => false,
                 Ok(Some(read)) => {
                     *needs = needs.or(read);
@@ -216,16 +223,20 @@ impl OlderManifests {
     }
 }
 
-/// Deletes a manifest unless a process holds it. Returns `None` if it was deleted, and otherwise what it needs, if
-/// `read` is set.
+/// Deletes a manifest unless a process holds it. Releases `own`, a lock of this handle on it. Returns `None` if it was
+/// deleted, and otherwise what it needs, if `read` is set.
 fn collect_one(
     history: &History,
     number: u64,
+    own: Option<Pin>,
     read: bool,
     collected: &mut Collected,
 ) -> io::Result<Option<Option<ManifestNeeds>>> {
     let path = history.paths.manifest(number);
-    let file = history.disk.open(&path, Access::Read)?;
+    let file = match &own {
+        Some(pin) => Arc::clone(pin.file()),
+        None => history.disk.open(&path, Access::Read)?,
+    };
     // Locked until the file is deleted: a reader that opens it meanwhile sees the lock, or sees that the file has no
     // name.
     if step!("lock-older-manifest", file.try_lock(LockMode::Exclusive))? {

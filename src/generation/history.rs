@@ -8,7 +8,7 @@ use std::time::Duration;
 use stridemap_format::Uuid;
 
 use super::garbage::OlderManifests;
-use super::writer_lock::WriterLock;
+use super::writer_lock::{LockFile, WriterLock};
 use super::{Generation, recover};
 use crate::disk::{Disk, StorePaths, Watch};
 use crate::error::{Error, Result};
@@ -73,6 +73,8 @@ pub(crate) struct History {
     /// What is known about the generations before the newest. Only locked under the writers' lock.
     pub(crate) older: Mutex<OlderManifests>,
     listed: Mutex<Option<Listed>>,
+    /// The `LOCK` of the last commit, for the next one.
+    pub(super) idle_lock: Mutex<Option<LockFile>>,
     owner: OwnerProcess,
 }
 
@@ -101,6 +103,7 @@ impl History {
             is_swept: AtomicBool::new(false),
             older: Mutex::default(),
             listed: Mutex::default(),
+            idle_lock: Mutex::default(),
             owner: OwnerProcess::current(),
         }
     }

@@ -1,5 +1,6 @@
 //! A pinned generation, and lookups in it.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, btree_map};
 use std::io;
 use std::iter::Peekable;
@@ -27,19 +28,24 @@ pub(crate) struct Generation {
 /// A manifest's file, under a shared lock.
 #[derive(Debug)]
 pub(crate) struct Pin {
-    _lock: LockedFile,
-    file: FileId,
+    lock: LockedFile,
+    id: FileId,
 }
 
 impl Pin {
     /// Holds the lock that the caller has just taken on a manifest.
     pub(crate) fn new(file: &Arc<dyn DiskFile>) -> io::Result<Pin> {
-        Ok(Pin { _lock: LockedFile::new(file), file: file.stat()?.id() })
+        Ok(Pin { lock: LockedFile::new(file), id: file.stat()?.id() })
+    }
+
+    /// The manifest's file. Locking it replaces the shared lock.
+    pub(super) fn file(&self) -> &Arc<dyn DiskFile> {
+        self.lock.file()
     }
 
     /// Whether a path still leads to the file.
     pub(crate) fn is_named(&self, disk: &dyn Disk, path: &Path) -> Result<bool> {
-        disk::is_named(disk, path, self.file).map_err(|e| Error::io("examine", path, e))
+        disk::is_named(disk, path, self.id).map_err(|e| Error::io("examine", path, e))
     }
 }
 
@@ -71,6 +77,11 @@ impl Generation {
     pub(crate) fn stand_in(uuid: Uuid, number: u64) -> Self {
         let manifest = Manifest { generation: number, ..Manifest::first(uuid) };
         Generation { manifest, table: None, pin: None, is_synced: false }
+    }
+
+    /// Returns the lock on the manifest, if it can be read.
+    pub(super) fn into_pin(self) -> Option<Pin> {
+        self.pin
     }
 
     /// Whether the generation is known to survive a power cut.
@@ -113,14 +124,14 @@ impl Generation {
     ) -> Result<impl Iterator<Item = Result<(String, TensorRecord)>> + 'a> {
         let base = self.table.as_ref().map(|table| table.scan_tensors(prefix)).transpose()?;
         let delta = self.manifest.tensors.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
-        let merged = Merged::new(base.into_iter().flatten(), delta);
+        let merged = owned(Merged::new(base.into_iter().flatten(), delta));
         Ok(merged.take_while(move |entry| entry.as_ref().map_or(true, |(name, _)| name.starts_with(prefix))))
     }
 
     /// Returns all storages, in ascending order of id.
     pub(crate) fn storages(&self) -> impl Iterator<Item = Result<(u64, StorageRecord)>> + '_ {
         let base = self.table.iter().flat_map(|table| table.scan_storages());
-        Merged::new(base, self.manifest.storages.range(..))
+        owned(Merged::new(base, self.manifest.storages.range(..)))
     }
 
     /// Returns the records of the tensors with these names. Many names are found by one scan, few by one lookup each.
@@ -129,8 +140,10 @@ impl Generation {
         names: &'a BTreeMap<String, T>,
     ) -> Result<BTreeMap<&'a str, TensorRecord>> {
         let table_count = self.table.as_ref().map_or(0, |table| table.reference().tensors.entry_count);
+        let all_count = table_count.saturating_add(self.manifest.tensors.len() as u64);
+        let lookup_cost = if table_count == 0 { 1 } else { LOOKUP_COST };
         let mut found = BTreeMap::new();
-        if (names.len() as u64).saturating_mul(LOOKUP_COST) < table_count || table_count == 0 {
+        if (names.len() as u64).saturating_mul(lookup_cost) < all_count {
             for name in names.keys() {
                 if let Some(record) = self.tensor(name)? {
                     found.insert(name.as_str(), record);
@@ -157,7 +170,7 @@ where
     Error::name_not_found(action, name, names)
 }
 
-/// How many entries a scan reads in the time of one lookup.
+/// How many entries a scan reads in the time of one lookup in a table.
 const LOOKUP_COST: u64 = 16;
 
 /// Merges a sorted base with sorted changes. A change replaces the entry with its key, or removes it if it is `None`.
@@ -170,27 +183,43 @@ impl<'a, B: Iterator, K, V> Merged<'a, B, K, V> {
     pub(crate) fn new(base: B, delta: btree_map::Range<'a, K, Option<V>>) -> Self {
         Merged { base: base.peekable(), delta: delta.peekable() }
     }
+
+    fn next_of_base(&mut self) -> Option<Result<(Cow<'a, K>, Cow<'a, V>)>>
+    where
+        B: Iterator<Item = Result<(K, V)>>,
+        K: Clone,
+        V: Clone,
+    {
+        Some(self.base.next()?.map(|(key, value)| (Cow::Owned(key), Cow::Owned(value))))
+    }
 }
 
-impl<B, K, V> Iterator for Merged<'_, B, K, V>
+/// Clones the entries that are borrowed.
+pub(crate) fn owned<'a, K: Clone + 'a, V: Clone + 'a>(
+    entries: impl Iterator<Item = Result<(Cow<'a, K>, Cow<'a, V>)>>,
+) -> impl Iterator<Item = Result<(K, V)>> {
+    entries.map(|entry| entry.map(|(key, value)| (key.into_owned(), value.into_owned())))
+}
+
+impl<'a, B, K, V> Iterator for Merged<'a, B, K, V>
 where
     B: Iterator<Item = Result<(K, V)>>,
     K: Ord + Clone,
     V: Clone,
 {
-    type Item = Result<(K, V)>;
+    type Item = Result<(Cow<'a, K>, Cow<'a, V>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let Some((changed_key, _)) = self.delta.peek() else { return self.base.next() };
+            let Some((changed_key, _)) = self.delta.peek() else { return self.next_of_base() };
             match self.base.peek() {
-                Some(Err(_)) => return self.base.next(),
-                Some(Ok((base_key, _))) if base_key < *changed_key => return self.base.next(),
+                Some(Err(_)) => return self.next_of_base(),
+                Some(Ok((base_key, _))) if base_key < *changed_key => return self.next_of_base(),
                 Some(Ok((base_key, _))) if base_key == *changed_key => drop(self.base.next()),
                 _ => {}
             }
             if let Some((key, Some(value))) = self.delta.next() {
-                return Some(Ok((key.clone(), value.clone())));
+                return Some(Ok((Cow::Borrowed(key), Cow::Borrowed(value))));
             }
         }
     }

@@ -27,7 +27,7 @@ use crate::storage::{Grown, StagedStorage};
 /// The comments say what a crash just after the step leaves behind.
 pub(crate) fn publish(
     history: &History,
-    changes: &Changes,
+    changes: Changes,
     draft: Draft,
     staged: Vec<StagedStorage>,
     grown: Vec<Grown>,
@@ -39,7 +39,7 @@ pub(crate) fn publish(
 
 fn publish_locked(
     history: &History,
-    changes: &Changes,
+    changes: Changes,
     draft: Draft,
     mut staged: Vec<StagedStorage>,
     mut grown: Vec<Grown>,
@@ -53,8 +53,9 @@ fn publish_locked(
     let mut older = OlderManifests::listed(history, names, &newest, lock)?;
     unsynced::settle_creation(history, &newest, lock)?; // crash: the store's own name, now durable
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
+    let are_moves = changes.are_moves();
     let rebase::Plan { mut manifest, used_staged } = rebase::plan(&newest, changes, draft, &records, &grown)?;
-    if changes.are_moves() && used_staged.is_empty() {
+    if are_moves && used_staged.is_empty() {
         return Ok((newest, Vec::new()));
     }
 
@@ -156,7 +157,7 @@ fn write_table(history: &History, manifest: &Manifest, base: Option<&Table>) -> 
     let base_storages = base.into_iter().flat_map(Table::scan_storages);
     for entry in Merged::new(base_storages, manifest.storages.range(..)) {
         let (id, record) = entry?;
-        encoder.push_storage(id, &record, &mut buffer).map_err(refused)?;
+        encoder.push_storage(*id, &record, &mut buffer).map_err(refused)?;
         flush(&mut buffer, FLUSH_BYTES)?;
     }
     let base_tensors = base.map(|table| table.scan_tensors("")).transpose()?.into_iter().flatten();

@@ -1,6 +1,7 @@
 //! Applies the changes of a transaction to the newest generation, which may not be the one it began on.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use stridemap_format::{
 };
 
 use super::attributes::BoundedAttributes;
-use super::pinned::{Merged, not_found};
+use super::pinned::{Merged, not_found, owned};
 use super::relocate::Relocation;
 use super::{Generation, History};
 use crate::disk::step;
@@ -50,7 +51,7 @@ pub(crate) enum Change {
         to: String,
     },
     /// Skipped without an error if anything about the storage has changed.
-    Move(Relocation),
+    Move(Box<Relocation>),
     /// Rows that were written after the end of the tensor `from`.
     Grow {
         name: String,
@@ -168,7 +169,7 @@ impl Draft {
         prefix: &'a str,
     ) -> Result<impl Iterator<Item = Result<(String, TensorRecord)>> + 'a> {
         let delta = self.tensors.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
-        let merged = Merged::new(self.generation.tensors(prefix)?, delta);
+        let merged = owned(Merged::new(self.generation.tensors(prefix)?, delta));
         Ok(merged.take_while(move |entry| entry.as_ref().map_or(true, |(name, _)| name.starts_with(prefix))))
     }
 
@@ -267,7 +268,7 @@ pub(crate) struct Plan {
 /// Applies a transaction to the newest generation.
 pub(crate) fn plan(
     newest: &Arc<Generation>,
-    changes: &Changes,
+    changes: Changes,
     draft: Draft,
     staged: &[StorageRecord],
     grown: &[Grown],
@@ -275,7 +276,10 @@ pub(crate) fn plan(
     step!("expected-generation", changes.check_newest(newest))?;
     // Without a rebase, the changes could undo those of another commit.
     let is_on_newest = step!("rebase", draft.generation.number() == newest.number());
-    let draft = if is_on_newest { draft } else { Draft::rebased(changes, Arc::clone(newest))? };
+    let mut draft = if is_on_newest { draft } else { Draft::rebased(&changes, Arc::clone(newest))? };
+    // Dropped first, so that the draft alone holds each record, and can change its storage id in place.
+    let Changes { names, expected, .. } = changes;
+    drop(names);
     check_ids_left(newest)?;
     let mut manifest = newest.manifest().clone();
     manifest.generation = manifest.generation.checked_add(1).ok_or_else(|| out_of_numbers("generations"))?;
@@ -309,7 +313,7 @@ pub(crate) fn plan(
             }
             None => match grown.get(&id) {
                 Some(grown) => (id, Some(grown.clone())),
-                None => (id, expected_storage(newest, changes, id)?),
+                None => (id, expected_storage(newest, &expected, id)?),
             },
         };
         let counted = record.and_then(|mut record| {
@@ -324,9 +328,16 @@ pub(crate) fn plan(
             manifest.storages.insert(id, Some(record));
         }
     }
-    for (name, record) in draft.tensors {
-        let record = record.map(|record| with_final_id(record, &new_ids)).transpose()?;
-        manifest.tensors.insert(name, record);
+    for record in draft.tensors.values_mut() {
+        if let Some(new_id) = record.as_ref().and_then(|record| new_ids.get(&record.storage_id)) {
+            let moved = record.take().map(|record| record.with_storage_id(*new_id)).transpose();
+            *record = moved.map_err(|e| Error::refused("save", e))?;
+        }
+    }
+    if manifest.tensors.is_empty() {
+        manifest.tensors = draft.tensors;
+    } else {
+        manifest.tensors.extend(draft.tensors);
     }
     if manifest.table.is_none() {
         // Without a table, a removal has no entry to hide.
@@ -386,10 +397,14 @@ fn still_holds(now: &StorageRecord, seen: &StorageRecord) -> bool {
 }
 
 /// Returns the record of a storage. If a view refers to it, the newest generation must still have it.
-fn expected_storage(newest: &Generation, changes: &Changes, id: u64) -> Result<Option<StorageRecord>> {
+fn expected_storage(
+    newest: &Generation,
+    expected: &BTreeMap<u64, StorageRecord>,
+    id: u64,
+) -> Result<Option<StorageRecord>> {
     let found = newest.storage(id)?;
     // Without this check, the header of a view could refer to nothing.
-    if let Some(expected) = changes.expected.get(&id)
+    if let Some(expected) = expected.get(&id)
         && !step!("expected-storage", found.as_ref().is_some_and(|now| still_holds(now, expected)))
     {
         return Err(storage_gone("save a view", id, newest.number()));
@@ -397,7 +412,7 @@ fn expected_storage(newest: &Generation, changes: &Changes, id: u64) -> Result<O
     Ok(found)
 }
 
-pub(crate) fn storage_gone(action: &str, id: u64, generation: u64) -> Error {
+pub(crate) fn storage_gone(action: impl fmt::Display, id: u64, generation: u64) -> Error {
     let message = format!(
         "{action}: storage {id:016x}, which it refers to, is gone from generation {generation}: its tensors were \
          removed, or moved by a compaction; load the tensor again, or save it, which copies its elements"
@@ -411,10 +426,4 @@ fn miscounted(id: u64) -> Error {
         format!("the record of storage {id:016x} counts fewer tensors than refer to it"),
     );
     Error::new(ErrorKind::Corrupt, format!("{broken}; verify the store")).with_source(broken)
-}
-
-fn with_final_id(record: TensorRecord, new_ids: &BTreeMap<u64, u64>) -> Result<TensorRecord> {
-    let mut parts = record.into_parts();
-    parts.storage_id = new_ids.get(&parts.storage_id).copied().unwrap_or(parts.storage_id);
-    TensorRecord::new(parts).map_err(|e| Error::refused("save", e))
 }

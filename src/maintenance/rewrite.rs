@@ -172,7 +172,7 @@ pub(super) fn rewrite_group(
         match rewrite.copy(&storage, &repacked) {
             Ok(Some((copy, lock))) => {
                 let new_id = Changes::provisional_id(staged.len());
-                let change = Change::Move(relocation(storage, repacked.views, new_id)?);
+                let change = Change::Move(Box::new(relocation(storage, repacked.views, new_id)?));
                 draft.apply(&change, OnExisting::Replace)?;
                 changes.names.push((change, OnExisting::Replace));
                 staged.push(copy);
@@ -196,7 +196,7 @@ pub(super) fn rewrite_group(
     if changes.is_empty() {
         return Ok(remaining);
     }
-    let (_, used_staged) = publish(history, &changes, draft, staged, Vec::new())?;
+    let (_, used_staged) = publish(history, changes, draft, staged, Vec::new())?;
     for (index, (id, before_bytes, after_bytes)) in moved.into_iter().enumerate() {
         if used_staged.contains(&index) {
             done.storage_count += 1;

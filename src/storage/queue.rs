@@ -167,7 +167,8 @@ impl Queues {
         }
         if queue.tickets.is_empty() && !queue.is_requested {
             self.by_file.remove(&id);
+        } else {
+            MOVED.notify_all();
         }
-        MOVED.notify_all();
     }
 }

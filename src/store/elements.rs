@@ -1,5 +1,7 @@
 //! Writes elements in row-major order, and makes headers for them.
 
+use std::fmt;
+
 use stridemap_format::{DType, StorageKind as RecordKind, TensorParts, TensorRecord};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -17,7 +19,11 @@ pub(super) fn layout_for(source: &(impl Source + ?Sized)) -> Result<Layout> {
 }
 
 /// Returns the kind of record for elements of this dtype that are changed in place, or `None` for a sealed storage.
-pub(super) fn in_place_kind(op: &str, kind: StorageKind, dtype: DType) -> Result<Option<RecordKind>> {
+pub(super) fn in_place_kind(
+    op: fmt::Arguments<'_>,
+    kind: StorageKind,
+    dtype: DType,
+) -> Result<Option<RecordKind>> {
     let why = match kind {
         StorageKind::Sealed => return Ok(None),
         StorageKind::Mutable => return Ok(Some(RecordKind::Mutable)),

@@ -318,6 +318,14 @@ impl Store {
         Ok(Transaction::new(&self.loader, newest))
     }
 
+    /// Like [`begin`](Self::begin), but starts from the generation of this handle, for changes that replace names and
+    /// read none. The commit repeats them on the newest generation.
+    pub(super) fn begin_here(&self) -> Result<Transaction<'_>> {
+        self.loader.history.check_process()?;
+        self.loader.history.check_poison()?;
+        Ok(Transaction::new(&self.loader, self.loader.history.current()))
+    }
+
     /// Deletes the files that neither the newest generation nor a snapshot in any process needs.
     ///
     /// Each commit deletes the files that it makes unneeded. This also deletes what a power cut or a killed writer

@@ -40,21 +40,17 @@ impl Transaction<'_> {
                 ),
             ))
         };
-        if let Identity::Stored { store, id, record } = tensor.storage().identity()
-            && *store == self.loader.history.uuid
-        {
-            self.catch_up(&format!("save_view {name:?}"), (*id, record))?;
-        }
         let storage_id = match tensor.storage().identity() {
-            Identity::Stored { store, id, record }
-                if *store == self.loader.history.uuid && self.is_of_a_copy(tensor, (*id, record))? =>
-            {
-                return foreign(
-                    "a storage of a copy of this store, or a file that no longer belongs to this store",
-                );
-            }
             Identity::Stored { store, id, record } if *store == self.loader.history.uuid => {
-                self.changes.expected.insert(*id, record.clone());
+                if !self.is_expected(*id, record) {
+                    self.catch_up(name, (*id, record))?;
+                    if self.is_of_a_copy(tensor, (*id, record))? {
+                        return foreign(
+                            "a storage of a copy of this store, or a file that no longer belongs to this store",
+                        );
+                    }
+                    self.changes.expected.insert(*id, record.clone());
+                }
                 *id
             }
             Identity::Staged { transaction, id } if *transaction == self.number => *id,
@@ -78,7 +74,7 @@ impl Transaction<'_> {
 
     /// Moves to the newest generation if the tensor was loaded from a later one than this transaction began on, and
     /// its storage is not known here yet or has grown since.
-    fn catch_up(&mut self, op: &str, (id, seen): (u64, &StorageRecord)) -> Result<()> {
+    fn catch_up(&mut self, name: &str, (id, seen): (u64, &StorageRecord)) -> Result<()> {
         let known = self.draft.generation().storage(id)?;
         if known.is_some_and(|known| known.length_bytes >= seen.length_bytes) {
             return Ok(());
@@ -86,18 +82,26 @@ impl Transaction<'_> {
         self.rebase()?;
         match self.draft.generation().storage(id)? {
             Some(_) => Ok(()),
-            None => Err(generation::storage_gone(op, id, self.draft.generation().number())),
+            None => {
+                let newest = self.draft.generation().number();
+                Err(generation::storage_gone(format_args!("save_view {name:?}"), id, newest))
+            }
         }
+    }
+
+    /// Whether an earlier view in this transaction refers to the same bytes. The bytes of a mutable or live storage may
+    /// be those of a different file with an equal record.
+    fn is_expected(&self, id: u64, record: &StorageRecord) -> bool {
+        has_same_bytes(record) && self.changes.expected.get(&id) == Some(record)
     }
 
     /// Whether the tensor's storage is a different file from this store's storage with the same id, as after copying
     /// the directory. Returns false if both are sealed or external and have equal records, because then they have the
     /// same bytes. Otherwise each may have grown separately.
     fn is_of_a_copy(&self, tensor: &Tensor, (id, record): (u64, &StorageRecord)) -> Result<bool> {
-        let is_sealed = matches!(record.kind, RecordKind::Sealed(_) | RecordKind::External(_));
         let is_as_here =
             |now: StorageRecord| (now.length_bytes, &now.kind) == (record.length_bytes, &record.kind);
-        if is_sealed && self.draft.generation().storage(id)?.is_some_and(is_as_here) {
+        if has_same_bytes(record) && self.draft.generation().storage(id)?.is_some_and(is_as_here) {
             return Ok(false);
         }
         let path = self.loader.history.paths.storage(id);
@@ -109,4 +113,9 @@ impl Transaction<'_> {
             }
         }
     }
+}
+
+/// Whether storages with equal records have the same bytes.
+fn has_same_bytes(record: &StorageRecord) -> bool {
+    matches!(record.kind, RecordKind::Sealed(_) | RecordKind::External(_))
 }

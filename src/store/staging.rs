@@ -27,8 +27,8 @@ impl Transaction<'_> {
         (dtype, layout): (DType, &Layout),
         stage: impl FnOnce(&mut Self, u64) -> Result<(u64, u64)>,
     ) -> Result<()> {
-        let op = format!("{action} {name:?}");
-        self.check_writable(&op)?;
+        let op = format_args!("{action} {name:?}");
+        self.check_writable(op)?;
         self.draft.check_new(action, name, self.changes.on_existing)?;
         let size_bytes =
             (layout.numel() as u64).checked_mul(dtype.itemsize() as u64).filter(|&n| n <= MAX_STORAGE_BYTES);
@@ -38,13 +38,11 @@ impl Transaction<'_> {
                 format!("{op}: size {:?} of {dtype} is too large", layout.size()),
             )
         })?;
-        let staged = stage(self, size_bytes).map_err(|e| e.context(&op));
+        let staged = stage(self, size_bytes).map_err(|e| e.context(op));
         let (storage_id, offset_bytes) = self.record_failure(staged)?;
         let offset_elems = offset_bytes / dtype.itemsize() as u64;
-        self.apply(Change::Put {
-            name: name.to_owned(),
-            record: record_of(action, dtype, layout, offset_elems, storage_id)?,
-        })
+        let record = record_of(action, dtype, layout, offset_elems, storage_id)?;
+        self.apply(Change::Put { name: name.to_owned(), record })
     }
 
     /// Returns the result of a write, and records a failure: the transaction can then no longer be committed.

@@ -234,9 +234,9 @@ impl<'a> Transaction<'a> {
     /// # Errors
     /// Those of [`save`](Self::save); `InvalidArgument` for any other kind, and for a dtype that cannot be live.
     pub fn save_as(&mut self, name: &str, source: &(impl Source + ?Sized), kind: StorageKind) -> Result<()> {
-        let op = format!("save {name:?}");
-        let in_place = in_place_kind(&op, kind, source.dtype())?;
-        let layout = layout_for(source).map_err(|e| e.context(&op))?;
+        let op = format_args!("save {name:?}");
+        let in_place = in_place_kind(op, kind, source.dtype())?;
+        let layout = layout_for(source).map_err(|e| e.context(op))?;
         self.put("save", name, (source.dtype(), &layout), |txn, size_bytes| match in_place {
             Some(kind) => txn.stage_in_place(kind, size_bytes, |writer| {
                 write_elements(source, size_bytes, |bytes| writer.write(bytes))
@@ -271,14 +271,14 @@ impl<'a> Transaction<'a> {
         size: &[usize],
         kind: StorageKind,
     ) -> Result<Tensor> {
-        let op = format!("create_tensor {name:?}");
-        let Some(kind) = in_place_kind(&op, kind, dtype)? else {
+        let op = format_args!("create_tensor {name:?}");
+        let Some(kind) = in_place_kind(op, kind, dtype)? else {
             let message = format!(
                 "{op}: a sealed storage cannot be filled later; create it as Mutable or Live, or save the elements"
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
-        let layout = Layout::contiguous(size).map_err(|e| e.context(&op))?;
+        let layout = Layout::contiguous(size).map_err(|e| e.context(op))?;
         self.put("create_tensor", name, (dtype, &layout), |txn, size_bytes| {
             txn.stage_in_place(kind, size_bytes, |writer| writer.zeros_up_to(size_bytes))
         })?;
@@ -381,13 +381,13 @@ impl<'a> Transaction<'a> {
     }
 
     /// Like [`check_failure`](Self::check_failure), and also refuses if a sync of this handle has failed.
-    pub(super) fn check_writable(&self, action: &str) -> Result<()> {
+    pub(super) fn check_writable(&self, action: impl fmt::Display) -> Result<()> {
         self.check_failure(action)?;
         self.loader.history.check_poison()
     }
 
     /// Refuses to continue in a forked child, or after a save that failed.
-    fn check_failure(&self, action: &str) -> Result<()> {
+    fn check_failure(&self, action: impl fmt::Display) -> Result<()> {
         self.loader.history.check_process()?;
         match &self.failure {
             None => Ok(()),
@@ -441,7 +441,7 @@ impl<'a> Transaction<'a> {
         let grown =
             self.growths.into_values().map(|growth| growth.finish(&history.disk, &history.paths, durable));
         let grown: Result<Vec<Grown>> = grown.collect();
-        let publish = |grown| generation::publish(history, &self.changes, self.draft, staged, grown);
+        let publish = |grown| generation::publish(history, self.changes, self.draft, staged, grown);
         Ok(history.record_failure(grown.and_then(publish))?.0)
     }
 }

@@ -128,7 +128,9 @@ impl<N: Nested> Source for [N] {
     }
 
     fn size(&self) -> Vec<usize> {
-        [vec![self.len()], N::size()].concat()
+        let mut size = N::size();
+        size.insert(0, self.len());
+        size
     }
 
     fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {

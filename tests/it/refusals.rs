@@ -286,6 +286,20 @@ fn locked_store_is_busy_after_the_timeout_and_a_replaced_lock_is_noticed() {
 }
 
 #[test]
+fn lock_file_that_was_replaced_between_two_commits_of_a_handle_is_the_one_that_it_locks() {
+    let (_dir, path) = new_path();
+    Store::create(&path).unwrap();
+    let store = StoreOptions::new().lock_timeout(Duration::from_millis(20)).open(&path).unwrap();
+    store.save("a", &matrix()).unwrap();
+    fs::remove_file(path.join("LOCK")).unwrap();
+    let lock = fs::File::create(path.join("LOCK")).unwrap();
+    store.save("b", &matrix()).unwrap();
+    fs2::FileExt::lock_exclusive(&lock).unwrap();
+    assert_refused(store.save("c", &matrix()), ErrorKind::Busy, &["LOCK", "20ms"]);
+    assert_eq!(store.names().unwrap(), ["a", "b"]);
+}
+
+#[test]
 fn case_44_missing_storage_fifo_or_link_is_reported_as_damage_at_once() {
     let (dir, path) = new_path();
     Store::create(&path).unwrap().save("a", &matrix()).unwrap();
