@@ -195,7 +195,10 @@ mod tests {
                 },
             );
             let results = results.unwrap();
-            assert_eq!(results.iter().map(|(item, _)| *item).collect::<Vec<_>>(), (0..100).collect::<Vec<_>>());
+            assert_eq!(
+                results.iter().map(|(item, _)| *item).collect::<Vec<_>>(),
+                (0..100).collect::<Vec<_>>()
+            );
             if thread_count(2) > 1 && !sleep.is_zero() {
                 assert!(results.iter().any(|(_, is_caller)| *is_caller));
                 assert!(results.iter().any(|(_, is_caller)| !*is_caller));

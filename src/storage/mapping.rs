@@ -272,13 +272,14 @@ pub(super) fn start_writeback(file: &File, range: Range<u64>) -> io::Result<()> 
         return Ok(());
     };
     // SAFETY: the call gets no pointer, and `file` is open until it returns.
-    let started = unsafe {
-        libc::sync_file_range(file.as_raw_fd(), start, count, libc::SYNC_FILE_RANGE_WRITE)
-    };
+    let started =
+        unsafe { libc::sync_file_range(file.as_raw_fd(), start, count, libc::SYNC_FILE_RANGE_WRITE) };
     match Errno::from_io_error(&io::Error::last_os_error()) {
         _ if started == 0 => Ok(()),
         // A sync does the same later.
-        Some(Errno::INTR | Errno::INVAL | Errno::NOSYS | Errno::NOTSUP | Errno::PERM | Errno::SPIPE) => Ok(()),
+        Some(Errno::INTR | Errno::INVAL | Errno::NOSYS | Errno::NOTSUP | Errno::PERM | Errno::SPIPE) => {
+            Ok(())
+        }
         e => Err(e.unwrap_or(Errno::IO).into()),
     }
 }

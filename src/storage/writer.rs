@@ -8,8 +8,7 @@ use stridemap_format::{
     CHUNK_BYTES, ChunkChain, Digest, Sealed, StorageKind, StorageRecord, digest, full_chunk_count,
 };
 
-use super::mapping::start_writeback;
-use super::{ALIGNMENT_BYTES, ExternalFile, StagedStorage, Storage};
+use super::{ALIGNMENT_BYTES, ExternalFile, StagedStorage, Storage, Writeback};
 use crate::disk::{Disk, Staged, StorePaths, dir_of, step, write_in_place};
 use crate::error::{Error, Result};
 use crate::parallel;
@@ -21,9 +20,6 @@ const PARALLEL_BYTES: usize = 4 * CHUNK;
 
 /// The most threads that read a storage to digest it. More would only wait for the disk.
 const MAX_READ_THREADS: usize = 4;
-
-/// How many bytes are written before the system is told to bring them to disk.
-const WRITEBACK_BYTES: u64 = 8 << 20;
 
 /// Writes a new storage from its first byte to its last. Digests each chunk of a sealed storage.
 ///
@@ -38,10 +34,8 @@ pub(crate) struct StorageWriter {
     written_bytes: u64,
     allocated_bytes: u64,
     mutability: Mutability,
-    /// Whether the files are synced in the end.
-    durable: bool,
-    /// The length of the bytes whose way to disk has begun, if the storage is durable.
-    writeback_bytes: u64,
+    /// For a storage whose files are synced in the end.
+    writeback: Option<Writeback>,
 }
 
 /// Whether the bytes of a storage change after it is published.
@@ -96,8 +90,7 @@ impl StorageWriter {
             written_bytes: 0,
             allocated_bytes: 0,
             mutability,
-            durable,
-            writeback_bytes: 0,
+            writeback: durable.then(Writeback::default),
         })
     }
 
@@ -274,26 +267,18 @@ impl StorageWriter {
             self.put(chunk)?;
             self.written_bytes += chunk.len() as u64;
             written(chunk);
-            self.start_writeback()
+            // Brings it to disk while more is written, for the sync in the end.
+            match (self.staged.file().as_file(), &mut self.writeback) {
+                (Some(file), Some(writeback)) => writeback
+                    .advance(file, self.written_bytes)
+                    .map_err(|e| Error::io("write storage", self.staged.path(), e)),
+                _ => Ok(()),
+            }
         })
     }
 
     fn put(&self, bytes: &[u8]) -> Result<()> {
         self.staged.file().write_all_at(bytes, self.written_bytes).map_err(|e| self.error("write storage", e))
-    }
-
-    /// Tells the system to bring what was written to disk, while more is written. The sync in the end then has little
-    /// left to do.
-    ///
-    /// No state after a crash is new, because the system may write pages to disk at any time.
-    fn start_writeback(&mut self) -> Result<()> {
-        let range = self.writeback_bytes..self.written_bytes;
-        if self.durable && range.end - range.start >= WRITEBACK_BYTES {
-            let started = self.staged.file().as_file().map_or(Ok(()), |file| start_writeback(file, range));
-            started.map_err(|e| self.error("write storage", e))?;
-            self.writeback_bytes = self.written_bytes;
-        }
-        Ok(())
     }
 
     fn error(&self, action: &str, e: std::io::Error) -> Error {
@@ -322,7 +307,8 @@ impl StorageWriter {
                 .set_len(length_bytes)
                 .map_err(|e| self.error("set the length of storage", e))?;
         }
-        if self.durable {
+        let durable = self.writeback.is_some();
+        if durable {
             // Otherwise the record could be longer than the file.
             let synced = step!("sync-storage", self.staged.file().sync());
             synced.map_err(|e| self.error("sync storage", e).after_failed_sync())?;
@@ -331,7 +317,7 @@ impl StorageWriter {
             Mutability::InPlace(kind) => (kind, None),
             Mutability::Sealed(Sealing { digests, reserved_bytes }) => {
                 let (full, last) = digests.split_at(full_chunk_count(length_bytes) as usize);
-                let sum = stage_sum(disk, dir_of(self.staged.path()), full, self.durable)?;
+                let sum = stage_sum(disk, dir_of(self.staged.path()), full, durable)?;
                 let mut chunks = ChunkChain::default();
                 full.iter().for_each(|chunk| chunks.push(*chunk));
                 let tail = last.first().copied().unwrap_or_else(|| digest(&[]));
