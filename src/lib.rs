@@ -102,6 +102,9 @@ pub use num_complex;
 pub use error::{Error, ErrorKind, Result};
 pub use generation::{Durability, NameChanges, OnExisting};
 pub use layout::{Axes, Axis, Index, Integer, Integers, Sections, SliceBound};
+// Public for `stridemap-interop`; not covered by semver.
+#[doc(hidden)]
+pub use storage::Writeback;
 pub use storage::{ExternalFiles, StorageKind};
 pub use store::{Snapshot, StorageInfo, Store, StoreOptions, TensorInfo, Transaction};
 pub use stridemap_format::{DType, Rule};

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::{self, Scope, ScopedJoinHandle};
 
 use crate::memory::has_memory;
@@ -108,9 +108,49 @@ pub fn in_order<T: Send, R: Send, E>(
     })
 }
 
+/// The number of items that wait for the thread of [`alongside`].
+const QUEUED_ITEMS: usize = 8;
+
+/// Calls `work` with each item that `feed` passes on, and returns the results in the order of the items. One other
+/// thread does the work while `feed` continues. An item that finds its queue full is done at once by the calling
+/// thread, which therefore never waits for a thread that the system does not run.
+///
+/// The thread has ended when this function returns or unwinds.
+pub(crate) fn alongside<T: Send, R: Send, E>(
+    feed: impl FnOnce(&mut dyn FnMut(T)) -> Result<(), E>,
+    work: impl Fn(T) -> R + Sync,
+) -> Result<Vec<R>, E> {
+    let work = &work;
+    let (queue, items) = sync_channel::<(usize, T)>(QUEUED_ITEMS);
+    let results = thread::scope(|scope| {
+        let run = move || items.into_iter().map(|(index, item)| (index, work(item))).collect::<Vec<_>>();
+        let can_start = thread_count(2) > 1 && has_memory(THREAD_BYTES);
+        // If it does not start, the queue has no receiver and accepts no item.
+        let start = || thread::Builder::new().name("stridemap".to_owned()).spawn_scoped(scope, run).ok();
+        let thread = can_start.then(start).flatten();
+        let (mut results, mut count) = (Vec::new(), 0);
+        let fed = feed(&mut |item| {
+            if let Err(TrySendError::Full(item) | TrySendError::Disconnected(item)) =
+                queue.try_send((count, item))
+            {
+                results.push((item.0, work(item.1)));
+            }
+            count += 1;
+        });
+        drop(queue);
+        let done = thread.map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        results.extend(done.unwrap_or_default());
+        fed.map(|()| results)
+    });
+    let mut results = results?;
+    results.sort_unstable_by_key(|(index, _)| *index);
+    Ok(results.into_iter().map(|(_, result)| result).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Barrier;
+    use std::time::Duration;
 
     use super::*;
 
@@ -137,6 +177,46 @@ mod tests {
         let both = Barrier::new(2);
         let done = in_order(2, |push| (0..2).try_for_each(push), |_| both.wait(), |_| Ok::<(), ()>(()));
         assert_eq!(done, Ok(()));
+    }
+
+    #[test]
+    fn work_alongside_returns_all_results_in_order_even_if_the_thread_is_slow() {
+        let caller = thread::current().id();
+        for sleep in [Duration::ZERO, Duration::from_millis(5)] {
+            let results = alongside(
+                |push| {
+                    (0..100u64).for_each(push);
+                    Ok::<(), ()>(())
+                },
+                |item| {
+                    let is_caller = thread::current().id() == caller;
+                    thread::sleep(if is_caller { Duration::ZERO } else { sleep });
+                    (item, is_caller)
+                },
+            );
+            let results = results.unwrap();
+            assert_eq!(
+                results.iter().map(|(item, _)| *item).collect::<Vec<_>>(),
+                (0..100).collect::<Vec<_>>()
+            );
+            if thread_count(2) > 1 && !sleep.is_zero() {
+                assert!(results.iter().any(|(_, is_caller)| *is_caller));
+                assert!(results.iter().any(|(_, is_caller)| !*is_caller));
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_or_a_panic_ends_the_work_alongside() {
+        let act = |fed: u32, worked: u32| {
+            alongside(
+                |push| (0..100).try_for_each(|item| if item == fed { Err("feed") } else { Ok(push(item)) }),
+                |item| if item == worked { panic!("work") } else { item },
+            )
+        };
+        assert_eq!(act(50, 200), Err("feed"));
+        let panicked = catch_unwind(AssertUnwindSafe(|| act(200, 99))).unwrap_err();
+        assert_eq!(panicked.downcast_ref::<&str>(), Some(&"work"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use stridemap::import::{ExternalFile, Layout};
-use stridemap::{DType, Error, Result};
+use stridemap::{DType, Error, Result, Source as _, Tensor};
 use stridemap_format::Extent;
 
 use super::FileFormat;
@@ -127,8 +127,18 @@ impl ForeignStorage {
         ExternalFile::from_file(file, self.file.path())
     }
 
-    /// Passes a range of the bytes to `sink`, in pieces.
+    /// Passes a range of the bytes to `sink`, in pieces. Bytes of the file that need no conversion are read by other
+    /// threads, ahead of `sink`.
+    ///
+    /// `sink` gets a copy of the bytes, so what it writes and what it digests are the same, even if the file changes
+    /// meanwhile.
     pub(super) fn read(&self, range: Range<u64>, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        if self.is_range() && self.form.member.is_none() {
+            let layout = Layout::contiguous(&[(range.end - range.start) as usize])?;
+            let in_file = self.offset_bytes + range.start..self.offset_bytes + range.end;
+            let bytes = Tensor::from_file(self.file.external(), in_file, DType::U8, layout)?;
+            return bytes.write_to(&mut |bytes| bytes.chunks(PIECE_BYTES).try_for_each(&mut *sink));
+        }
         let mut piece = zeroed((range.end - range.start).min(PIECE_BYTES as u64) as usize)?;
         let mut unpacked = match self.form.member.as_deref() {
             Some(member) => {

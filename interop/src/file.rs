@@ -3,12 +3,12 @@
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Read, Write as _};
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::Arc;
 
 use stridemap::import::ExternalFile;
-use stridemap::{Error, ErrorKind, OnExisting, Result, Source as _, Tensor};
+use stridemap::{Error, ErrorKind, OnExisting, Result, Source as _, Tensor, Writeback};
 use tempfile::NamedTempFile;
 
 /// The most bytes read or written between two calls of `progress`.
@@ -213,7 +213,7 @@ pub(super) fn write_elements(
 pub(super) fn create(
     path: &Path,
     on_existing: OnExisting,
-    fill: impl FnOnce(&mut BufWriter<&File>) -> Result<()>,
+    fill: impl FnOnce(&mut BufWriter<SyncedFile<'_>>) -> Result<()>,
 ) -> Result<()> {
     check_place(path, on_existing)?;
     let staged = stage(path, fill)?;
@@ -231,16 +231,44 @@ pub(super) fn create(
 /// Writes a file under a temporary name and syncs it. The file is deleted when the returned value is dropped.
 pub(super) fn stage(
     path: &Path,
-    fill: impl FnOnce(&mut BufWriter<&File>) -> Result<()>,
+    fill: impl FnOnce(&mut BufWriter<SyncedFile<'_>>) -> Result<()>,
 ) -> Result<NamedTempFile> {
     let failed = |e| Error::io("export", path, e);
     let staged = create_unfinished(dir_of(path)).map_err(failed)?;
-    let mut writer = BufWriter::new(staged.as_file());
+    let file = SyncedFile { file: staged.as_file(), written_bytes: 0, writeback: Writeback::default() };
+    let mut writer = BufWriter::new(file);
     fill(&mut writer)?;
     writer.flush().map_err(failed)?;
     drop(writer);
     staged.as_file().sync_all().map_err(failed)?;
     Ok(staged)
+}
+
+/// A file that is written and then synced. Its bytes are brought to disk while more are written.
+pub(super) struct SyncedFile<'a> {
+    file: &'a File,
+    written_bytes: u64,
+    writeback: Writeback,
+}
+
+impl Write for SyncedFile<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.file.write(bytes)?;
+        self.written_bytes += count as u64;
+        self.writeback.advance(self.file, self.written_bytes)?;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A zip file is written from its start to its end, except for a few fields of headers.
+impl Seek for SyncedFile<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
+    }
 }
 
 /// Creates a file with a fresh name and the default permissions of a new file.

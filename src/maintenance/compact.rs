@@ -122,8 +122,8 @@ impl Rewrite for Compaction<'_> {
         };
         let Some(lock) = lock else { return Ok(None) };
         let mut old = VerifiedStorage::open(&**disk, paths, storage.id, &storage.record)?;
-        let mut writer = old.start_copy(disk, paths)?;
+        let mut writer = old.start_copy(disk, paths, self.history.is_durable())?;
         writer.copy_from(&mut old, repacked, self.progress)?;
-        Ok(Some((writer.finish(self.history.is_durable())?, Some(lock))))
+        Ok(Some((writer.finish()?, Some(lock))))
     }
 }

@@ -67,9 +67,10 @@ impl Rewrite for Materialization<'_> {
         let StorageKind::External(external) = &record.kind else { return Ok(None) };
         let file = self.externals.open(external).map_err(refused)?;
         let range = Storage::of_range(&file, external.offset_bytes, record.length_bytes);
-        let mut writer = StorageWriter::sealed(&self.history.disk, &self.history.paths)?;
+        let history = self.history;
+        let mut writer = StorageWriter::sealed(&history.disk, &history.paths, history.is_durable())?;
         writer.copy_from(&mut Unverified::new(&range), repacked, self.progress).map_err(refused)?;
-        Ok(Some((writer.finish(self.history.is_durable())?, None)))
+        Ok(Some((writer.finish()?, None)))
     }
 }
 

@@ -3,6 +3,8 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -256,6 +258,30 @@ pub(super) fn needs_new_blocks(file: &File, length_bytes: u64) -> io::Result<boo
         }
     }
     Ok(false)
+}
+
+/// Starts to write a range of a file's changed pages to disk, and does not wait for the end. A later sync then has less
+/// to do. Does nothing if the system cannot.
+///
+/// # Errors
+/// An error of the file system that shows at once, such as a full disk: the pages may be lost, and a sync might not
+/// report it. An error of the device comes later. The kernel then records it for every open file, and a sync returns
+/// it, because only a call that waits would take it from there.
+pub(super) fn start_writeback(file: &File, range: Range<u64>) -> io::Result<()> {
+    let (Ok(start), Ok(count)) = (i64::try_from(range.start), i64::try_from(range.end - range.start)) else {
+        return Ok(());
+    };
+    // SAFETY: the call gets no pointer, and `file` is open until it returns.
+    let started =
+        unsafe { libc::sync_file_range(file.as_raw_fd(), start, count, libc::SYNC_FILE_RANGE_WRITE) };
+    match Errno::from_io_error(&io::Error::last_os_error()) {
+        _ if started == 0 => Ok(()),
+        // A sync does the same later.
+        Some(Errno::INTR | Errno::INVAL | Errno::NOSYS | Errno::NOTSUP | Errno::PERM | Errno::SPIPE) => {
+            Ok(())
+        }
+        e => Err(e.unwrap_or(Errno::IO).into()),
+    }
 }
 
 /// An atomic integer. Every access is relaxed.

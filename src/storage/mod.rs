@@ -20,6 +20,7 @@ mod queue;
 mod rewrite;
 mod staged;
 mod verified;
+mod writeback;
 mod writer;
 
 pub(crate) use backing::{Identity, Storage};
@@ -40,6 +41,7 @@ pub(crate) use queue::Turn;
 pub(crate) use rewrite::Unverified;
 pub(crate) use staged::StagedStorage;
 pub(crate) use verified::{DamagedChunk, VerifiedStorage};
+pub use writeback::Writeback;
 pub(crate) use writer::StorageWriter;
 
 /// The alignment, in bytes, of each tensor in a storage that several tensors share: a cache line, which is more than

@@ -132,8 +132,13 @@ impl VerifiedStorage {
     }
 
     /// Starts a storage that is to replace this one. It reserves the same address space.
-    pub(crate) fn start_copy(&self, disk: &Arc<dyn Disk>, paths: &StorePaths) -> Result<StorageWriter> {
-        let mut writer = StorageWriter::sealed(disk, paths)?;
+    pub(crate) fn start_copy(
+        &self,
+        disk: &Arc<dyn Disk>,
+        paths: &StorePaths,
+        durable: bool,
+    ) -> Result<StorageWriter> {
+        let mut writer = StorageWriter::sealed(disk, paths, durable)?;
         writer.reserve_address_space(self.sealed.reserved_bytes);
         Ok(writer)
     }
@@ -312,9 +317,9 @@ mod tests {
         disk.create_dir(&paths.storages_dir()).unwrap();
         let bytes: Vec<u8> =
             (0..length as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-        let mut writer = StorageWriter::sealed(&disk, &paths).unwrap();
+        let mut writer = StorageWriter::sealed(&disk, &paths, true).unwrap();
         writer.write(&bytes).unwrap();
-        let mut staged = writer.finish(true).unwrap();
+        let mut staged = writer.finish().unwrap();
         staged.publish(&paths, 1).unwrap();
         let record = staged.record().clone();
         (disk, paths, record, bytes)

@@ -4,13 +4,22 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use stridemap_format::{CHUNK_BYTES, Digest, Sealer, StorageKind, StorageRecord};
+use stridemap_format::{
+    CHUNK_BYTES, ChunkChain, Digest, Sealed, StorageKind, StorageRecord, digest, full_chunk_count,
+};
 
-use super::{ALIGNMENT_BYTES, ExternalFile, StagedStorage, Storage};
+use super::{ALIGNMENT_BYTES, ExternalFile, StagedStorage, Storage, Writeback};
 use crate::disk::{Disk, Staged, StorePaths, dir_of, step, write_in_place};
 use crate::error::{Error, Result};
+use crate::parallel;
 
 const CHUNK: usize = CHUNK_BYTES as usize;
+
+/// The number of bytes that justifies a thread to digest them while they are written.
+const PARALLEL_BYTES: usize = 4 * CHUNK;
+
+/// The most threads that read a storage to digest it. More would only wait for the disk.
+const MAX_READ_THREADS: usize = 4;
 
 /// Writes a new storage from its first byte to its last. Digests each chunk of a sealed storage.
 ///
@@ -25,34 +34,41 @@ pub(crate) struct StorageWriter {
     written_bytes: u64,
     allocated_bytes: u64,
     mutability: Mutability,
+    /// For a storage whose files are synced in the end.
+    writeback: Option<Writeback>,
 }
 
 /// Whether the bytes of a storage change after it is published.
 #[derive(Debug)]
 enum Mutability {
     /// They never change.
-    Sealed(Box<Sealing>),
+    Sealed(Sealing),
     /// They are changed in place, in a storage of this kind. It has no digests, because they would become wrong.
     InPlace(StorageKind),
 }
 
 #[derive(Debug, Default)]
 struct Sealing {
-    sealer: Sealer,
-    /// The digests of the full chunks.
+    /// The digests of the chunks in the file.
     digests: Vec<Digest>,
     reserved_bytes: u64,
 }
 
 impl StorageWriter {
-    /// Starts a storage whose bytes never change once it is published.
-    pub(crate) fn sealed(disk: &Arc<dyn Disk>, paths: &StorePaths) -> Result<Self> {
-        Self::create(disk, paths, Mutability::Sealed(Box::default()))
+    /// Starts a storage whose bytes never change once it is published. If it is `durable`, its files are synced by
+    /// [`finish`](Self::finish).
+    pub(crate) fn sealed(disk: &Arc<dyn Disk>, paths: &StorePaths, durable: bool) -> Result<Self> {
+        Self::create(disk, paths, Mutability::Sealed(Sealing::default()), durable)
     }
 
     /// Starts a storage whose bytes are changed in place later: mutable or live.
-    pub(crate) fn in_place(kind: StorageKind, disk: &Arc<dyn Disk>, paths: &StorePaths) -> Result<Self> {
-        let writer = Self::create(disk, paths, Mutability::InPlace(kind))?;
+    pub(crate) fn in_place(
+        kind: StorageKind,
+        disk: &Arc<dyn Disk>,
+        paths: &StorePaths,
+        durable: bool,
+    ) -> Result<Self> {
+        let writer = Self::create(disk, paths, Mutability::InPlace(kind), durable)?;
         // Before the first byte: the mark has no effect on a file with data.
         if let Some(file) = writer.staged.file().as_file() {
             write_in_place(file);
@@ -60,10 +76,22 @@ impl StorageWriter {
         Ok(writer)
     }
 
-    fn create(disk: &Arc<dyn Disk>, paths: &StorePaths, mutability: Mutability) -> Result<Self> {
+    fn create(
+        disk: &Arc<dyn Disk>,
+        paths: &StorePaths,
+        mutability: Mutability,
+        durable: bool,
+    ) -> Result<Self> {
         let dir = paths.storages_dir();
         let staged = Staged::create(disk, &dir).map_err(|e| Error::denied("stage a storage in", &dir, e))?;
-        Ok(StorageWriter { staged, pending: Vec::new(), written_bytes: 0, allocated_bytes: 0, mutability })
+        Ok(StorageWriter {
+            staged,
+            pending: Vec::new(),
+            written_bytes: 0,
+            allocated_bytes: 0,
+            mutability,
+            writeback: durable.then(Writeback::default),
+        })
     }
 
     /// Creates a sealed storage that shares the blocks of a whole file on disk. Returns `None` if the file system
@@ -77,9 +105,10 @@ impl StorageWriter {
         disk: &Arc<dyn Disk>,
         paths: &StorePaths,
         source: &ExternalFile,
+        durable: bool,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Option<Self>> {
-        let mut writer = Self::sealed(disk, paths)?;
+        let mut writer = Self::sealed(disk, paths, durable)?;
         let length_bytes = source.stamp().size_bytes;
         if !writer.share(source.as_file(), length_bytes)? {
             return Ok(None);
@@ -107,19 +136,28 @@ impl StorageWriter {
         Ok(true)
     }
 
-    /// Digests a sealed storage that shares its blocks with a file, by reading the storage's own file.
+    /// Digests a sealed storage that shares its blocks with a file, by reading the storage's own file on several
+    /// threads.
     pub(crate) fn digest_shared(&mut self, length_bytes: u64, progress: &mut dyn FnMut(u64)) -> Result<()> {
         let Mutability::Sealed(sealing) = &mut self.mutability else { return Ok(()) };
-        let mut chunk = vec![0; CHUNK];
-        while self.written_bytes < length_bytes {
-            chunk.truncate((length_bytes - self.written_bytes).min(CHUNK_BYTES) as usize);
-            let read = self.staged.file().read_exact_at(&mut chunk, self.written_bytes);
-            read.map_err(|e| Error::io("read storage", self.staged.path(), e))?;
-            let Sealing { sealer, digests, .. } = &mut **sealing;
-            sealer.update(&chunk, |full| digests.push(full));
-            self.written_bytes += chunk.len() as u64;
-            progress(chunk.len() as u64);
-        }
+        let (file, path) = (self.staged.file(), self.staged.path());
+        let useful = usize::try_from(full_chunk_count(length_bytes)).unwrap_or(MAX_READ_THREADS);
+        parallel::in_order(
+            parallel::thread_count(useful.min(MAX_READ_THREADS)),
+            |push| (0..length_bytes).step_by(CHUNK).try_for_each(push),
+            |start_bytes| {
+                let mut chunk = vec![0; (length_bytes - start_bytes).min(CHUNK_BYTES) as usize];
+                let read = file.read_exact_at(&mut chunk, start_bytes);
+                read.map(|()| (digest(&chunk), chunk.len() as u64))
+            },
+            |read| {
+                let (digest, bytes) = read.map_err(|e| Error::io("read storage", path, e))?;
+                sealing.digests.push(digest);
+                progress(bytes);
+                Ok(())
+            },
+        )?;
+        self.written_bytes = length_bytes;
         Ok(())
     }
 
@@ -153,8 +191,8 @@ impl StorageWriter {
     pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             if self.pending.is_empty() && bytes.len() >= CHUNK {
-                let (chunk, rest) = bytes.split_at(CHUNK);
-                self.put_chunk(chunk)?;
+                let (chunks, rest) = bytes.split_at(bytes.len() - bytes.len() % CHUNK);
+                self.put_chunks(chunks)?;
                 bytes = rest;
             } else {
                 let (part, rest) = bytes.split_at(bytes.len().min(CHUNK - self.pending.len()));
@@ -162,7 +200,7 @@ impl StorageWriter {
                 bytes = rest;
                 if self.pending.len() == CHUNK {
                     let chunk = std::mem::take(&mut self.pending);
-                    self.put_chunk(&chunk)?;
+                    self.put_chunks(&chunk)?;
                     self.pending = chunk;
                     self.pending.clear();
                 }
@@ -201,16 +239,42 @@ impl StorageWriter {
         self.write(padding.split_at(missing_bytes as usize).0)
     }
 
-    fn put_chunk(&mut self, chunk: &[u8]) -> Result<()> {
+    /// Writes some chunks, which are full except for the last one of the storage, and digests them. If there are many,
+    /// another thread digests them meanwhile.
+    ///
+    /// The digests are of the bytes that are written, because nothing changes `chunks` while they are borrowed.
+    fn put_chunks(&mut self, chunks: &[u8]) -> Result<()> {
         // Tensors that share a storage are written without a call to `reserve`.
-        self.allocate(self.written_bytes + chunk.len() as u64)?;
-        if let Mutability::Sealed(sealing) = &mut self.mutability {
-            let Sealing { sealer, digests, .. } = &mut **sealing;
-            sealer.update(chunk, |full| digests.push(full));
+        self.allocate(self.written_bytes + chunks.len() as u64)?;
+        if !matches!(self.mutability, Mutability::Sealed(_)) {
+            return self.put_each(chunks, &mut |_| ());
         }
-        self.put(chunk)?;
-        self.written_bytes += chunk.len() as u64;
+        let mut digests = Vec::new();
+        if chunks.len() >= PARALLEL_BYTES {
+            digests = parallel::alongside(|push| self.put_each(chunks, push), digest)?;
+        } else {
+            self.put_each(chunks, &mut |chunk| digests.push(digest(chunk)))?;
+        }
+        if let Mutability::Sealed(sealing) = &mut self.mutability {
+            sealing.digests.extend(digests);
+        }
         Ok(())
+    }
+
+    /// Writes chunks, and passes each to `written` while it is in the processor's cache.
+    fn put_each<'a>(&mut self, chunks: &'a [u8], written: &mut dyn FnMut(&'a [u8])) -> Result<()> {
+        chunks.chunks(CHUNK).try_for_each(|chunk| {
+            self.put(chunk)?;
+            self.written_bytes += chunk.len() as u64;
+            written(chunk);
+            // Brings it to disk while more is written, for the sync in the end.
+            match (self.staged.file().as_file(), &mut self.writeback) {
+                (Some(file), Some(writeback)) => writeback
+                    .advance(file, self.written_bytes)
+                    .map_err(|e| Error::io("write storage", self.staged.path(), e)),
+                _ => Ok(()),
+            }
+        })
     }
 
     fn put(&self, bytes: &[u8]) -> Result<()> {
@@ -228,14 +292,14 @@ impl StorageWriter {
         Ok(Storage::staged(identity, self.staged.file(), self.staged.path(), self.length_bytes()))
     }
 
-    /// Finishes the storage: writes its last chunk, sets its length, and writes the digests of a sealed one. Syncs
-    /// the files unless `durable` is false.
-    pub(crate) fn finish(mut self, durable: bool) -> Result<StagedStorage> {
+    /// Finishes the storage: writes its last chunk, sets its length, writes the digests of a sealed one, and syncs the
+    /// files of a durable one.
+    pub(crate) fn finish(mut self) -> Result<StagedStorage> {
         let disk = &Arc::clone(self.staged.disk());
         let length_bytes = self.length_bytes();
         let last = std::mem::take(&mut self.pending);
         if !last.is_empty() {
-            self.put_chunk(&last)?;
+            self.put_chunks(&last)?;
         }
         if self.allocated_bytes > length_bytes {
             self.staged
@@ -243,6 +307,7 @@ impl StorageWriter {
                 .set_len(length_bytes)
                 .map_err(|e| self.error("set the length of storage", e))?;
         }
+        let durable = self.writeback.is_some();
         if durable {
             // Otherwise the record could be longer than the file.
             let synced = step!("sync-storage", self.staged.file().sync());
@@ -250,9 +315,13 @@ impl StorageWriter {
         }
         let (kind, sum) = match self.mutability {
             Mutability::InPlace(kind) => (kind, None),
-            Mutability::Sealed(sealing) => {
-                let sum = stage_sum(disk, dir_of(self.staged.path()), &sealing.digests, durable)?;
-                (StorageKind::Sealed(sealing.sealer.sealed(sealing.reserved_bytes)), sum)
+            Mutability::Sealed(Sealing { digests, reserved_bytes }) => {
+                let (full, last) = digests.split_at(full_chunk_count(length_bytes) as usize);
+                let sum = stage_sum(disk, dir_of(self.staged.path()), full, durable)?;
+                let mut chunks = ChunkChain::default();
+                full.iter().for_each(|chunk| chunks.push(*chunk));
+                let tail = last.first().copied().unwrap_or_else(|| digest(&[]));
+                (StorageKind::Sealed(Sealed { chunks: chunks.link(), tail, reserved_bytes }), sum)
             }
         };
         let record = StorageRecord { length_bytes, tensor_count: 0, kind };

@@ -292,10 +292,10 @@ impl Snapshot {
         let is_whole = part.tensors.is_empty()
             || footprint_bytes(&views, length_bytes, MOST_RUNS).map_err(broken)? == Some(length_bytes);
         if is_whole {
-            let mut writer = old.start_copy(&target.disk, &target.paths)?;
+            let mut writer = old.start_copy(&target.disk, &target.paths, target.is_durable())?;
             if writer.share(old.as_file(), length_bytes)? {
                 writer.digest_shared(length_bytes, progress)?;
-                let shared = writer.finish(target.is_durable())?;
+                let shared = writer.finish()?;
                 // Otherwise the copy below reads it chunk by chunk and reports which one is damaged.
                 if shared.record().kind == record.kind {
                     copied.shared_bytes += length_bytes;
@@ -307,12 +307,12 @@ impl Snapshot {
             true => Repacked::whole(length_bytes),
             false => repack(&views, length_bytes).map_err(broken)?,
         };
-        let mut writer = old.start_copy(&target.disk, &target.paths)?;
+        let mut writer = old.start_copy(&target.disk, &target.paths, target.is_durable())?;
         writer.copy_from(&mut old, &repacked, progress)?;
         copied.copied_bytes += writer.length_bytes();
         let names = part.tensors.iter().map(|(name, _)| name.clone());
         part.placed = names.zip(repacked.views).collect();
-        Ok(txn.stage_finished(writer.finish(target.is_durable())?))
+        Ok(txn.stage_finished(writer.finish()?))
     }
 }
 

@@ -119,9 +119,9 @@ impl Transaction<'_> {
             return Ok(None);
         }
         let history = &self.loader.history;
-        let shared = StorageWriter::sharing(&history.disk, &history.paths, file, progress);
-        let shared =
-            shared.and_then(|writer| writer.map(|writer| writer.finish(history.is_durable())).transpose());
+        let durable = history.is_durable();
+        let shared = StorageWriter::sharing(&history.disk, &history.paths, file, durable, progress);
+        let shared = shared.and_then(|writer| writer.map(StorageWriter::finish).transpose());
         let shared = self.record_failure(shared)?;
         Ok(shared.map(|whole| {
             let id = self.stage_finished(whole);

@@ -63,15 +63,15 @@ impl Transaction<'_> {
     /// 0.
     pub(super) fn stage_own(
         &mut self,
-        create: impl FnOnce(&Arc<dyn Disk>, &StorePaths) -> Result<StorageWriter>,
+        create: impl FnOnce(&Arc<dyn Disk>, &StorePaths, bool) -> Result<StorageWriter>,
         size_bytes: u64,
         write: impl FnOnce(&mut StorageWriter) -> Result<()>,
     ) -> Result<(u64, u64)> {
         let history = &self.loader.history;
-        let mut writer = create(&history.disk, &history.paths)?;
+        let mut writer = create(&history.disk, &history.paths, history.is_durable())?;
         writer.reserve(size_bytes)?;
         write(&mut writer)?;
-        let whole = writer.finish(history.is_durable())?;
+        let whole = writer.finish()?;
         Ok((self.stage_finished(whole), 0))
     }
 
@@ -82,7 +82,8 @@ impl Transaction<'_> {
         size_bytes: u64,
         write: impl FnOnce(&mut StorageWriter) -> Result<()>,
     ) -> Result<(u64, u64)> {
-        self.stage_own(|disk, paths| StorageWriter::in_place(kind, disk, paths), size_bytes, write)
+        let create = |disk: &_, paths: &_, durable| StorageWriter::in_place(kind, disk, paths, durable);
+        self.stage_own(create, size_bytes, write)
     }
 
     /// Writes elements to a sealed storage. Returns the provisional id of the storage, and their offset in it in
@@ -101,7 +102,8 @@ impl Transaction<'_> {
         let index = match self.pack {
             Some(index) => index,
             None => {
-                self.staged.push(Stage::Open(StorageWriter::sealed(&history.disk, &history.paths)?));
+                let writer = StorageWriter::sealed(&history.disk, &history.paths, history.is_durable())?;
+                self.staged.push(Stage::Open(writer));
                 *self.pack.insert(self.staged.len() - 1)
             }
         };

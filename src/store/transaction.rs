@@ -431,7 +431,7 @@ impl<'a> Transaction<'a> {
             return Ok(Arc::clone(self.draft.generation()));
         }
         let seal = |stage| match stage {
-            Stage::Open(writer) => writer.finish(history.is_durable()),
+            Stage::Open(writer) => writer.finish(),
             Stage::Whole(staged) => Ok(staged),
         };
         let staged: Result<Vec<StagedStorage>> = self.staged.into_iter().map(seal).collect();

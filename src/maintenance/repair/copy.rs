@@ -37,7 +37,7 @@ pub(super) fn copy_storage(
         tensors.iter().filter(|(_, tensor)| tensor.storage_id == id).collect();
     let views: Vec<View<'_>> = kept.iter().map(|(_, tensor)| View::from(*tensor)).collect();
     let repacked = repack(&views, copy.length_bytes).map_err(|e| Error::corrupt(&path, e))?;
-    let mut writer = old.start_copy(disk, paths)?;
+    let mut writer = old.start_copy(disk, paths, true)?;
     // None of these tensors has elements in a damaged chunk.
     writer.copy_from(&mut old, &repacked, &mut |_| ())?;
     let moved = kept.into_iter().zip(repacked.views).map(|((name, tensor), placed)| {
@@ -45,7 +45,7 @@ pub(super) fn copy_storage(
         Ok((name.clone(), header))
     });
     let tensors = moved.collect::<Result<_>>()?;
-    Ok(Copied { lock, storage: writer.finish(true)?, tensors })
+    Ok(Copied { lock, storage: writer.finish()?, tensors })
 }
 
 /// Takes the growth lock of a storage, because an append writes bytes and digests past the existing ones.
