@@ -290,7 +290,7 @@ impl Store {
     /// Those of [`Snapshot::load`]: `NameNotFound`, `Corrupt`, `ExternalRefused`, `ExternalChanged`, `LimitExceeded`,
     /// `Forked`, `Io`.
     pub fn load(&self, name: &str) -> Result<Tensor> {
-        self.snapshot().load(name)
+        self.loader.load(&self.loader.history.current(), name)
     }
 
     /// Begins a transaction: several changes in one commit. It starts from the newest generation; nothing is locked.
