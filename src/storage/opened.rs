@@ -34,6 +34,9 @@ struct Kept {
     storage: Arc<Storage>,
     /// Whether a tensor on it was loaded since the handle moved to its generation.
     is_recent: AtomicBool,
+    /// Whether the storage has grown in this generation. The next load opens it again and shares the mapping, which
+    /// has room for more.
+    is_outgrown: bool,
     _share: Share,
 }
 
@@ -60,61 +63,59 @@ impl OpenStorages {
         if !kept.is_recent.load(Ordering::Relaxed) {
             kept.is_recent.store(true, Ordering::Relaxed);
         }
-        Some(Arc::clone(&kept.storage))
+        (!kept.is_outgrown).then(|| Arc::clone(&kept.storage))
     }
 
     /// Adds a storage that was opened for a generation.
     pub(crate) fn insert(&self, generation: u64, id: u64, storage: &Arc<Storage>) {
-        let share = storage.idle_bytes().and_then(Share::take);
+        let is_current = self.read().generation == generation;
+        // Without the lock, because it may give up all mappings.
+        let share = storage.idle_bytes().filter(|_| is_current).and_then(Share::take);
         let mut state = self.write();
         if state.opened.len() == state.opened.capacity() {
             state.opened.retain(|_, storage| storage.strong_count() > 0);
         }
         state.opened.insert(id, Arc::downgrade(storage));
-        let is_current = state.generation == generation;
-        let kept = share.filter(|_| is_current).map(|share| Kept {
-            storage: Arc::clone(storage),
-            is_recent: AtomicBool::new(true),
-            _share: share,
+        let before = share.filter(|_| state.generation == generation).and_then(|share| {
+            let (storage, is_recent) = (Arc::clone(storage), AtomicBool::new(true));
+            state.kept.insert(id, Kept { storage, is_recent, is_outgrown: false, _share: share })
         });
-        let before = match kept {
-            Some(kept) => state.kept.insert(id, kept),
-            None => None,
-        };
         drop(state);
         // Unmapping takes long, and locks the file registry.
         drop(before);
     }
 
     /// Moves to a newer generation of the handle. Gives up what was not loaded since the last move, and what the new
-    /// generation does not have as it is here. `record` looks up a storage in that generation.
+    /// generation does not have. `record` looks up a storage in that generation.
     pub(crate) fn move_to(&self, generation: u64, record: impl Fn(u64) -> Option<StorageRecord>) {
         let mut state = self.write();
         if generation <= state.generation {
             return;
         }
         state.generation = generation;
-        let mut given_up: Vec<Kept> =
-            state.kept.extract_if(|_, kept| !*kept.is_recent.get_mut()).map(|(_, kept)| kept).collect();
-        let recent: Vec<(u64, u64)> = state
-            .kept
-            .iter_mut()
-            .map(|(&id, kept)| {
-                *kept.is_recent.get_mut() = false;
-                (id, kept.storage.length_bytes())
-            })
-            .collect();
+        let idle = state.kept.extract_if(|_, kept| !mem::take(kept.is_recent.get_mut()));
+        let given_up: Vec<Kept> = idle.map(|(_, kept)| kept).collect();
+        let recent: Vec<(u64, u64)> =
+            state.kept.iter().map(|(&id, kept)| (id, kept.storage.length_bytes())).collect();
         drop(state);
-        // Looked up without the lock, because that may read.
-        let is_gone = |&(id, length_bytes): &(u64, u64)| {
-            record(id).is_none_or(|record| record.length_bytes != length_bytes)
-        };
-        let gone: Vec<(u64, u64)> = recent.into_iter().filter(is_gone).collect();
-        if !gone.is_empty() {
-            let mut state = self.write();
-            given_up.extend(gone.iter().filter_map(|(id, _)| state.kept.remove(id)));
-        }
+        // Without the lock, because a lookup may read, and unmapping takes long.
         drop(given_up);
+        for (id, length_bytes) in recent {
+            let now = record(id);
+            if now.as_ref().is_some_and(|now| now.length_bytes == length_bytes) {
+                continue;
+            }
+            let mut state = self.write();
+            let gone = match state.kept.get_mut(&id) {
+                Some(kept) if now.is_some() => {
+                    kept.is_outgrown = true;
+                    None
+                }
+                _ => state.kept.remove(&id),
+            };
+            drop(state);
+            drop(gone);
+        }
     }
 }
 
