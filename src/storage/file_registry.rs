@@ -8,7 +8,8 @@
 //! - A file that is mapped as sealed is not locked to be changed, and a lock to grow it keeps the mapped bytes stable.
 //! - A file that is mapped as live is not locked, and is mapped neither as sealed nor with a different access size.
 //!
-//! Each new use is checked against the others and recorded without unlocking the mutex in between.
+//! Each new use is checked against the others and recorded without unlocking the mutex in between. A mapping that a
+//! handle keeps for the next load is a use as well. If it conflicts, it is given up, and the check begins again.
 //!
 //! While the mutex is locked, code may map a file or try to lock it, but must not drop a [`Region`], because that
 //! would lock the mutex again. A weak region is therefore upgraded only if the caller gets the result.
