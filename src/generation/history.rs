@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use stridemap_format::Uuid;
@@ -13,7 +13,7 @@ use super::{Generation, recover};
 use crate::disk::{Disk, StorePaths, Watch};
 use crate::error::{Error, Result};
 use crate::process::OwnerProcess;
-use crate::storage::{ExternalOptions, Poison};
+use crate::storage::{ExternalOptions, OpenStorages, Poison};
 
 /// What a commit survives once it has returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,9 +64,10 @@ pub(crate) struct History {
     pub(crate) paths: StorePaths,
     pub(crate) uuid: Uuid,
     pub(crate) options: Options,
-    current: Mutex<Arc<Generation>>,
+    current: RwLock<Arc<Generation>>,
     /// The number of `current`, for callers that must not wait for its mutex.
     number: AtomicU64,
+    pub(crate) storages: Arc<OpenStorages>,
     pub(crate) poison: Poison,
     /// Whether this handle has deleted the leftovers of crashed writers.
     pub(crate) is_swept: AtomicBool,
@@ -94,11 +95,12 @@ impl History {
     ) -> Self {
         History {
             number: AtomicU64::new(current.number()),
+            storages: OpenStorages::new(current.number()),
             disk,
             paths,
             uuid: current.manifest().uuid,
             options,
-            current: Mutex::new(current),
+            current: RwLock::new(current),
             poison: Poison::default(),
             is_swept: AtomicBool::new(false),
             older: Mutex::default(),
@@ -128,7 +130,7 @@ impl History {
         if self.check_process().is_err() {
             return Arc::new(Generation::stand_in(self.uuid, self.number()));
         }
-        Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns the newest generation on disk.
@@ -183,11 +185,15 @@ impl History {
 
     /// Moves this handle to a generation, unless its own is as new or newer. Returns whether it moved.
     pub(crate) fn install(&self, generation: Arc<Generation>) -> bool {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         let moves = current.number() < generation.number();
         if moves {
             self.number.store(generation.number(), Ordering::Release);
-            *current = generation;
+            *current = Arc::clone(&generation);
+        }
+        drop(current);
+        if moves {
+            self.storages.move_to(generation.number(), |id| generation.storage(id).ok()?);
         }
         moves
     }

@@ -196,6 +196,21 @@ impl Storage {
         self.length_bytes
     }
 
+    /// Returns the address space, in bytes, that the storage takes while no tensor uses it, or `None` if it must not be
+    /// kept then.
+    pub(super) fn idle_bytes(&self) -> Option<usize> {
+        let Identity::Stored { record: StorageRecord { kind: StorageKind::Sealed(_), .. }, .. } =
+            self.identity
+        else {
+            return None;
+        };
+        match &self.bytes {
+            Bytes::None => Some(0),
+            Bytes::Mapped(mapping, _) => Some(mapping.address_bytes()),
+            _ => None,
+        }
+    }
+
     /// Returns the bytes if they are on the heap or mapped.
     pub(crate) fn borrow(&self) -> Option<&[u8]> {
         match &self.bytes {

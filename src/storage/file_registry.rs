@@ -8,7 +8,8 @@
 //! - A file that is mapped as sealed is not locked to be changed, and a lock to grow it keeps the mapped bytes stable.
 //! - A file that is mapped as live is not locked, and is mapped neither as sealed nor with a different access size.
 //!
-//! Each new use is checked against the others and recorded without unlocking the mutex in between.
+//! Each new use is checked against the others and recorded without unlocking the mutex in between. A mapping that a
+//! handle keeps for the next load is a use as well. If it conflicts, it is given up, and the check begins again.
 //!
 //! While the mutex is locked, code may map a file or try to lock it, but must not drop a [`Region`], because that
 //! would lock the mutex again. A weak region is therefore upgraded only if the caller gets the result.
@@ -24,6 +25,7 @@ use memmap2::MmapRaw;
 
 use super::address_space::Reservation;
 use super::file::MapError;
+use super::idle;
 use crate::disk::{DiskFile, FileId, LockMode};
 use crate::process::OwnerProcess;
 
@@ -199,7 +201,7 @@ pub(super) fn wait(
 }
 
 /// Returns a region of the first `length_bytes` of a file, which may be borrowed from now on. If no existing region
-/// is long enough, calls `map` with the length of the longest one.
+/// is long enough, calls `map` with the length of the longest one. Gives up kept mappings if they stand in the way.
 ///
 /// # Errors
 /// `Conflict` if a different use of the file forbids it; the errors of `map`.
@@ -207,7 +209,23 @@ pub(super) fn share(
     file: FileId,
     mapped_as: MappedAs,
     length_bytes: usize,
-    map: impl FnOnce(usize) -> io::Result<(MmapRaw, Reservation)>,
+    map: impl Fn(usize) -> io::Result<(MmapRaw, Reservation)>,
+) -> Result<Arc<Region>, MapError> {
+    let shared = try_share(file, mapped_as, length_bytes, &map);
+    let is_full = |e: &io::Error| e.kind() == io::ErrorKind::OutOfMemory;
+    match &shared {
+        Err(MapError::Conflict(_)) if idle::give_up_all() => {}
+        Err(MapError::Io(e)) if is_full(e) && idle::give_up_all() => {}
+        _ => return shared,
+    }
+    try_share(file, mapped_as, length_bytes, map)
+}
+
+fn try_share(
+    file: FileId,
+    mapped_as: MappedAs,
+    length_bytes: usize,
+    map: impl Fn(usize) -> io::Result<(MmapRaw, Reservation)>,
 ) -> Result<Arc<Region>, MapError> {
     let mut registry = lock();
     let file_use = registry.by_file.entry(file).or_default();
@@ -310,10 +328,14 @@ impl FileLock {
             return false;
         }
         let mut registry = lock();
-        let Some(file_use) = registry.by_file.get_mut(&self.id) else { return false };
-        if file_use.regions().any(|region| region.lent_bytes as u64 > stable_bytes) {
-            return false;
+        while registry.file(self.id).regions().any(|region| region.lent_bytes as u64 > stable_bytes) {
+            drop(registry);
+            if !idle::give_up_all() {
+                return false;
+            }
+            registry = lock();
         }
+        let Some(file_use) = registry.by_file.get_mut(&self.id) else { return false };
         if let Some(held) = &mut file_use.lock {
             held.stable_bytes = stable_bytes;
         }

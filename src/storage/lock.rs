@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::file::broken;
 use super::file_registry::{self, FileLock, Purpose};
+use super::idle;
 use super::queue::Turn;
 use crate::disk::{DiskFile, FileId, step};
 use crate::error::{Error, ErrorKind, Result};
@@ -31,7 +32,12 @@ impl FileLock {
         let mut registry = file_registry::lock();
         let lock = loop {
             if let Some(conflict) = registry.file(id).conflict_with_lock(purpose) {
-                return Err(broken(path, format!("the file is also {conflict}")));
+                drop(registry);
+                if !idle::give_up_all() {
+                    return Err(broken(path, format!("the file is also {conflict}")));
+                }
+                registry = file_registry::lock();
+                continue;
             }
             let is_another_thread = match registry.file(id).held_lock() {
                 Some((Purpose::Share, is_own))

@@ -69,6 +69,11 @@ impl Mapping {
         self.region.file
     }
 
+    /// Returns the address space that it takes, in bytes.
+    pub(super) fn address_bytes(&self) -> usize {
+        self.region.map.len()
+    }
+
     /// Returns the bytes that the mapping was made for.
     pub(super) fn bytes(&self) -> &[u8] {
         // SAFETY:

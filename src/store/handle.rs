@@ -113,8 +113,15 @@ impl Store {
     /// All processes share the pages. A sealed storage or an external file is mapped read-only, once per process,
     /// when a tensor on it is first loaded. A live storage is mapped once per process, at the first `as_live`. A
     /// mutable storage is mapped when a guard first borrows its elements, once per handle for reading and once for
-    /// writing. A mapping lasts until the last tensor, guard or live tensor on it is dropped: it outlives the store,
-    /// the snapshot and the name.
+    /// writing. A mapping lasts at least until the last tensor, guard or live tensor on it is dropped: it outlives the
+    /// store, the snapshot and the name.
+    ///
+    /// A handle keeps sealed storages mapped for the next load, so that to load, use and drop a tensor again and again
+    /// makes no system call and no page fault. It gives up such a mapping, unless a tensor uses it, when it moves to a
+    /// generation without the storage, when it moves to a newer generation twice without a load from the storage, and
+    /// when the handle, its clones and its snapshots are dropped. A process keeps at most 4,096 mappings; one more
+    /// load gives up all that no tensor uses. A kept mapping blocks no guard, append, compaction or collection, and
+    /// keeps no file on disk that the generation of the handle does not keep.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -290,7 +297,7 @@ impl Store {
     /// Those of [`Snapshot::load`]: `NameNotFound`, `Corrupt`, `ExternalRefused`, `ExternalChanged`, `LimitExceeded`,
     /// `Forked`, `Io`.
     pub fn load(&self, name: &str) -> Result<Tensor> {
-        self.snapshot().load(name)
+        self.loader.load(&self.loader.history.current(), name)
     }
 
     /// Begins a transaction: several changes in one commit. It starts from the newest generation; nothing is locked.

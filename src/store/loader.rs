@@ -1,8 +1,7 @@
 //! Opens the storages of tensors, each once per handle.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use stridemap_format::{Error as FormatError, Rule, StorageKind, StorageRecord, TensorRecord};
 
@@ -21,13 +20,20 @@ pub(super) struct Loader {
     pub(super) history: History,
     pub(super) permit: Option<MapPermit>,
     pub(super) externals: Externals,
-    storages: Mutex<HashMap<u64, Weak<Storage>>>,
 }
 
 impl Loader {
     pub(super) fn new(disk: Arc<dyn Disk>, history: History, permit: Option<MapPermit>) -> Self {
         let externals = Externals::new(&history.disk, history.paths.root(), history.options.externals);
-        Loader { disk, history, permit, externals, storages: Mutex::default() }
+        Loader { disk, history, permit, externals }
+    }
+
+    pub(super) fn load(&self, generation: &Generation, name: &str) -> Result<Tensor> {
+        self.history.check_process()?;
+        match generation.tensor(name)? {
+            Some(record) => self.tensor(generation, name, &record),
+            None => Err(generation::not_found("load", name, |prefix| generation.tensors(prefix))),
+        }
     }
 
     pub(super) fn tensor(
@@ -36,22 +42,17 @@ impl Loader {
         name: &str,
         record: &TensorRecord,
     ) -> Result<Tensor> {
-        let layout = layout_of(record).map_err(|e| e.context(format!("load {name:?}")))?;
-        if let Some(storage) = self.cached(record.storage_id)
-            && let Ok(tensor) = Tensor::new(storage, record.dtype, layout.clone())
-        {
-            return Ok(tensor);
-        }
-        let storage =
-            self.open(generation, record.storage_id).map_err(|e| e.context(format!("load {name:?}")))?;
-        Tensor::new(storage, record.dtype, layout).map_err(|e| {
-            let path = self.history.paths.storage(record.storage_id);
-            Error::corrupt(&path, e).context(format!("load {name:?}"))
-        })
-    }
-
-    fn cached(&self, id: u64) -> Option<Arc<Storage>> {
-        self.storages.lock().unwrap_or_else(PoisonError::into_inner).get(&id)?.upgrade()
+        let failed = |e: Error| e.context(format!("load {name:?}"));
+        let (id, dtype) = (record.storage_id, record.dtype);
+        let layout = layout_of(record).map_err(failed)?;
+        // A storage that was opened before may have grown since.
+        let is_inside = |storage: &Arc<Storage>| layout.extent(dtype, storage.length_bytes()).is_ok();
+        let storage = match self.history.storages.get(id).filter(is_inside) {
+            Some(storage) => storage,
+            None => self.open(generation, id).map_err(failed)?,
+        };
+        Tensor::new(storage, dtype, layout)
+            .map_err(|e| failed(Error::corrupt(&self.history.paths.storage(id), e)))
     }
 
     /// Returns the record of a storage that a tensor refers to.
@@ -79,11 +80,7 @@ impl Loader {
         // Detects that an older copy was restored into the store's directories: that replaces the manifest, too.
         generation.check_named(&*history.disk, &history.paths)?;
         let storage = storage?;
-        let mut storages = self.storages.lock().unwrap_or_else(PoisonError::into_inner);
-        if storages.len() == storages.capacity() {
-            storages.retain(|_, storage| storage.strong_count() > 0);
-        }
-        storages.insert(id, Arc::downgrade(&storage));
+        history.storages.insert(generation.number(), id, &storage);
         Ok(storage)
     }
 }

@@ -8,7 +8,7 @@ use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorRe
 
 use super::loader::{Loader, layout_of};
 use crate::error::Result;
-use crate::generation::{self, Generation};
+use crate::generation::Generation;
 use crate::layout::Layout;
 use crate::storage::StorageKind;
 use crate::tensor::Tensor;
@@ -192,11 +192,7 @@ impl Snapshot {
     /// `ExternalChanged` if its file changed since it was adopted; `LimitExceeded` for sizes that this machine cannot
     /// address; `Io`.
     pub fn load(&self, name: &str) -> Result<Tensor> {
-        self.loader.history.check_process()?;
-        match self.generation.tensor(name)? {
-            Some(record) => self.loader.tensor(&self.generation, name, &record),
-            None => Err(generation::not_found("load", name, |prefix| self.generation.tensors(prefix))),
-        }
+        self.loader.load(&self.generation, name)
     }
 
     /// Loads the tensors whose names begin with `prefix`, by ascending name. This takes one scan, instead of a search

@@ -1,0 +1,207 @@
+//! Mappings that a handle keeps after the last tensor on them was dropped. Their limit is per process, so these tests
+//! start this binary again.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use stridemap::import::Layout;
+use stridemap::{DType, Store, Tensor};
+
+use crate::filesystems::limits::limited;
+use crate::harness::processes::{command, proc, run_to_end};
+use crate::harness::{fast, filled, new_path, open_mapped};
+
+/// One more than the storages that a process keeps mapped.
+const TOO_MANY: usize = 4097;
+
+/// Runs a role in a started process. Returns false for a role in a different module.
+pub(crate) fn run_role(role: &str, path: &Path) -> bool {
+    match role {
+        "keep mappings" => keep(path),
+        "keep many mappings" => keep_many(path),
+        "map in little address space" => map_in_little_space(path),
+        "load warm" => load_warm(path),
+        _ => return false,
+    }
+    true
+}
+
+/// Returns the mappings of the storages of this store, by file name. A deleted file has a name with a suffix.
+fn mapped(path: &Path) -> Vec<String> {
+    let dir = fs::canonicalize(path).unwrap().join("storages");
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let names = maps.lines().filter_map(|line| line.split_once(dir.to_str().unwrap()));
+    let mut names: Vec<String> =
+        names.map(|(_, name)| name.trim_start_matches(['/', '0']).to_owned()).collect();
+    names.sort();
+    names
+}
+
+fn first_of(store: &Store, name: &str) -> f32 {
+    store.load(name).unwrap().as_slice::<f32>().unwrap()[0]
+}
+
+fn address_of(store: &Store, name: &str) -> *const f32 {
+    store.load(name).unwrap().as_slice::<f32>().unwrap().as_ptr()
+}
+
+fn keep(path: &Path) {
+    let writer = fast().create(path).unwrap();
+    writer.save("x", &filled(1000, 1f32)).unwrap();
+    writer.save("y", &filled(2000, 2f32)).unwrap();
+    writer.create_growable("grows", DType::F32, &[0], 1 << 20).unwrap();
+    writer.append("grows", &filled(10, 3f32)).unwrap();
+
+    let reader = open_mapped(path);
+    let before = address_of(&reader, "x");
+    assert_eq!(mapped(path), ["1.bin"]);
+    assert_eq!(address_of(&reader, "x"), before);
+    for entry in reader.snapshot().load_all("").unwrap() {
+        assert!(entry.unwrap().1.as_slice::<f32>().unwrap()[0] > 0.);
+    }
+    assert_eq!(mapped(path), ["1.bin", "2.bin", "3.bin"]);
+
+    // Other handles append, compact and collect. The mapping of a growing storage has room for more rows.
+    let grows = address_of(&reader, "grows");
+    let old = reader.snapshot();
+    writer.append("grows", &filled(10, 3f32)).unwrap();
+    writer.save_view("y", &writer.load("y").unwrap().narrow(0, 0, 1).unwrap()).unwrap();
+    assert_eq!(writer.compact(|_| ()).unwrap().after_bytes, 4);
+    writer.remove("x").unwrap();
+    writer.gc().unwrap();
+    assert_eq!(mapped(path), ["1.bin", "2.bin", "3.bin"]);
+    assert_eq!(first_of(&reader, "x"), 1.);
+
+    // The handle keeps nothing that its new generation does not have.
+    reader.refresh().unwrap();
+    assert_eq!(mapped(path), ["3.bin"]);
+    let longer = reader.load("grows").unwrap();
+    assert_eq!((longer.storage_nbytes(), longer.as_slice::<f32>().unwrap().as_ptr()), (80, grows));
+    drop(longer);
+    assert_eq!(old.load("x").unwrap().as_slice::<f32>().unwrap()[0], 1.);
+    assert_eq!(mapped(path), ["3.bin"], "of an older generation nothing is kept");
+    drop(old);
+    assert!(writer.gc().unwrap().size_bytes >= 8000);
+    assert_eq!(mapped(path), ["3.bin"]);
+
+    // What it loads between commits stays mapped. What it does not load is given up at the second commit.
+    assert_eq!(first_of(&reader, "y"), 2.);
+    let (grows, y) = (address_of(&reader, "grows"), address_of(&reader, "y"));
+    for i in 0..3 {
+        reader.save("other", &i).unwrap();
+        assert_eq!(address_of(&reader, "grows"), grows);
+        assert_eq!(mapped(path).len(), if i == 0 { 2 } else { 1 }, "{i}");
+    }
+    let kept = reader.load("y").unwrap();
+    assert_eq!(mapped(path).len(), 2);
+    let clone = reader.clone();
+    drop(reader);
+    assert_eq!(mapped(path).len(), 2);
+    drop(clone);
+    assert_eq!(mapped(path).len(), 1, "the tensor keeps its mapping");
+    assert!(!y.is_null() && kept.as_slice::<f32>().unwrap() == [2.]);
+    drop(kept);
+    assert_eq!(mapped(path), [""; 0]);
+}
+
+fn keep_many(path: &Path) {
+    let store = fast().create(path).unwrap();
+    for from in [0, TOO_MANY / 2] {
+        let mut txn = store.begin().unwrap();
+        for i in from..TOO_MANY.min(from + TOO_MANY / 2 + 1) {
+            let key = txn.stage(Some(4), |sink| sink(&(i as f32).to_le_bytes())).unwrap();
+            txn.save_header(&i.to_string(), DType::F32, &Layout::contiguous(&[1]).unwrap(), key).unwrap();
+        }
+        txn.commit().unwrap();
+    }
+    let readers = [open_mapped(path), open_mapped(path)];
+    let mut most = 0;
+    for i in 0..TOO_MANY {
+        assert_eq!(first_of(&readers[i % 2], &i.to_string()), i as f32);
+        if i % 64 == 63 {
+            most = most.max(mapped(path).len());
+        }
+    }
+    assert!((TOO_MANY - 64..TOO_MANY).contains(&most), "{most} mappings");
+    assert_eq!(mapped(path).len(), 1, "all were given up for one more");
+    let tensors: Vec<Tensor> = (0..TOO_MANY).map(|i| readers[0].load(&i.to_string()).unwrap()).collect();
+    assert_eq!(mapped(path).len(), TOO_MANY, "those in use stay");
+    assert!((0..TOO_MANY).all(|i| tensors[i].as_slice::<f32>().unwrap() == [i as f32]));
+    drop((tensors, readers));
+    assert_eq!(mapped(path), [""; 0]);
+}
+
+fn map_in_little_space(path: &Path) {
+    const MIB: usize = 1 << 20;
+    let store = fast().create(path).unwrap();
+    for i in 0..6 {
+        store.save(&i.to_string(), &filled(16 * MIB, i as u8)).unwrap();
+    }
+    let reader = open_mapped(path);
+    let limit = proc("status", "VmSize:") * 1024 + 60 * MIB as u64;
+    limited(libc::RLIMIT_AS, limit, || {
+        for i in (0..6).cycle().take(20) {
+            let x = reader.load(&i.to_string()).unwrap();
+            assert_eq!(x.as_slice::<u8>().unwrap()[1000], i as u8);
+        }
+    });
+    assert!((1..=3).contains(&mapped(path).len()));
+}
+
+fn load_warm(path: &Path) {
+    let store = open_mapped(path);
+    let snapshot = store.snapshot();
+    let load = || {
+        drop(store.load("x").unwrap());
+        drop(snapshot.load("y").unwrap());
+        assert_eq!(snapshot.load_all("").unwrap().count(), 2);
+    };
+    load();
+    assert!(fs::metadata("/warm").is_err());
+    (0..10).for_each(|_| load());
+    assert!(fs::metadata("/done").is_err());
+}
+
+#[test]
+fn handle_keeps_the_mappings_of_its_generation() {
+    let (_dir, path) = new_path();
+    run_to_end("keep mappings", &path);
+}
+
+#[test]
+fn kept_mappings_are_limited() {
+    let (_dir, path) = new_path();
+    run_to_end("keep many mappings", &path);
+}
+
+#[test]
+fn kept_mappings_are_given_up_when_address_space_runs_out() {
+    let (_dir, path) = new_path();
+    run_to_end("map in little address space", &path);
+}
+
+#[test]
+fn warm_load_makes_no_system_call() {
+    let tried = Command::new("strace").args(["-o", "/dev/null", "true"]).stderr(Stdio::null()).status();
+    if !tried.is_ok_and(|status| status.success()) {
+        println!("skipped: strace is not installed, or may not trace");
+        assert!(std::env::var_os("STRIDEMAP_REQUIRE_STRACE").is_none(), "strace is required");
+        return;
+    }
+    let (dir, path) = new_path();
+    let store = fast().create(&path).unwrap();
+    store.save("x", &filled(1000, 1f32)).unwrap();
+    store.save("y", &filled(1000, 2f32)).unwrap();
+    let trace = dir.path().join("trace");
+    let role = command("load warm", &path);
+    let mut traced = Command::new("strace");
+    traced.args(["-f", "-qq", "-o"]).arg(&trace).arg(role.get_program()).args(role.get_args());
+    traced.envs(role.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    assert!(traced.stdout(Stdio::null()).status().unwrap().success());
+    let trace = fs::read_to_string(trace).unwrap();
+    let calls = trace.split_once("\"/warm\"").unwrap().1.split_once("\"/done\"").unwrap().0;
+    // The first line ends the call that marks the start, and the last one begins the call that marks the end.
+    let calls: Vec<&str> = calls.lines().skip(1).filter(|line| !line.contains("statx(")).collect();
+    assert!(calls.iter().all(|call| call.contains("getpid()")), "{calls:#?}");
+}
