@@ -2,11 +2,11 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::History;
+use super::{Generation, History};
 use crate::disk::{Access, DiskFile, LockMode, LockedFile, step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::Turn;
@@ -14,6 +14,8 @@ use crate::storage::Turn;
 /// The right to commit: an exclusive lock on the store's `LOCK`. The kernel releases it when the holder dies.
 pub(crate) struct WriterLock {
     _lock: LockedFile,
+    /// The newest generation, and the names in `meta/`, from the first listing under this lock until a commit.
+    pub(super) listed: Mutex<Option<(Arc<Generation>, Option<Vec<String>>)>>,
 }
 
 impl WriterLock {
@@ -51,7 +53,7 @@ impl WriterLock {
             );
             return Err(Error::new(ErrorKind::Replaced, message));
         }
-        Ok(WriterLock { _lock: lock })
+        Ok(WriterLock { _lock: lock, listed: Mutex::default() })
     }
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use stridemap_format::limits::{MAX_RESERVED_BYTES, MAX_STORAGE_BYTES};
-use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorRecord};
+use stridemap_format::{CHUNK_BYTES, DType, StorageKind as RecordKind, StorageRecord, TensorRecord};
 
 use super::elements::{record_of, write_elements};
 use super::handle::Store;
@@ -15,6 +15,9 @@ use crate::generation::{self, Change, Changes};
 use crate::layout::Layout;
 use crate::storage::{Growth, GrowthLock, StorageWriter};
 use crate::tensor::{Source, Tensor};
+
+/// How often a short append tries to hold a storage that others hold each time, before it waits in their queue.
+const TRIES: usize = 4;
 
 impl Store {
     /// Appends rows to a tensor, along dimension 0. Returns the range of the new rows, which the caller cannot know in
@@ -54,7 +57,30 @@ impl Store {
     /// appending to it; `Conflict` for a storage whose file has several hard links; `Corrupt` if the end of the
     /// storage is damaged.
     pub fn append(&self, name: &str, source: &(impl Source + ?Sized)) -> Result<Range<usize>> {
-        self.write(|txn| txn.append(name, source))
+        let op = format!("append to {name:?}");
+        let Some(rows) = ShortRows::of(source).map_err(|e| e.context(&op))? else {
+            return self.write(|txn| txn.append(name, source));
+        };
+        let history = &self.loader.history;
+        // Processes that append at the same time wait for the writers' lock alone, in its queue. A process that held
+        // the storage while it waits there would make all others wait as long as all writers together take.
+        for _ in 0..TRIES {
+            let mut txn = Transaction::under_lock(&self.loader)?;
+            match txn.append(name, &rows) {
+                Err(e) if e.kind() == ErrorKind::Busy => {}
+                appended => {
+                    let range = appended?;
+                    txn.publish()?;
+                    return Ok(range);
+                }
+            }
+            // Another process holds the storage, and may need the writers' lock to finish.
+            let path = history.paths.storage(txn.draft.existing("append to", name)?.storage_id);
+            drop(txn);
+            let free = GrowthLock::take(&history.disk, &path, history.options.lock_timeout);
+            drop(free.map_err(|e| e.context(&op))?);
+        }
+        self.write(|txn| txn.append(name, &rows))
     }
 
     /// Creates a tensor of zeros in a sealed storage of its own, for [`append`](Self::append), and returns it. Its
@@ -127,16 +153,8 @@ impl Transaction<'_> {
         let Some(growth) = self.growths.get_mut(&record.storage_id) else {
             return Err(Error::new(ErrorKind::Conflict, format!("{op}: its storage is not held")));
         };
-        // This stays set if the source panics.
-        self.failure = Some(Error::new(ErrorKind::InvalidArgument, format!("{op}: the source panicked")));
-        let written = growth
-            .reserve(size_bytes)
-            .and_then(|()| write_elements(source, size_bytes, |bytes| growth.write(bytes)));
-        if let Err(e) = written.map_err(|e| e.context(&op)) {
-            self.failure = Some(e.clone());
-            return self.loader.history.record_failure(Err(e));
-        }
-        self.failure = None;
+        write_rows(&op, growth, (source, size_bytes), &mut self.failure)
+            .or_else(|e| self.loader.history.record_failure(Err(e)))?;
         let new_rows = row_count(&record)..row_count(&to);
         self.apply(Change::Grow { name: name.to_owned(), from: record, to })?;
         Ok(new_rows)
@@ -194,7 +212,12 @@ impl Transaction<'_> {
 
     /// Takes the growth lock of the tensor's storage, unless this transaction holds it, and moves to the newest
     /// generation. Returns the tensor's record there, and checks that it can grow.
-    fn hold_storage(&mut self, op: &str, name: &str, mut record: TensorRecord) -> Result<TensorRecord> {
+    pub(super) fn hold_storage(
+        &mut self,
+        op: &str,
+        name: &str,
+        mut record: TensorRecord,
+    ) -> Result<TensorRecord> {
         let history = &self.loader.history;
         let began = Instant::now();
         // The loop repeats if another writer has moved the tensor to a different storage.
@@ -212,7 +235,10 @@ impl Transaction<'_> {
             self.check_growable(op, name, &record, self.storage_record(op, id)?.length_bytes)?;
             let path = history.paths.storage(id);
             let left = history.options.lock_timeout.saturating_sub(began.elapsed());
-            let lock = GrowthLock::take(&history.disk, &path, left);
+            let lock = match self.lock {
+                None => GrowthLock::take(&history.disk, &path, left),
+                Some(_) => GrowthLock::take_if_free(&history.disk, &path),
+            };
             let lock = lock.map_err(|e| e.context(op))?;
             self.rebase()?;
             record = self.draft.existing("append to", name)?;
@@ -231,7 +257,7 @@ impl Transaction<'_> {
                     stridemap_format::Error::new(stridemap_format::Rule::StorageFile, "the file is missing");
                 return Err(Error::corrupt(&path, detail).context(op));
             };
-            let growth = Growth::begin(&history.paths, lock, (id, storage));
+            let growth = Growth::begin(&history.paths, lock, (id, storage), &self.loader.ends);
             self.growths.insert(id, growth.map_err(|e| e.context(op))?);
             return Ok(record);
         }
@@ -295,8 +321,64 @@ impl Transaction<'_> {
     }
 }
 
+/// Rows that fit in memory, copied from a source. They can be written under the writers' lock, where the source itself
+/// could wait for a different lock.
+struct ShortRows {
+    dtype: DType,
+    size: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl ShortRows {
+    /// Returns `None` for no rows, and for rows of a chunk or more.
+    fn of(source: &(impl Source + ?Sized)) -> Result<Option<Self>> {
+        let (dtype, size) = (source.dtype(), source.size());
+        let size_bytes = size.iter().try_fold(dtype.itemsize(), |bytes, &n| bytes.checked_mul(n));
+        let Some(size_bytes) = size_bytes.filter(|&bytes| 0 < bytes && (bytes as u64) < CHUNK_BYTES) else {
+            return Ok(None);
+        };
+        let mut bytes = Vec::with_capacity(size_bytes);
+        write_elements(source, size_bytes as u64, |piece| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        })?;
+        Ok(Some(ShortRows { dtype, size, bytes }))
+    }
+}
+
+impl Source for ShortRows {
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    fn size(&self) -> Vec<usize> {
+        self.size.clone()
+    }
+
+    fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        sink(&self.bytes)
+    }
+}
+
+/// Writes the elements of a source to a storage that grows. Sets `failure` if they are not all written.
+pub(super) fn write_rows(
+    op: &str,
+    growth: &mut Growth,
+    (source, size_bytes): (&(impl Source + ?Sized), u64),
+    failure: &mut Option<Error>,
+) -> Result<()> {
+    // This stays set if the source panics.
+    *failure = Some(Error::new(ErrorKind::InvalidArgument, format!("{op}: the source panicked")));
+    let written = growth
+        .reserve(size_bytes)
+        .and_then(|()| write_elements(source, size_bytes, |bytes| growth.write(bytes)));
+    let written = written.map_err(|e| e.context(op));
+    *failure = written.as_ref().err().cloned();
+    written
+}
+
 /// Checks that the rows of a source fit the tensor, and returns their number.
-fn check_rows(op: &str, record: &TensorRecord, source: &(impl Source + ?Sized)) -> Result<usize> {
+pub(super) fn check_rows(op: &str, record: &TensorRecord, source: &(impl Source + ?Sized)) -> Result<usize> {
     let (dtype, size) = (source.dtype(), source.size());
     if dtype != record.dtype {
         let message = format!("{op}: the rows are {dtype}, but the tensor is {}", record.dtype);
@@ -323,12 +405,12 @@ fn check_rows(op: &str, record: &TensorRecord, source: &(impl Source + ?Sized)) 
     }
 }
 
-fn row_count(record: &TensorRecord) -> usize {
+pub(super) fn row_count(record: &TensorRecord) -> usize {
     record.size.first().copied().unwrap_or_default() as usize
 }
 
 /// Returns the record with `rows` more rows, and the size of those rows in bytes.
-fn longer(op: &str, record: &TensorRecord, rows: usize) -> Result<(TensorRecord, u64)> {
+pub(super) fn longer(op: &str, record: &TensorRecord, rows: usize) -> Result<(TensorRecord, u64)> {
     let layout = layout_of(record)?;
     let too_large = || {
         let message =

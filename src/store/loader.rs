@@ -10,7 +10,7 @@ use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Generation, History};
 use crate::layout::Layout;
-use crate::storage::{Externals, MapPermit, Storage, StoreCallbacks};
+use crate::storage::{Externals, KnownEnds, MapPermit, Storage, StoreCallbacks};
 use crate::tensor::Tensor;
 
 /// Turns records into tensors. All tensors on a storage share one open file.
@@ -21,13 +21,15 @@ pub(super) struct Loader {
     pub(super) history: History,
     pub(super) permit: Option<MapPermit>,
     pub(super) externals: Externals,
+    /// The ends of the storages that this handle has appended to.
+    pub(super) ends: KnownEnds,
     storages: Mutex<HashMap<u64, Weak<Storage>>>,
 }
 
 impl Loader {
     pub(super) fn new(disk: Arc<dyn Disk>, history: History, permit: Option<MapPermit>) -> Self {
         let externals = Externals::new(&history.disk, history.paths.root(), history.options.externals);
-        Loader { disk, history, permit, externals, storages: Mutex::default() }
+        Loader { disk, history, permit, externals, ends: KnownEnds::default(), storages: Mutex::default() }
     }
 
     pub(super) fn tensor(

@@ -1,6 +1,7 @@
 //! The main types of the API: stores, transactions and snapshots.
 
 mod append;
+mod appender;
 mod attributes;
 mod changes;
 mod conditions;
@@ -20,6 +21,7 @@ mod verify;
 mod watch;
 mod write;
 
+pub use appender::Appender;
 pub use handle::Store;
 pub use import::StorageKey;
 pub use options::StoreOptions;
