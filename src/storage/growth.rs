@@ -21,7 +21,7 @@ const CHUNK: usize = CHUNK_BYTES as usize;
 const DIGEST_BYTES: u64 = size_of::<Digest>() as u64;
 
 /// Shorter pieces are collected, and written together.
-const PENDING_BYTES: usize = 64 << 10;
+const PENDING_BYTES: usize = 16 << 10;
 
 /// The lock that allows a process to write past the end of a sealed storage, to truncate the file to that end, and to
 /// move its tensors to a different storage. The kernel releases it when the process dies.

@@ -43,8 +43,7 @@ impl FileLock {
                 Some((_, false)) => true,
                 None if front_since.is_none() => false,
                 None => {
-                    let locked = step!("lock-storage", file.try_lock(purpose.mode()));
-                    if locked.map_err(|e| Error::io("lock storage", path, e))? {
+                    if try_lock(&**file, purpose, path)? {
                         break registry.add_lock(id, purpose, file);
                     }
                     false
@@ -88,10 +87,13 @@ impl FileLock {
         if registry.file(id).held_lock().is_some() {
             return Ok(None);
         }
-        let locked = step!("lock-storage", file.try_lock(purpose.mode()));
-        let locked = locked.map_err(|e| Error::io("lock storage", path, e))?;
-        Ok(locked.then(|| registry.add_lock(id, purpose, file)))
+        Ok(try_lock(&**file, purpose, path)?.then(|| registry.add_lock(id, purpose, file)))
     }
+}
+
+fn try_lock(file: &dyn DiskFile, purpose: Purpose, path: &Path) -> Result<bool> {
+    let locked = step!("lock-storage", file.try_lock(purpose.mode()));
+    locked.map_err(|e| Error::io("lock storage", path, e))
 }
 
 fn held_by_this_thread(purpose: Purpose) -> &'static str {
