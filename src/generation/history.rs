@@ -8,7 +8,7 @@ use std::time::Duration;
 use stridemap_format::Uuid;
 
 use super::garbage::OlderManifests;
-use super::writer_lock::WriterLock;
+use super::writer_lock::{NewestListed, WriterLock};
 use super::{Generation, recover};
 use crate::disk::{Disk, StorePaths, Watch};
 use crate::error::{Error, Result};
@@ -135,7 +135,7 @@ impl History {
 
     /// Returns the newest generation on disk, and the names in `meta/` if they had to be listed. The caller
     /// holds the writers' lock, so no other writer commits meanwhile.
-    pub(crate) fn newest_listed(&self, lock: &WriterLock) -> Result<(Arc<Generation>, Option<Vec<String>>)> {
+    pub(crate) fn newest_listed(&self, lock: &WriterLock) -> Result<NewestListed> {
         let mut listed = lock.listed.lock().unwrap_or_else(PoisonError::into_inner);
         match &*listed {
             Some(listed) => Ok(listed.clone()),
@@ -143,7 +143,7 @@ impl History {
         }
     }
 
-    fn newest_by(&self, list: recover::List) -> Result<(Arc<Generation>, Option<Vec<String>>)> {
+    fn newest_by(&self, list: recover::List) -> Result<NewestListed> {
         self.check_process()?;
         let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
         let current = self.current();

@@ -11,11 +11,14 @@ use crate::disk::{Access, DiskFile, LockMode, LockedFile, step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::Turn;
 
+/// The newest generation, and the names in `meta/` if they had to be listed.
+pub(crate) type NewestListed = (Arc<Generation>, Option<Vec<String>>);
+
 /// The right to commit: an exclusive lock on the store's `LOCK`. The kernel releases it when the holder dies.
 pub(crate) struct WriterLock {
     _lock: LockedFile,
-    /// The newest generation, and the names in `meta/`, from the first listing under this lock until a commit.
-    pub(super) listed: Mutex<Option<(Arc<Generation>, Option<Vec<String>>)>>,
+    /// Set by the first listing under this lock, until a commit.
+    pub(super) listed: Mutex<Option<NewestListed>>,
 }
 
 impl WriterLock {

@@ -1,16 +1,16 @@
 //! Appends to sealed storages.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use stridemap_format::{CHUNK_BYTES, Digest, Sealed, Sealer, StorageKind, StorageRecord, full_chunk_count};
 
 use super::file::{broken, check_length, has_other_names, open_error};
 use super::file_registry::{FileLock, Purpose};
+use super::known_ends::KnownEnds;
 use super::writer::stage_sum;
 use crate::disk::{
     Access, Disk, DiskFile, FileId, FileStat, Staged, StorePaths, is_named, step, without_step,
@@ -332,36 +332,6 @@ fn open_sum(
     let file = lock.disk.open(&path, Access::Write).map_err(failed)?;
     lock.check_file(&*file, &path, chunk_count * DIGEST_BYTES)?;
     Ok(Some((file, path)))
-}
-
-/// The ends of the storages that one handle last appended to. The handle has digested the bytes of their last,
-/// incomplete chunks, and need not read them again while the records are unchanged.
-#[derive(Debug, Default)]
-pub(crate) struct KnownEnds(Mutex<VecDeque<(u64, StorageRecord, Sealer)>>);
-
-/// How many ends a handle remembers.
-const MAX_KNOWN_ENDS: usize = 8;
-
-impl KnownEnds {
-    fn ends(&self) -> MutexGuard<'_, VecDeque<(u64, StorageRecord, Sealer)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn sealer(&self, id: u64, record: &StorageRecord) -> Option<Sealer> {
-        let ends = self.ends();
-        // The bytes of a published record never change, so equal digests mean that nobody has appended since.
-        let is_end = |(known_id, known, _): &&(u64, StorageRecord, Sealer)| {
-            *known_id == id && known.length_bytes == record.length_bytes && known.kind == record.kind
-        };
-        ends.iter().find(is_end).map(|(_, _, sealer)| sealer.clone())
-    }
-
-    fn remember(&self, id: u64, record: &StorageRecord, sealer: &Sealer) {
-        let mut ends = self.ends();
-        ends.retain(|(known_id, ..)| *known_id != id);
-        ends.truncate(MAX_KNOWN_ENDS - 1);
-        ends.push_front((id, record.clone(), sealer.clone()));
-    }
 }
 
 /// A storage that has grown, until a commit publishes its longer record. The [`Growth`] holds the growth lock until

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use stridemap_format::TensorRecord;
 
-use super::append::{check_rows, longer, row_count, write_rows};
 use super::handle::Store;
 use super::loader::Loader;
+use super::rows::{check_rows, longer, row_count, write_rows};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes, Draft, OnExisting, WriterLock};
 use crate::storage::Growth;

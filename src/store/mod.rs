@@ -13,6 +13,7 @@ mod loader;
 mod maintain;
 mod options;
 mod prefix;
+mod rows;
 mod save_view;
 mod snapshot;
 mod staging;
