@@ -79,7 +79,9 @@ pub(crate) fn growth() -> Script {
         let mut appender = recorder.store().appender("log").unwrap();
         for batch in [&[7, 8][..], &[9]] {
             recorder.commit(|_| {
-                batch.iter().for_each(|&n| drop(appender.append(&vector(n, n as u32)).unwrap()));
+                for &count in batch {
+                    appender.append(&vector(count, count as u32)).unwrap();
+                }
                 appender.commit().unwrap()
             });
         }
