@@ -25,7 +25,7 @@
 //!
 //! - [`Store`]: a handle to one generation of a store. [`StoreOptions`] changes how it is opened.
 //! - [`Transaction`]: several changes in one commit. [`Snapshot`]: one generation, which never changes.
-//!   [`NameChanges`]: the difference between two snapshots.
+//!   [`NameChanges`]: the difference between two snapshots. [`Appender`]: batches of rows for one tensor.
 //! - [`TensorInfo`] and [`StorageInfo`]: what a listing returns, without opening a file.
 //! - [`Tensor`]: a header over a storage on disk or on the heap. It has views, and its elements can be copied or
 //!   borrowed.
@@ -106,7 +106,7 @@ pub use layout::{Axes, Axis, Index, Integer, Integers, Sections, SliceBound};
 #[doc(hidden)]
 pub use storage::Writeback;
 pub use storage::{ExternalFiles, StorageKind};
-pub use store::{Snapshot, StorageInfo, Store, StoreOptions, TensorInfo, Transaction};
+pub use store::{Appender, Snapshot, StorageInfo, Store, StoreOptions, TensorInfo, Transaction};
 pub use stridemap_format::{DType, Rule};
 pub use tensor::{
     Element, ExclusiveGuard, LiveElement, LiveTensor, Operand, Scalar, SharedGuard, Source, Tensor,

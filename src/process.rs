@@ -1,6 +1,10 @@
 //! Protects values that a forked child inherits from its parent.
 
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::error::{Error, ErrorKind, Result};
+use crate::storage::zero_after_fork;
 
 /// The process that created a value.
 ///
@@ -8,12 +12,28 @@ use crate::error::{Error, ErrorKind, Result};
 /// the value uses, and may inherit a mutex that no thread will ever unlock. So in the child the value must not touch
 /// any of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OwnerProcess(u32);
+pub(crate) struct OwnerProcess(u64);
+
+/// The number of this process: greater than that of each process that it was forked from. 0 if it has none yet.
+static CURRENT: LazyLock<Option<&'static AtomicU64>> = LazyLock::new(zero_after_fork);
+
+/// The last number that this process, or a process that it was forked from, has drawn.
+static DRAWN: AtomicU64 = AtomicU64::new(0);
 
 impl OwnerProcess {
-    /// Returns the calling process.
+    /// Returns the calling process. This is a load from memory, not a system call, unless the kernel does not report
+    /// forks.
     pub(crate) fn current() -> Self {
-        OwnerProcess(std::process::id())
+        let Some(current) = *CURRENT else { return OwnerProcess(std::process::id().into()) };
+        OwnerProcess(match current.load(Ordering::Relaxed) {
+            0 => {
+                // Drawn before it is stored: a child that is forked in between then draws a different one.
+                let drawn = DRAWN.fetch_add(1, Ordering::SeqCst) + 1;
+                let stored = current.compare_exchange(0, drawn, Ordering::SeqCst, Ordering::SeqCst);
+                stored.map_or_else(|by_another_thread| by_another_thread, |_| drawn)
+            }
+            number => number,
+        })
     }
 
     /// Whether the calling process is the owner, not a child that the owner forked.

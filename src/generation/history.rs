@@ -8,7 +8,7 @@ use std::time::Duration;
 use stridemap_format::Uuid;
 
 use super::garbage::OlderManifests;
-use super::writer_lock::{LockFile, WriterLock};
+use super::writer_lock::{LockFile, NewestListed, WriterLock};
 use super::{Generation, recover};
 use crate::disk::{Disk, StorePaths, Watch};
 use crate::error::{Error, Result};
@@ -140,11 +140,15 @@ impl History {
 
     /// Returns the newest generation on disk, and the names in `meta/` if they had to be listed. The caller
     /// holds the writers' lock, so no other writer commits meanwhile.
-    pub(crate) fn newest_listed(&self, _lock: &WriterLock) -> Result<(Arc<Generation>, Option<Vec<String>>)> {
-        self.newest_by(recover::list)
+    pub(crate) fn newest_listed(&self, lock: &WriterLock) -> Result<NewestListed> {
+        let mut listed = lock.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*listed {
+            Some(listed) => Ok(listed.clone()),
+            None => Ok(listed.insert(self.newest_by(recover::list)?).clone()),
+        }
     }
 
-    fn newest_by(&self, list: recover::List) -> Result<(Arc<Generation>, Option<Vec<String>>)> {
+    fn newest_by(&self, list: recover::List) -> Result<NewestListed> {
         self.check_process()?;
         let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
         let current = self.current();
@@ -173,7 +177,8 @@ impl History {
 
     /// Records that this handle has published a generation under the writers' lock: all names added to `meta/` since
     /// the listing are its own.
-    pub(crate) fn note_published(&self, generation: u64, _lock: &WriterLock) {
+    pub(crate) fn note_published(&self, generation: u64, lock: &WriterLock) {
+        *lock.listed.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(listed) = &mut *listed
             && listed.newest.is_some()

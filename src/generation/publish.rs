@@ -31,10 +31,10 @@ pub(crate) fn publish(
     draft: Draft,
     staged: Vec<StagedStorage>,
     grown: Vec<Grown>,
+    lock: &WriterLock, // crash: the kernel releases it
 ) -> Result<(Arc<Generation>, Vec<usize>)> {
-    let lock = WriterLock::take(history)?; // crash: the kernel releases it
     // Under the lock: a thread that waits for the lock must then find the handle poisoned.
-    history.record_failure(publish_locked(history, changes, draft, staged, grown, &lock))
+    history.record_failure(publish_locked(history, changes, draft, staged, grown, lock))
 }
 
 fn publish_locked(

@@ -2,19 +2,24 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::History;
+use super::{Generation, History};
 use crate::disk::{Access, DiskFile, FileId, LockMode, step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::Turn;
+
+/// The newest generation, and the names in `meta/` if they had to be listed.
+pub(crate) type NewestListed = (Arc<Generation>, Option<Vec<String>>);
 
 /// The right to commit: an exclusive lock on the store's `LOCK`. The kernel releases it when the holder dies.
 pub(crate) struct WriterLock<'h> {
     history: &'h History,
     file: Option<LockFile>,
+    /// Set by the first listing under this lock, until a commit.
+    pub(super) listed: Mutex<Option<NewestListed>>,
 }
 
 /// An open `LOCK`, and its identity.
@@ -64,7 +69,7 @@ impl<'h> WriterLock<'h> {
 
     fn wait(history: &'h History, path: &Path, lock: LockFile) -> Result<Self> {
         wait(path, &lock, history.options.lock_timeout)?;
-        Ok(WriterLock { history, file: Some(lock) })
+        Ok(WriterLock { history, file: Some(lock), listed: Mutex::default() })
     }
 
     /// Whether the locked file still has its name.

@@ -11,8 +11,8 @@ use super::candidates::{Candidate, Candidates};
 use super::storage_tensors::{StorageTensors, storages_named};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{
-    Change, Changes, Collected, Draft, Generation, History, Moved, OnExisting, Relocation, by_processes,
-    check_ids_left, publish,
+    Change, Changes, Collected, Draft, Generation, History, Moved, OnExisting, Relocation, WriterLock,
+    by_processes, check_ids_left, publish,
 };
 use crate::layout::{Placed, Repacked};
 use crate::storage::{GrowthLock, StagedStorage};
@@ -154,7 +154,7 @@ pub(super) fn rewrite_group(
     let mut remaining = Remaining::default();
     let (mut changes, mut draft) = (Changes::default(), Draft::new(newest));
     let (mut staged, mut moved) = (Vec::new(), Vec::new());
-    // The locks are released after the commit.
+    // The locks are released after the commit, before the writers' lock.
     let mut locks = Vec::new();
     while let Some(candidate) = group.pop_front() {
         let id = candidate.id;
@@ -196,7 +196,9 @@ pub(super) fn rewrite_group(
     if changes.is_empty() {
         return Ok(remaining);
     }
-    let (_, used_staged) = publish(history, changes, draft, staged, Vec::new())?;
+    let lock = WriterLock::take(history)?;
+    let (_, used_staged) = publish(history, changes, draft, staged, Vec::new(), &lock)?;
+    drop((locks, lock));
     for (index, (id, before_bytes, after_bytes)) in moved.into_iter().enumerate() {
         if used_staged.contains(&index) {
             done.storage_count += 1;
@@ -206,7 +208,6 @@ pub(super) fn rewrite_group(
             done.skip(id, before_bytes - after_bytes, SkipReason::Changed);
         }
     }
-    drop(locks);
     Ok(remaining)
 }
 

@@ -10,12 +10,18 @@ use stridemap_format::{CHUNK_BYTES, Digest, Sealed, Sealer, StorageKind, Storage
 
 use super::file::{broken, check_length, has_other_names, open_error};
 use super::file_registry::{FileLock, Purpose};
+use super::known_ends::KnownEnds;
 use super::writer::stage_sum;
-use crate::disk::{Access, Disk, DiskFile, FileStat, Staged, StorePaths, is_named, step, without_step};
+use crate::disk::{
+    Access, Disk, DiskFile, FileId, FileStat, Staged, StorePaths, is_named, step, without_step,
+};
 use crate::error::{Error, ErrorKind, Result};
 
 const CHUNK: usize = CHUNK_BYTES as usize;
 const DIGEST_BYTES: u64 = size_of::<Digest>() as u64;
+
+/// Shorter pieces are collected, and written together.
+const PENDING_BYTES: usize = 16 << 10;
 
 /// The lock that allows a process to write past the end of a sealed storage, to truncate the file to that end, and to
 /// move its tensors to a different storage. The kernel releases it when the process dies.
@@ -50,6 +56,20 @@ impl GrowthLock {
     /// `Busy` after the timeout, or at once if this thread holds the lock; `ReadOnly`; `Corrupt` if it is not a
     /// regular file; `Io`.
     pub(crate) fn take(disk: &Arc<dyn Disk>, path: &Path, timeout: Duration) -> Result<Option<Self>> {
+        Self::open(disk, path, |file, id| FileLock::take(file, id, Purpose::Grow, (path, timeout)))
+    }
+
+    /// Like [`take`](Self::take), but does not wait: returns `Busy` unless the lock is free.
+    pub(crate) fn take_if_free(disk: &Arc<dyn Disk>, path: &Path) -> Result<Option<Self>> {
+        let busy = || Error::new(ErrorKind::Busy, format!("{}: the storage is growing", path.display()));
+        Self::open(disk, path, |file, id| FileLock::try_take(file, id, Purpose::Grow, path)?.ok_or_else(busy))
+    }
+
+    fn open(
+        disk: &Arc<dyn Disk>,
+        path: &Path,
+        lock: impl FnOnce(&Arc<dyn DiskFile>, FileId) -> Result<FileLock>,
+    ) -> Result<Option<Self>> {
         // Opened for each lock, because a lock belongs to the open file.
         let file = match disk.open(path, Access::Write) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -57,19 +77,19 @@ impl GrowthLock {
         };
         let failed = |e| Error::io("lock storage", path, e);
         let id = file.stat().map_err(failed)?.id();
-        let lock = FileLock::take(&file, id, Purpose::Grow, (path, timeout))?;
+        let lock = lock(&file, id)?;
         // The file may have lost its name during the wait. Rows would then be written to a deleted file.
         let is_named = step!("growth-is-named", is_named(&**disk, path, id)).map_err(failed)?;
         let disk = Arc::clone(disk);
         Ok(is_named.then(|| GrowthLock { disk, lock, file, path: path.to_path_buf(), leftover_from: None }))
     }
 
-    /// Takes the lock. Returns `None` if the lock is held or the file does not exist.
+    /// Takes the lock without waiting. Returns `None` if the lock is held or the file does not exist.
     ///
     /// # Errors
     /// The errors of [`take`](Self::take) except `Busy`.
     pub(crate) fn try_take(disk: &Arc<dyn Disk>, path: &Path) -> Result<Option<Self>> {
-        match Self::take(disk, path, Duration::ZERO) {
+        match Self::take_if_free(disk, path) {
             Err(e) if e.kind() == ErrorKind::Busy => Ok(None),
             taken => taken,
         }
@@ -109,11 +129,12 @@ impl GrowthLock {
 
 /// A sealed storage that grows. New bytes are written past the end that its record states, and no reader reads them
 /// until a commit publishes a longer record. Earlier bytes are never overwritten.
+///
+/// After a commit it can grow further. Dropping it releases the growth lock.
 pub(crate) struct Growth {
     lock: GrowthLock,
     id: u64,
     from: StorageRecord,
-    sealed: Sealed,
     sealer: Sealer,
     /// The digests of the chunks that have become full.
     digests: Vec<Digest>,
@@ -133,58 +154,70 @@ impl Growth {
     /// the damage. `Conflict` for a file with several names; `NotGrowable` for a storage that is not sealed; `Io`.
     pub(crate) fn begin(
         paths: &StorePaths,
-        mut lock: GrowthLock,
+        lock: GrowthLock,
         (id, from): (u64, StorageRecord),
+        ends: &KnownEnds,
     ) -> Result<Self> {
-        let StorageKind::Sealed(sealed) = from.kind else {
-            return Err(Error::new(ErrorKind::NotGrowable, format!("storage {id:016x} is not sealed")));
-        };
         let length_bytes = from.length_bytes;
         lock.check_file(&*lock.file, &lock.path, length_bytes)?;
-        let sum = match full_chunk_count(length_bytes) {
-            0 => None,
-            chunk_count => {
-                let path = paths.sum(id);
-                let failed = |e| open_error("open chunk digests for writing", &path, Access::Write, e);
-                let file = lock.disk.open(&path, Access::Write).map_err(failed)?;
-                lock.check_file(&*file, &path, chunk_count * DIGEST_BYTES)?;
-                Some((file, path))
-            }
+        let sum = open_sum(paths, &lock, id, length_bytes)?;
+        let sealer = match ends.sealer(id, &from) {
+            Some(sealer) => sealer,
+            None => read_sealer(&lock, id, &from)?,
         };
-        if !lock.keep_stable(length_bytes) {
-            let detail = "the file is also mapped in this process as a longer storage";
-            return Err(broken(&lock.path, detail));
-        }
-        let mut tail = vec![0; (length_bytes % CHUNK_BYTES) as usize];
-        let tail_offset_bytes = length_bytes - tail.len() as u64;
-        lock.file
-            .read_exact_at(&mut tail, tail_offset_bytes)
-            .map_err(|e| Error::io("read the end of storage", &lock.path, e))?;
-        without_step!("tail-is-whole", sealed = Sealed { tail: stridemap_format::digest(&tail), ..sealed });
-        let sealer =
-            Sealer::resume(&sealed, length_bytes, &tail).map_err(|e| Error::corrupt(&lock.path, e))?;
-        lock.leftover_from = Some(length_bytes);
-        Ok(Growth {
+        let mut growth = Growth {
             lock,
             id,
             from,
-            sealed,
             sealer,
             digests: Vec::new(),
             sum,
             written_bytes: length_bytes,
             pending: Vec::new(),
-        })
+        };
+        growth.allow_writes()?;
+        Ok(growth)
+    }
+
+    /// Releases the growth lock after a commit has published `to`, the record that [`finish`](Self::finish) returned.
+    pub(crate) fn release(self, to: &StorageRecord, ends: &KnownEnds) {
+        ends.remember(self.id, to, &self.sealer);
+    }
+
+    /// Continues after a commit has published `to`, so that more bytes can be appended for another commit.
+    ///
+    /// # Errors
+    /// Those of [`begin`](Self::begin). The growth must then be dropped.
+    pub(crate) fn continue_from(&mut self, paths: &StorePaths, to: StorageRecord) -> Result<()> {
+        if self.sum.is_none() {
+            self.sum = open_sum(paths, &self.lock, self.id, to.length_bytes)?;
+        }
+        self.digests.clear();
+        self.from = to;
+        self.allow_writes()
+    }
+
+    /// Allows writes past the end of the published bytes, which no slice in this process may borrow. Called again if
+    /// nothing was published after [`finish`](Self::finish).
+    pub(crate) fn allow_writes(&mut self) -> Result<()> {
+        let length_bytes = self.from.length_bytes;
+        if !self.lock.keep_stable(length_bytes) {
+            let detail = "the file is also mapped in this process as a longer storage";
+            return Err(broken(&self.lock.path, detail));
+        }
+        self.lock.leftover_from = Some(length_bytes);
+        Ok(())
     }
 
     pub(crate) fn length_bytes(&self) -> u64 {
         self.written_bytes + self.pending.len() as u64
     }
 
-    /// Allocates blocks for `additional_bytes`, so that a full disk is an error now, not during a write.
+    /// Allocates blocks for `additional_bytes`, so that a full disk is an error before most of them are written. Does
+    /// nothing for less than a chunk, whose blocks the file system allocates better by itself.
     pub(crate) fn reserve(&self, additional_bytes: u64) -> Result<()> {
         self.check_process()?;
-        if additional_bytes == 0 {
+        if additional_bytes < CHUNK_BYTES {
             return Ok(());
         }
         let end = self.length_bytes().saturating_add(additional_bytes);
@@ -195,10 +228,10 @@ impl Growth {
     /// Appends bytes.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.check_process()?;
-        if self.pending.len() + bytes.len() >= CHUNK {
+        if self.pending.len() + bytes.len() >= PENDING_BYTES {
             self.flush()?;
         }
-        if bytes.len() < CHUNK {
+        if bytes.len() < PENDING_BYTES {
             self.pending.extend_from_slice(bytes);
             return Ok(());
         }
@@ -223,11 +256,13 @@ impl Growth {
         Ok(())
     }
 
-    /// Writes the remaining bytes and the digests of new full chunks, and syncs them if `durable`.
+    /// Writes the remaining bytes and the digests of new full chunks, and syncs them if `durable`. May be called again
+    /// if nothing was published.
     ///
     /// Each comment says what a crash just after the step leaves behind.
-    pub(crate) fn finish(mut self, disk: &Arc<dyn Disk>, paths: &StorePaths, durable: bool) -> Result<Grown> {
+    pub(crate) fn finish(&mut self, paths: &StorePaths, durable: bool) -> Result<Grown> {
         self.check_process()?;
+        let disk = &Arc::clone(&self.lock.disk);
         self.flush()?; // crash: bytes past the record's length, which the next growth overwrites
         let new_sum = match &self.sum {
             // The new file is published under the writers' lock.
@@ -252,9 +287,10 @@ impl Growth {
         self.lock.leftover_from = None;
         // From here on no byte changes. Once the commit is published, the new bytes may be borrowed.
         self.lock.lock.keep_stable(u64::MAX);
-        let kind = StorageKind::Sealed(self.sealer.sealed(self.sealed.reserved_bytes));
+        let reserved_bytes = sealed_of(self.id, &self.from)?.reserved_bytes;
+        let kind = StorageKind::Sealed(self.sealer.sealed(reserved_bytes));
         let to = StorageRecord { length_bytes: self.written_bytes, kind, ..self.from.clone() };
-        Ok(Grown { id: self.id, from: self.from, to, new_sum, _lock: self.lock })
+        Ok(Grown { id: self.id, from: self.from.clone(), to, new_sum })
     }
 
     fn check_process(&self) -> Result<()> {
@@ -262,7 +298,44 @@ impl Growth {
     }
 }
 
-/// A storage that has grown, until a commit publishes its longer record.
+fn sealed_of(id: u64, record: &StorageRecord) -> Result<Sealed> {
+    match record.kind {
+        StorageKind::Sealed(sealed) => Ok(sealed),
+        _ => Err(Error::new(ErrorKind::NotGrowable, format!("storage {id:016x} is not sealed"))),
+    }
+}
+
+/// Reads the bytes after the last full chunk, and verifies them.
+fn read_sealer(lock: &GrowthLock, id: u64, from: &StorageRecord) -> Result<Sealer> {
+    let sealed = sealed_of(id, from)?;
+    let mut tail = vec![0; (from.length_bytes % CHUNK_BYTES) as usize];
+    let tail_offset_bytes = from.length_bytes - tail.len() as u64;
+    let read = lock.file.read_exact_at(&mut tail, tail_offset_bytes);
+    read.map_err(|e| Error::io("read the end of storage", &lock.path, e))?;
+    without_step!("tail-is-whole", sealed = Sealed { tail: stridemap_format::digest(&tail), ..sealed });
+    Sealer::resume(&sealed, from.length_bytes, &tail).map_err(|e| Error::corrupt(&lock.path, e))
+}
+
+/// Opens the `.sum` file for writing. Returns `None` if the storage has no full chunk.
+fn open_sum(
+    paths: &StorePaths,
+    lock: &GrowthLock,
+    id: u64,
+    length_bytes: u64,
+) -> Result<Option<(Arc<dyn DiskFile>, PathBuf)>> {
+    let chunk_count = full_chunk_count(length_bytes);
+    if chunk_count == 0 {
+        return Ok(None);
+    }
+    let path = paths.sum(id);
+    let failed = |e| open_error("open chunk digests for writing", &path, Access::Write, e);
+    let file = lock.disk.open(&path, Access::Write).map_err(failed)?;
+    lock.check_file(&*file, &path, chunk_count * DIGEST_BYTES)?;
+    Ok(Some((file, path)))
+}
+
+/// A storage that has grown, until a commit publishes its longer record. The [`Growth`] holds the growth lock until
+/// then.
 #[derive(Debug)]
 pub(crate) struct Grown {
     pub(crate) id: u64,
@@ -270,8 +343,6 @@ pub(crate) struct Grown {
     pub(crate) from: StorageRecord,
     pub(crate) to: StorageRecord,
     new_sum: Option<Staged>,
-    /// Held until the commit is published or aborted.
-    _lock: GrowthLock,
 }
 
 impl Grown {

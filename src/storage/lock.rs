@@ -49,8 +49,7 @@ impl FileLock {
                 Some((_, false)) => true,
                 None if front_since.is_none() => false,
                 None => {
-                    let locked = step!("lock-storage", file.try_lock(purpose.mode()));
-                    if locked.map_err(|e| Error::io("lock storage", path, e))? {
+                    if try_lock(&**file, purpose, path)? {
                         break registry.add_lock(id, purpose, file);
                     }
                     false
@@ -76,6 +75,31 @@ impl FileLock {
         drop(turn);
         Ok(lock)
     }
+
+    /// Locks `file` exclusively if it is free, whether or not others wait for it. Otherwise returns `None`.
+    ///
+    /// # Errors
+    /// `Corrupt` as for [`take`](Self::take); `Io`.
+    pub(super) fn try_take(
+        file: &Arc<dyn DiskFile>,
+        id: FileId,
+        purpose: Purpose,
+        path: &Path,
+    ) -> Result<Option<FileLock>> {
+        let mut registry = file_registry::lock();
+        if let Some(conflict) = registry.file(id).conflict_with_lock(purpose) {
+            return Err(broken(path, format!("the file is also {conflict}")));
+        }
+        if registry.file(id).held_lock().is_some() {
+            return Ok(None);
+        }
+        Ok(try_lock(&**file, purpose, path)?.then(|| registry.add_lock(id, purpose, file)))
+    }
+}
+
+fn try_lock(file: &dyn DiskFile, purpose: Purpose, path: &Path) -> Result<bool> {
+    let locked = step!("lock-storage", file.try_lock(purpose.mode()));
+    locked.map_err(|e| Error::io("lock storage", path, e))
 }
 
 fn held_by_this_thread(purpose: Purpose) -> &'static str {
@@ -83,7 +107,8 @@ fn held_by_this_thread(purpose: Purpose) -> &'static str {
         Purpose::Share => "this thread holds a shared guard of the storage; drop it first",
         Purpose::Change => "this thread holds an exclusive guard of the storage; drop it first",
         Purpose::Grow => {
-            "a transaction of this thread has appended to the storage; commit or drop the transaction first"
+            "this thread has an appender for the storage, or a transaction that has appended to it; drop the appender, \
+             or commit or drop the transaction, first"
         }
     }
 }

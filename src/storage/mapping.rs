@@ -289,6 +289,26 @@ pub(super) fn start_writeback(file: &File, range: Range<u64>) -> io::Result<()> 
     }
 }
 
+/// Returns an integer that is 0 now, and is 0 again in each child at its fork. Returns `None` if the kernel cannot do
+/// that.
+pub(crate) fn zero_after_fork() -> Option<&'static AtomicU64> {
+    let map = Box::leak(Box::new(MmapRaw::from(MmapOptions::new().len(size_of::<u64>()).map_anon().ok()?)));
+    let accepts = |advice| {
+        // SAFETY: the page belongs to `map` alone, and has no reference yet. Neither advice changes it in this process.
+        (unsafe { libc::madvise(map.as_mut_ptr().cast(), map.len(), advice) }) == 0
+    };
+    // An emulator may accept every advice and ignore it.
+    if accepts(-1) || !accepts(libc::MADV_WIPEONFORK) {
+        return None;
+    }
+    // SAFETY:
+    // - in bounds, aligned, initialised: a map begins at a page, is as long as the integer, and has zeros;
+    // - alive: the map is leaked;
+    // - no race: the integer is reached only through this reference. At a fork the kernel writes zeros to the page of
+    //   the child before the child runs.
+    Some(unsafe { AtomicU64::from_ptr(map.as_mut_ptr().cast()) })
+}
+
 /// An atomic integer. Every access is relaxed.
 ///
 /// # Safety

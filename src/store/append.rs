@@ -3,18 +3,21 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use stridemap_format::limits::{MAX_RESERVED_BYTES, MAX_STORAGE_BYTES};
+use stridemap_format::limits::MAX_RESERVED_BYTES;
 use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorRecord};
 
-use super::elements::{record_of, write_elements};
 use super::handle::Store;
 use super::loader::layout_of;
+use super::rows::{ShortRows, check_rows, end_bytes, longer, row_count, write_rows};
 use super::transaction::Transaction;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes};
 use crate::layout::Layout;
 use crate::storage::{Growth, GrowthLock, StorageWriter};
 use crate::tensor::{Source, Tensor};
+
+/// How often a short append tries to hold a storage that others hold each time, before it waits in their queue.
+const TRIES: usize = 4;
 
 impl Store {
     /// Appends rows to a tensor, along dimension 0. Returns the range of the new rows, which the caller cannot know in
@@ -54,7 +57,30 @@ impl Store {
     /// appending to it; `Conflict` for a storage whose file has several hard links; `Corrupt` if the end of the
     /// storage is damaged.
     pub fn append(&self, name: &str, source: &(impl Source + ?Sized)) -> Result<Range<usize>> {
-        self.write(|txn| txn.append(name, source))
+        let op = format!("append to {name:?}");
+        let Some(rows) = ShortRows::of(source).map_err(|e| e.context(&op))? else {
+            return self.write(|txn| txn.append(name, source));
+        };
+        let history = &self.loader.history;
+        // Processes that append at the same time wait for the writers' lock alone, in its queue. A process that held
+        // the storage while it waits there would make all others wait as long as all writers together take.
+        for _ in 0..TRIES {
+            let mut txn = Transaction::under_lock(&self.loader)?;
+            match txn.append(name, &rows) {
+                Err(e) if e.kind() == ErrorKind::Busy => {}
+                appended => {
+                    let range = appended?;
+                    txn.publish()?;
+                    return Ok(range);
+                }
+            }
+            // Another process holds the storage, and may need the writers' lock to finish.
+            let path = history.paths.storage(txn.draft.existing("append to", name)?.storage_id);
+            drop(txn);
+            let free = GrowthLock::take(&history.disk, &path, history.options.lock_timeout);
+            drop(free.map_err(|e| e.context(&op))?);
+        }
+        self.write(|txn| txn.append(name, &rows))
     }
 
     /// Creates a tensor of zeros in a sealed storage of its own, for [`append`](Self::append), and returns it. Its
@@ -127,16 +153,8 @@ impl Transaction<'_> {
         let Some(growth) = self.growths.get_mut(&record.storage_id) else {
             return Err(Error::new(ErrorKind::Conflict, format!("{op}: its storage is not held")));
         };
-        // This stays set if the source panics.
-        self.failure = Some(Error::new(ErrorKind::InvalidArgument, format!("{op}: the source panicked")));
-        let written = growth
-            .reserve(size_bytes)
-            .and_then(|()| write_elements(source, size_bytes, |bytes| growth.write(bytes)));
-        if let Err(e) = written.map_err(|e| e.context(&op)) {
-            self.failure = Some(e.clone());
-            return self.loader.history.record_failure(Err(e));
-        }
-        self.failure = None;
+        write_rows(&op, growth, (source, size_bytes), &mut self.failure)
+            .or_else(|e| self.loader.history.record_failure(Err(e)))?;
         let new_rows = row_count(&record)..row_count(&to);
         self.apply(Change::Grow { name: name.to_owned(), from: record, to })?;
         Ok(new_rows)
@@ -194,7 +212,12 @@ impl Transaction<'_> {
 
     /// Takes the growth lock of the tensor's storage, unless this transaction holds it, and moves to the newest
     /// generation. Returns the tensor's record there, and checks that it can grow.
-    fn hold_storage(&mut self, op: &str, name: &str, mut record: TensorRecord) -> Result<TensorRecord> {
+    pub(super) fn hold_storage(
+        &mut self,
+        op: &str,
+        name: &str,
+        mut record: TensorRecord,
+    ) -> Result<TensorRecord> {
         let history = &self.loader.history;
         let began = Instant::now();
         // The loop repeats if another writer has moved the tensor to a different storage.
@@ -212,7 +235,10 @@ impl Transaction<'_> {
             self.check_growable(op, name, &record, self.storage_record(op, id)?.length_bytes)?;
             let path = history.paths.storage(id);
             let left = history.options.lock_timeout.saturating_sub(began.elapsed());
-            let lock = GrowthLock::take(&history.disk, &path, left);
+            let lock = match self.lock {
+                None => GrowthLock::take(&history.disk, &path, left),
+                Some(_) => GrowthLock::take_if_free(&history.disk, &path),
+            };
             let lock = lock.map_err(|e| e.context(op))?;
             self.rebase()?;
             record = self.draft.existing("append to", name)?;
@@ -231,7 +257,7 @@ impl Transaction<'_> {
                     stridemap_format::Error::new(stridemap_format::Rule::StorageFile, "the file is missing");
                 return Err(Error::corrupt(&path, detail).context(op));
             };
-            let growth = Growth::begin(&history.paths, lock, (id, storage));
+            let growth = Growth::begin(&history.paths, lock, (id, storage), &self.loader.ends);
             self.growths.insert(id, growth.map_err(|e| e.context(op))?);
             return Ok(record);
         }
@@ -293,63 +319,4 @@ impl Transaction<'_> {
         }
         Ok("unreferenced bytes follow it in its storage".to_owned())
     }
-}
-
-/// Checks that the rows of a source fit the tensor, and returns their number.
-fn check_rows(op: &str, record: &TensorRecord, source: &(impl Source + ?Sized)) -> Result<usize> {
-    let (dtype, size) = (source.dtype(), source.size());
-    if dtype != record.dtype {
-        let message = format!("{op}: the rows are {dtype}, but the tensor is {}", record.dtype);
-        return Err(Error::new(ErrorKind::DTypeMismatch, message));
-    }
-    let row_of = |size: &[u64]| size.split_first().map(|(_, row)| row.to_vec());
-    let wide: Vec<u64> = size.iter().map(|&n| n as u64).collect();
-    match (size.first(), row_of(&wide), row_of(&record.size)) {
-        (Some(&rows), Some(row), Some(expected)) if row == expected => Ok(rows),
-        (_, _, None) => {
-            let message = format!(
-                "{op}: the rows have size {size:?}, but the tensor has no dimensions, and therefore no rows"
-            );
-            Err(Error::new(ErrorKind::SizeMismatch, message))
-        }
-        _ => {
-            let message = format!(
-                "{op}: the rows have size {size:?}, but the tensor has size {:?}; all sizes except that of \
-                 dimension 0 must be equal",
-                record.size
-            );
-            Err(Error::new(ErrorKind::SizeMismatch, message))
-        }
-    }
-}
-
-fn row_count(record: &TensorRecord) -> usize {
-    record.size.first().copied().unwrap_or_default() as usize
-}
-
-/// Returns the record with `rows` more rows, and the size of those rows in bytes.
-fn longer(op: &str, record: &TensorRecord, rows: usize) -> Result<(TensorRecord, u64)> {
-    let layout = layout_of(record)?;
-    let too_large = || {
-        let message =
-            format!("{op}: {rows} rows are too many to append to size {:?} of {}", record.size, record.dtype);
-        Error::new(ErrorKind::LimitExceeded, message)
-    };
-    let mut size = layout.size().to_vec();
-    let first = size.first_mut().ok_or_else(too_large)?;
-    *first = first.checked_add(rows).ok_or_else(too_large)?;
-    let grown = Layout::contiguous(&size).map_err(|e| e.context(op))?.named(layout.names().cloned());
-    let size_bytes = (grown.numel() as u64)
-        .checked_sub(layout.numel() as u64)
-        .and_then(|elems| elems.checked_mul(record.dtype.itemsize() as u64));
-    let to = record_of("append", record.dtype, &grown, record.offset_elems, record.storage_id)?;
-    match (size_bytes, end_bytes(&to, &grown)) {
-        (Some(size_bytes), Some(end)) if end <= MAX_STORAGE_BYTES => Ok((to, size_bytes)),
-        _ => Err(too_large()),
-    }
-}
-
-/// Returns the end of a contiguous tensor in its storage, in bytes.
-fn end_bytes(record: &TensorRecord, layout: &Layout) -> Option<u64> {
-    record.offset_elems.checked_add(layout.numel() as u64)?.checked_mul(record.dtype.itemsize() as u64)
 }

@@ -9,7 +9,7 @@ use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Generation, History};
 use crate::layout::Layout;
-use crate::storage::{Externals, MapPermit, Storage, StoreCallbacks};
+use crate::storage::{Externals, KnownEnds, MapPermit, Storage, StoreCallbacks};
 use crate::tensor::Tensor;
 
 /// Turns records into tensors. All tensors on a storage share one open file.
@@ -20,12 +20,14 @@ pub(super) struct Loader {
     pub(super) history: History,
     pub(super) permit: Option<MapPermit>,
     pub(super) externals: Externals,
+    /// The ends of the storages that this handle has appended to.
+    pub(super) ends: KnownEnds,
 }
 
 impl Loader {
     pub(super) fn new(disk: Arc<dyn Disk>, history: History, permit: Option<MapPermit>) -> Self {
         let externals = Externals::new(&history.disk, history.paths.root(), history.options.externals);
-        Loader { disk, history, permit, externals }
+        Loader { disk, history, permit, externals, ends: KnownEnds::default() }
     }
 
     pub(super) fn load(&self, generation: &Generation, name: &str) -> Result<Tensor> {

@@ -1,6 +1,7 @@
 //! The main types of the API: stores, transactions and snapshots.
 
 mod append;
+mod appender;
 mod attributes;
 mod changes;
 mod conditions;
@@ -12,6 +13,7 @@ mod loader;
 mod maintain;
 mod options;
 mod prefix;
+mod rows;
 mod save_view;
 mod snapshot;
 mod staging;
@@ -20,6 +22,7 @@ mod verify;
 mod watch;
 mod write;
 
+pub use appender::Appender;
 pub use handle::Store;
 pub use import::StorageKey;
 pub use options::StoreOptions;

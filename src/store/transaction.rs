@@ -5,12 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use stridemap_format::{DType, TensorRecord};
+use stridemap_format::{DType, StorageRecord, TensorRecord};
 
 use super::elements::{in_place_kind, layout_for, write_elements};
 use super::loader::{Loader, layout_of};
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{self, Change, Changes, Draft, Generation, OnExisting};
+use crate::generation::{self, Change, Changes, Draft, Generation, OnExisting, WriterLock};
 use crate::layout::Layout;
 use crate::storage::{ExternalFile, Grown, Growth, StagedStorage, Storage, StorageKind, StorageWriter};
 use crate::tensor::{Source, Tensor};
@@ -35,6 +35,8 @@ pub struct Transaction<'a> {
     pub(super) adopted: Option<(String, Arc<ExternalFile>)>,
     /// The failure that prevents a commit: a storage may contain half-written elements among those of other tensors.
     pub(super) failure: Option<Error>,
+    /// The writers' lock, if this transaction holds it from its beginning. Then it must not wait for anything else.
+    pub(super) lock: Option<WriterLock<'a>>,
 }
 
 /// A storage that a transaction writes or has written.
@@ -65,7 +67,18 @@ impl<'a> Transaction<'a> {
             pack: None,
             adopted: None,
             failure: None,
+            lock: None,
         }
+    }
+
+    /// Begins a transaction under the writers' lock, for a short change that is ready to be written.
+    pub(super) fn under_lock(loader: &'a Loader) -> Result<Self> {
+        let history = &loader.history;
+        history.check_process()?;
+        history.check_poison()?;
+        let lock = WriterLock::take(history)?;
+        let (newest, _) = history.newest_listed(&lock)?;
+        Ok(Transaction { lock: Some(lock), ..Transaction::new(loader, newest) })
     }
 
     /// Sets whether later changes may replace an existing tensor. By default, saving and creating replace it;
@@ -357,6 +370,9 @@ impl<'a> Transaction<'a> {
 
     /// Repeats the changes on the newest generation.
     pub(super) fn rebase(&mut self) -> Result<()> {
+        if self.lock.is_some() {
+            return Ok(()); // no other writer has committed
+        }
         let newest = generation::newest_for_certain(&self.loader.history)?;
         if newest.number() != self.generation().number() {
             self.draft = Draft::rebased(&self.changes, newest)?;
@@ -423,7 +439,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// Like [`commit`](Self::commit), but returns the generation.
-    pub(super) fn publish(self) -> Result<Arc<Generation>> {
+    pub(super) fn publish(mut self) -> Result<Arc<Generation>> {
         let history = &self.loader.history;
         self.check_writable("commit")?;
         if self.changes.is_empty() {
@@ -437,11 +453,18 @@ impl<'a> Transaction<'a> {
         let staged: Result<Vec<StagedStorage>> = self.staged.into_iter().map(seal).collect();
         // After a failed sync nothing else may be synced, so return before the growths are synced.
         let staged = history.record_failure(staged)?;
-        let durable = history.is_durable();
-        let grown =
-            self.growths.into_values().map(|growth| growth.finish(&history.disk, &history.paths, durable));
-        let grown: Result<Vec<Grown>> = grown.collect();
-        let publish = |grown| generation::publish(history, self.changes, self.draft, staged, grown);
-        Ok(history.record_failure(grown.and_then(publish))?.0)
+        let finish = |growth: &mut Growth| growth.finish(&history.paths, history.is_durable());
+        let grown: Result<Vec<Grown>> = self.growths.values_mut().map(finish).collect();
+        let grown = history.record_failure(grown)?;
+        let lengthened: Vec<StorageRecord> = grown.iter().map(|grown| grown.to.clone()).collect();
+        let lock = self.lock.map_or_else(|| WriterLock::take(history), Ok);
+        let lock = history.record_failure(lock)?;
+        let published = generation::publish(history, self.changes, self.draft, staged, grown, &lock);
+        let generation = history.record_failure(published)?.0;
+        // Released before the writers' lock, whose next holder may append to the same storage.
+        for (growth, to) in self.growths.into_values().zip(lengthened) {
+            growth.release(&to, &self.loader.ends);
+        }
+        Ok(generation)
     }
 }

@@ -75,6 +75,18 @@ pub(crate) fn growth() -> Script {
         // An append whose transaction is dropped.
         recorder.commit(|store| store.begin().unwrap().append("log", &vector(20, 4)).unwrap());
         recorder.commit(|store| store.append("log", &vector(1, 5)).unwrap());
+        // An appender of two commits, and rows that it does not commit.
+        let mut appender = recorder.store().appender("log").unwrap();
+        for batch in [&[7, 8][..], &[9]] {
+            recorder.commit(|_| {
+                for &count in batch {
+                    appender.append(&vector(count, count as u32)).unwrap();
+                }
+                appender.commit().unwrap()
+            });
+        }
+        recorder.commit(|_| appender.append(&vector(20, 6)).unwrap());
+        recorder.commit(|_| drop(appender));
     })
 }
 
@@ -84,7 +96,11 @@ pub(crate) fn chunks() -> Script {
         recorder.create();
         recorder.commit(|store| store.create_growable("log", DType::U32, &[262_000], 0).unwrap());
         recorder.commit(|store| store.append("log", &vector(300, 1)).unwrap());
-        recorder.commit(|store| store.append("log", &vector(262_144, 2)).unwrap());
+        recorder.commit(|store| {
+            let mut appender = store.appender("log").unwrap();
+            appender.append(&vector(262_144, 2)).unwrap();
+            appender.commit().unwrap();
+        });
     })
 }
 

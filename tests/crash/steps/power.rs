@@ -56,6 +56,17 @@ pub(crate) fn simulations() -> Vec<Simulation> {
             ],
         ),
         of(
+            "power cuts in commits of an appender",
+            appender,
+            &[
+                "sync-grown",
+                "sync-grown-digests",
+                "sync-digests",
+                "rename-grown-digests",
+                "sync-storages-dir",
+            ],
+        ),
+        of(
             "power cuts in a copy",
             copying,
             &[
@@ -304,6 +315,21 @@ fn growth(play: &Play) -> Fate {
     story.step("append", || store.append("log", &numbers(200_000, 1)))?;
     story.step("append", || store.append("log", &numbers(62_000, 2)))?;
     story.step("append", || store.append("log", &numbers(262_144, 3)))?;
+    story.explore(from)
+}
+
+/// Commits of an appender that fill the first chunk and the second one.
+fn appender(play: &Play) -> Fate {
+    let (mut story, store) = Story::create(play)?;
+    let from = play.simulated.log().len();
+    story.step("create", || store.create_growable("log", DType::U32, &[262_000], 0))?;
+    let mut appender = expect_ok("open an appender", store.appender("log"))?;
+    for (count, seed) in [(100, 1), (200, 2), (262_144, 3)] {
+        story.step("append", || {
+            appender.append(&numbers(count, seed))?;
+            appender.commit()
+        })?;
+    }
     story.explore(from)
 }
 

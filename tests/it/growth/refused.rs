@@ -105,7 +105,8 @@ fn append_detects_a_damaged_tail_and_does_not_seal_it() {
         file.read_exact_at(&mut byte, at).unwrap();
         file.write_all_at(&[byte[0] ^ 1], at).unwrap();
     };
-    let append = || store.append("x", &rows(0, 1, &[], |i| i as u8));
+    // The handle that wrote the end of the storage does not read it again, so this is another one each time.
+    let append = || fast().open(&path).unwrap().append("x", &rows(0, 1, &[], |i| i as u8));
     for at in [0, 99].map(|at| 2 * MIB as u64 + at) {
         flip(at);
         let generation = store.generation();
@@ -116,9 +117,18 @@ fn append_detects_a_damaged_tail_and_does_not_seal_it() {
     // Other bytes are not read, and do not get a new digest.
     flip(5);
     append().unwrap();
+    store.refresh().unwrap();
     let findings = store.verify(|_| ()).unwrap().findings;
     assert_eq!((findings.len(), findings[0].offset_bytes), (1, Some(0)), "{findings:?}");
     flip(5);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
+    // The end that this handle itself wrote is not read, and does not get a new digest either.
+    store.append("x", &rows(0, 1, &[], |i| i as u8)).unwrap();
+    flip(2 * MIB as u64 + 101);
+    store.append("x", &rows(0, 1, &[], |i| i as u8)).unwrap();
+    let findings = store.verify(|_| ()).unwrap().findings;
+    assert_eq!((findings.len(), findings[0].offset_bytes), (1, Some(2 * MIB as u64)), "{findings:?}");
+    flip(2 * MIB as u64 + 101);
     assert_eq!(store.verify(|_| ()).unwrap().findings, []);
     // Earlier chunk digests are not read either.
     let sum = fs::OpenOptions::new().write(true).open(path.join(SUM)).unwrap();

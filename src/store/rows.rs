@@ -1,0 +1,126 @@
+//! Rows to append: checked, copied and written.
+
+use stridemap_format::limits::MAX_STORAGE_BYTES;
+use stridemap_format::{CHUNK_BYTES, DType, TensorRecord};
+
+use super::elements::{record_of, write_elements};
+use super::loader::layout_of;
+use crate::error::{Error, ErrorKind, Result};
+use crate::layout::Layout;
+use crate::storage::Growth;
+use crate::tensor::Source;
+
+/// Rows that fit in memory, copied from a source. They can be written under the writers' lock, where the source itself
+/// could wait for a different lock.
+pub(super) struct ShortRows {
+    dtype: DType,
+    size: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl ShortRows {
+    /// Returns `None` for no rows, and for rows of a chunk or more.
+    pub(super) fn of(source: &(impl Source + ?Sized)) -> Result<Option<Self>> {
+        let (dtype, size) = (source.dtype(), source.size());
+        let size_bytes = size.iter().try_fold(dtype.itemsize(), |bytes, &n| bytes.checked_mul(n));
+        let Some(size_bytes) = size_bytes.filter(|&bytes| 0 < bytes && (bytes as u64) < CHUNK_BYTES) else {
+            return Ok(None);
+        };
+        let mut bytes = Vec::with_capacity(size_bytes);
+        write_elements(source, size_bytes as u64, |piece| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        })?;
+        Ok(Some(ShortRows { dtype, size, bytes }))
+    }
+}
+
+impl Source for ShortRows {
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    fn size(&self) -> Vec<usize> {
+        self.size.clone()
+    }
+
+    fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        sink(&self.bytes)
+    }
+}
+
+/// Writes the elements of a source to a storage that grows. Sets `failure` if they are not all written.
+pub(super) fn write_rows(
+    op: &str,
+    growth: &mut Growth,
+    (source, size_bytes): (&(impl Source + ?Sized), u64),
+    failure: &mut Option<Error>,
+) -> Result<()> {
+    // This stays set if the source panics.
+    *failure = Some(Error::new(ErrorKind::InvalidArgument, format!("{op}: the source panicked")));
+    let written = growth
+        .reserve(size_bytes)
+        .and_then(|()| write_elements(source, size_bytes, |bytes| growth.write(bytes)));
+    let written = written.map_err(|e| e.context(op));
+    *failure = written.as_ref().err().cloned();
+    written
+}
+
+/// Checks that the rows of a source fit the tensor, and returns their number.
+pub(super) fn check_rows(op: &str, record: &TensorRecord, source: &(impl Source + ?Sized)) -> Result<usize> {
+    let (dtype, size) = (source.dtype(), source.size());
+    if dtype != record.dtype {
+        let message = format!("{op}: the rows are {dtype}, but the tensor is {}", record.dtype);
+        return Err(Error::new(ErrorKind::DTypeMismatch, message));
+    }
+    let row_of = |size: &[u64]| size.split_first().map(|(_, row)| row.to_vec());
+    let wide: Vec<u64> = size.iter().map(|&n| n as u64).collect();
+    match (size.first(), row_of(&wide), row_of(&record.size)) {
+        (Some(&rows), Some(row), Some(expected)) if row == expected => Ok(rows),
+        (_, _, None) => {
+            let message = format!(
+                "{op}: the rows have size {size:?}, but the tensor has no dimensions, and therefore no rows"
+            );
+            Err(Error::new(ErrorKind::SizeMismatch, message))
+        }
+        _ => {
+            let message = format!(
+                "{op}: the rows have size {size:?}, but the tensor has size {:?}; all sizes except that of \
+                 dimension 0 must be equal",
+                record.size
+            );
+            Err(Error::new(ErrorKind::SizeMismatch, message))
+        }
+    }
+}
+
+pub(super) fn row_count(record: &TensorRecord) -> usize {
+    record.size.first().copied().unwrap_or_default() as usize
+}
+
+/// Returns the record with `rows` more rows, and the size of those rows in bytes.
+pub(super) fn longer(op: &str, record: &TensorRecord, rows: usize) -> Result<(TensorRecord, u64)> {
+    let layout = layout_of(record)?;
+    let too_large = || {
+        let message =
+            format!("{op}: {rows} rows are too many to append to size {:?} of {}", record.size, record.dtype);
+        Error::new(ErrorKind::LimitExceeded, message)
+    };
+    let mut size = layout.size().to_vec();
+    let first = size.first_mut().ok_or_else(too_large)?;
+    *first = first.checked_add(rows).ok_or_else(too_large)?;
+    let grown = Layout::contiguous(&size).map_err(|e| e.context(op))?.named(layout.names().cloned());
+    let size_bytes = (grown.numel() as u64)
+        .checked_sub(layout.numel() as u64)
+        .and_then(|elems| elems.checked_mul(record.dtype.itemsize() as u64));
+    let to = record_of("append", record.dtype, &grown, record.offset_elems, record.storage_id)?;
+    match (size_bytes, end_bytes(&to, &grown)) {
+        (Some(size_bytes), Some(end)) if end <= MAX_STORAGE_BYTES => Ok((to, size_bytes)),
+        _ => Err(too_large()),
+    }
+}
+
+/// Returns the end of a contiguous tensor in its storage, in bytes.
+pub(super) fn end_bytes(record: &TensorRecord, layout: &Layout) -> Option<u64> {
+    record.offset_elems.checked_add(layout.numel() as u64)?.checked_mul(record.dtype.itemsize() as u64)
+}
