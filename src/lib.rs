@@ -102,6 +102,7 @@ pub use num_complex;
 pub use error::{Error, ErrorKind, Result};
 pub use generation::{Durability, NameChanges, OnExisting};
 pub use layout::{Axes, Axis, Index, Integer, Integers, Sections, SliceBound};
+pub use parallel::{num_threads, set_num_threads};
 pub use storage::{ExternalFiles, StorageKind};
 pub use store::{Snapshot, StorageInfo, Store, StoreOptions, TensorInfo, Transaction};
 pub use stridemap_format::{DType, Rule};

@@ -33,7 +33,7 @@ pub(crate) use heap::AlignedBytes;
 pub(crate) use in_place::{MAY_NEED_BLOCKS, StoreCallbacks};
 pub use kind::StorageKind;
 pub(crate) use live::LiveFile;
-pub(crate) use mapping::{Atom, LiveMapping, MapPermit};
+pub(crate) use mapping::{Atom, LiveMapping, MapPermit, prefer_huge_pages};
 pub(crate) use mutable::{LockedStorage, MutableFile};
 pub(crate) use poison::Poison;
 pub(crate) use queue::Turn;
