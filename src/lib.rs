@@ -38,6 +38,7 @@
 //!   that corresponds to a [`DType`].
 //! - [`Error`]: has an [`ErrorKind`] to match on and, for damage, the broken [`Rule`] of the format.
 //! - [`ExternalFiles`]: the files outside the store that a handle may open.
+//! - [`set_num_threads`]: limits the threads of large copies, saves and checks.
 //!
 //! # Modules
 //!

@@ -13,12 +13,15 @@ const VECTOR_BYTES: usize = 16;
 
 type Vector = [u8; VECTOR_BYTES];
 
+/// Planes of at most this many elements are not transposed one by one, but this many at a time.
+const SMALL_PLANE: usize = 64;
+
 /// Rows of fewer elements are copied element by element: a call of `memcpy` takes longer.
 const SHORT_ROW: usize = 8;
 
-/// Copies of at least this size are divided between threads. Starting threads takes about as long as to copy a
-/// quarter of it.
-const PARALLEL_BYTES: usize = 4 << 20;
+/// Copies of at least this size are divided between threads. It is more than a block of a file, so that threads are not
+/// started for each.
+const PARALLEL_BYTES: usize = 8 << 20;
 
 /// The smallest piece that a thread copies at a time, in bytes.
 const PIECE_BYTES: usize = 1 << 20;
@@ -185,6 +188,20 @@ fn copy_piece<const W: usize>(from: &[[u8; W]], to: &mut [[u8; W]], order: &Orde
     let is_transposed = |i: &usize| dims[*i].minor.unsigned_abs() < row.minor.unsigned_abs();
     if let Some(column) = narrowest.filter(is_transposed) {
         let column = dims.remove(column);
+        if column.n * row.n <= SMALL_PLANE
+            && let Some(outer) = dims.pop()
+        {
+            let several = |first| Dim { n: SMALL_PLANE.min(outer.n - first), ..outer };
+            for_each_start(&dims, order.major, order.minor, &mut |t, f| {
+                for first in (0..outer.n).step_by(SMALL_PLANE) {
+                    let (t, f) = (t + first * outer.major, moved(f, first, outer.minor));
+                    for_each_start(&[column, row], t, f, &mut |t, f| {
+                        copy_row(from, to, several(first), (t, f));
+                    });
+                }
+            });
+            return;
+        }
         let mut tile = Vec::new();
         for_each_start(&dims, order.major, order.minor, &mut |t, f| {
             transpose(from, to, (column, row), (t, f), &mut tile);
@@ -203,6 +220,8 @@ fn copy_piece<const W: usize>(from: &[[u8; W]], to: &mut [[u8; W]], order: &Orde
 fn for_each_start(dims: &[Dim], major: usize, minor: usize, body: &mut impl FnMut(usize, usize)) {
     match dims.split_first() {
         None => body(major, minor),
+        // Most calls would be for the last dimension.
+        Some((dim, [])) => (0..dim.n).for_each(|i| body(major + i * dim.major, moved(minor, i, dim.minor))),
         Some((dim, inner)) => {
             for i in 0..dim.n {
                 for_each_start(inner, major + i * dim.major, moved(minor, i, dim.minor), body);
@@ -438,7 +457,7 @@ mod tests {
 
     #[test]
     fn a_large_transpose_and_gather_on_threads_match_a_plain_loop() {
-        const SIDE: usize = 1100;
+        const SIDE: usize = 1500;
         let from: Vec<u8> = (0..SIDE * SIDE * 4).map(|i| (i % 251) as u8).collect();
         let mut to = vec![0; from.len()];
         assert!(to.len() > PARALLEL_BYTES);
