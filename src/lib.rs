@@ -38,6 +38,7 @@
 //!   that corresponds to a [`DType`].
 //! - [`Error`]: has an [`ErrorKind`] to match on and, for damage, the broken [`Rule`] of the format.
 //! - [`ExternalFiles`]: the files outside the store that a handle may open.
+//! - [`set_num_threads`]: limits the threads of large copies, saves and checks.
 //!
 //! # Modules
 //!
@@ -102,6 +103,7 @@ pub use num_complex;
 pub use error::{Error, ErrorKind, Result};
 pub use generation::{Durability, NameChanges, OnExisting};
 pub use layout::{Axes, Axis, Index, Integer, Integers, Sections, SliceBound};
+pub use parallel::{num_threads, set_num_threads};
 // Public for `stridemap-interop`; not covered by semver.
 #[doc(hidden)]
 pub use storage::Writeback;

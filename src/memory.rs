@@ -2,7 +2,10 @@
 
 use std::hint::black_box;
 
+use bytemuck::Zeroable;
+
 use crate::error::{Error, ErrorKind, Result};
+use crate::storage::prefer_huge_pages;
 
 /// The memory that must stay free after a larger allocation. A small allocation that fails ends the process.
 const LEFT_BYTES: usize = 1 << 20;
@@ -24,6 +27,17 @@ pub(crate) fn resize_discarding(buffer: &mut Vec<u8>, length_bytes: usize) -> Re
     }
     buffer.resize(length_bytes, 0);
     Ok(())
+}
+
+/// Returns a vector of zeros.
+///
+/// # Errors
+/// `LimitExceeded` if there is not enough memory.
+pub(crate) fn zeroed<T: Zeroable>(count: usize) -> Result<Vec<T>> {
+    let mut zeros = bytemuck::allocation::try_zeroed_vec(count)
+        .map_err(|()| out_of_memory(count.saturating_mul(size_of::<T>())))?;
+    prefer_huge_pages(&mut zeros);
+    Ok(zeros)
 }
 
 /// Whether `length_bytes` could be allocated now.

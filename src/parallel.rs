@@ -1,17 +1,60 @@
 //! Work on several threads. The library and the command line start all their threads here.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::{self, Scope, ScopedJoinHandle};
 
 use crate::memory::has_memory;
 
-/// Returns the number of processors, at most `most`.
+/// The limit set by the user. 0 if there is none.
+static LIMIT: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// Whether this is a worker. Its work is not divided again.
+    static IS_WORKER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Limits the number of threads that one operation of this process works on, such as a large copy, a save or
+/// `verify`. With 1, the calling thread does all the work. With 0, the default, an operation uses as many threads as
+/// there are processors, or fewer if it is small.
+///
+/// The limit applies to operations that begin later, on any thread. An operation's threads end before it returns.
+///
+/// ```
+/// stridemap::set_num_threads(1);
+/// assert_eq!(stridemap::num_threads(), 1);
+/// stridemap::set_num_threads(0);
+/// ```
+pub fn set_num_threads(count: usize) {
+    LIMIT.store(count, Ordering::Relaxed);
+}
+
+/// Returns the largest number of threads that one operation works on: the limit of
+/// [`set_num_threads`], or the number of processors.
+///
+/// ```
+/// assert!(stridemap::num_threads() >= 1);
+/// ```
+#[must_use]
+pub fn num_threads() -> usize {
+    // Asking the system reads files.
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    match LIMIT.load(Ordering::Relaxed) {
+        0 => *PROCESSORS.get_or_init(|| thread::available_parallelism().map_or(1, NonZero::get)),
+        count => count,
+    }
+}
+
+/// Returns the number of threads to divide work between, at most `most`. It is 1 on a thread that already does a
+/// part of something.
 #[must_use]
 pub fn thread_count(most: usize) -> usize {
-    thread::available_parallelism().map_or(1, NonZero::get).min(most)
+    if IS_WORKER.get() { 1 } else { num_threads().min(most) }
 }
 
 /// More memory than a new thread needs before it runs, in bytes. If it was not available, the process would abort.
@@ -34,6 +77,7 @@ impl<'scope, T: Send + 'scope, R: Send + 'scope> Worker<'scope, T, R> {
         let (items, to_do) = sync_channel::<T>(1);
         let (done, results) = sync_channel(1);
         let run = move || {
+            IS_WORKER.set(true);
             for item in to_do {
                 let result = catch_unwind(AssertUnwindSafe(|| work(item)));
                 if done.send(result).is_err() {

@@ -1,7 +1,7 @@
 //! Bytes on the heap.
 
 use crate::error::Result;
-use crate::memory::out_of_memory;
+use crate::memory::zeroed;
 
 /// Zeroed bytes on the heap, aligned for every element type.
 pub(crate) struct AlignedBytes {
@@ -15,9 +15,7 @@ impl AlignedBytes {
     /// # Errors
     /// `LimitExceeded` if there is not enough memory: the size may come from an untrusted header.
     pub(crate) fn zeroed(length_bytes: usize) -> Result<Self> {
-        let words = length_bytes.div_ceil(size_of::<u128>());
-        let words = bytemuck::allocation::try_zeroed_vec(words).map_err(|()| out_of_memory(length_bytes))?;
-        Ok(AlignedBytes { words, length_bytes })
+        Ok(AlignedBytes { words: zeroed(length_bytes.div_ceil(size_of::<u128>()))?, length_bytes })
     }
 
     pub(crate) fn as_mut(&mut self) -> &mut [u8] {

@@ -38,7 +38,7 @@ pub(crate) use in_place::{MAY_NEED_BLOCKS, StoreCallbacks};
 pub use kind::StorageKind;
 pub(crate) use known_ends::KnownEnds;
 pub(crate) use live::LiveFile;
-pub(crate) use mapping::{Atom, LiveMapping, MapPermit, zero_after_fork};
+pub(crate) use mapping::{Atom, LiveMapping, MapPermit, prefer_huge_pages, zero_after_fork};
 pub(crate) use mutable::{LockedStorage, MutableFile};
 pub(crate) use opened::OpenStorages;
 pub(crate) use poison::Poison;

@@ -7,7 +7,7 @@ use stridemap_format::DType;
 use super::access::no_bools;
 use super::small_float::{F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU};
 use crate::error::Result;
-use crate::memory::out_of_memory;
+use crate::memory::zeroed;
 
 /// A Rust type for the elements of a [`DType`].
 ///
@@ -56,7 +56,7 @@ macro_rules! elements {
             }
 
             fn zeros(count: usize) -> Result<Vec<Self>> {
-                bytemuck::allocation::try_zeroed_vec(count).map_err(|()| out_of_memory(count.saturating_mul(size_of::<Self>())))
+                zeroed(count)
             }
 
             fn fill(out: &mut [Self], read: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<()> {
@@ -93,7 +93,7 @@ impl sealed::Sealed for bool {
     }
 
     fn zeros(count: usize) -> Result<Vec<Self>> {
-        bytemuck::allocation::try_zeroed_vec(count).map_err(|()| out_of_memory(count))
+        zeroed(count)
     }
 
     fn fill(out: &mut [Self], read: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<()> {

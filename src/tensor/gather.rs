@@ -8,12 +8,10 @@ use super::stream::for_each_piece;
 use super::{ExclusiveGuard, Operand, Tensor, copy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{Axis, Layout};
+use crate::memory::resize_discarding;
 
 /// The number of elements looked up at a time. Their positions take a few MiB.
 const PIECE_ELEMS: usize = 256 << 10;
-
-/// Rows of at least this size are copied whole, shorter ones element by element.
-const WHOLE_ROW_BYTES: usize = 256;
 
 /// Lookup of elements by a tensor of `int64` indices. Unlike the indices of a view, they must not be negative.
 ///
@@ -40,15 +38,7 @@ impl Tensor {
         let by = Indices::along(self, "index_select", axis.into(), index, &[DType::I32, DType::I64])?;
         let mut size = by.tensor.size().to_vec();
         size.splice(by.axis..=by.axis, [by.index.numel()]);
-        let picked = match by.rows()? {
-            Some(rows) => Tensor::filled(self.dtype(), by.result_layout(&size)?, |out| {
-                let rows_out = out.chunks_exact_mut(row_bytes(&by.tensor));
-                rows.iter()
-                    .zip(rows_out)
-                    .try_for_each(|(&row, out)| copy::gather(&by.tensor.select(0, row)?, out))
-            })?,
-            None => by.spread(&size)?.look_up()?,
-        };
+        let picked = by.spread(&size)?.look_up(&size)?;
         if self.ndim() == 0 { picked.view(()) } else { Ok(picked) }
     }
 
@@ -70,7 +60,7 @@ impl Tensor {
     /// larger than the tensor along every axis but `axis`.
     pub fn gather<'a>(&self, axis: impl Into<Axis<'a>>, index: &Tensor) -> Result<Tensor> {
         let by = Indices::each(self, "gather", axis.into(), index)?;
-        let found = by.look_up()?;
+        let found = by.look_up(by.index.size())?;
         if index.ndim() == 0 { found.view(()) } else { Ok(found) }
     }
 }
@@ -116,14 +106,7 @@ impl ExclusiveGuard<'_> {
                 format!("{op}: the source has size {:?}, but {size:?} is needed", source.size()),
             ));
         }
-        match by.rows()? {
-            Some(rows) => {
-                for (row, i) in rows.into_iter().zip(0..) {
-                    self.at(&by.tensor.select(0, row)?)?.copy_(&source.select(0, i)?)?;
-                }
-            }
-            None => by.spread(&size)?.put(self, Some(&source), &[])?,
-        }
+        by.spread(&size)?.put(self, Some(&source), &[])?;
         Ok(self)
     }
 
@@ -184,6 +167,8 @@ struct Indices {
     tensor: Tensor,
     axis: usize,
     index: Tensor,
+    /// The number of elements that each index selects. They are adjacent in the storage.
+    run: usize,
 }
 
 impl Indices {
@@ -207,7 +192,8 @@ impl Indices {
                 ),
             ));
         }
-        Indices { op, tensor: at_least_a_vector(tensor)?, axis, index: at_least_a_vector(index)? }.checked()
+        Indices { op, tensor: at_least_a_vector(tensor)?, axis, index: at_least_a_vector(index)?, run: 1 }
+            .checked()
     }
 
     /// One index per element of the result.
@@ -218,7 +204,7 @@ impl Indices {
         if index.numel() > 0 {
             check_index_size(op, &index, "tensor", &tensor, Some(axis))?;
         }
-        Indices { op, tensor, axis, index }.checked()
+        Indices { op, tensor, axis, index, run: 1 }.checked()
     }
 
     /// Checks all indices before anything is changed.
@@ -253,41 +239,42 @@ impl Indices {
         usize::try_from(index).ok().filter(|&position| position < self.count())
     }
 
-    /// Returns the positions if they are rows that are large enough to copy one at a time.
-    fn rows(&self) -> Result<Option<Vec<usize>>> {
-        if self.axis > 0 || row_bytes(&self.tensor) < WHOLE_ROW_BYTES {
-            return Ok(None);
-        }
-        let rows = read_indices(&self.index)?.into_iter().map(|index| self.position_of(index));
-        rows.collect::<Option<Vec<_>>>().map(Some).ok_or_else(|| changed(self.op))
-    }
-
-    /// Broadcasts from one index per position to one per element: all elements of a position get the same index.
+    /// Broadcasts from one index per position to one per run of elements. All runs of a position get the same index.
     fn spread(self, size: &[usize]) -> Result<Self> {
-        let mut stride = vec![0; size.len()];
+        let (mut run, mut rank) = (1, size.len());
+        for (n, stride) in self.tensor.layout().dims().rev().take(size.len() - self.axis - 1) {
+            if n != 1 && stride != run as isize {
+                break;
+            }
+            (run, rank) = (run * n, rank - 1);
+        }
+        let mut stride = vec![0; rank];
         stride.splice(self.axis..=self.axis, self.index.stride().iter().copied());
-        let layout = Layout::new(size.to_vec(), stride, self.index.storage_offset())?;
-        Ok(Indices { index: self.index.with_layout(self.index.dtype(), layout), ..self })
+        let layout =
+            Layout::new(size.iter().copied().take(rank).collect(), stride, self.index.storage_offset())?;
+        Ok(Indices { index: self.index.with_layout(self.index.dtype(), layout), run, ..self })
     }
 
-    /// Calls `body` piece by piece, with the storage positions of the selected elements and the matching piece of
-    /// `beside`.
+    /// Calls `body` with at most `limit` indices at a time: with the storage positions of the selected runs and the
+    /// matching piece of `beside`.
     fn for_each_piece(
         &self,
         beside: Option<&Tensor>,
+        limit: usize,
         mut body: impl FnMut(&[usize], Option<&Tensor>) -> Result<()>,
     ) -> Result<()> {
-        if self.index.numel() == 0 {
+        if self.index.numel() == 0 || self.run == 0 {
             return Ok(());
         }
-        // This layout repeats the first position along the axis. Each index then counts from there to its element.
+        // This layout repeats the first position along the axis. Each index then counts from there to its run.
         let layout = self.tensor.layout();
-        let mut stride = layout.stride().to_vec();
+        let mut stride: Vec<isize> = layout.stride().iter().copied().take(self.index.ndim()).collect();
         let step = stride.splice(self.axis..=self.axis, [0]).sum::<isize>();
         let first = Layout::new(self.index.size().to_vec(), stride, layout.offset())?;
         let mut views = vec![self.index.clone(), self.tensor.with_layout(self.tensor.dtype(), first)];
+        // It may have more axes, those of the runs. Pieces are cut along the first ones.
         views.extend(beside.cloned());
-        for_each_piece(&views, PIECE_ELEMS, &mut |pieces| {
+        for_each_piece(&views, limit, &mut |pieces| {
             let [index, first, beside @ ..] = pieces else { return Ok(()) };
             let places =
                 offsets(first.layout()).into_iter().zip(read_indices(index)?).map(|(start, index)| {
@@ -303,14 +290,14 @@ impl Indices {
         Ok(Layout::contiguous(size)?.named(self.tensor.layout().names().cloned()))
     }
 
-    /// Copies the selected elements to the heap.
-    fn look_up(&self) -> Result<Tensor> {
-        let itemsize = self.tensor.dtype().itemsize();
-        Tensor::filled(self.tensor.dtype(), self.result_layout(self.index.size())?, |mut rest| {
-            self.for_each_piece(None, |places, _| {
-                let (out, after) = std::mem::take(&mut rest).split_at_mut(places.len() * itemsize);
+    /// Copies the selected elements to the heap, as a tensor of this size.
+    fn look_up(&self, size: &[usize]) -> Result<Tensor> {
+        let run_bytes = self.run * self.tensor.dtype().itemsize();
+        Tensor::filled(self.tensor.dtype(), self.result_layout(size)?, |mut rest| {
+            self.for_each_piece(None, PIECE_ELEMS, |places, _| {
+                let (out, after) = std::mem::take(&mut rest).split_at_mut(places.len() * run_bytes);
                 rest = after;
-                copy::gather_places(&self.tensor, places, out)
+                copy::gather_places(&self.tensor, places, self.run, out)
             })
         })
     }
@@ -319,15 +306,15 @@ impl Indices {
     fn put(&self, guard: &mut ExclusiveGuard<'_>, source: Option<&Tensor>, element: &[u8]) -> Result<()> {
         let (_, storage) = guard.parts();
         let mut bytes = Vec::new();
-        self.for_each_piece(source, |places, source| {
+        self.for_each_piece(source, PIECE_ELEMS / self.run.max(1), |places, source| {
             match source {
                 Some(source) => {
-                    bytes.resize(source.nbytes(), 0);
+                    resize_discarding(&mut bytes, source.nbytes())?;
                     copy::gather(source, &mut bytes)?;
                 }
                 None => bytes = element.repeat(places.len()),
             }
-            copy::scatter_places(&bytes, self.tensor.dtype().itemsize(), places, storage)
+            copy::scatter_places(&bytes, self.tensor.dtype().itemsize(), places, self.run, storage)
         })
     }
 }
@@ -349,12 +336,6 @@ fn read_indices(index: &Tensor) -> Result<Vec<i64>> {
 /// Treats a tensor without dimensions as a vector of one element, as PyTorch's indexing does.
 fn at_least_a_vector(tensor: &Tensor) -> Result<Tensor> {
     if tensor.ndim() == 0 { tensor.view([1]) } else { Ok(tensor.clone()) }
-}
-
-/// Returns the size in bytes of one position along the first axis.
-fn row_bytes(tensor: &Tensor) -> usize {
-    let count = tensor.size().first().copied().unwrap_or(1);
-    tensor.nbytes().checked_div(count).unwrap_or(0)
 }
 
 fn check_index_dtype(op: &str, index: &Tensor, dtypes: &[DType]) -> Result<()> {

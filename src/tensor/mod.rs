@@ -11,6 +11,7 @@ mod gather;
 mod guard;
 mod header;
 mod inplace;
+mod kernel;
 mod live;
 #[cfg(feature = "ndarray")]
 mod ndarray;

@@ -53,7 +53,7 @@ impl Source for Tensor {
 /// Passes the bytes of all elements to `sink`, in row-major order, while other threads gather the following pieces.
 fn gather_in_order(tensor: &Tensor, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let is_large = tensor.nbytes() > PIECE_BYTES;
-    let thread_count = if is_large { parallel::thread_count(MAX_THREADS).max(2) } else { 1 };
+    let thread_count = if is_large { parallel::thread_count(MAX_THREADS) } else { 1 };
     // For a tensor of medium size, choose pieces that keep all threads busy.
     let fair_bytes = tensor.nbytes() / (2 * thread_count);
     let limit_bytes = fair_bytes.clamp(MIN_PIECE_BYTES, BUFFERS_BYTES / (thread_count + 1));
