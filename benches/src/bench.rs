@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::case::{Case, Clock, Contender, Goal, Unit};
 use crate::python::Python;
 use crate::stats::Quartiles;
-use crate::{Args, Outcome, machine, table};
+use crate::{Args, Outcome, machine, report, table};
 
 /// The fewest rounds of a case.
 const MIN_ROUNDS: usize = 7;
@@ -25,6 +25,9 @@ pub(crate) struct Bench {
     quick: bool,
     dir: TempDir,
     python: Option<Rc<RefCell<Python>>>,
+    model: Option<PathBuf>,
+    report: Option<PathBuf>,
+    load: String,
     results: Vec<Measured>,
 }
 
@@ -48,7 +51,9 @@ pub(crate) struct MeasuredContender {
 
 #[derive(Debug, Serialize)]
 pub(crate) struct MeasuredGoal {
-    pub(crate) goal: String,
+    pub(crate) most: f64,
+    /// The contender whose measure the limit is a multiple of.
+    pub(crate) times: Option<String>,
     pub(crate) reached: f64,
     pub(crate) is_met: bool,
 }
@@ -64,6 +69,9 @@ impl Bench {
             quick: args.quick,
             dir: TempDir::with_prefix_in("run-", fs::canonicalize(&args.dir)?)?,
             python: python.map(|python| Rc::new(RefCell::new(python))),
+            model: args.model.clone(),
+            report: args.report.clone(),
+            load: machine::load()?,
             results: Vec::new(),
         })
     }
@@ -87,6 +95,11 @@ impl Bench {
         Ok(path)
     }
 
+    /// Returns a safetensors file of a real model, if one was given.
+    pub(crate) fn model(&self) -> Option<PathBuf> {
+        self.model.clone()
+    }
+
     /// Returns a new directory, deleted when the value is dropped.
     pub(crate) fn scratch(&self) -> Outcome<TempDir> {
         Ok(TempDir::new_in(self.dir.path())?)
@@ -103,12 +116,21 @@ impl Bench {
         if !python.borrow().has(function) {
             return Ok(None);
         }
-        let function = function.to_owned();
+        let (case, function) = (self.results.len(), function.to_owned());
         let round = Box::new(move |clock: &mut Clock| {
-            clock.record(python.borrow_mut().time(&function, &arguments)?);
+            clock.record(python.borrow_mut().time(case, &function, &arguments)?);
             Ok(())
         });
         Ok(Some(Contender { label: label.to_owned(), round }))
+    }
+
+    /// Returns the file formats of peers.py as contenders. `verb` is "read" or "write".
+    pub(crate) fn python_formats(&self, verb: &str, arguments: &Value) -> Outcome<Vec<Contender<'static>>> {
+        let formats = ["h5py", "zarr", "tensordict", "torch"];
+        let contenders = formats.iter().map(|format| {
+            self.python(&format!("{format} (Python)"), &format!("{verb}_{format}"), arguments.clone())
+        });
+        Ok(contenders.collect::<Outcome<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
     /// Runs the contenders in turn, round after round, and prints the result.
@@ -118,7 +140,7 @@ impl Bench {
         let began = Instant::now();
         // The first round fills caches, and is not counted.
         for round in 0..=MAX_ROUNDS {
-            let is_long = began.elapsed() > Duration::from_millis(self.pick(2000, 300));
+            let is_long = began.elapsed() > Duration::from_millis(self.pick(1000, 150));
             if round > self.pick(MIN_ROUNDS, 3) && is_long {
                 break;
             }
@@ -134,12 +156,16 @@ impl Bench {
                 }
             }
         }
+        self.record(case, rounds)
+    }
+
+    /// Keeps and prints the result of a case, one vector of measures per contender.
+    pub(crate) fn record(&mut self, case: Case<'_>, rounds: Vec<Vec<f64>>) -> Outcome {
         let measured = measured(case, rounds);
+        eprint!("\r\x1b[K");
         if self.json {
-            eprint!("\r\x1b[K");
             println!("{}", serde_json::to_string(&measured)?);
         } else {
-            eprint!("\r\x1b[K");
             println!("{}", table::of(&measured));
         }
         self.results.push(measured);
@@ -154,6 +180,10 @@ impl Bench {
         let met_count = goals.iter().filter(|goal| goal.is_met).count();
         if !self.json {
             println!("{met_count} of {} goals met", goals.len());
+        }
+        if let Some(dir) = &self.report {
+            let python = self.python.map(|python| python.borrow().versions.clone()).unwrap_or_default();
+            report::write(dir, &self.results, &report::setting(self.quick, &self.load, python)?)?;
         }
         Ok(())
     }
@@ -171,18 +201,16 @@ fn measured(case: Case<'_>, rounds: Vec<Vec<f64>>) -> Measured {
         }
     });
     let contenders: Vec<_> = contenders.collect();
-    let goals = case.goals.iter().filter_map(|goal| measured_goal(goal, case.unit, &contenders)).collect();
+    let goals = case.goals.iter().filter_map(|goal| measured_goal(goal, &contenders)).collect();
     Measured { name: case.name, unit: case.unit, contenders, goals }
 }
 
 /// Returns `None` if the peer that the goal is about did not run.
-fn measured_goal(goal: &Goal, unit: Unit, contenders: &[MeasuredContender]) -> Option<MeasuredGoal> {
-    let (text, reached) = match &goal.times {
-        None => (format!("at most {}", table::measure(goal.most, unit)), contenders[0].measure.median),
-        Some(label) => {
-            let peer = contenders.iter().find(|contender| contender.label == *label)?;
-            (format!("at most {} x {label}", goal.most), peer.ratio?.median)
-        }
+fn measured_goal(goal: &Goal, contenders: &[MeasuredContender]) -> Option<MeasuredGoal> {
+    let reached = match &goal.times {
+        None => contenders[0].measure.median,
+        Some(label) => contenders.iter().find(|contender| contender.label == *label)?.ratio?.median,
     };
-    Some(MeasuredGoal { goal: text, reached, is_met: reached <= goal.most })
+    let Goal { most, times } = goal.clone();
+    Some(MeasuredGoal { most, times, reached, is_met: reached <= most })
 }

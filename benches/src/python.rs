@@ -1,10 +1,11 @@
 //! The libraries in Python: a process that runs peers.py, one function per request.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::Outcome;
@@ -16,6 +17,13 @@ pub(crate) struct Python {
     requests: ChildStdin,
     replies: BufReader<ChildStdout>,
     functions: BTreeSet<String>,
+    pub(crate) versions: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+struct Offer {
+    functions: BTreeSet<String>,
+    versions: BTreeMap<String, String>,
 }
 
 impl Python {
@@ -29,9 +37,15 @@ impl Python {
         let (Some(requests), Some(replies)) = (process.stdin.take(), process.stdout.take()) else {
             return Err("peers.py has no pipes".into());
         };
-        let mut python =
-            Python { process, requests, replies: BufReader::new(replies), functions: BTreeSet::new() };
-        python.functions = serde_json::from_value(python.ask(&json!({ "list": true }))?)?;
+        let mut python = Python {
+            process,
+            requests,
+            replies: BufReader::new(replies),
+            functions: BTreeSet::new(),
+            versions: BTreeMap::new(),
+        };
+        let offer: Offer = serde_json::from_value(python.ask(&json!({ "list": true }))?)?;
+        (python.functions, python.versions) = (offer.functions, offer.versions);
         Ok(python)
     }
 
@@ -41,8 +55,9 @@ impl Python {
     }
 
     /// Calls a function of peers.py, and returns the duration of its timed part in seconds.
-    pub(crate) fn time(&mut self, function: &str, arguments: &Value) -> Outcome<f64> {
-        let reply = self.ask(&json!({ "function": function, "arguments": arguments }))?;
+    /// `case` is the same for all calls of one case: what a function prepared is kept until another case begins.
+    pub(crate) fn time(&mut self, case: usize, function: &str, arguments: &Value) -> Outcome<f64> {
+        let reply = self.ask(&json!({ "case": case, "function": function, "arguments": arguments }))?;
         Ok(reply.as_f64().ok_or_else(|| format!("peers.py: {function}: {reply}"))?)
     }
 

@@ -1,45 +1,53 @@
-//! Results as text.
+//! Results as tables in Markdown.
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use crate::bench::Measured;
+use crate::bench::{Measured, MeasuredGoal};
 use crate::case::Unit;
 use crate::stats::Quartiles;
 
-/// Returns the result of a case as a table in Markdown, with its goals below.
+/// Returns the result of a case, with its goals below.
 pub(crate) fn of(case: &Measured) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN);
-    table.set_header([case.name.as_str(), "median", "quartiles", "stridemap / this", "quartiles"]);
-    for contender in &case.contenders {
-        let Quartiles { low, median, high } = contender.measure;
-        let [ratio, spread] = contender.ratio.map_or([String::new(), String::new()], |it| {
-            [format!("{:.2}", it.median), format!("{:.2} to {:.2}", it.low, it.high)]
-        });
-        let spread_of_measure = format!("{} to {}", measure(low, case.unit), measure(high, case.unit));
-        table.add_row([
-            contender.label.clone(),
-            measure(median, case.unit),
-            spread_of_measure,
-            ratio,
-            spread,
-        ]);
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    let mut text = table.to_string();
-    for goal in &case.goals {
-        let reached = if goal.goal.contains(" x ") {
-            format!("{:.2} x", goal.reached)
-        } else {
-            measure(goal.reached, case.unit)
-        };
-        let verdict = if goal.is_met { "met" } else { "not met" };
-        text.push_str(&format!("\nGoal: {}; here {reached}: {verdict}.", goal.goal));
+    let spread = |it: Quartiles, text: &dyn Fn(f64) -> String| {
+        [text(it.median), format!("{} to {}", text(it.low), text(it.high))]
+    };
+    let rows = case.contenders.iter().map(|contender| {
+        let [median, quartiles] = spread(contender.measure, &|value| measure(value, case.unit));
+        let [ratio, ratios] = contender.ratio.map_or([const { String::new() }; 2], |it| spread(it, &ratio));
+        [contender.label.clone(), median, quartiles, ratio, ratios]
+    });
+    let header = [&case.name, "median", "quartiles", "ratio", "quartiles"].map(str::to_owned);
+    let mut text = markdown(header, rows);
+    for it in &case.goals {
+        let (limit, reached, verdict) = goal(it, case.unit);
+        text.push_str(&format!("\n\nGoal: {limit}. Here: {reached}, {verdict}."));
     }
     text.push('\n');
     text
+}
+
+/// Returns the limit, the measure or ratio that was reached, and whether it is within the limit.
+pub(crate) fn goal(goal: &MeasuredGoal, unit: Unit) -> (String, String, &'static str) {
+    let verdict = if goal.is_met { "met" } else { "not met" };
+    match &goal.times {
+        Some(peer) => {
+            (format!("at most {} x {peer}", goal.most), format!("{} x", ratio(goal.reached)), verdict)
+        }
+        None => (format!("at most {}", measure(goal.most, unit)), measure(goal.reached, unit), verdict),
+    }
+}
+
+pub(crate) fn markdown<const N: usize>(
+    header: [String; N],
+    rows: impl Iterator<Item = [String; N]>,
+) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header(header).add_rows(rows);
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table.to_string()
 }
 
 /// Returns a measure with its unit, in three digits or so.
@@ -50,6 +58,10 @@ pub(crate) fn measure(value: f64, unit: Unit) -> String {
         Unit::Calls => format!("{value:.2}"),
         Unit::PerSecond => format!("{value:.0}/s"),
     }
+}
+
+fn ratio(value: f64) -> String {
+    if value < 0.095 { format!("{value:.4}") } else { format!("{value:.2}") }
 }
 
 fn scaled(mut value: f64, names: &[&str], step: f64) -> String {

@@ -1,12 +1,11 @@
-//! Opens a store and loads one of its tensors.
+//! Opens a file and reads one of its tensors.
 
-use safetensors::SafeTensors;
 use serde_json::json;
 
 use crate::Outcome;
 use crate::bench::Bench;
 use crate::case::Case;
-use crate::tensors::{self, map, open_mapped, spread};
+use crate::formats::{self, FORMATS, small_arrays, spread};
 
 pub(crate) fn run(bench: &mut Bench) -> Outcome {
     for count in bench.pick(vec![1, 1000, 100_000, 1_000_000], vec![1, 1000, 100_000]) {
@@ -14,39 +13,24 @@ pub(crate) fn run(bench: &mut Bench) -> Outcome {
         if !bench.wants(&name) {
             continue;
         }
-        let path = tensors::store(bench, count)?;
-        let mut opened = 0;
-        let case = Case::new(name).add("stridemap", |clock| {
-            opened += 1;
-            let wanted = tensors::name(spread(opened, count));
-            clock.time(|| {
-                let store = open_mapped(&path)?;
-                let tensor = store.load(&wanted)?;
-                let first = tensor.as_slice::<f32>()?[0];
-                Ok((store, tensor, first))
-            })?;
-            Ok(())
-        });
-        if count > 100_000 {
-            // A header of safetensors is at most 100 MB long.
-            bench.run(case)?;
-            continue;
+        let mut case = Case::new(name);
+        for format in FORMATS.iter().filter(|format| count <= format.most) {
+            let path = format.file(bench, &count.to_string(), || small_arrays(count))?;
+            let mut opened = 0;
+            case = case.add(format.label, move |clock| {
+                opened += 1;
+                let wanted = spread(opened, count);
+                let name = formats::name(wanted);
+                let found = clock.time(|| (format.read)(&path, &[&name]))?;
+                if found == wanted as f32 { Ok(()) } else { Err(format!("{name}: read {found}").into()) }
+            });
         }
-        let file = tensors::safetensors(bench, count)?;
-        let mut opened = 0;
-        let case = case.add("safetensors + memmap2", |clock| {
-            opened += 1;
-            let wanted = tensors::name(spread(opened, count));
-            clock.time(|| {
-                let map = map(&file)?;
-                let first = SafeTensors::deserialize(&map)?.tensor(&wanted)?.data()[0];
-                Ok((map, first))
-            })?;
-            Ok(())
-        });
-        let arguments = json!({ "path": file, "name": tensors::name(spread(1, count)) });
-        let python = bench.python("safetensors (Python)", "open_safetensors", arguments)?;
-        bench.run(case.add_all(python))?;
+        if count <= 1000 {
+            let arrays = FORMATS[1].file(bench, &count.to_string(), || small_arrays(count))?;
+            let arguments = json!({ "arrays": arrays, "names": [formats::name(spread(1, count))] });
+            case = case.add_all(bench.python_formats("read", &arguments)?);
+        }
+        bench.run(case)?;
     }
     Ok(())
 }
