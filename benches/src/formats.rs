@@ -82,7 +82,7 @@ pub(crate) fn spread(number: usize, count: usize) -> usize {
     number.wrapping_mul(7_368_787) % count
 }
 
-/// Returns arrays with the names and sizes of all-MiniLM-L6-v2: 104 tensors, 87 MiB.
+/// Returns arrays with the names and sizes of all-MiniLM-L6-v2: 104 tensors, 87 MiB, sorted by name.
 pub(crate) fn mini_lm() -> Vec<Array> {
     const HIDDEN: usize = 384;
     const WIDE: usize = 4 * HIDDEN;
@@ -114,6 +114,8 @@ pub(crate) fn mini_lm() -> Vec<Array> {
             sizes.push((format!("encoder.layer.{layer}.{module}.bias"), vec![HIDDEN]));
         }
     }
+    // As ztensor requires.
+    sizes.sort();
     let fill = |(name, size): (String, Vec<usize>)| {
         let count = size.iter().product();
         Array { name, size, elements: (0..count).map(|at| at as f32).collect() }

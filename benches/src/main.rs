@@ -25,7 +25,6 @@ type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
 /// Measures stridemap beside other libraries, round by round in one process.
 #[derive(Parser)]
-#[command(args_conflicts_with_subcommands = true)]
 struct Args {
     /// Run only the cases whose name contains this text.
     filter: Option<String>,
@@ -35,8 +34,8 @@ struct Args {
     /// Use smaller data and fewer rounds.
     #[arg(long)]
     quick: bool,
-    /// Write RESULTS.md and plots to this directory, by default that of the package.
-    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, conflicts_with = "filter")]
+    /// Write RESULTS.md and plots/ to this directory, by default that of the package.
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = env!("CARGO_MANIFEST_DIR"))]
     report: Option<PathBuf>,
     /// The directory for temporary files. It must be on a disk.

@@ -18,13 +18,13 @@ use crate::formats::{name, touch};
 #[derive(Subcommand)]
 pub(crate) enum Job {
     /// Loads tensors, again and again.
-    #[command(hide = true)]
+    #[command(hide = true, name = "job-load")]
     Load { path: PathBuf, count: usize },
     /// Commits or appends until the time is over, and prints how long each took.
-    #[command(hide = true)]
+    #[command(hide = true, name = "job-write")]
     Write { kind: Kind, path: PathBuf, number: usize, begin_ms: u64, length_ms: u64, is_synced: u8 },
     /// Reads a tensor or a file, and prints how much memory that takes.
-    #[command(hide = true)]
+    #[command(hide = true, name = "job-memory")]
     Memory { how: How, path: PathBuf },
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn write_at_once(
     let kind = kind.to_possible_value().ok_or("no such kind")?;
     let start = |number: usize| -> Outcome<Child> {
         let mut command = Command::new(current_exe()?);
-        command.arg("write").arg(kind.get_name()).arg(path);
+        command.arg("job-write").arg(kind.get_name()).arg(path);
         command.args(
             [number as u128, begin.as_millis(), length.as_millis(), is_synced.into()]
                 .map(|it| it.to_string()),
@@ -186,7 +186,7 @@ fn status() -> Outcome<Memory> {
 pub(crate) fn memory_of(how: How, path: &Path) -> Outcome<Memory> {
     let how = how.to_possible_value().ok_or("no such use")?;
     let mut command = Command::new(current_exe()?);
-    output(command.arg("memory").arg(how.get_name()).arg(path).stdout(Stdio::piped()).spawn()?)
+    output(command.arg("job-memory").arg(how.get_name()).arg(path).stdout(Stdio::piped()).spawn()?)
 }
 
 pub(crate) fn has_strace() -> bool {
@@ -198,7 +198,7 @@ pub(crate) fn system_calls(path: &Path, count: usize) -> Outcome<f64> {
     let output = Command::new("strace")
         .args(["-f", "-c", "-U", "calls,name"])
         .arg(current_exe()?)
-        .arg("load")
+        .arg("job-load")
         .arg(path)
         .arg(count.to_string())
         .output()?;
