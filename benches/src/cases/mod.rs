@@ -1,0 +1,35 @@
+//! The cases, by subject.
+
+mod append;
+mod commit;
+mod compact;
+mod copy;
+mod gather;
+mod interop;
+mod load;
+mod memory;
+mod open;
+mod save;
+mod scan;
+mod writers;
+
+use crate::Outcome;
+use crate::bench::Bench;
+
+pub(crate) fn run(bench: &mut Bench) -> Outcome {
+    let subjects = [
+        open::run,
+        load::run,
+        save::run,
+        commit::run,
+        append::run,
+        writers::run,
+        copy::run,
+        gather::run,
+        scan::run,
+        interop::run,
+        compact::run,
+        memory::run,
+    ];
+    subjects.into_iter().try_for_each(|run| run(bench))
+}
