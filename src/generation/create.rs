@@ -188,7 +188,7 @@ pub(crate) fn open_dirs(disk: &Arc<dyn Disk>, path: &Path) -> Result<(Arc<dyn Di
 /// Reads FORMAT, which makes a directory a store, and checks that the store has its directories.
 pub(crate) fn read_marker(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
     let uuid = read_format(disk, paths)?;
-    for (dir, rule) in [(paths.storages_dir(), Rule::StorageFile), (paths.meta_dir(), Rule::ManifestFrame)] {
+    for (dir, rule) in [(paths.storages_dir(), Rule::StorageFile), (paths.meta_dir(), Rule::MetadataFile)] {
         let broken = |what| Err(Error::corrupt(&dir, format::Error::new(rule, what)));
         match disk.is_dir(&dir) {
             Ok(true) => {}
