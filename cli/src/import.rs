@@ -6,7 +6,7 @@ use std::path::Path;
 
 use indicatif::HumanBytes;
 use stridemap::{ErrorKind, ExternalFiles, OnExisting, Store, StoreOptions};
-use stridemap_format::{check_attributes, check_name};
+use stridemap_format::{check_attributes, check_text};
 use stridemap_interop::{ForeignFile, Imported};
 
 use crate::args::ImportArgs;
@@ -180,7 +180,7 @@ fn check_names(inputs: &[Input<'_>], prefix: &str) -> Result<u64> {
         for tensor in file.tensors() {
             let name = tensor.name;
             let refused = |e| Error::Refused(format!("import {}: {e}", path.display()));
-            check_name(&format!("{prefix}{name}")).map_err(refused)?;
+            check_text("name", &format!("{prefix}{name}")).map_err(refused)?;
             if let Some(other) = owners.insert(name.clone(), path) {
                 return Err(Error::Refused(format!(
                     "import: {} and {} both have a tensor {name:?}; import them separately, with --prefix",

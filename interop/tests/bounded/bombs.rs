@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use stridemap_format::digest;
+use stridemap_format::PAGE_BYTES;
 
 #[path = "../../../format/tests/support/frame.rs"]
 mod frame;
@@ -24,7 +24,7 @@ const MARKER_MAGIC: &[u8] = b"\x89SMAP\r\n\x1a";
 pub(crate) fn store_of(path: &Path, manifest: &[u8], table: Option<&[u8]>) {
     fs::create_dir_all(path.join("meta")).unwrap();
     fs::create_dir_all(path.join("storages")).unwrap();
-    fs::write(path.join("FORMAT"), wire::marker(MARKER_MAGIC, 1, 0)).unwrap();
+    fs::write(path.join("FORMAT"), wire::marker(MARKER_MAGIC, 1)).unwrap();
     fs::write(path.join("LOCK"), "").unwrap();
     fs::write(path.join(format!("meta/{GENERATION:016x}.man")), manifest).unwrap();
     if let Some(table) = table {
@@ -33,12 +33,11 @@ pub(crate) fn store_of(path: &Path, manifest: &[u8], table: Option<&[u8]>) {
     fs::write(path.join("storages/0000000000000001.bin"), [0; 24]).unwrap();
 }
 
-/// Returns an empty manifest on this table.
+/// Returns an empty manifest on this table, whose roots are one leaf at its beginning and one at its end.
 pub(crate) fn manifest_on(table: &[u8]) -> Vec<u8> {
-    let header = digest(table.get(..64).unwrap_or(table));
-    let reference = [vec![1], uint(GENERATION), uint(table.len() as u64), header.to_vec()].concat();
-    let body =
-        [&wire::UUID[..], &uint(GENERATION), &uint(6), &uint(wire::NEXT_ID), &reference, &[0; 4]].concat();
+    let last_page = (table.len() / PAGE_BYTES).saturating_sub(1) as u64;
+    let reference = wire::table_ref(&wire::reference(table, (0, 1), (last_page, 1)));
+    let body = [&wire::UUID[..], &uint(GENERATION), &uint(wire::NEXT_ID), &reference, &[0; 4]].concat();
     frame::manifest_of(&body)
 }
 
@@ -75,7 +74,7 @@ fn manifests() -> Vec<(&'static str, Vec<u8>)> {
 /// Returns a manifest of these maps: storages, tensors, attributes and garbage, each with its count.
 fn manifest_of_maps(maps: [(usize, Vec<u8>); 4]) -> Vec<u8> {
     let next_id = uint(u64::from(u32::MAX));
-    let head = [&wire::UUID[..], &uint(GENERATION), &uint(6), &next_id, &[0]].concat();
+    let head = [&wire::UUID[..], &uint(GENERATION), &next_id, &[0]].concat();
     let maps = maps.map(|(count, bytes)| [uint(count as u64), bytes].concat()).concat();
     frame::manifest_of(&[head, maps].concat())
 }

@@ -92,7 +92,10 @@ impl<'a> Survey<'a> {
         let (mut last_id, mut last_name) = (0, String::new());
         table.each_node(|page, node| {
             let node = match node {
-                Err(e) => return Ok(drop(self.broken.insert((page, None), e))),
+                Err(e) => {
+                    self.broken.insert((page, None), e);
+                    return Ok(());
+                }
                 Ok(node) => node,
             };
             if node.level() > 0 {
