@@ -36,7 +36,7 @@ pub(super) struct Nodes {
     kept_leaves: AtomicU64,
 }
 
-/// A node that is kept, or was read for one use.
+/// A node that is kept, or that was read for one use because the limit is reached.
 pub(super) enum Found<'a> {
     Kept(&'a Node),
     Read(Box<Node>),
@@ -107,7 +107,7 @@ impl Nodes {
 
     /// Returns a node, which is then kept if it fits in the limit.
     pub(super) fn get(&self, page: u64) -> Result<Found<'_>> {
-        let Some(place) = self.place(page) else { return self.scan(page) };
+        let Some(place) = self.place(page) else { return Ok(Found::Read(Box::new(self.read(page)?))) };
         if let Some(node) = place.get() {
             return Ok(Found::Kept(node));
         }
@@ -117,14 +117,6 @@ impl Nodes {
             return Ok(Found::Read(Box::new(node)));
         }
         Ok(Found::Kept(place.get_or_init(|| node)))
-    }
-
-    /// Returns a node for one use: one that is kept, or reads it.
-    pub(super) fn scan(&self, page: u64) -> Result<Found<'_>> {
-        match self.place(page).and_then(OnceLock::get) {
-            Some(node) => Ok(Found::Kept(node)),
-            None => Ok(Found::Read(Box::new(self.read(page)?))),
-        }
     }
 
     fn place(&self, page: u64) -> Option<&OnceLock<Node>> {

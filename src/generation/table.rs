@@ -134,16 +134,10 @@ impl Table {
         Ok((page, root))
     }
 
-    /// Returns a child and its page. `get` keeps it or reads it for one use.
-    fn child<'a, E: Entry>(
-        &self,
-        page: u64,
-        parent: &Node,
-        index: usize,
-        get: impl FnOnce(u64) -> Result<Found<'a>>,
-    ) -> Result<(u64, Found<'a>)> {
+    /// Returns a child and its page.
+    fn child<E: Entry>(&self, page: u64, parent: &Node, index: usize) -> Result<(u64, Found<'_>)> {
         let child_page = parent.child::<E>(index).map_err(|e| self.corrupt(page, e))?;
-        let child = get(child_page)?;
+        let child = self.nodes.get(child_page)?;
         let checked = child.check_child(E::TREE, parent.level().checked_sub(1));
         checked.map_err(|e| self.corrupt(child_page, e))?;
         Ok((child_page, child))
@@ -162,7 +156,7 @@ impl Table {
                 Err(0) => return Ok(None),
                 Err(next) => next - 1,
             };
-            (page, node) = self.child::<E>(page, &node, index, |page| self.nodes.get(page))?;
+            (page, node) = self.child::<E>(page, &node, index)?;
         }
     }
 }
@@ -207,7 +201,7 @@ impl<'a, E: Entry> Scan<'a, E> {
     fn descend(&mut self) -> Result<()> {
         let Some((page, parent, next)) = self.path.last_mut() else { return Ok(()) };
         let table = self.table;
-        let (child_page, child) = table.child::<E>(*page, parent, *next, |page| table.nodes.scan(page))?;
+        let (child_page, child) = table.child::<E>(*page, parent, *next)?;
         let failed = |e| table.corrupt(child_page, e);
         if child.key_bytes::<E>(0).map_err(failed)? != parent.key_bytes::<E>(*next).map_err(failed)? {
             return Err(failed(out_of_order()));
