@@ -325,8 +325,8 @@ impl Store {
         Ok(Transaction::new(&self.loader, newest))
     }
 
-    /// Like [`begin`](Self::begin), but starts from the generation of this handle, for changes that replace names and
-    /// read none. The commit repeats them on the newest generation.
+    /// Like [`begin`](Self::begin), but starts from the generation of this handle, for a change that reads no names and
+    /// writes no elements. The commit repeats it on the newest generation.
     pub(super) fn begin_here(&self) -> Result<Transaction<'_>> {
         self.loader.history.check_process()?;
         self.loader.history.check_poison()?;

@@ -37,7 +37,7 @@ impl Store {
     /// # Errors
     /// See [`Store`]; `InvalidArgument` for a name that is empty, too long or contains NUL.
     pub fn save(&self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
-        self.write_here(|txn| txn.save(name, source))
+        self.write(|txn| txn.save(name, source))
     }
 
     /// Like [`save`](Self::save), into a storage of the given kind: `Sealed`; `Mutable`, whose elements can then be
@@ -58,7 +58,7 @@ impl Store {
     /// Those of [`save`](Self::save); `InvalidArgument` for any other kind, and for a dtype that cannot be
     /// [live](crate::LiveElement).
     pub fn save_as(&self, name: &str, source: &(impl Source + ?Sized), kind: StorageKind) -> Result<()> {
-        self.write_here(|txn| txn.save_as(name, source, kind))
+        self.write(|txn| txn.save_as(name, source, kind))
     }
 
     /// Creates a tensor of zeros under a name, with a mutable or live storage of its own, to be filled in place, so
@@ -124,7 +124,9 @@ impl Store {
     /// See [`Store`]; `ForeignStorage` for a tensor whose storage does not belong to this store: [`save`](Self::save)
     /// copies its elements.
     pub fn save_view(&self, name: &str, tensor: &Tensor) -> Result<()> {
-        self.write_here(|txn| txn.save_view(name, tensor))
+        let mut txn = self.begin_here()?;
+        txn.save_view(name, tensor)?;
+        txn.publish().map(drop)
     }
 
     /// Removes a name. The storage is deleted when no name, snapshot or handle needs it. Loaded tensors keep their
@@ -215,13 +217,6 @@ impl Store {
     /// See [`Store`]; those of `change`.
     pub fn write<R>(&self, change: impl FnOnce(&mut Transaction<'_>) -> Result<R>) -> Result<R> {
         Ok(self.publish(change)?.0)
-    }
-
-    /// Commits a change that reads no names.
-    fn write_here(&self, change: impl FnOnce(&mut Transaction<'_>) -> Result<()>) -> Result<()> {
-        let mut txn = self.begin_here()?;
-        change(&mut txn)?;
-        txn.publish().map(drop)
     }
 
     fn publish<R>(
