@@ -65,7 +65,7 @@ pub(crate) struct History {
     pub(crate) uuid: Uuid,
     pub(crate) options: Options,
     current: RwLock<Arc<Generation>>,
-    /// The number of `current`, for callers that must not wait for its mutex.
+    /// The number of `current`, for callers that must not wait for its lock.
     number: AtomicU64,
     pub(crate) storages: Arc<OpenStorages>,
     pub(crate) poison: Poison,
@@ -125,7 +125,7 @@ impl History {
     }
 
     /// Returns this handle's current generation. In a forked child, returns a generation with the same number and no
-    /// content: another thread of the parent may have locked the mutex, which then stays locked.
+    /// content: another thread of the parent may have held the lock, which then is never released.
     pub(crate) fn current(&self) -> Arc<Generation> {
         if self.check_process().is_err() {
             return Arc::new(Generation::stand_in(self.uuid, self.number()));

@@ -56,6 +56,7 @@ impl OpenStorages {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns a storage that is kept, or that a tensor uses.
     pub(crate) fn get(&self, id: u64) -> Option<Arc<Storage>> {
         let state = self.read();
         let Some(kept) = state.kept.get(&id) else { return state.opened.get(&id)?.upgrade() };
