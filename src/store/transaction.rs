@@ -453,7 +453,9 @@ impl<'a> Transaction<'a> {
         let staged: Result<Vec<StagedStorage>> = self.staged.into_iter().map(seal).collect();
         // After a failed sync nothing else may be synced, so return before the growths are synced.
         let staged = history.record_failure(staged)?;
-        let finish = |growth: &mut Growth| growth.finish(&history.paths, history.is_durable());
+        let finish = |growth: &mut Growth| {
+            growth.finish(&history.paths, history.is_durable()).map_err(|e| e.context("append"))
+        };
         let grown: Result<Vec<Grown>> = self.growths.values_mut().map(finish).collect();
         let grown = history.record_failure(grown)?;
         let lengthened: Vec<StorageRecord> = grown.iter().map(|grown| grown.to.clone()).collect();
