@@ -82,9 +82,9 @@ fn refused_import_creates_no_store_and_leaves_an_empty_directory() {
     };
     for (header, what) in [
         (with_metadata("long", &long), "all attributes together are at most 1 MiB"),
-        (with_metadata("", "x"), "attribute keys are names"),
-        (TENSOR.replace("\"w\"", "\"\""), "a name is 1 to 4096 bytes"),
-        (TENSOR.replace("\"w\"", &format!("\"{}\"", &long[..4097])), "a name is 1 to 4096 bytes"),
+        (with_metadata("", "x"), "1 MiB of attributes"),
+        (TENSOR.replace("\"w\"", "\"\""), "1 to 4096 bytes"),
+        (TENSOR.replace("\"w\"", &format!("\"{}\"", &long[..4097])), "1 to 4096 bytes"),
     ] {
         dir.write_safetensors("m.safetensors", &header, &[0; 8]);
         for store in ["new.smap", "empty"] {
