@@ -154,7 +154,8 @@ impl Appender {
 
     fn publish(&mut self) -> Result<u64> {
         let history = &self.loader.history;
-        let grown = self.growth.finish(&history.paths, history.is_durable()).map_err(|e| e.context("append"))?;
+        let grown =
+            self.growth.finish(&history.paths, history.is_durable()).map_err(|e| e.context("append"))?;
         let (from, to) = (self.committed.clone(), self.appended.clone());
         let change = Change::Grow { name: self.name.clone(), from, to };
         let changes = Changes { names: vec![(change, OnExisting::Replace)], ..Changes::default() };
