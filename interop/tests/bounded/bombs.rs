@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use stridemap_format::PAGE_BYTES;
+use stridemap_format::TableRef;
 
 #[path = "../../../format/tests/support/frame.rs"]
 mod frame;
@@ -33,11 +33,10 @@ pub(crate) fn store_of(path: &Path, manifest: &[u8], table: Option<&[u8]>) {
     fs::write(path.join("storages/0000000000000001.bin"), [0; 24]).unwrap();
 }
 
-/// Returns an empty manifest on this table, whose roots are one leaf at its beginning and one at its end.
-pub(crate) fn manifest_on(table: &[u8]) -> Vec<u8> {
-    let last_page = (table.len() / PAGE_BYTES).saturating_sub(1) as u64;
-    let reference = wire::table_ref(&wire::reference(table, (0, 1), (last_page, 1)));
-    let body = [&wire::UUID[..], &uint(GENERATION), &uint(wire::NEXT_ID), &reference, &[0; 4]].concat();
+/// Returns an empty manifest on a table.
+pub(crate) fn manifest_on(table: &TableRef) -> Vec<u8> {
+    let table = wire::table_ref(table);
+    let body = [&wire::UUID[..], &uint(GENERATION), &uint(wire::NEXT_ID), &table, &[0; 4]].concat();
     frame::manifest_of(&body)
 }
 

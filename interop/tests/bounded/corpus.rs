@@ -4,9 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
+use serde_json::Value;
 use stridemap::{Durability, ExternalFiles, Store, StoreOptions};
+use stridemap_format::{TableRef, TreeRef};
 use stridemap_interop::ForeignFile;
 
+use crate::bombs::wire::GENERATION;
 use crate::{ALONE, MEMORY, bombs};
 
 /// The most memory for opening and verifying any of them.
@@ -55,8 +58,28 @@ fn read_whole_file(path: &Path, store: &Store) {
     }
 }
 
+/// Returns the reference to a bad table, as the vectors state it: two leaves of one entry if they state none.
+fn table_ref(stated: Option<&Value>) -> TableRef {
+    let number = |pointer: &str, usual: u64| {
+        stated.map_or(usual, |stated| stated.pointer(pointer).and_then(Value::as_u64).unwrap())
+    };
+    let tree = |tree: &str, page: u64| TreeRef {
+        root_page: number(&format!("/{tree}/root_page"), page),
+        entry_count: number(&format!("/{tree}/entry_count"), 1),
+    };
+    TableRef {
+        generation: number("/generation", GENERATION),
+        page_count: number("/page_count", 2),
+        storages: tree("storages", 0),
+        tensors: tree("tensors", 1),
+    }
+}
+
 /// Creates a store for each vector of the format, and returns their names and directories.
 fn vectors(dir: &Path) -> Vec<(String, PathBuf)> {
+    const FOLDER: &str = "../format/vectors/bad";
+    let references = fs::read(Path::new(ROOT).join(FOLDER).join("tables.json")).unwrap();
+    let references: Value = serde_json::from_slice(&references).unwrap();
     let marker = |path: &Path, bytes: Vec<u8>| {
         bombs::store_of(path, &bombs::wire::manifest(&[]), None);
         fs::write(path.join("FORMAT"), bytes).unwrap();
@@ -67,12 +90,16 @@ fn vectors(dir: &Path) -> Vec<(String, PathBuf)> {
         match name.rsplit('.').next().unwrap() {
             "format" => marker(&path, bytes),
             "man" => bombs::store_of(&path, &bytes, None),
-            "tab" => bombs::store_of(&path, &bombs::manifest_on(&bytes), Some(&bytes)),
+            "tab" => {
+                let manifest = bombs::manifest_on(&table_ref(references.get(&name)));
+                bombs::store_of(&path, &manifest, Some(&bytes));
+            }
             other => panic!("a vector ending in {other}"),
         }
         (name, path)
     };
-    in_folder("../format/vectors/bad").into_iter().map(in_store).collect()
+    let is_vector = |file: &PathBuf| !file.ends_with("tables.json");
+    in_folder(FOLDER).into_iter().filter(is_vector).map(in_store).collect()
 }
 
 #[test]
