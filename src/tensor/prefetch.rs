@@ -5,8 +5,9 @@ use super::copy::MAX_GAP_BYTES;
 use crate::layout::{View, for_each_range};
 use crate::storage::{Advice, Hint};
 
-/// The kernel reads only the first bytes of a longer range. How many depends on the disk; no Linux default is less.
-const MAX_READAHEAD_BYTES: usize = 128 << 10;
+/// The bytes of one hint. The kernel ignores the end of a longer range: by default, on a disk that states no other limit,
+/// all but the first 128 KiB of whole pages.
+const HINT_BYTES: usize = 64 << 10;
 
 /// Hints to the kernel about how elements on disk will be accessed. They never change a result, so they return no error:
 /// the kernel may ignore them. They do nothing for a tensor on the heap.
@@ -35,8 +36,8 @@ impl Tensor {
         let offset_elems = layout.offset() as u64;
         let view = View { size: &size, stride: &stride, offset_elems, dtype: self.dtype() };
         let inside = for_each_range(&view, self.storage().length_bytes(), MAX_GAP_BYTES as u64, |range| {
-            for start in range.clone().step_by(MAX_READAHEAD_BYTES) {
-                let end = range.end.min(start + MAX_READAHEAD_BYTES as u64);
+            for start in range.clone().step_by(HINT_BYTES) {
+                let end = range.end.min(start + HINT_BYTES as u64);
                 self.storage().advise(start..end, Hint::WillNeed);
             }
         });
