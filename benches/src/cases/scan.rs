@@ -87,7 +87,7 @@ pub(crate) fn run(bench: &mut Bench) -> Outcome {
         bench.run(case)?;
     }
     if bench.wants(&rows) {
-        let view = |store: Store| store.load("x")?.view(&[mib * 256, 512])?.slice(0, None, None, 16);
+        let view = |store: Store| store.load("x")?.view([mib * 256, 512])?.slice(0, None, None, 16);
         let case = Case::new(rows)
             .add("stridemap, prefetched", |clock| {
                 drop_pages(&file)?;

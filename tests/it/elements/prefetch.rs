@@ -1,4 +1,5 @@
 //! Which pages of a file hints load, and how views of files that are not mapped are read.
+#![allow(clippy::single_range_in_vec_init, reason = "these are lists of ranges of bytes")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
