@@ -102,7 +102,7 @@ fn a_prefetch_loads_the_bytes_of_the_view_and_not_the_gaps() {
         let far_bytes: Vec<Range<usize>> = (5..COUNT).step_by(60).map(|row| part(row, 9000..12000)).collect();
         let backwards = far.flip([0, 1]).unwrap();
         // Blocks of one row each, with gaps of 8 KiB.
-        let near = x.narrow(0, 40, 10).unwrap().view(&[80, ROW_BYTES / 8]).unwrap().index(ix![..;2]).unwrap();
+        let near = x.narrow(0, 40, 10).unwrap().view([80, ROW_BYTES / 8]).unwrap().index(ix![..;2]).unwrap();
         let near_bytes = part(40, 0..9 * ROW_BYTES + ROW_BYTES / 8 * 7);
         let views = [
             ("far rows", far.clone(), far_bytes.clone()),
@@ -111,7 +111,7 @@ fn a_prefetch_loads_the_bytes_of_the_view_and_not_the_gaps() {
             ("an element", x.select(0, 99).unwrap().select(0, 1).unwrap(), vec![part(99, 1..2)]),
             (
                 "expanded",
-                x.narrow(0, 7, 1).unwrap().expand(&[1 << 40, ROW_BYTES]).unwrap(),
+                x.narrow(0, 7, 1).unwrap().expand([1 << 40, ROW_BYTES]).unwrap(),
                 vec![part(7, 0..ROW_BYTES)],
             ),
             ("short gaps", near, vec![near_bytes]),
