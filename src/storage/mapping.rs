@@ -13,8 +13,10 @@ use memmap2::{MmapOptions, MmapRaw};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::{Advice, madvise};
+use rustix::param::page_size;
 
 use super::address_space::Reservation;
+use super::advice::Hint;
 use super::file::MapError;
 use super::file_registry::{self, FileLock, MappedAs, Purpose, Region};
 use crate::disk::{FileId, FileStat, FileSystem, LockMode};
@@ -102,6 +104,23 @@ impl Mapping {
         //   name, as a file of a store;
         // - alive: `self` owns a share of the region, and is borrowed for as long as the slice.
         unsafe { std::slice::from_raw_parts(self.region.map.as_ptr(), self.length_bytes) }
+    }
+
+    /// Gives the kernel a hint about the pages of a range of bytes.
+    pub(super) fn advise(&self, range: Range<usize>, hint: Hint) {
+        let start = range.start / page_size() * page_size();
+        let end = range.end.min(self.length_bytes);
+        if start >= end {
+            return;
+        }
+        let first = self.region.map.as_mut_ptr().wrapping_add(start);
+        // SAFETY:
+        // - in bounds: a map begins at a page. The range begins at one too and ends in the bytes of this mapping, which
+        //   the region has, so all its pages are of the region. `self` owns a share of the region, so it stays mapped;
+        // - no change: no hint changes the bytes or the addresses, only which pages the kernel reads, and when.
+        let advised = unsafe { madvise(first.cast(), end - start, hint.for_memory()) };
+        // The bytes are read all the same.
+        let _ = advised;
     }
 }
 

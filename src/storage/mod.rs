@@ -1,6 +1,7 @@
 //! Storages: contiguous sequences of bytes, in a file or on the heap.
 
 mod address_space;
+mod advice;
 mod backing;
 mod check;
 mod external;
@@ -26,6 +27,8 @@ mod verified;
 mod writeback;
 mod writer;
 
+pub use advice::Advice;
+pub(crate) use advice::Hint;
 pub(crate) use backing::{Identity, Storage};
 pub(crate) use check::{Damage, check_all, check_chunks};
 pub use external::ExternalFile;
