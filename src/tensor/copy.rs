@@ -282,14 +282,13 @@ fn for_each_window<const W: usize>(
         let (start, mut last) = (places[first], places[first]);
         let is_near = |&&i: &&usize| {
             let gap = places[i].saturating_sub(last + run);
-            let is_near =
-                places[i] == last || gap * W <= MAX_GAP_BYTES && (places[i] - start + run) * W <= BLOCK_BYTES;
+            let is_near = gap * W <= MAX_GAP_BYTES && (places[i] - start + run) * W <= BLOCK_BYTES;
             if is_near {
                 last = places[i];
             }
             is_near
         };
-        let count = rest.iter().take_while(is_near).count();
+        let count = rest.iter().take_while(is_near).count().max(1);
         let (members, after) = rest.split_at(count);
         body(start, last - start + run, members)?;
         rest = after;
