@@ -7,8 +7,7 @@ use super::Tensor;
 use super::kernel::{self, Dim, Order, moved, span};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
-use crate::memory::resize_discarding;
-use crate::storage::{LockedStorage, Storage};
+use crate::storage::{LockedStorage, Storage, resize_discarding};
 
 /// The most bytes of a file that are read or written at a time.
 const BLOCK_BYTES: usize = 4 << 20;

@@ -8,7 +8,7 @@ use super::stream::for_each_piece;
 use super::{ExclusiveGuard, Operand, Tensor, copy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{Axis, Layout};
-use crate::memory::resize_discarding;
+use crate::storage::resize_discarding;
 
 /// The number of elements looked up at a time. Their positions take a few MiB.
 const PIECE_ELEMS: usize = 256 << 10;

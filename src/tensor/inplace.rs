@@ -9,7 +9,7 @@ use super::cast::convert;
 use super::stream::{PIECE_BYTES, for_each_piece};
 use super::{ExclusiveGuard, Scalar, Tensor, copy};
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::resize_discarding;
+use crate::storage::resize_discarding;
 
 /// The number of elements computed at a time if all are in memory. They fit in the second-level cache.
 const CACHED_ELEMS: usize = 16 << 10;
