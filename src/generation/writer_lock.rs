@@ -34,13 +34,18 @@ pub(super) struct LockFile {
 
 impl<'h> WriterLock<'h> {
     pub(crate) fn take(history: &'h History) -> Result<Self> {
+        Self::take_since(history, Instant::now())
+    }
+
+    /// Waits for the lock until the lock timeout has passed since `began`.
+    pub(crate) fn take_since(history: &'h History, began: Instant) -> Result<Self> {
         history.check_process()?;
         let path = history.paths.lock();
         let idle = history.idle_lock.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let held = match idle.map(|idle| Self::wait(history, &path, idle)).transpose()? {
+        let held = match idle.map(|idle| Self::wait(history, &path, idle, began)).transpose()? {
             Some(lock) if lock.is_named(&path)? => lock,
             _ => {
-                let lock = Self::wait(history, &path, LockFile::open(history, &path)?)?;
+                let lock = Self::wait(history, &path, LockFile::open(history, &path)?, began)?;
                 // If the file was deleted and created again, another writer may hold the lock of the new one.
                 if !lock.is_named(&path)? {
                     return Err(Error::new(
@@ -67,8 +72,8 @@ impl<'h> WriterLock<'h> {
         Ok(held)
     }
 
-    fn wait(history: &'h History, path: &Path, lock: LockFile) -> Result<Self> {
-        wait(path, &lock, history.options.lock_timeout)?;
+    fn wait(history: &'h History, path: &Path, lock: LockFile, began: Instant) -> Result<Self> {
+        wait(path, &lock, history.options.lock_timeout, began)?;
         Ok(WriterLock { history, file: Some(lock), listed: Mutex::default() })
     }
 
@@ -115,9 +120,8 @@ fn failed(path: &Path, e: io::Error) -> Error {
 }
 
 /// Waits for the lock, in the order of the queue.
-fn wait(path: &Path, LockFile { file, id }: &LockFile, timeout: Duration) -> Result<()> {
-    let began = Instant::now();
-    let turn = Turn::take(file, *id, LockMode::Exclusive, timeout);
+fn wait(path: &Path, LockFile { file, id }: &LockFile, timeout: Duration, began: Instant) -> Result<()> {
+    let turn = Turn::take(file, *id, LockMode::Exclusive, timeout.saturating_sub(began.elapsed()));
     let at_the_front = Instant::now();
     loop {
         // Without the lock, two writers could use one number for two generations, and one id for two storages.

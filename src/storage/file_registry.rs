@@ -335,6 +335,20 @@ impl FileLock {
         self.owner
     }
 
+    /// Makes the calling thread the one that holds the lock, instead of the thread that took it.
+    pub(super) fn move_to_this_thread(&mut self) {
+        let current = thread::current().id();
+        let before = std::mem::replace(&mut self.thread, current);
+        if before == current || !self.owner.is_current() {
+            return;
+        }
+        let mut registry = lock();
+        let held = registry.by_file.get_mut(&self.id).and_then(|file_use| file_use.lock.as_mut());
+        if let Some(own) = held.and_then(|held| held.threads.iter_mut().find(|thread| **thread == before)) {
+            *own = current;
+        }
+    }
+
     /// Declares that from now on, under this lock to grow the file, only the first `stable_bytes` stay unchanged.
     /// Returns false, and declares nothing, if more bytes may be borrowed in this process. That happens only in a
     /// malformed store.

@@ -143,5 +143,13 @@ mod tests {
             wait_until_begun.recv().unwrap();
             assert_eq!((act(), first.join().unwrap()), (Ok(()), Ok(())));
         });
+        // Another thread gives up all mappings between the failure and the retry.
+        keeper.is_mapped.store(true, Ordering::SeqCst);
+        keeper.is_kept.store(true, Ordering::SeqCst);
+        let late = || {
+            let was_mapped = keeper.is_mapped.load(Ordering::SeqCst);
+            act().and(if was_mapped { Err(()) } else { Ok(()) })
+        };
+        assert_eq!(or_give_up(late, |()| true), Ok(()));
     }
 }

@@ -218,8 +218,8 @@ impl LockedMapping {
 /// Memory of at least this size is worth huge pages, in bytes.
 const HUGE_BYTES: usize = 4 << 20;
 
-/// Asks the kernel for huge pages if the memory of `elements` is large and new. It is then zeroed 2 MiB at a time, which
-/// takes half as long as to fill it page by page.
+/// Asks the kernel for huge pages if the memory of `elements` is large. New memory is then zeroed 2 MiB at a time, which
+/// takes half as long as to fill it page by page. Memory that the allocator reuses stays as it is.
 pub(crate) fn prefer_huge_pages<T>(elements: &mut [T]) {
     const PAGE_BYTES: usize = 4096;
     let bytes = size_of_val(elements);
