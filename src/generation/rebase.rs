@@ -249,7 +249,9 @@ impl Draft {
             draft.apply(change, *on_existing).map_err(|e| {
                 let kind = match e.kind() {
                     ErrorKind::NameExists => ErrorKind::NameExists,
-                    _ => ErrorKind::Conflict,
+                    ErrorKind::NameNotFound | ErrorKind::Conflict => ErrorKind::Conflict,
+                    // The other commit did not cause this.
+                    _ => return e,
                 };
                 let message = format!("another commit, generation {number}, came before this one: {e}");
                 Error::new(kind, message).with_source(e)

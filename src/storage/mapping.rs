@@ -19,6 +19,7 @@ use super::address_space::Reservation;
 use super::advice::Hint;
 use super::file::MapError;
 use super::file_registry::{self, FileLock, MappedAs, Purpose, Region};
+use super::idle;
 use crate::disk::{FileId, FileStat, FileSystem, LockMode};
 
 /// The promise of the caller of `Store::open_mapped`: while the files of the store, and the external files that it
@@ -62,6 +63,11 @@ impl Mapping {
     ) -> Result<Mapping, MapError> {
         let length_bytes = length_to_map(stat, length_bytes)?;
         let reserved_bytes = usize::try_from(reserved_bytes).unwrap_or_default();
+        // Otherwise the mapping has less room to grow.
+        let _ = idle::or_give_up(
+            || if Reservation::is_available(reserved_bytes) { Ok(()) } else { Err(()) },
+            |()| true,
+        );
         let region = file_registry::share(stat.id(), MappedAs::Sealed, length_bytes, |mapped_bytes| {
             let doubled_bytes = mapped_bytes.saturating_mul(2);
             map_with_room(file, length_bytes, [reserved_bytes.max(doubled_bytes), doubled_bytes])
@@ -181,10 +187,11 @@ impl LockedMapping {
     ) -> Result<Self, MapError> {
         let mut options = MmapOptions::new();
         options.len(length_to_map(stat, length_bytes)?);
-        let map = match mode {
-            LockMode::Shared => options.map_raw_read_only(file)?,
-            LockMode::Exclusive => options.map_raw(file)?,
+        let map = || match mode {
+            LockMode::Shared => options.map_raw_read_only(file).map_err(MapError::from),
+            LockMode::Exclusive => options.map_raw(file).map_err(MapError::from),
         };
+        let map = idle::or_give_up(map, MapError::is_full)?;
         Ok(LockedMapping { map, file: stat.id(), mode })
     }
 
@@ -230,8 +237,8 @@ impl LockedMapping {
 /// Memory of at least this size is worth huge pages, in bytes.
 const HUGE_BYTES: usize = 4 << 20;
 
-/// Asks the kernel for huge pages if the memory of `elements` is large and new. It is then zeroed 2 MiB at a time, which
-/// takes half as long as to fill it page by page.
+/// Asks the kernel for huge pages if the memory of `elements` is large. New memory is then zeroed 2 MiB at a time, which
+/// takes half as long as to fill it page by page. Memory that the allocator reuses stays as it is.
 pub(crate) fn prefer_huge_pages<T>(elements: &mut [T]) {
     const PAGE_BYTES: usize = 4096;
     let bytes = size_of_val(elements);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use stridemap_format::{DType, StorageRecord, TensorRecord};
 
@@ -71,12 +72,13 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Begins a transaction under the writers' lock, for a short change that is ready to be written.
-    pub(super) fn under_lock(loader: &'a Loader) -> Result<Self> {
+    /// Begins a transaction under the writers' lock, for a short change that is ready to be written. Waits for the lock
+    /// until the lock timeout has passed since `began`.
+    pub(super) fn under_lock(loader: &'a Loader, began: Instant) -> Result<Self> {
         let history = &loader.history;
         history.check_process()?;
         history.check_poison()?;
-        let lock = WriterLock::take(history)?;
+        let lock = WriterLock::take_since(history, began)?;
         let (newest, _) = history.newest_listed(&lock)?;
         Ok(Transaction { lock: Some(lock), ..Transaction::new(loader, newest) })
     }

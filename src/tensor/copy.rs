@@ -7,8 +7,7 @@ use super::Tensor;
 use super::kernel::{self, Dim, Order, moved, span};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
-use crate::memory::resize_discarding;
-use crate::storage::{LockedStorage, Storage};
+use crate::storage::{LockedStorage, Storage, resize_discarding};
 
 /// The most bytes of a file that are read or written at a time.
 const BLOCK_BYTES: usize = 4 << 20;
@@ -315,14 +314,13 @@ fn for_each_window<const W: usize>(
         let (start, mut last) = (places[first], places[first]);
         let is_near = |&&i: &&usize| {
             let gap = places[i].saturating_sub(last + run);
-            let is_near =
-                places[i] == last || gap * W <= MAX_GAP_BYTES && (places[i] - start + run) * W <= BLOCK_BYTES;
+            let is_near = gap * W <= MAX_GAP_BYTES && (places[i] - start + run) * W <= BLOCK_BYTES;
             if is_near {
                 last = places[i];
             }
             is_near
         };
-        let count = rest.iter().take_while(is_near).count();
+        let count = rest.iter().take_while(is_near).count().max(1);
         let (members, after) = rest.split_at(count);
         body(start, last - start + run, members)?;
         rest = after;

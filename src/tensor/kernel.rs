@@ -393,18 +393,24 @@ mod tests {
     const SIZES: [usize; 12] = [1, 2, 3, 7, 15, 16, 17, 31, 64, 65, 257, 300];
     const MAX_NUMEL: usize = 100_000;
 
-    /// Draws strides for dimensions that are nested in any order, with gaps, and forwards or backwards. Returns them with
-    /// the position of the first element and the length of the whole side. If `may_repeat`, strides may be 0.
+    /// Draws strides for dimensions that are nested in any order, with gaps, and forwards or backwards. The
+    /// inner two may be interleaved instead: the first then spans more than a step of the second. Returns them with the position of the first element and the length of the whole side. If `may_repeat`, strides
+    /// may be 0.
     fn side(rng: &mut fastrand::Rng, sizes: &[usize], may_repeat: bool) -> (Vec<isize>, usize, usize) {
         let (mut strides, mut first, mut length) = (vec![0; sizes.len()], 0, 1);
         let mut axes: Vec<usize> = (0..sizes.len()).collect();
         rng.shuffle(&mut axes);
-        for axis in axes {
+        let is_interleaved = axes.len() > 1 && rng.u8(..4) == 0;
+        for (i, &axis) in axes.iter().enumerate() {
             if may_repeat && rng.u8(..8) == 0 {
                 continue;
             }
-            let stride =
-                length * if rng.bool() { 1 } else { rng.usize(1..4) } + usize::from(rng.u8(..4) == 0);
+            let stride = if is_interleaved && i < 2 {
+                // No two elements meet, because the strides have no common divisor.
+                sizes[axes[1]].max(2) + i
+            } else {
+                length * if rng.bool() { 1 } else { rng.usize(1..4) } + usize::from(rng.u8(..4) == 0)
+            };
             let reach = (sizes[axis] - 1) * stride;
             let is_backwards = rng.u8(..3) == 0;
             strides[axis] = if is_backwards { -(stride as isize) } else { stride as isize };
