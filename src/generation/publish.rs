@@ -10,7 +10,7 @@ use stridemap_format::{Manifest, StorageRecord, TableEncoder, TableRef};
 use super::History;
 use super::garbage::OlderManifests;
 use super::pinned::{Generation, Merged, Pin};
-use super::rebase::{self, Changes, Draft};
+use super::rebase::{self, Draft};
 use super::table::Table;
 use super::unsynced;
 use super::writer_lock::WriterLock;
@@ -27,19 +27,17 @@ use crate::storage::{Grown, StagedStorage};
 /// The comments say what a crash just after the step leaves behind.
 pub(crate) fn publish(
     history: &History,
-    changes: Changes,
     draft: Draft,
     staged: Vec<StagedStorage>,
     grown: Vec<Grown>,
     lock: &WriterLock, // crash: the kernel releases it
 ) -> Result<(Arc<Generation>, Vec<usize>)> {
     // Under the lock: a thread that waits for the lock must then find the handle poisoned.
-    history.record_failure(publish_locked(history, changes, draft, staged, grown, lock))
+    history.record_failure(publish_locked(history, draft, staged, grown, lock))
 }
 
 fn publish_locked(
     history: &History,
-    changes: Changes,
     draft: Draft,
     mut staged: Vec<StagedStorage>,
     mut grown: Vec<Grown>,
@@ -53,8 +51,8 @@ fn publish_locked(
     let mut older = OlderManifests::listed(history, names, &newest, lock)?;
     unsynced::settle_creation(history, &newest, lock)?; // crash: the store's own name, now durable
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
-    let are_moves = changes.are_moves();
-    let rebase::Plan { mut manifest, used_staged } = rebase::plan(&newest, changes, draft, &records, &grown)?;
+    let are_moves = draft.changes.are_moves();
+    let rebase::Plan { mut manifest, used_staged } = rebase::plan(&newest, draft, &records, &grown)?;
     if are_moves && used_staged.is_empty() {
         return Ok((newest, Vec::new()));
     }

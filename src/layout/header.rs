@@ -110,12 +110,22 @@ impl Layout {
     /// # Errors
     /// [`ErrorKind::LimitExceeded`] for more than 64 dimensions, or too many elements.
     pub fn contiguous(size: &[usize]) -> Result<Self> {
-        Layout::new(size.to_vec(), contiguous_strides(size)?, 0)
+        Layout::row_major(size.to_vec())
+    }
+
+    pub(crate) fn row_major(size: Vec<usize>) -> Result<Self> {
+        let stride = contiguous_strides(&size)?;
+        Layout::new(size, stride, 0)
     }
 
     /// Returns the layout of a row-major copy.
     pub(crate) fn compacted(&self) -> Result<Self> {
         Ok(Layout::contiguous(&self.size)?.named(self.names().cloned()))
+    }
+
+    /// Returns the size and the stride of each dimension.
+    pub(crate) fn into_size_and_stride(self) -> (Vec<usize>, Vec<isize>) {
+        (self.size, self.stride)
     }
 
     /// Returns the size of each dimension, in elements.

@@ -201,7 +201,7 @@ impl Transaction<'_> {
             );
             Error::new(ErrorKind::LimitExceeded, message)
         })?;
-        self.put("create_growable", name, (dtype, &layout), |txn, size_bytes| {
+        self.put("create_growable", name, (dtype, layout), |txn, size_bytes| {
             txn.stage_own(StorageWriter::sealed, size_bytes, |writer| {
                 writer.reserve_address_space(reserved_bytes);
                 writer.zeros_up_to(size_bytes)
@@ -265,7 +265,7 @@ impl Transaction<'_> {
 
     fn storage_record(&self, op: &str, id: u64) -> Result<StorageRecord> {
         let generation = self.draft.generation();
-        if self.changes.expected.contains_key(&id) && generation.storage(id)?.is_none() {
+        if self.draft.changes.expected.contains_key(&id) && generation.storage(id)?.is_none() {
             return Err(generation::storage_gone(op, id, generation.number()));
         }
         self.loader.record(generation, id).map_err(|e| e.context(op))

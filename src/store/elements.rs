@@ -11,7 +11,7 @@ use crate::tensor::{Source, is_live};
 
 /// Returns the layout of a row-major copy.
 pub(super) fn layout_for(source: &(impl Source + ?Sized)) -> Result<Layout> {
-    let layout = Layout::contiguous(&source.size())?;
+    let layout = Layout::row_major(source.size())?;
     match source.names().as_slice() {
         [] => Ok(layout),
         names => layout.rename(names),
@@ -83,19 +83,20 @@ pub(super) fn write_elements(
 pub(super) fn record_of(
     action: &str,
     dtype: DType,
-    layout: &Layout,
+    layout: Layout,
     offset_elems: u64,
     storage_id: u64,
 ) -> Result<TensorRecord> {
+    let names = || layout.names().map(|name| name.as_deref().map(str::to_owned)).collect();
+    let dim_names = layout.has_names().then(names);
+    let (size, stride) = layout.into_size_and_stride();
     TensorRecord::new(TensorParts {
         dtype,
-        size: layout.size().iter().map(|&n| n as u64).collect(),
-        stride: layout.stride().iter().map(|&n| n as i64).collect(),
+        size: size.into_iter().map(|n| n as u64).collect(),
+        stride: stride.into_iter().map(|n| n as i64).collect(),
         offset_elems,
         storage_id,
-        dim_names: layout
-            .has_names()
-            .then(|| layout.names().map(|name| name.as_deref().map(str::to_owned)).collect()),
+        dim_names,
     })
     .map_err(|e| Error::refused(action, e))
 }

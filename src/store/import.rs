@@ -205,7 +205,7 @@ impl Transaction<'_> {
         };
         let refused = |e| Error::refused(format_args!("save_header {name:?}"), e);
         layout.extent(dtype, staged.record().length_bytes).map_err(refused)?;
-        let record = record_of("save_header", dtype, layout, layout.offset() as u64, storage.id)?;
+        let record = record_of("save_header", dtype, layout.clone(), layout.offset() as u64, storage.id)?;
         self.apply(Change::Put { name: name.to_owned(), record })
     }
 
@@ -229,7 +229,7 @@ impl Transaction<'_> {
     /// [`ErrorKind::InvalidArgument`] for an invalid name; [`ErrorKind::NameExists`] after
     /// [`OnExisting::Refuse`](crate::OnExisting::Refuse).
     pub fn check_name(&self, name: &str) -> Result<()> {
-        self.draft.check_new("save", name, self.changes.on_existing)
+        self.draft.check_new("save", name, self.draft.changes.on_existing)
     }
 
     fn key(&self, id: u64) -> StorageKey {
