@@ -123,11 +123,6 @@ impl Layout {
         Ok(Layout::contiguous(&self.size)?.named(self.names().cloned()))
     }
 
-    /// Returns the size and the stride of each dimension.
-    pub(crate) fn into_size_and_stride(self) -> (Vec<usize>, Vec<isize>) {
-        (self.size, self.stride)
-    }
-
     /// Returns the size of each dimension, in elements.
     #[must_use]
     pub fn size(&self) -> &[usize] {

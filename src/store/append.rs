@@ -201,7 +201,7 @@ impl Transaction<'_> {
             );
             Error::new(ErrorKind::LimitExceeded, message)
         })?;
-        self.put("create_growable", name, (dtype, layout), |txn, size_bytes| {
+        self.put("create_growable", name, (dtype, &layout), |txn, size_bytes| {
             txn.stage_own(StorageWriter::sealed, size_bytes, |writer| {
                 writer.reserve_address_space(reserved_bytes);
                 writer.zeros_up_to(size_bytes)

@@ -83,20 +83,19 @@ pub(super) fn write_elements(
 pub(super) fn record_of(
     action: &str,
     dtype: DType,
-    layout: Layout,
+    layout: &Layout,
     offset_elems: u64,
     storage_id: u64,
 ) -> Result<TensorRecord> {
-    let names = || layout.names().map(|name| name.as_deref().map(str::to_owned)).collect();
-    let dim_names = layout.has_names().then(names);
-    let (size, stride) = layout.into_size_and_stride();
     TensorRecord::new(TensorParts {
         dtype,
-        size: size.into_iter().map(|n| n as u64).collect(),
-        stride: stride.into_iter().map(|n| n as i64).collect(),
+        size: layout.size().iter().map(|&n| n as u64).collect(),
+        stride: layout.stride().iter().map(|&n| n as i64).collect(),
         offset_elems,
         storage_id,
-        dim_names,
+        dim_names: layout
+            .has_names()
+            .then(|| layout.names().map(|name| name.as_deref().map(str::to_owned)).collect()),
     })
     .map_err(|e| Error::refused(action, e))
 }

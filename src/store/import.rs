@@ -205,7 +205,7 @@ impl Transaction<'_> {
         };
         let refused = |e| Error::refused(format_args!("save_header {name:?}"), e);
         layout.extent(dtype, staged.record().length_bytes).map_err(refused)?;
-        let record = record_of("save_header", dtype, layout.clone(), layout.offset() as u64, storage.id)?;
+        let record = record_of("save_header", dtype, layout, layout.offset() as u64, storage.id)?;
         self.apply(Change::Put { name: name.to_owned(), record })
     }
 

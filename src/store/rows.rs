@@ -113,7 +113,7 @@ pub(super) fn longer(op: &str, record: &TensorRecord, rows: usize) -> Result<(Te
     let size_bytes = (grown.numel() as u64)
         .checked_sub(layout.numel() as u64)
         .and_then(|elems| elems.checked_mul(record.dtype.itemsize() as u64));
-    let to = record_of("append", record.dtype, grown.clone(), record.offset_elems, record.storage_id)?;
+    let to = record_of("append", record.dtype, &grown, record.offset_elems, record.storage_id)?;
     match (size_bytes, end_bytes(&to, &grown)) {
         (Some(size_bytes), Some(end)) if end <= MAX_STORAGE_BYTES => Ok((to, size_bytes)),
         _ => Err(too_large()),

@@ -68,8 +68,7 @@ impl Transaction<'_> {
             Identity::Staged { .. } => return foreign("a storage of a different transaction"),
         };
         let (dtype, layout) = (tensor.dtype(), tensor.layout());
-        let record =
-            record_of("save_view", dtype, layout.clone(), tensor.storage_offset() as u64, storage_id)?;
+        let record = record_of("save_view", dtype, layout, tensor.storage_offset() as u64, storage_id)?;
         self.apply(Change::Put { name: name.to_owned(), record })
     }
 

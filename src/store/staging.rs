@@ -24,7 +24,7 @@ impl Transaction<'_> {
         &mut self,
         action: &str,
         name: &str,
-        (dtype, layout): (DType, Layout),
+        (dtype, layout): (DType, &Layout),
         stage: impl FnOnce(&mut Self, u64) -> Result<(u64, u64)>,
     ) -> Result<()> {
         let op = format_args!("{action} {name:?}");

@@ -248,7 +248,7 @@ impl<'a> Transaction<'a> {
         let op = format_args!("save {name:?}");
         let in_place = in_place_kind(op, kind, source.dtype())?;
         let layout = layout_for(source).map_err(|e| e.context(op))?;
-        self.put("save", name, (source.dtype(), layout), |txn, size_bytes| match in_place {
+        self.put("save", name, (source.dtype(), &layout), |txn, size_bytes| match in_place {
             Some(kind) => txn.stage_in_place(kind, size_bytes, |writer| {
                 write_elements(source, size_bytes, |bytes| writer.write(bytes))
             }),
@@ -290,7 +290,7 @@ impl<'a> Transaction<'a> {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
         let layout = Layout::contiguous(size).map_err(|e| e.context(op))?;
-        self.put("create_tensor", name, (dtype, layout), |txn, size_bytes| {
+        self.put("create_tensor", name, (dtype, &layout), |txn, size_bytes| {
             txn.stage_in_place(kind, size_bytes, |writer| writer.zeros_up_to(size_bytes))
         })?;
         self.load(name)
