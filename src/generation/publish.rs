@@ -1,6 +1,7 @@
 //! Publishes the next generation: storages, table, manifest, and the rename that makes it the newest.
 
 use std::io;
+use std::mem::take;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -98,11 +99,9 @@ pub(crate) fn publish_manifest(
     let disk = &*history.disk;
     // 3. The table if one is due, then the manifest, under names that no process reads.
     if is_table_due(&manifest, table.as_deref()) {
-        let reference = write_table(history, &manifest, table.as_deref())?; // crash: an orphaned table, deleted later
+        let reference = write_table(history, &mut manifest, table.as_deref())?; // crash: an orphaned table, deleted later
         // A manifest must not outlive its table, and of two names a power cut may keep either.
         step!("sync-table-name", history.sync_dir(&history.paths.meta_dir()))?; // crash: the same
-        manifest.storages.clear();
-        manifest.tensors.clear();
         manifest.table = Some(reference);
         table = Table::of(disk, &history.paths, &manifest)?.map(Arc::new);
     }
@@ -134,8 +133,9 @@ fn is_table_due(manifest: &Manifest, table: Option<&Table>) -> bool {
     manifest.delta_count() > SMALL_DELTA.max(entry_count.isqrt()).min(MAX_CHANGES as u64)
 }
 
-/// Writes a table of everything in `manifest` and in its base table, and publishes it under its name.
-fn write_table(history: &History, manifest: &Manifest, base: Option<&Table>) -> Result<TableRef> {
+/// Moves the changes of `manifest` to a new table, with everything in its base table, and publishes the table under
+/// its name.
+fn write_table(history: &History, manifest: &mut Manifest, base: Option<&Table>) -> Result<TableRef> {
     const FLUSH_BYTES: usize = 1 << 20;
     let dir = history.paths.meta_dir();
     let base_bytes = base.map_or(0, |table| table.reference().length_bytes());
@@ -153,13 +153,13 @@ fn write_table(history: &History, manifest: &Manifest, base: Option<&Table>) -> 
         Ok::<_, Error>(())
     };
     let base_storages = base.into_iter().flat_map(Table::scan_storages);
-    for entry in Merged::new(base_storages, manifest.storages.range(..)) {
+    for entry in Merged::new(base_storages, take(&mut manifest.storages).into_iter()) {
         let (id, record) = entry?;
-        encoder.push_storage(*id, &record, &mut buffer).map_err(refused)?;
+        encoder.push_storage(id, &record, &mut buffer).map_err(refused)?;
         flush(&mut buffer, FLUSH_BYTES)?;
     }
     let base_tensors = base.map(|table| table.scan_tensors("")).transpose()?.into_iter().flatten();
-    for entry in Merged::new(base_tensors, manifest.tensors.range::<str, _>(..)) {
+    for entry in Merged::new(base_tensors, take(&mut manifest.tensors).into_iter()) {
         let (name, record) = entry?;
         encoder.push_tensor(&name, &record, &mut buffer).map_err(refused)?;
         flush(&mut buffer, FLUSH_BYTES)?;

@@ -10,7 +10,7 @@ use stridemap_format::{
 };
 
 use super::attributes::BoundedAttributes;
-use super::pinned::{Merged, not_found, owned};
+use super::pinned::{Merged, cloned, not_found};
 use super::relocate::Relocation;
 use super::{Generation, History};
 use crate::disk::step;
@@ -195,7 +195,7 @@ impl Draft {
         prefix: &'a str,
     ) -> Result<impl Iterator<Item = Result<(String, TensorRecord)>> + 'a> {
         let delta = self.changed().range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
-        let merged = owned(Merged::new(self.generation.tensors(prefix)?, delta));
+        let merged = Merged::new(self.generation.tensors(prefix)?, cloned(delta));
         Ok(merged.take_while(move |entry| entry.as_ref().map_or(true, |(name, _)| name.starts_with(prefix))))
     }
 
