@@ -273,7 +273,7 @@ impl Transaction<'_> {
 
     fn storage_record(&self, op: &str, id: u64) -> Result<StorageRecord> {
         let generation = self.draft.generation();
-        if self.changes.expected.contains_key(&id) && generation.storage(id)?.is_none() {
+        if self.draft.changes.expected.contains_key(&id) && generation.storage(id)?.is_none() {
             return Err(generation::storage_gone(op, id, generation.number()));
         }
         self.loader.record(generation, id).map_err(|e| e.context(op))
