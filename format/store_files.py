@@ -313,17 +313,16 @@ class Tree:
                         f"the node at page {child.page} does not begin with the key that its parent states")
                 yield from self.scan(start, child)
 
-    def reach(self, node, reached):
-        """Add the pages at which the nodes of the tree begin to `reached`: the leaves in order, then the others."""
-        leaves, others = reached
+    def reach(self, node, leaves, others):
+        """Add the pages at which the nodes of a tree begin to the list `leaves` or the set `others`."""
         if node.level == 0:
-            require(not leaves or leaves[-1] < node.page, 24, f"the leaf at page {node.page} is not after the one before")
+            require(not leaves or leaves[-1] < node.page, 24, f"the leaf at page {node.page} does not follow the last")
             leaves.append(node.page)
             return
         require(node.page not in others, 24, f"two links lead to the node at page {node.page}")
         others.add(node.page)
         for index in range(len(node.entries)):
-            self.reach(self.child(node, index)[1], reached)
+            self.reach(self.child(node, index)[1], leaves, others)
 
 
 class Catalog:
@@ -362,7 +361,7 @@ def check_table(table):
     reached = set()
     for tree in trees(table):
         leaves, others = [], set()
-        tree.reach(tree.root, (leaves, others))
+        tree.reach(tree.root, leaves, others)
         reached.update(leaves, others)
     counts = Counter()
     for node in table.nodes():

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use stridemap_format::PAGE_BYTES;
+use stridemap_format::{PAGE_BYTES, TableRef};
 
 #[path = "../../../format/tests/support/frame.rs"]
 mod frame;
@@ -33,10 +33,9 @@ pub(crate) fn store_of(path: &Path, manifest: &[u8], table: Option<&[u8]>) {
     fs::write(path.join("storages/0000000000000001.bin"), [0; 24]).unwrap();
 }
 
-/// Returns an empty manifest on this table, whose roots are one leaf at its beginning and one at its end.
-pub(crate) fn manifest_on(table: &[u8]) -> Vec<u8> {
-    let last_page = (table.len() / PAGE_BYTES).saturating_sub(1) as u64;
-    let reference = wire::table_ref(&wire::reference(table, (0, 1), (last_page, 1)));
+/// Returns an empty manifest on a table.
+pub(crate) fn manifest_on(reference: &TableRef) -> Vec<u8> {
+    let reference = wire::table_ref(reference);
     let body = [&wire::UUID[..], &uint(GENERATION), &uint(wire::NEXT_ID), &reference, &[0; 4]].concat();
     frame::manifest_of(&body)
 }
@@ -132,7 +131,27 @@ pub(crate) fn stores(dir: &Path) -> Vec<(&'static str, PathBuf)> {
     let grown = fs::File::options().write(true).open(long.join("meta/0000000000000007.man")).unwrap();
     grown.set_len(1 << 40).unwrap();
     made.push(("a manifest of 1 TiB", long));
+    made.extend(tables(dir));
     made
+}
+
+/// Creates stores with damaged tables that take little space.
+fn tables(dir: &Path) -> [(&'static str, PathBuf); 2] {
+    let (sparse, junk) = (dir.join("sparse"), dir.join("junk"));
+    let (table, reference) = wire::table(
+        &[wire::changed(wire::storage_fields(), &[]).0],
+        &[wire::changed(wire::tensor_fields(), &[]).0],
+    );
+    let pages = 1 << 17;
+    store_of(&sparse, &manifest_on(&TableRef { page_count: pages, ..reference }), Some(&table));
+    let grown = fs::File::options().write(true).open(sparse.join("meta/0000000000000007.tab")).unwrap();
+    grown.set_len(pages * PAGE_BYTES as u64).unwrap();
+    // Leaves of entries that cannot be decoded, one byte each.
+    let pages = 2..502;
+    let leaves = pages.clone().map(|page| wire::node((page, 1, 0), &vec![vec![255]; 1300]));
+    let all = [table, leaves.collect::<Vec<_>>().concat()].concat();
+    store_of(&junk, &manifest_on(&TableRef { page_count: pages.end, ..reference }), Some(&all));
+    [("a table of 512 MiB without nodes", sparse), ("a table of 650,000 bad entries", junk)]
 }
 
 /// A checkpoint with a `torch.Size` of one long number, repeated in few bytes, before bytes that count as storages.

@@ -103,8 +103,10 @@ pub(super) fn content(
         && (!repeated.is_empty() || survey.repeated_storages > 0)
     {
         let (tensors, storages) = (repeated.len(), survey.repeated_storages);
-        let reason =
-            format!("only the first record is kept where {tensors} names and {storages} ids are repeated");
+        let reason = format!(
+            "repeated keys in the table, {tensors} of tensors and {storages} of storages: only the first record of \
+             each is kept"
+        );
         let reason = (table.path().to_path_buf(), reason);
         lost.entry(reason).or_default().append(&mut repeated);
     }
