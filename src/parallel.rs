@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::{self, Scope, ScopedJoinHandle};
@@ -14,6 +13,8 @@ use crate::memory::has_memory;
 /// The limit set by the user. 0 if there is none.
 static LIMIT: AtomicUsize = AtomicUsize::new(0);
 
+const MAX_THREADS: usize = 1024;
+
 thread_local! {
     /// Whether this is a worker. Its work is not divided again.
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
@@ -21,7 +22,7 @@ thread_local! {
 
 /// Limits the number of threads that one operation of this process works on, such as a large copy, a save or
 /// `verify`. With 1, the calling thread does all the work. With 0, the default, an operation uses as many threads as
-/// there are processors, or fewer if it is small.
+/// there are processors, or fewer if it is small. The maximum is 1,024.
 ///
 /// The limit applies to operations that begin later, on any thread. An operation's threads end before it returns.
 ///
@@ -31,7 +32,7 @@ thread_local! {
 /// stridemap::set_num_threads(0);
 /// ```
 pub fn set_num_threads(count: usize) {
-    LIMIT.store(count, Ordering::Relaxed);
+    LIMIT.store(count.min(MAX_THREADS), Ordering::Relaxed);
 }
 
 /// Returns the largest number of threads that one operation works on: the limit of
@@ -42,11 +43,16 @@ pub fn set_num_threads(count: usize) {
 /// ```
 #[must_use]
 pub fn num_threads() -> usize {
-    // Asking the system reads files.
-    static PROCESSORS: OnceLock<usize> = OnceLock::new();
-    match LIMIT.load(Ordering::Relaxed) {
-        0 => *PROCESSORS.get_or_init(|| thread::available_parallelism().map_or(1, NonZero::get)),
-        count => count,
+    // Asking the system reads files. 0 if it was not asked yet. A `OnceLock` that another thread sets during a fork
+    // would block the child forever.
+    static PROCESSORS: AtomicUsize = AtomicUsize::new(0);
+    match (LIMIT.load(Ordering::Relaxed), PROCESSORS.load(Ordering::Relaxed)) {
+        (0, 0) => {
+            let count = thread::available_parallelism().map_or(1, NonZero::get);
+            PROCESSORS.store(count, Ordering::Relaxed);
+            count
+        }
+        (0, count) | (count, _) => count,
     }
 }
 
@@ -60,6 +66,11 @@ pub fn thread_count(most: usize) -> usize {
 /// More memory than a new thread needs before it runs, in bytes. If it was not available, the process would abort.
 const THREAD_BYTES: usize = 4 << 20;
 
+/// Returns how many threads, at most `count`, there is memory for.
+fn startable(count: usize) -> usize {
+    (1..=count).rev().find(|&n| has_memory(n.saturating_mul(THREAD_BYTES))).unwrap_or(0)
+}
+
 /// A thread that processes items one after another.
 struct Worker<'scope, T, R> {
     /// `None` once the thread has to end.
@@ -71,9 +82,6 @@ struct Worker<'scope, T, R> {
 impl<'scope, T: Send + 'scope, R: Send + 'scope> Worker<'scope, T, R> {
     /// Returns `None` if the system cannot start another thread.
     fn start(scope: &'scope Scope<'scope, '_>, work: &'scope (impl Fn(T) -> R + Sync)) -> Option<Self> {
-        if !has_memory(THREAD_BYTES) {
-            return None;
-        }
         let (items, to_do) = sync_channel::<T>(1);
         let (done, results) = sync_channel(1);
         let run = move || {
@@ -127,7 +135,7 @@ pub fn in_order<T: Send, R: Send, E>(
     mut sink: impl FnMut(R) -> Result<(), E>,
 ) -> Result<(), E> {
     let work = &work;
-    let to_start = if thread_count > 1 { thread_count } else { 0 };
+    let to_start = if thread_count > 1 { startable(thread_count) } else { 0 };
     thread::scope(|scope| {
         // On an error or a panic, each worker ends after its current item.
         let workers: Vec<Worker<'_, T, R>> =
@@ -168,7 +176,7 @@ pub(crate) fn alongside<T: Send, R: Send, E>(
     let (queue, items) = sync_channel::<(usize, T)>(QUEUED_ITEMS);
     let results = thread::scope(|scope| {
         let run = move || items.into_iter().map(|(index, item)| (index, work(item))).collect::<Vec<_>>();
-        let can_start = thread_count(2) > 1 && has_memory(THREAD_BYTES);
+        let can_start = thread_count(2) > 1 && startable(1) == 1;
         // If it does not start, the queue has no receiver and accepts no item.
         let start = || thread::Builder::new().name("stridemap".to_owned()).spawn_scoped(scope, run).ok();
         let thread = can_start.then(start).flatten();

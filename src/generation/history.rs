@@ -8,7 +8,7 @@ use std::time::Duration;
 use stridemap_format::Uuid;
 
 use super::garbage::OlderManifests;
-use super::writer_lock::{LockFile, NewestListed, WriterLock};
+use super::writer_lock::{NewestListed, WriterLock};
 use super::{Generation, recover};
 use crate::disk::{Disk, StorePaths, Watch};
 use crate::error::{Error, Result};
@@ -74,8 +74,6 @@ pub(crate) struct History {
     /// What is known about the generations before the newest. Only locked under the writers' lock.
     pub(crate) older: Mutex<OlderManifests>,
     listed: Mutex<Option<Listed>>,
-    /// The `LOCK` of the last commit, for the next one.
-    pub(super) idle_lock: Mutex<Option<LockFile>>,
     owner: OwnerProcess,
 }
 
@@ -105,7 +103,6 @@ impl History {
             is_swept: AtomicBool::new(false),
             older: Mutex::default(),
             listed: Mutex::default(),
-            idle_lock: Mutex::default(),
             owner: OwnerProcess::current(),
         }
     }

@@ -2,12 +2,12 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Generation, History};
-use crate::disk::{Access, DiskFile, FileId, LockMode, step};
+use crate::disk::{Access, DiskFile, FileId, LockMode, LockedFile, step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::Turn;
 
@@ -15,46 +15,39 @@ use crate::storage::Turn;
 pub(crate) type NewestListed = (Arc<Generation>, Option<Vec<String>>);
 
 /// The right to commit: an exclusive lock on the store's `LOCK`. The kernel releases it when the holder dies.
-pub(crate) struct WriterLock<'h> {
-    history: &'h History,
-    file: Option<LockFile>,
+pub(crate) struct WriterLock {
+    _lock: LockedFile,
     /// Set by the first listing under this lock, until a commit.
     pub(super) listed: Mutex<Option<NewestListed>>,
 }
 
-/// An open `LOCK`, and its identity.
-///
-/// A handle keeps it from one commit to the next. A thread that locks takes it out, because the kernel does not
-/// distinguish the threads that use one open file.
-#[derive(Debug)]
-pub(super) struct LockFile {
-    file: Arc<dyn DiskFile>,
-    id: FileId,
-}
-
-impl<'h> WriterLock<'h> {
-    pub(crate) fn take(history: &'h History) -> Result<Self> {
+impl WriterLock {
+    /// Opens LOCK anew for each commit. If the handle kept it open, each child forked since would have it open too, and
+    /// would hold the lock of a writer that was killed.
+    pub(crate) fn take(history: &History) -> Result<Self> {
         history.check_process()?;
         let path = history.paths.lock();
-        let idle = history.idle_lock.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let held = match idle.map(|idle| Self::wait(history, &path, idle)).transpose()? {
-            Some(lock) if lock.is_named(&path)? => lock,
-            _ => {
-                let lock = Self::wait(history, &path, LockFile::open(history, &path)?)?;
-                // If the file was deleted and created again, another writer may hold the lock of the new one.
-                if !lock.is_named(&path)? {
-                    return Err(Error::new(
-                        ErrorKind::Replaced,
-                        format!(
-                            "{}: the file was replaced while it was being locked, and nothing was written; try again \
-                             once no other writer uses the old one",
-                            path.display()
-                        ),
-                    ));
-                }
-                lock
-            }
+        let file = match history.disk.open(&path, Access::Write) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing(&path)),
+            opened => opened.map_err(|e| failed(&path, e))?,
         };
+        let held = file.stat().map_err(|e| failed(&path, e))?.id();
+        let lock = wait(&path, &file, held, history.options.lock_timeout)?;
+        // If the file was deleted and created again, another writer may hold the lock of the new one.
+        let named = match history.disk.stat(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing(&path)),
+            stat => stat.map_err(|e| failed(&path, e))?,
+        };
+        if !step!("lock-is-named", held == named.id()) {
+            return Err(Error::new(
+                ErrorKind::Replaced,
+                format!(
+                    "{}: the file was replaced while it was being locked, and nothing was written; try again once no \
+                     other writer uses the old one",
+                    path.display()
+                ),
+            ));
+        }
         // Without this check, a commit could write to a directory that no other process reads.
         if !step!("dirs-are-named", history.disk.is_intact()).map_err(|e| failed(&path, e))? {
             let root = history.paths.root().display();
@@ -64,44 +57,7 @@ impl<'h> WriterLock<'h> {
             );
             return Err(Error::new(ErrorKind::Replaced, message));
         }
-        Ok(held)
-    }
-
-    fn wait(history: &'h History, path: &Path, lock: LockFile) -> Result<Self> {
-        wait(path, &lock, history.options.lock_timeout)?;
-        Ok(WriterLock { history, file: Some(lock), listed: Mutex::default() })
-    }
-
-    /// Whether the locked file still has its name.
-    fn is_named(&self, path: &Path) -> Result<bool> {
-        let named = match self.history.disk.stat(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing(path)),
-            stat => stat.map_err(|e| failed(path, e))?,
-        };
-        Ok(step!("lock-is-named", self.file.as_ref().is_some_and(|held| held.id == named.id())))
-    }
-}
-
-impl Drop for WriterLock<'_> {
-    fn drop(&mut self) {
-        // Closing the file is not enough: a forked child may also have it open. The child itself must not unlock.
-        if let Some(lock) = self.file.take()
-            && self.history.check_process().is_ok()
-            && lock.file.unlock().is_ok()
-        {
-            *self.history.idle_lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock);
-        }
-    }
-}
-
-impl LockFile {
-    fn open(history: &History, path: &Path) -> Result<Self> {
-        let file = match history.disk.open(path, Access::Write) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing(path)),
-            opened => opened.map_err(|e| failed(path, e))?,
-        };
-        let id = file.stat().map_err(|e| failed(path, e))?.id();
-        Ok(LockFile { file, id })
+        Ok(WriterLock { _lock: lock, listed: Mutex::default() })
     }
 }
 
@@ -115,15 +71,15 @@ fn failed(path: &Path, e: io::Error) -> Error {
 }
 
 /// Waits for the lock, in the order of the queue.
-fn wait(path: &Path, LockFile { file, id }: &LockFile, timeout: Duration) -> Result<()> {
+fn wait(path: &Path, file: &Arc<dyn DiskFile>, id: FileId, timeout: Duration) -> Result<LockedFile> {
     let began = Instant::now();
-    let turn = Turn::take(file, *id, LockMode::Exclusive, timeout);
+    let turn = Turn::take(file, id, LockMode::Exclusive, timeout);
     let at_the_front = Instant::now();
     loop {
         // Without the lock, two writers could use one number for two generations, and one id for two storages.
         if step!("lock-writers", file.try_lock(LockMode::Exclusive)).map_err(|e| failed(path, e))? {
             drop(turn);
-            return Ok(());
+            return Ok(LockedFile::new(file));
         }
         let left = timeout.saturating_sub(began.elapsed());
         if left.is_zero() {

@@ -36,7 +36,7 @@ pub struct Transaction<'a> {
     /// The failure that prevents a commit: a storage may contain half-written elements among those of other tensors.
     pub(super) failure: Option<Error>,
     /// The writers' lock, if this transaction holds it from its beginning. Then it must not wait for anything else.
-    pub(super) lock: Option<WriterLock<'a>>,
+    pub(super) lock: Option<WriterLock>,
 }
 
 /// A storage that a transaction writes or has written.

@@ -81,8 +81,8 @@ fn refused_import_creates_no_store_and_leaves_an_empty_directory() {
         TENSOR.replace("{\"w\"", &format!("{{\"__metadata__\":{{\"{key}\":\"{value}\"}},\"w\""))
     };
     for (header, what) in [
-        (with_metadata("long", &long), "all attributes together are at most 1 MiB"),
-        (with_metadata("", "x"), "1 MiB of attributes"),
+        (with_metadata("long", &long), "1 MiB of attributes"),
+        (with_metadata("", "x"), "1 to 4096 bytes"),
         (TENSOR.replace("\"w\"", "\"\""), "1 to 4096 bytes"),
         (TENSOR.replace("\"w\"", &format!("\"{}\"", &long[..4097])), "1 to 4096 bytes"),
     ] {

@@ -34,9 +34,9 @@ pub(crate) fn store_of(path: &Path, manifest: &[u8], table: Option<&[u8]>) {
 }
 
 /// Returns an empty manifest on a table.
-pub(crate) fn manifest_on(reference: &TableRef) -> Vec<u8> {
-    let reference = wire::table_ref(reference);
-    let body = [&wire::UUID[..], &uint(GENERATION), &uint(wire::NEXT_ID), &reference, &[0; 4]].concat();
+pub(crate) fn manifest_on(table: &TableRef) -> Vec<u8> {
+    let table = wire::table_ref(table);
+    let body = [&wire::UUID[..], &uint(GENERATION), &uint(wire::NEXT_ID), &table, &[0; 4]].concat();
     frame::manifest_of(&body)
 }
 

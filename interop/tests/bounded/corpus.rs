@@ -6,9 +6,10 @@ use std::sync::PoisonError;
 
 use serde_json::Value;
 use stridemap::{Durability, ExternalFiles, Store, StoreOptions};
-use stridemap_format::{PAGE_BYTES, TableRef, TreeRef};
+use stridemap_format::{TableRef, TreeRef};
 use stridemap_interop::ForeignFile;
 
+use crate::bombs::wire::GENERATION;
 use crate::{ALONE, MEMORY, bombs};
 
 /// The most memory for opening and verifying any of them.
@@ -59,15 +60,32 @@ fn read_whole_file(path: &Path, store: &Store) {
     }
 }
 
+/// Returns the reference to a bad table, as the vectors state it: two leaves of one entry if they state none.
+fn table_ref(stated: Option<&Value>) -> TableRef {
+    let number = |pointer: &str, usual: u64| {
+        stated.map_or(usual, |stated| stated.pointer(pointer).and_then(Value::as_u64).unwrap())
+    };
+    let tree = |tree: &str, page: u64| TreeRef {
+        root_page: number(&format!("/{tree}/root_page"), page),
+        entry_count: number(&format!("/{tree}/entry_count"), 1),
+    };
+    TableRef {
+        generation: number("/generation", GENERATION),
+        page_count: number("/page_count", 2),
+        storages: tree("storages", 0),
+        tensors: tree("tensors", 1),
+    }
+}
+
 /// Creates a store for each vector of the format, and returns their names and directories.
 fn vectors(dir: &Path) -> Vec<(String, PathBuf)> {
+    const FOLDER: &str = "../format/vectors/bad";
+    let references = fs::read(Path::new(ROOT).join(FOLDER).join("tables.json")).unwrap();
+    let references: Value = serde_json::from_slice(&references).unwrap();
     let marker = |path: &Path, bytes: Vec<u8>| {
         bombs::store_of(path, &bombs::wire::manifest(&[]), None);
         fs::write(path.join("FORMAT"), bytes).unwrap();
     };
-    let references = fs::read(Path::new(ROOT).join("../format/vectors/bad/tables.json")).unwrap();
-    let references: Value = serde_json::from_slice(&references).unwrap();
-    let usual = bombs::wire::reference(&[0; 2 * PAGE_BYTES], (0, 1), (1, 1));
     let in_store = |file: PathBuf| {
         let name = file.file_name().unwrap().to_str().unwrap().to_owned();
         let (path, bytes) = (dir.join(&name), fs::read(&file).unwrap());
@@ -75,30 +93,15 @@ fn vectors(dir: &Path) -> Vec<(String, PathBuf)> {
             "format" => marker(&path, bytes),
             "man" => bombs::store_of(&path, &bytes, None),
             "tab" => {
-                let reference = references.get(&name).map_or(usual, table_ref);
-                bombs::store_of(&path, &bombs::manifest_on(&reference), Some(&bytes));
+                let manifest = bombs::manifest_on(&table_ref(references.get(&name)));
+                bombs::store_of(&path, &manifest, Some(&bytes));
             }
             other => panic!("a vector ending in {other}"),
         }
         (name, path)
     };
-    let is_vector = |path: &PathBuf| path.extension().is_some_and(|extension| extension != "json");
-    in_folder("../format/vectors/bad").into_iter().filter(is_vector).map(in_store).collect()
-}
-
-/// Reads a manifest's reference to a table.
-fn table_ref(stated: &Value) -> TableRef {
-    let number = |value: &Value| value.as_u64().unwrap();
-    let tree = |tree: &Value| TreeRef {
-        root_page: number(&tree["root_page"]),
-        entry_count: number(&tree["entry_count"]),
-    };
-    TableRef {
-        generation: number(&stated["generation"]),
-        page_count: number(&stated["page_count"]),
-        storages: tree(&stated["storages"]),
-        tensors: tree(&stated["tensors"]),
-    }
+    let is_vector = |file: &PathBuf| !file.ends_with("tables.json");
+    in_folder(FOLDER).into_iter().filter(is_vector).map(in_store).collect()
 }
 
 #[test]

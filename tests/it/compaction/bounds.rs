@@ -78,6 +78,7 @@ fn names_on_other_storages_are_not_read_again_for_every_commit() {
     assert_eq!((compacted.storage_count, store.generation()), (65, generation + 2), "{compacted:?}");
     let [first, .., last] = read_bytes[..] else { panic!("{read_bytes:?}") };
     println!("{first} bytes of metadata before the first commit, {last} from there to the second");
-    assert!(first > 50_000 * 2 * 20, "{first} bytes for two scans");
+    // Nodes of the table stay in memory, so the second scan reads none.
+    assert!(first > 50_000 * 20, "{first} bytes for a scan of 50,000 names");
     assert!(last < first / 8, "{last} bytes from one commit to the next, {first} before the first");
 }

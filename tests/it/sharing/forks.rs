@@ -18,7 +18,7 @@ use stridemap::{
 };
 
 use crate::harness::hooked::Hooked;
-use crate::harness::processes::run_to_end;
+use crate::harness::processes::{OtherProcess, run_to_end, send_line, wait_for_line};
 use crate::harness::{assert_refused, filled, new_path, new_store, open_mapped};
 
 /// A running forked child.
@@ -103,6 +103,23 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
                 assert_eq!(unsafe { libc::kill(child.0, libc::SIGKILL) }, 0);
                 assert!(!child.succeeds());
             }
+        }
+        "fork between commits" => {
+            let child = Arc::<Mutex<Option<Forked>>>::default();
+            let forked = Arc::clone(&child);
+            let disk = Hooked::after(move |operation, path| {
+                if operation == "rename_new"
+                    && path.extension().is_some_and(|extension| extension == "man")
+                    && let Some(child) = &*forked.lock().unwrap()
+                {
+                    send_line(child.0);
+                    wait_for_line();
+                }
+            });
+            let store = StoreOptions::new().disk(Arc::new(disk)).open(path).unwrap();
+            store.save("x", &filled(1, 1i64)).unwrap();
+            *child.lock().unwrap() = Some(fork(|| thread::sleep(Duration::from_secs(60))));
+            store.save("x", &filled(1, 2i64)).unwrap();
         }
         "fork in a transaction" => {
             let store = Store::open(path).unwrap();
@@ -418,6 +435,20 @@ fn case_22_child_forked_during_a_commit_does_not_keep_the_writers_lock() {
     let (_dir, path) = new_path();
     Store::create(&path).unwrap();
     run_to_end("fork while committing", &path);
+}
+
+#[test]
+fn case_22_child_forked_between_commits_does_not_keep_the_lock_of_a_killed_writer() {
+    let (_dir, path) = new_path();
+    Store::create(&path).unwrap();
+    let mut writer = OtherProcess::start("fork between commits", &path);
+    let child: libc::pid_t = writer.read_line().parse().unwrap();
+    writer.kill();
+    let store = StoreOptions::new().lock_timeout(Duration::from_secs(1)).open(&path).unwrap();
+    let saved = store.save("y", &filled(1, 3i64));
+    // SAFETY: sends a signal to the child of the killed writer. It cannot have ended before.
+    assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
+    saved.unwrap();
 }
 
 #[test]
