@@ -1,6 +1,6 @@
 //! Reads a table completely, and corrects its digests.
 
-use stridemap_format::{Node, PAGE_BYTES, StorageRecord, TableRef, TensorRecord, Tree, TreeRef, Uuid};
+use stridemap_format::{Node, PAGE_BYTES, StorageRecord, TableRef, TensorRecord, TreeRef, Uuid};
 
 use crate::frame::redigested;
 use crate::{u16_at, u64_at, uuid_at};

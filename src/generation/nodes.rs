@@ -6,6 +6,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::thread;
 
 use stridemap_format::{self as format, Node, PAGE_BYTES, Rule, TableRef, Uuid};
 
@@ -21,6 +22,9 @@ const MAX_PLACES: u64 = 1 << 20;
 
 /// How many places are allocated together.
 const BLOCK_PAGES: u64 = 64;
+
+/// How often the list of open tables is tried to lock. Without it, a table is not shared.
+const MAX_TRIES: u32 = 100;
 
 /// How many pages this process keeps.
 static KEPT_PAGES: AtomicU64 = AtomicU64::new(0);
@@ -97,7 +101,13 @@ impl Nodes {
         let kept = std::iter::repeat_with(OnceLock::new).take(blocks as usize).collect();
         let (kept_pages, owner) = (AtomicU64::new(0), OwnerProcess::current());
         let nodes = Nodes { file, path, uuid, generation, page_count, kept, kept_pages, owner };
-        let Ok(mut open) = OPEN.try_lock() else { return Ok(Arc::new(nodes)) };
+        let mut locked = (0..MAX_TRIES).filter_map(|tries| {
+            if tries > 0 {
+                thread::yield_now();
+            }
+            OPEN.try_lock().ok()
+        });
+        let Some(mut open) = locked.next() else { return Ok(Arc::new(nodes)) };
         let open = open.get_or_insert_default();
         if let Some(shared) = open.get(&stat.id()).and_then(Weak::upgrade)
             && shared.is_same(&nodes)

@@ -105,6 +105,19 @@ fn vectors(dir: &Path) -> Vec<(String, PathBuf)> {
 }
 
 #[test]
+fn damage_all_over_a_table_takes_little_memory_to_report() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    for (name, path) in bombs::tables(dir.path()) {
+        let taken = peak_of(|| read_whole_store(&path));
+        println!("{name}: {:.2} MiB", taken as f64 / f64::from(1 << 20));
+        assert!(taken <= ALLOWED_BYTES / 16, "{name}: {taken} bytes");
+        let findings = StoreOptions::new().verify(&path, |_| ()).unwrap().findings;
+        assert!((1..=200).contains(&findings.len()), "{name}: {} findings", findings.len());
+    }
+}
+
+#[test]
 fn verify_names_the_rule_of_each_bad_table() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();

@@ -87,9 +87,8 @@ pub(super) fn manifests(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair
 
 /// Finds the newest generation that can be read, and records what is wrong with FORMAT and with newer generations.
 ///
-/// That is the newest whose manifest and table can be read, at least one leaf of each tree. If there is none, it is the
-/// newest whose table has a part that can be read, or else the newest manifest without its table: its own records are
-/// whole.
+/// That is the newest whose manifest can be read, and of its table at least one leaf of each tree. If there is none, it
+/// is the newest whose table can be opened, or else the newest manifest without its table: its own records are whole.
 pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> Result<Source> {
     let Manifests { uuid, is_marker_lost, list, highest } = manifests(disk, paths, repair)?;
     let newest = list.first().map(|(number, _)| *number);
@@ -126,10 +125,11 @@ pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> 
             Err(e) if e.broken().is_none() || e.kind() == ErrorKind::UnsupportedVersion => return Err(e),
             Err(e) => (None, detail_of(&e)),
         };
+        let table_path = paths.table(manifest.table.map_or(0, |table| table.generation));
         if partial.as_ref().is_none_or(|(_, best, _)| best.is_none() && table.is_some()) {
-            partial = Some((manifest.clone(), table, unread.len()));
+            partial = Some((manifest, table, unread.len()));
         }
-        unread.push((paths.table(manifest.table.map_or(0, |table| table.generation)), why));
+        unread.push((table_path, why));
     }
     let (manifest, table, newer_count) = partial.ok_or_else(|| nothing_left(paths, &[]))?;
     if table.is_some() {
