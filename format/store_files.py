@@ -87,6 +87,7 @@ class Record:
 
     def __init__(self, data, next_id):
         self.data, self.next_id, self.at = data, next_id, 0
+        self.flaw = None  # the first value that is not in canonical form: it counts only if nothing else is wrong
 
     def take(self, count):
         require(count <= len(self.data) - self.at, 14, "a record ends early")
@@ -95,6 +96,7 @@ class Record:
 
     def end(self):
         require(self.at == len(self.data), 14, "bytes follow the end of a record")
+        require(not self.flaw, 14, self.flaw)
 
     def uint(self):
         first = self.take(1)[0]
@@ -103,7 +105,8 @@ class Record:
         require(first <= 253, 14, f"{first} does not begin an integer")
         width, shorter = {251: (2, 250), 252: (4, 2**16 - 1), 253: (8, 2**32 - 1)}[first]
         value = int.from_bytes(self.take(width), "little")
-        require(value > shorter, 14, "an integer does not have its shortest encoding")
+        if value <= shorter:
+            self.flaw = self.flaw or "an integer does not have its shortest encoding"
         return value
 
     def int(self):
@@ -138,7 +141,8 @@ class Record:
         require(count <= most, 13, f"a list of the manifest has {count} entries; at most {most} are allowed")
         for _ in range(count):
             key = read_key()
-            require(last is None or last < key, 14, "the keys of a map do not ascend")
+            if last is not None and last >= key:
+                self.flaw = self.flaw or "the keys of a map do not ascend"
             result[key], last = read_value(), key
         return result
 
@@ -239,16 +243,16 @@ class Table:
         slots = struct.unpack_from(f"<{count + 1}H", data, 56)
         require(slots[0] == end_of_slots and all(map(int.__lt__, slots, slots[1:])) and -(-slots[-1] // PAGE) == pages
                 and not any(data[slots[-1]:]), 22, f"the slots of {what} do not ascend within its last page")
+        require(tree <= 1, 23, f"{what} belongs to tree {tree}, and there are only 0 and 1")
         return Node(page, tree, level, pages, [data[start:end] for start, end in zip(slots, slots[1:])])
 
-    def leaves(self):
-        """Iterate over all leaves of the file, without its inner nodes."""
+    def nodes(self):
+        """Iterate over all nodes, in the order of the file."""
         page = 0
         while page < self.reference.pages:
             node = self.node(page)
             page += node.pages
-            if not node.level:
-                yield node
+            yield node
 
 
 class Tree:
@@ -309,6 +313,17 @@ class Tree:
                         f"the node at page {child.page} does not begin with the key that its parent states")
                 yield from self.scan(start, child)
 
+    def reach(self, node, leaves, others):
+        """Add the pages at which the nodes of a tree begin to the list `leaves` or the set `others`."""
+        if node.level == 0:
+            require(not leaves or leaves[-1] < node.page, 24, f"the leaf at page {node.page} does not follow the last")
+            leaves.append(node.page)
+            return
+        require(node.page not in others, 24, f"two links lead to the node at page {node.page}")
+        others.add(node.page)
+        for index in range(len(node.entries)):
+            self.reach(self.child(node, index)[1], leaves, others)
+
 
 class Catalog:
     """The storages or the tensors of a store: the changes in the manifest, and a tree of the table, if there is one."""
@@ -342,9 +357,17 @@ def trees(table):
 
 
 def check_table(table):
-    """Check the nodes that no scan reads, and F-28 for the counts in the manifest."""
+    """Check that the trees lead to each node, and their leaves in order (F-23, F-24), and count the entries (F-28)."""
+    reached = set()
+    for tree in trees(table):
+        leaves, others = [], set()
+        tree.reach(tree.root, leaves, others)
+        reached.update(leaves, others)
     counts = Counter()
-    for leaf in table.leaves():
-        counts[leaf.tree] += len(leaf.entries)
+    for node in table.nodes():
+        require(node.page in reached, 23, f"no root leads to the node at page {node.page}")
+        reached.remove(node.page)
+        counts[node.tree] += 0 if node.level else len(node.entries)
+    require(not reached, 23, f"the pages {sorted(reached)} are inside other nodes")
     require((counts[0], counts[1]) == (table.reference.storages, table.reference.tensors), 28,
             "the table does not have as many entries as the manifest states")

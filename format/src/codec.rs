@@ -45,7 +45,7 @@ pub(crate) fn decode<'a, T: Serialize + Deserialize<'a>>(bytes: &'a [u8]) -> Res
     let value: T = options()
         .with_limit(limit_bytes)
         .deserialize(bytes)
-        .map_err(|e| Error::new(broken_rule(&e), format!("decoding a record of {limit_bytes} bytes: {e}")))?;
+        .map_err(|e| refused(&e, &format!("a record of {limit_bytes} bytes")))?;
     // Other encodings of the same value (overlong integers, unsorted or duplicate keys) are rejected. Equal records
     // therefore have equal digests, and it need not be defined which duplicate key wins.
     if is_encoding_of(bytes, &value) {
@@ -58,7 +58,7 @@ pub(crate) fn decode<'a, T: Serialize + Deserialize<'a>>(bytes: &'a [u8]) -> Res
 /// Decodes a value from the start of `bytes`. More bytes may follow.
 pub(crate) fn decode_first<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T> {
     let decoded = options().with_limit(bytes.len() as u64).allow_trailing_bytes().deserialize(bytes);
-    decoded.map_err(|e| Error::new(broken_rule(&e), format!("decoding the start of a record: {e}")))
+    decoded.map_err(|e| refused(&e, "the start of a record"))
 }
 
 /// Returns the length of the encoding of `value`, in bytes.
@@ -202,20 +202,27 @@ where
     }
 }
 
-fn broken_rule(error: &bincode::ErrorKind) -> Rule {
-    match error {
-        // An unknown storage kind. The kind is the only enum that is decoded, and its variant index is the only 32-bit
-        // integer. (Other errors of bincode, such as trailing bytes and 128-bit integers, are `Custom` too.)
-        bincode::ErrorKind::Custom(detail)
-            if detail.contains("variant index") || detail.starts_with("Invalid u32") =>
-        {
-            Rule::StorageKind
+/// Returns the error for bytes that cannot be decoded. The messages of bincode are about bincode.
+fn refused(error: &bincode::ErrorKind, what: &str) -> Error {
+    use bincode::ErrorKind::{Custom, InvalidTagEncoding, InvalidUtf8Encoding};
+    let (rule, detail) = match error {
+        // The kind is the only enum that is decoded, and its variant index is the only 32-bit integer.
+        Custom(detail) if detail.contains("variant index") || detail.starts_with("Invalid u32") => {
+            (Rule::StorageKind, "it has an unknown storage kind")
         }
-        bincode::ErrorKind::Custom(detail) => match detail.as_str() {
-            TOO_MANY_DIMENSIONS => Rule::Rank,
-            TOO_MANY_CHANGES | TOO_MUCH_GARBAGE | TOO_LONG_ATTRIBUTES => Rule::ManifestLists,
-            _ => Rule::Canonical,
+        Custom(detail) => match detail.as_str() {
+            TOO_MANY_DIMENSIONS => (Rule::Rank, TOO_MANY_DIMENSIONS),
+            TOO_MANY_CHANGES | TOO_MUCH_GARBAGE | TOO_LONG_ATTRIBUTES => {
+                (Rule::ManifestLists, detail.as_str())
+            }
+            detail if detail.starts_with("Slice had bytes remaining") => {
+                (Rule::Canonical, "bytes follow its end")
+            }
+            _ => (Rule::Canonical, "it has an invalid integer"),
         },
-        _ => Rule::Canonical,
-    }
+        InvalidUtf8Encoding(_) => (Rule::Canonical, "it has text that is not UTF-8"),
+        InvalidTagEncoding(_) => (Rule::Canonical, "it has an option that is neither 0 nor 1"),
+        _ => (Rule::Canonical, "it ends early"),
+    };
+    Error::new(rule, format!("{what} cannot be decoded: {detail}"))
 }

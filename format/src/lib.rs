@@ -36,7 +36,7 @@ pub use error::{Error, Result, Rule};
 pub use extent::{Extent, check_numel};
 pub use manifest::{Attributes, Manifest, ManifestHead, TableRef, TreeRef, attribute_size, check_attributes};
 pub use marker::Marker;
-pub use node::{Entry, Node, PAGE_BYTES, Tree};
+pub use node::{Entry, Node, NodeHeader, PAGE_BYTES, Tree};
 pub use preamble::VERSION;
 pub use record::{
     External, FileStamp, StorageKind, StorageRecord, TensorParts, TensorRecord, check_dim_name, check_text,

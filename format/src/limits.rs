@@ -7,13 +7,10 @@ pub const MAX_RANK: usize = 64;
 /// enough for any module path, and short enough for a table entry.
 pub const MAX_TEXT_BYTES: usize = 4096;
 
-/// Bytes in one dimension's name. With [`MAX_RANK`] of them, an entry still fits in [`MAX_ENTRY_BYTES`].
+/// Bytes in one dimension's name. With [`MAX_RANK`] of them, an entry still fits in a node.
 pub const MAX_DIM_NAME_BYTES: usize = 255;
 
-/// Bytes in one entry of a table. The largest legal record takes about 22 KiB.
-pub const MAX_ENTRY_BYTES: u64 = 32 * 1024;
-
-/// Pages in a node of a table: a leaf with one entry of the maximum length.
+/// Pages in a node of a table: a leaf with one entry of at most about 22 KiB, or an inner node with two long keys, fits.
 pub const MAX_NODE_PAGES: u16 = 9;
 
 /// Bytes in a manifest. Its lists have their own limits, so only a malformed file, or a commit of names or paths of

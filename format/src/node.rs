@@ -1,6 +1,8 @@
 //! The nodes of a table: decoding, and searching for a key.
 
 use std::cmp::Ordering;
+use std::fmt;
+use std::ops::Deref;
 
 use crate::limits::MAX_NODE_PAGES;
 use crate::preamble::take;
@@ -28,6 +30,15 @@ impl Tree {
             Tree::Storages => 0,
             Tree::Tensors => 1,
         }
+    }
+}
+
+impl fmt::Display for Tree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Tree::Storages => "storages",
+            Tree::Tensors => "tensors",
+        })
     }
 }
 
@@ -113,7 +124,7 @@ impl Entry for (String, TensorRecord) {
 
 /// The header of a node: its place, and its shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NodeHeader {
+pub struct NodeHeader {
     pub(crate) uuid: Uuid,
     pub(crate) generation: u64,
     pub(crate) page: u64,
@@ -149,6 +160,56 @@ impl NodeHeader {
         }
         bytes
     }
+
+    /// Returns the tree that the node is part of.
+    #[must_use]
+    pub fn tree(&self) -> Tree {
+        if self.tree == Tree::Storages.code() { Tree::Storages } else { Tree::Tensors }
+    }
+
+    /// Returns the level: 0 for a leaf.
+    #[must_use]
+    pub fn level(&self) -> u16 {
+        self.level
+    }
+
+    /// Returns the number of pages that the node takes.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        u64::from(self.page_count)
+    }
+
+    /// Returns the number of entries or children.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        usize::from(self.count)
+    }
+
+    /// Returns whether the node has no entries. Only the root of an empty tree has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Checks that the node belongs to `tree`, and, below the root, that it is at the level below its parent's.
+    ///
+    /// # Errors
+    /// [`Rule::NodeChild`].
+    pub fn check_child(&self, tree: Tree, level: Option<u16>) -> Result<()> {
+        let may_be_empty = level.is_none() && self.level == 0;
+        let is_at_level = level.is_none_or(|level| level == self.level);
+        if self.tree() == tree && is_at_level && (may_be_empty || !self.is_empty()) {
+            return Ok(());
+        }
+        let NodeHeader { page, level: found_level, count, .. } = *self;
+        let expected = match level {
+            Some(level) => format!("a node of {tree} at level {level}"),
+            None => format!("a root of {tree}"),
+        };
+        let found = format!("a node of {} at level {found_level} with {count} entries", self.tree());
+        let detail = format!("at page {page}, {expected} is expected, but {found} is there");
+        Err(Error::new(Rule::NodeChild, detail))
+    }
 }
 
 /// A node whose digest, place and slots were checked.
@@ -159,6 +220,14 @@ impl NodeHeader {
 pub struct Node {
     bytes: Box<[u8]>,
     header: NodeHeader,
+}
+
+impl Deref for Node {
+    type Target = NodeHeader;
+
+    fn deref(&self) -> &NodeHeader {
+        &self.header
+    }
 }
 
 impl Node {
@@ -173,7 +242,8 @@ impl Node {
     /// Decodes the node at `page` in the table that generation `generation` of store `uuid` wrote.
     ///
     /// # Errors
-    /// [`Rule::NodeDigest`], [`Rule::StoreUuid`], [`Rule::Generation`], [`Rule::NodeLayout`], in this order.
+    /// [`Rule::NodeDigest`], [`Rule::StoreUuid`], [`Rule::Generation`], [`Rule::NodeLayout`], and [`Rule::NodeChild`] for a
+    /// tree that does not exist, in this order.
     pub fn decode(bytes: Box<[u8]>, uuid: Uuid, generation: u64, page: u64) -> Result<Self> {
         let refused =
             |rule, detail: String| Err(Error::new(rule, format!("the node at page {page} {detail}")));
@@ -197,6 +267,12 @@ impl Node {
         let node = Node { bytes, header };
         if !node.slots_are_valid() {
             return refused(Rule::NodeLayout, format!("has wrong slots for {} entries", header.count));
+        }
+        if header.tree > Tree::Tensors.code() {
+            return refused(
+                Rule::NodeChild,
+                format!("belongs to tree {}, and there are only 0 and 1", header.tree),
+            );
         }
         Ok(node)
     }
@@ -230,55 +306,6 @@ impl Node {
         let end = index.checked_add(1).and_then(|next| self.slot(next));
         let range = self.slot(index).zip(end).map(|(start, end)| start..end);
         range.and_then(|range| self.bytes.get(range)).unwrap_or_default()
-    }
-
-    /// Returns the level: 0 for a leaf.
-    #[must_use]
-    pub fn level(&self) -> u16 {
-        self.header.level
-    }
-
-    /// Returns the number of pages that the node takes.
-    #[must_use]
-    pub fn pages(&self) -> u64 {
-        u64::from(self.header.page_count)
-    }
-
-    /// Returns the number of entries or children.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        usize::from(self.header.count)
-    }
-
-    /// Returns whether the node has no entries. Only the root of an empty tree has none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.header.count == 0
-    }
-
-    /// Returns whether the node is part of `tree`.
-    #[must_use]
-    pub fn is_in(&self, tree: Tree) -> bool {
-        self.header.tree == tree.code()
-    }
-
-    /// Checks that the node belongs to `tree`, and, below the root, that it is at the level below its parent's.
-    ///
-    /// # Errors
-    /// [`Rule::NodeChild`].
-    pub fn check_child(&self, tree: Tree, level: Option<u16>) -> Result<()> {
-        let is_leaf_or_filled = self.header.level == 0 || !self.is_empty();
-        if self.is_in(tree)
-            && level.is_none_or(|level| level == self.header.level && !self.is_empty())
-            && is_leaf_or_filled
-        {
-            return Ok(());
-        }
-        let NodeHeader { page, level: found, count, .. } = self.header;
-        let detail = format!(
-            "the node at page {page} has level {found} and {count} entries, in the wrong tree or place"
-        );
-        Err(Error::new(Rule::NodeChild, detail))
     }
 
     /// Searches for a key. Returns the index of its entry, or the index at which it would be.

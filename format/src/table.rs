@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::limits::{MAX_ENTRY_BYTES, MAX_NODE_PAGES};
+use crate::limits::MAX_NODE_PAGES;
 use crate::node::{NODE_HEADER_BYTES, NodeHeader, SLOT_BYTES};
 use crate::record::{TensorWireRef, check_storage_id};
 use crate::{
@@ -78,7 +78,10 @@ impl TableEncoder {
     pub fn push_storage(&mut self, id: u64, record: &StorageRecord, out: &mut Vec<u8>) -> Result<()> {
         check_storage_id(id, self.next_storage_id)?;
         record.check()?;
-        if id <= self.last_id || self.storages.is_some() {
+        if self.storages.is_some() {
+            return Err(Error::new(Rule::EntryOrder, format!("storage {id} after the first tensor")));
+        }
+        if id <= self.last_id {
             return Err(Error::new(Rule::EntryOrder, format!("storage {id} after storage {}", self.last_id)));
         }
         self.last_id = id;
@@ -129,9 +132,9 @@ impl TableEncoder {
     ) -> Result<()> {
         let mut entry = std::mem::take(&mut self.entry);
         entry.clear();
-        codec::encode_into(&mut entry, key, MAX_ENTRY_BYTES, Rule::NodeLayout)?;
+        codec::encode_into(&mut entry, key, u64::MAX, Rule::NodeLayout)?;
         let key_bytes = entry.len();
-        codec::encode_into(&mut entry, value, MAX_ENTRY_BYTES, Rule::NodeLayout)?;
+        codec::encode_into(&mut entry, value, u64::MAX, Rule::NodeLayout)?;
         self.tree.entry_count = self.tree.entry_count.saturating_add(1);
         self.push(tree, 0, &entry, key_bytes, out)?;
         self.entry = entry;
@@ -176,7 +179,7 @@ impl TableEncoder {
             .unwrap_or_default();
         let key_bytes = child.len();
         let page = self.write_node(tree, level, out)?;
-        codec::encode_into(&mut child, &page, MAX_ENTRY_BYTES, Rule::NodeLayout)?;
+        codec::encode_into(&mut child, &page, u64::MAX, Rule::NodeLayout)?;
         self.push(tree, level.saturating_add(1), &child, key_bytes, out)
     }
 

@@ -82,7 +82,7 @@ proptest! {
         let storages_end = starts.iter().position(|&start| start == reference.storages.root_page).unwrap();
         let node_is_in_storages: Vec<_> = starts
             .iter()
-            .map(|&page| node_at(&table, &bytes, page).unwrap().is_in(StorageEntry::TREE))
+            .map(|&page| node_at(&table, &bytes, page).unwrap().tree() == StorageEntry::TREE)
             .collect();
         let expected: Vec<_> = (0..starts.len()).map(|index| index <= storages_end).collect();
         prop_assert_eq!(node_is_in_storages, expected);

@@ -34,6 +34,6 @@ pub use rebase::OnExisting;
 pub(crate) use rebase::{Change, Changes, Draft, check_ids_left, storage_gone};
 pub(crate) use recover::{list, manifest_numbers, newest_for_certain, newest_has_storage, pin, reread};
 pub(crate) use relocate::{Moved, Relocation};
-pub(crate) use table::{Table, out_of_order};
+pub(crate) use table::{Table, wrong_first_key, wrong_order};
 pub(crate) use unsynced::settle_name;
 pub(crate) use writer_lock::WriterLock;

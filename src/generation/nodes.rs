@@ -1,25 +1,33 @@
-//! The nodes of a table's file, read once and kept for all handles of this process.
+//! The nodes of a table's file. They are read once, and kept for all handles of this process.
 
 use std::collections::HashMap;
 use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::thread;
 
 use stridemap_format::{self as format, Node, PAGE_BYTES, Rule, TableRef, Uuid};
 
 use crate::disk::{Access, Disk, DiskFile, FileId};
 use crate::error::{Error, Result};
+use crate::process::OwnerProcess;
 
-/// The most leaves that are kept of one table: 128 MiB.
-const MAX_KEPT_LEAVES: u64 = 1 << 15;
+/// The most pages of all tables that this process keeps: 128 MiB.
+const MAX_KEPT_PAGES: u64 = 1 << 15;
 
-/// The most pages that can be kept. A table with more has some hundred million entries, or is malformed.
-const MAX_KEPT_PAGES: u64 = 1 << 20;
+/// The most pages of one table that have a place. A table with more has some hundred million entries, or is malformed.
+const MAX_PLACES: u64 = 1 << 20;
 
 /// How many places are allocated together.
 const BLOCK_PAGES: u64 = 64;
+
+/// How often the list of open tables is tried to lock. Without it, a table is not shared.
+const MAX_TRIES: u32 = 100;
+
+/// How many pages this process keeps.
+static KEPT_PAGES: AtomicU64 = AtomicU64::new(0);
 
 /// The places of some nodes.
 type Block = Box<[OnceLock<Node>]>;
@@ -33,7 +41,15 @@ pub(super) struct Nodes {
     generation: u64,
     page_count: u64,
     kept: Vec<OnceLock<Block>>,
-    kept_leaves: AtomicU64,
+    kept_pages: AtomicU64,
+    /// The process that fills the places. A forked child may inherit a place that its parent was about to fill.
+    owner: OwnerProcess,
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        KEPT_PAGES.fetch_sub(*self.kept_pages.get_mut(), Ordering::Relaxed);
+    }
 }
 
 /// A node that is kept, or that was read for one use because the limit is reached.
@@ -61,6 +77,7 @@ impl Nodes {
         uuid: Uuid,
         reference: &TableRef,
     ) -> Result<Arc<Self>> {
+        /// Locked with `try_lock` only: in a forked child it may stay locked forever.
         static OPEN: Mutex<Option<HashMap<FileId, Weak<Nodes>>>> = Mutex::new(None);
         let failed = |e| Error::io("open table", &path, e);
         let file = disk.open(&path, Access::Read).map_err(|e| match e.kind() {
@@ -80,21 +97,32 @@ impl Nodes {
             return Err(Error::corrupt(&path, format::Error::new(Rule::TableFile, detail)));
         }
         let (generation, page_count) = (reference.generation, reference.page_count);
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = open.get_or_insert_default();
-        if let Some(nodes) = open.get(&stat.id()).and_then(Weak::upgrade)
-            && (&nodes.path, nodes.uuid, nodes.generation, nodes.page_count)
-                == (&path, uuid, generation, page_count)
-        {
-            return Ok(nodes);
-        }
-        let blocks = page_count.min(MAX_KEPT_PAGES).div_ceil(BLOCK_PAGES);
+        let blocks = page_count.min(MAX_PLACES).div_ceil(BLOCK_PAGES);
         let kept = std::iter::repeat_with(OnceLock::new).take(blocks as usize).collect();
-        let kept_leaves = AtomicU64::new(0);
-        let nodes = Arc::new(Nodes { file, path, uuid, generation, page_count, kept, kept_leaves });
+        let (kept_pages, owner) = (AtomicU64::new(0), OwnerProcess::current());
+        let nodes = Nodes { file, path, uuid, generation, page_count, kept, kept_pages, owner };
+        let mut locked = (0..MAX_TRIES).filter_map(|tries| {
+            if tries > 0 {
+                thread::yield_now();
+            }
+            OPEN.try_lock().ok()
+        });
+        let Some(mut open) = locked.next() else { return Ok(Arc::new(nodes)) };
+        let open = open.get_or_insert_default();
+        if let Some(shared) = open.get(&stat.id()).and_then(Weak::upgrade)
+            && shared.is_same(&nodes)
+        {
+            return Ok(shared);
+        }
+        let nodes = Arc::new(nodes);
         open.retain(|_, nodes| nodes.strong_count() > 0);
         open.insert(stat.id(), Arc::downgrade(&nodes));
         Ok(nodes)
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        let key = |nodes: &Self| (nodes.uuid, nodes.generation, nodes.page_count, nodes.owner);
+        self.path == other.path && key(self) == key(other)
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -112,11 +140,23 @@ impl Nodes {
             return Ok(Found::Kept(node));
         }
         let node = self.read(page)?;
-        if node.level() == 0 && self.kept_leaves.fetch_add(1, Ordering::Relaxed) >= MAX_KEPT_LEAVES {
-            self.kept_leaves.fetch_sub(1, Ordering::Relaxed);
+        let pages = node.pages();
+        if KEPT_PAGES.fetch_add(pages, Ordering::Relaxed) + pages > MAX_KEPT_PAGES {
+            KEPT_PAGES.fetch_sub(pages, Ordering::Relaxed);
             return Ok(Found::Read(Box::new(node)));
         }
-        Ok(Found::Kept(place.get_or_init(|| node)))
+        let mut is_kept = false;
+        let kept = place.get_or_init(|| {
+            is_kept = true;
+            node
+        });
+        if is_kept {
+            self.kept_pages.fetch_add(pages, Ordering::Relaxed);
+        } else {
+            // Another thread was faster.
+            KEPT_PAGES.fetch_sub(pages, Ordering::Relaxed);
+        }
+        Ok(Found::Kept(kept))
     }
 
     fn place(&self, page: u64) -> Option<&OnceLock<Node>> {

@@ -30,27 +30,8 @@ impl Table {
         Ok(Some(table))
     }
 
-    /// Opens the table of a manifest, if it has one, for a repair.
-    ///
-    /// # Errors
-    /// Those of the first damaged node, if no leaf can be read.
-    pub(crate) fn readable(disk: &dyn Disk, paths: &StorePaths, manifest: &Manifest) -> Result<Option<Self>> {
-        let Some(table) = Self::unread(disk, paths, manifest)? else { return Ok(None) };
-        let (mut is_readable, mut damage) = (false, None);
-        table.each_node(|_, node| {
-            match node {
-                Ok(node) => is_readable |= node.level() == 0,
-                Err(e) => drop(damage.get_or_insert(e)),
-            }
-            Ok(())
-        })?;
-        match damage {
-            Some(e) if !is_readable => Err(e),
-            _ => Ok(Some(table)),
-        }
-    }
-
-    fn unread(disk: &dyn Disk, paths: &StorePaths, manifest: &Manifest) -> Result<Option<Self>> {
+    /// Opens the table of a manifest, if it has one. Its nodes may be damaged.
+    pub(crate) fn unread(disk: &dyn Disk, paths: &StorePaths, manifest: &Manifest) -> Result<Option<Self>> {
         let Some(reference) = manifest.table else { return Ok(None) };
         let nodes = Nodes::open(disk, paths.table(reference.generation), manifest.uuid, &reference)?;
         Ok(Some(Table { nodes, reference, next_storage_id: manifest.next_storage_id }))
@@ -85,23 +66,39 @@ impl Table {
         Ok(scan)
     }
 
-    /// Visits each node in the file, in order. After a damaged node, the search for the next begins one page later:
-    /// the length of a damaged node is unknown.
-    ///
-    /// # Errors
-    /// Those of `visit`; `Io`.
-    pub(crate) fn each_node(&self, mut visit: impl FnMut(u64, Result<Node>) -> Result<()>) -> Result<()> {
-        let mut page = 0;
-        while page < self.nodes.page_count() {
-            let node = self.nodes.read(page);
-            let pages = node.as_ref().map_or(1, Node::pages);
-            match node {
-                Err(e) if e.broken().is_none() => return Err(e),
-                node => visit(page, node)?,
+    /// Reads the nodes of the file in order. After a damaged node, the search for the next begins one page later: the
+    /// length of a damaged node is unknown.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = Result<(u64, format::Result<Node>)>> {
+        let mut next_page = 0;
+        std::iter::from_fn(move || {
+            let page = next_page;
+            let read = (page < self.nodes.page_count()).then(|| self.nodes.read(page))?;
+            next_page += read.as_ref().map_or(1, |node| node.pages());
+            Some(match read {
+                Ok(node) => Ok((page, Ok(node))),
+                Err(e) => e.broken().cloned().map(|broken| (page, Err(broken))).ok_or(e),
+            })
+        })
+    }
+
+    /// Returns the first damage if a tree that has entries has no leaf that can be read.
+    pub(crate) fn lost_tree(&self) -> Result<Option<format::Error>> {
+        let TableRef { storages, tensors, .. } = self.reference;
+        let mut unseen = vec![(Tree::Storages, storages), (Tree::Tensors, tensors)];
+        unseen.retain(|(_, tree)| tree.entry_count > 0);
+        let mut damage = None;
+        for read in self.nodes() {
+            match read? {
+                (_, Ok(node)) if node.level() == 0 => unseen.retain(|(tree, _)| *tree != node.tree()),
+                (_, Ok(_)) => {}
+                (_, Err(e)) => drop(damage.get_or_insert(e)),
             }
-            page += pages;
+            if unseen.is_empty() {
+                return Ok(None);
+            }
         }
-        Ok(())
+        let missing = |(tree, _)| format::Error::new(Rule::NodeChild, format!("no leaf of {tree}"));
+        Ok(damage.or_else(|| unseen.pop().map(missing)))
     }
 
     /// Reads a node from the file, whether it is kept or not.
@@ -110,7 +107,7 @@ impl Table {
     }
 
     /// Decodes an entry of a leaf at `page`.
-    pub(crate) fn entry<E: Entry>(&self, page: u64, leaf: &Node, index: usize) -> Result<E> {
+    fn entry<E: Entry>(&self, page: u64, leaf: &Node, index: usize) -> Result<E> {
         leaf.entry(index, self.next_storage_id).map_err(|e| self.corrupt(page, e))
     }
 
@@ -202,9 +199,9 @@ impl<'a, E: Entry> Scan<'a, E> {
         let Some((page, parent, next)) = self.path.last_mut() else { return Ok(()) };
         let table = self.table;
         let (child_page, child) = table.child::<E>(*page, parent, *next)?;
-        let failed = |e| table.corrupt(child_page, e);
-        if child.key_bytes::<E>(0).map_err(failed)? != parent.key_bytes::<E>(*next).map_err(failed)? {
-            return Err(failed(out_of_order()));
+        let first_key = child.key_bytes::<E>(0).map_err(|e| table.corrupt(child_page, e))?;
+        if first_key != parent.key_bytes::<E>(*next).map_err(|e| table.corrupt(*page, e))? {
+            return Err(table.corrupt(*page, wrong_first_key(*page, child_page)));
         }
         *next += 1;
         self.path.push((child_page, child, 0));
@@ -231,7 +228,7 @@ impl<'a, E: Entry> Scan<'a, E> {
                 };
                 let failed = |e| self.table.corrupt(*page, e);
                 if before.map_err(failed)? != Ordering::Less {
-                    return Err(failed(out_of_order()));
+                    return Err(failed(wrong_order(*page, *next)));
                 }
                 *next += 1;
                 return Ok(Some(entry));
@@ -253,9 +250,16 @@ impl<E: Entry> Iterator for Scan<'_, E> {
     }
 }
 
-pub(crate) fn out_of_order() -> format::Error {
-    format::Error::new(
-        Rule::EntryOrder,
-        "a key does not follow the one before it, or differs from its parent's",
-    )
+/// Returns the error for a child that does not begin with the key that its parent states.
+pub(crate) fn wrong_first_key(parent: u64, child: u64) -> format::Error {
+    let detail = format!(
+        "the node at page {child} does not begin with the key that its parent, at page {parent}, states"
+    );
+    format::Error::new(Rule::EntryOrder, detail)
+}
+
+/// Returns the error for an entry of a leaf whose key does not follow the one before it.
+pub(crate) fn wrong_order(page: u64, index: usize) -> format::Error {
+    let detail = format!("entry {index} of the leaf at page {page} does not follow the one before it");
+    format::Error::new(Rule::EntryOrder, detail)
 }

@@ -98,7 +98,12 @@ fn records() -> Vec<(&'static str, Vec<Change>)> {
         ("F-9-name-with-hyphen", vec![("dim_names", dim_names(&["a", "b-c"]))]),
         ("F-9-name-not-ascii", vec![("dim_names", dim_names(&["a", "λ"]))]),
         ("F-9-name-of-256-bytes", vec![("dim_names", dim_names(&["a", &"b".repeat(256)]))]),
+        ("F-5-65-dimensions-by-a-long-count", {
+            let ones = |one: Vec<u8>| [long(65, 2), one.repeat(65)].concat();
+            vec![("size", ones(uint(1))), ("stride", ones(int(1)))]
+        }),
         ("F-10-kind-4", vec![("kind", uint(4))]),
+        ("F-10-kind-4-after-a-long-integer", vec![("length", long(24, 2)), ("kind", uint(4))]),
         ("F-10-kind-2-to-32", vec![("kind", uint(1 << 32))]),
         ("F-10-access-of-0-bytes", vec![("kind", live(0))]),
         ("F-10-access-of-3-bytes", vec![("kind", live(3))]),
@@ -202,6 +207,7 @@ fn manifests() -> Vec<(&'static str, Vec<u8>)> {
         (1000..1000 + 4096).flat_map(|id| [uint(id), vec![0]].concat()).collect(),
         (1000..1000 + 4096).flat_map(|name: u64| [text(name.to_string()), vec![0]].concat()).collect(),
     );
+    let descending_ids = (1000..1000 + 4096).rev().flat_map(|id| [uint(id), vec![0]].concat()).collect();
     let past = |field: &'static str, removals: Vec<u8>, key: &[Change]| {
         let removals = (field, [uint(4097), removals].concat());
         manifest(&[&[removals, ("next_id", uint(10_000))], key].concat())
@@ -212,6 +218,7 @@ fn manifests() -> Vec<(&'static str, Vec<u8>)> {
             past("storages", past_ids, &[("storage", uint(9000)), ("on", uint(9000))]),
         ),
         ("F-13-4097-changes-of-tensors", past("tensors", past_names, &[])),
+        ("F-13-4097-changes-that-descend", past("storages", descending_ids, &[])),
         ("F-12-removed-storage-is-the-next-id", storage_removed(NEXT_ID)),
         ("F-12-garbage-0", garbage(&[dropped(0, 5)])),
         ("F-12-garbage-is-the-next-id", garbage(&[dropped(NEXT_ID, 5)])),

@@ -43,6 +43,15 @@ fn inner(page: u64, children: &[(&str, u64)]) -> Vec<u8> {
     node((page, 1, 1), &entries)
 }
 
+/// Returns a table whose root of tensors, at page 2, is the second page of a node of an unknown tree.
+fn root_inside(name: &'static str) -> BadTable {
+    let entry = [vec![1; 4096 - 60], leaf(2, &["t"])].concat();
+    let outer = node((1, 7, 0), &[entry]);
+    let bytes = [node((0, 0, 0), &[storage(1)]), outer].concat();
+    let reference = reference(&bytes, (0, 1), (2, 1));
+    (name, bytes, reference)
+}
+
 pub(crate) fn entries() -> Vec<BadTable> {
     let longer = |record: Vec<u8>| [record, vec![0]].concat();
     let shorter = |record: Vec<u8>| record[..record.len() - 1].to_vec();
@@ -181,7 +190,17 @@ pub(crate) fn trees() -> Vec<BadTable> {
         over_leaves("F-24-first-key-of-a-child-differs", &[("a", 1), ("f", 2)]),
         over_leaves("F-24-first-key-of-the-first-child-differs", &[("Z", 1), ("e", 2)]),
         over_leaves("F-24-children-descend", &[("e", 2), ("a", 1)]),
-        over_leaves("F-24-child-twice", &[("a", 1), ("a", 1)]),
+        tree("F-24-child-twice", 2, &[leaf(1, &["a", "c"]), inner(2, &[("a", 1), ("a", 1)])]),
+        over_leaves("F-23-leaf-without-a-parent", &[("a", 1)]),
+        tree("F-23-root-before-a-leaf", 2, &[leaf(1, &["a"]), leaf(2, &["b"])]),
+        tree("F-23-inner-node-without-a-parent", 1, &[inner(1, &[("t", 2)]), leaf(2, &["t"])]),
+        tree("F-23-tree-7-without-a-root", 1, &[node((1, 7, 0), &[tensor("u")]), leaf(2, &["t"])]),
+        root_inside("F-23-root-inside-a-node-of-tree-7"),
+        tree(
+            "F-24-leaves-not-in-the-order-of-the-file",
+            4,
+            &[leaf(1, &["e", "g"]), leaf(2, &["a", "c"]), inner(3, &[("a", 2), ("e", 1)])],
+        ),
         tree(
             "F-24-leaves-overlap",
             4,

@@ -1,10 +1,10 @@
 //! Encodes and decodes whole tables. The crate itself reads and writes them in pieces, for use with files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stridemap_format::{
     Entry, Error, Node, PAGE_BYTES, Result, Rule, StorageRecord, TableEncoder, TableRef, TensorRecord, Tree,
-    TreeRef, Uuid,
+    Uuid,
 };
 
 /// The content of a table, and the next storage id of the manifest that refers to it.
@@ -39,15 +39,20 @@ impl Table {
         next_storage_id: u64,
     ) -> Result<Table> {
         let file = TableFile::open(bytes, uuid, reference, next_storage_id)?;
-        let storages: Vec<(u64, StorageRecord)> = file.scan()?;
-        let tensors: Vec<(String, TensorRecord)> = file.scan()?;
-        let (mut counts, mut page) = ([0, 0], 0);
+        let mut reached = BTreeSet::new();
+        let storages: Vec<(u64, StorageRecord)> = file.scan(&mut reached)?;
+        let tensors: Vec<(String, TensorRecord)> = file.scan(&mut reached)?;
+        let (mut counts, mut begun, mut page) = ([0, 0], BTreeSet::new(), 0);
         while page < reference.page_count {
             let node = file.node(page)?;
             if node.level() == 0 {
-                counts[usize::from(!node.is_in(Tree::Storages))] += node.len() as u64;
+                counts[usize::from(node.tree() == Tree::Tensors)] += node.len() as u64;
             }
+            begun.insert(page);
             page += node.pages();
+        }
+        if reached != begun {
+            return Err(Error::new(Rule::NodeChild, format!("{reached:?} of the nodes at {begun:?}")));
         }
         if counts != [reference.storages.entry_count, reference.tensors.entry_count] {
             return Err(Error::new(Rule::RecordCount, format!("{counts:?} entries")));
@@ -88,19 +93,16 @@ impl<'a> TableFile<'a> {
     }
 
     fn root<E: Entry>(&self) -> Result<Node> {
-        let TreeRef { root_page, .. } = match E::TREE {
-            Tree::Storages => self.reference.storages,
-            Tree::Tensors => self.reference.tensors,
-        };
-        let root = self.node(root_page)?;
+        let root = self.node(root_page(&self.reference, E::TREE))?;
         root.check_child(E::TREE, None)?;
         Ok(root)
     }
 
-    fn child<E: Entry>(&self, parent: &Node, index: usize) -> Result<Node> {
-        let child = self.node(parent.child::<E>(index)?)?;
+    fn child<E: Entry>(&self, parent: &Node, index: usize) -> Result<(u64, Node)> {
+        let page = parent.child::<E>(index)?;
+        let child = self.node(page)?;
         child.check_child(E::TREE, parent.level().checked_sub(1))?;
-        Ok(child)
+        Ok((page, child))
     }
 
     /// Looks up one key. Returns its entry and the number of nodes that were read.
@@ -112,37 +114,56 @@ impl<'a> TableFile<'a> {
                 Err(0) => return Ok((None, node_count)),
                 Err(next) => next - 1,
             };
-            node = self.child::<E>(&node, index)?;
+            (_, node) = self.child::<E>(&node, index)?;
             node_count += 1;
         }
         let index = node.search::<E>(key)?.ok();
         Ok((index.map(|index| node.entry(index, self.next_storage_id)).transpose()?, node_count))
     }
 
-    /// Returns all entries of a tree, after checking their order (F-24).
-    pub(crate) fn scan<E: Entry>(&self) -> Result<Vec<E>> {
-        let mut entries = Vec::new();
-        self.scan_below(&self.root::<E>()?, &mut entries)?;
-        Ok(entries)
+    /// Returns all entries of a tree, after checking their order (F-24), and adds its nodes to those that are reached.
+    pub(crate) fn scan<E: Entry>(&self, reached: &mut BTreeSet<u64>) -> Result<Vec<E>> {
+        let mut scan = Scan { entries: Vec::new(), last_leaf: None, reached };
+        let root = self.root::<E>()?;
+        self.scan_below(root_page(&self.reference, E::TREE), &root, &mut scan)?;
+        Ok(scan.entries)
     }
 
-    fn scan_below<E: Entry>(&self, node: &Node, entries: &mut Vec<E>) -> Result<()> {
-        let out_of_order = || Err(Error::new(Rule::EntryOrder, "a key is out of order"));
+    fn scan_below<E: Entry>(&self, page: u64, node: &Node, scan: &mut Scan<'_, E>) -> Result<()> {
+        let out_of_order = || Err(Error::new(Rule::EntryOrder, format!("page {page} is out of order")));
+        scan.reached.insert(page);
+        if node.level() == 0 && scan.last_leaf.replace(page) >= Some(page) {
+            return out_of_order();
+        }
         for index in 0..node.len() {
             if node.level() == 0 {
                 let entry: E = node.entry(index, self.next_storage_id)?;
-                if entries.last().is_some_and(|last| last.key() >= entry.key()) {
+                if scan.entries.last().is_some_and(|last| last.key() >= entry.key()) {
                     return out_of_order();
                 }
-                entries.push(entry);
+                scan.entries.push(entry);
             } else {
-                let child = self.child::<E>(node, index)?;
+                let (child_page, child) = self.child::<E>(node, index)?;
                 if child.key_bytes::<E>(0)? != node.key_bytes::<E>(index)? {
                     return out_of_order();
                 }
-                self.scan_below(&child, entries)?;
+                self.scan_below(child_page, &child, scan)?;
             }
         }
         Ok(())
+    }
+}
+
+/// What a scan has found so far.
+struct Scan<'a, E> {
+    entries: Vec<E>,
+    last_leaf: Option<u64>,
+    reached: &'a mut BTreeSet<u64>,
+}
+
+fn root_page(reference: &TableRef, tree: Tree) -> u64 {
+    match tree {
+        Tree::Storages => reference.storages.root_page,
+        Tree::Tensors => reference.tensors.root_page,
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use stridemap_format::TableRef;
+use stridemap_format::{PAGE_BYTES, TableRef};
 
 #[path = "../../../format/tests/support/frame.rs"]
 mod frame;
@@ -132,6 +132,25 @@ pub(crate) fn stores(dir: &Path) -> Vec<(&'static str, PathBuf)> {
     grown.set_len(1 << 40).unwrap();
     made.push(("a manifest of 1 TiB", long));
     made
+}
+
+/// Creates stores with damaged tables that take little space.
+pub(crate) fn tables(dir: &Path) -> [(&'static str, PathBuf); 2] {
+    let (sparse, junk) = (dir.join("sparse"), dir.join("junk"));
+    let (table, reference) = wire::table(
+        &[wire::changed(wire::storage_fields(), &[]).0],
+        &[wire::changed(wire::tensor_fields(), &[]).0],
+    );
+    let pages = 1 << 14;
+    store_of(&sparse, &manifest_on(&TableRef { page_count: pages, ..reference }), Some(&table));
+    let grown = fs::File::options().write(true).open(sparse.join("meta/0000000000000007.tab")).unwrap();
+    grown.set_len(pages * PAGE_BYTES as u64).unwrap();
+    // Leaves of entries that cannot be decoded, one byte each.
+    let pages = 2..102;
+    let leaves = pages.clone().map(|page| wire::node((page, 1, 0), &vec![vec![255]; 1300]));
+    let all = [table, leaves.collect::<Vec<_>>().concat()].concat();
+    store_of(&junk, &manifest_on(&TableRef { page_count: pages.end, ..reference }), Some(&all));
+    [("a table of 16,382 pages that are no nodes", sparse), ("a table of 130,000 bad entries", junk)]
 }
 
 /// A checkpoint with a `torch.Size` of one long number, repeated in few bytes, before bytes that count as storages.

@@ -49,6 +49,8 @@ fn read_whole_store(path: &Path) {
         let _ = store.verify(|_| ());
         let _ = store.stats();
     }
+    let _ = options.verify(path, |_| ());
+    let _ = options.plan_repair(path, |_| ());
 }
 
 fn read_whole_file(path: &Path, store: &Store) {
@@ -100,6 +102,38 @@ fn vectors(dir: &Path) -> Vec<(String, PathBuf)> {
     };
     let is_vector = |file: &PathBuf| !file.ends_with("tables.json");
     in_folder(FOLDER).into_iter().filter(is_vector).map(in_store).collect()
+}
+
+#[test]
+fn damage_all_over_a_table_takes_little_memory_to_report() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    for (name, path) in bombs::tables(dir.path()) {
+        let taken = peak_of(|| read_whole_store(&path));
+        println!("{name}: {:.2} MiB", taken as f64 / f64::from(1 << 20));
+        assert!(taken <= ALLOWED_BYTES / 16, "{name}: {taken} bytes");
+        let findings = StoreOptions::new().verify(&path, |_| ()).unwrap().findings;
+        assert!((1..=200).contains(&findings.len()), "{name}: {} findings", findings.len());
+    }
+}
+
+#[test]
+fn verify_names_the_rule_of_each_bad_table() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let tables = vectors(dir.path()).into_iter().filter(|(name, _)| name.ends_with(".tab"));
+    let mut count = 0;
+    for (name, path) in tables {
+        let rule: u8 = name.split('-').nth(1).unwrap().parse().unwrap();
+        let findings = StoreOptions::new().verify(&path, |_| ()).unwrap().findings;
+        assert!(findings.iter().any(|finding| finding.rule.number() == rule), "{name}: {findings:#?}");
+        let lines = findings.iter().map(ToString::to_string);
+        assert!(lines.into_iter().all(|line| !line.contains("bincode")), "{name}: {findings:#?}");
+        let repair = StoreOptions::new().plan_repair(&path, |_| ()).unwrap();
+        assert!(!repair.is_empty(), "{name}");
+        count += 1;
+    }
+    assert!(count > 100, "{count} tables");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use stridemap_format::{Manifest, Marker, StorageKind, StorageRecord};
 
 use super::content::{Content, files};
 use super::copy::{Copied, copy_storage, take_growth_lock};
-use super::metadata::{NUMBER_LIMIT, Source, exists, numbers_of, read};
+use super::metadata::{NUMBER_LIMIT, Source, exists, manifests, numbers_of};
 use super::plan::{Plan, check_dirs, plan, undisturbed, why_lock_lost};
 use super::{Remedy, Repair, has_dir};
 use crate::disk::{Access, Disk, Staged, StorePaths, number_in};
@@ -28,7 +28,7 @@ pub(super) fn apply(
     progress: &mut dyn FnMut(u64),
 ) -> Result<Repair> {
     // 1. The lock. A directory that is not a store does not get one.
-    let look = || read(&**disk, paths, &mut Repair::default());
+    let look = || manifests(&**disk, paths, &mut Repair::default());
     let uuid = undisturbed(&**disk, paths, look, |_| true)?.uuid;
     let options = Options { durability: Durability::Full, ..options };
     let nothing = Arc::new(Generation::stand_in(uuid, 0));

@@ -1,5 +1,6 @@
 //! Decides which storages and tensors a repair keeps, and how.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -87,13 +88,28 @@ pub(super) fn content(
         salvageable.extend(found.map(|found| (id, found)));
     }
     let mut lost: BTreeMap<Reason, Vec<String>> = BTreeMap::new();
+    let mut repeated = Vec::new();
     survey.each_tensor(|tensor| {
         match keep(paths, source, &survey, &salvageable, tensor.record) {
             Err(reason) => lost.entry(reason).or_default().push(tensor.name.to_owned()),
-            Ok(record) => drop(content.tensors.insert(tensor.name.to_owned(), record)),
+            Ok(record) => match content.tensors.entry(tensor.name.to_owned()) {
+                Entry::Vacant(place) => drop(place.insert(record)),
+                Entry::Occupied(place) => repeated.push(place.key().clone()),
+            },
         }
         Ok(())
     })?;
+    if let Some(table) = &source.table
+        && (!repeated.is_empty() || survey.repeated_storages > 0)
+    {
+        let (tensors, storages) = (repeated.len(), survey.repeated_storages);
+        let reason = format!(
+            "repeated keys in the table, {tensors} of tensors and {storages} of storages: only the first record of \
+             each is kept"
+        );
+        let reason = (table.path().to_path_buf(), reason);
+        lost.entry(reason).or_default().append(&mut repeated);
+    }
     storages(paths, &survey, salvageable, &mut content, repair);
     if !source.is_newest {
         outgrown(disk, paths, &mut content, repair)?;
@@ -115,22 +131,25 @@ pub(super) fn content(
 fn entries(source: &Source, survey: &Survey<'_>, content: &mut Content, repair: &mut Repair) {
     let Some(table) = &source.table else { return };
     let path = table.path();
-    if let Some(error) = survey.broken.values().next() {
+    if let Some((_, error)) = survey.damage.errors().next() {
         content.is_changed = true;
-        let (count, error) = (survey.broken.len(), detail_of(error));
-        let what = format!("{count} places cannot be read, the first because of this: {error}");
+        let places = match survey.damage.len() {
+            1 => "damaged at 1 place".to_owned(),
+            count => format!("damaged at {count} places, first"),
+        };
+        let what = format!("{places}: {} ({})", error.detail(), error.rule());
         match survey.lost_entries() {
             (0, 0) => repair.remedy(path, format!("written again without a loss; {what}")),
             (storages, tensors) => {
-                let reason =
-                    format!("the records of {tensors} tensors and {storages} storages are lost; {what}");
-                repair.losses.push(Loss { path: path.to_path_buf(), reason, names: Vec::new() });
+                // The manifest may remove or replace some of them.
+                let lost = format!("the records of up to {tensors} tensors and {storages} storages are lost");
+                repair.losses.push(Loss {
+                    path: path.to_path_buf(),
+                    reason: format!("{lost}; {what}"),
+                    names: Vec::new(),
+                });
             }
         }
-    }
-    if let Some(first) = survey.unordered.first() {
-        content.is_changed = true;
-        repair.remedy(path, format!("entries put in order, from the node at page {first} on"));
     }
     if let Some(detail) = survey.miscount() {
         content.is_changed = true;
@@ -257,7 +276,7 @@ fn storages(
         let tensor_count = counts.get(&id).copied().unwrap_or_default();
         let damaged = salvageable.remove(&id);
         content.is_changed |= damaged.is_some() || tensor_count != stated_count;
-        if stated_count != storage.tensor_count && survey.broken.is_empty() {
+        if stated_count != storage.tensor_count && survey.damage.is_empty() {
             let detail = format!(
                 "its record counts {stated_count} tensors, but it has {}: corrected",
                 storage.tensor_count

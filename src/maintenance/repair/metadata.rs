@@ -32,8 +32,16 @@ pub(super) struct Source {
 /// The number of a manifest, and its content or why it cannot be read.
 type Numbered = (u64, Result<Manifest>);
 
-/// Finds the newest generation that can be read, and records what is wrong with FORMAT and with newer generations.
-pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> Result<Source> {
+/// The manifests of a store, the newest first.
+pub(super) struct Manifests {
+    pub(super) uuid: Uuid,
+    is_marker_lost: bool,
+    list: Vec<Numbered>,
+    highest: u64,
+}
+
+/// Reads FORMAT and the manifests, and records what is wrong with FORMAT.
+pub(super) fn manifests(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> Result<Manifests> {
     let marker = read_marker(disk, paths)?;
     has_dir(disk, &paths.meta_dir(), PUT_BACK)?;
     let names = match (generation::list(disk, paths), &marker) {
@@ -59,11 +67,11 @@ pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> 
         );
         return Err(Error::new(ErrorKind::LimitExceeded, message));
     }
-    let mut manifests: Vec<Numbered> = Vec::new();
+    let mut list: Vec<Numbered> = Vec::new();
     for &number in numbers.iter().rev() {
-        manifests.extend(read_manifest(disk, paths, number)?.map(|manifest| (number, manifest)));
+        list.extend(read_manifest(disk, paths, number)?.map(|manifest| (number, manifest)));
     }
-    let uuid = uuid_of(&marker, &manifests).ok_or_else(|| nothing_left(paths, &manifests))?;
+    let uuid = uuid_of(&marker, &list).ok_or_else(|| nothing_left(paths, &list))?;
     let written_again = "written again from the uuid of the manifests";
     let detail = match marker {
         Ok(stated) if stated == uuid => None,
@@ -74,30 +82,24 @@ pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> 
     if let Some(detail) = detail {
         repair.remedy(paths.format_file(), detail);
     }
-    let source = newest_readable(disk, paths, uuid, manifests, repair)?;
-    Ok(Source { is_marker_lost, highest, ..source })
+    Ok(Manifests { uuid, is_marker_lost, list, highest })
 }
 
-/// Returns the newest generation whose manifest and table can be read. If there is none, returns the newest manifest
-/// that can be read, without its table: its own records are whole.
-fn newest_readable(
-    disk: &dyn Disk,
-    paths: &StorePaths,
-    uuid: Uuid,
-    manifests: Vec<Numbered>,
-    repair: &mut Repair,
-) -> Result<Source> {
-    let newest = manifests.first().map(|(number, _)| *number);
-    let source = |manifest, table, is_newest| Source {
-        uuid,
-        is_marker_lost: false,
-        manifest,
-        table,
-        is_newest,
-        highest: 0,
+/// Finds the newest generation that can be read, and records what is wrong with FORMAT and with newer generations.
+///
+/// That is the newest whose manifest can be read, and of its table at least one leaf of each tree. If there is none, it
+/// is the newest whose table can be opened, or else the newest manifest without its table: its own records are whole.
+pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> Result<Source> {
+    let Manifests { uuid, is_marker_lost, list, highest } = manifests(disk, paths, repair)?;
+    let newest = list.first().map(|(number, _)| *number);
+    let source = |manifest: Manifest, table: Option<Table>| {
+        let is_newest = newest == Some(manifest.generation);
+        Source { uuid, is_marker_lost, manifest, table, is_newest, highest }
     };
-    let (mut without_table, mut unread) = (None, Vec::new());
-    for (number, manifest) in manifests {
+    // The best generation so far, and how many newer ones cannot be read.
+    let mut partial: Option<(Manifest, Option<Table>, usize)> = None;
+    let mut unread = Vec::new();
+    for (number, manifest) in list {
         let manifest = match manifest {
             Ok(manifest) if manifest.uuid == uuid => manifest,
             Ok(manifest) => {
@@ -110,23 +112,38 @@ fn newest_readable(
                 continue;
             }
         };
-        match Table::readable(disk, paths, &manifest) {
-            Ok(table) => {
-                let then = format!("returns to generation {number}, so later commits are lost");
-                repair.lose_files(unread, &then);
-                return Ok(source(manifest, table, newest == Some(number)));
+        let opened = Table::unread(disk, paths, &manifest).and_then(|table| {
+            let damage = table.as_ref().map(Table::lost_tree).transpose()?.flatten();
+            Ok((table, damage))
+        });
+        let (table, why) = match opened {
+            Ok((table, None)) => {
+                repair.lose_files(unread, &returns_to(number));
+                return Ok(source(manifest, table));
             }
+            Ok((table, Some(damage))) => (table, format!("{} ({})", damage.detail(), damage.rule())),
             Err(e) if e.broken().is_none() || e.kind() == ErrorKind::UnsupportedVersion => return Err(e),
-            Err(e) => {
-                unread.push((paths.table(manifest.table.map_or(0, |table| table.generation)), detail_of(&e)));
-                without_table.get_or_insert(manifest);
-            }
+            Err(e) => (None, detail_of(&e)),
+        };
+        let table_path = paths.table(manifest.table.map_or(0, |table| table.generation));
+        if partial.as_ref().is_none_or(|(_, best, _)| best.is_none() && table.is_some()) {
+            partial = Some((manifest, table, unread.len()));
         }
+        unread.push((table_path, why));
     }
-    let manifest = without_table.ok_or_else(|| nothing_left(paths, &[]))?;
+    let (manifest, table, newer_count) = partial.ok_or_else(|| nothing_left(paths, &[]))?;
+    if table.is_some() {
+        unread.truncate(newer_count);
+        repair.lose_files(unread, &returns_to(manifest.generation));
+        return Ok(source(manifest, table));
+    }
     repair.lose_files(unread, "the changes that only this file records are lost");
     repair.remedy(paths.manifest(manifest.generation), "kept without its table");
-    Ok(source(Manifest { table: None, ..manifest }, None, false))
+    Ok(Source { is_newest: false, ..source(Manifest { table: None, ..manifest }, None) })
+}
+
+fn returns_to(number: u64) -> String {
+    format!("returns to generation {number}, so later commits are lost")
 }
 
 /// Returns the error for a store without a readable manifest. In that case nothing says which tensors the store has:

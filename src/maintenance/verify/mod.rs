@@ -4,6 +4,7 @@ mod damage;
 mod finding;
 mod orphans;
 mod survey;
+mod table_damage;
 mod tensors;
 
 use std::collections::BTreeMap;
@@ -17,12 +18,11 @@ use crate::disk::{Access, Disk, StorePaths};
 use crate::error::{ErrorKind, Result};
 use crate::generation::{self, Generation, History, Options, open_dirs, read_marker};
 use crate::storage::check_all;
-use finding::{Findings, Index};
+use finding::Findings;
 
 pub(super) use damage::bytes_of_chunks;
 pub use finding::{Affected, Finding};
 pub use orphans::Orphan;
-use survey::Place;
 pub(super) use survey::Survey;
 pub(crate) use tensors::verify_tensors;
 
@@ -139,10 +139,16 @@ fn metadata(
         || history.paths.manifest(generation.number()),
         |table| history.paths.table(table.reference().generation),
     );
-    let broken = broken_places(survey, findings)?;
-    let unordered = out_of_order(&table_path, survey, findings);
+    let damage: BTreeMap<u64, _> = survey
+        .damage
+        .errors()
+        .map(|(page, e)| (page, findings.push(&table_path, &e, Affected::NOTHING)))
+        .collect();
+    if let Some(detail) = survey.miscount() {
+        findings.push(&table_path, &FormatError::new(Rule::RecordCount, detail), Affected::NOTHING);
+    }
     for (id, storage) in &survey.storages {
-        if storage.tensor_count != storage.record.tensor_count && survey.broken.is_empty() {
+        if storage.tensor_count != storage.record.tensor_count && survey.damage.is_empty() {
             let detail = format!(
                 "storage {id:016x} has {} tensors, but its record says {}",
                 storage.tensor_count, storage.record.tensor_count
@@ -152,19 +158,12 @@ fn metadata(
     }
     survey.each_tensor(|tensor| {
         let (name, record) = (tensor.shared_name(), tensor.record);
-        let damaged = survey.damaged_lookups_of(&tensor);
-        for place in &damaged {
-            if let Some(&index) = broken.get(place) {
-                findings.affect(index, &name);
-            }
-        }
-        if let Some(index) = unordered
-            && !matches!(generation.tensor(&name), Ok(Some(found)) if found == *record)
-        {
-            findings.affect(index, &name);
+        let met = survey.damage_met_by(&tensor);
+        for index in met.iter().filter_map(|page| damage.get(page)) {
+            findings.affect(*index, &name);
         }
         let broken = match survey.storages.get(&record.storage_id) {
-            None if !damaged.is_empty() => return Ok(()),
+            None if !met.is_empty() => return Ok(()),
             None => {
                 let detail = format!(
                     "tensor {name:?} refers to storage {:016x}, which has no record",
@@ -181,27 +180,4 @@ fn metadata(
         findings.affect(index, &name);
         Ok(())
     })
-}
-
-/// Adds a finding for each broken place of the table, and one if entries are missing for no other reason.
-fn broken_places(survey: &Survey<'_>, findings: &mut Findings) -> Result<BTreeMap<Place, Index>> {
-    let mut indices = BTreeMap::new();
-    for (&place, error) in &survey.broken {
-        indices.insert(place, findings.metadata(error.clone(), Affected::NOTHING)?);
-    }
-    Ok(indices)
-}
-
-/// Adds a finding if the table has fewer or more entries than its manifest states, or if keys are out of order.
-fn out_of_order(path: &Path, survey: &Survey<'_>, findings: &mut Findings) -> Option<Index> {
-    if let Some(detail) = survey.miscount() {
-        findings.push(path, &FormatError::new(Rule::RecordCount, detail), Affected::NOTHING);
-    }
-    let first = survey.unordered.first()?;
-    let more = match survey.unordered.len() {
-        1 => String::new(),
-        count => format!(", nor in {} others", count - 1),
-    };
-    let detail = format!("a key in the node at page {first} does not follow the one before it{more}");
-    Some(findings.push(path, &FormatError::new(Rule::EntryOrder, detail), Affected::NOTHING))
 }

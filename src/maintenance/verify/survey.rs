@@ -1,12 +1,20 @@
 //! The metadata of a generation that may be damaged.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::sync::Arc;
 
-use stridemap_format::{Entry, Manifest, Node, StorageRecord, TensorRecord, Tree};
+use stridemap_format::{
+    Entry, Error as FormatError, Manifest, Node, NodeHeader, PAGE_BYTES, Rule, StorageRecord, TensorRecord,
+    Tree,
+};
 
-use crate::error::{Error, Result};
-use crate::generation::{Table, out_of_order};
+use super::table_damage::TableDamage;
+use crate::error::Result;
+use crate::generation::{Table, wrong_first_key, wrong_order};
+
+type StorageEntry = (u64, StorageRecord);
+type TensorEntry = (String, TensorRecord);
 
 /// The metadata of a generation. All leaves of its table are read, even if a damaged node leads to them.
 pub(crate) struct Survey<'a> {
@@ -14,27 +22,35 @@ pub(crate) struct Survey<'a> {
     table: Option<&'a Table>,
     /// All storages whose record can be read.
     pub(crate) storages: BTreeMap<u64, SurveyedStorage>,
-    /// What is wrong in the table, and where.
-    pub(crate) broken: BTreeMap<Place, Error>,
-    /// The leaves with a key that is not greater than the one before.
-    pub(crate) unordered: Vec<u64>,
+    pub(crate) damage: TableDamage,
+    /// How many records in the table have the id of an earlier record, which is used.
+    pub(crate) repeated_storages: u64,
     /// How many storages and tensors of the table can be read.
     read_storages: u64,
     read_tensors: u64,
-    /// The inner nodes that can be read, by page.
-    inner: BTreeMap<u64, Node>,
+    /// The nodes that can be read, by page.
+    nodes: BTreeMap<u64, SurveyedNode>,
     /// Whether a tensor refers to a storage without a record.
     has_unknown_storages: bool,
 }
-
-/// A node, by its page, or one of its entries or children.
-pub(crate) type Place = (u64, Option<usize>);
 
 #[derive(Debug)]
 pub(crate) struct SurveyedStorage {
     pub(crate) record: StorageRecord,
     /// How many tensors refer to it, whatever its record says.
     pub(crate) tensor_count: u64,
+    /// The leaf of the table with the record, unless it is in the manifest.
+    leaf: Option<u64>,
+}
+
+/// What is kept of a node: of a leaf, only what its parent states.
+struct SurveyedNode {
+    header: NodeHeader,
+    first_key: Box<[u8]>,
+    /// The node itself, unless it is a leaf.
+    inner: Option<Node>,
+    /// Whether a root leads to it.
+    is_reached: bool,
 }
 
 /// A name and its record.
@@ -43,10 +59,29 @@ pub(crate) struct Tensor<'a> {
     pub(crate) record: &'a TensorRecord,
     /// Whether it is in the table, and not in the manifest.
     is_in_table: bool,
+    /// The leaf in which a search finds it.
+    leaf: Option<u64>,
 }
 
+/// Why a lookup cannot go from one node to the next.
+enum Broken {
+    /// The next node is in a run of damaged pages, which begins at this one.
+    Unreadable(u64),
+    /// The next node is not the one that is expected.
+    Wrong(FormatError),
+}
+
+impl From<FormatError> for Broken {
+    fn from(error: FormatError) -> Self {
+        Broken::Wrong(error)
+    }
+}
+
+/// Inner nodes from a root down, each with the index of its next child.
+type Path = Vec<(u64, usize)>;
+
 impl<'a> Survey<'a> {
-    /// Surveys a manifest and its table.
+    /// Surveys a manifest and its table. Each node is read once.
     ///
     /// # Errors
     /// `Io`. A broken rule is not an error, but part of the survey.
@@ -55,29 +90,28 @@ impl<'a> Survey<'a> {
             manifest,
             table,
             storages: BTreeMap::new(),
-            broken: BTreeMap::new(),
-            unordered: Vec::new(),
+            damage: TableDamage::default(),
+            repeated_storages: 0,
             read_storages: 0,
             read_tensors: 0,
-            inner: BTreeMap::new(),
+            nodes: BTreeMap::new(),
             has_unknown_storages: false,
         };
+        let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut count = |record: &TensorRecord| *counts.entry(record.storage_id).or_default() += 1;
         if let Some(table) = table {
-            survey.read_nodes(table)?;
-            survey.check_tree::<(u64, StorageRecord)>(table);
-            survey.check_tree::<(String, TensorRecord)>(table);
+            survey.read_nodes(table, &mut count)?;
+            survey.walk::<StorageEntry>(table);
+            survey.walk::<TensorEntry>(table);
         }
         for (&id, record) in &manifest.storages {
             survey.storages.remove(&id);
             if let Some(record) = record {
-                survey.storages.insert(id, SurveyedStorage { record: record.clone(), tensor_count: 0 });
+                let storage = SurveyedStorage { record: record.clone(), tensor_count: 0, leaf: None };
+                survey.storages.insert(id, storage);
             }
         }
-        let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
-        survey.each_tensor(|tensor| {
-            *counts.entry(tensor.record.storage_id).or_default() += 1;
-            Ok(())
-        })?;
+        manifest.tensors.values().flatten().for_each(count);
         for (id, count) in counts {
             match survey.storages.get_mut(&id) {
                 Some(storage) => storage.tensor_count = count,
@@ -87,145 +121,212 @@ impl<'a> Survey<'a> {
         Ok(survey)
     }
 
-    /// Reads all nodes: keeps the inner nodes and the storages, and checks the tensors.
-    fn read_nodes(&mut self, table: &Table) -> Result<()> {
+    /// Reads all nodes: keeps the inner nodes and the storages, and counts the tensors.
+    fn read_nodes(&mut self, table: &Table, count: &mut impl FnMut(&TensorRecord)) -> Result<()> {
         let (mut last_id, mut last_name) = (0, String::new());
-        table.each_node(|page, node| {
-            let node = match node {
-                Err(e) => {
-                    self.broken.insert((page, None), e);
-                    return Ok(());
+        for read in table.nodes() {
+            let (page, node) = match read? {
+                (page, Ok(node)) => (page, node),
+                (page, Err(e)) => {
+                    self.damage.add_pages(page, 1, e);
+                    continue;
                 }
-                Ok(node) => node,
             };
-            if node.level() > 0 {
-                self.inner.insert(page, node);
-            } else if node.is_in(Tree::Storages) {
-                self.each_entry(table, page, &node, |survey, (id, record): (u64, StorageRecord)| {
+            let first_key = match node.tree() {
+                Tree::Storages => node.key_bytes::<StorageEntry>(0),
+                Tree::Tensors => node.key_bytes::<TensorEntry>(0),
+            };
+            // A key that cannot be decoded is damage to its entry.
+            let first_key = first_key.unwrap_or_default().into();
+            let is_leaf = node.level() == 0;
+            match node.tree() {
+                Tree::Storages if is_leaf => self.read_leaf(page, &node, |survey, (id, record)| {
                     survey.read_storages += 1;
-                    survey.check_order(page, last_id < id);
+                    let ascends = last_id < id;
                     last_id = id;
-                    survey.storages.insert(id, SurveyedStorage { record, tensor_count: 0 });
-                });
-            } else {
-                self.each_entry(table, page, &node, |survey, (name, _): (String, TensorRecord)| {
+                    let storage = SurveyedStorage { record, tensor_count: 0, leaf: Some(page) };
+                    if survey.storages.contains_key(&id) {
+                        survey.repeated_storages += 1;
+                    } else {
+                        survey.storages.insert(id, storage);
+                    }
+                    ascends
+                }),
+                Tree::Tensors if is_leaf => self.read_leaf(page, &node, |survey, (name, record)| {
                     survey.read_tensors += 1;
-                    survey.check_order(page, last_name < name);
+                    let ascends = last_name < name;
+                    if !survey.manifest.tensors.contains_key(&name) {
+                        count(&record);
+                    }
                     last_name = name;
-                });
+                    ascends
+                }),
+                _ => {}
             }
-            Ok(())
-        })
-    }
-
-    fn each_entry<E: Entry>(
-        &mut self,
-        table: &Table,
-        page: u64,
-        leaf: &Node,
-        mut visit: impl FnMut(&mut Self, E),
-    ) {
-        for index in 0..leaf.len() {
-            match table.entry(page, leaf, index) {
-                Ok(entry) => visit(self, entry),
-                Err(e) => drop(self.broken.insert((page, Some(index)), e)),
-            }
-        }
-    }
-
-    fn check_order(&mut self, page: u64, ascends: bool) {
-        if !ascends && self.unordered.last() != Some(&page) {
-            self.unordered.push(page);
-        }
-    }
-
-    /// Checks that the root and each child are the nodes that a lookup expects there.
-    fn check_tree<E: Entry>(&mut self, table: &Table) {
-        let root = table.root_page(E::TREE);
-        let mut wrong = BTreeMap::new();
-        if let Err(e) = self.check_node::<E>(table, root, None) {
-            wrong.insert((root, None), e);
-        }
-        for (&page, parent) in self.inner.iter().filter(|(_, node)| node.is_in(E::TREE)) {
-            for index in 0..parent.len() {
-                let checked = match parent.child::<E>(index) {
-                    Err(e) => Err(table.corrupt(page, e)),
-                    Ok(child) => self.check_node::<E>(table, child, Some((parent, index))),
-                };
-                if let Err(e) = checked {
-                    wrong.insert((page, Some(index)), e);
-                }
-            }
-        }
-        self.broken.extend(wrong);
-    }
-
-    /// Checks the root, or a child against its parent. A node that cannot be read is known already.
-    fn check_node<E: Entry>(&self, table: &Table, page: u64, parent: Option<(&Node, usize)>) -> Result<()> {
-        if self.broken.contains_key(&(page, None)) {
-            return Ok(());
-        }
-        let node = table.node(page)?;
-        let failed = |e| table.corrupt(page, e);
-        let Some((parent, index)) = parent else { return node.check_child(E::TREE, None).map_err(failed) };
-        node.check_child(E::TREE, parent.level().checked_sub(1)).map_err(failed)?;
-        if node.key_bytes::<E>(0).map_err(failed)? != parent.key_bytes::<E>(index).map_err(failed)? {
-            return Err(failed(out_of_order()));
+            let header = *node;
+            let inner = (!is_leaf).then_some(node);
+            self.nodes.insert(page, SurveyedNode { header, first_key, inner, is_reached: false });
         }
         Ok(())
+    }
+
+    /// Visits the entries of a leaf. `visit` returns whether the key follows the one before it in the file.
+    fn read_leaf<E: Entry>(&mut self, page: u64, leaf: &Node, mut visit: impl FnMut(&mut Self, E) -> bool) {
+        for index in 0..leaf.len() {
+            let wrong = match leaf.entry(index, self.manifest.next_storage_id) {
+                Err(e) => Some(e),
+                Ok(entry) => (!visit(self, entry)).then(|| wrong_order(page, index)),
+            };
+            if let Some(e) = wrong {
+                self.damage.add(page, e);
+            }
+        }
+    }
+
+    /// Walks a tree, and checks that its root leads to all of its nodes, and to the leaves in the order of the file.
+    /// Entries ascend in the order of the file, so then they ascend in the tree.
+    fn walk<E: Entry>(&mut self, table: &Table) {
+        let root = table.root_page(E::TREE);
+        let (mut path, mut last_leaf, mut is_whole) = (Path::new(), None, true);
+        let mut link = Some((root, self.node_at::<E>(root, None).map(|_| root)));
+        while let Some((parent, found)) = link {
+            match found {
+                Ok(page) => {
+                    let Some(node) = self.nodes.get_mut(&page) else { break };
+                    let is_again = mem::replace(&mut node.is_reached, true);
+                    let is_leaf = node.inner.is_none();
+                    if is_again || is_leaf && last_leaf.replace(page) > Some(page) {
+                        let detail =
+                            format!("the node at page {page} does not follow the one before it in the tree");
+                        self.damage.add(parent, FormatError::new(Rule::EntryOrder, detail));
+                    } else if !is_leaf {
+                        path.push((page, 0));
+                    }
+                }
+                Err(broken) => {
+                    is_whole = false;
+                    if let Broken::Wrong(e) = broken {
+                        self.damage.add(parent, e);
+                    }
+                }
+            }
+            link = self.next_link::<E>(&mut path);
+        }
+        // Otherwise the damage explains why other nodes are not reached.
+        if is_whole {
+            let is_left = |node: &&SurveyedNode| node.header.tree() == E::TREE && !node.is_reached;
+            for (&page, node) in self.nodes.iter().filter(|(_, node)| is_left(node)) {
+                let detail = format!("no root leads to the node at page {page}");
+                let error = FormatError::new(Rule::NodeChild, detail).at(page * PAGE_BYTES as u64);
+                self.damage.add_pages(page, node.header.pages(), error);
+            }
+        }
+    }
+
+    /// Returns the next child on a path, with the page of its parent.
+    fn next_link<E: Entry>(&self, path: &mut Path) -> Option<(u64, Result<u64, Broken>)> {
+        loop {
+            let (page, next) = path.last_mut()?;
+            let parent = self.nodes.get(page)?.inner.as_ref()?;
+            let (page, index) = (*page, *next);
+            if index < parent.len() {
+                *next += 1;
+                return Some((page, self.child_at::<E>(page, parent, index)));
+            }
+            path.pop();
+        }
+    }
+
+    /// Returns a root, or the child of a node at the level above.
+    fn node_at<E: Entry>(&self, page: u64, level: Option<u16>) -> Result<&SurveyedNode, Broken> {
+        let Some(node) = self.nodes.get(&page) else {
+            let absent =
+                || FormatError::new(Rule::NodeChild, format!("no node begins at page {page}")).into();
+            return Err(self.damage.run_at(page).map_or_else(absent, Broken::Unreadable));
+        };
+        node.header.check_child(E::TREE, level)?;
+        Ok(node)
+    }
+
+    /// Returns the page of a child.
+    fn child_at<E: Entry>(&self, page: u64, parent: &Node, index: usize) -> Result<u64, Broken> {
+        let child_page = parent.child::<E>(index)?;
+        let child = self.node_at::<E>(child_page, parent.level().checked_sub(1))?;
+        if *child.first_key != *parent.key_bytes::<E>(index)? {
+            return Err(wrong_first_key(page, child_page).into());
+        }
+        Ok(child_page)
     }
 
     /// Visits all tensors whose record can be read, those of a table before those of its manifest.
     pub(crate) fn each_tensor(&self, mut visit: impl FnMut(Tensor<'_>) -> Result<()>) -> Result<()> {
-        if let Some(table) = self.table {
-            table.each_node(|page, node| {
-                let Some(leaf) = node.ok().filter(|node| node.level() == 0 && node.is_in(Tree::Tensors))
-                else {
-                    return Ok(());
+        let is_leaf = |node: &SurveyedNode| node.inner.is_none() && node.header.tree() == Tree::Tensors;
+        let leaves = self.nodes.iter().filter(|(_, node)| is_leaf(node));
+        for (table, &page) in
+            self.table.iter().flat_map(|table| leaves.clone().map(move |(page, _)| (table, page)))
+        {
+            let leaf = table.node(page)?;
+            let is_damaged = self.damage.is_at(page);
+            for index in 0..leaf.len() {
+                let (name, record): TensorEntry = match leaf.entry(index, self.manifest.next_storage_id) {
+                    Ok(entry) => entry,
+                    Err(_) if is_damaged => continue,
+                    Err(e) => return Err(table.corrupt(page, e)),
                 };
-                for index in 0..leaf.len() {
-                    let entry: Result<(String, TensorRecord)> = table.entry(page, &leaf, index);
-                    if let Ok((name, record)) = &entry
-                        && !self.manifest.tensors.contains_key(name)
-                    {
-                        visit(Tensor { name, record, is_in_table: true })?;
-                    }
+                if self.manifest.tensors.contains_key(&name) {
+                    continue;
                 }
-                Ok(())
-            })?;
+                let is_found = !is_damaged || leaf.search::<TensorEntry>(&name) == Ok(Ok(index));
+                let leaf = is_found.then_some(page);
+                visit(Tensor { name: &name, record: &record, is_in_table: true, leaf })?;
+            }
         }
         for (name, record) in &self.manifest.tensors {
             if let Some(record) = record {
-                visit(Tensor { name, record, is_in_table: false })?;
+                visit(Tensor { name, record, is_in_table: false, leaf: None })?;
             }
         }
         Ok(())
     }
 
-    /// Returns where a lookup of a tensor, and of its storage, meets damage.
-    pub(crate) fn damaged_lookups_of(&self, tensor: &Tensor<'_>) -> Vec<Place> {
-        let (Some(table), false) = (self.table, self.broken.is_empty()) else { return Vec::new() };
-        let by_name = || self.damaged_lookup::<(String, TensorRecord)>(table, tensor.name);
+    /// Returns the pages of the damage that a lookup of a tensor, and of its storage, meets.
+    pub(crate) fn damage_met_by(&self, tensor: &Tensor<'_>) -> Vec<u64> {
+        let Some(table) = self.table.filter(|_| !self.damage.is_empty()) else { return Vec::new() };
+        let by_name = || self.damage_met::<TensorEntry>(table, tensor.name, |page| tensor.leaf == Some(page));
         let id = tensor.record.storage_id;
-        let by_id = || self.damaged_lookup::<(u64, StorageRecord)>(table, &id);
+        let by_id = || {
+            let storage = self.storages.get(&id);
+            let is_leaf = |page| storage.is_none_or(|storage| storage.leaf == Some(page));
+            self.damage_met::<StorageEntry>(table, &id, is_leaf)
+        };
         let by_name = tensor.is_in_table.then(by_name).flatten();
         let by_id = (!self.manifest.storages.contains_key(&id)).then(by_id).flatten();
         by_name.into_iter().chain(by_id).collect()
     }
 
-    fn damaged_lookup<E: Entry>(&self, table: &Table, key: &E::Key) -> Option<Place> {
-        let mut page = table.root_page(E::TREE);
+    /// Looks a key up, as a reader does. Returns the damage that it meets, unless it reaches the leaf with the entry.
+    fn damage_met<E: Entry>(
+        &self,
+        table: &Table,
+        key: &E::Key,
+        is_leaf: impl Fn(u64) -> bool,
+    ) -> Option<u64> {
+        let (mut parent, mut met) = (table.root_page(E::TREE), None);
+        let mut found = self.node_at::<E>(parent, None).map(|_| parent);
         loop {
-            if self.broken.contains_key(&(page, None)) {
-                return Some((page, None));
-            }
-            let node = self.inner.get(&page)?;
-            let index = node.search::<E>(key).ok()?.unwrap_or_else(|next| next.saturating_sub(1));
-            if self.broken.contains_key(&(page, Some(index))) {
-                return Some((page, Some(index)));
-            }
-            // A child that is at a lower level, or the place would be broken.
-            page = node.child::<E>(index).ok()?;
+            let page = match found {
+                Ok(page) => page,
+                Err(Broken::Unreadable(run)) => return Some(run),
+                Err(Broken::Wrong(_)) => return Some(parent),
+            };
+            met = self.damage.is_at(page).then_some(page).or(met);
+            let Some(node) = self.nodes.get(&page).and_then(|node| node.inner.as_ref()) else {
+                // If the tree is in disorder, any damage may be the cause.
+                return if is_leaf(page) { None } else { met.or_else(|| self.damage.first_page()) };
+            };
+            let Ok(index) = node.search::<E>(key) else { return Some(page) };
+            found = self.child_at::<E>(page, node, index.unwrap_or_else(|next| next.saturating_sub(1)));
+            parent = page;
         }
     }
 
@@ -240,7 +341,7 @@ impl<'a> Survey<'a> {
 
     /// Returns how the table differs from the counts in the manifest, if no damage explains it.
     pub(crate) fn miscount(&self) -> Option<String> {
-        let stated = self.table.filter(|_| self.broken.is_empty())?.reference();
+        let stated = self.table.filter(|_| self.damage.is_empty())?.reference();
         let counts = [stated.storages.entry_count, stated.tensors.entry_count];
         let found = [self.read_storages, self.read_tensors];
         (counts != found).then(|| {

@@ -8,3 +8,4 @@ mod metadata;
 mod partial;
 mod repairs;
 mod support;
+mod tables;

@@ -122,7 +122,7 @@ pub(crate) fn assert_repaired(path: &Path, expected: &Content, what: &str) -> BT
 
 /// Returns how many records of tensors a loss says that a table has lost.
 pub(crate) fn lost_records(reason: &str) -> usize {
-    let count = reason.strip_prefix("the records of ").and_then(|rest| rest.split(' ').next());
+    let count = reason.strip_prefix("the records of up to ").and_then(|rest| rest.split(' ').next());
     count.map_or(0, |count| count.parse().unwrap())
 }
 
