@@ -38,6 +38,7 @@
 //!   that corresponds to a [`DType`].
 //! - [`Error`]: has an [`ErrorKind`] to match on and, for damage, the broken [`Rule`] of the format.
 //! - [`ExternalFiles`]: the files outside the store that a handle may open.
+//! - [`Advice`]: how the elements of a tensor will be accessed, for the kernel.
 //! - [`set_num_threads`]: limits the threads of large copies, saves and checks.
 //!
 //! # Modules
@@ -107,7 +108,7 @@ pub use parallel::{num_threads, set_num_threads};
 // Public for `stridemap-interop`; not covered by semver.
 #[doc(hidden)]
 pub use storage::Writeback;
-pub use storage::{ExternalFiles, StorageKind};
+pub use storage::{Advice, ExternalFiles, StorageKind};
 pub use store::{Appender, Snapshot, StorageInfo, Store, StoreOptions, TensorInfo, Transaction};
 pub use stridemap_format::{DType, Rule};
 pub use tensor::{

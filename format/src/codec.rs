@@ -30,10 +30,13 @@ pub(crate) fn encode_into(
     limit_bytes: u64,
     rule: Rule,
 ) -> Result<()> {
-    options()
-        .with_limit(limit_bytes)
-        .serialize_into(bytes, value)
-        .map_err(|e| Error::new(rule, format!("encoding a record within {limit_bytes} bytes: {e}")))
+    let start = bytes.len();
+    // The limit is checked afterwards, because bincode would encode the value twice to check it.
+    let encoded = options().serialize_into(&mut *bytes, value).and_then(|()| {
+        let is_within = bytes.len().saturating_sub(start) as u64 <= limit_bytes;
+        if is_within { Ok(()) } else { Err(bincode::ErrorKind::SizeLimit.into()) }
+    });
+    encoded.map_err(|e| Error::new(rule, format!("encoding a record within {limit_bytes} bytes: {e}")))
 }
 
 /// Decodes a value. `bytes` must be its canonical encoding, with nothing after it (F-14).

@@ -16,6 +16,7 @@
 
 mod checksum;
 mod codec;
+mod dims;
 mod dtype;
 mod error;
 mod extent;
@@ -29,6 +30,7 @@ mod sealed;
 mod table;
 
 pub use checksum::{CHUNK_BYTES, Digest, Digester, digest, digests_of_chunks, full_chunk_count, is_chunked};
+pub use dims::Dims;
 pub use dtype::DType;
 pub use error::{Error, Result, Rule};
 pub use extent::{Extent, check_numel};

@@ -16,6 +16,16 @@ pub struct Sealed {
     pub reserved_bytes: u64,
 }
 
+impl Sealed {
+    /// Returns the record of a storage with these digests of its full chunks, and of the bytes after them, if any.
+    #[must_use]
+    pub fn of_digests(full: &[Digest], tail: Option<Digest>, reserved_bytes: u64) -> Self {
+        let mut chain = ChunkChain::default();
+        full.iter().for_each(|chunk| chain.push(*chunk));
+        Sealed { chunks: chain.link(), tail: tail.unwrap_or_else(|| digest(&[])), reserved_bytes }
+    }
+}
+
 /// A chain over the digests of full chunks. Each link is the digest of the previous link and the chunk's digest.
 ///
 /// The chain covers all chunks in order, and can resume from any link. A storage can therefore grow without its
@@ -135,11 +145,14 @@ mod tests {
         for len in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 3 * CHUNK + 5] {
             let bytes = bytes(len);
             for piece in [1000, CHUNK - 1, CHUNK, CHUNK + 1, 4 * CHUNK] {
+                let (sealed, of_chunks) = expected(&bytes);
+                let tail = bytes.chunks(CHUNK).last().filter(|last| last.len() < CHUNK).map(digest);
+                assert_eq!(Sealed::of_digests(&of_chunks, tail, 7), sealed);
                 let (mut sealer, mut digests) = (Sealer::default(), Vec::new());
                 for piece in bytes.chunks(piece) {
                     sealer.update(piece, |chunk| digests.push(chunk));
                 }
-                assert_eq!((sealer.sealed(7), digests), expected(&bytes), "{len} bytes by {piece}");
+                assert_eq!((sealer.sealed(7), digests), (sealed, of_chunks), "{len} bytes by {piece}");
             }
         }
     }

@@ -26,6 +26,8 @@ pub struct TableEncoder {
     tree: Levels,
     last_id: u64,
     last_name: String,
+    /// The entry that is added, encoded.
+    entry: Vec<u8>,
 }
 
 /// The unfinished nodes of a tree: one of each level, leaves first.
@@ -65,6 +67,7 @@ impl TableEncoder {
             tree: Levels::default(),
             last_id: 0,
             last_name: String::new(),
+            entry: Vec::new(),
         }
     }
 
@@ -127,12 +130,15 @@ impl TableEncoder {
         value: &impl Serialize,
         out: &mut Vec<u8>,
     ) -> Result<()> {
-        let mut entry = Vec::new();
+        let mut entry = std::mem::take(&mut self.entry);
+        entry.clear();
         codec::encode_into(&mut entry, key, u64::MAX, Rule::NodeLayout)?;
         let key_bytes = entry.len();
         codec::encode_into(&mut entry, value, u64::MAX, Rule::NodeLayout)?;
         self.tree.entry_count = self.tree.entry_count.saturating_add(1);
-        self.push(tree, 0, &entry, key_bytes, out)
+        self.push(tree, 0, &entry, key_bytes, out)?;
+        self.entry = entry;
+        Ok(())
     }
 
     /// Adds an entry to the unfinished node of a level. The first `key_bytes` of the entry are its key.

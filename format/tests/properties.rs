@@ -228,8 +228,8 @@ fn lookup_in_a_million_tensors_reads_at_most_four_nodes() {
     const COUNT: u64 = 1_000_000;
     let record = TensorRecord::new(stridemap_format::TensorParts {
         dtype: DType::F32,
-        size: vec![4096, 1024],
-        stride: vec![1024, 1],
+        size: vec![4096, 1024].into(),
+        stride: vec![1024, 1].into(),
         offset_elems: 1 << 20,
         storage_id: 1,
         dim_names: None,

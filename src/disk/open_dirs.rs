@@ -1,7 +1,9 @@
 //! The open directories of a store. Renaming or replacing the path of the store has no effect on them.
 
+use std::ffi::OsStr;
 use std::io;
-use std::path::{Component, Path, PathBuf};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// The directories in a store that hold its files. The first ones are those that commits write to.
@@ -50,19 +52,16 @@ impl<D> OpenDirs<D> {
         find: impl Fn(&D, &str) -> io::Result<D>,
     ) -> io::Result<Place<'a, D>> {
         let below = self.below(path)?;
-        let mut components = below.components();
-        let dir = match (components.next(), components.as_path()) {
-            (None, _) => return Ok(Place { dir: &self.root, name: Path::new(".") }),
-            (Some(_), name) if name.as_os_str().is_empty() => {
-                return Ok(Place { dir: &self.root, name: below });
+        let mut names = below.as_os_str().as_bytes().split(|&byte| byte == b'/');
+        match (names.next(), names.next(), names.next()) {
+            (None | Some(b""), None, _) => Ok(Place { dir: &self.root, name: Path::new(".") }),
+            (Some(_), None, _) => Ok(Place { dir: &self.root, name: below }),
+            (Some(dir), Some(name), None) if !name.is_empty() => {
+                let dir = str::from_utf8(dir).map_err(|_| not_of_the_store(path))?;
+                Ok(Place { dir: self.subdir(dir, find)?, name: Path::new(OsStr::from_bytes(name)) })
             }
-            (Some(Component::Normal(dir)), name) if name.components().count() == 1 => {
-                dir.to_str().map(|dir| (dir, name))
-            }
-            _ => None,
-        };
-        let (dir, name) = dir.ok_or_else(|| not_of_the_store(path))?;
-        Ok(Place { dir: self.subdir(dir, find)?, name })
+            _ => Err(not_of_the_store(path)),
+        }
     }
 
     /// Returns the location of a directory that the caller will list or open.
@@ -96,7 +95,16 @@ impl<D> OpenDirs<D> {
     }
 
     fn below<'a>(&self, path: &'a Path) -> io::Result<&'a Path> {
-        path.strip_prefix(&self.path).map_err(|_| not_of_the_store(path))
+        // The store's paths are its own path, `/` and names. Comparing the bytes is much faster than comparing the
+        // components, as `Path::strip_prefix` does, which takes longer than some system calls.
+        let own = self.path.as_os_str().as_bytes();
+        let rest = path.as_os_str().as_bytes().strip_prefix(own);
+        let below = rest.and_then(|rest| match rest {
+            [] => Some(rest),
+            [b'/', below @ ..] => Some(below),
+            below => own.ends_with(b"/").then_some(below),
+        });
+        below.map(|below| Path::new(OsStr::from_bytes(below))).ok_or_else(|| not_of_the_store(path))
     }
 
     fn subdir(&self, name: &str, find: impl Fn(&D, &str) -> io::Result<D>) -> io::Result<&D> {

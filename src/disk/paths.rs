@@ -47,19 +47,19 @@ impl StorePaths {
     }
 
     pub(crate) fn storage(&self, id: u64) -> PathBuf {
-        self.storages_dir().join(format!("{id:016x}.bin"))
+        self.root.join(format!("storages/{id:016x}.bin"))
     }
 
     pub(crate) fn sum(&self, id: u64) -> PathBuf {
-        self.storages_dir().join(format!("{id:016x}.sum"))
+        self.root.join(format!("storages/{id:016x}.sum"))
     }
 
     pub(crate) fn manifest(&self, generation: u64) -> PathBuf {
-        self.meta_dir().join(format!("{generation:016x}.man"))
+        self.root.join(format!("meta/{generation:016x}.man"))
     }
 
     pub(crate) fn table(&self, generation: u64) -> PathBuf {
-        self.meta_dir().join(format!("{generation:016x}.tab"))
+        self.root.join(format!("meta/{generation:016x}.tab"))
     }
 }
 

@@ -1,6 +1,5 @@
 //! A pinned generation, and lookups in it.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, btree_map};
 use std::io;
 use std::iter::Peekable;
@@ -124,14 +123,14 @@ impl Generation {
     ) -> Result<impl Iterator<Item = Result<(String, TensorRecord)>> + 'a> {
         let base = self.table.as_ref().map(|table| table.scan_tensors(prefix)).transpose()?;
         let delta = self.manifest.tensors.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
-        let merged = owned(Merged::new(base.into_iter().flatten(), delta));
+        let merged = Merged::new(base.into_iter().flatten(), cloned(delta));
         Ok(merged.take_while(move |entry| entry.as_ref().map_or(true, |(name, _)| name.starts_with(prefix))))
     }
 
     /// Returns all storages, in ascending order of id.
     pub(crate) fn storages(&self) -> impl Iterator<Item = Result<(u64, StorageRecord)>> + '_ {
         let base = self.table.iter().flat_map(|table| table.scan_storages());
-        owned(Merged::new(base, self.manifest.storages.range(..)))
+        Merged::new(base, cloned(self.manifest.storages.range(..)))
     }
 
     /// Returns the records of the tensors with these names. Many names are found by one scan, few by one lookup each.
@@ -174,52 +173,43 @@ where
 const LOOKUP_COST: u64 = 16;
 
 /// Merges a sorted base with sorted changes. A change replaces the entry with its key, or removes it if it is `None`.
-pub(crate) struct Merged<'a, B: Iterator, K, V> {
+pub(crate) struct Merged<B: Iterator, D: Iterator> {
     base: Peekable<B>,
-    delta: Peekable<btree_map::Range<'a, K, Option<V>>>,
+    delta: Peekable<D>,
 }
 
-impl<'a, B: Iterator, K, V> Merged<'a, B, K, V> {
-    pub(crate) fn new(base: B, delta: btree_map::Range<'a, K, Option<V>>) -> Self {
+impl<B: Iterator, D: Iterator> Merged<B, D> {
+    pub(crate) fn new(base: B, delta: D) -> Self {
         Merged { base: base.peekable(), delta: delta.peekable() }
     }
-
-    fn next_of_base(&mut self) -> Option<Result<(Cow<'a, K>, Cow<'a, V>)>>
-    where
-        B: Iterator<Item = Result<(K, V)>>,
-        K: Clone,
-        V: Clone,
-    {
-        Some(self.base.next()?.map(|(key, value)| (Cow::Owned(key), Cow::Owned(value))))
-    }
 }
 
-/// Clones the entries that are borrowed.
-pub(crate) fn owned<'a, K: Clone + 'a, V: Clone + 'a>(
-    entries: impl Iterator<Item = Result<(Cow<'a, K>, Cow<'a, V>)>>,
-) -> impl Iterator<Item = Result<(K, V)>> {
-    entries.map(|entry| entry.map(|(key, value)| (key.into_owned(), value.into_owned())))
+/// Clones changes, to merge them.
+pub(crate) fn cloned<'a, K: Clone, V: Clone>(
+    changes: btree_map::Range<'a, K, Option<V>>,
+) -> impl Iterator<Item = (K, Option<V>)> + use<'a, K, V> {
+    changes.map(|(key, value)| (key.clone(), value.clone()))
 }
 
-impl<'a, B, K, V> Iterator for Merged<'a, B, K, V>
+impl<B, D, K, V> Iterator for Merged<B, D>
 where
     B: Iterator<Item = Result<(K, V)>>,
-    K: Ord + Clone,
-    V: Clone,
+    D: Iterator<Item = (K, Option<V>)>,
+    K: Ord,
 {
-    type Item = Result<(Cow<'a, K>, Cow<'a, V>)>;
+    type Item = Result<(K, V)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let Some((changed_key, _)) = self.delta.peek() else { return self.next_of_base() };
+            let Some((changed_key, _)) = self.delta.peek() else { return self.base.next() };
             match self.base.peek() {
-                Some(Err(_)) => return self.next_of_base(),
-                Some(Ok((base_key, _))) if base_key < *changed_key => return self.next_of_base(),
-                Some(Ok((base_key, _))) if base_key == *changed_key => drop(self.base.next()),
+                Some(Err(_)) => return self.base.next(),
+                Some(Ok((base_key, _))) if base_key < changed_key => return self.base.next(),
+                Some(Ok((base_key, _))) if base_key == changed_key => drop(self.base.next()),
                 _ => {}
             }
             if let Some((key, Some(value))) = self.delta.next() {
-                return Some(Ok((Cow::Borrowed(key), Cow::Borrowed(value))));
+                return Some(Ok((key, value)));
             }
         }
     }

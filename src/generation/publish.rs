@@ -1,6 +1,7 @@
 //! Publishes the next generation: storages, table, manifest, and the rename that makes it the newest.
 
 use std::io;
+use std::mem::take;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use stridemap_format::{Manifest, StorageRecord, TableEncoder, TableRef};
 use super::History;
 use super::garbage::OlderManifests;
 use super::pinned::{Generation, Merged, Pin};
-use super::rebase::{self, Changes, Draft};
+use super::rebase::{self, Draft};
 use super::table::Table;
 use super::unsynced;
 use super::writer_lock::WriterLock;
@@ -27,19 +28,17 @@ use crate::storage::{Grown, StagedStorage};
 /// The comments say what a crash just after the step leaves behind.
 pub(crate) fn publish(
     history: &History,
-    changes: Changes,
     draft: Draft,
     staged: Vec<StagedStorage>,
     grown: Vec<Grown>,
     lock: &WriterLock, // crash: the kernel releases it
 ) -> Result<(Arc<Generation>, Vec<usize>)> {
     // Under the lock: a thread that waits for the lock must then find the handle poisoned.
-    history.record_failure(publish_locked(history, changes, draft, staged, grown, lock))
+    history.record_failure(publish_locked(history, draft, staged, grown, lock))
 }
 
 fn publish_locked(
     history: &History,
-    changes: Changes,
     draft: Draft,
     mut staged: Vec<StagedStorage>,
     mut grown: Vec<Grown>,
@@ -53,8 +52,8 @@ fn publish_locked(
     let mut older = OlderManifests::listed(history, names, &newest, lock)?;
     unsynced::settle_creation(history, &newest, lock)?; // crash: the store's own name, now durable
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
-    let are_moves = changes.are_moves();
-    let rebase::Plan { mut manifest, used_staged } = rebase::plan(&newest, changes, draft, &records, &grown)?;
+    let are_moves = draft.changes.are_moves();
+    let rebase::Plan { mut manifest, used_staged } = rebase::plan(&newest, draft, &records, &grown)?;
     if are_moves && used_staged.is_empty() {
         return Ok((newest, Vec::new()));
     }
@@ -100,11 +99,9 @@ pub(crate) fn publish_manifest(
     let disk = &*history.disk;
     // 3. The table if one is due, then the manifest, under names that no process reads.
     if is_table_due(&manifest, table.as_deref()) {
-        let reference = write_table(history, &manifest, table.as_deref())?; // crash: an orphaned table, deleted later
+        let reference = write_table(history, &mut manifest, table.as_deref())?; // crash: an orphaned table, deleted later
         // A manifest must not outlive its table, and of two names a power cut may keep either.
         step!("sync-table-name", history.sync_dir(&history.paths.meta_dir()))?; // crash: the same
-        manifest.storages.clear();
-        manifest.tensors.clear();
         manifest.table = Some(reference);
         table = Table::of(disk, &history.paths, &manifest)?.map(Arc::new);
     }
@@ -136,8 +133,9 @@ fn is_table_due(manifest: &Manifest, table: Option<&Table>) -> bool {
     manifest.delta_count() > SMALL_DELTA.max(entry_count.isqrt()).min(MAX_CHANGES as u64)
 }
 
-/// Writes a table of everything in `manifest` and in its base table, and publishes it under its name.
-fn write_table(history: &History, manifest: &Manifest, base: Option<&Table>) -> Result<TableRef> {
+/// Moves the changes of `manifest` to a new table, with everything in its base table, and publishes the table under
+/// its name.
+fn write_table(history: &History, manifest: &mut Manifest, base: Option<&Table>) -> Result<TableRef> {
     const FLUSH_BYTES: usize = 1 << 20;
     let dir = history.paths.meta_dir();
     let base_bytes = base.map_or(0, |table| table.reference().length_bytes());
@@ -155,13 +153,13 @@ fn write_table(history: &History, manifest: &Manifest, base: Option<&Table>) -> 
         Ok::<_, Error>(())
     };
     let base_storages = base.into_iter().flat_map(Table::scan_storages);
-    for entry in Merged::new(base_storages, manifest.storages.range(..)) {
+    for entry in Merged::new(base_storages, take(&mut manifest.storages).into_iter()) {
         let (id, record) = entry?;
-        encoder.push_storage(*id, &record, &mut buffer).map_err(refused)?;
+        encoder.push_storage(id, &record, &mut buffer).map_err(refused)?;
         flush(&mut buffer, FLUSH_BYTES)?;
     }
     let base_tensors = base.map(|table| table.scan_tensors("")).transpose()?.into_iter().flatten();
-    for entry in Merged::new(base_tensors, manifest.tensors.range::<str, _>(..)) {
+    for entry in Merged::new(base_tensors, take(&mut manifest.tensors).into_iter()) {
         let (name, record) = entry?;
         encoder.push_tensor(&name, &record, &mut buffer).map_err(refused)?;
         flush(&mut buffer, FLUSH_BYTES)?;

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Bound;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use stridemap_format::{
     self as format, Attributes, Manifest, Rule, StorageKind, StorageRecord, TensorRecord,
 };
 
 use super::attributes::BoundedAttributes;
-use super::pinned::{Merged, not_found, owned};
+use super::pinned::{Merged, cloned, not_found};
 use super::relocate::Relocation;
 use super::{Generation, History};
 use crate::disk::step;
@@ -71,8 +71,18 @@ pub(crate) enum Change {
     },
 }
 
+impl Change {
+    /// Returns what a put inserts.
+    fn into_put(self) -> Option<(String, Option<TensorRecord>)> {
+        match self {
+            Change::Put { name, record } => Some((name, Some(record))),
+            _ => None,
+        }
+    }
+}
+
 /// All changes of a transaction.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Changes {
     /// Each change, and what to do if its name already exists.
     pub(crate) names: Vec<(Change, OnExisting)>,
@@ -133,14 +143,17 @@ impl Changes {
 #[derive(Debug)]
 pub(crate) struct Draft {
     generation: Arc<Generation>,
-    tensors: BTreeMap<String, Option<TensorRecord>>,
+    pub(crate) changes: Changes,
+    /// The tensors that have changed. Made when it is first needed: until then, only puts have changed tensors, and a
+    /// transaction that only saves holds and compares each name once, at its end.
+    tensors: OnceLock<BTreeMap<String, Option<TensorRecord>>>,
     /// All attributes, if any of them have changed.
     attributes: Option<BoundedAttributes>,
 }
 
 impl Draft {
     pub(crate) fn new(generation: Arc<Generation>) -> Self {
-        Draft { generation, tensors: BTreeMap::new(), attributes: None }
+        Draft { generation, changes: Changes::default(), tensors: OnceLock::new(), attributes: None }
     }
 
     pub(crate) fn generation(&self) -> &Arc<Generation> {
@@ -156,8 +169,21 @@ impl Draft {
         self.attributes.get_or_insert_with(current)
     }
 
+    fn changed(&self) -> &BTreeMap<String, Option<TensorRecord>> {
+        let puts = || self.changes.names.iter().filter_map(|(change, _)| change.clone().into_put());
+        self.tensors.get_or_init(|| puts().collect())
+    }
+
+    /// Sets the record of a name, or removes the name.
+    fn set(&mut self, name: String, record: Option<TensorRecord>) {
+        self.changed();
+        if let Some(changed) = self.tensors.get_mut() {
+            changed.insert(name, record);
+        }
+    }
+
     pub(crate) fn tensor(&self, name: &str) -> Result<Option<TensorRecord>> {
-        match self.tensors.get(name) {
+        match self.changed().get(name) {
             Some(changed) => Ok(changed.clone()),
             None => self.generation.tensor(name),
         }
@@ -168,39 +194,41 @@ impl Draft {
         &'a self,
         prefix: &'a str,
     ) -> Result<impl Iterator<Item = Result<(String, TensorRecord)>> + 'a> {
-        let delta = self.tensors.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
-        let merged = owned(Merged::new(self.generation.tensors(prefix)?, delta));
+        let delta = self.changed().range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+        let merged = Merged::new(self.generation.tensors(prefix)?, cloned(delta));
         Ok(merged.take_while(move |entry| entry.as_ref().map_or(true, |(name, _)| name.starts_with(prefix))))
     }
 
-    pub(crate) fn apply(&mut self, change: &Change, on_existing: OnExisting) -> Result<()> {
-        match change {
+    pub(crate) fn apply(&mut self, change: Change, on_existing: OnExisting) -> Result<()> {
+        match &change {
             Change::Put { name, record } => {
                 self.check_new("save", name, on_existing)?;
-                self.tensors.insert(name.clone(), Some(record.clone()));
+                if let Some(changed) = self.tensors.get_mut() {
+                    changed.insert(name.clone(), Some(record.clone()));
+                }
             }
             Change::Remove { name } => {
                 self.existing("remove", name)?;
-                self.tensors.insert(name.clone(), None);
+                self.set(name.clone(), None);
                 self.remove_attributes(name);
             }
             Change::Rename { from, to } => {
                 let record = self.existing("rename", from)?;
                 self.check_new("rename to", to, on_existing)?;
                 self.move_attributes(from, to)?;
-                self.tensors.insert(to.clone(), Some(record));
-                self.tensors.insert(from.clone(), None);
+                self.set(to.clone(), Some(record));
+                self.set(from.clone(), None);
             }
             Change::Copy { from, to } => {
                 let record = self.existing("copy", from)?;
                 self.check_new("copy to", to, on_existing)?;
                 self.copy_attributes(from, to)?;
-                self.tensors.insert(to.clone(), Some(record));
+                self.set(to.clone(), Some(record));
             }
             Change::Move(relocation) => {
                 // Without this check, the move could undo what another commit did to a name.
                 if step!("move-is-up-to-date", relocation.is_up_to_date(&self.generation)?) {
-                    self.tensors.extend(relocation.moved());
+                    relocation.moved().for_each(|(name, record)| self.set(name, record));
                 }
             }
             Change::Grow { name, from, to } => {
@@ -210,7 +238,7 @@ impl Draft {
                     );
                     return Err(Error::new(ErrorKind::Conflict, message));
                 }
-                self.tensors.insert(name.clone(), Some(to.clone()));
+                self.set(name.clone(), Some(to.clone()));
             }
             Change::SetAttribute { scope, key, value } => {
                 self.set_attribute(scope, key, value.as_deref())?;
@@ -221,6 +249,7 @@ impl Draft {
             Change::MoveAttributes { from, to: Some(to) } => self.move_attributes(from, to)?,
             Change::MoveAttributes { from, to: None } => self.remove_attributes(from),
         }
+        self.changes.names.push((change, on_existing));
         Ok(())
     }
 
@@ -245,11 +274,14 @@ impl Draft {
     pub(crate) fn rebased(changes: &Changes, newest: Arc<Generation>) -> Result<Self> {
         let number = newest.number();
         let mut draft = Draft::new(newest);
+        draft.changes = Changes { names: Vec::new(), ..changes.clone() };
         for (change, on_existing) in &changes.names {
-            draft.apply(change, *on_existing).map_err(|e| {
+            draft.apply(change.clone(), *on_existing).map_err(|e| {
                 let kind = match e.kind() {
                     ErrorKind::NameExists => ErrorKind::NameExists,
-                    _ => ErrorKind::Conflict,
+                    ErrorKind::NameNotFound | ErrorKind::Conflict => ErrorKind::Conflict,
+                    // The other commit did not cause this.
+                    _ => return e,
                 };
                 let message = format!("another commit, generation {number}, came before this one: {e}");
                 Error::new(kind, message).with_source(e)
@@ -268,26 +300,27 @@ pub(crate) struct Plan {
 /// Applies a transaction to the newest generation.
 pub(crate) fn plan(
     newest: &Arc<Generation>,
-    changes: Changes,
     draft: Draft,
     staged: &[StorageRecord],
     grown: &[Grown],
 ) -> Result<Plan> {
-    step!("expected-generation", changes.check_newest(newest))?;
+    step!("expected-generation", draft.changes.check_newest(newest))?;
     // Without a rebase, the changes could undo those of another commit.
     let is_on_newest = step!("rebase", draft.generation.number() == newest.number());
-    let mut draft = if is_on_newest { draft } else { Draft::rebased(&changes, Arc::clone(newest))? };
-    // Dropped first, so that the draft alone holds each record, and can change its storage id in place.
-    let Changes { names, expected, .. } = changes;
-    drop(names);
+    let draft = if is_on_newest { draft } else { Draft::rebased(&draft.changes, Arc::clone(newest))? };
+    let Draft { changes: Changes { names, expected, .. }, tensors, attributes, .. } = draft;
+    // Each record is then held once, so that its storage id can be changed in place.
+    let puts =
+        |names: Vec<(Change, _)>| names.into_iter().filter_map(|(change, _)| change.into_put()).collect();
+    let mut tensors: BTreeMap<_, _> = tensors.into_inner().unwrap_or_else(|| puts(names));
     check_ids_left(newest)?;
     let mut manifest = newest.manifest().clone();
     manifest.generation = manifest.generation.checked_add(1).ok_or_else(|| out_of_numbers("generations"))?;
 
     // How many names each storage gains or loses.
-    let before = newest.tensors_named(&draft.tensors)?;
+    let before = newest.tensors_named(&tensors)?;
     let mut gains: BTreeMap<u64, i64> = BTreeMap::new();
-    for (name, after) in &draft.tensors {
+    for (name, after) in &tensors {
         for (record, gain) in [(before.get(name.as_str()), -1), (after.as_ref(), 1)] {
             if let Some(record) = record {
                 *gains.entry(record.storage_id).or_default() += gain;
@@ -328,23 +361,23 @@ pub(crate) fn plan(
             manifest.storages.insert(id, Some(record));
         }
     }
-    for record in draft.tensors.values_mut() {
+    for record in tensors.values_mut() {
         if let Some(new_id) = record.as_ref().and_then(|record| new_ids.get(&record.storage_id)) {
             let moved = record.take().map(|record| record.with_storage_id(*new_id)).transpose();
             *record = moved.map_err(|e| Error::refused("save", e))?;
         }
     }
     if manifest.tensors.is_empty() {
-        manifest.tensors = draft.tensors;
+        manifest.tensors = tensors;
     } else {
-        manifest.tensors.extend(draft.tensors);
+        manifest.tensors.extend(tensors);
     }
     if manifest.table.is_none() {
         // Without a table, a removal has no entry to hide.
         manifest.tensors.retain(|_, record| record.is_some());
         manifest.storages.retain(|_, record| record.is_some());
     }
-    if let Some(attributes) = draft.attributes {
+    if let Some(attributes) = attributes {
         manifest.attributes = attributes.entries;
     }
     Ok(Plan { manifest, used_staged })

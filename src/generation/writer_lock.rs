@@ -22,9 +22,15 @@ pub(crate) struct WriterLock {
 }
 
 impl WriterLock {
+    pub(crate) fn take(history: &History) -> Result<Self> {
+        Self::take_since(history, Instant::now())
+    }
+
+    /// Waits for the lock until the lock timeout has passed since `began`.
+    ///
     /// Opens LOCK anew for each commit. If the handle kept it open, each child forked since would have it open too, and
     /// would hold the lock of a writer that was killed.
-    pub(crate) fn take(history: &History) -> Result<Self> {
+    pub(crate) fn take_since(history: &History, began: Instant) -> Result<Self> {
         history.check_process()?;
         let path = history.paths.lock();
         let file = match history.disk.open(&path, Access::Write) {
@@ -32,7 +38,7 @@ impl WriterLock {
             opened => opened.map_err(|e| failed(&path, e))?,
         };
         let held = file.stat().map_err(|e| failed(&path, e))?.id();
-        let lock = wait(&path, &file, held, history.options.lock_timeout)?;
+        let lock = wait(&path, &file, held, history.options.lock_timeout, began)?;
         // If the file was deleted and created again, another writer may hold the lock of the new one.
         let named = match history.disk.stat(&path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing(&path)),
@@ -71,9 +77,14 @@ fn failed(path: &Path, e: io::Error) -> Error {
 }
 
 /// Waits for the lock, in the order of the queue.
-fn wait(path: &Path, file: &Arc<dyn DiskFile>, id: FileId, timeout: Duration) -> Result<LockedFile> {
-    let began = Instant::now();
-    let turn = Turn::take(file, id, LockMode::Exclusive, timeout);
+fn wait(
+    path: &Path,
+    file: &Arc<dyn DiskFile>,
+    id: FileId,
+    timeout: Duration,
+    began: Instant,
+) -> Result<LockedFile> {
+    let turn = Turn::take(file, id, LockMode::Exclusive, timeout.saturating_sub(began.elapsed()));
     let at_the_front = Instant::now();
     loop {
         // Without the lock, two writers could use one number for two generations, and one id for two storages.

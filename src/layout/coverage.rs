@@ -47,7 +47,7 @@ mod tests {
     use stridemap_format::{DType, TensorParts};
 
     fn reached(size: &[u64], stride: &[i64], offset_elems: u64) -> Option<Coverage> {
-        let (size, stride) = (size.to_vec(), stride.to_vec());
+        let (size, stride) = (size.to_vec().into(), stride.to_vec().into());
         let parts =
             TensorParts { dtype: DType::F32, size, stride, offset_elems, storage_id: 1, dim_names: None };
         Coverage::of(&TensorRecord::new(parts).unwrap(), 4000)

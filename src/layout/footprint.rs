@@ -114,16 +114,40 @@ impl Footprint {
     fn run_count(&self) -> u64 {
         self.steps.iter().fold(1, |count, step| count.saturating_mul(step.count))
     }
+}
 
-    fn push_runs(&self, runs: &mut Vec<Range<u64>>) {
-        let mut starts = vec![self.lowest];
-        for step in &self.steps {
-            let shifted = |i: u64| step.stride.saturating_mul(i);
-            starts = (starts.iter())
-                .flat_map(|&start| (0..step.count).map(move |i| start.saturating_add(shifted(i))))
-                .collect();
+/// Calls `body` with the ranges of bytes that a view occupies. Ranges that are at most `gap_bytes` apart are joined.
+/// Usually the ranges are in ascending order. The ranges of a view that overlaps itself may repeat bytes, but there are
+/// never more ranges than fit into the storage without an overlap.
+///
+/// # Errors
+/// Those of [`Extent::of`].
+pub(crate) fn for_each_range(
+    view: &View<'_>,
+    length_bytes: u64,
+    gap_bytes: u64,
+    mut body: impl FnMut(Range<u64>),
+) -> Result<()> {
+    let Some(mut footprint) = Footprint::of(view, length_bytes)? else { return Ok(()) };
+    while let Some(&inner) = footprint.steps.last() {
+        let places = footprint.end().saturating_sub(footprint.lowest).checked_div(gap_bytes.max(1));
+        let is_near = inner.stride.saturating_sub(footprint.run_bytes) <= gap_bytes;
+        if !is_near && footprint.run_count() <= places.unwrap_or_default().saturating_add(1) {
+            break;
         }
-        runs.extend(starts.into_iter().map(|start| start..start.saturating_add(self.run_bytes)));
+        footprint.run_bytes = footprint.run_bytes.saturating_add(inner.reach());
+        footprint.steps.pop();
+    }
+    for_each_run(footprint.lowest, footprint.run_bytes, &footprint.steps, &mut body);
+    Ok(())
+}
+
+fn for_each_run(start: u64, run_bytes: u64, steps: &[Step], body: &mut impl FnMut(Range<u64>)) {
+    let Some((step, inner)) = steps.split_first() else {
+        return body(start..start.saturating_add(run_bytes));
+    };
+    for i in 0..step.count {
+        for_each_run(start.saturating_add(step.stride.saturating_mul(i)), run_bytes, inner, body);
     }
 }
 
@@ -144,7 +168,7 @@ pub(crate) fn footprint_bytes(views: &[View<'_>], length_bytes: u64, most_runs: 
     }
     let mut runs = Vec::new();
     for footprint in &footprints {
-        footprint.push_runs(&mut runs);
+        for_each_run(footprint.lowest, footprint.run_bytes, &footprint.steps, &mut |run| runs.push(run));
     }
     runs.sort_unstable_by_key(|run| run.start);
     let (mut bytes, mut counted_to) = (0u64, 0);

@@ -110,7 +110,12 @@ impl Layout {
     /// # Errors
     /// [`ErrorKind::LimitExceeded`] for more than 64 dimensions, or too many elements.
     pub fn contiguous(size: &[usize]) -> Result<Self> {
-        Layout::new(size.to_vec(), contiguous_strides(size)?, 0)
+        Layout::row_major(size.to_vec())
+    }
+
+    pub(crate) fn row_major(size: Vec<usize>) -> Result<Self> {
+        let stride = contiguous_strides(&size)?;
+        Layout::new(size, stride, 0)
     }
 
     /// Returns the layout of a row-major copy.

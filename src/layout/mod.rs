@@ -25,7 +25,7 @@ mod window;
 
 pub use axis::{Axes, Axis};
 pub(crate) use coverage::Coverage;
-pub(crate) use footprint::{View, footprint_bytes};
+pub(crate) use footprint::{View, footprint_bytes, for_each_range};
 pub use header::Layout;
 #[cfg(feature = "ndarray")]
 pub(crate) use header::contiguous_strides;

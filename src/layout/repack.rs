@@ -52,6 +52,7 @@ impl Placed {
     /// Those of [`TensorRecord::new`].
     pub(crate) fn header(self, record: &TensorRecord, storage_id: u64) -> Result<TensorRecord> {
         let Placed { stride, offset_elems } = self;
+        let stride = stride.into();
         TensorRecord::new(TensorParts { stride, offset_elems, storage_id, ..record.clone().into_parts() })
     }
 }

@@ -152,7 +152,7 @@ pub(super) fn rewrite_group(
     let names = group.iter().map(|candidate| (candidate.id, candidate.names.as_deref().unwrap_or_default()));
     let mut storages = storages_named(&newest, names)?;
     let mut remaining = Remaining::default();
-    let (mut changes, mut draft) = (Changes::default(), Draft::new(newest));
+    let mut draft = Draft::new(newest);
     let (mut staged, mut moved) = (Vec::new(), Vec::new());
     // The locks are released after the commit, before the writers' lock.
     let mut locks = Vec::new();
@@ -173,8 +173,7 @@ pub(super) fn rewrite_group(
             Ok(Some((copy, lock))) => {
                 let new_id = Changes::provisional_id(staged.len());
                 let change = Change::Move(Box::new(relocation(storage, repacked.views, new_id)?));
-                draft.apply(&change, OnExisting::Replace)?;
-                changes.names.push((change, OnExisting::Replace));
+                draft.apply(change, OnExisting::Replace)?;
                 staged.push(copy);
                 locks.extend(lock);
                 moved.push((id, before_bytes, after_bytes));
@@ -193,11 +192,11 @@ pub(super) fn rewrite_group(
             Err(e) => return Err(e),
         }
     }
-    if changes.is_empty() {
+    if draft.changes.is_empty() {
         return Ok(remaining);
     }
     let lock = WriterLock::take(history)?;
-    let (_, used_staged) = publish(history, changes, draft, staged, Vec::new(), &lock)?;
+    let (_, used_staged) = publish(history, draft, staged, Vec::new(), &lock)?;
     drop((locks, lock));
     for (index, (id, before_bytes, after_bytes)) in moved.into_iter().enumerate() {
         if used_staged.contains(&index) {

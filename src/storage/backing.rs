@@ -1,12 +1,14 @@
 //! The storage type: the bytes that back tensors.
 
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use stridemap_format::{External, Sealed, StorageKind, StorageRecord, Uuid};
 
+use super::advice::Hint;
 use super::external::ExternalFile;
 use super::externals::Externals;
 use super::file::{MapError, check_length, open_error};
@@ -279,6 +281,23 @@ impl Storage {
         let bytes = range.and_then(|range| self.borrow()?.get(range));
         buf.copy_from_slice(bytes.ok_or_else(|| self.out_of_range(buf, offset_bytes))?);
         Ok(())
+    }
+
+    /// Gives the kernel a hint about a range of bytes, which is inside the storage. Bytes on the heap need none.
+    pub(crate) fn advise(&self, range: Range<u64>, hint: Hint) {
+        let (file, start_bytes) = match &self.bytes {
+            Bytes::None | Bytes::Heap(_) => return,
+            Bytes::Mapped(mapping, start) => {
+                return mapping.advise((start + range.start) as usize..(start + range.end) as usize, hint);
+            }
+            Bytes::File(file, _) => (file.as_file(), 0),
+            Bytes::Range(file, start) => (file.as_file(), *start),
+            Bytes::Mutable(file) => (file.in_place().file.as_file(), 0),
+            Bytes::Live(file) => (file.in_place().file.as_file(), 0),
+        };
+        if let Some(file) = file {
+            hint.give(file, start_bytes + range.start..start_bytes + range.end);
+        }
     }
 
     fn out_of_range(&self, buf: &[u8], offset_bytes: u64) -> Error {

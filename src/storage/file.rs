@@ -87,6 +87,11 @@ impl From<io::Error> for MapError {
 }
 
 impl MapError {
+    /// Whether there was no address space, or no further mapping.
+    pub(super) fn is_full(&self) -> bool {
+        matches!(self, MapError::Io(e) if e.kind() == io::ErrorKind::OutOfMemory)
+    }
+
     /// Returns the error for a storage whose file is at `path`.
     pub(super) fn into_error(self, path: &Path) -> Error {
         match self {

@@ -16,6 +16,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, ThreadId};
@@ -24,9 +25,10 @@ use std::time::Duration;
 use memmap2::MmapRaw;
 
 use super::address_space::Reservation;
-use super::file::MapError;
+use super::file::{MapError, broken};
 use super::idle;
 use crate::disk::{DiskFile, FileId, LockMode};
+use crate::error::Result;
 use crate::process::OwnerProcess;
 
 /// The purpose of a lock on a file.
@@ -189,6 +191,23 @@ pub(super) fn lock() -> MutexGuard<'static, FileRegistry> {
     registry
 }
 
+/// Locks the registry while the file may be locked for this purpose.
+///
+/// # Errors
+/// `Corrupt` if this process maps the file in a way that excludes the lock.
+pub(super) fn lock_without_conflict(
+    id: FileId,
+    purpose: Purpose,
+    path: &Path,
+) -> Result<MutexGuard<'static, FileRegistry>> {
+    let locked = || {
+        let registry = lock();
+        registry.file(id).conflict_with_lock(purpose).map_or(Ok(registry), Err)
+    };
+    idle::or_give_up(locked, |_| true)
+        .map_err(|conflict| broken(path, format!("the file is also {conflict}")))
+}
+
 /// Unlocks the registry until a file is unlocked or the timeout has passed.
 pub(super) fn wait(
     registry: MutexGuard<'static, FileRegistry>,
@@ -211,14 +230,10 @@ pub(super) fn share(
     length_bytes: usize,
     map: impl Fn(usize) -> io::Result<(MmapRaw, Reservation)>,
 ) -> Result<Arc<Region>, MapError> {
-    let shared = try_share(file, mapped_as, length_bytes, &map);
-    let is_full = |e: &io::Error| e.kind() == io::ErrorKind::OutOfMemory;
-    match &shared {
-        Err(MapError::Conflict(_)) if idle::give_up_all() => {}
-        Err(MapError::Io(e)) if is_full(e) && idle::give_up_all() => {}
-        _ => return shared,
-    }
-    try_share(file, mapped_as, length_bytes, map)
+    idle::or_give_up(
+        || try_share(file, mapped_as, length_bytes, &map),
+        |e| matches!(e, MapError::Conflict(_)) || e.is_full(),
+    )
 }
 
 fn try_share(
@@ -320,6 +335,20 @@ impl FileLock {
         self.owner
     }
 
+    /// Makes the calling thread the one that holds the lock, instead of the thread that took it.
+    pub(super) fn move_to_this_thread(&mut self) {
+        let current = thread::current().id();
+        let before = std::mem::replace(&mut self.thread, current);
+        if before == current || !self.owner.is_current() {
+            return;
+        }
+        let mut registry = lock();
+        let held = registry.by_file.get_mut(&self.id).and_then(|file_use| file_use.lock.as_mut());
+        if let Some(own) = held.and_then(|held| held.threads.iter_mut().find(|thread| **thread == before)) {
+            *own = current;
+        }
+    }
+
     /// Declares that from now on, under this lock to grow the file, only the first `stable_bytes` stay unchanged.
     /// Returns false, and declares nothing, if more bytes may be borrowed in this process. That happens only in a
     /// malformed store.
@@ -327,19 +356,16 @@ impl FileLock {
         if !self.owner.is_current() {
             return false;
         }
-        let mut registry = lock();
-        while registry.file(self.id).regions().any(|region| region.lent_bytes as u64 > stable_bytes) {
-            drop(registry);
-            if !idle::give_up_all() {
-                return false;
+        let declare = || {
+            let mut registry = lock();
+            let file_use = registry.by_file.get_mut(&self.id)?;
+            if file_use.regions().any(|region| region.lent_bytes as u64 > stable_bytes) {
+                return None;
             }
-            registry = lock();
-        }
-        let Some(file_use) = registry.by_file.get_mut(&self.id) else { return false };
-        if let Some(held) = &mut file_use.lock {
-            held.stable_bytes = stable_bytes;
-        }
-        true
+            file_use.lock.as_mut()?.stable_bytes = stable_bytes;
+            Some(())
+        };
+        idle::or_give_up(|| declare().ok_or(()), |()| true).is_ok()
     }
 }
 

@@ -209,6 +209,12 @@ impl Growth {
         Ok(())
     }
 
+    /// Makes the calling thread the holder of the growth lock. A second wait of that thread for the lock then fails at
+    /// once.
+    pub(crate) fn move_to_this_thread(&mut self) {
+        self.lock.lock.move_to_this_thread();
+    }
+
     pub(crate) fn length_bytes(&self) -> u64 {
         self.written_bytes + self.pending.len() as u64
     }

@@ -1,7 +1,11 @@
-//! Bytes on the heap.
+//! Bytes on the heap. Their size may come from data, so allocation is fallible.
 
+use bytemuck::Zeroable;
+
+use super::idle;
+use super::mapping::prefer_huge_pages;
 use crate::error::Result;
-use crate::memory::zeroed;
+use crate::memory;
 
 /// Zeroed bytes on the heap, aligned for every element type.
 pub(crate) struct AlignedBytes {
@@ -28,4 +32,34 @@ impl AsRef<[u8]> for AlignedBytes {
     fn as_ref(&self) -> &[u8] {
         bytemuck::cast_slice(&self.words).split_at(self.length_bytes).0
     }
+}
+
+/// Resizes a buffer without preserving its contents: each byte is either an old byte or zero.
+///
+/// # Errors
+/// `LimitExceeded` if there is not enough memory.
+pub(crate) fn resize_discarding(buffer: &mut Vec<u8>, length_bytes: usize) -> Result<()> {
+    if buffer.capacity() < length_bytes {
+        // Free the old buffer first: both together may not fit.
+        *buffer = Vec::new();
+        let allocate = || {
+            let mut longer = Vec::new();
+            longer.try_reserve_exact(length_bytes).is_ok().then_some(longer)
+        };
+        *buffer = idle::or_give_up(|| memory::allocate(length_bytes, allocate), |_| true)?;
+    }
+    buffer.resize(length_bytes, 0);
+    Ok(())
+}
+
+/// Returns a vector of zeros.
+///
+/// # Errors
+/// `LimitExceeded` if there is not enough memory.
+pub(crate) fn zeroed<T: Zeroable>(count: usize) -> Result<Vec<T>> {
+    let length_bytes = count.saturating_mul(size_of::<T>());
+    let allocate = || bytemuck::allocation::try_zeroed_vec(count).ok();
+    let mut zeros = idle::or_give_up(|| memory::allocate(length_bytes, allocate), |_| true)?;
+    prefer_huge_pages(&mut zeros);
+    Ok(zeros)
 }

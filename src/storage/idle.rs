@@ -1,6 +1,6 @@
 //! Mappings that handles keep for the next load: their limit, and how to give them up.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// The number of mappings that all handles of a process together keep. The kernel allows a process 65,530 by default,
@@ -23,7 +23,13 @@ pub(super) trait Keeper: Send + Sync {
     fn give_up(&self) -> bool;
 }
 
-/// Lets [`give_up_all`] reach a value that keeps mappings.
+/// The number of times that kept mappings were given up.
+static GIVE_UPS: AtomicU64 = AtomicU64::new(0);
+
+/// Locked while mappings are given up.
+static GIVING_UP: Mutex<()> = Mutex::new(());
+
+/// Lets [`or_give_up`] reach a value that keeps mappings.
 pub(super) fn register<K: Keeper + 'static>(keeper: &Arc<K>) {
     let mut keepers = KEEPERS.lock().unwrap_or_else(PoisonError::into_inner);
     if keepers.len() == keepers.capacity() {
@@ -33,12 +39,30 @@ pub(super) fn register<K: Keeper + 'static>(keeper: &Arc<K>) {
     keepers.push(keeper);
 }
 
-/// Gives up all kept mappings of this process: a mapping that no tensor uses must not stand in the way of a lock or of
-/// another mapping. Returns whether there were any. The caller must not have locked the file registry.
-pub(super) fn give_up_all() -> bool {
+/// Calls `act`. If it fails because a kept mapping may be in the way, gives up all kept mappings of this process and
+/// calls it once more: a mapping that no tensor uses must not prevent a lock, another mapping or an allocation. The
+/// caller must not have locked the file registry.
+pub(super) fn or_give_up<T, E>(
+    mut act: impl FnMut() -> Result<T, E>,
+    may_be_in_the_way: impl FnOnce(&E) -> bool,
+) -> Result<T, E> {
+    let before = GIVE_UPS.load(Ordering::Acquire);
+    match act() {
+        Err(e) if may_be_in_the_way(&e) && was_given_up_since(before) => act(),
+        done => done,
+    }
+}
+
+/// Gives up all kept mappings. Returns whether any were given up since the count was `before`, by this thread or by
+/// another one.
+fn was_given_up_since(before: u64) -> bool {
+    let turn = GIVING_UP.lock().unwrap_or_else(PoisonError::into_inner);
     let keepers = KEEPERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let given_up = keepers.iter().filter_map(Weak::upgrade).filter(|keeper| keeper.give_up());
-    given_up.count() > 0
+    if keepers.iter().filter_map(Weak::upgrade).filter(|keeper| keeper.give_up()).count() > 0 {
+        GIVE_UPS.fetch_add(1, Ordering::Release);
+    }
+    drop(turn);
+    GIVE_UPS.load(Ordering::Acquire) != before
 }
 
 /// A share of the limit, released on drop.
@@ -52,7 +76,7 @@ impl Share {
     /// the work per load stays constant, and mappings in use are soon kept again. Returns `None` for a mapping beyond
     /// the limit.
     pub(super) fn take(bytes: usize) -> Option<Share> {
-        Self::try_take(bytes).or_else(|| give_up_all().then(|| Self::try_take(bytes))?)
+        or_give_up(|| Self::try_take(bytes).ok_or(()), |()| bytes <= MAX_KEPT_BYTES).ok()
     }
 
     fn try_take(bytes: usize) -> Option<Share> {
@@ -73,5 +97,59 @@ impl Drop for Share {
     fn drop(&mut self) {
         KEPT.fetch_sub(1, Ordering::Relaxed);
         KEPT_BYTES.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::sync::mpsc::{Sender, channel};
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Keeps one mapping, and takes a while to give it up.
+    struct Slow {
+        is_kept: AtomicBool,
+        is_mapped: AtomicBool,
+        begun: Sender<()>,
+    }
+
+    impl Keeper for Slow {
+        fn give_up(&self) -> bool {
+            let is_kept = self.is_kept.swap(false, Ordering::SeqCst);
+            if is_kept {
+                self.begun.send(()).unwrap();
+                thread::sleep(Duration::from_millis(100));
+                self.is_mapped.store(false, Ordering::SeqCst);
+            }
+            is_kept
+        }
+    }
+
+    #[test]
+    fn thread_waits_for_another_that_gives_up_the_mappings_in_its_way() {
+        let (begun, wait_until_begun) = channel();
+        let keeper = Arc::new(Slow { is_kept: true.into(), is_mapped: true.into(), begun });
+        register(&keeper);
+        assert!(Share::take(MAX_KEPT_BYTES + 1).is_none());
+        assert!(keeper.is_kept.load(Ordering::SeqCst), "more than the limit is refused at once");
+        let act = || {
+            or_give_up(|| if keeper.is_mapped.load(Ordering::SeqCst) { Err(()) } else { Ok(()) }, |()| true)
+        };
+        thread::scope(|scope| {
+            let first = scope.spawn(act);
+            wait_until_begun.recv().unwrap();
+            assert_eq!((act(), first.join().unwrap()), (Ok(()), Ok(())));
+        });
+        // Another thread gives up all mappings between the failure and the retry.
+        keeper.is_mapped.store(true, Ordering::SeqCst);
+        keeper.is_kept.store(true, Ordering::SeqCst);
+        let late = || {
+            let was_mapped = keeper.is_mapped.load(Ordering::SeqCst);
+            act().and(if was_mapped { Err(()) } else { Ok(()) })
+        };
+        assert_eq!(or_give_up(late, |()| true), Ok(()));
     }
 }

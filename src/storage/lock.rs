@@ -5,9 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::file::broken;
 use super::file_registry::{self, FileLock, Purpose};
-use super::idle;
 use super::queue::Turn;
 use crate::disk::{DiskFile, FileId, step};
 use crate::error::{Error, ErrorKind, Result};
@@ -29,15 +27,11 @@ impl FileLock {
         // `None` if the end of the timeout cannot be represented.
         let deadline = Instant::now().checked_add(timeout);
         let (mut turn, mut front_since) = (None, None);
-        let mut registry = file_registry::lock();
+        let mut registry = file_registry::lock_without_conflict(id, purpose, path)?;
         let lock = loop {
-            if let Some(conflict) = registry.file(id).conflict_with_lock(purpose) {
+            if registry.file(id).conflict_with_lock(purpose).is_some() {
                 drop(registry);
-                if !idle::give_up_all() {
-                    return Err(broken(path, format!("the file is also {conflict}")));
-                }
-                registry = file_registry::lock();
-                continue;
+                registry = file_registry::lock_without_conflict(id, purpose, path)?;
             }
             let is_another_thread = match registry.file(id).held_lock() {
                 Some((Purpose::Share, is_own))
@@ -86,10 +80,7 @@ impl FileLock {
         purpose: Purpose,
         path: &Path,
     ) -> Result<Option<FileLock>> {
-        let mut registry = file_registry::lock();
-        if let Some(conflict) = registry.file(id).conflict_with_lock(purpose) {
-            return Err(broken(path, format!("the file is also {conflict}")));
-        }
+        let mut registry = file_registry::lock_without_conflict(id, purpose, path)?;
         if registry.file(id).held_lock().is_some() {
             return Ok(None);
         }

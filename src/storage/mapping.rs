@@ -13,10 +13,13 @@ use memmap2::{MmapOptions, MmapRaw};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::{Advice, madvise};
+use rustix::param::page_size;
 
 use super::address_space::Reservation;
+use super::advice::Hint;
 use super::file::MapError;
 use super::file_registry::{self, FileLock, MappedAs, Purpose, Region};
+use super::idle;
 use crate::disk::{FileId, FileStat, FileSystem, LockMode};
 
 /// The promise of the caller of `Store::open_mapped`: while the files of the store, and the external files that it
@@ -60,6 +63,11 @@ impl Mapping {
     ) -> Result<Mapping, MapError> {
         let length_bytes = length_to_map(stat, length_bytes)?;
         let reserved_bytes = usize::try_from(reserved_bytes).unwrap_or_default();
+        // Otherwise the mapping has less room to grow.
+        let _ = idle::or_give_up(
+            || if Reservation::is_available(reserved_bytes) { Ok(()) } else { Err(()) },
+            |()| true,
+        );
         let region = file_registry::share(stat.id(), MappedAs::Sealed, length_bytes, |mapped_bytes| {
             let doubled_bytes = mapped_bytes.saturating_mul(2);
             map_with_room(file, length_bytes, [reserved_bytes.max(doubled_bytes), doubled_bytes])
@@ -102,6 +110,23 @@ impl Mapping {
         //   name, as a file of a store;
         // - alive: `self` owns a share of the region, and is borrowed for as long as the slice.
         unsafe { std::slice::from_raw_parts(self.region.map.as_ptr(), self.length_bytes) }
+    }
+
+    /// Gives the kernel a hint about the pages of a range of bytes.
+    pub(super) fn advise(&self, range: Range<usize>, hint: Hint) {
+        let start = range.start / page_size() * page_size();
+        let end = range.end.min(self.length_bytes);
+        if start >= end {
+            return;
+        }
+        let first = self.region.map.as_mut_ptr().wrapping_add(start);
+        // SAFETY:
+        // - in bounds: a map begins at a page. The range begins at one too and ends in the bytes of this mapping, which
+        //   the region has, so all its pages are of the region. `self` owns a share of the region, so it stays mapped;
+        // - no change: no hint changes the bytes or the addresses, only which pages the kernel reads, and when.
+        let advised = unsafe { madvise(first.cast(), end - start, hint.for_memory()) };
+        // The bytes are read all the same.
+        let _ = advised;
     }
 }
 
@@ -162,10 +187,11 @@ impl LockedMapping {
     ) -> Result<Self, MapError> {
         let mut options = MmapOptions::new();
         options.len(length_to_map(stat, length_bytes)?);
-        let map = match mode {
-            LockMode::Shared => options.map_raw_read_only(file)?,
-            LockMode::Exclusive => options.map_raw(file)?,
+        let map = || match mode {
+            LockMode::Shared => options.map_raw_read_only(file).map_err(MapError::from),
+            LockMode::Exclusive => options.map_raw(file).map_err(MapError::from),
         };
+        let map = idle::or_give_up(map, MapError::is_full)?;
         Ok(LockedMapping { map, file: stat.id(), mode })
     }
 
@@ -211,8 +237,8 @@ impl LockedMapping {
 /// Memory of at least this size is worth huge pages, in bytes.
 const HUGE_BYTES: usize = 4 << 20;
 
-/// Asks the kernel for huge pages if the memory of `elements` is large and new. It is then zeroed 2 MiB at a time, which
-/// takes half as long as to fill it page by page.
+/// Asks the kernel for huge pages if the memory of `elements` is large. New memory is then zeroed 2 MiB at a time, which
+/// takes half as long as to fill it page by page. Memory that the allocator reuses stays as it is.
 pub(crate) fn prefer_huge_pages<T>(elements: &mut [T]) {
     const PAGE_BYTES: usize = 4096;
     let bytes = size_of_val(elements);

@@ -1,6 +1,7 @@
 //! Storages: contiguous sequences of bytes, in a file or on the heap.
 
 mod address_space;
+mod advice;
 mod backing;
 mod check;
 mod external;
@@ -26,6 +27,8 @@ mod verified;
 mod writeback;
 mod writer;
 
+pub use advice::Advice;
+pub(crate) use advice::Hint;
 pub(crate) use backing::{Identity, Storage};
 pub(crate) use check::{Damage, check_all, check_chunks};
 pub use external::ExternalFile;
@@ -33,12 +36,12 @@ pub use externals::ExternalFiles;
 pub(crate) use externals::{ExternalOptions, Externals};
 pub(crate) use file::open_whole;
 pub(crate) use growth::{Grown, Growth, GrowthLock};
-pub(crate) use heap::AlignedBytes;
+pub(crate) use heap::{AlignedBytes, resize_discarding, zeroed};
 pub(crate) use in_place::{MAY_NEED_BLOCKS, StoreCallbacks};
 pub use kind::StorageKind;
 pub(crate) use known_ends::KnownEnds;
 pub(crate) use live::LiveFile;
-pub(crate) use mapping::{Atom, LiveMapping, MapPermit, prefer_huge_pages, zero_after_fork};
+pub(crate) use mapping::{Atom, LiveMapping, MapPermit, zero_after_fork};
 pub(crate) use mutable::{LockedStorage, MutableFile};
 pub(crate) use opened::OpenStorages;
 pub(crate) use poison::Poison;

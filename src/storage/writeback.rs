@@ -27,3 +27,30 @@ impl Writeback {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::OpenOptionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn failure_is_reported_until_the_bytes_are_accepted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let file = File::create(&path).unwrap();
+        // The kernel refuses this descriptor for anything but its path.
+        let broken = File::options().read(true).custom_flags(libc::O_PATH).open(&path).unwrap();
+        let mut writeback = Writeback::default();
+        writeback.advance(&broken, WRITEBACK_BYTES - 1).unwrap();
+        for _ in 0..2 {
+            let failed = writeback.advance(&broken, WRITEBACK_BYTES).unwrap_err();
+            assert_eq!(failed.raw_os_error(), Some(libc::EBADF));
+        }
+        writeback.advance(&file, WRITEBACK_BYTES).unwrap();
+        writeback.advance(&broken, WRITEBACK_BYTES + 1).unwrap();
+        // A pipe cannot be synced at all.
+        let (pipe, _end) = io::pipe().unwrap();
+        Writeback::default().advance(&File::from(std::os::fd::OwnedFd::from(pipe)), WRITEBACK_BYTES).unwrap();
+    }
+}

@@ -4,9 +4,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use stridemap_format::{
-    CHUNK_BYTES, ChunkChain, Digest, Sealed, StorageKind, StorageRecord, digest, full_chunk_count,
-};
+use stridemap_format::{CHUNK_BYTES, Digest, Sealed, StorageKind, StorageRecord, digest, full_chunk_count};
 
 use super::{ALIGNMENT_BYTES, ExternalFile, StagedStorage, Storage, Writeback};
 use crate::disk::{Disk, Staged, StorePaths, dir_of, step, write_in_place};
@@ -318,10 +316,8 @@ impl StorageWriter {
             Mutability::Sealed(Sealing { digests, reserved_bytes }) => {
                 let (full, last) = digests.split_at(full_chunk_count(length_bytes) as usize);
                 let sum = stage_sum(disk, dir_of(self.staged.path()), full, durable)?;
-                let mut chunks = ChunkChain::default();
-                full.iter().for_each(|chunk| chunks.push(*chunk));
-                let tail = last.first().copied().unwrap_or_else(|| digest(&[]));
-                (StorageKind::Sealed(Sealed { chunks: chunks.link(), tail, reserved_bytes }), sum)
+                let sealed = Sealed::of_digests(full, last.first().copied(), reserved_bytes);
+                (StorageKind::Sealed(sealed), sum)
             }
         };
         let record = StorageRecord { length_bytes, tensor_count: 0, kind };

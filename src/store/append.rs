@@ -11,7 +11,7 @@ use super::loader::layout_of;
 use super::rows::{ShortRows, check_rows, end_bytes, longer, row_count, write_rows};
 use super::transaction::Transaction;
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{self, Change, Changes};
+use crate::generation::{self, Change, Changes, Draft};
 use crate::layout::Layout;
 use crate::storage::{Growth, GrowthLock, StorageWriter};
 use crate::tensor::{Source, Tensor};
@@ -62,10 +62,17 @@ impl Store {
             return self.write(|txn| txn.append(name, source));
         };
         let history = &self.loader.history;
+        history.check_process()?;
+        // Rows that do not fit are refused without waiting. The handle may be older than the tensor.
+        let check = |generation| {
+            check_rows(&op, &Draft::new(generation).existing("append to", name)?, &rows).map(drop)
+        };
+        check(history.current()).or_else(|_| check(history.newest()?))?;
+        let began = Instant::now();
         // Processes that append at the same time wait for the writers' lock alone, in its queue. A process that held
         // the storage while it waits there would make all others wait as long as all writers together take.
         for _ in 0..TRIES {
-            let mut txn = Transaction::under_lock(&self.loader)?;
+            let mut txn = Transaction::under_lock(&self.loader, began)?;
             match txn.append(name, &rows) {
                 Err(e) if e.kind() == ErrorKind::Busy => {}
                 appended => {
@@ -77,7 +84,8 @@ impl Store {
             // Another process holds the storage, and may need the writers' lock to finish.
             let path = history.paths.storage(txn.draft.existing("append to", name)?.storage_id);
             drop(txn);
-            let free = GrowthLock::take(&history.disk, &path, history.options.lock_timeout);
+            let left = history.options.lock_timeout.saturating_sub(began.elapsed());
+            let free = GrowthLock::take(&history.disk, &path, left);
             drop(free.map_err(|e| e.context(&op))?);
         }
         self.write(|txn| txn.append(name, &rows))
@@ -231,7 +239,7 @@ impl Transaction<'_> {
                 self.check_growable(op, name, &record, growth.length_bytes())?;
                 return Ok(record);
             }
-            // A tensor that cannot grow is refused without waiting.
+            // A tensor that cannot grow is refused without waiting for its storage.
             self.check_growable(op, name, &record, self.storage_record(op, id)?.length_bytes)?;
             let path = history.paths.storage(id);
             let left = history.options.lock_timeout.saturating_sub(began.elapsed());
@@ -265,7 +273,7 @@ impl Transaction<'_> {
 
     fn storage_record(&self, op: &str, id: u64) -> Result<StorageRecord> {
         let generation = self.draft.generation();
-        if self.changes.expected.contains_key(&id) && generation.storage(id)?.is_none() {
+        if self.draft.changes.expected.contains_key(&id) && generation.storage(id)?.is_none() {
             return Err(generation::storage_gone(op, id, generation.number()));
         }
         self.loader.record(generation, id).map_err(|e| e.context(op))

@@ -21,7 +21,8 @@ use crate::tensor::Source;
 /// most once.
 ///
 /// Dropping an appender releases the storage and discards rows that were not committed, as does the end of the
-/// process. Until then, every other append to the storage waits, up to the lock timeout, and then fails with `Busy`.
+/// process and of every child that it forked meanwhile. Until then, every other append to the storage waits, up to the
+/// lock timeout, and then fails with `Busy`. An append by the thread that last used the appender fails at once.
 /// Compaction skips the storage. Readers, and all other commits, are not affected.
 ///
 /// ```
@@ -163,15 +164,16 @@ impl Appender {
         let lock = WriterLock::take(history)?;
         let (newest, _) = history.newest_listed(&lock)?;
         let draft = Draft::rebased(&changes, newest)?;
-        let (generation, _) = generation::publish(history, changes, draft, Vec::new(), vec![grown], &lock)?;
+        let (generation, _) = generation::publish(history, draft, Vec::new(), vec![grown], &lock)?;
         self.committed = self.appended.clone();
         self.failure = self.growth.continue_from(&history.paths, longer).err();
         Ok(generation.number())
     }
 
-    fn check_writable(&self, action: &str) -> Result<()> {
+    fn check_writable(&mut self, action: &str) -> Result<()> {
         let history = &self.loader.history;
         history.check_process()?;
+        self.growth.move_to_this_thread();
         if let Some(first) = &self.failure {
             let message = format!(
                 "{action}: this appender has failed; drop it, and open another; the first failure was: {first}"

@@ -35,6 +35,6 @@ impl Transaction<'_> {
     /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) and changes nothing. Rows that the transaction appended
     /// are overwritten by the next append, or cut off by [`Store::gc`](crate::Store::gc).
     pub fn expect_generation(&mut self, generation: u64) {
-        self.changes.expected_generation = Some(generation);
+        self.draft.changes.expected_generation = Some(generation);
     }
 }

@@ -217,7 +217,7 @@ impl Snapshot {
                         new_id
                     }
                 };
-                let (stride, offset_elems) = (record.stride.clone(), record.offset_elems);
+                let (stride, offset_elems) = (record.stride.to_vec(), record.offset_elems);
                 let placed = part.placed.remove(&name).unwrap_or(Placed { stride, offset_elems });
                 let record = placed.header(&record, new_id).map_err(|e| Error::refused("copy", e))?;
                 txn.apply(Change::Put { name, record })?;

@@ -11,7 +11,7 @@ use crate::tensor::{Source, is_live};
 
 /// Returns the layout of a row-major copy.
 pub(super) fn layout_for(source: &(impl Source + ?Sized)) -> Result<Layout> {
-    let layout = Layout::contiguous(&source.size())?;
+    let layout = Layout::row_major(source.size())?;
     match source.names().as_slice() {
         [] => Ok(layout),
         names => layout.rename(names),

@@ -34,7 +34,8 @@ use crate::tensor::Tensor;
 /// space is kept, and by which processes; [`gc`](Self::gc) deletes what is no longer kept, as does the next commit.
 ///
 /// # Forks
-/// A forked child shares the open files of its parent, and with them its locks. So guards, and every method of a
+/// A forked child shares the open files of its parent, and with them its locks. If the parent is killed, a lock
+/// that it held at the fork is released only when the child ends or calls `exec`. Guards, and every method of a
 /// store, a transaction or a snapshot that returns a [`Result`], fail with `Forked` on inherited values.
 /// [Attributes](Self::attributes) are empty there. Dropping inherited values is harmless.
 ///

@@ -229,7 +229,7 @@ impl Transaction<'_> {
     /// [`ErrorKind::InvalidArgument`] for an invalid name; [`ErrorKind::NameExists`] after
     /// [`OnExisting::Refuse`](crate::OnExisting::Refuse).
     pub fn check_name(&self, name: &str) -> Result<()> {
-        self.draft.check_new("save", name, self.changes.on_existing)
+        self.draft.check_new("save", name, self.draft.changes.on_existing)
     }
 
     fn key(&self, id: u64) -> StorageKey {

@@ -31,7 +31,7 @@ impl Transaction<'_> {
     /// [`OnExisting::Refuse`](crate::OnExisting::Refuse).
     pub fn save_view(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
         self.loader.history.check_process()?;
-        self.draft.check_new("save_view", name, self.changes.on_existing)?;
+        self.draft.check_new("save_view", name, self.draft.changes.on_existing)?;
         let foreign = |what: &str| {
             Err(Error::new(
                 ErrorKind::ForeignStorage,
@@ -49,7 +49,7 @@ impl Transaction<'_> {
                             "a storage of a copy of this store, or a file that no longer belongs to this store",
                         );
                     }
-                    self.changes.expected.insert(*id, record.clone());
+                    self.draft.changes.expected.insert(*id, record.clone());
                 }
                 *id
             }
@@ -92,7 +92,7 @@ impl Transaction<'_> {
     /// Whether an earlier view in this transaction refers to the same bytes. The bytes of a mutable or live storage may
     /// be those of a different file with an equal record.
     fn is_expected(&self, id: u64, record: &StorageRecord) -> bool {
-        has_same_bytes(record) && self.changes.expected.get(&id) == Some(record)
+        has_same_bytes(record) && self.draft.changes.expected.get(&id) == Some(record)
     }
 
     /// Whether the tensor's storage is a different file from this store's storage with the same id, as after copying

@@ -29,7 +29,7 @@ impl Transaction<'_> {
     ) -> Result<()> {
         let op = format_args!("{action} {name:?}");
         self.check_writable(op)?;
-        self.draft.check_new(action, name, self.changes.on_existing)?;
+        self.draft.check_new(action, name, self.draft.changes.on_existing)?;
         let size_bytes =
             (layout.numel() as u64).checked_mul(dtype.itemsize() as u64).filter(|&n| n <= MAX_STORAGE_BYTES);
         let size_bytes = size_bytes.ok_or_else(|| {

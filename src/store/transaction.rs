@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use stridemap_format::{DType, StorageRecord, TensorRecord};
 
@@ -24,7 +25,6 @@ use crate::tensor::{Source, Tensor};
 pub struct Transaction<'a> {
     pub(super) loader: &'a Loader,
     pub(super) number: u64,
-    pub(super) changes: Changes,
     pub(super) draft: Draft,
     pub(super) staged: Vec<Stage>,
     /// The storages that rows were appended to, by id, under their growth locks.
@@ -49,7 +49,7 @@ pub(super) enum Stage {
 impl fmt::Debug for Transaction<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (path, generation) = (self.loader.history.paths.root(), self.generation().number());
-        let change_count = self.changes.names.len();
+        let change_count = self.draft.changes.names.len();
         write!(f, "Transaction({path:?}, on generation {generation}, changes {change_count})")
     }
 }
@@ -60,7 +60,6 @@ impl<'a> Transaction<'a> {
         Transaction {
             loader,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
-            changes: Changes::default(),
             draft: Draft::new(generation),
             staged: Vec::new(),
             growths: BTreeMap::new(),
@@ -71,12 +70,13 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Begins a transaction under the writers' lock, for a short change that is ready to be written.
-    pub(super) fn under_lock(loader: &'a Loader) -> Result<Self> {
+    /// Begins a transaction under the writers' lock, for a short change that is ready to be written. Waits for the lock
+    /// until the lock timeout has passed since `began`.
+    pub(super) fn under_lock(loader: &'a Loader, began: Instant) -> Result<Self> {
         let history = &loader.history;
         history.check_process()?;
         history.check_poison()?;
-        let lock = WriterLock::take(history)?;
+        let lock = WriterLock::take_since(history, began)?;
         let (newest, _) = history.newest_listed(&lock)?;
         Ok(Transaction { lock: Some(lock), ..Transaction::new(loader, newest) })
     }
@@ -112,8 +112,8 @@ impl<'a> Transaction<'a> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn on_existing(&mut self, on_existing: OnExisting) {
-        self.changes.on_existing = on_existing;
-        self.changes.renames_replace = on_existing == OnExisting::Replace;
+        self.draft.changes.on_existing = on_existing;
+        self.draft.changes.renames_replace = on_existing == OnExisting::Replace;
     }
 
     /// Returns all names in this transaction, ascending.
@@ -365,7 +365,7 @@ impl<'a> Transaction<'a> {
     }
 
     pub(super) fn on_existing_renamed(&self) -> OnExisting {
-        if self.changes.renames_replace { OnExisting::Replace } else { OnExisting::Refuse }
+        if self.draft.changes.renames_replace { OnExisting::Replace } else { OnExisting::Refuse }
     }
 
     /// Repeats the changes on the newest generation.
@@ -375,7 +375,7 @@ impl<'a> Transaction<'a> {
         }
         let newest = generation::newest_for_certain(&self.loader.history)?;
         if newest.number() != self.generation().number() {
-            self.draft = Draft::rebased(&self.changes, newest)?;
+            self.draft = Draft::rebased(&self.draft.changes, newest)?;
         }
         Ok(())
     }
@@ -389,11 +389,9 @@ impl<'a> Transaction<'a> {
         self.loader.history.check_process()?;
         let on_existing = match change {
             Change::Rename { .. } | Change::Copy { .. } => self.on_existing_renamed(),
-            _ => self.changes.on_existing,
+            _ => self.draft.changes.on_existing,
         };
-        self.draft.apply(&change, on_existing)?;
-        self.changes.names.push((change, on_existing));
-        Ok(())
+        self.draft.apply(change, on_existing)
     }
 
     /// Like [`check_failure`](Self::check_failure), and also refuses if a sync of this handle has failed.
@@ -442,8 +440,8 @@ impl<'a> Transaction<'a> {
     pub(super) fn publish(mut self) -> Result<Arc<Generation>> {
         let history = &self.loader.history;
         self.check_writable("commit")?;
-        if self.changes.is_empty() {
-            self.changes.check_generation(history)?;
+        if self.draft.changes.is_empty() {
+            self.draft.changes.check_generation(history)?;
             return Ok(Arc::clone(self.draft.generation()));
         }
         let seal = |stage| match stage {
@@ -461,7 +459,7 @@ impl<'a> Transaction<'a> {
         let lengthened: Vec<StorageRecord> = grown.iter().map(|grown| grown.to.clone()).collect();
         let lock = self.lock.map_or_else(|| WriterLock::take(history), Ok);
         let lock = history.record_failure(lock)?;
-        let published = generation::publish(history, self.changes, self.draft, staged, grown, &lock);
+        let published = generation::publish(history, self.draft, staged, grown, &lock);
         let generation = history.record_failure(published)?.0;
         // Released before the writers' lock, whose next holder may append to the same storage.
         for (growth, to) in self.growths.into_values().zip(lengthened) {

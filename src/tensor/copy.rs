@@ -7,14 +7,19 @@ use super::Tensor;
 use super::kernel::{self, Dim, Order, moved, span};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
-use crate::memory::resize_discarding;
-use crate::storage::{LockedStorage, Storage};
+use crate::storage::{LockedStorage, Storage, resize_discarding};
 
 /// The most bytes of a file that are read or written at a time.
 const BLOCK_BYTES: usize = 4 << 20;
 
 /// The longest gap that is cheaper to read than to skip with another call.
-const MAX_GAP_BYTES: usize = 16 << 10;
+pub(super) const MAX_GAP_BYTES: usize = 16 << 10;
+
+/// The limit on threads that read one file. Each has a buffer of a block.
+const MAX_READERS: usize = 16;
+
+/// The cost of a read from the page cache, as a number of bytes that take as long to copy.
+const READ_BYTES: usize = 4 << 10;
 
 /// Calls a function with the width of an element, in bytes, as a const argument.
 macro_rules! of_width {
@@ -59,12 +64,31 @@ fn gather_elements<const W: usize>(bytes: Option<&[u8]>, tensor: &Tensor, out: &
     let order = storage_order(tensor.layout());
     match bytes {
         Some(bytes) => kernel::copy::<W>(bytes, out, &order.turned()),
-        None => {
-            let storage = tensor.storage();
-            walk_file::<W>(&mut Gather { storage, out, scratch: Vec::new() }, &order)?;
-        }
+        None => gather_file::<W>(tensor.storage(), out, &order)?,
     }
     Ok(())
+}
+
+/// Reads many short runs on several threads: the kernel does not read ahead across gaps, so each read may wait for the
+/// disk. Within long runs it does, so these are read by one thread.
+fn gather_file<const W: usize>(storage: &Storage, out: &mut [u8], order: &Order) -> Result<()> {
+    let read_count = read_count::<W>(&order.dims);
+    let cost_bytes = out.len().saturating_add(read_count.saturating_mul(READ_BYTES));
+    let elem_bytes = cost_bytes / order.numel();
+    let most_threads = if out.len() / read_count < BLOCK_BYTES { MAX_READERS } else { 1 };
+    let out = out.as_chunks_mut::<W>().0;
+    // Pieces must not share bytes of the file: each would read them again.
+    let may_cut = |outer: Dim, inner: &[Dim]| {
+        inner.iter().all(|dim| dim.minor.unsigned_abs() <= outer.minor.unsigned_abs())
+    };
+    kernel::divided(
+        (cost_bytes, most_threads),
+        |limit_bytes, push| kernel::divide(order.turned(), out, limit_bytes / elem_bytes, &may_cut, push),
+        |(piece, out): (Order, &mut [[u8; W]])| {
+            let out = out.as_flattened_mut();
+            walk_file::<W>(&mut Gather { storage, out, scratch: Vec::new() }, &piece.turned())
+        },
+    )
 }
 
 fn scatter_elements<const W: usize>(bytes: &[u8], view: &Tensor, storage: &mut LockedStorage) -> Result<()> {
@@ -181,6 +205,14 @@ fn walk_file<const W: usize>(copy: &mut impl FileCopy, order: &Order) -> Result<
     Ok(())
 }
 
+/// Returns the number of runs and blocks of a copy, if no block is longer than the limit.
+fn read_count<const W: usize>(dims: &[Dim]) -> usize {
+    match dims.split_first() {
+        Some((outer, inner)) if !is_dense::<W>(dims) => outer.n.saturating_mul(read_count::<W>(inner)),
+        _ => 1,
+    }
+}
+
 /// Returns whether every gap in the span is at most `MAX_GAP_BYTES`.
 fn is_dense<const W: usize>(dims: &[Dim]) -> bool {
     let mut rest = dims;
@@ -282,14 +314,13 @@ fn for_each_window<const W: usize>(
         let (start, mut last) = (places[first], places[first]);
         let is_near = |&&i: &&usize| {
             let gap = places[i].saturating_sub(last + run);
-            let is_near =
-                places[i] == last || gap * W <= MAX_GAP_BYTES && (places[i] - start + run) * W <= BLOCK_BYTES;
+            let is_near = gap * W <= MAX_GAP_BYTES && (places[i] - start + run) * W <= BLOCK_BYTES;
             if is_near {
                 last = places[i];
             }
             is_near
         };
-        let count = rest.iter().take_while(is_near).count();
+        let count = rest.iter().take_while(is_near).count().max(1);
         let (members, after) = rest.split_at(count);
         body(start, last - start + run, members)?;
         rest = after;

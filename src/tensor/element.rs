@@ -7,7 +7,7 @@ use stridemap_format::DType;
 use super::access::no_bools;
 use super::small_float::{F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU};
 use crate::error::Result;
-use crate::memory::zeroed;
+use crate::storage::zeroed;
 
 /// A Rust type for the elements of a [`DType`].
 ///

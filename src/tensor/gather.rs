@@ -8,7 +8,7 @@ use super::stream::for_each_piece;
 use super::{ExclusiveGuard, Operand, Tensor, copy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{Axis, Layout};
-use crate::memory::resize_discarding;
+use crate::storage::resize_discarding;
 
 /// The number of elements looked up at a time. Their positions take a few MiB.
 const PIECE_ELEMS: usize = 256 << 10;
@@ -304,16 +304,24 @@ impl Indices {
 
     /// Writes `source` to the selected elements, or `element` to all of them if there is no source.
     fn put(&self, guard: &mut ExclusiveGuard<'_>, source: Option<&Tensor>, element: &[u8]) -> Result<()> {
-        let (_, storage) = guard.parts();
         let mut bytes = Vec::new();
         self.for_each_piece(source, PIECE_ELEMS / self.run.max(1), |places, source| {
             match source {
+                // One run alone is more than a piece.
+                Some(source) if self.run > PIECE_ELEMS => {
+                    let stride = Layout::contiguous(source.size())?.stride().to_vec();
+                    let start = places.first().copied().unwrap_or_default();
+                    let layout = Layout::new(source.size().to_vec(), stride, start)?;
+                    let run = self.tensor.with_layout(self.tensor.dtype(), layout);
+                    return guard.at(&run)?.copy_same_size(self.op, source.clone());
+                }
                 Some(source) => {
                     resize_discarding(&mut bytes, source.nbytes())?;
                     copy::gather(source, &mut bytes)?;
                 }
                 None => bytes = element.repeat(places.len()),
             }
+            let (_, storage) = guard.parts();
             copy::scatter_places(&bytes, self.tensor.dtype().itemsize(), places, self.run, storage)
         })
     }

@@ -9,7 +9,7 @@ use super::cast::convert;
 use super::stream::{PIECE_BYTES, for_each_piece};
 use super::{ExclusiveGuard, Scalar, Tensor, copy};
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::resize_discarding;
+use crate::storage::resize_discarding;
 
 /// The number of elements computed at a time if all are in memory. They fit in the second-level cache.
 const CACHED_ELEMS: usize = 16 << 10;
@@ -93,10 +93,17 @@ impl ExclusiveGuard<'_> {
         // Converting no elements checks that the conversion exists, before anything is written.
         convert(from, &[], to, &mut []).map_err(|e| e.context("copy_"))?;
         let source = self.broadcast_operand("copy_", source)?;
-        let mut buffer = Vec::new();
-        self.rewrite("copy_", Given::Any, &[source], |out, operands| {
+        self.copy_same_size("copy_", source)?;
+        Ok(self)
+    }
+
+    /// Copies `source`, which has the size of the tensor and does not overlap it.
+    pub(super) fn copy_same_size(&mut self, op: &str, source: Tensor) -> Result<()> {
+        let (to, mut buffer) = (self.dtype(), Vec::new());
+        self.rewrite(op, Given::Any, &[source], |out, operands| {
             operands.iter().try_for_each(|source| load_into(source, to, &mut buffer, out))
-        })
+        })?;
+        Ok(())
     }
 
     /// Adds `other`. The sum is computed in the dtype to which PyTorch promotes both operands, and converted back to

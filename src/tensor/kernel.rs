@@ -101,16 +101,25 @@ pub(super) fn moved(start: usize, steps: usize, stride: isize) -> usize {
 /// copies are divided between threads.
 pub(super) fn copy<const W: usize>(from: &[u8], to: &mut [u8], order: &Order) {
     let (from, to) = (from.as_chunks::<W>().0, to.as_chunks_mut::<W>().0);
-    let piece = |(order, to): (Order, &mut [[u8; W]])| copy_piece(from, to, &order);
-    divided(order.numel() * W, |limit_bytes, push| divide(order.clone(), to, limit_bytes / W, push), piece);
+    // Pieces must not overlap in the destination.
+    let may_cut = |outer: Dim, inner: &[Dim]| span(inner) <= outer.major;
+    let piece = |(order, to): (Order, &mut [[u8; W]])| {
+        copy_piece(from, to, &order);
+        Ok(())
+    };
+    let Ok(()) = divided::<_, Infallible>(
+        (order.numel() * W, usize::MAX),
+        |limit_bytes, push| divide(order.clone(), to, limit_bytes / W, &may_cut, push),
+        piece,
+    );
 }
 
 /// Copies runs of `run` elements, which begin at `places` of the source, one after another.
 pub(super) fn gather<const W: usize>(from: &[u8], to: &mut [u8], places: &[usize], run: usize) {
     let size_bytes = to.len();
     let (from, to) = (from.as_chunks::<W>().0, to.as_chunks_mut::<W>().0);
-    divided(
-        size_bytes,
+    let Ok(()) = divided::<_, Infallible>(
+        (size_bytes, usize::MAX),
         |limit_bytes, push| {
             let count = (limit_bytes / (run * W)).max(1);
             to.chunks_mut(count * run).zip(places.chunks(count)).try_for_each(push)
@@ -122,6 +131,7 @@ pub(super) fn gather<const W: usize>(from: &[u8], to: &mut [u8], places: &[usize
                 let runs = to.chunks_exact_mut(run).zip(places);
                 runs.for_each(|(to, &place)| to.copy_from_slice(&from[place..place + run]));
             }
+            Ok(())
         },
     );
 }
@@ -137,34 +147,40 @@ pub(super) fn scatter<const W: usize>(from: &[u8], to: &mut [u8], places: &[usiz
     }
 }
 
-/// Calls `work` with the pieces that `feed` passes on, on several threads if all pieces together are large. `feed` gets
-/// a limit on the size of a piece.
-fn divided<P: Send>(
-    size_bytes: usize,
-    feed: impl FnOnce(usize, &mut dyn FnMut(P) -> Result<(), Infallible>) -> Result<(), Infallible>,
-    work: impl Fn(P) + Sync,
-) {
-    let thread_count =
-        if size_bytes < PARALLEL_BYTES { 1 } else { parallel::thread_count(size_bytes / PIECE_BYTES) };
+/// Calls `work` with the pieces that `feed` passes on, on at most `most_threads` threads if all pieces together cost as
+/// much as a large copy. `feed` gets a limit on the cost of a piece, in bytes.
+///
+/// # Errors
+/// The first of `feed` or `work`.
+pub(super) fn divided<P: Send, E: Send>(
+    (cost_bytes, most_threads): (usize, usize),
+    feed: impl FnOnce(usize, &mut dyn FnMut(P) -> Result<(), E>) -> Result<(), E>,
+    work: impl Fn(P) -> Result<(), E> + Sync,
+) -> Result<(), E> {
+    let most_threads =
+        if cost_bytes < PARALLEL_BYTES { 1 } else { most_threads.min(cost_bytes / PIECE_BYTES) };
+    let thread_count = parallel::thread_count(most_threads);
     // Several pieces a thread, because some take longer.
     let limit_bytes =
-        if thread_count == 1 { usize::MAX } else { (size_bytes / (4 * thread_count)).max(PIECE_BYTES) };
-    let Ok(()) = parallel::in_order(thread_count, |push| feed(limit_bytes, push), work, Ok);
+        if thread_count == 1 { usize::MAX } else { (cost_bytes / (4 * thread_count)).max(PIECE_BYTES) };
+    parallel::in_order(thread_count, |push| feed(limit_bytes, push), work, |done| done)
 }
 
-/// Halves a copy along its outermost dimension until pieces have at most `limit` elements.
-fn divide<'a, T>(
+/// Halves a copy along its outermost dimension until pieces have at most `limit` elements. `may_cut` gets the outermost
+/// dimension and the others.
+pub(super) fn divide<'a, T, E>(
     mut order: Order,
     to: &'a mut [T],
     limit: usize,
-    body: &mut dyn FnMut((Order, &'a mut [T])) -> Result<(), Infallible>,
-) -> Result<(), Infallible> {
+    may_cut: &impl Fn(Dim, &[Dim]) -> bool,
+    body: &mut dyn FnMut((Order, &'a mut [T])) -> Result<(), E>,
+) -> Result<(), E> {
     let Some((outer, inner)) = order.dims.split_first_mut() else { return body((order, to)) };
     if outer.n == 1 {
         order.dims.remove(0);
-        return divide(order, to, limit, body);
+        return divide(order, to, limit, may_cut, body);
     }
-    if outer.n * inner.iter().map(|dim| dim.n).product::<usize>() <= limit || span(inner) > outer.major {
+    if outer.n * inner.iter().map(|dim| dim.n).product::<usize>() <= limit || !may_cut(*outer, inner) {
         return body((order, to));
     }
     let half = outer.n / 2;
@@ -173,8 +189,8 @@ fn divide<'a, T>(
     let rest = Dim { n: outer.n - half, ..*outer };
     outer.n = half;
     let rest = Order { dims: [&[rest], &*inner].concat(), major: 0, minor };
-    divide(order, first, limit, body)?;
-    divide(rest, second, limit, body)
+    divide(order, first, limit, may_cut, body)?;
+    divide(rest, second, limit, may_cut, body)
 }
 
 /// Copies on this thread. The two innermost loops run along the dimension with the narrowest stride in the destination
@@ -377,18 +393,24 @@ mod tests {
     const SIZES: [usize; 12] = [1, 2, 3, 7, 15, 16, 17, 31, 64, 65, 257, 300];
     const MAX_NUMEL: usize = 100_000;
 
-    /// Draws strides for dimensions that are nested in any order, with gaps, and forwards or backwards. Returns them with
-    /// the position of the first element and the length of the whole side. If `may_repeat`, strides may be 0.
+    /// Draws strides for dimensions that are nested in any order, with gaps, and forwards or backwards. The
+    /// inner two may be interleaved instead: the first then spans more than a step of the second. Returns them with the position of the first element and the length of the whole side. If `may_repeat`, strides
+    /// may be 0.
     fn side(rng: &mut fastrand::Rng, sizes: &[usize], may_repeat: bool) -> (Vec<isize>, usize, usize) {
         let (mut strides, mut first, mut length) = (vec![0; sizes.len()], 0, 1);
         let mut axes: Vec<usize> = (0..sizes.len()).collect();
         rng.shuffle(&mut axes);
-        for axis in axes {
+        let is_interleaved = axes.len() > 1 && rng.u8(..4) == 0;
+        for (i, &axis) in axes.iter().enumerate() {
             if may_repeat && rng.u8(..8) == 0 {
                 continue;
             }
-            let stride =
-                length * if rng.bool() { 1 } else { rng.usize(1..4) } + usize::from(rng.u8(..4) == 0);
+            let stride = if is_interleaved && i < 2 {
+                // No two elements meet, because the strides have no common divisor.
+                sizes[axes[1]].max(2) + i
+            } else {
+                length * if rng.bool() { 1 } else { rng.usize(1..4) } + usize::from(rng.u8(..4) == 0)
+            };
             let reach = (sizes[axis] - 1) * stride;
             let is_backwards = rng.u8(..3) == 0;
             strides[axis] = if is_backwards { -(stride as isize) } else { stride as isize };
@@ -429,11 +451,10 @@ mod tests {
         let (mut whole, mut in_pieces) = (vec![0; to_length * W], vec![0; to_length * W]);
         copy::<W>(&from, &mut whole, &order);
         assert!(whole == expected, "{W} bytes: {sizes:?}, to {to_strides:?}, from {from_strides:?}");
+        let may_cut = |outer: Dim, inner: &[Dim]| span(inner) <= outer.major;
+        let pieces = in_pieces.as_chunks_mut::<W>().0;
         let Ok(()) =
-            divide(order.clone(), in_pieces.as_chunks_mut::<W>().0, rng.usize(1..1000), &mut |(
-                piece,
-                to,
-            )| {
+            divide::<_, Infallible>(order, pieces, rng.usize(1..1000), &may_cut, &mut |(piece, to)| {
                 copy_piece(from.as_chunks::<W>().0, to, &piece);
                 Ok(())
             });

@@ -15,6 +15,7 @@ mod kernel;
 mod live;
 #[cfg(feature = "ndarray")]
 mod ndarray;
+mod prefetch;
 mod print;
 mod scalar;
 mod small_float;

@@ -7,8 +7,8 @@ use stridemap_format::DType;
 
 use super::{Source, Tensor, copy};
 use crate::error::{ErrorKind, Result};
-use crate::memory::resize_discarding;
 use crate::parallel;
+use crate::storage::resize_discarding;
 
 /// The size of a piece of a view, in bytes. A larger view is gathered by several threads.
 pub(super) const PIECE_BYTES: usize = 8 << 20;

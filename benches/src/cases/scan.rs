@@ -1,10 +1,11 @@
-//! Reads all elements of a large tensor, from the page cache and from the disk.
+//! Reads all elements of a large tensor, and some of its rows, from the page cache and from the disk.
 
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::FileExt as _;
 
 use memmap2::Advice;
-use stridemap::{Store, Tensor};
+use stridemap::{Advice as Access, Store, Tensor};
 
 use super::gather::storage_file;
 use super::save::MIB;
@@ -15,7 +16,12 @@ use crate::files::{drop_pages, map, open_mapped};
 
 pub(crate) fn run(bench: &mut Bench) -> Outcome {
     let mib = bench.pick(512, 64);
-    let names = [format!("scan/{mib} MiB warm"), format!("scan/{mib} MiB cold"), format!("verify/{mib} MiB")];
+    let names = [
+        format!("scan/{mib} MiB warm"),
+        format!("scan/{mib} MiB cold"),
+        format!("scan/every 16th row of 4 KiB of {mib} MiB, cold"),
+        format!("verify/{mib} MiB"),
+    ];
     if !names.iter().any(|name| bench.wants(name)) {
         return Ok(());
     }
@@ -24,7 +30,7 @@ pub(crate) fn run(bench: &mut Bench) -> Outcome {
         Ok(Store::create(path)?.save("x", &Tensor::from_vec(elements.clone(), &[elements.len()])?)?)
     })?;
     let file = storage_file(&path)?;
-    let [warm, cold, verify] = names;
+    let [warm, cold, rows, verify] = names;
     if bench.wants(&warm) {
         let x = open_mapped(&path)?.load("x")?;
         let case = Case::new(warm)
@@ -39,6 +45,15 @@ pub(crate) fn run(bench: &mut Bench) -> Outcome {
             .add("stridemap", |clock| {
                 drop_pages(&file)?;
                 clock.time(|| Ok(sum(open_mapped(&path)?.load("x")?.as_slice()?))).map(drop)
+            })
+            .add("stridemap, prefetched", |clock| {
+                drop_pages(&file)?;
+                clock.time(|| {
+                    let x = open_mapped(&path)?.load("x")?;
+                    x.prefetch();
+                    Ok(sum(x.as_slice()?))
+                })?;
+                Ok(())
             })
             .add("stridemap: copied by reads", |clock| {
                 drop_pages(&file)?;
@@ -66,6 +81,49 @@ pub(crate) fn run(bench: &mut Bench) -> Outcome {
                         total = total.wrapping_add(sum(bytemuck::cast_slice(&buffer[..count])));
                     }
                     Ok(total)
+                })?;
+                Ok(())
+            });
+        bench.run(case)?;
+    }
+    if bench.wants(&rows) {
+        let view = |store: Store| store.load("x")?.view([mib * 256, 512])?.slice(0, None, None, 16);
+        let case = Case::new(rows)
+            .add("stridemap, prefetched", |clock| {
+                drop_pages(&file)?;
+                clock.time(|| {
+                    let rows = view(open_mapped(&path)?)?;
+                    rows.prefetch();
+                    Ok(rows.read::<u64>()?)
+                })?;
+                Ok(())
+            })
+            .add("stridemap", |clock| {
+                drop_pages(&file)?;
+                clock.time(|| Ok(view(open_mapped(&path)?)?.read::<u64>()?)).map(drop)
+            })
+            .add("stridemap, random", |clock| {
+                drop_pages(&file)?;
+                clock.time(|| {
+                    let rows = view(open_mapped(&path)?)?;
+                    rows.advise(Access::Random);
+                    Ok(rows.read::<u64>()?)
+                })?;
+                Ok(())
+            })
+            .add("stridemap: copied by reads", |clock| {
+                drop_pages(&file)?;
+                clock.time(|| Ok(view(Store::open(&path)?)?.read::<u64>()?)).map(drop)
+            })
+            .add("floor: reads of 4 KiB, one thread", |clock| {
+                drop_pages(&file)?;
+                clock.time(|| {
+                    let file = File::open(&file)?;
+                    let mut rows = vec![0; mib << 16];
+                    for (row, i) in rows.chunks_exact_mut(4096).zip(0..) {
+                        file.read_exact_at(row, i << 16)?;
+                    }
+                    Ok(rows)
                 })?;
                 Ok(())
             });

@@ -75,8 +75,8 @@ pub(crate) fn largest_record(storage_id: u64) -> TensorRecord {
     size[0] = 0;
     TensorRecord::new(TensorParts {
         dtype: DType::F32,
-        size,
-        stride: vec![i64::MIN; MAX_RANK],
+        size: size.into(),
+        stride: vec![i64::MIN; MAX_RANK].into(),
         offset_elems: u64::MAX,
         storage_id,
         dim_names: Some((0..MAX_RANK).map(name).collect()),
@@ -97,6 +97,7 @@ fn small_record(next_id: u64) -> impl Strategy<Value = TensorRecord> {
                 (0..size.len()).map(name).collect()
             });
             let dim_names = dim_names.filter(|names| names.iter().any(Option::is_some));
+            let (size, stride) = (size.into(), stride.into());
             let parts = TensorParts { dtype, size, stride, offset_elems, storage_id, dim_names };
             TensorRecord::new(parts).ok()
         },

@@ -279,7 +279,15 @@ fn external(path: &str, offset_bytes: u64, size_bytes: u64) -> StorageKind {
 
 fn tensor(dtype: DType, size: &[u64], stride: &[i64], offset_elems: u64, storage_id: u64) -> TensorRecord {
     let (size, stride) = (size.to_vec(), stride.to_vec());
-    TensorRecord::new(TensorParts { dtype, size, stride, offset_elems, storage_id, dim_names: None }).unwrap()
+    TensorRecord::new(TensorParts {
+        dtype,
+        size: size.into(),
+        stride: stride.into(),
+        offset_elems,
+        storage_id,
+        dim_names: None,
+    })
+    .unwrap()
 }
 
 fn with_names(record: &TensorRecord, dim_names: Option<Vec<Option<String>>>) -> TensorRecord {

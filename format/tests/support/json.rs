@@ -82,8 +82,8 @@ fn storage(record: &StorageRecord) -> Value {
 fn tensor(record: &TensorRecord) -> Value {
     json!({
         "dtype": record.dtype.name(),
-        "size": record.size,
-        "stride": record.stride,
+        "size": record.size.to_vec(),
+        "stride": record.stride.to_vec(),
         "offset_elems": record.offset_elems,
         "storage_id": record.storage_id,
         "dim_names": record.dim_names,

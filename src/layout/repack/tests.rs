@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use stridemap_format::DType;
 
 use super::*;
-use crate::layout::footprint_bytes;
+use crate::layout::{footprint_bytes, for_each_range};
 
 /// A view that owns its sizes and strides.
 #[derive(Clone, Debug)]
@@ -89,6 +89,12 @@ fn checked(owned: &[Owned], length_bytes: u64) -> u64 {
 
 fn reached(owned: &[Owned]) -> BTreeSet<i64> {
     owned.iter().flat_map(Owned::bytes).collect()
+}
+
+fn ranges(owned: &Owned, length_bytes: u64, gap_bytes: u64) -> Vec<Range<u64>> {
+    let mut ranges = Vec::new();
+    for_each_range(&owned.view(), length_bytes, gap_bytes, |range| ranges.push(range)).unwrap();
+    ranges
 }
 
 const DTYPES: [DType; 5] = [DType::U8, DType::I16, DType::F32, DType::F64, DType::C128];
@@ -177,6 +183,29 @@ proptest! {
             footprint_bytes(&views(&owned), length_bytes, 1 << 20).unwrap(),
             Some(reached.len() as u64)
         );
+    }
+
+    #[test]
+    fn ranges_begin_and_end_with_a_byte_of_the_view((owned, gap_bytes) in (any_view(600), 0..40u64)) {
+        let (reached, ranges) = (reached(std::slice::from_ref(&owned)), ranges(&owned, 600, gap_bytes));
+        prop_assert!(reached.iter().all(|&byte| ranges.iter().any(|range| range.contains(&(byte as u64)))));
+        for range in &ranges {
+            prop_assert!([range.start, range.end - 1].iter().all(|&byte| reached.contains(&(byte as i64))));
+        }
+        prop_assert!(ranges.len() as u64 <= 600 / gap_bytes.max(1) + 1, "{:?}", ranges);
+    }
+
+    #[test]
+    fn ranges_contain_only_short_gaps((owned, gap_bytes) in (nested(), 0..40u64)) {
+        let reached = reached(std::slice::from_ref(&owned));
+        let ranges = ranges(&owned, 1 << 30, gap_bytes);
+        prop_assert!(ranges.is_sorted_by(|range, next| range.end <= next.start), "{:?}", ranges);
+        let mut bytes = reached.iter().map(|&byte| byte as u64).peekable();
+        while let Some(byte) = bytes.next() {
+            let Some(&next) = bytes.peek() else { break };
+            let is_joined = ranges.iter().any(|range| range.contains(&byte) && range.contains(&next));
+            prop_assert!(!is_joined || next - byte - 1 <= gap_bytes, "{} to {}: {:?}", byte, next, ranges);
+        }
     }
 
     #[test]
@@ -284,6 +313,16 @@ fn work_is_bounded_whatever_the_views_are() {
     let column = Owned::new(F32, &[(1 << 40, 1 << 20)], 0);
     assert_eq!(footprint_bytes(&[column.view()], 1 << 62, 1 << 20).unwrap(), None);
     assert_eq!(repack(&[column.view()], 1 << 62).unwrap().length_bytes, 4 << 40);
+}
+
+#[test]
+fn ranges_are_few_whatever_the_view_is() {
+    // The rows of a band overlap in many ways, but a storage has room for only so many ranges.
+    let owned = Owned::new(DType::U8, &[(1 << 20, 40_001), (1 << 20, 40_000)], 0);
+    assert_eq!(ranges(&owned, 1 << 40, 16 << 10).len(), 1);
+    let far = Owned::new(F32, &[(1000, 1 << 20), (3, 1 << 10)], 5);
+    let found = ranges(&far, 1 << 40, 16 << 10);
+    assert_eq!((found.len(), found[1].clone()), (1000, (4 << 20) + 20..(4 << 20) + 20 + 8196));
 }
 
 /// Views of two elements. The step of each view is two bytes shorter than that of the one before. Only the end of

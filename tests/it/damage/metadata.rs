@@ -212,8 +212,8 @@ fn tensor_that_claims_an_enormous_size_is_refused_only_when_read() {
     Store::create(&made).unwrap().save("real", &filled(16, 7u8)).unwrap();
     let record = TensorRecord::new(TensorParts {
         dtype: stridemap::DType::U8,
-        size: vec![1 << 31, 1 << 31],
-        stride: vec![0, 0],
+        size: vec![1 << 31, 1 << 31].into(),
+        stride: vec![0, 0].into(),
         offset_elems: 0,
         storage_id: 1,
         dim_names: None,

@@ -1,12 +1,14 @@
 //! Appenders: several commits under one lock, and the processes that wait for it, take it over or interfere.
 
 use super::{BIN, MIB, SUM, bytes_of, rows};
-use crate::harness::processes::{OtherProcess, send_line, start, wait_for_line};
+use crate::harness::hooked::Hooked;
+use crate::harness::processes::{OtherProcess, run_to_end, send_line, start, wait_for_line};
 use crate::harness::{assert_refused, fast, new_fast_store, new_path};
 use crate::support::temporary;
 use std::path::Path;
 use std::process::Child;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 use stridemap::disk::Counted;
 use stridemap::maintenance::SkipReason;
@@ -22,6 +24,11 @@ fn check(path: &Path, count: usize) {
     assert!(store.load("x").unwrap().read::<u8>().unwrap() == bytes(0, count).read::<u8>().unwrap());
     assert_eq!(store.verify(|_| ()).unwrap().findings, []);
     assert_eq!(bytes_of(&path.join(BIN)), count as u64);
+}
+
+/// Saves enough names for a table of several leaves.
+fn save_many_names(store: &Store) {
+    store.write(|txn| (0..500).try_for_each(|i| txn.save(&format!("x.{i}"), &0u8))).unwrap();
 }
 
 /// Runs a role in a started process.
@@ -63,6 +70,7 @@ pub(crate) fn run_role(role: &str, path: &Path) {
                 appender.commit().unwrap();
             }
         }
+        "appender: save many names" => save_many_names(&fast().open(path).unwrap()),
         role => panic!("{role:?}"),
     }
 }
@@ -195,7 +203,6 @@ fn rows_of_a_tensor_that_was_removed_renamed_or_replaced_are_refused() {
         appender.append(&bytes(5, 5)).unwrap();
         let generation = other.generation();
         let refused = appender.commit();
-        println!("{}", refused.as_ref().unwrap_err());
         assert_refused(refused, ErrorKind::Conflict, &["\"x\"", "another commit"]);
         assert_refused(appender.append(&bytes(5, 5)), ErrorKind::Conflict, &["open another"]);
         assert_refused(appender.commit(), ErrorKind::Conflict, &["open another"]);
@@ -259,4 +266,78 @@ fn appender_whose_commit_was_too_busy_can_commit_again() {
     appender.commit().unwrap();
     drop(appender);
     check(&path, 2 * MIB + 5);
+}
+
+#[test]
+fn short_append_that_is_wrong_does_not_wait_and_a_right_one_waits_once() {
+    let (_dir, path) = new_path();
+    let store = fast().lock_timeout(Duration::from_secs(2)).create(&path).unwrap();
+    store.create_growable("x", DType::U8, &[0], 0).unwrap();
+    let other = fast().open(&path).unwrap();
+    other.create_growable("later", DType::U8, &[0], 0).unwrap();
+    store.append("later", &[1u8]).unwrap();
+    let lock = std::fs::File::options().write(true).open(path.join("LOCK")).unwrap();
+    lock.lock().unwrap();
+    assert_refused(store.append("y", &[1u8]), ErrorKind::NameNotFound, &["append to", "\"y\""]);
+    assert_refused(store.append("x", &[1i8]), ErrorKind::DTypeMismatch, &["int8", "uint8"]);
+    assert_refused(store.append("x", &[[1u8]]), ErrorKind::SizeMismatch, &["[1, 1]"]);
+    lock.unlock().unwrap();
+
+    let appender = other.appender("x").unwrap();
+    lock.lock().unwrap();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| store.append("x", &[1u8]).unwrap_err());
+        std::thread::sleep(Duration::from_millis(300));
+        lock.unlock().unwrap();
+        let e = waits.join().unwrap();
+        assert!(e.kind() == ErrorKind::Busy && !e.to_string().contains("gave up after 2s"), "{e}");
+    });
+    drop(appender);
+}
+
+#[test]
+fn appender_belongs_to_the_thread_that_used_it_last() {
+    let (_dir, _, store) = new_fast_store();
+    store.create_growable("x", DType::U8, &[0], 0).unwrap();
+    let mut appender = store.appender("x").unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            appender.append(&[1u8]).unwrap();
+            assert_refused(store.append("x", &[1u8]), ErrorKind::Busy, &["this thread has an appender"]);
+        });
+    });
+    drop(appender);
+    assert_eq!(store.append("x", &[1u8]).unwrap(), 0..1);
+}
+
+#[test]
+fn failure_to_read_the_newest_names_is_not_a_conflict() {
+    let (_dir, path, created) = new_fast_store();
+    created.create_growable("x", DType::U8, &[0], 0).unwrap();
+    save_many_names(&created);
+    drop(created);
+    let reads_left = Arc::new(AtomicI64::new(i64::MAX));
+    let left = Arc::clone(&reads_left);
+    let disk = Hooked::before(move |operation, path| {
+        let is_read = operation == "read_exact_at" && path.extension().is_some_and(|ext| ext == "tab");
+        match is_read && left.fetch_sub(1, Ordering::SeqCst) <= 0 {
+            true => Err(std::io::Error::from_raw_os_error(libc::EIO)),
+            false => Ok(()),
+        }
+    });
+    let store = fast().disk(Arc::new(disk)).open(&path).unwrap();
+    for reads in 0.. {
+        let mut appender = store.appender("x").unwrap();
+        appender.append(&[1u8]).unwrap();
+        // In another process, because the handles of one process share what they have read.
+        run_to_end("appender: save many names", &path);
+        reads_left.store(reads, Ordering::SeqCst);
+        let committed = appender.commit();
+        reads_left.store(i64::MAX, Ordering::SeqCst);
+        if committed.is_ok() {
+            assert!(reads > 0);
+            break;
+        }
+        assert_refused(committed, ErrorKind::Io, &["os error 5"]);
+    }
 }

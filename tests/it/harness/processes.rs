@@ -130,6 +130,7 @@ fn other_process() {
         crate::sharing::mappings::run_role,
         crate::sharing::processes::run_role,
         crate::sharing::threads::run_role,
+        crate::views::indexing::run_role,
     ];
     let is_known = roles.iter().any(|run| run(&role, path));
     assert!(is_known, "no role {role}");

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use stridemap::import::Layout;
-use stridemap::{DType, Store, Tensor};
+use stridemap::{DType, StorageKind, Store, Tensor};
 
 use crate::filesystems::limits::limited;
 use crate::harness::processes::{command, proc, run_to_end};
@@ -21,6 +21,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
         "keep mappings" => keep(path),
         "keep many mappings" => keep_many(path),
         "map in little address space" => map_in_little_space(path),
+        "reserve much address space" => reserve_much_space(path),
         "load warm" => load_warm(path),
         _ => return false,
     }
@@ -147,6 +148,36 @@ fn map_in_little_space(path: &Path) {
         }
     });
     assert!((1..=3).contains(&mapped(path).len()));
+
+    // The allocator reserves 64 MiB for a thread, and could take fewer from there.
+    let heap = filled(MIB, 1u8).expand([70, -1]).unwrap();
+    store.create_tensor("mutable", DType::U8, &[70 * MIB], StorageKind::Mutable).unwrap();
+    reader.refresh().unwrap();
+    let load_all = || (0..6).for_each(|i| drop(reader.load(&i.to_string()).unwrap()));
+    let limit = proc("status", "VmSize:") * 1024 + 90 * MIB as u64;
+    limited(libc::RLIMIT_AS, limit, || {
+        load_all();
+        assert!(mapped(path).len() > 3);
+        assert_eq!(heap.clone_data().unwrap().numel(), 70 * MIB);
+        load_all();
+        let guard = reader.load("mutable").unwrap().lock_shared().unwrap();
+        assert_eq!(guard.as_slice::<u8>().unwrap()[70 * MIB - 1], 0);
+    });
+}
+
+fn reserve_much_space(path: &Path) {
+    const MOST: usize = 1 << 44;
+    let store = fast().create(path).unwrap();
+    let reader = open_mapped(path);
+    for i in 0..3 {
+        store.create_growable(&i.to_string(), DType::U8, &[1], MOST).unwrap();
+    }
+    reader.refresh().unwrap();
+    for i in 0..3 {
+        drop(reader.load(&i.to_string()).unwrap());
+        assert_eq!(mapped(path), [format!("{}.bin", i + 1)], "the one before left its space to this one");
+        assert!(proc("status", "VmSize:") as usize * 1024 > MOST);
+    }
 }
 
 fn load_warm(path: &Path) {
@@ -182,6 +213,12 @@ fn kept_mappings_are_given_up_when_address_space_runs_out() {
 }
 
 #[test]
+fn kept_mappings_leave_address_space_for_one_that_may_grow() {
+    let (_dir, path) = new_path();
+    run_to_end("reserve much address space", &path);
+}
+
+#[test]
 fn warm_load_makes_no_system_call() {
     let tried = Command::new("strace").args(["-o", "/dev/null", "true"]).stderr(Stdio::null()).status();
     if !tried.is_ok_and(|status| status.success()) {
@@ -205,6 +242,7 @@ fn warm_load_makes_no_system_call() {
     let trace = fs::read_to_string(trace).unwrap();
     let calls = trace.split_once("\"/warm\"").unwrap().1.split_once("\"/done\"").unwrap().0;
     // The first line ends the call that marks the start, and the last one begins the call that marks the end.
-    let calls: Vec<&str> = calls.lines().skip(1).filter(|line| !line.contains("statx(")).collect();
+    let mut calls: Vec<&str> = calls.lines().skip(1).collect();
+    assert!(calls.pop().unwrap().contains("statx("));
     assert!(calls.is_empty(), "{calls:#?}");
 }

@@ -4,8 +4,43 @@ use std::path::Path;
 
 use stridemap::{DType, ErrorKind, StorageKind, Store, Tensor};
 
-use crate::harness::{arange, assert_refused, fast, new_store, open_mapped};
+use crate::filesystems::limits::limited;
+use crate::harness::processes::{proc, run_to_end};
+use crate::harness::{arange, assert_refused, fast, new_path, new_store, open_mapped};
 use crate::support::temporary;
+
+const MIB: usize = 1 << 20;
+
+/// The bytes of a row that is longer than all buffers, and than the 64 MiB that the allocator reserves for a thread.
+const LONG_ROW: usize = 251 * 280_000;
+
+/// Runs a role in a started process. Returns false for a role in a different module.
+pub(crate) fn run_role(role: &str, path: &Path) -> bool {
+    if role != "index long rows" {
+        return false;
+    }
+    let store = fast().open(path).unwrap();
+    let [rows, x] = ["rows", "x"].map(|name| store.load(name).unwrap());
+    let with_memory = |more: usize, act: &mut dyn FnMut()| {
+        limited(libc::RLIMIT_AS, proc("status", "VmSize:") * 1024 + more as u64, act);
+    };
+    let row = long_row(1);
+    with_memory(2 * LONG_ROW + 32 * MIB, &mut || {
+        let twice = rows.index_select(0, &indices(&[1, 1], &[2])).unwrap();
+        assert!(twice.as_slice::<u8>().unwrap().chunks(LONG_ROW).all(|copy| copy == row));
+    });
+    with_memory(32 * MIB, &mut || {
+        x.lock_exclusive()
+            .unwrap()
+            .index_copy_(1, &indices(&[2, 0], &[2]), &rows.unsqueeze(0).unwrap())
+            .unwrap();
+    });
+    true
+}
+
+fn long_row(row: u8) -> Vec<u8> {
+    (row..row + 251).collect::<Vec<u8>>().repeat(LONG_ROW / 251)
+}
 
 fn indices(values: &[i64], size: &[usize]) -> Tensor {
     Tensor::from_vec(values.to_vec(), size).unwrap()
@@ -47,7 +82,7 @@ fn with_position(index: &[isize], axis: usize, position: i64) -> Vec<isize> {
 #[test]
 fn index_select_and_gather_read_the_indexed_elements() {
     let dir = temporary();
-    // Rows of 160 and of 480 bytes: copied by element, and as a whole.
+    // Rows of 160 and of 480 bytes.
     for size in [[5, 4, 5], [5, 12, 5]] {
         let path = dir.path().join(format!("{size:?}"));
         for x in in_every_kind_of_storage(&path, &arange(&size)).iter().flat_map(views) {
@@ -236,4 +271,17 @@ fn many_indices_into_a_large_tensor_read_the_right_elements() {
             guard.copy_(&large).unwrap();
         }
     }
+}
+
+#[test]
+fn rows_longer_than_a_buffer_are_indexed_in_little_memory() {
+    let (_dir, path) = new_path();
+    let store = fast().create(&path).unwrap();
+    let rows = [long_row(0), long_row(1)].concat();
+    store.save("rows", &Tensor::from_vec(rows, &[2, LONG_ROW]).unwrap()).unwrap();
+    store.create_tensor("x", DType::U8, &[1, 3, LONG_ROW], StorageKind::Mutable).unwrap();
+    run_to_end("index long rows", &path);
+    let x = store.load("x").unwrap().read::<u8>().unwrap();
+    let expected = [long_row(1), vec![0; LONG_ROW], long_row(0)];
+    assert!(x.chunks(LONG_ROW).eq(expected.iter().map(Vec::as_slice)));
 }

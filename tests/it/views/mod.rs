@@ -11,7 +11,7 @@ mod conformance;
 mod draws;
 mod dtypes;
 mod gather;
-mod indexing;
+pub(crate) mod indexing;
 mod live;
 mod model;
 mod queries;

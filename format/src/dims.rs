@@ -1,0 +1,74 @@
+//! The sizes and strides of tensors.
+
+use std::fmt;
+use std::ops::Deref;
+
+/// The number of dimensions that are kept without an allocation. Few tensors have more.
+const FEW: usize = 4;
+
+/// A size or a stride for each dimension of a tensor.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Dims<T>(Kept<T>);
+
+#[derive(Clone, PartialEq, Eq)]
+enum Kept<T> {
+    /// The first `count` values.
+    Few {
+        count: u8,
+        values: [T; FEW],
+    },
+    Many(Box<[T]>),
+}
+
+impl<T> Deref for Dims<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match &self.0 {
+            Kept::Few { count, values } => values.get(..usize::from(*count)).unwrap_or_default(),
+            Kept::Many(values) => values,
+        }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Dims<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl<T: Copy + Default> FromIterator<T> for Dims<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
+        let mut rest = values.into_iter();
+        let (mut count, mut few) = (0u8, [T::default(); FEW]);
+        for (place, value) in few.iter_mut().zip(&mut rest) {
+            *place = value;
+            count = count.saturating_add(1);
+        }
+        match rest.next() {
+            None => Dims(Kept::Few { count, values: few }),
+            Some(next) => Dims(Kept::Many(few.into_iter().chain([next]).chain(rest).collect())),
+        }
+    }
+}
+
+impl<T: Copy + Default> From<Vec<T>> for Dims<T> {
+    fn from(values: Vec<T>) -> Self {
+        values.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_number_of_values_is_kept() {
+        for count in 0..=2 * FEW {
+            let values: Vec<u64> = (1..).take(count).collect();
+            let dims: Dims<u64> = values.clone().into();
+            assert_eq!(*dims, *values);
+            assert_eq!(dims, dims.iter().copied().collect());
+        }
+    }
+}
