@@ -1,6 +1,6 @@
 //! The metadata of a generation that may be damaged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use std::mem;
 use std::sync::Arc;
 
@@ -145,10 +145,9 @@ impl<'a> Survey<'a> {
                     let ascends = last_id < id;
                     last_id = id;
                     let storage = SurveyedStorage { record, tensor_count: 0, leaf: Some(page) };
-                    if survey.storages.contains_key(&id) {
-                        survey.repeated_storages += 1;
-                    } else {
-                        survey.storages.insert(id, storage);
+                    match survey.storages.entry(id) {
+                        btree_map::Entry::Vacant(place) => drop(place.insert(storage)),
+                        btree_map::Entry::Occupied(_) => survey.repeated_storages += 1,
                     }
                     ascends
                 }),

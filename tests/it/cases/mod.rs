@@ -3,5 +3,5 @@
 
 mod outside;
 mod places;
-mod stores;
+pub(crate) mod stores;
 mod table;

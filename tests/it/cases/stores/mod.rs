@@ -20,10 +20,10 @@ mod refuses;
 
 /// The second encoder, from the tests of the format. It also writes what the crate refuses to write.
 #[path = "../../../../format/tests/support/frame.rs"]
-mod frame;
+pub(crate) mod frame;
 #[path = "../../../../format/tests/support/wire.rs"]
 #[allow(dead_code, reason = "only some of it is used here")]
-mod wire;
+pub(crate) mod wire;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/stores");
 
