@@ -38,17 +38,24 @@ pub(crate) fn out_of_memory(length_bytes: usize) -> Error {
     )
 }
 
-/// Whether the process's limit on address space leaves `length_bytes`. To allocate them, as a test, would take them from
+/// Whether the process's limits on address space and data (`ulimit -v` and `-d`) leave `length_bytes`. To allocate them, as a test, would take them from
 /// other threads for a moment, and their small allocations would end the process.
 pub(crate) fn has_memory(length_bytes: usize) -> bool {
-    free_address_space().is_none_or(|free_bytes| free_bytes >= length_bytes as u64)
+    free_within_limits().is_none_or(|free_bytes| free_bytes >= length_bytes as u64)
 }
 
-/// Returns what is left of the limit, or `None` if there is none.
-fn free_address_space() -> Option<u64> {
-    let limit_bytes = getrlimit(Resource::As).current?;
+/// Returns what is left of the lower limit, or `None` if there is none.
+fn free_within_limits() -> Option<u64> {
+    let limits = [(Resource::As, "VmSize:"), (Resource::Data, "VmData:")]
+        .map(|(resource, used)| getrlimit(resource).current.map(|limit_bytes| (limit_bytes, used)));
+    if limits == [None, None] {
+        return None;
+    }
     let status = fs::read_to_string("/proc/self/status").ok()?;
-    let used = status.lines().find_map(|line| line.strip_prefix("VmSize:"))?;
-    let used_kib: u64 = used.trim().strip_suffix(" kB")?.parse().ok()?;
-    Some(limit_bytes.saturating_sub(used_kib.saturating_mul(1024)))
+    let free = |(limit_bytes, used): (u64, &str)| {
+        let used = status.lines().find_map(|line| line.strip_prefix(used))?;
+        let used_kib: u64 = used.trim().strip_suffix(" kB")?.parse().ok()?;
+        Some(limit_bytes.saturating_sub(used_kib.saturating_mul(1024)))
+    };
+    limits.into_iter().flatten().filter_map(free).min()
 }

@@ -32,7 +32,7 @@ pub(super) struct Place<'a, D> {
 impl<D> OpenDirs<D> {
     /// Opens the store's directories that exist. `find` opens a directory in another one.
     pub(super) fn new(path: &Path, root: D, find: impl Fn(&D, &str) -> io::Result<D>) -> io::Result<Self> {
-        let opened = OpenDirs { path: path.to_path_buf(), root, subdirs: Default::default() };
+        let opened = OpenDirs { path: path.components().collect(), root, subdirs: Default::default() };
         for name in SUBDIRS {
             match opened.subdir(name, &find) {
                 Err(e) if is_missing(&e) => {}
@@ -95,7 +95,7 @@ impl<D> OpenDirs<D> {
     }
 
     fn below<'a>(&self, path: &'a Path) -> io::Result<&'a Path> {
-        // The store's paths are its own path, `/` and names. Comparing the bytes is much faster than comparing the
+        // The store's paths are its own path, `/` and names: see `StorePaths::new`. Comparing the bytes is much faster than comparing the
         // components, as `Path::strip_prefix` does, which takes longer than some system calls.
         let own = self.path.as_os_str().as_bytes();
         let rest = path.as_os_str().as_bytes().strip_prefix(own);

@@ -17,9 +17,9 @@ pub(crate) struct StorePaths {
 }
 
 impl StorePaths {
-    /// Returns the paths of the store at `root`.
+    /// Returns the paths of the store at `root`. A `.` or `/` too many is removed, as `Path::parent` of a file would do.
     pub(crate) fn new(root: &Path) -> Self {
-        StorePaths { root: root.to_path_buf() }
+        StorePaths { root: root.components().collect() }
     }
 
     pub(crate) fn root(&self) -> &Path {

@@ -20,6 +20,9 @@ const MAX_KEPT_PAGES: u64 = 1 << 15;
 /// The most pages of one table that have a place. A table with more has some hundred million entries, or is malformed.
 const MAX_PLACES: u64 = 1 << 20;
 
+/// How many of these may be leaves. A scan reads all leaves; lookups still find the inner nodes.
+const MAX_KEPT_LEAF_PAGES: u64 = MAX_KEPT_PAGES / 4 * 3;
+
 /// How many places are allocated together.
 const BLOCK_PAGES: u64 = 64;
 
@@ -141,7 +144,8 @@ impl Nodes {
         }
         let node = self.read(page)?;
         let pages = node.pages();
-        if KEPT_PAGES.fetch_add(pages, Ordering::Relaxed) + pages > MAX_KEPT_PAGES {
+        let limit = if node.level() == 0 { MAX_KEPT_LEAF_PAGES } else { MAX_KEPT_PAGES };
+        if KEPT_PAGES.fetch_add(pages, Ordering::Relaxed) + pages > limit {
             KEPT_PAGES.fetch_sub(pages, Ordering::Relaxed);
             return Ok(Found::Read(Box::new(node)));
         }

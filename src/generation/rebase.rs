@@ -271,12 +271,13 @@ impl Draft {
     }
 
     /// Repeats the changes on a newer generation.
-    pub(crate) fn rebased(changes: &Changes, newest: Arc<Generation>) -> Result<Self> {
+    pub(crate) fn rebased(mut changes: Changes, newest: Arc<Generation>) -> Result<Self> {
         let number = newest.number();
         let mut draft = Draft::new(newest);
-        draft.changes = Changes { names: Vec::new(), ..changes.clone() };
-        for (change, on_existing) in &changes.names {
-            draft.apply(change.clone(), *on_existing).map_err(|e| {
+        let names = std::mem::take(&mut changes.names);
+        draft.changes = changes;
+        for (change, on_existing) in names {
+            draft.apply(change, on_existing).map_err(|e| {
                 let kind = match e.kind() {
                     ErrorKind::NameExists => ErrorKind::NameExists,
                     ErrorKind::NameNotFound | ErrorKind::Conflict => ErrorKind::Conflict,
@@ -307,7 +308,7 @@ pub(crate) fn plan(
     step!("expected-generation", draft.changes.check_newest(newest))?;
     // Without a rebase, the changes could undo those of another commit.
     let is_on_newest = step!("rebase", draft.generation.number() == newest.number());
-    let draft = if is_on_newest { draft } else { Draft::rebased(&draft.changes, Arc::clone(newest))? };
+    let draft = if is_on_newest { draft } else { Draft::rebased(draft.changes, Arc::clone(newest))? };
     let Draft { changes: Changes { names, expected, .. }, tensors, attributes, .. } = draft;
     // Each record is then held once, so that its storage id can be changed in place.
     let puts =

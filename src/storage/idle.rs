@@ -1,7 +1,9 @@
 //! Mappings that handles keep for the next load: their limit, and how to give them up.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+
+use crate::process::OwnerProcess;
 
 /// The number of mappings that all handles of a process together keep. The kernel allows a process 65,530 by default,
 /// and the rest of the program needs some of them.
@@ -17,6 +19,9 @@ static KEPT_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// All values of this process that keep mappings.
 static KEEPERS: Mutex<Vec<Weak<dyn Keeper>>> = Mutex::new(Vec::new());
 
+/// The process that first registered one. A forked child may inherit locks that are never unlocked.
+static OWNER: LazyLock<OwnerProcess> = LazyLock::new(OwnerProcess::current);
+
 /// A value that keeps mappings.
 pub(super) trait Keeper: Send + Sync {
     /// Drops all of them. Those that a tensor uses stay mapped for it. Returns whether there were any.
@@ -31,6 +36,7 @@ static GIVING_UP: Mutex<()> = Mutex::new(());
 
 /// Lets [`or_give_up`] reach a value that keeps mappings.
 pub(super) fn register<K: Keeper + 'static>(keeper: &Arc<K>) {
+    LazyLock::force(&OWNER);
     let mut keepers = KEEPERS.lock().unwrap_or_else(PoisonError::into_inner);
     if keepers.len() == keepers.capacity() {
         keepers.retain(|keeper| keeper.strong_count() > 0);
@@ -54,8 +60,11 @@ pub(super) fn or_give_up<T, E>(
 }
 
 /// Gives up all kept mappings. Returns whether any were given up since the count was `before`, by this thread or by
-/// another one.
+/// another one. A forked child gives up none.
 fn was_given_up_since(before: u64) -> bool {
+    if !OWNER.is_current() {
+        return false;
+    }
     let turn = GIVING_UP.lock().unwrap_or_else(PoisonError::into_inner);
     let keepers = KEEPERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
     if keepers.iter().filter_map(Weak::upgrade).filter(|keeper| keeper.give_up()).count() > 0 {

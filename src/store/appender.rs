@@ -163,7 +163,7 @@ impl Appender {
         let longer = grown.to.clone();
         let lock = WriterLock::take(history)?;
         let (newest, _) = history.newest_listed(&lock)?;
-        let draft = Draft::rebased(&changes, newest)?;
+        let draft = Draft::rebased(changes, newest)?;
         let (generation, _) = generation::publish(history, draft, Vec::new(), vec![grown], &lock)?;
         self.committed = self.appended.clone();
         self.failure = self.growth.continue_from(&history.paths, longer).err();

@@ -375,7 +375,7 @@ impl<'a> Transaction<'a> {
         }
         let newest = generation::newest_for_certain(&self.loader.history)?;
         if newest.number() != self.generation().number() {
-            self.draft = Draft::rebased(&self.draft.changes, newest)?;
+            self.draft = Draft::rebased(self.draft.changes.clone(), newest)?;
         }
         Ok(())
     }

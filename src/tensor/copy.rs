@@ -76,19 +76,26 @@ fn gather_file<const W: usize>(storage: &Storage, out: &mut [u8], order: &Order)
     let cost_bytes = out.len().saturating_add(read_count.saturating_mul(READ_BYTES));
     let elem_bytes = cost_bytes / order.numel();
     let most_threads = if out.len() / read_count < BLOCK_BYTES { MAX_READERS } else { 1 };
-    let out = out.as_chunks_mut::<W>().0;
     // Pieces must not share bytes of the file: each would read them again.
     let may_cut = |outer: Dim, inner: &[Dim]| {
         inner.iter().all(|dim| dim.minor.unsigned_abs() <= outer.minor.unsigned_abs())
     };
-    kernel::divided(
+    let read = |out: &mut [u8], order: &Order| {
+        walk_file::<W>(&mut Gather { storage, out, scratch: Vec::new() }, order)
+    };
+    let done = kernel::divided(
         (cost_bytes, most_threads),
-        |limit_bytes, push| kernel::divide(order.turned(), out, limit_bytes / elem_bytes, &may_cut, push),
-        |(piece, out): (Order, &mut [[u8; W]])| {
-            let out = out.as_flattened_mut();
-            walk_file::<W>(&mut Gather { storage, out, scratch: Vec::new() }, &piece.turned())
+        |limit_bytes, push| {
+            let out = out.as_chunks_mut::<W>().0;
+            kernel::divide(order.turned(), out, limit_bytes / elem_bytes, &may_cut, push)
         },
-    )
+        |(piece, out): (Order, &mut [[u8; W]])| read(out.as_flattened_mut(), &piece.turned()),
+    );
+    match done {
+        // One thread needs less memory.
+        Err(e) if e.kind() == ErrorKind::LimitExceeded => read(out, order),
+        done => done,
+    }
 }
 
 fn scatter_elements<const W: usize>(bytes: &[u8], view: &Tensor, storage: &mut LockedStorage) -> Result<()> {

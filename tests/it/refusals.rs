@@ -41,14 +41,19 @@ fn create_refuses_an_existing_path_but_accepts_an_empty_directory() {
     fs::write(&file, "text").unwrap();
     assert_refused(Store::create(&file), ErrorKind::AlreadyExists, &["the path is already a file"]);
     assert_refused(Store::create(dir.path()), ErrorKind::AlreadyExists, &["not empty"]);
-    let empty = dir.path().join("empty");
-    fs::create_dir(&empty).unwrap();
-    Store::create(&empty).unwrap();
+    for (i, suffix) in ["", "/", "//", "/."].into_iter().enumerate() {
+        let empty = dir.path().join("empty");
+        fs::create_dir(&empty).unwrap();
+        let store = Store::create(format!("{}{suffix}", empty.display())).unwrap();
+        store.save("x", &matrix()).unwrap();
+        fs::rename(&empty, dir.path().join(format!("store{i}"))).unwrap();
+        assert!(store.load("x").is_ok());
+    }
     let missing_parent = dir.path().join("no/such/x.smap");
     let message = format!("create store: {}: No such file", missing_parent.display());
     assert_refused(Store::create(&missing_parent), ErrorKind::Io, &[&message]);
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left.len(), 3, "{left:?}");
+    assert_eq!(left.len(), 6, "{left:?}");
 }
 
 /// Runs a role in a started process. Returns false for a role in a different module.
