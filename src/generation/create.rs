@@ -23,7 +23,7 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
     let is_dir = is_empty_dir(&**disk, path, failed)?;
     let id = uuid::Uuid::new_v4();
     let beside = || dir_of(path).join(format!("{STAGE_PREFIX}{}", id.simple()));
-    let building = if is_dir { path.to_path_buf() } else { beside() };
+    let building = if is_dir { StorePaths::new(path).root().to_path_buf() } else { beside() };
     if !is_dir {
         disk.create_dir(&building).map_err(failed)?;
     }
