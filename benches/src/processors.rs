@@ -4,6 +4,7 @@ use std::fs;
 use std::num::NonZero;
 use std::thread::available_parallelism;
 
+use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
@@ -14,10 +15,13 @@ pub(crate) fn count() -> usize {
 }
 
 /// Runs `work` while all threads of this process share `count` processors. Libraries that ask how many there are
-/// start no more threads than that.
+/// then start no more threads than that.
 pub(crate) fn on<T>(count: usize, work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     restrict(count)?;
+    // stridemap asks only once.
+    stridemap::set_num_threads(count);
     let done = work();
+    stridemap::set_num_threads(0);
     restrict(CpuSet::MAX_CPU)?;
     done
 }
@@ -27,7 +31,10 @@ fn restrict(count: usize) -> Outcome {
     (0..count.min(CpuSet::MAX_CPU)).for_each(|processor| set.set(processor));
     for thread in fs::read_dir("/proc/self/task")? {
         let id: i32 = thread?.file_name().to_string_lossy().parse()?;
-        sched_setaffinity(Pid::from_raw(id), &set)?;
+        match sched_setaffinity(Pid::from_raw(id), &set) {
+            Err(Errno::SRCH) => {} // the thread has ended
+            done => done?,
+        }
     }
     Ok(())
 }
