@@ -44,7 +44,8 @@ impl WriterLock {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing(&path)),
             stat => stat.map_err(|e| failed(&path, e))?,
         };
-        if !step!("lock-is-named", held == named.id()) {
+        let is_named = step!("lock-is-named", held == named.id());
+        if !is_named {
             return Err(Error::new(
                 ErrorKind::Replaced,
                 format!(
