@@ -5,8 +5,12 @@ use std::convert::Infallible;
 
 use crate::parallel;
 
-/// The bytes of a row of a tile. A tile is a square that is transposed at a time; it stays in the second-level cache.
-const TILE_BYTES: usize = 256;
+/// The bytes of a row of a tile. A tile is a square that is transposed at a time. Each of its rows is on another page of
+/// the source, and each of its columns on another one of the destination, so longer ones need fewer lookups of pages.
+const TILE_BYTES: usize = 1024;
+
+/// The side of a tile is at most this many elements, so that it stays in the second-level cache: at most 512 KiB.
+const MAX_TILE_SIDE: usize = 512;
 
 /// The bytes of the vectors that a transpose works on.
 const VECTOR_BYTES: usize = 16;
@@ -274,7 +278,7 @@ fn transpose<const W: usize>(
     (t, f): (usize, usize),
     tile: &mut Vec<[u8; W]>,
 ) {
-    let (side, lanes) = (TILE_BYTES / W, VECTOR_BYTES / W);
+    let (side, lanes) = ((TILE_BYTES / W).min(MAX_TILE_SIDE), VECTOR_BYTES / W);
     let is_packed = (column.minor, row.major) == (1, 1) && column.n.min(row.n) >= lanes;
     if is_packed {
         tile.resize(side * side, [0; W]);

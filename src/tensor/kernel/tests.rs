@@ -1,7 +1,7 @@
 use super::*;
 
 /// Sizes around those of vectors and tiles.
-const SIZES: [usize; 12] = [1, 2, 3, 7, 15, 16, 17, 31, 64, 65, 257, 300];
+const SIZES: [usize; 14] = [1, 2, 3, 7, 15, 16, 17, 31, 64, 65, 257, 300, 513, 1100];
 const MAX_NUMEL: usize = 100_000;
 
 /// Draws strides for dimensions that are nested in any order, with gaps, and forwards or backwards. The
