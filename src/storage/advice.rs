@@ -34,8 +34,8 @@ impl Hint {
         }
     }
 
-    /// Gives the hint about a file that is not mapped. Only [`WillNeed`](Hint::WillNeed) is about the range: the others
-    /// are about all reads through this open file.
+    /// Passes the hint to the kernel, for a file that is not mapped. Only [`WillNeed`](Hint::WillNeed) is about the
+    /// range: the others are about all reads through this open file.
     pub(super) fn give(self, file: &File, range: Range<u64>) {
         let advice = match self {
             Hint::WillNeed => rustix::fs::Advice::WillNeed,

@@ -283,7 +283,7 @@ impl Storage {
         Ok(())
     }
 
-    /// Gives the kernel a hint about a range of bytes, which is inside the storage. Bytes on the heap need none.
+    /// Passes a hint about a range of bytes inside the storage to the kernel. Bytes on the heap need none.
     pub(crate) fn advise(&self, range: Range<u64>, hint: Hint) {
         let (file, start_bytes) = match &self.bytes {
             Bytes::None | Bytes::Heap(_) => return,

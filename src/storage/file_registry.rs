@@ -9,7 +9,7 @@
 //! - A file that is mapped as live is not locked, and is mapped neither as sealed nor with a different access size.
 //!
 //! Each new use is checked against the others and recorded without unlocking the mutex in between. A mapping that a
-//! handle keeps for the next load is a use as well. If it conflicts, it is given up, and the check begins again.
+//! handle keeps for the next load is a use as well. If it conflicts, it is released, and the check begins again.
 //!
 //! While the mutex is locked, code may map a file or try to lock it, but must not drop a [`Region`], because that
 //! would lock the mutex again. A weak region is therefore upgraded only if the caller gets the result.
@@ -220,7 +220,7 @@ pub(super) fn wait(
 }
 
 /// Returns a region of the first `length_bytes` of a file, which may be borrowed from now on. If no existing region
-/// is long enough, calls `map` with the length of the longest one. Gives up kept mappings if they stand in the way.
+/// is long enough, calls `map` with the length of the longest one. Releases kept mappings if they stand in the way.
 ///
 /// # Errors
 /// `Conflict` if a different use of the file forbids it; the errors of `map`.

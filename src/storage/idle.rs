@@ -1,4 +1,4 @@
-//! Mappings that handles keep for the next load: their limit, and how to give them up.
+//! Mappings that handles keep for the next load: their limit, and how to release them.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
@@ -28,10 +28,10 @@ pub(super) trait Keeper: Send + Sync {
     fn give_up(&self) -> bool;
 }
 
-/// The number of times that kept mappings were given up.
+/// The number of times that kept mappings were released.
 static GIVE_UPS: AtomicU64 = AtomicU64::new(0);
 
-/// Locked while mappings are given up.
+/// Locked while mappings are released.
 static GIVING_UP: Mutex<()> = Mutex::new(());
 
 /// Lets [`or_give_up`] reach a value that keeps mappings.
@@ -45,7 +45,7 @@ pub(super) fn register<K: Keeper + 'static>(keeper: &Arc<K>) {
     keepers.push(keeper);
 }
 
-/// Calls `act`. If it fails because a kept mapping may be in the way, gives up all kept mappings of this process and
+/// Calls `act`. If it fails because a kept mapping may be in the way, releases all kept mappings of this process and
 /// calls it once more: a mapping that no tensor uses must not prevent a lock, another mapping or an allocation. The
 /// caller must not have locked the file registry.
 pub(super) fn or_give_up<T, E>(
@@ -59,8 +59,8 @@ pub(super) fn or_give_up<T, E>(
     }
 }
 
-/// Gives up all kept mappings. Returns whether any were given up since the count was `before`, by this thread or by
-/// another one. A forked child gives up none.
+/// Releases all kept mappings. Returns whether any were released since the count was `before`, by this thread or by
+/// another one. A forked child releases none.
 fn was_given_up_since(before: u64) -> bool {
     if !OWNER.is_current() {
         return false;
@@ -81,7 +81,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Takes the share of one more mapping of `bytes`. If the limit is reached, all kept mappings are given up first:
+    /// Takes the share of one more mapping of `bytes`. If the limit is reached, all kept mappings are released first:
     /// the work per load stays constant, and mappings in use are soon kept again. Returns `None` for a mapping beyond
     /// the limit.
     pub(super) fn take(bytes: usize) -> Option<Share> {
@@ -118,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    /// Keeps one mapping, and takes a while to give it up.
+    /// Keeps one mapping, and takes a while to release it.
     struct Slow {
         is_kept: AtomicBool,
         is_mapped: AtomicBool,
@@ -152,7 +152,7 @@ mod tests {
             wait_until_begun.recv().unwrap();
             assert_eq!((act(), first.join().unwrap()), (Ok(()), Ok(())));
         });
-        // Another thread gives up all mappings between the failure and the retry.
+        // Another thread releases all mappings between the failure and the retry.
         keeper.is_mapped.store(true, Ordering::SeqCst);
         keeper.is_kept.store(true, Ordering::SeqCst);
         let late = || {

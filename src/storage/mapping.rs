@@ -112,7 +112,7 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(self.region.map.as_ptr(), self.length_bytes) }
     }
 
-    /// Gives the kernel a hint about the pages of a range of bytes.
+    /// Passes a hint about the pages of a range of bytes to the kernel.
     pub(super) fn advise(&self, range: Range<usize>, hint: Hint) {
         let start = range.start / page_size() * page_size();
         let end = range.end.min(self.length_bytes);

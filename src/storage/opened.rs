@@ -70,7 +70,7 @@ impl OpenStorages {
     /// Adds a storage that was opened for a generation.
     pub(crate) fn insert(&self, generation: u64, id: u64, storage: &Arc<Storage>) {
         let is_current = self.read().generation == generation;
-        // Without the lock, because it may give up all mappings.
+        // Without the lock, because it may release all mappings.
         let share = storage.idle_bytes().filter(|_| is_current).and_then(Share::take);
         let mut state = self.write();
         if state.opened.len() == state.opened.capacity() {
@@ -86,7 +86,7 @@ impl OpenStorages {
         drop(before);
     }
 
-    /// Moves to a newer generation of the handle. Gives up what was not loaded since the last move, and what the new
+    /// Moves to a newer generation of the handle. Releases what was not loaded since the last move, and what the new
     /// generation does not have. `record` looks up a storage in that generation.
     pub(crate) fn move_to(&self, generation: u64, record: impl Fn(u64) -> Option<StorageRecord>) {
         let mut state = self.write();

@@ -118,10 +118,10 @@ impl Store {
     /// store, the snapshot and the name.
     ///
     /// A handle keeps sealed storages mapped for the next load, so that to load, use and drop a tensor again and again
-    /// makes no system call and no page fault. It gives up such a mapping, unless a tensor uses it, when it moves to a
+    /// makes no system call and no page fault. It releases such a mapping, unless a tensor uses it, when it moves to a
     /// generation without the storage, when it moves to a newer generation twice without a load from the storage, and
     /// when the handle, its clones and its snapshots are dropped. A process keeps at most 4,096 mappings; one more
-    /// load gives up all that no tensor uses. A kept mapping blocks no guard, append, compaction or collection, and
+    /// load releases all that no tensor uses. A kept mapping blocks no guard, append, compaction or collection, and
     /// keeps no file on disk that the generation of the handle does not keep.
     ///
     /// ```

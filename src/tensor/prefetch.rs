@@ -49,8 +49,8 @@ impl Tensor {
     /// The advice applies to the pages from the first element of this view to the last, for all tensors of this process
     /// on these pages, until they get other advice. If the store is not mapped, or the storage is mutable or live, it
     /// applies to all reads of this storage's file by [`read`](Self::read) and related methods, through the same handle.
-    /// On a mapping, each range with advice of its own counts as a mapping, of which the kernel allows a process 65,530 by
-    /// default. So give it for a whole tensor, not row by row.
+    /// Each range that has its own advice counts as a mapping, and the kernel allows a process 65,530 mappings by
+    /// default. So advise a whole tensor, not each row.
     ///
     /// ```
     /// # use stridemap::{Advice, Store, Tensor};

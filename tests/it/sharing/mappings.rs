@@ -86,7 +86,7 @@ fn keep(path: &Path) {
     assert!(writer.gc().unwrap().size_bytes >= 8000);
     assert_eq!(mapped(path), ["3.bin"]);
 
-    // What it loads between commits stays mapped. What it does not load is given up at the second commit.
+    // What it loads between commits stays mapped. What it does not load is released at the second commit.
     assert_eq!(first_of(&reader, "y"), 2.);
     let (grows, y) = (address_of(&reader, "grows"), address_of(&reader, "y"));
     for i in 0..3 {
