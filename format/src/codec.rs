@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::iter;
 use std::marker::PhantomData;
 
 use bincode::Options;
@@ -61,6 +62,17 @@ pub(crate) fn decode_first<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T>
     decoded.map_err(|e| refused(&e, "the start of a record"))
 }
 
+/// Decodes the bytes of a text from the start of `bytes`. More bytes may follow.
+pub(crate) fn decode_first_text(bytes: &[u8]) -> Result<&[u8]> {
+    // A length below 251 is encoded as it is. Lookups spend most of their time here.
+    if let Some((&length @ ..251, rest)) = bytes.split_first()
+        && let Some(text) = rest.get(..usize::from(length))
+    {
+        return Ok(text);
+    }
+    decode_first(bytes)
+}
+
 /// Returns the length of the encoding of `value`, in bytes.
 pub(crate) fn encoded_length(value: &impl Serialize) -> Result<usize> {
     let length = options().serialized_size(value).ok().and_then(|length| usize::try_from(length).ok());
@@ -93,31 +105,29 @@ const TOO_MANY_DIMENSIONS: &str = "more than 64 dimensions";
 /// Decodes a list with one item per dimension. One byte of a file can take 24 bytes in memory here, so at most
 /// [`MAX_RANK`] items are kept (F-5). Items beyond the limit are still decoded, because an invalid encoding (F-14)
 /// takes precedence.
-pub(crate) fn dimensions<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Vec<T>, D::Error> {
+pub(crate) fn dimensions<'de, T, C, D>(deserializer: D) -> Result<C, D::Error>
+where
+    T: Deserialize<'de>,
+    C: FromIterator<T>,
+    D: Deserializer<'de>,
+{
     deserializer.deserialize_seq(Dimensions(PhantomData))
 }
 
-struct Dimensions<T>(PhantomData<T>);
+struct Dimensions<T, C>(PhantomData<(T, C)>);
 
-impl<'de, T: Deserialize<'de>> Visitor<'de> for Dimensions<T> {
-    type Value = Vec<T>;
+impl<'de, T: Deserialize<'de>, C: FromIterator<T>> Visitor<'de> for Dimensions<T, C> {
+    type Value = C;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "at most {MAX_RANK} dimensions")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Vec<T>, A::Error> {
-        let (mut kept, mut is_too_long) = (Vec::new(), false);
-        while let Some(value) = sequence.next_element()? {
-            if kept.len() < MAX_RANK {
-                kept.push(value);
-            } else {
-                is_too_long = true;
-            }
-        }
-        if is_too_long { Err(A::Error::custom(TOO_MANY_DIMENSIONS)) } else { Ok(kept) }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<C, A::Error> {
+        let mut values = iter::from_fn(|| sequence.next_element::<T>().transpose());
+        let kept = values.by_ref().take(MAX_RANK).collect::<Result<C, _>>()?;
+        let rest = values.try_fold(0usize, |count, value| value.map(|_| count.saturating_add(1)))?;
+        if rest > 0 { Err(A::Error::custom(TOO_MANY_DIMENSIONS)) } else { Ok(kept) }
     }
 }
 

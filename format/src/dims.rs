@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::Deref;
 
+use serde::{Serialize, Serializer};
+
 /// The number of dimensions that are kept without an allocation. Few tensors have more.
 const FEW: usize = 4;
 
@@ -34,6 +36,12 @@ impl<T> Deref for Dims<T> {
 impl<T: fmt::Debug> fmt::Debug for Dims<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
+    }
+}
+
+impl<T: Serialize> Serialize for Dims<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (**self).serialize(serializer)
     }
 }
 

@@ -20,6 +20,7 @@ mod dims;
 mod dtype;
 mod error;
 mod extent;
+mod hints;
 pub mod limits;
 mod manifest;
 mod marker;

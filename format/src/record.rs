@@ -232,9 +232,9 @@ pub(crate) fn check_storage_id(id: u64, next_id: u64) -> Result<()> {
 pub(crate) struct TensorWire {
     dtype: u8,
     #[serde(deserialize_with = "codec::dimensions")]
-    size: Vec<u64>,
+    size: Dims<u64>,
     #[serde(deserialize_with = "codec::dimensions")]
-    stride: Vec<i64>,
+    stride: Dims<i64>,
     offset_elems: u64,
     storage_id: u64,
     dim_names: Option<DimNames>,
@@ -275,7 +275,6 @@ impl TryFrom<TensorWire> for TensorRecord {
     fn try_from(wire: TensorWire) -> Result<Self> {
         let TensorWire { dtype, size, stride, offset_elems, storage_id, dim_names } = wire;
         let dtype = DType::from_code(dtype)?;
-        let (size, stride) = (size.into(), stride.into());
         let dim_names = dim_names.map(|DimNames(names)| names);
         TensorRecord::new(TensorParts { dtype, size, stride, offset_elems, storage_id, dim_names })
     }

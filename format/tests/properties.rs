@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use proptest::collection::vec;
+use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use stridemap_format::{
@@ -67,6 +67,18 @@ proptest! {
         let (bytes, reference) = table.encode();
         let decoded = Table::decode(&bytes, table.uuid, &reference, table.next_storage_id);
         prop_assert_eq!(decoded.as_ref(), Ok(&table));
+        check_lookups(&table, &bytes, &reference)?;
+    }
+
+    #[test]
+    fn names_that_begin_alike_are_found_in_every_node(
+        record in tensor_record(2),
+        names in btree_set(("(a{0,2}|a{200,300})", "[ab\u{1}é]{0,12}").prop_map(|(start, end)| start + &end), 0..400),
+    ) {
+        let tensors = names.into_iter().filter(|name| !name.is_empty()).map(|name| (name, record.clone())).collect();
+        let (uuid, generation, next_storage_id) = ([7; 16], 3, 2);
+        let table = Table { uuid, generation, next_storage_id, storages: BTreeMap::new(), tensors };
+        let (bytes, reference) = table.encode();
         check_lookups(&table, &bytes, &reference)?;
     }
 

@@ -143,12 +143,12 @@ impl Table {
     fn find<E: Entry>(&self, key: &E::Key) -> Result<Option<E>> {
         let (mut page, mut node) = self.root::<E>()?;
         loop {
-            let found = node.search::<E>(key).map_err(|e| self.corrupt(page, e))?;
             if node.level() == 0 {
-                return found.ok().map(|index| self.entry(page, &node, index)).transpose();
+                let found = node.find::<E>(key).map_err(|e| self.corrupt(page, e))?;
+                return found.map(|index| self.entry(page, &node, index)).transpose();
             }
             // The last child whose first key is not greater.
-            let index = match found {
+            let index = match node.search::<E>(key).map_err(|e| self.corrupt(page, e))? {
                 Ok(index) => index,
                 Err(0) => return Ok(None),
                 Err(next) => next - 1,

@@ -117,7 +117,7 @@ impl<'a> TableFile<'a> {
             (_, node) = self.child::<E>(&node, index)?;
             node_count += 1;
         }
-        let index = node.search::<E>(key)?.ok();
+        let index = node.find::<E>(key)?;
         Ok((index.map(|index| node.entry(index, self.next_storage_id)).transpose()?, node_count))
     }
 
