@@ -296,7 +296,7 @@ impl Storage {
             Bytes::Live(file) => (file.in_place().file.as_file(), 0),
         };
         if let Some(file) = file {
-            hint.give(file, start_bytes + range.start..start_bytes + range.end);
+            hint.pass_to_kernel(file, start_bytes + range.start..start_bytes + range.end);
         }
     }
 

@@ -204,7 +204,7 @@ pub(super) fn lock_without_conflict(
         let registry = lock();
         registry.file(id).conflict_with_lock(purpose).map_or(Ok(registry), Err)
     };
-    idle::or_give_up(locked, |_| true)
+    idle::retry_after_release(locked, |_| true)
         .map_err(|conflict| broken(path, format!("the file is also {conflict}")))
 }
 
@@ -230,7 +230,7 @@ pub(super) fn share(
     length_bytes: usize,
     map: impl Fn(usize) -> io::Result<(MmapRaw, Reservation)>,
 ) -> Result<Arc<Region>, MapError> {
-    idle::or_give_up(
+    idle::retry_after_release(
         || try_share(file, mapped_as, length_bytes, &map),
         |e| matches!(e, MapError::Conflict(_)) || e.is_full(),
     )
@@ -365,7 +365,7 @@ impl FileLock {
             file_use.lock.as_mut()?.stable_bytes = stable_bytes;
             Some(())
         };
-        idle::or_give_up(|| declare().ok_or(()), |()| true).is_ok()
+        idle::retry_after_release(|| declare().ok_or(()), |()| true).is_ok()
     }
 }
 

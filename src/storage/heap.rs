@@ -46,7 +46,7 @@ pub(crate) fn resize_discarding(buffer: &mut Vec<u8>, length_bytes: usize) -> Re
             let mut longer = Vec::new();
             longer.try_reserve_exact(length_bytes).is_ok().then_some(longer)
         };
-        *buffer = idle::or_give_up(|| memory::allocate(length_bytes, allocate), |_| true)?;
+        *buffer = idle::retry_after_release(|| memory::allocate(length_bytes, allocate), |_| true)?;
     }
     buffer.resize(length_bytes, 0);
     Ok(())
@@ -59,7 +59,7 @@ pub(crate) fn resize_discarding(buffer: &mut Vec<u8>, length_bytes: usize) -> Re
 pub(crate) fn zeroed<T: Zeroable>(count: usize) -> Result<Vec<T>> {
     let length_bytes = count.saturating_mul(size_of::<T>());
     let allocate = || bytemuck::allocation::try_zeroed_vec(count).ok();
-    let mut zeros = idle::or_give_up(|| memory::allocate(length_bytes, allocate), |_| true)?;
+    let mut zeros = idle::retry_after_release(|| memory::allocate(length_bytes, allocate), |_| true)?;
     prefer_huge_pages(&mut zeros);
     Ok(zeros)
 }

@@ -25,16 +25,16 @@ static OWNER: LazyLock<OwnerProcess> = LazyLock::new(OwnerProcess::current);
 /// A value that keeps mappings.
 pub(super) trait Keeper: Send + Sync {
     /// Drops all of them. Those that a tensor uses stay mapped for it. Returns whether there were any.
-    fn give_up(&self) -> bool;
+    fn release(&self) -> bool;
 }
 
 /// The number of times that kept mappings were released.
-static GIVE_UPS: AtomicU64 = AtomicU64::new(0);
+static RELEASES: AtomicU64 = AtomicU64::new(0);
 
 /// Locked while mappings are released.
-static GIVING_UP: Mutex<()> = Mutex::new(());
+static RELEASING: Mutex<()> = Mutex::new(());
 
-/// Lets [`or_give_up`] reach a value that keeps mappings.
+/// Lets [`retry_after_release`] reach a value that keeps mappings.
 pub(super) fn register<K: Keeper + 'static>(keeper: &Arc<K>) {
     LazyLock::force(&OWNER);
     let mut keepers = KEEPERS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -48,30 +48,30 @@ pub(super) fn register<K: Keeper + 'static>(keeper: &Arc<K>) {
 /// Calls `act`. If it fails because a kept mapping may be in the way, releases all kept mappings of this process and
 /// calls it once more: a mapping that no tensor uses must not prevent a lock, another mapping or an allocation. The
 /// caller must not have locked the file registry.
-pub(super) fn or_give_up<T, E>(
+pub(super) fn retry_after_release<T, E>(
     mut act: impl FnMut() -> Result<T, E>,
     may_be_in_the_way: impl FnOnce(&E) -> bool,
 ) -> Result<T, E> {
-    let before = GIVE_UPS.load(Ordering::Acquire);
+    let before = RELEASES.load(Ordering::Acquire);
     match act() {
-        Err(e) if may_be_in_the_way(&e) && was_given_up_since(before) => act(),
+        Err(e) if may_be_in_the_way(&e) && was_released_since(before) => act(),
         done => done,
     }
 }
 
 /// Releases all kept mappings. Returns whether any were released since the count was `before`, by this thread or by
 /// another one. A forked child releases none.
-fn was_given_up_since(before: u64) -> bool {
+fn was_released_since(before: u64) -> bool {
     if !OWNER.is_current() {
         return false;
     }
-    let turn = GIVING_UP.lock().unwrap_or_else(PoisonError::into_inner);
+    let turn = RELEASING.lock().unwrap_or_else(PoisonError::into_inner);
     let keepers = KEEPERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    if keepers.iter().filter_map(Weak::upgrade).filter(|keeper| keeper.give_up()).count() > 0 {
-        GIVE_UPS.fetch_add(1, Ordering::Release);
+    if keepers.iter().filter_map(Weak::upgrade).filter(|keeper| keeper.release()).count() > 0 {
+        RELEASES.fetch_add(1, Ordering::Release);
     }
     drop(turn);
-    GIVE_UPS.load(Ordering::Acquire) != before
+    RELEASES.load(Ordering::Acquire) != before
 }
 
 /// A share of the limit, released on drop.
@@ -85,7 +85,7 @@ impl Share {
     /// the work per load stays constant, and mappings in use are soon kept again. Returns `None` for a mapping beyond
     /// the limit.
     pub(super) fn take(bytes: usize) -> Option<Share> {
-        or_give_up(|| Self::try_take(bytes).ok_or(()), |()| bytes <= MAX_KEPT_BYTES).ok()
+        retry_after_release(|| Self::try_take(bytes).ok_or(()), |()| bytes <= MAX_KEPT_BYTES).ok()
     }
 
     fn try_take(bytes: usize) -> Option<Share> {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     impl Keeper for Slow {
-        fn give_up(&self) -> bool {
+        fn release(&self) -> bool {
             let is_kept = self.is_kept.swap(false, Ordering::SeqCst);
             if is_kept {
                 self.begun.send(()).unwrap();
@@ -145,7 +145,10 @@ mod tests {
         assert!(Share::take(MAX_KEPT_BYTES + 1).is_none());
         assert!(keeper.is_kept.load(Ordering::SeqCst), "more than the limit is refused at once");
         let act = || {
-            or_give_up(|| if keeper.is_mapped.load(Ordering::SeqCst) { Err(()) } else { Ok(()) }, |()| true)
+            retry_after_release(
+                || if keeper.is_mapped.load(Ordering::SeqCst) { Err(()) } else { Ok(()) },
+                |()| true,
+            )
         };
         thread::scope(|scope| {
             let first = scope.spawn(act);
@@ -159,6 +162,6 @@ mod tests {
             let was_mapped = keeper.is_mapped.load(Ordering::SeqCst);
             act().and(if was_mapped { Err(()) } else { Ok(()) })
         };
-        assert_eq!(or_give_up(late, |()| true), Ok(()));
+        assert_eq!(retry_after_release(late, |()| true), Ok(()));
     }
 }

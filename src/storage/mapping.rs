@@ -64,7 +64,7 @@ impl Mapping {
         let length_bytes = length_to_map(stat, length_bytes)?;
         let reserved_bytes = usize::try_from(reserved_bytes).unwrap_or_default();
         // Otherwise the mapping has less room to grow.
-        let _ = idle::or_give_up(
+        let _ = idle::retry_after_release(
             || if Reservation::is_available(reserved_bytes) { Ok(()) } else { Err(()) },
             |()| true,
         );
@@ -191,7 +191,7 @@ impl LockedMapping {
             LockMode::Shared => options.map_raw_read_only(file).map_err(MapError::from),
             LockMode::Exclusive => options.map_raw(file).map_err(MapError::from),
         };
-        let map = idle::or_give_up(map, MapError::is_full)?;
+        let map = idle::retry_after_release(map, MapError::is_full)?;
         Ok(LockedMapping { map, file: stat.id(), mode })
     }
 

@@ -95,12 +95,12 @@ impl OpenStorages {
         }
         state.generation = generation;
         let idle = state.kept.extract_if(|_, kept| !mem::take(kept.is_recent.get_mut()));
-        let given_up: Vec<Kept> = idle.map(|(_, kept)| kept).collect();
+        let released: Vec<Kept> = idle.map(|(_, kept)| kept).collect();
         let recent: Vec<(u64, u64)> =
             state.kept.iter().map(|(&id, kept)| (id, kept.storage.length_bytes())).collect();
         drop(state);
         // Without the lock, because a lookup may read, and unmapping takes long.
-        drop(given_up);
+        drop(released);
         for (id, length_bytes) in recent {
             let now = record(id);
             if now.as_ref().is_some_and(|now| now.length_bytes == length_bytes) {
@@ -121,7 +121,7 @@ impl OpenStorages {
 }
 
 impl Keeper for OpenStorages {
-    fn give_up(&self) -> bool {
+    fn release(&self) -> bool {
         let kept = mem::take(&mut self.write().kept);
         !kept.is_empty()
     }

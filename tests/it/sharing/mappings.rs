@@ -125,7 +125,7 @@ fn keep_many(path: &Path) {
         }
     }
     assert!((TOO_MANY - 64..TOO_MANY).contains(&most), "{most} mappings");
-    assert_eq!(mapped(path).len(), 1, "all were given up for one more");
+    assert_eq!(mapped(path).len(), 1, "all were released for one more");
     let tensors: Vec<Tensor> = (0..TOO_MANY).map(|i| readers[0].load(&i.to_string()).unwrap()).collect();
     assert_eq!(mapped(path).len(), TOO_MANY, "those in use stay");
     assert!((0..TOO_MANY).all(|i| tensors[i].as_slice::<f32>().unwrap() == [i as f32]));
@@ -207,7 +207,7 @@ fn kept_mappings_are_limited() {
 }
 
 #[test]
-fn kept_mappings_are_given_up_when_address_space_runs_out() {
+fn kept_mappings_are_released_when_address_space_runs_out() {
     let (_dir, path) = new_path();
     run_to_end("map in little address space", &path);
 }
