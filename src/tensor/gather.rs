@@ -1,5 +1,7 @@
 //! Copies by a tensor of indices: `index_select`, `gather`, and their in-place counterparts.
 
+use std::borrow::Cow;
+
 use stridemap_format::DType;
 
 use super::element::sealed::Sealed as _;
@@ -209,22 +211,25 @@ impl Indices {
 
     /// Checks all indices before anything is changed.
     fn checked(self) -> Result<Self> {
-        let mut position = 0usize;
+        let (count, mut before) = (self.count(), 0);
         for_each_piece(std::slice::from_ref(&self.index), PIECE_ELEMS, &mut |pieces| {
-            for index in pieces.iter().map(read_indices).collect::<Result<Vec<_>>>()?.concat() {
-                self.position_of(index).ok_or_else(|| {
-                    Error::new(
+            for indices in pieces.iter().map(read_indices) {
+                let indices = indices?;
+                let wrong =
+                    indices.iter().enumerate().find(|&(_, &index)| position_of(index, count).is_none());
+                if let Some((at, index)) = wrong {
+                    return Err(Error::new(
                         ErrorKind::OutOfRange,
                         format!(
-                            "{}: index {index} at position {position} is out of range for axis {} with size {}; \
+                            "{}: index {index} at position {} is out of range for axis {} with size {count}; \
                              indices count from 0",
                             self.op,
+                            before + at,
                             self.axis,
-                            self.count()
                         ),
-                    )
-                })?;
-                position += 1;
+                    ));
+                }
+                before += indices.len();
             }
             Ok(())
         })?;
@@ -233,10 +238,6 @@ impl Indices {
 
     fn count(&self) -> usize {
         self.tensor.size().get(self.axis).copied().unwrap_or(0)
-    }
-
-    fn position_of(&self, index: i64) -> Option<usize> {
-        usize::try_from(index).ok().filter(|&position| position < self.count())
     }
 
     /// Broadcasts from one index per position to one per run of elements. All runs of a position get the same index.
@@ -270,17 +271,18 @@ impl Indices {
         let layout = self.tensor.layout();
         let mut stride: Vec<isize> = layout.stride().iter().copied().take(self.index.ndim()).collect();
         let step = stride.splice(self.axis..=self.axis, [0]).sum::<isize>();
+        let count = self.count();
         let first = Layout::new(self.index.size().to_vec(), stride, layout.offset())?;
         let mut views = vec![self.index.clone(), self.tensor.with_layout(self.tensor.dtype(), first)];
         // It may have more axes, those of the runs. Pieces are cut along the first ones.
         views.extend(beside.cloned());
         for_each_piece(&views, limit, &mut |pieces| {
             let [index, first, beside @ ..] = pieces else { return Ok(()) };
-            let places =
-                offsets(first.layout()).into_iter().zip(read_indices(index)?).map(|(start, index)| {
-                    Some(start.wrapping_add_signed(self.position_of(index)? as isize * step))
-                });
-            let places: Vec<usize> = places.collect::<Option<_>>().ok_or_else(|| changed(self.op))?;
+            let mut places = offsets(first.layout());
+            for (place, &index) in places.iter_mut().zip(&*read_indices(index)?) {
+                let position = position_of(index, count).ok_or_else(|| changed(self.op))?;
+                *place = place.wrapping_add_signed(position as isize * step);
+            }
             body(&places, beside.first())
         })
     }
@@ -327,18 +329,33 @@ impl Indices {
     }
 }
 
+/// Returns the position that an index along an axis of size `count` states.
+fn position_of(index: i64, count: usize) -> Option<usize> {
+    usize::try_from(index).ok().filter(|&position| position < count)
+}
+
 /// Returns the storage position of each element, in row-major order.
 fn offsets(layout: &Layout) -> Vec<usize> {
-    layout.dims().fold(vec![layout.offset()], |starts, (n, step)| {
-        let along = |start: usize| (0..n as isize).map(move |i| start.wrapping_add_signed(i * step));
-        starts.into_iter().flat_map(along).collect()
+    layout.dims().filter(|&(n, _)| n != 1).fold(vec![layout.offset()], |starts, (n, step)| {
+        // Unlike `flat_map`, this knows the length of the result.
+        let mut offsets = Vec::with_capacity(starts.len() * n);
+        for start in starts {
+            offsets.extend((0..n as isize).map(|i| start.wrapping_add_signed(i * step)));
+        }
+        offsets
     })
 }
 
-fn read_indices(index: &Tensor) -> Result<Vec<i64>> {
+/// Borrows the indices if they are `int64` and adjacent in memory, and otherwise copies them.
+fn read_indices(index: &Tensor) -> Result<Cow<'_, [i64]>> {
+    if index.dtype() == DType::I64
+        && let Some(indices) = index.borrow_bytes().and_then(i64::borrow)
+    {
+        return Ok(Cow::Borrowed(indices));
+    }
     let mut indices = i64::zeros(index.numel())?;
     load_into(index, DType::I64, &mut Vec::new(), bytemuck::cast_slice_mut(&mut indices))?;
-    Ok(indices)
+    Ok(Cow::Owned(indices))
 }
 
 /// Treats a tensor without dimensions as a vector of one element, as PyTorch's indexing does.
