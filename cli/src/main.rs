@@ -4,26 +4,17 @@
 //! negative answer (see `NEGATIVE`) and 2 for an error. If standard output is closed early, `show` and `watch` exit
 //! with 0, because their output can be endless; other commands exit as usual.
 
-mod append;
 mod args;
+mod care;
+mod change;
 mod diff;
 mod error;
-mod export;
 mod expr;
-mod gc;
-mod import;
-mod inspect;
+mod input;
+mod look;
 mod names;
-mod output;
 mod pieces;
-mod repair;
-mod shard_size;
-mod shared_bytes;
-mod show;
-mod source;
-mod space;
-mod verify;
-mod watch;
+mod ui;
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
@@ -34,8 +25,11 @@ use clap::Parser as _;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use crate::args::{Args, Command};
+use crate::care::{compact, du, gc, repair, verify, watch};
+use crate::change::{append, edit, export, import};
 use crate::error::{Error, Result};
-use crate::output::Stdout;
+use crate::look::{inspect, ls, show};
+use crate::ui::Stdout;
 
 /// The exit code if `verify` or `compact` found damage, `repair` found something to repair, `diff` found a difference,
 /// or `watch` timed out.
@@ -49,7 +43,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(Error::Output(e)) if e.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(e) => {
-            output::message(&e.to_string());
+            ui::message(&e.to_string());
             ExitCode::from(FAILED)
         }
     }
@@ -65,18 +59,18 @@ fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Import(args) => import::run(args)?,
         Command::Export(args) => export::run(args)?,
-        Command::Inspect(args) => inspect::inspect(args, &mut out)?,
+        Command::Inspect(args) => inspect::run(args, &mut out)?,
         Command::Diff(args) => is_positive = diff::run(args, &mut out)?,
-        Command::Ls(args) => inspect::ls(args, &mut out)?,
+        Command::Ls(args) => ls::run(args, &mut out)?,
         Command::Show(args) => show::run(args, &mut out)?,
-        Command::View(args) => names::view(args)?,
-        Command::Cp(args) => names::cp(args)?,
-        Command::Mv(args) => names::mv(args)?,
-        Command::Rm(args) => names::rm(args)?,
+        Command::View(args) => edit::view(args)?,
+        Command::Ln(args) => edit::ln(args)?,
+        Command::Mv(args) => edit::mv(args)?,
+        Command::Rm(args) => edit::rm(args)?,
         Command::Append(args) => append::run(args)?,
         Command::Gc(args) => gc::run(args, &mut out)?,
-        Command::Compact(args) => is_positive = space::compact(args, &mut out)?,
-        Command::Stats(args) => space::stats(args, &mut out)?,
+        Command::Compact(args) => is_positive = compact::run(args, &mut out)?,
+        Command::Du(args) => du::run(args, &mut out)?,
         Command::Verify(args) => is_positive = verify::run(args, &mut out)?,
         Command::Repair(args) => is_positive = repair::run(args, &mut out)?,
         Command::Watch(args) => is_positive = watch::run(args, &mut out)?,

@@ -8,23 +8,72 @@ mod values;
 
 use std::cell::RefCell;
 use std::io::Write;
+use std::path::PathBuf;
 
 use indicatif::ProgressBar;
 use stridemap::{DType, Result as LibraryResult, TensorInfo};
 
-use crate::args::DiffArgs;
+use crate::args::{External, Reading};
 use crate::error::{Error, Result};
-use crate::expr::quoted;
-use crate::output::{counted, message, progress};
-use crate::source::Source;
+use crate::input::Input;
+use crate::names::quoted;
+use crate::ui::{counted, message, progress};
 use elements::Tolerance;
 use headers::{Sharing, have_equal_strides};
 use pairs::{Pair, pairs};
 use values::{Difference, Failure, Side, compare};
 
+/// Compare the tensors of two stores or files, by name
+///
+/// Two tensors are equal if their dtypes, sizes and values are equal. Values are compared exactly, unless --rtol
+/// or --atol allows a difference: |a - b| <= atol + rtol * |b|, as in numpy.allclose. NaN equals only NaN, and
+/// -0.0 equals 0.0. Strides, offsets, shared storages, dimension names and attributes are compared only with
+/// --strict; without it, differing attributes are listed but do not count as a difference. If each file holds one
+/// unnamed tensor, the two are compared.
+///
+/// Each line shows a tensor that is only in A (-), only in B (+) or different (~), or an attribute that differs
+/// (@). The last line is a summary. Exit code: 0 if there is no difference, 1 if there is one, 2 after an error.
+/// If a tensor cannot be read, the others are still compared.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  stridemap diff model.safetensors model.smap\n  stridemap diff before.pt after.pt --rtol 1e-5 --json | jq .equal"
+)]
+pub(crate) struct DiffArgs {
+    /// The first store or file
+    pub(crate) a: PathBuf,
+    /// The second store or file
+    pub(crate) b: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Compare only names, dtypes and sizes; read no elements
+    #[arg(long, conflicts_with_all = ["rtol", "atol"])]
+    pub(crate) no_values: bool,
+    /// Also compare strides, offsets, shared storages, dimension names and attributes
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Largest difference, relative to the value in B
+    #[arg(long, value_name = "R", default_value = "0", hide_default_value = true, value_parser = tolerance)]
+    pub(crate) rtol: f64,
+    /// Largest absolute difference
+    #[arg(long, value_name = "T", default_value = "0", hide_default_value = true, value_parser = tolerance)]
+    pub(crate) atol: f64,
+    #[command(flatten)]
+    pub(crate) reading: Reading,
+    #[command(flatten)]
+    pub(crate) external: External,
+}
+
+fn tolerance(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(x) if (0. ..f64::INFINITY).contains(&x) => Ok(x),
+        _ => Err("expected a number of at least 0".to_owned()),
+    }
+}
+
 /// Runs the command. Returns whether no difference was found.
 pub(crate) fn run(args: &DiffArgs, out: &mut impl Write) -> Result<bool> {
-    let open = |path| Source::open(path, &args.reading, &args.external.options());
+    let open = |path| Input::open(path, &args.reading, &args.external.options());
     let (a, b) = (open(&args.a)?, open(&args.b)?);
     let mut size_bytes = 0u64;
     if !args.no_values {
@@ -56,8 +105,8 @@ pub(crate) fn run(args: &DiffArgs, out: &mut impl Write) -> Result<bool> {
 }
 
 struct Diff<'a> {
-    a: &'a Source,
-    b: &'a Source,
+    a: &'a Input,
+    b: &'a Input,
     args: &'a DiffArgs,
     sharing: RefCell<Sharing>,
     tally: RefCell<Tally>,

@@ -5,14 +5,14 @@ use std::iter::{self, Peekable};
 
 use stridemap::{Result, TensorInfo};
 
-use crate::source::{Items, Source};
+use crate::input::{Input, Items};
 
 /// The tensors with the same name in A and in B. One of them may be missing.
 pub(super) type Pair = (Option<TensorInfo>, Option<TensorInfo>);
 
 /// Iterates over the pairs in ascending order of name. If both sources contain a single unnamed tensor, these two are
 /// the only pair.
-pub(super) fn pairs<'a>(a: &'a Source, b: &'a Source) -> Result<Box<dyn Iterator<Item = Result<Pair>> + 'a>> {
+pub(super) fn pairs<'a>(a: &'a Input, b: &'a Input) -> Result<Box<dyn Iterator<Item = Result<Pair>> + 'a>> {
     if let (Some(a), Some(b)) = (a.unnamed_tensor(), b.unnamed_tensor()) {
         return Ok(Box::new(iter::once(Ok((Some(a.clone()), Some(b.clone()))))));
     }

@@ -10,10 +10,10 @@ use stridemap::{DType, Scalar, TensorInfo};
 use super::values::{Difference, Side};
 use super::{Diff, Finding, Tally, What};
 use crate::error::Result;
-use crate::expr::quoted;
-use crate::inspect::format_dim_names;
-use crate::output::{Element, List, counted, one_line, write_json};
-use crate::source::Source;
+use crate::input::Input;
+use crate::look::inspect::format_dim_names;
+use crate::names::{one_line, quoted};
+use crate::ui::{Element, List, counted, write_json};
 
 /// Prints one line per finding, and a summary.
 pub(super) fn text(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
@@ -81,7 +81,7 @@ struct SourceRecord {
 }
 
 impl SourceRecord {
-    fn of(source: &Source) -> Self {
+    fn of(source: &Input) -> Self {
         SourceRecord { path: source.path().display().to_string(), format: source.format() }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::error::Error;
-use crate::output::one_line;
+use crate::names::one_line;
 
 /// The maximum number of characters shown of the text before the mistake, of the mistake, and of the text after it.
 const SHOWN_CHARS: usize = 40;

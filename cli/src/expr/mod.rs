@@ -12,19 +12,18 @@ mod parse;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
 use std::ops::Range;
 use std::str::FromStr;
 
 use stridemap::{ErrorKind, Index, Tensor};
 
 use crate::error::{Error, Result};
-use crate::output::counted;
+use crate::ui::counted;
 use arguments::{Argument, Arguments};
 use mistake::Mistake;
 use operations::{Call, Operation};
 
-pub(crate) use operations::help;
+pub(crate) use parse::{QUOTE, bare_name};
 
 /// A parsed expression: the name of a tensor, and the steps that lead to a view of it.
 #[derive(Debug)]
@@ -52,6 +51,23 @@ enum Action {
 struct Pick {
     index: isize,
     span: Range<usize>,
+}
+
+/// Returns the help of a command that takes an expression.
+pub(crate) fn help(example: &str) -> String {
+    format!(
+        "\
+EXPR is a NAME, then any of
+  [0:10, ::-2, -1, ..., None]
+{}
+An axis is a number or a name. An operation that returns a list needs an index: .chunk(3)[-1]
+In EXPR, quote a name that contains \"[\" or \".word(\" (ls prints it quoted): 'odd [name]'.
+A plain NAME argument is never parsed, so do not quote it.
+
+Example:
+  stridemap {example}",
+        operations::help()
+    )
 }
 
 /// Whether elements may be copied if strides cannot express the result.
@@ -167,26 +183,4 @@ impl FromStr for Expr {
 fn in_expression(mistake: Mistake, text: &str) -> Error {
     let column = text[..mistake.span.start].chars().count() + 1;
     mistake.context(format_args!("expression, column {column}")).with_text(text)
-}
-
-/// Returns the name as it is written in an expression: quoted if it would otherwise not parse back or would span
-/// several lines.
-pub(crate) fn quoted(name: &str) -> Cow<'_, str> {
-    let is_bare = !name.is_empty()
-        && !name.starts_with(parse::QUOTE)
-        && parse::bare_name(name) == name
-        && !name.contains(char::is_control);
-    if is_bare {
-        return name.into();
-    }
-    let mut text = String::from(parse::QUOTE);
-    for c in name.chars() {
-        match c {
-            parse::QUOTE | '\\' => text.extend(['\\', c]),
-            c if c.is_control() => text.extend(c.escape_default()),
-            c => text.push(c),
-        }
-    }
-    text.push(parse::QUOTE);
-    text.into()
 }

@@ -10,7 +10,7 @@ use super::operations::{Call, Operation, suggestion};
 use super::{Action, Expr, Pick, Step};
 
 /// Begins and ends a quoted name.
-pub(super) const QUOTE: char = '\'';
+pub(crate) const QUOTE: char = '\'';
 
 type Result<T> = std::result::Result<T, Mistake>;
 
@@ -27,7 +27,7 @@ pub(super) fn parse_after(text: &str, name_bytes: usize) -> Result<Expr> {
 }
 
 /// Returns the part of `text` before the first `[` or `.word(`.
-pub(super) fn bare_name(text: &str) -> &str {
+pub(crate) fn bare_name(text: &str) -> &str {
     let is_end = |(at, c): &(usize, char)| *c == '[' || *c == '.' && is_call(&text[*at + 1..]);
     text.char_indices().find(is_end).map_or(text, |(at, _)| &text[..at])
 }

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use stridemap::{DType, Tensor};
 
 use super::operations::{OPERATIONS, Operation};
-use super::{Copies, Expr, parse, quoted};
+use super::{Copies, Expr, parse};
+use crate::names::quoted;
 
 const PAGE: &str = include_str!("../../../docs/views.md");
 

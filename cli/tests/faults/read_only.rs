@@ -21,7 +21,7 @@ const READERS: [&[&str]; 5] = [
     &["inspect", "s.smap", "--json"],
     &["ls", "s.smap"],
     &["show", "s.smap", "log[-5:]"],
-    &["stats", "s.smap"],
+    &["du", "s.smap"],
 ];
 
 const WRITERS: [&[&str]; 9] = [
@@ -31,7 +31,7 @@ const WRITERS: [&[&str]; 9] = [
     &["view", "s.smap", "new", "kept[::2]"],
     &["mv", "s.smap", "kept", "moved"],
     &["rm", "s.smap", "kept"],
-    &["cp", "s.smap", "kept", "copied"],
+    &["ln", "s.smap", "kept", "copied"],
     &["gc", "s.smap"],
     &["compact", "s.smap"],
 ];

@@ -76,7 +76,7 @@ fn prefix_that_omits_an_adopted_tensor_does_not_replace_its_file() {
     let dir = Dir::empty();
     dir.write_safetensors("m.safetensors", MODEL, &[1; 8]);
     dir.messages(&["import", "m.safetensors", "s.smap", "--in-place", "--external", "beside"]);
-    dir.messages(&["cp", "s.smap", "w", "enc.w"]);
+    dir.messages(&["ln", "s.smap", "w", "enc.w"]);
     let before = fs::read(dir.path("m.safetensors")).unwrap();
     let args = ["export", "s.smap", "m.safetensors", "--prefix", "enc.", "--external", "beside"];
     let refusal = dir.refusal(&args);

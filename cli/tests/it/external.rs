@@ -35,7 +35,7 @@ fn adopted_tensors_can_be_read_and_inspect_prints_their_files() {
     let dir = with_adopted();
     assert_eq!(dir.stdout(&["show", "s.smap", "a.x.t()"]), "tensor([[1., 3.],\n        [2., 4.]])\n");
     assert_eq!(dir.stdout(&["view", "s.smap", "row", "a.x[1]"]), "");
-    dir.stdout(&["cp", "s.smap", "row", "again"]);
+    dir.stdout(&["ln", "s.smap", "row", "again"]);
     dir.stdout(&["mv", "s.smap", "again", "moved"]);
     assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
     dir.messages(&["export", "s.smap", "out.npy", "moved"]);
@@ -43,9 +43,9 @@ fn adopted_tensors_can_be_read_and_inspect_prints_their_files() {
     let storage = &inspected["storages"][0];
     assert_eq!((&storage["kind"], &storage["file"]), (&"external".into(), &"x.safetensors".into()));
     assert_eq!(storage["offset_bytes"], 8 + HEADER.len());
-    let stats = dir.stdout(&["stats", "s.smap"]);
+    let stats = dir.stdout(&["du", "s.smap"]);
     assert!(stats.contains("external     16 B, in files outside the store\n"), "{stats}");
-    let stats: Value = serde_json::from_str(&dir.stdout(&["stats", "s.smap", "--json"])).unwrap();
+    let stats: Value = serde_json::from_str(&dir.stdout(&["du", "s.smap", "--json"])).unwrap();
     assert_eq!((&stats["external_bytes"], &stats["reachable_bytes"]), (&16.into(), &0.into()));
     assert!(dir.stdout(&["inspect", "s.smap"]).contains("by = hand"));
 }

@@ -1,4 +1,4 @@
-//! The `view`, `cp`, `mv` and `rm` commands.
+//! The `view`, `ln`, `mv` and `rm` commands.
 
 use crate::harness::Dir;
 
@@ -26,7 +26,7 @@ fn new_name_is_used_literally() {
 #[test]
 fn cp_adds_a_second_name_for_the_same_header() {
     let dir = Dir::with_store();
-    assert_eq!(dir.messages(&["cp", "s.smap", "points_t", "twin"]), "");
+    assert_eq!(dir.messages(&["ln", "s.smap", "points_t", "twin"]), "");
     let (twin, original) = (dir.store().load("twin").unwrap(), dir.store().load("points_t").unwrap());
     assert_eq!((twin.size(), twin.stride()), (original.size(), original.stride()));
     assert!(twin.shares_storage(&original));

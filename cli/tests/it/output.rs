@@ -102,7 +102,7 @@ fn line_break_in_a_path_does_not_start_a_new_message() {
 fn help_of_every_command_has_an_example() {
     let dir = Dir::empty();
     for command in [
-        "import", "export", "inspect", "ls", "show", "view", "mv", "rm", "cp", "gc", "compact", "stats",
+        "import", "export", "inspect", "ls", "show", "view", "mv", "rm", "ln", "gc", "compact", "du",
         "verify", "repair", "diff",
     ] {
         let help = dir.stdout(&[command, "--help"]);

@@ -13,10 +13,10 @@ pub(crate) fn on_store(store: &str) -> Vec<Vec<&str>> {
         vec!["view", store, "y", "x"],
         vec!["mv", store, "x", "y"],
         vec!["rm", store, "x"],
-        vec!["cp", store, "x", "y"],
+        vec!["ln", store, "x", "y"],
         vec!["gc", store],
         vec!["compact", store],
-        vec!["stats", store],
+        vec!["du", store],
         vec!["verify", store],
         vec!["verify", store, "x"],
         vec!["repair", store],
@@ -61,7 +61,7 @@ fn error_for_an_unknown_name_lists_the_nearest() {
     for (args, action) in [
         (&["show", "s.smap", "poinst[0]"][..], "load"),
         (&["view", "s.smap", "new", "poinst"], "load"),
-        (&["cp", "s.smap", "poinst", "new"], "copy"),
+        (&["ln", "s.smap", "poinst", "new"], "copy"),
         (&["mv", "s.smap", "poinst", "new"], "rename"),
         (&["rm", "s.smap", "points_t", "poinst"], "remove"),
         (&["export", "s.smap", "out.npy", "poinst"], "load"),
@@ -108,7 +108,7 @@ fn no_clobber_refuses_a_name_that_exists() {
         &["import", "m.safetensors", "s.smap"][..],
         &["view", "s.smap", "points", "points_t"],
         &["mv", "s.smap", "points_t", "points"],
-        &["cp", "s.smap", "points_t", "points"],
+        &["ln", "s.smap", "points_t", "points"],
     ] {
         let refusal = dir.refusal(&[args, &["--no-clobber"]].concat());
         assert!(refusal.contains("\"points\": the name exists"), "{refusal}");
@@ -156,7 +156,7 @@ fn invalid_tensor_name_is_refused() {
     for args in [
         &["mv", "s.smap", "points", ""][..],
         &["view", "s.smap", "", "points"],
-        &["cp", "s.smap", "points", ""],
+        &["ln", "s.smap", "points", ""],
     ] {
         assert!(dir.refusal(args).contains("name"), "{args:?}");
     }

@@ -1,4 +1,4 @@
-//! The `compact` and `stats` commands.
+//! The `compact` and `du` commands.
 
 use std::fs;
 
@@ -50,10 +50,10 @@ fn compact_skips_and_reports_damaged_storages_and_exits_with_1() {
 }
 
 #[test]
-fn stats_are_a_table_or_json() {
+fn du_is_a_table_or_json() {
     let dir = with_column();
     dir.write("s.smap/storages/00000000000000ff.bin", &[0; 1000]);
-    let printed = dir.stdout(&["stats", "s.smap"]);
+    let printed = dir.stdout(&["du", "s.smap"]);
     let lines: Vec<&str> = printed.lines().collect();
     assert_eq!(lines[0], "generation   4");
     assert_eq!(lines[3..5], ["reachable    3.91 KiB", "reclaimable  387.70 KiB"]);
@@ -68,7 +68,7 @@ fn stats_are_a_table_or_json() {
         "storages/00000000000000ff.bin 1000 0 0 1000 left by an aborted commit: gc"
     );
 
-    let record: Value = serde_json::from_str(&dir.stdout(&["stats", "s.smap", "--json"])).unwrap();
+    let record: Value = serde_json::from_str(&dir.stdout(&["du", "s.smap", "--json"])).unwrap();
     assert_eq!((&record["v"], &record["generation"]), (&json!(1), &json!(4)));
     assert_eq!((&record["reachable_bytes"], &record["reclaimable_bytes"]), (&json!(4000), &json!(397_000)));
     assert_eq!(
@@ -97,7 +97,7 @@ fn stats_are_a_table_or_json() {
 }
 
 #[test]
-fn stats_name_the_process_that_holds_space() {
+fn du_names_the_process_that_holds_space() {
     let dir = with_column();
     let reader = Store::open(dir.path("s.smap")).unwrap();
     let held = "390.62 KiB are held by readers on older generations (process";
@@ -105,7 +105,7 @@ fn stats_name_the_process_that_holds_space() {
     assert!(message.contains(held), "{message}");
     let message = dir.run(&["gc", "s.smap"]).stderr;
     assert!(message.contains(held), "{message}");
-    let record: Value = serde_json::from_str(&dir.stdout(&["stats", "s.smap", "--json"])).unwrap();
+    let record: Value = serde_json::from_str(&dir.stdout(&["du", "s.smap", "--json"])).unwrap();
     let pinned = &record["storages"][0]["reclaimable"][0];
     assert_eq!((&pinned["reason"], &pinned["generation"]), (&json!("pinned"), &json!(4)));
     // The kernel names the process if the file system and the process namespace allow it.
@@ -113,5 +113,5 @@ fn stats_name_the_process_that_holds_space() {
     assert!(processes.is_empty() || *processes == [json!(std::process::id())], "{record}");
     drop(reader);
     dir.stdout(&["gc", "s.smap"]);
-    assert!(dir.stdout(&["stats", "s.smap"]).contains("reclaimable  0 B"));
+    assert!(dir.stdout(&["du", "s.smap"]).contains("reclaimable  0 B"));
 }

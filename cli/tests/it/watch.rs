@@ -54,7 +54,7 @@ impl Watcher {
 fn watch_prints_a_line_for_each_commit() {
     let dir = Dir::with_store();
     let mut watcher = Watcher::start(&dir, &["--count", "3"]);
-    dir.stdout(&["cp", "s.smap", "points", "tab\there"]);
+    dir.stdout(&["ln", "s.smap", "points", "tab\there"]);
     assert_eq!(watcher.line(), "3\t+'tab\\there'\n");
     let store = dir.store();
     let mut txn = store.begin().unwrap();
@@ -88,7 +88,7 @@ fn commits_while_watch_is_stopped_are_reported_together() {
     let mut watcher = Watcher::start(&dir, &["--count", "1"]);
     watcher.signal("STOP");
     for name in ["a", "b", "c"] {
-        dir.stdout(&["cp", "s.smap", "points", name]);
+        dir.stdout(&["ln", "s.smap", "points", name]);
     }
     dir.stdout(&["rm", "s.smap", "b"]);
     watcher.signal("CONT");
@@ -101,7 +101,7 @@ fn watch_exits_with_0_at_a_signal() {
     for signal in ["INT", "TERM"] {
         let dir = Dir::with_store();
         let mut watcher = Watcher::start(&dir, &[]);
-        dir.stdout(&["cp", "s.smap", "points", "a"]);
+        dir.stdout(&["ln", "s.smap", "points", "a"]);
         assert_eq!(watcher.line(), "3\t+a\n");
         watcher.signal(signal);
         assert_eq!(watcher.end(), (Some(0), String::new()), "{signal}");

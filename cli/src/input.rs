@@ -15,7 +15,7 @@ use crate::args::Reading;
 use crate::error::{Error, Result};
 
 /// A source of tensors, opened for reading only.
-pub(crate) enum Source {
+pub(crate) enum Input {
     /// A store, with a snapshot from when it was opened.
     Store(Store, Snapshot),
     /// A file in another format, and its headers in ascending order of name.
@@ -25,12 +25,12 @@ pub(crate) enum Source {
 /// An iterator over items that are read as it advances, so each can fail.
 pub(crate) type Items<'a, T> = Box<dyn Iterator<Item = LibraryResult<T>> + 'a>;
 
-impl Source {
+impl Input {
     /// Opens a directory as a store, and a file as a file in another format.
     pub(crate) fn open(path: &Path, reading: &Reading, options: &StoreOptions) -> Result<Self> {
         let refused = |why: String| Err(Error::Refused(why));
         match fs::metadata(path) {
-            Ok(found) if found.is_file() => Ok(Source::of(reading.options().open(path)?)),
+            Ok(found) if found.is_file() => Ok(Input::of(reading.options().open(path)?)),
             Ok(found) if !found.is_dir() => {
                 refused(format!("open {}: not a store or a regular file", path.display()))
             }
@@ -40,7 +40,7 @@ impl Source {
             _ => {
                 let store = open_store(options, path)?;
                 let snapshot = store.snapshot();
-                Ok(Source::Store(store, snapshot))
+                Ok(Input::Store(store, snapshot))
             }
         }
     }
@@ -48,29 +48,29 @@ impl Source {
     fn of(file: ForeignFile) -> Self {
         let mut infos: Vec<TensorInfo> = file.tensors().collect();
         infos.sort_by(|a, b| a.name.cmp(&b.name));
-        Source::File(file, infos)
+        Input::File(file, infos)
     }
 
     pub(crate) fn path(&self) -> &Path {
         match self {
-            Source::Store(store, _) => store.path(),
-            Source::File(file, _) => file.path(),
+            Input::Store(store, _) => store.path(),
+            Input::File(file, _) => file.path(),
         }
     }
 
     /// Returns "store", or the name of the file's format.
     pub(crate) fn format(&self) -> &'static str {
         match self {
-            Source::Store(..) => "store",
-            Source::File(file, _) => file.format().name(),
+            Input::Store(..) => "store",
+            Input::File(file, _) => file.format().name(),
         }
     }
 
     /// Iterates over the headers of the tensors whose names begin with `prefix`, in ascending order of name.
     pub(crate) fn tensors<'a>(&'a self, prefix: &'a str) -> LibraryResult<Items<'a, TensorInfo>> {
         Ok(match self {
-            Source::Store(_, snapshot) => Box::new(snapshot.tensors(prefix)?),
-            Source::File(_, infos) => {
+            Input::Store(_, snapshot) => Box::new(snapshot.tensors(prefix)?),
+            Input::File(_, infos) => {
                 let first = infos.partition_point(|info| info.name.as_str() < prefix);
                 let infos = infos.iter().skip(first).take_while(move |info| info.name.starts_with(prefix));
                 Box::new(infos.cloned().map(Ok))
@@ -81,16 +81,16 @@ impl Source {
     /// Iterates over the storages in ascending order of id.
     pub(crate) fn storages(&self) -> Items<'_, StorageInfo> {
         match self {
-            Source::Store(_, snapshot) => Box::new(snapshot.storages()),
-            Source::File(file, _) => Box::new(file.storages().map(Ok)),
+            Input::Store(_, snapshot) => Box::new(snapshot.storages()),
+            Input::File(file, _) => Box::new(file.storages().map(Ok)),
         }
     }
 
     /// Returns all attributes by scope and key. A file is one scope, `""`.
     pub(crate) fn attributes(&self) -> Cow<'_, BTreeMap<(String, String), String>> {
         match self {
-            Source::Store(_, snapshot) => Cow::Borrowed(snapshot.all_attributes()),
-            Source::File(file, _) => {
+            Input::Store(_, snapshot) => Cow::Borrowed(snapshot.all_attributes()),
+            Input::File(file, _) => {
                 let texts = file.attributes().iter();
                 Cow::Owned(texts.map(|(key, value)| ((String::new(), key.clone()), value.clone())).collect())
             }
@@ -100,20 +100,20 @@ impl Source {
     /// Returns the tensor with this name. No element is read.
     pub(crate) fn load(&self, name: &str) -> LibraryResult<Tensor> {
         match self {
-            Source::Store(_, snapshot) => snapshot.load(name),
-            Source::File(file, _) => file.load(name),
+            Input::Store(_, snapshot) => snapshot.load(name),
+            Input::File(file, _) => file.load(name),
         }
     }
 
     /// Returns the tensor of a file whose format has no names, such as `.npy`. The tensor is named after the file.
     pub(crate) fn unnamed_tensor(&self) -> Option<&TensorInfo> {
         match self {
-            Source::File(file, _) if !matches!(file.format(), FileFormat::Npy | FileFormat::PyTorch) => None,
-            Source::File(file, infos) => match infos.as_slice() {
+            Input::File(file, _) if !matches!(file.format(), FileFormat::Npy | FileFormat::PyTorch) => None,
+            Input::File(file, infos) => match infos.as_slice() {
                 [info] if file.path().file_stem() == Some(info.name.as_ref()) => Some(info),
                 _ => None,
             },
-            Source::Store(..) => None,
+            Input::Store(..) => None,
         }
     }
 }

@@ -6,16 +6,78 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
 use indicatif::HumanBytes;
 use stridemap::{OnExisting, Snapshot, StorageKind, Tensor};
 use stridemap_interop::npz::Packing;
 use stridemap_interop::{npy, npz, safetensors};
 
-use crate::args::{ExportArgs, Order};
+use super::shared_bytes;
+use crate::args::{Existing, External};
 use crate::error::{Error, Result};
-use crate::output::{counted, message, progress};
-use crate::shared_bytes;
-use crate::source::open_store;
+use crate::input::open_store;
+use crate::ui::{counted, message, progress};
+
+/// Write tensors to a .safetensors, .npy or .npz file, or copy a store that is in use to a new .smap
+///
+/// A copy of a store contains exactly one generation, whereas cp -r can mix files of several. The copy has its own
+/// uuid, and shares blocks with the store where the file system supports it. Elements are verified while they are
+/// copied; damage is an error. COPY.smap must not exist. A copy that is killed leaves a .stage-* directory beside
+/// it, which can be deleted.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  stridemap export model.smap weight.npy encoder.weight\n  stridemap export model.smap copy.smap"
+)]
+pub(crate) struct ExportArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// The file to write; its extension selects the format: .safetensors, .npy, .npz, or .smap for a copy of the store
+    pub(crate) out: PathBuf,
+    /// The tensors to write; all if none is named
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// Write the tensors whose names begin with P, without P, and the attributes of P
+    #[arg(long, value_name = "P", default_value = "", hide_default_value = true, conflicts_with = "names")]
+    pub(crate) prefix: String,
+    /// The order of elements in .npy and .npz
+    #[arg(long, value_enum, default_value_t = Order::C)]
+    pub(crate) order: Order,
+    /// Compress the arrays of an .npz file
+    #[arg(long)]
+    compress: bool,
+    /// Split a .safetensors model into files of at most SIZE bytes of elements, with an index: 5GB, 500MB, 1GiB
+    #[arg(long, value_name = "SIZE", value_parser = super::shard_size::parse)]
+    pub(crate) max_shard_size: Option<u64>,
+    #[command(flatten)]
+    pub(crate) existing: Existing,
+    #[command(flatten)]
+    pub(crate) external: External,
+}
+
+impl ExportArgs {
+    pub(crate) fn packing(&self) -> Packing {
+        if self.compress { Packing::Deflated } else { Packing::Stored }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Order {
+    /// Row-major
+    #[value(name = "C", alias = "c")]
+    C,
+    /// Column-major
+    #[value(name = "F", alias = "f")]
+    F,
+}
+
+impl From<Order> for stridemap_interop::Order {
+    fn from(order: Order) -> Self {
+        match order {
+            Order::C => stridemap_interop::Order::C,
+            Order::F => stridemap_interop::Order::F,
+        }
+    }
+}
 
 #[derive(Clone, Copy)]
 enum Format {

@@ -1,23 +1,43 @@
 //! `show`: prints the elements of a view.
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use serde::Serialize;
 use stridemap::{Result as LibraryResult, Scalar, Tensor};
 
-use crate::args::ShowArgs;
+use crate::args::{External, Reading};
 use crate::error::Result;
+use crate::expr;
 use crate::expr::{Copies, Expr};
-use crate::output::{Element, List, write_json};
+use crate::input::Input;
 use crate::pieces::{Cut, Pieces};
-use crate::source::Source;
+use crate::ui::{Element, List, write_json};
+
+/// Print the elements of a tensor or view
+#[derive(clap::Args)]
+#[command(after_help = expr::help("show model.smap 'encoder.weight[0, ::2]'"))]
+pub(crate) struct ShowArgs {
+    /// The store, or a file in another format, detected from its content
+    #[arg(value_name = "STORE|FILE")]
+    pub(crate) source: PathBuf,
+    /// The tensor or view
+    pub(crate) expr: String,
+    /// Print one JSON object with all elements in row-major order
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) reading: Reading,
+    #[command(flatten)]
+    pub(crate) external: External,
+}
 
 /// The number of elements in memory at a time.
 const PIECE_ELEMS: usize = 1 << 16;
 
 pub(crate) fn run(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
     let expr: Expr = args.expr.parse()?;
-    let source = Source::open(&args.source, &args.reading, &args.external.options())?;
+    let source = Input::open(&args.source, &args.reading, &args.external.options())?;
     let (name, view) = expr.view(|name| source.load(name), Copies::Allowed)?;
     if args.json {
         write_json(

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use indicatif::HumanBytes;
 use stridemap::Tensor;
 
-use crate::output::counted;
+use crate::ui::counted;
 
 /// The maximum number of names in a note.
 const MAX_NAMES: usize = 4;

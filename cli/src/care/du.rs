@@ -1,104 +1,30 @@
-//! `compact` and `stats`: the disk space of a store.
+//! `du`: the disk space of a store.
 
-use std::collections::BTreeSet;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use indicatif::HumanBytes;
 use serde::Serialize;
-use stridemap::maintenance::{Reclaimable, SkipReason, SpaceReason, Stats, StorageStats};
+use stridemap::maintenance::{Reclaimable, SpaceReason, Stats, StorageStats};
 use stridemap::{Store, StoreOptions};
 
-use crate::args::{CompactArgs, StatsArgs};
 use crate::error::Result;
-use crate::expr::quoted;
-use crate::inspect::{MAX_ROWS, columns, print_table};
-use crate::output::{counted, message, one_line, progress, storage_id, write_json};
-use crate::source::open_store;
+use crate::input::open_store;
+use crate::names::{one_line, quoted};
+use crate::ui::{MAX_ROWS, columns, print_table, storage_id, write_json};
 
-/// Runs `compact`. Returns whether no damage was found.
-pub(crate) fn compact(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
-    let store = open_store(&args.external.options(), &args.store)?;
-    if args.materialize {
-        materialize(&store, out)?;
-    }
-    let bar = progress("compact", bytes_to_write(&store.stats()?));
-    let compacted = store.compact(|bytes| bar.inc(bytes))?;
-    bar.finish_and_clear();
-    let deleted = compacted.collected;
-    if deleted.file_count > 0 {
-        writeln!(
-            out,
-            "deleted {}, {}",
-            counted(deleted.file_count, "file"),
-            counted(deleted.size_bytes, "byte")
-        )?;
-    }
-    let storages = counted(compacted.storage_count, "storage");
-    let (before, after) = (HumanBytes(compacted.before_bytes), HumanBytes(compacted.after_bytes));
-    match compacted.storage_count {
-        0 => writeln!(out, "compacted {storages}")?,
-        _ => writeln!(out, "compacted {storages}: {before}, now {after}")?,
-    }
-    report_held_bytes(&store)?;
-    let mut is_whole = true;
-    for skipped in &compacted.skipped {
-        is_whole &= !matches!(skipped.reason, SkipReason::Damaged(_));
-        let (id, bytes) = (storage_id(skipped.storage_id), HumanBytes(skipped.reclaimable_bytes));
-        message(&format!("skipped storage {id} ({bytes} reclaimable): {}", skipped.reason));
-    }
-    Ok(is_whole)
+/// Show disk usage: bytes that no tensor refers to, and why they are kept
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  stridemap du model.smap --json | jq .reclaimable_bytes")]
+pub(crate) struct DuArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
-fn materialize(store: &Store, out: &mut impl Write) -> Result<()> {
-    // Bytes that no tensor refers to are not copied, so the bar may end early.
-    let bar = progress("materialize", store.stats()?.external_bytes);
-    let done = store.materialize(|bytes| bar.inc(bytes))?;
-    bar.finish_and_clear();
-    let storages = counted(done.storage_count, "external storage");
-    match done.storage_count {
-        0 => writeln!(out, "materialized {storages}")?,
-        _ => writeln!(out, "materialized {storages}: {}", HumanBytes(done.size_bytes))?,
-    }
-    for skipped in &done.skipped {
-        message(&format!("skipped external storage {}: {}", storage_id(skipped.storage_id), skipped.reason));
-    }
-    Ok(())
-}
-
-/// Reports the bytes that cannot be deleted yet because readers hold them.
-pub(crate) fn report_held_bytes(store: &Store) -> Result<()> {
-    let stats = store.stats()?;
-    let (mut bytes, mut holders) = (0u64, BTreeSet::<u32>::new());
-    for reclaimable in stats.reclaimable() {
-        if let SpaceReason::Pinned { processes, .. } = &reclaimable.reason {
-            bytes = bytes.saturating_add(reclaimable.bytes);
-            holders.extend(processes);
-        }
-    }
-    if bytes > 0 {
-        let holders: Vec<String> = holders.into_iter().map(|id| format!(" {id}")).collect();
-        let bytes = HumanBytes(bytes);
-        message(&format!(
-            "{bytes} are held by readers on older generations (process{}); the next commit or gc after they end \
-             frees them",
-            holders.concat()
-        ));
-    }
-    Ok(())
-}
-
-/// Returns the number of bytes that a compaction will write if no commit happens in the meantime.
-fn bytes_to_write(stats: &Stats) -> u64 {
-    let kept = stats.storages.iter().filter_map(|storage| {
-        let unreached =
-            storage.reclaimable.iter().find(|reclaimable| reclaimable.reason == SpaceReason::Unreached)?;
-        Some(storage.size_bytes.saturating_sub(unreached.bytes))
-    });
-    kept.fold(0, u64::saturating_add)
-}
-
-pub(crate) fn stats(args: &StatsArgs, out: &mut impl Write) -> Result<()> {
+pub(crate) fn run(args: &DuArgs, out: &mut impl Write) -> Result<()> {
     let store = open_store(&StoreOptions::new(), &args.store)?;
     let stats = store.stats()?;
     if args.json {

@@ -1,15 +1,40 @@
 //! `verify`: reports damage, and the tensors that it affects.
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use serde::{Serialize, Serializer};
 use stridemap::maintenance::{Affected, Finding, Orphan, Verification};
 use stridemap::{ErrorKind, StorageKind, Store};
 
-use crate::args::VerifyArgs;
+use crate::args::External;
 use crate::error::Result;
-use crate::output::{counted, message, one_line, progress, write_json};
-use crate::source::explain;
+use crate::input::explain;
+use crate::names::one_line;
+use crate::ui::{counted, message, progress, write_json};
+
+/// Verify a store, or some tensors, and report damage; exit with 1 if any is found
+///
+/// Each line shows the file, the offset, the damage, the broken rule of the format, and the affected tensors. If
+/// tensors are named, only the 1 MiB chunks that contain their elements are read. Files that are no longer needed
+/// are listed, but are not damage. A file that was imported in place is not read; verify checks that it has not
+/// changed since then. Mutable and live storages have no digests, so their elements are not checked.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  stridemap verify model.smap && echo whole\n  stridemap verify model.smap --json | jq .findings[].affects"
+)]
+pub(crate) struct VerifyArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// The tensors to verify; the whole store if none is named
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) external: External,
+}
 
 /// The maximum number of unneeded files that are listed.
 const MAX_SHOWN_ORPHANS: usize = 10;

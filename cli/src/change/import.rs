@@ -2,16 +2,46 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use indicatif::HumanBytes;
 use stridemap::{ErrorKind, ExternalFiles, OnExisting, Store, StoreOptions};
 use stridemap_format::{check_attributes, check_text};
 use stridemap_interop::{ForeignFile, Imported};
 
-use crate::args::ImportArgs;
+use crate::args::{Existing, External, Reading};
 use crate::error::{Error, Result};
-use crate::output::{counted, message, progress};
+use crate::ui::{counted, message, progress};
+
+/// Copy the tensors of .safetensors, .npy, .npz and .pt files into a store, in one commit
+///
+/// To import a model in several .safetensors files, name its index, model.safetensors.index.json. The metadata of a
+/// .safetensors file and the plain values of a .pt file become attributes of the store. An import that fails or is
+/// killed changes no tensor, but can leave a new, empty store. The next commit, or gc, deletes its unfinished files.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  stridemap import model.safetensors bias.npy model.smap")]
+#[command(override_usage = "stridemap import [OPTIONS] <FILE>... <STORE>")]
+pub(crate) struct ImportArgs {
+    /// Files to import, then the store, which is created if it does not exist. The format is detected from the content;
+    /// an unnamed tensor, as in .npy, is named after its file
+    #[arg(required = true, value_name = "FILE... STORE")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Save only headers, and leave the elements in the files, which must not change afterwards
+    #[arg(long)]
+    pub(crate) in_place: bool,
+    #[command(flatten)]
+    pub(crate) external: External,
+    /// Prefix every name with P; the attributes of the files become those of P
+    #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+    #[command(flatten)]
+    pub(crate) reading: Reading,
+    /// For each file, report whether it was copied or shares disk blocks with the store
+    #[arg(long)]
+    pub(crate) verbose: bool,
+    #[command(flatten)]
+    pub(crate) existing: Existing,
+}
 
 pub(crate) fn run(args: &ImportArgs) -> Result<()> {
     // Refuse unsuitable files before the store is created. A new store is not deleted after an error, because other

@@ -1,6 +1,7 @@
 //! `watch`: prints a line for each commit.
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,11 +12,31 @@ use serde::Serialize;
 use signal_hook::flag;
 use stridemap::{NameChanges, StoreOptions};
 
-use crate::args::WatchArgs;
 use crate::error::{Error, Result};
-use crate::expr::quoted;
-use crate::output::{message, write_json};
-use crate::source::open_store;
+use crate::input::open_store;
+use crate::names::quoted;
+use crate::ui::{message, write_json};
+
+/// Print a line for each commit by any process, until interrupted
+///
+/// Each line shows the generation, and the names that were added (+), changed (~) or removed (-). Commits that
+/// arrive faster than they can be printed are combined: "7 since 4" shows the changes in generations 5 to 7.
+/// Changes in place are not commits, and are not shown.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  stridemap watch model.smap --json | jq -c .added")]
+pub(crate) struct WatchArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Stop after N lines
+    #[arg(long, value_name = "N")]
+    pub(crate) count: Option<u64>,
+    /// Stop with exit code 1 if no commit arrives for this long
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) timeout: Option<u64>,
+}
 
 /// The interval between checks whether standard output has been closed.
 const OUTPUT_CHECK_INTERVAL: Duration = Duration::from_secs(1);

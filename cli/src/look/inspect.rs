@@ -1,38 +1,40 @@
-//! `inspect` and `ls`: describe a store or a file in another format.
+//! `inspect`: describes a store or a file in another format.
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::PathBuf;
 
-use comfy_table::{Table, presets};
 use indicatif::HumanBytes;
 use serde::Serialize;
 use stridemap::{StorageInfo, StoreOptions, TensorInfo};
 
-use crate::args::{InspectArgs, LsArgs};
+use crate::args::Reading;
 use crate::error::Result;
-use crate::expr::quoted;
-use crate::output::{List, TensorRecord, one_line, storage_id, write_json};
-use crate::source::Source;
+use crate::input::Input;
+use crate::names::{one_line, quoted};
+use crate::ui::{List, MAX_ROWS, TensorRecord, columns, print_table, storage_id, write_json};
 
-/// The maximum number of rows in a printed table. More would be hard to read, and a table is built in memory. JSON
-/// output has no limit.
-pub(crate) const MAX_ROWS: usize = 1000;
-
-pub(crate) fn ls(args: &LsArgs, out: &mut impl Write) -> Result<()> {
-    let source = Source::open(&args.source, &args.reading, &StoreOptions::new())?;
-    for tensor in source.tensors(&args.prefix)? {
-        let tensor = tensor?;
-        if args.json {
-            write_json(out, TensorRecord::from(tensor))?;
-        } else {
-            writeln!(out, "{}\t{}\t{:?}", quoted(&tensor.name), tensor.dtype, tensor.size())?;
-        }
-    }
-    Ok(())
+/// Describe a store or a file: summary, tensors, storages and attributes
+///
+/// .safetensors, .npy, .npz and .pt files are read in place; tensors have the names that an import would use. In
+/// JSON, a file has no uuid and no generation, and only the attributes of tensors and prefixes are shown.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  stridemap inspect model.smap --json | jq .store\n  stridemap inspect model.safetensors"
+)]
+pub(crate) struct InspectArgs {
+    /// The store, or a file in another format, detected from its content
+    #[arg(value_name = "STORE|FILE")]
+    pub(crate) source: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) reading: Reading,
 }
 
-pub(crate) fn inspect(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
-    let source = Source::open(&args.source, &args.reading, &StoreOptions::new())?;
+pub(crate) fn run(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
+    let source = Input::open(&args.source, &args.reading, &StoreOptions::new())?;
     let summary = Summary::of(&source)?;
     if args.json {
         let attributes = source.attributes();
@@ -81,10 +83,10 @@ struct Summary {
 }
 
 impl Summary {
-    fn of(source: &Source) -> Result<Self> {
+    fn of(source: &Input) -> Result<Self> {
         let (uuid, generation) = match source {
-            Source::Store(store, snapshot) => (Some(store.uuid()), Some(snapshot.generation())),
-            Source::File(..) => (None, None),
+            Input::Store(store, snapshot) => (Some(store.uuid()), Some(snapshot.generation())),
+            Input::File(..) => (None, None),
         };
         let mut summary = Summary {
             path: source.path().display().to_string(),
@@ -119,10 +121,10 @@ struct StorageRecord {
 
 impl StorageRecord {
     /// Creates the record. A file inside the store is shown relative to the store's directory.
-    fn new(info: StorageInfo, source: &Source) -> Self {
+    fn new(info: StorageInfo, source: &Input) -> Self {
         let file = match source {
-            Source::Store(store, _) => info.file.strip_prefix(store.path()).unwrap_or(&info.file),
-            Source::File(..) => &info.file,
+            Input::Store(store, _) => info.file.strip_prefix(store.path()).unwrap_or(&info.file),
+            Input::File(..) => &info.file,
         };
         StorageRecord {
             id: storage_id(info.id),
@@ -135,14 +137,14 @@ impl StorageRecord {
     }
 }
 
-fn print(summary: &Summary, source: &Source, out: &mut impl Write) -> Result<()> {
+fn print(summary: &Summary, source: &Input, out: &mut impl Write) -> Result<()> {
     writeln!(out, "path        {}", one_line(&summary.path))?;
     match source {
-        Source::Store(store, snapshot) => {
+        Input::Store(store, snapshot) => {
             writeln!(out, "uuid        {}", store.uuid())?;
             writeln!(out, "generation  {}", snapshot.generation())?;
         }
-        Source::File(file, _) => writeln!(out, "format      {}", file.format())?,
+        Input::File(file, _) => writeln!(out, "format      {}", file.format())?,
     }
     writeln!(out, "tensors     {}, {}", summary.tensor_count, HumanBytes(summary.logical_size_bytes))?;
     writeln!(out, "storages    {}, {}", summary.storage_count, HumanBytes(summary.stored_size_bytes))?;
@@ -197,24 +199,4 @@ pub(crate) fn format_dim_names(names: Option<&[Option<String>]>) -> String {
     let names: Vec<&str> =
         names.unwrap_or_default().iter().map(|name| name.as_deref().unwrap_or("None")).collect();
     if names.is_empty() { String::new() } else { format!("[{}]", names.join(", ")) }
-}
-
-pub(crate) fn columns<'a>(names: impl IntoIterator<Item = &'a str>) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(names);
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    table
-}
-
-/// Prints a table, or nothing if it has no rows. `count` is the total number of rows, including those left out.
-pub(crate) fn print_table(table: &Table, count: u64, out: &mut impl Write) -> Result<()> {
-    if !table.is_empty() {
-        writeln!(out, "\n{}", table.trim_fmt())?;
-    }
-    match count.saturating_sub(table.row_count() as u64) {
-        0 => Ok(()),
-        left_out => Ok(writeln!(out, "... and {left_out} more; --json has all of them")?),
-    }
 }

@@ -1,15 +1,36 @@
 //! `repair`: makes a damaged store usable again, or lists the repairs that are needed.
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use serde::Serialize;
 use stridemap::StoreOptions;
 use stridemap::maintenance::Repair;
 
-use crate::args::RepairArgs;
 use crate::error::Result;
-use crate::output::{message, one_line, progress, write_json};
-use crate::source::explain;
+use crate::input::explain;
+use crate::names::one_line;
+use crate::ui::{message, progress, write_json};
+
+/// Make a damaged store usable again; without --apply, only list the repairs, and exit with 1 if there are any
+///
+/// Nothing is guessed: data that no checksum confirms is lost, and reported. FORMAT, LOCK and files of digests are
+/// rewritten if necessary. If the newest generation cannot be read, the store goes back to the newest generation
+/// that can. Tensors with damaged bytes are lost; others in the same storage are copied to a new one. Removed and
+/// replaced files are moved to the lost+found directory of the store, and kept there. A repair is refused while a
+/// reader needs a file that would be moved. An interrupted repair can be run again.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  stridemap repair model.smap\n  stridemap repair model.smap --apply")]
+pub(crate) struct RepairArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// Repair the store
+    #[arg(long)]
+    pub(crate) apply: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// Runs the command. Returns whether nothing is left to repair.
 pub(crate) fn run(args: &RepairArgs, out: &mut impl Write) -> Result<bool> {

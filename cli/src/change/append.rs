@@ -1,13 +1,32 @@
 //! `append`: adds rows from array files to a tensor, in one commit.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use stridemap::{ErrorKind, StoreOptions, Tensor};
 
-use crate::args::{AppendArgs, Reading};
+use crate::args::Reading;
 use crate::error::{Error, Result};
-use crate::output::{counted, message};
-use crate::source::open_store;
+use crate::input::open_store;
+use crate::ui::{counted, message};
+
+/// Append rows from files to a tensor, in one commit: all or none
+///
+/// Only the new rows are written. The tensor must be contiguous and last in its storage, which is usually the case
+/// for a tensor that was imported by itself. Processes that have already loaded the tensor keep seeing its old
+/// size.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  stridemap append model.smap log monday.npy tuesday.npy")]
+pub(crate) struct AppendArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// The tensor to append to
+    pub(crate) name: String,
+    /// Files with one array each, whose dtype and row size match the tensor
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) reading: Reading,
+}
 
 pub(crate) fn run(args: &AppendArgs) -> Result<()> {
     // Refuse unsuitable files before any row is written.

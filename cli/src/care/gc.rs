@@ -1,0 +1,27 @@
+//! `gc`: deletes files that are no longer needed.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use stridemap::StoreOptions;
+
+use super::compact::report_held_bytes;
+use crate::error::Result;
+use crate::input::open_store;
+use crate::ui::counted;
+
+/// Delete files that are no longer needed
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  stridemap gc model.smap")]
+pub(crate) struct GcArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+}
+
+pub(crate) fn run(args: &GcArgs, out: &mut impl Write) -> Result<()> {
+    let store = open_store(&StoreOptions::new(), &args.store)?;
+    let collected = store.gc()?;
+    let files = counted(collected.file_count, "file");
+    writeln!(out, "deleted {files}, {}", counted(collected.size_bytes, "byte"))?;
+    report_held_bytes(&store)
+}

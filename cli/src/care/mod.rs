@@ -1,0 +1,15 @@
+//! The commands that look after the space and the health of a store.
+
+pub(crate) mod compact;
+pub(crate) mod du;
+pub(crate) mod gc;
+pub(crate) mod repair;
+pub(crate) mod verify;
+pub(crate) mod watch;
+
+pub(crate) use compact::CompactArgs;
+pub(crate) use du::DuArgs;
+pub(crate) use gc::GcArgs;
+pub(crate) use repair::RepairArgs;
+pub(crate) use verify::VerifyArgs;
+pub(crate) use watch::WatchArgs;

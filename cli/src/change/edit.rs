@@ -1,0 +1,110 @@
+//! `view`, `ln`, `mv` and `rm`: add, change and remove names. No elements are copied.
+
+use std::path::{Path, PathBuf};
+
+use stridemap::{OnExisting, StoreOptions, Transaction};
+
+use crate::args::{Existing, External};
+use crate::error::Result;
+use crate::expr;
+use crate::expr::{Copies, Expr};
+use crate::input::open_store;
+
+/// Save a view of a tensor under a new name, without copying elements
+#[derive(clap::Args)]
+#[command(after_help = expr::help("view model.smap weight_t 'weight.t()'"))]
+pub(crate) struct ViewArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// The new name
+    pub(crate) new: String,
+    /// The view to save
+    pub(crate) expr: String,
+    #[command(flatten)]
+    pub(crate) existing: Existing,
+    #[command(flatten)]
+    pub(crate) external: External,
+}
+
+/// Save a tensor under a second name, without copying elements; replaces NEW if it exists
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  stridemap ln model.smap encoder.weight decoder.weight")]
+pub(crate) struct LnArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// The name of the tensor
+    pub(crate) src: String,
+    /// The second name
+    #[arg(value_name = "NEW")]
+    pub(crate) dst: String,
+    #[command(flatten)]
+    pub(crate) existing: Existing,
+}
+
+/// Rename a tensor; replaces NEW if it exists
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  stridemap mv model.smap weight encoder.weight")]
+pub(crate) struct MvArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// The name of the tensor
+    pub(crate) old: String,
+    /// The new name
+    pub(crate) new: String,
+    #[command(flatten)]
+    pub(crate) existing: Existing,
+}
+
+/// Remove tensors in one commit: all or none
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  stridemap rm model.smap encoder.weight encoder.bias")]
+pub(crate) struct RmArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// The names to remove
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+}
+
+pub(crate) fn view(args: &ViewArgs) -> Result<()> {
+    let expr: Expr = args.expr.parse()?;
+    commit(&args.store, args.external.options(), args.existing.policy(), |txn| {
+        let (_, view) = expr.view(|name| txn.load(name), Copies::Refused)?;
+        Ok(txn.save_view(&args.new, &view)?)
+    })
+}
+
+pub(crate) fn ln(args: &LnArgs) -> Result<()> {
+    commit(
+        &args.store,
+        StoreOptions::new(),
+        args.existing.policy(),
+        |txn| Ok(txn.copy(&args.src, &args.dst)?),
+    )
+}
+
+pub(crate) fn mv(args: &MvArgs) -> Result<()> {
+    commit(&args.store, StoreOptions::new(), args.existing.policy(), |txn| {
+        Ok(txn.rename(&args.old, &args.new)?)
+    })
+}
+
+pub(crate) fn rm(args: &RmArgs) -> Result<()> {
+    commit(&args.store, StoreOptions::new(), OnExisting::default(), |txn| {
+        Ok(args.names.iter().try_for_each(|name| txn.remove(name))?)
+    })
+}
+
+fn commit(
+    store: &Path,
+    options: StoreOptions,
+    on_existing: OnExisting,
+    change: impl FnOnce(&mut Transaction<'_>) -> Result<()>,
+) -> Result<()> {
+    let store = open_store(&options, store)?;
+    let mut txn = store.begin()?;
+    txn.on_existing(on_existing);
+    change(&mut txn)?;
+    txn.commit()?;
+    Ok(())
+}

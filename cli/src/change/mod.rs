@@ -1,0 +1,13 @@
+//! The commands that change a store, or write tensors to files.
+
+pub(crate) mod append;
+pub(crate) mod edit;
+pub(crate) mod export;
+pub(crate) mod import;
+mod shard_size;
+mod shared_bytes;
+
+pub(crate) use append::AppendArgs;
+pub(crate) use edit::{LnArgs, MvArgs, RmArgs, ViewArgs};
+pub(crate) use export::ExportArgs;
+pub(crate) use import::ImportArgs;

@@ -1,0 +1,5 @@
+//! Names of tensors.
+
+mod escape;
+
+pub(crate) use escape::{one_line, quoted};

@@ -1,0 +1,71 @@
+//! Standard output and messages.
+
+use std::io::{self, StdoutLock, Write};
+
+use crate::names::one_line;
+
+/// Standard output.
+pub(crate) struct Stdout {
+    out: StdoutLock<'static>,
+    on_closed_pipe: OnClosedPipe,
+}
+
+/// What happens to output after the pipe has been closed.
+enum OnClosedPipe {
+    Fail,
+    Discard { is_closed: bool },
+}
+
+impl Stdout {
+    /// Locks standard output. Once the pipe has been closed, output is discarded without an error, so that the command
+    /// finishes its work and exits with its usual code.
+    pub(crate) fn lock() -> Self {
+        Stdout { out: io::stdout().lock(), on_closed_pipe: OnClosedPipe::Discard { is_closed: false } }
+    }
+
+    /// Locks standard output for commands with endless output. Once the pipe has been closed, a write fails with
+    /// `BrokenPipe`, which ends the command with exit code 0.
+    pub(crate) fn lock_endless() -> Self {
+        Stdout { out: io::stdout().lock(), on_closed_pipe: OnClosedPipe::Fail }
+    }
+
+    /// Runs `operation`, or returns `done` if the pipe has been closed.
+    fn unless_closed<T>(
+        &mut self,
+        done: T,
+        operation: impl FnOnce(&mut StdoutLock<'static>) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let OnClosedPipe::Discard { is_closed } = &mut self.on_closed_pipe else {
+            return operation(&mut self.out);
+        };
+        if !*is_closed {
+            match operation(&mut self.out) {
+                Err(e) if e.kind() == io::ErrorKind::BrokenPipe => *is_closed = true,
+                ended => return ended,
+            }
+        }
+        Ok(done)
+    }
+}
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.unless_closed(bytes.len(), |out| out.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.unless_closed((), Write::flush)
+    }
+}
+
+/// Formats a count with its noun: "1 tensor", "2 tensors".
+pub(crate) fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Prints a message to standard error. Lines after the first are indented, so that no text can look like a separate
+/// message. A failed write is ignored.
+pub(crate) fn message(text: &str) {
+    let lines: Vec<String> = text.split('\n').map(one_line).collect();
+    let _ = writeln!(io::stderr(), "stridemap: {}", lines.join("\n  | "));
+}
