@@ -6,12 +6,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use stridemap::import::{ExternalFile, Layout};
-use stridemap::{DType, Error, Result, Source as _, Tensor};
+use stridemap::{DType, Error, ErrorKind, Result, Source as _, Tensor};
 use stridemap_format::Extent;
 
-use super::FileFormat;
 use super::file::{PIECE_BYTES, RawFile, zeroed};
 use super::zip::{Member, Method};
+use super::{FileFormat, ForeignOptions};
 
 /// The result of reading the headers of a file, checked against the file. No element has been read.
 #[derive(Debug)]
@@ -21,9 +21,22 @@ pub(super) struct Contents {
     /// The tensors, in the order of the file.
     pub(super) tensors: Vec<ForeignTensor>,
     pub(super) attributes: BTreeMap<String, String>,
+    pub(super) skipped: Vec<Skipped>,
     /// Whether the format itself has storages. If so, each is imported as one storage, and tensors still share it. If
     /// not, every tensor has its own bytes, in row-major or column-major order from its offset.
     pub(super) keeps_storages: bool,
+}
+
+/// A tensor that was left out because it cannot be read: see [`ForeignOptions::skip_unreadable`].
+///
+/// [`ForeignOptions::skip_unreadable`]: crate::ForeignOptions::skip_unreadable
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Skipped {
+    /// The name that it has in the file.
+    pub name: String,
+    /// The error with which opening the file would otherwise fail.
+    pub reason: Error,
 }
 
 /// A contiguous range of bytes in a file.
@@ -56,6 +69,15 @@ pub(super) struct ForeignTensor {
 }
 
 impl Contents {
+    /// Leaves out a tensor if the options allow that. Otherwise returns the reason as an error.
+    pub(super) fn skip(&mut self, options: ForeignOptions, name: String, reason: Error) -> Result<()> {
+        if !options.is_skipping_unreadable || reason.kind() != ErrorKind::BadFile {
+            return Err(reason);
+        }
+        self.skipped.push(Skipped { name, reason });
+        Ok(())
+    }
+
     /// Refuses duplicate names, and tensors that reach past their storage. Names that a store does not allow pass,
     /// because a prefix may make them valid.
     pub(super) fn checked(self, file: &RawFile) -> Result<Self> {

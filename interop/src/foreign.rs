@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use stridemap::import::ExternalFile;
 use stridemap::{DType, Error, Result, StorageInfo, StorageKind, Tensor, TensorInfo};
 
-use super::contents::{Contents, ForeignStorage, ForeignTensor};
+use super::contents::{Contents, ForeignStorage, ForeignTensor, Skipped};
 use super::file::RawFile;
 use super::{numpy, safetensors, torch, zip};
 
@@ -67,6 +67,7 @@ impl fmt::Display for FileFormat {
 pub struct ForeignOptions {
     pub(super) is_swapping: bool,
     pub(super) untyped: Option<DType>,
+    pub(super) is_skipping_unreadable: bool,
 }
 
 impl ForeignOptions {
@@ -92,6 +93,35 @@ impl ForeignOptions {
         self
     }
 
+    /// Leaves out tensors that cannot be read, instead of refusing the file. [`ForeignFile::skipped`] returns them, and
+    /// why.
+    ///
+    /// This applies to members of a `.npz` file, tensors of a `.safetensors` file, and values of a checkpoint. A file
+    /// whose structure is damaged is still refused, and so is a checkpoint that contains an unknown class. Elements are
+    /// not read when a file is opened, so damage to them is found later, and is still an error.
+    ///
+    /// ```
+    /// use stridemap_interop::ForeignOptions;
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.safetensors");
+    /// let header = r#"{"good":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},
+    ///     "six_bits":{"dtype":"F6_E2M3","shape":[4],"data_offsets":[1,4]}}"#;
+    /// let bytes = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &[0; 4]].concat();
+    /// std::fs::write(&path, bytes)?;
+    ///
+    /// let file = ForeignOptions::new().skip_unreadable(true).open(&path)?;
+    /// assert_eq!(file.tensors().map(|tensor| tensor.name).collect::<Vec<_>>(), ["good"]);
+    /// assert_eq!(file.skipped()[0].name, "six_bits");
+    /// assert!(file.skipped()[0].reason.to_string().contains("stridemap cannot hold"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn skip_unreadable(mut self, is_skipping: bool) -> Self {
+        self.is_skipping_unreadable = is_skipping;
+        self
+    }
+
     /// Opens a file like [`ForeignFile::open`].
     ///
     /// # Errors
@@ -101,20 +131,20 @@ impl ForeignOptions {
         let contents = match file.magic()?.as_slice() {
             // Safetensors first: its length field can look like the start of any other format, but no other format
             // continues with a brace.
-            magic if safetensors::is_file(magic, file.length_bytes()) => safetensors::read(&file)?,
+            magic if safetensors::is_file(magic, file.length_bytes()) => safetensors::read(&file, *self)?,
             [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => numpy::npy::read(&file, *self)?,
             [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => {
                 let members = zip::members(&file)?;
                 if torch::is_archive(&members) {
-                    torch::read_archive(&file, &members)?
+                    torch::read_archive(&file, &members, *self)?
                 } else {
                     numpy::npz::read(&file, members, *self)?
                 }
             }
-            magic if torch::is_pickle(magic) => torch::read_legacy(&file)?,
-            magic if safetensors::is_index(magic) => safetensors::read_index(&file)?,
+            magic if torch::is_pickle(magic) => torch::read_legacy(&file, *self)?,
+            magic if safetensors::is_index(magic) => safetensors::read_index(&file, *self)?,
             _ if torch::is_tar(&file)? => return Err(torch::refuse_tar(&file)),
-            _ => safetensors::read(&file)?,
+            _ => safetensors::read(&file, *self)?,
         };
         let contents = contents.checked(&file)?;
         Ok(ForeignFile { file, contents, by_name: OnceLock::new(), converted: Mutex::default() })
@@ -255,6 +285,13 @@ impl ForeignFile {
     #[must_use]
     pub fn attributes(&self) -> &BTreeMap<String, String> {
         &self.contents.attributes
+    }
+
+    /// Returns the tensors that were left out, in the order of the file, and why. It is empty unless
+    /// [`ForeignOptions::skip_unreadable`] is set.
+    #[must_use]
+    pub fn skipped(&self) -> &[Skipped] {
+        &self.contents.skipped
     }
 
     /// Returns the number of bytes of elements that an import reads.

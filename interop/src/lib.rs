@@ -48,6 +48,7 @@ mod torch;
 mod zip;
 
 pub use adopt::adopt;
+pub use contents::Skipped;
 pub use foreign::{FileFormat, ForeignFile, ForeignOptions};
 pub use import::{Imported, import};
 pub use npy::Order;

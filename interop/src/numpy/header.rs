@@ -72,8 +72,8 @@ pub(super) struct Array {
 }
 
 impl Array {
-    pub(super) fn parse(text: &str, options: ForeignOptions) -> Result<Self, String> {
-        let Header { descr, is_fortran_order, size } = Header::parse(text)?;
+    pub(super) fn of(header: Header<'_>, options: ForeignOptions) -> Result<Self, String> {
+        let Header { descr, is_fortran_order, size } = header;
         let Descr { dtype, is_big_endian } = Descr::parse(descr, options.untyped)?;
         if is_big_endian && !options.is_swapping {
             return Err(format!(
@@ -116,15 +116,16 @@ pub(super) fn header_of(descr: &str, is_fortran_order: bool, size: &[usize]) -> 
     [MAGIC.as_slice(), &[1, 0], &(header_bytes as u16).to_le_bytes(), header.as_bytes()].concat()
 }
 
-struct Header<'a> {
-    descr: &'a str,
+/// The three entries of a header.
+pub(super) struct Header<'a> {
+    pub(super) descr: &'a str,
     is_fortran_order: bool,
-    size: Vec<usize>,
+    pub(super) size: Vec<usize>,
 }
 
 impl<'a> Header<'a> {
     /// Parses a Python dict with exactly three keys, in any order.
-    fn parse(text: &'a str) -> Result<Self, String> {
+    pub(super) fn parse(text: &'a str) -> Result<Self, String> {
         let mut parser = Parser { text, rest: text };
         let (mut descr, mut is_fortran_order, mut size) = (None, None, None);
         parser.expect("{")?;

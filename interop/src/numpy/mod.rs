@@ -4,3 +4,4 @@ mod dtype;
 mod header;
 pub mod npy;
 pub mod npz;
+mod text;

@@ -24,7 +24,7 @@ use stridemap::ErrorKind;
 use stridemap::{OnExisting, Result, Tensor};
 
 use super::dtype::Descr;
-use super::header::{Array, Preamble, header_of};
+use super::header::{Array, Header, Preamble, header_of};
 use crate::contents::{Contents, ForeignStorage, ForeignTensor, Form};
 use crate::file::{self, RawFile};
 use crate::{FileFormat, ForeignOptions};
@@ -38,7 +38,8 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
     let preamble = Preamble::parse(file.preamble()?).map_err(bad)?;
     let header = file.header(preamble.start_bytes, preamble.header_bytes, preamble.header_bytes)?;
     let text = preamble.text(header).map_err(bad)?;
-    let Array { dtype, layout, length_bytes, swapped_bytes } = Array::parse(&text, options).map_err(bad)?;
+    let header = Header::parse(&text).map_err(bad)?;
+    let Array { dtype, layout, length_bytes, swapped_bytes } = Array::of(header, options).map_err(bad)?;
     file.check_rest(preamble.end_bytes(), length_bytes)?;
     let name = file.stem().map_err(|what| file.bad(what))?.to_owned();
     let mut storage = ForeignStorage::range(file, preamble.end_bytes(), length_bytes);
@@ -48,6 +49,7 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
         storages: vec![storage],
         tensors: vec![ForeignTensor { name, dtype, layout, storage: 0 }],
         attributes: BTreeMap::new(),
+        skipped: Vec::new(),
         keeps_storages: false,
     })
 }

@@ -27,8 +27,9 @@ use zip::result::ZipError;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-use super::header::{Array, MAGIC, PREAMBLE_BYTES, Preamble};
+use super::header::{Array, Header, MAGIC, PREAMBLE_BYTES, Preamble};
 use super::npy::{Order, arranged};
+use super::text::{MAX_TEXTS_BYTES, Text};
 use crate::contents::{Contents, ForeignStorage, ForeignTensor};
 use crate::file::{self, RawFile};
 use crate::zip::Member;
@@ -56,49 +57,83 @@ pub enum Packing {
 
 /// Reads the headers of all arrays, and checks them against the members.
 ///
-/// Members that are not arrays, which `numpy.load` would return as bytes, are refused, so that nothing is lost
-/// silently. An empty member with the name of a directory is ignored.
+/// A text of no dimension becomes an attribute. Members that are not arrays, which `numpy.load` would return as bytes,
+/// are refused, so that nothing is lost silently. An empty member with the name of a directory is ignored.
 pub(crate) fn read(file: &Arc<RawFile>, members: Vec<Member>, options: ForeignOptions) -> Result<Contents> {
     let mut contents = Contents {
         format: FileFormat::Npz,
         storages: Vec::with_capacity(members.len()),
         tensors: Vec::with_capacity(members.len()),
         attributes: BTreeMap::new(),
+        skipped: Vec::new(),
         keeps_storages: false,
     };
+    let mut left_text_bytes = MAX_TEXTS_BYTES;
     for member in members {
         if member.name.ends_with('/') && member.unpacked_bytes == 0 {
             continue;
         }
-        let bad = |what| file.bad(format!("member {:?} of the zip file: {what}", member.name));
-        let mut preamble = [0; PREAMBLE_BYTES];
-        if member.unpacked_bytes >= PREAMBLE_BYTES as u64 {
-            member.unpack(file).read_exact(&mut preamble)?;
-        }
-        if !preamble.starts_with(&MAGIC) {
-            return Err(bad("it is not a NumPy array; remove it, for example with zip -d".to_owned()));
-        }
-        let preamble = Preamble::parse(preamble).map_err(bad)?;
-        let mut header = vec![0; preamble.header_bytes as usize];
-        let mut unpacked = member.unpack(file);
-        unpacked.skip(preamble.start_bytes)?;
-        unpacked.read_exact(&mut header)?;
-        let text = preamble.text(header).map_err(bad)?;
-        let Array { dtype, layout, length_bytes, swapped_bytes } =
-            Array::parse(&text, options).map_err(bad)?;
-        let rest_bytes = member.unpacked_bytes.saturating_sub(preamble.end_bytes());
-        if rest_bytes != length_bytes {
-            return Err(bad(format!(
-                "the header describes {length_bytes} bytes of elements, but {rest_bytes} bytes follow it"
-            )));
-        }
         let name = member.name.strip_suffix(ENDING).unwrap_or(&member.name).to_owned();
-        contents.tensors.push(ForeignTensor { name, dtype, layout, storage: contents.storages.len() });
-        let mut storage = ForeignStorage::of_member(file, member, preamble.end_bytes());
-        storage.form.swapped_bytes = swapped_bytes;
-        contents.storages.push(storage);
+        if let Err(e) = read_member(file, member, &name, options, &mut left_text_bytes, &mut contents) {
+            contents.skip(options, name, e)?;
+        }
     }
     Ok(contents)
+}
+
+/// Reads the header of an array, and checks it against the member.
+fn read_member(
+    file: &Arc<RawFile>,
+    member: Member,
+    name: &str,
+    options: ForeignOptions,
+    left_text_bytes: &mut u64,
+    contents: &mut Contents,
+) -> Result<()> {
+    let bad = |what| file.bad(format!("member {:?} of the zip file: {what}", member.name));
+    let mut preamble = [0; PREAMBLE_BYTES];
+    if member.unpacked_bytes >= PREAMBLE_BYTES as u64 {
+        member.unpack(file).read_exact(&mut preamble)?;
+    }
+    if !preamble.starts_with(&MAGIC) {
+        return Err(bad("it is not a NumPy array; remove it, for example with zip -d".to_owned()));
+    }
+    let preamble = Preamble::parse(preamble).map_err(bad)?;
+    let mut header = vec![0; preamble.header_bytes as usize];
+    let mut unpacked = member.unpack(file);
+    unpacked.skip(preamble.start_bytes)?;
+    unpacked.read_exact(&mut header)?;
+    let header = preamble.text(header).map_err(bad)?;
+    let header = Header::parse(&header).map_err(bad)?;
+    let rest_bytes = member.unpacked_bytes.saturating_sub(preamble.end_bytes());
+    if let Some(text) = Text::of(&header) {
+        *left_text_bytes = left_text_bytes.checked_sub(rest_bytes).ok_or_else(|| {
+            bad(format!("all texts of a file may have {MAX_TEXTS_BYTES} bytes; this one exceeds that"))
+        })?;
+        let mut bytes = vec![0; rest_bytes as usize];
+        unpacked.read_exact(&mut bytes)?;
+        let text = text.decode(bytes).map_err(bad)?;
+        return match contents.attributes.insert(name.to_owned(), text) {
+            Some(_) => Err(bad("another text has the same name".to_owned())),
+            None => Ok(()),
+        };
+    }
+    let Array { dtype, layout, length_bytes, swapped_bytes } = Array::of(header, options).map_err(bad)?;
+    if rest_bytes != length_bytes {
+        return Err(bad(format!(
+            "the header describes {length_bytes} bytes of elements, but {rest_bytes} bytes follow it"
+        )));
+    }
+    contents.tensors.push(ForeignTensor {
+        name: name.to_owned(),
+        dtype,
+        layout,
+        storage: contents.storages.len(),
+    });
+    let mut storage = ForeignStorage::of_member(file, member, preamble.end_bytes());
+    storage.form.swapped_bytes = swapped_bytes;
+    contents.storages.push(storage);
+    Ok(())
 }
 
 /// Options for writing a `.npz` file. By default it is row-major and uncompressed, and replaces an existing file.

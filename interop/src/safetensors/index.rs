@@ -11,9 +11,9 @@ use stridemap::{Error, Result};
 use super::json::{FromEntries, Object, parse, parse_pieces};
 use super::read::read_within;
 use super::{MAX_HEADER_BYTES, MAX_PARTS, PREAMBLE_BYTES};
-use crate::FileFormat;
 use crate::contents::Contents;
 use crate::file::RawFile;
+use crate::{FileFormat, ForeignOptions};
 
 /// Returns whether a file of `length_bytes` begins with the length of a header that fits in it, followed by a brace.
 pub(crate) fn is_file(magic: &[u8], length_bytes: u64) -> bool {
@@ -32,7 +32,7 @@ pub(crate) fn is_index(magic: &[u8]) -> bool {
 ///
 /// The tensors are those of the parts' own headers, as in transformers, including tensors that the index lacks. A
 /// tensor in the index must be in the part that the index names, and a name may be in only one part.
-pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
+pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Contents> {
     let json = file.header_in_pieces(0, file.length_bytes(), MAX_HEADER_BYTES)?;
     let Index { metadata, weight_map: Object(WeightMap { mut part_of, parts }) } =
         parse_pieces(file, "the index of a sharded safetensors model", json)?;
@@ -41,21 +41,22 @@ pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
         storages: Vec::new(),
         tensors: Vec::new(),
         attributes: BTreeMap::new(),
+        skipped: Vec::new(),
         keeps_storages: false,
     };
     let mut rest_bytes = MAX_HEADER_BYTES;
     for (part, index) in &parts {
-        let opened = open(file, part, rest_bytes)?;
+        let opened = open(file, part, rest_bytes, options)?;
         rest_bytes = rest_bytes.saturating_sub(opened.storages.first().map_or(0, |whole| whole.offset_bytes));
-        for tensor in &opened.tensors {
-            match part_of.get(&tensor.name) {
+        let skipped = opened.skipped.iter().map(|skipped| &skipped.name);
+        for name in opened.tensors.iter().map(|tensor| &tensor.name).chain(skipped) {
+            match part_of.get(name) {
                 Some(stated) if stated != index => {
                     return Err(file.bad(format!(
-                        "weight_map has tensor {:?} in a different part from {part:?}, which contains it",
-                        tensor.name
+                        "weight_map has tensor {name:?} in a different part from {part:?}, which contains it"
                     )));
                 }
-                Some(_) => part_of.remove(&tensor.name),
+                Some(_) => part_of.remove(name),
                 None => None,
             };
         }
@@ -66,6 +67,7 @@ pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
             tensor
         }));
         contents.attributes.extend(opened.attributes);
+        contents.skipped.extend(opened.skipped);
     }
     if let Some((name, index)) = part_of.first_key_value() {
         let part = parts.iter().find(|(_, other)| *other == index).map_or("", |(part, _)| part);
@@ -92,7 +94,7 @@ pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
 }
 
 /// Reads the header of a part, whose length is limited to the bytes left for headers.
-fn open(index: &RawFile, part: &str, rest_bytes: u64) -> Result<Contents> {
+fn open(index: &RawFile, part: &str, rest_bytes: u64, options: ForeignOptions) -> Result<Contents> {
     let missing = |e: &Error| {
         let cause = std::error::Error::source(e).and_then(|cause| cause.downcast_ref::<io::Error>());
         cause.is_some_and(|cause| cause.kind() == io::ErrorKind::NotFound)
@@ -103,7 +105,7 @@ fn open(index: &RawFile, part: &str, rest_bytes: u64) -> Result<Contents> {
             .with_source(e),
         false => e,
     })?;
-    read_within(&Arc::new(file), rest_bytes)
+    read_within(&Arc::new(file), rest_bytes, options)
 }
 
 #[derive(serde::Deserialize)]

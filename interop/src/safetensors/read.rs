@@ -11,17 +11,21 @@ use super::dtype::header_of;
 use super::header::{Header, Info, Shape};
 use super::json::{Object, parse_pieces};
 use super::{MAX_HEADER_BYTES, PREAMBLE_BYTES};
-use crate::FileFormat;
 use crate::contents::{Contents, ForeignStorage, ForeignTensor};
 use crate::file::RawFile;
+use crate::{FileFormat, ForeignOptions};
 
 /// Reads the header of a file, and checks it against the file.
-pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
-    read_within(file, MAX_HEADER_BYTES)
+pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Contents> {
+    read_within(file, MAX_HEADER_BYTES, options)
 }
 
 /// Reads a header of at most `limit_bytes`.
-pub(super) fn read_within(file: &Arc<RawFile>, limit_bytes: u64) -> Result<Contents> {
+pub(super) fn read_within(
+    file: &Arc<RawFile>,
+    limit_bytes: u64,
+    options: ForeignOptions,
+) -> Result<Contents> {
     let header_bytes = u64::from_le_bytes(file.preamble::<PREAMBLE_BYTES>()?);
     if header_bytes > MAX_HEADER_BYTES {
         return Err(file.bad(format!(
@@ -56,14 +60,15 @@ pub(super) fn read_within(file: &Arc<RawFile>, limit_bytes: u64) -> Result<Conte
         storages: vec![whole.clone()],
         tensors: Vec::with_capacity(infos.len()),
         attributes: attributes.unwrap_or_default(),
+        skipped: Vec::new(),
         keeps_storages: false,
     };
     for (name, info) in infos {
         let Some((dtype, size)) = header_of(&info) else {
             let TensorInfo { dtype, shape, .. } = info;
-            return Err(
-                file.bad(format!("tensor {name:?}: stridemap cannot hold {dtype} of shape {shape:?}"))
-            );
+            let what = format!("tensor {name:?}: stridemap cannot hold {dtype} of shape {shape:?}");
+            contents.skip(options, name, file.bad(what))?;
+            continue;
         };
         let layout = Layout::contiguous(&size).map_err(|e| file.bad(format!("tensor {name:?}: {e}")))?;
         let (start, end) = info.data_offsets;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use stridemap::Result;
 
 use super::{contents, leaves, pickle_limit};
+use crate::ForeignOptions;
 use crate::contents::{Contents, ForeignStorage};
 use crate::file::RawFile;
 use crate::zip::Member;
@@ -22,7 +23,7 @@ pub(crate) fn is_archive(members: &[Member]) -> bool {
 }
 
 /// Reads a zip file with these members.
-pub(crate) fn read(file: &Arc<RawFile>, members: &[Member]) -> Result<Contents> {
+pub(crate) fn read(file: &Arc<RawFile>, members: &[Member], options: ForeignOptions) -> Result<Contents> {
     let pickles: Vec<&Member> = members.iter().filter(|member| member.name.ends_with(PICKLE)).collect();
     if pickles.is_empty() {
         return Err(file.bad("none of its members is named data.pkl; torch.save did not finish"));
@@ -51,7 +52,7 @@ pub(crate) fn read(file: &Arc<RawFile>, members: &[Member]) -> Result<Contents> 
         }
     }
     let pickle = pickle.read(file, pickle_limit(file))?;
-    contents(leaves(file, &pickle)?, |root| {
+    contents(file, leaves(file, &pickle, options)?, |root| {
         let name = format!("data/{}", root.key);
         let member = by_name.get(name.as_str());
         let member = member.ok_or_else(|| file.bad(format!("the zip file has no member {folder}/{name}")))?;

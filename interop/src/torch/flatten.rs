@@ -10,6 +10,7 @@ use super::known::Known;
 use super::literal::Literal;
 use super::machine::Unpickled;
 use super::value::{Arena, Budget, Node, Root, TensorRef, Value};
+use crate::ForeignOptions;
 use crate::contents::ForeignTensor;
 
 /// The maximum nesting of dicts, lists and tuples.
@@ -30,6 +31,8 @@ pub(super) struct Leaves {
     /// The tensors, in the order of the pickle. They refer to their storages by root number.
     pub(super) tensors: Vec<ForeignTensor>,
     pub(super) attributes: BTreeMap<String, String>,
+    /// The names of the values that were left out, each with the reason.
+    pub(super) skipped: Vec<(String, String)>,
     pub(super) roots: Vec<Root>,
 }
 
@@ -39,11 +42,17 @@ impl Leaves {
     ///
     /// # Errors
     /// One line, with the name of the value that cannot be read.
-    pub(super) fn of(pickle: &[u8], file_bytes: u64, stem: Result<&str, &str>) -> Result<Leaves, String> {
+    pub(super) fn of(
+        pickle: &[u8],
+        file_bytes: u64,
+        stem: Result<&str, &str>,
+        options: ForeignOptions,
+    ) -> Result<Leaves, String> {
         let Unpickled { arena, root } = Unpickled::of(pickle, file_bytes)?;
         let mut flattening = Flattening {
             from: &arena,
             stem,
+            options,
             name: String::new(),
             path: Vec::new(),
             left_visits: pickle.len(),
@@ -65,6 +74,7 @@ impl Leaves {
 struct Flattening<'a> {
     from: &'a Arena<'a>,
     stem: Result<&'a str, &'a str>,
+    options: ForeignOptions,
     /// The name of the value being visited.
     name: String,
     /// The containers around it.
@@ -87,15 +97,15 @@ impl Flattening<'_> {
                 (Value::Bool(is), _) => self.attribute(is.to_string()),
                 (Value::Known(Known::DType(dtype)), _) => self.attribute(dtype.name().to_owned()),
                 (Value::Known(known), _) => {
-                    Err(self.refused(&format!("contains {}, which is not a value", known.name())))
+                    self.refuse(&format!("contains {}, which is not a value", known.name()))
                 }
                 (_, Some(text)) => self.attribute(text),
-                _ => Err(self.refused("contains bytes, which are neither tensors nor text")),
+                _ => self.refuse("contains bytes, which are neither tensors nor text"),
             };
         };
         match node {
             Node::Tensor(tensor) => return self.tensor(tensor),
-            Node::Storage(_) => return Err(self.refused("is a storage without a tensor; save a tensor")),
+            Node::Storage(_) => return self.refuse("is a storage without a tensor; save a tensor"),
             &Node::Size(sizes) => {
                 let text = self.joined("[", sizes, ",", "]")?;
                 return self.attribute(text);
@@ -191,7 +201,10 @@ impl Flattening<'_> {
     fn tensor(&mut self, tensor: &TensorRef) -> Result<(), String> {
         let name = self.leaf_name()?.to_owned();
         self.budget.charge(TENSOR_BYTES.saturating_add(name.len()))?;
-        let layout = self.layout(tensor).map_err(|e| self.refused(&e))?;
+        let layout = match self.layout(tensor) {
+            Ok(layout) => layout,
+            Err(e) => return self.refuse(&e),
+        };
         let storage = tensor.storage.root as usize;
         self.leaves.tensors.push(ForeignTensor { name, dtype: tensor.dtype, layout, storage });
         Ok(())
@@ -246,6 +259,18 @@ impl Flattening<'_> {
         };
         let layout = layout().ok_or_else(|| beyond("a number does not fit in 64 bits"))?;
         layout.map_err(|e| e.to_string())
+    }
+
+    /// Leaves out a value that cannot be read if the options allow that. Otherwise returns the reason as an error.
+    fn refuse(&mut self, what: &str) -> Result<(), String> {
+        let reason = self.refused(what);
+        if !self.options.is_skipping_unreadable {
+            return Err(reason);
+        }
+        let name = self.leaf_name()?.to_owned();
+        self.budget.charge(TENSOR_BYTES.saturating_add(name.len()).saturating_add(reason.len()))?;
+        self.leaves.skipped.push((name, reason));
+        Ok(())
     }
 
     fn refused(&self, what: &str) -> String {

@@ -12,6 +12,7 @@ use super::instruction::pickle_length;
 use super::machine::Unpickled;
 use super::value::{Node, Root, Value};
 use super::{contents, leaves, pickle_limit};
+use crate::ForeignOptions;
 use crate::contents::{Contents, ForeignStorage};
 use crate::file::{RawFile, zeroed};
 
@@ -49,7 +50,7 @@ pub(crate) fn refuse_tar(file: &RawFile) -> stridemap::Error {
 }
 
 /// Reads a file that begins with a pickle.
-pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
+pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Contents> {
     let mut pickles = Pickles { file, at_bytes: 0 };
     let integer = |pickle: &[u8]| {
         let unpickled = Unpickled::of(pickle, file.length_bytes())?;
@@ -71,10 +72,10 @@ pub(crate) fn read(file: &Arc<RawFile>) -> Result<Contents> {
             "it does not state that its elements are little-endian; save it again on a little-endian machine",
         ));
     }
-    let leaves = leaves(file, &pickles.next()?)?;
+    let leaves = leaves(file, &pickles.next()?, options)?;
     let keys = storage_keys(file, &pickles.next()?)?;
     let places = places(file, &leaves.roots, keys, pickles.at_bytes)?;
-    contents(leaves, |root| match places.get(&root.key) {
+    contents(file, leaves, |root| match places.get(&root.key) {
         Some(&offset_bytes) => Ok(ForeignStorage::range(file, offset_bytes, root.length_bytes)),
         None => Err(file.bad(format!("storage {:?} is not in the file", root.key))),
     })

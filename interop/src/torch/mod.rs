@@ -18,9 +18,9 @@ mod value;
 
 use stridemap::Result;
 
-use super::contents::{Contents, ForeignStorage};
+use super::contents::{Contents, ForeignStorage, Skipped};
 use super::file::RawFile;
-use super::foreign::FileFormat;
+use super::foreign::{FileFormat, ForeignOptions};
 use flatten::Leaves;
 use value::Root;
 
@@ -37,13 +37,17 @@ fn pickle_limit(file: &RawFile) -> u64 {
 }
 
 /// Reads the object of a checkpoint.
-fn leaves(file: &RawFile, pickle: &[u8]) -> Result<Leaves> {
-    Leaves::of(pickle, file.length_bytes(), file.stem()).map_err(|e| file.bad(e))
+fn leaves(file: &RawFile, pickle: &[u8], options: ForeignOptions) -> Result<Leaves> {
+    Leaves::of(pickle, file.length_bytes(), file.stem(), options).map_err(|e| file.bad(e))
 }
 
 /// Assigns leaves to storages. `place` finds a storage in the file, and is called once for each that is used.
-fn contents(leaves: Leaves, mut place: impl FnMut(&Root) -> Result<ForeignStorage>) -> Result<Contents> {
-    let Leaves { mut tensors, attributes, roots } = leaves;
+fn contents(
+    file: &RawFile,
+    leaves: Leaves,
+    mut place: impl FnMut(&Root) -> Result<ForeignStorage>,
+) -> Result<Contents> {
+    let Leaves { mut tensors, attributes, skipped, roots } = leaves;
     let mut storages = Vec::new();
     let mut placed = vec![None; roots.len()];
     for tensor in &mut tensors {
@@ -56,5 +60,6 @@ fn contents(leaves: Leaves, mut place: impl FnMut(&Root) -> Result<ForeignStorag
         }
         tensor.storage = slot.unwrap_or_default();
     }
-    Ok(Contents { format: FileFormat::PyTorch, storages, tensors, attributes, keeps_storages: true })
+    let skipped = skipped.into_iter().map(|(name, what)| Skipped { name, reason: file.bad(what) }).collect();
+    Ok(Contents { format: FileFormat::PyTorch, storages, tensors, attributes, skipped, keeps_storages: true })
 }

@@ -13,10 +13,10 @@ use zip::{CompressionMethod, ZipWriter};
 use super::npy_bytes;
 use crate::place::{Place, counted, logical};
 
-const DEFLATED: CompressionMethod = CompressionMethod::Deflated;
-const STORED: CompressionMethod = CompressionMethod::Stored;
+pub(super) const DEFLATED: CompressionMethod = CompressionMethod::Deflated;
+pub(super) const STORED: CompressionMethod = CompressionMethod::Stored;
 
-fn zip_of(members: &[(&str, CompressionMethod, &[u8])]) -> Vec<u8> {
+pub(super) fn zip_of(members: &[(&str, CompressionMethod, &[u8])]) -> Vec<u8> {
     let mut writer = ZipWriter::new(Cursor::new(Vec::new()));
     for &(name, method, bytes) in members {
         let options = SimpleFileOptions::default().compression_method(method).large_file(true);

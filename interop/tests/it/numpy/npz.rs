@@ -4,8 +4,10 @@ use std::fs;
 
 use stridemap::{DType, ErrorKind, ExternalFiles, StoreOptions, Tensor};
 use stridemap_interop::npz::{self, Packing};
-use stridemap_interop::{FileFormat, ForeignFile, Order};
+use stridemap_interop::{FileFormat, ForeignFile, ForeignOptions, Order};
 
+use super::hostile::{DEFLATED, STORED, zip_of};
+use super::npy_bytes;
 use crate::place::{Place, counted, logical};
 
 fn named(tensors: &[(&str, Tensor)]) -> Vec<(String, Tensor)> {
@@ -158,4 +160,79 @@ fn file_removed_before_it_is_adopted_is_refused() {
     // It depends on the file system whether the path is still resolved.
     assert!(matches!(error.kind(), ErrorKind::Io | ErrorKind::ExternalChanged), "{error}");
     assert!(store.names().unwrap().is_empty());
+}
+
+/// Returns an array with this descriptor and shape.
+fn array(descr: &str, shape: &str, elements: &[u8]) -> Vec<u8> {
+    npy_bytes(&format!("{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}"), elements)
+}
+
+#[test]
+fn unreadable_members_are_left_out_and_listed_with_the_reason() {
+    let place = Place::new();
+    let good = array("'|u1'", "(2,)", &[1, 2]);
+    let path = place.file(
+        "x.npz",
+        &zip_of(&[
+            ("object.npy", STORED, &array("'|O'", "(1,)", b"\x80\x04.")),
+            ("good.npy", STORED, &good),
+            ("big.npy", STORED, &array("'>i2'", "(1,)", &[0, 1])),
+            ("names.npy", DEFLATED, &array("'<U1'", "(2,)", &[97, 0, 0, 0, 98, 0, 0, 0])),
+            ("readme.txt", STORED, b"text that is long enough"),
+            ("cut.npy", DEFLATED, &good[..20]),
+        ]),
+    );
+    assert_eq!(ForeignFile::open(&path).unwrap_err().kind(), ErrorKind::BadFile);
+    let file = ForeignOptions::new().skip_unreadable(true).open(&path).unwrap();
+    let expected = [
+        ("object", "pickle"),
+        ("big", "big-endian"),
+        ("names", "strings"),
+        ("readme.txt", "not a NumPy array"),
+        ("cut", "ends after"),
+    ];
+    assert_eq!(file.skipped().len(), expected.len());
+    for (skipped, (name, reason)) in file.skipped().iter().zip(expected) {
+        assert_eq!(skipped.name, name);
+        assert!(skipped.reason.to_string().contains(reason), "{}", skipped.reason);
+    }
+    file.import_into(&mut place.store.begin().unwrap(), "", |_| ()).unwrap();
+    assert_eq!(file.load("good").unwrap().read::<u8>().unwrap(), [1, 2]);
+    assert_eq!(file.tensors().count(), 1);
+}
+
+#[test]
+fn text_of_no_dimension_becomes_an_attribute() {
+    let place = Place::new();
+    let wide = |text: &str| text.chars().flat_map(|c| u32::from(c).to_le_bytes()).collect::<Vec<_>>();
+    let big: Vec<u8> = "aü".chars().flat_map(|c| u32::from(c).to_be_bytes()).collect();
+    let path = place.file(
+        "x.npz",
+        &zip_of(&[
+            ("title.npy", DEFLATED, &array("'<U7'", "()", &wide("nö\u{1f600} x\0\0"))),
+            ("big.npy", STORED, &array("'>U2'", "()", &big)),
+            ("bytes.npy", STORED, &array("'|S4'", "()", b"ab\0\0")),
+            ("empty.npy", STORED, &array("'<U0'", "()", b"")),
+            ("x.npy", STORED, &array("'|u1'", "()", &[7])),
+        ]),
+    );
+    stridemap_interop::import(&place.store, &path, "").unwrap();
+    let attributes = place.store.attributes();
+    let attributes: Vec<_> = attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    assert_eq!(attributes, [("big", "aü"), ("bytes", "ab"), ("empty", ""), ("title", "nö\u{1f600} x")]);
+    assert_eq!(place.store.names().unwrap(), ["x"]);
+
+    for (descr, elements, what) in [
+        ("'|S2'", &b"\xff\xfe"[..], "not UTF-8"),
+        ("'<U1'", &[0, 0, 0x11, 0], "not a character"),
+        ("'<U1'", b"abc", "four bytes"),
+        ("'|S5000000'", &vec![b'a'; 5_000_000], "all texts of a file"),
+    ] {
+        let bytes = zip_of(&[("x.npy", DEFLATED, &array(descr, "()", elements))]);
+        let message = place.refuse("bad.npz", &bytes);
+        assert!(message.contains(what), "{message}, and not {what}");
+    }
+    let text = array("'|S1'", "()", b"a");
+    let message = place.refuse("bad.npz", &zip_of(&[("a", STORED, &text), ("a.npy", STORED, &text)]));
+    assert!(message.contains("another text has the same name"), "{message}");
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use stridemap_interop::ForeignFile;
+use stridemap_interop::{ForeignFile, ForeignOptions};
 
 use super::forge::{archive, legacy, tensor, text};
 use super::refusal;
@@ -310,4 +310,19 @@ fn every_truncation_of_a_legacy_file_and_of_its_pickles_is_refused() {
         fs::write(&path, &file[..length]).unwrap();
         assert!(ForeignFile::open(&path).is_err(), "{length}");
     }
+}
+
+#[test]
+fn unreadable_values_are_left_out_and_listed_with_the_reason() {
+    for (name, reason) in [("conj", "\"conj\" bit"), ("neg", "\"neg\" bit"), ("storage", "a storage without")]
+    {
+        let path = format!("tests/data/pt_more/refused_{name}.pt");
+        assert!(ForeignFile::open(&path).is_err());
+        let file = ForeignOptions::new().skip_unreadable(true).open(&path).unwrap();
+        assert_eq!(file.skipped().len(), 1, "{name}: {:?}", file.skipped());
+        assert!(file.skipped()[0].reason.to_string().contains(reason), "{:?}", file.skipped());
+        assert!(file.tensors().all(|tensor| tensor.name != file.skipped()[0].name));
+    }
+    let unknown_class = "tests/data/pt_more/refused_set.pt";
+    assert!(ForeignOptions::new().skip_unreadable(true).open(unknown_class).is_err());
 }

@@ -1,0 +1,48 @@
+//! Texts: arrays of no dimension whose element is a string.
+
+use stridemap_format::limits::MAX_ATTRIBUTES_BYTES;
+
+use super::header::Header;
+
+/// The most bytes of all texts in a file. The attributes of a store hold no more text, and NumPy uses four bytes for a
+/// character.
+pub(super) const MAX_TEXTS_BYTES: u64 = 4 * MAX_ATTRIBUTES_BYTES as u64;
+
+/// How the bytes of a text are decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Text {
+    /// `S`: bytes, which must be UTF-8.
+    Bytes,
+    /// `U`: four bytes for each character.
+    Characters { is_big_endian: bool },
+}
+
+impl Text {
+    /// Returns how to decode an array, or `None` if it is not a text.
+    pub(super) fn of(header: &Header<'_>) -> Option<Self> {
+        let code = header.descr.trim_start_matches(['<', '>', '=', '|']);
+        match code.chars().next() {
+            _ if !header.size.is_empty() => None,
+            Some('S' | 'a') => Some(Text::Bytes),
+            Some('U') => Some(Text::Characters { is_big_endian: header.descr.starts_with('>') }),
+            _ => None,
+        }
+    }
+
+    /// Decodes a text. Like NumPy, it leaves out NULs at the end.
+    pub(super) fn decode(self, bytes: Vec<u8>) -> Result<String, String> {
+        let mut text = match self {
+            Text::Bytes => String::from_utf8(bytes).map_err(|e| format!("the text is not UTF-8: {e}"))?,
+            Text::Characters { is_big_endian } => {
+                let (units, []) = bytes.as_chunks() else {
+                    return Err("the text does not have four bytes for each character".to_owned());
+                };
+                let number = if is_big_endian { u32::from_be_bytes } else { u32::from_le_bytes };
+                let text: Option<String> = units.iter().map(|&unit| char::from_u32(number(unit))).collect();
+                text.ok_or("the text has a number that is not a character")?
+            }
+        };
+        text.truncate(text.trim_end_matches('\0').len());
+        Ok(text)
+    }
+}
