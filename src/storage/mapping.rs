@@ -1,5 +1,5 @@
 //! Maps files into memory. All unsafe code of this crate is here, except for that in `tensor/dlpack/lend.rs`
-//! and one call in `tensor/kernel.rs`.
+//! and the vector instructions in `tensor/kernel/transpose.rs`.
 #![expect(unsafe_code, reason = "no compiler can check what other processes do to a mapped file")]
 
 use std::fs::File;

@@ -1,21 +1,12 @@
 //! Copies elements between strided layouts in memory.
 
+mod transpose;
+
 use std::cmp::Reverse;
 use std::convert::Infallible;
 
 use crate::parallel;
-
-/// The bytes of a row of a tile. A tile is a square that is transposed at a time. Each of its rows is on another page of
-/// the source, and each of its columns on another one of the destination, so longer ones need fewer lookups of pages.
-const TILE_BYTES: usize = 1024;
-
-/// The side of a tile is at most this many elements, so that it stays in the second-level cache: at most 512 KiB.
-const MAX_TILE_SIDE: usize = 512;
-
-/// The bytes of the vectors that a transpose works on.
-const VECTOR_BYTES: usize = 16;
-
-type Vector = [u8; VECTOR_BYTES];
+use transpose::transpose;
 
 /// Planes of at most this many elements are not transposed one by one, but this many at a time.
 const SMALL_PLANE: usize = 64;
@@ -24,8 +15,8 @@ const SMALL_PLANE: usize = 64;
 const SHORT_ROW: usize = 8;
 
 /// Copies of at least this size are divided between threads. It is more than a block of a file, so that threads are not
-/// started for each.
-const PARALLEL_BYTES: usize = 8 << 20;
+/// started for each. Transposes of this size write past the caches.
+const LARGE_BYTES: usize = 8 << 20;
 
 /// The smallest piece that a thread copies at a time, in bytes.
 const PIECE_BYTES: usize = 1 << 20;
@@ -105,10 +96,11 @@ pub(super) fn moved(start: usize, steps: usize, stride: isize) -> usize {
 /// copies are divided between threads.
 pub(super) fn copy<const W: usize>(from: &[u8], to: &mut [u8], order: &Order) {
     let (from, to) = (from.as_chunks::<W>().0, to.as_chunks_mut::<W>().0);
+    let is_large = order.numel() * W >= LARGE_BYTES;
     // Pieces must not overlap in the destination.
     let may_cut = |outer: Dim, inner: &[Dim]| span(inner) <= outer.major;
     let piece = |(order, to): (Order, &mut [[u8; W]])| {
-        copy_piece(from, to, &order);
+        copy_piece(from, to, &order, is_large);
         Ok(())
     };
     let Ok(()) = divided::<_, Infallible>(
@@ -161,8 +153,7 @@ pub(super) fn divided<P: Send, E: Send>(
     feed: impl FnOnce(usize, &mut dyn FnMut(P) -> Result<(), E>) -> Result<(), E>,
     work: impl Fn(P) -> Result<(), E> + Sync,
 ) -> Result<(), E> {
-    let most_threads =
-        if cost_bytes < PARALLEL_BYTES { 1 } else { most_threads.min(cost_bytes / PIECE_BYTES) };
+    let most_threads = if cost_bytes < LARGE_BYTES { 1 } else { most_threads.min(cost_bytes / PIECE_BYTES) };
     let thread_count = parallel::thread_count(most_threads);
     // Several pieces a thread, because some take longer.
     let limit_bytes =
@@ -199,7 +190,8 @@ pub(super) fn divide<'a, T, E>(
 
 /// Copies on this thread. The two innermost loops run along the dimension with the narrowest stride in the destination
 /// and the one with the narrowest stride in the source. If those differ, the two form a plane that is transposed.
-fn copy_piece<const W: usize>(from: &[[u8; W]], to: &mut [[u8; W]], order: &Order) {
+/// `is_large` is whether the whole copy is too large for the caches.
+fn copy_piece<const W: usize>(from: &[[u8; W]], to: &mut [[u8; W]], order: &Order, is_large: bool) {
     let one = Dim { n: 1, major: 1, minor: 1 };
     let mut dims = order.dims.clone();
     let row = dims.pop().unwrap_or(one);
@@ -224,7 +216,7 @@ fn copy_piece<const W: usize>(from: &[[u8; W]], to: &mut [[u8; W]], order: &Orde
         }
         let mut tile = Vec::new();
         for_each_start(&dims, order.major, order.minor, &mut |t, f| {
-            transpose(from, to, (column, row), (t, f), &mut tile);
+            transpose(from, to, (column, row), (t, f), (&mut tile, is_large));
         });
     } else {
         let outer = dims.pop().unwrap_or(one);
@@ -268,125 +260,6 @@ fn copy_row<const W: usize>(from: &[[u8; W]], to: &mut [[u8; W]], row: Dim, (t, 
             }
         }
     }
-}
-
-/// Copies a plane whose columns are close in the source and whose rows are close in the destination, tile by tile.
-fn transpose<const W: usize>(
-    from: &[[u8; W]],
-    to: &mut [[u8; W]],
-    (column, row): (Dim, Dim),
-    (t, f): (usize, usize),
-    tile: &mut Vec<[u8; W]>,
-) {
-    let (side, lanes) = ((TILE_BYTES / W).min(MAX_TILE_SIDE), VECTOR_BYTES / W);
-    let is_packed = (column.minor, row.major) == (1, 1) && column.n.min(row.n) >= lanes;
-    if is_packed {
-        tile.resize(side * side, [0; W]);
-    }
-    // A tile has at least as many elements as a vector, so the last one may begin before the end of the one before it.
-    let tiles = |n: usize| {
-        let last = if is_packed { n - lanes } else { n };
-        (0..n).step_by(side).map(move |i| (i.min(last), side.min(n - i.min(last))))
-    };
-    for (c, columns) in tiles(column.n) {
-        for (r, rows) in tiles(row.n) {
-            let t = t + c * column.major + r * row.major;
-            let f = moved(moved(f, c, column.minor), r, row.minor);
-            let (column, row) = (Dim { n: columns, ..column }, Dim { n: rows, ..row });
-            if !is_packed {
-                // The longer loop is the inner one.
-                let (outer, inner) = if rows < columns { (row, column) } else { (column, row) };
-                for i in 0..outer.n {
-                    copy_row(from, to, inner, (t + i * outer.major, moved(f, i, outer.minor)));
-                }
-                continue;
-            }
-            // The rows of the source can be a power of two apart. In a tile, their cache lines do not evict each other.
-            for (i, line) in tile.chunks_exact_mut(columns).take(rows).enumerate() {
-                let f = moved(f, i, row.minor);
-                line.copy_from_slice(&from[f..f + columns]);
-            }
-            let to = &mut to[t..];
-            match W {
-                1 => transpose_tile::<W, 16>(tile, to, column, rows),
-                2 => transpose_tile::<W, 8>(tile, to, column, rows),
-                4 => transpose_tile::<W, 4>(tile, to, column, rows),
-                8 => transpose_tile::<W, 2>(tile, to, column, rows),
-                _ => transpose_tile::<W, 1>(tile, to, column, rows),
-            }
-        }
-    }
-}
-
-/// Writes a tile with rows and columns exchanged. `L` is the number of elements in a vector. A square of `L` vectors is
-/// transposed in registers.
-fn transpose_tile<const W: usize, const L: usize>(
-    tile: &[[u8; W]],
-    to: &mut [[u8; W]],
-    column: Dim,
-    rows: usize,
-) {
-    let (tile, to) = (tile.as_flattened(), to.as_flattened_mut());
-    for c in (0..column.n).step_by(L).map(|c| c.min(column.n - L)) {
-        for r in (0..rows).step_by(L).map(|r| r.min(rows - L)) {
-            let mut square = [[0; VECTOR_BYTES]; L];
-            for (i, vector) in square.iter_mut().enumerate() {
-                vector.copy_from_slice(&tile[((r + i) * column.n + c) * W..][..VECTOR_BYTES]);
-            }
-            // Each step interleaves the first half of the vectors with the second. There is one for each bit of `L`.
-            for step in [1, 2, 4, 8] {
-                if step < L {
-                    let halves = square;
-                    for i in 0..L / 2 {
-                        (square[2 * i], square[2 * i + 1]) = interleave::<W>(halves[i], halves[i + L / 2]);
-                    }
-                }
-            }
-            for (i, vector) in square.iter().enumerate() {
-                to[((c + i) * column.major + r) * W..][..VECTOR_BYTES].copy_from_slice(vector);
-            }
-        }
-    }
-}
-
-/// Interleaves the elements of two vectors. Returns the first and the second half.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-#[expect(
-    unsafe_code,
-    reason = "the compiler does not find these instructions, and the loop takes twice as long"
-)]
-fn interleave<const W: usize>(a: Vector, b: Vector) -> (Vector, Vector) {
-    use std::arch::x86_64 as x86;
-
-    #[inline]
-    #[target_feature(enable = "sse2")]
-    fn unpack<const W: usize>(a: x86::__m128i, b: x86::__m128i) -> (x86::__m128i, x86::__m128i) {
-        match W {
-            1 => (x86::_mm_unpacklo_epi8(a, b), x86::_mm_unpackhi_epi8(a, b)),
-            2 => (x86::_mm_unpacklo_epi16(a, b), x86::_mm_unpackhi_epi16(a, b)),
-            4 => (x86::_mm_unpacklo_epi32(a, b), x86::_mm_unpackhi_epi32(a, b)),
-            _ => (x86::_mm_unpacklo_epi64(a, b), x86::_mm_unpackhi_epi64(a, b)),
-        }
-    }
-    // SAFETY: SSE2 is part of x86-64, so every processor of this architecture has it.
-    let (low, high) = unsafe { unpack::<W>(bytemuck::cast(a), bytemuck::cast(b)) };
-    (bytemuck::cast(low), bytemuck::cast(high))
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-use interleave_portably as interleave;
-
-/// The same in plain Rust, for other architectures.
-#[cfg(any(test, not(target_arch = "x86_64")))]
-#[inline(always)]
-fn interleave_portably<const W: usize>(a: Vector, b: Vector) -> (Vector, Vector) {
-    let mut both = [[0; VECTOR_BYTES]; 2];
-    let pairs = both.as_flattened_mut().as_chunks_mut::<W>().0.as_chunks_mut::<2>().0;
-    for ((pair, a), b) in pairs.iter_mut().zip(a.as_chunks::<W>().0).zip(b.as_chunks::<W>().0) {
-        *pair = [*a, *b];
-    }
-    (both[0], both[1])
 }
 
 #[cfg(test)]

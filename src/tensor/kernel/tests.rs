@@ -1,3 +1,4 @@
+use super::transpose::{interleave, interleave_portably};
 use super::*;
 
 /// Sizes around those of vectors and tiles.
@@ -63,9 +64,10 @@ fn copies_like_a_plain_loop<const W: usize>(rng: &mut fastrand::Rng) {
     copy::<W>(&from, &mut whole, &order);
     assert!(whole == expected, "{W} bytes: {sizes:?}, to {to_strides:?}, from {from_strides:?}");
     let may_cut = |outer: Dim, inner: &[Dim]| span(inner) <= outer.major;
+    let is_large = rng.bool();
     let pieces = in_pieces.as_chunks_mut::<W>().0;
     let Ok(()) = divide::<_, Infallible>(order, pieces, rng.usize(1..1000), &may_cut, &mut |(piece, to)| {
-        copy_piece(from.as_chunks::<W>().0, to, &piece);
+        copy_piece(from.as_chunks::<W>().0, to, &piece, is_large);
         Ok(())
     });
     assert!(
@@ -91,7 +93,7 @@ fn a_large_transpose_and_gather_on_threads_match_a_plain_loop() {
     const SIDE: usize = 1500;
     let from: Vec<u8> = (0..SIDE * SIDE * 4).map(|i| (i % 251) as u8).collect();
     let mut to = vec![0; from.len()];
-    assert!(to.len() > PARALLEL_BYTES);
+    assert!(to.len() > LARGE_BYTES);
     let dims = [(SIDE, SIDE as isize, 1), (SIDE, 1, SIDE as isize)];
     copy::<4>(&from, &mut to, &Order::of(dims.into_iter(), 0, 0));
     let (rows, columns) = (from.as_chunks::<4>().0, to.as_chunks::<4>().0);
@@ -100,6 +102,36 @@ fn a_large_transpose_and_gather_on_threads_match_a_plain_loop() {
     gather::<4>(&from, &mut to, &places, SIDE);
     let runs = to.as_chunks::<4>().0.chunks(SIDE).zip(&places);
     assert!(runs.into_iter().all(|(run, &place)| run == &rows[place..place + SIDE]));
+}
+
+/// Transposes a plane whose rows have whole cache lines, wherever the first of them begins.
+fn lines_are_written_past_the_caches<const W: usize>(rng: &mut fastrand::Rng) {
+    for shift in 0..=64 / W {
+        let (rows, columns) = (rng.usize(256 / W..1000 / W), rng.usize(64 / W..9000 / W));
+        let (stride, gap) = (rows.next_multiple_of(64 / W), rng.usize(..3));
+        let from: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(rows * (columns + gap) * W).collect();
+        let mut to = vec![0; (shift + columns * stride) * W];
+        let dims = [(columns, stride as isize, 1), (rows, 1, (columns + gap) as isize)];
+        let order = Order::of(dims.into_iter(), shift, 0);
+        let (from, to) = (from.as_chunks::<W>().0, to.as_chunks_mut::<W>().0);
+        copy_piece(from, to, &order, true);
+        let expected =
+            |place: usize| match place.checked_sub(shift).map(|place| (place % stride, place / stride)) {
+                Some((row, column)) if row < rows => from[row * (columns + gap) + column],
+                _ => [0; W],
+            };
+        assert!((0..to.len()).all(|place| to[place] == expected(place)), "{rows} x {columns} after {shift}");
+    }
+}
+
+#[test]
+fn large_transposes_write_each_element_once() {
+    let mut rng = fastrand::Rng::with_seed(16);
+    lines_are_written_past_the_caches::<1>(&mut rng);
+    lines_are_written_past_the_caches::<2>(&mut rng);
+    lines_are_written_past_the_caches::<4>(&mut rng);
+    lines_are_written_past_the_caches::<8>(&mut rng);
+    lines_are_written_past_the_caches::<16>(&mut rng);
 }
 
 #[test]

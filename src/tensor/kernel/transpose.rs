@@ -1,0 +1,284 @@
+//! Exchanges the rows and columns of planes.
+
+use super::{Dim, copy_row, moved};
+
+/// The bytes of a row of a tile. A tile is a square that is transposed at a time. Each of its rows is on another page of
+/// the source, and each of its columns on another one of the destination, so longer ones need fewer lookups of pages.
+const TILE_BYTES: usize = 1024;
+
+/// The side of a tile is at most this many elements, so that it stays in the second-level cache: at most 512 KiB.
+const MAX_TILE_SIDE: usize = 512;
+
+/// The bytes of the vectors that a transpose works on.
+const VECTOR_BYTES: usize = 16;
+
+type Vector = [u8; VECTOR_BYTES];
+
+/// The bytes of a cache line. A block of a large transpose has rows and columns of this size.
+const LINE_BYTES: usize = 64;
+const VECTORS_IN_LINE: usize = LINE_BYTES / VECTOR_BYTES;
+
+const PAGE_BYTES: usize = 4096;
+
+#[repr(align(64))]
+#[derive(Clone, Copy)]
+struct Line([u8; LINE_BYTES]);
+
+/// Copies a plane whose columns are close in the source and whose rows are close in the destination, tile by tile.
+pub(super) fn transpose<const W: usize>(
+    from: &[[u8; W]],
+    to: &mut [[u8; W]],
+    (column, row): (Dim, Dim),
+    (t, f): (usize, usize),
+    (tile, is_large): (&mut Vec<[u8; W]>, bool),
+) {
+    let (side, lanes) = ((TILE_BYTES / W).min(MAX_TILE_SIDE), VECTOR_BYTES / W);
+    let is_packed = (column.minor, row.major) == (1, 1) && column.n.min(row.n) >= lanes;
+    if is_large && is_packed && has_whole_lines(&to[t..], column, row) {
+        return match W {
+            1 => transpose_past_caches::<W, 16>(from, to, (column, row), (t, f)),
+            2 => transpose_past_caches::<W, 8>(from, to, (column, row), (t, f)),
+            4 => transpose_past_caches::<W, 4>(from, to, (column, row), (t, f)),
+            8 => transpose_past_caches::<W, 2>(from, to, (column, row), (t, f)),
+            _ => transpose_past_caches::<W, 1>(from, to, (column, row), (t, f)),
+        };
+    }
+    if is_packed {
+        tile.resize(side * side, [0; W]);
+    }
+    // A tile has at least as many elements as a vector, so the last one may begin before the end of the one before it.
+    let tiles = |n: usize| {
+        let last = if is_packed { n - lanes } else { n };
+        (0..n).step_by(side).map(move |i| (i.min(last), side.min(n - i.min(last))))
+    };
+    for (c, columns) in tiles(column.n) {
+        for (r, rows) in tiles(row.n) {
+            let t = t + c * column.major + r * row.major;
+            let f = moved(moved(f, c, column.minor), r, row.minor);
+            let (column, row) = (Dim { n: columns, ..column }, Dim { n: rows, ..row });
+            if !is_packed {
+                // The longer loop is the inner one.
+                let (outer, inner) = if rows < columns { (row, column) } else { (column, row) };
+                for i in 0..outer.n {
+                    copy_row(from, to, inner, (t + i * outer.major, moved(f, i, outer.minor)));
+                }
+                continue;
+            }
+            // The rows of the source can be a power of two apart. In a tile, their cache lines do not evict each other.
+            for (i, line) in tile.chunks_exact_mut(columns).take(rows).enumerate() {
+                let f = moved(f, i, row.minor);
+                line.copy_from_slice(&from[f..f + columns]);
+            }
+            let to = &mut to[t..];
+            match W {
+                1 => transpose_tile::<W, 16>(tile, to, column, rows),
+                2 => transpose_tile::<W, 8>(tile, to, column, rows),
+                4 => transpose_tile::<W, 4>(tile, to, column, rows),
+                8 => transpose_tile::<W, 2>(tile, to, column, rows),
+                _ => transpose_tile::<W, 1>(tile, to, column, rows),
+            }
+        }
+    }
+}
+
+/// Writes a tile with rows and columns exchanged. `L` is the number of elements in a vector. A square of `L` vectors is
+/// transposed in registers.
+fn transpose_tile<const W: usize, const L: usize>(
+    tile: &[[u8; W]],
+    to: &mut [[u8; W]],
+    column: Dim,
+    rows: usize,
+) {
+    let (tile, to) = (tile.as_flattened(), to.as_flattened_mut());
+    for c in (0..column.n).step_by(L).map(|c| c.min(column.n - L)) {
+        for r in (0..rows).step_by(L).map(|r| r.min(rows - L)) {
+            let mut square = [[0; VECTOR_BYTES]; L];
+            for (i, vector) in square.iter_mut().enumerate() {
+                vector.copy_from_slice(&tile[((r + i) * column.n + c) * W..][..VECTOR_BYTES]);
+            }
+            transpose_square::<W, L>(&mut square);
+            for (i, vector) in square.iter().enumerate() {
+                to[((c + i) * column.major + r) * W..][..VECTOR_BYTES].copy_from_slice(vector);
+            }
+        }
+    }
+}
+
+/// Exchanges the rows and columns of `L` vectors of `L` elements.
+#[inline(always)]
+fn transpose_square<const W: usize, const L: usize>(square: &mut [Vector; L]) {
+    // Each step interleaves the first half of the vectors with the second. There is one for each bit of `L`.
+    for step in [1, 2, 4, 8] {
+        if step < L {
+            let halves = *square;
+            for i in 0..L / 2 {
+                (square[2 * i], square[2 * i + 1]) = interleave::<W>(halves[i], halves[i + L / 2]);
+            }
+        }
+    }
+}
+
+/// Whether the rows of the destination all begin at the same place in a cache line, and most of their bytes are in whole
+/// lines.
+fn has_whole_lines<const W: usize>(to: &[[u8; W]], column: Dim, row: Dim) -> bool {
+    let side = LINE_BYTES / W;
+    (column.major * W).is_multiple_of(LINE_BYTES)
+        && row.n >= 4 * side
+        && to.as_ptr().align_offset(LINE_BYTES) < side
+}
+
+/// Copies a plane in blocks: squares of which each row and each column is a cache line. `L` is the number of elements in a
+/// vector.
+///
+/// An ordinary store reads its line from memory first. In a large plane, a line is also evicted before it is complete,
+/// because rows that are a power of two apart share few places in the caches.
+fn transpose_past_caches<const W: usize, const L: usize>(
+    from: &[[u8; W]],
+    to: &mut [[u8; W]],
+    (column, row): (Dim, Dim),
+    (t, f): (usize, usize),
+) {
+    let side = LINE_BYTES / W;
+    // The first blocks are narrower, so that whole lines of the destination follow.
+    let first = to[t..].as_ptr().align_offset(LINE_BYTES);
+    let _fence = Fence;
+    let (from, to) = (from.as_flattened(), to.as_flattened_mut());
+    let (mut block, mut transposed) =
+        ([Line([0; LINE_BYTES]); LINE_BYTES], [Line([0; LINE_BYTES]); LINE_BYTES]);
+    // Within a page, the processor reads ahead.
+    for page in (0..column.n).step_by(PAGE_BYTES / W) {
+        let page_end = column.n.min(page + PAGE_BYTES / W);
+        for r in (0..first.min(1)).chain((first..row.n).step_by(side)) {
+            let rows = if r < first { first } else { side.min(row.n - r) };
+            for c in (page..page_end).step_by(side) {
+                let columns = side.min(page_end - c);
+                for (i, Line(line)) in block[..rows].iter_mut().enumerate() {
+                    let f = (moved(f, r + i, row.minor) + c) * W;
+                    copy_line(&from[f..][..columns * W], &mut line[..columns * W]);
+                }
+                transpose_block::<W, L>(&block, &mut transposed, (rows, columns));
+                for (i, line) in transposed[..columns].iter().enumerate() {
+                    let t = (t + (c + i) * column.major + r) * W;
+                    let to = &mut to[t..][..rows * W];
+                    match to.as_chunks_mut().0 {
+                        [to] => stream(to, line),
+                        _ => copy_line(&line.0[..rows * W], to),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Copies at most a line.
+#[inline(always)]
+fn copy_line(from: &[u8], to: &mut [u8]) {
+    match (from.as_chunks::<LINE_BYTES>().0, to.as_chunks_mut().0) {
+        // Most lines are whole. A copy of a known length takes few instructions.
+        ([from], [to]) => *to = *from,
+        _ => to.copy_from_slice(from),
+    }
+}
+
+/// Exchanges the rows and columns of a block, of which only the first `rows` and `columns` are needed.
+#[inline(always)]
+fn transpose_block<const W: usize, const L: usize>(
+    from: &[Line; LINE_BYTES],
+    to: &mut [Line; LINE_BYTES],
+    (rows, columns): (usize, usize),
+) {
+    for r in 0..rows.div_ceil(L).min(VECTORS_IN_LINE) {
+        for c in 0..columns.div_ceil(L).min(VECTORS_IN_LINE) {
+            let mut square = [[0; VECTOR_BYTES]; L];
+            for (i, vector) in square.iter_mut().enumerate() {
+                vector.copy_from_slice(&from[r * L + i].0[c * VECTOR_BYTES..][..VECTOR_BYTES]);
+            }
+            transpose_square::<W, L>(&mut square);
+            for (i, vector) in square.iter().enumerate() {
+                to[c * L + i].0[r * VECTOR_BYTES..][..VECTOR_BYTES].copy_from_slice(vector);
+            }
+        }
+    }
+}
+
+/// Writes a line past the caches. A [`Fence`] must be alive: the processor may write the line later.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[expect(unsafe_code, reason = "with ordinary stores, a large transpose takes twice as long")]
+fn stream(to: &mut [u8; LINE_BYTES], line: &Line) {
+    use std::arch::x86_64 as x86;
+
+    if !to.as_ptr().addr().is_multiple_of(VECTOR_BYTES) {
+        *to = line.0;
+        return;
+    }
+    for (to, from) in to.as_chunks_mut::<VECTOR_BYTES>().0.iter_mut().zip(line.0.as_chunks().0) {
+        let vector: &Vector = from;
+        // SAFETY:
+        // - in bounds: `to` has the size of a vector;
+        // - aligned: `to` is a whole number of vectors after the address that was checked;
+        // - no other access before the store is complete: the `Fence` is dropped before the borrow of `to` by the caller
+        //   of `transpose_past_caches` ends, and nothing there reads the destination;
+        // - SSE2 is part of x86-64, so every processor of this architecture has it.
+        unsafe { x86::_mm_stream_si128((&raw mut *to).cast(), bytemuck::cast(*vector)) };
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn stream(to: &mut [u8; LINE_BYTES], line: &Line) {
+    *to = line.0;
+}
+
+/// When dropped, waits until the lines that [`stream`] wrote are in memory.
+struct Fence;
+
+impl Drop for Fence {
+    #[cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "the fence belongs to `stream`"))]
+    fn drop(&mut self) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: SSE is part of x86-64, so every processor of this architecture has it.
+        unsafe {
+            std::arch::x86_64::_mm_sfence();
+        }
+    }
+}
+
+/// Interleaves the elements of two vectors. Returns the first and the second half.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[expect(
+    unsafe_code,
+    reason = "the compiler does not find these instructions, and the loop takes twice as long"
+)]
+pub(super) fn interleave<const W: usize>(a: Vector, b: Vector) -> (Vector, Vector) {
+    use std::arch::x86_64 as x86;
+
+    #[inline]
+    #[target_feature(enable = "sse2")]
+    fn unpack<const W: usize>(a: x86::__m128i, b: x86::__m128i) -> (x86::__m128i, x86::__m128i) {
+        match W {
+            1 => (x86::_mm_unpacklo_epi8(a, b), x86::_mm_unpackhi_epi8(a, b)),
+            2 => (x86::_mm_unpacklo_epi16(a, b), x86::_mm_unpackhi_epi16(a, b)),
+            4 => (x86::_mm_unpacklo_epi32(a, b), x86::_mm_unpackhi_epi32(a, b)),
+            _ => (x86::_mm_unpacklo_epi64(a, b), x86::_mm_unpackhi_epi64(a, b)),
+        }
+    }
+    // SAFETY: SSE2 is part of x86-64, so every processor of this architecture has it.
+    let (low, high) = unsafe { unpack::<W>(bytemuck::cast(a), bytemuck::cast(b)) };
+    (bytemuck::cast(low), bytemuck::cast(high))
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+use interleave_portably as interleave;
+
+/// The same in plain Rust, for other architectures.
+#[cfg(any(test, not(target_arch = "x86_64")))]
+#[inline(always)]
+pub(super) fn interleave_portably<const W: usize>(a: Vector, b: Vector) -> (Vector, Vector) {
+    let mut both = [[0; VECTOR_BYTES]; 2];
+    let pairs = both.as_flattened_mut().as_chunks_mut::<W>().0.as_chunks_mut::<2>().0;
+    for ((pair, a), b) in pairs.iter_mut().zip(a.as_chunks::<W>().0).zip(b.as_chunks::<W>().0) {
+        *pair = [*a, *b];
+    }
+    (both[0], both[1])
+}
