@@ -140,8 +140,31 @@ def untyped():
     print("types that NumPy has no names for: told, or refused until they are said")
 
 
+def structured():
+    """Each field is a view, and all fields of an array share one storage."""
+    fields = [("f", "f4"), ("i", "i2", (3,)), ("u", "u1", (2, 3)), ("c", "c8")]
+    kind = np.dtype([(f"{name}ü", *rest) for name, *rest in fields], align=True)
+    records = {what: array for what, array in arrays(kind) if array.ndim < 60}
+    cases = {f"{what}.{name}": array[name] for what, array in records.items() for name in kind.names}
+    np.savez("r.npz", title=np.array("a tïtle"), kind=np.array(b"bytes"), **records)
+    np.save("2d6C.npy", records["2d6C"])
+    for path in ["r.npz", "2d6C.npy"]:
+        said = stridemap("import", path, f"{path}.smap")
+        store = Store(f"{path}.smap")
+        names = [name for name in cases if path == "r.npz" or name.startswith("2d6C.")]
+        assert sorted(store.names()) == sorted(names), (said, names)
+        for name in names:
+            found, array = store.tensor(name), cases[name]
+            assert (found.shape, found.dtype) == (array.shape, array.dtype), name
+            assert found.tobytes() == array.tobytes(), name
+            moving = [axis for axis, size in enumerate(array.shape) if size > 1 and array.size]
+            assert all(found.strides[axis] == array.strides[axis] for axis in moving), name
+    print(f"{len(cases)} fields of structured arrays: read as views")
+
+
 def refused():
-    for array, what in [(np.array([{}, 1], object), "pickle"), (np.zeros(2, [("a", "f4")]), "structured"),
+    for array, what in [(np.array([{}, 1], object), "pickle"), (np.zeros(2, [("a", [("b", "f4")])]), "a structure"),
+                        (np.zeros(2, [("a", "u1"), ("b", "f4")]), "at byte 1 of a structure of 5"),
                         (np.array(["a"]), "strings"), (np.array([b"a"]), "strings"),
                         (np.zeros(2, "M8[s]"), "times"), (np.zeros(2, "m8[ns]"), "times"),
                         (np.zeros(2, "g"), "does not have"), (np.zeros(2, "G"), "does not have"),
@@ -226,6 +249,6 @@ def compare(found, array, flags):
 
 with tempfile.TemporaryDirectory() as directory:
     os.chdir(directory)
-    for part in [npy_in, npz_in, big_endian, untyped, refused, out, memory]:
+    for part in [npy_in, npz_in, big_endian, untyped, structured, refused, out, memory]:
         part()
     os.chdir("/")

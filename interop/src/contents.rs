@@ -22,9 +22,6 @@ pub(super) struct Contents {
     pub(super) tensors: Vec<ForeignTensor>,
     pub(super) attributes: BTreeMap<String, String>,
     pub(super) skipped: Vec<Skipped>,
-    /// Whether the format itself has storages. If so, each is imported as one storage, and tensors still share it. If
-    /// not, every tensor has its own bytes, in row-major or column-major order from its offset.
-    pub(super) keeps_storages: bool,
 }
 
 /// A tensor that was left out because it cannot be read: see [`ForeignOptions::skip_unreadable`].
@@ -47,6 +44,9 @@ pub(super) struct ForeignStorage {
     pub(super) offset_bytes: u64,
     pub(super) length_bytes: u64,
     pub(super) form: Form,
+    /// Whether this is imported as one storage, which its tensors share. Otherwise each of its tensors is imported by
+    /// itself, and has its own bytes, in row-major or column-major order from its offset.
+    pub(super) is_kept: bool,
 }
 
 /// How the bytes of a file are converted to those of a storage. The default is no conversion.
@@ -69,6 +69,17 @@ pub(super) struct ForeignTensor {
 }
 
 impl Contents {
+    /// Returns contents without tensors.
+    pub(super) fn new(format: FileFormat) -> Self {
+        Contents {
+            format,
+            storages: Vec::new(),
+            tensors: Vec::new(),
+            attributes: BTreeMap::new(),
+            skipped: Vec::new(),
+        }
+    }
+
     /// Leaves out a tensor if the options allow that. Otherwise returns the reason as an error.
     pub(super) fn skip(&mut self, options: ForeignOptions, name: String, reason: Error) -> Result<()> {
         if !options.is_skipping_unreadable || reason.kind() != ErrorKind::BadFile {
@@ -97,12 +108,10 @@ impl Contents {
 
     /// Returns the number of bytes that are read to import everything.
     pub(super) fn size_bytes(&self) -> u64 {
-        let sizes: &mut dyn Iterator<Item = u64> = if self.keeps_storages {
-            &mut self.storages.iter().map(|storage| storage.length_bytes)
-        } else {
-            &mut self.tensors.iter().map(ForeignTensor::size_bytes)
-        };
-        sizes.fold(0, u64::saturating_add)
+        let kept = self.storages.iter().filter(|storage| storage.is_kept).map(|storage| storage.length_bytes);
+        let is_kept = |index: usize| self.storages.get(index).is_some_and(|storage| storage.is_kept);
+        let others = self.tensors.iter().filter(|tensor| !is_kept(tensor.storage));
+        kept.chain(others.map(ForeignTensor::size_bytes)).fold(0, u64::saturating_add)
     }
 }
 
@@ -115,7 +124,8 @@ impl ForeignTensor {
 
 impl ForeignStorage {
     pub(super) fn range(file: &Arc<RawFile>, offset_bytes: u64, length_bytes: u64) -> Self {
-        ForeignStorage { file: Arc::clone(file), offset_bytes, length_bytes, form: Form::default() }
+        let (file, form) = (Arc::clone(file), Form::default());
+        ForeignStorage { file, offset_bytes, length_bytes, form, is_kept: false }
     }
 
     /// Creates a storage from a member of a zip file, without the first `skipped_bytes`. The member must have at
@@ -127,7 +137,7 @@ impl ForeignStorage {
         };
         let length_bytes = member.unpacked_bytes.saturating_sub(skipped_bytes);
         let form = Form { member: Some(Arc::new(member)), swapped_bytes: 0 };
-        ForeignStorage { file: Arc::clone(file), offset_bytes, length_bytes, form }
+        ForeignStorage { file: Arc::clone(file), offset_bytes, length_bytes, form, is_kept: false }
     }
 
     /// Returns whether the bytes are a range of the file, unconverted.

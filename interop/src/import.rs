@@ -78,11 +78,7 @@ impl ForeignFile {
         let mut import_all = || {
             // Fail early, before gigabytes are written.
             let names = self.names(prefix, txn)?;
-            if self.contents.keeps_storages {
-                self.import_storages(txn, &names, &mut progress)
-            } else {
-                self.import_tensors(txn, &names, &mut progress)
-            }
+            self.import_tensors(txn, &names, &mut progress)
         };
         import_all().map_err(|e: Error| e.context("import"))
     }
@@ -107,24 +103,24 @@ impl ForeignFile {
         Ok(())
     }
 
+    /// Copies the storages that tensors share. Returns them by index.
     fn import_storages(
         &self,
         txn: &mut Transaction<'_>,
-        names: &[String],
         progress: &mut dyn FnMut(u64),
-    ) -> Result<Imported> {
-        let mut keys = Vec::with_capacity(self.contents.storages.len());
-        for storage in &self.contents.storages {
-            keys.push(txn.stage(Some(storage.length_bytes), |sink| {
+    ) -> Result<HashMap<usize, StorageKey>> {
+        let mut keys = HashMap::new();
+        for (index, storage) in self.contents.storages.iter().enumerate().filter(|(_, it)| it.is_kept) {
+            let key = txn.stage(Some(storage.length_bytes), |sink| {
                 storage.read(0..storage.length_bytes, &mut |bytes| {
                     sink(bytes)?;
                     progress(bytes.len() as u64);
                     Ok(())
                 })
-            })?);
+            })?;
+            keys.insert(index, key);
         }
-        self.save_headers(txn, names, &keys)?;
-        Ok(Imported { copied_bytes: self.size_bytes(), shared_bytes: 0 })
+        Ok(keys)
     }
 
     fn import_tensors(
@@ -134,8 +130,13 @@ impl ForeignFile {
         progress: &mut dyn FnMut(u64),
     ) -> Result<Imported> {
         let mut imported = Imported { copied_bytes: self.size_bytes(), shared_bytes: 0 };
+        let kept = self.import_storages(txn, progress)?;
         let shared = self.share_files(txn, progress)?;
         for (tensor, name) in self.contents.tensors.iter().zip(names) {
+            if let Some(&key) = kept.get(&tensor.storage) {
+                txn.save_header(name, tensor.dtype, &tensor.layout, key)?;
+                continue;
+            }
             let Some(storage) = self.contents.storages.get(tensor.storage) else { continue };
             if let Some(&key) = shared.get(&Arc::as_ptr(&storage.file))
                 && let Some(layout) = within_file(storage, tensor)
@@ -204,11 +205,15 @@ pub struct Imported {
 const MIN_SHARED_BYTES: u64 = 4 << 20;
 
 /// Returns the layout of a tensor in a storage that is the whole file. `None` if no header can describe it there, if
-/// the bytes must be converted, or if they have a checksum to verify.
+/// the bytes must be converted, if they have a checksum to verify, or if they are imported as one storage.
 fn within_file(storage: &ForeignStorage, tensor: &ForeignTensor) -> Option<Layout> {
     let itemsize = tensor.dtype.itemsize();
     let start_bytes = usize::try_from(storage.offset_bytes).ok()?;
-    if !storage.is_range() || storage.form.member.is_some() || !start_bytes.is_multiple_of(itemsize) {
+    if storage.is_kept
+        || !storage.is_range()
+        || storage.form.member.is_some()
+        || !start_bytes.is_multiple_of(itemsize)
+    {
         return None;
     }
     let offset = tensor.layout.offset().checked_add(start_bytes / itemsize)?;

@@ -38,6 +38,7 @@
 #![forbid(unsafe_code)]
 
 mod adopt;
+mod budget;
 mod contents;
 mod file;
 mod foreign;

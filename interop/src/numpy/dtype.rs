@@ -67,6 +67,20 @@ impl Descr {
         Err(refusal(descr, code))
     }
 
+    /// Returns the length of an element in bytes, or `None` if it is unknown or elements are Python objects.
+    pub(super) fn item_bytes(descr: &str) -> Option<u64> {
+        let code = descr.trim_start_matches(['<', '>', '=', '|']);
+        let (kind, rest) = code.split_at_checked(1)?;
+        // Times have a unit after their length: `M8[ns]`.
+        let count = rest.split('[').next().and_then(|count| count.parse::<u64>().ok());
+        match kind {
+            "?" => Some(1),
+            "U" => count?.checked_mul(4),
+            "b" | "u" | "i" | "f" | "c" | "V" | "S" | "a" | "M" | "m" => count,
+            _ => None,
+        }
+    }
+
     /// Returns the descriptor of this type, or `None` if NumPy has none.
     pub(super) fn of(dtype: DType) -> Option<String> {
         if let Some(&(code, _)) = DTYPES.iter().find(|&&(_, known)| known == dtype) {

@@ -3,12 +3,7 @@
 // It is parsed here because the available crates do not suit untrusted files: npyz multiplies the shape unchecked,
 // and py_literal follows nested literals without bound.
 
-use stridemap::DType;
 use stridemap::import::Layout;
-use stridemap_format::check_numel;
-
-use super::dtype::Descr;
-use crate::ForeignOptions;
 
 pub(super) const MAGIC: [u8; 6] = *b"\x93NUMPY";
 
@@ -62,41 +57,8 @@ impl Preamble {
     }
 }
 
-/// The header of an array. The offset of its elements is in the preamble.
-pub(super) struct Array {
-    pub(super) dtype: DType,
-    pub(super) layout: Layout,
-    pub(super) length_bytes: u64,
-    /// The size of the units whose bytes must be reversed, if greater than one.
-    pub(super) swapped_bytes: usize,
-}
-
-impl Array {
-    pub(super) fn of(header: Header<'_>, options: ForeignOptions) -> Result<Self, String> {
-        let Header { descr, is_fortran_order, size } = header;
-        let Descr { dtype, is_big_endian } = Descr::parse(descr, options.untyped)?;
-        if is_big_endian && !options.is_swapping {
-            return Err(format!(
-                "the elements are big-endian (descr {descr:?}); convert them while reading (--byteswap, or \
-                 ForeignOptions::byteswap), or in NumPy with astype"
-            ));
-        }
-        let numel = check_numel(size.iter().map(|&n| n as u64)).ok();
-        let length_bytes = numel.and_then(|numel| numel.checked_mul(dtype.itemsize() as u64));
-        let length_bytes = length_bytes.ok_or_else(|| format!("shape {size:?} is too large"))?;
-        let layout = if is_fortran_order { column_major(&size) } else { Layout::contiguous(&size) };
-        let layout = layout.map_err(|e| e.to_string())?;
-        let swapped_bytes = match dtype {
-            _ if !is_big_endian => 0,
-            // The real and the imaginary part are swapped separately.
-            DType::C64 | DType::C128 => dtype.itemsize() / 2,
-            _ => dtype.itemsize(),
-        };
-        Ok(Array { dtype, layout, length_bytes, swapped_bytes })
-    }
-}
-
-fn column_major(size: &[usize]) -> stridemap::Result<Layout> {
+/// Returns the layout of an array in column-major order.
+pub(super) fn column_major(size: &[usize]) -> stridemap::Result<Layout> {
     let reversed: Vec<usize> = size.iter().rev().copied().collect();
     let stride = Layout::contiguous(&reversed)?.stride().iter().rev().copied().collect();
     Layout::new(size.to_vec(), stride, 0)
@@ -116,10 +78,25 @@ pub(super) fn header_of(descr: &str, is_fortran_order: bool, size: &[usize]) -> 
     [MAGIC.as_slice(), &[1, 0], &(header_bytes as u16).to_le_bytes(), header.as_bytes()].concat()
 }
 
+/// The descriptor of an array's elements.
+pub(super) enum Descriptor<'a> {
+    One(&'a str),
+    /// Each element is a structure of these fields, one after another.
+    Fields(Vec<FieldDescr<'a>>),
+}
+
+/// The descriptor of a field. NumPy also writes one for the padding between fields, without a name.
+pub(super) struct FieldDescr<'a> {
+    pub(super) name: &'a str,
+    pub(super) descr: &'a str,
+    /// The sizes of an array in each element.
+    pub(super) size: Vec<usize>,
+}
+
 /// The three entries of a header.
 pub(super) struct Header<'a> {
-    pub(super) descr: &'a str,
-    is_fortran_order: bool,
+    pub(super) descr: Descriptor<'a>,
+    pub(super) is_fortran_order: bool,
     pub(super) size: Vec<usize>,
 }
 
@@ -215,8 +192,43 @@ impl<'a> Parser<'a> {
         Ok(sizes)
     }
 
-    fn descr(&mut self) -> Result<&'a str, String> {
-        self.string()
-            .map_err(|e| format!("{e}; structured arrays are not supported; save their fields separately"))
+    fn descr(&mut self) -> Result<Descriptor<'a>, String> {
+        if !self.eat("[") {
+            return self.string().map(Descriptor::One);
+        }
+        let mut fields = Vec::new();
+        while !self.eat("]") {
+            fields.push(self.field()?);
+            if !self.eat(",") {
+                self.expect("]")?;
+                break;
+            }
+        }
+        Ok(Descriptor::Fields(fields))
+    }
+
+    /// Parses a name or a pair of title and name, a descriptor, and the sizes of an array if the field is one.
+    fn field(&mut self) -> Result<FieldDescr<'a>, String> {
+        self.expect("(")?;
+        let name = if self.eat("(") {
+            self.string()?;
+            self.expect(",")?;
+            let name = self.string()?;
+            self.expect(")")?;
+            name
+        } else {
+            self.string()?
+        };
+        if name.contains('\\') {
+            return Err(format!("the field {name:?} has a backslash in its name; rename the field"));
+        }
+        self.expect(",")?;
+        if self.eat("[") {
+            return Err(format!("the field {name:?} is a structure itself; save its fields separately"));
+        }
+        let descr = self.string()?;
+        let size = if self.eat(",") { self.sizes()? } else { Vec::new() };
+        self.expect(")")?;
+        Ok(FieldDescr { name, descr, size })
     }
 }

@@ -1,5 +1,6 @@
 //! NumPy's file formats.
 
+mod array;
 mod dtype;
 mod header;
 pub mod npy;

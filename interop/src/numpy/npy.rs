@@ -15,7 +15,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,9 +22,10 @@ use std::sync::Arc;
 use stridemap::ErrorKind;
 use stridemap::{OnExisting, Result, Tensor};
 
+use super::array::{Array, budget};
 use super::dtype::Descr;
-use super::header::{Array, Header, Preamble, header_of};
-use crate::contents::{Contents, ForeignStorage, ForeignTensor, Form};
+use super::header::{Header, Preamble, header_of};
+use crate::contents::{Contents, ForeignStorage};
 use crate::file::{self, RawFile};
 use crate::{FileFormat, ForeignOptions};
 
@@ -39,19 +39,13 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
     let header = file.header(preamble.start_bytes, preamble.header_bytes, preamble.header_bytes)?;
     let text = preamble.text(header).map_err(bad)?;
     let header = Header::parse(&text).map_err(bad)?;
-    let Array { dtype, layout, length_bytes, swapped_bytes } = Array::of(header, options).map_err(bad)?;
-    file.check_rest(preamble.end_bytes(), length_bytes)?;
-    let name = file.stem().map_err(|what| file.bad(what))?.to_owned();
-    let mut storage = ForeignStorage::range(file, preamble.end_bytes(), length_bytes);
-    storage.form = Form { member: None, swapped_bytes };
-    Ok(Contents {
-        format: FileFormat::Npy,
-        storages: vec![storage],
-        tensors: vec![ForeignTensor { name, dtype, layout, storage: 0 }],
-        attributes: BTreeMap::new(),
-        skipped: Vec::new(),
-        keeps_storages: false,
-    })
+    let array = Array::of(&header, options, &mut budget(file)).map_err(bad)?;
+    file.check_rest(preamble.end_bytes(), array.length_bytes)?;
+    let name = file.stem().map_err(|what| file.bad(what))?;
+    let mut contents = Contents::new(FileFormat::Npy);
+    let storage = ForeignStorage::range(file, preamble.end_bytes(), array.length_bytes);
+    array.add_to(&mut contents, name, storage, bad);
+    Ok(contents)
 }
 
 /// The order in which elements are written, with NumPy's names.

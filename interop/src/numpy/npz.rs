@@ -17,7 +17,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,10 +27,12 @@ use zip::result::ZipError;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-use super::header::{Array, Header, MAGIC, PREAMBLE_BYTES, Preamble};
+use super::array::{Array, budget};
+use super::header::{Header, MAGIC, PREAMBLE_BYTES, Preamble};
 use super::npy::{Order, arranged};
-use super::text::{MAX_TEXTS_BYTES, Text};
-use crate::contents::{Contents, ForeignStorage, ForeignTensor};
+use super::text::Text;
+use crate::budget::Budget;
+use crate::contents::{Contents, ForeignStorage};
 use crate::file::{self, RawFile};
 use crate::zip::Member;
 use crate::{FileFormat, ForeignOptions};
@@ -60,21 +62,14 @@ pub enum Packing {
 /// A text of no dimension becomes an attribute. Members that are not arrays, which `numpy.load` would return as bytes,
 /// are refused, so that nothing is lost silently. An empty member with the name of a directory is ignored.
 pub(crate) fn read(file: &Arc<RawFile>, members: Vec<Member>, options: ForeignOptions) -> Result<Contents> {
-    let mut contents = Contents {
-        format: FileFormat::Npz,
-        storages: Vec::with_capacity(members.len()),
-        tensors: Vec::with_capacity(members.len()),
-        attributes: BTreeMap::new(),
-        skipped: Vec::new(),
-        keeps_storages: false,
-    };
-    let mut left_text_bytes = MAX_TEXTS_BYTES;
+    let mut contents = Contents::new(FileFormat::Npz);
+    let mut budget = budget(file);
     for member in members {
         if member.name.ends_with('/') && member.unpacked_bytes == 0 {
             continue;
         }
         let name = member.name.strip_suffix(ENDING).unwrap_or(&member.name).to_owned();
-        if let Err(e) = read_member(file, member, &name, options, &mut left_text_bytes, &mut contents) {
+        if let Err(e) = read_member(file, &member, &name, options, &mut budget, &mut contents) {
             contents.skip(options, name, e)?;
         }
     }
@@ -84,10 +79,10 @@ pub(crate) fn read(file: &Arc<RawFile>, members: Vec<Member>, options: ForeignOp
 /// Reads the header of an array, and checks it against the member.
 fn read_member(
     file: &Arc<RawFile>,
-    member: Member,
+    member: &Member,
     name: &str,
     options: ForeignOptions,
-    left_text_bytes: &mut u64,
+    budget: &mut Budget,
     contents: &mut Contents,
 ) -> Result<()> {
     let bad = |what| file.bad(format!("member {:?} of the zip file: {what}", member.name));
@@ -107,10 +102,10 @@ fn read_member(
     let header = Header::parse(&header).map_err(bad)?;
     let rest_bytes = member.unpacked_bytes.saturating_sub(preamble.end_bytes());
     if let Some(text) = Text::of(&header) {
-        *left_text_bytes = left_text_bytes.checked_sub(rest_bytes).ok_or_else(|| {
-            bad(format!("all texts of a file may have {MAX_TEXTS_BYTES} bytes; this one exceeds that"))
-        })?;
-        let mut bytes = vec![0; rest_bytes as usize];
+        // The bytes, and the text.
+        let length = usize::try_from(rest_bytes).unwrap_or(usize::MAX);
+        budget.charge(length.saturating_mul(2)).map_err(bad)?;
+        let mut bytes = vec![0; length];
         unpacked.read_exact(&mut bytes)?;
         let text = text.decode(bytes).map_err(bad)?;
         return match contents.attributes.insert(name.to_owned(), text) {
@@ -118,21 +113,15 @@ fn read_member(
             None => Ok(()),
         };
     }
-    let Array { dtype, layout, length_bytes, swapped_bytes } = Array::of(header, options).map_err(bad)?;
+    let array = Array::of(&header, options, budget).map_err(bad)?;
+    let length_bytes = array.length_bytes;
     if rest_bytes != length_bytes {
         return Err(bad(format!(
             "the header describes {length_bytes} bytes of elements, but {rest_bytes} bytes follow it"
         )));
     }
-    contents.tensors.push(ForeignTensor {
-        name: name.to_owned(),
-        dtype,
-        layout,
-        storage: contents.storages.len(),
-    });
-    let mut storage = ForeignStorage::of_member(file, member, preamble.end_bytes());
-    storage.form.swapped_bytes = swapped_bytes;
-    contents.storages.push(storage);
+    let storage = ForeignStorage::of_member(file, member.clone(), preamble.end_bytes());
+    array.add_to(contents, name, storage, bad);
     Ok(())
 }
 

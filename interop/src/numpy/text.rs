@@ -1,12 +1,6 @@
 //! Texts: arrays of no dimension whose element is a string.
 
-use stridemap_format::limits::MAX_ATTRIBUTES_BYTES;
-
-use super::header::Header;
-
-/// The most bytes of all texts in a file. The attributes of a store hold no more text, and NumPy uses four bytes for a
-/// character.
-pub(super) const MAX_TEXTS_BYTES: u64 = 4 * MAX_ATTRIBUTES_BYTES as u64;
+use super::header::{Descriptor, Header};
 
 /// How the bytes of a text are decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,11 +14,12 @@ pub(super) enum Text {
 impl Text {
     /// Returns how to decode an array, or `None` if it is not a text.
     pub(super) fn of(header: &Header<'_>) -> Option<Self> {
-        let code = header.descr.trim_start_matches(['<', '>', '=', '|']);
+        let Descriptor::One(descr) = header.descr else { return None };
+        let code = descr.trim_start_matches(['<', '>', '=', '|']);
         match code.chars().next() {
             _ if !header.size.is_empty() => None,
             Some('S' | 'a') => Some(Text::Bytes),
-            Some('U') => Some(Text::Characters { is_big_endian: header.descr.starts_with('>') }),
+            Some('U') => Some(Text::Characters { is_big_endian: descr.starts_with('>') }),
             _ => None,
         }
     }

@@ -36,14 +36,7 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
     let json = file.header_in_pieces(0, file.length_bytes(), MAX_HEADER_BYTES)?;
     let Index { metadata, weight_map: Object(WeightMap { mut part_of, parts }) } =
         parse_pieces(file, "the index of a sharded safetensors model", json)?;
-    let mut contents = Contents {
-        format: FileFormat::SafetensorsIndex,
-        storages: Vec::new(),
-        tensors: Vec::new(),
-        attributes: BTreeMap::new(),
-        skipped: Vec::new(),
-        keeps_storages: false,
-    };
+    let mut contents = Contents::new(FileFormat::SafetensorsIndex);
     let mut rest_bytes = MAX_HEADER_BYTES;
     for (part, index) in &parts {
         let opened = open(file, part, rest_bytes, options)?;

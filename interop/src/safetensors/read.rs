@@ -61,7 +61,6 @@ pub(super) fn read_within(
         tensors: Vec::with_capacity(infos.len()),
         attributes: attributes.unwrap_or_default(),
         skipped: Vec::new(),
-        keeps_storages: false,
     };
     for (name, info) in infos {
         let Some((dtype, size)) = header_of(&info) else {

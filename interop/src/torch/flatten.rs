@@ -9,8 +9,9 @@ use stridemap_format::limits::MAX_RANK;
 use super::known::Known;
 use super::literal::Literal;
 use super::machine::Unpickled;
-use super::value::{Arena, Budget, Node, Root, TensorRef, Value};
+use super::value::{Arena, Node, Root, TensorRef, Value};
 use crate::ForeignOptions;
+use crate::budget::Budget;
 use crate::contents::ForeignTensor;
 
 /// The maximum nesting of dicts, lists and tuples.

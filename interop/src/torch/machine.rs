@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use super::instruction::{Instruction, Missing, at_byte, code, unsigned};
 use super::known::Known;
 use super::literal::Literal;
-use super::value::{Arena, Budget, Node, Value};
+use super::value::{Arena, Node, Value};
+use crate::budget::Budget;
 
 /// The newest protocol.
 const MAX_PROTOCOL: u64 = 5;

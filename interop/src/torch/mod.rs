@@ -56,10 +56,10 @@ fn contents(
         };
         if slot.is_none() {
             *slot = Some(storages.len());
-            storages.push(place(root)?);
+            storages.push(ForeignStorage { is_kept: true, ..place(root)? });
         }
         tensor.storage = slot.unwrap_or_default();
     }
     let skipped = skipped.into_iter().map(|(name, what)| Skipped { name, reason: file.bad(what) }).collect();
-    Ok(Contents { format: FileFormat::PyTorch, storages, tensors, attributes, skipped, keeps_storages: true })
+    Ok(Contents { format: FileFormat::PyTorch, storages, tensors, attributes, skipped })
 }

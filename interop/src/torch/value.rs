@@ -5,6 +5,7 @@ use stridemap::DType;
 use super::instruction::Instruction;
 use super::known::Known;
 use super::literal::Literal;
+use crate::budget::Budget;
 
 /// A value of eight bytes. Numbers and text stay in the pickle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,67 +69,8 @@ pub(super) struct TensorRef {
     pub(super) flag: Option<Value>,
 }
 
-/// A memory limit.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Budget {
-    left_bytes: u64,
-}
-
-/// Bytes of memory per byte of input.
-const BYTES_A_BYTE: u64 = 8;
-
-/// The most bytes of the file that count for each byte of its pickle: a large file does not need gigabytes for its
-/// names.
-const FILE_BYTES_A_BYTE: u64 = 4;
-
-/// The approximate overhead of an allocation.
-const ALLOCATION_BYTES: usize = 16;
-
 /// The lists of all nodes and items are long. They grow by a quarter, so that little of them is unused.
 const SPARE_DIVISOR: usize = 4;
-
-/// The bytes of memory allowed for any file.
-const FIXED_BYTES: u64 = 2 << 20;
-
-impl Budget {
-    /// Returns the budget of a pickle of `pickle_bytes` in a file of `file_bytes`.
-    pub(super) fn of(pickle_bytes: usize, file_bytes: u64) -> Self {
-        let counted_bytes = (pickle_bytes as u64).saturating_mul(FILE_BYTES_A_BYTE).min(file_bytes);
-        Budget { left_bytes: counted_bytes.saturating_mul(BYTES_A_BYTE).saturating_add(FIXED_BYTES) }
-    }
-
-    /// Takes memory from the budget.
-    pub(super) fn charge(&mut self, bytes: usize) -> Result<(), String> {
-        self.left_bytes = self.left_bytes.checked_sub(bytes as u64).ok_or_else(|| {
-            format!(
-                "it needs more memory than {BYTES_A_BYTE} times the file plus {FIXED_BYTES} bytes; if it is a \
-                 checkpoint of very many very small tensors, save them in several files, or as rows of one tensor"
-            )
-        })?;
-        Ok(())
-    }
-
-    /// Appends to a list.
-    pub(super) fn extend<T: Copy>(&mut self, list: &mut Vec<T>, items: &[T]) -> Result<(), String> {
-        let spare = list.capacity();
-        self.reserve(list, items.len(), spare)?;
-        list.extend_from_slice(items);
-        Ok(())
-    }
-
-    /// Makes room for `count` more items in a list, which grows by `spare` items or more. Memory is charged when the list
-    /// grows, before it is allocated. Most lists have few items, so the first allocation has no spare capacity.
-    fn reserve<T>(&mut self, list: &mut Vec<T>, count: usize, spare: usize) -> Result<(), String> {
-        let (had, length) = (list.capacity(), list.len().saturating_add(count));
-        if length > had {
-            let capacity = length.max(had.saturating_add(spare));
-            let grown_bytes = capacity.saturating_sub(had).saturating_mul(size_of::<T>());
-            self.charge(grown_bytes.saturating_add(ALLOCATION_BYTES))?;
-            list.reserve_exact(capacity.saturating_sub(list.len()));
-        }
-        Ok(())
-    }
-}
 
 /// All values of a pickle, within a memory limit.
 #[derive(Debug)]

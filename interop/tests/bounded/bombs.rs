@@ -1,9 +1,11 @@
 //! Small files with huge claims, and stores whose metadata has the maximum length and takes the most memory.
 
 use std::fs;
+use std::io::{Cursor, Write as _};
 use std::path::{Path, PathBuf};
 
 use stridemap_format::{PAGE_BYTES, TableRef};
+use zip::write::SimpleFileOptions;
 
 #[path = "../../../format/tests/support/frame.rs"]
 mod frame;
@@ -162,6 +164,19 @@ fn size_of_long_numbers() -> Vec<u8> {
     [&start[..], b"\x80\x02", &number, b"0", &size, &[0; 3 << 20]].concat()
 }
 
+/// Returns a zip file of 200 compressed copies of an array without elements, or of a text, with this descriptor.
+fn npz_of_copies(descr: &str, shape: &str, elements: &[u8]) -> Vec<u8> {
+    let header = format!("{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}");
+    let length = (header.len() as u32).to_le_bytes();
+    let array = [&b"\x93NUMPY\x02\x00"[..], &length, header.as_bytes(), elements].concat();
+    let mut writer = zip::ZipWriter::new(Cursor::new(Vec::new()));
+    for i in 0..200 {
+        writer.start_file(i.to_string(), SimpleFileOptions::default()).unwrap();
+        writer.write_all(&array).unwrap();
+    }
+    writer.finish().unwrap().into_inner()
+}
+
 /// Creates files in other formats, and returns them by name.
 pub(crate) fn files(dir: &Path) -> Vec<(&'static str, PathBuf)> {
     let npy = |length: [u8; 4]| [&b"\x93NUMPY\x02\x00"[..], &length, b"{'descr': '<f4'"].concat();
@@ -179,6 +194,8 @@ pub(crate) fn files(dir: &Path) -> Vec<(&'static str, PathBuf)> {
         let counts = [count.to_le_bytes(), count.to_le_bytes()].concat();
         [&b"PK\x05\x06\0\0\0\0"[..], &counts, &length.to_le_bytes(), &start.to_le_bytes(), b"\0\0"].concat()
     };
+    let fields: Vec<String> = (0..4000).map(|i| format!("('{i:x}','u1')")).collect();
+    let (fields, ones) = (format!("[{}]", fields.join(",")), format!("({}0)", "1,".repeat(63)));
     let files = [
         ("header_of_4_gib.npy", npy([255; 4])),
         ("header_of_4_gib_sparse.npy", npy([0, 0, 0, 255])),
@@ -216,6 +233,8 @@ pub(crate) fn files(dir: &Path) -> Vec<(&'static str, PathBuf)> {
         ("text_of_4_gib.pt", pickle(b"X\xff\xff\xff\xff", 1)),
         ("memo_of_4_gib.pt", pickle(b"r\xff\xff\xff\xff", 1)),
         ("many_members.npz", end(65_534, 46 * 65_534, 0)),
+        ("many_fields.npz", npz_of_copies(&fields, &ones, &[])),
+        ("long_texts.npz", npz_of_copies("'|S1000000'", "()", &[b'a'; 1_000_000])),
         ("directory_of_4_gib.npz", [&b"PK\x03\x04"[..], &end(1, u32::MAX - 1, 0)].concat()),
     ];
     let files = files.into_iter().map(|(name, bytes)| {

@@ -2,6 +2,7 @@
 
 mod hostile;
 mod npz;
+mod structured;
 
 use std::fs;
 
@@ -194,7 +195,39 @@ fn case_46_malformed_npy_headers_are_refused_with_the_reason() {
         (plain("'|V2'", "(4,)"), "\"|V2\""),
         (plain("'|f4'", "(2,)"), "\"|f4\""),
         (plain("'<U2'", "(1,)"), "\"<U2\""),
-        (plain("[('a', '<f4')]", "(2,)"), "structured"),
+        (plain("[]", "(2,)"), "structures without fields"),
+        (plain("[('', '|V4')]", "(2,)"), "structures without fields"),
+        (plain("[('a', '<f4'", "(2,)"), "expected \"(\""),
+        (plain("[('a', '<f4') 7", "(2,)"), "expected \"]\""),
+        (plain("['a', '<f4']", "(2,)"), "expected \"(\""),
+        (plain("[('a', [('b', '<f4')])]", "(2,)"), "the field \"a\" is a structure itself"),
+        (
+            plain("[('a', '<f4'), ('b', '|O')]", "(2,)"),
+            "the field \"b\": the elements (descr \"|O\") are Python",
+        ),
+        (plain("[('a', '<U1')]", "(2,)"), "the field \"a\": the elements (descr \"<U1\") are strings"),
+        (plain("[('a', '>f4')]", "(2,)"), "the field \"a\": the elements are big-endian"),
+        (plain("[('', '<f4')]", "(2,)"), "the field \"\": it has no name"),
+        (plain("[('a\\\\', '<f4')]", "(2,)"), "backslash"),
+        (plain("[('a', '<f4'), ('a', '<f4')]", "(1,)"), "two tensors are named \"x.a\""),
+        (
+            plain("[('a', '|u1'), ('b', '<i2'), ('c', '|u1')]", "(2,)"),
+            "the field \"b\": it is at byte 1 of a structure of 4",
+        ),
+        (
+            plain("[('a', '<i2'), ('b', '|u1')]", "(2,)"),
+            "the field \"a\": it is at byte 0 of a structure of 3",
+        ),
+        (
+            plain("[('a', '<f4', (4611686018427387904,))]", "(2,)"),
+            "the field \"a\": shape [4611686018427387904]",
+        ),
+        (plain("[('a', '<f4', (2305843009213693951,))]", "(4,)"), "shape [4] is too large"),
+        (
+            plain("[('a', '|V18446744073709551615'), ('b', '|V1')]", "(2,)"),
+            "the field \"b\": shape [] is too large",
+        ),
+        (plain("[('a', '<f4')]", "(3,)"), "12 bytes of elements"),
         (plain("'<f4'", "(2)"), "expected \",\""),
         (plain("'<f4'", "(-2,)"), "expected a size"),
         (plain("'<f4'", "(,)"), "expected a size"),

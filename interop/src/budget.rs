@@ -1,0 +1,61 @@
+//! Limits the memory that a file takes, relative to its length.
+#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+/// A memory limit for what is built from the text or code of a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    left_bytes: u64,
+}
+
+/// Bytes of memory per byte of input.
+const BYTES_A_BYTE: u64 = 8;
+
+/// The most bytes of the file that count for each byte of its pickle or headers: a large file does not need gigabytes for its
+/// names.
+const FILE_BYTES_A_BYTE: u64 = 4;
+
+/// The approximate overhead of an allocation.
+const ALLOCATION_BYTES: usize = 16;
+
+/// The bytes of memory allowed for any file.
+const FIXED_BYTES: u64 = 2 << 20;
+
+impl Budget {
+    /// Returns the budget of a pickle, or of headers, of `code_bytes` in a file of `file_bytes`.
+    pub(super) fn of(code_bytes: usize, file_bytes: u64) -> Self {
+        let counted_bytes = (code_bytes as u64).saturating_mul(FILE_BYTES_A_BYTE).min(file_bytes);
+        Budget { left_bytes: counted_bytes.saturating_mul(BYTES_A_BYTE).saturating_add(FIXED_BYTES) }
+    }
+
+    /// Takes memory from the budget.
+    pub(super) fn charge(&mut self, bytes: usize) -> Result<(), String> {
+        self.left_bytes = self.left_bytes.checked_sub(bytes as u64).ok_or_else(|| {
+            format!(
+                "it needs more memory than {BYTES_A_BYTE} times the file plus {FIXED_BYTES} bytes; if it is a \
+                 checkpoint of very many very small tensors, save them in several files, or as rows of one tensor"
+            )
+        })?;
+        Ok(())
+    }
+
+    /// Appends to a list.
+    pub(super) fn extend<T: Copy>(&mut self, list: &mut Vec<T>, items: &[T]) -> Result<(), String> {
+        let spare = list.capacity();
+        self.reserve(list, items.len(), spare)?;
+        list.extend_from_slice(items);
+        Ok(())
+    }
+
+    /// Makes room for `count` more items in a list, which grows by `spare` items or more. Memory is charged when the list
+    /// grows, before it is allocated. Most lists have few items, so the first allocation has no spare capacity.
+    pub(super) fn reserve<T>(&mut self, list: &mut Vec<T>, count: usize, spare: usize) -> Result<(), String> {
+        let (had, length) = (list.capacity(), list.len().saturating_add(count));
+        if length > had {
+            let capacity = length.max(had.saturating_add(spare));
+            let grown_bytes = capacity.saturating_sub(had).saturating_mul(size_of::<T>());
+            self.charge(grown_bytes.saturating_add(ALLOCATION_BYTES))?;
+            list.reserve_exact(capacity.saturating_sub(list.len()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,218 @@
+//! The tensors of an array: one, or one for each field of a structured array.
+
+use stridemap::import::Layout;
+use stridemap::{DType, Error};
+use stridemap_format::check_numel;
+
+use super::dtype::Descr;
+use super::header::{Descriptor, FieldDescr, Header, column_major};
+use crate::ForeignOptions;
+use crate::budget::Budget;
+use crate::contents::{Contents, ForeignStorage, ForeignTensor, Skipped};
+use crate::file::RawFile;
+
+/// The approximate memory of a field: a header twice, its name, its lists, and the reason if it is left out.
+const FIELD_BYTES: usize = 600;
+
+/// The memory of a dimension of a field: a size and a stride.
+const DIM_BYTES: usize = 16;
+
+/// The bytes of headers and texts that count for the memory limit of a file.
+const COUNTED_BYTES: usize = 1 << 20;
+
+/// Returns the memory limit for the fields and texts of a file. Their headers can be compressed, or repeat in few bytes
+/// what takes many.
+pub(super) fn budget(file: &RawFile) -> Budget {
+    Budget::of(COUNTED_BYTES, file.length_bytes())
+}
+
+/// The tensors that a header describes. The offset of their bytes is in the preamble.
+pub(super) struct Array {
+    parts: Vec<Part>,
+    /// The suffixes of the names of the fields that were left out, each with the reason.
+    skipped: Vec<(String, String)>,
+    pub(super) length_bytes: u64,
+    /// The size of the units whose bytes must be reversed, if greater than one.
+    swapped_bytes: usize,
+    is_structured: bool,
+}
+
+struct Part {
+    /// What follows the name of the array: nothing, or a dot and the name of the field.
+    suffix: String,
+    dtype: DType,
+    layout: Layout,
+}
+
+/// The type of elements, and the size of the units whose bytes must be reversed, if greater than one.
+type Swapped = (DType, usize);
+
+impl Array {
+    pub(super) fn of(
+        header: &Header<'_>,
+        options: ForeignOptions,
+        budget: &mut Budget,
+    ) -> Result<Self, String> {
+        let size = header.size.as_slice();
+        let layout = if header.is_fortran_order { column_major(size) } else { Layout::contiguous(size) };
+        let layout = || layout.map_err(|e| e.to_string());
+        match &header.descr {
+            &Descriptor::One(descr) => {
+                let (dtype, swapped_bytes) = dtype_of(descr, options)?;
+                let length_bytes = length_of(size, dtype.itemsize() as u64)?;
+                let parts = vec![Part { suffix: String::new(), dtype, layout: layout()? }];
+                Ok(Array { parts, skipped: Vec::new(), length_bytes, swapped_bytes, is_structured: false })
+            }
+            Descriptor::Fields(fields) => {
+                let ranks = fields.iter().map(|field| size.len().saturating_add(field.size.len()));
+                let bytes = ranks.map(|rank| FIELD_BYTES.saturating_add(rank.saturating_mul(DIM_BYTES)));
+                budget.charge(bytes.fold(0, usize::saturating_add))?;
+                let (places, record_bytes) = places(fields)?;
+                let length_bytes = length_of(size, record_bytes)?;
+                let (records, places) = (layout()?, places.into_iter());
+                let mut array = Array {
+                    parts: Vec::new(),
+                    skipped: Vec::new(),
+                    length_bytes,
+                    swapped_bytes: 0,
+                    is_structured: true,
+                };
+                for (field, offset_bytes) in
+                    fields.iter().zip(places).filter(|(field, _)| !field.is_padding())
+                {
+                    let added = array.add(field, &records, (offset_bytes, record_bytes), options);
+                    let added = added.map_err(|e| format!("the field {:?}: {e}", field.name));
+                    match added {
+                        Err(e) if options.is_skipping_unreadable => array.skipped.push((field.suffix(), e)),
+                        added => added?,
+                    }
+                }
+                if array.parts.is_empty() && array.skipped.is_empty() {
+                    return Err("the elements are structures without fields".to_owned());
+                }
+                Ok(array)
+            }
+        }
+    }
+
+    /// Adds a field: in each record, an array at the same offset.
+    fn add(
+        &mut self,
+        field: &FieldDescr<'_>,
+        records: &Layout,
+        (offset_bytes, record_bytes): (u64, u64),
+        options: ForeignOptions,
+    ) -> Result<(), String> {
+        if field.name.is_empty() {
+            return Err("it has no name; rename it".to_owned());
+        }
+        let (dtype, swapped_bytes) = dtype_of(field.descr, options)?;
+        let item_bytes = dtype.itemsize() as u64;
+        if !offset_bytes.is_multiple_of(item_bytes) || !record_bytes.is_multiple_of(item_bytes) {
+            return Err(format!(
+                "it is at byte {offset_bytes} of a structure of {record_bytes} bytes, and both numbers must be \
+                 multiples of the {item_bytes} bytes of an element; save the field as an array of its own"
+            ));
+        }
+        if self.parts.is_empty() {
+            self.swapped_bytes = swapped_bytes;
+        } else if self.swapped_bytes != swapped_bytes {
+            return Err(
+                "the bytes of the fields before it must be reversed in units of a different size, and all fields \
+                 are converted together; convert the array in NumPy with astype"
+                    .to_owned(),
+            );
+        }
+        let too_large = || format!("the size {:?} of {record_bytes} bytes each is too large", records.size());
+        let step = isize::try_from(record_bytes / item_bytes).map_err(|_| too_large())?;
+        let within = Layout::contiguous(&field.size).map_err(|e| e.to_string())?;
+        let stride = records.stride().iter().map(|stride| stride.checked_mul(step));
+        let stride = stride.chain(within.stride().iter().map(|&stride| Some(stride)));
+        let stride: Vec<isize> = stride.collect::<Option<_>>().ok_or_else(too_large)?;
+        let size = [records.size(), &field.size].concat();
+        let offset = if size.contains(&0) { 0 } else { (offset_bytes / item_bytes) as usize };
+        let layout = Layout::new(size, stride, offset).map_err(|e| e.to_string())?;
+        self.parts.push(Part { suffix: field.suffix(), dtype, layout });
+        Ok(())
+    }
+
+    /// Adds the tensors to the contents of a file. `bad` makes an error of the reason why a field was left out.
+    pub(super) fn add_to(
+        self,
+        contents: &mut Contents,
+        name: &str,
+        mut storage: ForeignStorage,
+        bad: impl Fn(String) -> Error,
+    ) {
+        let index = contents.storages.len();
+        storage.form.swapped_bytes = self.swapped_bytes;
+        storage.is_kept = self.is_structured;
+        if !self.parts.is_empty() {
+            contents.storages.push(storage);
+        }
+        contents.tensors.extend(self.parts.into_iter().map(|Part { suffix, dtype, layout }| ForeignTensor {
+            name: format!("{name}{suffix}"),
+            dtype,
+            layout,
+            storage: index,
+        }));
+        contents.skipped.extend(
+            self.skipped
+                .into_iter()
+                .map(|(suffix, what)| Skipped { name: format!("{name}{suffix}"), reason: bad(what) }),
+        );
+    }
+}
+
+impl FieldDescr<'_> {
+    /// Whether this is the unused space between fields.
+    fn is_padding(&self) -> bool {
+        self.name.is_empty() && self.descr.trim_start_matches(['<', '>', '=', '|']).starts_with('V')
+    }
+
+    fn suffix(&self) -> String {
+        format!(".{}", self.name)
+    }
+}
+
+/// Returns the offset of each field in a record, and the length of a record, in bytes.
+fn places(fields: &[FieldDescr<'_>]) -> Result<(Vec<u64>, u64), String> {
+    let mut record_bytes = 0u64;
+    let mut places = Vec::with_capacity(fields.len());
+    for FieldDescr { name, descr, size } in fields {
+        places.push(record_bytes);
+        // Elements without a length are Python objects: then the file has no records, but a pickle.
+        let item_bytes = Descr::item_bytes(descr).ok_or_else(|| {
+            let why = Descr::parse(descr, None).err().unwrap_or_default();
+            format!("the field {name:?}: {why}")
+        })?;
+        let end_bytes = length_of(size, item_bytes).ok().and_then(|length| record_bytes.checked_add(length));
+        record_bytes = end_bytes.ok_or_else(|| format!("the field {name:?}: shape {size:?} is too large"))?;
+    }
+    Ok((places, record_bytes))
+}
+
+/// Returns the type of elements. It is an error if their bytes must be reversed and the options do not allow that.
+fn dtype_of(descr: &str, options: ForeignOptions) -> Result<Swapped, String> {
+    let Descr { dtype, is_big_endian } = Descr::parse(descr, options.untyped)?;
+    if is_big_endian && !options.is_swapping {
+        return Err(format!(
+            "the elements are big-endian (descr {descr:?}); convert them while reading (--byteswap, or \
+             ForeignOptions::byteswap), or in NumPy with astype"
+        ));
+    }
+    let swapped_bytes = match dtype {
+        _ if !is_big_endian => 0,
+        // The real and the imaginary part are swapped separately.
+        DType::C64 | DType::C128 => dtype.itemsize() / 2,
+        _ => dtype.itemsize(),
+    };
+    Ok((dtype, swapped_bytes))
+}
+
+/// Returns the length of an array in bytes.
+fn length_of(size: &[usize], item_bytes: u64) -> Result<u64, String> {
+    let numel = check_numel(size.iter().map(|&n| n as u64)).ok();
+    let length_bytes = numel.and_then(|numel| numel.checked_mul(item_bytes));
+    length_bytes.ok_or_else(|| format!("shape {size:?} is too large"))
+}

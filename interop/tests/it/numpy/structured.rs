@@ -1,0 +1,136 @@
+//! Structured arrays: one view for each field, over one storage.
+
+use stridemap::{DType, ErrorKind, ExternalFiles, StoreOptions};
+use stridemap_interop::{ForeignFile, ForeignOptions};
+
+use super::hostile::{DEFLATED, STORED, zip_of};
+use super::npy_bytes;
+use crate::place::Place;
+
+/// 16 bytes: two kinds of numbers, padding, and a small array.
+const FIELDS: &str = "[('x', '<f4'), (('a title', 'y'), '<i2'), ('', '|V2'), ('z', '<u4', (2,))]";
+
+/// Returns an array of six structures of 16 bytes, whose bytes count up.
+fn structured(descr: &str, order: &str, shape: &str) -> Vec<u8> {
+    let header = format!("{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}");
+    npy_bytes(&header, &(0..96).collect::<Vec<_>>())
+}
+
+#[test]
+fn fields_become_views_of_one_storage() {
+    let place = Place::new();
+    let array = structured(FIELDS, "False", "(2, 3)");
+    for path in [
+        place.file("s.npy", &array),
+        place.file("stored.npz", &zip_of(&[("s.npy", STORED, &array)])),
+        place.file("deflated.npz", &zip_of(&[("s.npy", DEFLATED, &array)])),
+    ] {
+        let file = ForeignFile::open(&path).unwrap();
+        assert_eq!((file.storages().count(), file.size_bytes()), (1, 96));
+        let mut read_bytes = 0;
+        let mut txn = place.store.begin().unwrap();
+        file.import_into(&mut txn, "", |bytes| read_bytes += bytes).unwrap();
+        txn.commit().unwrap();
+        assert_eq!((read_bytes, place.store.names().unwrap().join(" ")), (96, "s.x s.y s.z".to_owned()));
+        for load in [&|name| file.load(name), &|name| place.store.load(name)] as [&dyn Fn(&str) -> _; 2] {
+            let (x, y, z) = (load("s.x").unwrap(), load("s.y").unwrap(), load("s.z").unwrap());
+            assert_eq!((x.dtype(), x.size(), x.stride()), (DType::F32, &[2, 3][..], &[12, 4][..]));
+            assert_eq!((y.dtype(), y.stride(), y.storage_offset()), (DType::I16, &[24, 8][..], 2));
+            assert_eq!((z.size(), z.stride(), z.storage_offset()), (&[2, 3, 2][..], &[12, 4, 1][..], 2));
+            assert!(x.shares_storage(&y) && y.shares_storage(&z));
+            let start = |at: u8| at..at + 4;
+            assert_eq!(x.to_bytes().unwrap(), (0..6).flat_map(|i| start(16 * i)).collect::<Vec<u8>>());
+            assert_eq!(y.to_bytes().unwrap()[2..4], [20, 21]);
+            assert_eq!(z.to_bytes().unwrap()[8..16], (24..32).collect::<Vec<u8>>());
+        }
+    }
+    assert!(place.store.verify(|_| ()).unwrap().findings.is_empty());
+}
+
+#[test]
+fn structured_array_in_fortran_order_keeps_its_order() {
+    let place = Place::new();
+    let path = place.file("s.npy", &structured(FIELDS, "True", "(2, 3)"));
+    let file = ForeignFile::open(&path).unwrap();
+    assert_eq!(file.load("s.x").unwrap().stride(), [4, 8]);
+    assert_eq!(file.load("s.z").unwrap().stride(), [4, 8, 1]);
+    for shape in ["(6,)", "(6, 1, 1)"] {
+        let path = place.file("s.npy", &structured(FIELDS, "False", shape));
+        assert_eq!(ForeignFile::open(&path).unwrap().load("s.x").unwrap().numel(), 6);
+    }
+}
+
+#[test]
+fn structured_array_without_elements_or_dimensions_is_read() {
+    let place = Place::new();
+    let header = |shape: &str| format!("{{'descr': {FIELDS}, 'fortran_order': False, 'shape': {shape}, }}");
+    place.import(&place.file("none.npy", &npy_bytes(&header("(0, 2)"), &[]))).unwrap();
+    assert_eq!(place.store.load("none.z").unwrap().size(), [0, 2, 2]);
+    place.import(&place.file("one.npy", &npy_bytes(&header("()"), &[7; 16]))).unwrap();
+    assert_eq!(place.store.load("one.y").unwrap().read::<i16>().unwrap(), [0x0707]);
+    let empty = "{'descr': [('a', '<f4', (0,)), ('b', '<f4')], 'fortran_order': False, 'shape': (2,), }";
+    place.import(&place.file("empty.npy", &npy_bytes(empty, &[0; 8]))).unwrap();
+    assert_eq!(place.store.load("empty.a").unwrap().size(), [2, 0]);
+}
+
+#[test]
+fn big_endian_fields_of_one_size_are_swapped_together() {
+    let place = Place::new();
+    let options = ForeignOptions::new().byteswap(true);
+    let path = place.file("s.npy", &structured("[('a', '>i4'), ('b', '>f4', (3,))]", "False", "(6,)"));
+    let file = options.open(&path).unwrap();
+    file.import_into(&mut place.store.begin().unwrap(), "", |_| ()).unwrap();
+    assert_eq!(file.load("s.a").unwrap().to_bytes().unwrap()[..8], [3, 2, 1, 0, 19, 18, 17, 16]);
+    assert_eq!(file.load("s.b").unwrap().to_bytes().unwrap()[..4], [7, 6, 5, 4]);
+    for other in [
+        "('b', '<i4'), ('', '|V8')",
+        "('b', '>i2', (2,)), ('', '|V8')",
+        "('b', '|u1', (12,))",
+        "('', '|V4'), ('b', '>f8')",
+    ] {
+        let descr = format!("[('a', '>i4'), {other}]");
+        let path = place.file("s.npy", &structured(&descr, "False", "(6,)"));
+        let error = options.open(&path).unwrap_err();
+        assert!(error.to_string().contains("the field \"b\": the bytes of the fields before it"), "{error}");
+    }
+}
+
+#[test]
+fn unreadable_fields_are_left_out_and_named() {
+    let place = Place::new();
+    let descr = "[('name', '<U2'), ('when', '<M8[ns]'), ('x', '<f4'), ('y', '>f4'), ('', '|V8')]";
+    let bytes = structured(descr, "False", "(3,)");
+    let options = ForeignOptions::new().skip_unreadable(true);
+    for path in [place.file("s.npy", &bytes), place.file("s.npz", &zip_of(&[("s.npy", STORED, &bytes)]))] {
+        let file = options.open(&path).unwrap();
+        let skipped: Vec<&str> = file.skipped().iter().map(|skipped| skipped.name.as_str()).collect();
+        assert_eq!(skipped, ["s.name", "s.when", "s.y"]);
+        assert!(file.skipped()[1].reason.to_string().contains("the field \"when\": the elements"));
+        assert_eq!(file.load("s.x").unwrap().stride(), [8]);
+    }
+}
+
+#[test]
+fn fields_can_be_adopted() {
+    let place = Place::new();
+    let path = place.file("s.npy", &structured(FIELDS, "False", "(6,)"));
+    let store =
+        StoreOptions::new().external(ExternalFiles::Beside).create(place.path("adopted.smap")).unwrap();
+    stridemap_interop::adopt(&store, &path, "").unwrap();
+    assert_eq!(store.load("s.y").unwrap().to_bytes().unwrap()[2..4], [20, 21]);
+}
+
+#[test]
+fn fields_of_all_members_together_are_limited() {
+    let place = Place::new();
+    let fields: Vec<String> = (0..1500).map(|i| format!("('{i}', '|u1')")).collect();
+    let descr = format!("[{}]", fields.join(", "));
+    let header = format!("{{'descr': {descr}, 'fortran_order': False, 'shape': (0,), }}");
+    let array = npy_bytes(&header, &[]);
+    let names: Vec<String> = (0..5).map(|i| i.to_string()).collect();
+    let members: Vec<_> = names.iter().map(|name| (name.as_str(), DEFLATED, array.as_slice())).collect();
+    let error = ForeignFile::open(place.file("x.npz", &zip_of(&members))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadFile);
+    assert!(error.to_string().contains("needs more memory than"), "{error}");
+    assert!(ForeignFile::open(place.file("x.npz", &zip_of(&members[..2]))).is_ok());
+}
