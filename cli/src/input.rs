@@ -13,6 +13,7 @@ use stridemap_interop::{FileFormat, ForeignFile};
 
 use crate::args::Reading;
 use crate::error::{Error, Result};
+use crate::names::Named;
 
 /// A source of tensors, opened for reading only.
 pub(crate) enum Input {
@@ -97,14 +98,6 @@ impl Input {
         }
     }
 
-    /// Returns the tensor with this name. No element is read.
-    pub(crate) fn load(&self, name: &str) -> LibraryResult<Tensor> {
-        match self {
-            Input::Store(_, snapshot) => snapshot.load(name),
-            Input::File(file, _) => file.load(name),
-        }
-    }
-
     /// Returns the tensor of a file whose format has no names, such as `.npy`. The tensor is named after the file.
     pub(crate) fn unnamed_tensor(&self) -> Option<&TensorInfo> {
         match self {
@@ -114,6 +107,23 @@ impl Input {
                 _ => None,
             },
             Input::Store(..) => None,
+        }
+    }
+}
+
+impl Named for Input {
+    fn contains(&self, name: &str) -> LibraryResult<bool> {
+        match self {
+            Input::Store(_, snapshot) => snapshot.contains(name),
+            Input::File(_, infos) => Ok(infos.binary_search_by(|info| info.name.as_str().cmp(name)).is_ok()),
+        }
+    }
+
+    /// Returns the tensor with this name. No element is read.
+    fn load(&self, name: &str) -> LibraryResult<Tensor> {
+        match self {
+            Input::Store(_, snapshot) => snapshot.load(name),
+            Input::File(file, _) => file.load(name),
         }
     }
 }

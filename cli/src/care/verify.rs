@@ -10,7 +10,7 @@ use stridemap::{ErrorKind, StorageKind, Store};
 use crate::args::External;
 use crate::error::Result;
 use crate::input::explain;
-use crate::names::one_line;
+use crate::names::{names, one_line};
 use crate::ui::{counted, message, progress, write_json};
 
 /// Verify a store, or some tensors, and report damage; exit with 1 if any is found
@@ -74,13 +74,16 @@ pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
 fn verify_store(args: &VerifyArgs) -> Result<Verification> {
     let options = args.external.options();
     let bar = progress("verify", 0);
-    let names: Vec<&str> = args.names.iter().map(String::as_str).collect();
     let verified = match options.open(&args.store) {
-        Ok(store) if names.is_empty() => {
+        Ok(store) if args.names.is_empty() => {
             bar.set_length(own_bytes(&store));
             store.verify(|bytes| bar.inc(bytes))
         }
-        Ok(store) => store.verify_tensors(&names, |bytes| bar.inc(bytes)),
+        Ok(store) => {
+            let names = names(&args.names, &store.snapshot())?;
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            store.verify_tensors(&names, |bytes| bar.inc(bytes))
+        }
         Err(e) if e.kind() == ErrorKind::Corrupt => options.verify(&args.store, |bytes| bar.inc(bytes)),
         Err(e) => Err(e),
     };

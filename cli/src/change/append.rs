@@ -7,6 +7,7 @@ use stridemap::{ErrorKind, StoreOptions, Tensor};
 use crate::args::Reading;
 use crate::error::{Error, Result};
 use crate::input::open_store;
+use crate::names::name;
 use crate::ui::{counted, message};
 
 /// Append rows from files to a tensor, in one commit: all or none
@@ -34,14 +35,15 @@ pub(crate) fn run(args: &AppendArgs) -> Result<()> {
         args.files.iter().map(|path| only_tensor(path, &args.reading)).collect::<Result<_>>()?;
     let store = open_store(&StoreOptions::new(), &args.store)?;
     let mut txn = store.begin()?;
+    let name = name(&args.name, &txn)?;
     let (mut added, mut total) = (0, 0);
     for (path, source) in args.files.iter().zip(&sources) {
-        let rows = txn.append(&args.name, source).map_err(|e| explain(path, args, e))?;
+        let rows = txn.append(&name, source).map_err(|e| explain(path, args, e))?;
         (added, total) = (added + rows.len() as u64, rows.end);
     }
     let generation = txn.commit()?;
     let added = counted(added, "row");
-    message(&format!("appended {added} to {:?}, which now has {total}: generation {generation}", args.name));
+    message(&format!("appended {added} to {name:?}, which now has {total}: generation {generation}"));
     Ok(())
 }
 

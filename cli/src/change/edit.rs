@@ -7,8 +7,9 @@ use stridemap::{OnExisting, StoreOptions, Transaction};
 use crate::args::{Existing, External};
 use crate::error::Result;
 use crate::expr;
-use crate::expr::{Copies, Expr};
+use crate::expr::Copies;
 use crate::input::open_store;
+use crate::names::{name, names};
 
 /// Save a view of a tensor under a new name, without copying elements
 #[derive(clap::Args)]
@@ -67,31 +68,27 @@ pub(crate) struct RmArgs {
 }
 
 pub(crate) fn view(args: &ViewArgs) -> Result<()> {
-    let expr: Expr = args.expr.parse()?;
     commit(&args.store, args.external.options(), args.existing.policy(), |txn| {
-        let (_, view) = expr.view(|name| txn.load(name), Copies::Refused)?;
-        Ok(txn.save_view(&args.new, &view)?)
+        let (_, view) = expr::view(&args.expr, txn, Copies::Refused)?;
+        Ok(txn.save_view(&name(&args.new, txn)?, &view)?)
     })
 }
 
 pub(crate) fn ln(args: &LnArgs) -> Result<()> {
-    commit(
-        &args.store,
-        StoreOptions::new(),
-        args.existing.policy(),
-        |txn| Ok(txn.copy(&args.src, &args.dst)?),
-    )
+    commit(&args.store, StoreOptions::new(), args.existing.policy(), |txn| {
+        Ok(txn.copy(&name(&args.src, txn)?, &name(&args.dst, txn)?)?)
+    })
 }
 
 pub(crate) fn mv(args: &MvArgs) -> Result<()> {
     commit(&args.store, StoreOptions::new(), args.existing.policy(), |txn| {
-        Ok(txn.rename(&args.old, &args.new)?)
+        Ok(txn.rename(&name(&args.old, txn)?, &name(&args.new, txn)?)?)
     })
 }
 
 pub(crate) fn rm(args: &RmArgs) -> Result<()> {
     commit(&args.store, StoreOptions::new(), OnExisting::default(), |txn| {
-        Ok(args.names.iter().try_for_each(|name| txn.remove(name))?)
+        Ok(names(&args.names, txn)?.iter().try_for_each(|name| txn.remove(name))?)
     })
 }
 

@@ -1,6 +1,6 @@
 //! `export`: writes tensors to a file in another format, or to a copy of the store.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -16,6 +16,7 @@ use super::shared_bytes;
 use crate::args::{Existing, External};
 use crate::error::{Error, Result};
 use crate::input::open_store;
+use crate::names::names;
 use crate::ui::{counted, message, progress};
 
 /// Write tensors to a .safetensors, .npy or .npz file, or copy a store that is in use to a new .smap
@@ -107,15 +108,16 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     let format = Format::of(&args.out)?;
     check_flags(args, format)?;
     let snapshot = open_store(&args.external.options(), &args.store)?.snapshot();
+    let names = names(&args.names, &snapshot)?;
     if matches!(format, Format::Store) {
-        return copy(args, &snapshot);
+        return copy(args, &names, &snapshot);
     }
-    check_replaced_files(args, &snapshot)?;
+    check_replaced_files(args, &names, &snapshot)?;
     let load = |name: &String| Ok((name.clone(), snapshot.load(name)?));
-    let tensors: stridemap::Result<Vec<(String, Tensor)>> = if args.names.is_empty() {
+    let tensors: stridemap::Result<Vec<(String, Tensor)>> = if names.is_empty() {
         snapshot.load_all(&args.prefix)?.map(|entry| entry.map(|it| without_prefix(it, args))).collect()
     } else {
-        args.names.iter().map(load).collect()
+        names.iter().map(load).collect()
     };
     let tensors = tensors?;
     let attributes = snapshot.attributes_of(&args.prefix);
@@ -192,8 +194,8 @@ fn without_prefix((mut name, tensor): (String, Tensor), args: &ExportArgs) -> (S
 }
 
 /// Copies the store, or some of its tensors, to a new path.
-fn copy(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
-    let names: Vec<&str> = args.names.iter().map(String::as_str).collect();
+fn copy(args: &ExportArgs, names: &BTreeSet<String>, snapshot: &Snapshot) -> Result<()> {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let size_bytes = snapshot.storages().try_fold(0u64, |sum, storage| {
         let storage = storage?;
         let is_copied = storage.kind != StorageKind::External;
@@ -220,14 +222,14 @@ fn copy(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
 
 /// Refuses to replace a file that was imported in place if the export leaves out some of its tensors, because the
 /// store has no other copy of them.
-fn check_replaced_files(args: &ExportArgs, snapshot: &Snapshot) -> Result<()> {
-    let is_all = args.names.is_empty() && args.prefix.is_empty();
+fn check_replaced_files(args: &ExportArgs, names: &BTreeSet<String>, snapshot: &Snapshot) -> Result<()> {
+    let is_all = names.is_empty() && args.prefix.is_empty();
     if args.existing.policy() == OnExisting::Refuse || is_all {
         return Ok(());
     }
-    let is_exported = |name: &String| match args.names.as_slice() {
-        [] => name.starts_with(&args.prefix),
-        names => names.contains(name),
+    let is_exported = |name: &String| match names.is_empty() {
+        true => name.starts_with(&args.prefix),
+        false => names.contains(name),
     };
     let mut replaced = BTreeMap::new();
     for storage in snapshot.storages() {

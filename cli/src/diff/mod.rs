@@ -16,7 +16,7 @@ use stridemap::{DType, Result as LibraryResult, TensorInfo};
 use crate::args::{External, Reading};
 use crate::error::{Error, Result};
 use crate::input::Input;
-use crate::names::quoted;
+use crate::names::{Named as _, quoted};
 use crate::ui::{counted, message, progress};
 use elements::Tolerance;
 use headers::{Sharing, have_equal_strides};

@@ -3,7 +3,8 @@
 //! ```text
 //! encoder.weight[0, ::2].t()      'odd [name]'[..., None]      images.refine_names(N, ...).chunk(3, dim=N)[1]
 //! ```
-//! A bare name ends at the first `[` or `.word(`. Any other name must be quoted.
+//! A text that is the name of a tensor is used as this name. In an expression, a bare name ends at the first `[` or
+//! `.word(`; any other name must be quoted.
 
 mod arguments;
 mod mistake;
@@ -18,7 +19,8 @@ use std::str::FromStr;
 use stridemap::{ErrorKind, Index, Tensor};
 
 use crate::error::{Error, Result};
-use crate::ui::counted;
+use crate::names::Named;
+use crate::ui::{counted, message};
 use arguments::{Argument, Arguments};
 use mistake::Mistake;
 use operations::{Call, Operation};
@@ -61,8 +63,8 @@ EXPR is a NAME, then any of
   [0:10, ::-2, -1, ..., None]
 {}
 An axis is a number or a name. An operation that returns a list needs an index: .chunk(3)[-1]
-In EXPR, quote a name that contains \"[\" or \".word(\" (ls prints it quoted): 'odd [name]'.
-A plain NAME argument is never parsed, so do not quote it.
+A text that is the name of a tensor is used as this name. Quote a name before operations if it contains
+\"[\" or \".word(\": 'odd [name]'[0]. Write -- before a name that begins with -.
 
 Example:
   stridemap {example}",
@@ -77,31 +79,58 @@ pub(crate) enum Copies {
     Refused,
 }
 
+/// Returns the view that a text describes, and the name of its tensor.
+///
+/// A text that is the name of a tensor is used as this name, even if it also reads as an expression; a note says so.
+pub(crate) fn view(text: &str, tensors: &impl Named, copies: Copies) -> Result<(String, Tensor)> {
+    if !tensors.contains(text)? {
+        let expr = text.parse::<Expr>()?.or_properties(tensors)?;
+        let tensor = tensors.load(&expr.name)?;
+        return Ok((expr.name.clone(), expr.apply(tensor, copies)?));
+    }
+    if let Ok(expr) = text.parse::<Expr>()
+        && let expr = expr.or_properties(tensors)?
+        && expr.name != text
+        && tensors.contains(&expr.name)?
+    {
+        message(&expr.note_of_name());
+    }
+    Ok((text.to_owned(), tensors.load(text)?))
+}
+
+/// Returns the name that a text in quotes stands for, or `None` for any other text.
+pub(crate) fn unquoted(text: &str) -> Option<String> {
+    let expr = parse::parse(text).ok().filter(|expr| text.starts_with(QUOTE) && expr.steps.is_empty())?;
+    Some(expr.name)
+}
+
 impl Expr {
-    /// Returns the name of a tensor, and the view of it that the expression describes.
-    ///
-    /// A bare name such as `x.T` is taken as a name if a tensor has that name, and otherwise as a property of `x`.
-    pub(crate) fn view(
-        &self,
-        load: impl Fn(&str) -> stridemap::Result<Tensor>,
-        copies: Copies,
-    ) -> Result<(String, Tensor)> {
-        let refused = match load(&self.name) {
-            Ok(tensor) => return Ok((self.name.clone(), self.apply(tensor, copies)?)),
-            Err(e) => e,
-        };
-        if refused.kind() == ErrorKind::NameNotFound && self.text.starts_with(&self.name) {
-            let mut name = self.name.as_str();
-            while let Some(shorter) = operations::without_property(name) {
-                name = shorter;
-                if let Ok(tensor) = load(name) {
-                    let expr = parse::parse_after(&self.text, name.len())
-                        .map_err(|e| in_expression(e, &self.text))?;
-                    return Ok((expr.name.clone(), expr.apply(tensor, copies)?));
-                }
+    /// Reads the end of a bare name such as `x.T` as a property of `x`, unless another tensor has the longer name.
+    fn or_properties(self, tensors: &impl Named) -> Result<Self> {
+        let is_name = self.name != self.text && tensors.contains(&self.name)?;
+        if is_name || self.text.starts_with(QUOTE) {
+            return Ok(self);
+        }
+        let mut name = self.name.as_str();
+        while let Some(shorter) = operations::without_property(name) {
+            name = shorter;
+            if tensors.contains(name)? {
+                return parse::parse_after(&self.text, name.len()).map_err(|e| in_expression(e, &self.text));
             }
         }
-        Err(refused.into())
+        Ok(self)
+    }
+
+    /// Says that the text is used as a name, and how to write the expression that it could also be.
+    fn note_of_name(&self) -> String {
+        let note = format!(
+            "note: {:?} is used as the name of a tensor, not as a view of {:?}",
+            self.text, self.name
+        );
+        match self.text.strip_prefix(&self.name) {
+            Some(rest) => format!("{note}; for the view, quote the name: '{}'{rest}", self.name),
+            None => note,
+        }
     }
 
     /// Applies the steps to the tensor.

@@ -9,7 +9,7 @@ use stridemap::{Result as LibraryResult, Scalar, Tensor};
 use crate::args::{External, Reading};
 use crate::error::Result;
 use crate::expr;
-use crate::expr::{Copies, Expr};
+use crate::expr::Copies;
 use crate::input::Input;
 use crate::pieces::{Cut, Pieces};
 use crate::ui::{Element, List, write_json};
@@ -36,9 +36,8 @@ pub(crate) struct ShowArgs {
 const PIECE_ELEMS: usize = 1 << 16;
 
 pub(crate) fn run(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
-    let expr: Expr = args.expr.parse()?;
     let source = Input::open(&args.source, &args.reading, &args.external.options())?;
-    let (name, view) = expr.view(|name| source.load(name), Copies::Allowed)?;
+    let (name, view) = expr::view(&args.expr, &source, Copies::Allowed)?;
     if args.json {
         write_json(
             out,

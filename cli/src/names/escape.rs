@@ -4,13 +4,20 @@ use std::borrow::Cow;
 
 use crate::expr::{QUOTE, bare_name};
 
-/// Returns the name as it is written in an expression: quoted if it would otherwise not parse back or would span
-/// several lines.
+/// Whether a terminal would not show the character where it stands: control characters, line separators, characters
+/// that change the direction of the text, and characters without width.
+fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// Returns the name as it is written in an expression: quoted if it would otherwise be read as an operation, or has
+/// characters that a terminal does not show.
 pub(crate) fn quoted(name: &str) -> Cow<'_, str> {
-    let is_bare = !name.is_empty()
-        && !name.starts_with(QUOTE)
-        && bare_name(name) == name
-        && !name.contains(char::is_control);
+    let is_bare =
+        !name.is_empty() && !name.starts_with(QUOTE) && bare_name(name) == name && !name.contains(is_hidden);
     if is_bare {
         return name.into();
     }
@@ -18,7 +25,7 @@ pub(crate) fn quoted(name: &str) -> Cow<'_, str> {
     for c in name.chars() {
         match c {
             QUOTE | '\\' => text.extend(['\\', c]),
-            c if c.is_control() => text.extend(c.escape_default()),
+            c if is_hidden(c) => text.extend(c.escape_default()),
             c => text.push(c),
         }
     }
@@ -26,11 +33,11 @@ pub(crate) fn quoted(name: &str) -> Cow<'_, str> {
     text.into()
 }
 
-/// Returns the text on one line, with control characters escaped. Names and attributes may contain any character.
+/// Returns the text on one line, with hidden characters escaped. Names and attributes may contain any character.
 pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() { line.extend(c.escape_default()) } else { line.push(c) }
+        if is_hidden(c) { line.extend(c.escape_default()) } else { line.push(c) }
     }
     line
 }

@@ -1,5 +1,57 @@
-//! Names of tensors.
+//! Names of tensors: how arguments refer to them, and how they are printed.
 
 mod escape;
 
+use std::collections::BTreeSet;
+
+use stridemap::{Result as LibraryResult, Snapshot, Tensor, Transaction};
+
+use crate::error::Result;
+use crate::expr::unquoted;
+use crate::ui::message;
+
 pub(crate) use escape::{one_line, quoted};
+
+/// Tensors that have names.
+pub(crate) trait Named {
+    fn contains(&self, name: &str) -> LibraryResult<bool>;
+    fn load(&self, name: &str) -> LibraryResult<Tensor>;
+}
+
+impl Named for Snapshot {
+    fn contains(&self, name: &str) -> LibraryResult<bool> {
+        self.contains(name)
+    }
+
+    fn load(&self, name: &str) -> LibraryResult<Tensor> {
+        self.load(name)
+    }
+}
+
+impl Named for Transaction<'_> {
+    fn contains(&self, name: &str) -> LibraryResult<bool> {
+        self.contains(name)
+    }
+
+    fn load(&self, name: &str) -> LibraryResult<Tensor> {
+        self.load(name)
+    }
+}
+
+/// Returns the name that an argument stands for: the argument itself if a tensor has this name, and otherwise the
+/// argument without its quotes. A new name is found in the same way.
+pub(crate) fn name(text: &str, tensors: &impl Named) -> Result<String> {
+    let Some(name) = unquoted(text) else { return Ok(text.to_owned()) };
+    if !tensors.contains(text)? {
+        return Ok(name);
+    }
+    if tensors.contains(&name)? {
+        message(&format!("note: {text:?} is used as the name of a tensor, not as {name:?} in quotes"));
+    }
+    Ok(text.to_owned())
+}
+
+/// Returns the names that arguments stand for, each once.
+pub(crate) fn names(texts: &[String], tensors: &impl Named) -> Result<BTreeSet<String>> {
+    texts.iter().map(|text| name(text, tensors)).collect()
+}

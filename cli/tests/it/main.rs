@@ -18,6 +18,7 @@ mod numpy;
 mod output;
 mod refusals;
 mod repair;
+mod round_trip;
 mod show;
 mod sources;
 mod space;
