@@ -194,7 +194,7 @@ def out():
     views = {"base.permute(2, 0, 1)": base.transpose(2, 0, 1), "base[::2, ::-1]": base[::2, ::-1],
              "base[1].t()": base[1].T, "base[:, :0]": base[:, :0], "base[2, 1, 3]": base[2, 1, 3]}
     for expression in views:
-        stridemap("view", "out.smap", f"view {expression}", expression)
+        stridemap("view", "out.smap", expression, f"view {expression}")
     cases |= {"base": base} | {f"view {expression}": view for expression, view in views.items()}
 
     for flags in [(), ("--compress",), ("--order", "F"), ("--order", "F", "--compress")]:

@@ -48,7 +48,7 @@ def main():
     views = {"transposed": ("{}.t()", model[weight].T), "stepped": ("{}[::3, 1::2]", model[weight][::3, 1::2]),
              "reversed": ("{}.flip(0)[-1]", model[weight][::-1][-1])}
     for name, (expression, _) in views.items():
-        stridemap("view", "model.smap", name, expression.format(weight))
+        stridemap("view", "model.smap", expression.format(weight), name)
     assert stored_bytes("model.smap") == before, "a view moved data"
     print(f"views of {weight}: {before} bytes stored before and after")
 

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use stridemap::{OnExisting, StoreOptions, Transaction};
+use stridemap::{ErrorKind, OnExisting, StoreOptions, Transaction};
 
 use crate::args::{Existing, External};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::expr;
 use crate::expr::Copies;
 use crate::input::open_store;
@@ -13,14 +13,14 @@ use crate::names::{name, names};
 
 /// Save a view of a tensor under a new name, without copying elements
 #[derive(clap::Args)]
-#[command(after_help = expr::help("view model.smap weight_t 'weight.t()'"))]
+#[command(after_help = expr::help("view model.smap 'weight.t()' weight_t"))]
 pub(crate) struct ViewArgs {
     /// The store
     pub(crate) store: PathBuf,
-    /// The new name
-    pub(crate) new: String,
     /// The view to save
     pub(crate) expr: String,
+    /// The new name
+    pub(crate) new: String,
     #[command(flatten)]
     pub(crate) existing: Existing,
     #[command(flatten)]
@@ -69,7 +69,22 @@ pub(crate) struct RmArgs {
 
 pub(crate) fn view(args: &ViewArgs) -> Result<()> {
     commit(&args.store, args.external.options(), args.existing.policy(), |txn| {
-        let (_, view) = expr::view(&args.expr, txn, Copies::Refused)?;
+        let is_swapped = expr::is_operation(&args.new, txn)?;
+        let hint = |e| Error::Refused(format!("{e}; the order is: stridemap view STORE EXPR NEW"));
+        let (_, view) = match expr::view(&args.expr, txn, Copies::Refused) {
+            Err(Error::Library(e))
+                if e.kind() == ErrorKind::NameNotFound && (is_swapped || txn.contains(&args.new)?) =>
+            {
+                return Err(hint(e.to_string()));
+            }
+            view => view?,
+        };
+        if is_swapped {
+            return Err(hint(format!(
+                "view: the new name {:?} is an expression; put it in quotes if it is meant as a name",
+                args.new
+            )));
+        }
         Ok(txn.save_view(&name(&args.new, txn)?, &view)?)
     })
 }

@@ -98,6 +98,12 @@ pub(crate) fn view(text: &str, tensors: &impl Named, copies: Copies) -> Result<(
     Ok((text.to_owned(), tensors.load(text)?))
 }
 
+/// Whether the text is an operation on a tensor, and not the name of one.
+pub(crate) fn is_operation(text: &str, tensors: &impl Named) -> Result<bool> {
+    let Ok(expr) = text.parse::<Expr>() else { return Ok(false) };
+    Ok(!expr.steps.is_empty() && tensors.contains(&expr.name)? && !tensors.contains(text)?)
+}
+
 /// Returns the name that a text in quotes stands for, or `None` for any other text.
 pub(crate) fn unquoted(text: &str) -> Option<String> {
     let expr = parse::parse(text).ok().filter(|expr| text.starts_with(QUOTE) && expr.steps.is_empty())?;

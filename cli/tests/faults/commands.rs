@@ -11,7 +11,7 @@ fn create() -> Subject {
 }
 
 fn view() -> Subject {
-    Subject::writer(&["view", "s.smap", "new", "kept[::2]"])
+    Subject::writer(&["view", "s.smap", "kept[::2]", "new"])
 }
 
 fn mv() -> Subject {

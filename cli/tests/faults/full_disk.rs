@@ -128,7 +128,7 @@ fn case_07_compact_on_a_full_disk_leaves_the_old_content() {
 #[test]
 fn case_08_manifest_on_a_full_disk_leaves_the_old_content() {
     for args in [
-        &["view", "s.smap", "new", "kept[::2]"][..],
+        &["view", "s.smap", "kept[::2]", "new"][..],
         &["mv", "s.smap", "kept", "moved"],
         &["rm", "s.smap", "kept"],
     ] {

@@ -16,7 +16,7 @@ use crate::template::{self, Content, assert_usable, bytes, content, matching_con
 const WRITERS: [&[&str]; 6] = [
     &["import", "many.safetensors", "rows.npy", "s.smap"],
     &["append", "s.smap", "log", "rows.npy", "rows.npy"],
-    &["view", "s.smap", "new", "kept[::2]"],
+    &["view", "s.smap", "kept[::2]", "new"],
     &["rm", "s.smap", "kept", "part"],
     &["compact", "s.smap"],
     &["gc", "s.smap"],

@@ -28,7 +28,7 @@ const WRITERS: [&[&str]; 9] = [
     &["import", "rows.npy", "s.smap"],
     &["import", "rows.npy", "new.smap"],
     &["append", "s.smap", "log", "rows.npy"],
-    &["view", "s.smap", "new", "kept[::2]"],
+    &["view", "s.smap", "kept[::2]", "new"],
     &["mv", "s.smap", "kept", "moved"],
     &["rm", "s.smap", "kept"],
     &["ln", "s.smap", "kept", "copied"],

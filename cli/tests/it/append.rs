@@ -68,7 +68,7 @@ fn append_of_several_files_is_refused_if_one_does_not_fit() {
 #[test]
 fn append_to_a_tensor_that_cannot_grow_advises_how_to_make_one_that_can() {
     let dir = with_log();
-    dir.messages(&["view", "s.smap", "reversed", "log.flip(0)"]);
+    dir.messages(&["view", "s.smap", "log.flip(0)", "reversed"]);
     dir.messages(&["append", "s.smap", "log", "more.npy"]);
     let refusal = dir.refusal(&["append", "s.smap", "reversed", "more.npy"]);
     let message = "append to \"reversed\": \"log\" follows it in the same storage; ";

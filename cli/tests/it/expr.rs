@@ -153,7 +153,7 @@ fn show_prints_the_result_of_an_expression_and_view_saves_it() {
     for &(expr, header, values) in VIEWS {
         let expected = (header.to_owned(), values.to_owned());
         assert_eq!(shown(&dir, expr), expected, "{expr}");
-        let run = dir.run(&["view", "s.smap", "saved", expr]);
+        let run = dir.run(&["view", "s.smap", expr, "saved"]);
         if run.code == Some(0) {
             assert_eq!(shown(&dir, "saved"), expected, "{expr}, saved");
         } else {
@@ -186,7 +186,7 @@ fn dimension_names_are_saved() {
         ("y.rename(N, H, W).rename(None, None, None)", "null"),
         ("y", "null"),
     ] {
-        dir.messages(&["view", "s.smap", "named", expr]);
+        dir.messages(&["view", "s.smap", expr, "named"]);
         assert_eq!(named("named").to_string(), names, "{expr}");
     }
 }
@@ -290,7 +290,7 @@ fn view_names_the_operation_that_would_copy() {
         "x[:, :2].contiguous().t()",
         "x.t().view(6)",
     ] {
-        refusals += &dir.run(&["view", "s.smap", "new", expr]).stderr;
+        refusals += &dir.run(&["view", "s.smap", expr, "new"]).stderr;
     }
     insta::assert_snapshot!(refusals, @r"
     stridemap: a view copies no data, but reshape of size [3, 2] with stride [1, 3] needs a copy

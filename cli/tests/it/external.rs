@@ -34,7 +34,7 @@ fn touch(dir: &Dir) {
 fn adopted_tensors_can_be_read_and_inspect_prints_their_files() {
     let dir = with_adopted();
     assert_eq!(dir.stdout(&["show", "s.smap", "a.x.t()"]), "tensor([[1., 3.],\n        [2., 4.]])\n");
-    assert_eq!(dir.stdout(&["view", "s.smap", "row", "a.x[1]"]), "");
+    assert_eq!(dir.stdout(&["view", "s.smap", "a.x[1]", "row"]), "");
     dir.stdout(&["ln", "s.smap", "row", "again"]);
     dir.stdout(&["mv", "s.smap", "again", "moved"]);
     assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
@@ -56,7 +56,7 @@ fn file_that_has_changed_is_refused_and_verify_exits_with_1() {
     touch(&dir);
     for args in [
         &["show", "s.smap", "a.x"][..],
-        &["view", "s.smap", "new", "a.x"],
+        &["view", "s.smap", "a.x", "new"],
         &["compact", "s.smap", "--materialize"],
     ] {
         let line = dir.refusal(args);
@@ -144,7 +144,7 @@ fn materialized_store_no_longer_needs_the_file() {
 fn case_29_export_replaces_an_external_file_only_with_every_tensor_in_it() {
     let dir = with_adopted();
     let whole = fs::read(dir.path("x.safetensors")).unwrap();
-    dir.stdout(&["view", "s.smap", "row", "a.x[1]"]);
+    dir.stdout(&["view", "s.smap", "a.x[1]", "row"]);
     for args in [
         &["export", "s.smap", "x.safetensors", "row"][..],
         &["export", "s.smap", "./s.smap/../x.safetensors", "row"],
@@ -171,7 +171,7 @@ fn case_29_export_replaces_an_external_file_only_with_every_tensor_in_it() {
 #[test]
 fn case_29_export_replaces_an_external_part_only_with_every_tensor_in_it() {
     let dir = with_adopted();
-    dir.stdout(&["view", "s.smap", "row", "a.x[1]"]);
+    dir.stdout(&["view", "s.smap", "a.x[1]", "row"]);
     dir.messages(&["export", "s.smap", "m.safetensors", "--max-shard-size", "16"]);
     dir.messages(&["import", "m.safetensors.index.json", "m.smap", "--in-place"]);
     let line = dir.refusal(&["export", "m.smap", "m.safetensors", "--max-shard-size", "16", "row"]);

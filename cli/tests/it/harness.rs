@@ -108,7 +108,7 @@ impl Dir {
 
     /// Returns the complete error output of `show` and `view` for an expression that both refuse.
     pub(crate) fn stderr_of_a_refusal(&self, expr: &str) -> String {
-        self.refusal(&["view", "s.smap", "new", expr]);
+        self.refusal(&["view", "s.smap", expr, "new"]);
         self.refusal(&["show", "s.smap", expr]);
         self.run(&["show", "s.smap", expr]).stderr
     }

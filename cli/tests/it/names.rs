@@ -9,7 +9,7 @@ fn listed(dir: &Dir) -> Vec<String> {
 #[test]
 fn view_saves_a_header_over_the_same_storage() {
     let dir = Dir::with_store();
-    assert_eq!(dir.messages(&["view", "s.smap", "last", "points[-1]"]), "");
+    assert_eq!(dir.messages(&["view", "s.smap", "points[-1]", "last"]), "");
     let (store, last) = (dir.store(), dir.store().load("last").unwrap());
     assert_eq!((last.size(), last.stride(), last.storage_offset()), (&[2][..], &[1][..], 4));
     assert!(last.shares_storage(&store.load("points").unwrap()));
@@ -18,9 +18,25 @@ fn view_saves_a_header_over_the_same_storage() {
 #[test]
 fn new_name_is_used_literally() {
     let dir = Dir::with_store();
-    dir.messages(&["view", "s.smap", "'quoted'[0]", "points"]);
+    dir.messages(&["view", "s.smap", "points", "'quoted'[0]"]);
     dir.messages(&["mv", "s.smap", "odd [name]", "x.t()"]);
     assert_eq!(listed(&dir), ["'quoted'[0]", "points", "points_t", "x.t()"]);
+}
+
+#[test]
+fn view_with_its_arguments_swapped_is_refused_with_their_order() {
+    let dir = Dir::with_store();
+    for (args, start) in [
+        (["new", "points[0]"], "load \"new\": no tensor with this name"),
+        (["new", "points"], "load \"new\": no tensor with this name"),
+        (["points_t", "points.t()"], "view: the new name \"points.t()\" is an expression"),
+    ] {
+        let refusal = dir.refusal(&["view", "s.smap", args[0], args[1]]);
+        assert!(refusal.starts_with(start), "{refusal}");
+        assert!(refusal.ends_with("; the order is: stridemap view STORE EXPR NEW"), "{refusal}");
+    }
+    dir.messages(&["view", "s.smap", "points", "'points.t()'"]);
+    assert!(listed(&dir).contains(&"points.t()".to_owned()));
 }
 
 #[test]

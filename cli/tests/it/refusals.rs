@@ -10,7 +10,7 @@ const TENSOR: &str = r#"{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#
 pub(crate) fn on_store(store: &str) -> Vec<Vec<&str>> {
     vec![
         vec!["export", store, "out.safetensors"],
-        vec!["view", store, "y", "x"],
+        vec!["view", store, "x", "y"],
         vec!["mv", store, "x", "y"],
         vec!["rm", store, "x"],
         vec!["ln", store, "x", "y"],
@@ -60,7 +60,7 @@ fn error_for_an_unknown_name_lists_the_nearest() {
     let dir = Dir::with_store();
     for (args, action) in [
         (&["show", "s.smap", "poinst[0]"][..], "load"),
-        (&["view", "s.smap", "new", "poinst"], "load"),
+        (&["view", "s.smap", "poinst", "new"], "load"),
         (&["ln", "s.smap", "poinst", "new"], "copy"),
         (&["mv", "s.smap", "poinst", "new"], "rename"),
         (&["rm", "s.smap", "points_t", "poinst"], "remove"),
@@ -106,7 +106,7 @@ fn no_clobber_refuses_a_name_that_exists() {
     dir.write_safetensors("m.safetensors", &TENSOR.replace("\"w\"", "\"points\""), &[0; 8]);
     for args in [
         &["import", "m.safetensors", "s.smap"][..],
-        &["view", "s.smap", "points", "points_t"],
+        &["view", "s.smap", "points_t", "points"],
         &["mv", "s.smap", "points_t", "points"],
         &["ln", "s.smap", "points_t", "points"],
     ] {
@@ -146,7 +146,7 @@ fn view_that_does_not_fit_the_tensor_is_refused() {
         ("points[0", "expression, column 9: expected \",\" or \"]\", found the end"),
     ] {
         assert_eq!(dir.refusal(&["show", "s.smap", expr]), message);
-        assert_eq!(dir.refusal(&["view", "s.smap", "new", expr]), message);
+        assert_eq!(dir.refusal(&["view", "s.smap", expr, "new"]), message);
     }
 }
 
@@ -155,7 +155,7 @@ fn invalid_tensor_name_is_refused() {
     let dir = Dir::with_store();
     for args in [
         &["mv", "s.smap", "points", ""][..],
-        &["view", "s.smap", "", "points"],
+        &["view", "s.smap", "points", ""],
         &["ln", "s.smap", "points", ""],
     ] {
         assert!(dir.refusal(args).contains("name"), "{args:?}");

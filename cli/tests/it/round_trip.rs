@@ -67,11 +67,7 @@ fn every_command_finds_every_name_as_it_is_and_in_quotes() {
             );
 
             for command in ["ln", "view"] {
-                let mut args = vec![command, "s.smap", "--", text, "new"];
-                if command == "view" {
-                    args.swap(3, 4);
-                }
-                assert_eq!(dir.messages(&args), "");
+                assert_eq!(dir.messages(&[command, "s.smap", "--", text, "new"]), "");
                 assert_eq!(dir.messages(&["rm", "s.smap", "--", text]), "");
                 assert!(!names(&dir).contains(&name.to_owned()));
                 assert_eq!(dir.messages(&["mv", "s.smap", "--", "new", quoted]), "");
