@@ -129,13 +129,13 @@ def untyped():
         if dtype not in TOLD:
             said = stridemap("import", "x.npy", "x.smap", fails=True)
             assert "'<V1'" in said.replace('"', "'") and "--untyped" in said, said
-        stridemap("import", "x.npy", "x.smap", "--untyped", dtype)
+        stridemap("import", "x.npy", "x.smap", "--untyped", dtype, "--force")
         check(Store("x.smap"), "x", dtype, array)
         stridemap("rm", "x.smap", "x")
         # Arrays that NumPy has read and written again have lost more of their type.
         np.save("x.npy", array.view(f"V{array.itemsize}"))
         stridemap("import", "x.npy", "x.smap", fails=True)
-        stridemap("import", "x.npy", "x.smap", "--untyped", dtype)
+        stridemap("import", "x.npy", "x.smap", "--untyped", dtype, "--force")
         check(Store("x.smap"), "x", dtype, array)
     print("types that NumPy has no names for: told, or refused until they are said")
 
@@ -198,7 +198,7 @@ def out():
     cases |= {"base": base} | {f"view {expression}": view for expression, view in views.items()}
 
     for flags in [(), ("--compress",), ("--order", "F"), ("--order", "F", "--compress")]:
-        stridemap("export", "out.smap", "out.npz", *flags)
+        stridemap("export", "out.smap", "out.npz", "--force", *flags)
         with np.load("out.npz") as loaded:
             assert sorted(loaded.files) == sorted(cases)
             for name, array in cases.items():
@@ -215,7 +215,7 @@ def out():
 
     for name, array in cases.items():
         for flags in [(), ("--order", "F")]:
-            stridemap("export", "out.smap", "one.npy", name, *flags)
+            stridemap("export", "out.smap", "one.npy", name, "--force", *flags)
             compare(np.load("one.npy"), array, flags)
             if array.dtype.kind != "V" and array.size:
                 compare(np.load("one.npy", mmap_mode="r"), array, flags)
@@ -232,7 +232,7 @@ def memory():
     store = Store("zeros.smap")
     assert store.tensor("zeros").tobytes() == zeros.tobytes() == store.tensor("swapped").tobytes()
     for flags in [(), ("--compress",), ("--order", "F"), ("--order", "F", "--compress")]:
-        stridemap("export", "zeros.smap", "out.npz", *flags, memory=limit)
+        stridemap("export", "zeros.smap", "out.npz", "--force", *flags, memory=limit)
     with np.load("out.npz") as loaded:
         compare(loaded["zeros"], zeros, flags)
     print(f"arrays of {zeros.nbytes >> 20} MiB: in and out within {limit >> 20} MiB")

@@ -63,15 +63,31 @@ impl Reading {
 }
 
 #[derive(clap::Args)]
+pub(crate) struct DryRun {
+    /// Show what would happen, and change nothing
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(clap::Args)]
 pub(crate) struct Existing {
-    /// Refuse to replace an existing tensor or file
+    /// Replace existing tensors or files; without this they are refused
     #[arg(long)]
-    no_clobber: bool,
+    pub(crate) force: bool,
+    /// The default
+    #[arg(long = "no-clobber", hide = true)]
+    _no_clobber: bool,
+    #[command(flatten)]
+    dry_run: DryRun,
 }
 
 impl Existing {
     pub(crate) fn policy(&self) -> OnExisting {
-        if self.no_clobber { OnExisting::Refuse } else { OnExisting::Replace }
+        if self.force { OnExisting::Replace } else { OnExisting::Refuse }
+    }
+
+    pub(crate) fn is_dry_run(&self) -> bool {
+        self.dry_run.dry_run
     }
 }
 

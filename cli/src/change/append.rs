@@ -1,13 +1,15 @@
 //! `append`: adds rows from array files to a tensor, in one commit.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use stridemap::{ErrorKind, StoreOptions, Tensor};
+use stridemap::{ErrorKind, Snapshot, StorageInfo, StorageKind, StoreOptions, Tensor};
 
-use crate::args::Reading;
+use super::plan::{info, item};
+use crate::args::{DryRun, Reading};
 use crate::error::{Error, Result};
 use crate::input::open_store;
-use crate::names::name;
+use crate::names::{name, quoted};
 use crate::ui::{counted, message};
 
 /// Append rows from files to a tensor, in one commit: all or none
@@ -27,13 +29,18 @@ pub(crate) struct AppendArgs {
     pub(crate) files: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) reading: Reading,
+    #[command(flatten)]
+    pub(crate) dry_run: DryRun,
 }
 
-pub(crate) fn run(args: &AppendArgs) -> Result<()> {
+pub(crate) fn run(args: &AppendArgs, out: &mut impl Write) -> Result<()> {
     // Refuse unsuitable files before any row is written.
     let sources: Vec<Tensor> =
         args.files.iter().map(|path| only_tensor(path, &args.reading)).collect::<Result<_>>()?;
     let store = open_store(&StoreOptions::new(), &args.store)?;
+    if args.dry_run.dry_run {
+        return dry_run(args, &sources, &store.snapshot(), out);
+    }
     let mut txn = store.begin()?;
     let name = name(&args.name, &txn)?;
     let (mut added, mut total) = (0, 0);
@@ -46,6 +53,45 @@ pub(crate) fn run(args: &AppendArgs) -> Result<()> {
     message(&format!("appended {added} to {name:?}, which now has {total}: generation {generation}"));
     Ok(())
 }
+
+/// Prints what would be appended. The library cannot be asked, because it writes rows before they are committed.
+fn dry_run(args: &AppendArgs, sources: &[Tensor], snapshot: &Snapshot, out: &mut impl Write) -> Result<()> {
+    let name = name(&args.name, snapshot)?;
+    let Some(info) = info(snapshot, &name)? else { return Ok(snapshot.load(&name).map(drop)?) };
+    let row = |size: &[usize]| size.split_first().map(|(_, row)| row.to_vec());
+    let mut rows = 0;
+    for (path, source) in args.files.iter().zip(sources) {
+        if source.dtype() != info.dtype
+            || row(info.size()).is_none()
+            || row(source.size()) != row(info.size())
+        {
+            return Err(Error::Refused(format!(
+                "append {}: {} {:?} cannot follow {}",
+                path.display(),
+                source.dtype(),
+                source.size(),
+                item(&name, &info)
+            )));
+        }
+        rows += source.size().first().copied().unwrap_or_default();
+    }
+    let storages = snapshot.storages().collect::<stridemap::Result<Vec<_>>>()?;
+    let end_bytes = (info.storage_offset() * info.dtype.itemsize() + info.nbytes()) as u64;
+    let is_last = |storage: &StorageInfo| storage.id == info.storage_id && storage.size_bytes == end_bytes;
+    let holder = storages.iter().find(|storage| is_last(storage) && storage.kind == StorageKind::Sealed);
+    if rows > 0 && (holder.is_none() || !info.is_contiguous()) {
+        return Err(Error::Refused(format!(
+            "append to {name:?}: it is not contiguous and last in a sealed storage{ADVICE}"
+        )));
+    }
+    let total = info.size().first().copied().unwrap_or_default() + rows;
+    let rows = counted(rows as u64, "row");
+    Ok(writeln!(out, "would append {rows} to {}, which would then have {total}", quoted(&name))?)
+}
+
+/// How to get a tensor that can grow.
+const ADVICE: &str =
+    "; export it to a .npy file and import that file by itself, which gives the tensor its own storage";
 
 /// Returns the only tensor of a file, backed by the file. Its elements are read when they are appended.
 fn only_tensor(path: &Path, reading: &Reading) -> Result<Tensor> {
@@ -67,14 +113,14 @@ fn only_tensor(path: &Path, reading: &Reading) -> Result<Tensor> {
 
 /// Adds context to an error: the file that was refused, and how a command-line user can get a tensor that grows.
 fn explain(path: &Path, args: &AppendArgs, refused: stridemap::Error) -> Error {
-    let advice = match refused.kind() {
-        ErrorKind::NotGrowable => {
-            "; or export it to a .npy file and import that file by itself, which gives the tensor its own storage"
-        }
-        _ => "",
-    };
+    let mut text = refused.to_string();
+    if refused.kind() == ErrorKind::NotGrowable {
+        // The library's advice is for programs.
+        text.truncate(text.find("; use create_growable").unwrap_or(text.len()));
+        text += ADVICE;
+    }
     let path = path.display();
     // With one file there is no need to name it.
     let place = if args.files.len() > 1 { format!("append {path}: ") } else { String::new() };
-    Error::Refused(format!("{place}{refused}{advice}"))
+    Error::Refused(format!("{place}{text}"))
 }

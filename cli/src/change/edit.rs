@@ -1,15 +1,17 @@
 //! `view`, `ln`, `mv` and `rm`: add, change and remove names. No elements are copied.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use stridemap::{ErrorKind, OnExisting, StoreOptions, Transaction};
+use stridemap::{ErrorKind, Snapshot, StoreOptions, Tensor, Transaction};
 
-use crate::args::{Existing, External};
+use super::plan::replacing;
+use crate::args::{DryRun, Existing, External};
 use crate::error::{Error, Result};
 use crate::expr;
 use crate::expr::Copies;
 use crate::input::open_store;
-use crate::names::{name, names};
+use crate::names::{name, names, one_line, quoted};
 
 /// Save a view of a tensor under a new name, without copying elements
 #[derive(clap::Args)]
@@ -27,7 +29,7 @@ pub(crate) struct ViewArgs {
     pub(crate) external: External,
 }
 
-/// Save a tensor under a second name, without copying elements; replaces NEW if it exists
+/// Save a tensor under a second name, without copying elements
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  stridemap ln model.smap encoder.weight decoder.weight")]
 pub(crate) struct LnArgs {
@@ -42,7 +44,7 @@ pub(crate) struct LnArgs {
     pub(crate) existing: Existing,
 }
 
-/// Rename a tensor; replaces NEW if it exists
+/// Rename a tensor
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  stridemap mv model.smap weight encoder.weight")]
 pub(crate) struct MvArgs {
@@ -65,58 +67,98 @@ pub(crate) struct RmArgs {
     /// The names to remove
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,
+    #[command(flatten)]
+    pub(crate) dry_run: DryRun,
 }
 
-pub(crate) fn view(args: &ViewArgs) -> Result<()> {
-    commit(&args.store, args.external.options(), args.existing.policy(), |txn| {
-        let is_swapped = expr::is_operation(&args.new, txn)?;
-        let hint = |e| Error::Refused(format!("{e}; the order is: stridemap view STORE EXPR NEW"));
-        let (_, view) = match expr::view(&args.expr, txn, Copies::Refused) {
-            Err(Error::Library(e))
-                if e.kind() == ErrorKind::NameNotFound && (is_swapped || txn.contains(&args.new)?) =>
-            {
-                return Err(hint(e.to_string()));
-            }
-            view => view?,
-        };
-        if is_swapped {
-            return Err(hint(format!(
-                "view: the new name {:?} is an expression; put it in quotes if it is meant as a name",
-                args.new
-            )));
+pub(crate) fn view(args: &ViewArgs, out: &mut impl Write) -> Result<()> {
+    let edit = Edit { store: &args.store, options: args.external.options(), existing: &args.existing };
+    edit.commit(out, |txn, snapshot| {
+        let new = name(&args.new, txn)?;
+        let view = viewed(args, txn)?;
+        let replacing = replacing("view", &new, (txn, snapshot), &args.existing)?;
+        txn.save_view(&new, &view)?;
+        let (expr, dtype, size) = (one_line(&args.expr), view.dtype(), view.size());
+        Ok(vec![format!("save {}, {dtype} {size:?}, which is {expr}{replacing}", quoted(&new))])
+    })
+}
+
+/// Returns the view to save. The refusal of swapped arguments states their order.
+fn viewed(args: &ViewArgs, txn: &Transaction<'_>) -> Result<Tensor> {
+    let is_swapped = expr::is_operation(&args.new, txn)?;
+    let swapped = |e| Err(Error::Refused(format!("{e}; the order is: stridemap view STORE EXPR NEW")));
+    match expr::view(&args.expr, txn, Copies::Refused) {
+        Err(Error::Library(e))
+            if e.kind() == ErrorKind::NameNotFound && (is_swapped || txn.contains(&args.new)?) =>
+        {
+            swapped(e.to_string())
         }
-        Ok(txn.save_view(&name(&args.new, txn)?, &view)?)
+        Ok(_) if is_swapped => swapped(format!(
+            "view: the new name {:?} is an expression; put it in quotes if it is meant as a name",
+            args.new
+        )),
+        view => Ok(view?.1),
+    }
+}
+
+pub(crate) fn ln(args: &LnArgs, out: &mut impl Write) -> Result<()> {
+    let edit = Edit { store: &args.store, options: StoreOptions::new(), existing: &args.existing };
+    edit.commit(out, |txn, snapshot| {
+        let (src, dst) = (name(&args.src, txn)?, name(&args.dst, txn)?);
+        let replacing = replacing("ln", &dst, (txn, snapshot), &args.existing)?;
+        txn.copy(&src, &dst)?;
+        Ok(vec![format!("add {}, a second name of {}{replacing}", quoted(&dst), quoted(&src))])
     })
 }
 
-pub(crate) fn ln(args: &LnArgs) -> Result<()> {
-    commit(&args.store, StoreOptions::new(), args.existing.policy(), |txn| {
-        Ok(txn.copy(&name(&args.src, txn)?, &name(&args.dst, txn)?)?)
+pub(crate) fn mv(args: &MvArgs, out: &mut impl Write) -> Result<()> {
+    let edit = Edit { store: &args.store, options: StoreOptions::new(), existing: &args.existing };
+    edit.commit(out, |txn, snapshot| {
+        let (old, new) = (name(&args.old, txn)?, name(&args.new, txn)?);
+        if old == new {
+            txn.rename(&old, &new)?;
+            return Ok(Vec::new());
+        }
+        let replacing = replacing("mv", &new, (txn, snapshot), &args.existing)?;
+        txn.rename(&old, &new)?;
+        Ok(vec![format!("rename {} to {}{replacing}", quoted(&old), quoted(&new))])
     })
 }
 
-pub(crate) fn mv(args: &MvArgs) -> Result<()> {
-    commit(&args.store, StoreOptions::new(), args.existing.policy(), |txn| {
-        Ok(txn.rename(&name(&args.old, txn)?, &name(&args.new, txn)?)?)
-    })
-}
-
-pub(crate) fn rm(args: &RmArgs) -> Result<()> {
-    commit(&args.store, StoreOptions::new(), OnExisting::default(), |txn| {
-        Ok(names(&args.names, txn)?.iter().try_for_each(|name| txn.remove(name))?)
-    })
-}
-
-fn commit(
-    store: &Path,
-    options: StoreOptions,
-    on_existing: OnExisting,
-    change: impl FnOnce(&mut Transaction<'_>) -> Result<()>,
-) -> Result<()> {
-    let store = open_store(&options, store)?;
+pub(crate) fn rm(args: &RmArgs, out: &mut impl Write) -> Result<()> {
+    let store = open_store(&StoreOptions::new(), &args.store)?;
     let mut txn = store.begin()?;
-    txn.on_existing(on_existing);
-    change(&mut txn)?;
+    let names = names(&args.names, &txn)?;
+    names.iter().try_for_each(|name| txn.remove(name))?;
+    if args.dry_run.dry_run {
+        return Ok(names.iter().try_for_each(|name| writeln!(out, "would remove {}", quoted(name)))?);
+    }
     txn.commit()?;
     Ok(())
+}
+
+/// A change of names in a store.
+struct Edit<'a> {
+    store: &'a Path,
+    options: StoreOptions,
+    existing: &'a Existing,
+}
+
+impl Edit<'_> {
+    /// Commits a change that returns what it does, a line each. A dry run prints these lines instead.
+    fn commit(
+        self,
+        out: &mut impl Write,
+        change: impl FnOnce(&mut Transaction<'_>, &Snapshot) -> Result<Vec<String>>,
+    ) -> Result<()> {
+        let store = open_store(&self.options, self.store)?;
+        let mut txn = store.begin()?;
+        txn.on_existing(self.existing.policy());
+        let done = change(&mut txn, &store.snapshot())?;
+        if self.existing.is_dry_run() {
+            return Ok(done.iter().try_for_each(|line| writeln!(out, "would {line}"))?);
+        }
+        txn.commit()?;
+        Ok(())
+    }
 }

@@ -1,22 +1,22 @@
 //! `export`: writes tensors to a file in another format, or to a copy of the store.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs;
-use std::os::unix::fs::MetadataExt as _;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use indicatif::HumanBytes;
-use stridemap::{OnExisting, Snapshot, StorageKind, Tensor};
+use stridemap::{ErrorKind, Snapshot, StorageKind, Tensor};
 use stridemap_interop::npz::Packing;
 use stridemap_interop::{npy, npz, safetensors};
 
+use super::replaced::{check_existing, check_files_in_place};
 use super::shared_bytes;
 use crate::args::{Existing, External};
 use crate::error::{Error, Result};
 use crate::input::open_store;
-use crate::names::names;
+use crate::names::{names, quoted};
 use crate::ui::{counted, message, progress};
 
 /// Write tensors to a .safetensors, .npy or .npz file, or copy a store that is in use to a new .smap
@@ -104,15 +104,14 @@ impl Format {
     }
 }
 
-pub(crate) fn run(args: &ExportArgs) -> Result<()> {
+pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
     let format = Format::of(&args.out)?;
     check_flags(args, format)?;
     let snapshot = open_store(&args.external.options(), &args.store)?.snapshot();
     let names = names(&args.names, &snapshot)?;
     if matches!(format, Format::Store) {
-        return copy(args, &names, &snapshot);
+        return copy(args, &names, &snapshot, out);
     }
-    check_replaced_files(args, &names, &snapshot)?;
     let load = |name: &String| Ok((name.clone(), snapshot.load(name)?));
     let tensors: stridemap::Result<Vec<(String, Tensor)>> = if names.is_empty() {
         snapshot.load_all(&args.prefix)?.map(|entry| entry.map(|it| without_prefix(it, args))).collect()
@@ -138,34 +137,57 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
     }
 
     let size_bytes = tensors.iter().map(|(_, tensor)| tensor.nbytes() as u64).fold(0, u64::saturating_add);
+    if matches!(format, Format::Npy) && tensors.len() != 1 {
+        return Err(Error::Refused(format!(
+            "export {}: a .npy file holds one tensor, not {}; name the one to export, or write an .npz file",
+            args.out.display(),
+            tensors.len()
+        )));
+    }
+    let is_replacing = check_existing(args, size_bytes)?;
+    check_files_in_place(args, &names, &snapshot)?;
+    if args.existing.is_dry_run() {
+        writeln!(
+            out,
+            "would write {}{}: {}, {}",
+            args.out.display(),
+            if is_replacing { ", replacing it" } else { "" },
+            counted(tensors.len() as u64, "tensor"),
+            HumanBytes(size_bytes)
+        )?;
+        for (name, tensor) in &tensors {
+            writeln!(out, "  {}, {} {:?}", quoted(name), tensor.dtype(), tensor.size())?;
+        }
+        return Ok(());
+    }
     let bar = progress("export", size_bytes);
     let mut part_count = 1;
-    let (out, existing) = (&args.out, args.existing.policy());
+    let (path, existing) = (&args.out, args.existing.policy());
+    let refused = |e: stridemap::Error| match e.kind() {
+        ErrorKind::AlreadyExists if !args.existing.force => {
+            Error::Refused(format!("{e}; --force replaces it"))
+        }
+        _ => e.into(),
+    };
     match (format, tensors.as_slice()) {
         (Format::Safetensors, _) => {
             let mut export = safetensors::Export::new().metadata(&attributes).on_existing(existing);
             if let Some(max_shard_bytes) = args.max_shard_size {
                 export = export.max_shard_bytes(max_shard_bytes);
             }
-            part_count = export.write(out, &tensors, |bytes| bar.inc(bytes))?.len().max(2) - 1;
+            part_count =
+                export.write(path, &tensors, |bytes| bar.inc(bytes)).map_err(refused)?.len().max(2) - 1;
         }
         (Format::Npy, [(_, tensor)]) => {
             let export = npy::Export::new().order(args.order.into()).on_existing(existing);
-            export.write(out, tensor, |bytes| bar.inc(bytes))?;
+            export.write(path, tensor, |bytes| bar.inc(bytes)).map_err(refused)?;
         }
         (Format::Npz, _) => {
             let export =
                 npz::Export::new().order(args.order.into()).packing(args.packing()).on_existing(existing);
-            export.write(out, &tensors, |bytes| bar.inc(bytes))?;
+            export.write(path, &tensors, |bytes| bar.inc(bytes)).map_err(refused)?;
         }
-        (Format::Npy, _) => {
-            return Err(Error::Refused(format!(
-                "export {}: a .npy file holds one tensor, not {}; name the one to export, or write an .npz file",
-                out.display(),
-                tensors.len()
-            )));
-        }
-        (Format::Store, _) => {}
+        (Format::Npy | Format::Store, _) => {}
     }
     bar.finish_and_clear();
     if let Some(note) = shared_bytes::note(&tensors) {
@@ -175,14 +197,14 @@ pub(crate) fn run(args: &ExportArgs) -> Result<()> {
         "exported {}, {}, to {}{}",
         counted(tensors.len() as u64, "tensor"),
         HumanBytes(size_bytes),
-        out.display(),
+        args.out.display(),
         if part_count > 1 { format!(", in {part_count} parts and an index") } else { String::new() }
     ));
     // A program that finds both would load the single file.
-    if part_count > 1 && out.exists() {
+    if part_count > 1 && args.out.exists() {
         message(&format!(
             "note: {} also exists; delete it, or programs will load it instead of the parts",
-            out.display()
+            args.out.display()
         ));
     }
     Ok(())
@@ -194,7 +216,24 @@ fn without_prefix((mut name, tensor): (String, Tensor), args: &ExportArgs) -> (S
 }
 
 /// Copies the store, or some of its tensors, to a new path.
-fn copy(args: &ExportArgs, names: &BTreeSet<String>, snapshot: &Snapshot) -> Result<()> {
+fn copy(
+    args: &ExportArgs,
+    names: &BTreeSet<String>,
+    snapshot: &Snapshot,
+    out: &mut impl Write,
+) -> Result<()> {
+    if args.out.symlink_metadata().is_ok() {
+        return Err(Error::Refused(format!(
+            "export {}: the path exists, and a store is never replaced; choose a different path",
+            args.out.display()
+        )));
+    }
+    if args.existing.is_dry_run() {
+        let count = if names.is_empty() { snapshot.names()?.len() } else { names.len() };
+        names.iter().try_for_each(|name| snapshot.load(name).map(drop))?;
+        let count = counted(count as u64, "tensor");
+        return Ok(writeln!(out, "would write {}, a copy of the store: {count}", args.out.display())?);
+    }
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let size_bytes = snapshot.storages().try_fold(0u64, |sum, storage| {
         let storage = storage?;
@@ -218,67 +257,6 @@ fn copy(args: &ExportArgs, names: &BTreeSet<String>, snapshot: &Snapshot) -> Res
         if copied.shared_bytes > 0 { &shared } else { "" }
     ));
     Ok(())
-}
-
-/// Refuses to replace a file that was imported in place if the export leaves out some of its tensors, because the
-/// store has no other copy of them.
-fn check_replaced_files(args: &ExportArgs, names: &BTreeSet<String>, snapshot: &Snapshot) -> Result<()> {
-    let is_all = names.is_empty() && args.prefix.is_empty();
-    if args.existing.policy() == OnExisting::Refuse || is_all {
-        return Ok(());
-    }
-    let is_exported = |name: &String| match names.is_empty() {
-        true => name.starts_with(&args.prefix),
-        false => names.contains(name),
-    };
-    let mut replaced = BTreeMap::new();
-    for storage in snapshot.storages() {
-        let storage = storage?;
-        if storage.kind == StorageKind::External && would_replace(args, &storage.file) {
-            replaced.insert(storage.id, storage.file);
-        }
-    }
-    if replaced.is_empty() {
-        return Ok(());
-    }
-    for tensor in snapshot.tensors("")? {
-        let tensor = tensor?;
-        let Some(file) = replaced.get(&tensor.storage_id) else { continue };
-        if !is_exported(&tensor.name) {
-            return Err(Error::Refused(format!(
-                "export {}: this would replace {}, which holds tensor {:?} of {}, imported in place; that tensor is \
-                 not being exported: write to another path, or first copy it into the store with compact \
-                 --materialize",
-                args.out.display(),
-                file.display(),
-                tensor.name,
-                args.store.display()
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// Returns whether the export would replace this file, or write a part with the same name.
-fn would_replace(args: &ExportArgs, file: &Path) -> bool {
-    let place = |path: &Path| -> Option<PathBuf> {
-        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        Some(fs::canonicalize(dir).ok()?.join(path.file_name()?))
-    };
-    let (Some(out), Some(file)) = (place(&args.out), place(file)) else { return false };
-    // The export replaces a symbolic link itself, not its target. For a file with two names, the store may have
-    // recorded the name that is replaced.
-    let id = |path: &Path| fs::symlink_metadata(path).ok().map(|it| (it.dev(), it.ino()));
-    if out == file || id(&out).is_some_and(|it| id(&file) == Some(it)) {
-        return true;
-    }
-    let stem = |path: &Path| path.file_stem().and_then(OsStr::to_str).map(str::to_owned);
-    let is_part = || {
-        let (whole, part) = (stem(&out)?, stem(&file)?);
-        let number = part.strip_prefix(&whole)?.strip_prefix('-')?;
-        number.chars().all(|c| c.is_ascii_digit() || "-of".contains(c)).then_some(())
-    };
-    args.max_shard_size.is_some() && out.parent() == file.parent() && is_part().is_some()
 }
 
 /// Refuses flags that do not apply to the format: the user probably meant a different one.

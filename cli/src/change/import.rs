@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use indicatif::HumanBytes;
-use stridemap::{ErrorKind, ExternalFiles, OnExisting, Store, StoreOptions};
+use stridemap::{ErrorKind, ExternalFiles, Snapshot, Store, StoreOptions, TensorInfo};
 use stridemap_format::{check_attributes, check_text};
 use stridemap_interop::{ForeignFile, Imported};
 
+use super::plan::{header, info, item};
 use crate::args::{Existing, External, Reading};
 use crate::error::{Error, Result};
 use crate::ui::{counted, message, progress};
@@ -43,9 +45,15 @@ pub(crate) struct ImportArgs {
     pub(crate) existing: Existing,
 }
 
-pub(crate) fn run(args: &ImportArgs) -> Result<()> {
-    // Refuse unsuitable files before the store is created. A new store is not deleted after an error, because other
-    // processes may already be using it.
+impl ImportArgs {
+    /// Returns the name that a tensor of a file has in the store.
+    fn name_of(&self, tensor: &TensorInfo) -> String {
+        format!("{}{}", self.prefix, tensor.name)
+    }
+}
+
+pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
+    // Refuse unsuitable files before the store is created.
     let (target, files) = match args.paths.split_last() {
         Some((target, files)) if !files.is_empty() => (target, files),
         _ => {
@@ -69,7 +77,18 @@ pub(crate) fn run(args: &ImportArgs) -> Result<()> {
         inputs.iter().try_for_each(|(_, file)| file.check_adoptable())?;
     }
 
-    let store = open_or_create(&args.external.options(), target)?;
+    let options = args.external.options();
+    let store = find(&options, target)?;
+    let snapshot = store.as_ref().map(Store::snapshot);
+    check_existing(args, &inputs, target, snapshot.as_ref())?;
+    if args.existing.is_dry_run() {
+        let (count, size) = (counted(tensor_count, "tensor"), HumanBytes(size_bytes));
+        let new = if store.is_none() { ", a new store" } else { "" };
+        writeln!(out, "would import {count}, {size}, into {}{new}", target.display())?;
+        return print_items(args, &inputs, snapshot.as_ref(), out);
+    }
+    drop(snapshot); // The commit deletes what no snapshot needs.
+    let store = store.map_or_else(|| options.create(target), Ok)?;
     let bar = progress("import", if args.in_place { 0 } else { size_bytes });
     let generation = fill(&store, args, &inputs, &attributes, |bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
@@ -111,8 +130,11 @@ fn fill(
     };
     for (&key, &(path, value)) in attributes {
         let differs = current.get(key).is_some_and(|current| current != value);
-        if differs && args.existing.policy() == OnExisting::Refuse {
-            message(&format!("note: {owner} keeps its own {key:?}, not that of {}", path.display()));
+        if differs && !args.existing.force {
+            message(&format!(
+                "note: {owner} keeps its own {key:?}, not that of {}, without --force",
+                path.display()
+            ));
         } else {
             if differs {
                 message(&format!("note: the {key:?} of {} replaces that of {owner}", path.display()));
@@ -150,21 +172,56 @@ fn check_file(path: &Path) -> Result<()> {
     Err(Error::Refused(format!("import {}: {what}", path.display())))
 }
 
-/// Opens the store to import into. Creates it if the path does not exist or is an empty directory.
-fn open_or_create(options: &StoreOptions, path: &Path) -> Result<Store> {
-    let refused = match options.open(path) {
-        Ok(store) => return Ok(store),
-        Err(e) => e,
-    };
-    match refused.kind() {
-        ErrorKind::NotFound => Ok(options.create(path)?),
-        // An empty directory can become a store. For any other, report the first error.
-        ErrorKind::NotAStore => options.create(path).map_err(|e| match e.kind() {
-            ErrorKind::AlreadyExists => refused.into(),
-            _ => e.into(),
-        }),
-        _ => Err(refused.into()),
+/// Opens the store to import into. Returns `None` if it is to be created, because the path does not exist or is an empty
+/// directory.
+fn find(options: &StoreOptions, path: &Path) -> Result<Option<Store>> {
+    let is_empty = || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+    match options.open(path) {
+        Ok(store) => Ok(Some(store)),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) if e.kind() == ErrorKind::NotAStore && is_empty() => Ok(None),
+        Err(e) => Err(e.into()),
     }
+}
+
+/// Refuses to replace tensors of the store, unless `--force` is given.
+fn check_existing(
+    args: &ImportArgs,
+    inputs: &[Input<'_>],
+    target: &Path,
+    snapshot: Option<&Snapshot>,
+) -> Result<()> {
+    let Some(snapshot) = snapshot.filter(|_| !args.existing.force) else { return Ok(()) };
+    let names = inputs.iter().flat_map(|(_, file)| file.tensors()).map(|info| args.name_of(&info));
+    let found = names.map(|name| info(snapshot, &name)).filter_map(Result::transpose);
+    let found: Vec<TensorInfo> = found.collect::<Result<_>>()?;
+    let Some(first) = found.first() else { return Ok(()) };
+    let (others, they) = match found.len() - 1 {
+        0 => (String::new(), "it"),
+        count => (format!(", and {count} more of these names do"), "them"),
+    };
+    Err(Error::Refused(format!(
+        "import: {:?} exists in {}, {}{others}; --force replaces {they}",
+        first.name,
+        target.display(),
+        header(first)
+    )))
+}
+
+/// Prints the tensors that would be imported, and those that they would replace.
+fn print_items(
+    args: &ImportArgs,
+    inputs: &[Input<'_>],
+    snapshot: Option<&Snapshot>,
+    out: &mut impl Write,
+) -> Result<()> {
+    for tensor in inputs.iter().flat_map(|(_, file)| file.tensors()) {
+        let name = args.name_of(&tensor);
+        let there = snapshot.map(|snapshot| info(snapshot, &name)).transpose()?.flatten();
+        let replacing = there.map_or_else(String::new, |there| format!(", replacing {}", header(&there)));
+        writeln!(out, "  {}{replacing}", item(&name, &tensor))?;
+    }
+    Ok(())
 }
 
 /// Refuses files that the store could not open in place. The store may not exist yet, so this compares paths. The

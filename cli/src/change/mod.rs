@@ -4,6 +4,8 @@ pub(crate) mod append;
 pub(crate) mod edit;
 pub(crate) mod export;
 pub(crate) mod import;
+mod plan;
+mod replaced;
 mod shard_size;
 mod shared_bytes;
 

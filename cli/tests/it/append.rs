@@ -71,12 +71,13 @@ fn append_to_a_tensor_that_cannot_grow_advises_how_to_make_one_that_can() {
     dir.messages(&["view", "s.smap", "log.flip(0)", "reversed"]);
     dir.messages(&["append", "s.smap", "log", "more.npy"]);
     let refusal = dir.refusal(&["append", "s.smap", "reversed", "more.npy"]);
-    let message = "append to \"reversed\": \"log\" follows it in the same storage; ";
-    let advice = "; or export it to a .npy file and import that file by itself, which gives the tensor its own storage";
+    let message = "append to \"reversed\": \"log\" follows it in the same storage";
+    let advice =
+        "; export it to a .npy file and import that file by itself, which gives the tensor its own storage";
     assert!(refusal.starts_with(message) && refusal.ends_with(advice), "{refusal}");
 
     dir.messages(&["export", "s.smap", "reversed.npy", "reversed"]);
-    dir.messages(&["import", "reversed.npy", "s.smap"]);
+    dir.messages(&["import", "reversed.npy", "s.smap", "--force"]);
     dir.messages(&["append", "s.smap", "reversed", "more.npy"]);
     assert_eq!(dir.store().load("reversed").unwrap().read::<u8>().unwrap(), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
 }

@@ -78,7 +78,7 @@ fn prefix_that_omits_an_adopted_tensor_does_not_replace_its_file() {
     dir.messages(&["import", "m.safetensors", "s.smap", "--in-place", "--external", "beside"]);
     dir.messages(&["ln", "s.smap", "w", "enc.w"]);
     let before = fs::read(dir.path("m.safetensors")).unwrap();
-    let args = ["export", "s.smap", "m.safetensors", "--prefix", "enc.", "--external", "beside"];
+    let args = ["export", "s.smap", "m.safetensors", "--prefix", "enc.", "--external", "beside", "--force"];
     let refusal = dir.refusal(&args);
     assert!(refusal.contains("that tensor is not being exported"), "{refusal}");
     assert_eq!(fs::read(dir.path("m.safetensors")).unwrap(), before);
@@ -89,7 +89,7 @@ fn import_notes_an_attribute_of_the_prefix_that_it_replaces() {
     let dir = imported_twice();
     dir.store().set_attribute_of("enc.", "who", "b").unwrap();
     dir.store().set_attribute("who", "c").unwrap();
-    let message = dir.messages(&["import", "m.safetensors", "s.smap", "--prefix", "enc."]);
+    let message = dir.messages(&["import", "m.safetensors", "s.smap", "--prefix", "enc.", "--force"]);
     assert!(message.contains("note: the \"who\" of m.safetensors replaces that of \"enc.\""), "{message}");
     assert_eq!(
         (dir.store().attributes_of("enc.")["who"].as_str(), &*dir.store().attributes()["who"]),

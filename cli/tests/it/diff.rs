@@ -195,7 +195,7 @@ fn unnamed_tensors_are_compared_whatever_their_file_names() {
     dir.messages(&["export", "s.smap", "one.npy", "points"]);
     dir.messages(&["export", "s.smap", "two.npy", "points"]);
     assert_eq!(dir.diff(&["one.npy", "two.npy"]), (true, "equal: 1 tensor, 24 B\n".into()));
-    dir.messages(&["export", "s.smap", "two.npy", "points_t"]);
+    dir.messages(&["export", "s.smap", "two.npy", "points_t", "--force"]);
     let (is_equal, text) = dir.diff(&["one.npy", "two.npy"]);
     assert_eq!((is_equal, text.lines().next()), (false, Some("~ one\tsize [3, 2], [2, 3]")));
     // The tensor in the store has a name, and it is a different one.

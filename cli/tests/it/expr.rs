@@ -153,7 +153,7 @@ fn show_prints_the_result_of_an_expression_and_view_saves_it() {
     for &(expr, header, values) in VIEWS {
         let expected = (header.to_owned(), values.to_owned());
         assert_eq!(shown(&dir, expr), expected, "{expr}");
-        let run = dir.run(&["view", "s.smap", expr, "saved"]);
+        let run = dir.run(&["view", "s.smap", expr, "saved", "--force"]);
         if run.code == Some(0) {
             assert_eq!(shown(&dir, "saved"), expected, "{expr}, saved");
         } else {
@@ -186,7 +186,7 @@ fn dimension_names_are_saved() {
         ("y.rename(N, H, W).rename(None, None, None)", "null"),
         ("y", "null"),
     ] {
-        dir.messages(&["view", "s.smap", expr, "named"]);
+        dir.messages(&["view", "s.smap", expr, "named", "--force"]);
         assert_eq!(named("named").to_string(), names, "{expr}");
     }
 }

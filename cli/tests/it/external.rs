@@ -68,7 +68,7 @@ fn file_that_has_changed_is_refused_and_verify_exits_with_1() {
     assert_eq!(run.code, Some(1), "{run:?}");
     assert!(run.stdout.contains("affects \"a.x\"") && run.stdout.contains("F-29"), "{}", run.stdout);
     // Imported in place again, as the message advises.
-    dir.messages(&["import", "x.safetensors", "s.smap", "--in-place", "--prefix", "a."]);
+    dir.messages(&["import", "x.safetensors", "s.smap", "--in-place", "--prefix", "a.", "--force"]);
     assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
 }
 
@@ -146,9 +146,9 @@ fn case_29_export_replaces_an_external_file_only_with_every_tensor_in_it() {
     let whole = fs::read(dir.path("x.safetensors")).unwrap();
     dir.stdout(&["view", "s.smap", "a.x[1]", "row"]);
     for args in [
-        &["export", "s.smap", "x.safetensors", "row"][..],
-        &["export", "s.smap", "./s.smap/../x.safetensors", "row"],
-        &["export", "s.smap", "x.safetensors", "--max-shard-size", "8", "row"],
+        &["export", "s.smap", "x.safetensors", "row", "--force"][..],
+        &["export", "s.smap", "./s.smap/../x.safetensors", "row", "--force"],
+        &["export", "s.smap", "x.safetensors", "--max-shard-size", "8", "row", "--force"],
     ] {
         let line = dir.refusal(args);
         for part in ["x.safetensors, which holds tensor", "\"a.x\"", "s.smap", "compact --materialize"] {
@@ -158,12 +158,12 @@ fn case_29_export_replaces_an_external_file_only_with_every_tensor_in_it() {
     assert_eq!(fs::read(dir.path("x.safetensors")).unwrap(), whole);
     // The export replaces a symbolic link, not its target.
     std::os::unix::fs::symlink("x.safetensors", dir.path("link.safetensors")).unwrap();
-    dir.messages(&["export", "s.smap", "link.safetensors", "row"]);
+    dir.messages(&["export", "s.smap", "link.safetensors", "row", "--force"]);
     assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
 
     // If all tensors of the file are exported, the new file has the right bytes.
     let shown = dir.stdout(&["show", "s.smap", "a.x"]);
-    dir.messages(&["export", "s.smap", "x.safetensors"]);
+    dir.messages(&["export", "s.smap", "x.safetensors", "--force"]);
     assert_eq!(dir.stdout(&["show", "x.safetensors", "a.x"]), shown);
     assert!(dir.refusal(&["show", "s.smap", "a.x"]).contains("the file changed since it was adopted"));
 }
@@ -174,7 +174,8 @@ fn case_29_export_replaces_an_external_part_only_with_every_tensor_in_it() {
     dir.stdout(&["view", "s.smap", "a.x[1]", "row"]);
     dir.messages(&["export", "s.smap", "m.safetensors", "--max-shard-size", "16"]);
     dir.messages(&["import", "m.safetensors.index.json", "m.smap", "--in-place"]);
-    let line = dir.refusal(&["export", "m.smap", "m.safetensors", "--max-shard-size", "16", "row"]);
+    let line =
+        dir.refusal(&["export", "m.smap", "m.safetensors", "--max-shard-size", "16", "row", "--force"]);
     assert!(line.contains("m-00001-of-00002.safetensors, which holds tensor"), "{line}");
     dir.messages(&["export", "m.smap", "n.safetensors", "--max-shard-size", "16"]);
     assert_eq!(dir.stdout(&["verify", "m.smap"]), "ok\n");

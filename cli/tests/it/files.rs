@@ -58,13 +58,13 @@ fn import_notes_conflicting_metadata_and_keeps_the_last() {
 }
 
 #[test]
-fn import_notes_a_replaced_attribute_and_keeps_it_with_no_clobber() {
+fn import_keeps_an_attribute_of_the_store_and_replaces_it_with_force() {
     let dir = Dir::with_store();
     dir.write_safetensors("m.safetensors", &VECTOR.replace("\"b\"", "\"c\""), &[0; 8]);
-    let kept = dir.messages(&["import", "m.safetensors", "s.smap", "--no-clobber"]);
+    let kept = dir.messages(&["import", "m.safetensors", "s.smap"]);
     assert!(kept.contains("note: the store keeps its own \"format\""), "{kept}");
     assert_eq!(dir.store().attributes()["format"], "pt");
-    let replaced = dir.messages(&["import", "m.safetensors", "s.smap"]);
+    let replaced = dir.messages(&["import", "m.safetensors", "s.smap", "--force"]);
     assert!(
         replaced.contains("note: the \"format\" of m.safetensors replaces that of the store"),
         "{replaced}"
@@ -73,10 +73,10 @@ fn import_notes_a_replaced_attribute_and_keeps_it_with_no_clobber() {
 }
 
 #[test]
-fn import_replaces_tensors_of_the_same_name() {
+fn import_replaces_tensors_of_the_same_name_with_force() {
     let dir = Dir::with_store();
     write_npy(&dir, "points.npy", false, [1, 2, 3, 4, 5, 6]);
-    dir.messages(&["import", "points.npy", "s.smap"]);
+    dir.messages(&["import", "points.npy", "s.smap", "--force"]);
     assert_eq!(dir.stdout(&["ls", "s.smap", "points"]), "points\tuint8\t[2, 3]\npoints_t\tfloat32\t[2, 3]\n");
 }
 
@@ -132,7 +132,7 @@ fn export_in_parts_prints_their_number_and_imports_by_its_index() {
     assert_eq!(copy.attributes()["total_size"], "56");
     let said = dir.messages(&["export", "s.smap", "out.safetensors", "--max-shard-size", "1GiB"]);
     assert!(said.ends_with("to out.safetensors\n"), "{said}");
-    let said = dir.messages(&["export", "s.smap", "out.safetensors", "--max-shard-size", "30"]);
+    let said = dir.messages(&["export", "s.smap", "out.safetensors", "--max-shard-size", "30", "--force"]);
     assert!(said.contains("note: out.safetensors also exists"), "{said}");
 }
 
@@ -150,7 +150,7 @@ fn export_to_a_store_copies_it() {
     let refusal = dir.refusal(&["export", "s.smap", "copy.smap"]);
     assert_eq!(
         refusal,
-        "copy s.smap to copy.smap: copy.smap: the path already exists; choose a different path"
+        "export copy.smap: the path exists, and a store is never replaced; choose a different path"
     );
     for flag in [&["--order", "F"][..], &["--compress"], &["--max-shard-size", "1GB"]] {
         let refusal = dir.refusal(&[&["export", "s.smap", "other.smap"], flag].concat());
@@ -177,10 +177,10 @@ fn export_notes_names_over_the_same_bytes() {
     for n in 0..9 {
         dir.stdout(&["ln", "s.smap", "points", &format!("tied.{n}")]);
     }
-    let said = dir.messages(&["export", "s.smap", "out.safetensors"]);
+    let said = dir.messages(&["export", "s.smap", "out.safetensors", "--force"]);
     assert!(said.contains("10 tensors share bytes") && said.contains("240 B extra"), "{said}");
     assert!(said.contains("\"tied.0\" with \"points\"") && said.contains(", and 6 more\n"), "{said}");
-    let said = dir.messages(&["export", "s.smap", "out.safetensors", "points"]);
+    let said = dir.messages(&["export", "s.smap", "out.safetensors", "points", "--force"]);
     assert!(!said.contains("note"), "{said}");
 }
 
@@ -207,7 +207,10 @@ fn case_09_file_size_limit_is_an_error_and_does_not_kill_the_process() {
         &[0; 9_000_000],
     );
     dir.messages(&["import", "m.safetensors", "s.smap"]);
-    for args in [&["import", "m.safetensors", "s.smap"], &["export", "s.smap", "out.safetensors"]] {
+    for args in [
+        &["import", "m.safetensors", "s.smap", "--force"],
+        &["export", "s.smap", "out.safetensors", "--force"],
+    ] {
         let limited = ["-c", "ulimit -f 1000 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_stridemap")];
         let output = Command::new("sh").args(limited).args(args).current_dir(dir.path("")).output().unwrap();
         let message = String::from_utf8(output.stderr).unwrap();

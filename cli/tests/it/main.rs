@@ -7,6 +7,7 @@ mod closed_pipe;
 mod diff;
 mod diff_values;
 mod documents;
+mod existing;
 mod expr;
 mod external;
 mod files;

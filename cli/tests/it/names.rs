@@ -49,9 +49,9 @@ fn cp_adds_a_second_name_for_the_same_header() {
 }
 
 #[test]
-fn mv_renames_and_replaces() {
+fn mv_replaces_with_force() {
     let dir = Dir::with_store();
-    assert_eq!(dir.messages(&["mv", "s.smap", "points_t", "points"]), "");
+    assert_eq!(dir.messages(&["mv", "s.smap", "points_t", "points", "--force"]), "");
     assert_eq!(listed(&dir), ["odd [name]", "points"]);
     assert_eq!(dir.store().load("points").unwrap().size(), [2, 3]);
 }
@@ -69,7 +69,7 @@ fn mv_to_the_same_name_commits_nothing() {
     let dir = Dir::with_store();
     let before = dir.store().generation();
     dir.stdout(&["mv", "s.smap", "points", "points"]);
-    dir.stdout(&["mv", "s.smap", "points", "points", "--no-clobber"]);
+    dir.stdout(&["mv", "s.smap", "points", "points", "--no-clobber", "--force"]);
     assert_eq!(dir.store().generation(), before);
     assert!(dir.refusal(&["mv", "s.smap", "none", "none"]).contains("no tensor with this name"));
 }

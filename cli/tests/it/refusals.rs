@@ -101,30 +101,6 @@ fn refused_import_creates_no_store_and_leaves_an_empty_directory() {
 }
 
 #[test]
-fn no_clobber_refuses_a_name_that_exists() {
-    let dir = Dir::with_store();
-    dir.write_safetensors("m.safetensors", &TENSOR.replace("\"w\"", "\"points\""), &[0; 8]);
-    for args in [
-        &["import", "m.safetensors", "s.smap"][..],
-        &["view", "s.smap", "points_t", "points"],
-        &["mv", "s.smap", "points_t", "points"],
-        &["ln", "s.smap", "points_t", "points"],
-    ] {
-        let refusal = dir.refusal(&[args, &["--no-clobber"]].concat());
-        assert!(refusal.contains("\"points\": the name exists"), "{refusal}");
-    }
-}
-
-#[test]
-fn no_clobber_refuses_a_file_that_exists() {
-    let dir = Dir::with_store();
-    dir.write("out.npy", b"precious");
-    let refusal = dir.refusal(&["export", "s.smap", "out.npy", "points", "--no-clobber"]);
-    assert!(refusal.starts_with("export out.npy: "), "{refusal}");
-    assert_eq!(fs::read(dir.path("out.npy")).unwrap(), b"precious");
-}
-
-#[test]
 fn view_that_does_not_fit_the_tensor_is_refused() {
     let dir = Dir::with_store();
     for (expr, message) in [

@@ -1,0 +1,94 @@
+//! The files that an export would replace.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use stridemap::{Snapshot, StorageKind};
+
+use super::export::ExportArgs;
+use crate::error::{Error, Result};
+
+/// Refuses to replace an existing file, unless `--force` is given. Returns whether the file exists. A model in parts is
+/// named after its index.
+pub(super) fn check_existing(args: &ExportArgs, size_bytes: u64) -> Result<bool> {
+    let mut path = args.out.clone();
+    if args.max_shard_size.is_some_and(|most| size_bytes > most) {
+        path.as_mut_os_string().push(".index.json");
+    }
+    let exists = fs::symlink_metadata(&path).is_ok();
+    if exists && !args.existing.force {
+        return Err(Error::Refused(format!(
+            "export {}: the file exists; --force replaces it",
+            path.display()
+        )));
+    }
+    Ok(exists)
+}
+
+/// Refuses to replace a file that was imported in place if the export leaves out some of its tensors, because the
+/// store has no other copy of them.
+pub(super) fn check_files_in_place(
+    args: &ExportArgs,
+    names: &BTreeSet<String>,
+    snapshot: &Snapshot,
+) -> Result<()> {
+    let is_all = names.is_empty() && args.prefix.is_empty();
+    if !args.existing.force || is_all {
+        return Ok(());
+    }
+    let is_exported = |name: &String| match names.is_empty() {
+        true => name.starts_with(&args.prefix),
+        false => names.contains(name),
+    };
+    let mut replaced = BTreeMap::new();
+    for storage in snapshot.storages() {
+        let storage = storage?;
+        if storage.kind == StorageKind::External && would_replace(args, &storage.file) {
+            replaced.insert(storage.id, storage.file);
+        }
+    }
+    if replaced.is_empty() {
+        return Ok(());
+    }
+    for tensor in snapshot.tensors("")? {
+        let tensor = tensor?;
+        let Some(file) = replaced.get(&tensor.storage_id) else { continue };
+        if !is_exported(&tensor.name) {
+            return Err(Error::Refused(format!(
+                "export {}: this would replace {}, which holds tensor {:?} of {}, imported in place; that tensor is \
+                 not being exported: write to another path, or first copy it into the store with compact \
+                 --materialize",
+                args.out.display(),
+                file.display(),
+                tensor.name,
+                args.store.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether the export would replace this file, or write a part with the same name.
+fn would_replace(args: &ExportArgs, file: &Path) -> bool {
+    let place = |path: &Path| -> Option<PathBuf> {
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Some(fs::canonicalize(dir).ok()?.join(path.file_name()?))
+    };
+    let (Some(out), Some(file)) = (place(&args.out), place(file)) else { return false };
+    // The export replaces a symbolic link itself, not its target. For a file with two names, the store may have
+    // recorded the name that is replaced.
+    let id = |path: &Path| fs::symlink_metadata(path).ok().map(|it| (it.dev(), it.ino()));
+    if out == file || id(&out).is_some_and(|it| id(&file) == Some(it)) {
+        return true;
+    }
+    let stem = |path: &Path| path.file_stem().and_then(OsStr::to_str).map(str::to_owned);
+    let is_part = || {
+        let (whole, part) = (stem(&out)?, stem(&file)?);
+        let number = part.strip_prefix(&whole)?.strip_prefix('-')?;
+        number.chars().all(|c| c.is_ascii_digit() || "-of".contains(c)).then_some(())
+    };
+    args.max_shard_size.is_some() && out.parent() == file.parent() && is_part().is_some()
+}

@@ -1,0 +1,181 @@
+//! Names and files that exist: refused, replaced with `--force`, and what a dry run prints.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::harness::Dir;
+
+const POINTS: &str = r#"{"points":{"dtype":"I8","shape":[2],"data_offsets":[0,2]}}"#;
+
+fn dir() -> Dir {
+    let dir = Dir::with_store();
+    dir.write_safetensors("m.safetensors", POINTS, &[0; 2]);
+    dir.store().create_growable("log", stridemap::DType::F32, &[3, 2], 9).unwrap();
+    dir.write("out.npy", b"precious");
+    dir.messages(&["export", "s.smap", "rows.npy", "points"]);
+    dir
+}
+
+/// Returns every path below a directory, and the content of each file.
+fn tree(dir: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.append(&mut tree(&path));
+            found.insert(path, None);
+        } else {
+            let content = fs::read(&path).unwrap();
+            found.insert(path, Some(content));
+        }
+    }
+    found
+}
+
+/// Commands that would replace something, and the refusal of each.
+const REPLACING: [(&[&str], &str); 6] = [
+    (
+        &["view", "s.smap", "points[0]", "points_t"],
+        "view: \"points_t\" exists, float32 [2, 3]; --force replaces it",
+    ),
+    (&["ln", "s.smap", "points_t", "points"], "ln: \"points\" exists, float32 [3, 2]; --force replaces it"),
+    (&["cp", "s.smap", "points_t", "'points'"], "ln: \"points\" exists, float32 [3, 2]; --force replaces it"),
+    (&["mv", "s.smap", "points_t", "points"], "mv: \"points\" exists, float32 [3, 2]; --force replaces it"),
+    (
+        &["import", "m.safetensors", "s.smap"],
+        "import: \"points\" exists in s.smap, float32 [3, 2]; --force replaces it",
+    ),
+    (&["export", "s.smap", "out.npy", "points"], "export out.npy: the file exists; --force replaces it"),
+];
+
+#[test]
+fn existing_name_or_file_is_refused_and_replaced_with_force() {
+    for (args, refusal) in REPLACING {
+        let dir = dir();
+        let before = tree(&dir.path(""));
+        for flags in [&[][..], &["--no-clobber"], &["-n"]] {
+            assert_eq!(dir.refusal(&[args, flags].concat()), refusal);
+        }
+        assert_eq!(tree(&dir.path("")), before, "{args:?}");
+        dir.messages(&[args, &["--force"]].concat());
+        assert_ne!(tree(&dir.path("")), before, "{args:?}");
+    }
+}
+
+#[test]
+fn dry_run_says_what_would_happen_and_changes_nothing() {
+    let dir = dir();
+    for (args, said) in [
+        (&["view", "s.smap", "points[0]", "new"][..], "would save new, float32 [2], which is points[0]\n"),
+        (
+            &["view", "s.smap", "points[0]", "points_t", "--force"],
+            "would save points_t, float32 [2], which is points[0], replacing float32 [2, 3]\n",
+        ),
+        (&["ln", "s.smap", "points", "br[0]"], "would add 'br[0]', a second name of points\n"),
+        (
+            &["ln", "s.smap", "points", "points_t", "--force"],
+            "would add points_t, a second name of points, replacing float32 [2, 3]\n",
+        ),
+        (&["mv", "s.smap", "points", "new"], "would rename points to new\n"),
+        (
+            &["mv", "s.smap", "points", "points_t", "--force"],
+            "would rename points to points_t, replacing float32 [2, 3]\n",
+        ),
+        (&["rm", "s.smap", "points", "odd [name]"], "would remove 'odd [name]'\nwould remove points\n"),
+        (
+            &["append", "s.smap", "log", "rows.npy", "rows.npy"],
+            "would append 6 rows to log, which would then have 9\n",
+        ),
+        (
+            &["import", "m.safetensors", "s.smap", "--prefix", "a."],
+            "would import 1 tensor, 2 B, into s.smap\n  a.points, int8 [2]\n",
+        ),
+        (
+            &["import", "m.safetensors", "s.smap", "--force"],
+            "would import 1 tensor, 2 B, into s.smap\n  points, int8 [2], replacing float32 [3, 2]\n",
+        ),
+        (
+            &["import", "m.safetensors", "new.smap"],
+            "would import 1 tensor, 2 B, into new.smap, a new store\n  points, int8 [2]\n",
+        ),
+        (
+            &["export", "s.smap", "new.npy", "points"],
+            "would write new.npy: 1 tensor, 24 B\n  points, float32 [3, 2]\n",
+        ),
+        (
+            &["export", "s.smap", "out.npy", "points", "--force"],
+            "would write out.npy, replacing it: 1 tensor, 24 B\n  points, float32 [3, 2]\n",
+        ),
+        (&["export", "s.smap", "copy.smap"], "would write copy.smap, a copy of the store: 4 tensors\n"),
+        (
+            &["export", "s.smap", "copy.smap", "points"],
+            "would write copy.smap, a copy of the store: 1 tensor\n",
+        ),
+    ] {
+        for flag in ["-n", "--dry-run"] {
+            let before = tree(&dir.path(""));
+            assert_eq!(dir.stdout(&[args, &[flag]].concat()), said);
+            assert_eq!(tree(&dir.path("")), before, "{args:?}");
+        }
+    }
+}
+
+#[test]
+fn dry_run_is_refused_where_the_command_would_be() {
+    let dir = dir();
+    dir.messages(&["export", "s.smap", "odd.npy", "odd [name]"]);
+    dir.messages(&["import", "m.safetensors", "s.smap", "--prefix", "a."]);
+    let before = tree(&dir.path(""));
+    for args in [
+        &["view", "s.smap", "none", "new"][..],
+        &["view", "s.smap", "points.t().flatten()", "new"],
+        &["ln", "s.smap", "none", "new"],
+        &["mv", "s.smap", "none", "new"],
+        &["mv", "s.smap", "points", ""],
+        &["rm", "s.smap", "points", "none"],
+        &["append", "s.smap", "none", "rows.npy"],
+        &["append", "s.smap", "points", "odd.npy"],
+        &["append", "s.smap", "points_t", "rows.npy"],
+        &["append", "s.smap", "odd [name]", "odd.npy"],
+        &["import", "m.safetensors", "none.npy", "s.smap"],
+        &["export", "s.smap", "new.npy"],
+        &["export", "s.smap", "s.smap"],
+        &["export", "s.smap", "new.smap", "none"],
+    ] {
+        dir.refusal(args);
+        dir.refusal(&[args, &["-n"]].concat());
+    }
+    assert_eq!(tree(&dir.path("")), before);
+}
+
+#[test]
+fn refused_import_names_the_first_and_counts_the_others() {
+    let dir = Dir::with_store();
+    let header = r#"{"points":{"dtype":"I8","shape":[2],"data_offsets":[0,2]},
+        "points_t":{"dtype":"I8","shape":[2],"data_offsets":[2,4]}}"#;
+    dir.write_safetensors("m.safetensors", header, &[0; 4]);
+    let refusal = dir.refusal(&["import", "m.safetensors", "s.smap"]);
+    assert!(
+        refusal.ends_with("float32 [3, 2], and 1 more of these names do; --force replaces them"),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn parts_of_a_model_are_not_replaced_without_force() {
+    let dir = dir();
+    let export = &["export", "s.smap", "x.safetensors", "--max-shard-size", "30"][..];
+    dir.messages(export);
+    let before = tree(&dir.path(""));
+    assert_eq!(dir.refusal(export), "export x.safetensors.index.json: the file exists; --force replaces it");
+    fs::remove_file(dir.path("x.safetensors.index.json")).unwrap();
+    let refusal = dir.refusal(export);
+    assert!(
+        refusal.ends_with("the file already exists, and may not be replaced; --force replaces it"),
+        "{refusal}"
+    );
+    assert_eq!(tree(&dir.path("")).len() + 1, before.len());
+    dir.messages(&[export, &["--force"]].concat());
+    assert_eq!(tree(&dir.path("")).len(), before.len());
+}
