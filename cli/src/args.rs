@@ -1,20 +1,55 @@
 //! The commands of the command line, and the options that several of them share.
 
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use stridemap::{DType, ExternalFiles, OnExisting, StoreOptions};
 use stridemap_interop::ForeignOptions;
 
 use crate::care::{CompactArgs, DuArgs, GcArgs, RepairArgs, VerifyArgs, WatchArgs};
 use crate::change::{AppendArgs, ExportArgs, ImportArgs, LnArgs, MvArgs, RmArgs, ViewArgs};
 use crate::diff::DiffArgs;
+use crate::error::{Error, Result};
 use crate::look::{InspectArgs, LsArgs, ShowArgs};
+use crate::ui::{Global, help_width};
 
 /// Store tensors and views of them in a memory-mapped store on disk.
 #[derive(Parser)]
 #[command(name = "stridemap", version)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    pub(crate) command: Command,
+    command: Command,
+    #[command(flatten)]
+    global: Global,
+}
+
+/// Returns the command that the arguments of the process name. Prints the help, if that is asked for, and exits.
+pub(crate) fn parse() -> Result<Command> {
+    let command = Args::command().term_width(help_width());
+    let parsed = command.try_get_matches().and_then(|matches| Args::from_arg_matches(&matches));
+    let args = parsed.map_err(|e| match e.kind() {
+        ErrorKind::DisplayHelp
+        | ErrorKind::DisplayVersion
+        | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => e.exit(),
+        _ => Error::Refused(in_our_style(&e.render().to_string())),
+    })?;
+    args.global.apply();
+    Ok(args.command)
+}
+
+/// Rewrites an error of clap as our own errors are written: what is wrong on one line, and the usage below.
+fn in_our_style(error: &str) -> String {
+    let error = error.split("\nFor more information").next().unwrap_or_default();
+    let (wrong, usage) = error.split_once("\nUsage:").unwrap_or((error, ""));
+    let usage = usage.trim();
+    let mut text = String::new();
+    for line in wrong.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        match line.strip_prefix("tip: ") {
+            Some(tip) => text.extend(["; ", tip]),
+            None if text.is_empty() => text += line.trim_start_matches("error: "),
+            None => text.extend([" ", line]),
+        }
+    }
+    if usage.is_empty() { text } else { format!("{text}\nUsage: {usage}") }
 }
 
 /// The help of a command stands at its own arguments.

@@ -21,10 +21,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use clap::Parser as _;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
-use crate::args::{Args, Command};
+use crate::args::Command;
 use crate::care::{compact, du, gc, repair, verify, watch};
 use crate::change::{append, edit, export, import};
 use crate::error::{Error, Result};
@@ -39,11 +38,11 @@ const FAILED: u8 = 2;
 fn main() -> ExitCode {
     raise_open_file_limit();
     survive_file_size_limit();
-    match run(&Args::parse().command) {
+    match args::parse().and_then(|command| run(&command)) {
         Ok(code) => code,
         Err(Error::Output(e)) if e.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(e) => {
-            ui::message(&e.to_string());
+            ui::warn(&e.to_string());
             ExitCode::from(FAILED)
         }
     }

@@ -11,7 +11,7 @@ use stridemap::maintenance::{SkipReason, SpaceReason, Stats};
 use crate::args::External;
 use crate::error::Result;
 use crate::input::open_store;
-use crate::ui::{counted, message, progress, storage_id};
+use crate::ui::{counted, message, progress, storage_id, warn};
 
 /// Rewrite storages to free bytes that no tensor refers to
 ///
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     for skipped in &compacted.skipped {
         is_whole &= !matches!(skipped.reason, SkipReason::Damaged(_));
         let (id, bytes) = (storage_id(skipped.storage_id), HumanBytes(skipped.reclaimable_bytes));
-        message(&format!("skipped storage {id} ({bytes} reclaimable): {}", skipped.reason));
+        warn(&format!("skipped storage {id} ({bytes} reclaimable): {}", skipped.reason));
     }
     Ok(is_whole)
 }
@@ -79,7 +79,7 @@ fn materialize(store: &Store, out: &mut impl Write) -> Result<()> {
         _ => writeln!(out, "materialized {storages}: {}", HumanBytes(done.size_bytes))?,
     }
     for skipped in &done.skipped {
-        message(&format!("skipped external storage {}: {}", storage_id(skipped.storage_id), skipped.reason));
+        warn(&format!("skipped external storage {}: {}", storage_id(skipped.storage_id), skipped.reason));
     }
     Ok(())
 }

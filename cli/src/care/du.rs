@@ -11,9 +11,9 @@ use stridemap::{Store, StoreOptions};
 use crate::error::Result;
 use crate::input::open_store;
 use crate::names::{one_line, quoted};
-use crate::ui::{MAX_ROWS, columns, print_table, storage_id, write_json};
+use crate::ui::{Column, MAX_ROWS, Table, storage_id, write_json};
 
-/// Show disk usage: bytes that no tensor refers to, and why they are kept
+/// Show disk usage, and what could be freed
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  stridemap du model.smap --json | jq .reclaimable_bytes")]
 pub(crate) struct DuArgs {
@@ -130,18 +130,29 @@ fn print(stats: &Stats, store: &Store, out: &mut impl Write) -> Result<()> {
     if stats.external_bytes > 0 {
         writeln!(out, "external     {}, in files outside the store", HumanBytes(stats.external_bytes))?;
     }
-    let mut table = columns(["file", "kind", "bytes", "reachable", "tensors", "names", "reclaimable", "why"]);
+    let mut table = Table::new(&COLUMNS);
     let mut row_count = 0;
     for storage in &stats.storages {
         for reclaimable in &storage.reclaimable {
             row_count += 1;
             if row_count <= MAX_ROWS {
-                table.add_row(row(storage, reclaimable, store.path()));
+                table.row(row(storage, reclaimable, store.path()));
             }
         }
     }
-    print_table(&table, row_count as u64, out)
+    table.print(row_count as u64, out)
 }
+
+const COLUMNS: [Column; 8] = [
+    Column::new("file").long(),
+    Column::new("kind").drop(1),
+    Column::new("bytes").right().drop(2),
+    Column::new("reachable").right().drop(3),
+    Column::new("tensors").right().drop(0),
+    Column::new("names").long().drop(4),
+    Column::new("reclaimable").right(),
+    Column::new("why"),
+];
 
 fn row(storage: &StorageStats, reclaimable: &Reclaimable, store: &Path) -> [String; 8] {
     let mut names: Vec<String> = storage.names.iter().map(|name| quoted(name).into_owned()).collect();

@@ -12,9 +12,9 @@ use crate::input::explain;
 use crate::names::one_line;
 use crate::ui::{message, progress, write_json};
 
-/// Make a damaged store usable again; without --apply, only list the repairs, and exit with 1 if there are any
+/// Make a damaged store usable again
 ///
-/// Nothing is guessed: data that no checksum confirms is lost, and reported. FORMAT, LOCK and files of digests are
+/// Without --apply, only list the repairs, and exit with 1 if there are any. /// Nothing is guessed: data that no checksum confirms is lost, and reported. FORMAT, LOCK and files of digests are
 /// rewritten if necessary. If the newest generation cannot be read, the store goes back to the newest generation
 /// that can. Tensors with damaged bytes are lost; others in the same storage are copied to a new one. Removed and
 /// replaced files are moved to the lost+found directory of the store, and kept there. A repair is refused while a

@@ -13,9 +13,9 @@ use crate::input::explain;
 use crate::names::{names, one_line};
 use crate::ui::{counted, message, progress, write_json};
 
-/// Verify a store, or some tensors, and report damage; exit with 1 if any is found
+/// Verify a store, or some tensors, and report damage
 ///
-/// Each line shows the file, the offset, the damage, the broken rule of the format, and the affected tensors. If
+/// The exit code is 1 if any is found. /// Each line shows the file, the offset, the damage, the broken rule of the format, and the affected tensors. If
 /// tensors are named, only the 1 MiB chunks that contain their elements are read. Files that are no longer needed
 /// are listed, but are not damage. A file that was imported in place is not read; verify checks that it has not
 /// changed since then. Mutable and live storages have no digests, so their elements are not checked.

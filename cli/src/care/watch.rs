@@ -17,9 +17,9 @@ use crate::input::open_store;
 use crate::names::quoted;
 use crate::ui::{message, write_json};
 
-/// Print a line for each commit by any process, until interrupted
+/// Print a line for each commit by any process
 ///
-/// Each line shows the generation, and the names that were added (+), changed (~) or removed (-). Commits that
+/// Runs until it is interrupted. /// Each line shows the generation, and the names that were added (+), changed (~) or removed (-). Commits that
 /// arrive faster than they can be printed are combined: "7 since 4" shows the changes in generations 5 to 7.
 /// Changes in place are not commits, and are not shown.
 #[derive(clap::Args)]

@@ -19,7 +19,7 @@ use crate::input::open_store;
 use crate::names::{names, quoted};
 use crate::ui::{counted, message, progress};
 
-/// Write tensors to a .safetensors, .npy or .npz file, or copy a store that is in use to a new .smap
+/// Write tensors to a file, or copy a store that is in use
 ///
 /// A copy of a store contains exactly one generation, whereas cp -r can mix files of several. The copy has its own
 /// uuid, and shares blocks with the store where the file system supports it. Elements are verified while they are

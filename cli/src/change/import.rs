@@ -13,13 +13,14 @@ use stridemap_interop::{ForeignFile, Imported};
 use super::plan::{header, info, item};
 use crate::args::{Existing, External, Reading};
 use crate::error::{Error, Result};
-use crate::ui::{counted, message, progress};
+use crate::ui::{counted, is_verbose, message, progress};
 
-/// Copy the tensors of .safetensors, .npy, .npz and .pt files into a store, in one commit
+/// Copy the tensors of files into a store, in one commit
 ///
-/// To import a model in several .safetensors files, name its index, model.safetensors.index.json. The metadata of a
+/// The files are .safetensors, .npy, .npz or .pt. To import a model in several .safetensors files, name its index, model.safetensors.index.json. The metadata of a
 /// .safetensors file and the plain values of a .pt file become attributes of the store. An import that fails or is
-/// killed changes no tensor, but can leave a new, empty store. The next commit, or gc, deletes its unfinished files.
+/// killed changes no tensor, but can leave a new, empty store. The next commit deletes its unfinished files. With
+/// --verbose, a line for each file tells whether it was copied or shares disk blocks with the store.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  stridemap import model.safetensors bias.npy model.smap")]
 #[command(override_usage = "stridemap import [OPTIONS] <FILE>... <STORE>")]
@@ -38,9 +39,6 @@ pub(crate) struct ImportArgs {
     pub(crate) prefix: String,
     #[command(flatten)]
     pub(crate) reading: Reading,
-    /// For each file, report whether it was copied or shares disk blocks with the store
-    #[arg(long)]
-    pub(crate) verbose: bool,
     #[command(flatten)]
     pub(crate) existing: Existing,
 }
@@ -119,7 +117,7 @@ fn fill(
         } else {
             describe(file.import_into(&mut txn, &args.prefix, &mut progress)?)
         };
-        if args.verbose {
+        if is_verbose() {
             message(&format!("{}: {outcome}", path.display()));
         }
     }

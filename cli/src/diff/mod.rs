@@ -17,7 +17,7 @@ use crate::args::{External, Reading};
 use crate::error::{Error, Result};
 use crate::input::Input;
 use crate::names::{Named as _, quoted};
-use crate::ui::{counted, message, progress};
+use crate::ui::{counted, progress, warn};
 use elements::Tolerance;
 use headers::{Sharing, have_equal_strides};
 use pairs::{Pair, pairs};
@@ -217,7 +217,7 @@ impl Diff<'_> {
                 Err(failure) => {
                     let (name, side) = (quoted(&a.name), failure.side);
                     let text = format!("diff {name}: {}: {}", side.name(), failure.why);
-                    self.bar.suspend(|| message(&text));
+                    self.bar.suspend(|| warn(&text));
                     found.push(What::Failed(failure));
                 }
             }

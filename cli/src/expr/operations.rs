@@ -7,6 +7,7 @@ use stridemap::{ErrorKind, Result as LibraryResult, Tensor};
 
 use super::arguments::Arguments;
 use super::mistake::Mistake;
+use crate::ui::help_width;
 
 /// A view operation of the library, with PyTorch's names and defaults for the parameters.
 pub(super) struct Operation {
@@ -173,7 +174,7 @@ pub(crate) fn help() -> String {
     for operation in OPERATIONS {
         let piece = format!("  .{}", operation.signature);
         match lines.last_mut() {
-            Some(line) if line.len() + piece.len() <= 100 => line.push_str(&piece),
+            Some(line) if line.len() + piece.len() <= help_width() => line.push_str(&piece),
             _ => lines.push(piece),
         }
     }

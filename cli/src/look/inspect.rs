@@ -12,7 +12,7 @@ use crate::args::Reading;
 use crate::error::Result;
 use crate::input::Input;
 use crate::names::{one_line, quoted};
-use crate::ui::{List, MAX_ROWS, TensorRecord, columns, print_table, storage_id, write_json};
+use crate::ui::{Column, List, MAX_ROWS, Table, TensorRecord, storage_id, write_json};
 
 /// Describe a store or a file: summary, tensors, storages and attributes
 ///
@@ -151,9 +151,7 @@ fn print(summary: &Summary, source: &Input, out: &mut impl Write) -> Result<()> 
 
     let infos = source.tensors("")?.take(MAX_ROWS).collect::<stridemap::Result<Vec<TensorInfo>>>()?;
     let is_named = infos.iter().any(|tensor| tensor.dim_names.is_some());
-    let names = is_named.then_some("dim names");
-    let header = ["name", "dtype", "size", "stride", "offset", "storage"].into_iter().chain(names);
-    let mut tensors = columns(header);
+    let mut tensors = Table::new(if is_named { &TENSORS } else { &TENSORS[..6] });
     for tensor in &infos {
         let row = [
             quoted(&tensor.name).into_owned(),
@@ -163,15 +161,14 @@ fn print(summary: &Summary, source: &Input, out: &mut impl Write) -> Result<()> 
             tensor.storage_offset().to_string(),
             storage_id(tensor.storage_id),
         ];
-        tensors
-            .add_row(row.into_iter().chain(is_named.then(|| format_dim_names(tensor.dim_names.as_deref()))));
+        tensors.row(row.into_iter().chain(is_named.then(|| format_dim_names(tensor.dim_names.as_deref()))));
     }
-    print_table(&tensors, summary.tensor_count, out)?;
+    tensors.print(summary.tensor_count, out)?;
 
-    let mut storages = columns(["storage", "kind", "bytes", "file", "offset", "tensors"]);
+    let mut storages = Table::new(&STORAGES);
     for storage in source.storages().take(MAX_ROWS) {
         let storage = StorageRecord::new(storage?, source);
-        storages.add_row([
+        storages.row([
             storage.id,
             storage.kind.to_owned(),
             storage.size_bytes.to_string(),
@@ -180,7 +177,7 @@ fn print(summary: &Summary, source: &Input, out: &mut impl Write) -> Result<()> 
             storage.tensor_count.to_string(),
         ]);
     }
-    print_table(&storages, summary.storage_count, out)?;
+    storages.print(summary.storage_count, out)?;
 
     let mut last = None;
     for ((scope, key), value) in source.attributes().iter() {
@@ -193,6 +190,25 @@ fn print(summary: &Summary, source: &Input, out: &mut impl Write) -> Result<()> 
     }
     Ok(())
 }
+
+const TENSORS: [Column; 7] = [
+    Column::new("name").long(),
+    Column::new("dtype"),
+    Column::new("size").long(),
+    Column::new("stride").long().drop(2),
+    Column::new("offset").right().drop(1),
+    Column::new("storage").drop(0),
+    Column::new("dim names").long().drop(3),
+];
+
+const STORAGES: [Column; 6] = [
+    Column::new("storage"),
+    Column::new("kind"),
+    Column::new("bytes").right(),
+    Column::new("file").long().drop(1),
+    Column::new("offset").right().drop(0),
+    Column::new("tensors").right().drop(2),
+];
 
 /// Formats dimension names as Python prints a list.
 pub(crate) fn format_dim_names(names: Option<&[Option<String>]>) -> String {

@@ -4,8 +4,10 @@ mod json;
 mod out;
 mod progress;
 mod table;
+mod term;
 
 pub(crate) use json::{Element, List, TensorRecord, storage_id, write_json};
-pub(crate) use out::{Stdout, counted, message};
+pub(crate) use out::{Stdout, counted, message, warn};
 pub(crate) use progress::progress;
-pub(crate) use table::{MAX_ROWS, columns, print_table};
+pub(crate) use table::{Column, MAX_ROWS, Table};
+pub(crate) use term::{Global, help_width, is_verbose};

@@ -2,6 +2,7 @@
 
 use std::io::{self, StdoutLock, Write};
 
+use super::term::is_quiet;
 use crate::names::one_line;
 
 /// Standard output.
@@ -63,9 +64,16 @@ pub(crate) fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Prints a message to standard error. Lines after the first are indented, so that no text can look like a separate
-/// message. A failed write is ignored.
+/// Prints a note, such as the result of a change, unless `--quiet` is given.
 pub(crate) fn message(text: &str) {
+    if !is_quiet() {
+        warn(text);
+    }
+}
+
+/// Prints an error or a warning to standard error. Lines after the first are indented, so that no text can look like a
+/// separate message. A failed write is ignored.
+pub(crate) fn warn(text: &str) {
     let lines: Vec<String> = text.split('\n').map(one_line).collect();
     let _ = writeln!(io::stderr(), "stridemap: {}", lines.join("\n  | "));
 }

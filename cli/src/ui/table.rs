@@ -1,31 +1,252 @@
-//! Tables.
+//! Tables that fit the terminal, or have tabs in a pipe.
 
 use std::io::Write;
 
-use comfy_table::{Table, presets};
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
+use super::term::{BOLD, paint, width};
 use crate::error::Result;
 
 /// The maximum number of rows in a printed table. More would be hard to read, and a table is built in memory. JSON
 /// output has no limit.
 pub(crate) const MAX_ROWS: usize = 1000;
 
-pub(crate) fn columns<'a>(names: impl IntoIterator<Item = &'a str>) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(names);
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    table
+/// A long cell is shortened to this width, so that it does not widen all other rows, unless every fourth row or more is
+/// longer.
+const LONG: usize = 60;
+
+/// Long cells are shortened to this width before a column is dropped.
+const SHORT: usize = 16;
+
+const GAP: &str = "  ";
+
+pub(crate) struct Column {
+    title: &'static str,
+    is_right: bool,
+    is_long: bool,
+    /// The position in the order in which columns are dropped.
+    drop: Option<u8>,
 }
 
-/// Prints a table, or nothing if it has no rows. `count` is the total number of rows, including those left out.
-pub(crate) fn print_table(table: &Table, count: u64, out: &mut impl Write) -> Result<()> {
-    if !table.is_empty() {
-        writeln!(out, "\n{}", table.trim_fmt())?;
+impl Column {
+    /// Creates a column that is always printed in full.
+    pub(crate) const fn new(title: &'static str) -> Self {
+        Column { title, is_right: false, is_long: false, drop: None }
     }
-    match count.saturating_sub(table.row_count() as u64) {
-        0 => Ok(()),
-        left_out => Ok(writeln!(out, "... and {left_out} more; --json has all of them")?),
+
+    /// Aligns the cells to the right, as numbers are.
+    pub(crate) const fn right(mut self) -> Self {
+        self.is_right = true;
+        self
+    }
+
+    /// Lets long cells be shortened in the middle.
+    pub(crate) const fn long(mut self) -> Self {
+        self.is_long = true;
+        self
+    }
+
+    /// Lets the column be dropped if the table does not fit. The lowest position is dropped first.
+    pub(crate) const fn drop(mut self, position: u8) -> Self {
+        self.drop = Some(position);
+        self
+    }
+}
+
+pub(crate) struct Table<'a> {
+    columns: &'a [Column],
+    rows: Vec<Vec<String>>,
+}
+
+impl<'a> Table<'a> {
+    pub(crate) fn new(columns: &'a [Column]) -> Self {
+        Table { columns, rows: Vec::new() }
+    }
+
+    /// Adds a row with a cell for each column.
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// Prints an empty line, the titles and the rows, or nothing if there are no rows. `count` is the number of rows
+    /// including those that were left out.
+    pub(crate) fn print(&self, count: u64, out: &mut impl Write) -> Result<()> {
+        if !self.rows.is_empty() {
+            writeln!(out)?;
+            self.print_rows(true, out)?;
+        }
+        match count.saturating_sub(self.rows.len() as u64) {
+            0 => Ok(()),
+            left_out => Ok(writeln!(out, "... and {left_out} more; --json has all of them")?),
+        }
+    }
+
+    /// Prints the rows, below the titles if there are any.
+    fn print_rows(&self, has_titles: bool, out: &mut impl Write) -> Result<()> {
+        let widths = self.widths(width());
+        if has_titles {
+            let titles: Vec<String> = self.columns.iter().map(|column| column.title.to_owned()).collect();
+            writeln!(out, "{}", paint(BOLD, &self.line(&titles, &widths)))?;
+        }
+        for row in &self.rows {
+            writeln!(out, "{}", self.line(row, &widths))?;
+        }
+        Ok(())
+    }
+
+    fn line(&self, cells: &[String], widths: &Widths) -> String {
+        let Widths::Fit(widths) = widths else { return cells.join("\t") };
+        let mut line = String::new();
+        for ((cell, column), &width) in cells.iter().zip(self.columns).zip(widths) {
+            let Some(width) = width else { continue };
+            let cell = shorten(cell, width);
+            let padding = " ".repeat(width.saturating_sub(cell.width()));
+            let (before, after) = if column.is_right { (&*padding, "") } else { ("", &*padding) };
+            line.extend([before, &cell, after, GAP]);
+        }
+        line.truncate(line.trim_end().len());
+        line
+    }
+
+    /// Returns the width of each column: `None` for those that are dropped because the table would be too wide.
+    fn widths(&self, width: Option<usize>) -> Widths {
+        let Some(width) = width else { return Widths::Tabs };
+        let natural: Vec<usize> = (0..self.columns.len()).map(|index| self.natural_width(index)).collect();
+        let mut is_kept = vec![true; natural.len()];
+        loop {
+            let mut widths: Vec<Option<usize>> =
+                natural.iter().zip(&is_kept).map(|(&width, &is_kept)| is_kept.then_some(width)).collect();
+            let droppable = self.columns.iter().enumerate().filter(|&(index, _)| is_kept[index]);
+            let first = droppable.filter_map(|(index, column)| Some((column.drop?, index))).min();
+            let least = if first.is_some() { SHORT } else { 1 };
+            if self.shorten_columns(&mut widths, least, width) {
+                return Widths::Fit(widths);
+            }
+            match first {
+                Some((_, index)) => is_kept[index] = false,
+                None => return Widths::Fit(widths),
+            }
+        }
+    }
+
+    /// Shortens the widest column again and again until the table fits. Returns whether it does.
+    fn shorten_columns(&self, widths: &mut [Option<usize>], least: usize, width: usize) -> bool {
+        loop {
+            let gaps = widths.iter().flatten().count().saturating_sub(1) * GAP.len();
+            if widths.iter().flatten().sum::<usize>() + gaps <= width {
+                return true;
+            }
+            let long = widths.iter_mut().zip(self.columns).filter(|(_, column)| column.is_long);
+            match long.filter_map(|(width, _)| width.as_mut()).max().filter(|width| **width > least) {
+                Some(width) => *width -= 1,
+                None => return false,
+            }
+        }
+    }
+
+    /// Returns the width that a column would have without a limit for the table.
+    fn natural_width(&self, index: usize) -> usize {
+        let column = &self.columns[index];
+        let cells = self.rows.iter().filter_map(|row| row.get(index));
+        let mut widths: Vec<usize> = cells.map(|cell| cell.width()).collect();
+        widths.sort_unstable();
+        let longest = widths.last().copied().unwrap_or_default();
+        let limit = match widths.get(widths.len() * 3 / 4) {
+            Some(&usual) if column.is_long => usual.max(LONG),
+            _ => longest,
+        };
+        longest.min(limit).max(column.title.width())
+    }
+}
+
+enum Widths {
+    /// The width of each column that is printed.
+    Fit(Vec<Option<usize>>),
+    Tabs,
+}
+
+/// Shortens a text in the middle to at most `width` columns.
+pub(crate) fn shorten(text: &str, width: usize) -> String {
+    let all = text.width();
+    if all <= width {
+        return text.to_owned();
+    }
+    // One column is for the ellipsis. The end of a name says more than its beginning.
+    let (start, end) = (width.saturating_sub(1) / 2, width.saturating_sub(1).div_ceil(2));
+    let mut used = 0;
+    let fits = |limit: usize, used: &mut usize, c: char| {
+        *used += c.width().unwrap_or(0);
+        *used <= limit
+    };
+    let head: String = text.chars().take_while(|&c| fits(start, &mut used, c)).collect();
+    used = 0;
+    let tail: Vec<char> = text.chars().rev().take_while(|&c| fits(end, &mut used, c)).collect();
+    let tail: String = tail.into_iter().rev().skip_while(|c| c.width() == Some(0)).collect();
+    if width == 0 { String::new() } else { format!("{head}…{tail}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLUMNS: [Column; 4] = [
+        Column::new("name").long(),
+        Column::new("dtype").drop(2),
+        Column::new("bytes").right(),
+        Column::new("storage").drop(1),
+    ];
+
+    fn print(rows: &[[&str; 4]], width: Option<usize>) -> Vec<String> {
+        let mut table = Table::new(&COLUMNS);
+        rows.iter().for_each(|row| table.row(row.map(str::to_owned)));
+        let widths = table.widths(width);
+        table.rows.iter().map(|row| table.line(row, &widths)).collect()
+    }
+
+    #[test]
+    fn pipe_gets_tabs_and_whole_cells() {
+        let long = "x".repeat(250);
+        assert_eq!(print(&[[&long, "f32", "12", "1"]], None), [format!("{long}\tf32\t12\t1")]);
+    }
+
+    #[test]
+    fn every_line_fits_the_width() {
+        let long = "encoder.".repeat(40);
+        let rows =
+            [[&*long, "float32", "1000", "0000000000000001"], ["層.w", "int8", "1", "0000000000000002"]];
+        for width in [9, 16, 24, 40, 80, 140, 400] {
+            for line in print(&rows, Some(width)) {
+                assert!(line.width() <= width, "{width}: {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn long_name_does_not_widen_the_other_rows() {
+        let long = "x".repeat(250);
+        let mut rows = vec![["weight", "float32", "10", "1"]; 9];
+        let line = |rows: &[[&str; 4]]| print(rows, Some(140)).remove(0);
+        rows.push([&long, "float32", "10", "1"]);
+        assert_eq!(line(&rows).find("float32"), Some(LONG + GAP.len()));
+        rows.pop();
+        assert_eq!(line(&rows).find("float32"), Some("weight".len() + GAP.len()));
+    }
+
+    #[test]
+    fn columns_are_dropped_in_their_order() {
+        let rows = [["encoder.layer.0.weight", "float32", "1000", "0000000000000001"]];
+        assert_eq!(print(&rows, Some(60)), ["encoder.layer.0.weight  float32   1000  0000000000000001"]);
+        assert_eq!(print(&rows, Some(40)), ["encoder.layer.0.weight  float32   1000"]);
+        assert_eq!(print(&rows, Some(32)), ["encoder…0.weight  float32   1000"]);
+        assert_eq!(print(&rows, Some(26)), ["encoder.l….0.weight   1000"]);
+        assert_eq!(print(&rows, Some(10)), ["e…t   1000"]);
+    }
+
+    #[test]
+    fn text_is_shortened_in_the_middle_by_its_width() {
+        assert_eq!(shorten("abcdefgh", 8), "abcdefgh");
+        assert_eq!(shorten("abcdefgh", 6), "ab…fgh");
+        assert_eq!(shorten("層層層層", 6), "層…層");
+        assert_eq!([shorten("ab", 1), shorten("ab", 0)], ["…", ""]);
     }
 }

@@ -92,6 +92,8 @@ fn played(text: &str, dir: &Dir) -> String {
         for command in session.lines().filter_map(|line| line.strip_prefix("$ ")) {
             let mut shell = Command::new("sh");
             shell.args(["-c", &format!("exec 2>&1\n{command}")]).current_dir(dir.path("")).env("PATH", &path);
+            // As on a terminal of this width.
+            shell.env("COLUMNS", "100");
             let output = String::from_utf8(shell.output().unwrap().stdout).unwrap();
             played += &format!("$ {command}\n{output}");
         }
@@ -181,9 +183,9 @@ fn summary_lists_every_page() {
 
 #[test]
 fn cli_page_lists_every_command() {
-    let help = Dir::empty().stdout(&["--help"]);
+    let help = Dir::empty().on_terminal(100, &["--help"]);
     let (_, commands) = help.split_once("Commands:\n").unwrap();
-    let names = commands.lines().take_while(|line| line.starts_with("  "));
+    let names = commands.lines().take_while(|line| line.starts_with("  ") && !line.starts_with("   "));
     let mut commands: BTreeSet<&str> = names.filter_map(|line| line.split_whitespace().next()).collect();
     commands.remove("help");
     let page = read(&Path::new(ROOT).join("docs/cli.md"));

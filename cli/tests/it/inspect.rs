@@ -49,8 +49,8 @@ fn live_storage_is_listed_with_its_kind() {
         json.contains(r#""storages":[{"id":"0000000000000001","kind":"live","size_bytes":24,"#),
         "{json}"
     );
-    let text = dir.stdout(&["inspect", "s.smap"]);
-    assert!(text.contains("0000000000000001  live  24     storages/0000000000000001.bin"), "{text}");
+    let text = dir.on_terminal(100, &["inspect", "s.smap"]);
+    assert!(text.contains("0000000000000001  live     24  storages/0000000000000001.bin"), "{text}");
     assert_eq!(dir.stdout(&["ls", "s.smap"]), "x\tint32\t[2, 3]\n");
     assert_eq!(
         dir.stdout(&["show", "s.smap", "x[:, ::2]"]),
@@ -64,7 +64,7 @@ fn live_storage_is_listed_with_its_kind() {
 #[test]
 fn inspect_prints_summary_tensors_storages_and_attributes() {
     let dir = Dir::with_store();
-    let text = dir.stdout(&["inspect", "s.smap"]).replace(&dir.store().uuid(), "UUID");
+    let text = dir.on_terminal(100, &["inspect", "s.smap"]).replace(&dir.store().uuid(), "UUID");
     insta::assert_snapshot!(text, @r"
     path        s.smap
     uuid        UUID
@@ -73,12 +73,12 @@ fn inspect_prints_summary_tensors_storages_and_attributes() {
     storages    1, 72 B
 
     name          dtype    size    stride  offset  storage
-    'odd [name]'  int64    []      []      8       0000000000000001
-    points        float32  [3, 2]  [2, 1]  0       0000000000000001
-    points_t      float32  [2, 3]  [1, 2]  0       0000000000000001
+    'odd [name]'  int64    []      []           8  0000000000000001
+    points        float32  [3, 2]  [2, 1]       0  0000000000000001
+    points_t      float32  [2, 3]  [1, 2]       0  0000000000000001
 
     storage           kind    bytes  file                           offset  tensors
-    0000000000000001  sealed  72     storages/0000000000000001.bin  0       3
+    0000000000000001  sealed     72  storages/0000000000000001.bin       0        3
 
     attributes
       format = pt
@@ -91,14 +91,14 @@ fn inspect_has_a_column_for_dimension_names_if_there_are_any() {
     let store = dir.store();
     let points = store.load("points").unwrap();
     store.save_view("named", &points.refine_names(&["row", "..."]).unwrap()).unwrap();
-    let text = dir.stdout(&["inspect", "s.smap"]);
+    let text = dir.on_terminal(100, &["inspect", "s.smap"]);
     let tensors: Vec<&str> = text.lines().skip(6).take(5).map(str::trim_end).collect();
     insta::assert_snapshot!(tensors.join("\n"), @r"
     name          dtype    size    stride  offset  storage           dim names
-    named         float32  [3, 2]  [2, 1]  0       0000000000000001  [row, None]
-    'odd [name]'  int64    []      []      8       0000000000000001
-    points        float32  [3, 2]  [2, 1]  0       0000000000000001
-    points_t      float32  [2, 3]  [1, 2]  0       0000000000000001
+    named         float32  [3, 2]  [2, 1]       0  0000000000000001  [row, None]
+    'odd [name]'  int64    []      []           8  0000000000000001
+    points        float32  [3, 2]  [2, 1]       0  0000000000000001
+    points_t      float32  [2, 3]  [1, 2]       0  0000000000000001
     ");
     let json: serde_json::Value =
         serde_json::from_str(&dir.stdout(&["inspect", "s.smap", "--json"])).unwrap();
@@ -117,7 +117,7 @@ fn inspect_prints_the_first_thousand_tensors_and_the_number_of_the_others() {
         txn.save_view(&format!("view {index:04}"), &points).unwrap();
     }
     txn.commit().unwrap();
-    let text = dir.stdout(&["inspect", "s.smap"]);
+    let text = dir.on_terminal(100, &["inspect", "s.smap"]);
     assert!(text.contains("\nview 0996 ") && !text.contains("view 0997"), "{text}");
     assert!(text.contains("\n... and 3 more; --json has all of them\n\nstorage "), "{text}");
     assert_eq!(dir.stdout(&["inspect", "s.smap", "--json"]).matches("\"view ").count(), 1000);

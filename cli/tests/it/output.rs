@@ -98,14 +98,73 @@ fn line_break_in_a_path_does_not_start_a_new_message() {
     }
 }
 
+const COMMANDS: [&str; 15] = [
+    "import", "export", "inspect", "ls", "show", "view", "mv", "rm", "ln", "gc", "compact", "du", "verify",
+    "repair", "diff",
+];
+
 #[test]
 fn help_of_every_command_has_an_example() {
     let dir = Dir::empty();
-    for command in [
-        "import", "export", "inspect", "ls", "show", "view", "mv", "rm", "ln", "gc", "compact", "du",
-        "verify", "repair", "diff",
-    ] {
+    for command in COMMANDS {
         let help = dir.stdout(&[command, "--help"]);
         assert!(help.contains(&format!("Example:\n  stridemap {command} ")), "{help}");
+    }
+}
+
+#[test]
+fn no_line_of_a_help_text_is_wider_than_the_terminal() {
+    let dir = Dir::empty();
+    for width in [60, 80] {
+        for command in COMMANDS.iter().chain(&["", "watch", "append"]) {
+            for help in ["-h", "--help"] {
+                let args: Vec<&str> = [command, help].into_iter().filter(|arg| !arg.is_empty()).collect();
+                let text = dir.on_terminal(width, &args);
+                let wide = text.lines().find(|line| line.chars().count() > width);
+                assert_eq!(wide, None, "{command} {help} at {width}");
+            }
+        }
+    }
+}
+
+#[test]
+fn colors_are_for_terminals_unless_they_are_asked_for() {
+    let dir = Dir::with_store();
+    let inspect = |color: &str| dir.stdout(&["inspect", "s.smap", "--color", color]);
+    assert!(inspect("always").contains("\u{1b}[1mname\t"));
+    assert!(!inspect("auto").contains('\u{1b}') && !inspect("never").contains('\u{1b}'));
+    let mut forced = dir.command(&["inspect", "s.smap"]);
+    let forced = forced.env("NO_COLOR", "1").env("CLICOLOR_FORCE", "1").output().unwrap();
+    assert!(!forced.stdout.contains(&0x1b));
+}
+
+#[test]
+fn quiet_leaves_out_notes_but_no_errors() {
+    let dir = Dir::with_store();
+    assert_eq!(dir.messages(&["export", "s.smap", "all.safetensors", "--quiet"]), "");
+    assert_eq!(dir.run(&["-q", "ls", "none"]).stderr, "stridemap: open none: no such file or store\n");
+}
+
+#[test]
+fn usage_errors_have_the_style_of_other_errors() {
+    let dir = Dir::empty();
+    for (args, expected) in [
+        (
+            &["ls", "s", "--jsno"][..],
+            "unexpected argument '--jsno' found; a similar argument exists: '--json'\n  | Usage: stridemap ls ",
+        ),
+        (
+            &["ls", "s", "--color", "blue"],
+            "invalid value 'blue' for '--color <WHEN>' [possible values: auto, always, never]\n",
+        ),
+        (
+            &["rm", "s"],
+            "the following required arguments were not provided: <NAME>...\n  | Usage: stridemap rm ",
+        ),
+        (&["lss"], "unrecognized subcommand 'lss'; a similar subcommand exists: 'ls'\n  | Usage: stridemap "),
+    ] {
+        let run = dir.run(args);
+        assert_eq!(run.code, Some(2));
+        assert!(run.stderr.starts_with(&format!("stridemap: {expected}")), "{}", run.stderr);
     }
 }

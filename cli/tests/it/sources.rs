@@ -53,7 +53,7 @@ fn inspect_json_of_a_file_has_the_keys_of_a_store_without_uuid_and_generation() 
 
 #[test]
 fn inspect_of_a_file_prints_its_format() {
-    let text = with_file().stdout(&["inspect", "m.safetensors"]);
+    let text = with_file().on_terminal(100, &["inspect", "m.safetensors"]);
     insta::assert_snapshot!(text, @r"
     path        m.safetensors
     format      safetensors
@@ -61,11 +61,11 @@ fn inspect_of_a_file_prints_its_format() {
     storages    1, 16 B
 
     name     dtype    size    stride  offset  storage
-    'b [0]'  int64    []      []      1       0000000000000001
-    w        float32  [2, 1]  [1, 1]  0       0000000000000001
+    'b [0]'  int64    []      []           1  0000000000000001
+    w        float32  [2, 1]  [1, 1]       0  0000000000000001
 
     storage           kind      bytes  file           offset  tensors
-    0000000000000001  external  16     m.safetensors  152     2
+    0000000000000001  external     16  m.safetensors     152        2
 
     attributes
       format = pt

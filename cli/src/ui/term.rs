@@ -1,0 +1,83 @@
+//! The terminal: its width, and the options for all output.
+
+use std::io;
+use std::sync::OnceLock;
+
+use anstream::{AutoStream, ColorChoice};
+use anstyle::Style;
+use clap::ValueEnum;
+use rustix::termios::tcgetwinsize;
+
+/// The widest line of a help text. Longer lines are hard to read.
+const MAX_HELP_WIDTH: usize = 100;
+
+pub(crate) const BOLD: Style = Style::new().bold();
+
+// The options that every command has.
+#[derive(clap::Args, Clone, Copy)]
+pub(crate) struct Global {
+    /// When to use color; auto: on a terminal, unless NO_COLOR is set
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        value_enum,
+        default_value = "auto",
+        hide_default_value = true
+    )]
+    color: When,
+    /// Print only errors and warnings, no notes
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    /// Print more details
+    #[arg(short, long, global = true)]
+    verbose: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum When {
+    Auto,
+    Always,
+    Never,
+}
+
+static GLOBAL: OnceLock<Global> = OnceLock::new();
+
+impl Global {
+    /// Makes these the options of the process.
+    pub(crate) fn apply(self) {
+        GLOBAL.get_or_init(|| self);
+    }
+}
+
+/// Returns whether notes are left out.
+pub(crate) fn is_quiet() -> bool {
+    GLOBAL.get().is_some_and(|global| global.quiet)
+}
+
+/// Returns whether more details are printed.
+pub(crate) fn is_verbose() -> bool {
+    GLOBAL.get().is_some_and(|global| global.verbose)
+}
+
+/// Returns the width that output must fit: `COLUMNS`, or that of the terminal. Output to a pipe or a file has no width.
+pub(crate) fn width() -> Option<usize> {
+    let columns = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    let terminal = || Some(usize::from(tcgetwinsize(io::stdout()).ok()?.ws_col));
+    columns.or_else(terminal).filter(|&width| width > 0)
+}
+
+/// Returns the width of help texts.
+pub(crate) fn help_width() -> usize {
+    width().map_or(MAX_HELP_WIDTH, |width| width.min(MAX_HELP_WIDTH))
+}
+
+/// Returns the text in a style for standard output, or as it is if that has no colors.
+pub(crate) fn paint(style: Style, text: &str) -> String {
+    let has_color = match GLOBAL.get().map_or(When::Never, |global| global.color) {
+        When::Auto => AutoStream::choice(&io::stdout()) != ColorChoice::Never,
+        When::Always => true,
+        When::Never => false,
+    };
+    if has_color { format!("{style}{text}{style:#}") } else { text.to_owned() }
+}
