@@ -13,7 +13,7 @@ use stridemap_interop::{FileFormat, ForeignFile};
 
 use crate::args::Reading;
 use crate::error::{Error, Result};
-use crate::names::Named;
+use crate::names::{Named, natural};
 
 /// A source of tensors, opened for reading only.
 pub(crate) enum Input {
@@ -77,6 +77,22 @@ impl Input {
                 Box::new(infos.cloned().map(Ok))
             }
         })
+    }
+
+    /// Returns whether a tensor has this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        let first = self.tensors(name).ok().and_then(|mut tensors| tensors.next());
+        first.is_some_and(|tensor| tensor.is_ok_and(|tensor| tensor.name == name))
+    }
+
+    /// Returns the selected headers in natural order of name.
+    pub(crate) fn sorted(&self, mut is_selected: impl FnMut(&TensorInfo) -> bool) -> Result<Vec<TensorInfo>> {
+        let mut selected = Vec::new();
+        for tensor in self.tensors("")? {
+            selected.extend(Some(tensor?).filter(&mut is_selected));
+        }
+        selected.sort_by(|a, b| natural(&a.name, &b.name));
+        Ok(selected)
     }
 
     /// Iterates over the storages in ascending order of id.

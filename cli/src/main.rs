@@ -14,6 +14,7 @@ mod input;
 mod look;
 mod names;
 mod pieces;
+mod size;
 mod ui;
 
 use std::io::{self, BufWriter, Write};
@@ -30,7 +31,7 @@ use crate::error::{Error, Result};
 use crate::look::{inspect, ls, show};
 use crate::ui::Stdout;
 
-/// The exit code if `verify` or `compact` found damage, `repair` found something to repair, `diff` found a difference,
+/// The exit code if `ls` found no tensor, `verify` or `compact` found damage, `repair` found something to repair, `diff` found a difference,
 /// or `watch` timed out.
 const NEGATIVE: u8 = 1;
 const FAILED: u8 = 2;
@@ -60,7 +61,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Export(args) => export::run(args, &mut out)?,
         Command::Inspect(args) => inspect::run(args, &mut out)?,
         Command::Diff(args) => is_positive = diff::run(args, &mut out)?,
-        Command::Ls(args) => ls::run(args, &mut out)?,
+        Command::Ls(args) => is_positive = ls::run(args, &mut out)?,
         Command::Show(args) => show::run(args, &mut out)?,
         Command::View(args) => edit::view(args, &mut out)?,
         Command::Ln(args) => edit::ln(args, &mut out)?,

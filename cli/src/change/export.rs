@@ -47,7 +47,7 @@ pub(crate) struct ExportArgs {
     #[arg(long)]
     compress: bool,
     /// Split a .safetensors model into files of at most SIZE bytes of elements, with an index: 5GB, 500MB, 1GiB
-    #[arg(long, value_name = "SIZE", value_parser = super::shard_size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse_size)]
     pub(crate) max_shard_size: Option<u64>,
     #[command(flatten)]
     pub(crate) existing: Existing,

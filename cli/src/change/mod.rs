@@ -6,7 +6,6 @@ pub(crate) mod export;
 pub(crate) mod import;
 mod plan;
 mod replaced;
-mod shard_size;
 mod shared_bytes;
 
 pub(crate) use append::AppendArgs;

@@ -1,42 +1,137 @@
 //! `ls`: lists the tensors of a store or a file in another format.
 
+use std::cmp::Reverse;
 use std::io::Write;
 use std::path::PathBuf;
 
-use stridemap::StoreOptions;
+use clap::ValueEnum;
+use indicatif::HumanBytes;
+use stridemap::{DType, StoreOptions, TensorInfo};
 
 use crate::args::Reading;
 use crate::error::Result;
 use crate::input::Input;
-use crate::names::quoted;
-use crate::ui::{TensorRecord, write_json};
+use crate::names::{Pattern, listed, quoted};
+use crate::size::parse_size;
+use crate::ui::{Column, Table, TensorRecord, message, print_grid, width, write_json};
 
-/// List the tensors of a store or a file, sorted by name: name, dtype and size
+/// List the tensors of a store or a file
+///
+/// On a terminal, names are in columns; in a pipe, one is on each line. Numbers in names count as numbers: layer.2 comes
+/// before layer.10. If nothing matches a pattern, the exit code is 1.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  stridemap ls model.smap encoder.\n  stridemap ls model.pt")]
+#[command(
+    after_help = "Example:\n  stridemap ls model.smap\n  stridemap ls -l --sort size model.pt\n  stridemap ls model.smap '*.weight' encoder."
+)]
 pub(crate) struct LsArgs {
     /// The store, or a file in another format, detected from its content
     #[arg(value_name = "STORE|FILE")]
     pub(crate) source: PathBuf,
-    /// Only names with this prefix
-    #[arg(default_value = "", hide_default_value = true)]
-    pub(crate) prefix: String,
+    /// Only names that match a glob, such as '*.weight', or begin with a prefix, such as encoder.
+    #[arg(value_name = "GLOB|PREFIX")]
+    patterns: Vec<String>,
+    /// Also print the dtype, the size, and the bytes of the elements
+    #[arg(short, long, conflicts_with_all = ["one", "null", "json"])]
+    long: bool,
+    /// Print one name on each line, without quotes where possible
+    #[arg(short = '1', long = "one", conflicts_with_all = ["null", "json"])]
+    one: bool,
+    /// End each name with a zero byte, for xargs -0
+    #[arg(short = '0', long, conflicts_with = "json")]
+    null: bool,
+    /// Sort by name, or with the largest first by bytes or by number of elements
+    #[arg(long, value_enum, value_name = "KEY", default_value_t = Sort::Name)]
+    sort: Sort,
+    /// Only tensors of this dtype; can be given more than once
+    #[arg(long, value_name = "DTYPE")]
+    dtype: Vec<DType>,
+    /// Only tensors of at least this many bytes: 1000, 4KiB, 1MB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    min_size: Option<u64>,
     /// Print one JSON object per tensor
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
     #[command(flatten)]
-    pub(crate) reading: Reading,
+    reading: Reading,
 }
 
-pub(crate) fn run(args: &LsArgs, out: &mut impl Write) -> Result<()> {
-    let source = Input::open(&args.source, &args.reading, &StoreOptions::new())?;
-    for tensor in source.tensors(&args.prefix)? {
-        let tensor = tensor?;
-        if args.json {
-            write_json(out, TensorRecord::from(tensor))?;
-        } else {
-            writeln!(out, "{}\t{}\t{:?}", quoted(&tensor.name), tensor.dtype, tensor.size())?;
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Sort {
+    Name,
+    Size,
+    Numel,
+}
+
+const COLUMNS: [Column; 4] = [
+    Column::new("name").long(),
+    Column::new("dtype").drop(1),
+    Column::new("size").long().drop(2),
+    Column::new("bytes").right(),
+];
+
+/// Runs the command. Returns whether every pattern matches a tensor.
+pub(crate) fn run(args: &LsArgs, out: &mut impl Write) -> Result<bool> {
+    let input = Input::open(&args.source, &args.reading, &StoreOptions::new())?;
+    let patterns: Vec<Pattern> =
+        args.patterns.iter().map(|text| Pattern::parse(text, |name| input.has(name))).collect();
+    let mut unmatched = vec![true; patterns.len()];
+    let mut infos = input.sorted(|info| {
+        let mut is_selected = patterns.is_empty();
+        for (pattern, unmatched) in patterns.iter().zip(&mut unmatched) {
+            if pattern.matches(&info.name) {
+                (is_selected, *unmatched) = (true, false);
+            }
         }
+        is_selected
+    })?;
+    let count = infos.len();
+    infos.retain(|info| args.dtype.is_empty() || args.dtype.contains(&info.dtype));
+    infos.retain(|info| args.min_size.is_none_or(|least| info.nbytes() as u64 >= least));
+    // Equal tensors stay in the order of their names.
+    match args.sort {
+        Sort::Name => {}
+        Sort::Size => infos.sort_by_key(|info| Reverse(info.nbytes())),
+        Sort::Numel => infos.sort_by_key(|info| Reverse(info.numel())),
     }
-    Ok(())
+    print(args, &infos, out)?;
+    out.flush()?;
+    let missing: Vec<&str> = patterns
+        .iter()
+        .zip(&unmatched)
+        .filter(|(_, unmatched)| **unmatched)
+        .map(|(it, _)| &*it.text)
+        .collect();
+    if !missing.is_empty() {
+        let missing: Vec<String> = missing.iter().map(|text| format!("{text:?}")).collect();
+        message(&format!("ls {}: no tensor matches {}", args.source.display(), missing.join(" or ")));
+    } else if infos.is_empty() && count > 0 {
+        message(&format!("ls {}: no tensor has this dtype and size", args.source.display()));
+    }
+    Ok(missing.is_empty() && (count == 0 || !infos.is_empty()))
+}
+
+fn print(args: &LsArgs, infos: &[TensorInfo], out: &mut impl Write) -> Result<()> {
+    if args.json {
+        return infos.iter().try_for_each(|info| write_json(out, TensorRecord::from(info.clone())));
+    }
+    if args.null {
+        return Ok(infos.iter().try_for_each(|info| write!(out, "{}\0", info.name))?);
+    }
+    if args.long {
+        let mut table = Table::new(&COLUMNS);
+        for info in infos {
+            let bytes = info.nbytes() as u64;
+            let bytes = if width().is_some() { HumanBytes(bytes).to_string() } else { bytes.to_string() };
+            let size = format!("{:?}", info.size());
+            table.row([quoted(&info.name).into_owned(), info.dtype.to_string(), size, bytes]);
+        }
+        return table.print_data(out);
+    }
+    match width().filter(|_| !args.one) {
+        Some(width) => {
+            let names: Vec<_> = infos.iter().map(|info| quoted(&info.name)).collect();
+            print_grid(&names, width, out)
+        }
+        None => Ok(infos.iter().try_for_each(|info| writeln!(out, "{}", listed(&info.name)))?),
+    }
 }

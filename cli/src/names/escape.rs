@@ -33,6 +33,12 @@ pub(crate) fn quoted(name: &str) -> Cow<'_, str> {
     text.into()
 }
 
+/// Returns the name as it is, or quoted if it has characters that cannot be seen or begins with a quote.
+pub(crate) fn listed(name: &str) -> Cow<'_, str> {
+    let is_plain = !name.is_empty() && !name.starts_with(QUOTE) && !name.contains(is_hidden);
+    if is_plain { name.into() } else { quoted(name) }
+}
+
 /// Returns the text on one line, with hidden characters escaped. Names and attributes may contain any character.
 pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());

@@ -1,6 +1,8 @@
 //! Names of tensors: how arguments refer to them, and how they are printed.
 
 mod escape;
+mod glob;
+mod order;
 
 use std::collections::BTreeSet;
 
@@ -10,7 +12,9 @@ use crate::error::Result;
 use crate::expr::unquoted;
 use crate::ui::message;
 
-pub(crate) use escape::{one_line, quoted};
+pub(crate) use escape::{listed, one_line, quoted};
+pub(crate) use glob::Pattern;
+pub(crate) use order::natural;
 
 /// Tensors that have names.
 pub(crate) trait Named {

@@ -1,13 +1,15 @@
 //! What the user sees: standard output, messages, JSON, tables and progress.
 
+mod grid;
 mod json;
 mod out;
 mod progress;
 mod table;
 mod term;
 
+pub(crate) use grid::print_grid;
 pub(crate) use json::{Element, List, TensorRecord, storage_id, write_json};
 pub(crate) use out::{Stdout, counted, message, warn};
 pub(crate) use progress::progress;
 pub(crate) use table::{Column, MAX_ROWS, Table};
-pub(crate) use term::{Global, help_width, is_verbose};
+pub(crate) use term::{Global, help_width, is_verbose, width};

@@ -13,7 +13,7 @@ pub(crate) const MAX_ROWS: usize = 1000;
 
 /// A long cell is shortened to this width, so that it does not widen all other rows, unless every fourth row or more is
 /// longer.
-const LONG: usize = 60;
+pub(super) const LONG: usize = 60;
 
 /// Long cells are shortened to this width before a column is dropped.
 const SHORT: usize = 16;
@@ -79,6 +79,11 @@ impl<'a> Table<'a> {
             0 => Ok(()),
             left_out => Ok(writeln!(out, "... and {left_out} more; --json has all of them")?),
         }
+    }
+
+    /// Prints the rows: as data in a pipe, and below the titles on a terminal.
+    pub(crate) fn print_data(&self, out: &mut impl Write) -> Result<()> {
+        self.print_rows(width().is_some() && !self.rows.is_empty(), out)
     }
 
     /// Prints the rows, below the titles if there are any.
@@ -166,7 +171,7 @@ enum Widths {
 }
 
 /// Shortens a text in the middle to at most `width` columns.
-pub(crate) fn shorten(text: &str, width: usize) -> String {
+pub(super) fn shorten(text: &str, width: usize) -> String {
     let all = text.width();
     if all <= width {
         return text.to_owned();

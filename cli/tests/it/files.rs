@@ -29,7 +29,7 @@ fn import_creates_the_store_and_adds_all_files_in_one_commit() {
         dir.messages(&["import", "m.safetensors", "grid.v1.npy", "s.smap"]),
         "stridemap: imported 2 tensors, 14 B, into s.smap: generation 2\n"
     );
-    assert_eq!(dir.stdout(&["ls", "s.smap"]), "grid.v1\tuint8\t[2, 3]\nw\tfloat32\t[2, 1]\n");
+    assert_eq!(dir.stdout(&["ls", "s.smap"]), "grid.v1\nw\n");
     assert_eq!(dir.store().attributes()["format"], "pt");
 }
 
@@ -39,7 +39,7 @@ fn import_detects_formats_by_content_and_adds_the_prefix_to_names() {
     write_npy(&dir, "grid.safetensors", true, [1, 4, 2, 5, 3, 6]);
     dir.write_safetensors("w", MATRIX, &[0; 8]);
     dir.messages(&["import", "grid.safetensors", "w", "s.smap", "--prefix", "new."]);
-    assert_eq!(dir.stdout(&["ls", "s.smap", "new."]), "new.grid\tuint8\t[2, 3]\nnew.w\tfloat32\t[2, 1]\n");
+    assert_eq!(dir.stdout(&["ls", "s.smap", "new."]), "new.grid\nnew.w\n");
     assert_eq!(dir.store().load("new.grid").unwrap().read::<u8>().unwrap(), [1, 2, 3, 4, 5, 6]);
 }
 
@@ -77,7 +77,10 @@ fn import_replaces_tensors_of_the_same_name_with_force() {
     let dir = Dir::with_store();
     write_npy(&dir, "points.npy", false, [1, 2, 3, 4, 5, 6]);
     dir.messages(&["import", "points.npy", "s.smap", "--force"]);
-    assert_eq!(dir.stdout(&["ls", "s.smap", "points"]), "points\tuint8\t[2, 3]\npoints_t\tfloat32\t[2, 3]\n");
+    assert_eq!(
+        dir.stdout(&["ls", "-l", "s.smap", "points"]),
+        "points\tuint8\t[2, 3]\t6\npoints_t\tfloat32\t[2, 3]\t24\n"
+    );
 }
 
 #[test]
@@ -105,7 +108,7 @@ fn export_writes_only_the_given_names() {
     let dir = Dir::with_store();
     dir.messages(&["export", "s.smap", "out.safetensors", "points", "odd [name]"]);
     dir.messages(&["import", "out.safetensors", "copy.smap"]);
-    assert_eq!(dir.stdout(&["ls", "copy.smap"]), "'odd [name]'\tint64\t[]\npoints\tfloat32\t[3, 2]\n");
+    assert_eq!(dir.stdout(&["ls", "copy.smap"]), "odd [name]\npoints\n");
 }
 
 #[test]
@@ -159,7 +162,7 @@ fn export_to_a_store_copies_it() {
     assert!(dir.refusal(&["export", "s.smap", "other.smap", "pints"]).contains("points"));
 
     dir.messages(&["export", "s.smap", "some.smap", "points_t"]);
-    assert_eq!(dir.stdout(&["ls", "some.smap"]), "points_t\tfloat32\t[2, 3]\n");
+    assert_eq!(dir.stdout(&["ls", "some.smap"]), "points_t\n");
     assert_eq!(dir.stdout(&["show", "some.smap", "points_t"]), dir.stdout(&["show", "s.smap", "points_t"]));
 }
 

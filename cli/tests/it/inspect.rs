@@ -1,6 +1,6 @@
-//! The `inspect` and `ls` commands.
+//! The `inspect` command.
 
-use stridemap::{DType, StorageKind, Store, Tensor};
+use stridemap::{StorageKind, Store, Tensor};
 
 use crate::harness::Dir;
 
@@ -51,7 +51,7 @@ fn live_storage_is_listed_with_its_kind() {
     );
     let text = dir.on_terminal(100, &["inspect", "s.smap"]);
     assert!(text.contains("0000000000000001  live     24  storages/0000000000000001.bin"), "{text}");
-    assert_eq!(dir.stdout(&["ls", "s.smap"]), "x\tint32\t[2, 3]\n");
+    assert_eq!(dir.stdout(&["ls", "-l", "s.smap"]), "x\tint32\t[2, 3]\t24\n");
     assert_eq!(
         dir.stdout(&["show", "s.smap", "x[:, ::2]"]),
         "tensor([[1, 3],\n        [4, 6]], dtype=int32)\n"
@@ -121,50 +121,4 @@ fn inspect_prints_the_first_thousand_tensors_and_the_number_of_the_others() {
     assert!(text.contains("\nview 0996 ") && !text.contains("view 0997"), "{text}");
     assert!(text.contains("\n... and 3 more; --json has all of them\n\nstorage "), "{text}");
     assert_eq!(dir.stdout(&["inspect", "s.smap", "--json"]).matches("\"view ").count(), 1000);
-}
-
-#[test]
-fn ls_prints_a_line_for_each_tensor_and_quotes_unusual_names() {
-    let dir = Dir::with_store();
-    assert_eq!(
-        dir.stdout(&["ls", "s.smap"]),
-        "'odd [name]'\tint64\t[]\npoints\tfloat32\t[3, 2]\npoints_t\tfloat32\t[2, 3]\n"
-    );
-}
-
-#[test]
-fn ls_lists_the_names_with_a_prefix() {
-    let dir = Dir::with_store();
-    assert_eq!(dir.stdout(&["ls", "s.smap", "points_"]), "points_t\tfloat32\t[2, 3]\n");
-    assert_eq!(dir.stdout(&["ls", "s.smap", "nothing"]), "");
-}
-
-#[test]
-fn ls_json_prints_a_versioned_object_on_each_line() {
-    let dir = Dir::with_store();
-    assert_eq!(
-        dir.stdout(&["ls", "s.smap", "points_t", "--json"]),
-        concat!(
-            r#"{"v":1,"name":"points_t","dtype":"float32","size":[2,3],"stride":[1,2],"storage_offset":0,"#,
-            r#""storage":"0000000000000001","is_contiguous":false,"numel":6,"logical_size_bytes":24,"dim_names":null}"#,
-            "\n"
-        )
-    );
-    assert_eq!(dir.stdout(&["ls", "s.smap", "--json"]).lines().count(), 3);
-}
-
-#[test]
-fn every_name_can_be_shown_as_listed() {
-    let dir = Dir::empty();
-    let store = Store::create(dir.path("s.smap")).unwrap();
-    let scalar = Tensor::from_bytes(DType::U8, &[], &[1]).unwrap();
-    for name in ["it's", "'", "a.t()", "back\\slash [0]", "tab\tline\nescape\u{1b}[0m", "größe", " "] {
-        store.save(name, &scalar).unwrap();
-    }
-    let listed = dir.stdout(&["ls", "s.smap"]);
-    assert_eq!(listed.lines().count(), 7);
-    for line in listed.lines() {
-        let name = line.split('\t').next().unwrap();
-        assert_eq!(dir.stdout(&["show", "s.smap", name]), "tensor(1, dtype=uint8)\n", "{name}");
-    }
 }

@@ -13,6 +13,7 @@ mod external;
 mod files;
 mod harness;
 mod inspect;
+mod ls;
 mod maintain;
 mod names;
 mod numpy;

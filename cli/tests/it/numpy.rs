@@ -32,7 +32,7 @@ fn npz_export_imports_unchanged_and_is_smaller_if_compressed() {
     let said = dir.messages(&["export", "s.smap", "out.npz", "--order", "F"]);
     assert!(said.ends_with("stridemap: exported 3 tensors, 56 B, to out.npz\n"), "{said}");
     dir.messages(&["import", "out.npz", "copy.smap"]);
-    assert_eq!(dir.stdout(&["ls", "copy.smap"]), dir.stdout(&["ls", "s.smap"]));
+    assert_eq!(dir.stdout(&["ls", "-l", "copy.smap"]), dir.stdout(&["ls", "-l", "s.smap"]));
     let shown = dir.stdout(&["show", "copy.smap", "points_t"]);
     assert_eq!(shown, dir.stdout(&["show", "s.smap", "points_t"]));
     let length = |name: &str| std::fs::metadata(dir.path(name)).unwrap().len();

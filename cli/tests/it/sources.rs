@@ -75,9 +75,9 @@ fn inspect_of_a_file_prints_its_format() {
 #[test]
 fn ls_of_a_file_is_sorted_and_accepts_a_prefix() {
     let dir = with_file();
-    assert_eq!(dir.stdout(&["ls", "m.safetensors"]), "'b [0]'\tint64\t[]\nw\tfloat32\t[2, 1]\n");
-    assert_eq!(dir.stdout(&["ls", "m.safetensors", "b"]), "'b [0]'\tint64\t[]\n");
-    assert_eq!(dir.stdout(&["ls", "m.safetensors", "x"]), "");
+    assert_eq!(dir.stdout(&["ls", "-l", "m.safetensors"]), "'b [0]'\tint64\t[]\t8\nw\tfloat32\t[2, 1]\t8\n");
+    assert_eq!(dir.stdout(&["ls", "m.safetensors", "b"]), "b [0]\n");
+    assert_eq!(dir.run(&["ls", "m.safetensors", "x"]).code, Some(1));
     let json = dir.stdout(&["ls", "m.safetensors", "w", "--json"]);
     assert!(json.starts_with(r#"{"v":1,"name":"w","dtype":"float32","size":[2,1],"#), "{json}");
 }
@@ -96,7 +96,7 @@ fn show_of_a_file_accepts_every_expression() {
 fn tensor_without_a_name_gets_that_of_its_file() {
     let dir = Dir::with_store();
     dir.messages(&["export", "s.smap", "xy.npy", "points_t"]);
-    assert_eq!(dir.stdout(&["ls", "xy.npy"]), "xy\tfloat32\t[2, 3]\n");
+    assert_eq!(dir.stdout(&["ls", "-l", "xy.npy"]), "xy\tfloat32\t[2, 3]\t24\n");
     assert_eq!(dir.stdout(&["show", "xy.npy", "xy[1]"]), "tensor([4., 1., 5.])\n");
 }
 
@@ -112,9 +112,9 @@ fn names_and_headers_of_a_file_match_those_of_an_import() {
     for (index, file) in files.iter().enumerate() {
         let store = format!("{index}.smap");
         dir.messages(&["import", file, &store]);
-        let listed = dir.stdout(&["ls", file]);
+        let listed = dir.stdout(&["ls", "-l", file]);
         assert!(!listed.is_empty(), "{file}");
-        assert_eq!(dir.stdout(&["ls", &store]), listed, "{file}");
+        assert_eq!(dir.stdout(&["ls", "-l", &store]), listed, "{file}");
         let compared = dir.stdout(&["diff", file, &store]);
         assert!(compared.starts_with("equal: ") && !compared.contains("attribute"), "{file}: {compared}");
     }

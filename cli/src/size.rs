@@ -1,4 +1,4 @@
-//! Parses the argument of `--max-shard-size`.
+//! Sizes in arguments, such as that of `--max-shard-size`.
 
 use std::num::ParseIntError;
 
@@ -15,7 +15,8 @@ const UNITS: [(&str, u64); 8] = [
     ("TB", 1_000_000_000_000),
 ];
 
-pub(crate) fn parse(text: &str) -> Result<u64, String> {
+/// Parses a number of bytes: 5GB, 500MB, 1GiB.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let unit = UNITS.iter().find_map(|&(name, unit)| Some((text.strip_suffix(name)?, unit)));
     let (number, unit) = unit.unwrap_or((text, 1));
     let size_bytes = number.trim_end().parse().map_err(|e: ParseIntError| {
@@ -42,12 +43,12 @@ mod tests {
             ("3KiB", 3072),
             ("18TB", 18_000_000_000_000),
         ] {
-            assert_eq!(super::parse(text), Ok(size_bytes), "{text}");
+            assert_eq!(super::parse_size(text), Ok(size_bytes), "{text}");
         }
         for text in
             ["", "0", "0GB", "GB", "5gb", "5Gb", "5G", "1.5GB", "-1", "18446744073709551616", "99999999999TB"]
         {
-            assert!(super::parse(text).is_err(), "{text}");
+            assert!(super::parse_size(text).is_err(), "{text}");
         }
     }
 }

@@ -1,0 +1,52 @@
+//! Patterns that select tensors by name.
+
+use globset::{GlobBuilder, GlobMatcher};
+
+/// A glob such as `encoder.*.weight`, or a prefix. `*` matches any characters, `.` and `/` included.
+pub(crate) struct Pattern {
+    pub(crate) text: String,
+    /// `None` for a prefix.
+    glob: Option<GlobMatcher>,
+}
+
+impl Pattern {
+    /// Parses a pattern. A text that is the name of a tensor, or that is no valid glob, is a prefix.
+    pub(crate) fn parse(text: &str, is_name: impl Fn(&str) -> bool) -> Self {
+        let is_glob = text.contains(['*', '?', '[', '{']) && !is_name(text);
+        let glob = || GlobBuilder::new(text).literal_separator(false).build().ok();
+        Pattern {
+            text: text.to_owned(),
+            glob: is_glob.then(glob).flatten().map(|glob| glob.compile_matcher()),
+        }
+    }
+
+    pub(crate) fn matches(&self, name: &str) -> bool {
+        match &self.glob {
+            Some(glob) => glob.is_match(name),
+            None => name.starts_with(&self.text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(pattern: &str, names: [&str; 2], others: [&str; 2]) {
+        let pattern = Pattern::parse(pattern, |name| name == "a*[0]");
+        assert!(names.iter().all(|name| pattern.matches(name)), "{names:?}");
+        assert!(!others.iter().any(|name| pattern.matches(name)), "{others:?}");
+    }
+
+    #[test]
+    fn pattern_is_a_glob_or_a_prefix() {
+        check("*.weight", ["a.weight", "a/b.c.weight"], ["weight", "a.weight.x"]);
+        check("layer.?.{w,b}", ["layer.1.w", "layer.2.b"], ["layer.10.w", "layer.1.x"]);
+        check("layer.", ["layer.", "layer.1.w"], ["layer", "a.layer.1"]);
+        // The name of a tensor.
+        check("a*[0]", ["a*[0]", "a*[0].grad"], ["a0", "ab0"]);
+        // Not a glob.
+        check("a[", ["a[", "a[0]"], ["a", "b["]);
+    }
+}

@@ -1,0 +1,85 @@
+//! Names in columns, as `ls` prints them on a terminal.
+
+use std::io::Write;
+
+use unicode_width::UnicodeWidthStr as _;
+
+use super::table::{LONG, shorten};
+use crate::error::Result;
+
+const GAP: usize = 2;
+
+/// Prints cells in as many columns as fit, ordered from top to bottom and then from left to right.
+pub(crate) fn print_grid(cells: &[impl AsRef<str>], width: usize, out: &mut impl Write) -> Result<()> {
+    let cells: Vec<String> = cells.iter().map(|cell| shorten(cell.as_ref(), LONG.min(width))).collect();
+    let widths: Vec<usize> = cells.iter().map(|cell| cell.width()).collect();
+    let row_count = row_count(&widths, width);
+    let columns: Vec<usize> = column_widths(&widths, row_count).collect();
+    for row in 0..row_count {
+        let mut line = String::new();
+        for (column, &width) in columns.iter().enumerate() {
+            let index = column * row_count + row;
+            let Some(cell) = cells.get(index) else { continue };
+            let is_last = index + row_count >= cells.len();
+            let padding = if is_last { 0 } else { width + GAP - widths[index] };
+            line.push_str(cell);
+            line.extend(std::iter::repeat_n(' ', padding));
+        }
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
+/// Returns the lowest number of rows whose columns fit.
+fn row_count(widths: &[usize], width: usize) -> usize {
+    // A column takes at least one character and a gap, so no grid has fewer rows.
+    let least = widths.len().div_ceil((width + GAP) / (1 + GAP)).max(1);
+    let fits = |&rows: &usize| {
+        let (count, sum) =
+            column_widths(widths, rows).fold((0usize, 0), |(n, sum), width| (n + 1, sum + width));
+        sum + GAP * count.saturating_sub(1) <= width
+    };
+    // A step of a 64th keeps this fast for many names.
+    std::iter::successors(Some(least), |rows| Some((rows + 1).max(rows + rows / 64)))
+        .take_while(|&rows| rows < widths.len())
+        .find(fits)
+        .unwrap_or(widths.len())
+}
+
+fn column_widths(widths: &[usize], row_count: usize) -> impl Iterator<Item = usize> {
+    widths.chunks(row_count.max(1)).map(|column| column.iter().copied().max().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn print(cells: &[&str], width: usize) -> String {
+        let mut out = Vec::new();
+        print_grid(cells, width, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn names_fill_columns_from_top_to_bottom() {
+        let cells = ["a", "bb", "c", "dddd", "e"];
+        assert_eq!(print(&cells, 80), "a  bb  c  dddd  e\n");
+        assert_eq!(print(&cells, 12), "a   c     e\nbb  dddd\n");
+        assert_eq!(print(&cells, 8), "a   dddd\nbb  e\nc\n");
+        assert_eq!(print(&cells, 4), "a\nbb\nc\ndddd\ne\n");
+        assert_eq!(print(&["層", "b"], 5), "層  b\n");
+        assert_eq!(print(&[], 80), "");
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal() {
+        let names: Vec<String> = (0..500).map(|n| "x".repeat(n % 90 + 1)).collect();
+        for width in [1, 10, 40, 80, 140] {
+            let mut out = Vec::new();
+            print_grid(&names, width, &mut out).unwrap();
+            for line in String::from_utf8(out).unwrap().lines() {
+                assert!(line.width() <= width, "{width}: {line}");
+            }
+        }
+    }
+}
