@@ -122,7 +122,7 @@ fn command_that_cannot_start_threads_works_on_one_thread() {
         &["verify", "a.smap"][..],
         &["repair", "a.smap"],
         &["diff", "a.smap", "b.smap"],
-        &["export", "a.smap", "x.npy", "x_t"],
+        &["export", "a.smap", "x.npy", "x_t", "--force"],
     ] {
         let run = |limit: &str| {
             let mut command = Command::new("timeout");
@@ -157,9 +157,9 @@ fn command_with_little_memory_is_refused_or_uses_less() {
     let least = (1..1000).find(|&mib| run(mib, &["ls", "s.smap"]).status.success()).unwrap() + 4;
     let (mut done_count, mut refused_count) = (0, 0);
     for args in [
-        &["export", "s.smap", "x.npy", "x_t"][..],
-        &["export", "s.smap", "x.npy", "stepped"],
-        &["export", "s.smap", "x.safetensors"],
+        &["export", "s.smap", "x.npy", "x_t", "--force"][..],
+        &["export", "s.smap", "x.npy", "stepped", "--force"],
+        &["export", "s.smap", "x.safetensors", "--force"],
         &["diff", "s.smap", "s.smap"],
         &["verify", "s.smap"],
     ] {
