@@ -6,21 +6,23 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use indicatif::HumanBytes;
-use stridemap::{ErrorKind, ExternalFiles, Snapshot, Store, StoreOptions, TensorInfo};
+use stridemap::{ExternalFiles, Snapshot, Store, TensorInfo};
 use stridemap_format::{check_attributes, check_text};
 use stridemap_interop::{ForeignFile, Imported};
 
 use super::plan::{header, info, item};
+use super::target::{create, find};
 use crate::args::{Existing, External, Reading};
 use crate::error::{Error, Result};
 use crate::ui::{counted, is_verbose, message, progress};
 
 /// Copy the tensors of files into a store, in one commit
 ///
-/// The files are .safetensors, .npy, .npz or .pt. To import a model in several .safetensors files, name its index, model.safetensors.index.json. The metadata of a
-/// .safetensors file and the plain values of a .pt file become attributes of the store. An import that fails or is
-/// killed changes no tensor, but can leave a new, empty store. The next commit deletes its unfinished files. With
-/// --verbose, a line for each file tells whether it was copied or shares disk blocks with the store.
+/// The files are .safetensors, .npy, .npz or .pt. To import a model in several .safetensors files, name its index,
+/// model.safetensors.index.json. The metadata of a .safetensors file and the plain values of a .pt file become attributes of
+/// the store. An import that fails changes nothing. One that is killed changes no tensor, but can leave a new, empty store;
+/// the next commit deletes its unfinished files. With --verbose, a line for each file tells whether it was copied or shares
+/// disk blocks with the store.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  stridemap import model.safetensors bias.npy model.smap")]
 #[command(override_usage = "stridemap import [OPTIONS] <FILE>... <STORE>")]
@@ -86,9 +88,12 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
         return print_items(args, &inputs, snapshot.as_ref(), out);
     }
     drop(snapshot); // The commit deletes what no snapshot needs.
-    let store = store.map_or_else(|| options.create(target), Ok)?;
     let bar = progress("import", if args.in_place { 0 } else { size_bytes });
-    let generation = fill(&store, args, &inputs, &attributes, |bytes| bar.inc(bytes))?;
+    let fill = |store: &Store| fill(store, args, &inputs, &attributes, |bytes| bar.inc(bytes));
+    let generation = match store {
+        Some(store) => fill(&store)?,
+        None => create(&options, target, fill)?,
+    };
     bar.finish_and_clear();
     message(&format!(
         "{} {}, {}, into {}: generation {generation}",
@@ -168,18 +173,6 @@ fn check_file(path: &Path) -> Result<()> {
         "a directory; name the files in it".to_owned()
     };
     Err(Error::Refused(format!("import {}: {what}", path.display())))
-}
-
-/// Opens the store to import into. Returns `None` if it is to be created, because the path does not exist or is an empty
-/// directory.
-fn find(options: &StoreOptions, path: &Path) -> Result<Option<Store>> {
-    let is_empty = || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
-    match options.open(path) {
-        Ok(store) => Ok(Some(store)),
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-        Err(e) if e.kind() == ErrorKind::NotAStore && is_empty() => Ok(None),
-        Err(e) => Err(e.into()),
-    }
 }
 
 /// Refuses to replace tensors of the store, unless `--force` is given.

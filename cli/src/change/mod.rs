@@ -7,6 +7,7 @@ pub(crate) mod import;
 mod plan;
 mod replaced;
 mod shared_bytes;
+mod target;
 
 pub(crate) use append::AppendArgs;
 pub(crate) use edit::{LnArgs, MvArgs, RmArgs, ViewArgs};

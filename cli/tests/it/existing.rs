@@ -1,10 +1,8 @@
 //! Names and files that exist: refused, replaced with `--force`, and what a dry run prints.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
 
-use crate::harness::Dir;
+use crate::harness::{Dir, tree};
 
 const POINTS: &str = r#"{"points":{"dtype":"I8","shape":[2],"data_offsets":[0,2]}}"#;
 
@@ -15,22 +13,6 @@ fn dir() -> Dir {
     dir.write("out.npy", b"precious");
     dir.messages(&["export", "s.smap", "rows.npy", "points"]);
     dir
-}
-
-/// Returns every path below a directory, and the content of each file.
-fn tree(dir: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            found.append(&mut tree(&path));
-            found.insert(path, None);
-        } else {
-            let content = fs::read(&path).unwrap();
-            found.insert(path, Some(content));
-        }
-    }
-    found
 }
 
 /// Commands that would replace something, and the refusal of each.

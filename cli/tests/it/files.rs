@@ -1,10 +1,11 @@
 //! The `import` and `export` commands.
 
+use std::fs;
 use std::process::Command;
 
 use stridemap::{Durability, Store, StoreOptions, Tensor};
 
-use crate::harness::Dir;
+use crate::harness::{Dir, tree};
 
 const MATRIX: &str =
     r#"{"__metadata__":{"format":"pt","who":"a"},"w":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]}}"#;
@@ -222,6 +223,65 @@ fn case_09_file_size_limit_is_an_error_and_does_not_kill_the_process() {
     }
     assert!(!dir.path("out.safetensors").exists());
     assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
+}
+
+#[test]
+fn failed_import_leaves_nothing_behind() {
+    let dir = Dir::with_store();
+    fs::create_dir(dir.path("empty")).unwrap();
+    dir.write_safetensors("a.safetensors", MATRIX, &[0; 8]);
+    let header = r#"{"big":{"dtype":"U8","shape":[9000000],"data_offsets":[0,9000000]}}"#;
+    dir.write_safetensors("big.safetensors", header, &[0; 9_000_000]);
+    let before = tree(&dir.path(""));
+    for store in ["s.smap", "new.smap", "empty"] {
+        let limited = ["-c", "ulimit -f 1000 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_stridemap")];
+        let mut command = Command::new("sh");
+        command.args(limited).args(["import", "a.safetensors", "big.safetensors", store]);
+        let output = command.current_dir(dir.path("")).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(tree(&dir.path("")) == before, "{store}");
+    }
+}
+
+#[test]
+fn all_names_are_checked_before_anything_is_written() {
+    let dir = Dir::with_store();
+    dir.write_safetensors("a.safetensors", MATRIX, &[0; 8]);
+    let before = tree(&dir.path(""));
+    for name in ["points", "w", ""] {
+        dir.write_safetensors(
+            "b.safetensors",
+            &VECTOR.replace("np", "pt").replace("\"b\"", &format!("{name:?}")),
+            &[0; 8],
+        );
+        for store in ["s.smap", "new.smap"].iter().filter(|store| **store == "s.smap" || name != "points") {
+            dir.refusal(&["import", "a.safetensors", "b.safetensors", store]);
+        }
+    }
+    fs::remove_file(dir.path("b.safetensors")).unwrap();
+    assert!(tree(&dir.path("")) == before);
+}
+
+#[test]
+fn store_is_not_created_under_the_name_of_a_file() {
+    let dir = Dir::empty();
+    dir.write_safetensors("a.safetensors", MATRIX, &[0; 8]);
+    dir.write_safetensors("b.safetensors", VECTOR, &[0; 8]);
+    let endings = ["safetensors", "npy", "npz", "pt", "pth", "bin", "safetensors.index.json", "NPY"];
+    let targets = endings.map(|ending| format!("new.{ending}"));
+    for target in targets.iter().map(String::as_str).chain(["b.safetensors"]) {
+        let refusal = dir.refusal(&["import", "a.safetensors", target]);
+        assert_eq!(
+            refusal,
+            format!(
+                "import {target}: this is the name of a file, and the last path must be that of a store, such as \
+                 model.smap"
+            )
+        );
+    }
+    // A store that has such a name.
+    Store::create(dir.path("old.npy")).unwrap();
+    dir.messages(&["import", "a.safetensors", "old.npy"]);
 }
 
 #[test]

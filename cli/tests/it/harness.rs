@@ -1,5 +1,6 @@
 //! A directory with a store, and helpers that run the executable there.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -131,4 +132,20 @@ impl Dir {
         files.sort();
         (inspected, files)
     }
+}
+
+/// Returns every path below a directory, and the content of each file.
+pub(crate) fn tree(dir: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.append(&mut tree(&path));
+            found.insert(path, None);
+        } else {
+            let content = fs::read(&path).unwrap();
+            found.insert(path, Some(content));
+        }
+    }
+    found
 }
