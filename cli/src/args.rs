@@ -9,7 +9,7 @@ use crate::care::{CompactArgs, DuArgs, GcArgs, RepairArgs, VerifyArgs, WatchArgs
 use crate::change::{AppendArgs, ExportArgs, ImportArgs, LnArgs, MvArgs, RmArgs, ViewArgs};
 use crate::diff::DiffArgs;
 use crate::error::{Error, Result};
-use crate::look::{InspectArgs, LsArgs, ShowArgs};
+use crate::look::{InfoArgs, LsArgs, ShowArgs, TreeArgs};
 use crate::ui::{Global, help_width};
 
 /// Store tensors and views of them in a memory-mapped store on disk.
@@ -55,8 +55,11 @@ fn in_our_style(error: &str) -> String {
 /// The help of a command stands at its own arguments.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    Inspect(InspectArgs),
+    Info(InfoArgs),
+    #[command(hide = true)]
+    Inspect(InfoArgs),
     Ls(LsArgs),
+    Tree(TreeArgs),
     Show(ShowArgs),
     Diff(DiffArgs),
     Import(ImportArgs),

@@ -28,7 +28,7 @@ use crate::args::Command;
 use crate::care::{compact, du, gc, repair, verify, watch};
 use crate::change::{append, edit, export, import};
 use crate::error::{Error, Result};
-use crate::look::{inspect, ls, show};
+use crate::look::{info, ls, show, tree};
 use crate::ui::Stdout;
 
 /// The exit code if `ls` found no tensor, `verify` or `compact` found damage, `repair` found something to repair, `diff` found a difference,
@@ -59,7 +59,9 @@ fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Import(args) => import::run(args, &mut out)?,
         Command::Export(args) => export::run(args, &mut out)?,
-        Command::Inspect(args) => inspect::run(args, &mut out)?,
+        Command::Info(args) => info::run(args, &mut out)?,
+        Command::Inspect(args) => info::inspect(args, &mut out)?,
+        Command::Tree(args) => tree::run(args, &mut out)?,
         Command::Diff(args) => is_positive = diff::run(args, &mut out)?,
         Command::Ls(args) => is_positive = ls::run(args, &mut out)?,
         Command::Show(args) => show::run(args, &mut out)?,

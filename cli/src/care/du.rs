@@ -140,7 +140,7 @@ fn print(stats: &Stats, store: &Store, out: &mut impl Write) -> Result<()> {
             }
         }
     }
-    table.print(row_count as u64, out)
+    table.print_section(row_count as u64, "--json", out)
 }
 
 const COLUMNS: [Column; 8] = [

@@ -11,7 +11,7 @@ use super::values::{Difference, Side};
 use super::{Diff, Finding, Tally, What};
 use crate::error::Result;
 use crate::input::Input;
-use crate::look::inspect::format_dim_names;
+use crate::look::format_dim_names;
 use crate::names::{one_line, quoted};
 use crate::ui::{Element, List, counted, write_json};
 

@@ -11,5 +11,5 @@ pub(crate) use grid::print_grid;
 pub(crate) use json::{Element, List, TensorRecord, storage_id, write_json};
 pub(crate) use out::{Stdout, counted, message, warn};
 pub(crate) use progress::progress;
-pub(crate) use table::{Column, MAX_ROWS, Table};
-pub(crate) use term::{Global, help_width, is_verbose, width};
+pub(crate) use table::{Column, MAX_ROWS, Table, shorten};
+pub(crate) use term::{BOLD, Global, help_width, is_verbose, paint, width};

@@ -68,16 +68,21 @@ impl<'a> Table<'a> {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// Prints an empty line, the titles and the rows, or nothing if there are no rows. `count` is the number of rows
-    /// including those that were left out.
-    pub(crate) fn print(&self, count: u64, out: &mut impl Write) -> Result<()> {
+    /// Prints an empty line and the table, or nothing if there are no rows.
+    pub(crate) fn print_section(&self, count: u64, all: &str, out: &mut impl Write) -> Result<()> {
         if !self.rows.is_empty() {
             writeln!(out)?;
-            self.print_rows(true, out)?;
         }
+        self.print(count, all, out)
+    }
+
+    /// Prints the titles and the rows, or nothing if there are no rows. `count` is the number of rows including those
+    /// that were left out, which the option `all` prints.
+    pub(crate) fn print(&self, count: u64, all: &str, out: &mut impl Write) -> Result<()> {
+        self.print_rows(!self.rows.is_empty(), out)?;
         match count.saturating_sub(self.rows.len() as u64) {
             0 => Ok(()),
-            left_out => Ok(writeln!(out, "... and {left_out} more; --json has all of them")?),
+            left_out => Ok(writeln!(out, "... and {left_out} more; {all} has all of them")?),
         }
     }
 
@@ -171,7 +176,7 @@ enum Widths {
 }
 
 /// Shortens a text in the middle to at most `width` columns.
-pub(super) fn shorten(text: &str, width: usize) -> String {
+pub(crate) fn shorten(text: &str, width: usize) -> String {
     let all = text.width();
     if all <= width {
         return text.to_owned();

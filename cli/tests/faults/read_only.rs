@@ -16,9 +16,11 @@ use crate::template;
 /// The usual user id of `nobody`.
 pub(crate) const NOBODY: u32 = 65534;
 
-const READERS: [&[&str]; 5] = [
+const READERS: [&[&str]; 7] = [
     &["verify", "s.smap"],
     &["inspect", "s.smap", "--json"],
+    &["info", "s.smap"],
+    &["tree", "s.smap"],
     &["ls", "s.smap"],
     &["show", "s.smap", "log[-5:]"],
     &["du", "s.smap"],

@@ -115,7 +115,7 @@ fn inspect_prints_the_attributes_of_each_scope() {
       k\u{7} = v\n
     ");
     let json = dir.stdout(&["inspect", "s.smap", "--json"]);
-    let expected = r#"}],"attributes_of":{"enc.":{"format":"pt","who":"a"},"odd [\n]":{"k\u0007":"v\n"}}}"#;
+    let expected = r#"}],"attributes":{"format":"pt","who":"a"},"attributes_of":{"enc.":{"format":"pt","who":"a"},"odd [\n]":{"k\u0007":"v\n"}}}"#;
     assert!(json.ends_with(&format!("{expected}\n")), "{json}");
 }
 

@@ -82,6 +82,8 @@ fn closed_pipe_does_not_change_the_exit_code() {
         (&["inspect", "many.smap"], 0),
         (&["inspect", "many.smap", "--json"], 0),
         (&["inspect", "none"], 2),
+        (&["info", "many.smap"], 0),
+        (&["tree", "many.smap", "--all"], 0),
         (&["ls", "many.smap"], 0),
         (&["ls", "many.smap", "--json"], 0),
         (&["ls", "none"], 2),

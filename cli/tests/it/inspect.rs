@@ -10,7 +10,9 @@ fn inspect_json_is_one_object_with_fixed_keys_in_fixed_order() {
     let json = dir.stdout(&["inspect", "s.smap", "--json"]);
     let expected = concat!(
         r#"{"v":1,"store":{"path":"s.smap","uuid":"UUID","generation":2,"tensor_count":3,"storage_count":1,"#,
-        r#""logical_size_bytes":56,"stored_size_bytes":STORED},"tensors":["#,
+        r#""logical_size_bytes":56,"stored_size_bytes":STORED,"format":"store","numel":13,"dtypes":["#,
+        r#"{"name":"float32","tensor_count":2,"numel":12,"size_bytes":48},"#,
+        r#"{"name":"int64","tensor_count":1,"numel":1,"size_bytes":8}],"modules":[],"warnings":[]},"tensors":["#,
         r#"{"name":"odd [name]","dtype":"int64","size":[],"stride":[],"storage_offset":OFFSET,"#,
         r#""storage":"0000000000000001","is_contiguous":true,"numel":1,"logical_size_bytes":8,"dim_names":null},"#,
         r#"{"name":"points","dtype":"float32","size":[3,2],"stride":[2,1],"storage_offset":0,"#,
@@ -18,7 +20,7 @@ fn inspect_json_is_one_object_with_fixed_keys_in_fixed_order() {
         r#"{"name":"points_t","dtype":"float32","size":[2,3],"stride":[1,2],"storage_offset":0,"#,
         r#""storage":"0000000000000001","is_contiguous":false,"numel":6,"logical_size_bytes":24,"dim_names":null}"#,
         r#"],"storages":[{"id":"0000000000000001","kind":"sealed","size_bytes":STORED,"#,
-        r#""file":"storages/0000000000000001.bin","offset_bytes":0,"tensor_count":3}]}"#,
+        r#""file":"storages/0000000000000001.bin","offset_bytes":0,"tensor_count":3}],"attributes":{"format":"pt"}}"#,
         "\n",
     );
     let store = dir.store();
@@ -35,7 +37,7 @@ fn inspect_json_of_an_empty_store_has_empty_lists() {
     let dir = Dir::empty();
     Store::create(dir.path("s.smap")).unwrap();
     let json = dir.stdout(&["inspect", "s.smap", "--json"]);
-    assert!(json.ends_with("\"stored_size_bytes\":0},\"tensors\":[],\"storages\":[]}\n"), "{json}");
+    assert!(json.ends_with("\"warnings\":[]},\"tensors\":[],\"storages\":[],\"attributes\":{}}\n"), "{json}");
 }
 
 #[test]
@@ -67,9 +69,9 @@ fn inspect_prints_summary_tensors_storages_and_attributes() {
     let text = dir.on_terminal(100, &["inspect", "s.smap"]).replace(&dir.store().uuid(), "UUID");
     insta::assert_snapshot!(text, @r"
     path        s.smap
+    format      store, generation 2
     uuid        UUID
-    generation  2
-    tensors     3, 56 B
+    tensors     3, 13 parameters, 56 B
     storages    1, 72 B
 
     name          dtype    size    stride  offset  storage

@@ -98,9 +98,9 @@ fn line_break_in_a_path_does_not_start_a_new_message() {
     }
 }
 
-const COMMANDS: [&str; 15] = [
-    "import", "export", "inspect", "ls", "show", "view", "mv", "rm", "ln", "gc", "compact", "du", "verify",
-    "repair", "diff",
+const COMMANDS: [&str; 16] = [
+    "import", "export", "info", "tree", "ls", "show", "view", "mv", "rm", "ln", "gc", "compact", "du",
+    "verify", "repair", "diff",
 ];
 
 #[test]

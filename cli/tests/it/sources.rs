@@ -38,13 +38,15 @@ fn inspect_json_of_a_file_has_the_keys_of_a_store_without_uuid_and_generation() 
     let start = 8 + HEADER.len();
     let expected = concat!(
         r#"{"v":1,"store":{"path":"m.safetensors","uuid":null,"generation":null,"tensor_count":2,"storage_count":1,"#,
-        r#""logical_size_bytes":16,"stored_size_bytes":16},"tensors":["#,
+        r#""logical_size_bytes":16,"stored_size_bytes":16,"format":"safetensors","numel":3,"dtypes":["#,
+        r#"{"name":"float32","tensor_count":1,"numel":2,"size_bytes":8},"#,
+        r#"{"name":"int64","tensor_count":1,"numel":1,"size_bytes":8}],"modules":[],"warnings":[]},"tensors":["#,
         r#"{"name":"b [0]","dtype":"int64","size":[],"stride":[],"storage_offset":1,"#,
         r#""storage":"0000000000000001","is_contiguous":true,"numel":1,"logical_size_bytes":8,"dim_names":null},"#,
         r#"{"name":"w","dtype":"float32","size":[2,1],"stride":[1,1],"storage_offset":0,"#,
         r#""storage":"0000000000000001","is_contiguous":true,"numel":2,"logical_size_bytes":8,"dim_names":null}"#,
         r#"],"storages":[{"id":"0000000000000001","kind":"external","size_bytes":16,"#,
-        r#""file":"m.safetensors","offset_bytes":START,"tensor_count":2}]}"#,
+        r#""file":"m.safetensors","offset_bytes":START,"tensor_count":2}],"attributes":{"format":"pt"}}"#,
         "\n",
     );
     let json = with_file().stdout(&["inspect", "m.safetensors", "--json"]);
@@ -57,7 +59,7 @@ fn inspect_of_a_file_prints_its_format() {
     insta::assert_snapshot!(text, @r"
     path        m.safetensors
     format      safetensors
-    tensors     2, 16 B
+    tensors     2, 3 parameters, 16 B
     storages    1, 16 B
 
     name     dtype    size    stride  offset  storage

@@ -1,0 +1,215 @@
+//! `info`: describes a store or a file in another format, on one screen.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::PathBuf;
+
+use indicatif::{HumanBytes, HumanCount};
+use serde::Serialize;
+use stridemap::{StorageInfo, StoreOptions};
+
+use super::modules::Totals;
+use super::summary::{Group, Summary};
+use super::tables;
+use crate::args::Reading;
+use crate::error::Result;
+use crate::input::Input;
+use crate::names::{one_line, quoted};
+use crate::ui::{BOLD, Column, List, Table, TensorRecord, paint, shorten, storage_id, width, write_json};
+
+/// The most lines for dtypes, modules, attributes and warnings, so that the summary fits one screen.
+const MAX_DTYPES: usize = 4;
+const MAX_MODULES: usize = 6;
+const MAX_ATTRIBUTES: usize = 4;
+const MAX_WARNINGS: usize = 3;
+
+/// Summarize a store or a file on one screen
+///
+/// The summary has the parameters, the bytes, the dtypes, the largest modules, the attributes and warnings.
+///
+/// .safetensors, .npy, .npz and .pt files are read in place; tensors have the names that an import would use. In JSON, a
+/// file has no uuid and no generation.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  stridemap info model.safetensors\n  stridemap info model.smap --full\n  stridemap info model.smap --json | jq .store"
+)]
+pub(crate) struct InfoArgs {
+    /// The store, or a file in another format, detected from its content
+    #[arg(value_name = "STORE|FILE")]
+    source: PathBuf,
+    /// Also print all tensors, storages and attributes
+    #[arg(long)]
+    full: bool,
+    /// Print one JSON object; its modules, attributes and warnings are complete
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reading: Reading,
+}
+
+/// Runs `info`.
+pub(crate) fn run(args: &InfoArgs, out: &mut impl Write) -> Result<()> {
+    describe(args, args.full, out)
+}
+
+/// Runs `inspect`, another name of `info --full`.
+pub(crate) fn inspect(args: &InfoArgs, out: &mut impl Write) -> Result<()> {
+    describe(args, true, out)
+}
+
+fn describe(args: &InfoArgs, is_full: bool, out: &mut impl Write) -> Result<()> {
+    let input = Input::open(&args.source, &args.reading, &StoreOptions::new())?;
+    let summary = Summary::of(&input)?;
+    if args.json {
+        write_description(&summary, &input, is_full, out)
+    } else if is_full {
+        tables::print(&summary, &input, out)
+    } else {
+        print(&summary, &input, out)
+    }
+}
+
+/// The object that `--json` prints. It is written while the tensors are read.
+#[derive(Serialize)]
+struct Description<'a, T, S> {
+    store: &'a Summary,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tensors: Option<T>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    storages: Option<S>,
+    /// Those of the store or file itself.
+    attributes: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    attributes_of: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+fn write_description(summary: &Summary, input: &Input, is_full: bool, out: &mut impl Write) -> Result<()> {
+    let mut attributes_of = BTreeMap::<String, BTreeMap<String, String>>::new();
+    for ((scope, key), value) in input.attributes().iter() {
+        attributes_of.entry(scope.clone()).or_default().insert(key.clone(), value.clone());
+    }
+    let attributes = attributes_of.remove("").unwrap_or_default();
+    let tensors = List(|| Ok(input.tensors("")?.map(|tensor| tensor.map(TensorRecord::from))));
+    let storages =
+        List(|| Ok(input.storages().map(|storage| storage.map(|info| StorageRecord::new(info, input)))));
+    write_json(
+        out,
+        Description {
+            store: summary,
+            tensors: is_full.then_some(tensors),
+            storages: is_full.then_some(storages),
+            attributes,
+            attributes_of,
+        },
+    )
+}
+
+#[derive(Serialize)]
+pub(super) struct StorageRecord {
+    pub(super) id: String,
+    pub(super) kind: &'static str,
+    pub(super) size_bytes: u64,
+    pub(super) file: String,
+    pub(super) offset_bytes: u64,
+    pub(super) tensor_count: u64,
+}
+
+impl StorageRecord {
+    /// Creates the record. A file inside the store is shown relative to the store's directory.
+    pub(super) fn new(info: StorageInfo, input: &Input) -> Self {
+        let file = match input {
+            Input::Store(store, _) => info.file.strip_prefix(store.path()).unwrap_or(&info.file),
+            Input::File(..) => &info.file,
+        };
+        StorageRecord {
+            id: storage_id(info.id),
+            kind: info.kind.name(),
+            size_bytes: info.size_bytes,
+            file: file.display().to_string(),
+            offset_bytes: info.offset_bytes,
+            tensor_count: info.tensor_count,
+        }
+    }
+}
+
+const COLUMNS: [Column; 5] = [
+    Column::new("          "),
+    Column::new("").long(),
+    Column::new("tensors").right().drop(1),
+    Column::new("parameters").right().drop(0),
+    Column::new("bytes").right(),
+];
+
+/// Prints the summary. It has at most 24 lines, whatever the number of tensors is.
+fn print(summary: &Summary, input: &Input, out: &mut impl Write) -> Result<()> {
+    print_head(summary, input, out)?;
+    let mut groups = Table::new(&COLUMNS);
+    add_groups(&mut groups, "dtypes", &summary.dtypes, MAX_DTYPES);
+    add_groups(&mut groups, "modules", &summary.modules, MAX_MODULES);
+    groups.print_section(0, "--full", out)?;
+    let attributes: Vec<String> = input
+        .attributes()
+        .iter()
+        .map(|((scope, key), value)| {
+            let of = if scope.is_empty() { String::new() } else { format!(" of {}", quoted(scope)) };
+            format!("{}{of} = {}", one_line(key), one_line(value))
+        })
+        .collect();
+    print_list("attributes", &attributes, MAX_ATTRIBUTES, out)?;
+    print_list("warnings", &summary.warnings, MAX_WARNINGS, out)
+}
+
+/// Prints what `info` and `info --full` begin with.
+pub(super) fn print_head(summary: &Summary, input: &Input, out: &mut impl Write) -> Result<()> {
+    let mut line =
+        |label: &str, value: &str| writeln!(out, "{}{value}", paint(BOLD, &format!("{label:<12}")));
+    line("path", &one_line(&summary.path))?;
+    match input {
+        Input::Store(store, snapshot) => {
+            line("format", &format!("store, generation {}", snapshot.generation()))?;
+            line("uuid", &store.uuid())?;
+        }
+        Input::File(file, _) => line("format", file.format().name())?,
+    }
+    let (numel, size_bytes) = (HumanCount(summary.numel), HumanBytes(summary.logical_size_bytes));
+    line("tensors", &format!("{}, {numel} parameters, {size_bytes}", HumanCount(summary.tensor_count)))?;
+    let stored = HumanBytes(summary.stored_size_bytes);
+    Ok(line("storages", &format!("{}, {stored}", HumanCount(summary.storage_count)))?)
+}
+
+fn add_groups(table: &mut Table<'_>, label: &str, groups: &[Group], most: usize) {
+    let shown = if groups.len() > most { most - 1 } else { groups.len() };
+    for (index, group) in groups.iter().take(shown).enumerate() {
+        table.row([
+            if index == 0 { label.to_owned() } else { String::new() },
+            quoted(&group.name).into_owned(),
+            HumanCount(group.totals.tensor_count).to_string(),
+            HumanCount(group.totals.numel).to_string(),
+            HumanBytes(group.totals.size_bytes).to_string(),
+        ]);
+    }
+    if shown < groups.len() {
+        let mut rest = Totals::default();
+        groups.iter().skip(shown).for_each(|group| rest.merge(group.totals));
+        table.row([
+            String::new(),
+            format!("{} more", HumanCount((groups.len() - shown) as u64)),
+            HumanCount(rest.tensor_count).to_string(),
+            HumanCount(rest.numel).to_string(),
+            HumanBytes(rest.size_bytes).to_string(),
+        ]);
+    }
+}
+
+fn print_list(label: &str, items: &[String], most: usize, out: &mut impl Write) -> Result<()> {
+    let shown = if items.len() > most { most - 1 } else { items.len() };
+    let left_out = items.len() - shown;
+    let more = (left_out > 0).then(|| format!("{left_out} more; --full has all of them"));
+    let lines = items.iter().take(shown).chain(&more);
+    for (index, item) in lines.enumerate() {
+        let label = if index == 0 { label } else { "" };
+        let item = width().map_or_else(|| item.clone(), |width| shorten(item, width.saturating_sub(12)));
+        writeln!(out, "{}{item}", paint(BOLD, &format!("{label:<12}")))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! `info --full`: the tensors, the storages and the attributes.
+
+use std::io::Write;
+
+use super::info::{StorageRecord, print_head};
+use super::summary::Summary;
+use crate::error::Result;
+use crate::input::Input;
+use crate::names::{one_line, quoted};
+use crate::ui::{Column, MAX_ROWS, Table, storage_id};
+
+const TENSORS: [Column; 7] = [
+    Column::new("name").long(),
+    Column::new("dtype"),
+    Column::new("size").long(),
+    Column::new("stride").long().drop(2),
+    Column::new("offset").right().drop(1),
+    Column::new("storage").drop(0),
+    Column::new("dim names").long().drop(3),
+];
+
+const STORAGES: [Column; 6] = [
+    Column::new("storage"),
+    Column::new("kind"),
+    Column::new("bytes").right(),
+    Column::new("file").long().drop(1),
+    Column::new("offset").right().drop(0),
+    Column::new("tensors").right().drop(2),
+];
+
+pub(super) fn print(summary: &Summary, input: &Input, out: &mut impl Write) -> Result<()> {
+    print_head(summary, input, out)?;
+    let mut infos = input.sorted(|_| true)?;
+    infos.truncate(MAX_ROWS);
+    let is_named = infos.iter().any(|tensor| tensor.dim_names.is_some());
+    let mut tensors = Table::new(if is_named { &TENSORS } else { &TENSORS[..6] });
+    for tensor in &infos {
+        let row = [
+            quoted(&tensor.name).into_owned(),
+            tensor.dtype.to_string(),
+            format!("{:?}", tensor.size()),
+            format!("{:?}", tensor.stride()),
+            tensor.storage_offset().to_string(),
+            storage_id(tensor.storage_id),
+        ];
+        tensors.row(row.into_iter().chain(is_named.then(|| format_dim_names(tensor.dim_names.as_deref()))));
+    }
+    tensors.print_section(summary.tensor_count, "--json", out)?;
+
+    let mut storages = Table::new(&STORAGES);
+    for storage in input.storages().take(MAX_ROWS) {
+        let storage = StorageRecord::new(storage?, input);
+        storages.row([
+            storage.id,
+            storage.kind.to_owned(),
+            storage.size_bytes.to_string(),
+            one_line(&storage.file),
+            storage.offset_bytes.to_string(),
+            storage.tensor_count.to_string(),
+        ]);
+    }
+    storages.print_section(summary.storage_count, "--json", out)?;
+
+    let mut last = None;
+    for ((scope, key), value) in input.attributes().iter() {
+        if last != Some(scope) {
+            let of = if scope.is_empty() { String::new() } else { format!(" of {}", quoted(scope)) };
+            writeln!(out, "\nattributes{of}")?;
+        }
+        writeln!(out, "  {} = {}", one_line(key), one_line(value))?;
+        last = Some(scope);
+    }
+    Ok(())
+}
+
+/// Formats dimension names as Python prints a list.
+pub(crate) fn format_dim_names(names: Option<&[Option<String>]>) -> String {
+    let names: Vec<&str> =
+        names.unwrap_or_default().iter().map(|name| name.as_deref().unwrap_or("None")).collect();
+    if names.is_empty() { String::new() } else { format!("[{}]", names.join(", ")) }
+}

@@ -1,0 +1,153 @@
+//! `tree`: shows the modules of a store or a file in another format.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use indicatif::{HumanBytes, HumanCount};
+use serde::Serialize;
+use stridemap::StoreOptions;
+
+use super::modules::{Node, Totals};
+use crate::args::Reading;
+use crate::error::Result;
+use crate::input::Input;
+use crate::names::one_line;
+use crate::ui::{Column, MAX_ROWS, Table, write_json};
+
+/// Show the modules and tensors of a store or a file as a tree
+///
+/// Modules that are alike and have consecutive numbers are shown once, with the sizes of one: "layer.0 … layer.5" has
+/// "6 × 1,000" parameters.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  stridemap tree model.safetensors\n  stridemap tree --depth 2 model.smap")]
+pub(crate) struct TreeArgs {
+    /// The store, or a file in another format, detected from its content
+    #[arg(value_name = "STORE|FILE")]
+    source: PathBuf,
+    /// Show only N levels
+    #[arg(long, value_name = "N")]
+    depth: Option<usize>,
+    /// Show every module and tensor, also those that are alike
+    #[arg(long)]
+    all: bool,
+    /// Print one JSON object, with modules in modules
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reading: Reading,
+}
+
+const COLUMNS: [Column; 5] = [
+    Column::new("name").long(),
+    Column::new("dtype").drop(1),
+    Column::new("size").long().drop(0),
+    Column::new("parameters").right().drop(2),
+    Column::new("bytes").right(),
+];
+
+pub(crate) fn run(args: &TreeArgs, out: &mut impl Write) -> Result<()> {
+    let input = Input::open(&args.source, &args.reading, &StoreOptions::new())?;
+    let mut root = Node::default();
+    for info in input.tensors("")? {
+        root.add(&info?);
+    }
+    let path = input.path();
+    let name = one_line(&path.file_name().unwrap_or(path.as_os_str()).to_string_lossy());
+    if args.json {
+        return write_json(out, Record::of(&name, &root, args.depth));
+    }
+    let mut tree = Tree { args, table: Table::new(&COLUMNS), row_count: 0 };
+    tree.add_row(name, &root, 1);
+    tree.add_parts(&root, "", 1);
+    tree.table.print(tree.row_count, "--all", out)
+}
+
+struct Tree<'a> {
+    args: &'a TreeArgs,
+    table: Table<'static>,
+    row_count: u64,
+}
+
+impl Tree<'_> {
+    /// Adds the parts of a module, at this level of the tree. `indent` stands before each line.
+    fn add_parts(&mut self, module: &Node, indent: &str, level: usize) {
+        if self.args.depth.is_some_and(|depth| level > depth) {
+            return;
+        }
+        let parts = module.parts();
+        let mut rest = parts.as_slice();
+        while let [(name, node), ..] = rest {
+            let alike_count = if self.args.all { 1 } else { alike_count(rest) };
+            let alike;
+            (alike, rest) = rest.split_at(alike_count);
+            let label = match alike {
+                [_, .., (last, _)] => format!("{} … {}", one_line(name), one_line(last)),
+                _ => one_line(name),
+            };
+            let (branch, below) = if rest.is_empty() { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+            self.add_row(format!("{indent}{branch}{label}"), node, alike_count);
+            self.add_parts(node, &format!("{indent}{below}"), level + 1);
+        }
+    }
+
+    fn add_row(&mut self, label: String, node: &Node, alike_count: usize) {
+        self.row_count += 1;
+        if self.row_count > MAX_ROWS as u64 && !self.args.all {
+            return;
+        }
+        let times =
+            if alike_count > 1 { format!("{} × ", HumanCount(alike_count as u64)) } else { String::new() };
+        let (dtype, size) = match &node.tensor {
+            Some((dtype, size)) => (dtype.to_string(), format!("{size:?}")),
+            None => Default::default(),
+        };
+        self.table.row([
+            label,
+            dtype,
+            size,
+            format!("{times}{}", HumanCount(node.totals.numel)),
+            format!("{times}{}", HumanBytes(node.totals.size_bytes)),
+        ]);
+    }
+}
+
+/// Returns how many parts, from the first, are alike and have names that end with consecutive numbers.
+fn alike_count(parts: &[(String, &Node)]) -> usize {
+    let is_next = |pair: &&[(String, &Node)]| {
+        let [(a_name, a), (b_name, b)] = pair else { return false };
+        let next = numbered(a_name).and_then(|(stem, number)| Some((stem, number.checked_add(1)?)));
+        next.is_some() && next == numbered(b_name) && a.is_like(b)
+    };
+    parts.windows(2).take_while(is_next).count() + 1
+}
+
+/// Splits a name that ends with a number: `conv2d_10` is `conv2d_` and 10.
+fn numbered(name: &str) -> Option<(&str, u64)> {
+    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    Some((stem, name[stem.len()..].parse().ok()?))
+}
+
+#[derive(Serialize)]
+struct Record {
+    name: String,
+    #[serde(flatten)]
+    totals: Totals,
+    dtype: Option<&'static str>,
+    size: Option<Vec<usize>>,
+    parts: Vec<Record>,
+}
+
+impl Record {
+    fn of(name: &str, node: &Node, depth: Option<usize>) -> Self {
+        let parts = if depth == Some(0) { Vec::new() } else { node.parts() };
+        let depth = depth.map(|depth| depth.saturating_sub(1));
+        let (dtype, size) = node.tensor.as_ref().map(|(dtype, size)| (dtype.name(), size.clone())).unzip();
+        Record {
+            name: name.to_owned(),
+            totals: node.totals,
+            dtype,
+            size,
+            parts: parts.iter().map(|(name, node)| Record::of(name, node, depth)).collect(),
+        }
+    }
+}

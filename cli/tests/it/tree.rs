@@ -1,0 +1,96 @@
+//! The `tree` command.
+
+use serde_json::{Value, json};
+use stridemap::{Store, Tensor};
+
+use crate::harness::Dir;
+
+/// Creates a store of twelve layers, of which the last is different, and three more tensors.
+fn layers() -> Dir {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    let mut txn = store.begin().unwrap();
+    let mut save = |name: &str, numel: usize| {
+        txn.save(name, &Tensor::from_vec(vec![0f32; numel], &[numel]).unwrap()).unwrap();
+    };
+    for layer in 0..12 {
+        save(&format!("model.layer.{layer}.weight"), if layer == 11 { 20 } else { 10 });
+        save(&format!("model.layer.{layer}.bias"), 1);
+    }
+    save("model.conv1", 2);
+    save("model.conv2", 2);
+    save("model", 3);
+    txn.commit().unwrap();
+    dir
+}
+
+#[test]
+fn siblings_that_are_alike_are_shown_once() {
+    insta::assert_snapshot!(layers().on_terminal(80, &["tree", "s.smap"]), @r"
+    name                 dtype    size  parameters      bytes
+    s.smap                                     149      596 B
+    └─ model             float32  [3]          149      596 B
+       ├─ conv1 … conv2  float32  [2]        2 × 2    2 × 8 B
+       └─ layer                                142      568 B
+          ├─ 0 … 10                        11 × 11  11 × 44 B
+          │  ├─ bias     float32  [1]            1        4 B
+          │  └─ weight   float32  [10]          10       40 B
+          └─ 11                                 21       84 B
+             ├─ bias     float32  [1]            1        4 B
+             └─ weight   float32  [20]          20       80 B
+    ");
+}
+
+#[test]
+fn depth_limits_the_levels_and_all_shows_every_tensor() {
+    let dir = layers();
+    let lines = |args: &[&str]| dir.stdout(&[&["tree", "s.smap"], args].concat()).lines().count();
+    assert_eq!([lines(&["--depth", "0"]), lines(&["--depth", "1"]), lines(&["--depth", "2"])], [2, 3, 5]);
+    assert_eq!(lines(&["--all"]), 2 + 1 + 2 + 1 + 12 * 3);
+}
+
+#[test]
+fn tree_fits_the_terminal() {
+    let dir = layers();
+    for width in [20, 40, 80, 140] {
+        let text = dir.on_terminal(width, &["tree", "s.smap"]);
+        assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
+    }
+}
+
+#[test]
+fn large_tree_is_cut_unless_all_of_it_is_asked_for() {
+    let dir = Dir::empty();
+    let tensors: Vec<String> = (0..3000)
+        .map(|n| format!(r#""m.{n}":{{"dtype":"U8","shape":[0,{n}],"data_offsets":[0,0]}}"#))
+        .collect();
+    dir.write_safetensors("m.safetensors", &format!("{{{}}}", tensors.join(",")), &[]);
+    let text = dir.stdout(&["tree", "m.safetensors"]);
+    assert!(text.ends_with("... and 2002 more; --all has all of them\n"), "{text}");
+    assert_eq!(dir.stdout(&["tree", "m.safetensors", "--all"]).lines().count(), 3003);
+}
+
+#[test]
+fn json_has_parts_in_parts() {
+    let dir = layers();
+    let json: Value = serde_json::from_str(&dir.stdout(&["tree", "s.smap", "--json"])).unwrap();
+    assert_eq!((&json["v"], &json["numel"], &json["tensor_count"]), (&json!(1), &json!(149), &json!(27)));
+    let layer = &json["parts"][0]["parts"][2]["parts"][10];
+    assert_eq!(layer["name"], "10");
+    assert_eq!(
+        layer["parts"][1],
+        json!({
+            "name": "weight", "tensor_count": 1, "numel": 10, "size_bytes": 40, "dtype": "float32",
+            "size": [10], "parts": [],
+        })
+    );
+}
+
+#[test]
+fn name_with_thousands_of_dots_is_shown() {
+    let dir = Dir::empty();
+    let name = "a.".repeat(2000);
+    let header = format!(r#"{{"{name}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}}}"#);
+    dir.write_safetensors("m.safetensors", &header, &[]);
+    assert!(dir.stdout(&["tree", "m.safetensors"]).contains("a.a.a."));
+}
