@@ -13,6 +13,8 @@ pub(crate) enum Error {
     Library(stridemap::Error),
     /// Standard output could not be written.
     Output(io::Error),
+    /// A glob that matches no name.
+    NoMatch(String),
     /// An error of the command itself.
     Refused(String),
 }
@@ -22,7 +24,7 @@ impl fmt::Display for Error {
         match self {
             Error::Library(e) => e.fmt(f),
             Error::Output(e) => write!(f, "write to standard output: {e}"),
-            Error::Refused(why) => f.write_str(why),
+            Error::NoMatch(why) | Error::Refused(why) => f.write_str(why),
         }
     }
 }

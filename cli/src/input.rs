@@ -142,6 +142,10 @@ impl Named for Input {
             Input::File(file, _) => file.load(name),
         }
     }
+
+    fn names(&self) -> LibraryResult<Vec<String>> {
+        self.tensors("")?.map(|info| Ok(info?.name)).collect()
+    }
 }
 
 /// Opens a store. If the path is a file in another format, the error suggests importing it.

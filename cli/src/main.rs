@@ -31,8 +31,8 @@ use crate::error::{Error, Result};
 use crate::look::{info, ls, show, tree};
 use crate::ui::Stdout;
 
-/// The exit code if `ls` found no tensor, `verify` or `compact` found damage, `repair` found something to repair, `diff` found a difference,
-/// or `watch` timed out.
+/// The exit code if `verify` or `compact` found damage, `repair` found something to repair, `diff` found a difference,
+/// a name, prefix or glob matched no tensor, or `watch` timed out.
 const NEGATIVE: u8 = 1;
 const FAILED: u8 = 2;
 
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         Err(Error::Output(e)) if e.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(e) => {
             ui::warn(&e.to_string());
-            ExitCode::from(FAILED)
+            ExitCode::from(if matches!(e, Error::NoMatch(_)) { NEGATIVE } else { FAILED })
         }
     }
 }

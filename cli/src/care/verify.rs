@@ -26,7 +26,7 @@ use crate::ui::{counted, message, progress, write_json};
 pub(crate) struct VerifyArgs {
     /// The store
     pub(crate) store: PathBuf,
-    /// The tensors to verify; the whole store if none is named
+    /// The tensors to verify, by name or by glob ('encoder.*'); the whole store if none is named
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,
     /// Print one JSON object

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use stridemap::{ErrorKind, Snapshot, StoreOptions, Tensor, Transaction};
 
+use super::kept_bytes;
 use super::plan::replacing;
 use crate::args::{DryRun, Existing, External};
 use crate::error::{Error, Result};
@@ -12,6 +13,7 @@ use crate::expr;
 use crate::expr::Copies;
 use crate::input::open_store;
 use crate::names::{name, names, one_line, quoted};
+use crate::ui::message;
 
 /// Save a view of a tensor under a new name, without copying elements
 #[derive(clap::Args)]
@@ -59,12 +61,14 @@ pub(crate) struct MvArgs {
 }
 
 /// Remove tensors in one commit: all or none
+///
+/// If other names refer to bytes of a removed tensor, those bytes stay in the store, and a note says so.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  stridemap rm model.smap encoder.weight encoder.bias")]
 pub(crate) struct RmArgs {
     /// The store
     pub(crate) store: PathBuf,
-    /// The names to remove
+    /// The names to remove, or globs: 'encoder.*'
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,
     #[command(flatten)]
@@ -130,10 +134,13 @@ pub(crate) fn rm(args: &RmArgs, out: &mut impl Write) -> Result<()> {
     let mut txn = store.begin()?;
     let names = names(&args.names, &txn)?;
     names.iter().try_for_each(|name| txn.remove(name))?;
+    let note = kept_bytes::note(&names, &store.snapshot())?;
     if args.dry_run.dry_run {
-        return Ok(names.iter().try_for_each(|name| writeln!(out, "would remove {}", quoted(name)))?);
+        names.iter().try_for_each(|name| writeln!(out, "would remove {}", quoted(name)))?;
+    } else {
+        txn.commit()?;
     }
-    txn.commit()?;
+    note.iter().for_each(|note| message(note));
     Ok(())
 }
 

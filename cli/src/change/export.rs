@@ -34,7 +34,7 @@ pub(crate) struct ExportArgs {
     pub(crate) store: PathBuf,
     /// The file to write; its extension selects the format: .safetensors, .npy, .npz, or .smap for a copy of the store
     pub(crate) out: PathBuf,
-    /// The tensors to write; all if none is named
+    /// The tensors to write, by name or by glob ('*.weight'); all if none is named
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,
     /// Write the tensors whose names begin with P, without P, and the attributes of P

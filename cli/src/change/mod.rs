@@ -4,6 +4,7 @@ pub(crate) mod append;
 pub(crate) mod edit;
 pub(crate) mod export;
 pub(crate) mod import;
+mod kept_bytes;
 mod plan;
 mod replaced;
 mod shared_bytes;

@@ -9,10 +9,10 @@ use stridemap::Tensor;
 use crate::ui::counted;
 
 /// The maximum number of names in a note.
-const MAX_NAMES: usize = 4;
+pub(super) const MAX_NAMES: usize = 4;
 
 /// The maximum number of tensors that a tensor is compared with.
-const MAX_COMPARED: usize = 64;
+pub(super) const MAX_COMPARED: usize = 64;
 
 /// Returns a note about tensors that share bytes, if there are any.
 pub(crate) fn note(tensors: &[(String, Tensor)]) -> Option<String> {
@@ -71,14 +71,24 @@ struct Reach<'a> {
 impl<'a> Reach<'a> {
     /// Returns the range of a tensor, or `None` if it has no elements.
     fn of(name: &'a str, tensor: &'a Tensor) -> Option<Self> {
-        let offset = tensor.storage_offset() as i128;
-        let (mut first, mut last) = (offset, offset);
-        for (&n, &stride) in tensor.size().iter().zip(tensor.stride()) {
-            let way = (n as i128 - 1) * stride as i128;
-            *(if stride < 0 { &mut first } else { &mut last }) += way;
-        }
-        let itemsize = tensor.dtype().itemsize() as i128;
-        let (first, end) = (first * itemsize, (last + 1) * itemsize);
-        (tensor.numel() > 0).then_some(Reach { name, tensor, first, end })
+        let (offset, itemsize) = (tensor.storage_offset(), tensor.dtype().itemsize());
+        let (first, end) = byte_range(tensor.size(), tensor.stride(), offset, itemsize)?;
+        Some(Reach { name, tensor, first, end })
     }
+}
+
+/// Returns the range of a storage from a tensor's first byte to its last, or `None` if it has no elements.
+pub(super) fn byte_range(
+    size: &[usize],
+    stride: &[isize],
+    offset: usize,
+    itemsize: usize,
+) -> Option<(i128, i128)> {
+    let (mut first, mut last) = (offset as i128, offset as i128);
+    for (&n, &stride) in size.iter().zip(stride) {
+        let way = (n as i128 - 1) * stride as i128;
+        *(if stride < 0 { &mut first } else { &mut last }) += way;
+    }
+    let itemsize = itemsize as i128;
+    size.iter().all(|&n| n > 0).then_some((first * itemsize, (last + 1) * itemsize))
 }

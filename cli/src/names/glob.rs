@@ -20,6 +20,10 @@ impl Pattern {
         }
     }
 
+    pub(crate) fn is_glob(&self) -> bool {
+        self.glob.is_some()
+    }
+
     pub(crate) fn matches(&self, name: &str) -> bool {
         match &self.glob {
             Some(glob) => glob.is_match(name),

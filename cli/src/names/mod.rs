@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use stridemap::{Result as LibraryResult, Snapshot, Tensor, Transaction};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::expr::unquoted;
 use crate::ui::message;
 
@@ -20,6 +20,8 @@ pub(crate) use order::natural;
 pub(crate) trait Named {
     fn contains(&self, name: &str) -> LibraryResult<bool>;
     fn load(&self, name: &str) -> LibraryResult<Tensor>;
+    /// Returns all names, ascending.
+    fn names(&self) -> LibraryResult<Vec<String>>;
 }
 
 impl Named for Snapshot {
@@ -30,6 +32,10 @@ impl Named for Snapshot {
     fn load(&self, name: &str) -> LibraryResult<Tensor> {
         self.load(name)
     }
+
+    fn names(&self) -> LibraryResult<Vec<String>> {
+        self.names()
+    }
 }
 
 impl Named for Transaction<'_> {
@@ -39,6 +45,10 @@ impl Named for Transaction<'_> {
 
     fn load(&self, name: &str) -> LibraryResult<Tensor> {
         self.load(name)
+    }
+
+    fn names(&self) -> LibraryResult<Vec<String>> {
+        self.names()
     }
 }
 
@@ -55,7 +65,23 @@ pub(crate) fn name(text: &str, tensors: &impl Named) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// Returns the names that arguments stand for, each once.
+/// Returns the names that arguments stand for, each once. An argument that contains `*` or `?`, and is no name, stands
+/// for the names that it matches as a glob. Brackets alone do not make a glob, so a mistyped `x[0]` selects nothing else.
 pub(crate) fn names(texts: &[String], tensors: &impl Named) -> Result<BTreeSet<String>> {
-    texts.iter().map(|text| name(text, tensors)).collect()
+    let mut found = BTreeSet::new();
+    for text in texts {
+        let exact = name(text, tensors)?;
+        let glob = Pattern::parse(text, |text| exact != text);
+        if !text.contains(['*', '?']) || !glob.is_glob() || tensors.contains(&exact)? {
+            found.insert(exact);
+            continue;
+        }
+        let all = tensors.names()?;
+        let matching: Vec<String> = all.into_iter().filter(|name| glob.matches(name)).collect();
+        if matching.is_empty() {
+            return Err(Error::NoMatch(format!("no tensor matches {text:?}")));
+        }
+        found.extend(matching);
+    }
+    Ok(found)
 }

@@ -59,9 +59,56 @@ fn mv_replaces_with_force() {
 #[test]
 fn rm_removes_all_names_in_one_commit() {
     let dir = Dir::with_store();
-    assert_eq!(dir.messages(&["rm", "s.smap", "points", "odd [name]"]), "");
-    assert_eq!(listed(&dir), ["points_t"]);
+    assert_eq!(dir.messages(&["rm", "s.smap", "points", "points_t"]), "");
+    assert_eq!(listed(&dir), ["odd [name]"]);
     assert_eq!(dir.store().generation(), 3);
+}
+
+#[test]
+fn rm_says_which_names_still_refer_to_the_bytes() {
+    let dir = Dir::with_store();
+    for n in 0..4 {
+        dir.stdout(&["view", "s.smap", &format!("points[:, {}:]", n % 2), &format!("view.{n}")]);
+    }
+    dir.stdout(&["view", "s.smap", "points[:, 0]", "left"]);
+    dir.stdout(&["view", "s.smap", "points[:, 1]", "right"]);
+    // Its bytes lie between those of "left", but are others.
+    let note = dir.messages(&["rm", "s.smap", "left"]);
+    assert!(note.contains("\"points\" to those of \"left\"") && !note.contains("right"), "{note}");
+    assert!(!note.contains("odd"), "{note}");
+    assert_eq!(
+        dir.messages(&["rm", "s.smap", "points"]),
+        "stridemap: note: bytes of removed tensors stay, because names still refer to them: \"points_t\" to those of \
+         \"points\", \"right\" to those of \"points\", \"view.0\" to those of \"points\", \"view.1\" to those of \
+         \"points\", and 2 more\n"
+    );
+    assert_eq!(dir.messages(&["rm", "s.smap", "odd [name]"]), "");
+    assert_eq!(dir.messages(&["rm", "s.smap", "*"]), "");
+}
+
+#[test]
+fn glob_selects_names_and_a_name_wins_over_it() {
+    let dir = Dir::with_store();
+    dir.stdout(&["verify", "s.smap", "points*"]);
+    dir.messages(&["export", "s.smap", "out.npz", "points*", "points"]);
+    assert!(dir.stdout(&["inspect", "out.npz"]).contains("tensors     2, "));
+    for args in [&["rm", "s.smap", "points", "none*"][..], &["verify", "s.smap", "none?"]] {
+        let run = dir.run(args);
+        assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""), "{run:?}");
+        assert_eq!(run.stderr, format!("stridemap: no tensor matches {:?}\n", args.last().unwrap()));
+    }
+    let run = dir.run(&["export", "s.smap", "new.npz", "none*"]);
+    assert_eq!((run.code, dir.path("new.npz").exists()), (Some(1), false), "{run:?}");
+    // Without a star, brackets are not a glob.
+    dir.refusal(&["rm", "s.smap", "point[s]"]);
+    // A glob in quotes is a name.
+    dir.refusal(&["rm", "s.smap", "'points*'"]);
+
+    dir.stdout(&["ln", "s.smap", "odd [name]", "p*"]);
+    dir.messages(&["rm", "s.smap", "p*"]);
+    assert_eq!(listed(&dir), ["odd [name]", "points", "points_t"]);
+    dir.messages(&["rm", "s.smap", "p*", "points", "p????s"]);
+    assert_eq!(listed(&dir), ["odd [name]"]);
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn commits_while_watch_is_stopped_are_reported_together() {
     for name in ["a", "b", "c"] {
         dir.stdout(&["ln", "s.smap", "points", name]);
     }
-    dir.stdout(&["rm", "s.smap", "b"]);
+    dir.messages(&["rm", "s.smap", "b"]);
     watcher.signal("CONT");
     assert_eq!(watcher.line(), "6 since 2\t+a\t+c\n");
     assert_eq!(watcher.end(), (Some(0), String::new()));
