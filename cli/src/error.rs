@@ -22,11 +22,27 @@ pub(crate) enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Library(e) => e.fmt(f),
+            Error::Library(e) => f.write_str(&in_our_words(&e.to_string())),
             Error::Output(e) => write!(f, "write to standard output: {e}"),
             Error::NoMatch(why) | Error::Refused(why) => f.write_str(why),
         }
     }
+}
+
+/// What the library calls by its Rust names, and what it is called here.
+const WORDS: [(&str, &str); 5] = [
+    ("StoreOptions::external(ExternalFiles::Beside) (--external beside)", "--external beside"),
+    ("StoreOptions::external(ExternalFiles::Anywhere) (--external anywhere)", "--external anywhere"),
+    ("--byteswap, or ForeignOptions::byteswap", "--byteswap"),
+    ("--untyped, or ForeignOptions::untyped", "--untyped"),
+    ("or replace it with OnExisting::Replace", "or give --force"),
+];
+
+fn in_our_words(text: &str) -> String {
+    let view = text.strip_prefix("save_view").map(|rest| format!("view{rest}"));
+    WORDS
+        .iter()
+        .fold(view.unwrap_or_else(|| text.to_owned()), |text, (theirs, ours)| text.replace(theirs, ours))
 }
 
 impl From<stridemap::Error> for Error {

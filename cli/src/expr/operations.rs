@@ -153,18 +153,16 @@ pub(super) fn without_property(name: &str) -> Option<&str> {
     Operation::named(last).filter(|operation| operation.is_property() && !name.is_empty()).map(|_| name)
 }
 
-/// Suggests the operations with the most similar names, or lists all.
+/// Suggests at most three operations with similar names, and says where all are listed.
 pub(super) fn suggestion(name: &str) -> String {
     let similarity = |other: &str| strsim::normalized_damerau_levenshtein(name, other);
     let mut names: Vec<&str> = OPERATIONS.iter().map(Operation::name).collect();
     names.sort_by_key(|other| Reverse((similarity(other) * 1e6) as u64));
     match names.iter().take_while(|other| similarity(other) > 0.5).count() {
-        0 => {
-            names.sort_unstable();
-            let known = names.join(", ");
-            format!("the operations are {known}; quote a name that looks like one: 'odd.name()'")
+        0 => "stridemap view --help lists all; quote a name that looks like one: 'odd.name()'".to_owned(),
+        near => {
+            format!("did you mean {}? stridemap view --help lists all", names[..near.min(3)].join(" or "))
         }
-        near => format!("did you mean {}?", names[..near.min(3)].join(" or ")),
     }
 }
 

@@ -240,3 +240,28 @@ fn usage_error_exits_with_2_and_goes_to_standard_error() {
         assert!(run.stderr.contains("Usage: stridemap"), "{}", run.stderr);
     }
 }
+
+#[test]
+fn messages_name_no_items_of_the_library() {
+    let dir = Dir::with_store();
+    let npy = |descr: &str| {
+        let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (1,), }}\n");
+        [&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes(), header.as_bytes(), &[0; 2]].concat()
+    };
+    dir.write("big.npy", &npy(">i2"));
+    dir.write("untyped.npy", &npy("|V2"));
+    dir.write_safetensors("x.safetensors", TENSOR, &[0; 8]);
+    dir.messages(&["import", "x.safetensors", "s.smap", "--in-place"]);
+    for (args, flag) in [
+        (&["import", "big.npy", "s.smap"][..], "(--byteswap)"),
+        (&["import", "untyped.npy", "s.smap"], "(--untyped)"),
+        (&["show", "s.smap", "w", "--external", "none"], "--external beside"),
+        (&["view", "s.smap", "points", ""], "view"),
+    ] {
+        let refusal = dir.refusal(args);
+        assert!(
+            refusal.contains(flag) && !refusal.contains("::") && !refusal.contains("save_view"),
+            "{refusal}"
+        );
+    }
+}
