@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::inventory::{Inventory, ListedFile, Reclaimable, SpaceReason};
 use super::storage_tensors::{RewriteGain, StorageTensors, each_storage, rewrite_gain};
-use crate::disk::StoreFile;
+use crate::disk::{STAGE_PREFIX, StoreFile};
 use crate::error::{Error, Result};
 use crate::generation::History;
 use crate::layout::footprint_bytes;
@@ -18,23 +18,39 @@ const MOST_NAMES: usize = 3;
 const MOST_RUNS: u64 = 1 << 20;
 
 /// The disk usage of a store, and why unreferenced bytes are still on disk: see [`Store::stats`](crate::Store::stats).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
     /// The generation that the numbers describe: the newest.
     pub generation: u64,
-    /// The total length of the store's files, in bytes.
-    pub file_bytes: u64,
-    /// The part of `file_bytes` that is manifests and tables.
+    /// The length of everything in the store's directory, in bytes, as `du -sb` prints it: the sum of the nine numbers
+    /// that follow, if no file is damaged. What a directory that is not the store's contains is not counted.
+    pub folder_bytes: u64,
+    /// The manifest and the table of the newest generation, and the few small files in the store's own directory.
     pub metadata_bytes: u64,
+    /// The digests of the chunks of storages.
+    pub digest_bytes: u64,
     /// The bytes that some tensor reaches, each counted once.
     pub reachable_bytes: u64,
+    /// Bytes that no tensor reaches, but which a compaction keeps: most of them align tensors, or are between the
+    /// elements of views.
+    pub padding_bytes: u64,
+    /// Bytes that no tensor reaches, and which a compaction could drop.
+    pub unreachable_bytes: u64,
+    /// Files of older generations, and what aborted commits and appends left behind.
+    pub garbage_bytes: u64,
+    /// Unfinished files: of running writers, and of those that died.
+    pub staging_bytes: u64,
+    /// Files that a repair has moved to `lost+found`.
+    pub lost_found_bytes: u64,
+    /// The directories themselves, and files that are not the store's.
+    pub other_bytes: u64,
     /// Whether `reachable_bytes` is exact for every storage, and not only an upper bound.
     pub is_exact: bool,
     /// The total length of external storages, in bytes. These bytes are in files outside the store, which no other
     /// number here counts.
     pub external_bytes: u64,
-    /// The storages and unfinished files with reclaimable bytes: storages by ascending id, then unfinished files.
+    /// All storages in the store's directory, by ascending id, then unfinished files.
     pub storages: Vec<StorageStats>,
 }
 
@@ -74,7 +90,7 @@ impl Stats {
     }
 }
 
-/// A storage or an unfinished file that has reclaimable bytes.
+/// A storage or an unfinished file.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StorageStats {
@@ -90,6 +106,13 @@ pub struct StorageStats {
     pub size_bytes: u64,
     /// The bytes that some tensor reaches, each counted once.
     pub reachable_bytes: u64,
+    /// Bytes that no tensor reaches, but which a compaction keeps, and space reserved for growth.
+    pub padding_bytes: u64,
+    /// Bytes that no tensor reaches, and which a compaction could drop. The tensors in [`names`](Self::names) keep them
+    /// on disk.
+    pub unreachable_bytes: u64,
+    /// The digests of its chunks.
+    pub digest_bytes: u64,
     /// Whether `reachable_bytes` is exact. If the tensors reach more than a million separate runs of bytes, it is the
     /// length to which the storage could be compacted.
     pub is_exact: bool,
@@ -105,6 +128,10 @@ pub struct StorageStats {
 #[derive(Default)]
 struct Files {
     file_bytes: u64,
+    /// The part of the `.bin` file that the newest generation needs.
+    chunk_bytes: u64,
+    /// The part of the `.sum` file that the newest generation needs.
+    digest_bytes: u64,
     /// The reclaimable bytes of its `.bin` file, or of its `.sum` file if the `.bin` file has none.
     spare: Option<Reclaimable>,
 }
@@ -113,64 +140,113 @@ struct Files {
 pub(crate) fn usage(history: &History) -> Result<Stats> {
     let Inventory { newest, files } = Inventory::take(history)?;
     let paths = &history.paths;
-    let others = [paths.format_file(), paths.lock(), paths.unsynced()];
-    let mut stats = Stats {
-        generation: newest.number(),
-        file_bytes: others.iter().map(|path| size_of(history, path)).fold(0, u64::saturating_add),
-        metadata_bytes: 0,
-        reachable_bytes: 0,
-        is_exact: true,
-        external_bytes: 0,
-        storages: Vec::new(),
-    };
+    let mut stats = Stats { generation: newest.number(), is_exact: true, ..Stats::default() };
+    add_root(&mut stats, history)?;
     let (mut storages, mut unfinished) = (BTreeMap::<u64, Files>::new(), Vec::new());
     for ListedFile { file, path, size_bytes, spare } in files {
-        stats.file_bytes = stats.file_bytes.saturating_add(size_bytes);
-        if path.starts_with(paths.meta_dir()) {
-            stats.metadata_bytes = stats.metadata_bytes.saturating_add(size_bytes);
-            continue;
-        }
+        let spare_bytes = spare.as_ref().map_or(0, |spare| spare.bytes);
+        let needed_bytes = size_bytes.saturating_sub(spare_bytes);
         match (file, spare) {
             (StoreFile::Chunks(id) | StoreFile::Digests(id), spare) => {
                 let files = storages.entry(id).or_default();
-                files.file_bytes = files.file_bytes.saturating_add(size_bytes);
+                add(&mut files.file_bytes, size_bytes);
+                let is_chunks = matches!(file, StoreFile::Chunks(_));
+                add(if is_chunks { &mut files.chunk_bytes } else { &mut files.digest_bytes }, needed_bytes);
+                add(&mut stats.garbage_bytes, spare_bytes);
                 // The `.bin` file is listed before the `.sum` file.
                 files.spare = files.spare.take().or(spare);
             }
-            (StoreFile::Unfinished, Some(spare)) => {
-                unfinished.push(without_record(None, path, size_bytes, spare.reason));
+            (StoreFile::Unfinished, spare) => {
+                add(&mut stats.staging_bytes, size_bytes);
+                let is_storage = path.starts_with(paths.storages_dir());
+                unfinished.extend(
+                    spare
+                        .filter(|_| is_storage)
+                        .map(|spare| without_record(None, path, size_bytes, spare.reason)),
+                );
             }
-            _ => {}
+            (StoreFile::Foreign, _) => add(&mut stats.other_bytes, size_bytes),
+            (StoreFile::Manifest(_) | StoreFile::Table(_), _) => {
+                add(&mut stats.metadata_bytes, needed_bytes);
+                add(&mut stats.garbage_bytes, spare_bytes);
+            }
         }
     }
     for entry in newest.storages() {
         let (_, record) = entry?;
         if StorageKind::of(&record.kind) == StorageKind::External {
-            stats.external_bytes = stats.external_bytes.saturating_add(record.length_bytes);
+            add(&mut stats.external_bytes, record.length_bytes);
         }
     }
     each_storage(&newest, false, |storage| {
         let files = storages.remove(&storage.id).unwrap_or_default();
         let storage = storage_stats(history, storage, files)?;
-        stats.reachable_bytes = stats.reachable_bytes.saturating_add(storage.reachable_bytes);
+        add(&mut stats.reachable_bytes, storage.reachable_bytes);
+        add(&mut stats.padding_bytes, storage.padding_bytes);
+        add(&mut stats.unreachable_bytes, storage.unreachable_bytes);
+        add(&mut stats.digest_bytes, storage.digest_bytes);
         stats.is_exact &= storage.is_exact;
-        stats.storages.extend(Some(storage).filter(|storage| !storage.reclaimable.is_empty()));
+        stats.storages.push(storage);
         Ok(())
     })?;
     // The storages that are left have no record.
-    stats.storages.extend(storages.into_iter().filter_map(|(id, files)| {
-        Some(without_record(Some(id), paths.storage(id), files.file_bytes, files.spare?.reason))
-    }));
+    for (id, files) in storages {
+        add(&mut stats.other_bytes, files.chunk_bytes.saturating_add(files.digest_bytes));
+        stats.storages.extend(
+            files
+                .spare
+                .map(|spare| without_record(Some(id), paths.storage(id), files.file_bytes, spare.reason)),
+        );
+    }
     stats.storages.sort_by_key(|storage| storage.id);
     stats.storages.extend(unfinished);
+    stats.folder_bytes = [
+        stats.metadata_bytes,
+        stats.digest_bytes,
+        stats.reachable_bytes,
+        stats.padding_bytes,
+        stats.unreachable_bytes,
+        stats.garbage_bytes,
+        stats.staging_bytes,
+        stats.lost_found_bytes,
+        stats.other_bytes,
+    ]
+    .into_iter()
+    .fold(0, u64::saturating_add);
     Ok(stats)
+}
+
+fn add(sum: &mut u64, bytes: u64) {
+    *sum = sum.saturating_add(bytes);
+}
+
+/// Adds the store's own directory and what is in it, except for the contents of `meta` and `storages`.
+fn add_root(stats: &mut Stats, history: &History) -> Result<()> {
+    let (paths, root) = (&history.paths, history.paths.root());
+    let own = [paths.format_file(), paths.lock(), paths.unsynced()];
+    let lost_found = paths.lost_found();
+    add(&mut stats.other_bytes, size_of(history, root));
+    for name in history.disk.list(root).map_err(|e| Error::io("list", root, e))? {
+        let path = root.join(&name);
+        let part = match name.as_str() {
+            _ if own.contains(&path) => &mut stats.metadata_bytes,
+            name if name.starts_with(STAGE_PREFIX) => &mut stats.staging_bytes,
+            _ => &mut stats.other_bytes,
+        };
+        add(part, size_of(history, &path));
+    }
+    // The names in a directory of that name that only root may read are not known.
+    for name in history.disk.list(&lost_found).unwrap_or_default() {
+        add(&mut stats.lost_found_bytes, size_of(history, &lost_found.join(name)));
+    }
+    Ok(())
 }
 
 /// Returns the statistics of a storage with a record.
 fn storage_stats(history: &History, storage: StorageTensors, files: Files) -> Result<StorageStats> {
     let path = history.paths.storage(storage.id);
     let length_bytes = storage.record.length_bytes;
-    let compacted_bytes = storage.repacked(history)?.length_bytes;
+    let compacted_bytes = storage.repacked(history)?.length_bytes.min(length_bytes);
     let reached = footprint_bytes(&storage.views(), length_bytes, MOST_RUNS);
     let reached = reached.map_err(|e| Error::corrupt(&path, e))?;
     let kind = StorageKind::of(&storage.record.kind);
@@ -182,9 +258,11 @@ fn storage_stats(history: &History, storage: StorageTensors, files: Files) -> Re
         (RewriteGain::Enough, StorageKind::Live) => Some(SpaceReason::Live),
         (RewriteGain::Enough, _) => Some(SpaceReason::Unreached),
     };
-    reclaimable.extend(
-        unreached.map(|reason| Reclaimable { bytes: length_bytes.saturating_sub(compacted_bytes), reason }),
-    );
+    let unreachable_bytes = length_bytes.saturating_sub(compacted_bytes);
+    let reachable_bytes = reached.unwrap_or(compacted_bytes);
+    // The file of a storage that can grow is longer than the storage.
+    let needed_bytes = files.chunk_bytes.max(length_bytes);
+    reclaimable.extend(unreached.map(|reason| Reclaimable { bytes: unreachable_bytes, reason }));
     reclaimable.extend(files.spare);
     Ok(StorageStats {
         id: Some(storage.id),
@@ -192,7 +270,10 @@ fn storage_stats(history: &History, storage: StorageTensors, files: Files) -> Re
         file: path,
         file_bytes: files.file_bytes,
         size_bytes: length_bytes,
-        reachable_bytes: reached.unwrap_or(compacted_bytes),
+        reachable_bytes,
+        padding_bytes: needed_bytes.saturating_sub(unreachable_bytes).saturating_sub(reachable_bytes),
+        unreachable_bytes,
+        digest_bytes: files.digest_bytes,
         is_exact: reached.is_some(),
         tensor_count: storage.record.tensor_count,
         names: storage.tensors.into_keys().take(MOST_NAMES).collect(),
@@ -209,6 +290,9 @@ fn without_record(id: Option<u64>, file: PathBuf, bytes: u64, reason: SpaceReaso
         file_bytes: bytes,
         size_bytes: 0,
         reachable_bytes: 0,
+        padding_bytes: 0,
+        unreachable_bytes: 0,
+        digest_bytes: 0,
         is_exact: true,
         tensor_count: 0,
         names: Vec::new(),

@@ -37,9 +37,16 @@ pub(crate) fn run(args: &DuArgs, out: &mut impl Write) -> Result<()> {
 #[derive(Serialize)]
 struct StatsRecord<'a> {
     generation: u64,
-    file_bytes: u64,
+    folder_bytes: u64,
     metadata_bytes: u64,
+    digest_bytes: u64,
     reachable_bytes: u64,
+    padding_bytes: u64,
+    unreachable_bytes: u64,
+    garbage_bytes: u64,
+    staging_bytes: u64,
+    lost_found_bytes: u64,
+    other_bytes: u64,
     is_exact: bool,
     reclaimable_bytes: u64,
     external_bytes: u64,
@@ -54,6 +61,9 @@ struct StorageRecord<'a> {
     file_bytes: u64,
     length_bytes: u64,
     reachable_bytes: u64,
+    padding_bytes: u64,
+    unreachable_bytes: u64,
+    digest_bytes: u64,
     is_exact: bool,
     tensor_count: u64,
     names: &'a [String],
@@ -73,9 +83,16 @@ impl<'a> StatsRecord<'a> {
     fn new(stats: &'a Stats, store: &Path) -> Self {
         StatsRecord {
             generation: stats.generation,
-            file_bytes: stats.file_bytes,
+            folder_bytes: stats.folder_bytes,
             metadata_bytes: stats.metadata_bytes,
+            digest_bytes: stats.digest_bytes,
             reachable_bytes: stats.reachable_bytes,
+            padding_bytes: stats.padding_bytes,
+            unreachable_bytes: stats.unreachable_bytes,
+            garbage_bytes: stats.garbage_bytes,
+            staging_bytes: stats.staging_bytes,
+            lost_found_bytes: stats.lost_found_bytes,
+            other_bytes: stats.other_bytes,
             is_exact: stats.is_exact,
             reclaimable_bytes: stats.reclaimable_bytes(),
             external_bytes: stats.external_bytes,
@@ -93,6 +110,9 @@ impl<'a> StorageRecord<'a> {
             file_bytes: storage.file_bytes,
             length_bytes: storage.size_bytes,
             reachable_bytes: storage.reachable_bytes,
+            padding_bytes: storage.padding_bytes,
+            unreachable_bytes: storage.unreachable_bytes,
+            digest_bytes: storage.digest_bytes,
             is_exact: storage.is_exact,
             tensor_count: storage.tensor_count,
             names: &storage.names,
@@ -123,9 +143,23 @@ fn file(storage: &StorageStats, store: &Path) -> String {
 fn print(stats: &Stats, store: &Store, out: &mut impl Write) -> Result<()> {
     let at_most = if stats.is_exact { "" } else { "at most " };
     writeln!(out, "generation   {}", stats.generation)?;
-    writeln!(out, "files        {}", HumanBytes(stats.file_bytes))?;
-    writeln!(out, "metadata     {}", HumanBytes(stats.metadata_bytes))?;
-    writeln!(out, "reachable    {at_most}{}", HumanBytes(stats.reachable_bytes))?;
+    for (what, bytes) in [
+        ("metadata", stats.metadata_bytes),
+        ("digests", stats.digest_bytes),
+        ("reachable", stats.reachable_bytes),
+        ("padding", stats.padding_bytes),
+        ("unreachable", stats.unreachable_bytes),
+        ("garbage", stats.garbage_bytes),
+        ("staging", stats.staging_bytes),
+        ("lost+found", stats.lost_found_bytes),
+        ("other", stats.other_bytes),
+    ] {
+        let at_most = if what == "reachable" { at_most } else { "" };
+        if bytes > 0 || what == "reachable" {
+            writeln!(out, "{what:<13}{at_most}{}", HumanBytes(bytes))?;
+        }
+    }
+    writeln!(out, "folder       {}", HumanBytes(stats.folder_bytes))?;
     writeln!(out, "reclaimable  {}", HumanBytes(stats.reclaimable_bytes()))?;
     if stats.external_bytes > 0 {
         writeln!(out, "external     {}, in files outside the store", HumanBytes(stats.external_bytes))?;

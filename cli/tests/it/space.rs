@@ -56,8 +56,14 @@ fn du_is_a_table_or_json() {
     let printed = dir.stdout(&["du", "s.smap"]);
     let lines: Vec<&str> = printed.lines().collect();
     assert_eq!(lines[0], "generation   4");
-    assert_eq!(lines[3..5], ["reachable    3.91 KiB", "reclaimable  387.70 KiB"]);
-    let words: Vec<Vec<&str>> = lines[6..].iter().map(|line| line.split_whitespace().collect()).collect();
+    for line in
+        ["reachable    3.91 KiB", "unreachable  386.72 KiB", "garbage      1000 B", "reclaimable  387.70 KiB"]
+    {
+        assert!(lines.contains(&line), "{printed}");
+    }
+    let blank = lines.iter().position(|line| line.is_empty()).unwrap();
+    let words: Vec<Vec<&str>> =
+        lines[blank + 1..].iter().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(words[0].join(" "), "file kind bytes reachable tensors names reclaimable why");
     assert_eq!(
         words[1].join(" "),
@@ -75,25 +81,29 @@ fn du_is_a_table_or_json() {
         record["storages"][0],
         json!({
             "id": "0000000000000001", "kind": "sealed", "file": "storages/0000000000000001.bin",
-            "file_bytes": 400_000, "length_bytes": 400_000, "reachable_bytes": 4000, "is_exact": true,
+            "file_bytes": 400_000, "length_bytes": 400_000, "reachable_bytes": 4000,
+            "padding_bytes": 0, "unreachable_bytes": 396_000, "digest_bytes": 0, "is_exact": true,
             "tensor_count": 1, "names": ["a column"],
             "reclaimable": [{ "bytes": 396_000, "reason": "unreached", "generation": null, "processes": [] }],
         })
     );
     assert_eq!(record["storages"][1]["kind"], json!(null));
-    let size_of = |dir: &std::path::Path| -> u64 {
-        fs::read_dir(dir)
-            .unwrap()
-            .map(|entry| entry.unwrap().metadata().unwrap())
-            .map(|file| file.len())
-            .sum()
-    };
-    let root: u64 = ["FORMAT", "LOCK"]
-        .iter()
-        .map(|name| fs::metadata(dir.path("s.smap").join(name)).unwrap().len())
-        .sum();
-    let all = root + size_of(&dir.path("s.smap/storages")) + size_of(&dir.path("s.smap/meta"));
-    assert_eq!(record["file_bytes"], json!(all));
+    let du = std::process::Command::new("du").arg("-sb").arg(dir.path("s.smap")).output().unwrap();
+    let all: u64 = String::from_utf8(du.stdout).unwrap().split_whitespace().next().unwrap().parse().unwrap();
+    assert_eq!(record["folder_bytes"], json!(all));
+    let parts = [
+        "metadata",
+        "digest",
+        "reachable",
+        "padding",
+        "unreachable",
+        "garbage",
+        "staging",
+        "lost_found",
+        "other",
+    ];
+    let sum: u64 = parts.iter().map(|part| record[format!("{part}_bytes")].as_u64().unwrap()).sum();
+    assert_eq!(sum, all);
 }
 
 #[test]

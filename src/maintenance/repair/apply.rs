@@ -161,7 +161,7 @@ impl Work {
     }
 
     fn lost_found(&self) -> PathBuf {
-        self.paths().root().join("lost+found")
+        self.paths().lost_found()
     }
 
     fn sync(&self, dir: &Path) -> Result<()> {
