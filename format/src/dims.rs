@@ -47,7 +47,8 @@ impl<T: Serialize> Serialize for Dims<T> {
 
 impl<T: Copy + Default> FromIterator<T> for Dims<T> {
     fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
-        let mut rest = values.into_iter();
+        // Fused, because an iterator that ended with an error must not be asked again.
+        let mut rest = values.into_iter().fuse();
         let (mut count, mut few) = (0u8, [T::default(); FEW]);
         for (place, value) in few.iter_mut().zip(&mut rest) {
             *place = value;

@@ -8,7 +8,7 @@ use crate::{Result, digest};
 /// Hints about the names in a node, in their order.
 #[derive(Debug, Default)]
 pub(crate) enum Hints {
-    /// No hints: the node is of storages, or a name cannot be decoded.
+    /// No hints: a name cannot be decoded, or there are no names or too many.
     #[default]
     None,
     /// For a leaf: one byte of a hash of each name.
@@ -23,9 +23,13 @@ impl Hints {
         names.map(|name| name.map(mark)).collect::<Result<_>>().map_or(Hints::None, Hints::Marks)
     }
 
-    /// Returns the hints of an inner node, or none if a name cannot be decoded.
-    pub(crate) fn of_inner<'a>(names: impl Iterator<Item = Result<&'a [u8]>>) -> Self {
+    /// Returns the hints of an inner node, or none if a name cannot be decoded or the hints would take more than
+    /// `limit_bytes`.
+    pub(crate) fn of_inner<'a>(names: impl Iterator<Item = Result<&'a [u8]>>, limit_bytes: usize) -> Self {
         let Ok(names) = names.collect::<Result<Vec<_>>>() else { return Hints::None };
+        if names.len().saturating_mul(size_of::<u64>()) > limit_bytes {
+            return Hints::None;
+        }
         let (Some(first), Some(last)) = (names.first(), names.last()) else { return Hints::None };
         // The names ascend, so what the first and the last share, all share.
         let shared_bytes = first.iter().zip(*last).take_while(|(a, b)| a == b).count();

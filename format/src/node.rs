@@ -3,6 +3,8 @@
 use std::cmp::Ordering;
 use std::fmt;
 use std::ops::{Deref, Range};
+use std::sync::OnceLock;
+use std::sync::atomic::{self, AtomicBool};
 
 use crate::hints::{Hints, head, mark};
 use crate::limits::MAX_NODE_PAGES;
@@ -232,7 +234,9 @@ impl NodeHeader {
 pub struct Node {
     bytes: Box<[u8]>,
     header: NodeHeader,
-    hints: Hints,
+    hints: OnceLock<Hints>,
+    /// Whether a key was looked up in this node before. Hints take longer than a single lookup saves.
+    was_searched: AtomicBool,
 }
 
 impl Deref for Node {
@@ -277,7 +281,7 @@ impl Node {
             let detail = format!("states page {} and a length of {stated_bytes} bytes", header.page);
             return refused(Rule::NodeLayout, detail);
         }
-        let mut node = Node { bytes, header, hints: Hints::None };
+        let node = Node { bytes, header, hints: OnceLock::new(), was_searched: AtomicBool::new(false) };
         if !node.slots_are_valid() {
             return refused(Rule::NodeLayout, format!("has wrong slots for {} entries", header.count));
         }
@@ -286,10 +290,6 @@ impl Node {
                 Rule::NodeChild,
                 format!("belongs to tree {}, and there are only 0 and 1", header.tree),
             );
-        }
-        if header.tree() == Tree::Tensors {
-            let names = (0..node.len()).map(|index| codec::decode_first_text(node.entry_bytes(index)));
-            node.hints = if header.level == 0 { Hints::of_leaf(names) } else { Hints::of_inner(names) };
         }
         Ok(node)
     }
@@ -342,9 +342,25 @@ impl Node {
         Ok(Err(start))
     }
 
-    /// Returns the range of indices in which a key is, or would be.
+    /// Returns the hints about the names in this node, at its second lookup and later. They take at most half as much
+    /// memory as the node.
+    fn hints(&self) -> Option<&Hints> {
+        let is_second = self.was_searched.swap(true, atomic::Ordering::Relaxed);
+        let has_names = is_second && self.tree() == Tree::Tensors;
+        has_names.then(|| {
+            self.hints.get_or_init(|| {
+                let names = (0..self.len()).map(|index| codec::decode_first_text(self.entry_bytes(index)));
+                match self.level {
+                    0 => Hints::of_leaf(names),
+                    _ => Hints::of_inner(names, self.bytes.len() / 2),
+                }
+            })
+        })
+    }
+
+    /// Returns the range of indices in which a key is, or would be, if the keys ascend.
     fn range<E: Entry>(&self, key: &E::Key) -> Result<Range<usize>> {
-        let (Some(name), Hints::Heads { shared_bytes, heads }) = (E::name(key), &self.hints) else {
+        let (Some(name), Some(Hints::Heads { shared_bytes, heads })) = (E::name(key), self.hints()) else {
             return Ok(0..self.len());
         };
         let first = codec::decode_first_text(self.entry_bytes(0))?;
@@ -365,9 +381,10 @@ impl Node {
     /// # Errors
     /// [`Rule::Canonical`] for a key that cannot be decoded.
     pub fn find<E: Entry>(&self, key: &E::Key) -> Result<Option<usize>> {
-        let (Some(sought), Hints::Marks(marks)) = (E::name(key).map(mark), &self.hints) else {
+        let (Some(name), Some(Hints::Marks(marks))) = (E::name(key), self.hints()) else {
             return Ok(self.search::<E>(key)?.ok());
         };
+        let sought = mark(name);
         for (index, _) in marks.iter().enumerate().filter(|(_, mark)| **mark == sought) {
             if self.compare::<E>(index, key)? == Ordering::Equal {
                 return Ok(Some(index));

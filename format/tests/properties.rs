@@ -329,7 +329,10 @@ fn check_node(bytes: &[u8]) -> Result<(), TestCaseError> {
         );
         let _ = (node.child::<StorageEntry>(index).is_ok(), node.child::<TensorEntry>(index).is_ok());
     }
-    let _ = (node.search::<StorageEntry>(&5).is_ok(), node.search::<TensorEntry>("t").is_ok());
+    for _ in 0..3 {
+        let _ = (node.search::<StorageEntry>(&5).is_ok(), node.search::<TensorEntry>("t").is_ok());
+        let _ = (node.find::<StorageEntry>(&5).is_ok(), node.find::<TensorEntry>("t").is_ok());
+    }
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use crate::disk::{Access, Disk, DiskFile, FileId};
 use crate::error::{Error, Result};
 use crate::process::OwnerProcess;
 
-/// The most pages of all tables that this process keeps: 128 MiB.
+/// The most pages of all tables that this process keeps: 128 MiB, and at most half as much for hints.
 const MAX_KEPT_PAGES: u64 = 1 << 15;
 
 /// The most pages of one table that have a place. A table with more has some hundred million entries, or is malformed.

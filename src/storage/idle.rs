@@ -54,14 +54,14 @@ pub(super) fn retry_after_release<T, E>(
 ) -> Result<T, E> {
     let before = RELEASES.load(Ordering::Acquire);
     match act() {
-        Err(e) if may_be_in_the_way(&e) && was_released_since(before) => act(),
+        Err(e) if may_be_in_the_way(&e) && release_all_since(before) => act(),
         done => done,
     }
 }
 
 /// Releases all kept mappings. Returns whether any were released since the count was `before`, by this thread or by
 /// another one. A forked child releases none.
-fn was_released_since(before: u64) -> bool {
+fn release_all_since(before: u64) -> bool {
     if !OWNER.is_current() {
         return false;
     }
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn thread_waits_for_another_that_gives_up_the_mappings_in_its_way() {
+    fn thread_waits_for_another_that_releases_the_mappings_in_its_way() {
         let (begun, wait_until_begun) = channel();
         let keeper = Arc::new(Slow { is_kept: true.into(), is_mapped: true.into(), begun });
         register(&keeper);

@@ -59,7 +59,7 @@ pub(crate) struct Tensor<'a> {
     pub(crate) record: &'a TensorRecord,
     /// Whether it is in the table, and not in the manifest.
     is_in_table: bool,
-    /// The leaf in which a search finds it.
+    /// The leaf in which a lookup finds it.
     leaf: Option<u64>,
 }
 
@@ -275,7 +275,7 @@ impl<'a> Survey<'a> {
                 if self.manifest.tensors.contains_key(&name) {
                     continue;
                 }
-                let is_found = !is_damaged || leaf.search::<TensorEntry>(&name) == Ok(Ok(index));
+                let is_found = !is_damaged || leaf.find::<TensorEntry>(&name) == Ok(Some(index));
                 let leaf = is_found.then_some(page);
                 visit(Tensor { name: &name, record: &record, is_in_table: true, leaf })?;
             }

@@ -1,4 +1,4 @@
-use super::transpose::{interleave, interleave_portably};
+use super::transpose::{first_line, interleave, interleave_portably};
 use super::*;
 
 /// Sizes around those of vectors and tiles.
@@ -104,16 +104,18 @@ fn a_large_transpose_and_gather_on_threads_match_a_plain_loop() {
     assert!(runs.into_iter().all(|(run, &place)| run == &rows[place..place + SIDE]));
 }
 
-/// Transposes a plane whose rows have whole cache lines, wherever the first of them begins.
+/// Transposes a plane that is written past the caches, wherever its first whole cache line begins.
 fn lines_are_written_past_the_caches<const W: usize>(rng: &mut fastrand::Rng) {
     for shift in 0..=64 / W {
-        let (rows, columns) = (rng.usize(256 / W..1000 / W), rng.usize(64 / W..9000 / W));
+        let (rows, columns) = (rng.usize(4096 / W..5000 / W), rng.usize(128..1200));
         let (stride, gap) = (rows.next_multiple_of(64 / W), rng.usize(..3));
         let from: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(rows * (columns + gap) * W).collect();
         let mut to = vec![0; (shift + columns * stride) * W];
         let dims = [(columns, stride as isize, 1), (rows, 1, (columns + gap) as isize)];
         let order = Order::of(dims.into_iter(), shift, 0);
         let (from, to) = (from.as_chunks::<W>().0, to.as_chunks_mut::<W>().0);
+        let [column, row] = order.dims[..] else { panic!("{order:?}") };
+        assert!(first_line(&to[shift..], column, row).is_some(), "{order:?}");
         copy_piece(from, to, &order, true);
         let expected =
             |place: usize| match place.checked_sub(shift).map(|place| (place % stride, place / stride)) {
@@ -125,7 +127,7 @@ fn lines_are_written_past_the_caches<const W: usize>(rng: &mut fastrand::Rng) {
 }
 
 #[test]
-fn large_transposes_write_each_element_once() {
+fn transposes_past_the_caches_write_all_elements_and_nothing_else() {
     let mut rng = fastrand::Rng::with_seed(16);
     lines_are_written_past_the_caches::<1>(&mut rng);
     lines_are_written_past_the_caches::<2>(&mut rng);

@@ -18,37 +18,52 @@ type Vector = [u8; VECTOR_BYTES];
 const LINE_BYTES: usize = 64;
 const VECTORS_IN_LINE: usize = LINE_BYTES / VECTOR_BYTES;
 
+/// Smaller planes stay in the second-level cache while they are copied, so they are not written past the caches.
+const PLANE_BYTES: usize = 512 << 10;
+
 const PAGE_BYTES: usize = 4096;
 
 #[repr(align(64))]
 #[derive(Clone, Copy)]
 struct Line([u8; LINE_BYTES]);
 
-/// Copies a plane whose columns are close in the source and whose rows are close in the destination, tile by tile.
+/// Copies a plane whose columns are close in the source and whose rows are close in the destination. `is_large` is whether
+/// the whole copy is too large for the caches.
 pub(super) fn transpose<const W: usize>(
+    from: &[[u8; W]],
+    to: &mut [[u8; W]],
+    dims: (Dim, Dim),
+    starts: (usize, usize),
+    (tile, is_large): (&mut Vec<[u8; W]>, bool),
+) {
+    match W {
+        1 => transpose_plane::<W, 16>(from, to, dims, starts, (tile, is_large)),
+        2 => transpose_plane::<W, 8>(from, to, dims, starts, (tile, is_large)),
+        4 => transpose_plane::<W, 4>(from, to, dims, starts, (tile, is_large)),
+        8 => transpose_plane::<W, 2>(from, to, dims, starts, (tile, is_large)),
+        _ => transpose_plane::<W, 1>(from, to, dims, starts, (tile, is_large)),
+    }
+}
+
+/// `L` is the number of elements in a vector.
+fn transpose_plane<const W: usize, const L: usize>(
     from: &[[u8; W]],
     to: &mut [[u8; W]],
     (column, row): (Dim, Dim),
     (t, f): (usize, usize),
     (tile, is_large): (&mut Vec<[u8; W]>, bool),
 ) {
-    let (side, lanes) = ((TILE_BYTES / W).min(MAX_TILE_SIDE), VECTOR_BYTES / W);
-    let is_packed = (column.minor, row.major) == (1, 1) && column.n.min(row.n) >= lanes;
-    if is_large && is_packed && has_whole_lines(&to[t..], column, row) {
-        return match W {
-            1 => transpose_past_caches::<W, 16>(from, to, (column, row), (t, f)),
-            2 => transpose_past_caches::<W, 8>(from, to, (column, row), (t, f)),
-            4 => transpose_past_caches::<W, 4>(from, to, (column, row), (t, f)),
-            8 => transpose_past_caches::<W, 2>(from, to, (column, row), (t, f)),
-            _ => transpose_past_caches::<W, 1>(from, to, (column, row), (t, f)),
-        };
+    let side = (TILE_BYTES / W).min(MAX_TILE_SIDE);
+    let is_packed = (column.minor, row.major) == (1, 1) && column.n.min(row.n) >= L;
+    if let Some(first) = first_line(&to[t..], column, row).filter(|_| is_large && is_packed) {
+        return transpose_past_caches::<W, L>(from, to, (column, row), (t, f), first);
     }
     if is_packed {
         tile.resize(side * side, [0; W]);
     }
     // A tile has at least as many elements as a vector, so the last one may begin before the end of the one before it.
     let tiles = |n: usize| {
-        let last = if is_packed { n - lanes } else { n };
+        let last = if is_packed { n - L } else { n };
         (0..n).step_by(side).map(move |i| (i.min(last), side.min(n - i.min(last))))
     };
     for (c, columns) in tiles(column.n) {
@@ -69,14 +84,7 @@ pub(super) fn transpose<const W: usize>(
                 let f = moved(f, i, row.minor);
                 line.copy_from_slice(&from[f..f + columns]);
             }
-            let to = &mut to[t..];
-            match W {
-                1 => transpose_tile::<W, 16>(tile, to, column, rows),
-                2 => transpose_tile::<W, 8>(tile, to, column, rows),
-                4 => transpose_tile::<W, 4>(tile, to, column, rows),
-                8 => transpose_tile::<W, 2>(tile, to, column, rows),
-                _ => transpose_tile::<W, 1>(tile, to, column, rows),
-            }
+            transpose_tile::<W, L>(tile, &mut to[t..], column, rows);
         }
     }
 }
@@ -118,17 +126,15 @@ fn transpose_square<const W: usize, const L: usize>(square: &mut [Vector; L]) {
     }
 }
 
-/// Whether the rows of the destination all begin at the same place in a cache line, and most of their bytes are in whole
-/// lines.
-fn has_whole_lines<const W: usize>(to: &[[u8; W]], column: Dim, row: Dim) -> bool {
-    let side = LINE_BYTES / W;
-    (column.major * W).is_multiple_of(LINE_BYTES)
-        && row.n >= 4 * side
-        && to.as_ptr().align_offset(LINE_BYTES) < side
+/// Returns the index in each row of the destination at which its first whole cache line begins, if it is the same in all
+/// rows. Returns `None` also for a plane that fits in the caches, or has short rows: there, tiles are faster.
+pub(super) fn first_line<const W: usize>(to: &[[u8; W]], column: Dim, row: Dim) -> Option<usize> {
+    let is_small = column.n * row.n * W < PLANE_BYTES || row.n * W < PAGE_BYTES;
+    let is_same = !is_small && (column.major * W).is_multiple_of(LINE_BYTES);
+    is_same.then(|| to.as_ptr().align_offset(LINE_BYTES)).filter(|&first| first < LINE_BYTES / W)
 }
 
-/// Copies a plane in blocks: squares of which each row and each column is a cache line. `L` is the number of elements in a
-/// vector.
+/// Copies a plane in blocks: squares of which each row and each column is a cache line.
 ///
 /// An ordinary store reads its line from memory first. In a large plane, a line is also evicted before it is complete,
 /// because rows that are a power of two apart share few places in the caches.
@@ -137,15 +143,14 @@ fn transpose_past_caches<const W: usize, const L: usize>(
     to: &mut [[u8; W]],
     (column, row): (Dim, Dim),
     (t, f): (usize, usize),
+    first: usize,
 ) {
     let side = LINE_BYTES / W;
-    // The first blocks are narrower, so that whole lines of the destination follow.
-    let first = to[t..].as_ptr().align_offset(LINE_BYTES);
-    let _fence = Fence;
+    let fence = Fence;
     let (from, to) = (from.as_flattened(), to.as_flattened_mut());
     let (mut block, mut transposed) =
         ([Line([0; LINE_BYTES]); LINE_BYTES], [Line([0; LINE_BYTES]); LINE_BYTES]);
-    // Within a page, the processor reads ahead.
+    // Within a page, the processor reads ahead. The first blocks are narrower, so that whole lines follow.
     for page in (0..column.n).step_by(PAGE_BYTES / W) {
         let page_end = column.n.min(page + PAGE_BYTES / W);
         for r in (0..first.min(1)).chain((first..row.n).step_by(side)) {
@@ -161,7 +166,7 @@ fn transpose_past_caches<const W: usize, const L: usize>(
                     let t = (t + (c + i) * column.major + r) * W;
                     let to = &mut to[t..][..rows * W];
                     match to.as_chunks_mut().0 {
-                        [to] => stream(to, line),
+                        [to] => stream(&fence, to, line),
                         _ => copy_line(&line.0[..rows * W], to),
                     }
                 }
@@ -187,8 +192,10 @@ fn transpose_block<const W: usize, const L: usize>(
     to: &mut [Line; LINE_BYTES],
     (rows, columns): (usize, usize),
 ) {
-    for r in 0..rows.div_ceil(L).min(VECTORS_IN_LINE) {
-        for c in 0..columns.div_ceil(L).min(VECTORS_IN_LINE) {
+    // The compiler does not know that there are no more. Without the limits, it checks each access.
+    let (rows, columns) = (rows.div_ceil(L).min(VECTORS_IN_LINE), columns.div_ceil(L).min(VECTORS_IN_LINE));
+    for r in 0..rows {
+        for c in 0..columns {
             let mut square = [[0; VECTOR_BYTES]; L];
             for (i, vector) in square.iter_mut().enumerate() {
                 vector.copy_from_slice(&from[r * L + i].0[c * VECTOR_BYTES..][..VECTOR_BYTES]);
@@ -201,11 +208,11 @@ fn transpose_block<const W: usize, const L: usize>(
     }
 }
 
-/// Writes a line past the caches. A [`Fence`] must be alive: the processor may write the line later.
+/// Writes a line past the caches. The processor may write it as late as the fence is dropped.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 #[expect(unsafe_code, reason = "with ordinary stores, a large transpose takes twice as long")]
-fn stream(to: &mut [u8; LINE_BYTES], line: &Line) {
+fn stream(_fence: &Fence, to: &mut [u8; LINE_BYTES], line: &Line) {
     use std::arch::x86_64 as x86;
 
     if !to.as_ptr().addr().is_multiple_of(VECTOR_BYTES) {
@@ -217,15 +224,15 @@ fn stream(to: &mut [u8; LINE_BYTES], line: &Line) {
         // SAFETY:
         // - in bounds: `to` has the size of a vector;
         // - aligned: `to` is a whole number of vectors after the address that was checked;
-        // - no other access before the store is complete: the `Fence` is dropped before the borrow of `to` by the caller
-        //   of `transpose_past_caches` ends, and nothing there reads the destination;
+        // - no other access before the store is complete: only `transpose_past_caches` has a fence. It does not read the
+        //   destination, which it borrows for longer than the fence lives;
         // - SSE2 is part of x86-64, so every processor of this architecture has it.
         unsafe { x86::_mm_stream_si128((&raw mut *to).cast(), bytemuck::cast(*vector)) };
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn stream(to: &mut [u8; LINE_BYTES], line: &Line) {
+fn stream(_fence: &Fence, to: &mut [u8; LINE_BYTES], line: &Line) {
     *to = line.0;
 }
 
