@@ -6,7 +6,7 @@ use stridemap::{DType, ExternalFiles, OnExisting, StoreOptions};
 use stridemap_interop::ForeignOptions;
 
 use crate::care::{CompactArgs, DuArgs, GcArgs, RepairArgs, VerifyArgs, WatchArgs};
-use crate::change::{AppendArgs, ExportArgs, ImportArgs, LnArgs, MvArgs, RmArgs, ViewArgs};
+use crate::change::{AppendArgs, AttrArgs, ExportArgs, ImportArgs, LnArgs, MvArgs, RmArgs, ViewArgs};
 use crate::diff::DiffArgs;
 use crate::error::{Error, Result};
 use crate::look::{InfoArgs, LsArgs, ShowArgs, TreeArgs};
@@ -70,6 +70,7 @@ pub(crate) enum Command {
     Mv(MvArgs),
     Rm(RmArgs),
     Append(AppendArgs),
+    Attr(AttrArgs),
     Du(DuArgs),
     Compact(CompactArgs),
     #[command(hide = true)]

@@ -26,7 +26,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use crate::args::Command;
 use crate::care::{compact, du, gc, repair, verify, watch};
-use crate::change::{append, edit, export, import};
+use crate::change::{append, attr, edit, export, import};
 use crate::error::{Error, Result};
 use crate::look::{info, ls, show, tree};
 use crate::ui::Stdout;
@@ -69,6 +69,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Ln(args) => edit::ln(args, &mut out)?,
         Command::Mv(args) => edit::mv(args, &mut out)?,
         Command::Rm(args) => edit::rm(args, &mut out)?,
+        Command::Attr(args) => attr::run(args, &mut out)?,
         Command::Append(args) => append::run(args, &mut out)?,
         Command::Gc(args) => gc::run(args, &mut out)?,
         Command::Compact(args) => is_positive = compact::run(args, &mut out)?,

@@ -1,6 +1,7 @@
 //! The commands that change a store, or write tensors to files.
 
 pub(crate) mod append;
+pub(crate) mod attr;
 pub(crate) mod edit;
 pub(crate) mod export;
 pub(crate) mod import;
@@ -11,6 +12,7 @@ mod shared_bytes;
 mod target;
 
 pub(crate) use append::AppendArgs;
+pub(crate) use attr::AttrArgs;
 pub(crate) use edit::{LnArgs, MvArgs, RmArgs, ViewArgs};
 pub(crate) use export::ExportArgs;
 pub(crate) use import::ImportArgs;

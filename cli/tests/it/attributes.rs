@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::harness::Dir;
+use crate::harness::{Dir, tree};
 
 const MODEL: &str =
     r#"{"__metadata__":{"format":"pt","who":"a"},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
@@ -141,4 +141,31 @@ fn diff_compares_attributes_by_scope_and_key() {
         r#"{"scope":"w","key":"who","a":null,"b":"b"}],"#
     );
     assert!(json.contains(expected), "{json}");
+}
+
+#[test]
+fn attr_sets_prints_and_removes_the_attributes_of_stores_tensors_and_prefixes() {
+    let dir = Dir::with_store();
+    let before = tree(&dir.path(""));
+    assert_eq!(
+        dir.stdout(&["attr", "set", "s.smap", "format", "np", "-n"]),
+        "would set format to np, replacing pt\n"
+    );
+    assert_eq!(dir.stdout(&["attr", "rm", "s.smap", "format", "-n"]), "would remove format\n");
+    for args in [&["attr", "get", "s.smap", "none"][..], &["attr", "rm", "s.smap", "none", "--of", "points"]]
+    {
+        let run = dir.run(args);
+        assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""), "{run:?}");
+        assert!(run.stderr.starts_with("stridemap: no attribute none"), "{run:?}");
+    }
+    assert!(tree(&dir.path("")) == before);
+
+    for of in [&[][..], &["--of", "points"], &["--of", "'odd [name]'"], &["--of", "enc."]] {
+        assert_eq!(dir.stdout(&[&["attr", "set", "s.smap", "unit", "km h"], of].concat()), "");
+        assert_eq!(dir.stdout(&[&["attr", "get", "s.smap", "unit"], of].concat()), "km h\n");
+    }
+    assert_eq!(dir.store().attributes_of("odd [name]")["unit"], "km h");
+    assert_eq!(dir.stdout(&["attr", "rm", "s.smap", "unit", "--of", "points"]), "");
+    assert!(dir.store().attributes_of("points").is_empty());
+    assert_eq!(dir.store().attributes()["unit"], "km h");
 }

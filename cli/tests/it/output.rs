@@ -98,8 +98,8 @@ fn line_break_in_a_path_does_not_start_a_new_message() {
     }
 }
 
-const COMMANDS: [&str; 16] = [
-    "import", "export", "info", "tree", "ls", "show", "view", "mv", "rm", "ln", "gc", "compact", "du",
+const COMMANDS: [&str; 17] = [
+    "import", "export", "info", "tree", "ls", "show", "view", "mv", "rm", "ln", "attr", "gc", "compact", "du",
     "verify", "repair", "diff",
 ];
 

@@ -1,0 +1,103 @@
+//! `attr`: reads and changes attributes.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use stridemap::{Snapshot, StoreOptions};
+
+use crate::args::DryRun;
+use crate::error::{Error, Result};
+use crate::input::open_store;
+use crate::names::{name, one_line, quoted};
+
+/// Print, set or remove an attribute: a text under a key
+///
+/// An attribute belongs to the store, or with --of to a tensor or to a prefix of names, such as encoder. inspect prints
+/// all attributes.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  stridemap attr set model.smap license MIT\n  stridemap attr get model.smap unit --of depth"
+)]
+pub(crate) struct AttrArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(clap::Subcommand)]
+enum Action {
+    /// Print the value of an attribute; exit with 1 if there is none
+    Get(Place),
+    /// Set an attribute; an existing value is replaced
+    Set {
+        #[command(flatten)]
+        place: Place,
+        /// The value
+        value: String,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Remove an attribute; exit with 1 if there is none
+    Rm {
+        #[command(flatten)]
+        place: Place,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+}
+
+#[derive(clap::Args)]
+struct Place {
+    /// The store
+    store: PathBuf,
+    /// The key
+    key: String,
+    /// The tensor or the prefix that the attribute belongs to
+    #[arg(long, value_name = "NAME|PREFIX")]
+    of: Option<String>,
+}
+
+impl Place {
+    /// Returns the tensor or prefix, which is empty for the store itself.
+    fn scope(&self, snapshot: &Snapshot) -> Result<String> {
+        self.of.as_ref().map_or_else(|| Ok(String::new()), |of| name(of, snapshot))
+    }
+
+    /// Formats the key and what it belongs to.
+    fn shown(&self, scope: &str) -> String {
+        let of = if scope.is_empty() { String::new() } else { format!(" of {}", quoted(scope)) };
+        format!("{}{of}", one_line(&self.key))
+    }
+
+    /// Returns the value, or the error that there is none.
+    fn value(&self, snapshot: &Snapshot, scope: &str) -> Result<String> {
+        let missing = || Error::NoMatch(format!("no attribute {}", self.shown(scope)));
+        snapshot.attributes_of(scope).remove(&self.key).ok_or_else(missing)
+    }
+}
+
+pub(crate) fn run(args: &AttrArgs, out: &mut impl Write) -> Result<()> {
+    let (Action::Get(place) | Action::Set { place, .. } | Action::Rm { place, .. }) = &args.action;
+    let store = open_store(&StoreOptions::new(), &place.store)?;
+    let snapshot = store.snapshot();
+    let scope = place.scope(&snapshot)?;
+    let shown = place.shown(&scope);
+    match &args.action {
+        Action::Get(_) => writeln!(out, "{}", place.value(&snapshot, &scope)?)?,
+        Action::Set { value, dry_run: DryRun { dry_run: true }, .. } => {
+            let replacing = place
+                .value(&snapshot, &scope)
+                .map_or_else(|_| String::new(), |value| format!(", replacing {}", one_line(&value)));
+            writeln!(out, "would set {shown} to {}{replacing}", one_line(value))?;
+        }
+        Action::Set { value, .. } => store.set_attribute_of(&scope, &place.key, value)?,
+        Action::Rm { dry_run, .. } => {
+            place.value(&snapshot, &scope)?;
+            if dry_run.dry_run {
+                writeln!(out, "would remove {shown}")?;
+            } else {
+                store.remove_attribute_of(&scope, &place.key)?;
+            }
+        }
+    }
+    Ok(())
+}
