@@ -99,8 +99,8 @@ fn line_break_in_a_path_does_not_start_a_new_message() {
 }
 
 const COMMANDS: [&str; 17] = [
-    "import", "export", "info", "tree", "ls", "show", "view", "mv", "rm", "ln", "attr", "gc", "compact", "du",
-    "verify", "repair", "diff",
+    "import", "export", "info", "tree", "ls", "show", "view", "mv", "rm", "ln", "attr", "gc", "compact",
+    "du", "verify", "repair", "diff",
 ];
 
 #[test]
