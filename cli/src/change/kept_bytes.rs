@@ -29,15 +29,14 @@ pub(crate) fn note(removed: &BTreeSet<String>, snapshot: &Snapshot) -> stridemap
         if let Some((.., other)) = near.find(|(.., other)| overlap(snapshot, &info.name, &other.name)) {
             count += 1;
             if pairs.len() < MAX_NAMES {
-                pairs.push(format!("{:?} to those of {:?}", info.name, other.name));
+                pairs.push(format!("{:?} still uses bytes of {:?}", info.name, other.name));
             }
         }
     }
     let rest =
         if count > pairs.len() { format!(", and {} more", count - pairs.len()) } else { String::new() };
     let pairs = pairs.join(", ");
-    let note =
-        || format!("note: bytes of removed tensors stay, because names still refer to them: {pairs}{rest}");
+    let note = || format!("note: not all bytes of removed tensors are freed: {pairs}{rest}");
     Ok((count > 0).then(note))
 }
 

@@ -10,9 +10,10 @@ pub(crate) struct Pattern {
 }
 
 impl Pattern {
-    /// Parses a pattern. A text that is the name of a tensor, or that is no valid glob, is a prefix.
+    /// Parses a pattern. A text that contains `*` or `?` is a glob, unless it is the name of a tensor or no valid glob.
+    /// Brackets alone do not make a glob, so that `x[0]` selects nothing else.
     pub(crate) fn parse(text: &str, is_name: impl Fn(&str) -> bool) -> Self {
-        let is_glob = text.contains(['*', '?', '[', '{']) && !is_name(text);
+        let is_glob = text.contains(['*', '?']) && !is_name(text);
         let glob = || GlobBuilder::new(text).literal_separator(false).build().ok();
         Pattern {
             text: text.to_owned(),

@@ -65,14 +65,13 @@ pub(crate) fn name(text: &str, tensors: &impl Named) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// Returns the names that arguments stand for, each once. An argument that contains `*` or `?`, and is no name, stands
-/// for the names that it matches as a glob. Brackets alone do not make a glob, so a mistyped `x[0]` selects nothing else.
+/// Returns the names that arguments stand for, each once. A glob stands for the names that it matches.
 pub(crate) fn names(texts: &[String], tensors: &impl Named) -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for text in texts {
         let exact = name(text, tensors)?;
         let glob = Pattern::parse(text, |text| exact != text);
-        if !text.contains(['*', '?']) || !glob.is_glob() || tensors.contains(&exact)? {
+        if !glob.is_glob() || tensors.contains(&exact)? {
             found.insert(exact);
             continue;
         }

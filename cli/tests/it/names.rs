@@ -74,12 +74,12 @@ fn rm_says_which_names_still_refer_to_the_bytes() {
     dir.stdout(&["view", "s.smap", "points[:, 1]", "right"]);
     // Its bytes lie between those of "left", but are others.
     let note = dir.messages(&["rm", "s.smap", "left"]);
-    assert!(note.contains("\"points\" to those of \"left\"") && !note.contains("right"), "{note}");
+    assert!(note.contains("\"points\" still uses bytes of \"left\"") && !note.contains("right"), "{note}");
     assert!(!note.contains("odd"), "{note}");
     assert_eq!(
         dir.messages(&["rm", "s.smap", "points"]),
-        "stridemap: note: bytes of removed tensors stay, because names still refer to them: \"points_t\" to those of \
-         \"points\", \"right\" to those of \"points\", \"view.0\" to those of \"points\", \"view.1\" to those of \
+        "stridemap: note: not all bytes of removed tensors are freed: \"points_t\" still uses bytes of \
+         \"points\", \"right\" still uses bytes of \"points\", \"view.0\" still uses bytes of \"points\", \"view.1\" still uses bytes of \
          \"points\", and 2 more\n"
     );
     assert_eq!(dir.messages(&["rm", "s.smap", "odd [name]"]), "");

@@ -70,7 +70,7 @@ fn every_command_finds_every_name_as_it_is_and_in_quotes() {
                 assert_eq!(dir.messages(&[command, "s.smap", "--", text, "new"]), "");
                 let note = dir.messages(&["rm", "s.smap", "--", text]);
                 assert!(
-                    note.ends_with(&format!("still refer to them: \"new\" to those of {name:?}\n")),
+                    note.ends_with(&format!("are freed: \"new\" still uses bytes of {name:?}\n")),
                     "{note}"
                 );
                 assert!(!names(&dir).contains(&name.to_owned()));
