@@ -330,7 +330,14 @@ impl Node {
     /// # Errors
     /// [`Rule::Canonical`] for a key that cannot be decoded.
     pub fn search<E: Entry>(&self, key: &E::Key) -> Result<Result<usize, usize>> {
-        let Range { mut start, mut end } = self.range::<E>(key)?;
+        self.search_in::<E>(self.range::<E>(key)?, key)
+    }
+
+    fn search_in<E: Entry>(
+        &self,
+        Range { mut start, mut end }: Range<usize>,
+        key: &E::Key,
+    ) -> Result<Result<usize, usize>> {
         while start < end {
             let middle = start.midpoint(end);
             match self.compare::<E>(middle, key)? {
@@ -382,7 +389,7 @@ impl Node {
     /// [`Rule::Canonical`] for a key that cannot be decoded.
     pub fn find<E: Entry>(&self, key: &E::Key) -> Result<Option<usize>> {
         let (Some(name), Some(Hints::Marks(marks))) = (E::name(key), self.hints()) else {
-            return Ok(self.search::<E>(key)?.ok());
+            return Ok(self.search_in::<E>(0..self.len(), key)?.ok());
         };
         let sought = mark(name);
         for (index, _) in marks.iter().enumerate().filter(|(_, mark)| **mark == sought) {
