@@ -6,8 +6,10 @@
 mod error;
 #[path = "../../cli/src/expr/mod.rs"]
 mod expr;
-#[path = "../../cli/src/output.rs"]
-mod output;
+#[path = "../../cli/src/names/mod.rs"]
+mod names;
+#[path = "../../cli/src/ui/mod.rs"]
+mod ui;
 
 use std::sync::OnceLock;
 
@@ -16,6 +18,7 @@ use stridemap::{DType, Source as _, Store, Tensor};
 use stridemap_fuzz::{elements, scratch};
 
 use expr::{Copies, Expr};
+use names::Named;
 
 /// The maximum size in bytes of a view that is read. A view that repeats elements can have any size.
 const READ_BYTES: usize = 64 << 10;
@@ -27,6 +30,23 @@ const TEXT_BYTES: usize = 4096;
 struct Tensors {
     store: Store,
     named: Vec<(&'static str, Tensor)>,
+}
+
+impl Named for Tensors {
+    fn contains(&self, name: &str) -> stridemap::Result<bool> {
+        Ok(self.named.iter().any(|(known, _)| *known == name))
+    }
+
+    fn load(&self, name: &str) -> stridemap::Result<Tensor> {
+        match self.named.iter().find(|(known, _)| *known == name) {
+            Some((_, tensor)) => Ok(tensor.clone()),
+            None => self.store.load(name),
+        }
+    }
+
+    fn names(&self) -> stridemap::Result<Vec<String>> {
+        Ok(self.named.iter().map(|(name, _)| (*name).to_owned()).collect())
+    }
 }
 
 fn tensors() -> Result<Tensors, Box<dyn std::error::Error>> {
@@ -52,27 +72,23 @@ fn tensors() -> Result<Tensors, Box<dyn std::error::Error>> {
 
 fuzz_target!(|bytes: &[u8]| -> Corpus {
     static TENSORS: OnceLock<Tensors> = OnceLock::new();
-    let Tensors { store, named } = TENSORS.get_or_init(|| tensors().expect("tensors to work on"));
+    let tensors = TENSORS.get_or_init(|| tensors().expect("tensors to work on"));
     let Ok(text) = str::from_utf8(bytes) else { return Corpus::Reject };
     if text.len() > TEXT_BYTES {
         return Corpus::Reject;
     }
     // Every name must parse back.
-    let quoted = expr::quoted(text);
+    let quoted = names::quoted(text);
     match quoted.parse::<Expr>() {
         Ok(read) => assert_eq!(read.name, text, "{quoted:?}"),
         Err(e) => panic!("{quoted:?}: {e}"),
     }
-    let Ok(parsed) = text.parse::<Expr>() else { return Corpus::Keep };
-    let load = |name: &str| match named.iter().find(|(known, _)| *known == name) {
-        Some((_, tensor)) => Ok(tensor.clone()),
-        None => store.load(name),
-    };
-    let Ok((_, view)) = parsed.view(load, Copies::Refused) else {
+    let Ok((_, view)) = expr::view(text, tensors, Copies::Refused) else {
         // An expression that needs a copy is not evaluated: the copy can have any size.
         return Corpus::Keep;
     };
-    let (_, copied) = parsed.view(load, Copies::Allowed).expect("a view is also allowed when copies are");
+    let (_, copied) =
+        expr::view(text, tensors, Copies::Allowed).expect("a view is also allowed when copies are");
     assert_eq!((view.size(), view.dtype(), view.names()), (copied.size(), copied.dtype(), copied.names()));
     if view.nbytes() <= READ_BYTES {
         let read = elements(&view).expect("a view on the heap reads");
