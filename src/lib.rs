@@ -36,6 +36,7 @@
 //!   without a lock.
 //! - [`Source`]: a value that can be saved: a tensor, a slice, a number, an `ndarray` array. [`Element`]: a Rust type
 //!   that corresponds to a [`DType`].
+//! - [`Statistics`]: counts, extremes, mean, deviation and distribution of the elements of a tensor.
 //! - [`Error`]: has an [`ErrorKind`] to match on and, for damage, the broken [`Rule`] of the format.
 //! - [`ExternalFiles`]: the files outside the store that a handle may open.
 //! - [`Advice`]: how the elements of a tensor will be accessed, for the kernel.
@@ -112,8 +113,8 @@ pub use storage::{Advice, ExternalFiles, StorageKind};
 pub use store::{Appender, Snapshot, StorageInfo, Store, StoreOptions, TensorInfo, Transaction};
 pub use stridemap_format::{DType, Rule};
 pub use tensor::{
-    Element, ExclusiveGuard, LiveElement, LiveTensor, Operand, Scalar, SharedGuard, Source, Tensor,
-    TypedTensor,
+    Element, ExclusiveGuard, LiveElement, LiveTensor, Operand, PrintOptions, Scalar, SharedGuard, Source,
+    Statistics, Tensor, TypedTensor,
 };
 
 /// Runs the Rust examples of the README and of the guide as tests.

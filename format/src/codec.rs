@@ -126,8 +126,9 @@ impl<'de, T: Deserialize<'de>, C: FromIterator<T>> Visitor<'de> for Dimensions<T
     fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<C, A::Error> {
         let mut values = iter::from_fn(|| sequence.next_element::<T>().transpose());
         let kept = values.by_ref().take(MAX_RANK).collect::<Result<C, _>>()?;
-        let rest = values.try_fold(0usize, |count, value| value.map(|_| count.saturating_add(1)))?;
-        if rest > 0 { Err(A::Error::custom(TOO_MANY_DIMENSIONS)) } else { Ok(kept) }
+        // An error in the rest is reported first.
+        let has_more = values.try_fold(false, |_, value| value.map(|_| true))?;
+        if has_more { Err(A::Error::custom(TOO_MANY_DIMENSIONS)) } else { Ok(kept) }
     }
 }
 

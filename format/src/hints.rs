@@ -6,10 +6,9 @@
 use crate::{Result, digest};
 
 /// Hints about the names in a node, in their order.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) enum Hints {
     /// No hints: a name cannot be decoded, or there are no names or too many.
-    #[default]
     None,
     /// For a leaf: one byte of a hash of each name.
     Marks(Box<[u8]>),

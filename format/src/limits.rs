@@ -19,8 +19,7 @@ pub const MAX_MANIFEST_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Changes of storages in a manifest; changes of tensors have the same limit. A new table is written when the changes
 /// exceed about the square root of the table's entries, so tables of more than 2^24 entries are rewritten a little
-/// earlier. A change can take twenty times as much memory as space in the file, so a limit in bytes would not be
-/// enough.
+/// earlier. In memory, a change can take twenty times its size in the file, so a limit in bytes would not be enough.
 pub const MAX_CHANGES: usize = 1 << 12;
 
 /// Garbage storages in a manifest: those that one commit drops, and those that readers still need. A commit with more

@@ -205,7 +205,9 @@ impl NodeHeader {
         self.count == 0
     }
 
-    /// Checks that the node belongs to `tree`, and, below the root, that it is at the level below its parent's.
+    /// Checks that the node belongs to `tree` and is at `level`, the level below its parent's. A root has no parent:
+    /// then
+    /// `level` is `None`, and any level is right.
     ///
     /// # Errors
     /// [`Rule::NodeChild`].
@@ -248,8 +250,8 @@ impl Deref for Node {
 }
 
 impl Node {
-    /// Returns the length of the node whose first page is given, in pages: at least 1, and no more than any valid node
-    /// has. The page is not checked.
+    /// Returns the length that the first page of a node states, in pages: at least 1, and at most the largest number of
+    /// pages that a valid node has. The page is not checked.
     #[must_use]
     pub fn page_count(first_page: &[u8]) -> u64 {
         let stated = NodeHeader::decode(first_page).map_or(1, |(_, header)| header.page_count);

@@ -80,7 +80,7 @@ pub struct FileStamp {
 pub struct StorageRecord {
     /// The number of bytes that tensors may cover. The file may be longer, but never shorter.
     pub length_bytes: u64,
-    /// The number of tensors that refer to this storage. If it is zero, the storage is garbage.
+    /// The number of tensors that refer to this storage: at least one, or the storage has no record.
     pub tensor_count: u64,
     /// How the bytes may change.
     pub kind: StorageKind,

@@ -48,7 +48,7 @@ impl ChunkChain {
         self.0 = digester.finish();
     }
 
-    /// Returns the last link, which is 16 zero bytes before the first chunk.
+    /// Returns the last link. Until a chunk is added, this is 16 zero bytes.
     #[must_use]
     pub fn link(&self) -> Digest {
         self.0

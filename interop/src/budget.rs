@@ -4,14 +4,15 @@
 /// A memory limit for what is built from the text or code of a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
+    limit_bytes: u64,
     left_bytes: u64,
 }
 
 /// Bytes of memory per byte of input.
 const BYTES_A_BYTE: u64 = 8;
 
-/// The most bytes of the file that count for each byte of its pickle or headers: a large file does not need gigabytes for its
-/// names.
+/// The memory limit grows with the length of the file, but only up to this many bytes of the file for each byte of its
+/// pickle or headers. A large file with a small pickle does not need much memory.
 const FILE_BYTES_A_BYTE: u64 = 4;
 
 /// The approximate overhead of an allocation.
@@ -24,21 +25,24 @@ impl Budget {
     /// Returns the budget of a pickle, or of headers, of `code_bytes` in a file of `file_bytes`.
     pub(super) fn of(code_bytes: usize, file_bytes: u64) -> Self {
         let counted_bytes = (code_bytes as u64).saturating_mul(FILE_BYTES_A_BYTE).min(file_bytes);
-        Budget { left_bytes: counted_bytes.saturating_mul(BYTES_A_BYTE).saturating_add(FIXED_BYTES) }
+        let limit_bytes = counted_bytes.saturating_mul(BYTES_A_BYTE).saturating_add(FIXED_BYTES);
+        Budget { limit_bytes, left_bytes: limit_bytes }
     }
 
     /// Takes memory from the budget.
     pub(super) fn charge(&mut self, bytes: usize) -> Result<(), String> {
         self.left_bytes = self.left_bytes.checked_sub(bytes as u64).ok_or_else(|| {
             format!(
-                "it needs more memory than {BYTES_A_BYTE} times the file plus {FIXED_BYTES} bytes; if it is a \
-                 checkpoint of very many very small tensors, save them in several files, or as rows of one tensor"
+                "it needs more memory than the {} bytes that are allowed for it; if it is a checkpoint of very many \
+                 very small tensors, save them in several files, or as rows of one tensor",
+                self.limit_bytes
             )
         })?;
         Ok(())
     }
 
-    /// Appends to a list.
+    /// Appends to a list. If it must grow, its capacity doubles. Most lists have few items, so the first allocation has
+    /// no spare capacity.
     pub(super) fn extend<T: Copy>(&mut self, list: &mut Vec<T>, items: &[T]) -> Result<(), String> {
         let spare = list.capacity();
         self.reserve(list, items.len(), spare)?;
@@ -46,8 +50,8 @@ impl Budget {
         Ok(())
     }
 
-    /// Makes room for `count` more items in a list, which grows by `spare` items or more. Memory is charged when the list
-    /// grows, before it is allocated. Most lists have few items, so the first allocation has no spare capacity.
+    /// Makes room for `count` more items in a list. If the list must grow, it grows by at least `spare` items, and the
+    /// memory is charged before it is allocated.
     pub(super) fn reserve<T>(&mut self, list: &mut Vec<T>, count: usize, spare: usize) -> Result<(), String> {
         let (had, length) = (list.capacity(), list.len().saturating_add(count));
         if length > had {

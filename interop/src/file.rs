@@ -32,6 +32,10 @@ impl RawFile {
         Ok(RawFile(Arc::new(ExternalFile::open(path)?)))
     }
 
+    pub(super) fn of(file: File, path: &Path) -> Result<Self> {
+        Ok(RawFile(Arc::new(ExternalFile::from_file(file, path)?)))
+    }
+
     pub(super) fn path(&self) -> &Path {
         self.0.path()
     }
@@ -186,10 +190,24 @@ pub(super) fn write<'a>(
     on_existing: OnExisting,
     progress: &mut dyn FnMut(u64),
 ) -> Result<()> {
-    create(path, on_existing, |writer| {
-        writer.write_all(header).map_err(|e| Error::io("export", path, e))?;
-        tensors.into_iter().try_for_each(|tensor| write_elements(path, writer, tensor, progress))
-    })
+    create(path, on_existing, |writer| write_to(path, writer, header, tensors, progress))
+}
+
+/// The path in messages about an output without one.
+pub(super) const OUTPUT: &str = "output";
+
+/// Writes a header and then the elements of tensors, in one pass.
+pub(super) fn write_to<'a>(
+    path: &Path,
+    writer: &mut impl Write,
+    header: &[u8],
+    tensors: impl IntoIterator<Item = &'a Tensor>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<()> {
+    let failed = |e| Error::io("export", path, e);
+    writer.write_all(header).map_err(failed)?;
+    tensors.into_iter().try_for_each(|tensor| write_elements(path, writer, tensor, progress))?;
+    writer.flush().map_err(failed)
 }
 
 /// Writes the elements of a tensor, in row-major order.

@@ -1,12 +1,13 @@
 //! Files in other formats, opened and read in place.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
+use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use stridemap::import::ExternalFile;
-use stridemap::{DType, Error, Result, StorageInfo, StorageKind, Tensor, TensorInfo};
+use stridemap::{DType, Error, ErrorKind, Result, StorageInfo, StorageKind, Tensor, TensorInfo};
 
 use super::contents::{Contents, ForeignStorage, ForeignTensor, Skipped};
 use super::file::RawFile;
@@ -127,7 +128,32 @@ impl ForeignOptions {
     /// # Errors
     /// Those of [`ForeignFile::open`].
     pub fn open(&self, path: impl AsRef<Path>) -> Result<ForeignFile> {
-        let file = Arc::new(RawFile::open(path.as_ref())?);
+        self.open_raw(RawFile::open(path.as_ref())?, true)
+    }
+
+    /// Opens a file that is open for reading, such as a temporary file with what came through a pipe. It is read by
+    /// position, from its start. Error messages use `path` as its name, and a tensor without a name is named after it.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// # use stridemap_interop::{ForeignOptions, npy};
+    /// let mut file = tempfile::tempfile()?;
+    /// npy::Export::new().write_to(&mut file, &Tensor::from_vec(vec![1u8, 2], &[2])?, |_| ())?;
+    /// let file = ForeignOptions::new().open_file(file, "stdin")?;
+    /// assert_eq!(file.load("stdin")?.read::<u8>()?, [1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`ForeignFile::open`]; [`ErrorKind::BadFile`] for the index of a sharded model, which refers to other
+    /// files.
+    pub fn open_file(&self, file: File, path: impl AsRef<Path>) -> Result<ForeignFile> {
+        self.open_raw(RawFile::of(file, path.as_ref())?, false)
+    }
+
+    /// Opens a file. If it is not at its path, which is then only for messages, no other file is opened.
+    fn open_raw(&self, file: RawFile, is_at_path: bool) -> Result<ForeignFile> {
+        let file = Arc::new(file);
         let contents = match file.magic()?.as_slice() {
             // Safetensors first: its length field can look like the start of any other format, but no other format
             // continues with a brace.
@@ -142,7 +168,11 @@ impl ForeignOptions {
                 }
             }
             magic if torch::is_pickle(magic) => torch::read_legacy(&file, *self)?,
-            magic if safetensors::is_index(magic) => safetensors::read_index(&file, *self)?,
+            magic if safetensors::is_index(magic) && is_at_path => safetensors::read_index(&file, *self)?,
+            magic if safetensors::is_index(magic) => {
+                return Err(file
+                    .bad("the index of a model in several files; open it by its path, beside these files"));
+            }
             _ if torch::is_tar(&file)? => return Err(torch::refuse_tar(&file)),
             _ => safetensors::read(&file, *self)?,
         };
@@ -230,8 +260,8 @@ impl ForeignFile {
         })
     }
 
-    /// Returns a tensor whose storage is a range of the file. No element is read. Tensors of the same storage share
-    /// it.
+    /// Returns a tensor whose storage is a range of the file. No element is read. Tensors that share
+    /// a storage in the file share it here too.
     ///
     /// An array in a compressed member of a zip file, or one that is [byte-swapped](ForeignOptions::byteswap), is
     /// converted into an unnamed temporary file in the directory that `TMPDIR` names. The conversion verifies the
@@ -254,6 +284,47 @@ impl ForeignFile {
             Error::name_not_found("load", name, by_name.keys().cloned()).context(path)
         })?;
         self.tensor(tensor).map_err(|e| e.context(format_args!("load {name:?}")))
+    }
+
+    /// Renames the tensors, or leaves out those for which `new_name` returns `None`.
+    ///
+    /// ```
+    /// use stridemap::{Store, Tensor};
+    /// use stridemap_interop::{ForeignFile, safetensors};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("m.safetensors");
+    /// let x = Tensor::from_vec(vec![1f32], &[1])?;
+    /// let tensors = [("old".to_owned(), x.clone()), ("useless".to_owned(), x)];
+    /// safetensors::Export::new().write(&path, &tensors, |_| ())?;
+    ///
+    /// let mut file = ForeignFile::open(&path)?;
+    /// file.rename(|name| (name != "useless").then(|| format!("{name}.new")))?;
+    /// assert_eq!(file.tensors().map(|tensor| tensor.name).collect::<Vec<_>>(), ["old.new"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::NameExists`] if two tensors would have the same name. Nothing is renamed then.
+    pub fn rename(&mut self, mut new_name: impl FnMut(&str) -> Option<String>) -> Result<()> {
+        let mut names = HashSet::new();
+        let mut tensors = Vec::new();
+        for tensor in &self.contents.tensors {
+            let Some(name) = new_name(&tensor.name) else { continue };
+            if !names.insert(name.clone()) {
+                let message =
+                    format!("rename {}: two tensors would be named {name:?}", self.path().display());
+                return Err(Error::new(ErrorKind::NameExists, message));
+            }
+            tensors.push(ForeignTensor { name, ..tensor.clone() });
+        }
+        let used: HashSet<usize> = tensors.iter().map(|tensor| tensor.storage).collect();
+        for (index, storage) in self.contents.storages.iter_mut().enumerate() {
+            storage.is_kept &= used.contains(&index); // otherwise an import would copy it
+        }
+        self.contents.tensors = tensors;
+        self.by_name = OnceLock::new();
+        Ok(())
     }
 
     fn tensor(&self, tensor: &ForeignTensor) -> Result<Tensor> {

@@ -149,8 +149,8 @@ impl Disk for Counted {
         self.real().watch(dir)
     }
 
-    fn tells_all(&self, dir: &Path) -> bool {
-        self.real().tells_all(dir)
+    fn is_watch_complete(&self, dir: &Path) -> bool {
+        self.real().is_watch_complete(dir)
     }
 
     fn lock_holders(&self) -> LockHolders {

@@ -210,7 +210,7 @@ pub trait Disk: Debug + Send + Sync {
     fn watch(&self, dir: &Path) -> io::Result<Option<Box<dyn Watch>>>;
 
     /// Whether a [watch](Self::watch) of a directory reports every new name, whichever process created it.
-    fn tells_all(&self, _dir: &Path) -> bool {
+    fn is_watch_complete(&self, _dir: &Path) -> bool {
         false
     }
 

@@ -87,7 +87,7 @@ impl<D> OpenDirs<D> {
     }
 
     /// Returns the store's own directory, and the open directories in it that commits write to, with their names.
-    pub(super) fn written(&self) -> (&D, impl Iterator<Item = (&'static str, &D)>) {
+    pub(super) fn commit_dirs(&self) -> (&D, impl Iterator<Item = (&'static str, &D)>) {
         (
             &self.root,
             SUBDIRS.into_iter().zip(&self.subdirs).take(2).filter_map(|(name, dir)| Some((name, dir.get()?))),

@@ -106,7 +106,7 @@ impl StoreFile {
         }
     }
 
-    fn of(name: &str) -> Self {
+    pub(crate) fn of(name: &str) -> Self {
         let number = |extension| number_in(name, extension);
         if name.starts_with(STAGE_PREFIX) {
             return StoreFile::Unfinished;

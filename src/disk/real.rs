@@ -67,12 +67,12 @@ impl RealDisk {
         }
     }
 
-    fn opened(&self, path: &Path, flags: OFlags) -> io::Result<File> {
+    fn open_file(&self, path: &Path, flags: OFlags) -> io::Result<File> {
         let (dir, name) = self.entry(path)?;
         Ok(openat(dir, name, flags | OFlags::CLOEXEC)?.into())
     }
 
-    /// Returns the metadata of the file at a path. In a store, links are not followed.
+    /// Returns the metadata of the entry at a path. `flags` states whether a link is followed.
     fn stat_entry(&self, path: &Path, flags: AtFlags) -> io::Result<Stat> {
         let (dir, name) = self.entry(path)?;
         Ok(rustix::fs::statat(dir, name, flags)?)
@@ -99,7 +99,7 @@ impl Disk for RealDisk {
 
     fn is_intact(&self) -> io::Result<bool> {
         let Some(store_dirs) = &self.store_dirs else { return Ok(true) };
-        let (root, subdirs) = store_dirs.dirs.written();
+        let (root, subdirs) = store_dirs.dirs.commit_dirs();
         for (name, dir) in subdirs {
             let named = match rustix::fs::statat(&root.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
                 Err(Errno::NOENT) => return Ok(false),
@@ -116,9 +116,9 @@ impl Disk for RealDisk {
         // A FIFO in place of a file must not block: it is opened without waiting, and then refused.
         let found = match access {
             // A path from the user may lead anywhere.
-            Access::ReadForeign => RealDisk::default().opened(path, OFlags::RDONLY | OFlags::NONBLOCK),
-            Access::Read => self.opened(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW),
-            Access::Write => self.opened(path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW),
+            Access::ReadForeign => RealDisk::default().open_file(path, OFlags::RDONLY | OFlags::NONBLOCK),
+            Access::Read => self.open_file(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW),
+            Access::Write => self.open_file(path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW),
         };
         let refused = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         let file = match found {
@@ -149,10 +149,11 @@ impl Disk for RealDisk {
 
     fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {
         loop {
-            // Only the random name is used: the directory is looked up like any other path.
+            // `/` is a placeholder. Only the random name below it is used, in `dir`, which is looked up like any other
+            // path.
             let path_of = |made: &Path| dir.join(made.file_name().unwrap_or_default());
             let create =
-                |made: &Path| self.opened(&path_of(made), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
+                |made: &Path| self.open_file(&path_of(made), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
             let (file, made) = create_with(STAGE_PREFIX, Path::new("/"), create)?.keep()?;
             let path = path_of(&made);
             let file = opened(file);
@@ -244,7 +245,7 @@ impl Disk for RealDisk {
         Ok(Some(Box::new(Inotify::new(Path::new(&path))?)))
     }
 
-    fn tells_all(&self, dir: &Path) -> bool {
+    fn is_watch_complete(&self, dir: &Path) -> bool {
         self.directory(dir, OFlags::PATH).and_then(file_system::is_local).unwrap_or(false)
     }
 
@@ -270,13 +271,14 @@ pub(crate) fn opened(file: File) -> Arc<dyn DiskFile> {
     Arc::new(RealFile(file, OnceLock::new()))
 }
 
-/// An open file, and whether it [has a front](RealFile::has_front), once that was asked.
+/// An open file, and whether its lock [has a queue](RealFile::has_queue), once that is known.
 #[derive(Debug)]
 struct RealFile(File, OnceLock<bool>);
 
 impl RealFile {
-    /// Whether `fcntl` and `flock` locks are independent here. On a network file system they are the same lock.
-    fn has_front(&self) -> bool {
+    /// Whether processes can queue for the file's lock, which is its `flock`, by an `fcntl` lock: the two must be
+    /// independent. On a network file system they are the same lock.
+    fn has_queue(&self) -> bool {
         *self.1.get_or_init(|| {
             matches!(
                 (file_system::is_network(&self.0), file_system::is_fuse(&self.0)),
@@ -335,14 +337,14 @@ impl DiskFile for RealFile {
         fs2::FileExt::unlock(&self.0)
     }
 
-    /// Takes an `fcntl` lock, which belongs to the process. It decides which process is at the front; the `flock` is
-    /// the file's lock.
+    /// Takes an `fcntl` lock, which belongs to the process. The process that holds it is at the front of the queue for
+    /// the file's lock, which is the `flock`.
     fn try_front(&self, mode: LockMode) -> io::Result<bool> {
         let operation = match mode {
             LockMode::Shared => FlockOperation::NonBlockingLockShared,
             LockMode::Exclusive => FlockOperation::NonBlockingLockExclusive,
         };
-        match self.has_front().then(|| rustix::fs::fcntl_lock(&self.0, operation)) {
+        match self.has_queue().then(|| rustix::fs::fcntl_lock(&self.0, operation)) {
             None | Some(Ok(())) => Ok(true),
             Some(Err(Errno::AGAIN | Errno::ACCESS)) => Ok(false),
             Some(Err(e)) => Err(e.into()),
@@ -364,7 +366,7 @@ impl DiskFile for RealFile {
 
     fn leave_front(&self) -> io::Result<()> {
         // If both locks are the same lock, this would release the `flock`.
-        if !self.has_front() {
+        if !self.has_queue() {
             return Ok(());
         }
         Ok(rustix::fs::fcntl_lock(&self.0, FlockOperation::NonBlockingUnlock)?)

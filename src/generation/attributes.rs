@@ -74,7 +74,7 @@ impl Draft {
             return Ok(());
         }
         let attributes = self.attributes_mut();
-        // What was removed fits again.
+        // If they do not fit, put back what was removed, which fits.
         attributes.extend(scoped(to)).or_else(|e| attributes.extend(scoped(from)).and(Err(e)))
     }
 
@@ -102,7 +102,7 @@ impl BoundedAttributes {
         self.size_bytes -= self.entries.remove(at).map_or(0, |value| size_of_entry(at, &value));
     }
 
-    /// Adds attributes with different keys, or none of them if they do not fit.
+    /// Adds attributes, no two of which have the same scope and key. Adds none of them if they do not all fit.
     fn extend(&mut self, added: Vec<((String, String), String)>) -> Result<()> {
         let replaced = |at| self.entries.get(at).map_or(0, |value| size_of_entry(at, value));
         let replaced_bytes: usize = added.iter().map(|(at, _)| replaced(at)).sum();

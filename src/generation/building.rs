@@ -1,19 +1,21 @@
-//! A store that is built under a temporary name, and renamed when it is complete.
+//! A store that no process opens until it is complete.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::History;
-use super::create::sync_name;
+use stridemap_format::Uuid;
+
+use super::create::{self, create_hidden, sync_name};
 use super::unsynced;
 use super::writer_lock::WriterLock;
-use crate::disk::{Disk, STAGE_PREFIX, StorePaths, dir_of, step};
+use crate::disk::{Disk, STAGE_PREFIX, StoreFile, StorePaths, dir_of, step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::OwnerProcess;
 
-/// A store that is built beside its final path, under a name that no process opens. Deleted when dropped, unless it
-/// was renamed to its final path.
+/// A store that is built beside its final path, under a name that no process opens. Unless it was completed, it is
+/// deleted when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Building {
     disk: Arc<dyn Disk>,
@@ -22,7 +24,8 @@ pub(crate) struct Building {
     final_path: PathBuf,
     /// The process that deletes the store.
     owner: OwnerProcess,
-    is_moved: bool,
+    /// Whether the files at `path` are those of this store, and no process opens them yet.
+    is_unfinished: bool,
 }
 
 impl Building {
@@ -40,7 +43,18 @@ impl Building {
         disk.stat(dir).map_err(|e| Error::io("examine", dir, e))?;
         let path = dir.join(format!("{STAGE_PREFIX}{}", uuid::Uuid::new_v4().simple()));
         let (disk, final_path, owner) = (Arc::clone(disk), final_path.to_path_buf(), OwnerProcess::current());
-        Ok(Building { disk, path, final_path, owner, is_moved: false })
+        Ok(Building { disk, path, final_path, owner, is_unfinished: true })
+    }
+
+    /// Creates an empty store, which [`finish`](Self::finish) brings to its final path.
+    ///
+    /// # Errors
+    /// Those of [`create`](super::create()).
+    pub(crate) fn create(disk: &Arc<dyn Disk>, final_path: &Path, durable: bool) -> Result<(Self, Uuid)> {
+        let building = Building::beside(disk, final_path)?;
+        disk.create_dir(building.path()).map_err(|e| create::failed(final_path, e))?;
+        let uuid = create_hidden(disk, building.path(), final_path, durable)?;
+        Ok((building, uuid))
     }
 
     /// The path at which to create and fill the store.
@@ -55,8 +69,8 @@ impl Building {
     /// not sync would see this mark, and not make its own.
     ///
     /// # Errors
-    /// `AlreadyExists` if something exists at the path by now; `Io`.
-    pub(crate) fn move_to_final_path(mut self, history: &History) -> Result<()> {
+    /// `AlreadyExists` if something exists at the path by now; `Io`. After a failed sync the store is there.
+    pub(crate) fn finish(mut self, history: &History) -> Result<()> {
         let _lock = WriterLock::take(history)?;
         if history.is_durable() {
             unsynced::mark(history)?; // crash: a directory beside the final path
@@ -66,7 +80,7 @@ impl Building {
             io::ErrorKind::AlreadyExists => occupied(&self.final_path),
             _ => Error::denied("rename to", &self.final_path, e),
         })?; // crash: the store, whose next writer makes its name durable
-        self.is_moved = true;
+        self.is_unfinished = false;
         if history.is_durable() {
             step!("sync-parent", sync_name(&*self.disk, &self.final_path))?; // crash: the store, now durable
             let _ = history.disk.remove(&history.paths.unsynced());
@@ -77,18 +91,64 @@ impl Building {
 
 impl Drop for Building {
     fn drop(&mut self) {
-        if self.is_moved || !self.owner.is_current() {
+        if !self.is_unfinished || !self.owner.is_current() {
             return;
         }
         // A file that cannot be deleted stays, under a name that no process opens.
-        let paths = StorePaths::new(&self.path);
-        for dir in [&paths.storages_dir(), &paths.meta_dir(), &self.path] {
-            for name in self.disk.list(dir).unwrap_or_default() {
-                let _ = self.disk.remove(&dir.join(name));
+        delete_files(&*self.disk, &StorePaths::new(&self.path));
+        let _ = self.disk.remove_dir(&self.path);
+    }
+}
+
+/// Deletes the files of a store, and the directories of the store that are then empty. Files of others stay.
+fn delete_files(disk: &dyn Disk, paths: &StorePaths) {
+    // Without FORMAT, what an interrupted deletion leaves is not a store.
+    for file in [paths.format_file(), paths.lock(), paths.unsynced()] {
+        let _ = disk.remove(&file);
+    }
+    for dir in [paths.storages_dir(), paths.meta_dir()] {
+        for name in disk.list(&dir).unwrap_or_default() {
+            if StoreFile::of(&name) != StoreFile::Foreign {
+                let _ = disk.remove(&dir.join(name));
             }
-            let _ = self.disk.remove_dir(dir);
+        }
+        let _ = disk.remove_dir(&dir);
+    }
+}
+
+/// A store that was just created in an empty directory. It is deleted when this is dropped, unless it was filled.
+pub(crate) struct Unfilled<'a> {
+    history: &'a History,
+    is_filled: bool,
+}
+
+impl<'a> Unfilled<'a> {
+    pub(crate) fn new(history: &'a History) -> Self {
+        Unfilled { history, is_filled: false }
+    }
+
+    pub(crate) fn filled(mut self) {
+        self.is_filled = true;
+    }
+}
+
+impl Drop for Unfilled<'_> {
+    fn drop(&mut self) {
+        if !self.is_filled {
+            // What cannot be deleted is an empty store.
+            let _ = delete_empty(self.history);
         }
     }
+}
+
+/// Deletes a store without its directory, unless it has a commit.
+fn delete_empty(history: &History) -> Result<()> {
+    // No other writer commits in the meantime. Those that wait find no LOCK, and fail.
+    let _lock = WriterLock::take(history)?;
+    if history.newest()?.number() == 1 {
+        delete_files(&*history.disk, &history.paths);
+    }
+    Ok(())
 }
 
 fn occupied(final_path: &Path) -> Error {

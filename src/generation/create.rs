@@ -16,11 +16,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// An empty directory may be a mount point or the current directory, which cannot be replaced. So the store is built
 /// inside it, and FORMAT is written last: without it, the directory is not a store.
 pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result<Uuid> {
-    let failed = |e: io::Error| match e.kind() {
-        io::ErrorKind::AlreadyExists => occupied(path, "the path already exists; choose a different path"),
-        _ => Error::denied("create store", path, e),
-    };
-    let is_dir = is_empty_dir(&**disk, path, failed)?;
+    let failed = |e| failed(path, e);
+    let is_dir = is_empty_dir(&**disk, path)?;
     let id = uuid::Uuid::new_v4();
     let beside = || dir_of(path).join(format!("{STAGE_PREFIX}{}", id.simple()));
     let building = if is_dir { StorePaths::new(path).root().to_path_buf() } else { beside() };
@@ -35,8 +32,8 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
         failed(e)
     })?;
     let mut made = Made { disk: &held, dirs: Vec::new(), files: Vec::new() };
-    let built = made.build(&building, Manifest::first(id.into_bytes()), durable, is_dir);
-    let built = built.and_then(|()| {
+    let built = made.build(&building, &Manifest::first(id.into_bytes()), durable);
+    let built = built.and_then(|()| made.mark(&building, id.into_bytes(), durable, is_dir)).and_then(|()| {
         if is_dir {
             return Ok(());
         }
@@ -52,11 +49,36 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
     if durable {
         if is_dir {
             // Other processes may use the store by now, so it stays. The first commit also makes its names durable.
-            step!("sync-new-root", held.sync_dir(&building)).map_err(|e| Error::io("sync", path, e))?;
+            sync_root(&*held, &building).map_err(|e| Error::io("sync", path, e))?;
         }
         step!("sync-parent", sync_name(&**disk, path))?; // otherwise the store could disappear
     }
     Ok(id.into_bytes())
+}
+
+/// Creates an empty store in an empty directory, whose name no process opens yet.
+pub(super) fn create_hidden(
+    disk: &Arc<dyn Disk>,
+    building: &Path,
+    final_path: &Path,
+    durable: bool,
+) -> Result<Uuid> {
+    let uuid = uuid::Uuid::new_v4().into_bytes();
+    let held = disk.hold(building).map_err(|e| failed(final_path, e))?;
+    let mut made = Made { disk: &held, dirs: Vec::new(), files: Vec::new() };
+    let built = made.build(building, &Manifest::first(uuid), durable);
+    built.and_then(|()| made.mark(building, uuid, durable, false)).map_err(|e| {
+        made.undo();
+        failed(final_path, e)
+    })?;
+    Ok(uuid)
+}
+
+pub(super) fn failed(path: &Path, e: io::Error) -> Error {
+    match e.kind() {
+        io::ErrorKind::AlreadyExists => occupied(path, "the path already exists; choose a different path"),
+        _ => Error::denied("create store", path, e),
+    }
 }
 
 fn occupied(path: &Path, what: &str) -> Error {
@@ -64,15 +86,16 @@ fn occupied(path: &Path, what: &str) -> Error {
 }
 
 /// Returns true for an empty directory, and false for a path that does not exist. Anything else is an error.
-fn is_empty_dir(disk: &dyn Disk, path: &Path, failed: impl Fn(io::Error) -> Error) -> Result<bool> {
+pub(crate) fn is_empty_dir(disk: &dyn Disk, path: &Path) -> Result<bool> {
+    let failed = |e| failed(path, e);
     match disk.stat(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
         Ok(stat) if stat.is_regular => {
             return Err(occupied(path, "the path is already a file; open it, or choose a different path"));
         }
-        found => found.map_err(&failed)?,
+        found => found.map_err(failed)?,
     };
-    let names = disk.list(path).map_err(&failed)?;
+    let names = disk.list(path).map_err(failed)?;
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
     if has("FORMAT") {
         return Err(occupied(path, "the path is already a store; open it, or choose a different path"));
@@ -97,8 +120,8 @@ struct Made<'a> {
 }
 
 impl Made<'_> {
-    /// Fills a directory. If other processes can see it, FORMAT is the last step that can fail.
-    fn build(&mut self, root: &Path, manifest: Manifest, durable: bool, is_visible: bool) -> io::Result<()> {
+    /// Fills a directory with all parts of an empty store but FORMAT.
+    fn build(&mut self, root: &Path, manifest: &Manifest, durable: bool) -> io::Result<()> {
         let (disk, paths) = (&**self.disk, StorePaths::new(root));
         let bytes = manifest.encode().map_err(io::Error::other)?;
         // If two processes create a store in one directory, only one gets past this.
@@ -113,13 +136,20 @@ impl Made<'_> {
             // name is in the root.
             step!("sync-new-meta", disk.sync_dir(&paths.meta_dir()))?;
         }
+        Ok(())
+    }
+
+    /// Writes FORMAT, which makes the directory a store. If other processes can see it, this is the last step that can
+    /// fail.
+    fn mark(&mut self, root: &Path, uuid: Uuid, durable: bool, is_visible: bool) -> io::Result<()> {
+        let disk = &**self.disk;
         if durable && is_visible {
             // Before FORMAT: otherwise a store could lack one of its parts.
             step!("sync-new-names", disk.sync_dir(root))?; // crash: a directory that is not a store
         }
-        self.file(paths.format_file(), &Marker { uuid: manifest.uuid }.encode(), durable)?;
+        self.file(StorePaths::new(root).format_file(), &Marker { uuid }.encode(), durable)?;
         if durable && !is_visible {
-            step!("sync-new-root", disk.sync_dir(root))?; // otherwise the directory may not be a store
+            sync_root(disk, root)?; // otherwise the directory may not be a store
         }
         Ok(())
     }
@@ -150,6 +180,11 @@ fn write_new(disk: &Arc<dyn Disk>, path: &Path, bytes: &[u8], durable: bool) -> 
         step!("sync-new-file", staged.file().sync())?; // otherwise the name could exist with an empty file
     }
     step!("rename-new-file", staged.publish(path))
+}
+
+/// Makes FORMAT and the other names in a store's directory durable.
+fn sync_root(disk: &dyn Disk, root: &Path) -> io::Result<()> {
+    step!("sync-new-root", disk.sync_dir(root))
 }
 
 /// Makes the name of a store's directory durable.
@@ -185,8 +220,8 @@ pub(crate) fn open_dirs(disk: &Arc<dyn Disk>, path: &Path) -> Result<(Arc<dyn Di
     Ok((held, StorePaths::new(path)))
 }
 
-/// Reads FORMAT, which makes a directory a store, and checks that the store has its directories.
-pub(crate) fn read_marker(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
+/// Reads FORMAT, which makes a directory a store, and checks that the store has its directories. Returns the uuid.
+pub(crate) fn check_store(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
     let uuid = read_format(disk, paths)?;
     for (dir, rule) in [(paths.storages_dir(), Rule::StorageFile), (paths.meta_dir(), Rule::MetadataFile)] {
         let broken = |what| Err(Error::corrupt(&dir, format::Error::new(rule, what)));

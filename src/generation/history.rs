@@ -13,7 +13,7 @@ use super::{Generation, recover};
 use crate::disk::{Disk, StorePaths, Watch};
 use crate::error::{Error, Result};
 use crate::process::OwnerProcess;
-use crate::storage::{ExternalOptions, OpenStorages, Poison};
+use crate::storage::{AccessOptions, LockWait, OpenStorages, Poison};
 
 /// What a commit survives once it has returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,25 +23,25 @@ pub enum Durability {
     #[default]
     Full,
     /// The end of the process, including `kill -9`. Nothing is synced: after a power cut the store may be damaged.
-    /// The next `Full` commit or collection, by any handle, syncs the whole file system once, including all earlier
-    /// commits. The [`flush`](crate::ExclusiveGuard::flush) of a mutable tensor still syncs its elements, but not the
-    /// commit that gave it its name.
+    /// The next `Full` commit or collection, by any handle, syncs every file system of the store once, including all
+    /// earlier commits. The [`flush`](crate::ExclusiveGuard::flush) of a mutable tensor still syncs its elements, but
+    /// not the commit that gave it its name.
     Process,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     pub(crate) durability: Durability,
-    pub(crate) lock_timeout: Duration,
-    pub(crate) externals: ExternalOptions,
+    pub(crate) lock_wait: LockWait,
+    pub(crate) access: AccessOptions,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Options {
             durability: Durability::Full,
-            lock_timeout: Duration::from_secs(30),
-            externals: ExternalOptions::default(),
+            lock_wait: LockWait { timeout: Duration::from_secs(30), on_wait: None },
+            access: AccessOptions::default(),
         }
     }
 }
@@ -163,7 +163,7 @@ impl History {
         let meta = self.paths.meta_dir();
         match &mut *listed {
             Some(listed) => listed.newest = Some(newest.number()),
-            None if names.len() > LONG_LISTING && self.disk.tells_all(&meta) => {
+            None if names.len() > LONG_LISTING && self.disk.is_watch_complete(&meta) => {
                 let watch = self.disk.watch(&meta).ok().flatten();
                 *listed = watch.map(|watch| Listed { watch, newest: None });
             }

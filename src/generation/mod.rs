@@ -19,10 +19,10 @@ pub(crate) mod unsynced;
 mod writer_lock;
 
 pub(crate) use attributes::attributes_of;
-pub(crate) use building::Building;
+pub(crate) use building::{Building, Unfilled};
 pub use changes::NameChanges;
 pub(crate) use changes::changes_between;
-pub(crate) use create::{create, open_dirs, read_format, read_marker};
+pub(crate) use create::{check_store, create, is_empty_dir, open_dirs, read_format};
 pub use garbage::Collected;
 pub(crate) use garbage::OlderManifests;
 pub use history::Durability;

@@ -17,22 +17,24 @@ use crate::process::OwnerProcess;
 /// The most pages of all tables that this process keeps: 128 MiB, and at most half as much for hints.
 const MAX_KEPT_PAGES: u64 = 1 << 15;
 
-/// The most pages of one table that have a place. A table with more has some hundred million entries, or is malformed.
-const MAX_PLACES: u64 = 1 << 20;
+/// The most pages of one table that have a slot, in which the node that begins there can be kept. A table with more
+/// pages has about a hundred million entries, or is malformed.
+const MAX_SLOTS: u64 = 1 << 20;
 
-/// How many of these may be leaves. A scan reads all leaves; lookups still find the inner nodes.
+/// A leaf is kept only if at most this many pages are kept then. The rest is for inner nodes: a scan reads all leaves,
+/// and lookups must still find the inner nodes afterwards.
 const MAX_KEPT_LEAF_PAGES: u64 = MAX_KEPT_PAGES / 4 * 3;
 
-/// How many places are allocated together.
+/// How many slots are allocated together.
 const BLOCK_PAGES: u64 = 64;
 
-/// How often the list of open tables is tried to lock. Without it, a table is not shared.
+/// How many times to try to lock the list of open tables. If all tries fail, the table is opened without sharing it.
 const MAX_TRIES: u32 = 100;
 
 /// How many pages this process keeps.
 static KEPT_PAGES: AtomicU64 = AtomicU64::new(0);
 
-/// The places of some nodes.
+/// The slots of some consecutive pages.
 type Block = Box<[OnceLock<Node>]>;
 
 /// The file of a table. It never changes, so a node that was checked stays valid.
@@ -45,7 +47,7 @@ pub(super) struct Nodes {
     page_count: u64,
     kept: Vec<OnceLock<Block>>,
     kept_pages: AtomicU64,
-    /// The process that fills the places. A forked child may inherit a place that its parent was about to fill.
+    /// The process that fills the slots. A forked child may inherit a slot that its parent was about to fill.
     owner: OwnerProcess,
 }
 
@@ -100,7 +102,7 @@ impl Nodes {
             return Err(Error::corrupt(&path, format::Error::new(Rule::TableFile, detail)));
         }
         let (generation, page_count) = (reference.generation, reference.page_count);
-        let blocks = page_count.min(MAX_PLACES).div_ceil(BLOCK_PAGES);
+        let blocks = page_count.min(MAX_SLOTS).div_ceil(BLOCK_PAGES);
         let kept = std::iter::repeat_with(OnceLock::new).take(blocks as usize).collect();
         let (kept_pages, owner) = (AtomicU64::new(0), OwnerProcess::current());
         let nodes = Nodes { file, path, uuid, generation, page_count, kept, kept_pages, owner };
@@ -138,8 +140,8 @@ impl Nodes {
 
     /// Returns a node, which is then kept if it fits in the limit.
     pub(super) fn get(&self, page: u64) -> Result<Found<'_>> {
-        let Some(place) = self.place(page) else { return Ok(Found::Read(Box::new(self.read(page)?))) };
-        if let Some(node) = place.get() {
+        let Some(slot) = self.slot(page) else { return Ok(Found::Read(Box::new(self.read(page)?))) };
+        if let Some(node) = slot.get() {
             return Ok(Found::Kept(node));
         }
         let node = self.read(page)?;
@@ -150,7 +152,7 @@ impl Nodes {
             return Ok(Found::Read(Box::new(node)));
         }
         let mut is_kept = false;
-        let kept = place.get_or_init(|| {
+        let kept = slot.get_or_init(|| {
             is_kept = true;
             node
         });
@@ -163,7 +165,7 @@ impl Nodes {
         Ok(Found::Kept(kept))
     }
 
-    fn place(&self, page: u64) -> Option<&OnceLock<Node>> {
+    fn slot(&self, page: u64) -> Option<&OnceLock<Node>> {
         let block = self.kept.get((page / BLOCK_PAGES) as usize)?;
         let block = block.get_or_init(|| (0..BLOCK_PAGES).map(|_| OnceLock::new()).collect());
         block.get((page % BLOCK_PAGES) as usize)

@@ -85,7 +85,7 @@ impl Change {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changes {
     /// Each change, and what to do if its name already exists.
-    pub(crate) names: Vec<(Change, OnExisting)>,
+    pub(crate) requested: Vec<(Change, OnExisting)>,
     /// The storages of earlier generations that the new headers refer to, as the transaction saw them.
     pub(crate) expected: BTreeMap<u64, StorageRecord>,
     /// Applies to later changes, except renames and copies.
@@ -121,11 +121,11 @@ impl Changes {
 
     /// Whether all changes are moves, so that skipping them loses nothing.
     pub(crate) fn are_moves(&self) -> bool {
-        self.names.iter().all(|(change, _)| matches!(change, Change::Move(_)))
+        self.requested.iter().all(|(change, _)| matches!(change, Change::Move(_)))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.names.is_empty()
+        self.requested.is_empty()
     }
 
     /// Returns the provisional id of the staged storage at `index`.
@@ -144,8 +144,8 @@ impl Changes {
 pub(crate) struct Draft {
     generation: Arc<Generation>,
     pub(crate) changes: Changes,
-    /// The tensors that have changed. Made when it is first needed: until then, only puts have changed tensors, and a
-    /// transaction that only saves holds and compares each name once, at its end.
+    /// The tensors that have changed. Made when it is first needed. Until then, all changes of tensors are puts, which
+    /// `changes` already contains, so a transaction that only saves does not keep its names twice.
     tensors: OnceLock<BTreeMap<String, Option<TensorRecord>>>,
     /// All attributes, if any of them have changed.
     attributes: Option<BoundedAttributes>,
@@ -170,7 +170,7 @@ impl Draft {
     }
 
     fn changed(&self) -> &BTreeMap<String, Option<TensorRecord>> {
-        let puts = || self.changes.names.iter().filter_map(|(change, _)| change.clone().into_put());
+        let puts = || self.changes.requested.iter().filter_map(|(change, _)| change.clone().into_put());
         self.tensors.get_or_init(|| puts().collect())
     }
 
@@ -249,7 +249,7 @@ impl Draft {
             Change::MoveAttributes { from, to: Some(to) } => self.move_attributes(from, to)?,
             Change::MoveAttributes { from, to: None } => self.remove_attributes(from),
         }
-        self.changes.names.push((change, on_existing));
+        self.changes.requested.push((change, on_existing));
         Ok(())
     }
 
@@ -274,9 +274,9 @@ impl Draft {
     pub(crate) fn rebased(mut changes: Changes, newest: Arc<Generation>) -> Result<Self> {
         let number = newest.number();
         let mut draft = Draft::new(newest);
-        let names = std::mem::take(&mut changes.names);
+        let requested = std::mem::take(&mut changes.requested);
         draft.changes = changes;
-        for (change, on_existing) in names {
+        for (change, on_existing) in requested {
             draft.apply(change, on_existing).map_err(|e| {
                 let kind = match e.kind() {
                     ErrorKind::NameExists => ErrorKind::NameExists,
@@ -309,11 +309,12 @@ pub(crate) fn plan(
     // Without a rebase, the changes could undo those of another commit.
     let is_on_newest = step!("rebase", draft.generation.number() == newest.number());
     let draft = if is_on_newest { draft } else { Draft::rebased(draft.changes, Arc::clone(newest))? };
-    let Draft { changes: Changes { names, expected, .. }, tensors, attributes, .. } = draft;
-    // Each record is then held once, so that its storage id can be changed in place.
-    let puts =
-        |names: Vec<(Change, _)>| names.into_iter().filter_map(|(change, _)| change.into_put()).collect();
-    let mut tensors: BTreeMap<_, _> = tensors.into_inner().unwrap_or_else(|| puts(names));
+    let Draft { changes: Changes { requested, expected, .. }, tensors, attributes, .. } = draft;
+    // The records are moved out of the changes, not cloned: their storage ids are changed below.
+    let puts = |requested: Vec<(Change, _)>| {
+        requested.into_iter().filter_map(|(change, _)| change.into_put()).collect()
+    };
+    let mut tensors: BTreeMap<_, _> = tensors.into_inner().unwrap_or_else(|| puts(requested));
     check_ids_left(newest)?;
     let mut manifest = newest.manifest().clone();
     manifest.generation = manifest.generation.checked_add(1).ok_or_else(|| out_of_numbers("generations"))?;

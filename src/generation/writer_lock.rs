@@ -4,12 +4,12 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::{Generation, History};
 use crate::disk::{Access, DiskFile, FileId, LockMode, LockedFile, step};
 use crate::error::{Error, ErrorKind, Result};
-use crate::storage::Turn;
+use crate::storage::{LockWait, Turn, WaitReports};
 
 /// The newest generation, and the names in `meta/` if they had to be listed.
 pub(crate) type NewestListed = (Arc<Generation>, Option<Vec<String>>);
@@ -38,7 +38,7 @@ impl WriterLock {
             opened => opened.map_err(|e| failed(&path, e))?,
         };
         let held = file.stat().map_err(|e| failed(&path, e))?.id();
-        let lock = wait(&path, &file, held, history.options.lock_timeout, began)?;
+        let lock = wait(&path, &file, held, history.options.lock_wait, began)?;
         // If the file was deleted and created again, another writer may hold the lock of the new one.
         let named = match history.disk.stat(&path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing(&path)),
@@ -82,9 +82,11 @@ fn wait(
     path: &Path,
     file: &Arc<dyn DiskFile>,
     id: FileId,
-    timeout: Duration,
+    wait: LockWait,
     began: Instant,
 ) -> Result<LockedFile> {
+    let timeout = wait.timeout;
+    let mut reports = WaitReports::begin(wait);
     let turn = Turn::take(file, id, LockMode::Exclusive, timeout.saturating_sub(began.elapsed()));
     let at_the_front = Instant::now();
     loop {
@@ -108,6 +110,9 @@ fn wait(
                     path.display(),
                 ),
             ));
+        }
+        if reports.is_due() {
+            reports.send(file);
         }
         thread::sleep(Turn::pause(at_the_front).min(left));
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fmt::Arguments;
+use std::ops::Range;
 
 use stridemap_format::limits::MAX_RANK;
 use stridemap_format::{DType, Extent, check_numel};
@@ -202,6 +203,12 @@ impl Layout {
     pub(crate) fn extent(&self, dtype: DType, length_bytes: u64) -> stridemap_format::Result<Extent> {
         let dims = self.dims().map(|(size, stride)| (size as i128, stride as i128));
         Extent::of(dims, self.offset as i128, dtype, length_bytes)
+    }
+
+    /// Returns the range of a storage from the first byte of an element to the last, or `None` without elements.
+    pub(crate) fn byte_range(&self, dtype: DType) -> Option<Range<u64>> {
+        let extent = self.extent(dtype, i64::MAX as u64).ok().filter(|extent| extent.span_bytes() > 0)?;
+        Some(extent.start_bytes()..extent.start_bytes().saturating_add(extent.span_bytes()))
     }
 
     /// Returns a layout with different dimensions, whose offset is moved by `shift` elements.

@@ -108,8 +108,9 @@ integers!(u8, i8, u16, i16, u32, i32, u64, i64, usize, isize);
 /// # Errors
 /// `InvalidArgument` for a negative number.
 pub(crate) fn count(op: &str, what: &str, n: impl Integer) -> Result<usize> {
-    usize::try_from(n.to_isize())
-        .map_err(|_| Error::new(ErrorKind::InvalidArgument, format!("{op}: a {what} of {n:?} is negative")))
+    usize::try_from(n.to_isize()).map_err(|_| {
+        Error::new(ErrorKind::InvalidArgument, format!("{op}: the {what} must not be negative, and is {n:?}"))
+    })
 }
 
 /// Converts arguments that count something.

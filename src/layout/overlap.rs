@@ -165,8 +165,8 @@ fn pair_has_solution(a: Term, b: Term, target: i128) -> bool {
         .checked_rem(q)
         .zip(inverse(p, q))
         .and_then(|(goal, inverse)| goal.checked_mul(inverse)?.checked_rem_euclid(q));
-    // With the lowest x, `b` can just cover the rest of the target. With the highest x, the rest is just not
-    // negative.
+    // The lowest x is the first for which `b` can cover the rest of the target. The highest x is the last for which the
+    // rest is not negative.
     let missing = target.saturating_sub(b.reach()).max(0);
     let lowest = missing.saturating_add(a.stride.saturating_sub(1)).checked_div(a.stride).unwrap_or_default();
     let highest = target.checked_div(a.stride).unwrap_or_default().min(a.highest);

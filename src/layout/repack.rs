@@ -71,8 +71,8 @@ struct Budget {
 struct Segment {
     old: Range<u64>,
     new_start: u64,
-    /// `None` if everything is kept.
-    kept: Option<Periods>,
+    /// `None` if all bytes are kept.
+    periods: Option<Periods>,
 }
 
 /// The part of each period that is kept. The offsets of its segments are relative to the start of the period.
@@ -109,7 +109,7 @@ pub(crate) fn repack(views: &[View<'_>], length_bytes: u64) -> Result<Repacked> 
 impl Repacked {
     /// Returns the plan that keeps every byte of a storage. It has no views, because no view moves.
     pub(crate) fn whole(length_bytes: u64) -> Self {
-        let segments = vec![Segment { old: 0..length_bytes, new_start: 0, kept: None }];
+        let segments = vec![Segment { old: 0..length_bytes, new_start: 0, periods: None }];
         Repacked { length_bytes, views: Vec::new(), segments }
     }
 
@@ -152,8 +152,8 @@ fn place(segments: &[Segment], byte: u64) -> u64 {
 }
 
 /// Groups overlapping footprints into stretches, and places the stretches one after another. Returns the segments and
-/// the end of the last one. A stretch keeps its offset modulo `alignment`. The bytes in it keep theirs modulo `unit`,
-/// or modulo a multiple of `unit`.
+/// the end of the last one. A stretch keeps its offset modulo `alignment`. Each byte in it keeps its offset modulo the
+/// largest of `unit` and the units of the footprints in the stretch.
 fn pack(
     mut footprints: Vec<Footprint>,
     (alignment, unit): (u64, u64),
@@ -176,7 +176,7 @@ fn pack(
         let old = first.lowest..end;
         let segment = Segment {
             new_start: next_like(new_end, old.start, alignment.max(unit)),
-            kept: periods(stretch, &old, unit, budget),
+            periods: periods(stretch, &old, unit, budget),
             old,
         };
         new_end = segment.place(end.saturating_sub(1)).saturating_add(1);
@@ -288,7 +288,7 @@ impl Segment {
     /// Returns the new offset of a kept byte of this stretch.
     fn place(&self, byte: u64) -> u64 {
         let into = byte.saturating_sub(self.old.start);
-        let kept_before = match &self.kept {
+        let kept_before = match &self.periods {
             None => into,
             Some(periods) => periods.place(into),
         };
@@ -311,7 +311,7 @@ impl Segment {
             return Ok(());
         }
         let old = start as u64..end as u64;
-        let Some(periods) = &self.kept else {
+        let Some(periods) = &self.periods else {
             let cut = start.saturating_sub(old_start);
             return visit(old, new_start.saturating_add(cut) as u64);
         };

@@ -108,8 +108,8 @@ impl Layout {
         let op = format_args!("index {subscript_text}");
         let refuse = |kind, why: String| Err(Error::new(kind, format!("{op}: {why}")));
         let taken =
-            subscript.iter().filter(|place| matches!(place, Index::At(_) | Index::Slice { .. })).count();
-        if subscript.iter().filter(|&&place| place == Index::Ellipsis).count() > 1 {
+            subscript.iter().filter(|entry| matches!(entry, Index::At(_) | Index::Slice { .. })).count();
+        if subscript.iter().filter(|&&entry| entry == Index::Ellipsis).count() > 1 {
             return refuse(ErrorKind::InvalidArgument, "`...` occurs more than once".into());
         }
         let Some(skipped) = self.rank().checked_sub(taken) else {
@@ -121,9 +121,9 @@ impl Layout {
         let mut own_axes = self.size().iter().copied().enumerate();
         let mut view = self.clone();
         let mut axis = 0usize;
-        for place in subscript {
+        for entry in subscript {
             let at = Axis::from(axis);
-            let kept = match *place {
+            let kept = match *entry {
                 Index::At(index) => {
                     if let Some((own_axis, n)) = own_axes.next() {
                         self.position(op, own_axis, n, index)?;

@@ -16,8 +16,9 @@ use crate::storage::GrowthLock;
 pub(crate) fn collect_all(history: &History) -> Result<Collected> {
     history.check_poison()?;
     let lock = WriterLock::take(history)?;
+    // A handle that does not sync has nothing to do here: a collection publishes nothing, so the store need not be
+    // marked as unsynced.
     if history.is_durable() {
-        // A collection publishes nothing, so a handle that does not sync need not mark the store as unsynced.
         history.record_failure(unsynced::settle(history, &lock))?;
     }
     let newest = history.newest_listed(&lock)?.0;

@@ -88,7 +88,7 @@ impl Compaction<'_> {
         let history = self.history;
         let (id, gain_bytes) = (candidate.id, candidate.gain_bytes());
         let path = history.paths.storage(id);
-        let patience = history.options.lock_timeout.min(PATIENCE);
+        let patience = history.options.lock_wait.at_most(PATIENCE);
         match GrowthLock::take(&history.disk, &path, patience) {
             Ok(Some(lock)) => {
                 self.held = Some(lock);

@@ -31,7 +31,7 @@ pub(super) fn check_external<'a>(
         let stated = (&external.path, (inode, size_bytes, mtime_ns));
         files.entry(stated).or_insert_with(|| (external.clone(), Vec::new())).1.push(id);
     }
-    let externals = Externals::new(&history.disk, history.paths.root(), history.options.externals);
+    let externals = Externals::new(&history.disk, history.paths.root(), history.options.access);
     let (mut faults, mut refused) = (Vec::new(), Vec::new());
     for (external, ids) in files.into_values() {
         let path = externals.path(&external);

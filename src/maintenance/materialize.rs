@@ -27,7 +27,7 @@ pub struct Materialized {
 /// Copies the bytes that tensors refer to in external storages into sealed storages.
 pub(crate) fn materialize(history: &History, progress: &mut dyn FnMut(u64)) -> Result<Materialized> {
     history.check_poison()?;
-    let externals = Externals::new(&history.disk, history.paths.root(), history.options.externals);
+    let externals = Externals::new(&history.disk, history.paths.root(), history.options.access);
     let mut candidates = Vec::new();
     each_storage(&*history.newest()?, true, |storage| {
         let StorageTensors { id, record, .. } = &storage;

@@ -81,6 +81,6 @@ pub use repair::{Loss, Remedy, Repair};
 pub(crate) use repair::{plan_repair, repair};
 pub use rewrite::{Compacted, SkipReason, Skipped};
 pub(crate) use usage::usage;
-pub use usage::{Stats, StorageStats};
+pub use usage::{Stats, StorageStats, StorageUsage};
 pub use verify::{Affected, Finding, Orphan, Verification};
 pub(crate) use verify::{verify, verify_path, verify_tensors};

@@ -8,7 +8,7 @@ use super::storage_tensors::{RewriteGain, StorageTensors, each_storage, rewrite_
 use crate::disk::{STAGE_PREFIX, StoreFile};
 use crate::error::{Error, Result};
 use crate::generation::History;
-use crate::layout::footprint_bytes;
+use crate::layout::{View, footprint_bytes, repack};
 use crate::storage::StorageKind;
 
 /// The most names that are listed for one storage.
@@ -24,7 +24,8 @@ pub struct Stats {
     /// The generation that the numbers describe: the newest.
     pub generation: u64,
     /// The length of everything in the store's directory, in bytes, as `du -sb` prints it: the sum of the nine numbers
-    /// that follow, if no file is damaged. What a directory that is not the store's contains is not counted.
+    /// that follow, if no file is damaged. The contents of a directory that does not belong to the store are not
+    /// counted.
     pub folder_bytes: u64,
     /// The manifest and the table of the newest generation, and the few small files in the store's own directory.
     pub metadata_bytes: u64,
@@ -33,7 +34,7 @@ pub struct Stats {
     /// The bytes that some tensor reaches, each counted once.
     pub reachable_bytes: u64,
     /// Bytes that no tensor reaches, but which a compaction keeps: most of them align tensors, or are between the
-    /// elements of views.
+    /// elements of views. Also the space that is reserved for storages to grow.
     pub padding_bytes: u64,
     /// Bytes that no tensor reaches, and which a compaction could drop.
     pub unreachable_bytes: u64,
@@ -122,6 +123,38 @@ pub struct StorageStats {
     pub names: Vec<String>,
     /// The reclaimable bytes, and why they are still on disk.
     pub reclaimable: Vec<Reclaimable>,
+}
+
+/// How many bytes of a storage some tensor reaches: see [`StorageInfo::usage`](crate::StorageInfo::usage). The sum of
+/// the three numbers is the length of the storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StorageUsage {
+    /// The bytes that some tensor reaches, each counted once.
+    pub reachable_bytes: u64,
+    /// Bytes that no tensor reaches, but which a compaction keeps.
+    pub padding_bytes: u64,
+    /// Bytes that no tensor reaches, and which a compaction could drop.
+    pub unreachable_bytes: u64,
+    /// Whether `reachable_bytes` is exact. If the tensors reach more than a million separate runs of bytes, it is the
+    /// length to which the storage could be compacted.
+    pub is_exact: bool,
+}
+
+impl StorageUsage {
+    /// # Errors
+    /// Those of [`stridemap_format::Extent::of`] if a view is not inside a storage of `length_bytes`.
+    pub(crate) fn of(views: &[View<'_>], length_bytes: u64) -> stridemap_format::Result<Self> {
+        let compacted_bytes = repack(views, length_bytes)?.length_bytes.min(length_bytes);
+        let reached = footprint_bytes(views, length_bytes, MOST_RUNS)?;
+        let reachable_bytes = reached.unwrap_or(compacted_bytes);
+        Ok(StorageUsage {
+            reachable_bytes,
+            padding_bytes: compacted_bytes.saturating_sub(reachable_bytes),
+            unreachable_bytes: length_bytes.saturating_sub(compacted_bytes),
+            is_exact: reached.is_some(),
+        })
+    }
 }
 
 /// The files of one storage.
@@ -235,7 +268,7 @@ fn add_root(stats: &mut Stats, history: &History) -> Result<()> {
         };
         add(part, size_of(history, &path));
     }
-    // The names in a directory of that name that only root may read are not known.
+    // A file system can have a `lost+found` of its own, which only root can read. Its contents are then not counted.
     for name in history.disk.list(&lost_found).unwrap_or_default() {
         add(&mut stats.lost_found_bytes, size_of(history, &lost_found.join(name)));
     }
@@ -246,20 +279,17 @@ fn add_root(stats: &mut Stats, history: &History) -> Result<()> {
 fn storage_stats(history: &History, storage: StorageTensors, files: Files) -> Result<StorageStats> {
     let path = history.paths.storage(storage.id);
     let length_bytes = storage.record.length_bytes;
-    let compacted_bytes = storage.repacked(history)?.length_bytes.min(length_bytes);
-    let reached = footprint_bytes(&storage.views(), length_bytes, MOST_RUNS);
-    let reached = reached.map_err(|e| Error::corrupt(&path, e))?;
+    let usage = StorageUsage::of(&storage.views(), length_bytes).map_err(|e| Error::corrupt(&path, e))?;
+    let StorageUsage { reachable_bytes, unreachable_bytes, .. } = usage;
     let kind = StorageKind::of(&storage.record.kind);
     let mut reclaimable = Vec::new();
-    let unreached = match (rewrite_gain(length_bytes, compacted_bytes), kind) {
+    let unreached = match (rewrite_gain(length_bytes, length_bytes.saturating_sub(unreachable_bytes)), kind) {
         (RewriteGain::Nothing, _) => None,
         (RewriteGain::TooLittle, _) => Some(SpaceReason::TooLittle),
         (RewriteGain::Enough, StorageKind::Mutable) => Some(SpaceReason::Mutable),
         (RewriteGain::Enough, StorageKind::Live) => Some(SpaceReason::Live),
         (RewriteGain::Enough, _) => Some(SpaceReason::Unreached),
     };
-    let unreachable_bytes = length_bytes.saturating_sub(compacted_bytes);
-    let reachable_bytes = reached.unwrap_or(compacted_bytes);
     // The file of a storage that can grow is longer than the storage.
     let needed_bytes = files.chunk_bytes.max(length_bytes);
     reclaimable.extend(unreached.map(|reason| Reclaimable { bytes: unreachable_bytes, reason }));
@@ -274,7 +304,7 @@ fn storage_stats(history: &History, storage: StorageTensors, files: Files) -> Re
         padding_bytes: needed_bytes.saturating_sub(unreachable_bytes).saturating_sub(reachable_bytes),
         unreachable_bytes,
         digest_bytes: files.digest_bytes,
-        is_exact: reached.is_some(),
+        is_exact: usage.is_exact,
         tensor_count: storage.record.tensor_count,
         names: storage.tensors.into_keys().take(MOST_NAMES).collect(),
         reclaimable,

@@ -4,7 +4,6 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use stridemap_format::{External, Sealed, StorageKind, StorageRecord, Uuid};
 
@@ -14,6 +13,7 @@ use super::externals::Externals;
 use super::file::{MapError, check_length, open_error};
 use super::in_place::{InPlaceFile, StoreCallbacks};
 use super::live::LiveFile;
+use super::lock_wait::LockWait;
 use super::mapping::{MapPermit, Mapping};
 use super::mutable::MutableFile;
 use super::poison::Poison;
@@ -75,7 +75,7 @@ impl Storage {
         Arc::new(Storage { identity: Identity::Foreign, place, length_bytes, bytes })
     }
 
-    /// Opens the storage of a store at `path`, and maps it if that is permitted. `lock_timeout`, `callbacks` and
+    /// Opens the storage of a store at `path`, and maps it if that is permitted. `lock_wait`, `callbacks` and
     /// `poison` are used by locks that are taken later.
     ///
     /// The file stays open or mapped, so the bytes stay readable even if the file is collected.
@@ -84,7 +84,7 @@ impl Storage {
         path: &Path,
         (store, id, record): (Uuid, u64, StorageRecord),
         permit: Option<MapPermit>,
-        (lock_timeout, callbacks, poison): (Duration, StoreCallbacks, Poison),
+        (lock_wait, callbacks, poison): (LockWait, StoreCallbacks, Poison),
     ) -> Result<Arc<Self>> {
         let length_bytes = record.length_bytes;
         let failed = |e| open_error("open storage", path, Access::Read, e);
@@ -101,7 +101,7 @@ impl Storage {
             InPlaceFile::new(disk, (path, file, stat), (store, id), length_bytes, (callbacks, poison), permit)
         };
         let bytes = match (&record.kind, file.as_file(), map_permit) {
-            (StorageKind::Mutable, ..) => Bytes::Mutable(MutableFile::new(in_place(file), lock_timeout)),
+            (StorageKind::Mutable, ..) => Bytes::Mutable(MutableFile::new(in_place(file), lock_wait)),
             (&StorageKind::Live { access_bytes }, ..) => {
                 Bytes::Live(LiveFile::new(in_place(file), access_bytes))
             }

@@ -139,8 +139,8 @@ fn check_in_place(disk: &dyn Disk, paths: &StorePaths, id: u64, record: &Storage
     }
 }
 
-/// Verifies all chunk digests of a storage, and the chunks that `is_wanted` selects, or all of them. `progress` is
-/// called with the bytes read since the last call.
+/// Checks the chunk digests of a storage against its record, and the chunks that `is_wanted` selects, or all of them,
+/// against their digests. `progress` is called with the bytes read since the last call.
 fn check(
     disk: &dyn Disk,
     paths: &StorePaths,
@@ -162,8 +162,9 @@ fn check(
     storage.finish(damaged, is_wanted.is_none())
 }
 
-/// Verifies all chunk digests of one storage that is not external, and the chunks that `is_wanted` selects. Returns the
-/// damage, if any. If the record does not confirm the chunk digests, it is not known which of them are wrong.
+/// Checks the chunk digests of one storage against its record, and the chunks that `is_wanted` selects against their
+/// digests. The storage must not be external. Returns the damage, if any. If the record does not confirm the chunk
+/// digests, it is not known which of them are wrong.
 pub(crate) fn check_chunks(
     disk: &dyn Disk,
     paths: &StorePaths,

@@ -39,9 +39,9 @@ impl ExternalFiles {
     }
 }
 
-/// The external files that a handle may open and map.
+/// Which external files a handle may open, and whether it may map files on a network file system.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ExternalOptions {
+pub(crate) struct AccessOptions {
     pub(crate) allowed: ExternalFiles,
     pub(crate) allows_network_mapping: bool,
 }
@@ -51,13 +51,13 @@ pub(crate) struct ExternalOptions {
 pub(crate) struct Externals {
     disk: Arc<dyn Disk>,
     store: PathBuf,
-    options: ExternalOptions,
+    options: AccessOptions,
     open: Mutex<HashMap<FileId, Weak<ExternalFile>>>,
 }
 
 impl Externals {
     /// Creates the external files of the store in a directory.
-    pub(crate) fn new(disk: &Arc<dyn Disk>, store: &Path, options: ExternalOptions) -> Self {
+    pub(crate) fn new(disk: &Arc<dyn Disk>, store: &Path, options: AccessOptions) -> Self {
         Externals { disk: Arc::clone(disk), store: store.to_path_buf(), options, open: Mutex::default() }
     }
 

@@ -54,7 +54,7 @@ pub(super) fn check_length(path: &Path, found_bytes: u64, length_bytes: u64) -> 
 }
 
 /// Returns the error for changing or growing a file that has several names.
-pub(super) fn has_other_names(path: &Path, link_count: u64) -> Error {
+pub(super) fn other_names_error(path: &Path, link_count: u64) -> Error {
     let message = format!(
         "{}: the file has {link_count} names (hard links), and a change would appear under all of them; give the \
          store its own copy",

@@ -4,13 +4,13 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use stridemap_format::{CHUNK_BYTES, Digest, Sealed, Sealer, StorageKind, StorageRecord, full_chunk_count};
 
-use super::file::{broken, check_length, has_other_names, open_error};
+use super::file::{broken, check_length, open_error, other_names_error};
 use super::file_registry::{FileLock, Purpose};
 use super::known_ends::KnownEnds;
+use super::lock_wait::LockWait;
 use super::writer::stage_sum;
 use crate::disk::{
     Access, Disk, DiskFile, FileId, FileStat, Staged, StorePaths, is_named, step, without_step,
@@ -55,8 +55,8 @@ impl GrowthLock {
     /// # Errors
     /// `Busy` after the timeout, or at once if this thread holds the lock; `ReadOnly`; `Corrupt` if it is not a
     /// regular file; `Io`.
-    pub(crate) fn take(disk: &Arc<dyn Disk>, path: &Path, timeout: Duration) -> Result<Option<Self>> {
-        Self::open(disk, path, |file, id| FileLock::take(file, id, Purpose::Grow, (path, timeout)))
+    pub(crate) fn take(disk: &Arc<dyn Disk>, path: &Path, wait: LockWait) -> Result<Option<Self>> {
+        Self::open(disk, path, |file, id| FileLock::take(file, id, Purpose::Grow, (path, wait)))
     }
 
     /// Like [`take`](Self::take), but does not wait: returns `Busy` unless the lock is free.
@@ -122,7 +122,7 @@ impl GrowthLock {
         step!("growth-is-whole", check_length(path, stat.size_bytes, length_bytes))?;
         match self.has_one_name(stat) {
             true => Ok(()),
-            false => Err(has_other_names(path, stat.link_count)),
+            false => Err(other_names_error(path, stat.link_count)),
         }
     }
 }

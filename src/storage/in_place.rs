@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
 use stridemap_format::Uuid;
 
-use super::file::{check_length, has_other_names};
+use super::file::{check_length, other_names_error};
 use super::mapping::{MapPermit, needs_new_blocks};
 use super::poison::Poison;
 use crate::disk::{
@@ -158,7 +158,7 @@ impl InPlaceFile {
         }
         let has_one_name = step!("in-place-has-one-name", stat.link_count == 1);
         if !has_one_name {
-            return Err(has_other_names(&self.path, stat.link_count));
+            return Err(other_names_error(&self.path, stat.link_count));
         }
         // Readers of an older generation may keep the file after the last tensor on it was removed.
         let is_in_use = step!("in-place-is-in-use", (self.callbacks.is_referenced)()?);

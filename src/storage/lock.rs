@@ -3,15 +3,16 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::file_registry::{self, FileLock, Purpose};
+use super::lock_wait::{LockWait, WaitReports};
 use super::queue::Turn;
 use crate::disk::{DiskFile, FileId, step};
 use crate::error::{Error, ErrorKind, Result};
 
 impl FileLock {
-    /// Locks `file`, waiting at most `timeout`, in the order in which locks were requested. A thread that already
+    /// Locks `file`, waiting at most the timeout of `wait`, in the order in which locks were requested. A thread that already
     /// shares the lock shares it once more without waiting.
     ///
     /// # Errors
@@ -21,11 +22,12 @@ impl FileLock {
         file: &Arc<dyn DiskFile>,
         id: FileId,
         purpose: Purpose,
-        (path, timeout): (&Path, Duration),
+        (path, wait): (&Path, LockWait),
     ) -> Result<FileLock> {
         let busy = |why: &str| Error::new(ErrorKind::Busy, format!("{}: {why}", path.display()));
         // `None` if the end of the timeout cannot be represented.
-        let deadline = Instant::now().checked_add(timeout);
+        let deadline = Instant::now().checked_add(wait.timeout);
+        let mut reports = WaitReports::begin(wait);
         let (mut turn, mut front_since) = (None, None);
         let mut registry = file_registry::lock_without_conflict(id, purpose, path)?;
         let lock = loop {
@@ -51,7 +53,7 @@ impl FileLock {
             };
             let Some(since) = front_since else {
                 drop(registry);
-                turn = Turn::take(file, id, purpose.mode(), timeout);
+                turn = Turn::take(file, id, purpose.mode(), wait.timeout);
                 front_since = Some(Instant::now());
                 registry = file_registry::lock();
                 continue;
@@ -59,11 +61,18 @@ impl FileLock {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 drop(registry);
-                return Err(busy(&held_by_another(file, purpose, is_another_thread, timeout)));
+                return Err(busy(&held_by_another(file, purpose, is_another_thread, wait)));
+            }
+            if reports.is_due() {
+                drop(registry);
+                reports.send(file);
+                registry = file_registry::lock();
+                continue;
             }
             // Another thread notifies this one. Another process cannot, so the lock is tried again after a pause.
             let pause = (!is_another_thread).then(|| Turn::pause(since));
-            registry = file_registry::wait(registry, left.into_iter().chain(pause).min());
+            registry =
+                file_registry::wait(registry, left.into_iter().chain(pause).chain(reports.left()).min());
         };
         drop(registry);
         drop(turn);
@@ -110,7 +119,7 @@ fn held_by_another(
     file: &Arc<dyn DiskFile>,
     purpose: Purpose,
     is_another_thread: bool,
-    timeout: Duration,
+    wait: LockWait,
 ) -> String {
     let holder = match is_another_thread {
         true => "another thread of this process".to_owned(),
@@ -123,5 +132,5 @@ fn held_by_another(
         Purpose::Grow => "is appending to the storage, or compacting it",
         Purpose::Share | Purpose::Change => "holds a guard of the storage",
     };
-    format!("{holder} {what}; gave up after {timeout:?}; try again when it is done")
+    format!("{holder} {what}; gave up after {:?}; try again when it is done", wait.timeout)
 }

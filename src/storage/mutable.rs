@@ -1,11 +1,11 @@
 //! Mutable storages, and their locks.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use super::file::MapError;
 use super::file_registry::FileLock;
 use super::in_place::InPlaceFile;
+use super::lock_wait::LockWait;
 use super::mapping::LockedMapping;
 use crate::disk::{Access, DiskFile, LockMode};
 use crate::error::Result;
@@ -14,7 +14,7 @@ use crate::error::Result;
 #[derive(Debug)]
 pub(crate) struct MutableFile {
     in_place: InPlaceFile,
-    lock_timeout: Duration,
+    lock_wait: LockWait,
     /// One mapping for each [`LockMode`], made on first use. Its bytes are only borrowed together with a lock.
     shared_mapping: OnceLock<LockedMapping>,
     exclusive_mapping: OnceLock<LockedMapping>,
@@ -30,8 +30,8 @@ pub(crate) struct LockedStorage {
     file: Arc<dyn DiskFile>,
     /// Whether a mapping of the file shows later writes to the storage.
     is_current: bool,
-    /// A mapping for this lock only: on overlayfs, an earlier mapping may still be of the file that was later copied
-    /// up.
+    /// A mapping for this lock only: on overlayfs, an earlier mapping may show the file of the lower layer, although a
+    /// writer has copied it up since.
     own_mapping: OnceLock<LockedMapping>,
     /// Whether the disk has room for writes through a mapping. Checked for each lock, because a later snapshot of the
     /// file system makes writes need new blocks.
@@ -39,9 +39,9 @@ pub(crate) struct LockedStorage {
 }
 
 impl MutableFile {
-    pub(super) fn new(in_place: InPlaceFile, lock_timeout: Duration) -> Arc<Self> {
+    pub(super) fn new(in_place: InPlaceFile, lock_wait: LockWait) -> Arc<Self> {
         let (shared_mapping, exclusive_mapping) = (OnceLock::new(), OnceLock::new());
-        Arc::new(MutableFile { in_place, lock_timeout, shared_mapping, exclusive_mapping })
+        Arc::new(MutableFile { in_place, lock_wait, shared_mapping, exclusive_mapping })
     }
 
     pub(super) fn in_place(&self) -> &InPlaceFile {
@@ -67,7 +67,7 @@ impl MutableFile {
             LockMode::Shared => open_same().unwrap_or_else(|| Arc::clone(loaded)),
             LockMode::Exclusive => self.in_place.open_to_write()?,
         };
-        let lock = FileLock::take(&file, *id, mode.into(), (path, self.lock_timeout))?;
+        let lock = FileLock::take(&file, *id, mode.into(), (path, self.lock_wait))?;
         // On overlayfs a writer may have copied the file up before the lock was taken. No writer does so while the
         // lock is held.
         let (file, is_current) = match mode == LockMode::Shared && self.in_place.is_on_overlay() {

@@ -87,8 +87,9 @@ impl Turn {
         let ticket = queues.next_ticket;
         queues.next_ticket += 1;
         let queue = queues.by_file.entry(id).or_default();
-        // A waiter behind another thread also queues behind other processes, in the kernel.
         let mut has_waited = false;
+        // A thread that was behind another thread of this process must first queue in the kernel. If it tried at once,
+        // it would overtake the processes that wait there.
         let mut may_try = queue.tickets.is_empty();
         queue.tickets.push_back(ticket);
         loop {

@@ -112,7 +112,8 @@ impl VerifiedStorage {
             error = storage.check_digests().err();
         }
         if error.as_ref().is_some_and(|e| e.broken().is_none()) {
-            // The system refused to read the file, which does not mean that every chunk is damaged.
+            // The `.sum` file cannot be read, which does not mean that every chunk is damaged. Without it, the digests
+            // of the chunks are computed and returned, so that the caller can compare all of them with the record.
             storage.sum = None;
         }
         Ok((storage, error))

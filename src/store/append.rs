@@ -16,7 +16,8 @@ use crate::layout::Layout;
 use crate::storage::{Growth, GrowthLock, StorageWriter};
 use crate::tensor::{Source, Tensor};
 
-/// How often a short append tries to hold a storage that others hold each time, before it waits in their queue.
+/// After this many tries at each of which another process held the storage, a short append queues for the storage like
+/// a long one.
 const TRIES: usize = 4;
 
 impl Store {
@@ -69,8 +70,8 @@ impl Store {
         };
         check(history.current()).or_else(|_| check(history.newest()?))?;
         let began = Instant::now();
-        // Processes that append at the same time wait for the writers' lock alone, in its queue. A process that held
-        // the storage while it waits there would make all others wait as long as all writers together take.
+        // Processes that append at the same time queue only for the writers' lock. If one held the storage while it
+        // queued there, the other appenders would have to wait for all writers in the queue.
         for _ in 0..TRIES {
             let mut txn = Transaction::under_lock(&self.loader, began)?;
             match txn.append(name, &rows) {
@@ -84,7 +85,7 @@ impl Store {
             // Another process holds the storage, and may need the writers' lock to finish.
             let path = history.paths.storage(txn.draft.existing("append to", name)?.storage_id);
             drop(txn);
-            let left = history.options.lock_timeout.saturating_sub(began.elapsed());
+            let left = history.options.lock_wait.less(began.elapsed());
             let free = GrowthLock::take(&history.disk, &path, left);
             drop(free.map_err(|e| e.context(&op))?);
         }
@@ -242,7 +243,7 @@ impl Transaction<'_> {
             // A tensor that cannot grow is refused without waiting for its storage.
             self.check_growable(op, name, &record, self.storage_record(op, id)?.length_bytes)?;
             let path = history.paths.storage(id);
-            let left = history.options.lock_timeout.saturating_sub(began.elapsed());
+            let left = history.options.lock_wait.less(began.elapsed());
             let lock = match self.lock {
                 None => GrowthLock::take(&history.disk, &path, left),
                 Some(_) => GrowthLock::take_if_free(&history.disk, &path),
@@ -250,7 +251,7 @@ impl Transaction<'_> {
             let lock = lock.map_err(|e| e.context(op))?;
             self.rebase()?;
             record = self.draft.existing("append to", name)?;
-            if record.storage_id != id && !left.is_zero() {
+            if record.storage_id != id && !left.timeout.is_zero() {
                 continue;
             }
             if record.storage_id != id {

@@ -44,8 +44,9 @@ use crate::tensor::Source;
 pub struct Appender {
     loader: Arc<Loader>,
     name: String,
-    /// The tensor as of the last commit, and with the rows that were appended since.
+    /// The tensor as of the last commit.
     committed: TensorRecord,
+    /// The same with the rows that were appended since.
     appended: TensorRecord,
     growth: Growth,
     /// The failure after which the appender can only be dropped.
@@ -159,7 +160,7 @@ impl Appender {
             self.growth.finish(&history.paths, history.is_durable()).map_err(|e| e.context("append"))?;
         let (from, to) = (self.committed.clone(), self.appended.clone());
         let change = Change::Grow { name: self.name.clone(), from, to };
-        let changes = Changes { names: vec![(change, OnExisting::Replace)], ..Changes::default() };
+        let changes = Changes { requested: vec![(change, OnExisting::Replace)], ..Changes::default() };
         let longer = grown.to.clone();
         let lock = WriterLock::take(history)?;
         let (newest, _) = history.newest_listed(&lock)?;

@@ -172,7 +172,7 @@ impl Snapshot {
             let options = StoreOptions { options: history.options, disk: Arc::clone(&self.loader.disk) };
             let target = options.create(building.path())?;
             let copied = self.fill(&target, parts, tensors, attributes, &mut progress)?;
-            building.move_to_final_path(&target.loader.history)?;
+            building.finish(&target.loader.history)?;
             Ok(copied)
         };
         copy().map_err(|e: Error| {

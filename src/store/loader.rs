@@ -26,7 +26,7 @@ pub(super) struct Loader {
 
 impl Loader {
     pub(super) fn new(disk: Arc<dyn Disk>, history: History, permit: Option<MapPermit>) -> Self {
-        let externals = Externals::new(&history.disk, history.paths.root(), history.options.externals);
+        let externals = Externals::new(&history.disk, history.paths.root(), history.options.access);
         Loader { disk, history, permit, externals, ends: KnownEnds::default() }
     }
 
@@ -71,7 +71,7 @@ impl Loader {
         let path = history.paths.storage(id);
         let record = self.record(generation, id)?;
         let callbacks = self.callbacks(id, generation);
-        let lock_options = (history.options.lock_timeout, callbacks, history.poison.clone());
+        let lock_options = (history.options.lock_wait, callbacks, history.poison.clone());
         let storage = match record.kind.clone() {
             StorageKind::External(external) => {
                 let stored = (history.uuid, id, record);

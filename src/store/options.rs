@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::handle::Store;
+use super::transaction::Transaction;
 use crate::disk::{Disk, RealDisk, StorePaths};
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{self, Durability, History, Options};
-use crate::storage::{ExternalFiles, MapPermit};
+use crate::generation::{self, Building, Durability, History, Options, Unfilled};
+use crate::storage::{ExternalFiles, MapPermit, OnWait};
 
 /// Options for opening or creating a store, if the defaults of [`Store`] do not fit.
 ///
@@ -85,7 +86,24 @@ impl StoreOptions {
     /// ```
     #[must_use]
     pub fn lock_timeout(mut self, timeout: Duration) -> Self {
-        self.options.lock_timeout = timeout;
+        self.options.lock_wait.timeout = timeout;
+        self
+    }
+
+    /// Calls `callback` while a lock of [`lock_timeout`](Self::lock_timeout) is waited for: once the wait has lasted for
+    /// `after`, and from then on about ten times a second. It gets the processes that hold the lock, which is empty if the
+    /// system does not say. It may panic, to give up the wait. By default nothing is called.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use stridemap::StoreOptions;
+    /// let options = StoreOptions::new().on_wait(Duration::from_secs(1), |processes| {
+    ///     eprintln!("waiting for {processes:?}");
+    /// });
+    /// ```
+    #[must_use]
+    pub fn on_wait(mut self, after: Duration, callback: fn(&[u32])) -> Self {
+        self.options.lock_wait.on_wait = Some(OnWait { after, callback });
         self
     }
 
@@ -111,7 +129,7 @@ impl StoreOptions {
     /// ```
     #[must_use]
     pub fn external(mut self, files: ExternalFiles) -> Self {
-        self.options.externals.allowed = files;
+        self.options.access.allowed = files;
         self
     }
 
@@ -137,7 +155,7 @@ impl StoreOptions {
     /// ```
     #[must_use]
     pub fn allow_network_mapping(mut self, is_allowed: bool) -> Self {
-        self.options.externals.allows_network_mapping = is_allowed;
+        self.options.access.allows_network_mapping = is_allowed;
         self
     }
 
@@ -173,6 +191,72 @@ impl StoreOptions {
             return Err(Error::new(ErrorKind::Replaced, message));
         }
         Ok(store)
+    }
+
+    /// Creates a store and fills it in one transaction. Returns its generation, as
+    /// [`commit`](Transaction::commit) does. No process can open it before it is complete. If `fill` fails,
+    /// or the process is killed, there is no store. A process that is killed can leave a directory beside the path, named
+    /// `.stage-` and a hexadecimal number, which may be deleted.
+    ///
+    /// An existing empty directory cannot be replaced in this way. There, the store is created first, and then filled:
+    /// other processes can open it while it is empty, and an empty store stays if the process is killed, or if other
+    /// processes have committed to it.
+    ///
+    /// ```
+    /// # use stridemap::{ErrorKind, StoreOptions};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// let options = StoreOptions::new();
+    /// assert!(options.create_with(&path, |txn| txn.remove("x")).is_err());
+    /// assert!(!path.exists());
+    /// options.create_with(&path, |txn| txn.save("x", &1i32))?;
+    /// assert_eq!(options.open(&path)?.names()?, ["x"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`create`](Self::create), of `fill`, and of [`Transaction::commit`]. After each of these there is no
+    /// store, except after `CommitUnknown`. Files that others put into the directory stay.
+    pub fn create_with(
+        &self,
+        path: impl AsRef<Path>,
+        fill: impl FnOnce(&mut Transaction<'_>) -> Result<()>,
+    ) -> Result<u64> {
+        let path = path.as_ref();
+        if generation::is_empty_dir(&*self.disk, path)? {
+            let store = self.create(path)?;
+            let unfilled = Unfilled::new(&store.loader.history);
+            let written = store.write(fill);
+            if written.as_ref().err().is_none_or(|e| e.kind() == ErrorKind::CommitUnknown) {
+                unfilled.filled();
+            }
+            return written.map(|()| store.generation());
+        }
+        let is_durable = self.options.durability == Durability::Full;
+        let (building, uuid) = Building::create(&self.disk, path, is_durable)?;
+        let (disk, paths) = generation::open_dirs(&self.disk, building.path())?;
+        let unfinished =
+            Store::new(Arc::clone(&self.disk), History::open(disk, paths, uuid, self.options)?, None);
+        unfinished.write(fill).map_err(|e| match e.kind() {
+            // What was committed is deleted with the unfinished store.
+            ErrorKind::CommitUnknown => {
+                let message = format!("create {}: nothing was created: {e}", path.display());
+                Error::new(ErrorKind::Io, message).with_source(e)
+            }
+            _ => e,
+        })?;
+        building.finish(&unfinished.loader.history).map_err(|e| {
+            if !e.is_failed_sync() {
+                return e;
+            }
+            let message = format!(
+                "create {}: the store may or may not have been published; open it to check, and commit or run gc to \
+                 make it durable if it is: {e}",
+                path.display()
+            );
+            Error::new(ErrorKind::CommitUnknown, message).with_source(e).after_failed_sync()
+        })?;
+        Ok(unfinished.generation())
     }
 
     /// Opens a store, like [`Store::open`].
@@ -222,8 +306,8 @@ impl StoreOptions {
 
     pub(super) fn open_with(&self, path: &Path, permit: Option<MapPermit>) -> Result<Store> {
         let (disk, paths) = generation::open_dirs(&self.disk, path)?;
-        let uuid = generation::read_marker(&*disk, &paths)?;
-        if permit.is_some() && !self.options.externals.allows_network_mapping {
+        let uuid = generation::check_store(&*disk, &paths)?;
+        if permit.is_some() && !self.options.access.allows_network_mapping {
             check_local(&*disk, &paths)?;
         }
         let history = History::open(disk, paths, uuid, self.options)?;

@@ -209,7 +209,7 @@ impl Transaction<'_> {
             let (op, new) = (format!("rename_prefix {from:?} to {to:?}"), renamed(name));
             check_text("name", &new).map_err(|e| Error::refused(&op, e))?;
             // A name that is itself renamed becomes free.
-            let is_refused = self.on_existing_renamed() == OnExisting::Refuse;
+            let is_refused = self.on_existing_target() == OnExisting::Refuse;
             if is_refused && !new.starts_with(from) && self.draft.tensor(&new)?.is_some() {
                 let message =
                     format!("{op}: the name {new:?} exists; choose a different one, or remove that tensor");

@@ -27,7 +27,8 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// `ForeignStorage` for a tensor on any other storage; `InvalidArgument` for an invalid name; `NameExists` after
+    /// `ForeignStorage` for a tensor on any other storage; `Conflict` if another writer has removed or replaced the
+    /// storage: load the tensor again; `InvalidArgument` for an invalid name; `NameExists` after
     /// [`OnExisting::Refuse`](crate::OnExisting::Refuse).
     pub fn save_view(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
         self.loader.history.check_process()?;
@@ -89,19 +90,19 @@ impl Transaction<'_> {
         }
     }
 
-    /// Whether an earlier view in this transaction refers to the same bytes. The bytes of a mutable or live storage may
-    /// be those of a different file with an equal record.
+    /// Whether the storage was already checked for an earlier view in this transaction. Always false for mutable and
+    /// live storages: two different files can have equal records.
     fn is_expected(&self, id: u64, record: &StorageRecord) -> bool {
-        has_same_bytes(record) && self.draft.changes.expected.get(&id) == Some(record)
+        is_identified_by_record(record) && self.draft.changes.expected.get(&id) == Some(record)
     }
 
     /// Whether the tensor's storage is a different file from this store's storage with the same id, as after copying
     /// the directory. Returns false if both are sealed or external and have equal records, because then they have the
-    /// same bytes. Otherwise each may have grown separately.
+    /// same bytes. If the records differ, each copy may have grown separately, so the files are compared.
     fn is_of_a_copy(&self, tensor: &Tensor, (id, record): (u64, &StorageRecord)) -> Result<bool> {
         let is_as_here =
             |now: StorageRecord| (now.length_bytes, &now.kind) == (record.length_bytes, &record.kind);
-        if has_same_bytes(record) && self.draft.generation().storage(id)?.is_some_and(is_as_here) {
+        if is_identified_by_record(record) && self.draft.generation().storage(id)?.is_some_and(is_as_here) {
             return Ok(false);
         }
         let path = self.loader.history.paths.storage(id);
@@ -115,7 +116,7 @@ impl Transaction<'_> {
     }
 }
 
-/// Whether storages with equal records have the same bytes.
-fn has_same_bytes(record: &StorageRecord) -> bool {
+/// Whether an equal record means equal bytes. Not for storages that are changed in place.
+fn is_identified_by_record(record: &StorageRecord) -> bool {
     matches!(record.kind, RecordKind::Sealed(_) | RecordKind::External(_))
 }

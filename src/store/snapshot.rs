@@ -1,15 +1,18 @@
 //! Snapshots, and the headers that they list.
 
 use std::fmt;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorRecord};
 
+use super::elements::record_of;
 use super::loader::{Loader, layout_of};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::generation::Generation;
-use crate::layout::Layout;
+use crate::layout::{Layout, View, for_each_range};
+use crate::maintenance::StorageUsage;
 use crate::storage::StorageKind;
 use crate::tensor::Tensor;
 
@@ -130,6 +133,65 @@ impl TensorInfo {
     pub fn is_contiguous(&self) -> bool {
         self.layout.is_contiguous()
     }
+
+    /// Returns the range of the storage from the first byte of an element to the last, or `None` if there are no
+    /// elements. A view can skip bytes inside its range.
+    #[must_use]
+    pub fn byte_range(&self) -> Option<Range<u64>> {
+        self.layout.byte_range(self.dtype)
+    }
+
+    /// Returns the ranges of the storage that the elements occupy. Ranges that are at most `gap_bytes` apart are
+    /// joined, so that there are at most as many ranges as gaps of this length in the [`byte_range`](Self::byte_range),
+    /// and one more. Usually the ranges are in ascending order; those of a view that overlaps itself may repeat bytes.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &[[1f32, 2., 3.], [4., 5., 6.]])?;
+    /// store.save_view("column", &store.load("x")?.select(1, 1)?)?;
+    /// let column = &store.tensors("column")?[0];
+    /// assert_eq!(column.byte_range(), Some(4..20));
+    /// assert_eq!(column.byte_runs(0), [4..8, 16..20]);
+    /// assert_eq!(column.byte_runs(8), [4..20]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn byte_runs(&self, gap_bytes: u64) -> Vec<Range<u64>> {
+        let mut runs = Vec::new();
+        // A layout that no storage can have occupies nothing.
+        if let (Some(range), Ok(record)) = (self.byte_range(), self.record()) {
+            let _ = for_each_range(&View::from(&record), range.end, gap_bytes, |run| runs.push(run));
+        }
+        runs
+    }
+
+    /// Returns whether the two tensors have a byte in common: they have the same storage, and an element of one overlaps
+    /// an element of the other. Both headers are of the same store or file. The answer is as exact as that of
+    /// [`Tensor::overlaps`].
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &[[1f32, 2.], [3., 4.]])?;
+    /// let x = store.load("x")?;
+    /// store.save_view("left", &x.select(1, 0)?)?;
+    /// store.save_view("right", &x.select(1, 1)?)?;
+    /// let tensors = store.tensors("")?; // left, right, x
+    /// assert!(tensors[0].overlaps(&tensors[2]) && !tensors[0].overlaps(&tensors[1]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn overlaps(&self, other: &TensorInfo) -> bool {
+        self.storage_id == other.storage_id
+            && self.layout.overlaps(self.dtype.itemsize(), &other.layout, other.dtype.itemsize())
+    }
+
+    fn record(&self) -> Result<TensorRecord> {
+        record_of(&self.name, self.dtype, &self.layout, self.storage_offset() as u64, self.storage_id)
+    }
 }
 
 /// A storage of a store, or a run of bytes in a file of a different format.
@@ -147,6 +209,34 @@ pub struct StorageInfo {
     pub offset_bytes: u64,
     /// The number of names that refer to it.
     pub tensor_count: u64,
+}
+
+impl StorageInfo {
+    /// Returns how many of its bytes the tensors reach. Tensors of other storages are left out.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &vec![0u8; 10_000])?;
+    /// store.save_view("x", &store.load("x")?.narrow(0, 0, 100)?)?;
+    /// store.save("y", &vec![0u8; 500])?;
+    /// let tensors = store.tensors("")?;
+    /// let storages = store.snapshot().storages().collect::<Result<Vec<_>, _>>()?;
+    /// let [x, y] = [storages[0].usage(&tensors)?, storages[1].usage(&tensors)?];
+    /// assert_eq!((x.reachable_bytes, x.unreachable_bytes), (100, 9_900));
+    /// assert_eq!((y.reachable_bytes, y.unreachable_bytes), (500, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a tensor that reaches past the storage.
+    pub fn usage(&self, tensors: &[TensorInfo]) -> Result<StorageUsage> {
+        let own = tensors.iter().filter(|tensor| tensor.storage_id == self.id);
+        let records: Vec<TensorRecord> = own.map(TensorInfo::record).collect::<Result<_>>()?;
+        let views: Vec<View<'_>> = records.iter().map(View::from).collect();
+        StorageUsage::of(&views, self.size_bytes).map_err(|e| Error::corrupt(&self.file, e))
+    }
 }
 
 impl Snapshot {

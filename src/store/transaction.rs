@@ -49,7 +49,7 @@ pub(super) enum Stage {
 impl fmt::Debug for Transaction<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (path, generation) = (self.loader.history.paths.root(), self.generation().number());
-        let change_count = self.draft.changes.names.len();
+        let change_count = self.draft.changes.requested.len();
         write!(f, "Transaction({path:?}, on generation {generation}, changes {change_count})")
     }
 }
@@ -364,7 +364,8 @@ impl<'a> Transaction<'a> {
         self.apply(Change::Copy { from: from.to_owned(), to: to.to_owned() })
     }
 
-    pub(super) fn on_existing_renamed(&self) -> OnExisting {
+    /// Returns what a rename or copy does if its new name already exists.
+    pub(super) fn on_existing_target(&self) -> OnExisting {
         if self.draft.changes.renames_replace { OnExisting::Replace } else { OnExisting::Refuse }
     }
 
@@ -388,7 +389,7 @@ impl<'a> Transaction<'a> {
     pub(super) fn apply(&mut self, change: Change) -> Result<()> {
         self.loader.history.check_process()?;
         let on_existing = match change {
-            Change::Rename { .. } | Change::Copy { .. } => self.on_existing_renamed(),
+            Change::Rename { .. } | Change::Copy { .. } => self.on_existing_target(),
             _ => self.draft.changes.on_existing,
         };
         self.draft.apply(change, on_existing)

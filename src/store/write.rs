@@ -122,7 +122,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`Store`]; `ForeignStorage` for a tensor whose storage does not belong to this store: [`save`](Self::save)
-    /// copies its elements.
+    /// copies its elements; `Conflict` if another writer has removed or replaced the storage: load the tensor again.
     pub fn save_view(&self, name: &str, tensor: &Tensor) -> Result<()> {
         let mut txn = self.begin_here()?;
         txn.save_view(name, tensor)?;
@@ -180,7 +180,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`rename`](Self::rename): also `NameNotFound`, `NameExists` and `InvalidArgument`.
+    /// Those of [`rename`](Self::rename).
     pub fn copy(&self, from: &str, to: &str) -> Result<()> {
         self.write(|txn| txn.copy(from, to))
     }

@@ -20,10 +20,11 @@ impl Tensor {
     /// The result is the same as that of PyTorch's `to`, bit for bit. Floats round to nearest, ties to even;
     /// `float64` is converted to dtypes narrower than `float32` by way of `float32`. Values that are too large become
     /// the largest number in `float8_e4m3fn`, and infinity or NaN in other floats. Integers wrap. Floats lose their
-    /// fraction when converted to integers. For integers of 8 and 16 bits they are first converted to `int32` and
-    /// then wrap; for `uint32`, `uint64` and, from `float64`, `uint8`, they are first converted to `int64`. If a
-    /// value does not fit that type either, the result is undefined in C; here it is that of the nearest value that
-    /// fits, and 0 for NaN. A complex number loses its imaginary part. All values except zero convert to true.
+    /// fraction when converted to integers. They are converted to integers of 8 and 16 bits by way of `int32`, and to
+    /// `uint32` by way of `int64`, and then wrap. From `float64` to `uint8`, they go by way of `int64` too. Negative
+    /// floats are converted to `uint64` by way of `int64`, all others directly. If a value does not fit in the first
+    /// integer type, the result is undefined in C; here it is that of the nearest value that fits, and 0 for NaN. A
+    /// complex number loses its imaginary part. All values except zero convert to true.
     ///
     /// Besides the result, the conversion takes up to 64 MiB of buffers if the elements are not contiguous in memory,
     /// and 4 MiB per thread that reads a file.
@@ -79,36 +80,36 @@ pub(super) fn convert(from: DType, src: &[u8], to: DType, dst: &mut [u8]) -> Res
         return convert(from_part, src, to_part, dst);
     }
     match from {
-        DType::Bool => widen(src, to, dst, |[byte]| i64::from(byte != 0)),
-        DType::U8 => widen(src, to, dst, |[byte]| i64::from(byte)),
-        DType::U16 => widen(src, to, dst, |bytes| i64::from(u16::from_le_bytes(bytes))),
-        DType::U32 => widen(src, to, dst, |bytes| i64::from(u32::from_le_bytes(bytes))),
-        DType::U64 => widen(src, to, dst, u64::from_le_bytes),
-        DType::I8 => widen(src, to, dst, |bytes| i64::from(i8::from_le_bytes(bytes))),
-        DType::I16 => widen(src, to, dst, |bytes| i64::from(i16::from_le_bytes(bytes))),
-        DType::I32 => widen(src, to, dst, |bytes| i64::from(i32::from_le_bytes(bytes))),
-        DType::I64 => widen(src, to, dst, i64::from_le_bytes),
-        DType::F16 => widen(src, to, dst, |bytes| F16.decode(u16::from_le_bytes(bytes).into())),
+        DType::Bool => convert_through(src, to, dst, |[byte]| i64::from(byte != 0)),
+        DType::U8 => convert_through(src, to, dst, |[byte]| i64::from(byte)),
+        DType::U16 => convert_through(src, to, dst, |bytes| i64::from(u16::from_le_bytes(bytes))),
+        DType::U32 => convert_through(src, to, dst, |bytes| i64::from(u32::from_le_bytes(bytes))),
+        DType::U64 => convert_through(src, to, dst, u64::from_le_bytes),
+        DType::I8 => convert_through(src, to, dst, |bytes| i64::from(i8::from_le_bytes(bytes))),
+        DType::I16 => convert_through(src, to, dst, |bytes| i64::from(i16::from_le_bytes(bytes))),
+        DType::I32 => convert_through(src, to, dst, |bytes| i64::from(i32::from_le_bytes(bytes))),
+        DType::I64 => convert_through(src, to, dst, i64::from_le_bytes),
+        DType::F16 => convert_through(src, to, dst, |bytes| F16.decode(u16::from_le_bytes(bytes).into())),
         DType::BF16 => {
-            widen(src, to, dst, |bytes| f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16))
+            convert_through(src, to, dst, |bytes| f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16))
         }
-        DType::F32 => widen(src, to, dst, f32::from_le_bytes),
-        DType::F64 => widen(src, to, dst, f64::from_le_bytes),
-        DType::C64 => widen(src, to, dst, |bytes| {
+        DType::F32 => convert_through(src, to, dst, f32::from_le_bytes),
+        DType::F64 => convert_through(src, to, dst, f64::from_le_bytes),
+        DType::C64 => convert_through(src, to, dst, |bytes| {
             let both = u64::from_le_bytes(bytes);
             let (re, im) = (f32::from_bits(both as u32), f32::from_bits((both >> 32) as u32));
             if to == DType::Bool && re == 0. { im } else { re }
         }),
-        DType::C128 => widen(src, to, dst, |bytes| {
+        DType::C128 => convert_through(src, to, dst, |bytes| {
             let both = u128::from_le_bytes(bytes);
             let (re, im) = (f64::from_bits(both as u64), f64::from_bits((both >> 64) as u64));
             if to == DType::Bool && re == 0. { im } else { re }
         }),
-        DType::F8E4M3FN => widen_by(&const { E4M3FN.table() }, src, to, dst),
-        DType::F8E5M2 => widen_by(&const { E5M2.table() }, src, to, dst),
-        DType::F8E4M3FNUZ => widen_by(&const { E4M3FNUZ.table() }, src, to, dst),
-        DType::F8E5M2FNUZ => widen_by(&const { E5M2FNUZ.table() }, src, to, dst),
-        _ => widen(src, to, dst, |[code]| decode_e8m0(code)),
+        DType::F8E4M3FN => convert_by_table(&const { E4M3FN.table() }, src, to, dst),
+        DType::F8E5M2 => convert_by_table(&const { E5M2.table() }, src, to, dst),
+        DType::F8E4M3FNUZ => convert_by_table(&const { E4M3FNUZ.table() }, src, to, dst),
+        DType::F8E5M2FNUZ => convert_by_table(&const { E5M2FNUZ.table() }, src, to, dst),
+        _ => convert_through(src, to, dst, |[code]| decode_e8m0(code)),
     }
     Ok(())
 }
@@ -171,7 +172,13 @@ macro_rules! wide {
 
 wide! { i64, u8 from i32; u64, u8 from i32; f32, u8 from i32; f64, u8 from i64; }
 
-fn widen<W: Wide, const N: usize>(src: &[u8], to: DType, dst: &mut [u8], element: impl Fn([u8; N]) -> W) {
+/// Widens elements by `element`, and narrows them to `to`.
+fn convert_through<W: Wide, const N: usize>(
+    src: &[u8],
+    to: DType,
+    dst: &mut [u8],
+    element: impl Fn([u8; N]) -> W,
+) {
     let mut wide = [W::default(); RUN];
     let runs = src.as_chunks::<N>().0.chunks(RUN);
     for (run, out) in runs.zip(dst.chunks_mut(RUN * to.itemsize())) {
@@ -182,8 +189,8 @@ fn widen<W: Wide, const N: usize>(src: &[u8], to: DType, dst: &mut [u8], element
     }
 }
 
-fn widen_by(table: &[f32; 256], src: &[u8], to: DType, dst: &mut [u8]) {
-    widen(src, to, dst, |[code]| table[usize::from(code)]);
+fn convert_by_table(table: &[f32; 256], src: &[u8], to: DType, dst: &mut [u8]) {
+    convert_through(src, to, dst, |[code]| table[usize::from(code)]);
 }
 
 fn narrow<W: Wide>(wide: &[W], to: DType, out: &mut [u8]) {

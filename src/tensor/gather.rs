@@ -240,7 +240,8 @@ impl Indices {
         self.tensor.size().get(self.axis).copied().unwrap_or(0)
     }
 
-    /// Broadcasts from one index per position to one per run of elements. All runs of a position get the same index.
+    /// Repeats each index for every run of its position. A run is the elements along the last axes that are adjacent in
+    /// the storage, so they are copied together.
     fn spread(self, size: &[usize]) -> Result<Self> {
         let (mut run, mut rank) = (1, size.len());
         for (n, stride) in self.tensor.layout().dims().rev().take(size.len() - self.axis - 1) {
@@ -267,14 +268,15 @@ impl Indices {
         if self.index.numel() == 0 || self.run == 0 {
             return Ok(());
         }
-        // This layout repeats the first position along the axis. Each index then counts from there to its run.
+        // `first` has the first position along the axis everywhere. An index is the number of steps from there.
         let layout = self.tensor.layout();
         let mut stride: Vec<isize> = layout.stride().iter().copied().take(self.index.ndim()).collect();
         let step = stride.splice(self.axis..=self.axis, [0]).sum::<isize>();
         let count = self.count();
         let first = Layout::new(self.index.size().to_vec(), stride, layout.offset())?;
         let mut views = vec![self.index.clone(), self.tensor.with_layout(self.tensor.dtype(), first)];
-        // It may have more axes, those of the runs. Pieces are cut along the first ones.
+        // `beside` may have more axes than the indices: those of the runs. Pieces are cut along the first axes, so they
+        // still match.
         views.extend(beside.cloned());
         for_each_piece(&views, limit, &mut |pieces| {
             let [index, first, beside @ ..] = pieces else { return Ok(()) };
@@ -367,9 +369,14 @@ fn check_index_dtype(op: &str, index: &Tensor, dtypes: &[DType]) -> Result<()> {
     if dtypes.contains(&index.dtype()) {
         return Ok(());
     }
+    let allowed: Vec<&str> = dtypes.iter().map(|dtype| dtype.name()).collect();
     Err(Error::new(
         ErrorKind::DTypeMismatch,
-        format!("{op}: the indices are {}, not int64; convert them with to_dtype", index.dtype()),
+        format!(
+            "{op}: the indices are {}, not {}; convert them with to_dtype",
+            index.dtype(),
+            allowed.join(" or ")
+        ),
     ))
 }
 
@@ -390,15 +397,17 @@ fn check_index_size(op: &str, index: &Tensor, what: &str, tensor: &Tensor, but: 
     if index.ndim() == tensor.ndim() && index.size().iter().zip(tensor.size()).enumerate().all(fits) {
         return Ok(());
     }
-    let but = but.map(|axis| format!(", ignoring axis {axis}")).unwrap_or_default();
-    Err(Error::new(
-        ErrorKind::SizeMismatch,
-        format!(
-            "{op}: indices of size {:?} exceed the {what} of size {:?}{but}",
-            index.size(),
-            tensor.size()
-        ),
-    ))
+    let (found, most) = (index.size(), tensor.size());
+    let why = match but {
+        _ if found.len() != most.len() => {
+            format!("indices of size {found:?} do not have as many axes as the {what} of size {most:?}")
+        }
+        Some(axis) => {
+            format!("indices of size {found:?} exceed the {what} of size {most:?}, ignoring axis {axis}")
+        }
+        None => format!("indices of size {found:?} exceed the {what} of size {most:?}"),
+    };
+    Err(Error::new(ErrorKind::SizeMismatch, format!("{op}: {why}")))
 }
 
 /// Returns the error for indices that were in range when they were checked, but no longer are.

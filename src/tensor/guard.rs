@@ -135,7 +135,8 @@ type OfThisThread = PhantomData<*const ()>;
 /// The guard dereferences to its [`Tensor`], which has all methods that read. Views made from it are covered by the
 /// lock while the guard is held.
 ///
-/// A guard stays on its thread. The elements that it lends, and the tensor, can be sent to other threads:
+/// The elements that a guard lends, and its tensor, can be sent to other threads. The guard itself stays on its thread,
+/// so this does not compile:
 ///
 /// ```compile_fail,E0277
 /// # fn lent(guard: &stridemap::SharedGuard, view: &stridemap::Tensor) {

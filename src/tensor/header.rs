@@ -374,6 +374,21 @@ impl Tensor {
         self.storage.length_bytes()
     }
 
+    /// Returns the range of the storage from the first byte of an element to the last, or `None` if there are no
+    /// elements. A view can skip bytes inside its range.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let x = Tensor::from_vec(vec![0f32; 6], &[2, 3])?;
+    /// assert_eq!(x.select(1, 1)?.byte_range(), Some(4..20));
+    /// assert_eq!(x.narrow(0, 2, 0)?.byte_range(), None);
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    #[must_use]
+    pub fn byte_range(&self) -> Option<Range<u64>> {
+        self.layout.byte_range(self.dtype)
+    }
+
     /// Returns the id of the storage in its store, or `None` if it belongs to no store or its transaction has not
     /// committed yet.
     ///

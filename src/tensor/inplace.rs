@@ -65,7 +65,7 @@ impl ExclusiveGuard<'_> {
     pub fn fill_(&mut self, value: impl Into<Scalar>) -> Result<&mut Self> {
         let element = value.into().encode(self.dtype()).map_err(|e| e.context("fill_"))?;
         let run = element.split_at(self.dtype().itemsize()).0.repeat(256);
-        self.rewrite("fill_", Given::Any, &[], |out, _| {
+        self.rewrite("fill_", Before::Ignored, &[], |out, _| {
             out.chunks_mut(run.len()).for_each(|out| out.copy_from_slice(run.split_at(out.len()).0));
             Ok(())
         })
@@ -100,7 +100,7 @@ impl ExclusiveGuard<'_> {
     /// Copies `source`, which has the size of the tensor and does not overlap it.
     pub(super) fn copy_same_size(&mut self, op: &str, source: Tensor) -> Result<()> {
         let (to, mut buffer) = (self.dtype(), Vec::new());
-        self.rewrite(op, Given::Any, &[source], |out, operands| {
+        self.rewrite(op, Before::Ignored, &[source], |out, operands| {
             operands.iter().try_for_each(|source| load_into(source, to, &mut buffer, out))
         })?;
         Ok(())
@@ -154,7 +154,8 @@ impl ExclusiveGuard<'_> {
         self.compute("sub_", Op::Sub, other.into())
     }
 
-    /// Multiplies by `other`, by the rules of [`add_`](Self::add_). The product of bools is `and`.
+    /// Multiplies by `other`, by the rules of [`add_`](Self::add_), except that a single number is not rounded to 16
+    /// bits first. The product of bools is `and`.
     ///
     /// ```
     /// # use stridemap::{StorageKind, Store};
@@ -173,7 +174,8 @@ impl ExclusiveGuard<'_> {
         self.compute("mul_", Op::Mul, other.into())
     }
 
-    /// Divides by `other`, by the rules of [`add_`](Self::add_).
+    /// Divides by `other`, by the rules of [`add_`](Self::add_), except that a single number is not rounded to 16 bits
+    /// first.
     ///
     /// ```
     /// # use stridemap::{StorageKind, Store};
@@ -217,7 +219,7 @@ impl ExclusiveGuard<'_> {
             Operand::Tensor(tensor) => (Some(self.broadcast_operand(op_name, tensor)?), Vec::new()),
         };
         let (mut left, mut buffer, mut narrow) = (Vec::new(), Vec::new(), Vec::new());
-        self.rewrite(op_name, Given::Current, operand.as_slice(), |elements, operands| {
+        self.rewrite(op_name, Before::Needed, operand.as_slice(), |elements, operands| {
             let lent = operands.first().filter(|operand| operand.dtype() == wide);
             let lent = lent.and_then(Tensor::borrow_bytes);
             if let (Some(operand), None) = (operands.first(), lent) {
@@ -265,7 +267,7 @@ impl ExclusiveGuard<'_> {
     fn rewrite(
         &mut self,
         op: &str,
-        given: Given,
+        before: Before,
         operands: &[Tensor],
         mut body: impl FnMut(&mut [u8], &[Tensor]) -> Result<()>,
     ) -> Result<&mut Self> {
@@ -276,7 +278,7 @@ impl ExclusiveGuard<'_> {
         let (tensor, storage) = self.parts();
         let views = in_storage_order(tensor, operands)?;
         let is_in_memory = operands.iter().all(|operand| operand.storage().borrow().is_some());
-        let limit = if given == Given::Current && is_in_memory && storage.bytes_mut()?.is_some() {
+        let limit = if before == Before::Needed && is_in_memory && storage.bytes_mut()?.is_some() {
             CACHED_ELEMS
         } else {
             PIECE_BYTES / views.iter().map(|view| view.dtype().itemsize()).fold(1, usize::max)
@@ -290,7 +292,7 @@ impl ExclusiveGuard<'_> {
                 return body(bytes.get_mut(piece.byte_span(op)?).unwrap_or_default(), operands);
             }
             resize_discarding(&mut buffer, piece.nbytes())?;
-            if given == Given::Current {
+            if before == Before::Needed {
                 copy::gather_locked(piece, storage, &mut buffer)?;
             }
             body(&mut buffer, operands)?;
@@ -300,13 +302,13 @@ impl ExclusiveGuard<'_> {
     }
 }
 
-/// The contents that an operation expects of the elements that it writes.
+/// What an operation does with the elements that it replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Given {
-    /// The current elements.
-    Current,
-    /// Any contents of the buffer.
-    Any,
+enum Before {
+    /// It reads them, so they must be in the buffer.
+    Needed,
+    /// It ignores them, so the buffer may contain anything.
+    Ignored,
 }
 
 /// Reads the elements of a view and converts them to `dtype`.

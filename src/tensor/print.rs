@@ -1,4 +1,4 @@
-//! Printing in PyTorch's format, with its default options.
+//! Printing in PyTorch's format.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,19 +8,83 @@ use stridemap_format::DType;
 use super::{F8E8M0FNU, Scalar, Tensor};
 use crate::error::{Error, ErrorKind, Result};
 
-const LINE_WIDTH: usize = 80;
-const PRECISION: usize = 4;
-/// Tensors with more elements than this are summarized to `EDGE_ITEMS` at each edge of a dimension.
-const THRESHOLD: usize = 1000;
-const EDGE_ITEMS: usize = 3;
 /// The limit on shown elements times dimensions. Beyond it, a summary of many small dimensions would still be long,
 /// so it is refused.
 const MAX_SHOWN: usize = 1 << 22;
 const PREFIX: &str = "tensor(";
 
+/// How a tensor is printed by [`Tensor::to_text_with`]. The options and their defaults are those of
+/// `torch.set_printoptions`.
+///
+/// ```
+/// # use stridemap::{PrintOptions, Tensor};
+/// let x = Tensor::from_vec(vec![0.5f32, 1. / 3.], &[2])?;
+/// assert_eq!(x.to_text_with(&PrintOptions::new().precision(2))?, "tensor([0.50, 0.33])");
+/// # Ok::<(), stridemap::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct PrintOptions {
+    precision: usize,
+    threshold: usize,
+    edge_items: usize,
+    line_width: usize,
+}
+
+impl PrintOptions {
+    /// Creates the default options.
+    #[must_use]
+    pub fn new() -> Self {
+        PrintOptions { precision: 4, threshold: 1000, edge_items: 3, line_width: 80 }
+    }
+
+    /// Sets the number of digits after the decimal point. The default is 4, and the maximum 1,000.
+    #[must_use]
+    pub fn precision(mut self, digits: usize) -> Self {
+        self.precision = digits.min(1000);
+        self
+    }
+
+    /// Sets the number of elements beyond which a tensor is summarized. The default is 1000. With `usize::MAX`, all
+    /// elements are printed.
+    #[must_use]
+    pub fn threshold(mut self, count: usize) -> Self {
+        self.threshold = count;
+        self
+    }
+
+    /// Sets the number of elements that a summary shows at each edge of a dimension: at least 1, by default 3.
+    #[must_use]
+    pub fn edge_items(mut self, count: usize) -> Self {
+        self.edge_items = count.max(1);
+        self
+    }
+
+    /// Sets the number of characters after which a line is broken. The default is 80. A line has at least one element,
+    /// even if that is longer.
+    #[must_use]
+    pub fn line_width(mut self, characters: usize) -> Self {
+        self.line_width = characters;
+        self
+    }
+
+    /// Returns the positions of a dimension that are shown, as up to two ranges.
+    fn shown_ranges(&self, n: usize, is_summary: bool) -> [Range<usize>; 2] {
+        match n.checked_sub(self.edge_items) {
+            Some(last) if is_summary && last > self.edge_items => [0..self.edge_items, last..n],
+            _ => [0..n, 0..0],
+        }
+    }
+}
+
+impl Default for PrintOptions {
+    fn default() -> Self {
+        PrintOptions::new()
+    }
+}
+
 impl Tensor {
     /// Returns the values in PyTorch's printed format, summarized beyond 1000 elements. Reads only the elements that
-    /// are shown.
+    /// are shown. [`to_text_with`](Self::to_text_with) has options.
     ///
     /// Names of dimensions follow the dtype, as in PyTorch until 2.13. There are two differences from PyTorch:
     /// `dtype=float16` has no `torch.` prefix, and an element of `float4_e2m1fn_x2` is shown as its two numbers
@@ -36,6 +100,14 @@ impl Tensor {
     /// # Errors
     /// [`ErrorKind::Io`]; [`ErrorKind::LimitExceeded`] if even a summary is too long.
     pub fn to_text(&self) -> Result<String> {
+        self.to_text_with(&PrintOptions::new())
+    }
+
+    /// The same as [`to_text`](Self::to_text), with options.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`]; [`ErrorKind::LimitExceeded`] if the text is too long.
+    pub fn to_text_with(&self, options: &PrintOptions) -> Result<String> {
         let mut suffixes = Vec::new();
         let (body, is_default_dtype) = if self.numel() == 0 {
             if self.ndim() != 1 {
@@ -43,22 +115,27 @@ impl Tensor {
             }
             ("[]".to_owned(), self.dtype() == DType::F32)
         } else {
-            let is_summary = self.numel() > THRESHOLD;
+            let is_summary = self.numel() > options.threshold;
             let shown_sizes =
-                self.size().iter().map(|&n| shown_ranges(n, is_summary).iter().map(Range::len).sum());
+                self.size().iter().map(|&n| options.shown_ranges(n, is_summary).iter().map(Range::len).sum());
             let work = [self.ndim()].into_iter().chain(shown_sizes).try_fold(1usize, usize::checked_mul);
             if work.is_none_or(|work| work > MAX_SHOWN) {
                 return Err(Error::new(
                     ErrorKind::LimitExceeded,
                     format!(
-                        "print: size {:?} has too many elements even in a summary; print a part",
-                        self.size()
+                        "print: size {:?} has too many elements to print{}; print a part",
+                        self.size(),
+                        if is_summary { ", even in a summary" } else { "" }
                     ),
                 ));
             }
             let mut shown = Vec::new();
-            collect_shown(self, is_summary, &mut shown)?;
-            let printer = Printer { columns: Columns::of(self.dtype(), &shown), is_summary };
+            collect_shown(self, (options, is_summary), &mut shown)?;
+            let printer = Printer {
+                columns: Columns::of(self.dtype(), &shown, options.precision),
+                options,
+                is_summary,
+            };
             let is_default = matches!(self.dtype(), DType::F32 | DType::I64 | DType::Bool | DType::C64);
             (printer.tensor(self.size(), &mut shown.iter(), PREFIX.len()), is_default)
         };
@@ -69,7 +146,7 @@ impl Tensor {
             let name = |name: Option<&str>| name.map_or("None".to_owned(), |name| format!("'{name}'"));
             suffixes.push(format!("names={}", python_tuple(self.names().into_iter().map(name))));
         }
-        Ok(with_suffixes(format!("{PREFIX}{body}"), &suffixes))
+        Ok(with_suffixes(format!("{PREFIX}{body}"), &suffixes, options.line_width))
     }
 }
 
@@ -89,13 +166,13 @@ fn python_tuple(items: impl Iterator<Item: ToString>) -> String {
     format!("({}{comma})", items.join(", "))
 }
 
-fn with_suffixes(mut text: String, suffixes: &[String]) -> String {
+fn with_suffixes(mut text: String, suffixes: &[String], line_width: usize) -> String {
     // PyTorch counts the last newline as part of the line, and counts the first line as if a newline preceded it.
     let mut last_line = text.rfind('\n').map_or(text.len() + 2, |newline| text.len() - newline + 1);
     for suffix in suffixes {
         // Lines must break where PyTorch's do, and PyTorch writes `dtype=torch.float16`.
         let width = suffix.len() + if suffix.starts_with("dtype=") { "torch.".len() } else { 0 };
-        if last_line + width + 2 > LINE_WIDTH {
+        if last_line + width + 2 > line_width {
             text += &format!(",\n{}{suffix}", " ".repeat(PREFIX.len()));
             last_line = PREFIX.len() + width;
         } else {
@@ -106,34 +183,34 @@ fn with_suffixes(mut text: String, suffixes: &[String]) -> String {
     text + ")"
 }
 
-/// Returns the positions of a dimension that are shown, as up to two ranges.
-fn shown_ranges(n: usize, is_summary: bool) -> [Range<usize>; 2] {
-    if is_summary && n > 2 * EDGE_ITEMS { [0..EDGE_ITEMS, n - EDGE_ITEMS..n] } else { [0..n, 0..0] }
-}
-
-fn collect_shown(view: &Tensor, is_summary: bool, out: &mut Vec<Scalar>) -> Result<()> {
+fn collect_shown(
+    view: &Tensor,
+    (options, is_summary): (&PrintOptions, bool),
+    out: &mut Vec<Scalar>,
+) -> Result<()> {
     let Some(&n) = view.size().first() else {
         out.extend(view.to_scalars()?);
         return Ok(());
     };
-    for range in shown_ranges(n, is_summary) {
+    for range in options.shown_ranges(n, is_summary) {
         if view.ndim() == 1 {
             out.extend(view.narrow(0, range.start, range.len())?.to_scalars()?);
         } else {
             for position in range {
-                collect_shown(&view.select(0, position)?, is_summary, out)?;
+                collect_shown(&view.select(0, position)?, (options, is_summary), out)?;
             }
         }
     }
     Ok(())
 }
 
-struct Printer {
+struct Printer<'o> {
     columns: Columns,
+    options: &'o PrintOptions,
     is_summary: bool,
 }
 
-impl Printer {
+impl Printer<'_> {
     fn tensor<'a>(
         &self,
         size: &[usize],
@@ -146,7 +223,7 @@ impl Printer {
             [n, inner @ ..] => {
                 let between = format!(",{}{}", "\n".repeat(inner.len()), " ".repeat(indent + 1));
                 let mut parts = Vec::new();
-                for (half, range) in shown_ranges(*n, self.is_summary).into_iter().enumerate() {
+                for (half, range) in self.options.shown_ranges(*n, self.is_summary).into_iter().enumerate() {
                     if half == 1 && !range.is_empty() {
                         parts.push("...".to_owned());
                     }
@@ -158,9 +235,10 @@ impl Printer {
     }
 
     fn vector<'a>(&self, n: usize, values: &mut impl Iterator<Item = &'a Scalar>, indent: usize) -> String {
-        let per_line = ((LINE_WIDTH - indent.min(LINE_WIDTH)) / (self.columns.width() + 2)).max(1);
+        let room = self.options.line_width.saturating_sub(indent);
+        let per_line = (room / (self.columns.width() + 2)).max(1);
         let mut parts = Vec::new();
-        for (half, range) in shown_ranges(n, self.is_summary).into_iter().enumerate() {
+        for (half, range) in self.options.shown_ranges(n, self.is_summary).into_iter().enumerate() {
             if half == 1 && !range.is_empty() {
                 parts.push(" ...".to_owned());
             }
@@ -180,11 +258,12 @@ enum Columns {
 }
 
 impl Columns {
-    fn of(dtype: DType, shown: &[Scalar]) -> Columns {
+    fn of(dtype: DType, shown: &[Scalar], precision: usize) -> Columns {
         // PyTorch rounds 0 to the dtype before it looks for zeros, so the lowest number of `float8_e8m0fnu` counts as
         // zero.
         let zero = if dtype == DType::F8E8M0FNU { F8E8M0FNU::from_f32(0.).to_f32().into() } else { 0. };
-        let parts = |pick: fn(&Scalar) -> Option<f64>| Real::of(shown.iter().filter_map(pick), zero);
+        let parts =
+            |pick: fn(&Scalar) -> Option<f64>| Real::of(shown.iter().filter_map(pick), zero, precision);
         if dtype.is_complex() {
             let real = parts(|value| if let Scalar::Complex(re, _) = value { Some(*re) } else { None });
             let imag = parts(|value| if let Scalar::Complex(_, im) = value { Some(*im) } else { None });
@@ -236,27 +315,30 @@ pub(super) fn plain(value: Scalar) -> String {
 struct Real {
     is_integral: bool,
     is_scientific: bool,
+    /// The number of digits after the decimal point.
+    precision: usize,
     width: usize,
 }
 
 impl Real {
-    fn of(values: impl Iterator<Item = f64> + Clone, zero: f64) -> Real {
+    fn of(values: impl Iterator<Item = f64> + Clone, zero: f64, precision: usize) -> Real {
         let counted = || values.clone().filter(|x| x.is_finite() && *x != zero);
         let smallest = counted().map(f64::abs).fold(f64::INFINITY, f64::min);
         let largest = counted().map(f64::abs).fold(0., f64::max);
         let is_integral = counted().all(|x| x == x.ceil());
         let is_wide = largest / smallest > 1000. || largest > 1e8;
         let is_scientific = largest > 0. && (is_wide || (!is_integral && smallest < 1e-4));
-        let mut real = Real { is_integral, is_scientific, width: 1 };
+        let mut real = Real { is_integral, is_scientific, precision, width: 1 };
         real.width = counted().map(|x| real.format(x).len()).max().unwrap_or(1);
         real
     }
 
     fn format(&self, x: f64) -> String {
+        let precision = self.precision;
         if x.is_nan() {
             "nan".to_owned()
         } else if self.is_scientific && x.is_finite() {
-            let text = format!("{x:.PRECISION$e}");
+            let text = format!("{x:.precision$e}");
             let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
             let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |digits| ('-', digits));
             format!("{mantissa}e{sign}{digits:0>2}")
@@ -265,7 +347,7 @@ impl Real {
         } else if self.is_integral {
             format!("{x:.0}.")
         } else {
-            format!("{x:.PRECISION$}")
+            format!("{x:.precision$}")
         }
     }
 }

@@ -54,7 +54,7 @@ impl Tensor {
 
 impl Scalar {
     /// Decodes one little-endian element.
-    fn of(dtype: DType, bytes: &[u8]) -> Scalar {
+    pub(super) fn of(dtype: DType, bytes: &[u8]) -> Scalar {
         let raw = |from: usize, to: usize| {
             bytes.iter().take(to).skip(from).rev().fold(0u64, |high, &byte| high << 8 | u64::from(byte))
         };

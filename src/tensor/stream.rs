@@ -17,7 +17,7 @@ pub(super) const PIECE_BYTES: usize = 8 << 20;
 const BUFFERS_BYTES: usize = 64 << 20;
 
 /// The smallest piece. Smaller pieces of a view in a file would need many reads.
-const MIN_PIECE_BYTES: usize = 4 << 20;
+pub(super) const MIN_PIECE_BYTES: usize = 4 << 20;
 
 /// Pieces shrink to this size if memory is short. Even smaller ones would read the file of a transposed view hundreds
 /// of times.
@@ -102,7 +102,7 @@ fn gather_in_small_pieces(tensor: &Tensor, sink: &mut dyn FnMut(&[u8]) -> Result
     })
 }
 
-fn gather_into(tensor: &Tensor, buffer: &mut Vec<u8>) -> Result<()> {
+pub(super) fn gather_into(tensor: &Tensor, buffer: &mut Vec<u8>) -> Result<()> {
     resize_discarding(buffer, tensor.nbytes())?;
     copy::gather(tensor, buffer)
 }

@@ -17,16 +17,16 @@ const FIELD_BYTES: usize = 600;
 /// The memory of a dimension of a field: a size and a stride.
 const DIM_BYTES: usize = 16;
 
-/// The bytes of headers and texts that count for the memory limit of a file.
-const COUNTED_BYTES: usize = 1 << 20;
+/// The length of headers and texts that the memory limit of a file assumes, whatever their real length.
+const ASSUMED_BYTES: usize = 1 << 20;
 
-/// Returns the memory limit for the fields and texts of a file. Their headers can be compressed, or repeat in few bytes
-/// what takes many.
+/// Returns the memory limit for the fields and texts of a file. It does not depend on the real length of the headers:
+/// they can be compressed, and a few bytes of a header can describe fields that take much memory.
 pub(super) fn budget(file: &RawFile) -> Budget {
-    Budget::of(COUNTED_BYTES, file.length_bytes())
+    Budget::of(ASSUMED_BYTES, file.length_bytes())
 }
 
-/// The tensors that a header describes. The offset of their bytes is in the preamble.
+/// The tensors that a header describes. This has the length of their bytes; `Preamble` has the offset.
 pub(super) struct Array {
     parts: Vec<Part>,
     /// The suffixes of the names of the fields that were left out, each with the reason.
@@ -118,7 +118,7 @@ impl Array {
             self.swapped_bytes = swapped_bytes;
         } else if self.swapped_bytes != swapped_bytes {
             return Err(
-                "the bytes of the fields before it must be reversed in units of a different size, and all fields \
+                "its byte order or the size of its numbers differs from that of the fields before it, and all fields \
                  are converted together; convert the array in NumPy with astype"
                     .to_owned(),
             );
@@ -136,7 +136,7 @@ impl Array {
         Ok(())
     }
 
-    /// Adds the tensors to the contents of a file. `bad` makes an error of the reason why a field was left out.
+    /// Adds the tensors to the contents of a file. `bad` converts the reason why a field was left out into an error.
     pub(super) fn add_to(
         self,
         contents: &mut Contents,

@@ -15,6 +15,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -123,6 +124,31 @@ impl Export {
         let path = path.as_ref();
         let array = arranged(path, "", tensor, self.order)?;
         file::write(path, &array.header, [&array.elements], self.on_existing, &mut progress)
+    }
+
+    /// Writes a tensor to any writer, such as a pipe, in one pass and in pieces.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// # use stridemap_interop::npy;
+    /// let mut bytes = Vec::new();
+    /// npy::Export::new().write_to(&mut bytes, &Tensor::from_vec(vec![1u8, 2], &[2])?, |_| ())?;
+    /// assert!(bytes.starts_with(b"\x93NUMPY") && bytes.ends_with(&[1, 2]));
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadFile`], before anything is written, as for [`write`](Self::write); [`ErrorKind::Io`], whose source
+    /// is the error of the writer; the errors of reading the elements.
+    pub fn write_to(
+        &self,
+        mut writer: impl Write,
+        tensor: &Tensor,
+        mut progress: impl FnMut(u64),
+    ) -> Result<()> {
+        let path = Path::new(file::OUTPUT);
+        let array = arranged(path, "", tensor, self.order)?;
+        file::write_to(path, &mut writer, &array.header, [&array.elements], &mut progress)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Models in several files: a JSON index says which part holds which tensor.
+//! Models in several files, called shards: a JSON index says which shard holds which tensor.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,25 +28,29 @@ pub(crate) fn is_index(magic: &[u8]) -> bool {
     magic.first() == Some(&b'{') && !is_length
 }
 
-/// Opens all parts, which are beside the index, as one file.
+/// Opens all shards, which are beside the index, as one file.
 ///
-/// The tensors are those of the parts' own headers, as in transformers, including tensors that the index lacks. A
-/// tensor in the index must be in the part that the index names, and a name may be in only one part.
+/// The tensors are those of the shards' own headers, as in transformers, including tensors that the index lacks. A
+/// tensor in the index must be in the shard that the index names, and a name may be in only one shard.
 pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Contents> {
     let json = file.header_in_pieces(0, file.length_bytes(), MAX_HEADER_BYTES)?;
     let Index { metadata, weight_map: Object(WeightMap { mut part_of, parts }) } =
         parse_pieces(file, "the index of a sharded safetensors model", json)?;
     let mut contents = Contents::new(FileFormat::SafetensorsIndex);
     let mut rest_bytes = MAX_HEADER_BYTES;
+    let name_of = |wanted| parts.iter().find(|(_, index)| **index == wanted).map_or("", |(part, _)| part);
     for (part, index) in &parts {
         let opened = open(file, part, rest_bytes, options)?;
-        rest_bytes = rest_bytes.saturating_sub(opened.storages.first().map_or(0, |whole| whole.offset_bytes));
+        // The elements follow the header. A shard without elements has no storage, and its header is not counted.
+        let header_bytes = opened.storages.first().map_or(0, |elements| elements.offset_bytes);
+        rest_bytes = rest_bytes.saturating_sub(header_bytes);
         let skipped = opened.skipped.iter().map(|skipped| &skipped.name);
         for name in opened.tensors.iter().map(|tensor| &tensor.name).chain(skipped) {
             match part_of.get(name) {
                 Some(stated) if stated != index => {
+                    let stated = name_of(*stated);
                     return Err(file.bad(format!(
-                        "weight_map has tensor {name:?} in a different part from {part:?}, which contains it"
+                        "tensor {name:?} is in {part:?}, but weight_map says that it is in {stated:?}"
                     )));
                 }
                 Some(_) => part_of.remove(name),
@@ -63,10 +67,10 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
         contents.skipped.extend(opened.skipped);
     }
     if let Some((name, index)) = part_of.first_key_value() {
-        let part = parts.iter().find(|(_, other)| *other == index).map_or("", |(part, _)| part);
-        return Err(
-            file.bad(format!("weight_map has tensor {name:?} in {part:?}, which does not contain it"))
-        );
+        let stated = name_of(*index);
+        return Err(file.bad(format!(
+            "weight_map says that tensor {name:?} is in {stated:?}, which does not contain it"
+        )));
     }
     if let Some(metadata) = metadata {
         for (key, value) in
@@ -77,7 +81,7 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
                     let text = parse(file, format_args!("metadata {key:?}"), value.get().as_bytes())?;
                     contents.attributes.insert(key, text);
                 }
-                // A value that is not a scalar is not imported as text.
+                // Only scalars are imported as text, and null is not.
                 Some(b'{' | b'[' | b'n') | None => {}
                 Some(_) => drop(contents.attributes.insert(key, value.get().to_owned())),
             }
@@ -86,7 +90,7 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
     Ok(contents)
 }
 
-/// Reads the header of a part, whose length is limited to the bytes left for headers.
+/// Reads the header of a shard, whose length is limited to the bytes left for headers.
 fn open(index: &RawFile, part: &str, rest_bytes: u64, options: ForeignOptions) -> Result<Contents> {
     let missing = |e: &Error| {
         let cause = std::error::Error::source(e).and_then(|cause| cause.downcast_ref::<io::Error>());
@@ -108,7 +112,7 @@ struct Index {
     weight_map: Object<WeightMap>,
 }
 
-/// There can be a million tensors, but few parts, so parts are numbered.
+/// There can be a million tensors, but few shards, so shards are numbered.
 #[derive(Default)]
 struct WeightMap {
     part_of: BTreeMap<String, usize>,
@@ -128,18 +132,18 @@ impl<'de> FromEntries<'de> for WeightMap {
         let next = self.parts.len();
         let index = *self.parts.entry(part).or_insert(next);
         if index >= MAX_PARTS {
-            return Err(A::Error::custom(format_args!("more than {MAX_PARTS} parts")));
+            return Err(A::Error::custom(format_args!("more than {MAX_PARTS} shards")));
         }
         self.part_of.insert(name, index);
         Ok(())
     }
 }
 
-/// Checks that a part is a file beside the index. No other file is ever opened.
+/// Checks that a shard is a file beside the index. No other file is ever opened.
 fn check_part(part: &str) -> std::result::Result<(), String> {
     let is_plain = !part.is_empty() && part != "." && part != ".." && !part.contains(['/', '\0']);
     if is_plain {
         return Ok(());
     }
-    Err(format!("the part {part:?} is not the name of a file in the directory of the index"))
+    Err(format!("the shard {part:?} is not the name of a file in the directory of the index"))
 }

@@ -11,7 +11,7 @@ use super::write::{Entry, Part};
 use super::{ENDING, INDEX_ENDING, MAX_HEADER_BYTES, MAX_PARTS, place};
 use crate::file::{self, unwritable};
 
-/// Splits tensors, in order, into parts of at most `max_bytes`. A larger tensor gets a part of its own.
+/// Splits tensors, in order, into shards of at most `max_bytes`. A larger tensor gets a shard of its own.
 pub(super) fn split(entries: Vec<Entry<'_>>, max_bytes: Option<u64>) -> Vec<Vec<Entry<'_>>> {
     let (mut parts, mut part_bytes) = (vec![Vec::new()], 0u64);
     for entry in entries {
@@ -31,7 +31,7 @@ pub(super) fn split(entries: Vec<Entry<'_>>, max_bytes: Option<u64>) -> Vec<Vec<
     parts
 }
 
-/// Writes each part and the index, and renames them together.
+/// Writes each shard and the index, and renames them together.
 pub(super) fn write(
     path: &Path,
     parts: Vec<Vec<Entry<'_>>>,
@@ -41,7 +41,7 @@ pub(super) fn write(
 ) -> Result<Vec<PathBuf>> {
     let count = parts.len();
     if count > MAX_PARTS {
-        let what = format!("{count} parts, but at most {MAX_PARTS} are allowed; make them larger");
+        let what = format!("{count} shards, but at most {MAX_PARTS} are allowed; make them larger");
         return Err(unwritable(path, what));
     }
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {

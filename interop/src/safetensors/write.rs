@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
@@ -14,8 +15,8 @@ use super::dtype::shape_of;
 use super::{MAX_HEADER_BYTES, METADATA_KEY, PREAMBLE_BYTES, shards};
 use crate::file::{self, unwritable};
 
-/// Options for writing a model in the safetensors format. By default it is one file, without text, and replaces an
-/// existing file.
+/// Options for writing a model in the safetensors format. By default, it is written to one file, without
+/// `__metadata__`, and an existing file is replaced.
 ///
 /// ```
 /// use stridemap_interop::{ForeignFile, safetensors};
@@ -48,7 +49,8 @@ impl<'a> Export<'a> {
         Export::default()
     }
 
-    /// Sets the text stored beside the tensors. With several parts, each part holds it.
+    /// Sets the texts of `__metadata__`, which are stored beside the tensors. If there are several shards, each has
+    /// them.
     #[must_use]
     pub fn metadata(mut self, metadata: &'a BTreeMap<String, String>) -> Self {
         self.metadata = Some(metadata);
@@ -62,9 +64,9 @@ impl<'a> Export<'a> {
         self
     }
 
-    /// Splits the model into parts of at most `max_shard_bytes` bytes of elements, unless all tensors fit in one. A
-    /// larger tensor gets a part of its own. For `model.safetensors` the parts are `model-00001-of-00002.safetensors`
-    /// and so on, and the index is `model.safetensors.index.json`, as in transformers. Tensors are assigned to parts
+    /// Splits the model into shards of at most `max_shard_bytes` bytes of elements, unless all tensors fit in one. A
+    /// larger tensor gets a shard of its own. For `model.safetensors` the shards are `model-00001-of-00002.safetensors`
+    /// and so on, and the index is `model.safetensors.index.json`, as in transformers. Tensors are assigned to shards
     /// in order of name.
     #[must_use]
     pub fn max_shard_bytes(mut self, max_shard_bytes: u64) -> Self {
@@ -81,9 +83,9 @@ impl<'a> Export<'a> {
     /// written since the last call.
     ///
     /// Several files are renamed to their final names when all of them are complete and synced. An existing index is
-    /// removed first, then the parts are placed, then the new index, so an index never refers to parts of another
+    /// removed first, then the shards are placed, then the new index, so an index never refers to shards of another
     /// export. After an error the old files get their names back. A process that is killed during the renames may
-    /// leave parts without an index. Files of an earlier export with different names are kept.
+    /// leave shards without an index. Files of an earlier export with different names are kept.
     ///
     /// # Errors
     /// [`ErrorKind::BadFile`], before anything is written, for what the format cannot hold: `complex128`, the name
@@ -108,6 +110,34 @@ impl<'a> Export<'a> {
         let part = Part::new(path, parts.pop().unwrap_or_default(), metadata)?;
         file::write(path, &part.header, part.tensors(), self.on_existing, &mut progress)?;
         Ok(vec![path.to_path_buf()])
+    }
+
+    /// Writes tensors and text to any writer, such as a pipe, in one pass and in pieces. The model is never split.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// # use stridemap_interop::{ForeignOptions, safetensors};
+    /// let tensors = [("x".to_owned(), Tensor::from_vec(vec![1u8, 2], &[2])?)];
+    /// let mut file = tempfile::tempfile()?;
+    /// safetensors::Export::new().write_to(&mut file, &tensors, |_| ())?;
+    /// let file = ForeignOptions::new().open_file(file, "spooled")?;
+    /// assert_eq!(file.load("x")?.read::<u8>()?, [1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadFile`], before anything is written, as for [`write`](Self::write); [`ErrorKind::Io`], whose source
+    /// is the error of the writer; the errors of reading the elements.
+    pub fn write_to(
+        &self,
+        mut writer: impl Write,
+        tensors: &[(String, Tensor)],
+        mut progress: impl FnMut(u64),
+    ) -> Result<()> {
+        let path = Path::new(file::OUTPUT);
+        let none = BTreeMap::new();
+        let part = Part::new(path, entries_of(path, tensors)?, self.metadata.unwrap_or(&none))?;
+        file::write_to(path, &mut writer, &part.header, part.tensors(), &mut progress)
     }
 }
 

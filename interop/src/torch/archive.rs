@@ -52,13 +52,13 @@ pub(crate) fn read(file: &Arc<RawFile>, members: &[Member], options: ForeignOpti
         }
     }
     let pickle = pickle.read(file, pickle_limit(file))?;
-    contents(file, leaves(file, &pickle, options)?, |root| {
-        let name = format!("data/{}", root.key);
+    contents(file, leaves(file, &pickle, options)?, |storage| {
+        let name = format!("data/{}", storage.key);
         let member = by_name.get(name.as_str());
         let member = member.ok_or_else(|| file.bad(format!("the zip file has no member {folder}/{name}")))?;
-        let (found, stated) = (member.unpacked_bytes, root.length_bytes);
+        let (found, stated) = (member.unpacked_bytes, storage.length_bytes);
         if found != stated {
-            let key = &root.key;
+            let key = &storage.key;
             let what =
                 format!("storage {key:?} has {found} bytes in the zip file, but {stated} in the pickle");
             return Err(file.bad(what));

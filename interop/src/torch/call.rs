@@ -5,10 +5,10 @@ use stridemap_format::limits::MAX_STORAGE_BYTES;
 use super::known::Known;
 use super::literal::Literal;
 use super::machine::Machine;
-use super::value::{Node, Root, StorageRef, TensorRef, Value};
+use super::value::{FileStorage, Node, StorageRef, TensorRef, Value};
 
 /// The approximate memory of a newly mentioned storage, without its key.
-const ROOT_BYTES: usize = 128;
+const STORAGE_BYTES: usize = 128;
 
 impl Machine<'_> {
     /// Returns the value that Python would get by calling `callable` with a tuple of arguments.
@@ -158,30 +158,30 @@ impl Machine<'_> {
             .part(view, itemsize, length_bytes)
             .ok_or_else(|| format!("a view of storage {key:?} that reaches past its {length_bytes} bytes"))?;
 
-        let first = self.roots.get(&key).copied();
+        let first = self.storages.get(&key).copied();
         let known = match first.and_then(|first| self.arena.node(first)) {
             Some(&Node::Storage(known)) => Some(known),
             _ => None,
         };
-        let root = match known {
-            Some(known) => known.root,
+        let number = match known {
+            Some(known) => known.number,
             None => {
-                self.arena.budget.charge(key.len().saturating_mul(2).saturating_add(ROOT_BYTES))?;
-                let root = u32::try_from(self.arena.roots.len()).map_err(|_| wrong())?;
-                self.arena.roots.push(Root { key: key.clone(), numel, length_bytes });
-                root
+                self.arena.budget.charge(key.len().saturating_mul(2).saturating_add(STORAGE_BYTES))?;
+                let number = u32::try_from(self.arena.storages.len()).map_err(|_| wrong())?;
+                self.arena.storages.push(FileStorage { key: key.clone(), numel, length_bytes });
+                number
             }
         };
-        let known_bytes = self.arena.roots.get(root as usize).map_or(0, |root| root.length_bytes);
+        let known_bytes = self.arena.storages.get(number as usize).map_or(0, |found| found.length_bytes);
         if known_bytes != length_bytes {
             return Err(format!("storage {key:?} has {length_bytes} bytes, but had {known_bytes} earlier"));
         }
-        let storage = StorageRef { root, dtype, start_bytes, length_bytes: part_bytes };
+        let storage = StorageRef { number, dtype, start_bytes, length_bytes: part_bytes };
         if let Some(first) = first.filter(|_| known == Some(storage)) {
             return Ok(first);
         }
         let made = self.arena.add(Node::Storage(storage))?;
-        self.roots.entry(key).or_insert(made);
+        self.storages.entry(key).or_insert(made);
         Ok(made)
     }
 

@@ -9,7 +9,7 @@ use stridemap_format::limits::MAX_RANK;
 use super::known::Known;
 use super::literal::Literal;
 use super::machine::Unpickled;
-use super::value::{Arena, Node, Root, TensorRef, Value};
+use super::value::{Arena, FileStorage, Node, TensorRef, Value};
 use crate::ForeignOptions;
 use crate::budget::Budget;
 use crate::contents::ForeignTensor;
@@ -29,12 +29,12 @@ const MAX_SHOWN_CHARS: usize = 200;
 /// All leaves, by name, and the storages that the tensors refer to.
 #[derive(Debug, Default)]
 pub(super) struct Leaves {
-    /// The tensors, in the order of the pickle. They refer to their storages by root number.
+    /// The tensors, in the order of the pickle. They refer to their storages by number.
     pub(super) tensors: Vec<ForeignTensor>,
     pub(super) attributes: BTreeMap<String, String>,
     /// The names of the values that were left out, each with the reason.
     pub(super) skipped: Vec<(String, String)>,
-    pub(super) roots: Vec<Root>,
+    pub(super) storages: Vec<FileStorage>,
 }
 
 impl Leaves {
@@ -66,7 +66,7 @@ impl Leaves {
         let tensors = leaves.tensors.iter().map(|tensor| &tensor.name);
         match tensors.chain(leaves.attributes.keys()).find(|&name| !names.insert(name)) {
             Some(name) => return Err(twice(name)),
-            None => leaves.roots = arena.roots,
+            None => leaves.storages = arena.storages,
         }
         Ok(leaves)
     }
@@ -206,12 +206,12 @@ impl Flattening<'_> {
             Ok(layout) => layout,
             Err(e) => return self.refuse(&e),
         };
-        let storage = tensor.storage.root as usize;
+        let storage = tensor.storage.number as usize;
         self.leaves.tensors.push(ForeignTensor { name, dtype: tensor.dtype, layout, storage });
         Ok(())
     }
 
-    /// Returns the layout over the whole storage.
+    /// Returns the layout of a tensor, with the offset counted from the beginning of the storage in the file.
     fn layout(&self, tensor: &TensorRef) -> Result<Layout, String> {
         let (dtype, storage) = (tensor.dtype, tensor.storage);
         if let Some(flag) = tensor.flag {
@@ -231,34 +231,34 @@ impl Flattening<'_> {
         let integer = |value: Value| self.from.integer(value).unwrap_or(-1);
         let integers = |values: &[Value]| values.iter().map(|&value| integer(value)).collect::<Vec<_>>();
         let (size, stride, offset) = (integers(size), integers(stride), integer(tensor.offset));
-        let beyond = |why: &str| {
+        let refused_layout = |why: &str| {
             format!(
                 "has size {size:?}, stride {stride:?} and offset {offset} in {} bytes of {dtype}: {why}",
                 storage.length_bytes
             )
         };
         if size.iter().chain(&stride).any(|&n| n < 0) || offset < 0 {
-            return Err(beyond("PyTorch allows no negative numbers"));
+            return Err(refused_layout("PyTorch allows no negative numbers"));
         }
         if size.len() != stride.len() {
-            return Err(beyond("the numbers of sizes and strides differ"));
+            return Err(refused_layout("the numbers of sizes and strides differ"));
         }
         let itemsize = dtype.itemsize() as u64;
         if !storage.start_bytes.is_multiple_of(itemsize) {
-            return Err(beyond("its storage does not begin at an element"));
+            return Err(refused_layout("its storage does not begin at an element"));
         }
         let [start, elements] =
             [storage.start_bytes, storage.length_bytes].map(|n| n.checked_div(itemsize).unwrap_or(0));
         // In PyTorch, a tensor without elements may have any offset.
         let offset = if size.contains(&0) { offset.min(elements.into()) } else { offset };
         let dims = size.iter().copied().zip(stride.iter().copied());
-        Extent::of(dims, offset, dtype, storage.length_bytes).map_err(|e| beyond(e.detail()))?;
+        Extent::of(dims, offset, dtype, storage.length_bytes).map_err(|e| refused_layout(e.detail()))?;
         let layout = || {
             let size = size.iter().map(|&n| n.try_into().ok()).collect::<Option<_>>()?;
             let stride = stride.iter().map(|&n| n.try_into().ok()).collect::<Option<_>>()?;
             Some(Layout::new(size, stride, offset.checked_add(start.into())?.try_into().ok()?))
         };
-        let layout = layout().ok_or_else(|| beyond("a number does not fit in 64 bits"))?;
+        let layout = layout().ok_or_else(|| refused_layout("a number does not fit in 64 bits"))?;
         layout.map_err(|e| e.to_string())
     }
 

@@ -10,7 +10,7 @@ use stridemap::Result;
 
 use super::instruction::pickle_length;
 use super::machine::Unpickled;
-use super::value::{Node, Root, Value};
+use super::value::{FileStorage, Node, Value};
 use super::{contents, leaves, pickle_limit};
 use crate::ForeignOptions;
 use crate::contents::{Contents, ForeignStorage};
@@ -19,17 +19,20 @@ use crate::file::{RawFile, zeroed};
 const MAGIC_NUMBER: i128 = 0x1950_a86a_20f9_469c_fc6c;
 const PROTOCOL_VERSION: i128 = 1001;
 
-/// The number of bytes of a pickle that are read first. Small pickles are shorter.
+/// The number of bytes of a pickle that are read first. Most pickles are shorter, so one read is enough for them.
 const FIRST_BYTES: u64 = 16 << 10;
 
 /// The offset of the magic in a tar file.
 const TAR_MAGIC_AT_BYTES: u64 = 257;
 const TAR_MAGIC: &[u8; 5] = b"ustar";
 
-/// Returns whether a file begins like pickles of protocol 2 or later. A pickle has no instruction 0, but the length of
-/// a safetensors header has a 0 there.
+/// Returns whether a file begins like pickles of protocol 2 or later, and not like a safetensors file that is
+/// truncated.
+///
+/// The third byte of a pickle is an instruction, which is never 0. In the length of a safetensors header, this byte can
+/// have any value, but the last four bytes of the length are 0, and a brace follows.
 pub(crate) fn is_pickle(magic: &[u8]) -> bool {
-    matches!(magic, [0x80, 2..=5, 1..=255, ..])
+    matches!(magic, [0x80, 2..=5, 1..=255, ..]) && !matches!(magic, [_, _, _, _, 0, 0, 0, 0, b'{', ..])
 }
 
 /// Returns whether a file is a tar file, such as a checkpoint of PyTorch before 0.1.10.
@@ -64,7 +67,9 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
     }
     let version = integer(&pickles.next()?).map_err(|e| file.bad(e))?;
     if version != Some(PROTOCOL_VERSION) {
-        let what = format!("protocol version {version:?} of torch.save; only {PROTOCOL_VERSION} can be read");
+        let stated = version.map_or("no number".to_owned(), |version| version.to_string());
+        let what =
+            format!("the protocol version of torch.save is {stated}; only {PROTOCOL_VERSION} can be read");
         return Err(file.bad(what));
     }
     if !is_little_endian(file, &pickles.next()?)? {
@@ -74,10 +79,10 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
     }
     let leaves = leaves(file, &pickles.next()?, options)?;
     let keys = storage_keys(file, &pickles.next()?)?;
-    let places = places(file, &leaves.roots, keys, pickles.at_bytes)?;
-    contents(file, leaves, |root| match places.get(&root.key) {
-        Some(&offset_bytes) => Ok(ForeignStorage::range(file, offset_bytes, root.length_bytes)),
-        None => Err(file.bad(format!("storage {:?} is not in the file", root.key))),
+    let places = places(file, &leaves.storages, keys, pickles.at_bytes)?;
+    contents(file, leaves, |storage| match places.get(&storage.key) {
+        Some(&offset_bytes) => Ok(ForeignStorage::range(file, offset_bytes, storage.length_bytes)),
+        None => Err(file.bad(format!("storage {:?} is not in the file", storage.key))),
     })
 }
 
@@ -147,17 +152,18 @@ fn storage_keys(file: &RawFile, pickle: &[u8]) -> Result<Vec<String>> {
 /// Returns the offset of each storage's elements. Storages follow each other without gaps, to the end of the file.
 fn places(
     file: &RawFile,
-    roots: &[Root],
+    storages: &[FileStorage],
     keys: Vec<String>,
     start_bytes: u64,
 ) -> Result<HashMap<String, u64>> {
-    let known: HashMap<&str, &Root> = roots.iter().map(|root| (root.key.as_str(), root)).collect();
+    let known: HashMap<&str, &FileStorage> =
+        storages.iter().map(|storage| (storage.key.as_str(), storage)).collect();
     let file_bytes = file.length_bytes();
     let mut places = HashMap::new();
     let mut at_bytes = start_bytes;
     for key in keys {
         let refused = |what: String| Err(file.bad(format!("storage {key:?} {what}")));
-        let Some(&&Root { numel, length_bytes, .. }) = known.get(key.as_str()) else {
+        let Some(&&FileStorage { numel, length_bytes, .. }) = known.get(key.as_str()) else {
             return refused("is in the file, but no tensor uses it".to_owned());
         };
         let elements_at_bytes = at_bytes.saturating_add(8);

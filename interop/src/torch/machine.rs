@@ -34,7 +34,7 @@ impl<'a> Unpickled<'a> {
             marks: Vec::new(),
             memo: Vec::new(),
             far_memo: HashMap::new(),
-            roots: HashMap::new(),
+            storages: HashMap::new(),
         };
         let mut at = 0;
         loop {
@@ -65,7 +65,7 @@ pub(super) struct Machine<'a> {
     /// The memo entries whose index was not the next.
     far_memo: HashMap<u64, Value>,
     /// The first mention of each storage, by key.
-    pub(super) roots: HashMap<String, Value>,
+    pub(super) storages: HashMap<String, Value>,
 }
 
 impl<'a> Machine<'a> {

@@ -22,7 +22,7 @@ use super::contents::{Contents, ForeignStorage, Skipped};
 use super::file::RawFile;
 use super::foreign::{FileFormat, ForeignOptions};
 use flatten::Leaves;
-use value::Root;
+use value::FileStorage;
 
 pub(super) use archive::{is_archive, read as read_archive};
 pub(super) use legacy::{is_pickle, is_tar, read as read_legacy, refuse_tar};
@@ -45,18 +45,18 @@ fn leaves(file: &RawFile, pickle: &[u8], options: ForeignOptions) -> Result<Leav
 fn contents(
     file: &RawFile,
     leaves: Leaves,
-    mut place: impl FnMut(&Root) -> Result<ForeignStorage>,
+    mut place: impl FnMut(&FileStorage) -> Result<ForeignStorage>,
 ) -> Result<Contents> {
-    let Leaves { mut tensors, attributes, skipped, roots } = leaves;
+    let Leaves { mut tensors, attributes, skipped, storages: in_file } = leaves;
     let mut storages = Vec::new();
-    let mut placed = vec![None; roots.len()];
+    let mut placed = vec![None; in_file.len()];
     for tensor in &mut tensors {
-        let Some((slot, root)) = placed.get_mut(tensor.storage).zip(roots.get(tensor.storage)) else {
+        let Some((slot, used)) = placed.get_mut(tensor.storage).zip(in_file.get(tensor.storage)) else {
             continue;
         };
         if slot.is_none() {
             *slot = Some(storages.len());
-            storages.push(ForeignStorage { is_kept: true, ..place(root)? });
+            storages.push(ForeignStorage { is_kept: true, ..place(used)? });
         }
         tensor.storage = slot.unwrap_or_default();
     }

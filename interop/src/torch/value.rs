@@ -38,18 +38,18 @@ pub(super) enum Node {
 /// A pickle's reference to a storage, or to a part of one if Python 2 wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StorageRef {
-    /// The number of the root.
-    pub(super) root: u32,
+    /// The number of the storage in the file.
+    pub(super) number: u32,
     /// The type of the elements; `None` for untyped bytes.
     pub(super) dtype: Option<DType>,
-    /// The first byte of the root that is used.
+    /// The first byte of that storage that is used.
     pub(super) start_bytes: u64,
     pub(super) length_bytes: u64,
 }
 
 /// A storage in the file.
 #[derive(Clone, Debug)]
-pub(super) struct Root {
+pub(super) struct FileStorage {
     pub(super) key: String,
     /// The number of elements, and the length in bytes, at the first mention.
     pub(super) numel: u64,
@@ -80,13 +80,13 @@ pub(super) struct Arena<'a> {
     items: Vec<Value>,
     /// Reused, because old checkpoints have an empty tuple for each scalar.
     empty_tuple: Option<Value>,
-    pub(super) roots: Vec<Root>,
+    pub(super) storages: Vec<FileStorage>,
     pub(super) budget: Budget,
 }
 
 impl<'a> Arena<'a> {
     pub(super) fn new(bytes: &'a [u8], budget: Budget) -> Self {
-        Arena { bytes, nodes: Vec::new(), items: Vec::new(), empty_tuple: None, roots: Vec::new(), budget }
+        Arena { bytes, nodes: Vec::new(), items: Vec::new(), empty_tuple: None, storages: Vec::new(), budget }
     }
 
     pub(super) fn add(&mut self, node: Node) -> Result<Value, String> {

@@ -131,10 +131,10 @@ fn check_names(file: &RawFile, members: &[Member]) -> Result<()> {
     let mut names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair.first() == pair.last()) {
-        Some(pair) => {
-            Err(file.bad(format!("two members of the zip file have the same name, {:?}", pair.first())))
+        Some([name, ..]) => {
+            Err(file.bad(format!("two members of the zip file have the same name, {name:?}")))
         }
-        None => Ok(()),
+        _ => Ok(()),
     }
 }
 

@@ -274,7 +274,7 @@ fn duplicate_member_names_are_refused() {
         bytes[name_at] = b'a';
         from = name_at;
     }
-    assert_refused(&bytes, "have the same name");
+    assert_refused(&bytes, "have the same name, \"");
 }
 
 #[test]

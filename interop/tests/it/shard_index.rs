@@ -80,10 +80,10 @@ fn invalid_indexes_are_refused() {
         (map(r#""a":"gone""#), "\"gone\", which is not in the directory"),
         (map(r#""a":1"#), "expected a string"),
         (map(r#""a":"x","a":"x""#), "\"a\" appears twice"),
-        (map(r#""a":"x","e":"x""#), "tensor \"e\" in \"x\", which does not contain it"),
-        (map(r#""a":"x","d":"x""#), "tensor \"d\" in \"x\", which does not contain it"),
+        (map(r#""a":"x","e":"x""#), "tensor \"e\" is in \"x\", which does not contain it"),
+        (map(r#""a":"x","d":"x""#), "tensor \"d\" is in \"x\", which does not contain it"),
         (map(r#""a":"x","c":"y""#), "two tensors are named \"a\""),
-        (map(r#""a":"y","b":"x""#), "tensor \"a\" in a different part from \"x\""),
+        (map(r#""a":"y","b":"x""#), "tensor \"a\" is in \"x\", but weight_map says that it is in \"y\""),
         (map(r#""b":"x","c":"y""#), "two tensors are named \"a\""),
         ("{}".to_owned(), "weight_map"),
         ("{".to_owned(), "the index"),
@@ -95,7 +95,7 @@ fn invalid_indexes_are_refused() {
         (format!(r#"{{"weight_map":{{}},"x":{}"#, "[".repeat(1_000_000)), "the index"),
         (
             map(&(0..5000).map(|n| format!(r#""{n}":"p{n}""#)).collect::<Vec<_>>().join(",")),
-            "more than 4096 parts",
+            "more than 4096 shards",
         ),
         (
             map(&(0..1_000_000).map(|n| format!(r#""{n}":"x""#)).collect::<Vec<_>>().join(",")),

@@ -219,7 +219,7 @@ fn too_many_parts_are_refused_before_anything_is_written() {
     let options = Export::new().max_shard_bytes(1);
     let error = options.write(place.path("x.safetensors"), &bytes, |_| panic!("written")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadFile);
-    assert!(error.to_string().contains("4097 parts"), "{error}");
+    assert!(error.to_string().contains("4097 shards"), "{error}");
     let name: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"\xff.safetensors");
     let error = options.write(place.dir.path().join(name), &bytes[..2], |_| panic!("written")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadFile);

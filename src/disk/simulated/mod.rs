@@ -161,7 +161,7 @@ impl SimulatedDisk {
     }
 
     fn handle(&self, inode: Inode) -> Arc<dyn DiskFile> {
-        let number = self.state().number();
+        let number = self.state().take_number();
         Arc::new(SimulatedFile { disk: self.clone(), inode, number })
     }
 
@@ -195,7 +195,7 @@ impl Disk for SimulatedDisk {
 
     fn is_intact(&self) -> io::Result<bool> {
         let Some(store_dirs) = &self.store_dirs else { return Ok(true) };
-        let (&root, mut subdirs) = store_dirs.written();
+        let (&root, mut subdirs) = store_dirs.commit_dirs();
         let state = self.state();
         Ok(subdirs.all(|(name, &dir)| state.find((root, Path::new(name))).is_ok_and(|named| named == dir)))
     }
@@ -223,7 +223,7 @@ impl Disk for SimulatedDisk {
     }
 
     fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {
-        let number = self.state().number();
+        let number = self.state().take_number();
         let path = dir.join(format!("{STAGE_PREFIX}{number}"));
         let entry = self.entry(&path)?;
         let inode = self.state().create(entry, Op::CreateFile)?;

@@ -51,7 +51,8 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn number(&mut self) -> u64 {
+    /// Returns a number that no file or directory has had.
+    pub(super) fn take_number(&mut self) -> u64 {
         self.next_number += 1;
         self.next_number
     }
@@ -126,7 +127,7 @@ impl State {
         way
     }
 
-    /// Returns the file system that a file or directory is on, by its top directory.
+    /// Returns the top directory of the file system that a file or directory is on.
     pub(super) fn mount_of(&self, inode: Inode) -> Inode {
         if self.mounts.is_empty() {
             return ROOT;
@@ -158,7 +159,7 @@ impl State {
         if self.find(path).is_ok() {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        let inode = self.number();
+        let inode = self.take_number();
         self.record(create(inode))?;
         self.record(Op::Names { dir, changes: vec![(name, Some(inode))] })?;
         Ok(inode)

@@ -287,7 +287,8 @@ fn storages(
             content.dropped.insert(id);
             content.sums.remove(&id);
             if damaged.is_some() {
-                let detail = "no longer used by any tensor; its remaining files are kept in lost+found";
+                let detail =
+                    "no tensor uses this storage after the repair; its files are moved to lost+found";
                 repair.remedy(paths.storage(id), detail);
             }
             continue;

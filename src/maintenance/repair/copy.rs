@@ -48,7 +48,7 @@ pub(super) fn copy_storage(
     Ok(Copied { lock, storage: writer.finish()?, tensors })
 }
 
-/// Takes the growth lock of a storage, because an append writes bytes and digests past the existing ones.
+/// Takes the growth lock of a storage, so that no append changes its files while they are copied or replaced.
 pub(super) fn take_growth_lock(history: &History, id: u64) -> Result<GrowthLock> {
     let path = history.paths.storage(id);
     GrowthLock::try_take(&history.disk, &path)?.ok_or_else(|| {

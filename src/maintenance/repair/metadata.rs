@@ -164,7 +164,7 @@ fn nothing_left(paths: &StorePaths, manifests: &[Numbered]) -> Error {
 }
 
 fn read_marker(disk: &dyn Disk, paths: &StorePaths) -> Result<Result<Uuid>> {
-    match generation::read_marker(disk, paths) {
+    match generation::check_store(disk, paths) {
         // FORMAT may be whole: a missing directory is repaired.
         Err(e) if e.broken_path() == Some(&paths.storages_dir()) => Ok(generation::read_format(disk, paths)),
         Err(e) if e.broken_path() == Some(&paths.meta_dir()) => Err(e),

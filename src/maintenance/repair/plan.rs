@@ -9,7 +9,7 @@ use crate::disk::{Access, Disk, StorePaths};
 use crate::error::{Error, Result};
 use crate::generation::manifest_numbers;
 
-/// How many times a plan is made again because another process committed in the meantime.
+/// How many times a plan is made at most. It is made again if another process committed in the meantime.
 const MAX_TRIES: u32 = 5;
 
 /// What a repair has to do, and the content that it keeps.

@@ -16,7 +16,7 @@ use stridemap_format::{Error as FormatError, Rule};
 use super::external_check::check_external;
 use crate::disk::{Access, Disk, StorePaths};
 use crate::error::{ErrorKind, Result};
-use crate::generation::{self, Generation, History, Options, open_dirs, read_marker};
+use crate::generation::{self, Generation, History, Options, check_store, open_dirs};
 use crate::storage::check_all;
 use finding::Findings;
 
@@ -68,7 +68,7 @@ pub(crate) fn verify_path(
     progress: &mut dyn FnMut(u64),
 ) -> Result<Verification> {
     let (disk, paths) = open_dirs(disk, path)?;
-    let opened = read_marker(&*disk, &paths)
+    let opened = check_store(&*disk, &paths)
         .and_then(|uuid| History::open(Arc::clone(&disk), paths.clone(), uuid, options));
     match opened {
         Ok(history) => verify(&history, &history.current(), progress),
@@ -89,7 +89,7 @@ pub(crate) fn verify(
 ) -> Result<Verification> {
     let mut findings = Findings::default();
     // Read from disk again, instead of using the handle's copy in memory.
-    let reread = read_marker(&*history.disk, &history.paths);
+    let reread = check_store(&*history.disk, &history.paths);
     let History { disk, paths, uuid, .. } = history;
     let reread = reread.and_then(|_| generation::reread(&**disk, paths, *uuid, generation));
     if let Err(e) = reread {
@@ -158,12 +158,12 @@ fn metadata(
     }
     survey.each_tensor(|tensor| {
         let (name, record) = (tensor.shared_name(), tensor.record);
-        let met = survey.damage_met_by(&tensor);
-        for index in met.iter().filter_map(|page| damage.get(page)) {
+        let damaged_pages = survey.damaged_pages_to(&tensor);
+        for index in damaged_pages.iter().filter_map(|page| damage.get(page)) {
             findings.affect(*index, &name);
         }
         let broken = match survey.storages.get(&record.storage_id) {
-            None if !met.is_empty() => return Ok(()),
+            None if !damaged_pages.is_empty() => return Ok(()),
             None => {
                 let detail = format!(
                     "tensor {name:?} refers to storage {:016x}, which has no record",

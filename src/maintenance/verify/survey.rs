@@ -288,15 +288,16 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// Returns the pages of the damage that a lookup of a tensor, and of its storage, meets.
-    pub(crate) fn damage_met_by(&self, tensor: &Tensor<'_>) -> Vec<u64> {
+    /// Returns the damaged pages on the way to the header of a tensor, and to the record of its storage.
+    pub(crate) fn damaged_pages_to(&self, tensor: &Tensor<'_>) -> Vec<u64> {
         let Some(table) = self.table.filter(|_| !self.damage.is_empty()) else { return Vec::new() };
-        let by_name = || self.damage_met::<TensorEntry>(table, tensor.name, |page| tensor.leaf == Some(page));
+        let by_name =
+            || self.damaged_pages::<TensorEntry>(table, tensor.name, |page| tensor.leaf == Some(page));
         let id = tensor.record.storage_id;
         let by_id = || {
             let storage = self.storages.get(&id);
             let is_leaf = |page| storage.is_none_or(|storage| storage.leaf == Some(page));
-            self.damage_met::<StorageEntry>(table, &id, is_leaf)
+            self.damaged_pages::<StorageEntry>(table, &id, is_leaf)
         };
         let by_name = tensor.is_in_table.then(by_name).flatten();
         let by_id = (!self.manifest.storages.contains_key(&id)).then(by_id).flatten();
@@ -304,7 +305,7 @@ impl<'a> Survey<'a> {
     }
 
     /// Looks a key up, as a reader does. Returns the damage that it meets, unless it reaches the leaf with the entry.
-    fn damage_met<E: Entry>(
+    fn damaged_pages<E: Entry>(
         &self,
         table: &Table,
         key: &E::Key,

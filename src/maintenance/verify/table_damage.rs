@@ -1,4 +1,4 @@
-//! What is wrong in a table: one item for each run of pages or node, however much is wrong there.
+//! What is wrong in a table: one item for each run of unreadable pages, and one for each readable node with errors.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,8 @@ impl TableDamage {
         self.0.entry(page).and_modify(|item| item.more += 1).or_insert(item);
     }
 
-    /// Adds an error of whole pages, to the run before them if that has an error of the same kind.
+    /// Adds an error that affects whole pages. If the run that ends directly before them has the same kind of error, it
+    /// is extended instead.
     pub(super) fn add_pages(&mut self, page: u64, pages: u64, error: FormatError) {
         if let Some((start, run)) = self.0.range_mut(..page).next_back()
             && run.pages > 0

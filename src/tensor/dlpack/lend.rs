@@ -43,7 +43,8 @@ impl Tensor {
     /// # Errors
     /// [`ErrorKind::NotMapped`] for a file that is not mapped, and for mutable and live storages, whose elements may
     /// change: use [`clone_data`](Self::clone_data) and lend the copy; [`ErrorKind::Misaligned`];
-    /// [`ErrorKind::InvalidArgument`] for bytes that are not valid `bool`s.
+    /// [`ErrorKind::InvalidArgument`] for bytes that are not valid `bool`s; [`ErrorKind::DTypeMismatch`] for a dtype that
+    /// DLPack does not have; [`ErrorKind::LimitExceeded`] for a tensor that DLPack cannot describe.
     pub fn to_dlpack(&self) -> Result<versioned::Dlpack> {
         const OP: &str = "to_dlpack";
         let advised = |e: Error| match e.kind() {
@@ -54,12 +55,15 @@ impl Tensor {
         if self.dtype() == DType::Bool {
             self.borrow_span::<bool>(OP)?;
         }
-        let too_large = |e: &dyn std::fmt::Display| {
+        let not_describable = |e: &dyn std::fmt::Display| {
             Error::new(ErrorKind::LimitExceeded, format!("{OP}: {self:?} cannot be described by DLPack: {e}"))
         };
         let stride = self.layout().lent_strides();
-        let prepared = Dynamic::new(self.size(), stride.as_slice()).prepare().map_err(|e| too_large(&e))?;
-        let foreign = dtype::to_dlpack(self.dtype()).ok_or_else(|| too_large(&self.dtype()))?;
+        let prepared =
+            Dynamic::new(self.size(), stride.as_slice()).prepare().map_err(|e| not_describable(&e))?;
+        let foreign = dtype::to_dlpack(self.dtype()).ok_or_else(|| {
+            Error::new(ErrorKind::DTypeMismatch, format!("{OP}: DLPack has no dtype like {}", self.dtype()))
+        })?;
         let mut lent = prepared.initialize(Box::new(self.clone()));
         if self.numel() > 0 {
             let extent = self.layout().extent(self.dtype(), self.storage().length_bytes());
@@ -75,7 +79,7 @@ impl Tensor {
         }
         // The pointer is to the first element, because some consumers do not add the offset.
         lent.set_byte_offset(0).set_dtype(foreign).set_device(DLDevice::CPU);
-        lent.set_flags(DlpackFlags::READ_ONLY).map_err(|e| too_large(&e))?;
+        lent.set_flags(DlpackFlags::READ_ONLY).map_err(|e| not_describable(&e))?;
         #[expect(unsafe_code, reason = "asserts that the descriptor matches the lent memory")]
         // SAFETY: `finish` asks that the descriptor satisfy DLPack's contract:
         // - data: `run` is all bytes that size and stride reach from the first element, and is empty if there are no

@@ -2,8 +2,9 @@
 
 use super::{Dim, copy_row, moved};
 
-/// The bytes of a row of a tile. A tile is a square that is transposed at a time. Each of its rows is on another page of
-/// the source, and each of its columns on another one of the destination, so longer ones need fewer lookups of pages.
+/// The bytes of a row of a tile. A plane is transposed one square tile at a time. Each row of a tile is on a different
+/// page of the source, and each column on a different page of the destination, so longer rows and columns need fewer
+/// lookups of pages for each byte.
 const TILE_BYTES: usize = 1024;
 
 /// The side of a tile is at most this many elements, so that it stays in the second-level cache: at most 512 KiB.
@@ -18,8 +19,9 @@ type Vector = [u8; VECTOR_BYTES];
 const LINE_BYTES: usize = 64;
 const VECTORS_IN_LINE: usize = LINE_BYTES / VECTOR_BYTES;
 
-/// Smaller planes stay in the second-level cache while they are copied, so they are not written past the caches.
-const PLANE_BYTES: usize = 512 << 10;
+/// The smallest plane that is written to memory without the caches. Smaller ones stay in the second-level cache while
+/// they are copied.
+const MIN_STREAMED_BYTES: usize = 512 << 10;
 
 const PAGE_BYTES: usize = 4096;
 
@@ -27,8 +29,8 @@ const PAGE_BYTES: usize = 4096;
 #[derive(Clone, Copy)]
 struct Line([u8; LINE_BYTES]);
 
-/// Copies a plane whose columns are close in the source and whose rows are close in the destination. `is_large` is whether
-/// the whole copy is too large for the caches.
+/// Copies a plane in which neighboring columns are close in the source, and neighboring rows in the destination.
+/// `is_large` is whether the whole copy is too large for the caches.
 pub(super) fn transpose<const W: usize>(
     from: &[[u8; W]],
     to: &mut [[u8; W]],
@@ -50,26 +52,27 @@ fn transpose_plane<const W: usize, const L: usize>(
     from: &[[u8; W]],
     to: &mut [[u8; W]],
     (column, row): (Dim, Dim),
-    (t, f): (usize, usize),
+    (to_start, from_start): (usize, usize),
     (tile, is_large): (&mut Vec<[u8; W]>, bool),
 ) {
     let side = (TILE_BYTES / W).min(MAX_TILE_SIDE);
     let is_packed = (column.minor, row.major) == (1, 1) && column.n.min(row.n) >= L;
-    if let Some(first) = first_line(&to[t..], column, row).filter(|_| is_large && is_packed) {
-        return transpose_past_caches::<W, L>(from, to, (column, row), (t, f), first);
+    if let Some(first) = first_line(&to[to_start..], column, row).filter(|_| is_large && is_packed) {
+        return transpose_past_caches::<W, L>(from, to, (column, row), (to_start, from_start), first);
     }
     if is_packed {
         tile.resize(side * side, [0; W]);
     }
-    // A tile has at least as many elements as a vector, so the last one may begin before the end of the one before it.
+    // The side of a tile must be at least a vector long. If less than that is left, the last tile begins earlier, and
+    // overlaps the one before it.
     let tiles = |n: usize| {
         let last = if is_packed { n - L } else { n };
         (0..n).step_by(side).map(move |i| (i.min(last), side.min(n - i.min(last))))
     };
     for (c, columns) in tiles(column.n) {
         for (r, rows) in tiles(row.n) {
-            let t = t + c * column.major + r * row.major;
-            let f = moved(moved(f, c, column.minor), r, row.minor);
+            let t = to_start + c * column.major + r * row.major;
+            let f = moved(moved(from_start, c, column.minor), r, row.minor);
             let (column, row) = (Dim { n: columns, ..column }, Dim { n: rows, ..row });
             if !is_packed {
                 // The longer loop is the inner one.
@@ -115,7 +118,7 @@ fn transpose_tile<const W: usize, const L: usize>(
 /// Exchanges the rows and columns of `L` vectors of `L` elements.
 #[inline(always)]
 fn transpose_square<const W: usize, const L: usize>(square: &mut [Vector; L]) {
-    // Each step interleaves the first half of the vectors with the second. There is one for each bit of `L`.
+    // Each step interleaves the first half of the vectors with the second. There are log2(`L`) steps.
     for step in [1, 2, 4, 8] {
         if step < L {
             let halves = *square;
@@ -129,7 +132,7 @@ fn transpose_square<const W: usize, const L: usize>(square: &mut [Vector; L]) {
 /// Returns the index in each row of the destination at which its first whole cache line begins, if it is the same in all
 /// rows. Returns `None` also for a plane that fits in the caches, or has short rows: there, tiles are faster.
 pub(super) fn first_line<const W: usize>(to: &[[u8; W]], column: Dim, row: Dim) -> Option<usize> {
-    let is_small = column.n * row.n * W < PLANE_BYTES || row.n * W < PAGE_BYTES;
+    let is_small = column.n * row.n * W < MIN_STREAMED_BYTES || row.n * W < PAGE_BYTES;
     let is_same = !is_small && (column.major * W).is_multiple_of(LINE_BYTES);
     is_same.then(|| to.as_ptr().align_offset(LINE_BYTES)).filter(|&first| first < LINE_BYTES / W)
 }
@@ -142,7 +145,7 @@ fn transpose_past_caches<const W: usize, const L: usize>(
     from: &[[u8; W]],
     to: &mut [[u8; W]],
     (column, row): (Dim, Dim),
-    (t, f): (usize, usize),
+    (to_start, from_start): (usize, usize),
     first: usize,
 ) {
     let side = LINE_BYTES / W;
@@ -158,12 +161,12 @@ fn transpose_past_caches<const W: usize, const L: usize>(
             for c in (page..page_end).step_by(side) {
                 let columns = side.min(page_end - c);
                 for (i, Line(line)) in block[..rows].iter_mut().enumerate() {
-                    let f = (moved(f, r + i, row.minor) + c) * W;
+                    let f = (moved(from_start, r + i, row.minor) + c) * W;
                     copy_line(&from[f..][..columns * W], &mut line[..columns * W]);
                 }
                 transpose_block::<W, L>(&block, &mut transposed, (rows, columns));
                 for (i, line) in transposed[..columns].iter().enumerate() {
-                    let t = (t + (c + i) * column.major + r) * W;
+                    let t = (to_start + (c + i) * column.major + r) * W;
                     let to = &mut to[t..][..rows * W];
                     match to.as_chunks_mut().0 {
                         [to] => stream(&fence, to, line),
@@ -185,14 +188,15 @@ fn copy_line(from: &[u8], to: &mut [u8]) {
     }
 }
 
-/// Exchanges the rows and columns of a block, of which only the first `rows` and `columns` are needed.
+/// Exchanges the rows and columns of a block. Only its first `rows` and `columns` are used.
 #[inline(always)]
 fn transpose_block<const W: usize, const L: usize>(
     from: &[Line; LINE_BYTES],
     to: &mut [Line; LINE_BYTES],
     (rows, columns): (usize, usize),
 ) {
-    // The compiler does not know that there are no more. Without the limits, it checks each access.
+    // A block has at most this many vectors in each direction. The compiler does not know that: without `min`, it would
+    // check each access.
     let (rows, columns) = (rows.div_ceil(L).min(VECTORS_IN_LINE), columns.div_ceil(L).min(VECTORS_IN_LINE));
     for r in 0..rows {
         for c in 0..columns {
@@ -208,7 +212,7 @@ fn transpose_block<const W: usize, const L: usize>(
     }
 }
 
-/// Writes a line past the caches. The processor may write it as late as the fence is dropped.
+/// Writes a line to memory without the caches. It may reach memory only when the fence is dropped.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 #[expect(unsafe_code, reason = "with ordinary stores, a large transpose takes twice as long")]

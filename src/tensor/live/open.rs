@@ -77,7 +77,7 @@ pub(super) fn check_view<T: Element>(op: &str, view: &Tensor, file: &LiveFile) -
     if dtype.itemsize() != usize::from(access_bytes) {
         let message = format!(
             "{op}: every process accesses the storage {access_bytes} bytes at a time, but {dtype} has {} bytes; \
-             view it as a dtype of {access_bytes}",
+             view it as a dtype of {access_bytes} bytes",
             dtype.itemsize()
         );
         return Err(Error::new(ErrorKind::DTypeMismatch, message));

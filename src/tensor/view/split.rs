@@ -23,7 +23,7 @@ impl Tensor {
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) unless there is at least one part;
     /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis that does not exist.
     pub fn chunk<'a>(&self, chunks: impl Integer, axis: impl Into<Axis<'a>>) -> Result<Vec<Tensor>> {
-        self.parted(self.layout().chunk(count("chunk", "number", chunks)?, axis.into()))
+        self.parted(self.layout().chunk(count("chunk", "number of chunks", chunks)?, axis.into()))
     }
 
     /// Splits an axis into parts of one size (the last part may be smaller), or into parts of the given sizes, which

@@ -188,7 +188,7 @@ fn every_omitted_sync_and_rename_is_detected_after_a_power_cut() {
 }
 
 /// The steps that occur in two places.
-const IN_TWO_PLACES: [&str; 3] = ["rename-store", "sync-new-root", "sync-parent"];
+const IN_TWO_PLACES: [&str; 2] = ["rename-store", "sync-parent"];
 
 #[test]
 fn every_step_in_the_sources_has_a_simulation_that_detects_its_absence() {

@@ -29,6 +29,7 @@ pub(crate) fn simulations() -> Vec<Simulation> {
             ],
         ),
         of("power cuts in a creation in an existing directory", creation_in_a_directory, &["sync-new-names"]),
+        of("power cuts in a creation with tensors", filled_creation, &["rename-store", "sync-parent"]),
         of(
             "power cuts in commits",
             commits,
@@ -230,6 +231,13 @@ fn creation_in_a_directory(play: &Play) -> Fate {
     play.simulated.create_dir(Path::new(STORE)).unwrap();
     play.simulated.sync_dir(Path::new("")).unwrap();
     creation(play)
+}
+
+fn filled_creation(play: &Play) -> Fate {
+    let mut story = Story::begin(play);
+    let seat = play.seat();
+    story.step("create", || options(&seat).create_with(STORE, |txn| txn.save("x", &vector(1))).map(drop))?;
+    story.explore(0)
 }
 
 fn commit_after_a_creator_died(play: &Play) -> Fate {

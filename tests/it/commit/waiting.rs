@@ -122,6 +122,36 @@ fn busy_error_names_the_process_that_commits() {
     store.save("x", &scalar(1)).unwrap();
 }
 
+#[test]
+fn long_wait_is_reported_with_the_process_that_holds_the_lock() {
+    static REPORTED: Mutex<Vec<Vec<u32>>> = Mutex::new(Vec::new());
+    let (_dir, path) = new_path();
+    let report = |processes: &[u32]| REPORTED.lock().unwrap().push(processes.to_vec());
+    let after = Duration::from_millis(20);
+    let store = fast().lock_timeout(Duration::from_secs(1)).on_wait(after, report).create(&path).unwrap();
+    store.save("x", &scalar(1)).unwrap();
+    assert!(REPORTED.lock().unwrap().is_empty(), "nothing was waited for");
+    let mut holder = OtherProcess::start("hold the writers' lock", &path);
+    let id: u32 = holder.read_line().parse().unwrap();
+    assert_eq!(store.save("x", &scalar(2)).unwrap_err().kind(), ErrorKind::Busy);
+    let reported = std::mem::take(&mut *REPORTED.lock().unwrap());
+    // The kernel names the process if the file system and the process namespace allow it.
+    assert!(
+        !reported.is_empty() && reported.iter().all(|ids| *ids == [id] || ids.is_empty()),
+        "{reported:?}"
+    );
+    holder.kill();
+
+    // A guard waits for another guard.
+    store.save_as("m", &1i32, StorageKind::Mutable).unwrap();
+    let m = store.load("m").unwrap();
+    let guard = m.lock_shared().unwrap();
+    let busy = thread::scope(|scope| scope.spawn(|| m.lock_exclusive().map(drop)).join().unwrap());
+    assert_eq!(busy.unwrap_err().kind(), ErrorKind::Busy);
+    assert!(!REPORTED.lock().unwrap().is_empty());
+    drop(guard);
+}
+
 /// Returns options with a disk that records the operations on LOCK.
 fn recording_options() -> (StoreOptions, Arc<Mutex<Vec<String>>>) {
     let asked = Arc::<Mutex<Vec<String>>>::default();

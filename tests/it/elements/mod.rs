@@ -1,4 +1,4 @@
-//! Elements: dtypes, arithmetic, printing, arrays of other libraries, and hints before reads.
+//! Elements: dtypes, arithmetic, printing, statistics, arrays of other libraries, and hints before reads.
 
 mod arithmetic;
 mod arrays;
@@ -6,4 +6,5 @@ mod casts;
 mod dlpack;
 mod prefetch;
 mod print;
+mod statistics;
 mod typed;

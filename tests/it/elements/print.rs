@@ -2,12 +2,13 @@
 //! write these files.
 
 use serde_json::Value;
-use stridemap::{DType, Tensor};
+use stridemap::{DType, PrintOptions, Tensor};
 
 use crate::support::from_base64;
 
 const PRINTS: &str = include_str!("../../data/torch_prints.jsonl");
 const EDGE_PRINTS: &str = include_str!("../../data/torch_edge_prints.jsonl");
+const OPTION_PRINTS: &str = include_str!("../../data/torch_option_prints.jsonl");
 
 /// Returns the tensor of a line. Its elements are taken from the storage by the line's own strides.
 fn tensor_of(line: &Value) -> Tensor {
@@ -48,6 +49,18 @@ fn tensors_print_as_pytorch_prints_them() {
 fn values_at_the_limits_of_the_print_modes_print_as_in_pytorch() {
     assert_prints_agree(EDGE_PRINTS);
     assert_eq!(EDGE_PRINTS.lines().count(), 60);
+}
+
+#[test]
+fn options_change_what_is_printed_as_in_pytorch() {
+    for (number, line) in OPTION_PRINTS.lines().enumerate() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let option = |key: &str| line["options"][key].as_u64().unwrap() as usize;
+        let options = PrintOptions::new().precision(option("precision")).threshold(option("threshold"));
+        let options = options.edge_items(option("edgeitems")).line_width(option("linewidth"));
+        let expected = line["text"].as_str().unwrap().replace("dtype=torch.", "dtype=");
+        assert_eq!(tensor_of(&line).to_text_with(&options).unwrap(), expected, "line {}", number + 1);
+    }
 }
 
 #[test]

@@ -329,7 +329,7 @@ fn case_24_aborted_transaction_leaves_no_file() {
 }
 
 #[test]
-fn case_24_ids_of_aborted_transactions_are_not_reused() {
+fn case_24_ids_of_committed_storages_are_not_reused() {
     let (_dir, path) = new_path();
     Store::create(&path).unwrap();
     let mut ids = Vec::new();

@@ -1,0 +1,260 @@
+//! Statistics of the elements of a view, in one pass.
+
+mod codes;
+mod numbers;
+mod table;
+
+use std::cmp::Reverse;
+use std::slice;
+use std::sync::{Mutex, PoisonError};
+
+use super::stream::{MIN_PIECE_BYTES, for_each_piece, gather_into};
+use super::{Scalar, Tensor};
+use crate::error::Result;
+use crate::parallel;
+use numbers::Moments;
+use table::Bin;
+
+/// The size of a piece that is contiguous, in bytes. It fits in a cache.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Tensors of at most this many elements are not counted by range. It is also how many numbers are summarized at a time.
+const BLOCK: usize = 2048;
+
+/// Statistics of the elements of a tensor, returned by [`Tensor::statistics`].
+///
+/// NaN and infinities are counted, and are left out of the other numbers. If no element is finite, there is no minimum,
+/// maximum or mean.
+///
+/// The numbers are those of the elements, with two exceptions. For complex dtypes, they are those of the magnitudes,
+/// which are NaN if either part is. For `float4_e2m1fn_x2`, both numbers of an element count.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// The number of elements. An element to which several indices refer counts for each of them.
+    pub count: u64,
+    /// The number of elements that are NaN.
+    pub nan_count: u64,
+    /// The number of positive infinities.
+    pub positive_infinity_count: u64,
+    /// The number of negative infinities.
+    pub negative_infinity_count: u64,
+    /// The number of zeros, of either sign.
+    pub zero_count: u64,
+    /// The lowest finite element. Exact, also for integers of 64 bits.
+    pub min: Option<Scalar>,
+    /// The highest finite element. Exact, also for integers of 64 bits.
+    pub max: Option<Scalar>,
+    moments: Moments,
+    /// The finite elements in ascending ranges.
+    bins: Vec<Bin>,
+}
+
+impl Tensor {
+    /// Counts and summarizes all elements, in one pass and on all processors. This works for every dtype and every
+    /// view; bytes that are not valid bools count as true. `progress` is called on this thread with the bytes of
+    /// elements read since the last call. Repeated elements of an expanded tensor are read once.
+    ///
+    /// The result does not depend on the number of threads. Each thread takes at most 4 MiB for counters and, if the
+    /// elements are not contiguous in memory, 8 MiB of buffers.
+    ///
+    /// ```
+    /// # use stridemap::{Scalar, Tensor};
+    /// let x = Tensor::from_vec(vec![1f32, 2., 0., f32::NAN, 3.], &[5])?;
+    /// let statistics = x.statistics(|_| ())?;
+    /// assert_eq!((statistics.count, statistics.nan_count, statistics.zero_count), (5, 1, 1));
+    /// assert_eq!((statistics.max, statistics.mean()), (Some(Scalar::Float(3.)), Some(1.5)));
+    /// assert_eq!(statistics.histogram(3), [1, 1, 2]);
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::LimitExceeded`](crate::ErrorKind::LimitExceeded) if there is not enough memory;
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io).
+    pub fn statistics(&self, mut progress: impl FnMut(u64)) -> Result<Statistics> {
+        let (tensor, repeats) = self.in_storage_order()?;
+        let mut statistics = if self.dtype().itemsize() <= 2 {
+            codes::statistics(&tensor, &mut progress)?
+        } else {
+            numbers::statistics(&tensor, &mut progress)?
+        };
+        statistics.repeat(repeats);
+        Ok(statistics)
+    }
+
+    /// Returns a view of the same elements in the order of the storage, and how often each is repeated.
+    fn in_storage_order(&self) -> Result<(Tensor, u64)> {
+        let (mut view, mut repeats) = (self.clone(), 1u64);
+        for axis in (0..self.ndim()).rev() {
+            let (n, stride) = (self.size()[axis], self.stride()[axis]);
+            if stride == 0 && n > 0 {
+                view = view.select(axis, 0)?;
+                repeats = repeats.saturating_mul(n as u64);
+            } else if stride < 0 {
+                view = view.flip(axis as isize)?;
+            }
+        }
+        let mut axes: Vec<isize> = (0..view.ndim() as isize).collect();
+        axes.sort_by_key(|&axis| Reverse(view.stride()[axis as usize]));
+        Ok((view.permute(axes)?, repeats))
+    }
+}
+
+impl Statistics {
+    /// Returns how many finite elements there are.
+    #[must_use]
+    pub fn finite_count(&self) -> u64 {
+        self.count - self.nan_count - self.positive_infinity_count - self.negative_infinity_count
+    }
+
+    /// Returns the mean of the finite elements, computed in `f64`. `None` if no element is finite. The mean is infinite or
+    /// NaN if the sum of a few thousand elements exceeds the range of `f64`.
+    #[must_use]
+    pub fn mean(&self) -> Option<f64> {
+        (self.moments.count > 0.).then_some(self.moments.mean)
+    }
+
+    /// Returns the standard deviation of the finite elements, computed in `f64`. `None` if there are fewer than two
+    /// finite elements.
+    ///
+    /// It is the deviation of a sample, like that of `torch.std`: the sum of squares is divided by the number of elements
+    /// less one. NumPy divides by the number of elements.
+    #[must_use]
+    pub fn std(&self) -> Option<f64> {
+        let Moments { count, squares, .. } = self.moments;
+        (count > 1.).then(|| (squares / (count - 1.)).sqrt())
+    }
+
+    /// Returns the value below which a fraction of the finite elements is, such as 0.999. 0 is the minimum, and 1 is
+    /// the maximum. Of two elements that are equally near, it is the lower one, as in `torch.median`. `None` if no element
+    /// is finite, or the fraction is not between 0 and 1.
+    ///
+    /// The result is exact for dtypes of up to 16 bits, and for tensors of up to 2,048 elements. For others it is within
+    /// a range that has at most 1/32,768 of the representable numbers between the minimum and the maximum. For integers,
+    /// this is a fraction of the range; there are more floats near zero, so the result is also near in proportion: within
+    /// 0.8 % for `float32` and 3.2 % for `float64`.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// let statistics = Tensor::from_vec((0..=1000i16).collect(), &[1001])?.statistics(|_| ())?;
+    /// assert_eq!(statistics.quantile(0.999), Some(999.));
+    /// # Ok::<(), stridemap::Error>(())
+    /// ```
+    #[must_use]
+    pub fn quantile(&self, fraction: f64) -> Option<f64> {
+        if !(0. ..=1.).contains(&fraction) {
+            return None;
+        }
+        // The position of the element among all in ascending order.
+        let position = (self.finite_count().saturating_sub(1) as f64 * fraction - 0.5).ceil().max(0.);
+        let mut below = 0.;
+        for bin in &self.bins {
+            let count = bin.count as f64;
+            if position < below + count {
+                // The first element of a bin may be its lowest, and the last its highest.
+                let part = if count > 1. { (position - below) / (count - 1.) } else { 0.5 };
+                return Some(match position {
+                    0. => bin.lo,
+                    _ if fraction == 1. => bin.hi,
+                    _ => bin.lo + (bin.hi - bin.lo) * part,
+                });
+            }
+            below += count;
+        }
+        self.bins.last().map(|bin| bin.hi)
+    }
+
+    /// Counts the finite elements in `bin_count` bins of equal width between the minimum and the maximum. An element at
+    /// the edge of two bins is in the upper one. If all are equal, they are in the last bin.
+    ///
+    /// The counts are exact where the elements are known exactly, as described at [`quantile`](Self::quantile). At each
+    /// edge of other bins, elements within the precision described there are divided in proportion.
+    #[must_use]
+    pub fn histogram(&self, bin_count: usize) -> Vec<u64> {
+        let (Some(first), Some(last)) = (self.bins.first(), self.bins.last()) else {
+            return vec![0; bin_count];
+        };
+        let mut counts = Vec::with_capacity(bin_count);
+        let mut bins = self.bins.iter().peekable();
+        let (mut below, mut counted) = (0, 0);
+        for edge in 1..=bin_count {
+            let is_last = edge == bin_count;
+            // The difference of halves cannot overflow. Multiplied first, edges at integers are exact.
+            let half = (last.hi / 2. - first.lo / 2.) * edge as f64 / bin_count as f64;
+            let edge = ((first.lo / 2. + half) * 2.).min(last.hi);
+            while let Some(bin) = bins.next_if(|bin| bin.hi < edge) {
+                below += bin.count;
+            }
+            let partly = bins.peek().filter(|bin| bin.lo < edge);
+            let partly = partly.map_or(0, |bin| {
+                let part = (edge - bin.lo) / (bin.hi - bin.lo) * bin.count as f64;
+                (part.round() as u64).min(bin.count)
+            });
+            let total = if is_last { self.finite_count() } else { (below + partly).max(counted) };
+            counts.push(total - counted);
+            counted = total;
+        }
+        counts
+    }
+
+    fn repeat(&mut self, repeats: u64) {
+        let counts = [
+            &mut self.count,
+            &mut self.nan_count,
+            &mut self.positive_infinity_count,
+            &mut self.negative_infinity_count,
+            &mut self.zero_count,
+        ];
+        for count in counts.into_iter().chain(self.bins.iter_mut().map(|bin| &mut bin.count)) {
+            *count = count.saturating_mul(repeats);
+        }
+        self.moments.count *= repeats as f64;
+        self.moments.squares *= repeats as f64;
+    }
+}
+
+/// Passes the bytes of all elements to `add`, in pieces and on several threads. Returns one tally per thread, and the
+/// moments of all pieces. These are added in order, so they do not depend on the threads.
+fn tally<T: Send>(
+    tensor: &Tensor,
+    new: impl Fn() -> Result<T> + Sync,
+    add: impl Fn(&mut T, &[u8]) -> Moments + Sync,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(Vec<T>, Moments)> {
+    let piece_bytes = if tensor.is_contiguous() { PIECE_BYTES } else { MIN_PIECE_BYTES };
+    let thread_count = parallel::thread_count(tensor.nbytes().div_ceil(piece_bytes).max(1));
+    let idle = Mutex::<Vec<(T, Vec<u8>)>>::default();
+    let lock = || idle.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut moments = Moments::default();
+    parallel::in_order(
+        thread_count,
+        |push| {
+            // Rows of any length are cut into equal pieces.
+            let whole = if tensor.is_contiguous() { tensor.flatten(0, -1)? } else { tensor.clone() };
+            for_each_piece(slice::from_ref(&whole), piece_bytes / tensor.dtype().itemsize(), &mut |pieces| {
+                pieces.iter().cloned().try_for_each(&mut *push)
+            })
+        },
+        |piece| {
+            let taken = lock().pop();
+            let (mut tally, mut buffer) = taken.map_or_else(|| Ok((new()?, Vec::new())), Ok)?;
+            let moments = match piece.borrow_bytes() {
+                Some(bytes) => add(&mut tally, bytes),
+                None => {
+                    gather_into(&piece, &mut buffer)?;
+                    add(&mut tally, &buffer)
+                }
+            };
+            lock().push((tally, buffer));
+            Ok((piece.nbytes() as u64, moments))
+        },
+        |done: Result<(u64, Moments)>| {
+            let (size_bytes, piece) = done?;
+            moments.merge(&piece);
+            progress(size_bytes);
+            Ok(())
+        },
+    )?;
+    let tallies = idle.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok((tallies.into_iter().map(|(tally, _)| tally).collect(), moments))
+}

@@ -1,0 +1,297 @@
+//! Statistics, against a plain computation over all elements.
+
+use stridemap::{DType, Scalar, Statistics, Store, Tensor, set_num_threads};
+
+use crate::harness::{fast, new_path, open_mapped};
+use crate::random::Random;
+
+/// Returns the numbers that count: two for a pair, and the magnitude of a complex number.
+fn numbers(x: &Tensor) -> Vec<f64> {
+    let numbers = x.to_scalars().unwrap().into_iter().flat_map(|scalar| match scalar {
+        Scalar::Bool(value) => vec![f64::from(value)],
+        Scalar::Int(value) => vec![value as f64],
+        Scalar::Float(value) => vec![value],
+        Scalar::Pair(low, high) => vec![low, high],
+        Scalar::Complex(re, im) if re.is_nan() || im.is_nan() => vec![f64::NAN],
+        // Their squares do not overflow.
+        Scalar::Complex(re, im) if x.dtype() == DType::C64 => vec![(re * re + im * im).sqrt()],
+        Scalar::Complex(re, im) => vec![re.hypot(im)],
+        other => panic!("{other:?}"),
+    });
+    numbers.collect()
+}
+
+fn is_near(found: f64, expected: f64, tolerance: f64) -> bool {
+    found == expected || (found - expected).abs() <= tolerance
+}
+
+#[track_caller]
+fn check(x: &Tensor) -> Statistics {
+    let found = x.statistics(|_| ()).unwrap();
+    let all = numbers(x);
+    let count_of =
+        |is_counted: fn(&f64) -> bool| all.iter().filter(|number| is_counted(number)).count() as u64;
+    assert_eq!(found.count, all.len() as u64, "{x:?}");
+    assert_eq!(found.nan_count, count_of(|x| x.is_nan()), "{x:?}");
+    assert_eq!(found.positive_infinity_count, count_of(|x| *x == f64::INFINITY), "{x:?}");
+    assert_eq!(found.negative_infinity_count, count_of(|x| *x == f64::NEG_INFINITY), "{x:?}");
+    assert_eq!(found.zero_count, count_of(|x| *x == 0.), "{x:?}");
+    let mut finite: Vec<f64> = all.into_iter().filter(|number| number.is_finite()).collect();
+    finite.sort_by(f64::total_cmp);
+    assert_eq!(found.finite_count(), finite.len() as u64, "{x:?}");
+    check_range(x, &found);
+    check_moments(x, &found, &finite);
+    check_distribution(x, &found, &finite);
+    found
+}
+
+fn check_range(x: &Tensor, found: &Statistics) {
+    let scalars = x.to_scalars().unwrap();
+    if x.dtype().is_complex() || x.dtype() == DType::F4E2M1FNx2 {
+        let finite = numbers(x).into_iter().filter(|number| number.is_finite());
+        let max = finite.clone().max_by(f64::total_cmp).map(Scalar::Float);
+        assert_eq!((found.min, found.max), (finite.min_by(f64::total_cmp).map(Scalar::Float), max), "{x:?}");
+    } else if scalars.iter().any(|scalar| matches!(scalar, Scalar::Int(_))) {
+        let integers = || scalars.iter().map(|scalar| if let Scalar::Int(n) = scalar { *n } else { 0 });
+        assert_eq!(found.min, integers().min().map(Scalar::Int), "{x:?}");
+        assert_eq!(found.max, integers().max().map(Scalar::Int), "{x:?}");
+    } else {
+        let values = || {
+            scalars.iter().filter_map(|scalar| match scalar {
+                Scalar::Float(value) if value.is_finite() => Some((*value, *scalar)),
+                Scalar::Bool(value) => Some((f64::from(*value), *scalar)),
+                _ => None,
+            })
+        };
+        let by_value = |a: &(f64, Scalar), b: &(f64, Scalar)| a.0.total_cmp(&b.0);
+        assert_eq!(found.min, values().min_by(by_value).map(|(_, scalar)| scalar), "{x:?}");
+        assert_eq!(found.max, values().max_by(by_value).map(|(_, scalar)| scalar), "{x:?}");
+    }
+}
+
+fn check_moments(x: &Tensor, found: &Statistics, finite: &[f64]) {
+    let n = finite.len() as f64;
+    let mean = finite.iter().sum::<f64>() / n;
+    let std = (finite.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n - 1.)).sqrt();
+    let size = finite.iter().map(|x| x.abs()).fold(0., f64::max);
+    match found.mean() {
+        Some(found) if mean.is_finite() => {
+            assert!(is_near(found, mean, 1e-12 * size), "{x:?}: {found} {mean}")
+        }
+        found => assert!(found.is_some() || finite.is_empty(), "{x:?}"),
+    }
+    match found.std() {
+        Some(found) if std.is_finite() => {
+            assert!(is_near(found, std, 1e-9 * std + 1e-12 * size), "{x:?}: {found} {std}")
+        }
+        found => assert!(found.is_some() || finite.len() < 2, "{x:?}"),
+    }
+}
+
+fn check_distribution(x: &Tensor, found: &Statistics, finite: &[f64]) {
+    assert_eq!(found.histogram(40).iter().sum::<u64>(), finite.len() as u64, "{x:?}");
+    assert_eq!((found.quantile(-0.1), found.quantile(f64::NAN)), (None, None));
+    let (Some(&first), Some(&last)) = (finite.first(), finite.last()) else {
+        assert_eq!((found.histogram(2), found.quantile(0.5)), (vec![0, 0], None));
+        return;
+    };
+    let is_exact = x.dtype().itemsize() <= 2 || x.statistics(|_| ()).unwrap().count <= 2048;
+    let is_integer = matches!(found.min, Some(Scalar::Int(_)));
+    for fraction in [0., 0.001, 0.3, 0.5, 0.999, 1.] {
+        let expected = finite[((finite.len() - 1) as f64 * fraction - 0.5).ceil().max(0.) as usize];
+        let tolerance = match (is_exact, is_integer) {
+            (true, _) => 0.,
+            (false, true) => (last - first) / 32768.,
+            (false, false) => 0.032 * expected.abs() + (last - first) / 65536.,
+        };
+        let quantile = found.quantile(fraction).unwrap();
+        assert!(is_near(quantile, expected, tolerance), "{x:?} {fraction}: {quantile} {expected}");
+    }
+    if is_exact {
+        let edge = |part: f64| ((first / 2. + (last / 2. - first / 2.) * part / 7.) * 2.).min(last);
+        let below = |bin: usize| match bin {
+            7 => finite.len(),
+            bin => finite.iter().filter(|x| **x < edge(bin as f64)).count(),
+        };
+        let expected: Vec<u64> =
+            (0..7).map(|bin| if bin == 0 { below(1) } else { below(bin + 1) - below(bin) } as u64).collect();
+        assert_eq!(found.histogram(7), expected, "{x:?}");
+    }
+}
+
+/// Returns a tensor of arbitrary bytes, and one of ordinary numbers.
+fn samples(dtype: DType, size: &[usize], random: &mut Random) -> [Tensor; 2] {
+    let numel: usize = size.iter().product();
+    let byte = |random: &mut Random| match dtype {
+        DType::Bool => random.below(2u64) as u8,
+        _ => random.below(256u64) as u8,
+    };
+    let bytes: Vec<u8> = (0..numel * dtype.itemsize()).map(|_| byte(random)).collect();
+    let arbitrary = Tensor::from_bytes(dtype, size, &bytes).unwrap();
+    if dtype == DType::F4E2M1FNx2 {
+        return [arbitrary.clone(), arbitrary];
+    }
+    let mut ordinary = || (0..4).map(|_| random.below(1000u64) as f64 / 100. - 5.).sum::<f64>();
+    let ordinary = Tensor::from_vec((0..numel).map(|_| ordinary()).collect(), size).unwrap();
+    [arbitrary, ordinary.to_dtype(dtype).unwrap()]
+}
+
+/// Returns views of every kind of a tensor with three dimensions.
+fn views(x: &Tensor) -> Vec<Tensor> {
+    let shape = x.size().to_vec();
+    vec![
+        x.clone(),
+        x.transpose(0, 2).unwrap(),
+        x.flip([0, 2]).unwrap(),
+        x.permute([1, 2, 0]).unwrap().flip(1).unwrap(),
+        x.slice(2, 1, None, 2).unwrap(),
+        x.slice(0, 1, 3, 1).unwrap().slice(1, None, None, 3).unwrap(),
+        x.select(1, 2).unwrap(),
+        x.select(1, 2).unwrap().unsqueeze(1).unwrap().expand([shape[0], 5, shape[2]]).unwrap(),
+        x.unfold(1, 3, 1).unwrap(),
+        x.select(0, 0).unwrap().select(0, 0).unwrap().select(0, 1).unwrap(),
+        x.select(0, 0).unwrap().select(0, 0).unwrap().select(0, 1).unwrap().expand([30, 100]).unwrap(),
+        x.narrow(1, 2, 0).unwrap(),
+        x.narrow(1, 2, 0).unwrap().unsqueeze(0).unwrap().expand([9, shape[0], 0, shape[2]]).unwrap(),
+    ]
+}
+
+#[test]
+fn statistics_of_every_dtype_and_view_match_a_plain_computation() {
+    let mut random = Random::new(Random::seed("statistics"));
+    let (_dir, path) = new_path();
+    let store = fast().create(&path).unwrap();
+    for &dtype in DType::ALL {
+        for size in [[7, 40, 33], [4, 6, 5]] {
+            for (kind, x) in samples(dtype, &size, &mut random).into_iter().enumerate() {
+                views(&x).iter().for_each(|view| drop(check(view)));
+                store.save(&format!("{dtype}.{}.{kind}", size[0]), &x).unwrap();
+            }
+        }
+    }
+    for store in [Store::open(&path).unwrap(), open_mapped(&path)] {
+        for name in store.snapshot().names().unwrap() {
+            let x = store.load(&name).unwrap();
+            [x.clone(), x.transpose(0, 1).unwrap(), x.slice(2, None, None, 2).unwrap()].iter().for_each(
+                |view| {
+                    let heap = view.clone_data().unwrap();
+                    let (found, expected) = (check(view), heap.statistics(|_| ()).unwrap());
+                    assert_eq!(
+                        (found.min, found.histogram(9)),
+                        (expected.min, expected.histogram(9)),
+                        "{view:?}"
+                    );
+                },
+            );
+        }
+    }
+}
+
+#[test]
+fn statistics_do_not_depend_on_the_number_of_threads() {
+    let mut random = Random::new(7);
+    let number = |at: usize| match random.below(1000u64) {
+        0 => f64::NAN,
+        1 => f64::NEG_INFINITY,
+        // The range grows towards the end.
+        n => (n as f64 - 500.) * (at as f64).exp2().min(1e9),
+    };
+    let x = Tensor::from_vec((0..1 << 20).map(number).collect(), &[1024, 1024]).unwrap();
+    for dtype in [DType::F64, DType::F32, DType::I64, DType::F16] {
+        for view in [x.to_dtype(dtype).unwrap(), x.to_dtype(dtype).unwrap().slice(1, None, None, 2).unwrap()]
+        {
+            let on_threads = [1, 2, 3, 0].map(|count| {
+                set_num_threads(count);
+                let mut read_bytes = 0;
+                let found = view.statistics(|bytes| read_bytes += bytes).unwrap();
+                assert_eq!(read_bytes, view.nbytes() as u64);
+                found
+            });
+            // NaN is not equal to NaN, and none of these is NaN.
+            assert!(on_threads.iter().all(|found| *found == on_threads[0]), "{view:?}");
+        }
+    }
+}
+
+#[test]
+fn extremes_of_64_bits_are_exact() {
+    let x = Tensor::from_vec(vec![i64::MIN, -1, 0, i64::MAX - 1], &[4]).unwrap();
+    let found = x.expand([2000, 4]).unwrap().statistics(|_| ()).unwrap();
+    assert_eq!((found.min, found.max), (Some(Scalar::from(i64::MIN)), Some(Scalar::from(i64::MAX - 1))));
+    assert_eq!((found.count, found.zero_count), (8000, 2000));
+    let x = Tensor::from_vec((0..5000).map(|n| u64::MAX - n).collect(), &[5000]).unwrap();
+    let found = x.statistics(|_| ()).unwrap();
+    assert_eq!((found.min, found.max), (Some(Scalar::from(u64::MAX - 4999)), Some(Scalar::from(u64::MAX))));
+}
+
+#[test]
+fn a_tensor_expanded_beyond_memory_is_counted() {
+    let x = Tensor::from_vec(vec![1f32, 3.], &[2]).unwrap().expand([1i64 << 40, 2]).unwrap();
+    let found = x.statistics(|_| ()).unwrap();
+    assert_eq!((found.count, found.mean()), (1 << 41, Some(2.)));
+    assert!(is_near(found.std().unwrap(), 1., 1e-9));
+    assert_eq!(found.histogram(2), [1 << 40, 1 << 40]);
+}
+
+#[test]
+fn a_small_spread_far_from_zero_is_resolved() {
+    let spread = |at: usize| 1e6 + (at % 5000) as f64 / 1000.;
+    let x = Tensor::from_vec((0..100_000).map(spread).collect(), &[100_000]).unwrap();
+    let found = x.statistics(|_| ()).unwrap();
+    let even = 100_000 / 5;
+    assert!(
+        found.histogram(5).iter().all(|count| count.abs_diff(even) < even / 50),
+        "{:?}",
+        found.histogram(5)
+    );
+    assert!(is_near(found.quantile(0.25).unwrap(), 1e6 + 1.25, 0.001));
+    assert!(is_near(found.std().unwrap(), 1.44338, 1e-4));
+}
+
+#[test]
+fn no_finite_element_has_no_range() {
+    let x = Tensor::from_vec(vec![f32::NAN, f32::INFINITY], &[2]).unwrap();
+    let found = x.statistics(|_| ()).unwrap();
+    assert_eq!((found.min, found.max, found.mean(), found.std()), (None, None, None, None));
+    assert_eq!((found.finite_count(), found.histogram(3), found.quantile(0.)), (0, vec![0; 3], None));
+}
+
+#[test]
+fn histogram_of_integers_has_them_in_the_bins_they_begin() {
+    let x = Tensor::from_vec((0..=25i16).collect(), &[26]).unwrap();
+    let mut expected = vec![1; 25];
+    expected[24] = 2;
+    assert_eq!(x.statistics(|_| ()).unwrap().histogram(25), expected);
+}
+
+#[test]
+fn quantiles_0_and_1_are_the_extremes() {
+    for x in [
+        Tensor::from_vec((0..3000i64).map(|n| n * 1_000_000).collect(), &[3000]).unwrap(),
+        Tensor::from_vec((0..3000).map(|n| (n * n) as f32 * 1.03).collect(), &[3000]).unwrap(),
+        Tensor::from_vec((0..3000).map(|n| f64::from(n) * 1e296).collect(), &[3000]).unwrap(),
+    ] {
+        let statistics = x.statistics(|_| ()).unwrap();
+        let last = x.to_dtype(DType::F64).unwrap().read::<f64>().unwrap()[2999];
+        assert_eq!([statistics.quantile(0.), statistics.quantile(1.)], [Some(0.), Some(last)]);
+    }
+}
+
+#[test]
+fn histogram_of_more_elements_than_a_float_can_count_adds_up() {
+    let mut elements: Vec<u32> = (0..2100).map(|n| n % 16).collect();
+    elements.push(1_048_575);
+    let x = Tensor::from_vec(elements, &[2101]).unwrap();
+    let many = x.expand([(1i64 << 49) - 1, 2101]).unwrap();
+    let counts = many.statistics(|_| ()).unwrap().histogram(69_905);
+    assert_eq!(counts.iter().sum::<u64>(), ((1u64 << 49) - 1) * 2101);
+}
+
+#[test]
+fn zero_has_no_sign() {
+    for dtype in [DType::F16, DType::F32, DType::F64] {
+        let x = Tensor::from_vec(vec![-0f32], &[1]).unwrap().to_dtype(dtype).unwrap();
+        let Some(Scalar::Float(min)) = x.statistics(|_| ()).unwrap().min else { panic!("{dtype}") };
+        assert!(min.is_sign_positive(), "{dtype}");
+    }
+}
