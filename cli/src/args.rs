@@ -9,7 +9,9 @@ use crate::care::{CompactArgs, DuArgs, GcArgs, RepairArgs, VerifyArgs, WatchArgs
 use crate::change::{AppendArgs, AttrArgs, ExportArgs, ImportArgs, LnArgs, MvArgs, RmArgs, ViewArgs};
 use crate::diff::DiffArgs;
 use crate::error::{Error, Result};
-use crate::look::{InfoArgs, LsArgs, ShowArgs, TreeArgs};
+use crate::look::{InfoArgs, LsArgs, MapArgs, ReportArgs, ShowArgs, StatsArgs, TreeArgs};
+use crate::plot::PlotArgs;
+use crate::shell::{CompletionsArgs, ManArgs};
 use crate::ui::{Global, help_width};
 
 /// Store tensors and views of them in a memory-mapped store on disk.
@@ -22,7 +24,7 @@ pub(crate) struct Args {
     global: Global,
 }
 
-/// Returns the command that the arguments of the process name. Prints the help, if that is asked for, and exits.
+/// Parses the arguments of this process, and returns the command. Prints the help, if that is asked for, and exits.
 pub(crate) fn parse() -> Result<Command> {
     let command = Args::command().term_width(help_width());
     let parsed = command.try_get_matches().and_then(|matches| Args::from_arg_matches(&matches));
@@ -52,7 +54,7 @@ fn in_our_style(error: &str) -> String {
     if usage.is_empty() { text } else { format!("{text}\nUsage: {usage}") }
 }
 
-/// The help of a command stands at its own arguments.
+/// The help text of a command is the doc comment of the type of its arguments, such as `InfoArgs`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
     Info(InfoArgs),
@@ -61,6 +63,10 @@ pub(crate) enum Command {
     Ls(LsArgs),
     Tree(TreeArgs),
     Show(ShowArgs),
+    Stats(StatsArgs),
+    Plot(PlotArgs),
+    Map(MapArgs),
+    Report(ReportArgs),
     Diff(DiffArgs),
     Import(ImportArgs),
     Export(ExportArgs),
@@ -78,10 +84,12 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     Repair(RepairArgs),
     Watch(WatchArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
 }
 
 // Options for reading files in other formats.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub(crate) struct Reading {
     /// Convert big-endian NumPy arrays to little-endian; without this they are refused
     #[arg(long)]

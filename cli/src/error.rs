@@ -29,6 +29,18 @@ impl fmt::Display for Error {
     }
 }
 
+/// Returns the error of writing to standard output. The program that reads it may have read enough.
+pub(crate) fn output_error(e: stridemap::Error) -> Error {
+    match std::error::Error::source(&e).and_then(|source| source.downcast_ref::<io::Error>()) {
+        Some(source)
+            if e.kind() == stridemap::ErrorKind::Io && source.kind() == io::ErrorKind::BrokenPipe =>
+        {
+            Error::Output(io::ErrorKind::BrokenPipe.into())
+        }
+        _ => e.into(),
+    }
+}
+
 /// What the library calls by its Rust names, and what it is called here.
 const WORDS: [(&str, &str); 5] = [
     ("StoreOptions::external(ExternalFiles::Beside) (--external beside)", "--external beside"),

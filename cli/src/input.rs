@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use stridemap::{
     ErrorKind, Result as LibraryResult, Snapshot, StorageInfo, Store, StoreOptions, Tensor, TensorInfo,
@@ -13,7 +15,9 @@ use stridemap_interop::{FileFormat, ForeignFile};
 
 use crate::args::Reading;
 use crate::error::{Error, Result};
+use crate::interrupt;
 use crate::names::{Named, natural};
+use crate::ui::message;
 
 /// A source of tensors, opened for reading only.
 pub(crate) enum Input {
@@ -77,12 +81,6 @@ impl Input {
                 Box::new(infos.cloned().map(Ok))
             }
         })
-    }
-
-    /// Returns whether a tensor has this name.
-    pub(crate) fn has(&self, name: &str) -> bool {
-        let first = self.tensors(name).ok().and_then(|mut tensors| tensors.next());
-        first.is_some_and(|tensor| tensor.is_ok_and(|tensor| tensor.name == name))
     }
 
     /// Returns the selected headers in natural order of name.
@@ -150,7 +148,35 @@ impl Named for Input {
 
 /// Opens a store. If the path is a file in another format, the error suggests importing it.
 pub(crate) fn open_store(options: &StoreOptions, path: &Path) -> Result<Store> {
-    options.open(path).map_err(|refused| explain(path, refused))
+    with_reports(options).open(path).map_err(|refused| explain(path, refused))
+}
+
+/// How long a command waits for a lock before it says so.
+const SILENT_WAIT: Duration = Duration::from_secs(1);
+
+/// Returns options with which a command says which process it waits for.
+pub(crate) fn with_reports(options: &StoreOptions) -> StoreOptions {
+    options.clone().on_wait(SILENT_WAIT, report_wait)
+}
+
+/// Says once which process holds a lock. Gives up the command if a signal has arrived.
+fn report_wait(processes: &[u32]) {
+    static IS_SAID: AtomicBool = AtomicBool::new(false);
+    interrupt::check();
+    if IS_SAID.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let holder = processes.first().map_or_else(
+        || "another process".to_owned(),
+        |id| {
+            let command = fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
+            format!(
+                "process {id}{}",
+                if command.is_empty() { command } else { format!(" ({})", command.trim()) }
+            )
+        },
+    );
+    message(&format!("note: waiting for {holder}, which is writing to the store"));
 }
 
 /// Replaces the error if the path is a file that can be imported; the new error suggests that.

@@ -11,9 +11,13 @@ mod diff;
 mod error;
 mod expr;
 mod input;
+mod interrupt;
 mod look;
 mod names;
+mod output_file;
 mod pieces;
+mod plot;
+mod shell;
 mod size;
 mod ui;
 
@@ -28,18 +32,21 @@ use crate::args::Command;
 use crate::care::{compact, du, gc, repair, verify, watch};
 use crate::change::{append, attr, edit, export, import};
 use crate::error::{Error, Result};
-use crate::look::{info, ls, show, tree};
+use crate::look::{info, ls, map, report, show, stats, tree};
+use crate::shell::{completions, man};
 use crate::ui::Stdout;
 
-/// The exit code if `verify` or `compact` found damage, `repair` found something to repair, `diff` found a difference,
-/// a name, prefix or glob matched no tensor, or `watch` timed out.
+/// The exit code if `verify` or `compact` found damage, `repair` without `--apply` found something to repair, `diff`
+/// found a difference, a prefix, a glob or `import --skip` matched no tensor, `attr` found no attribute, or `watch`
+/// timed out.
 const NEGATIVE: u8 = 1;
 const FAILED: u8 = 2;
 
 fn main() -> ExitCode {
+    shell::complete(<args::Args as clap::CommandFactory>::command);
     raise_open_file_limit();
     survive_file_size_limit();
-    match args::parse().and_then(|command| run(&command)) {
+    match args::parse().and_then(|command| run_interruptible(&command)) {
         Ok(code) => code,
         Err(Error::Output(e)) if e.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(e) => {
@@ -49,9 +56,37 @@ fn main() -> ExitCode {
     }
 }
 
+/// Runs a command. If a signal interrupted it, says what was done.
+fn run_interruptible(command: &Command) -> Result<ExitCode> {
+    let ended = interrupt::run(|| run(command));
+    match (ended, interrupt::exit_code()) {
+        (Some(ended), None) => ended,
+        // The command had done its work, and said so, before it could notice the signal.
+        (Some(ended), Some(code)) => ended.map(|_| ExitCode::from(code)),
+        (None, code) => {
+            ui::warn(when_interrupted(command));
+            Ok(ExitCode::from(code.unwrap_or(FAILED)))
+        }
+    }
+}
+
+/// Returns what an interrupted command has done.
+fn when_interrupted(command: &Command) -> &'static str {
+    match command {
+        Command::Import(_) => "import: interrupted; nothing was imported",
+        Command::Export(args) if args.is_piped() => "export: interrupted; the output is incomplete",
+        Command::Export(_) => "export: interrupted; nothing was written",
+        Command::Append(_) => "append: interrupted; nothing was appended",
+        Command::Compact(_) => "compact: interrupted; what was rewritten until then stays",
+        Command::Repair(args) if args.apply => "repair: interrupted; repair again to finish",
+        _ => "interrupted",
+    }
+}
+
 fn run(command: &Command) -> Result<ExitCode> {
     let out = match command {
         Command::Show(_) | Command::Watch(_) => Stdout::lock_endless(),
+        Command::Export(args) if args.is_piped() => Stdout::lock_endless(),
         _ => Stdout::lock(),
     };
     let mut out = BufWriter::new(out);
@@ -62,9 +97,13 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Info(args) => info::run(args, &mut out)?,
         Command::Inspect(args) => info::inspect(args, &mut out)?,
         Command::Tree(args) => tree::run(args, &mut out)?,
+        Command::Map(args) => map::run(args, &mut out)?,
+        Command::Report(args) => report::run(args, &mut out)?,
         Command::Diff(args) => is_positive = diff::run(args, &mut out)?,
         Command::Ls(args) => is_positive = ls::run(args, &mut out)?,
         Command::Show(args) => show::run(args, &mut out)?,
+        Command::Stats(args) => stats::run(args, &mut out)?,
+        Command::Plot(args) => plot::run(args, &mut out)?,
         Command::View(args) => edit::view(args, &mut out)?,
         Command::Ln(args) => edit::ln(args, &mut out)?,
         Command::Mv(args) => edit::mv(args, &mut out)?,
@@ -77,6 +116,8 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Verify(args) => is_positive = verify::run(args, &mut out)?,
         Command::Repair(args) => is_positive = repair::run(args, &mut out)?,
         Command::Watch(args) => is_positive = watch::run(args, &mut out)?,
+        Command::Completions(args) => completions::run(args, &mut out)?,
+        Command::Man(args) => man::run(args, &mut out)?,
     }
     out.flush()?;
     Ok(if is_positive { ExitCode::SUCCESS } else { ExitCode::from(NEGATIVE) })

@@ -6,6 +6,8 @@
 mod error;
 #[path = "../../cli/src/expr/mod.rs"]
 mod expr;
+#[path = "../../cli/src/interrupt.rs"]
+mod interrupt;
 #[path = "../../cli/src/names/mod.rs"]
 mod names;
 #[path = "../../cli/src/ui/mod.rs"]

@@ -11,6 +11,7 @@ mod memory;
 mod open;
 mod save;
 mod scan;
+mod statistics;
 mod writers;
 
 use crate::Outcome;
@@ -27,6 +28,7 @@ pub(crate) fn run(bench: &mut Bench) -> Outcome {
         copy::run,
         gather::run,
         scan::run,
+        statistics::run,
         interop::run,
         compact::run,
         memory::run,

@@ -5,19 +5,20 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use indicatif::HumanBytes;
+use serde::Serialize;
 use stridemap::Store;
-use stridemap::maintenance::{SkipReason, SpaceReason, Stats};
+use stridemap::maintenance::{Compacted, Materialized, SkipReason, SpaceReason, Stats};
 
 use crate::args::External;
 use crate::error::Result;
 use crate::input::open_store;
-use crate::ui::{counted, message, progress, storage_id, warn};
+use crate::ui::{counted, message, progress, storage_id, warn, write_json};
 
 /// Rewrite storages to free bytes that no tensor refers to
 ///
 /// A storage is rewritten if that frees at least a quarter of it, and at least 4 KiB. Compaction first deletes
-/// files that are no longer needed, as gc does. Tensors keep their names, sizes and elements. Old files that
-/// readers still use are deleted by the first commit or gc after the readers have finished. A storage that another
+/// files that are no longer needed. Tensors keep their names, sizes and elements. Old files that readers still use
+/// are deleted by the first commit or compaction after the readers have finished. A storage that another
 /// process is changing is skipped. A damaged storage is skipped too, and the exit code is then 1.
 ///
 /// With --materialize, elements in files that were imported in place are first copied into the store, which then no
@@ -30,6 +31,9 @@ pub(crate) struct CompactArgs {
     /// First copy elements of files that were imported in place into the store
     #[arg(long)]
     pub(crate) materialize: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) external: External,
 }
@@ -37,12 +41,25 @@ pub(crate) struct CompactArgs {
 /// Runs the command. Returns whether no damage was found.
 pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     let store = open_store(&args.external.options(), &args.store)?;
-    if args.materialize {
-        materialize(&store, out)?;
-    }
+    let materialized = args.materialize.then(|| materialize(&store)).transpose()?;
     let bar = progress("compact", bytes_to_write(&store.stats()?));
     let compacted = store.compact(|bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
+    let is_whole = !compacted.skipped.iter().any(|skipped| matches!(skipped.reason, SkipReason::Damaged(_)));
+    if args.json {
+        write_json(out, Record::of(materialized.as_ref(), &compacted, &Held::of(&store)?))?;
+        return Ok(is_whole);
+    }
+    if let Some(done) = materialized {
+        let storages = counted(done.storage_count, "external storage");
+        match done.storage_count {
+            0 => writeln!(out, "materialized {storages}")?,
+            _ => writeln!(out, "materialized {storages}: {}", HumanBytes(done.size_bytes))?,
+        }
+        for skipped in &done.skipped {
+            warn(&format!("skipped external storage {}: {}", storage_id(skipped.storage_id), skipped.reason));
+        }
+    }
     let deleted = compacted.collected;
     if deleted.file_count > 0 {
         writeln!(
@@ -59,48 +76,115 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
         _ => writeln!(out, "compacted {storages}: {before}, now {after}")?,
     }
     report_held_bytes(&store)?;
-    let mut is_whole = true;
+    report_kept_bytes(&store)?;
     for skipped in &compacted.skipped {
-        is_whole &= !matches!(skipped.reason, SkipReason::Damaged(_));
         let (id, bytes) = (storage_id(skipped.storage_id), HumanBytes(skipped.reclaimable_bytes));
         warn(&format!("skipped storage {id} ({bytes} reclaimable): {}", skipped.reason));
     }
     Ok(is_whole)
 }
 
-fn materialize(store: &Store, out: &mut impl Write) -> Result<()> {
+fn materialize(store: &Store) -> Result<Materialized> {
     // Bytes that no tensor refers to are not copied, so the bar may end early.
     let bar = progress("materialize", store.stats()?.external_bytes);
     let done = store.materialize(|bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
-    let storages = counted(done.storage_count, "external storage");
-    match done.storage_count {
-        0 => writeln!(out, "materialized {storages}")?,
-        _ => writeln!(out, "materialized {storages}: {}", HumanBytes(done.size_bytes))?,
+    Ok(done)
+}
+
+#[derive(Serialize)]
+struct Record {
+    /// The files imported in place that were copied into the store.
+    materialized_storage_count: u64,
+    materialized_bytes: u64,
+    compacted_storage_count: u64,
+    before_bytes: u64,
+    after_bytes: u64,
+    deleted_file_count: u64,
+    deleted_bytes: u64,
+    held_bytes: u64,
+    held_by: BTreeSet<u32>,
+    skipped: Vec<SkippedRecord>,
+}
+
+#[derive(Serialize)]
+struct SkippedRecord {
+    storage: String,
+    reclaimable_bytes: u64,
+    is_damaged: bool,
+    reason: String,
+}
+
+impl Record {
+    fn of(materialized: Option<&Materialized>, compacted: &Compacted, held: &Held) -> Self {
+        let skipped = materialized.iter().flat_map(|it| &it.skipped).chain(&compacted.skipped);
+        let skipped = skipped.map(|skipped| SkippedRecord {
+            storage: storage_id(skipped.storage_id),
+            reclaimable_bytes: skipped.reclaimable_bytes,
+            is_damaged: matches!(skipped.reason, SkipReason::Damaged(_)),
+            reason: skipped.reason.to_string(),
+        });
+        Record {
+            materialized_storage_count: materialized.map_or(0, |it| it.storage_count),
+            materialized_bytes: materialized.map_or(0, |it| it.size_bytes),
+            compacted_storage_count: compacted.storage_count,
+            before_bytes: compacted.before_bytes,
+            after_bytes: compacted.after_bytes,
+            deleted_file_count: compacted.collected.file_count,
+            deleted_bytes: compacted.collected.size_bytes,
+            held_bytes: held.bytes,
+            held_by: held.processes.clone(),
+            skipped: skipped.collect(),
+        }
     }
-    for skipped in &done.skipped {
-        warn(&format!("skipped external storage {}: {}", storage_id(skipped.storage_id), skipped.reason));
+}
+
+/// The bytes that cannot be deleted yet, and the readers that hold them.
+struct Held {
+    bytes: u64,
+    processes: BTreeSet<u32>,
+}
+
+impl Held {
+    fn of(store: &Store) -> Result<Self> {
+        let mut held = Held { bytes: 0, processes: BTreeSet::new() };
+        for reclaimable in store.stats()?.reclaimable() {
+            if let SpaceReason::Pinned { processes, .. } = &reclaimable.reason {
+                held.bytes = held.bytes.saturating_add(reclaimable.bytes);
+                held.processes.extend(processes);
+            }
+        }
+        Ok(held)
+    }
+}
+
+/// Fewer unreachable bytes are not worth a note.
+const MIN_REPORTED_BYTES: u64 = 4096;
+
+/// Reports unreachable bytes that are too few for a storage to be rewritten.
+fn report_kept_bytes(store: &Store) -> Result<()> {
+    let stats = store.stats()?;
+    let kept = stats.reclaimable().filter(|reclaimable| reclaimable.reason == SpaceReason::TooLittle);
+    let bytes = kept.map(|reclaimable| reclaimable.bytes).fold(0, u64::saturating_add);
+    if bytes >= MIN_REPORTED_BYTES {
+        message(&format!(
+            "note: {} are unreachable in storages that were not rewritten, because there they are less than a quarter",
+            HumanBytes(bytes)
+        ));
     }
     Ok(())
 }
 
 /// Reports the bytes that cannot be deleted yet because readers hold them.
 pub(crate) fn report_held_bytes(store: &Store) -> Result<()> {
-    let stats = store.stats()?;
-    let (mut bytes, mut holders) = (0u64, BTreeSet::<u32>::new());
-    for reclaimable in stats.reclaimable() {
-        if let SpaceReason::Pinned { processes, .. } = &reclaimable.reason {
-            bytes = bytes.saturating_add(reclaimable.bytes);
-            holders.extend(processes);
-        }
-    }
+    let Held { bytes, processes } = Held::of(store)?;
     if bytes > 0 {
-        let holders: Vec<String> = holders.into_iter().map(|id| format!(" {id}")).collect();
+        let processes: Vec<String> = processes.into_iter().map(|id| format!(" {id}")).collect();
         let bytes = HumanBytes(bytes);
         message(&format!(
-            "{bytes} are held by readers on older generations (process{}); the next commit or gc after they end \
-             frees them",
-            holders.concat()
+            "{bytes} are held by readers on older generations (process{}); the next commit or compaction after they \
+             end frees them",
+            processes.concat()
         ));
     }
     Ok(())

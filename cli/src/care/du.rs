@@ -8,17 +8,28 @@ use serde::Serialize;
 use stridemap::maintenance::{Reclaimable, SpaceReason, Stats, StorageStats};
 use stridemap::{Store, StoreOptions};
 
+use super::du_parts;
+use super::du_parts::Part;
 use crate::error::Result;
 use crate::input::open_store;
 use crate::names::{one_line, quoted};
-use crate::ui::{Column, MAX_ROWS, Table, storage_id, write_json};
+use crate::ui::{Column, MAX_ROWS, Table, is_verbose, storage_id, write_json};
 
 /// Show disk usage, and what could be freed
+///
+/// For tensors, shows how many bytes their elements take, and how many of these bytes are shared with other tensors.
+/// Removing the tensors makes the bytes that are not shared unreachable. compact then frees them, if they are at least a
+/// quarter of their storage.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  stridemap du model.smap --json | jq .reclaimable_bytes")]
+#[command(
+    after_help = "Example:\n  stridemap du model.smap\n  stridemap du model.smap encoder. '*.bias'\n  stridemap du model.smap --json | jq .reclaimable_bytes"
+)]
 pub(crate) struct DuArgs {
     /// The store
     pub(crate) store: PathBuf,
+    /// Only the tensors whose names match a glob, or begin with a prefix, in place of the whole store
+    #[arg(value_name = "GLOB|PREFIX")]
+    pub(crate) patterns: Vec<String>,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -26,12 +37,21 @@ pub(crate) struct DuArgs {
 
 pub(crate) fn run(args: &DuArgs, out: &mut impl Write) -> Result<()> {
     let store = open_store(&StoreOptions::new(), &args.store)?;
+    if !args.patterns.is_empty() {
+        let parts = du_parts::parts(&args.patterns, &store.snapshot())?;
+        return if args.json { write_json(out, PartsRecord { parts }) } else { du_parts::print(&parts, out) };
+    }
     let stats = store.stats()?;
     if args.json {
         write_json(out, StatsRecord::new(&stats, store.path()))
     } else {
         print(&stats, &store, out)
     }
+}
+
+#[derive(Serialize)]
+struct PartsRecord {
+    parts: Vec<Part>,
 }
 
 #[derive(Serialize)]
@@ -167,7 +187,8 @@ fn print(stats: &Stats, store: &Store, out: &mut impl Write) -> Result<()> {
     let mut table = Table::new(&COLUMNS);
     let mut row_count = 0;
     for storage in &stats.storages {
-        for reclaimable in &storage.reclaimable {
+        let nothing = (storage.reclaimable.is_empty() && is_verbose()).then_some(None);
+        for reclaimable in storage.reclaimable.iter().map(Some).chain(nothing) {
             row_count += 1;
             if row_count <= MAX_ROWS {
                 table.row(row(storage, reclaimable, store.path()));
@@ -188,7 +209,7 @@ const COLUMNS: [Column; 8] = [
     Column::new("why"),
 ];
 
-fn row(storage: &StorageStats, reclaimable: &Reclaimable, store: &Path) -> [String; 8] {
+fn row(storage: &StorageStats, reclaimable: Option<&Reclaimable>, store: &Path) -> [String; 8] {
     let mut names: Vec<String> = storage.names.iter().map(|name| quoted(name).into_owned()).collect();
     if storage.tensor_count > names.len() as u64 {
         names.push("...".to_owned());
@@ -201,7 +222,7 @@ fn row(storage: &StorageStats, reclaimable: &Reclaimable, store: &Path) -> [Stri
         format!("{at_most}{}", storage.reachable_bytes),
         storage.tensor_count.to_string(),
         one_line(&names.join(" ")),
-        reclaimable.bytes.to_string(),
-        reclaimable.reason.to_string(),
+        reclaimable.map_or(0, |reclaimable| reclaimable.bytes).to_string(),
+        reclaimable.map(|reclaimable| reclaimable.reason.to_string()).unwrap_or_default(),
     ]
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod compact;
 pub(crate) mod du;
+mod du_parts;
 pub(crate) mod gc;
 pub(crate) mod repair;
 pub(crate) mod verify;

@@ -8,13 +8,15 @@ use stridemap::StoreOptions;
 use stridemap::maintenance::Repair;
 
 use crate::error::Result;
-use crate::input::explain;
+use crate::input::{explain, with_reports};
 use crate::names::one_line;
 use crate::ui::{message, progress, write_json};
 
 /// Make a damaged store usable again
 ///
-/// Without --apply, only list the repairs, and exit with 1 if there are any. /// Nothing is guessed: data that no checksum confirms is lost, and reported. FORMAT, LOCK and files of digests are
+/// Without --apply, only list the repairs, and exit with 1 if there are any.
+///
+/// Nothing is guessed: data that no checksum confirms is lost, and reported. FORMAT, LOCK and files of digests are
 /// rewritten if necessary. If the newest generation cannot be read, the store goes back to the newest generation
 /// that can. Tensors with damaged bytes are lost; others in the same storage are copied to a new one. Removed and
 /// replaced files are moved to the lost+found directory of the store, and kept there. A repair is refused while a
@@ -34,10 +36,9 @@ pub(crate) struct RepairArgs {
 
 /// Runs the command. Returns whether nothing is left to repair.
 pub(crate) fn run(args: &RepairArgs, out: &mut impl Write) -> Result<bool> {
-    let options = StoreOptions::new();
+    let options = with_reports(&StoreOptions::new());
     let bar = progress("repair", 0);
     let advance = |bytes| {
-        bar.inc_length(bytes);
         bar.inc(bytes);
     };
     let repair = match args.apply {
@@ -51,10 +52,10 @@ pub(crate) fn run(args: &RepairArgs, out: &mut impl Write) -> Result<bool> {
         write_json(out, Record::of(&repair, args.apply))?;
         return Ok(is_done);
     }
-    for line in repair.remedies.iter().map(ToString::to_string) {
+    for line in repair.losses.iter().map(ToString::to_string) {
         writeln!(out, "{}", one_line(&line))?;
     }
-    for line in repair.losses.iter().map(ToString::to_string) {
+    for line in repair.remedies.iter().map(ToString::to_string) {
         writeln!(out, "{}", one_line(&line))?;
     }
     if repair.is_empty() {

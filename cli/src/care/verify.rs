@@ -15,7 +15,9 @@ use crate::ui::{counted, message, progress, write_json};
 
 /// Verify a store, or some tensors, and report damage
 ///
-/// The exit code is 1 if any is found. /// Each line shows the file, the offset, the damage, the broken rule of the format, and the affected tensors. If
+/// The exit code is 1 if any is found.
+///
+/// Each line shows the file, the offset, the damage, the broken rule of the format, and the affected tensors. If
 /// tensors are named, only the 1 MiB chunks that contain their elements are read. Files that are no longer needed
 /// are listed, but are not damage. A file that was imported in place is not read; verify checks that it has not
 /// changed since then. Mutable and live storages have no digests, so their elements are not checked.
@@ -76,7 +78,7 @@ fn verify_store(args: &VerifyArgs) -> Result<Verification> {
     let bar = progress("verify", 0);
     let verified = match options.open(&args.store) {
         Ok(store) if args.names.is_empty() => {
-            bar.set_length(own_bytes(&store));
+            bar.set_total(own_bytes(&store));
             store.verify(|bytes| bar.inc(bytes))
         }
         Ok(store) => {

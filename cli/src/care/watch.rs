@@ -15,11 +15,14 @@ use stridemap::{NameChanges, StoreOptions};
 use crate::error::{Error, Result};
 use crate::input::open_store;
 use crate::names::quoted;
-use crate::ui::{message, write_json};
+use crate::ui::{gap, is_verbose, message, write_json};
 
 /// Print a line for each commit by any process
 ///
-/// Runs until it is interrupted. /// Each line shows the generation, and the names that were added (+), changed (~) or removed (-). Commits that
+/// Runs until it is interrupted.
+///
+/// Each line shows the generation, and how many names were added (+), changed (~) or removed (-), with the first
+/// three of each; --verbose prints all. Commits that
 /// arrive faster than they can be printed are combined: "7 since 4" shows the changes in generations 5 to 7.
 /// Changes in place are not commits, and are not shown.
 #[derive(clap::Args)]
@@ -40,6 +43,9 @@ pub(crate) struct WatchArgs {
 
 /// The interval between checks whether standard output has been closed.
 const OUTPUT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The most names that are printed for one mark, unless `--verbose` is given.
+const MAX_NAMES: usize = 3;
 
 /// Runs the command. Returns false if the timeout expired.
 pub(crate) fn run(args: &WatchArgs, out: &mut impl Write) -> Result<bool> {
@@ -108,9 +114,12 @@ impl Line {
         if since + 1 != *generation {
             write!(out, " since {since}")?;
         }
+        let shown = if is_verbose() { usize::MAX } else { MAX_NAMES };
         for (mark, names) in [('+', added), ('~', changed), ('-', removed)] {
-            for name in names {
-                write!(out, "\t{mark}{}", quoted(name))?;
+            if !names.is_empty() {
+                let first: Vec<_> = names.iter().take(shown).map(|name| quoted(name)).collect();
+                let rest = if names.len() > shown { ", ..." } else { "" };
+                write!(out, "{}{mark}{} {}{rest}", gap(), names.len(), first.join(", "))?;
             }
         }
         Ok(writeln!(out)?)

@@ -3,14 +3,14 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use stridemap::{ErrorKind, Snapshot, StorageInfo, StorageKind, StoreOptions, Tensor};
+use stridemap::{DType, ErrorKind, Snapshot, Source, StorageInfo, StorageKind, StoreOptions, Tensor};
 
 use super::plan::{info, item};
 use crate::args::{DryRun, Reading};
 use crate::error::{Error, Result};
 use crate::input::open_store;
 use crate::names::{name, quoted};
-use crate::ui::{counted, message};
+use crate::ui::{Progress, counted, message, progress};
 
 /// Append rows from files to a tensor, in one commit: all or none
 ///
@@ -41,17 +41,46 @@ pub(crate) fn run(args: &AppendArgs, out: &mut impl Write) -> Result<()> {
     if args.dry_run.dry_run {
         return dry_run(args, &sources, &store.snapshot(), out);
     }
+    let bar = progress("append", sources.iter().map(|source| source.nbytes() as u64).sum());
     let mut txn = store.begin()?;
     let name = name(&args.name, &txn)?;
     let (mut added, mut total) = (0, 0);
     for (path, source) in args.files.iter().zip(&sources) {
-        let rows = txn.append(&name, source).map_err(|e| explain(path, args, e))?;
+        let rows = txn.append(&name, &Watched { source, bar: &bar }).map_err(|e| explain(path, args, e))?;
         (added, total) = (added + rows.len() as u64, rows.end);
     }
     let generation = txn.commit()?;
+    bar.finish_and_clear();
     let added = counted(added, "row");
     message(&format!("appended {added} to {name:?}, which now has {total}: generation {generation}"));
     Ok(())
+}
+
+/// Rows whose bytes are counted as they are written.
+struct Watched<'a> {
+    source: &'a Tensor,
+    bar: &'a Progress,
+}
+
+impl Source for Watched<'_> {
+    fn dtype(&self) -> DType {
+        self.source.dtype()
+    }
+
+    fn size(&self) -> Vec<usize> {
+        self.source.size().to_vec()
+    }
+
+    fn names(&self) -> Vec<Option<&str>> {
+        Source::names(self.source)
+    }
+
+    fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> stridemap::Result<()>) -> stridemap::Result<()> {
+        self.source.write_to(&mut |bytes| {
+            self.bar.inc(bytes.len() as u64);
+            sink(bytes)
+        })
+    }
 }
 
 /// Prints what would be appended. The library cannot be asked, because it writes rows before they are committed.
@@ -90,8 +119,7 @@ fn dry_run(args: &AppendArgs, sources: &[Tensor], snapshot: &Snapshot, out: &mut
 }
 
 /// How to get a tensor that can grow.
-const ADVICE: &str =
-    "; export it to a .npy file and import that file by itself, which gives the tensor its own storage";
+const ADVICE: &str = "; to give it its own storage, export it to a .npy file, and import only that file";
 
 /// Returns the only tensor of a file, backed by the file. Its elements are read when they are appended.
 fn only_tensor(path: &Path, reading: &Reading) -> Result<Tensor> {

@@ -12,8 +12,8 @@ use crate::names::{name, one_line, quoted};
 
 /// Print, set or remove an attribute: a text under a key
 ///
-/// An attribute belongs to the store, or with --of to a tensor or to a prefix of names, such as encoder. inspect prints
-/// all attributes.
+/// An attribute belongs to the store, or with --of to a tensor or to a prefix of names, such as 'encoder.'. All
+/// attributes are printed by info --full.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  stridemap attr set model.smap license MIT\n  stridemap attr get model.smap unit --of depth"

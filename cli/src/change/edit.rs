@@ -83,7 +83,7 @@ pub(crate) fn view(args: &ViewArgs, out: &mut impl Write) -> Result<()> {
         let replacing = replacing("view", &new, (txn, snapshot), &args.existing)?;
         txn.save_view(&new, &view)?;
         let (expr, dtype, size) = (one_line(&args.expr), view.dtype(), view.size());
-        Ok(vec![format!("save {}, {dtype} {size:?}, which is {expr}{replacing}", quoted(&new))])
+        Ok(vec![format!("save {expr} ({dtype} {size:?}) as {}{replacing}", quoted(&new))])
     })
 }
 

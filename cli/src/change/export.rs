@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::io::Write;
+use std::io::{self, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
@@ -13,10 +13,11 @@ use stridemap_interop::{npy, npz, safetensors};
 
 use super::replaced::{check_existing, check_files_in_place};
 use super::shared_bytes;
+use super::stdin::PIPE;
 use crate::args::{Existing, External};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, output_error};
 use crate::input::open_store;
-use crate::names::{names, quoted};
+use crate::names::{names, one_line, quoted};
 use crate::ui::{counted, message, progress};
 
 /// Write tensors to a file, or copy a store that is in use
@@ -32,7 +33,8 @@ use crate::ui::{counted, message, progress};
 pub(crate) struct ExportArgs {
     /// The store
     pub(crate) store: PathBuf,
-    /// The file to write; its extension selects the format: .safetensors, .npy, .npz, or .smap for a copy of the store
+    /// The file to write; its extension selects the format: .safetensors, .npy, .npz, or .smap for a copy of the store. -
+    /// is standard output
     pub(crate) out: PathBuf,
     /// The tensors to write, by name or by glob ('*.weight'); all if none is named
     #[arg(value_name = "NAME")]
@@ -40,6 +42,9 @@ pub(crate) struct ExportArgs {
     /// Write the tensors whose names begin with P, without P, and the attributes of P
     #[arg(long, value_name = "P", default_value = "", hide_default_value = true, conflicts_with = "names")]
     pub(crate) prefix: String,
+    /// The format on standard output; the default is npy for one tensor, and safetensors otherwise
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    format: Option<PipeFormat>,
     /// The order of elements in .npy and .npz
     #[arg(long, value_enum, default_value_t = Order::C)]
     pub(crate) order: Order,
@@ -56,6 +61,11 @@ pub(crate) struct ExportArgs {
 }
 
 impl ExportArgs {
+    /// Whether standard output is the file to write.
+    pub(crate) fn is_piped(&self) -> bool {
+        self.out.as_os_str() == PIPE
+    }
+
     pub(crate) fn packing(&self) -> Packing {
         if self.compress { Packing::Deflated } else { Packing::Stored }
     }
@@ -78,6 +88,13 @@ impl From<Order> for stridemap_interop::Order {
             Order::F => stridemap_interop::Order::F,
         }
     }
+}
+
+/// The formats that can be written in one pass.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PipeFormat {
+    Npy,
+    Safetensors,
 }
 
 #[derive(Clone, Copy)]
@@ -105,10 +122,24 @@ impl Format {
 }
 
 pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
-    let format = Format::of(&args.out)?;
-    check_flags(args, format)?;
+    check_pipe(args)?;
+    let format = if args.is_piped() { None } else { Some(Format::of(&args.out)?) };
+    format.map_or(Ok(()), |format| check_flags(args, format))?;
     let snapshot = open_store(&args.external.options(), &args.store)?.snapshot();
     let names = names(&args.names, &snapshot)?;
+    let format = match (format, args.format) {
+        (Some(format), _) => format,
+        (None, Some(PipeFormat::Npy)) => Format::Npy,
+        (None, Some(PipeFormat::Safetensors)) => Format::Safetensors,
+        (None, None) => {
+            let is_one = match names.is_empty() {
+                true => snapshot.tensors(&args.prefix)?.take(2).count() == 1,
+                false => names.len() == 1,
+            };
+            if is_one { Format::Npy } else { Format::Safetensors }
+        }
+    };
+    check_flags(args, format)?;
     if matches!(format, Format::Store) {
         return copy(args, &names, &snapshot, out);
     }
@@ -144,13 +175,15 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
             tensors.len()
         )));
     }
-    let is_replacing = check_existing(args, size_bytes)?;
-    check_files_in_place(args, &names, &snapshot)?;
+    let is_replacing = !args.is_piped() && check_existing(args, size_bytes)?;
+    if !args.is_piped() {
+        check_files_in_place(args, &names, &snapshot)?;
+    }
     if args.existing.is_dry_run() {
         writeln!(
             out,
             "would write {}{}: {}, {}",
-            args.out.display(),
+            one_line(&args.out.to_string_lossy()),
             if is_replacing { ", replacing it" } else { "" },
             counted(tensors.len() as u64, "tensor"),
             HumanBytes(size_bytes)
@@ -164,6 +197,7 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
     let mut part_count = 1;
     let (path, existing) = (&args.out, args.existing.policy());
     let refused = |e: stridemap::Error| match e.kind() {
+        _ if args.is_piped() => output_error(e),
         ErrorKind::AlreadyExists if !args.existing.force => {
             Error::Refused(format!("{e}; --force replaces it"))
         }
@@ -175,12 +209,20 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
             if let Some(max_shard_bytes) = args.max_shard_size {
                 export = export.max_shard_bytes(max_shard_bytes);
             }
-            part_count =
-                export.write(path, &tensors, |bytes| bar.inc(bytes)).map_err(refused)?.len().max(2) - 1;
+            if args.is_piped() {
+                export.write_to(out, &tensors, |bytes| bar.inc(bytes)).map_err(refused)?;
+            } else {
+                let written = export.write(path, &tensors, |bytes| bar.inc(bytes)).map_err(refused)?;
+                part_count = written.len().max(2) - 1;
+            }
         }
         (Format::Npy, [(_, tensor)]) => {
             let export = npy::Export::new().order(args.order.into()).on_existing(existing);
-            export.write(path, tensor, |bytes| bar.inc(bytes)).map_err(refused)?;
+            if args.is_piped() {
+                export.write_to(out, tensor, |bytes| bar.inc(bytes)).map_err(refused)?;
+            } else {
+                export.write(path, tensor, |bytes| bar.inc(bytes)).map_err(refused)?;
+            }
         }
         (Format::Npz, _) => {
             let export =
@@ -197,7 +239,7 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
         "exported {}, {}, to {}{}",
         counted(tensors.len() as u64, "tensor"),
         HumanBytes(size_bytes),
-        args.out.display(),
+        if args.is_piped() { "standard output".into() } else { args.out.to_string_lossy() },
         if part_count > 1 { format!(", in {part_count} parts and an index") } else { String::new() }
     ));
     // A program that finds both would load the single file.
@@ -232,7 +274,8 @@ fn copy(
         let count = if names.is_empty() { snapshot.names()?.len() } else { names.len() };
         names.iter().try_for_each(|name| snapshot.load(name).map(drop))?;
         let count = counted(count as u64, "tensor");
-        return Ok(writeln!(out, "would write {}, a copy of the store: {count}", args.out.display())?);
+        let path = one_line(&args.out.to_string_lossy());
+        return Ok(writeln!(out, "would write {path}, a copy of the store: {count}")?);
     }
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let size_bytes = snapshot.storages().try_fold(0u64, |sum, storage| {
@@ -256,6 +299,24 @@ fn copy(
         args.out.display(),
         if copied.shared_bytes > 0 { &shared } else { "" }
     ));
+    Ok(())
+}
+
+/// Refuses to write a file to a terminal, and the flags that do not apply.
+fn check_pipe(args: &ExportArgs) -> Result<()> {
+    let refused = |why: &str| Err(Error::Refused(format!("export {}: {why}", args.out.display())));
+    if !args.is_piped() {
+        return match args.format {
+            Some(_) => refused("--format is for standard output; the extension of a file selects its format"),
+            None => Ok(()),
+        };
+    }
+    if args.max_shard_size.is_some() {
+        return refused("--max-shard-size is for files; standard output is always one file");
+    }
+    if io::stdout().is_terminal() && !args.existing.is_dry_run() {
+        return refused("standard output is a terminal; redirect it to a file or a pipe");
+    }
     Ok(())
 }
 

@@ -6,29 +6,32 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use indicatif::HumanBytes;
-use stridemap::{ExternalFiles, Snapshot, Store, TensorInfo};
+use stridemap::{ExternalFiles, Snapshot, Store, TensorInfo, Transaction};
 use stridemap_format::{check_attributes, check_text};
-use stridemap_interop::{ForeignFile, Imported};
+use stridemap_interop::{ForeignFile, ForeignOptions, Imported};
 
 use super::plan::{header, info, item};
-use super::target::{create, find};
+use super::select::Selection;
+use super::stdin;
+use super::target::find;
 use crate::args::{Existing, External, Reading};
 use crate::error::{Error, Result};
+use crate::names::one_line;
 use crate::ui::{counted, is_verbose, message, progress};
 
 /// Copy the tensors of files into a store, in one commit
 ///
 /// The files are .safetensors, .npy, .npz or .pt. To import a model in several .safetensors files, name its index,
-/// model.safetensors.index.json. The metadata of a .safetensors file and the plain values of a .pt file become attributes of
-/// the store. An import that fails changes nothing. One that is killed changes no tensor, but can leave a new, empty store;
-/// the next commit deletes its unfinished files. With --verbose, a line for each file tells whether it was copied or shares
-/// disk blocks with the store.
+/// model.safetensors.index.json. The metadata of a .safetensors file and the plain values of a .pt file become attributes
+/// of the store. An import that fails or is killed changes nothing, and creates no store; one that is killed can leave a
+/// .stage-* directory beside the new store, which can be deleted. With --verbose, a line for each file tells whether it
+/// was copied or shares disk blocks with the store.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  stridemap import model.safetensors bias.npy model.smap")]
 #[command(override_usage = "stridemap import [OPTIONS] <FILE>... <STORE>")]
 pub(crate) struct ImportArgs {
     /// Files to import, then the store, which is created if it does not exist. The format is detected from the content;
-    /// an unnamed tensor, as in .npy, is named after its file
+    /// an unnamed tensor, as in .npy, is named after its file. - is standard input, whose unnamed tensor is "stdin"
     #[arg(required = true, value_name = "FILE... STORE")]
     pub(crate) paths: Vec<PathBuf>,
     /// Save only headers, and leave the elements in the files, which must not change afterwards
@@ -39,6 +42,8 @@ pub(crate) struct ImportArgs {
     /// Prefix every name with P; the attributes of the files become those of P
     #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
+    #[command(flatten)]
+    pub(crate) selection: Selection,
     #[command(flatten)]
     pub(crate) reading: Reading,
     #[command(flatten)]
@@ -63,10 +68,29 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
             ));
         }
     };
+    if target.as_os_str() == stdin::PIPE {
+        return Err(Error::Refused(
+            "import: the store is missing; - is standard input, and the last path must be that of a store"
+                .to_owned(),
+        ));
+    }
     files.iter().try_for_each(|path| check_file(path))?;
     let options = args.reading.options();
-    let inputs: Vec<Input<'_>> =
-        files.iter().map(|path| Ok((path.as_path(), options.open(path)?))).collect::<Result<_>>()?;
+    if args.in_place && files.iter().any(|path| path.as_os_str() == stdin::PIPE) {
+        return Err(Error::Refused("import --in-place -: name a file, which stays where it is".to_owned()));
+    }
+    let piped = stdin::open(files, target)?;
+    let open_one = |path: &Path, options: ForeignOptions| match &piped {
+        Some(file) if path.as_os_str() == stdin::PIPE => {
+            let file = file.try_clone().map_err(|e| stridemap::Error::io("open", path, e))?;
+            options.open_file(file, stdin::NAME)
+        }
+        _ => options.open(path),
+    };
+    let open = |path: &Path| args.selection.open(options, |options| open_one(path, options));
+    let mut inputs: Vec<Input<'_>> =
+        files.iter().map(|path| Ok((path.as_path(), open(path)?))).collect::<Result<_>>()?;
+    args.selection.apply(inputs.iter_mut().map(|(_, file)| file))?;
     let tensor_count = check_names(&inputs, &args.prefix)?;
     let attributes = merge_metadata(&inputs);
     let texts = attributes.iter().map(|(&key, &(_, value))| (args.prefix.as_str(), key, value));
@@ -84,15 +108,20 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     if args.existing.is_dry_run() {
         let (count, size) = (counted(tensor_count, "tensor"), HumanBytes(size_bytes));
         let new = if store.is_none() { ", a new store" } else { "" };
-        writeln!(out, "would import {count}, {size}, into {}{new}", target.display())?;
+        writeln!(out, "would import {count}, {size}, into {}{new}", one_line(&target.to_string_lossy()))?;
         return print_items(args, &inputs, snapshot.as_ref(), out);
     }
     drop(snapshot); // The commit deletes what no snapshot needs.
     let bar = progress("import", if args.in_place { 0 } else { size_bytes });
-    let fill = |store: &Store| fill(store, args, &inputs, &attributes, |bytes| bar.inc(bytes));
+    let current = store.as_ref().map(|store| store.attributes_of(&args.prefix)).unwrap_or_default();
+    let fill =
+        |txn: &mut Transaction<'_>| fill(txn, args, &inputs, (&current, &attributes), |bytes| bar.inc(bytes));
     let generation = match store {
-        Some(store) => fill(&store)?,
-        None => create(&options, target, fill)?,
+        Some(store) => {
+            store.write(fill)?;
+            store.generation()
+        }
+        None => options.create_with(target, fill)?,
     };
     bar.finish_and_clear();
     message(&format!(
@@ -105,28 +134,26 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Imports all files in one commit, and returns its generation.
+/// Imports all files. `current` are the attributes that the store has.
 fn fill(
-    store: &Store,
+    txn: &mut Transaction<'_>,
     args: &ImportArgs,
     inputs: &[Input<'_>],
-    attributes: &BTreeMap<&str, (&Path, &str)>,
+    (current, attributes): (&BTreeMap<String, String>, &Merged<'_>),
     mut progress: impl FnMut(u64),
-) -> stridemap::Result<u64> {
-    let mut txn = store.begin()?;
+) -> stridemap::Result<()> {
     txn.on_existing(args.existing.policy());
     for (path, file) in inputs {
         let outcome = if args.in_place {
-            file.adopt_into(&mut txn, &args.prefix)?;
+            file.adopt_into(txn, &args.prefix)?;
             "left in place".to_owned()
         } else {
-            describe(file.import_into(&mut txn, &args.prefix, &mut progress)?)
+            describe(file.import_into(txn, &args.prefix, &mut progress)?)
         };
         if is_verbose() {
             message(&format!("{}: {outcome}", path.display()));
         }
     }
-    let current = store.attributes_of(&args.prefix);
     let owner = match args.prefix.as_str() {
         "" => "the store".to_owned(),
         prefix => format!("{prefix:?}"),
@@ -145,7 +172,7 @@ fn fill(
             txn.set_attribute_of(&args.prefix, key, value)?;
         }
     }
-    txn.commit()
+    Ok(())
 }
 
 fn describe(imported: Imported) -> String {
@@ -189,7 +216,7 @@ fn check_existing(
     let Some(first) = found.first() else { return Ok(()) };
     let (others, they) = match found.len() - 1 {
         0 => (String::new(), "it"),
-        count => (format!(", and {count} more of these names do"), "them"),
+        count => (format!(", and so do {count} more of the names to import"), "them"),
     };
     Err(Error::Refused(format!(
         "import: {:?} exists in {}, {}{others}; --force replaces {they}",
@@ -257,11 +284,15 @@ fn check_names(inputs: &[Input<'_>], prefix: &str) -> Result<u64> {
     for (path, file) in inputs {
         for tensor in file.tensors() {
             let name = tensor.name;
-            let refused = |e| Error::Refused(format!("import {}: {e}", path.display()));
+            let refused = |e| {
+                let hint = "; give it another name with --rename, or leave it out with --skip";
+                Error::Refused(format!("import {}: {e}{hint}", path.display()))
+            };
             check_text("name", &format!("{prefix}{name}")).map_err(refused)?;
             if let Some(other) = owners.insert(name.clone(), path) {
                 return Err(Error::Refused(format!(
-                    "import: {} and {} both have a tensor {name:?}; import them separately, with --prefix",
+                    "import: {} and {} both have a tensor {name:?}; import them separately, with --prefix, or \
+                     leave it out with --skip",
                     other.display(),
                     path.display()
                 )));
@@ -271,10 +302,12 @@ fn check_names(inputs: &[Input<'_>], prefix: &str) -> Result<u64> {
     Ok(owners.len() as u64)
 }
 
-/// Merges the attributes of the files, each with the file that it came from. If two files disagree, the last one wins
-/// and a note is printed.
-fn merge_metadata<'a>(inputs: &'a [Input<'_>]) -> BTreeMap<&'a str, (&'a Path, &'a str)> {
-    let mut merged: BTreeMap<&str, (&Path, &str)> = BTreeMap::new();
+/// Attributes by key, each with the file that it came from.
+type Merged<'a> = BTreeMap<&'a str, (&'a Path, &'a str)>;
+
+/// Merges the attributes of the files. If two files disagree, the last one wins and a note is printed.
+fn merge_metadata<'a>(inputs: &'a [Input<'_>]) -> Merged<'a> {
+    let mut merged = Merged::new();
     for (path, file) in inputs {
         for (key, value) in file.attributes() {
             let earlier = merged.insert(key, (path, value));

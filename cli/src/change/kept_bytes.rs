@@ -1,19 +1,22 @@
-//! Detects removed tensors whose bytes other names still refer to, so that removing them frees nothing.
+//! Detects removed tensors whose bytes other names still refer to, so that removing them does not free all their bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use stridemap::{Snapshot, TensorInfo};
 
-use super::shared_bytes::{MAX_COMPARED, MAX_NAMES, byte_range};
+use super::plan::info;
+use super::shared_bytes::{MAX_COMPARED, MAX_NAMES};
+use crate::error::Result;
 
 /// Returns a note about names that refer to bytes of the removed tensors, if there are any. The snapshot is from before
 /// they were removed.
-pub(crate) fn note(removed: &BTreeSet<String>, snapshot: &Snapshot) -> stridemap::Result<Option<String>> {
-    let mut by_storage: BTreeMap<u64, Vec<(i128, i128, TensorInfo)>> = BTreeMap::new();
+pub(crate) fn note(removed: &BTreeSet<String>, snapshot: &Snapshot) -> Result<Option<String>> {
+    let mut by_storage: BTreeMap<u64, Vec<(u64, u64, TensorInfo)>> = BTreeMap::new();
     for name in removed {
-        let Some(info) = snapshot.tensors(name)?.next().transpose()? else { continue };
-        if let Some((first, end)) = range(&info) {
-            by_storage.entry(info.storage_id).or_default().push((first, end, info));
+        let Some(info) = info(snapshot, name)? else { continue };
+        if let Some(Range { start, end }) = info.byte_range() {
+            by_storage.entry(info.storage_id).or_default().push((start, end, info));
         }
     }
     by_storage.values_mut().for_each(|reaches| reaches.sort_by_key(|(first, ..)| *first));
@@ -23,10 +26,10 @@ pub(crate) fn note(removed: &BTreeSet<String>, snapshot: &Snapshot) -> stridemap
         let Some(reaches) = by_storage.get(&info.storage_id).filter(|_| !removed.contains(&info.name)) else {
             continue;
         };
-        let Some((first, end)) = range(&info) else { continue };
+        let Some(Range { start: first, end }) = info.byte_range() else { continue };
         let before = &reaches[..reaches.partition_point(|(start, ..)| *start < end)];
         let mut near = before.iter().rev().filter(|(_, end, _)| *end > first).take(MAX_COMPARED);
-        if let Some((.., other)) = near.find(|(.., other)| overlap(snapshot, &info.name, &other.name)) {
+        if let Some((.., other)) = near.find(|(.., other)| info.overlaps(other)) {
             count += 1;
             if pairs.len() < MAX_NAMES {
                 pairs.push(format!("{:?} still uses bytes of {:?}", info.name, other.name));
@@ -38,16 +41,4 @@ pub(crate) fn note(removed: &BTreeSet<String>, snapshot: &Snapshot) -> stridemap
     let pairs = pairs.join(", ");
     let note = || format!("note: not all bytes of removed tensors are freed: {pairs}{rest}");
     Ok((count > 0).then(note))
-}
-
-fn range(info: &TensorInfo) -> Option<(i128, i128)> {
-    byte_range(info.size(), info.stride(), info.storage_offset(), info.dtype.itemsize())
-}
-
-/// Whether two tensors whose ranges overlap have a byte in common. Assumes it if one cannot be loaded.
-fn overlap(snapshot: &Snapshot, a: &str, b: &str) -> bool {
-    match (snapshot.load(a), snapshot.load(b)) {
-        (Ok(a), Ok(b)) => a.overlaps(&b),
-        _ => true,
-    }
 }

@@ -8,7 +8,9 @@ pub(crate) mod import;
 mod kept_bytes;
 mod plan;
 mod replaced;
+mod select;
 mod shared_bytes;
+mod stdin;
 mod target;
 
 pub(crate) use append::AppendArgs;

@@ -16,14 +16,17 @@ pub(crate) fn replacing(
     if !txn.contains(name)? {
         return Ok(String::new());
     }
-    let there = match info(snapshot, name)? {
-        Some(info) => header(&info),
-        None => "a tensor of the same command".to_owned(),
-    };
-    if existing.force {
-        return Ok(format!(", replacing {there}"));
+    let there = info(snapshot, name)?.map(|info| header(&info));
+    match there {
+        Some(there) if existing.force => Ok(format!(", replacing {there}")),
+        Some(there) => {
+            Err(Error::Refused(format!("{command}: {name:?} exists, {there}; --force replaces it")))
+        }
+        None if existing.force => Ok(", replacing a tensor that this command also saves".to_owned()),
+        None => Err(Error::Refused(format!(
+            "{command}: this command saves two tensors as {name:?}; --force keeps the last"
+        ))),
     }
-    Err(Error::Refused(format!("{command}: {name:?} exists, {there}; --force replaces it")))
 }
 
 /// Returns the header of the tensor with this name.

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use indicatif::HumanBytes;
 use stridemap::Tensor;
@@ -64,31 +65,14 @@ pub(crate) fn note(tensors: &[(String, Tensor)]) -> Option<String> {
 struct Reach<'a> {
     name: &'a str,
     tensor: &'a Tensor,
-    first: i128,
-    end: i128,
+    first: u64,
+    end: u64,
 }
 
 impl<'a> Reach<'a> {
     /// Returns the range of a tensor, or `None` if it has no elements.
     fn of(name: &'a str, tensor: &'a Tensor) -> Option<Self> {
-        let (offset, itemsize) = (tensor.storage_offset(), tensor.dtype().itemsize());
-        let (first, end) = byte_range(tensor.size(), tensor.stride(), offset, itemsize)?;
-        Some(Reach { name, tensor, first, end })
+        let Range { start, end } = tensor.byte_range()?;
+        Some(Reach { name, tensor, first: start, end })
     }
-}
-
-/// Returns the range of a storage from a tensor's first byte to its last, or `None` if it has no elements.
-pub(super) fn byte_range(
-    size: &[usize],
-    stride: &[isize],
-    offset: usize,
-    itemsize: usize,
-) -> Option<(i128, i128)> {
-    let (mut first, mut last) = (offset as i128, offset as i128);
-    for (&n, &stride) in size.iter().zip(stride) {
-        let way = (n as i128 - 1) * stride as i128;
-        *(if stride < 0 { &mut first } else { &mut last }) += way;
-    }
-    let itemsize = itemsize as i128;
-    size.iter().all(|&n| n > 0).then_some((first * itemsize, (last + 1) * itemsize))
 }

@@ -10,14 +10,13 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::path::PathBuf;
 
-use indicatif::ProgressBar;
 use stridemap::{DType, Result as LibraryResult, TensorInfo};
 
 use crate::args::{External, Reading};
 use crate::error::{Error, Result};
 use crate::input::Input;
 use crate::names::{Named as _, quoted};
-use crate::ui::{counted, progress, warn};
+use crate::ui::{Progress, counted, progress, warn};
 use elements::Tolerance;
 use headers::{Sharing, have_equal_strides};
 use pairs::{Pair, pairs};
@@ -28,8 +27,8 @@ use values::{Difference, Failure, Side, compare};
 /// Two tensors are equal if their dtypes, sizes and values are equal. Values are compared exactly, unless --rtol
 /// or --atol allows a difference: |a - b| <= atol + rtol * |b|, as in numpy.allclose. NaN equals only NaN, and
 /// -0.0 equals 0.0. Strides, offsets, shared storages, dimension names and attributes are compared only with
-/// --strict; without it, differing attributes are listed but do not count as a difference. If each file holds one
-/// unnamed tensor, the two are compared.
+/// --strict; without it, differing attributes are listed but do not count as a difference. In a file whose format has
+/// no names, such as .npy, a tensor is named after the file; two such tensors are compared whatever their names.
 ///
 /// Each line shows a tensor that is only in A (-), only in B (+) or different (~), or an attribute that differs
 /// (@). The last line is a summary. Exit code: 0 if there is no difference, 1 if there is one, 2 after an error.
@@ -110,7 +109,7 @@ struct Diff<'a> {
     args: &'a DiffArgs,
     sharing: RefCell<Sharing>,
     tally: RefCell<Tally>,
-    bar: ProgressBar,
+    bar: Progress,
 }
 
 /// A difference, and the name of the tensor.
@@ -215,8 +214,8 @@ impl Diff<'_> {
                     found.push(What::Values { dtype, size, difference });
                 }
                 Err(failure) => {
-                    let (name, side) = (quoted(&a.name), failure.side);
-                    let text = format!("diff {name}: {}: {}", side.name(), failure.why);
+                    let side = failure.side.map_or(String::new(), |side| format!("{}: ", side.name()));
+                    let text = format!("diff {}: {side}{}", quoted(&a.name), failure.why);
                     self.bar.suspend(|| warn(&text));
                     found.push(What::Failed(failure));
                 }
@@ -237,9 +236,8 @@ impl Diff<'_> {
     }
 
     fn values(&self, a: &TensorInfo, b: &TensorInfo) -> Result<Option<Difference>, Failure> {
-        let failed = |side: Side| move |e: stridemap::Error| Failure { side, why: e.to_string() };
-        let a_tensor = self.a.load(&a.name).map_err(failed(Side::A))?;
-        let b_tensor = self.b.load(&b.name).map_err(failed(Side::B))?;
+        let a_tensor = self.a.load(&a.name).map_err(Failure::of(Side::A))?;
+        let b_tensor = self.b.load(&b.name).map_err(Failure::of(Side::B))?;
         let tolerance = Tolerance { relative: self.args.rtol, absolute: self.args.atol };
         let (bar, itemsize) = (&self.bar, a.dtype.itemsize());
         compare(&a_tensor, &b_tensor, tolerance, &|numel| bar.inc(numel.saturating_mul(itemsize) as u64))

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::input::Input;
 use crate::look::format_dim_names;
 use crate::names::{one_line, quoted};
-use crate::ui::{Element, List, counted, write_json};
+use crate::ui::{Element, List, counted, gap, write_json};
 
 /// Prints one line per finding, and a summary.
 pub(super) fn text(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
@@ -31,7 +31,7 @@ pub(super) fn text(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
             (_, b) => format!("only in B: {}", one_line(&b.unwrap_or_default())),
         };
         let of = if scope.is_empty() { String::new() } else { format!(" of {}", quoted(&scope)) };
-        writeln!(out, "@ {}{of}\t{line}", one_line(&key))?;
+        writeln!(out, "@ {}{of}{}{line}", one_line(&key), gap())?;
     }
     Ok(writeln!(out, "{}", diff.tally.borrow().to_text(diff.args.no_values))?)
 }
@@ -133,7 +133,7 @@ impl Serialize for FindingRecord {
             Values(ValuesRecord),
             Layouts { a: LayoutRecord<'a>, b: LayoutRecord<'a> },
             Sharing { side: &'static str, with: &'a str },
-            Failure { side: &'static str, message: &'a str },
+            Failure { side: Option<&'static str>, message: &'a str },
         }
         let (kind, what) = match &self.0.what {
             What::Only(side, dtype, size) => {
@@ -150,7 +150,7 @@ impl Serialize for FindingRecord {
             }
             What::Sharing(side, with) => ("sharing", Body::Sharing { side: side.name(), with }),
             What::Failed(failure) => {
-                ("error", Body::Failure { side: failure.side.name(), message: &failure.why })
+                ("error", Body::Failure { side: failure.side.map(Side::name), message: &failure.why })
             }
         };
         Named { name: &self.0.name, kind, what }.serialize(serializer)
@@ -216,8 +216,8 @@ impl Finding {
     /// Formats a finding as a line. A failed comparison returns `None`, because it was already reported as a message.
     fn to_text(&self) -> Option<String> {
         let (mark, what) = match &self.what {
-            What::Only(Side::A, dtype, size) => ('-', format!("{dtype}\t{size:?}")),
-            What::Only(Side::B, dtype, size) => ('+', format!("{dtype}\t{size:?}")),
+            What::Only(Side::A, dtype, size) => ('-', format!("{dtype}{}{size:?}", gap())),
+            What::Only(Side::B, dtype, size) => ('+', format!("{dtype}{}{size:?}", gap())),
             What::DType(a, b) => ('~', format!("dtype {a}, {b}")),
             What::Size(a, b) => ('~', format!("size {a:?}, {b:?}")),
             What::Values { dtype, size, difference } => ('~', values_text(*dtype, size, difference)),
@@ -227,7 +227,7 @@ impl Finding {
             }
             What::Failed(_) => return None,
         };
-        Some(format!("{mark} {}\t{what}", quoted(&self.name)))
+        Some(format!("{mark} {}{}{what}", quoted(&self.name), gap()))
     }
 }
 

@@ -37,11 +37,17 @@ pub(super) enum Side {
     B,
 }
 
-/// The reason that the elements could not be compared, and the tensor that caused it.
+/// The reason that the elements could not be compared, and the tensor that caused it. `None` if both did.
 #[derive(Debug)]
 pub(super) struct Failure {
-    pub(super) side: Side,
+    pub(super) side: Option<Side>,
     pub(super) why: String,
+}
+
+impl Failure {
+    pub(super) fn of(side: Side) -> impl Fn(stridemap::Error) -> Failure {
+        move |e| Failure { side: Some(side), why: e.to_string() }
+    }
 }
 
 /// Returns how two tensors differ, or `None` if all elements are equal. Calls `progress` with the number of elements
@@ -52,7 +58,7 @@ pub(super) fn compare(
     tolerance: Tolerance,
     progress: &dyn Fn(usize),
 ) -> Result<Option<Difference>, Failure> {
-    let (order, repeats, views) = prepare(a, b).map_err(|e| Failure { side: Side::A, why: e.to_string() })?;
+    let (order, repeats, views) = prepare(a, b)?;
     let Some(numel) = views.first().map(Tensor::numel).filter(|&numel| numel > 0) else { return Ok(None) };
     // The tensor is not empty, so the product fits.
     let mut steps = vec![1usize; a.ndim()];
@@ -71,7 +77,7 @@ pub(super) fn compare(
     parallel::in_order(
         threads,
         |push| {
-            let failed = |e: stridemap::Error| Failure { side: Side::A, why: e.to_string() };
+            let failed = |e: stridemap::Error| Failure { side: None, why: e.to_string() };
             Pieces::of(views, limit_elems, cut).try_for_each(|piece| push(piece.map_err(failed)?))
         },
         |piece| Ok((comparison.compare(&piece)?, piece.views.first().map_or(0, Tensor::numel))),
@@ -95,13 +101,15 @@ pub(super) fn compare(
 
 /// Returns the order in which to visit the axes, the number of times that the tensors repeat each element, and views
 /// of the tensors without these repetitions and with the axes in that order.
-fn prepare(a: &Tensor, b: &Tensor) -> stridemap::Result<(Vec<usize>, usize, Vec<Tensor>)> {
+fn prepare(a: &Tensor, b: &Tensor) -> Result<(Vec<usize>, usize, Vec<Tensor>), Failure> {
+    let (in_a, in_b) = (Failure::of(Side::A), Failure::of(Side::B));
     let (mut a, mut b) = (a.clone(), b.clone());
     let mut repeats = 1usize;
     for axis in 0..a.ndim() {
         let n = a.size().get(axis).copied().unwrap_or(0);
         if n > 1 && a.stride().get(axis) == Some(&0) && b.stride().get(axis) == Some(&0) {
-            (a, b) = (a.narrow(axis as isize, 0, 1)?, b.narrow(axis as isize, 0, 1)?);
+            a = a.narrow(axis as isize, 0, 1).map_err(&in_a)?;
+            b = b.narrow(axis as isize, 0, 1).map_err(&in_b)?;
             repeats = repeats.saturating_mul(n);
         }
     }
@@ -112,7 +120,7 @@ fn prepare(a: &Tensor, b: &Tensor) -> stridemap::Result<(Vec<usize>, usize, Vec<
     order.sort_by_key(|&(axis, stride)| (!is_long(axis), Reverse(if is_long(axis) { stride } else { 0 })));
     let order: Vec<usize> = order.into_iter().map(|(axis, _)| axis).collect();
     let axes: Vec<isize> = order.iter().map(|&axis| axis as isize).collect();
-    let views = vec![a.permute(&axes)?, b.permute(&axes)?];
+    let views = vec![a.permute(&axes).map_err(in_a)?, b.permute(&axes).map_err(in_b)?];
     Ok((order, repeats, views))
 }
 
@@ -134,9 +142,8 @@ struct Comparison {
 impl Comparison {
     fn compare(&self, piece: &Piece) -> Result<Option<Difference>, Failure> {
         let [a, b] = piece.views.as_slice() else { return Ok(None) };
-        let failed = |side: Side| move |e: stridemap::Error| Failure { side, why: e.to_string() };
-        let (a_bytes, b_bytes) =
-            (a.to_bytes().map_err(failed(Side::A))?, b.to_bytes().map_err(failed(Side::B))?);
+        let a_bytes = a.to_bytes().map_err(Failure::of(Side::A))?;
+        let b_bytes = b.to_bytes().map_err(Failure::of(Side::B))?;
         if a_bytes == b_bytes {
             return Ok(None);
         }
@@ -148,27 +155,32 @@ impl Comparison {
                 Some(found) if self.is_row_major => found.count(gap),
                 Some(found) => {
                     found.count(gap);
-                    found.keep_earlier((self.rank(position, piece), a_value, b_value));
+                    found.keep_earlier((self.row_major_position(position, piece), a_value, b_value));
                 }
-                None => found = Some(Difference::of(gap, (self.rank(position, piece), a_value, b_value))),
+                None => {
+                    found = Some(Difference::of(
+                        gap,
+                        (self.row_major_position(position, piece), a_value, b_value),
+                    ))
+                }
             }
         });
         if !is_known {
             let why = format!("elements of {} cannot be compared yet", a.dtype());
-            return Err(Failure { side: Side::A, why });
+            return Err(Failure { side: None, why });
         }
         Ok(found)
     }
 
     /// Returns the position in the whole tensor, in row-major order, of an element of a piece.
-    fn rank(&self, position: usize, piece: &Piece) -> usize {
-        let (mut rest, mut rank) = (position, 0);
+    fn row_major_position(&self, position: usize, piece: &Piece) -> usize {
+        let (mut rest, mut found) = (position, 0);
         let size = piece.views.first().map_or(&[][..], Tensor::size);
         for ((&step, &n), &start) in self.steps.iter().zip(size).zip(&piece.origin).rev() {
-            rank += (start + rest % n) * step;
+            found += (start + rest % n) * step;
             rest /= n;
         }
-        rank
+        found
     }
 }
 
@@ -206,5 +218,22 @@ impl Difference {
         self.nan_count += other.nan_count;
         other.largest.into_iter().for_each(|gap| self.widen(gap));
         self.keep_earlier(other.first);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stridemap::DType;
+
+    use super::*;
+
+    #[test]
+    fn failure_names_the_tensor_that_caused_it() {
+        let (plane, row) =
+            (Tensor::zeros(DType::U8, &[2, 2]).unwrap(), Tensor::zeros(DType::U8, &[2]).unwrap());
+        let tolerance = Tolerance { relative: 0., absolute: 0. };
+        // The axes of the first tensor are not those of the second.
+        let failure = compare(&plane, &row, tolerance, &|_| ()).unwrap_err();
+        assert_eq!(failure.side, Some(Side::B), "{failure:?}");
     }
 }

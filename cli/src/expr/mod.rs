@@ -63,8 +63,8 @@ EXPR is a NAME, then any of
   [0:10, ::-2, -1, ..., None]
 {}
 An axis is a number or a name. An operation that returns a list needs an index: .chunk(3)[-1]
-A text that is the name of a tensor is used as this name. Quote a name before operations if it contains
-\"[\" or \".word(\": 'odd [name]'[0]. Write -- before a name that begins with -.
+A text that is the name of a tensor is used as this name. Quote a name before operations if it contains \"[\" or \
+\".word(\": 'odd [name]'[0]. Write -- before a name that begins with -.
 
 Example:
   stridemap {example}",

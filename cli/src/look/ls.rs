@@ -5,15 +5,14 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use indicatif::HumanBytes;
 use stridemap::{DType, StoreOptions, TensorInfo};
 
 use crate::args::Reading;
 use crate::error::Result;
 use crate::input::Input;
-use crate::names::{Pattern, listed, quoted};
+use crate::names::{Pattern, listed, pattern, quoted};
 use crate::size::parse_size;
-use crate::ui::{Column, Table, TensorRecord, message, print_grid, width, write_json};
+use crate::ui::{Column, Table, TensorRecord, bytes_cell, message, print_grid, width, write_json};
 
 /// List the tensors of a store or a file
 ///
@@ -27,7 +26,7 @@ pub(crate) struct LsArgs {
     /// The store, or a file in another format, detected from its content
     #[arg(value_name = "STORE|FILE")]
     pub(crate) source: PathBuf,
-    /// Only names that match a glob, such as '*.weight', or begin with a prefix, such as encoder.
+    /// Only names that match a glob, such as '*.weight', or begin with a prefix, such as 'encoder.'
     #[arg(value_name = "GLOB|PREFIX")]
     patterns: Vec<String>,
     /// Also print the dtype, the size, and the bytes of the elements
@@ -63,7 +62,7 @@ enum Sort {
 }
 
 const COLUMNS: [Column; 4] = [
-    Column::new("name").long(),
+    Column::new("name").names(),
     Column::new("dtype").drop(1),
     Column::new("size").long().drop(2),
     Column::new("bytes").right(),
@@ -73,7 +72,7 @@ const COLUMNS: [Column; 4] = [
 pub(crate) fn run(args: &LsArgs, out: &mut impl Write) -> Result<bool> {
     let input = Input::open(&args.source, &args.reading, &StoreOptions::new())?;
     let patterns: Vec<Pattern> =
-        args.patterns.iter().map(|text| Pattern::parse(text, |name| input.has(name))).collect();
+        args.patterns.iter().map(|text| pattern(text, &input)).collect::<Result<_>>()?;
     let mut unmatched = vec![true; patterns.len()];
     let mut infos = input.sorted(|info| {
         let mut is_selected = patterns.is_empty();
@@ -120,8 +119,7 @@ fn print(args: &LsArgs, infos: &[TensorInfo], out: &mut impl Write) -> Result<()
     if args.long {
         let mut table = Table::new(&COLUMNS);
         for info in infos {
-            let bytes = info.nbytes() as u64;
-            let bytes = if width().is_some() { HumanBytes(bytes).to_string() } else { bytes.to_string() };
+            let bytes = bytes_cell(info.nbytes() as u64);
             let size = format!("{:?}", info.size());
             table.row([quoted(&info.name).into_owned(), info.dtype.to_string(), size, bytes]);
         }

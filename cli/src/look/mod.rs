@@ -1,15 +1,37 @@
 //! The commands that look at stores and files, and change nothing.
 
+pub(crate) mod chart;
 pub(crate) mod info;
 pub(crate) mod ls;
+pub(crate) mod map;
 mod modules;
+pub(crate) mod palette;
+pub(crate) mod reduce;
+pub(crate) mod report;
+mod sharing;
 pub(crate) mod show;
+pub(crate) mod stats;
 mod summary;
 mod tables;
 pub(crate) mod tree;
 
+use stridemap::{DType, Statistics, Tensor};
+
 pub(crate) use info::InfoArgs;
 pub(crate) use ls::LsArgs;
+pub(crate) use map::MapArgs;
+pub(crate) use report::ReportArgs;
 pub(crate) use show::ShowArgs;
+pub(crate) use stats::StatsArgs;
 pub(crate) use tables::format_dim_names;
 pub(crate) use tree::TreeArgs;
+
+/// Says whether a tensor has several elements, all of which are the same finite number. The statistics of complex
+/// numbers are those of their magnitudes, and those of a pair count each number, so these are never called constant.
+fn is_constant(tensor: &Tensor, statistics: &Statistics) -> bool {
+    let is_single = !tensor.dtype().is_complex() && tensor.dtype() != DType::F4E2M1FNx2;
+    is_single
+        && statistics.count > 1
+        && statistics.finite_count() == statistics.count
+        && statistics.min == statistics.max
+}

@@ -52,8 +52,8 @@ impl Node {
         node.tensor = Some((info.dtype, info.size().to_vec()));
     }
 
-    /// Returns the parts of this module in natural order. A module with one part and nothing else is joined with it:
-    /// `model.encoder`.
+    /// Returns the parts of this module in natural order. A module that contains only another module is joined with
+    /// it: `model.encoder`.
     pub(crate) fn parts(&self) -> Vec<(String, &Node)> {
         let mut parts: Vec<(String, &Node)> =
             self.parts.iter().map(|(name, node)| joined(name, node)).collect();

@@ -1,13 +1,14 @@
 //! `show`: prints the elements of a view.
 
-use std::io::Write;
+use std::io::{self, IsTerminal as _, Write};
 use std::path::PathBuf;
 
 use serde::Serialize;
-use stridemap::{Result as LibraryResult, Scalar, Tensor};
+use stridemap::{DType, PrintOptions, Result as LibraryResult, Scalar, Tensor};
+use stridemap_interop::npy;
 
 use crate::args::{External, Reading};
-use crate::error::Result;
+use crate::error::{Error, Result, output_error};
 use crate::expr;
 use crate::expr::Copies;
 use crate::input::Input;
@@ -15,6 +16,9 @@ use crate::pieces::{Cut, Pieces};
 use crate::ui::{Element, List, write_json};
 
 /// Print the elements of a tensor or view
+///
+/// The format and its options are those of PyTorch, also the width of lines, which does not follow the terminal. With
+/// --csv, the last dimension is a row; a vector is a column. The rows of more dimensions follow one another.
 #[derive(clap::Args)]
 #[command(after_help = expr::help("show model.smap 'encoder.weight[0, ::2]'"))]
 pub(crate) struct ShowArgs {
@@ -23,19 +27,50 @@ pub(crate) struct ShowArgs {
     pub(crate) source: PathBuf,
     /// The tensor or view
     pub(crate) expr: String,
+    #[command(flatten)]
+    text: Text,
     /// Print one JSON object with all elements in row-major order
     #[arg(long)]
     pub(crate) json: bool,
+    /// Print all elements as comma-separated values, with all their digits
+    #[arg(long, conflicts_with_all = ["json", "npy"])]
+    csv: bool,
+    /// Write the bytes of a .npy file, for a pipe
+    #[arg(long, conflicts_with = "json")]
+    npy: bool,
     #[command(flatten)]
     pub(crate) reading: Reading,
     #[command(flatten)]
     pub(crate) external: External,
 }
 
+// The options for text, which JSON, CSV and npy do not have.
+#[derive(clap::Args)]
+#[group(multiple = true, conflicts_with_all = ["json", "csv", "npy"])]
+struct Text {
+    /// Print N digits after the decimal point
+    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u16).range(..=100))]
+    precision: u16,
+    /// Print N elements at each edge of a dimension, if a tensor has more than 1000 elements
+    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..))]
+    edge_items: u32,
+    /// Break lines after N characters
+    #[arg(long, value_name = "N", default_value = "80")]
+    line_width: usize,
+    /// Print all elements
+    #[arg(long)]
+    full: bool,
+}
+
 /// The number of elements in memory at a time.
 const PIECE_ELEMS: usize = 1 << 16;
 
 pub(crate) fn run(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
+    if args.npy && io::stdout().is_terminal() {
+        let why =
+            "show: --npy writes bytes that a terminal does not show; redirect the output to a file or a pipe";
+        return Err(Error::Refused(why.to_owned()));
+    }
     let source = Input::open(&args.source, &args.reading, &args.external.options())?;
     let (name, view) = expr::view(&args.expr, &source, Copies::Allowed)?;
     if args.json {
@@ -50,8 +85,45 @@ pub(crate) fn run(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
                 values: List(|| Ok(elements(view.clone()).map(|element| element.map(Element)))),
             },
         )
+    } else if args.csv {
+        write_csv(&view, out)
+    } else if args.npy {
+        npy::Export::new().write_to(out, &view, |_| ()).map_err(output_error)
     } else {
-        Ok(writeln!(out, "{}", view.to_text()?)?)
+        let Text { precision, edge_items, line_width, full } = args.text;
+        let options = PrintOptions::new().precision(precision.into()).edge_items(edge_items as usize);
+        let options = options.line_width(line_width);
+        let options = if full { options.threshold(usize::MAX) } else { options };
+        Ok(writeln!(out, "{}", view.to_text_with(&options)?)?)
+    }
+}
+
+fn write_csv(view: &Tensor, out: &mut impl Write) -> Result<()> {
+    let row_elems = if view.ndim() < 2 { 1 } else { view.size().last().copied().unwrap_or(1) };
+    for (position, element) in (1..).zip(elements(view.clone())) {
+        let end = if position % row_elems == 0 { '\n' } else { ',' };
+        write!(out, "{}{end}", csv_cell(element?, view.dtype()))?;
+    }
+    Ok(())
+}
+
+/// Returns an element with as many digits as its dtype needs. No cell needs quotes.
+fn csv_cell(element: Scalar, dtype: DType) -> String {
+    let number = |value: f64| match dtype {
+        DType::F64 | DType::C128 => format!("{value}"),
+        _ => format!("{}", value as f32),
+    };
+    let signed = |value: f64| {
+        let text = number(value);
+        if text.starts_with('-') { text } else { format!("+{text}") }
+    };
+    match element {
+        Scalar::Bool(value) => if value { "True" } else { "False" }.to_owned(),
+        Scalar::Int(value) => value.to_string(),
+        Scalar::Float(value) => number(value),
+        Scalar::Complex(re, im) => format!("{}{}j", number(re), signed(im)),
+        Scalar::Pair(low, high) => format!("{} {}", number(low), number(high)),
+        other => format!("{other:?}"),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::names::{one_line, quoted};
 use crate::ui::{Column, MAX_ROWS, Table, storage_id};
 
 const TENSORS: [Column; 7] = [
-    Column::new("name").long(),
+    Column::new("name").names(),
     Column::new("dtype"),
     Column::new("size").long(),
     Column::new("stride").long().drop(2),
@@ -73,7 +73,7 @@ pub(super) fn print(summary: &Summary, input: &Input, out: &mut impl Write) -> R
     Ok(())
 }
 
-/// Formats dimension names as Python prints a list.
+/// Formats dimension names as a list without quotes: "[batch, None]". Empty if no dimension has a name.
 pub(crate) fn format_dim_names(names: Option<&[Option<String>]>) -> String {
     let names: Vec<&str> =
         names.unwrap_or_default().iter().map(|name| name.as_deref().unwrap_or("None")).collect();

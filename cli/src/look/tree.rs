@@ -38,7 +38,7 @@ pub(crate) struct TreeArgs {
 }
 
 const COLUMNS: [Column; 5] = [
-    Column::new("name").long(),
+    Column::new("name").names(),
     Column::new("dtype").drop(1),
     Column::new("size").long().drop(0),
     Column::new("parameters").right().drop(2),

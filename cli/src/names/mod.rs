@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use stridemap::{Result as LibraryResult, Snapshot, Tensor, Transaction};
 
 use crate::error::{Error, Result};
-use crate::expr::unquoted;
-use crate::ui::message;
+use crate::expr::{is_operation, unquoted};
+use crate::ui::{counted, message};
 
 pub(crate) use escape::{listed, one_line, quoted};
 pub(crate) use glob::Pattern;
@@ -24,33 +24,25 @@ pub(crate) trait Named {
     fn names(&self) -> LibraryResult<Vec<String>>;
 }
 
-impl Named for Snapshot {
-    fn contains(&self, name: &str) -> LibraryResult<bool> {
-        self.contains(name)
-    }
+macro_rules! named {
+    ($($tensors:ty),*) => {$(
+        impl Named for $tensors {
+            fn contains(&self, name: &str) -> LibraryResult<bool> {
+                self.contains(name)
+            }
 
-    fn load(&self, name: &str) -> LibraryResult<Tensor> {
-        self.load(name)
-    }
+            fn load(&self, name: &str) -> LibraryResult<Tensor> {
+                self.load(name)
+            }
 
-    fn names(&self) -> LibraryResult<Vec<String>> {
-        self.names()
-    }
+            fn names(&self) -> LibraryResult<Vec<String>> {
+                self.names()
+            }
+        }
+    )*};
 }
 
-impl Named for Transaction<'_> {
-    fn contains(&self, name: &str) -> LibraryResult<bool> {
-        self.contains(name)
-    }
-
-    fn load(&self, name: &str) -> LibraryResult<Tensor> {
-        self.load(name)
-    }
-
-    fn names(&self) -> LibraryResult<Vec<String>> {
-        self.names()
-    }
-}
+named!(Snapshot, Transaction<'_>);
 
 /// Returns the name that an argument stands for: the argument itself if a tensor has this name, and otherwise the
 /// argument without its quotes. A new name is found in the same way.
@@ -65,22 +57,51 @@ pub(crate) fn name(text: &str, tensors: &impl Named) -> Result<String> {
     Ok(text.to_owned())
 }
 
+/// Returns the pattern that an argument stands for: the name of a tensor or a text in quotes is not a glob.
+pub(crate) fn pattern(text: &str, tensors: &impl Named) -> Result<Pattern> {
+    let exact = name(text, tensors)?;
+    let is_name = exact != text || tensors.contains(&exact)?;
+    Ok(Pattern::parse(exact, is_name))
+}
+
 /// Returns the names that arguments stand for, each once. A glob stands for the names that it matches.
 pub(crate) fn names(texts: &[String], tensors: &impl Named) -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for text in texts {
-        let exact = name(text, tensors)?;
-        let glob = Pattern::parse(text, |text| exact != text);
-        if !glob.is_glob() || tensors.contains(&exact)? {
-            found.insert(exact);
+        let pattern = pattern(text, tensors)?;
+        if !pattern.is_glob() {
+            check_is_name(text, &pattern.text, tensors)?;
+            found.insert(pattern.text);
             continue;
         }
         let all = tensors.names()?;
-        let matching: Vec<String> = all.into_iter().filter(|name| glob.matches(name)).collect();
+        let matching: Vec<String> = all.into_iter().filter(|name| pattern.matches(name)).collect();
         if matching.is_empty() {
             return Err(Error::NoMatch(format!("no tensor matches {text:?}")));
         }
         found.extend(matching);
     }
     Ok(found)
+}
+
+/// Refuses a view or a prefix in place of a name. Any other text is left to the command.
+fn check_is_name(text: &str, name: &str, tensors: &impl Named) -> Result<()> {
+    if is_operation(text, tensors)? {
+        let advice = "save the view first (stridemap view), or write it with stridemap show --npy";
+        return Err(Error::Refused(format!("{text:?} is a view, and this command takes names; {advice}")));
+    }
+    if name.is_empty() || tensors.contains(name)? {
+        return Ok(());
+    }
+    match tensors.names()?.iter().filter(|other| other.starts_with(name)).count() {
+        0 => Ok(()),
+        count => {
+            let names = counted(count as u64, "name");
+            let begin = if count == 1 { "begins" } else { "begin" };
+            let why = format!(
+                "no tensor has the name {text:?}, but {names} {begin} with it: '{text}*' selects them"
+            );
+            Err(Error::Refused(why))
+        }
+    }
 }

@@ -30,16 +30,16 @@ pub(crate) fn print_grid(cells: &[impl AsRef<str>], width: usize, out: &mut impl
     Ok(())
 }
 
-/// Returns the lowest number of rows whose columns fit.
+/// Returns the lowest number of rows whose columns fit, or for 128 rows and more, one that is slightly higher.
 fn row_count(widths: &[usize], width: usize) -> usize {
-    // A column takes at least one character and a gap, so no grid has fewer rows.
+    // Where the search starts: with fewer rows, columns of one character each would not fit.
     let least = widths.len().div_ceil((width + GAP) / (1 + GAP)).max(1);
     let fits = |&rows: &usize| {
         let (count, sum) =
             column_widths(widths, rows).fold((0usize, 0), |(n, sum), width| (n + 1, sum + width));
         sum + GAP * count.saturating_sub(1) <= width
     };
-    // A step of a 64th keeps this fast for many names.
+    // Steps of a 64th keep this fast for many names.
     std::iter::successors(Some(least), |rows| Some((rows + 1).max(rows + rows / 64)))
         .take_while(|&rows| rows < widths.len())
         .find(fits)

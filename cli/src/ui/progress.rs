@@ -3,13 +3,46 @@
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
 use super::term::is_quiet;
+use crate::interrupt;
 
-/// Shows a progress bar on standard error if that is a terminal and `--quiet` is not given. The bar counts bytes, and is cleared when it is
-/// dropped.
-pub(crate) fn progress(verb: &'static str, total_bytes: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}");
+/// A progress bar that counts bytes. It is cleared when it is dropped.
+pub(crate) struct Progress(ProgressBar);
+
+/// Shows a progress bar on standard error if that is a terminal and `--quiet` is not given. If the total is not known,
+/// it is 0. From now on a signal interrupts the command where it calls [`inc`](Progress::inc).
+pub(crate) fn progress(verb: &'static str, total_bytes: u64) -> Progress {
+    interrupt::begin();
     let bar = if is_quiet() { ProgressBar::hidden() } else { ProgressBar::new(total_bytes) };
-    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        .with_message(verb)
-        .with_finish(ProgressFinish::AndClear)
+    let bar = bar.with_message(verb).with_style(style(total_bytes));
+    Progress(bar.with_finish(ProgressFinish::AndClear))
+}
+
+fn style(total_bytes: u64) -> ProgressStyle {
+    let template = match total_bytes {
+        0 => "{msg} {bytes} {bytes_per_sec}",
+        _ => "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}",
+    };
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+impl Progress {
+    /// Adds bytes. Gives up the command if a signal has arrived.
+    pub(crate) fn inc(&self, bytes: u64) {
+        interrupt::check();
+        self.0.inc(bytes);
+    }
+
+    pub(crate) fn set_total(&self, total_bytes: u64) {
+        self.0.set_length(total_bytes);
+        self.0.set_style(style(total_bytes));
+    }
+
+    /// Prints something while the bar is hidden.
+    pub(crate) fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
+        self.0.suspend(print)
+    }
+
+    pub(crate) fn finish_and_clear(&self) {
+        self.0.finish_and_clear();
+    }
 }

@@ -2,9 +2,10 @@
 
 use std::io::Write;
 
+use indicatif::HumanBytes;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-use super::term::{BOLD, paint, width};
+use super::term::{BOLD, GAP, paint, width};
 use crate::error::Result;
 
 /// The maximum number of rows in a printed table. More would be hard to read, and a table is built in memory. JSON
@@ -18,12 +19,14 @@ pub(super) const LONG: usize = 60;
 /// Long cells are shortened to this width before a column is dropped.
 const SHORT: usize = 16;
 
-const GAP: &str = "  ";
+/// The same for names of tensors. It is larger, because names often differ in the middle, where they are shortened.
+const SHORT_NAME: usize = 40;
 
 pub(crate) struct Column {
     title: &'static str,
     is_right: bool,
-    is_long: bool,
+    /// The width to which cells are shortened before a column is dropped. `None` if they are never shortened.
+    short: Option<usize>,
     /// The position in the order in which columns are dropped.
     drop: Option<u8>,
 }
@@ -31,7 +34,7 @@ pub(crate) struct Column {
 impl Column {
     /// Creates a column that is always printed in full.
     pub(crate) const fn new(title: &'static str) -> Self {
-        Column { title, is_right: false, is_long: false, drop: None }
+        Column { title, is_right: false, short: None, drop: None }
     }
 
     /// Aligns the cells to the right, as numbers are.
@@ -42,7 +45,13 @@ impl Column {
 
     /// Lets long cells be shortened in the middle.
     pub(crate) const fn long(mut self) -> Self {
-        self.is_long = true;
+        self.short = Some(SHORT);
+        self
+    }
+
+    /// Lets long names of tensors be shortened in the middle.
+    pub(crate) const fn names(mut self) -> Self {
+        self.short = Some(SHORT_NAME);
         self
     }
 
@@ -128,8 +137,7 @@ impl<'a> Table<'a> {
                 natural.iter().zip(&is_kept).map(|(&width, &is_kept)| is_kept.then_some(width)).collect();
             let droppable = self.columns.iter().enumerate().filter(|&(index, _)| is_kept[index]);
             let first = droppable.filter_map(|(index, column)| Some((column.drop?, index))).min();
-            let least = if first.is_some() { SHORT } else { 1 };
-            if self.shorten_columns(&mut widths, least, width) {
+            if self.shorten_columns(&mut widths, first.is_none(), width) {
                 return Widths::Fit(widths);
             }
             match first {
@@ -139,15 +147,19 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Shortens the widest column again and again until the table fits. Returns whether it does.
-    fn shorten_columns(&self, widths: &mut [Option<usize>], least: usize, width: usize) -> bool {
+    /// Shortens the widest column again and again until the table fits. Returns whether it does. If `is_last`, no column
+    /// can be dropped, and cells are shortened further.
+    fn shorten_columns(&self, widths: &mut [Option<usize>], is_last: bool, width: usize) -> bool {
         loop {
             let gaps = widths.iter().flatten().count().saturating_sub(1) * GAP.len();
             if widths.iter().flatten().sum::<usize>() + gaps <= width {
                 return true;
             }
-            let long = widths.iter_mut().zip(self.columns).filter(|(_, column)| column.is_long);
-            match long.filter_map(|(width, _)| width.as_mut()).max().filter(|width| **width > least) {
+            let long = widths.iter_mut().zip(self.columns).filter_map(|(width, column)| {
+                let least = if is_last { 1 } else { column.short? };
+                width.as_mut().filter(|width| column.short.is_some() && **width > least)
+            });
+            match long.max() {
                 Some(width) => *width -= 1,
                 None => return false,
             }
@@ -162,7 +174,7 @@ impl<'a> Table<'a> {
         widths.sort_unstable();
         let longest = widths.last().copied().unwrap_or_default();
         let limit = match widths.get(widths.len() * 3 / 4) {
-            Some(&usual) if column.is_long => usual.max(LONG),
+            Some(&usual) if column.short.is_some() => usual.max(LONG),
             _ => longest,
         };
         longest.min(limit).max(column.title.width())
@@ -173,6 +185,11 @@ enum Widths {
     /// The width of each column that is printed.
     Fit(Vec<Option<usize>>),
     Tabs,
+}
+
+/// Formats a number of bytes: for people on a terminal, and in digits in a pipe.
+pub(crate) fn bytes_cell(bytes: u64) -> String {
+    if width().is_some() { HumanBytes(bytes).to_string() } else { bytes.to_string() }
 }
 
 /// Shortens a text in the middle to at most `width` columns.
@@ -200,7 +217,7 @@ mod tests {
     use super::*;
 
     const COLUMNS: [Column; 4] = [
-        Column::new("name").long(),
+        Column::new("name").names(),
         Column::new("dtype").drop(2),
         Column::new("bytes").right(),
         Column::new("storage").drop(1),
@@ -247,9 +264,12 @@ mod tests {
         let rows = [["encoder.layer.0.weight", "float32", "1000", "0000000000000001"]];
         assert_eq!(print(&rows, Some(60)), ["encoder.layer.0.weight  float32   1000  0000000000000001"]);
         assert_eq!(print(&rows, Some(40)), ["encoder.layer.0.weight  float32   1000"]);
-        assert_eq!(print(&rows, Some(32)), ["encoder…0.weight  float32   1000"]);
+        assert_eq!(print(&rows, Some(32)), ["encoder.layer.0.weight   1000"]);
         assert_eq!(print(&rows, Some(26)), ["encoder.l….0.weight   1000"]);
         assert_eq!(print(&rows, Some(10)), ["e…t   1000"]);
+        let rows = [[&*"x".repeat(50), "float32", "1000", "0000000000000001"]];
+        assert_eq!(print(&rows, Some(57))[0].find('f'), Some(45));
+        assert_eq!(print(&rows, Some(54))[0].find('f'), None);
     }
 
     #[test]

@@ -67,6 +67,14 @@ pub(crate) fn width() -> Option<usize> {
     columns.or_else(terminal).filter(|&width| width > 0)
 }
 
+/// The space between two columns on a terminal.
+pub(crate) const GAP: &str = "  ";
+
+/// Returns what separates the parts of a line: spaces on a terminal, and a tab in a pipe.
+pub(crate) fn gap() -> &'static str {
+    if width().is_some() { GAP } else { "\t" }
+}
+
 /// Returns the width of help texts.
 pub(crate) fn help_width() -> usize {
     width().map_or(MAX_HELP_WIDTH, |width| width.min(MAX_HELP_WIDTH))
@@ -74,10 +82,14 @@ pub(crate) fn help_width() -> usize {
 
 /// Returns the text in a style for standard output, or as it is if that has no colors.
 pub(crate) fn paint(style: Style, text: &str) -> String {
-    let has_color = match GLOBAL.get().map_or(When::Never, |global| global.color) {
+    if has_color() { format!("{style}{text}{style:#}") } else { text.to_owned() }
+}
+
+/// Returns whether standard output has colors.
+pub(crate) fn has_color() -> bool {
+    match GLOBAL.get().map_or(When::Never, |global| global.color) {
         When::Auto => AutoStream::choice(&io::stdout()) != ColorChoice::Never,
         When::Always => true,
         When::Never => false,
-    };
-    if has_color { format!("{style}{text}{style:#}") } else { text.to_owned() }
+    }
 }

@@ -72,8 +72,7 @@ fn append_to_a_tensor_that_cannot_grow_advises_how_to_make_one_that_can() {
     dir.messages(&["append", "s.smap", "log", "more.npy"]);
     let refusal = dir.refusal(&["append", "s.smap", "reversed", "more.npy"]);
     let message = "append to \"reversed\": \"log\" follows it in the same storage";
-    let advice =
-        "; export it to a .npy file and import that file by itself, which gives the tensor its own storage";
+    let advice = "; to give it its own storage, export it to a .npy file, and import only that file";
     assert!(refusal.starts_with(message) && refusal.ends_with(advice), "{refusal}");
 
     dir.messages(&["export", "s.smap", "reversed.npy", "reversed"]);

@@ -49,10 +49,10 @@ fn existing_name_or_file_is_refused_and_replaced_with_force() {
 fn dry_run_says_what_would_happen_and_changes_nothing() {
     let dir = dir();
     for (args, said) in [
-        (&["view", "s.smap", "points[0]", "new"][..], "would save new, float32 [2], which is points[0]\n"),
+        (&["view", "s.smap", "points[0]", "new"][..], "would save points[0] (float32 [2]) as new\n"),
         (
             &["view", "s.smap", "points[0]", "points_t", "--force"],
-            "would save points_t, float32 [2], which is points[0], replacing float32 [2, 3]\n",
+            "would save points[0] (float32 [2]) as points_t, replacing float32 [2, 3]\n",
         ),
         (&["ln", "s.smap", "points", "br[0]"], "would add 'br[0]', a second name of points\n"),
         (
@@ -139,7 +139,7 @@ fn refused_import_names_the_first_and_counts_the_others() {
     dir.write_safetensors("m.safetensors", header, &[0; 4]);
     let refusal = dir.refusal(&["import", "m.safetensors", "s.smap"]);
     assert!(
-        refusal.ends_with("float32 [3, 2], and 1 more of these names do; --force replaces them"),
+        refusal.ends_with("float32 [3, 2], and so do 1 more of the names to import; --force replaces them"),
         "{refusal}"
     );
 }

@@ -52,13 +52,13 @@ fn terminal_gets_names_in_columns() {
 fn long_listing_fits_the_terminal() {
     let dir = layers();
     insta::assert_snapshot!(dir.on_terminal(40, &["ls", "-l", "s.smap"]), @r"
-    name                      size     bytes
-    layer.1.weight            [1, 4]    16 B
-    layer.2.weight            [2, 4]    32 B
-    layer.9.bias              [5]       40 B
-    layer.9.weight            [9, 4]   144 B
-    layer.10.weight           [10, 4]  160 B
-    xxxxxxxxxxx…xxxxxxxxxxxx  [100]    100 B
+    name                               bytes
+    layer.1.weight                      16 B
+    layer.2.weight                      32 B
+    layer.9.bias                        40 B
+    layer.9.weight                     144 B
+    layer.10.weight                    160 B
+    xxxxxxxxxxxxxxxx…xxxxxxxxxxxxxxxx  100 B
     ");
     for width in [20, 40, 80, 140] {
         let text = dir.on_terminal(width, &["ls", "-l", "s.smap"]);

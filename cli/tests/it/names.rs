@@ -120,3 +120,15 @@ fn mv_to_the_same_name_commits_nothing() {
     assert_eq!(dir.store().generation(), before);
     assert!(dir.refusal(&["mv", "s.smap", "none", "none"]).contains("no tensor with this name"));
 }
+
+#[test]
+fn view_or_prefix_in_place_of_a_name_gets_a_hint() {
+    let dir = Dir::with_store();
+    for command in [&["export", "s.smap", "x.npy"][..], &["rm", "s.smap"], &["verify", "s.smap"]] {
+        let view = dir.refusal(&[command, &["points.t()"]].concat());
+        assert!(view.starts_with("\"points.t()\" is a view, and this command takes names"), "{view}");
+        let prefix = dir.refusal(&[command, &["point"]].concat());
+        let expected = "no tensor has the name \"point\", but 2 names begin with it: 'point*' selects them";
+        assert_eq!(prefix, expected);
+    }
+}

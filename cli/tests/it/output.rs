@@ -98,9 +98,9 @@ fn line_break_in_a_path_does_not_start_a_new_message() {
     }
 }
 
-const COMMANDS: [&str; 17] = [
-    "import", "export", "info", "tree", "ls", "show", "view", "mv", "rm", "ln", "attr", "gc", "compact",
-    "du", "verify", "repair", "diff",
+const COMMANDS: [&str; 19] = [
+    "import", "export", "info", "tree", "ls", "show", "view", "mv", "rm", "ln", "attr", "append", "gc",
+    "compact", "du", "verify", "repair", "diff", "watch",
 ];
 
 #[test]
@@ -109,6 +109,7 @@ fn help_of_every_command_has_an_example() {
     for command in COMMANDS {
         let help = dir.stdout(&[command, "--help"]);
         assert!(help.contains(&format!("Example:\n  stridemap {command} ")), "{help}");
+        assert!(!help.contains("///"), "{help}");
     }
 }
 
@@ -116,7 +117,7 @@ fn help_of_every_command_has_an_example() {
 fn no_line_of_a_help_text_is_wider_than_the_terminal() {
     let dir = Dir::empty();
     for width in [60, 80] {
-        for command in COMMANDS.iter().chain(&["", "watch", "append"]) {
+        for command in COMMANDS.iter().chain(&[""]) {
             for help in ["-h", "--help"] {
                 let args: Vec<&str> = [command, help].into_iter().filter(|arg| !arg.is_empty()).collect();
                 let text = dir.on_terminal(width, &args);

@@ -199,7 +199,8 @@ fn files_with_tensors_of_the_same_name_are_refused_together() {
     dir.write_safetensors("b.safetensors", TENSOR, &[0; 8]);
     assert_eq!(
         dir.refusal(&["import", "a.safetensors", "b.safetensors", "s.smap"]),
-        "import: a.safetensors and b.safetensors both have a tensor \"w\"; import them separately, with --prefix"
+        "import: a.safetensors and b.safetensors both have a tensor \"w\"; import them separately, with --prefix, or \
+         leave it out with --skip"
     );
 }
 

@@ -119,3 +119,63 @@ fn show_json_of_several_pieces_keeps_the_logical_order() {
     let transposed: Vec<i64> = (0..columns).flat_map(|c| (0..rows).map(move |r| r * columns + c)).collect();
     assert!(values == transposed);
 }
+
+/// Creates a store with a matrix of 60 by 40, whose elements need many digits.
+fn with_matrix() -> Dir {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    let matrix: Vec<f32> = (0..2400).map(|n| n as f32 / 7.).collect();
+    store.save("m", &Tensor::from_vec(matrix, &[60, 40]).unwrap()).unwrap();
+    dir
+}
+
+#[test]
+fn print_options_are_those_of_pytorch() {
+    let dir = with_matrix();
+    let show = |args: &[&str]| dir.stdout(&[&["show", "s.smap"], args].concat());
+    assert_eq!(show(&["m[0, 1:4]", "--precision", "2"]), "tensor([0.14, 0.29, 0.43])\n");
+    assert_eq!(
+        show(&["m", "--edge-items", "1", "--precision", "0"]),
+        "tensor([[  0,  ...,   6],\n        ...,\n        [337,  ..., 343]])\n"
+    );
+    assert_eq!(show(&["m[0, 1:4]", "--line-width", "20"]).lines().count(), 3);
+    // Without an ellipsis.
+    let full = show(&["m", "--full"]);
+    assert_eq!((full.matches('.').count(), full.matches("...").count()), (2400, 0));
+}
+
+#[test]
+fn csv_has_a_line_for_each_row_and_every_digit() {
+    let dir = with_matrix();
+    let csv = |expr: &str| dir.stdout(&["show", "s.smap", expr, "--csv"]);
+    assert_eq!(csv("m[:2, 1:4]"), "0.14285715,0.2857143,0.42857143\n5.857143,6,6.142857\n");
+    assert_eq!(csv("m[0, :3]"), "0\n0.14285715\n0.2857143\n");
+    assert_eq!(csv("m[0, 7]"), "1\n");
+    assert_eq!(csv("m[:4, :2].reshape(2, 2, 2)").lines().count(), 4);
+    assert_eq!(csv("m[:0]"), "");
+}
+
+#[test]
+fn csv_writes_every_kind_of_element() {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    let csv = |x: Tensor| {
+        store.save("x", &x).unwrap();
+        dir.stdout(&["show", "s.smap", "x", "--csv"])
+    };
+    assert_eq!(csv(Tensor::from_vec(vec![true, false], &[1, 2]).unwrap()), "True,False\n");
+    assert_eq!(csv(Tensor::from_vec(vec![i64::MIN, 3], &[1, 2]).unwrap()), "-9223372036854775808,3\n");
+    assert_eq!(csv(Tensor::from_vec(vec![f64::NAN, f64::INFINITY, 0.1], &[1, 3]).unwrap()), "NaN,inf,0.1\n");
+    let complex = Tensor::from_vec(vec![1f32, -0.5, 0.1, 2.], &[2, 2]).unwrap();
+    let complex = complex.view_dtype(DType::C64).unwrap();
+    assert_eq!(csv(complex), "1-0.5j\n0.1+2j\n");
+}
+
+#[test]
+fn npy_is_the_same_as_an_exported_file() {
+    let dir = with_matrix();
+    dir.messages(&["export", "s.smap", "m.npy"]);
+    let piped = dir.command(&["show", "s.smap", "m", "--npy"]).output().unwrap();
+    assert_eq!(piped.stdout, std::fs::read(dir.path("m.npy")).unwrap());
+    assert_eq!(dir.run(&["show", "s.smap", "m", "--npy", "--csv"]).code, Some(2));
+}

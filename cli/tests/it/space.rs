@@ -50,6 +50,28 @@ fn compact_skips_and_reports_damaged_storages_and_exits_with_1() {
 }
 
 #[test]
+fn compact_json_has_what_was_freed_and_what_was_skipped() {
+    let dir = with_column();
+    dir.write("s.smap/storages/00000000000000ff.bin", &[0; 1000]);
+    let record: Value = serde_json::from_str(&dir.stdout(&["compact", "s.smap", "--json"])).unwrap();
+    let expected = json!({
+        "v": 1, "materialized_storage_count": 0, "materialized_bytes": 0, "compacted_storage_count": 1,
+        "before_bytes": 400_000, "after_bytes": 4000, "deleted_file_count": 1, "deleted_bytes": 1000,
+        "held_bytes": 0, "held_by": [], "skipped": [],
+    });
+    assert_eq!(record, expected);
+
+    let dir = with_column();
+    dir.write("s.smap/storages/0000000000000001.bin", &vec![1; 400_000]);
+    let run = dir.run(&["compact", "s.smap", "--json"]);
+    assert_eq!((run.code, run.stderr.as_str()), (Some(1), ""));
+    let record: Value = serde_json::from_str(&run.stdout).unwrap();
+    let skipped = &record["skipped"][0];
+    assert_eq!((&skipped["storage"], &skipped["is_damaged"]), (&json!("0000000000000001"), &json!(true)));
+    assert!(skipped["reason"].as_str().unwrap().starts_with("damaged: "), "{record}");
+}
+
+#[test]
 fn du_is_a_table_or_json() {
     let dir = with_column();
     dir.write("s.smap/storages/00000000000000ff.bin", &[0; 1000]);
@@ -124,4 +146,45 @@ fn du_names_the_process_that_holds_space() {
     drop(reader);
     dir.stdout(&["gc", "s.smap"]);
     assert!(dir.stdout(&["du", "s.smap"]).contains("reclaimable  0 B"));
+}
+
+#[test]
+fn du_of_a_prefix_counts_shared_bytes_once_and_apart() {
+    let dir = Dir::with_store();
+    let points = dir.store().load("points").unwrap();
+    dir.store().save_view("points.row", &points.select(0, 0).unwrap()).unwrap();
+    let parts = dir.stdout(&["du", "s.smap", "points.", "points*", "'odd [name]'"]);
+    assert_eq!(parts, "points.\t1\t8\t8\npoints*\t3\t24\t0\n'odd [name]'\t1\t8\t0\n");
+    let json: Value = serde_json::from_str(&dir.stdout(&["du", "s.smap", "points_t", "--json"])).unwrap();
+    let expected =
+        json!({ "pattern": "points_t", "tensor_count": 1, "reachable_bytes": 24, "shared_bytes": 24 });
+    assert_eq!(json["parts"], json!([expected]));
+    let missing = dir.run(&["du", "s.smap", "points.", "x*"]);
+    assert_eq!(
+        (missing.code, missing.stderr.as_str()),
+        (Some(1), "stridemap: du: no tensor matches \"x*\"\n")
+    );
+}
+
+#[test]
+fn verbose_du_lists_every_storage() {
+    let dir = Dir::with_store();
+    let listed = |args: &[&str]| dir.stdout(args).matches("storages/").count();
+    assert_eq!([listed(&["du", "s.smap"]), listed(&["du", "-v", "s.smap"])], [0, 1]);
+}
+
+#[test]
+fn compact_says_why_it_rewrites_nothing() {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    let save = |txn: &mut stridemap::Transaction<'_>| {
+        txn.save("large", &Tensor::from_vec(vec![1u8; 100_000], &[100_000])?)?;
+        txn.save("small", &Tensor::from_vec(vec![1u8; 10_000], &[10_000])?)
+    };
+    store.write(save).unwrap();
+    drop(store);
+    dir.messages(&["rm", "s.smap", "small"]);
+    let run = dir.run(&["compact", "s.smap"]);
+    assert!(run.stdout.ends_with("compacted 0 storages\n"), "{run:?}");
+    assert!(run.stderr.contains(" are unreachable in storages that were not rewritten"), "{run:?}");
 }

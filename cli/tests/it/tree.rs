@@ -5,7 +5,7 @@ use stridemap::{Store, Tensor};
 
 use crate::harness::Dir;
 
-/// Creates a store of twelve layers, of which the last is different, and three more tensors.
+/// Creates a store with twelve layers, the last of them different, and three other tensors.
 fn layers() -> Dir {
     let dir = Dir::empty();
     let store = Store::create(dir.path("s.smap")).unwrap();

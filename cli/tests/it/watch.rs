@@ -51,18 +51,31 @@ impl Watcher {
 }
 
 #[test]
+fn watch_counts_names_and_prints_all_if_it_is_verbose() {
+    let dir = Dir::with_store();
+    let [mut short, mut long] =
+        [&["--count", "1"][..], &["--count", "1", "-v"]].map(|args| Watcher::start(&dir, args));
+    let save = |txn: &mut stridemap::Transaction<'_>| {
+        ["a", "b", "c", "d"].iter().try_for_each(|name| txn.save(name, &Tensor::from_vec(vec![1f32], &[1])?))
+    };
+    dir.store().write(save).unwrap();
+    assert_eq!(short.line(), "3\t+4 a, b, c, ...\n");
+    assert_eq!(long.line(), "3\t+4 a, b, c, d\n");
+}
+
+#[test]
 fn watch_prints_a_line_for_each_commit() {
     let dir = Dir::with_store();
     let mut watcher = Watcher::start(&dir, &["--count", "3"]);
     dir.stdout(&["ln", "s.smap", "points", "tab\there"]);
-    assert_eq!(watcher.line(), "3\t+'tab\\there'\n");
+    assert_eq!(watcher.line(), "3\t+1 'tab\\there'\n");
     let store = dir.store();
     let mut txn = store.begin().unwrap();
     txn.remove("odd [name]").unwrap();
     txn.rename("points_t", "moved").unwrap();
     txn.save("points", &Tensor::from_vec(vec![1f32], &[1]).unwrap()).unwrap();
     txn.commit().unwrap();
-    assert_eq!(watcher.line(), "4\t+moved\t~points\t-'odd [name]'\t-points_t\n");
+    assert_eq!(watcher.line(), "4\t+1 moved\t~1 points\t-2 'odd [name]', points_t\n");
     let mut txn = store.begin().unwrap();
     txn.set_attribute("key", "value").unwrap();
     txn.commit().unwrap();
@@ -92,7 +105,7 @@ fn commits_while_watch_is_stopped_are_reported_together() {
     }
     dir.messages(&["rm", "s.smap", "b"]);
     watcher.signal("CONT");
-    assert_eq!(watcher.line(), "6 since 2\t+a\t+c\n");
+    assert_eq!(watcher.line(), "6 since 2\t+2 a, c\n");
     assert_eq!(watcher.end(), (Some(0), String::new()));
 }
 
@@ -102,7 +115,7 @@ fn watch_exits_with_0_at_a_signal() {
         let dir = Dir::with_store();
         let mut watcher = Watcher::start(&dir, &[]);
         dir.stdout(&["ln", "s.smap", "points", "a"]);
-        assert_eq!(watcher.line(), "3\t+a\n");
+        assert_eq!(watcher.line(), "3\t+1 a\n");
         watcher.signal(signal);
         assert_eq!(watcher.end(), (Some(0), String::new()), "{signal}");
     }
@@ -131,7 +144,7 @@ fn watch_follows_a_store_that_is_renamed_and_ends_when_it_is_deleted() {
     let mut watcher = Watcher::start(&dir, &[]);
     fs::rename(dir.path("s.smap"), dir.path("elsewhere")).unwrap();
     dir.stdout(&["cp", "elsewhere", "points", "again"]);
-    assert_eq!(watcher.line(), "3\t+again\n");
+    assert_eq!(watcher.line(), "3\t+1 again\n");
     fs::remove_dir_all(dir.path("elsewhere")).unwrap();
     let (code, message) = watcher.end();
     assert_eq!(code, Some(2), "{message}");

@@ -1,0 +1,73 @@
+//! The bytes of some tensors of a store, for `du`.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use serde::Serialize;
+use stridemap::{Snapshot, StorageKind, TensorInfo};
+
+use crate::error::{Error, Result};
+use crate::names::{Pattern, one_line, pattern};
+use crate::ui::{Column, Table, bytes_cell};
+
+/// The tensors that a pattern selects, and their bytes in the store's storages.
+#[derive(Serialize)]
+pub(super) struct Part {
+    pattern: String,
+    tensor_count: u64,
+    /// The bytes that the tensors reach, each counted once.
+    reachable_bytes: u64,
+    /// Those of these bytes that tensors outside the part reach too.
+    shared_bytes: u64,
+}
+
+/// Returns a part for each pattern. A pattern that selects no tensor is an error.
+pub(super) fn parts(texts: &[String], snapshot: &Snapshot) -> Result<Vec<Part>> {
+    let patterns: Vec<Pattern> = texts.iter().map(|text| pattern(text, snapshot)).collect::<Result<_>>()?;
+    let mut by_storage = BTreeMap::<u64, Vec<TensorInfo>>::new();
+    for info in snapshot.tensors("")? {
+        let info = info?;
+        by_storage.entry(info.storage_id).or_default().push(info);
+    }
+    let part =
+        |text: &String| Part { pattern: text.clone(), tensor_count: 0, reachable_bytes: 0, shared_bytes: 0 };
+    let mut parts: Vec<Part> = texts.iter().map(part).collect();
+    for storage in snapshot.storages() {
+        let storage = storage?;
+        let infos = by_storage.remove(&storage.id).unwrap_or_default();
+        let reached = |infos: &[TensorInfo]| Ok::<u64, Error>(storage.usage(infos)?.reachable_bytes);
+        for (part, pattern) in parts.iter_mut().zip(&patterns) {
+            let (inside, outside): (Vec<_>, Vec<_>) =
+                infos.iter().cloned().partition(|info| pattern.matches(&info.name));
+            part.tensor_count += inside.len() as u64;
+            // The bytes of an external storage are outside the store.
+            if storage.kind != StorageKind::External && !inside.is_empty() {
+                let (bytes, outside_bytes, all_bytes) =
+                    (reached(&inside)?, reached(&outside)?, reached(&infos)?);
+                part.reachable_bytes += bytes;
+                part.shared_bytes += (bytes + outside_bytes).saturating_sub(all_bytes);
+            }
+        }
+    }
+    match parts.iter().find(|part| part.tensor_count == 0) {
+        Some(part) => Err(Error::NoMatch(format!("du: no tensor matches {:?}", part.pattern))),
+        None => Ok(parts),
+    }
+}
+
+const COLUMNS: [Column; 4] = [
+    Column::new("name").names(),
+    Column::new("tensors").right().drop(0),
+    Column::new("bytes").right(),
+    Column::new("shared").right().drop(1),
+];
+
+pub(super) fn print(parts: &[Part], out: &mut impl Write) -> Result<()> {
+    let mut table = Table::new(&COLUMNS);
+    for part in parts {
+        let Part { pattern, tensor_count, reachable_bytes, shared_bytes } = part;
+        let bytes = [*reachable_bytes, *shared_bytes].map(bytes_cell);
+        table.row([one_line(pattern), tensor_count.to_string()].into_iter().chain(bytes));
+    }
+    table.print_data(out)
+}

@@ -1,0 +1,101 @@
+//! Which tensors of files are imported, and under which names.
+
+use std::collections::BTreeSet;
+
+use stridemap::ErrorKind;
+use stridemap_interop::{ForeignFile, ForeignOptions};
+
+use crate::error::{Error, Result};
+use crate::expr::unquoted;
+use crate::names::{Pattern, quoted};
+use crate::ui::warn;
+
+#[derive(clap::Args)]
+pub(crate) struct Selection {
+    /// Import the tensor OLD as NEW; =NEW is for a tensor whose name is empty. Repeatable
+    #[arg(long, value_name = "OLD=NEW")]
+    rename: Vec<String>,
+    /// Leave out tensors, by name or by glob ('*.num_batches'). Repeatable
+    #[arg(long, value_name = "GLOB")]
+    skip: Vec<String>,
+    /// Leave out tensors that cannot be read, and print their names; without this, a file with such tensors is refused
+    #[arg(long)]
+    skip_unreadable: bool,
+}
+
+impl Selection {
+    /// Opens a file, without the tensors that cannot be read if those may be left out.
+    pub(super) fn open(
+        &self,
+        options: ForeignOptions,
+        open: impl Fn(ForeignOptions) -> stridemap::Result<ForeignFile>,
+    ) -> Result<ForeignFile> {
+        let skipping = options.skip_unreadable(true);
+        if self.skip_unreadable {
+            let file = open(skipping)?;
+            for skipped in file.skipped() {
+                warn(&format!("left out {}: {}", quoted(&skipped.name), skipped.reason));
+            }
+            return Ok(file);
+        }
+        open(options).map_err(|e| match e.kind() {
+            ErrorKind::BadFile if open(skipping).is_ok() => {
+                Error::Refused(format!("{e}; --skip-unreadable leaves it out"))
+            }
+            _ => e.into(),
+        })
+    }
+
+    /// Renames the tensors of the files, and leaves some out.
+    pub(super) fn apply<'a>(&self, files: impl Iterator<Item = &'a mut ForeignFile>) -> Result<()> {
+        if self.rename.is_empty() && self.skip.is_empty() {
+            return Ok(());
+        }
+        let mut files: Vec<&mut ForeignFile> = files.collect();
+        let names: BTreeSet<String> =
+            files.iter().flat_map(|file| file.tensors()).map(|tensor| tensor.name).collect();
+        let renames =
+            self.rename.iter().map(|text| parse_rename(text, &names)).collect::<Result<Vec<_>>>()?;
+        let mut skipped = BTreeSet::new();
+        for text in &self.skip {
+            let exact = exact(text, &names);
+            let is_name = exact != *text || names.contains(&exact);
+            let pattern = Pattern::parse(exact, is_name);
+            let matching = names.iter().filter(|name| match pattern.is_glob() {
+                true => pattern.matches(name),
+                false => **name == pattern.text,
+            });
+            let count = skipped.len();
+            skipped.extend(matching);
+            if skipped.len() == count {
+                return Err(Error::NoMatch(format!("import --skip: no other tensor matches {text:?}")));
+            }
+        }
+        let new_name = |name: &str| {
+            let renamed = renames.iter().find(|(old, _)| old == name);
+            let kept = || renamed.map_or_else(|| name.to_owned(), |(_, new)| new.clone());
+            (!skipped.contains(&name.to_owned())).then(kept)
+        };
+        files.iter_mut().try_for_each(|file| Ok(file.rename(new_name)?))
+    }
+}
+
+/// Returns the name in the files that a text stands for, which may be in quotes.
+fn exact(text: &str, names: &BTreeSet<String>) -> String {
+    let unquoted = unquoted(text).filter(|_| !names.contains(text));
+    unquoted.unwrap_or_else(|| text.to_owned())
+}
+
+/// Splits OLD=NEW after the name of a tensor, because a name may contain "=".
+fn parse_rename(text: &str, names: &BTreeSet<String>) -> Result<(String, String)> {
+    let splits =
+        text.match_indices('=').map(|(at, _)| (exact(&text[..at], names), text[at + 1..].to_owned()));
+    let mut splits: Vec<(String, String)> = splits.collect();
+    if splits.is_empty() {
+        return Err(Error::Refused(format!("import --rename {text:?}: write OLD=NEW")));
+    }
+    match splits.iter().position(|(old, _)| names.contains(old)) {
+        Some(at) => Ok(splits.swap_remove(at)),
+        None => Err(Error::Refused(format!("import --rename: no tensor is named {:?}", splits[0].0))),
+    }
+}

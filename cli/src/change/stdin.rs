@@ -1,0 +1,41 @@
+//! Standard input as a file to import.
+
+use std::fs::File;
+use std::io::{self, IsTerminal as _, Seek as _};
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+/// The path that stands for standard input or standard output.
+pub(super) const PIPE: &str = "-";
+
+/// The name of standard input in messages, and of a tensor from it that has no name.
+pub(super) const NAME: &str = "stdin";
+
+/// Returns standard input as a file that can be read by position, if one of the paths is `-`. A pipe is copied to an
+/// unnamed temporary file in the directory of the store, because it may not fit in memory, and `/tmp` may be memory.
+pub(super) fn open(paths: &[PathBuf], store: &Path) -> Result<Option<File>> {
+    let refused = |why: &str| Err(Error::Refused(format!("import -: {why}")));
+    match paths.iter().filter(|path| path.as_os_str() == PIPE).count() {
+        0 => return Ok(None),
+        1 if io::stdin().is_terminal() => {
+            return refused("standard input is a terminal; pipe a file into it, or name the file");
+        }
+        1 => {}
+        _ => return refused("standard input can be read only once"),
+    }
+    let failed = |e: io::Error| Error::Refused(format!("import -: read standard input: {e}"));
+    let mut input = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(failed)?);
+    let is_file = input.metadata().is_ok_and(|found| found.is_file());
+    if is_file && input.stream_position().map_err(failed)? == 0 {
+        return Ok(Some(input));
+    }
+    let dir = store.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let spooled = |e: io::Error| {
+        Error::Refused(format!("import -: copy standard input to a temporary file in {}: {e}", dir.display()))
+    };
+    let mut file = tempfile::tempfile_in(dir).map_err(spooled)?;
+    io::copy(&mut input, &mut file).map_err(spooled)?;
+    Ok(Some(file))
+}

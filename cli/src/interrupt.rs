@@ -1,0 +1,57 @@
+//! SIGINT (Ctrl-C) and SIGTERM.
+//!
+//! A command that reports progress notices the first signal where it does so, and while it waits for a lock. It unwinds
+//! from there, so that unfinished files are deleted as after an error. The second signal ends the process at once. Other
+//! commands end at the first, and have nothing to delete.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use rustix::process::Signal;
+use signal_hook::flag;
+
+/// The exit code after the signal that arrived, or 0.
+static CODE: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
+
+/// What unwinds from the place where the signal was noticed.
+struct Interrupted;
+
+/// Lets signals interrupt the command from now on.
+pub(crate) fn begin() {
+    CODE.get_or_init(catch);
+}
+
+fn catch() -> Arc<AtomicUsize> {
+    let (code, is_second) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
+    for signal in [Signal::INT, Signal::TERM] {
+        let number = signal.as_raw();
+        // A signal that cannot be caught ends the process.
+        let _ = flag::register_conditional_shutdown(number, 128 + number, Arc::clone(&is_second));
+        let _ = flag::register_usize(number, Arc::clone(&code), 128 + number as usize);
+        let _ = flag::register(number, Arc::clone(&is_second));
+    }
+    code
+}
+
+/// Returns the exit code after the signal that arrived, if one did.
+pub(crate) fn exit_code() -> Option<u8> {
+    let code = CODE.get()?.load(Ordering::Relaxed);
+    u8::try_from(code).ok().filter(|code| *code > 0)
+}
+
+/// Gives up the command if a signal has arrived.
+pub(crate) fn check() {
+    if exit_code().is_some() {
+        resume_unwind(Box::new(Interrupted));
+    }
+}
+
+/// Runs a command. Returns `None` if it was interrupted.
+pub(crate) fn run<T>(command: impl FnOnce() -> T) -> Option<T> {
+    match catch_unwind(AssertUnwindSafe(command)) {
+        Ok(done) => Some(done),
+        Err(payload) if payload.is::<Interrupted>() => None,
+        Err(payload) => resume_unwind(payload),
+    }
+}

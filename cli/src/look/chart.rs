@@ -1,0 +1,129 @@
+//! Numbers and histograms as text.
+
+use std::io::Write;
+
+use indicatif::HumanCount;
+use stridemap::Scalar;
+
+use crate::error::Result;
+use crate::ui::width;
+
+/// The significant digits of a rounded number.
+const DIGITS: i32 = 5;
+
+const DEFAULT_WIDTH: usize = 80;
+
+/// Rounds a number to five digits. Very large and very small ones have an exponent, as in `1.5e-12`.
+pub(crate) fn short(number: f64) -> String {
+    if !number.is_finite() || number == 0. {
+        return format!("{number}");
+    }
+    // Formatting rounds, so 9.99999 has the exponent of 10.
+    let scientific = format!("{number:.*e}", DIGITS as usize - 1);
+    let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or_default();
+    if (-4..9).contains(&exponent) {
+        let decimals = (DIGITS - 1 - exponent).max(0) as usize;
+        trimmed(&format!("{number:.decimals$}")).to_owned()
+    } else {
+        format!("{}e{exponent}", trimmed(mantissa))
+    }
+}
+
+fn trimmed(number: &str) -> &str {
+    if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number }
+}
+
+/// Returns an element as text. Integers are exact.
+pub(crate) fn text_of(scalar: Scalar) -> String {
+    match scalar {
+        Scalar::Bool(value) => if value { "True" } else { "False" }.to_owned(),
+        Scalar::Int(value) => value.to_string(),
+        Scalar::Float(value) => short(value),
+        Scalar::Complex(first, second) | Scalar::Pair(first, second) => format!("({first}, {second})"),
+        other => format!("{other:?}"),
+    }
+}
+
+/// Returns a histogram as one character for each bin. Bins without elements are blank.
+pub(crate) fn sparkline(counts: &[u64]) -> String {
+    const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let most = counts.iter().copied().max().unwrap_or_default().max(1);
+    let level = |count: u64| match count {
+        0 => ' ',
+        _ => LEVELS[((count - 1) as f64 / most as f64 * LEVELS.len() as f64) as usize],
+    };
+    counts.iter().map(|&count| level(count)).collect()
+}
+
+/// Prints a histogram: the range of each bin, a bar, and the count.
+pub(crate) fn bars(counts: &[u64], (min, max): (f64, f64), out: &mut impl Write) -> Result<()> {
+    let is_one = min == max;
+    let counts = if is_one { &counts[counts.len().saturating_sub(1)..] } else { counts };
+    let edge = |bin: usize| {
+        let part = bin as f64 / counts.len() as f64;
+        short(min * (1. - part) + max * part)
+    };
+    let labels: Vec<String> = (0..counts.len()).map(edge).collect();
+    let numbers: Vec<String> = counts.iter().map(|&count| HumanCount(count).to_string()).collect();
+    let longest = |texts: &[String]| texts.iter().map(String::len).max().unwrap_or_default();
+    let (label_width, number_width) = (longest(&labels), longest(&numbers));
+    let room = width().unwrap_or(DEFAULT_WIDTH).saturating_sub(label_width + number_width + 4).clamp(1, 60);
+    let most = counts.iter().copied().max().unwrap_or_default().max(1);
+    for ((label, number), &count) in labels.iter().zip(&numbers).zip(counts) {
+        let bar = bar(count as f64 / most as f64 * room as f64);
+        let line = format!("{label:>label_width$}  {number:>number_width$}  {bar}");
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    if !is_one {
+        writeln!(out, "{:>label_width$}", short(max))?;
+    }
+    Ok(())
+}
+
+/// Returns a bar of this length, which is rounded to an eighth of a character. A bar that is not 0 is never empty.
+fn bar(length: f64) -> String {
+    const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let eighths = if length > 0. { (length * 8.).round().max(1.) as usize } else { 0 };
+    "█".repeat(eighths / 8) + PARTS[eighths % 8]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_five_digits_and_an_exponent_if_they_are_very_large_or_small() {
+        for (number, text) in [
+            (0., "0"),
+            (1., "1"),
+            (-0.5, "-0.5"),
+            (1.0 / 3.0, "0.33333"),
+            (123_456.7, "123457"),
+            (999_999.96, "1000000"),
+            (0.00012345678, "0.00012346"),
+            (0.000_012_5, "1.25e-5"),
+            (-1.5e300, "-1.5e300"),
+            (1e9, "1e9"),
+            (f64::INFINITY, "inf"),
+        ] {
+            assert_eq!(short(number), text);
+        }
+    }
+
+    #[test]
+    fn sparkline_shows_rare_elements_and_leaves_empty_bins_blank() {
+        assert_eq!(sparkline(&[0, 1, 500, 1000]), " ▁▄█");
+        assert_eq!(sparkline(&[0, 0]), "  ");
+    }
+
+    #[test]
+    fn bars_are_in_proportion() {
+        let mut out = Vec::new();
+        bars(&[1000, 250, 0, 1], (-1., 1.), &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let lengths: Vec<usize> = text.lines().map(|line| line.matches('█').count()).collect();
+        assert_eq!(lengths, [60, 15, 0, 0, 0]);
+        assert_eq!(text.lines().nth(3), Some(" 0.5      1  ▏"));
+    }
+}

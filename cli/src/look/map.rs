@@ -1,0 +1,295 @@
+//! `map`: shows which tensors share which bytes.
+
+use std::io::Write;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use indicatif::HumanBytes;
+use serde::Serialize;
+use stridemap::StoreOptions;
+
+use super::info::StorageRecord;
+use super::sharing::{Mapped, StorageMap};
+use crate::args::Reading;
+use crate::error::Result;
+use crate::input::Input;
+use crate::names::{Named as _, names, quoted};
+use crate::ui::{Column, MAX_ROWS, Table, counted, storage_id, width, write_json};
+
+/// Above this number of storages, or of tensors on one storage, those that share nothing are not drawn.
+const MANY: usize = 50;
+
+/// The width of the bars in a pipe.
+const PIPE_CELLS: u64 = 32;
+
+/// The most runs of bytes of a tensor in JSON.
+const MAX_RUNS: u64 = 1000;
+
+/// Show which tensors share which bytes
+///
+/// Each storage is a bar, and so is each of its tensors below it, in order of their first byte. █ are bytes of one
+/// tensor, ▓ bytes of several, ░ mostly bytes between the elements of a view, and · bytes of no tensor. Of the bytes that
+/// no tensor has, a compaction keeps the padding, and can free those that are unreachable.
+///
+/// If there are more than 50 storages, those with one tensor and no unreachable bytes are not drawn. If a storage has
+/// more than 50 tensors, those that share no byte are not drawn. A tensor is compared with at most 64 others.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  stridemap map model.smap\n  stridemap map model.smap 'encoder.*' --json | jq .storages"
+)]
+pub(crate) struct MapArgs {
+    /// The store, or a file in another format, detected from its content
+    #[arg(value_name = "STORE|FILE")]
+    source: PathBuf,
+    /// Only the storages of these tensors, by name or by glob ('*.weight')
+    #[arg(value_name = "NAME|GLOB")]
+    names: Vec<String>,
+    /// Draw every storage and every tensor
+    #[arg(long)]
+    all: bool,
+    /// Print one JSON object with all storages and all tensors
+    #[arg(long, conflicts_with = "all")]
+    json: bool,
+    #[command(flatten)]
+    reading: Reading,
+}
+
+const COLUMNS: [Column; 4] = [
+    Column::new("name").long(),
+    Column::new("map"),
+    Column::new("bytes").right(),
+    Column::new("").long().drop(0),
+];
+
+pub(crate) fn run(args: &MapArgs, out: &mut impl Write) -> Result<()> {
+    let input = Input::open(&args.source, &args.reading, &StoreOptions::new())?;
+    let selected = names(&args.names, &input)?;
+    for name in &selected {
+        if !input.contains(name)? {
+            // The error suggests similar names.
+            input.load(name)?;
+        }
+    }
+    let mut maps = StorageMap::all(&input)?;
+    if !selected.is_empty() {
+        maps.retain(|map| map.tensors.iter().any(|tensor| selected.contains(&tensor.info.name)));
+    }
+    if args.json {
+        let storages = maps.into_iter().map(|map| Record::new(map, &input)).collect();
+        return write_json(out, Records { storages });
+    }
+    let mut drawn = Drawn { table: Table::new(&COLUMNS), row_count: 0, skipped_tensors: 0 };
+    let storage_count = maps.len();
+    if storage_count > MANY && !args.all {
+        maps.retain(|map| map.tensors.len() > 1 || map.usage.unreachable_bytes > 0);
+    }
+    let skipped_storages = storage_count - maps.len();
+    for map in &maps {
+        drawn.add(map, args);
+    }
+    drawn.table.print(drawn.row_count, "--json", out)?;
+    let mut skipped = Vec::new();
+    if skipped_storages > 0 {
+        let storages = counted(skipped_storages as u64, "storage");
+        skipped.push(format!("{storages} of one tensor without unreachable bytes"));
+    }
+    if drawn.skipped_tensors > 0 {
+        skipped
+            .push(format!("{} that share no byte that was found", counted(drawn.skipped_tensors, "tensor")));
+    }
+    if !skipped.is_empty() {
+        writeln!(out, "... and {}; --all draws them", skipped.join(", "))?;
+    }
+    Ok(())
+}
+
+struct Drawn {
+    table: Table<'static>,
+    row_count: u64,
+    skipped_tensors: u64,
+}
+
+impl Drawn {
+    fn add(&mut self, map: &StorageMap, args: &MapArgs) {
+        let cells = Cells {
+            // On a terminal of 80 columns, 24.
+            count: width()
+                .map_or(PIPE_CELLS, |width| (width as u64).saturating_sub(40) * 3 / 5)
+                .clamp(8, 100),
+            size_bytes: map.storage.size_bytes.max(1),
+        };
+        self.row(|| {
+            let (storage, usage) = (&map.storage, map.usage);
+            let mut notes = storage.kind.name().to_owned();
+            for (bytes, what) in [(usage.padding_bytes, "padding"), (usage.unreachable_bytes, "unreachable")]
+            {
+                if bytes > 0 {
+                    notes += &format!(", {} {what}", HumanBytes(bytes));
+                }
+            }
+            [storage_id(storage.id), cells.of_storage(map), size(storage.size_bytes), notes]
+        });
+        let is_drawn = |tensor: &&Mapped| args.all || map.tensors.len() <= MANY || !tensor.sharers.is_empty();
+        let tensors: Vec<&Mapped> = map.tensors.iter().filter(is_drawn).collect();
+        self.skipped_tensors += (map.tensors.len() - tensors.len()) as u64;
+        for (index, tensor) in tensors.iter().enumerate() {
+            let branch = if index + 1 == tensors.len() { "└─" } else { "├─" };
+            self.row(|| {
+                [
+                    format!("{branch} {}", quoted(&tensor.info.name)),
+                    cells.of_tensor(tensor),
+                    size(tensor.info.nbytes() as u64),
+                    shared_with(map, tensor),
+                ]
+            });
+        }
+    }
+
+    fn row(&mut self, cells: impl FnOnce() -> [String; 4]) {
+        self.row_count += 1;
+        if self.row_count <= MAX_ROWS as u64 {
+            self.table.row(cells());
+        }
+    }
+}
+
+/// Formats a number of bytes: all digits in a pipe.
+fn size(bytes: u64) -> String {
+    if width().is_some() { HumanBytes(bytes).to_string() } else { bytes.to_string() }
+}
+
+fn shared_with(map: &StorageMap, tensor: &Mapped) -> String {
+    let [first, rest @ ..] = tensor.sharers.as_slice() else { return String::new() };
+    let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+    format!("shares with {}{more}", quoted(&map.tensors[*first].info.name))
+}
+
+/// The cells of a bar. Each stands for the same number of bytes of the storage.
+struct Cells {
+    count: u64,
+    size_bytes: u64,
+}
+
+/// How the bytes of one cell are used.
+#[derive(Clone, Copy, Default)]
+struct Cell {
+    used_bytes: u64,
+    /// The number of sharing tensors with bytes in the cell: up to 2.
+    sharer_count: u8,
+    is_skipped: bool,
+}
+
+impl Cells {
+    fn of_tensor(&self, tensor: &Mapped) -> String {
+        let bar: String = self.add(&[tensor]).iter().map(|cell| self.glyph(cell, ' ')).collect();
+        bar.trim_end().to_owned()
+    }
+
+    fn of_storage(&self, map: &StorageMap) -> String {
+        let tensors: Vec<&Mapped> = map.tensors.iter().collect();
+        self.add(&tensors).iter().map(|cell| self.glyph(cell, '·')).collect()
+    }
+
+    fn glyph(&self, cell: &Cell, none: char) -> char {
+        let is_sparse = cell.is_skipped && cell.used_bytes < self.size_bytes / self.count / 2;
+        match cell {
+            Cell { used_bytes: 0, is_skipped: false, .. } => none,
+            _ if is_sparse => '░',
+            Cell { sharer_count: 2.., .. } => '▓',
+            _ => '█',
+        }
+    }
+
+    fn add(&self, tensors: &[&Mapped]) -> Vec<Cell> {
+        let mut cells = vec![Cell::default(); self.count as usize];
+        for tensor in tensors.iter().filter(|tensor| !tensor.range.is_empty()) {
+            let is_sharing = !tensor.sharers.is_empty();
+            let mut last_counted = None;
+            for run in tensor.info.byte_runs(self.size_bytes / self.count / 8) {
+                for index in self.covered(&run) {
+                    let (cell, bytes) = (&mut cells[index], self.bytes(index));
+                    cell.used_bytes +=
+                        run.end.min(bytes.end).saturating_sub(run.start.max(bytes.start)).max(1);
+                    if is_sharing && last_counted < Some(index) {
+                        cell.sharer_count = (cell.sharer_count + 1).min(2);
+                        last_counted = Some(index);
+                    }
+                }
+            }
+            for index in self.covered(&tensor.range) {
+                let bytes = self.bytes(index);
+                cells[index].is_skipped |= tensor.range.start <= bytes.start && bytes.end <= tensor.range.end;
+            }
+        }
+        cells
+    }
+
+    /// Returns the bytes that a cell stands for.
+    fn bytes(&self, index: usize) -> Range<u64> {
+        let byte =
+            |cell: u64| (u128::from(cell) * u128::from(self.size_bytes) / u128::from(self.count)) as u64;
+        byte(index as u64)..byte(index as u64 + 1)
+    }
+
+    /// Returns the cells that contain a byte of the range.
+    fn covered(&self, range: &Range<u64>) -> Range<usize> {
+        let (count, size_bytes) = (u128::from(self.count), u128::from(self.size_bytes));
+        let first = (u128::from(range.start) * count / size_bytes).min(count - 1);
+        let end = (u128::from(range.end) * count).div_ceil(size_bytes).min(count);
+        first as usize..end as usize
+    }
+}
+
+#[derive(Serialize)]
+struct Records {
+    storages: Vec<Record>,
+}
+
+#[derive(Serialize)]
+struct Record {
+    #[serde(flatten)]
+    storage: StorageRecord,
+    reachable_bytes: u64,
+    padding_bytes: u64,
+    unreachable_bytes: u64,
+    is_exact: bool,
+    tensors: Vec<TensorMap>,
+}
+
+#[derive(Serialize)]
+struct TensorMap {
+    name: String,
+    dtype: &'static str,
+    size: Vec<usize>,
+    first_byte: u64,
+    end_byte: u64,
+    /// Pairs of a first byte and an end. Runs that less than a thousandth of the range separates are joined.
+    runs: Vec<[u64; 2]>,
+    shares_with: Vec<String>,
+}
+
+impl Record {
+    fn new(map: StorageMap, input: &Input) -> Self {
+        let tensors = map.tensors.iter().map(|tensor| {
+            let Mapped { info, range, sharers } = tensor;
+            let gap_bytes = (range.end - range.start) / MAX_RUNS;
+            TensorMap {
+                name: info.name.clone(),
+                dtype: info.dtype.name(),
+                size: info.size().to_vec(),
+                first_byte: range.start,
+                end_byte: range.end,
+                runs: info.byte_runs(gap_bytes).into_iter().map(|run| [run.start, run.end]).collect(),
+                shares_with: sharers.iter().map(|&other| map.tensors[other].info.name.clone()).collect(),
+            }
+        });
+        Record {
+            reachable_bytes: map.usage.reachable_bytes,
+            padding_bytes: map.usage.padding_bytes,
+            unreachable_bytes: map.usage.unreachable_bytes,
+            is_exact: map.usage.is_exact,
+            tensors: tensors.collect(),
+            storage: StorageRecord::new(map.storage, input),
+        }
+    }
+}

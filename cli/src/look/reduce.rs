@@ -1,0 +1,109 @@
+//! Reduces a matrix of any size to blocks that can be shown.
+
+use stridemap::{DType, Result, Scalar, Tensor};
+
+use crate::pieces::{Cut, Pieces};
+
+/// The number of elements in memory at a time.
+const PIECE_ELEMS: usize = 1 << 18;
+
+/// The rule of the reduction, for a caption.
+pub(crate) const RULE: &str = "the element of largest magnitude";
+
+/// A matrix of blocks. Each stands for the element of largest magnitude of a part of a larger matrix, or for NaN if the
+/// part has one. A mean would hide single large elements.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Blocks {
+    pub(crate) row_count: usize,
+    pub(crate) column_count: usize,
+    /// The blocks in row-major order.
+    pub(crate) numbers: Vec<f64>,
+    /// The number of rows and columns of the largest block.
+    pub(crate) block_size: (usize, usize),
+}
+
+impl Blocks {
+    /// Reduces a matrix to at most the given numbers of rows and columns. `progress` is called with the bytes read since
+    /// the last call.
+    pub(crate) fn of(
+        matrix: &Tensor,
+        (most_rows, most_columns): (usize, usize),
+        mut progress: impl FnMut(u64),
+    ) -> Result<Self> {
+        let &[rows, columns] = matrix.size() else { unreachable!("the caller checks for two dimensions") };
+        let (row_count, column_count) = (rows.min(most_rows), columns.min(most_columns));
+        let mut numbers = vec![0f64; row_count * column_count];
+        if matrix.numel() > 0 {
+            for piece in Pieces::of(vec![matrix.clone()], PIECE_ELEMS, Cut::Outermost) {
+                let piece = piece?;
+                for view in &piece.views {
+                    let width = view.size()[1];
+                    let block_of_column: Vec<usize> = (piece.origin[1]..)
+                        .take(width)
+                        .map(|column| column * column_count / columns)
+                        .collect();
+                    for (row, elements) in (piece.origin[0]..).zip(read(view)?.chunks(width)) {
+                        let first = row * row_count / rows * column_count;
+                        for (&column, &number) in block_of_column.iter().zip(elements) {
+                            let shown = &mut numbers[first + column];
+                            // NaN is never replaced.
+                            if number.is_nan() || number.abs() > shown.abs() {
+                                *shown = number;
+                            }
+                        }
+                    }
+                    progress(view.nbytes() as u64);
+                }
+            }
+        }
+        let block_size = (rows.div_ceil(row_count.max(1)), columns.div_ceil(column_count.max(1)));
+        Ok(Blocks { row_count, column_count, numbers, block_size })
+    }
+}
+
+/// Returns the elements as numbers: magnitudes of complex numbers, and the larger one of a pair.
+fn read(view: &Tensor) -> Result<Vec<f64>> {
+    if !view.dtype().is_complex() && view.dtype() != DType::F4E2M1FNx2 {
+        return view.to_dtype(DType::F64)?.read();
+    }
+    let number = |scalar| match scalar {
+        Scalar::Complex(re, im) => f64::hypot(re, im),
+        Scalar::Pair(low, high) if f64::abs(low) > f64::abs(high) => low,
+        Scalar::Pair(_, high) => high,
+        _ => f64::NAN,
+    };
+    Ok(view.to_scalars()?.into_iter().map(number).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_block_is_its_largest_element_and_nan_wins() {
+        let mut elements: Vec<f32> = vec![0.; 6 * 4];
+        (elements[1], elements[4], elements[23], elements[12], elements[17]) = (-3., 2., 1., f32::NAN, 9.);
+        let matrix = Tensor::from_vec(elements, &[6, 4]).unwrap();
+        let blocks = Blocks::of(&matrix, (3, 2), |_| ()).unwrap();
+        assert_eq!((blocks.row_count, blocks.column_count, blocks.block_size), (3, 2, (2, 2)));
+        assert_eq!((&blocks.numbers[..2], blocks.numbers[5]), (&[-3., 0.][..], 1.));
+        assert!(blocks.numbers[2].is_nan());
+    }
+
+    #[test]
+    fn matrix_of_several_pieces_is_reduced_like_a_whole() {
+        let matrix = Tensor::from_vec((0..1_000_000i32).collect(), &[1000, 1000]).unwrap();
+        let mut read_bytes = 0;
+        let blocks = Blocks::of(&matrix.t().unwrap(), (4, 2), |bytes| read_bytes += bytes).unwrap();
+        assert_eq!(blocks.numbers[..4], [499_249., 999_249., 499_499., 999_499.]);
+        assert_eq!(read_bytes, 4_000_000);
+    }
+
+    #[test]
+    fn small_matrix_is_not_reduced() {
+        let matrix = Tensor::from_vec(vec![1u8, 2, 3, 4], &[2, 2]).unwrap();
+        assert_eq!(Blocks::of(&matrix, (80, 80), |_| ()).unwrap().numbers, [1., 2., 3., 4.]);
+        let empty = Tensor::from_vec(Vec::<f32>::new(), &[0, 5]).unwrap();
+        assert!(Blocks::of(&empty, (80, 80), |_| ()).unwrap().numbers.is_empty());
+    }
+}

@@ -1,0 +1,232 @@
+//! What the elements of the tensors say: statistics and heat maps.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use stridemap::{Result, Scalar, Tensor, TensorInfo};
+
+use super::heat::HeatMap;
+use crate::input::Input;
+use crate::look::is_constant;
+use crate::look::palette::Scale;
+use crate::names::Named as _;
+use crate::pieces::{Cut, Pieces};
+
+/// The number of bins of a histogram.
+const BIN_COUNT: usize = 24;
+
+/// The most bytes of heat maps in a page. The largest tensors have one.
+const MAX_HEAT_BYTES: usize = 4 << 20;
+
+/// How many elements of two tensors are compared at a time.
+const PIECE_ELEMS: usize = 1 << 20;
+
+/// The statistics of one tensor.
+#[derive(Clone)]
+pub(super) struct Numbers {
+    pub(super) min: Option<f64>,
+    pub(super) max: Option<f64>,
+    pub(super) mean: Option<f64>,
+    pub(super) std: Option<f64>,
+    pub(super) zero_count: u64,
+    pub(super) nan_count: u64,
+    pub(super) infinity_count: u64,
+    /// One digit of base 36 for each bin, in proportion to the largest.
+    pub(super) histogram: String,
+    pub(super) is_zero: bool,
+    pub(super) is_constant: bool,
+    /// `None` if no element is finite.
+    scale: Option<Scale>,
+}
+
+/// What was read of all tensors.
+#[derive(Default)]
+pub(super) struct Elements {
+    /// One for each tensor; `None` if it was not read.
+    pub(super) numbers: Vec<Option<Numbers>>,
+    pub(super) heat_maps: Vec<(usize, HeatMap)>,
+    /// Tensors with the same bytes as an earlier one elsewhere, and that one.
+    pub(super) duplicates: HashMap<usize, usize>,
+    /// The tensors that could not be read, and why.
+    pub(super) failed: Vec<(usize, String)>,
+    /// The number of tensors beyond the limit.
+    pub(super) unread_count: usize,
+    /// Whether possible duplicates were not compared, because of the limit.
+    pub(super) is_search_limited: bool,
+}
+
+impl Elements {
+    /// Reads the tensors at the positions in `read`. An error in one does not affect the others. Then tensors with equal
+    /// statistics are compared, which reads at most `max_bytes` more. `progress` is called with the bytes of elements
+    /// read for statistics since the last call, also if there are none, so that it can end the command.
+    pub(super) fn read(
+        input: &Input,
+        infos: &[TensorInfo],
+        read: &HashSet<usize>,
+        max_bytes: u64,
+        mut progress: impl FnMut(u64),
+    ) -> Self {
+        let mut elements = Elements::default();
+        let mut by_numbers = HashMap::<u64, Vec<usize>>::new();
+        let drawn = largest(infos, read);
+        for (index, info) in infos.iter().enumerate() {
+            if !read.contains(&index) {
+                elements.unread_count += 1;
+                elements.numbers.push(None);
+                continue;
+            }
+            let found = input.load(&info.name).and_then(|tensor| {
+                let (numbers, key) = Numbers::of(&tensor, &mut progress)?;
+                // The elements are read again while they are likely to be in memory.
+                let scale = numbers.scale.filter(|_| drawn.contains(&index));
+                let map =
+                    scale.map(|scale| HeatMap::of(&tensor, scale, || progress(0))).transpose()?.flatten();
+                Ok((numbers, key, map))
+            });
+            match found {
+                Ok((numbers, key, map)) => {
+                    elements.heat_maps.extend(map.map(|map| (index, map)));
+                    if !numbers.is_constant && !numbers.is_zero && info.numel() > 1 {
+                        by_numbers.entry(key).or_default().push(index);
+                    }
+                    elements.numbers.push(Some(numbers));
+                }
+                Err(e) => {
+                    elements.failed.push((index, e.to_string()));
+                    elements.numbers.push(None);
+                }
+            }
+        }
+        let mut groups: Vec<Vec<usize>> = by_numbers.into_values().filter(|alike| alike.len() > 1).collect();
+        groups.sort_unstable();
+        let mut left_bytes = max_bytes;
+        for alike in groups {
+            elements.find_duplicates(input, infos, &alike, &mut left_bytes, &mut progress);
+        }
+        elements
+    }
+
+    /// Compares tensors with the same statistics. Those that share bytes are not duplicates.
+    fn find_duplicates(
+        &mut self,
+        input: &Input,
+        infos: &[TensorInfo],
+        alike: &[usize],
+        left_bytes: &mut u64,
+        progress: &mut impl FnMut(u64),
+    ) {
+        let mut different = Vec::<usize>::new();
+        for &index in alike {
+            let same = different.iter().find(|&&first| {
+                infos[first].dtype == infos[index].dtype
+                    && infos[first].size() == infos[index].size()
+                    && !infos[first].overlaps(&infos[index])
+                    && self.have_same_bytes(input, [&infos[first], &infos[index]], left_bytes, progress)
+            });
+            match same.copied() {
+                Some(first) => drop(self.duplicates.insert(index, first)),
+                None if different.len() < 64 => different.push(index),
+                None => {}
+            }
+        }
+    }
+
+    /// Compares two tensors while bytes are left. Those that cannot be read are different.
+    fn have_same_bytes(
+        &mut self,
+        input: &Input,
+        infos: [&TensorInfo; 2],
+        left_bytes: &mut u64,
+        progress: &mut impl FnMut(u64),
+    ) -> bool {
+        let mut compare = || -> Result<bool> {
+            let tensors = infos.map(|info| input.load(&info.name)).into_iter().collect::<Result<_>>()?;
+            for piece in Pieces::of(tensors, PIECE_ELEMS, Cut::Outermost) {
+                let views = piece?.views;
+                progress(0);
+                let read_bytes = views.iter().map(|view| view.nbytes() as u64).sum();
+                let Some(left) = left_bytes.checked_sub(read_bytes) else {
+                    self.is_search_limited = true;
+                    return Ok(false);
+                };
+                *left_bytes = left;
+                let bytes: Vec<Vec<u8>> = views.iter().map(Tensor::to_bytes).collect::<Result<_>>()?;
+                if bytes[0] != bytes[1] {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        };
+        compare().unwrap_or(false)
+    }
+}
+
+/// Returns the positions of the tensors that are read: as many as the limit allows, in the given order.
+pub(super) fn within(max_bytes: u64, infos: &[TensorInfo]) -> HashSet<usize> {
+    let mut left_bytes = max_bytes;
+    let mut is_read = |info: &TensorInfo| {
+        let left = left_bytes.checked_sub(info.nbytes() as u64).filter(|_| max_bytes > 0);
+        left_bytes = left.unwrap_or(left_bytes);
+        left.is_some()
+    };
+    (0..infos.len()).filter(|&index| is_read(&infos[index])).collect()
+}
+
+/// Returns the tensors that get a heat map.
+fn largest(infos: &[TensorInfo], read: &HashSet<usize>) -> HashSet<usize> {
+    let mut largest: Vec<usize> = read.iter().copied().collect();
+    largest.sort_by_key(|&index| (Reverse(infos[index].numel()), index));
+    let mut left_bytes = MAX_HEAT_BYTES;
+    let sized = largest.into_iter().filter_map(|index| Some((index, HeatMap::size_bytes(&infos[index])?)));
+    let fitting = sized.map_while(|(index, size_bytes)| {
+        left_bytes = left_bytes.checked_sub(size_bytes)?;
+        Some(index)
+    });
+    fitting.collect()
+}
+
+impl Numbers {
+    /// Returns the statistics, and a number that is equal for tensors with equal statistics.
+    fn of(tensor: &Tensor, progress: &mut impl FnMut(u64)) -> Result<(Self, u64)> {
+        let statistics = tensor.statistics(progress)?;
+        let counts = statistics.histogram(BIN_COUNT);
+        let infinity_count = statistics.positive_infinity_count + statistics.negative_infinity_count;
+        let numbers = Numbers {
+            min: statistics.min.and_then(number),
+            max: statistics.max.and_then(number),
+            mean: statistics.mean(),
+            std: statistics.std(),
+            zero_count: statistics.zero_count,
+            nan_count: statistics.nan_count,
+            infinity_count,
+            histogram: digits(&counts),
+            is_zero: statistics.count > 0 && statistics.zero_count == statistics.count,
+            is_constant: is_constant(tensor, &statistics),
+            scale: statistics.quantile(0.).map(|_| Scale::of(&statistics)),
+        };
+        let mut key = DefaultHasher::new();
+        let moments = [numbers.min, numbers.max, numbers.mean, numbers.std].map(|x| x.map(f64::to_bits));
+        (moments, counts, statistics.count, numbers.nan_count, infinity_count).hash(&mut key);
+        Ok((numbers, key.finish()))
+    }
+}
+
+fn number(scalar: Scalar) -> Option<f64> {
+    match scalar {
+        Scalar::Bool(value) => Some(f64::from(u8::from(value))),
+        Scalar::Int(value) => Some(value as f64),
+        Scalar::Float(value) => Some(value),
+        _ => None,
+    }
+}
+
+fn digits(counts: &[u64]) -> String {
+    let most = counts.iter().copied().max().unwrap_or(0).max(1);
+    let digit = |&count: &u64| {
+        // A bin that is not empty is at least 1.
+        let height = (u128::from(count) * 35).div_ceil(u128::from(most)) as u32;
+        char::from_digit(height, 36).unwrap_or('0')
+    };
+    if counts.iter().all(|&count| count == 0) { String::new() } else { counts.iter().map(digit).collect() }
+}

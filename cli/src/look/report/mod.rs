@@ -1,0 +1,106 @@
+//! `report`: writes one HTML file that describes a store or a file in another format.
+
+mod elements;
+mod heat;
+mod page;
+mod rows;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use indicatif::HumanBytes;
+use stridemap::TensorInfo;
+
+use super::sharing::{Mapped, StorageMap};
+use super::summary::Summary;
+use crate::args::{Existing, External, Reading};
+use crate::error::{Error, Result};
+use crate::input::Input;
+use crate::names::{natural, one_line};
+use crate::output_file::OutputFile;
+use crate::size::parse_size;
+use crate::ui::{counted, message, progress};
+use elements::Elements;
+use page::Page;
+
+/// Write an HTML page about a store or a file
+///
+/// The page is one file that needs no network: totals, warnings, modules, a table of all tensors with statistics and
+/// histograms, the bytes that tensors share, and attributes. The largest tensors also have a heat map.
+///
+/// All elements are read for the statistics, in the order of the names, up to the limit of --max-read. If a tensor
+/// cannot be read, the page is still written, and the exit code is 2.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  stridemap report model.safetensors -o model.html\n  stridemap report model.smap -o model.html --no-elements --force"
+)]
+pub(crate) struct ReportArgs {
+    /// The store, or a file in another format, detected from its content
+    #[arg(value_name = "STORE|FILE")]
+    source: PathBuf,
+    /// The file to write
+    #[arg(short, long, value_name = "FILE.html")]
+    out: PathBuf,
+    /// Read at most this many bytes of elements: 500MB, 64GiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64GiB")]
+    max_read: u64,
+    /// Read no elements: the page has no statistics, histograms and heat maps
+    #[arg(long, conflicts_with = "max_read")]
+    no_elements: bool,
+    #[command(flatten)]
+    existing: Existing,
+    #[command(flatten)]
+    reading: Reading,
+    #[command(flatten)]
+    external: External,
+}
+
+pub(crate) fn run(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
+    let file = OutputFile::new("report", &args.out, &["html", "htm"], args.existing.force)?;
+    let input = Input::open(&args.source, &args.reading, &args.external.options())?;
+    let infos = input.sorted(|_| true)?;
+    let max_bytes = if args.no_elements { 0 } else { args.max_read };
+    let all_bytes = infos.iter().map(|info| info.nbytes() as u64).fold(0, u64::saturating_add);
+    let read = elements::within(max_bytes, &infos);
+    let read_bytes = read.iter().map(|&index| infos[index].nbytes() as u64).sum();
+    if args.existing.is_dry_run() {
+        return Ok(writeln!(
+            out,
+            "would write {}{}: {}; would read {}",
+            one_line(&args.out.to_string_lossy()),
+            if file.exists() { ", replacing it" } else { "" },
+            counted(infos.len() as u64, "tensor"),
+            HumanBytes(read_bytes)
+        )?);
+    }
+    let summary = Summary::of(&input)?;
+    let maps = StorageMap::all(&input)?;
+    let bar = progress("report", read_bytes);
+    let elements = Elements::read(&input, &infos, &read, max_bytes, |bytes| bar.inc(bytes));
+    bar.finish_and_clear();
+    let positions = positions(&infos, &maps);
+    let page = Page::new(&input, &summary, &infos, &maps, &positions, &elements);
+    let size_bytes = file.write(|file| page.write(file))?;
+    message(&format!(
+        "reported {}, {}, in {}: {}",
+        counted(infos.len() as u64, "tensor"),
+        HumanBytes(all_bytes),
+        args.out.display(),
+        HumanBytes(size_bytes)
+    ));
+    match elements.failed.len() {
+        0 => Ok(()),
+        failed_count => Err(Error::Refused(format!(
+            "report: {failed_count} of {} could not be read; {} says why",
+            counted(infos.len() as u64, "tensor"),
+            one_line(&args.out.to_string_lossy())
+        ))),
+    }
+}
+
+/// Returns, for each storage, the positions of its tensors in `infos`.
+fn positions(infos: &[TensorInfo], maps: &[StorageMap]) -> Vec<Vec<usize>> {
+    let position =
+        |tensor: &Mapped| infos.binary_search_by(|info| natural(&info.name, &tensor.info.name)).unwrap_or(0);
+    maps.iter().map(|map| map.tensors.iter().map(position).collect()).collect()
+}

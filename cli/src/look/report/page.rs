@@ -1,0 +1,241 @@
+//! The HTML page: a template, and the data as JSON in a script element.
+
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::io::{self, Write};
+
+use indicatif::{HumanBytes, HumanCount};
+use serde::{Serialize, Serializer};
+use serde_json::ser::Formatter;
+use stridemap::TensorInfo;
+
+use super::elements::Elements;
+use super::heat::HeatMap;
+use super::rows::{Place, Row};
+use crate::input::Input;
+use crate::look::info::StorageRecord;
+use crate::look::sharing::StorageMap;
+use crate::look::summary::{Group, Summary};
+use crate::names::quoted;
+use crate::ui::counted;
+
+const TEMPLATE: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// The warnings about tensors with a note, for one and for several.
+const WARNINGS: [(&str, &str, &str); 5] = [
+    ("nan", "tensor has NaN", "tensors have NaN"),
+    ("infinite", "tensor has infinities", "tensors have infinities"),
+    ("zero", "tensor is all zero", "tensors are all zero"),
+    ("constant", "tensor has one value throughout", "tensors have one value throughout"),
+    (
+        "duplicate",
+        "tensor is a copy of another in other bytes",
+        "tensors are copies of others in other bytes",
+    ),
+];
+
+/// The data of the page, as it is written.
+#[derive(Serialize)]
+pub(super) struct Page<'a> {
+    name: String,
+    path: &'a str,
+    kind: String,
+    totals: Vec<(&'static str, u64)>,
+    warnings: Vec<Warning>,
+    notes: Vec<String>,
+    dtypes: &'a [Group],
+    tensors: Vec<Row<'a>>,
+    #[serde(serialize_with = "serialize_heat_maps")]
+    heat_maps: &'a [(usize, HeatMap)],
+    storages: Vec<Storage>,
+    attributes: Vec<(String, String, String)>,
+}
+
+#[derive(Serialize)]
+struct Warning {
+    text: String,
+    /// The note of the tensors that the warning is about.
+    note: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct Storage {
+    #[serde(flatten)]
+    record: StorageRecord,
+    reachable_bytes: u64,
+    padding_bytes: u64,
+    unreachable_bytes: u64,
+}
+
+impl<'a> Page<'a> {
+    /// `positions` has, for each storage, the positions of its tensors in `infos`, in the order of the map.
+    pub(super) fn new(
+        input: &'a Input,
+        summary: &'a Summary,
+        infos: &'a [TensorInfo],
+        maps: &'a [StorageMap],
+        positions: &'a [Vec<usize>],
+        elements: &'a Elements,
+    ) -> Self {
+        let mut places = vec![None; infos.len()];
+        for (storage, (map, positions)) in maps.iter().zip(positions).enumerate() {
+            for (tensor, &position) in map.tensors.iter().zip(positions) {
+                places[position] = Some(Place { storage, tensor, positions });
+            }
+        }
+        let dtype = |info: &TensorInfo| summary.dtypes.iter().position(|it| it.name == info.dtype.name());
+        let row = |(index, info): (usize, &'a TensorInfo)| Row {
+            info,
+            dtype: dtype(info).unwrap_or_default(),
+            place: places[index],
+            numbers: elements.numbers[index].as_ref(),
+            is_duplicate: elements.duplicates.contains_key(&index),
+        };
+        let tensors: Vec<Row<'a>> = infos.iter().enumerate().map(row).collect();
+        let path = input.path();
+        let attributes = input.attributes().into_owned();
+        let warnings = warnings(summary, &tensors, maps);
+        Page {
+            name: path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
+            path: &summary.path,
+            kind: match summary.generation {
+                Some(generation) => format!("Store, generation {generation}"),
+                None => format!("{} file", input.format()),
+            },
+            totals: vec![
+                ("Tensors", summary.tensor_count),
+                ("Parameters", summary.numel),
+                ("Bytes of elements", summary.logical_size_bytes),
+                ("Bytes stored", summary.stored_size_bytes),
+                ("Storages", summary.storage_count),
+            ],
+            warnings,
+            notes: notes(infos, elements),
+            dtypes: &summary.dtypes,
+            tensors,
+            heat_maps: &elements.heat_maps,
+            storages: maps.iter().map(|map| Storage::new(map, input)).collect(),
+            attributes: attributes.into_iter().map(|((scope, key), value)| (scope, key, value)).collect(),
+        }
+    }
+
+    /// Writes the page. Its script and style have a random nonce, and nothing else in it can run or load.
+    pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let nonce = format!("{:016x}", RandomState::new().build_hasher().finish());
+        // What stands in for a part of the template is not searched for others.
+        let mut rest = TEMPLATE;
+        while let Some((before, (part, after))) =
+            rest.split_once("{{").and_then(|(before, rest)| Some((before, rest.split_once("}}")?)))
+        {
+            out.write_all(before.as_bytes())?;
+            match part {
+                "nonce" => out.write_all(nonce.as_bytes())?,
+                "style" => out.write_all(STYLE.as_bytes())?,
+                "script" => out.write_all(SCRIPT.as_bytes())?,
+                _ => self.serialize(&mut serde_json::Serializer::with_formatter(&mut *out, Escaped))?,
+            }
+            rest = after;
+        }
+        out.write_all(rest.as_bytes())
+    }
+}
+
+impl Storage {
+    fn new(map: &StorageMap, input: &Input) -> Self {
+        Storage {
+            record: StorageRecord::new(map.storage.clone(), input),
+            reachable_bytes: map.usage.reachable_bytes,
+            padding_bytes: map.usage.padding_bytes,
+            unreachable_bytes: map.usage.unreachable_bytes,
+        }
+    }
+}
+
+fn warnings(summary: &Summary, tensors: &[Row<'_>], maps: &[StorageMap]) -> Vec<Warning> {
+    let mut warnings = Vec::new();
+    let notes: Vec<Vec<&str>> = tensors.iter().map(Row::notes).collect();
+    for (note, one, many) in WARNINGS {
+        let mut noted = tensors.iter().zip(&notes).filter(|(_, notes)| notes.contains(&note));
+        let Some((first, _)) = noted.next() else { continue };
+        let text = match noted.count() {
+            0 => format!("1 {one}: {}", quoted(&first.info.name)),
+            more => format!("{} {many}, such as {}", HumanCount(more as u64 + 1), quoted(&first.info.name)),
+        };
+        warnings.push(Warning { text, note: Some(note) });
+    }
+    let unreachable = maps.iter().map(|map| map.usage.unreachable_bytes).fold(0, u64::saturating_add);
+    if unreachable > 0 {
+        warnings.push(Warning {
+            text: format!("{} of the storages are in no tensor", HumanBytes(unreachable)),
+            note: None,
+        });
+    }
+    warnings.extend(summary.warnings.iter().map(|text| Warning { text: text.clone(), note: None }));
+    warnings
+}
+
+/// Says what the page leaves out.
+fn notes(infos: &[TensorInfo], elements: &Elements) -> Vec<String> {
+    let mut notes = Vec::new();
+    if elements.unread_count > 0 {
+        let tensors = counted(elements.unread_count as u64, "tensor");
+        notes.push(format!("The elements of {tensors} were not read: see --max-read and --no-elements."));
+    }
+    if elements.is_search_limited {
+        notes.push("Not all tensors were compared with possible copies: see --max-read.".to_owned());
+    }
+    if let Some((index, why)) = elements.failed.first() {
+        let tensors = counted(elements.failed.len() as u64, "tensor");
+        notes.push(format!("{tensors} could not be read, such as {}: {why}.", quoted(&infos[*index].name)));
+    }
+    if !elements.heat_maps.is_empty() && elements.heat_maps.len() < infos.len() {
+        notes.push(match elements.heat_maps.len() {
+            1 => "The largest tensor has a heat map.".to_owned(),
+            count => format!("The {} largest tensors have a heat map.", HumanCount(count as u64)),
+        });
+    }
+    notes
+}
+
+fn serialize_heat_maps<S: Serializer>(maps: &[(usize, HeatMap)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(maps.iter().map(|(index, map)| (index, map)))
+}
+
+/// Writes JSON that can stand in a script element: no `<` can end the element, and no text can end a line.
+struct Escaped;
+
+impl Formatter for Escaped {
+    fn write_string_fragment<W: Write + ?Sized>(&mut self, out: &mut W, text: &str) -> io::Result<()> {
+        let special = |c: char| matches!(c, '<' | '>' | '&' | '\u{2028}' | '\u{2029}');
+        let mut rest = text;
+        while let Some((at, c)) = rest.char_indices().find(|&(_, c)| special(c)) {
+            write!(out, "{}\\u{:04x}", &rest[..at], u32::from(c))?;
+            rest = &rest[at + c.len_utf8()..];
+        }
+        out.write_all(rest.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_has_no_character_that_is_special_in_html() {
+        let text = "</script><!-- & \u{2028}\u{2029} \" é";
+        let mut json = Vec::new();
+        text.serialize(&mut serde_json::Serializer::with_formatter(&mut json, Escaped)).unwrap();
+        let json = String::from_utf8(json).unwrap();
+        assert!(!json.contains(['<', '>', '&', '\u{2028}', '\u{2029}']), "{json}");
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
+    }
+
+    #[test]
+    fn template_has_every_part() {
+        for part in ["{{nonce}}", "{{style}}", "{{script}}", "{{data}}"] {
+            assert!(TEMPLATE.contains(part), "{part}");
+        }
+        assert!(!SCRIPT.contains("</script") && !STYLE.contains("</style"));
+    }
+}

@@ -1,0 +1,102 @@
+//! The rows of the table of tensors.
+
+use serde::ser::SerializeSeq as _;
+use serde::{Serialize, Serializer};
+use stridemap::TensorInfo;
+
+use super::elements::Numbers;
+use crate::look::sharing::Mapped;
+
+/// The most runs of bytes of one tensor, and the most other tensors that share its bytes.
+const MAX_RUNS: u64 = 256;
+const MAX_SHARERS: usize = 64;
+
+/// What the page has about a tensor. It is written as a list: names of values would repeat for each tensor. The script of
+/// the page reads the values in the same order.
+pub(super) struct Row<'a> {
+    pub(super) info: &'a TensorInfo,
+    /// The position of the dtype in the page's list.
+    pub(super) dtype: usize,
+    /// `None` for a tensor without a storage, which has no elements.
+    pub(super) place: Option<Place<'a>>,
+    pub(super) numbers: Option<&'a Numbers>,
+    pub(super) is_duplicate: bool,
+}
+
+/// The place of a tensor on its storage.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    /// The position of the storage in the page's list.
+    pub(super) storage: usize,
+    pub(super) tensor: &'a Mapped,
+    /// The positions, in the page's list, of the tensors of the storage.
+    pub(super) positions: &'a [usize],
+}
+
+impl Row<'_> {
+    /// Returns the words for what is unusual about the tensor.
+    pub(super) fn notes(&self) -> Vec<&'static str> {
+        let has = |test: fn(&Numbers) -> bool| self.numbers.is_some_and(test);
+        [
+            ("nan", has(|numbers| numbers.nan_count > 0)),
+            ("infinite", has(|numbers| numbers.infinity_count > 0)),
+            ("zero", has(|numbers| numbers.is_zero)),
+            ("constant", has(|numbers| numbers.is_constant && !numbers.is_zero)),
+            ("shared", self.place.is_some_and(|place| !place.tensor.sharers.is_empty())),
+            ("duplicate", self.is_duplicate),
+            ("empty", self.info.numel() == 0),
+        ]
+        .into_iter()
+        .filter_map(|(note, applies)| applies.then_some(note))
+        .collect()
+    }
+}
+
+impl Serialize for Row<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (info, numbers) = (self.info, self.numbers);
+        let range = self.place.map(|place| &place.tensor.range).filter(|range| !range.is_empty());
+        // A contiguous tensor is one run.
+        let runs = range.filter(|_| !info.is_contiguous()).map(|range| {
+            let runs = info.byte_runs((range.end - range.start) / MAX_RUNS);
+            runs.into_iter().map(|run| [run.start, run.end]).collect::<Vec<_>>()
+        });
+        let sharers = self.place.map(|place| {
+            let sharers = place.tensor.sharers.iter().take(MAX_SHARERS);
+            sharers.map(|&other| place.positions[other]).collect::<Vec<_>>()
+        });
+        let short = |number: fn(&Numbers) -> Option<f64>| numbers.and_then(number).map(shortened);
+        let mut row = serializer.serialize_seq(None)?;
+        row.serialize_element(&info.name)?;
+        row.serialize_element(&self.dtype)?;
+        row.serialize_element(info.size())?;
+        row.serialize_element(&info.numel())?;
+        row.serialize_element(&info.nbytes())?;
+        row.serialize_element(&self.place.map(|place| place.storage))?;
+        row.serialize_element(&info.storage_offset())?;
+        row.serialize_element(&(!info.is_contiguous()).then_some(info.stride()))?;
+        row.serialize_element(&info.dim_names)?;
+        row.serialize_element(&range.map(|range| [range.start, range.end]))?;
+        row.serialize_element(&runs)?;
+        row.serialize_element(&sharers.filter(|sharers| !sharers.is_empty()))?;
+        row.serialize_element(&Some(self.notes()).filter(|notes| !notes.is_empty()))?;
+        for number in [
+            short(|numbers| numbers.min),
+            short(|numbers| numbers.max),
+            short(|numbers| numbers.mean),
+            short(|numbers| numbers.std),
+        ] {
+            row.serialize_element(&number)?;
+        }
+        row.serialize_element(&numbers.map(|numbers| numbers.zero_count))?;
+        row.serialize_element(&numbers.map(|numbers| numbers.nan_count))?;
+        row.serialize_element(&numbers.map(|numbers| numbers.infinity_count))?;
+        row.serialize_element(&numbers.map(|numbers| &numbers.histogram))?;
+        row.end()
+    }
+}
+
+/// Rounds to six digits, which are enough for a page.
+fn shortened(number: f64) -> f64 {
+    format!("{number:.5e}").parse().unwrap_or(number)
+}

@@ -1,0 +1,86 @@
+//! Which tensors share which bytes of a storage.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use stridemap::maintenance::StorageUsage;
+use stridemap::{StorageInfo, TensorInfo};
+
+use crate::error::Result;
+use crate::input::Input;
+
+/// The most tensors that a tensor is compared with: the nearest ones before it, and as many of the widest.
+const MAX_COMPARED: usize = 64;
+
+/// A storage, and its tensors in order of their first byte. Those without elements come last.
+pub(super) struct StorageMap {
+    pub(super) storage: StorageInfo,
+    pub(super) usage: StorageUsage,
+    pub(super) tensors: Vec<Mapped>,
+}
+
+/// A tensor on its storage.
+pub(super) struct Mapped {
+    pub(super) info: TensorInfo,
+    /// Empty for a tensor without elements.
+    pub(super) range: Range<u64>,
+    /// The positions, in the list of tensors, of those that have a byte in common with this one.
+    pub(super) sharers: Vec<usize>,
+}
+
+impl StorageMap {
+    /// Returns all storages in ascending order of id.
+    pub(super) fn all(input: &Input) -> Result<Vec<StorageMap>> {
+        let mut by_storage = BTreeMap::<u64, Vec<TensorInfo>>::new();
+        for info in input.tensors("")? {
+            let info = info?;
+            by_storage.entry(info.storage_id).or_default().push(info);
+        }
+        let mut maps = Vec::new();
+        for storage in input.storages() {
+            let storage = storage?;
+            let infos = by_storage.remove(&storage.id).unwrap_or_default();
+            let usage = storage.usage(&infos)?;
+            maps.push(StorageMap { storage, usage, tensors: mapped(infos) });
+        }
+        Ok(maps)
+    }
+}
+
+fn mapped(infos: Vec<TensorInfo>) -> Vec<Mapped> {
+    let mapped =
+        |info: TensorInfo| Mapped { range: info.byte_range().unwrap_or_default(), sharers: Vec::new(), info };
+    let mut tensors: Vec<Mapped> = infos.into_iter().map(mapped).collect();
+    // The names are in ascending order, and the sort is stable.
+    tensors.sort_by_key(|tensor| (tensor.range.is_empty(), tensor.range.start, Reverse(tensor.range.end)));
+    // The tensors whose ranges may reach the next one.
+    let mut open = Vec::<usize>::new();
+    for index in 0..tensors.len() {
+        let (before, rest) = tensors.split_at_mut(index);
+        let [tensor, ..] = rest else { break };
+        open.retain(|&other| before[other].range.end > tensor.range.start);
+        for other in compared(&open, before) {
+            if before[other].info.overlaps(&tensor.info) {
+                before[other].sharers.push(index);
+                tensor.sharers.push(other);
+            }
+        }
+        open.push(index);
+    }
+    tensors.iter_mut().for_each(|tensor| tensor.sharers.sort_unstable());
+    tensors
+}
+
+/// Returns the open tensors that the next one is compared with.
+fn compared(open: &[usize], tensors: &[Mapped]) -> Vec<usize> {
+    let (far, near) = open.split_at(open.len().saturating_sub(MAX_COMPARED / 2));
+    let mut widest = far.to_vec();
+    if far.len() > MAX_COMPARED / 2 {
+        // Tensors that enclose many others are far before most of them.
+        let width = |&index: &usize| Reverse(tensors[index].range.end - tensors[index].range.start);
+        widest.select_nth_unstable_by_key(MAX_COMPARED / 2, width);
+        widest.truncate(MAX_COMPARED / 2);
+    }
+    [&widest, near].concat()
+}

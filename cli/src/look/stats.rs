@@ -1,0 +1,270 @@
+//! `stats`: summarizes the elements of tensors and views.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::PathBuf;
+
+use indicatif::HumanCount;
+use serde::Serialize;
+use stridemap::{Scalar, Statistics, Tensor};
+
+use super::chart::{bars, short, sparkline, text_of};
+use super::is_constant;
+use crate::args::{External, Reading};
+use crate::error::{Error, Result};
+use crate::expr;
+use crate::expr::Copies;
+use crate::input::Input;
+use crate::names::{Named as _, Pattern, one_line, pattern, quoted};
+use crate::ui::{Column, Element, Progress, Table, counted, progress, warn, write_json};
+
+/// Summarize the elements of tensors: count, extremes, mean, deviation, NaN, histogram
+///
+/// One tensor or view is shown in detail, and several in a table with a row for each. NaN and infinities are counted,
+/// and left out of the other numbers. std is the deviation of a sample, like that of PyTorch. Complex numbers are
+/// summarized by their magnitudes. A histogram has bins of equal width between min and max.
+///
+/// If nothing matches a pattern, the exit code is 1. If a tensor cannot be read, the others are still shown, and the exit
+/// code is 2.
+#[derive(clap::Args)]
+#[command(after_help = expr::help("stats model.smap\n  stridemap stats model.smap 'encoder.weight[0]'\n  stridemap stats model.pt '*.bias'"))]
+pub(crate) struct StatsArgs {
+    /// The store, or a file in another format, detected from its content
+    #[arg(value_name = "STORE|FILE")]
+    source: PathBuf,
+    /// Views, names, globs such as '*.weight', or prefixes such as encoder.; all tensors if none is given
+    #[arg(value_name = "EXPR|GLOB|PREFIX")]
+    select: Vec<String>,
+    /// Print one JSON object per tensor
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reading: Reading,
+    #[command(flatten)]
+    external: External,
+}
+
+/// The number of bins in the details and in JSON.
+const BINS: usize = 20;
+
+/// The number of bins in a row of the table.
+const SPARKLINE_BINS: usize = 10;
+
+const COLUMNS: [Column; 9] = [
+    Column::new("name").names(),
+    Column::new("dtype").drop(0),
+    Column::new("size").long().drop(1),
+    Column::new("min").right(),
+    Column::new("max").right(),
+    Column::new("mean").right().drop(3),
+    Column::new("std").right().drop(2),
+    Column::new("histogram").drop(4),
+    Column::new("notes"),
+];
+
+pub(crate) fn run(args: &StatsArgs, out: &mut impl Write) -> Result<()> {
+    let input = Input::open(&args.source, &args.reading, &args.external.options())?;
+    let (targets, is_one) = targets(&args.select, &input)?;
+    let total = targets.iter().map(|target| target.size_bytes).fold(0, u64::saturating_add);
+    let bar = progress("stats", total);
+    let mut table = Table::new(&COLUMNS);
+    let mut failed_count = 0;
+    let count = targets.len();
+    for target in targets {
+        let shown = match target.read(&input, &bar) {
+            Ok(found) if args.json => write_json(out, Record::of(&target.label, &found)),
+            Ok(found) if is_one => details(&target.label, &found, out),
+            Ok(found) => {
+                table.row(row(&target.label, &found));
+                Ok(())
+            }
+            Err(e) => {
+                failed_count += 1;
+                bar.suspend(|| warn(&format!("stats: {e}")));
+                Ok(())
+            }
+        };
+        shown?;
+    }
+    bar.finish_and_clear();
+    table.print_data(out)?;
+    out.flush()?;
+    if failed_count > 0 {
+        let all = counted(count as u64, "tensor");
+        return Err(Error::Refused(format!("stats: {failed_count} of {all} could not be read")));
+    }
+    Ok(())
+}
+
+/// A tensor or view whose statistics are wanted.
+struct Target {
+    label: String,
+    size_bytes: u64,
+    /// `None` for the tensor that has the label as its name.
+    view: Option<Tensor>,
+}
+
+struct Found {
+    tensor: Tensor,
+    statistics: Statistics,
+}
+
+impl Target {
+    fn read(&self, input: &Input, bar: &Progress) -> Result<Found> {
+        let tensor = match &self.view {
+            Some(view) => view.clone(),
+            None => input.load(&self.label)?,
+        };
+        // The error of `load` has the name of the tensor.
+        let statistics = tensor
+            .statistics(|bytes| bar.inc(bytes))
+            .map_err(|e| Error::Refused(format!("{}: {e}", quoted(&self.label))))?;
+        Ok(Found { tensor, statistics })
+    }
+}
+
+/// Returns what the arguments select, and whether it is a single view that is named exactly.
+fn targets(select: &[String], input: &Input) -> Result<(Vec<Target>, bool)> {
+    let (mut targets, mut listed, mut is_exact) = (Vec::new(), BTreeSet::new(), false);
+    let mut add = |targets: &mut Vec<Target>, pattern: Option<&Pattern>| -> Result<bool> {
+        let infos = input.sorted(|info| pattern.is_none_or(|pattern| pattern.matches(&info.name)))?;
+        let is_any = !infos.is_empty();
+        for info in infos.into_iter().filter(|info| listed.insert(info.name.clone())) {
+            targets.push(Target { size_bytes: info.nbytes() as u64, label: info.name, view: None });
+        }
+        Ok(is_any)
+    };
+    for text in select {
+        let pattern = pattern(text, input)?;
+        if !input.contains(&pattern.text)? && add(&mut targets, Some(&pattern))? {
+            continue;
+        }
+        if pattern.is_glob() {
+            return Err(Error::NoMatch(format!("stats: no tensor matches {text:?}")));
+        }
+        let (_, view) = expr::view(text, input, Copies::Allowed)?;
+        targets.push(Target { label: text.clone(), size_bytes: view.nbytes() as u64, view: Some(view) });
+        is_exact = true;
+    }
+    if select.is_empty() {
+        add(&mut targets, None)?;
+    }
+    let is_one = is_exact && targets.len() == 1;
+    Ok((targets, is_one))
+}
+
+/// Returns what a reader should notice.
+fn notes(Found { tensor, statistics }: &Found) -> Vec<String> {
+    let mut notes = Vec::new();
+    let infinities = statistics.positive_infinity_count + statistics.negative_infinity_count;
+    for (count, what) in [(statistics.nan_count, "NaN"), (infinities, "inf")] {
+        if count > 0 {
+            notes.push(format!("{} {what}", HumanCount(count)));
+        }
+    }
+    if statistics.count == 0 {
+        notes.push("empty".to_owned());
+    } else if statistics.zero_count == statistics.count {
+        notes.push("all zero".to_owned());
+    } else if is_constant(tensor, statistics) {
+        notes.push("constant".to_owned());
+    }
+    notes
+}
+
+fn row(label: &str, found: &Found) -> [String; COLUMNS.len()] {
+    let Found { tensor, statistics } = found;
+    let real = |number: Option<f64>| number.map(short).unwrap_or_default();
+    let scalar = |scalar: Option<Scalar>| scalar.map(text_of).unwrap_or_default();
+    [
+        quoted(label).into_owned(),
+        tensor.dtype().to_string(),
+        format!("{:?}", tensor.size()),
+        scalar(statistics.min),
+        scalar(statistics.max),
+        real(statistics.mean()),
+        real(statistics.std()),
+        sparkline(&statistics.histogram(SPARKLINE_BINS)),
+        notes(found).join(", "),
+    ]
+}
+
+fn details(label: &str, found: &Found, out: &mut impl Write) -> Result<()> {
+    let Found { tensor, statistics } = found;
+    let share = |count: u64| match count {
+        0 => "0".to_owned(),
+        _ => format!("{} ({:.3} %)", HumanCount(count), count as f64 / statistics.count as f64 * 100.),
+    };
+    let real = |number: Option<f64>| number.map_or("-".to_owned(), short);
+    let scalar = |scalar: Option<Scalar>| scalar.map_or("-".to_owned(), text_of);
+    let quantile = |fraction| real(statistics.quantile(fraction));
+    let rows = [
+        ("name", one_line(label)),
+        ("dtype", tensor.dtype().to_string()),
+        ("size", format!("{:?}", tensor.size())),
+        ("count", HumanCount(statistics.count).to_string()),
+        ("zeros", share(statistics.zero_count)),
+        ("NaN", share(statistics.nan_count)),
+        ("inf", share(statistics.positive_infinity_count)),
+        ("-inf", share(statistics.negative_infinity_count)),
+        ("min", scalar(statistics.min)),
+        ("0.1 %", quantile(0.001)),
+        ("median", quantile(0.5)),
+        ("99.9 %", quantile(0.999)),
+        ("max", scalar(statistics.max)),
+        ("mean", real(statistics.mean())),
+        ("std", real(statistics.std())),
+        ("notes", notes(found).join(", ")),
+    ];
+    for (key, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
+        writeln!(out, "{key:<8}{value}")?;
+    }
+    if let (Some(min), Some(max)) = (statistics.quantile(0.), statistics.quantile(1.)) {
+        writeln!(out)?;
+        bars(&statistics.histogram(BINS), (min, max), out)?;
+    }
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct Record<'a> {
+    name: &'a str,
+    dtype: &'static str,
+    size: &'a [usize],
+    count: u64,
+    nan_count: u64,
+    positive_infinity_count: u64,
+    negative_infinity_count: u64,
+    zero_count: u64,
+    min: Option<Element>,
+    max: Option<Element>,
+    mean: Option<Element>,
+    std: Option<Element>,
+    /// The values below which 0.1 %, 50 % and 99.9 % of the finite elements are.
+    quantiles: Vec<(f64, Element)>,
+    /// Counts in bins of equal width between min and max.
+    histogram: Vec<u64>,
+}
+
+impl<'a> Record<'a> {
+    fn of(name: &'a str, Found { tensor, statistics }: &'a Found) -> Self {
+        let real = |number: Option<f64>| number.map(|number| Element(Scalar::Float(number)));
+        let quantile = |fraction: f64| Some((fraction, real(statistics.quantile(fraction))?));
+        Record {
+            name,
+            dtype: tensor.dtype().name(),
+            size: tensor.size(),
+            count: statistics.count,
+            nan_count: statistics.nan_count,
+            positive_infinity_count: statistics.positive_infinity_count,
+            negative_infinity_count: statistics.negative_infinity_count,
+            zero_count: statistics.zero_count,
+            min: statistics.min.map(Element),
+            max: statistics.max.map(Element),
+            mean: real(statistics.mean()),
+            std: real(statistics.std()),
+            quantiles: [0.001, 0.5, 0.999].into_iter().filter_map(quantile).collect(),
+            histogram: statistics.histogram(BINS),
+        }
+    }
+}

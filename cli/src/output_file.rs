@@ -1,0 +1,82 @@
+//! A file that a command writes as a whole, such as a page or an image.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use crate::error::{Error, Result};
+
+/// A path that a command may write.
+#[derive(Clone, Copy)]
+pub(crate) struct OutputFile<'a> {
+    path: &'a Path,
+    /// The name of the command, for errors.
+    command: &'static str,
+    is_forced: bool,
+    exists: bool,
+}
+
+impl<'a> OutputFile<'a> {
+    /// Checks the path. Its name must have the first of these extensions, or one of the others, and an existing file is
+    /// refused unless `is_forced`.
+    pub(crate) fn new(
+        command: &'static str,
+        path: &'a Path,
+        extensions: &[&str],
+        is_forced: bool,
+    ) -> Result<Self> {
+        let mut file = OutputFile { path, command, is_forced, exists: false };
+        // Another extension is likely a mistake, and --force would replace a file of tensors.
+        let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
+        if !extensions.iter().any(|&known| extension == known) {
+            let first = extensions.first().copied().unwrap_or_default();
+            return Err(file.refused(&format!("the name of the file must end with .{first}")));
+        }
+        match fs::symlink_metadata(path) {
+            Ok(found) if found.is_dir() => Err(file.refused("the path exists and is not a file")),
+            Ok(_) if !is_forced => Err(file.refused(EXISTS)),
+            found => {
+                file.exists = found.is_ok();
+                Ok(file)
+            }
+        }
+    }
+
+    pub(crate) fn path(self) -> &'a Path {
+        self.path
+    }
+
+    /// Returns whether there is a file that will be replaced.
+    pub(crate) fn exists(self) -> bool {
+        self.exists
+    }
+
+    /// Writes the file under a temporary name, and renames it when it is complete. Returns its length.
+    pub(crate) fn write(self, fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>) -> Result<u64> {
+        let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let prefix = format!(".{}-", self.command);
+        let write = || {
+            let staged =
+                tempfile::Builder::new().prefix(&prefix).make_in(dir, |path| File::create_new(path))?;
+            let mut writer = BufWriter::new(staged.as_file());
+            fill(&mut writer)?;
+            writer.flush()?;
+            drop(writer);
+            let size_bytes = staged.as_file().metadata()?.len();
+            let persist =
+                if self.is_forced { staged.persist(self.path) } else { staged.persist_noclobber(self.path) };
+            persist.map_err(|e| e.error)?;
+            Ok(size_bytes)
+        };
+        write().map_err(|e: io::Error| match e.kind() {
+            io::ErrorKind::AlreadyExists => self.refused(EXISTS),
+            _ => self.refused(&e.to_string()),
+        })
+    }
+
+    fn refused(self, why: &str) -> Error {
+        Error::Refused(format!("{} {}: {why}", self.command, self.path.display()))
+    }
+}
+
+const EXISTS: &str = "the file exists; --force replaces it";

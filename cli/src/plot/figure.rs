@@ -1,0 +1,206 @@
+//! Images of heat maps and histograms, with axes and a caption.
+
+use super::raster::{BLACK, CHARACTER_HEIGHT, CHARACTER_WIDTH, Color, Image, text_width};
+use crate::look::chart::short;
+use crate::look::palette::Scale;
+use crate::look::reduce::Blocks;
+
+/// The least width and height that a matrix is drawn with, and the least width if the height allows it.
+const LEAST_SIDE: usize = 64;
+const LEAST_WIDTH: usize = 512;
+
+/// The most blocks along a side.
+const MOST_BLOCKS: usize = 1024;
+
+const HISTOGRAM_SIZE: (usize, usize) = (720, 360);
+const BAR_COLOR: Color = [33, 102, 172];
+
+const MARGIN: usize = 16;
+const LINE_HEIGHT: usize = CHARACTER_HEIGHT + 8;
+const TICK: usize = 6;
+const COLOR_BAR_WIDTH: usize = 20;
+
+/// The words beside a drawing.
+pub(super) struct Text {
+    pub(super) title: String,
+    /// The lines below the drawing.
+    pub(super) caption: Vec<String>,
+}
+
+/// A number, or an index, and its place along an axis in pixels.
+struct Mark {
+    label: String,
+    at: usize,
+}
+
+/// Returns the most rows and columns of blocks for a matrix. All blocks but the last ones have equal numbers of elements.
+pub(super) fn most_blocks(size: (usize, usize)) -> (usize, usize) {
+    let most = |n: usize| n.div_ceil(n.div_ceil(MOST_BLOCKS).max(1));
+    (most(size.0), most(size.1))
+}
+
+/// Draws blocks of a matrix of `size` rows and columns, with a bar of the colors of the scale.
+pub(super) fn heat_map(blocks: &Blocks, scale: Scale, size: (usize, usize), text: &Text) -> Image {
+    let &Blocks { row_count, column_count, .. } = blocks;
+    let side = LEAST_WIDTH.div_ceil(column_count).min(MOST_BLOCKS / row_count).max(1);
+    let (block_width, block_height) =
+        (side.max(LEAST_SIDE.div_ceil(column_count)), side.max(LEAST_SIDE.div_ceil(row_count)));
+    let (width, height) = (column_count * block_width, row_count * block_height);
+    let index = |block_count: usize, n: usize, block_side: usize| {
+        move |index: f64| (index as usize * block_count / n) * block_side + block_side / 2
+    };
+    let last = |n: usize| (n - 1) as f64;
+    let label_width = text_width(&(size.1 - 1).to_string());
+    let columns =
+        marks(0., last(size.1), width / (label_width + 36), 1., index(column_count, size.1, block_width));
+    let rows = marks(0., last(size.0), height / 60, 1., index(row_count, size.0, block_height));
+    let (low, high) = scale.limits();
+    let middle = matches!(scale, Scale::Signed(_)).then_some((0.5, 0.));
+    let ends = if low == high { vec![(0.5, low)] } else { vec![(0., high), (1., low)] };
+    let limits: Vec<(f64, String)> =
+        ends.into_iter().chain(middle).map(|(at, number)| (at, short(number))).collect();
+    let limits_width = limits.iter().map(|(_, label)| text_width(label)).max().unwrap_or_default();
+    let bar_x = width + 28;
+    let room = (bar_x + COLOR_BAR_WIDTH + TICK + limits_width, height);
+
+    let (mut image, (x, y)) = framed((width, height), room, text, &columns, &rows);
+    for (i, &number) in blocks.numbers.iter().enumerate() {
+        let at = (x + i % column_count * block_width, y + i / column_count * block_height);
+        image.fill(at, (block_width, block_height), scale.color(number));
+    }
+    image.frame((x + bar_x, y), (COLOR_BAR_WIDTH, height));
+    for row in 0..height {
+        let part = row as f64 / (height - 1) as f64;
+        image.fill((x + bar_x, y + row), (COLOR_BAR_WIDTH, 1), scale.color(high * (1. - part) + low * part));
+    }
+    for (part, label) in limits {
+        let top = y + (part * (height - CHARACTER_HEIGHT) as f64) as usize;
+        image.text((x + bar_x + COLOR_BAR_WIDTH + TICK, top), &label);
+    }
+    image
+}
+
+/// Draws the counts of bins of equal width between two numbers.
+pub(super) fn histogram(counts: &[u64], (min, max): (f64, f64), text: &Text) -> Image {
+    let (width, height) = HISTOGRAM_SIZE;
+    // If all elements are equal, they are in the last bin.
+    let counts = if min == max { &counts[counts.len().saturating_sub(1)..] } else { counts };
+    let most = counts.iter().copied().max().unwrap_or_default().max(1) as f64;
+    // The difference of halves cannot overflow.
+    let place = |number: f64| (number / 2. - min / 2.) / (max / 2. - min / 2.);
+    let numbers = if min == max {
+        vec![Mark { label: short(min), at: width / 2 }]
+    } else {
+        marks(min, max, 6, 0., |number| (place(number) * width as f64) as usize)
+    };
+    let amounts = marks(0., most, 6, 1., |count| ((1. - count / most) * height as f64) as usize);
+    let (mut image, (x, y)) = framed((width, height), (width, height), text, &numbers, &amounts);
+    for (bin, &count) in counts.iter().enumerate() {
+        let (left, right) = (bin * width / counts.len(), (bin + 1) * width / counts.len());
+        // A bin that is not empty is in sight.
+        let bar = (count as f64 / most * height as f64).ceil() as usize;
+        image.fill((x + left, y + height - bar), (right - left - 1, bar), BAR_COLOR);
+    }
+    image
+}
+
+/// Creates an image with a frame for a drawing, the marks of its axes, and text. `room` is the size of the drawing and of
+/// what is beside it. Returns the place of the drawing too.
+fn framed(
+    size: (usize, usize),
+    room: (usize, usize),
+    text: &Text,
+    columns: &[Mark],
+    rows: &[Mark],
+) -> (Image, (usize, usize)) {
+    let left = MARGIN + rows.iter().map(|mark| text_width(&mark.label)).max().unwrap_or_default() + TICK + 4;
+    // Half of the last number below can be to the right of the drawing.
+    let beyond = columns.iter().map(|mark| mark.at + text_width(&mark.label) / 2).max().unwrap_or_default();
+    let width = left + room.0.max(beyond).max(LEAST_WIDTH) + MARGIN;
+    let line_length = (width - 2 * MARGIN) / CHARACTER_WIDTH;
+    let title = wrapped(&text.title, line_length);
+    let caption: Vec<String> = text.caption.iter().flat_map(|line| wrapped(line, line_length)).collect();
+    let top = MARGIN + title.len() * LINE_HEIGHT + 8;
+    let below = top + room.1 + TICK + 4;
+    let height = below + LINE_HEIGHT + 8 + caption.len() * LINE_HEIGHT + MARGIN - 8;
+
+    let mut image = Image::new(width, height);
+    for (i, line) in title.iter().enumerate() {
+        image.text((MARGIN, MARGIN + i * LINE_HEIGHT), line);
+    }
+    for (i, line) in caption.iter().enumerate() {
+        image.text((MARGIN, below + LINE_HEIGHT + 8 + i * LINE_HEIGHT), line);
+    }
+    image.frame((left, top), size);
+    for Mark { label, at } in columns {
+        image.fill((left + at, top + size.1 + 1), (1, TICK), BLACK);
+        image.text(((left + at).saturating_sub(text_width(label) / 2), below), label);
+    }
+    for Mark { label, at } in rows {
+        image.fill((left - 1 - TICK, top + at), (TICK, 1), BLACK);
+        let x = left - TICK - 4 - text_width(label);
+        image.text((x, (top + at).saturating_sub(CHARACTER_HEIGHT / 2)), label);
+    }
+    (image, (left, top))
+}
+
+/// Returns about `most` marks at round numbers between two numbers, which differ by at least `least_step`.
+fn marks(low: f64, high: f64, most: usize, least_step: f64, place: impl Fn(f64) -> usize) -> Vec<Mark> {
+    let most = most.max(1) as f64;
+    let rough = (high / most - low / most).max(least_step);
+    let power = 10f64.powf(rough.log10().floor());
+    let step = [1., 2., 5., 10.].map(|digit| digit * power).into_iter().find(|&step| step >= rough * 0.999);
+    let step = step.filter(|step| step.is_normal()).unwrap_or(f64::MAX);
+    let first = (low / step).ceil();
+    // The sum with 0 makes 0 of -0.
+    let numbers = (0..=most as usize).map(|i| (first + i as f64) * step + 0.);
+    numbers
+        .take_while(|&number| number <= high)
+        .map(|number| Mark { label: short(number), at: place(number) })
+        .collect()
+}
+
+/// Breaks a line at spaces, and words that are longer than a line.
+fn wrapped(line: &str, length: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut rest: Vec<char> = line.chars().collect();
+    while rest.len() > length {
+        let space = rest[..=length].iter().rposition(|&c| c == ' ').filter(|&at| at > 0);
+        let tail = rest.split_off(space.unwrap_or(length));
+        lines.push(rest.into_iter().collect());
+        rest = tail.into_iter().skip_while(|&c| c == ' ').collect();
+    }
+    lines.push(rest.into_iter().collect());
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_at_round_numbers() {
+        let labels = |low, high, most, least| -> Vec<String> {
+            marks(low, high, most, least, |_| 0).into_iter().map(|mark| mark.label).collect()
+        };
+        assert_eq!(labels(0., 99., 5, 1.), ["0", "20", "40", "60", "80"]);
+        assert_eq!(labels(0., 2., 9, 1.), ["0", "1", "2"]);
+        assert_eq!(labels(-0.31, 0.3, 6, 0.), ["-0.2", "0", "0.2"]);
+        assert_eq!(labels(-f64::MAX, f64::MAX, 2, 0.), ["-1.7977e308", "0", "1.7977e308"]);
+    }
+
+    #[test]
+    fn lines_are_broken_at_spaces_or_where_they_are_full() {
+        assert_eq!(wrapped("one two three", 8), ["one two", "three"]);
+        assert_eq!(wrapped("abcdefgh", 3), ["abc", "def", "gh"]);
+        assert_eq!(wrapped("", 3), [""]);
+    }
+
+    #[test]
+    fn blocks_of_large_matrices_have_equal_numbers_of_elements() {
+        assert_eq!(
+            [(5000, 3000), (1024, 1), (1025, 7)].map(most_blocks),
+            [(1000, 1000), (1024, 1), (513, 7)]
+        );
+    }
+}

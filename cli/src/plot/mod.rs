@@ -1,0 +1,166 @@
+//! `plot`: draws a matrix or a histogram in the terminal, or as an image.
+
+mod figure;
+mod png;
+mod raster;
+mod terminal;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use indicatif::{HumanBytes, HumanCount};
+use stridemap::Statistics;
+
+use crate::args::{External, Reading};
+use crate::error::{Error, Result};
+use crate::expr;
+use crate::expr::Copies;
+use crate::input::Input;
+use crate::look::chart::{bars, short};
+use crate::look::palette::Scale;
+use crate::look::reduce::{Blocks, RULE};
+use crate::names::one_line;
+use crate::output_file::OutputFile;
+use crate::ui::{has_color, message, progress, width};
+use figure::Text;
+use raster::Image;
+
+/// Draw a matrix as a heat map, or a histogram, in the terminal or as an image
+///
+/// Two dimensions are a heat map: blue below zero, white at zero and red above, or one hue if no element is negative. The
+/// scale ends at the 0.1 and 99.9 percentiles. NaN is magenta. Of a large matrix, each block shows the element of largest
+/// magnitude, or NaN if it has one. Without colors, the heat map has characters from blank to @, and ? for NaN.
+///
+/// One dimension is a histogram.
+///
+/// With -o, the drawing is written as a PNG image of at most 1024 × 1024 blocks, with its indices, its scale and a caption.
+#[derive(clap::Args)]
+#[command(after_help = expr::help("plot model.smap 'encoder.weight[0]'\n  stridemap plot model.pt encoder.weight --histogram\n  stridemap plot model.pt encoder.weight -o weight.png"))]
+pub(crate) struct PlotArgs {
+    /// The store, or a file in another format, detected from its content
+    #[arg(value_name = "STORE|FILE")]
+    source: PathBuf,
+    /// The tensor or view
+    expr: String,
+    /// Draw a histogram, whatever the dimensions are
+    #[arg(long)]
+    histogram: bool,
+    /// Write a PNG image instead
+    #[arg(short, long, value_name = "FILE.png")]
+    out: Option<PathBuf>,
+    /// Replace an existing image; without this it is refused
+    #[arg(long, requires = "out")]
+    force: bool,
+    #[command(flatten)]
+    reading: Reading,
+    #[command(flatten)]
+    external: External,
+}
+
+const BINS: usize = 30;
+
+/// The most rows of a heat map, so that it fits a screen.
+const MOST_ROWS: usize = 40;
+
+const DEFAULT_WIDTH: usize = 80;
+
+pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
+    let file =
+        args.out.as_deref().map(|path| OutputFile::new("plot", path, &["png"], args.force)).transpose()?;
+    let input = Input::open(&args.source, &args.reading, &args.external.options())?;
+    let (_, view) = expr::view(&args.expr, &input, Copies::Allowed)?;
+    let is_histogram = args.histogram || view.ndim() < 2;
+    if !is_histogram && view.ndim() != 2 {
+        let why = format!(
+            "plot: {} has {} dimensions, size {:?}; select two, as in {}[0], or give --histogram",
+            one_line(&args.expr),
+            view.ndim(),
+            view.size(),
+            one_line(&args.expr)
+        );
+        return Err(Error::Refused(why));
+    }
+    let passes = if is_histogram { 1 } else { 2 };
+    let bar = progress("plot", (view.nbytes() as u64).saturating_mul(passes));
+    let statistics = view.statistics(|bytes| bar.inc(bytes))?;
+    let (Some(min), Some(max)) = (statistics.quantile(0.), statistics.quantile(1.)) else {
+        let why = format!("plot: {} has no finite element, size {:?}", one_line(&args.expr), view.size());
+        return Err(Error::Refused(why));
+    };
+    let title = format!("{}  {}  {:?}", one_line(&args.expr), view.dtype(), view.size());
+    if is_histogram {
+        bar.finish_and_clear();
+        let counts = statistics.histogram(BINS);
+        let Some(file) = file else {
+            writeln!(out, "{title}\n")?;
+            return bars(&counts, (min, max), out);
+        };
+        let text = Text { title, caption: histogram_caption(&statistics, (min, max)) };
+        return save(args, file, &figure::histogram(&counts, (min, max), &text), &text);
+    }
+    let size = (view.size()[0], view.size()[1]);
+    let most_blocks = if file.is_some() {
+        figure::most_blocks(size)
+    } else {
+        let columns = width().unwrap_or(DEFAULT_WIDTH).saturating_sub(terminal::label_width(size.0) + 1);
+        (MOST_ROWS, columns.max(1))
+    };
+    let blocks = Blocks::of(&view, most_blocks, |bytes| bar.inc(bytes))?;
+    bar.finish_and_clear();
+    let scale = Scale::of(&statistics);
+    let is_colored = file.is_some() || has_color();
+    let caption = heat_map_caption(&blocks, scale, &statistics, is_colored);
+    if let Some(file) = file {
+        let text = Text { title, caption };
+        return save(args, file, &figure::heat_map(&blocks, scale, size, &text), &text);
+    }
+    writeln!(out, "{title}\n")?;
+    terminal::print(&blocks, scale, size, is_colored, out)?;
+    writeln!(out)?;
+    for line in caption {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
+fn save(args: &PlotArgs, file: OutputFile<'_>, image: &Image, text: &Text) -> Result<()> {
+    let description = format!("{}\n{}", text.title, text.caption.join("\n"));
+    let size_bytes = file.write(|out| png::write(image, &description, out))?;
+    message(&format!(
+        "plotted {} in {}: {} × {} pixels, {}",
+        one_line(&args.expr),
+        file.path().display(),
+        image.width,
+        image.height,
+        HumanBytes(size_bytes)
+    ));
+    Ok(())
+}
+
+/// Says how elements became colors.
+fn heat_map_caption(blocks: &Blocks, scale: Scale, statistics: &Statistics, is_colored: bool) -> Vec<String> {
+    let (low, high) = scale.limits();
+    let mut lines =
+        vec![format!("scale {} to {}, clipped at the 0.1 and 99.9 percentiles", short(low), short(high))];
+    if blocks.block_size != (1, 1) {
+        let (rows, columns) = blocks.block_size;
+        lines.push(format!("each block shows {RULE} of up to {rows} × {columns}"));
+    }
+    if statistics.nan_count > 0 {
+        let shown = if is_colored { "magenta" } else { "?" };
+        lines.push(format!("{} NaN, shown as {shown}", statistics.nan_count));
+    }
+    lines
+}
+
+fn histogram_caption(statistics: &Statistics, (min, max): (f64, f64)) -> Vec<String> {
+    let finite = HumanCount(statistics.finite_count());
+    let mut lines = vec![format!("{finite} finite elements from {} to {}", short(min), short(max))];
+    let infinity_count = statistics.positive_infinity_count + statistics.negative_infinity_count;
+    for (count, what) in [(statistics.nan_count, "NaN"), (infinity_count, "infinities")] {
+        if count > 0 {
+            lines.push(format!("{} {what}, not shown", HumanCount(count)));
+        }
+    }
+    lines
+}

@@ -1,0 +1,74 @@
+//! A heat map in the terminal.
+
+use std::io::Write;
+
+use crate::error::Result;
+use crate::look::palette::Scale;
+use crate::look::reduce::Blocks;
+
+/// What stands for a block without colors: from the lowest to the highest number of the scale.
+const SHADES: &[u8] = b" .:-=+*#%@";
+
+const NAN_SHADE: char = '?';
+
+/// The rows of text between two indices at the side.
+const LABEL_ROWS: usize = 5;
+
+/// Prints blocks with the indices of their rows and columns, of `size` rows and columns in all. With colors, a character
+/// is two blocks, one above the other.
+pub(crate) fn print(
+    blocks: &Blocks,
+    scale: Scale,
+    size: (usize, usize),
+    has_color: bool,
+    out: &mut impl Write,
+) -> Result<()> {
+    let &Blocks { row_count, column_count, .. } = blocks;
+    let label_width = label_width(size.0);
+    let step = if has_color { 2 } else { 1 };
+    let number = |row: usize, column: usize| blocks.numbers.get(row * column_count + column).copied();
+    for (line, row) in (0..row_count).step_by(step).enumerate() {
+        let label = if line % LABEL_ROWS == 0 {
+            first_index(row, row_count, size.0).to_string()
+        } else {
+            String::new()
+        };
+        write!(out, "{label:>label_width$} ")?;
+        for column in 0..column_count {
+            let top = number(row, column).unwrap_or_default();
+            if has_color {
+                let [r, g, b] = scale.color(top);
+                write!(out, "\x1b[38;2;{r};{g};{b}m")?;
+                match number(row + 1, column).map(|bottom| scale.color(bottom)) {
+                    Some([r, g, b]) => write!(out, "\x1b[48;2;{r};{g};{b}m▀")?,
+                    None => write!(out, "\x1b[49m▀")?,
+                }
+            } else {
+                let shade = |place: f64| {
+                    char::from(SHADES[((place * SHADES.len() as f64) as usize).min(SHADES.len() - 1)])
+                };
+                write!(out, "{}", scale.place(top).map_or(NAN_SHADE, shade))?;
+            }
+        }
+        writeln!(out, "{}", if has_color { "\x1b[0m" } else { "" })?;
+    }
+    let mut axis = " ".repeat(label_width + 1);
+    for column in (0..column_count).step_by(2 * LABEL_ROWS) {
+        let label = first_index(column, column_count, size.1).to_string();
+        let place = label_width + 1 + column;
+        if axis.len() <= place && place + label.len() <= label_width + 1 + column_count.max(label.len()) {
+            axis = format!("{axis:<place$}{label} ");
+        }
+    }
+    Ok(writeln!(out, "{}", axis.trim_end())?)
+}
+
+/// Returns the width of the indices at the side.
+pub(crate) fn label_width(row_count: usize) -> usize {
+    row_count.saturating_sub(1).to_string().len()
+}
+
+/// Returns the first index of a block.
+fn first_index(block: usize, block_count: usize, n: usize) -> usize {
+    (block * n).div_ceil(block_count)
+}

@@ -1,0 +1,108 @@
+//! The tensor names that complete a word.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use clap::{Arg, Command};
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use stridemap::{ExternalFiles, StoreOptions};
+
+use super::bash;
+use crate::args::Reading;
+use crate::input::Input;
+
+/// The most names that are offered. If there are more, their modules are.
+const MAX_NAMES: usize = 500;
+
+/// What positional arguments hold that are neither paths nor names of tensors.
+const OTHERS: [&str; 3] = ["KEY", "VALUE", "COMMAND"];
+
+/// The options whose value is the name of a tensor or the beginning of one.
+const OPTIONS: [&str; 4] = ["of", "prefix", "rename", "skip"];
+
+/// Returns the command with completions for every argument that is the name of a tensor.
+pub(super) fn with_names(command: Command) -> Command {
+    let with_names = |arg: Arg| match is_name(&arg) {
+        true => arg.add(ArgValueCompleter::new(names)),
+        false => arg,
+    };
+    let subcommands: Vec<String> =
+        command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    let command = command.mut_args(with_names);
+    subcommands.iter().fold(command, |command, name| command.mut_subcommand(name, with_names_of))
+}
+
+fn with_names_of(command: Command) -> Command {
+    with_names(command)
+}
+
+fn is_name(arg: &Arg) -> bool {
+    let is_path = arg.get_value_parser().type_id() == clap::builder::ValueParser::path_buf().type_id();
+    let is_other = || {
+        let names = arg.get_value_names().unwrap_or_default();
+        names.iter().any(|name| OTHERS.contains(&name.as_str())) || !arg.get_possible_values().is_empty()
+    };
+    match arg.get_long() {
+        Some(long) => OPTIONS.contains(&long),
+        None => arg.is_positional() && !is_path && !is_other(),
+    }
+}
+
+/// Returns the names that begin with `current`, in the first store or file on the command line.
+fn names(current: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(current) = current.to_str() else { return Vec::new() };
+    let words = bash::words().unwrap_or_else(|| env::args_os().skip(1).collect());
+    let Some(source) = words.iter().skip(1).find_map(open) else { return Vec::new() };
+    let mut found = beginning_with(&source, current);
+    if found.is_empty() {
+        // zsh passes quotes as they were typed.
+        found = beginning_with(&source, &bash::unquoted(current));
+    }
+    found.into_iter().map(CompletionCandidate::new).collect()
+}
+
+fn beginning_with(source: &Input, prefix: &str) -> Vec<String> {
+    let Ok(tensors) = source.tensors(prefix) else { return Vec::new() };
+    shortened(tensors.map_while(Result::ok).map(|info| info.name).collect(), prefix)
+}
+
+/// Opens a store, or a file with tensors. A command line rarely has other paths, and a file of another kind is refused.
+fn open(word: &OsString) -> Option<Input> {
+    let mut path = PathBuf::from(word);
+    if !path.exists() {
+        path = PathBuf::from(bash::unquoted(word.to_str()?));
+    }
+    if let Ok(rest) = path.strip_prefix("~") {
+        path = PathBuf::from(env::var_os("HOME")?).join(rest);
+    }
+    let options = StoreOptions::new().external(ExternalFiles::Refuse);
+    path.exists().then(|| Input::open(&path, &Reading::default(), &options).ok()).flatten()
+}
+
+/// Returns the names, or the modules that follow `current` if there are too many names.
+fn shortened(names: Vec<String>, current: &str) -> Vec<String> {
+    if names.len() <= MAX_NAMES {
+        return names;
+    }
+    let module = |name: &String| {
+        let rest = &name[current.len()..];
+        let end = rest.find(['.', '/']).map_or(rest.len(), |at| at + 1);
+        name[..current.len() + end].to_owned()
+    };
+    names.iter().map(module).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_names_are_offered_by_module() {
+        let names: Vec<String> = (0..2000).map(|i| format!("layer.{}.w{i}", i / 1000)).collect();
+        assert_eq!(shortened(names.clone(), "lay"), ["layer."]);
+        assert_eq!(shortened(names.clone(), "layer."), ["layer.0.", "layer.1."]);
+        assert_eq!(shortened(names[..500].to_vec(), ""), names[..500]);
+    }
+}

@@ -1,0 +1,57 @@
+//! `completions`: prints the script that makes a shell complete the words of a command line.
+//!
+//! The script runs this program for each completion, with `STRIDEMAP_COMPLETE` set.
+
+use std::io::{self, Write};
+
+use clap::ValueEnum;
+use clap_complete::CompleteEnv;
+use clap_complete::env::{EnvCompleter, Fish, Shells, Zsh};
+
+use super::bash::Bash;
+use super::candidates::with_names;
+use crate::error::Result;
+
+/// Print a script that completes commands, options, paths and tensor names
+///
+/// Load it when the shell starts: add the line of the example to ~/.bashrc or ~/.zshrc, or write the script to
+/// ~/.config/fish/completions/stridemap.fish. Names are looked up in the store or file that the command line names.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  source <(stridemap completions bash)")]
+pub(crate) struct CompletionsArgs {
+    /// The shell that runs the script
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// The variable that is set when a script runs this program.
+pub(super) const VARIABLE: &str = "STRIDEMAP_COMPLETE";
+
+const NAME: &str = "stridemap";
+
+pub(crate) fn run(args: &CompletionsArgs, out: &mut impl Write) -> Result<()> {
+    let shell: &dyn EnvCompleter = match args.shell {
+        Shell::Bash => &Bash,
+        Shell::Zsh => &Zsh,
+        Shell::Fish => &Fish,
+    };
+    Ok(shell.write_registration(VARIABLE, NAME, NAME, NAME, out)?)
+}
+
+/// Prints completions and exits, if a script asks for them.
+pub(crate) fn complete(command: fn() -> clap::Command) {
+    let shells = Shells(&[&Bash, &Zsh, &Fish]);
+    CompleteEnv::with_factory(|| with_names(command())).var(VARIABLE).shells(shells).complete();
+}
+
+/// Writes candidates, each with its end.
+pub(super) fn write_all(buf: &mut dyn Write, candidates: &[String]) -> io::Result<()> {
+    candidates.iter().try_for_each(|candidate| writeln!(buf, "{candidate}"))
+}

@@ -1,0 +1,44 @@
+//! `man`: man pages, from the same text as `--help`.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{Command, CommandFactory as _};
+use clap_mangen::Man;
+
+use crate::args::Args;
+use crate::error::{Error, Result};
+
+/// Print a man page, or write all of them
+///
+/// The pages have the same text as --help. Without a command, this prints the page that lists the commands.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  stridemap man import | man -l -")]
+pub(crate) struct ManArgs {
+    /// The command whose page to print
+    #[arg(value_name = "COMMAND")]
+    command: Option<String>,
+    /// Write all pages to this directory, as stridemap.1, stridemap-import.1 and so on
+    #[arg(long, value_name = "DIR", conflicts_with = "command")]
+    dir: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &ManArgs, out: &mut impl Write) -> Result<()> {
+    let mut command = Args::command().disable_help_subcommand(true);
+    if let Some(dir) = &args.dir {
+        let failed = |e| Error::Refused(format!("man --dir {}: {e}", dir.display()));
+        return clap_mangen::generate_to(command, dir).map_err(failed);
+    }
+    command.build();
+    let page = match &args.command {
+        None => command,
+        Some(name) => subcommand(&command, name)?.clone(),
+    };
+    Ok(Man::new(page).render(out)?)
+}
+
+fn subcommand<'a>(command: &'a Command, name: &str) -> Result<&'a Command> {
+    let unknown =
+        || Error::Refused(format!("man: no command is named {name:?}; stridemap --help lists them"));
+    command.find_subcommand(name).ok_or_else(unknown)
+}

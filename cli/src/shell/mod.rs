@@ -1,0 +1,9 @@
+//! What the shell needs: completions and man pages.
+
+mod bash;
+mod candidates;
+pub(crate) mod completions;
+pub(crate) mod man;
+
+pub(crate) use completions::{CompletionsArgs, complete};
+pub(crate) use man::ManArgs;

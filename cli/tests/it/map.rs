@@ -1,0 +1,158 @@
+//! The `map` command.
+
+use serde_json::{Value, json};
+use stridemap::{Store, Tensor};
+
+use crate::harness::Dir;
+
+/// Creates a store with views of a matrix of 100 rows of 80 bytes, which is removed, and a second storage.
+fn views() -> Dir {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.save("m", &Tensor::from_vec((0..2000i32).collect(), &[100, 20]).unwrap()).unwrap();
+    let m = txn.load("m").unwrap();
+    txn.save_view("column", &m.narrow(0, 0, 50).unwrap().select(1, 3).unwrap()).unwrap();
+    txn.save_view("top", &m.narrow(0, 0, 25).unwrap()).unwrap();
+    txn.save_view("top again", &m.narrow(0, 0, 25).unwrap().t().unwrap()).unwrap();
+    txn.save_view("other column", &m.narrow(0, 0, 50).unwrap().select(1, 4).unwrap()).unwrap();
+    txn.remove("m").unwrap();
+    txn.commit().unwrap();
+    store.save("odd [name]", &1u8).unwrap();
+    dir
+}
+
+#[test]
+fn map_shows_shared_skipped_and_unreachable_bytes() {
+    insta::assert_snapshot!(views().on_terminal(100, &["map", "s.smap"]), @r"
+    name              map                                      bytes
+    0000000000000001  ▓▓▓▓▓▓▓▓▓░░░░░░░░▓··················  7.81 KiB  sealed, 1.70 KiB…6 KiB unreachable
+    ├─ top            █████████                             1.95 KiB  shares with top again and 2 more
+    ├─ top again      █████████                             1.95 KiB  shares with top and 2 more
+    ├─ column         █░░░░░░░░░░░░░░░░█                       200 B  shares with top and 1 more
+    └─ other column   █░░░░░░░░░░░░░░░░█                       200 B  shares with top and 1 more
+    0000000000000002  ████████████████████████████████████       1 B  sealed
+    └─ 'odd [name]'   ████████████████████████████████████       1 B
+    ");
+}
+
+#[test]
+fn names_and_globs_select_storages() {
+    let dir = views();
+    let lines = |names: &[&str]| dir.stdout(&[&["map", "s.smap"], names].concat()).lines().count();
+    assert_eq!(
+        [lines(&[]), lines(&["odd [name]"]), lines(&["'odd [name]'"]), lines(&["top*"])],
+        [8, 3, 3, 6]
+    );
+    let missing = dir.refusal(&["map", "s.smap", "topp"]);
+    assert!(missing.contains("did you mean \"top\""), "{missing}");
+    assert_eq!(dir.run(&["map", "s.smap", "x*"]).code, Some(1));
+}
+
+#[test]
+fn json_has_the_runs_of_bytes_and_who_shares_them() {
+    let dir = views();
+    let json: Value = serde_json::from_str(&dir.stdout(&["map", "s.smap", "top", "--json"])).unwrap();
+    assert_eq!((&json["v"], json["storages"].as_array().unwrap().len()), (&json!(1), 1));
+    let storage = &json["storages"][0];
+    // 25 rows, and 2 columns of the other 25 rows.
+    let usage = ["size_bytes", "reachable_bytes", "padding_bytes", "unreachable_bytes", "is_exact"]
+        .map(|key| &storage[key]);
+    let reachable = 25 * 80 + 25 * 8;
+    assert_eq!(usage[..2], [&json!(8000), &json!(reachable)]);
+    let rest = usage[2].as_u64().unwrap() + usage[3].as_u64().unwrap();
+    assert_eq!((rest, usage[4]), (8000 - reachable, &json!(true)));
+    let tensors = storage["tensors"].as_array().unwrap();
+    let tensor = |name: &str| tensors.iter().find(|tensor| tensor["name"] == name).unwrap();
+    assert_eq!(tensors.len(), 4);
+    assert_eq!(
+        tensor("top"),
+        &json!({
+            "name": "top", "dtype": "int32", "size": [25, 20], "first_byte": 0, "end_byte": 2000,
+            "runs": [[0, 2000]], "shares_with": ["top again", "column", "other column"],
+        })
+    );
+    let column = tensor("column");
+    assert_eq!((&column["first_byte"], &column["end_byte"]), (&json!(12), &json!(49 * 80 + 16)));
+    assert_eq!((&column["runs"][1], column["runs"].as_array().unwrap().len()), (&json!([92, 96]), 50));
+    assert_eq!(column["shares_with"], json!(["top", "top again"]), "the other column has no byte of it");
+}
+
+#[test]
+fn numbers_agree_with_those_of_du() {
+    let dir = views();
+    let map: Value = serde_json::from_str(&dir.stdout(&["map", "s.smap", "--json"])).unwrap();
+    let du: Value = serde_json::from_str(&dir.stdout(&["du", "s.smap", "--json"])).unwrap();
+    for (mapped, used) in map["storages"].as_array().unwrap().iter().zip(du["storages"].as_array().unwrap()) {
+        for key in ["id", "reachable_bytes", "padding_bytes", "unreachable_bytes"] {
+            assert_eq!(mapped[key], used[key], "{key}");
+        }
+    }
+}
+
+#[test]
+fn files_have_maps_too() {
+    let dir = Dir::empty();
+    let header = r#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},
+        "b":{"dtype":"U8","shape":[2,2],"data_offsets":[4,8]},"none":{"dtype":"U8","shape":[0],"data_offsets":[8,8]}}"#;
+    dir.write_safetensors("m.safetensors", header, &[0; 8]);
+    let bar = "█".repeat(16);
+    let lines = dir.stdout(&["map", "m.safetensors"]);
+    assert!(lines.contains(&format!("├─ a\t{bar}\t4\t\n")), "{lines}");
+    assert!(lines.contains(&format!("├─ b\t{}{bar}\t4\t\n", " ".repeat(16))), "{lines}");
+    assert!(lines.contains("─ none\t\t0\t\n"), "{lines}");
+}
+
+#[test]
+fn of_many_storages_and_tensors_only_those_that_share_are_drawn() {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    for n in 0..60 {
+        store.save(&format!("t.{n}"), &[0u8; 4096]).unwrap();
+    }
+    let mut txn = store.begin().unwrap();
+    let first = txn.load("t.0").unwrap();
+    txn.save_view("tied", &first).unwrap();
+    for n in 0..60 {
+        txn.save_view(&format!("part.{n}"), &txn.load("t.1").unwrap().narrow(0, n * 9, 9).unwrap()).unwrap();
+    }
+    txn.remove("t.1").unwrap();
+    txn.commit().unwrap();
+    let lines = dir.stdout(&["map", "s.smap"]);
+    assert!(lines.ends_with("--all draws them\n"), "{lines}");
+    assert!(lines.contains("─ tied\t") && !lines.contains("─ part.0\t"), "{lines}");
+    let all = dir.stdout(&["map", "s.smap", "--all"]);
+    assert!(all.contains("─ part.59\t") && all.contains("─ t.59\t"), "{all}");
+    assert!(!all.contains("--all"), "{all}");
+}
+
+#[test]
+fn map_fits_the_terminal() {
+    let dir = views();
+    for width in [30, 60, 80, 140] {
+        let text = dir.on_terminal(width, &["map", "s.smap"]);
+        assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
+    }
+}
+
+#[test]
+fn a_tensor_that_encloses_many_others_shares_bytes_with_all_of_them() {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.save("m", &Tensor::from_vec((0..2000i32).collect(), &[10, 200]).unwrap()).unwrap();
+    let m = txn.load("m").unwrap();
+    for n in 0..200 {
+        // The ranges of the columns overlap, but they have no byte in common.
+        txn.save_view(&format!("column.{n}"), &m.select(1, n).unwrap()).unwrap();
+    }
+    txn.commit().unwrap();
+    let json: Value = serde_json::from_str(&dir.stdout(&["map", "s.smap", "--json"])).unwrap();
+    for tensor in json["storages"][0]["tensors"].as_array().unwrap() {
+        let shares_with = &tensor["shares_with"];
+        match tensor["name"].as_str().unwrap() {
+            "m" => assert_eq!(shares_with.as_array().unwrap().len(), 200),
+            column => assert_eq!(shares_with, &json!(["m"]), "{column}"),
+        }
+    }
+}

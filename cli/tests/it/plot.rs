@@ -1,0 +1,214 @@
+//! The `plot` command.
+
+use std::fs::File;
+use std::io::BufReader;
+
+use stridemap::{Store, Tensor};
+
+use crate::harness::Dir;
+
+/// Creates a store with a matrix from -23.5 to 23.5 with a NaN, its positive part, and an image of three dimensions.
+fn with_matrices() -> Dir {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    let mut txn = store.begin().unwrap();
+    let mut elements: Vec<f32> = (-24..24).map(|n| n as f32 + 0.5).collect();
+    txn.save("positive", &Tensor::from_vec(elements[24..].to_vec(), &[4, 6]).unwrap()).unwrap();
+    elements[20] = f32::NAN;
+    txn.save("signed", &Tensor::from_vec(elements, &[6, 8]).unwrap()).unwrap();
+    txn.save("image", &Tensor::from_vec(vec![1u8; 24], &[2, 3, 4]).unwrap()).unwrap();
+    txn.save("nan", &Tensor::from_vec(vec![f32::NAN; 4], &[2, 2]).unwrap()).unwrap();
+    txn.commit().unwrap();
+    dir
+}
+
+#[test]
+fn matrix_is_drawn_with_characters_where_there_are_no_colors() {
+    insta::assert_snapshot!(with_matrices().on_terminal(60, &["plot", "s.smap", "signed"]), @r"
+    signed  float32  [6, 8]
+
+    0      ...
+      ..:::::-
+      ---=?===
+      +++++***
+      *#####%%
+    5 %%%@@@@@
+      0
+
+    scale -23.5 to 23.5, clipped at the 0.1 and 99.9 percentiles
+    1 NaN, shown as ?
+    ");
+}
+
+#[test]
+fn colors_are_those_of_the_scale_and_nan_is_magenta() {
+    let dir = with_matrices();
+    let text = dir.stdout(&["plot", "s.smap", "signed", "--color", "always"]);
+    // Two rows of blocks a line.
+    assert_eq!(text.matches('▀').count(), 3 * 8);
+    assert!(text.contains("\x1b[38;2;255;0;255m") && text.contains("1 NaN, shown as magenta"), "{text}");
+    assert!(text.contains("\x1b[38;2;33;102;172m") && text.contains("\x1b[48;2;178;24;43m"), "{text}");
+    let positive = dir.stdout(&["plot", "s.smap", "positive", "--color", "always"]);
+    assert!(positive.contains("\x1b[38;2;247;247;247m") && !positive.contains(";178;24;43m"), "{positive}");
+    let plain = dir.command(&["plot", "s.smap", "signed"]).env("NO_COLOR", "1").output().unwrap();
+    assert!(!plain.stdout.contains(&0x1b));
+}
+
+#[test]
+fn large_matrix_is_reduced_to_the_terminal_and_the_caption_states_the_rule() {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    let mut elements = vec![0.5f32; 300 * 1000];
+    elements[123_456] = -9.;
+    store.save("m", &Tensor::from_vec(elements, &[300, 1000]).unwrap()).unwrap();
+    for width in [40, 80, 140] {
+        let text = dir.on_terminal(width, &["plot", "s.smap", "m"]);
+        let mut drawn = text.lines().take_while(|line| !line.starts_with("scale"));
+        assert!(drawn.all(|line| line.chars().count() <= width), "{text}");
+        assert!(text.contains("each block shows the element of largest magnitude of up to 8 ×"), "{text}");
+        // The only element below zero is in sight.
+        assert_eq!(text.lines().skip(2).take(40).filter(|line| line[4..].contains(' ')).count(), 1, "{text}");
+    }
+}
+
+#[test]
+fn vector_is_a_histogram_and_so_is_a_matrix_if_asked_for() {
+    let dir = with_matrices();
+    let vector = dir.stdout(&["plot", "s.smap", "signed[0]"]);
+    assert!(vector.starts_with("signed[0]  float32  [8]\n\n") && vector.lines().count() == 33, "{vector}");
+    let matrix = dir.stdout(&["plot", "s.smap", "image", "--histogram"]);
+    assert!(matrix.contains(" 24  █"), "{matrix}");
+}
+
+#[test]
+fn what_cannot_be_drawn_is_refused() {
+    let dir = with_matrices();
+    let three = dir.refusal(&["plot", "s.smap", "image"]);
+    assert!(three.contains("3 dimensions") && three.contains("image[0]") && three.contains("--histogram"));
+    assert!(dir.refusal(&["plot", "s.smap", "nan"]).contains("no finite element"));
+}
+
+const MAGENTA: [u8; 3] = [255, 0, 255];
+const BLUE: [u8; 3] = [33, 102, 172];
+const RED: [u8; 3] = [178, 24, 43];
+
+/// A decoded image.
+struct Decoded {
+    width: usize,
+    height: usize,
+    description: String,
+    colors: Vec<[u8; 3]>,
+}
+
+impl Decoded {
+    fn open(dir: &Dir, name: &str) -> Self {
+        let file = BufReader::new(File::open(dir.path(name)).unwrap());
+        let mut reader = png::Decoder::new(file).read_info().unwrap();
+        let mut bytes = vec![0; reader.output_buffer_size().unwrap()];
+        let frame = reader.next_frame(&mut bytes).unwrap();
+        assert_eq!((frame.color_type, frame.bit_depth), (png::ColorType::Rgb, png::BitDepth::Eight));
+        let description = &reader.info().utf8_text[0];
+        assert_eq!(description.keyword, "Description");
+        Decoded {
+            width: frame.width as usize,
+            height: frame.height as usize,
+            description: description.get_text().unwrap(),
+            colors: bytes.chunks_exact(3).map(|color| [color[0], color[1], color[2]]).collect(),
+        }
+    }
+
+    /// Returns the columns and the rows from the first to the last pixel of a color.
+    fn bounds(&self, color: [u8; 3]) -> [(usize, usize); 2] {
+        let at = (0..self.colors.len()).filter(|&at| self.colors[at] == color);
+        let (columns, rows): (Vec<usize>, Vec<usize>) =
+            at.map(|at| (at % self.width, at / self.width)).unzip();
+        [columns, rows].map(|at| (*at.iter().min().unwrap(), *at.iter().max().unwrap()))
+    }
+}
+
+#[test]
+fn image_has_a_square_of_color_for_each_element() {
+    let dir = with_matrices();
+    let message = dir.messages(&["plot", "s.smap", "signed", "-o", "m.png"]);
+    assert!(message.starts_with("stridemap: plotted signed in m.png: "), "{message}");
+    let image = Decoded::open(&dir, "m.png");
+    // The element at row 2 and column 4.
+    let [columns, rows] = image.bounds(MAGENTA);
+    let side = columns.1 + 1 - columns.0;
+    assert_eq!((side, rows.1 + 1 - rows.0), (512 / 8, side));
+    let (left, top) = (columns.0 - 4 * side, rows.0 - 2 * side);
+    let color = |row: usize, column: usize| {
+        let middle = (top + row * side + side / 2) * image.width + left + column * side + side / 2;
+        image.colors[middle]
+    };
+    assert_eq!([color(0, 0), color(2, 4), color(3, 0)], [BLUE, MAGENTA, [246, 242, 243]]);
+    assert_eq!(color(5, 7), RED);
+    // The frame, and the white around it.
+    assert_eq!([image.colors[0], image.colors[top * image.width + left - 1]], [[255; 3], [160; 3]]);
+    // The bar of colors has the limit.
+    assert!(image.bounds(RED)[0].1 > left + 8 * side);
+    assert_eq!(
+        image.description,
+        "signed  float32  [6, 8]\nscale -23.5 to 23.5, clipped at the 0.1 and 99.9 percentiles\n1 NaN, shown as magenta"
+    );
+}
+
+#[test]
+fn image_of_a_large_matrix_has_blocks() {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    let mut elements = vec![0.5f32; 5000 * 3000];
+    elements[2503 * 3000 + 1501] = f32::NAN;
+    store.save("m", &Tensor::from_vec(elements, &[5000, 3000]).unwrap()).unwrap();
+    dir.messages(&["plot", "s.smap", "m", "-o", "m.png"]);
+    let image = Decoded::open(&dir, "m.png");
+    assert!((1000..1300).contains(&image.width) && (1000..1200).contains(&image.height));
+    let [columns, rows] = image.bounds(MAGENTA);
+    assert_eq!((columns.0, rows.0), (columns.1, rows.1), "one pixel");
+    let [_, (top, _)] = image.bounds([160; 3]);
+    assert_eq!(rows.0, top + 1 + 500);
+    let rule = "each block shows the element of largest magnitude of up to 5 × 3";
+    assert!(image.description.contains(rule), "{}", image.description);
+}
+
+#[test]
+fn image_of_a_histogram_has_a_bar_for_each_bin() {
+    let dir = with_matrices();
+    dir.messages(&["plot", "s.smap", "signed", "--histogram", "-o", "h.png"]);
+    let image = Decoded::open(&dir, "h.png");
+    let [columns, rows] = image.bounds(BLUE);
+    assert_eq!((columns.1 + 2 - columns.0, rows.1 + 1 - rows.0), (720, 360));
+    assert!(image.description.contains("47 finite elements from -23.5 to 23.5\n1 NaN, not shown"));
+    dir.messages(&["plot", "s.smap", "image", "--histogram", "-o", "one.png"]);
+    let [columns, _] = Decoded::open(&dir, "one.png").bounds(BLUE);
+    assert_eq!(columns.1 + 2 - columns.0, 720);
+}
+
+#[test]
+fn names_in_any_script_are_in_the_description() {
+    let dir = Dir::empty();
+    let name = "重み \u{202e}".to_owned() + &"long".repeat(100);
+    Store::create(dir.path("s.smap")).unwrap().save(&name, &[1f32, 2.]).unwrap();
+    dir.messages(&["plot", "s.smap", &name, "-o", "x.png"]);
+    let image = Decoded::open(&dir, "x.png");
+    assert!(image.description.starts_with("重み \\u{202e}long"), "{}", image.description);
+    assert!(image.width < 900);
+}
+
+#[test]
+fn existing_images_are_refused_unless_force_is_given() {
+    let dir = with_matrices();
+    dir.write("m.png", b"kept");
+    let args = ["plot", "s.smap", "signed", "-o", "m.png"];
+    assert_eq!(dir.refusal(&args), "plot m.png: the file exists; --force replaces it");
+    assert_eq!(std::fs::read(dir.path("m.png")).unwrap(), b"kept");
+    dir.messages(&[&args[..], &["--force"]].concat());
+    assert!(Decoded::open(&dir, "m.png").width > 512);
+    for out in ["s.smap", "m", "m.jpg"] {
+        let refused = dir.refusal(&["plot", "s.smap", "signed", "-o", out, "--force"]);
+        assert_eq!(refused, format!("plot {out}: the name of the file must end with .png"));
+    }
+    assert!(dir.refusal(&["plot", "s.smap", "signed", "-o", "none/m.png"]).contains("No such file"));
+    let without_a_file = dir.run(&["plot", "s.smap", "signed", "--force"]);
+    assert_eq!((without_a_file.code, without_a_file.stdout.as_str()), (Some(2), ""));
+}

@@ -1,0 +1,182 @@
+//! The `stats` command.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use stridemap::{DType, Store, Tensor};
+
+use crate::harness::Dir;
+
+/// Creates a store with tensors that have something to notice.
+fn odd_tensors() -> Dir {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    let mut txn = store.begin().unwrap();
+    let mut save = |name: &str, elements: Vec<f32>| {
+        let size = [elements.len()];
+        txn.save(name, &Tensor::from_vec(elements, &size).unwrap()).unwrap();
+    };
+    save("layer.2.weight", (0..100).map(|n| n as f32 - 20.).collect());
+    save("layer.10.weight", vec![1., f32::NAN, f32::NAN, 3., f32::INFINITY]);
+    save("layer.2.bias", vec![0.; 4]);
+    save("layer.10.bias", vec![2.5; 4]);
+    save("none", vec![]);
+    txn.save("mask", &Tensor::from_vec(vec![true, false, false], &[3]).unwrap()).unwrap();
+    txn.commit().unwrap();
+    dir
+}
+
+fn json_lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn all_tensors_are_a_table_that_marks_what_is_odd() {
+    insta::assert_snapshot!(odd_tensors().on_terminal(120, &["stats", "s.smap"]), @r"
+    name             dtype    size     min   max     mean      std  histogram   notes
+    layer.2.bias     float32  [4]        0     0        0        0           ▇  all zero
+    layer.2.weight   float32  [100]    -20    79     29.5   29.011  ██████████
+    layer.10.bias    float32  [4]      2.5   2.5      2.5        0           ▇  constant
+    layer.10.weight  float32  [5]        1     3        2   1.4142  ▁        ▁  2 NaN, 1 inf
+    mask             bool     [3]    False  True  0.33333  0.57735  ▅        ▁
+    none             float32  [0]                                               empty
+    ");
+}
+
+#[test]
+fn one_view_has_details_and_a_histogram() {
+    insta::assert_snapshot!(odd_tensors().on_terminal(60, &["stats", "s.smap", "layer.2.weight[10:]"]), @r"
+    name    layer.2.weight[10:]
+    dtype   float32
+    size    [90]
+    count   90
+    zeros   1 (1.111 %)
+    NaN     0
+    inf     0
+    -inf    0
+    min     -10
+    0.1 %   -10
+    median  34
+    99.9 %  79
+    max     79
+    mean    34.5
+    std     26.125
+
+      -10  5  ██████████████████████████████████████████████████
+    -5.55  4  ████████████████████████████████████████
+     -1.1  5  ██████████████████████████████████████████████████
+     3.35  4  ████████████████████████████████████████
+      7.8  5  ██████████████████████████████████████████████████
+    12.25  4  ████████████████████████████████████████
+     16.7  5  ██████████████████████████████████████████████████
+    21.15  4  ████████████████████████████████████████
+     25.6  5  ██████████████████████████████████████████████████
+    30.05  4  ████████████████████████████████████████
+     34.5  4  ████████████████████████████████████████
+    38.95  5  ██████████████████████████████████████████████████
+     43.4  4  ████████████████████████████████████████
+    47.85  5  ██████████████████████████████████████████████████
+     52.3  4  ████████████████████████████████████████
+    56.75  5  ██████████████████████████████████████████████████
+     61.2  4  ████████████████████████████████████████
+    65.65  5  ██████████████████████████████████████████████████
+     70.1  4  ████████████████████████████████████████
+    74.55  5  ██████████████████████████████████████████████████
+       79
+    ");
+}
+
+#[test]
+fn table_fits_the_terminal() {
+    let dir = odd_tensors();
+    for width in [30, 50, 80, 140] {
+        let text = dir.on_terminal(width, &["stats", "s.smap"]);
+        assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
+    }
+}
+
+#[test]
+fn stats_selects_by_glob_prefix_name_and_expression_and_lists_a_tensor_once() {
+    let dir = odd_tensors();
+    let names = |args: &[&str]| -> Vec<String> {
+        let text = dir.stdout(&[&["stats", "s.smap", "--json"], args].concat());
+        json_lines(&text).iter().map(|line| line["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&["*.weight", "layer.2."]), ["layer.2.weight", "layer.10.weight", "layer.2.bias"]);
+    assert_eq!(names(&["mask", "mask[1:]"]), ["mask", "mask[1:]"]);
+    assert_eq!(names(&[]).len(), 6);
+}
+
+#[test]
+fn what_matches_nothing_is_a_negative_answer() {
+    let run = odd_tensors().run(&["stats", "s.smap", "*.gamma"]);
+    assert_eq!(
+        (run.code, run.stderr.as_str()),
+        (Some(1), "stridemap: stats: no tensor matches \"*.gamma\"\n")
+    );
+}
+
+#[test]
+fn json_has_counts_and_a_histogram() {
+    let dir = odd_tensors();
+    let found = json_lines(&dir.stdout(&["stats", "s.smap", "layer.10.weight", "--json"]));
+    let mut histogram = [0; 20];
+    (histogram[0], histogram[19]) = (1, 1);
+    assert_eq!(
+        found,
+        [json!({
+            "v": 1, "name": "layer.10.weight", "dtype": "float32", "size": [5], "count": 5, "nan_count": 2,
+            "positive_infinity_count": 1, "negative_infinity_count": 0, "zero_count": 0, "min": 1.0, "max": 3.0,
+            "mean": 2.0, "std": 2f64.sqrt(), "quantiles": [[0.001, 1.0], [0.5, 1.0], [0.999, 3.0]],
+            "histogram": histogram,
+        })]
+    );
+    let empty = &json_lines(&dir.stdout(&["stats", "s.smap", "none", "--json"]))[0];
+    assert_eq!(
+        (&empty["min"], &empty["mean"], &empty["quantiles"]),
+        (&Value::Null, &Value::Null, &json!([]))
+    );
+}
+
+#[test]
+fn files_in_other_formats_have_the_same_statistics() {
+    let dir = odd_tensors();
+    let from_store = dir.stdout(&["stats", "s.smap", "--json"]);
+    for file in ["m.safetensors", "m.npz"] {
+        dir.messages(&["export", "s.smap", file]);
+        assert_eq!(dir.stdout(&["stats", file, "--json"]), from_store, "{file}");
+    }
+}
+
+#[test]
+fn a_tensor_that_cannot_be_read_does_not_hide_the_others() {
+    let dir = odd_tensors();
+    // A commit of its own gives the tensor its own storage.
+    dir.store().save("broken", &Tensor::from_vec(vec![1f32; 4], &[4]).unwrap()).unwrap();
+    let found = json_lines(&dir.stdout(&["inspect", "s.smap", "--json"]));
+    let tensors = found[0]["tensors"].as_array().unwrap();
+    let storage =
+        tensors.iter().find(|tensor| tensor["name"] == "broken").unwrap()["storage"].as_str().unwrap();
+    fs::write(dir.path(format!("s.smap/storages/{storage}.bin")), []).unwrap();
+    let run = dir.run(&["stats", "s.smap", "--json"]);
+    assert_eq!((run.code, run.stdout.lines().count()), (Some(2), 6));
+    assert!(run.stderr.starts_with("stridemap: stats: load \"broken\": "), "{}", run.stderr);
+    assert_eq!(run.stderr.matches("\"broken\"").count(), 1, "{}", run.stderr);
+    assert!(run.stderr.ends_with("stridemap: stats: 1 of 7 tensors could not be read\n"), "{}", run.stderr);
+}
+
+#[test]
+fn complex_numbers_and_pairs_are_never_called_constant() {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    let mut txn = store.begin().unwrap();
+    // All magnitudes are 1.
+    let circle: Vec<u8> = [1f32, 0., 0., 1., -1., 0.].iter().flat_map(|part| part.to_le_bytes()).collect();
+    txn.save("circle", &Tensor::from_bytes(DType::C64, &[3], &circle).unwrap()).unwrap();
+    txn.save("pair", &Tensor::from_bytes(DType::F4E2M1FNx2, &[1], &[0x22]).unwrap()).unwrap();
+    txn.save("zero", &Tensor::zeros(DType::C64, &[3]).unwrap()).unwrap();
+    txn.commit().unwrap();
+    let table = dir.stdout(&["stats", "s.smap"]);
+    let notes: Vec<&str> = table.lines().map(|line| line.rsplit('\t').next().unwrap()).collect();
+    assert_eq!(notes, ["", "", "all zero"], "{table}");
+}

@@ -1,0 +1,159 @@
+//! What commands and help texts look like on a terminal of 80 and of 140 columns, captured by tmux and kept as snapshots
+//! in `snapshots`. `INSTA_UPDATE=always` writes them again.
+#![allow(clippy::unwrap_used, reason = "test helpers assert too")]
+
+mod terminal;
+
+use std::path::PathBuf;
+use std::{env, fs};
+
+use stridemap::{DType, Store, Tensor, Transaction};
+use tempfile::TempDir;
+
+const WIDTHS: [usize; 2] = [80, 140];
+
+/// The number of tensors in the layers of the large store, and the parts of a layer.
+const TENSORS: usize = 100_000;
+const PARTS: [&str; 5] = ["norm", "attention.query", "attention.key", "mlp.up", "mlp.down"];
+
+/// Captures each command at each width, in a new directory, and compares the screens with their snapshots.
+fn check(source: &str, make_dir: impl Fn() -> TempDir, commands: &[(&str, &str)]) {
+    if !terminal::exists() {
+        return;
+    }
+    for width in WIDTHS {
+        let dir = make_dir();
+        for (name, command) in commands {
+            let screen = terminal::screen(dir.path(), width, command);
+            let mut settings = insta::Settings::clone_current();
+            settings.set_description(*command);
+            settings.set_omit_expression(true);
+            settings.set_prepend_module_to_snapshot(false);
+            // What depends on the machine, or on chance.
+            settings.add_filter("[0-9a-f]{8}-[0-9a-f-]{27}", "UUID");
+            settings.add_filter("html: .*", "html: SIZE");
+            settings.add_filter("(?m)^(other|total|metadata) .*$", "$1 BYTES");
+            settings.bind(|| insta::assert_snapshot!(format!("{source}_{name}_{width}"), screen));
+        }
+    }
+}
+
+#[test]
+fn help_texts() {
+    let commands = [
+        "",
+        "info",
+        "ls",
+        "tree",
+        "show",
+        "stats",
+        "plot",
+        "map",
+        "report",
+        "diff",
+        "import",
+        "export",
+        "view",
+        "ln",
+        "mv",
+        "rm",
+        "append",
+        "attr",
+        "attr get",
+        "attr set",
+        "attr rm",
+        "du",
+        "compact",
+        "verify",
+        "repair",
+        "watch",
+        "completions",
+        "man",
+    ];
+    for command in commands {
+        let name = if command.is_empty() { "stridemap".to_owned() } else { command.replace(' ', "_") };
+        check("help", || tempfile::tempdir().unwrap(), &[(&name, &format!("stridemap {command} --help"))]);
+    }
+}
+
+#[test]
+fn real_model() {
+    let Some(model) = env::var_os("STRIDEMAP_MODEL").map(PathBuf::from) else {
+        println!("skipped: STRIDEMAP_MODEL names no file");
+        return;
+    };
+    let make_dir = || {
+        let dir = tempfile::tempdir().unwrap();
+        fs::copy(&model, dir.path().join("vad.safetensors")).unwrap();
+        dir
+    };
+    check(
+        "model",
+        make_dir,
+        &[
+            ("import", "stridemap import vad.safetensors vad.smap"),
+            ("view", "stridemap view vad.smap 'stft_conv.weight[:, 0].t()' basis"),
+            ("info", "stridemap info vad.smap"),
+            ("info_file", "stridemap info vad.safetensors"),
+            ("info_full", "stridemap info --full vad.smap"),
+            ("ls", "stridemap ls vad.smap"),
+            ("ls_long", "stridemap ls -l vad.smap"),
+            ("tree", "stridemap tree vad.smap"),
+            ("show", "stridemap show vad.smap basis"),
+            ("stats", "stridemap stats vad.smap"),
+            ("stats_one", "stridemap stats vad.smap 'conv1.weight[:, 0]'"),
+            ("plot", "stridemap plot vad.smap basis --color never"),
+            ("plot_histogram", "stridemap plot vad.smap conv1.weight --histogram"),
+            ("map", "stridemap map vad.smap"),
+            ("report", "stridemap report vad.smap -o vad.html"),
+            ("du", "stridemap du vad.smap"),
+            ("du_modules", "stridemap du vad.smap conv lstm_cell basis"),
+            ("refused", "stridemap mv vad.smap basis stft_conv.weight"),
+            ("unknown", "stridemap show vad.smap stft.weight"),
+            ("remove", "stridemap rm vad.smap stft_conv.weight"),
+            ("diff", "stridemap diff vad.safetensors vad.smap"),
+        ],
+    );
+}
+
+#[test]
+fn hundred_thousand_tensors() {
+    check(
+        "large",
+        large,
+        &[
+            ("info", "stridemap info large.smap"),
+            ("ls", "stridemap ls large.smap 'encoder.layer.77.*'"),
+            ("ls_long", "stridemap ls -l large.smap 'encoder.layer.77.*'"),
+            ("ls_sorted", "stridemap ls -l large.smap --sort size '*.1000?.*'"),
+            ("tree", "stridemap tree large.smap"),
+            ("stats", "stridemap stats large.smap 'encoder.layer.77?.*'"),
+            ("map", "stridemap map large.smap"),
+            ("du", "stridemap du large.smap"),
+            ("diff", "stridemap diff large.smap changed.smap"),
+        ],
+    );
+}
+
+/// Makes a store with many tensors, and a copy of it that differs in a few.
+fn large() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::create(dir.path().join("large.smap")).unwrap();
+    let save = |txn: &mut Transaction<'_>| {
+        for n in 0..TENSORS {
+            let (layer, part) = (n / PARTS.len(), n % PARTS.len());
+            let tensor = Tensor::from_vec(vec![n as f32 / 100.; (part + 1) * 4], &[part + 1, 4])?;
+            txn.save(&format!("encoder.layer.{layer}.{}.weight", PARTS[part]), &tensor)?;
+        }
+        txn.save("token embeddings", &Tensor::from_vec(vec![0u8; 1 << 20], &[1 << 10, 1 << 10])?)?;
+        txn.create_growable("log", DType::I64, &[0, 2], 1000)
+    };
+    store.write(save).unwrap();
+    store.copy_to(dir.path().join("changed.smap"), |_| ()).unwrap();
+    let change = |txn: &mut Transaction<'_>| {
+        txn.remove("log")?;
+        txn.save("encoder.layer.7.mlp.up.weight", &Tensor::from_vec(vec![-1f32, f32::NAN], &[1, 2])?)
+    };
+    Store::open(dir.path().join("changed.smap")).unwrap().write(change).unwrap();
+    dir
+}
