@@ -169,7 +169,7 @@ test("bytes of one column are not those of another", () => on("small.html", {}, 
 test("modules open, and the treemap goes down and up", () => on("small.html", {}, async (page) => {
   await page.click("#tree summary >> text=model");
   await page.click("#tree summary >> text=/^layers/");
-  assert.ok((await page.textContent("#tree")).includes("11"));
+  await page.waitForSelector("#tree .name >> text='11'");
   await page.click("#treemap .tile >> nth=0");
   assert.match(await page.textContent("#crumbs"), /small\.smap› model› layers .*24 tensors/);
   await page.click("#crumbs >> text=small.smap");
