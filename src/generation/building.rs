@@ -4,10 +4,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::History;
 use stridemap_format::Uuid;
 
-use super::create::{self, create_hidden, sync_name};
+use super::History;
+use super::create::{self, Visibility, sync_name};
 use super::unsynced;
 use super::writer_lock::WriterLock;
 use crate::disk::{Disk, STAGE_PREFIX, StoreFile, StorePaths, dir_of, step};
@@ -33,14 +33,14 @@ impl Building {
     ///
     /// # Errors
     /// `AlreadyExists` if anything exists at `final_path`; `Io` if the directory that will hold it cannot be examined.
-    pub(crate) fn beside(disk: &Arc<dyn Disk>, final_path: &Path) -> Result<Self> {
+    fn beside(disk: &Arc<dyn Disk>, final_path: &Path) -> Result<Self> {
         match disk.is_dir(final_path) {
             Ok(_) => return Err(occupied(final_path)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(Error::io("examine", final_path, e)),
+            Err(e) => return Err(create::failed(final_path, e)),
         }
         let dir = dir_of(final_path);
-        disk.stat(dir).map_err(|e| Error::io("examine", dir, e))?;
+        disk.stat(dir).map_err(|e| create::failed(final_path, e))?;
         let path = dir.join(format!("{STAGE_PREFIX}{}", uuid::Uuid::new_v4().simple()));
         let (disk, final_path, owner) = (Arc::clone(disk), final_path.to_path_buf(), OwnerProcess::current());
         Ok(Building { disk, path, final_path, owner, is_unfinished: true })
@@ -52,9 +52,12 @@ impl Building {
     /// Those of [`create`](super::create()).
     pub(crate) fn create(disk: &Arc<dyn Disk>, final_path: &Path, durable: bool) -> Result<(Self, Uuid)> {
         let building = Building::beside(disk, final_path)?;
-        disk.create_dir(building.path()).map_err(|e| create::failed(final_path, e))?;
-        let uuid = create_hidden(disk, building.path(), final_path, durable)?;
-        Ok((building, uuid))
+        disk.create_dir(building.path())
+            // From here on, no lookup uses a path that another process may redirect.
+            .and_then(|()| disk.hold(building.path()))
+            .and_then(|held| create::fill(&held, building.path(), durable, Visibility::Hidden))
+            .map_err(|e| create::failed(final_path, e))
+            .map(|uuid| (building, uuid))
     }
 
     /// The path at which to create and fill the store.
@@ -75,16 +78,25 @@ impl Building {
         if history.is_durable() {
             unsynced::mark(history)?; // crash: a directory beside the final path
         }
-        let renamed = step!("rename-store", self.disk.rename_new(&self.path, &self.final_path));
-        renamed.map_err(|e| match e.kind() {
-            io::ErrorKind::AlreadyExists => occupied(&self.final_path),
-            _ => Error::denied("rename to", &self.final_path, e),
-        })?; // crash: the store, whose next writer makes its name durable
-        self.is_unfinished = false;
+        self.rename()?; // crash: the store, whose next writer makes its name durable
         if history.is_durable() {
             step!("sync-parent", sync_name(&*self.disk, &self.final_path))?; // crash: the store, now durable
             let _ = history.disk.remove(&history.paths.unsynced());
         }
+        Ok(())
+    }
+
+    /// Renames the store to its final path, and does not sync the name.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if something exists at the path by now; `Io`.
+    pub(super) fn rename(&mut self) -> Result<()> {
+        let renamed = step!("rename-store", self.disk.rename_new(&self.path, &self.final_path));
+        renamed.map_err(|e| match e.kind() {
+            io::ErrorKind::AlreadyExists => occupied(&self.final_path),
+            _ => Error::denied("rename to", &self.final_path, e),
+        })?;
+        self.is_unfinished = false;
         Ok(())
     }
 }
@@ -116,25 +128,26 @@ fn delete_files(disk: &dyn Disk, paths: &StorePaths) {
     }
 }
 
-/// A store that was just created in an empty directory. It is deleted when this is dropped, unless it was filled.
+/// A store that was just created in an empty directory. Unless it is kept, it is deleted when this is
+/// dropped.
 pub(crate) struct Unfilled<'a> {
     history: &'a History,
-    is_filled: bool,
+    is_kept: bool,
 }
 
 impl<'a> Unfilled<'a> {
     pub(crate) fn new(history: &'a History) -> Self {
-        Unfilled { history, is_filled: false }
+        Unfilled { history, is_kept: false }
     }
 
-    pub(crate) fn filled(mut self) {
-        self.is_filled = true;
+    pub(crate) fn keep(mut self) {
+        self.is_kept = true;
     }
 }
 
 impl Drop for Unfilled<'_> {
     fn drop(&mut self) {
-        if !self.is_filled {
+        if !self.is_kept {
             // What cannot be deleted is an empty store.
             let _ = delete_empty(self.history);
         }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use stridemap_format::{self as format, Manifest, Marker, Rule, Uuid};
 
+use super::building::Building;
 use super::recover;
-use crate::disk::{Access, Disk, STAGE_PREFIX, Staged, StorePaths, dir_of, read_capped, step};
+use crate::disk::{Access, Disk, Staged, StorePaths, read_capped, step};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Creates an empty store. A store at a new path is built under a temporary name and renamed, so it appears whole or
@@ -16,62 +17,51 @@ use crate::error::{Error, ErrorKind, Result};
 /// An empty directory may be a mount point or the current directory, which cannot be replaced. So the store is built
 /// inside it, and FORMAT is written last: without it, the directory is not a store.
 pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result<Uuid> {
-    let failed = |e| failed(path, e);
-    let is_dir = is_empty_dir(&**disk, path)?;
-    let id = uuid::Uuid::new_v4();
-    let beside = || dir_of(path).join(format!("{STAGE_PREFIX}{}", id.simple()));
-    let building = if is_dir { StorePaths::new(path).root().to_path_buf() } else { beside() };
-    if !is_dir {
-        disk.create_dir(&building).map_err(failed)?;
-    }
-    // From here on, no lookup uses a path that another process may redirect.
-    let held = disk.hold(&building).map_err(|e| {
-        if !is_dir {
-            let _ = disk.remove_dir(&building);
-        }
-        failed(e)
-    })?;
-    let mut made = Made { disk: &held, dirs: Vec::new(), files: Vec::new() };
-    let built = made.build(&building, &Manifest::first(id.into_bytes()), durable);
-    let built = built.and_then(|()| made.mark(&building, id.into_bytes(), durable, is_dir)).and_then(|()| {
-        if is_dir {
-            return Ok(());
-        }
-        step!("rename-store", disk.rename_new(&building, path))
-    });
-    if let Err(e) = built {
-        made.undo();
-        if !is_dir {
-            let _ = disk.remove_dir(&building);
-        }
-        return Err(failed(e));
-    }
-    if durable {
-        if is_dir {
+    let uuid = if is_empty_dir(&**disk, path)? {
+        // From here on, no lookup uses a path that another process may redirect.
+        let root = StorePaths::new(path).root().to_path_buf();
+        let held = disk.hold(&root).map_err(|e| failed(path, e))?;
+        let uuid = fill(&held, &root, durable, Visibility::Visible).map_err(|e| failed(path, e))?;
+        if durable {
             // Other processes may use the store by now, so it stays. The first commit also makes its names durable.
-            sync_root(&*held, &building).map_err(|e| Error::io("sync", path, e))?;
+            sync_root(&*held, &root).map_err(|e| Error::io("sync", path, e))?;
         }
+        uuid
+    } else {
+        let (mut building, uuid) = Building::create(disk, path, durable)?;
+        building.rename()?;
+        uuid
+    };
+    if durable {
         step!("sync-parent", sync_name(&**disk, path))?; // otherwise the store could disappear
     }
-    Ok(id.into_bytes())
+    Ok(uuid)
 }
 
-/// Creates an empty store in an empty directory, whose name no process opens yet.
-pub(super) fn create_hidden(
+/// Whether other processes can open a directory that becomes a store.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Visibility {
+    Visible,
+    Hidden,
+}
+
+/// Turns an empty directory into an empty store, or leaves it empty.
+pub(super) fn fill(
     disk: &Arc<dyn Disk>,
-    building: &Path,
-    final_path: &Path,
+    root: &Path,
     durable: bool,
-) -> Result<Uuid> {
+    visibility: Visibility,
+) -> io::Result<Uuid> {
     let uuid = uuid::Uuid::new_v4().into_bytes();
-    let held = disk.hold(building).map_err(|e| failed(final_path, e))?;
-    let mut made = Made { disk: &held, dirs: Vec::new(), files: Vec::new() };
-    let built = made.build(building, &Manifest::first(uuid), durable);
-    built.and_then(|()| made.mark(building, uuid, durable, false)).map_err(|e| {
-        made.undo();
-        failed(final_path, e)
-    })?;
-    Ok(uuid)
+    let mut made = Made { disk, dirs: Vec::new(), files: Vec::new() };
+    let built = made.build(root, &Manifest::first(uuid), durable);
+    match built.and_then(|()| made.mark(root, uuid, durable, visibility)) {
+        Ok(()) => Ok(uuid),
+        Err(e) => {
+            made.undo();
+            Err(e)
+        }
+    }
 }
 
 pub(super) fn failed(path: &Path, e: io::Error) -> Error {
@@ -141,14 +131,14 @@ impl Made<'_> {
 
     /// Writes FORMAT, which makes the directory a store. If other processes can see it, this is the last step that can
     /// fail.
-    fn mark(&mut self, root: &Path, uuid: Uuid, durable: bool, is_visible: bool) -> io::Result<()> {
+    fn mark(&mut self, root: &Path, uuid: Uuid, durable: bool, visibility: Visibility) -> io::Result<()> {
         let disk = &**self.disk;
-        if durable && is_visible {
+        if durable && visibility == Visibility::Visible {
             // Before FORMAT: otherwise a store could lack one of its parts.
             step!("sync-new-names", disk.sync_dir(root))?; // crash: a directory that is not a store
         }
         self.file(StorePaths::new(root).format_file(), &Marker { uuid }.encode(), durable)?;
-        if durable && !is_visible {
+        if durable && visibility == Visibility::Hidden {
             sync_root(disk, root)?; // otherwise the directory may not be a store
         }
         Ok(())

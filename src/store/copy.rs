@@ -14,7 +14,7 @@ use super::snapshot::Snapshot;
 use super::transaction::Transaction;
 use crate::disk::LockMode;
 use crate::error::{Error, Result};
-use crate::generation::{self, Building, Change};
+use crate::generation::{self, Change};
 use crate::layout::{Placed, Repacked, View, footprint_bytes, repack};
 use crate::maintenance::Copied;
 use crate::storage::{StagedStorage, Unverified, VerifiedStorage};
@@ -168,9 +168,8 @@ impl Snapshot {
     ) -> Result<Copied> {
         let history = &self.loader.history;
         let copy = || {
-            let building = Building::beside(&self.loader.disk, path)?;
             let options = StoreOptions { options: history.options, disk: Arc::clone(&self.loader.disk) };
-            let target = options.create(building.path())?;
+            let (building, target) = options.build(path)?;
             let copied = self.fill(&target, parts, tensors, attributes, &mut progress)?;
             building.finish(&target.loader.history)?;
             Ok(copied)

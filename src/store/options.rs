@@ -91,8 +91,9 @@ impl StoreOptions {
     }
 
     /// Calls `callback` while a lock of [`lock_timeout`](Self::lock_timeout) is waited for: once the wait has lasted for
-    /// `after`, and from then on about ten times a second. It gets the processes that hold the lock, which is empty if the
-    /// system does not say. It may panic, to give up the wait. By default nothing is called.
+    /// `after`, and from then on about ten times a second. Behind another thread of this process, the first call can be a
+    /// second late. The callback gets the processes that hold the lock, or none if the system does not say. It may panic,
+    /// which ends the wait. By default nothing is called.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -228,15 +229,11 @@ impl StoreOptions {
             let unfilled = Unfilled::new(&store.loader.history);
             let written = store.write(fill);
             if written.as_ref().err().is_none_or(|e| e.kind() == ErrorKind::CommitUnknown) {
-                unfilled.filled();
+                unfilled.keep();
             }
             return written.map(|()| store.generation());
         }
-        let is_durable = self.options.durability == Durability::Full;
-        let (building, uuid) = Building::create(&self.disk, path, is_durable)?;
-        let (disk, paths) = generation::open_dirs(&self.disk, building.path())?;
-        let unfinished =
-            Store::new(Arc::clone(&self.disk), History::open(disk, paths, uuid, self.options)?, None);
+        let (building, unfinished) = self.build(path)?;
         unfinished.write(fill).map_err(|e| match e.kind() {
             // What was committed is deleted with the unfinished store.
             ErrorKind::CommitUnknown => {
@@ -257,6 +254,15 @@ impl StoreOptions {
             Error::new(ErrorKind::CommitUnknown, message).with_source(e).after_failed_sync()
         })?;
         Ok(unfinished.generation())
+    }
+
+    /// Creates an empty store that no other process opens until it is finished.
+    pub(super) fn build(&self, path: &Path) -> Result<(Building, Store)> {
+        let is_durable = self.options.durability == Durability::Full;
+        let (building, uuid) = Building::create(&self.disk, path, is_durable)?;
+        let (disk, paths) = generation::open_dirs(&self.disk, building.path())?;
+        let history = History::open(disk, paths, uuid, self.options)?;
+        Ok((building, Store::new(Arc::clone(&self.disk), history, None)))
     }
 
     /// Opens a store, like [`Store::open`].

@@ -187,8 +187,8 @@ fn every_omitted_sync_and_rename_is_detected_after_a_power_cut() {
     check(power::simulations());
 }
 
-/// The steps that occur in two places.
-const IN_TWO_PLACES: [&str; 2] = ["rename-store", "sync-parent"];
+/// The step that occurs in two places.
+const IN_TWO_PLACES: [&str; 1] = ["sync-parent"];
 
 #[test]
 fn every_step_in_the_sources_has_a_simulation_that_detects_its_absence() {
