@@ -1,12 +1,12 @@
 //! In-place operations under an exclusive guard: `fill_`, `copy_`, `add_` and others.
 
-use std::cmp::Reverse;
+use std::iter;
 
 use stridemap_format::DType;
 
 use super::arithmetic::{Op, Other, dtype_of, wide};
 use super::cast::convert;
-use super::stream::{PIECE_BYTES, for_each_piece};
+use super::stream::{PIECE_BYTES, for_each_piece, in_storage_order};
 use super::{ExclusiveGuard, Scalar, Tensor, copy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::resize_discarding;
@@ -276,7 +276,8 @@ impl ExclusiveGuard<'_> {
             return Ok(self);
         }
         let (tensor, storage) = self.parts();
-        let views = in_storage_order(tensor, operands)?;
+        let views: Vec<Tensor> =
+            iter::once(tensor).chain(operands).map(in_storage_order(tensor)).collect::<Result<_>>()?;
         let is_in_memory = operands.iter().all(|operand| operand.storage().borrow().is_some());
         let limit = if before == Before::Needed && is_in_memory && storage.bytes_mut()?.is_some() {
             CACHED_ELEMS
@@ -319,19 +320,4 @@ pub(super) fn load_into(view: &Tensor, dtype: DType, buffer: &mut Vec<u8>, out: 
     resize_discarding(buffer, view.nbytes())?;
     copy::gather(view, buffer)?;
     convert(view.dtype(), buffer, dtype, out)
-}
-
-/// Orders the axes of the view and its operands by the strides of the view, so that each piece is compact in the
-/// storage.
-fn in_storage_order(view: &Tensor, operands: &[Tensor]) -> Result<Vec<Tensor>> {
-    let steps = view.stride();
-    let mut axes: Vec<isize> = (0..view.ndim() as isize).collect();
-    axes.sort_by_key(|&axis| Reverse(steps.get(axis as usize).map(|step| step.unsigned_abs())));
-    let backwards: Vec<isize> = (0..)
-        .zip(&axes)
-        .filter(|&(_, &axis)| steps.get(axis as usize) < Some(&0))
-        .map(|(at, _)| at)
-        .collect();
-    let ordered = |view: &Tensor| view.permute(axes.as_slice())?.flip(backwards.as_slice());
-    std::iter::once(view).chain(operands).map(ordered).collect()
 }

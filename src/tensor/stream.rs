@@ -1,5 +1,6 @@
 //! Reads the elements of a view piece by piece, on several threads.
 
+use std::cmp::Reverse;
 use std::slice;
 use std::sync::{Mutex, PoisonError};
 
@@ -10,7 +11,7 @@ use crate::error::{ErrorKind, Result};
 use crate::parallel;
 use crate::storage::resize_discarding;
 
-/// The size of a piece of a view, in bytes. A larger view is gathered by several threads.
+/// The size of a piece of a view, in bytes. A view that is larger is gathered by several threads.
 pub(super) const PIECE_BYTES: usize = 8 << 20;
 
 /// The limit on buffers if several threads gather. Reading a file takes another 4 MiB per thread.
@@ -48,6 +49,16 @@ impl Source for Tensor {
         }
         gather_in_order(self, sink)
     }
+}
+
+/// Returns a function that orders the axes of a tensor as the strides of `view` are, and reverses those that are negative
+/// there. Pieces of the view are then compact in the storage.
+pub(super) fn in_storage_order(view: &Tensor) -> impl Fn(&Tensor) -> Result<Tensor> {
+    let strides = view.stride();
+    let mut axes: Vec<usize> = (0..view.ndim()).collect();
+    axes.sort_by_key(|&axis| Reverse(strides[axis].unsigned_abs()));
+    let backwards: Vec<usize> = (0..axes.len()).filter(|&at| strides[axes[at]] < 0).collect();
+    move |tensor| tensor.permute(&axes[..])?.flip(&backwards[..])
 }
 
 /// Passes the bytes of all elements to `sink`, in row-major order, while other threads gather the following pieces.

@@ -7,8 +7,9 @@ use super::{BLOCK, Statistics, tally};
 use crate::error::Result;
 use crate::tensor::{Scalar, Tensor};
 
-/// How many sums are computed side by side, so that none waits for the last addition.
-const LANES: usize = 8;
+/// How many numbers are summed or compared side by side: enough for several vector instructions that do not wait for each
+/// other.
+const LANES: usize = 16;
 
 /// The number of elements, their mean, and the sum of the squares of their distances from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -39,80 +40,102 @@ impl Moments {
         Moments { count, mean, squares }
     }
 
-    fn of_block<T: Number>(block: &[T]) -> Self {
+    fn of_block<E: Copy, T: Number>(block: &[E], number: impl Fn(E) -> T + Copy) -> Self {
         let count = block.len() as f64;
-        let mean = sum(block, |number| number) / count;
-        let squares = sum(block, |number| (number - mean) * (number - mean));
+        let mean = sum(block, |element| number(element).to_f64()) / count;
+        let squares = sum(block, |element| {
+            let distance = number(element).to_f64() - mean;
+            distance * distance
+        });
         Moments { count, mean, squares }
     }
 }
 
-/// Returns the sum of a function of each number.
-fn sum<T: Number>(block: &[T], of: impl Fn(f64) -> f64) -> f64 {
+/// Returns the sum of a function of each element.
+fn sum<E: Copy>(block: &[E], of: impl Fn(E) -> f64) -> f64 {
     let (chunks, rest) = block.as_chunks::<LANES>();
     let mut sums = [0.; LANES];
     for chunk in chunks {
-        for (sum, &number) in sums.iter_mut().zip(chunk) {
-            *sum += of(number.to_f64());
+        for (sum, &element) in sums.iter_mut().zip(chunk) {
+            *sum += of(element);
         }
     }
-    sums.iter().sum::<f64>() + rest.iter().map(|&number| of(number.to_f64())).sum::<f64>()
+    sums.iter().sum::<f64>() + rest.iter().map(|&element| of(element)).sum::<f64>()
 }
 
-/// Returns the lowest and the highest number of a block that is not empty.
-fn range<T: Number>(block: &[T]) -> (T, T) {
-    let (chunks, rest) = block.as_chunks::<LANES>();
-    let first = block.first().copied().unwrap_or_default();
-    let (mut lows, mut highs) = ([first; LANES], [first; LANES]);
-    for chunk in chunks {
-        for ((low, high), &number) in lows.iter_mut().zip(&mut highs).zip(chunk) {
-            *low = if number < *low { number } else { *low };
-            *high = if number > *high { number } else { *high };
+/// What a block has besides its moments.
+struct Summary<T> {
+    low: T,
+    high: T,
+    zero_count: u64,
+}
+
+impl<T: Number> Summary<T> {
+    /// Summarizes a block that is not empty and has no NaN.
+    fn of_block<E: Copy>(block: &[E], number: impl Fn(E) -> T + Copy) -> Self {
+        let (chunks, rest) = block.as_chunks::<LANES>();
+        let first = block.first().map_or(T::default(), |&element| number(element));
+        let (mut lows, mut highs, mut zeros) = ([first; LANES], [first; LANES], [0u32; LANES]);
+        for chunk in chunks {
+            for (((low, high), zeros), &element) in lows.iter_mut().zip(&mut highs).zip(&mut zeros).zip(chunk)
+            {
+                let number = number(element);
+                *low = if number < *low { number } else { *low };
+                *high = if number > *high { number } else { *high };
+                *zeros += u32::from(number == T::default());
+            }
         }
+        let (mut low, mut high, mut zero_count) = (first, first, zeros.iter().sum::<u32>());
+        for number in lows.into_iter().chain(highs) {
+            low = if number < low { number } else { low };
+            high = if number > high { number } else { high };
+        }
+        for number in rest.iter().map(|&element| number(element)) {
+            low = if number < low { number } else { low };
+            high = if number > high { number } else { high };
+            zero_count += u32::from(number == T::default());
+        }
+        Summary { low, high, zero_count: zero_count.into() }
     }
-    let all = || lows.iter().chain(&highs).chain(rest);
-    all().fold((first, first), |(low, high), &number| {
-        (if number < low { number } else { low }, if number > high { number } else { high })
-    })
 }
 
 /// The type of a number that is not complex.
 trait Number: Copy + Default + PartialOrd + Send {
-    /// The number of counters of a table.
-    const COUNTERS: usize;
+    type Key: Into<u64>;
 
     fn to_f64(self) -> f64;
-    fn is_nan(self) -> bool;
     fn is_finite(self) -> bool;
-    /// Returns an integer in the order of the numbers. The zeros of both signs have the same.
-    fn key(self) -> u64;
+    /// Returns an integer in the order of the numbers. Zeros of both signs have the same key.
+    fn key(self) -> Self::Key;
+    /// Returns the low bits of the key shifted to the right.
+    fn slot(self, shift: u32) -> u32;
     /// Returns the number with this key.
     fn of_key(key: u64) -> Self;
     fn to_scalar(self) -> Scalar;
 }
 
 macro_rules! floats {
-    ($($type:ty, $bits:ty, $signed:ty, $counters:expr;)*) => {$(
+    ($($type:ty, $bits:ty, $signed:ty;)*) => {$(
         impl Number for $type {
-            const COUNTERS: usize = $counters;
+            type Key = $bits;
 
             fn to_f64(self) -> f64 {
                 self.into()
-            }
-
-            fn is_nan(self) -> bool {
-                self.is_nan()
             }
 
             fn is_finite(self) -> bool {
                 self.is_finite()
             }
 
-            fn key(self) -> u64 {
+            fn key(self) -> $bits {
                 // Adding zero makes a negative zero positive.
                 let bits = (self + 0.).to_bits();
                 let sign = (bits as $signed >> (<$bits>::BITS - 1)) as $bits;
-                (bits ^ (sign | 1 << (<$bits>::BITS - 1))).into()
+                bits ^ (sign | 1 << (<$bits>::BITS - 1))
+            }
+
+            fn slot(self, shift: u32) -> u32 {
+                (self.key() >> shift) as u32
             }
 
             fn of_key(key: u64) -> Self {
@@ -129,25 +152,25 @@ macro_rules! floats {
 }
 
 macro_rules! integers {
-    ($($type:ty, $bits:ty, $counters:expr;)*) => {$(
+    ($($type:ty, $bits:ty;)*) => {$(
         impl Number for $type {
-            const COUNTERS: usize = $counters;
+            type Key = $bits;
 
             fn to_f64(self) -> f64 {
                 self as f64
-            }
-
-            fn is_nan(self) -> bool {
-                false
             }
 
             fn is_finite(self) -> bool {
                 true
             }
 
-            fn key(self) -> u64 {
+            fn key(self) -> $bits {
                 // The lowest number has the key 0.
-                (self as $bits ^ <$type>::MIN as $bits).into()
+                self as $bits ^ <$type>::MIN as $bits
+            }
+
+            fn slot(self, shift: u32) -> u32 {
+                (self.key() >> shift) as u32
             }
 
             fn of_key(key: u64) -> Self {
@@ -161,8 +184,8 @@ macro_rules! integers {
     )*};
 }
 
-floats! { f32, u32, i32, 1 << 16; f64, u64, i64, 1 << 17; }
-integers! { i32, u32, 1 << 16; u32, u32, 1 << 16; i64, u64, 1 << 17; u64, u64, 1 << 17; }
+floats! { f32, u32, i32; f64, u64, i64; }
+integers! { i32, u32; u32, u32; i64, u64; u64, u64; }
 
 pub(super) fn statistics(tensor: &Tensor, progress: &mut dyn FnMut(u64)) -> Result<Statistics> {
     match tensor.dtype() {
@@ -187,64 +210,67 @@ pub(super) fn statistics(tensor: &Tensor, progress: &mut dyn FnMut(u64)) -> Resu
 }
 
 /// What one thread counts.
-struct Counts<T> {
-    /// Only the counts of what is not finite, and of zeros.
+struct Counts {
+    /// Only the counts of elements.
     statistics: Statistics,
     /// `None` if all keys are kept.
     table: Option<Table>,
     keys: Vec<u64>,
-    block: Vec<T>,
 }
 
-impl<T: Number> Counts<T> {
+impl Counts {
     fn new(numel: usize) -> Result<Self> {
-        let table = if numel > BLOCK { Some(Table::new(T::COUNTERS)?) } else { None };
-        Ok(Counts {
-            statistics: Statistics::default(),
-            table,
-            keys: Vec::new(),
-            block: Vec::with_capacity(BLOCK),
-        })
+        let table = if numel > BLOCK { Some(Table::new()?) } else { None };
+        Ok(Counts { statistics: Statistics::default(), table, keys: Vec::new() })
     }
 
-    fn add<const N: usize>(&mut self, bytes: &[u8], number: impl Fn([u8; N]) -> T) -> Moments {
+    fn add<E: Copy, T: Number>(&mut self, elements: &[E], number: impl Fn(E) -> T + Copy) -> Moments {
         let mut moments = Moments::default();
-        for elements in bytes.as_chunks::<N>().0.chunks(BLOCK) {
-            self.block.clear();
-            self.block.extend(elements.iter().map(|&bytes| number(bytes)));
-            moments.merge(&self.add_block());
+        for block in elements.chunks(BLOCK) {
+            self.statistics.count += block.len() as u64;
+            moments.merge(&self.add_block(block, number));
         }
         moments
     }
 
-    fn add_block(&mut self) -> Moments {
-        let Counts { statistics, table, keys, block } = self;
-        statistics.count += block.len() as u64;
-        statistics.zero_count += count(block, |number| number == T::default());
-        if count(block, T::is_finite) < block.len() as u64 {
-            statistics.nan_count += count(block, T::is_nan);
-            statistics.positive_infinity_count +=
-                count(block, |number| number > T::default() && !number.is_finite());
-            statistics.negative_infinity_count +=
-                count(block, |number| number < T::default() && !number.is_finite());
-            block.retain(|number| number.is_finite());
+    fn add_block<E: Copy, T: Number>(&mut self, block: &[E], number: impl Fn(E) -> T + Copy) -> Moments {
+        let moments = Moments::of_block(block, number);
+        // The sum of finite floats can be infinite too.
+        if moments.mean.is_finite() || block.iter().all(|&element| number(element).is_finite()) {
+            self.add_finite(block, number);
+            return moments;
         }
-        if block.is_empty() {
+        let mut finite = Vec::with_capacity(block.len());
+        for number in block.iter().map(|&element| number(element)) {
+            if number.is_finite() {
+                finite.push(number);
+            } else if number > T::default() {
+                self.statistics.positive_infinity_count += 1;
+            } else if number < T::default() {
+                self.statistics.negative_infinity_count += 1;
+            } else {
+                self.statistics.nan_count += 1;
+            }
+        }
+        if finite.is_empty() {
             return Moments::default();
         }
-        match table {
-            Some(table) => {
-                let (low, high) = range(block);
-                table.add((low.key(), high.key()), block.iter().map(|number| number.key()));
-            }
-            None => keys.extend(block.iter().map(|number| number.key())),
-        }
-        Moments::of_block(block)
+        self.add_finite(&finite, |number| number);
+        Moments::of_block(&finite, |number| number)
     }
-}
 
-fn count<T: Number>(block: &[T], is_counted: impl Fn(T) -> bool) -> u64 {
-    block.iter().map(|&number| u32::from(is_counted(number))).sum::<u32>().into()
+    /// Counts the numbers of a block that is not empty.
+    fn add_finite<E: Copy, T: Number>(&mut self, block: &[E], number: impl Fn(E) -> T + Copy) {
+        let Summary { low, high, zero_count } = Summary::of_block(block, number);
+        self.statistics.zero_count += zero_count;
+        match &mut self.table {
+            Some(table) => {
+                let range = (low.key().into(), high.key().into());
+                table.add(range, block, |element, shift| number(element).slot(shift));
+            }
+            None => self.keys.extend(block.iter().map(|&element| number(element).key().into())),
+        }
+    }
 }
 
 fn of_numbers<T: Number, const N: usize>(
@@ -252,9 +278,10 @@ fn of_numbers<T: Number, const N: usize>(
     progress: &mut dyn FnMut(u64),
     number: impl Fn([u8; N]) -> T + Copy + Sync,
 ) -> Result<Statistics> {
-    let new = || Counts::<T>::new(tensor.numel());
-    let (tallies, moments) = tally(tensor, new, |counts, bytes| counts.add(bytes, number), progress)?;
-    let mut all = Counts::<T>::new(tensor.numel())?;
+    let new = || Counts::new(tensor.numel());
+    let (tallies, moments) =
+        tally(tensor, new, |counts, bytes| counts.add(bytes.as_chunks::<N>().0, number), progress)?;
+    let mut all = Counts::new(tensor.numel())?;
     let mut statistics = Statistics { moments, ..Statistics::default() };
     for counts in tallies {
         statistics.count += counts.statistics.count;

@@ -2,6 +2,7 @@
 
 use std::mem;
 
+use super::BLOCK;
 use crate::error::Result;
 use crate::storage::zeroed;
 
@@ -12,6 +13,9 @@ pub(super) struct Bin {
     pub(super) hi: f64,
     pub(super) count: u64,
 }
+
+/// A power of two.
+const COUNTERS: usize = 1 << 17;
 
 /// Counts of keys: integers that are in the order of the numbers they stand for.
 ///
@@ -29,9 +33,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// `counter_count` is a power of two.
-    pub(super) fn new(counter_count: usize) -> Result<Self> {
-        Ok(Table { counts: zeroed(counter_count)?, spare: zeroed(counter_count)?, shift: 0, range: None })
+    pub(super) fn new() -> Result<Self> {
+        Ok(Table { counts: zeroed(COUNTERS)?, spare: zeroed(COUNTERS)?, shift: 0, range: None })
     }
 
     /// Returns the lowest and the highest key.
@@ -39,37 +42,41 @@ impl Table {
         self.range
     }
 
-    /// Counts keys between `lo` and `hi`, which are among them.
-    pub(super) fn add(&mut self, (lo, hi): (u64, u64), keys: impl ExactSizeIterator<Item = u64>) {
+    /// Counts the numbers of a block. Their lowest key is `lo`, and the highest is `hi`. `slot` returns the low bits of a
+    /// number's key, shifted to the right.
+    pub(super) fn add<T: Copy>(&mut self, (lo, hi): (u64, u64), block: &[T], slot: impl Fn(T, u32) -> u32) {
         self.cover(lo, hi);
-        let (mask, shift) = (self.counts.len() - 1, self.shift);
+        let shift = self.shift;
+        let counts = &mut self.counts.as_chunks_mut::<COUNTERS>().0[0];
         if lo >> shift == hi >> shift {
             // Each increment of the same counter would wait for the last one.
-            self.counts[(lo >> shift) as usize & mask] += keys.len() as u64;
-        } else {
-            for key in keys {
-                self.counts[(key >> shift) as usize & mask] += 1;
-            }
+            counts[(lo >> shift) as usize % COUNTERS] += block.len() as u64;
+            return;
+        }
+        // Vector instructions compute the slots, but cannot increment the counters.
+        let mut slots = [0; BLOCK];
+        slots.iter_mut().zip(block).for_each(|(to, &number)| *to = slot(number, shift));
+        for &slot in &slots[..block.len()] {
+            counts[slot as usize % COUNTERS] += 1;
         }
     }
 
-    /// Adds the counts of a table with the same number of counters.
+    /// Adds the counts of another table.
     pub(super) fn merge(&mut self, other: &Table) {
         let Some((lo, hi)) = other.range else { return };
         self.cover(lo, hi);
-        let mask = self.counts.len() - 1;
         for (key, _, count) in other.used() {
-            self.counts[(key >> self.shift) as usize & mask] += count;
+            self.counts[(key >> self.shift) as usize % COUNTERS] += count;
         }
     }
 
     /// Returns the lowest key, the highest key and the count of each counter that is not 0, in ascending order.
     pub(super) fn used(&self) -> impl Iterator<Item = (u64, u64, u64)> {
-        let (mask, shift) = (self.counts.len() - 1, self.shift);
+        let shift = self.shift;
         self.range.into_iter().flat_map(move |(lo, hi)| {
             (lo >> shift..=hi >> shift).filter_map(move |at| {
                 let (first, last) = (at << shift, (at << shift) | ((1 << shift) - 1));
-                let count = self.counts[at as usize & mask];
+                let count = self.counts[at as usize % COUNTERS];
                 (count > 0).then_some((first.max(lo), last.min(hi), count))
             })
         })
@@ -80,14 +87,13 @@ impl Table {
         let (old_lo, old_hi) = self.range.unwrap_or((lo, hi));
         let (lo, hi) = (lo.min(old_lo), hi.max(old_hi));
         let mut shift = self.shift;
-        while (hi >> shift) - (lo >> shift) >= self.counts.len() as u64 {
+        while (hi >> shift) - (lo >> shift) >= COUNTERS as u64 {
             shift += 1;
         }
         if shift > self.shift && self.range.is_some() {
-            let mask = self.counts.len() - 1;
             for at in old_lo >> self.shift..=old_hi >> self.shift {
-                let count = mem::take(&mut self.counts[at as usize & mask]);
-                self.spare[(at >> (shift - self.shift)) as usize & mask] += count;
+                let count = mem::take(&mut self.counts[at as usize % COUNTERS]);
+                self.spare[(at >> (shift - self.shift)) as usize % COUNTERS] += count;
             }
             mem::swap(&mut self.counts, &mut self.spare);
         }
