@@ -193,7 +193,7 @@ where
     type Value = BTreeMap<K, V>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a map of no {}", self.too_much)
+        write!(f, "a map without {}", self.too_much)
     }
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut entries: A) -> Result<BTreeMap<K, V>, A::Error> {

@@ -205,8 +205,7 @@ impl NodeHeader {
         self.count == 0
     }
 
-    /// Checks that the node belongs to `tree` and is at `level`, the level below its parent's. A root has no parent:
-    /// then
+    /// Checks that the node belongs to `tree` and is at `level`, the level below its parent's. A root has no parent: then
     /// `level` is `None`, and any level is right.
     ///
     /// # Errors

@@ -260,8 +260,8 @@ impl ForeignFile {
         })
     }
 
-    /// Returns a tensor whose storage is a range of the file. No element is read. Tensors that share
-    /// a storage in the file share it here too.
+    /// Returns a tensor whose storage is a range of the file. No element is read. Tensors that share a storage in the
+    /// file share it here too.
     ///
     /// An array in a compressed member of a zip file, or one that is [byte-swapped](ForeignOptions::byteswap), is
     /// converted into an unnamed temporary file in the directory that `TMPDIR` names. The conversion verifies the

@@ -56,7 +56,7 @@ pub(crate) struct Externals {
 }
 
 impl Externals {
-    /// Creates the external files of the store in a directory.
+    /// Opens no file yet. `store` is the directory of the store.
     pub(crate) fn new(disk: &Arc<dyn Disk>, store: &Path, options: AccessOptions) -> Self {
         Externals { disk: Arc::clone(disk), store: store.to_path_buf(), options, open: Mutex::default() }
     }

@@ -12,8 +12,8 @@ use crate::disk::{DiskFile, FileId, step};
 use crate::error::{Error, ErrorKind, Result};
 
 impl FileLock {
-    /// Locks `file`, waiting at most the timeout of `wait`, in the order in which locks were requested. A thread that already
-    /// shares the lock shares it once more without waiting.
+    /// Locks `file`, waiting at most the timeout of `wait`, in the order in which locks were requested. A thread that
+    /// already shares the lock shares it once more without waiting.
     ///
     /// # Errors
     /// `Busy` after the timeout, or at once if this thread itself holds a lock that excludes this one; `Corrupt` if
