@@ -17,6 +17,7 @@ mod names;
 mod output_file;
 mod pieces;
 mod plot;
+mod scalar;
 mod shell;
 mod size;
 mod ui;

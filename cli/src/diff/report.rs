@@ -1,6 +1,5 @@
 //! Prints the result of a comparison.
 
-use std::fmt;
 use std::io::Write;
 
 use indicatif::HumanBytes;
@@ -13,6 +12,7 @@ use crate::error::Result;
 use crate::input::Input;
 use crate::look::format_dim_names;
 use crate::names::{one_line, quoted};
+use crate::scalar::{digits, text_of};
 use crate::ui::{Element, List, counted, gap, write_json};
 
 /// Prints one line per finding, and a summary.
@@ -238,10 +238,12 @@ fn values_text(dtype: DType, size: &[usize], difference: &Difference) -> String 
         text += &format!(", {} of them NaN on one side only", difference.nan_count);
     }
     if let Some((absolute, relative)) = difference.largest {
-        text += &format!(", by at most {} (relative {relative:?})", Value(DType::F64, absolute));
+        let absolute = text_of(absolute, |number| digits(number, DType::F64));
+        text += &format!(", by at most {absolute} (relative {})", digits(relative, DType::F64));
     }
     let (first, a, b) = difference.first;
-    text + &format!(", first at {:?}: {}, {}", unravel_index(first, size), Value(dtype, a), Value(dtype, b))
+    let [a, b] = [a, b].map(|value| text_of(value, |number| digits(number, dtype)));
+    text + &format!(", first at {:?}: {a}, {b}", unravel_index(first, size))
 }
 
 fn layout_text(a: &TensorInfo, b: &TensorInfo) -> String {
@@ -253,23 +255,6 @@ fn layout_text(a: &TensorInfo, b: &TensorInfo) -> String {
         text += &format!(", dimensions {}, {}", names(a), names(b));
     }
     text
-}
-
-/// A value, formatted with the fewest digits that distinguish it from other values of its dtype.
-struct Value(DType, Scalar);
-
-impl fmt::Display for Value {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_short = !matches!(self.0, DType::F64 | DType::C128);
-        let part = |x: f64| if is_short { format!("{:?}", x as f32) } else { format!("{x:?}") };
-        match self.1 {
-            Scalar::Bool(x) => write!(f, "{x}"),
-            Scalar::Int(x) => write!(f, "{x}"),
-            Scalar::Float(x) => f.write_str(&part(x)),
-            Scalar::Complex(x, y) | Scalar::Pair(x, y) => write!(f, "({}, {})", part(x), part(y)),
-            other => write!(f, "{other:?}"),
-        }
-    }
 }
 
 impl Tally {

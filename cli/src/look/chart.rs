@@ -3,15 +3,12 @@
 use std::io::Write;
 
 use indicatif::HumanCount;
-use stridemap::Scalar;
 
 use crate::error::Result;
-use crate::ui::width;
+use crate::ui::page_width;
 
 /// The significant digits of a rounded number.
 const DIGITS: i32 = 5;
-
-const DEFAULT_WIDTH: usize = 80;
 
 /// Rounds a number to five digits. Very large and very small ones have an exponent, as in `1.5e-12`.
 pub(crate) fn short(number: f64) -> String {
@@ -32,17 +29,6 @@ pub(crate) fn short(number: f64) -> String {
 
 fn trimmed(number: &str) -> &str {
     if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number }
-}
-
-/// Returns an element as text. Integers are exact.
-pub(crate) fn text_of(scalar: Scalar) -> String {
-    match scalar {
-        Scalar::Bool(value) => if value { "True" } else { "False" }.to_owned(),
-        Scalar::Int(value) => value.to_string(),
-        Scalar::Float(value) => short(value),
-        Scalar::Complex(first, second) | Scalar::Pair(first, second) => format!("({first}, {second})"),
-        other => format!("{other:?}"),
-    }
 }
 
 /// Returns a histogram as one character for each bin. Bins without elements are blank.
@@ -68,7 +54,7 @@ pub(crate) fn bars(counts: &[u64], (min, max): (f64, f64), out: &mut impl Write)
     let numbers: Vec<String> = counts.iter().map(|&count| HumanCount(count).to_string()).collect();
     let longest = |texts: &[String]| texts.iter().map(String::len).max().unwrap_or_default();
     let (label_width, number_width) = (longest(&labels), longest(&numbers));
-    let room = width().unwrap_or(DEFAULT_WIDTH).saturating_sub(label_width + number_width + 4).clamp(1, 60);
+    let room = page_width().saturating_sub(label_width + number_width + 4).clamp(1, 60);
     let most = counts.iter().copied().max().unwrap_or_default().max(1);
     for ((label, number), &count) in labels.iter().zip(&numbers).zip(counts) {
         let bar = bar(count as f64 / most as f64 * room as f64);

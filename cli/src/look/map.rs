@@ -14,7 +14,7 @@ use crate::args::Reading;
 use crate::error::Result;
 use crate::input::Input;
 use crate::names::{Named as _, names, quoted};
-use crate::ui::{Column, MAX_ROWS, Table, counted, storage_id, width, write_json};
+use crate::ui::{Column, MAX_ROWS, Table, bytes_cell, counted, storage_id, width, write_json};
 
 /// Above this number of storages, or of tensors on one storage, those that share nothing are not drawn.
 const MANY: usize = 50;
@@ -127,7 +127,7 @@ impl Drawn {
                     notes += &format!(", {} {what}", HumanBytes(bytes));
                 }
             }
-            [storage_id(storage.id), cells.of_storage(map), size(storage.size_bytes), notes]
+            [storage_id(storage.id), cells.of_storage(map), bytes_cell(storage.size_bytes), notes]
         });
         let is_drawn = |tensor: &&Mapped| args.all || map.tensors.len() <= MANY || !tensor.sharers.is_empty();
         let tensors: Vec<&Mapped> = map.tensors.iter().filter(is_drawn).collect();
@@ -138,7 +138,7 @@ impl Drawn {
                 [
                     format!("{branch} {}", quoted(&tensor.info.name)),
                     cells.of_tensor(tensor),
-                    size(tensor.info.nbytes() as u64),
+                    bytes_cell(tensor.info.nbytes() as u64),
                     shared_with(map, tensor),
                 ]
             });
@@ -151,11 +151,6 @@ impl Drawn {
             self.table.row(cells());
         }
     }
-}
-
-/// Formats a number of bytes: all digits in a pipe.
-fn size(bytes: u64) -> String {
-    if width().is_some() { HumanBytes(bytes).to_string() } else { bytes.to_string() }
 }
 
 fn shared_with(map: &StorageMap, tensor: &Mapped) -> String {

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _, Write};
 use std::path::PathBuf;
 
 use serde::Serialize;
-use stridemap::{DType, PrintOptions, Result as LibraryResult, Scalar, Tensor};
+use stridemap::{PrintOptions, Result as LibraryResult, Scalar, Tensor};
 use stridemap_interop::npy;
 
 use crate::args::{External, Reading};
@@ -13,6 +13,7 @@ use crate::expr;
 use crate::expr::Copies;
 use crate::input::Input;
 use crate::pieces::{Cut, Pieces};
+use crate::scalar::{digits, text_of};
 use crate::ui::{Element, List, write_json};
 
 /// Print the elements of a tensor or view
@@ -102,29 +103,10 @@ fn write_csv(view: &Tensor, out: &mut impl Write) -> Result<()> {
     let row_elems = if view.ndim() < 2 { 1 } else { view.size().last().copied().unwrap_or(1) };
     for (position, element) in (1..).zip(elements(view.clone())) {
         let end = if position % row_elems == 0 { '\n' } else { ',' };
-        write!(out, "{}{end}", csv_cell(element?, view.dtype()))?;
+        // No cell needs quotes.
+        write!(out, "{}{end}", text_of(element?, |number| digits(number, view.dtype())))?;
     }
     Ok(())
-}
-
-/// Returns an element with as many digits as its dtype needs. No cell needs quotes.
-fn csv_cell(element: Scalar, dtype: DType) -> String {
-    let number = |value: f64| match dtype {
-        DType::F64 | DType::C128 => format!("{value}"),
-        _ => format!("{}", value as f32),
-    };
-    let signed = |value: f64| {
-        let text = number(value);
-        if text.starts_with('-') { text } else { format!("+{text}") }
-    };
-    match element {
-        Scalar::Bool(value) => if value { "True" } else { "False" }.to_owned(),
-        Scalar::Int(value) => value.to_string(),
-        Scalar::Float(value) => number(value),
-        Scalar::Complex(re, im) => format!("{}{}j", number(re), signed(im)),
-        Scalar::Pair(low, high) => format!("{} {}", number(low), number(high)),
-        other => format!("{other:?}"),
-    }
 }
 
 #[derive(Serialize)]

@@ -8,7 +8,7 @@ use indicatif::HumanCount;
 use serde::Serialize;
 use stridemap::{Scalar, Statistics, Tensor};
 
-use super::chart::{bars, short, sparkline, text_of};
+use super::chart::{bars, short, sparkline};
 use super::is_constant;
 use crate::args::{External, Reading};
 use crate::error::{Error, Result};
@@ -16,6 +16,7 @@ use crate::expr;
 use crate::expr::Copies;
 use crate::input::Input;
 use crate::names::{Named as _, Pattern, one_line, pattern, quoted};
+use crate::scalar::text_of;
 use crate::ui::{Column, Element, Progress, Table, counted, progress, warn, write_json};
 
 /// Summarize the elements of tensors: count, extremes, mean, deviation, NaN, histogram
@@ -175,7 +176,7 @@ fn notes(Found { tensor, statistics }: &Found) -> Vec<String> {
 fn row(label: &str, found: &Found) -> [String; COLUMNS.len()] {
     let Found { tensor, statistics } = found;
     let real = |number: Option<f64>| number.map(short).unwrap_or_default();
-    let scalar = |scalar: Option<Scalar>| scalar.map(text_of).unwrap_or_default();
+    let scalar = |scalar: Option<Scalar>| scalar.map(|scalar| text_of(scalar, short)).unwrap_or_default();
     [
         quoted(label).into_owned(),
         tensor.dtype().to_string(),
@@ -196,7 +197,7 @@ fn details(label: &str, found: &Found, out: &mut impl Write) -> Result<()> {
         _ => format!("{} ({:.3} %)", HumanCount(count), count as f64 / statistics.count as f64 * 100.),
     };
     let real = |number: Option<f64>| number.map_or("-".to_owned(), short);
-    let scalar = |scalar: Option<Scalar>| scalar.map_or("-".to_owned(), text_of);
+    let scalar = |scalar: Option<Scalar>| scalar.map_or("-".to_owned(), |scalar| text_of(scalar, short));
     let quantile = |fraction| real(statistics.quantile(fraction));
     let rows = [
         ("name", one_line(label)),

@@ -21,7 +21,7 @@ use crate::look::palette::Scale;
 use crate::look::reduce::{Blocks, RULE};
 use crate::names::one_line;
 use crate::output_file::OutputFile;
-use crate::ui::{has_color, message, progress, width};
+use crate::ui::{has_color, message, page_width, progress};
 use figure::Text;
 use raster::Image;
 
@@ -62,8 +62,6 @@ const BINS: usize = 30;
 /// The most rows of a heat map, so that it fits a screen.
 const MOST_ROWS: usize = 40;
 
-const DEFAULT_WIDTH: usize = 80;
-
 pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
     let file =
         args.out.as_deref().map(|path| OutputFile::new("plot", path, &["png"], args.force)).transpose()?;
@@ -102,7 +100,7 @@ pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
     let most_blocks = if file.is_some() {
         figure::most_blocks(size)
     } else {
-        let columns = width().unwrap_or(DEFAULT_WIDTH).saturating_sub(terminal::label_width(size.0) + 1);
+        let columns = page_width().saturating_sub(terminal::label_width(size.0) + 1);
         (MOST_ROWS, columns.max(1))
     };
     let blocks = Blocks::of(&view, most_blocks, |bytes| bar.inc(bytes))?;

@@ -67,6 +67,11 @@ pub(crate) fn width() -> Option<usize> {
     columns.or_else(terminal).filter(|&width| width > 0)
 }
 
+/// Returns the width of drawings, which need one in a pipe too.
+pub(crate) fn page_width() -> usize {
+    width().unwrap_or(80)
+}
+
 /// The space between two columns on a terminal.
 pub(crate) const GAP: &str = "  ";
 

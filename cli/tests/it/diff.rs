@@ -98,7 +98,7 @@ fn each_difference_is_a_line_and_the_last_line_counts_them() {
     let (is_equal, text) = dir.diff(&["a", "b"]);
     assert!(!is_equal);
     insta::assert_snapshot!(text.replace('\t', " | "), @r"
-    ~ both | values differ in 2 of 3 elements, by at most 2.0 (relative 0.5), first at [1]: 2.0, 4.0
+    ~ both | values differ in 2 of 3 elements, by at most 2 (relative 0.5), first at [1]: 2, 4
     - gone | float32 | [2]
     ~ kind | dtype float32, int64
     ~ kind | size [2], [3]
