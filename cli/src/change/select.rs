@@ -6,8 +6,7 @@ use stridemap::ErrorKind;
 use stridemap_interop::{ForeignFile, ForeignOptions};
 
 use crate::error::{Error, Result};
-use crate::expr::unquoted;
-use crate::names::{Pattern, quoted};
+use crate::names::{Pattern, name_in, quoted};
 use crate::ui::warn;
 
 #[derive(clap::Args)]
@@ -58,7 +57,7 @@ impl Selection {
             self.rename.iter().map(|text| parse_rename(text, &names)).collect::<Result<Vec<_>>>()?;
         let mut skipped = BTreeSet::new();
         for text in &self.skip {
-            let exact = exact(text, &names);
+            let exact = name_in(text, |name| Ok(names.contains(name)))?;
             let is_name = exact != *text || names.contains(&exact);
             let pattern = Pattern::parse(exact, is_name);
             let matching = names.iter().filter(|name| match pattern.is_glob() {
@@ -80,17 +79,13 @@ impl Selection {
     }
 }
 
-/// Returns the name in the files that a text stands for, which may be in quotes.
-fn exact(text: &str, names: &BTreeSet<String>) -> String {
-    let unquoted = unquoted(text).filter(|_| !names.contains(text));
-    unquoted.unwrap_or_else(|| text.to_owned())
-}
-
 /// Splits OLD=NEW after the name of a tensor, because a name may contain "=".
 fn parse_rename(text: &str, names: &BTreeSet<String>) -> Result<(String, String)> {
-    let splits =
-        text.match_indices('=').map(|(at, _)| (exact(&text[..at], names), text[at + 1..].to_owned()));
-    let mut splits: Vec<(String, String)> = splits.collect();
+    let split = |(at, _)| {
+        let old = name_in(&text[..at], |name| Ok(names.contains(name)))?;
+        Ok((old, text[at + 1..].to_owned()))
+    };
+    let mut splits: Vec<(String, String)> = text.match_indices('=').map(split).collect::<Result<_>>()?;
     if splits.is_empty() {
         return Err(Error::Refused(format!("import --rename {text:?}: write OLD=NEW")));
     }

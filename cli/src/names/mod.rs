@@ -47,11 +47,16 @@ named!(Snapshot, Transaction<'_>);
 /// Returns the name that an argument stands for: the argument itself if a tensor has this name, and otherwise the
 /// argument without its quotes. A new name is found in the same way.
 pub(crate) fn name(text: &str, tensors: &impl Named) -> Result<String> {
+    name_in(text, |name| tensors.contains(name))
+}
+
+/// The same for names of which only `contains` is known.
+pub(crate) fn name_in(text: &str, contains: impl Fn(&str) -> LibraryResult<bool>) -> Result<String> {
     let Some(name) = unquoted(text) else { return Ok(text.to_owned()) };
-    if !tensors.contains(text)? {
+    if !contains(text)? {
         return Ok(name);
     }
-    if tensors.contains(&name)? {
+    if contains(&name)? {
         message(&format!("note: {text:?} is used as the name of a tensor, not as {name:?} in quotes"));
     }
     Ok(text.to_owned())
