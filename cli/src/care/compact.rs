@@ -41,13 +41,15 @@ pub(crate) struct CompactArgs {
 /// Runs the command. Returns whether no damage was found.
 pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     let store = open_store(&args.external.options(), &args.store)?;
-    let materialized = args.materialize.then(|| materialize(&store)).transpose()?;
-    let bar = progress("compact", bytes_to_write(&store.stats()?));
+    let before = store.stats()?;
+    let materialized = args.materialize.then(|| materialize(&store, before.external_bytes)).transpose()?;
+    let bar = progress("compact", bytes_to_write(&before));
     let compacted = store.compact(|bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
+    let after = store.stats()?;
     let is_whole = !compacted.skipped.iter().any(|skipped| matches!(skipped.reason, SkipReason::Damaged(_)));
     if args.json {
-        write_json(out, Record::of(materialized.as_ref(), &compacted, &Held::of(&store)?))?;
+        write_json(out, Record::of(materialized.as_ref(), &compacted, &Held::of(&after)))?;
         return Ok(is_whole);
     }
     if let Some(done) = materialized {
@@ -70,13 +72,13 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
         )?;
     }
     let storages = counted(compacted.storage_count, "storage");
-    let (before, after) = (HumanBytes(compacted.before_bytes), HumanBytes(compacted.after_bytes));
+    let (old, new) = (HumanBytes(compacted.before_bytes), HumanBytes(compacted.after_bytes));
     match compacted.storage_count {
         0 => writeln!(out, "compacted {storages}")?,
-        _ => writeln!(out, "compacted {storages}: {before}, now {after}")?,
+        _ => writeln!(out, "compacted {storages}: {old}, now {new}")?,
     }
-    report_held_bytes(&store)?;
-    report_kept_bytes(&store)?;
+    report_held_bytes(&after);
+    report_kept_bytes(&after);
     for skipped in &compacted.skipped {
         let (id, bytes) = (storage_id(skipped.storage_id), HumanBytes(skipped.reclaimable_bytes));
         warn(&format!("skipped storage {id} ({bytes} reclaimable): {}", skipped.reason));
@@ -84,9 +86,9 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     Ok(is_whole)
 }
 
-fn materialize(store: &Store) -> Result<Materialized> {
+fn materialize(store: &Store, external_bytes: u64) -> Result<Materialized> {
     // Bytes that no tensor refers to are not copied, so the bar may end early.
-    let bar = progress("materialize", store.stats()?.external_bytes);
+    let bar = progress("materialize", external_bytes);
     let done = store.materialize(|bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
     Ok(done)
@@ -146,15 +148,15 @@ struct Held {
 }
 
 impl Held {
-    fn of(store: &Store) -> Result<Self> {
+    fn of(stats: &Stats) -> Self {
         let mut held = Held { bytes: 0, processes: BTreeSet::new() };
-        for reclaimable in store.stats()?.reclaimable() {
+        for reclaimable in stats.reclaimable() {
             if let SpaceReason::Pinned { processes, .. } = &reclaimable.reason {
                 held.bytes = held.bytes.saturating_add(reclaimable.bytes);
                 held.processes.extend(processes);
             }
         }
-        Ok(held)
+        held
     }
 }
 
@@ -162,8 +164,7 @@ impl Held {
 const MIN_REPORTED_BYTES: u64 = 4096;
 
 /// Reports unreachable bytes that are too few for a storage to be rewritten.
-fn report_kept_bytes(store: &Store) -> Result<()> {
-    let stats = store.stats()?;
+fn report_kept_bytes(stats: &Stats) {
     let kept = stats.reclaimable().filter(|reclaimable| reclaimable.reason == SpaceReason::TooLittle);
     let bytes = kept.map(|reclaimable| reclaimable.bytes).fold(0, u64::saturating_add);
     if bytes >= MIN_REPORTED_BYTES {
@@ -172,12 +173,11 @@ fn report_kept_bytes(store: &Store) -> Result<()> {
             HumanBytes(bytes)
         ));
     }
-    Ok(())
 }
 
 /// Reports the bytes that cannot be deleted yet because readers hold them.
-pub(crate) fn report_held_bytes(store: &Store) -> Result<()> {
-    let Held { bytes, processes } = Held::of(store)?;
+pub(crate) fn report_held_bytes(stats: &Stats) {
+    let Held { bytes, processes } = Held::of(stats);
     if bytes > 0 {
         let processes: Vec<String> = processes.into_iter().map(|id| format!(" {id}")).collect();
         let bytes = HumanBytes(bytes);
@@ -187,7 +187,6 @@ pub(crate) fn report_held_bytes(store: &Store) -> Result<()> {
             processes.concat()
         ));
     }
-    Ok(())
 }
 
 /// Returns the number of bytes that a compaction will write if no commit happens in the meantime.

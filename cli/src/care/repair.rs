@@ -38,12 +38,9 @@ pub(crate) struct RepairArgs {
 pub(crate) fn run(args: &RepairArgs, out: &mut impl Write) -> Result<bool> {
     let options = with_reports(&StoreOptions::new());
     let bar = progress("repair", 0);
-    let advance = |bytes| {
-        bar.inc(bytes);
-    };
     let repair = match args.apply {
-        true => options.repair(&args.store, advance),
-        false => options.plan_repair(&args.store, advance),
+        true => options.repair(&args.store, |bytes| bar.inc(bytes)),
+        false => options.plan_repair(&args.store, |bytes| bar.inc(bytes)),
     };
     bar.finish_and_clear();
     let repair = repair.map_err(|e| explain(&args.store, e))?;
