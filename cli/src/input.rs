@@ -159,7 +159,7 @@ pub(crate) fn with_reports(options: &StoreOptions) -> StoreOptions {
     options.clone().on_wait(SILENT_WAIT, report_wait)
 }
 
-/// Says once which process holds a lock. Gives up the command if a signal has arrived.
+/// Says once which process holds a lock. Ends the command if a signal has arrived.
 fn report_wait(processes: &[u32]) {
     static IS_SAID: AtomicBool = AtomicBool::new(false);
     interrupt::check();

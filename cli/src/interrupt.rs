@@ -4,6 +4,7 @@
 //! from there, so that unfinished files are deleted as after an error. The second signal ends the process at once. Other
 //! commands end at the first, and have nothing to delete.
 
+use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -24,8 +25,7 @@ pub(crate) fn begin() {
 
 fn catch() -> Arc<AtomicUsize> {
     let (code, is_second) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
-    for signal in [Signal::INT, Signal::TERM] {
-        let number = signal.as_raw();
+    for number in signals() {
         // A signal that cannot be caught ends the process.
         let _ = flag::register_conditional_shutdown(number, 128 + number, Arc::clone(&is_second));
         let _ = flag::register_usize(number, Arc::clone(&code), 128 + number as usize);
@@ -34,13 +34,22 @@ fn catch() -> Arc<AtomicUsize> {
     code
 }
 
+/// Returns the signals that ask a command to end, without those that the process was started to ignore, as by `nohup`.
+pub(crate) fn signals() -> impl Iterator<Item = i32> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask =
+        status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    let is_ignored = move |number: i32| mask.unwrap_or_default() >> (number - 1) & 1 == 1;
+    [Signal::INT, Signal::TERM].map(Signal::as_raw).into_iter().filter(move |number| !is_ignored(*number))
+}
+
 /// Returns the exit code after the signal that arrived, if one did.
 pub(crate) fn exit_code() -> Option<u8> {
     let code = CODE.get()?.load(Ordering::Relaxed);
     u8::try_from(code).ok().filter(|code| *code > 0)
 }
 
-/// Gives up the command if a signal has arrived.
+/// Ends the command, by unwinding, if a signal has arrived.
 pub(crate) fn check() {
     if exit_code().is_some() {
         resume_unwind(Box::new(Interrupted));

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::Signal;
 use serde::Serialize;
 use signal_hook::flag;
 use stridemap::{NameChanges, StoreOptions};
 
 use crate::error::{Error, Result};
 use crate::input::open_store;
+use crate::interrupt;
 use crate::names::quoted;
 use crate::ui::{gap, is_verbose, message, write_json};
 
@@ -21,10 +21,9 @@ use crate::ui::{gap, is_verbose, message, write_json};
 ///
 /// Runs until it is interrupted.
 ///
-/// Each line shows the generation, and how many names were added (+), changed (~) or removed (-), with the first
-/// three of each; --verbose prints all. Commits that
-/// arrive faster than they can be printed are combined: "7 since 4" shows the changes in generations 5 to 7.
-/// Changes in place are not commits, and are not shown.
+/// Each line shows the generation, and how many names were added (+), changed (~) or removed (-), with the first three of
+/// each; --verbose prints all. Commits that arrive faster than they can be printed are combined: "7 since 4" shows the
+/// changes in generations 5 to 7. Changes in place are not commits, and are not shown.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  stridemap watch model.smap --json | jq -c .added")]
 pub(crate) struct WatchArgs {
@@ -136,10 +135,9 @@ struct Signals {
 impl Signals {
     fn catch() -> Result<Self> {
         let signals = Signals { is_waiting: Arc::default(), has_arrived: Arc::default() };
-        for signal in [Signal::INT, Signal::TERM] {
-            let caught =
-                flag::register_conditional_shutdown(signal.as_raw(), 0, Arc::clone(&signals.is_waiting))
-                    .and_then(|_| flag::register(signal.as_raw(), Arc::clone(&signals.has_arrived)));
+        for number in interrupt::signals() {
+            let caught = flag::register_conditional_shutdown(number, 0, Arc::clone(&signals.is_waiting))
+                .and_then(|_| flag::register(number, Arc::clone(&signals.has_arrived)));
             caught.map_err(|e| Error::Refused(format!("catch termination signals: {e}")))?;
         }
         Ok(signals)

@@ -26,7 +26,7 @@ fn style(total_bytes: u64) -> ProgressStyle {
 }
 
 impl Progress {
-    /// Adds bytes. Gives up the command if a signal has arrived.
+    /// Adds bytes. Ends the command if a signal has arrived.
     pub(crate) fn inc(&self, bytes: u64) {
         interrupt::check();
         self.0.inc(bytes);

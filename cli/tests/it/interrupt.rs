@@ -63,6 +63,19 @@ fn wait_until_it_writes(child: &mut Child) {
     }
 }
 
+/// Waits until a process has a handler for SIGINT.
+#[track_caller]
+fn wait_until_it_catches_signals(child: &mut Child) {
+    let is_caught = |status: &str| {
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(mask.trim(), 16).unwrap() & 0b10 != 0
+    };
+    while !is_caught(&fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap()) {
+        assert!(child.try_wait().unwrap().is_none(), "it has ended: {child:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Returns the names of the files below a directory. Large files are not read.
 fn names(dir: &Dir) -> Vec<String> {
     let find = Command::new("find").current_dir(dir.path("")).output().unwrap();
@@ -125,10 +138,24 @@ fn second_signal_ends_a_command_at_once() {
 fn command_that_only_reads_ends_at_the_first_signal() {
     let dir = dir();
     let mut child = start(&dir, &["diff", "big.safetensors", "big.safetensors"]);
-    thread::sleep(Duration::from_millis(500));
-    assert!(child.try_wait().unwrap().is_none());
+    wait_until_it_catches_signals(&mut child);
     signal(&child, "INT");
     assert_eq!(end(child), (Some(130), "stridemap: interrupted\n".to_owned()));
+}
+
+#[test]
+fn signal_that_the_parent_ignores_stays_ignored() {
+    let dir = dir();
+    let bin = env!("CARGO_BIN_EXE_stridemap");
+    let script = format!("trap '' INT; exec '{bin}' import big.safetensors new.smap");
+    let mut bash = Command::new("bash");
+    bash.args(["-c", &script]).current_dir(dir.path("")).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = bash.spawn().unwrap();
+    wait_until_it_writes(&mut child);
+    signal(&child, "INT");
+    signal(&child, "TERM");
+    let said = "stridemap: import: interrupted; nothing was imported\n".to_owned();
+    assert_eq!(end(child), (Some(143), said));
 }
 
 #[test]
