@@ -1,6 +1,6 @@
 //! Which tensors of files are imported, and under which names.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stridemap::ErrorKind;
 use stridemap_interop::{ForeignFile, ForeignOptions};
@@ -53,27 +53,39 @@ impl Selection {
         let mut files: Vec<&mut ForeignFile> = files.collect();
         let names: BTreeSet<String> =
             files.iter().flat_map(|file| file.tensors()).map(|tensor| tensor.name).collect();
-        let renames =
-            self.rename.iter().map(|text| parse_rename(text, &names)).collect::<Result<Vec<_>>>()?;
+        let refused = |why| Err(Error::Refused(why));
+        let mut renames = BTreeMap::new();
+        for text in &self.rename {
+            let (old, new) = parse_rename(text, &names)?;
+            if renames.insert(old.clone(), new).is_some() {
+                return refused(format!("import --rename: {old:?} is renamed twice"));
+            }
+        }
         let mut skipped = BTreeSet::new();
         for text in &self.skip {
             let exact = name_in(text, |name| Ok(names.contains(name)))?;
             let is_name = exact != *text || names.contains(&exact);
             let pattern = Pattern::parse(exact, is_name);
-            let matching = names.iter().filter(|name| match pattern.is_glob() {
+            let is_matching = |name: &&String| match pattern.is_glob() {
                 true => pattern.matches(name),
                 false => **name == pattern.text,
-            });
+            };
+            let mut matching = names.iter().filter(is_matching).peekable();
+            if matching.peek().is_none() {
+                return Err(Error::NoMatch(format!("import --skip: no tensor matches {text:?}")));
+            }
             let count = skipped.len();
-            skipped.extend(matching);
+            skipped.extend(matching.map(String::as_str));
             if skipped.len() == count {
-                return Err(Error::NoMatch(format!("import --skip: no other tensor matches {text:?}")));
+                return refused(format!("import --skip: {text:?} matches only what is already left out"));
             }
         }
+        if let Some(old) = renames.keys().find(|old| skipped.contains(old.as_str())) {
+            return refused(format!("import: {old:?} is both renamed and left out by --skip"));
+        }
         let new_name = |name: &str| {
-            let renamed = renames.iter().find(|(old, _)| old == name);
-            let kept = || renamed.map_or_else(|| name.to_owned(), |(_, new)| new.clone());
-            (!skipped.contains(&name.to_owned())).then(kept)
+            let kept = || renames.get(name).cloned().unwrap_or_else(|| name.to_owned());
+            (!skipped.contains(name)).then(kept)
         };
         files.iter_mut().try_for_each(|file| Ok(file.rename(new_name)?))
     }

@@ -64,9 +64,21 @@ fn skip_leaves_tensors_out_by_name_and_by_glob() {
     assert_eq!(dir.store().names().unwrap(), ["a.w"]);
     for skip in ["none", "none*", "a."] {
         let run = dir.run(&["import", "m.safetensors", "new.smap", "--skip", skip]);
-        let expected = format!("stridemap: import --skip: no other tensor matches {skip:?}\n");
+        let expected = format!("stridemap: import --skip: no tensor matches {skip:?}\n");
         assert_eq!((run.code, run.stderr), (Some(1), expected));
         assert!(!dir.path("new.smap").exists());
+    }
+}
+
+#[test]
+fn options_that_would_have_no_effect_are_refused() {
+    let dir = dir(&["a.w", "a.n", "b.n"]);
+    for (options, refusal) in [
+        (["--rename", "a.w=x", "--rename", "a.w=y"], "import --rename: \"a.w\" is renamed twice"),
+        (["--rename", "a.n=x", "--skip", "*.n"], "import: \"a.n\" is both renamed and left out by --skip"),
+        (["--skip", "*.n", "--skip", "b.n"], "import --skip: \"b.n\" matches only what is already left out"),
+    ] {
+        assert_eq!(dir.refusal(&[&["import", "m.safetensors", "s.smap"][..], &options].concat()), refusal);
     }
 }
 
