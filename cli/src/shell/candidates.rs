@@ -13,7 +13,7 @@ use super::bash;
 use crate::args::Reading;
 use crate::input::Input;
 
-/// The most names that are offered. If there are more, their modules are.
+/// The most names that are offered. If there are more, their modules are, and as many of those at most.
 const MAX_NAMES: usize = 500;
 
 /// What positional arguments hold that are neither paths nor names of tensors.
@@ -91,7 +91,7 @@ fn shortened(names: Vec<String>, current: &str) -> Vec<String> {
         let end = rest.find(['.', '/']).map_or(rest.len(), |at| at + 1);
         name[..current.len() + end].to_owned()
     };
-    names.iter().map(module).collect::<BTreeSet<_>>().into_iter().collect()
+    names.iter().map(module).collect::<BTreeSet<_>>().into_iter().take(MAX_NAMES).collect()
 }
 
 #[cfg(test)]
@@ -104,5 +104,7 @@ mod tests {
         assert_eq!(shortened(names.clone(), "lay"), ["layer."]);
         assert_eq!(shortened(names.clone(), "layer."), ["layer.0.", "layer.1."]);
         assert_eq!(shortened(names[..500].to_vec(), ""), names[..500]);
+        let flat: Vec<String> = (0..2000).map(|i| format!("w{i:04}")).collect();
+        assert_eq!(shortened(flat.clone(), "w"), flat[..500]);
     }
 }
