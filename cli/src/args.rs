@@ -51,6 +51,8 @@ fn in_our_style(error: &str) -> String {
             None => text.extend([" ", line]),
         }
     }
+    // An empty text is no value either.
+    let text = text.replace(" but none was supplied", ", and it must not be empty");
     if usage.is_empty() { text } else { format!("{text}\nUsage: {usage}") }
 }
 

@@ -22,9 +22,10 @@ pub(crate) enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Error::Library(e) if e.kind() == stridemap::ErrorKind::Corrupt => write!(f, "{e}"),
             Error::Library(e) => f.write_str(&in_our_words(&e.to_string())),
             Error::Output(e) => write!(f, "write to standard output: {e}"),
-            Error::NoMatch(why) | Error::Refused(why) => f.write_str(why),
+            Error::NoMatch(why) | Error::Refused(why) => f.write_str(&without_rule(why)),
         }
     }
 }
@@ -50,11 +51,27 @@ const WORDS: [(&str, &str); 5] = [
     ("or replace it with OnExisting::Replace", "or give --force"),
 ];
 
+/// What the library says of a file in no known format. What follows compares the file with a safetensors file.
+const UNKNOWN_FORMAT: &str = "not a file of a supported format";
+
 fn in_our_words(text: &str) -> String {
     let view = text.strip_prefix("save_view").map(|rest| format!("view{rest}"));
-    WORDS
-        .iter()
-        .fold(view.unwrap_or_else(|| text.to_owned()), |text, (theirs, ours)| text.replace(theirs, ours))
+    let text = without_rule(view.as_deref().unwrap_or(text));
+    if let Some((place, _)) = text.split_once(UNKNOWN_FORMAT) {
+        return format!("{place}not a tensor file (supported: .safetensors, .npy, .npz, .pt)");
+    }
+    WORDS.iter().fold(text, |text, (theirs, ours)| text.replace(theirs, ours))
+}
+
+/// Removes the number of a rule of the format, as in "(F-4: names are ...)". Only reports of damage have it.
+fn without_rule(text: &str) -> String {
+    let rule = text.rsplit_once("(F-").and_then(|(before, rule)| Some((before, rule.split_once(": ")?)));
+    match rule {
+        Some((before, (number, rule))) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
+            format!("{before}({rule}")
+        }
+        _ => text.to_owned(),
+    }
 }
 
 impl From<stridemap::Error> for Error {
