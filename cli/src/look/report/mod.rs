@@ -31,6 +31,7 @@ use page::Page;
 /// All elements are read for the statistics, in the order of the names, up to the limit of --max-read. If a tensor
 /// cannot be read, the page is still written, and the exit code is 2.
 #[derive(clap::Args)]
+#[command(override_usage = "stridemap report [OPTIONS] -o <FILE.html> <STORE|FILE>")]
 #[command(
     after_help = "Example:\n  stridemap report model.safetensors -o model.html\n  stridemap report model.smap -o model.html --no-elements --force"
 )]
@@ -40,7 +41,7 @@ pub(crate) struct ReportArgs {
     source: PathBuf,
     /// The file to write
     #[arg(short, long, value_name = "FILE.html")]
-    out: PathBuf,
+    out: Option<PathBuf>,
     /// Read at most this many bytes of elements: 500MB, 64GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64GiB")]
     max_read: u64,
@@ -56,7 +57,13 @@ pub(crate) struct ReportArgs {
 }
 
 pub(crate) fn run(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
-    let file = OutputFile::new("report", &args.out, &["html", "htm"], args.existing.force)?;
+    let Some(path) = &args.out else {
+        let (source, page) = (args.source.display(), args.source.with_extension("html"));
+        let page = page.file_name().unwrap_or_default().to_string_lossy();
+        let why = format!("report: name the file to write: stridemap report {source} -o {page}");
+        return Err(Error::Refused(why));
+    };
+    let file = OutputFile::new("report", path, &["html", "htm"], args.existing.force)?;
     let input = Input::open(&args.source, &args.reading, &args.external.options())?;
     let infos = input.sorted(|_| true)?;
     let max_bytes = if args.no_elements { 0 } else { args.max_read };
@@ -67,7 +74,7 @@ pub(crate) fn run(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
         return Ok(writeln!(
             out,
             "would write {}{}: {}; would read {}",
-            one_line(&args.out.to_string_lossy()),
+            one_line(&path.to_string_lossy()),
             if file.exists() { ", replacing it" } else { "" },
             counted(infos.len() as u64, "tensor"),
             HumanBytes(read_bytes)
@@ -85,7 +92,7 @@ pub(crate) fn run(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
         "reported {}, {}, in {}: {}",
         counted(infos.len() as u64, "tensor"),
         HumanBytes(all_bytes),
-        args.out.display(),
+        path.display(),
         HumanBytes(size_bytes)
     ));
     match elements.failed.len() {
@@ -93,7 +100,7 @@ pub(crate) fn run(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
         failed_count => Err(Error::Refused(format!(
             "report: {failed_count} of {} could not be read; {} says why",
             counted(infos.len() as u64, "tensor"),
-            one_line(&args.out.to_string_lossy())
+            one_line(&path.to_string_lossy())
         ))),
     }
 }
