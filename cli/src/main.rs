@@ -38,8 +38,8 @@ use crate::shell::{completions, man};
 use crate::ui::Stdout;
 
 /// The exit code if `verify` or `compact` found damage, `repair` without `--apply` found something to repair, `diff`
-/// found a difference, a prefix, a glob or `import --skip` matched no tensor, `attr` found no attribute, or `watch`
-/// timed out.
+/// found a difference, a prefix, a glob, `import --skip` or an option of `ls` matched no tensor, `attr` found no
+/// attribute, or `watch` timed out.
 const NEGATIVE: u8 = 1;
 const FAILED: u8 = 2;
 

@@ -194,7 +194,7 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
         return Ok(());
     }
     let bar = progress("export", size_bytes);
-    let mut part_count = 1;
+    let mut shard_count = 1;
     let (path, existing) = (&args.out, args.existing.policy());
     let refused = |e: stridemap::Error| match e.kind() {
         _ if args.is_piped() => output_error(e),
@@ -213,7 +213,7 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
                 export.write_to(out, &tensors, |bytes| bar.inc(bytes)).map_err(refused)?;
             } else {
                 let written = export.write(path, &tensors, |bytes| bar.inc(bytes)).map_err(refused)?;
-                part_count = written.len().max(2) - 1;
+                shard_count = written.len().max(2) - 1;
             }
         }
         (Format::Npy, [(_, tensor)]) => {
@@ -240,12 +240,12 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
         counted(tensors.len() as u64, "tensor"),
         HumanBytes(size_bytes),
         if args.is_piped() { "standard output".into() } else { args.out.to_string_lossy() },
-        if part_count > 1 { format!(", in {part_count} parts and an index") } else { String::new() }
+        if shard_count > 1 { format!(", in {shard_count} shards and an index") } else { String::new() }
     ));
     // A program that finds both would load the single file.
-    if part_count > 1 && args.out.exists() {
+    if shard_count > 1 && args.out.exists() {
         message(&format!(
-            "note: {} also exists; delete it, or programs will load it instead of the parts",
+            "note: {} also exists; delete it, or programs will load it instead of the shards",
             args.out.display()
         ));
     }

@@ -257,9 +257,9 @@ fn check_places(inputs: &[Input<'_>], target: &Path, allowed: ExternalFiles) -> 
         Ok(store) => store.parent().map(Path::to_path_buf),
         Err(_) => fs::canonicalize(Path::new(".").join(target).parent().unwrap_or(Path::new("."))).ok(),
     };
-    // The tensors of a sharded model are in its parts, not in the index.
-    let parts = |file: &ForeignFile| file.storages().map(|storage| storage.file).collect::<BTreeSet<_>>();
-    for path in inputs.iter().flat_map(|(_, file)| parts(file)) {
+    // The tensors of a sharded model are in its shards, not in the index.
+    let shards = |file: &ForeignFile| file.storages().map(|storage| storage.file).collect::<BTreeSet<_>>();
+    for path in inputs.iter().flat_map(|(_, file)| shards(file)) {
         let is_beside = fs::canonicalize(&path)
             .is_ok_and(|place| holder.as_ref().is_some_and(|holder| place.starts_with(holder)));
         if !is_beside {

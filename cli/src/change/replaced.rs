@@ -11,7 +11,7 @@ use stridemap::{Snapshot, StorageKind};
 use super::export::ExportArgs;
 use crate::error::{Error, Result};
 
-/// Refuses to replace an existing file, unless `--force` is given. Returns whether the file exists. A model in parts is
+/// Refuses to replace an existing file, unless `--force` is given. Returns whether the file exists. A model in shards is
 /// named after its index.
 pub(super) fn check_existing(args: &ExportArgs, size_bytes: u64) -> Result<bool> {
     let mut path = args.out.clone();

@@ -33,7 +33,7 @@ pub(crate) struct StatsArgs {
     /// The store, or a file in another format, detected from its content
     #[arg(value_name = "STORE|FILE")]
     source: PathBuf,
-    /// Views, names, globs such as '*.weight', or prefixes such as encoder.; all tensors if none is given
+    /// Views, names, globs such as '*.weight', or prefixes such as 'encoder.'; all tensors if none is given
     #[arg(value_name = "EXPR|GLOB|PREFIX")]
     select: Vec<String>,
     /// Print one JSON object per tensor

@@ -30,7 +30,7 @@ pub(crate) struct TreeArgs {
     /// Show every module and tensor, also those that are alike
     #[arg(long)]
     all: bool,
-    /// Print one JSON object, with modules in modules
+    /// Print one JSON object; the parts of a module are modules and tensors
     #[arg(long)]
     json: bool,
     #[command(flatten)]

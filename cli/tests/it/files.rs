@@ -128,7 +128,7 @@ fn export_of_npy_writes_one_tensor_in_logical_order() {
 fn export_in_parts_prints_their_number_and_imports_by_its_index() {
     let dir = Dir::with_store();
     let said = dir.messages(&["export", "s.smap", "out.safetensors", "--max-shard-size", "30"]);
-    assert!(said.contains("3 tensors, 56 B, to out.safetensors, in 3 parts and an index"), "{said}");
+    assert!(said.contains("3 tensors, 56 B, to out.safetensors, in 3 shards and an index"), "{said}");
     assert!(!dir.path("out.safetensors").exists());
     dir.messages(&["import", "out.safetensors.index.json", "copy.smap"]);
     let copy = Store::open(dir.path("copy.smap")).unwrap();

@@ -151,7 +151,7 @@ fn files_in_other_formats_have_the_same_statistics() {
 #[test]
 fn a_tensor_that_cannot_be_read_does_not_hide_the_others() {
     let dir = odd_tensors();
-    // A commit of its own gives the tensor its own storage.
+    // Each commit writes a new storage.
     dir.store().save("broken", &Tensor::from_vec(vec![1f32; 4], &[4]).unwrap()).unwrap();
     let found = json_lines(&dir.stdout(&["inspect", "s.smap", "--json"]));
     let tensors = found[0]["tensors"].as_array().unwrap();
