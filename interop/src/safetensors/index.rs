@@ -10,7 +10,7 @@ use stridemap::{Error, Result};
 
 use super::json::{FromEntries, Object, parse, parse_pieces};
 use super::read::read_within;
-use super::{MAX_HEADER_BYTES, MAX_PARTS, PREAMBLE_BYTES};
+use super::{MAX_HEADER_BYTES, MAX_SHARDS, PREAMBLE_BYTES};
 use crate::contents::Contents;
 use crate::file::RawFile;
 use crate::{FileFormat, ForeignOptions};
@@ -34,26 +34,26 @@ pub(crate) fn is_index(magic: &[u8]) -> bool {
 /// tensor in the index must be in the shard that the index names, and a name may be in only one shard.
 pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Contents> {
     let json = file.header_in_pieces(0, file.length_bytes(), MAX_HEADER_BYTES)?;
-    let Index { metadata, weight_map: Object(WeightMap { mut part_of, parts }) } =
+    let Index { metadata, weight_map: Object(WeightMap { mut shard_of, shards }) } =
         parse_pieces(file, "the index of a sharded safetensors model", json)?;
     let mut contents = Contents::new(FileFormat::SafetensorsIndex);
     let mut rest_bytes = MAX_HEADER_BYTES;
-    let name_of = |wanted| parts.iter().find(|(_, index)| **index == wanted).map_or("", |(part, _)| part);
-    for (part, index) in &parts {
-        let opened = open(file, part, rest_bytes, options)?;
+    let name_of = |wanted| shards.iter().find(|(_, index)| **index == wanted).map_or("", |(shard, _)| shard);
+    for (shard, index) in &shards {
+        let opened = open(file, shard, rest_bytes, options)?;
         // The elements follow the header. A shard without elements has no storage, and its header is not counted.
         let header_bytes = opened.storages.first().map_or(0, |elements| elements.offset_bytes);
         rest_bytes = rest_bytes.saturating_sub(header_bytes);
         let skipped = opened.skipped.iter().map(|skipped| &skipped.name);
         for name in opened.tensors.iter().map(|tensor| &tensor.name).chain(skipped) {
-            match part_of.get(name) {
+            match shard_of.get(name) {
                 Some(stated) if stated != index => {
                     let stated = name_of(*stated);
                     return Err(file.bad(format!(
-                        "tensor {name:?} is in {part:?}, but weight_map says that it is in {stated:?}"
+                        "tensor {name:?} is in {shard:?}, but weight_map says that it is in {stated:?}"
                     )));
                 }
-                Some(_) => part_of.remove(name),
+                Some(_) => shard_of.remove(name),
                 None => None,
             };
         }
@@ -66,7 +66,7 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
         contents.attributes.extend(opened.attributes);
         contents.skipped.extend(opened.skipped);
     }
-    if let Some((name, index)) = part_of.first_key_value() {
+    if let Some((name, index)) = shard_of.first_key_value() {
         let stated = name_of(*index);
         return Err(file.bad(format!(
             "weight_map says that tensor {name:?} is in {stated:?}, which does not contain it"
@@ -91,14 +91,14 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
 }
 
 /// Reads the header of a shard, whose length is limited to the bytes left for headers.
-fn open(index: &RawFile, part: &str, rest_bytes: u64, options: ForeignOptions) -> Result<Contents> {
+fn open(index: &RawFile, shard: &str, rest_bytes: u64, options: ForeignOptions) -> Result<Contents> {
     let missing = |e: &Error| {
         let cause = std::error::Error::source(e).and_then(|cause| cause.downcast_ref::<io::Error>());
         cause.is_some_and(|cause| cause.kind() == io::ErrorKind::NotFound)
     };
-    let file = RawFile::open(&index.path().with_file_name(part)).map_err(|e| match missing(&e) {
+    let file = RawFile::open(&index.path().with_file_name(shard)).map_err(|e| match missing(&e) {
         true => index
-            .bad(format!("weight_map names {part:?}, which is not in the directory of the index"))
+            .bad(format!("weight_map names {shard:?}, which is not in the directory of the index"))
             .with_source(e),
         false => e,
     })?;
@@ -115,35 +115,35 @@ struct Index {
 /// There can be a million tensors, but few shards, so shards are numbered.
 #[derive(Default)]
 struct WeightMap {
-    part_of: BTreeMap<String, usize>,
-    parts: BTreeMap<String, usize>,
+    shard_of: BTreeMap<String, usize>,
+    shards: BTreeMap<String, usize>,
 }
 
 impl<'de> FromEntries<'de> for WeightMap {
     const EXPECTED: &'static str = "an object of names and file names";
 
     fn has(&self, name: &str) -> bool {
-        self.part_of.contains_key(name)
+        self.shard_of.contains_key(name)
     }
 
     fn add<A: MapAccess<'de>>(&mut self, name: String, entries: &mut A) -> std::result::Result<(), A::Error> {
-        let part: String = entries.next_value()?;
-        check_part(&part).map_err(A::Error::custom)?;
-        let next = self.parts.len();
-        let index = *self.parts.entry(part).or_insert(next);
-        if index >= MAX_PARTS {
-            return Err(A::Error::custom(format_args!("more than {MAX_PARTS} shards")));
+        let shard: String = entries.next_value()?;
+        check_shard(&shard).map_err(A::Error::custom)?;
+        let next = self.shards.len();
+        let index = *self.shards.entry(shard).or_insert(next);
+        if index >= MAX_SHARDS {
+            return Err(A::Error::custom(format_args!("more than {MAX_SHARDS} shards")));
         }
-        self.part_of.insert(name, index);
+        self.shard_of.insert(name, index);
         Ok(())
     }
 }
 
 /// Checks that a shard is a file beside the index. No other file is ever opened.
-fn check_part(part: &str) -> std::result::Result<(), String> {
-    let is_plain = !part.is_empty() && part != "." && part != ".." && !part.contains(['/', '\0']);
+fn check_shard(shard: &str) -> std::result::Result<(), String> {
+    let is_plain = !shard.is_empty() && shard != "." && shard != ".." && !shard.contains(['/', '\0']);
     if is_plain {
         return Ok(());
     }
-    Err(format!("the shard {part:?} is not the name of a file in the directory of the index"))
+    Err(format!("the shard {shard:?} is not the name of a file in the directory of the index"))
 }

@@ -22,7 +22,7 @@ const METADATA_KEY: &str = "__metadata__";
 /// The number of bytes before the header. They hold its length.
 const PREAMBLE_BYTES: usize = 8;
 
-/// The format's own limit for its header. Also the limit here for an index, and for the headers of all parts
+/// The format's own limit for its header. Also the limit here for an index, and for the headers of all shards
 /// together.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
@@ -31,5 +31,5 @@ const MAX_HEADER_BYTES: u64 = 100_000_000;
 const ENDING: &str = ".safetensors";
 const INDEX_ENDING: &str = ".safetensors.index.json";
 
-/// The most parts of a model. Each part that is read is an open file.
-const MAX_PARTS: usize = 4096;
+/// The most shards of a model. Each shard that is read is an open file.
+const MAX_SHARDS: usize = 4096;

@@ -7,41 +7,41 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 use stridemap::{Error, OnExisting, Result};
 
-use super::write::{Entry, Part};
-use super::{ENDING, INDEX_ENDING, MAX_HEADER_BYTES, MAX_PARTS, place};
+use super::write::{Entry, Shard};
+use super::{ENDING, INDEX_ENDING, MAX_HEADER_BYTES, MAX_SHARDS, place};
 use crate::file::{self, unwritable};
 
 /// Splits tensors, in order, into shards of at most `max_bytes`. A larger tensor gets a shard of its own.
 pub(super) fn split(entries: Vec<Entry<'_>>, max_bytes: Option<u64>) -> Vec<Vec<Entry<'_>>> {
-    let (mut parts, mut part_bytes) = (vec![Vec::new()], 0u64);
+    let (mut shards, mut shard_bytes) = (vec![Vec::new()], 0u64);
     for entry in entries {
         let size_bytes = entry.tensor.nbytes() as u64;
-        let end_bytes = part_bytes.saturating_add(size_bytes);
-        match parts.last_mut() {
-            Some(part) if part.is_empty() || max_bytes.is_none_or(|most| end_bytes <= most) => {
-                part.push(entry);
-                part_bytes = end_bytes;
+        let end_bytes = shard_bytes.saturating_add(size_bytes);
+        match shards.last_mut() {
+            Some(shard) if shard.is_empty() || max_bytes.is_none_or(|most| end_bytes <= most) => {
+                shard.push(entry);
+                shard_bytes = end_bytes;
             }
             _ => {
-                parts.push(vec![entry]);
-                part_bytes = size_bytes;
+                shards.push(vec![entry]);
+                shard_bytes = size_bytes;
             }
         }
     }
-    parts
+    shards
 }
 
 /// Writes each shard and the index, and renames them together.
 pub(super) fn write(
     path: &Path,
-    parts: Vec<Vec<Entry<'_>>>,
+    shards: Vec<Vec<Entry<'_>>>,
     metadata: &BTreeMap<String, String>,
     on_existing: OnExisting,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Vec<PathBuf>> {
-    let count = parts.len();
-    if count > MAX_PARTS {
-        let what = format!("{count} shards, but at most {MAX_PARTS} are allowed; make them larger");
+    let count = shards.len();
+    if count > MAX_SHARDS {
+        let what = format!("{count} shards, but at most {MAX_SHARDS} are allowed; make them larger");
         return Err(unwritable(path, what));
     }
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
@@ -51,21 +51,21 @@ pub(super) fn write(
         ));
     };
     let stem = name.strip_suffix(ENDING).unwrap_or(name);
-    let parts = (1..).zip(parts).map(|(number, entries)| {
-        let part = Part::new(path, entries, metadata)?;
-        Ok((format!("{stem}-{number:05}-of-{count:05}{ENDING}"), part))
+    let shards = (1..).zip(shards).map(|(number, entries)| {
+        let shard = Shard::new(path, entries, metadata)?;
+        Ok((format!("{stem}-{number:05}-of-{count:05}{ENDING}"), shard))
     });
-    let parts = parts.collect::<Result<Vec<_>>>()?;
-    let index = index_of(path, &parts)?;
+    let shards = shards.collect::<Result<Vec<_>>>()?;
+    let index = index_of(path, &shards)?;
 
-    let mut targets: Vec<PathBuf> = parts.iter().map(|(name, _)| path.with_file_name(name)).collect();
+    let mut targets: Vec<PathBuf> = shards.iter().map(|(name, _)| path.with_file_name(name)).collect();
     targets.push(path.with_file_name(format!("{stem}{INDEX_ENDING}")));
     targets.iter().try_for_each(|target| file::check_place(target, on_existing))?;
     let mut staged = Vec::with_capacity(targets.len());
-    for ((_, part), target) in parts.iter().zip(&targets) {
+    for ((_, shard), target) in shards.iter().zip(&targets) {
         let written = file::stage(target, |writer| {
-            writer.write_all(&part.header).map_err(|e| Error::io("export", target, e))?;
-            part.tensors().try_for_each(|tensor| file::write_elements(target, writer, tensor, progress))
+            writer.write_all(&shard.header).map_err(|e| Error::io("export", target, e))?;
+            shard.tensors().try_for_each(|tensor| file::write_elements(target, writer, tensor, progress))
         });
         staged.push(written?.into_temp_path());
     }
@@ -79,11 +79,11 @@ pub(super) fn write(
     Ok(targets)
 }
 
-fn index_of(path: &Path, parts: &[(String, Part<'_>)]) -> Result<Vec<u8>> {
-    let sizes = parts.iter().flat_map(|(_, part)| part.tensors().map(|tensor| tensor.nbytes() as u64));
+fn index_of(path: &Path, shards: &[(String, Shard<'_>)]) -> Result<Vec<u8>> {
+    let sizes = shards.iter().flat_map(|(_, shard)| shard.tensors().map(|tensor| tensor.nbytes() as u64));
     let total_bytes = sizes.fold(0, u64::saturating_add);
     let weight_map: BTreeMap<&str, &str> =
-        parts.iter().flat_map(|(file, part)| part.names().map(|name| (name, file.as_str()))).collect();
+        shards.iter().flat_map(|(file, shard)| shard.names().map(|name| (name, file.as_str()))).collect();
     let index = json!({ "metadata": { "total_size": total_bytes }, "weight_map": weight_map });
     let mut text =
         serde_json::to_vec_pretty(&index).map_err(|e| unwritable(path, e.to_string()).with_source(e))?;

@@ -90,7 +90,7 @@ impl<'a> Export<'a> {
     /// # Errors
     /// [`ErrorKind::BadFile`], before anything is written, for what the format cannot hold: `complex128`, the name
     /// `__metadata__`, a duplicate name, `float4_e2m1fn_x2` without dimensions, sizes whose product overflows although
-    /// one is 0, more than 100 MB of header, more than 4096 parts, or, for an index, a file name that is not UTF-8.
+    /// one is 0, more than 100 MB of header, more than 4096 shards, or, for an index, a file name that is not UTF-8.
     /// [`ErrorKind::AlreadyExists`] with [`OnExisting::Refuse`], and if `path` is not a regular file.
     /// [`ErrorKind::ReadOnly`], [`ErrorKind::Io`], and the errors of reading the elements.
     pub fn write(
@@ -103,12 +103,12 @@ impl<'a> Export<'a> {
         let entries = entries_of(path, tensors)?;
         let none = BTreeMap::new();
         let metadata = self.metadata.unwrap_or(&none);
-        let mut parts = shards::split(entries, self.max_shard_bytes);
-        if parts.len() > 1 {
-            return shards::write(path, parts, metadata, self.on_existing, &mut progress);
+        let mut shards = shards::split(entries, self.max_shard_bytes);
+        if shards.len() > 1 {
+            return shards::write(path, shards, metadata, self.on_existing, &mut progress);
         }
-        let part = Part::new(path, parts.pop().unwrap_or_default(), metadata)?;
-        file::write(path, &part.header, part.tensors(), self.on_existing, &mut progress)?;
+        let shard = Shard::new(path, shards.pop().unwrap_or_default(), metadata)?;
+        file::write(path, &shard.header, shard.tensors(), self.on_existing, &mut progress)?;
         Ok(vec![path.to_path_buf()])
     }
 
@@ -136,8 +136,8 @@ impl<'a> Export<'a> {
     ) -> Result<()> {
         let path = Path::new(file::OUTPUT);
         let none = BTreeMap::new();
-        let part = Part::new(path, entries_of(path, tensors)?, self.metadata.unwrap_or(&none))?;
-        file::write_to(path, &mut writer, &part.header, part.tensors(), &mut progress)
+        let shard = Shard::new(path, entries_of(path, tensors)?, self.metadata.unwrap_or(&none))?;
+        file::write_to(path, &mut writer, &shard.header, shard.tensors(), &mut progress)
     }
 }
 
@@ -169,12 +169,12 @@ fn entries_of<'a>(path: &Path, tensors: &'a [(String, Tensor)]) -> Result<Vec<En
 }
 
 /// The contents of one file: its header, and its tensors in order.
-pub(super) struct Part<'a> {
+pub(super) struct Shard<'a> {
     pub(super) header: Vec<u8>,
     entries: Vec<Entry<'a>>,
 }
 
-impl<'a> Part<'a> {
+impl<'a> Shard<'a> {
     pub(super) fn new(
         path: &Path,
         mut entries: Vec<Entry<'a>>,
@@ -205,7 +205,7 @@ impl<'a> Part<'a> {
             let what = format!("a header of {header_bytes} bytes; at most {MAX_HEADER_BYTES} are allowed");
             return Err(unwritable(path, what));
         }
-        Ok(Part { header: [&header_bytes.to_le_bytes(), json.as_slice()].concat(), entries })
+        Ok(Shard { header: [&header_bytes.to_le_bytes(), json.as_slice()].concat(), entries })
     }
 
     pub(super) fn tensors(&self) -> impl Iterator<Item = &'a Tensor> {

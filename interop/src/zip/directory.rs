@@ -135,6 +135,7 @@ impl Directory {
 /// The fields of an end record that describe the directory.
 struct Record {
     disks: [u64; 2],
+    /// The members on this disk, and on all disks.
     counts: [u64; 2],
     size_bytes: u64,
     start_bytes: u64,
@@ -154,7 +155,7 @@ impl Record {
 
     /// Returns the directory. `end_bytes` is the offset of the record, where the directory must end.
     fn directory(&self, end_bytes: u64) -> Result<Directory, String> {
-        let [count, count_here] = self.counts;
+        let [count_here, count] = self.counts;
         if self.disks != [0, 0] || count != count_here {
             return Err("the zip file is one part of a multi-part archive".to_owned());
         }
