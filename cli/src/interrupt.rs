@@ -34,7 +34,8 @@ fn catch() -> Arc<AtomicUsize> {
     code
 }
 
-/// Returns the signals that ask a command to end, without those that the process was started to ignore, as by `nohup`.
+/// Returns the signals that ask a command to end, without those that the parent ignores, as
+/// a shell does for a command in the background.
 pub(crate) fn signals() -> impl Iterator<Item = i32> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask =

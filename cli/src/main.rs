@@ -1,8 +1,8 @@
 //! The command line of stridemap, a memory-mapped on-disk tensor store.
 //!
 //! Data goes to standard output, messages and progress to standard error. The exit code is 0 for success, 1 for a
-//! negative answer (see `NEGATIVE`) and 2 for an error. If standard output is closed early, `show` and `watch` exit
-//! with 0, because their output can be endless; other commands exit as usual.
+//! negative answer (see `NEGATIVE`) and 2 for an error. If standard output is closed early, commands that only print end
+//! with 0, as ripgrep does; other commands finish and exit as usual.
 
 mod args;
 mod care;
@@ -85,11 +85,7 @@ fn when_interrupted(command: &Command) -> &'static str {
 }
 
 fn run(command: &Command) -> Result<ExitCode> {
-    let out = match command {
-        Command::Show(_) | Command::Watch(_) => Stdout::lock_endless(),
-        Command::Export(args) if args.is_piped() => Stdout::lock_endless(),
-        _ => Stdout::lock(),
-    };
+    let out = if has_effect_or_answer(command) { Stdout::lock() } else { Stdout::lock_until_closed() };
     let mut out = BufWriter::new(out);
     let mut is_positive = true;
     match command {
@@ -122,6 +118,23 @@ fn run(command: &Command) -> Result<ExitCode> {
     }
     out.flush()?;
     Ok(if is_positive { ExitCode::SUCCESS } else { ExitCode::from(NEGATIVE) })
+}
+
+/// Returns whether a command has something to do, or to find out, after its output has been closed.
+fn has_effect_or_answer(command: &Command) -> bool {
+    match command {
+        Command::Export(args) => !args.is_piped(),
+        Command::Info(_)
+        | Command::Inspect(_)
+        | Command::Ls(_)
+        | Command::Tree(_)
+        | Command::Show(_)
+        | Command::Stats(_)
+        | Command::Map(_)
+        | Command::Du(_)
+        | Command::Watch(_) => false,
+        _ => true,
+    }
 }
 
 /// Raises the soft limit on open files to the hard limit. Every imported file, and every storage that is written or

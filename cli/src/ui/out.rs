@@ -24,9 +24,9 @@ impl Stdout {
         Stdout { out: io::stdout().lock(), on_closed_pipe: OnClosedPipe::Discard { is_closed: false } }
     }
 
-    /// Locks standard output for commands with endless output. Once the pipe has been closed, a write fails with
+    /// Locks standard output for commands that only print. Once the pipe has been closed, a write fails with
     /// `BrokenPipe`, which ends the command with exit code 0.
-    pub(crate) fn lock_endless() -> Self {
+    pub(crate) fn lock_until_closed() -> Self {
         Stdout { out: io::stdout().lock(), on_closed_pipe: OnClosedPipe::Fail }
     }
 
