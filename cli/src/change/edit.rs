@@ -13,7 +13,7 @@ use crate::expr;
 use crate::expr::Copies;
 use crate::input::open_store;
 use crate::names::{name, names, one_line, quoted};
-use crate::ui::message;
+use crate::ui::{counted, message};
 
 /// Save a view of a tensor under a new name, without copying elements
 #[derive(clap::Args)]
@@ -83,7 +83,7 @@ pub(crate) fn view(args: &ViewArgs, out: &mut impl Write) -> Result<()> {
         let replacing = replacing("view", &new, (txn, snapshot), &args.existing)?;
         txn.save_view(&new, &view)?;
         let (expr, dtype, size) = (one_line(&args.expr), view.dtype(), view.size());
-        Ok(vec![format!("save {expr} ({dtype} {size:?}) as {}{replacing}", quoted(&new))])
+        Ok(Some(("save", "saved", format!("{expr} ({dtype} {size:?}) as {}{replacing}", quoted(&new)))))
     })
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn ln(args: &LnArgs, out: &mut impl Write) -> Result<()> {
         let (src, dst) = (name(&args.src, txn)?, name(&args.dst, txn)?);
         let replacing = replacing("ln", &dst, (txn, snapshot), &args.existing)?;
         txn.copy(&src, &dst)?;
-        Ok(vec![format!("add {}, a second name of {}{replacing}", quoted(&dst), quoted(&src))])
+        Ok(Some(("add", "added", format!("{}, a second name of {}{replacing}", quoted(&dst), quoted(&src)))))
     })
 }
 
@@ -121,11 +121,11 @@ pub(crate) fn mv(args: &MvArgs, out: &mut impl Write) -> Result<()> {
         let (old, new) = (name(&args.old, txn)?, name(&args.new, txn)?);
         if old == new {
             txn.rename(&old, &new)?;
-            return Ok(Vec::new());
+            return Ok(None);
         }
         let replacing = replacing("mv", &new, (txn, snapshot), &args.existing)?;
         txn.rename(&old, &new)?;
-        Ok(vec![format!("rename {} to {}{replacing}", quoted(&old), quoted(&new))])
+        Ok(Some(("rename", "renamed", format!("{} to {}{replacing}", quoted(&old), quoted(&new)))))
     })
 }
 
@@ -138,7 +138,12 @@ pub(crate) fn rm(args: &RmArgs, out: &mut impl Write) -> Result<()> {
     if args.dry_run.dry_run {
         names.iter().try_for_each(|name| writeln!(out, "would remove {}", quoted(name)))?;
     } else {
-        txn.commit()?;
+        let generation = txn.commit()?;
+        let removed = match names.first() {
+            Some(name) if names.len() == 1 => quoted(name).into_owned(),
+            _ => counted(names.len() as u64, "tensor"),
+        };
+        message(&format!("removed {removed}: generation {generation}"));
     }
     note.iter().for_each(|note| message(note));
     Ok(())
@@ -152,20 +157,24 @@ struct Edit<'a> {
 }
 
 impl Edit<'_> {
-    /// Commits a change that returns what it does, a line each. A dry run prints these lines instead.
+    /// Commits a change that returns what it does: "save" and "saved", and what, or `None` for nothing. A dry run prints it instead.
     fn commit(
         self,
         out: &mut impl Write,
-        change: impl FnOnce(&mut Transaction<'_>, &Snapshot) -> Result<Vec<String>>,
+        change: impl FnOnce(
+            &mut Transaction<'_>,
+            &Snapshot,
+        ) -> Result<Option<(&'static str, &'static str, String)>>,
     ) -> Result<()> {
         let store = open_store(&self.options, self.store)?;
         let mut txn = store.begin()?;
         txn.on_existing(self.existing.policy());
-        let done = change(&mut txn, &store.snapshot())?;
+        let Some((does, did, what)) = change(&mut txn, &store.snapshot())? else { return Ok(()) };
         if self.existing.is_dry_run() {
-            return Ok(done.iter().try_for_each(|line| writeln!(out, "would {line}"))?);
+            return Ok(writeln!(out, "would {does} {what}")?);
         }
-        txn.commit()?;
+        let generation = txn.commit()?;
+        message(&format!("{did} {what}: generation {generation}"));
         Ok(())
     }
 }

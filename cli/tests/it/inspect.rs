@@ -58,7 +58,7 @@ fn live_storage_is_listed_with_its_kind() {
         dir.stdout(&["show", "s.smap", "x[:, ::2]"]),
         "tensor([[1, 3],\n        [4, 6]], dtype=int32)\n"
     );
-    dir.stdout(&["view", "s.smap", "x.t()", "x_t"]);
+    dir.messages(&["view", "s.smap", "x.t()", "x_t"]);
     dir.messages(&["export", "s.smap", "x.safetensors", "x", "x_t"]);
     assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
 }

@@ -32,9 +32,9 @@ fn property_after_a_bare_name_is_read_unless_a_tensor_has_that_name() {
     for expr in ["points.T", "points.T.T.T", "points.real.mT", "points.T[:]"] {
         assert_eq!(dir.stdout(&["show", "s.smap", expr]), transposed, "{expr}");
     }
-    dir.stdout(&["view", "s.smap", "points.T", "new"]);
+    dir.messages(&["view", "s.smap", "points.T", "new"]);
     assert_eq!(dir.stdout(&["show", "s.smap", "new"]), transposed);
-    dir.stdout(&["view", "s.smap", "points[0]", "points.T"]);
+    dir.messages(&["view", "s.smap", "points[0]", "points.T"]);
     assert_eq!(dir.run(&["show", "s.smap", "points.T"]).stdout, "tensor([1., 4.])\n");
     assert!(
         dir.refusal(&["show", "s.smap", "point.T"]).starts_with("load \"point.T\": no tensor with this name")

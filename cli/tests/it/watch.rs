@@ -67,7 +67,7 @@ fn watch_counts_names_and_prints_all_if_it_is_verbose() {
 fn watch_prints_a_line_for_each_commit() {
     let dir = Dir::with_store();
     let mut watcher = Watcher::start(&dir, &["--count", "3"]);
-    dir.stdout(&["ln", "s.smap", "points", "tab\there"]);
+    dir.messages(&["ln", "s.smap", "points", "tab\there"]);
     assert_eq!(watcher.line(), "3\t+1 'tab\\there'\n");
     let store = dir.store();
     let mut txn = store.begin().unwrap();
@@ -87,7 +87,7 @@ fn watch_prints_a_line_for_each_commit() {
 fn watch_prints_json_objects() {
     let dir = Dir::with_store();
     let mut watcher = Watcher::start(&dir, &["--json", "--count", "1"]);
-    dir.stdout(&["mv", "s.smap", "points", "xy"]);
+    dir.messages(&["mv", "s.smap", "points", "xy"]);
     let line: Value = serde_json::from_str(&watcher.line()).unwrap();
     let expected =
         json!({"v": 1, "generation": 3, "since": 2, "added": ["xy"], "changed": [], "removed": ["points"]});
@@ -101,7 +101,7 @@ fn commits_while_watch_is_stopped_are_reported_together() {
     let mut watcher = Watcher::start(&dir, &["--count", "1"]);
     watcher.signal("STOP");
     for name in ["a", "b", "c"] {
-        dir.stdout(&["ln", "s.smap", "points", name]);
+        dir.messages(&["ln", "s.smap", "points", name]);
     }
     dir.messages(&["rm", "s.smap", "b"]);
     watcher.signal("CONT");
@@ -114,7 +114,7 @@ fn watch_exits_with_0_at_a_signal() {
     for signal in ["INT", "TERM"] {
         let dir = Dir::with_store();
         let mut watcher = Watcher::start(&dir, &[]);
-        dir.stdout(&["ln", "s.smap", "points", "a"]);
+        dir.messages(&["ln", "s.smap", "points", "a"]);
         assert_eq!(watcher.line(), "3\t+1 a\n");
         watcher.signal(signal);
         assert_eq!(watcher.end(), (Some(0), String::new()), "{signal}");
@@ -143,7 +143,7 @@ fn watch_follows_a_store_that_is_renamed_and_ends_when_it_is_deleted() {
     let dir = Dir::with_store();
     let mut watcher = Watcher::start(&dir, &[]);
     fs::rename(dir.path("s.smap"), dir.path("elsewhere")).unwrap();
-    dir.stdout(&["cp", "elsewhere", "points", "again"]);
+    dir.messages(&["cp", "elsewhere", "points", "again"]);
     assert_eq!(watcher.line(), "3\t+1 again\n");
     fs::remove_dir_all(dir.path("elsewhere")).unwrap();
     let (code, message) = watcher.end();
