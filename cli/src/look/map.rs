@@ -4,7 +4,6 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use indicatif::HumanBytes;
 use serde::Serialize;
 use stridemap::StoreOptions;
 
@@ -19,15 +18,12 @@ use crate::ui::{Column, MAX_ROWS, Table, bytes_cell, counted, storage_id, width,
 /// Above this number of storages, or of tensors on one storage, those that share nothing are not drawn.
 const MANY: usize = 50;
 
-/// The width of the bars in a pipe.
-const PIPE_CELLS: u64 = 32;
-
 /// The most runs of bytes of a tensor in JSON.
 const MAX_RUNS: u64 = 1000;
 
 /// Show which tensors share which bytes
 ///
-/// Each storage is a bar, and so is each of its tensors below it, in order of their first byte. █ are bytes of one
+/// On a terminal, each storage is a bar, and so is each of its tensors below it, in order of their first byte. █ are bytes of one
 /// tensor, ▓ bytes of several, ░ mostly bytes between the elements of a view, and · bytes of no tensor. Of the bytes that
 /// no tensor has, a compaction keeps the padding, and can free those that are unreachable.
 ///
@@ -78,7 +74,12 @@ pub(crate) fn run(args: &MapArgs, out: &mut impl Write) -> Result<()> {
         let storages = maps.into_iter().map(|map| Record::new(map, &input)).collect();
         return write_json(out, Records { storages });
     }
-    let mut drawn = Drawn { table: Table::new(&COLUMNS), row_count: 0, skipped_tensors: 0 };
+    // On a terminal of 80 columns, a bar has 24 cells.
+    let Some(bar_width) = width().map(|width| (width as u64).saturating_sub(40) * 3 / 5) else {
+        return print_data(&maps, out);
+    };
+    let bar_width = bar_width.clamp(8, 100);
+    let mut drawn = Drawn { table: Table::new(&COLUMNS), bar_width, row_count: 0, skipped_tensors: 0 };
     let storage_count = maps.len();
     if storage_count > MANY && !args.all {
         maps.retain(|map| map.tensors.len() > 1 || map.usage.unreachable_bytes > 0);
@@ -103,32 +104,31 @@ pub(crate) fn run(args: &MapArgs, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
+/// Prints a row for each storage, and for each tensor, whose second cell is its name.
+fn print_data(maps: &[StorageMap], out: &mut impl Write) -> Result<()> {
+    for map in maps {
+        let id = storage_id(map.storage.id);
+        writeln!(out, "{id}\t\t{}\t{}", map.storage.size_bytes, notes(map))?;
+        for tensor in &map.tensors {
+            let (name, bytes) = (quoted(&tensor.info.name), tensor.info.nbytes());
+            writeln!(out, "{id}\t{name}\t{bytes}\t{}", shared_with(map, tensor))?;
+        }
+    }
+    Ok(())
+}
+
 struct Drawn {
     table: Table<'static>,
+    bar_width: u64,
     row_count: u64,
     skipped_tensors: u64,
 }
 
 impl Drawn {
     fn add(&mut self, map: &StorageMap, args: &MapArgs) {
-        let cells = Cells {
-            // On a terminal of 80 columns, 24.
-            count: width()
-                .map_or(PIPE_CELLS, |width| (width as u64).saturating_sub(40) * 3 / 5)
-                .clamp(8, 100),
-            size_bytes: map.storage.size_bytes.max(1),
-        };
-        self.row(|| {
-            let (storage, usage) = (&map.storage, map.usage);
-            let mut notes = storage.kind.name().to_owned();
-            for (bytes, what) in [(usage.padding_bytes, "padding"), (usage.unreachable_bytes, "unreachable")]
-            {
-                if bytes > 0 {
-                    notes += &format!(", {} {what}", HumanBytes(bytes));
-                }
-            }
-            [storage_id(storage.id), cells.of_storage(map), bytes_cell(storage.size_bytes), notes]
-        });
+        let (storage, size_bytes) = (&map.storage, map.storage.size_bytes);
+        let cells = Cells { count: self.bar_width, size_bytes: size_bytes.max(1) };
+        self.row(|| [storage_id(storage.id), cells.of_storage(map), bytes_cell(size_bytes), notes(map)]);
         let is_drawn = |tensor: &&Mapped| args.all || map.tensors.len() <= MANY || !tensor.sharers.is_empty();
         let tensors: Vec<&Mapped> = map.tensors.iter().filter(is_drawn).collect();
         self.skipped_tensors += (map.tensors.len() - tensors.len()) as u64;
@@ -151,6 +151,17 @@ impl Drawn {
             self.table.row(cells());
         }
     }
+}
+
+fn notes(map: &StorageMap) -> String {
+    let mut notes = map.storage.kind.name().to_owned();
+    for (bytes, what) in [(map.usage.padding_bytes, "padding"), (map.usage.unreachable_bytes, "unreachable")]
+    {
+        if bytes > 0 {
+            notes += &format!(", {} {what}", bytes_cell(bytes));
+        }
+    }
+    notes
 }
 
 fn shared_with(map: &StorageMap, tensor: &Mapped) -> String {

@@ -1,5 +1,6 @@
 //! The terminal: its width, and the options for all output.
 
+use std::env;
 use std::io;
 use std::sync::OnceLock;
 
@@ -60,11 +61,15 @@ pub(crate) fn is_verbose() -> bool {
     GLOBAL.get().is_some_and(|global| global.verbose)
 }
 
-/// Returns the width that output must fit: `COLUMNS`, or that of the terminal. Output to a pipe or a file has no width.
+/// Returns the width that output must fit: `STRIDEMAP_COLUMNS`, or on a terminal `COLUMNS` or its width. Other output to a
+/// pipe or a file has no width.
 pub(crate) fn width() -> Option<usize> {
-    let columns = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
-    let terminal = || Some(usize::from(tcgetwinsize(io::stdout()).ok()?.ws_col));
-    columns.or_else(terminal).filter(|&width| width > 0)
+    let columns = |name| env::var(name).ok().and_then(|text| text.parse().ok()).filter(|&width| width > 0);
+    let terminal = || {
+        let size = tcgetwinsize(io::stdout()).ok()?;
+        columns("COLUMNS").or(Some(size.ws_col.into())).filter(|&width| width > 0)
+    };
+    columns("STRIDEMAP_COLUMNS").or_else(terminal)
 }
 
 /// Returns the width of drawings, which need one in a pipe too.

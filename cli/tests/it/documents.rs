@@ -93,7 +93,7 @@ fn played(text: &str, dir: &Dir) -> String {
             let mut shell = Command::new("sh");
             shell.args(["-c", &format!("exec 2>&1\n{command}")]).current_dir(dir.path("")).env("PATH", &path);
             // As on a terminal of this width.
-            shell.env("COLUMNS", "100");
+            shell.env("STRIDEMAP_COLUMNS", "100");
             let output = String::from_utf8(shell.output().unwrap().stdout).unwrap();
             played += &format!("$ {command}\n{output}");
         }

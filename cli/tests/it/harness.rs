@@ -60,7 +60,7 @@ impl Dir {
 
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_stridemap"));
-        command.args(args).current_dir(self.0.path()).stdin(Stdio::null()).env_remove("COLUMNS");
+        command.args(args).current_dir(self.0.path()).stdin(Stdio::null()).env_remove("STRIDEMAP_COLUMNS");
         command
     }
 
@@ -83,7 +83,7 @@ impl Dir {
     /// Runs a command as on a terminal of this width, asserts that it succeeds without a message, and returns its
     /// standard output.
     pub(crate) fn on_terminal(&self, width: usize, args: &[&str]) -> String {
-        let output = self.command(args).env("COLUMNS", width.to_string()).output().unwrap();
+        let output = self.command(args).env("STRIDEMAP_COLUMNS", width.to_string()).output().unwrap();
         assert!(output.status.success() && output.stderr.is_empty(), "{args:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     }

@@ -30,6 +30,9 @@ fn pipe_gets_one_name_on_each_line_in_natural_order() {
     assert_eq!(dir.stdout(&["ls", "s.smap"]), expected);
     assert_eq!(dir.on_terminal(80, &["ls", "-1", "s.smap"]), expected);
     assert_eq!(dir.on_terminal(80, &["ls", "-0", "s.smap"]), expected.replace('\n', "\0"));
+    // Some shells export the width of their terminal.
+    let piped = dir.command(&["ls", "s.smap"]).env("COLUMNS", "80").output().unwrap();
+    assert_eq!(String::from_utf8(piped.stdout).unwrap(), expected);
 }
 
 #[test]

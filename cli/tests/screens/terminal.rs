@@ -43,6 +43,7 @@ impl Server {
         tmux.args(["-L", &self.0, "-f", "/dev/null", "-u"])
             .args(args)
             .env_remove("COLUMNS")
+            .env_remove("STRIDEMAP_COLUMNS")
             .env_remove("TMUX");
         let output = tmux.output().unwrap();
         assert!(output.status.success(), "{args:?}: {output:?}");
