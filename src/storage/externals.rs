@@ -136,8 +136,9 @@ impl Externals {
     fn refused(&self, path: &Path, why: &str) -> Error {
         let advice = match self.options.allowed {
             ExternalFiles::Refuse => {
-                "allow it with StoreOptions::external(ExternalFiles::Beside) (--external beside) if the file is \
-                 under the directory that holds the store, otherwise Anywhere"
+                "allow files under the directory that holds the store with \
+                 StoreOptions::external(ExternalFiles::Beside) (--external beside), or all files with \
+                 StoreOptions::external(ExternalFiles::Anywhere) (--external anywhere)"
             }
             ExternalFiles::Beside => {
                 "StoreOptions::external(ExternalFiles::Anywhere) (--external anywhere) allows files outside the \

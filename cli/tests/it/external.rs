@@ -75,8 +75,14 @@ fn file_that_has_changed_is_refused_and_verify_exits_with_1() {
 #[test]
 fn external_files_are_opened_only_where_the_option_or_the_variable_allows() {
     let dir = with_adopted();
-    let line = dir.refusal(&["show", "s.smap", "a.x", "--external", "none"]);
-    assert!(line.contains("external file refused") && line.contains("--external beside"), "{line}");
+    for args in [&["show", "s.smap", "a.x"][..], &["plot", "s.smap", "a.x"], &["export", "s.smap", "out.npz"]]
+    {
+        let line = dir.refusal(&[args, &["--external", "none"]].concat());
+        assert!(line.contains("external file refused"), "{line}");
+        assert!(line.ends_with("with --external beside, or all files with --external anywhere"), "{line}");
+    }
+    let run = dir.run(&["stats", "s.smap", "--external", "none"]);
+    assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "{run:?}");
     let shown = dir.command(&["show", "s.smap", "a.x"]).env("STRIDEMAP_EXTERNAL", "none").output().unwrap();
     assert_eq!(shown.status.code(), Some(2));
     let run = dir.run(&["verify", "s.smap", "--external", "none"]);

@@ -58,6 +58,14 @@ impl Dir {
         self.write(name, &[&(header.len() as u64).to_le_bytes(), header.as_bytes(), elements].concat());
     }
 
+    /// Writes an npy file with elements of two bytes.
+    pub(crate) fn write_npy(&self, name: &str, descr: &str, elements: &[u8]) {
+        let count = elements.len() / 2;
+        let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({count},), }}\n");
+        let length = (header.len() as u16).to_le_bytes();
+        self.write(name, &[b"\x93NUMPY\x01\x00", &length[..], header.as_bytes(), elements].concat());
+    }
+
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_stridemap"));
         command.args(args).current_dir(self.0.path()).stdin(Stdio::null()).env_remove("STRIDEMAP_COLUMNS");

@@ -53,3 +53,35 @@ fn flags_that_a_format_does_not_use_are_refused() {
         assert!(!dir.path(args[0]).exists());
     }
 }
+
+#[test]
+fn every_command_reads_arrays_that_need_an_option() {
+    let dir = Dir::empty();
+    dir.write_npy("x.npy", ">i2", &[0, 1, 0, 2, 0, 3]);
+    dir.write_npy("v.npy", "|V2", &[0x80, 0x3f, 0, 0x40, 0x40, 0x40]);
+    for (file, name, flags, dtype) in
+        [("x.npy", "x", &["--byteswap"][..], "int16"), ("v.npy", "v", &["--untyped", "bfloat16"], "bfloat16")]
+    {
+        for (args, shown) in [
+            (&["ls", "-l", file][..], dtype),
+            (&["tree", file], dtype),
+            (&["info", file, "--full"], dtype),
+            (&["show", file, name], "1., 2., 3."),
+            (&["stats", file, "--json"], "\"max\":3"),
+            (&["map", file, "--json"], name),
+            (&["plot", file, name], "3"),
+            (&["report", file, "-o", "r.html", "--force"], ""),
+            (&["diff", file, file, "--json"], "\"equal\":true"),
+            (&["import", file, "s.smap", "--force"], ""),
+            (&["append", "s.smap", name, file], ""),
+        ] {
+            let without = dir.run(args);
+            assert!(without.code == Some(2) && without.stderr.contains(flags[0]), "{args:?}: {without:?}");
+            let run = dir.run(&[args, flags].concat());
+            let shown = if dtype == "int16" { shown.replace('.', "") } else { shown.to_owned() };
+            assert!(run.code == Some(0) && run.stdout.contains(&shown), "{args:?}: {run:?}");
+        }
+        let stats = dir.stdout(&["stats", "s.smap", name, "--json"]);
+        assert!(stats.contains("\"count\":6"), "{stats}");
+    }
+}

@@ -263,12 +263,8 @@ fn usage_error_exits_with_2_and_goes_to_standard_error() {
 #[test]
 fn messages_name_no_items_of_the_library() {
     let dir = Dir::with_store();
-    let npy = |descr: &str| {
-        let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (1,), }}\n");
-        [&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes(), header.as_bytes(), &[0; 2]].concat()
-    };
-    dir.write("big.npy", &npy(">i2"));
-    dir.write("untyped.npy", &npy("|V2"));
+    dir.write_npy("big.npy", ">i2", &[0; 2]);
+    dir.write_npy("untyped.npy", "|V2", &[0; 2]);
     dir.write_safetensors("x.safetensors", TENSOR, &[0; 8]);
     dir.messages(&["import", "x.safetensors", "s.smap", "--in-place"]);
     for (args, flag) in [
