@@ -145,7 +145,13 @@ fn print(summary: &Summary, input: &Input, out: &mut impl Write) -> Result<()> {
     print_head(summary, input, out)?;
     let mut groups = Table::new(&COLUMNS);
     add_groups(&mut groups, "dtypes", &summary.dtypes, MAX_DTYPES);
-    add_groups(&mut groups, "modules", &summary.modules, MAX_MODULES);
+    let mut outside = summary.totals();
+    summary.modules.iter().for_each(|module| outside -= module.totals);
+    let has_outside = outside.tensor_count > 0 && !summary.modules.is_empty();
+    add_groups(&mut groups, "modules", &summary.modules, MAX_MODULES - usize::from(has_outside));
+    if has_outside {
+        groups.row(row("", "other tensors".to_owned(), outside));
+    }
     groups.print_section(0, "--full", out)?;
     let attributes: Vec<String> = input
         .attributes()
@@ -172,7 +178,11 @@ pub(super) fn print_head(summary: &Summary, input: &Input, out: &mut impl Write)
         Input::File(file, _) => line("format", file.format().name())?,
     }
     let (numel, size_bytes) = (HumanCount(summary.numel), HumanBytes(summary.logical_size_bytes));
-    line("tensors", &format!("{}, {numel} parameters, {size_bytes}", HumanCount(summary.tensor_count)))?;
+    let views = if summary.has_views { " incl. views of the same bytes" } else { "" };
+    line(
+        "tensors",
+        &format!("{}, {numel} parameters, {size_bytes}{views}", HumanCount(summary.tensor_count)),
+    )?;
     let stored = HumanBytes(summary.stored_size_bytes);
     Ok(line("storages", &format!("{}, {stored}", HumanCount(summary.storage_count)))?)
 }
@@ -180,25 +190,23 @@ pub(super) fn print_head(summary: &Summary, input: &Input, out: &mut impl Write)
 fn add_groups(table: &mut Table<'_>, label: &str, groups: &[Group], most: usize) {
     let shown = if groups.len() > most { most - 1 } else { groups.len() };
     for (index, group) in groups.iter().take(shown).enumerate() {
-        table.row([
-            if index == 0 { label.to_owned() } else { String::new() },
-            quoted(&group.name).into_owned(),
-            HumanCount(group.totals.tensor_count).to_string(),
-            HumanCount(group.totals.numel).to_string(),
-            HumanBytes(group.totals.size_bytes).to_string(),
-        ]);
+        table.row(row(if index == 0 { label } else { "" }, quoted(&group.name).into_owned(), group.totals));
     }
     if shown < groups.len() {
         let mut rest = Totals::default();
         groups.iter().skip(shown).for_each(|group| rest.merge(group.totals));
-        table.row([
-            String::new(),
-            format!("{} more", HumanCount((groups.len() - shown) as u64)),
-            HumanCount(rest.tensor_count).to_string(),
-            HumanCount(rest.numel).to_string(),
-            HumanBytes(rest.size_bytes).to_string(),
-        ]);
+        table.row(row("", format!("{} more", HumanCount((groups.len() - shown) as u64)), rest));
     }
+}
+
+fn row(label: &str, name: String, totals: Totals) -> [String; COLUMNS.len()] {
+    [
+        label.to_owned(),
+        name,
+        HumanCount(totals.tensor_count).to_string(),
+        HumanCount(totals.numel).to_string(),
+        HumanBytes(totals.size_bytes).to_string(),
+    ]
 }
 
 fn print_list(label: &str, items: &[String], most: usize, out: &mut impl Write) -> Result<()> {

@@ -32,6 +32,15 @@ impl Totals {
     }
 }
 
+/// What one total has more than others.
+impl std::ops::SubAssign for Totals {
+    fn sub_assign(&mut self, other: Totals) {
+        self.tensor_count = self.tensor_count.saturating_sub(other.tensor_count);
+        self.numel = self.numel.saturating_sub(other.numel);
+        self.size_bytes = self.size_bytes.saturating_sub(other.size_bytes);
+    }
+}
+
 /// A part of a name between dots: a module, a tensor, or both.
 #[derive(Default)]
 pub(crate) struct Node {

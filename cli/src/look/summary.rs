@@ -27,6 +27,9 @@ pub(super) struct Summary {
     pub(super) dtypes: Vec<Group>,
     pub(super) modules: Vec<Group>,
     pub(super) warnings: Vec<String>,
+    /// Whether the byte ranges of two tensors overlap, so that the totals count some bytes more than once.
+    #[serde(skip)]
+    pub(super) has_views: bool,
 }
 
 /// Some of the tensors: those of a dtype, or those in a module.
@@ -38,16 +41,22 @@ pub(super) struct Group {
 }
 
 impl Summary {
+    pub(super) fn totals(&self) -> Totals {
+        Totals { tensor_count: self.tensor_count, numel: self.numel, size_bytes: self.logical_size_bytes }
+    }
+
     pub(super) fn of(input: &Input) -> Result<Self> {
         let (uuid, generation) = match input {
             Input::Store(store, snapshot) => (Some(store.uuid()), Some(snapshot.generation())),
             Input::File(..) => (None, None),
         };
         let (mut root, mut dtypes) = (Node::default(), BTreeMap::<&str, Totals>::new());
+        let mut ranges = Vec::new();
         let (mut empty, mut unusual) = (Noted::default(), Noted::default());
         for info in input.tensors("")? {
             let info = info?;
             root.add(&info);
+            ranges.extend(info.byte_range().map(|range| (info.storage_id, range.start, range.end)));
             dtypes.entry(info.dtype.name()).or_default().add(&info);
             empty.add(&info.name, info.numel() == 0);
             unusual.add(&info.name, one_line(&info.name) != info.name);
@@ -61,6 +70,9 @@ impl Summary {
             missing.add(&storage.file.display().to_string(), is_missing(&storage));
             changing += u64::from(matches!(storage.kind, StorageKind::Mutable | StorageKind::Live));
         }
+        ranges.sort_unstable();
+        let is_overlap = |pair: &[(u64, u64, u64)]| pair[0].0 == pair[1].0 && pair[1].1 < pair[0].2;
+        let has_views = ranges.windows(2).any(is_overlap);
         let mut warnings = Vec::new();
         warnings.extend(missing.told(
             "file that was imported in place is missing or too short",
@@ -88,6 +100,7 @@ impl Summary {
             dtypes,
             modules: top_modules(&root),
             warnings,
+            has_views,
         })
     }
 }

@@ -115,3 +115,17 @@ fn warnings_name_what_needs_attention() {
     let text = dir.on_terminal(80, &["info", "s.smap"]);
     assert!(text.contains("\nwarnings    1 file that was imported in place"), "{text}");
 }
+
+#[test]
+fn summary_has_tensors_outside_of_modules_and_says_that_views_are_counted() {
+    let dir = with_modules();
+    dir.store().save("scale", &[0f32; 8]).unwrap();
+    dir.store().save("model", &[0f32; 2]).unwrap();
+    let text = dir.on_terminal(80, &["info", "s.smap"]);
+    assert!(text.contains("tensors     5, 3,010 parameters, 11.76 KiB\n"), "{text}");
+    assert!(text.contains("\nmodules     model                4       3,002  11.73 KiB\n"), "{text}");
+    assert!(text.contains("\n            other tensors        1           8       32 B\n"), "{text}");
+    dir.messages(&["ln", "s.smap", "model.head.w", "model.tied"]);
+    let text = dir.on_terminal(80, &["info", "s.smap"]);
+    assert!(text.contains("parameters, 19.57 KiB incl. views of the same bytes\n"), "{text}");
+}
