@@ -38,7 +38,7 @@ use crate::shell::{completions, man};
 use crate::ui::Stdout;
 
 /// The exit code if `verify` or `compact` found damage, `repair` without `--apply` found something to repair, `diff`
-/// found a difference, a prefix, a glob, `import --skip` or an option of `ls` matched no tensor, `attr` found no
+/// found a difference, a prefix, a glob, `import --skip` or an option of `ls` or `stats` matched no tensor, `attr` found no
 /// attribute, or `watch` timed out.
 const NEGATIVE: u8 = 1;
 const FAILED: u8 = 2;
@@ -99,7 +99,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Diff(args) => is_positive = diff::run(args, &mut out)?,
         Command::Ls(args) => is_positive = ls::run(args, &mut out)?,
         Command::Show(args) => show::run(args, &mut out)?,
-        Command::Stats(args) => stats::run(args, &mut out)?,
+        Command::Stats(args) => is_positive = stats::run(args, &mut out)?,
         Command::Plot(args) => plot::run(args, &mut out)?,
         Command::View(args) => edit::view(args, &mut out)?,
         Command::Ln(args) => edit::ln(args, &mut out)?,

@@ -13,6 +13,7 @@ pub(crate) mod show;
 pub(crate) mod stats;
 mod summary;
 mod tables;
+mod targets;
 pub(crate) mod tree;
 
 use stridemap::{DType, Statistics, Tensor};

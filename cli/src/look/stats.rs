@@ -1,21 +1,21 @@
 //! `stats`: summarizes the elements of tensors and views.
 
-use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 
+use clap::ValueEnum;
 use indicatif::HumanCount;
 use serde::Serialize;
 use stridemap::{Scalar, Statistics, Tensor};
 
 use super::chart::{bars, short, sparkline};
 use super::is_constant;
+use super::targets::{Target, targets};
 use crate::args::{External, Reading};
 use crate::error::{Error, Result};
 use crate::expr;
-use crate::expr::Copies;
 use crate::input::Input;
-use crate::names::{Named as _, Pattern, one_line, pattern, quoted};
+use crate::names::{one_line, quoted};
 use crate::scalar::text_of;
 use crate::ui::{Column, Element, Progress, Table, counted, progress, warn, write_json};
 
@@ -28,7 +28,7 @@ use crate::ui::{Column, Element, Progress, Table, counted, progress, warn, write
 /// If nothing matches a pattern, the exit code is 1. If a tensor cannot be read, the others are still shown, and the exit
 /// code is 2.
 #[derive(clap::Args)]
-#[command(after_help = expr::help("stats model.smap\n  stridemap stats model.smap 'encoder.weight[0]'\n  stridemap stats model.pt '*.bias'"))]
+#[command(after_help = expr::help("stats model.smap\n  stridemap stats model.smap 'encoder.weight[0]'\n  stridemap stats model.pt --non-finite --sort non-finite"))]
 pub(crate) struct StatsArgs {
     /// The store, or a file in another format, detected from its content
     #[arg(value_name = "STORE|FILE")]
@@ -36,6 +36,12 @@ pub(crate) struct StatsArgs {
     /// Views, names, globs such as '*.weight', or prefixes such as 'encoder.'; all tensors if none is given
     #[arg(value_name = "EXPR|GLOB|PREFIX")]
     select: Vec<String>,
+    /// Only tensors with NaN or infinities; exit with 1 if there are none
+    #[arg(long)]
+    non_finite: bool,
+    /// Sort by name, or by a number: the lowest min first, and otherwise the highest
+    #[arg(long, value_enum, value_name = "KEY", default_value_t = Sort::Name)]
+    sort: Sort,
     /// Print one JSON object per tensor
     #[arg(long)]
     json: bool,
@@ -43,6 +49,16 @@ pub(crate) struct StatsArgs {
     reading: Reading,
     #[command(flatten)]
     external: External,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Sort {
+    Name,
+    NonFinite,
+    Min,
+    Max,
+    Mean,
+    Std,
 }
 
 /// The number of bins in the details and in JSON.
@@ -63,46 +79,70 @@ const COLUMNS: [Column; 9] = [
     Column::new("notes"),
 ];
 
-pub(crate) fn run(args: &StatsArgs, out: &mut impl Write) -> Result<()> {
+/// Runs the command. Returns whether a tensor is as asked for.
+pub(crate) fn run(args: &StatsArgs, out: &mut impl Write) -> Result<bool> {
     let input = Input::open(&args.source, &args.reading, &args.external.options())?;
     let (targets, is_one) = targets(&args.select, &input)?;
     let total = targets.iter().map(|target| target.size_bytes).fold(0, u64::saturating_add);
     let bar = progress("stats", total);
-    let mut table = Table::new(&COLUMNS);
-    let mut failed_count = 0;
+    let (mut rows, mut records) = (Vec::new(), Vec::new());
+    let (mut failed_count, mut found_count) = (0, 0);
     let count = targets.len();
-    for target in targets {
-        let shown = match target.read(&input, &bar) {
-            Ok(found) if args.json => write_json(out, Record::of(&target.label, &found)),
-            Ok(found) if is_one => details(&target.label, &found, out),
-            Ok(found) => {
-                table.row(row(&target.label, &found));
-                Ok(())
-            }
+    for target in &targets {
+        let label = &target.label;
+        let found = match Found::read(target, &input, &bar) {
+            Ok(found) => found,
             Err(e) => {
                 failed_count += 1;
                 bar.suspend(|| warn(&format!("stats: {e}")));
-                Ok(())
+                continue;
             }
         };
-        shown?;
+        if args.non_finite && found.statistics.nan_count + found.infinity_count() == 0 {
+            continue;
+        }
+        found_count += 1;
+        let key = args.sort.key(&found);
+        match args.json {
+            true if args.sort == Sort::Name => write_json(out, Record::of(label, &found))?,
+            true => records.push((key, serde_json::to_value(Record::of(label, &found))?)),
+            false if is_one => details(label, &found, out)?,
+            false => rows.push((key, row(label, &found))),
+        }
     }
     bar.finish_and_clear();
+    sorted(records).try_for_each(|record| write_json(out, record))?;
+    let mut table = Table::new(&COLUMNS);
+    sorted(rows).for_each(|row| table.row(row));
     table.print_data(out)?;
     out.flush()?;
     if failed_count > 0 {
         let all = counted(count as u64, "tensor");
         return Err(Error::Refused(format!("stats: {failed_count} of {all} could not be read")));
     }
-    Ok(())
+    Ok(found_count > 0 || !args.non_finite)
 }
 
-/// A tensor or view whose statistics are wanted.
-struct Target {
-    label: String,
-    size_bytes: u64,
-    /// `None` for the tensor that has the label as its name.
-    view: Option<Tensor>,
+/// Iterates with the largest key first. Others stay in their order.
+fn sorted<T>(mut keyed: Vec<(f64, T)>) -> impl Iterator<Item = T> {
+    keyed.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    keyed.into_iter().map(|(_, item)| item)
+}
+
+impl Sort {
+    /// Returns the key of a tensor: the largest is first.
+    fn key(self, found: &Found) -> f64 {
+        let Found { statistics, .. } = found;
+        let key = match self {
+            Sort::Name => return 0.,
+            Sort::NonFinite => return (statistics.nan_count + found.infinity_count()) as f64,
+            Sort::Min => statistics.quantile(0.).map(|min| -min),
+            Sort::Max => statistics.quantile(1.),
+            Sort::Mean => statistics.mean(),
+            Sort::Std => statistics.std(),
+        };
+        key.unwrap_or(f64::NEG_INFINITY)
+    }
 }
 
 struct Found {
@@ -110,55 +150,26 @@ struct Found {
     statistics: Statistics,
 }
 
-impl Target {
-    fn read(&self, input: &Input, bar: &Progress) -> Result<Found> {
-        let tensor = match &self.view {
-            Some(view) => view.clone(),
-            None => input.load(&self.label)?,
-        };
+impl Found {
+    fn read(target: &Target, input: &Input, bar: &Progress) -> Result<Self> {
+        let tensor = target.load(input)?;
         // The error of `load` has the name of the tensor.
         let statistics = tensor
             .statistics(|bytes| bar.inc(bytes))
-            .map_err(|e| Error::Refused(format!("{}: {e}", quoted(&self.label))))?;
+            .map_err(|e| Error::Refused(format!("{}: {e}", quoted(&target.label))))?;
         Ok(Found { tensor, statistics })
     }
-}
 
-/// Returns what the arguments select, and whether it is a single view that is named exactly.
-fn targets(select: &[String], input: &Input) -> Result<(Vec<Target>, bool)> {
-    let (mut targets, mut listed, mut is_exact) = (Vec::new(), BTreeSet::new(), false);
-    let mut add = |targets: &mut Vec<Target>, pattern: Option<&Pattern>| -> Result<bool> {
-        let infos = input.sorted(|info| pattern.is_none_or(|pattern| pattern.matches(&info.name)))?;
-        let is_any = !infos.is_empty();
-        for info in infos.into_iter().filter(|info| listed.insert(info.name.clone())) {
-            targets.push(Target { size_bytes: info.nbytes() as u64, label: info.name, view: None });
-        }
-        Ok(is_any)
-    };
-    for text in select {
-        let pattern = pattern(text, input)?;
-        if !input.contains(&pattern.text)? && add(&mut targets, Some(&pattern))? {
-            continue;
-        }
-        if pattern.is_glob() {
-            return Err(Error::NoMatch(format!("stats: no tensor matches {text:?}")));
-        }
-        let (_, view) = expr::view(text, input, Copies::Allowed)?;
-        targets.push(Target { label: text.clone(), size_bytes: view.nbytes() as u64, view: Some(view) });
-        is_exact = true;
+    fn infinity_count(&self) -> u64 {
+        self.statistics.positive_infinity_count + self.statistics.negative_infinity_count
     }
-    if select.is_empty() {
-        add(&mut targets, None)?;
-    }
-    let is_one = is_exact && targets.len() == 1;
-    Ok((targets, is_one))
 }
 
 /// Returns what a reader should notice.
-fn notes(Found { tensor, statistics }: &Found) -> Vec<String> {
+fn notes(found: &Found) -> Vec<String> {
+    let Found { tensor, statistics } = found;
     let mut notes = Vec::new();
-    let infinities = statistics.positive_infinity_count + statistics.negative_infinity_count;
-    for (count, what) in [(statistics.nan_count, "NaN"), (infinities, "inf")] {
+    for (count, what) in [(statistics.nan_count, "NaN"), (found.infinity_count(), "inf")] {
         if count > 0 {
             notes.push(format!("{} {what}", HumanCount(count)));
         }

@@ -117,6 +117,38 @@ fn what_matches_nothing_is_a_negative_answer() {
 }
 
 #[test]
+fn tensors_with_nan_or_infinities_can_be_found() {
+    let dir = odd_tensors();
+    let found = dir.stdout(&["stats", "s.smap", "--non-finite"]);
+    assert_eq!(found.lines().count(), 1, "{found}");
+    assert!(found.starts_with("layer.10.weight\t"), "{found}");
+    assert_eq!(json_lines(&dir.stdout(&["stats", "s.smap", "--non-finite", "--json"])).len(), 1);
+    let none = dir.run(&["stats", "s.smap", "--non-finite", "*.bias"]);
+    assert_eq!((none.code, none.stdout, none.stderr), (Some(1), String::new(), String::new()));
+}
+
+#[test]
+fn tensors_are_sorted_by_a_number() {
+    let dir = odd_tensors();
+    for (key, first) in [
+        ("name", "layer.2.bias"),
+        ("non-finite", "layer.10.weight"),
+        ("min", "layer.2.weight"),
+        ("max", "layer.2.weight"),
+        ("mean", "layer.2.weight"),
+        ("std", "layer.2.weight"),
+    ] {
+        let rows = dir.stdout(&["stats", "s.smap", "--sort", key]);
+        assert!(rows.starts_with(first) && rows.lines().count() == 6, "{key}: {rows}");
+        let records = json_lines(&dir.stdout(&["stats", "s.smap", "--sort", key, "--json"]));
+        let names: Vec<&str> = records.iter().map(|record| record["name"].as_str().unwrap()).collect();
+        assert!(
+            names.iter().eq(&rows.lines().map(|row| row.split('\t').next().unwrap()).collect::<Vec<_>>())
+        );
+    }
+}
+
+#[test]
 fn json_has_counts_and_a_histogram() {
     let dir = odd_tensors();
     let found = json_lines(&dir.stdout(&["stats", "s.smap", "layer.10.weight", "--json"]));
