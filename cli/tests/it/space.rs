@@ -187,4 +187,7 @@ fn compact_says_why_it_rewrites_nothing() {
     let run = dir.run(&["compact", "s.smap"]);
     assert!(run.stdout.ends_with("compacted 0 storages\n"), "{run:?}");
     assert!(run.stderr.contains(" are unreachable in storages that were not rewritten"), "{run:?}");
+    assert!(run.stderr.ends_with(": stridemap export s.smap NEW.smap '*'\n"), "{run:?}");
+    dir.messages(&["export", "s.smap", "new.smap", "*"]);
+    assert!(dir.stdout(&["du", "new.smap"]).contains("reclaimable  0 B"));
 }
