@@ -8,7 +8,7 @@ use stridemap::{Snapshot, StoreOptions};
 use crate::args::DryRun;
 use crate::error::{Error, Result};
 use crate::input::open_store;
-use crate::names::{name, one_line, quoted};
+use crate::names::{name, of_scope, one_line};
 
 /// Print, set or remove an attribute: a text under a key
 ///
@@ -64,8 +64,7 @@ impl Place {
 
     /// Formats the key and what it belongs to.
     fn shown(&self, scope: &str) -> String {
-        let of = if scope.is_empty() { String::new() } else { format!(" of {}", quoted(scope)) };
-        format!("{}{of}", one_line(&self.key))
+        format!("{}{}", one_line(&self.key), of_scope(scope))
     }
 
     /// Returns the value, or the error that there is none.

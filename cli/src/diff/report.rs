@@ -11,7 +11,7 @@ use super::{Diff, Finding, Tally, What};
 use crate::error::Result;
 use crate::input::Input;
 use crate::look::format_dim_names;
-use crate::names::{one_line, quoted};
+use crate::names::{of_scope, one_line, quoted};
 use crate::scalar::{digits, text_of};
 use crate::ui::{Element, List, counted, gap, write_json};
 
@@ -30,8 +30,7 @@ pub(super) fn text(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
             (Some(a), None) => format!("only in A: {}", one_line(&a)),
             (_, b) => format!("only in B: {}", one_line(&b.unwrap_or_default())),
         };
-        let of = if scope.is_empty() { String::new() } else { format!(" of {}", quoted(&scope)) };
-        writeln!(out, "@ {}{of}{}{line}", one_line(&key), gap())?;
+        writeln!(out, "@ {}{}{}{line}", one_line(&key), of_scope(&scope), gap())?;
     }
     Ok(writeln!(out, "{}", diff.tally.borrow().to_text(diff.args.no_values))?)
 }
@@ -291,8 +290,7 @@ impl Tally {
 
 /// Returns the index of the element at position `rank` in row-major order.
 fn unravel_index(rank: usize, size: &[usize]) -> Vec<usize> {
-    let mut rest = rank;
-    let mut index = vec![0; size.len()];
+    let (mut rest, mut index) = (rank, vec![0; size.len()]);
     for (at, &n) in index.iter_mut().zip(size).rev() {
         *at = rest % n;
         rest /= n;

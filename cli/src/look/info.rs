@@ -14,7 +14,7 @@ use super::tables;
 use crate::args::Reading;
 use crate::error::Result;
 use crate::input::Input;
-use crate::names::{one_line, quoted};
+use crate::names::{of_scope, one_line, quoted};
 use crate::ui::{BOLD, Column, List, Table, TensorRecord, paint, shorten, storage_id, width, write_json};
 
 /// The most lines for dtypes, modules, attributes and warnings, so that the summary fits one screen.
@@ -156,10 +156,7 @@ fn print(summary: &Summary, input: &Input, out: &mut impl Write) -> Result<()> {
     let attributes: Vec<String> = input
         .attributes()
         .iter()
-        .map(|((scope, key), value)| {
-            let of = if scope.is_empty() { String::new() } else { format!(" of {}", quoted(scope)) };
-            format!("{}{of} = {}", one_line(key), one_line(value))
-        })
+        .map(|((scope, key), value)| format!("{}{} = {}", one_line(key), of_scope(scope), one_line(value)))
         .collect();
     print_list("attributes", &attributes, MAX_ATTRIBUTES, out)?;
     print_list("warnings", &summary.warnings, MAX_WARNINGS, out)

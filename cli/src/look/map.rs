@@ -75,10 +75,8 @@ pub(crate) fn run(args: &MapArgs, out: &mut impl Write) -> Result<()> {
         return write_json(out, Records { storages });
     }
     // On a terminal of 80 columns, a bar has 24 cells.
-    let Some(bar_width) = width().map(|width| (width as u64).saturating_sub(40) * 3 / 5) else {
-        return print_data(&maps, out);
-    };
-    let bar_width = bar_width.clamp(8, 100);
+    let Some(width) = width() else { return print_data(&maps, out) };
+    let bar_width = ((width as u64).saturating_sub(40) * 3 / 5).clamp(8, 100);
     let mut drawn = Drawn { table: Table::new(&COLUMNS), bar_width, row_count: 0, skipped_tensors: 0 };
     let storage_count = maps.len();
     if storage_count > MANY && !args.all {

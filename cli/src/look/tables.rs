@@ -6,7 +6,7 @@ use super::info::{StorageRecord, print_head};
 use super::summary::Summary;
 use crate::error::Result;
 use crate::input::Input;
-use crate::names::{one_line, quoted};
+use crate::names::{of_scope, one_line, quoted};
 use crate::ui::{Column, MAX_ROWS, Table, storage_id};
 
 const TENSORS: [Column; 7] = [
@@ -64,8 +64,7 @@ pub(super) fn print(summary: &Summary, input: &Input, out: &mut impl Write) -> R
     let mut last = None;
     for ((scope, key), value) in input.attributes().iter() {
         if last != Some(scope) {
-            let of = if scope.is_empty() { String::new() } else { format!(" of {}", quoted(scope)) };
-            writeln!(out, "\nattributes{of}")?;
+            writeln!(out, "\nattributes{}", of_scope(scope))?;
         }
         writeln!(out, "  {} = {}", one_line(key), one_line(value))?;
         last = Some(scope);

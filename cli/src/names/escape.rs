@@ -39,6 +39,12 @@ pub(crate) fn listed(name: &str) -> Cow<'_, str> {
     if is_plain { name.into() } else { quoted(name) }
 }
 
+/// Returns what follows the key of an attribute: " of" and the tensor or prefix that it belongs to, if it is not the
+/// store's.
+pub(crate) fn of_scope(scope: &str) -> String {
+    if scope.is_empty() { String::new() } else { format!(" of {}", quoted(scope)) }
+}
+
 /// Returns the text on one line, with hidden characters escaped. Names and attributes may contain any character.
 pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::expr::{is_operation, unquoted};
 use crate::ui::{counted, message};
 
-pub(crate) use escape::{listed, one_line, quoted};
+pub(crate) use escape::{listed, of_scope, one_line, quoted};
 pub(crate) use glob::Pattern;
 pub(crate) use order::natural;
 
