@@ -13,11 +13,15 @@ use crate::generation::{History, holders, newest_for_certain};
 use crate::layout::Repacked;
 use crate::storage::{GrowthLock, VerifiedStorage, open_whole};
 
-/// Rewrites sealed storages that have many unreferenced bytes, dropping those bytes.
-pub(crate) fn compact(history: &History, progress: &mut dyn FnMut(u64)) -> Result<Compacted> {
+/// Rewrites sealed storages, dropping their unreferenced bytes, if that gains at least `least`.
+pub(crate) fn compact(
+    history: &History,
+    least: RewriteGain,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Compacted> {
     let mut compacted = Compacted { collected: collect_all(history)?, ..Compacted::default() };
-    let mut compaction = Compaction { history, held: None, progress };
-    let candidates = candidates(history, &mut compacted)?;
+    let mut compaction = Compaction { history, least, held: None, progress };
+    let candidates = candidates(history, least, &mut compacted)?;
     // One at a time, with no other growth lock held: otherwise this could wait for a process that is waiting for this
     // one.
     for candidate in rewrite_all(history, &mut compaction, candidates, &mut compacted)? {
@@ -27,7 +31,7 @@ pub(crate) fn compact(history: &History, progress: &mut dyn FnMut(u64)) -> Resul
     Ok(compacted)
 }
 
-fn candidates(history: &History, compacted: &mut Compacted) -> Result<Vec<Candidate>> {
+fn candidates(history: &History, least: RewriteGain, compacted: &mut Compacted) -> Result<Vec<Candidate>> {
     let mut candidates = Vec::new();
     let visit = |storage: StorageTensors| {
         let (id, length_bytes) = (storage.id, storage.record.length_bytes);
@@ -38,7 +42,7 @@ fn candidates(history: &History, compacted: &mut Compacted) -> Result<Vec<Candid
             }
             repacked => repacked?.length_bytes,
         };
-        if rewrite_gain(length_bytes, new_bytes) != RewriteGain::Enough {
+        if rewrite_gain(length_bytes, new_bytes) < least {
             return Ok(());
         }
         let reason = match storage.record.kind {
@@ -76,6 +80,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 struct Compaction<'a> {
     history: &'a History,
+    least: RewriteGain,
     /// The growth lock of the next storage, if it is held already.
     held: Option<GrowthLock>,
     progress: &'a mut dyn FnMut(u64),
@@ -109,7 +114,7 @@ impl Compaction<'_> {
 impl Rewrite for Compaction<'_> {
     fn is_wanted(&self, record: &StorageRecord, new_bytes: u64) -> bool {
         matches!(record.kind, StorageKind::Sealed(_))
-            && rewrite_gain(record.length_bytes, new_bytes) == RewriteGain::Enough
+            && rewrite_gain(record.length_bytes, new_bytes) >= self.least
     }
 
     fn copy(&mut self, storage: &StorageTensors, repacked: &Repacked) -> Result<Option<Copied>> {

@@ -80,6 +80,7 @@ pub(crate) use materialize::materialize;
 pub use repair::{Loss, Remedy, Repair};
 pub(crate) use repair::{plan_repair, repair};
 pub use rewrite::{Compacted, SkipReason, Skipped};
+pub(crate) use storage_tensors::RewriteGain;
 pub(crate) use usage::usage;
 pub use usage::{Stats, StorageStats, StorageUsage};
 pub use verify::{Affected, Finding, Orphan, Verification};

@@ -91,7 +91,7 @@ pub(crate) fn storages_named<'a>(
 }
 
 /// How much space a rewrite of a storage without its unreferenced bytes would free.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub(crate) enum RewriteGain {
     Nothing,
     /// Less than the rewrite costs.

@@ -2,7 +2,7 @@
 
 use super::handle::Store;
 use crate::error::Result;
-use crate::maintenance::{self, Compacted, Materialized, Stats};
+use crate::maintenance::{self, Compacted, Materialized, RewriteGain, Stats};
 
 impl Store {
     /// Returns the disk usage of the store: the bytes that no tensor of the newest generation reaches, and why they
@@ -71,10 +71,35 @@ impl Store {
     ///
     /// # Errors
     /// See [`Store`]. What was compacted before the error stays compacted, and nothing else has changed.
-    pub fn compact(&self, mut progress: impl FnMut(u64)) -> Result<Compacted> {
+    pub fn compact(&self, progress: impl FnMut(u64)) -> Result<Compacted> {
+        self.compact_for(RewriteGain::Enough, progress)
+    }
+
+    /// Rewrites each sealed storage that has bytes which no tensor reaches, however few. Otherwise like
+    /// [`compact`](Self::compact), which usually frees most of the space and copies much less.
+    ///
+    /// ```
+    /// # use stridemap::{Store, Tensor};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("all", &Tensor::from_vec((0..100_000).collect::<Vec<i32>>(), &[100_000])?)?;
+    /// store.save_view("most", &store.load("all")?.narrow(0, 10_000, 90_000)?)?;
+    /// store.remove("all")?;
+    /// assert_eq!(store.compact(|_| ())?.storage_count, 0);
+    /// assert_eq!(store.compact_all(|_| ())?.after_bytes, 360_000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`compact`](Self::compact).
+    pub fn compact_all(&self, progress: impl FnMut(u64)) -> Result<Compacted> {
+        self.compact_for(RewriteGain::TooLittle, progress)
+    }
+
+    fn compact_for(&self, least: RewriteGain, mut progress: impl FnMut(u64)) -> Result<Compacted> {
         let history = &self.loader.history;
         history.check_process()?;
-        history.record_failure(maintenance::compact(history, &mut progress))
+        history.record_failure(maintenance::compact(history, least, &mut progress))
     }
 
     /// Copies the bytes that tensors reach in external storages into sealed storages of the store, so that the store

@@ -16,8 +16,8 @@ use crate::ui::{counted, message, progress, storage_id, warn, write_json};
 
 /// Rewrite storages to free bytes that no tensor refers to
 ///
-/// A storage is rewritten if that frees at least a quarter of it, and at least 4 KiB. Compaction first deletes
-/// files that are no longer needed. Tensors keep their names, sizes and elements. Old files that readers still use
+/// A storage is rewritten if that frees at least a quarter of it, and at least 4 KiB; with --all, if it frees anything.
+/// Compaction first deletes files that are no longer needed. Tensors keep their names, sizes and elements. Old files that readers still use
 /// are deleted by the first commit or compaction after the readers have finished. A storage that another
 /// process is changing is skipped. A damaged storage is skipped too, and the exit code is then 1.
 ///
@@ -28,6 +28,9 @@ use crate::ui::{counted, message, progress, storage_id, warn, write_json};
 pub(crate) struct CompactArgs {
     /// The store
     pub(crate) store: PathBuf,
+    /// Rewrite every storage with bytes that no tensor refers to, however few
+    #[arg(long)]
+    pub(crate) all: bool,
     /// First copy elements of files that were imported in place into the store
     #[arg(long)]
     pub(crate) materialize: bool,
@@ -43,8 +46,9 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     let store = open_store(&args.external.options(), &args.store)?;
     let before = store.stats()?;
     let materialized = args.materialize.then(|| materialize(&store, before.external_bytes)).transpose()?;
-    let bar = progress("compact", bytes_to_write(&before));
-    let compacted = store.compact(|bytes| bar.inc(bytes))?;
+    let bar = progress("compact", bytes_to_write(&before, args.all));
+    let advance = |bytes| bar.inc(bytes);
+    let compacted = if args.all { store.compact_all(advance) } else { store.compact(advance) }?;
     bar.finish_and_clear();
     let after = store.stats()?;
     let is_whole = !compacted.skipped.iter().any(|skipped| matches!(skipped.reason, SkipReason::Damaged(_)));
@@ -78,7 +82,9 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
         _ => writeln!(out, "compacted {storages}: {old}, now {new}")?,
     }
     report_held_bytes(&after);
-    report_kept_bytes(&store, &after);
+    if !args.all {
+        report_kept_bytes(&after);
+    }
     for skipped in &compacted.skipped {
         let (id, bytes) = (storage_id(skipped.storage_id), HumanBytes(skipped.reclaimable_bytes));
         warn(&format!("skipped storage {id} ({bytes} reclaimable): {}", skipped.reason));
@@ -164,15 +170,14 @@ impl Held {
 const MIN_REPORTED_BYTES: u64 = 4096;
 
 /// Reports unreachable bytes that are too few for a storage to be rewritten.
-fn report_kept_bytes(store: &Store, stats: &Stats) {
+fn report_kept_bytes(stats: &Stats) {
     let kept = stats.reclaimable().filter(|reclaimable| reclaimable.reason == SpaceReason::TooLittle);
     let bytes = kept.map(|reclaimable| reclaimable.bytes).fold(0, u64::saturating_add);
     if bytes >= MIN_REPORTED_BYTES {
         message(&format!(
-            "note: {} are unreachable in storages that were not rewritten, because there they are less than a quarter; a \
-             copy of all tensors leaves them out: stridemap export {} NEW.smap '*'",
-            HumanBytes(bytes),
-            store.path().display()
+            "note: {} are unreachable in storages that were not rewritten, because there they are less than a quarter; \
+             free them with --all",
+            HumanBytes(bytes)
         ));
     }
 }
@@ -192,10 +197,12 @@ pub(crate) fn report_held_bytes(stats: &Stats) {
 }
 
 /// Returns the number of bytes that a compaction will write if no commit happens in the meantime.
-fn bytes_to_write(stats: &Stats) -> u64 {
+fn bytes_to_write(stats: &Stats, is_all: bool) -> u64 {
+    let is_freed = |reason: &SpaceReason| {
+        *reason == SpaceReason::Unreached || is_all && *reason == SpaceReason::TooLittle
+    };
     let kept = stats.storages.iter().filter_map(|storage| {
-        let unreached =
-            storage.reclaimable.iter().find(|reclaimable| reclaimable.reason == SpaceReason::Unreached)?;
+        let unreached = storage.reclaimable.iter().find(|reclaimable| is_freed(&reclaimable.reason))?;
         Some(storage.size_bytes.saturating_sub(unreached.bytes))
     });
     kept.fold(0, u64::saturating_add)

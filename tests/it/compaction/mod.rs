@@ -136,6 +136,9 @@ fn storages_with_little_to_gain_are_skipped() {
     );
     let compacted = store.compact(|_| ()).unwrap();
     assert_eq!((compacted.storage_count, compacted.reclaimed_bytes()), (1, 100_000), "{compacted:?}");
+    let compacted = store.compact_all(|_| ()).unwrap();
+    assert_eq!((compacted.storage_count, compacted.reclaimed_bytes()), (2, 95_600), "{compacted:?}");
+    assert_eq!(reasons(&store), []);
 }
 
 #[test]
@@ -196,6 +199,11 @@ fn every_view_of_random_stores_reads_the_same() {
         assert_eq!(compacted.skipped, []);
         assert_eq!(content(&store), before);
         assert_eq!(overlapping(&store), shared);
+        assert_intact(&store);
+        assert_eq!(store.compact_all(|bytes| written_bytes += bytes).unwrap().skipped, []);
+        assert_eq!(content(&store), before);
+        assert_eq!(overlapping(&store), shared);
+        assert_eq!(store.compact_all(|_| ()).unwrap().storage_count, 0, "nothing is left to free");
         assert_intact(&store);
         let reopened = Store::open(&path).unwrap();
         assert_eq!(content(&reopened), before);
