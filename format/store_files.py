@@ -30,7 +30,7 @@ DTYPES = [dtype.split(":") for dtype in (
     "bool:? uint8:u1 uint16:<u2 uint32:<u4 uint64:<u8 int8:i1 int16:<i2 int32:<i4 int64:<i8 float16:<f2 bfloat16:<u2 "
     "float32:<f4 float64:<f8 complex64:<c8 complex128:<c16 float8_e4m3fn:u1 float8_e5m2:u1 float8_e4m3fnuz:u1 "
     "float8_e5m2fnuz:u1 float8_e8m0fnu:u1 float4_e2m1fn_x2:u1").split()]
-NUMPY = {name: np.dtype(code) for name, code in DTYPES}
+NUMPY = {name: np.dtype(numpy_code) for name, numpy_code in DTYPES}
 RAW = {name for name in NUMPY if name.startswith(("bfloat", "float8", "float4"))}
 
 # The records of tensors (offset and strides in elements) and storages. The `detail` of a storage is a `Sealed` for a
@@ -66,7 +66,7 @@ def check_digest(rule, what, data, digest):
 def open_regular(path, rule, missing=None):
     """Open a regular file and return it with its size. Links are refused, and so are pipes, without blocking.
 
-    A file of the wrong kind breaks `rule`, and a missing one breaks `missing`, if that is another rule.
+    A file of the wrong kind breaks `rule`. A missing one breaks `missing`, or `rule` if `missing` is not given.
     """
     try:
         require(stat.S_ISREG(os.lstat(path).st_mode), rule, f"{path} is not a regular file")
@@ -314,9 +314,9 @@ class Tree:
                 yield from self.scan(start, child)
 
     def reach(self, node, leaves, others):
-        """Add the pages at which the nodes of a tree begin to the list `leaves` or the set `others`."""
+        """Add the first page of each node to `leaves`, a list, or `others`, a set."""
         if node.level == 0:
-            require(not leaves or leaves[-1] < node.page, 24, f"the leaf at page {node.page} does not follow the last")
+            require(not leaves or leaves[-1] < node.page, 24, f"the leaf at page {node.page} is not after the leaf before it")
             leaves.append(node.page)
             return
         require(node.page not in others, 24, f"two links lead to the node at page {node.page}")

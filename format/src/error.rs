@@ -55,7 +55,7 @@ rules! {
     MetadataFile = 19, "the newest manifest exists, and so does the table that it refers to";
     TableFile = 20, "a table's file has as many pages as the manifest states";
     NodeDigest = 21, "a table's node begins with the digest of its other bytes";
-    NodeLayout = 22, "a table's node is at its page, and its slots ascend from the first entry to the last";
+    NodeLayout = 22, "a table's node states the page at which it is, and its slots ascend from the first entry to the last";
     NodeChild = 23, "a child is a node of the same tree, one level lower";
     EntryOrder = 24, "the keys of a tree ascend, and those of an inner node are the first keys of its children";
     ChunkDigest = 25, "sealed bytes have the digests that their record states";
@@ -95,7 +95,7 @@ impl Error {
         Error { rule, offset_bytes: None, detail: detail.into() }
     }
 
-    /// Sets the offset in the file at which the broken value begins, in bytes.
+    /// Sets the offset in the file at which the broken value begins, in bytes, unless it is set already.
     #[must_use]
     pub fn at(mut self, offset_bytes: u64) -> Self {
         self.offset_bytes.get_or_insert(offset_bytes);

@@ -14,7 +14,7 @@ use tempfile::NamedTempFile;
 /// The most bytes read or written between two calls of `progress`.
 pub(super) const PIECE_BYTES: usize = 4 << 20;
 
-/// Enough to detect any format: a length of eight bytes and a brace.
+/// Enough to detect any format. safetensors needs the most: a length of eight bytes, and a brace.
 const MAGIC_BYTES: u64 = 9;
 
 /// The prefix of the names of unfinished files.
@@ -49,7 +49,7 @@ impl RawFile {
         &self.0
     }
 
-    /// Returns the name of the file without its extension, which names the only tensor of a file without names.
+    /// Returns the file name without its extension. In a format without names it becomes the name of the tensor.
     pub(super) fn stem(&self) -> Result<&str, &'static str> {
         let stem = self.path().file_stem().and_then(OsStr::to_str);
         stem.ok_or("the file name becomes the tensor's name, but is not UTF-8; rename the file")
@@ -226,8 +226,8 @@ pub(super) fn write_elements(
     })
 }
 
-/// Writes a file under a temporary name, and renames it when it is complete and synced. Until then, and after any
-/// error, an existing file of that name is unchanged. An export may therefore replace a file that it reads from.
+/// Writes a file under a temporary name, and renames it when it is complete and synced. Until then, an
+/// existing file of that name is unchanged; an error after that says that the new file may not be durable. An export may therefore replace a file that it reads from.
 pub(super) fn create(
     path: &Path,
     on_existing: OnExisting,
@@ -282,7 +282,7 @@ impl Write for SyncedFile<'_> {
     }
 }
 
-/// A zip file is written from its start to its end, except for a few fields of headers.
+/// Used for zip files: their writer goes back to fill in a few fields of headers.
 impl Seek for SyncedFile<'_> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         self.file.seek(to)

@@ -84,7 +84,7 @@ pub(super) fn is_fuse(file: impl AsFd) -> io::Result<bool> {
 
 /// Marks an empty file to be written in place, on a file system that otherwise writes to new blocks. Best effort:
 /// [`is_written_in_place`] returns whether it worked.
-pub(crate) fn write_in_place(file: &File) {
+pub(crate) fn mark_for_writes_in_place(file: &File) {
     // An overlay may be on top of any file system.
     if matches!(FileSystem::of(file), Ok(FileSystem::Marked | FileSystem::Overlay))
         && let Ok(flags) = rustix::fs::ioctl_getflags(file)

@@ -29,7 +29,7 @@ use std::time::Duration;
 #[cfg(feature = "simulation")]
 pub use counted::{Counted, Counts};
 pub use external::{ExternalError, ExternalScope};
-pub(crate) use file_system::{FileSystem, is_written_in_place, unshare, write_in_place};
+pub(crate) use file_system::{FileSystem, is_written_in_place, mark_for_writes_in_place, unshare};
 pub use holders::LockHolders;
 pub(crate) use locked::{LockedFile, is_named};
 pub(crate) use paths::{STAGE_PREFIX, StoreFile, StorePaths, dir_of, number_in};

@@ -149,8 +149,7 @@ impl Disk for RealDisk {
 
     fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {
         loop {
-            // `/` is a placeholder. Only the random name below it is used, in `dir`, which is looked up like any other
-            // path.
+            // Only the random name is used, not `/`: the file is created under this name in `dir`.
             let path_of = |made: &Path| dir.join(made.file_name().unwrap_or_default());
             let create =
                 |made: &Path| self.open_file(&path_of(made), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
@@ -169,11 +168,11 @@ impl Disk for RealDisk {
     fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
         let ((from_dir, from_name), (to_dir, to_name)) = (self.entry(from)?, self.entry(to)?);
         match rustix::fs::renameat_with(from_dir, from_name, to_dir, to_name, RenameFlags::NOREPLACE) {
-            // The file system does not support the flag. A hard link also refuses a name that exists; a rename of a
-            // directory replaces at most an empty one.
+            // The file system does not support the flag. This rename replaces at most an empty directory.
             Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) if self.is_dir(from)? => {
                 Ok(rustix::fs::renameat(from_dir, from_name, to_dir, to_name)?)
             }
+            // A hard link cannot be made at a name that exists.
             Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
                 self.link_new(from, to)?;
                 self.remove(from)
@@ -276,8 +275,8 @@ pub(crate) fn opened(file: File) -> Arc<dyn DiskFile> {
 struct RealFile(File, OnceLock<bool>);
 
 impl RealFile {
-    /// Whether processes can queue for the file's lock, which is its `flock`, by an `fcntl` lock: the two must be
-    /// independent. On a network file system they are the same lock.
+    /// Whether an `fcntl` lock can be the queue for the file's lock, which is a `flock`. This needs two independent
+    /// locks, and on a network file system they are the same lock.
     fn has_queue(&self) -> bool {
         *self.1.get_or_init(|| {
             matches!(

@@ -50,8 +50,9 @@ pub(crate) enum Change {
         from: String,
         to: String,
     },
-    /// Skipped without an error if anything about the storage has changed.
-    Move(Box<Relocation>),
+    /// Moves the tensors of a storage to a new storage. Skipped without an error if anything about the storage has
+    /// changed.
+    Relocate(Box<Relocation>),
     /// Rows that were written after the end of the tensor `from`.
     Grow {
         name: String,
@@ -121,7 +122,7 @@ impl Changes {
 
     /// Whether all changes are moves, so that skipping them loses nothing.
     pub(crate) fn are_moves(&self) -> bool {
-        self.requested.iter().all(|(change, _)| matches!(change, Change::Move(_)))
+        self.requested.iter().all(|(change, _)| matches!(change, Change::Relocate(_)))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -144,8 +145,8 @@ impl Changes {
 pub(crate) struct Draft {
     generation: Arc<Generation>,
     pub(crate) changes: Changes,
-    /// The tensors that have changed. Made when it is first needed. Until then, all changes of tensors are puts, which
-    /// `changes` already contains, so a transaction that only saves does not keep its names twice.
+    /// The tensors that have changed. Made only when it is needed: the changes of a transaction that only saves are in
+    /// `changes` already.
     tensors: OnceLock<BTreeMap<String, Option<TensorRecord>>>,
     /// All attributes, if any of them have changed.
     attributes: Option<BoundedAttributes>,
@@ -225,7 +226,7 @@ impl Draft {
                 self.copy_attributes(from, to)?;
                 self.set(to.clone(), Some(record));
             }
-            Change::Move(relocation) => {
+            Change::Relocate(relocation) => {
                 // Without this check, the move could undo what another commit did to a name.
                 if step!("move-is-up-to-date", relocation.is_up_to_date(&self.generation)?) {
                     relocation.moved().for_each(|(name, record)| self.set(name, record));

@@ -3,7 +3,7 @@
 //! Kept bytes keep their order, and each has one new offset, so views share elements exactly as before. A repacked
 //! view must still have strides, so equal distances between elements must stay equal. A gap is therefore dropped only
 //! if all overlapping footprints skip it at the same interval, called the period. The bytes are divided into periods,
-//! and the same part of each period is kept. Within a period, the method is applied again with the shorter steps.
+//! and the same part of each period is kept. Within a period, the same is done again with the intervals that are shorter.
 //! Footprints that overlap and step at different intervals are kept whole, from the first byte to the last.
 //!
 //! Elements are not enumerated: a column of ten million rows is described by a single step.
@@ -81,7 +81,7 @@ struct Periods {
     period_bytes: u64,
     kept_bytes: u64,
     segments: Vec<Segment>,
-    /// The offset of the stretch in its first period, in old bytes and in kept bytes.
+    /// How far into a period the stretch begins, in old bytes and in kept bytes.
     phase: (u64, u64),
 }
 
@@ -152,8 +152,8 @@ fn place(segments: &[Segment], byte: u64) -> u64 {
 }
 
 /// Groups overlapping footprints into stretches, and places the stretches one after another. Returns the segments and
-/// the end of the last one. A stretch keeps its offset modulo `alignment`. Each byte in it keeps its offset modulo the
-/// largest of `unit` and the units of the footprints in the stretch.
+/// the end of the last one. A stretch keeps its offset modulo `alignment`. So that elements stay aligned, its bytes
+/// move by multiples of the largest of `unit` and the units of the footprints in it.
 fn pack(
     mut footprints: Vec<Footprint>,
     (alignment, unit): (u64, u64),
@@ -290,7 +290,7 @@ impl Segment {
         let into = byte.saturating_sub(self.old.start);
         let kept_before = match &self.periods {
             None => into,
-            Some(periods) => periods.place(into),
+            Some(periods) => periods.kept_before(into),
         };
         self.new_start.saturating_add(kept_before)
     }
@@ -335,13 +335,13 @@ impl Segment {
 
 impl Periods {
     /// Returns how many bytes of the stretch are kept before the byte at offset `into` of the stretch.
-    fn place(&self, into: u64) -> u64 {
-        let (phase, kept_before) = self.phase;
+    fn kept_before(&self, into: u64) -> u64 {
+        let (phase, kept_at_phase) = self.phase;
         let from_origin = into.saturating_add(phase);
         let count = from_origin.checked_div(self.period_bytes).unwrap_or_default();
         let rest = from_origin.checked_rem(self.period_bytes).unwrap_or_default();
         let kept = count.saturating_mul(self.kept_bytes).saturating_add(place(&self.segments, rest));
-        kept.saturating_sub(kept_before)
+        kept.saturating_sub(kept_at_phase)
     }
 }
 

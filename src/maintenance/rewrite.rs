@@ -172,7 +172,7 @@ pub(super) fn rewrite_group(
         match rewrite.copy(&storage, &repacked) {
             Ok(Some((copy, lock))) => {
                 let new_id = Changes::provisional_id(staged.len());
-                let change = Change::Move(Box::new(relocation(storage, repacked.views, new_id)?));
+                let change = Change::Relocate(Box::new(relocation(storage, repacked.views, new_id)?));
                 draft.apply(change, OnExisting::Replace)?;
                 staged.push(copy);
                 locks.extend(lock);

@@ -87,7 +87,7 @@ impl From<io::Error> for MapError {
 }
 
 impl MapError {
-    /// Whether there was no address space, or no further mapping.
+    /// Whether the address space is used up, or the number of mappings is at its limit.
     pub(super) fn is_full(&self) -> bool {
         matches!(self, MapError::Io(e) if e.kind() == io::ErrorKind::OutOfMemory)
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use stridemap_format::{CHUNK_BYTES, Digest, Sealed, StorageKind, StorageRecord, digest, full_chunk_count};
 
 use super::{ALIGNMENT_BYTES, ExternalFile, StagedStorage, Storage, Writeback};
-use crate::disk::{Disk, Staged, StorePaths, dir_of, step, write_in_place};
+use crate::disk::{Disk, Staged, StorePaths, dir_of, mark_for_writes_in_place, step};
 use crate::error::{Error, Result};
 use crate::parallel;
 
@@ -69,7 +69,7 @@ impl StorageWriter {
         let writer = Self::create(disk, paths, Mutability::InPlace(kind), durable)?;
         // Before the first byte: the mark has no effect on a file with data.
         if let Some(file) = writer.staged.file().as_file() {
-            write_in_place(file);
+            mark_for_writes_in_place(file);
         }
         Ok(writer)
     }

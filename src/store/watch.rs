@@ -16,14 +16,14 @@ const POLL_PAUSE: Duration = Duration::from_millis(50);
 const RECHECK_PAUSE: Duration = Duration::from_secs(1);
 
 impl Store {
-    /// Waits until this handle moves to a different generation, and returns true. Returns false after `timeout`. It
-    /// waits for a commit by any handle in any process, including this handle in another thread, and moves there as
-    /// [`refresh`](Self::refresh) does.
+    /// Waits for a commit by any handle in any process, including this handle in another thread. Then this handle moves
+    /// to the newest generation, as with [`refresh`](Self::refresh), and the result is true. It is false after `timeout`.
     ///
     /// If there already is a commit that the handle has not seen, this returns at once. Several commits may have
     /// happened when it returns. Any number of threads can wait on one handle, and all of them return when it moves.
-    /// Nothing is locked, and the system wakes the waiter (inotify). Where it cannot, because the file system is not
-    /// local or the system has no watches left, the waiter polls several times a second.
+    /// Nothing is locked, and the system wakes the waiter (inotify). The waiter also checks once a second, because a
+    /// network file system does not report the commits of other machines, and many times a second if the system has no
+    /// watches left.
     ///
     /// A commit by this handle also moves it past the commits of other handles, and later calls do not report those. A
     /// follower that also writes must load its tensors again after each of its own commits.

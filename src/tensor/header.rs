@@ -374,7 +374,7 @@ impl Tensor {
         self.storage.length_bytes()
     }
 
-    /// Returns the range of the storage from the first byte of an element to the last, or `None` if there are no
+    /// Returns the smallest range of bytes of the storage that contains all elements, or `None` if there are no
     /// elements. A view can skip bytes inside its range.
     ///
     /// ```

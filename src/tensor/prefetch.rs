@@ -5,8 +5,8 @@ use super::copy::MAX_GAP_BYTES;
 use crate::layout::{View, for_each_range};
 use crate::storage::{Advice, Hint};
 
-/// The bytes of one hint. The kernel ignores the end of a longer range: by default, on a disk that states no other limit,
-/// all but the first 128 KiB of whole pages.
+/// The bytes of one hint. Of a longer range, the kernel may read only the beginning: by default 128 KiB, if the disk
+/// states no other limit.
 const HINT_BYTES: usize = 64 << 10;
 
 /// Hints to the kernel about how elements on disk will be accessed. They never change a result, so they return no error:
@@ -47,8 +47,8 @@ impl Tensor {
     /// Tells the kernel how the elements will be accessed: how far it should read ahead.
     ///
     /// The advice applies to the pages from the first element of this view to the last, for all tensors of this process
-    /// on these pages, until they get other advice. If the store is not mapped, or the storage is mutable or live, it
-    /// applies to all reads of this storage's file by [`read`](Self::read) and related methods, through the same handle.
+    /// on these pages, until they get other advice. If the store is not mapped, or the storage is mutable or live, the
+    /// advice applies instead to all reads of this storage's file by [`read`](Self::read) and related methods, through the same handle.
     /// Each range that has its own advice counts as a mapping, and the kernel allows a process 65,530 mappings by
     /// default. So advise a whole tensor, not each row.
     ///

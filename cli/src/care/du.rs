@@ -8,8 +8,8 @@ use serde::Serialize;
 use stridemap::maintenance::{Reclaimable, SpaceReason, Stats, StorageStats};
 use stridemap::{Store, StoreOptions};
 
-use super::du_parts;
-use super::du_parts::Part;
+use super::du_patterns;
+use super::du_patterns::PatternUsage;
 use crate::error::Result;
 use crate::input::open_store;
 use crate::names::{one_line, quoted};
@@ -38,8 +38,12 @@ pub(crate) struct DuArgs {
 pub(crate) fn run(args: &DuArgs, out: &mut impl Write) -> Result<()> {
     let store = open_store(&StoreOptions::new(), &args.store)?;
     if !args.patterns.is_empty() {
-        let parts = du_parts::parts(&args.patterns, &store.snapshot())?;
-        return if args.json { write_json(out, PartsRecord { parts }) } else { du_parts::print(&parts, out) };
+        let patterns = du_patterns::usages(&args.patterns, &store.snapshot())?;
+        return if args.json {
+            write_json(out, PatternsRecord { patterns })
+        } else {
+            du_patterns::print(&patterns, out)
+        };
     }
     let stats = store.stats()?;
     if args.json {
@@ -50,8 +54,8 @@ pub(crate) fn run(args: &DuArgs, out: &mut impl Write) -> Result<()> {
 }
 
 #[derive(Serialize)]
-struct PartsRecord {
-    parts: Vec<Part>,
+struct PatternsRecord {
+    patterns: Vec<PatternUsage>,
 }
 
 #[derive(Serialize)]

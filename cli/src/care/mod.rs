@@ -2,7 +2,7 @@
 
 pub(crate) mod compact;
 pub(crate) mod du;
-mod du_parts;
+mod du_patterns;
 pub(crate) mod gc;
 pub(crate) mod repair;
 pub(crate) mod verify;

@@ -83,7 +83,7 @@ impl Source for Watched<'_> {
     }
 }
 
-/// Prints what would be appended. The library cannot be asked, because it writes rows before they are committed.
+/// Prints what would be appended. This repeats the checks of the library, which writes rows as soon as it is called.
 fn dry_run(args: &AppendArgs, sources: &[Tensor], snapshot: &Snapshot, out: &mut impl Write) -> Result<()> {
     let name = name(&args.name, snapshot)?;
     let Some(info) = info(snapshot, &name)? else { return Ok(snapshot.load(&name).map(drop)?) };

@@ -37,9 +37,10 @@ pub(super) enum Side {
     B,
 }
 
-/// The reason that the elements could not be compared, and the tensor that caused it. `None` if both did.
+/// The reason that the elements could not be compared.
 #[derive(Debug)]
 pub(super) struct Failure {
+    /// The tensor that caused it. `None` if it was not one of the two alone.
     pub(super) side: Option<Side>,
     pub(super) why: String,
 }
@@ -134,7 +135,7 @@ fn has_descending_strides(views: &[Tensor]) -> bool {
 
 struct Comparison {
     is_row_major: bool,
-    /// For each axis of the pieces, the distance in row-major order between neighboring elements of the tensor.
+    /// For each axis of the pieces: how far apart two neighbors along this axis are in the row-major order of the tensor.
     steps: Vec<usize>,
     tolerance: Tolerance,
 }
@@ -152,9 +153,9 @@ impl Comparison {
             let Some(gap) = self.tolerance.gap(a_value, b_value) else { return };
             match &mut found {
                 // In row-major order, the first one found stays the first.
-                Some(found) if self.is_row_major => found.count(gap),
+                Some(found) if self.is_row_major => found.add_gap(gap),
                 Some(found) => {
-                    found.count(gap);
+                    found.add_gap(gap);
                     found.keep_earlier((self.row_major_position(position, piece), a_value, b_value));
                 }
                 None => {
@@ -187,11 +188,11 @@ impl Comparison {
 impl Difference {
     fn of(gap: Gap, first: (usize, Scalar, Scalar)) -> Self {
         let mut difference = Difference { count: 0, nan_count: 0, largest: None, first };
-        difference.count(gap);
+        difference.add_gap(gap);
         difference
     }
 
-    fn count(&mut self, gap: Gap) {
+    fn add_gap(&mut self, gap: Gap) {
         self.count += 1;
         match gap {
             Gap::By(absolute, relative) => self.widen((absolute, relative)),

@@ -284,7 +284,9 @@ impl<'a> Cursor<'a> {
         }
         let start = self.integer()?;
         if !self.eat(":") {
-            return start.map(Index::At).ok_or_else(|| self.expected("an index (1, 0:10:2, ..., None)"));
+            return start.map(Index::At).ok_or_else(|| {
+                self.expected("an index: a number, a slice such as 0:10:2, an ellipsis (...) or None")
+            });
         }
         let end = self.integer()?;
         let step = if self.eat(":") { self.integer()? } else { None };

@@ -38,7 +38,7 @@ pub(crate) struct LsArgs {
     /// End each name with a zero byte, for xargs -0
     #[arg(short = '0', long, conflicts_with = "json")]
     null: bool,
-    /// Sort by name, or with the largest first by bytes or by number of elements
+    /// Sort by name, or by bytes (size) or number of elements (numel) with the largest first
     #[arg(long, value_enum, value_name = "KEY", default_value_t = Sort::Name)]
     sort: Sort,
     /// Only tensors of this dtype; can be given more than once
@@ -68,7 +68,7 @@ const COLUMNS: [Column; 4] = [
     Column::new("bytes").right(),
 ];
 
-/// Runs the command. Returns whether every pattern matches a tensor.
+/// Runs the command. Returns whether every pattern matches a tensor, and the other options leave one.
 pub(crate) fn run(args: &LsArgs, out: &mut impl Write) -> Result<bool> {
     let input = Input::open(&args.source, &args.reading, &StoreOptions::new())?;
     let patterns: Vec<Pattern> =

@@ -5,8 +5,9 @@ use crate::look::chart::short;
 use crate::look::palette::Scale;
 use crate::look::reduce::Blocks;
 
-/// The least width and height that a matrix is drawn with, and the least width if the height allows it.
+/// The least width and height of a drawn matrix.
 const LEAST_SIDE: usize = 64;
+/// Its least width if the blocks are few enough.
 const LEAST_WIDTH: usize = 512;
 
 /// The most blocks along a side.
@@ -46,14 +47,14 @@ pub(super) fn heat_map(blocks: &Blocks, scale: Scale, size: (usize, usize), text
     let (block_width, block_height) =
         (side.max(LEAST_SIDE.div_ceil(column_count)), side.max(LEAST_SIDE.div_ceil(row_count)));
     let (width, height) = (column_count * block_width, row_count * block_height);
-    let index = |block_count: usize, n: usize, block_side: usize| {
+    let place = |block_count: usize, n: usize, block_side: usize| {
         move |index: f64| (index as usize * block_count / n) * block_side + block_side / 2
     };
     let last = |n: usize| (n - 1) as f64;
     let label_width = text_width(&(size.1 - 1).to_string());
     let columns =
-        marks(0., last(size.1), width / (label_width + 36), 1., index(column_count, size.1, block_width));
-    let rows = marks(0., last(size.0), height / 60, 1., index(row_count, size.0, block_height));
+        marks(0., last(size.1), width / (label_width + 36), 1., place(column_count, size.1, block_width));
+    let rows = marks(0., last(size.0), height / 60, 1., place(row_count, size.0, block_height));
     let (low, high) = scale.limits();
     let middle = matches!(scale, Scale::Signed(_)).then_some((0.5, 0.));
     let ends = if low == high { vec![(0.5, low)] } else { vec![(0., high), (1., low)] };
@@ -114,7 +115,7 @@ fn framed(
     rows: &[Mark],
 ) -> (Image, (usize, usize)) {
     let left = MARGIN + rows.iter().map(|mark| text_width(&mark.label)).max().unwrap_or_default() + TICK + 4;
-    // Half of the last number below can be to the right of the drawing.
+    // The last label below can extend beyond the drawing by half its width.
     let beyond = columns.iter().map(|mark| mark.at + text_width(&mark.label) / 2).max().unwrap_or_default();
     let width = left + room.0.max(beyond).max(LEAST_WIDTH) + MARGIN;
     let line_length = (width - 2 * MARGIN) / CHARACTER_WIDTH;
@@ -144,7 +145,7 @@ fn framed(
     (image, (left, top))
 }
 
-/// Returns about `most` marks at round numbers between two numbers, which differ by at least `least_step`.
+/// Returns about `most` marks at round numbers from `low` to `high`. Neighbors differ by at least `least_step`.
 fn marks(low: f64, high: f64, most: usize, least_step: f64, place: impl Fn(f64) -> usize) -> Vec<Mark> {
     let most = most.max(1) as f64;
     let rough = (high / most - low / most).max(least_step);
@@ -152,7 +153,7 @@ fn marks(low: f64, high: f64, most: usize, least_step: f64, place: impl Fn(f64) 
     let step = [1., 2., 5., 10.].map(|digit| digit * power).into_iter().find(|&step| step >= rough * 0.999);
     let step = step.filter(|step| step.is_normal()).unwrap_or(f64::MAX);
     let first = (low / step).ceil();
-    // The sum with 0 makes 0 of -0.
+    // Adding zero makes a negative zero positive.
     let numbers = (0..=most as usize).map(|i| (first + i as f64) * step + 0.);
     numbers
         .take_while(|&number| number <= high)

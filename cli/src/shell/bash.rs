@@ -1,8 +1,8 @@
 //! Completions in bash.
 //!
 //! Bash divides words at `:` and `=`, and passes quotes as they were typed, so names with such characters could not be
-//! completed from its words. This divides the line itself, and returns to bash what follows the last division of its
-//! own. Bash puts candidates in quotes where necessary, because it takes them for file names.
+//! completed from its words. This module divides the line by its own rules. It returns the part of a candidate after the
+//! place where bash last divided the line. Bash puts candidates in quotes where necessary, because it takes them for file names.
 
 use std::ffi::OsString;
 use std::io::{self, Write};

@@ -158,7 +158,7 @@ fn du_of_a_prefix_counts_shared_bytes_once_and_apart() {
     let json: Value = serde_json::from_str(&dir.stdout(&["du", "s.smap", "points_t", "--json"])).unwrap();
     let expected =
         json!({ "pattern": "points_t", "tensor_count": 1, "reachable_bytes": 24, "shared_bytes": 24 });
-    assert_eq!(json["parts"], json!([expected]));
+    assert_eq!(json["patterns"], json!([expected]));
     let missing = dir.run(&["du", "s.smap", "points.", "x*"]);
     assert_eq!(
         (missing.code, missing.stderr.as_str()),

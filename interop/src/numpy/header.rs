@@ -7,7 +7,7 @@ use stridemap::import::Layout;
 
 pub(super) const MAGIC: [u8; 6] = *b"\x93NUMPY";
 
-/// The bytes read first, which include the length of the header. The shortest file has this many.
+/// The bytes read first, which include the length of the header. Every file has at least this many.
 pub(super) const PREAMBLE_BYTES: usize = 12;
 
 /// Far more than the header of any plain array. NumPy's own limit for untrusted files is 10,000.
@@ -89,7 +89,7 @@ pub(super) enum Descriptor<'a> {
 pub(super) struct FieldDescr<'a> {
     pub(super) name: &'a str,
     pub(super) descr: &'a str,
-    /// The sizes of an array in each element.
+    /// If the field is an array, its sizes; otherwise empty.
     pub(super) size: Vec<usize>,
 }
 

@@ -25,7 +25,7 @@ pub(super) struct Info {
     pub(super) data_offsets: (usize, usize),
 }
 
-/// The sizes of a tensor. At most one more than the maximum rank is kept, enough to refuse the tensor by name.
+/// The sizes of a tensor. If they are more than the maximum rank, one too many is kept: the error then names the tensor.
 pub(super) struct Shape(pub(super) Vec<usize>);
 
 impl<'de> FromEntries<'de> for Header {

@@ -109,7 +109,7 @@ impl Known {
                 ));
             }
         }
-        // Python 3's name for Python 2's module, which torch.save still writes.
+        // torch.save still writes the name of Python 2. Python 3 calls the module `builtins`.
         let module = if module == "__builtin__" { "builtins" } else { module };
         let full = format!("{module}.{name}");
         let reason = REASONS.iter().find(|&&(its_name, _)| its_name == full).map(|&(_, reason)| reason);

@@ -40,8 +40,8 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// Finds the directory by the records at the end of the file. Only one reading is possible: values that are
-    /// stored twice must agree, and there must be no gap between the directory and the records.
+    /// Finds the directory by the records at the end of the file. Accepts only files that all readers understand in
+    /// the same way: values that are stored twice must agree, and there must be no gap between the directory and the records.
     pub(super) fn find(file: &RawFile) -> Result<Self> {
         let tail_bytes = file.length_bytes().min(END_BYTES as u64 + MAX_COMMENT_BYTES);
         let tail_start_bytes = file.length_bytes() - tail_bytes;
@@ -230,7 +230,7 @@ fn extra_field(mut extra: &[u8], kind: u64) -> Option<&[u8]> {
     }
 }
 
-/// Little-endian numbers at fixed offsets of a record. Past the end of the record they are 0.
+/// Little-endian numbers at fixed offsets of a record, widened to `u64`. Past the end of the record they are 0.
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl Fields<'_> {

@@ -19,7 +19,7 @@ pub(super) struct Copied {
     pub(super) tensors: Vec<(String, TensorRecord)>,
 }
 
-/// Copies the bytes of a storage that tensors use into a new storage, which will have the id `new_id`. Verifies each
+/// Copies to a new storage, which will have the id `new_id`, those bytes of a storage that tensors use. Verifies each
 /// chunk once more.
 pub(super) fn copy_storage(
     history: &History,

@@ -56,7 +56,7 @@ pub(super) fn statistics(tensor: &Tensor, progress: &mut dyn FnMut(u64)) -> Resu
 }
 
 /// Returns the codes of `N` bytes, ascending, and how often each occurs. There are `LANES` counters for each code, used in
-/// turn: each increment of a counter waits for the last one of the same counter.
+/// turn, because a processor can increment a counter only after the last increment of the same counter.
 fn codes<const N: usize, const LANES: usize>(
     tensor: &Tensor,
     progress: &mut dyn FnMut(u64),

@@ -46,8 +46,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis that does not exist, or a window longer than its
-    /// axis; [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a negative size, or unless there is one size
-    /// per axis; [`LimitExceeded`](crate::ErrorKind::LimitExceeded) for a 65th axis.
+    /// axis; [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a negative size, or if the numbers of sizes
+    /// and axes differ; [`LimitExceeded`](crate::ErrorKind::LimitExceeded) for a 65th axis.
     pub fn sliding_window_view<'a>(
         &self,
         window: impl Integers,

@@ -46,7 +46,7 @@ pub(super) struct Elements {
     /// One for each tensor; `None` if it was not read.
     pub(super) numbers: Vec<Option<Numbers>>,
     pub(super) heat_maps: Vec<(usize, HeatMap)>,
-    /// Tensors with the same bytes as an earlier one elsewhere, and that one.
+    /// For each duplicate, the first tensor with the same elements in other bytes.
     pub(super) duplicates: HashMap<usize, usize>,
     /// The tensors that could not be read, and why.
     pub(super) failed: Vec<(usize, String)>,
@@ -58,8 +58,8 @@ pub(super) struct Elements {
 
 impl Elements {
     /// Reads the tensors at the positions in `read`. An error in one does not affect the others. Then tensors with equal
-    /// statistics are compared, which reads at most `max_bytes` more. `progress` is called with the bytes of elements
-    /// read for statistics since the last call, also if there are none, so that it can end the command.
+    /// statistics are compared, which reads at most `max_bytes` more. `progress` gets the number of bytes read for
+    /// statistics since the last call. It is also called with 0, because it can end the command.
     pub(super) fn read(
         input: &Input,
         infos: &[TensorInfo],
@@ -68,7 +68,7 @@ impl Elements {
         mut progress: impl FnMut(u64),
     ) -> Self {
         let mut elements = Elements::default();
-        let mut by_numbers = HashMap::<u64, Vec<usize>>::new();
+        let mut by_statistics = HashMap::<u64, Vec<usize>>::new();
         let drawn = largest(infos, read);
         for (index, info) in infos.iter().enumerate() {
             if !read.contains(&index) {
@@ -88,7 +88,7 @@ impl Elements {
                 Ok((numbers, key, map)) => {
                     elements.heat_maps.extend(map.map(|map| (index, map)));
                     if !numbers.is_constant && !numbers.is_zero && info.numel() > 1 {
-                        by_numbers.entry(key).or_default().push(index);
+                        by_statistics.entry(key).or_default().push(index);
                     }
                     elements.numbers.push(Some(numbers));
                 }
@@ -98,7 +98,8 @@ impl Elements {
                 }
             }
         }
-        let mut groups: Vec<Vec<usize>> = by_numbers.into_values().filter(|alike| alike.len() > 1).collect();
+        let mut groups: Vec<Vec<usize>> =
+            by_statistics.into_values().filter(|alike| alike.len() > 1).collect();
         groups.sort_unstable();
         let mut left_bytes = max_bytes;
         for alike in groups {
@@ -132,7 +133,7 @@ impl Elements {
         }
     }
 
-    /// Compares two tensors while bytes are left. Those that cannot be read are different.
+    /// Compares two tensors, if `left_bytes` allow to read them. Those that cannot be read are different.
     fn have_same_bytes(
         &mut self,
         input: &Input,

@@ -12,46 +12,50 @@ use crate::ui::{Column, Table, bytes_cell};
 
 /// The tensors that a pattern selects, and their bytes in the store's storages.
 #[derive(Serialize)]
-pub(super) struct Part {
+pub(super) struct PatternUsage {
     pattern: String,
     tensor_count: u64,
     /// The bytes that the tensors reach, each counted once.
     reachable_bytes: u64,
-    /// Those of these bytes that tensors outside the part reach too.
+    /// How many of the reachable bytes other tensors reach too.
     shared_bytes: u64,
 }
 
-/// Returns a part for each pattern. A pattern that selects no tensor is an error.
-pub(super) fn parts(texts: &[String], snapshot: &Snapshot) -> Result<Vec<Part>> {
+/// Returns the usage of each pattern. A pattern that selects no tensor is an error.
+pub(super) fn usages(texts: &[String], snapshot: &Snapshot) -> Result<Vec<PatternUsage>> {
     let patterns: Vec<Pattern> = texts.iter().map(|text| pattern(text, snapshot)).collect::<Result<_>>()?;
     let mut by_storage = BTreeMap::<u64, Vec<TensorInfo>>::new();
     for info in snapshot.tensors("")? {
         let info = info?;
         by_storage.entry(info.storage_id).or_default().push(info);
     }
-    let part =
-        |text: &String| Part { pattern: text.clone(), tensor_count: 0, reachable_bytes: 0, shared_bytes: 0 };
-    let mut parts: Vec<Part> = texts.iter().map(part).collect();
+    let usage = |text: &String| PatternUsage {
+        pattern: text.clone(),
+        tensor_count: 0,
+        reachable_bytes: 0,
+        shared_bytes: 0,
+    };
+    let mut usages: Vec<PatternUsage> = texts.iter().map(usage).collect();
     for storage in snapshot.storages() {
         let storage = storage?;
         let infos = by_storage.remove(&storage.id).unwrap_or_default();
         let reached = |infos: &[TensorInfo]| Ok::<u64, Error>(storage.usage(infos)?.reachable_bytes);
-        for (part, pattern) in parts.iter_mut().zip(&patterns) {
+        for (usage, pattern) in usages.iter_mut().zip(&patterns) {
             let (inside, outside): (Vec<_>, Vec<_>) =
                 infos.iter().cloned().partition(|info| pattern.matches(&info.name));
-            part.tensor_count += inside.len() as u64;
+            usage.tensor_count += inside.len() as u64;
             // The bytes of an external storage are outside the store.
             if storage.kind != StorageKind::External && !inside.is_empty() {
                 let (bytes, outside_bytes, all_bytes) =
                     (reached(&inside)?, reached(&outside)?, reached(&infos)?);
-                part.reachable_bytes += bytes;
-                part.shared_bytes += (bytes + outside_bytes).saturating_sub(all_bytes);
+                usage.reachable_bytes += bytes;
+                usage.shared_bytes += (bytes + outside_bytes).saturating_sub(all_bytes);
             }
         }
     }
-    match parts.iter().find(|part| part.tensor_count == 0) {
-        Some(part) => Err(Error::NoMatch(format!("du: no tensor matches {:?}", part.pattern))),
-        None => Ok(parts),
+    match usages.iter().find(|usage| usage.tensor_count == 0) {
+        Some(usage) => Err(Error::NoMatch(format!("du: no tensor matches {:?}", usage.pattern))),
+        None => Ok(usages),
     }
 }
 
@@ -62,10 +66,10 @@ const COLUMNS: [Column; 4] = [
     Column::new("shared").right().drop(1),
 ];
 
-pub(super) fn print(parts: &[Part], out: &mut impl Write) -> Result<()> {
+pub(super) fn print(usages: &[PatternUsage], out: &mut impl Write) -> Result<()> {
     let mut table = Table::new(&COLUMNS);
-    for part in parts {
-        let Part { pattern, tensor_count, reachable_bytes, shared_bytes } = part;
+    for usage in usages {
+        let PatternUsage { pattern, tensor_count, reachable_bytes, shared_bytes } = usage;
         let bytes = [*reachable_bytes, *shared_bytes].map(bytes_cell);
         table.row([one_line(pattern), tensor_count.to_string()].into_iter().chain(bytes));
     }
