@@ -26,6 +26,13 @@ pub(super) fn read_within(
     limit_bytes: u64,
     options: ForeignOptions,
 ) -> Result<Contents> {
+    let length_bytes = file.length_bytes();
+    if length_bytes < PREAMBLE_BYTES as u64 {
+        return Err(file.bad(format!(
+            "not a file of a supported format; the file has only {length_bytes} bytes, and a safetensors file has at \
+             least {PREAMBLE_BYTES}"
+        )));
+    }
     let header_bytes = u64::from_le_bytes(file.preamble::<PREAMBLE_BYTES>()?);
     if header_bytes > MAX_HEADER_BYTES {
         return Err(file.bad(format!(
