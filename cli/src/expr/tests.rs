@@ -152,9 +152,18 @@ fn error_names_the_column_and_what_was_expected() {
         (r"'x\y'", r"expression, column 3: expected one of \' \\ \t \n \r \u{...}, found '\\'"),
         ("'x'y", r#"expression, column 4: expected "[", "." or the end, found 'y'"#),
         ("x[0", r#"expression, column 4: expected "," or "]", found the end"#),
-        ("x[]", "expression, column 3: expected an index (1, 0:10:2, ..., None), found ']'"),
-        ("x[0][", "expression, column 6: expected an index (1, 0:10:2, ..., None), found the end"),
-        ("é[a]", "expression, column 3: expected an index (1, 0:10:2, ..., None), found 'a'"),
+        (
+            "x[]",
+            "expression, column 3: expected an index: a number, a slice such as 0:10:2, an ellipsis (...) or None, found ']'",
+        ),
+        (
+            "x[0][",
+            "expression, column 6: expected an index: a number, a slice such as 0:10:2, an ellipsis (...) or None, found the end",
+        ),
+        (
+            "é[a]",
+            "expression, column 3: expected an index: a number, a slice such as 0:10:2, an ellipsis (...) or None, found 'a'",
+        ),
         ("x[1 2]", r#"expression, column 5: expected "," or "]", found '2'"#),
         ("x[99999999999999999999]", "expression, column 3: 99999999999999999999 does not fit in 64 bits"),
         ("x.t(1)", "expression, column 5: expected t()"),

@@ -27,7 +27,7 @@ pub(crate) struct Global {
         hide_default_value = true
     )]
     color: When,
-    /// Print no notes and no progress, only errors and warnings beside the output
+    /// Print errors and warnings, but no notes and no progress
     #[arg(short, long, global = true)]
     quiet: bool,
     /// Print more details
