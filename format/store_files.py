@@ -25,7 +25,8 @@ MAX_PAGES = 9  # of one node
 MAX_RESERVED = 1 << 46
 SEALED, LIVE, EXTERNAL = 0, 2, 3
 
-# The name of each dtype, by code, and the numpy dtype of its elements, or of their raw bits for a dtype in RAW.
+# The name of each dtype, and the numpy dtype of its elements, or of their raw bits for a dtype in RAW. A dtype's code in
+# a file is its index here.
 DTYPES = [dtype.split(":") for dtype in (
     "bool:? uint8:u1 uint16:<u2 uint32:<u4 uint64:<u8 int8:i1 int16:<i2 int32:<i4 int64:<i8 float16:<f2 bfloat16:<u2 "
     "float32:<f4 float64:<f8 complex64:<c8 complex128:<c16 float8_e4m3fn:u1 float8_e5m2:u1 float8_e4m3fnuz:u1 "

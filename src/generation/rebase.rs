@@ -352,11 +352,16 @@ pub(crate) fn plan(
                 None => (id, expected_storage(newest, &expected, id)?),
             },
         };
-        let counted = record.and_then(|mut record| {
-            record.tensor_count = record.tensor_count.checked_add_signed(gain)?;
-            Some(record)
-        });
-        let Some(record) = counted else { return Err(miscounted(id)) };
+        let broken = |rule, detail| {
+            let broken = format::Error::new(rule, format!("{detail} {id:016x}"));
+            Error::new(ErrorKind::Corrupt, format!("{broken}; verify the store")).with_source(broken)
+        };
+        let mut record =
+            record.ok_or_else(|| broken(Rule::StorageMissing, "there is no record of storage"))?;
+        record.tensor_count = record
+            .tensor_count
+            .checked_add_signed(gain)
+            .ok_or_else(|| broken(Rule::RecordCount, "more tensors than counted refer to storage"))?;
         if record.tensor_count == 0 {
             manifest.garbage.insert(id, manifest.generation);
             manifest.storages.insert(id, None);
@@ -454,12 +459,4 @@ pub(crate) fn storage_gone(action: impl fmt::Display, id: u64, generation: u64) 
          removed, or moved by a compaction; load the tensor again, or save it, which copies its elements"
     );
     Error::new(ErrorKind::Conflict, message)
-}
-
-fn miscounted(id: u64) -> Error {
-    let broken = format::Error::new(
-        Rule::RecordCount,
-        format!("the record of storage {id:016x} counts fewer tensors than refer to it"),
-    );
-    Error::new(ErrorKind::Corrupt, format!("{broken}; verify the store")).with_source(broken)
 }

@@ -107,7 +107,7 @@ integers!(u8, i8, u16, i16, u32, i32, u64, i64, usize, isize);
 ///
 /// # Errors
 /// `InvalidArgument` for a negative number.
-pub(crate) fn count(op: &str, what: &str, n: impl Integer) -> Result<usize> {
+pub(crate) fn non_negative(op: &str, what: &str, n: impl Integer) -> Result<usize> {
     usize::try_from(n.to_isize()).map_err(|_| {
         Error::new(ErrorKind::InvalidArgument, format!("{op}: the {what} must not be negative, and is {n:?}"))
     })
@@ -117,6 +117,6 @@ pub(crate) fn count(op: &str, what: &str, n: impl Integer) -> Result<usize> {
 ///
 /// # Errors
 /// `InvalidArgument` for a negative number.
-pub(crate) fn counts(op: &str, what: &str, list: impl Integers) -> Result<Vec<usize>> {
-    list.each().map(|n| count(op, what, n)).collect()
+pub(crate) fn non_negative_list(op: &str, what: &str, list: impl Integers) -> Result<Vec<usize>> {
+    list.each().map(|n| non_negative(op, what, n)).collect()
 }

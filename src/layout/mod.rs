@@ -30,7 +30,7 @@ pub use header::Layout;
 #[cfg(feature = "ndarray")]
 pub(crate) use header::contiguous_strides;
 pub use integer::{Integer, Integers};
-pub(crate) use integer::{count, counts, sealed};
+pub(crate) use integer::{non_negative, non_negative_list, sealed};
 pub(crate) use repack::{Placed, Repacked, repack};
 pub use split::Sections;
 pub use subscript::{Index, SliceBound};

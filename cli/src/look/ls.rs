@@ -104,7 +104,7 @@ pub(crate) fn run(args: &LsArgs, out: &mut impl Write) -> Result<bool> {
         let missing: Vec<String> = missing.iter().map(|text| format!("{text:?}")).collect();
         message(&format!("ls {}: no tensor matches {}", args.source.display(), missing.join(" or ")));
     } else if infos.is_empty() && count > 0 {
-        message(&format!("ls {}: no tensor has this dtype and size", args.source.display()));
+        message(&format!("ls {}: no tensor is left by --dtype and --min-size", args.source.display()));
     }
     Ok(missing.is_empty() && (count == 0 || !infos.is_empty()))
 }

@@ -102,8 +102,8 @@ fn pattern_without_a_match_is_a_negative_answer() {
     for (args, listed, said) in [
         (&["nothing"][..], "", "no tensor matches \"nothing\""),
         (&["points_", "*.x", "y"], "points_t\n", "no tensor matches \"*.x\" or \"y\""),
-        (&["--dtype", "uint8"], "", "no tensor has this dtype and size"),
-        (&["points", "--min-size", "1GB"], "", "no tensor has this dtype and size"),
+        (&["--dtype", "uint8"], "", "no tensor is left by --dtype and --min-size"),
+        (&["points", "--min-size", "1GB"], "", "no tensor is left by --dtype and --min-size"),
         (&["nothing", "--json"], "", "no tensor matches \"nothing\""),
     ] {
         let run = dir.run(&[&["ls", "s.smap"], args].concat());

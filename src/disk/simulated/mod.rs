@@ -249,7 +249,7 @@ impl Disk for SimulatedDisk {
         }
         let inode = state.find(from)?;
         let (dir, name) = state.place(to)?;
-        state.record(Op::Names { dir, changes: vec![(name, Some(inode))] })
+        state.perform(Op::Names { dir, changes: vec![(name, Some(inode))] })
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -257,7 +257,7 @@ impl Disk for SimulatedDisk {
         let mut state = self.state();
         state.find(entry)?;
         let (dir, name) = state.place(entry)?;
-        state.record(Op::Names { dir, changes: vec![(name, None)] })
+        state.perform(Op::Names { dir, changes: vec![(name, None)] })
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
@@ -269,7 +269,7 @@ impl Disk for SimulatedDisk {
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let inode = self.directory(dir)?;
-        self.state().record(Op::SyncDir(inode))
+        self.state().perform(Op::SyncDir(inode))
     }
 
     fn sync_file_system(&self, dir: &Path) -> io::Result<()> {
@@ -326,7 +326,7 @@ impl DiskFile for SimulatedFile {
     }
 
     fn write_all_at(&self, bytes: &[u8], offset_bytes: u64) -> io::Result<()> {
-        self.disk.state().record(Op::Write { file: self.inode, offset_bytes, bytes: bytes.into() })
+        self.disk.state().perform(Op::Write { file: self.inode, offset_bytes, bytes: bytes.into() })
     }
 
     fn allocate(&self, range: Range<u64>) -> io::Result<bool> {
@@ -337,11 +337,11 @@ impl DiskFile for SimulatedFile {
     }
 
     fn set_len(&self, length_bytes: u64) -> io::Result<()> {
-        self.disk.state().record(Op::SetLen { file: self.inode, length_bytes })
+        self.disk.state().perform(Op::SetLen { file: self.inode, length_bytes })
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.disk.state().record(Op::Sync(self.inode))
+        self.disk.state().perform(Op::Sync(self.inode))
     }
 
     fn stat(&self) -> io::Result<FileStat> {

@@ -78,7 +78,7 @@ impl State {
         if self.power == Some(0) { Err(io::Error::other("the power is off")) } else { Ok(()) }
     }
 
-    pub(super) fn record(&mut self, op: Op) -> io::Result<()> {
+    pub(super) fn perform(&mut self, op: Op) -> io::Result<()> {
         self.check_power()?;
         if self.fault.as_ref().is_some_and(|fault| fault.0(&op)) {
             self.fault = None;
@@ -139,13 +139,13 @@ impl State {
     /// Makes a file system durable.
     pub(super) fn sync_mount(&mut self, mount: Inode) -> io::Result<()> {
         if self.mounts.is_empty() {
-            return self.record(Op::SyncAll);
+            return self.perform(Op::SyncAll);
         }
         let (dirs, files) = (self.world.dirs.keys(), self.world.files.keys());
         let dirs: Vec<Inode> = dirs.copied().filter(|&dir| self.mount_of(dir) == mount).collect();
         let files: Vec<Inode> = files.copied().filter(|&file| self.mount_of(file) == mount).collect();
-        dirs.into_iter().try_for_each(|dir| self.record(Op::SyncDir(dir)))?;
-        files.into_iter().try_for_each(|file| self.record(Op::Sync(file)))
+        dirs.into_iter().try_for_each(|dir| self.perform(Op::SyncDir(dir)))?;
+        files.into_iter().try_for_each(|file| self.perform(Op::Sync(file)))
     }
 
     pub(super) fn place(&self, (from, path): (Inode, &Path)) -> io::Result<(Inode, String)> {
@@ -160,8 +160,8 @@ impl State {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let inode = self.take_number();
-        self.record(create(inode))?;
-        self.record(Op::Names { dir, changes: vec![(name, Some(inode))] })?;
+        self.perform(create(inode))?;
+        self.perform(Op::Names { dir, changes: vec![(name, Some(inode))] })?;
         Ok(inode)
     }
 
@@ -174,10 +174,10 @@ impl State {
         let is_split = self.splits_renames && self.world.files.contains_key(&inode);
         if from_dir == to_dir && !is_split {
             let changes = vec![(from_name, None), (to_name, Some(inode))];
-            self.record(Op::Names { dir: to_dir, changes })
+            self.perform(Op::Names { dir: to_dir, changes })
         } else {
-            self.record(Op::Names { dir: to_dir, changes: vec![(to_name, Some(inode))] })?;
-            self.record(Op::Names { dir: from_dir, changes: vec![(from_name, None)] })
+            self.perform(Op::Names { dir: to_dir, changes: vec![(to_name, Some(inode))] })?;
+            self.perform(Op::Names { dir: from_dir, changes: vec![(from_name, None)] })
         }
     }
 

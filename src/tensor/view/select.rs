@@ -1,7 +1,7 @@
 //! Views of some of the elements.
 
 use crate::error::Result;
-use crate::layout::{Axes, Axis, Index, Integer, SliceBound, count};
+use crate::layout::{Axes, Axis, Index, Integer, SliceBound, non_negative};
 use crate::tensor::Tensor;
 
 /// Views of some of the elements.
@@ -46,7 +46,7 @@ impl Tensor {
         start: impl Integer,
         length: impl Integer,
     ) -> Result<Tensor> {
-        let length = count("narrow", "length", length)?;
+        let length = non_negative("narrow", "length", length)?;
         self.viewed(self.layout().narrow(axis.into(), start.to_isize(), length))
     }
 

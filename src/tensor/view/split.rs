@@ -1,7 +1,7 @@
 //! Views that split an axis.
 
 use crate::error::Result;
-use crate::layout::{Axis, Integer, Sections, count};
+use crate::layout::{Axis, Integer, Sections, non_negative};
 use crate::tensor::Tensor;
 
 /// Views that split an axis. Splits whose parts have more than 2^22 dimensions in total are refused with
@@ -23,7 +23,7 @@ impl Tensor {
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) unless there is at least one part;
     /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis that does not exist.
     pub fn chunk<'a>(&self, chunks: impl Integer, axis: impl Into<Axis<'a>>) -> Result<Vec<Tensor>> {
-        self.parted(self.layout().chunk(count("chunk", "number of chunks", chunks)?, axis.into()))
+        self.parted(self.layout().chunk(non_negative("chunk", "number of chunks", chunks)?, axis.into()))
     }
 
     /// Splits an axis into parts of one size (the last part may be smaller), or into parts of the given sizes, which

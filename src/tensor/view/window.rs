@@ -1,7 +1,7 @@
 //! Windows, and views with arbitrary strides.
 
 use crate::error::{Error, Result};
-use crate::layout::{Axes, Axis, Integer, Integers, count, counts};
+use crate::layout::{Axes, Axis, Integer, Integers, non_negative, non_negative_list};
 use crate::tensor::Tensor;
 
 /// Views that may contain an element more than once.
@@ -28,7 +28,7 @@ impl Tensor {
         size: impl Integer,
         step: impl Integer,
     ) -> Result<Tensor> {
-        let (size, step) = (count("unfold", "size", size)?, count("unfold", "step", step)?);
+        let (size, step) = (non_negative("unfold", "size", size)?, non_negative("unfold", "step", step)?);
         self.viewed(self.layout().unfold(axis.into(), size, step))
     }
 
@@ -53,7 +53,7 @@ impl Tensor {
         window: impl Integers,
         axes: impl Into<Axes<'a>>,
     ) -> Result<Tensor> {
-        let window = counts("sliding_window_view", "window", window)?;
+        let window = non_negative_list("sliding_window_view", "window", window)?;
         self.viewed(self.layout().sliding_window_view(&window, &axes.into()))
     }
 
@@ -80,7 +80,7 @@ impl Tensor {
         stride: impl Integers,
         storage_offset: impl Into<Option<usize>>,
     ) -> Result<Tensor> {
-        let (size, stride) = (counts("as_strided", "size", size)?, stride.to_vec());
+        let (size, stride) = (non_negative_list("as_strided", "size", size)?, stride.to_vec());
         let layout = self.layout().as_strided(&size, &stride, storage_offset.into())?;
         let op = format_args!("as_strided({size:?}, {stride:?}, {})", layout.offset());
         layout.extent(self.dtype(), self.storage_nbytes()).map_err(|e| Error::refused(op, e))?;

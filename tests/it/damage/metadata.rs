@@ -243,6 +243,26 @@ fn tensor_that_claims_an_enormous_size_is_refused_only_when_read() {
 }
 
 #[test]
+fn removing_a_tensor_of_an_uncounted_storage_names_the_rule_broken() {
+    for (counted, rule) in [(None, "F-27"), (Some(0), "F-28")] {
+        let (_dir, path, store) = new_store();
+        store.save("x", &filled(4, 7u8)).unwrap();
+        drop(store);
+        let file = path.join("meta/0000000000000002.man");
+        let mut manifest = Manifest::decode(&fs::read(&file).unwrap(), uuid_of(&path), 2).unwrap();
+        let record = manifest.storages[&1].clone().unwrap();
+        manifest.storages.remove(&1);
+        if let Some(tensor_count) = counted {
+            manifest.storages.insert(1, Some(StorageRecord { tensor_count, ..record }));
+        }
+        fs::write(&file, manifest.encode().unwrap()).unwrap();
+        let error = Store::open(&path).unwrap().remove("x").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().contains(rule), "{error}");
+    }
+}
+
+#[test]
 fn older_manifest_that_is_not_a_file_blocks_no_collection() {
     for kind in ["directory", "symlink", "fifo"] {
         let (_dir, path, store) = new_store();
