@@ -1,12 +1,14 @@
 //! Copies elements between strided layouts in memory.
 
 mod transpose;
+mod vectors;
 
 use std::cmp::Reverse;
 use std::convert::Infallible;
 
 use crate::parallel;
 use transpose::transpose;
+pub(super) use vectors::with_wide_vectors;
 
 /// Planes of at most this many elements are not transposed one by one, but this many at a time.
 const SMALL_PLANE: usize = 64;

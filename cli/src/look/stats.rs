@@ -226,6 +226,7 @@ fn details(label: &str, found: &Found, out: &mut impl Write) -> Result<()> {
         ("max", scalar(statistics.max)),
         ("mean", real(statistics.mean())),
         ("std", real(statistics.std())),
+        ("sample", sample_note(statistics).unwrap_or_default()),
         ("notes", notes(found).join(", ")),
     ];
     for (key, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
@@ -236,6 +237,13 @@ fn details(label: &str, found: &Found, out: &mut impl Write) -> Result<()> {
         bars(&statistics.histogram(BINS), (min, max), out)?;
     }
     Ok(())
+}
+
+/// Says of how many elements the quantiles and the histogram are, if not of all.
+pub(crate) fn sample_note(statistics: &Statistics) -> Option<String> {
+    let count = statistics.sample_count();
+    (count < statistics.finite_count())
+        .then(|| format!("{} elements, for the percentiles and the histogram", HumanCount(count)))
 }
 
 #[derive(Serialize)]
@@ -252,6 +260,8 @@ struct Record<'a> {
     max: Option<Element>,
     mean: Option<Element>,
     std: Option<Element>,
+    /// The number of elements of which the quantiles and the histogram are.
+    sample_count: u64,
     /// The values below which 0.1 %, 50 % and 99.9 % of the finite elements are.
     quantiles: Vec<(f64, Element)>,
     /// Counts in bins of equal width between min and max.
@@ -275,6 +285,7 @@ impl<'a> Record<'a> {
             max: statistics.max.map(Element),
             mean: real(statistics.mean()),
             std: real(statistics.std()),
+            sample_count: statistics.sample_count(),
             quantiles: [0.001, 0.5, 0.999].into_iter().filter_map(quantile).collect(),
             histogram: statistics.histogram(BINS),
         }

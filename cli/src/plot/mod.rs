@@ -19,6 +19,7 @@ use crate::input::Input;
 use crate::look::chart::{bars, short};
 use crate::look::palette::Scale;
 use crate::look::reduce::{Blocks, RULE};
+use crate::look::stats::sample_note;
 use crate::names::one_line;
 use crate::output_file::OutputFile;
 use crate::ui::{has_color, message, page_width, progress};
@@ -91,7 +92,11 @@ pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
         let counts = statistics.histogram(BINS);
         let Some(file) = file else {
             writeln!(out, "{title}\n")?;
-            return bars(&counts, (min, max), out);
+            bars(&counts, (min, max), out)?;
+            if let Some(note) = sample_note(&statistics) {
+                writeln!(out, "\nsample: {note}")?;
+            }
+            return Ok(());
         };
         let text = Text { title, caption: histogram_caption(&statistics, (min, max)) };
         return save(args, file, &figure::histogram(&counts, (min, max), &text), &text);
@@ -160,5 +165,6 @@ fn histogram_caption(statistics: &Statistics, (min, max): (f64, f64)) -> Vec<Str
             lines.push(format!("{} {what}, not shown", HumanCount(count)));
         }
     }
+    lines.extend(sample_note(statistics).map(|note| format!("sample: {note}")));
     lines
 }

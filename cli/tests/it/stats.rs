@@ -159,7 +159,7 @@ fn json_has_counts_and_a_histogram() {
         [json!({
             "v": 1, "name": "layer.10.weight", "dtype": "float32", "size": [5], "count": 5, "nan_count": 2,
             "positive_infinity_count": 1, "negative_infinity_count": 0, "zero_count": 0, "min": 1.0, "max": 3.0,
-            "mean": 2.0, "std": 2f64.sqrt(), "quantiles": [[0.001, 1.0], [0.5, 1.0], [0.999, 3.0]],
+            "mean": 2.0, "std": 2f64.sqrt(), "sample_count": 2, "quantiles": [[0.001, 1.0], [0.5, 1.0], [0.999, 3.0]],
             "histogram": histogram,
         })]
     );
@@ -168,6 +168,23 @@ fn json_has_counts_and_a_histogram() {
         (&empty["min"], &empty["mean"], &empty["quantiles"]),
         (&Value::Null, &Value::Null, &json!([]))
     );
+}
+
+#[test]
+fn a_histogram_of_a_sample_says_so() {
+    let dir = Dir::empty();
+    let x = Tensor::from_vec(vec![1f32; 16_384], &[16_384]).unwrap();
+    Store::create(dir.path("s.smap")).unwrap().save("x", &x).unwrap();
+    let view = "x.unfold(0, 8192, 1)";
+    let record = &json_lines(&dir.stdout(&["stats", "s.smap", view, "--json"]))[0];
+    assert!(record["sample_count"].as_u64() < record["count"].as_u64());
+    for (args, is_noted) in [
+        (&["stats", "s.smap", view][..], true),
+        (&["plot", "--histogram", "s.smap", view], true),
+        (&["stats", "s.smap", "x"], false),
+    ] {
+        assert_eq!(dir.stdout(args).contains("sample"), is_noted, "{args:?}");
+    }
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn codes<const N: usize, const LANES: usize>(
         progress(tensor.nbytes() as u64);
         return Ok(counts.into_iter().collect());
     }
-    let add = |counts: &mut Vec<u64>, bytes: &[u8]| {
+    let add = |counts: &mut Vec<u64>, bytes: &[u8], _| {
         for chunk in bytes.as_chunks::<N>().0.chunks(LANES) {
             for (lane, &element) in chunk.iter().enumerate() {
                 counts[usize::from(code_of(element)) * LANES + lane] += 1;

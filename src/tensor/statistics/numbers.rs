@@ -3,8 +3,9 @@
 use stridemap_format::DType;
 
 use super::table::{Bin, Table};
-use super::{BLOCK, Statistics, tally};
+use super::{BLOCK, SAMPLED, Statistics, tally};
 use crate::error::Result;
+use crate::tensor::kernel::with_wide_vectors;
 use crate::tensor::{Scalar, Tensor};
 
 /// How many numbers are summed or compared side by side: enough for several vector instructions that do not wait for each
@@ -22,7 +23,9 @@ pub(super) struct Moments {
 impl Moments {
     /// Adds the moments of other elements, by the formula of Chan, Golub and LeVeque.
     pub(super) fn merge(&mut self, other: &Moments) {
-        if other.count == 0. {
+        if self.count == 0. || other.count == 0. {
+            // By the formula, the square of a very large mean would be infinite.
+            *self = if self.count == 0. { *other } else { *self };
             return;
         }
         let count = self.count + other.count;
@@ -39,64 +42,81 @@ impl Moments {
         let squares = bins.iter().map(|bin| (bin.lo - mean).powi(2) * bin.count as f64).sum();
         Moments { count, mean, squares }
     }
-
-    fn of_block<E: Copy, T: Number>(block: &[E], number: impl Fn(E) -> T + Copy) -> Self {
-        let count = block.len() as f64;
-        let mean = sum(block, |element| number(element).to_f64()) / count;
-        let squares = sum(block, |element| {
-            let distance = number(element).to_f64() - mean;
-            distance * distance
-        });
-        Moments { count, mean, squares }
-    }
 }
 
-/// Returns the sum of a function of each element.
-fn sum<E: Copy>(block: &[E], of: impl Fn(E) -> f64) -> f64 {
-    let (chunks, rest) = block.as_chunks::<LANES>();
-    let mut sums = [0.; LANES];
-    for chunk in chunks {
-        for (sum, &element) in sums.iter_mut().zip(chunk) {
-            *sum += of(element);
-        }
-    }
-    sums.iter().sum::<f64>() + rest.iter().map(|&element| of(element)).sum::<f64>()
-}
-
-/// What a block has besides its moments.
+/// What the first pass over a block finds.
 struct Summary<T> {
+    sum: f64,
     low: T,
     high: T,
     zero_count: u64,
 }
 
 impl<T: Number> Summary<T> {
-    /// Summarizes a block that is not empty and has no NaN.
+    /// Summarizes a block that is not empty. If it has a NaN, so is the sum, and the lowest and the highest number mean
+    /// nothing.
     fn of_block<E: Copy>(block: &[E], number: impl Fn(E) -> T + Copy) -> Self {
         let (chunks, rest) = block.as_chunks::<LANES>();
         let first = block.first().map_or(T::default(), |&element| number(element));
-        let (mut lows, mut highs, mut zeros) = ([first; LANES], [first; LANES], [0u32; LANES]);
-        for chunk in chunks {
-            for (((low, high), zeros), &element) in lows.iter_mut().zip(&mut highs).zip(&mut zeros).zip(chunk)
-            {
-                let number = number(element);
-                *low = if number < *low { number } else { *low };
-                *high = if number > *high { number } else { *high };
-                *zeros += u32::from(number == T::default());
-            }
+        let (sums, lows, highs, zeros) = with_wide_vectors(summarize_lanes, (chunks, first, number));
+        let rest = rest.iter().map(|&element| number(element));
+        let zeros_in_rest = rest.clone().filter(|number| *number == T::default()).count();
+        Summary {
+            sum: sums.iter().sum::<f64>() + rest.clone().map(T::to_f64).sum::<f64>(),
+            low: rest.clone().chain(lows).fold(first, lower),
+            high: rest.chain(highs).fold(first, higher),
+            zero_count: zeros.iter().map(|&zeros| u64::from(zeros)).sum::<u64>() + zeros_in_rest as u64,
         }
-        let (mut low, mut high, mut zero_count) = (first, first, zeros.iter().sum::<u32>());
-        for number in lows.into_iter().chain(highs) {
-            low = if number < low { number } else { low };
-            high = if number > high { number } else { high };
-        }
-        for number in rest.iter().map(|&element| number(element)) {
-            low = if number < low { number } else { low };
-            high = if number > high { number } else { high };
-            zero_count += u32::from(number == T::default());
-        }
-        Summary { low, high, zero_count: zero_count.into() }
     }
+}
+
+/// Returns the sum, the lowest number, the highest and the number of zeros of each lane.
+#[inline(always)]
+fn summarize_lanes<E: Copy, T: Number>(
+    (chunks, first, number): (&[[E; LANES]], T, impl Fn(E) -> T),
+) -> ([f64; LANES], [T; LANES], [T; LANES], [u32; LANES]) {
+    let (mut sums, mut zeros) = ([0.; LANES], [0; LANES]);
+    let (mut lows, mut highs) = ([first; LANES], [first; LANES]);
+    for chunk in chunks {
+        for (lane, &element) in chunk.iter().enumerate() {
+            let number = number(element);
+            sums[lane] += number.to_f64();
+            lows[lane] = lower(lows[lane], number);
+            highs[lane] = higher(highs[lane], number);
+            zeros[lane] += u32::from(number == T::default());
+        }
+    }
+    (sums, lows, highs, zeros)
+}
+
+fn lower<T: PartialOrd>(a: T, b: T) -> T {
+    if b < a { b } else { a }
+}
+
+fn higher<T: PartialOrd>(a: T, b: T) -> T {
+    if b > a { b } else { a }
+}
+
+/// Returns the sum of the squares of the distances from the mean.
+fn squares<E: Copy>(block: &[E], mean: f64, value: impl Fn(E) -> f64 + Copy) -> f64 {
+    let square = |element| {
+        let distance = value(element) - mean;
+        distance * distance
+    };
+    let (chunks, rest) = block.as_chunks::<LANES>();
+    let sums = with_wide_vectors(sum_lanes, (chunks, square));
+    sums.iter().sum::<f64>() + rest.iter().map(|&element| square(element)).sum::<f64>()
+}
+
+#[inline(always)]
+fn sum_lanes<E: Copy>((chunks, of): (&[[E; LANES]], impl Fn(E) -> f64)) -> [f64; LANES] {
+    let mut sums = [0.; LANES];
+    for chunk in chunks {
+        for (sum, &element) in sums.iter_mut().zip(chunk) {
+            *sum += of(element);
+        }
+    }
+    sums
 }
 
 /// The type of a number that is not complex.
@@ -209,6 +229,12 @@ pub(super) fn statistics(tensor: &Tensor, progress: &mut dyn FnMut(u64)) -> Resu
     }
 }
 
+/// Whether the block at this offset is one of the sixteenth that is counted by range. Multiplied by this odd number, offsets
+/// at any equal distance spread evenly.
+fn is_in_sample(offset: usize) -> bool {
+    (offset as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 == 0
+}
+
 /// What one thread counts.
 struct Counts {
     /// Only the counts of elements.
@@ -216,29 +242,42 @@ struct Counts {
     /// `None` if all keys are kept.
     table: Option<Table>,
     keys: Vec<u64>,
+    /// Whether the table counts only some of the blocks.
+    is_sample: bool,
 }
 
 impl Counts {
     fn new(numel: usize) -> Result<Self> {
         let table = if numel > BLOCK { Some(Table::new()?) } else { None };
-        Ok(Counts { statistics: Statistics::default(), table, keys: Vec::new() })
+        Ok(Counts { statistics: Statistics::default(), table, keys: Vec::new(), is_sample: numel > SAMPLED })
     }
 
-    fn add<E: Copy, T: Number>(&mut self, elements: &[E], number: impl Fn(E) -> T + Copy) -> Moments {
+    /// Adds elements that begin at `offset` of the storage.
+    fn add<E: Copy, T: Number>(
+        &mut self,
+        elements: &[E],
+        offset: usize,
+        number: impl Fn(E) -> T + Copy,
+    ) -> Moments {
         let mut moments = Moments::default();
-        for block in elements.chunks(BLOCK) {
+        for (index, block) in elements.chunks(BLOCK).enumerate() {
             self.statistics.count += block.len() as u64;
-            moments.merge(&self.add_block(block, number));
+            let by_range = !self.is_sample || is_in_sample(offset + index * BLOCK);
+            moments.merge(&self.add_block(block, by_range, number));
         }
         moments
     }
 
-    fn add_block<E: Copy, T: Number>(&mut self, block: &[E], number: impl Fn(E) -> T + Copy) -> Moments {
-        let moments = Moments::of_block(block, number);
+    fn add_block<E: Copy, T: Number>(
+        &mut self,
+        block: &[E],
+        by_range: bool,
+        number: impl Fn(E) -> T + Copy,
+    ) -> Moments {
+        let summary = Summary::of_block(block, number);
         // The sum of finite floats can be infinite too.
-        if moments.mean.is_finite() || block.iter().all(|&element| number(element).is_finite()) {
-            self.add_finite(block, number);
-            return moments;
+        if summary.sum.is_finite() || block.iter().all(|&element| number(element).is_finite()) {
+            return self.add_finite(block, summary, by_range, number);
         }
         let mut finite = Vec::with_capacity(block.len());
         for number in block.iter().map(|&element| number(element)) {
@@ -255,21 +294,30 @@ impl Counts {
         if finite.is_empty() {
             return Moments::default();
         }
-        self.add_finite(&finite, |number| number);
-        Moments::of_block(&finite, |number| number)
+        self.add_finite(&finite, Summary::of_block(&finite, |number| number), by_range, |number| number)
     }
 
-    /// Counts the numbers of a block that is not empty.
-    fn add_finite<E: Copy, T: Number>(&mut self, block: &[E], number: impl Fn(E) -> T + Copy) {
-        let Summary { low, high, zero_count } = Summary::of_block(block, number);
+    fn add_finite<E: Copy, T: Number>(
+        &mut self,
+        block: &[E],
+        Summary { sum, low, high, zero_count }: Summary<T>,
+        by_range: bool,
+        number: impl Fn(E) -> T + Copy,
+    ) -> Moments {
         self.statistics.zero_count += zero_count;
         match &mut self.table {
             Some(table) => {
                 let range = (low.key().into(), high.key().into());
-                table.add(range, block, |element, shift| number(element).slot(shift));
+                table.cover(range.0, range.1);
+                if by_range {
+                    table.add(range, block, |element, shift| number(element).slot(shift));
+                }
             }
             None => self.keys.extend(block.iter().map(|&element| number(element).key().into())),
         }
+        let count = block.len() as f64;
+        let mean = sum / count;
+        Moments { count, mean, squares: squares(block, mean, |element| number(element).to_f64()) }
     }
 }
 
@@ -280,7 +328,7 @@ fn of_numbers<T: Number, const N: usize>(
 ) -> Result<Statistics> {
     let new = || Counts::new(tensor.numel());
     let (tallies, moments) =
-        tally(tensor, new, |counts, bytes| counts.add(bytes.as_chunks::<N>().0, number), progress)?;
+        tally(tensor, new, |counts, bytes, at| counts.add(bytes.as_chunks::<N>().0, at, number), progress)?;
     let mut all = Counts::new(tensor.numel())?;
     let mut statistics = Statistics { moments, ..Statistics::default() };
     for counts in tallies {

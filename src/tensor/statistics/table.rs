@@ -5,6 +5,7 @@ use std::mem;
 use super::BLOCK;
 use crate::error::Result;
 use crate::storage::zeroed;
+use crate::tensor::kernel::with_wide_vectors;
 
 /// Numbers between two values, both of which are in the range.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,6 +17,14 @@ pub(super) struct Bin {
 
 /// A power of two.
 const COUNTERS: usize = 1 << 17;
+
+/// Returns the slot of each number of a block.
+#[inline(always)]
+fn slots<T: Copy>((block, slot): (&[T], impl Fn(T) -> u32)) -> [u32; BLOCK] {
+    let mut slots = [0; BLOCK];
+    slots.iter_mut().zip(block).for_each(|(to, &number)| *to = slot(number));
+    slots
+}
 
 /// Counts of keys: integers that are in the order of the numbers they stand for.
 ///
@@ -42,10 +51,9 @@ impl Table {
         self.range
     }
 
-    /// Counts the numbers of a block. Their lowest key is `lo`, and the highest is `hi`. `slot` returns the low bits of a
-    /// number's key, shifted to the right.
+    /// Counts the numbers of a block, which [`cover`](Self::cover) took note of. `slot` returns the low bits of a number's
+    /// key, shifted to the right.
     pub(super) fn add<T: Copy>(&mut self, (lo, hi): (u64, u64), block: &[T], slot: impl Fn(T, u32) -> u32) {
-        self.cover(lo, hi);
         let shift = self.shift;
         let counts = &mut self.counts.as_chunks_mut::<COUNTERS>().0[0];
         if lo >> shift == hi >> shift {
@@ -54,8 +62,7 @@ impl Table {
             return;
         }
         // Vector instructions compute the slots, but cannot increment the counters.
-        let mut slots = [0; BLOCK];
-        slots.iter_mut().zip(block).for_each(|(to, &number)| *to = slot(number, shift));
+        let slots = with_wide_vectors(slots, (block, |number| slot(number, shift)));
         for &slot in &slots[..block.len()] {
             counts[slot as usize % COUNTERS] += 1;
         }
@@ -70,20 +77,22 @@ impl Table {
         }
     }
 
-    /// Returns the lowest key, the highest key and the count of each counter that is not 0, in ascending order.
+    /// Returns the lowest key, the highest key and the count of each counter that is not 0, and of the first and the last
+    /// one, in ascending order.
     pub(super) fn used(&self) -> impl Iterator<Item = (u64, u64, u64)> {
         let shift = self.shift;
         self.range.into_iter().flat_map(move |(lo, hi)| {
-            (lo >> shift..=hi >> shift).filter_map(move |at| {
+            let ends = [lo >> shift, hi >> shift];
+            (ends[0]..=ends[1]).filter_map(move |at| {
                 let (first, last) = (at << shift, (at << shift) | ((1 << shift) - 1));
                 let count = self.counts[at as usize % COUNTERS];
-                (count > 0).then_some((first.max(lo), last.min(hi), count))
+                (count > 0 || ends.contains(&at)).then_some((first.max(lo), last.min(hi), count))
             })
         })
     }
 
-    /// Makes the counters wide enough for these keys.
-    fn cover(&mut self, lo: u64, hi: u64) {
+    /// Makes the counters wide enough for keys of which these are the lowest and the highest.
+    pub(super) fn cover(&mut self, lo: u64, hi: u64) {
         let (old_lo, old_hi) = self.range.unwrap_or((lo, hi));
         let (lo, hi) = (lo.min(old_lo), hi.max(old_hi));
         let mut shift = self.shift;

@@ -95,7 +95,7 @@ fn check_distribution(x: &Tensor, found: &Statistics, finite: &[f64]) {
         assert_eq!((found.histogram(2), found.quantile(0.5)), (vec![0, 0], None));
         return;
     };
-    let is_exact = x.dtype().itemsize() <= 2 || x.statistics(|_| ()).unwrap().count <= 2048;
+    let is_exact = x.dtype().itemsize() <= 2 || x.statistics(|_| ()).unwrap().count <= 4096;
     let is_integer = matches!(found.min, Some(Scalar::Int(_)));
     for fraction in [0., 0.001, 0.3, 0.5, 0.999, 1.] {
         let expected = finite[((finite.len() - 1) as f64 * fraction - 0.5).ceil().max(0.) as usize];
@@ -267,24 +267,63 @@ fn histogram_of_integers_has_them_in_the_bins_they_begin() {
 #[test]
 fn quantiles_0_and_1_are_the_extremes() {
     for x in [
-        Tensor::from_vec((0..3000i64).map(|n| n * 1_000_000).collect(), &[3000]).unwrap(),
-        Tensor::from_vec((0..3000).map(|n| (n * n) as f32 * 1.03).collect(), &[3000]).unwrap(),
-        Tensor::from_vec((0..3000).map(|n| f64::from(n) * 1e296).collect(), &[3000]).unwrap(),
+        Tensor::from_vec((0..6000i64).map(|n| n * 1_000_000).collect(), &[6000]).unwrap(),
+        Tensor::from_vec((0..6000).map(|n| (n * n) as f32 * 1.03).collect(), &[6000]).unwrap(),
+        Tensor::from_vec((0..6000).map(|n| f64::from(n) * 1e296).collect(), &[6000]).unwrap(),
     ] {
         let statistics = x.statistics(|_| ()).unwrap();
-        let last = x.to_dtype(DType::F64).unwrap().read::<f64>().unwrap()[2999];
+        let last = x.to_dtype(DType::F64).unwrap().read::<f64>().unwrap()[5999];
         assert_eq!([statistics.quantile(0.), statistics.quantile(1.)], [Some(0.), Some(last)]);
     }
 }
 
 #[test]
 fn histogram_of_more_elements_than_a_float_can_count_adds_up() {
-    let mut elements: Vec<u32> = (0..2100).map(|n| n % 16).collect();
+    let mut elements: Vec<u32> = (0..4200).map(|n| n % 16).collect();
     elements.push(1_048_575);
-    let x = Tensor::from_vec(elements, &[2101]).unwrap();
-    let many = x.expand([(1i64 << 49) - 1, 2101]).unwrap();
+    let x = Tensor::from_vec(elements, &[4201]).unwrap();
+    let many = x.expand([(1i64 << 49) - 1, 4201]).unwrap();
     let counts = many.statistics(|_| ()).unwrap().histogram(69_905);
-    assert_eq!(counts.iter().sum::<u64>(), ((1u64 << 49) - 1) * 2101);
+    assert_eq!(counts.iter().sum::<u64>(), ((1u64 << 49) - 1) * 4201);
+}
+
+#[test]
+fn quantiles_and_histogram_of_very_large_tensors_are_of_a_sample() {
+    let mut elements: Vec<f32> = (0..16_384).map(|at| ((at * 7919) % 16_384) as f32).collect();
+    (elements[8190], elements[8191], elements[8192]) = (20_000., f32::NAN, 0.);
+    let windows = Tensor::from_vec(elements.clone(), &[16_384]).unwrap().unfold(0, 8192, 1).unwrap();
+    let found = windows.statistics(|_| ()).unwrap();
+    let count = 8193 * 8192u64;
+    assert!(count > 64 << 20);
+    assert_eq!((found.count, found.nan_count, found.finite_count()), (count, 8192, count - 8192));
+    assert_eq!([found.quantile(0.), found.quantile(1.)], [Some(0.), Some(20_000.)]);
+    let part = found.sample_count() as f64 / count as f64;
+    assert!((0.06..0.065).contains(&part), "{part}");
+
+    // Each element, and in how many windows it is.
+    let windows_of = |at: u64| at.min(8192) - at.saturating_sub(8191) + 1;
+    let mut counted: Vec<(f32, u64)> = elements.into_iter().zip((0..).map(windows_of)).collect();
+    counted.retain(|(element, _)| !element.is_nan());
+    counted.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    assert_eq!(counted.iter().map(|(_, n)| n).sum::<u64>(), found.finite_count());
+    let below = |limit: f64| -> u64 {
+        counted.iter().filter(|(element, _)| f64::from(*element) < limit).map(|(_, n)| n).sum()
+    };
+    for fraction in [0.01, 0.25, 0.5, 0.99] {
+        let quantile = found.quantile(fraction).unwrap();
+        let found = below(quantile) as f64 / count as f64;
+        assert!(is_near(found, fraction, 0.002), "{fraction}: {quantile} {found}");
+    }
+    let counts = found.histogram(10);
+    assert_eq!(counts.iter().sum::<u64>(), found.finite_count());
+    for (bin, &bin_count) in counts.iter().enumerate() {
+        let edge = |bin: usize| if bin == 10 { f64::INFINITY } else { bin as f64 * 2000. };
+        let expected = below(edge(bin + 1)) - below(edge(bin));
+        assert!(
+            is_near(bin_count as f64, expected as f64, 0.002 * count as f64),
+            "{bin}: {bin_count} {expected}"
+        );
+    }
 }
 
 #[test]
