@@ -1,0 +1,40 @@
+//! Errors of the library as exceptions of the package.
+
+use pyo3::prelude::*;
+
+/// An error of the library or of Python.
+pub(crate) enum Error {
+    Stridemap(stridemap::Error),
+    Python(PyErr),
+}
+
+pub(crate) type Result<T> = std::result::Result<T, Error>;
+
+impl From<stridemap::Error> for Error {
+    fn from(error: stridemap::Error) -> Self {
+        Error::Stridemap(error)
+    }
+}
+
+impl From<PyErr> for Error {
+    fn from(error: PyErr) -> Self {
+        Error::Python(error)
+    }
+}
+
+impl From<Error> for PyErr {
+    /// The package has a class for each kind of error, and the kind as a text.
+    fn from(error: Error) -> Self {
+        let error = match error {
+            Error::Stridemap(error) => error,
+            Error::Python(error) => return error,
+        };
+        Python::attach(|py| {
+            let new = |py: Python<'_>| -> PyResult<PyErr> {
+                let make = py.import("stridemap._errors")?.getattr("make")?;
+                Ok(PyErr::from_value(make.call1((format!("{:?}", error.kind()), error.to_string()))?))
+            };
+            new(py).unwrap_or_else(|e| e)
+        })
+    }
+}

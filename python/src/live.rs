@@ -1,0 +1,141 @@
+//! Elements that many processes read and write at once.
+
+use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use stridemap::{DType, Element, LiveElement};
+
+use crate::error::Result;
+
+/// A tensor on a live storage. Each access is atomic, and visible to other processes at once.
+#[pyclass(frozen, module = "stridemap")]
+pub(crate) struct LiveTensor(Box<dyn Live>);
+
+impl LiveTensor {
+    pub(crate) fn of(tensor: &stridemap::Tensor) -> Result<LiveTensor> {
+        fn boxed<T: Number>(tensor: &stridemap::Tensor) -> Result<LiveTensor> {
+            Ok(LiveTensor(Box::new(tensor.as_live::<T>()?)))
+        }
+        match tensor.dtype() {
+            DType::U8 => boxed::<u8>(tensor),
+            DType::U16 => boxed::<u16>(tensor),
+            DType::U32 => boxed::<u32>(tensor),
+            DType::U64 => boxed::<u64>(tensor),
+            DType::I8 => boxed::<i8>(tensor),
+            DType::I16 => boxed::<i16>(tensor),
+            DType::I32 => boxed::<i32>(tensor),
+            DType::I64 => boxed::<i64>(tensor),
+            DType::F32 => boxed::<f32>(tensor),
+            DType::F64 => boxed::<f64>(tensor),
+            dtype => {
+                let message = format!("live: Python has no atomic operations on {dtype}");
+                Err(PyTypeError::new_err(message).into())
+            }
+        }
+    }
+}
+
+#[pymethods]
+impl LiveTensor {
+    /// Returns one element.
+    #[pyo3(signature = (*index))]
+    fn get(&self, py: Python<'_>, index: Vec<isize>) -> Result<Py<PyAny>> {
+        self.0.get(py, &index)
+    }
+
+    /// Sets the element at the index, which comes first: `set(row, column, value)`.
+    #[pyo3(signature = (*index, value))]
+    fn set(&self, index: Vec<isize>, value: &Bound<'_, PyAny>) -> Result<()> {
+        self.0.set(&index, value)
+    }
+
+    /// Adds to one element, and returns what it was before.
+    #[pyo3(signature = (*index, value))]
+    fn fetch_add(&self, py: Python<'_>, index: Vec<isize>, value: &Bound<'_, PyAny>) -> Result<Py<PyAny>> {
+        self.0.fetch_add(py, &index, value)
+    }
+
+    /// Replaces one element if it is `current`. Returns whether it was, and what the element was.
+    #[pyo3(signature = (*index, current, new))]
+    fn compare_exchange(
+        &self,
+        py: Python<'_>,
+        index: Vec<isize>,
+        current: &Bound<'_, PyAny>,
+        new: &Bound<'_, PyAny>,
+    ) -> Result<(bool, Py<PyAny>)> {
+        self.0.compare_exchange(py, &index, current, new)
+    }
+
+    /// Makes all writes to the storage durable, whichever process made them.
+    fn flush(&self, py: Python<'_>) -> Result<()> {
+        py.detach(|| self.0.flush())
+    }
+}
+
+/// A live tensor of any dtype.
+trait Live: Send + Sync {
+    fn get(&self, py: Python<'_>, index: &[isize]) -> Result<Py<PyAny>>;
+    fn set(&self, index: &[isize], value: &Bound<'_, PyAny>) -> Result<()>;
+    fn fetch_add(&self, py: Python<'_>, index: &[isize], value: &Bound<'_, PyAny>) -> Result<Py<PyAny>>;
+    fn compare_exchange(
+        &self,
+        py: Python<'_>,
+        index: &[isize],
+        current: &Bound<'_, PyAny>,
+        new: &Bound<'_, PyAny>,
+    ) -> Result<(bool, Py<PyAny>)>;
+    fn flush(&self) -> Result<()>;
+}
+
+/// A number that Python has too.
+trait Number:
+    LiveElement
+    + Element
+    + Send
+    + Sync
+    + for<'py> IntoPyObject<'py>
+    + for<'a, 'py> FromPyObject<'a, 'py, Error = PyErr>
+{
+}
+
+impl<T> Number for T where
+    T: LiveElement
+        + Element
+        + Send
+        + Sync
+        + for<'py> IntoPyObject<'py>
+        + for<'a, 'py> FromPyObject<'a, 'py, Error = PyErr>
+{
+}
+
+impl<T: Number> Live for stridemap::LiveTensor<T> {
+    fn get(&self, py: Python<'_>, index: &[isize]) -> Result<Py<PyAny>> {
+        Ok(stridemap::LiveTensor::get(self, index)?.into_py_any(py)?)
+    }
+
+    fn set(&self, index: &[isize], value: &Bound<'_, PyAny>) -> Result<()> {
+        Ok(stridemap::LiveTensor::set(self, index, value.extract::<T>()?)?)
+    }
+
+    fn fetch_add(&self, py: Python<'_>, index: &[isize], value: &Bound<'_, PyAny>) -> Result<Py<PyAny>> {
+        Ok(stridemap::LiveTensor::fetch_add(self, index, value.extract::<T>()?)?.into_py_any(py)?)
+    }
+
+    fn compare_exchange(
+        &self,
+        py: Python<'_>,
+        index: &[isize],
+        current: &Bound<'_, PyAny>,
+        new: &Bound<'_, PyAny>,
+    ) -> Result<(bool, Py<PyAny>)> {
+        let (current, new) = (current.extract::<T>()?, new.extract::<T>()?);
+        let found = stridemap::LiveTensor::compare_exchange(self, index, current, new)?;
+        let (is_replaced, element) = (found.is_ok(), found.unwrap_or_else(|element| element));
+        Ok((is_replaced, element.into_py_any(py)?))
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(stridemap::LiveTensor::flush(self)?)
+    }
+}

@@ -1,0 +1,230 @@
+//! Stores and snapshots.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use stridemap::{Durability, ExternalFiles, StorageKind, Store, StoreOptions};
+
+use crate::error::Result;
+use crate::tensor::{Origin, Tensor};
+use crate::transaction::Changes;
+
+/// How long a wait lasts before signals are checked.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// An open store. All handles of a process on the same store share its mappings.
+#[pyclass(frozen, subclass, weakref)]
+pub(crate) struct StoreHandle {
+    /// `None` once it is closed.
+    store: Mutex<Option<Store>>,
+}
+
+/// Opens a store. With `mapped`, no other program may change its files; see `stridemap.open`.
+#[pyfunction]
+pub(crate) fn open(
+    py: Python<'_>,
+    path: PathBuf,
+    mapped: bool,
+    durable: bool,
+    timeout: f64,
+    external: &str,
+) -> Result<StoreHandle> {
+    let options = options(durable, timeout, external)?;
+    let store = py.detach(|| match mapped {
+        // SAFETY: `stridemap.open` states the contract: only stridemap changes the files of the store.
+        true => unsafe { options.open_mapped(path) },
+        false => options.open(path),
+    })?;
+    Ok(StoreHandle { store: Mutex::new(Some(store)) })
+}
+
+/// Creates an empty store.
+#[pyfunction]
+pub(crate) fn create(py: Python<'_>, path: PathBuf, durable: bool, timeout: f64) -> Result<()> {
+    let options = options(durable, timeout, "refuse")?;
+    py.detach(|| options.create(path))?;
+    Ok(())
+}
+
+fn options(durable: bool, timeout: f64, external: &str) -> Result<StoreOptions> {
+    let timeout = Duration::try_from_secs_f64(timeout).map_err(|_| {
+        PyValueError::new_err(format!("timeout must be a number of seconds, and is {timeout}"))
+    })?;
+    let external = match external {
+        "refuse" => ExternalFiles::Refuse,
+        "beside" => ExternalFiles::Beside,
+        "anywhere" => ExternalFiles::Anywhere,
+        other => {
+            let message = format!("external must be \"refuse\", \"beside\" or \"anywhere\", not {other:?}");
+            return Err(PyValueError::new_err(message).into());
+        }
+    };
+    let durability = if durable { Durability::Full } else { Durability::Process };
+    Ok(StoreOptions::new().durability(durability).lock_timeout(timeout).external(external))
+}
+
+pub(crate) fn kind_of(name: &str) -> Result<StorageKind> {
+    match name {
+        "sealed" => Ok(StorageKind::Sealed),
+        "mutable" => Ok(StorageKind::Mutable),
+        "live" => Ok(StorageKind::Live),
+        other => {
+            let message = format!("kind must be \"sealed\", \"mutable\" or \"live\", not {other:?}");
+            Err(PyValueError::new_err(message).into())
+        }
+    }
+}
+
+fn loaded(store: &Store, generation: u64, name: &str, inner: stridemap::Tensor) -> Tensor {
+    let origin =
+        Origin { store: store.path().to_owned(), uuid: store.uuid(), generation, name: name.to_owned() };
+    Tensor { inner, origin: Some(Arc::new(origin)) }
+}
+
+impl StoreHandle {
+    fn store(&self) -> Result<Store> {
+        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        store.clone().ok_or_else(|| PyValueError::new_err("the store is closed").into())
+    }
+}
+
+#[pymethods]
+impl StoreHandle {
+    /// Closes the handle. Tensors and arrays stay valid. Closing it again does nothing.
+    fn close(&self, py: Python<'_>) {
+        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner).take();
+        py.detach(|| drop(store));
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    #[getter]
+    fn path(&self) -> Result<PathBuf> {
+        Ok(self.store()?.path().to_owned())
+    }
+
+    #[getter]
+    fn uuid(&self) -> Result<String> {
+        Ok(self.store()?.uuid())
+    }
+
+    #[getter]
+    fn generation(&self) -> Result<u64> {
+        Ok(self.store()?.generation())
+    }
+
+    fn refresh(&self, py: Python<'_>) -> Result<bool> {
+        let store = self.store()?;
+        Ok(py.detach(|| store.refresh())?)
+    }
+
+    fn names(&self, py: Python<'_>) -> Result<Vec<String>> {
+        let store = self.store()?;
+        Ok(py.detach(|| store.names())?)
+    }
+
+    fn contains(&self, name: &str) -> Result<bool> {
+        Ok(self.store()?.contains(name)?)
+    }
+
+    fn load(&self, name: &str) -> Result<Tensor> {
+        let store = self.store()?;
+        let inner = store.load(name)?;
+        Ok(loaded(&store, store.generation(), name, inner))
+    }
+
+    /// Waits for a commit by another handle, and moves to it. Returns whether there was one.
+    fn wait_for_change(&self, py: Python<'_>, timeout: Option<f64>) -> Result<bool> {
+        let store = self.store()?;
+        let until = timeout.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds.clamp(0., 1e9)));
+        loop {
+            let left =
+                until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()).min(SLICE));
+            if py.detach(|| store.wait_for_change(left))? {
+                return Ok(true);
+            }
+            py.check_signals()?;
+            if until.is_some_and(|until| until <= Instant::now()) {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn snapshot(&self) -> Result<Snapshot> {
+        let store = self.store()?;
+        Ok(Snapshot { snapshot: store.snapshot(), store })
+    }
+
+    fn begin(&self, py: Python<'_>) -> Result<Changes> {
+        let store = self.store()?;
+        py.detach(|| Changes::begin(store))
+    }
+
+    /// Checks every byte. Returns what is damaged, a line each.
+    fn verify(&self, py: Python<'_>) -> Result<Vec<String>> {
+        let store = self.store()?;
+        let found = py.detach(|| store.verify(|_| ()))?;
+        Ok(found.findings.iter().map(ToString::to_string).collect())
+    }
+
+    /// Rewrites storages with unreachable bytes, and deletes files that no generation needs.
+    fn compact(&self, py: Python<'_>) -> Result<()> {
+        let store = self.store()?;
+        py.detach(|| store.compact(|_| ()))?;
+        Ok(())
+    }
+
+    fn attributes(&self, scope: &str) -> Result<BTreeMap<String, String>> {
+        Ok(self.store()?.attributes_of(scope))
+    }
+}
+
+/// One generation of a store, which never changes.
+#[pyclass(frozen, module = "stridemap")]
+pub(crate) struct Snapshot {
+    snapshot: stridemap::Snapshot,
+    store: Store,
+}
+
+#[pymethods]
+impl Snapshot {
+    #[getter]
+    fn generation(&self) -> u64 {
+        self.snapshot.generation()
+    }
+
+    #[getter]
+    fn _origin(&self) -> (PathBuf, String, u64) {
+        (self.store.path().to_owned(), self.store.uuid(), self.snapshot.generation())
+    }
+
+    fn names(&self, py: Python<'_>) -> Result<Vec<String>> {
+        Ok(py.detach(|| self.snapshot.names())?)
+    }
+
+    fn load(&self, name: &str) -> Result<Tensor> {
+        let inner = self.snapshot.load(name)?;
+        Ok(loaded(&self.store, self.snapshot.generation(), name, inner))
+    }
+
+    fn contains(&self, name: &str) -> Result<bool> {
+        Ok(self.snapshot.contains(name)?)
+    }
+
+    /// Returns the names that were added, changed and removed since an earlier snapshot.
+    fn changes_since(
+        &self,
+        py: Python<'_>,
+        earlier: &Snapshot,
+    ) -> Result<(Vec<String>, Vec<String>, Vec<String>)> {
+        let changes = py.detach(|| self.snapshot.changes_since(&earlier.snapshot))?;
+        Ok((changes.added, changes.changed, changes.removed))
+    }
+}

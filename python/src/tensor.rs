@@ -1,0 +1,336 @@
+//! Tensors: their headers, and the memory that they lend to arrays.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use stridemap::half::{bf16, f16};
+use stridemap::num_complex::Complex;
+use stridemap::{DType, Element, ErrorKind};
+
+use crate::error::Result;
+use crate::live::LiveTensor;
+use crate::lock::Lock;
+use crate::scalar::to_python;
+use crate::source::{Elements, dtype};
+
+/// Where a tensor was loaded from.
+pub(crate) struct Origin {
+    pub(crate) store: PathBuf,
+    pub(crate) uuid: String,
+    pub(crate) generation: u64,
+    pub(crate) name: String,
+}
+
+/// A header over a storage: dtype, size, stride and storage offset.
+///
+/// Views are headers over the same storage, and no element is read to make one. `numpy()` and `torch()` return arrays of
+/// the elements.
+#[pyclass(frozen, weakref, module = "stridemap")]
+pub(crate) struct Tensor {
+    pub(crate) inner: stridemap::Tensor,
+    /// `None` for a tensor in memory.
+    pub(crate) origin: Option<Arc<Origin>>,
+}
+
+impl Tensor {
+    pub(crate) fn of(&self, inner: stridemap::Tensor) -> Tensor {
+        // A copy in memory has no origin.
+        let origin = inner.storage_id().and(self.origin.clone());
+        Tensor { inner, origin }
+    }
+}
+
+#[pymethods]
+impl Tensor {
+    /// Returns a tensor in memory.
+    #[staticmethod]
+    fn _of_elements(elements: Elements<'_>) -> Result<Tensor> {
+        let inner = stridemap::Tensor::from_bytes(elements.dtype()?, elements.size(), elements.bytes()?)?;
+        Ok(Tensor { inner, origin: None })
+    }
+
+    /// The name of the type of the elements, as in NumPy and PyTorch: "float32", "bfloat16", "complex64".
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        self.inner.dtype().name()
+    }
+
+    /// The size of each dimension.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.inner.size())
+    }
+
+    /// The stride of each dimension in bytes, as in NumPy.
+    #[getter]
+    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.byte_strides())
+    }
+
+    /// Returns the stride of each dimension in elements, as in PyTorch.
+    fn stride<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.inner.stride())
+    }
+
+    /// The offset of the first element in the storage, in elements.
+    #[getter]
+    fn storage_offset(&self) -> usize {
+        self.inner.storage_offset()
+    }
+
+    /// The number of bytes of the elements.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.inner.nbytes()
+    }
+
+    /// The number of bytes of one element.
+    #[getter]
+    fn itemsize(&self) -> usize {
+        self.inner.dtype().itemsize()
+    }
+
+    /// The number of elements.
+    #[getter]
+    fn size(&self) -> usize {
+        self.inner.numel()
+    }
+
+    /// The number of dimensions.
+    #[getter]
+    fn ndim(&self) -> usize {
+        self.inner.ndim()
+    }
+
+    /// The id of the storage in its store. `None` for a tensor in memory.
+    #[getter]
+    fn storage_id(&self) -> Option<u64> {
+        self.inner.storage_id()
+    }
+
+    /// The number of bytes of the storage.
+    #[getter]
+    fn storage_nbytes(&self) -> u64 {
+        self.inner.storage_nbytes()
+    }
+
+    /// The name of each dimension, or `None`.
+    #[getter]
+    fn names(&self) -> Vec<Option<String>> {
+        self.inner.names().into_iter().map(|name| name.map(str::to_owned)).collect()
+    }
+
+    /// Returns whether the elements follow one another in row-major order.
+    fn is_contiguous(&self) -> bool {
+        self.inner.is_contiguous()
+    }
+
+    /// Returns whether both tensors are on the same storage.
+    fn shares_storage(&self, other: &Tensor) -> bool {
+        self.inner.shares_storage(&other.inner)
+    }
+
+    /// Returns the only element.
+    fn item(&self, py: Python<'_>) -> Result<Py<PyAny>> {
+        if self.inner.numel() != 1 {
+            let message = format!("item: the tensor has {} elements, not one", self.inner.numel());
+            return Err(pyo3::exceptions::PyValueError::new_err(message).into());
+        }
+        let element = py.detach(|| self.inner.to_scalars())?;
+        Ok(to_python(py, element[0])?)
+    }
+
+    /// Returns a copy of the elements, converted to another dtype, in memory.
+    fn astype(&self, py: Python<'_>, dtype_name: &str) -> Result<Tensor> {
+        let dtype = dtype(dtype_name)?;
+        Ok(self.of(py.detach(|| self.inner.to_dtype(dtype))?))
+    }
+
+    /// Returns a copy of the elements in memory.
+    fn copy(&self, py: Python<'_>) -> Result<Tensor> {
+        Ok(self.of(py.detach(|| self.inner.clone_data())?))
+    }
+
+    /// Returns statistics of all elements, computed on all processors: counts, extremes, mean and standard deviation.
+    fn statistics<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
+        let found = py.detach(|| self.inner.statistics(|_| ()))?;
+        let result = PyDict::new(py);
+        result.set_item("count", found.count)?;
+        result.set_item("nan_count", found.nan_count)?;
+        result.set_item("positive_infinity_count", found.positive_infinity_count)?;
+        result.set_item("negative_infinity_count", found.negative_infinity_count)?;
+        result.set_item("zero_count", found.zero_count)?;
+        for (key, extreme) in [("min", found.min), ("max", found.max)] {
+            result.set_item(key, extreme.map(|scalar| to_python(py, scalar)).transpose()?)?;
+        }
+        result.set_item("mean", found.mean())?;
+        result.set_item("std", found.std())?;
+        Ok(result)
+    }
+
+    /// Lends the memory of the elements to an array, without a copy. `None` if they are not mapped, or may change.
+    fn _lend(&self) -> Result<Option<Lent>> {
+        match address(&self.inner) {
+            Ok(address) => Ok(Some(Lent {
+                address,
+                size: self.inner.size().to_vec(),
+                strides: self.byte_strides(),
+                owner: self.inner.clone(),
+            })),
+            Err(e) if matches!(e.kind(), ErrorKind::NotMapped | ErrorKind::Misaligned) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Waits for a lock on the storage, which must be mutable.
+    fn _lock(&self, py: Python<'_>, exclusive: bool) -> Result<Lock> {
+        Lock::take(py, &self.inner, exclusive)
+    }
+
+    /// Returns a handle to read and write elements by atomic operations. The storage must be live.
+    fn live(&self) -> Result<LiveTensor> {
+        LiveTensor::of(&self.inner)
+    }
+
+    /// The store, its uuid, the generation and the name that the tensor, or the one it is a view of, was loaded from.
+    #[getter]
+    fn _origin(&self) -> Option<(PathBuf, String, u64, String)> {
+        let origin = self.origin.as_ref()?;
+        Some((origin.store.clone(), origin.uuid.clone(), origin.generation, origin.name.clone()))
+    }
+
+    /// Returns the elements as an array of NumPy: read-only, of the mapped memory, whatever the strides. Elements that are
+    /// not mapped, or may change, are copied.
+    fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        arrays(slf, "to_numpy")?.call1((slf,))
+    }
+
+    /// Returns the elements as a tensor of PyTorch. It maps the file, unless a stride is negative or the elements may change.
+    /// PyTorch has no read-only tensors: what is written to it is seen by this process only, and never saved.
+    fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        arrays(slf, "to_torch")?.call1((slf,))
+    }
+
+    #[pyo3(signature = (dtype=None, copy=None))]
+    fn __array__<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        arrays(slf, "to_array")?.call1((slf, dtype, copy))
+    }
+
+    #[pyo3(signature = (**arguments))]
+    fn __dlpack__<'py>(
+        slf: &Bound<'py, Self>,
+        arguments: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        arrays(slf, "to_dlpack")?.call((slf,), arguments)
+    }
+
+    /// The processor, as DLPack numbers devices.
+    fn __dlpack_device__(&self) -> (u32, u32) {
+        (1, 0)
+    }
+
+    /// Returns a lock on the storage, for `with`. The storage must be mutable. Under an exclusive lock, the array can be
+    /// written.
+    #[pyo3(signature = (exclusive=true))]
+    fn lock<'py>(slf: &Bound<'py, Self>, exclusive: bool) -> PyResult<Bound<'py, PyAny>> {
+        arrays(slf, "Lock")?.call1((slf, exclusive))
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("stridemap._handles")?.getattr("reduce")?.call1((slf,))
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        let size = self.inner.size().first().copied();
+        size.ok_or_else(|| pyo3::exceptions::PyTypeError::new_err("len() of a tensor without dimensions"))
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        py.detach(|| self.inner.to_string())
+    }
+}
+
+/// Returns a function of the package's module of arrays.
+fn arrays<'py>(tensor: &Bound<'py, Tensor>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    tensor.py().import("stridemap._arrays")?.getattr(name)
+}
+
+impl Tensor {
+    fn byte_strides(&self) -> Vec<isize> {
+        let itemsize = self.inner.dtype().itemsize() as isize;
+        self.inner.stride().iter().map(|stride| stride * itemsize).collect()
+    }
+}
+
+/// Memory lent to an array. It keeps the mapping alive as long as the array.
+#[pyclass(frozen)]
+pub(crate) struct Lent {
+    address: usize,
+    size: Vec<usize>,
+    strides: Vec<isize>,
+    owner: stridemap::Tensor,
+}
+
+#[pymethods]
+impl Lent {
+    /// Describes the memory to NumPy: read-only, the elements as raw bits.
+    #[getter]
+    fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let interface = PyDict::new(py);
+        interface.set_item("version", 3)?;
+        interface.set_item("shape", PyTuple::new(py, &self.size)?)?;
+        interface.set_item("strides", PyTuple::new(py, &self.strides)?)?;
+        interface.set_item("data", (self.address, true))?;
+        interface.set_item("typestr", numpy_code(self.owner.dtype()))?;
+        Ok(interface)
+    }
+}
+
+/// Returns NumPy's code of a dtype. For those that NumPy does not have, it is that of an integer of the same width.
+fn numpy_code(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Bool => "|b1",
+        DType::U16 | DType::BF16 => "<u2",
+        DType::U32 => "<u4",
+        DType::U64 => "<u8",
+        DType::I8 => "|i1",
+        DType::I16 => "<i2",
+        DType::I32 => "<i4",
+        DType::I64 => "<i8",
+        DType::F16 => "<f2",
+        DType::F32 => "<f4",
+        DType::F64 => "<f8",
+        DType::C64 => "<c8",
+        DType::C128 => "<c16",
+        _ => "|u1",
+    }
+}
+
+/// Returns the address of the first element, if the elements can be borrowed.
+fn address(tensor: &stridemap::Tensor) -> stridemap::Result<usize> {
+    fn of<T: Element>(tensor: &stridemap::Tensor) -> stridemap::Result<usize> {
+        Ok(tensor.as_array::<T>()?.as_ptr().addr())
+    }
+    match tensor.dtype() {
+        DType::U16 => of::<u16>(tensor),
+        DType::U32 => of::<u32>(tensor),
+        DType::U64 => of::<u64>(tensor),
+        DType::I16 => of::<i16>(tensor),
+        DType::I32 => of::<i32>(tensor),
+        DType::I64 => of::<i64>(tensor),
+        DType::F16 => of::<f16>(tensor),
+        DType::BF16 => of::<bf16>(tensor),
+        DType::F32 => of::<f32>(tensor),
+        DType::F64 => of::<f64>(tensor),
+        DType::C64 => of::<Complex<f32>>(tensor),
+        DType::C128 => of::<Complex<f64>>(tensor),
+        // Bools are viewed as bytes, because all of them would be read to check that they are valid.
+        _ => of::<u8>(&tensor.view_dtype(DType::U8)?),
+    }
+}

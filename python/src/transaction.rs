@@ -1,0 +1,219 @@
+//! Changes that one commit makes.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use self_cell::self_cell;
+use stridemap::import::{ExternalFile, Layout, StorageKey};
+use stridemap::{OnExisting, Store, Transaction};
+
+use crate::error::Result;
+use crate::source::{Elements, dtype};
+use crate::store::kind_of;
+use crate::tensor::Tensor;
+
+type Open<'a> = Option<Transaction<'a>>;
+
+self_cell!(
+    struct OwnedTransaction {
+        owner: Store,
+        #[not_covariant]
+        dependent: Open,
+    }
+);
+
+/// A transaction, until it is committed or dropped.
+#[pyclass(frozen)]
+pub(crate) struct Changes {
+    transaction: Mutex<OwnedTransaction>,
+    keys: Mutex<Vec<StorageKey>>,
+}
+
+impl Changes {
+    pub(crate) fn begin(store: Store) -> Result<Changes> {
+        let transaction = OwnedTransaction::try_new(store, |store| store.begin().map(Some))?;
+        Ok(Changes { transaction: Mutex::new(transaction), keys: Mutex::default() })
+    }
+
+    /// Acts without the interpreter's lock, so that other threads run while bytes are written.
+    fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        act: impl FnOnce(&mut Transaction<'_>) -> stridemap::Result<R> + Send,
+    ) -> Result<R> {
+        py.detach(|| {
+            let mut cell = self.transaction.lock().unwrap_or_else(PoisonError::into_inner);
+            cell.with_dependent_mut(|_, transaction| match transaction {
+                Some(transaction) => Ok(act(transaction)?),
+                None => Err(ended()),
+            })
+        })
+    }
+
+    fn key(&self, index: usize) -> Result<StorageKey> {
+        let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        keys.get(index).copied().ok_or_else(|| PyValueError::new_err("no such storage was staged").into())
+    }
+
+    fn number(&self, key: StorageKey) -> usize {
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        keys.push(key);
+        keys.len() - 1
+    }
+}
+
+fn ended() -> crate::error::Error {
+    PyValueError::new_err("the transaction has ended: it was committed or aborted; begin another").into()
+}
+
+#[pymethods]
+impl Changes {
+    /// Sets whether later changes may replace existing names.
+    fn on_existing(&self, py: Python<'_>, replace: bool) -> Result<()> {
+        let on_existing = if replace { OnExisting::Replace } else { OnExisting::Refuse };
+        self.with(py, |txn| {
+            txn.on_existing(on_existing);
+            Ok(())
+        })
+    }
+
+    fn names(&self, py: Python<'_>) -> Result<Vec<String>> {
+        self.with(py, |txn| txn.names())
+    }
+
+    fn contains(&self, py: Python<'_>, name: &str) -> Result<bool> {
+        self.with(py, |txn| txn.contains(name))
+    }
+
+    fn load(&self, py: Python<'_>, name: &str) -> Result<Tensor> {
+        Ok(Tensor { inner: self.with(py, |txn| txn.load(name))?, origin: None })
+    }
+
+    fn save(&self, py: Python<'_>, name: &str, elements: Elements<'_>, kind: &str) -> Result<()> {
+        let (source, kind) = (elements.source()?, kind_of(kind)?);
+        self.with(py, |txn| txn.save_as(name, &source, kind))
+    }
+
+    /// Saves a copy of the elements of a tensor.
+    fn save_tensor(&self, py: Python<'_>, name: &str, tensor: &Tensor, kind: &str) -> Result<()> {
+        let (tensor, kind) = (&tensor.inner, kind_of(kind)?);
+        self.with(py, |txn| txn.save_as(name, tensor, kind))
+    }
+
+    fn save_view(&self, py: Python<'_>, name: &str, tensor: &Tensor) -> Result<()> {
+        self.with(py, |txn| txn.save_view(name, &tensor.inner))
+    }
+
+    fn create_tensor(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        dtype_name: &str,
+        size: Vec<usize>,
+        kind: &str,
+    ) -> Result<()> {
+        let (dtype, kind) = (dtype(dtype_name)?, kind_of(kind)?);
+        self.with(py, |txn| txn.create_tensor(name, dtype, &size, kind).map(drop))
+    }
+
+    fn create_growable(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        dtype_name: &str,
+        size: Vec<usize>,
+        capacity: usize,
+    ) -> Result<()> {
+        let dtype = dtype(dtype_name)?;
+        self.with(py, |txn| txn.create_growable(name, dtype, &size, capacity).map(drop))
+    }
+
+    fn append(&self, py: Python<'_>, name: &str, elements: Elements<'_>) -> Result<(usize, usize)> {
+        let source = elements.source()?;
+        let rows = self.with(py, |txn| txn.append(name, &source))?;
+        Ok((rows.start, rows.end))
+    }
+
+    fn remove(&self, py: Python<'_>, name: &str) -> Result<()> {
+        self.with(py, |txn| txn.remove(name))
+    }
+
+    fn rename(&self, py: Python<'_>, name: &str, new_name: &str) -> Result<()> {
+        self.with(py, |txn| txn.rename(name, new_name))
+    }
+
+    fn set_attribute(&self, py: Python<'_>, scope: &str, key: &str, value: Option<&str>) -> Result<()> {
+        self.with(py, |txn| match value {
+            Some(value) => txn.set_attribute_of(scope, key, value),
+            None => txn.remove_attribute_of(scope, key),
+        })
+    }
+
+    /// Writes bytes to a new storage. Returns its number, for `save_header`.
+    fn stage(&self, py: Python<'_>, elements: Elements<'_>) -> Result<usize> {
+        let bytes = elements.bytes()?;
+        let key = self.with(py, |txn| txn.stage(Some(bytes.len() as u64), |sink| sink(bytes)))?;
+        Ok(self.number(key))
+    }
+
+    /// Copies a file to a new storage, sharing its blocks on disk where the file system can. Returns its number.
+    fn stage_file(&self, py: Python<'_>, path: PathBuf) -> Result<usize> {
+        let key = self.with(py, |txn| {
+            let file = ExternalFile::open(&path)?;
+            match txn.stage_shared(&file, &mut |_| ())? {
+                Some(key) => Ok(key),
+                None => txn.stage(Some(file.size_bytes()), |sink| {
+                    let mut from = std::fs::File::open(&path).map_err(|e| failed(&path, &e))?;
+                    let mut buffer = vec![0; 8 << 20];
+                    loop {
+                        match std::io::Read::read(&mut from, &mut buffer).map_err(|e| failed(&path, &e))? {
+                            0 => return Ok(()),
+                            read => sink(&buffer[..read])?,
+                        }
+                    }
+                }),
+            }
+        })?;
+        Ok(self.number(key))
+    }
+
+    /// Saves a header over a storage that this transaction has staged.
+    fn save_header(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        dtype_name: &str,
+        layout: (Vec<usize>, Vec<isize>, usize),
+        storage: usize,
+    ) -> Result<()> {
+        let (key, dtype) = (self.key(storage)?, dtype(dtype_name)?);
+        let (size, stride, storage_offset) = layout;
+        let layout = Layout::new(size, stride, storage_offset)?;
+        self.with(py, |txn| txn.save_header(name, dtype, &layout, key))
+    }
+
+    /// Makes all changes in one commit. Returns the new generation.
+    fn commit(&self, py: Python<'_>) -> Result<u64> {
+        py.detach(|| {
+            let mut cell = self.transaction.lock().unwrap_or_else(PoisonError::into_inner);
+            cell.with_dependent_mut(|_, transaction| match transaction.take() {
+                Some(transaction) => Ok(transaction.commit()?),
+                None => Err(ended()),
+            })
+        })
+    }
+
+    /// Discards all changes.
+    fn abort(&self, py: Python<'_>) {
+        py.detach(|| {
+            let mut cell = self.transaction.lock().unwrap_or_else(PoisonError::into_inner);
+            cell.with_dependent_mut(|_, transaction| *transaction = None);
+        });
+    }
+}
+
+fn failed(path: &std::path::Path, error: &std::io::Error) -> stridemap::Error {
+    stridemap::Error::new(stridemap::ErrorKind::Io, format!("read {}: {error}", path.display()))
+}

@@ -1,0 +1,293 @@
+//! Views of tensors, with the names and arguments of PyTorch.
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyEllipsis, PySlice, PyTuple};
+use stridemap::{Axes, Axis, Index, Sections};
+
+use crate::error::Result;
+use crate::source::dtype;
+use crate::tensor::Tensor;
+
+/// A dimension: its position, negative from the end, or its name.
+#[derive(FromPyObject)]
+enum Dim {
+    Position(isize),
+    Name(String),
+}
+
+impl<'a> From<&'a Dim> for Axis<'a> {
+    fn from(dim: &'a Dim) -> Self {
+        match dim {
+            Dim::Position(position) => (*position).into(),
+            Dim::Name(name) => name.into(),
+        }
+    }
+}
+
+/// One dimension, or several.
+#[derive(FromPyObject)]
+enum Dims {
+    One(Dim),
+    Several(Vec<Dim>),
+}
+
+impl<'a> From<&'a Dims> for Axes<'a> {
+    fn from(dims: &'a Dims) -> Self {
+        match dims {
+            Dims::One(dim) => Axis::from(dim).into(),
+            Dims::Several(dims) => dims.iter().map(Axis::from).collect::<Vec<_>>().into(),
+        }
+    }
+}
+
+/// The size of each part, or the boundaries between parts.
+#[derive(FromPyObject)]
+enum Parts {
+    One(isize),
+    Several(Vec<isize>),
+}
+
+impl From<&Parts> for Sections {
+    fn from(parts: &Parts) -> Self {
+        match parts {
+            Parts::One(one) => (*one).into(),
+            Parts::Several(several) => several.into(),
+        }
+    }
+}
+
+/// Arguments that may also be given as one sequence: `view(2, 3)` and `view((2, 3))`.
+fn integers(arguments: &Bound<'_, PyTuple>) -> PyResult<Vec<isize>> {
+    match arguments.len() {
+        1 if arguments.get_item(0)?.extract::<isize>().is_err() => arguments.get_item(0)?.extract(),
+        _ => arguments.extract(),
+    }
+}
+
+impl Tensor {
+    fn view_of(&self, view: stridemap::Result<stridemap::Tensor>) -> Result<Tensor> {
+        Ok(self.of(view?))
+    }
+
+    fn views_of(&self, views: stridemap::Result<Vec<stridemap::Tensor>>) -> Result<Vec<Tensor>> {
+        Ok(views?.into_iter().map(|view| self.of(view)).collect())
+    }
+}
+
+#[pymethods]
+impl Tensor {
+    fn __getitem__(&self, subscript: &Bound<'_, PyAny>) -> Result<Tensor> {
+        let entries: Vec<Bound<'_, PyAny>> = match subscript.cast::<PyTuple>() {
+            Ok(tuple) => tuple.iter().collect(),
+            Err(_) => vec![subscript.clone()],
+        };
+        let indices = entries.iter().map(index).collect::<PyResult<Vec<Index>>>()?;
+        self.view_of(self.inner.index(indices))
+    }
+
+    /// The same elements with the dimensions in reverse order, as in NumPy.
+    #[getter(T)]
+    fn reversed(&self) -> Result<Tensor> {
+        self.view_of(self.inner.permute((0..self.inner.ndim()).rev().collect::<Vec<_>>()))
+    }
+
+    /// The same elements with the last two dimensions exchanged.
+    #[getter(mT)]
+    fn mt(&self) -> Result<Tensor> {
+        self.view_of(self.inner.mt())
+    }
+
+    /// The real parts of complex numbers.
+    #[getter]
+    fn real(&self) -> Result<Tensor> {
+        self.view_of(self.inner.real())
+    }
+
+    /// The imaginary parts of complex numbers.
+    #[getter]
+    fn imag(&self) -> Result<Tensor> {
+        self.view_of(self.inner.imag())
+    }
+
+    /// Returns the transpose of a tensor of at most two dimensions.
+    fn t(&self) -> Result<Tensor> {
+        self.view_of(self.inner.t())
+    }
+
+    fn transpose(&self, dim0: Dim, dim1: Dim) -> Result<Tensor> {
+        self.view_of(self.inner.transpose(&dim0, &dim1))
+    }
+
+    fn swapaxes(&self, axis0: Dim, axis1: Dim) -> Result<Tensor> {
+        self.view_of(self.inner.swapaxes(&axis0, &axis1))
+    }
+
+    #[pyo3(signature = (*dims))]
+    fn permute(&self, dims: &Bound<'_, PyTuple>) -> Result<Tensor> {
+        self.view_of(self.inner.permute(integers(dims)?))
+    }
+
+    fn movedim(&self, source: Dims, destination: Dims) -> Result<Tensor> {
+        self.view_of(self.inner.movedim(&source, &destination))
+    }
+
+    fn select(&self, dim: Dim, index: isize) -> Result<Tensor> {
+        self.view_of(self.inner.select(&dim, index))
+    }
+
+    fn narrow(&self, dim: Dim, start: isize, length: isize) -> Result<Tensor> {
+        self.view_of(self.inner.narrow(&dim, start, length))
+    }
+
+    #[pyo3(signature = (dim, start=None, end=None, step=1))]
+    fn slice(&self, dim: Dim, start: Option<isize>, end: Option<isize>, step: isize) -> Result<Tensor> {
+        self.view_of(self.inner.slice(&dim, start, end, step))
+    }
+
+    #[pyo3(signature = (*dims))]
+    fn flip(&self, dims: &Bound<'_, PyTuple>) -> Result<Tensor> {
+        self.view_of(self.inner.flip(integers(dims)?))
+    }
+
+    #[pyo3(signature = (offset=0, dim1=Dim::Position(0), dim2=Dim::Position(1)))]
+    fn diagonal(&self, offset: isize, dim1: Dim, dim2: Dim) -> Result<Tensor> {
+        self.view_of(self.inner.diagonal(offset, &dim1, &dim2))
+    }
+
+    #[pyo3(signature = (dim=None))]
+    fn squeeze(&self, dim: Option<Dims>) -> Result<Tensor> {
+        self.view_of(match &dim {
+            Some(dims) => self.inner.squeeze(dims),
+            None => self.inner.squeeze(..),
+        })
+    }
+
+    fn unsqueeze(&self, dim: isize) -> Result<Tensor> {
+        self.view_of(self.inner.unsqueeze(dim))
+    }
+
+    #[pyo3(signature = (*size))]
+    fn expand(&self, size: &Bound<'_, PyTuple>) -> Result<Tensor> {
+        self.view_of(self.inner.expand(integers(size)?))
+    }
+
+    #[pyo3(signature = (*size))]
+    fn broadcast_to(&self, size: &Bound<'_, PyTuple>) -> Result<Tensor> {
+        self.view_of(self.inner.broadcast_to(integers(size)?))
+    }
+
+    #[pyo3(signature = (*shape))]
+    fn view(&self, shape: &Bound<'_, PyTuple>) -> Result<Tensor> {
+        self.view_of(self.inner.view(integers(shape)?))
+    }
+
+    /// Returns a view if the strides allow one, and otherwise a copy in memory.
+    #[pyo3(signature = (*shape))]
+    fn reshape(&self, py: Python<'_>, shape: &Bound<'_, PyTuple>) -> Result<Tensor> {
+        let shape = integers(shape)?;
+        self.view_of(py.detach(|| self.inner.reshape(shape)))
+    }
+
+    #[pyo3(signature = (start_dim=Dim::Position(0), end_dim=Dim::Position(-1)))]
+    fn flatten(&self, start_dim: Dim, end_dim: Dim) -> Result<Tensor> {
+        self.view_of(self.inner.flatten(&start_dim, &end_dim))
+    }
+
+    fn unflatten(&self, dim: Dim, sizes: Vec<isize>) -> Result<Tensor> {
+        self.view_of(self.inner.unflatten(&dim, sizes))
+    }
+
+    fn ravel(&self) -> Result<Tensor> {
+        self.view_of(self.inner.ravel())
+    }
+
+    /// Returns the tensor itself if it is contiguous, and otherwise a copy in memory.
+    fn contiguous(&self, py: Python<'_>) -> Result<Tensor> {
+        self.view_of(py.detach(|| self.inner.contiguous()))
+    }
+
+    fn unfold(&self, dimension: Dim, size: isize, step: isize) -> Result<Tensor> {
+        self.view_of(self.inner.unfold(&dimension, size, step))
+    }
+
+    fn sliding_window_view(&self, window_shape: Vec<isize>, axis: Dims) -> Result<Tensor> {
+        self.view_of(self.inner.sliding_window_view(window_shape, &axis))
+    }
+
+    #[pyo3(signature = (size, stride, storage_offset=None))]
+    fn as_strided(
+        &self,
+        size: Vec<isize>,
+        stride: Vec<isize>,
+        storage_offset: Option<usize>,
+    ) -> Result<Tensor> {
+        self.view_of(self.inner.as_strided(size, stride, storage_offset))
+    }
+
+    /// Returns the same bytes as elements of a different dtype.
+    fn view_dtype(&self, dtype_name: &str) -> Result<Tensor> {
+        self.view_of(self.inner.view_dtype(dtype(dtype_name)?))
+    }
+
+    fn view_as_real(&self) -> Result<Tensor> {
+        self.view_of(self.inner.view_as_real())
+    }
+
+    fn view_as_complex(&self) -> Result<Tensor> {
+        self.view_of(self.inner.view_as_complex())
+    }
+
+    #[pyo3(signature = (chunks, dim=Dim::Position(0)))]
+    fn chunk(&self, chunks: isize, dim: Dim) -> Result<Vec<Tensor>> {
+        self.views_of(self.inner.chunk(chunks, &dim))
+    }
+
+    #[pyo3(signature = (split_size, dim=Dim::Position(0)))]
+    fn split(&self, split_size: Parts, dim: Dim) -> Result<Vec<Tensor>> {
+        self.views_of(self.inner.split(&split_size, &dim))
+    }
+
+    #[pyo3(signature = (indices_or_sections, dim=Dim::Position(0)))]
+    fn tensor_split(&self, indices_or_sections: Parts, dim: Dim) -> Result<Vec<Tensor>> {
+        self.views_of(self.inner.tensor_split(&indices_or_sections, &dim))
+    }
+
+    fn hsplit(&self, indices_or_sections: Parts) -> Result<Vec<Tensor>> {
+        self.views_of(self.inner.hsplit(&indices_or_sections))
+    }
+
+    fn vsplit(&self, indices_or_sections: Parts) -> Result<Vec<Tensor>> {
+        self.views_of(self.inner.vsplit(&indices_or_sections))
+    }
+
+    fn dsplit(&self, indices_or_sections: Parts) -> Result<Vec<Tensor>> {
+        self.views_of(self.inner.dsplit(&indices_or_sections))
+    }
+
+    #[pyo3(signature = (dim=Dim::Position(0)))]
+    fn unbind(&self, dim: Dim) -> Result<Vec<Tensor>> {
+        self.views_of(self.inner.unbind(&dim))
+    }
+}
+
+/// Returns one entry of a subscript: an integer, a slice, `...` or `None`.
+fn index(entry: &Bound<'_, PyAny>) -> PyResult<Index> {
+    if entry.is_none() {
+        return Ok(Index::NewAxis);
+    }
+    if entry.is_instance_of::<PyEllipsis>() {
+        return Ok(Index::Ellipsis);
+    }
+    if let Ok(slice) = entry.cast::<PySlice>() {
+        let bound = |name: &str| slice.getattr(name)?.extract::<Option<isize>>();
+        let step = bound("step")?.unwrap_or(1);
+        return Ok(Index::Slice { start: bound("start")?, end: bound("stop")?, step });
+    }
+    entry.extract().map(Index::At).map_err(|_| {
+        let kind = entry.get_type();
+        PyTypeError::new_err(format!(
+            "a view takes integers, slices, ... and None; index the array of numpy() with {kind}"
+        ))
+    })
+}

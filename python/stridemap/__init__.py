@@ -1,0 +1,49 @@
+"""A memory-mapped tensor store: zero-copy arrays, views as headers, commits that survive a power cut.
+
+A store is a directory of named tensors. A tensor is a header over a storage: dtype, size, stride and offset. Slices,
+transposes and tied tensors are saved as headers, and no element is copied.
+"""
+
+from ._arrays import Lock
+from ._errors import (
+    ArgumentError,
+    BusyError,
+    DamagedError,
+    DTypeError,
+    Error,
+    FileError,
+    NameExistsError,
+    NameNotFoundError,
+    RangeError,
+    ReadOnlyError,
+    StateError,
+    StoreExistsError,
+    StoreNotFoundError,
+)
+from ._store import Attributes, Change, SnapshotView, Store, Transaction, open
+from ._stridemap import LiveTensor, Tensor
+
+__all__ = [
+    "ArgumentError",
+    "Attributes",
+    "BusyError",
+    "Change",
+    "DTypeError",
+    "DamagedError",
+    "Error",
+    "FileError",
+    "LiveTensor",
+    "Lock",
+    "NameExistsError",
+    "NameNotFoundError",
+    "RangeError",
+    "ReadOnlyError",
+    "SnapshotView",
+    "StateError",
+    "Store",
+    "StoreExistsError",
+    "StoreNotFoundError",
+    "Tensor",
+    "Transaction",
+    "open",
+]

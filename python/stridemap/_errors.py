@@ -1,0 +1,94 @@
+"""The exceptions of the package. Each is also one of Python's own, so that callers can catch what they expect."""
+
+from __future__ import annotations
+
+
+class Error(Exception):
+    """An error of the library. The message states the request, the current state, and what to do."""
+
+    #: The kind of error, such as "NameNotFound": the name of the library's `ErrorKind` in Rust.
+    kind: str = "Other"
+
+    def __str__(self) -> str:
+        return str(self.args[-1]) if self.args else ""
+
+
+class NameNotFoundError(Error, KeyError):
+    """The store has no tensor with this name."""
+
+
+class NameExistsError(Error, ValueError):
+    """A tensor with this name exists, and the change does not replace it."""
+
+
+class StoreNotFoundError(Error, FileNotFoundError):
+    """There is no store at the path."""
+
+
+class StoreExistsError(Error, FileExistsError):
+    """The path of a new store already exists."""
+
+
+class DamagedError(Error, ValueError):
+    """The bytes are not those of a store, or are damaged."""
+
+
+class DTypeError(Error, TypeError):
+    """The elements have a different dtype."""
+
+
+class RangeError(Error, IndexError):
+    """An axis, an index or a range is out of bounds."""
+
+
+class BusyError(Error, TimeoutError):
+    """Another process or thread holds the lock."""
+
+
+class ReadOnlyError(Error, PermissionError):
+    """The store or the elements cannot be changed."""
+
+
+class FileError(Error, OSError):
+    """The operating system returned an error."""
+
+
+class StateError(Error, RuntimeError):
+    """The handle is of a different process, or the store has changed in a way that the request does not allow."""
+
+
+class ArgumentError(Error, ValueError):
+    """An argument does not fit the tensor."""
+
+
+_CLASSES: dict[str, type[Error]] = {
+    "Io": FileError,
+    "NetworkFileSystem": FileError,
+    "NotFound": StoreNotFoundError,
+    "AlreadyExists": StoreExistsError,
+    "NotAStore": DamagedError,
+    "UnsupportedVersion": DamagedError,
+    "Corrupt": DamagedError,
+    "BadFile": DamagedError,
+    "NameNotFound": NameNotFoundError,
+    "NameExists": NameExistsError,
+    "DTypeMismatch": DTypeError,
+    "OutOfRange": RangeError,
+    "Busy": BusyError,
+    "ReadOnly": ReadOnlyError,
+    "NotMutable": ReadOnlyError,
+    "ExternalRefused": ReadOnlyError,
+    "ExternalChanged": StateError,
+    "Forked": StateError,
+    "Replaced": StateError,
+    "Conflict": StateError,
+    "CommitUnknown": StateError,
+    "Poisoned": StateError,
+}
+
+
+def make(kind: str, message: str) -> Error:
+    """Return the exception for a kind of error of the library."""
+    error = _CLASSES.get(kind, ArgumentError)(message)
+    error.kind = kind
+    return error

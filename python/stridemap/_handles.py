@@ -1,0 +1,78 @@
+"""Handles sent to other processes: stores, snapshots and tensors as paths and headers."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from . import _errors
+from ._store import SnapshotView, Store, open
+from ._stridemap import Tensor
+
+#: The stores that this process has opened for handles, by process, path and way of reading. A child of a fork opens its
+#: own.
+_stores: dict[tuple[int, str, bool], Store] = {}
+
+
+def reopen(path: str, uuid: str, mapped: bool = True) -> Store:
+    """Open a store by the handle of another process, once per process."""
+    key = (os.getpid(), path, mapped)
+    store = _stores.get(key)
+    if store is None or store.closed or store.uuid != uuid:
+        for old in [old for old in _stores if old[0] != key[0]]:
+            del _stores[old]
+        store = _stores[key] = open(path, "r", mapped=mapped)
+    if store.uuid != uuid:
+        del _stores[key]
+        raise _errors.make("Replaced", f"{path}: a different store has taken its place since the handle was made")
+    return store
+
+
+def snapshot(path: str | os.PathLike[str], uuid: str, generation: int) -> SnapshotView:
+    """Open a snapshot by the handle of another process."""
+    store = reopen(os.fspath(path), uuid)
+    if store.generation != generation:
+        store.refresh()
+    if store.generation != generation:
+        message = f"generation {generation} of {path} no longer exists: the newest is {store.generation}"
+        raise _errors.make("Conflict", message)
+    return store.snapshot()
+
+
+def reduce(tensor: Tensor) -> tuple[Any, ...]:
+    """Return how to open the tensor in another process: its header, not its elements."""
+    if tensor._origin is None:
+        raise TypeError("a tensor in memory cannot be sent to another process; save it, or send its numpy() array")
+    path, uuid, generation, name = tensor._origin
+    layout = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset)
+    return load, (os.fspath(path), uuid, generation, name, tensor.storage_id, *layout)
+
+
+def load(
+    path: str,
+    uuid: str,
+    generation: int,
+    name: str,
+    storage_id: int,
+    dtype: str,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    storage_offset: int,
+) -> Tensor:
+    """Open a tensor by the handle of another process."""
+    store = reopen(path, uuid)
+    found = store[name] if name in store else None
+    if found is None or found.storage_id != storage_id or store.generation < generation:
+        store.refresh()
+        found = store[name] if name in store else None
+    if found is None or found.storage_id != storage_id:
+        message = (
+            f"{name!r} of generation {generation} of {path} no longer exists: in generation {store.generation} it "
+            f"{'was removed' if found is None else 'has other elements'}"
+        )
+        raise _errors.make("Conflict", message)
+    same = (found.dtype, found.shape, found.stride(), found.storage_offset)
+    if same == (dtype, shape, stride, storage_offset):
+        return found
+    flat = found.as_strided([found.storage_nbytes // found.itemsize], [1], 0)
+    return flat.view_dtype(dtype).as_strided(list(shape), list(stride), storage_offset)

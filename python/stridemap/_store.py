@@ -1,0 +1,333 @@
+"""Stores as mappings of names to tensors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal
+
+from . import _arrays, _errors, _stridemap
+from ._stridemap import Snapshot, Tensor
+
+Kind = Literal["sealed", "mutable", "live"]
+
+
+def open(
+    path: str | os.PathLike[str],
+    mode: Literal["r", "r+", "a", "w", "x"] = "r",
+    *,
+    mapped: bool = True,
+    durable: bool = True,
+    timeout: float = 30.0,
+    external: Literal["refuse", "beside", "anywhere"] = "refuse",
+) -> Store:
+    """Open a store: a directory of tensors.
+
+    `mode` is "r" to read, "r+" to read and write, "a" to also create the store if there is none, "x" to create it and
+    refuse an existing one, and "w" to remove all tensors of an existing one.
+
+    With `mapped`, arrays are views of the files in memory. This is safe as long as only stridemap changes the files of
+    the store, on this and every other machine: if something else shortened a file, reading the array would end the
+    process. With `mapped=False`, elements are read and copied, and any change of the files is only an error.
+
+    A commit survives a power cut if `durable`. `timeout` is how long, in seconds, a change waits for another writer.
+    `external` says which files outside the store may be opened, for tensors that refer to such a file.
+
+    >>> import tempfile
+    >>> with open(tempfile.mkdtemp() + "/x.smap", "x") as store:
+    ...     store["points"] = [[1.0, 4.0], [2.0, 1.0], [3.0, 5.0]]
+    ...     store.save_view("points_t", store["points"].T)
+    ...     print(store["points_t"].shape, list(store))
+    (2, 3) ['points', 'points_t']
+    """
+    if mode not in ("r", "r+", "a", "w", "x"):
+        raise ValueError(f"mode must be 'r', 'r+', 'a', 'w' or 'x', and is {mode!r}")
+    if mode == "x" or mode in ("a", "w") and not os.path.lexists(path):
+        _stridemap.create(os.fspath(path), durable, timeout)
+    store = Store(_stridemap.open(os.fspath(path), mapped, durable, timeout, external), mode != "r", mapped)
+    if mode == "w" and len(store):
+        with store.transaction() as txn:
+            for name in store:
+                del txn[name]
+    return store
+
+
+class _Names(Mapping[str, Tensor]):
+    """What stores, snapshots and transactions have in common: names of tensors."""
+
+    _handle: Any
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor: Tensor = self._handle.load(_checked(name))
+        return tensor
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and bool(self._handle.contains(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._handle.names())
+
+    def __len__(self) -> int:
+        return len(self._handle.names())
+
+
+class _Changes(_Names, MutableMapping[str, Tensor]):
+    """Changes of names, each made by a transaction."""
+
+    def _change(self) -> Transaction:
+        raise NotImplementedError
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.save(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        with self._change() as txn:
+            txn._handle.remove(_checked(name))
+
+    def save(self, name: str, value: Any, *, kind: Kind = "sealed", replace: bool = True) -> None:
+        """Save a copy of the elements of an array, a tensor of PyTorch, or whatever NumPy makes an array of.
+
+        The elements of a "mutable" tensor can be changed under `lock()`, and those of a "live" one by `live()`.
+        """
+        with self._change() as txn:
+            txn._handle.on_existing(replace)
+            if isinstance(value, Tensor):
+                txn._handle.save_tensor(_checked(name), value, kind)
+            else:
+                txn._handle.save(_checked(name), _arrays.elements_of(value), kind)
+
+    def save_view(self, name: str, view: Tensor, *, replace: bool = True) -> None:
+        """Save a view of a tensor of this store under a name of its own: a header, no element is copied."""
+        with self._change() as txn:
+            txn._handle.on_existing(replace)
+            txn._handle.save_view(_checked(name), view)
+
+    def create(self, name: str, shape: tuple[int, ...], dtype: str, *, kind: Kind = "mutable") -> None:
+        """Create a tensor of zeros."""
+        with self._change() as txn:
+            txn._handle.create_tensor(_checked(name), str(dtype), list(shape), kind)
+
+    def create_growable(self, name: str, row_shape: tuple[int, ...], dtype: str, *, capacity: int = 0) -> None:
+        """Create a tensor without rows, for `append`. Space is reserved for `capacity` rows."""
+        with self._change() as txn:
+            txn._handle.create_growable(_checked(name), str(dtype), [0, *row_shape], capacity)
+
+    def append(self, name: str, rows: Any) -> range:
+        """Append rows to a tensor. Return their positions."""
+        with self._change() as txn:
+            start, end = txn._handle.append(_checked(name), _arrays.elements_of(rows))
+            return range(start, end)
+
+    def rename(self, name: str, new_name: str) -> None:
+        """Rename a tensor. A tensor with the new name is not replaced."""
+        with self._change() as txn:
+            txn._handle.rename(_checked(name), _checked(new_name))
+
+
+class Store(_Changes):
+    """An open store: a mapping of names to tensors. See `open`."""
+
+    _handle: _stridemap.StoreHandle
+
+    def __init__(self, handle: _stridemap.StoreHandle, writable: bool, mapped: bool) -> None:
+        self._handle, self._writable, self._mapped = handle, writable, mapped
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the store. Tensors and arrays of it stay valid. Closing it again does nothing."""
+        self._handle.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the store is closed."""
+        return self._handle.closed
+
+    @property
+    def path(self) -> str:
+        """The directory of the store."""
+        return os.fspath(self._handle.path)
+
+    @property
+    def uuid(self) -> str:
+        """The identity of the store, which copies do not have."""
+        return self._handle.uuid
+
+    @property
+    def generation(self) -> int:
+        """The number of the commit that this handle shows. Its own commits move it, and so does `refresh`."""
+        return self._handle.generation
+
+    def refresh(self) -> bool:
+        """Move to the newest generation. Return whether there was a newer one."""
+        return self._handle.refresh()
+
+    def wait_for_change(self, timeout: float | None = None) -> bool:
+        """Wait for a commit by another handle or process, and move to it. Return whether there was one.
+
+        `timeout` is in seconds; without one, it waits until there is a commit. Other threads run meanwhile.
+        """
+        return self._handle.wait_for_change(timeout)
+
+    def watch(self, timeout: float | None = None) -> Iterator[Change]:
+        """Wait for commits, and yield what each changed. End when there was none for `timeout` seconds."""
+        before = self._handle.snapshot()
+        while self.wait_for_change(timeout):
+            after = self._handle.snapshot()
+            yield Change(after.generation, *after.changes_since(before))
+            before = after
+
+    def snapshot(self) -> SnapshotView:
+        """Return the generation that the handle shows. It does not change."""
+        return SnapshotView(self._handle.snapshot())
+
+    def transaction(self) -> Transaction:
+        """Begin a transaction: with `with`, one commit at the end, and none if an exception leaves the block."""
+        if not self._writable:
+            raise _errors.make("ReadOnly", f"{self.path}: the store was opened with mode 'r'; use 'r+'")
+        return Transaction(self._handle.begin())
+
+    def verify(self) -> list[str]:
+        """Check every byte of the store. Return what is damaged, a line each: an empty list if nothing is."""
+        return self._handle.verify()
+
+    def compact(self) -> None:
+        """Free the disk space of bytes that no tensor reaches."""
+        self._handle.compact()
+
+    @property
+    def attrs(self) -> Attributes:
+        """The attributes of the store: a mapping of texts to texts."""
+        return Attributes(self, "")
+
+    def attrs_of(self, name: str) -> Attributes:
+        """Return the attributes of a tensor, or of a prefix of names."""
+        return Attributes(self, _checked(name))
+
+    def _change(self) -> Transaction:
+        return self.transaction()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._writable:
+            raise TypeError("only a store opened with mode 'r' can be sent to another process; open it there")
+        from . import _handles
+
+        return _handles.reopen, (self.path, self.uuid, self._mapped)
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<stridemap.Store, closed>"
+        return f"<stridemap.Store {self.path!r}, generation {self.generation}>"
+
+
+class SnapshotView(_Names):
+    """One generation of a store: a mapping of names to tensors that does not change."""
+
+    _handle: Snapshot
+
+    def __init__(self, handle: Snapshot) -> None:
+        self._handle = handle
+
+    @property
+    def generation(self) -> int:
+        """The number of the commit."""
+        return self._handle.generation
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from . import _handles
+
+        return _handles.snapshot, self._handle._origin
+
+
+class Transaction(_Changes):
+    """Changes that become visible together. See `Store.transaction`."""
+
+    _handle: _stridemap.Changes
+
+    def __init__(self, handle: _stridemap.Changes) -> None:
+        self._handle = handle
+        self._depth = 0
+
+    def __enter__(self) -> Transaction:
+        self._depth += 1
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            if kind is None:
+                self._handle.commit()
+            else:
+                self._handle.abort()
+
+    def commit(self) -> int:
+        """Make all changes in one commit. Return the new generation. The transaction has then ended."""
+        return self._handle.commit()
+
+    def abort(self) -> None:
+        """Discard all changes. The transaction has then ended."""
+        self._handle.abort()
+
+    def set_attribute(self, scope: str, key: str, value: str | None) -> None:
+        """Set an attribute of a tensor or a prefix, or of the store for "". Remove it for `None`."""
+        self._handle.set_attribute(scope, key, value)
+
+    def _change(self) -> Transaction:
+        if self._depth == 0:
+            raise RuntimeError("use a transaction in a with block")
+        return self
+
+
+class Attributes(MutableMapping[str, str]):
+    """Attributes of a store or a tensor. Each change is a commit."""
+
+    def __init__(self, store: Store, scope: str) -> None:
+        self._store, self._scope = store, scope
+
+    def _all(self) -> dict[str, str]:
+        return self._store._handle.attributes(self._scope)
+
+    def __getitem__(self, key: str) -> str:
+        return self._all()[key]
+
+    def __setitem__(self, key: str, value: str) -> None:
+        with self._store.transaction() as txn:
+            txn.set_attribute(self._scope, key, value)
+
+    def __delitem__(self, key: str) -> None:
+        self[key]
+        with self._store.transaction() as txn:
+            txn.set_attribute(self._scope, key, None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __repr__(self) -> str:
+        return repr(self._all())
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a commit changed: names."""
+
+    generation: int
+    added: list[str]
+    changed: list[str]
+    removed: list[str]
+
+
+def _checked(name: object) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a tensor is a str, not {type(name).__name__}")
+    return name
