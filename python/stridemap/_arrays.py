@@ -8,7 +8,7 @@ import sys
 import threading
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -18,9 +18,6 @@ from ._stridemap import Lock as _Lock
 
 if TYPE_CHECKING:
     import torch
-
-#: The integers that NumPy has instead of the other dtypes, if `ml_dtypes` is not installed.
-_BITS = {2: np.dtype(np.uint16), 1: np.dtype(np.uint8)}
 
 #: PyTorch's storages of files that are mapped, by path and number of bytes. Tensors of one storage share it.
 _torch_storages: weakref.WeakValueDictionary[tuple[str, int, int], torch.UntypedStorage] = (
@@ -43,10 +40,10 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     except ImportError:
         message = f"NumPy has no dtype {name}: install ml_dtypes, or use torch(), or view_dtype('uint8')"
         raise _errors.DTypeError(message) from None
-    found = getattr(ml_dtypes, name, None)
-    if found is None:
+    if not hasattr(ml_dtypes, name):
         raise _errors.DTypeError(f"NumPy and ml_dtypes have no dtype {name}: use view_dtype('uint8')")
-    return np.dtype(found)
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return dtype
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
@@ -84,7 +81,7 @@ def to_torch(tensor: Tensor) -> torch.Tensor:
         buffer = np.array(np.asarray(whole.view_dtype("uint8")._lend()))
         return torch.from_numpy(buffer).view(dtype).view(tensor.shape)
     empty = torch.empty(0, dtype=dtype)
-    return empty.set_(storage, tensor.storage_offset, tensor.shape, tensor.stride())  # type: ignore[call-overload, no-any-return]
+    return empty.set_(storage, tensor.storage_offset, tensor.shape, tensor.stride())
 
 
 def _torch_storage(tensor: Tensor) -> torch.UntypedStorage | None:
@@ -100,8 +97,8 @@ def _torch_storage(tensor: Tensor) -> torch.UntypedStorage | None:
     key = (str(path), tensor.storage_nbytes, os.getpid())
     storage = _torch_storages.get(key)
     if storage is None:
-        storage = torch.UntypedStorage.from_file(str(path), shared=False, nbytes=tensor.storage_nbytes)
-        _torch_storages[key] = storage
+        mapped = torch.UntypedStorage.from_file(str(path), shared=False, nbytes=tensor.storage_nbytes)
+        storage = _torch_storages[key] = cast("torch.UntypedStorage", mapped)
     return storage
 
 
@@ -146,13 +143,16 @@ def _named() -> frozenset[str]:
 
 
 class LockedArray(np.ndarray[Any, Any]):
-    """An array that can be written until its lock is released. Its views are refused with it."""
+    """An array that can be written until its lock is released. Then its views become read-only too.
+
+    Only views of this class are known: one made by `numpy.asarray` can still be written, without the lock.
+    """
 
     _views: list[weakref.ref[LockedArray]] | None = None
 
     def __array_finalize__(self, parent: Any) -> None:
         views = getattr(parent, "_views", None)
-        if views is not None and self.base is not None:
+        if views is not None and isinstance(self.base, LockedArray):
             self._views = views
             views.append(weakref.ref(self))
 

@@ -44,8 +44,12 @@ def open(
     """
     if mode not in ("r", "r+", "a", "w", "x"):
         raise ValueError(f"mode must be 'r', 'r+', 'a', 'w' or 'x', and is {mode!r}")
-    if mode == "x" or mode in ("a", "w") and not os.path.lexists(path):
-        _stridemap.create(os.fspath(path), durable, timeout)
+    if mode in ("x", "a", "w"):
+        try:
+            _stridemap.create(os.fspath(path), durable, timeout)
+        except _errors.StoreExistsError:
+            if mode == "x":
+                raise
     store = Store(_stridemap.open(os.fspath(path), mapped, durable, timeout, external), mode != "r", mapped)
     if mode == "w" and len(store):
         with store.transaction() as txn:

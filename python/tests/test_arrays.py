@@ -1,0 +1,232 @@
+"""Arrays share the memory of the file, for every dtype and stride, and outlive stores and locks."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import psutil
+import pytest
+import torch
+
+import stridemap
+
+NUMPY = ["bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
+         "float16", "float32", "float64", "complex64", "complex128"]  # fmt: skip
+ML = ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"]
+
+
+def numbers(name: str) -> np.ndarray:
+    dtype = np.dtype(name) if name in NUMPY else np.dtype(getattr(ml_dtypes, name))
+    return (np.arange(24) % 5).astype(np.float32).astype(dtype).reshape(2, 3, 4)
+
+
+@pytest.mark.parametrize("name", NUMPY + ML)
+def test_every_dtype_comes_back_from_numpy_and_pytorch(name: str, store: stridemap.Store) -> None:
+    array = numbers(name)
+    store["x"] = array
+    x = store["x"]
+    assert (x.dtype, x.shape, x.itemsize, x.nbytes) == (name, (2, 3, 4), array.itemsize, array.nbytes)
+    assert x.numpy().dtype == array.dtype and x.numpy().tobytes() == array.tobytes()
+    tensor = x.torch()
+    assert str(tensor.dtype) == f"torch.{name}"
+    assert tensor.view(torch.uint8).numpy().tobytes() == array.tobytes()
+    store["y"] = tensor.transpose(0, 2)
+    assert store["y"].numpy().tobytes() == array.transpose(2, 1, 0).tobytes()
+
+
+@pytest.mark.parametrize("name", NUMPY + ML)
+def test_arrays_share_the_memory_of_the_storage(name: str, store: stridemap.Store) -> None:
+    store["x"] = numbers(name)
+    x = store["x"]
+    start = x.numpy().__array_interface__["data"][0]
+    torch_start = x.torch().data_ptr()
+    views = [x, x[1], x[:, ::2], x.T, x[0, 0, 0].expand(7), x[:, 1:, 1:3]]
+    for view in [*views, x[::-1], x[..., ::-3]]:
+        array = view.numpy()
+        assert array.__array_interface__["data"] == (start + view.storage_offset * view.itemsize, True)
+        assert array.shape == view.shape and not array.flags.writeable
+        assert np.asarray(view).tobytes() == array.tobytes()
+        copy = view.torch()
+        assert copy.contiguous().view(torch.uint8).numpy().tobytes() == array.tobytes()
+    for view in views:
+        assert view.torch().data_ptr() == torch_start + view.storage_offset * view.itemsize
+        assert view.torch().stride() == view.stride()
+
+
+def test_float4_has_no_array_but_its_bytes_have(store: stridemap.Store) -> None:
+    packed = np.arange(8, dtype=np.uint8)
+    store["x"] = stridemap.Tensor._of_elements(("float4_e2m1fn_x2", [8], packed))
+    with pytest.raises(TypeError, match="view_dtype"):
+        store["x"].numpy()
+    assert store["x"].view_dtype("uint8").numpy().tolist() == packed.tolist()
+
+
+def test_dlpack_lends_to_pytorch_and_numpy(store: stridemap.Store) -> None:
+    store["x"] = np.arange(6.0).reshape(2, 3)
+    lent = torch.from_dlpack(store["x"].T)
+    assert lent.stride() == (1, 3) and lent.tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert np.from_dlpack(store["x"]).tolist() == [[0, 1, 2], [3, 4, 5]]
+    store["y"] = lent
+    assert store["y"].numpy().tolist() == lent.tolist()
+
+
+def test_what_pytorch_writes_is_never_saved(path: Path) -> None:
+    with stridemap.open(path, "x", durable=False) as store:
+        store["x"] = np.zeros(5000)
+    with stridemap.open(path) as store:
+        store["x"].torch().fill_(7)
+        torch.from_dlpack(store["x"]).add_(1)
+        assert not store["x"].numpy().any()
+        assert store.verify() == []
+
+
+def test_arrays_outlive_the_store_its_names_and_its_folder(path: Path) -> None:
+    with stridemap.open(path, "x", durable=False) as store:
+        store["x"] = np.arange(100_000)
+        array, tensor = store["x"].numpy()[::7], store["x"].torch()
+        del store["x"]
+        store.compact()
+    subprocess.run(["rm", "-r", path], check=True)
+    gc.collect()
+    assert array.sum() == np.arange(0, 100_000, 7).sum()
+    assert tensor.sum() == np.arange(100_000).sum()
+
+
+def test_arrays_take_no_memory_of_their_own(path: Path) -> None:
+    program = """
+import sys, numpy, psutil, stridemap
+store = stridemap.open(sys.argv[1])
+before = psutil.Process().memory_full_info().uss
+views = [store["x"].numpy(), store["x"][::-1].numpy(), store["x"].view(1024, -1).T.numpy()]
+sums = [int(view.sum()) for view in views]
+after = psutil.Process().memory_info()
+print(sums[0] == sums[1] == sums[2], after.rss - after.shared - before)
+"""
+    with stridemap.open(path, "x", durable=False) as store:
+        store["x"] = np.ones(64 << 20, np.uint8)
+    run = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True)
+    same, grown = run.stdout.split()
+    assert same == "True"
+    assert int(grown) < 24 << 20, f"{int(grown) >> 20} MiB for three views of 64 MiB"
+
+
+def test_without_a_mapping_elements_are_copied(path: Path) -> None:
+    with stridemap.open(path, "x", durable=False) as store:
+        store["x"] = np.arange(6)
+    with stridemap.open(path, mapped=False) as store:
+        assert store["x"].numpy().tolist() == list(range(6))
+        assert store["x"][::-1].torch().tolist() == list(range(5, -1, -1))
+        with pytest.raises(ValueError, match="copy"):
+            np.array(store["x"], copy=False)
+
+
+def test_numpy_decides_about_copies(store: stridemap.Store) -> None:
+    store["x"] = np.arange(6)
+    x = store["x"]
+    assert np.array(x, copy=True).flags.writeable
+    assert np.asarray(x, dtype=np.float32).dtype == np.float32
+    assert np.array(x, copy=False).tolist() == x.numpy().tolist()
+    with pytest.raises(ValueError):
+        np.array(x, dtype=np.float32, copy=False)
+    assert np.sum(x) == 15 and (np.asarray(x) + 1).tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_saved_arrays_of_any_order_byte_order_and_kind(store: stridemap.Store) -> None:
+    for array in (
+        np.asfortranarray(np.arange(6).reshape(2, 3)), np.arange(6, dtype=">i4"), np.arange(12)[::-2],
+        np.float32(3), 5, [1.5, 2], True, 1j, np.zeros((0, 3)), np.broadcast_to(np.int16(2), (3, 4)),
+    ):  # fmt: skip
+        store["x"] = array
+        assert np.array_equal(store["x"].numpy(), array), array
+        assert store["x"].shape == np.shape(array)
+    for wrong in ("text", ["a"], object(), None, np.array(["2020-01-01"], dtype="M8[D]"), [[1], [2, 3]], b"x"):
+        with pytest.raises((TypeError, ValueError)):
+            store["y"] = wrong
+    assert "y" not in store
+
+
+def test_lock_gives_an_array_that_can_be_written_until_it_is_released(store: stridemap.Store) -> None:
+    store.save("counts", np.zeros((3, 4), np.int64), kind="mutable")
+    counts = store["counts"]
+    with counts.lock() as whole:
+        whole += 1
+        part = whole[:, 1:]
+        column = part[:, 0]
+        column[:] = 9
+        total = whole + 0
+    for array in (whole, part, column):
+        with pytest.raises(ValueError, match="read-only"):
+            array += 1
+    total += 1
+    assert counts.numpy().tolist() == [[1, 9, 1, 1]] * 3
+    with counts[::2].lock() as rows:
+        rows[...] = 0
+    assert counts.numpy().sum() == 12
+    with counts.lock(exclusive=False) as shared, pytest.raises((ValueError, TypeError)):
+        shared += 1
+    lock = counts.lock()
+    with lock as array:
+        array[0] = 5
+        lock.flush()
+        with pytest.raises(RuntimeError), lock:
+            pass
+    assert counts.numpy()[0].tolist() == [5] * 4
+
+
+def test_lock_is_refused_for_sealed_tensors_and_while_this_thread_holds_it(path: Path) -> None:
+    with stridemap.open(path, "x", durable=False, timeout=0.2) as store:
+        store["sealed"] = np.zeros(3)
+        with pytest.raises(PermissionError), store["sealed"].lock():
+            pass
+        store.save("x", np.zeros(3), kind="mutable")
+        with store["x"].lock() as array:
+            with pytest.raises(TimeoutError), store["x"].lock():
+                pass
+            array[0] = 1
+        assert store["x"].numpy().tolist() == [1, 0, 0]
+
+
+def test_live_elements_are_atomic(store: stridemap.Store) -> None:
+    store.save("steps", np.zeros((2, 2), np.int64), kind="live")
+    steps = store["steps"].live()
+    assert steps.fetch_add(0, 1, value=5) == 0 and steps.get(0, 1) == 5
+    steps.set(1, 1, value=-3)
+    assert steps.compare_exchange(1, 1, current=-3, new=4) == (True, -3)
+    assert steps.compare_exchange(1, 1, current=-3, new=4) == (False, 4)
+    steps.flush()
+    assert store["steps"].numpy().tolist() == [[0, 5], [0, 4]]
+    with pytest.raises(IndexError):
+        steps.get(2, 0)
+    with pytest.raises(OverflowError):
+        steps.set(0, 0, value=1 << 63)
+    with pytest.raises(TypeError):
+        steps.set(0, 0, value="1")
+
+
+def test_statistics_are_those_of_numpy(store: stridemap.Store) -> None:
+    array = np.array([1, 2, np.nan, 4, np.inf], np.float32)
+    store["x"] = array
+    found = store["x"].statistics()
+    assert (found["count"], found["nan_count"], found["positive_infinity_count"]) == (5, 1, 1)
+    assert (found["min"], found["max"]) == (1, 4)
+    assert found["mean"] == pytest.approx(7 / 3) and found["std"] == pytest.approx(np.std([1, 2, 4], ddof=1))
+
+
+def test_this_process_is_not_leaking_mappings(store: stridemap.Store) -> None:
+    store["x"] = np.zeros(1000)
+    maps = lambda: Path("/proc/self/maps").read_text().count("x.smap")  # noqa: E731
+    for _ in range(50):
+        store["x"].torch()
+        store.save("m", np.zeros(1000), kind="mutable")
+        with store["m"].lock() as array:
+            array += 1
+        del array
+    gc.collect()
+    assert maps() < 10
+    assert psutil.Process(os.getpid()).num_fds() < 200

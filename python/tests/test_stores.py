@@ -1,0 +1,251 @@
+"""Stores are mappings of names to tensors, changed by transactions."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import stridemap
+from stridemap import _handles
+
+
+def test_store_is_a_mapping(store: stridemap.Store) -> None:
+    store["b"], store["a"] = [1, 2], 3.0
+    assert list(store) == ["a", "b"] and len(store) == 2 and "a" in store and "c" not in store and 5 not in store
+    assert store.get("c") is None and [x.shape for x in store.values()] == [(), (2,)]
+    assert dict(store.items()).keys() == {"a", "b"}
+    store.update({"c": np.eye(2)})
+    assert store.pop("c").numpy().trace() == 2 and "c" not in store
+    del store["b"]
+    with pytest.raises(KeyError) as caught:
+        store["b"]
+    assert str(caught.value) == 'load "b": no tensor with this name' and caught.value.kind == "NameNotFound"
+    with pytest.raises(KeyError):
+        del store["b"]
+    store.rename("a", "z")
+    assert list(store) == ["z"]
+
+
+def test_views_are_headers_on_the_same_storage(store: stridemap.Store) -> None:
+    store["weight"] = np.arange(6.0).reshape(2, 3)
+    store.save_view("weight_t", store["weight"].T)
+    assert store["weight_t"].shares_storage(store["weight"])
+    assert store["weight_t"].storage_id == store["weight"].storage_id
+    store["copy"] = store["weight"].T
+    assert not store["copy"].shares_storage(store["weight"]) and store["copy"].is_contiguous()
+
+
+def test_modes_are_those_of_h5py(path: Path) -> None:
+    for mode in ("r", "r+"):
+        with pytest.raises(FileNotFoundError):
+            stridemap.open(path, mode)
+    stridemap.open(path, "a", durable=False)["x"] = 1
+    with stridemap.open(path, "a", durable=False) as store:
+        store["y"] = 2
+    with pytest.raises(FileExistsError):
+        stridemap.open(path, "x")
+    with stridemap.open(path) as store, pytest.raises(PermissionError, match=r"r\+"):
+        store["z"] = 1
+    with stridemap.open(path, "r+") as store:
+        assert sorted(store) == ["x", "y"]
+    with stridemap.open(path, "w", durable=False) as store:
+        assert list(store) == []
+    with pytest.raises(ValueError):
+        stridemap.open(path, "rw")  # type: ignore[arg-type]
+    (path.parent / "text").write_text("x")
+    for wrong in (path.parent / "text", path.parent):
+        with pytest.raises((ValueError, OSError)):
+            stridemap.open(wrong)
+
+
+def test_transaction_is_one_commit_or_none(store: stridemap.Store) -> None:
+    before = store.generation
+    with store.transaction() as txn:
+        txn["a"] = [1, 2]
+        txn.save_view("first", txn["a"][:1])
+        txn.set_attribute("a", "unit", "m")
+        assert "a" in txn and "a" not in store
+    assert store.generation == before + 1 and sorted(store) == ["a", "first"]
+    assert store.attrs_of("a") == {"unit": "m"}
+    with pytest.raises(ZeroDivisionError), store.transaction() as txn:
+        txn["b"] = 1
+        1 / 0
+    assert "b" not in store and store.generation == before + 1
+    with pytest.raises(ValueError, match="ended"):
+        txn.commit()
+    with pytest.raises(RuntimeError, match="with block"):
+        txn["c"] = 1
+    with pytest.raises(stridemap.NameExistsError):
+        store.save("a", 5, replace=False)
+
+
+def test_rows_are_appended(store: stridemap.Store) -> None:
+    store.create_growable("log", (2,), "float32")
+    assert store.append("log", np.ones((3, 2), np.float32)) == range(3)
+    early = store["log"].numpy()
+    assert store.append("log", np.zeros((1, 2), np.float32)) == range(3, 4)
+    assert early.shape == (3, 2) and store["log"].shape == (4, 2)
+    with pytest.raises((ValueError, TypeError)):
+        store.append("log", np.zeros((1, 3), np.float32))
+    with pytest.raises(TypeError):
+        store.append("log", np.zeros((1, 2)))
+
+
+def test_attributes_are_a_mapping(store: stridemap.Store) -> None:
+    store.attrs["author"] = "me"
+    assert dict(store.attrs) == {"author": "me"} and repr(store.attrs) == "{'author': 'me'}"
+    del store.attrs["author"]
+    assert not store.attrs
+    with pytest.raises(KeyError):
+        del store.attrs["author"]
+
+
+def test_other_processes_are_watched(path: Path) -> None:
+    program = "import sys, stridemap; s = stridemap.open(sys.argv[1], 'r+'); s['new'] = [1]; del s['old']"
+    with stridemap.open(path, "x", durable=False) as store:
+        store["old"] = 1
+        snapshot = store.snapshot()
+        assert not store.wait_for_change(0.01)
+        subprocess.run([sys.executable, "-c", program, path], check=True)
+        changes = list(store.watch(0.5))
+        assert [name for change in changes for name in change.added] == ["new"]
+        assert [name for change in changes for name in change.removed] == ["old"]
+        assert list(snapshot) == ["old"] and snapshot["old"].item() == 1 and list(store) == ["new"]
+
+
+def test_closed_store_is_refused_but_not_its_tensors(path: Path) -> None:
+    store = stridemap.open(path, "x", durable=False)
+    store["x"] = [1, 2]
+    tensor, snapshot = store["x"], store.snapshot()
+    store.close()
+    store.close()
+    assert store.closed and "closed" in repr(store)
+    for use in (lambda: store["x"], lambda: list(store), lambda: store.transaction(), lambda: store.generation):
+        with pytest.raises(ValueError, match="closed"):
+            use()
+    assert tensor.numpy().tolist() == [1, 2] and snapshot["x"].item is not None
+
+
+def test_handles_are_small_and_open_the_same_tensor(path: Path) -> None:
+    with stridemap.open(path, "x", durable=False) as writer:
+        writer["some.layer.weight"] = np.arange(1000.0).reshape(10, 100)
+        writer["bits"] = np.arange(8, dtype=np.uint8)
+        with pytest.raises(TypeError):
+            pickle.dumps(writer)
+    with stridemap.open(path) as store:
+        for value in (store, store.snapshot(), store["some.layer.weight"], store["some.layer.weight"][::-2, 3:].T):
+            assert len(pickle.dumps(value)) < 500
+        view = pickle.loads(pickle.dumps(store["some.layer.weight"][::-2, 3:].T))
+        assert np.array_equal(view.numpy(), store["some.layer.weight"].numpy()[::-2, 3:].T)
+        words = pickle.loads(pickle.dumps(store["bits"].view_dtype("uint32")))
+        assert words.numpy().tolist() == store["bits"].view_dtype("uint32").numpy().tolist()
+        assert list(pickle.loads(pickle.dumps(store))) == list(store)
+        assert list(pickle.loads(pickle.dumps(store.snapshot()))) == list(store)
+        with pytest.raises(TypeError, match="memory"):
+            pickle.dumps(store["bits"].copy())
+        kept, snapshot = pickle.dumps(store["bits"]), pickle.dumps(store.snapshot())
+    with stridemap.open(path, "r+", durable=False) as writer:
+        writer["other"] = 1
+        assert pickle.loads(kept).numpy().tolist() == list(range(8))
+        writer["bits"] = 5
+    # This process still has the old generation.
+    assert pickle.loads(kept).numpy().tolist() == list(range(8))
+    _handles._stores.clear()
+    for gone in (kept, snapshot):
+        with pytest.raises(RuntimeError, match="no longer exists"):
+            pickle.loads(gone)
+
+
+def test_damage_is_an_exception_and_verify_names_it(path: Path) -> None:
+    with stridemap.open(path, "x", durable=False) as store:
+        store["x"] = np.zeros(10_000)
+        assert store.verify() == []
+        file = next((path / "storages").glob("*.bin"))
+        damaged = bytearray(file.read_bytes())
+        damaged[100] ^= 1
+        file.write_bytes(damaged)
+        assert len(store.verify()) == 1
+    for file in (path / "meta").iterdir():
+        file.write_bytes(b"\0" * file.stat().st_size)
+    with pytest.raises(ValueError):
+        stridemap.open(path)
+
+
+def test_inherited_handle_is_refused_in_a_forked_child(store: stridemap.Store) -> None:
+    store["x"] = np.arange(3)
+    if (child := os.fork()) == 0:
+        try:
+            list(store)
+            store["y"] = 1
+        except RuntimeError as error:
+            os._exit(7 if error.kind == "Forked" else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_threads_share_a_store(store: stridemap.Store) -> None:
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for step in range(20):
+                store[f"{number}"] = np.full(100, step)
+                assert store[f"{number}"].numpy()[0] == step
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == [] and len(store) == 4
+
+
+def test_lock_of_another_thread_is_not_released_here(store: stridemap.Store) -> None:
+    store.save("x", np.zeros(3), kind="mutable")
+    lock = store["x"].lock()
+    entered = threading.Thread(target=lock.__enter__)
+    entered.start()
+    entered.join()
+    with pytest.raises(RuntimeError, match="thread"):
+        lock.__exit__(None, None, None)
+
+
+def test_waiting_can_be_interrupted(path: Path) -> None:
+    program = "import sys, stridemap; print('ready', flush=True); stridemap.open(sys.argv[1]).wait_for_change()"
+    stridemap.open(path, "x", durable=False).close()
+    with subprocess.Popen([sys.executable, "-c", program, path], stdout=-1, stderr=-1, text=True) as waiting:
+        assert waiting.stdout.readline() == "ready\n"
+        time.sleep(0.5)
+        waiting.send_signal(signal.SIGINT)
+        assert "KeyboardInterrupt" in waiting.communicate(timeout=30)[1]
+
+
+def test_other_threads_run_while_one_waits(store: stridemap.Store) -> None:
+    waiting = threading.Thread(target=store.wait_for_change, args=(5.0,))
+    waiting.start()
+    assert sum(range(100_000)) > 0
+    with stridemap.open(store.path, "r+", durable=False) as other:
+        other["x"] = 1
+    waiting.join(10)
+    assert not waiting.is_alive()
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "x" * 5000, 5, None, b"x", "\ud800"])
+def test_names_that_no_tensor_can_have_are_refused(store: stridemap.Store, name: object) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        store[name] = 1  # type: ignore[index]
+    with pytest.raises((KeyError, ValueError, TypeError)):
+        store[name]  # type: ignore[index]
+    assert list(store) == []
