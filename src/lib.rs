@@ -138,6 +138,8 @@ mod documents {
     mod external_files {}
     #[doc = include_str!("../docs/disk-space.md")]
     mod disk_space {}
+    #[doc = include_str!("../docs/python.md")]
+    mod python {}
     #[doc = include_str!("../docs/damage-and-repair.md")]
     mod damage_and_repair {}
     #[doc = include_str!("../docs/guarantees.md")]
