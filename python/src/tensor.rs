@@ -194,6 +194,13 @@ impl Tensor {
         LiveTensor::of(&self.inner)
     }
 
+    /// The path that the file of the storage has if it is in the store.
+    #[getter]
+    fn _storage_path(&self) -> Option<String> {
+        let (origin, id) = (self.origin.as_ref()?, self.inner.storage_id()?);
+        Some(origin.store.join(format!("storages/{id:016x}.bin")).to_str()?.to_owned())
+    }
+
     /// The store, its uuid, the generation and the name that the tensor, or the one it is a view of, was loaded from.
     #[getter]
     fn _origin(&self) -> Option<(PathBuf, String, u64, String)> {

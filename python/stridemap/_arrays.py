@@ -5,9 +5,8 @@ from __future__ import annotations
 import mmap
 import os
 import sys
-import threading
 import weakref
-from pathlib import Path
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -19,10 +18,11 @@ from ._stridemap import Lock as _Lock
 if TYPE_CHECKING:
     import torch
 
-#: PyTorch's storages of files that are mapped, by path and number of bytes. Tensors of one storage share it.
-_torch_storages: weakref.WeakValueDictionary[tuple[str, int, int], torch.UntypedStorage] = (
-    weakref.WeakValueDictionary()
-)
+#: PyTorch's storages of files that are mapped, by path, number of bytes and process.
+TorchStorages = MutableMapping[tuple[str, int, int], "torch.UntypedStorage"]
+
+#: Those that are in use. Tensors of one storage share it.
+_torch_storages: TorchStorages = weakref.WeakValueDictionary()
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -67,14 +67,18 @@ def to_array(tensor: Tensor, dtype: Any, copy: bool | None) -> np.ndarray[Any, A
     return array.copy() if copy else array
 
 
-def to_torch(tensor: Tensor) -> torch.Tensor:
-    """Return the elements as a tensor of PyTorch, without a copy if PyTorch can describe it."""
+def to_torch(tensor: Tensor, storages: TorchStorages | None = None) -> torch.Tensor:
+    """Return the elements as a tensor of PyTorch, without a copy if PyTorch can describe it.
+
+    Tensors of one storage that are made with the same `storages` share one mapping, and so see each other's changes.
+    """
     import torch
 
     dtype = getattr(torch, tensor.dtype, None)
     if not isinstance(dtype, torch.dtype):
         raise _errors.DTypeError(f"PyTorch has no dtype {tensor.dtype}: use view_dtype('uint8')")
-    storage = _torch_storage(tensor) if min(tensor.stride(), default=0) >= 0 else None
+    storages = _torch_storages if storages is None else storages
+    storage = _torch_storage(tensor, storages) if min(tensor.stride(), default=0) >= 0 else None
     if storage is None:
         # A copy: in memory, mutable or live, on an external file, or with negative steps.
         whole = tensor.copy().view(-1) if tensor.ndim else tensor.copy()
@@ -84,7 +88,7 @@ def to_torch(tensor: Tensor) -> torch.Tensor:
     return empty.set_(storage, tensor.storage_offset, tensor.shape, tensor.stride())
 
 
-def _torch_storage(tensor: Tensor) -> torch.UntypedStorage | None:
+def _torch_storage(tensor: Tensor, storages: TorchStorages) -> torch.UntypedStorage | None:
     """Map the file of a storage for PyTorch.
 
     PyTorch has no read-only tensors, so the mapping is private: what is written to it changes this process's copy of a
@@ -92,22 +96,17 @@ def _torch_storage(tensor: Tensor) -> torch.UntypedStorage | None:
     """
     import torch
 
-    if tensor._lend() is None or (path := storage_path(tensor)) is None:
+    path = tensor._storage_path
+    if path is None or tensor._lend() is None or tensor.storage_nbytes == 0:
         return None
-    key = (str(path), tensor.storage_nbytes, os.getpid())
-    storage = _torch_storages.get(key)
+    key = (path, tensor.storage_nbytes, os.getpid())
+    storage = storages.get(key)
     if storage is None:
-        mapped = torch.UntypedStorage.from_file(str(path), shared=False, nbytes=tensor.storage_nbytes)
-        storage = _torch_storages[key] = cast("torch.UntypedStorage", mapped)
+        if not os.path.exists(path):
+            return None
+        mapped = torch.UntypedStorage.from_file(path, shared=False, nbytes=tensor.storage_nbytes)
+        storage = storages[key] = cast("torch.UntypedStorage", mapped)
     return storage
-
-
-def storage_path(tensor: Tensor) -> Path | None:
-    """Return the file of a tensor's storage, if it is in the store."""
-    if tensor._origin is None or tensor.storage_id is None or tensor.storage_nbytes == 0:
-        return None
-    path = Path(tensor._origin[0], "storages", f"{tensor.storage_id:016x}.bin")
-    return path if path.exists() else None
 
 
 def to_dlpack(tensor: Tensor, **arguments: Any) -> Any:
@@ -126,7 +125,8 @@ def elements_of(value: Any) -> tuple[str, tuple[int, ...], np.ndarray[Any, np.dt
         torch = sys.modules["torch"]
         whole = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
         name = str(whole.dtype).removeprefix("torch.")
-        return name, tuple(whole.shape), whole.reshape(-1).view(torch.uint8).numpy()
+        # A dimension of size 1 can have any stride, which `view` would not accept.
+        return name, tuple(whole.shape), whole.as_strided((whole.numel(),), (1,)).view(torch.uint8).numpy()
     if not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
         value = np.from_dlpack(value)
     array = np.asarray(value)
@@ -198,7 +198,7 @@ class Lock:
 
     def _map(self) -> np.ndarray[Any, Any]:
         tensor, dtype = self._tensor, numpy_dtype(self._tensor.dtype)
-        path = storage_path(tensor)
+        path = tensor._storage_path
         if tensor.size == 0 or path is None:
             array = np.empty(tensor.shape, dtype).view(LockedArray)
         else:

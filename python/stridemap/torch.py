@@ -1,0 +1,207 @@
+"""Models, state dicts and checkpoints of PyTorch.
+
+The functions have the shape of those in `safetensors.torch`. Tensors that share memory are saved as they are: each
+storage once, and each tensor as a header over it. They come back with the same relations, from one mapping of the file.
+
+What is loaded is mapped, and not copied. Writing to it, as training does, changes a copy of a page in this process, and
+never the store. Each load maps the files again, so it does not show what was written to the result of another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from . import _arrays, _errors
+from ._store import Store, Transaction, open
+
+__all__ = ["load_checkpoint", "load_file", "load_model", "save_checkpoint", "save_file", "save_model"]
+
+Place = Store | str | os.PathLike[str]
+
+#: Storages begin at a multiple of this many bytes, which every size of an element divides.
+_ALIGNMENT = 64
+
+
+def save_file(tensors: Mapping[str, torch.Tensor], place: Place, *, prefix: str = "") -> None:
+    """Save tensors in one commit, each under its name after `prefix`.
+
+    `place` is an open store, or a path. A store at the path is replaced by these tensors, in the same commit.
+    """
+    with _writing(place) as (store, is_whole), store.transaction() as txn:
+        new = {prefix + name: tensor for name, tensor in tensors.items()}
+        for name in store if is_whole else ():
+            if name not in new:
+                del txn[name]
+        for group in _groups(new):
+            _save(txn, group)
+
+
+def load_file(place: Place, *, prefix: str = "") -> dict[str, torch.Tensor]:
+    """Return the tensors whose names begin with `prefix`, without it. They are mapped, not read."""
+    with _reading(place) as store:
+        names = [name for name in store if name.startswith(prefix)]
+        storages: _arrays.TorchStorages = {}
+        return {name.removeprefix(prefix): _arrays.to_torch(store[name], storages) for name in names}
+
+
+def save_model(model: torch.nn.Module, place: Place, *, prefix: str = "") -> None:
+    """Save the state dict of a model. Tied weights stay tied."""
+    save_file(model.state_dict(), place, prefix=prefix)
+
+
+def load_model(
+    model: torch.nn.Module, place: Place, *, prefix: str = "", strict: bool = True
+) -> tuple[list[str], list[str]]:
+    """Give a model the mapped tensors of a store as its parameters and buffers, without a copy.
+
+    The names that are missing in the store, and those that the model does not have, are returned. With `strict`, they
+    are a `RuntimeError`. Parameters that were tied before still are.
+    """
+    tied: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        tied.setdefault(id(parameter), []).append(name)
+    result = model.load_state_dict(load_file(place, prefix=prefix), strict=strict, assign=True)
+    for first, *others in tied.values():
+        parameter = model.get_parameter(first)
+        for name in others:
+            owner, _, own_name = name.rpartition(".")
+            setattr(model.get_submodule(owner), own_name, parameter)
+    return list(result.missing_keys), list(result.unexpected_keys)
+
+
+def save_checkpoint(store: Store, name: str, state: Any) -> None:
+    """Save a state of dicts, lists, tuples, tensors and plain values, such as those of models and optimizers.
+
+    Tensors that are equal to those of the last checkpoint in the store are saved as headers over them.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    text = json.dumps(_described(state, f"{name}/", tensors))
+    last = store.attrs.get("checkpoint")
+    with store.transaction() as txn:
+        for group in _groups(tensors):
+            old = {} if last is None else {new: f"{last}/{new.removeprefix(f'{name}/')}" for new, _ in group}
+            if old and all(_is_equal(store, old[new], tensor) for new, tensor in group):
+                for new, _ in group:
+                    txn.save_view(new, store[old[new]])
+            else:
+                _save(txn, group)
+        txn.set_attribute(f"{name}/", "checkpoint", text)
+        txn.set_attribute("", "checkpoint", name)
+
+
+def load_checkpoint(store: Store, name: str | None = None) -> Any:
+    """Return the state of a checkpoint, by default the last one. Its tensors are mapped."""
+    name = store.attrs.get("checkpoint") if name is None else name
+    text = None if name is None else store.attrs_of(f"{name}/").get("checkpoint")
+    if text is None:
+        raise _errors.make("NameNotFound", f"{store.path}: no checkpoint {'' if name is None else repr(name)}".rstrip())
+    return _restored(json.loads(text), store, {})
+
+
+@contextmanager
+def _writing(place: Place) -> Iterator[tuple[Store, bool]]:
+    """Yield the store, and whether it belongs to the call alone."""
+    if isinstance(place, Store):
+        yield place, False
+    else:
+        with open(place, "a") as store:
+            yield store, True
+
+
+@contextmanager
+def _reading(place: Place) -> Iterator[Store]:
+    if isinstance(place, Store):
+        yield place
+    else:
+        with open(place) as store:
+            yield store
+
+
+Group = list[tuple[str, torch.Tensor]]
+
+
+def _groups(tensors: Mapping[str, torch.Tensor]) -> list[Group]:
+    """Return the tensors by storage, all on the processor."""
+    groups: dict[tuple[str, int], Group] = {}
+    for name, value in tensors.items():
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"{name!r} is not a tensor but {type(value).__name__}")
+        if value.layout != torch.strided or value.is_quantized or value.device.type == "meta":
+            raise TypeError(f"{name!r} cannot be saved: its elements are not in a storage ({value.layout}, {value.device})")
+        tensor = value.detach().resolve_conj().resolve_neg()
+        # A tensor without elements may be on a storage without an address.
+        start = tensor.untyped_storage().data_ptr() if tensor.numel() else -len(groups)
+        groups.setdefault((str(tensor.device), start), []).append((name, tensor))
+    return list(groups.values())
+
+
+def _save(txn: Transaction, group: Group) -> None:
+    """Save the tensors of one storage: its bytes once, and a header each."""
+    if len(group) == 1 and group[0][1].is_contiguous():
+        ((name, tensor),) = group
+        txn.save(name, tensor)
+        return
+    first = min(int(tensor.storage_offset()) * tensor.itemsize for _, tensor in group)
+    first -= first % _ALIGNMENT
+    end = max(_end(tensor) for _, tensor in group)
+    bytes_of = torch.empty(0, dtype=torch.uint8, device=group[0][1].device)
+    whole = bytes_of.set_(group[0][1].untyped_storage(), first, (end - first,), (1,))
+    storage = txn._handle.stage(_arrays.elements_of(whole))
+    for name, tensor in group:
+        offset = int(tensor.storage_offset()) - first // tensor.itemsize
+        layout = (tuple(tensor.shape), tensor.stride(), offset)
+        txn._handle.save_header(name, str(tensor.dtype).removeprefix("torch."), layout, storage)
+
+
+def _end(tensor: torch.Tensor) -> int:
+    """Return where the last element ends in the storage, in bytes."""
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (int(tensor.storage_offset()) + last + 1) * tensor.itemsize
+
+
+def _is_equal(store: Store, name: str, tensor: torch.Tensor) -> bool:
+    """Return whether a saved tensor has the same header and the same bytes."""
+    if name not in store:
+        return False
+    old = store[name]
+    if (f"torch.{old.dtype}", old.shape, old.stride()) != (str(tensor.dtype), tuple(tensor.shape), tensor.stride()):
+        return False
+    return np.array_equal(_arrays.elements_of(old.torch())[2], _arrays.elements_of(tensor)[2])
+
+
+def _described(value: Any, place: str, tensors: dict[str, torch.Tensor]) -> Any:
+    """Return a value for JSON. Tensors are collected under their places, and named there."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, torch.Tensor):
+        name = place.removesuffix(".")
+        tensors[name] = value
+        return {"tensor": name}
+    if isinstance(value, list | tuple):
+        parts = [_described(part, f"{place}{index}.", tensors) for index, part in enumerate(value)]
+        return parts if isinstance(value, list) else {"tuple": parts}
+    if isinstance(value, dict):
+        return {"dict": [[_described(key, place, {}), _described(part, f"{place}{key}.", tensors)] for key, part in value.items()]}
+    raise TypeError(f"{place.removesuffix('.')}: a checkpoint cannot hold {type(value).__name__}")
+
+
+def _restored(value: Any, store: Store, storages: _arrays.TorchStorages) -> Any:
+    if isinstance(value, list):
+        return [_restored(part, store, storages) for part in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    match kind:
+        case "tensor":
+            return _arrays.to_torch(store[content], storages)
+        case "tuple":
+            return tuple(_restored(part, store, storages) for part in content)
+        case _:
+            return {_restored(key, store, storages): _restored(part, store, storages) for key, part in content}

@@ -1,0 +1,202 @@
+"""State dicts, models and checkpoints come back with the values and the relations that they had."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file as save_safetensors
+from torch import nn
+
+import stridemap
+from stridemap.torch import load_checkpoint, load_file, load_model, save_checkpoint, save_file, save_model
+
+DTYPES = [
+    torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32,
+    torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
+    torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
+]  # fmt: skip
+
+
+def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    as_bytes = lambda x: x.contiguous().as_strided((x.numel(),), (1,)).view(torch.uint8)  # noqa: E731
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(as_bytes(a), as_bytes(b))
+
+
+def related(dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Return tensors of one storage, and one of another."""
+    whole = (torch.arange(2400) % 5).to(torch.float32).to(dtype).view(40, 60)
+    return {
+        "whole": whole, "tied": whole, "transposed": whole.t(), "slice": whole[1:3, ::2], "row": whole[2],
+        "scalar": whole[0, 1], "expanded": whole[:, :1].expand(40, 9), "other": whole.clone(),
+        "empty": whole[:0],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_tensors_that_share_memory_still_do(dtype: torch.dtype, path: Path) -> None:
+    tensors = related(dtype)
+    save_file(tensors, path)
+    loaded = load_file(path)
+    assert loaded.keys() == tensors.keys()
+    base, old_base = loaded["whole"].data_ptr(), tensors["whole"].data_ptr()
+    for name, tensor in tensors.items():
+        assert same_bytes(loaded[name], tensor), name
+        if name not in ("empty", "other"):
+            assert loaded[name].stride() == tensor.stride(), name
+            assert loaded[name].data_ptr() - base == tensor.data_ptr() - old_base, name
+    assert loaded["other"].untyped_storage().data_ptr() != loaded["whole"].untyped_storage().data_ptr()
+    stored = sum(file.stat().st_size for file in (path / "storages").glob("*.bin"))
+    assert stored <= 2 * (tensors["whole"].nbytes + 64), "two storages"
+
+
+def test_safetensors_refuses_what_comes_back_here(path: Path) -> None:
+    tensors = related(torch.float32)
+    with pytest.raises(RuntimeError, match="share memory"):
+        save_safetensors({"whole": tensors["whole"], "tied": tensors["tied"]}, str(path) + ".safetensors")
+    with pytest.raises(ValueError, match="non contiguous"):
+        save_safetensors({"transposed": tensors["transposed"]}, str(path) + ".safetensors")
+
+
+def test_only_the_bytes_that_are_reached_are_saved(path: Path) -> None:
+    large = torch.zeros(1_000_000)
+    save_file({"a": large[500_000:500_100:2], "b": large[500_050:500_060]}, path)
+    assert sum(file.stat().st_size for file in (path / "storages").iterdir()) < 2000
+    assert load_file(path)["b"].tolist() == [0.0] * 10
+
+
+def test_file_is_replaced_and_a_store_is_added_to(path: Path) -> None:
+    save_file({"a": torch.ones(2), "b": torch.ones(3)}, path)
+    save_file({"b": torch.zeros(3)}, path)
+    assert list(load_file(path)) == ["b"]
+    with stridemap.open(path, "r+") as store:
+        save_file({"weight": torch.ones(2)}, store, prefix="model.")
+        assert sorted(store) == ["b", "model.weight"]
+        assert list(load_file(store, prefix="model.")) == ["weight"]
+
+
+def test_failed_save_changes_nothing(path: Path) -> None:
+    save_file({"a": torch.ones(2)}, path)
+    for wrong in (torch.ones(2, device="meta"), torch.eye(3).to_sparse(), [1.0]):
+        with pytest.raises(TypeError, match="wrong"):
+            save_file({"a": torch.zeros(2), "wrong": wrong}, path)  # type: ignore[dict-item]
+    assert load_file(path)["a"].tolist() == [1.0, 1.0]
+    conjugate = torch.tensor([1 + 2j]).conj()
+    save_file({"c": conjugate, "n": conjugate.imag}, path)
+    assert load_file(path)["c"].tolist() == [1 - 2j] and load_file(path)["n"].tolist() == [-2.0]
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 16)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
+        self.norm = nn.BatchNorm1d(16)
+        self.decoder = nn.Linear(16, 50, bias=False)
+        self.decoder.weight = self.embedding.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.decoder(self.norm(self.layer(self.embedding(x)).mean(1)))
+
+
+def test_model_comes_back_tied_and_computes_the_same(path: Path) -> None:
+    torch.manual_seed(1)
+    model, tokens = Tied().eval(), torch.randint(0, 50, (3, 7))
+    save_model(model, path)
+    other = Tied().eval()
+    assert load_model(other, path) == ([], [])
+    assert torch.equal(model(tokens), other(tokens))
+    assert other.decoder.weight is other.embedding.weight and other.decoder.weight.requires_grad
+    other.train()(tokens).sum().backward()
+    torch.optim.SGD(other.parameters(), 0.1).step()
+    assert torch.equal(load_file(path)["embedding.weight"], model.embedding.weight)
+    smaller = nn.Linear(16, 50)
+    with pytest.raises(RuntimeError):
+        load_model(smaller, path)
+    missing, unexpected = load_model(smaller, path, prefix="decoder.", strict=False)
+    assert (missing, unexpected) == (["bias"], [])
+
+
+def test_loading_a_model_takes_no_memory(path: Path) -> None:
+    program = """
+import sys, psutil, torch
+from stridemap.torch import load_model
+model = torch.nn.Linear(4096, 8192, bias=False, device="meta")
+before = psutil.Process().memory_full_info().uss
+load_model(model, sys.argv[1])
+print(float(model.weight.detach().sum()), psutil.Process().memory_full_info().uss - before)
+"""
+    save_file({"weight": torch.ones(8192, 4096)}, path)
+    run = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True)
+    total, grown = run.stdout.split()
+    assert float(total) == 8192 * 4096
+    # The page cache belongs to this process alone in this measure, so only what is not file-backed would be more.
+    assert float(grown) < 1.2 * 128 * (1 << 20), grown
+
+
+def train(model: Tied, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    for step in range(steps):
+        torch.manual_seed(step)
+        optimizer.zero_grad()
+        model(torch.randint(0, 50, (4, 5))).square().mean().backward()
+        optimizer.step()
+
+
+def test_training_continues_from_a_checkpoint_as_if_it_had_not_ended(store: stridemap.Store) -> None:
+    torch.manual_seed(2)
+    model = Tied()
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    train(model, optimizer, 3)
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 3, "name": (1, None, "x", 0.1)}
+    save_checkpoint(store, "step3", state)
+    expected = copy.deepcopy(optimizer.state_dict())
+    loaded = load_checkpoint(store)
+    assert loaded["step"] == 3 and loaded["name"] == (1, None, "x", 0.1)
+    assert loaded["optimizer"]["param_groups"] == expected["param_groups"]
+    assert loaded["optimizer"]["state"].keys() == expected["state"].keys()
+    other = Tied()
+    other.load_state_dict(loaded["model"])
+    resumed = torch.optim.Adam(other.parameters(), 0.01)
+    resumed.load_state_dict(loaded["optimizer"])
+    train(model, optimizer, 4)
+    train(other, resumed, 4)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, other.state_dict()[name]), name
+
+
+def disk_usage(store: stridemap.Store) -> int:
+    return sum(file.stat().st_size for file in Path(store.path).rglob("*") if file.is_file())
+
+
+def test_unchanged_tensors_of_a_checkpoint_are_headers(store: stridemap.Store) -> None:
+    frozen, trained = torch.zeros(1_000_000), torch.zeros(1000)
+    tied = frozen.view(1000, 1000).t()
+    for step in range(10):
+        trained += 1
+        before = disk_usage(store)
+        save_checkpoint(store, f"step{step}", {"frozen": frozen, "tied": tied, "trained": trained, "step": step})
+        assert step == 0 or disk_usage(store) - before < 50_000
+    first, last = load_checkpoint(store, "step0"), load_checkpoint(store)
+    assert (first["step"], last["step"]) == (0, 9)
+    assert first["trained"][0] == 1 and last["trained"][0] == 10
+    assert last["frozen"].data_ptr() == last["tied"].data_ptr()
+    assert store["step0/frozen"].shares_storage(store["step9/tied"])
+    with pytest.raises(KeyError, match="step99"):
+        load_checkpoint(store, "step99")
+    with pytest.raises(TypeError, match="opaque"):
+        save_checkpoint(store, "wrong", {"opaque": object()})
+    assert load_checkpoint(store)["step"] == 9
+
+
+def test_checkpoint_of_any_nesting(store: stridemap.Store) -> None:
+    state: Any = {1: [torch.ones(2), {"a.b": (torch.zeros(0), float("inf"))}], "tensor": {"tuple": None}, (1, 2): []}
+    save_checkpoint(store, "x", state)
+    loaded = load_checkpoint(store)
+    assert loaded.keys() == state.keys() and loaded["tensor"] == {"tuple": None} and loaded[1, 2] == []
+    assert loaded[1][0].tolist() == [1, 1] and loaded[1][1]["a.b"][0].shape == (0,)
+    assert loaded[1][1]["a.b"][1] == float("inf")
