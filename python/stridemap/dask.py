@@ -1,0 +1,74 @@
+"""Tensors of a store as arrays of Dask, and arrays of Dask as tensors.
+
+Workers on other machines need a file system that they share with the caller: what one machine has written and synced,
+another must see when it opens the file (NFS does this). Mapping a store on a network file system is refused, because a
+change by another machine could end the process; open it with `mapped=False`, and blocks are read by copy.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from dask.base import tokenize
+from dask.delayed import delayed
+
+from ._arrays import numpy_dtype
+from ._blocks import BlockFile, readable, writable
+from ._store import Store, open
+from ._stridemap import Tensor
+
+__all__ = ["from_store", "to_store"]
+
+Place = Store | str | os.PathLike[str]
+
+
+class _Blocks:
+    """What Dask cuts into blocks: a handle of the tensor, which each task opens by mapping."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self.shape, self.ndim = tensor, tensor.shape, tensor.ndim
+        self.dtype = numpy_dtype(tensor.dtype)
+
+    def __getitem__(self, index: Any) -> np.ndarray[Any, Any]:
+        return self.tensor[index].numpy()
+
+
+def from_store(place: Place, name: str, chunks: Any = "auto") -> da.Array:
+    """Return a tensor as an array of Dask. Its blocks are views of the mapped file; the graph has no elements."""
+    tensor = readable(place)[name]
+    token = tokenize(tensor._origin, tensor.storage_id, tensor.dtype, tensor.shape, tensor.stride())
+    meta = np.empty((0,) * tensor.ndim, numpy_dtype(tensor.dtype))
+    name = f"stridemap-{token}"
+    array: da.Array = da.from_array(  # type: ignore[no-untyped-call]
+        _Blocks(tensor), chunks, name=name, lock=False, inline_array=True, meta=meta
+    )
+    return array
+
+
+def to_store(array: da.Array, place: Place, name: str, *, compute: bool = True) -> Any:
+    """Save an array as one tensor. Workers write its blocks in parallel; one commit at the end makes it visible.
+
+    If a block fails, or the caller is killed, the store is as it was. With `compute=False`, the result is a delayed
+    object, whose last task commits.
+    """
+    store = writable(place)
+    file = BlockFile(store.path, array.shape, array.dtype.name)
+    written = da.store(array, file, lock=False, compute=False)  # type: ignore[arg-type]
+    if not compute:
+        return delayed(_commit)(written, file, name)
+    try:
+        written.compute()
+        file.commit(store, name)
+    finally:
+        file.remove()
+
+
+def _commit(_: None, file: BlockFile, name: str) -> None:
+    try:
+        with open(file.store_path, "r+") as store:
+            file.commit(store, name)
+    finally:
+        file.remove()

@@ -1,0 +1,44 @@
+"""Tensors of a store in tasks and actors of Ray.
+
+Tensors, snapshots and stores that are open for reading can be arguments of tasks: they travel as a path and a header,
+and each process maps the file once. `stridemap.dask` says what other machines need.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import ray
+
+from ._blocks import BlockFile, Index, writable
+from ._store import Store
+
+__all__ = ["to_store"]
+
+
+def to_store(
+    blocks: Iterable[tuple[Index, Any]],
+    place: Store | str | os.PathLike[str],
+    name: str,
+    shape: tuple[int, ...],
+    dtype: str,
+) -> None:
+    """Save blocks as one tensor. Tasks write them in parallel; one commit at the end makes the tensor visible.
+
+    A block is a position, such as `np.s_[0:10, :]`, and an array or the reference of one, which the task that writes it
+    fetches. Blocks must not overlap. If one fails, or the caller is killed, the store is as it was.
+    """
+    store = writable(place)
+    file = BlockFile(store.path, shape, dtype)
+    try:
+        ray.get([_write.remote(file, index, block) for index, block in blocks])
+        file.commit(store, name)
+    finally:
+        file.remove()
+
+
+@ray.remote
+def _write(file: BlockFile, index: Index, block: Any) -> None:
+    file[index] = block

@@ -1,0 +1,223 @@
+"""Tensors travel as headers, to processes, to Dask and to Ray, on engines that are started for real."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import psutil
+import pytest
+import ray
+from dask.distributed import Client, LocalCluster
+
+import stridemap
+import stridemap.ray
+from stridemap.dask import from_store, to_store
+
+MIB = int(os.environ.get("STRIDEMAP_TEST_LARGE_MIB", "64"))
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with LocalCluster(n_workers=4, threads_per_worker=1, memory_limit=None, dashboard_address=None) as cluster:
+        with Client(cluster) as client:
+            yield client
+
+
+@pytest.fixture(scope="module")
+def rays() -> Iterator[None]:
+    # The functions of this file are tasks.
+    environment = {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}}
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False, runtime_env=environment)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def large(path: Path) -> tuple[Path, np.ndarray]:
+    array = np.random.default_rng(1).random((MIB, 1 << 18), np.float32)
+    with stridemap.open(path, "x", durable=False) as store:
+        store["x"] = array
+    return path, array
+
+
+def unique_bytes() -> int:
+    return psutil.Process().memory_full_info().uss
+
+
+def private_bytes() -> int:
+    """Return the memory that is not of a file, in bytes."""
+    info = psutil.Process().memory_info()
+    return info.rss - info.shared
+
+
+def test_mean_by_dask_takes_no_memory_for_the_blocks(client: Client, large: tuple[Path, np.ndarray]) -> None:
+    path, array = large
+    x = from_store(path, "x", chunks=(max(MIB // 16, 1), -1))
+    assert len(pickle.dumps(x)) < 100_000
+    before = client.run(private_bytes)
+    mean = x.mean(dtype=np.float64).compute()
+    after = client.run(private_bytes)
+    assert mean == pytest.approx(array.mean(dtype=np.float64), rel=1e-12)
+    chunk = array.nbytes // 16
+    grown = {worker: after[worker] - before[worker] for worker in after}
+    # Sums in float64 take a buffer of NumPy; Python itself grows too.
+    assert max(grown.values()) < 2 * chunk + (64 << 20), grown
+
+
+def test_array_of_dask_becomes_one_tensor_in_one_commit(client: Client, path: Path) -> None:
+    array = np.arange(100 * 37, dtype=np.float64).reshape(100, 37)
+    with stridemap.open(path, "x", durable=False) as store:
+        before = store.generation
+        to_store(da.from_array(array, chunks=(7, 11)), store, "x")
+        assert store.generation == before + 1
+        assert np.array_equal(store["x"].numpy(), array) and store.verify() == []
+        to_store(da.from_array(array, chunks=40).T[::2], path, "t", compute=False).compute()
+        store.refresh()
+        assert np.array_equal(store["t"].numpy(), array.T[::2])
+        to_store(da.zeros((0, 3)), store, "empty")
+        assert store["empty"].shape == (0, 3)
+        assert np.array_equal(from_store(store, "t", chunks=5)[3:, ::-1].compute(), array.T[::2][3:, ::-1])
+    assert list(path.parent.glob("*.writing-*")) == []
+
+
+def fail_late(block: np.ndarray, block_info: Any = None) -> np.ndarray:
+    if block_info[0]["chunk-location"] == (3,):
+        raise ValueError("a block of no use")
+    return block
+
+
+def test_failed_block_leaves_the_store_as_it_was(client: Client, store: stridemap.Store) -> None:
+    store["x"] = 1
+    broken = da.zeros(40, chunks=10).map_blocks(fail_late, dtype=float, meta=np.empty(0))
+    with pytest.raises(ValueError, match="no use"):
+        to_store(broken, store, "x")
+    assert store["x"].item() == 1 and list(store) == ["x"]
+    assert list(Path(store.path).parent.glob("*.writing-*")) == []
+
+
+KILLED = """
+import sys, time, dask, dask.array as da, numpy as np
+from stridemap.dask import to_store
+def slow(block):
+    print("begun", flush=True)
+    time.sleep(60)
+    return block
+with dask.config.set(scheduler="threads"):
+    to_store(da.ones(10, chunks=5).map_blocks(slow, dtype=float, meta=np.empty(0)), sys.argv[1], "x")
+"""
+
+
+def test_killed_writer_leaves_the_store_as_it_was(path: Path) -> None:
+    with stridemap.open(path, "x", durable=False) as store:
+        store["x"] = 1
+        with subprocess.Popen([sys.executable, "-c", KILLED, path], stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None and writer.stdout.readline().startswith(b"begun")
+            writer.send_signal(signal.SIGKILL)
+        assert len(list(path.parent.glob("*.writing-*"))) == 1
+        store.refresh()
+        assert store["x"].item() == 1 and store.verify() == []
+        to_store(da.ones(4), store, "x")
+        assert store["x"].shape == (4,) and list(path.parent.glob("*.writing-*")) == []
+
+
+@ray.remote
+def total(tensor: stridemap.Tensor) -> tuple[float, int]:
+    return float(tensor.numpy().sum(dtype=np.float64)), private_bytes()
+
+
+@ray.remote
+class Reader:
+    def __init__(self, snapshot: stridemap.SnapshotView) -> None:
+        self.snapshot = snapshot
+
+    def names(self) -> list[str]:
+        return list(self.snapshot)
+
+
+@ray.remote
+def squares(start: int) -> np.ndarray:
+    if start < 0:
+        raise ValueError("negative")
+    return np.arange(start, start + 10) ** 2
+
+
+def test_ray_gets_headers_and_writes_blocks(rays: None, large: tuple[Path, np.ndarray]) -> None:
+    path, array = large
+    with stridemap.open(path) as store:
+        rows = max(MIB // 8, 1)
+        parts = ray.get([total.remote(store["x"][start : start + rows]) for start in range(0, MIB, rows)])
+        assert sum(part for part, _ in parts) == pytest.approx(array.sum(dtype=np.float64))
+        assert ray.get(Reader.remote(store.snapshot()).names.remote()) == ["x"]
+    blocks = [(np.s_[start : start + 10], squares.remote(start)) for start in range(0, 100, 10)]
+    stridemap.ray.to_store(blocks, path, "squares", (100,), "int64")
+    with stridemap.open(path) as store:
+        assert np.array_equal(store["squares"].numpy(), np.arange(100) ** 2)
+        with pytest.raises(ValueError, match="negative"):
+            stridemap.ray.to_store([(np.s_[:10], squares.remote(-1))], path, "x", (10,), "int64")
+        store.refresh()
+        assert store["x"].shape == array.shape and list(path.parent.glob("*.writing-*")) == []
+
+
+def share(pickled: bytes, results: Any, end: Any) -> None:
+    tensor = pickle.loads(pickled)
+    found = int(tensor.numpy().view(np.uint8).max())
+    results.put(found)
+    end.wait(120)
+
+
+def proportional_bytes(process: int) -> int:
+    for line in Path(f"/proc/{process}/smaps").read_text().split("\n"):
+        if line.endswith(".bin"):
+            is_ours = True
+        elif line.startswith("Pss:"):
+            if locals().get("is_ours"):
+                return int(line.split()[1]) << 10
+        elif "-" in line.split(" ")[0]:
+            is_ours = False
+    return 0
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_processes_share_one_copy_of_the_memory(method: Any, large: tuple[Path, np.ndarray]) -> None:
+    path, array = large
+    context = multiprocessing.get_context(method)
+    with stridemap.open(path) as store:
+        pickled = pickle.dumps(store["x"])
+    assert len(pickled) < 500
+    results, end = context.Queue(), context.Event()
+    processes = [context.Process(target=share, args=(pickled, results, end)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    assert {results.get(timeout=120) for _ in processes} == {int(array.view(np.uint8).max())}
+    together = sum(proportional_bytes(process.pid or 0) for process in processes)
+    end.set()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    assert 0.5 * array.nbytes < together < 1.1 * array.nbytes, f"{together >> 20} MiB for {MIB} MiB"
+
+
+@pytest.mark.parametrize(
+    ("example", "size", "said"),
+    [
+        ("dataloader.py", ["500"], "500 rows in 2 batches, 0 wrong"),
+        ("dask_mean.py", ["32"], "32 MiB, mean 0.50"),
+        ("finetune.py", ["64", "5"], "5 checkpoints of "),
+    ],
+)
+def test_examples_run(example: str, size: list[str], said: str) -> None:
+    began = time.monotonic()
+    run = subprocess.run([sys.executable, EXAMPLES / example, *size], capture_output=True, text=True)
+    assert run.returncode == 0 and said in run.stdout, f"{time.monotonic() - began}: {run.stdout}{run.stderr[-3000:]}"
