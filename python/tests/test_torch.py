@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors
+import safetensors.torch
 import torch
 from safetensors.torch import save_file as save_safetensors
 from torch import nn
@@ -61,6 +63,24 @@ def test_safetensors_refuses_what_comes_back_here(path: Path) -> None:
         save_safetensors({"whole": tensors["whole"], "tied": tensors["tied"]}, str(path) + ".safetensors")
     with pytest.raises(ValueError, match="non contiguous"):
         save_safetensors({"transposed": tensors["transposed"]}, str(path) + ".safetensors")
+
+
+def test_what_the_guide_says_of_other_libraries(tmp_path: Path) -> None:
+    tensors, large = related(torch.float32), torch.zeros(1_000_000)
+    with pytest.raises(ValueError, match="non contiguous"):
+        save_safetensors({"expanded": tensors["expanded"]}, tmp_path / "x.safetensors")
+    save_safetensors({"slice": large[:10]}, tmp_path / "slice.safetensors")
+    torch.save({"slice": large[:10]}, tmp_path / "slice.pt")
+    assert (tmp_path / "slice.safetensors").stat().st_size < 1000
+    assert (tmp_path / "slice.pt").stat().st_size > large.nbytes
+    torch.save(tensors, tmp_path / "x.pt")
+    loaded = torch.load(tmp_path / "x.pt", mmap=True)
+    assert loaded["tied"].data_ptr() == loaded["whole"].data_ptr()
+    assert loaded["transposed"].stride() == (1, 60) and loaded["expanded"].stride() == (60, 0)
+    model = Tied()
+    safetensors.torch.save_model(model, str(tmp_path / "model.safetensors"))
+    with safetensors.safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert len(file.keys()) == len(model.state_dict()) - 1
 
 
 def test_only_the_bytes_that_are_reached_are_saved(path: Path) -> None:
