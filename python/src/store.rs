@@ -21,6 +21,7 @@ const SLICE: Duration = Duration::from_millis(100);
 pub(crate) struct StoreHandle {
     /// `None` once it is closed.
     store: Mutex<Option<Store>>,
+    mapped: bool,
 }
 
 /// Opens a store. With `mapped`, no other program may change its files; see `stridemap.open`.
@@ -39,7 +40,7 @@ pub(crate) fn open(
         true => unsafe { options.open_mapped(path) },
         false => options.open(path),
     })?;
-    Ok(StoreHandle { store: Mutex::new(Some(store)) })
+    Ok(StoreHandle { store: Mutex::new(Some(store)), mapped })
 }
 
 /// Creates an empty store.
@@ -79,9 +80,9 @@ pub(crate) fn kind_of(name: &str) -> Result<StorageKind> {
     }
 }
 
-fn loaded(store: &Store, generation: u64, name: &str, inner: stridemap::Tensor) -> Tensor {
-    let origin =
-        Origin { store: store.path().to_owned(), uuid: store.uuid(), generation, name: name.to_owned() };
+fn loaded((store, mapped): (&Store, bool), generation: u64, name: &str, inner: stridemap::Tensor) -> Tensor {
+    let (path, name) = (store.path().to_owned(), name.to_owned());
+    let origin = Origin { store: path, uuid: store.uuid(), mapped, generation, name };
     Tensor { inner, origin: Some(Arc::new(origin)) }
 }
 
@@ -137,7 +138,7 @@ impl StoreHandle {
     fn load(&self, name: &str) -> Result<Tensor> {
         let store = self.store()?;
         let inner = store.load(name)?;
-        Ok(loaded(&store, store.generation(), name, inner))
+        Ok(loaded((&store, self.mapped), store.generation(), name, inner))
     }
 
     /// Waits for a commit by another handle, and moves to it. Returns whether there was one.
@@ -159,7 +160,7 @@ impl StoreHandle {
 
     fn snapshot(&self) -> Result<Snapshot> {
         let store = self.store()?;
-        Ok(Snapshot { snapshot: store.snapshot(), store })
+        Ok(Snapshot { snapshot: store.snapshot(), store, mapped: self.mapped })
     }
 
     fn begin(&self, py: Python<'_>) -> Result<Changes> {
@@ -191,6 +192,7 @@ impl StoreHandle {
 pub(crate) struct Snapshot {
     snapshot: stridemap::Snapshot,
     store: Store,
+    mapped: bool,
 }
 
 #[pymethods]
@@ -201,8 +203,8 @@ impl Snapshot {
     }
 
     #[getter]
-    fn _origin(&self) -> (PathBuf, String, u64) {
-        (self.store.path().to_owned(), self.store.uuid(), self.snapshot.generation())
+    fn _origin(&self) -> (PathBuf, String, bool, u64) {
+        (self.store.path().to_owned(), self.store.uuid(), self.mapped, self.snapshot.generation())
     }
 
     fn names(&self, py: Python<'_>) -> Result<Vec<String>> {
@@ -211,7 +213,7 @@ impl Snapshot {
 
     fn load(&self, name: &str) -> Result<Tensor> {
         let inner = self.snapshot.load(name)?;
-        Ok(loaded(&self.store, self.snapshot.generation(), name, inner))
+        Ok(loaded((&self.store, self.mapped), self.snapshot.generation(), name, inner))
     }
 
     fn contains(&self, name: &str) -> Result<bool> {

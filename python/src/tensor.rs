@@ -19,6 +19,7 @@ use crate::source::{Elements, dtype};
 pub(crate) struct Origin {
     pub(crate) store: PathBuf,
     pub(crate) uuid: String,
+    pub(crate) mapped: bool,
     pub(crate) generation: u64,
     pub(crate) name: String,
 }
@@ -201,11 +202,18 @@ impl Tensor {
         Some(origin.store.join(format!("storages/{id:016x}.bin")).to_str()?.to_owned())
     }
 
-    /// The store, its uuid, the generation and the name that the tensor, or the one it is a view of, was loaded from.
+    /// The store, its uuid, whether it is mapped, the generation, and the name that the tensor, or the one it is a view of,
+    /// was loaded from.
     #[getter]
-    fn _origin(&self) -> Option<(PathBuf, String, u64, String)> {
+    fn _origin(&self) -> Option<(PathBuf, String, bool, u64, String)> {
         let origin = self.origin.as_ref()?;
-        Some((origin.store.clone(), origin.uuid.clone(), origin.generation, origin.name.clone()))
+        Some((
+            origin.store.clone(),
+            origin.uuid.clone(),
+            origin.mapped,
+            origin.generation,
+            origin.name.clone(),
+        ))
     }
 
     /// Returns the elements as an array of NumPy: read-only, of the mapped memory, whatever the strides. Elements that are

@@ -1,14 +1,15 @@
 """Tensors that several processes write in parallel, block by block, and that become visible in one commit.
 
 The blocks are written to a file beside the store, which is then copied into it; btrfs and XFS share the blocks on disk
-instead. The file is `<store>.writing-<process>-<random>`. It is removed at the end; if the process is killed, the next
-writer of the store removes it.
+instead. The file is `<store>.writing-<machine>-<process>-<random>`. It is removed at the end; if the process is
+killed, the next writer of the store on the same machine removes it.
 """
 
 from __future__ import annotations
 
 import glob
 import os
+import platform
 import secrets
 from typing import Any
 
@@ -25,7 +26,7 @@ class BlockFile:
 
     def __init__(self, store_path: str, shape: tuple[int, ...], dtype: str) -> None:
         self.store_path, self.shape, self.dtype = os.path.abspath(store_path), tuple(shape), dtype
-        self.path = f"{self.store_path}.writing-{os.getpid()}-{secrets.token_hex(4)}"
+        self.path = f"{self.store_path}.writing-{_machine()}-{os.getpid()}-{secrets.token_hex(4)}"
         self.nbytes = int(np.prod(self.shape, dtype=np.int64)) * numpy_dtype(dtype).itemsize
         remove_abandoned(self.store_path)
         file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -61,11 +62,15 @@ class BlockFile:
 
 
 def remove_abandoned(store_path: str) -> None:
-    """Remove the files of writers that have ended."""
-    for path in glob.glob(f"{glob.escape(store_path)}.writing-*-*"):
+    """Remove the files of writers of this machine that have ended."""
+    for path in glob.glob(f"{glob.escape(store_path)}.writing-{_machine()}-*-*"):
         process = path.rsplit("-", 2)[1]
         if process.isdigit() and not os.path.exists(f"/proc/{process}"):
             os.remove(path)
+
+
+def _machine() -> str:
+    return "".join(letter for letter in platform.node() if letter.isalnum()) or "unknown"
 
 
 def writable(place: Store | str | os.PathLike[str]) -> Store:

@@ -14,7 +14,7 @@ from ._stridemap import Tensor
 _stores: dict[tuple[int, str, bool], Store] = {}
 
 
-def reopen(path: str, uuid: str, mapped: bool = True) -> Store:
+def reopen(path: str, uuid: str, mapped: bool) -> Store:
     """Open a store by the handle of another process, once per process."""
     key = (os.getpid(), path, mapped)
     store = _stores.get(key)
@@ -28,9 +28,9 @@ def reopen(path: str, uuid: str, mapped: bool = True) -> Store:
     return store
 
 
-def snapshot(path: str | os.PathLike[str], uuid: str, generation: int) -> SnapshotView:
+def snapshot(path: str | os.PathLike[str], uuid: str, mapped: bool, generation: int) -> SnapshotView:
     """Open a snapshot by the handle of another process."""
-    store = reopen(os.fspath(path), uuid)
+    store = reopen(os.fspath(path), uuid, mapped)
     if store.generation != generation:
         store.refresh()
     if store.generation != generation:
@@ -43,14 +43,15 @@ def reduce(tensor: Tensor) -> tuple[Any, ...]:
     """Return how to open the tensor in another process: its header, not its elements."""
     if tensor._origin is None:
         raise TypeError("a tensor in memory cannot be sent to another process; save it, or send its numpy() array")
-    path, uuid, generation, name = tensor._origin
+    path, uuid, mapped, generation, name = tensor._origin
     layout = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset)
-    return load, (os.fspath(path), uuid, generation, name, tensor.storage_id, *layout)
+    return load, (os.fspath(path), uuid, mapped, generation, name, tensor.storage_id, *layout)
 
 
 def load(
     path: str,
     uuid: str,
+    mapped: bool,
     generation: int,
     name: str,
     storage_id: int,
@@ -60,7 +61,7 @@ def load(
     storage_offset: int,
 ) -> Tensor:
     """Open a tensor by the handle of another process."""
-    store = reopen(path, uuid)
+    store = reopen(path, uuid, mapped)
     found = store[name] if name in store else None
     if found is None or found.storage_id != storage_id or store.generation < generation:
         store.refresh()

@@ -32,7 +32,8 @@ def open(
     the store, on this and every other machine: if something else shortened a file, reading the array would end the
     process. With `mapped=False`, elements are read and copied, and any change of the files is only an error.
 
-    A commit survives a power cut if `durable`. `timeout` is how long, in seconds, a change waits for another writer.
+    A commit survives a power cut if `durable`. `timeout` is how long, in seconds, a change or a lock waits for
+    another process; an interrupt is noticed afterwards.
     `external` says which files outside the store may be opened, for tensors that refer to such a file.
 
     >>> import tempfile

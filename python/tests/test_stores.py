@@ -152,6 +152,9 @@ def test_handles_are_small_and_open_the_same_tensor(path: Path) -> None:
         assert list(pickle.loads(pickle.dumps(store.snapshot()))) == list(store)
         with pytest.raises(TypeError, match="memory"):
             pickle.dumps(store["bits"].copy())
+        with stridemap.open(path, mapped=False) as unmapped:
+            again = pickle.loads(pickle.dumps(unmapped["bits"]))
+            assert again._origin[2] is False and again.numpy().tolist() == list(range(8))
         kept, snapshot = pickle.dumps(store["bits"]), pickle.dumps(store.snapshot())
     with stridemap.open(path, "r+", durable=False) as writer:
         writer["other"] = 1
