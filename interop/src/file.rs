@@ -193,7 +193,7 @@ pub(super) fn write<'a>(
     create(path, on_existing, |writer| write_to(path, writer, header, tensors, progress))
 }
 
-/// The path in messages about an output without one.
+/// Stands for the path in messages, for an output that has none.
 pub(super) const OUTPUT: &str = "output";
 
 /// Writes a header and then the elements of tensors, in one pass.
@@ -226,8 +226,9 @@ pub(super) fn write_elements(
     })
 }
 
-/// Writes a file under a temporary name, and renames it when it is complete and synced. Until then, an
-/// existing file of that name is unchanged; an error after that says that the new file may not be durable. An export may therefore replace a file that it reads from.
+/// Writes a file under a temporary name, and renames it when it is complete and synced. Until then, an existing file of
+/// that name is unchanged; an error after that says that the new file may not be durable. An export may therefore
+/// replace a file that it reads from.
 pub(super) fn create(
     path: &Path,
     on_existing: OnExisting,

@@ -17,7 +17,8 @@ pub(crate) struct StorePaths {
 }
 
 impl StorePaths {
-    /// Returns the paths of the store at `root`. A `.` or `/` too many is removed, as `Path::parent` of a file would do.
+    /// Returns the paths of the store at `root`. A redundant `.` or `/` is removed, because `Path::parent` of a file
+    /// removes it too.
     pub(crate) fn new(root: &Path) -> Self {
         StorePaths { root: root.components().collect() }
     }

@@ -69,7 +69,7 @@ fn publish_locked(
         has_new_names |= grown.publish(&history.paths)?; // crash: unreferenced digests, replaced or deleted later
     }
     if has_new_names {
-        // Without this sync, a tensor could have no storage, or a file no record.
+        // Without this sync, a tensor could be left without a storage, or the file of a storage without a record.
         step!("sync-storages-dir", history.sync_dir(&history.paths.storages_dir()))?; // crash: the same, now durable
     }
 

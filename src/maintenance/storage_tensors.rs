@@ -70,8 +70,8 @@ pub(crate) fn each_storage(
     Ok(())
 }
 
-/// Returns the storages with these ids, each with the given names that still refer to it. They are all its tensors if
-/// its record has the same count. Leaves out deleted storages.
+/// Returns the storages with these ids, each with the given names that still refer to it. If the record counts as many,
+/// these are all tensors of the storage. Leaves out deleted storages.
 pub(crate) fn storages_named<'a>(
     generation: &Generation,
     storages: impl Iterator<Item = (u64, &'a [String])>,

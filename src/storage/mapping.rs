@@ -63,7 +63,7 @@ impl Mapping {
     ) -> Result<Mapping, MapError> {
         let length_bytes = length_to_map(stat, length_bytes)?;
         let reserved_bytes = usize::try_from(reserved_bytes).unwrap_or_default();
-        // Otherwise the mapping has less room to grow.
+        // If there is not enough, the mapping gets less room to grow.
         let _ = idle::retry_after_release(
             || if Reservation::is_available(reserved_bytes) { Ok(()) } else { Err(()) },
             |()| true,
@@ -87,10 +87,10 @@ impl Mapping {
     /// Returns the bytes that the mapping was made for.
     pub(super) fn bytes(&self) -> &[u8] {
         // SAFETY:
-        // - in bounds: the region has at least `length_bytes`, and `of` checked by a stat that the file had as many,
-        //   after a record had stated them. On overlayfs the file may be in a lower layer, and the stat may be that
-        //   of its copy in the upper layer. But the file was opened after the record was read, so it contains the
-        //   rows of the record, and `of` maps no more bytes than it was asked for. A lower layer never changes;
+        // - in bounds: the region has at least `length_bytes`, which a record states, and `of` has checked by a stat
+        //   that the file is as long. On overlayfs the file may be in a lower layer, and the stat may be that of its
+        //   copy in the upper layer. But the file was opened after the record was read, so it contains the rows of the
+        //   record, and `of` maps no more bytes than it was asked for. A lower layer never changes;
         // - still in bounds: this library truncates a storage only past the length of the newest record, and past the
         //   bytes that are lent in this process (`FileLock::keep_stable`). Only bytes of a published record are lent,
         //   in any process, and the newest record of a storage is the longest that was published: a generation is
@@ -223,8 +223,8 @@ impl LockedMapping {
         // SAFETY:
         // - in bounds, alive: as in `bytes`;
         // - writable: `of` maps it for writing in this mode. A write that needs a new block on a full disk would be
-        //   SIGBUS: `InPlaceFile::allocate_blocks` has checked, once or under this lock, that no write needs one until a
-        //   snapshot or reflink is made;
+        //   SIGBUS: `InPlaceFile::allocate_blocks` has checked, once or under this lock, that no write needs one until
+        //   a snapshot or reflink is made;
         // - unique: the slice borrows an exclusive lock of this file mutably, and no other lock of the file is held
         //   in any process or thread. Every slice of a `LockedMapping` borrows a lock of the file, so no other slice
         //   exists. Nor does the registry have a region of the file, sealed or live: under its mutex,
@@ -237,8 +237,8 @@ impl LockedMapping {
 /// Memory of at least this size is worth huge pages, in bytes.
 const HUGE_BYTES: usize = 4 << 20;
 
-/// Asks the kernel for huge pages if the memory of `elements` is large. New memory is then zeroed 2 MiB at a time, which
-/// takes half as long as to fill it page by page. Memory that the allocator reuses stays as it is.
+/// Asks the kernel for huge pages if the memory of `elements` is large. New memory is then zeroed 2 MiB at a time,
+/// which takes half as long as to fill it page by page. Memory that the allocator reuses stays as it is.
 pub(crate) fn prefer_huge_pages<T>(elements: &mut [T]) {
     const PAGE_BYTES: usize = 4096;
     let bytes = size_of_val(elements);
@@ -253,7 +253,7 @@ pub(crate) fn prefer_huge_pages<T>(elements: &mut [T]) {
     // - no change: this advice changes neither the bytes nor the addresses, only the size of pages that the kernel adds
     //   later.
     let advised = unsafe { madvise(start.wrapping_add(before).cast(), whole_pages, Advice::LinuxHugepage) };
-    // A kernel without huge pages refuses. Small pages do as well.
+    // A kernel without huge pages refuses. Small pages suffice too.
     let _ = advised;
 }
 
@@ -422,8 +422,8 @@ pub(crate) struct LiveMapping {
 impl LiveMapping {
     /// Maps the first `length_bytes` of a file with this stat for atomics of `access_bytes`, or shares an existing
     /// mapping of this process. The file is open for writing, so on overlayfs it is the copy in the upper layer. By
-    /// [`allocate_blocks`](super::in_place::InPlaceFile::allocate_blocks) no write needs a new block, which on a full disk would
-    /// be a fault.
+    /// [`allocate_blocks`](super::in_place::InPlaceFile::allocate_blocks) no write needs a new block, which on a full
+    /// disk would be a fault.
     ///
     /// # Errors
     /// `Io` with `UnexpectedEof` if the file is shorter: touching a mapping past the end of its file is a fault.

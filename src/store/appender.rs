@@ -14,7 +14,7 @@ use crate::generation::{self, Change, Changes, Draft, OnExisting, WriterLock};
 use crate::storage::Growth;
 use crate::tensor::Source;
 
-/// Appends rows to one tensor, batch after batch, and is the only one that can until it is dropped.
+/// Appends rows to one tensor, batch after batch. Until it is dropped, nothing else can append to the tensor.
 ///
 /// [`append`](Self::append) writes rows, and [`commit`](Self::commit) makes them part of the tensor. It costs less than
 /// [`Store::append`] in a loop: the storage stays open and locked from one commit to the next, and its end is read at

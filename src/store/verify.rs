@@ -127,8 +127,8 @@ impl StoreOptions {
     ///
     /// Nothing is guessed: whatever a checksum does not confirm is lost, and reported.
     ///
-    /// - FORMAT and LOCK are rewritten. So are wrong or missing chunk digests, if the record confirms the digests of
-    ///   the chunks themselves.
+    /// - FORMAT and LOCK are rewritten. Wrong or missing chunk digests are computed from the chunks again, if the
+    ///   record confirms these.
     /// - If the newest manifest or its table cannot be read, the store steps back to the newest generation that can
     ///   be read. Older generations stay on disk only while a reader uses them. If no generation has a readable table,
     ///   the newest readable manifest is kept without its table. Without a readable manifest, repair refuses.

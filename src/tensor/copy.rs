@@ -110,7 +110,7 @@ fn scatter_elements<const W: usize>(bytes: &[u8], view: &Tensor, storage: &mut L
     Ok(())
 }
 
-/// Returns the copy in storage order. The other side is memory.
+/// Returns the order of a copy that follows the storage; the other side is memory.
 fn storage_order(layout: &Layout) -> Order {
     let mut memory_stride = 1;
     let dims = layout.dims().rev().map(|(n, stride)| {

@@ -17,8 +17,8 @@ use crate::storage::{Identity, LockedStorage, MAY_NEED_BLOCKS, MutableFile};
 ///
 /// A lock covers the whole storage, whichever view it is taken through. It applies to other processes, other handles
 /// and other threads. Waiters are served in roughly the order of their requests, so a new shared guard waits behind a
-/// waiting exclusive one. A thread that holds a shared guard while it waits for another thread to take one may
-/// therefore wait about a second.
+/// waiting exclusive one. If a thread that holds a shared guard waits until another thread takes one too, this can take
+/// about a second.
 ///
 /// In-place writes are visible to every reader at once, locked or not, and are not a commit. After a power cut, any
 /// mix of old and new bytes written since the last [`flush`](ExclusiveGuard::flush) may remain. A reader without a

@@ -17,8 +17,8 @@ use table::Bin;
 /// The size of a piece that is contiguous, in bytes. With smaller ones, threads would wait for each other.
 const PIECE_BYTES: usize = 8 << 20;
 
-/// Tensors of at most this many elements are not counted by range. It is also how many numbers are summarized at a time:
-/// they stay in a cache.
+/// Tensors of at most this many elements have a bin for each value, not ranges. It is also how many numbers are
+/// summarized at a time: they stay in a cache.
 const BLOCK: usize = 4096;
 
 /// Of tensors with more elements, a sample is counted by range: counting takes longer than all else.
@@ -107,8 +107,8 @@ impl Statistics {
         self.count - self.nan_count - self.positive_infinity_count - self.negative_infinity_count
     }
 
-    /// Returns the mean of the finite elements, computed in `f64`. `None` if no element is finite. The mean is infinite or
-    /// NaN if the sum of a few thousand elements exceeds the range of `f64`.
+    /// Returns the mean of the finite elements, computed in `f64`. `None` if no element is finite. The mean is infinite
+    /// or NaN if the sum of a few thousand elements exceeds the range of `f64`.
     #[must_use]
     pub fn mean(&self) -> Option<f64> {
         (self.moments.count > 0.).then_some(self.moments.mean)
@@ -117,8 +117,8 @@ impl Statistics {
     /// Returns the standard deviation of the finite elements, computed in `f64`. `None` if there are fewer than two
     /// finite elements.
     ///
-    /// It is the deviation of a sample, like that of `torch.std`: the sum of squares is divided by the number of elements
-    /// less one. NumPy divides by the number of elements.
+    /// It is the deviation of a sample, like that of `torch.std`: the sum of squares is divided by the number of
+    /// elements less one. NumPy divides by the number of elements.
     #[must_use]
     pub fn std(&self) -> Option<f64> {
         let Moments { count, squares, .. } = self.moments;
@@ -126,14 +126,15 @@ impl Statistics {
     }
 
     /// Returns the value below which a fraction of the finite elements is, such as 0.999. 0 is the minimum, and 1 is
-    /// the maximum. Of two elements that are equally near, it is the lower one, as in `torch.median`. `None` if no element
-    /// is finite, or the fraction is not between 0 and 1.
+    /// the maximum. Of two elements that are equally near, it is the lower one, as in `torch.median`. `None` if no
+    /// element is finite, or the fraction is not between 0 and 1.
     ///
-    /// The result is exact for dtypes of up to 16 bits, and for tensors of up to 4,096 elements. For others it is within
-    /// a range that has at most 1/65,536 of the representable numbers between the minimum and the maximum. For integers,
-    /// this is a fraction of the range; there are more floats near zero, so the result is also near in proportion: within
-    /// 0.4 % for `float32` and 3.2 % for `float64`. For tensors of more than 64 Mi elements of such dtypes, it is that of
-    /// [`sample_count`](Self::sample_count) elements; the minimum and the maximum are those of all.
+    /// The result is exact for dtypes of up to 16 bits, and for tensors of up to 4,096 elements. For others it is
+    /// within a range that has at most 1/65,536 of the representable numbers between the minimum and the maximum. For
+    /// integers, this is a fraction of the range; there are more floats near zero, so the result is also near in
+    /// proportion: within 0.4 % for `float32` and 3.2 % for `float64`. For tensors of more than 64 Mi elements of such
+    /// dtypes, it is that of [`sample_count`](Self::sample_count) elements; the minimum and the maximum are those of
+    /// all.
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -169,9 +170,9 @@ impl Statistics {
     /// Counts the finite elements in `bin_count` bins of equal width between the minimum and the maximum. An element at
     /// the edge of two bins is in the upper one. If all are equal, they are in the last bin.
     ///
-    /// The counts are exact where the elements are known exactly, as described at [`quantile`](Self::quantile). At each
-    /// edge of other bins, elements within the precision described there are divided in proportion. Counts of a sample
-    /// are multiplied so that they add up to all finite elements.
+    /// The counts are exact where the elements are known exactly, as described at [`quantile`](Self::quantile).
+    /// Otherwise, the elements of a range that contains the edge of two bins are divided between the two in proportion.
+    /// Counts of a sample are multiplied so that they add up to all finite elements.
     #[must_use]
     pub fn histogram(&self, bin_count: usize) -> Vec<u64> {
         let (Some(first), Some(last)) = (self.bins.first(), self.bins.last()) else {
@@ -183,7 +184,8 @@ impl Statistics {
         let (all, in_bins) = (u128::from(self.finite_count()), u128::from(self.sample_count()));
         for edge in 1..=bin_count {
             let is_last = edge == bin_count;
-            // The difference of halves cannot overflow. Multiplied first, edges at integers are exact.
+            // The difference of halves cannot overflow. They are multiplied before they are divided, so edges at
+            // integers are exact.
             let half = (last.hi / 2. - first.lo / 2.) * edge as f64 / bin_count as f64;
             let edge = ((first.lo / 2. + half) * 2.).min(last.hi);
             while let Some(bin) = bins.next_if(|bin| bin.hi < edge) {
@@ -203,9 +205,9 @@ impl Statistics {
     }
 
     /// Returns the number of elements of which [`quantile`](Self::quantile) and [`histogram`](Self::histogram) are: all
-    /// that are finite, or for tensors of more than 64 Mi elements of 32 bits or more, a sample of about one in 16. It is
-    /// made of blocks of 4,096 elements spread evenly over the tensor, and the same in each call. All other numbers are of
-    /// all elements.
+    /// that are finite, or for tensors of more than 64 Mi elements of 32 bits or more, a sample of about one in 16. It
+    /// is made of blocks of 4,096 elements spread evenly over the tensor, and the same in each call. All other numbers
+    /// are of all elements.
     #[must_use]
     pub fn sample_count(&self) -> u64 {
         self.bins.iter().map(|bin| bin.count).sum()
@@ -227,8 +229,8 @@ impl Statistics {
     }
 }
 
-/// Passes the bytes of all elements to `add`, in pieces and on several threads, each with its offset. Returns one tally per thread, and the
-/// moments of all pieces. These are added in order, so they do not depend on the threads.
+/// Passes the bytes of all elements to `add`, in pieces and on several threads, each with its offset. Returns one tally
+/// per thread, and the moments of all pieces. These are added in order, so they do not depend on the threads.
 fn tally<T: Send>(
     tensor: &Tensor,
     new: impl Fn() -> Result<T> + Sync,

@@ -25,7 +25,8 @@ pub(super) struct Info {
     pub(super) data_offsets: (usize, usize),
 }
 
-/// The sizes of a tensor. If they are more than the maximum rank, one too many is kept: the error then names the tensor.
+/// The sizes of a tensor. Of more sizes than the maximum rank, one more than it is kept: a later check refuses it, and
+/// names the tensor.
 pub(super) struct Shape(pub(super) Vec<usize>);
 
 impl<'de> FromEntries<'de> for Header {

@@ -41,8 +41,8 @@ pub(super) struct PartialCopy {
     pub(super) length_bytes: u64,
     /// Damaged chunks in that part. No kept tensor refers to them.
     pub(super) damaged: BTreeSet<u64>,
-    /// Replacements for wrong digests in the `.sum` file. The file itself is not changed: nothing else has the
-    /// digests of the damaged chunks.
+    /// Replacements for wrong digests in the `.sum` file. The file itself is not changed: only it has the digests of
+    /// the damaged chunks.
     pub(super) corrected: Vec<(u64, Digest)>,
 }
 
@@ -174,7 +174,7 @@ fn salvage(
             None => {
                 let reason = format!("{}; no chunk can be verified", detail_of(&sum.error));
                 let (path, full) = (paths.sum(id), full_chunk_count(record.length_bytes));
-                // Except the tail, whose digest is in the record.
+                // The tail can still be verified: its digest is in the record.
                 let is_tail_whole =
                     damage.file.is_none() && damage.chunks.iter().all(|chunk| chunk.index < full);
                 let copy = is_tail_whole.then(|| PartialCopy {

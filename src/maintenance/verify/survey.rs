@@ -23,7 +23,7 @@ pub(crate) struct Survey<'a> {
     /// All storages whose record can be read.
     pub(crate) storages: BTreeMap<u64, SurveyedStorage>,
     pub(crate) damage: TableDamage,
-    /// How many records in the table have the id of an earlier record, which is used.
+    /// How many records in the table repeat the id of an earlier record. The earlier one is used.
     pub(crate) repeated_storages: u64,
     /// How many storages and tensors of the table can be read.
     read_storages: u64,
@@ -65,7 +65,7 @@ pub(crate) struct Tensor<'a> {
 
 /// Why a lookup cannot go from one node to the next.
 enum Broken {
-    /// The next node is in a run of damaged pages, which begins at this one.
+    /// The next node is in a run of damaged pages. The number is that of the first page of the run.
     Unreadable(u64),
     /// The next node is not the one that is expected.
     Wrong(FormatError),
@@ -183,7 +183,8 @@ impl<'a> Survey<'a> {
     }
 
     /// Walks a tree, and checks that its root leads to all of its nodes, and to the leaves in the order of the file.
-    /// Entries ascend in the order of the file, so then they ascend in the tree.
+    /// Entries ascend in the order of the file. If the tree visits the leaves in this order, they ascend in the tree
+    /// too.
     fn walk<E: Entry>(&mut self, table: &Table) {
         let root = table.root_page(E::TREE);
         let (mut path, mut last_leaf, mut is_whole) = (Path::new(), None, true);
@@ -330,7 +331,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Returns how many storages and tensors the manifest counts in the table that cannot be read.
+    /// Returns how many storages and tensors of the table cannot be read, by the counts of the manifest.
     pub(crate) fn lost_entries(&self) -> (u64, u64) {
         self.table.map_or((0, 0), |table| {
             let stated = table.reference();

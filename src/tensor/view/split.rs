@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::layout::{Axis, Integer, Sections, non_negative};
 use crate::tensor::Tensor;
 
-/// Views that split an axis. Splits whose parts have more than 2^22 dimensions in total are refused with
+/// Views that split an axis. A split is refused if the number of parts times the dimensions of each exceeds 2^22 with
 /// [`LimitExceeded`](crate::ErrorKind::LimitExceeded).
 impl Tensor {
     /// Splits an axis into at most `chunks` parts of equal size. The last part may be smaller.
@@ -119,7 +119,8 @@ impl Tensor {
     /// let x = Tensor::zeros(DType::F32, &[2, 3, 4])?;
     /// assert_eq!(x.stride(), [12, 4, 1]);
     /// let parts = x.dsplit(&[1])?;
-    /// assert_eq!((parts[1].size(), parts[1].stride(), parts[1].storage_offset()), (&[2, 3, 3][..], &[12, 4, 1][..], 1));
+    /// assert_eq!((parts[1].size(), parts[1].stride(), parts[1].storage_offset()), (&[2, 3, 3][..], &[12, 4, 1][..],
+    /// 1));
     /// # Ok::<(), stridemap::Error>(())
     /// ```
     ///
