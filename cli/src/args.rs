@@ -46,8 +46,6 @@ fn in_our_style(error: &str) -> String {
     let mut text = String::new();
     for line in wrong.lines().map(str::trim).filter(|line| !line.is_empty()) {
         match line.strip_prefix("tip: ") {
-            // Hardly anybody means an option as a value.
-            Some(tip) if tip.starts_with("to pass ") => {}
             Some(tip) => text.extend(["; ", tip]),
             None if text.is_empty() => text += line.trim_start_matches("error: "),
             None => text.extend([" ", line]),
@@ -99,7 +97,7 @@ pub(crate) struct Reading {
     #[arg(long)]
     byteswap: bool,
     /// The dtype of elements that NumPy stores as untyped bytes (V1, V2): float8_e4m3fn, bfloat16, ...
-    #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
+    #[arg(long, value_name = "DTYPE")]
     untyped: Option<DType>,
 }
 
@@ -111,14 +109,6 @@ impl Reading {
             None => options,
         }
     }
-}
-
-/// Parses the name of a dtype.
-pub(crate) fn parse_dtype(name: &str) -> Result<DType, String> {
-    name.parse().map_err(|_| {
-        let names: Vec<&str> = DType::ALL.iter().map(|dtype| dtype.name()).collect();
-        format!("no dtype has this name; there are {}", names.join(", "))
-    })
 }
 
 #[derive(clap::Args)]

@@ -68,13 +68,17 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     }
     let deleted = compacted.collected;
     if deleted.file_count > 0 {
-        writeln!(out, "deleted {}, {}", counted(deleted.file_count, "file"), HumanBytes(deleted.size_bytes))?;
+        writeln!(
+            out,
+            "deleted {}, {}",
+            counted(deleted.file_count, "file"),
+            counted(deleted.size_bytes, "byte")
+        )?;
     }
     let storages = counted(compacted.storage_count, "storage");
     let (old, new) = (HumanBytes(compacted.before_bytes), HumanBytes(compacted.after_bytes));
     match compacted.storage_count {
-        0 if deleted.file_count == 0 => writeln!(out, "no storage was rewritten")?,
-        0 => {}
+        0 => writeln!(out, "compacted {storages}")?,
         _ => writeln!(out, "compacted {storages}: {old}, now {new}")?,
     }
     report_held_bytes(&after);
@@ -163,7 +167,7 @@ impl Held {
 }
 
 /// Fewer unreachable bytes are not worth a note.
-pub(crate) const MIN_REPORTED_BYTES: u64 = 4096;
+const MIN_REPORTED_BYTES: u64 = 4096;
 
 /// Reports unreachable bytes that are too few for a storage to be rewritten.
 fn report_kept_bytes(stats: &Stats) {

@@ -8,7 +8,7 @@ pub(crate) mod repair;
 pub(crate) mod verify;
 pub(crate) mod watch;
 
-pub(crate) use compact::{CompactArgs, MIN_REPORTED_BYTES, report_held_bytes};
+pub(crate) use compact::CompactArgs;
 pub(crate) use du::DuArgs;
 pub(crate) use gc::GcArgs;
 pub(crate) use repair::RepairArgs;

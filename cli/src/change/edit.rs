@@ -3,14 +3,11 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use indicatif::HumanBytes;
-use stridemap::maintenance::Stats;
 use stridemap::{ErrorKind, Snapshot, StoreOptions, Tensor, Transaction};
 
 use super::kept_bytes;
 use super::plan::replacing;
 use crate::args::{DryRun, Existing, External};
-use crate::care::{MIN_REPORTED_BYTES, report_held_bytes};
 use crate::error::{Error, Result};
 use crate::expr;
 use crate::expr::Copies;
@@ -65,8 +62,7 @@ pub(crate) struct MvArgs {
 
 /// Remove tensors in one commit: all or none
 ///
-/// Files that no name refers to any more are deleted at once. Bytes that other names use stay in the store, and a note
-/// says so; compact frees the rest of such a file.
+/// If other names refer to bytes of a removed tensor, those bytes stay in the store, and a note says so.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  stridemap rm model.smap encoder.weight encoder.bias")]
 pub(crate) struct RmArgs {
@@ -142,34 +138,15 @@ pub(crate) fn rm(args: &RmArgs, out: &mut impl Write) -> Result<()> {
     if args.dry_run.dry_run {
         names.iter().try_for_each(|name| writeln!(out, "would remove {}", quoted(name)))?;
     } else {
-        let before = store.stats()?;
         let generation = txn.commit()?;
-        let after = store.stats()?;
         let removed = match names.first() {
             Some(name) if names.len() == 1 => quoted(name).into_owned(),
             _ => counted(names.len() as u64, "tensor"),
         };
-        let freed = match stored(&before).saturating_sub(stored(&after)) {
-            0 => String::new(),
-            freed => format!(", freed {}", HumanBytes(freed)),
-        };
-        message(&format!("removed {removed}{freed}: generation {generation}"));
-        report_held_bytes(&after);
-        if after.unreachable_bytes > before.unreachable_bytes && after.unreachable_bytes >= MIN_REPORTED_BYTES
-        {
-            let unreachable = HumanBytes(after.unreachable_bytes);
-            message(&format!(
-                "note: {unreachable} are unreachable in files that other tensors use; compact frees them"
-            ));
-        }
+        message(&format!("removed {removed}: generation {generation}"));
     }
     note.iter().for_each(|note| message(note));
     Ok(())
-}
-
-/// Returns the length of all storages, whether tensors refer to them or not.
-fn stored(stats: &Stats) -> u64 {
-    stats.storages.iter().map(|storage| storage.file_bytes).sum()
 }
 
 /// A change of names in a store.

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use indicatif::HumanBytes;
-use stridemap::{ErrorKind, ExternalFiles, Snapshot, Store, TensorInfo, Transaction};
+use stridemap::{ExternalFiles, Snapshot, Store, TensorInfo, Transaction};
 use stridemap_format::{check_attributes, check_text};
 use stridemap_interop::{ForeignFile, ForeignOptions, Imported};
 
@@ -121,18 +121,9 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
             store.write(fill)?;
             store.generation()
         }
-        None => match options.create_with(target, fill) {
-            Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-                let why = "another process has just created this store; run the command again to add to it";
-                return Err(Error::Refused(format!("import {}: {why}", target.display())));
-            }
-            created => created?,
-        },
+        None => options.create_with(target, fill)?,
     };
     bar.finish_and_clear();
-    if args.prefix.ends_with(|end: char| end.is_alphanumeric()) {
-        message(&format!("note: the names begin with {:?}, without a dot after it", args.prefix));
-    }
     message(&format!(
         "{} {}, {}, into {}: generation {generation}",
         if args.in_place { "adopted" } else { "imported" },

@@ -8,7 +8,6 @@ use stridemap::{Snapshot, TensorInfo};
 use super::plan::info;
 use super::shared_bytes::{MAX_COMPARED, MAX_NAMES};
 use crate::error::Result;
-use crate::names::quoted;
 
 /// Returns a note about names that refer to bytes of the removed tensors, if there are any. The snapshot is from before
 /// they were removed.
@@ -21,7 +20,7 @@ pub(crate) fn note(removed: &BTreeSet<String>, snapshot: &Snapshot) -> Result<Op
         }
     }
     by_storage.values_mut().for_each(|reaches| reaches.sort_by_key(|(first, ..)| *first));
-    let (mut count, mut users) = (0, Vec::new());
+    let (mut count, mut pairs) = (0, Vec::new());
     for info in snapshot.tensors("")? {
         let info = info?;
         let Some(reaches) = by_storage.get(&info.storage_id).filter(|_| !removed.contains(&info.name)) else {
@@ -30,14 +29,16 @@ pub(crate) fn note(removed: &BTreeSet<String>, snapshot: &Snapshot) -> Result<Op
         let Some(Range { start: first, end }) = info.byte_range() else { continue };
         let before = &reaches[..reaches.partition_point(|(start, ..)| *start < end)];
         let mut near = before.iter().rev().filter(|(_, end, _)| *end > first).take(MAX_COMPARED);
-        if near.any(|(.., removed)| info.overlaps(removed)) {
+        if let Some((.., other)) = near.find(|(.., other)| info.overlaps(other)) {
             count += 1;
-            if users.len() < MAX_NAMES {
-                users.push(quoted(&info.name).into_owned());
+            if pairs.len() < MAX_NAMES {
+                pairs.push(format!("{:?} still uses bytes of {:?}", info.name, other.name));
             }
         }
     }
-    let rest = if count > users.len() { format!(" and {} more", count - users.len()) } else { String::new() };
-    let note = || format!("note: bytes of removed tensors stay, for {}{rest}", users.join(", "));
+    let rest =
+        if count > pairs.len() { format!(", and {} more", count - pairs.len()) } else { String::new() };
+    let pairs = pairs.join(", ");
+    let note = || format!("note: not all bytes of removed tensors are freed: {pairs}{rest}");
     Ok((count > 0).then(note))
 }

@@ -19,18 +19,9 @@ pub(super) struct Sharing {
     /// Maps each storage of A to a storage of B, and to the tensor that first paired them.
     of_a: HashMap<u64, (u64, String)>,
     of_b: HashMap<u64, (u64, String)>,
-    /// How far apart the offsets of the first tensors on a pair of storages are.
-    shifts: HashMap<(u64, u64), i128>,
 }
 
 impl Sharing {
-    /// Returns whether the offsets of a pair are as far apart as those of the first pair on the same storages. Where a
-    /// storage begins in a file, or in a storage of several small tensors, has no meaning.
-    pub(super) fn is_offset_equal(&mut self, a: &TensorInfo, b: &TensorInfo) -> bool {
-        let shift = a.storage_offset() as i128 - b.storage_offset() as i128;
-        *self.shifts.entry((a.storage_id, b.storage_id)).or_insert(shift) == shift
-    }
-
     /// Adds a pair of compared tensors. If they share a storage with an earlier tensor on one side but not on the
     /// other, returns the side that shares and the earlier tensor's name.
     pub(super) fn add(&mut self, a: &TensorInfo, b: &TensorInfo) -> Option<(Side, String)> {

@@ -174,12 +174,8 @@ pub(super) fn print_head(summary: &Summary, input: &Input, out: &mut impl Write)
         }
         Input::File(file, _) => line("format", file.format().name())?,
     }
-    let (numel, size_bytes) = summary.without_views;
-    let views = match summary.numel {
-        all if all == numel => String::new(),
-        all => format!(" ({} and {} with views)", HumanCount(all), HumanBytes(summary.logical_size_bytes)),
-    };
-    let (numel, size_bytes) = (HumanCount(numel), HumanBytes(size_bytes));
+    let (numel, size_bytes) = (HumanCount(summary.numel), HumanBytes(summary.logical_size_bytes));
+    let views = if summary.has_views { " incl. views of the same bytes" } else { "" };
     line(
         "tensors",
         &format!("{}, {numel} parameters, {size_bytes}{views}", HumanCount(summary.tensor_count)),

@@ -31,14 +31,6 @@ impl Scale {
         }
     }
 
-    /// Says how the limits were chosen.
-    pub(crate) fn rule(self) -> &'static str {
-        match self {
-            Scale::Signed(_) => "zero-centred, clipped at the larger of the 0.1 and 99.9 percentiles",
-            Scale::Unsigned(..) => "clipped at the 0.1 and 99.9 percentiles",
-        }
-    }
-
     /// Returns the lowest and the highest number of the scale.
     pub(crate) fn limits(self) -> (f64, f64) {
         match self {

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _, Write};
 use std::path::PathBuf;
 
 use serde::Serialize;
-use stridemap::{ErrorKind, PrintOptions, Result as LibraryResult, Scalar, Tensor};
+use stridemap::{PrintOptions, Result as LibraryResult, Scalar, Tensor};
 use stridemap_interop::npy;
 
 use crate::args::{External, Reading};
@@ -12,7 +12,6 @@ use crate::error::{Error, Result, output_error};
 use crate::expr;
 use crate::expr::Copies;
 use crate::input::Input;
-use crate::names::prefix_hint;
 use crate::pieces::{Cut, Pieces};
 use crate::scalar::{digits, text_of};
 use crate::ui::{Element, List, write_json};
@@ -74,13 +73,7 @@ pub(crate) fn run(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
         return Err(Error::Refused(why.to_owned()));
     }
     let source = Input::open(&args.source, &args.reading, &args.external.options())?;
-    let (name, view) = match expr::view(&args.expr, &source, Copies::Allowed) {
-        Err(Error::Library(e)) if e.kind() == ErrorKind::NameNotFound => {
-            let hint = prefix_hint(&args.expr, &args.expr, &source)?;
-            return Err(hint.map_or(Error::Library(e), |hint| Error::Refused(format!("show: {hint}"))));
-        }
-        found => found?,
-    };
+    let (name, view) = expr::view(&args.expr, &source, Copies::Allowed)?;
     if args.json {
         write_json(
             out,

@@ -1,6 +1,5 @@
 //! What a store or a file contains, in a few lines.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fs;
 
@@ -28,9 +27,9 @@ pub(super) struct Summary {
     pub(super) dtypes: Vec<Group>,
     pub(super) modules: Vec<Group>,
     pub(super) warnings: Vec<String>,
-    /// The elements and the bytes of the tensors that are not within the byte range of another one.
+    /// Whether the byte ranges of two tensors overlap, so that the totals count some bytes more than once.
     #[serde(skip)]
-    pub(super) without_views: (u64, u64),
+    pub(super) has_views: bool,
 }
 
 /// Some of the tensors: those of a dtype, or those in a module.
@@ -57,9 +56,7 @@ impl Summary {
         for info in input.tensors("")? {
             let info = info?;
             root.add(&info);
-            ranges.extend(info.byte_range().map(|range| {
-                (info.storage_id, range.start, Reverse(range.end), info.numel() as u64, info.nbytes() as u64)
-            }));
+            ranges.extend(info.byte_range().map(|range| (info.storage_id, range.start, range.end)));
             dtypes.entry(info.dtype.name()).or_default().add(&info);
             empty.add(&info.name, info.numel() == 0);
             unusual.add(&info.name, one_line(&info.name) != info.name);
@@ -74,15 +71,8 @@ impl Summary {
             changing += u64::from(matches!(storage.kind, StorageKind::Mutable | StorageKind::Live));
         }
         ranges.sort_unstable();
-        let (mut without_views, mut last) = ((0u64, 0u64), (u64::MAX, 0));
-        for (storage, _, Reverse(end), numel, size_bytes) in ranges {
-            if storage == last.0 && end <= last.1 {
-                continue;
-            }
-            last = (storage, end);
-            without_views =
-                (without_views.0.saturating_add(numel), without_views.1.saturating_add(size_bytes));
-        }
+        let is_overlap = |pair: &[(u64, u64, u64)]| pair[0].0 == pair[1].0 && pair[1].1 < pair[0].2;
+        let has_views = ranges.windows(2).any(is_overlap);
         let mut warnings = Vec::new();
         warnings.extend(missing.told(
             "file that was imported in place is missing or too short",
@@ -96,7 +86,7 @@ impl Summary {
         }
         let mut dtypes: Vec<Group> =
             dtypes.into_iter().map(|(name, totals)| Group { name: name.to_owned(), totals }).collect();
-        dtypes.sort_by_key(|group| Reverse(group.totals.size_bytes));
+        dtypes.sort_by_key(|group| std::cmp::Reverse(group.totals.size_bytes));
         Ok(Summary {
             path: input.path().display().to_string(),
             uuid,
@@ -110,7 +100,7 @@ impl Summary {
             dtypes,
             modules: top_modules(&root),
             warnings,
-            without_views,
+            has_views,
         })
     }
 }

@@ -98,20 +98,15 @@ fn check_is_name(text: &str, name: &str, tensors: &impl Named) -> Result<()> {
     if name.is_empty() || tensors.contains(name)? {
         return Ok(());
     }
-    prefix_hint(text, name, tensors)?.map_or(Ok(()), |why| Err(Error::Refused(why)))
-}
-
-/// Says that names begin with a text that is not a name itself, and how to select them.
-pub(crate) fn prefix_hint(text: &str, name: &str, tensors: &impl Named) -> Result<Option<String>> {
-    let names = tensors.names()?;
-    let rests: Vec<&str> = names.iter().filter_map(|other| other.strip_prefix(name)).collect();
-    if rests.is_empty() || name.is_empty() {
-        return Ok(None);
+    match tensors.names()?.iter().filter(|other| other.starts_with(name)).count() {
+        0 => Ok(()),
+        count => {
+            let names = counted(count as u64, "name");
+            let begin = if count == 1 { "begins" } else { "begin" };
+            let why = format!(
+                "no tensor has the name {text:?}, but {names} {begin} with it: '{text}*' selects them"
+            );
+            Err(Error::Refused(why))
+        }
     }
-    let begin = if rests.len() == 1 { "begins" } else { "begin" };
-    let dot = if rests.iter().all(|rest| rest.starts_with('.')) { "." } else { "" };
-    let names = counted(rests.len() as u64, "name");
-    Ok(Some(format!(
-        "no tensor has the name {text:?}, but {names} {begin} with it: '{text}{dot}*' selects them"
-    )))
 }

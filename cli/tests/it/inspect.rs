@@ -71,7 +71,7 @@ fn inspect_prints_summary_tensors_storages_and_attributes() {
     path        s.smap
     format      store, generation 2
     uuid        UUID
-    tensors     3, 7 parameters, 32 B (13 and 56 B with views)
+    tensors     3, 13 parameters, 56 B incl. views of the same bytes
     storages    1, 72 B
 
     name          dtype    size    stride  offset  storage

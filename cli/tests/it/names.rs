@@ -1,7 +1,5 @@
 //! The `view`, `ln`, `mv` and `rm` commands.
 
-use stridemap::Store;
-
 use crate::harness::Dir;
 
 fn listed(dir: &Dir) -> Vec<String> {
@@ -72,24 +70,6 @@ fn rm_removes_all_names_in_one_commit() {
 }
 
 #[test]
-fn rm_says_what_it_freed_and_what_compact_would_free() {
-    let dir = Dir::empty();
-    let store = Store::create(dir.path("s.smap")).unwrap();
-    store.save("whole", &vec![1u8; 2 << 20]).unwrap();
-    store.save("parted", &vec![1u8; 1 << 20]).unwrap();
-    store.save_view("part", &store.load("parted").unwrap().narrow(0, 0, 10).unwrap()).unwrap();
-    drop(store);
-    let said = dir.messages(&["rm", "s.smap", "whole"]);
-    assert_eq!(said, "stridemap: removed whole, freed 2.00 MiB: generation 5\n");
-    let said = dir.messages(&["rm", "s.smap", "parted"]);
-    let unreachable = "1023.99 KiB are unreachable in files that other tensors use; compact frees them";
-    assert!(
-        said.starts_with("stridemap: removed parted: generation 6\n") && said.contains(unreachable),
-        "{said}"
-    );
-}
-
-#[test]
 fn rm_says_which_names_still_refer_to_the_bytes() {
     let dir = Dir::with_store();
     for n in 0..4 {
@@ -98,14 +78,14 @@ fn rm_says_which_names_still_refer_to_the_bytes() {
     dir.messages(&["view", "s.smap", "points[:, 0]", "left"]);
     dir.messages(&["view", "s.smap", "points[:, 1]", "right"]);
     // Its bytes lie between those of "left", but are others.
-    let note = "stridemap: note: bytes of removed tensors stay, for points";
-    assert_eq!(
-        dir.messages(&["rm", "s.smap", "left"]),
-        format!("stridemap: removed left: generation 9\n{note}, points_t, view.0, view.2\n")
-    );
+    let note = dir.messages(&["rm", "s.smap", "left"]);
+    assert!(note.contains("\"points\" still uses bytes of \"left\"") && !note.contains("right"), "{note}");
+    assert!(!note.contains("odd"), "{note}");
     assert_eq!(
         dir.messages(&["rm", "s.smap", "points"]),
-        format!("stridemap: removed points: generation 10\n{note}_t, right, view.0, view.1 and 2 more\n")
+        "stridemap: removed points: generation 10\nstridemap: note: not all bytes of removed tensors are freed: \"points_t\" still uses bytes of \
+         \"points\", \"right\" still uses bytes of \"points\", \"view.0\" still uses bytes of \"points\", \"view.1\" still uses bytes of \
+         \"points\", and 2 more\n"
     );
     for name in ["odd [name]", "*"] {
         assert!(!dir.messages(&["rm", "s.smap", name]).contains("note"), "{name}");

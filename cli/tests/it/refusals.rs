@@ -26,23 +26,6 @@ pub(crate) fn on_store(store: &str) -> Vec<Vec<&str>> {
 }
 
 #[test]
-fn unknown_dtype_and_a_prefix_in_place_of_a_name_get_a_hint() {
-    let dir = Dir::with_store();
-    let refusal = dir.refusal(&["ls", "s.smap", "--dtype", "fp32"]);
-    assert!(refusal.contains("no dtype has this name; there are bool, uint8, "), "{refusal}");
-    let hint = "no tensor has the name \"point\", but 2 names begin with it: 'point*' selects them";
-    assert_eq!(dir.refusal(&["show", "s.smap", "point"]), format!("show: {hint}"));
-    dir.messages(&["mv", "s.smap", "points", "m.a"]);
-    assert!(dir.refusal(&["rm", "s.smap", "m"]).ends_with("'m.*' selects them"));
-    dir.messages(&["export", "s.smap", "p.npy", "m.a"]);
-    let said = dir.messages(&["import", "--prefix", "tiny", "p.npy", "s.smap"]);
-    assert!(
-        said.starts_with("stridemap: note: the names begin with \"tiny\", without a dot after it"),
-        "{said}"
-    );
-}
-
-#[test]
 fn missing_store_is_not_found_and_not_created() {
     let dir = Dir::empty();
     for args in on_store("none.smap") {
@@ -182,7 +165,7 @@ fn bad_file_is_refused_before_anything_is_created() {
 fn file_without_tensors_gets_the_list_of_formats() {
     let dir = Dir::empty();
     dir.write("notes.txt", b"What the weights mean: nothing.");
-    let refusal = "read notes.txt: not a tensor file (supported: .safetensors, .npy, .npz, .pt, .pth)";
+    let refusal = "read notes.txt: not a tensor file (supported: .safetensors, .npy, .npz, .pt)";
     for args in [&["info", "notes.txt"][..], &["import", "notes.txt", "s.smap"]] {
         assert_eq!(dir.refusal(args), refusal, "{args:?}");
     }

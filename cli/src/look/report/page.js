@@ -442,21 +442,6 @@ function lanes(members) {
 
 const runs = (tensor) => tensor.runs ?? [tensor.range];
 
-// Returns the ranges of bytes that several of the tensors use, in ascending order.
-function sharedRuns(sharing) {
-  const edges = sharing.flatMap(runs).flatMap(([from, to]) => [[from, 1], [to, -1]]);
-  // At the same byte, a range ends before the next begins.
-  edges.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
-  const shared = [];
-  let depth = 0;
-  for (const [at, step] of edges) {
-    if (depth === 1 && step === 1) shared.push([at, at]);
-    depth += step;
-    if (depth === 1 && step === -1) shared[shared.length - 1][1] = at;
-  }
-  return shared;
-}
-
 function drawStorage(storage, members) {
   const placed = lanes(members);
   const canvas = el("canvas", { tabindex: 0, role: "img",
@@ -467,10 +452,6 @@ function drawStorage(storage, members) {
     el("span", { text: bytes(storage.size_bytes) }), el("span", { text: plural(members.length, "tensor") }),
     ...usage.filter(([, value]) => value > 0).map(([what, value]) => el("span", { text: `${bytes(value)} ${what}` })),
     el("span", { class: "path", text: shown(storage.file) })), canvas, under);
-  const many = sharedRuns(members.filter((tensor) => tensor.sharers));
-  // The part of a tensor that others use too.
-  const part = (tensor) => ({ runs: runs(tensor).flatMap(([from, to]) =>
-    many.filter(([start, end]) => start < to && end > from).map(([start, end]) => [Math.max(start, from), Math.min(end, to)])) });
   let hit = new Set(), current = -1;
   const paint = () => {
     const width = canvas.clientWidth, scale = window.devicePixelRatio || 1, height = (placed.length + 1) * LANE + 4;
@@ -492,13 +473,14 @@ function drawStorage(storage, members) {
         }
       }
     };
+    const sharing = members.filter((tensor) => tensor.sharers);
     fill("--none", [{ range: [0, storage.size_bytes] }], 0);
     fill("--one", members, 0);
-    fill("--many", [{ runs: many }], 0);
+    fill("--many", sharing, 0);
     fill("--hit", hit, 0);
     placed.forEach((list, lane) => {
-      fill("--one", list, lane + 1);
-      fill("--many", list.filter((tensor) => tensor.sharers).map(part), lane + 1);
+      fill("--one", list.filter((tensor) => !tensor.sharers), lane + 1);
+      fill("--many", list.filter((tensor) => tensor.sharers), lane + 1);
       fill("--hit", list.filter((tensor) => hit.has(tensor)), lane + 1);
     });
   };
