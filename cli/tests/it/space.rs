@@ -143,7 +143,15 @@ fn du_names_the_process_that_holds_space() {
     // The kernel names the process if the file system and the process namespace allow it.
     let processes = pinned["processes"].as_array().unwrap();
     assert!(processes.is_empty() || *processes == [json!(std::process::id())], "{record}");
-    drop(reader);
+    assert_eq!(record["held_bytes"], record["storages"][0]["reclaimable"][0]["bytes"]);
+    assert_eq!(record["reclaimable_bytes"], json!(0));
+    dir.store().save("more", &[0u8; 1000]).unwrap();
+    let held = dir.store().snapshot();
+    dir.messages(&["rm", "s.smap", "*"]);
+    let text = dir.stdout(&["du", "s.smap"]);
+    assert!(text.contains("reclaimable  0 B\nheld         "), "{text}");
+    assert!(text.contains("\n2 files\t\t"), "{text}");
+    drop((reader, held));
     dir.stdout(&["gc", "s.smap"]);
     assert!(dir.stdout(&["du", "s.smap"]).contains("reclaimable  0 B"));
 }
