@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use indicatif::HumanBytes;
-use stridemap::{ExternalFiles, Snapshot, Store, TensorInfo, Transaction};
+use stridemap::{ErrorKind, ExternalFiles, Snapshot, Store, TensorInfo, Transaction};
 use stridemap_format::{check_attributes, check_text};
 use stridemap_interop::{ForeignFile, ForeignOptions, Imported};
 
@@ -113,15 +113,27 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     }
     drop(snapshot); // The commit deletes what no snapshot needs.
     let bar = progress("import", if args.in_place { 0 } else { size_bytes });
-    let current = store.as_ref().map(|store| store.attributes_of(&args.prefix)).unwrap_or_default();
-    let fill =
-        |txn: &mut Transaction<'_>| fill(txn, args, &inputs, (&current, &attributes), |bytes| bar.inc(bytes));
+    let fill = |txn: &mut Transaction<'_>, current: &BTreeMap<String, String>| {
+        fill(txn, args, &inputs, (current, &attributes), |bytes| bar.inc(bytes))
+    };
+    let fill_existing = |store: &Store| {
+        let current = store.attributes_of(&args.prefix);
+        store.write(|txn| fill(txn, &current))?;
+        Ok::<u64, Error>(store.generation())
+    };
     let generation = match store {
-        Some(store) => {
-            store.write(fill)?;
-            store.generation()
-        }
-        None => options.create_with(target, fill)?,
+        Some(store) => fill_existing(&store)?,
+        None => match options.create_with(target, |txn| fill(txn, &BTreeMap::new())) {
+            Ok(generation) => generation,
+            // Another process may have created the store in the meantime.
+            Err(e) => match find(&options, target) {
+                Ok(Some(store)) if e.kind() == ErrorKind::AlreadyExists => {
+                    check_existing(args, &inputs, target, Some(&store.snapshot()))?;
+                    fill_existing(&store)?
+                }
+                _ => return Err(e.into()),
+            },
+        },
     };
     bar.finish_and_clear();
     message(&format!(

@@ -1,6 +1,7 @@
 //! Which tensors an import takes, under which names, and what it leaves behind when it fails.
 
 use std::fs;
+use std::process::Stdio;
 
 use crate::harness::{Dir, tree};
 
@@ -17,6 +18,25 @@ fn dir(names: &[&str]) -> Dir {
     let elements: Vec<u8> = (0..2 * names.len() as u8).collect();
     dir.write_safetensors("m.safetensors", &header(names), &elements);
     dir
+}
+
+#[test]
+fn processes_that_create_the_same_store_all_import_into_it() {
+    let dir = dir(&["a"]);
+    for round in 0..5 {
+        let store = format!("{round}.smap");
+        let start = |n: u32| {
+            dir.command(&["import", "m.safetensors", &store, "--prefix", &format!("p{n}.")])
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap()
+        };
+        let children: Vec<_> = (0..6).map(start).collect();
+        for mut child in children {
+            assert!(child.wait().unwrap().success());
+        }
+        assert_eq!(dir.stdout(&["ls", &store]).lines().count(), 6);
+    }
 }
 
 #[test]
