@@ -255,8 +255,6 @@ fn layout_text(a: &TensorInfo, b: &TensorInfo) -> String {
         parts.push(format!("stride {:?}, {:?}", a.stride(), b.stride()));
     }
     if a.dim_names != b.dim_names {
-        let names =
-            |info: &TensorInfo| info.dim_names.is_some().then(|| format_dim_names(info.dim_names.as_deref()));
         let names = |info: &TensorInfo| match &info.dim_names {
             Some(names) => format_dim_names(Some(names)),
             None => "none".to_owned(),

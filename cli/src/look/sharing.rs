@@ -46,6 +46,26 @@ impl StorageMap {
         }
         Ok(maps)
     }
+
+    /// Returns the names of the tensors that are connected by shared bytes: at least two in each group.
+    pub(crate) fn groups(&self) -> Vec<Vec<&str>> {
+        let mut is_seen = vec![false; self.tensors.len()];
+        let mut groups = Vec::new();
+        for first in 0..self.tensors.len() {
+            let (mut group, mut reached) = (Vec::new(), vec![first]);
+            while let Some(index) = reached.pop() {
+                if !std::mem::replace(&mut is_seen[index], true) {
+                    group.push(index);
+                    reached.extend(&self.tensors[index].sharers);
+                }
+            }
+            if group.len() > 1 {
+                group.sort_unstable();
+                groups.push(group.into_iter().map(|index| self.tensors[index].info.name.as_str()).collect());
+            }
+        }
+        groups
+    }
 }
 
 fn mapped(infos: Vec<TensorInfo>) -> Vec<Mapped> {
