@@ -16,7 +16,7 @@ use super::stdin;
 use super::target::find;
 use crate::args::{Existing, External, Reading};
 use crate::error::{Error, Result};
-use crate::names::one_line;
+use crate::names::{one_line, quoted};
 use crate::ui::{counted, is_verbose, message, progress};
 
 /// Copy the tensors of files into a store, in one commit
@@ -110,6 +110,13 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
         let new = if store.is_none() { ", a new store" } else { "" };
         writeln!(out, "would import {count}, {size}, into {}{new}", one_line(&target.to_string_lossy()))?;
         return print_items(args, &inputs, snapshot.as_ref(), out);
+    }
+    let is_word = args.prefix.ends_with(|c: char| c.is_alphanumeric());
+    if let Some(first) = inputs.iter().flat_map(|(_, file)| file.tensors()).next().filter(|_| is_word) {
+        message(&format!(
+            "note: --prefix has no dot at its end, so the names are like {}",
+            quoted(&args.name_of(&first))
+        ));
     }
     drop(snapshot); // The commit deletes what no snapshot needs.
     let bar = progress("import", if args.in_place { 0 } else { size_bytes });

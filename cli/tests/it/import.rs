@@ -54,7 +54,12 @@ fn rename_gives_a_tensor_another_name_and_an_empty_name_a_name() {
         planned.ends_with("  p.a, uint8 [2]\n  p.empty, uint8 [2]\n  p.d=e, uint8 [2]\n  p.z, uint8 [2]\n"),
         "{planned}"
     );
-    dir.messages(&args);
+    assert!(!dir.messages(&args).contains("note"));
+    let said = dir.messages(&["import", "m.safetensors", "word.smap", "--prefix", "w", "--rename", "=empty"]);
+    assert!(
+        said.starts_with("stridemap: note: --prefix has no dot at its end, so the names are like w"),
+        "{said}"
+    );
     assert_eq!(dir.stdout(&["ls", "-1", "s.smap"]), "p.a\np.d=e\np.empty\np.z\n");
     let store = dir.store();
     assert_eq!(store.load("p.empty").unwrap().read::<u8>().unwrap(), [2, 3]);

@@ -137,7 +137,14 @@ fn view_or_prefix_in_place_of_a_name_gets_a_hint() {
         let view = dir.refusal(&[command, &["points.t()"]].concat());
         assert!(view.starts_with("\"points.t()\" is a view, and this command takes names"), "{view}");
         let prefix = dir.refusal(&[command, &["point"]].concat());
-        let expected = "no tensor has the name \"point\", but 2 names begin with it: 'point*' selects them";
-        assert_eq!(prefix, expected);
+        let expected = "no tensor has the name \"point\", but 2 names begin with it, such as points";
+        assert_eq!(prefix, format!("{expected}: 'point*' selects them"));
+        assert_eq!(dir.refusal(&["show", "s.smap", "point"]), expected);
+    }
+    dir.messages(&["mv", "s.smap", "points", "layer.a"]);
+    dir.messages(&["mv", "s.smap", "points_t", "layer.b"]);
+    for name in ["layer", "layer."] {
+        let hint = dir.refusal(&["rm", "s.smap", name]);
+        assert!(hint.ends_with("such as layer.a: 'layer.*' selects them"), "{hint}");
     }
 }
