@@ -16,6 +16,7 @@ use super::stdin;
 use super::target::find;
 use crate::args::{Existing, External, Reading};
 use crate::error::{Error, Result};
+use crate::input::check_not_empty;
 use crate::names::{one_line, quoted};
 use crate::ui::{counted, is_verbose, message, progress};
 
@@ -208,7 +209,7 @@ fn describe(imported: Imported) -> String {
 /// Refuses to import a directory, and suggests which path to give instead.
 fn check_file(path: &Path) -> Result<()> {
     if !path.is_dir() {
-        return Ok(());
+        return check_not_empty(path);
     }
     let index = path.join("model.safetensors.index.json");
     let what = if path.join("FORMAT").is_file() {

@@ -84,6 +84,9 @@ pub(crate) enum Copies {
 /// A text that is the name of a tensor is used as this name, even if it also reads as an expression; a note says so.
 pub(crate) fn view(text: &str, tensors: &impl Named, copies: Copies) -> Result<(String, Tensor)> {
     if !tensors.contains(text)? {
+        if text.is_empty() {
+            return Err(Error::Refused("the expression is empty".to_owned()));
+        }
         let expr = text.parse::<Expr>()?.or_properties(tensors)?;
         let tensor = match tensors.load(&expr.name) {
             Err(e) if e.kind() == ErrorKind::NameNotFound => {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use stridemap::{DType, StoreOptions, TensorInfo};
 
-use crate::args::Reading;
+use crate::args::{Reading, parse_dtype};
 use crate::error::Result;
 use crate::input::Input;
 use crate::names::{Pattern, listed, pattern, quoted};
@@ -42,7 +42,7 @@ pub(crate) struct LsArgs {
     #[arg(long, value_enum, value_name = "KEY", default_value_t = Sort::Name)]
     sort: Sort,
     /// Only tensors of this dtype; can be given more than once
-    #[arg(long, value_name = "DTYPE")]
+    #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
     dtype: Vec<DType>,
     /// Only tensors of at least this many bytes: 1000, 4K, 4KiB, 1MB
     #[arg(long, alias = "min-bytes", value_name = "SIZE", value_parser = parse_size)]

@@ -66,7 +66,7 @@ pub(crate) fn name_in(text: &str, contains: impl Fn(&str) -> LibraryResult<bool>
 pub(crate) fn pattern(text: &str, tensors: &impl Named) -> Result<Pattern> {
     let exact = name(text, tensors)?;
     let is_name = exact != text || tensors.contains(&exact)?;
-    Ok(Pattern::parse(exact, is_name))
+    Pattern::parse(exact, is_name)
 }
 
 /// Returns the names that arguments stand for, each once. A glob stands for the names that it matches.
