@@ -46,6 +46,8 @@ fn in_our_style(error: &str) -> String {
     let mut text = String::new();
     for line in wrong.lines().map(str::trim).filter(|line| !line.is_empty()) {
         match line.strip_prefix("tip: ") {
+            // The advice to write "--" before an argument is seldom what helps.
+            Some(tip) if tip.contains("as a value") => {}
             Some(tip) => text.extend(["; ", tip]),
             None if text.is_empty() => text += line.trim_start_matches("error: "),
             None => text.extend([" ", line]),
@@ -53,7 +55,24 @@ fn in_our_style(error: &str) -> String {
     }
     // An empty text is no value either.
     let text = text.replace(" but none was supplied", ", and it must not be empty");
-    if usage.is_empty() { text } else { format!("{text}\nUsage: {usage}") }
+    if usage.is_empty() {
+        return text;
+    }
+    let is_word = |word: &&str| word.chars().all(|c| c.is_ascii_lowercase());
+    let command = usage.split(' ').take_while(is_word).collect::<Vec<_>>().join(" ");
+    let is_drawing = ["stridemap plot", "stridemap report"].contains(&&*command);
+    let extra = text.strip_prefix("unexpected argument '").and_then(|rest| rest.strip_suffix("' found"));
+    let hint = match extra {
+        Some(path) if is_drawing && !path.starts_with('-') => format!("; to write a file, use -o {path}"),
+        _ => String::new(),
+    };
+    format!("{text}{hint}\nUsage: {usage}\nsee {command} --help")
+}
+
+/// Parses the name of a dtype.
+pub(crate) fn parse_dtype(text: &str) -> Result<DType, String> {
+    let names = || DType::ALL.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ");
+    text.parse().map_err(|_| format!("expected one of {}", names()))
 }
 
 /// The help text of a command is the doc comment of the type of its arguments, such as `InfoArgs`.
@@ -97,7 +116,7 @@ pub(crate) struct Reading {
     #[arg(long)]
     byteswap: bool,
     /// The dtype of elements that NumPy stores as untyped bytes (V1, V2): float8_e4m3fn, bfloat16, ...
-    #[arg(long, value_name = "DTYPE")]
+    #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
     untyped: Option<DType>,
 }
 

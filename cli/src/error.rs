@@ -58,7 +58,7 @@ fn in_our_words(text: &str) -> String {
     let view = text.strip_prefix("save_view").map(|rest| format!("view{rest}"));
     let text = without_rule(view.as_deref().unwrap_or(text));
     if let Some((place, _)) = text.split_once(UNKNOWN_FORMAT) {
-        return format!("{place}not a tensor file (supported: .safetensors, .npy, .npz, .pt)");
+        return format!("{place}not a tensor file (supported: .safetensors, .npy, .npz, .pt, .pth)");
     }
     WORDS.iter().fold(text, |text, (theirs, ours)| text.replace(theirs, ours))
 }

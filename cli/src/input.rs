@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::env;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -35,12 +36,15 @@ impl Input {
     pub(crate) fn open(path: &Path, reading: &Reading, options: &StoreOptions) -> Result<Self> {
         let refused = |why: String| Err(Error::Refused(why));
         match fs::metadata(path) {
-            Ok(found) if found.is_file() => Ok(Input::of(reading.options().open(path)?)),
+            Ok(found) if found.is_file() => {
+                check_not_empty(path)?;
+                Ok(Input::of(reading.options().open(path)?))
+            }
             Ok(found) if !found.is_dir() => {
                 refused(format!("open {}: not a store or a regular file", path.display()))
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                refused(format!("open {}: no such file or store", path.display()))
+                refused(format!("open {}: no such file or store{}", path.display(), advice(path)))
             }
             _ => {
                 let store = open_store(options, path)?;
@@ -146,6 +150,38 @@ impl Named for Input {
     }
 }
 
+/// Refuses a file without a byte.
+pub(crate) fn check_not_empty(path: &Path) -> Result<()> {
+    match fs::metadata(path) {
+        Ok(found) if found.is_file() && found.len() == 0 => {
+            Err(Error::Refused(format!("read {}: the file is empty", path.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns what a user may have meant by a path where there is nothing: the argument after it, if that is a store, or a
+/// path with a similar name.
+fn advice(path: &Path) -> String {
+    let is_store = |path: &Path| path.join("FORMAT").is_file();
+    let next = env::args_os().skip_while(|arg| Path::new(arg) != path).nth(1);
+    let takes_two = env::args_os().nth(1).is_some_and(|command| command == "diff");
+    if let Some(store) = next.filter(|next| is_store(Path::new(next)) && !takes_two) {
+        return format!("; {} is a store, and comes first", Path::new(&store).display());
+    }
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let similarity = |other: &str| strsim::normalized_damerau_levenshtein(&name, other);
+    let others = fs::read_dir(dir).into_iter().flatten().flatten().take(1000);
+    let others = others.filter(|other| other.path().is_file() || is_store(&other.path()));
+    let near = others.map(|other| other.file_name().to_string_lossy().into_owned());
+    let nearest = near.map(|other| (similarity(&other), other)).max_by(|(a, _), (b, _)| a.total_cmp(b));
+    match nearest.filter(|(similarity, _)| *similarity > 0.6) {
+        Some((_, other)) => format!("; did you mean {}?", path.with_file_name(other).display()),
+        None => String::new(),
+    }
+}
+
 /// Opens a store. If the path is a file in another format, the error suggests importing it.
 pub(crate) fn open_store(options: &StoreOptions, path: &Path) -> Result<Store> {
     with_reports(options).open(path).map_err(|refused| explain(path, refused))
@@ -190,5 +226,8 @@ pub(crate) fn explain(path: &Path, refused: stridemap::Error) -> Error {
             "open {path}: a {format} file, not a store; import it first: stridemap import {path} STORE"
         ));
     }
-    refused.into()
+    match refused.kind() {
+        ErrorKind::NotFound => Error::Refused(format!("{refused}{}", advice(path))),
+        _ => refused.into(),
+    }
 }

@@ -32,6 +32,7 @@ impl<'a> OutputFile<'a> {
             let first = extensions.first().copied().unwrap_or_default();
             return Err(file.refused(&format!("the name of the file must end with .{first}")));
         }
+        check_dir(command, path)?;
         match fs::symlink_metadata(path) {
             Ok(found) if found.is_dir() => Err(file.refused("the path exists and is not a file")),
             Ok(_) if !is_forced => Err(file.refused(EXISTS)),
@@ -76,6 +77,18 @@ impl<'a> OutputFile<'a> {
 
     fn refused(self, why: &str) -> Error {
         Error::Refused(format!("{} {}: {why}", self.command, self.path.display()))
+    }
+}
+
+/// Refuses a path in a directory that does not exist.
+pub(crate) fn check_dir(command: &str, path: &Path) -> Result<()> {
+    match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() && !dir.exists() => Err(Error::Refused(format!(
+            "{command} {}: the directory {} does not exist",
+            path.display(),
+            dir.display()
+        ))),
+        _ => Ok(()),
     }
 }
 

@@ -3,8 +3,8 @@
 use std::num::ParseIntError;
 
 /// The units of the transformers library: decimal, or binary with an `i`. In that library, `b` means bits, so it is
-/// not accepted here.
-const UNITS: [(&str, u64); 8] = [
+/// not accepted here. A letter alone is binary, as in `ls` and `du`.
+const UNITS: [(&str, u64); 12] = [
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),
     ("GiB", 1 << 30),
@@ -13,6 +13,10 @@ const UNITS: [(&str, u64); 8] = [
     ("MB", 1_000_000),
     ("GB", 1_000_000_000),
     ("TB", 1_000_000_000_000),
+    ("K", 1 << 10),
+    ("M", 1 << 20),
+    ("G", 1 << 30),
+    ("T", 1 << 40),
 ];
 
 /// Parses a number of bytes: 5GB, 500MB, 1GiB.
@@ -21,7 +25,8 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let (number, unit) = unit.unwrap_or((text, 1));
     let size_bytes = number.trim_end().parse().map_err(|e: ParseIntError| {
         format!(
-            "{e}; expected a whole number, in bytes or followed by one of KB, MB, GB, TB, KiB, MiB, GiB, TiB"
+            "{e}; expected a whole number, in bytes or followed by one of KB, MB, GB, TB, KiB, MiB, GiB, TiB, \
+             or by K, M, G, T for the binary units"
         )
     });
     match u64::checked_mul(size_bytes?, unit) {
@@ -41,12 +46,14 @@ mod tests {
             ("500 MB", 500_000_000),
             ("1GiB", 1 << 30),
             ("3KiB", 3072),
+            ("2K", 2048),
+            ("1G", 1 << 30),
             ("18TB", 18_000_000_000_000),
         ] {
             assert_eq!(super::parse_size(text), Ok(size_bytes), "{text}");
         }
         for text in
-            ["", "0", "0GB", "GB", "5gb", "5Gb", "5G", "1.5GB", "-1", "18446744073709551616", "99999999999TB"]
+            ["", "0", "0GB", "GB", "5gb", "5Gb", "5g", "1.5GB", "-1", "18446744073709551616", "99999999999TB"]
         {
             assert!(super::parse_size(text).is_err(), "{text}");
         }

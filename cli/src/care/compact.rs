@@ -16,7 +16,7 @@ use crate::ui::{counted, message, progress, storage_id, warn, write_json};
 
 /// Rewrite storages to free bytes that no tensor refers to
 ///
-/// A storage is rewritten if that frees at least a quarter of it, and at least 4 KiB; with --all, if it frees anything.
+/// This is for parts of storages: rm deletes a storage with its last tensor, without a compaction. A storage is rewritten if that frees at least a quarter of it, and at least 4 KiB; with --all, if it frees anything.
 /// Compaction first deletes files that are no longer needed. Tensors keep their names, sizes and elements. Old files that readers still use
 /// are deleted by the first commit or compaction after the readers have finished. A storage that another
 /// process is changing is skipped. A damaged storage is skipped too, and the exit code is then 1.
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
         write_json(out, Record::of(materialized.as_ref(), &compacted, &Held::of(&after)))?;
         return Ok(is_whole);
     }
-    if let Some(done) = materialized {
+    if let Some(done) = &materialized {
         let storages = counted(done.storage_count, "external storage");
         match done.storage_count {
             0 => writeln!(out, "materialized {storages}")?,
@@ -67,6 +67,8 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
         }
     }
     let deleted = compacted.collected;
+    let has_done_other =
+        deleted.file_count > 0 || materialized.as_ref().is_some_and(|done| done.storage_count > 0);
     if deleted.file_count > 0 {
         writeln!(
             out,
@@ -78,7 +80,8 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     let storages = counted(compacted.storage_count, "storage");
     let (old, new) = (HumanBytes(compacted.before_bytes), HumanBytes(compacted.after_bytes));
     match compacted.storage_count {
-        0 => writeln!(out, "compacted {storages}")?,
+        0 if has_done_other || !compacted.skipped.is_empty() => {}
+        0 => writeln!(out, "nothing to compact")?,
         _ => writeln!(out, "compacted {storages}: {old}, now {new}")?,
     }
     report_held_bytes(&after);

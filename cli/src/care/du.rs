@@ -13,13 +13,16 @@ use super::du_patterns::PatternUsage;
 use crate::error::Result;
 use crate::input::open_store;
 use crate::names::{one_line, quoted};
-use crate::ui::{Column, MAX_ROWS, Table, is_verbose, storage_id, write_json};
+use crate::ui::{Column, MAX_ROWS, Table, counted, is_verbose, storage_id, write_json};
 
 /// Show disk usage, and what could be freed
 ///
+/// Bytes that a reader still uses, or a writer is writing, are held: they are not reclaimable now. Files that the same
+/// process holds are one row of the table; -v lists them all.
+///
 /// For tensors, shows how many bytes their elements take, and how many of these bytes are shared with other tensors.
-/// Removing the tensors makes the bytes that are not shared unreachable. compact then frees them, if they are at least a
-/// quarter of their storage.
+/// Removing the tensors frees the storages that have no other tensors. In other storages, it makes the bytes that are not
+/// shared unreachable, and compact frees them if they are at least a quarter of their storage.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  stridemap du model.smap\n  stridemap du model.smap encoder. '*.bias'\n  stridemap du model.smap --json | jq .reclaimable_bytes"
@@ -72,7 +75,9 @@ struct StatsRecord<'a> {
     lost_found_bytes: u64,
     other_bytes: u64,
     is_exact: bool,
+    /// Without those that a process holds or writes.
     reclaimable_bytes: u64,
+    held_bytes: u64,
     external_bytes: u64,
     storages: Vec<StorageRecord<'a>>,
 }
@@ -118,7 +123,8 @@ impl<'a> StatsRecord<'a> {
             lost_found_bytes: stats.lost_found_bytes,
             other_bytes: stats.other_bytes,
             is_exact: stats.is_exact,
-            reclaimable_bytes: stats.reclaimable_bytes(),
+            reclaimable_bytes: stats.reclaimable_bytes().saturating_sub(held_bytes(stats)),
+            held_bytes: held_bytes(stats),
             external_bytes: stats.external_bytes,
             storages: stats.storages.iter().map(|storage| StorageRecord::new(storage, store)).collect(),
         }
@@ -159,6 +165,15 @@ impl<'a> From<&'a Reclaimable> for ReclaimableRecord<'a> {
     }
 }
 
+/// Whether the bytes stay until a process ends, or moves on.
+fn is_held(reclaimable: &Reclaimable) -> bool {
+    matches!(reclaimable.reason, SpaceReason::Pinned { .. } | SpaceReason::Writing { .. })
+}
+
+fn held_bytes(stats: &Stats) -> u64 {
+    stats.reclaimable().filter(|it| is_held(it)).map(|it| it.bytes).fold(0, u64::saturating_add)
+}
+
 /// Returns the name of the file, relative to the store's directory.
 fn file(storage: &StorageStats, store: &Path) -> String {
     storage.file.strip_prefix(store).unwrap_or(&storage.file).display().to_string()
@@ -184,22 +199,67 @@ fn print(stats: &Stats, store: &Store, out: &mut impl Write) -> Result<()> {
         }
     }
     writeln!(out, "folder       {}", HumanBytes(stats.folder_bytes))?;
-    writeln!(out, "reclaimable  {}", HumanBytes(stats.reclaimable_bytes()))?;
+    let held_bytes = held_bytes(stats);
+    let reclaimable_bytes = stats.reclaimable_bytes().saturating_sub(held_bytes);
+    writeln!(out, "reclaimable  {}", HumanBytes(reclaimable_bytes))?;
+    if held_bytes > 0 {
+        writeln!(out, "held         {}, by readers or writers", HumanBytes(held_bytes))?;
+    }
     if stats.external_bytes > 0 {
         writeln!(out, "external     {}, in files outside the store", HumanBytes(stats.external_bytes))?;
     }
     let mut table = Table::new(&COLUMNS);
     let mut row_count = 0;
+    let mut add = |row: [String; 8]| {
+        row_count += 1;
+        if row_count <= MAX_ROWS {
+            table.row(row);
+        }
+    };
+    let mut held = Vec::<Held<'_>>::new();
     for storage in &stats.storages {
         let nothing = (storage.reclaimable.is_empty() && is_verbose()).then_some(None);
         for reclaimable in storage.reclaimable.iter().map(Some).chain(nothing) {
-            row_count += 1;
-            if row_count <= MAX_ROWS {
-                table.row(row(storage, reclaimable, store.path()));
+            match reclaimable.filter(|it| is_held(it) && !is_verbose()) {
+                Some(reclaimable) => Held::add(&mut held, storage, reclaimable),
+                None => add(row(storage, reclaimable, store.path())),
             }
         }
     }
+    held.iter().for_each(|held| add(held.row(store.path())));
     table.print_section(row_count as u64, "--json", out)
+}
+
+/// The files that the same processes hold, which are one row.
+struct Held<'a> {
+    first: (&'a StorageStats, &'a Reclaimable),
+    file_count: u64,
+    file_bytes: u64,
+    held_bytes: u64,
+}
+
+impl<'a> Held<'a> {
+    fn add(all: &mut Vec<Held<'a>>, storage: &'a StorageStats, reclaimable: &'a Reclaimable) {
+        let index = all.iter().position(|held| held.first.1.reason == reclaimable.reason);
+        let index = index.unwrap_or_else(|| {
+            all.push(Held { first: (storage, reclaimable), file_count: 0, file_bytes: 0, held_bytes: 0 });
+            all.len() - 1
+        });
+        all[index].file_count += 1;
+        all[index].file_bytes += storage.file_bytes;
+        all[index].held_bytes += reclaimable.bytes;
+    }
+
+    fn row(&self, store: &Path) -> [String; 8] {
+        let mut row = row(self.first.0, Some(self.first.1), store);
+        if self.file_count > 1 {
+            row[0] = counted(self.file_count, "file");
+            row[2] = self.file_bytes.to_string();
+            row[6] = self.held_bytes.to_string();
+            [1, 3, 4, 5].into_iter().for_each(|column| row[column].clear());
+        }
+        row
+    }
 }
 
 const COLUMNS: [Column; 8] = [

@@ -3,11 +3,13 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use indicatif::HumanBytes;
 use stridemap::{ErrorKind, Snapshot, StoreOptions, Tensor, Transaction};
 
-use super::kept_bytes;
+use super::freed::Freed;
 use super::plan::replacing;
 use crate::args::{DryRun, Existing, External};
+use crate::care::compact::report_held_bytes;
 use crate::error::{Error, Result};
 use crate::expr;
 use crate::expr::Copies;
@@ -62,7 +64,8 @@ pub(crate) struct MvArgs {
 
 /// Remove tensors in one commit: all or none
 ///
-/// If other names refer to bytes of a removed tensor, those bytes stay in the store, and a note says so.
+/// A storage is deleted with its last tensor. Bytes that no tensor uses in a storage with other tensors stay until compact
+/// frees them; a note says so.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  stridemap rm model.smap encoder.weight encoder.bias")]
 pub(crate) struct RmArgs {
@@ -134,18 +137,27 @@ pub(crate) fn rm(args: &RmArgs, out: &mut impl Write) -> Result<()> {
     let mut txn = store.begin()?;
     let names = names(&args.names, &txn)?;
     names.iter().try_for_each(|name| txn.remove(name))?;
-    let note = kept_bytes::note(&names, &store.snapshot())?;
+    let freed = Freed::of(&names, &store.snapshot())?;
+    let all_bytes = freed.bytes(|_| true);
     if args.dry_run.dry_run {
         names.iter().try_for_each(|name| writeln!(out, "would remove {}", quoted(name)))?;
-    } else {
-        let generation = txn.commit()?;
-        let removed = match names.first() {
-            Some(name) if names.len() == 1 => quoted(name).into_owned(),
-            _ => counted(names.len() as u64, "tensor"),
-        };
-        message(&format!("removed {removed}: generation {generation}"));
+        if all_bytes > 0 {
+            writeln!(out, "would free {}", HumanBytes(all_bytes))?;
+        }
+        return Ok(());
     }
-    note.iter().for_each(|note| message(note));
+    let generation = txn.commit()?;
+    let removed = match names.first() {
+        Some(name) if names.len() == 1 => quoted(name).into_owned(),
+        _ => counted(names.len() as u64, "tensor"),
+    };
+    let bytes = freed.bytes(|file| !file.exists());
+    let and_freed = if bytes > 0 { format!(", freed {}", HumanBytes(bytes)) } else { String::new() };
+    message(&format!("removed {removed}{and_freed}: generation {generation}"));
+    if bytes < all_bytes {
+        report_held_bytes(&store.stats()?);
+    }
+    freed.note(&args.store).iter().for_each(|note| message(note));
     Ok(())
 }
 

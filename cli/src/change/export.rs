@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal as _, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::ValueEnum;
 use indicatif::HumanBytes;
@@ -18,6 +18,7 @@ use crate::args::{Existing, External};
 use crate::error::{Error, Result, output_error};
 use crate::input::open_store;
 use crate::names::{names, one_line, quoted};
+use crate::output_file::check_dir;
 use crate::ui::{counted, message, progress};
 
 /// Write tensors to a file, or copy a store that is in use
@@ -106,7 +107,9 @@ enum Format {
 }
 
 impl Format {
-    fn of(out: &Path) -> Result<Self> {
+    fn of(args: &ExportArgs) -> Result<Self> {
+        let out = &args.out;
+        let order = if args.names.is_empty() { "" } else { "; OUT comes before the names" };
         match out.extension().and_then(OsStr::to_str) {
             Some("smap") => Ok(Format::Store),
             Some("safetensors") => Ok(Format::Safetensors),
@@ -114,7 +117,7 @@ impl Format {
             Some("npz") => Ok(Format::Npz),
             _ => Err(Error::Refused(format!(
                 "export {}: the extension selects the format and must be .safetensors, .npy, .npz, or .smap for a \
-                 copy of the store",
+                 copy of the store{order}",
                 out.display()
             ))),
         }
@@ -123,7 +126,10 @@ impl Format {
 
 pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
     check_pipe(args)?;
-    let format = if args.is_piped() { None } else { Some(Format::of(&args.out)?) };
+    let format = if args.is_piped() { None } else { Some(Format::of(args)?) };
+    if !args.is_piped() {
+        check_dir("export", &args.out)?;
+    }
     format.map_or(Ok(()), |format| check_flags(args, format))?;
     let snapshot = open_store(&args.external.options(), &args.store)?.snapshot();
     let names = names(&args.names, &snapshot)?;

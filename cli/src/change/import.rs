@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use indicatif::HumanBytes;
-use stridemap::{ExternalFiles, Snapshot, Store, TensorInfo, Transaction};
+use stridemap::{ErrorKind, ExternalFiles, Snapshot, Store, TensorInfo, Transaction};
 use stridemap_format::{check_attributes, check_text};
 use stridemap_interop::{ForeignFile, ForeignOptions, Imported};
 
@@ -16,7 +16,8 @@ use super::stdin;
 use super::target::find;
 use crate::args::{Existing, External, Reading};
 use crate::error::{Error, Result};
-use crate::names::one_line;
+use crate::input::check_not_empty;
+use crate::names::{one_line, quoted};
 use crate::ui::{counted, is_verbose, message, progress};
 
 /// Copy the tensors of files into a store, in one commit
@@ -111,17 +112,36 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
         writeln!(out, "would import {count}, {size}, into {}{new}", one_line(&target.to_string_lossy()))?;
         return print_items(args, &inputs, snapshot.as_ref(), out);
     }
+    let is_word = args.prefix.ends_with(|c: char| c.is_alphanumeric());
+    if let Some(first) = inputs.iter().flat_map(|(_, file)| file.tensors()).next().filter(|_| is_word) {
+        message(&format!(
+            "note: --prefix has no dot at its end, so the names are like {}",
+            quoted(&args.name_of(&first))
+        ));
+    }
     drop(snapshot); // The commit deletes what no snapshot needs.
     let bar = progress("import", if args.in_place { 0 } else { size_bytes });
-    let current = store.as_ref().map(|store| store.attributes_of(&args.prefix)).unwrap_or_default();
-    let fill =
-        |txn: &mut Transaction<'_>| fill(txn, args, &inputs, (&current, &attributes), |bytes| bar.inc(bytes));
+    let fill = |txn: &mut Transaction<'_>, current: &BTreeMap<String, String>| {
+        fill(txn, args, &inputs, (current, &attributes), |bytes| bar.inc(bytes))
+    };
+    let fill_existing = |store: &Store| {
+        let current = store.attributes_of(&args.prefix);
+        store.write(|txn| fill(txn, &current))?;
+        Ok::<u64, Error>(store.generation())
+    };
     let generation = match store {
-        Some(store) => {
-            store.write(fill)?;
-            store.generation()
-        }
-        None => options.create_with(target, fill)?,
+        Some(store) => fill_existing(&store)?,
+        None => match options.create_with(target, |txn| fill(txn, &BTreeMap::new())) {
+            Ok(generation) => generation,
+            // Another process may have created the store in the meantime.
+            Err(e) => match find(&options, target) {
+                Ok(Some(store)) if e.kind() == ErrorKind::AlreadyExists => {
+                    check_existing(args, &inputs, target, Some(&store.snapshot()))?;
+                    fill_existing(&store)?
+                }
+                _ => return Err(e.into()),
+            },
+        },
     };
     bar.finish_and_clear();
     message(&format!(
@@ -189,7 +209,7 @@ fn describe(imported: Imported) -> String {
 /// Refuses to import a directory, and suggests which path to give instead.
 fn check_file(path: &Path) -> Result<()> {
     if !path.is_dir() {
-        return Ok(());
+        return check_not_empty(path);
     }
     let index = path.join("model.safetensors.index.json");
     let what = if path.join("FORMAT").is_file() {

@@ -65,7 +65,7 @@ impl Selection {
         for text in &self.skip {
             let exact = name_in(text, |name| Ok(names.contains(name)))?;
             let is_name = exact != *text || names.contains(&exact);
-            let pattern = Pattern::parse(exact, is_name);
+            let pattern = Pattern::parse(exact, is_name)?;
             let is_matching = |name: &&String| match pattern.is_glob() {
                 true => pattern.matches(name),
                 false => **name == pattern.text,

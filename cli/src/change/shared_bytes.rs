@@ -10,10 +10,10 @@ use stridemap::Tensor;
 use crate::ui::counted;
 
 /// The maximum number of names in a note.
-pub(super) const MAX_NAMES: usize = 4;
+const MAX_NAMES: usize = 4;
 
 /// The maximum number of tensors that a tensor is compared with.
-pub(super) const MAX_COMPARED: usize = 64;
+const MAX_COMPARED: usize = 64;
 
 /// Returns a note about tensors that share bytes, if there are any.
 pub(crate) fn note(tensors: &[(String, Tensor)]) -> Option<String> {

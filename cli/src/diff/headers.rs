@@ -1,10 +1,13 @@
-//! Compares the layouts of two tensors of the same dtype and size: their strides and shared storages.
+//! Compares the layouts of two tensors of the same dtype and size: their strides and shared bytes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use stridemap::TensorInfo;
 
 use super::values::Side;
+use crate::error::Result;
+use crate::input::Input;
+use crate::look::sharing::StorageMap;
 
 /// Returns whether two headers of the same size have equivalent strides. The stride of an axis of size 1 is ignored,
 /// and so are all strides if there are no elements.
@@ -13,29 +16,57 @@ pub(super) fn have_equal_strides(a: &TensorInfo, b: &TensorInfo) -> bool {
     a.numel() == 0 || axes.all(|(&n, (a, b))| n < 2 || a == b)
 }
 
-/// Maps storages of A to those of B, by the tensors that refer to them.
-#[derive(Default)]
+/// The tensors of A and of B that share bytes with others.
 pub(super) struct Sharing {
-    /// Maps each storage of A to a storage of B, and to the tensor that first paired them.
-    of_a: HashMap<u64, (u64, String)>,
-    of_b: HashMap<u64, (u64, String)>,
+    a: Sharers,
+    b: Sharers,
+}
+
+/// For each tensor that shares bytes, its offset, and the others in ascending order.
+type Sharers = HashMap<String, (usize, BTreeSet<String>)>;
+
+/// How the place of a tensor among those that share its bytes differs.
+pub(super) enum Place {
+    /// It shares bytes with this tensor on one side only.
+    Shared(Side, String),
+    /// It shares bytes with this tensor on both sides, but begins at other elements from it.
+    Offset(String, isize, isize),
 }
 
 impl Sharing {
-    /// Adds a pair of compared tensors. If they share a storage with an earlier tensor on one side but not on the
-    /// other, returns the side that shares and the earlier tensor's name.
-    pub(super) fn add(&mut self, a: &TensorInfo, b: &TensorInfo) -> Option<(Side, String)> {
-        let maps = [
-            (Side::A, &mut self.of_a, (a.storage_id, b.storage_id)),
-            (Side::B, &mut self.of_b, (b.storage_id, a.storage_id)),
-        ];
-        let mut mismatch = None;
-        for (side, map, (here, there)) in maps {
-            let (counterpart, name) = map.entry(here).or_insert_with(|| (there, a.name.clone()));
-            if *counterpart != there && mismatch.is_none() {
-                mismatch = Some((side, name.clone()));
+    pub(super) fn of(a: &Input, b: &Input) -> Result<Self> {
+        Ok(Sharing { a: sharers(a)?, b: sharers(b)? })
+    }
+
+    /// Compares the places of a pair. Each pair of sharing tensors is compared once, with the name that comes later.
+    pub(super) fn compare(&self, a: &TensorInfo, b: &TensorInfo) -> Option<Place> {
+        let none = BTreeSet::new();
+        let earlier = |sharers: &Sharers, name: &String| {
+            let names = sharers.get(name).map_or(&none, |(_, names)| names);
+            names.range::<String, _>(..name.clone()).cloned().collect::<BTreeSet<_>>()
+        };
+        let (in_a, in_b) = (earlier(&self.a, &a.name), earlier(&self.b, &b.name));
+        for (side, here, there) in [(Side::A, &in_a, &in_b), (Side::B, &in_b, &in_a)] {
+            if let Some(name) = here.difference(there).next() {
+                return Some(Place::Shared(side, name.clone()));
             }
         }
-        mismatch
+        let name = in_a.into_iter().next()?;
+        let from = |sharers: &Sharers, offset: usize| {
+            Some(offset.cast_signed() - sharers.get(&name)?.0.cast_signed())
+        };
+        let (a, b) = (from(&self.a, a.storage_offset())?, from(&self.b, b.storage_offset())?);
+        (a != b).then_some(Place::Offset(name, a, b))
     }
+}
+
+fn sharers(input: &Input) -> Result<Sharers> {
+    let mut sharers = Sharers::new();
+    for map in StorageMap::all(input)? {
+        for tensor in map.tensors.iter().filter(|tensor| !tensor.sharers.is_empty()) {
+            let names = tensor.sharers.iter().map(|&other| map.tensors[other].info.name.clone()).collect();
+            sharers.insert(tensor.info.name.clone(), (tensor.info.storage_offset(), names));
+        }
+    }
+    Ok(sharers)
 }

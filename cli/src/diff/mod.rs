@@ -18,7 +18,7 @@ use crate::input::Input;
 use crate::names::{Named as _, quoted};
 use crate::ui::{Progress, counted, progress, warn};
 use elements::Tolerance;
-use headers::{Sharing, have_equal_strides};
+use headers::{Place, Sharing, have_equal_strides};
 use pairs::{Pair, pairs};
 use values::{Difference, Failure, Side, compare};
 
@@ -26,8 +26,8 @@ use values::{Difference, Failure, Side, compare};
 ///
 /// Two tensors are equal if their dtypes, sizes and values are equal. Values are compared exactly, unless --rtol
 /// or --atol allows a difference: |a - b| <= atol + rtol * |b|, as in numpy.allclose. NaN equals only NaN, and
-/// -0.0 equals 0.0. Strides, offsets, shared storages, dimension names and attributes are compared only with
-/// --strict; without it, differing attributes are listed but do not count as a difference. In a file whose format has
+/// -0.0 equals 0.0. Strides, shared bytes, dimension names and attributes are compared only with --strict;
+/// without it, differing attributes are listed but do not count as a difference. In a file whose format has
 /// no names, such as .npy, a tensor is named after the file; two such tensors are compared whatever their names.
 ///
 /// Each line shows a tensor that is only in A (-), only in B (+) or different (~), or an attribute that differs
@@ -48,7 +48,7 @@ pub(crate) struct DiffArgs {
     /// Compare only names, dtypes and sizes; read no elements
     #[arg(long, conflicts_with_all = ["rtol", "atol"])]
     pub(crate) no_values: bool,
-    /// Also compare strides, offsets, shared storages, dimension names and attributes
+    /// Also compare strides, which tensors share bytes, dimension names and attributes
     #[arg(long)]
     pub(crate) strict: bool,
     /// Largest difference, relative to the value in B
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &DiffArgs, out: &mut impl Write) -> Result<bool> {
         a: &a,
         b: &b,
         args,
-        sharing: RefCell::default(),
+        sharing: args.strict.then(|| Sharing::of(&a, &b)).transpose()?,
         tally: RefCell::default(),
         bar: progress("diff", size_bytes),
     };
@@ -107,7 +107,8 @@ struct Diff<'a> {
     a: &'a Input,
     b: &'a Input,
     args: &'a DiffArgs,
-    sharing: RefCell<Sharing>,
+    /// Only with `--strict`.
+    sharing: Option<Sharing>,
     tally: RefCell<Tally>,
     bar: Progress,
 }
@@ -128,9 +129,10 @@ enum What {
         size: Vec<usize>,
         difference: Difference,
     },
+    /// The strides or the names of the dimensions.
     Layout(TensorInfo, TensorInfo),
-    /// The tensor shares its storage with another tensor on one side only.
-    Sharing(Side, String),
+    /// The bytes that the tensor shares with another.
+    Place(Place),
     /// The tensor could not be compared.
     Failed(Failure),
 }
@@ -141,6 +143,8 @@ struct Tally {
     equal: u64,
     equal_bytes: u64,
     different: u64,
+    /// How many of the different ones have another layout, and no other difference.
+    only_layout: u64,
     only_in_a: u64,
     only_in_b: u64,
     failed: u64,
@@ -191,6 +195,8 @@ impl Diff<'_> {
             tally.equal_bytes = tally.equal_bytes.saturating_add(nbytes);
         } else {
             tally.different += 1;
+            let is_layout = |what: &What| matches!(what, What::Layout(..) | What::Place(_));
+            tally.only_layout += u64::from(found.iter().all(is_layout));
         }
         found.into_iter().map(|what| Finding { name: name.clone(), what }).collect()
     }
@@ -223,12 +229,9 @@ impl Diff<'_> {
         }
         let is_stride_equal = have_equal_strides(&a, &b);
         tally.other_strides += u64::from(!is_stride_equal);
-        if self.args.strict {
-            if let Some((side, other)) = self.sharing.borrow_mut().add(&a, &b) {
-                found.push(What::Sharing(side, other));
-            }
-            let is_offset_equal = a.storage_offset() == b.storage_offset();
-            if !is_stride_equal || !is_offset_equal || a.dim_names != b.dim_names {
+        if let Some(sharing) = &self.sharing {
+            found.extend(sharing.compare(&a, &b).map(What::Place));
+            if !is_stride_equal || a.dim_names != b.dim_names {
                 found.push(What::Layout(a, b));
             }
         }

@@ -6,6 +6,7 @@ use indicatif::HumanBytes;
 use serde::{Serialize, Serializer};
 use stridemap::{DType, Scalar, TensorInfo};
 
+use super::headers::{Place, have_equal_strides};
 use super::values::{Difference, Side};
 use super::{Diff, Finding, Tally, What};
 use crate::error::Result;
@@ -132,6 +133,7 @@ impl Serialize for FindingRecord {
             Values(ValuesRecord),
             Layouts { a: LayoutRecord<'a>, b: LayoutRecord<'a> },
             Sharing { side: &'static str, with: &'a str },
+            Offset { with: &'a str, a: isize, b: isize },
             Failure { side: Option<&'static str>, message: &'a str },
         }
         let (kind, what) = match &self.0.what {
@@ -147,7 +149,8 @@ impl Serialize for FindingRecord {
             What::Layout(a, b) => {
                 ("layout", Body::Layouts { a: LayoutRecord::of(a), b: LayoutRecord::of(b) })
             }
-            What::Sharing(side, with) => ("sharing", Body::Sharing { side: side.name(), with }),
+            What::Place(Place::Shared(side, with)) => ("sharing", Body::Sharing { side: side.name(), with }),
+            What::Place(Place::Offset(with, a, b)) => ("offset", Body::Offset { with, a: *a, b: *b }),
             What::Failed(failure) => {
                 ("error", Body::Failure { side: failure.side.map(Side::name), message: &failure.why })
             }
@@ -221,9 +224,10 @@ impl Finding {
             What::Size(a, b) => ('~', format!("size {a:?}, {b:?}")),
             What::Values { dtype, size, difference } => ('~', values_text(*dtype, size, difference)),
             What::Layout(a, b) => ('~', layout_text(a, b)),
-            What::Sharing(side, with) => {
-                ('~', format!("shares a storage with {} only in {}", quoted(with), side.name()))
+            What::Place(Place::Shared(side, with)) => {
+                ('~', format!("shares bytes with {} only in {}", quoted(with), side.name()))
             }
+            What::Place(Place::Offset(with, a, b)) => ('~', format!("offset from {} {a}, {b}", quoted(with))),
             What::Failed(_) => return None,
         };
         Some(format!("{mark} {}{}{what}", quoted(&self.name), gap()))
@@ -246,21 +250,26 @@ fn values_text(dtype: DType, size: &[usize], difference: &Difference) -> String 
 }
 
 fn layout_text(a: &TensorInfo, b: &TensorInfo) -> String {
-    let (a_offset, b_offset) = (a.storage_offset(), b.storage_offset());
-    let mut text =
-        format!("stride {:?} at offset {a_offset}, {:?} at offset {b_offset}", a.stride(), b.stride());
-    if a.dim_names != b.dim_names {
-        let names = |info: &TensorInfo| format_dim_names(Some(info.dim_names.as_deref().unwrap_or_default()));
-        text += &format!(", dimensions {}, {}", names(a), names(b));
+    let mut parts = Vec::new();
+    if !have_equal_strides(a, b) {
+        parts.push(format!("stride {:?}, {:?}", a.stride(), b.stride()));
     }
-    text
+    if a.dim_names != b.dim_names {
+        let names = |info: &TensorInfo| match &info.dim_names {
+            Some(names) => format_dim_names(Some(names)),
+            None => "none".to_owned(),
+        };
+        parts.push(format!("dimension names {}, {}", names(a), names(b)));
+    }
+    parts.join("; ")
 }
 
 impl Tally {
     fn to_text(&self, no_values: bool) -> String {
         let differs = self.difference_count() > 0;
         let counts = [
-            (self.different, "different"),
+            (self.different - self.only_layout, "different"),
+            (self.only_layout, "with another layout"),
             (self.only_in_a, "only in A"),
             (self.only_in_b, "only in B"),
             (self.failed, "not compared"),

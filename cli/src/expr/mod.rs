@@ -19,7 +19,7 @@ use std::str::FromStr;
 use stridemap::{ErrorKind, Index, Tensor};
 
 use crate::error::{Error, Result};
-use crate::names::Named;
+use crate::names::{Named, prefix_hint};
 use crate::ui::{counted, message};
 use arguments::{Argument, Arguments};
 use mistake::Mistake;
@@ -84,8 +84,16 @@ pub(crate) enum Copies {
 /// A text that is the name of a tensor is used as this name, even if it also reads as an expression; a note says so.
 pub(crate) fn view(text: &str, tensors: &impl Named, copies: Copies) -> Result<(String, Tensor)> {
     if !tensors.contains(text)? {
+        if text.is_empty() {
+            return Err(Error::Refused("the expression is empty".to_owned()));
+        }
         let expr = text.parse::<Expr>()?.or_properties(tensors)?;
-        let tensor = tensors.load(&expr.name)?;
+        let tensor = match tensors.load(&expr.name) {
+            Err(e) if e.kind() == ErrorKind::NameNotFound => {
+                return Err(prefix_hint(&expr.name, tensors)?.map_or(e.into(), Error::Refused));
+            }
+            tensor => tensor?,
+        };
         return Ok((expr.name.clone(), expr.apply(tensor, copies)?));
     }
     if let Ok(expr) = text.parse::<Expr>()

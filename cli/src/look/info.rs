@@ -174,12 +174,15 @@ pub(super) fn print_head(summary: &Summary, input: &Input, out: &mut impl Write)
         }
         Input::File(file, _) => line("format", file.format().name())?,
     }
-    let (numel, size_bytes) = (HumanCount(summary.numel), HumanBytes(summary.logical_size_bytes));
-    let views = if summary.has_views { " incl. views of the same bytes" } else { "" };
-    line(
-        "tensors",
-        &format!("{}, {numel} parameters, {size_bytes}{views}", HumanCount(summary.tensor_count)),
-    )?;
+    let Totals { numel, size_bytes, .. } = summary.own;
+    let own = format!("{} parameters, {}", HumanCount(numel), HumanBytes(size_bytes));
+    let (all_numel, all_bytes) = (HumanCount(summary.numel), HumanBytes(summary.logical_size_bytes));
+    let views = if numel == summary.numel {
+        String::new()
+    } else {
+        format!(" (with views: {all_numel}, {all_bytes})")
+    };
+    line("tensors", &format!("{}, {own}{views}", HumanCount(summary.tensor_count)))?;
     let stored = HumanBytes(summary.stored_size_bytes);
     Ok(line("storages", &format!("{}, {stored}", HumanCount(summary.storage_count)))?)
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use stridemap::{DType, StoreOptions, TensorInfo};
 
-use crate::args::Reading;
+use crate::args::{Reading, parse_dtype};
 use crate::error::Result;
 use crate::input::Input;
 use crate::names::{Pattern, listed, pattern, quoted};
@@ -42,10 +42,10 @@ pub(crate) struct LsArgs {
     #[arg(long, value_enum, value_name = "KEY", default_value_t = Sort::Name)]
     sort: Sort,
     /// Only tensors of this dtype; can be given more than once
-    #[arg(long, value_name = "DTYPE")]
+    #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
     dtype: Vec<DType>,
-    /// Only tensors of at least this many bytes: 1000, 4KiB, 1MB
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    /// Only tensors of at least this many bytes: 1000, 4K, 4KiB, 1MB
+    #[arg(long, alias = "min-bytes", value_name = "SIZE", value_parser = parse_size)]
     min_size: Option<u64>,
     /// Print one JSON object per tensor
     #[arg(long)]
@@ -57,6 +57,7 @@ pub(crate) struct LsArgs {
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Sort {
     Name,
+    #[value(alias = "bytes")]
     Size,
     Numel,
 }
@@ -104,7 +105,11 @@ pub(crate) fn run(args: &LsArgs, out: &mut impl Write) -> Result<bool> {
         let missing: Vec<String> = missing.iter().map(|text| format!("{text:?}")).collect();
         message(&format!("ls {}: no tensor matches {}", args.source.display(), missing.join(" or ")));
     } else if infos.is_empty() && count > 0 {
-        message(&format!("ls {}: no tensor is left by --dtype and --min-size", args.source.display()));
+        let given = [(!args.dtype.is_empty(), "--dtype"), (args.min_size.is_some(), "--min-size")];
+        let given: Vec<&str> =
+            given.iter().filter(|(is_given, _)| *is_given).map(|(_, name)| *name).collect();
+        let given = given.join(" and ");
+        message(&format!("ls {}: no tensor is left by {given}", args.source.display()));
     }
     Ok(missing.is_empty() && (count == 0 || !infos.is_empty()))
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use stridemap::StoreOptions;
+use unicode_width::UnicodeWidthStr as _;
 
 use super::info::StorageRecord;
 use super::sharing::{Mapped, StorageMap};
@@ -13,7 +14,7 @@ use crate::args::Reading;
 use crate::error::Result;
 use crate::input::Input;
 use crate::names::{Named as _, names, quoted};
-use crate::ui::{Column, MAX_ROWS, Table, bytes_cell, counted, storage_id, width, write_json};
+use crate::ui::{Column, MAX_ROWS, Table, bytes_cell, counted, shorten, storage_id, width, write_json};
 
 /// Above this number of storages, or of tensors on one storage, those that share nothing are not drawn.
 const MANY: usize = 50;
@@ -25,7 +26,8 @@ const MAX_RUNS: u64 = 1000;
 ///
 /// On a terminal, each storage is a bar, and so is each of its tensors below it, in order of their first byte. █ are bytes of one
 /// tensor, ▓ bytes of several, ░ mostly bytes between the elements of a view, and · bytes of no tensor. Of the bytes that
-/// no tensor has, a compaction keeps the padding, and can free those that are unreachable.
+/// no tensor has, a compaction keeps the padding, and can free those that are unreachable. The last lines name the tensors
+/// that share bytes.
 ///
 /// If there are more than 50 storages, those with one tensor and no unreachable bytes are not drawn. If a storage has
 /// more than 50 tensors, those that share no byte are not drawn. A tensor is compared with at most 64 others.
@@ -51,7 +53,7 @@ pub(crate) struct MapArgs {
 }
 
 const COLUMNS: [Column; 4] = [
-    Column::new("name").long(),
+    Column::new("name").names(),
     Column::new("map"),
     Column::new("bytes").right(),
     Column::new("").long().drop(0),
@@ -74,9 +76,8 @@ pub(crate) fn run(args: &MapArgs, out: &mut impl Write) -> Result<()> {
         let storages = maps.into_iter().map(|map| Record::new(map, &input)).collect();
         return write_json(out, Records { storages });
     }
-    // On a terminal of 80 columns, a bar has 24 cells.
     let Some(width) = width() else { return print_data(&maps, out) };
-    let bar_width = ((width as u64).saturating_sub(40) * 3 / 5).clamp(8, 100);
+    let bar_width = bar_width(&maps, width);
     let mut drawn = Drawn { table: Table::new(&COLUMNS), bar_width, row_count: 0, skipped_tensors: 0 };
     let storage_count = maps.len();
     if storage_count > MANY && !args.all {
@@ -99,7 +100,40 @@ pub(crate) fn run(args: &MapArgs, out: &mut impl Write) -> Result<()> {
     if !skipped.is_empty() {
         writeln!(out, "... and {}; --all draws them", skipped.join(", "))?;
     }
-    Ok(())
+    print_groups(&maps, width, out)
+}
+
+/// Returns the width of the bars. On a terminal of 80 columns, it is 24, and less if that leaves more of the names.
+fn bar_width(maps: &[StorageMap], width: usize) -> u64 {
+    let tensors = maps.iter().flat_map(|map| &map.tensors);
+    let names = tensors.take(MAX_ROWS).map(|tensor| quoted(&tensor.info.name).width() + 3);
+    // The bytes, the notes and the gaps take 30 columns.
+    let rest = width.saturating_sub(names.max().unwrap_or_default().clamp(16, 40) + 30);
+    rest.min(width.saturating_sub(40) * 3 / 5).clamp(8, 100) as u64
+}
+
+/// The most groups, and the most names of each.
+const MAX_GROUPS: usize = 10;
+const MAX_NAMES: usize = 8;
+
+/// Prints a line for each group of tensors that are connected by shared bytes, or that there is none.
+fn print_groups(maps: &[StorageMap], width: usize, out: &mut impl Write) -> Result<()> {
+    let groups: Vec<Vec<&str>> = maps.iter().flat_map(StorageMap::groups).collect();
+    if groups.is_empty() {
+        return Ok(writeln!(out, "no tensors share bytes")?);
+    }
+    for names in groups.iter().take(MAX_GROUPS) {
+        let shown: Vec<_> = names.iter().take(MAX_NAMES).map(|name| quoted(name)).collect();
+        let more = match names.len() - shown.len() {
+            0 => String::new(),
+            count => format!(" and {count} more"),
+        };
+        writeln!(out, "{}", shorten(&format!("share bytes: {}{more}", shown.join(", ")), width))?;
+    }
+    match groups.len().saturating_sub(MAX_GROUPS) {
+        0 => Ok(()),
+        count => Ok(writeln!(out, "... and {}", counted(count as u64, "more group"))?),
+    }
 }
 
 /// Prints a row for each storage, and for each tensor, whose second cell is its name.

@@ -8,7 +8,7 @@ mod modules;
 pub(crate) mod palette;
 pub(crate) mod reduce;
 pub(crate) mod report;
-mod sharing;
+pub(crate) mod sharing;
 pub(crate) mod show;
 pub(crate) mod stats;
 mod summary;

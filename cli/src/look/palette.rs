@@ -2,6 +2,8 @@
 
 use stridemap::Statistics;
 
+use super::chart::short;
+
 /// How numbers become colors. Numbers beyond the limits have the color of the limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scale {
@@ -36,6 +38,18 @@ impl Scale {
         match self {
             Scale::Signed(limit) => (-limit, limit),
             Scale::Unsigned(low, high) => (low, high),
+        }
+    }
+
+    /// Says what the limits are.
+    pub(crate) fn caption(self) -> String {
+        match self {
+            Scale::Signed(limit) => {
+                format!("scale ±{}: the larger magnitude of the 0.1 and 99.9 percentiles", short(limit))
+            }
+            Scale::Unsigned(low, high) => {
+                format!("scale {} to {}, clipped at the 0.1 and 99.9 percentiles", short(low), short(high))
+            }
         }
     }
 

@@ -14,24 +14,24 @@ use crate::input::Input;
 const MAX_COMPARED: usize = 64;
 
 /// A storage, and its tensors in order of their first byte. Those without elements come last.
-pub(super) struct StorageMap {
-    pub(super) storage: StorageInfo,
-    pub(super) usage: StorageUsage,
-    pub(super) tensors: Vec<Mapped>,
+pub(crate) struct StorageMap {
+    pub(crate) storage: StorageInfo,
+    pub(crate) usage: StorageUsage,
+    pub(crate) tensors: Vec<Mapped>,
 }
 
 /// A tensor on its storage.
-pub(super) struct Mapped {
-    pub(super) info: TensorInfo,
+pub(crate) struct Mapped {
+    pub(crate) info: TensorInfo,
     /// Empty for a tensor without elements.
-    pub(super) range: Range<u64>,
+    pub(crate) range: Range<u64>,
     /// The positions, in the list of tensors, of those that have a byte in common with this one.
-    pub(super) sharers: Vec<usize>,
+    pub(crate) sharers: Vec<usize>,
 }
 
 impl StorageMap {
     /// Returns all storages in ascending order of id.
-    pub(super) fn all(input: &Input) -> Result<Vec<StorageMap>> {
+    pub(crate) fn all(input: &Input) -> Result<Vec<StorageMap>> {
         let mut by_storage = BTreeMap::<u64, Vec<TensorInfo>>::new();
         for info in input.tensors("")? {
             let info = info?;
@@ -45,6 +45,26 @@ impl StorageMap {
             maps.push(StorageMap { storage, usage, tensors: mapped(infos) });
         }
         Ok(maps)
+    }
+
+    /// Returns the names of the tensors that are connected by shared bytes: at least two in each group.
+    pub(crate) fn groups(&self) -> Vec<Vec<&str>> {
+        let mut is_seen = vec![false; self.tensors.len()];
+        let mut groups = Vec::new();
+        for first in 0..self.tensors.len() {
+            let (mut group, mut reached) = (Vec::new(), vec![first]);
+            while let Some(index) = reached.pop() {
+                if !std::mem::replace(&mut is_seen[index], true) {
+                    group.push(index);
+                    reached.extend(&self.tensors[index].sharers);
+                }
+            }
+            if group.len() > 1 {
+                group.sort_unstable();
+                groups.push(group.into_iter().map(|index| self.tensors[index].info.name.as_str()).collect());
+            }
+        }
+        groups
     }
 }
 

@@ -7,6 +7,7 @@ use serde::Serialize;
 use stridemap::{StorageInfo, StorageKind};
 
 use super::modules::{Node, Totals};
+use super::sharing::{Mapped, StorageMap};
 use crate::error::Result;
 use crate::input::Input;
 use crate::names::{one_line, quoted};
@@ -27,9 +28,9 @@ pub(super) struct Summary {
     pub(super) dtypes: Vec<Group>,
     pub(super) modules: Vec<Group>,
     pub(super) warnings: Vec<String>,
-    /// Whether the byte ranges of two tensors overlap, so that the totals count some bytes more than once.
+    /// The totals without tensors that share bytes with a wider one.
     #[serde(skip)]
-    pub(super) has_views: bool,
+    pub(super) own: Totals,
 }
 
 /// Some of the tensors: those of a dtype, or those in a module.
@@ -72,7 +73,7 @@ impl Summary {
         }
         ranges.sort_unstable();
         let is_overlap = |pair: &[(u64, u64, u64)]| pair[0].0 == pair[1].0 && pair[1].1 < pair[0].2;
-        let has_views = ranges.windows(2).any(is_overlap);
+        let own = if ranges.windows(2).any(is_overlap) { without_views(input)? } else { root.totals };
         let mut warnings = Vec::new();
         warnings.extend(missing.told(
             "file that was imported in place is missing or too short",
@@ -100,9 +101,20 @@ impl Summary {
             dtypes,
             modules: top_modules(&root),
             warnings,
-            has_views,
+            own,
         })
     }
+}
+
+/// Returns the totals without tensors that share bytes with one that is wider, or as wide and before them.
+fn without_views(input: &Input) -> Result<Totals> {
+    let mut own = Totals::default();
+    for map in StorageMap::all(input)? {
+        let is_own =
+            |(index, tensor): &(usize, &Mapped)| tensor.sharers.first().is_none_or(|first| first > index);
+        map.tensors.iter().enumerate().filter(is_own).for_each(|(_, tensor)| own.add(&tensor.info));
+    }
+    Ok(own)
 }
 
 /// Returns the top modules, the largest first. If all tensors are in one module, such as `model`, those in it.

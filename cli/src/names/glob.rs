@@ -2,6 +2,8 @@
 
 use globset::{GlobBuilder, GlobMatcher};
 
+use crate::error::{Error, Result};
+
 /// A glob such as `encoder.*.weight`, or a prefix. `*` matches any characters, `.` and `/` included.
 pub(crate) struct Pattern {
     pub(crate) text: String,
@@ -10,12 +12,14 @@ pub(crate) struct Pattern {
 }
 
 impl Pattern {
-    /// Parses a pattern. A text that contains `*` or `?` is a glob, unless it is a name or no valid glob. Brackets alone
-    /// do not make a glob, so that `x[0]` selects nothing else.
-    pub(crate) fn parse(text: String, is_name: bool) -> Self {
+    /// Parses a pattern. A text that contains `*` or `?` is a glob, unless it is a name. Brackets alone do not make a glob,
+    /// so that `x[0]` selects nothing else.
+    pub(crate) fn parse(text: String, is_name: bool) -> Result<Self> {
         let is_glob = text.contains(['*', '?']) && !is_name;
-        let glob = is_glob.then(|| GlobBuilder::new(&text).literal_separator(false).build().ok());
-        Pattern { glob: glob.flatten().map(|glob| glob.compile_matcher()), text }
+        let glob = is_glob.then(|| GlobBuilder::new(&text).literal_separator(false).build()).transpose();
+        let glob =
+            glob.map_err(|e| Error::Refused(format!("the glob {text:?} is not valid: {}", e.kind())))?;
+        Ok(Pattern { glob: glob.map(|glob| glob.compile_matcher()), text })
     }
 
     pub(crate) fn is_glob(&self) -> bool {
@@ -36,7 +40,7 @@ mod tests {
 
     #[track_caller]
     fn check(pattern: &str, names: [&str; 2], others: [&str; 2]) {
-        let pattern = Pattern::parse(pattern.to_owned(), pattern == "a*[0]");
+        let pattern = Pattern::parse(pattern.to_owned(), pattern == "a*[0]").unwrap();
         assert!(names.iter().all(|name| pattern.matches(name)), "{names:?}");
         assert!(!others.iter().any(|name| pattern.matches(name)), "{others:?}");
     }
@@ -48,7 +52,9 @@ mod tests {
         check("layer.", ["layer.", "layer.1.w"], ["layer", "a.layer.1"]);
         // The name of a tensor.
         check("a*[0]", ["a*[0]", "a*[0].grad"], ["a0", "ab0"]);
-        // Not a glob.
+        // No star.
         check("a[", ["a[", "a[0]"], ["a", "b["]);
+        let refused = Pattern::parse("a[*".to_owned(), false).err().unwrap().to_string();
+        assert_eq!(refused, "the glob \"a[*\" is not valid: unclosed character class; missing ']'");
     }
 }

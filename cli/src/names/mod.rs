@@ -66,7 +66,7 @@ pub(crate) fn name_in(text: &str, contains: impl Fn(&str) -> LibraryResult<bool>
 pub(crate) fn pattern(text: &str, tensors: &impl Named) -> Result<Pattern> {
     let exact = name(text, tensors)?;
     let is_name = exact != text || tensors.contains(&exact)?;
-    Ok(Pattern::parse(exact, is_name))
+    Pattern::parse(exact, is_name)
 }
 
 /// Returns the names that arguments stand for, each once. A glob stands for the names that it matches.
@@ -98,15 +98,21 @@ fn check_is_name(text: &str, name: &str, tensors: &impl Named) -> Result<()> {
     if name.is_empty() || tensors.contains(name)? {
         return Ok(());
     }
-    match tensors.names()?.iter().filter(|other| other.starts_with(name)).count() {
-        0 => Ok(()),
-        count => {
-            let names = counted(count as u64, "name");
-            let begin = if count == 1 { "begins" } else { "begin" };
-            let why = format!(
-                "no tensor has the name {text:?}, but {names} {begin} with it: '{text}*' selects them"
-            );
-            Err(Error::Refused(why))
-        }
-    }
+    let Some(why) = prefix_hint(name, tensors)? else { return Ok(()) };
+    let part = format!("{name}.");
+    let is_module =
+        tensors.names()?.iter().filter(|other| other.starts_with(name)).all(|other| other.starts_with(&part));
+    let prefix = if is_module { &part } else { name };
+    Err(Error::Refused(format!("{why}: '{prefix}*' selects them")))
+}
+
+/// Says that names begin with this one, if some do.
+pub(crate) fn prefix_hint(name: &str, tensors: &impl Named) -> Result<Option<String>> {
+    let mut names = tensors.names()?;
+    names.retain(|other| !name.is_empty() && other.starts_with(name));
+    let Some(first) = names.first() else { return Ok(None) };
+    let (count, begin) =
+        (counted(names.len() as u64, "name"), if names.len() == 1 { "begins" } else { "begin" });
+    let first = quoted(first);
+    Ok(Some(format!("no tensor has the name {name:?}, but {count} {begin} with it, such as {first}")))
 }

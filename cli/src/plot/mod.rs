@@ -29,7 +29,8 @@ use raster::Image;
 /// Draw a matrix as a heat map, or a histogram, in the terminal or as an image
 ///
 /// Two dimensions are a heat map: blue below zero, white at zero and red above, or one hue if no element is negative. The
-/// scale ends at the 0.1 and 99.9 percentiles. NaN is magenta. Of a large matrix, each block shows the element of largest
+/// scale ends at the 0.1 and 99.9 percentiles; with negative elements it is centered on zero, and ends on both sides at
+/// the one of larger magnitude. NaN is magenta. Of a large matrix, each block shows the element of largest
 /// magnitude, or NaN if it has one. Without colors, the heat map has characters from blank to @, and ? for NaN.
 ///
 /// One dimension is a histogram.
@@ -142,9 +143,7 @@ fn save(args: &PlotArgs, file: OutputFile<'_>, image: &Image, text: &Text) -> Re
 
 /// Says how elements became colors.
 fn heat_map_caption(blocks: &Blocks, scale: Scale, statistics: &Statistics, is_colored: bool) -> Vec<String> {
-    let (low, high) = scale.limits();
-    let mut lines =
-        vec![format!("scale {} to {}, clipped at the 0.1 and 99.9 percentiles", short(low), short(high))];
+    let mut lines = vec![scale.caption()];
     if blocks.block_size != (1, 1) {
         let (rows, columns) = blocks.block_size;
         lines.push(format!("each block shows {RULE} of up to {rows} × {columns}"));

@@ -157,12 +157,12 @@ fn strides_sharing_and_attributes_matter_only_on_request() {
     let (is_equal, text) = dir.diff(&["a", "b", "--strict"]);
     assert!(!is_equal);
     insta::assert_snapshot!(text.replace('\t', " | "), @r"
-    ~ named | stride [2, 1] at offset 0, [2, 1] at offset 0, dimensions [row, column], 
-    ~ t | shares a storage with named only in A
-    ~ t | stride [1, 2] at offset 0, [2, 1] at offset 0
-    ~ x | shares a storage with named only in A
+    ~ named | dimension names [row, column], none
+    ~ t | shares bytes with named only in A
+    ~ t | stride [1, 2], [2, 1]
+    ~ x | shares bytes with named only in A
     @ key | only in A: value
-    different: 0 equal, 3 different; 1 with different strides; 1 attribute differs
+    different: 0 equal, 3 with another layout; 1 with different strides; 1 attribute differs
     ");
     let (_, json) = dir.diff(&["a", "b", "--strict", "--json"]);
     assert!(json.contains(r#"{"name":"x","kind":"sharing","side":"A","with":"named"}"#), "{json}");
@@ -170,6 +170,26 @@ fn strides_sharing_and_attributes_matter_only_on_request() {
         json.contains(r#""kind":"layout","a":{"stride":[1,2],"storage_offset":0,"dim_names":null},"#),
         "{json}"
     );
+}
+
+#[test]
+fn strict_compares_offsets_only_between_tensors_that_share_bytes() {
+    let dir = Dir::empty();
+    dir.write_safetensors(
+        "m.safetensors",
+        r#"{"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"b":{"dtype":"U8","shape":[4],"data_offsets":[8,12]}}"#,
+        &[0; 12],
+    );
+    for (store, view) in [("x", "a[2:4]"), ("y", "a[3:5]")] {
+        dir.messages(&["import", "m.safetensors", store]);
+        assert_eq!(
+            dir.diff(&[store, "m.safetensors", "--strict"]),
+            (true, "equal: 2 tensors, 12 B\n".into())
+        );
+        dir.messages(&["view", store, view, "part"]);
+    }
+    let text = "~ part\toffset from a 2, 3\ndifferent: 2 equal, 1 with another layout\n";
+    assert_eq!(dir.diff(&["x", "y", "--strict"]), (false, text.into()));
 }
 
 #[test]

@@ -64,7 +64,10 @@ fn dry_run_says_what_would_happen_and_changes_nothing() {
             &["mv", "s.smap", "points", "points_t", "--force"],
             "would rename points to points_t, replacing float32 [2, 3]\n",
         ),
-        (&["rm", "s.smap", "log", "odd [name]"], "would remove log\nwould remove 'odd [name]'\n"),
+        (
+            &["rm", "s.smap", "log", "odd [name]"],
+            "would remove log\nwould remove 'odd [name]'\nwould free 24 B\n",
+        ),
         (
             &["append", "s.smap", "log", "rows.npy", "rows.npy"],
             "would append 6 rows to log, which would then have 9\n",

@@ -1,6 +1,7 @@
 //! Which tensors an import takes, under which names, and what it leaves behind when it fails.
 
 use std::fs;
+use std::process::Stdio;
 
 use crate::harness::{Dir, tree};
 
@@ -20,6 +21,25 @@ fn dir(names: &[&str]) -> Dir {
 }
 
 #[test]
+fn processes_that_create_the_same_store_all_import_into_it() {
+    let dir = dir(&["a"]);
+    for round in 0..5 {
+        let store = format!("{round}.smap");
+        let start = |n: u32| {
+            dir.command(&["import", "m.safetensors", &store, "--prefix", &format!("p{n}.")])
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap()
+        };
+        let children: Vec<_> = (0..6).map(start).collect();
+        for mut child in children {
+            assert!(child.wait().unwrap().success());
+        }
+        assert_eq!(dir.stdout(&["ls", &store]).lines().count(), 6);
+    }
+}
+
+#[test]
 fn rename_gives_a_tensor_another_name_and_an_empty_name_a_name() {
     let dir = dir(&["a", "", "b=c", "x y"]);
     let refusal = dir.refusal(&["import", "m.safetensors", "s.smap"]);
@@ -34,7 +54,12 @@ fn rename_gives_a_tensor_another_name_and_an_empty_name_a_name() {
         planned.ends_with("  p.a, uint8 [2]\n  p.empty, uint8 [2]\n  p.d=e, uint8 [2]\n  p.z, uint8 [2]\n"),
         "{planned}"
     );
-    dir.messages(&args);
+    assert!(!dir.messages(&args).contains("note"));
+    let said = dir.messages(&["import", "m.safetensors", "word.smap", "--prefix", "w", "--rename", "=empty"]);
+    assert!(
+        said.starts_with("stridemap: note: --prefix has no dot at its end, so the names are like w"),
+        "{said}"
+    );
     assert_eq!(dir.stdout(&["ls", "-1", "s.smap"]), "p.a\np.d=e\np.empty\np.z\n");
     let store = dir.store();
     assert_eq!(store.load("p.empty").unwrap().read::<u8>().unwrap(), [2, 3]);

@@ -127,5 +127,8 @@ fn summary_has_tensors_outside_of_modules_and_says_that_views_are_counted() {
     assert!(text.contains("\n            other tensors        1           8       32 B\n"), "{text}");
     dir.messages(&["ln", "s.smap", "model.head.w", "model.tied"]);
     let text = dir.on_terminal(80, &["info", "s.smap"]);
-    assert!(text.contains("parameters, 19.57 KiB incl. views of the same bytes\n"), "{text}");
+    assert!(
+        text.contains("tensors     6, 3,010 parameters, 11.76 KiB (with views: 5,010, 19.57 KiB)\n"),
+        "{text}"
+    );
 }

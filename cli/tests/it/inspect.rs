@@ -71,7 +71,7 @@ fn inspect_prints_summary_tensors_storages_and_attributes() {
     path        s.smap
     format      store, generation 2
     uuid        UUID
-    tensors     3, 13 parameters, 56 B incl. views of the same bytes
+    tensors     3, 7 parameters, 32 B (with views: 13, 56 B)
     storages    1, 72 B
 
     name          dtype    size    stride  offset  storage

@@ -92,7 +92,7 @@ fn tensors_are_sorted_with_the_largest_first() {
     let dir = layers();
     let first = |key: &str| dir.stdout(&["ls", "s.smap", "--sort", key]).lines().next().unwrap().to_owned();
     assert_eq!(first("name"), "layer.1.weight");
-    assert_eq!(first("size"), "layer.10.weight");
+    assert_eq!([first("size"), first("bytes")], ["layer.10.weight"; 2]);
     assert_eq!(first("numel"), "x".repeat(250));
 }
 
@@ -102,8 +102,9 @@ fn pattern_without_a_match_is_a_negative_answer() {
     for (args, listed, said) in [
         (&["nothing"][..], "", "no tensor matches \"nothing\""),
         (&["points_", "*.x", "y"], "points_t\n", "no tensor matches \"*.x\" or \"y\""),
-        (&["--dtype", "uint8"], "", "no tensor is left by --dtype and --min-size"),
-        (&["points", "--min-size", "1GB"], "", "no tensor is left by --dtype and --min-size"),
+        (&["--dtype", "uint8"], "", "no tensor is left by --dtype"),
+        (&["points", "--min-size", "1GB"], "", "no tensor is left by --min-size"),
+        (&["--min-bytes", "1G", "--dtype", "uint8"], "", "no tensor is left by --dtype and --min-size"),
         (&["nothing", "--json"], "", "no tensor matches \"nothing\""),
     ] {
         let run = dir.run(&[&["ls", "s.smap"], args].concat());

@@ -33,7 +33,21 @@ fn map_shows_shared_skipped_and_unreachable_bytes() {
     └─ other column   █░░░░░░░░░░░░░░░░█                       200 B  shares with top and 1 more
     0000000000000002  ████████████████████████████████████       1 B  sealed
     └─ 'odd [name]'   ████████████████████████████████████       1 B
+    share bytes: top, top again, column, other column
     ");
+    let unshared = views().on_terminal(80, &["map", "s.smap", "odd [name]"]);
+    assert!(unshared.ends_with("\nno tensors share bytes\n"), "{unshared}");
+}
+
+#[test]
+fn bar_shrinks_before_names_are_shortened() {
+    let dir = Dir::empty();
+    let name = "encoder.layers.0.attention.weight";
+    Store::create(dir.path("s.smap")).unwrap().save(name, &[0u8; 64]).unwrap();
+    for (width, bar) in [(60, 8), (78, 12)] {
+        let text = dir.on_terminal(width, &["map", "s.smap"]);
+        assert!(text.contains(&format!("─ {name}  {}  ", "█".repeat(bar))), "{text}");
+    }
 }
 
 #[test]
@@ -123,7 +137,8 @@ fn of_many_storages_and_tensors_only_those_that_share_are_drawn() {
     txn.remove("t.1").unwrap();
     txn.commit().unwrap();
     let lines = dir.on_terminal(100, &["map", "s.smap"]);
-    assert!(lines.ends_with("--all draws them\n"), "{lines}");
+    assert!(lines.contains("--all draws them\nshare bytes: "), "{lines}");
+    assert!(lines.contains("\nshare bytes: t.0, tied\n"), "{lines}");
     assert!(lines.contains("─ tied ") && !lines.contains("─ part.0 "), "{lines}");
     let all = dir.on_terminal(100, &["map", "s.smap", "--all"]);
     assert!(all.contains("─ part.59 ") && all.contains("─ t.59 "), "{all}");

@@ -35,7 +35,7 @@ fn matrix_is_drawn_with_characters_where_there_are_no_colors() {
     5 %%%@@@@@
       0
 
-    scale -23.5 to 23.5, clipped at the 0.1 and 99.9 percentiles
+    scale ±23.5: the larger magnitude of the 0.1 and 99.9 percentiles
     1 NaN, shown as ?
     ");
 }
@@ -149,7 +149,7 @@ fn image_has_a_square_of_color_for_each_element() {
     assert!(image.bounds(RED)[0].1 > left + 8 * side);
     assert_eq!(
         image.description,
-        "signed  float32  [6, 8]\nscale -23.5 to 23.5, clipped at the 0.1 and 99.9 percentiles\n1 NaN, shown as magenta"
+        "signed  float32  [6, 8]\nscale ±23.5: the larger magnitude of the 0.1 and 99.9 percentiles\n1 NaN, shown as magenta"
     );
 }
 
@@ -208,7 +208,10 @@ fn existing_images_are_refused_unless_force_is_given() {
         let refused = dir.refusal(&["plot", "s.smap", "signed", "-o", out, "--force"]);
         assert_eq!(refused, format!("plot {out}: the name of the file must end with .png"));
     }
-    assert!(dir.refusal(&["plot", "s.smap", "signed", "-o", "none/m.png"]).contains("No such file"));
+    assert!(
+        dir.refusal(&["plot", "s.smap", "signed", "-o", "none/m.png"])
+            .contains("the directory none does not exist")
+    );
     let without_a_file = dir.run(&["plot", "s.smap", "signed", "--force"]);
     assert_eq!((without_a_file.code, without_a_file.stdout.as_str()), (Some(2), ""));
 }

@@ -165,7 +165,7 @@ fn bad_file_is_refused_before_anything_is_created() {
 fn file_without_tensors_gets_the_list_of_formats() {
     let dir = Dir::empty();
     dir.write("notes.txt", b"What the weights mean: nothing.");
-    let refusal = "read notes.txt: not a tensor file (supported: .safetensors, .npy, .npz, .pt)";
+    let refusal = "read notes.txt: not a tensor file (supported: .safetensors, .npy, .npz, .pt, .pth)";
     for args in [&["info", "notes.txt"][..], &["import", "notes.txt", "s.smap"]] {
         assert_eq!(dir.refusal(args), refusal, "{args:?}");
     }
@@ -257,7 +257,37 @@ fn usage_error_exits_with_2_and_goes_to_standard_error() {
         let run = dir.run(args);
         assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "{args:?}");
         assert!(run.stderr.contains("Usage: stridemap"), "{}", run.stderr);
+        assert!(run.stderr.ends_with(" --help\n") || args[0] == "import", "{}", run.stderr);
     }
+    assert!(!dir.run(&["rm", "s.smap", "-r", "x"]).stderr.contains("as a value"));
+    for (command, file) in [(&["plot", "s.smap", "x"][..], "x.png"), (&["report", "s.smap"], "r.html")] {
+        let said = dir.run(&[command, &[file]].concat()).stderr;
+        assert!(said.contains(&format!("; to write a file, use -o {file}\n")), "{said}");
+    }
+}
+
+#[test]
+fn refusal_says_what_was_probably_meant() {
+    let dir = Dir::with_store();
+    dir.write("empty", b"");
+    for (args, refusal) in [
+        (&["ls", "s.sma"][..], "open s.sma: no such file or store; did you mean s.smap?"),
+        (&["rm", "s.sma", "x"], "open s.sma: no store at this path; did you mean s.smap?"),
+        (
+            &["ls", "points", "s.smap"],
+            "open points: no such file or store; s.smap is a store, and comes first",
+        ),
+        (&["show", "s.smap", ""], "the expression is empty"),
+        (&["ls", "empty"], "read empty: the file is empty"),
+        (&["rm", "s.smap", "p[*"], "the glob \"p[*\" is not valid: unclosed character class; missing ']'"),
+        (&["export", "s.smap", "no/x.npy", "points"], "export no/x.npy: the directory no does not exist"),
+    ] {
+        assert_eq!(dir.refusal(args), refusal);
+    }
+    let order = dir.refusal(&["export", "s.smap", "points", "x.npy"]);
+    assert!(order.ends_with("a copy of the store; OUT comes before the names"), "{order}");
+    let dtype = dir.refusal(&["ls", "s.smap", "--dtype", "float"]);
+    assert!(dtype.contains("expected one of bool, uint8, "), "{dtype}");
 }
 
 #[test]

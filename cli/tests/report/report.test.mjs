@@ -23,6 +23,10 @@ before(async () => {
   stridemap("ln", "small.smap", "model.layers.1.weight", "tied");
   stridemap("attr", "set", "small.smap", "<b>key</b>", "</script><script>alert(3)</script>");
   stridemap("report", "small.smap", "-o", "small.html");
+  stridemap("export", "small.smap", "whole.npy", "model.layers.0.weight");
+  stridemap("import", "whole.npy", "part.smap");
+  stridemap("view", "part.smap", "whole[10:20]", "part");
+  stridemap("report", "part.smap", "-o", "part.html");
   stridemap("report", "large.safetensors", "-o", "large.html");
   writeLarge(join(dir, "huge.safetensors"), 500_000);
   stridemap("report", "huge.safetensors", "-o", "huge.html", "--no-elements");
@@ -54,7 +58,7 @@ const count = (page) => page.textContent("#count");
 
 test("totals, warnings and attributes are shown", () => on("small.html", {}, async (page) => {
   assert.equal(await page.textContent("h1"), "small.smap");
-  assert.match(await page.textContent("#totals"), /Tensors36/);
+  assert.match(await page.textContent("#totals"), /Tensors36Parameters[\d,]+Parameters with views/);
   const warnings = await page.$$eval("#warnings li", (items) => items.map((item) => item.textContent));
   for (const words of [/stats\.nan/, /all zero: stats\.zero/, /one value throughout: stats\.constant/, /copies of others/]) {
     assert.ok(warnings.some((text) => words.test(text)), `${words}: ${warnings}`);
@@ -114,7 +118,7 @@ test("a row opens with its statistics, heat map and sharers", () => on("small.ht
   await page.fill("#search", "model.layers.0.weight");
   await page.click("#body .row");
   const detail = await page.textContent("#detail");
-  for (const words of ["[40, 30]", "Shares bytes with 3 tensors", "views.column", "Statistics", "clipped at the 0.1 and 99.9 percentiles"]) assert.ok(detail.includes(words), words);
+  for (const words of ["[40, 30]", "Shares bytes with 3 tensors", "views.column", "Statistics", "of the 0.1 and 99.9 percentiles"]) assert.ok(detail.includes(words), words);
   const colors = await page.$eval("#detail canvas", (canvas) => {
     const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
     return [canvas.width, canvas.height, new Set(new Uint32Array(data.buffer)).size];
@@ -157,6 +161,19 @@ test("pointing at bytes highlights all tensors that share them", () => on("small
   assert.notEqual(await picture(), before);
   await page.fill("#search", "tied");
   assert.equal(await page.$$eval("#body .row.hit", (rows) => rows.length), 1);
+}));
+
+test("only the shared part of a tensor is drawn as shared", () => on("part.html", {}, async (page) => {
+  await page.locator("#storages").scrollIntoViewIfNeeded();
+  await page.waitForFunction(() => document.querySelector("#maps canvas").width > 300);
+  const rows = await page.$eval("#maps canvas", (canvas) => {
+    const { width, height } = canvas, { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+    const color = (part, y) => data.slice((y * width + Math.floor(part * width)) * 4).slice(0, 4).join();
+    return [8, 28, 44].map((y) => [0.1, 0.4, 0.7].map((part) => color(part, y)));
+  });
+  // The storage, its tensor, and the view of a quarter of it.
+  for (const [before, part, after] of rows.slice(0, 2)) assert.ok(before === after && part !== before, `${rows}`);
+  assert.ok(rows[2][1] === rows[0][1] && rows[2][0] === rows[2][2], `${rows}`);
 }));
 
 test("bytes of one column are not those of another", () => on("small.html", {}, async (page) => {

@@ -383,8 +383,9 @@ function heatMap({ rows, columns, low, high, is_signed, block, cells }) {
   const context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
   cells.match(/../g).forEach((code, i) => image.data.set([...color(parseInt(code, 16), is_signed), 255], i * 4));
   context.putImageData(image, 0, 0);
+  const limits = is_signed ? `±${decimal(high)}: the larger magnitude of` : `${decimal(low)} to ${decimal(high)}, clipped at`;
   const rule = block[0] * block[1] === 1 ? "" : `Each block shows the element of largest magnitude of up to ${count(block[0])} × ${count(block[1])}, or NaN if it has one. `;
-  return el("figure", {}, canvas, el("figcaption", { text: `${rule}Scale ${decimal(low)} to ${decimal(high)}, clipped at the 0.1 and 99.9 percentiles. NaN is magenta.` }));
+  return el("figure", {}, canvas, el("figcaption", { text: `${rule}Scale ${limits} the 0.1 and 99.9 percentiles. NaN is magenta.` }));
 }
 
 function facts(pairs) {
@@ -442,6 +443,33 @@ function lanes(members) {
 
 const runs = (tensor) => tensor.runs ?? [tensor.range];
 
+// Returns the ranges of bytes that several of these tensors have, in ascending order.
+function sharedRanges(list) {
+  const ends = list.flatMap((tensor) => runs(tensor).flatMap(([from, to]) => [[from, 1], [to, -1]]));
+  ends.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+  const found = [];
+  let depth = 0;
+  for (const [byte, step] of ends) {
+    depth += step;
+    if (depth === 2 && step > 0) found.push([byte, byte]);
+    else if (depth === 1 && step < 0) found.at(-1)[1] = byte;
+  }
+  return found;
+}
+
+// Returns the parts of ranges that are also in others. Both are in ascending order.
+function common(ranges, others) {
+  const found = [];
+  let first = 0;
+  for (const [from, to] of ranges) {
+    while (first < others.length && others[first][1] <= from) first += 1;
+    for (let i = first; i < others.length && others[i][0] < to; i += 1) {
+      found.push([Math.max(from, others[i][0]), Math.min(to, others[i][1])]);
+    }
+  }
+  return found;
+}
+
 function drawStorage(storage, members) {
   const placed = lanes(members);
   const canvas = el("canvas", { tabindex: 0, role: "img",
@@ -452,6 +480,7 @@ function drawStorage(storage, members) {
     el("span", { text: bytes(storage.size_bytes) }), el("span", { text: plural(members.length, "tensor") }),
     ...usage.filter(([, value]) => value > 0).map(([what, value]) => el("span", { text: `${bytes(value)} ${what}` })),
     el("span", { class: "path", text: shown(storage.file) })), canvas, under);
+  const sharing = members.filter((tensor) => tensor.sharers), shared = sharedRanges(sharing);
   let hit = new Set(), current = -1;
   const paint = () => {
     const width = canvas.clientWidth, scale = window.devicePixelRatio || 1, height = (placed.length + 1) * LANE + 4;
@@ -473,14 +502,13 @@ function drawStorage(storage, members) {
         }
       }
     };
-    const sharing = members.filter((tensor) => tensor.sharers);
     fill("--none", [{ range: [0, storage.size_bytes] }], 0);
     fill("--one", members, 0);
-    fill("--many", sharing, 0);
+    fill("--many", [{ runs: shared }], 0);
     fill("--hit", hit, 0);
     placed.forEach((list, lane) => {
-      fill("--one", list.filter((tensor) => !tensor.sharers), lane + 1);
-      fill("--many", list.filter((tensor) => tensor.sharers), lane + 1);
+      fill("--one", list, lane + 1);
+      fill("--many", [{ runs: common(list.filter((tensor) => tensor.sharers).flatMap(runs), shared) }], lane + 1);
       fill("--hit", list.filter((tensor) => hit.has(tensor)), lane + 1);
     });
   };

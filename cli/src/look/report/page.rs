@@ -103,13 +103,7 @@ impl<'a> Page<'a> {
                 Some(generation) => format!("Store, generation {generation}"),
                 None => format!("{} file", input.format()),
             },
-            totals: vec![
-                ("Tensors", summary.tensor_count),
-                ("Parameters", summary.numel),
-                ("Bytes of elements", summary.logical_size_bytes),
-                ("Bytes stored", summary.stored_size_bytes),
-                ("Storages", summary.storage_count),
-            ],
+            totals: totals(summary),
             warnings,
             notes: notes(infos, elements),
             dtypes: &summary.dtypes,
@@ -150,6 +144,19 @@ impl Storage {
             unreachable_bytes: map.usage.unreachable_bytes,
         }
     }
+}
+
+fn totals(summary: &Summary) -> Vec<(&'static str, u64)> {
+    let mut totals = vec![("Tensors", summary.tensor_count), ("Parameters", summary.own.numel)];
+    if summary.own.numel != summary.numel {
+        totals.push(("Parameters with views", summary.numel));
+    }
+    totals.extend([
+        ("Bytes of elements", summary.logical_size_bytes),
+        ("Bytes stored", summary.stored_size_bytes),
+        ("Storages", summary.storage_count),
+    ]);
+    totals
 }
 
 fn warnings(summary: &Summary, tensors: &[Row<'_>], maps: &[StorageMap]) -> Vec<Warning> {

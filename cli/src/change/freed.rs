@@ -1,0 +1,81 @@
+//! The bytes that a removal of tensors frees, and those that stay because other tensors are on the same storage.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use indicatif::HumanBytes;
+use stridemap::{Snapshot, StorageKind, TensorInfo};
+
+use super::plan::info;
+use crate::error::Result;
+use crate::names::quoted;
+
+/// Fewer bytes that stay are not worth a note.
+const MIN_REPORTED_BYTES: u64 = 4096;
+
+#[derive(Default)]
+pub(super) struct Freed {
+    /// The files of the storages that lose all their tensors, with their lengths.
+    files: Vec<(PathBuf, u64)>,
+    /// How many bytes of other sealed storages become unreachable.
+    kept_bytes: u64,
+    /// A tensor on one of these storages.
+    keeper: Option<String>,
+    /// Whether `compact` needs `--all` to free all of them.
+    needs_all: bool,
+}
+
+impl Freed {
+    /// Returns what the removal of these names frees. The snapshot is from before it.
+    pub(super) fn of(removed: &BTreeSet<String>, snapshot: &Snapshot) -> Result<Self> {
+        let mut by_storage = BTreeMap::<u64, (Vec<TensorInfo>, Vec<TensorInfo>)>::new();
+        for name in removed {
+            if let Some(info) = info(snapshot, name)? {
+                by_storage.entry(info.storage_id).or_default();
+            }
+        }
+        for info in snapshot.tensors("")? {
+            let info = info?;
+            if let Some((all, rest)) = by_storage.get_mut(&info.storage_id) {
+                rest.extend((!removed.contains(&info.name)).then(|| info.clone()));
+                all.push(info);
+            }
+        }
+        let mut freed = Freed::default();
+        for storage in snapshot.storages() {
+            let storage = storage?;
+            let Some((all, rest)) = by_storage.remove(&storage.id) else { continue };
+            let Some(keeper) = rest.first() else {
+                if storage.kind != StorageKind::External {
+                    freed.files.push((storage.file, storage.size_bytes));
+                }
+                continue;
+            };
+            // Tensors can be removed from a damaged storage too.
+            let (Ok(before), Ok(after)) = (storage.usage(&all), storage.usage(&rest)) else { continue };
+            let kept_bytes = after.unreachable_bytes.saturating_sub(before.unreachable_bytes);
+            if storage.kind == StorageKind::Sealed && kept_bytes > 0 {
+                freed.kept_bytes += kept_bytes;
+                freed.needs_all |= after.unreachable_bytes < (storage.size_bytes / 4).max(MIN_REPORTED_BYTES);
+                freed.keeper.get_or_insert(keeper.name.clone());
+            }
+        }
+        Ok(freed)
+    }
+
+    /// Returns the number of bytes in files that are deleted. Those that a reader still uses are not.
+    pub(super) fn bytes(&self, is_deleted: impl Fn(&Path) -> bool) -> u64 {
+        self.files.iter().filter(|(file, _)| is_deleted(file)).map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Returns a note about the bytes that become unreachable and stay, if they are many.
+    pub(super) fn note(&self, store: &Path) -> Option<String> {
+        let keeper = self.keeper.as_ref().filter(|_| self.kept_bytes >= MIN_REPORTED_BYTES)?;
+        let (bytes, keeper, store) = (HumanBytes(self.kept_bytes), quoted(keeper), store.display());
+        let all = if self.needs_all { "--all " } else { "" };
+        Some(format!(
+            "note: {bytes} that no tensor uses now stay in the storages of others, such as {keeper}; free them with \
+             stridemap compact {all}{store}"
+        ))
+    }
+}
