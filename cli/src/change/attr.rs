@@ -1,7 +1,7 @@
 //! `attr`: reads and changes attributes.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use stridemap::{Snapshot, StoreOptions};
 
@@ -9,11 +9,12 @@ use crate::args::DryRun;
 use crate::error::{Error, Result};
 use crate::input::open_store;
 use crate::names::{name, of_scope, one_line};
+use crate::ui::{Column, Table};
 
-/// Print, set or remove an attribute: a text under a key
+/// List, print, set or remove attributes: texts under keys
 ///
-/// An attribute belongs to the store, or with --of to a tensor or to a prefix of names, such as 'encoder.'. All
-/// attributes are printed by info --full.
+/// An attribute belongs to the store, or with --of to a tensor or to a prefix of names, such as 'encoder.'.
+/// info --full prints all of them too.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  stridemap attr set model.smap license MIT\n  stridemap attr get model.smap unit --of depth"
@@ -25,6 +26,12 @@ pub(crate) struct AttrArgs {
 
 #[derive(clap::Subcommand)]
 enum Action {
+    /// List all attributes of the store, its tensors and prefixes: the key, the value, and what it belongs to
+    #[command(visible_alias = "ls")]
+    List {
+        /// The store
+        store: PathBuf,
+    },
     /// Print the value of an attribute; exit with 1 if there is none
     Get(Place),
     /// Set an attribute; an existing value is replaced
@@ -74,13 +81,28 @@ impl Place {
     }
 }
 
+const COLUMNS: [Column; 3] =
+    [Column::new("key").long(), Column::new("value").long(), Column::new("of").long().drop(0)];
+
+fn list(store: &Path, out: &mut impl Write) -> Result<()> {
+    let mut table = Table::new(&COLUMNS);
+    for ((scope, key), value) in open_store(&StoreOptions::new(), store)?.snapshot().all_attributes() {
+        table.row([key, value, scope].map(|text| one_line(text)));
+    }
+    table.print_data(out)
+}
+
 pub(crate) fn run(args: &AttrArgs, out: &mut impl Write) -> Result<()> {
-    let (Action::Get(place) | Action::Set { place, .. } | Action::Rm { place, .. }) = &args.action;
+    let place = match &args.action {
+        Action::List { store } => return list(store, out),
+        Action::Get(place) | Action::Set { place, .. } | Action::Rm { place, .. } => place,
+    };
     let store = open_store(&StoreOptions::new(), &place.store)?;
     let snapshot = store.snapshot();
     let scope = place.scope(&snapshot)?;
     let shown = place.shown(&scope);
     match &args.action {
+        Action::List { .. } => {}
         Action::Get(_) => writeln!(out, "{}", place.value(&snapshot, &scope)?)?,
         Action::Set { value, dry_run: DryRun { dry_run: true }, .. } => {
             let replacing = place

@@ -165,6 +165,8 @@ fn attr_sets_prints_and_removes_the_attributes_of_stores_tensors_and_prefixes() 
         assert_eq!(dir.stdout(&[&["attr", "get", "s.smap", "unit"], of].concat()), "km h\n");
     }
     assert_eq!(dir.store().attributes_of("odd [name]")["unit"], "km h");
+    let listed = dir.stdout(&["attr", "list", "s.smap"]);
+    assert!(listed.contains("unit\tkm h\t\n") && listed.contains("unit\tkm h\todd [name]\n"), "{listed}");
     assert_eq!(dir.stdout(&["attr", "rm", "s.smap", "unit", "--of", "points"]), "");
     assert!(dir.store().attributes_of("points").is_empty());
     assert_eq!(dir.store().attributes()["unit"], "km h");
