@@ -19,6 +19,17 @@ fn show_prints_as_pytorch_does() {
 }
 
 #[test]
+fn the_only_tensor_needs_no_name() {
+    let dir = Dir::with_store();
+    dir.messages(&["export", "s.smap", "one.npy", "odd [name]"]);
+    assert_eq!(dir.stdout(&["show", "one.npy"]), "tensor(7)\n");
+    assert_eq!(
+        dir.refusal(&["show", "s.smap"]),
+        "show s.smap: it has 3 tensors; name the one to show, as ls prints it"
+    );
+}
+
+#[test]
 fn show_accepts_quoted_names() {
     let dir = Dir::with_store();
     assert_eq!(dir.stdout(&["show", "s.smap", "'odd [name]'"]), "tensor(7)\n");
