@@ -75,6 +75,16 @@ impl Iterator for Pieces {
     }
 }
 
+/// Returns the index of the element at position `rank` in row-major order.
+pub(crate) fn unravel_index(rank: usize, size: &[usize]) -> Vec<usize> {
+    let (mut rest, mut index) = (rank, vec![0; size.len()]);
+    for (at, &n) in index.iter_mut().zip(size).rev() {
+        *at = rest % n;
+        rest /= n;
+    }
+    index
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

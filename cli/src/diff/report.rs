@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::input::Input;
 use crate::look::format_dim_names;
 use crate::names::{of_scope, one_line, quoted};
+use crate::pieces::unravel_index;
 use crate::scalar::{digits, text_of};
 use crate::ui::{Element, List, counted, gap, write_json};
 
@@ -295,14 +296,4 @@ impl Tally {
         }
         text
     }
-}
-
-/// Returns the index of the element at position `rank` in row-major order.
-fn unravel_index(rank: usize, size: &[usize]) -> Vec<usize> {
-    let (mut rest, mut index) = (rank, vec![0; size.len()]);
-    for (at, &n) in index.iter_mut().zip(size).rev() {
-        *at = rest % n;
-        rest /= n;
-    }
-    index
 }

@@ -2,7 +2,7 @@
 
 use stridemap::{DType, Result, Scalar, Tensor};
 
-use crate::pieces::{Cut, Pieces};
+use crate::pieces::{Cut, Pieces, unravel_index};
 
 /// The number of elements in memory at a time.
 const PIECE_ELEMS: usize = 1 << 18;
@@ -61,6 +61,21 @@ impl Blocks {
     }
 }
 
+/// Returns the index of the first NaN in row-major order.
+pub(crate) fn first_nan(view: &Tensor, mut progress: impl FnMut(u64)) -> Result<Option<Vec<usize>>> {
+    for piece in Pieces::of(vec![view.clone()], PIECE_ELEMS, Cut::Outermost) {
+        let piece = piece?;
+        for part in &piece.views {
+            if let Some(rank) = read(part)?.iter().position(|number| number.is_nan()) {
+                let within = unravel_index(rank, part.size());
+                return Ok(Some(piece.origin.iter().zip(within).map(|(from, at)| from + at).collect()));
+            }
+            progress(part.nbytes() as u64);
+        }
+    }
+    Ok(None)
+}
+
 /// Returns the elements as numbers: magnitudes of complex numbers, and the larger one of a pair.
 fn read(view: &Tensor) -> Result<Vec<f64>> {
     if !view.dtype().is_complex() && view.dtype() != DType::F4E2M1FNx2 {
@@ -97,6 +112,19 @@ mod tests {
         let blocks = Blocks::of(&matrix.t().unwrap(), (4, 2), |bytes| read_bytes += bytes).unwrap();
         assert_eq!(blocks.numbers[..4], [499_249., 999_249., 499_499., 999_499.]);
         assert_eq!(read_bytes, 4_000_000);
+    }
+
+    #[test]
+    fn first_nan_is_found_in_any_piece() {
+        let mut elements = vec![0f32; 1_000_000];
+        assert_eq!(
+            first_nan(&Tensor::from_vec(elements.clone(), &[1000, 1000]).unwrap(), |_| ()).unwrap(),
+            None
+        );
+        (elements[901_234], elements[950_000]) = (f32::NAN, f32::NAN);
+        let matrix = Tensor::from_vec(elements, &[1000, 1000]).unwrap();
+        assert_eq!(first_nan(&matrix, |_| ()).unwrap(), Some(vec![901, 234]));
+        assert_eq!(first_nan(&matrix.t().unwrap(), |_| ()).unwrap(), Some(vec![0, 950]));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use stridemap::{Scalar, Statistics, Tensor};
 
 use super::chart::{bars, short, sparkline};
 use super::is_constant;
+use super::reduce::first_nan;
 use super::targets::{Target, targets};
 use crate::args::{External, Reading};
 use crate::error::{Error, Result};
@@ -213,13 +214,18 @@ fn details(label: &str, found: &Found, out: &mut impl Write) -> Result<()> {
     let real = |number: Option<f64>| number.map_or("-".to_owned(), short);
     let scalar = |scalar: Option<Scalar>| scalar.map_or("-".to_owned(), |scalar| text_of(scalar, short));
     let quantile = |fraction| real(statistics.quantile(fraction));
+    let first_nan = match statistics.nan_count {
+        0 => None,
+        _ => first_nan(tensor, |_| ())?,
+    };
+    let first_nan = first_nan.map(|index| format!(", first at {index:?}")).unwrap_or_default();
     let rows = [
         ("name", one_line(label)),
         ("dtype", tensor.dtype().to_string()),
         ("size", format!("{:?}", tensor.size())),
         ("count", HumanCount(statistics.count).to_string()),
         ("zeros", share(statistics.zero_count)),
-        ("NaN", share(statistics.nan_count)),
+        ("NaN", share(statistics.nan_count) + &first_nan),
         ("inf", share(statistics.positive_infinity_count)),
         ("-inf", share(statistics.negative_infinity_count)),
         ("min", scalar(statistics.min)),

@@ -87,6 +87,13 @@ fn one_view_has_details_and_a_histogram() {
 }
 
 #[test]
+fn details_say_where_the_first_nan_is() {
+    let dir = odd_tensors();
+    let text = dir.stdout(&["stats", "s.smap", "layer.10.weight"]);
+    assert!(text.contains("\nNaN     2 (40.000 %), first at ["), "{text}");
+}
+
+#[test]
 fn table_fits_the_terminal() {
     let dir = odd_tensors();
     for width in [30, 50, 80, 140] {
