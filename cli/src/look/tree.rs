@@ -11,13 +11,13 @@ use super::modules::{Node, Totals};
 use crate::args::Reading;
 use crate::error::Result;
 use crate::input::Input;
-use crate::names::one_line;
-use crate::ui::{Column, MAX_ROWS, Table, write_json};
+use crate::names::{one_line, quoted};
+use crate::ui::{Column, MAX_ROWS, Table, width, write_json};
 
 /// Show the modules and tensors of a store or a file as a tree
 ///
 /// Modules that are alike and have consecutive numbers are shown once, with the sizes of one: "layer.0 … layer.5" has
-/// "6 × 1,000" parameters.
+/// "6 × 1,000" parameters. In a pipe, each module and each tensor is a row with its whole name.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  stridemap tree model.safetensors\n  stridemap tree --depth 2 model.smap")]
 pub(crate) struct TreeArgs {
@@ -56,10 +56,36 @@ pub(crate) fn run(args: &TreeArgs, out: &mut impl Write) -> Result<()> {
     if args.json {
         return write_json(out, Record::of(&name, &root, args.depth));
     }
+    if width().is_none() {
+        print_row(&name, &root, out)?;
+        return print_data(&root, "", args.depth, out);
+    }
     let mut tree = Tree { args, table: Table::new(&COLUMNS), row_count: 0 };
     tree.add_row(name, &root, 1);
     tree.add_parts(&root, "", 1);
     tree.table.print(tree.row_count, "--all", out)
+}
+
+/// Prints a row for each module and each tensor, with its whole name.
+fn print_data(module: &Node, prefix: &str, depth: Option<usize>, out: &mut impl Write) -> Result<()> {
+    if depth == Some(0) {
+        return Ok(());
+    }
+    for (name, node) in module.parts() {
+        let name = format!("{prefix}{name}");
+        print_row(&quoted(&name), node, out)?;
+        print_data(node, &format!("{name}."), depth.map(|depth| depth - 1), out)?;
+    }
+    Ok(())
+}
+
+fn print_row(name: &str, node: &Node, out: &mut impl Write) -> Result<()> {
+    let (dtype, size) = dtype_and_size(node);
+    Ok(writeln!(out, "{name}\t{dtype}\t{size}\t{}\t{}", node.totals.numel, node.totals.size_bytes)?)
+}
+
+fn dtype_and_size(node: &Node) -> (String, String) {
+    node.tensor.as_ref().map(|(dtype, size)| (dtype.to_string(), format!("{size:?}"))).unwrap_or_default()
 }
 
 struct Tree<'a> {
@@ -97,10 +123,7 @@ impl Tree<'_> {
         }
         let times =
             if alike_count > 1 { format!("{} × ", HumanCount(alike_count as u64)) } else { String::new() };
-        let (dtype, size) = match &node.tensor {
-            Some((dtype, size)) => (dtype.to_string(), format!("{size:?}")),
-            None => Default::default(),
-        };
+        let (dtype, size) = dtype_and_size(node);
         self.table.row([
             label,
             dtype,
