@@ -25,7 +25,8 @@ const MAX_WARNINGS: usize = 3;
 
 /// Summarize a store or a file on one screen
 ///
-/// The summary has the parameters, the bytes, the dtypes, the largest modules, the attributes and warnings.
+/// The summary has the parameters, the bytes, the dtypes, the largest modules, the attributes and warnings. In a pipe, it has
+/// all modules, and each line is a label and numbers with tabs between them.
 ///
 /// .safetensors, .npy, .npz and .pt files are read in place; tensors have the names that an import would use. In JSON, a
 /// file has no uuid and no generation.
@@ -143,6 +144,9 @@ const COLUMNS: [Column; 5] = [
 /// Prints the summary. It has at most 24 lines, whatever the number of tensors is.
 fn print(summary: &Summary, input: &Input, out: &mut impl Write) -> Result<()> {
     print_head(summary, input, out)?;
+    if width().is_none() {
+        return print_data(summary, input, out);
+    }
     let mut groups = Table::new(&COLUMNS);
     add_groups(&mut groups, "dtypes", &summary.dtypes, MAX_DTYPES);
     let mut outside = summary.totals();
@@ -153,19 +157,35 @@ fn print(summary: &Summary, input: &Input, out: &mut impl Write) -> Result<()> {
         groups.row(row("", "other tensors".to_owned(), outside));
     }
     groups.print_section(0, "--full", out)?;
-    let attributes: Vec<String> = input
-        .attributes()
-        .iter()
-        .map(|((scope, key), value)| format!("{}{} = {}", one_line(key), of_scope(scope), one_line(value)))
-        .collect();
-    print_list("attributes", &attributes, MAX_ATTRIBUTES, out)?;
+    print_list("attributes", &attributes(input), MAX_ATTRIBUTES, out)?;
     print_list("warnings", &summary.warnings, MAX_WARNINGS, out)
+}
+
+/// Prints all groups, attributes and warnings, each in a row that begins with its label.
+fn print_data(summary: &Summary, input: &Input, out: &mut impl Write) -> Result<()> {
+    for (label, groups) in [("dtypes", &summary.dtypes), ("modules", &summary.modules)] {
+        for Group { name, totals } in groups {
+            let Totals { tensor_count, numel, size_bytes } = totals;
+            writeln!(out, "{label}\t{}\t{tensor_count}\t{numel}\t{size_bytes}", quoted(name))?;
+        }
+    }
+    for (label, items) in [("attributes", &attributes(input)), ("warnings", &summary.warnings)] {
+        items.iter().try_for_each(|item| writeln!(out, "{label}\t{item}"))?;
+    }
+    Ok(())
+}
+
+/// Returns a line for each attribute.
+fn attributes(input: &Input) -> Vec<String> {
+    let line = |((scope, key), value): (&(String, String), &String)| {
+        format!("{}{} = {}", one_line(key), of_scope(scope), one_line(value))
+    };
+    input.attributes().iter().map(line).collect()
 }
 
 /// Prints what `info` and `info --full` begin with.
 pub(super) fn print_head(summary: &Summary, input: &Input, out: &mut impl Write) -> Result<()> {
-    let mut line =
-        |label: &str, value: &str| writeln!(out, "{}{value}", paint(BOLD, &format!("{label:<12}")));
+    let mut line = |label: &str, value: &str| print_line(label, value, out);
     line("path", &one_line(&summary.path))?;
     match input {
         Input::Store(store, snapshot) => {
@@ -175,16 +195,33 @@ pub(super) fn print_head(summary: &Summary, input: &Input, out: &mut impl Write)
         Input::File(file, _) => line("format", file.format().name())?,
     }
     let Totals { numel, size_bytes, .. } = summary.own;
+    let has_views = numel != summary.numel;
+    if width().is_none() {
+        line("tensors", &summary.tensor_count.to_string())?;
+        line("parameters", &numel.to_string())?;
+        line("bytes", &size_bytes.to_string())?;
+        if has_views {
+            line("parameters with views", &summary.numel.to_string())?;
+            line("bytes with views", &summary.logical_size_bytes.to_string())?;
+        }
+        line("storages", &summary.storage_count.to_string())?;
+        return line("stored bytes", &summary.stored_size_bytes.to_string());
+    }
     let own = format!("{} parameters, {}", HumanCount(numel), HumanBytes(size_bytes));
     let (all_numel, all_bytes) = (HumanCount(summary.numel), HumanBytes(summary.logical_size_bytes));
-    let views = if numel == summary.numel {
-        String::new()
-    } else {
-        format!(" (with views: {all_numel}, {all_bytes})")
-    };
+    let views = if has_views { format!(" (with views: {all_numel}, {all_bytes})") } else { String::new() };
     line("tensors", &format!("{}, {own}{views}", HumanCount(summary.tensor_count)))?;
     let stored = HumanBytes(summary.stored_size_bytes);
-    Ok(line("storages", &format!("{}, {stored}", HumanCount(summary.storage_count)))?)
+    line("storages", &format!("{}, {stored}", HumanCount(summary.storage_count)))
+}
+
+/// Prints a label and what it stands for, in columns or with a tab between them.
+fn print_line(label: &str, value: &str, out: &mut impl Write) -> Result<()> {
+    match width() {
+        Some(_) => writeln!(out, "{}{value}", paint(BOLD, &format!("{label:<12}")))?,
+        None => writeln!(out, "{label}\t{value}")?,
+    }
+    Ok(())
 }
 
 fn add_groups(table: &mut Table<'_>, label: &str, groups: &[Group], most: usize) {
@@ -217,7 +254,7 @@ fn print_list(label: &str, items: &[String], most: usize, out: &mut impl Write) 
     for (index, item) in lines.enumerate() {
         let label = if index == 0 { label } else { "" };
         let item = width().map_or_else(|| item.clone(), |width| shorten(item, width.saturating_sub(12)));
-        writeln!(out, "{}{item}", paint(BOLD, &format!("{label:<12}")))?;
+        print_line(label, &item, out)?;
     }
     Ok(())
 }

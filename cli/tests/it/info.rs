@@ -117,6 +117,16 @@ fn warnings_name_what_needs_attention() {
 }
 
 #[test]
+fn summary_in_a_pipe_has_tabs_and_plain_numbers() {
+    let dir = with_modules();
+    dir.messages(&["ln", "s.smap", "model.head.w", "tied"]);
+    let text = dir.stdout(&["info", "s.smap"]);
+    assert!(text.contains("\nparameters\t3000\nbytes\t12000\nparameters with views\t5000\n"), "{text}");
+    assert!(text.contains("\ndtypes\tfloat32\t4\t5000\t20000\n"), "{text}");
+    assert!(text.lines().all(|line| line.contains('\t')), "{text}");
+}
+
+#[test]
 fn summary_has_tensors_outside_of_modules_and_says_that_views_are_counted() {
     let dir = with_modules();
     dir.store().save("scale", &[0f32; 8]).unwrap();
