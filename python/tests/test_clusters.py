@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -50,10 +51,6 @@ def large(path: Path) -> tuple[Path, np.ndarray]:
     with stridemap.open(path, "x", durable=False) as store:
         store["x"] = array
     return path, array
-
-
-def unique_bytes() -> int:
-    return psutil.Process().memory_full_info().uss
 
 
 def private_bytes() -> int:
@@ -107,7 +104,8 @@ def test_failed_block_leaves_the_store_as_it_was(client: Client, store: stridema
     assert list(Path(store.path).parent.glob("*.writing-*")) == []
 
 
-KILLED = """
+KILLED = {
+    "dask": """
 import sys, time, dask, dask.array as da, numpy as np
 from stridemap.dask import to_store
 def slow(block):
@@ -116,13 +114,28 @@ def slow(block):
     return block
 with dask.config.set(scheduler="threads"):
     to_store(da.ones(10, chunks=5).map_blocks(slow, dtype=float, meta=np.empty(0)), sys.argv[1], "x")
-"""
+""",
+    "ray": """
+import sys, time, ray, numpy as np
+from stridemap.ray import to_store
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
+@ray.remote
+def slow():
+    time.sleep(60)
+def blocks():
+    yield np.s_[:5], slow.remote()
+    yield np.s_[5:], slow.remote()
+    print("begun", flush=True)
+to_store(blocks(), sys.argv[1], "x", (10,), "float64")
+""",
+}
 
 
-def test_killed_writer_leaves_the_store_as_it_was(path: Path) -> None:
+@pytest.mark.parametrize("engine", ["dask", "ray"])
+def test_killed_writer_leaves_the_store_as_it_was(engine: str, path: Path) -> None:
     with stridemap.open(path, "x", durable=False) as store:
         store["x"] = 1
-        with subprocess.Popen([sys.executable, "-c", KILLED, path], stdout=subprocess.PIPE) as writer:
+        with subprocess.Popen([sys.executable, "-c", KILLED[engine], path], stdout=subprocess.PIPE) as writer:
             assert writer.stdout is not None and writer.stdout.readline().startswith(b"begun")
             writer.send_signal(signal.SIGKILL)
         assert len(list(path.parent.glob("*.writing-*"))) == 1
@@ -178,15 +191,9 @@ def share(pickled: bytes, results: Any, end: Any) -> None:
 
 
 def proportional_bytes(process: int) -> int:
-    for line in Path(f"/proc/{process}/smaps").read_text().split("\n"):
-        if line.endswith(".bin"):
-            is_ours = True
-        elif line.startswith("Pss:"):
-            if locals().get("is_ours"):
-                return int(line.split()[1]) << 10
-        elif "-" in line.split(" ")[0]:
-            is_ours = False
-    return 0
+    """Return a process's share of the mapped storages: pages that four processes map count a quarter for each."""
+    maps = Path(f"/proc/{process}/smaps").read_text()
+    return sum(int(kib) << 10 for kib in re.findall(r"\.bin\n(?:.*\n)*?Pss: +(\d+) kB", maps))
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
