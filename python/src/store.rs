@@ -13,6 +13,9 @@ use crate::error::Result;
 use crate::tensor::{Origin, Tensor};
 use crate::transaction::Changes;
 
+/// Longer waits are as good as endless.
+const MAX_SECONDS: f64 = 1e9;
+
 /// How long a wait lasts before signals are checked.
 const SLICE: Duration = Duration::from_millis(100);
 
@@ -52,7 +55,7 @@ pub(crate) fn create(py: Python<'_>, path: PathBuf, durable: bool, timeout: f64)
 }
 
 fn options(durable: bool, timeout: f64, external: &str) -> Result<StoreOptions> {
-    let timeout = Duration::try_from_secs_f64(timeout).map_err(|_| {
+    let timeout = Duration::try_from_secs_f64(timeout.min(MAX_SECONDS)).map_err(|_| {
         PyValueError::new_err(format!("timeout must be a number of seconds, and is {timeout}"))
     })?;
     let external = match external {
@@ -144,7 +147,8 @@ impl StoreHandle {
     /// Waits for a commit by another handle, and moves to it. Returns whether there was one.
     fn wait_for_change(&self, py: Python<'_>, timeout: Option<f64>) -> Result<bool> {
         let store = self.store()?;
-        let until = timeout.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds.clamp(0., 1e9)));
+        let until =
+            timeout.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds.max(0.).min(MAX_SECONDS)));
         loop {
             let left =
                 until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()).min(SLICE));

@@ -14,23 +14,28 @@ from ._stridemap import Tensor
 _stores: dict[tuple[int, str, bool], Store] = {}
 
 
-def reopen(path: str, uuid: str, mapped: bool) -> Store:
-    """Open a store by the handle of another process, once per process."""
+def store(path: str, uuid: str, mapped: bool) -> Store:
+    """Open a store by the handle of another process."""
+    opened = open(path, "r", mapped=mapped)
+    if opened.uuid != uuid:
+        raise _errors.make("Replaced", f"{path}: a different store has taken its place since the handle was made")
+    return opened
+
+
+def _reopened(path: str, uuid: str, mapped: bool) -> Store:
+    """Return the store that this process uses for handles of tensors and snapshots."""
     key = (os.getpid(), path, mapped)
-    store = _stores.get(key)
-    if store is None or store.closed or store.uuid != uuid:
+    found = _stores.get(key)
+    if found is None or found.uuid != uuid:
         for old in [old for old in _stores if old[0] != key[0]]:
             del _stores[old]
-        store = _stores[key] = open(path, "r", mapped=mapped)
-    if store.uuid != uuid:
-        del _stores[key]
-        raise _errors.make("Replaced", f"{path}: a different store has taken its place since the handle was made")
-    return store
+        found = _stores[key] = store(path, uuid, mapped)
+    return found
 
 
 def snapshot(path: str | os.PathLike[str], uuid: str, mapped: bool, generation: int) -> SnapshotView:
     """Open a snapshot by the handle of another process."""
-    store = reopen(os.fspath(path), uuid, mapped)
+    store = _reopened(os.fspath(path), uuid, mapped)
     if store.generation != generation:
         store.refresh()
     if store.generation != generation:
@@ -61,7 +66,7 @@ def load(
     storage_offset: int,
 ) -> Tensor:
     """Open a tensor by the handle of another process."""
-    store = reopen(path, uuid, mapped)
+    store = _reopened(path, uuid, mapped)
     found = store[name] if name in store else None
     if found is None or found.storage_id != storage_id or store.generation < generation:
         store.refresh()

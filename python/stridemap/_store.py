@@ -223,7 +223,7 @@ class Store(_Changes):
             raise TypeError("only a store opened with mode 'r' can be sent to another process; open it there")
         from . import _handles
 
-        return _handles.reopen, (self.path, self.uuid, self._mapped)
+        return _handles.store, (self.path, self.uuid, self._mapped)
 
     def __repr__(self) -> str:
         if self.closed:

@@ -92,17 +92,16 @@ def save_checkpoint(store: Store, name: str, state: Any) -> None:
                     txn.save_view(new, store[old[new]])
             else:
                 _save(txn, group)
-        txn.set_attribute(f"{name}/", "checkpoint", text)
+        txn.save(f"{name}.json", np.frombuffer(text.encode(), np.uint8))
         txn.set_attribute("", "checkpoint", name)
 
 
 def load_checkpoint(store: Store, name: str | None = None) -> Any:
     """Return the state of a checkpoint, by default the last one. Its tensors are mapped."""
     name = store.attrs.get("checkpoint") if name is None else name
-    text = None if name is None else store.attrs_of(f"{name}/").get("checkpoint")
-    if text is None:
+    if name is None or f"{name}.json" not in store:
         raise _errors.make("NameNotFound", f"{store.path}: no checkpoint {'' if name is None else repr(name)}".rstrip())
-    return _restored(json.loads(text), store, {})
+    return _restored(json.loads(store[f"{name}.json"].numpy().tobytes()), store, {})
 
 
 @contextmanager
@@ -182,6 +181,9 @@ def _described(value: Any, place: str, tensors: dict[str, torch.Tensor]) -> Any:
         return value
     if isinstance(value, torch.Tensor):
         name = place.removesuffix(".")
+        # Keys such as 1 and "1", or "a.b" and "a" with "b", have the same place.
+        while name in tensors:
+            name += "'"
         tensors[name] = value
         return {"tensor": name}
     if isinstance(value, list | tuple):

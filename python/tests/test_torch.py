@@ -215,8 +215,10 @@ def test_unchanged_tensors_of_a_checkpoint_are_headers(store: stridemap.Store) -
 
 def test_checkpoint_of_any_nesting(store: stridemap.Store) -> None:
     state: Any = {1: [torch.ones(2), {"a.b": (torch.zeros(0), float("inf"))}], "tensor": {"tuple": None}, (1, 2): []}
+    state |= {"1": [torch.full((2,), 2.0)], "a.b": torch.full((1,), 3.0), "a": {"b": torch.full((1,), 4.0)}}
     save_checkpoint(store, "x", state)
     loaded = load_checkpoint(store)
     assert loaded.keys() == state.keys() and loaded["tensor"] == {"tuple": None} and loaded[1, 2] == []
+    assert (loaded["1"][0].tolist(), loaded["a.b"].item(), loaded["a"]["b"].item()) == ([2, 2], 3, 4)
     assert loaded[1][0].tolist() == [1, 1] and loaded[1][1]["a.b"][0].shape == (0,)
     assert loaded[1][1]["a.b"][1] == float("inf")
