@@ -3,6 +3,7 @@
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use stridemap::{DType, Element, LiveElement};
 
 use crate::error::Result;
@@ -43,33 +44,45 @@ impl LiveTensor {
         self.0.get(py, &index)
     }
 
-    /// Sets the element at the index, which comes first: `set(row, column, value)`.
-    #[pyo3(signature = (*index, value))]
-    fn set(&self, index: Vec<isize>, value: &Bound<'_, PyAny>) -> Result<()> {
-        self.0.set(&index, value)
+    /// Sets an element. The value comes after its index: `set(row, column, value)`.
+    #[pyo3(signature = (*arguments))]
+    fn set(&self, arguments: &Bound<'_, PyTuple>) -> Result<()> {
+        let (index, [value]) = split(arguments)?;
+        self.0.set(&index, &value)
     }
 
-    /// Adds to one element, and returns what it was before.
-    #[pyo3(signature = (*index, value))]
-    fn fetch_add(&self, py: Python<'_>, index: Vec<isize>, value: &Bound<'_, PyAny>) -> Result<Py<PyAny>> {
-        self.0.fetch_add(py, &index, value)
+    /// Adds to an element, and returns what it was before. The value comes after its index.
+    #[pyo3(signature = (*arguments))]
+    fn fetch_add(&self, py: Python<'_>, arguments: &Bound<'_, PyTuple>) -> Result<Py<PyAny>> {
+        let (index, [value]) = split(arguments)?;
+        self.0.fetch_add(py, &index, &value)
     }
 
-    /// Replaces one element if it is `current`. Returns whether it was, and what the element was.
-    #[pyo3(signature = (*index, current, new))]
-    fn compare_exchange(
-        &self,
-        py: Python<'_>,
-        index: Vec<isize>,
-        current: &Bound<'_, PyAny>,
-        new: &Bound<'_, PyAny>,
-    ) -> Result<(bool, Py<PyAny>)> {
-        self.0.compare_exchange(py, &index, current, new)
+    /// Replaces an element if it has the first of two values, which come after its index, by the second. Returns whether
+    /// it had, and what the element was.
+    #[pyo3(signature = (*arguments))]
+    fn compare_exchange(&self, py: Python<'_>, arguments: &Bound<'_, PyTuple>) -> Result<(bool, Py<PyAny>)> {
+        let (index, [current, new]) = split(arguments)?;
+        self.0.compare_exchange(py, &index, &current, &new)
     }
 
     /// Makes all writes to the storage durable, whichever process made them.
     fn flush(&self, py: Python<'_>) -> Result<()> {
         py.detach(|| self.0.flush())
+    }
+}
+
+/// Splits arguments into an index, and the values after it.
+fn split<'py, const N: usize>(
+    arguments: &Bound<'py, PyTuple>,
+) -> Result<(Vec<isize>, [Bound<'py, PyAny>; N])> {
+    let all: Vec<Bound<'py, PyAny>> = arguments.iter().collect();
+    match all.split_last_chunk::<N>() {
+        Some((index, values)) => {
+            let index = index.iter().map(|position| position.extract()).collect::<PyResult<_>>()?;
+            Ok((index, values.clone()))
+        }
+        None => Err(PyTypeError::new_err("the value is missing: it comes after the index").into()),
     }
 }
 

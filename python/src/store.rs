@@ -147,8 +147,9 @@ impl StoreHandle {
     /// Waits for a commit by another handle, and moves to it. Returns whether there was one.
     fn wait_for_change(&self, py: Python<'_>, timeout: Option<f64>) -> Result<bool> {
         let store = self.store()?;
-        let until =
-            timeout.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds.max(0.).min(MAX_SECONDS)));
+        let until = timeout.map(|seconds| {
+            Instant::now() + Duration::try_from_secs_f64(seconds.clamp(0., MAX_SECONDS)).unwrap_or_default()
+        });
         loop {
             let left =
                 until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()).min(SLICE));

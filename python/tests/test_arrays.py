@@ -204,18 +204,23 @@ def test_lock_is_refused_for_sealed_tensors_and_while_this_thread_holds_it(path:
 def test_live_elements_are_atomic(store: stridemap.Store) -> None:
     store.save("steps", np.zeros((2, 2), np.int64), kind="live")
     steps = store["steps"].live()
-    assert steps.fetch_add(0, 1, value=5) == 0 and steps.get(0, 1) == 5
-    steps.set(1, 1, value=-3)
-    assert steps.compare_exchange(1, 1, current=-3, new=4) == (True, -3)
-    assert steps.compare_exchange(1, 1, current=-3, new=4) == (False, 4)
+    assert steps.fetch_add(0, 1, 5) == 0 and steps.get(0, 1) == 5
+    steps.set(1, 1, -3)
+    assert steps.compare_exchange(1, 1, -3, 4) == (True, -3)
+    assert steps.compare_exchange(1, 1, -3, 4) == (False, 4)
     steps.flush()
     assert store["steps"].numpy().tolist() == [[0, 5], [0, 4]]
     with pytest.raises(IndexError):
         steps.get(2, 0)
     with pytest.raises(OverflowError):
-        steps.set(0, 0, value=1 << 63)
+        steps.set(0, 0, 1 << 63)
     with pytest.raises(TypeError):
-        steps.set(0, 0, value="1")
+        steps.set(0, 0, "1")
+    for few in (steps.set, steps.fetch_add, steps.compare_exchange):
+        with pytest.raises(TypeError):
+            few()
+    with pytest.raises((IndexError, ValueError)):
+        steps.fetch_add(1, 5)
 
 
 def test_statistics_are_those_of_numpy(store: stridemap.Store) -> None:

@@ -147,7 +147,9 @@ def test_killed_writer_leaves_the_store_as_it_was(engine: str, path: Path) -> No
 
 @ray.remote
 def total(tensor: stridemap.Tensor) -> tuple[float, int]:
-    return float(tensor.numpy().sum(dtype=np.float64)), private_bytes()
+    """Return the sum, and by how much the memory of the process grew that is not of a file."""
+    before = private_bytes()
+    return float(tensor.numpy().sum(dtype=np.float64)), private_bytes() - before
 
 
 @ray.remote
@@ -172,6 +174,7 @@ def test_ray_gets_headers_and_writes_blocks(rays: None, large: tuple[Path, np.nd
         rows = max(MIB // 8, 1)
         parts = ray.get([total.remote(store["x"][start : start + rows]) for start in range(0, MIB, rows)])
         assert sum(part for part, _ in parts) == pytest.approx(array.sum(dtype=np.float64))
+        assert max(grown for _, grown in parts) < 2 * array.nbytes // 8 + (64 << 20)
         assert ray.get(Reader.remote(store.snapshot()).names.remote()) == ["x"]
     blocks = [(np.s_[start : start + 10], squares.remote(start)) for start in range(0, 100, 10)]
     stridemap.ray.to_store(blocks, path, "squares", (100,), "int64")
