@@ -18,8 +18,8 @@ from ._stridemap import Lock as _Lock
 if TYPE_CHECKING:
     import torch
 
-#: PyTorch's storages of files that are mapped, by path, number of bytes and process.
-TorchStorages = MutableMapping[tuple[str, int, int], "torch.UntypedStorage"]
+#: PyTorch's storages of files that are mapped, by device, inode, number of bytes and process.
+TorchStorages = MutableMapping[tuple[int, int, int, int], "torch.UntypedStorage"]
 
 #: Those that are in use. Tensors of one storage share it.
 _torch_storages: TorchStorages = weakref.WeakValueDictionary()
@@ -77,6 +77,8 @@ def to_torch(tensor: Tensor, storages: TorchStorages | None = None) -> torch.Ten
     dtype = getattr(torch, tensor.dtype, None)
     if not isinstance(dtype, torch.dtype):
         raise _errors.DTypeError(f"PyTorch has no dtype {tensor.dtype}: use view_dtype('uint8')")
+    if tensor.size == 0:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device="cpu")
     storages = _torch_storages if storages is None else storages
     storage = _torch_storage(tensor, storages) if min(tensor.stride(), default=0) >= 0 else None
     if storage is None:
@@ -84,7 +86,7 @@ def to_torch(tensor: Tensor, storages: TorchStorages | None = None) -> torch.Ten
         whole = tensor.copy().view(-1) if tensor.ndim else tensor.copy()
         buffer = np.array(np.asarray(whole.view_dtype("uint8")._lend()))
         return torch.from_numpy(buffer).view(dtype).view(tensor.shape)
-    empty = torch.empty(0, dtype=dtype)
+    empty = torch.empty(0, dtype=dtype, device="cpu")
     return empty.set_(storage, tensor.storage_offset, tensor.shape, tensor.stride())
 
 
@@ -97,13 +99,16 @@ def _torch_storage(tensor: Tensor, storages: TorchStorages) -> torch.UntypedStor
     import torch
 
     path = tensor._storage_path
-    if path is None or tensor._lend() is None or tensor.storage_nbytes == 0:
+    if path is None or tensor._lend() is None:
         return None
-    key = (path, tensor.storage_nbytes, os.getpid())
+    try:
+        stat = os.stat(path)
+    except FileNotFoundError:
+        return None
+    # Not by its path, at which there may be another store by now.
+    key = (stat.st_dev, stat.st_ino, tensor.storage_nbytes, os.getpid())
     storage = storages.get(key)
     if storage is None:
-        if not os.path.exists(path):
-            return None
         mapped = torch.UntypedStorage.from_file(path, shared=False, nbytes=tensor.storage_nbytes)
         storage = storages[key] = cast("torch.UntypedStorage", mapped)
     return storage

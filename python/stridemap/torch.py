@@ -32,12 +32,13 @@ _ALIGNMENT = 64
 def save_file(tensors: Mapping[str, torch.Tensor], place: Place, *, prefix: str = "") -> None:
     """Save tensors in one commit, each under its name after `prefix`.
 
-    `place` is an open store, or a path. A store at the path is replaced by these tensors, in the same commit.
+    `place` is an open store, or a path. At a path, all tensors whose names begin with `prefix` are replaced, in the same
+    commit.
     """
     with _writing(place) as (store, is_whole), store.transaction() as txn:
         new = {prefix + name: tensor for name, tensor in tensors.items()}
         for name in store if is_whole else ():
-            if name not in new:
+            if name.startswith(prefix) and name not in new:
                 del txn[name]
         for group in _groups(new):
             _save(txn, group)
@@ -85,11 +86,14 @@ def save_checkpoint(store: Store, name: str, state: Any) -> None:
     text = json.dumps(_described(state, f"{name}/", tensors))
     last = store.attrs.get("checkpoint")
     with store.transaction() as txn:
+        for stale in [old for old in store if old.startswith(f"{name}/") and old not in tensors]:
+            del txn[stale]
+        reused: dict[int, list[tuple[int, int]]] = {}
         for group in _groups(tensors):
-            old = {} if last is None else {new: f"{last}/{new.removeprefix(f'{name}/')}" for new, _ in group}
-            if old and all(_is_equal(store, old[new], tensor) for new, tensor in group):
-                for new, _ in group:
-                    txn.save_view(new, store[old[new]])
+            old = [f"{last}/{new.removeprefix(f'{name}/')}" for new, _ in group]
+            if last is not None and _can_reuse(store, old, group, reused):
+                for old_name, (new, _) in zip(old, group, strict=True):
+                    txn.save_view(new, store[old_name])
             else:
                 _save(txn, group)
         txn.save(f"{name}.json", np.frombuffer(text.encode(), np.uint8))
@@ -150,8 +154,10 @@ def _save(txn: Transaction, group: Group) -> None:
     first = min(int(tensor.storage_offset()) * tensor.itemsize for _, tensor in group)
     first -= first % _ALIGNMENT
     end = max(_end(tensor) for _, tensor in group)
+    # Storages of different lengths can begin at one address.
+    longest = max((tensor.untyped_storage() for _, tensor in group), key=lambda storage: storage.nbytes())
     bytes_of = torch.empty(0, dtype=torch.uint8, device=group[0][1].device)
-    whole = bytes_of.set_(group[0][1].untyped_storage(), first, (end - first,), (1,))
+    whole = bytes_of.set_(longest, first, (end - first,), (1,))
     storage = txn._handle.stage(_arrays.elements_of(whole))
     for name, tensor in group:
         offset = int(tensor.storage_offset()) - first // tensor.itemsize
@@ -165,14 +171,31 @@ def _end(tensor: torch.Tensor) -> int:
     return (int(tensor.storage_offset()) + last + 1) * tensor.itemsize
 
 
-def _is_equal(store: Store, name: str, tensor: torch.Tensor) -> bool:
-    """Return whether a saved tensor has the same header and the same bytes."""
-    if name not in store:
+def _can_reuse(store: Store, names: list[str], group: Group, reused: dict[int, list[tuple[int, int]]]) -> bool:
+    """Return whether saved tensors are equal to those of a group, and share memory as these do: only with each other."""
+    if any(name not in store for name in names):
         return False
-    old = store[name]
-    if (f"torch.{old.dtype}", old.shape, old.stride()) != (str(tensor.dtype), tuple(tensor.shape), tensor.stride()):
+    saved = [store[name] for name in names]
+    first, first_new = saved[0], group[0][1]
+    shift = first.storage_offset * first.itemsize - int(first_new.storage_offset()) * first_new.itemsize
+    for old, (_, new) in zip(saved, group, strict=True):
+        header = (f"torch.{old.dtype}", old.shape, old.stride(), old.storage_id)
+        offset = int(new.storage_offset()) * new.itemsize + shift
+        if header != (str(new.dtype), tuple(new.shape), new.stride(), first.storage_id):
+            return False
+        if old.size and old.storage_offset * old.itemsize != offset:
+            return False
+        # The mapping of NumPy, because nobody can have written to it.
+        elements = np.asarray(old.contiguous()._lend() or old.copy()._lend())
+        if not np.array_equal(elements.reshape(-1).view(np.uint8), _arrays.elements_of(new)[2]):
+            return False
+    ends = [_end(new) + shift for _, new in group if new.numel()]
+    own = (min((old.storage_offset * old.itemsize for old in saved)), max(ends, default=0))
+    others = reused.setdefault(first.storage_id or 0, [])
+    if any(start < own[1] and end > own[0] for start, end in others):
         return False
-    return np.array_equal(_arrays.elements_of(old.torch())[2], _arrays.elements_of(tensor)[2])
+    others.append(own)
+    return True
 
 
 def _described(value: Any, place: str, tensors: dict[str, torch.Tensor]) -> Any:

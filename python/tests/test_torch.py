@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors
 import safetensors.torch
@@ -222,3 +224,35 @@ def test_checkpoint_of_any_nesting(store: stridemap.Store) -> None:
     assert (loaded["1"][0].tolist(), loaded["a.b"].item(), loaded["a"]["b"].item()) == ([2, 2], 3, 4)
     assert loaded[1][0].tolist() == [1, 1] and loaded[1][1]["a.b"][0].shape == (0,)
     assert loaded[1][1]["a.b"][1] == float("inf")
+
+
+def test_checkpoint_has_the_values_and_ties_of_now_and_not_those_of_the_last(store: stridemap.Store) -> None:
+    x = torch.zeros(10_000)
+    save_checkpoint(store, "1", {"w": x, "tied": [x, x], "apart": [x + 1, x + 1]})
+    written = store["1/w"].torch()
+    written += 1
+    save_checkpoint(store, "2", {"w": written, "tied": [x, x.clone()], "apart": [(y := x + 1), y]})
+    loaded = load_checkpoint(store, "2")
+    assert loaded["w"][0] == 1 and load_checkpoint(store, "1")["w"][0] == 0
+    assert loaded["tied"][0].data_ptr() != loaded["tied"][1].data_ptr()
+    assert loaded["apart"][0].data_ptr() == loaded["apart"][1].data_ptr()
+    save_checkpoint(store, "2", {"other": x})
+    assert "2/w" not in store and load_checkpoint(store)["other"].shape == (10_000,)
+
+
+def test_prefix_of_a_path_and_a_store_made_again(path: Path) -> None:
+    save_file({"w": torch.zeros(3)}, path, prefix="a.")
+    save_file({"w": torch.ones(3)}, path, prefix="b.")
+    assert sorted(load_file(path)) == ["a.w", "b.w"]
+    with stridemap.open(path) as store:
+        old = store["a.w"].torch()
+    shutil.rmtree(path)
+    save_file({"w": torch.ones(3)}, path, prefix="a.")
+    with stridemap.open(path) as store:
+        assert store["a.w"].torch().tolist() == [1, 1, 1] and old.tolist() == [0, 0, 0]
+    save_file({"empty": torch.zeros(0, 3)}, path)
+    with torch.device("meta"):
+        assert load_file(path)["empty"].shape == (0, 3)
+    both = np.arange(10.0)
+    save_file({"a": torch.from_numpy(both[:3]), "b": torch.from_numpy(both)}, path)
+    assert load_file(path)["b"].tolist() == list(range(10))
