@@ -39,7 +39,7 @@ pub enum ErrorKind {
     /// An axis, an index or a range is out of bounds.
     OutOfRange,
     /// The names of dimensions do not match.
-    NameMismatch,
+    DimensionNameMismatch,
     /// An argument is not valid for any tensor.
     InvalidArgument,
     /// The view cannot be described by strides, so its elements would have to be copied.
@@ -58,8 +58,10 @@ pub enum ErrorKind {
     Overlapping,
     /// Borrowing needs elements at an address that is a multiple of their alignment.
     Misaligned,
-    /// A number exceeds a limit of the format.
+    /// A number exceeds a limit of the format, of an operation or of this machine's address space.
     LimitExceeded,
+    /// There is not enough memory for the result.
+    OutOfMemory,
     /// The storage of the tensor does not belong to this store.
     ForeignStorage,
     /// The store is on a network file system, and mapping its files there was not allowed.
@@ -205,9 +207,9 @@ impl Error {
         Error::new(ErrorKind::NameNotFound, message)
     }
 
-    /// Like [`io`](Self::io), for the first step of a write, where "permission denied" means that the whole store is
-    /// read-only.
-    pub(crate) fn denied(action: &str, path: &Path, source: io::Error) -> Self {
+    /// Like [`io`](Self::io), for the first step of a write: "permission denied" becomes `ReadOnly`, because the whole
+    /// store is read-only.
+    pub(crate) fn at_first_write(action: &str, path: &Path, source: io::Error) -> Self {
         let is_denied = source.kind() == io::ErrorKind::PermissionDenied;
         let mut error = Error::io(action, path, source);
         if is_denied {

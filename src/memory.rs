@@ -20,7 +20,7 @@ static WANTED_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Calls a function that allocates `length_bytes`, if enough memory is left beside them.
 ///
 /// # Errors
-/// `LimitExceeded` if there is not enough memory.
+/// `OutOfMemory` if there is not enough memory.
 pub(crate) fn allocate<T>(length_bytes: usize, allocate: impl FnOnce() -> Option<T>) -> Result<T> {
     let wanted_bytes = WANTED_BYTES.fetch_add(length_bytes, Relaxed).saturating_add(length_bytes);
     let has_room = length_bytes <= SMALL_BYTES || has_memory(wanted_bytes.saturating_add(LEFT_BYTES));
@@ -31,7 +31,7 @@ pub(crate) fn allocate<T>(length_bytes: usize, allocate: impl FnOnce() -> Option
 
 pub(crate) fn out_of_memory(length_bytes: usize) -> Error {
     Error::new(
-        ErrorKind::LimitExceeded,
+        ErrorKind::OutOfMemory,
         format!(
             "no memory for {length_bytes} bytes; raise the limit (ulimit -v), or take a part of the tensor"
         ),

@@ -145,7 +145,7 @@ fn check_typed(e: &Error) {
     let line = e.to_string();
     let is_typed = matches!(
         e.kind(),
-        ErrorKind::BadFile | ErrorKind::LimitExceeded | ErrorKind::InvalidArgument | ErrorKind::Io
+        ErrorKind::BadFile | ErrorKind::LimitExceeded | ErrorKind::OutOfMemory | ErrorKind::InvalidArgument | ErrorKind::Io
     );
     assert!(is_typed && !line.contains('\n') && line.len() < 8 << 10, "{:?}: {line}", e.kind());
 }

@@ -92,19 +92,19 @@ impl RawFile {
     }
 
     /// Reads a header that may be long, in pieces.
-    pub(super) fn header_in_pieces(
+    pub(super) fn header_range(
         &self,
         start_bytes: u64,
         length_bytes: u64,
         limit_bytes: u64,
-    ) -> Result<Pieces<'_>> {
+    ) -> Result<FileRange<'_>> {
         self.check_header(start_bytes, length_bytes, limit_bytes)?;
-        Ok(self.pieces(start_bytes, length_bytes))
+        Ok(self.range(start_bytes, length_bytes))
     }
 
     /// Returns a part of the file, to be read in order.
-    pub(super) fn pieces(&self, start_bytes: u64, length_bytes: u64) -> Pieces<'_> {
-        Pieces { file: self, offset_bytes: start_bytes, rest_bytes: length_bytes, failure: None }
+    pub(super) fn range(&self, start_bytes: u64, length_bytes: u64) -> FileRange<'_> {
+        FileRange { file: self, offset_bytes: start_bytes, rest_bytes: length_bytes, failure: None }
     }
 
     fn check_header(&self, start_bytes: u64, length_bytes: u64, limit_bytes: u64) -> Result<()> {
@@ -135,7 +135,7 @@ impl RawFile {
 }
 
 /// A part of a file, read by position and in order.
-pub(super) struct Pieces<'a> {
+pub(super) struct FileRange<'a> {
     file: &'a RawFile,
     offset_bytes: u64,
     rest_bytes: u64,
@@ -143,7 +143,7 @@ pub(super) struct Pieces<'a> {
     failure: Option<Error>,
 }
 
-impl Pieces<'_> {
+impl FileRange<'_> {
     pub(super) fn rest_bytes(&self) -> u64 {
         self.rest_bytes
     }
@@ -154,7 +154,7 @@ impl Pieces<'_> {
     }
 }
 
-impl Read for Pieces<'_> {
+impl Read for FileRange<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let count = usize::try_from(self.rest_bytes).map_or(buf.len(), |rest| rest.min(buf.len()));
         let Some(piece) = buf.get_mut(..count).filter(|piece| !piece.is_empty()) else { return Ok(0) };
@@ -171,12 +171,12 @@ impl Read for Pieces<'_> {
 /// Allocates a buffer of zeros, whose length comes from a file.
 ///
 /// # Errors
-/// `LimitExceeded` if there is not enough memory.
+/// `OutOfMemory` if there is not enough memory.
 pub(super) fn zeroed(length_bytes: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if bytes.try_reserve_exact(length_bytes).is_err() {
         let message = format!("no memory for {length_bytes} bytes; raise the limit (ulimit -v)");
-        return Err(Error::new(ErrorKind::LimitExceeded, message));
+        return Err(Error::new(ErrorKind::OutOfMemory, message));
     }
     bytes.resize(length_bytes, 0);
     Ok(bytes)
@@ -226,13 +226,13 @@ pub(super) fn write_elements(
     })
 }
 
-/// Writes a file under a temporary name, and renames it when it is complete and synced. Until then, an existing file of
-/// that name is unchanged; an error after that says that the new file may not be durable. An export may therefore
-/// replace a file that it reads from.
+/// Writes a file under a temporary name, syncs it and renames it. If anything fails before the rename, an existing file
+/// of that name is unchanged. If the sync of the directory fails, the new file is there but may not be durable. Because
+/// the file is replaced last, an export may replace a file that it reads from.
 pub(super) fn create(
     path: &Path,
     on_existing: OnExisting,
-    fill: impl FnOnce(&mut BufWriter<SyncedFile<'_>>) -> Result<()>,
+    fill: impl FnOnce(&mut BufWriter<WritebackFile<'_>>) -> Result<()>,
 ) -> Result<()> {
     check_place(path, on_existing)?;
     let staged = stage(path, fill)?;
@@ -250,11 +250,11 @@ pub(super) fn create(
 /// Writes a file under a temporary name and syncs it. The file is deleted when the returned value is dropped.
 pub(super) fn stage(
     path: &Path,
-    fill: impl FnOnce(&mut BufWriter<SyncedFile<'_>>) -> Result<()>,
+    fill: impl FnOnce(&mut BufWriter<WritebackFile<'_>>) -> Result<()>,
 ) -> Result<NamedTempFile> {
     let failed = |e| Error::io("export", path, e);
     let staged = create_unfinished(dir_of(path)).map_err(failed)?;
-    let file = SyncedFile { file: staged.as_file(), written_bytes: 0, writeback: Writeback::default() };
+    let file = WritebackFile { file: staged.as_file(), written_bytes: 0, writeback: Writeback::default() };
     let mut writer = BufWriter::new(file);
     fill(&mut writer)?;
     writer.flush().map_err(failed)?;
@@ -263,14 +263,14 @@ pub(super) fn stage(
     Ok(staged)
 }
 
-/// A file that is written and then synced. Its bytes are brought to disk while more are written.
-pub(super) struct SyncedFile<'a> {
+/// A file that is written and then synced. The kernel is told to write its pages to disk while more are written.
+pub(super) struct WritebackFile<'a> {
     file: &'a File,
     written_bytes: u64,
     writeback: Writeback,
 }
 
-impl Write for SyncedFile<'_> {
+impl Write for WritebackFile<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = self.file.write(bytes)?;
         self.written_bytes += count as u64;
@@ -284,7 +284,7 @@ impl Write for SyncedFile<'_> {
 }
 
 /// Used for zip files: their writer goes back to fill in a few fields of headers.
-impl Seek for SyncedFile<'_> {
+impl Seek for WritebackFile<'_> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         self.file.seek(to)
     }

@@ -53,6 +53,10 @@ class FileError(Error, OSError):
     """The operating system returned an error."""
 
 
+class OutOfMemoryError(Error, MemoryError):
+    """There is not enough memory for the result."""
+
+
 class StateError(Error, RuntimeError):
     """The handle is of a different process, or the store has changed in a way that the request does not allow."""
 
@@ -74,6 +78,7 @@ _CLASSES: dict[str, type[Error]] = {
     "NameExists": NameExistsError,
     "DTypeMismatch": DTypeError,
     "OutOfRange": RangeError,
+    "OutOfMemory": OutOfMemoryError,
     "Busy": BusyError,
     "ReadOnly": ReadOnlyError,
     "NotMutable": ReadOnlyError,

@@ -48,16 +48,16 @@ const MAX_TRIES: u32 = 100;
 
 /// Opens a regular file for reading. A relative path starts in the directory that holds `store`.
 pub(super) fn open(store: &OwnedFd, path: &Path, scope: ExternalScope) -> Result<File, ExternalError> {
-    let holder = holder_of(store)?;
+    let parent = parent_of(store)?;
     // Only locate the file, because opening a device can have side effects.
     let found = match scope {
         ExternalScope::Anywhere => {
-            rustix::fs::openat(&holder, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?
+            rustix::fs::openat(&parent, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?
         }
         ExternalScope::Beside if path.is_absolute() => {
             return Err(ExternalError::Outside("the path is absolute"));
         }
-        ExternalScope::Beside => find_beneath(&holder, path)?,
+        ExternalScope::Beside => find_beneath(&parent, path)?,
     };
     if FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) != FileType::RegularFile {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file").into());
@@ -71,13 +71,13 @@ pub(super) fn open(store: &OwnedFd, path: &Path, scope: ExternalScope) -> Result
     Ok(File::open(descriptor_path(&found))?)
 }
 
-fn find_beneath(holder: &OwnedFd, path: &Path) -> Result<OwnedFd, ExternalError> {
+fn find_beneath(parent: &OwnedFd, path: &Path) -> Result<OwnedFd, ExternalError> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let mut tries = 0;
     loop {
         tries += 1;
-        match rustix::fs::openat2(holder, path, flags, Mode::empty(), resolve) {
+        match rustix::fs::openat2(parent, path, flags, Mode::empty(), resolve) {
             Err(Errno::AGAIN | Errno::INTR) if tries < MAX_TRIES => {}
             Err(Errno::XDEV) => {
                 return Err(ExternalError::Outside(
@@ -105,8 +105,8 @@ pub(super) fn recorded_path(store: &OwnedFd, file: &File) -> io::Result<PathBuf>
         return Err(io::Error::new(io::ErrorKind::NotFound, "the file was deleted since it was opened"));
     }
     let place = place_of(file)?;
-    let holder = place_of(holder_of(store)?)?;
-    Ok(place.strip_prefix(&holder).map(Path::to_path_buf).unwrap_or(place))
+    let parent = place_of(parent_of(store)?)?;
+    Ok(place.strip_prefix(&parent).map(Path::to_path_buf).unwrap_or(place))
 }
 
 /// Whether a directory looks like a store.
@@ -115,7 +115,7 @@ fn is_store(dir: &Path) -> bool {
 }
 
 /// Returns the parent of a directory, even if the directory was opened through a link.
-fn holder_of(dir: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+fn parent_of(dir: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::openat(dir, "..", flags, Mode::empty())
 }

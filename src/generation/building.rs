@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use stridemap_format::Uuid;
 
-use super::History;
+use super::OpenStore;
 use super::create::{self, Visibility, sync_name};
 use super::unsynced;
 use super::writer_lock::WriterLock;
@@ -73,15 +73,15 @@ impl Building {
     ///
     /// # Errors
     /// `AlreadyExists` if something exists at the path by now; `Io`. After a failed sync the store is there.
-    pub(crate) fn finish(mut self, history: &History) -> Result<()> {
-        let _lock = WriterLock::take(history)?;
-        if history.is_durable() {
-            unsynced::mark(history)?; // crash: a directory beside the final path
+    pub(crate) fn finish(mut self, store: &OpenStore) -> Result<()> {
+        let _lock = WriterLock::take(store)?;
+        if store.is_durable() {
+            unsynced::mark(store)?; // crash: a directory beside the final path
         }
         self.rename()?; // crash: the store, whose next writer makes its name durable
-        if history.is_durable() {
+        if store.is_durable() {
             step!("sync-parent", sync_name(&*self.disk, &self.final_path))?; // crash: the store, now durable
-            let _ = history.disk.remove(&history.paths.unsynced());
+            let _ = store.disk.remove(&store.paths.unsynced());
         }
         Ok(())
     }
@@ -94,7 +94,7 @@ impl Building {
         let renamed = step!("rename-store", self.disk.rename_new(&self.path, &self.final_path));
         renamed.map_err(|e| match e.kind() {
             io::ErrorKind::AlreadyExists => occupied(&self.final_path),
-            _ => Error::denied("rename to", &self.final_path, e),
+            _ => Error::at_first_write("rename to", &self.final_path, e),
         })?;
         self.is_unfinished = false;
         Ok(())
@@ -131,13 +131,13 @@ fn delete_files(disk: &dyn Disk, paths: &StorePaths) {
 /// A store that was just created in an empty directory. Unless it is kept, it is deleted when this is
 /// dropped.
 pub(crate) struct Unfilled<'a> {
-    history: &'a History,
+    store: &'a OpenStore,
     is_kept: bool,
 }
 
 impl<'a> Unfilled<'a> {
-    pub(crate) fn new(history: &'a History) -> Self {
-        Unfilled { history, is_kept: false }
+    pub(crate) fn new(store: &'a OpenStore) -> Self {
+        Unfilled { store, is_kept: false }
     }
 
     pub(crate) fn keep(mut self) {
@@ -149,17 +149,17 @@ impl Drop for Unfilled<'_> {
     fn drop(&mut self) {
         if !self.is_kept {
             // What cannot be deleted is an empty store.
-            let _ = delete_empty(self.history);
+            let _ = delete_empty(self.store);
         }
     }
 }
 
 /// Deletes a store without its directory, unless it has a commit.
-fn delete_empty(history: &History) -> Result<()> {
+fn delete_empty(store: &OpenStore) -> Result<()> {
     // No other writer commits in the meantime. Those that wait find no LOCK, and fail.
-    let _lock = WriterLock::take(history)?;
-    if history.newest()?.number() == 1 {
-        delete_files(&*history.disk, &history.paths);
+    let _lock = WriterLock::take(store)?;
+    if store.newest()?.number() == 1 {
+        delete_files(&*store.disk, &store.paths);
     }
     Ok(())
 }

@@ -67,7 +67,7 @@ pub(super) fn fill(
 pub(super) fn failed(path: &Path, e: io::Error) -> Error {
     match e.kind() {
         io::ErrorKind::AlreadyExists => occupied(path, "the path already exists; choose a different path"),
-        _ => Error::denied("create store", path, e),
+        _ => Error::at_first_write("create store", path, e),
     }
 }
 

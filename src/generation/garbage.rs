@@ -11,7 +11,7 @@ use super::in_use::{GenerationInUse, ManifestNeeds};
 use super::pinned::Pin;
 use super::recover::{list, numbers_among};
 use super::writer_lock::WriterLock;
-use super::{Generation, History};
+use super::{Generation, OpenStore};
 use crate::disk::{
     Access, DiskFile, LockMode, STAGE_PREFIX, StoreFile, number_in, read_capped, step, without_step,
 };
@@ -61,16 +61,16 @@ pub(crate) struct OlderManifests {
 impl OlderManifests {
     /// Returns the manifests before `newest`. `names` are the names in `meta/`. Without them, the known manifests are
     /// used if they are still current, and otherwise the directory is listed.
-    pub(crate) fn listed<'h>(
-        history: &'h History,
+    pub(crate) fn up_to_date<'h>(
+        store: &'h OpenStore,
         names: Option<Vec<String>>,
         newest: &Generation,
         _lock: &WriterLock,
     ) -> Result<MutexGuard<'h, Self>> {
-        let mut older = history.older.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut older = store.older.lock().unwrap_or_else(PoisonError::into_inner);
         let names = match names {
             None if older.as_of == newest.number() => return Ok(older),
-            None => list(&*history.disk, &history.paths)?,
+            None => list(&*store.disk, &store.paths)?,
             Some(names) => names,
         };
         let numbers = numbers_among(&names).filter(|&number| number < newest.number());
@@ -111,7 +111,7 @@ impl OlderManifests {
     /// read.
     pub(crate) fn delete_garbage(
         &mut self,
-        history: &History,
+        store: &OpenStore,
         newest: &Generation,
         next: &mut Manifest,
     ) -> bool {
@@ -124,7 +124,7 @@ impl OlderManifests {
             if dropped <= self.needed_to || dropped >= generation || self.is_needed(id, dropped) {
                 return true;
             }
-            let is_deleted = is_really_garbage(newest, id) && deleted.remove_storage(history, id);
+            let is_deleted = is_really_garbage(newest, id) && deleted.remove_storage(store, id);
             if !is_deleted {
                 needed_to = needed_to.min(dropped - 1);
             }
@@ -136,7 +136,7 @@ impl OlderManifests {
 
     /// Runs after a commit: deletes what the new generation no longer needs and, once per handle, crashed writers'
     /// leftovers. Best effort: a file that cannot be deleted is tried again later.
-    pub(crate) fn after_commit(&mut self, history: &History, newest: &Generation) {
+    pub(crate) fn after_commit(&mut self, store: &OpenStore, newest: &Generation) {
         self.as_of = newest.number();
         self.needed_to = self.needed_to_after;
         let mut collected = Collected::default();
@@ -146,14 +146,14 @@ impl OlderManifests {
         let turn = |index: u64| (index + others - start) % others < CHECKED_PER_COMMIT as u64 / 2;
         let is_selected = |index| index as u64 >= others || turn(index as u64);
         let reads = if others == 0 { CHECKED_PER_COMMIT } else { READ_PER_COMMIT };
-        self.collect(history, is_selected, reads, &mut collected);
+        self.collect(store, is_selected, reads, &mut collected);
         self.own_pin = None;
-        collected.remove_garbage(history, newest, self);
-        if !history.is_swept.swap(true, Ordering::Relaxed) {
+        collected.remove_garbage(store, newest, self);
+        if !store.is_swept.swap(true, Ordering::Relaxed) {
             let next_id = newest.manifest().next_storage_id;
             let is_later =
                 |file| matches!(file, StoreFile::Chunks(id) | StoreFile::Digests(id) if id >= next_id);
-            let _ = collected.sweep(history, is_later);
+            let _ = collected.sweep(store, is_later);
         }
     }
 
@@ -161,7 +161,7 @@ impl OlderManifests {
     /// first.
     pub(crate) fn collect(
         &mut self,
-        history: &History,
+        store: &OpenStore,
         is_selected: impl Fn(usize) -> bool,
         mut reads_left: usize,
         collected: &mut Collected,
@@ -171,7 +171,7 @@ impl OlderManifests {
             let (number, read) = (*number, needs.is_none() && reads_left > 0);
             reads_left -= usize::from(read);
             let own = self.own_pin.take_if(|(own, _)| *own == number).map(|(_, pin)| pin);
-            let exists = match collect_one(history, number, own, read, collected) {
+            let exists = match collect_one(store, number, own, read, collected) {
                 Ok(None) => false,
                 Ok(Some(read)) => {
                     *needs = needs.or(read);
@@ -226,89 +226,89 @@ impl OlderManifests {
 /// Deletes a manifest unless a process holds it. Releases `own`, a lock of this handle on it. Returns `None` if it was
 /// deleted, and otherwise what it needs, if `read` is set.
 fn collect_one(
-    history: &History,
+    store: &OpenStore,
     number: u64,
     own: Option<Pin>,
     read: bool,
     collected: &mut Collected,
 ) -> io::Result<Option<Option<ManifestNeeds>>> {
-    let path = history.paths.manifest(number);
+    let path = store.paths.manifest(number);
     let file = match &own {
         Some(pin) => Arc::clone(pin.file()),
-        None => history.disk.open(&path, Access::Read)?,
+        None => store.disk.open(&path, Access::Read)?,
     };
     // Locked until the file is deleted: a reader that opens it meanwhile sees the lock, or sees that the file has no
     // name.
     if step!("lock-older-manifest", file.try_lock(LockMode::Exclusive))? {
-        collected.remove(history, &path)?;
+        collected.remove(store, &path)?;
         return Ok(None);
     }
     if !read {
         return Ok(Some(None));
     }
     let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES)?;
-    let head = ManifestHead::decode(&bytes, history.uuid, number).map_err(io::Error::other)?;
+    let head = ManifestHead::decode(&bytes, store.uuid, number).map_err(io::Error::other)?;
     Ok(Some(Some(head.into())))
 }
 
 impl Collected {
-    fn remove(&mut self, history: &History, path: &Path) -> io::Result<()> {
-        let size_bytes = history.disk.stat(path).map_or(0, |stat| stat.size_bytes);
-        history.disk.remove(path)?;
+    fn remove(&mut self, store: &OpenStore, path: &Path) -> io::Result<()> {
+        let size_bytes = store.disk.stat(path).map_or(0, |stat| stat.size_bytes);
+        store.disk.remove(path)?;
         self.file_count += 1;
         self.size_bytes += size_bytes;
         Ok(())
     }
 
     /// Deletes the files of a storage. Returns whether they are gone.
-    fn remove_storage(&mut self, history: &History, id: u64) -> bool {
-        let mut is_gone = |path: &Path| match self.remove(history, path) {
+    fn remove_storage(&mut self, store: &OpenStore, id: u64) -> bool {
+        let mut is_gone = |path: &Path| match self.remove(store, path) {
             Ok(()) => true,
             Err(e) => e.kind() == io::ErrorKind::NotFound,
         };
-        let is_bytes_gone = is_gone(&history.paths.storage(id));
-        is_gone(&history.paths.sum(id)) && is_bytes_gone
+        let is_bytes_gone = is_gone(&store.paths.storage(id));
+        is_gone(&store.paths.sum(id)) && is_bytes_gone
     }
 
     /// Deletes the tables, and the storages on the garbage list, that neither the newest generation nor an older one
     /// that may be held needs. Also deletes the unfinished files in `meta/`.
     pub(crate) fn remove_garbage(
         &mut self,
-        history: &History,
+        store: &OpenStore,
         newest: &Generation,
         older: &mut OlderManifests,
     ) {
         for (&id, &dropped) in &newest.manifest().garbage {
             if dropped > older.needed_to && !older.is_needed(id, dropped) && is_really_garbage(newest, id) {
-                self.remove_storage(history, id);
+                self.remove_storage(store, id);
             }
         }
         let own = newest.manifest().table.map(|table| table.generation);
         let mut tables = std::mem::take(&mut older.tables);
         tables.retain(|&table| {
             let is_needed = Some(table) == own || older.is_table_needed(table);
-            is_needed || self.remove(history, &history.paths.table(table)).is_err()
+            is_needed || self.remove(store, &store.paths.table(table)).is_err()
         });
         older.tables = tables;
         for name in older.unfinished.drain(..) {
-            let _ = self.remove(history, &history.paths.meta_dir().join(name));
+            let _ = self.remove(store, &store.paths.meta_dir().join(name));
         }
     }
 
     /// Deletes crashed writers' unfinished files, and the unneeded files in `storages/`.
-    pub(crate) fn sweep(&mut self, history: &History, is_unneeded: impl Fn(StoreFile) -> bool) -> Result<()> {
-        let (dir, root) = (history.paths.storages_dir(), history.paths.root());
+    pub(crate) fn sweep(&mut self, store: &OpenStore, is_unneeded: impl Fn(StoreFile) -> bool) -> Result<()> {
+        let (dir, root) = (store.paths.storages_dir(), store.paths.root());
         for dir in [root, &dir] {
-            for name in history.disk.list(dir).map_err(|e| Error::io("list", dir, e))? {
+            for name in store.disk.list(dir).map_err(|e| Error::io("list", dir, e))? {
                 let (file, path) = (StoreFile::in_storages(&name), dir.join(&name));
                 // Locked until the file is deleted: its writer may be about to lock it, and must then see that it was
                 // deleted.
                 let abandoned = match file {
-                    StoreFile::Unfinished => lock_abandoned(history, &path),
+                    StoreFile::Unfinished => lock_abandoned(store, &path),
                     _ => None,
                 };
                 if abandoned.is_some() || dir != root && is_unneeded(file) {
-                    let _ = self.remove(history, &path);
+                    let _ = self.remove(store, &path);
                 }
             }
         }
@@ -317,7 +317,7 @@ impl Collected {
 }
 
 /// Opens and locks an unfinished file. Returns `None` while a live writer holds it.
-fn lock_abandoned(history: &History, path: &Path) -> Option<Arc<dyn DiskFile>> {
-    let file = history.disk.open(path, Access::Read).ok()?;
+fn lock_abandoned(store: &OpenStore, path: &Path) -> Option<Arc<dyn DiskFile>> {
+    let file = store.disk.open(path, Access::Read).ok()?;
     step!("stage-is-abandoned", file.try_lock(LockMode::Exclusive)).ok()?.then_some(file)
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use stridemap_format::{ManifestHead, limits};
 
 use super::recover::manifest_numbers;
-use super::{Generation, History};
+use super::{Generation, OpenStore};
 use crate::disk::{Access, DiskFile, LockHolders, LockMode, read_capped};
 use crate::error::{Error, Result};
 
@@ -57,14 +57,14 @@ impl From<ManifestHead> for ManifestNeeds {
 }
 
 /// Returns the generations before `newest` that a process uses. Changes nothing, and keeps no lock.
-pub(crate) fn generations_in_use(history: &History, newest: &Generation) -> Result<Vec<GenerationInUse>> {
-    let (mut pins, holders) = (Vec::new(), LazyCell::new(|| history.disk.lock_holders()));
-    for generation in manifest_numbers(&*history.disk, &history.paths)? {
+pub(crate) fn generations_in_use(store: &OpenStore, newest: &Generation) -> Result<Vec<GenerationInUse>> {
+    let (mut pins, holders) = (Vec::new(), LazyCell::new(|| store.disk.lock_holders()));
+    for generation in manifest_numbers(&*store.disk, &store.paths)? {
         if generation >= newest.number() {
             continue;
         }
-        let path = history.paths.manifest(generation);
-        match generation_in_use(history, &path, generation, &holders) {
+        let path = store.paths.manifest(generation);
+        match generation_in_use(store, &path, generation, &holders) {
             Ok(pin) => pins.extend(pin),
             // The file was deleted since it was listed, or it is not a regular file and so has no readers.
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {}
@@ -76,8 +76,8 @@ pub(crate) fn generations_in_use(history: &History, newest: &Generation) -> Resu
 
 /// Returns the processes that use the generation of a manifest, as far as the system reports them, or `None` if no
 /// process does.
-pub(crate) fn held_by(history: &History, path: &Path) -> Result<Option<Vec<u32>>> {
-    match users(history, path, LockMode::Exclusive) {
+pub(crate) fn held_by(store: &OpenStore, path: &Path) -> Result<Option<Vec<u32>>> {
+    match users(store, path, LockMode::Exclusive) {
         // It is not a file of the store, so no process uses it.
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => Ok(None),
         users => users.map_err(|e| Error::io("open manifest", path, e)),
@@ -85,26 +85,26 @@ pub(crate) fn held_by(history: &History, path: &Path) -> Result<Option<Vec<u32>>
 }
 
 /// Returns the processes that hold a conflicting lock on a file, or `None` if a lock of this mode would be granted.
-fn users(history: &History, path: &Path, mode: LockMode) -> io::Result<Option<Vec<u32>>> {
-    let file = history.disk.open(path, Access::Read)?;
+fn users(store: &OpenStore, path: &Path, mode: LockMode) -> io::Result<Option<Vec<u32>>> {
+    let file = store.disk.open(path, Access::Read)?;
     let processes = file.lock_holders();
     let is_held = !processes.is_empty() || is_locked(&*file, mode)?;
     Ok(is_held.then_some(processes))
 }
 
 fn generation_in_use(
-    history: &History,
+    store: &OpenStore,
     path: &Path,
     generation: u64,
     holders: &LockHolders,
 ) -> io::Result<Option<GenerationInUse>> {
-    let file = history.disk.open(path, Access::Read)?;
+    let file = store.disk.open(path, Access::Read)?;
     let processes = holders.of(file.stat()?);
     if processes.is_empty() && !is_locked(&*file, LockMode::Exclusive)? {
         return Ok(None);
     }
     let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES)?;
-    let head = ManifestHead::decode(&bytes, history.uuid, generation);
+    let head = ManifestHead::decode(&bytes, store.uuid, generation);
     Ok(Some(GenerationInUse { generation, processes, needs: head.ok().map(ManifestNeeds::from) }))
 }
 
@@ -119,13 +119,13 @@ fn is_locked(file: &dyn DiskFile, mode: LockMode) -> io::Result<bool> {
 }
 
 /// Returns the processes that hold a file's lock, as far as the system reports them. The lock itself is not touched.
-pub(crate) fn holders(history: &History, path: &Path) -> Vec<u32> {
-    history.disk.open(path, Access::Read).map_or(Vec::new(), |file| file.lock_holders())
+pub(crate) fn holders(store: &OpenStore, path: &Path) -> Vec<u32> {
+    store.disk.open(path, Access::Read).map_or(Vec::new(), |file| file.lock_holders())
 }
 
 /// Returns the processes that are writing an unfinished file, by its exclusive lock, or `None` if no process is.
-pub(crate) fn writers_of(history: &History, path: &Path) -> Option<Vec<u32>> {
-    users(history, path, LockMode::Shared).ok().flatten()
+pub(crate) fn writers_of(store: &OpenStore, path: &Path) -> Option<Vec<u32>> {
+    users(store, path, LockMode::Shared).ok().flatten()
 }
 
 /// Returns " by process 12 and 13", or nothing if no process is known.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use stridemap_format::limits::MAX_CHANGES;
 use stridemap_format::{Manifest, StorageRecord, TableEncoder, TableRef};
 
-use super::History;
+use super::OpenStore;
 use super::garbage::OlderManifests;
 use super::pinned::{Generation, Merged, Pin};
 use super::rebase::{self, Draft};
@@ -27,61 +27,61 @@ use crate::storage::{Grown, StagedStorage};
 ///
 /// The comments say what a crash just after the step leaves behind.
 pub(crate) fn publish(
-    history: &History,
+    store: &OpenStore,
     draft: Draft,
     staged: Vec<StagedStorage>,
     grown: Vec<Grown>,
     lock: &WriterLock, // crash: the kernel releases it
 ) -> Result<(Arc<Generation>, Vec<usize>)> {
     // Under the lock: a thread that waits for the lock must then find the handle poisoned.
-    history.record_failure(publish_locked(history, draft, staged, grown, lock))
+    store.record_failure(publish_locked(store, draft, staged, grown, lock))
 }
 
 fn publish_locked(
-    history: &History,
+    store: &OpenStore,
     draft: Draft,
     mut staged: Vec<StagedStorage>,
     mut grown: Vec<Grown>,
     lock: &WriterLock,
 ) -> Result<(Arc<Generation>, Vec<usize>)> {
     // 1. The newest generation under the lock. The handle's own may be older.
-    history.check_poison()?; // another thread may have set it while this one waited
-    unsynced::settle(history, lock)?; // crash: the generations so far, now durable
-    let (newest, names) = history.newest_listed(lock)?;
-    without_step!("newest-under-lock", newest = history.current());
-    let mut older = OlderManifests::listed(history, names, &newest, lock)?;
-    unsynced::settle_creation(history, &newest, lock)?; // crash: the store's own name, now durable
+    store.check_poison()?; // another thread may have set it while this one waited
+    unsynced::settle(store, lock)?; // crash: the generations so far, now durable
+    let (newest, names) = store.newest_listed(lock)?;
+    without_step!("newest-under-lock", newest = store.current());
+    let mut older = OlderManifests::up_to_date(store, names, &newest, lock)?;
+    unsynced::settle_creation(store, &newest, lock)?; // crash: the store's own name, now durable
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
-    let are_moves = draft.changes.are_moves();
+    let only_relocates = draft.changes.only_relocates();
     let rebase::Plan { mut manifest, used_staged } = rebase::plan(&newest, draft, &records, &grown)?;
-    if are_moves && used_staged.is_empty() {
+    if only_relocates && used_staged.is_empty() {
         return Ok((newest, Vec::new()));
     }
 
     // 2. Storages.
-    let forgotten = older.delete_garbage(history, &newest, &mut manifest); // crash: garbage, deleted again next time
+    let deletes_files = older.delete_garbage(store, &newest, &mut manifest); // crash: garbage, deleted again next time
     for &(index, id) in &used_staged {
         let storage = staged.get_mut(index);
-        storage.map_or(Ok(()), |storage| storage.publish(&history.paths, id))?; // crash: an orphan, deleted later
+        storage.map_or(Ok(()), |storage| storage.publish(&store.paths, id))?; // crash: an orphan, deleted later
     }
-    let mut has_new_names = forgotten || !used_staged.is_empty();
+    let mut must_sync_dir = deletes_files || !used_staged.is_empty();
     for grown in &mut grown {
-        has_new_names |= grown.publish(&history.paths)?; // crash: unreferenced digests, replaced or deleted later
+        must_sync_dir |= grown.publish(&store.paths)?; // crash: unreferenced digests, replaced or deleted later
     }
-    if has_new_names {
+    if must_sync_dir {
         // Without this sync, a tensor could be left without a storage, or the file of a storage without a record.
-        step!("sync-storages-dir", history.sync_dir(&history.paths.storages_dir()))?; // crash: the same, now durable
+        step!("sync-storages-dir", store.sync_dir(&store.paths.storages_dir()))?; // crash: the same, now durable
     }
 
     // 3. to 5. The table and the manifest.
     let table = newest.table().cloned();
-    let generation = Arc::new(publish_manifest(history, manifest, table, lock)?); // crash: this generation, durable
+    let generation = Arc::new(publish_manifest(store, manifest, table, lock)?); // crash: this generation, durable
 
     // 6. The handle moves on and releases its old generation. What no reader needs is deleted.
-    history.install(Arc::clone(&generation));
-    history.note_published(generation.number(), lock);
+    store.install(Arc::clone(&generation));
+    store.note_published(generation.number(), lock);
     older.add(newest);
-    older.after_commit(history, &generation); // crash: garbage, deleted next time
+    older.after_commit(store, &generation); // crash: garbage, deleted next time
     Ok((generation, used_staged.into_iter().map(|(index, _)| index).collect()))
 }
 
@@ -91,24 +91,24 @@ fn publish_locked(
 /// # Errors
 /// `CommitUnknown` if the manifest may have its final name, but that name is not known to be durable.
 pub(crate) fn publish_manifest(
-    history: &History,
+    store: &OpenStore,
     mut manifest: Manifest,
     mut table: Option<Arc<Table>>,
     _lock: &WriterLock,
 ) -> Result<Generation> {
-    let disk = &*history.disk;
+    let disk = &*store.disk;
     // 3. The table if one is due, then the manifest, under names that no process reads.
     if is_table_due(&manifest, table.as_deref()) {
-        let reference = write_table(history, &mut manifest, table.as_deref())?; // crash: an orphaned table, deleted later
+        let reference = write_table(store, &mut manifest, table.as_deref())?; // crash: an orphaned table, deleted later
         // A manifest must not outlive its table, and of two names a power cut may keep either.
-        step!("sync-table-name", history.sync_dir(&history.paths.meta_dir()))?; // crash: the same
+        step!("sync-table-name", store.sync_dir(&store.paths.meta_dir()))?; // crash: the same
         manifest.table = Some(reference);
-        table = Table::of(disk, &history.paths, &manifest)?.map(Arc::new);
+        table = Table::of(disk, &store.paths, &manifest)?.map(Arc::new);
     }
-    let (mut file, pin) = write_manifest(history, &manifest)?; // crash: an unfinished file, deleted later
+    let (mut file, pin) = write_manifest(store, &manifest)?; // crash: an unfinished file, deleted later
 
     // 4. and 5. The rename that publishes the manifest, and the durability point.
-    let target = history.paths.manifest(manifest.generation);
+    let target = store.paths.manifest(manifest.generation);
     let unknown = |e: Error| {
         let generation = manifest.generation;
         let message = format!(
@@ -119,9 +119,9 @@ pub(crate) fn publish_manifest(
     };
     let renamed = step!("rename-manifest", file.publish(&target));
     renamed.map_err(|e| unknown(Error::io("publish manifest", &target, e)))?; // crash: the old generation or this one
-    let synced = step!("sync-manifest-name", history.sync_dir(&history.paths.meta_dir()));
+    let synced = step!("sync-manifest-name", store.sync_dir(&store.paths.meta_dir()));
     synced.map_err(unknown)?; // crash: this generation
-    Ok(Generation::new(manifest, table, pin, history.is_durable()))
+    Ok(Generation::new(manifest, table, pin, store.is_durable()))
 }
 
 /// Whether to write a new table: if the changes since the last one exceed the square root of its entry count. Each
@@ -135,14 +135,14 @@ fn is_table_due(manifest: &Manifest, table: Option<&Table>) -> bool {
 
 /// Moves the changes of `manifest` to a new table, with everything in its base table, and publishes the table under
 /// its name.
-fn write_table(history: &History, manifest: &mut Manifest, base: Option<&Table>) -> Result<TableRef> {
+fn write_table(store: &OpenStore, manifest: &mut Manifest, base: Option<&Table>) -> Result<TableRef> {
     const FLUSH_BYTES: usize = 1 << 20;
-    let dir = history.paths.meta_dir();
+    let dir = store.paths.meta_dir();
     let base_bytes = base.map_or(0, |table| table.reference().length_bytes());
     let failed = |e| unwritten("write a table in", &dir, base_bytes, e);
     let refused = |e| Error::refused("write a table", e);
-    let mut staged = Staged::create(&history.disk, &dir).map_err(failed)?;
-    let mut encoder = TableEncoder::new(history.uuid, manifest.generation, manifest.next_storage_id);
+    let mut staged = Staged::create(&store.disk, &dir).map_err(failed)?;
+    let mut encoder = TableEncoder::new(store.uuid, manifest.generation, manifest.next_storage_id);
     let (mut buffer, mut offset_bytes) = (Vec::with_capacity(FLUSH_BYTES), 0);
     let mut flush = |buffer: &mut Vec<u8>, at_least: usize| {
         if buffer.len() >= at_least {
@@ -166,21 +166,21 @@ fn write_table(history: &History, manifest: &mut Manifest, base: Option<&Table>)
     }
     let reference = encoder.finish(&mut buffer).map_err(refused)?;
     flush(&mut buffer, 0)?;
-    step!("sync-table", sync_file(history, &staged))?;
-    let target = history.paths.table(manifest.generation);
+    step!("sync-table", sync_file(store, &staged))?;
+    let target = store.paths.table(manifest.generation);
     let renamed = step!("rename-table", staged.publish_over_orphan(&target));
     renamed.map_err(|e| Error::io("publish table", &target, e))?;
     Ok(reference)
 }
 
 /// Writes the manifest under a temporary name, and pins it.
-fn write_manifest(history: &History, manifest: &Manifest) -> Result<(Staged, Pin)> {
+fn write_manifest(store: &OpenStore, manifest: &Manifest) -> Result<(Staged, Pin)> {
     let bytes = manifest.encode().map_err(|e| Error::refused("write a manifest", e))?;
-    let dir = history.paths.meta_dir();
+    let dir = store.paths.meta_dir();
     let failed = |e| unwritten("write a manifest in", &dir, bytes.len() as u64, e);
-    let staged = Staged::create(&history.disk, &dir).map_err(failed)?;
+    let staged = Staged::create(&store.disk, &dir).map_err(failed)?;
     staged.file().write_all_at(&bytes, 0).map_err(failed)?;
-    step!("sync-manifest", sync_file(history, &staged))?; // otherwise the newest manifest could be empty
+    step!("sync-manifest", sync_file(store, &staged))?; // otherwise the newest manifest could be empty
     // Replaces the lock of an unfinished file with that of a reader, while no reader knows the file.
     if !step!("pin-published", staged.file().try_lock(LockMode::Shared)).map_err(failed)? {
         return Err(failed(io::ErrorKind::WouldBlock.into()));
@@ -204,8 +204,8 @@ fn unwritten(action: &str, dir: &Path, length_bytes: u64, e: io::Error) -> Error
     ))
 }
 
-fn sync_file(history: &History, staged: &Staged) -> Result<()> {
-    if history.is_durable() {
+fn sync_file(store: &OpenStore, staged: &Staged) -> Result<()> {
+    if store.is_durable() {
         staged.file().sync().map_err(|e| Error::io("sync", staged.path(), e).after_failed_sync())?;
     }
     Ok(())

@@ -12,7 +12,7 @@ use stridemap_format::{
 use super::attributes::BoundedAttributes;
 use super::pinned::{Merged, cloned, not_found};
 use super::relocate::Relocation;
-use super::{Generation, History};
+use super::{Generation, OpenStore};
 use crate::disk::step;
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::Grown;
@@ -113,15 +113,15 @@ impl Changes {
     }
 
     /// Makes the same check for a transaction that has nothing to commit.
-    pub(crate) fn check_generation(&self, history: &History) -> Result<()> {
+    pub(crate) fn check_generation(&self, store: &OpenStore) -> Result<()> {
         match self.expected_generation {
-            Some(_) => self.check_newest(&*history.newest()?),
+            Some(_) => self.check_newest(&*store.newest()?),
             None => Ok(()),
         }
     }
 
     /// Whether all changes are moves, so that skipping them loses nothing.
-    pub(crate) fn are_moves(&self) -> bool {
+    pub(crate) fn only_relocates(&self) -> bool {
         self.requested.iter().all(|(change, _)| matches!(change, Change::Relocate(_)))
     }
 

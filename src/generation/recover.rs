@@ -10,7 +10,7 @@ use stridemap_format::{self as format, Manifest, Uuid, limits};
 use super::pinned::Pin;
 use super::table::Table;
 use super::writer_lock::WriterLock;
-use super::{Generation, History};
+use super::{Generation, OpenStore};
 use crate::disk::{Access, Disk, LockMode, StorePaths, number_in, read_capped, step, without_step};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -87,9 +87,9 @@ pub(crate) fn reread(disk: &dyn Disk, paths: &StorePaths, uuid: Uuid, known: &Ge
 /// Finds the newest generation while no other writer commits. A listing during a commit may miss names that are added
 /// or removed, so that an older generation, which a reader still uses, looks newest. That is good enough to read, but
 /// not to build on.
-pub(crate) fn newest_for_certain(history: &History) -> Result<Arc<Generation>> {
-    without_step!("certain-newest", return history.newest());
-    Ok(history.newest_listed(&WriterLock::take(history)?)?.0)
+pub(crate) fn newest_for_certain(store: &OpenStore) -> Result<Arc<Generation>> {
+    without_step!("certain-newest", return store.newest());
+    Ok(store.newest_listed(&WriterLock::take(store)?)?.0)
 }
 
 /// Returns the generations whose manifests exist, in ascending order.

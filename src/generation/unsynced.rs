@@ -6,7 +6,7 @@ use std::path::Path;
 use stridemap_format::Manifest;
 
 use super::writer_lock::WriterLock;
-use super::{Generation, History, create};
+use super::{Generation, OpenStore, create};
 use crate::disk::{Disk, Staged, StorePaths, step};
 use crate::error::{Error, Result};
 
@@ -15,10 +15,10 @@ use crate::error::{Error, Result};
 /// removes the mark.
 ///
 /// Neither the mark nor its removal needs to survive a power cut, because after a power cut nothing is left to sync.
-pub(crate) fn settle(history: &History, _lock: &WriterLock) -> Result<()> {
-    let (disk, path, root) = (&history.disk, history.paths.unsynced(), history.paths.root());
-    let is_marked = is_marked(&**disk, &history.paths)?;
-    if history.is_durable() && is_marked {
+pub(crate) fn settle(store: &OpenStore, _lock: &WriterLock) -> Result<()> {
+    let (disk, path, root) = (&store.disk, store.paths.unsynced(), store.paths.root());
+    let is_marked = is_marked(&**disk, &store.paths)?;
+    if store.is_durable() && is_marked {
         let failed = |dir: &Path, e| Error::io("sync the file system of", dir, e).after_failed_sync();
         let device = |dir: &Path| match disk.stat(dir) {
             // It is missing: a repair creates it.
@@ -26,7 +26,7 @@ pub(crate) fn settle(history: &History, _lock: &WriterLock) -> Result<()> {
             stat => Ok(Some(stat.map_err(|e| failed(dir, e))?.device)),
         };
         // A directory may be on a separate file system. What manifests refer to becomes durable before them.
-        for dir in [history.paths.storages_dir(), history.paths.meta_dir()] {
+        for dir in [store.paths.storages_dir(), store.paths.meta_dir()] {
             let found = device(&dir)?;
             if found.is_some() && found != device(root)? {
                 step!("sync-mounts", disk.sync_file_system(&dir)).map_err(|e| failed(&dir, e))?;
@@ -34,27 +34,27 @@ pub(crate) fn settle(history: &History, _lock: &WriterLock) -> Result<()> {
         }
         step!("sync-file-system", disk.sync_file_system(root)).map_err(|e| failed(root, e))?;
         let _ = disk.remove(&path);
-    } else if !history.is_durable() && !is_marked {
-        mark(history)?;
+    } else if !store.is_durable() && !is_marked {
+        mark(store)?;
     }
     Ok(())
 }
 
 /// Marks the store, so that the next writer that syncs makes everything durable first.
-pub(crate) fn mark(history: &History) -> Result<()> {
-    let (disk, path) = (&history.disk, history.paths.unsynced());
-    let mark = || Staged::create(disk, history.paths.root())?.publish(&path);
-    step!("mark-unsynced", mark()).map_err(|e| Error::denied("mark the store as unsynced", &path, e))
+pub(crate) fn mark(store: &OpenStore) -> Result<()> {
+    let (disk, path) = (&store.disk, store.paths.unsynced());
+    let mark = || Staged::create(disk, store.paths.root())?.publish(&path);
+    step!("mark-unsynced", mark()).map_err(|e| Error::at_first_write("mark the store as unsynced", &path, e))
 }
 
 /// Makes the store's own name durable before a writer relies on the newest generation, if that is the store's first
 /// one. Its creator may have died before the name of the store's directory was synced, and a power cut would then
 /// remove the directory with everything in it.
-pub(crate) fn settle_creation(history: &History, newest: &Generation, _lock: &WriterLock) -> Result<()> {
-    if !history.is_durable() || newest.number() != Manifest::first(history.uuid).generation {
+pub(crate) fn settle_creation(store: &OpenStore, newest: &Generation, _lock: &WriterLock) -> Result<()> {
+    if !store.is_durable() || newest.number() != Manifest::first(store.uuid).generation {
         return Ok(());
     }
-    step!("sync-creation", create::sync_name(&*history.disk, history.paths.root()))
+    step!("sync-creation", create::sync_name(&*store.disk, store.paths.root()))
 }
 
 /// Makes the name of a generation durable, once, if a flush found its storage in another writer's generation. That

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Instant;
 
-use super::{Generation, History};
+use super::{Generation, OpenStore};
 use crate::disk::{Access, DiskFile, FileId, LockMode, LockedFile, step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::{LockWait, Turn, WaitReports};
@@ -22,25 +22,25 @@ pub(crate) struct WriterLock {
 }
 
 impl WriterLock {
-    pub(crate) fn take(history: &History) -> Result<Self> {
-        Self::take_since(history, Instant::now())
+    pub(crate) fn take(store: &OpenStore) -> Result<Self> {
+        Self::take_since(store, Instant::now())
     }
 
     /// Waits for the lock until the lock timeout has passed since `began`.
     ///
     /// Opens LOCK anew for each commit. If the handle kept it open, each child forked since would have it open too, and
     /// would hold the lock of a writer that was killed.
-    pub(crate) fn take_since(history: &History, began: Instant) -> Result<Self> {
-        history.check_process()?;
-        let path = history.paths.lock();
-        let file = match history.disk.open(&path, Access::Write) {
+    pub(crate) fn take_since(store: &OpenStore, began: Instant) -> Result<Self> {
+        store.check_process()?;
+        let path = store.paths.lock();
+        let file = match store.disk.open(&path, Access::Write) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing(&path)),
             opened => opened.map_err(|e| failed(&path, e))?,
         };
         let held = file.stat().map_err(|e| failed(&path, e))?.id();
-        let lock = wait(&path, &file, held, history.options.lock_wait, began)?;
+        let lock = wait(&path, &file, held, store.options.lock_wait, began)?;
         // If the file was deleted and created again, another writer may hold the lock of the new one.
-        let named = match history.disk.stat(&path) {
+        let named = match store.disk.stat(&path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing(&path)),
             stat => stat.map_err(|e| failed(&path, e))?,
         };
@@ -56,8 +56,8 @@ impl WriterLock {
             ));
         }
         // Without this check, a commit could write to a directory that no other process reads.
-        if !step!("dirs-are-named", history.disk.is_intact()).map_err(|e| failed(&path, e))? {
-            let root = history.paths.root().display();
+        if !step!("dirs-are-named", store.disk.is_intact()).map_err(|e| failed(&path, e))? {
+            let root = store.paths.root().display();
             let message = format!(
                 "{root}: a directory in the store was replaced while the store was open, and nothing was \
                  written; open the store again"
@@ -74,7 +74,7 @@ fn missing(path: &Path) -> Error {
 }
 
 fn failed(path: &Path, e: io::Error) -> Error {
-    Error::denied("lock the store for writing", path, e)
+    Error::at_first_write("lock the store for writing", path, e)
 }
 
 /// Waits for the lock, in the order of the queue.

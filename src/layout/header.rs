@@ -120,7 +120,7 @@ impl Layout {
     }
 
     /// Returns the layout of a row-major copy.
-    pub(crate) fn compacted(&self) -> Result<Self> {
+    pub(crate) fn to_contiguous(&self) -> Result<Self> {
         Ok(Layout::contiguous(&self.size)?.named(self.names().cloned()))
     }
 

@@ -8,57 +8,56 @@ use stridemap_format::{Digest, full_chunk_count};
 use super::inventory::Needs;
 use crate::disk::{Access, step, without_step};
 use crate::error::Result;
-use crate::generation::{Collected, History, OlderManifests, WriterLock, list, unsynced};
+use crate::generation::{Collected, OlderManifests, OpenStore, WriterLock, list, unsynced};
 use crate::storage::GrowthLock;
 
 /// Deletes every file that neither the newest generation nor a pinned one needs, and cuts off bytes past the end of
 /// sealed storages.
-pub(crate) fn collect_all(history: &History) -> Result<Collected> {
-    history.check_poison()?;
-    let lock = WriterLock::take(history)?;
+pub(crate) fn collect_all(store: &OpenStore) -> Result<Collected> {
+    store.check_poison()?;
+    let lock = WriterLock::take(store)?;
     // A handle that does not sync has nothing to do here: a collection publishes nothing, so the store need not be
     // marked as unsynced.
-    if history.is_durable() {
-        history.record_failure(unsynced::settle(history, &lock))?;
+    if store.is_durable() {
+        store.record_failure(unsynced::settle(store, &lock))?;
     }
-    let newest = history.newest_listed(&lock)?.0;
-    let names = list(&*history.disk, &history.paths)?;
-    history.record_failure(unsynced::settle_creation(history, &newest, &lock))?;
+    let newest = store.newest_listed(&lock)?.0;
+    let names = list(&*store.disk, &store.paths)?;
+    store.record_failure(unsynced::settle_creation(store, &newest, &lock))?;
     if !newest.is_synced() {
         // The writer of `newest` may have died before it did this sync. What that generation replaced must not be
         // deleted while a power cut could still remove the name of the newest manifest.
-        let synced = step!("sync-before-collection", history.sync_dir(&history.paths.meta_dir()));
-        history.record_failure(synced)?;
+        let synced = step!("sync-before-collection", store.sync_dir(&store.paths.meta_dir()));
+        store.record_failure(synced)?;
     }
-    history.install(Arc::clone(&newest));
+    store.install(Arc::clone(&newest));
     let mut collected = Collected::default();
-    let mut older = OlderManifests::listed(history, Some(names), &newest, &lock)?;
-    older.collect(history, |_| true, usize::MAX, &mut collected);
+    let mut older = OlderManifests::up_to_date(store, Some(names), &newest, &lock)?;
+    older.collect(store, |_| true, usize::MAX, &mut collected);
     let pins = older.pins().collect();
     without_step!("pinned-storages", pins = Vec::new());
     let needs = Needs::of(&newest, pins, false)?;
-    collected.remove_garbage(history, &newest, &mut older);
-    collected.sweep(history, |file| needs.unneeded(file))?;
+    collected.remove_garbage(store, &newest, &mut older);
+    collected.sweep(store, |file| needs.unneeded(file))?;
     for (id, length_bytes) in needs.sealed_storages() {
-        cut_storage(&mut collected, history, id, length_bytes);
+        cut_storage(&mut collected, store, id, length_bytes);
     }
     Ok(collected)
 }
 
 /// Cuts off what an aborted append left, unless an append is in progress. The caller holds the writers' lock, so the
 /// length is the newest. Best effort.
-fn cut_storage(collected: &mut Collected, history: &History, id: u64, length_bytes: u64) {
-    let (bin, sum) = (history.paths.storage(id), history.paths.sum(id));
+fn cut_storage(collected: &mut Collected, store: &OpenStore, id: u64, length_bytes: u64) {
+    let (bin, sum) = (store.paths.storage(id), store.paths.sum(id));
     let sum_bytes = full_chunk_count(length_bytes) * size_of::<Digest>() as u64;
-    let is_longer =
-        |path: &Path, bytes: u64| history.disk.stat(path).is_ok_and(|stat| stat.size_bytes > bytes);
+    let is_longer = |path: &Path, bytes: u64| store.disk.stat(path).is_ok_and(|stat| stat.size_bytes > bytes);
     if !is_longer(&bin, length_bytes) && !is_longer(&sum, sum_bytes) {
         return;
     }
-    let Ok(Some(lock)) = GrowthLock::try_take(&history.disk, &bin) else { return };
+    let Ok(Some(lock)) = GrowthLock::try_take(&store.disk, &bin) else { return };
     collected.size_bytes += lock.truncate(length_bytes).unwrap_or_default();
     if is_longer(&sum, sum_bytes)
-        && let Ok(file) = history.disk.open(&sum, Access::Write)
+        && let Ok(file) = store.disk.open(&sum, Access::Write)
         && let Ok(stat) = file.stat()
         && stat.link_count == 1
         && file.set_len(sum_bytes).is_ok()

@@ -9,33 +9,33 @@ use super::collect::collect_all;
 use super::rewrite::{Compacted, Copied, Rewrite, SkipReason, rewrite_all, rewrite_group};
 use super::storage_tensors::{RewriteGain, StorageTensors, each_storage, rewrite_gain};
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{History, holders, newest_for_certain};
+use crate::generation::{OpenStore, holders, newest_for_certain};
 use crate::layout::Repacked;
 use crate::storage::{GrowthLock, VerifiedStorage, open_whole};
 
 /// Rewrites sealed storages, dropping their unreferenced bytes, if that gains at least `least`.
 pub(crate) fn compact(
-    history: &History,
+    store: &OpenStore,
     least: RewriteGain,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Compacted> {
-    let mut compacted = Compacted { collected: collect_all(history)?, ..Compacted::default() };
-    let mut compaction = Compaction { history, least, held: None, progress };
-    let candidates = candidates(history, least, &mut compacted)?;
+    let mut compacted = Compacted { collected: collect_all(store)?, ..Compacted::default() };
+    let mut compaction = Compaction { store, least, held: None, progress };
+    let candidates = candidates(store, least, &mut compacted)?;
     // One at a time, with no other growth lock held: otherwise this could wait for a process that is waiting for this
     // one.
-    for candidate in rewrite_all(history, &mut compaction, candidates, &mut compacted)? {
+    for candidate in rewrite_all(store, &mut compaction, candidates, &mut compacted)? {
         compaction.rewrite_busy(candidate, &mut compacted)?;
     }
     compacted.skipped.sort_by_key(|skipped| skipped.storage_id);
     Ok(compacted)
 }
 
-fn candidates(history: &History, least: RewriteGain, compacted: &mut Compacted) -> Result<Vec<Candidate>> {
+fn candidates(store: &OpenStore, least: RewriteGain, compacted: &mut Compacted) -> Result<Vec<Candidate>> {
     let mut candidates = Vec::new();
     let visit = |storage: StorageTensors| {
         let (id, length_bytes) = (storage.id, storage.record.length_bytes);
-        let new_bytes = match repacked(history, &storage) {
+        let new_bytes = match repacked(store, &storage) {
             Err(e) if e.kind() == ErrorKind::Corrupt => {
                 compacted.skip(id, 0, SkipReason::Damaged(e.to_string()));
                 return Ok(());
@@ -57,7 +57,7 @@ fn candidates(history: &History, least: RewriteGain, compacted: &mut Compacted) 
         compacted.skip(id, length_bytes - new_bytes, reason);
         Ok(())
     };
-    each_storage(&*history.newest()?, false, visit)?;
+    each_storage(&*store.newest()?, false, visit)?;
     Ok(candidates)
 }
 
@@ -65,21 +65,21 @@ fn candidates(history: &History, least: RewriteGain, compacted: &mut Compacted) 
 ///
 /// # Errors
 /// `Corrupt` for a tensor that reaches past its storage, or a record with a wrong count of tensors.
-pub(super) fn repacked(history: &History, storage: &StorageTensors) -> Result<Repacked> {
+pub(super) fn repacked(store: &OpenStore, storage: &StorageTensors) -> Result<Repacked> {
     let (stated, found) = (storage.record.tensor_count, storage.tensors.len());
     if stated != found as u64 {
         let detail = format!("{found} tensors, but the record says {stated}");
-        let path = history.paths.storage(storage.id);
+        let path = store.paths.storage(storage.id);
         return Err(Error::corrupt(&path, FormatError::new(Rule::RecordCount, detail)));
     }
-    storage.repacked(history)
+    storage.repacked(store)
 }
 
 /// The longest time that a compaction waits for appenders.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 struct Compaction<'a> {
-    history: &'a History,
+    store: &'a OpenStore,
     least: RewriteGain,
     /// The growth lock of the next storage, if it is held already.
     held: Option<GrowthLock>,
@@ -90,20 +90,20 @@ impl Compaction<'_> {
     /// Rewrites a storage that a process was appending to. Even an appender that never pauses releases the lock
     /// between two appends. The storage is planned under the lock, when no process can append.
     fn rewrite_busy(&mut self, candidate: Candidate, compacted: &mut Compacted) -> Result<()> {
-        let history = self.history;
+        let store = self.store;
         let (id, gain_bytes) = (candidate.id, candidate.gain_bytes());
-        let path = history.paths.storage(id);
-        let patience = history.options.lock_wait.at_most(PATIENCE);
-        match GrowthLock::take(&history.disk, &path, patience) {
+        let path = store.paths.storage(id);
+        let patience = store.options.lock_wait.at_most(PATIENCE);
+        match GrowthLock::take(&store.disk, &path, patience) {
             Ok(Some(lock)) => {
                 self.held = Some(lock);
-                let newest = newest_for_certain(history)?;
-                rewrite_group(history, self, (newest, [candidate].into()), compacted)?;
+                let newest = newest_for_certain(store)?;
+                rewrite_group(store, self, (newest, [candidate].into()), compacted)?;
                 self.held = None;
             }
             Ok(None) => compacted.skip(id, gain_bytes, SkipReason::Changed),
             Err(e) if e.kind() == ErrorKind::Busy => {
-                compacted.skip(id, gain_bytes, SkipReason::Busy(holders(history, &path)));
+                compacted.skip(id, gain_bytes, SkipReason::Busy(holders(store, &path)));
             }
             Err(e) => return Err(e),
         }
@@ -118,7 +118,7 @@ impl Rewrite for Compaction<'_> {
     }
 
     fn copy(&mut self, storage: &StorageTensors, repacked: &Repacked) -> Result<Option<Copied>> {
-        let (disk, paths) = (&self.history.disk, &self.history.paths);
+        let (disk, paths) = (&self.store.disk, &self.store.paths);
         let path = paths.storage(storage.id);
         open_whole(&**disk, &path, storage.record.length_bytes)?;
         let lock = match self.held.take() {
@@ -127,7 +127,7 @@ impl Rewrite for Compaction<'_> {
         };
         let Some(lock) = lock else { return Ok(None) };
         let mut old = VerifiedStorage::open(&**disk, paths, storage.id, &storage.record)?;
-        let mut writer = old.start_copy(disk, paths, self.history.is_durable())?;
+        let mut writer = old.start_copy(disk, paths, self.store.is_durable())?;
         writer.copy_from(&mut old, repacked, self.progress)?;
         Ok(Some((writer.finish()?, Some(lock))))
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use stridemap_format::{External, FileStamp, StorageKind, StorageRecord};
 
 use crate::error::ErrorKind;
-use crate::generation::History;
+use crate::generation::OpenStore;
 use crate::storage::Externals;
 
 /// What is wrong with an external file.
@@ -20,7 +20,7 @@ pub(super) struct Fault {
 /// Checks that each file of the external storages exists and is unchanged, if the handle may open it. Returns what is
 /// wrong, and the files that the handle may not open, which are not touched.
 pub(super) fn check_external<'a>(
-    history: &History,
+    store: &OpenStore,
     storages: impl Iterator<Item = (u64, &'a StorageRecord)>,
 ) -> (Vec<Fault>, Vec<PathBuf>) {
     // Each file is checked once. Records can have different stamps for one path.
@@ -31,7 +31,7 @@ pub(super) fn check_external<'a>(
         let stated = (&external.path, (inode, size_bytes, mtime_ns));
         files.entry(stated).or_insert_with(|| (external.clone(), Vec::new())).1.push(id);
     }
-    let externals = Externals::new(&history.disk, history.paths.root(), history.options.access);
+    let externals = Externals::new(&store.disk, store.paths.root(), store.options.access);
     let (mut faults, mut refused) = (Vec::new(), Vec::new());
     for (external, ids) in files.into_values() {
         let path = externals.path(&external);

@@ -13,7 +13,7 @@ use stridemap_format::{Digest, StorageKind, full_chunk_count};
 use crate::disk::StoreFile;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{
-    Generation, GenerationInUse, History, by_processes, generations_in_use, holders, writers_of,
+    Generation, GenerationInUse, OpenStore, by_processes, generations_in_use, holders, writers_of,
 };
 
 /// How many times the files are listed again after a commit interrupts.
@@ -173,28 +173,28 @@ pub(crate) struct Inventory {
 impl Inventory {
     /// Lists the files, then finds the newest generation. Each file that this generation needs is therefore in the
     /// list, or was created after the listing. Lists again if a commit is made meanwhile.
-    pub(crate) fn take(history: &History) -> Result<Self> {
+    pub(crate) fn take(store: &OpenStore) -> Result<Self> {
         let mut tries = 0;
         loop {
-            let before = history.newest()?.number();
-            let files = list(history)?;
-            let newest = history.newest()?;
+            let before = store.newest()?.number();
+            let files = list(store)?;
+            let newest = store.newest()?;
             tries += 1;
             if newest.number() == before || tries == MAX_TRIES {
-                return Self::of(history, newest, files);
+                return Self::of(store, newest, files);
             }
         }
     }
 
-    fn of(history: &History, newest: Arc<Generation>, mut files: Vec<ListedFile>) -> Result<Self> {
-        let pins = generations_in_use(history, &newest)?;
+    fn of(store: &OpenStore, newest: Arc<Generation>, mut files: Vec<ListedFile>) -> Result<Self> {
+        let pins = generations_in_use(store, &newest)?;
         let needs = Needs::of(&newest, pins, true)?;
-        let writers = LazyCell::new(|| holders(history, &history.paths.lock()));
+        let writers = LazyCell::new(|| holders(store, &store.paths.lock()));
         for listed in &mut files {
             listed.spare = needs.spare(listed.file, listed.size_bytes);
             let Some(spare) = &mut listed.spare else { continue };
             let processes = match (listed.file, &spare.reason) {
-                (StoreFile::Unfinished, _) => match writers_of(history, &listed.path) {
+                (StoreFile::Unfinished, _) => match writers_of(store, &listed.path) {
                     Some(processes) => {
                         spare.reason = SpaceReason::Writing { processes };
                         continue;
@@ -203,7 +203,7 @@ impl Inventory {
                     None => writers.clone(),
                 },
                 (StoreFile::Chunks(id) | StoreFile::Digests(id), SpaceReason::PastEnd) => {
-                    holders(history, &history.paths.storage(id))
+                    holders(store, &store.paths.storage(id))
                 }
                 (file, _) if needs.may_come(file) => writers.clone(),
                 _ => Vec::new(),
@@ -213,17 +213,17 @@ impl Inventory {
             }
         }
         // A commit may have deleted some of them since they were listed.
-        files.retain(|listed| listed.unneeded().is_none() || history.disk.stat(&listed.path).is_ok());
+        files.retain(|listed| listed.unneeded().is_none() || store.disk.stat(&listed.path).is_ok());
         Ok(Inventory { newest, files })
     }
 }
 
-fn list(history: &History) -> Result<Vec<ListedFile>> {
+fn list(store: &OpenStore) -> Result<Vec<ListedFile>> {
     let mut files = Vec::new();
-    for (dir, is_meta) in [(history.paths.meta_dir(), true), (history.paths.storages_dir(), false)] {
-        for name in history.disk.list(&dir).map_err(|e| Error::io("list", &dir, e))? {
+    for (dir, is_meta) in [(store.paths.meta_dir(), true), (store.paths.storages_dir(), false)] {
+        for name in store.disk.list(&dir).map_err(|e| Error::io("list", &dir, e))? {
             let path = dir.join(&name);
-            match history.disk.stat(&path) {
+            match store.disk.stat(&path) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 stat => {
                     let size_bytes = stat.map_or(0, |stat| stat.size_bytes);

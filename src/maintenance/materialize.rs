@@ -7,7 +7,7 @@ use super::compact::repacked;
 use super::rewrite::{Compacted, Copied, Rewrite, Skipped, rewrite_all};
 use super::storage_tensors::{StorageTensors, each_storage};
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::History;
+use crate::generation::OpenStore;
 use crate::layout::Repacked;
 use crate::storage::{Externals, Storage, StorageWriter, Unverified};
 
@@ -25,24 +25,24 @@ pub struct Materialized {
 }
 
 /// Copies the bytes that tensors refer to in external storages into sealed storages.
-pub(crate) fn materialize(history: &History, progress: &mut dyn FnMut(u64)) -> Result<Materialized> {
-    history.check_poison()?;
-    let externals = Externals::new(&history.disk, history.paths.root(), history.options.access);
+pub(crate) fn materialize(store: &OpenStore, progress: &mut dyn FnMut(u64)) -> Result<Materialized> {
+    store.check_poison()?;
+    let externals = Externals::new(&store.disk, store.paths.root(), store.options.access);
     let mut candidates = Vec::new();
-    each_storage(&*history.newest()?, true, |storage| {
+    each_storage(&*store.newest()?, true, |storage| {
         let StorageTensors { id, record, .. } = &storage;
         // Checked before any byte is copied: one file that may not be read fails the whole call.
         if let StorageKind::External(external) = &record.kind {
             externals.open(external).map_err(refused)?;
         }
-        let new_bytes = repacked(history, &storage)?.length_bytes;
+        let new_bytes = repacked(store, &storage)?.length_bytes;
         let (length_bytes, tensor_count) = (record.length_bytes, record.tensor_count);
         candidates.push(Candidate { id: *id, length_bytes, new_bytes, tensor_count, names: None });
         Ok(())
     })?;
     let mut copied = Compacted::default();
-    let mut materialization = Materialization { history, externals, progress };
-    rewrite_all(history, &mut materialization, candidates, &mut copied)?;
+    let mut materialization = Materialization { store, externals, progress };
+    rewrite_all(store, &mut materialization, candidates, &mut copied)?;
     let Compacted { storage_count, after_bytes: size_bytes, mut skipped, .. } = copied;
     skipped.sort_by_key(|skipped| skipped.storage_id);
     // The external files are kept, so rewriting these would have freed nothing.
@@ -51,7 +51,7 @@ pub(crate) fn materialize(history: &History, progress: &mut dyn FnMut(u64)) -> R
 }
 
 struct Materialization<'a> {
-    history: &'a History,
+    store: &'a OpenStore,
     externals: Externals,
     progress: &'a mut dyn FnMut(u64),
 }
@@ -67,8 +67,8 @@ impl Rewrite for Materialization<'_> {
         let StorageKind::External(external) = &record.kind else { return Ok(None) };
         let file = self.externals.open(external).map_err(refused)?;
         let range = Storage::of_range(&file, external.offset_bytes, record.length_bytes);
-        let history = self.history;
-        let mut writer = StorageWriter::sealed(&history.disk, &history.paths, history.is_durable())?;
+        let store = self.store;
+        let mut writer = StorageWriter::sealed(&store.disk, &store.paths, store.is_durable())?;
         writer.copy_from(&mut Unverified::new(&range), repacked, self.progress).map_err(refused)?;
         Ok(Some((writer.finish()?, None)))
     }

@@ -11,7 +11,7 @@ use super::candidates::{Candidate, Candidates};
 use super::storage_tensors::{StorageTensors, storages_named};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{
-    Change, Changes, Collected, Draft, Generation, History, Moved, OnExisting, Relocation, WriterLock,
+    Change, Changes, Collected, Draft, Generation, Moved, OnExisting, OpenStore, Relocation, WriterLock,
     by_processes, check_ids_left, publish,
 };
 use crate::layout::{Placed, Repacked};
@@ -115,16 +115,16 @@ pub(super) trait Rewrite {
 
 /// Rewrites storages, one group per commit. Returns those that another process was appending to.
 pub(super) fn rewrite_all(
-    history: &History,
+    store: &OpenStore,
     rewrite: &mut dyn Rewrite,
     candidates: Vec<Candidate>,
     done: &mut Compacted,
 ) -> Result<Vec<Candidate>> {
     let (mut rest, mut busy) = (Candidates::new(candidates), Vec::new());
     while !rest.is_empty() {
-        let newest = history.newest()?;
+        let newest = store.newest()?;
         let group = rest.next_group(&newest)?;
-        let remaining = rewrite_group(history, rewrite, (newest, group), done)?;
+        let remaining = rewrite_group(store, rewrite, (newest, group), done)?;
         busy.extend(remaining.busy);
         rest.put_back(remaining.without_room);
     }
@@ -143,7 +143,7 @@ pub(super) struct Remaining {
 /// Rewrites a group of storages in one commit, planned again on the newest generation. Only the names of the group
 /// are looked up: a storage that has gained other names has changed.
 pub(super) fn rewrite_group(
-    history: &History,
+    store: &OpenStore,
     rewrite: &mut dyn Rewrite,
     (newest, mut group): (Arc<Generation>, VecDeque<Candidate>),
     done: &mut Compacted,
@@ -163,7 +163,7 @@ pub(super) fn rewrite_group(
             done.skip(id, candidate.gain_bytes(), SkipReason::Changed);
             continue;
         }
-        let repacked = storage.repacked(history)?;
+        let repacked = storage.repacked(store)?;
         let (before_bytes, after_bytes) = (storage.record.length_bytes, repacked.length_bytes);
         // It may have changed, and no longer be worth a rewrite.
         if !rewrite.is_wanted(&storage.record, after_bytes) {
@@ -195,8 +195,8 @@ pub(super) fn rewrite_group(
     if draft.changes.is_empty() {
         return Ok(remaining);
     }
-    let lock = WriterLock::take(history)?;
-    let (_, used_staged) = publish(history, draft, staged, Vec::new(), &lock)?;
+    let lock = WriterLock::take(store)?;
+    let (_, used_staged) = publish(store, draft, staged, Vec::new(), &lock)?;
     drop((locks, lock));
     for (index, (id, before_bytes, after_bytes)) in moved.into_iter().enumerate() {
         if used_staged.contains(&index) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use stridemap_format::{StorageKind, StorageRecord, TensorRecord};
 
 use crate::error::{Error, Result};
-use crate::generation::{Generation, History};
+use crate::generation::{Generation, OpenStore};
 use crate::layout::{Repacked, View, repack};
 
 /// How many tensors are in memory at a time, unless one storage has more.
@@ -28,9 +28,9 @@ impl StorageTensors {
     ///
     /// # Errors
     /// `Corrupt` for a tensor that reaches past its storage.
-    pub(crate) fn repacked(&self, history: &History) -> Result<Repacked> {
+    pub(crate) fn repacked(&self, store: &OpenStore) -> Result<Repacked> {
         repack(&self.views(), self.record.length_bytes)
-            .map_err(|e| Error::corrupt(&history.paths.storage(self.id), e))
+            .map_err(|e| Error::corrupt(&store.paths.storage(self.id), e))
     }
 }
 

@@ -7,7 +7,7 @@ use super::inventory::{Inventory, ListedFile, Reclaimable, SpaceReason};
 use super::storage_tensors::{RewriteGain, StorageTensors, each_storage, rewrite_gain};
 use crate::disk::{STAGE_PREFIX, StoreFile};
 use crate::error::{Error, Result};
-use crate::generation::History;
+use crate::generation::OpenStore;
 use crate::layout::{View, footprint_bytes, repack};
 use crate::storage::StorageKind;
 
@@ -170,11 +170,11 @@ struct Files {
 }
 
 /// Adds up the sizes of all files, and of the bytes that tensors reach.
-pub(crate) fn usage(history: &History) -> Result<Stats> {
-    let Inventory { newest, files } = Inventory::take(history)?;
-    let paths = &history.paths;
+pub(crate) fn usage(store: &OpenStore) -> Result<Stats> {
+    let Inventory { newest, files } = Inventory::take(store)?;
+    let paths = &store.paths;
     let mut stats = Stats { generation: newest.number(), is_exact: true, ..Stats::default() };
-    add_root(&mut stats, history)?;
+    add_root(&mut stats, store)?;
     let (mut storages, mut unfinished) = (BTreeMap::<u64, Files>::new(), Vec::new());
     for ListedFile { file, path, size_bytes, spare } in files {
         let spare_bytes = spare.as_ref().map_or(0, |spare| spare.bytes);
@@ -213,7 +213,7 @@ pub(crate) fn usage(history: &History) -> Result<Stats> {
     }
     each_storage(&newest, false, |storage| {
         let files = storages.remove(&storage.id).unwrap_or_default();
-        let storage = storage_stats(history, storage, files)?;
+        let storage = storage_stats(store, storage, files)?;
         add(&mut stats.reachable_bytes, storage.reachable_bytes);
         add(&mut stats.padding_bytes, storage.padding_bytes);
         add(&mut stats.unreachable_bytes, storage.unreachable_bytes);
@@ -254,30 +254,30 @@ fn add(sum: &mut u64, bytes: u64) {
 }
 
 /// Adds the store's own directory and what is in it, except for the contents of `meta` and `storages`.
-fn add_root(stats: &mut Stats, history: &History) -> Result<()> {
-    let (paths, root) = (&history.paths, history.paths.root());
+fn add_root(stats: &mut Stats, store: &OpenStore) -> Result<()> {
+    let (paths, root) = (&store.paths, store.paths.root());
     let own = [paths.format_file(), paths.lock(), paths.unsynced()];
     let lost_found = paths.lost_found();
-    add(&mut stats.other_bytes, size_of(history, root));
-    for name in history.disk.list(root).map_err(|e| Error::io("list", root, e))? {
+    add(&mut stats.other_bytes, size_of(store, root));
+    for name in store.disk.list(root).map_err(|e| Error::io("list", root, e))? {
         let path = root.join(&name);
         let part = match name.as_str() {
             _ if own.contains(&path) => &mut stats.metadata_bytes,
             name if name.starts_with(STAGE_PREFIX) => &mut stats.staging_bytes,
             _ => &mut stats.other_bytes,
         };
-        add(part, size_of(history, &path));
+        add(part, size_of(store, &path));
     }
     // A file system can have a `lost+found` of its own, which only root can read. Its contents are then not counted.
-    for name in history.disk.list(&lost_found).unwrap_or_default() {
-        add(&mut stats.lost_found_bytes, size_of(history, &lost_found.join(name)));
+    for name in store.disk.list(&lost_found).unwrap_or_default() {
+        add(&mut stats.lost_found_bytes, size_of(store, &lost_found.join(name)));
     }
     Ok(())
 }
 
 /// Returns the statistics of a storage with a record.
-fn storage_stats(history: &History, storage: StorageTensors, files: Files) -> Result<StorageStats> {
-    let path = history.paths.storage(storage.id);
+fn storage_stats(store: &OpenStore, storage: StorageTensors, files: Files) -> Result<StorageStats> {
+    let path = store.paths.storage(storage.id);
     let length_bytes = storage.record.length_bytes;
     let usage = StorageUsage::of(&storage.views(), length_bytes).map_err(|e| Error::corrupt(&path, e))?;
     let StorageUsage { reachable_bytes, unreachable_bytes, .. } = usage;
@@ -331,6 +331,6 @@ fn without_record(id: Option<u64>, file: PathBuf, bytes: u64, reason: SpaceReaso
 }
 
 /// Returns the size of a file, or zero if there is none.
-fn size_of(history: &History, path: &Path) -> u64 {
-    history.disk.stat(path).map_or(0, |stat| stat.size_bytes)
+fn size_of(store: &OpenStore, path: &Path) -> u64 {
+    store.disk.stat(path).map_or(0, |stat| stat.size_bytes)
 }

@@ -249,10 +249,10 @@ impl Storage {
             Bytes::None => true,
             Bytes::Heap(_) => false,
             Bytes::File(file, _) => file.stat().is_ok_and(|own| own.id() == stat.id()),
-            Bytes::Range(file, _) => file.is_file(stat),
+            Bytes::Range(file, _) => file.is_same_file(stat),
             Bytes::Mapped(mapping, _) => mapping.file() == stat.id(),
-            Bytes::Mutable(file) => file.in_place().is_file(stat),
-            Bytes::Live(file) => file.in_place().is_file(stat),
+            Bytes::Mutable(file) => file.in_place().is_same_file(stat),
+            Bytes::Live(file) => file.in_place().is_same_file(stat),
         }
     }
 

@@ -149,7 +149,7 @@ impl ExternalFile {
     }
 
     /// Whether `stat` is of this file.
-    pub(super) fn is_file(&self, stat: FileStat) -> bool {
+    pub(super) fn is_same_file(&self, stat: FileStat) -> bool {
         self.id() == stat.id()
     }
 

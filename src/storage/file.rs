@@ -27,7 +27,7 @@ pub(super) fn open_error(action: &str, path: &Path, access: Access, e: io::Error
     match e.kind() {
         io::ErrorKind::NotFound => broken(path, "the file is missing"),
         io::ErrorKind::InvalidInput => broken(path, e.to_string()),
-        _ if access == Access::Write => Error::denied(action, path, e),
+        _ if access == Access::Write => Error::at_first_write(action, path, e),
         _ => Error::io(action, path, e),
     }
 }

@@ -17,7 +17,7 @@ impl AlignedBytes {
     /// Allocates zeroed bytes.
     ///
     /// # Errors
-    /// `LimitExceeded` if there is not enough memory: the size may come from an untrusted header.
+    /// `OutOfMemory` if there is not enough memory: the size may come from an untrusted header.
     pub(crate) fn zeroed(length_bytes: usize) -> Result<Self> {
         Ok(AlignedBytes { words: zeroed(length_bytes.div_ceil(size_of::<u128>()))?, length_bytes })
     }
@@ -37,7 +37,7 @@ impl AsRef<[u8]> for AlignedBytes {
 /// Resizes a buffer without preserving its contents: each byte is either an old byte or zero.
 ///
 /// # Errors
-/// `LimitExceeded` if there is not enough memory.
+/// `OutOfMemory` if there is not enough memory.
 pub(crate) fn resize_discarding(buffer: &mut Vec<u8>, length_bytes: usize) -> Result<()> {
     if buffer.capacity() < length_bytes {
         // Free the old buffer first: both together may not fit.
@@ -55,7 +55,7 @@ pub(crate) fn resize_discarding(buffer: &mut Vec<u8>, length_bytes: usize) -> Re
 /// Returns a vector of zeros.
 ///
 /// # Errors
-/// `LimitExceeded` if there is not enough memory.
+/// `OutOfMemory` if there is not enough memory.
 pub(crate) fn zeroed<T: Zeroable>(count: usize) -> Result<Vec<T>> {
     let length_bytes = count.saturating_mul(size_of::<T>());
     let allocate = || bytemuck::allocation::try_zeroed_vec(count).ok();

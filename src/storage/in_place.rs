@@ -98,7 +98,7 @@ impl InPlaceFile {
     }
 
     /// Whether `stat` is of the storage's file.
-    pub(crate) fn is_file(&self, stat: FileStat) -> bool {
+    pub(crate) fn is_same_file(&self, stat: FileStat) -> bool {
         stat.id() == self.id
     }
 
@@ -135,7 +135,7 @@ impl InPlaceFile {
         self.check_poison()?;
         match self.disk.open(&self.path, Access::Write) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Err(self.nameless()),
-            opened => opened.map_err(|e| Error::denied("open storage for writing", &self.path, e)),
+            opened => opened.map_err(|e| Error::at_first_write("open storage for writing", &self.path, e)),
         }
     }
 
@@ -146,7 +146,7 @@ impl InPlaceFile {
     /// names, or if no tensor is backed by the storage any more.
     pub(super) fn check_changeable(&self, file: &Arc<dyn DiskFile>) -> Result<()> {
         let stat = file.stat().map_err(|e| self.error("examine storage", e))?;
-        if !step!("in-place-is-same", self.is_file(stat)) {
+        if !step!("in-place-is-same", self.is_same_file(stat)) {
             let message = format!(
                 "{}: the file was replaced since the tensor was loaded; load it again",
                 self.path.display()
@@ -171,7 +171,7 @@ impl InPlaceFile {
     /// `Corrupt`; `Io`.
     pub(super) fn check_length(&self, file: &Arc<dyn DiskFile>) -> Result<()> {
         let stat = file.stat().map_err(|e| self.error("examine storage", e))?;
-        if !self.is_file(stat) {
+        if !self.is_same_file(stat) {
             return Ok(());
         }
         step!("in-place-is-whole", check_length(&self.path, stat.size_bytes, self.length_bytes))

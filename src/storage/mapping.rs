@@ -22,9 +22,9 @@ use super::file_registry::{self, FileLock, MappedAs, Purpose, Region};
 use super::idle;
 use crate::disk::{FileId, FileStat, FileSystem, LockMode};
 
-/// The promise of the caller of `Store::open_mapped`: while the files of the store, and the external files that it
-/// opens, are mapped, nothing but this library writes, truncates or replaces them, and this library, in any process,
-/// does not change them through a different name, as files of a store.
+/// The promise of the caller of `Store::open_mapped`, for the files of the store and the external files that it opens.
+/// While such a file is mapped, nothing but this library writes, truncates or replaces it. No process uses this library
+/// to change it under a different name, as a file of a store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MapPermit(());
 
@@ -320,9 +320,8 @@ pub(super) fn needs_new_blocks(file: &File, length_bytes: u64) -> io::Result<boo
 /// to do. Does nothing if the system cannot.
 ///
 /// # Errors
-/// An error of the file system that shows at once, such as a full disk: the pages may be lost, and a sync might not
-/// report it. An error of the device comes later. The kernel then records it for every open file, and a sync returns
-/// it, because only a call that waits would take it from there.
+/// An error that the file system reports at once, such as a full disk. The pages may then be lost, and a later sync
+/// might not report it. An error of the device occurs later: the kernel records it, and the next sync returns it.
 pub(super) fn start_writeback(file: &File, range: Range<u64>) -> io::Result<()> {
     let (Ok(start), Ok(count)) = (i64::try_from(range.start), i64::try_from(range.end - range.start)) else {
         return Ok(());

@@ -36,7 +36,7 @@ struct Kept {
     is_recent: AtomicBool,
     /// Whether the storage has grown in this generation. The next load opens it again and shares the mapping, which
     /// has room for more.
-    is_outgrown: bool,
+    has_grown: bool,
     _share: Share,
 }
 
@@ -64,7 +64,7 @@ impl OpenStorages {
         if !kept.is_recent.load(Ordering::Relaxed) {
             kept.is_recent.store(true, Ordering::Relaxed);
         }
-        (!kept.is_outgrown).then(|| Arc::clone(&kept.storage))
+        (!kept.has_grown).then(|| Arc::clone(&kept.storage))
     }
 
     /// Adds a storage that was opened for a generation.
@@ -79,7 +79,7 @@ impl OpenStorages {
         state.opened.insert(id, Arc::downgrade(storage));
         let before = share.filter(|_| state.generation == generation).and_then(|share| {
             let (storage, is_recent) = (Arc::clone(storage), AtomicBool::new(true));
-            state.kept.insert(id, Kept { storage, is_recent, is_outgrown: false, _share: share })
+            state.kept.insert(id, Kept { storage, is_recent, has_grown: false, _share: share })
         });
         drop(state);
         // Unmapping takes long, and locks the file registry.
@@ -109,7 +109,7 @@ impl OpenStorages {
             let mut state = self.write();
             let gone = match state.kept.get_mut(&id) {
                 Some(kept) if now.is_some() => {
-                    kept.is_outgrown = true;
+                    kept.has_grown = true;
                     None
                 }
                 _ => state.kept.remove(&id),

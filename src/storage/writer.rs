@@ -81,7 +81,8 @@ impl StorageWriter {
         durable: bool,
     ) -> Result<Self> {
         let dir = paths.storages_dir();
-        let staged = Staged::create(disk, &dir).map_err(|e| Error::denied("stage a storage in", &dir, e))?;
+        let staged =
+            Staged::create(disk, &dir).map_err(|e| Error::at_first_write("stage a storage in", &dir, e))?;
         Ok(StorageWriter {
             staged,
             pending: Vec::new(),

@@ -62,13 +62,13 @@ impl Store {
         let Some(rows) = ShortRows::of(source).map_err(|e| e.context(&op))? else {
             return self.write(|txn| txn.append(name, source));
         };
-        let history = &self.loader.history;
-        history.check_process()?;
+        let store = &self.loader.store;
+        store.check_process()?;
         // Rows that do not fit are refused without waiting. The handle may be older than the tensor.
         let check = |generation| {
             check_rows(&op, &Draft::new(generation).existing("append to", name)?, &rows).map(drop)
         };
-        check(history.current()).or_else(|_| check(history.newest()?))?;
+        check(store.current()).or_else(|_| check(store.newest()?))?;
         let began = Instant::now();
         // Processes that append at the same time queue only for the writers' lock. If one held the storage while it
         // queued there, the other appenders would have to wait for all writers in the queue.
@@ -83,10 +83,10 @@ impl Store {
                 }
             }
             // Another process holds the storage, and may need the writers' lock to finish.
-            let path = history.paths.storage(txn.draft.existing("append to", name)?.storage_id);
+            let path = store.paths.storage(txn.draft.existing("append to", name)?.storage_id);
             drop(txn);
-            let left = history.options.lock_wait.less(began.elapsed());
-            let free = GrowthLock::take(&history.disk, &path, left);
+            let left = store.options.lock_wait.less(began.elapsed());
+            let free = GrowthLock::take(&store.disk, &path, left);
             drop(free.map_err(|e| e.context(&op))?);
         }
         self.write(|txn| txn.append(name, &rows))
@@ -163,7 +163,7 @@ impl Transaction<'_> {
             return Err(Error::new(ErrorKind::Conflict, format!("{op}: its storage is not held")));
         };
         write_rows(&op, growth, (source, size_bytes), &mut self.failure)
-            .or_else(|e| self.loader.history.record_failure(Err(e)))?;
+            .or_else(|e| self.loader.store.record_failure(Err(e)))?;
         let new_rows = row_count(&record)..row_count(&to);
         self.apply(Change::Grow { name: name.to_owned(), from: record, to })?;
         Ok(new_rows)
@@ -227,7 +227,7 @@ impl Transaction<'_> {
         name: &str,
         mut record: TensorRecord,
     ) -> Result<TensorRecord> {
-        let history = &self.loader.history;
+        let store = &self.loader.store;
         let began = Instant::now();
         // The loop repeats if another writer has moved the tensor to a different storage.
         loop {
@@ -242,11 +242,11 @@ impl Transaction<'_> {
             }
             // A tensor that cannot grow is refused without waiting for its storage.
             self.check_growable(op, name, &record, self.storage_record(op, id)?.length_bytes)?;
-            let path = history.paths.storage(id);
-            let left = history.options.lock_wait.less(began.elapsed());
+            let path = store.paths.storage(id);
+            let left = store.options.lock_wait.less(began.elapsed());
             let lock = match self.lock {
-                None => GrowthLock::take(&history.disk, &path, left),
-                Some(_) => GrowthLock::take_if_free(&history.disk, &path),
+                None => GrowthLock::take(&store.disk, &path, left),
+                Some(_) => GrowthLock::take_if_free(&store.disk, &path),
             };
             let lock = lock.map_err(|e| e.context(op))?;
             self.rebase()?;
@@ -266,7 +266,7 @@ impl Transaction<'_> {
                     stridemap_format::Error::new(stridemap_format::Rule::StorageFile, "the file is missing");
                 return Err(Error::corrupt(&path, detail).context(op));
             };
-            let growth = Growth::begin(&history.paths, lock, (id, storage), &self.loader.ends);
+            let growth = Growth::begin(&store.paths, lock, (id, storage), &self.loader.ends);
             self.growths.insert(id, growth.map_err(|e| e.context(op))?);
             return Ok(record);
         }

@@ -20,8 +20,8 @@ use crate::tensor::Source;
 /// [`Store::append`] in a loop: the storage stays open and locked from one commit to the next, and its end is read at
 /// most once.
 ///
-/// Dropping an appender releases the storage and discards rows that were not committed, as does the end of the
-/// process and of every child that it forked meanwhile. Until then, every other append to the storage waits, up to the
+/// Dropping an appender releases the storage and discards rows that were not committed. So does the end of the process,
+/// once every child that it forked meanwhile has ended too. Until then, every other append to the storage waits, up to the
 /// lock timeout, and then fails with `Busy`. An append by the thread that last used the appender fails at once.
 /// Compaction skips the storage. Readers, and all other commits, are not affected.
 ///
@@ -55,7 +55,7 @@ pub struct Appender {
 
 impl fmt::Debug for Appender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (path, committed) = (self.loader.history.paths.root(), row_count(&self.committed));
+        let (path, committed) = (self.loader.store.paths.root(), row_count(&self.committed));
         let pending = row_count(&self.appended) - committed;
         write!(f, "Appender({:?} in {path:?}, {committed} rows, {pending} not committed)", self.name)
     }
@@ -124,7 +124,7 @@ impl Appender {
         if rows > 0 {
             let (to, size_bytes) = longer(&op, &self.appended, rows)?;
             write_rows(&op, &mut self.growth, (source, size_bytes), &mut self.failure)
-                .or_else(|e| self.loader.history.record_failure(Err(e)))?;
+                .or_else(|e| self.loader.store.record_failure(Err(e)))?;
             self.appended = to;
         }
         Ok(before..before + rows)
@@ -142,7 +142,7 @@ impl Appender {
         let op = format!("commit rows appended to {:?}", self.name);
         self.check_writable(&op)?;
         if self.appended == self.committed {
-            return Ok(self.loader.history.number());
+            return Ok(self.loader.store.number());
         }
         let published = self.publish().map_err(|e| e.context(&op));
         match &published {
@@ -151,29 +151,28 @@ impl Appender {
             Err(e) => self.failure = Some(e.clone()),
             Ok(_) => {}
         }
-        self.loader.history.record_failure(published)
+        self.loader.store.record_failure(published)
     }
 
     fn publish(&mut self) -> Result<u64> {
-        let history = &self.loader.history;
-        let grown =
-            self.growth.finish(&history.paths, history.is_durable()).map_err(|e| e.context("append"))?;
+        let store = &self.loader.store;
+        let grown = self.growth.finish(&store.paths, store.is_durable()).map_err(|e| e.context("append"))?;
         let (from, to) = (self.committed.clone(), self.appended.clone());
         let change = Change::Grow { name: self.name.clone(), from, to };
         let changes = Changes { requested: vec![(change, OnExisting::Replace)], ..Changes::default() };
         let longer = grown.to.clone();
-        let lock = WriterLock::take(history)?;
-        let (newest, _) = history.newest_listed(&lock)?;
+        let lock = WriterLock::take(store)?;
+        let (newest, _) = store.newest_listed(&lock)?;
         let draft = Draft::rebased(changes, newest)?;
-        let (generation, _) = generation::publish(history, draft, Vec::new(), vec![grown], &lock)?;
+        let (generation, _) = generation::publish(store, draft, Vec::new(), vec![grown], &lock)?;
         self.committed = self.appended.clone();
-        self.failure = self.growth.continue_from(&history.paths, longer).err();
+        self.failure = self.growth.continue_from(&store.paths, longer).err();
         Ok(generation.number())
     }
 
     fn check_writable(&mut self, action: &str) -> Result<()> {
-        let history = &self.loader.history;
-        history.check_process()?;
+        let store = &self.loader.store;
+        store.check_process()?;
         self.growth.move_to_this_thread();
         if let Some(first) = &self.failure {
             let message = format!(
@@ -181,6 +180,6 @@ impl Appender {
             );
             return Err(Error::new(first.kind(), message).with_source(first.clone()));
         }
-        history.check_poison()
+        store.check_poison()
     }
 }

@@ -29,7 +29,7 @@ impl Snapshot {
     /// [`ErrorKind::InvalidArgument`] for a snapshot of a different store; `Corrupt` for damaged metadata; `Forked`;
     /// `Io`.
     pub fn changes_since(&self, earlier: &Snapshot) -> Result<NameChanges> {
-        let (own, other) = (&self.loader.history, &earlier.loader.history);
+        let (own, other) = (&self.loader.store, &earlier.loader.store);
         own.check_process()?;
         other.check_process()?;
         if own.uuid != other.uuid {

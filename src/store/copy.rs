@@ -48,7 +48,7 @@ impl Store {
     /// # Errors
     /// Those of [`Snapshot::copy_to`]; `Replaced`, as for [`refresh`](Self::refresh).
     pub fn copy_to(&self, path: impl AsRef<Path>, progress: impl FnMut(u64)) -> Result<Copied> {
-        let newest = self.loader.history.newest()?;
+        let newest = self.loader.store.newest()?;
         Snapshot::new(Arc::clone(&self.loader), newest).copy_to(path, progress)
     }
 }
@@ -94,7 +94,7 @@ impl Snapshot {
     /// example for a full disk; `ReadOnly`; `Forked`. After each of these nothing is left behind, unless the last
     /// sync failed.
     pub fn copy_to(&self, path: impl AsRef<Path>, progress: impl FnMut(u64)) -> Result<Copied> {
-        self.loader.history.check_process()?;
+        self.loader.store.check_process()?;
         let entries = self.inner().tensors("")?;
         self.copy(path.as_ref(), BTreeMap::new(), entries, self.all_attributes().clone(), progress)
     }
@@ -125,7 +125,7 @@ impl Snapshot {
         names: &[&str],
         progress: impl FnMut(u64),
     ) -> Result<Copied> {
-        self.loader.history.check_process()?;
+        self.loader.store.check_process()?;
         let mut tensors: BTreeMap<String, TensorRecord> = BTreeMap::new();
         for &name in names {
             let not_found = || generation::not_found("copy", name, |prefix| self.inner().tensors(prefix));
@@ -166,16 +166,16 @@ impl Snapshot {
         attributes: Attributes,
         mut progress: impl FnMut(u64),
     ) -> Result<Copied> {
-        let history = &self.loader.history;
+        let store = &self.loader.store;
         let copy = || {
-            let options = StoreOptions { options: history.options, disk: Arc::clone(&self.loader.disk) };
+            let options = StoreOptions { options: store.options, disk: Arc::clone(&self.loader.disk) };
             let (building, target) = options.build(path)?;
             let copied = self.fill(&target, parts, tensors, attributes, &mut progress)?;
-            building.finish(&target.loader.history)?;
+            building.finish(&target.loader.store)?;
             Ok(copied)
         };
         copy().map_err(|e: Error| {
-            e.context(format!("copy {} to {}", history.paths.root().display(), path.display()))
+            e.context(format!("copy {} to {}", store.paths.root().display(), path.display()))
         })
     }
 
@@ -247,7 +247,7 @@ impl Snapshot {
             StorageKind::External(external) => {
                 let file = self.loader.externals.open(&external)?;
                 let (path, file) = txn.loader.externals.adopt(&file, None)?;
-                let disk = &txn.loader.history.disk;
+                let disk = &txn.loader.store.disk;
                 let adopted =
                     StagedStorage::external(disk, (path, &file), external.offset_bytes, record.length_bytes);
                 Ok(txn.stage_finished(adopted))
@@ -283,7 +283,7 @@ impl Snapshot {
         copied: &mut Copied,
         progress: &mut dyn FnMut(u64),
     ) -> Result<u64> {
-        let (source, target) = (&self.loader.history, &txn.loader.history);
+        let (source, target) = (&self.loader.store, &txn.loader.store);
         let length_bytes = record.length_bytes;
         let mut old = VerifiedStorage::open(&*source.disk, &source.paths, id, record)?;
         let views: Vec<View<'_>> = part.tensors.iter().map(|(_, tensor)| View::from(tensor)).collect();

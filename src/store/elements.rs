@@ -7,7 +7,7 @@ use stridemap_format::{DType, StorageKind as RecordKind, TensorParts, TensorReco
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
 use crate::storage::StorageKind;
-use crate::tensor::{Source, is_live};
+use crate::tensor::{Source, can_be_live};
 
 /// Returns the layout of a row-major copy.
 pub(super) fn layout_for(source: &(impl Source + ?Sized)) -> Result<Layout> {
@@ -27,7 +27,7 @@ pub(super) fn in_place_kind(
     let why = match kind {
         StorageKind::Sealed => return Ok(None),
         StorageKind::Mutable => return Ok(Some(RecordKind::Mutable)),
-        StorageKind::Live if is_live(dtype) => {
+        StorageKind::Live if can_be_live(dtype) => {
             return Ok(Some(RecordKind::Live { access_bytes: dtype.itemsize() as u8 }));
         }
         StorageKind::Live => {

@@ -10,7 +10,7 @@ use super::snapshot::Snapshot;
 use super::transaction::Transaction;
 use crate::disk::Disk;
 use crate::error::Result;
-use crate::generation::{self, Collected, History};
+use crate::generation::{self, Collected, OpenStore};
 use crate::maintenance;
 use crate::storage::MapPermit;
 use crate::tensor::Tensor;
@@ -62,8 +62,8 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
-    pub(super) fn new(disk: Arc<dyn Disk>, history: History, permit: Option<MapPermit>) -> Self {
-        Store { loader: Arc::new(Loader::new(disk, history, permit)) }
+    pub(super) fn new(disk: Arc<dyn Disk>, store: OpenStore, permit: Option<MapPermit>) -> Self {
+        Store { loader: Arc::new(Loader::new(disk, store, permit)) }
     }
 
     /// Creates an empty store at a path that does not exist, or in an empty directory, which keeps its owner and
@@ -117,12 +117,15 @@ impl Store {
     /// writing. A mapping lasts at least until the last tensor, guard or live tensor on it is dropped: it outlives the
     /// store, the snapshot and the name.
     ///
-    /// A handle keeps sealed storages mapped for the next load, so that to load, use and drop a tensor again and again
-    /// makes no system call and no page fault. It releases such a mapping, unless a tensor uses it, when it moves to a
-    /// generation without the storage, when it moves to a newer generation twice without a load from the storage, and
-    /// when the handle, its clones and its snapshots are dropped. A process keeps at most 4,096 mappings; one more
-    /// load releases all that no tensor uses. A kept mapping blocks no guard, append, compaction or collection, and
-    /// keeps no file on disk that the generation of the handle does not keep.
+    /// A handle keeps sealed storages mapped for the next load. Loading, using and dropping a tensor in a loop
+    /// therefore makes no system call and no page fault. A kept mapping that no tensor uses is released when
+    /// - the handle moves to a generation without the storage;
+    /// - the handle moves to a newer generation twice without a load from the storage;
+    /// - the handle, its clones and its snapshots are dropped; or
+    /// - the process has 4,096 kept mappings, and loads from one more storage.
+    ///
+    /// A kept mapping does not block a guard, an append, a compaction or a collection, and it keeps no file on disk
+    /// that the handle's generation does not need.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -141,10 +144,10 @@ impl Store {
     /// While the store's files, and the external files that it opens, are mapped, nothing but this library may write,
     /// truncate or replace them, in any process.
     ///
-    /// In addition, no file that is a sealed or a mutable storage of the store, and no external file, may have a
-    /// second name (a hard link) under which it is a file of a different kind in a store. Only a malformed store has
-    /// such names. Within one process this is refused for storages, but another process that writes under the second
-    /// name takes a different lock.
+    /// In addition, no sealed or mutable storage of the store, and no external file, may have a second name (a hard
+    /// link) under which a store uses it as a file of a different kind. Only a malformed store has such names. Within
+    /// one process, the library refuses such storages. It cannot detect another process that writes under the second
+    /// name, because that process takes a different lock.
     ///
     /// External files are opened only if [allowed](crate::StoreOptions::external); by default none are.
     ///
@@ -171,7 +174,7 @@ impl Store {
     /// ```
     #[must_use]
     pub fn path(&self) -> &Path {
-        self.loader.history.paths.root()
+        self.loader.store.paths.root()
     }
 
     /// Returns the store's identity, as a hyphenated UUID.
@@ -185,7 +188,7 @@ impl Store {
     /// ```
     #[must_use]
     pub fn uuid(&self) -> String {
-        uuid::Uuid::from_bytes(self.loader.history.uuid).to_string()
+        uuid::Uuid::from_bytes(self.loader.store.uuid).to_string()
     }
 
     /// Returns the number of the generation that this handle is on.
@@ -201,7 +204,7 @@ impl Store {
     /// ```
     #[must_use]
     pub fn generation(&self) -> u64 {
-        self.loader.history.number()
+        self.loader.store.number()
     }
 
     /// Moves to the newest generation, and returns whether that changed the generation. Files that only the old
@@ -224,7 +227,7 @@ impl Store {
     /// `Replaced` if the store was deleted or an older copy restored into it; `Io`. After an error the handle stays
     /// on its generation.
     pub fn refresh(&self) -> Result<bool> {
-        Ok(self.loader.history.install(self.loader.history.newest()?))
+        Ok(self.loader.store.install(self.loader.store.newest()?))
     }
 
     /// Returns a snapshot of the generation that this handle is on. Its files stay on disk for as long as the
@@ -243,7 +246,7 @@ impl Store {
     /// ```
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot::new(Arc::clone(&self.loader), self.loader.history.current())
+        Snapshot::new(Arc::clone(&self.loader), self.loader.store.current())
     }
 
     /// Returns all names, ascending.
@@ -298,7 +301,7 @@ impl Store {
     /// Those of [`Snapshot::load`]: `NameNotFound`, `Corrupt`, `ExternalRefused`, `ExternalChanged`, `LimitExceeded`,
     /// `Forked`, `Io`.
     pub fn load(&self, name: &str) -> Result<Tensor> {
-        self.loader.load(&self.loader.history.current(), name)
+        self.loader.load(&self.loader.store.current(), name)
     }
 
     /// Begins a transaction: several changes in one commit. It starts from the newest generation; nothing is locked.
@@ -319,9 +322,9 @@ impl Store {
     /// # Errors
     /// `Poisoned`; `LimitExceeded` if the store has no storage ids left; those of [`refresh`](Self::refresh).
     pub fn begin(&self) -> Result<Transaction<'_>> {
-        self.loader.history.check_process()?;
-        self.loader.history.check_poison()?;
-        let newest = self.loader.history.newest()?;
+        self.loader.store.check_process()?;
+        self.loader.store.check_poison()?;
+        let newest = self.loader.store.newest()?;
         generation::check_ids_left(&newest)?;
         Ok(Transaction::new(&self.loader, newest))
     }
@@ -329,9 +332,9 @@ impl Store {
     /// Like [`begin`](Self::begin), but starts from the generation of this handle, for a change that reads no names and
     /// writes no elements. The commit repeats it on the newest generation.
     pub(super) fn begin_here(&self) -> Result<Transaction<'_>> {
-        self.loader.history.check_process()?;
-        self.loader.history.check_poison()?;
-        Ok(Transaction::new(&self.loader, self.loader.history.current()))
+        self.loader.store.check_process()?;
+        self.loader.store.check_poison()?;
+        Ok(Transaction::new(&self.loader, self.loader.store.current()))
     }
 
     /// Deletes the files that neither the newest generation nor a snapshot in any process needs.
@@ -356,7 +359,7 @@ impl Store {
     /// # Errors
     /// See [`Store`]. What was deleted before the error stays deleted.
     pub fn gc(&self) -> Result<Collected> {
-        self.loader.history.check_process()?;
-        maintenance::collect_all(&self.loader.history)
+        self.loader.store.check_process()?;
+        maintenance::collect_all(&self.loader.store)
     }
 }

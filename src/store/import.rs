@@ -118,9 +118,9 @@ impl Transaction<'_> {
         if file.size_bytes() > MAX_STORAGE_BYTES {
             return Ok(None);
         }
-        let history = &self.loader.history;
-        let durable = history.is_durable();
-        let shared = StorageWriter::sharing(&history.disk, &history.paths, file, durable, progress);
+        let store = &self.loader.store;
+        let durable = store.is_durable();
+        let shared = StorageWriter::sharing(&store.disk, &store.paths, file, durable, progress);
         let shared = shared.and_then(|writer| writer.map(StorageWriter::finish).transpose());
         let shared = self.record_failure(shared)?;
         Ok(shared.map(|whole| {
@@ -163,7 +163,7 @@ impl Transaction<'_> {
         // A file can hold very many storages, so it is not opened again for each.
         let (path, file) = self.loader.externals.adopt(file, self.adopted.take())?;
         self.adopted = Some((path.clone(), Arc::clone(&file)));
-        let disk = &self.loader.history.disk;
+        let disk = &self.loader.store.disk;
         let length_bytes = range.end - range.start;
         let id = self.stage_finished(StagedStorage::external(disk, (path, &file), range.start, length_bytes));
         Ok(self.key(id))

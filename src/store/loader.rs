@@ -7,7 +7,7 @@ use stridemap_format::{Error as FormatError, Rule, StorageKind, StorageRecord, T
 
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{self, Generation, History};
+use crate::generation::{self, Generation, OpenStore};
 use crate::layout::Layout;
 use crate::storage::{Externals, KnownEnds, MapPermit, Storage, StoreCallbacks};
 use crate::tensor::Tensor;
@@ -15,9 +15,9 @@ use crate::tensor::Tensor;
 /// Turns records into tensors. All tensors on a storage share one open file.
 #[derive(Debug)]
 pub(super) struct Loader {
-    /// The disk as opened by the caller. The history's disk holds the directories of this store open.
+    /// The disk as opened by the caller. The store's disk holds the directories of this store open.
     pub(super) disk: Arc<dyn Disk>,
-    pub(super) history: History,
+    pub(super) store: OpenStore,
     pub(super) permit: Option<MapPermit>,
     pub(super) externals: Externals,
     /// The ends of the storages that this handle has appended to.
@@ -25,13 +25,13 @@ pub(super) struct Loader {
 }
 
 impl Loader {
-    pub(super) fn new(disk: Arc<dyn Disk>, history: History, permit: Option<MapPermit>) -> Self {
-        let externals = Externals::new(&history.disk, history.paths.root(), history.options.access);
-        Loader { disk, history, permit, externals, ends: KnownEnds::default() }
+    pub(super) fn new(disk: Arc<dyn Disk>, store: OpenStore, permit: Option<MapPermit>) -> Self {
+        let externals = Externals::new(&store.disk, store.paths.root(), store.options.access);
+        Loader { disk, store, permit, externals, ends: KnownEnds::default() }
     }
 
     pub(super) fn load(&self, generation: &Generation, name: &str) -> Result<Tensor> {
-        self.history.check_process()?;
+        self.store.check_process()?;
         match generation.tensor(name)? {
             Some(record) => self.tensor(generation, name, &record),
             None => Err(generation::not_found("load", name, |prefix| generation.tensors(prefix))),
@@ -49,53 +49,53 @@ impl Loader {
         let layout = layout_of(record).map_err(failed)?;
         // A storage that was opened before may have grown since.
         let is_inside = |storage: &Arc<Storage>| layout.extent(dtype, storage.length_bytes()).is_ok();
-        let storage = match self.history.storages.get(id).filter(is_inside) {
+        let storage = match self.store.storages.get(id).filter(is_inside) {
             Some(storage) => storage,
             None => self.open(generation, id).map_err(failed)?,
         };
         Tensor::new(storage, dtype, layout)
-            .map_err(|e| failed(Error::corrupt(&self.history.paths.storage(id), e)))
+            .map_err(|e| failed(Error::corrupt(&self.store.paths.storage(id), e)))
     }
 
     /// Returns the record of a storage that a tensor refers to.
     pub(super) fn record(&self, generation: &Generation, id: u64) -> Result<StorageRecord> {
         generation.storage(id)?.ok_or_else(|| {
             let detail = format!("generation {} has no record of storage {id:016x}", generation.number());
-            let path = self.history.paths.storage(id);
+            let path = self.store.paths.storage(id);
             Error::corrupt(&path, FormatError::new(Rule::StorageMissing, detail))
         })
     }
 
     pub(super) fn open(&self, generation: &Generation, id: u64) -> Result<Arc<Storage>> {
-        let history = &self.history;
-        let path = history.paths.storage(id);
+        let store = &self.store;
+        let path = store.paths.storage(id);
         let record = self.record(generation, id)?;
         let callbacks = self.callbacks(id, generation);
-        let lock_options = (history.options.lock_wait, callbacks, history.poison.clone());
+        let lock_options = (store.options.lock_wait, callbacks, store.poison.clone());
         let storage = match record.kind.clone() {
             StorageKind::External(external) => {
-                let stored = (history.uuid, id, record);
+                let stored = (store.uuid, id, record);
                 Storage::open_external(&self.externals, stored, &external, self.permit)
             }
-            _ => Storage::open(&history.disk, &path, (history.uuid, id, record), self.permit, lock_options),
+            _ => Storage::open(&store.disk, &path, (store.uuid, id, record), self.permit, lock_options),
         };
         // Detects that an older copy was restored into the store's directories: that replaces the manifest, too.
-        generation.check_named(&*history.disk, &history.paths)?;
+        generation.check_named(&*store.disk, &store.paths)?;
         let storage = storage?;
-        history.storages.insert(generation.number(), id, &storage);
+        store.storages.insert(generation.number(), id, &storage);
         Ok(storage)
     }
 }
 
 impl Loader {
-    /// Returns callbacks that do not own the history, because it would keep its generation for as long as the tensor
+    /// Returns callbacks that do not own the store, because it would keep its generation for as long as the tensor
     /// lives.
     fn callbacks(&self, id: u64, generation: &Generation) -> StoreCallbacks {
-        let (disk, paths) = (Arc::clone(&self.history.disk), self.history.paths.clone());
-        let (uuid, known) = (self.history.uuid, AtomicU64::new(generation.number()));
+        let (disk, paths) = (Arc::clone(&self.store.disk), self.store.paths.clone());
+        let (uuid, known) = (self.store.uuid, AtomicU64::new(generation.number()));
         let is_referenced = move || generation::newest_has_storage(&*disk, &paths, uuid, id, &known);
-        let (disk, paths) = (Arc::clone(&self.history.disk), self.history.paths.clone());
-        let is_durable = AtomicBool::new(generation.is_synced() || !self.history.is_durable());
+        let (disk, paths) = (Arc::clone(&self.store.disk), self.store.paths.clone());
+        let is_durable = AtomicBool::new(generation.is_synced() || !self.store.is_durable());
         let make_durable = move || {
             if !is_durable.load(Ordering::Relaxed) {
                 generation::settle_name(&*disk, &paths)?;

@@ -33,8 +33,8 @@ impl Store {
     /// # Errors
     /// `Corrupt` if metadata breaks a rule; `Busy` as in [`open`](Self::open); `Io`.
     pub fn stats(&self) -> Result<Stats> {
-        self.loader.history.check_process()?;
-        maintenance::usage(&self.loader.history)
+        self.loader.store.check_process()?;
+        maintenance::usage(&self.loader.store)
     }
 
     /// Rewrites sealed storages, dropping the bytes that no tensor reaches. A storage is rewritten if that frees at
@@ -97,9 +97,9 @@ impl Store {
     }
 
     fn compact_for(&self, least: RewriteGain, mut progress: impl FnMut(u64)) -> Result<Compacted> {
-        let history = &self.loader.history;
-        history.check_process()?;
-        history.record_failure(maintenance::compact(history, least, &mut progress))
+        let store = &self.loader.store;
+        store.check_process()?;
+        store.record_failure(maintenance::compact(store, least, &mut progress))
     }
 
     /// Copies the bytes that tensors reach in external storages into sealed storages of the store, so that the store
@@ -133,8 +133,8 @@ impl Store {
     /// See [`Store`]; `ExternalRefused` if this handle may not open one of the files; `ExternalChanged` if a file
     /// changed since it was adopted. What was committed before the error stays.
     pub fn materialize(&self, mut progress: impl FnMut(u64)) -> Result<Materialized> {
-        let history = &self.loader.history;
-        history.check_process()?;
-        history.record_failure(maintenance::materialize(history, &mut progress))
+        let store = &self.loader.store;
+        store.check_process()?;
+        store.record_failure(maintenance::materialize(store, &mut progress))
     }
 }

@@ -8,7 +8,7 @@ use super::handle::Store;
 use super::transaction::Transaction;
 use crate::disk::{Disk, RealDisk, StorePaths};
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{self, Building, Durability, History, Options, Unfilled};
+use crate::generation::{self, Building, Durability, OpenStore, Options, Unfilled};
 use crate::storage::{ExternalFiles, MapPermit, OnWait};
 
 /// Options for opening or creating a store, if the defaults of [`Store`] do not fit.
@@ -186,7 +186,7 @@ impl StoreOptions {
         let path = path.as_ref();
         let uuid = generation::create(&self.disk, path, self.options.durability == Durability::Full)?;
         let store = self.open_with(path, None)?;
-        if store.loader.history.uuid != uuid {
+        if store.loader.store.uuid != uuid {
             let message =
                 format!("create {}: a different store has taken its place; open that one", path.display());
             return Err(Error::new(ErrorKind::Replaced, message));
@@ -226,7 +226,7 @@ impl StoreOptions {
         let path = path.as_ref();
         if generation::is_empty_dir(&*self.disk, path)? {
             let store = self.create(path)?;
-            let unfilled = Unfilled::new(&store.loader.history);
+            let unfilled = Unfilled::new(&store.loader.store);
             let written = store.write(fill);
             if written.as_ref().err().is_none_or(|e| e.kind() == ErrorKind::CommitUnknown) {
                 unfilled.keep();
@@ -242,7 +242,7 @@ impl StoreOptions {
             }
             _ => e,
         })?;
-        building.finish(&unfinished.loader.history).map_err(|e| {
+        building.finish(&unfinished.loader.store).map_err(|e| {
             if !e.is_failed_sync() {
                 return e;
             }
@@ -261,8 +261,8 @@ impl StoreOptions {
         let is_durable = self.options.durability == Durability::Full;
         let (building, uuid) = Building::create(&self.disk, path, is_durable)?;
         let (disk, paths) = generation::open_dirs(&self.disk, building.path())?;
-        let history = History::open(disk, paths, uuid, self.options)?;
-        Ok((building, Store::new(Arc::clone(&self.disk), history, None)))
+        let store = OpenStore::open(disk, paths, uuid, self.options)?;
+        Ok((building, Store::new(Arc::clone(&self.disk), store, None)))
     }
 
     /// Opens a store, like [`Store::open`].
@@ -316,8 +316,8 @@ impl StoreOptions {
         if permit.is_some() && !self.options.access.allows_network_mapping {
             check_local(&*disk, &paths)?;
         }
-        let history = History::open(disk, paths, uuid, self.options)?;
-        Ok(Store::new(Arc::clone(&self.disk), history, permit))
+        let store = OpenStore::open(disk, paths, uuid, self.options)?;
+        Ok(Store::new(Arc::clone(&self.disk), store, permit))
     }
 }
 

@@ -115,7 +115,7 @@ impl Transaction<'_> {
     /// # Errors
     /// `Corrupt` for damaged metadata; `Forked`; `Io`; here and for each item.
     pub fn tensors<'a>(&'a self, prefix: &'a str) -> Result<impl Iterator<Item = Result<TensorInfo>> + 'a> {
-        self.loader.history.check_process()?;
+        self.loader.store.check_process()?;
         let entries = self.draft.tensors(prefix)?;
         Ok(entries.map(|entry| entry.and_then(|(name, record)| TensorInfo::of_record(name, &record))))
     }
@@ -141,7 +141,7 @@ impl Transaction<'_> {
         &'a self,
         prefix: &'a str,
     ) -> Result<impl Iterator<Item = Result<(String, Tensor)>> + 'a> {
-        self.loader.history.check_process()?;
+        self.loader.store.check_process()?;
         let entries = self.draft.tensors(prefix)?;
         Ok(entries.map(|entry| {
             let (name, record) = entry?;

@@ -31,7 +31,7 @@ impl Transaction<'_> {
     /// storage: load the tensor again; `InvalidArgument` for an invalid name; `NameExists` after
     /// [`OnExisting::Refuse`](crate::OnExisting::Refuse).
     pub fn save_view(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
-        self.loader.history.check_process()?;
+        self.loader.store.check_process()?;
         self.draft.check_new("save_view", name, self.draft.changes.on_existing)?;
         let foreign = |what: &str| {
             Err(Error::new(
@@ -42,7 +42,7 @@ impl Transaction<'_> {
             ))
         };
         let storage_id = match tensor.storage().identity() {
-            Identity::Stored { store, id, record } if *store == self.loader.history.uuid => {
+            Identity::Stored { store, id, record } if *store == self.loader.store.uuid => {
                 if !self.is_expected(*id, record) {
                     self.catch_up(name, (*id, record))?;
                     if self.is_of_a_copy(tensor, (*id, record))? {
@@ -105,8 +105,8 @@ impl Transaction<'_> {
         if is_identified_by_record(record) && self.draft.generation().storage(id)?.is_some_and(is_as_here) {
             return Ok(false);
         }
-        let path = self.loader.history.paths.storage(id);
-        match self.loader.history.disk.stat(&path) {
+        let path = self.loader.store.paths.storage(id);
+        match self.loader.store.disk.stat(&path) {
             // The commit finds out whether the storage is gone.
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
             stat => {

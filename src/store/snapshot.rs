@@ -28,7 +28,7 @@ pub struct Snapshot {
 
 impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Snapshot({:?}, generation {})", self.loader.history.paths.root(), self.generation())
+        write!(f, "Snapshot({:?}, generation {})", self.loader.store.paths.root(), self.generation())
     }
 }
 
@@ -309,7 +309,7 @@ impl Snapshot {
         &'a self,
         prefix: &'a str,
     ) -> Result<impl Iterator<Item = Result<(String, Tensor)>> + 'a> {
-        self.loader.history.check_process()?;
+        self.loader.store.check_process()?;
         let entries = self.generation.tensors(prefix)?;
         Ok(entries.map(|entry| {
             let (name, record) = entry?;
@@ -332,7 +332,7 @@ impl Snapshot {
     /// # Errors
     /// `Corrupt` for damaged metadata; `Forked`; `Io`.
     pub fn contains(&self, name: &str) -> Result<bool> {
-        self.loader.history.check_process()?;
+        self.loader.store.check_process()?;
         Ok(self.generation.tensor(name)?.is_some())
     }
 
@@ -350,7 +350,7 @@ impl Snapshot {
     /// # Errors
     /// `Corrupt` for damaged metadata; `Forked`; `Io`.
     pub fn names(&self) -> Result<Vec<String>> {
-        self.loader.history.check_process()?;
+        self.loader.store.check_process()?;
         self.generation.tensors("")?.map(|entry| Ok(entry?.0)).collect()
     }
 
@@ -374,7 +374,7 @@ impl Snapshot {
     /// # Errors
     /// `Corrupt` for damaged metadata; `Forked`; `Io`; here and for each item.
     pub fn tensors<'a>(&'a self, prefix: &'a str) -> Result<impl Iterator<Item = Result<TensorInfo>> + 'a> {
-        self.loader.history.check_process()?;
+        self.loader.store.check_process()?;
         let entries = self.generation.tensors(prefix)?;
         Ok(entries.map(|entry| entry.and_then(|(name, record)| TensorInfo::of_record(name, &record))))
     }
@@ -435,7 +435,7 @@ impl Snapshot {
     /// # Errors
     /// `Corrupt` for damaged metadata; `Forked`; `Io`; for each item.
     pub fn storages(&self) -> impl Iterator<Item = Result<StorageInfo>> + '_ {
-        let refused = self.loader.history.check_process().err();
+        let refused = self.loader.store.check_process().err();
         let storages = refused.is_none().then(|| self.generation.storages()).into_iter().flatten();
         let infos = storages.map(|entry| entry.map(|(id, record)| self.storage_info(id, record)));
         refused.map(Err).into_iter().chain(infos)
@@ -445,7 +445,7 @@ impl Snapshot {
         let kind = StorageKind::of(&record.kind);
         let (file, offset_bytes) = match &record.kind {
             RecordKind::External(external) => (self.loader.externals.path(external), external.offset_bytes),
-            _ => (self.loader.history.paths.storage(id), 0),
+            _ => (self.loader.store.paths.storage(id), 0),
         };
         let StorageRecord { length_bytes: size_bytes, tensor_count, .. } = record;
         StorageInfo { id, kind, size_bytes, file, offset_bytes, tensor_count }

@@ -50,7 +50,7 @@ impl Transaction<'_> {
         if let Err(e) = &staged {
             self.failure = Some(e.clone());
         }
-        self.loader.history.record_failure(staged)
+        self.loader.store.record_failure(staged)
     }
 
     /// Stages a finished storage, and returns its provisional id.
@@ -67,8 +67,8 @@ impl Transaction<'_> {
         size_bytes: u64,
         write: impl FnOnce(&mut StorageWriter) -> Result<()>,
     ) -> Result<(u64, u64)> {
-        let history = &self.loader.history;
-        let mut writer = create(&history.disk, &history.paths, history.is_durable())?;
+        let store = &self.loader.store;
+        let mut writer = create(&store.disk, &store.paths, store.is_durable())?;
         writer.reserve(size_bytes)?;
         write(&mut writer)?;
         let whole = writer.finish()?;
@@ -93,7 +93,7 @@ impl Transaction<'_> {
         source: &(impl Source + ?Sized),
         size_bytes: u64,
     ) -> Result<(u64, u64)> {
-        let history = &self.loader.history;
+        let store = &self.loader.store;
         if size_bytes >= OWN_STORAGE_BYTES {
             return self.stage_own(StorageWriter::sealed, size_bytes, |writer| {
                 write_elements(source, size_bytes, |bytes| writer.write(bytes))
@@ -102,7 +102,7 @@ impl Transaction<'_> {
         let index = match self.pack {
             Some(index) => index,
             None => {
-                let writer = StorageWriter::sealed(&history.disk, &history.paths, history.is_durable())?;
+                let writer = StorageWriter::sealed(&store.disk, &store.paths, store.is_durable())?;
                 self.staged.push(Stage::Open(writer));
                 *self.pack.insert(self.staged.len() - 1)
             }

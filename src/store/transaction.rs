@@ -48,7 +48,7 @@ pub(super) enum Stage {
 
 impl fmt::Debug for Transaction<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (path, generation) = (self.loader.history.paths.root(), self.generation().number());
+        let (path, generation) = (self.loader.store.paths.root(), self.generation().number());
         let change_count = self.draft.changes.requested.len();
         write!(f, "Transaction({path:?}, on generation {generation}, changes {change_count})")
     }
@@ -73,11 +73,11 @@ impl<'a> Transaction<'a> {
     /// Begins a transaction under the writers' lock, for a short change that is ready to be written. Waits for the lock
     /// until the lock timeout has passed since `began`.
     pub(super) fn under_lock(loader: &'a Loader, began: Instant) -> Result<Self> {
-        let history = &loader.history;
-        history.check_process()?;
-        history.check_poison()?;
-        let lock = WriterLock::take_since(history, began)?;
-        let (newest, _) = history.newest_listed(&lock)?;
+        let store = &loader.store;
+        store.check_process()?;
+        store.check_poison()?;
+        let lock = WriterLock::take_since(store, began)?;
+        let (newest, _) = store.newest_listed(&lock)?;
         Ok(Transaction { lock: Some(lock), ..Transaction::new(loader, newest) })
     }
 
@@ -131,7 +131,7 @@ impl<'a> Transaction<'a> {
     /// # Errors
     /// `Corrupt` for damaged metadata; `Forked`; `Io`.
     pub fn names(&self) -> Result<Vec<String>> {
-        self.loader.history.check_process()?;
+        self.loader.store.check_process()?;
         self.draft.tensors("")?.map(|entry| Ok(entry?.0)).collect()
     }
 
@@ -150,7 +150,7 @@ impl<'a> Transaction<'a> {
     /// # Errors
     /// `Corrupt` for damaged metadata; `Forked`; `Io`.
     pub fn contains(&self, name: &str) -> Result<bool> {
-        self.loader.history.check_process()?;
+        self.loader.store.check_process()?;
         Ok(self.draft.tensor(name)?.is_some())
     }
 
@@ -170,7 +170,7 @@ impl<'a> Transaction<'a> {
     /// Those of [`Store::load`](crate::Store::load); `ForeignStorage` for a tensor to which this transaction appended
     /// rows.
     pub fn load(&self, name: &str) -> Result<Tensor> {
-        self.loader.history.check_process()?;
+        self.loader.store.check_process()?;
         let record = self.draft.existing("load", name)?;
         self.tensor(name, &record)
     }
@@ -337,7 +337,7 @@ impl<'a> Transaction<'a> {
     /// name.
     pub fn rename(&mut self, from: &str, to: &str) -> Result<()> {
         if from == to {
-            self.loader.history.check_process()?;
+            self.loader.store.check_process()?;
             return self.draft.existing("rename", from).map(drop);
         }
         self.apply(Change::Rename { from: from.to_owned(), to: to.to_owned() })
@@ -374,7 +374,7 @@ impl<'a> Transaction<'a> {
         if self.lock.is_some() {
             return Ok(()); // no other writer has committed
         }
-        let newest = generation::newest_for_certain(&self.loader.history)?;
+        let newest = generation::newest_for_certain(&self.loader.store)?;
         if newest.number() != self.generation().number() {
             self.draft = Draft::rebased(self.draft.changes.clone(), newest)?;
         }
@@ -387,7 +387,7 @@ impl<'a> Transaction<'a> {
     }
 
     pub(super) fn apply(&mut self, change: Change) -> Result<()> {
-        self.loader.history.check_process()?;
+        self.loader.store.check_process()?;
         let on_existing = match change {
             Change::Rename { .. } | Change::Copy { .. } => self.on_existing_target(),
             _ => self.draft.changes.on_existing,
@@ -398,12 +398,12 @@ impl<'a> Transaction<'a> {
     /// Like [`check_failure`](Self::check_failure), and also refuses if a sync of this handle has failed.
     pub(super) fn check_writable(&self, action: impl fmt::Display) -> Result<()> {
         self.check_failure(action)?;
-        self.loader.history.check_poison()
+        self.loader.store.check_poison()
     }
 
     /// Refuses to continue in a forked child, or after a save that failed.
     fn check_failure(&self, action: impl fmt::Display) -> Result<()> {
-        self.loader.history.check_process()?;
+        self.loader.store.check_process()?;
         match &self.failure {
             None => Ok(()),
             Some(first) => {
@@ -439,10 +439,10 @@ impl<'a> Transaction<'a> {
 
     /// Like [`commit`](Self::commit), but returns the generation.
     pub(super) fn publish(mut self) -> Result<Arc<Generation>> {
-        let history = &self.loader.history;
+        let store = &self.loader.store;
         self.check_writable("commit")?;
         if self.draft.changes.is_empty() {
-            self.draft.changes.check_generation(history)?;
+            self.draft.changes.check_generation(store)?;
             return Ok(Arc::clone(self.draft.generation()));
         }
         let seal = |stage| match stage {
@@ -451,17 +451,17 @@ impl<'a> Transaction<'a> {
         };
         let staged: Result<Vec<StagedStorage>> = self.staged.into_iter().map(seal).collect();
         // After a failed sync nothing else may be synced, so return before the growths are synced.
-        let staged = history.record_failure(staged)?;
+        let staged = store.record_failure(staged)?;
         let finish = |growth: &mut Growth| {
-            growth.finish(&history.paths, history.is_durable()).map_err(|e| e.context("append"))
+            growth.finish(&store.paths, store.is_durable()).map_err(|e| e.context("append"))
         };
         let grown: Result<Vec<Grown>> = self.growths.values_mut().map(finish).collect();
-        let grown = history.record_failure(grown)?;
+        let grown = store.record_failure(grown)?;
         let lengthened: Vec<StorageRecord> = grown.iter().map(|grown| grown.to.clone()).collect();
-        let lock = self.lock.map_or_else(|| WriterLock::take(history), Ok);
-        let lock = history.record_failure(lock)?;
-        let published = generation::publish(history, self.draft, staged, grown, &lock);
-        let generation = history.record_failure(published)?.0;
+        let lock = self.lock.map_or_else(|| WriterLock::take(store), Ok);
+        let lock = store.record_failure(lock)?;
+        let published = generation::publish(store, self.draft, staged, grown, &lock);
+        let generation = store.record_failure(published)?.0;
         // Released before the writers' lock, whose next holder may append to the same storage.
         for (growth, to) in self.growths.into_values().zip(lengthened) {
             growth.release(&to, &self.loader.ends);

@@ -42,9 +42,9 @@ impl Store {
     /// # Errors
     /// `Io` if metadata cannot be read; `Busy` as in [`open`](Self::open).
     pub fn verify(&self, mut progress: impl FnMut(u64)) -> Result<Verification> {
-        let history = &self.loader.history;
-        history.check_process()?;
-        maintenance::verify(history, self.snapshot().inner(), &mut progress)
+        let store = &self.loader.store;
+        store.check_process()?;
+        maintenance::verify(store, self.snapshot().inner(), &mut progress)
     }
 
     /// Verifies only the given tensors, and reports what is wrong with them. Reads the entries that their lookups
@@ -65,10 +65,10 @@ impl Store {
     /// # Errors
     /// `NameNotFound`; `ExternalRefused` for a tensor in a file that this handle may not open; `Io`.
     pub fn verify_tensors(&self, names: &[&str], mut progress: impl FnMut(u64)) -> Result<Verification> {
-        let history = &self.loader.history;
-        history.check_process()?;
+        let store = &self.loader.store;
+        store.check_process()?;
         let mut read_bytes = 0;
-        let findings = maintenance::verify_tensors(history, self.snapshot().inner(), names, &mut |bytes| {
+        let findings = maintenance::verify_tensors(store, self.snapshot().inner(), names, &mut |bytes| {
             read_bytes += bytes;
             progress(bytes);
         })?;

@@ -46,18 +46,18 @@ impl Store {
     /// # Errors
     /// Those of [`refresh`](Self::refresh): `Corrupt`, `UnsupportedVersion`, `Busy`, `Replaced`, `Forked`, `Io`.
     pub fn wait_for_change(&self, timeout: Duration) -> Result<bool> {
-        let history = &self.loader.history;
-        let (before, began) = (history.number(), Instant::now());
+        let store = &self.loader.store;
+        let (before, began) = (store.number(), Instant::now());
         let has_moved = || {
             self.refresh()?;
-            Ok(history.number() != before)
+            Ok(store.number() != before)
         };
         // A commit that was already made needs no watch.
         if has_moved()? || timeout.is_zero() {
-            return Ok(history.number() != before);
+            return Ok(store.number() != before);
         }
-        let meta = history.paths.meta_dir();
-        let mut watch = idle_watch::watch(&history.disk, &meta);
+        let meta = store.paths.meta_dir();
+        let mut watch = idle_watch::watch(&store.disk, &meta);
         // Check again: a commit may have come before the watch began. Later ones end the wait.
         let mut was_reported = true;
         let has_changed = loop {
@@ -75,7 +75,7 @@ impl Store {
         };
         // Do not keep a watch that missed a change.
         if let Some(watch) = watch.filter(|_| was_reported || !has_changed) {
-            idle_watch::keep(&history.disk, meta, watch);
+            idle_watch::keep(&store.disk, meta, watch);
         }
         Ok(has_changed)
     }

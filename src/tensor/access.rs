@@ -28,7 +28,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::InvalidArgument`] for bytes that are not a valid `bool`;
-    /// [`ErrorKind::LimitExceeded`] if there is not enough memory; [`ErrorKind::Io`].
+    /// [`ErrorKind::OutOfMemory`] if there is not enough memory; [`ErrorKind::Io`].
     pub fn read<T: Element>(&self) -> Result<Vec<T>> {
         self.check_dtype::<T>("read")?;
         let mut elements = T::zeros(self.numel())?;
@@ -203,7 +203,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::LimitExceeded`] if there is not enough memory; [`ErrorKind::Io`].
+    /// [`ErrorKind::OutOfMemory`] if there is not enough memory; [`ErrorKind::Io`].
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut bytes = <u8 as super::element::sealed::Sealed>::zeros(self.nbytes())?;
         copy::gather(self, &mut bytes)?;

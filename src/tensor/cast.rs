@@ -40,14 +40,14 @@ impl Tensor {
     ///
     /// # Errors
     /// [`ErrorKind::DTypeMismatch`] between `float4_e2m1fn_x2`, whose bytes hold two numbers each, and a different
-    /// dtype; [`ErrorKind::LimitExceeded`] if there is not enough memory; [`ErrorKind::Io`].
+    /// dtype; [`ErrorKind::OutOfMemory`] if there is not enough memory; [`ErrorKind::Io`].
     pub fn to_dtype(&self, dtype: DType) -> Result<Tensor> {
         if dtype == self.dtype() {
             return Ok(self.clone());
         }
         // Converting no elements checks that the conversion exists, before memory is allocated.
         convert(self.dtype(), &[], dtype, &mut [])?;
-        Tensor::filled(dtype, self.layout().compacted()?, |mut rest| {
+        Tensor::filled(dtype, self.layout().to_contiguous()?, |mut rest| {
             self.write_to(&mut |piece| {
                 let length_bytes = piece.len() / self.dtype().itemsize() * dtype.itemsize();
                 let (out, after) = std::mem::take(&mut rest).split_at_mut(length_bytes);

@@ -19,7 +19,7 @@ pub(super) const MAX_GAP_BYTES: usize = 16 << 10;
 const MAX_READERS: usize = 16;
 
 /// The cost of a read from the page cache, as a number of bytes that take as long to copy.
-const READ_BYTES: usize = 4 << 10;
+const READ_COST_BYTES: usize = 4 << 10;
 
 /// Calls a function with the width of an element, in bytes, as a const argument.
 macro_rules! of_width {
@@ -73,12 +73,12 @@ fn gather_elements<const W: usize>(bytes: Option<&[u8]>, tensor: &Tensor, out: &
 /// disk. Within long runs it does, so these are read by one thread.
 fn gather_file<const W: usize>(storage: &Storage, out: &mut [u8], order: &Order) -> Result<()> {
     let read_count = read_count::<W>(&order.dims);
-    let cost_bytes = out.len().saturating_add(read_count.saturating_mul(READ_BYTES));
+    let cost_bytes = out.len().saturating_add(read_count.saturating_mul(READ_COST_BYTES));
     let elem_bytes = cost_bytes / order.numel();
     let most_threads = if out.len() / read_count < BLOCK_BYTES { MAX_READERS } else { 1 };
     // Pieces must not share bytes of the file: each would read them again.
     let may_cut = |outer: Dim, inner: &[Dim]| {
-        inner.iter().all(|dim| dim.minor.unsigned_abs() <= outer.minor.unsigned_abs())
+        inner.iter().all(|dim| dim.other_stride.unsigned_abs() <= outer.other_stride.unsigned_abs())
     };
     let read = |out: &mut [u8], order: &Order| {
         walk_file::<W>(&mut Gather { storage, out, scratch: Vec::new() }, order)
@@ -93,7 +93,7 @@ fn gather_file<const W: usize>(storage: &Storage, out: &mut [u8], order: &Order)
     );
     match done {
         // One thread needs less memory.
-        Err(e) if e.kind() == ErrorKind::LimitExceeded => read(out, order),
+        Err(e) if e.kind() == ErrorKind::OutOfMemory => read(out, order),
         done => done,
     }
 }
@@ -146,8 +146,8 @@ impl FileCopy for Gather<'_> {
     /// Reads the whole span and picks the elements from it.
     fn block<const W: usize>(&mut self, order: Order) -> Result<()> {
         resize_discarding(&mut self.scratch, span(&order.dims) * W)?;
-        self.storage.read_at(&mut self.scratch, (order.major * W) as u64)?;
-        kernel::copy::<W>(&self.scratch, self.out, &Order { major: 0, ..order }.turned());
+        self.storage.read_at(&mut self.scratch, (order.start * W) as u64)?;
+        kernel::copy::<W>(&self.scratch, self.out, &Order { start: 0, ..order }.turned());
         Ok(())
     }
 }
@@ -167,34 +167,34 @@ impl FileCopy for Scatter<'_> {
     /// Writes the whole span with the elements replaced. Bytes in gaps are written back unchanged: the lock is
     /// exclusive, so nothing else has changed them.
     fn block<const W: usize>(&mut self, order: Order) -> Result<()> {
-        let offset_bytes = (order.major * W) as u64;
+        let offset_bytes = (order.start * W) as u64;
         let span = span(&order.dims);
         resize_discarding(&mut self.scratch, span * W)?;
         if order.numel() < span {
             self.storage.read_at(&mut self.scratch, offset_bytes)?;
         }
-        kernel::copy::<W>(self.bytes, &mut self.scratch, &Order { major: 0, ..order });
+        kernel::copy::<W>(self.bytes, &mut self.scratch, &Order { start: 0, ..order });
         self.storage.write_at(&self.scratch, offset_bytes)
     }
 }
 
 /// Divides a copy into runs and blocks.
 fn walk_file<const W: usize>(copy: &mut impl FileCopy, order: &Order) -> Result<()> {
-    let &Order { ref dims, major: storage, minor: memory } = order;
+    let &Order { ref dims, start: storage, other_start: memory } = order;
     let Some((&outer, inner)) = dims.split_first() else { return copy.run::<W>(1, storage, memory) };
-    if inner.is_empty() && outer.major == 1 && outer.minor == 1 {
+    if inner.is_empty() && outer.stride == 1 && outer.other_stride == 1 {
         return copy.run::<W>(outer.n, storage, memory);
     }
     let inner_span = span(inner);
-    let step = outer.major.max(1);
+    let step = outer.stride.max(1);
     let rows = BLOCK_BYTES
         .checked_div(W)
         .and_then(|elems| elems.checked_sub(inner_span))
         .map(|rest| rest / step + 1);
     let at = |row: usize, dims: Vec<Dim>| Order {
         dims,
-        major: storage + row * outer.major,
-        minor: moved(memory, row, outer.minor),
+        start: storage + row * outer.stride,
+        other_start: moved(memory, row, outer.other_stride),
     };
     match rows {
         Some(rows) if is_dense::<W>(dims) => {
@@ -224,7 +224,7 @@ fn read_count<const W: usize>(dims: &[Dim]) -> usize {
 fn is_dense<const W: usize>(dims: &[Dim]) -> bool {
     let mut rest = dims;
     while let Some((outer, inner)) = rest.split_first() {
-        if outer.major.saturating_sub(span(inner)) * W > MAX_GAP_BYTES {
+        if outer.stride.saturating_sub(span(inner)) * W > MAX_GAP_BYTES {
             return false;
         }
         rest = inner;

@@ -19,7 +19,7 @@ const PIECE_ELEMS: usize = 256 << 10;
 ///
 /// Errors common to these methods: [`ErrorKind::OutOfRange`] for an index that is out of range, with its position in
 /// the message; [`ErrorKind::DTypeMismatch`] for indices of a different dtype; [`ErrorKind::SizeMismatch`];
-/// [`ErrorKind::LimitExceeded`] if there is not enough memory; [`ErrorKind::Io`].
+/// [`ErrorKind::OutOfMemory`] if there is not enough memory; [`ErrorKind::Io`].
 impl Tensor {
     /// Selects the positions along an axis that a vector of indices lists, in that order, and copies them to the heap.
     /// The indices may also be `int32`.

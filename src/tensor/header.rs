@@ -100,7 +100,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::LimitExceeded`] for more than 64 dimensions, or if there is not enough memory.
+    /// [`ErrorKind::LimitExceeded`] for more than 64 dimensions; [`ErrorKind::OutOfMemory`] if there is not enough
+    /// memory.
     pub fn zeros(dtype: DType, size: &[usize]) -> Result<Tensor> {
         Tensor::filled(dtype, Layout::contiguous(size)?, |_| Ok(()))
     }

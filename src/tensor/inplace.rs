@@ -6,7 +6,7 @@ use stridemap_format::DType;
 
 use super::arithmetic::{Op, Other, dtype_of, wide};
 use super::cast::convert;
-use super::stream::{PIECE_BYTES, for_each_piece, in_storage_order};
+use super::stream::{PIECE_BYTES, for_each_piece, order_axes_like};
 use super::{ExclusiveGuard, Scalar, Tensor, copy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::resize_discarding;
@@ -39,7 +39,7 @@ impl<T: Into<Scalar>> From<T> for Operand<'_> {
 /// In-place changes of every element.
 ///
 /// Errors common to these methods, by [`ErrorKind`](crate::ErrorKind): `SizeMismatch` if an operand does not
-/// broadcast to this size, `NameMismatch` if aligned dimensions have different names, `DTypeMismatch`, `Overlapping`
+/// broadcast to this size, `DimensionNameMismatch` if aligned dimensions have different names, `DTypeMismatch`, `Overlapping`
 /// if several indices refer to one element, `OutOfRange` for a number that `fill_` cannot convert to the dtype
 /// (arithmetic wraps or returns infinity), `Io`.
 ///
@@ -87,7 +87,7 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// `SizeMismatch`; `NameMismatch`; `DTypeMismatch` if the dtypes cannot be converted; `Overlapping`; `Io`.
+    /// `SizeMismatch`; `DimensionNameMismatch`; `DTypeMismatch` if the dtypes cannot be converted; `Overlapping`; `Io`.
     pub fn copy_(&mut self, source: &Tensor) -> Result<&mut Self> {
         let (from, to) = (source.dtype(), self.dtype());
         // Converting no elements checks that the conversion exists, before anything is written.
@@ -128,7 +128,7 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// `SizeMismatch`; `NameMismatch`; `Overlapping`; `Io`; `DTypeMismatch` if the result is of a higher kind than this
+    /// `SizeMismatch`; `DimensionNameMismatch`; `Overlapping`; `Io`; `DTypeMismatch` if the result is of a higher kind than this
     /// dtype (in the order bool, integer, float, complex), if two integers have no common dtype, and for floats of 8
     /// bits and below.
     pub fn add_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
@@ -169,7 +169,7 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`add_`](Self::add_): `SizeMismatch`, `NameMismatch`, `Overlapping`, `Io`, `DTypeMismatch`.
+    /// Those of [`add_`](Self::add_): `SizeMismatch`, `DimensionNameMismatch`, `Overlapping`, `Io`, `DTypeMismatch`.
     pub fn mul_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
         self.compute("mul_", Op::Mul, other.into())
     }
@@ -277,7 +277,7 @@ impl ExclusiveGuard<'_> {
         }
         let (tensor, storage) = self.parts();
         let views: Vec<Tensor> =
-            iter::once(tensor).chain(operands).map(in_storage_order(tensor)).collect::<Result<_>>()?;
+            iter::once(tensor).chain(operands).map(order_axes_like(tensor)).collect::<Result<_>>()?;
         let is_in_memory = operands.iter().all(|operand| operand.storage().borrow().is_some());
         let limit = if before == Before::Needed && is_in_memory && storage.bytes_mut()?.is_some() {
             CACHED_ELEMS

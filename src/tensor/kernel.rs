@@ -27,55 +27,58 @@ const PIECE_BYTES: usize = 1 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dim {
     pub(super) n: usize,
-    /// The stride on the side whose order the copy follows, never negative.
-    pub(super) major: usize,
+    /// The stride on the sorted side, never negative.
+    pub(super) stride: usize,
     /// The stride on the other side.
-    pub(super) minor: isize,
+    pub(super) other_stride: isize,
 }
 
-/// The dimensions of a copy by descending stride on the major side, and where the copy starts on both sides.
+/// The order of a copy between two sides. Its dimensions are sorted by descending stride on one side, the sorted side.
 #[derive(Clone, Debug)]
 pub(super) struct Order {
     pub(super) dims: Vec<Dim>,
-    pub(super) major: usize,
-    pub(super) minor: usize,
+    /// The position of the first element on the sorted side.
+    pub(super) start: usize,
+    /// The position of the first element on the other side.
+    pub(super) other_start: usize,
 }
 
 impl Order {
-    /// Sorts dimensions of a size, a stride on the major side and one on the other. Reverses those with a negative
-    /// major stride, drops those of size 1, and merges adjacent ones that step through both sides in the same way.
+    /// Sorts dimensions, given as their size, their stride on the sorted side and that on the other side. Reverses
+    /// those with a negative stride on the sorted side, drops those of size 1, and merges adjacent dimensions that step
+    /// through both sides in the same way.
     pub(super) fn of(
         dims: impl Iterator<Item = (usize, isize, isize)>,
-        mut major: usize,
-        mut minor: usize,
+        mut start: usize,
+        mut other_start: usize,
     ) -> Order {
         let mut sorted: Vec<Dim> = dims
             .filter(|&(n, ..)| n != 1)
-            .map(|(n, major_stride, mut minor_stride)| {
-                if major_stride < 0 {
-                    major = moved(major, n - 1, major_stride);
-                    minor = moved(minor, n - 1, minor_stride);
-                    minor_stride = -minor_stride;
+            .map(|(n, stride, mut other_stride)| {
+                if stride < 0 {
+                    start = moved(start, n - 1, stride);
+                    other_start = moved(other_start, n - 1, other_stride);
+                    other_stride = -other_stride;
                 }
-                Dim { n, major: major_stride.unsigned_abs(), minor: minor_stride }
+                Dim { n, stride: stride.unsigned_abs(), other_stride: other_stride }
             })
             .collect();
-        sorted.sort_by_key(|dim| Reverse(dim.major));
+        sorted.sort_by_key(|dim| Reverse(dim.stride));
         sorted.dedup_by(|inner, outer| {
-            let is_one =
-                outer.major == inner.n * inner.major && outer.minor == inner.n as isize * inner.minor;
+            let is_one = outer.stride == inner.n * inner.stride
+                && outer.other_stride == inner.n as isize * inner.other_stride;
             if is_one {
                 *outer = Dim { n: outer.n * inner.n, ..*inner };
             }
             is_one
         });
-        Order { dims: sorted, major, minor }
+        Order { dims: sorted, start, other_start }
     }
 
     /// Returns the same copy in the order of the other side.
     pub(super) fn turned(&self) -> Order {
-        let dims = self.dims.iter().map(|dim| (dim.n, dim.minor, dim.major as isize));
-        Order::of(dims, self.minor, self.major)
+        let dims = self.dims.iter().map(|dim| (dim.n, dim.other_stride, dim.stride as isize));
+        Order::of(dims, self.other_start, self.start)
     }
 
     /// Returns the number of elements.
@@ -84,9 +87,9 @@ impl Order {
     }
 }
 
-/// Returns the number of elements from the first to the last on the major side, including gaps.
+/// Returns the number of elements from the first to the last on the sorted side, including gaps.
 pub(super) fn span(dims: &[Dim]) -> usize {
-    dims.iter().map(|dim| (dim.n - 1) * dim.major).sum::<usize>() + 1
+    dims.iter().map(|dim| (dim.n - 1) * dim.stride).sum::<usize>() + 1
 }
 
 /// Returns the position after some steps.
@@ -94,13 +97,13 @@ pub(super) fn moved(start: usize, steps: usize, stride: isize) -> usize {
     start.wrapping_add_signed((steps as isize).wrapping_mul(stride))
 }
 
-/// Copies elements of `W` bytes. The destination is the major side, and no two elements share a place there. Large
+/// Copies elements of `W` bytes. The destination is the sorted side, and no two elements share a place there. Large
 /// copies are divided between threads.
 pub(super) fn copy<const W: usize>(from: &[u8], to: &mut [u8], order: &Order) {
     let (from, to) = (from.as_chunks::<W>().0, to.as_chunks_mut::<W>().0);
     let is_large = order.numel() * W >= LARGE_BYTES;
     // Pieces must not overlap in the destination.
-    let may_cut = |outer: Dim, inner: &[Dim]| span(inner) <= outer.major;
+    let may_cut = |outer: Dim, inner: &[Dim]| span(inner) <= outer.stride;
     let piece = |(order, to): (Order, &mut [[u8; W]])| {
         copy_piece(from, to, &order, is_large);
         Ok(())
@@ -181,11 +184,11 @@ pub(super) fn divide<'a, T, E>(
         return body((order, to));
     }
     let half = outer.n / 2;
-    let (first, second) = to.split_at_mut(order.major + half * outer.major);
-    let minor = moved(order.minor, half, outer.minor);
+    let (first, second) = to.split_at_mut(order.start + half * outer.stride);
+    let other_start = moved(order.other_start, half, outer.other_stride);
     let rest = Dim { n: outer.n - half, ..*outer };
     outer.n = half;
-    let rest = Order { dims: [&[rest], &*inner].concat(), major: 0, minor };
+    let rest = Order { dims: [&[rest], &*inner].concat(), start: 0, other_start };
     divide(order, first, limit, may_cut, body)?;
     divide(rest, second, limit, may_cut, body)
 }
@@ -194,21 +197,22 @@ pub(super) fn divide<'a, T, E>(
 /// and the one with the narrowest stride in the source. If those differ, the two form a plane that is transposed.
 /// `is_large` is whether the whole copy is too large for the caches.
 fn copy_piece<const W: usize>(from: &[[u8; W]], to: &mut [[u8; W]], order: &Order, is_large: bool) {
-    let one = Dim { n: 1, major: 1, minor: 1 };
+    let one = Dim { n: 1, stride: 1, other_stride: 1 };
     let mut dims = order.dims.clone();
     let row = dims.pop().unwrap_or(one);
-    let narrowest =
-        (0..dims.len()).filter(|&i| dims[i].minor != 0).min_by_key(|&i| dims[i].minor.unsigned_abs());
-    let is_transposed = |i: &usize| dims[*i].minor.unsigned_abs() < row.minor.unsigned_abs();
+    let narrowest = (0..dims.len())
+        .filter(|&i| dims[i].other_stride != 0)
+        .min_by_key(|&i| dims[i].other_stride.unsigned_abs());
+    let is_transposed = |i: &usize| dims[*i].other_stride.unsigned_abs() < row.other_stride.unsigned_abs();
     if let Some(column) = narrowest.filter(is_transposed) {
         let column = dims.remove(column);
         if column.n * row.n <= SMALL_PLANE
             && let Some(outer) = dims.pop()
         {
             let several = |first| Dim { n: SMALL_PLANE.min(outer.n - first), ..outer };
-            for_each_start(&dims, order.major, order.minor, &mut |t, f| {
+            for_each_start(&dims, order.start, order.other_start, &mut |t, f| {
                 for first in (0..outer.n).step_by(SMALL_PLANE) {
-                    let (t, f) = (t + first * outer.major, moved(f, first, outer.minor));
+                    let (t, f) = (t + first * outer.stride, moved(f, first, outer.other_stride));
                     for_each_start(&[column, row], t, f, &mut |t, f| {
                         copy_row(from, to, several(first), (t, f));
                     });
@@ -217,35 +221,37 @@ fn copy_piece<const W: usize>(from: &[[u8; W]], to: &mut [[u8; W]], order: &Orde
             return;
         }
         let mut tile = Vec::new();
-        for_each_start(&dims, order.major, order.minor, &mut |t, f| {
+        for_each_start(&dims, order.start, order.other_start, &mut |t, f| {
             transpose(from, to, (column, row), (t, f), (&mut tile, is_large));
         });
     } else {
         let outer = dims.pop().unwrap_or(one);
-        for_each_start(&dims, order.major, order.minor, &mut |t, f| {
+        for_each_start(&dims, order.start, order.other_start, &mut |t, f| {
             for i in 0..outer.n {
-                copy_row(from, to, row, (t + i * outer.major, moved(f, i, outer.minor)));
+                copy_row(from, to, row, (t + i * outer.stride, moved(f, i, outer.other_stride)));
             }
         });
     }
 }
 
 /// Calls `body` with each pair of positions that the dimensions reach.
-fn for_each_start(dims: &[Dim], major: usize, minor: usize, body: &mut impl FnMut(usize, usize)) {
+fn for_each_start(dims: &[Dim], start: usize, other_start: usize, body: &mut impl FnMut(usize, usize)) {
     match dims.split_first() {
-        None => body(major, minor),
+        None => body(start, other_start),
         // Most calls would be for the last dimension.
-        Some((dim, [])) => (0..dim.n).for_each(|i| body(major + i * dim.major, moved(minor, i, dim.minor))),
+        Some((dim, [])) => {
+            (0..dim.n).for_each(|i| body(start + i * dim.stride, moved(other_start, i, dim.other_stride)))
+        }
         Some((dim, inner)) => {
             for i in 0..dim.n {
-                for_each_start(inner, major + i * dim.major, moved(minor, i, dim.minor), body);
+                for_each_start(inner, start + i * dim.stride, moved(other_start, i, dim.other_stride), body);
             }
         }
     }
 }
 
 fn copy_row<const W: usize>(from: &[[u8; W]], to: &mut [[u8; W]], row: Dim, (t, f): (usize, usize)) {
-    match (row.major, row.minor) {
+    match (row.stride, row.other_stride) {
         (1, 1) if row.n >= SHORT_ROW => to[t..t + row.n].copy_from_slice(&from[f..f + row.n]),
         (1, 0) => to[t..t + row.n].fill(from[f]),
         (1, step) if step > 0 => {
@@ -258,7 +264,7 @@ fn copy_row<const W: usize>(from: &[[u8; W]], to: &mut [[u8; W]], row: Dim, (t, 
         }
         _ => {
             for i in 0..row.n {
-                to[t + i * row.major] = from[moved(f, i, row.minor)];
+                to[t + i * row.stride] = from[moved(f, i, row.other_stride)];
             }
         }
     }

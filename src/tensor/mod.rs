@@ -29,7 +29,7 @@ pub use element::Element;
 pub use guard::{ExclusiveGuard, SharedGuard};
 pub use header::Tensor;
 pub use inplace::Operand;
-pub(crate) use live::is_live;
+pub(crate) use live::can_be_live;
 pub use live::{LiveElement, LiveTensor};
 pub use print::PrintOptions;
 pub use scalar::Scalar;

@@ -310,8 +310,8 @@ fn view_of<'a, T>(tensor: &Tensor, run: &'a [T]) -> Result<ArrayViewD<'a, T>> {
 fn shape_of(tensor: &Tensor) -> StrideShape<IxDyn> {
     let stride = tensor.layout().lent_strides().into_iter();
     let stride: Vec<usize> = stride.map(isize::cast_unsigned).collect();
-    let is_plain = tensor.numel() == 0;
-    if is_plain { IxDyn(tensor.size()).into() } else { IxDyn(tensor.size()).strides(IxDyn(&stride)) }
+    let is_empty = tensor.numel() == 0;
+    if is_empty { IxDyn(tensor.size()).into() } else { IxDyn(tensor.size()).strides(IxDyn(&stride)) }
 }
 
 fn refused(op: &str, tensor: &Tensor, e: &ndarray::ShapeError) -> Error {

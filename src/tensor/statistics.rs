@@ -7,7 +7,7 @@ mod table;
 use std::slice;
 use std::sync::{Mutex, PoisonError};
 
-use super::stream::{MIN_PIECE_BYTES, for_each_piece, gather_into, in_storage_order};
+use super::stream::{MIN_PIECE_BYTES, for_each_piece, gather_into, order_axes_like};
 use super::{Scalar, Tensor};
 use crate::error::Result;
 use crate::parallel;
@@ -72,11 +72,11 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::LimitExceeded`](crate::ErrorKind::LimitExceeded) if there is not enough memory;
+    /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) if there is not enough memory;
     /// [`ErrorKind::Io`](crate::ErrorKind::Io).
     pub fn statistics(&self, mut progress: impl FnMut(u64)) -> Result<Statistics> {
         let (tensor, repeats) = self.without_repeats()?;
-        let tensor = in_storage_order(&tensor)(&tensor)?;
+        let tensor = order_axes_like(&tensor)(&tensor)?;
         let mut statistics = if self.dtype().itemsize() <= 2 {
             codes::statistics(&tensor, &mut progress)?
         } else {
@@ -125,16 +125,15 @@ impl Statistics {
         (count > 1.).then(|| (squares / (count - 1.)).sqrt())
     }
 
-    /// Returns the value below which a fraction of the finite elements is, such as 0.999. 0 is the minimum, and 1 is
-    /// the maximum. Of two elements that are equally near, it is the lower one, as in `torch.median`. `None` if no
-    /// element is finite, or the fraction is not between 0 and 1.
+    /// Returns a quantile of the finite elements: the element below which a fraction of them lies. 0 returns the
+    /// minimum, 0.5 the median, and 1 the maximum. Between two elements, the result is the nearer one, and the lower
+    /// one if both are equally near, as in `torch.median`. `None` if no element is finite, or the fraction is not
+    /// between 0 and 1.
     ///
-    /// The result is exact for dtypes of up to 16 bits, and for tensors of up to 4,096 elements. For others it is
-    /// within a range that has at most 1/65,536 of the representable numbers between the minimum and the maximum. For
-    /// integers, this is a fraction of the range; there are more floats near zero, so the result is also near in
-    /// proportion: within 0.4 % for `float32` and 3.2 % for `float64`. For tensors of more than 64 Mi elements of such
-    /// dtypes, it is that of [`sample_count`](Self::sample_count) elements; the minimum and the maximum are those of
-    /// all.
+    /// The result is exact for dtypes of up to 16 bits, and for tensors of up to 4,096 elements. Otherwise the error is
+    /// at most 1/65,536 of the range from the minimum to the maximum for integers, 0.4 % of the element for `float32`,
+    /// and 3.2 % for `float64`. Above 64 Mi elements of these dtypes, the result is the quantile of a sample of
+    /// [`sample_count`](Self::sample_count) elements, except the minimum and the maximum, which are always exact.
     ///
     /// ```
     /// # use stridemap::Tensor;

@@ -53,7 +53,7 @@ impl Source for Tensor {
 
 /// Returns a function that orders the axes of a tensor as the strides of `view` are, and reverses those that are negative
 /// there. Pieces of the view are then compact in the storage.
-pub(super) fn in_storage_order(view: &Tensor) -> impl Fn(&Tensor) -> Result<Tensor> {
+pub(super) fn order_axes_like(view: &Tensor) -> impl Fn(&Tensor) -> Result<Tensor> {
     let strides = view.stride();
     let mut axes: Vec<usize> = (0..view.ndim()).collect();
     axes.sort_by_key(|&axis| Reverse(strides[axis].unsigned_abs()));
@@ -89,7 +89,7 @@ fn gather_in_order(tensor: &Tensor, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -
                 spare.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
                 Ok(())
             }
-            Err(e) if e.kind() == ErrorKind::LimitExceeded => gather_in_small_pieces(&piece, sink),
+            Err(e) if e.kind() == ErrorKind::OutOfMemory => gather_in_small_pieces(&piece, sink),
             Err(e) => Err(e),
         },
     )
@@ -103,7 +103,7 @@ fn gather_in_small_pieces(tensor: &Tensor, sink: &mut dyn FnMut(&[u8]) -> Result
             let mut buffer = Vec::new();
             match gather_into(piece, &mut buffer) {
                 Ok(()) => sink(&buffer),
-                Err(e) if e.kind() == ErrorKind::LimitExceeded && piece.nbytes() > LOW_MEMORY_PIECE_BYTES => {
+                Err(e) if e.kind() == ErrorKind::OutOfMemory && piece.nbytes() > LOW_MEMORY_PIECE_BYTES => {
                     drop(buffer);
                     gather_in_small_pieces(piece, sink)
                 }

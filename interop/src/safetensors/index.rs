@@ -33,7 +33,7 @@ pub(crate) fn is_index(magic: &[u8]) -> bool {
 /// The tensors are those of the shards' own headers, as in transformers, including tensors that the index lacks. A
 /// tensor in the index must be in the shard that the index names, and a name may be in only one shard.
 pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Contents> {
-    let json = file.header_in_pieces(0, file.length_bytes(), MAX_HEADER_BYTES)?;
+    let json = file.header_range(0, file.length_bytes(), MAX_HEADER_BYTES)?;
     let Index { metadata, weight_map: Object(WeightMap { mut shard_of, shards }) } =
         parse_pieces(file, "the index of a sharded safetensors model", json)?;
     let mut contents = Contents::new(FileFormat::SafetensorsIndex);
@@ -141,8 +141,8 @@ impl<'de> FromEntries<'de> for WeightMap {
 
 /// Checks that a shard is a file beside the index. No other file is ever opened.
 fn check_shard(shard: &str) -> std::result::Result<(), String> {
-    let is_plain = !shard.is_empty() && shard != "." && shard != ".." && !shard.contains(['/', '\0']);
-    if is_plain {
+    let is_file_name = !shard.is_empty() && shard != "." && shard != ".." && !shard.contains(['/', '\0']);
+    if is_file_name {
         return Ok(());
     }
     Err(format!("the shard {shard:?} is not the name of a file in the directory of the index"))

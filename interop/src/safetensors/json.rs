@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error as _, MapAccess, Visitor};
 use stridemap::Result;
 
-use crate::file::{Pieces, RawFile};
+use crate::file::{FileRange, RawFile};
 
 pub(super) fn parse<'a, T: Deserialize<'a>>(
     file: &RawFile,
@@ -32,15 +32,15 @@ const MAX_TOKEN_BYTES: usize = 4 << 20;
 /// The maximum nesting. The parser keeps a byte for each level that it skips.
 const MAX_DEPTH: usize = 128;
 
-/// Reads JSON from a file in pieces. See [`parse`].
+/// Reads JSON from a range of a file. See [`parse`].
 pub(super) fn parse_pieces<T: DeserializeOwned>(
     file: &RawFile,
     what: impl fmt::Display,
-    mut pieces: Pieces<'_>,
+    mut range: FileRange<'_>,
 ) -> Result<T> {
-    let length_bytes = usize::try_from(pieces.rest_bytes()).unwrap_or(usize::MAX);
+    let length_bytes = usize::try_from(range.rest_bytes()).unwrap_or(usize::MAX);
     let mut guard =
-        Guard { inner: &mut pieces, is_in_text: false, is_escaped: false, token_bytes: 0, depth: 0 };
+        Guard { inner: &mut range, is_in_text: false, is_escaped: false, token_bytes: 0, depth: 0 };
     let parsed = if length_bytes <= WHOLE_BYTES {
         let mut whole = Vec::with_capacity(length_bytes);
         let read = guard.read_to_end(&mut whole).map_err(serde::de::Error::custom);
@@ -48,7 +48,7 @@ pub(super) fn parse_pieces<T: DeserializeOwned>(
     } else {
         serde_json::from_reader(BufReader::with_capacity(BUFFER_BYTES, guard))
     };
-    match pieces.into_failure() {
+    match range.into_failure() {
         Some(failure) => Err(failure),
         None => parsed.map_err(|e| file.bad(format!("{what}: {e}")).with_source(e)),
     }

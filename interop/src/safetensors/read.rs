@@ -40,7 +40,7 @@ pub(super) fn read_within(
              at most {MAX_HEADER_BYTES} are allowed"
         )));
     }
-    let json = file.header_in_pieces(PREAMBLE_BYTES as u64, header_bytes, limit_bytes)?;
+    let json = file.header_range(PREAMBLE_BYTES as u64, header_bytes, limit_bytes)?;
     let Object(Header { tensors, attributes }) = parse_pieces(file, "the header", json)?;
     let mut infos = tensors
         .into_iter()

@@ -83,8 +83,8 @@ impl Directory {
         file: &RawFile,
         found: &mut dyn FnMut(&Entry<'_>) -> Result<()>,
     ) -> Result<()> {
-        let pieces = file.pieces(self.start_bytes, self.end_bytes - self.start_bytes);
-        let mut rest = BufReader::with_capacity(BUFFER_BYTES, pieces);
+        let range = file.range(self.start_bytes, self.end_bytes - self.start_bytes);
+        let mut rest = BufReader::with_capacity(BUFFER_BYTES, range);
         let mut fixed = [0; ENTRY_BYTES];
         let mut variable = Vec::new();
         for index in 0..self.member_count {

@@ -6,7 +6,7 @@ use flate2::bufread::DeflateDecoder;
 use stridemap::{Error, Result};
 
 use super::members::{Member, Method};
-use crate::file::{Pieces, RawFile};
+use crate::file::{FileRange, RawFile};
 
 /// The most packed bytes read at once.
 const PACKED_PIECE_BYTES: usize = 64 << 10;
@@ -14,7 +14,7 @@ const PACKED_PIECE_BYTES: usize = 64 << 10;
 impl Member {
     /// Starts unpacking. Memory use is bounded, whatever length the directory states.
     pub(crate) fn unpack<'a>(&'a self, file: &'a RawFile) -> Unpacked<'a> {
-        let packed = file.pieces(self.offset_bytes, self.packed_bytes);
+        let packed = file.range(self.offset_bytes, self.packed_bytes);
         let bytes = match self.method {
             Method::Stored => Bytes::Stored(packed),
             Method::Deflated => {
@@ -65,8 +65,8 @@ pub(crate) struct Unpacked<'a> {
 }
 
 enum Bytes<'a> {
-    Stored(Pieces<'a>),
-    Deflated(Box<DeflateDecoder<BufReader<Pieces<'a>>>>),
+    Stored(FileRange<'a>),
+    Deflated(Box<DeflateDecoder<BufReader<FileRange<'a>>>>),
 }
 
 impl Unpacked<'_> {
@@ -154,7 +154,7 @@ impl Unpacked<'_> {
 impl Bytes<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
-            Bytes::Stored(pieces) => pieces.read(buf),
+            Bytes::Stored(range) => range.read(buf),
             Bytes::Deflated(decoder) => decoder.read(buf),
         }
     }

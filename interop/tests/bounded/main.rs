@@ -98,7 +98,11 @@ fn is_typed(error: &Error) -> bool {
     !line.contains('\n')
         && matches!(
             error.kind(),
-            ErrorKind::BadFile | ErrorKind::LimitExceeded | ErrorKind::InvalidArgument | ErrorKind::Io
+            ErrorKind::BadFile
+                | ErrorKind::LimitExceeded
+                | ErrorKind::OutOfMemory
+                | ErrorKind::InvalidArgument
+                | ErrorKind::Io
         )
 }
 

@@ -15,7 +15,7 @@ use super::{Remedy, Repair, has_dir};
 use crate::disk::{Access, Disk, Staged, StorePaths, number_in};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{
-    self, Durability, Generation, History, Options, WriterLock, by_processes, held_by, publish_manifest,
+    self, Durability, Generation, OpenStore, Options, WriterLock, by_processes, held_by, publish_manifest,
     unsynced,
 };
 use crate::storage::{GrowthLock, VerifiedStorage};
@@ -32,14 +32,14 @@ pub(super) fn apply(
     let uuid = undisturbed(&**disk, paths, look, |_| true)?.uuid;
     let options = Options { durability: Durability::Full, ..options };
     let nothing = Arc::new(Generation::stand_in(uuid, 0));
-    let work = Work { history: History::at(Arc::clone(disk), paths.clone(), options, nothing) };
+    let work = Work { store: OpenStore::at(Arc::clone(disk), paths.clone(), options, nothing) };
     let lost_lock = why_lock_lost(&**disk, paths)?;
     let mut kept = Vec::new();
     if lost_lock.is_some() {
         check_dirs(&**disk, paths)?;
         work.make_lock(&mut kept)?; // crash: the same, with a lock
     }
-    let lock = WriterLock::take(&work.history)?;
+    let lock = WriterLock::take(&work.store)?;
     let Plan { mut repair, source, content } = plan(&**disk, paths, progress)?;
     if let Some(why) = lost_lock {
         repair.remedies.insert(0, Remedy { path: paths.lock(), detail: format!("created again: {why}") });
@@ -51,8 +51,8 @@ pub(super) fn apply(
     let mut moves = if content.is_changed { work.moves(&source, &content)? } else { Moves::default() };
     work.make_lost_found()?; // crash: the same, with an empty directory
     let held_sums: Vec<GrowthLock> =
-        content.sums.keys().map(|&id| take_growth_lock(&work.history, id)).collect::<Result<_>>()?;
-    unsynced::settle(&work.history, &lock)?; // crash: the same, now durable
+        content.sums.keys().map(|&id| take_growth_lock(&work.store, id)).collect::<Result<_>>()?;
+    unsynced::settle(&work.store, &lock)?; // crash: the same, now durable
 
     // 2. The files that need no new generation. Each is unchanged, missing, or correct.
     if disk.is_dir(&paths.storages_dir()).is_err() {
@@ -78,13 +78,13 @@ pub(super) fn apply(
     }
 
     // 3. The copies of damaged storages, and the new generation.
-    let Content { mut storages, mut tensors, copies, outgrown, .. } = content;
+    let Content { mut storages, mut tensors, copies, readable_originals, .. } = content;
     let mut next_storage_id = work.next_storage_id(&source.manifest, &storages)?;
     let mut locks = Vec::new();
     for (id, copy) in &copies {
         let Some(record) = storages.remove(id) else { continue };
         let Copied { lock, mut storage, tensors: moved } =
-            copy_storage(&work.history, (*id, &record), copy, &tensors, next_storage_id)?;
+            copy_storage(&work.store, (*id, &record), copy, &tensors, next_storage_id)?;
         storage.publish(paths, next_storage_id)?; // crash: an orphan, deleted later
         let copied = StorageRecord { tensor_count: record.tensor_count, ..storage.record().clone() };
         storages.insert(next_storage_id, copied);
@@ -96,7 +96,7 @@ pub(super) fn apply(
     let generation = source.highest + 1;
     let mut garbage = source.manifest.garbage.clone();
     // Readers of an older generation need these files at their current paths.
-    garbage.extend(outgrown.into_iter().map(|id| (id, generation)));
+    garbage.extend(readable_originals.into_iter().map(|id| (id, generation)));
     garbage.retain(|id, _| !storages.contains_key(id) && !moves.storages.contains(id));
     let manifest = Manifest {
         generation,
@@ -121,7 +121,7 @@ pub(super) fn apply(
     // Check again: the copies took time, and readers need no lock to open the store.
     let in_meta = generation::list(&**disk, paths)?;
     work.check_unneeded(&moves, &work.held(&in_meta, &source)?)?;
-    drop(publish_manifest(&work.history, manifest, None, &lock)?); // crash: as before, or repaired
+    drop(publish_manifest(&work.store, manifest, None, &lock)?); // crash: as before, or repaired
     repair.generation = Some(generation);
 
     // 4. The old names are deleted.
@@ -148,16 +148,16 @@ struct Moves {
 }
 
 struct Work {
-    history: History,
+    store: OpenStore,
 }
 
 impl Work {
     fn disk(&self) -> &Arc<dyn Disk> {
-        &self.history.disk
+        &self.store.disk
     }
 
     fn paths(&self) -> &StorePaths {
-        &self.history.paths
+        &self.store.paths
     }
 
     fn lost_found(&self) -> PathBuf {
@@ -285,7 +285,7 @@ impl Work {
         let held = self.held(&in_meta, source)?;
         moves.storages.extend(content.dropped.iter().chain(content.copies.keys()));
         let is_held = |id: &u64| held.contains(&paths.storage(*id));
-        moves.storages.retain(|id| !content.outgrown.contains(id) || !is_held(id));
+        moves.storages.retain(|id| !content.readable_originals.contains(id) || !is_held(id));
         if !source.is_newest || content.has_lost_storages {
             // A file may belong to a generation or a record that cannot be read.
             let ids = ["bin", "sum"].into_iter().flat_map(|ending| numbers_of(&in_storages, ending));
@@ -316,7 +316,7 @@ impl Work {
         let mut held = BTreeSet::new();
         for number in numbers_of(in_meta, "man") {
             let path = self.paths().manifest(number);
-            let Some(processes) = held_by(&self.history, &path)? else { continue };
+            let Some(processes) = held_by(&self.store, &path)? else { continue };
             let refused = |why: &str| {
                 let message = format!(
                     "repair {}: generation {number} is in use{}, and {why}; end its readers, and repair again",

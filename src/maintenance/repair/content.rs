@@ -23,7 +23,7 @@ pub(super) struct Content {
     /// The storages that are replaced by copies of only the bytes that their tensors refer to.
     pub(super) copies: BTreeMap<u64, PartialCopy>,
     /// The copied storages whose old file is whole, so that readers of older generations can still use it.
-    pub(super) outgrown: BTreeSet<u64>,
+    pub(super) readable_originals: BTreeSet<u64>,
     /// The storages whose `.sum` files are written again.
     pub(super) sums: BTreeMap<u64, CorrectedSum>,
     /// The storages that are no longer needed. Their files are moved away.
@@ -112,7 +112,7 @@ pub(super) fn content(
     }
     storages(paths, &survey, salvageable, &mut content, repair);
     if !source.is_newest {
-        outgrown(disk, paths, &mut content, repair)?;
+        copy_overlong_storages(disk, paths, &mut content, repair)?;
     }
     for (id, sum) in &content.sums {
         let detail =
@@ -323,7 +323,12 @@ impl Content {
 /// Schedules sealed storages to be copied if their files are longer than their records. A newer generation, now
 /// discarded, may have used the rest, and its readers may still borrow those bytes: the next append would overwrite
 /// them, and a collection would cut them off.
-fn outgrown(disk: &dyn Disk, paths: &StorePaths, content: &mut Content, repair: &mut Repair) -> Result<()> {
+fn copy_overlong_storages(
+    disk: &dyn Disk,
+    paths: &StorePaths,
+    content: &mut Content,
+    repair: &mut Repair,
+) -> Result<()> {
     let sealed = content.storages.iter().filter(|(_, record)| matches!(record.kind, StorageKind::Sealed(_)));
     let sealed: Vec<(u64, u64)> = sealed.map(|(&id, record)| (id, record.length_bytes)).collect();
     for (id, length_bytes) in sealed {
@@ -340,7 +345,7 @@ fn outgrown(disk: &dyn Disk, paths: &StorePaths, content: &mut Content, repair: 
             repair.remedy(path, detail);
             let (damaged, corrected) = (BTreeSet::new(), Vec::new());
             content.copy(id, PartialCopy { length_bytes, damaged, corrected });
-            content.outgrown.insert(id);
+            content.readable_originals.insert(id);
         }
     }
     Ok(())

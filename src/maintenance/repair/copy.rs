@@ -6,7 +6,7 @@ use stridemap_format::{StorageRecord, TensorRecord};
 
 use super::content::PartialCopy;
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::History;
+use crate::generation::OpenStore;
 use crate::layout::{View, repack};
 use crate::storage::{GrowthLock, StagedStorage, VerifiedStorage};
 
@@ -22,15 +22,15 @@ pub(super) struct Copied {
 /// Copies to a new storage, which will have the id `new_id`, those bytes of a storage that tensors use. Verifies each
 /// chunk once more.
 pub(super) fn copy_storage(
-    history: &History,
+    store: &OpenStore,
     (id, record): (u64, &StorageRecord),
     copy: &PartialCopy,
     tensors: &BTreeMap<String, TensorRecord>,
     new_id: u64,
 ) -> Result<Copied> {
-    let (disk, paths) = (&history.disk, &history.paths);
+    let (disk, paths) = (&store.disk, &store.paths);
     let path = paths.storage(id);
-    let lock = take_growth_lock(history, id)?;
+    let lock = take_growth_lock(store, id)?;
     let (corrected, damaged) = (&copy.corrected, &copy.damaged);
     let mut old = VerifiedStorage::open_salvaged(&**disk, paths, (id, record), corrected, damaged)?;
     let kept: Vec<(&String, &TensorRecord)> =
@@ -49,9 +49,9 @@ pub(super) fn copy_storage(
 }
 
 /// Takes the growth lock of a storage, so that no append changes its files while they are copied or replaced.
-pub(super) fn take_growth_lock(history: &History, id: u64) -> Result<GrowthLock> {
-    let path = history.paths.storage(id);
-    GrowthLock::try_take(&history.disk, &path)?.ok_or_else(|| {
+pub(super) fn take_growth_lock(store: &OpenStore, id: u64) -> Result<GrowthLock> {
+    let path = store.paths.storage(id);
+    GrowthLock::try_take(&store.disk, &path)?.ok_or_else(|| {
         let message = format!(
             "repair {}: another process is appending to this storage; repair again when the append is done",
             path.display()

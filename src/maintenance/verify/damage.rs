@@ -9,7 +9,7 @@ use stridemap_format::{CHUNK_BYTES, Error as FormatError, Rule};
 use super::finding::{Affected, Findings, Index};
 use super::survey::{Survey, Tensor};
 use crate::error::{Error, Result};
-use crate::generation::History;
+use crate::generation::OpenStore;
 use crate::layout::Coverage;
 use crate::maintenance::external_check::Fault;
 use crate::storage::{Damage, DamagedChunk};
@@ -30,7 +30,7 @@ pub(super) struct DamageIndex {
 /// Adds findings for the damage to each storage and each external file, with the names of the tensors that each
 /// affects.
 pub(super) fn report(
-    history: &History,
+    store: &OpenStore,
     survey: &Survey<'_>,
     damage: &[(u64, Damage)],
     faults: Vec<Fault>,
@@ -39,7 +39,7 @@ pub(super) fn report(
     let length_bytes = |id: &u64| survey.storages.get(id).map_or(0, |storage| storage.record.length_bytes);
     let mut indices: BTreeMap<u64, DamageIndex> = BTreeMap::new();
     for (id, damage) in damage {
-        indices.insert(*id, index(history, *id, length_bytes(id), damage, findings));
+        indices.insert(*id, index(store, *id, length_bytes(id), damage, findings));
     }
     for Fault { path, detail, ids } in faults {
         let finding = findings.push(path, &FormatError::new(Rule::ExternalFile, detail), Affected::NOTHING);
@@ -86,13 +86,13 @@ fn affect(
 
 /// Adds a finding for each defect of a storage's files.
 pub(super) fn index(
-    history: &History,
+    store: &OpenStore,
     id: u64,
     length_bytes: u64,
     damage: &Damage,
     findings: &mut Findings,
 ) -> DamageIndex {
-    let path = history.paths.storage(id);
+    let path = store.paths.storage(id);
     let mut index = DamageIndex::default();
     if let Some(error) = &damage.file {
         index.whole.push(push(&path, error, findings));

@@ -16,7 +16,7 @@ use stridemap_format::{Error as FormatError, Rule};
 use super::external_check::check_external;
 use crate::disk::{Access, Disk, StorePaths};
 use crate::error::{ErrorKind, Result};
-use crate::generation::{self, Generation, History, Options, check_store, open_dirs};
+use crate::generation::{self, Generation, OpenStore, Options, check_store, open_dirs};
 use crate::storage::check_all;
 use finding::Findings;
 
@@ -69,9 +69,9 @@ pub(crate) fn verify_path(
 ) -> Result<Verification> {
     let (disk, paths) = open_dirs(disk, path)?;
     let opened = check_store(&*disk, &paths)
-        .and_then(|uuid| History::open(Arc::clone(&disk), paths.clone(), uuid, options));
+        .and_then(|uuid| OpenStore::open(Arc::clone(&disk), paths.clone(), uuid, options));
     match opened {
-        Ok(history) => verify(&history, &history.current(), progress),
+        Ok(store) => verify(&store, &store.current(), progress),
         Err(e) => {
             let mut findings = Findings::default();
             findings.metadata(e, Affected::Everything)?;
@@ -83,19 +83,19 @@ pub(crate) fn verify_path(
 
 /// Reads everything in a generation, and every byte of its storages. External files are checked but not read.
 pub(crate) fn verify(
-    history: &History,
+    store: &OpenStore,
     generation: &Generation,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Verification> {
     let mut findings = Findings::default();
     // Read from disk again, instead of using the handle's copy in memory.
-    let reread = check_store(&*history.disk, &history.paths);
-    let History { disk, paths, uuid, .. } = history;
+    let reread = check_store(&*store.disk, &store.paths);
+    let OpenStore { disk, paths, uuid, .. } = store;
     let reread = reread.and_then(|_| generation::reread(&**disk, paths, *uuid, generation));
     if let Err(e) = reread {
         findings.metadata(e, Affected::Everything)?;
     }
-    check_lock(&*history.disk, &history.paths, &mut findings);
+    check_lock(&*store.disk, &store.paths, &mut findings);
     let survey = match Survey::of(generation.manifest(), generation.table().map(Arc::as_ref)) {
         // A table that has become shorter since it was opened is reported above.
         Err(_) if !findings.list.is_empty() => {
@@ -103,16 +103,16 @@ pub(crate) fn verify(
         }
         survey => survey?,
     };
-    metadata(history, generation, &survey, &mut findings)?;
+    metadata(store, generation, &survey, &mut findings)?;
     let storages = || survey.storages.iter().map(|(&id, storage)| (id, &storage.record));
     let mut read_bytes = 0;
-    let damage = check_all(&*history.disk, &history.paths, storages(), &mut |bytes| {
+    let damage = check_all(&*store.disk, &store.paths, storages(), &mut |bytes| {
         read_bytes += bytes;
         progress(bytes);
     })?;
-    let (faults, unchecked_files) = check_external(history, storages());
-    damage::report(history, &survey, &damage, faults, &mut findings)?;
-    let orphans = match orphans::orphans(history) {
+    let (faults, unchecked_files) = check_external(store, storages());
+    damage::report(store, &survey, &damage, faults, &mut findings)?;
+    let orphans = match orphans::orphans(store) {
         Err(e) if e.kind() == ErrorKind::Corrupt => Vec::new(),
         orphans => orphans?,
     };
@@ -130,14 +130,14 @@ fn check_lock(disk: &dyn Disk, paths: &StorePaths, findings: &mut Findings) {
 }
 
 fn metadata(
-    history: &History,
+    store: &OpenStore,
     generation: &Generation,
     survey: &Survey<'_>,
     findings: &mut Findings,
 ) -> Result<()> {
     let table_path = generation.table().map_or_else(
-        || history.paths.manifest(generation.number()),
-        |table| history.paths.table(table.reference().generation),
+        || store.paths.manifest(generation.number()),
+        |table| store.paths.table(table.reference().generation),
     );
     let damage: BTreeMap<u64, _> = survey
         .damage

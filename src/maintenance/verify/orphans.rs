@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use crate::error::{Result, one_line};
-use crate::generation::History;
+use crate::generation::OpenStore;
 use crate::maintenance::inventory::{Inventory, SpaceReason};
 
 /// A file in a store's directories, or the end of one, that no process needs. This is not damage.
@@ -26,8 +26,8 @@ impl fmt::Display for Orphan {
     }
 }
 
-pub(super) fn orphans(history: &History) -> Result<Vec<Orphan>> {
-    let files = Inventory::take(history)?.files.into_iter();
+pub(super) fn orphans(store: &OpenStore) -> Result<Vec<Orphan>> {
+    let files = Inventory::take(store)?.files.into_iter();
     let orphans = files.filter_map(|listed| {
         let unneeded = listed.unneeded()?.clone();
         Some(Orphan { path: listed.path, size_bytes: unneeded.bytes, reason: unneeded.reason })

@@ -7,7 +7,7 @@ use stridemap_format::{Error as FormatError, Rule, StorageKind};
 use super::damage::{DamageIndex, bytes_of_chunks, index};
 use super::finding::{Affected, Finding, Findings};
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{Generation, History, not_found};
+use crate::generation::{Generation, OpenStore, not_found};
 use crate::layout::Coverage;
 use crate::maintenance::external_check::{Fault, check_external};
 use crate::storage::check_chunks;
@@ -17,7 +17,7 @@ use crate::storage::check_chunks;
 /// # Errors
 /// `NameNotFound`, `Io`.
 pub(crate) fn verify_tensors(
-    history: &History,
+    store: &OpenStore,
     generation: &Generation,
     names: &[&str],
     progress: &mut dyn FnMut(u64),
@@ -25,7 +25,7 @@ pub(crate) fn verify_tensors(
     let mut findings = Findings::default();
     for name in names {
         let name = Arc::from(*name);
-        if let Err(e) = verify_one(history, generation, &name, &mut findings, progress) {
+        if let Err(e) = verify_one(store, generation, &name, &mut findings, progress) {
             findings.metadata(e, Affected::Tensors { names: vec![name], more: 0 })?;
         }
     }
@@ -34,7 +34,7 @@ pub(crate) fn verify_tensors(
 
 /// Adds what is wrong with the files of a tensor to the findings. Damaged metadata of the tensor is an error.
 fn verify_one(
-    history: &History,
+    store: &OpenStore,
     generation: &Generation,
     name: &Arc<str>,
     findings: &mut Findings,
@@ -44,7 +44,7 @@ fn verify_one(
     let record = generation.tensor(name)?.ok_or_else(missing)?;
     let id = record.storage_id;
     let wrong = |rule, detail| {
-        Error::corrupt(&history.paths.manifest(generation.number()), FormatError::new(rule, detail))
+        Error::corrupt(&store.paths.manifest(generation.number()), FormatError::new(rule, detail))
     };
     let storage = generation.storage(id)?.ok_or_else(|| {
         wrong(
@@ -56,7 +56,7 @@ fn verify_one(
         .extent(storage.length_bytes)
         .map_err(|e| wrong(e.rule(), format!("tensor {name:?}: {}", e.detail())))?;
     if matches!(storage.kind, StorageKind::External(_)) {
-        let (faults, refused) = check_external(history, std::iter::once((id, &storage)));
+        let (faults, refused) = check_external(store, std::iter::once((id, &storage)));
         if let Some(path) = refused.first() {
             let message = format!("verify {name:?}: {} may not be opened by this handle", path.display());
             return Err(Error::new(ErrorKind::ExternalRefused, message));
@@ -73,9 +73,9 @@ fn verify_one(
         let chunk = bytes_of_chunks(&(index..index + 1), storage.length_bytes);
         reached.as_ref().is_some_and(|reached| reached.reaches(&chunk))
     };
-    let damage = check_chunks(&*history.disk, &history.paths, (id, &storage), is_wanted, progress)?;
+    let damage = check_chunks(&*store.disk, &store.paths, (id, &storage), is_wanted, progress)?;
     if let Some(damage) = damage {
-        let DamageIndex { whole, ranges } = index(history, id, storage.length_bytes, &damage, findings);
+        let DamageIndex { whole, ranges } = index(store, id, storage.length_bytes, &damage, findings);
         let chunks = ranges.into_iter().map(|(_, finding)| finding);
         whole.into_iter().chain(chunks).for_each(|finding| findings.affect(finding, name));
     }

@@ -63,7 +63,7 @@ fn copies_like_a_plain_loop<const W: usize>(rng: &mut fastrand::Rng) {
     let (mut whole, mut in_pieces) = (vec![0; to_length * W], vec![0; to_length * W]);
     copy::<W>(&from, &mut whole, &order);
     assert!(whole == expected, "{W} bytes: {sizes:?}, to {to_strides:?}, from {from_strides:?}");
-    let may_cut = |outer: Dim, inner: &[Dim]| span(inner) <= outer.major;
+    let may_cut = |outer: Dim, inner: &[Dim]| span(inner) <= outer.stride;
     let is_large = rng.bool();
     let pieces = in_pieces.as_chunks_mut::<W>().0;
     let Ok(()) = divide::<_, Infallible>(order, pieces, rng.usize(1..1000), &may_cut, &mut |(piece, to)| {

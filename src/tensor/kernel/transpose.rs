@@ -56,7 +56,7 @@ fn transpose_plane<const W: usize, const L: usize>(
     (tile, is_large): (&mut Vec<[u8; W]>, bool),
 ) {
     let side = (TILE_BYTES / W).min(MAX_TILE_SIDE);
-    let is_packed = (column.minor, row.major) == (1, 1) && column.n.min(row.n) >= L;
+    let is_packed = (column.other_stride, row.stride) == (1, 1) && column.n.min(row.n) >= L;
     if let Some(first) = first_line(&to[to_start..], column, row).filter(|_| is_large && is_packed) {
         return transpose_past_caches::<W, L>(from, to, (column, row), (to_start, from_start), first);
     }
@@ -71,20 +71,20 @@ fn transpose_plane<const W: usize, const L: usize>(
     };
     for (c, columns) in tiles(column.n) {
         for (r, rows) in tiles(row.n) {
-            let t = to_start + c * column.major + r * row.major;
-            let f = moved(moved(from_start, c, column.minor), r, row.minor);
+            let t = to_start + c * column.stride + r * row.stride;
+            let f = moved(moved(from_start, c, column.other_stride), r, row.other_stride);
             let (column, row) = (Dim { n: columns, ..column }, Dim { n: rows, ..row });
             if !is_packed {
                 // The longer loop is the inner one.
                 let (outer, inner) = if rows < columns { (row, column) } else { (column, row) };
                 for i in 0..outer.n {
-                    copy_row(from, to, inner, (t + i * outer.major, moved(f, i, outer.minor)));
+                    copy_row(from, to, inner, (t + i * outer.stride, moved(f, i, outer.other_stride)));
                 }
                 continue;
             }
             // The rows of the source can be a power of two apart. In a tile, their cache lines do not evict each other.
             for (i, line) in tile.chunks_exact_mut(columns).take(rows).enumerate() {
-                let f = moved(f, i, row.minor);
+                let f = moved(f, i, row.other_stride);
                 line.copy_from_slice(&from[f..f + columns]);
             }
             transpose_tile::<W, L>(tile, &mut to[t..], column, rows);
@@ -109,7 +109,7 @@ fn transpose_tile<const W: usize, const L: usize>(
             }
             transpose_square::<W, L>(&mut square);
             for (i, vector) in square.iter().enumerate() {
-                to[((c + i) * column.major + r) * W..][..VECTOR_BYTES].copy_from_slice(vector);
+                to[((c + i) * column.stride + r) * W..][..VECTOR_BYTES].copy_from_slice(vector);
             }
         }
     }
@@ -133,7 +133,7 @@ fn transpose_square<const W: usize, const L: usize>(square: &mut [Vector; L]) {
 /// rows. Returns `None` also for a plane that fits in the caches, or has short rows: there, tiles are faster.
 pub(super) fn first_line<const W: usize>(to: &[[u8; W]], column: Dim, row: Dim) -> Option<usize> {
     let is_small = column.n * row.n * W < MIN_STREAMED_BYTES || row.n * W < PAGE_BYTES;
-    let is_same = !is_small && (column.major * W).is_multiple_of(LINE_BYTES);
+    let is_same = !is_small && (column.stride * W).is_multiple_of(LINE_BYTES);
     is_same.then(|| to.as_ptr().align_offset(LINE_BYTES)).filter(|&first| first < LINE_BYTES / W)
 }
 
@@ -161,12 +161,12 @@ fn transpose_past_caches<const W: usize, const L: usize>(
             for c in (page..page_end).step_by(side) {
                 let columns = side.min(page_end - c);
                 for (i, Line(line)) in block[..rows].iter_mut().enumerate() {
-                    let f = (moved(from_start, r + i, row.minor) + c) * W;
+                    let f = (moved(from_start, r + i, row.other_stride) + c) * W;
                     copy_line(&from[f..][..columns * W], &mut line[..columns * W]);
                 }
                 transpose_block::<W, L>(&block, &mut transposed, (rows, columns));
                 for (i, line) in transposed[..columns].iter().enumerate() {
-                    let t = (to_start + (c + i) * column.major + r) * W;
+                    let t = (to_start + (c + i) * column.stride + r) * W;
                     let to = &mut to[t..][..rows * W];
                     match to.as_chunks_mut().0 {
                         [to] => stream(&fence, to, line),

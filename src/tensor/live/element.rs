@@ -47,7 +47,7 @@ pub(crate) mod sealed {
 }
 
 /// Whether elements of this dtype can be live, that is, whether it has a [`LiveElement`].
-pub(crate) fn is_live(dtype: DType) -> bool {
+pub(crate) fn can_be_live(dtype: DType) -> bool {
     use DType::{BF16, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};
     matches!(dtype, U8 | U16 | U32 | U64 | I8 | I16 | I32 | I64 | F16 | BF16 | F32 | F64)
 }

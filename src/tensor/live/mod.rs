@@ -6,5 +6,5 @@ mod tensor;
 mod walk;
 
 pub use element::LiveElement;
-pub(crate) use element::is_live;
+pub(crate) use element::can_be_live;
 pub use tensor::LiveTensor;

@@ -202,7 +202,7 @@ impl<T: LiveElement> LiveTensor<T> {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::LimitExceeded`] if there is not enough memory.
+    /// [`ErrorKind::OutOfMemory`] if there is not enough memory.
     pub fn read(&self) -> Result<Vec<T>> {
         let mut elements = T::zeros(self.tensor.numel())?;
         self.read_into(&mut elements)?;

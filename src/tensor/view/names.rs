@@ -39,7 +39,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`NameMismatch`](crate::ErrorKind::NameMismatch) if a name would change;
+    /// [`DimensionNameMismatch`](crate::ErrorKind::DimensionNameMismatch) if a name would change;
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a name that is not an identifier or is listed
     /// twice, or for too many or too few names.
     pub fn refine_names<'a, N: Into<Option<&'a str>> + Copy>(&self, names: &[N]) -> Result<Tensor> {

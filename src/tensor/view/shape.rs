@@ -217,7 +217,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`LimitExceeded`](ErrorKind::LimitExceeded) and [`Io`](ErrorKind::Io), if it copies.
+    /// [`OutOfMemory`](ErrorKind::OutOfMemory) and [`Io`](ErrorKind::Io), if it copies.
     pub fn ravel(&self) -> Result<Tensor> {
         self.contiguous()?.view([-1])
     }
@@ -246,7 +246,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`LimitExceeded`](ErrorKind::LimitExceeded) if there is not enough memory; [`Io`](ErrorKind::Io).
+    /// [`OutOfMemory`](ErrorKind::OutOfMemory) if there is not enough memory; [`Io`](ErrorKind::Io).
     pub fn contiguous(&self) -> Result<Tensor> {
         if self.is_contiguous() { Ok(self.clone()) } else { self.clone_data() }
     }
@@ -265,8 +265,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`LimitExceeded`](ErrorKind::LimitExceeded) if there is not enough memory; [`Io`](ErrorKind::Io).
+    /// [`OutOfMemory`](ErrorKind::OutOfMemory) if there is not enough memory; [`Io`](ErrorKind::Io).
     pub fn clone_data(&self) -> Result<Tensor> {
-        Tensor::filled(self.dtype(), self.layout().compacted()?, |out| copy::gather(self, out))
+        Tensor::filled(self.dtype(), self.layout().to_contiguous()?, |out| copy::gather(self, out))
     }
 }

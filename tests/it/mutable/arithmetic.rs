@@ -323,7 +323,7 @@ fn dimension_names_of_operands_must_agree() {
     let named = |name| row.refine_names(&[Some(name)]).unwrap();
     let mut guard = x.lock_exclusive().unwrap();
     guard.add_(&row).unwrap().copy_(&named("column")).unwrap();
-    assert_refused(guard.add_(&named("row")), ErrorKind::NameMismatch, &["add_", "row", "column"]);
-    assert_refused(guard.copy_(&named("depth")), ErrorKind::NameMismatch, &["copy_", "depth"]);
+    assert_refused(guard.add_(&named("row")), ErrorKind::DimensionNameMismatch, &["add_", "row", "column"]);
+    assert_refused(guard.copy_(&named("depth")), ErrorKind::DimensionNameMismatch, &["copy_", "depth"]);
     assert_eq!(guard.read::<i64>().unwrap(), [0, 1, 2, 0, 1, 2]);
 }

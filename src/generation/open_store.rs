@@ -1,4 +1,4 @@
-//! The generations of a store, as one handle sees them.
+//! An open store: the current generation of one handle, and what the handle keeps between commits.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -51,15 +51,15 @@ const LONG_LISTING: usize = 64;
 
 /// A watch of `meta/`, started once a listing was long.
 #[derive(Debug)]
-struct Listed {
+struct MetaWatch {
     watch: Box<dyn Watch>,
     /// The newest generation of the last listing, or `None` if there are new names since.
     newest: Option<u64>,
 }
 
-/// The generations of one store, as one handle sees them: the current one, and how to move to the next.
+/// An open store. A handle, its clones and its snapshots share one.
 #[derive(Debug)]
-pub(crate) struct History {
+pub(crate) struct OpenStore {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) paths: StorePaths,
     pub(crate) uuid: Uuid,
@@ -73,25 +73,25 @@ pub(crate) struct History {
     pub(crate) is_swept: AtomicBool,
     /// What is known about the generations before the newest. Only locked under the writers' lock.
     pub(crate) older: Mutex<OlderManifests>,
-    listed: Mutex<Option<Listed>>,
+    meta_watch: Mutex<Option<MetaWatch>>,
     owner: OwnerProcess,
 }
 
-impl History {
+impl OpenStore {
     pub(crate) fn open(disk: Arc<dyn Disk>, paths: StorePaths, uuid: Uuid, options: Options) -> Result<Self> {
         let newest = recover::newest(&*disk, &paths, uuid, None)?;
         Ok(Self::at(disk, paths, options, newest))
     }
 
-    /// Returns the history of a handle on `current`. A repair passes a generation without content, because it has not
-    /// found a readable one yet.
+    /// Returns an open store whose current generation is `current`. A repair passes a generation without content,
+    /// because it has not found a readable one yet.
     pub(crate) fn at(
         disk: Arc<dyn Disk>,
         paths: StorePaths,
         options: Options,
         current: Arc<Generation>,
     ) -> Self {
-        History {
+        OpenStore {
             number: AtomicU64::new(current.number()),
             storages: OpenStorages::new(current.number()),
             disk,
@@ -102,7 +102,7 @@ impl History {
             poison: Poison::default(),
             is_swept: AtomicBool::new(false),
             older: Mutex::default(),
-            listed: Mutex::default(),
+            meta_watch: Mutex::default(),
             owner: OwnerProcess::current(),
         }
     }
@@ -147,13 +147,13 @@ impl History {
 
     fn newest_by(&self, list: recover::List) -> Result<NewestListed> {
         self.check_process()?;
-        let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut meta_watch = self.meta_watch.lock().unwrap_or_else(PoisonError::into_inner);
         let current = self.current();
-        if let Some(listed) = &mut *listed {
+        if let Some(meta_watch) = &mut *meta_watch {
             // Before the listing: a change after this point is reported next time.
-            let has_news = listed.watch.wait(Duration::ZERO).unwrap_or(true);
-            listed.newest = listed.newest.filter(|_| !has_news);
-            if listed.newest == Some(current.number()) {
+            let has_changed = meta_watch.watch.wait(Duration::ZERO).unwrap_or(true);
+            meta_watch.newest = meta_watch.newest.filter(|_| !has_changed);
+            if meta_watch.newest == Some(current.number()) {
                 current.check_named(&*self.disk, &self.paths)?;
                 return Ok((current, None));
             }
@@ -161,11 +161,11 @@ impl History {
         let (newest, names) =
             recover::newest_listed(&*self.disk, &self.paths, self.uuid, Some(current), list)?;
         let meta = self.paths.meta_dir();
-        match &mut *listed {
-            Some(listed) => listed.newest = Some(newest.number()),
+        match &mut *meta_watch {
+            Some(meta_watch) => meta_watch.newest = Some(newest.number()),
             None if names.len() > LONG_LISTING && self.disk.is_watch_complete(&meta) => {
                 let watch = self.disk.watch(&meta).ok().flatten();
-                *listed = watch.map(|watch| Listed { watch, newest: None });
+                *meta_watch = watch.map(|watch| MetaWatch { watch, newest: None });
             }
             None => {}
         }
@@ -176,12 +176,12 @@ impl History {
     /// the listing are its own.
     pub(crate) fn note_published(&self, generation: u64, lock: &WriterLock) {
         *lock.listed.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(listed) = &mut *listed
-            && listed.newest.is_some()
+        let mut meta_watch = self.meta_watch.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(meta_watch) = &mut *meta_watch
+            && meta_watch.newest.is_some()
         {
-            let is_told = listed.watch.wait(Duration::ZERO).is_ok();
-            listed.newest = is_told.then_some(generation);
+            let is_drained = meta_watch.watch.wait(Duration::ZERO).is_ok();
+            meta_watch.newest = is_drained.then_some(generation);
         }
     }
 
