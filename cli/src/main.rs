@@ -37,9 +37,9 @@ use crate::look::{info, ls, map, report, show, stats, tree};
 use crate::shell::{completions, man};
 use crate::ui::Stdout;
 
-/// The exit code if `verify` or `compact` found damage, `repair` without `--apply` found something to repair, `diff`
-/// found a difference, a prefix, a glob, `import --skip` or an option of `ls` or `stats` matched no tensor, `attr` found no
-/// attribute, or `watch` timed out.
+/// The exit code of a command that ran, but whose answer is no. `verify` and `compact` return it for damage, `repair`
+/// without `--apply` for something to repair, `diff` for a difference, `attr` for a missing attribute, `watch` for a
+/// timeout, and any command for a prefix, a glob or a filter that matches no tensor.
 const NEGATIVE: u8 = 1;
 const FAILED: u8 = 2;
 

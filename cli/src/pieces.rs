@@ -75,9 +75,9 @@ impl Iterator for Pieces {
     }
 }
 
-/// Returns the index of the element at position `rank` in row-major order.
-pub(crate) fn unravel_index(rank: usize, size: &[usize]) -> Vec<usize> {
-    let (mut rest, mut index) = (rank, vec![0; size.len()]);
+/// Returns the index of an element from its position in row-major order, as NumPy's `unravel_index` does.
+pub(crate) fn unravel_index(position: usize, size: &[usize]) -> Vec<usize> {
+    let (mut rest, mut index) = (position, vec![0; size.len()]);
     for (at, &n) in index.iter_mut().zip(size).rev() {
         *at = rest % n;
         rest /= n;

@@ -1,10 +1,7 @@
-//! The few file operations that a store uses, behind a trait, so that tests can simulate a crash at each of them and
-//! count what a commit reads and writes.
+//! The few file operations that a store uses, behind a trait, so that tests can simulate a crash at each of them.
 //!
 //! No other module accesses the file system, except to import and export foreign files.
 
-#[cfg(feature = "simulation")]
-mod counted;
 mod external;
 mod file_system;
 mod holders;
@@ -26,8 +23,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(feature = "simulation")]
-pub use counted::{Counted, Counts};
 pub use external::{ExternalError, ExternalScope};
 pub(crate) use file_system::{FileSystem, is_written_in_place, mark_for_writes_in_place, unshare};
 pub use holders::LockHolders;

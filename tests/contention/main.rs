@@ -4,6 +4,9 @@
 //! `STRIDEMAP_CONTENTION_SECONDS` sets how long each kind of lock is contended.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test shows its location")]
 
+#[allow(dead_code, reason = "these tests only count operations")]
+#[path = "../common/hooked.rs"]
+mod hooked;
 mod latencies;
 mod locks;
 mod pins;

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use stridemap::disk::{Counted, Counts};
 use stridemap::{Durability, OnExisting, Store, StoreOptions, Tensor};
 
+use crate::hooked::{Counts, Hooked};
 use crate::latencies::Latencies;
 
 fn row(value: u64) -> Tensor {
@@ -29,7 +29,7 @@ fn pinned(path: &Path, count: u64) -> Vec<Store> {
 /// Counts the disk operations of a commit: the maximum of several, by a handle that has committed before or by a new
 /// one.
 fn counts(path: &Path, is_new: bool) -> Counts {
-    let disk = Counted::default();
+    let disk = Hooked::default();
     let open = || fast().disk(Arc::new(disk.clone())).open(path).unwrap();
     let mut store = open();
     store.save("x", &row(0)).unwrap();
@@ -38,9 +38,9 @@ fn counts(path: &Path, is_new: bool) -> Counts {
         if is_new {
             store = open();
         }
-        disk.take();
+        disk.take_counts();
         store.save("x", &row(value)).unwrap();
-        let counts = disk.take();
+        let counts = disk.take_counts();
         most.metadata_read_bytes = most.metadata_read_bytes.max(counts.metadata_read_bytes);
         most.operation_count = most.operation_count.max(counts.operation_count);
     }

@@ -5,6 +5,9 @@
 mod content;
 mod exhaustive;
 mod explore;
+#[allow(dead_code, reason = "these tests count nothing")]
+#[path = "../common/hooked.rs"]
+mod hooked;
 #[path = "../common/random.rs"]
 mod random;
 mod recover;

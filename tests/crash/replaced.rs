@@ -85,7 +85,7 @@ fn store_replaced_before_any_operation_of_the_disk_leaves_both_stores_intact() {
         for nth in 0.. {
             let disk = start.disk_after_kill();
             let seat = Seat::new(&(Arc::new(disk.clone()) as Arc<dyn Disk>), 1);
-            let options = options(Arc::new(seat.clone()));
+            let options = options(seat.disk());
             let store = options.open(STORE).unwrap();
             let swapped = disk.clone();
             seat.before_operation(nth, move || {
@@ -126,7 +126,7 @@ fn store_stays_intact_if_a_directory_in_it_is_replaced_before_any_operation() {
         {
             let disk = start.disk_after_kill();
             let seat = Seat::new(&(Arc::new(disk.clone()) as Arc<dyn Disk>), 1);
-            let options = options(Arc::new(seat.clone()));
+            let options = options(seat.disk());
             let store = options.open(STORE).unwrap();
             let (own, others) = (format!("{STORE}/{dir}"), format!("{OTHER}/{dir}"));
             let (swapped, names) = (disk.clone(), (own.clone(), others.clone()));
@@ -163,7 +163,7 @@ fn after(start: &PowerCut, run: fn(&StoreOptions, &Store) -> Result<()>) -> Cont
 fn operations_of(start: &PowerCut, run: fn(&StoreOptions, &Store) -> Result<()>) -> u64 {
     let disk = start.disk_after_kill();
     let seat = Seat::new(&(Arc::new(disk) as Arc<dyn Disk>), 1);
-    let options = options(Arc::new(seat.clone()));
+    let options = options(seat.disk());
     let store = options.open(STORE).unwrap();
     seat.before_operation(u64::MAX, || Ok(()));
     run(&options, &store).unwrap();
@@ -188,7 +188,7 @@ fn store_replaced_before_any_operation_of_a_repair_leaves_the_other_untouched() 
             rename(&swapped, [(STORE, MOVED), (OTHER, STORE)]);
             Ok(())
         });
-        let result = options(Arc::new(seat.clone())).repair(STORE, |_| ());
+        let result = options(seat.disk()).repair(STORE, |_| ());
         if !seat.is_done() {
             break;
         }

@@ -2,9 +2,9 @@
 //!
 //! `STRIDEMAP_TEST_TENSORS` sets the largest number. The default is 100,000.
 
+use crate::harness::hooked::{Counts, Hooked};
 use std::sync::Arc;
 
-use stridemap::disk::{Counted, Counts};
 use stridemap::{Store, StoreOptions};
 
 use crate::harness::{fast, filled};
@@ -12,12 +12,12 @@ use crate::support::{scaled, temporary};
 
 const KIB: u64 = 1024;
 
-fn options(disk: &Counted) -> StoreOptions {
+fn options(disk: &Hooked) -> StoreOptions {
     fast().disk(Arc::new(disk.clone()))
 }
 
 /// Creates a store of `count` tensors of 256 bytes in one commit.
-fn store_of(path: &std::path::Path, disk: &Counted, count: usize) -> Store {
+fn store_of(path: &std::path::Path, disk: &Hooked, count: usize) -> Store {
     let store = options(disk).create(path).unwrap();
     let mut txn = store.begin().unwrap();
     let row = filled(64, 1f32);
@@ -35,22 +35,22 @@ fn open_load_and_commit_touch_about_the_square_root_of_the_metadata() {
             println!("skipped {count} tensors: STRIDEMAP_TEST_TENSORS is smaller");
             continue;
         }
-        let (dir, disk) = (temporary(), Counted::default());
+        let (dir, disk) = (temporary(), Hooked::default());
         let path = dir.path().join("many.smap");
         drop(store_of(&path, &disk, count));
-        let saved = disk.take();
+        let saved = disk.take_counts();
 
-        let reader_disk = Counted::default();
+        let reader_disk = Hooked::default();
         let open_and_load = |name: &str| {
             let store = options(&reader_disk).open(&path).unwrap();
             assert_eq!(store.load(name).unwrap().size(), [64]);
-            reader_disk.take().metadata_read_bytes
+            reader_disk.take_counts().metadata_read_bytes
         };
         let mut opened_bytes = vec![open_and_load("layers.77777.weight")];
 
         let store = options(&disk).open(&path).unwrap();
         let view = store.load("layers.5.weight").unwrap().slice(0, None, None, 2).unwrap();
-        disk.take();
+        disk.take_counts();
         const COMMITS: u64 = 1000;
         for i in 0..COMMITS {
             store.save_view(&format!("views.{i}"), &view).unwrap();
@@ -58,7 +58,7 @@ fn open_load_and_commit_touch_about_the_square_root_of_the_metadata() {
                 opened_bytes.push(open_and_load("layers.77777.weight"));
             }
         }
-        let commits: Counts = disk.take();
+        let commits: Counts = disk.take_counts();
         let most_bytes = *opened_bytes.iter().max().unwrap();
         println!(
             "{count} tensors: metadata {} bytes; open and load {} bytes, at most {most_bytes} during {COMMITS} commits; a \
@@ -76,15 +76,15 @@ fn open_load_and_commit_touch_about_the_square_root_of_the_metadata() {
 
 #[test]
 fn listing_by_prefix_reads_only_the_listed_names() {
-    let (dir, disk) = (temporary(), Counted::default());
+    let (dir, disk) = (temporary(), Hooked::default());
     let path = dir.path().join("many.smap");
     drop(store_of(&path, &disk, 20_000));
     let store = options(&disk).open(&path).unwrap();
-    disk.take();
+    disk.take_counts();
     let snapshot = store.snapshot();
     let listed: Vec<String> =
         snapshot.tensors("layers.1234").unwrap().map(|info| info.unwrap().name).collect();
-    let read_bytes = disk.take().metadata_read_bytes;
+    let read_bytes = disk.take_counts().metadata_read_bytes;
     let expected: Vec<String> = {
         let mut names: Vec<String> = (0..20_000).map(|i| format!("layers.{i}.weight")).collect();
         names.retain(|name| name.starts_with("layers.1234"));
@@ -100,7 +100,7 @@ fn listing_by_prefix_reads_only_the_listed_names() {
 #[test]
 fn cost_of_replacing_commits_does_not_grow_with_an_old_reader() {
     const COMMITS: u64 = 2000;
-    let (dir, disk) = (temporary(), Counted::default());
+    let (dir, disk) = (temporary(), Hooked::default());
     let path = dir.path().join("replaced.smap");
     let store = options(&disk).create(&path).unwrap();
     let row = |value: u64| filled(8, value);
@@ -108,11 +108,11 @@ fn cost_of_replacing_commits_does_not_grow_with_an_old_reader() {
     store.save("replaced", &row(8)).unwrap();
     let reader = Store::open(&path).unwrap();
     let batch = |from: u64| {
-        disk.take();
+        disk.take_counts();
         for i in from..from + COMMITS / 10 {
             store.save("replaced", &row(i)).unwrap();
         }
-        disk.take()
+        disk.take_counts()
     };
     let batches: Vec<Counts> = (0..10).map(|batch_index| batch(batch_index * COMMITS / 10)).collect();
     let (first, last) = (batches[0], batches[9]);

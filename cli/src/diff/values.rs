@@ -40,7 +40,7 @@ pub(super) enum Side {
 /// The reason that the elements could not be compared.
 #[derive(Debug)]
 pub(super) struct Failure {
-    /// The tensor that caused it. `None` if it was not one of the two alone.
+    /// The tensor that could not be read. `None` if the failure concerns both.
     pub(super) side: Option<Side>,
     pub(super) why: String,
 }

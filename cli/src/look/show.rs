@@ -19,8 +19,8 @@ use crate::ui::{Element, List, counted, write_json};
 
 /// Print the elements of a tensor or view
 ///
-/// The format and its options are those of PyTorch, also the width of lines, which does not follow the terminal. With
-/// --csv, the last dimension is a row; a vector is a column. The rows of more dimensions follow one another.
+/// The format and its options are those of PyTorch. Lines have PyTorch's width, whatever the terminal's is. With --csv,
+/// each row is a line. A vector is printed as a column, and a tensor of more dimensions as all of its rows.
 #[derive(clap::Args)]
 #[command(after_help = expr::help("show model.smap 'encoder.weight[0, ::2]'"))]
 pub(crate) struct ShowArgs {

@@ -12,8 +12,7 @@ use crate::error::Result;
 /// output has no limit.
 pub(crate) const MAX_ROWS: usize = 1000;
 
-/// A long cell is shortened to this width, so that it does not widen all other rows, unless every fourth row or more is
-/// longer.
+/// A column is at most this wide, or as wide as three quarters of its cells need. Longer cells are shortened.
 pub(super) const LONG: usize = 60;
 
 /// Long cells are shortened to this width before a column is dropped.
@@ -85,8 +84,8 @@ impl<'a> Table<'a> {
         self.print(count, all, out)
     }
 
-    /// Prints the titles and the rows, or nothing if there are no rows. `count` is the number of rows including those
-    /// that were left out, which the option `all` prints.
+    /// Prints the titles and the rows, or nothing if there are no rows. `count` is the number of all rows. If some were
+    /// left out, the last line says how many, and that the option `all` prints them.
     pub(crate) fn print(&self, count: u64, all: &str, out: &mut impl Write) -> Result<()> {
         self.print_rows(!self.rows.is_empty(), out)?;
         match count.saturating_sub(self.rows.len() as u64) {
@@ -147,16 +146,16 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Shortens the widest column again and again until the table fits. Returns whether it does. If `is_last`, no column
-    /// can be dropped, and cells are shortened further.
-    fn shorten_columns(&self, widths: &mut [Option<usize>], is_last: bool, width: usize) -> bool {
+    /// Narrows the widest column by one until the table fits. Returns whether it fits. With `without_limit`, columns
+    /// may become narrower than their shortest width, because none is left to drop.
+    fn shorten_columns(&self, widths: &mut [Option<usize>], without_limit: bool, width: usize) -> bool {
         loop {
             let gaps = widths.iter().flatten().count().saturating_sub(1) * GAP.len();
             if widths.iter().flatten().sum::<usize>() + gaps <= width {
                 return true;
             }
             let long = widths.iter_mut().zip(self.columns).filter_map(|(width, column)| {
-                let least = if is_last { 1 } else { column.short? };
+                let least = if without_limit { 1 } else { column.short? };
                 width.as_mut().filter(|width| column.short.is_some() && **width > least)
             });
             match long.max() {

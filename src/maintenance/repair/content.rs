@@ -22,7 +22,7 @@ pub(super) struct Content {
     pub(super) tensors: BTreeMap<String, TensorRecord>,
     /// The storages that are replaced by copies of only the bytes that their tensors refer to.
     pub(super) copies: BTreeMap<u64, PartialCopy>,
-    /// The copied storages whose old file is whole, so that readers of older generations can still use it.
+    /// Copied storages whose original file is whole. Readers of older generations can still use the original.
     pub(super) readable_originals: BTreeSet<u64>,
     /// The storages whose `.sum` files are written again.
     pub(super) sums: BTreeMap<u64, CorrectedSum>,

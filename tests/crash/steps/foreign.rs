@@ -9,7 +9,7 @@ use stridemap::{ErrorKind, Tensor};
 use stridemap_interop::{ForeignFile, safetensors};
 
 use super::play::{Fate, Play, bytes, create, expect_ok, holds, open, refused};
-use super::seat::{Manners, When};
+use super::seat::When;
 
 fn write(path: &Path, x: &Tensor) {
     let tensors = [("x".to_owned(), x.clone())];
@@ -50,7 +50,7 @@ pub(crate) fn changed_since_it_was_recorded(play: &Play) -> Fate {
 pub(crate) fn changed_before_it_is_shared(play: &Play) -> Fate {
     let path = play.dir.path().join("x.safetensors");
     write(&path, &bytes(5 << 20, 1));
-    let seat = play.seat().with(Manners { shares_blocks: true, ..Manners::default() });
+    let seat = play.seat().with(|quirks| quirks.shares_blocks = true);
     let store = create(&seat)?;
     let changed = path.clone();
     seat.trap(When::Before, "share_blocks_of", "", move || change(&changed));

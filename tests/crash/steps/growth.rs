@@ -10,7 +10,7 @@ use stridemap::{DType, ErrorKind, Store};
 use super::play::{
     Fate, Play, STORE, bytes, check_intact, create, expect_ok, holds, open, options, refused, replace, vector,
 };
-use super::seat::{Manners, When};
+use super::seat::When;
 
 const BIN: &str = "storages/0000000000000001.bin";
 const MIB: usize = 1 << 20;
@@ -42,12 +42,11 @@ pub(crate) fn two_appends(play: &Play) -> Fate {
 
 /// The same on a file system that does not show one machine the locks of another, with two names that end the storage.
 pub(crate) fn two_appends_without_visible_locks(play: &Play) -> Fate {
-    let blind = Manners { has_blind_locks: true, ..Manners::default() };
-    let store = create(&play.seat().with(blind))?;
+    let store = create(&play.seat().with(|quirks| quirks.has_blind_locks = true))?;
     expect_ok("create", store.create_growable("log", DType::U8, &[100], 0))?;
     let log = expect_ok("load", store.load("log"))?;
     expect_ok("save_view", store.save_view("end", &log.slice(0, Some(50), None, 1).unwrap()))?;
-    let other = open(&play.seat().with(blind))?;
+    let other = open(&play.seat().with(|quirks| quirks.has_blind_locks = true))?;
     let mut txn = expect_ok("begin", store.begin())?;
     expect_ok("append", txn.append("log", &bytes(MIB, 1)))?;
     expect_ok("the other's append", other.append("end", &bytes(10, 2)))?;
@@ -61,7 +60,7 @@ pub(crate) fn append_after_an_unlisted_commit(play: &Play) -> Fate {
     let store = create(&play.seat())?;
     expect_ok("create", store.create_growable("log", DType::U8, &[0], 0))?;
     expect_ok("another", store.save("y", &vector(1)))?;
-    let seat = play.seat().with(Manners { lists_slowly: true, ..Manners::default() });
+    let seat = play.seat().with(|quirks| quirks.lists_slowly = true);
     let other = open(&seat)?;
     let (first, second, inner) = (store.clone(), store, seat.clone());
     seat.trap(When::Before, "open to write", BIN, move || {

@@ -10,7 +10,7 @@ use stridemap::disk::{Access, Outcome, SimulatedDisk, omit_step};
 use stridemap::{DType, ErrorKind, StorageKind, Store, StoreOptions};
 
 use super::play::{Fate, Later, Play, STORE, create, expect_ok, has, holds, open, options, refused, replace};
-use super::seat::{Manners, When};
+use super::seat::When;
 
 const BIN: &str = "storages/0000000000000001.bin";
 
@@ -62,7 +62,7 @@ pub(crate) fn file_with_two_names(play: &Play) -> Fate {
 
 /// A flush and then a power cut, on a file system where a read-only descriptor syncs nothing.
 pub(crate) fn flushed_before_a_power_cut(play: &Play) -> Fate {
-    let store = create(&play.seat().with(Manners { syncs_by_writers: true, ..Manners::default() }))?;
+    let store = create(&play.seat().with(|quirks| quirks.syncs_by_writers = true))?;
     create_x(&store)?;
     let x = expect_ok("load", store.load("x"))?;
     let mut guard = expect_ok("the guard", x.lock_exclusive())?;

@@ -49,10 +49,7 @@ pub(crate) const STORE: &str = "x.smap";
 
 /// Returns options that refuse to wait for a lock: the processes share a thread, so a wait would never end.
 pub(crate) fn options(seat: &Seat) -> StoreOptions {
-    StoreOptions::new()
-        .lock_timeout(Duration::ZERO)
-        .external(ExternalFiles::Anywhere)
-        .disk(Arc::new(seat.clone()))
+    StoreOptions::new().lock_timeout(Duration::ZERO).external(ExternalFiles::Anywhere).disk(seat.disk())
 }
 
 pub(crate) fn create(seat: &Seat) -> Result<Store, String> {

@@ -216,7 +216,7 @@ fn check_every_storage_has_a_record(seat: &Seat, store: &Store) -> Fate {
     let snapshot = store.snapshot();
     let known: Vec<String> =
         snapshot.storages().map(|storage| format!("{:016x}.bin", storage.unwrap().id)).collect();
-    let found = seat.list(&Path::new(STORE).join("storages")).map_err(|e| e.to_string())?;
+    let found = seat.disk().list(&Path::new(STORE).join("storages")).map_err(|e| e.to_string())?;
     let mut others = found.iter().filter(|name| name.ends_with(".bin") && !known.contains(name));
     others.next().map_or(Ok(()), |name| Err(format!("{name} is nobody's")))
 }

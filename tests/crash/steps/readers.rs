@@ -6,7 +6,7 @@ use stridemap::{DType, ErrorKind, StorageKind, Store, Tensor};
 use stridemap_format::{Manifest, Marker};
 
 use super::play::{Fate, Play, STORE, check_intact, create, expect_ok, has, holds, open, refused, vector};
-use super::seat::{Manners, When};
+use super::seat::When;
 use stridemap::disk::Access;
 
 /// Creates a store with a tensor `x`, a reader of it, and a writer that replaces it.
@@ -53,7 +53,7 @@ pub(crate) fn manifest_collected_before_it_is_pinned(play: &Play) -> Fate {
 /// A commit during a listing, which then shows neither the old manifest nor the new one.
 pub(crate) fn commit_during_a_listing(play: &Play) -> Fate {
     let store = create(&play.seat())?;
-    let seat = play.seat().with(Manners { lists_slowly: true, ..Manners::default() });
+    let seat = play.seat().with(|quirks| quirks.lists_slowly = true);
     seat.trap(When::Before, "list", "meta", move || {
         store.save("x", &vector(1)).map_err(std::io::Error::other)
     });
@@ -66,7 +66,7 @@ pub(crate) fn older_generation_listed_as_newest(play: &Play) -> Fate {
     expect_ok("save", store.save("x", &vector(1)))?;
     let _reader = open(&play.seat())?;
     expect_ok("replace", store.save("x", &vector(2)))?;
-    let seat = play.seat().with(Manners { lists_slowly: true, ..Manners::default() });
+    let seat = play.seat().with(|quirks| quirks.lists_slowly = true);
     seat.trap(When::Before, "list", "meta", move || store.copy("x", "y").map_err(std::io::Error::other));
     has(&open(&seat)?, "x", 2)
 }
@@ -78,7 +78,7 @@ pub(crate) fn tensor_in_use_by_an_unlisted_generation(play: &Play) -> Fate {
     expect_ok("save", store.save("y", &vector(1)))?;
     let _reader = open(&play.seat())?;
     expect_ok("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Mutable))?;
-    let seat = play.seat().with(Manners { lists_slowly: true, ..Manners::default() });
+    let seat = play.seat().with(|quirks| quirks.lists_slowly = true);
     let x = expect_ok("load", open(&seat)?.load("x"))?;
     for name in ["a", "b", "c", "d"] {
         let store = store.clone();

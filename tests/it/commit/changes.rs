@@ -1,9 +1,9 @@
 //! Changes between two snapshots.
 
+use crate::harness::hooked::Hooked;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use stridemap::disk::Counted;
 use stridemap::{ErrorKind, OnExisting, Snapshot, Store};
 
 use crate::harness::{assert_refused, fast, filled, new_fast_store, scalar};
@@ -69,7 +69,7 @@ fn changes_between_snapshots_do_not_depend_on_their_tables() {
 #[test]
 fn comparing_snapshots_of_one_table_reads_only_the_changes() {
     let dir = temporary();
-    let disk = Counted::default();
+    let disk = Hooked::default();
     let store = fast().disk(Arc::new(disk.clone())).create(dir.path().join("x.smap")).unwrap();
     let mut txn = store.begin().unwrap();
     (0..5000).for_each(|i| txn.save(&format!("name.{i}"), &scalar(i)).unwrap());
@@ -78,9 +78,9 @@ fn comparing_snapshots_of_one_table_reads_only_the_changes() {
     store.remove("name.77").unwrap();
     store.save("new", &scalar(1)).unwrap();
     let later = store.snapshot();
-    disk.take();
+    disk.take_counts();
     let changed = [vec!["new".to_owned()], vec![], vec!["name.77".to_owned()]];
     assert_eq!(changes(&earlier, &later), changed);
-    let counts = disk.take();
+    let counts = disk.take_counts();
     assert!(counts.metadata_read_bytes < 20_000, "{counts:?}");
 }

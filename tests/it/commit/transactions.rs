@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use stridemap::{DType, ErrorKind, Source, Store};
 
-use crate::harness::hooked::Hooked;
+use crate::harness::hooked::{Hooked, Quirks};
 use crate::harness::{assert_refused, fast, filled, new_fast_store, new_path};
 use crate::support::temporary;
 
@@ -33,7 +33,7 @@ fn listing_slowly(path: &Path) -> (Store, Arc<Mutex<Option<During>>>) {
         }
         Ok(())
     });
-    let disk = Hooked { lists_slowly: true, ..disk };
+    let disk = disk.with(Quirks { lists_slowly: true, ..Quirks::default() });
     (fast().disk(Arc::new(disk)).open(path).unwrap(), armed)
 }
 
@@ -52,7 +52,7 @@ fn open_during_a_commit_that_its_listing_misses_sees_the_last_acknowledged_one()
         }
         Ok(())
     });
-    let disk = Hooked { lists_slowly: true, ..disk };
+    let disk = disk.with(Quirks { lists_slowly: true, ..Quirks::default() });
     let store = fast().disk(Arc::new(disk)).open(&path).unwrap();
     assert_eq!(store.load("x").unwrap().read::<u8>().unwrap(), [2]);
 }

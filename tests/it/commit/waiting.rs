@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use stridemap::disk::{Counted, Disk};
+use stridemap::disk::Disk;
 use stridemap::{DType, ErrorKind, StorageKind, Store, StoreOptions};
 
-use crate::harness::hooked::Hooked;
+use crate::harness::hooked::{Hooked, Quirks};
 use crate::harness::processes::{OtherProcess, send_line, start_together, wait_for_line};
 use crate::harness::{
     assert_refused, fast, filled, new_fast_store, new_path, new_store, open_mapped, scalar,
@@ -274,7 +274,7 @@ fn idle_waiter_checks_about_once_a_second() {
     let silence = Duration::from_millis(1500);
     let told = count_checks(|disk| disk, |store| assert!(!store.wait_for_change(silence).unwrap()));
     assert!((3..=5).contains(&told), "{told} looks");
-    let untold = |disk| Hooked { has_watches: false, ..disk };
+    let untold = |disk: Hooked| disk.with(Quirks { lacks_watches: true, ..Quirks::default() });
     let untold = count_checks(untold, |store| assert!(!store.wait_for_change(silence).unwrap()));
     assert!((3..=33).contains(&untold), "{untold} looks without the system's help");
 }
@@ -332,7 +332,7 @@ fn earlier_commits_of_the_handle_itself_are_not_a_change() {
 fn handle_can_wait_repeatedly() {
     let (_dir, path) = new_path();
     let (store, another) = (Store::create(&path).unwrap(), Store::open(&path).unwrap());
-    for disk in [None, Some(Hooked { has_watches: false, ..Hooked::default() })] {
+    for disk in [None, Some(Hooked::default().with(Quirks { lacks_watches: true, ..Quirks::default() }))] {
         let options = disk.map_or(StoreOptions::new(), |disk| StoreOptions::new().disk(Arc::new(disk)));
         let waiting = options.open(&path).unwrap();
         for value in 0..20 {
@@ -366,12 +366,12 @@ fn wait_continues_while_the_store_is_renamed() {
 #[test]
 fn waiting_adds_no_disk_operations_to_a_commit() {
     let dir = temporary();
-    let disk = Counted::default();
+    let disk = Hooked::default();
     let store =
         fast().disk(Arc::new(disk.clone()) as Arc<dyn Disk>).create(dir.path().join("x.smap")).unwrap();
     store.save("x", &scalar(0)).unwrap();
-    disk.take();
+    disk.take_counts();
     store.save("x", &scalar(1)).unwrap();
-    let counts = disk.take();
+    let counts = disk.take_counts();
     assert!(counts.operation_count <= 25, "{counts:?}");
 }

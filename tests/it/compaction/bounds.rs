@@ -1,9 +1,9 @@
 //! The file descriptors and reads of compactions of many storages.
 
+use crate::harness::hooked::Hooked;
 use std::path::Path;
 use std::sync::Arc;
 
-use stridemap::disk::Counted;
 use stridemap::{Store, StoreOptions};
 
 use crate::compaction::{assert_intact, fast, vector};
@@ -66,15 +66,15 @@ fn many_small_storages_take_few_descriptors() {
 #[test]
 fn names_on_other_storages_are_not_read_again_for_every_commit() {
     let dir = temporary();
-    let disk = Counted::default();
+    let disk = Hooked::default();
     let options = fast().disk(Arc::new(disk.clone()));
     // With this many names, the compaction's commits stay below the size that needs a new table.
     let store = create_sparse_storages(&dir.path().join("x.smap"), 65, 50_000, &options);
     let generation = store.generation();
-    disk.take();
+    disk.take_counts();
     // The bytes read before each storage was written. A commit is between the last two.
     let mut read_bytes = Vec::new();
-    let compacted = store.compact(|_| read_bytes.push(disk.take().metadata_read_bytes)).unwrap();
+    let compacted = store.compact(|_| read_bytes.push(disk.take_counts().metadata_read_bytes)).unwrap();
     assert_eq!((compacted.storage_count, store.generation()), (65, generation + 2), "{compacted:?}");
     let [first, .., last] = read_bytes[..] else { panic!("{read_bytes:?}") };
     println!("{first} bytes of metadata before the first commit, {last} from there to the second");

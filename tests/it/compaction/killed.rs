@@ -10,7 +10,8 @@ use std::{env, fs};
 use stridemap::{Store, StoreOptions};
 
 use crate::compaction::{assert_intact, content, storage_bytes, vector};
-use crate::harness::hooked::{Hooked, die};
+use crate::harness::hooked::Hooked;
+use crate::harness::processes::die;
 use crate::harness::processes::{command, read_line, send_line};
 use crate::support::temporary;
 

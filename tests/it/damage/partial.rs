@@ -1,10 +1,10 @@
 //! Verification of one tensor, which reads nothing else.
 
+use crate::harness::hooked::Hooked;
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
-use stridemap::disk::Counted;
 use stridemap::{ErrorKind, StoreOptions};
 
 use super::support::create_chunked_store;
@@ -16,15 +16,15 @@ fn verifying_a_tensor_reads_only_its_chunks() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("chunked.smap");
     create_chunked_store(&path);
-    let disk = Counted::default();
+    let disk = Hooked::default();
     let store = StoreOptions::new().disk(Arc::new(disk.clone())).open(&path).unwrap();
     for (name, chunk_bytes) in
         [("chunk1", CHUNK), ("ends", 2 * CHUNK), ("none", 0), ("tail", 400), ("all", 3 * CHUNK + 400)]
     {
-        disk.take();
+        disk.take_counts();
         let mut told = 0;
         assert_eq!(store.verify_tensors(&[name], |bytes| told += bytes).unwrap().findings, []);
-        let counts = disk.take();
+        let counts = disk.take_counts();
         assert_eq!(told, chunk_bytes, "{name}");
         // Besides the chunks, the digests of three.
         assert!(counts.data_read_bytes <= chunk_bytes + 6 * 16, "{name}: {counts:?}");

@@ -1,9 +1,8 @@
 //! Elements borrowed from external files, and files larger than memory.
 
+use crate::harness::hooked::Hooked;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
-
-use stridemap::disk::Counted;
 
 use super::*;
 use crate::harness::assert_refused;
@@ -107,12 +106,12 @@ fn adopting_a_4_gib_file_writes_almost_nothing() {
     written.write_all_at(&(-9i64).to_le_bytes(), 8 + 1024 + 4096 + big + 56).unwrap();
     drop(written);
 
-    let disk = Counted::default();
+    let disk = Hooked::default();
     let options = external_beside().disk(Arc::new(disk.clone()));
     let store = options.create(&path).unwrap();
-    disk.take();
+    disk.take_counts();
     stridemap_interop::adopt(&store, &file, "").unwrap();
-    let counts = disk.take();
+    let counts = disk.take_counts();
     assert!(counts.metadata_written_bytes < 100 << 10, "{counts:?}");
     assert_eq!((counts.data_written_bytes, counts.data_read_bytes), (0, 0), "{counts:?}");
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use stridemap::disk::{Disk, RealDisk};
 use stridemap::{DType, Error, ErrorKind, StorageKind, Store, StoreOptions, Tensor};
 
-use crate::harness::hooked::Hooked;
+use crate::harness::hooked::{Hooked, Quirks};
 use crate::harness::processes::run_to_end;
 use crate::harness::{assert_refused, filled, new_path, new_store, open_mapped};
 
@@ -145,7 +145,8 @@ fn case_12_process_without_address_space_gets_an_error_and_reads_without_mapping
 fn case_15_network_file_system_is_not_mapped_unless_that_is_allowed() {
     let (_dir, path) = new_path();
     Store::create(&path).unwrap().save("x", &vector(3)).unwrap();
-    let options = StoreOptions::new().disk(Arc::new(Hooked { is_network: true, ..Hooked::default() }));
+    let network = Quirks { is_network: true, ..Quirks::default() };
+    let options = StoreOptions::new().disk(Arc::new(Hooked::default().with(network)));
     // SAFETY: only this library writes the store.
     let refused = unsafe { options.open_mapped(&path) };
     assert_refused(

@@ -10,7 +10,6 @@ use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
-use stridemap::disk::Counted;
 use stridemap::maintenance::SkipReason;
 use stridemap::{DType, ErrorKind, OnExisting, StorageKind, Store, StoreOptions, Tensor};
 
@@ -78,11 +77,11 @@ pub(crate) fn run_role(role: &str, path: &Path) {
 #[test]
 fn appender_commits_batches_across_chunks_and_reads_nothing() {
     let dir = temporary();
-    let (path, counted) = (dir.path().join("x.smap"), Counted::default());
+    let (path, counted) = (dir.path().join("x.smap"), Hooked::default());
     let store = StoreOptions::new().disk(Arc::new(counted.clone())).create(&path).unwrap();
     store.create_growable("x", DType::U8, &[0], 0).unwrap();
     let mut appender = store.appender("x").unwrap();
-    counted.take();
+    counted.take_counts();
     let mut total = 0;
     for batch in [&[1][..], &[MIB - 1], &[5, MIB, 7], &[0], &[3 * MIB + 11, 0, 2]] {
         for &count in batch {
@@ -91,7 +90,7 @@ fn appender_commits_batches_across_chunks_and_reads_nothing() {
         }
         let generation = appender.commit().unwrap();
         assert_eq!((generation, store.load("x").unwrap().numel()), (store.generation(), total));
-        let counts = counted.take();
+        let counts = counted.take_counts();
         assert_eq!(counts.data_read_bytes, 0, "{counts:?}");
     }
     assert_eq!(appender.commit().unwrap(), store.generation(), "nothing to commit");

@@ -6,12 +6,12 @@ pub(crate) mod processes;
 mod refused;
 mod transactions;
 
+use crate::harness::hooked::Hooked;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
 use half::bf16;
-use stridemap::disk::Counted;
 use stridemap::{DType, Element, ErrorKind, Snapshot, Store, StoreOptions, Tensor, ix};
 
 use crate::harness::{assert_refused, fast, new_fast_store, open_mapped};
@@ -196,14 +196,14 @@ fn collection_keeps_the_rows_that_any_generation_needs() {
 #[test]
 fn append_writes_only_its_rows_and_reads_at_most_the_last_chunk() {
     let dir = temporary();
-    let (path, counted) = (dir.path().join("x.smap"), Counted::default());
+    let (path, counted) = (dir.path().join("x.smap"), Hooked::default());
     let store = StoreOptions::new().disk(Arc::new(counted.clone())).create(&path).unwrap();
     store.create_growable("x", DType::U8, &[0], 0).unwrap();
     for (count, digests) in [(20 * MIB + 1000, 20), (1, 0), (MIB, 1), (100_000, 0)] {
         let source = rows(0, count, &[], |i| i as u8);
-        counted.take();
+        counted.take_counts();
         store.append("x", &source).unwrap();
-        let counts = counted.take();
+        let counts = counted.take_counts();
         println!("{count} bytes appended: {counts:?}");
         assert_eq!(counts.data_written_bytes, count as u64 + 16 * digests);
         assert_eq!(

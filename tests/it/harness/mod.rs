@@ -1,5 +1,6 @@
 //! Helpers of these tests: stores, tensors, assertions, disks and other processes.
 
+#[path = "../../common/hooked.rs"]
 pub(crate) mod hooked;
 pub(crate) mod processes;
 pub(crate) mod small_disk;

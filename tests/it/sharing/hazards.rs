@@ -39,7 +39,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
         }
         "say when LOCK is open" => {
             let disk = Hooked::after(|operation, path| {
-                if operation == "open" && path.ends_with("LOCK") {
+                if operation == "open to write" && path.ends_with("LOCK") {
                     send_line("opened");
                 }
             });

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::harness::hooked::{Hooked, die};
+use crate::harness::hooked::Hooked;
+use crate::harness::processes::die;
 use crate::random::mixed;
 
 /// One operation in this many waits first.

@@ -1,10 +1,10 @@
 //! Views of tensors of several blocks, read from an unmapped file.
 
+use crate::harness::hooked::Hooked;
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use num_complex::Complex;
-use stridemap::disk::Counted;
 use stridemap::{Element, Index, Tensor};
 
 use crate::harness::fast;
@@ -96,7 +96,7 @@ fn views<T>(base: &Tensor) -> stridemap::Result<Vec<View>> {
 fn read_alike<T: Element + PartialEq + Debug>(element: impl Fn(usize) -> T) {
     let dir = temporary();
     let path = dir.path().join("views.smap");
-    let (disk, options) = (Counted::default(), fast());
+    let (disk, options) = (Hooked::default(), fast());
     let size = [PLANES, rows::<T>(), COLS];
     let elements: Vec<T> = (0..size.iter().product()).map(element).collect();
     let base = Tensor::from_vec(elements.clone(), &size).unwrap();
@@ -106,9 +106,9 @@ fn read_alike<T: Element + PartialEq + Debug>(element: impl Fn(usize) -> T) {
     let unmapped = options.disk(Arc::new(disk.clone())).open(&path).unwrap();
     let views_of = |store: &stridemap::Store| views::<T>(&store.load("x").unwrap()).unwrap();
     for (view, of_mapped) in views_of(&unmapped).into_iter().zip(views_of(&mapped)) {
-        disk.take();
+        disk.take_counts();
         let read: Vec<T> = view.tensor.read().unwrap();
-        let read_bytes = disk.take().data_read_bytes as usize;
+        let read_bytes = disk.take_counts().data_read_bytes as usize;
         let difference = view.positions().zip(&read).position(|(p, element)| elements[p] != *element);
         assert_eq!(difference, None, "{}", view.name);
         assert!(of_mapped.tensor.read::<T>().unwrap() == read, "{} of the mapped store differs", view.name);

@@ -16,7 +16,7 @@ use crate::pieces::{Cut, Pieces};
 /// The number of bins of a histogram.
 const BIN_COUNT: usize = 24;
 
-/// The most bytes of heat maps in a page. The largest tensors have one.
+/// The limit on the bytes of all heat maps in a page. The largest tensors get theirs first.
 const MAX_HEAT_BYTES: usize = 4 << 20;
 
 /// How many elements of two tensors are compared at a time.
@@ -32,7 +32,7 @@ pub(super) struct Numbers {
     pub(super) zero_count: u64,
     pub(super) nan_count: u64,
     pub(super) infinity_count: u64,
-    /// One digit of base 36 for each bin, in proportion to the largest.
+    /// A digit in base 36 for each bin: the height of its bar, where the fullest bin has the highest.
     pub(super) histogram: String,
     pub(super) is_zero: bool,
     pub(super) is_constant: bool,
@@ -57,9 +57,10 @@ pub(super) struct Elements {
 }
 
 impl Elements {
-    /// Reads the tensors at the positions in `read`. An error in one does not affect the others. Then tensors with equal
-    /// statistics are compared, which reads at most `max_bytes` more. `progress` gets the number of bytes read for
-    /// statistics since the last call. It is also called with 0, because it can end the command.
+    /// Reads the tensors at the positions in `read`. If one cannot be read, the others still are. Then compares
+    /// tensors with equal statistics, which reads at most `max_bytes` more. `progress` is called with the number of
+    /// bytes read for statistics since its last call, and with 0 while tensors are compared, so that it can end the
+    /// command.
     pub(super) fn read(
         input: &Input,
         infos: &[TensorInfo],
