@@ -60,7 +60,7 @@ impl Order {
                     other_start = moved(other_start, n - 1, other_stride);
                     other_stride = -other_stride;
                 }
-                Dim { n, stride: stride.unsigned_abs(), other_stride: other_stride }
+                Dim { n, stride: stride.unsigned_abs(), other_stride }
             })
             .collect();
         sorted.sort_by_key(|dim| Reverse(dim.stride));
