@@ -24,7 +24,7 @@ pub(crate) fn encode(value: &impl Serialize, limit_bytes: u64, rule: Rule) -> Re
     Ok(bytes)
 }
 
-/// Appends the encoding of a value, at most `limit_bytes` of it.
+/// Appends the encoding of a value. Fails with `rule` if it is longer than `limit_bytes`.
 pub(crate) fn encode_into(
     bytes: &mut Vec<u8>,
     value: &impl Serialize,
@@ -46,7 +46,7 @@ pub(crate) fn decode<'a, T: Serialize + Deserialize<'a>>(bytes: &'a [u8]) -> Res
     let value: T = options()
         .with_limit(limit_bytes)
         .deserialize(bytes)
-        .map_err(|e| refused(&e, &format!("a record of {limit_bytes} bytes")))?;
+        .map_err(|e| decode_error(&e, &format!("a record of {limit_bytes} bytes")))?;
     // Other encodings of the same value (overlong integers, unsorted or duplicate keys) are rejected. Equal records
     // therefore have equal digests, and it need not be defined which duplicate key wins.
     if is_encoding_of(bytes, &value) {
@@ -59,7 +59,7 @@ pub(crate) fn decode<'a, T: Serialize + Deserialize<'a>>(bytes: &'a [u8]) -> Res
 /// Decodes a value from the start of `bytes`. More bytes may follow.
 pub(crate) fn decode_first<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T> {
     let decoded = options().with_limit(bytes.len() as u64).allow_trailing_bytes().deserialize(bytes);
-    decoded.map_err(|e| refused(&e, "the start of a record"))
+    decoded.map_err(|e| decode_error(&e, "the start of a record"))
 }
 
 /// Decodes the bytes of a text from the start of `bytes`. More bytes may follow.
@@ -99,7 +99,7 @@ impl io::Write for Expected<'_> {
     }
 }
 
-/// The error detail for a list longer than a tensor may have dimensions.
+/// The error detail for a list with more items than a tensor may have dimensions.
 const TOO_MANY_DIMENSIONS: &str = "more than 64 dimensions";
 
 /// Decodes a list with one item per dimension. One byte of a file can take 24 bytes in memory here, so at most
@@ -213,18 +213,19 @@ where
     }
 }
 
-/// Returns the error for bytes that cannot be decoded. The messages of bincode are about bincode.
-fn refused(error: &bincode::ErrorKind, what: &str) -> Error {
+/// Returns the error for bytes that cannot be decoded. bincode's own messages are not used: they describe bincode's
+/// types, not the file.
+fn decode_error(error: &bincode::ErrorKind, what: &str) -> Error {
     use bincode::ErrorKind::{Custom, InvalidTagEncoding, InvalidUtf8Encoding};
     let (rule, detail) = match error {
-        // The kind is the only enum that is decoded, and its variant index is the only 32-bit integer.
+        // `StorageKind` is the only enum that is decoded, and its variant index is the only 32-bit integer.
         Custom(detail) if detail.contains("variant index") || detail.starts_with("Invalid u32") => {
             (Rule::StorageKind, "it has an unknown storage kind")
         }
         Custom(detail) => match detail.as_str() {
             TOO_MANY_DIMENSIONS => (Rule::Rank, TOO_MANY_DIMENSIONS),
             TOO_MANY_CHANGES | TOO_MUCH_GARBAGE | TOO_LONG_ATTRIBUTES => {
-                (Rule::ManifestLists, detail.as_str())
+                (Rule::ManifestLimits, detail.as_str())
             }
             detail if detail.starts_with("Slice had bytes remaining") => {
                 (Rule::Canonical, "bytes follow its end")

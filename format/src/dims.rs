@@ -5,21 +5,21 @@ use std::ops::Deref;
 
 use serde::{Serialize, Serializer};
 
-/// The number of dimensions that are kept without an allocation. Few tensors have more.
-const FEW: usize = 4;
+/// The number of dimensions that are kept without an allocation. Inline tensors have more.
+const INLINE_CAPACITY: usize = 4;
 
 /// A size or a stride for each dimension of a tensor.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Dims<T>(Kept<T>);
+pub struct Dims<T>(Repr<T>);
 
 #[derive(Clone, PartialEq, Eq)]
-enum Kept<T> {
+enum Repr<T> {
     /// The first `count` values.
-    Few {
+    Inline {
         count: u8,
-        values: [T; FEW],
+        values: [T; INLINE_CAPACITY],
     },
-    Many(Box<[T]>),
+    Heap(Box<[T]>),
 }
 
 impl<T> Deref for Dims<T> {
@@ -27,8 +27,8 @@ impl<T> Deref for Dims<T> {
 
     fn deref(&self) -> &[T] {
         match &self.0 {
-            Kept::Few { count, values } => values.get(..usize::from(*count)).unwrap_or_default(),
-            Kept::Many(values) => values,
+            Repr::Inline { count, values } => values.get(..usize::from(*count)).unwrap_or_default(),
+            Repr::Heap(values) => values,
         }
     }
 }
@@ -49,14 +49,14 @@ impl<T: Copy + Default> FromIterator<T> for Dims<T> {
     fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
         // Fused, because an iterator that ended with an error must not be asked again.
         let mut rest = values.into_iter().fuse();
-        let (mut count, mut few) = (0u8, [T::default(); FEW]);
+        let (mut count, mut few) = (0u8, [T::default(); INLINE_CAPACITY]);
         for (place, value) in few.iter_mut().zip(&mut rest) {
             *place = value;
             count = count.saturating_add(1);
         }
         match rest.next() {
-            None => Dims(Kept::Few { count, values: few }),
-            Some(next) => Dims(Kept::Many(few.into_iter().chain([next]).chain(rest).collect())),
+            None => Dims(Repr::Inline { count, values: few }),
+            Some(next) => Dims(Repr::Heap(few.into_iter().chain([next]).chain(rest).collect())),
         }
     }
 }
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn any_number_of_values_is_kept() {
-        for count in 0..=2 * FEW {
+        for count in 0..=2 * INLINE_CAPACITY {
             let values: Vec<u64> = (1..).take(count).collect();
             let dims: Dims<u64> = values.clone().into();
             assert_eq!(*dims, *values);

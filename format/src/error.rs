@@ -46,7 +46,7 @@ rules! {
     StorageKind = 10, "the storage kind is known, and accesses to a live storage are 1, 2, 4 or 8 bytes";
     StorageLength = 11, "a storage is at most 2^63 - 1 bytes, and its reserved_bytes are at most 2^46";
     StorageId = 12, "a storage id is at least 1 and below the next id";
-    ManifestLists = 13, "a manifest has at most 4096 changes of storages, 4096 changes of tensors, 1048576 storages of garbage and 1 MiB of attributes";
+    ManifestLimits = 13, "a manifest has at most 4096 changes of storages, 4096 changes of tensors, 1048576 storages of garbage and 1 MiB of attributes";
     Canonical = 14, "an encoding is canonical: shortest integers, ascending keys, nothing after the end";
     ManifestFrame = 15, "a manifest is a preamble, a body of the stated length and a digest, at most 16 MiB together";
     ManifestDigest = 16, "a manifest ends with the digest of all bytes before it";

@@ -11,15 +11,18 @@ pub(crate) enum Hints {
     /// No hints: a name cannot be decoded, or there are no names or too many.
     None,
     /// For a leaf: one byte of a hash of each name.
-    Marks(Box<[u8]>),
-    /// For an inner node: the eight bytes of each name that follow the start that all names share.
-    Heads { shared_bytes: usize, heads: Box<[u64]> },
+    Fingerprints(Box<[u8]>),
+    /// For an inner node: of each name, the first eight bytes after the prefix that all names share.
+    Prefixes { shared_bytes: usize, prefixes: Box<[u64]> },
 }
 
 impl Hints {
     /// Returns the hints of a leaf, or none if a name cannot be decoded.
     pub(crate) fn of_leaf<'a>(names: impl Iterator<Item = Result<&'a [u8]>>) -> Self {
-        names.map(|name| name.map(mark)).collect::<Result<_>>().map_or(Hints::None, Hints::Marks)
+        names
+            .map(|name| name.map(fingerprint))
+            .collect::<Result<_>>()
+            .map_or(Hints::None, Hints::Fingerprints)
     }
 
     /// Returns the hints of an inner node, or none if a name cannot be decoded or the hints would take more than
@@ -30,21 +33,22 @@ impl Hints {
             return Hints::None;
         }
         let (Some(first), Some(last)) = (names.first(), names.last()) else { return Hints::None };
-        // The names ascend, so what the first and the last share, all share.
+        // The names ascend, so a prefix that the first and the last share is shared by all.
         let shared_bytes = first.iter().zip(*last).take_while(|(a, b)| a == b).count();
-        let heads = names.iter().map(|name| head(name.get(shared_bytes..).unwrap_or_default())).collect();
-        Hints::Heads { shared_bytes, heads }
+        let prefixes =
+            names.iter().map(|name| prefix_number(name.get(shared_bytes..).unwrap_or_default())).collect();
+        Hints::Prefixes { shared_bytes, prefixes }
     }
 }
 
 /// Returns one byte of a hash of a name.
-pub(crate) fn mark(name: &[u8]) -> u8 {
-    let [mark, ..] = digest(name);
-    mark
+pub(crate) fn fingerprint(name: &[u8]) -> u8 {
+    let [fingerprint, ..] = digest(name);
+    fingerprint
 }
 
-/// Returns the first eight bytes as a number: a text that is smaller never has a greater number. Missing bytes count
-/// as zeros.
-pub(crate) fn head(rest: &[u8]) -> u64 {
-    rest.iter().chain(std::iter::repeat(&0)).take(8).fold(0, |head, &byte| head << 8 | u64::from(byte))
+/// Returns the first eight bytes as a big-endian number. Numbers have the order of their texts, but different texts can
+/// have equal numbers. Missing bytes count as zeros.
+pub(crate) fn prefix_number(rest: &[u8]) -> u64 {
+    rest.iter().chain(std::iter::repeat(&0)).take(8).fold(0, |number, &byte| number << 8 | u64::from(byte))
 }

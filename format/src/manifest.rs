@@ -236,7 +236,7 @@ impl Manifest {
         ] {
             if count > limit {
                 let detail = format!("a manifest with {count} {what}; at most {limit} are allowed");
-                return Err(Error::new(Rule::ManifestLists, detail));
+                return Err(Error::new(Rule::ManifestLimits, detail));
             }
         }
         if self.next_storage_id == 0 {
@@ -274,23 +274,23 @@ impl Manifest {
 
     /// Returns the number of changes since the table.
     #[must_use]
-    pub fn delta_count(&self) -> u64 {
+    pub fn change_count(&self) -> u64 {
         self.storages.len().saturating_add(self.tensors.len()) as u64
     }
 }
 
 /// Returns the body of a manifest, after checking the frame, digest and version.
 fn body_in(bytes: &[u8]) -> Result<&[u8]> {
-    let frame = |detail: String| Error::new(Rule::ManifestFrame, detail).at(16);
+    let frame_error = |detail: String| Error::new(Rule::ManifestFrame, detail).at(16);
     if bytes.len() as u64 > MAX_MANIFEST_BYTES {
-        return Err(frame(format!("{} bytes", bytes.len())));
+        return Err(frame_error(format!("{} bytes", bytes.len())));
     }
     let mut rest = strip_preamble(bytes, &MAGIC, Rule::ManifestFrame)?;
     let body_length = take(&mut rest).map(u64::from_le_bytes);
     let body_and_digest =
         rest.split_last_chunk::<16>().filter(|(body, _)| Some(body.len() as u64) == body_length);
     let (body, stated) = body_and_digest.ok_or_else(|| {
-        frame(format!(
+        frame_error(format!(
             "{} bytes, but the stated length of the body is {}",
             bytes.len(),
             body_length.unwrap_or_default()
@@ -304,8 +304,8 @@ fn body_in(bytes: &[u8]) -> Result<&[u8]> {
     Ok(body)
 }
 
-/// Returns the bytes that an attribute counts for: those of its texts, and 16, because many short texts take more memory
-/// than one long text (F-13).
+/// Returns the size of an attribute as the limit of F-13 counts it: the bytes of its scope, key and value, and 16 more,
+/// because an attribute with short texts also takes memory.
 #[must_use]
 pub fn attribute_size(scope: &str, key: &str, value: &str) -> usize {
     [scope, key, value].iter().fold(16, |sum: usize, text| sum.saturating_add(text.len()))
@@ -315,7 +315,7 @@ pub fn attribute_size(scope: &str, key: &str, value: &str) -> usize {
 /// and together they take at most 1 MiB (F-13).
 ///
 /// # Errors
-/// [`Rule::Text`], [`Rule::ManifestLists`].
+/// [`Rule::Text`], [`Rule::ManifestLimits`].
 pub fn check_attributes<'a>(attributes: impl IntoIterator<Item = (&'a str, &'a str, &'a str)>) -> Result<()> {
     let mut total = 0usize;
     for (scope, key, value) in attributes {
@@ -326,7 +326,7 @@ pub fn check_attributes<'a>(attributes: impl IntoIterator<Item = (&'a str, &'a s
         total = total.saturating_add(attribute_size(scope, key, value));
     }
     if total > MAX_ATTRIBUTES_BYTES {
-        return Err(Error::new(Rule::ManifestLists, format!("attributes of {total} bytes")));
+        return Err(Error::new(Rule::ManifestLimits, format!("attributes of {total} bytes")));
     }
     Ok(())
 }

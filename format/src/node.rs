@@ -6,7 +6,7 @@ use std::ops::{Deref, Range};
 use std::sync::OnceLock;
 use std::sync::atomic::{self, AtomicBool};
 
-use crate::hints::{Hints, head, mark};
+use crate::hints::{Hints, fingerprint, prefix_number};
 use crate::limits::MAX_NODE_PAGES;
 use crate::preamble::take;
 use crate::record::{TensorWire, check_storage_id};
@@ -62,7 +62,7 @@ pub trait Entry: Sized {
     /// [`Rule::Canonical`].
     fn compare(bytes: &[u8], key: &Self::Key) -> Result<Ordering>;
 
-    /// Returns the bytes of a key that is a name.
+    /// Returns the bytes of a key if it is a name, and `None` if it is an id.
     fn name(key: &Self::Key) -> Option<&[u8]>;
 
     /// Returns the length of the key at the start of an encoded entry, in bytes.
@@ -136,7 +136,7 @@ impl Entry for (String, TensorRecord) {
     }
 }
 
-/// The header of a node: its place, and its shape.
+/// The header of a node: its place in the tables of a store, its tree and level, and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeHeader {
     pub(crate) uuid: Uuid,
@@ -205,8 +205,8 @@ impl NodeHeader {
         self.count == 0
     }
 
-    /// Checks that the node belongs to `tree` and is at `level`, the level below its parent's. A root has no parent: then
-    /// `level` is `None`, and any level is right.
+    /// Checks that the node belongs to `tree` and is at `level`, the level below its parent's. A root has no parent:
+    /// then `level` is `None`, and any level is right.
     ///
     /// # Errors
     /// [`Rule::NodeChild`].
@@ -236,7 +236,8 @@ pub struct Node {
     bytes: Box<[u8]>,
     header: NodeHeader,
     hints: OnceLock<Hints>,
-    /// Whether a key was looked up in this node before. Hints take longer than a single lookup saves.
+    /// Whether a key was looked up in this node before. Building the hints takes longer than a single lookup with them
+    /// saves.
     was_searched: AtomicBool,
 }
 
@@ -260,8 +261,8 @@ impl Node {
     /// Decodes the node at `page` in the table that generation `generation` of store `uuid` wrote.
     ///
     /// # Errors
-    /// [`Rule::NodeDigest`], [`Rule::StoreUuid`], [`Rule::Generation`], [`Rule::NodeLayout`], and [`Rule::NodeChild`] for a
-    /// tree that does not exist, in this order.
+    /// [`Rule::NodeDigest`], [`Rule::StoreUuid`], [`Rule::Generation`], [`Rule::NodeLayout`], and [`Rule::NodeChild`]
+    /// for a tree that does not exist, in this order.
     pub fn decode(bytes: Box<[u8]>, uuid: Uuid, generation: u64, page: u64) -> Result<Self> {
         let refused =
             |rule, detail: String| Err(Error::new(rule, format!("the node at page {page} {detail}")));
@@ -354,8 +355,8 @@ impl Node {
     /// memory as the node.
     fn hints(&self) -> Option<&Hints> {
         let is_second = self.was_searched.swap(true, atomic::Ordering::Relaxed);
-        let has_names = is_second && self.tree() == Tree::Tensors;
-        has_names.then(|| {
+        let uses_hints = is_second && self.tree() == Tree::Tensors;
+        uses_hints.then(|| {
             self.hints.get_or_init(|| {
                 let names = (0..self.len()).map(|index| codec::decode_first_text(self.entry_bytes(index)));
                 match self.level {
@@ -368,7 +369,8 @@ impl Node {
 
     /// Returns the range of indices in which a key is, or would be, if the keys ascend.
     fn range<E: Entry>(&self, key: &E::Key) -> Result<Range<usize>> {
-        let (Some(name), Some(Hints::Heads { shared_bytes, heads })) = (E::name(key), self.hints()) else {
+        let (Some(name), Some(Hints::Prefixes { shared_bytes, prefixes })) = (E::name(key), self.hints())
+        else {
             return Ok(0..self.len());
         };
         let first = codec::decode_first_text(self.entry_bytes(0))?;
@@ -377,23 +379,24 @@ impl Node {
             Ordering::Less => 0..0,
             Ordering::Greater => self.len()..self.len(),
             Ordering::Equal => {
-                let sought = head(name_rest);
-                heads.partition_point(|&head| head < sought)..heads.partition_point(|&head| head <= sought)
+                let sought = prefix_number(name_rest);
+                prefixes.partition_point(|&prefix| prefix < sought)
+                    ..prefixes.partition_point(|&prefix| prefix <= sought)
             }
         })
     }
 
-    /// Finds the entry of a leaf with this key. Faster than a search if the node is not in the processor's caches: of
-    /// the entries, it reads only those whose name has the same mark.
+    /// Finds the entry of a leaf with this key. This is faster than [`search`](Self::search) if the node is not in the
+    /// processor's caches, because it reads only the entries whose names have the same one-byte hash.
     ///
     /// # Errors
     /// [`Rule::Canonical`] for a key that cannot be decoded.
     pub fn find<E: Entry>(&self, key: &E::Key) -> Result<Option<usize>> {
-        let (Some(name), Some(Hints::Marks(marks))) = (E::name(key), self.hints()) else {
+        let (Some(name), Some(Hints::Fingerprints(fingerprints))) = (E::name(key), self.hints()) else {
             return Ok(self.search_in::<E>(0..self.len(), key)?.ok());
         };
-        let sought = mark(name);
-        for (index, _) in marks.iter().enumerate().filter(|(_, mark)| **mark == sought) {
+        let sought = fingerprint(name);
+        for (index, _) in fingerprints.iter().enumerate().filter(|(_, found)| **found == sought) {
             if self.compare::<E>(index, key)? == Ordering::Equal {
                 return Ok(Some(index));
             }

@@ -17,7 +17,7 @@ pub(crate) fn check_version(bytes: &[u8]) -> Result<()> {
         return Ok(());
     }
     let detail = format!(
-        "format version {}; this is version {VERSION}, and a newer stridemap is needed",
+        "format version {}, but this stridemap reads only version {VERSION}; a newer one is needed",
         version.unwrap_or_default()
     );
     Err(Error::new(Rule::Version, detail).at(8))
@@ -25,11 +25,11 @@ pub(crate) fn check_version(bytes: &[u8]) -> Result<()> {
 
 /// Checks a preamble's magic and returns the bytes after the preamble. Call [`check_version`] only after the digest
 /// was verified, so that a damaged file is not reported as a newer version.
-pub(crate) fn strip_preamble<'a>(bytes: &'a [u8], magic: &[u8; 8], frame: Rule) -> Result<&'a [u8]> {
+pub(crate) fn strip_preamble<'a>(bytes: &'a [u8], magic: &[u8; 8], rule: Rule) -> Result<&'a [u8]> {
     if !bytes.starts_with(magic) {
-        return Err(Error::new(frame, "a different magic").at(0));
+        return Err(Error::new(rule, "a different magic").at(0));
     }
-    bytes.get(16..).ok_or_else(|| Error::new(frame, "truncated").at(8))
+    bytes.get(16..).ok_or_else(|| Error::new(rule, "truncated").at(8))
 }
 
 /// Takes `N` bytes off the front of `bytes`.

@@ -64,7 +64,7 @@ pub struct External {
     pub stamp: FileStamp,
 }
 
-/// The metadata of a file that changes if the file is replaced or rewritten.
+/// The metadata by which a replaced or rewritten file is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStamp {
     /// The number of the inode.
@@ -80,7 +80,7 @@ pub struct FileStamp {
 pub struct StorageRecord {
     /// The number of bytes that tensors may cover. The file may be longer, but never shorter.
     pub length_bytes: u64,
-    /// The number of tensors that refer to this storage: at least one, or the storage has no record.
+    /// The number of tensors that refer to this storage. A storage to which none refers has no record.
     pub tensor_count: u64,
     /// How the bytes may change.
     pub kind: StorageKind,
@@ -142,8 +142,8 @@ pub struct TensorParts {
 
 /// The metadata of one tensor: a header over a storage. Its name is the key of the record.
 ///
-/// The parts are shared by the clones of a record. They are not inline, because a removed tensor takes only six bytes in a
-/// manifest, and should not take the memory of a whole record.
+/// The clones of a record share its parts. The parts are on the heap, so that `None` takes little memory in a map of
+/// `Option<TensorRecord>`: a removed tensor takes only six bytes in a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorRecord(Arc<TensorParts>);
 

@@ -7,7 +7,7 @@ use crate::{CHUNK_BYTES, Digest, Digester, Error, Result, Rule, digest, full_chu
 /// The record of a sealed storage: its digests, and the space that it may grow into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sealed {
-    /// The end of the [`ChunkChain`] over the full chunks.
+    /// The last link of the [`ChunkChain`] over the full chunks.
     pub chunks: Digest,
     /// The digest of the bytes after the last full chunk. There may be none.
     pub tail: Digest,

@@ -13,7 +13,8 @@ use crate::{
 /// An encoder for tables: storages by ascending id, then tensors by ascending name.
 ///
 /// A table is two trees of nodes. The bytes that [`push_storage`](Self::push_storage),
-/// [`push_tensor`](Self::push_tensor) and [`finish`](Self::finish) append are the file, from its first byte to its last.
+/// [`push_tensor`](Self::push_tensor) and [`finish`](Self::finish) append are the file, from its first byte to its
+/// last.
 #[derive(Debug)]
 pub struct TableEncoder {
     uuid: Uuid,
@@ -26,7 +27,7 @@ pub struct TableEncoder {
     tree: Levels,
     last_id: u64,
     last_name: String,
-    /// The entry that is added, encoded.
+    /// A buffer for the encoding of the entry that is being added.
     entry: Vec<u8>,
 }
 
@@ -48,6 +49,7 @@ struct Unfinished {
 }
 
 impl Unfinished {
+    /// Returns the length of the node with `count` more entries of `bytes` in total.
     fn length_with(&self, count: usize, bytes: usize) -> usize {
         let slots = self.ends.len().saturating_add(count).saturating_add(1).saturating_mul(SLOT_BYTES);
         NODE_HEADER_BYTES.saturating_add(slots).saturating_add(self.entries.len()).saturating_add(bytes)
@@ -202,22 +204,22 @@ impl TableEncoder {
         let page_count = length.div_ceil(PAGE_BYTES);
         let too_large =
             || Error::new(Rule::NodeLayout, format!("a node of {page_count} pages at level {level}"));
-        let small = |number: usize| u16::try_from(number).map_err(|_| too_large());
+        let to_u16 = |number: usize| u16::try_from(number).map_err(|_| too_large());
         let header = NodeHeader {
             uuid: self.uuid,
             generation: self.generation,
             page: self.next_page,
             tree: tree.code(),
-            level: small(level)?,
-            count: small(node.ends.len())?,
-            page_count: small(page_count)
+            level: to_u16(level)?,
+            count: to_u16(node.ends.len())?,
+            page_count: to_u16(page_count)
                 .and_then(|count| if count > MAX_NODE_PAGES { Err(too_large()) } else { Ok(count) })?,
         };
         out.extend([0; 16]);
         out.extend(header.encode());
         let entries_start = length.saturating_sub(node.entries.len());
         for end in [0].iter().chain(&node.ends) {
-            out.extend(small(entries_start.saturating_add(*end))?.to_le_bytes());
+            out.extend(to_u16(entries_start.saturating_add(*end))?.to_le_bytes());
         }
         out.extend(&node.entries);
         out.resize(start.saturating_add(page_count.saturating_mul(PAGE_BYTES)), 0);

@@ -163,10 +163,10 @@ fn attributes_past_their_limit_are_refused() {
     read_manifest(&manifest("scope", MAX_ATTRIBUTES_BYTES - 22), GENERATION).unwrap();
     for (scope, value_bytes) in [("", MAX_ATTRIBUTES_BYTES - 16), ("scope", MAX_ATTRIBUTES_BYTES - 21)] {
         let past = read_manifest(&manifest(scope, value_bytes), GENERATION).unwrap_err();
-        assert_eq!(past.rule(), Rule::ManifestLists, "{past}");
+        assert_eq!(past.rule(), Rule::ManifestLimits, "{past}");
     }
     largest.attributes.insert((String::new(), "l".into()), String::new());
-    assert_eq!(largest.encode().unwrap_err().rule(), Rule::ManifestLists);
+    assert_eq!(largest.encode().unwrap_err().rule(), Rule::ManifestLimits);
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn well_formed_attributes_far_past_their_limit_are_refused_by_that_rule() {
     let key = |i: usize| [wire::text(""), wire::text(format!("{i:08}")), wire::text("")].concat();
     let attributes = wire::list(&(0..400_000).map(key).collect::<Vec<_>>());
     let past = read_manifest(&wire::manifest(&[("attributes", attributes.clone())]), GENERATION).unwrap_err();
-    assert_eq!(past.rule(), Rule::ManifestLists, "{past}");
+    assert_eq!(past.rule(), Rule::ManifestLimits, "{past}");
     let cut = attributes[..attributes.len() - 1].to_vec();
     let past = read_manifest(&wire::manifest(&[("attributes", cut), ("garbage", vec![])]), GENERATION);
     assert_eq!(past.unwrap_err().rule(), Rule::Canonical);
@@ -184,7 +184,7 @@ fn well_formed_attributes_far_past_their_limit_are_refused_by_that_rule() {
 fn case_32_too_many_changes_or_too_much_garbage_is_refused() {
     let refused = |manifest: &Manifest, what: &str| {
         let error = manifest.encode().unwrap_err();
-        assert_eq!(error.rule(), Rule::ManifestLists, "{error}");
+        assert_eq!(error.rule(), Rule::ManifestLimits, "{error}");
         assert!(error.detail().contains(what), "{error}");
     };
     let ids = 1..=MAX_CHANGES as u64;
@@ -202,7 +202,7 @@ fn case_32_too_many_changes_or_too_much_garbage_is_refused() {
     let garbage = wire::list(&(1..=garbage_past).map(dropped).collect::<Vec<_>>());
     let past = wire::manifest(&[("next_id", wire::uint(1 << 40)), ("garbage", garbage)]);
     let past = read_manifest(&past, GENERATION).unwrap_err();
-    assert_eq!(past.rule(), Rule::ManifestLists, "{past}");
+    assert_eq!(past.rule(), Rule::ManifestLimits, "{past}");
     assert!(past.detail().contains(&format!("more than {MAX_GARBAGE} storages of garbage")), "{past}");
 
     full.garbage.clear();

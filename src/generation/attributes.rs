@@ -111,7 +111,7 @@ impl BoundedAttributes {
         if size_bytes > MAX_ATTRIBUTES_BYTES {
             let detail =
                 format!("attributes of {size_bytes} bytes; remove some, or save long text as a tensor");
-            return Err(Error::refused("set attributes", format::Error::new(Rule::ManifestLists, detail)));
+            return Err(Error::refused("set attributes", format::Error::new(Rule::ManifestLimits, detail)));
         }
         self.size_bytes = size_bytes;
         self.entries.extend(added);

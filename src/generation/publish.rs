@@ -130,7 +130,7 @@ pub(crate) fn publish_manifest(
 fn is_table_due(manifest: &Manifest, table: Option<&Table>) -> bool {
     const SMALL_DELTA: u64 = 64;
     let entry_count = table.map_or(0, |table| table.reference().entry_count());
-    manifest.delta_count() > SMALL_DELTA.max(entry_count.isqrt()).min(MAX_CHANGES as u64)
+    manifest.change_count() > SMALL_DELTA.max(entry_count.isqrt()).min(MAX_CHANGES as u64)
 }
 
 /// Moves the changes of `manifest` to a new table, with everything in its base table, and publishes the table under
