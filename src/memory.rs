@@ -38,8 +38,8 @@ pub(crate) fn out_of_memory(length_bytes: usize) -> Error {
     )
 }
 
-/// Whether the process's limits on address space and data (`ulimit -v` and `-d`) leave `length_bytes`. To allocate them, as
-/// a test, would take them from other threads for a moment, and their small allocations would end the process.
+/// Whether the process's limits on address space and data (`ulimit -v` and `-d`) leave `length_bytes`. To allocate
+/// them, as a test, would take them from other threads for a moment, and their small allocations would end the process.
 pub(crate) fn has_memory(length_bytes: usize) -> bool {
     free_within_limits().is_none_or(|free_bytes| free_bytes >= length_bytes as u64)
 }

@@ -64,9 +64,9 @@ pub fn thread_count(most: usize) -> usize {
     if IS_WORKER.get() { 1 } else { num_threads().min(most) }
 }
 
-/// More address space than a new thread takes, in bytes: its stack, and the 64 MiB that the C library reserves for the heap
-/// of a thread. If there was no memory for the stack, the process would abort. If all was reserved for heaps, the next
-/// buffer would be refused.
+/// More address space than a new thread takes, in bytes: its stack, and the 64 MiB that the C library reserves for the
+/// heap of a thread. If there was no memory for the stack, the process would abort. If all was reserved for heaps, the
+/// next buffer would be refused.
 const THREAD_BYTES: usize = 72 << 20;
 
 /// Returns how many threads, at most `count`, there is memory for.

@@ -1,8 +1,8 @@
 //! The command line of stridemap, a memory-mapped on-disk tensor store.
 //!
 //! Data goes to standard output, messages and progress to standard error. The exit code is 0 for success, 1 for a
-//! negative answer (see `NEGATIVE`) and 2 for an error. If standard output is closed early, commands that only print end
-//! with 0, as ripgrep does; other commands finish and exit as usual.
+//! negative answer (see `NEGATIVE`) and 2 for an error. If standard output is closed early, commands that only print
+//! end with 0, as ripgrep does; other commands finish and exit as usual.
 
 mod args;
 mod care;

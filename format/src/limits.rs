@@ -10,7 +10,8 @@ pub const MAX_TEXT_BYTES: usize = 4096;
 /// Bytes in one dimension's name. With [`MAX_RANK`] of them, an entry still fits in a node.
 pub const MAX_DIM_NAME_BYTES: usize = 255;
 
-/// Pages in a node of a table: a leaf with one entry of at most about 22 KiB, or an inner node with two long keys, fits.
+/// Pages in a node of a table: a leaf with one entry of at most about 22 KiB, or an inner node with two long keys,
+/// fits.
 pub const MAX_NODE_PAGES: u16 = 9;
 
 /// Bytes in a manifest. Its lists have their own limits, so only a malformed file, or a commit of names or paths of
@@ -26,7 +27,8 @@ pub const MAX_CHANGES: usize = 1 << 12;
 /// is refused.
 pub const MAX_GARBAGE: usize = 1 << 20;
 
-/// Bytes in all attributes together: scopes, keys and values, and 16 for each attribute. Every commit writes them again.
+/// Bytes in all attributes together: scopes, keys and values, and 16 for each attribute. Every commit writes them
+/// again.
 pub const MAX_ATTRIBUTES_BYTES: usize = 1024 * 1024;
 
 /// Bytes in a storage: the range of a signed file offset.

@@ -69,7 +69,7 @@ impl ForeignFile {
         for tensor in &contents.tensors {
             let Some(storage) = contents.storages.get(tensor.storage) else { continue };
             if !storage.is_range() {
-                let what = if storage.form.swapped_bytes > 1 { "big-endian" } else { "compressed" };
+                let what = if storage.conversion.swap_unit_bytes > 1 { "big-endian" } else { "compressed" };
                 let message = format!(
                     "adopt {}: the elements of {:?} are {what}, so they cannot be used in place; import the file",
                     self.path().display(),

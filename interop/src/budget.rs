@@ -9,11 +9,11 @@ pub(super) struct Budget {
 }
 
 /// Bytes of memory per byte of input.
-const BYTES_A_BYTE: u64 = 8;
+const MEMORY_PER_BYTE: u64 = 8;
 
 /// The memory limit grows with the length of the file, but only up to this many bytes of the file for each byte of its
 /// pickle or headers. A large file with a small pickle does not need much memory.
-const FILE_BYTES_A_BYTE: u64 = 4;
+const COUNTED_FILE_BYTES_PER_BYTE: u64 = 4;
 
 /// The approximate overhead of an allocation.
 const ALLOCATION_BYTES: usize = 16;
@@ -24,8 +24,8 @@ const FIXED_BYTES: u64 = 2 << 20;
 impl Budget {
     /// Returns the budget of a pickle, or of headers, of `code_bytes` in a file of `file_bytes`.
     pub(super) fn of(code_bytes: usize, file_bytes: u64) -> Self {
-        let counted_bytes = (code_bytes as u64).saturating_mul(FILE_BYTES_A_BYTE).min(file_bytes);
-        let limit_bytes = counted_bytes.saturating_mul(BYTES_A_BYTE).saturating_add(FIXED_BYTES);
+        let counted_bytes = (code_bytes as u64).saturating_mul(COUNTED_FILE_BYTES_PER_BYTE).min(file_bytes);
+        let limit_bytes = counted_bytes.saturating_mul(MEMORY_PER_BYTE).saturating_add(FIXED_BYTES);
         Budget { limit_bytes, left_bytes: limit_bytes }
     }
 

@@ -43,19 +43,19 @@ pub(super) struct ForeignStorage {
     /// The offset of the bytes in the file; for a deflated member, the offset of its compressed bytes.
     pub(super) offset_bytes: u64,
     pub(super) length_bytes: u64,
-    pub(super) form: Form,
+    pub(super) conversion: Conversion,
     /// Whether this is imported as one storage, which its tensors share. Otherwise each of its tensors is imported by
     /// itself, and has its own bytes, in row-major or column-major order from its offset.
-    pub(super) is_kept: bool,
+    pub(super) is_imported_whole: bool,
 }
 
 /// How the bytes of a file are converted to those of a storage. The default is no conversion.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Form {
+pub(super) struct Conversion {
     /// The zip member that ends with these bytes. Reading all of them verifies its checksum.
     pub(super) member: Option<Arc<Member>>,
     /// The size of the units whose bytes are reversed, if greater than one.
-    pub(super) swapped_bytes: usize,
+    pub(super) swap_unit_bytes: usize,
 }
 
 /// A named header over one of the storages.
@@ -89,8 +89,8 @@ impl Contents {
         Ok(())
     }
 
-    /// Refuses duplicate names, and tensors that reach past their storage. Names that a store does not allow pass,
-    /// because a prefix may make them valid.
+    /// Refuses duplicate names, and tensors that reach past their storage. Names that a store does not allow are
+    /// accepted, because a prefix may make them valid.
     pub(super) fn checked(self, file: &RawFile) -> Result<Self> {
         let mut names = HashSet::new();
         for ForeignTensor { name, dtype, layout, storage } in &self.tensors {
@@ -108,9 +108,14 @@ impl Contents {
 
     /// Returns the number of bytes that are read to import everything.
     pub(super) fn size_bytes(&self) -> u64 {
-        let kept = self.storages.iter().filter(|storage| storage.is_kept).map(|storage| storage.length_bytes);
-        let is_kept = |index: usize| self.storages.get(index).is_some_and(|storage| storage.is_kept);
-        let others = self.tensors.iter().filter(|tensor| !is_kept(tensor.storage));
+        let kept = self
+            .storages
+            .iter()
+            .filter(|storage| storage.is_imported_whole)
+            .map(|storage| storage.length_bytes);
+        let is_imported_whole =
+            |index: usize| self.storages.get(index).is_some_and(|storage| storage.is_imported_whole);
+        let others = self.tensors.iter().filter(|tensor| !is_imported_whole(tensor.storage));
         kept.chain(others.map(ForeignTensor::size_bytes)).fold(0, u64::saturating_add)
     }
 }
@@ -124,8 +129,8 @@ impl ForeignTensor {
 
 impl ForeignStorage {
     pub(super) fn range(file: &Arc<RawFile>, offset_bytes: u64, length_bytes: u64) -> Self {
-        let (file, form) = (Arc::clone(file), Form::default());
-        ForeignStorage { file, offset_bytes, length_bytes, form, is_kept: false }
+        let (file, conversion) = (Arc::clone(file), Conversion::default());
+        ForeignStorage { file, offset_bytes, length_bytes, conversion, is_imported_whole: false }
     }
 
     /// Creates a storage from a member of a zip file, without the first `skipped_bytes`. The member must have at
@@ -136,14 +141,21 @@ impl ForeignStorage {
             Method::Deflated => member.offset_bytes,
         };
         let length_bytes = member.unpacked_bytes.saturating_sub(skipped_bytes);
-        let form = Form { member: Some(Arc::new(member)), swapped_bytes: 0 };
-        ForeignStorage { file: Arc::clone(file), offset_bytes, length_bytes, form, is_kept: false }
+        let conversion = Conversion { member: Some(Arc::new(member)), swap_unit_bytes: 0 };
+        ForeignStorage {
+            file: Arc::clone(file),
+            offset_bytes,
+            length_bytes,
+            conversion,
+            is_imported_whole: false,
+        }
     }
 
     /// Returns whether the bytes are a range of the file, unconverted.
     pub(super) fn is_range(&self) -> bool {
-        let is_deflated = self.form.member.as_ref().is_some_and(|member| member.method == Method::Deflated);
-        !is_deflated && self.form.swapped_bytes < 2
+        let is_deflated =
+            self.conversion.member.as_ref().is_some_and(|member| member.method == Method::Deflated);
+        !is_deflated && self.conversion.swap_unit_bytes < 2
     }
 
     /// Returns the range of the bytes in their file. Call it only if [`is_range`](Self::is_range).
@@ -165,14 +177,14 @@ impl ForeignStorage {
     /// `sink` gets a copy of the bytes, so what it writes and what it digests are the same, even if the file changes
     /// meanwhile.
     pub(super) fn read(&self, range: Range<u64>, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        if self.is_range() && self.form.member.is_none() {
+        if self.is_range() && self.conversion.member.is_none() {
             let layout = Layout::contiguous(&[(range.end - range.start) as usize])?;
             let in_file = self.offset_bytes + range.start..self.offset_bytes + range.end;
             let bytes = Tensor::from_file(self.file.external(), in_file, DType::U8, layout)?;
             return bytes.write_to(&mut |bytes| bytes.chunks(PIECE_BYTES).try_for_each(&mut *sink));
         }
         let mut piece = zeroed((range.end - range.start).min(PIECE_BYTES as u64) as usize)?;
-        let mut unpacked = match self.form.member.as_deref() {
+        let mut unpacked = match self.conversion.member.as_deref() {
             Some(member) => {
                 let mut unpacked = member.unpack(&self.file);
                 let skipped_bytes = member.unpacked_bytes.saturating_sub(self.length_bytes);
@@ -188,8 +200,8 @@ impl ForeignStorage {
                 Some(unpacked) => unpacked.read_exact(&mut piece)?,
                 None => self.file.read_at(&mut piece, self.offset_bytes + at_bytes)?,
             }
-            if self.form.swapped_bytes > 1 {
-                piece.chunks_exact_mut(self.form.swapped_bytes).for_each(<[u8]>::reverse);
+            if self.conversion.swap_unit_bytes > 1 {
+                piece.chunks_exact_mut(self.conversion.swap_unit_bytes).for_each(<[u8]>::reverse);
             }
             sink(&piece)?;
             at_bytes += piece.len() as u64;

@@ -91,7 +91,7 @@ impl RawFile {
         Ok(header)
     }
 
-    /// Reads a header that may be long, in pieces.
+    /// Returns the range of a header that may be long, to be read in pieces.
     pub(super) fn header_range(
         &self,
         start_bytes: u64,
@@ -121,17 +121,20 @@ impl RawFile {
     /// Checks that the file holds exactly the elements from `start_bytes` to its end.
     pub(super) fn check_rest(&self, start_bytes: u64, elements_bytes: u64) -> Result<()> {
         let rest_bytes = self.length_bytes().saturating_sub(start_bytes);
-        if rest_bytes == elements_bytes {
-            return Ok(());
-        }
-        Err(self.bad(format!(
-            "the header describes {elements_bytes} bytes of elements, but {rest_bytes} bytes follow it"
-        )))
+        check_elements(rest_bytes, elements_bytes).map_err(|e| self.bad(e))
     }
 
     pub(super) fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
         self.0.read_exact_at(buf, offset_bytes)
     }
+}
+
+/// Checks that the bytes after a header are exactly the elements that it describes.
+pub(super) fn check_elements(rest_bytes: u64, elements_bytes: u64) -> Result<(), String> {
+    if rest_bytes == elements_bytes {
+        return Ok(());
+    }
+    Err(format!("the header describes {elements_bytes} bytes of elements, but {rest_bytes} bytes follow it"))
 }
 
 /// A part of a file, read by position and in order.
@@ -193,7 +196,7 @@ pub(super) fn write<'a>(
     create(path, on_existing, |writer| write_to(path, writer, header, tensors, progress))
 }
 
-/// Stands for the path in messages, for an output that has none.
+/// The path in error messages if the output is a writer, which has no path.
 pub(super) const OUTPUT: &str = "output";
 
 /// Writes a header and then the elements of tensors, in one pass.
@@ -241,7 +244,7 @@ pub(super) fn create(
         _ => staged.persist_noclobber(path),
     };
     named.map_err(|e| match e.error.kind() {
-        io::ErrorKind::AlreadyExists => taken(path),
+        io::ErrorKind::AlreadyExists => exists_error(path),
         _ => Error::io("export", path, e.error),
     })?;
     sync_dir(dir_of(path))
@@ -312,7 +315,7 @@ pub(super) fn sync_dir(dir: &Path) -> Result<()> {
 /// refuses to replace a device or a pipe, which a rename would do.
 pub(super) fn check_place(path: &Path, on_existing: OnExisting) -> Result<()> {
     match fs::symlink_metadata(path) {
-        Ok(_) if on_existing == OnExisting::Refuse => Err(taken(path)),
+        Ok(_) if on_existing == OnExisting::Refuse => Err(exists_error(path)),
         Ok(there) if !there.is_file() && !there.is_symlink() => Err(Error::new(
             ErrorKind::AlreadyExists,
             format!("export {}: the path exists and is not a regular file", path.display()),
@@ -326,7 +329,7 @@ pub(super) fn unwritable(path: &Path, what: impl Display) -> Error {
     Error::new(ErrorKind::BadFile, format!("export {}: {what}", path.display()))
 }
 
-pub(super) fn taken(path: &Path) -> Error {
+pub(super) fn exists_error(path: &Path) -> Error {
     Error::new(
         ErrorKind::AlreadyExists,
         format!("export {}: the file already exists, and may not be replaced", path.display()),

@@ -131,8 +131,9 @@ impl ForeignOptions {
         self.open_raw(RawFile::open(path.as_ref())?, true)
     }
 
-    /// Opens a file that is open for reading, such as a temporary file with what came through a pipe. It is read by
-    /// position, from its start. Error messages use `path` as its name, and a tensor without a name is named after it.
+    /// Opens a file in another format from a [`File`] that is already open, such as a temporary copy of the input from
+    /// a pipe. It is read by position, from its start. Error messages use `path` as its name, and a tensor without a
+    /// name is named after it.
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -151,7 +152,7 @@ impl ForeignOptions {
         self.open_raw(RawFile::of(file, path.as_ref())?, false)
     }
 
-    /// Opens a file. If it is not at its path, which is then only for messages, no other file is opened.
+    /// Opens a file. If it is not at its path, the path is only used in messages, and no shards are opened.
     fn open_raw(&self, file: RawFile, is_at_path: bool) -> Result<ForeignFile> {
         let file = Arc::new(file);
         let contents = match file.magic()?.as_slice() {
@@ -170,8 +171,9 @@ impl ForeignOptions {
             magic if torch::is_pickle(magic) => torch::read_legacy(&file, *self)?,
             magic if safetensors::is_index(magic) && is_at_path => safetensors::read_index(&file, *self)?,
             magic if safetensors::is_index(magic) => {
-                return Err(file
-                    .bad("the index of a model in several files; open it by its path, beside these files"));
+                return Err(
+                    file.bad("the index of a sharded model; open it by its path, which locates the shards")
+                );
             }
             _ if torch::is_tar(&file)? => return Err(torch::refuse_tar(&file)),
             _ => safetensors::read(&file, *self)?,
@@ -215,7 +217,7 @@ pub struct ForeignFile {
 }
 
 impl ForeignFile {
-    /// Opens a file and checks its header against it. No element is read.
+    /// Opens a file and checks that its header matches its length. No element is read.
     ///
     /// # Errors
     /// [`ErrorKind::BadFile`](stridemap::ErrorKind::BadFile) for an unknown format, a truncated file, a duplicate
@@ -320,7 +322,7 @@ impl ForeignFile {
         }
         let used: HashSet<usize> = tensors.iter().map(|tensor| tensor.storage).collect();
         for (index, storage) in self.contents.storages.iter_mut().enumerate() {
-            storage.is_kept &= used.contains(&index); // otherwise an import would copy it
+            storage.is_imported_whole &= used.contains(&index); // otherwise an import would copy it
         }
         self.contents.tensors = tensors;
         self.by_name = OnceLock::new();

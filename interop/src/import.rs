@@ -61,10 +61,10 @@ impl ForeignFile {
     /// called with the bytes of elements read since the last call. Nothing is durable or visible to others until the
     /// transaction commits. After an error the transaction holds some of the tensors and should be dropped.
     ///
-    /// If the file system of both can share blocks (btrfs, XFS), a `.safetensors` or `.npy` file of 4 MiB or more is
-    /// not copied. One storage is then the whole file, header included, and shares its blocks until the file is
-    /// written. Later writes to the file never reach the store. [`Imported`] tells how much was copied and how much is
-    /// shared.
+    /// If the file and the store are on one file system that can share blocks (btrfs, XFS), a `.safetensors` or `.npy`
+    /// file with 4 MiB of elements or more is not copied. One storage is then the whole file, header included, and
+    /// shares its blocks until the file is written. Later writes to the file never reach the store. [`Imported`] tells
+    /// how much was copied and how much is shared.
     ///
     /// # Errors
     /// Those of [`Transaction::save`], where names are checked before anything is read; `ExternalChanged` if the file
@@ -89,7 +89,7 @@ impl ForeignFile {
         names.map(|name| txn.check_name(&name).map(|()| name)).collect()
     }
 
-    /// Saves a header for every tensor, over the storage with its number.
+    /// Saves a header for every tensor. `keys` are the storages, in the order of the file's storages.
     pub(super) fn save_headers(
         &self,
         txn: &mut Transaction<'_>,
@@ -110,7 +110,9 @@ impl ForeignFile {
         progress: &mut dyn FnMut(u64),
     ) -> Result<HashMap<usize, StorageKey>> {
         let mut keys = HashMap::new();
-        for (index, storage) in self.contents.storages.iter().enumerate().filter(|(_, it)| it.is_kept) {
+        for (index, storage) in
+            self.contents.storages.iter().enumerate().filter(|(_, it)| it.is_imported_whole)
+        {
             let key = txn.stage(Some(storage.length_bytes), |sink| {
                 storage.read(0..storage.length_bytes, &mut |bytes| {
                     sink(bytes)?;
@@ -139,7 +141,7 @@ impl ForeignFile {
             }
             let Some(storage) = self.contents.storages.get(tensor.storage) else { continue };
             if let Some(&key) = shared.get(&Arc::as_ptr(&storage.file))
-                && let Some(layout) = within_file(storage, tensor)
+                && let Some(layout) = layout_in_file(storage, tensor)
             {
                 txn.save_header(name, tensor.dtype, &layout, key)?;
                 imported.copied_bytes -= tensor.size_bytes();
@@ -167,7 +169,7 @@ impl ForeignFile {
         let mut sizes: HashMap<*const RawFile, (&RawFile, u64)> = HashMap::new();
         for tensor in &self.contents.tensors {
             let Some(storage) = self.contents.storages.get(tensor.storage) else { continue };
-            if within_file(storage, tensor).is_some() {
+            if layout_in_file(storage, tensor).is_some() {
                 let (_, size_bytes) = sizes.entry(Arc::as_ptr(&storage.file)).or_insert((&storage.file, 0));
                 *size_bytes = size_bytes.saturating_add(tensor.size_bytes());
             }
@@ -206,12 +208,12 @@ const MIN_SHARED_BYTES: u64 = 4 << 20;
 
 /// Returns the layout of a tensor in a storage that is the whole file. `None` if no header can describe it there, if
 /// the bytes must be converted, if they have a checksum to verify, or if they are imported as one storage.
-fn within_file(storage: &ForeignStorage, tensor: &ForeignTensor) -> Option<Layout> {
+fn layout_in_file(storage: &ForeignStorage, tensor: &ForeignTensor) -> Option<Layout> {
     let itemsize = tensor.dtype.itemsize();
     let start_bytes = usize::try_from(storage.offset_bytes).ok()?;
-    if storage.is_kept
+    if storage.is_imported_whole
         || !storage.is_range()
-        || storage.form.member.is_some()
+        || storage.conversion.member.is_some()
         || !start_bytes.is_multiple_of(itemsize)
     {
         return None;

@@ -15,7 +15,7 @@
 //! let file = ForeignFile::open(&path)?;
 //! assert_eq!(file.load("weight")?.t()?.read::<f32>()?, [1., 2., 3., 4., 1., 5.]);
 //!
-//! // Copied into one.
+//! // Copy it into a store.
 //! let store = Store::create(dir.join("model.smap"))?;
 //! stridemap_interop::import(&store, &path, "")?;
 //! assert_eq!(store.load("weight")?.size(), [3, 2]);
@@ -26,11 +26,11 @@
 //!   different settings.
 //! - [`import`] copies a file into a store. [`adopt`] leaves the elements in the file. [`ForeignFile::import_into`]
 //!   and [`ForeignFile::adopt_into`] do the same within a transaction.
-//! - [`safetensors::Export`], [`npy::Export`] and [`npz::Export`] write files: options, then `write`. `.pt` files can
-//!   only be read. They are read as data: no code in them is run.
+//! - [`safetensors::Export`], [`npy::Export`] and [`npz::Export`] write files: set options, then call `write`. `.pt`
+//!   files can only be read. They are read as data: no code in them is run.
 //!
-//! `progress` is called with the bytes of elements read or written since the last call. [`OnExisting`] sets whether an
-//! import may replace tensors and whether an export may replace files. By default, both may.
+//! `progress` is called with the number of bytes of elements read or written since the last call. [`OnExisting`] sets
+//! whether an import may replace tensors and whether an export may replace files. By default, both may.
 //!
 //! Files are not trusted. Their contents are checked against the length of the file before memory is allocated.
 //!

@@ -58,8 +58,8 @@ impl LiveTensor {
         self.0.fetch_add(py, &index, &value)
     }
 
-    /// Replaces an element if it has the first of two values, which come after its index, by the second. Returns whether
-    /// it had, and what the element was.
+    /// Replaces an element if it has the first of two values, which come after its index, by the second. Returns
+    /// whether it had, and what the element was.
     #[pyo3(signature = (*arguments))]
     fn compare_exchange(&self, py: Python<'_>, arguments: &Bound<'_, PyTuple>) -> Result<(bool, Py<PyAny>)> {
         let (index, [current, new]) = split(arguments)?;

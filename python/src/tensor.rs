@@ -26,8 +26,8 @@ pub(crate) struct Origin {
 
 /// A header over a storage: dtype, size, stride and storage offset.
 ///
-/// Views are headers over the same storage, and no element is read to make one. `numpy()` and `torch()` return arrays of
-/// the elements.
+/// Views are headers over the same storage, and no element is read to make one. `numpy()` and `torch()` return arrays
+/// of the elements.
 #[pyclass(frozen, weakref, module = "stridemap")]
 pub(crate) struct Tensor {
     pub(crate) inner: stridemap::Tensor,
@@ -202,8 +202,8 @@ impl Tensor {
         Some(origin.store.join(format!("storages/{id:016x}.bin")).to_str()?.to_owned())
     }
 
-    /// The store, its uuid, whether it is mapped, the generation, and the name that the tensor, or the one it is a view of,
-    /// was loaded from.
+    /// The store, its uuid, whether it is mapped, the generation, and the name that the tensor, or the one it is a view
+    /// of, was loaded from.
     #[getter]
     fn _origin(&self) -> Option<(PathBuf, String, bool, u64, String)> {
         let origin = self.origin.as_ref()?;
@@ -216,14 +216,14 @@ impl Tensor {
         ))
     }
 
-    /// Returns the elements as an array of NumPy: read-only, of the mapped memory, whatever the strides. Elements that are
-    /// not mapped, or may change, are copied.
+    /// Returns the elements as an array of NumPy: read-only, of the mapped memory, whatever the strides. Elements that
+    /// are not mapped, or may change, are copied.
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         arrays(slf, "to_numpy")?.call1((slf,))
     }
 
-    /// Returns the elements as a tensor of PyTorch. It maps the file, unless a stride is negative or the elements may change.
-    /// PyTorch has no read-only tensors: what is written to it is seen by this process only, and never saved.
+    /// Returns the elements as a tensor of PyTorch. It maps the file, unless a stride is negative or the elements may
+    /// change. PyTorch has no read-only tensors: what is written to it is seen by this process only, and never saved.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         arrays(slf, "to_torch")?.call1((slf,))
     }
@@ -250,8 +250,8 @@ impl Tensor {
         (1, 0)
     }
 
-    /// Returns a lock on the storage, for `with`. The storage must be mutable. Under an exclusive lock, the array can be
-    /// written.
+    /// Returns a lock on the storage, for `with`. The storage must be mutable. Under an exclusive lock, the array can
+    /// be written.
     #[pyo3(signature = (exclusive=true))]
     fn lock<'py>(slf: &Bound<'py, Self>, exclusive: bool) -> PyResult<Bound<'py, PyAny>> {
         arrays(slf, "Lock")?.call1((slf, exclusive))

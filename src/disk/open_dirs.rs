@@ -95,8 +95,8 @@ impl<D> OpenDirs<D> {
     }
 
     fn below<'a>(&self, path: &'a Path) -> io::Result<&'a Path> {
-        // The store's paths are its own path, `/` and names: see `StorePaths::new`. Comparing the bytes is much faster than comparing the
-        // components, as `Path::strip_prefix` does, which takes longer than some system calls.
+        // The store's paths are its own path, `/` and names: see `StorePaths::new`. Comparing the bytes is much faster
+        // than comparing the components, as `Path::strip_prefix` does, which takes longer than some system calls.
         let own = self.path.as_os_str().as_bytes();
         let rest = path.as_os_str().as_bytes().strip_prefix(own);
         let below = rest.and_then(|rest| match rest {

@@ -1,9 +1,9 @@
 //! Plans a smaller storage that contains only the bytes that views use.
 //!
-//! Kept bytes keep their order, and each has one new offset, so views share elements exactly as before. A repacked
-//! view must still have strides, so equal distances between elements must stay equal. A gap is therefore dropped only
-//! if all overlapping footprints skip it at the same interval, called the period. The bytes are divided into periods,
-//! and the same part of each period is kept. Within a period, the same is done again with the intervals that are shorter.
+//! Kept bytes keep their order, and each has one new offset, so views share elements exactly as before. A repacked view
+//! must still have strides, so equal distances between elements must stay equal. A gap is therefore dropped only if all
+//! overlapping footprints skip it at the same interval, called the period. The bytes are divided into periods, and the
+//! same part of each period is kept. Within a period, the same is done again with the intervals that are shorter.
 //! Footprints that overlap and step at different intervals are kept whole, from the first byte to the last.
 //!
 //! Elements are not enumerated: a column of ten million rows is described by a single step.

@@ -21,8 +21,8 @@ use crate::tensor::Source;
 /// most once.
 ///
 /// Dropping an appender releases the storage and discards rows that were not committed. So does the end of the process,
-/// once every child that it forked meanwhile has ended too. Until then, every other append to the storage waits, up to the
-/// lock timeout, and then fails with `Busy`. An append by the thread that last used the appender fails at once.
+/// once every child that it forked meanwhile has ended too. Until then, every other append to the storage waits, up to
+/// the lock timeout, and then fails with `Busy`. An append by the thread that last used the appender fails at once.
 /// Compaction skips the storage. Readers, and all other commits, are not affected.
 ///
 /// ```

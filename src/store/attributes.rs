@@ -174,8 +174,8 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` for a key that is empty, too long or contains NUL; `LimitExceeded` if all attributes together are
-    /// too large.
+    /// `InvalidArgument` for a key that is empty, too long or contains NUL; `LimitExceeded` if all attributes together
+    /// are too large.
     pub fn set_attribute(&mut self, key: &str, value: &str) -> Result<()> {
         self.set_attribute_of("", key, value)
     }

@@ -132,9 +132,9 @@ impl Transaction<'_> {
     /// Stages a range of a file, in bytes, as an external storage. Nothing is copied or written.
     ///
     /// From then on the file must not change. The store records its path, inode, length and mtime. The path is relative
-    /// to the directory that contains the store if the file is beneath that directory, and otherwise absolute. A tensor is
-    /// loaded only while these are unchanged, by a handle that [may open the
-    /// file](crate::StoreOptions::external). The file is not synced.
+    /// to the directory that contains the store if the file is beneath that directory, and otherwise absolute. A tensor
+    /// is loaded only while these are unchanged, by a handle that [may open the file](crate::StoreOptions::external).
+    /// The file is not synced.
     ///
     /// ```
     /// use stridemap::import::{ExternalFile, Layout};

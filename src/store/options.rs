@@ -90,10 +90,10 @@ impl StoreOptions {
         self
     }
 
-    /// Calls `callback` while a lock of [`lock_timeout`](Self::lock_timeout) is waited for: once the wait has lasted for
-    /// `after`, and from then on about ten times a second. Behind another thread of this process, the first call can be a
-    /// second late. The callback gets the processes that hold the lock, or none if the system does not say. It may panic,
-    /// which ends the wait. By default nothing is called.
+    /// Calls `callback` while a lock of [`lock_timeout`](Self::lock_timeout) is waited for: once the wait has lasted
+    /// for `after`, and from then on about ten times a second. Behind another thread of this process, the first call
+    /// can be a second late. The callback gets the processes that hold the lock, or none if the system does not say. It
+    /// may panic, which ends the wait. By default nothing is called.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -194,10 +194,10 @@ impl StoreOptions {
         Ok(store)
     }
 
-    /// Creates a store and fills it in one transaction. Returns its generation, as
-    /// [`commit`](Transaction::commit) does. No process can open it before it is complete. If `fill` fails,
-    /// or the process is killed, there is no store. A process that is killed can leave a directory beside the path, named
-    /// `.stage-` and a hexadecimal number, which may be deleted.
+    /// Creates a store and fills it in one transaction. Returns its generation, as [`commit`](Transaction::commit)
+    /// does. No process can open it before it is complete. If `fill` fails, or the process is killed, there is no
+    /// store. A process that is killed can leave a directory beside the path, named `.stage-` and a hexadecimal number,
+    /// which may be deleted.
     ///
     /// An existing empty directory cannot be replaced in this way. There, the store is created first, and then filled:
     /// other processes can open it while it is empty, and an empty store stays if the process is killed, or if other

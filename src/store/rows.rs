@@ -10,8 +10,8 @@ use crate::layout::Layout;
 use crate::storage::Growth;
 use crate::tensor::Source;
 
-/// Rows that fit in memory, copied from a source. They can be written while the writers' lock is held. The source itself
-/// could not, because it may wait for a different lock.
+/// Rows that fit in memory, copied from a source. They can be written while the writers' lock is held. The source
+/// itself could not, because it may wait for a different lock.
 pub(super) struct ShortRows {
     dtype: DType,
     size: Vec<usize>,

@@ -167,8 +167,8 @@ impl TensorInfo {
         runs
     }
 
-    /// Returns whether the two tensors have a byte in common: they have the same storage, and an element of one overlaps
-    /// an element of the other. Both headers are of the same store or file. The answer is as exact as that of
+    /// Returns whether the two tensors have a byte in common: they have the same storage, and an element of one
+    /// overlaps an element of the other. Both headers are of the same store or file. The answer is as exact as that of
     /// [`Tensor::overlaps`].
     ///
     /// ```

@@ -17,7 +17,8 @@ const RECHECK_PAUSE: Duration = Duration::from_secs(1);
 
 impl Store {
     /// Waits for a commit by any handle in any process, including this handle in another thread. Then this handle moves
-    /// to the newest generation, as with [`refresh`](Self::refresh), and the result is true. It is false after `timeout`.
+    /// to the newest generation, as with [`refresh`](Self::refresh), and the result is true. It is false after
+    /// `timeout`.
     ///
     /// If there already is a commit that the handle has not seen, this returns at once. Several commits may have
     /// happened when it returns. Any number of threads can wait on one handle, and all of them return when it moves.

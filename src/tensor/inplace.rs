@@ -38,10 +38,10 @@ impl<T: Into<Scalar>> From<T> for Operand<'_> {
 
 /// In-place changes of every element.
 ///
-/// Errors common to these methods, by [`ErrorKind`](crate::ErrorKind): `SizeMismatch` if an operand does not
-/// broadcast to this size, `DimensionNameMismatch` if aligned dimensions have different names, `DTypeMismatch`, `Overlapping`
-/// if several indices refer to one element, `OutOfRange` for a number that `fill_` cannot convert to the dtype
-/// (arithmetic wraps or returns infinity), `Io`.
+/// Errors common to these methods, by [`ErrorKind`](crate::ErrorKind): `SizeMismatch` if an operand does not broadcast
+/// to this size, `DimensionNameMismatch` if aligned dimensions have different names, `DTypeMismatch`, `Overlapping` if
+/// several indices refer to one element, `OutOfRange` for a number that `fill_` cannot convert to the dtype (arithmetic
+/// wraps or returns infinity), `Io`.
 ///
 /// An operand on the same storage is read before the change. An operand on another mutable storage is read without a
 /// lock: hold a [shared guard](Tensor::lock_shared) of it if others may change it.
@@ -121,16 +121,17 @@ impl ExclusiveGuard<'_> {
     /// assert_eq!(x.read::<i64>()?, [111, 122, 113, 124]);
     /// assert_eq!(
     ///     x.lock_exclusive()?.add_(1.5).unwrap_err().to_string(),
-    ///     "add_ of int64 and float32: the result is float32, which cannot be cast back to int64; save the tensor as float32, \
+    ///     "add_ of int64 and float32: the result is float32, which cannot be cast back to int64; save the tensor as
+    ///     float32, \
     ///      by to_dtype and save_as"
     /// );
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// `SizeMismatch`; `DimensionNameMismatch`; `Overlapping`; `Io`; `DTypeMismatch` if the result is of a higher kind than this
-    /// dtype (in the order bool, integer, float, complex), if two integers have no common dtype, and for floats of 8
-    /// bits and below.
+    /// `SizeMismatch`; `DimensionNameMismatch`; `Overlapping`; `Io`; `DTypeMismatch` if the result is of a higher kind
+    /// than this dtype (in the order bool, integer, float, complex), if two integers have no common dtype, and for
+    /// floats of 8 bits and below.
     pub fn add_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
         self.compute("add_", Op::Add, other.into())
     }

@@ -9,14 +9,14 @@ use crate::storage::{Advice, Hint};
 /// states no other limit.
 const HINT_BYTES: usize = 64 << 10;
 
-/// Hints to the kernel about how elements on disk will be accessed. They never change a result, so they return no error:
-/// the kernel may ignore them. They do nothing for a tensor on the heap.
+/// Hints to the kernel about how elements on disk will be accessed. They never change a result, so they return no
+/// error: the kernel may ignore them. They do nothing for a tensor on the heap.
 impl Tensor {
     /// Asks the kernel to read the elements into the page cache, so that a later access need not wait for the disk.
     ///
     /// Only the bytes of this view are read, and gaps of at most 16 KiB between them. This does not wait until they are
-    /// read, but it does wait while the queue of the disk is full. Bytes that are in the page cache already are not read
-    /// again. A tensor that is larger than the free memory should be prefetched and read in parts.
+    /// read, but it does wait while the queue of the disk is full. Bytes that are in the page cache already are not
+    /// read again. A tensor that is larger than the free memory should be prefetched and read in parts.
     ///
     /// ```
     /// # use stridemap::{Store, Tensor, ix};
@@ -48,9 +48,9 @@ impl Tensor {
     ///
     /// The advice applies to the pages from the first element of this view to the last, for all tensors of this process
     /// on these pages, until they get other advice. If the store is not mapped, or the storage is mutable or live, the
-    /// advice applies instead to all reads of this storage's file by [`read`](Self::read) and related methods, through the same handle.
-    /// Each range that has its own advice counts as a mapping, and the kernel allows a process 65,530 mappings by
-    /// default. So advise a whole tensor, not each row.
+    /// advice applies instead to all reads of this storage's file by [`read`](Self::read) and related methods, through
+    /// the same handle. Each range that has its own advice counts as a mapping, and the kernel allows a process 65,530
+    /// mappings by default. So advise a whole tensor, not each row.
     ///
     /// ```
     /// # use stridemap::{Advice, Store, Tensor};

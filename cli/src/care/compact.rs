@@ -16,9 +16,10 @@ use crate::ui::{counted, message, progress, storage_id, warn, write_json};
 
 /// Rewrite storages to free bytes that no tensor refers to
 ///
-/// This is for parts of storages: rm deletes a storage with its last tensor, without a compaction. A storage is rewritten if that frees at least a quarter of it, and at least 4 KiB; with --all, if it frees anything.
-/// Compaction first deletes files that are no longer needed. Tensors keep their names, sizes and elements. Old files that readers still use
-/// are deleted by the first commit or compaction after the readers have finished. A storage that another
+/// This is for parts of storages: rm deletes a storage with its last tensor, without a compaction. A storage is
+/// rewritten if that frees at least a quarter of it, and at least 4 KiB; with --all, if it frees anything. Compaction
+/// first deletes files that are no longer needed. Tensors keep their names, sizes and elements. Old files that readers
+/// still use are deleted by the first commit or compaction after the readers have finished. A storage that another
 /// process is changing is skipped. A damaged storage is skipped too, and the exit code is then 1.
 ///
 /// With --materialize, elements in files that were imported in place are first copied into the store, which then no

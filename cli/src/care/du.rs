@@ -21,8 +21,8 @@ use crate::ui::{Column, MAX_ROWS, Table, counted, is_verbose, storage_id, write_
 /// process holds are one row of the table; -v lists them all.
 ///
 /// For tensors, shows how many bytes their elements take, and how many of these bytes are shared with other tensors.
-/// Removing the tensors frees the storages that have no other tensors. In other storages, it makes the bytes that are not
-/// shared unreachable, and compact frees them if they are at least a quarter of their storage.
+/// Removing the tensors frees the storages that have no other tensors. In other storages, it makes the bytes that are
+/// not shared unreachable, and compact frees them if they are at least a quarter of their storage.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  stridemap du model.smap\n  stridemap du model.smap encoder. '*.bias'\n  stridemap du model.smap --json | jq .reclaimable_bytes"

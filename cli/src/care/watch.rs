@@ -21,9 +21,9 @@ use crate::ui::{gap, is_verbose, message, write_json};
 ///
 /// Runs until it is interrupted.
 ///
-/// Each line shows the generation, and how many names were added (+), changed (~) or removed (-), with the first three of
-/// each; --verbose prints all. Commits that arrive faster than they can be printed are combined: "7 since 4" shows the
-/// changes in generations 5 to 7. Changes in place are not commits, and are not shown.
+/// Each line shows the generation, and how many names were added (+), changed (~) or removed (-), with the first three
+/// of each; --verbose prints all. Commits that arrive faster than they can be printed are combined: "7 since 4" shows
+/// the changes in generations 5 to 7. Changes in place are not commits, and are not shown.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  stridemap watch model.smap --json | jq -c .added")]
 pub(crate) struct WatchArgs {

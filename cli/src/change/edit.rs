@@ -64,8 +64,8 @@ pub(crate) struct MvArgs {
 
 /// Remove tensors in one commit: all or none
 ///
-/// A storage is deleted with its last tensor. Bytes that no tensor uses in a storage with other tensors stay until compact
-/// frees them; a note says so.
+/// A storage is deleted with its last tensor. Bytes that no tensor uses in a storage with other tensors stay until
+/// compact frees them; a note says so.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  stridemap rm model.smap encoder.weight encoder.bias")]
 pub(crate) struct RmArgs {
@@ -169,7 +169,8 @@ struct Edit<'a> {
 }
 
 impl Edit<'_> {
-    /// Commits a change that returns what it does: "save" and "saved", and what, or `None` for nothing. A dry run prints it instead.
+    /// Commits a change that returns what it does: "save" and "saved", and what, or `None` for nothing. A dry run
+    /// prints it instead.
     fn commit(
         self,
         out: &mut impl Write,

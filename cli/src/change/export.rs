@@ -34,8 +34,8 @@ use crate::ui::{counted, message, progress};
 pub(crate) struct ExportArgs {
     /// The store
     pub(crate) store: PathBuf,
-    /// The file to write; its extension selects the format: .safetensors, .npy, .npz, or .smap for a copy of the store. -
-    /// is standard output
+    /// The file to write; its extension selects the format: .safetensors, .npy, .npz, or .smap for a copy of the store.
+    /// - is standard output
     pub(crate) out: PathBuf,
     /// The tensors to write, by name or by glob ('*.weight'); all if none is named
     #[arg(value_name = "NAME")]

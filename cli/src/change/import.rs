@@ -23,10 +23,10 @@ use crate::ui::{counted, is_verbose, message, progress};
 /// Copy the tensors of files into a store, in one commit
 ///
 /// The files are .safetensors, .npy, .npz or .pt. To import a model in several .safetensors files, name its index,
-/// model.safetensors.index.json. The metadata of a .safetensors file and the plain values of a .pt file become attributes
-/// of the store. An import that fails or is killed changes nothing, and creates no store; one that is killed can leave a
-/// .stage-* directory beside the new store, which can be deleted. With --verbose, a line for each file tells whether it
-/// was copied or shares disk blocks with the store.
+/// model.safetensors.index.json. The metadata of a .safetensors file and the plain values of a .pt file become
+/// attributes of the store. An import that fails or is killed changes nothing, and creates no store; one that is killed
+/// can leave a .stage-* directory beside the new store, which can be deleted. With --verbose, a line for each file
+/// tells whether it was copied or shares disk blocks with the store.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  stridemap import model.safetensors bias.npy model.smap")]
 #[command(override_usage = "stridemap import [OPTIONS] <FILE>... <STORE>")]

@@ -6,7 +6,8 @@ use crate::args::Existing;
 use crate::error::{Error, Result};
 use crate::names::quoted;
 
-/// Refuses a new name that exists, unless `--force` is given. Returns the end of the sentence that describes the change.
+/// Refuses a new name that exists, unless `--force` is given. Returns the end of the sentence that describes the
+/// change.
 pub(crate) fn replacing(
     command: &str,
     name: &str,

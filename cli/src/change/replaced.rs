@@ -11,8 +11,8 @@ use stridemap::{Snapshot, StorageKind};
 use super::export::ExportArgs;
 use crate::error::{Error, Result};
 
-/// Refuses to replace an existing file, unless `--force` is given. Returns whether the file exists. A model in shards is
-/// named after its index.
+/// Refuses to replace an existing file, unless `--force` is given. Returns whether the file exists. A model in shards
+/// is named after its index.
 pub(super) fn check_existing(args: &ExportArgs, size_bytes: u64) -> Result<bool> {
     let mut path = args.out.clone();
     if args.max_shard_size.is_some_and(|most| size_bytes > most) {

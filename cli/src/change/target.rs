@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 use crate::input::with_reports;
 use crate::output_file::check_dir;
 
-/// Opens the store to import into. Returns `None` if it is to be created, because the path does not exist or is an empty
-/// directory.
+/// Opens the store to import into. Returns `None` if it is to be created, because the path does not exist or is an
+/// empty directory.
 pub(super) fn find(options: &StoreOptions, path: &Path) -> Result<Option<Store>> {
     check_store_name(path)?;
     check_dir("import", path)?;

@@ -135,7 +135,8 @@ fn has_descending_strides(views: &[Tensor]) -> bool {
 
 struct Comparison {
     is_row_major: bool,
-    /// For each axis of the pieces: how far apart two neighbors along this axis are in the row-major order of the tensor.
+    /// For each axis of the pieces: how far apart two neighbors along this axis are in the row-major order of the
+    /// tensor.
     steps: Vec<usize>,
     tolerance: Tolerance,
 }

@@ -25,11 +25,11 @@ const MAX_WARNINGS: usize = 3;
 
 /// Summarize a store or a file on one screen
 ///
-/// The summary has the parameters, the bytes, the dtypes, the largest modules, the attributes and warnings. In a pipe, it has
-/// all modules, and each line is a label and numbers with tabs between them.
+/// The summary has the parameters, the bytes, the dtypes, the largest modules, the attributes and warnings. In a pipe,
+/// it has all modules, and each line is a label and numbers with tabs between them.
 ///
-/// .safetensors, .npy, .npz and .pt files are read in place; tensors have the names that an import would use. In JSON, a
-/// file has no uuid and no generation.
+/// .safetensors, .npy, .npz and .pt files are read in place; tensors have the names that an import would use. In JSON,
+/// a file has no uuid and no generation.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  stridemap info model.safetensors\n  stridemap info model.smap --full\n  stridemap info model.smap --json | jq .store"

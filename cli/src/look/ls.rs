@@ -16,8 +16,8 @@ use crate::ui::{Column, Table, TensorRecord, bytes_cell, message, print_grid, wi
 
 /// List the tensors of a store or a file
 ///
-/// On a terminal, names are in columns; in a pipe, one is on each line. Numbers in names count as numbers: layer.2 comes
-/// before layer.10. If nothing matches a pattern, or no tensor has the dtype and the size, the exit code is 1.
+/// On a terminal, names are in columns; in a pipe, one is on each line. Numbers in names count as numbers: layer.2
+/// comes before layer.10. If nothing matches a pattern, or no tensor has the dtype and the size, the exit code is 1.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  stridemap ls model.smap\n  stridemap ls -l --sort size model.pt\n  stridemap ls model.smap '*.weight' encoder."

@@ -24,10 +24,10 @@ const MAX_RUNS: u64 = 1000;
 
 /// Show which tensors share which bytes
 ///
-/// On a terminal, each storage is a bar, and so is each of its tensors below it, in order of their first byte. █ are bytes of one
-/// tensor, ▓ bytes of several, ░ mostly bytes between the elements of a view, and · bytes of no tensor. Of the bytes that
-/// no tensor has, a compaction keeps the padding, and can free those that are unreachable. The last lines name the tensors
-/// that share bytes.
+/// On a terminal, each storage is a bar, and so is each of its tensors below it, in order of their first byte. █ are
+/// bytes of one tensor, ▓ bytes of several, ░ mostly bytes between the elements of a view, and · bytes of no tensor. Of
+/// the bytes that no tensor has, a compaction keeps the padding, and can free those that are unreachable. The last
+/// lines name the tensors that share bytes.
 ///
 /// If there are more than 50 storages, those with one tensor and no unreachable bytes are not drawn. If a storage has
 /// more than 50 tensors, those that share no byte are not drawn. A tensor is compared with at most 64 others.

@@ -23,8 +23,8 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    /// Reduces a matrix to at most the given numbers of rows and columns. `progress` is called with the bytes read since
-    /// the last call.
+    /// Reduces a matrix to at most the given numbers of rows and columns. `progress` is called with the bytes read
+    /// since the last call.
     pub(crate) fn of(
         matrix: &Tensor,
         (most_rows, most_columns): (usize, usize),

@@ -26,11 +26,11 @@ use crate::ui::{Column, Element, Progress, Table, counted, progress, warn, write
 /// and left out of the other numbers. std is the deviation of a sample, like that of PyTorch. Complex numbers are
 /// summarized by their magnitudes. A histogram has bins of equal width between min and max.
 ///
-/// Of two elements that are equally near to a percentile, it is the lower one, as in torch.median. Percentiles of dtypes of
-/// more than 16 bits and of more than 4,096 elements are near: within 0.4 % for float32.
+/// Of two elements that are equally near to a percentile, it is the lower one, as in torch.median. Percentiles of
+/// dtypes of more than 16 bits and of more than 4,096 elements are near: within 0.4 % for float32.
 ///
-/// If nothing matches a pattern, the exit code is 1. If a tensor cannot be read, the others are still shown, and the exit
-/// code is 2.
+/// If nothing matches a pattern, the exit code is 1. If a tensor cannot be read, the others are still shown, and the
+/// exit code is 2.
 #[derive(clap::Args)]
 #[command(after_help = expr::help("stats model.smap\n  stridemap stats model.smap 'encoder.weight[0]'\n  stridemap stats model.pt --non-finite --sort non-finite"))]
 pub(crate) struct StatsArgs {

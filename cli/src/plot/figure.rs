@@ -34,7 +34,8 @@ struct Mark {
     at: usize,
 }
 
-/// Returns the most rows and columns of blocks for a matrix. All blocks but the last ones have equal numbers of elements.
+/// Returns the most rows and columns of blocks for a matrix. All blocks but the last ones have equal numbers of
+/// elements.
 pub(super) fn most_blocks(size: (usize, usize)) -> (usize, usize) {
     let most = |n: usize| n.div_ceil(n.div_ceil(MOST_BLOCKS).max(1));
     (most(size.0), most(size.1))
@@ -105,8 +106,8 @@ pub(super) fn histogram(counts: &[u64], (min, max): (f64, f64), text: &Text) -> 
     image
 }
 
-/// Creates an image with a frame for a drawing, the marks of its axes, and text. `room` is the size of the drawing and of
-/// what is beside it. Returns the place of the drawing too.
+/// Creates an image with a frame for a drawing, the marks of its axes, and text. `room` is the size of the drawing and
+/// of what is beside it. Returns the place of the drawing too.
 fn framed(
     size: (usize, usize),
     room: (usize, usize),

@@ -28,14 +28,15 @@ use raster::Image;
 
 /// Draw a matrix as a heat map, or a histogram, in the terminal or as an image
 ///
-/// Two dimensions are a heat map: blue below zero, white at zero and red above, or one hue if no element is negative. The
-/// scale ends at the 0.1 and 99.9 percentiles; with negative elements it is centered on zero, and ends on both sides at
-/// the one of larger magnitude. NaN is magenta. Of a large matrix, each block shows the element of largest
+/// Two dimensions are a heat map: blue below zero, white at zero and red above, or one hue if no element is negative.
+/// The scale ends at the 0.1 and 99.9 percentiles; with negative elements it is centered on zero, and ends on both
+/// sides at the one of larger magnitude. NaN is magenta. Of a large matrix, each block shows the element of largest
 /// magnitude, or NaN if it has one. Without colors, the heat map has characters from blank to @, and ? for NaN.
 ///
 /// One dimension is a histogram.
 ///
-/// With -o, the drawing is written as a PNG image of at most 1024 × 1024 blocks, with its indices, its scale and a caption.
+/// With -o, the drawing is written as a PNG image of at most 1024 × 1024 blocks, with its indices, its scale and a
+/// caption.
 #[derive(clap::Args)]
 #[command(after_help = expr::help("plot model.smap 'encoder.weight[0]'\n  stridemap plot model.pt encoder.weight --histogram\n  stridemap plot model.pt encoder.weight -o weight.png"))]
 pub(crate) struct PlotArgs {

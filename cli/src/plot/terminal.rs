@@ -14,8 +14,8 @@ const NAN_SHADE: char = '?';
 /// The rows of text between two indices at the side.
 const LABEL_ROWS: usize = 5;
 
-/// Prints blocks with the indices of their rows and columns, of `size` rows and columns in all. With colors, a character
-/// is two blocks, one above the other.
+/// Prints blocks with the indices of their rows and columns, of `size` rows and columns in all. With colors, a
+/// character is two blocks, one above the other.
 pub(crate) fn print(
     blocks: &Blocks,
     scale: Scale,

@@ -1,8 +1,9 @@
 //! Completions in bash.
 //!
 //! Bash divides words at `:` and `=`, and passes quotes as they were typed, so names with such characters could not be
-//! completed from its words. This module divides the line by its own rules. It returns the part of a candidate after the
-//! place where bash last divided the line. Bash puts candidates in quotes where necessary, because it takes them for file names.
+//! completed from its words. This module divides the line by its own rules. It returns the part of a candidate after
+//! the place where bash last divided the line. Bash puts candidates in quotes where necessary, because it takes them
+//! for file names.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -72,8 +73,8 @@ impl EnvCompleter for Bash {
     }
 }
 
-/// Returns whether bash can be given a candidate. Once a word contains one of these characters, bash no longer puts it in
-/// quotes, so it would run what is between backticks. A newline divides a candidate in two.
+/// Returns whether bash can be given a candidate. Once a word contains one of these characters, bash no longer puts it
+/// in quotes, so it would run what is between backticks. A newline divides a candidate in two.
 fn is_safe(candidate: &str) -> bool {
     !candidate.contains(['`', '$', '!']) && !candidate.starts_with('~') && one_line(candidate) == candidate
 }

@@ -4,7 +4,7 @@ use stridemap::import::Layout;
 use stridemap::{DType, Error};
 use stridemap_format::check_numel;
 
-use super::dtype::Descr;
+use super::dtype::ParsedDescr;
 use super::header::{Descriptor, FieldDescr, Header, column_major};
 use crate::ForeignOptions;
 use crate::budget::Budget;
@@ -17,7 +17,7 @@ const FIELD_BYTES: usize = 600;
 /// The memory of a dimension of a field: a size and a stride.
 const DIM_BYTES: usize = 16;
 
-/// The length of headers and texts that the memory limit of a file assumes, whatever their real length.
+/// The length of headers and texts from which the memory limit is computed, whatever their real length is.
 const ASSUMED_BYTES: usize = 1 << 20;
 
 /// Returns the memory limit for the fields and texts of a file. It does not depend on the real length of the headers:
@@ -33,7 +33,7 @@ pub(super) struct Array {
     skipped: Vec<(String, String)>,
     pub(super) length_bytes: u64,
     /// The size of the units whose bytes must be reversed, if greater than one.
-    swapped_bytes: usize,
+    swap_unit_bytes: usize,
     is_structured: bool,
 }
 
@@ -45,7 +45,7 @@ struct Part {
 }
 
 /// The type of elements, and the size of the units whose bytes must be reversed, if greater than one.
-type Swapped = (DType, usize);
+type ElementType = (DType, usize);
 
 impl Array {
     pub(super) fn of(
@@ -58,27 +58,27 @@ impl Array {
         let layout = || layout.map_err(|e| e.to_string());
         match &header.descr {
             &Descriptor::One(descr) => {
-                let (dtype, swapped_bytes) = dtype_of(descr, options)?;
+                let (dtype, swap_unit_bytes) = dtype_of(descr, options)?;
                 let length_bytes = length_of(size, dtype.itemsize() as u64)?;
                 let parts = vec![Part { suffix: String::new(), dtype, layout: layout()? }];
-                Ok(Array { parts, skipped: Vec::new(), length_bytes, swapped_bytes, is_structured: false })
+                Ok(Array { parts, skipped: Vec::new(), length_bytes, swap_unit_bytes, is_structured: false })
             }
             Descriptor::Fields(fields) => {
                 let ranks = fields.iter().map(|field| size.len().saturating_add(field.size.len()));
                 let bytes = ranks.map(|rank| FIELD_BYTES.saturating_add(rank.saturating_mul(DIM_BYTES)));
                 budget.charge(bytes.fold(0, usize::saturating_add))?;
-                let (places, record_bytes) = places(fields)?;
+                let (field_offsets, record_bytes) = field_offsets(fields)?;
                 let length_bytes = length_of(size, record_bytes)?;
-                let (records, places) = (layout()?, places.into_iter());
+                let (records, field_offsets) = (layout()?, field_offsets.into_iter());
                 let mut array = Array {
                     parts: Vec::new(),
                     skipped: Vec::new(),
                     length_bytes,
-                    swapped_bytes: 0,
+                    swap_unit_bytes: 0,
                     is_structured: true,
                 };
                 for (field, offset_bytes) in
-                    fields.iter().zip(places).filter(|(field, _)| !field.is_padding())
+                    fields.iter().zip(field_offsets).filter(|(field, _)| !field.is_padding())
                 {
                     let added = array.add(field, &records, (offset_bytes, record_bytes), options);
                     let added = added.map_err(|e| format!("the field {:?}: {e}", field.name));
@@ -106,7 +106,7 @@ impl Array {
         if field.name.is_empty() {
             return Err("it has no name; rename it".to_owned());
         }
-        let (dtype, swapped_bytes) = dtype_of(field.descr, options)?;
+        let (dtype, swap_unit_bytes) = dtype_of(field.descr, options)?;
         let item_bytes = dtype.itemsize() as u64;
         if !offset_bytes.is_multiple_of(item_bytes) || !record_bytes.is_multiple_of(item_bytes) {
             return Err(format!(
@@ -115,8 +115,8 @@ impl Array {
             ));
         }
         if self.parts.is_empty() {
-            self.swapped_bytes = swapped_bytes;
-        } else if self.swapped_bytes != swapped_bytes {
+            self.swap_unit_bytes = swap_unit_bytes;
+        } else if self.swap_unit_bytes != swap_unit_bytes {
             return Err(
                 "its byte order or the size of its numbers differs from that of the fields before it, and all fields \
                  are converted together; convert the array in NumPy with astype"
@@ -145,8 +145,8 @@ impl Array {
         bad: impl Fn(String) -> Error,
     ) {
         let index = contents.storages.len();
-        storage.form.swapped_bytes = self.swapped_bytes;
-        storage.is_kept = self.is_structured;
+        storage.conversion.swap_unit_bytes = self.swap_unit_bytes;
+        storage.is_imported_whole = self.is_structured;
         if !self.parts.is_empty() {
             contents.storages.push(storage);
         }
@@ -176,38 +176,38 @@ impl FieldDescr<'_> {
 }
 
 /// Returns the offset of each field in a record, and the length of a record, in bytes.
-fn places(fields: &[FieldDescr<'_>]) -> Result<(Vec<u64>, u64), String> {
+fn field_offsets(fields: &[FieldDescr<'_>]) -> Result<(Vec<u64>, u64), String> {
     let mut record_bytes = 0u64;
-    let mut places = Vec::with_capacity(fields.len());
+    let mut field_offsets = Vec::with_capacity(fields.len());
     for FieldDescr { name, descr, size } in fields {
-        places.push(record_bytes);
-        // Elements without a length are Python objects: then the file has no records, but a pickle.
-        let item_bytes = Descr::item_bytes(descr).ok_or_else(|| {
-            let why = Descr::parse(descr, None).err().unwrap_or_default();
+        field_offsets.push(record_bytes);
+        // Elements of unknown length are refused. Most are Python objects, stored as a pickle instead of records.
+        let item_bytes = ParsedDescr::item_bytes(descr).ok_or_else(|| {
+            let why = ParsedDescr::parse(descr, None).err().unwrap_or_default();
             format!("the field {name:?}: {why}")
         })?;
         let end_bytes = length_of(size, item_bytes).ok().and_then(|length| record_bytes.checked_add(length));
         record_bytes = end_bytes.ok_or_else(|| format!("the field {name:?}: shape {size:?} is too large"))?;
     }
-    Ok((places, record_bytes))
+    Ok((field_offsets, record_bytes))
 }
 
 /// Returns the type of elements. It is an error if their bytes must be reversed and the options do not allow that.
-fn dtype_of(descr: &str, options: ForeignOptions) -> Result<Swapped, String> {
-    let Descr { dtype, is_big_endian } = Descr::parse(descr, options.untyped)?;
+fn dtype_of(descr: &str, options: ForeignOptions) -> Result<ElementType, String> {
+    let ParsedDescr { dtype, is_big_endian } = ParsedDescr::parse(descr, options.untyped)?;
     if is_big_endian && !options.is_swapping {
         return Err(format!(
             "the elements are big-endian (descr {descr:?}); convert them while reading (--byteswap, or \
              ForeignOptions::byteswap), or in NumPy with astype"
         ));
     }
-    let swapped_bytes = match dtype {
+    let swap_unit_bytes = match dtype {
         _ if !is_big_endian => 0,
         // The real and the imaginary part are swapped separately.
         DType::C64 | DType::C128 => dtype.itemsize() / 2,
         _ => dtype.itemsize(),
     };
-    Ok((dtype, swapped_bytes))
+    Ok((dtype, swap_unit_bytes))
 }
 
 /// Returns the length of an array in bytes.

@@ -29,12 +29,12 @@ const ONE_BYTE: &str = "V1";
 
 /// The type of elements, and their byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Descr {
+pub(super) struct ParsedDescr {
     pub(super) dtype: DType,
     pub(super) is_big_endian: bool,
 }
 
-impl Descr {
+impl ParsedDescr {
     /// Parses a descriptor. `untyped` is the dtype of untyped elements, if the caller knows it.
     pub(super) fn parse(descr: &str, untyped: Option<DType>) -> Result<Self, String> {
         let (order, code) = match descr.chars().next() {
@@ -43,14 +43,14 @@ impl Descr {
         };
         let code = if code == "?" { "b1" } else { code };
         // NumPy writes `|` for types without a byte order, such as single bytes.
-        let plain = |dtype| Descr { dtype, is_big_endian: false };
+        let plain = |dtype| ParsedDescr { dtype, is_big_endian: false };
         if let Some(&(_, dtype)) = UNIQUE.iter().find(|&&(unique, _)| unique == descr) {
             return Ok(plain(dtype));
         }
         let found = DTYPES.iter().find(|&&(known, _)| known == code).map(|&(_, dtype)| dtype);
         match found {
             Some(dtype) if dtype.itemsize() == 1 => return Ok(plain(dtype)),
-            Some(dtype) if order != '|' => return Ok(Descr { dtype, is_big_endian: order == '>' }),
+            Some(dtype) if order != '|' => return Ok(ParsedDescr { dtype, is_big_endian: order == '>' }),
             _ => {}
         }
         if let Some(bytes) = code.strip_prefix('V')
@@ -59,10 +59,10 @@ impl Descr {
             if dtype == DType::F4E2M1FNx2 {
                 return Err(format!(
                     "the elements (descr {descr:?}) are not {dtype}, which packs two into a byte; ml_dtypes stores one \
-                     per byte; save packed elements as numpy.uint8, and view them here"
+                     per byte; save packed elements as numpy.uint8, import them, and save a view as {dtype}"
                 ));
             }
-            return Ok(Descr { dtype, is_big_endian: order == '>' && dtype.itemsize() > 1 });
+            return Ok(ParsedDescr { dtype, is_big_endian: order == '>' && dtype.itemsize() > 1 });
         }
         Err(refusal(descr, code))
     }
@@ -104,7 +104,7 @@ fn refusal(descr: &str, code: &str) -> String {
         Some('U' | 'S' | 'a') => "are strings, which stridemap does not have",
         Some('M' | 'm') => "are times; save x.view(numpy.int64)",
         Some('V') if code == ONE_BYTE => {
-            "are bytes without a type, as ml_dtypes writes float8_e4m3fn and other types; say which (--untyped, or \
+            "are bytes without a type, as ml_dtypes writes float8_e4m3fn and other types; state their type (--untyped, or \
              ForeignOptions::untyped), or save x.view(numpy.uint8)"
         }
         Some('V') if code == "V2" => {

@@ -24,7 +24,7 @@ use stridemap::ErrorKind;
 use stridemap::{OnExisting, Result, Tensor};
 
 use super::array::{Array, budget};
-use super::dtype::Descr;
+use super::dtype::ParsedDescr;
 use super::header::{Header, Preamble, header_of};
 use crate::contents::{Contents, ForeignStorage};
 use crate::file::{self, RawFile};
@@ -138,8 +138,8 @@ impl Export {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::BadFile`], before anything is written, as for [`write`](Self::write); [`ErrorKind::Io`], whose source
-    /// is the error of the writer; the errors of reading the elements.
+    /// [`ErrorKind::BadFile`], before anything is written, as for [`write`](Self::write); [`ErrorKind::Io`], whose
+    /// source is the error of the writer; the errors of reading the elements.
     pub fn write_to(
         &self,
         mut writer: impl Write,
@@ -158,10 +158,10 @@ pub(super) struct Arranged {
     pub(super) elements: Tensor,
 }
 
-/// Arranges a tensor for writing. An error puts `what` before the dtype that cannot be written.
+/// Arranges a tensor for writing. If the dtype cannot be written, the error message begins with `what`.
 pub(super) fn arranged(path: &Path, what: &str, tensor: &Tensor, order: Order) -> Result<Arranged> {
     let dtype = tensor.dtype();
-    let descr = Descr::of(dtype).ok_or_else(|| {
+    let descr = ParsedDescr::of(dtype).ok_or_else(|| {
         file::unwritable(
             path,
             format!("{what}NumPy cannot hold {dtype}, which packs two elements into a byte; write a view of it as uint8"),

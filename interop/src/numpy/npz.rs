@@ -33,7 +33,7 @@ use super::npy::{Order, arranged};
 use super::text::Text;
 use crate::budget::Budget;
 use crate::contents::{Contents, ForeignStorage};
-use crate::file::{self, RawFile};
+use crate::file::{self, RawFile, check_elements};
 use crate::zip::Member;
 use crate::{FileFormat, ForeignOptions};
 
@@ -102,7 +102,7 @@ fn read_member(
     let header = Header::parse(&header).map_err(bad)?;
     let rest_bytes = member.unpacked_bytes.saturating_sub(preamble.end_bytes());
     if let Some(text) = Text::of(&header) {
-        // The bytes, and the text.
+        // Both the bytes and the decoded text take memory.
         let length = usize::try_from(rest_bytes).unwrap_or(usize::MAX);
         budget.charge(length.saturating_mul(2)).map_err(bad)?;
         let mut bytes = vec![0; length];
@@ -114,12 +114,7 @@ fn read_member(
         };
     }
     let array = Array::of(&header, options, budget).map_err(bad)?;
-    let length_bytes = array.length_bytes;
-    if rest_bytes != length_bytes {
-        return Err(bad(format!(
-            "the header describes {length_bytes} bytes of elements, but {rest_bytes} bytes follow it"
-        )));
-    }
+    check_elements(rest_bytes, array.length_bytes).map_err(bad)?;
     let storage = ForeignStorage::of_member(file, member.clone(), preamble.end_bytes());
     array.add_to(contents, name, storage, bad);
     Ok(())

@@ -28,7 +28,7 @@ const DTYPES: [(Dtype, DType); 20] = [
 
 /// Returns the dtype and size of a tensor. `None` for a type that stridemap does not have, and for 4-bit elements that
 /// do not fill whole bytes along the last axis.
-pub(super) fn header_of(info: &TensorInfo) -> Option<(DType, Vec<usize>)> {
+pub(super) fn dtype_and_size(info: &TensorInfo) -> Option<(DType, Vec<usize>)> {
     let &(_, dtype) = DTYPES.iter().find(|&&(theirs, _)| theirs == info.dtype)?;
     let mut size = info.shape.clone();
     if dtype == DType::F4E2M1FNx2 {
@@ -38,7 +38,7 @@ pub(super) fn header_of(info: &TensorInfo) -> Option<(DType, Vec<usize>)> {
     Some((dtype, size))
 }
 
-/// The inverse of [`header_of`].
+/// The inverse of [`dtype_and_size`].
 pub(super) fn shape_of(tensor: &Tensor) -> Option<(Dtype, Vec<usize>)> {
     let &(dtype, _) = DTYPES.iter().find(|&&(_, ours)| ours == tensor.dtype())?;
     let mut shape = tensor.size().to_vec();

@@ -25,8 +25,8 @@ pub(super) struct Info {
     pub(super) data_offsets: (usize, usize),
 }
 
-/// The sizes of a tensor. Of more sizes than the maximum rank, one more than it is kept: a later check refuses it, and
-/// names the tensor.
+/// The sizes of a tensor. At most one size more than the maximum rank is kept, which is enough for a later check to
+/// refuse the tensor by name.
 pub(super) struct Shape(pub(super) Vec<usize>);
 
 impl<'de> FromEntries<'de> for Header {
@@ -46,7 +46,7 @@ impl<'de> FromEntries<'de> for Header {
     }
 }
 
-/// Returns the same error with its position.
+/// Returns the error with the entry in which it occurred before its message.
 fn at<E: serde::de::Error>(what: impl fmt::Display, error: &E) -> E {
     E::custom(format_args!("{what}: {error}"))
 }

@@ -81,7 +81,7 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
                     let text = parse(file, format_args!("metadata {key:?}"), value.get().as_bytes())?;
                     contents.attributes.insert(key, text);
                 }
-                // Only scalars are imported as text, and null is not.
+                // Lists, objects and null are left out.
                 Some(b'{' | b'[' | b'n') | None => {}
                 Some(_) => drop(contents.attributes.insert(key, value.get().to_owned())),
             }

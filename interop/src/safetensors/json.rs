@@ -40,7 +40,7 @@ pub(super) fn parse_pieces<T: DeserializeOwned>(
 ) -> Result<T> {
     let length_bytes = usize::try_from(range.rest_bytes()).unwrap_or(usize::MAX);
     let mut guard =
-        Guard { inner: &mut range, is_in_text: false, is_escaped: false, token_bytes: 0, depth: 0 };
+        LimitedReader { inner: &mut range, is_in_text: false, is_escaped: false, token_bytes: 0, depth: 0 };
     let parsed = if length_bytes <= WHOLE_BYTES {
         let mut whole = Vec::with_capacity(length_bytes);
         let read = guard.read_to_end(&mut whole).map_err(serde::de::Error::custom);
@@ -55,7 +55,7 @@ pub(super) fn parse_pieces<T: DeserializeOwned>(
 }
 
 /// Checks JSON while it is read, and stops at tokens or nesting that would take too much memory.
-struct Guard<R> {
+struct LimitedReader<R> {
     inner: R,
     is_in_text: bool,
     is_escaped: bool,
@@ -63,7 +63,7 @@ struct Guard<R> {
     depth: usize,
 }
 
-impl<R: Read> Read for Guard<R> {
+impl<R: Read> Read for LimitedReader<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buf)?;
         for &byte in buf.iter().take(count) {

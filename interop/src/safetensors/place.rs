@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use stridemap::{Error, OnExisting, Result};
 use tempfile::TempPath;
 
-use crate::file::{create_unfinished, dir_of, sync_dir, taken};
+use crate::file::{create_unfinished, dir_of, exists_error, sync_dir};
 
 /// Renames synced files in one directory to their final names. The last is the index that names the others. An
 /// existing index is moved away first and the new one is placed last, so that an index never refers to another
 /// export's files.
 ///
 /// After an error the old files get their names back, unless the file system fails again.
-pub(super) fn together(staged: Vec<TempPath>, targets: &[PathBuf], on_existing: OnExisting) -> Result<()> {
+pub(super) fn rename_all(staged: Vec<TempPath>, targets: &[PathBuf], on_existing: OnExisting) -> Result<()> {
     let Some(index) = targets.last() else { return Ok(()) };
     let dir = dir_of(index);
     let sync = || sync_dir(dir);
@@ -68,7 +68,7 @@ impl Changes {
     fn place(&mut self, staged: TempPath, target: &Path) -> Result<()> {
         // If the name exists, another process has created the file since.
         staged.persist_noclobber(target).map_err(|e| match e.error.kind() {
-            io::ErrorKind::AlreadyExists => taken(target),
+            io::ErrorKind::AlreadyExists => exists_error(target),
             _ => Error::io("export", target, e.error),
         })?;
         self.done.push(Change::Placed(target.to_path_buf()));

@@ -7,7 +7,7 @@ use stridemap::Result;
 use stridemap::import::Layout;
 use stridemap_format::limits::MAX_RANK;
 
-use super::dtype::header_of;
+use super::dtype::dtype_and_size;
 use super::header::{Header, Info, Shape};
 use super::json::{Object, parse_pieces};
 use super::{MAX_HEADER_BYTES, PREAMBLE_BYTES};
@@ -70,7 +70,7 @@ pub(super) fn read_within(
         skipped: Vec::new(),
     };
     for (name, info) in infos {
-        let Some((dtype, size)) = header_of(&info) else {
+        let Some((dtype, size)) = dtype_and_size(&info) else {
             let TensorInfo { dtype, shape, .. } = info;
             let what = format!("tensor {name:?}: stridemap cannot hold {dtype} of shape {shape:?}");
             contents.skip(options, name, file.bad(what))?;
@@ -83,7 +83,8 @@ pub(super) fn read_within(
             let stride = layout.stride().to_vec();
             (0, Layout::new(size, stride, start / dtype.itemsize()).map_err(|e| file.bad(&e))?)
         } else {
-            // The offset is not a multiple of the item size, so no header can reach it from the start of the others.
+            // The offset is not a multiple of the item size, so no header over the storage of the others can refer to
+            // it.
             let (offset_bytes, length_bytes) = (whole.offset_bytes + start as u64, (end - start) as u64);
             contents.storages.push(ForeignStorage::range(file, offset_bytes, length_bytes));
             (contents.storages.len() - 1, layout)

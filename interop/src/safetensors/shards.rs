@@ -75,7 +75,7 @@ pub(super) fn write(
         });
         staged.push(written?.into_temp_path());
     }
-    place::together(staged, &targets, on_existing)?;
+    place::rename_all(staged, &targets, on_existing)?;
     Ok(targets)
 }
 

@@ -126,8 +126,8 @@ impl<'a> Export<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::BadFile`], before anything is written, as for [`write`](Self::write); [`ErrorKind::Io`], whose source
-    /// is the error of the writer; the errors of reading the elements.
+    /// [`ErrorKind::BadFile`], before anything is written, as for [`write`](Self::write); [`ErrorKind::Io`], whose
+    /// source is the error of the writer; the errors of reading the elements.
     pub fn write_to(
         &self,
         mut writer: impl Write,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stridemap::Result;
 
-use super::{contents, leaves, pickle_limit};
+use super::{contents, leaves_of, pickle_limit};
 use crate::ForeignOptions;
 use crate::contents::{Contents, ForeignStorage};
 use crate::file::RawFile;
@@ -52,7 +52,7 @@ pub(crate) fn read(file: &Arc<RawFile>, members: &[Member], options: ForeignOpti
         }
     }
     let pickle = pickle.read(file, pickle_limit(file))?;
-    contents(file, leaves(file, &pickle, options)?, |storage| {
+    contents(file, leaves_of(file, &pickle, options)?, |storage| {
         let name = format!("data/{}", storage.key);
         let member = by_name.get(name.as_str());
         let member = member.ok_or_else(|| file.bad(format!("the zip file has no member {folder}/{name}")))?;

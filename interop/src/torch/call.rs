@@ -1,8 +1,8 @@
-//! Interprets the calls of a pickle: for each known name, which arguments produce which value.
+//! Interprets the calls of a pickle: for each global name, which arguments produce which value.
 
 use stridemap_format::limits::MAX_STORAGE_BYTES;
 
-use super::known::Known;
+use super::global::Global;
 use super::literal::Literal;
 use super::machine::Machine;
 use super::value::{FileStorage, Node, StorageRef, TensorRef, Value};
@@ -13,53 +13,53 @@ const STORAGE_BYTES: usize = 128;
 impl Machine<'_> {
     /// Returns the value that Python would get by calling `callable` with a tuple of arguments.
     pub(super) fn call(&mut self, callable: Value, arguments: Value, is_new: bool) -> Result<Value, String> {
-        let Value::Known(known) = callable else {
+        let Value::Global(global) = callable else {
             return Err(format!("REDUCE calls {}, which cannot be called", self.arena.kind(callable)));
         };
-        let wrong = |what: &str| format!("calls {} with {what}", known.name());
+        let wrong = |what: &str| format!("calls {} with {what}", global.name());
         let items = self.arena.tuple(arguments).map(<[Value]>::to_vec);
         let items = items.ok_or_else(|| wrong("something that is not a tuple"))?;
-        if is_new && !matches!(known, Known::OrderedDict | Known::Size) {
-            return Err(format!("creates an instance of {}, which no checkpoint does", known.name()));
+        if is_new && !matches!(global, Global::OrderedDict | Global::Size) {
+            return Err(format!("creates an instance of {}, which no checkpoint does", global.name()));
         }
-        match (known, items.as_slice()) {
-            (Known::OrderedDict, []) => self.arena.add(Node::Dict(Vec::new())),
-            (Known::OrderedDict, &[pairs]) => {
+        match (global, items.as_slice()) {
+            (Global::OrderedDict, []) => self.arena.add(Node::Dict(Vec::new())),
+            (Global::OrderedDict, &[pairs]) => {
                 let items =
                     self.items_of(pairs).ok_or_else(|| wrong("something that is not a list of pairs"))?;
                 let dict = self.arena.add(Node::Dict(Vec::new()))?;
                 self.arena.insert(dict, &items)?;
                 Ok(dict)
             }
-            (Known::Size, []) => self.arena.add(Node::Size(arguments)),
-            (Known::Size, &[sizes]) => {
+            (Global::Size, []) => self.arena.add(Node::Size(arguments)),
+            (Global::Size, &[sizes]) => {
                 let sizes = self.integers(sizes)?;
                 let sizes = sizes.ok_or_else(|| wrong("something that is not a tuple of integers"))?;
                 self.arena.add(Node::Size(sizes))
             }
-            (Known::Device, &[kind] | &[kind, _]) if self.arena.text(kind)?.is_some() => {
+            (Global::Device, &[kind] | &[kind, _]) if self.arena.text(kind)?.is_some() => {
                 self.arena.add(Node::Device(arguments))
             }
-            (Known::RebuildParameter, &[data, _, _])
-            | (Known::RebuildParameterWithState, &[data, _, _, _]) => match self.arena.node(data) {
+            (Global::RebuildParameter, &[data, _, _])
+            | (Global::RebuildParameterWithState, &[data, _, _, _]) => match self.arena.node(data) {
                 Some(Node::Tensor(_)) => Ok(data),
                 _ => Err(wrong("something that is not a tensor")),
             },
-            (Known::RebuildTensor, &[storage, offset, size, stride])
-            | (Known::RebuildTensorV2, &[storage, offset, size, stride, _, _]) => {
-                self.tensor(known, storage, offset, (size, stride), Value::None, Value::None)
+            (Global::RebuildTensor, &[storage, offset, size, stride])
+            | (Global::RebuildTensorV2, &[storage, offset, size, stride, _, _]) => {
+                self.tensor(global, storage, offset, (size, stride), Value::None, Value::None)
             }
-            (Known::RebuildTensorV2, &[storage, offset, size, stride, _, _, metadata]) => {
-                self.tensor(known, storage, offset, (size, stride), Value::None, metadata)
+            (Global::RebuildTensorV2, &[storage, offset, size, stride, _, _, metadata]) => {
+                self.tensor(global, storage, offset, (size, stride), Value::None, metadata)
             }
-            (Known::RebuildTensorV3, &[storage, offset, size, stride, _, _, dtype]) => {
-                self.tensor(known, storage, offset, (size, stride), dtype, Value::None)
+            (Global::RebuildTensorV3, &[storage, offset, size, stride, _, _, dtype]) => {
+                self.tensor(global, storage, offset, (size, stride), dtype, Value::None)
             }
-            (Known::RebuildTensorV3, &[storage, offset, size, stride, _, _, dtype, metadata]) => {
-                self.tensor(known, storage, offset, (size, stride), dtype, metadata)
+            (Global::RebuildTensorV3, &[storage, offset, size, stride, _, _, dtype, metadata]) => {
+                self.tensor(global, storage, offset, (size, stride), dtype, metadata)
             }
-            (Known::DType(_) | Known::Storage(_), _) => {
-                Err(format!("calls {}, which is a type and cannot be called", known.name()))
+            (Global::DType(_) | Global::Storage(_), _) => {
+                Err(format!("calls {}, which is a type and cannot be called", global.name()))
             }
             _ => Err(wrong(&format!("{} arguments, which it does not take", items.len()))),
         }
@@ -68,20 +68,20 @@ impl Machine<'_> {
     /// Creates a tensor. Without a dtype it has the dtype of its storage.
     fn tensor(
         &mut self,
-        known: Known,
+        global: Global,
         storage: Value,
         offset: Value,
         (size, stride): (Value, Value),
         dtype: Value,
         metadata: Value,
     ) -> Result<Value, String> {
-        let wrong = |what: &str| format!("calls {} with {what}", known.name());
+        let wrong = |what: &str| format!("calls {} with {what}", global.name());
         let Some(&Node::Storage(storage)) = self.arena.node(storage) else {
             return Err(wrong("something that is not a storage"));
         };
         let dtype = match dtype {
-            Value::Known(Known::DType(dtype)) => dtype,
-            Value::None if known != Known::RebuildTensorV3 => {
+            Value::Global(Global::DType(dtype)) => dtype,
+            Value::None if global != Global::RebuildTensorV3 => {
                 storage.dtype.ok_or_else(|| wrong("a storage whose elements have no type"))?
             }
             _ => return Err(wrong("something that is not a dtype")),
@@ -101,7 +101,7 @@ impl Machine<'_> {
     /// each time.
     fn flag(&mut self, metadata: Value) -> Result<Option<Value>, String> {
         let Some(Node::Dict(flags)) = self.arena.node(metadata) else { return Ok(None) };
-        let set = flags.as_chunks().0.iter().find(|&&[_, is]| is != Value::Bool(false));
+        let set = flags.as_chunks().0.iter().find(|&&[_, value]| value != Value::Bool(false));
         let (set, length_bytes) = (set.map(|&[flag, _]| flag), size_of_val(flags.as_slice()));
         self.arena.budget.charge(length_bytes)?;
         Ok(set)
@@ -111,13 +111,14 @@ impl Machine<'_> {
     /// charged each time.
     fn integers(&mut self, value: Value) -> Result<Option<Value>, String> {
         let Some(items) = self.arena.tuple(value) else { return Ok(None) };
-        let (count, is_whole) = (items.len(), items.iter().all(|&item| self.arena.integer(item).is_some()));
+        let (count, are_integers) =
+            (items.len(), items.iter().all(|&item| self.arena.integer(item).is_some()));
         self.arena.budget.charge(size_of::<Value>().saturating_mul(count))?;
         let tuple = match self.arena.node(value) {
             Some(&Node::Size(tuple)) => tuple,
             _ => value,
         };
-        Ok(is_whole.then_some(tuple))
+        Ok(are_integers.then_some(tuple))
     }
 
     /// Returns the keys and values, alternating, of a list of pairs. Python 2 wrote an OrderedDict this way.
@@ -144,7 +145,7 @@ impl Machine<'_> {
             _ => return Err(wrong()),
         };
         let is_storage = matches!(self.arena.literal(kind), Some(Literal::Text(kind)) if kind == "storage");
-        let (true, Value::Known(Known::Storage(dtype)), Some(key)) =
+        let (true, Value::Global(Global::Storage(dtype)), Some(key)) =
             (is_storage, class, self.arena.text(key)?)
         else {
             return Err(wrong());
@@ -159,12 +160,12 @@ impl Machine<'_> {
             .ok_or_else(|| format!("a view of storage {key:?} that reaches past its {length_bytes} bytes"))?;
 
         let first = self.storages.get(&key).copied();
-        let known = match first.and_then(|first| self.arena.node(first)) {
-            Some(&Node::Storage(known)) => Some(known),
+        let earlier = match first.and_then(|first| self.arena.node(first)) {
+            Some(&Node::Storage(earlier)) => Some(earlier),
             _ => None,
         };
-        let number = match known {
-            Some(known) => known.number,
+        let number = match earlier {
+            Some(earlier) => earlier.number,
             None => {
                 self.arena.budget.charge(key.len().saturating_mul(2).saturating_add(STORAGE_BYTES))?;
                 let number = u32::try_from(self.arena.storages.len()).map_err(|_| wrong())?;
@@ -172,12 +173,12 @@ impl Machine<'_> {
                 number
             }
         };
-        let known_bytes = self.arena.storages.get(number as usize).map_or(0, |found| found.length_bytes);
-        if known_bytes != length_bytes {
-            return Err(format!("storage {key:?} has {length_bytes} bytes, but had {known_bytes} earlier"));
+        let earlier_bytes = self.arena.storages.get(number as usize).map_or(0, |found| found.length_bytes);
+        if earlier_bytes != length_bytes {
+            return Err(format!("storage {key:?} has {length_bytes} bytes, but had {earlier_bytes} earlier"));
         }
         let storage = StorageRef { number, dtype, start_bytes, length_bytes: part_bytes };
-        if let Some(first) = first.filter(|_| known == Some(storage)) {
+        if let Some(first) = first.filter(|_| earlier == Some(storage)) {
             return Ok(first);
         }
         let made = self.arena.add(Node::Storage(storage))?;

@@ -6,7 +6,7 @@ use stridemap::import::Layout;
 use stridemap_format::Extent;
 use stridemap_format::limits::MAX_RANK;
 
-use super::known::Known;
+use super::global::Global;
 use super::literal::Literal;
 use super::machine::Unpickled;
 use super::value::{Arena, FileStorage, Node, TensorRef, Value};
@@ -51,12 +51,12 @@ impl Leaves {
     ) -> Result<Leaves, String> {
         let Unpickled { arena, root } = Unpickled::of(pickle, file_bytes)?;
         let mut flattening = Flattening {
-            from: &arena,
+            arena: &arena,
             stem,
             options,
             name: String::new(),
             path: Vec::new(),
-            left_visits: pickle.len(),
+            remaining_visits: pickle.len(),
             budget: arena.budget,
             leaves: Leaves::default(),
         };
@@ -65,7 +65,7 @@ impl Leaves {
         let mut names = BTreeSet::new();
         let tensors = leaves.tensors.iter().map(|tensor| &tensor.name);
         match tensors.chain(leaves.attributes.keys()).find(|&name| !names.insert(name)) {
-            Some(name) => return Err(twice(name)),
+            Some(name) => return Err(duplicate_error(name)),
             None => leaves.storages = arena.storages,
         }
         Ok(leaves)
@@ -73,40 +73,41 @@ impl Leaves {
 }
 
 struct Flattening<'a> {
-    from: &'a Arena<'a>,
+    arena: &'a Arena<'a>,
     stem: Result<&'a str, &'a str>,
     options: ForeignOptions,
     /// The name of the value being visited.
     name: String,
     /// The containers around it.
     path: Vec<Value>,
-    /// The visits left. A container in several places is visited in each of them. Without repeats, each visit
-    /// corresponds to at least one byte of the pickle.
-    left_visits: usize,
+    /// The number of visits that remain. A container in several places is visited in each of them. Without repeats,
+    /// each visit corresponds to at least one byte of the pickle.
+    remaining_visits: usize,
     budget: Budget,
     leaves: Leaves,
 }
 
 impl Flattening<'_> {
     fn visit(&mut self, value: Value) -> Result<(), String> {
-        let left_visits = self.left_visits.checked_sub(1);
-        self.left_visits = left_visits.ok_or("it repeats the same lists or dicts too many times")?;
-        let from = self.from;
-        let Some(node) = from.node(value) else {
+        let remaining_visits = self.remaining_visits.checked_sub(1);
+        self.remaining_visits =
+            remaining_visits.ok_or("it repeats the same lists or dicts too many times")?;
+        let arena = self.arena;
+        let Some(node) = arena.node(value) else {
             return match (value, self.plain(value)) {
                 (Value::None, _) => self.attribute("null".to_owned()),
-                (Value::Bool(is), _) => self.attribute(is.to_string()),
-                (Value::Known(Known::DType(dtype)), _) => self.attribute(dtype.name().to_owned()),
-                (Value::Known(known), _) => {
-                    self.refuse(&format!("contains {}, which is not a value", known.name()))
+                (Value::Bool(value), _) => self.attribute(value.to_string()),
+                (Value::Global(Global::DType(dtype)), _) => self.attribute(dtype.name().to_owned()),
+                (Value::Global(known), _) => {
+                    self.skip_or_refuse(&format!("contains {}, which is not a value", known.name()))
                 }
                 (_, Some(text)) => self.attribute(text),
-                _ => self.refuse("contains bytes, which are neither tensors nor text"),
+                _ => self.skip_or_refuse("contains bytes, which are neither tensors nor text"),
             };
         };
         match node {
             Node::Tensor(tensor) => return self.tensor(tensor),
-            Node::Storage(_) => return self.refuse("is a storage without a tensor; save a tensor"),
+            Node::Storage(_) => return self.skip_or_refuse("is a storage without a tensor; save a tensor"),
             &Node::Size(sizes) => {
                 let text = self.joined("[", sizes, ",", "]")?;
                 return self.attribute(text);
@@ -118,10 +119,10 @@ impl Flattening<'_> {
             Node::Dict(_) | Node::List(_) | Node::Tuple(..) => {}
         }
         if self.path.contains(&value) {
-            return Err(self.refused(&format!("is {} that contains itself", from.kind(value))));
+            return Err(self.refusal(&format!("is {} that contains itself", arena.kind(value))));
         }
         if self.path.len() >= MAX_DEPTH {
-            return Err(self.refused(&format!("is nested deeper than {MAX_DEPTH} lists and dicts")));
+            return Err(self.refusal(&format!("is nested deeper than {MAX_DEPTH} lists and dicts")));
         }
         self.path.push(value);
         if let Node::Dict(items) = node {
@@ -130,7 +131,8 @@ impl Flattening<'_> {
                 self.child(&key, value)?;
             }
         } else {
-            let items = if let Node::List(items) = node { Some(items.as_slice()) } else { from.tuple(value) };
+            let items =
+                if let Node::List(items) = node { Some(items.as_slice()) } else { arena.tuple(value) };
             for (index, &item) in items.unwrap_or_default().iter().enumerate() {
                 self.child(&index.to_string(), item)?;
             }
@@ -155,23 +157,23 @@ impl Flattening<'_> {
     fn key(&self, key: Value) -> Result<String, String> {
         let named = match key {
             Value::None => Some("None".to_owned()),
-            Value::Bool(is) => Some(if is { "True" } else { "False" }.to_owned()),
-            _ => self.from.literal(key).as_ref().and_then(Literal::key),
+            Value::Bool(value) => Some(if value { "True" } else { "False" }.to_owned()),
+            _ => self.arena.literal(key).as_ref().and_then(Literal::key),
         };
         named.ok_or_else(|| {
-            let what = if matches!(key, Value::Literal(_)) { "bytes" } else { self.from.kind(key) };
-            self.refused(&format!("has {what} as a key, which cannot be part of a name"))
+            let what = if matches!(key, Value::Literal(_)) { "bytes" } else { self.arena.kind(key) };
+            self.refusal(&format!("has {what} as a key, which cannot be part of a name"))
         })
     }
 
     /// Returns the text of a number or of text.
     fn plain(&self, value: Value) -> Option<String> {
-        self.from.literal(value).as_ref().and_then(Literal::attribute)
+        self.arena.literal(value).as_ref().and_then(Literal::attribute)
     }
 
     /// Returns the texts of the items of a tuple. The same item can be repeated, so all are charged for first.
     fn joined(&mut self, start: &str, tuple: Value, separator: &str, end: &str) -> Result<String, String> {
-        let items = self.from.tuple(tuple).unwrap_or_default();
+        let items = self.arena.tuple(tuple).unwrap_or_default();
         let text = |&item: &Value| self.plain(item).unwrap_or_default();
         let lengths = items.iter().map(|item| text(item).len().saturating_add(separator.len()));
         let length = lengths.fold(start.len().saturating_add(end.len()), usize::saturating_add);
@@ -194,7 +196,7 @@ impl Flattening<'_> {
         let name = self.leaf_name()?.to_owned();
         self.budget.charge(ATTRIBUTE_BYTES.saturating_add(name.len()).saturating_add(text.len()))?;
         match self.leaves.attributes.insert(name, text) {
-            Some(_) => Err(twice(self.leaf_name()?)),
+            Some(_) => Err(duplicate_error(self.leaf_name()?)),
             None => Ok(()),
         }
     }
@@ -204,7 +206,7 @@ impl Flattening<'_> {
         self.budget.charge(TENSOR_BYTES.saturating_add(name.len()))?;
         let layout = match self.layout(tensor) {
             Ok(layout) => layout,
-            Err(e) => return self.refuse(&e),
+            Err(e) => return self.skip_or_refuse(&e),
         };
         let storage = tensor.storage.number as usize;
         self.leaves.tensors.push(ForeignTensor { name, dtype: tensor.dtype, layout, storage });
@@ -222,13 +224,13 @@ impl Flattening<'_> {
             ));
         }
         let (size, stride) =
-            [tensor.size, tensor.stride].map(|it| self.from.tuple(it).unwrap_or_default()).into();
+            [tensor.size, tensor.stride].map(|it| self.arena.tuple(it).unwrap_or_default()).into();
         let rank = size.len().max(stride.len());
         if rank > MAX_RANK {
             return Err(format!("has {rank} dimensions; at most {MAX_RANK} are allowed"));
         }
         // The machine has checked that these are integers.
-        let integer = |value: Value| self.from.integer(value).unwrap_or(-1);
+        let integer = |value: Value| self.arena.integer(value).unwrap_or(-1);
         let integers = |values: &[Value]| values.iter().map(|&value| integer(value)).collect::<Vec<_>>();
         let (size, stride, offset) = (integers(size), integers(stride), integer(tensor.offset));
         let refused_layout = |why: &str| {
@@ -263,8 +265,8 @@ impl Flattening<'_> {
     }
 
     /// Leaves out a value that cannot be read if the options allow that. Otherwise returns the reason as an error.
-    fn refuse(&mut self, what: &str) -> Result<(), String> {
-        let reason = self.refused(what);
+    fn skip_or_refuse(&mut self, what: &str) -> Result<(), String> {
+        let reason = self.refusal(what);
         if !self.options.is_skipping_unreadable {
             return Err(reason);
         }
@@ -274,12 +276,12 @@ impl Flattening<'_> {
         Ok(())
     }
 
-    fn refused(&self, what: &str) -> String {
+    fn refusal(&self, what: &str) -> String {
         format!("{} {what}", shown(self.leaf_name().unwrap_or_default()))
     }
 }
 
-fn twice(name: &str) -> String {
+fn duplicate_error(name: &str) -> String {
     format!("{} is the name of two values", shown(name))
 }
 

@@ -32,23 +32,23 @@ pub(super) struct Instruction<'a> {
 
 /// Why an instruction cannot be read.
 #[derive(Debug)]
-pub(super) enum Missing {
+pub(super) enum ReadError {
     /// The bytes end within it.
-    Cut,
-    Wrong(String),
+    Truncated,
+    Invalid(String),
 }
 
 impl<'a> Instruction<'a> {
     /// Reads the instruction at `at`, which must end by `limit`.
-    pub(super) fn read(bytes: &'a [u8], at: usize, limit: usize) -> Result<Self, Missing> {
-        let (&code, rest) = bytes.get(at..).and_then(<[u8]>::split_first).ok_or(Missing::Cut)?;
+    pub(super) fn read(bytes: &'a [u8], at: usize, limit: usize) -> Result<Self, ReadError> {
+        let (&code, rest) = bytes.get(at..).and_then(<[u8]>::split_first).ok_or(ReadError::Truncated)?;
         let line = |from: usize| {
             let length = rest.get(from..).and_then(|rest| rest.iter().position(|&byte| byte == b'\n'));
-            length.map(|length| from.saturating_add(length)).ok_or(Missing::Cut)
+            length.map(|length| from.saturating_add(length)).ok_or(ReadError::Truncated)
         };
         let counted = |width| match rest.get(..width) {
             Some(count) => Ok((width, usize::try_from(unsigned(count)).unwrap_or(usize::MAX), 0)),
-            None => Err(Missing::Cut),
+            None => Err(ReadError::Truncated),
         };
         // The bytes before the argument, those of the argument, and those after it.
         let (before, length, after) = match code {
@@ -68,15 +68,15 @@ impl<'a> Instruction<'a> {
                 (0, 0, 0)
             }
             b's'..=b'u' | b'}' | b']' | b')' | 0x80..=0x98 => (0, 0, 0),
-            _ => return Err(Missing::Wrong(format!("{code:#04x} is not a pickle instruction"))),
+            _ => return Err(ReadError::Invalid(format!("{code:#04x} is not a pickle instruction"))),
         };
         let start = at.saturating_add(1).saturating_add(before);
         let end = start.saturating_add(length);
         if end > limit {
             let left = limit.saturating_sub(start);
-            return Err(Missing::Wrong(format!("an argument of {length} bytes, but {left} are left")));
+            return Err(ReadError::Invalid(format!("an argument of {length} bytes, but {left} are left")));
         }
-        let argument = bytes.get(start..end).ok_or(Missing::Cut)?;
+        let argument = bytes.get(start..end).ok_or(ReadError::Truncated)?;
         Ok(Instruction { code, argument, end: end.saturating_add(after) })
     }
 }
@@ -94,8 +94,8 @@ pub(super) fn pickle_length(bytes: &[u8], limit: usize) -> Result<Option<usize>,
         match Instruction::read(bytes, at, limit) {
             Ok(instruction) if instruction.code == code::STOP => return Ok(Some(instruction.end)),
             Ok(instruction) => at = instruction.end,
-            Err(Missing::Cut) => return Ok(None),
-            Err(Missing::Wrong(what)) => return Err(at_byte(at, what)),
+            Err(ReadError::Truncated) => return Ok(None),
+            Err(ReadError::Invalid(what)) => return Err(at_byte(at, what)),
         }
     }
 }

@@ -11,7 +11,7 @@ use stridemap::Result;
 use super::instruction::pickle_length;
 use super::machine::Unpickled;
 use super::value::{FileStorage, Node, Value};
-use super::{contents, leaves, pickle_limit};
+use super::{contents, leaves_of, pickle_limit};
 use crate::ForeignOptions;
 use crate::contents::{Contents, ForeignStorage};
 use crate::file::{RawFile, zeroed};
@@ -77,10 +77,10 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
             "it does not state that its elements are little-endian; save it again on a little-endian machine",
         ));
     }
-    let leaves = leaves(file, &pickles.next()?, options)?;
+    let leaves = leaves_of(file, &pickles.next()?, options)?;
     let keys = storage_keys(file, &pickles.next()?)?;
-    let places = places(file, &leaves.storages, keys, pickles.at_bytes)?;
-    contents(file, leaves, |storage| match places.get(&storage.key) {
+    let storage_offsets = storage_offsets(file, &leaves.storages, keys, pickles.at_bytes)?;
+    contents(file, leaves, |storage| match storage_offsets.get(&storage.key) {
         Some(&offset_bytes) => Ok(ForeignStorage::range(file, offset_bytes, storage.length_bytes)),
         None => Err(file.bad(format!("storage {:?} is not in the file", storage.key))),
     })
@@ -150,7 +150,7 @@ fn storage_keys(file: &RawFile, pickle: &[u8]) -> Result<Vec<String>> {
 }
 
 /// Returns the offset of each storage's elements. Storages follow each other without gaps, to the end of the file.
-fn places(
+fn storage_offsets(
     file: &RawFile,
     storages: &[FileStorage],
     keys: Vec<String>,
@@ -159,7 +159,7 @@ fn places(
     let known: HashMap<&str, &FileStorage> =
         storages.iter().map(|storage| (storage.key.as_str(), storage)).collect();
     let file_bytes = file.length_bytes();
-    let mut places = HashMap::new();
+    let mut storage_offsets = HashMap::new();
     let mut at_bytes = start_bytes;
     for key in keys {
         let refused = |what: String| Err(file.bad(format!("storage {key:?} {what}")));
@@ -184,14 +184,14 @@ fn places(
                 "should be {length_bytes} bytes at offset {elements_at_bytes}, but the file ends at byte {file_bytes}"
             ));
         }
-        if places.contains_key(&key) {
+        if storage_offsets.contains_key(&key) {
             return refused("is in the file twice".to_owned());
         }
-        places.insert(key, elements_at_bytes);
+        storage_offsets.insert(key, elements_at_bytes);
         at_bytes = end_bytes;
     }
     match file_bytes.saturating_sub(at_bytes) {
-        0 => Ok(places),
+        0 => Ok(storage_offsets),
         rest => Err(file.bad(format!("{rest} bytes follow the last storage, at byte {at_bytes}"))),
     }
 }

@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
-use super::instruction::{Instruction, Missing, at_byte, code, unsigned};
-use super::known::Known;
+use super::global::Global;
+use super::instruction::{Instruction, ReadError, at_byte, code, unsigned};
 use super::literal::Literal;
 use super::value::{Arena, Node, Value};
 use crate::budget::Budget;
@@ -33,14 +33,14 @@ impl<'a> Unpickled<'a> {
             stack: Vec::new(),
             marks: Vec::new(),
             memo: Vec::new(),
-            far_memo: HashMap::new(),
+            sparse_memo: HashMap::new(),
             storages: HashMap::new(),
         };
         let mut at = 0;
         loop {
             let instruction = Instruction::read(bytes, at, bytes.len()).map_err(|missing| match missing {
-                Missing::Cut => at_byte(at, "it ends before its STOP"),
-                Missing::Wrong(what) => at_byte(at, what),
+                ReadError::Truncated => at_byte(at, "it ends before its STOP"),
+                ReadError::Invalid(what) => at_byte(at, what),
             })?;
             if instruction.code == code::STOP {
                 let root = machine.pop().map_err(|e| at_byte(at, e))?;
@@ -63,7 +63,7 @@ pub(super) struct Machine<'a> {
     /// The memo entries with consecutive indices, as every pickler writes them.
     memo: Vec<Value>,
     /// The memo entries whose index was not the next.
-    far_memo: HashMap<u64, Value>,
+    sparse_memo: HashMap<u64, Value>,
     /// The first mention of each storage, by key.
     pub(super) storages: HashMap<String, Value>,
 }
@@ -86,7 +86,7 @@ impl<'a> Machine<'a> {
             code::PUT => return self.memorize(memo_index(argument)?),
             code::BINPUT | code::LONG_BINPUT => return self.memorize(unsigned(argument)),
             code::MEMOIZE => {
-                return self.memorize(self.memo.len().saturating_add(self.far_memo.len()) as u64);
+                return self.memorize(self.memo.len().saturating_add(self.sparse_memo.len()) as u64);
             }
             code::APPEND => {
                 let item = self.pop()?;
@@ -104,7 +104,7 @@ impl<'a> Machine<'a> {
                 let items = self.take_marked()?;
                 return self.arena.insert(self.top()?, &items);
             }
-            // The attributes of an OrderedDict. For a state_dict these are the versions of its modules.
+            // Drops the attributes of an OrderedDict. For a state_dict, these are the versions of its modules.
             code::BUILD => {
                 self.pop()?;
                 let top = self.top()?;
@@ -142,11 +142,11 @@ impl<'a> Machine<'a> {
                 self.arena.insert(dict, &items)?;
                 dict
             }
-            code::GLOBAL => Value::Known(global(argument)?),
+            code::GLOBAL => Value::Global(global(argument)?),
             code::STACK_GLOBAL => {
                 let (name, module) = (self.pop()?, self.pop()?);
                 match (self.arena.text(module)?, self.arena.text(name)?) {
-                    (Some(module), Some(name)) => Value::Known(Known::of(&module, &name)?),
+                    (Some(module), Some(name)) => Value::Global(Global::of(&module, &name)?),
                     _ => return refused("a Python name that is not text"),
                 }
             }
@@ -179,7 +179,7 @@ impl<'a> Machine<'a> {
                 return Err(format!("calls number {number} of Python's extension registry, which is code"));
             }
             _ => match Literal::of(instruction)? {
-                Some(Literal::Bool(is)) => Value::Bool(is),
+                Some(Literal::Bool(value)) => Value::Bool(value),
                 _ => Value::Literal(u32::try_from(at).map_err(|_| "it is longer than 4 GiB")?),
             },
         };
@@ -225,10 +225,10 @@ impl<'a> Machine<'a> {
             return Ok(());
         }
         if near == self.memo.len() {
-            self.far_memo.remove(&index);
+            self.sparse_memo.remove(&index);
             return self.arena.budget.extend(&mut self.memo, &[top]);
         }
-        match self.far_memo.insert(index, top) {
+        match self.sparse_memo.insert(index, top) {
             Some(_) => Ok(()),
             None => self.arena.budget.charge(FAR_MEMO_BYTES),
         }
@@ -236,17 +236,17 @@ impl<'a> Machine<'a> {
 
     fn recall(&self, index: u64) -> Result<Value, String> {
         let near = usize::try_from(index).ok().and_then(|near| self.memo.get(near));
-        near.or_else(|| self.far_memo.get(&index))
+        near.or_else(|| self.sparse_memo.get(&index))
             .copied()
             .ok_or_else(|| format!("its memo has no entry {index}"))
     }
 }
 
 /// Returns the meaning of a module and a name in two lines.
-fn global(argument: &[u8]) -> Result<Known, String> {
+fn global(argument: &[u8]) -> Result<Global, String> {
     let text = String::from_utf8_lossy(argument);
     let (module, name) = text.split_once('\n').unwrap_or((&text, ""));
-    Known::of(module, name)
+    Global::of(module, name)
 }
 
 fn memo_index(line: &[u8]) -> Result<u64, String> {

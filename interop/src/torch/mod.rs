@@ -9,8 +9,8 @@
 mod archive;
 mod call;
 mod flatten;
+mod global;
 mod instruction;
-mod known;
 mod legacy;
 mod literal;
 mod machine;
@@ -36,12 +36,13 @@ fn pickle_limit(file: &RawFile) -> u64 {
     file.length_bytes().saturating_add(1 << 20).min(MAX_PICKLE_BYTES)
 }
 
-/// Reads the object of a checkpoint.
-fn leaves(file: &RawFile, pickle: &[u8], options: ForeignOptions) -> Result<Leaves> {
+/// Decodes the pickle of a checkpoint, and returns its tensors and plain values.
+fn leaves_of(file: &RawFile, pickle: &[u8], options: ForeignOptions) -> Result<Leaves> {
     Leaves::of(pickle, file.length_bytes(), file.stem(), options).map_err(|e| file.bad(e))
 }
 
-/// Assigns leaves to storages. `place` finds a storage in the file, and is called once for each that is used.
+/// Returns the contents of a checkpoint: its leaves, and the storages that they use. `place` finds a storage in the
+/// file, and is called once for each of these storages.
 fn contents(
     file: &RawFile,
     leaves: Leaves,
@@ -56,7 +57,7 @@ fn contents(
         };
         if slot.is_none() {
             *slot = Some(storages.len());
-            storages.push(ForeignStorage { is_kept: true, ..place(used)? });
+            storages.push(ForeignStorage { is_imported_whole: true, ..place(used)? });
         }
         tensor.storage = slot.unwrap_or_default();
     }

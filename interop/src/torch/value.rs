@@ -2,8 +2,8 @@
 
 use stridemap::DType;
 
+use super::global::Global;
 use super::instruction::Instruction;
-use super::known::Known;
 use super::literal::Literal;
 use crate::budget::Budget;
 
@@ -14,7 +14,7 @@ pub(super) enum Value {
     Bool(bool),
     /// A number, text or bytes, by the offset of its instruction.
     Literal(u32),
-    Known(Known),
+    Global(Global),
     /// The number of a node.
     Node(u32),
 }
@@ -169,7 +169,7 @@ impl<'a> Arena<'a> {
             (Value::None, _) => "None",
             (Value::Bool(_), _) => "a bool",
             (Value::Literal(_), _) => "a number or text",
-            (Value::Known(_), _) => "a class or a function",
+            (Value::Global(_), _) => "a class or a function",
             (_, Some(Node::Tuple(..)) | None) => "a tuple",
             (_, Some(Node::List(_))) => "a list",
             (_, Some(Node::Dict(_))) => "a dict",

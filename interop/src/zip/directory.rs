@@ -7,7 +7,7 @@ use std::io::{BufReader, Read as _};
 
 use stridemap::Result;
 
-use super::unpack::reading;
+use super::unpack::read_error;
 use crate::file::RawFile;
 
 const END_SIGNATURE: &[u8] = b"PK\x05\x06";
@@ -40,8 +40,9 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// Finds the directory by the records at the end of the file. Accepts only files that all readers understand in
-    /// the same way: values that are stored twice must agree, and there must be no gap between the directory and the records.
+    /// Finds the directory by the records at the end of the file. Accepts only files that all readers understand in the
+    /// same way: values that are stored twice must agree, and there must be no gap between the directory and the
+    /// records.
     pub(super) fn find(file: &RawFile) -> Result<Self> {
         let tail_bytes = file.length_bytes().min(END_BYTES as u64 + MAX_COMMENT_BYTES);
         let tail_start_bytes = file.length_bytes() - tail_bytes;
@@ -88,17 +89,17 @@ impl Directory {
         let mut fixed = [0; ENTRY_BYTES];
         let mut variable = Vec::new();
         for index in 0..self.member_count {
-            rest.read_exact(&mut fixed).map_err(|e| reading(file, e))?;
+            rest.read_exact(&mut fixed).map_err(|e| read_error(file, e))?;
             let [name_bytes, extra_bytes, comment_bytes] =
                 [28, 30, 32].map(|at| Fields(&fixed).u16(at) as usize);
             variable.resize(name_bytes + extra_bytes + comment_bytes, 0);
-            rest.read_exact(&mut variable).map_err(|e| reading(file, e))?;
+            rest.read_exact(&mut variable).map_err(|e| read_error(file, e))?;
             let (name, extra) = variable.split_at(name_bytes);
             let entry = Entry::parse(&fixed, name, extra.split_at(extra_bytes).0);
             let refused = |what| file.bad(format!("entry {index} of the directory of the zip file {what}"));
             found(&entry.map_err(refused)?)?;
         }
-        match rest.read(&mut [0]).map_err(|e| reading(file, e))? {
+        match rest.read(&mut [0]).map_err(|e| read_error(file, e))? {
             0 => Ok(()),
             _ => Err(file.bad("the directory of the zip file has bytes after its last entry")),
         }

@@ -13,7 +13,7 @@ const PACKED_PIECE_BYTES: usize = 64 << 10;
 
 impl Member {
     /// Starts unpacking. Memory use is bounded, whatever length the directory states.
-    pub(crate) fn unpack<'a>(&'a self, file: &'a RawFile) -> Unpacked<'a> {
+    pub(crate) fn unpack<'a>(&'a self, file: &'a RawFile) -> MemberReader<'a> {
         let packed = file.range(self.offset_bytes, self.packed_bytes);
         let bytes = match self.method {
             Method::Stored => Bytes::Stored(packed),
@@ -22,7 +22,7 @@ impl Member {
                 Bytes::Deflated(Box::new(DeflateDecoder::new(packed)))
             }
         };
-        Unpacked {
+        MemberReader {
             file,
             member: self,
             bytes,
@@ -55,7 +55,7 @@ impl Member {
 }
 
 /// The bytes of a member from its start. They must have the length and the checksum that the directory states.
-pub(crate) struct Unpacked<'a> {
+pub(crate) struct MemberReader<'a> {
     file: &'a RawFile,
     member: &'a Member,
     bytes: Bytes<'a>,
@@ -69,9 +69,9 @@ enum Bytes<'a> {
     Deflated(Box<DeflateDecoder<BufReader<FileRange<'a>>>>),
 }
 
-impl Unpacked<'_> {
-    /// Returns some of the remaining bytes, or 0 at the end. The last bytes are returned only after the length and
-    /// the checksum have been verified.
+impl MemberReader<'_> {
+    /// Reads some of the remaining bytes into `buf`. Returns their number, which is 0 at the end. The last bytes are
+    /// returned only after the length and the checksum have been verified.
     pub(crate) fn read(&mut self, buf: &mut [u8]) -> Result<usize> {
         let rest_bytes = self.member.unpacked_bytes - self.done_bytes;
         let capacity = rest_bytes.min(buf.len() as u64) as usize;
@@ -147,7 +147,7 @@ impl Unpacked<'_> {
 
     fn broken(&self, e: io::Error) -> Error {
         let name = &self.member.name;
-        reading(self.file, e).context(format_args!("unpack member {name:?}"))
+        read_error(self.file, e).context(format_args!("unpack member {name:?}"))
     }
 }
 
@@ -161,7 +161,7 @@ impl Bytes<'_> {
 }
 
 /// Converts the error of a reader: either the file's own error, or that of decoding its bytes.
-pub(super) fn reading(file: &RawFile, e: io::Error) -> Error {
+pub(super) fn read_error(file: &RawFile, e: io::Error) -> Error {
     e.downcast::<Error>().unwrap_or_else(|e| match e.kind() {
         io::ErrorKind::UnexpectedEof => {
             file.bad("a record or member of the zip file is truncated").with_source(e)

@@ -136,7 +136,7 @@ fn untyped_elements_get_the_requested_type() {
         (">V2", DType::BF16, Ok([2, 1, 4, 3])),
         ("<V2", DType::F16, Ok([1, 2, 3, 4])),
         ("|V2", DType::F8E5M2, Err("if they are bfloat16")),
-        ("|V1", DType::BF16, Err("say which")),
+        ("|V1", DType::BF16, Err("state their type")),
         ("|V1", DType::F4E2M1FNx2, Err("two into a byte")),
         ("|O", DType::F64, Err("pickle")),
     ] {
@@ -184,7 +184,7 @@ fn case_46_malformed_npy_headers_are_refused_with_the_reason() {
     for (header, what) in [
         (plain("'>f4'", "(2,)"), "big-endian"),
         (plain("'|O'", "(2,)"), "Python objects"),
-        (plain("'<V1'", "(8,)"), "say which"),
+        (plain("'<V1'", "(8,)"), "state their type"),
         (plain("'|V2'", "(4,)"), "if they are bfloat16, say so"),
         (plain("'|V8'", "(1,)"), "without a type"),
         (plain("'<M8[s]'", "(1,)"), "times"),

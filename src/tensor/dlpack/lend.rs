@@ -43,8 +43,8 @@ impl Tensor {
     /// # Errors
     /// [`ErrorKind::NotMapped`] for a file that is not mapped, and for mutable and live storages, whose elements may
     /// change: use [`clone_data`](Self::clone_data) and lend the copy; [`ErrorKind::Misaligned`];
-    /// [`ErrorKind::InvalidArgument`] for bytes that are not valid `bool`s; [`ErrorKind::DTypeMismatch`] for a dtype that
-    /// DLPack does not have; [`ErrorKind::LimitExceeded`] for a tensor that DLPack cannot describe.
+    /// [`ErrorKind::InvalidArgument`] for bytes that are not valid `bool`s; [`ErrorKind::DTypeMismatch`] for a dtype
+    /// that DLPack does not have; [`ErrorKind::LimitExceeded`] for a tensor that DLPack cannot describe.
     pub fn to_dlpack(&self) -> Result<versioned::Dlpack> {
         const OP: &str = "to_dlpack";
         let advised = |e: Error| match e.kind() {

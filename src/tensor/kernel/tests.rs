@@ -5,9 +5,9 @@ use super::*;
 const SIZES: [usize; 14] = [1, 2, 3, 7, 15, 16, 17, 31, 64, 65, 257, 300, 513, 1100];
 const MAX_NUMEL: usize = 100_000;
 
-/// Draws strides for dimensions that are nested in any order, with gaps, and forwards or backwards. The
-/// inner two may be interleaved instead: the first then spans more than a step of the second. Returns them with the position of the first element and the length of the whole side. If `may_repeat`, strides
-/// may be 0.
+/// Draws strides for dimensions that are nested in any order, with gaps, and forwards or backwards. The inner two may
+/// be interleaved instead: the first then spans more than a step of the second. Returns them with the position of the
+/// first element and the length of the whole side. If `may_repeat`, strides may be 0.
 fn side(rng: &mut fastrand::Rng, sizes: &[usize], may_repeat: bool) -> (Vec<isize>, usize, usize) {
     let (mut strides, mut first, mut length) = (vec![0; sizes.len()], 0, 1);
     let mut axes: Vec<usize> = (0..sizes.len()).collect();

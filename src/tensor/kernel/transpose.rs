@@ -129,8 +129,8 @@ fn transpose_square<const W: usize, const L: usize>(square: &mut [Vector; L]) {
     }
 }
 
-/// Returns the index in each row of the destination at which its first whole cache line begins, if it is the same in all
-/// rows. Returns `None` also for a plane that fits in the caches, or has short rows: there, tiles are faster.
+/// Returns the index in each row of the destination at which its first whole cache line begins, if it is the same in
+/// all rows. Returns `None` also for a plane that fits in the caches, or has short rows: there, tiles are faster.
 pub(super) fn first_line<const W: usize>(to: &[[u8; W]], column: Dim, row: Dim) -> Option<usize> {
     let is_small = column.n * row.n * W < MIN_STREAMED_BYTES || row.n * W < PAGE_BYTES;
     let is_same = !is_small && (column.stride * W).is_multiple_of(LINE_BYTES);
@@ -228,8 +228,8 @@ fn stream(_fence: &Fence, to: &mut [u8; LINE_BYTES], line: &Line) {
         // SAFETY:
         // - in bounds: `to` has the size of a vector;
         // - aligned: `to` is a whole number of vectors after the address that was checked;
-        // - no other access before the store is complete: only `transpose_past_caches` has a fence. It does not read the
-        //   destination, which it borrows for longer than the fence lives;
+        // - no other access before the store is complete: only `transpose_past_caches` has a fence. It does not read
+        //   the destination, which it borrows for longer than the fence lives;
         // - SSE2 is part of x86-64, so every processor of this architecture has it.
         unsafe { x86::_mm_stream_si128((&raw mut *to).cast(), bytemuck::cast(*vector)) };
     }

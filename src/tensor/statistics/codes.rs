@@ -55,8 +55,8 @@ pub(super) fn statistics(tensor: &Tensor, progress: &mut dyn FnMut(u64)) -> Resu
     Ok(statistics)
 }
 
-/// Returns the codes of `N` bytes, ascending, and how often each occurs. There are `LANES` counters for each code, used in
-/// turn, because a processor can increment a counter only after the last increment of the same counter.
+/// Returns the codes of `N` bytes, ascending, and how often each occurs. There are `LANES` counters for each code, used
+/// in turn, because a processor can increment a counter only after the last increment of the same counter.
 fn codes<const N: usize, const LANES: usize>(
     tensor: &Tensor,
     progress: &mut dyn FnMut(u64),

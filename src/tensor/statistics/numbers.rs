@@ -1,4 +1,5 @@
-//! Statistics of dtypes of 32 bits and more: numbers are counted by range, and their moments are computed block by block.
+//! Statistics of dtypes of 32 bits and more: numbers are counted by range, and their moments are computed block by
+//! block.
 
 use stridemap_format::DType;
 
@@ -8,8 +9,8 @@ use crate::error::Result;
 use crate::tensor::kernel::with_wide_vectors;
 use crate::tensor::{Scalar, Tensor};
 
-/// How many numbers are summed or compared side by side: enough for several vector instructions that do not wait for each
-/// other.
+/// How many numbers are summed or compared side by side: enough for several vector instructions that do not wait for
+/// each other.
 const LANES: usize = 16;
 
 /// The number of elements, their mean, and the sum of the squares of their distances from it.
@@ -229,8 +230,8 @@ pub(super) fn statistics(tensor: &Tensor, progress: &mut dyn FnMut(u64)) -> Resu
     }
 }
 
-/// Whether the block at this offset is one of the sixteenth that is counted by range. Multiplied by this odd number, offsets
-/// at any equal distance spread evenly.
+/// Whether the block at this offset is one of the sixteenth that is counted by range. Multiplied by this odd number,
+/// offsets at any equal distance spread evenly.
 fn is_in_sample(offset: usize) -> bool {
     (offset as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 == 0
 }

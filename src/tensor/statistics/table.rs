@@ -28,9 +28,9 @@ fn slots<T: Copy>((block, slot): (&[T], impl Fn(T) -> u32)) -> [u32; BLOCK] {
 
 /// Counts of keys: integers that are in the order of the numbers they stand for.
 ///
-/// A counter is for 2^`shift` keys. Where a key is beyond the counters, `shift` grows, and pairs of counters become one.
-/// So `shift` depends only on the lowest and the highest key, and tables that were filled apart add up to the same table
-/// in any order.
+/// A counter is for 2^`shift` keys. Where a key is beyond the counters, `shift` grows, and pairs of counters become
+/// one. So `shift` depends only on the lowest and the highest key, and tables that were filled apart add up to the same
+/// table in any order.
 pub(super) struct Table {
     /// Counters by the low bits of `key >> shift`. There are fewer of these in use than counters.
     counts: Vec<u64>,
@@ -51,8 +51,8 @@ impl Table {
         self.range
     }
 
-    /// Counts the numbers of a block, which [`cover`](Self::cover) took note of. `slot` returns the low bits of a number's
-    /// key, shifted to the right.
+    /// Counts the numbers of a block, which [`cover`](Self::cover) took note of. `slot` returns the low bits of a
+    /// number's key, shifted to the right.
     pub(super) fn add<T: Copy>(&mut self, (lo, hi): (u64, u64), block: &[T], slot: impl Fn(T, u32) -> u32) {
         let shift = self.shift;
         let counts = &mut self.counts.as_chunks_mut::<COUNTERS>().0[0];
@@ -77,8 +77,8 @@ impl Table {
         }
     }
 
-    /// Returns the lowest key, the highest key and the count of each counter that is not 0, and of the first and the last
-    /// one, in ascending order.
+    /// Returns the lowest key, the highest key and the count of each counter that is not 0, and of the first and the
+    /// last one, in ascending order.
     pub(super) fn used(&self) -> impl Iterator<Item = (u64, u64, u64)> {
         let shift = self.shift;
         self.range.into_iter().flat_map(move |(lo, hi)| {

@@ -23,9 +23,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument). If the widths differ: the tensor has no axis, or its last stride is
-    /// not 1. If the new dtype is wider: the ratio of the widths does not divide the last size, one of the other strides,
-    /// or the offset.
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument). If the widths differ: the tensor has no axis, or its last
+    /// stride is not 1. If the new dtype is wider: the ratio of the widths does not divide the last size, one of the
+    /// other strides, or the offset.
     pub fn view_dtype(&self, dtype: DType) -> Result<Tensor> {
         let op = format_args!("view({dtype}) of {}", self.dtype());
         let layout = self.layout().reinterpreted(op, self.dtype().itemsize(), dtype.itemsize())?;

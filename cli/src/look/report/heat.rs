@@ -26,7 +26,8 @@ pub(super) struct HeatMap {
 }
 
 impl HeatMap {
-    /// Reads the elements, and calls `progress` between pieces. Returns `None` for a tensor that is no matrix without a copy.
+    /// Reads the elements, and calls `progress` between pieces. Returns `None` for a tensor that is no matrix without a
+    /// copy.
     pub(super) fn of(tensor: &Tensor, scale: Scale, mut progress: impl FnMut()) -> Result<Option<Self>> {
         let Some((rows, columns)) = shape(tensor.size(), tensor.numel()) else { return Ok(None) };
         let Ok(matrix) = tensor.view([rows, columns]) else { return Ok(None) };
@@ -51,8 +52,8 @@ impl HeatMap {
     }
 }
 
-/// Returns the size of a tensor as a matrix of its first dimension and the rest. `None` if it has too few elements for a
-/// heat map.
+/// Returns the size of a tensor as a matrix of its first dimension and the rest. `None` if it has too few elements for
+/// a heat map.
 fn shape(size: &[usize], numel: usize) -> Option<(usize, usize)> {
     match *size {
         _ if numel < 16 => None,

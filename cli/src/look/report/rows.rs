@@ -11,8 +11,8 @@ use crate::look::sharing::Mapped;
 const MAX_RUNS: u64 = 256;
 const MAX_SHARERS: usize = 64;
 
-/// What the page has about a tensor. It is written as a list: names of values would repeat for each tensor. The script of
-/// the page reads the values in the same order.
+/// What the page has about a tensor. It is written as a list: names of values would repeat for each tensor. The script
+/// of the page reads the values in the same order.
 pub(super) struct Row<'a> {
     pub(super) info: &'a TensorInfo,
     /// The position of the dtype in the page's list.

@@ -4,7 +4,7 @@ use stridemap::DType;
 
 /// The meaning of a Python name. Nothing is called: a name is only a pattern to match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum Global {
     OrderedDict,
     Size,
     Device,
@@ -18,29 +18,29 @@ pub(super) enum Known {
     RebuildParameterWithState,
 }
 
-const NAMES: [(&str, &str, Known); 22] = [
-    ("collections", "OrderedDict", Known::OrderedDict),
-    ("torch", "Size", Known::Size),
-    ("torch", "device", Known::Device),
-    ("torch._utils", "_rebuild_tensor", Known::RebuildTensor),
-    ("torch._utils", "_rebuild_tensor_v2", Known::RebuildTensorV2),
-    ("torch._utils", "_rebuild_tensor_v3", Known::RebuildTensorV3),
-    ("torch._utils", "_rebuild_parameter", Known::RebuildParameter),
-    ("torch._utils", "_rebuild_parameter_with_state", Known::RebuildParameterWithState),
-    ("torch", "DoubleStorage", Known::Storage(Some(DType::F64))),
-    ("torch", "FloatStorage", Known::Storage(Some(DType::F32))),
-    ("torch", "HalfStorage", Known::Storage(Some(DType::F16))),
-    ("torch", "BFloat16Storage", Known::Storage(Some(DType::BF16))),
-    ("torch", "LongStorage", Known::Storage(Some(DType::I64))),
-    ("torch", "IntStorage", Known::Storage(Some(DType::I32))),
-    ("torch", "ShortStorage", Known::Storage(Some(DType::I16))),
-    ("torch", "CharStorage", Known::Storage(Some(DType::I8))),
-    ("torch", "ByteStorage", Known::Storage(Some(DType::U8))),
-    ("torch", "BoolStorage", Known::Storage(Some(DType::Bool))),
-    ("torch", "ComplexDoubleStorage", Known::Storage(Some(DType::C128))),
-    ("torch", "ComplexFloatStorage", Known::Storage(Some(DType::C64))),
-    ("torch.storage", "UntypedStorage", Known::Storage(None)),
-    ("torch", "UntypedStorage", Known::Storage(None)),
+const NAMES: [(&str, &str, Global); 22] = [
+    ("collections", "OrderedDict", Global::OrderedDict),
+    ("torch", "Size", Global::Size),
+    ("torch", "device", Global::Device),
+    ("torch._utils", "_rebuild_tensor", Global::RebuildTensor),
+    ("torch._utils", "_rebuild_tensor_v2", Global::RebuildTensorV2),
+    ("torch._utils", "_rebuild_tensor_v3", Global::RebuildTensorV3),
+    ("torch._utils", "_rebuild_parameter", Global::RebuildParameter),
+    ("torch._utils", "_rebuild_parameter_with_state", Global::RebuildParameterWithState),
+    ("torch", "DoubleStorage", Global::Storage(Some(DType::F64))),
+    ("torch", "FloatStorage", Global::Storage(Some(DType::F32))),
+    ("torch", "HalfStorage", Global::Storage(Some(DType::F16))),
+    ("torch", "BFloat16Storage", Global::Storage(Some(DType::BF16))),
+    ("torch", "LongStorage", Global::Storage(Some(DType::I64))),
+    ("torch", "IntStorage", Global::Storage(Some(DType::I32))),
+    ("torch", "ShortStorage", Global::Storage(Some(DType::I16))),
+    ("torch", "CharStorage", Global::Storage(Some(DType::I8))),
+    ("torch", "ByteStorage", Global::Storage(Some(DType::U8))),
+    ("torch", "BoolStorage", Global::Storage(Some(DType::Bool))),
+    ("torch", "ComplexDoubleStorage", Global::Storage(Some(DType::C128))),
+    ("torch", "ComplexFloatStorage", Global::Storage(Some(DType::C64))),
+    ("torch.storage", "UntypedStorage", Global::Storage(None)),
+    ("torch", "UntypedStorage", Global::Storage(None)),
 ];
 
 const NUMPY_NUMBER: &str = "a NumPy number; save the result of its item()";
@@ -84,7 +84,7 @@ const REASONS: [(&str, &str); 21] = [
     ("builtins.complex", "a complex number; save it as a tensor"),
 ];
 
-impl Known {
+impl Global {
     /// Returns the meaning of a Python name.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ impl Known {
         }
         if module == "torch" {
             if let Ok(dtype) = name.parse() {
-                return Ok(Known::DType(dtype));
+                return Ok(Global::DType(dtype));
             }
             if OTHER_DTYPES.split(' ').any(|other| other == name) {
                 return Err(format!(
@@ -122,7 +122,7 @@ impl Known {
     pub(super) fn name(self) -> String {
         let found = NAMES.iter().find(|&&(.., known)| known == self);
         match self {
-            Known::DType(dtype) => format!("torch.{dtype}"),
+            Global::DType(dtype) => format!("torch.{dtype}"),
             _ => found.map(|(module, name, _)| format!("{module}.{name}")).unwrap_or_default(),
         }
     }
@@ -135,14 +135,14 @@ mod tests {
     #[test]
     fn names_are_matched_by_module_and_name() {
         for (module, name, known) in NAMES {
-            assert_eq!(Known::of(module, name), Ok(known));
+            assert_eq!(Global::of(module, name), Ok(known));
             assert!(known.name().ends_with(&format!(".{name}")));
             assert!(
-                Known::of("os", name).unwrap_err().starts_with(&format!("calls os.{name}, which is code"))
+                Global::of("os", name).unwrap_err().starts_with(&format!("calls os.{name}, which is code"))
             );
         }
         for &dtype in DType::ALL {
-            assert_eq!(Known::of("torch", dtype.name()), Ok(Known::DType(dtype)));
+            assert_eq!(Global::of("torch", dtype.name()), Ok(Global::DType(dtype)));
         }
         for (module, name) in [
             ("os", "system"),
@@ -155,7 +155,7 @@ mod tests {
             ("torch.storage", "_load_from_bytes"),
             ("torch._utils", "_rebuild_sparse_tensor"),
         ] {
-            let said = Known::of(module, name).unwrap_err();
+            let said = Global::of(module, name).unwrap_err();
             assert!(said.contains(&format!("{module}.{name}")), "{said}");
         }
         for (module, name, said) in [
@@ -164,7 +164,7 @@ mod tests {
             ("numpy.core.multiarray", "scalar", "save the result of its item()"),
             ("_codecs", "encode", "bytes, which are neither"),
         ] {
-            let refusal = Known::of(module, name).unwrap_err();
+            let refusal = Global::of(module, name).unwrap_err();
             assert!(refusal.contains(said), "{refusal}");
         }
     }
