@@ -8,7 +8,7 @@ use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorRe
 
 use super::handle::Store;
 use super::loader::layout_of;
-use super::rows::{ShortRows, check_rows, end_bytes, longer, row_count, write_rows};
+use super::rows::{ShortRows, check_rows, end_bytes, grown_record, row_count, write_rows};
 use super::transaction::Transaction;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes, Draft};
@@ -16,9 +16,8 @@ use crate::layout::Layout;
 use crate::storage::{Growth, GrowthLock, StorageWriter};
 use crate::tensor::{Source, Tensor};
 
-/// After this many tries at each of which another process held the storage, a short append queues for the storage like
-/// a long one.
-const TRIES: usize = 4;
+/// How often a short append tries to find the storage free. After that it waits for the storage, as a long append does.
+const MAX_SHORT_TRIES: usize = 4;
 
 impl Store {
     /// Appends rows to a tensor, along dimension 0. Returns the range of the new rows, which the caller cannot know in
@@ -64,15 +63,17 @@ impl Store {
         };
         let store = &self.loader.store;
         store.check_process()?;
-        // Rows that do not fit are refused without waiting. The handle may be older than the tensor.
+        // Rows of the wrong dtype or size are refused without waiting. The generation that this handle knows may be
+        // older than the tensor, so the newest is tried next.
         let check = |generation| {
             check_rows(&op, &Draft::new(generation).existing("append to", name)?, &rows).map(drop)
         };
         check(store.current()).or_else(|_| check(store.newest()?))?;
         let began = Instant::now();
-        // Processes that append at the same time queue only for the writers' lock. If one held the storage while it
-        // queued there, the other appenders would have to wait for all writers in the queue.
-        for _ in 0..TRIES {
+        // A short append takes the writers' lock first, and then the storage's lock only if it is free. If it waited
+        // for the writers' lock with the storage's lock held, other appenders to the storage would wait for all writers
+        // in the queue.
+        for _ in 0..MAX_SHORT_TRIES {
             let mut txn = Transaction::under_lock(&self.loader, began)?;
             match txn.append(name, &rows) {
                 Err(e) if e.kind() == ErrorKind::Busy => {}
@@ -82,7 +83,8 @@ impl Store {
                     return Ok(range);
                 }
             }
-            // Another process holds the storage, and may need the writers' lock to finish.
+            // Another process holds the storage, and may need the writers' lock to finish: release that lock, and wait
+            // until the storage is free.
             let path = store.paths.storage(txn.draft.existing("append to", name)?.storage_id);
             drop(txn);
             let left = store.options.lock_wait.less(began.elapsed());
@@ -158,7 +160,7 @@ impl Transaction<'_> {
         let record = self.hold_storage(&op, name, record)?;
         // Another writer may have changed the tensor while this one waited.
         let rows = check_rows(&op, &record, source)?;
-        let (to, size_bytes) = longer(&op, &record, rows)?;
+        let (to, size_bytes) = grown_record(&op, &record, rows)?;
         let Some(growth) = self.growths.get_mut(&record.storage_id) else {
             return Err(Error::new(ErrorKind::Conflict, format!("{op}: its storage is not held")));
         };
@@ -305,10 +307,10 @@ impl Transaction<'_> {
             }
             RecordKind::Sealed(_) => return Ok(()),
         };
-        let row: Vec<usize> = [0].iter().chain(layout.size().iter().skip(1)).copied().collect();
+        let empty_size: Vec<usize> = [0].iter().chain(layout.size().iter().skip(1)).copied().collect();
         let copied_bytes = layout.numel() as u128 * record.dtype.itemsize() as u128;
         let message = format!(
-            "{op}: {why}; use create_growable for a new tensor of size {row:?}, and append this one to it, which \
+            "{op}: {why}; use create_growable for a new tensor of size {empty_size:?}, and append this one to it, which \
              copies {copied_bytes} bytes"
         );
         Err(Error::new(ErrorKind::NotGrowable, message))

@@ -8,7 +8,7 @@ use stridemap_format::TensorRecord;
 
 use super::handle::Store;
 use super::loader::Loader;
-use super::rows::{check_rows, longer, row_count, write_rows};
+use super::rows::{check_rows, grown_record, row_count, write_rows};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes, Draft, OnExisting, WriterLock};
 use crate::storage::Growth;
@@ -20,10 +20,10 @@ use crate::tensor::Source;
 /// [`Store::append`] in a loop: the storage stays open and locked from one commit to the next, and its end is read at
 /// most once.
 ///
-/// Dropping an appender releases the storage and discards rows that were not committed. So does the end of the process,
-/// once every child that it forked meanwhile has ended too. Until then, every other append to the storage waits, up to
-/// the lock timeout, and then fails with `Busy`. An append by the thread that last used the appender fails at once.
-/// Compaction skips the storage. Readers, and all other commits, are not affected.
+/// Dropping an appender releases the storage and discards rows that were not committed. If the process ends, the same
+/// happens as soon as all children that it forked meanwhile have ended too. Until then, every other append to the
+/// storage waits, up to the lock timeout, and then fails with `Busy`. An append by the thread that last used the
+/// appender fails at once. Compaction skips the storage. Readers, and all other commits, are not affected.
 ///
 /// ```
 /// use stridemap::{DType, Store};
@@ -122,7 +122,7 @@ impl Appender {
         let rows = check_rows(&op, &self.appended, source)?;
         let before = row_count(&self.appended);
         if rows > 0 {
-            let (to, size_bytes) = longer(&op, &self.appended, rows)?;
+            let (to, size_bytes) = grown_record(&op, &self.appended, rows)?;
             write_rows(&op, &mut self.growth, (source, size_bytes), &mut self.failure)
                 .or_else(|e| self.loader.store.record_failure(Err(e)))?;
             self.appended = to;
@@ -160,13 +160,13 @@ impl Appender {
         let (from, to) = (self.committed.clone(), self.appended.clone());
         let change = Change::Grow { name: self.name.clone(), from, to };
         let changes = Changes { requested: vec![(change, OnExisting::Replace)], ..Changes::default() };
-        let longer = grown.to.clone();
+        let grown_record = grown.to.clone();
         let lock = WriterLock::take(store)?;
         let (newest, _) = store.newest_listed(&lock)?;
         let draft = Draft::rebased(changes, newest)?;
         let (generation, _) = generation::publish(store, draft, Vec::new(), vec![grown], &lock)?;
         self.committed = self.appended.clone();
-        self.failure = self.growth.continue_from(&store.paths, longer).err();
+        self.failure = self.growth.continue_from(&store.paths, grown_record).err();
         Ok(generation.number())
     }
 

@@ -12,12 +12,12 @@ use crate::generation::{Change, attributes_of};
 
 /// An attribute is text under a key. It belongs to a *scope*: the store itself, which is `""`, the name of a tensor, or
 /// a prefix of names, such as `"encoder."`. No tensor needs to have that name or prefix. All attributes together are at
-/// most 1 MiB: the bytes of their scopes, keys and values, and 16 for each.
+/// most 1 MiB: the bytes of their scopes, keys and values, and 16 more per attribute.
 ///
 /// Attributes follow their name. Saving under an existing name keeps them, removing the tensor removes them, renaming
-/// moves them, and copying copies them. If the new name already has attributes, those with other keys are kept.
-/// [`remove_prefix`](Store::remove_prefix) and [`rename_prefix`](Store::rename_prefix) apply to every scope that begins
-/// with the prefix, but never to the attributes of the store.
+/// moves them, and copying copies them. If the new name already has attributes, only those with the same key are
+/// replaced. [`remove_prefix`](Store::remove_prefix) and [`rename_prefix`](Store::rename_prefix) apply to every scope
+/// that begins with the prefix, but never to the attributes of the store.
 impl Store {
     /// Returns the attributes of the store itself, by key.
     ///
@@ -292,6 +292,6 @@ impl Snapshot {
     /// ```
     #[must_use]
     pub fn all_attributes(&self) -> &BTreeMap<(String, String), String> {
-        &self.inner().manifest().attributes
+        &self.pinned_generation().manifest().attributes
     }
 }

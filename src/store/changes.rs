@@ -6,8 +6,8 @@ use crate::generation::{self, NameChanges};
 
 impl Snapshot {
     /// Returns the names that were added, removed or given a different header since an earlier snapshot of the same
-    /// store, taken by any handle in any process. If `earlier` is in fact the later one, the result lists the changes
-    /// that undo the commits between them.
+    /// store. The snapshots may come from different handles. If `earlier` is the newer of the two, the result lists the
+    /// changes that undo the commits between them.
     ///
     /// If there are only a few commits between the snapshots, this reads what they changed; otherwise it reads all
     /// headers. No element is read. A tensor that was saved again has a different storage and counts as changed, even
@@ -40,6 +40,6 @@ impl Snapshot {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        generation::changes_between(earlier.inner(), self.inner())
+        generation::changes_between(earlier.pinned_generation(), self.pinned_generation())
     }
 }

@@ -3,9 +3,9 @@
 use super::transaction::Transaction;
 
 impl Transaction<'_> {
-    /// Lets the commit succeed only as the successor of `generation`, so that what was read from that generation
-    /// still holds. If called again, the last call counts. Without this condition, the changes are repeated on
-    /// whatever other writers have committed.
+    /// Lets the commit succeed only if `generation` is still the newest, so that what was read from it still holds. If
+    /// called again, the last call counts. Without this condition, the commit applies the changes to the newest
+    /// generation, whatever other writers have committed.
     ///
     /// ```
     /// use stridemap::{ErrorKind, Store, Tensor};

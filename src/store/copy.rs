@@ -21,14 +21,14 @@ use crate::storage::{StagedStorage, Unverified, VerifiedStorage};
 
 /// The most storages that one commit copies: until the commit, each has two files open. The copy is invisible before
 /// its last commit, so there can be several commits.
-const COMMIT_STORAGES: usize = 64;
+const MAX_COMMIT_STORAGES: usize = 64;
 
 /// The most headers that are in memory at a time.
-const COMMIT_TENSORS: usize = 1 << 17;
+const MAX_COMMIT_TENSORS: usize = 1 << 17;
 
 /// The most runs of bytes that are counted for the views of a storage. Views with more runs are assumed to leave some
 /// bytes out.
-const MOST_RUNS: u64 = 1 << 20;
+const MAX_RUNS: u64 = 1 << 20;
 
 impl Store {
     /// Copies the newest generation of this store to a path that does not exist; see [`Snapshot::copy_to`]. The
@@ -95,7 +95,7 @@ impl Snapshot {
     /// sync failed.
     pub fn copy_to(&self, path: impl AsRef<Path>, progress: impl FnMut(u64)) -> Result<Copied> {
         self.loader.store.check_process()?;
-        let entries = self.inner().tensors("")?;
+        let entries = self.pinned_generation().tensors("")?;
         self.copy(path.as_ref(), BTreeMap::new(), entries, self.all_attributes().clone(), progress)
     }
 
@@ -128,8 +128,9 @@ impl Snapshot {
         self.loader.store.check_process()?;
         let mut tensors: BTreeMap<String, TensorRecord> = BTreeMap::new();
         for &name in names {
-            let not_found = || generation::not_found("copy", name, |prefix| self.inner().tensors(prefix));
-            tensors.insert(name.to_owned(), self.inner().tensor(name)?.ok_or_else(not_found)?);
+            let not_found =
+                || generation::not_found("copy", name, |prefix| self.pinned_generation().tensors(prefix));
+            tensors.insert(name.to_owned(), self.pinned_generation().tensor(name)?.ok_or_else(not_found)?);
         }
         let mut parts: BTreeMap<u64, Part> = BTreeMap::new();
         for (name, record) in &tensors {
@@ -137,21 +138,21 @@ impl Snapshot {
         }
         let mut attributes = Attributes::new();
         // The store's own attributes are kept. They come first.
-        let mut current: (&str, bool) = ("", true);
+        let (mut last_scope, mut is_kept) = ("", true);
         for ((scope, key), value) in self.all_attributes() {
-            if scope != current.0 {
+            if scope != last_scope {
                 let from_scope = (Bound::Included(scope.as_str()), Bound::Unbounded);
-                let is_kept = match tensors.range::<str, _>(from_scope).next() {
+                is_kept = match tensors.range::<str, _>(from_scope).next() {
                     Some((name, _)) if name == scope => true,
                     // An entry that cannot be read counts as a prefix: a damaged table must not prevent a copy.
                     Some((name, _)) if name.starts_with(scope) => {
-                        !matches!(self.inner().tensor(scope), Ok(Some(_)))
+                        !matches!(self.pinned_generation().tensor(scope), Ok(Some(_)))
                     }
                     _ => false,
                 };
-                current = (scope, is_kept);
+                last_scope = scope;
             }
-            if current.1 {
+            if is_kept {
                 attributes.insert((scope.clone(), key.clone()), value.clone());
             }
         }
@@ -196,11 +197,11 @@ impl Snapshot {
             for ((scope, key), value) in mem::take(&mut attributes) {
                 txn.set_attribute_of(&scope, &key, &value)?;
             }
-            // Each storage of the source, with a name that refers to it.
+            // The storages of the source that this commit copies, each with a name that refers to it.
             let mut staged: Vec<(u64, String)> = Vec::new();
             let mut tensor_count = 0;
-            while tensor_count < COMMIT_TENSORS
-                && staged.len() < COMMIT_STORAGES
+            while tensor_count < MAX_COMMIT_TENSORS
+                && staged.len() < MAX_COMMIT_STORAGES
                 && let Some(entry) = tensors.next()
             {
                 let (name, record) = entry?;
@@ -242,7 +243,7 @@ impl Snapshot {
         copied: &mut Copied,
         progress: &mut dyn FnMut(u64),
     ) -> Result<u64> {
-        let record = self.loader.record(self.inner(), id)?;
+        let record = self.loader.record(self.pinned_generation(), id)?;
         match record.kind.clone() {
             StorageKind::External(external) => {
                 let file = self.loader.externals.open(&external)?;
@@ -254,7 +255,7 @@ impl Snapshot {
             }
             StorageKind::Sealed(_) => self.stage_sealed(txn, (id, &record), part, copied, progress),
             kind => {
-                let storage = self.loader.open(self.inner(), id)?;
+                let storage = self.loader.open(self.pinned_generation(), id)?;
                 let (new_id, _) = txn.stage_in_place(kind, record.length_bytes, |writer| {
                     // A live storage has no lock: any process writes it at any time.
                     let guard = storage.as_mutable().map(|file| file.lock(LockMode::Shared)).transpose()?;
@@ -289,13 +290,14 @@ impl Snapshot {
         let views: Vec<View<'_>> = part.tensors.iter().map(|(_, tensor)| View::from(tensor)).collect();
         let broken = |e| Error::corrupt(&source.paths.storage(id), e);
         let is_whole = part.tensors.is_empty()
-            || footprint_bytes(&views, length_bytes, MOST_RUNS).map_err(broken)? == Some(length_bytes);
+            || footprint_bytes(&views, length_bytes, MAX_RUNS).map_err(broken)? == Some(length_bytes);
         if is_whole {
             let mut writer = old.start_copy(&target.disk, &target.paths, target.is_durable())?;
             if writer.share(old.as_file(), length_bytes)? {
                 writer.digest_shared(length_bytes, progress)?;
                 let shared = writer.finish()?;
-                // Otherwise the copy below reads it chunk by chunk and reports which one is damaged.
+                // The kind of a sealed storage contains its digest. If the digests differ, the copy below reads the
+                // storage chunk by chunk, and reports which chunk is damaged.
                 if shared.record().kind == record.kind {
                     copied.shared_bytes += length_bytes;
                     return Ok(txn.stage_finished(shared));
@@ -320,6 +322,6 @@ impl Snapshot {
 struct Part {
     /// The tensors that are copied; empty for all of them.
     tensors: Vec<(String, TensorRecord)>,
-    /// The location of these tensors in the copy, if it does not have all bytes.
+    /// The location of these tensors in the copied storage, if not all bytes are copied.
     placed: BTreeMap<String, Placed>,
 }

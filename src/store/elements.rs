@@ -10,7 +10,7 @@ use crate::storage::StorageKind;
 use crate::tensor::{Source, can_be_live};
 
 /// Returns the layout of a row-major copy.
-pub(super) fn layout_for(source: &(impl Source + ?Sized)) -> Result<Layout> {
+pub(super) fn row_major_layout(source: &(impl Source + ?Sized)) -> Result<Layout> {
     let layout = Layout::row_major(source.size())?;
     match source.names().as_slice() {
         [] => Ok(layout),

@@ -331,7 +331,7 @@ impl Store {
 
     /// Like [`begin`](Self::begin), but starts from the generation of this handle, for a change that reads no names and
     /// writes no elements. The commit repeats it on the newest generation.
-    pub(super) fn begin_here(&self) -> Result<Transaction<'_>> {
+    pub(super) fn begin_on_current(&self) -> Result<Transaction<'_>> {
         self.loader.store.check_process()?;
         self.loader.store.check_poison()?;
         Ok(Transaction::new(&self.loader, self.loader.store.current()))

@@ -82,7 +82,7 @@ impl Transaction<'_> {
         Ok(self.key(id))
     }
 
-    /// Stages a whole file as a sealed storage that shares its blocks on disk. Returns `None` if the file system
+    /// Stages a whole file as a sealed storage that shares the file's blocks on disk. Returns `None` if the file system
     /// cannot share them: only btrfs and XFS can. Later changes to the file do not affect the storage.
     ///
     /// The file is read once, to compute its digests. `progress` is called with the bytes read since the last call.
@@ -197,7 +197,7 @@ impl Transaction<'_> {
         storage: StorageKey,
     ) -> Result<()> {
         let staged = match Changes::staged_index(storage.id).and_then(|index| self.staged.get(index)) {
-            Some(Stage::Whole(staged)) if storage.transaction == self.number => staged,
+            Some(Stage::Finished(staged)) if storage.transaction == self.id => staged,
             _ => {
                 let message = format!("save_header {name:?}: another transaction staged the storage");
                 return Err(Error::new(ErrorKind::ForeignStorage, message));
@@ -233,7 +233,7 @@ impl Transaction<'_> {
     }
 
     fn key(&self, id: u64) -> StorageKey {
-        StorageKey { transaction: self.number, id }
+        StorageKey { transaction: self.id, id }
     }
 }
 

@@ -15,12 +15,12 @@ use crate::tensor::Tensor;
 /// Turns records into tensors. All tensors on a storage share one open file.
 #[derive(Debug)]
 pub(super) struct Loader {
-    /// The disk as opened by the caller. The store's disk holds the directories of this store open.
+    /// The disk that the caller passed. `store.disk` wraps it and keeps the store's directories open.
     pub(super) disk: Arc<dyn Disk>,
     pub(super) store: OpenStore,
     pub(super) permit: Option<MapPermit>,
     pub(super) externals: Externals,
-    /// The ends of the storages that this handle has appended to.
+    /// The digests of the last chunks of the storages that this handle has appended to.
     pub(super) ends: KnownEnds,
 }
 
@@ -47,7 +47,7 @@ impl Loader {
         let failed = |e: Error| e.context(format!("load {name:?}"));
         let (id, dtype) = (record.storage_id, record.dtype);
         let layout = layout_of(record).map_err(failed)?;
-        // A storage that was opened before may have grown since.
+        // An open storage may be shorter than the tensor, because the file has grown since.
         let is_inside = |storage: &Arc<Storage>| layout.extent(dtype, storage.length_bytes()).is_ok();
         let storage = match self.store.storages.get(id).filter(is_inside) {
             Some(storage) => storage,
@@ -71,25 +71,23 @@ impl Loader {
         let path = store.paths.storage(id);
         let record = self.record(generation, id)?;
         let callbacks = self.callbacks(id, generation);
-        let lock_options = (store.options.lock_wait, callbacks, store.poison.clone());
+        let in_place_options = (store.options.lock_wait, callbacks, store.poison.clone());
         let storage = match record.kind.clone() {
             StorageKind::External(external) => {
                 let stored = (store.uuid, id, record);
                 Storage::open_external(&self.externals, stored, &external, self.permit)
             }
-            _ => Storage::open(&store.disk, &path, (store.uuid, id, record), self.permit, lock_options),
+            _ => Storage::open(&store.disk, &path, (store.uuid, id, record), self.permit, in_place_options),
         };
-        // Detects that an older copy was restored into the store's directories: that replaces the manifest, too.
+        // An older copy of the store, restored over its directories, replaces the manifest too.
         generation.check_named(&*store.disk, &store.paths)?;
         let storage = storage?;
         store.storages.insert(generation.number(), id, &storage);
         Ok(storage)
     }
-}
 
-impl Loader {
-    /// Returns callbacks that do not own the store, because it would keep its generation for as long as the tensor
-    /// lives.
+    /// Returns callbacks that do not own the store. Otherwise a tensor would pin the generation of the store for as
+    /// long as it lives.
     fn callbacks(&self, id: u64, generation: &Generation) -> StoreCallbacks {
         let (disk, paths) = (Arc::clone(&self.store.disk), self.store.paths.clone());
         let (uuid, known) = (self.store.uuid, AtomicU64::new(generation.number()));

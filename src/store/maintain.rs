@@ -8,11 +8,12 @@ impl Store {
     /// Returns the disk usage of the store: the bytes that no tensor of the newest generation reaches, and why they
     /// are still on disk. Reads all headers and inspects every file, but reads no element and changes nothing.
     ///
-    /// Locks of commits and appends are not taken: their holders are read from `/proc/locks`. If a holder is not
-    /// listed there, for example a process of another namespace, its append or commit in progress counts as aborted.
-    /// `/proc/locks` says nothing about older generations and unfinished files, so for these a lock is tried and
-    /// released at once. A collection at that moment treats the generation as in use and leaves it to the next
-    /// collection. A writer that has created an unfinished file, and finds it locked in this way, creates a new one.
+    /// Locks of commits and appends are not taken: their holders are read from `/proc/locks`. If a holder is not listed
+    /// there, for example a process of another namespace, its append or commit in progress counts as aborted.
+    /// `/proc/locks` says nothing about older generations and unfinished files, so this method tries to lock each of
+    /// these, and unlocks it at once. A collection at that moment treats the locked generation as in use and keeps it
+    /// until the next collection. A writer that has just created an unfinished file, and finds it locked, creates
+    /// another.
     ///
     /// Other processes may write meanwhile, so the result can include a file that a commit is just creating or
     /// deleting.
@@ -43,11 +44,11 @@ impl Store {
     /// since the last call; [`stats`](Self::stats) returns their total in advance.
     ///
     /// It first collects garbage, as [`gc`](Self::gc) does. Then it copies storages, about 64 MiB or 64 of them per
-    /// commit, smaller ones first, so that the space they free is available to the next. It needs that much free
-    /// space, or the final length of the longest storage if that is more. Old files are deleted with each commit, or
-    /// once no snapshot in any process needs them. Each commit is durable before its old files are deleted, unless
-    /// the handle was opened with [`Durability::Process`](crate::Durability::Process): then a power cut may lose what
-    /// was durable before.
+    /// commit, smaller ones first, so that the space they free is available to the next. It needs free space for the
+    /// copies of one commit: about 64 MiB, or the new length of the longest storage if that is more. Old files are
+    /// deleted with each commit, or once no snapshot in any process needs them. Each commit is durable before its old
+    /// files are deleted, unless the handle was opened with [`Durability::Process`](crate::Durability::Process): then a
+    /// power cut may lose what was durable before.
     ///
     /// A tensor that was loaded before keeps its elements, but [`save_view`](Self::save_view) of it or of its views
     /// now fails with `Conflict`: load it again.
@@ -96,10 +97,10 @@ impl Store {
         self.compact_for(RewriteGain::TooLittle, progress)
     }
 
-    fn compact_for(&self, least: RewriteGain, mut progress: impl FnMut(u64)) -> Result<Compacted> {
+    fn compact_for(&self, min_gain: RewriteGain, mut progress: impl FnMut(u64)) -> Result<Compacted> {
         let store = &self.loader.store;
         store.check_process()?;
-        store.record_failure(maintenance::compact(store, least, &mut progress))
+        store.record_failure(maintenance::compact(store, min_gain, &mut progress))
     }
 
     /// Copies the bytes that tensors reach in external storages into sealed storages of the store, so that the store

@@ -51,7 +51,7 @@ impl StoreOptions {
         Self::default()
     }
 
-    /// Sets what a commit survives once it has returned.
+    /// Sets which failures a commit survives after it has returned: see [`Durability`].
     ///
     /// ```
     /// # use stridemap::{Durability, Store, StoreOptions};
@@ -90,10 +90,11 @@ impl StoreOptions {
         self
     }
 
-    /// Calls `callback` while a lock of [`lock_timeout`](Self::lock_timeout) is waited for: once the wait has lasted
-    /// for `after`, and from then on about ten times a second. Behind another thread of this process, the first call
-    /// can be a second late. The callback gets the processes that hold the lock, or none if the system does not say. It
-    /// may panic, which ends the wait. By default nothing is called.
+    /// Calls `callback` during a long wait for one of the locks of [`lock_timeout`](Self::lock_timeout). The first call
+    /// comes after the wait has lasted for `after`, and the next ones about ten times a second. If another thread of
+    /// this process holds the lock, the first call can be a second late. The callback gets the ids of the processes
+    /// that hold the lock, or none if the system does not tell. It may panic, which ends the wait. By default nothing
+    /// is called.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -247,8 +248,8 @@ impl StoreOptions {
                 return e;
             }
             let message = format!(
-                "create {}: the store may or may not have been published; open it to check, and commit or run gc to \
-                 make it durable if it is: {e}",
+                "create {}: the store may or may not exist now; open it to check; if it exists, \
+                 commit or run gc to make it durable: {e}",
                 path.display()
             );
             Error::new(ErrorKind::CommitUnknown, message).with_source(e).after_failed_sync()

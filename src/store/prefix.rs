@@ -14,8 +14,8 @@ use crate::tensor::Tensor;
 /// Operations on tensors whose names begin with a prefix: any text, or `""` for all tensors.
 impl Store {
     /// Returns the headers of the tensors whose names begin with `prefix`, by ascending name.
-    /// [`Snapshot::tensors`](crate::Snapshot::tensors) reads them individually, which takes less memory if there are
-    /// many.
+    /// [`Snapshot::tensors`](crate::Snapshot::tensors) is an iterator that reads one at a time, which takes less memory
+    /// if there are many.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -113,7 +113,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// `Corrupt` for damaged metadata; `Forked`; `Io`; here and for each item.
+    /// `Corrupt` for damaged metadata; `Forked`; `Io`. The call and each item can fail.
     pub fn tensors<'a>(&'a self, prefix: &'a str) -> Result<impl Iterator<Item = Result<TensorInfo>> + 'a> {
         self.loader.store.check_process()?;
         let entries = self.draft.tensors(prefix)?;
@@ -204,13 +204,14 @@ impl Transaction<'_> {
         if from == to {
             return Ok(count);
         }
-        let renamed = |name: &str| format!("{to}{}", &name[from.len()..]);
+        let op = format!("rename_prefix {from:?} to {to:?}");
+        let new_name = |name: &str| format!("{to}{}", &name[from.len()..]);
+        let refuses_existing = self.on_existing_target() == OnExisting::Refuse;
         for name in &names {
-            let (op, new) = (format!("rename_prefix {from:?} to {to:?}"), renamed(name));
+            let new = new_name(name);
             check_text("name", &new).map_err(|e| Error::refused(&op, e))?;
             // A name that is itself renamed becomes free.
-            let is_refused = self.on_existing_target() == OnExisting::Refuse;
-            if is_refused && !new.starts_with(from) && self.draft.tensor(&new)?.is_some() {
+            if refuses_existing && !new.starts_with(from) && self.draft.tensor(&new)?.is_some() {
                 let message =
                     format!("{op}: the name {new:?} exists; choose a different one, or remove that tensor");
                 return Err(Error::new(ErrorKind::NameExists, message));
@@ -219,7 +220,7 @@ impl Transaction<'_> {
         let mut scopes = self.draft.scopes(from);
         scopes.retain(|scope| names.binary_search(scope).is_err());
         for scope in &scopes {
-            let (op, new) = (format!("rename_prefix {from:?} to {to:?}"), renamed(scope));
+            let new = new_name(scope);
             if !new.is_empty() {
                 check_text("name", &new).map_err(|e| Error::refused(&op, e))?;
             }
@@ -232,7 +233,7 @@ impl Transaction<'_> {
             false => names.sort_unstable_by_key(String::len),
         }
         let renamed = names.into_iter().try_for_each(|from| {
-            let to = renamed(&from);
+            let to = new_name(&from);
             let is_tensor = self.draft.tensor(&from)?.is_some();
             self.apply(match is_tensor {
                 true => Change::Rename { from, to },

@@ -11,7 +11,7 @@ use crate::storage::Growth;
 use crate::tensor::Source;
 
 /// Rows that fit in memory, copied from a source. They can be written while the writers' lock is held. The source
-/// itself could not, because it may wait for a different lock.
+/// itself must not be read then, because it may wait for another lock.
 pub(super) struct ShortRows {
     dtype: DType,
     size: Vec<usize>,
@@ -74,8 +74,8 @@ pub(super) fn check_rows(op: &str, record: &TensorRecord, source: &(impl Source 
         return Err(Error::new(ErrorKind::DTypeMismatch, message));
     }
     let row_of = |size: &[u64]| size.split_first().map(|(_, row)| row.to_vec());
-    let wide: Vec<u64> = size.iter().map(|&n| n as u64).collect();
-    match (size.first(), row_of(&wide), row_of(&record.size)) {
+    let size_u64: Vec<u64> = size.iter().map(|&n| n as u64).collect();
+    match (size.first(), row_of(&size_u64), row_of(&record.size)) {
         (Some(&rows), Some(row), Some(expected)) if row == expected => Ok(rows),
         (_, _, None) => {
             let message = format!(
@@ -99,7 +99,7 @@ pub(super) fn row_count(record: &TensorRecord) -> usize {
 }
 
 /// Returns the record with `rows` more rows, and the size of those rows in bytes.
-pub(super) fn longer(op: &str, record: &TensorRecord, rows: usize) -> Result<(TensorRecord, u64)> {
+pub(super) fn grown_record(op: &str, record: &TensorRecord, rows: usize) -> Result<(TensorRecord, u64)> {
     let layout = layout_of(record)?;
     let too_large = || {
         let message =

@@ -43,8 +43,8 @@ impl Transaction<'_> {
         };
         let storage_id = match tensor.storage().identity() {
             Identity::Stored { store, id, record } if *store == self.loader.store.uuid => {
-                if !self.is_expected(*id, record) {
-                    self.catch_up(name, (*id, record))?;
+                if !self.was_checked(*id, record) {
+                    self.rebase_if_newer(name, (*id, record))?;
                     if self.is_of_a_copy(tensor, (*id, record))? {
                         return foreign(
                             "a storage of a copy of this store, or a file that no longer belongs to this store",
@@ -54,7 +54,7 @@ impl Transaction<'_> {
                 }
                 *id
             }
-            Identity::Staged { transaction, id } if *transaction == self.number => *id,
+            Identity::Staged { transaction, id } if *transaction == self.id => *id,
             Identity::Heap => return foreign("memory"),
             Identity::Foreign => {
                 let file = tensor.storage().as_external().map(|file| file.path().display().to_string());
@@ -73,9 +73,9 @@ impl Transaction<'_> {
         self.apply(Change::Put { name: name.to_owned(), record })
     }
 
-    /// Moves to the newest generation if the tensor was loaded from a later one than this transaction began on, and
-    /// its storage is not known here yet or has grown since.
-    fn catch_up(&mut self, name: &str, (id, seen): (u64, &StorageRecord)) -> Result<()> {
+    /// Moves this transaction to the newest generation if its own generation lacks the tensor's storage, or has a
+    /// shorter one. The tensor was then loaded from a newer generation.
+    fn rebase_if_newer(&mut self, name: &str, (id, seen): (u64, &StorageRecord)) -> Result<()> {
         let known = self.draft.generation().storage(id)?;
         if known.is_some_and(|known| known.length_bytes >= seen.length_bytes) {
             return Ok(());
@@ -92,17 +92,19 @@ impl Transaction<'_> {
 
     /// Whether the storage was already checked for an earlier view in this transaction. Always false for mutable and
     /// live storages: two different files can have equal records.
-    fn is_expected(&self, id: u64, record: &StorageRecord) -> bool {
+    fn was_checked(&self, id: u64, record: &StorageRecord) -> bool {
         is_identified_by_record(record) && self.draft.changes.expected.get(&id) == Some(record)
     }
 
     /// Whether the tensor's storage is a different file from this store's storage with the same id, as after copying
-    /// the directory. Returns false if both are sealed or external and have equal records, because then they have the
-    /// same bytes. If the records differ, each copy may have grown separately, so the files are compared.
+    /// the directory. Sealed or external storages with equal records have the same bytes, so this returns false for
+    /// them. Otherwise it compares the files: each copy may have grown separately.
     fn is_of_a_copy(&self, tensor: &Tensor, (id, record): (u64, &StorageRecord)) -> Result<bool> {
-        let is_as_here =
+        let has_equal_record =
             |now: StorageRecord| (now.length_bytes, &now.kind) == (record.length_bytes, &record.kind);
-        if is_identified_by_record(record) && self.draft.generation().storage(id)?.is_some_and(is_as_here) {
+        if is_identified_by_record(record)
+            && self.draft.generation().storage(id)?.is_some_and(has_equal_record)
+        {
             return Ok(false);
         }
         let path = self.loader.store.paths.storage(id);

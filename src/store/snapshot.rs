@@ -142,8 +142,8 @@ impl TensorInfo {
     }
 
     /// Returns the ranges of the storage that the elements occupy. Ranges that are at most `gap_bytes` apart are
-    /// joined, so that there are at most as many ranges as gaps of this length in the [`byte_range`](Self::byte_range),
-    /// and one more. Usually the ranges are in ascending order; those of a view that overlaps itself may repeat bytes.
+    /// joined, so their number is at most 1 plus the length of the [`byte_range`](Self::byte_range) divided by
+    /// `gap_bytes`. Usually the ranges are in ascending order; those of a view that overlaps itself may repeat bytes.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -451,7 +451,7 @@ impl Snapshot {
         StorageInfo { id, kind, size_bytes, file, offset_bytes, tensor_count }
     }
 
-    pub(super) fn inner(&self) -> &Generation {
+    pub(super) fn pinned_generation(&self) -> &Generation {
         &self.generation
     }
 }

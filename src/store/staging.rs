@@ -19,7 +19,8 @@ use crate::tensor::Source;
 const OWN_STORAGE_BYTES: u64 = 4 << 20;
 
 impl Transaction<'_> {
-    /// Saves a row-major tensor under a name. `stage` receives the size of the elements in bytes, and writes them.
+    /// Saves a row-major tensor under a name. `stage` receives the size of the elements in bytes and writes them. It
+    /// returns the provisional id of the storage, and their offset in it in bytes.
     pub(super) fn put(
         &mut self,
         action: &str,
@@ -54,8 +55,8 @@ impl Transaction<'_> {
     }
 
     /// Stages a finished storage, and returns its provisional id.
-    pub(super) fn stage_finished(&mut self, whole: StagedStorage) -> u64 {
-        self.staged.push(Stage::Whole(whole));
+    pub(super) fn stage_finished(&mut self, finished: StagedStorage) -> u64 {
+        self.staged.push(Stage::Finished(finished));
         Changes::provisional_id(self.staged.len() - 1)
     }
 
@@ -71,8 +72,8 @@ impl Transaction<'_> {
         let mut writer = create(&store.disk, &store.paths, store.is_durable())?;
         writer.reserve(size_bytes)?;
         write(&mut writer)?;
-        let whole = writer.finish()?;
-        Ok((self.stage_finished(whole), 0))
+        let finished = writer.finish()?;
+        Ok((self.stage_finished(finished), 0))
     }
 
     /// Like [`stage_own`](Self::stage_own), for a tensor whose elements are changed in place.
@@ -99,12 +100,12 @@ impl Transaction<'_> {
                 write_elements(source, size_bytes, |bytes| writer.write(bytes))
             });
         }
-        let index = match self.pack {
+        let index = match self.shared_stage {
             Some(index) => index,
             None => {
                 let writer = StorageWriter::sealed(&store.disk, &store.paths, store.is_durable())?;
                 self.staged.push(Stage::Open(writer));
-                *self.pack.insert(self.staged.len() - 1)
+                *self.shared_stage.insert(self.staged.len() - 1)
             }
         };
         let Some(Stage::Open(writer)) = self.staged.get_mut(index) else {

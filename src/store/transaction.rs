@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use stridemap_format::{DType, StorageRecord, TensorRecord};
 
-use super::elements::{in_place_kind, layout_for, write_elements};
+use super::elements::{in_place_kind, row_major_layout, write_elements};
 use super::loader::{Loader, layout_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes, Draft, Generation, OnExisting, WriterLock};
@@ -24,18 +24,19 @@ use crate::tensor::{Source, Tensor};
 /// `Conflict`.
 pub struct Transaction<'a> {
     pub(super) loader: &'a Loader,
-    pub(super) number: u64,
+    pub(super) id: u64,
     pub(super) draft: Draft,
     pub(super) staged: Vec<Stage>,
     /// The storages that rows were appended to, by id, under their growth locks.
     pub(super) growths: BTreeMap<u64, Growth>,
     /// The index in `staged` of the storage that small tensors share.
-    pub(super) pack: Option<usize>,
+    pub(super) shared_stage: Option<usize>,
     /// The last file that a range was adopted from, and the path that is recorded for it.
     pub(super) adopted: Option<(String, Arc<ExternalFile>)>,
     /// The failure that prevents a commit: a storage may contain half-written elements among those of other tensors.
     pub(super) failure: Option<Error>,
-    /// The writers' lock, if this transaction holds it from its beginning. Then it must not wait for anything else.
+    /// The writers' lock, if this transaction has held it from the beginning. Such a transaction must not wait for any
+    /// other lock.
     pub(super) lock: Option<WriterLock>,
 }
 
@@ -43,7 +44,7 @@ pub struct Transaction<'a> {
 #[derive(Debug)]
 pub(super) enum Stage {
     Open(StorageWriter),
-    Whole(StagedStorage),
+    Finished(StagedStorage),
 }
 
 impl fmt::Debug for Transaction<'_> {
@@ -56,14 +57,14 @@ impl fmt::Debug for Transaction<'_> {
 
 impl<'a> Transaction<'a> {
     pub(super) fn new(loader: &'a Loader, generation: Arc<Generation>) -> Self {
-        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        static IDS: AtomicU64 = AtomicU64::new(0);
         Transaction {
             loader,
-            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            id: IDS.fetch_add(1, Ordering::Relaxed),
             draft: Draft::new(generation),
             staged: Vec::new(),
             growths: BTreeMap::new(),
-            pack: None,
+            shared_stage: None,
             adopted: None,
             failure: None,
             lock: None,
@@ -154,7 +155,7 @@ impl<'a> Transaction<'a> {
         Ok(self.draft.tensor(name)?.is_some())
     }
 
-    /// Loads a tensor in its state in this transaction. It may have been saved in this transaction.
+    /// Loads a tensor as this transaction has left it. It may have been saved in this transaction.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -191,10 +192,10 @@ impl<'a> Transaction<'a> {
             }
             return self.loader.tensor(generation, name, record);
         };
-        let identity = (self.number, record.storage_id);
+        let identity = (self.id, record.storage_id);
         let storage: Arc<Storage> = match self.staged.get(index) {
             Some(Stage::Open(writer)) => writer.so_far(identity)?,
-            Some(Stage::Whole(staged)) => staged.as_storage(identity),
+            Some(Stage::Finished(staged)) => staged.as_storage(identity),
             None => {
                 return Err(Error::new(
                     ErrorKind::ForeignStorage,
@@ -249,7 +250,7 @@ impl<'a> Transaction<'a> {
     pub fn save_as(&mut self, name: &str, source: &(impl Source + ?Sized), kind: StorageKind) -> Result<()> {
         let op = format_args!("save {name:?}");
         let in_place = in_place_kind(op, kind, source.dtype())?;
-        let layout = layout_for(source).map_err(|e| e.context(op))?;
+        let layout = row_major_layout(source).map_err(|e| e.context(op))?;
         self.put("save", name, (source.dtype(), &layout), |txn, size_bytes| match in_place {
             Some(kind) => txn.stage_in_place(kind, size_bytes, |writer| {
                 write_elements(source, size_bytes, |bytes| writer.write(bytes))
@@ -445,11 +446,11 @@ impl<'a> Transaction<'a> {
             self.draft.changes.check_generation(store)?;
             return Ok(Arc::clone(self.draft.generation()));
         }
-        let seal = |stage| match stage {
+        let finish_stage = |stage| match stage {
             Stage::Open(writer) => writer.finish(),
-            Stage::Whole(staged) => Ok(staged),
+            Stage::Finished(staged) => Ok(staged),
         };
-        let staged: Result<Vec<StagedStorage>> = self.staged.into_iter().map(seal).collect();
+        let staged: Result<Vec<StagedStorage>> = self.staged.into_iter().map(finish_stage).collect();
         // After a failed sync nothing else may be synced, so return before the growths are synced.
         let staged = store.record_failure(staged)?;
         let finish = |growth: &mut Growth| {
@@ -457,13 +458,13 @@ impl<'a> Transaction<'a> {
         };
         let grown: Result<Vec<Grown>> = self.growths.values_mut().map(finish).collect();
         let grown = store.record_failure(grown)?;
-        let lengthened: Vec<StorageRecord> = grown.iter().map(|grown| grown.to.clone()).collect();
+        let grown_records: Vec<StorageRecord> = grown.iter().map(|grown| grown.to.clone()).collect();
         let lock = self.lock.map_or_else(|| WriterLock::take(store), Ok);
         let lock = store.record_failure(lock)?;
         let published = generation::publish(store, self.draft, staged, grown, &lock);
         let generation = store.record_failure(published)?.0;
         // Released before the writers' lock, whose next holder may append to the same storage.
-        for (growth, to) in self.growths.into_values().zip(lengthened) {
+        for (growth, to) in self.growths.into_values().zip(grown_records) {
             growth.release(&to, &self.loader.ends);
         }
         Ok(generation)

@@ -8,10 +8,10 @@ use crate::error::Result;
 use crate::maintenance::{self, Repair, Verification};
 
 impl Store {
-    /// Reads all metadata and elements of the generation that this handle is on, and reports a finding for each
-    /// broken rule of the format, with the tensors that it affects. An undamaged store has no findings. `progress` is
-    /// called on this thread with the bytes of elements read since the last call; other threads read, several MiB at
-    /// a time.
+    /// Reads all metadata and elements of the generation that this handle is on, and reports a finding for each broken
+    /// rule of the format, with the tensors that it affects. An undamaged store has no findings. Other threads read the
+    /// elements, several MiB at a time. `progress` is called on this thread, with the bytes of elements read since the
+    /// last call.
     ///
     /// If an entry of a table cannot be read, the name of its tensor is unknown and not in the finding.
     ///
@@ -44,14 +44,15 @@ impl Store {
     pub fn verify(&self, mut progress: impl FnMut(u64)) -> Result<Verification> {
         let store = &self.loader.store;
         store.check_process()?;
-        maintenance::verify(store, self.snapshot().inner(), &mut progress)
+        maintenance::verify(store, self.snapshot().pinned_generation(), &mut progress)
     }
 
-    /// Verifies only the given tensors, and reports what is wrong with them. Reads the entries that their lookups
-    /// need, all digests of their storages (16 bytes per MiB), and the chunks of 1 MiB that contain their elements.
+    /// Verifies only the given tensors, and reports what is wrong with them. Reads the table entries that are needed to
+    /// find them, all digests of their storages (16 bytes per MiB), and the chunks of 1 MiB that contain their
+    /// elements.
     ///
-    /// A finding about the digests of a storage may affect only other tensors. [`verify`](Self::verify) reads enough
-    /// to tell.
+    /// A finding about the digests of a storage lists these tensors, although the damage may affect only other tensors.
+    /// [`verify`](Self::verify) reads all chunks, and so lists the right tensors.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -68,10 +69,11 @@ impl Store {
         let store = &self.loader.store;
         store.check_process()?;
         let mut read_bytes = 0;
-        let findings = maintenance::verify_tensors(store, self.snapshot().inner(), names, &mut |bytes| {
-            read_bytes += bytes;
-            progress(bytes);
-        })?;
+        let findings =
+            maintenance::verify_tensors(store, self.snapshot().pinned_generation(), names, &mut |bytes| {
+                read_bytes += bytes;
+                progress(bytes);
+            })?;
         Ok(Verification { findings, read_bytes, ..Verification::default() })
     }
 }
@@ -94,7 +96,7 @@ impl StoreOptions {
     /// ```
     ///
     /// # Errors
-    /// `NotFound`, `NotAStore`, `Busy`, `Io`: the directory may not be a store, or may be unreadable.
+    /// `NotFound`; `NotAStore`; `Busy` as in [`open`](Self::open); `Io` if the directory cannot be read.
     pub fn verify(&self, path: impl AsRef<Path>, mut progress: impl FnMut(u64)) -> Result<Verification> {
         maintenance::verify_path(&self.disk, path.as_ref(), self.options, &mut progress)
     }
@@ -127,8 +129,8 @@ impl StoreOptions {
     ///
     /// Nothing is guessed: whatever a checksum does not confirm is lost, and reported.
     ///
-    /// - FORMAT and LOCK are rewritten. Wrong or missing chunk digests are computed from the chunks again, if the
-    ///   record confirms these.
+    /// - FORMAT and LOCK are rewritten. Wrong or missing chunk digests are computed again from the chunks. They are
+    ///   used only if they match the record.
     /// - If the newest manifest or its table cannot be read, the store steps back to the newest generation that can
     ///   be read. Older generations stay on disk only while a reader uses them. If no generation has a readable table,
     ///   the newest readable manifest is kept without its table. Without a readable manifest, repair refuses.
