@@ -17,7 +17,7 @@ pub(crate) fn check_version(bytes: &[u8]) -> Result<()> {
         return Ok(());
     }
     let detail = format!(
-        "format version {}, but this stridemap reads only version {VERSION}; a newer one is needed",
+        "format version {}, but this stridemap reads only version {VERSION}; use a newer stridemap",
         version.unwrap_or_default()
     );
     Err(Error::new(Rule::Version, detail).at(8))

@@ -183,7 +183,7 @@ impl Tensor {
             return Ok(&[]);
         }
         let bytes = bytes.ok_or_else(|| not_mapped(op))?;
-        T::borrow(bytes.get(self.byte_span(op)?).unwrap_or_default()).ok_or_else(|| misaligned::<T>(op))
+        T::borrow(bytes.get(self.byte_span(op)?).unwrap_or_default()).ok_or_else(|| not_borrowable::<T>(op))
     }
 
     /// Returns the byte range of the storage from the lowest to the highest element.
@@ -226,7 +226,7 @@ impl Tensor {
     }
 }
 
-pub(super) fn no_bools() -> Error {
+pub(super) fn invalid_bools() -> Error {
     let why =
         "some bytes are neither 0 nor 1, so they are not valid bools; read them with view_dtype as uint8";
     Error::new(ErrorKind::InvalidArgument, why)
@@ -242,9 +242,9 @@ pub(super) fn not_mapped(op: &str) -> Error {
 }
 
 /// Explains why elements cannot be borrowed. Bools need no alignment, but not every byte is a valid bool.
-pub(super) fn misaligned<T: Element>(op: &str) -> Error {
+pub(super) fn not_borrowable<T: Element>(op: &str) -> Error {
     if T::DTYPE == DType::Bool {
-        return no_bools().context(op);
+        return invalid_bools().context(op);
     }
     Error::new(
         ErrorKind::Misaligned,

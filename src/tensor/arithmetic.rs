@@ -18,10 +18,10 @@ pub(super) enum Op {
 /// The other operand. For the common dtype, a tensor with dimensions takes precedence over one without, which takes
 /// precedence over a number.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Other {
+pub(super) enum OtherDType {
     Number(DType),
-    Single(DType),
-    Dims(DType),
+    ZeroDim(DType),
+    WithDims(DType),
 }
 
 impl Op {
@@ -35,13 +35,13 @@ impl Op {
     }
 
     /// Returns the dtype in which elements of `own` and `other` are combined. The result is then converted back to
-    /// `own`. `is_single` means that the changed tensor has no dimensions.
+    /// `own`. `is_zero_dim` means that the changed tensor has no dimensions.
     ///
     /// # Errors
     /// `DTypeMismatch` for operations and dtypes that are not supported, and if PyTorch would refuse to convert the
     /// result back to `own`.
-    pub(super) fn common_dtype(self, own: DType, is_single: bool, other: Other) -> Result<DType> {
-        let (Other::Number(theirs) | Other::Single(theirs) | Other::Dims(theirs)) = other;
+    pub(super) fn common_dtype(self, own: DType, is_zero_dim: bool, other: OtherDType) -> Result<DType> {
+        let (OtherDType::Number(theirs) | OtherDType::ZeroDim(theirs) | OtherDType::WithDims(theirs)) = other;
         let refuse = |why: String| {
             Err(Error::new(ErrorKind::DTypeMismatch, format!("{} of {own} and {theirs}: {why}", self.name())))
         };
@@ -52,9 +52,9 @@ impl Op {
             return refuse(format!("there is no arithmetic on {small}; convert with to_dtype"));
         }
         let promoted = match other {
-            Other::Single(_) if !is_single => yield_to(own, theirs),
-            Other::Number(_) => yield_to(own, theirs),
-            Other::Single(_) | Other::Dims(_) => promote(own, theirs),
+            OtherDType::ZeroDim(_) if !is_zero_dim => promote_by_class(own, theirs),
+            OtherDType::Number(_) => promote_by_class(own, theirs),
+            OtherDType::ZeroDim(_) | OtherDType::WithDims(_) => promote(own, theirs),
         };
         let Some(promoted) = promoted else {
             return refuse("they have no common dtype; convert one with to_dtype".to_owned());
@@ -72,7 +72,7 @@ impl Op {
     }
 
     /// Combines each element of `lhs` with the one at the same position in `rhs`, or with its only element. `dtype`
-    /// must be a result of [`wide`].
+    /// must be a result of [`compute_dtype`].
     pub(super) fn apply(self, dtype: DType, lhs: &mut [u8], rhs: &[u8]) {
         match dtype {
             DType::Bool => self.each::<bool, 1>(lhs, rhs),
@@ -102,7 +102,7 @@ impl Op {
 }
 
 /// Returns the dtype in which elements are computed. 16-bit floats are computed as `float32` and then rounded.
-pub(super) fn wide(dtype: DType) -> DType {
+pub(super) fn compute_dtype(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 => DType::F32,
         dtype => dtype,
@@ -140,9 +140,9 @@ fn class(dtype: DType) -> Option<Class> {
     }
 }
 
-/// Returns `high`, which takes precedence, unless `low` is of a higher class.
-fn yield_to(high: DType, low: DType) -> Option<DType> {
-    if class(low) <= class(high) { Some(high) } else { promote(high, low) }
+/// Returns `preferred`. If `other` is of a higher class, returns the common dtype of both.
+fn promote_by_class(preferred: DType, other: DType) -> Option<DType> {
+    if class(other) <= class(preferred) { Some(preferred) } else { promote(preferred, other) }
 }
 
 /// Returns the smallest dtype that can represent both. As in PyTorch, there is none for an unsigned integer wider

@@ -17,14 +17,17 @@ impl Tensor {
     /// Converts the elements to a different dtype, in row-major order on the heap. Returns the same tensor if it
     /// already has that dtype.
     ///
-    /// The result is the same as that of PyTorch's `to`, bit for bit. Floats round to nearest, ties to even;
-    /// `float64` is converted to dtypes narrower than `float32` by way of `float32`. Values that are too large become
-    /// the largest number in `float8_e4m3fn`, and infinity or NaN in other floats. Integers wrap. Floats lose their
-    /// fraction when converted to integers. They are converted to integers of 8 and 16 bits by way of `int32`, and to
-    /// `uint32` by way of `int64`, and then wrap. From `float64` to `uint8`, they go by way of `int64` too. Negative
-    /// floats are converted to `uint64` by way of `int64`, all others directly. If a value does not fit in the first
-    /// integer type, the result is undefined in C; here it is that of the nearest value that fits, and 0 for NaN. A
-    /// complex number loses its imaginary part. All values except zero convert to true.
+    /// The result is the same as that of PyTorch's `to`, bit for bit:
+    /// - To floats: values round to nearest, ties to even. `float64` is converted by way of `float32` if the dtype is
+    ///   narrower than that. Values that are too large become the largest number in `float8_e4m3fn`, and infinity or
+    ///   NaN in other floats.
+    /// - Integers to integers: values wrap.
+    /// - Floats to integers: the fraction is dropped. The conversion is by way of `int32` to integers of 8 and 16 bits,
+    ///   and by way of `int64` to `uint32`, from `float64` to `uint8`, and of negative floats to `uint64`; the result
+    ///   then wraps. If a value does not fit in that first type, the result is undefined in C. Here it is that of the
+    ///   nearest value that fits, and 0 for NaN.
+    /// - To bool: all values except zero become true.
+    /// - Complex numbers to real dtypes except bool: the imaginary part is dropped.
     ///
     /// Besides the result, the conversion takes up to 64 MiB of buffers if the elements are not contiguous in memory,
     /// and 4 MiB per thread that reads a file.

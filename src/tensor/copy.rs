@@ -63,7 +63,7 @@ fn gather_elements<const W: usize>(bytes: Option<&[u8]>, tensor: &Tensor, out: &
     }
     let order = storage_order(tensor.layout());
     match bytes {
-        Some(bytes) => kernel::copy::<W>(bytes, out, &order.turned()),
+        Some(bytes) => kernel::copy::<W>(bytes, out, &order.in_other_order()),
         None => gather_file::<W>(tensor.storage(), out, &order)?,
     }
     Ok(())
@@ -74,7 +74,7 @@ fn gather_elements<const W: usize>(bytes: Option<&[u8]>, tensor: &Tensor, out: &
 fn gather_file<const W: usize>(storage: &Storage, out: &mut [u8], order: &Order) -> Result<()> {
     let read_count = read_count::<W>(&order.dims);
     let cost_bytes = out.len().saturating_add(read_count.saturating_mul(READ_COST_BYTES));
-    let elem_bytes = cost_bytes / order.numel();
+    let elem_cost_bytes = cost_bytes / order.numel();
     let most_threads = if out.len() / read_count < BLOCK_BYTES { MAX_READERS } else { 1 };
     // Pieces must not share bytes of the file: each would read them again.
     let may_cut = |outer: Dim, inner: &[Dim]| {
@@ -83,13 +83,13 @@ fn gather_file<const W: usize>(storage: &Storage, out: &mut [u8], order: &Order)
     let read = |out: &mut [u8], order: &Order| {
         walk_file::<W>(&mut Gather { storage, out, scratch: Vec::new() }, order)
     };
-    let done = kernel::divided(
+    let done = kernel::in_parallel(
         (cost_bytes, most_threads),
         |limit_bytes, push| {
             let out = out.as_chunks_mut::<W>().0;
-            kernel::divide(order.turned(), out, limit_bytes / elem_bytes, &may_cut, push)
+            kernel::divide(order.in_other_order(), out, limit_bytes / elem_cost_bytes, &may_cut, push)
         },
-        |(piece, out): (Order, &mut [[u8; W]])| read(out.as_flattened_mut(), &piece.turned()),
+        |(piece, out): (Order, &mut [[u8; W]])| read(out.as_flattened_mut(), &piece.in_other_order()),
     );
     match done {
         // One thread needs less memory.
@@ -118,13 +118,13 @@ fn storage_order(layout: &Layout) -> Order {
         memory_stride *= n as isize;
         (n, stride, own_stride)
     });
-    // The dimensions with equal strides, such as those of a broadcast, keep their order.
+    // `Order::of` sorts stably: dimensions with equal strides, such as those of a broadcast, keep this order.
     Order::of(dims.collect::<Vec<_>>().into_iter().rev(), layout.offset(), 0)
 }
 
 /// The two directions of a copy between memory and a file.
 trait FileCopy {
-    /// Copies elements that are adjacent on both sides.
+    /// Copies `n` elements that are adjacent on both sides. `storage` and `memory` are the positions of the first.
     fn run<const W: usize>(&mut self, n: usize, storage: usize, memory: usize) -> Result<()>;
 
     /// Copies elements whose span in the file is small enough to transfer at once.
@@ -147,7 +147,7 @@ impl FileCopy for Gather<'_> {
     fn block<const W: usize>(&mut self, order: Order) -> Result<()> {
         resize_discarding(&mut self.scratch, span(&order.dims) * W)?;
         self.storage.read_at(&mut self.scratch, (order.start * W) as u64)?;
-        kernel::copy::<W>(&self.scratch, self.out, &Order { start: 0, ..order }.turned());
+        kernel::copy::<W>(&self.scratch, self.out, &Order { start: 0, ..order }.in_other_order());
         Ok(())
     }
 }

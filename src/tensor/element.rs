@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use num_complex::Complex;
 use stridemap_format::DType;
 
-use super::access::no_bools;
+use super::access::invalid_bools;
 use super::small_float::{F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU};
 use crate::error::Result;
 use crate::storage::zeroed;
@@ -99,7 +99,7 @@ impl sealed::Sealed for bool {
     fn fill(out: &mut [Self], read: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<()> {
         let mut bytes = u8::zeros(out.len())?;
         read(&mut bytes)?;
-        let elements = bytemuck::checked::try_cast_slice(&bytes).map_err(|_| no_bools())?;
+        let elements = bytemuck::checked::try_cast_slice(&bytes).map_err(|_| invalid_bools())?;
         out.copy_from_slice(elements);
         Ok(())
     }

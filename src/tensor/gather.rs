@@ -37,10 +37,11 @@ impl Tensor {
     /// The errors listed above; [`ErrorKind::SizeMismatch`] unless `index` is a vector or a single element. A tensor
     /// without dimensions takes exactly one index.
     pub fn index_select<'a>(&self, axis: impl Into<Axis<'a>>, index: &Tensor) -> Result<Tensor> {
-        let by = Indices::along(self, "index_select", axis.into(), index, &[DType::I32, DType::I64])?;
-        let mut size = by.tensor.size().to_vec();
-        size.splice(by.axis..=by.axis, [by.index.numel()]);
-        let picked = by.spread(&size)?.look_up(&size)?;
+        let indices =
+            Indices::per_position(self, "index_select", axis.into(), index, &[DType::I32, DType::I64])?;
+        let mut size = indices.tensor.size().to_vec();
+        size.splice(indices.axis..=indices.axis, [indices.index.numel()]);
+        let picked = indices.expand_to_runs(&size)?.look_up(&size)?;
         if self.ndim() == 0 { picked.view(()) } else { Ok(picked) }
     }
 
@@ -61,8 +62,8 @@ impl Tensor {
     /// The errors listed above; [`ErrorKind::SizeMismatch`] unless `index` has as many axes as the tensor, and is no
     /// larger than the tensor along every axis but `axis`.
     pub fn gather<'a>(&self, axis: impl Into<Axis<'a>>, index: &Tensor) -> Result<Tensor> {
-        let by = Indices::each(self, "gather", axis.into(), index)?;
-        let found = by.look_up(by.index.size())?;
+        let indices = Indices::per_element(self, "gather", axis.into(), index)?;
+        let found = indices.look_up(indices.index.size())?;
         if index.ndim() == 0 { found.view(()) } else { Ok(found) }
     }
 }
@@ -98,17 +99,18 @@ impl ExclusiveGuard<'_> {
         let op = "index_copy_";
         self.check_writable(op)?;
         check_source_dtype(op, self, source)?;
-        let by = Indices::along(self, op, axis.into(), &self.copy_if_overlapping(index)?, &[DType::I64])?;
+        let indices =
+            Indices::per_position(self, op, axis.into(), &self.copy_if_overlapping(index)?, &[DType::I64])?;
         let source = at_least_a_vector(&self.copy_if_overlapping(source)?)?;
-        let mut size = by.tensor.size().to_vec();
-        size.splice(by.axis..=by.axis, [by.index.numel()]);
+        let mut size = indices.tensor.size().to_vec();
+        size.splice(indices.axis..=indices.axis, [indices.index.numel()]);
         if source.size() != size {
             return Err(Error::new(
                 ErrorKind::SizeMismatch,
                 format!("{op}: the source has size {:?}, but {size:?} is needed", source.size()),
             ));
         }
-        by.spread(&size)?.put(self, Some(&source), &[])?;
+        indices.expand_to_runs(&size)?.put(self, Some(&source), &[])?;
         Ok(self)
     }
 
@@ -138,24 +140,24 @@ impl ExclusiveGuard<'_> {
     ) -> Result<&mut Self> {
         let op = "scatter_";
         self.check_writable(op)?;
-        let by = Indices::each(self, op, axis.into(), &self.copy_if_overlapping(index)?)?;
+        let indices = Indices::per_element(self, op, axis.into(), &self.copy_if_overlapping(index)?)?;
         match source.into() {
             Operand::Number(number) => {
                 let element = number.encode(self.dtype()).map_err(|e| e.context(op))?;
-                by.put(self, None, element.split_at(self.dtype().itemsize()).0)?;
+                indices.put(self, None, element.split_at(self.dtype().itemsize()).0)?;
             }
             Operand::Tensor(source) => {
                 check_source_dtype(op, self, source)?;
                 let source = at_least_a_vector(&self.copy_if_overlapping(source)?)?;
-                if by.index.numel() > 0 {
-                    check_index_size(op, &by.index, "source", &source, None)?;
+                if indices.index.numel() > 0 {
+                    check_index_size(op, &indices.index, "source", &source, None)?;
                     // A larger source contributes its first elements.
                     let layout = Layout::new(
-                        by.index.size().to_vec(),
+                        indices.index.size().to_vec(),
                         source.stride().to_vec(),
                         source.storage_offset(),
                     )?;
-                    by.put(self, Some(&source.with_layout(source.dtype(), layout)), &[])?;
+                    indices.put(self, Some(&source.with_layout(source.dtype(), layout)), &[])?;
                 }
             }
         }
@@ -170,12 +172,12 @@ struct Indices {
     axis: usize,
     index: Tensor,
     /// The number of elements that each index selects. They are adjacent in the storage.
-    run: usize,
+    run_elems: usize,
 }
 
 impl Indices {
-    /// One index per selected position, shared by all other axes.
-    fn along(
+    /// Takes one index per selected position of the axis; it applies to all positions of the other axes.
+    fn per_position(
         tensor: &Tensor,
         op: &'static str,
         axis: Axis<'_>,
@@ -194,19 +196,25 @@ impl Indices {
                 ),
             ));
         }
-        Indices { op, tensor: at_least_a_vector(tensor)?, axis, index: at_least_a_vector(index)?, run: 1 }
-            .checked()
+        Indices {
+            op,
+            tensor: at_least_a_vector(tensor)?,
+            axis,
+            index: at_least_a_vector(index)?,
+            run_elems: 1,
+        }
+        .checked()
     }
 
-    /// One index per element of the result.
-    fn each(tensor: &Tensor, op: &'static str, axis: Axis<'_>, index: &Tensor) -> Result<Self> {
+    /// Takes one index per element of the result.
+    fn per_element(tensor: &Tensor, op: &'static str, axis: Axis<'_>, index: &Tensor) -> Result<Self> {
         let axis = tensor.layout().axis(format_args!("{op}"), axis)?;
         check_index_dtype(op, index, &[DType::I64])?;
         let (tensor, index) = (at_least_a_vector(tensor)?, at_least_a_vector(index)?);
         if index.numel() > 0 {
             check_index_size(op, &index, "tensor", &tensor, Some(axis))?;
         }
-        Indices { op, tensor, axis, index, run: 1 }.checked()
+        Indices { op, tensor, axis, index, run_elems: 1 }.checked()
     }
 
     /// Checks all indices before anything is changed.
@@ -240,52 +248,53 @@ impl Indices {
         self.tensor.size().get(self.axis).copied().unwrap_or(0)
     }
 
-    /// Repeats each index for every run of its position. A run is the elements along the last axes that are adjacent in
-    /// the storage, so they are copied together.
-    fn spread(self, size: &[usize]) -> Result<Self> {
-        let (mut run, mut rank) = (1, size.len());
+    /// Expands the indices to the selected runs: an index is repeated for each run at its position. A run is a sequence
+    /// of elements along the last axes that are adjacent in the storage, and are copied together.
+    fn expand_to_runs(self, size: &[usize]) -> Result<Self> {
+        let (mut run_elems, mut rank) = (1, size.len());
         for (n, stride) in self.tensor.layout().dims().rev().take(size.len() - self.axis - 1) {
-            if n != 1 && stride != run as isize {
+            if n != 1 && stride != run_elems as isize {
                 break;
             }
-            (run, rank) = (run * n, rank - 1);
+            (run_elems, rank) = (run_elems * n, rank - 1);
         }
         let mut stride = vec![0; rank];
         stride.splice(self.axis..=self.axis, self.index.stride().iter().copied());
         let layout =
             Layout::new(size.iter().copied().take(rank).collect(), stride, self.index.storage_offset())?;
-        Ok(Indices { index: self.index.with_layout(self.index.dtype(), layout), run, ..self })
+        Ok(Indices { index: self.index.with_layout(self.index.dtype(), layout), run_elems, ..self })
     }
 
     /// Calls `body` with at most `limit` indices at a time: with the storage positions of the selected runs and the
-    /// matching piece of `beside`.
-    fn for_each_piece(
+    /// matching piece of `source`.
+    fn for_each_run_piece(
         &self,
-        beside: Option<&Tensor>,
+        source: Option<&Tensor>,
         limit: usize,
         mut body: impl FnMut(&[usize], Option<&Tensor>) -> Result<()>,
     ) -> Result<()> {
-        if self.index.numel() == 0 || self.run == 0 {
+        if self.index.numel() == 0 || self.run_elems == 0 {
             return Ok(());
         }
-        // `first` has the first position along the axis everywhere. An index is the number of steps from there.
+        // `first` is a view in which every element is at position 0 of the axis. An index is the number of steps from
+        // there.
         let layout = self.tensor.layout();
         let mut stride: Vec<isize> = layout.stride().iter().copied().take(self.index.ndim()).collect();
         let step = stride.splice(self.axis..=self.axis, [0]).sum::<isize>();
         let count = self.count();
         let first = Layout::new(self.index.size().to_vec(), stride, layout.offset())?;
         let mut views = vec![self.index.clone(), self.tensor.with_layout(self.tensor.dtype(), first)];
-        // `beside` may have more axes than the indices: those of the runs. Pieces are cut along the first axes, so they
+        // `source` may have more axes than the indices: those of the runs. Pieces are cut along the first axes, so they
         // still match.
-        views.extend(beside.cloned());
+        views.extend(source.cloned());
         for_each_piece(&views, limit, &mut |pieces| {
-            let [index, first, beside @ ..] = pieces else { return Ok(()) };
+            let [index, first, source @ ..] = pieces else { return Ok(()) };
             let mut places = offsets(first.layout());
             for (place, &index) in places.iter_mut().zip(&*read_indices(index)?) {
-                let position = position_of(index, count).ok_or_else(|| changed(self.op))?;
+                let position = position_of(index, count).ok_or_else(|| changed_indices(self.op))?;
                 *place = place.wrapping_add_signed(position as isize * step);
             }
-            body(&places, beside.first())
+            body(&places, source.first())
         })
     }
 
@@ -296,12 +305,12 @@ impl Indices {
 
     /// Copies the selected elements to the heap, as a tensor of this size.
     fn look_up(&self, size: &[usize]) -> Result<Tensor> {
-        let run_bytes = self.run * self.tensor.dtype().itemsize();
+        let run_bytes = self.run_elems * self.tensor.dtype().itemsize();
         Tensor::filled(self.tensor.dtype(), self.result_layout(size)?, |mut rest| {
-            self.for_each_piece(None, PIECE_ELEMS, |places, _| {
+            self.for_each_run_piece(None, PIECE_ELEMS, |places, _| {
                 let (out, after) = std::mem::take(&mut rest).split_at_mut(places.len() * run_bytes);
                 rest = after;
-                copy::gather_places(&self.tensor, places, self.run, out)
+                copy::gather_places(&self.tensor, places, self.run_elems, out)
             })
         })
     }
@@ -309,10 +318,10 @@ impl Indices {
     /// Writes `source` to the selected elements, or `element` to all of them if there is no source.
     fn put(&self, guard: &mut ExclusiveGuard<'_>, source: Option<&Tensor>, element: &[u8]) -> Result<()> {
         let mut bytes = Vec::new();
-        self.for_each_piece(source, PIECE_ELEMS / self.run.max(1), |places, source| {
+        self.for_each_run_piece(source, PIECE_ELEMS / self.run_elems.max(1), |places, source| {
             match source {
-                // One run alone is more than a piece.
-                Some(source) if self.run > PIECE_ELEMS => {
+                // A single run is longer than a piece, so it is copied without a buffer of its size.
+                Some(source) if self.run_elems > PIECE_ELEMS => {
                     let stride = Layout::contiguous(source.size())?.stride().to_vec();
                     let start = places.first().copied().unwrap_or_default();
                     let layout = Layout::new(source.size().to_vec(), stride, start)?;
@@ -326,7 +335,7 @@ impl Indices {
                 None => bytes = element.repeat(places.len()),
             }
             let (_, storage) = guard.parts();
-            copy::scatter_places(&bytes, self.tensor.dtype().itemsize(), places, self.run, storage)
+            copy::scatter_places(&bytes, self.tensor.dtype().itemsize(), places, self.run_elems, storage)
         })
     }
 }
@@ -391,14 +400,20 @@ fn check_source_dtype(op: &str, tensor: &Tensor, source: &Tensor) -> Result<()> 
     ))
 }
 
-/// Checks that the indices are no larger than a tensor along every axis except `but`.
-fn check_index_size(op: &str, index: &Tensor, what: &str, tensor: &Tensor, but: Option<usize>) -> Result<()> {
-    let fits = |(axis, (n, most)): (usize, (&usize, &usize))| Some(axis) == but || n <= most;
+/// Checks that the indices are no larger than a tensor along every axis except `ignored_axis`.
+fn check_index_size(
+    op: &str,
+    index: &Tensor,
+    what: &str,
+    tensor: &Tensor,
+    ignored_axis: Option<usize>,
+) -> Result<()> {
+    let fits = |(axis, (n, most)): (usize, (&usize, &usize))| Some(axis) == ignored_axis || n <= most;
     if index.ndim() == tensor.ndim() && index.size().iter().zip(tensor.size()).enumerate().all(fits) {
         return Ok(());
     }
     let (found, most) = (index.size(), tensor.size());
-    let why = match but {
+    let why = match ignored_axis {
         _ if found.len() != most.len() => {
             format!("indices of size {found:?} do not have as many axes as the {what} of size {most:?}")
         }
@@ -411,7 +426,7 @@ fn check_index_size(op: &str, index: &Tensor, what: &str, tensor: &Tensor, but: 
 }
 
 /// Returns the error for indices that were in range when they were checked, but no longer are.
-fn changed(op: &str) -> Error {
+fn changed_indices(op: &str) -> Error {
     let message =
         format!("{op}: the indices were changed while they were read; hold a shared guard of their tensor");
     Error::new(ErrorKind::OutOfRange, message)

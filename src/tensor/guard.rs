@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use stridemap_format::StorageKind;
 
-use super::access::{misaligned, not_mapped};
+use super::access::{not_borrowable, not_mapped};
 use super::{Element, Tensor};
 use crate::disk::LockMode;
 use crate::error::{Error, ErrorKind, Result};
@@ -17,8 +17,8 @@ use crate::storage::{Identity, LockedStorage, MAY_NEED_BLOCKS, MutableFile};
 ///
 /// A lock covers the whole storage, whichever view it is taken through. It applies to other processes, other handles
 /// and other threads. Waiters are served in roughly the order of their requests, so a new shared guard waits behind a
-/// waiting exclusive one. If a thread that holds a shared guard waits until another thread takes one too, this can take
-/// about a second.
+/// waiting exclusive one. If a thread holds a shared guard while it waits for another thread to take one too, and an
+/// exclusive guard is requested between them, the wait takes up to about a second.
 ///
 /// In-place writes are visible to every reader at once, locked or not, and are not a commit. After a power cut, any
 /// mix of old and new bytes written since the last [`flush`](ExclusiveGuard::flush) may remain. A reader without a
@@ -102,26 +102,30 @@ impl Tensor {
 
     fn lockable(&self, op: &str) -> Result<&Arc<MutableFile>> {
         self.storage().as_mutable().ok_or_else(|| {
-            let copy = "save_as with StorageKind::Mutable makes a copy that can be locked";
-            let why = match self.storage().identity() {
-                Identity::Heap => format!("a tensor in memory cannot be locked; {copy}"),
-                Identity::Foreign => {
-                    format!("a tensor of a file in a different format is read-only; {copy}")
-                }
-                Identity::Staged { .. } => "the tensor is not committed; commit, and load it".to_owned(),
-                Identity::Stored { id, record, .. } => {
-                    let (kind, advice) = match record.kind {
-                        StorageKind::Sealed(_) => ("sealed: its elements never change", copy),
-                        StorageKind::Live { .. } => {
-                            ("live: it has no locks", "read and write its elements with as_live")
-                        }
-                        _ => ("not the store's own", copy),
-                    };
-                    format!("storage {id:016x} is {kind}; {advice}")
-                }
-            };
+            let why = self
+                .explain_storage("use save_as with StorageKind::Mutable to make a copy that can be locked");
             Error::new(ErrorKind::NotMutable, format!("{op}: {why}"))
         })
+    }
+
+    /// Describes the tensor's storage, for an operation that needs a different one. `copy` says how to make a copy that
+    /// has it.
+    pub(super) fn explain_storage(&self, copy: &str) -> String {
+        let (id, record) = match self.storage().identity() {
+            Identity::Heap => return format!("the tensor is in memory, not in a store; {copy}"),
+            Identity::Foreign => {
+                return format!("a tensor of a file in a different format is read-only; {copy}");
+            }
+            Identity::Staged { .. } => return "the tensor is not committed; commit, and load it".to_owned(),
+            Identity::Stored { id, record, .. } => (id, record),
+        };
+        let (kind, advice) = match record.kind {
+            StorageKind::Sealed(_) => ("sealed: its elements never change", copy),
+            StorageKind::Mutable => ("mutable: its elements are changed under lock_exclusive", copy),
+            StorageKind::Live { .. } => ("live: it has no locks", "read and write its elements with as_live"),
+            _ => ("not the store's own", copy),
+        };
+        format!("storage {id:016x} is {kind}; {advice}")
     }
 }
 
@@ -376,11 +380,12 @@ impl ExclusiveGuard<'_> {
         }
         let range = self.tensor.byte_span(op)?;
         if self.storage.bytes_mut()?.is_none() && self.storage.lacks_room() {
-            let message = format!("{op}: {MAY_NEED_BLOCKS}; fill_, copy_ and the like write by position");
+            let message =
+                format!("{op}: {MAY_NEED_BLOCKS}; fill_, copy_ and other in-place operations still work");
             return Err(Error::new(ErrorKind::NotMapped, message));
         }
         let bytes = self.storage.bytes_mut()?.ok_or_else(|| not_mapped(op))?;
-        T::borrow_mut(bytes.get_mut(range).unwrap_or_default()).ok_or_else(|| misaligned::<T>(op))
+        T::borrow_mut(bytes.get_mut(range).unwrap_or_default()).ok_or_else(|| not_borrowable::<T>(op))
     }
 
     /// Returns the view and its storage.

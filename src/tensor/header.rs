@@ -38,7 +38,7 @@ impl Tensor {
     /// Creates a tensor, and checks that its elements are inside the storage.
     ///
     /// # Errors
-    /// The extent rule that is violated, if an element is outside the storage.
+    /// An error with the violated extent rule, if an element is outside the storage.
     pub(crate) fn new(
         storage: Arc<Storage>,
         dtype: DType,
@@ -127,11 +127,11 @@ impl Tensor {
                 format!("size {size:?} holds {} elements, but {} were given", layout.numel(), elements.len()),
             ));
         }
-        Ok(Tensor::over(elements, layout))
+        Ok(Tensor::from_elements(elements, layout))
     }
 
     /// Takes ownership of `elements`. The layout must stay within them.
-    pub(crate) fn over<T: Element>(elements: Vec<T>, layout: Layout) -> Tensor {
+    pub(crate) fn from_elements<T: Element>(elements: Vec<T>, layout: Layout) -> Tensor {
         struct Elements<T>(Vec<T>);
         impl<T: Element> AsRef<[u8]> for Elements<T> {
             fn as_ref(&self) -> &[u8] {
@@ -153,8 +153,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] if `size` does not match the number of bytes; [`ErrorKind::LimitExceeded`] for
-    /// more than 64 dimensions, or if there is not enough memory.
+    /// [`ErrorKind::SizeMismatch`] if `size` does not match the number of bytes; [`ErrorKind::LimitExceeded`] for more
+    /// than 64 dimensions; [`ErrorKind::OutOfMemory`] if there is not enough memory.
     pub fn from_bytes(dtype: DType, size: &[usize], bytes: &[u8]) -> Result<Tensor> {
         let layout = Layout::contiguous(size)?;
         let expected_bytes = layout.numel().checked_mul(dtype.itemsize());

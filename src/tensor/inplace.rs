@@ -4,7 +4,7 @@ use std::iter;
 
 use stridemap_format::DType;
 
-use super::arithmetic::{Op, Other, dtype_of, wide};
+use super::arithmetic::{Op, OtherDType, compute_dtype, dtype_of};
 use super::cast::convert;
 use super::stream::{PIECE_BYTES, for_each_piece, order_axes_like};
 use super::{ExclusiveGuard, Scalar, Tensor, copy};
@@ -65,7 +65,7 @@ impl ExclusiveGuard<'_> {
     pub fn fill_(&mut self, value: impl Into<Scalar>) -> Result<&mut Self> {
         let element = value.into().encode(self.dtype()).map_err(|e| e.context("fill_"))?;
         let run = element.split_at(self.dtype().itemsize()).0.repeat(256);
-        self.rewrite("fill_", Before::Ignored, &[], |out, _| {
+        self.rewrite("fill_", OldElements::Ignored, &[], |out, _| {
             out.chunks_mut(run.len()).for_each(|out| out.copy_from_slice(run.split_at(out.len()).0));
             Ok(())
         })
@@ -100,7 +100,7 @@ impl ExclusiveGuard<'_> {
     /// Copies `source`, which has the size of the tensor and does not overlap it.
     pub(super) fn copy_same_size(&mut self, op: &str, source: Tensor) -> Result<()> {
         let (to, mut buffer) = (self.dtype(), Vec::new());
-        self.rewrite(op, Before::Ignored, &[source], |out, operands| {
+        self.rewrite(op, OldElements::Ignored, &[source], |out, operands| {
             operands.iter().try_for_each(|source| load_into(source, to, &mut buffer, out))
         })?;
         Ok(())
@@ -121,9 +121,8 @@ impl ExclusiveGuard<'_> {
     /// assert_eq!(x.read::<i64>()?, [111, 122, 113, 124]);
     /// assert_eq!(
     ///     x.lock_exclusive()?.add_(1.5).unwrap_err().to_string(),
-    ///     "add_ of int64 and float32: the result is float32, which cannot be cast back to int64; save the tensor as
-    ///     float32, \
-    ///      by to_dtype and save_as"
+    ///     "add_ of int64 and float32: the result is float32, which cannot be cast back to \
+    ///      int64; save the tensor as float32, by to_dtype and save_as"
     /// );
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -197,33 +196,33 @@ impl ExclusiveGuard<'_> {
 
     fn compute(&mut self, op_name: &str, op: Op, other: Operand<'_>) -> Result<&mut Self> {
         let other_kind = match other {
-            Operand::Number(number) => Other::Number(dtype_of(number)),
-            Operand::Tensor(tensor) if tensor.ndim() == 0 => Other::Single(tensor.dtype()),
-            Operand::Tensor(tensor) => Other::Dims(tensor.dtype()),
+            Operand::Number(number) => OtherDType::Number(dtype_of(number)),
+            Operand::Tensor(tensor) if tensor.ndim() == 0 => OtherDType::ZeroDim(tensor.dtype()),
+            Operand::Tensor(tensor) => OtherDType::WithDims(tensor.dtype()),
         };
         let own = self.dtype();
         let common = op.common_dtype(own, self.ndim() == 0, other_kind)?;
-        let wide = wide(common);
+        let wide = compute_dtype(common);
         // PyTorch rounds a single number to a 16-bit dtype before addition, but not before multiplication.
-        let rounded = if matches!(op, Op::Add | Op::Sub) { common } else { wide };
+        let number_dtype = if matches!(op, Op::Add | Op::Sub) { common } else { wide };
         let (operand, mut right) = match other {
             Operand::Number(number) => {
-                let (element, mut right) = (number.cast(rounded)?, vec![0; wide.itemsize()]);
-                convert(rounded, element.split_at(rounded.itemsize()).0, wide, &mut right)?;
+                let (element, mut right) = (number.cast(number_dtype)?, vec![0; wide.itemsize()]);
+                convert(number_dtype, element.split_at(number_dtype.itemsize()).0, wide, &mut right)?;
                 (None, right)
             }
             // A single element is treated like a number: it is read once, not for each piece.
             Operand::Tensor(tensor) if tensor.numel() == 1 => {
                 self.broadcast_operand(op_name, tensor)?;
-                (None, tensor.to_dtype(rounded)?.to_dtype(wide)?.to_bytes()?)
+                (None, tensor.to_dtype(number_dtype)?.to_dtype(wide)?.to_bytes()?)
             }
             Operand::Tensor(tensor) => (Some(self.broadcast_operand(op_name, tensor)?), Vec::new()),
         };
         let (mut left, mut buffer, mut narrow) = (Vec::new(), Vec::new(), Vec::new());
-        self.rewrite(op_name, Before::Needed, operand.as_slice(), |elements, operands| {
-            let lent = operands.first().filter(|operand| operand.dtype() == wide);
-            let lent = lent.and_then(Tensor::borrow_bytes);
-            if let (Some(operand), None) = (operands.first(), lent) {
+        self.rewrite(op_name, OldElements::Needed, operand.as_slice(), |elements, operands| {
+            let borrowed = operands.first().filter(|operand| operand.dtype() == wide);
+            let borrowed = borrowed.and_then(Tensor::borrow_bytes);
+            if let (Some(operand), None) = (operands.first(), borrowed) {
                 resize_discarding(&mut right, operand.numel() * wide.itemsize())?;
                 if common == wide {
                     load_into(operand, wide, &mut buffer, &mut right)?;
@@ -233,7 +232,7 @@ impl ExclusiveGuard<'_> {
                     convert(common, &narrow, wide, &mut right)?;
                 }
             }
-            let right = lent.unwrap_or(&right);
+            let right = borrowed.unwrap_or(&right);
             if own == wide {
                 op.apply(wide, elements, right);
                 return Ok(());
@@ -268,7 +267,7 @@ impl ExclusiveGuard<'_> {
     fn rewrite(
         &mut self,
         op: &str,
-        before: Before,
+        old_elements: OldElements,
         operands: &[Tensor],
         mut body: impl FnMut(&mut [u8], &[Tensor]) -> Result<()>,
     ) -> Result<&mut Self> {
@@ -280,7 +279,7 @@ impl ExclusiveGuard<'_> {
         let views: Vec<Tensor> =
             iter::once(tensor).chain(operands).map(order_axes_like(tensor)).collect::<Result<_>>()?;
         let is_in_memory = operands.iter().all(|operand| operand.storage().borrow().is_some());
-        let limit = if before == Before::Needed && is_in_memory && storage.bytes_mut()?.is_some() {
+        let limit = if old_elements == OldElements::Needed && is_in_memory && storage.bytes_mut()?.is_some() {
             CACHED_ELEMS
         } else {
             PIECE_BYTES / views.iter().map(|view| view.dtype().itemsize()).fold(1, usize::max)
@@ -294,7 +293,7 @@ impl ExclusiveGuard<'_> {
                 return body(bytes.get_mut(piece.byte_span(op)?).unwrap_or_default(), operands);
             }
             resize_discarding(&mut buffer, piece.nbytes())?;
-            if before == Before::Needed {
+            if old_elements == OldElements::Needed {
                 copy::gather_locked(piece, storage, &mut buffer)?;
             }
             body(&mut buffer, operands)?;
@@ -306,7 +305,7 @@ impl ExclusiveGuard<'_> {
 
 /// What an operation does with the elements that it replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Before {
+enum OldElements {
     /// It reads them, so they must be in the buffer.
     Needed,
     /// It ignores them, so the buffer may contain anything.

@@ -16,8 +16,9 @@ const SMALL_PLANE: usize = 64;
 /// Rows of fewer elements are copied element by element: a call of `memcpy` takes longer.
 const SHORT_ROW: usize = 8;
 
-/// Copies of at least this size are divided between threads. It is more than a block of a file, so that threads are not
-/// started for each. Transposes of this size write past the caches.
+/// Copies of at least this size are divided between threads. It is more than a block that is read from a file at once
+/// (`BLOCK_BYTES` in copy.rs), so that threads are not started for each block. Transposes of this size write past the
+/// caches.
 const LARGE_BYTES: usize = 8 << 20;
 
 /// The smallest piece that a thread copies at a time, in bytes.
@@ -65,18 +66,18 @@ impl Order {
             .collect();
         sorted.sort_by_key(|dim| Reverse(dim.stride));
         sorted.dedup_by(|inner, outer| {
-            let is_one = outer.stride == inner.n * inner.stride
+            let can_merge = outer.stride == inner.n * inner.stride
                 && outer.other_stride == inner.n as isize * inner.other_stride;
-            if is_one {
+            if can_merge {
                 *outer = Dim { n: outer.n * inner.n, ..*inner };
             }
-            is_one
+            can_merge
         });
         Order { dims: sorted, start, other_start }
     }
 
     /// Returns the same copy in the order of the other side.
-    pub(super) fn turned(&self) -> Order {
+    pub(super) fn in_other_order(&self) -> Order {
         let dims = self.dims.iter().map(|dim| (dim.n, dim.other_stride, dim.stride as isize));
         Order::of(dims, self.other_start, self.start)
     }
@@ -108,7 +109,7 @@ pub(super) fn copy<const W: usize>(from: &[u8], to: &mut [u8], order: &Order) {
         copy_piece(from, to, &order, is_large);
         Ok(())
     };
-    let Ok(()) = divided::<_, Infallible>(
+    let Ok(()) = in_parallel::<_, Infallible>(
         (order.numel() * W, usize::MAX),
         |limit_bytes, push| divide(order.clone(), to, limit_bytes / W, &may_cut, push),
         piece,
@@ -119,7 +120,7 @@ pub(super) fn copy<const W: usize>(from: &[u8], to: &mut [u8], order: &Order) {
 pub(super) fn gather<const W: usize>(from: &[u8], to: &mut [u8], places: &[usize], run: usize) {
     let size_bytes = to.len();
     let (from, to) = (from.as_chunks::<W>().0, to.as_chunks_mut::<W>().0);
-    let Ok(()) = divided::<_, Infallible>(
+    let Ok(()) = in_parallel::<_, Infallible>(
         (size_bytes, usize::MAX),
         |limit_bytes, push| {
             let count = (limit_bytes / (run * W)).max(1);
@@ -148,19 +149,19 @@ pub(super) fn scatter<const W: usize>(from: &[u8], to: &mut [u8], places: &[usiz
     }
 }
 
-/// Calls `work` with the pieces that `feed` passes on, on at most `most_threads` threads if all pieces together cost as
-/// much as a large copy. `feed` gets a limit on the cost of a piece, in bytes.
+/// Calls `work` with each piece that `feed` produces. Uses at most `most_threads` threads, or only this one if the
+/// total cost is below `LARGE_BYTES`. `feed` gets a limit on the cost of a piece, in bytes.
 ///
 /// # Errors
 /// The first of `feed` or `work`.
-pub(super) fn divided<P: Send, E: Send>(
+pub(super) fn in_parallel<P: Send, E: Send>(
     (cost_bytes, most_threads): (usize, usize),
     feed: impl FnOnce(usize, &mut dyn FnMut(P) -> Result<(), E>) -> Result<(), E>,
     work: impl Fn(P) -> Result<(), E> + Sync,
 ) -> Result<(), E> {
     let most_threads = if cost_bytes < LARGE_BYTES { 1 } else { most_threads.min(cost_bytes / PIECE_BYTES) };
     let thread_count = parallel::thread_count(most_threads);
-    // Several pieces a thread, because some take longer.
+    // About four pieces per thread, because some take longer than others.
     let limit_bytes =
         if thread_count == 1 { usize::MAX } else { (cost_bytes / (4 * thread_count)).max(PIECE_BYTES) };
     parallel::in_order(thread_count, |push| feed(limit_bytes, push), work, |done| done)
@@ -210,25 +211,26 @@ fn copy_piece<const W: usize>(from: &[[u8; W]], to: &mut [[u8; W]], order: &Orde
             && let Some(outer) = dims.pop()
         {
             let several = |first| Dim { n: SMALL_PLANE.min(outer.n - first), ..outer };
-            for_each_start(&dims, order.start, order.other_start, &mut |t, f| {
+            for_each_start(&dims, order.start, order.other_start, &mut |to_at, from_at| {
                 for first in (0..outer.n).step_by(SMALL_PLANE) {
-                    let (t, f) = (t + first * outer.stride, moved(f, first, outer.other_stride));
-                    for_each_start(&[column, row], t, f, &mut |t, f| {
-                        copy_row(from, to, several(first), (t, f));
+                    let (to_at, from_at) =
+                        (to_at + first * outer.stride, moved(from_at, first, outer.other_stride));
+                    for_each_start(&[column, row], to_at, from_at, &mut |to_at, from_at| {
+                        copy_row(from, to, several(first), (to_at, from_at));
                     });
                 }
             });
             return;
         }
         let mut tile = Vec::new();
-        for_each_start(&dims, order.start, order.other_start, &mut |t, f| {
-            transpose(from, to, (column, row), (t, f), (&mut tile, is_large));
+        for_each_start(&dims, order.start, order.other_start, &mut |to_at, from_at| {
+            transpose(from, to, (column, row), (to_at, from_at), (&mut tile, is_large));
         });
     } else {
         let outer = dims.pop().unwrap_or(one);
-        for_each_start(&dims, order.start, order.other_start, &mut |t, f| {
+        for_each_start(&dims, order.start, order.other_start, &mut |to_at, from_at| {
             for i in 0..outer.n {
-                copy_row(from, to, row, (t + i * outer.stride, moved(f, i, outer.other_stride)));
+                copy_row(from, to, row, (to_at + i * outer.stride, moved(from_at, i, outer.other_stride)));
             }
         });
     }
@@ -250,21 +252,28 @@ fn for_each_start(dims: &[Dim], start: usize, other_start: usize, body: &mut imp
     }
 }
 
-fn copy_row<const W: usize>(from: &[[u8; W]], to: &mut [[u8; W]], row: Dim, (t, f): (usize, usize)) {
+fn copy_row<const W: usize>(
+    from: &[[u8; W]],
+    to: &mut [[u8; W]],
+    row: Dim,
+    (to_at, from_at): (usize, usize),
+) {
     match (row.stride, row.other_stride) {
-        (1, 1) if row.n >= SHORT_ROW => to[t..t + row.n].copy_from_slice(&from[f..f + row.n]),
-        (1, 0) => to[t..t + row.n].fill(from[f]),
+        (1, 1) if row.n >= SHORT_ROW => {
+            to[to_at..to_at + row.n].copy_from_slice(&from[from_at..from_at + row.n])
+        }
+        (1, 0) => to[to_at..to_at + row.n].fill(from[from_at]),
         (1, step) if step > 0 => {
-            let from = from[f..].iter().step_by(step as usize);
-            to[t..t + row.n].iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+            let from = from[from_at..].iter().step_by(step as usize);
+            to[to_at..to_at + row.n].iter_mut().zip(from).for_each(|(to, from)| *to = *from);
         }
         (1, step) if step < 0 => {
-            let from = from[..=f].iter().rev().step_by(step.unsigned_abs());
-            to[t..t + row.n].iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+            let from = from[..=from_at].iter().rev().step_by(step.unsigned_abs());
+            to[to_at..to_at + row.n].iter_mut().zip(from).for_each(|(to, from)| *to = *from);
         }
         _ => {
             for i in 0..row.n {
-                to[t + i * row.stride] = from[moved(f, i, row.other_stride)];
+                to[to_at + i * row.stride] = from[moved(from_at, i, row.other_stride)];
             }
         }
     }

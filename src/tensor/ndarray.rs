@@ -124,7 +124,7 @@ macro_rules! of_rank {
         /// Takes ownership of the array without copying. The tensor, on the heap, has the strides of the array.
         impl<T: Element> From<Array<T, $dim>> for Tensor {
             fn from(array: Array<T, $dim>) -> Tensor {
-                taken_over(array)
+                from_owned(array)
             }
         }
 
@@ -154,8 +154,8 @@ impl<T: Element> TryFrom<ArrayD<T>> for Tensor {
     type Error = Error;
 
     fn try_from(array: ArrayD<T>) -> Result<Tensor> {
-        check_limit(array.shape())?;
-        Ok(taken_over(array))
+        check_rank_limit(array.shape())?;
+        Ok(from_owned(array))
     }
 }
 
@@ -179,25 +179,25 @@ impl<T: Element, S: Data<Elem = T>> TryFrom<&ArrayBase<S, IxDyn>> for Tensor {
     type Error = Error;
 
     fn try_from(array: &ArrayBase<S, IxDyn>) -> Result<Tensor> {
-        check_limit(array.shape())?;
+        check_rank_limit(array.shape())?;
         Ok(copied(array))
     }
 }
 
 /// Takes ownership of an array of at most 64 dimensions.
-fn taken_over<T: Element, D: Dimension>(array: Array<T, D>) -> Tensor {
+fn from_owned<T: Element, D: Dimension>(array: Array<T, D>) -> Tensor {
     let (size, mut stride) = (array.shape().to_vec(), array.strides().to_vec());
     let (elements, first) = array.into_raw_vec_and_offset();
     if first.is_none() {
         // An empty array has no first element, and `ndarray` gives it strides of 0, unlike PyTorch.
         stride = contiguous_strides(&size).unwrap_or(stride);
     }
-    Tensor::over(elements, Layout::of_array(&size, &stride, first.unwrap_or_default()))
+    Tensor::from_elements(elements, Layout::of_array(&size, &stride, first.unwrap_or_default()))
 }
 
 /// Copies an array of at most 64 dimensions.
 fn copied<T: Element, S: Data<Elem = T>, D: Dimension>(array: &ArrayBase<S, D>) -> Tensor {
-    taken_over(array.as_standard_layout().into_owned())
+    from_owned(array.as_standard_layout().into_owned())
 }
 
 fn check_rank<D: Dimension>(tensor: &Tensor) -> Result<()> {
@@ -215,7 +215,7 @@ fn check_rank<D: Dimension>(tensor: &Tensor) -> Result<()> {
     }
 }
 
-fn check_limit(size: &[usize]) -> Result<()> {
+fn check_rank_limit(size: &[usize]) -> Result<()> {
     if size.len() <= MAX_RANK {
         return Ok(());
     }
@@ -305,8 +305,8 @@ fn view_of<'a, T>(tensor: &Tensor, run: &'a [T]) -> Result<ArrayViewD<'a, T>> {
     ArrayViewD::from_shape(shape_of(tensor), run).map_err(|e| refused("as_array", tensor, &e))
 }
 
-/// Converts to the form that `ndarray` expects: elements start at the lowest one, and a negative stride is encoded as
-/// its two's complement.
+/// Returns the size and strides in the form that `ndarray` expects for a slice that starts at the lowest element: a
+/// negative stride is given as its two's complement.
 fn shape_of(tensor: &Tensor) -> StrideShape<IxDyn> {
     let stride = tensor.layout().lent_strides().into_iter();
     let stride: Vec<usize> = stride.map(isize::cast_unsigned).collect();

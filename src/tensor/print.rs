@@ -8,8 +8,8 @@ use stridemap_format::DType;
 use super::{F8E8M0FNU, Scalar, Tensor};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The limit on shown elements times dimensions. Beyond it, a summary of many small dimensions would still be long,
-/// so it is refused.
+/// The limit on the number of shown elements times the number of dimensions. Longer texts are refused: even a summary
+/// is long if there are many small dimensions.
 const MAX_SHOWN: usize = 1 << 22;
 const PREFIX: &str = "tensor(";
 
@@ -262,18 +262,18 @@ impl Columns {
         // PyTorch rounds 0 to the dtype before it looks for zeros, so the lowest number of `float8_e8m0fnu` counts as
         // zero.
         let zero = if dtype == DType::F8E8M0FNU { F8E8M0FNU::from_f32(0.).to_f32().into() } else { 0. };
-        let parts =
+        let format_of =
             |pick: fn(&Scalar) -> Option<f64>| Real::of(shown.iter().filter_map(pick), zero, precision);
         if dtype.is_complex() {
-            let real = parts(|value| if let Scalar::Complex(re, _) = value { Some(*re) } else { None });
-            let imag = parts(|value| if let Scalar::Complex(_, im) = value { Some(*im) } else { None });
+            let real = format_of(|value| if let Scalar::Complex(re, _) = value { Some(*re) } else { None });
+            let imag = format_of(|value| if let Scalar::Complex(_, im) = value { Some(*im) } else { None });
             return Columns::Complex(real, imag);
         }
         match shown.first() {
             Some(Scalar::Float(_)) => {
-                Columns::Real(parts(|value| if let Scalar::Float(x) = value { Some(*x) } else { None }))
+                Columns::Real(format_of(|value| if let Scalar::Float(x) = value { Some(*x) } else { None }))
             }
-            _ => Columns::Plain(shown.iter().map(|value| plain(*value).len()).max().unwrap_or(1)),
+            _ => Columns::Plain(shown.iter().map(|value| plain_text(*value).len()).max().unwrap_or(1)),
         }
     }
 
@@ -296,12 +296,12 @@ impl Columns {
                 let sign = if im.starts_with(['-', '+']) { "" } else { "+" };
                 format!("{re}{sign}{im}")
             }
-            (columns, value) => format!("{:>width$}", plain(value), width = columns.width()),
+            (columns, value) => format!("{:>width$}", plain_text(value), width = columns.width()),
         }
     }
 }
 
-pub(super) fn plain(value: Scalar) -> String {
+pub(super) fn plain_text(value: Scalar) -> String {
     match value {
         Scalar::Bool(true) => "True".to_owned(),
         Scalar::Bool(false) => "False".to_owned(),

@@ -55,32 +55,32 @@ impl Tensor {
 impl Scalar {
     /// Decodes one little-endian element.
     pub(super) fn of(dtype: DType, bytes: &[u8]) -> Scalar {
-        let raw = |from: usize, to: usize| {
+        let unsigned_of = |from: usize, to: usize| {
             bytes.iter().take(to).skip(from).rev().fold(0u64, |high, &byte| high << 8 | u64::from(byte))
         };
-        let all = raw(0, 8);
+        let bits = unsigned_of(0, 8);
         match dtype {
-            DType::Bool => Scalar::Bool(all != 0),
-            DType::U8 | DType::U16 | DType::U32 | DType::U64 => Scalar::Int(all.into()),
-            DType::I8 => Scalar::Int((all as i8).into()),
-            DType::I16 => Scalar::Int((all as i16).into()),
-            DType::I32 => Scalar::Int((all as i32).into()),
-            DType::I64 => Scalar::Int((all as i64).into()),
-            DType::F16 => Scalar::Float(f16::from_bits(all as u16).to_f64()),
-            DType::BF16 => Scalar::Float(bf16::from_bits(all as u16).to_f64()),
-            DType::F32 => Scalar::Float(f32::from_bits(all as u32).into()),
-            DType::F64 => Scalar::Float(f64::from_bits(all)),
+            DType::Bool => Scalar::Bool(bits != 0),
+            DType::U8 | DType::U16 | DType::U32 | DType::U64 => Scalar::Int(bits.into()),
+            DType::I8 => Scalar::Int((bits as i8).into()),
+            DType::I16 => Scalar::Int((bits as i16).into()),
+            DType::I32 => Scalar::Int((bits as i32).into()),
+            DType::I64 => Scalar::Int((bits as i64).into()),
+            DType::F16 => Scalar::Float(f16::from_bits(bits as u16).to_f64()),
+            DType::BF16 => Scalar::Float(bf16::from_bits(bits as u16).to_f64()),
+            DType::F32 => Scalar::Float(f32::from_bits(bits as u32).into()),
+            DType::F64 => Scalar::Float(f64::from_bits(bits)),
             DType::C64 => {
-                let part = |from, to| f32::from_bits(raw(from, to) as u32).into();
+                let part = |from, to| f32::from_bits(unsigned_of(from, to) as u32).into();
                 Scalar::Complex(part(0, 4), part(4, 8))
             }
-            DType::C128 => Scalar::Complex(f64::from_bits(all), f64::from_bits(raw(8, 16))),
-            DType::F8E4M3FN => Scalar::Float(E4M3FN.decode(all as u32).into()),
-            DType::F8E5M2 => Scalar::Float(E5M2.decode(all as u32).into()),
-            DType::F8E4M3FNUZ => Scalar::Float(E4M3FNUZ.decode(all as u32).into()),
-            DType::F8E5M2FNUZ => Scalar::Float(E5M2FNUZ.decode(all as u32).into()),
-            DType::F8E8M0FNU => Scalar::Float(decode_e8m0(all as u8).into()),
-            _ => Scalar::Pair(E2M1.decode(all as u32 & 0xf).into(), E2M1.decode(all as u32 >> 4).into()),
+            DType::C128 => Scalar::Complex(f64::from_bits(bits), f64::from_bits(unsigned_of(8, 16))),
+            DType::F8E4M3FN => Scalar::Float(E4M3FN.decode(bits as u32).into()),
+            DType::F8E5M2 => Scalar::Float(E5M2.decode(bits as u32).into()),
+            DType::F8E4M3FNUZ => Scalar::Float(E4M3FNUZ.decode(bits as u32).into()),
+            DType::F8E5M2FNUZ => Scalar::Float(E5M2FNUZ.decode(bits as u32).into()),
+            DType::F8E8M0FNU => Scalar::Float(decode_e8m0(bits as u8).into()),
+            _ => Scalar::Pair(E2M1.decode(bits as u32 & 0xf).into(), E2M1.decode(bits as u32 >> 4).into()),
         }
     }
 
@@ -92,7 +92,7 @@ impl Scalar {
         if !self.fits(dtype) {
             return Err(Error::new(
                 ErrorKind::OutOfRange,
-                format!("value {} does not fit {dtype}", print::plain(self)),
+                format!("value {} does not fit {dtype}", print::plain_text(self)),
             ));
         }
         self.cast(dtype)

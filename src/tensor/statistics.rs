@@ -7,30 +7,28 @@ mod table;
 use std::slice;
 use std::sync::{Mutex, PoisonError};
 
-use super::stream::{MIN_PIECE_BYTES, for_each_piece, gather_into, order_axes_like};
+use super::stream::{MIN_PIECE_BYTES, PIECE_BYTES, for_each_piece, gather_into, order_axes_like};
 use super::{Scalar, Tensor};
 use crate::error::Result;
 use crate::parallel;
 use numbers::Moments;
 use table::Bin;
 
-/// The size of a piece that is contiguous, in bytes. With smaller ones, threads would wait for each other.
-const PIECE_BYTES: usize = 8 << 20;
-
 /// Tensors of at most this many elements have a bin for each value, not ranges. It is also how many numbers are
 /// summarized at a time: they stay in a cache.
-const BLOCK: usize = 4096;
+const BLOCK_ELEMS: usize = 4096;
 
-/// Of tensors with more elements, a sample is counted by range: counting takes longer than all else.
-const SAMPLED: usize = 64 << 20;
+/// If a tensor has more elements, only a sample of them is counted by range, because that takes longer than all other
+/// work.
+const MAX_UNSAMPLED_ELEMS: usize = 64 << 20;
 
 /// Statistics of the elements of a tensor, returned by [`Tensor::statistics`].
 ///
 /// NaN and infinities are counted, and are left out of the other numbers. If no element is finite, there is no minimum,
 /// maximum or mean.
 ///
-/// The numbers are those of the elements, with two exceptions. For complex dtypes, they are those of the magnitudes,
-/// which are NaN if either part is. For `float4_e2m1fn_x2`, both numbers of an element count.
+/// Each element is one number, with two exceptions. An element of a complex dtype counts with its magnitude, which is
+/// NaN if either part is. An element of `float4_e2m1fn_x2` counts as two numbers.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -121,8 +119,8 @@ impl Statistics {
     /// elements less one. NumPy divides by the number of elements.
     #[must_use]
     pub fn std(&self) -> Option<f64> {
-        let Moments { count, squares, .. } = self.moments;
-        (count > 1.).then(|| (squares / (count - 1.)).sqrt())
+        let Moments { count, squared_distances, .. } = self.moments;
+        (count > 1.).then(|| (squared_distances / (count - 1.)).sqrt())
     }
 
     /// Returns a quantile of the finite elements: the element below which a fraction of them lies. 0 returns the
@@ -183,8 +181,8 @@ impl Statistics {
         let (all, in_bins) = (u128::from(self.finite_count()), u128::from(self.sample_count()));
         for edge in 1..=bin_count {
             let is_last = edge == bin_count;
-            // The difference of halves cannot overflow. They are multiplied before they are divided, so edges at
-            // integers are exact.
+            // Halves are subtracted, because the difference could overflow otherwise. It is multiplied before it is
+            // divided, so edges at integers are exact.
             let half = (last.hi / 2. - first.lo / 2.) * edge as f64 / bin_count as f64;
             let edge = ((first.lo / 2. + half) * 2.).min(last.hi);
             while let Some(bin) = bins.next_if(|bin| bin.hi < edge) {
@@ -203,10 +201,10 @@ impl Statistics {
         counts
     }
 
-    /// Returns the number of elements of which [`quantile`](Self::quantile) and [`histogram`](Self::histogram) are: all
-    /// that are finite, or for tensors of more than 64 Mi elements of 32 bits or more, a sample of about one in 16. It
-    /// is made of blocks of 4,096 elements spread evenly over the tensor, and the same in each call. All other numbers
-    /// are of all elements.
+    /// Returns the number of elements that [`quantile`](Self::quantile) and [`histogram`](Self::histogram) use. These
+    /// are all finite elements or, for tensors of more than 64 Mi elements of 32 bits or more, a sample of about one in
+    /// 16. The sample consists of blocks of 4,096 elements, spread evenly over the tensor, and is the same in each
+    /// call. All other statistics use all elements.
     #[must_use]
     pub fn sample_count(&self) -> u64 {
         self.bins.iter().map(|bin| bin.count).sum()
@@ -224,13 +222,14 @@ impl Statistics {
             *count = count.saturating_mul(repeats);
         }
         self.moments.count *= repeats as f64;
-        self.moments.squares *= repeats as f64;
+        self.moments.squared_distances *= repeats as f64;
     }
 }
 
-/// Passes the bytes of all elements to `add`, in pieces and on several threads, each with its offset. Returns one tally
-/// per thread, and the moments of all pieces. These are added in order, so they do not depend on the threads.
-fn tally<T: Send>(
+/// Passes the bytes of all elements to `add`, in pieces and on several threads, each with its offset in the storage.
+/// Returns one tally per thread, and the moments of all pieces. The moments are added in the order of the pieces, so
+/// they do not depend on the number of threads.
+fn tally_pieces<T: Send>(
     tensor: &Tensor,
     new: impl Fn() -> Result<T> + Sync,
     add: impl Fn(&mut T, &[u8], usize) -> Moments + Sync,

@@ -51,8 +51,8 @@ impl Source for Tensor {
     }
 }
 
-/// Returns a function that orders the axes of a tensor as the strides of `view` are, and reverses those that are
-/// negative there. Pieces of the view are then compact in the storage.
+/// Returns a function that reorders the axes of a tensor: by descending stride in `view`, with the axes flipped whose
+/// stride in `view` is negative. Pieces of the reordered view are then compact in the storage.
 pub(super) fn order_axes_like(view: &Tensor) -> impl Fn(&Tensor) -> Result<Tensor> {
     let strides = view.stride();
     let mut axes: Vec<usize> = (0..view.ndim()).collect();

@@ -205,7 +205,7 @@ fn layout_of(descriptor: &TensorRef<'_>, dtype: DType) -> Result<(Layout, Option
     }
     let stride = descriptor.strides_or_compact().map_err(|e| refused(ErrorKind::InvalidArgument, e))?;
     let stride: Vec<isize> = stride.iter().map(|&step| step as isize).collect();
-    // Checks the limits of a layout, so the sums below cannot overflow.
+    // Refuses sizes and strides that no layout may have. The layout itself is made below, with its offset.
     Layout::new(size.clone(), stride.clone(), 0).map_err(|e| e.context("from_dlpack"))?;
     let reaches = size.iter().zip(&stride).map(|(&n, &step)| (n as i128 - 1) * step as i128);
     let (mut lowest, mut highest) = (0i128, 0i128);

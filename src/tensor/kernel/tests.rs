@@ -49,8 +49,8 @@ fn copies_like_a_plain_loop<const W: usize>(rng: &mut fastrand::Rng) {
         let place = |first: usize, strides: &[isize]| {
             index.iter().zip(strides).fold(first, |place, (&i, &stride)| moved(place, i, stride)) * W
         };
-        let (t, f) = (place(to_first, &to_strides), place(from_first, &from_strides));
-        expected[t..t + W].copy_from_slice(&from[f..f + W]);
+        let (to_at, from_at) = (place(to_first, &to_strides), place(from_first, &from_strides));
+        expected[to_at..to_at + W].copy_from_slice(&from[from_at..from_at + W]);
         for (i, size) in index.iter_mut().zip(&sizes).rev() {
             *i = (*i + 1) % size;
             if *i != 0 {

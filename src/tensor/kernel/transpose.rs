@@ -3,8 +3,8 @@
 use super::{Dim, copy_row, moved};
 
 /// The bytes of a row of a tile. A plane is transposed one square tile at a time. Each row of a tile is on a different
-/// page of the source, and each column on a different page of the destination, so longer rows and columns need fewer
-/// lookups of pages for each byte.
+/// page of the source, and each column on a different page of the destination, so with longer rows and columns fewer
+/// page addresses are looked up (TLB) per byte.
 const TILE_BYTES: usize = 1024;
 
 /// The side of a tile is at most this many elements, so that it stays in the second-level cache: at most 512 KiB.
@@ -71,23 +71,28 @@ fn transpose_plane<const W: usize, const L: usize>(
     };
     for (c, columns) in tiles(column.n) {
         for (r, rows) in tiles(row.n) {
-            let t = to_start + c * column.stride + r * row.stride;
-            let f = moved(moved(from_start, c, column.other_stride), r, row.other_stride);
+            let to_at = to_start + c * column.stride + r * row.stride;
+            let from_at = moved(moved(from_start, c, column.other_stride), r, row.other_stride);
             let (column, row) = (Dim { n: columns, ..column }, Dim { n: rows, ..row });
             if !is_packed {
                 // The longer loop is the inner one.
                 let (outer, inner) = if rows < columns { (row, column) } else { (column, row) };
                 for i in 0..outer.n {
-                    copy_row(from, to, inner, (t + i * outer.stride, moved(f, i, outer.other_stride)));
+                    copy_row(
+                        from,
+                        to,
+                        inner,
+                        (to_at + i * outer.stride, moved(from_at, i, outer.other_stride)),
+                    );
                 }
                 continue;
             }
             // The rows of the source can be a power of two apart. In a tile, their cache lines do not evict each other.
             for (i, line) in tile.chunks_exact_mut(columns).take(rows).enumerate() {
-                let f = moved(f, i, row.other_stride);
-                line.copy_from_slice(&from[f..f + columns]);
+                let from_at = moved(from_at, i, row.other_stride);
+                line.copy_from_slice(&from[from_at..from_at + columns]);
             }
-            transpose_tile::<W, L>(tile, &mut to[t..], column, rows);
+            transpose_tile::<W, L>(tile, &mut to[to_at..], column, rows);
         }
     }
 }
@@ -153,7 +158,8 @@ fn transpose_past_caches<const W: usize, const L: usize>(
     let (from, to) = (from.as_flattened(), to.as_flattened_mut());
     let (mut block, mut transposed) =
         ([Line([0; LINE_BYTES]); LINE_BYTES], [Line([0; LINE_BYTES]); LINE_BYTES]);
-    // Within a page, the processor reads ahead. The first blocks are narrower, so that whole lines follow.
+    // The processor reads ahead within a page, so one page of every source row is copied before the next. The first
+    // block in each row of the destination ends where its first whole cache line begins.
     for page in (0..column.n).step_by(PAGE_BYTES / W) {
         let page_end = column.n.min(page + PAGE_BYTES / W);
         for r in (0..first.min(1)).chain((first..row.n).step_by(side)) {
@@ -161,13 +167,13 @@ fn transpose_past_caches<const W: usize, const L: usize>(
             for c in (page..page_end).step_by(side) {
                 let columns = side.min(page_end - c);
                 for (i, Line(line)) in block[..rows].iter_mut().enumerate() {
-                    let f = (moved(from_start, r + i, row.other_stride) + c) * W;
-                    copy_line(&from[f..][..columns * W], &mut line[..columns * W]);
+                    let from_at = (moved(from_start, r + i, row.other_stride) + c) * W;
+                    copy_line(&from[from_at..][..columns * W], &mut line[..columns * W]);
                 }
                 transpose_block::<W, L>(&block, &mut transposed, (rows, columns));
                 for (i, line) in transposed[..columns].iter().enumerate() {
-                    let t = (to_start + (c + i) * column.stride + r) * W;
-                    let to = &mut to[t..][..rows * W];
+                    let to_at = (to_start + (c + i) * column.stride + r) * W;
+                    let to = &mut to[to_at..][..rows * W];
                     match to.as_chunks_mut().0 {
                         [to] => stream(&fence, to, line),
                         _ => copy_line(&line.0[..rows * W], to),

@@ -90,8 +90,8 @@ macro_rules! floats {
                 <$type>::from_bits(bits)
             }
 
-            // There is no atomic addition of floats. The sum replaces the old element if that is unchanged. They are
-            // compared bit for bit, because a NaN does not equal itself.
+            // There is no atomic addition of floats. The sum replaces the element if it still has the old bits. Bits
+            // are compared, because a NaN does not equal itself.
             fn fetch_add(atom: &$atom, value: Self) -> Self {
                 let mut bits = Atom::load(atom);
                 loop {

@@ -1,10 +1,10 @@
-use std::marker::PhantomData;
+//! Opens live tensors: `as_live`, and its checks.
 
-use stridemap_format::StorageKind;
+use std::marker::PhantomData;
 
 use super::{LiveElement, LiveTensor};
 use crate::error::{Error, ErrorKind, Result};
-use crate::storage::{Identity, LiveFile};
+use crate::storage::LiveFile;
 use crate::tensor::{Element, Tensor};
 
 impl Tensor {
@@ -49,22 +49,7 @@ impl Tensor {
 
     pub(super) fn live_file(&self, op: &str) -> Result<&LiveFile> {
         self.storage().as_live().ok_or_else(|| {
-            let copy = "use save_as with StorageKind::Live to make a live copy";
-            let why = match self.storage().identity() {
-                Identity::Heap => format!("a tensor in memory is not live; {copy}"),
-                Identity::Foreign => {
-                    format!("a tensor of a file in a different format is read-only; {copy}")
-                }
-                Identity::Staged { .. } => "the tensor is not committed; commit, and load it".to_owned(),
-                Identity::Stored { id, record, .. } => {
-                    let kind = match record.kind {
-                        StorageKind::Sealed(_) => "sealed: its elements never change",
-                        StorageKind::Mutable => "mutable: its elements are changed under lock_exclusive",
-                        _ => "not the store's own",
-                    };
-                    format!("storage {id:016x} is {kind}; {copy}")
-                }
-            };
+            let why = self.explain_storage("use save_as with StorageKind::Live to make a live copy");
             Error::new(ErrorKind::NotLive, format!("{op}: {why}"))
         })
     }

@@ -320,9 +320,9 @@ impl<T: LiveElement> LiveTensor<T> {
     /// Makes everything durable that any process has written to this storage so far. Without it, the operating system
     /// writes the data at some later time; that also happens if the process has ended.
     ///
-    /// After a power cut, an element that was not written since the flush began has the value it had then; any other
-    /// has the value it had then or at some later time. As for guards, a flush makes the elements durable, not the
-    /// name: see [`ExclusiveGuard::flush`](crate::ExclusiveGuard::flush).
+    /// After a power cut, an element has the value that it had when the flush began, or, if it was written since then,
+    /// perhaps a later one. As for guards, a flush makes the elements durable, not the name: see
+    /// [`ExclusiveGuard::flush`](crate::ExclusiveGuard::flush).
     ///
     /// ```
     /// # use stridemap::{DType, StorageKind, Store};
@@ -339,12 +339,12 @@ impl<T: LiveElement> LiveTensor<T> {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Io`]: what was written since the last flush may be lost, and another flush would not report it.
-    /// It is also returned if another process's writes were lost since the tensor was loaded. [`ErrorKind::Poisoned`]
-    /// if an earlier flush of the storage failed in this process, through any handle, or if a sync of the handle that
+    /// [`ErrorKind::Io`]: what was written since the last flush may be lost, and another flush would not report it. It
+    /// is also returned if another process's writes were lost since the tensor was loaded. [`ErrorKind::Poisoned`] if
+    /// an earlier flush of the storage failed in this process, through any handle, or if a sync of the handle that
     /// loaded the tensor failed; the source is that failure. After this error that handle can no longer commit or
-    /// flush; `set`, `fill` and the like are stores to memory, which cannot be refused. [`ErrorKind::Forked`] in a
-    /// forked child, because the kernel would report a failure to the child instead of the parent.
+    /// flush. `set`, `fill` and similar methods still work, because they only write to memory. [`ErrorKind::Forked`] in
+    /// a forked child, because the kernel would report a failure to the child instead of the parent.
     pub fn flush(&self) -> Result<()> {
         self.tensor.live_file("flush")?.sync().map_err(|e| e.context("flush"))
     }

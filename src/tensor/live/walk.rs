@@ -18,16 +18,16 @@ pub(super) fn for_each<A>(atoms: &[A], layout: &Layout, mut body: impl FnMut(usi
         }
     }
     let (run_n, run_stride) = dims.pop().unwrap_or((1, 1));
-    let mut number = 0;
+    let mut first_index = 0;
     for_each_start(&dims, layout.offset(), &mut |start| {
         if run_stride == 1 {
-            atoms[start..start + run_n].iter().zip(number..).for_each(|(atom, i)| body(i, atom));
+            atoms[start..start + run_n].iter().zip(first_index..).for_each(|(atom, i)| body(i, atom));
         } else {
             for i in 0..run_n {
-                body(number + i, &atoms[start.wrapping_add_signed(i as isize * run_stride)]);
+                body(first_index + i, &atoms[start.wrapping_add_signed(i as isize * run_stride)]);
             }
         }
-        number += run_n;
+        first_index += run_n;
     });
 }
 

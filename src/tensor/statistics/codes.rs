@@ -1,10 +1,11 @@
-//! Statistics of dtypes of 8 and 16 bits: each code is counted, and the rest follows from the counts.
+//! Statistics of dtypes of 8 and 16 bits. A code is the bit pattern of an element. The elements of each code are
+//! counted, and the rest is computed from the counts.
 
 use std::collections::BTreeMap;
 
 use super::numbers::Moments;
 use super::table::Bin;
-use super::{BLOCK, Statistics, tally};
+use super::{BLOCK_ELEMS, Statistics, tally_pieces};
 use crate::error::Result;
 use crate::storage::zeroed;
 use crate::tensor::{Scalar, Tensor};
@@ -56,13 +57,13 @@ pub(super) fn statistics(tensor: &Tensor, progress: &mut dyn FnMut(u64)) -> Resu
 }
 
 /// Returns the codes of `N` bytes, ascending, and how often each occurs. There are `LANES` counters for each code, used
-/// in turn, because a processor can increment a counter only after the last increment of the same counter.
+/// in turn, because a processor can increment a counter only after the previous increment of the same counter.
 fn codes<const N: usize, const LANES: usize>(
     tensor: &Tensor,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Vec<(u16, u64)>> {
     let code_of = |bytes: [u8; N]| bytes.iter().rev().fold(0, |high, &byte| high << 8 | u16::from(byte));
-    if tensor.numel() <= BLOCK {
+    if tensor.numel() <= BLOCK_ELEMS {
         let mut counts = BTreeMap::new();
         for &element in tensor.to_bytes()?.as_chunks::<N>().0 {
             *counts.entry(code_of(element)).or_default() += 1;
@@ -78,7 +79,7 @@ fn codes<const N: usize, const LANES: usize>(
         }
         Moments::default()
     };
-    let (tallies, _) = tally(tensor, || zeroed(LANES << (8 * N)), add, progress)?;
+    let (tallies, _) = tally_pieces(tensor, || zeroed(LANES << (8 * N)), add, progress)?;
     let total = |code: u16| {
         let first = usize::from(code) * LANES;
         tallies.iter().flat_map(|counts: &Vec<u64>| &counts[first..first + LANES]).sum()

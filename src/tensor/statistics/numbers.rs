@@ -4,7 +4,7 @@
 use stridemap_format::DType;
 
 use super::table::{Bin, Table};
-use super::{BLOCK, SAMPLED, Statistics, tally};
+use super::{BLOCK_ELEMS, MAX_UNSAMPLED_ELEMS, Statistics, tally_pieces};
 use crate::error::Result;
 use crate::tensor::kernel::with_wide_vectors;
 use crate::tensor::{Scalar, Tensor};
@@ -18,21 +18,22 @@ const LANES: usize = 16;
 pub(super) struct Moments {
     pub(super) count: f64,
     pub(super) mean: f64,
-    pub(super) squares: f64,
+    pub(super) squared_distances: f64,
 }
 
 impl Moments {
     /// Adds the moments of other elements, by the formula of Chan, Golub and LeVeque.
     pub(super) fn merge(&mut self, other: &Moments) {
         if self.count == 0. || other.count == 0. {
-            // By the formula, the square of a very large mean would be infinite.
+            // The formula would square the mean, which can overflow.
             *self = if self.count == 0. { *other } else { *self };
             return;
         }
         let count = self.count + other.count;
         let distance = other.mean - self.mean;
         self.mean += distance * (other.count / count);
-        self.squares += other.squares + distance * distance * (self.count * (other.count / count));
+        self.squared_distances +=
+            other.squared_distances + distance * distance * (self.count * (other.count / count));
         self.count = count;
     }
 
@@ -40,8 +41,8 @@ impl Moments {
     pub(super) fn of_bins(bins: &[Bin]) -> Self {
         let count = bins.iter().map(|bin| bin.count as f64).sum();
         let mean = bins.iter().map(|bin| bin.lo * bin.count as f64).sum::<f64>() / f64::max(count, 1.);
-        let squares = bins.iter().map(|bin| (bin.lo - mean).powi(2) * bin.count as f64).sum();
-        Moments { count, mean, squares }
+        let squared_distances = bins.iter().map(|bin| (bin.lo - mean).powi(2) * bin.count as f64).sum();
+        Moments { count, mean, squared_distances }
     }
 }
 
@@ -54,8 +55,8 @@ struct Summary<T> {
 }
 
 impl<T: Number> Summary<T> {
-    /// Summarizes a block that is not empty. If it has a NaN, so is the sum, and the lowest and the highest number mean
-    /// nothing.
+    /// Summarizes a block that is not empty. If it contains a NaN, the sum is NaN, and the lowest and the highest
+    /// number are meaningless.
     fn of_block<E: Copy>(block: &[E], number: impl Fn(E) -> T + Copy) -> Self {
         let (chunks, rest) = block.as_chunks::<LANES>();
         let first = block.first().map_or(T::default(), |&element| number(element));
@@ -99,7 +100,7 @@ fn higher<T: PartialOrd>(a: T, b: T) -> T {
 }
 
 /// Returns the sum of the squares of the distances from the mean.
-fn squares<E: Copy>(block: &[E], mean: f64, value: impl Fn(E) -> f64 + Copy) -> f64 {
+fn squared_distances<E: Copy>(block: &[E], mean: f64, value: impl Fn(E) -> f64 + Copy) -> f64 {
     let square = |element| {
         let distance = value(element) - mean;
         distance * distance
@@ -128,7 +129,7 @@ trait Number: Copy + Default + PartialOrd + Send {
     fn is_finite(self) -> bool;
     /// Returns an integer in the order of the numbers. Zeros of both signs have the same key.
     fn key(self) -> Self::Key;
-    /// Returns the low bits of the key shifted to the right.
+    /// Returns the low 32 bits of `key >> shift`.
     fn slot(self, shift: u32) -> u32;
     /// Returns the number with this key.
     fn of_key(key: u64) -> Self;
@@ -230,8 +231,8 @@ pub(super) fn statistics(tensor: &Tensor, progress: &mut dyn FnMut(u64)) -> Resu
     }
 }
 
-/// Whether the block at this offset is one of the sixteenth that is counted by range. Multiplied by this odd number,
-/// offsets at any equal distance spread evenly.
+/// Whether the block at this offset is in the sample: about one block in 16 is. Equally spaced offsets that are
+/// multiplied by this odd number are spread evenly over all numbers of 64 bits.
 fn is_in_sample(offset: usize) -> bool {
     (offset as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 == 0
 }
@@ -249,8 +250,13 @@ struct Counts {
 
 impl Counts {
     fn new(numel: usize) -> Result<Self> {
-        let table = if numel > BLOCK { Some(Table::new()?) } else { None };
-        Ok(Counts { statistics: Statistics::default(), table, keys: Vec::new(), is_sample: numel > SAMPLED })
+        let table = if numel > BLOCK_ELEMS { Some(Table::new()?) } else { None };
+        Ok(Counts {
+            statistics: Statistics::default(),
+            table,
+            keys: Vec::new(),
+            is_sample: numel > MAX_UNSAMPLED_ELEMS,
+        })
     }
 
     /// Adds elements that begin at `offset` of the storage.
@@ -261,9 +267,9 @@ impl Counts {
         number: impl Fn(E) -> T + Copy,
     ) -> Moments {
         let mut moments = Moments::default();
-        for (index, block) in elements.chunks(BLOCK).enumerate() {
+        for (index, block) in elements.chunks(BLOCK_ELEMS).enumerate() {
             self.statistics.count += block.len() as u64;
-            let by_range = !self.is_sample || is_in_sample(offset + index * BLOCK);
+            let by_range = !self.is_sample || is_in_sample(offset + index * BLOCK_ELEMS);
             moments.merge(&self.add_block(block, by_range, number));
         }
         moments
@@ -318,7 +324,11 @@ impl Counts {
         }
         let count = block.len() as f64;
         let mean = sum / count;
-        Moments { count, mean, squares: squares(block, mean, |element| number(element).to_f64()) }
+        Moments {
+            count,
+            mean,
+            squared_distances: squared_distances(block, mean, |element| number(element).to_f64()),
+        }
     }
 }
 
@@ -328,8 +338,12 @@ fn of_numbers<T: Number, const N: usize>(
     number: impl Fn([u8; N]) -> T + Copy + Sync,
 ) -> Result<Statistics> {
     let new = || Counts::new(tensor.numel());
-    let (tallies, moments) =
-        tally(tensor, new, |counts, bytes, at| counts.add(bytes.as_chunks::<N>().0, at, number), progress)?;
+    let (tallies, moments) = tally_pieces(
+        tensor,
+        new,
+        |counts, bytes, at| counts.add(bytes.as_chunks::<N>().0, at, number),
+        progress,
+    )?;
     let mut all = Counts::new(tensor.numel())?;
     let mut statistics = Statistics { moments, ..Statistics::default() };
     for counts in tallies {

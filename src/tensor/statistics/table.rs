@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use super::BLOCK;
+use super::BLOCK_ELEMS;
 use crate::error::Result;
 use crate::storage::zeroed;
 use crate::tensor::kernel::with_wide_vectors;
@@ -15,26 +15,27 @@ pub(super) struct Bin {
     pub(super) count: u64,
 }
 
-/// A power of two.
-const COUNTERS: usize = 1 << 17;
+/// The number of counters in a table. It is a power of two.
+const COUNTER_COUNT: usize = 1 << 17;
 
 /// Returns the slot of each number of a block.
 #[inline(always)]
-fn slots<T: Copy>((block, slot): (&[T], impl Fn(T) -> u32)) -> [u32; BLOCK] {
-    let mut slots = [0; BLOCK];
+fn slots<T: Copy>((block, slot): (&[T], impl Fn(T) -> u32)) -> [u32; BLOCK_ELEMS] {
+    let mut slots = [0; BLOCK_ELEMS];
     slots.iter_mut().zip(block).for_each(|(to, &number)| *to = slot(number));
     slots
 }
 
 /// Counts of keys: integers that are in the order of the numbers they stand for.
 ///
-/// A counter is for 2^`shift` keys. Where a key is beyond the counters, `shift` grows, and pairs of counters become
-/// one. So `shift` depends only on the lowest and the highest key, and tables that were filled apart add up to the same
-/// table in any order.
+/// Each counter counts 2^`shift` consecutive keys. If the range of keys becomes too wide for the counters, `shift`
+/// grows, and neighboring counters are added together. So `shift` depends only on the lowest and the highest key, and
+/// tables that were filled apart add up to the same table in any order.
 pub(super) struct Table {
-    /// Counters by the low bits of `key >> shift`. There are fewer of these in use than counters.
+    /// The counter of a key is at `(key >> shift) % COUNTER_COUNT`. The shifted keys of the range are at most as many as the
+    /// counters, so each has its own.
     counts: Vec<u64>,
-    /// Zeros, of the same length.
+    /// Zeros, of the same length. `cover` swaps them with `counts`.
     spare: Vec<u64>,
     shift: u32,
     /// The lowest and the highest key, once there is one.
@@ -43,7 +44,7 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn new() -> Result<Self> {
-        Ok(Table { counts: zeroed(COUNTERS)?, spare: zeroed(COUNTERS)?, shift: 0, range: None })
+        Ok(Table { counts: zeroed(COUNTER_COUNT)?, spare: zeroed(COUNTER_COUNT)?, shift: 0, range: None })
     }
 
     /// Returns the lowest and the highest key.
@@ -51,20 +52,20 @@ impl Table {
         self.range
     }
 
-    /// Counts the numbers of a block, which [`cover`](Self::cover) took note of. `slot` returns the low bits of a
-    /// number's key, shifted to the right.
+    /// Counts the numbers of a block. The caller has passed its lowest and highest key to [`cover`](Self::cover).
+    /// `slot` returns the low 32 bits of a number's key, shifted to the right.
     pub(super) fn add<T: Copy>(&mut self, (lo, hi): (u64, u64), block: &[T], slot: impl Fn(T, u32) -> u32) {
         let shift = self.shift;
-        let counts = &mut self.counts.as_chunks_mut::<COUNTERS>().0[0];
+        let counts = &mut self.counts.as_chunks_mut::<COUNTER_COUNT>().0[0];
         if lo >> shift == hi >> shift {
-            // Each increment of the same counter would wait for the last one.
-            counts[(lo >> shift) as usize % COUNTERS] += block.len() as u64;
+            // All numbers have the same counter. Single increments would wait for each other.
+            counts[(lo >> shift) as usize % COUNTER_COUNT] += block.len() as u64;
             return;
         }
         // Vector instructions compute the slots, but cannot increment the counters.
         let slots = with_wide_vectors(slots, (block, |number| slot(number, shift)));
         for &slot in &slots[..block.len()] {
-            counts[slot as usize % COUNTERS] += 1;
+            counts[slot as usize % COUNTER_COUNT] += 1;
         }
     }
 
@@ -73,36 +74,36 @@ impl Table {
         let Some((lo, hi)) = other.range else { return };
         self.cover(lo, hi);
         for (key, _, count) in other.used() {
-            self.counts[(key >> self.shift) as usize % COUNTERS] += count;
+            self.counts[(key >> self.shift) as usize % COUNTER_COUNT] += count;
         }
     }
 
-    /// Returns the lowest key, the highest key and the count of each counter that is not 0, and of the first and the
-    /// last one, in ascending order.
+    /// Returns the counters that are not 0, and the first and the last of the range, in ascending order: the lowest
+    /// key, the highest key and the count of each.
     pub(super) fn used(&self) -> impl Iterator<Item = (u64, u64, u64)> {
         let shift = self.shift;
         self.range.into_iter().flat_map(move |(lo, hi)| {
             let ends = [lo >> shift, hi >> shift];
             (ends[0]..=ends[1]).filter_map(move |at| {
                 let (first, last) = (at << shift, (at << shift) | ((1 << shift) - 1));
-                let count = self.counts[at as usize % COUNTERS];
+                let count = self.counts[at as usize % COUNTER_COUNT];
                 (count > 0 || ends.contains(&at)).then_some((first.max(lo), last.min(hi), count))
             })
         })
     }
 
-    /// Makes the counters wide enough for keys of which these are the lowest and the highest.
+    /// Extends the range to the keys from `lo` to `hi`, and increases `shift` if needed.
     pub(super) fn cover(&mut self, lo: u64, hi: u64) {
         let (old_lo, old_hi) = self.range.unwrap_or((lo, hi));
         let (lo, hi) = (lo.min(old_lo), hi.max(old_hi));
         let mut shift = self.shift;
-        while (hi >> shift) - (lo >> shift) >= COUNTERS as u64 {
+        while (hi >> shift) - (lo >> shift) >= COUNTER_COUNT as u64 {
             shift += 1;
         }
         if shift > self.shift && self.range.is_some() {
             for at in old_lo >> self.shift..=old_hi >> self.shift {
-                let count = mem::take(&mut self.counts[at as usize % COUNTERS]);
-                self.spare[(at >> (shift - self.shift)) as usize % COUNTERS] += count;
+                let count = mem::take(&mut self.counts[at as usize % COUNTER_COUNT]);
+                self.spare[(at >> (shift - self.shift)) as usize % COUNTER_COUNT] += count;
             }
             mem::swap(&mut self.counts, &mut self.spare);
         }

@@ -5,8 +5,8 @@ use stridemap_format::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::Tensor;
 
-/// Views of the same bytes as elements of a different dtype. Strides cannot express every operation: there is no view
-/// for a conjugate.
+/// Views of the same bytes as elements of a different dtype. There is no view of the conjugate, because strides cannot
+/// express it.
 impl Tensor {
     /// Reinterprets the bytes as elements of a different dtype, like PyTorch's `view(dtype)`. A narrower dtype
     /// lengthens the last axis; a wider one shortens it.
@@ -23,9 +23,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument). If the widths differ: the tensor has no axis, or its last
-    /// stride is not 1. If the new dtype is wider: the ratio of the widths does not divide the last size, one of the
-    /// other strides, or the offset.
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) if the widths differ, and the tensor has no axis or its last
+    /// stride is not 1; also if the new dtype is wider, and the ratio of the widths does not divide the last size, all
+    /// other strides and the offset.
     pub fn view_dtype(&self, dtype: DType) -> Result<Tensor> {
         let op = format_args!("view({dtype}) of {}", self.dtype());
         let layout = self.layout().reinterpreted(op, self.dtype().itemsize(), dtype.itemsize())?;

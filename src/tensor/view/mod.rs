@@ -20,7 +20,7 @@ impl Tensor {
         Ok(self.with_layout(self.dtype(), layout?))
     }
 
-    fn parted(&self, layouts: Result<Vec<Layout>>) -> Result<Vec<Tensor>> {
+    fn views_of(&self, layouts: Result<Vec<Layout>>) -> Result<Vec<Tensor>> {
         Ok(layouts?.into_iter().map(|layout| self.with_layout(self.dtype(), layout)).collect())
     }
 }

@@ -5,8 +5,8 @@ use crate::tensor::Tensor;
 
 /// Names of dimensions. They are saved with a tensor, follow their dimensions through every view, and are accepted
 /// wherever an axis is. A dimension that is joined or split loses its name, and `as_strided` drops all names. A
-/// [`view`](Tensor::view) with a different size compares sizes only: a dimension keeps its name if its size and the
-/// number of elements before it stay the same. An empty tensor loses all names.
+/// [`view`](Tensor::view) with a different size knows dimensions only by their sizes: a dimension keeps its name if its
+/// own size and the product of the sizes before it stay the same. An empty tensor loses all names.
 ///
 /// A name is an identifier: ASCII letters, digits and `_`. In a list of names, `"..."` means all dimensions that are
 /// not listed, and `None` means no name.

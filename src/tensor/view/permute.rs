@@ -40,7 +40,7 @@ impl Tensor {
         self.transpose(axis0, axis1)
     }
 
-    /// Transposes a matrix. A vector or a single element is returned unchanged.
+    /// Transposes a matrix. A tensor with fewer than two axes is returned unchanged.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};

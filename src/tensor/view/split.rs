@@ -4,8 +4,8 @@ use crate::error::Result;
 use crate::layout::{Axis, Integer, Sections, non_negative};
 use crate::tensor::Tensor;
 
-/// Views that split an axis. A split is refused if the number of parts times the dimensions of each exceeds 2^22 with
-/// [`LimitExceeded`](crate::ErrorKind::LimitExceeded).
+/// Views that split an axis. They fail with [`LimitExceeded`](crate::ErrorKind::LimitExceeded) if the number of parts
+/// times the number of dimensions of each part exceeds 2^22.
 impl Tensor {
     /// Splits an axis into at most `chunks` parts of equal size. The last part may be smaller.
     ///
@@ -23,7 +23,7 @@ impl Tensor {
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) unless there is at least one part;
     /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis that does not exist.
     pub fn chunk<'a>(&self, chunks: impl Integer, axis: impl Into<Axis<'a>>) -> Result<Vec<Tensor>> {
-        self.parted(self.layout().chunk(non_negative("chunk", "number of chunks", chunks)?, axis.into()))
+        self.views_of(self.layout().chunk(non_negative("chunk", "number of chunks", chunks)?, axis.into()))
     }
 
     /// Splits an axis into parts of one size (the last part may be smaller), or into parts of the given sizes, which
@@ -45,7 +45,7 @@ impl Tensor {
     /// for any negative size; [`SizeMismatch`](crate::ErrorKind::SizeMismatch) if the sizes do not add up to the size
     /// of the axis; [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis that does not exist.
     pub fn split<'a>(&self, size: impl Into<Sections>, axis: impl Into<Axis<'a>>) -> Result<Vec<Tensor>> {
-        self.parted(self.layout().split(&size.into(), axis.into()))
+        self.views_of(self.layout().split(&size.into(), axis.into()))
     }
 
     /// Splits an axis into a number of parts whose sizes differ by at most 1, larger parts first, or splits it at the
@@ -70,11 +70,11 @@ impl Tensor {
         sections: impl Into<Sections>,
         axis: impl Into<Axis<'a>>,
     ) -> Result<Vec<Tensor>> {
-        self.parted(self.layout().tensor_split(&sections.into(), axis.into()))
+        self.views_of(self.layout().tensor_split(&sections.into(), axis.into()))
     }
 
-    /// Splits along the second axis, or the only one, as [`tensor_split`](Self::tensor_split) does. A number of parts
-    /// must divide the size of the axis.
+    /// Splits along the second axis, or the only one, as [`tensor_split`](Self::tensor_split) does. If `sections` is a
+    /// number of parts, it must divide the size of the axis.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
@@ -89,7 +89,7 @@ impl Tensor {
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a tensor without axes, or for a number of parts
     /// that is below 1 or does not divide the size of the axis.
     pub fn hsplit(&self, sections: impl Into<Sections>) -> Result<Vec<Tensor>> {
-        self.parted(self.layout().hsplit(&sections.into()))
+        self.views_of(self.layout().hsplit(&sections.into()))
     }
 
     /// Splits a tensor of two or more axes along the first one, as [`tensor_split`](Self::tensor_split) does. A
@@ -108,7 +108,7 @@ impl Tensor {
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for fewer than two axes, or for a number of parts that
     /// is below 1 or does not divide the size of the axis.
     pub fn vsplit(&self, sections: impl Into<Sections>) -> Result<Vec<Tensor>> {
-        self.parted(self.layout().vsplit(&sections.into()))
+        self.views_of(self.layout().vsplit(&sections.into()))
     }
 
     /// Splits a tensor of three or more axes along the third one, as [`tensor_split`](Self::tensor_split) does. A
@@ -119,8 +119,8 @@ impl Tensor {
     /// let x = Tensor::zeros(DType::F32, &[2, 3, 4])?;
     /// assert_eq!(x.stride(), [12, 4, 1]);
     /// let parts = x.dsplit(&[1])?;
-    /// assert_eq!((parts[1].size(), parts[1].stride(), parts[1].storage_offset()), (&[2, 3, 3][..], &[12, 4, 1][..],
-    /// 1));
+    /// let last = &parts[1];
+    /// assert_eq!((last.size(), last.stride(), last.storage_offset()), (&[2, 3, 3][..], &[12, 4, 1][..], 1));
     /// # Ok::<(), stridemap::Error>(())
     /// ```
     ///
@@ -128,7 +128,7 @@ impl Tensor {
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for fewer than three axes, or for a number of parts
     /// that is below 1 or does not divide the size of the axis.
     pub fn dsplit(&self, sections: impl Into<Sections>) -> Result<Vec<Tensor>> {
-        self.parted(self.layout().dsplit(&sections.into()))
+        self.views_of(self.layout().dsplit(&sections.into()))
     }
 
     /// Returns one view for each position along an axis, without that axis.
@@ -146,6 +146,6 @@ impl Tensor {
     /// # Errors
     /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis that does not exist.
     pub fn unbind<'a>(&self, axis: impl Into<Axis<'a>>) -> Result<Vec<Tensor>> {
-        self.parted(self.layout().unbind(axis.into()))
+        self.views_of(self.layout().unbind(axis.into()))
     }
 }
