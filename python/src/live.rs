@@ -10,14 +10,18 @@ use crate::error::Result;
 
 /// A tensor on a live storage. Each access is atomic, and visible to other processes at once.
 #[pyclass(frozen, module = "stridemap")]
-pub(crate) struct LiveTensor(Box<dyn Live>);
+pub(crate) struct LiveTensor {
+    elements: Box<dyn Live>,
+    writable: bool,
+}
 
 impl LiveTensor {
-    pub(crate) fn of(tensor: &stridemap::Tensor) -> Result<LiveTensor> {
-        fn boxed<T: Number>(tensor: &stridemap::Tensor) -> Result<LiveTensor> {
-            Ok(LiveTensor(Box::new(tensor.as_live::<T>()?)))
+    /// Opens the elements. Unless it is `writable`, they can only be read.
+    pub(crate) fn of(tensor: &stridemap::Tensor, writable: bool) -> Result<LiveTensor> {
+        fn boxed<T: Number>(tensor: &stridemap::Tensor) -> Result<Box<dyn Live>> {
+            Ok(Box::new(tensor.as_live::<T>()?))
         }
-        match tensor.dtype() {
+        let elements = match tensor.dtype() {
             DType::U8 => boxed::<u8>(tensor),
             DType::U16 => boxed::<u16>(tensor),
             DType::U32 => boxed::<u32>(tensor),
@@ -32,7 +36,17 @@ impl LiveTensor {
                 let message = format!("live: Python has no atomic operations on {dtype}");
                 Err(PyTypeError::new_err(message).into())
             }
+        }?;
+        Ok(LiveTensor { elements, writable })
+    }
+
+    /// Returns the elements to be changed.
+    fn writable(&self) -> Result<&dyn Live> {
+        if self.writable {
+            return Ok(&*self.elements);
         }
+        let message = "live: the store was opened with mode 'r'; open it with 'r+'".to_owned();
+        Err(stridemap::Error::new(stridemap::ErrorKind::ReadOnly, message).into())
     }
 }
 
@@ -41,21 +55,21 @@ impl LiveTensor {
     /// Returns one element.
     #[pyo3(signature = (*index))]
     fn get(&self, py: Python<'_>, index: Vec<isize>) -> Result<Py<PyAny>> {
-        self.0.get(py, &index)
+        self.elements.get(py, &index)
     }
 
     /// Sets an element. The value comes after its index: `set(row, column, value)`.
     #[pyo3(signature = (*arguments))]
     fn set(&self, arguments: &Bound<'_, PyTuple>) -> Result<()> {
         let (index, [value]) = split(arguments)?;
-        self.0.set(&index, &value)
+        self.writable()?.set(&index, &value)
     }
 
     /// Adds to an element, and returns what it was before. The value comes after its index.
     #[pyo3(signature = (*arguments))]
     fn fetch_add(&self, py: Python<'_>, arguments: &Bound<'_, PyTuple>) -> Result<Py<PyAny>> {
         let (index, [value]) = split(arguments)?;
-        self.0.fetch_add(py, &index, &value)
+        self.writable()?.fetch_add(py, &index, &value)
     }
 
     /// Replaces an element if it has the first of two values, which come after its index, by the second. Returns
@@ -63,12 +77,12 @@ impl LiveTensor {
     #[pyo3(signature = (*arguments))]
     fn compare_exchange(&self, py: Python<'_>, arguments: &Bound<'_, PyTuple>) -> Result<(bool, Py<PyAny>)> {
         let (index, [current, new]) = split(arguments)?;
-        self.0.compare_exchange(py, &index, &current, &new)
+        self.writable()?.compare_exchange(py, &index, &current, &new)
     }
 
     /// Makes all writes to the storage durable, whichever process made them.
     fn flush(&self, py: Python<'_>) -> Result<()> {
-        py.detach(|| self.0.flush())
+        py.detach(|| self.elements.flush())
     }
 }
 

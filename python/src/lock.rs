@@ -48,10 +48,13 @@ impl Lock {
 #[pymethods]
 impl Lock {
     /// Makes all changes of the storage durable.
-    fn flush(&self) -> Result<()> {
-        self.with(|guard| match guard.as_deref_mut() {
-            Some(Guard::Exclusive(guard)) => Ok(guard.flush()?),
-            _ => Ok(()),
+    fn flush(&self, py: Python<'_>) -> Result<()> {
+        self.with(|guard| match guard {
+            Some(guard) => py.detach(|| match &mut **guard {
+                Guard::Exclusive(guard) => Ok(guard.flush()?),
+                Guard::Shared { .. } => Ok(()),
+            }),
+            None => Ok(()),
         })
     }
 

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use stridemap::{Durability, ExternalFiles, StorageKind, Store, StoreOptions};
 
 use crate::error::Result;
-use crate::tensor::{Origin, Tensor};
+use crate::tensor::{How, Origin, Tensor};
 use crate::transaction::Changes;
 
 /// Longer waits are as good as endless.
@@ -24,7 +24,7 @@ const SLICE: Duration = Duration::from_millis(100);
 pub(crate) struct StoreHandle {
     /// `None` once it is closed.
     store: Mutex<Option<Store>>,
-    mapped: bool,
+    how: How,
 }
 
 /// Opens a store. With `mapped`, no other program may change its files; see `stridemap.open`.
@@ -33,17 +33,19 @@ pub(crate) fn open(
     py: Python<'_>,
     path: PathBuf,
     mapped: bool,
+    writable: bool,
     durable: bool,
     timeout: f64,
     external: &str,
 ) -> Result<StoreHandle> {
+    let how = How { mapped, writable, external: external.to_owned() };
     let options = options(durable, timeout, external)?;
     let store = py.detach(|| match mapped {
         // SAFETY: `stridemap.open` states the contract: only stridemap changes the files of the store.
         true => unsafe { options.open_mapped(path) },
         false => options.open(path),
     })?;
-    Ok(StoreHandle { store: Mutex::new(Some(store)), mapped })
+    Ok(StoreHandle { store: Mutex::new(Some(store)), how })
 }
 
 /// Creates an empty store.
@@ -55,7 +57,7 @@ pub(crate) fn create(py: Python<'_>, path: PathBuf, durable: bool, timeout: f64)
 }
 
 fn options(durable: bool, timeout: f64, external: &str) -> Result<StoreOptions> {
-    let timeout = Duration::try_from_secs_f64(timeout.min(MAX_SECONDS)).map_err(|_| {
+    let timeout = Duration::try_from_secs_f64(timeout.clamp(f64::MIN, MAX_SECONDS)).map_err(|_| {
         PyValueError::new_err(format!("timeout must be a number of seconds, and is {timeout}"))
     })?;
     let external = match external {
@@ -83,10 +85,9 @@ pub(crate) fn kind_of(name: &str) -> Result<StorageKind> {
     }
 }
 
-fn loaded((store, mapped): (&Store, bool), generation: u64, name: &str, inner: stridemap::Tensor) -> Tensor {
+fn origin(store: &Store, how: &How, generation: u64, name: &str) -> Origin {
     let (path, name) = (store.path().to_owned(), name.to_owned());
-    let origin = Origin { store: path, uuid: store.uuid(), mapped, generation, name };
-    Tensor { inner, origin: Some(Arc::new(origin)) }
+    Origin { store: path, uuid: store.uuid(), how: how.clone(), generation, name }
 }
 
 impl StoreHandle {
@@ -134,14 +135,16 @@ impl StoreHandle {
         Ok(py.detach(|| store.names())?)
     }
 
-    fn contains(&self, name: &str) -> Result<bool> {
-        Ok(self.store()?.contains(name)?)
+    fn contains(&self, py: Python<'_>, name: &str) -> Result<bool> {
+        let store = self.store()?;
+        Ok(py.detach(|| store.contains(name))?)
     }
 
-    fn load(&self, name: &str) -> Result<Tensor> {
+    fn load(&self, py: Python<'_>, name: &str) -> Result<Tensor> {
         let store = self.store()?;
-        let inner = store.load(name)?;
-        Ok(loaded((&store, self.mapped), store.generation(), name, inner))
+        let inner = py.detach(|| store.load(name))?;
+        let origin = origin(&store, &self.how, store.generation(), name);
+        Ok(Tensor { inner, origin: Some(Arc::new(origin)) })
     }
 
     /// Waits for a commit by another handle, and moves to it. Returns whether there was one.
@@ -165,12 +168,13 @@ impl StoreHandle {
 
     fn snapshot(&self) -> Result<Snapshot> {
         let store = self.store()?;
-        Ok(Snapshot { snapshot: store.snapshot(), store, mapped: self.mapped })
+        Ok(Snapshot { snapshot: store.snapshot(), store, how: self.how.clone() })
     }
 
     fn begin(&self, py: Python<'_>) -> Result<Changes> {
         let store = self.store()?;
-        py.detach(|| Changes::begin(store))
+        let origin = origin(&store, &self.how, store.generation(), "");
+        py.detach(|| Changes::begin(store, origin))
     }
 
     /// Checks every byte. Returns what is damaged, a line each.
@@ -197,7 +201,7 @@ impl StoreHandle {
 pub(crate) struct Snapshot {
     snapshot: stridemap::Snapshot,
     store: Store,
-    mapped: bool,
+    how: How,
 }
 
 #[pymethods]
@@ -208,21 +212,22 @@ impl Snapshot {
     }
 
     #[getter]
-    fn _origin(&self) -> (PathBuf, String, bool, u64) {
-        (self.store.path().to_owned(), self.store.uuid(), self.mapped, self.snapshot.generation())
+    fn _origin(&self) -> (PathBuf, String, How, u64) {
+        (self.store.path().to_owned(), self.store.uuid(), self.how.clone(), self.snapshot.generation())
     }
 
     fn names(&self, py: Python<'_>) -> Result<Vec<String>> {
         Ok(py.detach(|| self.snapshot.names())?)
     }
 
-    fn load(&self, name: &str) -> Result<Tensor> {
-        let inner = self.snapshot.load(name)?;
-        Ok(loaded((&self.store, self.mapped), self.snapshot.generation(), name, inner))
+    fn load(&self, py: Python<'_>, name: &str) -> Result<Tensor> {
+        let inner = py.detach(|| self.snapshot.load(name))?;
+        let origin = origin(&self.store, &self.how, self.snapshot.generation(), name);
+        Ok(Tensor { inner, origin: Some(Arc::new(origin)) })
     }
 
-    fn contains(&self, name: &str) -> Result<bool> {
-        Ok(self.snapshot.contains(name)?)
+    fn contains(&self, py: Python<'_>, name: &str) -> Result<bool> {
+        Ok(py.detach(|| self.snapshot.contains(name))?)
     }
 
     /// Returns the names that were added, changed and removed since an earlier snapshot.

@@ -3,23 +3,34 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use stridemap::half::{bf16, f16};
 use stridemap::num_complex::Complex;
-use stridemap::{DType, Element, ErrorKind};
+use stridemap::{DType, Element, ErrorKind, Source as _};
 
 use crate::error::Result;
 use crate::live::LiveTensor;
 use crate::lock::Lock;
 use crate::scalar::to_python;
-use crate::source::{Elements, dtype};
+use crate::source::{Elements, dtype_of};
+
+/// How a store was opened: whether it is mapped, whether it is writable (not with mode "r"), and which external files
+/// it opens.
+#[derive(Clone, IntoPyObject)]
+pub(crate) struct How {
+    pub(crate) mapped: bool,
+    pub(crate) writable: bool,
+    pub(crate) external: String,
+}
 
 /// Where a tensor was loaded from.
+#[derive(Clone)]
 pub(crate) struct Origin {
     pub(crate) store: PathBuf,
     pub(crate) uuid: String,
-    pub(crate) mapped: bool,
+    pub(crate) how: How,
     pub(crate) generation: u64,
     pub(crate) name: String,
 }
@@ -37,9 +48,25 @@ pub(crate) struct Tensor {
 
 impl Tensor {
     pub(crate) fn of(&self, inner: stridemap::Tensor) -> Tensor {
-        // A copy in memory has no origin.
-        let origin = inner.storage_id().and(self.origin.clone());
-        Tensor { inner, origin }
+        Tensor { inner, origin: self.origin.clone() }.with_origin_if_stored()
+    }
+
+    /// Drops the origin of a tensor that is not on a storage of a store, such as a copy in memory.
+    pub(crate) fn with_origin_if_stored(self) -> Tensor {
+        let origin = self.inner.storage_id().and(self.origin);
+        Tensor { origin, ..self }
+    }
+
+    /// Refuses to change elements of a store that was opened with mode "r".
+    fn check_writable(&self, op: &str) -> Result<()> {
+        match &self.origin {
+            Some(origin) if !origin.how.writable => {
+                let path = origin.store.display();
+                let message = format!("{op}: {path} was opened with mode 'r'; open it with 'r+'");
+                Err(stridemap::Error::new(ErrorKind::ReadOnly, message).into())
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -48,7 +75,13 @@ impl Tensor {
     /// Returns a tensor in memory.
     #[staticmethod]
     fn _of_elements(elements: Elements<'_>) -> Result<Tensor> {
-        let inner = stridemap::Tensor::from_bytes(elements.dtype()?, elements.size(), elements.bytes()?)?;
+        let source = elements.source()?;
+        let mut bytes = Vec::with_capacity(elements.nbytes());
+        source.write_to(&mut |piece| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        })?;
+        let inner = stridemap::Tensor::from_bytes(elements.dtype()?, elements.size(), &bytes)?;
         Ok(Tensor { inner, origin: None })
     }
 
@@ -144,8 +177,8 @@ impl Tensor {
     }
 
     /// Returns a copy of the elements, converted to another dtype, in memory.
-    fn astype(&self, py: Python<'_>, dtype_name: &str) -> Result<Tensor> {
-        let dtype = dtype(dtype_name)?;
+    fn astype(&self, py: Python<'_>, dtype: &Bound<'_, PyAny>) -> Result<Tensor> {
+        let dtype = dtype_of(dtype)?;
         Ok(self.of(py.detach(|| self.inner.to_dtype(dtype))?))
     }
 
@@ -187,30 +220,39 @@ impl Tensor {
 
     /// Waits for a lock on the storage, which must be mutable.
     fn _lock(&self, py: Python<'_>, exclusive: bool) -> Result<Lock> {
+        if exclusive {
+            self.check_writable("lock")?;
+        }
         Lock::take(py, &self.inner, exclusive)
     }
 
     /// Returns a handle to read and write elements by atomic operations. The storage must be live.
     fn live(&self) -> Result<LiveTensor> {
-        LiveTensor::of(&self.inner)
+        LiveTensor::of(&self.inner, self.check_writable("live").is_ok())
     }
 
     /// The path that the file of the storage has if it is in the store.
     #[getter]
-    fn _storage_path(&self) -> Option<String> {
+    fn _storage_path(&self) -> Option<PathBuf> {
         let (origin, id) = (self.origin.as_ref()?, self.inner.storage_id()?);
-        Some(origin.store.join(format!("storages/{id:016x}.bin")).to_str()?.to_owned())
+        Some(origin.store.join(format!("storages/{id:016x}.bin")))
     }
 
-    /// The store, its uuid, whether it is mapped, the generation, and the name that the tensor, or the one it is a view
+    /// The device and the inode of the file of the storage.
+    #[getter]
+    fn _file_id(&self) -> Option<(u64, u64)> {
+        self.inner.file_id()
+    }
+
+    /// The store, its uuid, how it was opened, the generation, and the name that the tensor, or the one it is a view
     /// of, was loaded from.
     #[getter]
-    fn _origin(&self) -> Option<(PathBuf, String, bool, u64, String)> {
+    fn _origin(&self) -> Option<(PathBuf, String, How, u64, String)> {
         let origin = self.origin.as_ref()?;
         Some((
             origin.store.clone(),
             origin.uuid.clone(),
-            origin.mapped,
+            origin.how.clone(),
             origin.generation,
             origin.name.clone(),
         ))
@@ -257,13 +299,36 @@ impl Tensor {
         arrays(slf, "Lock")?.call1((slf, exclusive))
     }
 
+    /// A tensor does not change, so a copy of it is the tensor.
+    fn __copy__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __deepcopy__(&self, py: Python<'_>, _memo: &Bound<'_, PyAny>) -> Result<Tensor> {
+        self.copy(py)
+    }
+
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("stridemap._handles")?.getattr("reduce")?.call1((slf,))
     }
 
     fn __len__(&self) -> PyResult<usize> {
         let size = self.inner.size().first().copied();
-        size.ok_or_else(|| pyo3::exceptions::PyTypeError::new_err("len() of a tensor without dimensions"))
+        size.ok_or_else(|| PyTypeError::new_err("len() of a tensor without dimensions"))
+    }
+
+    fn __iter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.borrow().__len__()?;
+        arrays(slf, "rows")?.call1((slf,))
+    }
+
+    fn __contains__(&self, _value: &Bound<'_, PyAny>) -> PyResult<bool> {
+        Err(PyTypeError::new_err("a tensor is not searched for elements; use its numpy() array"))
+    }
+
+    /// Whether the only element is not zero, as in NumPy and PyTorch.
+    fn __bool__(&self, py: Python<'_>) -> Result<bool> {
+        Ok(self.item(py)?.is_truthy(py)?)
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
@@ -279,7 +344,7 @@ fn arrays<'py>(tensor: &Bound<'py, Tensor>, name: &str) -> PyResult<Bound<'py, P
 impl Tensor {
     fn byte_strides(&self) -> Vec<isize> {
         let itemsize = self.inner.dtype().itemsize() as isize;
-        self.inner.stride().iter().map(|stride| stride * itemsize).collect()
+        self.inner.stride().iter().map(|stride| stride.saturating_mul(itemsize)).collect()
     }
 }
 

@@ -1,18 +1,18 @@
 //! Changes that one commit makes.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use self_cell::self_cell;
 use stridemap::import::{ExternalFile, Layout, StorageKey};
-use stridemap::{OnExisting, Store, Transaction};
+use stridemap::{OnExisting, Source as _, Store, Transaction};
 
 use crate::error::Result;
-use crate::source::{Elements, dtype};
+use crate::source::{Elements, dtype, dtype_of};
 use crate::store::kind_of;
-use crate::tensor::Tensor;
+use crate::tensor::{Origin, Tensor};
 
 type Open<'a> = Option<Transaction<'a>>;
 
@@ -29,12 +29,14 @@ self_cell!(
 pub(crate) struct Changes {
     transaction: Mutex<OwnedTransaction>,
     keys: Mutex<Vec<StorageKey>>,
+    /// Where the tensors that it loads are from, except for their names.
+    origin: Origin,
 }
 
 impl Changes {
-    pub(crate) fn begin(store: Store) -> Result<Changes> {
+    pub(crate) fn begin(store: Store, origin: Origin) -> Result<Changes> {
         let transaction = OwnedTransaction::try_new(store, |store| store.begin().map(Some))?;
-        Ok(Changes { transaction: Mutex::new(transaction), keys: Mutex::default() })
+        Ok(Changes { transaction: Mutex::new(transaction), keys: Mutex::default(), origin })
     }
 
     /// Acts without the interpreter's lock, so that other threads run while bytes are written.
@@ -88,7 +90,9 @@ impl Changes {
     }
 
     fn load(&self, py: Python<'_>, name: &str) -> Result<Tensor> {
-        Ok(Tensor { inner: self.with(py, |txn| txn.load(name))?, origin: None })
+        let inner = self.with(py, |txn| txn.load(name))?;
+        let origin = Origin { name: name.to_owned(), ..self.origin.clone() };
+        Ok(Tensor { inner, origin: Some(Arc::new(origin)) }.with_origin_if_stored())
     }
 
     fn save(&self, py: Python<'_>, name: &str, elements: Elements<'_>, kind: &str) -> Result<()> {
@@ -110,11 +114,11 @@ impl Changes {
         &self,
         py: Python<'_>,
         name: &str,
-        dtype_name: &str,
+        dtype: &Bound<'_, PyAny>,
         size: Vec<usize>,
         kind: &str,
     ) -> Result<()> {
-        let (dtype, kind) = (dtype(dtype_name)?, kind_of(kind)?);
+        let (dtype, kind) = (dtype_of(dtype)?, kind_of(kind)?);
         self.with(py, |txn| txn.create_tensor(name, dtype, &size, kind).map(drop))
     }
 
@@ -122,11 +126,11 @@ impl Changes {
         &self,
         py: Python<'_>,
         name: &str,
-        dtype_name: &str,
+        dtype: &Bound<'_, PyAny>,
         size: Vec<usize>,
         capacity: usize,
     ) -> Result<()> {
-        let dtype = dtype(dtype_name)?;
+        let dtype = dtype_of(dtype)?;
         self.with(py, |txn| txn.create_growable(name, dtype, &size, capacity).map(drop))
     }
 
@@ -153,8 +157,8 @@ impl Changes {
 
     /// Writes bytes to a new storage. Returns its number, for `save_header`.
     fn stage(&self, py: Python<'_>, elements: Elements<'_>) -> Result<usize> {
-        let bytes = elements.bytes()?;
-        let key = self.with(py, |txn| txn.stage(Some(bytes.len() as u64), |sink| sink(bytes)))?;
+        let (source, nbytes) = (elements.source()?, elements.nbytes() as u64);
+        let key = self.with(py, |txn| txn.stage(Some(nbytes), |sink| source.write_to(sink)))?;
         Ok(self.number(key))
     }
 

@@ -1,12 +1,12 @@
 //! Views of tensors, with the names and arguments of PyTorch.
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyEllipsis, PySlice, PyTuple};
+use pyo3::types::{PyBool, PyEllipsis, PySlice, PyTuple};
 use stridemap::{Axes, Axis, Index, Sections};
 
 use crate::error::Result;
-use crate::source::dtype;
+use crate::source::dtype_of;
 use crate::tensor::Tensor;
 
 /// A dimension: its position, negative from the end, or its name.
@@ -226,8 +226,8 @@ impl Tensor {
     }
 
     /// Returns the same bytes as elements of a different dtype.
-    fn view_dtype(&self, dtype_name: &str) -> Result<Tensor> {
-        self.view_of(self.inner.view_dtype(dtype(dtype_name)?))
+    fn view_dtype(&self, dtype: &Bound<'_, PyAny>) -> Result<Tensor> {
+        self.view_of(self.inner.view_dtype(dtype_of(dtype)?))
     }
 
     fn view_as_real(&self) -> Result<Tensor> {
@@ -280,14 +280,33 @@ fn index(entry: &Bound<'_, PyAny>) -> PyResult<Index> {
         return Ok(Index::Ellipsis);
     }
     if let Ok(slice) = entry.cast::<PySlice>() {
-        let bound = |name: &str| slice.getattr(name)?.extract::<Option<isize>>();
+        let bound = |name: &str| clamped(&slice.getattr(name)?);
         let step = bound("step")?.unwrap_or(1);
         return Ok(Index::Slice { start: bound("start")?, end: bound("stop")?, step });
     }
-    entry.extract().map(Index::At).map_err(|_| {
+    if !entry.is_instance_of::<PyBool>() {
+        match entry.extract() {
+            Ok(position) => return Ok(Index::At(position)),
+            Err(e) if e.is_instance_of::<PyOverflowError>(entry.py()) => {
+                return Err(PyIndexError::new_err(format!("index {entry} is out of range")));
+            }
+            Err(_) => {}
+        }
+    }
+    Err({
         let kind = entry.get_type();
         PyTypeError::new_err(format!(
             "a view takes integers, slices, ... and None; index the array of numpy() with {kind}"
         ))
     })
+}
+
+/// Returns a bound of a slice. One that no size reaches is as good as the largest.
+fn clamped(bound: &Bound<'_, PyAny>) -> PyResult<Option<isize>> {
+    match bound.extract::<Option<isize>>() {
+        Err(e) if e.is_instance_of::<PyOverflowError>(bound.py()) => {
+            Ok(Some(if bound.lt(0)? { -isize::MAX } else { isize::MAX }))
+        }
+        bound => bound,
+    }
 }

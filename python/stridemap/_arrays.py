@@ -6,7 +6,7 @@ import mmap
 import os
 import sys
 import weakref
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -46,6 +46,26 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return dtype
 
 
+def dtype_name(dtype: Any) -> str:
+    """Return the name of a dtype, which may be a name or a dtype of NumPy or PyTorch.
+
+    >>> dtype_name(np.float32), dtype_name("f4"), dtype_name("bfloat16")
+    ('float32', 'float32', 'bfloat16')
+    """
+    if "torch" in sys.modules and isinstance(dtype, sys.modules["torch"].dtype):
+        return str(dtype).removeprefix("torch.")
+    try:
+        name: str = np.dtype(dtype).name
+        return name
+    except TypeError:
+        return str(dtype)
+
+
+def rows(tensor: Tensor) -> Iterator[Tensor]:
+    """Yield the views of a tensor along its first dimension."""
+    return (tensor[index] for index in range(len(tensor)))
+
+
 def to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
     """Return the elements as an array: of the mapped memory if possible, and otherwise a copy."""
     dtype = numpy_dtype(tensor.dtype)
@@ -83,7 +103,7 @@ def to_torch(tensor: Tensor, storages: TorchStorages | None = None) -> torch.Ten
     storage = _torch_storage(tensor, storages) if min(tensor.stride(), default=0) >= 0 else None
     if storage is None:
         # A copy: in memory, mutable or live, on an external file, or with negative steps.
-        whole = tensor.copy().view(-1) if tensor.ndim else tensor.copy()
+        whole = tensor.copy().view(-1)
         buffer = np.array(np.asarray(whole.view_dtype("uint8")._lend()))
         return torch.from_numpy(buffer).view(dtype).view(tensor.shape)
     empty = torch.empty(0, dtype=dtype, device="cpu")
@@ -98,20 +118,36 @@ def _torch_storage(tensor: Tensor, storages: TorchStorages) -> torch.UntypedStor
     """
     import torch
 
-    path = tensor._storage_path
-    if path is None or tensor._lend() is None:
+    if tensor._lend() is None or tensor._file_id is None:
         return None
-    try:
-        stat = os.stat(path)
-    except FileNotFoundError:
-        return None
-    # Not by its path, at which there may be another store by now.
-    key = (stat.st_dev, stat.st_ino, tensor.storage_nbytes, os.getpid())
+    key = (*tensor._file_id, tensor.storage_nbytes, os.getpid())
     storage = storages.get(key)
     if storage is None:
-        mapped = torch.UntypedStorage.from_file(path, shared=False, nbytes=tensor.storage_nbytes)
+        file = _open_storage(tensor, os.O_RDONLY)
+        if file is None:
+            return None
+        try:
+            name = f"/proc/self/fd/{file}"
+            mapped = torch.UntypedStorage.from_file(name, shared=False, nbytes=tensor.storage_nbytes)
+        finally:
+            os.close(file)
         storage = storages[key] = cast("torch.UntypedStorage", mapped)
     return storage
+
+
+def _open_storage(tensor: Tensor, flags: int) -> int | None:
+    """Open the file of a storage. Return `None` if its path leads to a different file, such as that of another store."""
+    if tensor._storage_path is None:
+        return None
+    try:
+        file = os.open(tensor._storage_path, flags | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    stat = os.fstat(file)
+    if (stat.st_dev, stat.st_ino) != tensor._file_id:
+        os.close(file)
+        return None
+    return file
 
 
 def to_dlpack(tensor: Tensor, **arguments: Any) -> Any:
@@ -119,7 +155,11 @@ def to_dlpack(tensor: Tensor, **arguments: Any) -> Any:
 
     PyTorch ignores that memory is read-only, so where it is loaded, the capsule is of a private mapping.
     """
+    if arguments.get("copy") is False and tensor._lend() is None:
+        raise BufferError("the elements are not mapped, so sharing them needs a copy")
     if "torch" in sys.modules:
+        if arguments.get("copy") is False and min(tensor.stride(), default=0) < 0:
+            raise BufferError("PyTorch has no negative strides, so sharing the elements needs a copy")
         return to_torch(tensor).__dlpack__(**arguments)
     return to_numpy(tensor).__dlpack__(**arguments)
 
@@ -150,16 +190,23 @@ def _named() -> frozenset[str]:
 class LockedArray(np.ndarray[Any, Any]):
     """An array that can be written until its lock is released. Then its views become read-only too.
 
-    Only views of this class are known: one made by `numpy.asarray` can still be written, without the lock.
+    Only views of this class are known. Others, such as those of `numpy.asarray`, `torch.from_numpy` and `memoryview`, can
+    still be written, without the lock. An array keeps its lock until both are dropped or the lock is released.
     """
 
-    _views: list[weakref.ref[LockedArray]] | None = None
+    _lock: Lock | None = None
 
     def __array_finalize__(self, parent: Any) -> None:
-        views = getattr(parent, "_views", None)
-        if views is not None and isinstance(self.base, LockedArray):
-            self._views = views
-            views.append(weakref.ref(self))
+        lock = getattr(parent, "_lock", None)
+        if lock is not None and isinstance(self.base, LockedArray):
+            lock._add(self)
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        """Return the result of a calculation as a plain array."""
+        if array is self:
+            return array
+        plain = np.asarray(array)
+        return plain[()] if return_scalar or plain.ndim == 0 else plain
 
 
 class Lock:
@@ -172,7 +219,7 @@ class Lock:
     def __init__(self, tensor: Tensor, exclusive: bool) -> None:
         self._tensor, self._exclusive = tensor, exclusive
         self._held: _Lock | None = None
-        self._views: list[weakref.ref[LockedArray]] = []
+        self._views: dict[int, weakref.ref[LockedArray]] = {}
 
     def __enter__(self) -> np.ndarray[Any, Any]:
         if self._held is not None:
@@ -193,26 +240,43 @@ class Lock:
         self._held.flush()
 
     def __exit__(self, *_: object) -> None:
-        for view in self._views:
+        if self._held is not None:
+            # On a different thread this fails, and the lock is still held.
+            self._held.release()
+            self._held = None
+        for view in list(self._views.values()):
             if (array := view()) is not None:
                 array.flags.writeable = False
         self._views.clear()
-        held, self._held = self._held, None
-        if held is not None:
-            held.release()
+
+    def _add(self, array: LockedArray) -> None:
+        """Make an array read-only when the lock is released."""
+        array._lock, views, key = self, self._views, id(array)
+        views[key] = weakref.ref(array, lambda _: views.pop(key, None))
 
     def _map(self) -> np.ndarray[Any, Any]:
         tensor, dtype = self._tensor, numpy_dtype(self._tensor.dtype)
-        path = tensor._storage_path
-        if tensor.size == 0 or path is None:
+        if tensor.size == 0:
             array = np.empty(tensor.shape, dtype).view(LockedArray)
+        elif tensor._origin is not None and not tensor._origin[2]["mapped"]:
+            # The store is not mapped, which the library allows for a shared lock only.
+            copy = to_numpy(tensor)
+            copy.flags.writeable = False
+            return copy
         else:
-            access = mmap.ACCESS_WRITE if self._exclusive else mmap.ACCESS_READ
-            with open(path, "r+b" if self._exclusive else "rb") as file:
+            file = _open_storage(tensor, os.O_RDWR if self._exclusive else os.O_RDONLY)
+            if file is None:
+                message = f"lock: {tensor._storage_path} is not the file of this tensor; open the store again"
+                raise _errors.make("Replaced", message)
+            try:
+                access = mmap.ACCESS_WRITE if self._exclusive else mmap.ACCESS_READ
                 # The mapping lives as long as the array, so that no use of it can end the process.
-                memory = mmap.mmap(file.fileno(), tensor.storage_nbytes, access=access)
+                memory = mmap.mmap(file, tensor.storage_nbytes, access=access)
+            finally:
+                os.close(file)
+            # An array of its bytes: nothing can close the mapping before it.
+            whole = np.frombuffer(memory, np.uint8)
             offset = tensor.storage_offset * tensor.itemsize
-            array = LockedArray(tensor.shape, dtype, memory, offset, tensor.strides)
-        array._views = self._views
-        self._views.append(weakref.ref(array))
+            array = LockedArray(tensor.shape, dtype, whole, offset, tensor.strides)
+        self._add(array)
         return array

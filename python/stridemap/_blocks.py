@@ -1,22 +1,27 @@
 """Tensors that several processes write in parallel, block by block, and that become visible in one commit.
 
 The blocks are written to a file beside the store, which is then copied into it; btrfs and XFS share the blocks on disk
-instead. The file is `<store>.writing-<machine>-<process>-<random>`. It is removed at the end; if the process is
-killed, the next writer of the store on the same machine removes it.
+instead. The file is `<store>.writing-<machine>-<random>`. The process that created it holds a lock on it, and removes it
+at the end. If the process is killed, the next writer of the store on the same machine removes it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import glob
+import math
 import os
 import platform
 import secrets
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from ._arrays import numpy_dtype
+from . import _errors
+from ._arrays import dtype_name, elements_of, numpy_dtype
 from ._store import Store, open
+from ._stridemap import Tensor
 
 Index = tuple[slice, ...]
 
@@ -24,21 +29,31 @@ Index = tuple[slice, ...]
 class BlockFile:
     """A tensor that is being written. Sent to another process, it is a path and a header."""
 
-    def __init__(self, store_path: str, shape: tuple[int, ...], dtype: str) -> None:
-        self.store_path, self.shape, self.dtype = os.path.abspath(store_path), tuple(shape), dtype
-        self.path = f"{self.store_path}.writing-{_machine()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self.nbytes = int(np.prod(self.shape, dtype=np.int64)) * numpy_dtype(dtype).itemsize
+    def __init__(self, store_path: str, shape: tuple[int, ...], dtype: Any) -> None:
+        self.store_path, self.dtype = os.path.abspath(store_path), dtype_name(dtype)
+        # Refuses a dtype that a store does not have, before anything is computed.
+        Tensor._of_elements(elements_of(np.empty(0, numpy_dtype(self.dtype))))
+        if not all(size >= 0 for size in shape):
+            raise _errors.make("SizeMismatch", f"the sizes {tuple(shape)} are not known or negative")
+        self.shape = tuple(int(size) for size in shape)
+        self.nbytes = math.prod(self.shape) * numpy_dtype(self.dtype).itemsize
         remove_abandoned(self.store_path)
-        file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        self.path, self._lock = _created(self.store_path)
         try:
             # Without space on the disk, a write through a mapping would end the process.
             if self.nbytes:
-                os.posix_fallocate(file, 0, self.nbytes)
+                os.posix_fallocate(self._lock, 0, self.nbytes)
         except BaseException:
             self.remove()
             raise
-        finally:
-            os.close(file)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs. The lock stays with the process that created the file."""
+        return {**self.__dict__, "_lock": None}
+
+    def __del__(self) -> None:
+        if (lock := self.__dict__.get("_lock")) is not None:
+            os.close(lock)
 
     def __setitem__(self, index: Index, block: Any) -> None:
         """Write a block. Blocks of different processes must not overlap."""
@@ -50,23 +65,41 @@ class BlockFile:
 
     def commit(self, store: Store, name: str) -> None:
         """Save the tensor in one commit."""
-        stride = [int(np.prod([max(n, 1) for n in self.shape[axis + 1 :]], dtype=np.int64)) for axis in range(len(self.shape))]
+        stride = [math.prod(max(size, 1) for size in self.shape[axis + 1 :]) for axis in range(len(self.shape))]
         with store.transaction() as txn:
             number = txn._handle.stage_file(self.path)
             txn._handle.save_header(name, self.dtype, (self.shape, stride, 0), number)
 
     def remove(self) -> None:
         """Remove the file, if it is still there."""
-        if os.path.exists(self.path):
+        with suppress(FileNotFoundError):
             os.remove(self.path)
 
 
+def _created(store_path: str) -> tuple[str, int]:
+    """Create a file beside a store, and lock it. Return its path and its descriptor."""
+    while True:
+        path = f"{store_path}.writing-{_machine()}-{secrets.token_hex(4)}"
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Until it was locked, another writer could remove it as abandoned.
+            if os.path.samestat(os.fstat(file), os.stat(path)):
+                return path, file
+        os.close(file)
+
+
 def remove_abandoned(store_path: str) -> None:
-    """Remove the files of writers of this machine that have ended."""
-    for path in glob.glob(f"{glob.escape(store_path)}.writing-{_machine()}-*-*"):
-        process = path.rsplit("-", 2)[1]
-        if process.isdigit() and not os.path.exists(f"/proc/{process}"):
-            os.remove(path)
+    """Remove the files of writers of this machine that have ended: no process holds their locks."""
+    for path in glob.glob(f"{glob.escape(store_path)}.writing-{_machine()}-*"):
+        # Another writer may remove it first, or hold its lock, or it is the file of a different user.
+        with suppress(OSError):
+            file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.remove(path)
+            finally:
+                os.close(file)
 
 
 def _machine() -> str:
@@ -75,7 +108,10 @@ def _machine() -> str:
 
 def writable(place: Store | str | os.PathLike[str]) -> Store:
     """Return the store to write to. It is created if there is none at the path."""
-    return place if isinstance(place, Store) else open(place, "a")
+    # Writing needs no mapping, which a network file system would not allow.
+    store = place if isinstance(place, Store) else open(place, "a", mapped=False)
+    store._check_writable()
+    return store
 
 
 def readable(place: Store | str | os.PathLike[str]) -> Store:

@@ -9,33 +9,39 @@ from . import _errors
 from ._store import SnapshotView, Store, open
 from ._stridemap import Tensor
 
-#: The stores that this process has opened for handles, by process, path and way of reading. A child of a fork opens its
-#: own.
-_stores: dict[tuple[int, str, bool], Store] = {}
+#: How a store was opened: the arguments "mapped" and "external" of `open`, and whether it is "writable".
+How = dict[str, Any]
+
+#: The stores that this process has opened for handles, the last used at the end. A child of a fork opens its own.
+_stores: dict[tuple[Any, ...], Store] = {}
+
+#: How many of them are kept open.
+_MAX_STORES = 8
 
 
-def store(path: str, uuid: str, mapped: bool) -> Store:
+def store(path: str, uuid: str, how: How) -> Store:
     """Open a store by the handle of another process."""
-    opened = open(path, "r", mapped=mapped)
+    opened = open(path, "r+" if how["writable"] else "r", mapped=how["mapped"], external=how["external"])
     if opened.uuid != uuid:
         raise _errors.make("Replaced", f"{path}: a different store has taken its place since the handle was made")
     return opened
 
 
-def _reopened(path: str, uuid: str, mapped: bool) -> Store:
+def _reopened(path: str, uuid: str, how: How) -> Store:
     """Return the store that this process uses for handles of tensors and snapshots."""
-    key = (os.getpid(), path, mapped)
-    found = _stores.get(key)
+    key = (os.getpid(), path, *sorted(how.items()))
+    found = _stores.pop(key, None)
     if found is None or found.uuid != uuid:
-        for old in [old for old in _stores if old[0] != key[0]]:
-            del _stores[old]
-        found = _stores[key] = store(path, uuid, mapped)
+        found = store(path, uuid, how)
+    _stores[key] = found
+    for old in list(_stores)[:-_MAX_STORES]:
+        del _stores[old]
     return found
 
 
-def snapshot(path: str | os.PathLike[str], uuid: str, mapped: bool, generation: int) -> SnapshotView:
+def snapshot(path: str | os.PathLike[str], uuid: str, how: How, generation: int) -> SnapshotView:
     """Open a snapshot by the handle of another process."""
-    store = _reopened(os.fspath(path), uuid, mapped)
+    store = _reopened(os.fspath(path), uuid, how)
     if store.generation != generation:
         store.refresh()
     if store.generation != generation:
@@ -48,15 +54,15 @@ def reduce(tensor: Tensor) -> tuple[Any, ...]:
     """Return how to open the tensor in another process: its header, not its elements."""
     if tensor._origin is None:
         raise TypeError("a tensor in memory cannot be sent to another process; save it, or send its numpy() array")
-    path, uuid, mapped, generation, name = tensor._origin
+    path, uuid, how, generation, name = tensor._origin
     layout = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset)
-    return load, (os.fspath(path), uuid, mapped, generation, name, tensor.storage_id, *layout)
+    return load, (os.fspath(path), uuid, how, generation, name, tensor.storage_id, *layout)
 
 
 def load(
     path: str,
     uuid: str,
-    mapped: bool,
+    how: How,
     generation: int,
     name: str,
     storage_id: int,
@@ -66,7 +72,7 @@ def load(
     storage_offset: int,
 ) -> Tensor:
     """Open a tensor by the handle of another process."""
-    store = _reopened(path, uuid, mapped)
+    store = _reopened(path, uuid, how)
     found = store[name] if name in store else None
     if found is None or found.storage_id != storage_id or store.generation < generation:
         store.refresh()
@@ -74,11 +80,14 @@ def load(
     if found is None or found.storage_id != storage_id:
         message = (
             f"{name!r} of generation {generation} of {path} no longer exists: in generation {store.generation} it "
-            f"{'was removed' if found is None else 'has other elements'}"
+            f"{'was removed' if found is None else 'was moved or has other elements; send it again'}"
         )
         raise _errors.make("Conflict", message)
     same = (found.dtype, found.shape, found.stride(), found.storage_offset)
     if same == (dtype, shape, stride, storage_offset):
         return found
-    flat = found.as_strided([found.storage_nbytes // found.itemsize], [1], 0)
-    return flat.view_dtype(dtype).as_strided(list(shape), list(stride), storage_offset)
+    flat = found.as_strided([found.storage_nbytes // found.itemsize], [1], 0).view_dtype("uint8")
+    # The length of the storage need not be a multiple of the new width.
+    width = flat.narrow(0, 0, 0).view_dtype(dtype).itemsize
+    whole = flat.narrow(0, 0, flat.size // width * width).view_dtype(dtype)
+    return whole.as_strided(list(shape), list(stride), storage_offset)

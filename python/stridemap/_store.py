@@ -26,7 +26,7 @@ def open(
     """Open a store: a directory of tensors.
 
     `mode` is "r" to read, "r+" to read and write, "a" to also create the store if there is none, "x" to create it and
-    refuse an existing one, and "w" to remove all tensors of an existing one.
+    refuse an existing one, and "w" to remove all tensors and attributes of an existing one.
 
     With `mapped`, arrays are views of the files in memory. This is safe as long as only stridemap changes the files of
     the store, on this and every other machine: if something else shortened a file, reading the array would end the
@@ -45,17 +45,22 @@ def open(
     """
     if mode not in ("r", "r+", "a", "w", "x"):
         raise ValueError(f"mode must be 'r', 'r+', 'a', 'w' or 'x', and is {mode!r}")
+    # Processes with a different working directory open tensors by this path.
+    path = os.path.abspath(os.fspath(path))
     if mode in ("x", "a", "w"):
         try:
-            _stridemap.create(os.fspath(path), durable, timeout)
+            _stridemap.create(path, durable, timeout)
         except _errors.StoreExistsError:
             if mode == "x":
                 raise
-    store = Store(_stridemap.open(os.fspath(path), mapped, durable, timeout, external), mode != "r", mapped)
-    if mode == "w" and len(store):
+    handle = _stridemap.open(path, mapped, mode != "r", durable, timeout, external)
+    store = Store(handle, mode != "r", {"mapped": mapped, "writable": mode != "r", "external": external})
+    if mode == "w" and (len(store) or store.attrs):
         with store.transaction() as txn:
             for name in store:
                 del txn[name]
+            for key in store.attrs:
+                txn.set_attribute("", key, None)
     return store
 
 
@@ -63,6 +68,10 @@ class _Names(Mapping[str, Tensor]):
     """What stores, snapshots and transactions have in common: names of tensors."""
 
     _handle: Any
+
+    #: A mapping is equal to itself only: to compare names, use `list`.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     def __getitem__(self, name: str) -> Tensor:
         tensor: Tensor = self._handle.load(_checked(name))
@@ -109,15 +118,19 @@ class _Changes(_Names, MutableMapping[str, Tensor]):
             txn._handle.on_existing(replace)
             txn._handle.save_view(_checked(name), view)
 
-    def create(self, name: str, shape: tuple[int, ...], dtype: str, *, kind: Kind = "mutable") -> None:
+    def create(self, name: str, shape: tuple[int, ...], dtype: Any, *, kind: Kind = "mutable", replace: bool = True) -> None:
         """Create a tensor of zeros."""
         with self._change() as txn:
-            txn._handle.create_tensor(_checked(name), str(dtype), list(shape), kind)
+            txn._handle.on_existing(replace)
+            txn._handle.create_tensor(_checked(name), dtype, _sizes(shape), kind)
 
-    def create_growable(self, name: str, row_shape: tuple[int, ...], dtype: str, *, capacity: int = 0) -> None:
+    def create_growable(
+        self, name: str, row_shape: tuple[int, ...], dtype: Any, *, capacity: int = 0, replace: bool = True
+    ) -> None:
         """Create a tensor without rows, for `append`. Space is reserved for `capacity` rows."""
         with self._change() as txn:
-            txn._handle.create_growable(_checked(name), str(dtype), [0, *row_shape], capacity)
+            txn._handle.on_existing(replace)
+            txn._handle.create_growable(_checked(name), dtype, [0, *_sizes(row_shape)], capacity)
 
     def append(self, name: str, rows: Any) -> range:
         """Append rows to a tensor. Return their positions."""
@@ -128,6 +141,7 @@ class _Changes(_Names, MutableMapping[str, Tensor]):
     def rename(self, name: str, new_name: str) -> None:
         """Rename a tensor. A tensor with the new name is not replaced."""
         with self._change() as txn:
+            txn._handle.on_existing(False)
             txn._handle.rename(_checked(name), _checked(new_name))
 
 
@@ -136,8 +150,8 @@ class Store(_Changes):
 
     _handle: _stridemap.StoreHandle
 
-    def __init__(self, handle: _stridemap.StoreHandle, writable: bool, mapped: bool) -> None:
-        self._handle, self._writable, self._mapped = handle, writable, mapped
+    def __init__(self, handle: _stridemap.StoreHandle, writable: bool, how: dict[str, Any]) -> None:
+        self._handle, self._writable, self._how = handle, writable, how
 
     def __enter__(self) -> Store:
         return self
@@ -181,12 +195,19 @@ class Store(_Changes):
         return self._handle.wait_for_change(timeout)
 
     def watch(self, timeout: float | None = None) -> Iterator[Change]:
-        """Wait for commits, and yield what each changed. End when there was none for `timeout` seconds."""
+        """Wait for commits, and yield what changed since the last one seen. One change may be that of several commits.
+
+        Changes are counted from this call on. The iterator ends when there was no commit for `timeout` seconds.
+        """
         before = self._handle.snapshot()
-        while self.wait_for_change(timeout):
-            after = self._handle.snapshot()
-            yield Change(after.generation, *after.changes_since(before))
-            before = after
+
+        def changes(before: Snapshot) -> Iterator[Change]:
+            while self.wait_for_change(timeout):
+                after = self._handle.snapshot()
+                yield Change(after.generation, *after.changes_since(before))
+                before = after
+
+        return changes(before)
 
     def snapshot(self) -> SnapshotView:
         """Return the generation that the handle shows. It does not change."""
@@ -194,8 +215,7 @@ class Store(_Changes):
 
     def transaction(self) -> Transaction:
         """Begin a transaction: with `with`, one commit at the end, and none if an exception leaves the block."""
-        if not self._writable:
-            raise _errors.make("ReadOnly", f"{self.path}: the store was opened with mode 'r'; use 'r+'")
+        self._check_writable()
         return Transaction(self._handle.begin())
 
     def verify(self) -> list[str]:
@@ -204,7 +224,12 @@ class Store(_Changes):
 
     def compact(self) -> None:
         """Free the disk space of bytes that no tensor reaches."""
+        self._check_writable()
         self._handle.compact()
+
+    def _check_writable(self) -> None:
+        if not self._writable:
+            raise _errors.make("ReadOnly", f"{self.path}: the store was opened with mode 'r'; use 'r+'")
 
     @property
     def attrs(self) -> Attributes:
@@ -223,7 +248,7 @@ class Store(_Changes):
             raise TypeError("only a store opened with mode 'r' can be sent to another process; open it there")
         from . import _handles
 
-        return _handles.store, (self.path, self.uuid, self._mapped)
+        return _handles.store, (self.path, self.uuid, self._how)
 
     def __repr__(self) -> str:
         if self.closed:
@@ -257,7 +282,7 @@ class Transaction(_Changes):
 
     def __init__(self, handle: _stridemap.Changes) -> None:
         self._handle = handle
-        self._depth = 0
+        self._depth, self._has_ended = 0, False
 
     def __enter__(self) -> Transaction:
         self._depth += 1
@@ -267,23 +292,25 @@ class Transaction(_Changes):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._depth -= 1
-        if self._depth == 0:
+        if self._depth == 0 and not self._has_ended:
             if kind is None:
-                self._handle.commit()
+                self.commit()
             else:
-                self._handle.abort()
+                self.abort()
 
     def commit(self) -> int:
-        """Make all changes in one commit. Return the new generation. The transaction has then ended."""
+        """Make all changes in one commit before the end of the block. Return the new generation."""
+        self._has_ended = True
         return self._handle.commit()
 
     def abort(self) -> None:
-        """Discard all changes. The transaction has then ended."""
+        """Discard all changes before the end of the block."""
+        self._has_ended = True
         self._handle.abort()
 
     def set_attribute(self, scope: str, key: str, value: str | None) -> None:
         """Set an attribute of a tensor or a prefix, or of the store for "". Remove it for `None`."""
-        self._handle.set_attribute(scope, key, value)
+        self._change()._handle.set_attribute(scope, key, value)
 
     def _change(self) -> Transaction:
         if self._depth == 0:
@@ -324,12 +351,19 @@ class Attributes(MutableMapping[str, str]):
 
 @dataclass(frozen=True)
 class Change:
-    """What a commit changed: names."""
+    """What changed up to a generation: names."""
 
     generation: int
     added: list[str]
     changed: list[str]
     removed: list[str]
+
+
+def _sizes(shape: Any) -> list[int]:
+    sizes = [shape] if isinstance(shape, int) else list(shape)
+    if any(size < 0 for size in sizes):
+        raise _errors.make("InvalidArgument", f"a size is negative: {sizes}")
+    return sizes
 
 
 def _checked(name: object) -> str:

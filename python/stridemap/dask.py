@@ -55,7 +55,7 @@ def to_store(array: da.Array, place: Place, name: str, *, compute: bool = True) 
     object, whose last task commits.
     """
     store = writable(place)
-    file = BlockFile(store.path, array.shape, array.dtype.name)
+    file = BlockFile(store.path, array.shape, array.dtype)
     written = da.store(array, file, lock=False, compute=False)  # type: ignore[arg-type]
     if not compute:
         return delayed(_commit)(written, file, name)
@@ -68,7 +68,7 @@ def to_store(array: da.Array, place: Place, name: str, *, compute: bool = True) 
 
 def _commit(_: None, file: BlockFile, name: str) -> None:
     try:
-        with open(file.store_path, "r+") as store:
+        with open(file.store_path, "r+", mapped=False) as store:
             file.commit(store, name)
     finally:
         file.remove()

@@ -23,7 +23,7 @@ def to_store(
     place: Store | str | os.PathLike[str],
     name: str,
     shape: tuple[int, ...],
-    dtype: str,
+    dtype: Any,
 ) -> None:
     """Save blocks as one tensor. Tasks write them in parallel; one commit at the end makes the tensor visible.
 

@@ -63,31 +63,52 @@ def load_model(
     """Give a model the mapped tensors of a store as its parameters and buffers, without a copy.
 
     The names that are missing in the store, and those that the model does not have, are returned. With `strict`, they
-    are a `RuntimeError`. Parameters that were tied before still are.
+    are a `RuntimeError`. Parameters that were tied before still are, and one of their names in the store is enough. The
+    parameters are new: make an optimizer afterwards, and move the model to its device.
     """
     tied: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         tied.setdefault(id(parameter), []).append(name)
-    result = model.load_state_dict(load_file(place, prefix=prefix), strict=strict, assign=True)
-    for first, *others in tied.values():
-        parameter = model.get_parameter(first)
-        for name in others:
+    state = load_file(place, prefix=prefix)
+    shared = [(names, [name for name in names if name in state]) for names in tied.values()]
+    for _, loaded in shared:
+        for name in loaded[1:]:
+            if not _is_same(state[loaded[0]], state[name]):
+                message = f"{loaded[0]!r} and {name!r} are tied in the model, but have different elements in the store"
+                raise _errors.make("InvalidArgument", message)
+    result = model.load_state_dict(state, strict=False, assign=True)
+    missing = set(result.missing_keys)
+    for names, loaded in shared:
+        parameter = model.get_parameter((loaded or names)[0])
+        for name in names:
             owner, _, own_name = name.rpartition(".")
             setattr(model.get_submodule(owner), own_name, parameter)
-    return list(result.missing_keys), list(result.unexpected_keys)
+        missing.difference_update(names if loaded else ())
+    absent, unexpected = [name for name in result.missing_keys if name in missing], list(result.unexpected_keys)
+    if strict and (absent or unexpected):
+        message = f"missing in the store: {absent}; not in the model: {unexpected}"
+        raise RuntimeError(f"load_model: {type(model).__name__}: {message}; pass strict=False to load the others")
+    return absent, unexpected
 
 
-def save_checkpoint(store: Store, name: str, state: Any) -> None:
+def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    header = (a.data_ptr(), a.shape, a.stride(), a.dtype)
+    return header == (b.data_ptr(), b.shape, b.stride(), b.dtype) or a.dtype == b.dtype and torch.equal(a, b)
+
+
+def save_checkpoint(place: Place, name: str, state: Any) -> None:
     """Save a state of dicts, lists, tuples, tensors and plain values, such as those of models and optimizers.
 
     Tensors that are equal to those of the last checkpoint in the store are saved as headers over them.
     """
     tensors: dict[str, torch.Tensor] = {}
     text = json.dumps(_described(state, f"{name}/", tensors))
-    last = store.attrs.get("checkpoint")
-    with store.transaction() as txn:
-        for stale in [old for old in store if old.startswith(f"{name}/") and old not in tensors]:
-            del txn[stale]
+    with _writing(place) as (store, _), store.transaction() as txn:
+        last = store.attrs.get("checkpoint")
+        replaced = _names(_saved_state(store, name)) if f"{name}.json" in store else set()
+        for stale in replaced - set(tensors):
+            if stale in store:
+                del txn[stale]
         reused: dict[int, list[tuple[int, int]]] = {}
         for group in _groups(tensors):
             old = [f"{last}/{new.removeprefix(f'{name}/')}" for new, _ in group]
@@ -100,12 +121,33 @@ def save_checkpoint(store: Store, name: str, state: Any) -> None:
         txn.set_attribute("", "checkpoint", name)
 
 
-def load_checkpoint(store: Store, name: str | None = None) -> Any:
+def load_checkpoint(place: Place, name: str | None = None) -> Any:
     """Return the state of a checkpoint, by default the last one. Its tensors are mapped."""
-    name = store.attrs.get("checkpoint") if name is None else name
-    if name is None or f"{name}.json" not in store:
-        raise _errors.make("NameNotFound", f"{store.path}: no checkpoint {'' if name is None else repr(name)}".rstrip())
-    return _restored(json.loads(store[f"{name}.json"].numpy().tobytes()), store, {})
+    with _reading(place) as store:
+        name = store.attrs.get("checkpoint") if name is None else name
+        if name is None or f"{name}.json" not in store:
+            message = f"{store.path}: no checkpoint {'' if name is None else repr(name)}".rstrip()
+            raise _errors.make("NameNotFound", message)
+        return _restored(_saved_state(store, name), store, {})
+
+
+def _saved_state(store: Store, name: str) -> Any:
+    """Return the description of a checkpoint."""
+    try:
+        return json.loads(store[f"{name}.json"].numpy().tobytes())
+    except ValueError:
+        message = f"{store.path}: {name}.json is not a checkpoint; choose a different name"
+        raise _errors.make("NameExists", message) from None
+
+
+def _names(value: Any) -> set[str]:
+    """Return the names of the tensors in a description."""
+    if isinstance(value, list):
+        return set().union(*map(_names, value))
+    if not isinstance(value, dict):
+        return set()
+    ((kind, content),) = value.items()
+    return {content} if kind == "tensor" else _names(content)
 
 
 @contextmanager
@@ -213,8 +255,17 @@ def _described(value: Any, place: str, tensors: dict[str, torch.Tensor]) -> Any:
         parts = [_described(part, f"{place}{index}.", tensors) for index, part in enumerate(value)]
         return parts if isinstance(value, list) else {"tuple": parts}
     if isinstance(value, dict):
-        return {"dict": [[_described(key, place, {}), _described(part, f"{place}{key}.", tensors)] for key, part in value.items()]}
+        return {"dict": [[_key(key, place), _described(part, f"{place}{key}.", tensors)] for key, part in value.items()]}
     raise TypeError(f"{place.removesuffix('.')}: a checkpoint cannot hold {type(value).__name__}")
+
+
+def _key(key: Any, place: str) -> Any:
+    """Return a key of a dict for JSON."""
+    tensors: dict[str, torch.Tensor] = {}
+    described = _described(key, place, tensors)
+    if tensors:
+        raise TypeError(f"{place.removesuffix('.')}: a checkpoint cannot hold a tensor as a key")
+    return described
 
 
 def _restored(value: Any, store: Store, storages: _arrays.TorchStorages) -> Any:

@@ -243,17 +243,21 @@ impl Storage {
         }
     }
 
+    /// Returns the file that contains the bytes. `None` for bytes on the heap, and for none.
+    pub(crate) fn file_id(&self) -> Option<FileId> {
+        match &self.bytes {
+            Bytes::None | Bytes::Heap(_) => None,
+            Bytes::File(file, _) => file.stat().ok().map(|stat| stat.id()),
+            Bytes::Range(file, _) => Some(file.id()),
+            Bytes::Mapped(mapping, _) => Some(mapping.file()),
+            Bytes::Mutable(file) => Some(file.in_place().id),
+            Bytes::Live(file) => Some(file.in_place().id),
+        }
+    }
+
     /// Whether `stat` is of the file that contains the bytes. True for a storage without bytes.
     pub(crate) fn is_on_file(&self, stat: FileStat) -> bool {
-        match &self.bytes {
-            Bytes::None => true,
-            Bytes::Heap(_) => false,
-            Bytes::File(file, _) => file.stat().is_ok_and(|own| own.id() == stat.id()),
-            Bytes::Range(file, _) => file.is_same_file(stat),
-            Bytes::Mapped(mapping, _) => mapping.file() == stat.id(),
-            Bytes::Mutable(file) => file.in_place().is_same_file(stat),
-            Bytes::Live(file) => file.in_place().is_same_file(stat),
-        }
+        matches!(self.bytes, Bytes::None) || self.file_id() == Some(stat.id())
     }
 
     /// Fills `buf` with the bytes at `offset_bytes`.

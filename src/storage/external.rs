@@ -148,11 +148,6 @@ impl ExternalFile {
         self.id
     }
 
-    /// Whether `stat` is of this file.
-    pub(super) fn is_same_file(&self, stat: FileStat) -> bool {
-        self.id() == stat.id()
-    }
-
     /// Fills `buf` from the bytes at `offset_bytes`.
     ///
     /// ```

@@ -98,7 +98,7 @@ impl InPlaceFile {
     }
 
     /// Whether `stat` is of the storage's file.
-    pub(crate) fn is_same_file(&self, stat: FileStat) -> bool {
+    fn is_same_file(&self, stat: FileStat) -> bool {
         stat.id() == self.id
     }
 

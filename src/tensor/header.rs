@@ -410,6 +410,24 @@ impl Tensor {
         }
     }
 
+    /// Returns the device and the inode of the file that contains the storage, as `stat` reports them, or `None` for a
+    /// tensor in memory. A program that opens the file by its path can verify by them that it has the same file.
+    ///
+    /// ```
+    /// # use std::os::unix::fs::MetadataExt as _;
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &1i32)?;
+    /// let file = std::fs::metadata(store.path().join("storages/0000000000000001.bin"))?;
+    /// assert_eq!(store.load("x")?.file_id(), Some((file.dev(), file.ino())));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn file_id(&self) -> Option<(u64, u64)> {
+        self.storage.file_id()
+    }
+
     /// Returns whether the two tensors use the same storage, even if they reach different parts of it. Storages in
     /// files are compared by file, so a copy of a store shares nothing with the original.
     ///
