@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
@@ -46,7 +47,7 @@ def open(
     if mode not in ("r", "r+", "a", "w", "x"):
         raise ValueError(f"mode must be 'r', 'r+', 'a', 'w' or 'x', and is {mode!r}")
     # Processes with a different working directory open tensors by this path.
-    path = os.path.abspath(os.fspath(path))
+    path = os.path.abspath(os.fsdecode(path))
     if mode in ("x", "a", "w"):
         try:
             _stridemap.create(path, durable, timeout)
@@ -90,7 +91,7 @@ class _Names(Mapping[str, Tensor]):
 class _Changes(_Names, MutableMapping[str, Tensor]):
     """Changes of names, each made by a transaction."""
 
-    def _change(self) -> Transaction:
+    def _change(self) -> AbstractContextManager[Transaction]:
         raise NotImplementedError
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -99,6 +100,18 @@ class _Changes(_Names, MutableMapping[str, Tensor]):
     def __delitem__(self, name: str) -> None:
         with self._change() as txn:
             txn._handle.remove(_checked(name))
+
+    def clear(self) -> None:
+        """Remove all tensors, in one commit."""
+        with self._change() as txn:
+            for name in txn:
+                txn._handle.remove(name)
+
+    def update(self, other: Any = (), /, **named: Any) -> None:
+        """Save several tensors, in one commit."""
+        with self._change() as txn:
+            for name, value in dict(other, **named).items():
+                txn.save(name, value)
 
     def save(self, name: str, value: Any, *, kind: Kind = "sealed", replace: bool = True) -> None:
         """Save a copy of the elements of an array, a tensor of PyTorch, or whatever NumPy makes an array of.
@@ -240,7 +253,7 @@ class Store(_Changes):
         """Return the attributes of a tensor, or of a prefix of names."""
         return Attributes(self, _checked(name))
 
-    def _change(self) -> Transaction:
+    def _change(self) -> AbstractContextManager[Transaction]:
         return self.transaction()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -282,21 +295,23 @@ class Transaction(_Changes):
 
     def __init__(self, handle: _stridemap.Changes) -> None:
         self._handle = handle
-        self._depth, self._has_ended = 0, False
+        self._has_begun, self._has_ended = False, False
 
     def __enter__(self) -> Transaction:
-        self._depth += 1
+        if self._has_begun:
+            raise RuntimeError("a transaction has one with block; begin another transaction")
+        self._has_begun = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._depth -= 1
-        if self._depth == 0 and not self._has_ended:
-            if kind is None:
-                self.commit()
-            else:
-                self.abort()
+        if self._has_ended:
+            return
+        if kind is None:
+            self.commit()
+        else:
+            self.abort()
 
     def commit(self) -> int:
         """Make all changes in one commit before the end of the block. Return the new generation."""
@@ -310,12 +325,13 @@ class Transaction(_Changes):
 
     def set_attribute(self, scope: str, key: str, value: str | None) -> None:
         """Set an attribute of a tensor or a prefix, or of the store for "". Remove it for `None`."""
-        self._change()._handle.set_attribute(scope, key, value)
+        with self._change() as txn:
+            txn._handle.set_attribute(scope, key, value)
 
-    def _change(self) -> Transaction:
-        if self._depth == 0:
+    def _change(self) -> AbstractContextManager[Transaction]:
+        if not self._has_begun:
             raise RuntimeError("use a transaction in a with block")
-        return self
+        return nullcontext(self)
 
 
 class Attributes(MutableMapping[str, str]):

@@ -35,12 +35,13 @@ def save_file(tensors: Mapping[str, torch.Tensor], place: Place, *, prefix: str 
     `place` is an open store, or a path. At a path, all tensors whose names begin with `prefix` are replaced, in the same
     commit.
     """
+    new = {prefix + name: tensor for name, tensor in tensors.items()}
+    groups = _groups(new)
     with _writing(place) as (store, is_whole), store.transaction() as txn:
-        new = {prefix + name: tensor for name, tensor in tensors.items()}
         for name in store if is_whole else ():
             if name.startswith(prefix) and name not in new:
                 del txn[name]
-        for group in _groups(new):
+        for group in groups:
             _save(txn, group)
 
 

@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import ml_dtypes
@@ -244,3 +245,119 @@ def test_this_process_is_not_leaking_mappings(store: stridemap.Store) -> None:
     gc.collect()
     assert maps() < 10
     assert psutil.Process(os.getpid()).num_fds() < 200
+
+
+def test_array_of_a_lock_is_the_file_of_its_tensor(tmp_path: Path) -> None:
+    path, moved = tmp_path / "x.smap", tmp_path / "moved.smap"
+    with stridemap.open(path, "x", durable=False) as store:
+        store.save("m", np.full(1000, 3.25), kind="mutable")
+        with store.transaction() as txn, txn["m"].lock() as array:
+            assert (array == 3.25).all()
+            array[:] = 7
+        sealed = store["s"] = np.ones(4)
+        tensor = store["m"]
+        assert tensor.numpy()[0] == 7
+        path.rename(moved)
+        with stridemap.open(path, "x", durable=False) as other:
+            other.save("m", np.full(1000, 2.0), kind="mutable")
+            other["s"] = np.full(4, 2.0)
+            with pytest.raises(stridemap.StateError, match="not the file of this tensor"), tensor.lock():
+                pass
+            assert store["s"].torch().tolist() == sealed.tolist()
+            assert other["m"].numpy()[0] == 2
+
+
+def test_store_at_a_path_that_is_not_utf8_can_be_locked(tmp_path: Path) -> None:
+    with stridemap.open(os.fsencode(tmp_path) + b"/\xff.smap", "x", durable=False) as store:
+        store.save("m", [1, 2, 3], kind="mutable")
+        with store["m"].lock() as array:
+            array[0] = 5
+        assert store["m"].numpy().tolist() == [5, 2, 3] and store["m"].torch().tolist() == [5, 2, 3]
+
+
+def test_mapping_of_a_lock_cannot_be_closed_under_its_array(store: stridemap.Store) -> None:
+    store.save("m", np.zeros(5000), kind="mutable")
+    with store["m"].lock() as array:
+        memory = array
+        while isinstance(memory, np.ndarray):
+            memory = memory.base
+        for end in (memory.obj.close, lambda: memory.obj.resize(4096)):
+            with pytest.raises(BufferError):
+                end()
+        array[-1] = 1
+        assert type(array.sum()) is np.float64 and type(array + 1) is np.ndarray
+        views = [array[index % 100] for index in range(1000)]
+        del views
+        assert len(array._lock._views) < 10
+
+
+def test_array_keeps_its_lock(store: stridemap.Store) -> None:
+    store.save("m", [1, 2], kind="mutable")
+    array = store["m"].lock().__enter__()
+    gc.collect()
+    with pytest.raises(stridemap.BusyError), store["m"].lock():
+        pass
+    del array
+    gc.collect()
+    with store["m"].lock() as array:
+        array[0] = 3
+
+
+def test_shared_lock_of_an_unmapped_store_maps_nothing(store: stridemap.Store) -> None:
+    store.save("m", [1, 2], kind="mutable")
+    with stridemap.open(store.path, "r", mapped=False) as other, other["m"].lock(exclusive=False) as array:
+        assert array.tolist() == [1, 2] and not array.flags.writeable and type(array) is np.ndarray
+
+
+def test_read_only_store_changes_nothing(store: stridemap.Store) -> None:
+    store.save("m", [1, 2], kind="mutable")
+    store.save("l", [1, 2], kind="live")
+    with stridemap.open(store.path) as other:
+        with pytest.raises(stridemap.ReadOnlyError, match="'r'"), other["m"].lock():
+            pass
+        live = other["l"].live()
+        for change in (lambda: live.set(0, 5), lambda: live.fetch_add(0, 5), other.compact):
+            with pytest.raises(stridemap.ReadOnlyError, match="'r'"):
+                change()
+        assert live.get(1) == 2
+
+
+@pytest.mark.parametrize("kind", ["sealed", "mutable", "live"])
+@pytest.mark.parametrize("mapped", [True, False])
+def test_tensor_without_dimensions_comes_to_pytorch(kind: str, mapped: bool, store: stridemap.Store) -> None:
+    store.save("z", 5.0, kind=kind)
+    with stridemap.open(store.path, mapped=mapped) as other:
+        assert other["z"].torch() == torch.tensor(5.0, dtype=torch.float64)
+        assert torch.from_dlpack(other["z"]).shape == ()
+        assert other["z"] and [len(row) for row in store.snapshot()["z"][None, None]] == [1]
+        for wrong in (lambda: list(other["z"]), lambda: 5.0 in other["z"]):
+            with pytest.raises(TypeError):
+                wrong()
+
+
+def test_array_that_another_thread_writes_is_saved_without_damage(store: stridemap.Store) -> None:
+    array, ended = np.zeros(5_000_000, np.int32), threading.Event()
+
+    def write() -> None:
+        for value in range(1_000_000):
+            array.fill(value)
+            if ended.is_set():
+                break
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for index in range(5):
+            store[str(index)] = array
+    finally:
+        ended.set()
+        writer.join()
+    assert store.verify() == []
+
+
+def test_dtypes_are_named_as_numpy_and_pytorch_name_them(store: stridemap.Store) -> None:
+    for index, dtype in enumerate((np.float32, "f4", torch.float32, np.dtype("float32"), "float32")):
+        store.create(str(index), (2,), dtype)
+        assert store[str(index)].dtype == "float32" and store[str(index)].astype(dtype).dtype == "float32"
+    with pytest.raises(TypeError, match="no dtype is named"):
+        store.create("x", (2,), object)

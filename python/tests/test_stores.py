@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
 import signal
@@ -82,7 +83,7 @@ def test_transaction_is_one_commit_or_none(store: stridemap.Store) -> None:
     assert "b" not in store and store.generation == before + 1
     with pytest.raises(ValueError, match="ended"):
         txn.commit()
-    with pytest.raises(RuntimeError, match="with block"):
+    with pytest.raises(ValueError, match="ended"):
         txn["c"] = 1
     with pytest.raises(stridemap.NameExistsError):
         store.save("a", 5, replace=False)
@@ -256,3 +257,76 @@ def test_names_that_no_tensor_can_have_are_refused(store: stridemap.Store, name:
     with pytest.raises((KeyError, ValueError, TypeError)):
         store[name]  # type: ignore[index]
     assert list(store) == []
+
+
+def test_transaction_can_end_before_its_block(store: stridemap.Store) -> None:
+    with store.transaction() as txn:
+        txn["a"] = 1
+        txn.commit()
+    with store.transaction() as txn:
+        txn["b"] = 1
+        txn.abort()
+    assert list(store) == ["a"]
+    with store.transaction() as txn, pytest.raises(RuntimeError, match="one with block"), txn:
+        pass
+    with pytest.raises(RuntimeError, match="with block"):
+        store.transaction().set_attribute("", "key", "value")
+
+
+def test_each_change_of_a_transaction_says_whether_it_replaces(store: stridemap.Store) -> None:
+    with store.transaction() as txn:
+        txn["a"], txn["b"] = 1, 2
+        with pytest.raises(stridemap.NameExistsError):
+            txn.rename("a", "b")
+        with pytest.raises(stridemap.NameExistsError):
+            txn.create("a", (2,), "uint8", replace=False)
+        txn.create("b", (3,), "uint8")
+    assert store["b"].shape == (3,)
+
+
+def test_stores_are_equal_to_themselves_and_updated_in_one_commit(store: stridemap.Store) -> None:
+    generation = store.generation
+    store.update({"a": 1}, b=2)
+    assert store == store and store in {store} and store.generation == generation + 1
+    store.clear()
+    assert list(store) == [] and store.generation == generation + 2
+    store.attrs["key"] = "value"
+    with stridemap.open(store.path, "w", durable=False) as again:
+        assert dict(again.attrs) == {}
+
+
+def test_handles_need_no_working_directory_and_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stridemap import _handles
+
+    monkeypatch.chdir(tmp_path)
+    handles = []
+    for index in range(20):
+        with stridemap.open(f"{index}.smap", "x", durable=False) as store:
+            with store.transaction() as txn:
+                txn["a"], txn["b"] = np.arange(8, dtype=np.uint8), np.arange(3, dtype=np.uint8)
+            handles.append(pickle.dumps(store["a"].view_dtype("uint32")))
+    monkeypatch.chdir("/")
+    assert [pickle.loads(handle).numpy()[1] for handle in handles] == [0x07060504] * 20
+    assert len(_handles._stores) <= _handles._MAX_STORES
+
+
+def test_copies_of_tensors(store: stridemap.Store) -> None:
+    store.save("m", [1, 2], kind="mutable")
+    tensor = store["m"]
+    deep = copy.deepcopy(tensor)
+    with tensor.lock() as array:
+        array[0] = 5
+    assert copy.copy(tensor) is tensor and deep.numpy().tolist() == [1, 2]
+
+
+def test_changes_are_watched_from_the_call_on(store: stridemap.Store) -> None:
+    changes = store.watch(5)
+    with stridemap.open(store.path, "r+", durable=False) as other:
+        other["x"] = 1
+        other["y"] = 2
+    assert next(changes).added == ["x", "y"]
+
+
+def test_timeout_is_a_number(path: Path) -> None:
+    with pytest.raises(ValueError, match="timeout"):
+        stridemap.open(path, "x", timeout=float("nan"))
