@@ -110,9 +110,9 @@ struct Inner {
 
 /// The number of names that [`Error::name_not_found`] compares. A mistyped name must not cause a scan of a million
 /// names.
-const MAX_LOOKED_AT: usize = 2_000;
+const MAX_COMPARED_NAMES: usize = 2_000;
 
-/// The longest name that is compared, in bytes: the time grows with the product of the lengths.
+/// The longest name that is compared, in bytes. The time to compare two names grows with the product of their lengths.
 const MAX_COMPARED_BYTES: usize = 120;
 
 /// Constructors for importers, exporters and other implementations of [`Source`](crate::Source).
@@ -192,7 +192,7 @@ impl Error {
     ) -> Self {
         let mut nearest: Vec<(f64, String)> = names
             .into_iter()
-            .take(MAX_LOOKED_AT)
+            .take(MAX_COMPARED_NAMES)
             .filter(|other| name.len().max(other.len()) <= MAX_COMPARED_BYTES)
             .map(|other| (strsim::normalized_damerau_levenshtein(name, &other), other))
             .filter(|(similarity, _)| *similarity > 0.5)

@@ -29,7 +29,7 @@
 //! - [`TensorInfo`] and [`StorageInfo`]: what a listing returns, without opening a file.
 //! - [`Tensor`]: a header over a storage on disk or on the heap. It has views, and its elements can be copied or
 //!   borrowed.
-//! - [`TypedTensor`]: a slice of elements that owns the tensor it borrows from.
+//! - [`TypedTensor`]: the elements of a contiguous tensor as a slice. It keeps the tensor alive.
 //! - [`SharedGuard`] and [`ExclusiveGuard`]: a lock on a tensor in a mutable storage, to read it, or to change it in
 //!   place with an [`Operand`].
 //! - [`LiveTensor`]: a tensor on a live storage. Many processes read and write its [elements](LiveElement) at once,
@@ -56,8 +56,8 @@
 //! found by [`Store::verify`]. The time to open a store, load a tensor or commit a header grows at most with about
 //! the square root of the number of tensors, and does not depend on the size of the data.
 //!
-//! Writers in several processes queue. [`Store::wait_for_change`] sleeps until a commit by any other handle, in this or
-//! another process. A forked child cannot use the handles it inherits.
+//! Writers in several processes take turns. [`Store::wait_for_change`] sleeps until a commit by any other handle, in
+//! this or another process. A forked child cannot use the handles it inherits.
 //!
 //! [`Store::open`] is safe whatever other processes do to the files. [`Store::open_mapped`] is unsafe: borrowing the
 //! pages of a file is sound only if nothing else writes that file.
@@ -75,7 +75,7 @@
 compile_error!("stridemap maps files of any size, and so needs 64-bit addresses");
 
 #[cfg(not(target_endian = "little"))]
-compile_error!("stridemap lends the bytes of files as elements, and these are little-endian");
+compile_error!("stridemap borrows elements from the bytes of files, which are little-endian");
 
 #[cfg(feature = "simulation")]
 pub mod disk;

@@ -8,8 +8,9 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The memory that must stay free after a large allocation. A small allocation that fails ends the process.
-const LEFT_BYTES: usize = 1 << 20;
+/// The memory that must stay free after a large allocation, for small ones: if a small allocation fails, the process
+/// ends.
+const MIN_FREE_BYTES: usize = 1 << 20;
 
 /// The size above which an allocation is large.
 const SMALL_BYTES: usize = 256 << 10;
@@ -17,13 +18,13 @@ const SMALL_BYTES: usize = 256 << 10;
 /// The bytes that all threads are allocating by [`allocate`].
 static WANTED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Calls a function that allocates `length_bytes`, if enough memory is left beside them.
+/// Calls a function that allocates `length_bytes`, if the limits of the process leave enough.
 ///
 /// # Errors
 /// `OutOfMemory` if there is not enough memory.
 pub(crate) fn allocate<T>(length_bytes: usize, allocate: impl FnOnce() -> Option<T>) -> Result<T> {
     let wanted_bytes = WANTED_BYTES.fetch_add(length_bytes, Relaxed).saturating_add(length_bytes);
-    let has_room = length_bytes <= SMALL_BYTES || has_memory(wanted_bytes.saturating_add(LEFT_BYTES));
+    let has_room = length_bytes <= SMALL_BYTES || has_memory(wanted_bytes.saturating_add(MIN_FREE_BYTES));
     let allocated = has_room.then(allocate).flatten();
     WANTED_BYTES.fetch_sub(length_bytes, Relaxed);
     allocated.ok_or_else(|| out_of_memory(length_bytes))
@@ -38,13 +39,13 @@ pub(crate) fn out_of_memory(length_bytes: usize) -> Error {
     )
 }
 
-/// Whether the process's limits on address space and data (`ulimit -v` and `-d`) leave `length_bytes`. To allocate
-/// them, as a test, would take them from other threads for a moment, and their small allocations would end the process.
+/// Whether the process's limits on address space and data (`ulimit -v` and `-d`) leave `length_bytes`. There is no
+/// trial allocation: during it, small allocations of other threads could fail, and that ends the process.
 pub(crate) fn has_memory(length_bytes: usize) -> bool {
     free_within_limits().is_none_or(|free_bytes| free_bytes >= length_bytes as u64)
 }
 
-/// Returns what is left of the lower limit, or `None` if there is none.
+/// Returns the bytes that are free under the stricter limit, or `None` if no limit is known.
 fn free_within_limits() -> Option<u64> {
     let limits = [(Resource::As, "VmSize:"), (Resource::Data, "VmData:")]
         .map(|(resource, used)| getrlimit(resource).current.map(|limit_bytes| (limit_bytes, used)));

@@ -44,8 +44,8 @@ pub fn set_num_threads(count: usize) {
 /// ```
 #[must_use]
 pub fn num_threads() -> usize {
-    // Asking the system reads files. 0 if it was not asked yet. A `OnceLock` that another thread sets during a fork
-    // would block the child forever.
+    // Cached, because the system reads files to count processors. 0 before the first call. Not a `OnceLock`: if another
+    // thread initialized it during a fork, it would block the child forever.
     static PROCESSORS: AtomicUsize = AtomicUsize::new(0);
     match (LIMIT.load(Ordering::Relaxed), PROCESSORS.load(Ordering::Relaxed)) {
         (0, 0) => {
@@ -57,16 +57,16 @@ pub fn num_threads() -> usize {
     }
 }
 
-/// Returns the number of threads to divide work between, at most `most`. It is 1 on a thread that already does a
-/// part of something.
+/// Returns the number of threads to divide work between, at most `most`. It is 1 on a worker thread, whose work is not
+/// divided again.
 #[must_use]
 pub fn thread_count(most: usize) -> usize {
     if IS_WORKER.get() { 1 } else { num_threads().min(most) }
 }
 
-/// More address space than a new thread takes, in bytes: its stack, and the 64 MiB that the C library reserves for the
-/// heap of a thread. If there was no memory for the stack, the process would abort. If all was reserved for heaps, the
-/// next buffer would be refused.
+/// An upper bound on the address space that a new thread takes, in bytes: its stack, and the 64 MiB that the C library
+/// reserves for its heap. Without room for the stack, the process would abort. If heaps took all the room, the next
+/// allocation of a buffer would fail.
 const THREAD_BYTES: usize = 72 << 20;
 
 /// Returns how many threads, at most `count`, there is memory for.
@@ -122,7 +122,7 @@ impl<T, R> Drop for Worker<'_, T, R> {
 }
 
 /// Calls `work` on other threads with each item that `feed` passes on, and `sink` on this thread with the results, in
-/// the order of the items. Each thread has at most one item or result at a time, and `sink` has one more result.
+/// the order of the items. At most one item or result per thread exists at a time, and one more result in `sink`.
 ///
 /// If the system cannot start `thread_count` threads, those that it started do the work. If none start, or
 /// `thread_count` is 1, the calling thread does it.
@@ -167,8 +167,8 @@ pub fn in_order<T: Send, R: Send, E>(
 const QUEUED_ITEMS: usize = 8;
 
 /// Calls `work` with each item that `feed` passes on, and returns the results in the order of the items. One other
-/// thread does the work while `feed` continues. An item that finds its queue full is done at once by the calling
-/// thread, which therefore never waits for a thread that the system does not run.
+/// thread does the work while `feed` continues. If the queue is full, the calling thread does the work on the item
+/// itself. So `feed` never waits for a thread that the system has not scheduled.
 ///
 /// The thread has ended when this function returns or unwinds.
 pub(crate) fn alongside<T: Send, R: Send, E>(

@@ -14,21 +14,22 @@ use crate::storage::zero_after_fork;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OwnerProcess(u64);
 
-/// The number of this process: greater than that of each process that it was forked from. 0 if it has none yet.
+/// The number of this process: greater than that of each process that it was forked from. 0 if it has none yet. `None`
+/// if the kernel cannot zero memory in a forked child.
 static CURRENT: LazyLock<Option<&'static AtomicU64>> = LazyLock::new(zero_after_fork);
 
-/// The last number that this process, or a process that it was forked from, has drawn.
-static DRAWN: AtomicU64 = AtomicU64::new(0);
+/// The last number that this process, or a process that it was forked from, has assigned.
+static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 impl OwnerProcess {
-    /// Returns the calling process. This is a load from memory, not a system call, unless the kernel does not report
-    /// forks.
+    /// Returns the calling process. This is a load from memory, not a system call, unless the kernel cannot zero memory
+    /// in a forked child.
     pub(crate) fn current() -> Self {
         let Some(current) = *CURRENT else { return OwnerProcess(std::process::id().into()) };
         OwnerProcess(match current.load(Ordering::Relaxed) {
             0 => {
                 // Drawn before it is stored: a child that is forked in between then draws a different one.
-                let drawn = DRAWN.fetch_add(1, Ordering::SeqCst) + 1;
+                let drawn = LAST_NUMBER.fetch_add(1, Ordering::SeqCst) + 1;
                 let stored = current.compare_exchange(0, drawn, Ordering::SeqCst, Ordering::SeqCst);
                 stored.map_or_else(|by_another_thread| by_another_thread, |_| drawn)
             }

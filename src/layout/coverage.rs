@@ -1,4 +1,4 @@
-//! The bytes of a storage that a tensor covers.
+//! Tests which ranges of a storage contain bytes of a tensor.
 
 use std::ops::Range;
 

@@ -57,7 +57,8 @@ impl Step {
     }
 }
 
-/// The bytes that a view occupies: one run at each offset that the steps reach from `lowest`.
+/// The bytes that a view occupies: a run of `run_bytes` at each offset that is `lowest` plus one of the offsets of
+/// every step.
 ///
 /// All numbers are below the length of a storage, which fits in 63 bits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -152,18 +153,18 @@ fn for_each_run(start: u64, run_bytes: u64, steps: &[Step], body: &mut impl FnMu
 }
 
 /// Returns the number of bytes of a storage that at least one view occupies. Returns `None` if the views have more
-/// than `most_runs` runs, because counting would take too long.
+/// than `max_runs` runs, because counting would take too long.
 ///
 /// # Errors
 /// Those of [`Extent::of`].
-pub(crate) fn footprint_bytes(views: &[View<'_>], length_bytes: u64, most_runs: u64) -> Result<Option<u64>> {
+pub(crate) fn footprint_bytes(views: &[View<'_>], length_bytes: u64, max_runs: u64) -> Result<Option<u64>> {
     let mut footprints = Vec::new();
     for view in views {
         footprints.extend(Footprint::of(view, length_bytes)?);
     }
     footprints.sort_unstable();
     footprints.dedup();
-    if footprints.iter().fold(0u64, |sum, footprint| sum.saturating_add(footprint.run_count())) > most_runs {
+    if footprints.iter().fold(0u64, |sum, footprint| sum.saturating_add(footprint.run_count())) > max_runs {
         return Ok(None);
     }
     let mut runs = Vec::new();

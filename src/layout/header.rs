@@ -78,7 +78,7 @@ impl Layout {
         Ok(Layout { size, stride, offset, names: Vec::new() })
     }
 
-    /// Creates the layout of another library's array. The caller knows that it passes the checks of
+    /// Creates the layout of another library's array. The caller guarantees that the array passes the checks of
     /// [`new`](Self::new).
     #[cfg(feature = "ndarray")]
     pub(crate) fn of_array(size: &[usize], stride: &[isize], offset: usize) -> Self {

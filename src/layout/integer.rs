@@ -109,7 +109,7 @@ integers!(u8, i8, u16, i16, u32, i32, u64, i64, usize, isize);
 /// `InvalidArgument` for a negative number.
 pub(crate) fn non_negative(op: &str, what: &str, n: impl Integer) -> Result<usize> {
     usize::try_from(n.to_isize()).map_err(|_| {
-        Error::new(ErrorKind::InvalidArgument, format!("{op}: the {what} must not be negative, and is {n:?}"))
+        Error::new(ErrorKind::InvalidArgument, format!("{op}: the {what} must not be negative, but is {n:?}"))
     })
 }
 

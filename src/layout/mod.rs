@@ -31,6 +31,6 @@ pub use header::Layout;
 pub(crate) use header::contiguous_strides;
 pub use integer::{Integer, Integers};
 pub(crate) use integer::{non_negative, non_negative_list, sealed};
-pub(crate) use repack::{Placed, Repacked, repack};
+pub(crate) use repack::{Repacked, RepackedView, repack};
 pub use split::Sections;
 pub use subscript::{Index, SliceBound};

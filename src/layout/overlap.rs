@@ -45,7 +45,7 @@ impl Layout {
             inner_reach = inner_reach.saturating_add(term.reach());
             clears
         });
-        !is_nested && (0..terms.len()).any(|first| differ_from(first, &terms))
+        !is_nested && (0..terms.len()).any(|first| collides_from(first, &terms))
     }
 
     /// Returns whether the elements of two layouts over the same storage have a byte in common. The widths of the
@@ -80,7 +80,7 @@ impl Layout {
 }
 
 /// Returns whether two indices that first differ in this term, by at least 1, refer to one element.
-fn differ_from(first: usize, terms: &[Term]) -> bool {
+fn collides_from(first: usize, terms: &[Term]) -> bool {
     let mut rest = terms.iter().skip(first).copied();
     let Some(term) = rest.next() else { return false };
     let mut target = term.stride.saturating_neg();

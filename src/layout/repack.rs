@@ -1,10 +1,10 @@
 //! Plans a smaller storage that contains only the bytes that views use.
 //!
 //! Kept bytes keep their order, and each has one new offset, so views share elements exactly as before. A repacked view
-//! must still have strides, so equal distances between elements must stay equal. A gap is therefore dropped only if all
-//! overlapping footprints skip it at the same interval, called the period. The bytes are divided into periods, and the
-//! same part of each period is kept. Within a period, the same is done again with the intervals that are shorter.
-//! Footprints that overlap and step at different intervals are kept whole, from the first byte to the last.
+//! must still have strides, so elements at equal distances must stay at equal distances. A gap is therefore dropped
+//! only if it repeats at one interval, the period, in all footprints that overlap. Their bytes are divided into
+//! periods, and the same part of each period is kept. This part is then repacked in the same way, with the shorter
+//! intervals. Footprints that overlap and step at different intervals are kept whole, from the first byte to the last.
 //!
 //! Elements are not enumerated: a column of ten million rows is described by a single step.
 
@@ -34,24 +34,24 @@ pub(crate) struct Repacked {
     /// The length of the new storage, at most that of the old one.
     pub(crate) length_bytes: u64,
     /// The views over the new storage, in the given order.
-    pub(crate) views: Vec<Placed>,
+    pub(crate) views: Vec<RepackedView>,
     segments: Vec<Segment>,
 }
 
 /// A view over the new storage. Its sizes are unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Placed {
+pub(crate) struct RepackedView {
     pub(crate) stride: Vec<i64>,
     pub(crate) offset_elems: u64,
 }
 
-impl Placed {
+impl RepackedView {
     /// Returns the header of the view over the new storage.
     ///
     /// # Errors
     /// Those of [`TensorRecord::new`].
     pub(crate) fn header(self, record: &TensorRecord, storage_id: u64) -> Result<TensorRecord> {
-        let Placed { stride, offset_elems } = self;
+        let RepackedView { stride, offset_elems } = self;
         let stride = stride.into();
         TensorRecord::new(TensorParts { stride, offset_elems, storage_id, ..record.clone().into_parts() })
     }
@@ -99,7 +99,7 @@ pub(crate) fn repack(views: &[View<'_>], length_bytes: u64) -> Result<Repacked> 
         // The offset of an empty view must also be inside the storage.
         None => {
             let highest = length_bytes.checked_div(view.itemsize()).unwrap_or_default();
-            Placed { stride: view.stride.to_vec(), offset_elems: view.offset_elems.min(highest) }
+            RepackedView { stride: view.stride.to_vec(), offset_elems: view.offset_elems.min(highest) }
         }
     });
     let views = placed.collect();
@@ -124,7 +124,7 @@ impl Repacked {
 }
 
 /// Returns the view over the new storage. All its bytes are kept, so the strides follow from their new offsets.
-fn placed(view: &View<'_>, lowest: u64, segments: &[Segment]) -> Placed {
+fn placed(view: &View<'_>, lowest: u64, segments: &[Segment]) -> RepackedView {
     let itemsize = view.itemsize();
     let new_lowest = place(segments, lowest);
     let mut offset_bytes = new_lowest;
@@ -142,7 +142,7 @@ fn placed(view: &View<'_>, lowest: u64, segments: &[Segment]) -> Placed {
         new_stride.saturating_neg()
     });
     let stride = stride.collect();
-    Placed { stride, offset_elems: offset_bytes.checked_div(itemsize).unwrap_or_default() }
+    RepackedView { stride, offset_elems: offset_bytes.checked_div(itemsize).unwrap_or_default() }
 }
 
 /// Returns the new offset of a kept byte.
@@ -152,8 +152,8 @@ fn place(segments: &[Segment], byte: u64) -> u64 {
 }
 
 /// Groups overlapping footprints into stretches, and places the stretches one after another. Returns the segments and
-/// the end of the last one. A stretch keeps its offset modulo `alignment`. So that elements stay aligned, its bytes
-/// move by multiples of the largest of `unit` and the units of the footprints in it.
+/// the end of the last one. A stretch keeps its offset modulo `alignment`. Its bytes move by multiples of the largest
+/// of `unit` and the units of its footprints, so elements stay aligned.
 fn pack(
     mut footprints: Vec<Footprint>,
     (alignment, unit): (u64, u64),
@@ -175,7 +175,7 @@ fn pack(
         let unit = stretch.iter().fold(unit, |unit, footprint| unit.max(footprint.unit));
         let old = first.lowest..end;
         let segment = Segment {
-            new_start: next_like(new_end, old.start, alignment.max(unit)),
+            new_start: next_congruent(new_end, old.start, alignment.max(unit)),
             periods: periods(stretch, &old, unit, budget),
             old,
         };
@@ -187,7 +187,7 @@ fn pack(
 
 /// Returns the first offset that is at least `at` and congruent to `like` modulo `modulus`. If `like` is at least
 /// `at`, the result is at most `like`.
-fn next_like(at: u64, like: u64, modulus: u64) -> u64 {
+fn next_congruent(at: u64, like: u64, modulus: u64) -> u64 {
     let rest = |n: u64| n.checked_rem(modulus).unwrap_or_default();
     let missing = rest(rest(like).saturating_add(modulus).saturating_sub(rest(at)));
     at.saturating_add(missing)
@@ -209,10 +209,10 @@ fn periods(footprints: &[Footprint], old: &Range<u64>, unit: u64, budget: &mut B
     candidates
         .into_iter()
         .take(MAX_PERIODS)
-        .find_map(|period| by_period(footprints, old, (period, unit), budget))
+        .find_map(|period| try_period(footprints, old, (period, unit), budget))
 }
 
-fn by_period(
+fn try_period(
     footprints: &[Footprint],
     old: &Range<u64>,
     (period_bytes, unit): (u64, u64),

@@ -22,7 +22,7 @@ impl Layout {
         self.view_as(op, &self.infer_size(op, size, self.numel())?)
     }
 
-    /// Joins the axes from `start` to `end`, inclusive. A single element becomes a vector of one.
+    /// Joins the axes from `start` to `end`, inclusive. A layout of rank 0 becomes a vector of one.
     ///
     /// # Errors
     /// `NeedsCopy` if no strides can express the result.
@@ -85,7 +85,7 @@ impl Layout {
     /// axis.
     fn infer_size(&self, op: Arguments<'_>, size: &[isize], numel: usize) -> Result<Vec<usize>> {
         let refuse = |kind, why: String| Err(Error::new(kind, format!("{op}: {why}")));
-        let other_count = || match self.numel() == numel {
+        let count_mismatch = || match self.numel() == numel {
             true => format!("{self} holds {numel} elements"),
             false => format!("the axis has size {numel} (tensor: {self})"),
         };
@@ -108,7 +108,7 @@ impl Layout {
                         "a -1 cannot be inferred for zero elements; give the size".into(),
                     );
                 }
-                _ => return refuse(ErrorKind::SizeMismatch, other_count()),
+                _ => return refuse(ErrorKind::SizeMismatch, count_mismatch()),
             },
             _ => {
                 return refuse(
@@ -118,13 +118,13 @@ impl Layout {
             }
         };
         if left.is_none() && product != Some(numel) {
-            return refuse(ErrorKind::SizeMismatch, other_count());
+            return refuse(ErrorKind::SizeMismatch, count_mismatch());
         }
         Ok(size.iter().map(|&n| usize::try_from(n).unwrap_or(left.unwrap_or_default())).collect())
     }
 
-    /// Applies PyTorch's rule: the old dimensions form runs in which each stride is the next size times the next
-    /// stride, and whole new dimensions must fill each run.
+    /// Applies PyTorch's rule. Old dimensions form a run if each stride is the next size times the next stride. Whole
+    /// new dimensions must fill each run. Returns `None` if they do not.
     fn view_strides(&self, op: Arguments<'_>, size: &[usize]) -> Result<Option<Vec<isize>>> {
         if self.numel() == 0 {
             let same = size == self.size();
@@ -174,7 +174,7 @@ impl Layout {
     }
 }
 
-/// Returns, for each dimension, the product of the sizes before it and its own size.
+/// Returns a pair for each dimension: the product of the sizes before it, and its own size.
 fn places(size: &[usize]) -> impl Iterator<Item = (usize, usize)> + '_ {
     size.iter().scan(1usize, |before, &n| {
         let place = (*before, n);

@@ -141,7 +141,7 @@ impl Layout {
                     skipped
                 }
                 Index::NewAxis => {
-                    view = view.unsqueezed(axis)?;
+                    view = view.insert_axis(axis)?;
                     1
                 }
             };
@@ -162,11 +162,11 @@ impl Layout {
                 ),
             )
         })?;
-        self.unsqueezed(at)
+        self.insert_axis(at)
     }
 
     /// Inserts an axis of size 1 before position `axis`, with PyTorch's stride for it.
-    fn unsqueezed(&self, axis: usize) -> Result<Layout> {
+    fn insert_axis(&self, axis: usize) -> Result<Layout> {
         let op = format_args!("unsqueeze");
         let step = match self.dims().nth(axis) {
             Some((n, step)) => isize::try_from(n).ok().and_then(|n| step.checked_mul(n)),
@@ -197,7 +197,7 @@ impl Layout {
 /// Returns the first position and the number of positions, like Python's `slice.indices`.
 fn slice_positions(n: usize, start: Option<isize>, end: Option<isize>, step: isize) -> (usize, usize) {
     let n = n as i128;
-    // The lowest and highest bound for a cursor in this direction.
+    // The range that both bounds are clamped to, for a step in this direction.
     let (lowest, highest) = if step > 0 { (0, n) } else { (-1, n.saturating_sub(1)) };
     let clamp = |bound: isize| {
         let bound = bound as i128;

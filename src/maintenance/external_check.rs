@@ -7,7 +7,7 @@ use stridemap_format::{External, FileStamp, StorageKind, StorageRecord};
 
 use crate::error::ErrorKind;
 use crate::generation::OpenStore;
-use crate::storage::Externals;
+use crate::storage::ExternalOpener;
 
 /// What is wrong with an external file.
 pub(super) struct Fault {
@@ -31,7 +31,7 @@ pub(super) fn check_external<'a>(
         let stated = (&external.path, (inode, size_bytes, mtime_ns));
         files.entry(stated).or_insert_with(|| (external.clone(), Vec::new())).1.push(id);
     }
-    let externals = Externals::new(&store.disk, store.paths.root(), store.options.access);
+    let externals = ExternalOpener::new(&store.disk, store.paths.root(), store.options.access);
     let (mut faults, mut refused) = (Vec::new(), Vec::new());
     for (external, ids) in files.into_values() {
         let path = externals.path(&external);

@@ -9,7 +9,7 @@ use super::storage_tensors::{StorageTensors, each_storage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::OpenStore;
 use crate::layout::Repacked;
-use crate::storage::{Externals, Storage, StorageWriter, Unverified};
+use crate::storage::{ExternalOpener, Storage, StorageWriter, UnverifiedStorage};
 
 /// What [`Store::materialize`](crate::Store::materialize) did.
 #[derive(Clone, Debug, Default)]
@@ -27,7 +27,7 @@ pub struct Materialized {
 /// Copies the bytes that tensors refer to in external storages into sealed storages.
 pub(crate) fn materialize(store: &OpenStore, progress: &mut dyn FnMut(u64)) -> Result<Materialized> {
     store.check_poison()?;
-    let externals = Externals::new(&store.disk, store.paths.root(), store.options.access);
+    let externals = ExternalOpener::new(&store.disk, store.paths.root(), store.options.access);
     let mut candidates = Vec::new();
     each_storage(&*store.newest()?, true, |storage| {
         let StorageTensors { id, record, .. } = &storage;
@@ -52,7 +52,7 @@ pub(crate) fn materialize(store: &OpenStore, progress: &mut dyn FnMut(u64)) -> R
 
 struct Materialization<'a> {
     store: &'a OpenStore,
-    externals: Externals,
+    externals: ExternalOpener,
     progress: &'a mut dyn FnMut(u64),
 }
 
@@ -69,7 +69,7 @@ impl Rewrite for Materialization<'_> {
         let range = Storage::of_range(&file, external.offset_bytes, record.length_bytes);
         let store = self.store;
         let mut writer = StorageWriter::sealed(&store.disk, &store.paths, store.is_durable())?;
-        writer.copy_from(&mut Unverified::new(&range), repacked, self.progress).map_err(refused)?;
+        writer.copy_from(&mut UnverifiedStorage::new(&range), repacked, self.progress).map_err(refused)?;
         Ok(Some((writer.finish()?, None)))
     }
 }

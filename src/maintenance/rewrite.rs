@@ -14,7 +14,7 @@ use crate::generation::{
     Change, Changes, Collected, Draft, Generation, Moved, OnExisting, OpenStore, Relocation, WriterLock,
     by_processes, check_ids_left, publish,
 };
-use crate::layout::{Placed, Repacked};
+use crate::layout::{Repacked, RepackedView};
 use crate::storage::{GrowthLock, StagedStorage};
 
 /// What a compaction did.
@@ -216,9 +216,9 @@ fn is_disk_full(error: &Error) -> bool {
 }
 
 /// Plans the move of a storage's tensors to the storage with the provisional id `new_id`.
-fn relocation(storage: StorageTensors, views: Vec<Placed>, new_id: u64) -> Result<Relocation> {
+fn relocation(storage: StorageTensors, views: Vec<RepackedView>, new_id: u64) -> Result<Relocation> {
     let StorageTensors { id, record, tensors } = storage;
-    let moved = |((name, before), placed): ((String, TensorRecord), Placed)| {
+    let moved = |((name, before), placed): ((String, TensorRecord), RepackedView)| {
         let after = placed.header(&before, new_id).map_err(|e| Error::refused("compact", e))?;
         Ok((name, Moved { before, after }))
     };

@@ -23,7 +23,7 @@ impl Reservation {
         Reservation(taken.map_or(0, granted))
     }
 
-    /// Whether [`of`](Self::of) would get as much as if there were no other reservation.
+    /// Whether [`of`](Self::of) would now grant as many bytes as it would without other reservations.
     pub(super) fn is_available(bytes: usize) -> bool {
         let left = MAX_RESERVED_BYTES.saturating_sub(RESERVED_BYTES.load(Ordering::Relaxed));
         bytes.min(MAX_RESERVED_BYTES / 2) <= left / 2

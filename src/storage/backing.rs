@@ -9,7 +9,7 @@ use stridemap_format::{External, Sealed, StorageKind, StorageRecord, Uuid};
 
 use super::advice::Hint;
 use super::external::ExternalFile;
-use super::externals::Externals;
+use super::externals::ExternalOpener;
 use super::file::{MapError, check_length, open_error};
 use super::in_place::{InPlaceFile, StoreCallbacks};
 use super::live::LiveFile;
@@ -67,8 +67,8 @@ impl Storage {
         })
     }
 
-    /// Returns a storage of `length_bytes` at `offset_bytes` of a file outside any store. The caller knows that the
-    /// file has these bytes. They are read by position.
+    /// Returns a storage of `length_bytes` at `offset_bytes` of a file outside any store. The caller has checked that
+    /// the file has these bytes. They are read with positional reads.
     pub(crate) fn of_range(file: &Arc<ExternalFile>, offset_bytes: u64, length_bytes: u64) -> Arc<Self> {
         let bytes = Bytes::Range(Arc::clone(file), offset_bytes);
         let place = Some((file.id(), offset_bytes));
@@ -122,7 +122,7 @@ impl Storage {
 
     /// Opens an external storage of a store, and maps its file if that is permitted.
     pub(crate) fn open_external(
-        externals: &Externals,
+        externals: &ExternalOpener,
         (store, id, record): (Uuid, u64, StorageRecord),
         external: &External,
         permit: Option<MapPermit>,
@@ -141,8 +141,8 @@ impl Storage {
                     Ok(mapping) => Bytes::Mapped(mapping, offset_bytes),
                     Err(MapError::Conflict(conflict)) => {
                         let message = format!(
-                            "{}: external file refused: it is also {conflict}; drop that, or open the store that \
-                             has the external file with open, which copies its bytes",
+                            "{}: external file refused: it is also {conflict}; drop that mapping or lock, \
+                             or use open for this store, which reads without mapping",
                             file.path().display()
                         );
                         return Err(Error::new(ErrorKind::ExternalRefused, message));
@@ -199,7 +199,7 @@ impl Storage {
     }
 
     /// Returns the address space, in bytes, that the storage takes while no tensor uses it, or `None` if it must not be
-    /// kept then.
+    /// kept open without a tensor.
     pub(super) fn idle_bytes(&self) -> Option<usize> {
         let Identity::Stored { record: StorageRecord { kind: StorageKind::Sealed(_), .. }, .. } =
             self.identity
@@ -243,7 +243,7 @@ impl Storage {
         }
     }
 
-    /// Returns the file that contains the bytes. `None` for bytes on the heap, and for none.
+    /// Returns the file that contains the bytes. `None` on the heap, and for an empty storage.
     pub(crate) fn file_id(&self) -> Option<FileId> {
         match &self.bytes {
             Bytes::None | Bytes::Heap(_) => None,

@@ -139,8 +139,8 @@ fn check_in_place(disk: &dyn Disk, paths: &StorePaths, id: u64, record: &Storage
     }
 }
 
-/// Checks the chunk digests of a storage against its record, and the chunks that `is_wanted` selects, or all of them,
-/// against their digests. `progress` is called with the bytes read since the last call.
+/// Checks the chunk digests of a storage against its record, and chunks against their digests: the chunks that
+/// `is_wanted` selects, or all if it is `None`. `progress` is called with the bytes read since the last call.
 fn check(
     disk: &dyn Disk,
     paths: &StorePaths,
@@ -177,10 +177,10 @@ pub(crate) fn check_chunks(
 }
 
 /// The id of a storage, and its damage.
-pub(crate) type Found = (u64, Damage);
+pub(crate) type DamagedStorage = (u64, Damage);
 
 /// The most threads used. More would only wait for the disk.
-const MOST_THREADS: usize = 8;
+const MAX_THREADS: usize = 8;
 
 /// The number of bytes, or of storages, that justifies one more thread.
 const BYTES_PER_THREAD: u64 = 4 * PART_BYTES;
@@ -202,7 +202,7 @@ enum Part<'a> {
 #[derive(Default)]
 struct Checked {
     read_bytes: u64,
-    found: Vec<Found>,
+    found: Vec<DamagedStorage>,
     /// The mismatching chunks of a large storage.
     chunks: Vec<DamagedChunk>,
     /// The large storage, if this was its last part.
@@ -221,13 +221,13 @@ pub(crate) fn check_all<'a>(
     paths: &StorePaths,
     storages: impl Iterator<Item = (u64, &'a StorageRecord)>,
     progress: &mut dyn FnMut(u64),
-) -> Result<Vec<Found>> {
+) -> Result<Vec<DamagedStorage>> {
     let storages: Vec<(u64, &StorageRecord)> =
         storages.filter(|(_, record)| !matches!(record.kind, StorageKind::External(_))).collect();
     let bytes = storages.iter().fold(0u64, |sum, (_, record)| sum.saturating_add(record.length_bytes));
     let useful = 1 + bytes / BYTES_PER_THREAD + storages.len() as u64 / STORAGES_PER_THREAD;
     let thread_count =
-        parallel::thread_count(MOST_THREADS.min(usize::try_from(useful).unwrap_or(MOST_THREADS)));
+        parallel::thread_count(MAX_THREADS.min(usize::try_from(useful).unwrap_or(MAX_THREADS)));
     let (mut found, mut damaged) = (Vec::new(), Vec::new());
     parallel::in_order(
         thread_count,
@@ -259,7 +259,8 @@ fn for_each_part<'a>(
     let (mut small, mut small_bytes) = (Vec::new(), 0u64);
     for (id, record) in storages {
         let is_large = matches!(record.kind, StorageKind::Sealed(_)) && record.length_bytes > PART_BYTES;
-        // If it cannot be opened, a thread tries again and reports the damage.
+        // A storage that cannot be opened goes to a thread with the small ones. The thread tries again and reports the
+        // damage.
         if is_large && let Ok(storage) = SealedCheck::open(disk, paths, (id, record)).map(Arc::new) {
             let count = storage.chunk_count();
             for start in (0..count).step_by(PART_CHUNKS as usize) {

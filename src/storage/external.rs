@@ -169,7 +169,7 @@ impl ExternalFile {
     /// [`ErrorKind::ExternalChanged`] if the file has changed since it was opened; [`ErrorKind::Io`].
     pub fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
         let read = self.file.read_exact_at(buf, offset_bytes);
-        // Checked first: "the file was changed" explains more than an unexpected end of file.
+        // A change is reported before a failed read, because it explains more than an unexpected end of file.
         self.check_unchanged()?;
         read.map_err(|e| Error::io("read", &self.path, e))
     }

@@ -1,4 +1,4 @@
-//! The external files of a store, as one handle may open them.
+//! Opens the external files of a store, and decides which of them a handle may open.
 
 use std::collections::HashMap;
 use std::io;
@@ -48,17 +48,17 @@ pub(crate) struct AccessOptions {
 
 /// The external files of a store, for one handle. Each file is opened once, even if it backs several storages.
 #[derive(Debug)]
-pub(crate) struct Externals {
+pub(crate) struct ExternalOpener {
     disk: Arc<dyn Disk>,
     store: PathBuf,
     options: AccessOptions,
     open: Mutex<HashMap<FileId, Weak<ExternalFile>>>,
 }
 
-impl Externals {
+impl ExternalOpener {
     /// Opens no file yet. `store` is the directory of the store.
     pub(crate) fn new(disk: &Arc<dyn Disk>, store: &Path, options: AccessOptions) -> Self {
-        Externals { disk: Arc::clone(disk), store: store.to_path_buf(), options, open: Mutex::default() }
+        ExternalOpener { disk: Arc::clone(disk), store: store.to_path_buf(), options, open: Mutex::default() }
     }
 
     /// Returns the path of a record's file, for error messages.
@@ -78,7 +78,7 @@ impl Externals {
     /// `ExternalRefused` for a file that the handle may not open; `ExternalChanged` for one that is missing, replaced
     /// or changed; `Io`.
     pub(crate) fn open(&self, external: &External) -> Result<Arc<ExternalFile>> {
-        let advice = "restore that file, or adopt this one again, or import it, which copies its elements";
+        let advice = "restore the recorded file, or adopt the current one, or import it, which copies it";
         self.open_unchanged(external, ("adopted", advice))
     }
 
@@ -144,7 +144,7 @@ impl Externals {
                 "StoreOptions::external(ExternalFiles::Anywhere) (--external anywhere) allows files outside the \
                  directory that holds the store"
             }
-            ExternalFiles::Anywhere => "import copies its elements",
+            ExternalFiles::Anywhere => "import the file instead, which copies its elements",
         };
         Error::new(
             ErrorKind::ExternalRefused,
@@ -170,8 +170,8 @@ impl Externals {
         Err(Error::new(ErrorKind::NetworkFileSystem, message))
     }
 
-    /// Opens a file again, as this handle opens recorded files. Returns the path to record and the reopened file,
-    /// or `last` if it has the same path and stamp.
+    /// Opens a file again, by the path that its record will contain. Returns that path and the reopened file, or
+    /// `last`, an earlier result, if it has the same path and stamp.
     ///
     /// # Errors
     /// As for [`open`](Self::open) with the recorded path; `InvalidArgument` for a path that is not UTF-8.

@@ -88,7 +88,7 @@ impl From<io::Error> for MapError {
 
 impl MapError {
     /// Whether the address space is used up, or the number of mappings is at its limit.
-    pub(super) fn is_full(&self) -> bool {
+    pub(super) fn is_out_of_memory(&self) -> bool {
         matches!(self, MapError::Io(e) if e.kind() == io::ErrorKind::OutOfMemory)
     }
 

@@ -11,8 +11,8 @@
 //! Each new use is checked against the others and recorded without unlocking the mutex in between. A mapping that a
 //! handle keeps for the next load is a use as well. If it conflicts, it is released, and the check begins again.
 //!
-//! While the mutex is locked, code may map a file or try to lock it, but must not drop a [`Region`], because that
-//! would lock the mutex again. A weak region is therefore upgraded only if the caller gets the result.
+//! While the mutex is locked, code may map a file or try to lock it, but must not drop a [`Region`], because that would
+//! lock the mutex again. A weak region is therefore upgraded only to be returned to the caller.
 
 use std::collections::HashMap;
 use std::io;
@@ -86,8 +86,8 @@ struct RegionUse {
     region: Weak<Region>,
     mapped_as: MappedAs,
     mapped_bytes: usize,
-    /// The largest number of bytes that may be borrowed.
-    lent_bytes: usize,
+    /// The greatest length that was requested of this region. So many bytes may be borrowed.
+    borrowable_bytes: usize,
 }
 
 impl RegionUse {
@@ -191,7 +191,7 @@ pub(super) fn lock() -> MutexGuard<'static, FileRegistry> {
     registry
 }
 
-/// Locks the registry while the file may be locked for this purpose.
+/// Locks the registry, and checks that the file may be locked for this purpose.
 ///
 /// # Errors
 /// `Corrupt` if this process maps the file in a way that excludes the lock.
@@ -219,8 +219,9 @@ pub(super) fn wait(
     }
 }
 
-/// Returns a region of the first `length_bytes` of a file, which may be borrowed from now on. If no existing region
-/// is long enough, calls `map` with the length of the longest one. Releases kept mappings if they stand in the way.
+/// Returns a region of a file. Its first `length_bytes` may be borrowed from now on. If no existing region is long
+/// enough, calls `map` with the length of the longest existing one. If mappings that are kept for the next load prevent
+/// this, releases them and tries again.
 ///
 /// # Errors
 /// `Conflict` if a different use of the file forbids it; the errors of `map`.
@@ -232,7 +233,7 @@ pub(super) fn share(
 ) -> Result<Arc<Region>, MapError> {
     idle::retry_after_release(
         || try_share(file, mapped_as, length_bytes, &map),
-        |e| matches!(e, MapError::Conflict(_)) || e.is_full(),
+        |e| matches!(e, MapError::Conflict(_)) || e.is_out_of_memory(),
     )
 }
 
@@ -250,7 +251,7 @@ fn try_share(
     let long_enough = file_use.regions.iter_mut().filter(|region| region.mapped_bytes >= length_bytes);
     for found in long_enough {
         if let Some(region) = found.region.upgrade() {
-            found.lent_bytes = found.lent_bytes.max(length_bytes);
+            found.borrowable_bytes = found.borrowable_bytes.max(length_bytes);
             return Ok(region);
         }
     }
@@ -268,7 +269,7 @@ fn try_share(
         region: Arc::downgrade(&region),
         mapped_as,
         mapped_bytes,
-        lent_bytes: length_bytes,
+        borrowable_bytes: length_bytes,
     });
     Ok(region)
 }
@@ -359,7 +360,7 @@ impl FileLock {
         let declare = || {
             let mut registry = lock();
             let file_use = registry.by_file.get_mut(&self.id)?;
-            if file_use.regions().any(|region| region.lent_bytes as u64 > stable_bytes) {
+            if file_use.regions().any(|region| region.borrowable_bytes as u64 > stable_bytes) {
                 return None;
             }
             file_use.lock.as_mut()?.stable_bytes = stable_bytes;

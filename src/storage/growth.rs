@@ -9,7 +9,7 @@ use stridemap_format::{CHUNK_BYTES, Digest, Sealed, Sealer, StorageKind, Storage
 
 use super::file::{broken, check_length, open_error, other_names_error};
 use super::file_registry::{FileLock, Purpose};
-use super::known_ends::KnownEnds;
+use super::known_tails::KnownTails;
 use super::lock_wait::LockWait;
 use super::writer::stage_sum;
 use crate::disk::{
@@ -20,7 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 const CHUNK: usize = CHUNK_BYTES as usize;
 const DIGEST_BYTES: u64 = size_of::<Digest>() as u64;
 
-/// Shorter pieces are collected, and written together.
+/// Writes shorter than this are collected, and written together.
 const PENDING_BYTES: usize = 16 << 10;
 
 /// The lock that allows a process to write past the end of a sealed storage, to truncate the file to that end, and to
@@ -60,7 +60,7 @@ impl GrowthLock {
     }
 
     /// Like [`take`](Self::take), but does not wait: returns `Busy` unless the lock is free.
-    pub(crate) fn take_if_free(disk: &Arc<dyn Disk>, path: &Path) -> Result<Option<Self>> {
+    pub(crate) fn take_or_busy(disk: &Arc<dyn Disk>, path: &Path) -> Result<Option<Self>> {
         let busy = || Error::new(ErrorKind::Busy, format!("{}: the storage is growing", path.display()));
         Self::open(disk, path, |file, id| FileLock::try_take(file, id, Purpose::Grow, path)?.ok_or_else(busy))
     }
@@ -89,7 +89,7 @@ impl GrowthLock {
     /// # Errors
     /// The errors of [`take`](Self::take) except `Busy`.
     pub(crate) fn try_take(disk: &Arc<dyn Disk>, path: &Path) -> Result<Option<Self>> {
-        match Self::take_if_free(disk, path) {
+        match Self::take_or_busy(disk, path) {
             Err(e) if e.kind() == ErrorKind::Busy => Ok(None),
             taken => taken,
         }
@@ -156,12 +156,12 @@ impl Growth {
         paths: &StorePaths,
         lock: GrowthLock,
         (id, from): (u64, StorageRecord),
-        ends: &KnownEnds,
+        tails: &KnownTails,
     ) -> Result<Self> {
         let length_bytes = from.length_bytes;
         lock.check_file(&*lock.file, &lock.path, length_bytes)?;
         let sum = open_sum(paths, &lock, id, length_bytes)?;
-        let sealer = match ends.sealer(id, &from) {
+        let sealer = match tails.sealer(id, &from) {
             Some(sealer) => sealer,
             None => read_sealer(&lock, id, &from)?,
         };
@@ -180,8 +180,8 @@ impl Growth {
     }
 
     /// Releases the growth lock after a commit has published `to`, the record that [`finish`](Self::finish) returned.
-    pub(crate) fn release(self, to: &StorageRecord, ends: &KnownEnds) {
-        ends.remember(self.id, to, &self.sealer);
+    pub(crate) fn release(self, to: &StorageRecord, tails: &KnownTails) {
+        tails.remember(self.id, to, &self.sealer);
     }
 
     /// Continues after a commit has published `to`, so that more bytes can be appended for another commit.
@@ -197,8 +197,8 @@ impl Growth {
         self.allow_writes()
     }
 
-    /// Allows writes past the end of the published bytes, which no slice in this process may borrow. Called again if
-    /// nothing was published after [`finish`](Self::finish).
+    /// Allows writes past the published bytes. From now on, no slice in this process may borrow bytes there. Called
+    /// again if nothing was published after [`finish`](Self::finish).
     pub(crate) fn allow_writes(&mut self) -> Result<()> {
         let length_bytes = self.from.length_bytes;
         if !self.lock.keep_stable(length_bytes) {

@@ -19,12 +19,12 @@ static KEPT_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// All values of this process that keep mappings.
 static KEEPERS: Mutex<Vec<Weak<dyn Keeper>>> = Mutex::new(Vec::new());
 
-/// The process that first registered one. A forked child may inherit locks that are never unlocked.
+/// The process that registered the first keeper. In a forked child, a mutex that it inherited may never be unlocked.
 static OWNER: LazyLock<OwnerProcess> = LazyLock::new(OwnerProcess::current);
 
 /// A value that keeps mappings.
 pub(super) trait Keeper: Send + Sync {
-    /// Drops all of them. Those that a tensor uses stay mapped for it. Returns whether there were any.
+    /// Drops all kept mappings. A mapping that a tensor uses stays mapped. Returns whether any were kept.
     fn release(&self) -> bool;
 }
 
@@ -76,19 +76,19 @@ fn release_all_since(before: u64) -> bool {
 
 /// A share of the limit, released on drop.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(super) struct KeptQuota {
     bytes: usize,
 }
 
-impl Share {
-    /// Takes the share of one more mapping of `bytes`. If the limit is reached, all kept mappings are released first:
-    /// the work per load stays constant, and mappings in use are soon kept again. Returns `None` for a mapping beyond
-    /// the limit.
-    pub(super) fn take(bytes: usize) -> Option<Share> {
+impl KeptQuota {
+    /// Takes the share of one more mapping of `bytes`. If the limit is reached, first releases all kept mappings: the
+    /// average cost of a load stays constant, and mappings in use are soon kept again. Returns `None` if there is no
+    /// room even then.
+    pub(super) fn take(bytes: usize) -> Option<KeptQuota> {
         retry_after_release(|| Self::try_take(bytes).ok_or(()), |()| bytes <= MAX_KEPT_BYTES).ok()
     }
 
-    fn try_take(bytes: usize) -> Option<Share> {
+    fn try_take(bytes: usize) -> Option<KeptQuota> {
         let add = |counter: &AtomicUsize, n: usize, limit: usize| {
             let sum = |kept: usize| kept.checked_add(n).filter(|&sum| sum <= limit);
             counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).ok()
@@ -98,11 +98,11 @@ impl Share {
             KEPT.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        Some(Share { bytes })
+        Some(KeptQuota { bytes })
     }
 }
 
-impl Drop for Share {
+impl Drop for KeptQuota {
     fn drop(&mut self) {
         KEPT.fetch_sub(1, Ordering::Relaxed);
         KEPT_BYTES.fetch_sub(self.bytes, Ordering::Relaxed);
@@ -142,7 +142,7 @@ mod tests {
         let (begun, wait_until_begun) = channel();
         let keeper = Arc::new(Slow { is_kept: true.into(), is_mapped: true.into(), begun });
         register(&keeper);
-        assert!(Share::take(MAX_KEPT_BYTES + 1).is_none());
+        assert!(KeptQuota::take(MAX_KEPT_BYTES + 1).is_none());
         assert!(keeper.is_kept.load(Ordering::SeqCst), "more than the limit is refused at once");
         let act = || {
             retry_after_release(

@@ -18,18 +18,19 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::process::OwnerProcess;
 
 /// A storage, by its file, its store and its id in the store. Inodes are reused, ids are not.
-type StorageKey = (FileId, Uuid, u64);
+type FlushedStorage = (FileId, Uuid, u64);
 
 /// The storages that this process failed to flush, with their errors. The kernel has marked their pages clean, so a
 /// handle that loads such a storage again must also get the error.
-static FAILED_TO_SYNC: LazyLock<Mutex<HashMap<StorageKey, Error>>> = LazyLock::new(Mutex::default);
+static FAILED_TO_SYNC: LazyLock<Mutex<HashMap<FlushedStorage, Error>>> = LazyLock::new(Mutex::default);
 
 /// The file of a storage that is changed in place: the common part of mutable and live storages.
 #[derive(Debug)]
 pub(crate) struct InPlaceFile {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) path: PathBuf,
-    /// Used to read, and to detect writeback failures: the kernel reports those that happen after a file was opened.
+    /// Used to read, and to detect writeback failures: the kernel reports a failure only to files that were open when
+    /// it happened.
     pub(super) file: Arc<dyn DiskFile>,
     pub(super) id: FileId,
     /// The store, and the storage's id in it.
@@ -56,9 +57,9 @@ pub(crate) const MAY_NEED_BLOCKS: &str = "the file system may write a change to 
 /// The functions of the store that a storage calls.
 #[derive(Clone)]
 pub(crate) struct StoreCallbacks {
-    /// Whether a tensor of the newest generation is backed by it.
+    /// Whether a tensor of the newest generation is backed by the storage.
     pub(crate) is_referenced: Arc<dyn Fn() -> Result<bool> + Send + Sync>,
-    /// Makes the name of the generation that contains the storage durable.
+    /// Syncs the name of the manifest that contains the storage, if that is not done yet.
     pub(crate) make_durable: Arc<dyn Fn() -> Result<()> + Send + Sync>,
 }
 
@@ -134,7 +135,7 @@ impl InPlaceFile {
     pub(super) fn open_to_write(&self) -> Result<Arc<dyn DiskFile>> {
         self.check_poison()?;
         match self.disk.open(&self.path, Access::Write) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(self.nameless()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(self.unreferenced_error()),
             opened => opened.map_err(|e| Error::at_first_write("open storage for writing", &self.path, e)),
         }
     }
@@ -154,7 +155,7 @@ impl InPlaceFile {
             return Err(Error::new(ErrorKind::Replaced, message));
         }
         if stat.link_count == 0 {
-            return Err(self.nameless());
+            return Err(self.unreferenced_error());
         }
         let has_one_name = step!("in-place-has-one-name", stat.link_count == 1);
         if !has_one_name {
@@ -162,7 +163,7 @@ impl InPlaceFile {
         }
         // Readers of an older generation may keep the file after the last tensor on it was removed.
         let is_in_use = step!("in-place-is-in-use", (self.callbacks.is_referenced)()?);
-        if is_in_use { Ok(()) } else { Err(self.nameless()) }
+        if is_in_use { Ok(()) } else { Err(self.unreferenced_error()) }
     }
 
     /// Checks that an open file has the length that the record states, if it is the file that was loaded.
@@ -236,7 +237,8 @@ impl InPlaceFile {
         self.file_system == FileSystem::Overlay
     }
 
-    /// Makes all writes durable. On Linux, writes through a mapping and positional writes change the same pages.
+    /// Makes all writes durable. On Linux, writes through a mapping and positional writes change the same pages, so a
+    /// sync covers both.
     ///
     /// # Errors
     /// `Io`; `Poisoned` if an earlier flush of the storage in this process, or a sync of the handle that loaded it,
@@ -278,7 +280,7 @@ impl InPlaceFile {
         })
     }
 
-    fn nameless(&self) -> Error {
+    fn unreferenced_error(&self) -> Error {
         let message = format!(
             "{}: no tensor is backed by the storage any more, and writes would be lost; save the elements under \
              a new name",

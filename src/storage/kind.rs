@@ -10,7 +10,7 @@ pub enum StorageKind {
     Mutable,
     /// At any time, with atomic accesses of one size.
     Live,
-    /// Not by the store: the file is outside it.
+    /// The store does not change them. The file is outside the store.
     External,
 }
 

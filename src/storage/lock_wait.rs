@@ -12,7 +12,7 @@ pub(crate) struct LockWait {
     pub(crate) on_wait: Option<OnWait>,
 }
 
-/// What is called during a wait of at least `after`.
+/// What is called during a wait of at least `after`, with the processes that hold the lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OnWait {
     pub(crate) after: Duration,
@@ -24,7 +24,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 
 impl LockWait {
     /// Returns this wait without the part that has passed.
-    pub(crate) fn less(self, passed: Duration) -> Self {
+    pub(crate) fn without(self, passed: Duration) -> Self {
         LockWait { timeout: self.timeout.saturating_sub(passed), ..self }
     }
 

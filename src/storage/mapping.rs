@@ -23,8 +23,8 @@ use super::idle;
 use crate::disk::{FileId, FileStat, FileSystem, LockMode};
 
 /// The promise of the caller of `Store::open_mapped`, for the files of the store and the external files that it opens.
-/// While such a file is mapped, nothing but this library writes, truncates or replaces it. No process uses this library
-/// to change it under a different name, as a file of a store.
+/// While such a file is mapped, nothing but this library writes, truncates or replaces it. Nor does this library do so
+/// in any process because the file has a second name as a file of a store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MapPermit(());
 
@@ -46,9 +46,9 @@ pub(crate) struct Mapping {
 impl Mapping {
     /// Maps the first `length_bytes` of a file with this stat, or shares an existing mapping of this process.
     ///
-    /// A new mapping reserves address space for `reserved_bytes` or for twice the longest mapping of the file, if
-    /// that is available. A reader then maps a growing file only once or a few times. On overlayfs nothing is
-    /// reserved.
+    /// A new mapping reserves address space for the larger of `reserved_bytes` and twice the longest mapping of the
+    /// file, or else for the latter, if available. A reader then maps a growing file only once or a few times. On
+    /// overlayfs nothing is reserved.
     ///
     /// # Errors
     /// `Io` with `UnexpectedEof` if the file is shorter: touching a mapping past the end of its file is a fault.
@@ -63,7 +63,8 @@ impl Mapping {
     ) -> Result<Mapping, MapError> {
         let length_bytes = length_to_map(stat, length_bytes)?;
         let reserved_bytes = usize::try_from(reserved_bytes).unwrap_or_default();
-        // If there is not enough, the mapping gets less room to grow.
+        // If there is not enough address space, releases the mappings that are kept for the next load. If that does not
+        // help, the mapping gets less room to grow.
         let _ = idle::retry_after_release(
             || if Reservation::is_available(reserved_bytes) { Ok(()) } else { Err(()) },
             |()| true,
@@ -92,13 +93,14 @@ impl Mapping {
         //   copy in the upper layer. But the file was opened after the record was read, so it contains the rows of the
         //   record, and `of` maps no more bytes than it was asked for. A lower layer never changes;
         // - still in bounds: this library truncates a storage only past the length of the newest record, and past the
-        //   bytes that are lent in this process (`FileLock::keep_stable`). Only bytes of a published record are lent,
-        //   in any process, and the newest record of a storage is the longest that was published: a generation is
-        //   made from the newest one under LOCK; a record only grows; an append that no record covers was never lent;
-        //   and a repair that returns to an older generation copies each storage that is longer than its record. A
-        //   generation that a process has seen stays published: a commit whose outcome is unknown (`CommitUnknown`)
-        //   is not undone, and a power cut that undoes one ends its readers as well. This library opens an external
-        //   file for reading only, and by the contract of `MapPermit` nothing else truncates either kind of file;
+        //   bytes lent in this process (`FileLock::keep_stable`). In any process, only bytes of a published record are
+        //   lent. No published record of a storage is longer than the newest one, because
+        //   - a generation is made from the newest one under LOCK, and a record only grows;
+        //   - an append that no record covers was never lent;
+        //   - a repair that returns to an older generation copies each storage that is longer than its record;
+        //   - a generation that a process has seen stays published: a commit whose outcome is unknown (`CommitUnknown`)
+        //     is not undone, and a power cut that undoes one ends its readers too. This library opens an external file
+        //     for reading only. By the contract of `MapPermit` nothing else truncates either kind of file;
         // - no concurrent write: from `of` until this value is dropped, the registry has the region, as sealed and
         //   with at least `length_bytes` lent, in a forked child too. Under its one mutex, every use of the file in
         //   this process was checked against every other. Files are compared by device and inode, so the name by
@@ -121,11 +123,12 @@ impl Mapping {
         }
         let first = self.region.map.as_mut_ptr().wrapping_add(start);
         // SAFETY:
-        // - in bounds: a map begins at a page. The range begins at one too and ends in the bytes of this mapping, which
-        //   the region has, so all its pages are of the region. `self` owns a share of the region, so it stays mapped;
+        // - in bounds: a map begins at a page. The range begins at a page too, and ends within the bytes of this
+        //   mapping, so all its pages belong to the region. `self` owns a share of the region, so the region stays
+        //   mapped;
         // - no change: no hint changes the bytes or the addresses, only which pages the kernel reads, and when.
         let advised = unsafe { madvise(first.cast(), end - start, hint.for_memory()) };
-        // The bytes are read all the same.
+        // Reads work without the hint.
         let _ = advised;
     }
 }
@@ -191,12 +194,12 @@ impl LockedMapping {
             LockMode::Shared => options.map_raw_read_only(file).map_err(MapError::from),
             LockMode::Exclusive => options.map_raw(file).map_err(MapError::from),
         };
-        let map = idle::retry_after_release(map, MapError::is_full)?;
+        let map = idle::retry_after_release(map, MapError::is_out_of_memory)?;
         Ok(LockedMapping { map, file: stat.id(), mode })
     }
 
-    /// Borrows the bytes under a lock of this file, unless the lock is one to grow it. Returns `None` under any other
-    /// lock.
+    /// Borrows the bytes under a lock to read or change this file. Returns `None` under a lock to grow it, or a lock of
+    /// another file.
     pub(super) fn bytes<'a>(&'a self, lock: &'a FileLock) -> Option<&'a [u8]> {
         if lock.id() != self.file || lock.purpose() == Purpose::Grow {
             return None;
@@ -234,7 +237,7 @@ impl LockedMapping {
     }
 }
 
-/// Memory of at least this size is worth huge pages, in bytes.
+/// The smallest size, in bytes, of memory that is worth huge pages.
 const HUGE_BYTES: usize = 4 << 20;
 
 /// Asks the kernel for huge pages if the memory of `elements` is large. New memory is then zeroed 2 MiB at a time,
@@ -286,7 +289,7 @@ struct FiemapExtent {
 /// not report its blocks.
 pub(super) fn needs_new_blocks(file: &File, length_bytes: u64) -> io::Result<bool> {
     // Flags of an extent: packed with other data, in the metadata, shared.
-    const NEEDS: u32 = 0x8 | 0x200 | 0x2000;
+    const NEEDS_NEW_BLOCK: u32 = 0x8 | 0x200 | 0x2000;
     // The request number contains the size of the fields before the extents.
     const REQUEST: Opcode = opcode::read_write::<[u64; 4]>(b'f', 11);
     let mut start_bytes = 0;
@@ -304,7 +307,7 @@ pub(super) fn needs_new_blocks(file: &File, length_bytes: u64) -> io::Result<boo
         let mapped = map.extents.get(..map.mapped_extents as usize).unwrap_or_default();
         let before_bytes = start_bytes;
         for extent in mapped {
-            if extent.flags & NEEDS != 0 || extent.logical_bytes > start_bytes {
+            if extent.flags & NEEDS_NEW_BLOCK != 0 || extent.logical_bytes > start_bytes {
                 return Ok(true);
             }
             start_bytes = start_bytes.max(extent.logical_bytes.saturating_add(extent.length_bytes));
@@ -459,12 +462,12 @@ impl LiveMapping {
         // - aligned, initialised, writable: a map begins at a page, every bit pattern is a valid `A` by the contract
         //   of `Atom`, and `map_raw` maps for writing;
         // - alive: `self` owns a share of the region, and is borrowed for as long as the slice;
-        // - no race: from `of` until this value is dropped, the registry has the region, as live with this access
-        //   size. During that time, under its mutex, `of` and `Mapping::of` make no region of the file as anything
-        //   else, and `FileLock::take` takes no lock of it, without which nothing else borrows its bytes; and `of`
-        //   would have refused this region while any of these existed. So this process reaches the bytes only with
-        //   atomics of this size. Other processes do the same by the contract of `MapPermit`. The kernel's own copies
-        //   use no reference of this process.
+        // - no race: from `of` until this value is dropped, the registry has the region, as live with this access size.
+        //   During that time, under its mutex, `of` and `Mapping::of` make no region of the file as anything else, and
+        //   `FileLock::take` takes no lock of it. All other code needs such a region or lock to borrow the bytes. `of`
+        //   would have refused this region while one existed. So this process reaches the bytes only with atomics of
+        //   this size. Other processes do the same by the contract of `MapPermit`. The kernel's own copies use no
+        //   reference of this process.
         Some(unsafe { std::slice::from_raw_parts(start, count) })
     }
 }

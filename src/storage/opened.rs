@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Wea
 use stridemap_format::StorageRecord;
 
 use super::Storage;
-use super::idle::{self, Keeper, Share};
+use super::idle::{self, Keeper, KeptQuota};
 
 /// The storages that a handle has opened, by id. All tensors on a storage share it.
 ///
@@ -37,7 +37,7 @@ struct Kept {
     /// Whether the storage has grown in this generation. The next load opens it again and shares the mapping, which
     /// has room for more.
     has_grown: bool,
-    _share: Share,
+    _share: KeptQuota,
 }
 
 impl OpenStorages {
@@ -70,8 +70,8 @@ impl OpenStorages {
     /// Adds a storage that was opened for a generation.
     pub(crate) fn insert(&self, generation: u64, id: u64, storage: &Arc<Storage>) {
         let is_current = self.read().generation == generation;
-        // Without the lock, because it may release all mappings.
-        let share = storage.idle_bytes().filter(|_| is_current).and_then(Share::take);
+        // Without the lock, because `KeptQuota::take` may release all kept mappings, which locks it.
+        let share = storage.idle_bytes().filter(|_| is_current).and_then(KeptQuota::take);
         let mut state = self.write();
         if state.opened.len() == state.opened.capacity() {
             state.opened.retain(|_, storage| storage.strong_count() > 0);

@@ -16,16 +16,16 @@ use crate::process::OwnerProcess;
 
 /// The longest wait for the front. A process that is stopped while it is at the front must not keep others from a
 /// free lock.
-const PATIENCE: Duration = Duration::from_secs(1);
+const MAX_FRONT_WAIT: Duration = Duration::from_secs(1);
 
 /// The pause between attempts if no thread can wait for the kernel.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
-/// After a process has waited for a file, it pauses for `STEP_BACK` each time it queues for that file again during the
-/// next `STEPS_BACK_FOR`. The kernel does not hand a lock over: the process that it wakes needs time to take the lock
+/// After a process has waited for a file, it pauses for `REQUEUE_PAUSE` each time it queues for that file again during the
+/// next `REQUEUE_PAUSE_PERIOD`. The kernel does not hand a lock over: the process that it wakes needs time to take the lock
 /// before others take it again.
-const STEP_BACK: Duration = Duration::from_micros(250);
-const STEPS_BACK_FOR: Duration = Duration::from_millis(50);
+const REQUEUE_PAUSE: Duration = Duration::from_micros(250);
+const REQUEUE_PAUSE_PERIOD: Duration = Duration::from_millis(50);
 
 /// The shortest and the longest pause between two attempts of the waiter at the front.
 const FRONT_PAUSES: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(2)];
@@ -52,9 +52,9 @@ struct Queues {
 #[derive(Default)]
 struct Queue {
     tickets: VecDeque<u64>,
-    /// Whether a background thread waits for the kernel, because that wait has no timeout. There is at most one such
-    /// thread.
-    is_requested: bool,
+    /// Whether a background thread waits in the kernel for the front, because that wait has no timeout. There is at
+    /// most one such thread.
+    has_background_wait: bool,
 }
 
 static QUEUES: LazyLock<Mutex<Queues>> = LazyLock::new(|| Mutex::new(Queues::new()));
@@ -70,18 +70,18 @@ fn queues() -> MutexGuard<'static, Queues> {
 
 impl Turn {
     /// Waits until this thread is at the front of the queue for the lock of an open file, for at most half of
-    /// `timeout` and at most [`PATIENCE`]. A caller that gets `None` may still try the lock.
+    /// `timeout` and at most [`MAX_FRONT_WAIT`]. A caller that gets `None` may still try the lock.
     pub(crate) fn take(
         file: &Arc<dyn DiskFile>,
         id: FileId,
         mode: LockMode,
         timeout: Duration,
     ) -> Option<Turn> {
-        let (began, patience) = (Instant::now(), PATIENCE.min(timeout / 2));
+        let (began, patience) = (Instant::now(), MAX_FRONT_WAIT.min(timeout / 2));
         let mut queues = queues();
-        if queues.waited_in.is_some_and(|(last, when)| last == id && when.elapsed() < STEPS_BACK_FOR) {
+        if queues.waited_in.is_some_and(|(last, when)| last == id && when.elapsed() < REQUEUE_PAUSE_PERIOD) {
             drop(queues);
-            thread::sleep(STEP_BACK.min(patience));
+            thread::sleep(REQUEUE_PAUSE.min(patience));
             queues = self::queues();
         }
         let ticket = queues.next_ticket;
@@ -96,15 +96,15 @@ impl Turn {
             let queue = queues.by_file.entry(id).or_default();
             let is_first = queue.tickets.front() == Some(&ticket);
             let mut pause = patience.saturating_sub(began.elapsed());
-            if is_first && !queue.is_requested {
+            if is_first && !queue.has_background_wait {
                 if may_try && !matches!(file.try_front(mode), Ok(false)) {
                     if has_waited {
                         queues.waited_in = Some((id, Instant::now()));
                     }
                     return Some(Turn { file: Arc::clone(file), id, ticket, owner: queues.owner });
                 }
-                queue.is_requested = !pause.is_zero() && request_front(file, id, mode);
-                if !queue.is_requested {
+                queue.has_background_wait = !pause.is_zero() && request_front(file, id, mode);
+                if !queue.has_background_wait {
                     pause = pause.min(RETRY_PAUSE);
                 }
                 may_try = true;
@@ -142,7 +142,7 @@ fn request_front(file: &Arc<dyn DiskFile>, id: FileId, mode: LockMode) -> bool {
         }
         let mut queues = queues();
         if let Some(queue) = queues.by_file.get_mut(&id) {
-            queue.is_requested = false;
+            queue.has_background_wait = false;
             if queue.tickets.is_empty() {
                 // All waiters have given up.
                 let _ = file.leave_front();
@@ -163,10 +163,10 @@ impl Queues {
         let Some(queue) = self.by_file.get_mut(&id) else { return };
         let was_first = queue.tickets.front() == Some(&ticket);
         queue.tickets.retain(|&waiting| waiting != ticket);
-        if was_first && !queue.is_requested {
+        if was_first && !queue.has_background_wait {
             let _ = file.leave_front();
         }
-        if queue.tickets.is_empty() && !queue.is_requested {
+        if queue.tickets.is_empty() && !queue.has_background_wait {
             self.by_file.remove(&id);
         } else {
             MOVED.notify_all();

@@ -21,18 +21,18 @@ pub(crate) trait ByteSource {
 }
 
 /// Reads a mutable, live or external storage, whose bytes have no digests to verify.
-pub(crate) struct Unverified<'a> {
+pub(crate) struct UnverifiedStorage<'a> {
     storage: &'a Storage,
     piece: Vec<u8>,
 }
 
-impl<'a> Unverified<'a> {
+impl<'a> UnverifiedStorage<'a> {
     pub(crate) fn new(storage: &'a Storage) -> Self {
-        Unverified { storage, piece: Vec::new() }
+        UnverifiedStorage { storage, piece: Vec::new() }
     }
 }
 
-impl ByteSource for Unverified<'_> {
+impl ByteSource for UnverifiedStorage<'_> {
     fn read(&mut self, range: Range<u64>, sink: Sink<'_>) -> Result<()> {
         let mut start = range.start;
         while start < range.end {

@@ -84,7 +84,7 @@ impl VerifiedStorage {
     ) -> Result<(Self, Option<Error>)> {
         let (path, length_bytes) = (paths.storage(id), record.length_bytes);
         let StorageKind::Sealed(sealed) = record.kind else {
-            return Err(broken(&path, "it is not sealed".to_owned()));
+            return Err(broken(&path, "the storage is not sealed".to_owned()));
         };
         let failed = |e| open_error("open storage", &path, Access::Read, e);
         let file = disk.open(&path, Access::Read).map_err(failed)?;

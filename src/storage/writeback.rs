@@ -3,12 +3,11 @@ use std::io;
 
 use super::mapping::start_writeback;
 
-/// How many bytes are written before the system is told to bring them to disk.
+/// How many bytes are written before the kernel is asked to write them to disk.
 const WRITEBACK_BYTES: u64 = 8 << 20;
 
-/// Brings the bytes of a file to disk while more are written. The sync in the end then has little left to do.
-///
-/// No state after a crash is new, because the system may write pages to disk at any time.
+/// Starts to write the bytes of a file to disk while more are appended. The sync at the end then has little left to do.
+/// This adds no new state after a crash, because the kernel may write pages to disk at any time.
 #[derive(Debug, Default)]
 pub struct Writeback {
     started_bytes: u64,

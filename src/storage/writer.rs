@@ -32,7 +32,7 @@ pub(crate) struct StorageWriter {
     written_bytes: u64,
     allocated_bytes: u64,
     mutability: Mutability,
-    /// For a storage whose files are synced in the end.
+    /// `Some` for a durable storage, whose files are synced by [`finish`](Self::finish).
     writeback: Option<Writeback>,
 }
 
@@ -215,7 +215,7 @@ impl StorageWriter {
         if stat.size_bytes >= length_bytes && matches!(self.mutability, Mutability::InPlace(_)) {
             self.written_bytes = length_bytes;
         }
-        // If the file system cannot reserve space, only written bytes have space on disk.
+        // Otherwise write the zeros, because only written bytes have space on disk.
         let zeros = vec![0; CHUNK];
         while self.length_bytes() < length_bytes {
             let rest = (length_bytes - self.length_bytes()).min(CHUNK_BYTES);
@@ -266,7 +266,7 @@ impl StorageWriter {
             self.put(chunk)?;
             self.written_bytes += chunk.len() as u64;
             written(chunk);
-            // Brings it to disk while more is written, for the sync in the end.
+            // Starts to write it to disk, so that the last sync has less to do.
             match (self.staged.file().as_file(), &mut self.writeback) {
                 (Some(file), Some(writeback)) => writeback
                     .advance(file, self.written_bytes)

@@ -87,7 +87,7 @@ impl Store {
             // until the storage is free.
             let path = store.paths.storage(txn.draft.existing("append to", name)?.storage_id);
             drop(txn);
-            let left = store.options.lock_wait.less(began.elapsed());
+            let left = store.options.lock_wait.without(began.elapsed());
             let free = GrowthLock::take(&store.disk, &path, left);
             drop(free.map_err(|e| e.context(&op))?);
         }
@@ -245,10 +245,10 @@ impl Transaction<'_> {
             // A tensor that cannot grow is refused without waiting for its storage.
             self.check_growable(op, name, &record, self.storage_record(op, id)?.length_bytes)?;
             let path = store.paths.storage(id);
-            let left = store.options.lock_wait.less(began.elapsed());
+            let left = store.options.lock_wait.without(began.elapsed());
             let lock = match self.lock {
                 None => GrowthLock::take(&store.disk, &path, left),
-                Some(_) => GrowthLock::take_if_free(&store.disk, &path),
+                Some(_) => GrowthLock::take_or_busy(&store.disk, &path),
             };
             let lock = lock.map_err(|e| e.context(op))?;
             self.rebase()?;
@@ -268,7 +268,7 @@ impl Transaction<'_> {
                     stridemap_format::Error::new(stridemap_format::Rule::StorageFile, "the file is missing");
                 return Err(Error::corrupt(&path, detail).context(op));
             };
-            let growth = Growth::begin(&store.paths, lock, (id, storage), &self.loader.ends);
+            let growth = Growth::begin(&store.paths, lock, (id, storage), &self.loader.tails);
             self.growths.insert(id, growth.map_err(|e| e.context(op))?);
             return Ok(record);
         }

@@ -15,9 +15,9 @@ use super::transaction::Transaction;
 use crate::disk::LockMode;
 use crate::error::{Error, Result};
 use crate::generation::{self, Change};
-use crate::layout::{Placed, Repacked, View, footprint_bytes, repack};
+use crate::layout::{Repacked, RepackedView, View, footprint_bytes, repack};
 use crate::maintenance::Copied;
-use crate::storage::{StagedStorage, Unverified, VerifiedStorage};
+use crate::storage::{StagedStorage, UnverifiedStorage, VerifiedStorage};
 
 /// The most storages that one commit copies: until the commit, each has two files open. The copy is invisible before
 /// its last commit, so there can be several commits.
@@ -218,7 +218,7 @@ impl Snapshot {
                     }
                 };
                 let (stride, offset_elems) = (record.stride.to_vec(), record.offset_elems);
-                let placed = part.placed.remove(&name).unwrap_or(Placed { stride, offset_elems });
+                let placed = part.placed.remove(&name).unwrap_or(RepackedView { stride, offset_elems });
                 let record = placed.header(&record, new_id).map_err(|e| Error::refused("copy", e))?;
                 txn.apply(Change::Put { name, record })?;
                 copied.tensor_count += 1;
@@ -260,7 +260,7 @@ impl Snapshot {
                     // A live storage has no lock: any process writes it at any time.
                     let guard = storage.as_mutable().map(|file| file.lock(LockMode::Shared)).transpose()?;
                     writer.copy_from(
-                        &mut Unverified::new(&storage),
+                        &mut UnverifiedStorage::new(&storage),
                         &Repacked::whole(record.length_bytes),
                         progress,
                     )?;
@@ -323,5 +323,5 @@ struct Part {
     /// The tensors that are copied; empty for all of them.
     tensors: Vec<(String, TensorRecord)>,
     /// The location of these tensors in the copied storage, if not all bytes are copied.
-    placed: BTreeMap<String, Placed>,
+    placed: BTreeMap<String, RepackedView>,
 }

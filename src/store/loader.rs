@@ -9,7 +9,7 @@ use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Generation, OpenStore};
 use crate::layout::Layout;
-use crate::storage::{Externals, KnownEnds, MapPermit, Storage, StoreCallbacks};
+use crate::storage::{ExternalOpener, KnownTails, MapPermit, Storage, StoreCallbacks};
 use crate::tensor::Tensor;
 
 /// Turns records into tensors. All tensors on a storage share one open file.
@@ -19,15 +19,15 @@ pub(super) struct Loader {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) store: OpenStore,
     pub(super) permit: Option<MapPermit>,
-    pub(super) externals: Externals,
+    pub(super) externals: ExternalOpener,
     /// The digests of the last chunks of the storages that this handle has appended to.
-    pub(super) ends: KnownEnds,
+    pub(super) tails: KnownTails,
 }
 
 impl Loader {
     pub(super) fn new(disk: Arc<dyn Disk>, store: OpenStore, permit: Option<MapPermit>) -> Self {
-        let externals = Externals::new(&store.disk, store.paths.root(), store.options.access);
-        Loader { disk, store, permit, externals, ends: KnownEnds::default() }
+        let externals = ExternalOpener::new(&store.disk, store.paths.root(), store.options.access);
+        Loader { disk, store, permit, externals, tails: KnownTails::default() }
     }
 
     pub(super) fn load(&self, generation: &Generation, name: &str) -> Result<Tensor> {

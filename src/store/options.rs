@@ -248,8 +248,8 @@ impl StoreOptions {
                 return e;
             }
             let message = format!(
-                "create {}: the store may or may not exist now; open it to check; if it exists, \
-                 commit or run gc to make it durable: {e}",
+                "create {}: the store may or may not have been published; open it to check; if it exists, commit or \
+                 run gc to make it durable: {e}",
                 path.display()
             );
             Error::new(ErrorKind::CommitUnknown, message).with_source(e).after_failed_sync()

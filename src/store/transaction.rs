@@ -465,7 +465,7 @@ impl<'a> Transaction<'a> {
         let generation = store.record_failure(published)?.0;
         // Released before the writers' lock, whose next holder may append to the same storage.
         for (growth, to) in self.growths.into_values().zip(grown_records) {
-            growth.release(&to, &self.loader.ends);
+            growth.release(&to, &self.loader.tails);
         }
         Ok(generation)
     }

@@ -28,7 +28,7 @@ impl Owned {
         View { size: &self.size, stride: &self.stride, offset_elems: self.offset_elems, dtype: self.dtype }
     }
 
-    fn moved(&self, placed: &Placed) -> Owned {
+    fn moved(&self, placed: &RepackedView) -> Owned {
         Owned { stride: placed.stride.clone(), offset_elems: placed.offset_elems, ..self.clone() }
     }
 
@@ -79,7 +79,7 @@ fn checked(owned: &[Owned], length_bytes: u64) -> u64 {
             assert_eq!(old.signum(), new.signum(), "{before:?} became {after:?}");
         }
     }
-    // Repacking again keeps everything unchanged.
+    // Repacking again does not make the storage longer.
     let after: Vec<Owned> =
         owned.iter().zip(&repacked.views).map(|(before, placed)| before.moved(placed)).collect();
     let again = repack(&views(&after), repacked.length_bytes).unwrap();
@@ -270,7 +270,7 @@ fn several_dtypes_over_the_same_bytes_stay_aligned() {
     ];
     let new_length = checked(&owned, 4096);
     // Eight of every forty bytes are kept, and the three bytes at 2000, whose offset modulo 64 does not change.
-    assert_eq!(new_length, next_like(8 + 30 * 8, 2_000, 64) + 3);
+    assert_eq!(new_length, next_congruent(8 + 30 * 8, 2_000, 64) + 3);
 }
 
 #[test]
