@@ -60,7 +60,7 @@ fn file_that_has_changed_is_refused_and_verify_exits_with_1() {
         &["compact", "s.smap", "--materialize"],
     ] {
         let line = dir.refusal(args);
-        for part in ["x.safetensors", "mtime in ns", "adopt this one again"] {
+        for part in ["x.safetensors", "mtime in ns", "adopt the current one"] {
             assert!(line.contains(part), "{args:?}: {line}");
         }
     }

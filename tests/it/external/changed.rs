@@ -19,7 +19,7 @@ fn case_25_external_file_of_the_wrong_length_is_refused_before_it_is_mapped() {
     let whole = fs::read(&adopted.file).unwrap();
     truncate_by(&adopted.file, 8);
     let advice =
-        ["load \"weight\"", "model.safetensors", "size in bytes", "adopt this one again", "import it"];
+        ["load \"weight\"", "model.safetensors", "size in bytes", "adopt the current one", "import it"];
     adopted.assert_changed(&advice);
     truncate_by(&adopted.file, whole.len() as u64 - 8);
     adopted.assert_changed(&advice);
@@ -88,7 +88,7 @@ fn case_28_replaced_external_file_keeps_its_bytes_for_open_tensors_and_is_refuse
     fs::rename(&other, &adopted.file).unwrap();
     assert_eq!(read.read::<f32>().unwrap(), weight());
     assert_eq!(slice, weight());
-    adopted.assert_changed(&["inode", "adopt this one again"]);
+    adopted.assert_changed(&["inode", "adopt the current one"]);
     drop(read);
     // The same handle, after the last tensor that keeps the old file open is dropped.
     assert_refused(store.load("weight"), ErrorKind::ExternalChanged, &["inode"]);
@@ -143,7 +143,7 @@ fn store_moved_with_its_external_file_works_but_a_copy_of_both_is_refused() {
         std::process::Command::new("cp").args(["-a".as_ref(), moved.as_os_str(), copy.as_os_str()]).status();
     assert!(copied.unwrap().success());
     let store = external_beside().open(copy.join("model.smap")).unwrap();
-    assert_refused(store.load("weight"), ErrorKind::ExternalChanged, &["inode", "adopt this one again"]);
+    assert_refused(store.load("weight"), ErrorKind::ExternalChanged, &["inode", "adopt the current one"]);
     // As the error advises.
     stridemap_interop::adopt(&store, copy.join("model.safetensors"), "").unwrap();
     assert_eq!(store.load("weight").unwrap().read::<f32>().unwrap(), weight());
