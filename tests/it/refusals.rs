@@ -210,9 +210,9 @@ fn views_out_of_range_or_not_expressible_as_strides_are_refused() {
     assert_refused(tensor.narrow(1, 2, 3), ErrorKind::OutOfRange, &["axis 1", "size 4"]);
     assert_refused(tensor.narrow(1, 2, usize::MAX), ErrorKind::OutOfRange, &["axis 1"]);
     assert_refused(tensor.narrow(1, 2, -1), ErrorKind::InvalidArgument, &["length", "but is -1"]);
-    assert_refused(tensor.unfold(1, -2, 1), ErrorKind::InvalidArgument, &["size", "and is -2"]);
+    assert_refused(tensor.unfold(1, -2, 1), ErrorKind::InvalidArgument, &["size", "but is -2"]);
     assert_refused(tensor.chunk(-1, 0), ErrorKind::InvalidArgument, &["number of chunks", "but is -1"]);
-    assert_refused(tensor.as_strided([-3], [1], 0), ErrorKind::InvalidArgument, &["size", "and is -3"]);
+    assert_refused(tensor.as_strided([-3], [1], 0), ErrorKind::InvalidArgument, &["size", "but is -3"]);
     assert_refused(tensor.slice(0, None, None, 0), ErrorKind::InvalidArgument, &["step must not be 0"]);
     assert_refused(tensor.transpose(0, -3), ErrorKind::OutOfRange, &["axis -3"]);
     assert_refused(tensor.permute([0, 0]), ErrorKind::InvalidArgument, &["axis 0", "twice"]);
