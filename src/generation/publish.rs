@@ -8,10 +8,11 @@ use std::sync::Arc;
 use stridemap_format::limits::MAX_CHANGES;
 use stridemap_format::{Manifest, StorageRecord, TableEncoder, TableRef};
 
+use super::Draft;
 use super::OpenStore;
 use super::garbage::OlderManifests;
 use super::pinned::{Generation, Merged, Pin};
-use super::rebase::{self, Draft};
+use super::plan::{self, Plan};
 use super::table::Table;
 use super::unsynced;
 use super::writer_lock::WriterLock;
@@ -53,7 +54,7 @@ fn publish_locked(
     unsynced::settle_creation(store, &newest, lock)?; // crash: the store's own name, now durable
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
     let only_relocates = draft.changes.only_relocates();
-    let rebase::Plan { mut manifest, used_staged } = rebase::plan(&newest, draft, &records, &grown)?;
+    let Plan { mut manifest, used_staged } = plan::plan(&newest, draft, &records, &grown)?;
     if only_relocates && used_staged.is_empty() {
         return Ok((newest, Vec::new()));
     }

@@ -76,7 +76,7 @@ impl Table {
             next_page += read.as_ref().map_or(1, |node| node.pages());
             Some(match read {
                 Ok(node) => Ok((page, Ok(node))),
-                Err(e) => e.broken().cloned().map(|broken| (page, Err(broken))).ok_or(e),
+                Err(e) => e.format_error().cloned().map(|broken| (page, Err(broken))).ok_or(e),
             })
         })
     }
