@@ -1,5 +1,7 @@
 //! Errors of the library as exceptions of the package.
 
+use std::{io, iter};
+
 use pyo3::prelude::*;
 
 /// An error of the library or of Python.
@@ -32,9 +34,16 @@ impl From<Error> for PyErr {
         Python::attach(|py| {
             let new = |py: Python<'_>| -> PyResult<PyErr> {
                 let make = py.import("stridemap._errors")?.getattr("make")?;
-                Ok(PyErr::from_value(make.call1((format!("{:?}", error.kind()), error.to_string()))?))
+                let kind = format!("{:?}", error.kind());
+                Ok(PyErr::from_value(make.call1((kind, error.to_string(), errno(&error)))?))
             };
             new(py).unwrap_or_else(|e| e)
         })
     }
+}
+
+/// Returns the number of the error of the operating system that caused an error.
+fn errno(error: &stridemap::Error) -> Option<i32> {
+    iter::successors(std::error::Error::source(error), |&error| error.source())
+        .find_map(|source| source.downcast_ref::<io::Error>()?.raw_os_error())
 }

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use stridemap::{Durability, ExternalFiles, StorageKind, Store, StoreOptions};
 
 use crate::error::Result;
-use crate::tensor::{How, Origin, Tensor};
+use crate::tensor::{OpenMode, Origin, Tensor};
 use crate::transaction::Changes;
 
 /// Longer waits are as good as endless.
@@ -24,7 +24,7 @@ const SLICE: Duration = Duration::from_millis(100);
 pub(crate) struct StoreHandle {
     /// `None` once it is closed.
     store: Mutex<Option<Store>>,
-    how: How,
+    open_mode: OpenMode,
 }
 
 /// Opens a store. With `mapped`, no other program may change its files; see `stridemap.open`.
@@ -38,14 +38,14 @@ pub(crate) fn open(
     timeout: f64,
     external: &str,
 ) -> Result<StoreHandle> {
-    let how = How { mapped, writable, external: external.to_owned() };
+    let open_mode = OpenMode { mapped, writable, external: external.to_owned() };
     let options = options(durable, timeout, external)?;
     let store = py.detach(|| match mapped {
         // SAFETY: `stridemap.open` states the contract: only stridemap changes the files of the store.
         true => unsafe { options.open_mapped(path) },
         false => options.open(path),
     })?;
-    Ok(StoreHandle { store: Mutex::new(Some(store)), how })
+    Ok(StoreHandle { store: Mutex::new(Some(store)), open_mode })
 }
 
 /// Creates an empty store.
@@ -85,9 +85,9 @@ pub(crate) fn kind_of(name: &str) -> Result<StorageKind> {
     }
 }
 
-fn origin(store: &Store, how: &How, generation: u64, name: &str) -> Origin {
+fn origin(store: &Store, open_mode: &OpenMode, generation: u64, name: &str) -> Origin {
     let (path, name) = (store.path().to_owned(), name.to_owned());
-    Origin { store: path, uuid: store.uuid(), how: how.clone(), generation, name }
+    Origin { store: path, uuid: store.uuid(), open_mode: open_mode.clone(), generation, name }
 }
 
 impl StoreHandle {
@@ -143,7 +143,7 @@ impl StoreHandle {
     fn load(&self, py: Python<'_>, name: &str) -> Result<Tensor> {
         let store = self.store()?;
         let inner = py.detach(|| store.load(name))?;
-        let origin = origin(&store, &self.how, store.generation(), name);
+        let origin = origin(&store, &self.open_mode, store.generation(), name);
         Ok(Tensor { inner, origin: Some(Arc::new(origin)) })
     }
 
@@ -168,12 +168,12 @@ impl StoreHandle {
 
     fn snapshot(&self) -> Result<Snapshot> {
         let store = self.store()?;
-        Ok(Snapshot { snapshot: store.snapshot(), store, how: self.how.clone() })
+        Ok(Snapshot { snapshot: store.snapshot(), store, open_mode: self.open_mode.clone() })
     }
 
     fn begin(&self, py: Python<'_>) -> Result<Changes> {
         let store = self.store()?;
-        let origin = origin(&store, &self.how, store.generation(), "");
+        let origin = origin(&store, &self.open_mode, store.generation(), "");
         py.detach(|| Changes::begin(store, origin))
     }
 
@@ -201,7 +201,7 @@ impl StoreHandle {
 pub(crate) struct Snapshot {
     snapshot: stridemap::Snapshot,
     store: Store,
-    how: How,
+    open_mode: OpenMode,
 }
 
 #[pymethods]
@@ -212,8 +212,8 @@ impl Snapshot {
     }
 
     #[getter]
-    fn _origin(&self) -> (PathBuf, String, How, u64) {
-        (self.store.path().to_owned(), self.store.uuid(), self.how.clone(), self.snapshot.generation())
+    fn _origin(&self) -> (PathBuf, String, OpenMode, u64) {
+        (self.store.path().to_owned(), self.store.uuid(), self.open_mode.clone(), self.snapshot.generation())
     }
 
     fn names(&self, py: Python<'_>) -> Result<Vec<String>> {
@@ -222,7 +222,7 @@ impl Snapshot {
 
     fn load(&self, py: Python<'_>, name: &str) -> Result<Tensor> {
         let inner = py.detach(|| self.snapshot.load(name))?;
-        let origin = origin(&self.store, &self.how, self.snapshot.generation(), name);
+        let origin = origin(&self.store, &self.open_mode, self.snapshot.generation(), name);
         Ok(Tensor { inner, origin: Some(Arc::new(origin)) })
     }
 

@@ -19,7 +19,7 @@ use crate::source::{Elements, dtype_of};
 /// How a store was opened: whether it is mapped, whether it is writable (not with mode "r"), and which external files
 /// it opens.
 #[derive(Clone, IntoPyObject)]
-pub(crate) struct How {
+pub(crate) struct OpenMode {
     pub(crate) mapped: bool,
     pub(crate) writable: bool,
     pub(crate) external: String,
@@ -30,7 +30,7 @@ pub(crate) struct How {
 pub(crate) struct Origin {
     pub(crate) store: PathBuf,
     pub(crate) uuid: String,
-    pub(crate) how: How,
+    pub(crate) open_mode: OpenMode,
     pub(crate) generation: u64,
     pub(crate) name: String,
 }
@@ -60,7 +60,7 @@ impl Tensor {
     /// Refuses to change elements of a store that was opened with mode "r".
     fn check_writable(&self, op: &str) -> Result<()> {
         match &self.origin {
-            Some(origin) if !origin.how.writable => {
+            Some(origin) if !origin.open_mode.writable => {
                 let path = origin.store.display();
                 let message = format!("{op}: {path} was opened with mode 'r'; open it with 'r+'");
                 Err(stridemap::Error::new(ErrorKind::ReadOnly, message).into())
@@ -247,12 +247,12 @@ impl Tensor {
     /// The store, its uuid, how it was opened, the generation, and the name that the tensor, or the one it is a view
     /// of, was loaded from.
     #[getter]
-    fn _origin(&self) -> Option<(PathBuf, String, How, u64, String)> {
+    fn _origin(&self) -> Option<(PathBuf, String, OpenMode, u64, String)> {
         let origin = self.origin.as_ref()?;
         Some((
             origin.store.clone(),
             origin.uuid.clone(),
-            origin.how.clone(),
+            origin.open_mode.clone(),
             origin.generation,
             origin.name.clone(),
         ))

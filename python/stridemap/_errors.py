@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 
 class Error(Exception):
     """An error of the library. The message states the request, the current state, and what to do."""
@@ -92,8 +94,31 @@ _CLASSES: dict[str, type[Error]] = {
 }
 
 
-def make(kind: str, message: str) -> Error:
-    """Return the exception for a kind of error of the library."""
+#: The numbers of errors that the operating system did not return.
+_NUMBERS = {
+    "NotFound": errno.ENOENT,
+    "AlreadyExists": errno.EEXIST,
+    "Busy": errno.ETIMEDOUT,
+    "ReadOnly": errno.EACCES,
+    "NotMutable": errno.EACCES,
+    "ExternalRefused": errno.EACCES,
+    "NetworkFileSystem": errno.EOPNOTSUPP,
+}
+
+#: What the library calls by its names in Rust, and what it is called here.
+_WORDS = {
+    "StoreOptions::external(ExternalFiles::Beside) (--external beside)": "external='beside'",
+    "StoreOptions::external(ExternalFiles::Anywhere) (--external anywhere)": "external='anywhere'",
+    ", remove that tensor first, or replace it with OnExisting::Replace": " or remove that tensor first",
+}
+
+
+def make(kind: str, message: str, number: int | None = None) -> Error:
+    """Return the exception for a kind of error of the library. `number` is the `errno` of the operating system."""
+    for theirs, ours in _WORDS.items():
+        message = message.replace(theirs, ours)
     error = _CLASSES.get(kind, ArgumentError)(message)
     error.kind = kind
+    if isinstance(error, OSError):
+        error.errno = _NUMBERS.get(kind) if number is None else number
     return error

@@ -10,7 +10,7 @@ from ._store import SnapshotView, Store, open
 from ._stridemap import Tensor
 
 #: How a store was opened: the arguments "mapped" and "external" of `open`, and whether it is "writable".
-How = dict[str, Any]
+OpenMode = dict[str, Any]
 
 #: The stores that this process has opened for handles, the last used at the end. A child of a fork opens its own.
 _stores: dict[tuple[Any, ...], Store] = {}
@@ -19,29 +19,30 @@ _stores: dict[tuple[Any, ...], Store] = {}
 _MAX_STORES = 8
 
 
-def store(path: str, uuid: str, how: How) -> Store:
+def store(path: str, uuid: str, open_mode: OpenMode) -> Store:
     """Open a store by the handle of another process."""
-    opened = open(path, "r+" if how["writable"] else "r", mapped=how["mapped"], external=how["external"])
+    mode = "r+" if open_mode["writable"] else "r"
+    opened = open(path, mode, mapped=open_mode["mapped"], external=open_mode["external"])
     if opened.uuid != uuid:
         raise _errors.make("Replaced", f"{path}: a different store has taken its place since the handle was made")
     return opened
 
 
-def _reopened(path: str, uuid: str, how: How) -> Store:
+def _reopened(path: str, uuid: str, open_mode: OpenMode) -> Store:
     """Return the store that this process uses for handles of tensors and snapshots."""
-    key = (os.getpid(), path, *sorted(how.items()))
+    key = (os.getpid(), path, *sorted(open_mode.items()))
     found = _stores.pop(key, None)
     if found is None or found.uuid != uuid:
-        found = store(path, uuid, how)
+        found = store(path, uuid, open_mode)
     _stores[key] = found
     for old in list(_stores)[:-_MAX_STORES]:
         del _stores[old]
     return found
 
 
-def snapshot(path: str | os.PathLike[str], uuid: str, how: How, generation: int) -> SnapshotView:
+def snapshot(path: str | os.PathLike[str], uuid: str, open_mode: OpenMode, generation: int) -> SnapshotView:
     """Open a snapshot by the handle of another process."""
-    store = _reopened(os.fspath(path), uuid, how)
+    store = _reopened(os.fspath(path), uuid, open_mode)
     if store.generation != generation:
         store.refresh()
     if store.generation != generation:
@@ -54,15 +55,15 @@ def reduce(tensor: Tensor) -> tuple[Any, ...]:
     """Return how to open the tensor in another process: its header, not its elements."""
     if tensor._origin is None:
         raise TypeError("a tensor in memory cannot be sent to another process; save it, or send its numpy() array")
-    path, uuid, how, generation, name = tensor._origin
+    path, uuid, open_mode, generation, name = tensor._origin
     layout = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset)
-    return load, (os.fspath(path), uuid, how, generation, name, tensor.storage_id, *layout)
+    return load, (os.fspath(path), uuid, open_mode, generation, name, tensor.storage_id, *layout)
 
 
 def load(
     path: str,
     uuid: str,
-    how: How,
+    open_mode: OpenMode,
     generation: int,
     name: str,
     storage_id: int,
@@ -72,7 +73,7 @@ def load(
     storage_offset: int,
 ) -> Tensor:
     """Open a tensor by the handle of another process."""
-    store = _reopened(path, uuid, how)
+    store = _reopened(path, uuid, open_mode)
     found = store[name] if name in store else None
     if found is None or found.storage_id != storage_id or store.generation < generation:
         store.refresh()

@@ -163,8 +163,8 @@ class Store(_Changes):
 
     _handle: _stridemap.StoreHandle
 
-    def __init__(self, handle: _stridemap.StoreHandle, writable: bool, how: dict[str, Any]) -> None:
-        self._handle, self._writable, self._how = handle, writable, how
+    def __init__(self, handle: _stridemap.StoreHandle, writable: bool, open_mode: dict[str, Any]) -> None:
+        self._handle, self._writable, self._open_mode = handle, writable, open_mode
 
     def __enter__(self) -> Store:
         return self
@@ -261,7 +261,7 @@ class Store(_Changes):
             raise TypeError("only a store opened with mode 'r' can be sent to another process; open it there")
         from . import _handles
 
-        return _handles.store, (self.path, self.uuid, self._how)
+        return _handles.store, (self.path, self.uuid, self._open_mode)
 
     def __repr__(self) -> str:
         if self.closed:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import errno
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
@@ -325,6 +327,26 @@ def test_changes_are_watched_from_the_call_on(store: stridemap.Store) -> None:
         other["x"] = 1
         other["y"] = 2
     assert next(changes).added == ["x", "y"]
+
+
+def test_errors_have_the_numbers_of_the_operating_system(store: stridemap.Store, path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as missing:
+        stridemap.open(path / "no such store")
+    assert missing.value.errno == errno.ENOENT
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        with pytest.raises(OSError, match="storage") as too_large:
+            store["x"] = np.ones(1 << 21, np.uint8)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert too_large.value.errno == errno.EFBIG and "x" not in store
+
+
+def test_messages_name_no_function_of_rust(store: stridemap.Store) -> None:
+    store["a"], store["b"] = 1, 2
+    with pytest.raises(stridemap.NameExistsError, match="choose a different one or remove that tensor first$"):
+        store.rename("a", "b")
 
 
 def test_timeout_is_a_number(path: Path) -> None:
