@@ -304,10 +304,11 @@ impl Error {
     /// ```
     #[must_use]
     pub fn rule(&self) -> Option<format::Rule> {
-        self.broken().map(format::Error::rule)
+        self.format_error().map(format::Error::rule)
     }
 
-    pub(crate) fn broken(&self) -> Option<&format::Error> {
+    /// Returns the error of the format that this error is about, if it is about one.
+    pub(crate) fn format_error(&self) -> Option<&format::Error> {
         self.0.source.as_ref()?.downcast_ref()
     }
 

@@ -11,7 +11,7 @@ impl Layout {
         let squeezed = self.axes(op, axes)?;
         let is_kept = |(axis, dim): &(usize, Dim)| dim.size != 1 || !squeezed.contains(axis);
         let dims = self.to_dims().into_iter().enumerate().filter(is_kept).map(|(_, dim)| dim);
-        self.moved(op, dims.collect(), 0)
+        self.with_dims(op, dims.collect(), 0)
     }
 
     /// Adds leading axes and repeats axes of size 1, which then have a stride of 0. A size of -1 keeps the current
@@ -74,7 +74,7 @@ impl Layout {
             dims.push(dim);
         }
         dims.reverse();
-        self.moved(op, dims, 0)
+        self.with_dims(op, dims, 0)
     }
 
     /// [`expand`](Self::expand) to known sizes.

@@ -111,12 +111,7 @@ impl Layout {
     /// # Errors
     /// [`ErrorKind::LimitExceeded`] for more than 64 dimensions, or too many elements.
     pub fn contiguous(size: &[usize]) -> Result<Self> {
-        Layout::row_major(size.to_vec())
-    }
-
-    pub(crate) fn row_major(size: Vec<usize>) -> Result<Self> {
-        let stride = contiguous_strides(&size)?;
-        Layout::new(size, stride, 0)
+        Layout::new(size.to_vec(), contiguous_strides(size)?, 0)
     }
 
     /// Returns the layout of a row-major copy.
@@ -211,10 +206,10 @@ impl Layout {
         Some(extent.start_bytes()..extent.start_bytes().saturating_add(extent.span_bytes()))
     }
 
-    /// Returns a layout with different dimensions, whose offset is moved by `shift` elements.
+    /// Returns this layout with other dimensions, and with an offset that is `shift` elements larger.
     ///
     /// An empty view keeps its offset: no element uses it, and a moved offset could be outside the storage.
-    pub(super) fn moved(&self, op: Arguments<'_>, dims: Vec<Dim>, shift: i128) -> Result<Layout> {
+    pub(super) fn with_dims(&self, op: Arguments<'_>, dims: Vec<Dim>, shift: i128) -> Result<Layout> {
         let offset = if dims.iter().any(|dim| dim.size == 0) {
             self.offset
         } else {

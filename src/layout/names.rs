@@ -102,7 +102,7 @@ impl Layout {
                 None => Dim { size: 1, stride: 1, name: Some(checked(op, text)?) },
             });
         }
-        self.moved(op, dims, 0)
+        self.with_dims(op, dims, 0)
     }
 
     /// [`align_to`](Self::align_to) the names of another layout.

@@ -187,7 +187,8 @@ fn inverse(a: i128, modulus: i128) -> Option<i128> {
     old.1.checked_rem_euclid(modulus)
 }
 
-fn gcd(mut a: i128, mut b: i128) -> i128 {
+/// Returns the greatest common divisor.
+pub(super) fn gcd(mut a: i128, mut b: i128) -> i128 {
     while let Some(rest) = a.checked_rem(b) {
         (a, b) = (b, rest);
     }

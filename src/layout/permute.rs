@@ -14,7 +14,7 @@ impl Layout {
         if self.rank() > 0 {
             dims.swap(axis0, axis1);
         }
-        self.moved(op, dims, 0)
+        self.with_dims(op, dims, 0)
     }
 
     /// Swaps the axes of a matrix. A layout of fewer than two axes is returned unchanged.
@@ -78,6 +78,6 @@ impl Layout {
 
     fn reordered(&self, op: Arguments<'_>, order: &[usize]) -> Result<Layout> {
         let dims = self.to_dims();
-        self.moved(op, order.iter().filter_map(|&axis| dims.get(axis).cloned()).collect(), 0)
+        self.with_dims(op, order.iter().filter_map(|&axis| dims.get(axis).cloned()).collect(), 0)
     }
 }

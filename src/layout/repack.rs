@@ -13,6 +13,7 @@ use std::ops::Range;
 use stridemap_format::{Result, TensorParts, TensorRecord, limits};
 
 use super::footprint::{Footprint, View};
+use super::overlap::gcd;
 
 /// A kept stretch does not change its offset modulo this number: the size of a cache line, which is more than the
 /// alignment of any element.
@@ -201,7 +202,7 @@ fn periods(footprints: &[Footprint], old: &Range<u64>, unit: u64, budget: &mut B
     let outermost = footprints.iter().filter_map(|footprint| Some(footprint.steps.first()?.stride));
     let mut candidates: Vec<u64> =
         footprints.iter().flat_map(|footprint| footprint.steps.iter().map(|step| step.stride)).collect();
-    candidates.push(outermost.fold(0, gcd));
+    candidates.extend(u64::try_from(outermost.map(i128::from).fold(0, gcd)).ok());
     candidates.sort_unstable_by(|a, b| b.cmp(a));
     candidates.dedup();
     candidates.retain(|period| *period > unit && period.checked_rem(unit) == Some(0));
@@ -343,13 +344,6 @@ impl Periods {
         let kept = count.saturating_mul(self.kept_bytes).saturating_add(place(&self.segments, rest));
         kept.saturating_sub(kept_at_phase)
     }
-}
-
-fn gcd(mut a: u64, mut b: u64) -> u64 {
-    while let Some(rest) = a.checked_rem(b) {
-        (a, b) = (b, rest);
-    }
-    a
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ impl Layout {
             Error::new(ErrorKind::NeedsCopy, format!("{op}: {self} needs a copy; use reshape"))
         })?;
         let dims = size.iter().zip(stride).map(|(&size, stride)| Dim::new(size, stride)).collect();
-        Ok(self.moved(op, dims, 0)?.named(self.names_kept(size).into_iter()))
+        Ok(self.with_dims(op, dims, 0)?.named(self.names_kept(size).into_iter()))
     }
 
     /// Infers a -1, and checks that the product of the sizes is `numel`: the number of elements, or the size of an

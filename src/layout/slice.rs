@@ -12,11 +12,11 @@ impl Layout {
     /// Selects one position along an axis and removes the axis.
     pub(crate) fn select(&self, axis: Axis<'_>, index: isize) -> Result<Layout> {
         let op = format_args!("select({axis}, {index})");
-        let (axis, n, step) = self.dim(op, axis)?;
+        let (axis, n, stride) = self.dim(op, axis)?;
         let position = self.position(op, axis, n, index)?;
         let mut dims = self.to_dims();
         dims.remove(axis);
-        self.moved(op, dims, distance(position, step))
+        self.with_dims(op, dims, distance(position, stride))
     }
 
     /// Resolves an index on an axis of size `n`.
@@ -34,7 +34,7 @@ impl Layout {
     /// Selects `length` positions along an axis, beginning at `start`. Unlike `slice`, this does not clamp.
     pub(crate) fn narrow(&self, axis: Axis<'_>, start: isize, length: usize) -> Result<Layout> {
         let op = format_args!("narrow({axis}, {start}, {length})");
-        let (axis, n, step) = self.dim(op, axis)?;
+        let (axis, n, stride) = self.dim(op, axis)?;
         let from_start = if start < 0 { start.checked_add_unsigned(n) } else { Some(start) };
         let position = from_start.and_then(|start| usize::try_from(start).ok());
         let fits = position.filter(|start| start.checked_add(length).is_some_and(|end| end <= n));
@@ -47,7 +47,7 @@ impl Layout {
                 ),
             ));
         };
-        self.resized(op, axis, length, step, distance(position, step))
+        self.resized(op, axis, length, stride, distance(position, stride))
     }
 
     /// Selects the positions of a Python slice along an axis. The step may be negative.
@@ -62,11 +62,11 @@ impl Layout {
         if step == 0 {
             return Err(Error::new(ErrorKind::InvalidArgument, format!("{op}: the step must not be 0")));
         }
-        let (axis, n, old_step) = self.dim(op, axis)?;
+        let (axis, n, stride) = self.dim(op, axis)?;
         let (first, count) = slice_positions(n, start, end, step);
         // The product can only overflow if there are fewer than two positions, and then the stride is not used.
-        let new_step = old_step.saturating_mul(step);
-        self.resized(op, axis, count, new_step, distance(first, old_step))
+        let new_stride = stride.saturating_mul(step);
+        self.resized(op, axis, count, new_stride, distance(first, stride))
     }
 
     /// Reverses the order along each of the axes.
@@ -80,11 +80,11 @@ impl Layout {
                 dim.stride = dim.stride.saturating_neg();
             }
         }
-        self.moved(op, dims, shift)
+        self.with_dims(op, dims, shift)
     }
 
-    /// Returns the storage position of the element at an index with one position per axis.
-    pub(crate) fn place(&self, op: &str, index: &impl Integers) -> Result<usize> {
+    /// Returns the storage offset of the element at an index, which has one position per axis.
+    pub(crate) fn offset_of(&self, op: &str, index: &impl Integers) -> Result<usize> {
         let op = || format!("{op}({:?})", index.to_vec());
         let count = index.each().len();
         if count != self.rank() {
@@ -92,14 +92,14 @@ impl Layout {
             let why = format!("{}: {count} positions for a tensor of rank {} ({self})", op(), self.rank());
             return Err(Error::new(kind, why));
         }
-        let mut place = self.offset();
-        for (axis, (index, (n, step))) in index.each().zip(self.dims()).enumerate() {
+        let mut offset = self.offset();
+        for (axis, (index, (n, stride))) in index.each().zip(self.dims()).enumerate() {
             let position = position_in(index, n)
                 .ok_or_else(|| self.out_of_range(format_args!("{}", op()), axis, n, index))?;
             // Only intermediate sums can wrap, because every element is inside the storage.
-            place = place.wrapping_add_signed(step.wrapping_mul(position.cast_signed()));
+            offset = offset.wrapping_add_signed(stride.wrapping_mul(position.cast_signed()));
         }
-        Ok(place)
+        Ok(offset)
     }
 
     /// Applies a subscript. Each entry consumes an axis, skips some, or adds one.
@@ -168,13 +168,13 @@ impl Layout {
     /// Inserts an axis of size 1 before position `axis`, with PyTorch's stride for it.
     fn insert_axis(&self, axis: usize) -> Result<Layout> {
         let op = format_args!("unsqueeze");
-        let step = match self.dims().nth(axis) {
-            Some((n, step)) => isize::try_from(n).ok().and_then(|n| step.checked_mul(n)),
+        let stride = match self.dims().nth(axis) {
+            Some((n, stride)) => isize::try_from(n).ok().and_then(|n| stride.checked_mul(n)),
             None => Some(1),
         };
         let mut dims = self.to_dims();
-        dims.insert(axis, Dim::new(1, step.ok_or_else(|| overflow(op))?));
-        self.moved(op, dims, 0)
+        dims.insert(axis, Dim::new(1, stride.ok_or_else(|| overflow(op))?));
+        self.with_dims(op, dims, 0)
     }
 
     /// Changes the size and stride of one axis.
@@ -183,14 +183,14 @@ impl Layout {
         op: Arguments<'_>,
         axis: usize,
         n: usize,
-        step: isize,
+        stride: isize,
         shift: i128,
     ) -> Result<Layout> {
         let mut dims = self.to_dims();
         if let Some(dim) = dims.get_mut(axis) {
-            (dim.size, dim.stride) = (n, step);
+            (dim.size, dim.stride) = (n, stride);
         }
-        self.moved(op, dims, shift)
+        self.with_dims(op, dims, shift)
     }
 }
 

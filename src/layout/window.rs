@@ -30,7 +30,7 @@ impl Layout {
             (dim.size, dim.stride) = (count, stride.saturating_mul(step));
         }
         dims.push(Dim::new(size, stride));
-        self.moved(op, dims, 0)
+        self.with_dims(op, dims, 0)
     }
 
     /// Returns all windows of the given size along each of the axes, 1 apart. New last axes, of these sizes,
@@ -75,7 +75,7 @@ impl Layout {
         // With fewer than two elements, the sum does not matter.
         let step = if n > 1 { stride0.checked_add(stride1) } else { Some(stride0.saturating_add(stride1)) };
         dims.push(Dim::new(n, step.ok_or_else(|| overflow(op))?));
-        self.moved(op, dims, distance(skipped, stride))
+        self.with_dims(op, dims, distance(skipped, stride))
     }
 
     /// Returns a layout with the given size, stride and offset. The caller checks that it stays inside the storage.

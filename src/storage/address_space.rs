@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The address space, in bytes, that all mappings of a process together may reserve past the ends of their files: a
 /// quarter of the address space of a 64-bit process. A malformed store must not use up all of it.
-const MAX_RESERVED_BYTES: usize = if usize::BITS == 64 { 1 << 45 } else { 0 };
+const MAX_RESERVED_BYTES: usize = 1 << 45;
 
 /// The bytes that are reserved now.
 static RESERVED_BYTES: AtomicUsize = AtomicUsize::new(0);

@@ -10,7 +10,7 @@ use crate::process::OwnerProcess;
 const MAX_KEPT: usize = 4096;
 
 /// The address space, in bytes, that these mappings together take: a quarter of the address space of a 64-bit process.
-const MAX_KEPT_BYTES: usize = if usize::BITS == 64 { 1 << 45 } else { 1 << 29 };
+const MAX_KEPT_BYTES: usize = 1 << 45;
 
 /// The mappings that are kept now.
 static KEPT: AtomicUsize = AtomicUsize::new(0);

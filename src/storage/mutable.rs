@@ -29,7 +29,7 @@ pub(crate) struct LockedStorage {
     /// Open for writing if the lock is exclusive.
     file: Arc<dyn DiskFile>,
     /// Whether a mapping of the file shows later writes to the storage.
-    is_current: bool,
+    shows_later_writes: bool,
     /// A mapping for this lock only: on overlayfs, an earlier mapping may show the file of the lower layer, although a
     /// writer has copied it up since.
     own_mapping: OnceLock<LockedMapping>,
@@ -70,7 +70,7 @@ impl MutableFile {
         let lock = FileLock::take(&file, *id, mode.into(), (path, self.lock_wait))?;
         // On overlayfs a writer may have copied the file up before the lock was taken. No writer does so while the
         // lock is held.
-        let (file, is_current) = match mode == LockMode::Shared && self.in_place.is_on_overlay() {
+        let (file, shows_later_writes) = match mode == LockMode::Shared && self.in_place.is_on_overlay() {
             true => open_same().map_or((file, false), |file| (file, true)),
             false => (file, true),
         };
@@ -80,7 +80,7 @@ impl MutableFile {
             self.in_place.check_changeable(&file)?;
         }
         let (storage, own_mapping, has_room) = (Arc::clone(self), OnceLock::new(), OnceLock::new());
-        Ok(LockedStorage { storage, lock, mode, file, is_current, own_mapping, has_room })
+        Ok(LockedStorage { storage, lock, mode, file, shows_later_writes, own_mapping, has_room })
     }
 }
 
@@ -112,7 +112,8 @@ impl LockedStorage {
         if let Some(mapping) = cell.get() {
             return Ok(Some(mapping));
         }
-        let (Some(os_file), Some(permit), true) = (self.file.as_file(), in_place.permit, self.is_current)
+        let (Some(os_file), Some(permit), true) =
+            (self.file.as_file(), in_place.permit, self.shows_later_writes)
         else {
             return Ok(None);
         };

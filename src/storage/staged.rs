@@ -21,14 +21,14 @@ pub(crate) struct StagedStorage {
 #[derive(Debug)]
 enum Bytes {
     /// Unfinished files: one with the bytes, and one with the chunk digests if there are any.
-    Own { bytes: Staged, sum: Option<Staged> },
+    Files { bytes: Staged, sum: Option<Staged> },
     /// A range of an external file, starting at `offset_bytes`. Nothing is written.
     External { disk: Arc<dyn Disk>, file: Arc<ExternalFile>, offset_bytes: u64 },
 }
 
 impl StagedStorage {
-    pub(super) fn own(bytes: Staged, sum: Option<Staged>, record: StorageRecord) -> Self {
-        StagedStorage { bytes: Bytes::Own { bytes, sum }, record }
+    pub(super) fn of_files(bytes: Staged, sum: Option<Staged>, record: StorageRecord) -> Self {
+        StagedStorage { bytes: Bytes::Files { bytes, sum }, record }
     }
 
     /// Stages a range of a file that the store will refer to by `path`.
@@ -51,7 +51,7 @@ impl StagedStorage {
     pub(crate) fn as_storage(&self, identity: (u64, u64)) -> Arc<Storage> {
         let length_bytes = self.record.length_bytes;
         match &self.bytes {
-            Bytes::Own { bytes, .. } => Storage::staged(identity, bytes.file(), bytes.path(), length_bytes),
+            Bytes::Files { bytes, .. } => Storage::staged(identity, bytes.file(), bytes.path(), length_bytes),
             Bytes::External { file, offset_bytes, .. } => {
                 Storage::staged_range(identity, file, *offset_bytes, length_bytes)
             }
@@ -65,7 +65,7 @@ impl StagedStorage {
     pub(crate) fn publish(&mut self, paths: &StorePaths, id: u64) -> Result<()> {
         let (target, sum_target) = (paths.storage(id), paths.sum(id));
         match &mut self.bytes {
-            Bytes::Own { bytes, sum } => {
+            Bytes::Files { bytes, sum } => {
                 let published = step!("rename-storage", bytes.publish_over_orphan(&target));
                 published.map_err(|e| Error::io("publish storage", &target, e))?;
                 let published = match sum {

@@ -111,7 +111,7 @@ impl VerifiedStorage {
         if error.is_none() {
             error = storage.check_digests().err();
         }
-        if error.as_ref().is_some_and(|e| e.broken().is_none()) {
+        if error.as_ref().is_some_and(|e| e.format_error().is_none()) {
             // The `.sum` file cannot be read, which does not mean that every chunk is damaged. Without it, the digests
             // of the chunks are computed and returned, so that the caller can compare all of them with the record.
             storage.sum = None;
@@ -365,7 +365,7 @@ mod tests {
             for _ in 0..2 {
                 let damage = read(&mut storage, chunk.clone()).unwrap_err();
                 assert_eq!(damage.rule(), Some(Rule::ChunkDigest), "{damage}");
-                assert_eq!(damage.broken().unwrap().offset_bytes(), Some(chunk.start as u64));
+                assert_eq!(damage.format_error().unwrap().offset_bytes(), Some(chunk.start as u64));
                 assert_eq!(read(&mut storage, other.clone()).unwrap(), bytes[other.clone()]);
             }
             file.write_all_at(&[bytes[at]], at as u64).unwrap();

@@ -109,7 +109,7 @@ impl StorageWriter {
     ) -> Result<Option<Self>> {
         let mut writer = Self::sealed(disk, paths, durable)?;
         let length_bytes = source.stamp().size_bytes;
-        if !writer.share(source.as_file(), length_bytes)? {
+        if !writer.share_blocks(source.as_file(), length_bytes)? {
             return Ok(None);
         }
         // Later changes of the file do not affect the shared blocks.
@@ -120,7 +120,7 @@ impl StorageWriter {
 
     /// Shares the blocks of the first `length_bytes` of a file. Returns false, without any effect, if the file system
     /// cannot. Call [`digest_shared`](Self::digest_shared) next.
-    pub(crate) fn share(&mut self, source: Option<&File>, length_bytes: u64) -> Result<bool> {
+    pub(crate) fn share_blocks(&mut self, source: Option<&File>, length_bytes: u64) -> Result<bool> {
         if !source.is_some_and(|file| self.staged.file().share_blocks_of(file)) {
             return Ok(false);
         }
@@ -286,7 +286,7 @@ impl StorageWriter {
 
     /// Returns the bytes written so far as a storage with a provisional identity, so that the transaction itself can
     /// read them.
-    pub(crate) fn so_far(&self, identity: (u64, u64)) -> Result<Arc<Storage>> {
+    pub(crate) fn as_storage(&self, identity: (u64, u64)) -> Result<Arc<Storage>> {
         self.put(&self.pending)?;
         Ok(Storage::staged(identity, self.staged.file(), self.staged.path(), self.length_bytes()))
     }
@@ -322,7 +322,7 @@ impl StorageWriter {
             }
         };
         let record = StorageRecord { length_bytes, tensor_count: 0, kind };
-        Ok(StagedStorage::own(self.staged, sum, record))
+        Ok(StagedStorage::of_files(self.staged, sum, record))
     }
 }
 

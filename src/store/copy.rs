@@ -293,7 +293,7 @@ impl Snapshot {
             || footprint_bytes(&views, length_bytes, MAX_RUNS).map_err(broken)? == Some(length_bytes);
         if is_whole {
             let mut writer = old.start_copy(&target.disk, &target.paths, target.is_durable())?;
-            if writer.share(old.as_file(), length_bytes)? {
+            if writer.share_blocks(old.as_file(), length_bytes)? {
                 writer.digest_shared(length_bytes, progress)?;
                 let shared = writer.finish()?;
                 // The kind of a sealed storage contains its digest. If the digests differ, the copy below reads the

@@ -11,7 +11,7 @@ use crate::tensor::{Source, can_be_live};
 
 /// Returns the layout of a row-major copy.
 pub(super) fn row_major_layout(source: &(impl Source + ?Sized)) -> Result<Layout> {
-    let layout = Layout::row_major(source.size())?;
+    let layout = Layout::contiguous(&source.size())?;
     match source.names().as_slice() {
         [] => Ok(layout),
         names => layout.rename(names),

@@ -194,7 +194,7 @@ impl<'a> Transaction<'a> {
         };
         let identity = (self.id, record.storage_id);
         let storage: Arc<Storage> = match self.staged.get(index) {
-            Some(Stage::Open(writer)) => writer.so_far(identity)?,
+            Some(Stage::Open(writer)) => writer.as_storage(identity)?,
             Some(Stage::Finished(staged)) => staged.as_storage(identity),
             None => {
                 return Err(Error::new(

@@ -28,18 +28,18 @@ impl Owned {
         View { size: &self.size, stride: &self.stride, offset_elems: self.offset_elems, dtype: self.dtype }
     }
 
-    fn moved(&self, placed: &RepackedView) -> Owned {
+    fn after_repacking(&self, placed: &RepackedView) -> Owned {
         Owned { stride: placed.stride.clone(), offset_elems: placed.offset_elems, ..self.clone() }
     }
 
     /// Returns the offsets of its bytes, in the order of its elements.
     fn bytes(&self) -> Vec<i64> {
-        let mut places = vec![self.offset_elems as i64];
+        let mut offsets = vec![self.offset_elems as i64];
         for (&n, &stride) in self.size.iter().zip(&self.stride) {
-            places = places.iter().flat_map(|at| (0..n as i64).map(move |i| at + i * stride)).collect();
+            offsets = offsets.iter().flat_map(|at| (0..n as i64).map(move |i| at + i * stride)).collect();
         }
         let width = self.dtype.itemsize() as i64;
-        places.iter().flat_map(|at| (0..width).map(move |byte| at * width + byte)).collect()
+        offsets.iter().flat_map(|at| (0..width).map(move |byte| at * width + byte)).collect()
     }
 }
 
@@ -48,7 +48,7 @@ fn views(owned: &[Owned]) -> Vec<View<'_>> {
 }
 
 /// Repacks views, checks all invariants, and returns the new length.
-fn checked(owned: &[Owned], length_bytes: u64) -> u64 {
+fn repack_and_check(owned: &[Owned], length_bytes: u64) -> u64 {
     let repacked = repack(&views(owned), length_bytes).unwrap();
     assert!(repacked.length_bytes <= length_bytes, "{repacked:?}");
     // Records the old offset of each new byte, to check that every view still reads the same bytes.
@@ -71,7 +71,7 @@ fn checked(owned: &[Owned], length_bytes: u64) -> u64 {
         .unwrap();
     assert_eq!(new_end, repacked.length_bytes, "there is padding at the end");
     for (before, placed) in owned.iter().zip(&repacked.views) {
-        let after = before.moved(placed);
+        let after = before.after_repacking(placed);
         after.view().extent(repacked.length_bytes).unwrap();
         let read: Vec<i64> = after.bytes().iter().map(|&at| from[at as usize].unwrap()).collect();
         assert_eq!(read, before.bytes(), "{before:?} became {after:?}");
@@ -81,13 +81,13 @@ fn checked(owned: &[Owned], length_bytes: u64) -> u64 {
     }
     // Repacking again does not make the storage longer.
     let after: Vec<Owned> =
-        owned.iter().zip(&repacked.views).map(|(before, placed)| before.moved(placed)).collect();
+        owned.iter().zip(&repacked.views).map(|(before, placed)| before.after_repacking(placed)).collect();
     let again = repack(&views(&after), repacked.length_bytes).unwrap();
     assert!(again.length_bytes <= repacked.length_bytes);
     repacked.length_bytes
 }
 
-fn reached(owned: &[Owned]) -> BTreeSet<i64> {
+fn used_bytes(owned: &[Owned]) -> BTreeSet<i64> {
     owned.iter().flat_map(Owned::bytes).collect()
 }
 
@@ -140,7 +140,7 @@ fn slice(rows: u64, columns: u64) -> impl Strategy<Value = Owned> {
     )
 }
 
-fn sets() -> impl Strategy<Value = (Vec<Owned>, u64)> {
+fn views_in_a_storage() -> impl Strategy<Value = (Vec<Owned>, u64)> {
     let any =
         (16..600u64).prop_flat_map(|length| (prop::collection::vec(any_view(length), 1..6), Just(length)));
     let slices = prop::collection::vec(slice(40, 64), 1..7).prop_map(|views| (views, 40 * 64));
@@ -175,9 +175,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn views_read_and_share_the_same_bytes((owned, length_bytes) in sets()) {
-        let new_length = checked(&owned, length_bytes);
-        let reached = reached(&owned);
+    fn views_read_and_share_the_same_bytes((owned, length_bytes) in views_in_a_storage()) {
+        let new_length = repack_and_check(&owned, length_bytes);
+        let reached = used_bytes(&owned);
         prop_assert!(new_length >= reached.len() as u64);
         prop_assert_eq!(
             footprint_bytes(&views(&owned), length_bytes, 1 << 20).unwrap(),
@@ -187,7 +187,7 @@ proptest! {
 
     #[test]
     fn ranges_begin_and_end_with_a_byte_of_the_view((owned, gap_bytes) in (any_view(600), 0..40u64)) {
-        let (reached, ranges) = (reached(std::slice::from_ref(&owned)), ranges(&owned, 600, gap_bytes));
+        let (reached, ranges) = (used_bytes(std::slice::from_ref(&owned)), ranges(&owned, 600, gap_bytes));
         prop_assert!(reached.iter().all(|&byte| ranges.iter().any(|range| range.contains(&(byte as u64)))));
         for range in &ranges {
             prop_assert!([range.start, range.end - 1].iter().all(|&byte| reached.contains(&(byte as i64))));
@@ -197,7 +197,7 @@ proptest! {
 
     #[test]
     fn ranges_contain_only_short_gaps((owned, gap_bytes) in (nested(), 0..40u64)) {
-        let reached = reached(std::slice::from_ref(&owned));
+        let reached = used_bytes(std::slice::from_ref(&owned));
         let ranges = ranges(&owned, 1 << 30, gap_bytes);
         prop_assert!(ranges.is_sorted_by(|range, next| range.end <= next.start), "{:?}", ranges);
         let mut bytes = reached.iter().map(|&byte| byte as u64).peekable();
@@ -210,9 +210,9 @@ proptest! {
 
     #[test]
     fn one_slice_keeps_only_its_own_bytes(owned in nested()) {
-        let reached = reached(std::slice::from_ref(&owned));
+        let reached = used_bytes(std::slice::from_ref(&owned));
         let (first, last) = (*reached.first().unwrap() as u64, *reached.last().unwrap() as u64);
-        let new_length = checked(&[owned], last + 77);
+        let new_length = repack_and_check(&[owned], last + 77);
         prop_assert_eq!(new_length, first % 64 + reached.len() as u64);
     }
 }
@@ -236,7 +236,7 @@ fn a_slice_becomes_as_dense_as_it_can() {
 }
 
 #[test]
-fn columns_of_different_rows_keep_their_rows() {
+fn columns_that_no_view_uses_are_dropped() {
     // A matrix of 1000 rows of 100: columns 0 to 10; columns 50 to 60 of every other row from the fifth on; a part of
     // a row; and a row that ends where the next begins.
     let owned = [
@@ -246,18 +246,18 @@ fn columns_of_different_rows_keep_their_rows() {
         Owned::new(F32, &[(7, 1)], 70_095),
     ];
     // Columns 0 to 10, 45 to 65 and 95 to 100 of each row.
-    assert_eq!(checked(&owned, 400_000), 4 * (999 * 35 + 10));
+    assert_eq!(repack_and_check(&owned, 400_000), 4 * (999 * 35 + 10));
 }
 
 #[test]
 fn views_with_different_steps_are_kept_whole() {
     let owned = [Owned::new(F32, &[(40, 7)], 100), Owned::new(F32, &[(40, 5)], 100)];
-    assert_eq!(checked(&owned, 4000), 400 % 64 + (39 * 7 + 1) * 4);
+    assert_eq!(repack_and_check(&owned, 4000), 400 % 64 + (39 * 7 + 1) * 4);
     // A diagonal beside a column; the diagonal alone.
     let diagonal = Owned::new(F32, &[(100, 101)], 0);
     let column = Owned::new(F32, &[(100, 100)], 3);
-    assert_eq!(checked(&[diagonal.clone(), column], 40_000), 40_000);
-    assert_eq!(checked(&[diagonal], 40_000), 400);
+    assert_eq!(repack_and_check(&[diagonal.clone(), column], 40_000), 40_000);
+    assert_eq!(repack_and_check(&[diagonal], 40_000), 400);
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn several_dtypes_over_the_same_bytes_stay_aligned() {
         Owned::new(DType::U8, &[(30, 40)], 9),
         Owned::new(DType::U8, &[(3, 1)], 2_000),
     ];
-    let new_length = checked(&owned, 4096);
+    let new_length = repack_and_check(&owned, 4096);
     // Eight of every forty bytes are kept, and the three bytes at 2000, whose offset modulo 64 does not change.
     assert_eq!(new_length, next_congruent(8 + 30 * 8, 2_000, 64) + 3);
 }
@@ -276,9 +276,9 @@ fn several_dtypes_over_the_same_bytes_stay_aligned() {
 #[test]
 fn empty_views_stay_inside_the_storage() {
     let empty = Owned::new(F32, &[(0, 5), (3, 1)], 1000);
-    assert_eq!(checked(std::slice::from_ref(&empty), 4000), 0);
+    assert_eq!(repack_and_check(std::slice::from_ref(&empty), 4000), 0);
     let scalar = Owned::new(F32, &[], 500);
-    assert_eq!(checked(&[empty, scalar], 4000), 2000 % 64 + 4);
+    assert_eq!(repack_and_check(&[empty, scalar], 4000), 2000 % 64 + 4);
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn repeated_and_single_dimensions_keep_their_strides() {
     let owned = Owned::new(F32, &[(9, 0), (1, 999), (5, -20), (1, -3)], 200);
     let repacked = repack(&[owned.view()], 4000).unwrap();
     assert_eq!(repacked.views[0].stride, [0, 999, -1, -3]);
-    checked(&[owned], 4000);
+    repack_and_check(&[owned], 4000);
 }
 
 #[test]
@@ -334,9 +334,9 @@ fn depth_is_bounded_whatever_the_views_are() {
     };
     let small_stack = std::thread::Builder::new().stack_size(512 << 10);
     let packed = small_stack.spawn(move || {
-        assert!(checked(&ladder(2000), (1 << 20) + 1) <= (1 << 20) + 1);
+        assert!(repack_and_check(&ladder(2000), (1 << 20) + 1) <= (1 << 20) + 1);
         // Up to `MAX_DEPTH` levels, every gap is dropped.
-        assert_eq!(checked(&ladder(MAX_DEPTH as i64), (1 << 20) + 1), MAX_DEPTH as u64 + 1);
+        assert_eq!(repack_and_check(&ladder(MAX_DEPTH as i64), (1 << 20) + 1), MAX_DEPTH as u64 + 1);
     });
     packed.unwrap().join().unwrap();
 }

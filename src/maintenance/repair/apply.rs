@@ -331,7 +331,7 @@ impl Work {
                     files => held.extend(files?),
                 },
                 Ok(None) => {}
-                Err(e) if e.broken().is_some() => return Err(refused("can no longer be read")),
+                Err(e) if e.format_error().is_some() => return Err(refused("can no longer be read")),
                 Err(e) => return Err(e),
             }
         }

@@ -169,7 +169,7 @@ fn salvage(
     if let Some(sum) = damage.sum {
         match sum.corrected {
             // A file that the system refuses to read may be whole, so nothing is discarded because of it.
-            _ if sum.error.broken().is_none() => return Err(sum.error),
+            _ if sum.error.format_error().is_none() => return Err(sum.error),
             Some(corrected) => drop(sums.insert(id, CorrectedSum { error: sum.error, corrected })),
             None => {
                 let reason = format!("{}; no chunk can be verified", detail_of(&sum.error));
@@ -201,7 +201,7 @@ fn salvage(
         let reason = "elements were changed since they were sealed".to_owned();
         return Ok(Some(of(reason, lost, copy, None)));
     };
-    if error.broken().is_none() {
+    if error.format_error().is_none() {
         return Err(error);
     }
     let reason = detail_of(&error);
@@ -243,7 +243,7 @@ fn keep(
     }
     let Some(damaged) = salvageable.get(&id) else { return Ok(record.clone()) };
     let is_kept = match Coverage::of(record, length_bytes) {
-        Some(reached) => !damaged.lost.iter().any(|range| reached.reaches(range)),
+        Some(reached) => !damaged.lost.iter().any(|range| reached.overlaps(range)),
         // A tensor without elements moves to the start of what is left, if anything is.
         None if damaged.copy.is_some() || damaged.shortened_to.is_some() => {
             return at_the_beginning(record).ok_or_else(|| (damaged.path.clone(), damaged.reason.clone()));

@@ -122,7 +122,9 @@ pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> 
                 return Ok(source(manifest, table));
             }
             Ok((table, Some(damage))) => (table, format!("{} ({})", damage.detail(), damage.rule())),
-            Err(e) if e.broken().is_none() || e.kind() == ErrorKind::UnsupportedVersion => return Err(e),
+            Err(e) if e.format_error().is_none() || e.kind() == ErrorKind::UnsupportedVersion => {
+                return Err(e);
+            }
             Err(e) => (None, detail_of(&e)),
         };
         let table_path = paths.table(manifest.table.map_or(0, |table| table.generation));

@@ -104,7 +104,7 @@ impl fmt::Display for Loss {
 /// Returns an error's message without the path before it.
 fn detail_of(error: &Error) -> String {
     error
-        .broken()
+        .format_error()
         .map_or_else(|| error.to_string(), |broken| format!("{} ({})", broken.detail(), broken.rule()))
 }
 

@@ -78,7 +78,7 @@ fn affect(
             continue;
         }
         *exact_count += 1;
-        if *exact_count > MOST_EXACT || reached.reaches(range) {
+        if *exact_count > MOST_EXACT || reached.overlaps(range) {
             findings.affect(*finding, &name);
         }
     }
@@ -132,7 +132,7 @@ pub(super) fn index(
 /// Adds a finding for an error. A file that cannot be read is also a finding, so that the other files are still
 /// verified.
 fn push(path: &Path, error: &Error, findings: &mut Findings) -> Index {
-    match (error.broken_path(), error.broken()) {
+    match (error.broken_path(), error.format_error()) {
         (Some(path), Some(broken)) => findings.push(path, broken, Affected::NOTHING),
         _ => {
             let broken = FormatError::new(Rule::StorageFile, error.to_string());

@@ -71,7 +71,7 @@ fn verify_one(
     let reached = Coverage::of(&record, storage.length_bytes);
     let is_wanted = |index: u64| {
         let chunk = bytes_of_chunks(&(index..index + 1), storage.length_bytes);
-        reached.as_ref().is_some_and(|reached| reached.reaches(&chunk))
+        reached.as_ref().is_some_and(|reached| reached.overlaps(&chunk))
     };
     let damage = check_chunks(&*store.disk, &store.paths, (id, &storage), is_wanted, progress)?;
     if let Some(damage) = damage {

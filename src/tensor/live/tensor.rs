@@ -355,7 +355,7 @@ impl<T: LiveElement> LiveTensor<T> {
     }
 
     fn atom(&self, op: &str, index: impl Integers) -> Result<&T::Atom> {
-        let place = self.tensor.layout().place(op, &index)?;
+        let place = self.tensor.layout().offset_of(op, &index)?;
         self.atoms()
             .get(place)
             .ok_or_else(|| Error::new(ErrorKind::OutOfRange, format!("{op}: outside the storage")))
