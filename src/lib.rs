@@ -66,8 +66,7 @@
 //!
 //! - `ndarray` (default): converts between tensors and `ndarray` arrays.
 //! - `dlpack`: exchanges tensors with other libraries in the same process, by DLPack.
-//! - `simulation`: file operations as a trait, and a simulated disk that loses power, for crash tests. Not covered by
-//!   semver.
+//! - `simulation`: file operations as a trait, so that tests can simulate crashes. Not covered by semver.
 #![deny(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

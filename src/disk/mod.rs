@@ -6,11 +6,11 @@ mod external;
 mod file_system;
 mod holders;
 mod locked;
+#[cfg(feature = "simulation")]
+mod omitted;
 mod open_dirs;
 mod paths;
 mod real;
-#[cfg(feature = "simulation")]
-mod simulated;
 mod staged;
 mod steps;
 mod watch;
@@ -27,15 +27,15 @@ pub use external::{ExternalError, ExternalScope};
 pub(crate) use file_system::{FileSystem, is_written_in_place, mark_for_writes_in_place, unshare};
 pub use holders::LockHolders;
 pub(crate) use locked::{LockedFile, is_named};
-pub(crate) use paths::{STAGE_PREFIX, StoreFile, StorePaths, dir_of, number_in};
+#[cfg(feature = "simulation")]
+pub(crate) use omitted::{Omit, omits};
+#[cfg(feature = "simulation")]
+pub use omitted::{OmittedStep, omit_step};
+pub use open_dirs::{OpenDirs, Place};
+pub use paths::STAGE_PREFIX;
+pub(crate) use paths::{StoreFile, StorePaths, dir_of, number_in};
 pub use real::RealDisk;
 pub(crate) use real::opened;
-#[cfg(feature = "simulation")]
-pub use simulated::{
-    BLOCK_BYTES, OmittedStep, Op, Outcome, Possible, PowerCut, SimulatedDisk, Survivors, omit_step,
-};
-#[cfg(feature = "simulation")]
-pub(crate) use simulated::{Omit, omits};
 pub(crate) use staged::Staged;
 pub(crate) use steps::{step, without_step};
 

@@ -13,7 +13,7 @@ const SUBDIRS: [&str; 3] = ["meta", "storages", "lost+found"];
 ///
 /// The path is then only a prefix: paths that begin with it are looked up in these directories.
 #[derive(Debug)]
-pub(super) struct OpenDirs<D> {
+pub struct OpenDirs<D> {
     path: PathBuf,
     /// The store's own directory.
     root: D,
@@ -22,16 +22,16 @@ pub(super) struct OpenDirs<D> {
 }
 
 /// The location of a directory entry.
-pub(super) struct Place<'a, D> {
+pub struct Place<'a, D> {
     /// The open directory.
-    pub(super) dir: &'a D,
+    pub dir: &'a D,
     /// The path relative to the directory: one name, or `.` or `..`.
-    pub(super) name: &'a Path,
+    pub name: &'a Path,
 }
 
 impl<D> OpenDirs<D> {
     /// Opens the store's directories that exist. `find` opens a directory in another one.
-    pub(super) fn new(path: &Path, root: D, find: impl Fn(&D, &str) -> io::Result<D>) -> io::Result<Self> {
+    pub fn new(path: &Path, root: D, find: impl Fn(&D, &str) -> io::Result<D>) -> io::Result<Self> {
         let opened = OpenDirs { path: path.components().collect(), root, subdirs: Default::default() };
         for name in SUBDIRS {
             match opened.subdir(name, &find) {
@@ -46,7 +46,7 @@ impl<D> OpenDirs<D> {
     ///
     /// # Errors
     /// `InvalidInput` for a path that is not below the store; those of `find`.
-    pub(super) fn entry<'a>(
+    pub fn entry<'a>(
         &'a self,
         path: &'a Path,
         find: impl Fn(&D, &str) -> io::Result<D>,
@@ -68,7 +68,7 @@ impl<D> OpenDirs<D> {
     ///
     /// # Errors
     /// As for [`entry`](Self::entry).
-    pub(super) fn directory<'a>(
+    pub fn directory<'a>(
         &'a self,
         path: &'a Path,
         find: impl Fn(&D, &str) -> io::Result<D>,
@@ -82,12 +82,12 @@ impl<D> OpenDirs<D> {
     }
 
     /// Whether a path is the store's own path.
-    pub(super) fn is_root(&self, path: &Path) -> bool {
+    pub fn is_root(&self, path: &Path) -> bool {
         path == self.path
     }
 
     /// Returns the store's own directory, and the open directories in it that commits write to, with their names.
-    pub(super) fn commit_dirs(&self) -> (&D, impl Iterator<Item = (&'static str, &D)>) {
+    pub fn commit_dirs(&self) -> (&D, impl Iterator<Item = (&'static str, &D)>) {
         (
             &self.root,
             SUBDIRS.into_iter().zip(&self.subdirs).take(2).filter_map(|(name, dir)| Some((name, dir.get()?))),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// The prefix of the names of unfinished files.
-pub(crate) const STAGE_PREFIX: &str = ".stage-";
+pub const STAGE_PREFIX: &str = ".stage-";
 
 /// Returns the directory that contains a path.
 pub(crate) fn dir_of(path: &Path) -> &Path {

@@ -12,10 +12,10 @@ use crate::layout::{View, footprint_bytes, repack};
 use crate::storage::StorageKind;
 
 /// The most names that are listed for one storage.
-const MOST_NAMES: usize = 3;
+const MAX_NAMES: usize = 3;
 
 /// The most runs of bytes that are counted for one storage.
-const MOST_RUNS: u64 = 1 << 20;
+const MAX_RUNS: u64 = 1 << 20;
 
 /// The disk usage of a store, and why unreferenced bytes are still on disk: see [`Store::stats`](crate::Store::stats).
 #[derive(Clone, Debug, Default)]
@@ -146,7 +146,7 @@ impl StorageUsage {
     /// Those of [`stridemap_format::Extent::of`] if a view is not inside a storage of `length_bytes`.
     pub(crate) fn of(views: &[View<'_>], length_bytes: u64) -> stridemap_format::Result<Self> {
         let compacted_bytes = repack(views, length_bytes)?.length_bytes.min(length_bytes);
-        let reached = footprint_bytes(views, length_bytes, MOST_RUNS)?;
+        let reached = footprint_bytes(views, length_bytes, MAX_RUNS)?;
         let reachable_bytes = reached.unwrap_or(compacted_bytes);
         Ok(StorageUsage {
             reachable_bytes,
@@ -306,7 +306,7 @@ fn storage_stats(store: &OpenStore, storage: StorageTensors, files: Files) -> Re
         digest_bytes: files.digest_bytes,
         is_exact: usage.is_exact,
         tensor_count: storage.record.tensor_count,
-        names: storage.tensors.into_keys().take(MOST_NAMES).collect(),
+        names: storage.tensors.into_keys().take(MAX_NAMES).collect(),
         reclaimable,
     })
 }

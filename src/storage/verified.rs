@@ -307,14 +307,12 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::disk::{SimulatedDisk, StorePaths};
+    use crate::disk::{RealDisk, StorePaths};
 
     const CHUNK: usize = CHUNK_BYTES as usize;
 
-    fn storage(length: usize) -> (Arc<dyn Disk>, StorePaths, StorageRecord, Vec<u8>) {
-        let (disk, paths): (Arc<dyn Disk>, _) =
-            (Arc::new(SimulatedDisk::new()), StorePaths::new(Path::new("store")));
-        disk.create_dir(Path::new("store")).unwrap();
+    fn storage(dir: &Path, length: usize) -> (Arc<dyn Disk>, StorePaths, StorageRecord, Vec<u8>) {
+        let (disk, paths): (Arc<dyn Disk>, _) = (Arc::new(RealDisk::default()), StorePaths::new(dir));
         disk.create_dir(&paths.storages_dir()).unwrap();
         let bytes: Vec<u8> =
             (0..length as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -338,7 +336,8 @@ mod tests {
     #[test]
     fn any_range_can_be_read_back() {
         for length in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7] {
-            let (disk, paths, record, bytes) = storage(length);
+            let dir = tempfile::tempdir().unwrap();
+            let (disk, paths, record, bytes) = storage(dir.path(), length);
             let mut storage = VerifiedStorage::open(&*disk, &paths, 1, &record).unwrap();
             for range in
                 [0..0, 0..1, 0..length, length..length, length / 2..length, CHUNK - 3..CHUNK + 2, 5..9]
@@ -355,7 +354,8 @@ mod tests {
 
     #[test]
     fn damage_is_found_only_by_reading_its_chunk() {
-        let (disk, paths, record, bytes) = storage(2 * CHUNK + 9);
+        let dir = tempfile::tempdir().unwrap();
+        let (disk, paths, record, bytes) = storage(dir.path(), 2 * CHUNK + 9);
         let file = disk.open(&paths.storage(1), Access::Write).unwrap();
         for (at, chunk, other) in
             [(CHUNK + 5, CHUNK..CHUNK + 1, 0..CHUNK), (2 * CHUNK + 8, 2 * CHUNK..2 * CHUNK + 1, 7..9)]

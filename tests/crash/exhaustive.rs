@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
-use stridemap::disk::SimulatedDisk;
+use crate::simulated::SimulatedDisk;
 
 use crate::explore::{Budget, Figures, explore};
 use crate::script::{Script, Setup};

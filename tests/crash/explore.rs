@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::hash::{DefaultHasher, Hasher as _};
 
-use stridemap::disk::{Op, PowerCut, SimulatedDisk, Survivors};
+use crate::simulated::{Op, PowerCut, SimulatedDisk, Survivors};
 
 use crate::content::Content;
 use crate::random::Random;

@@ -15,6 +15,9 @@ mod replaced;
 mod script;
 mod scripts;
 mod seeded;
+#[allow(dead_code, reason = "only the tests of faults make operations fail")]
+#[path = "../common/simulated/mod.rs"]
+mod simulated;
 mod steps;
 mod swapped;
 

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use stridemap::disk::{Disk, SimulatedDisk};
+use crate::simulated::SimulatedDisk;
+use stridemap::disk::Disk;
 use stridemap::{Error, ErrorKind, StorageKind, Store};
 
 use crate::content::{Content, Entry};

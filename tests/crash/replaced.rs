@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stridemap::disk::{Access, Disk, PowerCut, SimulatedDisk};
+use crate::simulated::{PowerCut, SimulatedDisk};
+use stridemap::disk::{Access, Disk};
 use stridemap::{DType, Result, Store, StoreOptions, Tensor};
 
 use crate::content::Content;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stridemap::disk::{Op, PowerCut, SimulatedDisk};
+use crate::simulated::{Op, PowerCut, SimulatedDisk};
 use stridemap::{Durability, ExternalFiles, Store, StoreOptions, Tensor};
 
 use crate::content::Content;

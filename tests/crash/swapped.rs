@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use stridemap::disk::{Disk, Op, Outcome, SimulatedDisk};
+use crate::simulated::{Op, Outcome, SimulatedDisk};
+use stridemap::disk::Disk;
 use stridemap::{DType, Durability, ExternalFiles, Store, StoreOptions, Tensor};
 
 const STORE: &str = "store";

@@ -24,6 +24,9 @@ mod random;
 mod refusals;
 mod scale;
 mod sharing;
+#[allow(dead_code, unused_imports, reason = "only the crash tests list what can survive a power cut")]
+#[path = "../common/simulated/mod.rs"]
+mod simulated;
 mod stress;
 #[path = "../common/support.rs"]
 mod support;

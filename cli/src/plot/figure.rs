@@ -11,7 +11,7 @@ const LEAST_SIDE: usize = 64;
 const LEAST_WIDTH: usize = 512;
 
 /// The most blocks along a side.
-const MOST_BLOCKS: usize = 1024;
+const MAX_BLOCKS: usize = 1024;
 
 const HISTOGRAM_SIZE: (usize, usize) = (720, 360);
 const BAR_COLOR: Color = [33, 102, 172];
@@ -37,14 +37,14 @@ struct Mark {
 /// Returns the most rows and columns of blocks for a matrix. All blocks but the last ones have equal numbers of
 /// elements.
 pub(super) fn most_blocks(size: (usize, usize)) -> (usize, usize) {
-    let most = |n: usize| n.div_ceil(n.div_ceil(MOST_BLOCKS).max(1));
+    let most = |n: usize| n.div_ceil(n.div_ceil(MAX_BLOCKS).max(1));
     (most(size.0), most(size.1))
 }
 
 /// Draws blocks of a matrix of `size` rows and columns, with a bar of the colors of the scale.
 pub(super) fn heat_map(blocks: &Blocks, scale: Scale, size: (usize, usize), text: &Text) -> Image {
     let &Blocks { row_count, column_count, .. } = blocks;
-    let side = LEAST_WIDTH.div_ceil(column_count).min(MOST_BLOCKS / row_count).max(1);
+    let side = LEAST_WIDTH.div_ceil(column_count).min(MAX_BLOCKS / row_count).max(1);
     let (block_width, block_height) =
         (side.max(LEAST_SIDE.div_ceil(column_count)), side.max(LEAST_SIDE.div_ceil(row_count)));
     let (width, height) = (column_count * block_width, row_count * block_height);

@@ -63,7 +63,7 @@ pub(crate) struct PlotArgs {
 const BINS: usize = 30;
 
 /// The most rows of a heat map, so that it fits a screen.
-const MOST_ROWS: usize = 40;
+const MAX_ROWS: usize = 40;
 
 pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
     let file =
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
         figure::most_blocks(size)
     } else {
         let columns = page_width().saturating_sub(terminal::label_width(size.0) + 1);
-        (MOST_ROWS, columns.max(1))
+        (MAX_ROWS, columns.max(1))
     };
     let blocks = Blocks::of(&view, most_blocks, |bytes| bar.inc(bytes))?;
     bar.finish_and_clear();

@@ -13,7 +13,7 @@ use stridemap_interop::{ForeignFile, npy};
 use crate::support::{scaled, temporary};
 
 /// The memory limit: the pieces gathered at once, the memory for reading them, and the process itself.
-const MOST_BYTES: u64 = 200 << 20;
+const MAX_BYTES: u64 = 200 << 20;
 
 /// The variables that tell a started process what to write, and where.
 const FORMAT: &str = "STRIDEMAP_TEST_EXPORT_FORMAT";
@@ -81,7 +81,7 @@ fn exporting_views_of_a_large_tensor_takes_the_memory_of_a_few_pieces() {
             "{format}: {} bytes written, peak memory {peak_bytes} bytes",
             File::open(&out).unwrap().metadata().unwrap().len()
         );
-        assert!(peak_bytes < MOST_BYTES, "{format}: {peak_bytes} bytes of memory");
+        assert!(peak_bytes < MAX_BYTES, "{format}: {peak_bytes} bytes of memory");
         let file = ForeignFile::open(&out).unwrap();
         for info in file.tensors() {
             let name = if format == "npy" { "transposed" } else { info.name.as_str() };

@@ -16,7 +16,7 @@ use crate::storage::{Damage, DamagedChunk};
 
 /// How many times a tensor and a damaged range are compared exactly. After that, a tensor counts as reaching
 /// everything between its first byte and its last.
-const MOST_EXACT: u64 = 1 << 23;
+const MAX_EXACT_CHECKS: u64 = 1 << 23;
 
 /// The findings about one storage, by the tensors that they affect.
 #[derive(Debug, Default)]
@@ -78,7 +78,7 @@ fn affect(
             continue;
         }
         *exact_count += 1;
-        if *exact_count > MOST_EXACT || reached.overlaps(range) {
+        if *exact_count > MAX_EXACT_CHECKS || reached.overlaps(range) {
             findings.affect(*finding, &name);
         }
     }

@@ -13,7 +13,7 @@ const SHOWN_NAMES: usize = 3;
 
 /// How many names are kept for all findings together. A storage of a million tensors may have a million damaged
 /// chunks.
-const MOST_NAMES: usize = 1 << 20;
+const MAX_NAMES: usize = 1 << 20;
 
 /// One defect of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,7 +149,7 @@ impl Findings {
         if names.last() == Some(name) {
             return;
         }
-        if self.kept_names < MOST_NAMES {
+        if self.kept_names < MAX_NAMES {
             self.kept_names += 1;
             names.push(Arc::clone(name));
         } else {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stridemap::disk::SimulatedDisk;
+use crate::simulated::SimulatedDisk;
 use stridemap::{Durability, ErrorKind, Snapshot, Store, StoreOptions};
 
 use super::model::Model;

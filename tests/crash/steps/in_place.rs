@@ -6,7 +6,8 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use stridemap::disk::{Access, Outcome, SimulatedDisk, omit_step};
+use crate::simulated::{Outcome, SimulatedDisk};
+use stridemap::disk::{Access, omit_step};
 use stridemap::{DType, ErrorKind, StorageKind, Store, StoreOptions};
 
 use super::play::{Fate, Later, Play, STORE, create, expect_ok, has, holds, open, options, refused, replace};

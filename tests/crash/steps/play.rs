@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use stridemap::disk::{Access, Disk, OmittedStep, RealDisk, SimulatedDisk, omit_step};
+use crate::simulated::SimulatedDisk;
+use stridemap::disk::{Access, Disk, OmittedStep, RealDisk, omit_step};
 use stridemap::{ErrorKind, ExternalFiles, Store, StoreOptions, Tensor};
 
 use super::seat::Seat;

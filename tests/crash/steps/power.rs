@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use stridemap::disk::{Disk, Op, Outcome, SimulatedDisk, omit_step};
+use crate::simulated::{Op, Outcome, SimulatedDisk};
+use stridemap::disk::{Disk, omit_step};
 use stridemap::{DType, Durability, Error, ErrorKind, Store, Tensor};
 use stridemap_format::Rule;
 

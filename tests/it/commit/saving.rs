@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::simulated::SimulatedDisk;
 use ndarray::{ArrayViewD, array};
 use num_complex::Complex;
-use stridemap::disk::SimulatedDisk;
 use stridemap::{DType, Durability, Element, ErrorKind, Index, Snapshot, Store, StoreOptions, Tensor};
 
 use crate::harness::{arange, new_path, new_store, open_mapped};

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use stridemap::disk::{Access, Disk as _, Op, Outcome, SimulatedDisk};
+use crate::simulated::{Op, Outcome, SimulatedDisk};
+use stridemap::disk::{Access, Disk as _};
 use stridemap::{ErrorKind, Index, Store, StoreOptions, Tensor};
 
 use crate::harness::filled;

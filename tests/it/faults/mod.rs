@@ -8,7 +8,7 @@ use std::error::Error as _;
 use std::io;
 use std::sync::Arc;
 
-use stridemap::disk::{Op, Outcome, SimulatedDisk};
+use crate::simulated::{Op, Outcome, SimulatedDisk};
 use stridemap::{ErrorKind, Store, StoreOptions};
 
 use crate::harness::filled;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use stridemap::disk::{Op, SimulatedDisk};
+use crate::simulated::{Op, SimulatedDisk};
 use stridemap::{
     DType, Durability, ErrorKind, ExternalFiles, Result, StorageKind, Store, StoreOptions, Tensor,
 };

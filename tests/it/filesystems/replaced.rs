@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stridemap::disk::{Disk, SimulatedDisk};
+use crate::simulated::SimulatedDisk;
+use stridemap::disk::Disk;
 use stridemap::{
     DType, Durability, ErrorKind, ExternalFiles, Result, StorageKind, Store, StoreOptions, Tensor,
 };

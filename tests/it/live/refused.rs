@@ -4,6 +4,7 @@ use super::{live, stdout_of};
 use crate::harness::hooked::Hooked;
 use crate::harness::processes::{run_to_end, start};
 use crate::harness::{assert_refused, new_path, new_store, open_mapped};
+use crate::simulated::SimulatedDisk;
 use crate::support::temporary;
 use half::f16;
 use std::fs;
@@ -15,7 +16,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
-use stridemap::disk::SimulatedDisk;
 use stridemap::{DType, ErrorKind, StorageKind, Store, StoreOptions, Tensor};
 
 #[test]

@@ -3,13 +3,13 @@
 use super::arithmetic::arange;
 use super::handles;
 use crate::harness::{assert_refused, new_path, new_store};
+use crate::simulated::{Op, Outcome, SimulatedDisk};
 use crate::support::temporary;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use stridemap::disk::{Op, Outcome, SimulatedDisk};
 use stridemap::{DType, ErrorKind, StorageKind, Store, StoreOptions, Tensor};
 
 #[test]

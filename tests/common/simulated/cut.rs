@@ -10,7 +10,7 @@ use super::{Op, SimulatedDisk};
 /// The simplest outcomes of a power cut: which kinds of unsynced changes survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// All unsynced changes survive.
     EverythingKept,
     /// No unsynced change survives.
@@ -25,7 +25,7 @@ pub enum Outcome {
 
 /// The unsynced changes to names, lengths and blocks that survive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Survivors {
+pub(crate) struct Survivors {
     /// Whether each pending name change survives, in order.
     pub(super) names: Vec<bool>,
     /// The unsynced files that have a name. Any other file keeps its durable bytes.
@@ -35,17 +35,17 @@ pub struct Survivors {
 /// The possible outcomes of a power cut, each once.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Possible {
+pub(crate) struct Possible {
     /// Each outcome with a fingerprint of the disk that is left. Disks with the same contents have the same
     /// fingerprint.
-    pub survivors: Vec<(Survivors, u64)>,
+    pub(crate) survivors: Vec<(Survivors, u64)>,
     /// Whether these are all outcomes.
-    pub is_complete: bool,
+    pub(crate) is_complete: bool,
 }
 
 /// The moment before a power cut.
 #[derive(Clone, Debug)]
-pub struct PowerCut {
+pub(crate) struct PowerCut {
     pub(super) world: World,
 }
 
@@ -54,33 +54,33 @@ const MAX_NAMES: usize = 20;
 
 impl PowerCut {
     /// Applies one more operation before the power cut.
-    pub fn apply(&mut self, op: &Op) {
+    pub(crate) fn apply(&mut self, op: &Op) {
         self.world.apply(op);
     }
 
     /// Returns the number of pending name changes.
     #[must_use]
-    pub fn pending_names(&self) -> usize {
+    pub(crate) fn pending_names(&self) -> usize {
         self.world.pending.len()
     }
 
     /// Returns the disk that the power cut leaves.
     #[must_use]
-    pub fn disk(&self, survivors: &Survivors) -> SimulatedDisk {
+    pub(crate) fn disk(&self, survivors: &Survivors) -> SimulatedDisk {
         SimulatedDisk::of(self.world.cut(survivors))
     }
 
     /// Returns the disk if every process is killed but the power stays on: nothing is lost, nothing is synced, and no
     /// process holds a lock.
     #[must_use]
-    pub fn disk_after_kill(&self) -> SimulatedDisk {
+    pub(crate) fn disk_after_kill(&self) -> SimulatedDisk {
         SimulatedDisk::of(self.world.clone())
     }
 
     /// Returns every outcome if there are at most `most`, otherwise the extremes and a random choice of the others.
     /// `draw` returns a number below its argument.
     #[must_use]
-    pub fn possible(&self, most: usize, draw: &mut dyn FnMut(usize) -> usize) -> Possible {
+    pub(crate) fn possible(&self, most: usize, draw: &mut dyn FnMut(usize) -> usize) -> Possible {
         if let Some(survivors) = self.all(most) {
             return Possible { survivors, is_complete: true };
         }
@@ -110,7 +110,7 @@ impl PowerCut {
 
     /// Returns a random outcome. `draw` returns a number below its argument.
     #[must_use]
-    pub fn random(&self, draw: &mut dyn FnMut(usize) -> usize) -> Survivors {
+    pub(crate) fn random(&self, draw: &mut dyn FnMut(usize) -> usize) -> Survivors {
         let count = self.pending_names();
         let names = match draw(4) {
             // As with a journal: the changes before some moment survive.
@@ -203,7 +203,7 @@ impl PowerCut {
 
     /// Describes what survives.
     #[must_use]
-    pub fn describe(&self, survivors: &Survivors) -> String {
+    pub(crate) fn describe(&self, survivors: &Survivors) -> String {
         let mut text = String::new();
         for ((_, changes), is_kept) in self.world.pending.iter().zip(&survivors.names) {
             let names: Vec<String> = changes

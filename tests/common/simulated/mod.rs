@@ -11,7 +11,6 @@
 
 mod cut;
 mod file;
-mod omitted;
 mod op;
 mod state;
 mod world;
@@ -22,24 +21,22 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::open_dirs::OpenDirs;
-use super::{
-    Access, Disk, DiskFile, ExternalError, ExternalScope, FileStat, LockMode, RealDisk, STAGE_PREFIX, Watch,
-};
-pub use cut::{Outcome, Possible, PowerCut, Survivors};
-pub(crate) use omitted::{Omit, omits};
-pub use omitted::{OmittedStep, omit_step};
-pub use op::Op;
+pub(crate) use cut::{Outcome, PowerCut, Survivors};
+pub(crate) use op::Op;
 use state::{Fault, State};
+use stridemap::disk::{
+    Access, Disk, DiskFile, ExternalError, ExternalScope, FileStat, LockMode, OpenDirs, RealDisk,
+    STAGE_PREFIX, Watch,
+};
 use world::{Inode, ROOT, World};
 
 /// The number of bytes that a disk writes at once: a sector. A page of memory is eight sectors, so every outcome that
 /// whole pages can have is possible here too.
-pub const BLOCK_BYTES: usize = 512;
+pub(crate) const BLOCK_BYTES: usize = 512;
 
 /// A disk in memory, shared by its clones.
 #[derive(Clone, Debug)]
-pub struct SimulatedDisk {
+pub(crate) struct SimulatedDisk {
     state: Arc<Mutex<State>>,
     /// The open directories of a store, if this handle is limited to one.
     store_dirs: Option<Arc<OpenDirs<Inode>>>,
@@ -54,13 +51,13 @@ impl Default for SimulatedDisk {
 impl SimulatedDisk {
     /// Creates an empty disk.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
     /// Creates an empty disk that writes `block_bytes` bytes at once.
     #[must_use]
-    pub fn with_block_bytes(block_bytes: usize) -> Self {
+    pub(crate) fn with_block_bytes(block_bytes: usize) -> Self {
         Self::of(World::new(block_bytes.max(1)))
     }
 
@@ -71,14 +68,14 @@ impl SimulatedDisk {
     /// Makes a rename two changes: the file's new name, and the removal of its old one. A power cut may keep only one
     /// of them. This is weaker than what ext4, XFS and btrfs guarantee.
     #[must_use]
-    pub fn with_split_renames(self) -> Self {
+    pub(crate) fn with_split_renames(self) -> Self {
         self.state().splits_renames = true;
         self
     }
 
     /// Stops logging operations.
     #[must_use]
-    pub fn without_log(self) -> Self {
+    pub(crate) fn without_log(self) -> Self {
         self.state().log = None;
         self
     }
@@ -87,7 +84,7 @@ impl SimulatedDisk {
     ///
     /// # Errors
     /// `NotFound`.
-    pub fn mount(&self, dir: &Path) -> io::Result<()> {
+    pub(crate) fn mount(&self, dir: &Path) -> io::Result<()> {
         let dir = self.directory(dir)?;
         self.state().mounts.push(dir);
         Ok(())
@@ -95,54 +92,54 @@ impl SimulatedDisk {
 
     /// Returns every operation on the disk, in order.
     #[must_use]
-    pub fn log(&self) -> Vec<Op> {
+    pub(crate) fn log(&self) -> Vec<Op> {
         self.state().log.clone().unwrap_or_default()
     }
 
     /// Returns the number of operations that have changed or synced something, with or without a log.
     #[must_use]
-    pub fn op_count(&self) -> u64 {
+    pub(crate) fn op_count(&self) -> u64 {
         self.state().op_count
     }
 
     /// Returns the number of times that everything became durable.
     #[must_use]
-    pub fn file_system_syncs(&self) -> u64 {
+    pub(crate) fn file_system_syncs(&self) -> u64 {
         self.state().file_system_syncs
     }
 
     /// Adds a mark to the log.
-    pub fn mark(&self, mark: &str) {
+    pub(crate) fn mark(&self, mark: &str) {
         if let Some(log) = &mut self.state().log {
             log.push(Op::Mark(mark.to_owned()));
         }
     }
 
     /// Makes the next operation that `is_due` selects fail without any effect.
-    pub fn fail(&self, is_due: impl Fn(&Op) -> bool + Send + 'static) {
+    pub(crate) fn fail(&self, is_due: impl Fn(&Op) -> bool + Send + 'static) {
         self.state().fault = Some(Fault(Box::new(is_due)));
     }
 
     /// Cuts the power after `op_count` more operations. Every later operation fails, even a read.
-    pub fn lose_power_after(&self, op_count: u64) {
+    pub(crate) fn lose_power_after(&self, op_count: u64) {
         self.state().power = Some(op_count);
     }
 
     /// Whether the power is off.
     #[must_use]
-    pub fn is_off(&self) -> bool {
+    pub(crate) fn is_off(&self) -> bool {
         self.state().power == Some(0)
     }
 
     /// Returns the state of the disk just before a power cut.
     #[must_use]
-    pub fn power_cut(&self) -> PowerCut {
+    pub(crate) fn power_cut(&self) -> PowerCut {
         PowerCut { world: self.state().world.clone() }
     }
 
     /// Returns the disk after these operations and a power cut.
     #[must_use]
-    pub fn after_power_cut(ops: &[Op], outcome: Outcome) -> Self {
+    pub(crate) fn after_power_cut(ops: &[Op], outcome: Outcome) -> Self {
         let mut cut = Self::new().power_cut();
         ops.iter().for_each(|op| cut.apply(op));
         cut.disk(&cut.simple(outcome))
@@ -150,7 +147,7 @@ impl SimulatedDisk {
 
     /// Returns the number of name changes that would be pending after these operations.
     #[must_use]
-    pub fn pending_names(ops: &[Op]) -> usize {
+    pub(crate) fn pending_names(ops: &[Op]) -> usize {
         let mut cut = Self::new().power_cut();
         ops.iter().for_each(|op| cut.apply(op));
         cut.pending_names()

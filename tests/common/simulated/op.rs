@@ -5,7 +5,7 @@ use std::sync::Arc;
 /// An operation on the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Op {
+pub(crate) enum Op {
     /// A file was created, without a name yet.
     CreateFile(u64),
     /// A directory was created, without a name yet.

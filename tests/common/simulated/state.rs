@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Op;
 use super::world::{Dir, Inode, ROOT, World};
-use crate::disk::FileStat;
+use stridemap::disk::FileStat;
 
 /// Selects the operation that fails.
 pub(super) struct Fault(pub(super) Box<dyn Fn(&Op) -> bool + Send>);
