@@ -13,7 +13,7 @@ pub(crate) enum Error {
     Library(stridemap::Error),
     /// Standard output could not be written.
     Output(io::Error),
-    /// A glob that matches no name.
+    /// Nothing matches: a glob or a prefix no tensor, a key no attribute.
     NoMatch(String),
     /// An error of the command itself.
     Refused(String),

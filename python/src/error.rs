@@ -10,7 +10,7 @@ pub(crate) enum Error {
     Python(PyErr),
 }
 
-pub(crate) type Result<T> = std::result::Result<T, Error>;
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl From<stridemap::Error> for Error {
     fn from(error: stridemap::Error) -> Self {

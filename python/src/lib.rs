@@ -2,6 +2,7 @@
 //! well. The package in `stridemap/` builds arrays, mappings of names and pickles on it.
 
 mod error;
+mod interrupt;
 mod live;
 mod lock;
 mod scalar;

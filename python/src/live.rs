@@ -7,6 +7,7 @@ use pyo3::types::PyTuple;
 use stridemap::{DType, Element, LiveElement};
 
 use crate::error::Result;
+use crate::interrupt::detach;
 
 /// A tensor on a live storage. Each access is atomic, and visible to other processes at once.
 #[pyclass(frozen, module = "stridemap")]
@@ -82,7 +83,7 @@ impl LiveTensor {
 
     /// Makes all writes to the storage durable, whichever process made them.
     fn flush(&self, py: Python<'_>) -> Result<()> {
-        py.detach(|| self.elements.flush())
+        detach(py, || self.elements.flush())
     }
 }
 

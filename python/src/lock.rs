@@ -8,6 +8,7 @@ use send_wrapper::SendWrapper;
 use stridemap::{DType, ExclusiveGuard, SharedGuard};
 
 use crate::error::Result;
+use crate::interrupt::detach;
 
 enum Guard {
     Shared { _held: SharedGuard },
@@ -20,7 +21,7 @@ pub(crate) struct Lock(Mutex<Option<SendWrapper<Guard>>>);
 
 impl Lock {
     pub(crate) fn take(py: Python<'_>, tensor: &stridemap::Tensor, exclusive: bool) -> Result<Lock> {
-        let guard = py.detach(|| -> stridemap::Result<_> {
+        let guard = detach(py, || -> stridemap::Result<_> {
             Ok(SendWrapper::new(if exclusive {
                 let mut guard = tensor.lock_exclusive()?;
                 if tensor.numel() > 0 {
@@ -50,8 +51,8 @@ impl Lock {
     /// Makes all changes of the storage durable.
     fn flush(&self, py: Python<'_>) -> Result<()> {
         self.with(|guard| match guard {
-            Some(guard) => py.detach(|| match &mut **guard {
-                Guard::Exclusive(guard) => Ok(guard.flush()?),
+            Some(guard) => detach(py, || match &mut **guard {
+                Guard::Exclusive(guard) => guard.flush(),
                 Guard::Shared { .. } => Ok(()),
             }),
             None => Ok(()),

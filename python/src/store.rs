@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use stridemap::{Durability, ExternalFiles, StorageKind, Store, StoreOptions};
 
 use crate::error::Result;
+use crate::interrupt::{self, detach};
 use crate::tensor::{OpenMode, Origin, Tensor};
 use crate::transaction::Changes;
 
@@ -40,7 +41,7 @@ pub(crate) fn open(
 ) -> Result<StoreHandle> {
     let open_mode = OpenMode { mapped, writable, external: external.to_owned() };
     let options = options(durable, timeout, external)?;
-    let store = py.detach(|| match mapped {
+    let store = detach(py, || match mapped {
         // SAFETY: `stridemap.open` states the contract: only stridemap changes the files of the store.
         true => unsafe { options.open_mapped(path) },
         false => options.open(path),
@@ -52,8 +53,7 @@ pub(crate) fn open(
 #[pyfunction]
 pub(crate) fn create(py: Python<'_>, path: PathBuf, durable: bool, timeout: f64) -> Result<()> {
     let options = options(durable, timeout, "refuse")?;
-    py.detach(|| options.create(path))?;
-    Ok(())
+    detach(py, || options.create(path).map(drop))
 }
 
 fn options(durable: bool, timeout: f64, external: &str) -> Result<StoreOptions> {
@@ -70,7 +70,8 @@ fn options(durable: bool, timeout: f64, external: &str) -> Result<StoreOptions> 
         }
     };
     let durability = if durable { Durability::Full } else { Durability::Process };
-    Ok(StoreOptions::new().durability(durability).lock_timeout(timeout).external(external))
+    let options = StoreOptions::new().durability(durability).lock_timeout(timeout).external(external);
+    Ok(options.on_wait(SLICE, |_| interrupt::check()))
 }
 
 pub(crate) fn kind_of(name: &str) -> Result<StorageKind> {
@@ -127,22 +128,22 @@ impl StoreHandle {
 
     fn refresh(&self, py: Python<'_>) -> Result<bool> {
         let store = self.store()?;
-        Ok(py.detach(|| store.refresh())?)
+        detach(py, || store.refresh())
     }
 
     fn names(&self, py: Python<'_>) -> Result<Vec<String>> {
         let store = self.store()?;
-        Ok(py.detach(|| store.names())?)
+        detach(py, || store.names())
     }
 
     fn contains(&self, py: Python<'_>, name: &str) -> Result<bool> {
         let store = self.store()?;
-        Ok(py.detach(|| store.contains(name))?)
+        detach(py, || store.contains(name))
     }
 
     fn load(&self, py: Python<'_>, name: &str) -> Result<Tensor> {
         let store = self.store()?;
-        let inner = py.detach(|| store.load(name))?;
+        let inner = detach(py, || store.load(name))?;
         let origin = origin(&store, &self.open_mode, store.generation(), name);
         Ok(Tensor { inner, origin: Some(Arc::new(origin)) })
     }
@@ -156,7 +157,7 @@ impl StoreHandle {
         loop {
             let left =
                 until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()).min(SLICE));
-            if py.detach(|| store.wait_for_change(left))? {
+            if detach(py, || store.wait_for_change(left))? {
                 return Ok(true);
             }
             py.check_signals()?;
@@ -174,21 +175,20 @@ impl StoreHandle {
     fn begin(&self, py: Python<'_>) -> Result<Changes> {
         let store = self.store()?;
         let origin = origin(&store, &self.open_mode, store.generation(), "");
-        py.detach(|| Changes::begin(store, origin))
+        detach(py, || Changes::begin(store, origin))
     }
 
     /// Checks every byte. Returns what is damaged, a line each.
     fn verify(&self, py: Python<'_>) -> Result<Vec<String>> {
         let store = self.store()?;
-        let found = py.detach(|| store.verify(|_| ()))?;
+        let found = detach(py, || store.verify(|_| interrupt::check()))?;
         Ok(found.findings.iter().map(ToString::to_string).collect())
     }
 
     /// Rewrites storages with unreachable bytes, and deletes files that no generation needs.
     fn compact(&self, py: Python<'_>) -> Result<()> {
         let store = self.store()?;
-        py.detach(|| store.compact(|_| ()))?;
-        Ok(())
+        detach(py, || store.compact(|_| interrupt::check()).map(drop))
     }
 
     fn attributes(&self, scope: &str) -> Result<BTreeMap<String, String>> {
@@ -217,17 +217,17 @@ impl Snapshot {
     }
 
     fn names(&self, py: Python<'_>) -> Result<Vec<String>> {
-        Ok(py.detach(|| self.snapshot.names())?)
+        detach(py, || self.snapshot.names())
     }
 
     fn load(&self, py: Python<'_>, name: &str) -> Result<Tensor> {
-        let inner = py.detach(|| self.snapshot.load(name))?;
+        let inner = detach(py, || self.snapshot.load(name))?;
         let origin = origin(&self.store, &self.open_mode, self.snapshot.generation(), name);
         Ok(Tensor { inner, origin: Some(Arc::new(origin)) })
     }
 
     fn contains(&self, py: Python<'_>, name: &str) -> Result<bool> {
-        Ok(py.detach(|| self.snapshot.contains(name))?)
+        detach(py, || self.snapshot.contains(name))
     }
 
     /// Returns the names that were added, changed and removed since an earlier snapshot.
@@ -236,7 +236,7 @@ impl Snapshot {
         py: Python<'_>,
         earlier: &Snapshot,
     ) -> Result<(Vec<String>, Vec<String>, Vec<String>)> {
-        let changes = py.detach(|| self.snapshot.changes_since(&earlier.snapshot))?;
+        let changes = detach(py, || self.snapshot.changes_since(&earlier.snapshot))?;
         Ok((changes.added, changes.changed, changes.removed))
     }
 }

@@ -11,6 +11,7 @@ use stridemap::num_complex::Complex;
 use stridemap::{DType, Element, ErrorKind, Source as _};
 
 use crate::error::Result;
+use crate::interrupt::{self, detach};
 use crate::live::LiveTensor;
 use crate::lock::Lock;
 use crate::scalar::to_python;
@@ -172,24 +173,24 @@ impl Tensor {
             let message = format!("item: the tensor has {} elements, not one", self.inner.numel());
             return Err(pyo3::exceptions::PyValueError::new_err(message).into());
         }
-        let element = py.detach(|| self.inner.to_scalars())?;
+        let element = detach(py, || self.inner.to_scalars())?;
         Ok(to_python(py, element[0])?)
     }
 
     /// Returns a copy of the elements, converted to another dtype, in memory.
     fn astype(&self, py: Python<'_>, dtype: &Bound<'_, PyAny>) -> Result<Tensor> {
         let dtype = dtype_of(dtype)?;
-        Ok(self.of(py.detach(|| self.inner.to_dtype(dtype))?))
+        Ok(self.of(detach(py, || self.inner.to_dtype(dtype))?))
     }
 
     /// Returns a copy of the elements in memory.
     fn copy(&self, py: Python<'_>) -> Result<Tensor> {
-        Ok(self.of(py.detach(|| self.inner.clone_data())?))
+        Ok(self.of(detach(py, || self.inner.clone_data())?))
     }
 
     /// Returns statistics of all elements, computed on all processors: counts, extremes, mean and standard deviation.
     fn statistics<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
-        let found = py.detach(|| self.inner.statistics(|_| ()))?;
+        let found = detach(py, || self.inner.statistics(|_| interrupt::check()))?;
         let result = PyDict::new(py);
         result.set_item("count", found.count)?;
         result.set_item("nan_count", found.nan_count)?;

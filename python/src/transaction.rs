@@ -10,6 +10,7 @@ use stridemap::import::{ExternalFile, Layout, StorageKey};
 use stridemap::{OnExisting, Source as _, Store, Transaction};
 
 use crate::error::Result;
+use crate::interrupt::detach;
 use crate::source::{Elements, dtype, dtype_of};
 use crate::store::kind_of;
 use crate::tensor::{Origin, Tensor};
@@ -45,7 +46,7 @@ impl Changes {
         py: Python<'_>,
         act: impl FnOnce(&mut Transaction<'_>) -> stridemap::Result<R> + Send,
     ) -> Result<R> {
-        py.detach(|| {
+        detach(py, || {
             let mut cell = self.transaction.lock().unwrap_or_else(PoisonError::into_inner);
             cell.with_dependent_mut(|_, transaction| match transaction {
                 Some(transaction) => Ok(act(transaction)?),
@@ -200,7 +201,7 @@ impl Changes {
 
     /// Makes all changes in one commit. Returns the new generation.
     fn commit(&self, py: Python<'_>) -> Result<u64> {
-        py.detach(|| {
+        detach(py, || {
             let mut cell = self.transaction.lock().unwrap_or_else(PoisonError::into_inner);
             cell.with_dependent_mut(|_, transaction| match transaction.take() {
                 Some(transaction) => Ok(transaction.commit()?),

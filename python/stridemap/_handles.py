@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Literal
 
 from . import _errors
 from ._store import SnapshotView, Store, open
@@ -21,7 +21,7 @@ _MAX_STORES = 8
 
 def store(path: str, uuid: str, open_mode: OpenMode) -> Store:
     """Open a store by the handle of another process."""
-    mode = "r+" if open_mode["writable"] else "r"
+    mode: Literal["r", "r+"] = "r+" if open_mode["writable"] else "r"
     opened = open(path, mode, mapped=open_mode["mapped"], external=open_mode["external"])
     if opened.uuid != uuid:
         raise _errors.make("Replaced", f"{path}: a different store has taken its place since the handle was made")

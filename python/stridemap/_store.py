@@ -34,8 +34,8 @@ def open(
     process. With `mapped=False`, elements are read and copied, and any change of the files is only an error.
 
     A commit survives a power cut if `durable`. `timeout` is how long, in seconds, a change or a lock waits for
-    another process; an interrupt is noticed afterwards.
-    `external` says which files outside the store may be opened, for tensors that refer to such a file.
+    another process; Ctrl-C ends the wait. `external` says which files outside the store may be opened, for tensors that
+    refer to such a file.
 
     >>> import tempfile
     >>> with open(tempfile.mkdtemp() + "/x.smap", "x") as store:

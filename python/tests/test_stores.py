@@ -240,6 +240,43 @@ def test_waiting_can_be_interrupted(path: Path) -> None:
         assert "KeyboardInterrupt" in waiting.communicate(timeout=30)[1]
 
 
+@pytest.mark.parametrize("held", ["lock", "append"])
+def test_wait_for_a_lock_can_be_interrupted(store: stridemap.Store, held: str) -> None:
+    store.save("m", [1, 2], kind="mutable")
+    store.create_growable("log", (), "uint8")
+    program = """
+import sys, numpy, stridemap
+with stridemap.open(sys.argv[1], "r+") as store:
+    if sys.argv[2] == "lock":
+        with store["m"].lock():
+            print("held", flush=True)
+            sys.stdin.read()
+    else:
+        with store.transaction() as txn:
+            txn.append("log", numpy.array([1], numpy.uint8))
+            print("held", flush=True)
+            sys.stdin.read()
+"""
+    arguments = [sys.executable, "-c", program, store.path, held]
+    with subprocess.Popen(arguments, stdin=-1, stdout=-1, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        interrupt = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+        interrupt.start()
+        with pytest.raises(KeyboardInterrupt):
+            if held == "lock":
+                with store["m"].lock():
+                    pass
+            else:
+                store.append("log", np.array([2], np.uint8))
+        interrupt.join()
+        other.communicate("", timeout=30)
+    # Nothing of the interrupted wait is left.
+    with store["m"].lock() as array:
+        array[0] = 5
+    store.append("log", np.array([3], np.uint8))
+    assert store["log"].numpy().tolist() == ([3] if held == "lock" else [1, 3])
+
+
 def test_other_threads_run_while_one_waits(store: stridemap.Store) -> None:
     waiting = threading.Thread(target=store.wait_for_change, args=(60.0,))
     waiting.start()

@@ -31,7 +31,8 @@ pub(crate) use locked::{LockedFile, is_named};
 pub(crate) use omitted::{Omit, omits};
 #[cfg(feature = "simulation")]
 pub use omitted::{OmittedStep, omit_step};
-pub use open_dirs::{OpenDirs, Place};
+#[cfg(feature = "simulation")]
+pub use open_dirs::OpenDirs;
 pub use paths::STAGE_PREFIX;
 pub(crate) use paths::{StoreFile, StorePaths, dir_of, number_in};
 pub use real::RealDisk;
