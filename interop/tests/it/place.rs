@@ -1,11 +1,21 @@
 //! A directory with files and a store, and tensors to save there.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use stridemap::{DType, Durability, ErrorKind, Result, Store, StoreOptions, Tensor};
 use stridemap_interop::ForeignFile;
 use tempfile::TempDir;
+
+/// Writes a file that seems to have been changed long ago. Opening a file that has just changed takes 10 ms: the library
+/// waits until a later change would get another time.
+pub(crate) fn write_old(path: &Path, bytes: &[u8]) {
+    let mut file = File::create(path).unwrap();
+    file.write_all(bytes).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
+}
 
 /// A directory that contains an empty store.
 pub(crate) struct Place {
@@ -27,7 +37,7 @@ impl Place {
 
     pub(crate) fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.path(name);
-        fs::write(&path, bytes).unwrap();
+        write_old(&path, bytes);
         path
     }
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use stridemap::{DType, ErrorKind};
 use stridemap_interop::{FileFormat, ForeignFile, safetensors};
 
-use crate::place::{Place, counted, logical};
+use crate::place::{Place, counted, logical, write_old};
 use crate::shards::{INDEX, Tensors, write};
 
 /// Writes a part with tensors of these numbers of bytes.
@@ -174,7 +174,7 @@ proptest! {
                 _ => bytes.insert(at, byte),
             }
         }
-        fs::write(&path, &bytes).unwrap();
+        write_old(&path, &bytes);
         let index = place.path(INDEX);
         let opened = ForeignFile::open(&index);
         match place.import(&index) {

@@ -11,7 +11,7 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use super::npy_bytes;
-use crate::place::{Place, counted, logical};
+use crate::place::{Place, counted, logical, write_old};
 
 pub(super) const DEFLATED: CompressionMethod = CompressionMethod::Deflated;
 pub(super) const STORED: CompressionMethod = CompressionMethod::Stored;
@@ -146,7 +146,7 @@ proptest! {
         if let Some(cut) = cut {
             bytes.truncate(cut.index(bytes.len()));
         }
-        fs::write(&path, &bytes).unwrap();
+        write_old(&path, &bytes);
         let file = match ForeignOptions::new().byteswap(true).open(&path) {
             Ok(file) => file,
             Err(error) => {
@@ -184,7 +184,7 @@ proptest! {
     ) {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("x.npy");
-        fs::write(&path, npy_bytes(&pieces.concat(), &[0; 4])).unwrap();
+        write_old(&path, &npy_bytes(&pieces.concat(), &[0; 4]));
         if let Err(error) = ForeignFile::open(&path) {
             prop_assert_eq!(error.kind(), ErrorKind::BadFile);
         }

@@ -1,18 +1,18 @@
 //! Files that PyTorch would never write: each is refused with one line, quickly and in little memory.
 
-use std::fs;
 
 use stridemap_interop::{ForeignFile, ForeignOptions};
 
 use super::forge::{archive, legacy, tensor, text};
 use super::refusal;
+use crate::place::write_old;
 use crate::support::temporary;
 
 /// Returns the error for a file with these bytes.
 fn refusal_of(bytes: &[u8]) -> String {
     let dir = temporary();
     let path = dir.path().join("hostile.pt");
-    fs::write(&path, bytes).unwrap();
+    write_old(&path, bytes);
     refusal(&path)
 }
 
@@ -44,7 +44,7 @@ fn valid_handmade_checkpoint_is_read() {
         archive(&[("m/data.pkl", &good()), ("m/data/0", &storage)]),
         archive(&[("data/data.pkl", &good()), ("data/data/0", &storage)]),
     ] {
-        fs::write(&path, file).unwrap();
+        write_old(&path, &file);
         assert_eq!(ForeignFile::open(&path).unwrap().load("w").unwrap().read::<f32>().unwrap(), [0.5, 1.5]);
     }
 }
@@ -307,7 +307,7 @@ fn every_truncation_of_a_legacy_file_and_of_its_pickles_is_refused() {
     let dir = temporary();
     let path = dir.path().join("cut.pt");
     for length in 0..file.len() {
-        fs::write(&path, &file[..length]).unwrap();
+        write_old(&path, &file[..length]);
         assert!(ForeignFile::open(&path).is_err(), "{length}");
     }
 }

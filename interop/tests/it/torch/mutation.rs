@@ -10,6 +10,7 @@ use stridemap_interop::ForeignFile;
 
 use super::conformance::checkpoints;
 use super::forge::{archive, members};
+use crate::place::write_old;
 use crate::support::{scaled, temporary};
 
 /// A change to the bytes of a file. Positions are fractions of its length.
@@ -121,7 +122,7 @@ fn changed_checkpoints_are_refused_or_read() {
         } else {
             changes.iter().for_each(|change| apply(&mut file, change));
         }
-        fs::write(&path, file).unwrap();
+        write_old(&path, &file);
         read_count.set(read_count.get() + usize::from(check(&path)));
     });
     println!("{} changed checkpoints were read", read_count.get());
