@@ -1,6 +1,7 @@
 //! Zip files, valid and damaged in every field.
 
 use std::io::{Cursor, Write as _};
+use std::time::SystemTime;
 
 use proptest::prelude::*;
 use stridemap::{ErrorKind, Result};
@@ -13,6 +14,8 @@ use crate::file::RawFile;
 fn open(bytes: &[u8]) -> (tempfile::NamedTempFile, RawFile) {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(bytes).unwrap();
+    // Opening a file that has just changed waits until a later change would get another time.
+    file.as_file().set_modified(SystemTime::UNIX_EPOCH).unwrap();
     let raw = RawFile::open(file.path()).unwrap();
     (file, raw)
 }
