@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::case::{Case, Clock, Contender, Goal, Unit};
 use crate::python::Python;
 use crate::stats::Quartiles;
-use crate::{Args, Outcome, machine, report, table};
+use crate::{Args, Outcome, files, machine, report, table};
 
 /// The fewest rounds of a case.
 const MIN_ROUNDS: usize = 7;
@@ -144,9 +144,12 @@ impl Bench {
             if round > self.pick(MIN_ROUNDS, 3) && is_long {
                 break;
             }
-            // Each contender follows each other one equally often.
-            for turn in 0..case.contenders.len() {
-                let at = (turn + round) % case.contenders.len();
+            // What a contender leaves behind slows the next, so the order changes, and unwritten pages are written.
+            let mut order: Vec<usize> = (0..case.contenders.len()).collect();
+            fastrand::Rng::with_seed(round as u64).shuffle(&mut order);
+            for at in order {
+                files::write_and_delete(self.dir.path(), case.written_bytes)?;
+                rustix::fs::sync();
                 let mut clock = Clock::default();
                 let contender = &mut case.contenders[at];
                 (contender.round)(&mut clock)

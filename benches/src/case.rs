@@ -14,6 +14,8 @@ pub(crate) struct Case<'a> {
     /// The first one is stridemap.
     pub(crate) contenders: Vec<Contender<'a>>,
     pub(crate) goals: Vec<Goal>,
+    /// The bytes of files that a contender writes in a round.
+    pub(crate) written_bytes: usize,
 }
 
 pub(crate) struct Contender<'a> {
@@ -41,7 +43,16 @@ pub(crate) struct Goal {
 
 impl<'a> Case<'a> {
     pub(crate) fn new(name: impl Into<String>) -> Self {
-        Case { name: name.into(), unit: Unit::Seconds, contenders: Vec::new(), goals: Vec::new() }
+        let (contenders, goals) = (Vec::new(), Vec::new());
+        Case { name: name.into(), unit: Unit::Seconds, contenders, goals, written_bytes: 0 }
+    }
+
+    /// States how many bytes of files a contender writes in a round. Before its turn, a file of as many bytes is written
+    /// and deleted. Every contender then finds free memory that was used a moment ago: a virtual machine may have
+    /// returned other free memory to its host, and the first program that touches it is slow.
+    pub(crate) fn writes(mut self, bytes: usize) -> Self {
+        self.written_bytes = bytes;
+        self
     }
 
     pub(crate) fn unit(mut self, unit: Unit) -> Self {

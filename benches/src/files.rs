@@ -1,6 +1,7 @@
 //! Files and stores: opening them, and dropping them from the page cache.
 
-use std::fs::File;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::path::Path;
 
 use memmap2::Mmap;
@@ -38,4 +39,15 @@ pub(crate) fn drop_pages(path: &Path) -> Outcome {
     // Pages that are not written yet cannot be dropped.
     file.sync_all()?;
     Ok(rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?)
+}
+
+/// Writes a file of zeros, and deletes it.
+pub(crate) fn write_and_delete(dir: &Path, bytes: usize) -> Outcome {
+    if bytes > 0 {
+        let path = dir.join("zeros");
+        let (mut file, zeros) = (File::create(&path)?, vec![0; 1 << 20]);
+        (0..bytes.div_ceil(zeros.len())).try_for_each(|_| file.write_all(&zeros))?;
+        fs::remove_file(path)?;
+    }
+    Ok(())
 }

@@ -48,6 +48,7 @@ fn import(bench: &mut Bench, mib: usize) -> Outcome {
     let (file, scratch) = (file(bench, mib)?, bench.scratch()?);
     let (store_path, copied) = (scratch.path().join("x.smap"), scratch.path().join("copied"));
     let case = Case::new(name)
+        .writes(mib * MIB)
         .add("stridemap", |clock| {
             let store = StoreOptions::new().create(&store_path)?;
             clock.time(|| Ok(stridemap_interop::import(&store, &file, "")?))?;
@@ -98,6 +99,7 @@ fn export(bench: &mut Bench, mib: usize, is_transposed: bool) -> Outcome {
     }
     let (exported, copied) = (scratch.path().join("exported"), scratch.path().join("copied"));
     let case = Case::new(name)
+        .writes(mib * MIB)
         .add("stridemap", |clock| {
             clock.time(|| Ok(Export::new().write(&exported, &tensors, |_| ())?))?;
             remove(&exported)

@@ -81,7 +81,7 @@ fn large(bench: &mut Bench, mib: usize) -> Outcome {
         return Ok(());
     }
     let (arrays, plain_scratch) = ([array(mib)], bench.scratch()?);
-    let mut case = Case::new(name);
+    let mut case = Case::new(name).writes(mib * MIB);
     for format in FORMATS {
         let (scratch, arrays) = (bench.scratch()?, &arrays);
         case = case.add(format.label, move |clock| {
@@ -112,6 +112,7 @@ fn synced(bench: &mut Bench, mib: usize) -> Outcome {
     let file = scratch.path().join("x.safetensors");
     let plain_file = scratch.path().join("written");
     let case = Case::new(name)
+        .writes(mib * MIB)
         .add("stridemap", |clock| {
             clock.time(|| Ok(store.save("x", &array.elements[..])?))?;
             forget(&store)

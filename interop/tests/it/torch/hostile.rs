@@ -1,6 +1,5 @@
 //! Files that PyTorch would never write: each is refused with one line, quickly and in little memory.
 
-
 use stridemap_interop::{ForeignFile, ForeignOptions};
 
 use super::forge::{archive, legacy, tensor, text};
