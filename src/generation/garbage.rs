@@ -36,7 +36,7 @@ fn is_really_garbage(newest: &Generation, id: u64) -> bool {
 /// How many older manifests a commit checks: half are the latest ones, and the other half rotates through the rest.
 const CHECKED_PER_COMMIT: usize = 8;
 
-/// How many of them a commit reads, if not all of them are the latest ones.
+/// How many older manifests a commit reads if there are others than the latest ones.
 const READ_PER_COMMIT: usize = 1;
 
 /// The manifests before the newest one, and what is known about them. A handle keeps this from one commit to the
