@@ -277,6 +277,34 @@ with stridemap.open(sys.argv[1], "r+") as store:
     assert store["log"].numpy().tolist() == ([3] if held == "lock" else [1, 3])
 
 
+def test_compaction_can_be_interrupted(store: stridemap.Store) -> None:
+    store["x"] = np.ones(256 << 20, np.uint8)
+    store.save_view("part", store["x"][: 160 << 20])
+    del store["x"]
+    generation, has_ended = store.generation, threading.Event()
+
+    def unfinished() -> list[str]:
+        return [name for _, _, names in os.walk(store.path) for name in names if name.startswith(".stage-")]
+
+    def interrupt() -> None:
+        while not has_ended.is_set():
+            if unfinished():
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            store.compact()
+    finally:
+        has_ended.set()
+        interrupter.join()
+    assert store.generation == generation and unfinished() == []
+    store.compact()
+    assert store.generation == generation + 1 and store["part"].numpy().all()
+
+
 def test_other_threads_run_while_one_waits(store: stridemap.Store) -> None:
     waiting = threading.Thread(target=store.wait_for_change, args=(60.0,))
     waiting.start()
