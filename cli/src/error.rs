@@ -13,7 +13,7 @@ pub(crate) enum Error {
     Library(stridemap::Error),
     /// Standard output could not be written.
     Output(io::Error),
-    /// Nothing matches: a glob or a prefix no tensor, a key no attribute.
+    /// No tensor matches a glob or a prefix, or no attribute has a key.
     NoMatch(String),
     /// An error of the command itself.
     Refused(String),
@@ -30,7 +30,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// Returns the error of writing to standard output. The program that reads it may have read enough.
+/// Converts an error of writing to standard output. A broken pipe means that the program reading it has stopped.
 pub(crate) fn output_error(e: stridemap::Error) -> Error {
     match std::error::Error::source(&e).and_then(|source| source.downcast_ref::<io::Error>()) {
         Some(source)
@@ -51,7 +51,8 @@ const WORDS: [(&str, &str); 5] = [
     ("or replace it with OnExisting::Replace", "or give --force"),
 ];
 
-/// What the library says of a file in no known format. What follows compares the file with a safetensors file.
+/// The library's words for a file in no known format. The rest of its message compares the file with a safetensors
+/// file.
 const UNKNOWN_FORMAT: &str = "not a file of a supported format";
 
 fn in_our_words(text: &str) -> String {
@@ -63,7 +64,8 @@ fn in_our_words(text: &str) -> String {
     WORDS.iter().fold(text, |text, (theirs, ours)| text.replace(theirs, ours))
 }
 
-/// Removes the number of a rule of the format, as in "(F-4: names are ...)". Only reports of damage have it.
+/// Removes the number of a rule of the format, as in "(F-4: names are ...)". Messages about
+/// damage keep it: they are not passed here.
 fn without_rule(text: &str) -> String {
     let rule = text.rsplit_once("(F-").and_then(|(before, rule)| Some((before, rule.split_once(": ")?)));
     match rule {

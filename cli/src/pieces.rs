@@ -89,7 +89,7 @@ pub(crate) fn unravel_index(position: usize, size: &[usize]) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    /// Returns the position of each element of the pieces in the whole, taken from its value.
+    /// Cuts a tensor whose elements are their own positions, and returns the elements in the order of the pieces.
     fn check(size: &[usize], limit_elems: usize, cut: Cut) -> Vec<i64> {
         let numel: usize = size.iter().product();
         let whole = Tensor::from_vec((0..numel as i64).collect(), size).unwrap();

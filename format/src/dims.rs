@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use serde::{Serialize, Serializer};
 
-/// The number of dimensions that are kept without an allocation. Inline tensors have more.
+/// The number of dimensions that are kept without an allocation. Few tensors have more.
 const INLINE_CAPACITY: usize = 4;
 
 /// A size or a stride for each dimension of a tensor.

@@ -236,8 +236,8 @@ pub struct Node {
     bytes: Box<[u8]>,
     header: NodeHeader,
     hints: OnceLock<Hints>,
-    /// Whether a key was looked up in this node before. Building the hints takes longer than a single lookup with them
-    /// saves.
+    /// Whether a key was looked up in this node before. A single lookup saves less time than
+    /// building the hints takes, so they are built for the second.
     was_searched: AtomicBool,
 }
 
@@ -296,8 +296,8 @@ impl Node {
         Ok(node)
     }
 
-    /// Returns whether the slots ascend from the end of the slots to the last page, and only zeros follow the last
-    /// entry.
+    /// Returns whether the offsets in the slots ascend, from the byte after the slots to a byte in the last page, and
+    /// only zeros follow the last entry.
     fn slots_are_valid(&self) -> bool {
         let mut last =
             NODE_HEADER_BYTES.saturating_add(self.len().saturating_add(1).saturating_mul(SLOT_BYTES));

@@ -41,8 +41,8 @@ impl LiveTensor {
         Ok(LiveTensor { elements, writable })
     }
 
-    /// Returns the elements to be changed.
-    fn writable(&self) -> Result<&dyn Live> {
+    /// Returns the elements if they may be changed.
+    fn to_change(&self) -> Result<&dyn Live> {
         if self.writable {
             return Ok(&*self.elements);
         }
@@ -63,22 +63,22 @@ impl LiveTensor {
     #[pyo3(signature = (*arguments))]
     fn set(&self, arguments: &Bound<'_, PyTuple>) -> Result<()> {
         let (index, [value]) = split(arguments)?;
-        self.writable()?.set(&index, &value)
+        self.to_change()?.set(&index, &value)
     }
 
     /// Adds to an element, and returns what it was before. The value comes after its index.
     #[pyo3(signature = (*arguments))]
     fn fetch_add(&self, py: Python<'_>, arguments: &Bound<'_, PyTuple>) -> Result<Py<PyAny>> {
         let (index, [value]) = split(arguments)?;
-        self.writable()?.fetch_add(py, &index, &value)
+        self.to_change()?.fetch_add(py, &index, &value)
     }
 
-    /// Replaces an element if it has the first of two values, which come after its index, by the second. Returns
-    /// whether it had, and what the element was.
+    /// Sets an element to `new` if it equals `current`: `compare_exchange(row, column, current, new)`. Returns whether
+    /// it was equal, and what the element was before.
     #[pyo3(signature = (*arguments))]
     fn compare_exchange(&self, py: Python<'_>, arguments: &Bound<'_, PyTuple>) -> Result<(bool, Py<PyAny>)> {
         let (index, [current, new]) = split(arguments)?;
-        self.writable()?.compare_exchange(py, &index, &current, &new)
+        self.to_change()?.compare_exchange(py, &index, &current, &new)
     }
 
     /// Makes all writes to the storage durable, whichever process made them.

@@ -18,8 +18,8 @@ macro_rules! step {
     };
 }
 
-/// Says what happens if a test leaves out the step that comes next or has just been taken: a variable gets a
-/// different value, or an expression is evaluated, such as a return.
+/// Does something only if a test leaves out the step that comes next or has just been taken: gives a variable a
+/// different value, or evaluates an expression, such as a return.
 macro_rules! without_step {
     ($name:literal, $variable:ident = $value:expr) => {
         #[cfg(feature = "simulation")]

@@ -200,7 +200,7 @@ impl Layout {
         Extent::of(dims, self.offset as i128, dtype, length_bytes)
     }
 
-    /// Returns the range of a storage from the first byte of an element to the last, or `None` without elements.
+    /// Returns the smallest range of a storage that contains all elements, or `None` without elements.
     pub(crate) fn byte_range(&self, dtype: DType) -> Option<Range<u64>> {
         let extent = self.extent(dtype, i64::MAX as u64).ok().filter(|extent| extent.span_bytes() > 0)?;
         Some(extent.start_bytes()..extent.start_bytes().saturating_add(extent.span_bytes()))

@@ -1,9 +1,9 @@
 //! Plans a smaller storage that contains only the bytes that views use.
 //!
 //! Kept bytes keep their order, and each has one new offset, so views share elements exactly as before. A repacked view
-//! must still have strides, so elements at equal distances must stay at equal distances. A gap is therefore dropped
-//! only if it repeats at one interval, the period, in all footprints that overlap. Their bytes are divided into
-//! periods, and the same part of each period is kept. This part is then repacked in the same way, with the shorter
+//! must still have strides, so elements at equal distances must stay at equal distances. So where
+//! footprints overlap, a gap is dropped only if it repeats at the same interval, the period, in each of these
+//! footprints. Their bytes are divided into periods, and the same part of each period is kept. This part is then repacked in the same way, with the shorter
 //! intervals. Footprints that overlap and step at different intervals are kept whole, from the first byte to the last.
 //!
 //! Elements are not enumerated: a column of ten million rows is described by a single step.

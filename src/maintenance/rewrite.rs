@@ -75,7 +75,7 @@ pub enum SkipReason {
     Mutable,
     /// The storage is live: other processes may write to it at any time.
     Live,
-    /// Other processes are appending to it or compacting it: these, as far as the system reports them.
+    /// Other processes are appending to it or compacting it. Contains their ids, as far as the system reports them.
     Busy(Vec<u32>),
     /// Another commit changed the storage or its tensors meanwhile. A later compaction can rewrite it.
     Changed,
@@ -141,7 +141,7 @@ pub(super) struct Remaining {
 }
 
 /// Rewrites a group of storages in one commit, planned again on the newest generation. Only the names of the group
-/// are looked up: a storage that has gained other names has changed.
+/// are looked up. If a storage's record counts more tensors than that, the storage has changed and is skipped.
 pub(super) fn rewrite_group(
     store: &OpenStore,
     rewrite: &mut dyn Rewrite,

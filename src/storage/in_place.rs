@@ -17,12 +17,12 @@ use crate::disk::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::OwnerProcess;
 
-/// A storage, by its file, its store and its id in the store. Inodes are reused, ids are not.
-type FlushedStorage = (FileId, Uuid, u64);
+/// Identifies a storage: its file, its store and its id in the store. Inodes are reused, ids are not.
+type StorageKey = (FileId, Uuid, u64);
 
 /// The storages that this process failed to flush, with their errors. The kernel has marked their pages clean, so a
 /// handle that loads such a storage again must also get the error.
-static FAILED_TO_SYNC: LazyLock<Mutex<HashMap<FlushedStorage, Error>>> = LazyLock::new(Mutex::default);
+static FAILED_TO_SYNC: LazyLock<Mutex<HashMap<StorageKey, Error>>> = LazyLock::new(Mutex::default);
 
 /// The file of a storage that is changed in place: the common part of mutable and live storages.
 #[derive(Debug)]

@@ -28,13 +28,14 @@ pub(crate) struct LockedStorage {
     mode: LockMode,
     /// Open for writing if the lock is exclusive.
     file: Arc<dyn DiskFile>,
-    /// Whether a mapping of the file shows later writes to the storage.
+    /// Whether a mapping of the file shows what writers write after this lock is released. It may not on
+    /// overlayfs, where the file can be that of the lower layer.
     shows_later_writes: bool,
     /// A mapping for this lock only: on overlayfs, an earlier mapping may show the file of the lower layer, although a
     /// writer has copied it up since.
     own_mapping: OnceLock<LockedMapping>,
-    /// Whether the disk has room for writes through a mapping. Checked for each lock, because a later snapshot of the
-    /// file system makes writes need new blocks.
+    /// Whether the disk has room for writes through a mapping. Checked for each lock: once the file system has
+    /// made a snapshot, even overwriting needs new blocks.
     has_room: OnceLock<bool>,
 }
 

@@ -74,7 +74,7 @@ impl Freed {
         let (bytes, keeper, store) = (HumanBytes(self.kept_bytes), quoted(keeper), store.display());
         let all = if self.needs_all { "--all " } else { "" };
         Some(format!(
-            "note: {bytes} that no tensor uses now stay in the storages of others, such as {keeper}; free them with \
+            "note: {bytes} are now unused, but remain in storages of other tensors, such as {keeper}; free them with \
              stridemap compact {all}{store}"
         ))
     }

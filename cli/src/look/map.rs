@@ -94,8 +94,10 @@ pub(crate) fn run(args: &MapArgs, out: &mut impl Write) -> Result<()> {
         skipped.push(format!("{storages} of one tensor without unreachable bytes"));
     }
     if drawn.skipped_tensors > 0 {
-        skipped
-            .push(format!("{} that share no byte that was found", counted(drawn.skipped_tensors, "tensor")));
+        skipped.push(format!(
+            "{} in which no shared bytes were found",
+            counted(drawn.skipped_tensors, "tensor")
+        ));
     }
     if !skipped.is_empty() {
         writeln!(out, "... and {}; --all draws them", skipped.join(", "))?;
@@ -103,7 +105,7 @@ pub(crate) fn run(args: &MapArgs, out: &mut impl Write) -> Result<()> {
     print_groups(&maps, width, out)
 }
 
-/// Returns the width of the bars. On a terminal of 80 columns, it is 24, and less if that leaves more of the names.
+/// Returns the width of the bars: 24 columns on a terminal of 80, and fewer if long names need the room.
 fn bar_width(maps: &[StorageMap], width: usize) -> u64 {
     let tensors = maps.iter().flat_map(|map| &map.tensors);
     let names = tensors.take(MAX_ROWS).map(|tensor| quoted(&tensor.info.name).width() + 3);
@@ -116,7 +118,7 @@ fn bar_width(maps: &[StorageMap], width: usize) -> u64 {
 const MAX_GROUPS: usize = 10;
 const MAX_NAMES: usize = 8;
 
-/// Prints a line for each group of tensors that are connected by shared bytes, or that there is none.
+/// Prints a line for each group of tensors that are connected by shared bytes. If there is no group, says so.
 fn print_groups(maps: &[StorageMap], width: usize, out: &mut impl Write) -> Result<()> {
     let groups: Vec<Vec<&str>> = maps.iter().flat_map(StorageMap::groups).collect();
     if groups.is_empty() {
@@ -136,7 +138,7 @@ fn print_groups(maps: &[StorageMap], width: usize, out: &mut impl Write) -> Resu
     }
 }
 
-/// Prints a row for each storage, and for each tensor, whose second cell is its name.
+/// Prints a row for each storage and each tensor. The second cell of a tensor's row is its name.
 fn print_data(maps: &[StorageMap], out: &mut impl Write) -> Result<()> {
     for map in maps {
         let id = storage_id(map.storage.id);
@@ -214,31 +216,33 @@ struct Cell {
     used_bytes: u64,
     /// The number of sharing tensors with bytes in the cell: up to 2.
     sharer_count: u8,
-    is_skipped: bool,
+    /// Whether the range of a tensor, from its first byte to its last, covers the whole cell.
+    is_in_range: bool,
 }
 
 impl Cells {
     fn of_tensor(&self, tensor: &Mapped) -> String {
-        let bar: String = self.add(&[tensor]).iter().map(|cell| self.glyph(cell, ' ')).collect();
+        let bar: String = self.fill(&[tensor]).iter().map(|cell| self.glyph(cell, ' ')).collect();
         bar.trim_end().to_owned()
     }
 
     fn of_storage(&self, map: &StorageMap) -> String {
         let tensors: Vec<&Mapped> = map.tensors.iter().collect();
-        self.add(&tensors).iter().map(|cell| self.glyph(cell, '·')).collect()
+        self.fill(&tensors).iter().map(|cell| self.glyph(cell, '·')).collect()
     }
 
     fn glyph(&self, cell: &Cell, none: char) -> char {
-        let is_sparse = cell.is_skipped && cell.used_bytes < self.size_bytes / self.count / 2;
+        let is_sparse = cell.is_in_range && cell.used_bytes < self.size_bytes / self.count / 2;
         match cell {
-            Cell { used_bytes: 0, is_skipped: false, .. } => none,
+            Cell { used_bytes: 0, is_in_range: false, .. } => none,
             _ if is_sparse => '░',
             Cell { sharer_count: 2.., .. } => '▓',
             _ => '█',
         }
     }
 
-    fn add(&self, tensors: &[&Mapped]) -> Vec<Cell> {
+    /// Returns the cells of a bar that shows these tensors.
+    fn fill(&self, tensors: &[&Mapped]) -> Vec<Cell> {
         let mut cells = vec![Cell::default(); self.count as usize];
         for tensor in tensors.iter().filter(|tensor| !tensor.range.is_empty()) {
             let is_sharing = !tensor.sharers.is_empty();
@@ -256,7 +260,8 @@ impl Cells {
             }
             for index in self.covered(&tensor.range) {
                 let bytes = self.bytes(index);
-                cells[index].is_skipped |= tensor.range.start <= bytes.start && bytes.end <= tensor.range.end;
+                cells[index].is_in_range |=
+                    tensor.range.start <= bytes.start && bytes.end <= tensor.range.end;
             }
         }
         cells
@@ -301,7 +306,8 @@ struct TensorMap {
     size: Vec<usize>,
     first_byte: u64,
     end_byte: u64,
-    /// Pairs of a first byte and an end. Runs that less than a thousandth of the range separates are joined.
+    /// Pairs of a first byte and an end. Runs are joined if the gap between them is less than a
+    /// thousandth of the range.
     runs: Vec<[u64; 2]>,
     shares_with: Vec<String>,
 }

@@ -51,7 +51,7 @@ pub(crate) fn complete(command: fn() -> clap::Command) {
     CompleteEnv::with_factory(|| with_names(command())).var(VARIABLE).shells(shells).complete();
 }
 
-/// Writes candidates, each with its end.
+/// Writes a line for each candidate.
 pub(super) fn write_all(buf: &mut dyn Write, candidates: &[String]) -> io::Result<()> {
     candidates.iter().try_for_each(|candidate| writeln!(buf, "{candidate}"))
 }

@@ -61,8 +61,8 @@ pub(crate) fn is_verbose() -> bool {
     GLOBAL.get().is_some_and(|global| global.verbose)
 }
 
-/// Returns the width that output must fit: `STRIDEMAP_COLUMNS`, or on a terminal `COLUMNS` or its width. Other output
-/// to a pipe or a file has no width.
+/// Returns the width that output must fit: `STRIDEMAP_COLUMNS`, or on a terminal `COLUMNS` or its width. Without
+/// `STRIDEMAP_COLUMNS`, output to a pipe or a file has no width.
 pub(crate) fn width() -> Option<usize> {
     let columns = |name| env::var(name).ok().and_then(|text| text.parse().ok()).filter(|&width| width > 0);
     let terminal = || {

@@ -84,7 +84,7 @@ fn rm_says_what_it_freed_and_what_stays() {
     let matrix = Tensor::from_vec(vec![0f32; 100_000], &[1000, 100]).unwrap();
     dir.store().save("m", &matrix).unwrap();
     dir.messages(&["view", "s.smap", "m[:, 16]", "column"]);
-    let note = "stridemap: note: 386.72 KiB that no tensor uses now stay in the storages of others, such as column; free them \
+    let note = "stridemap: note: 386.72 KiB are now unused, but remain in storages of other tensors, such as column; free them \
                 with stridemap compact s.smap\n";
     assert_eq!(dir.messages(&["rm", "s.smap", "m"]), format!("stridemap: removed m: generation 7\n{note}"));
     let reader = dir.store();

@@ -193,8 +193,8 @@ fn compact_says_why_it_rewrites_nothing() {
     drop(store);
     assert_eq!(
         dir.messages(&["rm", "s.smap", "small"]),
-        "stridemap: removed small: generation 3\nstridemap: note: 9.80 KiB that no tensor uses now stay in the storages of \
-         others, such as large; free them with stridemap compact --all s.smap\n"
+        "stridemap: removed small: generation 3\nstridemap: note: 9.80 KiB are now unused, but remain in storages of \
+         other tensors, such as large; free them with stridemap compact --all s.smap\n"
     );
     let run = dir.run(&["compact", "s.smap"]);
     assert!(run.stdout.ends_with("nothing to compact\n"), "{run:?}");

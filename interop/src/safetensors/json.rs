@@ -32,7 +32,7 @@ const MAX_TOKEN_BYTES: usize = 4 << 20;
 /// The maximum nesting. The parser keeps a byte for each level that it skips.
 const MAX_DEPTH: usize = 128;
 
-/// Reads JSON from a range of a file. See [`parse`].
+/// Reads JSON from a range of a file. Errors name the JSON as `what`.
 pub(super) fn parse_pieces<T: DeserializeOwned>(
     file: &RawFile,
     what: impl fmt::Display,
@@ -78,12 +78,12 @@ impl<R: Read> Read for LimitedReader<R> {
                 b',' | b':' | b' ' | b'\n' | b'\r' | b'\t' => self.token_bytes = 0,
                 _ => {}
             }
-            let limit = match (self.token_bytes > MAX_TOKEN_BYTES, self.depth > MAX_DEPTH) {
+            let refusal = match (self.token_bytes > MAX_TOKEN_BYTES, self.depth > MAX_DEPTH) {
                 (false, false) => continue,
                 (true, _) => format!("a string or number of more than {MAX_TOKEN_BYTES} bytes"),
                 (_, true) => format!("it nests deeper than {MAX_DEPTH}"),
             };
-            return Err(io::Error::new(io::ErrorKind::InvalidData, limit));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, refusal));
         }
         Ok(count)
     }

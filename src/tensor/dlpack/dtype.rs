@@ -28,7 +28,7 @@ const DTYPES: [(DType, DLDataType); 21] = [
     (DType::F4E2M1FNx2, DLDataType::new(Code::FLOAT4_E2M1FN, 4, 2)),
 ];
 
-/// Returns the DLPack type of a dtype. Every dtype has one.
+/// Returns the DLPack type of a dtype. It is never `None`, because the table contains every dtype.
 pub(super) fn to_dlpack(dtype: DType) -> Option<DLDataType> {
     DTYPES.iter().find(|(own, _)| *own == dtype).map(|(_, foreign)| *foreign)
 }
