@@ -21,9 +21,9 @@ thread_local! {
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Limits the number of threads that one operation of this process works on, such as a large copy, a save or
-/// `verify`. With 1, the calling thread does all the work. With 0, the default, an operation uses as many threads as
-/// there are processors, or fewer if it is small. The maximum is 1,024.
+/// Limits the number of threads that one operation of this process uses, such as a large copy, a save or `verify`. With
+/// 1, the calling thread does all the work. With 0, the default, an operation uses as many threads as there are
+/// processors, or fewer if it is small. The maximum is 1,024.
 ///
 /// The limit applies to operations that begin later, on any thread. An operation's threads end before it returns.
 ///
@@ -36,8 +36,8 @@ pub fn set_num_threads(count: usize) {
     LIMIT.store(count.min(MAX_THREADS), Ordering::Relaxed);
 }
 
-/// Returns the largest number of threads that one operation works on: the limit of
-/// [`set_num_threads`], or the number of processors.
+/// Returns the largest number of threads that one operation uses: the limit of [`set_num_threads`], or the number of
+/// processors.
 ///
 /// ```
 /// assert!(stridemap::num_threads() >= 1);

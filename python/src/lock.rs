@@ -69,7 +69,7 @@ impl Lock {
 }
 
 impl Drop for Lock {
-    /// On a different thread, the guard is kept: it may only be dropped on its own.
+    /// On a different thread, the guard is leaked: it may be dropped only on the thread that took the lock.
     fn drop(&mut self) {
         let guard = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if guard.as_ref().is_some_and(|guard| !guard.valid()) {

@@ -67,9 +67,9 @@ impl Building {
 
     /// Renames the store to its final path, durably if its handle syncs.
     ///
-    /// A writer that opens the store at that path relies on its name, which a killed process may not have synced. So
-    /// the store stays marked as unsynced until its name is durable. The lock is held until then: a writer that does
-    /// not sync would see this mark, and not make its own.
+    /// A writer that opens the store at that path relies on its name, which this process may not have synced when it is
+    /// killed. So the store stays marked as unsynced until its name is durable. The lock is held until then: a writer
+    /// that does not sync, and sees this mark, would rely on it instead of making its own.
     ///
     /// # Errors
     /// `AlreadyExists` if something exists at the path by now; `Io`. After a failed sync the store is there.
@@ -154,7 +154,7 @@ impl Drop for Unfilled<'_> {
     }
 }
 
-/// Deletes a store without its directory, unless it has a commit.
+/// Deletes the files of a store, unless something was committed to it. Its directory stays.
 fn delete_empty(store: &OpenStore) -> Result<()> {
     // No other writer commits in the meantime. Those that wait find no LOCK, and fail.
     let _lock = WriterLock::take(store)?;

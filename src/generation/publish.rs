@@ -101,7 +101,7 @@ pub(crate) fn publish_manifest(
     // 3. The table if one is due, then the manifest, under names that no process reads.
     if is_table_due(&manifest, table.as_deref()) {
         let reference = write_table(store, &mut manifest, table.as_deref())?; // crash: an orphaned table, deleted later
-        // A manifest must not outlive its table, and of two names a power cut may keep either.
+        // A power cut can keep either of two unsynced names, and a manifest without its table does not open.
         step!("sync-table-name", store.sync_dir(&store.paths.meta_dir()))?; // crash: the same
         manifest.table = Some(reference);
         table = Table::of(disk, &store.paths, &manifest)?.map(Arc::new);

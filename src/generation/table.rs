@@ -13,7 +13,7 @@ use super::nodes::{Found, Nodes};
 use crate::disk::{Disk, StorePaths};
 use crate::error::{Error, Result};
 
-/// An open table. A lookup reads and checks only the nodes on its way, and only if they are not kept.
+/// An open table. A lookup reads and checks only the nodes on its way that are not in memory yet.
 #[derive(Debug)]
 pub(crate) struct Table {
     nodes: Arc<Nodes>,
@@ -81,7 +81,7 @@ impl Table {
         })
     }
 
-    /// Returns the first damage if a tree that has entries has no leaf that can be read.
+    /// Returns the first damage of the table if no leaf of a tree can be read, although the tree has entries.
     pub(crate) fn lost_tree(&self) -> Result<Option<format::Error>> {
         let TableRef { storages, tensors, .. } = self.reference;
         let mut unseen = vec![(Tree::Storages, storages), (Tree::Tensors, tensors)];
@@ -101,7 +101,7 @@ impl Table {
         Ok(damage.or_else(|| unseen.pop().map(missing)))
     }
 
-    /// Reads a node from the file, whether it is kept or not.
+    /// Reads a node from the file, even if it is in memory.
     pub(crate) fn node(&self, page: u64) -> Result<Node> {
         self.nodes.read(page)
     }

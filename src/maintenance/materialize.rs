@@ -45,7 +45,7 @@ pub(crate) fn materialize(store: &OpenStore, progress: &mut dyn FnMut(u64)) -> R
     rewrite_all(store, &mut materialization, candidates, &mut copied)?;
     let Compacted { storage_count, after_bytes: size_bytes, mut skipped, .. } = copied;
     skipped.sort_by_key(|skipped| skipped.storage_id);
-    // The external files are kept, so rewriting these would have freed nothing.
+    // A copy of these would have freed nothing, because the external files are kept.
     skipped.iter_mut().for_each(|skipped| skipped.reclaimable_bytes = 0);
     Ok(Materialized { storage_count, size_bytes, skipped })
 }

@@ -34,7 +34,7 @@ impl StorageTensors {
     }
 }
 
-/// Visits the external storages of a generation, or all others, each with all its tensors.
+/// Visits either the external storages of a generation or all others, each with all its tensors.
 ///
 /// The tensors are found by scanning. There may be millions, so each scan covers only some of the storages.
 pub(crate) fn each_storage(
@@ -70,8 +70,8 @@ pub(crate) fn each_storage(
     Ok(())
 }
 
-/// Returns the storages with these ids, each with the given names that still refer to it. If the record counts as many,
-/// these are all tensors of the storage. Leaves out deleted storages.
+/// Returns the storages with these ids, each with those of the given tensors that are still on it. These are all tensors
+/// of the storage if its record states the same number. Leaves out deleted storages.
 pub(crate) fn storages_named<'a>(
     generation: &Generation,
     storages: impl Iterator<Item = (u64, &'a [String])>,

@@ -290,9 +290,9 @@ impl ExclusiveGuard<'_> {
     ///
     /// # Errors
     /// Those of [`Tensor::as_array`]; [`ErrorKind::Overlapping`] if several indices refer to one element;
-    /// [`ErrorKind::LimitExceeded`] if no elements overlap but `ndarray` cannot verify it. It requires each stride to
-    /// exceed the distance that the shorter strides reach together. This is not true for size 3, 2 with stride 2, 3,
-    /// for example. The methods of the guard work on such views.
+    /// [`ErrorKind::LimitExceeded`] if no elements overlap but `ndarray` cannot verify this, for example for size
+    /// `[3, 2]` with stride `[2, 3]`. `ndarray` requires each stride to exceed the distance from the first to the last
+    /// element along all dimensions with smaller strides. The methods of the guard work on such views.
     pub fn as_array_mut<T: Element>(&mut self) -> Result<ArrayViewMutD<'_, T>> {
         self.check_dtype::<T>("as_array_mut")?;
         let tensor = Tensor::clone(self);

@@ -50,7 +50,7 @@ pub(crate) fn name(text: &str, tensors: &impl Named) -> Result<String> {
     name_in(text, |name| tensors.contains(name))
 }
 
-/// The same for names of which only `contains` is known.
+/// Like [`name`], for a caller that can only tell whether a tensor has a name.
 pub(crate) fn name_in(text: &str, contains: impl Fn(&str) -> LibraryResult<bool>) -> Result<String> {
     let Some(name) = unquoted(text) else { return Ok(text.to_owned()) };
     if !contains(text)? {

@@ -83,8 +83,8 @@ pub(super) fn read_within(
             let stride = layout.stride().to_vec();
             (0, Layout::new(size, stride, start / dtype.itemsize()).map_err(|e| file.bad(&e))?)
         } else {
-            // The offset is not a multiple of the item size, so no header over the storage of the others can refer to
-            // it.
+            // The offset is not a multiple of the item size, so this tensor cannot be a header over the storage that
+            // the aligned tensors share.
             let (offset_bytes, length_bytes) = (whole.offset_bytes + start as u64, (end - start) as u64);
             contents.storages.push(ForeignStorage::range(file, offset_bytes, length_bytes));
             (contents.storages.len() - 1, layout)

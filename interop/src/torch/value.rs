@@ -51,7 +51,7 @@ pub(super) struct StorageRef {
 #[derive(Clone, Debug)]
 pub(super) struct FileStorage {
     pub(super) key: String,
-    /// The number of elements, and the length in bytes, at the first mention.
+    /// The number of elements, and the length in bytes, as stated where the pickle first refers to the storage.
     pub(super) numel: u64,
     pub(super) length_bytes: u64,
 }
@@ -62,14 +62,14 @@ pub(super) struct TensorRef {
     pub(super) storage: StorageRef,
     pub(super) dtype: DType,
     pub(super) offset: Value,
-    /// A tuple of integers, as is the stride.
+    /// A tuple of integers, like `stride`.
     pub(super) size: Value,
     pub(super) stride: Value,
     /// The key of the first flag that is set. The flags state whether the elements are conjugated or negated.
     pub(super) flag: Option<Value>,
 }
 
-/// The lists of all nodes and items are long. They grow by a quarter, so that little of them is unused.
+/// A full list of nodes or items grows by a quarter. Doubling it would leave more memory unused.
 const SPARE_DIVISOR: usize = 4;
 
 /// All values of a pickle, within a memory limit.
@@ -156,7 +156,7 @@ impl<'a> Arena<'a> {
         }
     }
 
-    /// Returns a copy of text. The same text can be requested repeatedly, so each copy is charged for.
+    /// Returns a copy of text. The same text can be requested repeatedly, so each copy counts towards the memory limit.
     pub(super) fn text(&mut self, value: Value) -> Result<Option<String>, String> {
         let Some(Literal::Text(text)) = self.literal(value) else { return Ok(None) };
         self.budget.charge(text.len())?;

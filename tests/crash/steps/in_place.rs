@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use crate::simulated::{Outcome, SimulatedDisk};
 use stridemap::disk::{Access, omit_step};
-use stridemap::{DType, ErrorKind, StorageKind, Store, StoreOptions};
+use stridemap::{DType, ErrorKind, LiveTensor, StorageKind, Store, StoreOptions};
 
 use super::play::{Fate, Later, Play, STORE, create, expect_ok, has, holds, open, options, refused, replace};
-use super::seat::When;
+use super::seat::{Seat, When};
 
 const BIN: &str = "storages/0000000000000001.bin";
 
@@ -107,16 +107,22 @@ pub(crate) fn flush_after_a_failed_one(play: &Play) -> Fate {
     refused("a flush after one that failed", guard.flush(), ErrorKind::Poisoned)
 }
 
-/// The descriptor of a live storage has an unreported write error.
-pub(crate) fn write_error_on_live_elements(play: &Play) -> Fate {
+/// Returns a mapped store with a live tensor that was changed and not flushed.
+fn filled_live_tensor(play: &Play, seat: &Seat) -> Result<(Store, LiveTensor<i64>), String> {
     let path = play.dir.path().join(STORE);
-    let seat = play.seat();
-    let store = expect_ok("create", options(&seat).create(&path))?;
+    let store = expect_ok("create", options(seat).create(&path))?;
     expect_ok("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Live))?;
     // SAFETY: only this test writes the store, through the library.
-    let mapped = expect_ok("map", unsafe { options(&seat).open_mapped(&path) })?;
+    let mapped = expect_ok("map", unsafe { options(seat).open_mapped(&path) })?;
     let x = expect_ok("as_live", mapped.load("x").and_then(|x| x.as_live::<i64>()))?;
     x.fill(7);
+    Ok((mapped, x))
+}
+
+/// The descriptor of a live storage has an unreported write error.
+pub(crate) fn write_error_on_live_elements(play: &Play) -> Fate {
+    let seat = play.seat();
+    let (mapped, x) = filled_live_tensor(play, &seat)?;
     seat.fail("sync", BIN);
     refused("the flush after lost writes", x.flush(), ErrorKind::Io)?;
     refused("the commit after it", mapped.copy("x", "y"), ErrorKind::Poisoned)
@@ -124,14 +130,8 @@ pub(crate) fn write_error_on_live_elements(play: &Play) -> Fate {
 
 /// Two threads flush lost changes at once, and the kernel reports the error to only one of them.
 pub(crate) fn two_flushes_after_a_write_error(play: &Play) -> Fate {
-    let path = play.dir.path().join(STORE);
     let seat = play.seat();
-    let store = expect_ok("create", options(&seat).create(&path))?;
-    expect_ok("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Live))?;
-    // SAFETY: only this test writes the store, through the library.
-    let mapped = expect_ok("map", unsafe { options(&seat).open_mapped(&path) })?;
-    let x = expect_ok("as_live", mapped.load("x").and_then(|x| x.as_live::<i64>()))?;
-    x.fill(7);
+    let (_mapped, x) = filled_live_tensor(play, &seat)?;
     let (second, same, omitted) = (Arc::new(Later::new()), x.clone(), play.omitted);
     let result = Arc::clone(&second);
     seat.trap(When::Before, "sync", BIN, move || {
