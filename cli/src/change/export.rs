@@ -1,6 +1,6 @@
 //! `export`: writes tensors to a file in another format, or to a copy of the store.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal as _, Write};
 use std::path::PathBuf;
@@ -107,14 +107,21 @@ enum Format {
 }
 
 impl Format {
-    fn of(args: &ExportArgs) -> Result<Self> {
+    /// Returns the format that the options select. `None` for standard output without `--format`.
+    fn of(args: &ExportArgs) -> Result<Option<Self>> {
         let out = &args.out;
+        if args.is_piped() {
+            return Ok(args.format.map(|format| match format {
+                PipeFormat::Npy => Format::Npy,
+                PipeFormat::Safetensors => Format::Safetensors,
+            }));
+        }
         let order = if args.names.is_empty() { "" } else { "; OUT comes before the names" };
         match out.extension().and_then(OsStr::to_str) {
-            Some("smap") => Ok(Format::Store),
-            Some("safetensors") => Ok(Format::Safetensors),
-            Some("npy") => Ok(Format::Npy),
-            Some("npz") => Ok(Format::Npz),
+            Some("smap") => Ok(Some(Format::Store)),
+            Some("safetensors") => Ok(Some(Format::Safetensors)),
+            Some("npy") => Ok(Some(Format::Npy)),
+            Some("npz") => Ok(Some(Format::Npz)),
             _ => Err(Error::Refused(format!(
                 "export {}: the extension selects the format and must be .safetensors, .npy, .npz, or .smap for a \
                  copy of the store{order}",
@@ -122,145 +129,157 @@ impl Format {
             ))),
         }
     }
+
+    /// Returns the format on standard output if the options do not select one.
+    fn of_pipe(args: &ExportArgs, names: &BTreeSet<String>, snapshot: &Snapshot) -> Result<Self> {
+        let tensor_count = match names.len() {
+            0 => snapshot.tensors(&args.prefix)?.take(2).count(),
+            count => count,
+        };
+        Ok(if tensor_count == 1 { Format::Npy } else { Format::Safetensors })
+    }
 }
 
 pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
     check_pipe(args)?;
-    let format = if args.is_piped() { None } else { Some(Format::of(args)?) };
+    let format = Format::of(args)?;
     if !args.is_piped() {
         check_dir("export", &args.out)?;
     }
-    format.map_or(Ok(()), |format| check_flags(args, format))?;
     let snapshot = open_store(&args.external.options(), &args.store)?.snapshot();
     let names = names(&args.names, &snapshot)?;
-    let format = match (format, args.format) {
-        (Some(format), _) => format,
-        (None, Some(PipeFormat::Npy)) => Format::Npy,
-        (None, Some(PipeFormat::Safetensors)) => Format::Safetensors,
-        (None, None) => {
-            let is_one = match names.is_empty() {
-                true => snapshot.tensors(&args.prefix)?.take(2).count() == 1,
-                false => names.len() == 1,
-            };
-            if is_one { Format::Npy } else { Format::Safetensors }
-        }
+    let format = match format {
+        Some(format) => format,
+        None => Format::of_pipe(args, &names, &snapshot)?,
     };
     check_flags(args, format)?;
     if matches!(format, Format::Store) {
         return copy(args, &names, &snapshot, out);
     }
-    let load = |name: &String| Ok((name.clone(), snapshot.load(name)?));
-    let tensors: stridemap::Result<Vec<(String, Tensor)>> = if names.is_empty() {
-        snapshot.load_all(&args.prefix)?.map(|entry| entry.map(|it| without_prefix(it, args))).collect()
-    } else {
-        names.iter().map(load).collect()
-    };
-    let tensors = tensors?;
+    let tensors = load(args, &names, &snapshot)?;
     let attributes = snapshot.attributes_of(&args.prefix);
-    if tensors.iter().any(|(name, _)| name.is_empty()) && !matches!(format, Format::Npy) {
-        return Err(Error::Refused(format!(
-            "export {}: the tensor {:?} has no name without the prefix; use a longer name or a shorter prefix",
-            args.out.display(),
-            args.prefix
-        )));
-    }
-    let writes_attributes = matches!(format, Format::Safetensors) && !attributes.is_empty();
-    if tensors.is_empty() && !writes_attributes && !args.prefix.is_empty() {
-        return Err(Error::Refused(format!(
-            "export {}: no name begins with {:?}; ls lists the names",
-            args.out.display(),
-            args.prefix
-        )));
-    }
-
+    check_contents(args, format, &tensors, !attributes.is_empty())?;
     let size_bytes = tensors.iter().map(|(_, tensor)| tensor.nbytes() as u64).fold(0, u64::saturating_add);
-    if matches!(format, Format::Npy) && tensors.len() != 1 {
-        return Err(Error::Refused(format!(
-            "export {}: a .npy file holds one tensor, not {}; name the one to export, or write an .npz file",
-            args.out.display(),
-            tensors.len()
-        )));
-    }
     let is_replacing = !args.is_piped() && check_existing(args, size_bytes)?;
     if !args.is_piped() {
         check_files_in_place(args, &names, &snapshot)?;
     }
+    let contents = format!("{}, {}", counted(tensors.len() as u64, "tensor"), HumanBytes(size_bytes));
     if args.existing.is_dry_run() {
-        writeln!(
-            out,
-            "would write {}{}: {}, {}",
-            one_line(&args.out.to_string_lossy()),
-            if is_replacing { ", replacing it" } else { "" },
-            counted(tensors.len() as u64, "tensor"),
-            HumanBytes(size_bytes)
-        )?;
+        let replacing = if is_replacing { ", replacing it" } else { "" };
+        writeln!(out, "would write {}{replacing}: {contents}", one_line(&args.out.to_string_lossy()))?;
         for (name, tensor) in &tensors {
             writeln!(out, "  {}, {} {:?}", quoted(name), tensor.dtype(), tensor.size())?;
         }
         return Ok(());
     }
     let bar = progress("export", size_bytes);
-    let mut shard_count = 1;
-    let (path, existing) = (&args.out, args.existing.policy());
-    let refused = |e: stridemap::Error| match e.kind() {
-        _ if args.is_piped() => output_error(e),
-        ErrorKind::AlreadyExists if !args.existing.force => {
-            Error::Refused(format!("{e}; --force replaces it"))
-        }
-        _ => e.into(),
-    };
-    match (format, tensors.as_slice()) {
-        (Format::Safetensors, _) => {
-            let mut export = safetensors::Export::new().metadata(&attributes).on_existing(existing);
-            if let Some(max_shard_bytes) = args.max_shard_size {
-                export = export.max_shard_bytes(max_shard_bytes);
+    let shard_count =
+        write(args, format, &tensors, &attributes, out, |bytes| bar.inc(bytes)).map_err(|e| {
+            match e.kind() {
+                _ if args.is_piped() => output_error(e),
+                ErrorKind::AlreadyExists if !args.existing.force => {
+                    Error::Refused(format!("{e}; --force replaces it"))
+                }
+                _ => e.into(),
             }
-            if args.is_piped() {
-                export.write_to(out, &tensors, |bytes| bar.inc(bytes)).map_err(refused)?;
-            } else {
-                let written = export.write(path, &tensors, |bytes| bar.inc(bytes)).map_err(refused)?;
-                shard_count = written.len().max(2) - 1;
-            }
-        }
-        (Format::Npy, [(_, tensor)]) => {
-            let export = npy::Export::new().order(args.order.into()).on_existing(existing);
-            if args.is_piped() {
-                export.write_to(out, tensor, |bytes| bar.inc(bytes)).map_err(refused)?;
-            } else {
-                export.write(path, tensor, |bytes| bar.inc(bytes)).map_err(refused)?;
-            }
-        }
-        (Format::Npz, _) => {
-            let export =
-                npz::Export::new().order(args.order.into()).packing(args.packing()).on_existing(existing);
-            export.write(path, &tensors, |bytes| bar.inc(bytes)).map_err(refused)?;
-        }
-        (Format::Npy | Format::Store, _) => {}
-    }
+        })?;
     bar.finish_and_clear();
     if let Some(note) = shared_bytes::note(&tensors) {
         message(&note);
     }
-    message(&format!(
-        "exported {}, {}, to {}{}",
-        counted(tensors.len() as u64, "tensor"),
-        HumanBytes(size_bytes),
-        if args.is_piped() { "standard output".into() } else { args.out.to_string_lossy() },
-        if shard_count > 1 { format!(", in {shard_count} shards and an index") } else { String::new() }
-    ));
+    let path = if args.is_piped() { "standard output".into() } else { args.out.to_string_lossy() };
+    let shards =
+        if shard_count > 1 { format!(", in {shard_count} shards and an index") } else { String::new() };
+    message(&format!("exported {contents}, to {path}{shards}"));
     // A program that finds both would load the single file.
     if shard_count > 1 && args.out.exists() {
         message(&format!(
-            "note: {} also exists; delete it, or programs will load it instead of the shards",
-            args.out.display()
+            "note: {path} also exists; delete it, or programs will load it instead of the shards"
         ));
     }
     Ok(())
 }
 
-fn without_prefix((mut name, tensor): (String, Tensor), args: &ExportArgs) -> (String, Tensor) {
-    name.drain(..args.prefix.len());
-    (name, tensor)
+/// Loads the named tensors, or all whose names begin with the prefix, which the result leaves out.
+fn load(args: &ExportArgs, names: &BTreeSet<String>, snapshot: &Snapshot) -> Result<Vec<(String, Tensor)>> {
+    let named = |name: &String| Ok((name.clone(), snapshot.load(name)?));
+    let tensors: stridemap::Result<Vec<(String, Tensor)>> = if names.is_empty() {
+        let without_prefix =
+            |(name, tensor): (String, Tensor)| (name[args.prefix.len()..].to_owned(), tensor);
+        snapshot.load_all(&args.prefix)?.map(|entry| entry.map(without_prefix)).collect()
+    } else {
+        names.iter().map(named).collect()
+    };
+    Ok(tensors?)
+}
+
+/// Refuses tensors that the file cannot hold, and a file without any content.
+fn check_contents(
+    args: &ExportArgs,
+    format: Format,
+    tensors: &[(String, Tensor)],
+    has_attributes: bool,
+) -> Result<()> {
+    let refused = |why: String| Err(Error::Refused(format!("export {}: {why}", args.out.display())));
+    let is_npy = matches!(format, Format::Npy);
+    let writes_attributes = matches!(format, Format::Safetensors) && has_attributes;
+    if tensors.iter().any(|(name, _)| name.is_empty()) && !is_npy {
+        return refused(format!(
+            "the tensor {:?} has no name without the prefix; use a longer name or a shorter prefix",
+            args.prefix
+        ));
+    }
+    if tensors.is_empty() && !writes_attributes && !args.prefix.is_empty() {
+        return refused(format!("no name begins with {:?}; ls lists the names", args.prefix));
+    }
+    if is_npy && tensors.len() != 1 {
+        return refused(format!(
+            "a .npy file holds one tensor, not {}; name the one to export, or write an .npz file",
+            tensors.len()
+        ));
+    }
+    Ok(())
+}
+
+/// Writes the tensors. Returns the number of files with elements.
+fn write(
+    args: &ExportArgs,
+    format: Format,
+    tensors: &[(String, Tensor)],
+    attributes: &BTreeMap<String, String>,
+    out: &mut impl Write,
+    progress: impl FnMut(u64),
+) -> stridemap::Result<usize> {
+    let (path, existing) = (&args.out, args.existing.policy());
+    match (format, tensors) {
+        (Format::Safetensors, _) => {
+            let mut export = safetensors::Export::new().metadata(attributes).on_existing(existing);
+            if let Some(max_shard_bytes) = args.max_shard_size {
+                export = export.max_shard_bytes(max_shard_bytes);
+            }
+            if args.is_piped() {
+                export.write_to(out, tensors, progress)?;
+            } else {
+                // Several files come with an index.
+                return Ok(export.write(path, tensors, progress)?.len().max(2) - 1);
+            }
+        }
+        (Format::Npy, [(_, tensor)]) => {
+            let export = npy::Export::new().order(args.order.into()).on_existing(existing);
+            if args.is_piped() {
+                export.write_to(out, tensor, progress)?;
+            } else {
+                export.write(path, tensor, progress)?;
+            }
+        }
+        (Format::Npz, _) => {
+            let export = npz::Export::new().order(args.order.into()).packing(args.packing());
+            export.on_existing(existing).write(path, tensors, progress)?;
+        }
+        (Format::Npy | Format::Store, _) => unreachable!("refused by check_contents, or written by copy"),
+    }
+    Ok(1)
 }
 
 /// Copies the store, or some of its tensors, to a new path.

@@ -1,7 +1,7 @@
 //! `import`: copies or adopts files in other formats into a store, in one commit.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -60,37 +60,9 @@ impl ImportArgs {
 
 pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     // Refuse unsuitable files before the store is created.
-    let (target, files) = match args.paths.split_last() {
-        Some((target, files)) if !files.is_empty() => (target, files),
-        _ => {
-            return Err(Error::Refused(
-                "import: the store is missing\nUsage: stridemap import [OPTIONS] <FILE>... <STORE>"
-                    .to_owned(),
-            ));
-        }
-    };
-    if target.as_os_str() == stdin::PIPE {
-        return Err(Error::Refused(
-            "import: the store is missing; - is standard input, and the last path must be that of a store"
-                .to_owned(),
-        ));
-    }
-    files.iter().try_for_each(|path| check_file(path))?;
-    let options = args.reading.options();
-    if args.in_place && files.iter().any(|path| path.as_os_str() == stdin::PIPE) {
-        return Err(Error::Refused("import --in-place -: name a file, which stays where it is".to_owned()));
-    }
+    let (target, files) = store_and_files(args)?;
     let piped = stdin::open(files, target)?;
-    let open_one = |path: &Path, options: ForeignOptions| match &piped {
-        Some(file) if path.as_os_str() == stdin::PIPE => {
-            let file = file.try_clone().map_err(|e| stridemap::Error::io("open", path, e))?;
-            options.open_file(file, stdin::NAME)
-        }
-        _ => options.open(path),
-    };
-    let open = |path: &Path| args.selection.open(options, |options| open_one(path, options));
-    let mut inputs: Vec<Input<'_>> =
-        files.iter().map(|path| Ok((path.as_path(), open(path)?))).collect::<Result<_>>()?;
+    let mut inputs = open(args, files, piped.as_ref())?;
     args.selection.apply(inputs.iter_mut().map(|(_, file)| file))?;
     let tensor_count = check_names(&inputs, &args.prefix)?;
     let attributes = merge_metadata(&inputs);
@@ -121,28 +93,7 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     }
     drop(snapshot); // The commit deletes what no snapshot needs.
     let bar = progress("import", if args.in_place { 0 } else { size_bytes });
-    let fill = |txn: &mut Transaction<'_>, current: &BTreeMap<String, String>| {
-        fill(txn, args, &inputs, (current, &attributes), |bytes| bar.inc(bytes))
-    };
-    let fill_existing = |store: &Store| {
-        let current = store.attributes_of(&args.prefix);
-        store.write(|txn| fill(txn, &current))?;
-        Ok::<u64, Error>(store.generation())
-    };
-    let generation = match store {
-        Some(store) => fill_existing(&store)?,
-        None => match options.create_with(target, |txn| fill(txn, &BTreeMap::new())) {
-            Ok(generation) => generation,
-            // Another process may have created the store in the meantime.
-            Err(e) => match find(&options, target) {
-                Ok(Some(store)) if e.kind() == ErrorKind::AlreadyExists => {
-                    check_existing(args, &inputs, target, Some(&store.snapshot()))?;
-                    fill_existing(&store)?
-                }
-                _ => return Err(e.into()),
-            },
-        },
-    };
+    let generation = commit(args, &inputs, &attributes, target, store, |bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
     message(&format!(
         "{} {}, {}, into {}: generation {generation}",
@@ -152,6 +103,73 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
         target.display()
     ));
     Ok(())
+}
+
+/// Returns the path of the store, and those of the files to import.
+fn store_and_files(args: &ImportArgs) -> Result<(&Path, &[PathBuf])> {
+    let refused = |why: &str| Err(Error::Refused(format!("import{why}")));
+    let (target, files) = match args.paths.split_last() {
+        Some((target, files)) if !files.is_empty() => (target, files),
+        _ => return refused(": the store is missing\nUsage: stridemap import [OPTIONS] <FILE>... <STORE>"),
+    };
+    if target.as_os_str() == stdin::PIPE {
+        return refused(
+            ": the store is missing; - is standard input, and the last path must be that of a store",
+        );
+    }
+    files.iter().try_for_each(|path| check_file(path))?;
+    if args.in_place && files.iter().any(|path| path.as_os_str() == stdin::PIPE) {
+        return refused(" --in-place -: name a file, which stays where it is");
+    }
+    Ok((target, files))
+}
+
+/// Opens the files. `piped` is a copy of standard input, if that is one of them.
+fn open<'a>(args: &ImportArgs, files: &'a [PathBuf], piped: Option<&File>) -> Result<Vec<Input<'a>>> {
+    let open_one = |path: &Path, options: ForeignOptions| match piped {
+        Some(file) if path.as_os_str() == stdin::PIPE => {
+            let file = file.try_clone().map_err(|e| stridemap::Error::io("open", path, e))?;
+            options.open_file(file, stdin::NAME)
+        }
+        _ => options.open(path),
+    };
+    let open = |path: &'a PathBuf| {
+        let file = args.selection.open(args.reading.options(), |options| open_one(path, options))?;
+        Ok((path.as_path(), file))
+    };
+    files.iter().map(open).collect()
+}
+
+/// Imports all files in one commit, and creates the store if there is none. Returns the new generation.
+fn commit(
+    args: &ImportArgs,
+    inputs: &[Input<'_>],
+    attributes: &Merged<'_>,
+    target: &Path,
+    store: Option<Store>,
+    progress: impl Fn(u64),
+) -> Result<u64> {
+    let options = args.external.options();
+    let fill_existing = |store: &Store| {
+        let current = store.attributes_of(&args.prefix);
+        store.write(|txn| fill(txn, args, inputs, (&current, attributes), &progress))?;
+        Ok(store.generation())
+    };
+    if let Some(store) = store {
+        return fill_existing(&store);
+    }
+    let none = BTreeMap::new();
+    match options.create_with(target, |txn| fill(txn, args, inputs, (&none, attributes), &progress)) {
+        Ok(generation) => Ok(generation),
+        // Another process may have created the store in the meantime.
+        Err(e) => match find(&options, target) {
+            Ok(Some(store)) if e.kind() == ErrorKind::AlreadyExists => {
+                check_existing(args, inputs, target, Some(&store.snapshot()))?;
+                fill_existing(&store)
+            }
+            _ => Err(e.into()),
+        },
+    }
 }
 
 /// Imports all files. `current` are the attributes that the store has.

@@ -55,23 +55,7 @@ pub(super) fn apply(
     unsynced::settle(&work.store, &lock)?; // crash: the same, now durable
 
     // 2. The files that need no new generation. Each is unchanged, missing, or correct.
-    if disk.is_dir(&paths.storages_dir()).is_err() {
-        disk.create_dir(&paths.storages_dir()).map_err(|e| Error::io("create", &paths.storages_dir(), e))?;
-        work.sync(paths.root())?; // crash: an empty directory
-    }
-    if source.is_marker_lost {
-        let bytes = Marker { uuid: source.uuid }.encode();
-        work.replace(&paths.format_file(), paths.root(), &bytes, &mut repair.kept)?; // crash: no FORMAT, written again
-        work.sync(paths.root())?;
-    }
-    for (&id, sum) in &content.sums {
-        let Some(record) = content.storages.get(&id) else { continue };
-        let (corrected, none_lost) = (&sum.corrected, BTreeSet::new());
-        let storage = VerifiedStorage::open_salvaged(&**disk, paths, (id, record), corrected, &none_lost)?;
-        let bytes = storage.corrected_sum()?;
-        work.replace(&paths.sum(id), &paths.storages_dir(), &bytes, &mut repair.kept)?; // crash: no file, written again
-        work.sync(&paths.storages_dir())?;
-    }
+    work.restore_files(&source, &content, &mut repair.kept)?;
     drop(held_sums);
     if !content.is_changed {
         return Ok(repair);
@@ -125,18 +109,7 @@ pub(super) fn apply(
     repair.generation = Some(generation);
 
     // 4. The old names are deleted.
-    for file in &moves.files {
-        // crash: unneeded files, deleted later
-        match linked.contains(file) {
-            true => disk.remove(file).map_err(|e| Error::io("delete", file, e))?,
-            false => work.keep(file, &mut repair.kept)?,
-        }
-    }
-    if !moves.files.is_empty() {
-        work.sync(&work.lost_found())?;
-        work.sync(&paths.storages_dir())?;
-        work.sync(&paths.meta_dir())?; // crash: the same, now durable
-    }
+    work.finish_moves(&moves, &linked, &mut repair.kept)?; // crash: unneeded files, deleted later
     Ok(repair)
 }
 
@@ -180,6 +153,51 @@ impl Work {
             created => created.map_err(|e| Error::io("create", &dir, e))?,
         }
         self.sync(self.paths().root())
+    }
+
+    /// Creates `storages/`, and writes FORMAT and the files of digests again, where that is necessary.
+    fn restore_files(&self, source: &Source, content: &Content, kept: &mut Vec<PathBuf>) -> Result<()> {
+        let (disk, paths) = (&**self.disk(), self.paths());
+        if disk.is_dir(&paths.storages_dir()).is_err() {
+            let created = disk.create_dir(&paths.storages_dir());
+            created.map_err(|e| Error::io("create", &paths.storages_dir(), e))?;
+            self.sync(paths.root())?; // crash: an empty directory
+        }
+        if source.is_marker_lost {
+            let bytes = Marker { uuid: source.uuid }.encode();
+            self.replace(&paths.format_file(), paths.root(), &bytes, kept)?; // crash: no FORMAT, written again
+            self.sync(paths.root())?;
+        }
+        for (&id, sum) in &content.sums {
+            let Some(record) = content.storages.get(&id) else { continue };
+            let (corrected, none_lost) = (&sum.corrected, BTreeSet::new());
+            let storage = VerifiedStorage::open_salvaged(disk, paths, (id, record), corrected, &none_lost)?;
+            let bytes = storage.corrected_sum()?;
+            self.replace(&paths.sum(id), &paths.storages_dir(), &bytes, kept)?; // crash: no file, written again
+            self.sync(&paths.storages_dir())?;
+        }
+        Ok(())
+    }
+
+    /// Deletes the old names of the files that were linked into lost+found, and moves the others there.
+    fn finish_moves(
+        &self,
+        moves: &Moves,
+        linked: &BTreeSet<&PathBuf>,
+        kept: &mut Vec<PathBuf>,
+    ) -> Result<()> {
+        if moves.files.is_empty() {
+            return Ok(());
+        }
+        for file in &moves.files {
+            match linked.contains(file) {
+                true => self.disk().remove(file).map_err(|e| Error::io("delete", file, e))?,
+                false => self.keep(file, kept)?,
+            }
+        }
+        self.sync(&self.lost_found())?;
+        self.sync(&self.paths().storages_dir())?;
+        self.sync(&self.paths().meta_dir())
     }
 
     /// Moves a file to lost+found, under its own name or the next free one.
