@@ -1,8 +1,8 @@
 //! The documents: sessions print the output they show, links resolve, and lists are complete.
 //!
-//! The `console` blocks of a document are one session. It runs in one directory, which holds the files of
-//! `write_inputs`. With `STRIDEMAP_BLESS=1`, the actual output replaces the output in the documents. The README's
-//! session needs `silero_vad_16k.safetensors`, whose path is in `STRIDEMAP_MODEL`. Without it, that session is
+//! The `console` blocks of a document are one session. The sessions of the guide run in one directory, which holds the
+//! files of `write_inputs`. With `STRIDEMAP_BLESS=1`, the actual output replaces the output in the documents. The
+//! README's session needs `silero_vad_16k.safetensors`, whose path is in `STRIDEMAP_MODEL`. Without it, that session is
 //! skipped, and a message says so.
 
 use std::collections::BTreeSet;
@@ -127,10 +127,11 @@ fn readme_session_prints_the_shown_output() {
 #[test]
 fn sessions_of_the_guide_print_the_shown_output() {
     let mut session_count = 0;
+    // One directory for all pages: the guide says that their stores have different names.
+    let dir = Dir::empty();
+    write_inputs(&dir);
     for page in pages() {
         if read(&page).contains("```console\n") {
-            let dir = Dir::empty();
-            write_inputs(&dir);
             assert_session(&page, &dir);
             session_count += 1;
         }
