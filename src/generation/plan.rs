@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use stridemap_format::{self as format, Manifest, Rule, StorageKind, StorageRecord};
+use stridemap_format::{self as format, Manifest, Rule, StorageKind, StorageRecord, TensorRecord};
 
 use super::Generation;
 use super::draft::{Applied, Changes, Draft, FIRST_PROVISIONAL};
@@ -30,17 +30,7 @@ pub(crate) fn plan(
     let mut manifest = newest.manifest().clone();
     manifest.generation = manifest.generation.checked_add(1).ok_or_else(|| out_of_numbers("generations"))?;
 
-    // How many names each storage gains or loses.
-    let before = newest.tensors_named(&tensors)?;
-    let mut gains: BTreeMap<u64, i64> = BTreeMap::new();
-    for (name, after) in &tensors {
-        for (record, gain) in [(before.get(name.as_str()), -1), (after.as_ref(), 1)] {
-            if let Some(record) = record {
-                *gains.entry(record.storage_id).or_default() += gain;
-            }
-        }
-    }
-    drop(before);
+    let mut gains = tensor_gains(newest, &tensors)?;
     let grown = grown_storages(newest, grown)?;
     for &id in grown.keys() {
         gains.entry(id).or_default();
@@ -99,6 +89,23 @@ pub(crate) fn plan(
         manifest.attributes = attributes;
     }
     Ok(Plan { manifest, used_staged })
+}
+
+/// Returns how many tensors each storage gains or loses by these changes. `None` removes a tensor.
+fn tensor_gains(
+    newest: &Generation,
+    changes: &BTreeMap<String, Option<TensorRecord>>,
+) -> Result<BTreeMap<u64, i64>> {
+    let before = newest.tensors_named(changes)?;
+    let mut gains = BTreeMap::new();
+    for (name, after) in changes {
+        for (record, gain) in [(before.get(name.as_str()), -1), (after.as_ref(), 1)] {
+            if let Some(record) = record {
+                *gains.entry(record.storage_id).or_default() += gain;
+            }
+        }
+    }
+    Ok(gains)
 }
 
 /// Checks that real ids are still below the provisional ones. Only a malformed store has used that many.
