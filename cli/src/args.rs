@@ -26,7 +26,7 @@ pub(crate) struct Args {
 
 /// Parses the arguments of this process, and returns the command. Prints the help, if that is asked for, and exits.
 pub(crate) fn parse() -> Result<Command> {
-    let command = Args::command().term_width(help_width());
+    let command = Args::command().term_width(help_width()).mut_subcommands(with_negative_numbers);
     let parsed = command.try_get_matches().and_then(|matches| Args::from_arg_matches(&matches));
     let args = parsed.map_err(|e| match e.kind() {
         ErrorKind::DisplayHelp
@@ -38,10 +38,20 @@ pub(crate) fn parse() -> Result<Command> {
     Ok(args.command)
 }
 
+/// Takes `-1` after an option as its value, and not as another option, so that the error is about the value.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    command.mut_args(|arg| {
+        let takes_value = !arg.is_positional() && arg.get_action().takes_values();
+        arg.allow_negative_numbers(takes_value)
+    })
+}
+
 /// Rewrites an error of clap as our own errors are written: what is wrong on one line, and the usage below.
 fn in_our_style(error: &str) -> String {
     let error = error.split("\nFor more information").next().unwrap_or_default();
     let (wrong, usage) = error.split_once("\nUsage:").unwrap_or((error, ""));
+    // The list of commands has hidden ones too.
+    let wrong = wrong.split(" [subcommands:").next().unwrap_or_default();
     let usage = usage.trim();
     let mut text = String::new();
     for line in wrong.lines().map(str::trim).filter(|line| !line.is_empty()) {

@@ -18,7 +18,7 @@ use crate::args::Reading;
 use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::names::{Named, natural};
-use crate::ui::message;
+use crate::ui::{counted, message};
 
 /// A source of tensors, opened for reading only.
 pub(crate) enum Input {
@@ -114,6 +114,16 @@ impl Input {
                 Cow::Owned(texts.map(|(key, value)| ((String::new(), key.clone()), value.clone())).collect())
             }
         }
+    }
+
+    /// Returns the name of the only tensor. `verb` is the command, for the error if there are more.
+    pub(crate) fn only_name(&self, verb: &str) -> Result<String> {
+        let mut names = self.names()?;
+        let count = counted(names.len() as u64, "tensor");
+        names.pop().filter(|_| names.is_empty()).ok_or_else(|| {
+            let path = self.path().display();
+            Error::Refused(format!("{verb} {path}: it has {count}; name the one to {verb}, as ls prints it"))
+        })
     }
 
     /// Returns the tensor of a file whose format has no names, such as `.npy`. The tensor is named after the file.

@@ -16,8 +16,10 @@ pub fn check_text(what: &str, text: &str) -> Result<()> {
     // Every byte is examined, which is faster for short texts than to search for the first NUL.
     let has_nul = text.bytes().fold(false, |has_nul, byte| has_nul | (byte == 0));
     if text.is_empty() || text.len() > MAX_TEXT_BYTES || has_nul {
-        let shown: String = text.chars().take(40).collect();
-        return Err(Error::new(Rule::Text, format!("{what} {shown:?} of {} bytes", text.len())));
+        let mut chars = text.chars();
+        let shown: String = chars.by_ref().take(40).collect();
+        let more = if chars.as_str().is_empty() { "" } else { "..." };
+        return Err(Error::new(Rule::Text, format!("{what} {shown:?}{more} of {} bytes", text.len())));
     }
     Ok(())
 }

@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use indicatif::HumanBytes;
 use serde::Serialize;
 use stridemap::maintenance::{Reclaimable, SpaceReason, Stats, StorageStats};
 use stridemap::{Store, StoreOptions};
@@ -13,7 +12,9 @@ use super::du_patterns::PatternUsage;
 use crate::error::Result;
 use crate::input::open_store;
 use crate::names::{one_line, quoted};
-use crate::ui::{Column, MAX_ROWS, Table, counted, is_verbose, storage_id, write_json};
+use crate::ui::{
+    Column, MAX_ROWS, Table, bytes_cell, counted, is_verbose, print_line, storage_id, width, write_json,
+};
 
 /// Show disk usage, and what could be freed
 ///
@@ -181,7 +182,8 @@ fn file(storage: &StorageStats, store: &Path) -> String {
 
 fn print(stats: &Stats, store: &Store, out: &mut impl Write) -> Result<()> {
     let at_most = if stats.is_exact { "" } else { "at most " };
-    writeln!(out, "generation   {}", stats.generation)?;
+    let mut line = |label: &str, value: &str| print_line(label, value, 13, out);
+    line("generation", &stats.generation.to_string())?;
     for (what, bytes) in [
         ("metadata", stats.metadata_bytes),
         ("digests", stats.digest_bytes),
@@ -195,18 +197,20 @@ fn print(stats: &Stats, store: &Store, out: &mut impl Write) -> Result<()> {
     ] {
         let at_most = if what == "reachable" { at_most } else { "" };
         if bytes > 0 || what == "reachable" {
-            writeln!(out, "{what:<13}{at_most}{}", HumanBytes(bytes))?;
+            line(what, &format!("{at_most}{}", bytes_cell(bytes)))?;
         }
     }
-    writeln!(out, "folder       {}", HumanBytes(stats.folder_bytes))?;
+    line("folder", &bytes_cell(stats.folder_bytes))?;
     let held_bytes = held_bytes(stats);
     let reclaimable_bytes = stats.reclaimable_bytes().saturating_sub(held_bytes);
-    writeln!(out, "reclaimable  {}", HumanBytes(reclaimable_bytes))?;
+    line("reclaimable", &bytes_cell(reclaimable_bytes))?;
+    // A pipe gets only the number.
+    let explained = |bytes, why| format!("{}{}", bytes_cell(bytes), if width().is_some() { why } else { "" });
     if held_bytes > 0 {
-        writeln!(out, "held         {}, by readers or writers", HumanBytes(held_bytes))?;
+        line("held", &explained(held_bytes, ", by readers or writers"))?;
     }
     if stats.external_bytes > 0 {
-        writeln!(out, "external     {}, in files outside the store", HumanBytes(stats.external_bytes))?;
+        line("external", &explained(stats.external_bytes, ", in files outside the store"))?;
     }
     let mut table = Table::new(&COLUMNS);
     let mut row_count = 0;

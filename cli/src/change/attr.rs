@@ -8,8 +8,8 @@ use stridemap::{Snapshot, StoreOptions};
 use crate::args::DryRun;
 use crate::error::{Error, Result};
 use crate::input::open_store;
-use crate::names::{name, of_scope, one_line};
-use crate::ui::{Column, Table};
+use crate::names::{name, of_scope, one_line, quoted};
+use crate::ui::{Column, Table, message};
 
 /// List, print, set or remove attributes: texts under keys
 ///
@@ -110,7 +110,12 @@ pub(crate) fn run(args: &AttrArgs, out: &mut impl Write) -> Result<()> {
                 .map_or_else(|_| String::new(), |value| format!(", replacing {}", one_line(&value)));
             writeln!(out, "would set {shown} to {}{replacing}", one_line(value))?;
         }
-        Action::Set { value, .. } => store.set_attribute_of(&scope, &place.key, value)?,
+        Action::Set { value, .. } => {
+            store.set_attribute_of(&scope, &place.key, value)?;
+            if snapshot.tensors(&scope)?.next().is_none() && !scope.is_empty() {
+                message(&format!("note: no tensor is named {}, or begins with it", quoted(&scope)));
+            }
+        }
         Action::Rm { dry_run, .. } => {
             place.value(&snapshot, &scope)?;
             if dry_run.dry_run {

@@ -80,6 +80,9 @@ impl Selection {
                 return refused(format!("import --skip: {text:?} matches only what is already left out"));
             }
         }
+        if !skipped.is_empty() && skipped.len() == names.len() {
+            return refused("import --skip: every tensor is left out".to_owned());
+        }
         if let Some(old) = renames.keys().find(|old| skipped.contains(old.as_str())) {
             return refused(format!("import: {old:?} is both renamed and left out by --skip"));
         }

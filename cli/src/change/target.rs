@@ -19,6 +19,9 @@ pub(super) fn find(options: &StoreOptions, path: &Path) -> Result<Option<Store>>
         Ok(store) => Ok(Some(store)),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
         Err(e) if e.kind() == ErrorKind::NotAStore && is_empty() => Ok(None),
+        Err(e) if e.kind() == ErrorKind::NotAStore => {
+            Err(Error::Refused(format!("{e}; name a path that does not exist, to create a store there")))
+        }
         Err(e) => Err(e.into()),
     }
 }

@@ -142,7 +142,7 @@ impl Expr {
             self.text, self.name
         );
         match self.text.strip_prefix(&self.name) {
-            Some(rest) => format!("{note}; for the view, quote the name: '{}'{rest}", self.name),
+            Some(rest) => format!("{note}; for the view, quote the name: \"'{}'{rest}\"", self.name),
             None => note,
         }
     }

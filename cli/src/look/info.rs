@@ -15,7 +15,7 @@ use crate::args::Reading;
 use crate::error::Result;
 use crate::input::Input;
 use crate::names::{of_scope, one_line, quoted};
-use crate::ui::{BOLD, Column, List, Table, TensorRecord, paint, shorten, storage_id, width, write_json};
+use crate::ui::{Column, List, Table, TensorRecord, print_line, shorten, storage_id, width, write_json};
 
 /// The most lines for dtypes, modules, attributes and warnings, so that the summary fits one screen.
 const MAX_DTYPES: usize = 4;
@@ -185,7 +185,7 @@ fn attributes(input: &Input) -> Vec<String> {
 
 /// Prints what `info` and `info --full` begin with.
 pub(super) fn print_head(summary: &Summary, input: &Input, out: &mut impl Write) -> Result<()> {
-    let mut line = |label: &str, value: &str| print_line(label, value, out);
+    let mut line = |label: &str, value: &str| print_line(label, value, 12, out);
     line("path", &one_line(&summary.path))?;
     match input {
         Input::Store(store, snapshot) => {
@@ -213,15 +213,6 @@ pub(super) fn print_head(summary: &Summary, input: &Input, out: &mut impl Write)
     line("tensors", &format!("{}, {own}{views}", HumanCount(summary.tensor_count)))?;
     let stored = HumanBytes(summary.stored_size_bytes);
     line("storages", &format!("{}, {stored}", HumanCount(summary.storage_count)))
-}
-
-/// Prints a label and what it stands for, in columns or with a tab between them.
-fn print_line(label: &str, value: &str, out: &mut impl Write) -> Result<()> {
-    match width() {
-        Some(_) => writeln!(out, "{}{value}", paint(BOLD, &format!("{label:<12}")))?,
-        None => writeln!(out, "{label}\t{value}")?,
-    }
-    Ok(())
 }
 
 fn add_groups(table: &mut Table<'_>, label: &str, groups: &[Group], most: usize) {
@@ -254,7 +245,7 @@ fn print_list(label: &str, items: &[String], most: usize, out: &mut impl Write) 
     for (index, item) in lines.enumerate() {
         let label = if index == 0 { label } else { "" };
         let item = width().map_or_else(|| item.clone(), |width| shorten(item, width.saturating_sub(12)));
-        print_line(label, &item, out)?;
+        print_line(label, &item, 12, out)?;
     }
     Ok(())
 }

@@ -12,10 +12,9 @@ use crate::error::{Error, Result, output_error};
 use crate::expr;
 use crate::expr::Copies;
 use crate::input::Input;
-use crate::names::Named as _;
 use crate::pieces::{Cut, Pieces};
 use crate::scalar::{digits, text_of};
-use crate::ui::{Element, List, counted, write_json};
+use crate::ui::{Element, List, write_json};
 
 /// Print the elements of a tensor or view
 ///
@@ -74,7 +73,7 @@ pub(crate) fn run(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
         return Err(Error::Refused(why.to_owned()));
     }
     let source = Input::open(&args.source, &args.reading, &args.external.options())?;
-    let expr = args.expr.clone().map_or_else(|| only_name(&source), Ok)?;
+    let expr = args.expr.clone().map_or_else(|| source.only_name("show"), Ok)?;
     let (name, view) = expr::view(&expr, &source, Copies::Allowed)?;
     if args.json {
         write_json(
@@ -98,19 +97,6 @@ pub(crate) fn run(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
         let options = options.line_width(line_width);
         let options = if full { options.threshold(usize::MAX) } else { options };
         Ok(writeln!(out, "{}", view.to_text_with(&options)?)?)
-    }
-}
-
-/// Returns the name of the only tensor.
-fn only_name(source: &Input) -> Result<String> {
-    let mut names = source.names()?;
-    match (names.pop(), names.len()) {
-        (Some(name), 0) => Ok(name),
-        (last, others) => {
-            let count = counted((others + usize::from(last.is_some())) as u64, "tensor");
-            let path = source.path().display();
-            Err(Error::Refused(format!("show {path}: it has {count}; name the one to show, as ls prints it")))
-        }
     }
 }
 

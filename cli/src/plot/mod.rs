@@ -43,8 +43,8 @@ pub(crate) struct PlotArgs {
     /// The store, or a file in another format, detected from its content
     #[arg(value_name = "STORE|FILE")]
     source: PathBuf,
-    /// The tensor or view
-    expr: String,
+    /// The tensor or view; not needed if there is only one tensor
+    expr: Option<String>,
     /// Draw a histogram, whatever the dimensions are
     #[arg(long)]
     histogram: bool,
@@ -69,15 +69,15 @@ pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
     let file =
         args.out.as_deref().map(|path| OutputFile::new("plot", path, &["png"], args.force)).transpose()?;
     let input = Input::open(&args.source, &args.reading, &args.external.options())?;
-    let (_, view) = expr::view(&args.expr, &input, Copies::Allowed)?;
+    let expr = args.expr.clone().map_or_else(|| input.only_name("plot"), Ok)?;
+    let (_, view) = expr::view(&expr, &input, Copies::Allowed)?;
+    let expr = one_line(&expr);
     let is_histogram = args.histogram || view.ndim() < 2;
     if !is_histogram && view.ndim() != 2 {
         let why = format!(
-            "plot: {} has {} dimensions, size {:?}; select two, as in {}[0], or give --histogram",
-            one_line(&args.expr),
+            "plot: {expr} has {} dimensions, size {:?}; select two, as in {expr}[0], or give --histogram",
             view.ndim(),
-            view.size(),
-            one_line(&args.expr)
+            view.size()
         );
         return Err(Error::Refused(why));
     }
@@ -85,10 +85,10 @@ pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
     let bar = progress("plot", (view.nbytes() as u64).saturating_mul(passes));
     let statistics = view.statistics(|bytes| bar.inc(bytes))?;
     let (Some(min), Some(max)) = (statistics.quantile(0.), statistics.quantile(1.)) else {
-        let why = format!("plot: {} has no finite element, size {:?}", one_line(&args.expr), view.size());
+        let why = format!("plot: {expr} has no finite element, size {:?}", view.size());
         return Err(Error::Refused(why));
     };
-    let title = format!("{}  {}  {:?}", one_line(&args.expr), view.dtype(), view.size());
+    let title = format!("{expr}  {}  {:?}", view.dtype(), view.size());
     if is_histogram {
         bar.finish_and_clear();
         let counts = statistics.histogram(BINS);
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
             return Ok(());
         };
         let text = Text { title, caption: histogram_caption(&statistics, (min, max)) };
-        return save(args, file, &figure::histogram(&counts, (min, max), &text), &text);
+        return save(&expr, file, &figure::histogram(&counts, (min, max), &text), &text);
     }
     let size = (view.size()[0], view.size()[1]);
     let most_blocks = if file.is_some() {
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
     let caption = heat_map_caption(&blocks, scale, &statistics, is_colored);
     if let Some(file) = file {
         let text = Text { title, caption };
-        return save(args, file, &figure::heat_map(&blocks, scale, size, &text), &text);
+        return save(&expr, file, &figure::heat_map(&blocks, scale, size, &text), &text);
     }
     writeln!(out, "{title}\n")?;
     terminal::print(&blocks, scale, size, is_colored, out)?;
@@ -128,12 +128,11 @@ pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-fn save(args: &PlotArgs, file: OutputFile<'_>, image: &Image, text: &Text) -> Result<()> {
+fn save(expr: &str, file: OutputFile<'_>, image: &Image, text: &Text) -> Result<()> {
     let description = format!("{}\n{}", text.title, text.caption.join("\n"));
     let size_bytes = file.write(|out| png::write(image, &description, out))?;
     message(&format!(
-        "plotted {} in {}: {} × {} pixels, {}",
-        one_line(&args.expr),
+        "plotted {expr} in {}: {} × {} pixels, {}",
         file.path().display(),
         image.width,
         image.height,

@@ -24,18 +24,11 @@ const OPTIONS: [&str; 4] = ["of", "prefix", "rename", "skip"];
 
 /// Returns the command with completions for every argument that is the name of a tensor.
 pub(super) fn with_names(command: Command) -> Command {
-    let with_names = |arg: Arg| match is_name(&arg) {
+    let with_completer = |arg: Arg| match is_name(&arg) {
         true => arg.add(ArgValueCompleter::new(names)),
         false => arg,
     };
-    let subcommands: Vec<String> =
-        command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
-    let command = command.mut_args(with_names);
-    subcommands.iter().fold(command, |command, name| command.mut_subcommand(name, with_names_of))
-}
-
-fn with_names_of(command: Command) -> Command {
-    with_names(command)
+    command.mut_args(with_completer).mut_subcommands(with_names)
 }
 
 fn is_name(arg: &Arg) -> bool {

@@ -186,6 +186,15 @@ enum Widths {
     Tabs,
 }
 
+/// Prints a label and a value: in columns, with `label_width` for the first, or with a tab between them in a pipe.
+pub(crate) fn print_line(label: &str, value: &str, label_width: usize, out: &mut impl Write) -> Result<()> {
+    match width() {
+        Some(_) => writeln!(out, "{}{value}", paint(BOLD, &format!("{label:<label_width$}")))?,
+        None => writeln!(out, "{label}\t{value}")?,
+    }
+    Ok(())
+}
+
 /// Formats a number of bytes: for people on a terminal, and in digits in a pipe.
 pub(crate) fn bytes_cell(bytes: u64) -> String {
     if width().is_some() { HumanBytes(bytes).to_string() } else { bytes.to_string() }

@@ -160,10 +160,14 @@ fn attr_sets_prints_and_removes_the_attributes_of_stores_tensors_and_prefixes() 
     }
     assert!(tree(&dir.path("")) == before);
 
-    for of in [&[][..], &["--of", "points"], &["--of", "'odd [name]'"], &["--of", "enc."]] {
+    for of in [&[][..], &["--of", "points"], &["--of", "'odd [name]'"], &["--of", "poi"]] {
         assert_eq!(dir.stdout(&[&["attr", "set", "s.smap", "unit", "km h"], of].concat()), "");
         assert_eq!(dir.stdout(&[&["attr", "get", "s.smap", "unit"], of].concat()), "km h\n");
     }
+    assert_eq!(
+        dir.messages(&["attr", "set", "s.smap", "unit", "m", "--of", "enc."]),
+        "stridemap: note: no tensor is named enc., or begins with it\n"
+    );
     assert_eq!(dir.store().attributes_of("odd [name]")["unit"], "km h");
     let listed = dir.stdout(&["attr", "list", "s.smap"]);
     assert!(listed.contains("unit\tkm h\t\n") && listed.contains("unit\tkm h\todd [name]\n"), "{listed}");

@@ -33,14 +33,20 @@ fn missing_store_is_not_found_and_not_created() {
     }
 }
 
+/// What `import` suggests instead of a path that is not a store.
+const NEW_PATH: &str = "; name a path that does not exist, to create a store there";
+
 #[test]
 fn file_is_not_a_store() {
     let dir = Dir::empty();
     dir.write("file", b"text");
     dir.write_safetensors("m.safetensors", TENSOR, &[0; 8]);
-    for args in on_store("file").into_iter().chain([vec!["import", "m.safetensors", "file"]]) {
-        assert_eq!(dir.refusal(&args), "open file: not a stridemap store: it is not a directory");
+    let reason = "open file: not a stridemap store: it is not a directory";
+    for args in on_store("file") {
+        assert_eq!(dir.refusal(&args), reason);
     }
+    let import = ["import", "m.safetensors", "file"];
+    assert_eq!(dir.refusal(&import), format!("{reason}{NEW_PATH}"));
 }
 
 #[test]
@@ -49,9 +55,12 @@ fn directory_without_a_format_file_is_not_a_store() {
     fs::create_dir(dir.path("photos")).unwrap();
     dir.write("photos/cat.jpg", b"cat");
     dir.write_safetensors("m.safetensors", TENSOR, &[0; 8]);
-    for args in on_store("photos").into_iter().chain([vec!["import", "m.safetensors", "photos"]]) {
-        assert_eq!(dir.refusal(&args), "open photos: not a stridemap store: it has no FORMAT file");
+    let reason = "open photos: not a stridemap store: it has no FORMAT file";
+    for args in on_store("photos") {
+        assert_eq!(dir.refusal(&args), reason);
     }
+    let import = ["import", "m.safetensors", "photos"];
+    assert_eq!(dir.refusal(&import), format!("{reason}{NEW_PATH}"));
     assert_eq!(fs::read_dir(dir.path("photos")).unwrap().count(), 1);
 }
 

@@ -94,9 +94,9 @@ fn quoted_name_can_be_followed_by_operations() {
 fn name_wins_over_an_expression_and_a_note_says_so() {
     let dir = Dir::with_store();
     for (name, advice) in [
-        ("points[0]", "; for the view, quote the name: 'points'[0]"),
-        ("points.T", "; for the view, quote the name: 'points'.T"),
-        ("points.t()", "; for the view, quote the name: 'points'.t()"),
+        ("points[0]", "; for the view, quote the name: \"'points'[0]\""),
+        ("points.T", "; for the view, quote the name: \"'points'.T\""),
+        ("points.t()", "; for the view, quote the name: \"'points'.t()\""),
         ("'points'[0]", ""),
     ] {
         dir.store().save(name, &1u8).unwrap();

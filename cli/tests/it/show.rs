@@ -23,10 +23,13 @@ fn the_only_tensor_needs_no_name() {
     let dir = Dir::with_store();
     dir.messages(&["export", "s.smap", "one.npy", "odd [name]"]);
     assert_eq!(dir.stdout(&["show", "one.npy"]), "tensor(7)\n");
-    assert_eq!(
-        dir.refusal(&["show", "s.smap"]),
-        "show s.smap: it has 3 tensors; name the one to show, as ls prints it"
-    );
+    assert_eq!(dir.stdout(&["plot", "one.npy"]), dir.stdout(&["plot", "one.npy", "one"]));
+    for verb in ["show", "plot"] {
+        assert_eq!(
+            dir.refusal(&[verb, "s.smap"]),
+            format!("{verb} s.smap: it has 3 tensors; name the one to {verb}, as ls prints it")
+        );
+    }
 }
 
 #[test]
