@@ -270,11 +270,12 @@ impl Error {
         self.0.is_failed_sync
     }
 
-    /// Whether this process or the machine has run out of descriptors or memory.
-    pub(crate) fn is_out_of_resources(&self) -> bool {
+    /// Whether this process may not read a file, or it or the machine has no descriptors or memory left. This says
+    /// nothing about the file.
+    pub(crate) fn is_about_process(&self) -> bool {
         let cause = self.0.source.as_ref().and_then(|source| source.downcast_ref::<io::Error>());
         let number = cause.and_then(io::Error::raw_os_error).map(Errno::from_raw_os_error);
-        matches!(number, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
+        matches!(number, Some(Errno::ACCESS | Errno::PERM | Errno::MFILE | Errno::NFILE | Errno::NOMEM))
     }
 
     /// Returns the kind, to match on.

@@ -65,6 +65,7 @@ fn in_our_style(error: &str) -> String {
     }
     // An empty text is no value either.
     let text = text.replace(" but none was supplied", ", and it must not be empty");
+    let text = text.replace("invalid digit found in string", "expected a whole number");
     if usage.is_empty() {
         return text;
     }

@@ -43,7 +43,8 @@ pub(crate) fn output_error(e: stridemap::Error) -> Error {
 }
 
 /// What the library calls by its Rust names, and what it is called here.
-const WORDS: [(&str, &str); 5] = [
+const WORDS: [(&str, &str); 6] = [
+    (", or drop tensors: each storage is an open file", ": each storage is an open file"),
     ("StoreOptions::external(ExternalFiles::Beside) (--external beside)", "--external beside"),
     ("StoreOptions::external(ExternalFiles::Anywhere) (--external anywhere)", "--external anywhere"),
     ("--byteswap, or ForeignOptions::byteswap", "--byteswap"),
@@ -56,8 +57,9 @@ const WORDS: [(&str, &str); 5] = [
 const UNKNOWN_FORMAT: &str = "not a file of a supported format";
 
 fn in_our_words(text: &str) -> String {
-    let view = text.strip_prefix("save_view").map(|rest| format!("view{rest}"));
-    let text = without_rule(view.as_deref().unwrap_or(text));
+    let renamed = |theirs, ours| Some(format!("{ours}{}", text.strip_prefix(theirs)?));
+    let renamed = renamed("save_view", "view").or_else(|| renamed("copy to: ", "ln: "));
+    let text = without_rule(renamed.as_deref().unwrap_or(text));
     if let Some((place, _)) = text.split_once(UNKNOWN_FORMAT) {
         return format!("{place}not a tensor file (supported: .safetensors, .npy, .npz, .pt, .pth)");
     }

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rustix::fs::{Access, access};
 use stridemap::{
     ErrorKind, Result as LibraryResult, Snapshot, StorageInfo, Store, StoreOptions, Tensor, TensorInfo,
 };
@@ -195,6 +196,14 @@ fn advice(path: &Path) -> String {
 /// Opens a store. If the path is a file in another format, the error suggests importing it.
 pub(crate) fn open_store(options: &StoreOptions, path: &Path) -> Result<Store> {
     with_reports(options).open(path).map_err(|refused| explain(path, refused))
+}
+
+/// Refuses a dry run on a store that the command could not change.
+pub(crate) fn check_writable(store: &Store) -> Result<()> {
+    let path = store.path().join("meta");
+    access(&path, Access::WRITE_OK).map_err(|e| {
+        Error::Refused(format!("{} cannot be changed: {}: {e}", store.path().display(), path.display()))
+    })
 }
 
 /// How long a command waits for a lock before it says so.

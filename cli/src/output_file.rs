@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
+use rustix::fs::{Access, access};
+
 use crate::error::{Error, Result};
 
 /// A path that a command may write.
@@ -80,15 +82,21 @@ impl<'a> OutputFile<'a> {
     }
 }
 
-/// Refuses a path in a directory that does not exist.
+/// Refuses a path in a directory that does not exist, cannot be written, or belongs to a store.
 pub(crate) fn check_dir(command: &str, path: &Path) -> Result<()> {
-    match path.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() && !dir.exists() => Err(Error::Refused(format!(
-            "{command} {}: the directory {} does not exist",
-            path.display(),
-            dir.display()
-        ))),
-        _ => Ok(()),
+    let refused = |why: String| Err(Error::Refused(format!("{command} {}: {why}", path.display())));
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !dir.exists() {
+        return refused(format!("the directory {} does not exist", dir.display()));
+    }
+    if let Err(e) = access(dir, Access::WRITE_OK | Access::EXEC_OK) {
+        return refused(format!("the directory {} cannot be written: {e}", dir.display()));
+    }
+    let is_store = |dir: &Path| ["FORMAT", "meta", "storages"].iter().all(|name| dir.join(name).exists());
+    let whole = fs::canonicalize(dir).unwrap_or_default();
+    match whole.ancestors().take(2).find(|dir| is_store(dir)) {
+        Some(_) => refused("this path is inside a store; choose a path outside".to_owned()),
+        None => Ok(()),
     }
 }
 

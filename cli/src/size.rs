@@ -23,11 +23,10 @@ const UNITS: [(&str, u64); 12] = [
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let unit = UNITS.iter().find_map(|&(name, unit)| Some((text.strip_suffix(name)?, unit)));
     let (number, unit) = unit.unwrap_or((text, 1));
-    let size_bytes = number.trim_end().parse().map_err(|e: ParseIntError| {
-        format!(
-            "{e}; expected a whole number, in bytes or followed by one of KB, MB, GB, TB, KiB, MiB, GiB, TiB, \
-             or by K, M, G, T for the binary units"
-        )
+    let size_bytes = number.trim_end().parse().map_err(|_: ParseIntError| {
+        "expected a whole number, in bytes or followed by one of KB, MB, GB, TB, KiB, MiB, GiB, TiB, or by K, M, G, T \
+         for the binary units"
+            .to_owned()
     });
     match u64::checked_mul(size_bytes?, unit) {
         Some(0) => Err("no tensor fits in 0 bytes".to_owned()),

@@ -126,20 +126,22 @@ impl SpaceReason {
 impl fmt::Display for SpaceReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            SpaceReason::Unreached => "unreferenced bytes: compact",
+            SpaceReason::Unreached => "unreferenced bytes, freed by compact",
             SpaceReason::TooLittle => "unreferenced bytes, below the threshold of compact",
-            SpaceReason::Mutable => "unreferenced bytes in a mutable storage: save the tensors again",
-            SpaceReason::Live => "unreferenced bytes in a live storage: save the tensors again",
+            SpaceReason::Mutable => {
+                "unreferenced bytes in a mutable storage, freed by saving the tensors again"
+            }
+            SpaceReason::Live => "unreferenced bytes in a live storage, freed by saving the tensors again",
             SpaceReason::Pinned { generation, processes } => {
                 return write!(f, "generation {generation} is held{}", by_processes(processes));
             }
-            SpaceReason::Garbage => "no generation needs it: gc, or the next commit",
-            SpaceReason::Orphaned => "left by an aborted commit: gc",
+            SpaceReason::Garbage => "no generation needs it; gc or the next commit deletes it",
+            SpaceReason::Orphaned => "left by an aborted commit; gc deletes it",
             SpaceReason::Writing { processes } => {
                 return write!(f, "being written{}", by_processes(processes));
             }
-            SpaceReason::Abandoned => "left by a writer that died: gc",
-            SpaceReason::PastEnd => "past the end, from an aborted append: gc",
+            SpaceReason::Abandoned => "left by a writer that died; gc deletes it",
+            SpaceReason::PastEnd => "past the end, from an aborted append; gc deletes it",
             SpaceReason::Foreign => "not a file of the store; nothing deletes it",
         })
     }

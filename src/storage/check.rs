@@ -38,12 +38,12 @@ impl Damage {
         self.file.is_none() && self.chunks.is_empty() && self.sum.is_none()
     }
 
-    /// Returns the damage, or an error if this process or the machine has run out of descriptors or memory: that is
-    /// not damage.
-    fn unless_out_of_resources(self) -> Result<Self> {
+    /// Returns the damage, or an error if a file could not be read for a reason that is not damage: this process may not
+    /// read it, or no descriptors or memory are left.
+    fn unless_about_process(self) -> Result<Self> {
         let unread = self.chunks.iter().filter_map(|chunk| chunk.found.as_ref().err());
         let mut errors = self.file.iter().chain(self.sum.as_ref().map(|sum| &sum.error)).chain(unread);
-        match errors.find(|error| error.is_out_of_resources()) {
+        match errors.find(|error| error.is_about_process()) {
             Some(error) => Err(error.clone()),
             None => Ok(self),
         }
@@ -173,7 +173,7 @@ pub(crate) fn check_chunks(
     progress: &mut dyn FnMut(u64),
 ) -> Result<Option<Damage>> {
     let damage = check(disk, paths, storage, Some(&is_wanted), progress);
-    (!damage.is_none()).then(|| damage.unless_out_of_resources()).transpose()
+    (!damage.is_none()).then(|| damage.unless_about_process()).transpose()
 }
 
 /// The id of a storage, and its damage.
@@ -246,7 +246,7 @@ pub(crate) fn check_all<'a>(
     )?;
     found.retain(|(_, damage)| !damage.is_none());
     found.sort_by_key(|(id, _)| *id);
-    found.into_iter().map(|(id, damage)| Ok((id, damage.unless_out_of_resources()?))).collect()
+    found.into_iter().map(|(id, damage)| Ok((id, damage.unless_about_process()?))).collect()
 }
 
 /// Groups small storages, and splits large ones into parts.

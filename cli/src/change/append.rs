@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use stridemap::{DType, ErrorKind, Snapshot, Source, StorageInfo, StorageKind, StoreOptions, Tensor};
 
 use super::plan::{info, item};
+use super::stdin::PIPE;
 use crate::args::{DryRun, Reading};
 use crate::error::{Error, Result};
-use crate::input::open_store;
+use crate::input::{check_writable, open_store};
 use crate::names::{name, quoted};
 use crate::ui::{Progress, counted, message, progress};
 
@@ -34,11 +35,15 @@ pub(crate) struct AppendArgs {
 }
 
 pub(crate) fn run(args: &AppendArgs, out: &mut impl Write) -> Result<()> {
+    if args.files.iter().any(|path| path.as_os_str() == PIPE) {
+        return Err(Error::Refused("append -: only import reads standard input; name a file".to_owned()));
+    }
     // Refuse unsuitable files before any row is written.
     let sources: Vec<Tensor> =
         args.files.iter().map(|path| only_tensor(path, &args.reading)).collect::<Result<_>>()?;
     let store = open_store(&StoreOptions::new(), &args.store)?;
     if args.dry_run.dry_run {
+        check_writable(&store)?;
         return dry_run(args, &sources, &store.snapshot(), out);
     }
     let bar = progress("append", sources.iter().map(|source| source.nbytes() as u64).sum());

@@ -7,9 +7,9 @@ use stridemap::{Snapshot, StoreOptions};
 
 use crate::args::DryRun;
 use crate::error::{Error, Result};
-use crate::input::open_store;
+use crate::input::{check_writable, open_store};
 use crate::names::{name, of_scope, one_line, quoted};
-use crate::ui::{Column, Table, message};
+use crate::ui::{Column, Table, message, width};
 
 /// List, print, set or remove attributes: texts under keys
 ///
@@ -103,8 +103,14 @@ pub(crate) fn run(args: &AttrArgs, out: &mut impl Write) -> Result<()> {
     let shown = place.shown(&scope);
     match &args.action {
         Action::List { .. } => {}
-        Action::Get(_) => writeln!(out, "{}", place.value(&snapshot, &scope)?)?,
+        Action::Get(_) => {
+            let value = place.value(&snapshot, &scope)?;
+            // A terminal would execute control characters.
+            writeln!(out, "{}", if width().is_some() { one_line(&value) } else { value })?;
+        }
         Action::Set { value, dry_run: DryRun { dry_run: true }, .. } => {
+            check_writable(&store)?;
+            store.begin()?.set_attribute_of(&scope, &place.key, value)?;
             let replacing = place
                 .value(&snapshot, &scope)
                 .map_or_else(|_| String::new(), |value| format!(", replacing {}", one_line(&value)));
@@ -119,6 +125,7 @@ pub(crate) fn run(args: &AttrArgs, out: &mut impl Write) -> Result<()> {
         Action::Rm { dry_run, .. } => {
             place.value(&snapshot, &scope)?;
             if dry_run.dry_run {
+                check_writable(&store)?;
                 writeln!(out, "would remove {shown}")?;
             } else {
                 store.remove_attribute_of(&scope, &place.key)?;

@@ -13,7 +13,7 @@ use crate::care::compact::report_held_bytes;
 use crate::error::{Error, Result};
 use crate::expr;
 use crate::expr::Copies;
-use crate::input::open_store;
+use crate::input::{check_writable, open_store};
 use crate::names::{name, names, one_line, quoted};
 use crate::ui::{counted, message};
 
@@ -112,6 +112,9 @@ pub(crate) fn ln(args: &LnArgs, out: &mut impl Write) -> Result<()> {
     let edit = Edit { store: &args.store, options: StoreOptions::new(), existing: &args.existing };
     edit.commit(out, |txn, snapshot| {
         let (src, dst) = (name(&args.src, txn)?, name(&args.dst, txn)?);
+        if src == dst && txn.contains(&src)? {
+            return Ok(None);
+        }
         let replacing = replacing("ln", &dst, (txn, snapshot), &args.existing)?;
         txn.copy(&src, &dst)?;
         Ok(Some(("add", "added", format!("{}, a second name of {}{replacing}", quoted(&dst), quoted(&src)))))
@@ -140,6 +143,7 @@ pub(crate) fn rm(args: &RmArgs, out: &mut impl Write) -> Result<()> {
     let freed = Freed::of(&names, &store.snapshot())?;
     let all_bytes = freed.bytes(|_| true);
     if args.dry_run.dry_run {
+        check_writable(&store)?;
         names.iter().try_for_each(|name| writeln!(out, "would remove {}", quoted(name)))?;
         if all_bytes > 0 {
             writeln!(out, "would free {}", HumanBytes(all_bytes))?;
@@ -184,6 +188,7 @@ impl Edit<'_> {
         txn.on_existing(self.existing.policy());
         let Some((does, did, what)) = change(&mut txn, &store.snapshot())? else { return Ok(()) };
         if self.existing.is_dry_run() {
+            check_writable(&store)?;
             return Ok(writeln!(out, "would {does} {what}")?);
         }
         let generation = txn.commit()?;

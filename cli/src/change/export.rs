@@ -11,7 +11,7 @@ use stridemap::{ErrorKind, Snapshot, StorageKind, Tensor};
 use stridemap_interop::npz::Packing;
 use stridemap_interop::{npy, npz, safetensors};
 
-use super::replaced::{check_existing, check_files_in_place};
+use super::replaced::{check_existing, check_files_in_place, index_of, main_file};
 use super::shared_bytes;
 use super::stdin::PIPE;
 use crate::args::{Existing, External};
@@ -23,10 +23,12 @@ use crate::ui::{counted, message, progress};
 
 /// Write tensors to a file, or copy a store that is in use
 ///
+/// Elements are written to other formats without being verified; run verify first to find damage.
+///
 /// A copy of a store contains exactly one generation, whereas cp -r can mix files of several. The copy has its own
-/// uuid, and shares blocks with the store where the file system supports it. Elements are verified while they are
-/// copied; damage is an error. COPY.smap must not exist. A copy that is killed leaves a .stage-* directory beside
-/// it, which can be deleted.
+/// uuid, and shares blocks with the store where the file system supports it. It is verified while it is made; damage is
+/// an error. COPY.smap must not exist. A copy that is killed leaves a .stage-* directory beside it, which can be
+/// deleted.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  stridemap export model.smap weight.npy encoder.weight\n  stridemap export model.smap copy.smap"
@@ -167,7 +169,10 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
     let contents = format!("{}, {}", counted(tensors.len() as u64, "tensor"), HumanBytes(size_bytes));
     if args.existing.is_dry_run() {
         let replacing = if is_replacing { ", replacing it" } else { "" };
-        writeln!(out, "would write {}{replacing}: {contents}", one_line(&args.out.to_string_lossy()))?;
+        let file = main_file(args, size_bytes);
+        let shards = if file == args.out { "" } else { " and its shards" };
+        let file = one_line(&file.to_string_lossy());
+        writeln!(out, "would write {file}{shards}{replacing}: {contents}")?;
         for (name, tensor) in &tensors {
             writeln!(out, "  {}, {} {:?}", quoted(name), tensor.dtype(), tensor.size())?;
         }
@@ -192,13 +197,17 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
     let shards =
         if shard_count > 1 { format!(", in {shard_count} shards and an index") } else { String::new() };
     message(&format!("exported {contents}, to {path}{shards}"));
-    // A program that finds both would load the single file.
-    if shard_count > 1 && args.out.exists() {
-        message(&format!(
-            "note: {path} also exists; delete it, or programs will load it instead of the shards"
-        ));
-    }
+    note_other_model(args, format, shard_count > 1);
     Ok(())
+}
+
+/// Says that a single file and a model in shards exist at once: some programs load one, and some the other.
+fn note_other_model(args: &ExportArgs, format: Format, is_sharded: bool) {
+    let other = if is_sharded { args.out.clone() } else { index_of(args) };
+    if matches!(format, Format::Safetensors) && !args.is_piped() && other.exists() {
+        let other = other.display();
+        message(&format!("note: {other} also exists; delete it, or programs may load it instead"));
+    }
 }
 
 /// Loads the named tensors, or all whose names begin with the prefix, which the result leaves out.
@@ -231,7 +240,8 @@ fn check_contents(
         ));
     }
     if tensors.is_empty() && !writes_attributes && !args.prefix.is_empty() {
-        return refused(format!("no name begins with {:?}; ls lists the names", args.prefix));
+        let why = format!("no name begins with {:?}; ls lists the names", args.prefix);
+        return Err(Error::NoMatch(format!("export {}: {why}", args.out.display())));
     }
     if is_npy && tensors.len() != 1 {
         return refused(format!(

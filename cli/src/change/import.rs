@@ -16,7 +16,7 @@ use super::stdin;
 use super::target::find;
 use crate::args::{Existing, External, Reading};
 use crate::error::{Error, Result};
-use crate::input::check_not_empty;
+use crate::input::{check_not_empty, check_writable};
 use crate::names::{one_line, quoted};
 use crate::ui::{counted, is_verbose, message, progress};
 
@@ -79,6 +79,7 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     let snapshot = store.as_ref().map(Store::snapshot);
     check_existing(args, &inputs, target, snapshot.as_ref())?;
     if args.existing.is_dry_run() {
+        store.as_ref().map_or(Ok(()), check_writable)?;
         let (count, size) = (counted(tensor_count, "tensor"), HumanBytes(size_bytes));
         let new = if store.is_none() { ", a new store" } else { "" };
         writeln!(out, "would import {count}, {size}, into {}{new}", one_line(&target.to_string_lossy()))?;

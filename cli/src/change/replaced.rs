@@ -11,21 +11,32 @@ use stridemap::{Snapshot, StorageKind};
 use super::export::ExportArgs;
 use crate::error::{Error, Result};
 
-/// Refuses to replace an existing file, unless `--force` is given. Returns whether the file exists. A model in shards
-/// is named after its index.
+/// Refuses to replace an existing file, unless `--force` is given. Returns whether the file exists.
 pub(super) fn check_existing(args: &ExportArgs, size_bytes: u64) -> Result<bool> {
+    let path = main_file(args, size_bytes);
+    let refused = |why: &str| Err(Error::Refused(format!("export {}: {why}", path.display())));
+    match fs::symlink_metadata(&path) {
+        Ok(found) if !found.is_file() && !found.is_symlink() => {
+            refused("the path exists and is not a regular file")
+        }
+        Ok(_) if !args.existing.force => refused("the file exists; --force replaces it"),
+        found => Ok(found.is_ok()),
+    }
+}
+
+/// Returns the path of the file that names an export of this many bytes: the index if it is split into shards.
+pub(super) fn main_file(args: &ExportArgs, size_bytes: u64) -> PathBuf {
+    match args.max_shard_size {
+        Some(most) if size_bytes > most => index_of(args),
+        _ => args.out.clone(),
+    }
+}
+
+/// Returns the path of the index if the model is split into shards.
+pub(super) fn index_of(args: &ExportArgs) -> PathBuf {
     let mut path = args.out.clone();
-    if args.max_shard_size.is_some_and(|most| size_bytes > most) {
-        path.as_mut_os_string().push(".index.json");
-    }
-    let exists = fs::symlink_metadata(&path).is_ok();
-    if exists && !args.existing.force {
-        return Err(Error::Refused(format!(
-            "export {}: the file exists; --force replaces it",
-            path.display()
-        )));
-    }
-    Ok(exists)
+    path.as_mut_os_string().push(".index.json");
+    path
 }
 
 /// Refuses to replace a file that was imported in place if the export leaves out some of its tensors, because the

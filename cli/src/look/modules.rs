@@ -41,12 +41,14 @@ impl std::ops::SubAssign for Totals {
     }
 }
 
-/// A part of a name between dots: a module, a tensor, or both.
+/// A part of a name between dots: a tensor, or a module.
 #[derive(Default)]
 pub(crate) struct Node {
     pub(crate) totals: Totals,
+    /// The dtype and size of a tensor.
     pub(crate) tensor: Option<(DType, Vec<usize>)>,
-    parts: BTreeMap<String, Node>,
+    /// The parts of a module, by name and whether they are modules: a tensor and a module can have the same name.
+    parts: BTreeMap<(String, bool), Node>,
 }
 
 impl Node {
@@ -54,18 +56,19 @@ impl Node {
     pub(crate) fn add(&mut self, info: &TensorInfo) {
         let mut node = self;
         node.totals.add(info);
-        for part in info.name.splitn(MAX_DEPTH, '.') {
-            node = node.parts.entry(part.to_owned()).or_default();
+        let mut parts = info.name.splitn(MAX_DEPTH, '.').peekable();
+        while let Some(part) = parts.next() {
+            node = node.parts.entry((part.to_owned(), parts.peek().is_some())).or_default();
             node.totals.add(info);
         }
         node.tensor = Some((info.dtype, info.size().to_vec()));
     }
 
-    /// Returns the parts of this module in natural order. A module that contains only another module is joined with
-    /// it: `model.encoder`.
+    /// Returns the parts of this module in natural order, a tensor before a module of the same name. A module that
+    /// contains only another module is joined with it: `model.encoder`.
     pub(crate) fn parts(&self) -> Vec<(String, &Node)> {
         let mut parts: Vec<(String, &Node)> =
-            self.parts.iter().map(|(name, node)| joined(name, node)).collect();
+            self.parts.iter().map(|((name, _), node)| joined(name, node)).collect();
         parts.sort_by(|(a, _), (b, _)| natural(a, b));
         parts
     }
@@ -84,9 +87,7 @@ impl Node {
 
 fn joined<'a>(name: &str, mut node: &'a Node) -> (String, &'a Node) {
     let mut name = name.to_owned();
-    while let (None, 1, Some((part, only))) = (&node.tensor, node.parts.len(), node.parts.first_key_value())
-        && only.is_module()
-    {
+    while let (1, Some(((part, true), only))) = (node.parts.len(), node.parts.first_key_value()) {
         name.extend([".", part]);
         node = only;
     }

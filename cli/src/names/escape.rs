@@ -13,12 +13,15 @@ fn is_hidden(c: char) -> bool {
             | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// Returns the name as it is written in an expression: quoted if it would otherwise be read as an operation, or has
-/// characters that a terminal does not show.
+/// Whether a reader would not see where a text begins and ends, or all of its characters.
+fn is_unclear(text: &str) -> bool {
+    text.is_empty() || text.trim() != text || text.starts_with(QUOTE) || text.contains(is_hidden)
+}
+
+/// Returns the name as it is written in an expression: quoted if it would otherwise be read as an operation, or is not
+/// clear without quotes.
 pub(crate) fn quoted(name: &str) -> Cow<'_, str> {
-    let is_bare =
-        !name.is_empty() && !name.starts_with(QUOTE) && bare_name(name) == name && !name.contains(is_hidden);
-    if is_bare {
+    if !is_unclear(name) && bare_name(name) == name {
         return name.into();
     }
     let mut text = String::from(QUOTE);
@@ -33,10 +36,9 @@ pub(crate) fn quoted(name: &str) -> Cow<'_, str> {
     text.into()
 }
 
-/// Returns the name as it is, or quoted if it has characters that cannot be seen or begins with a quote.
+/// Returns the name as it is, or quoted if it is not clear without quotes.
 pub(crate) fn listed(name: &str) -> Cow<'_, str> {
-    let is_plain = !name.is_empty() && !name.starts_with(QUOTE) && !name.contains(is_hidden);
-    if is_plain { name.into() } else { quoted(name) }
+    if is_unclear(name) { quoted(name) } else { name.into() }
 }
 
 /// Returns what follows the key of an attribute: " of" and the tensor or prefix that it belongs to, if it is not the

@@ -1,5 +1,6 @@
 //! `man`: man pages, from the same text as `--help`.
 
+use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -18,7 +19,7 @@ pub(crate) struct ManArgs {
     /// The command whose page to print
     #[arg(value_name = "COMMAND")]
     command: Option<String>,
-    /// Write all pages to this directory, as stridemap.1, stridemap-import.1 and so on
+    /// Write all pages to this directory, as stridemap.1, stridemap-import.1 and so on; creates it if necessary
     #[arg(long, value_name = "DIR", conflicts_with = "command")]
     dir: Option<PathBuf>,
 }
@@ -27,7 +28,7 @@ pub(crate) fn run(args: &ManArgs, out: &mut impl Write) -> Result<()> {
     let mut command = Args::command().disable_help_subcommand(true);
     if let Some(dir) = &args.dir {
         let failed = |e| Error::Refused(format!("man --dir {}: {e}", dir.display()));
-        return clap_mangen::generate_to(command, dir).map_err(failed);
+        return fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(command, dir)).map_err(failed);
     }
     command.build();
     let page = match &args.command {

@@ -133,8 +133,8 @@ fn summary_has_tensors_outside_of_modules_and_says_that_views_are_counted() {
     dir.store().save("model", &[0f32; 2]).unwrap();
     let text = dir.on_terminal(80, &["info", "s.smap"]);
     assert!(text.contains("tensors     5, 3,010 parameters, 11.76 KiB\n"), "{text}");
-    assert!(text.contains("\nmodules     model                4       3,002  11.73 KiB\n"), "{text}");
-    assert!(text.contains("\n            other tensors        1           8       32 B\n"), "{text}");
+    assert!(text.contains("\nmodules     model                3       3,000  11.72 KiB\n"), "{text}");
+    assert!(text.contains("\n            other tensors        2          10       40 B\n"), "{text}");
     dir.messages(&["ln", "s.smap", "model.head.w", "model.tied"]);
     let text = dir.on_terminal(80, &["info", "s.smap"]);
     assert!(

@@ -33,6 +33,31 @@ fn missing_store_is_not_found_and_not_created() {
     }
 }
 
+#[test]
+fn path_inside_a_store_or_with_a_special_file_is_not_written() {
+    let dir = Dir::with_store();
+    for out in ["s.smap/x.npy", "s.smap/meta/x.npy"] {
+        let expected = format!("export {out}: this path is inside a store; choose a path outside");
+        assert_eq!(dir.refusal(&["export", "s.smap", out, "points"]), expected);
+    }
+    fs::create_dir(dir.path("dir.npy")).unwrap();
+    for force in [&[][..], &["--force"], &["--force", "-n"]] {
+        let args = [&["export", "s.smap", "dir.npy", "points"], force].concat();
+        assert_eq!(dir.refusal(&args), "export dir.npy: the path exists and is not a regular file");
+    }
+}
+
+#[test]
+fn dry_run_says_which_files_a_sharded_export_writes() {
+    let dir = Dir::with_store();
+    let args = ["export", "s.smap", "m.safetensors", "--max-shard-size", "30", "-n"];
+    let said = dir.stdout(&args);
+    assert!(
+        said.starts_with("would write m.safetensors.index.json and its shards: 3 tensors, 56 B\n"),
+        "{said}"
+    );
+}
+
 /// What `import` suggests instead of a path that is not a store.
 const NEW_PATH: &str = "; name a path that does not exist, to create a store there";
 

@@ -237,5 +237,8 @@ fn man_pages_have_the_text_of_the_help() {
         }
     }
     assert!(count >= 20, "{count}");
-    assert!(dir.refusal(&["man", "--dir", "none"]).starts_with("man --dir none: "));
+    dir.stdout(&["man", "--dir", "new/man1"]);
+    assert!(dir.path("new/man1/stridemap.1").exists());
+    let below_a_file = "new/man1/stridemap.1/man1";
+    assert!(dir.refusal(&["man", "--dir", below_a_file]).starts_with(&format!("man --dir {below_a_file}: ")));
 }

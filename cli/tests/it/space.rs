@@ -93,11 +93,11 @@ fn du_is_a_table_or_json() {
     assert_eq!(words[0].join(" "), "file kind bytes reachable tensors names reclaimable why");
     assert_eq!(
         words[1].join(" "),
-        "storages/0000000000000001.bin sealed 400000 4000 1 a column 396000 unreferenced bytes: compact"
+        "storages/0000000000000001.bin sealed 400000 4000 1 a column 396000 unreferenced bytes, freed by compact"
     );
     assert_eq!(
         words[2].join(" "),
-        "storages/00000000000000ff.bin 1000 0 0 1000 left by an aborted commit: gc"
+        "storages/00000000000000ff.bin 1000 0 0 1000 left by an aborted commit; gc deletes it"
     );
 
     let record: Value = serde_json::from_str(&dir.stdout(&["du", "s.smap", "--json"])).unwrap();

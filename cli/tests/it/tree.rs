@@ -29,7 +29,8 @@ fn siblings_that_are_alike_are_shown_once() {
     insta::assert_snapshot!(layers().on_terminal(80, &["tree", "s.smap"]), @r"
     name                 dtype    size  parameters      bytes
     s.smap                                     149      596 B
-    └─ model             float32  [3]          149      596 B
+    ├─ model             float32  [3]            3       12 B
+    └─ model                                   146      584 B
        ├─ conv1 … conv2  float32  [2]        2 × 2    2 × 8 B
        └─ layer                                142      568 B
           ├─ 0 … 10                        11 × 11  11 × 44 B
@@ -45,10 +46,10 @@ fn siblings_that_are_alike_are_shown_once() {
 fn depth_limits_the_levels_and_all_shows_every_tensor() {
     let dir = layers();
     let lines = |args: &[&str]| dir.stdout(&[&["tree", "s.smap"], args].concat()).lines().count();
-    assert_eq!([lines(&["--depth", "0"]), lines(&["--depth", "1"]), lines(&["--depth", "2"])], [1, 2, 5]);
-    assert_eq!([lines(&[]), lines(&["--all"])], [1 + 1 + 2 + 1 + 12 * 3; 2]);
+    assert_eq!([lines(&["--depth", "0"]), lines(&["--depth", "1"]), lines(&["--depth", "2"])], [1, 3, 6]);
+    assert_eq!([lines(&[]), lines(&["--all"])], [1 + 2 + 2 + 1 + 12 * 3; 2]);
     let text = dir.stdout(&["tree", "s.smap"]);
-    assert!(text.contains("\nmodel\tfloat32\t[3]\t149\t596\n"), "{text}");
+    assert!(text.contains("\nmodel\tfloat32\t[3]\t3\t12\nmodel\t\t\t146\t584\n"), "{text}");
     assert!(text.contains("\nmodel.layer.0\t\t\t11\t44\nmodel.layer.0.bias\tfloat32\t[1]\t1\t4\n"), "{text}");
 }
 
@@ -79,7 +80,10 @@ fn json_has_parts_in_parts() {
     let dir = layers();
     let json: Value = serde_json::from_str(&dir.stdout(&["tree", "s.smap", "--json"])).unwrap();
     assert_eq!((&json["v"], &json["numel"], &json["tensor_count"]), (&json!(1), &json!(149), &json!(27)));
-    let layer = &json["parts"][0]["parts"][2]["parts"][10];
+    let model = [&json["parts"][0], &json["parts"][1]];
+    assert_eq!(model.map(|part| &part["name"]), ["model", "model"]);
+    assert_eq!(model.map(|part| &part["numel"]), [&json!(3), &json!(146)]);
+    let layer = &model[1]["parts"][2]["parts"][10];
     assert_eq!(layer["name"], "10");
     assert_eq!(
         layer["parts"][1],
