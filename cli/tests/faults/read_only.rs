@@ -26,7 +26,7 @@ const READERS: [&[&str]; 7] = [
     &["du", "s.smap"],
 ];
 
-const WRITERS: [&[&str]; 9] = [
+const WRITERS: [&[&str]; 17] = [
     &["import", "rows.npy", "s.smap"],
     &["import", "rows.npy", "new.smap"],
     &["append", "s.smap", "log", "rows.npy"],
@@ -36,6 +36,14 @@ const WRITERS: [&[&str]; 9] = [
     &["ln", "s.smap", "kept", "copied"],
     &["gc", "s.smap"],
     &["compact", "s.smap"],
+    &["import", "rows.npy", "s.smap", "-n"],
+    &["import", "rows.npy", "new.smap", "-n"],
+    &["append", "s.smap", "log", "rows.npy", "-n"],
+    &["view", "s.smap", "kept[::2]", "new", "-n"],
+    &["rm", "s.smap", "kept", "-n"],
+    &["attr", "set", "s.smap", "unit", "m", "-n"],
+    &["export", "s.smap", "new.smap", "-n"],
+    &["report", "s.smap", "-o", "s.smap.html", "-n"],
 ];
 
 /// Creates a directory with the store and the executable that every user can read.

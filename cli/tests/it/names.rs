@@ -121,13 +121,16 @@ fn glob_selects_names_and_a_name_wins_over_it() {
 }
 
 #[test]
-fn mv_to_the_same_name_commits_nothing() {
+fn mv_or_ln_to_the_same_name_commits_nothing() {
     let dir = Dir::with_store();
     let before = dir.store().generation();
     assert_eq!(dir.messages(&["mv", "s.smap", "points", "points"]), "");
     assert_eq!(dir.messages(&["mv", "s.smap", "points", "points", "--no-clobber", "--force"]), "");
+    assert_eq!(dir.messages(&["ln", "s.smap", "points", "points"]), "");
     assert_eq!(dir.store().generation(), before);
-    assert!(dir.refusal(&["mv", "s.smap", "none", "none"]).contains("no tensor with this name"));
+    for command in ["mv", "ln"] {
+        assert!(dir.refusal(&[command, "s.smap", "none", "none"]).contains("no tensor with this name"));
+    }
 }
 
 #[test]
