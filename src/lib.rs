@@ -76,6 +76,7 @@ compile_error!("stridemap maps files of any size, and so needs 64-bit addresses"
 #[cfg(not(target_endian = "little"))]
 compile_error!("stridemap borrows elements from the bytes of files, which are little-endian");
 
+mod available_memory;
 #[cfg(feature = "simulation")]
 pub mod disk;
 #[cfg(not(feature = "simulation"))]
@@ -86,15 +87,32 @@ mod generation;
 pub mod import;
 mod layout;
 pub mod maintenance;
-mod memory;
 // Public for the command line; not covered by semver.
 #[doc(hidden)]
 pub mod parallel;
 mod process;
-pub mod small_float;
 mod storage;
 mod store;
 mod tensor;
+
+pub mod small_float {
+    //! Element types of 8 and 4 bits, which Rust does not have.
+    //!
+    //! A value of one of these types holds the bits that encode a number. It converts from and to `f32`, and compares
+    //! and displays as that number. Tensors of these types are saved, read and cast like all others. [`half`] has the
+    //! 16-bit types.
+    //!
+    //! ```
+    //! use stridemap::small_float::F8E4M3FN;
+    //! use stridemap::{DType, Tensor};
+    //!
+    //! let x = Tensor::from_vec(vec![0.3f32, 1000.], &[2])?.to_dtype(DType::F8E4M3FN)?;
+    //! assert_eq!(x.read::<F8E4M3FN>()?, [0.3125, 448.].map(F8E4M3FN::from_f32));
+    //! # Ok::<(), stridemap::Error>(())
+    //! ```
+
+    pub use crate::tensor::{F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU};
+}
 
 pub use half;
 #[cfg(feature = "ndarray")]

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::{self, Scope, ScopedJoinHandle};
 
-use crate::memory::has_memory;
+use crate::available_memory::has_memory;
 
 /// The limit set by the user. 0 if there is none.
 static LIMIT: AtomicUsize = AtomicUsize::new(0);

@@ -2,17 +2,15 @@
 //!
 //! No other module accesses the file system, except to import and export foreign files.
 
-mod external;
+mod external_paths;
 mod file_system;
-mod holders;
-mod locked;
-#[cfg(feature = "simulation")]
-mod omitted;
+mod lock_holders;
+mod locked_file;
+mod omit_step;
 mod open_dirs;
 mod paths;
-mod real;
-mod staged;
-mod steps;
+mod real_disk;
+mod staged_file;
 mod watch;
 
 use std::fmt::Debug;
@@ -23,22 +21,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use external::{ExternalError, ExternalScope};
+pub use external_paths::{ExternalError, ExternalScope};
 pub(crate) use file_system::{FileSystem, is_written_in_place, mark_for_writes_in_place, unshare};
-pub use holders::LockHolders;
-pub(crate) use locked::{LockedFile, is_named};
+pub use lock_holders::LockHolders;
+pub(crate) use locked_file::{LockedFile, is_named};
 #[cfg(feature = "simulation")]
-pub(crate) use omitted::{Omit, omits};
+pub(crate) use omit_step::{Omit, omits};
 #[cfg(feature = "simulation")]
-pub use omitted::{OmittedStep, omit_step};
+pub use omit_step::{OmittedStep, omit_step};
+pub(crate) use omit_step::{step, without_step};
 #[cfg(feature = "simulation")]
 pub use open_dirs::OpenDirs;
 pub use paths::STAGE_PREFIX;
 pub(crate) use paths::{StoreFile, StorePaths, dir_of, number_in};
-pub use real::RealDisk;
-pub(crate) use real::opened;
-pub(crate) use staged::Staged;
-pub(crate) use steps::{step, without_step};
+pub use real_disk::RealDisk;
+pub(crate) use real_disk::opened;
+pub(crate) use staged_file::Staged;
 
 /// The access that a file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

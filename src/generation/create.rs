@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use stridemap_format::{self as format, Manifest, Marker, Rule, Uuid};
 
-use super::building::Building;
+use super::incomplete_store::IncompleteStore;
 use super::recover;
 use crate::disk::{Access, Disk, Staged, StorePaths, read_capped, step};
 use crate::error::{Error, ErrorKind, Result};
@@ -28,7 +28,7 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
         }
         uuid
     } else {
-        let (mut building, uuid) = Building::create(disk, path, durable)?;
+        let (mut building, uuid) = IncompleteStore::create(disk, path, durable)?;
         building.rename()?;
         uuid
     };

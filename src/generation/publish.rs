@@ -12,7 +12,7 @@ use super::Draft;
 use super::OpenStore;
 use super::garbage::OlderManifests;
 use super::pinned::{Generation, Merged, Pin};
-use super::plan::{self, Plan};
+use super::replay::{NextManifest, replay};
 use super::table::Table;
 use super::unsynced;
 use super::writer_lock::WriterLock;
@@ -54,7 +54,7 @@ fn publish_locked(
     unsynced::settle_creation(store, &newest, lock)?; // crash: the store's own name, now durable
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
     let only_relocates = draft.changes.only_relocates();
-    let Plan { mut manifest, used_staged } = plan::plan(&newest, draft, &records, &grown)?;
+    let NextManifest { mut manifest, used_staged } = replay(&newest, draft, &records, &grown)?;
     if only_relocates && used_staged.is_empty() {
         return Ok((newest, Vec::new()));
     }

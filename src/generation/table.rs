@@ -9,7 +9,7 @@ use stridemap_format::{
     self as format, Entry, Manifest, Node, Rule, StorageRecord, TableRef, TensorRecord, Tree,
 };
 
-use super::nodes::{Found, Nodes};
+use super::table_nodes::{Found, Nodes};
 use crate::disk::{Disk, StorePaths};
 use crate::error::{Error, Result};
 

@@ -1,6 +1,6 @@
 //! Removing axes of size 1 and repeating them: `squeeze` and `expand`.
 
-use super::header::{Dim, overflow};
+use super::size_and_stride::{Dim, overflow};
 use super::{Axes, Layout};
 use crate::error::{Error, ErrorKind, Result};
 

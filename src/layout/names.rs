@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stridemap_format::check_dim_name;
 
 use super::Layout;
-use super::header::Dim;
+use super::size_and_stride::Dim;
 use crate::error::{Error, ErrorKind, Result};
 
 pub(crate) type DimName = Arc<str>;

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::fmt::Arguments;
 
 use super::Layout;
-use super::header::{Dim, overflow};
+use super::size_and_stride::{Dim, overflow};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Layout {

@@ -2,8 +2,8 @@
 
 use std::fmt::Arguments;
 
-use super::header::{Dim, contiguous_strides, overflow};
 use super::names::DimName;
+use super::size_and_stride::{Dim, contiguous_strides, overflow};
 use super::{Axis, Layout};
 use crate::error::{Error, ErrorKind, Result};
 

@@ -3,7 +3,7 @@
 use std::fmt::Arguments;
 
 use super::axis::position_in;
-use super::header::{Dim, distance, overflow};
+use super::size_and_stride::{Dim, distance, overflow};
 use super::subscript::Subscript;
 use super::{Axes, Axis, Index, Integers, Layout};
 use crate::error::{Error, ErrorKind, Result};

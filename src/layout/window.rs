@@ -1,6 +1,6 @@
 //! Windows, diagonals, and views with arbitrary strides.
 
-use super::header::{Dim, distance, overflow};
+use super::size_and_stride::{Dim, distance, overflow};
 use super::{Axes, Axis, Layout};
 use crate::error::{Error, ErrorKind, Result};
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use stridemap_format::{Error as FormatError, Rule, StorageKind, StorageRecord};
 
-use super::candidates::Candidate;
 use super::collect::collect_all;
 use super::rewrite::{Compacted, Copied, Rewrite, SkipReason, rewrite_all, rewrite_group};
+use super::rewrite_candidates::Candidate;
 use super::storage_tensors::{RewriteGain, StorageTensors, each_storage, rewrite_gain};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{OpenStore, holders, newest_for_certain};

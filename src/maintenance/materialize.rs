@@ -2,9 +2,9 @@
 
 use stridemap_format::{StorageKind, StorageRecord};
 
-use super::candidates::Candidate;
 use super::compact::repacked;
 use super::rewrite::{Compacted, Copied, Rewrite, Skipped, rewrite_all};
+use super::rewrite_candidates::Candidate;
 use super::storage_tensors::{StorageTensors, each_storage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::OpenStore;

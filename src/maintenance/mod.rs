@@ -57,15 +57,15 @@
 //! [`StoreOptions::repair`]: crate::StoreOptions::repair
 //! [`StoreOptions::verify`]: crate::StoreOptions::verify
 
-mod candidates;
 mod collect;
 mod compact;
-mod copied;
+mod copy_report;
 mod external_check;
 mod inventory;
 mod materialize;
 mod repair;
 mod rewrite;
+mod rewrite_candidates;
 mod storage_tensors;
 mod usage;
 mod verify;
@@ -73,7 +73,7 @@ mod verify;
 pub use crate::generation::Collected;
 pub(crate) use collect::collect_all;
 pub(crate) use compact::compact;
-pub use copied::Copied;
+pub use copy_report::Copied;
 pub use inventory::{Reclaimable, SpaceReason};
 pub use materialize::Materialized;
 pub(crate) use materialize::materialize;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use stridemap_format::{StorageRecord, TensorRecord};
 
-use super::candidates::{Candidate, Candidates};
+use super::rewrite_candidates::{Candidate, Candidates};
 use super::storage_tensors::{StorageTensors, storages_named};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use stridemap_format::{External, Sealed, StorageKind, StorageRecord, Uuid};
 
 use super::advice::Hint;
-use super::external::ExternalFile;
-use super::externals::ExternalOpener;
-use super::file::{MapError, check_length, open_error};
+use super::external_file::ExternalFile;
 use super::in_place::{InPlaceFile, StoreCallbacks};
 use super::live::LiveFile;
 use super::lock_wait::LockWait;
 use super::mapping::{MapPermit, Mapping};
 use super::mutable::MutableFile;
+use super::open_external::ExternalOpener;
+use super::open_file::{MapError, check_length, open_error};
 use super::poison::Poison;
 use crate::disk::{Access, Disk, DiskFile, FileId, FileStat};
 use crate::error::{Error, ErrorKind, Result};

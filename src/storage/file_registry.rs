@@ -25,8 +25,8 @@ use std::time::Duration;
 use memmap2::MmapRaw;
 
 use super::address_space::Reservation;
-use super::file::{MapError, broken};
-use super::idle;
+use super::kept_mappings;
+use super::open_file::{MapError, broken};
 use crate::disk::{DiskFile, FileId, LockMode};
 use crate::error::Result;
 use crate::process::OwnerProcess;
@@ -204,7 +204,7 @@ pub(super) fn lock_without_conflict(
         let registry = lock();
         registry.file(id).conflict_with_lock(purpose).map_or(Ok(registry), Err)
     };
-    idle::retry_after_release(locked, |_| true)
+    kept_mappings::retry_after_release(locked, |_| true)
         .map_err(|conflict| broken(path, format!("the file is also {conflict}")))
 }
 
@@ -231,7 +231,7 @@ pub(super) fn share(
     length_bytes: usize,
     map: impl Fn(usize) -> io::Result<(MmapRaw, Reservation)>,
 ) -> Result<Arc<Region>, MapError> {
-    idle::retry_after_release(
+    kept_mappings::retry_after_release(
         || try_share(file, mapped_as, length_bytes, &map),
         |e| matches!(e, MapError::Conflict(_)) || e.is_out_of_memory(),
     )
@@ -366,7 +366,7 @@ impl FileLock {
             file_use.lock.as_mut()?.stable_bytes = stable_bytes;
             Some(())
         };
-        idle::retry_after_release(|| declare().ok_or(()), |()| true).is_ok()
+        kept_mappings::retry_after_release(|| declare().ok_or(()), |()| true).is_ok()
     }
 }
 

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use stridemap_format::{CHUNK_BYTES, Digest, Sealed, Sealer, StorageKind, StorageRecord, full_chunk_count};
 
-use super::file::{broken, check_length, open_error, other_names_error};
 use super::file_registry::{FileLock, Purpose};
 use super::known_tails::KnownTails;
 use super::lock_wait::LockWait;
+use super::open_file::{broken, check_length, open_error, other_names_error};
 use super::writer::stage_sum;
 use crate::disk::{
     Access, Disk, DiskFile, FileId, FileStat, Staged, StorePaths, is_named, step, without_step,

@@ -8,8 +8,8 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
 use stridemap_format::Uuid;
 
-use super::file::{check_length, other_names_error};
 use super::mapping::{MapPermit, needs_new_blocks};
+use super::open_file::{check_length, other_names_error};
 use super::poison::Poison;
 use crate::disk::{
     Access, Disk, DiskFile, FileId, FileStat, FileSystem, is_written_in_place, step, unshare, without_step,

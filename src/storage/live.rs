@@ -1,8 +1,8 @@
 //! Live storages.
 
-use super::file::MapError;
 use super::in_place::{InPlaceFile, MAY_NEED_BLOCKS};
 use super::mapping::LiveMapping;
+use super::open_file::MapError;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The file of a live storage. Any process may change it at any time, with atomics of one size.

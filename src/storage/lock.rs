@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::file_registry::{self, FileLock, Purpose};
+use super::lock_queue::Turn;
 use super::lock_wait::{LockWait, WaitReports};
-use super::queue::Turn;
 use crate::disk::{DiskFile, FileId, step};
 use crate::error::{Error, ErrorKind, Result};
 

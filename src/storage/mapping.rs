@@ -17,9 +17,9 @@ use rustix::param::page_size;
 
 use super::address_space::Reservation;
 use super::advice::Hint;
-use super::file::MapError;
 use super::file_registry::{self, FileLock, MappedAs, Purpose, Region};
-use super::idle;
+use super::kept_mappings;
+use super::open_file::MapError;
 use crate::disk::{FileId, FileStat, FileSystem, LockMode};
 
 /// The promise of the caller of `Store::open_mapped`, for the files of the store and the external files that it opens.
@@ -65,7 +65,7 @@ impl Mapping {
         let reserved_bytes = usize::try_from(reserved_bytes).unwrap_or_default();
         // If there is not enough address space, releases the mappings that are kept for the next load. If that does not
         // help, the mapping gets less room to grow.
-        let _ = idle::retry_after_release(
+        let _ = kept_mappings::retry_after_release(
             || if Reservation::is_available(reserved_bytes) { Ok(()) } else { Err(()) },
             |()| true,
         );
@@ -194,7 +194,7 @@ impl LockedMapping {
             LockMode::Shared => options.map_raw_read_only(file).map_err(MapError::from),
             LockMode::Exclusive => options.map_raw(file).map_err(MapError::from),
         };
-        let map = idle::retry_after_release(map, MapError::is_out_of_memory)?;
+        let map = kept_mappings::retry_after_release(map, MapError::is_out_of_memory)?;
         Ok(LockedMapping { map, file: stat.id(), mode })
     }
 

@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::file::MapError;
 use super::file_registry::FileLock;
 use super::in_place::InPlaceFile;
 use super::lock_wait::LockWait;
 use super::mapping::LockedMapping;
+use super::open_file::MapError;
 use crate::disk::{Access, DiskFile, LockMode};
 use crate::error::Result;
 

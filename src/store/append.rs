@@ -6,9 +6,9 @@ use std::time::Instant;
 use stridemap_format::limits::MAX_RESERVED_BYTES;
 use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorRecord};
 
+use super::append_rows::{ShortRows, check_rows, end_bytes, grown_record, row_count, write_rows};
 use super::handle::Store;
 use super::loader::layout_of;
-use super::rows::{ShortRows, check_rows, end_bytes, grown_record, row_count, write_rows};
 use super::transaction::Transaction;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes, Draft};

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use stridemap_format::TensorRecord;
 
+use super::append_rows::{check_rows, grown_record, row_count, write_rows};
 use super::handle::Store;
 use super::loader::Loader;
-use super::rows::{check_rows, grown_record, row_count, write_rows};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes, Draft, OnExisting, WriterLock};
 use crate::storage::Growth;

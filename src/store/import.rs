@@ -6,8 +6,8 @@ use std::sync::Arc;
 use stridemap_format::DType;
 use stridemap_format::limits::MAX_STORAGE_BYTES;
 
-use super::elements::{record_of, write_to_sink};
 use super::transaction::{Stage, Transaction};
+use super::write_elements::{record_of, write_to_sink};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{Change, Changes};
 use crate::layout::Layout;

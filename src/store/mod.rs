@@ -1,19 +1,18 @@
 //! The main types of the API: stores, transactions and snapshots.
 
 mod append;
+mod append_rows;
 mod appender;
 mod attributes;
-mod changes;
 mod conditions;
 mod copy;
-mod elements;
 mod handle;
 mod import;
 mod loader;
 mod maintain;
+mod name_changes;
+mod name_prefix;
 mod options;
-mod prefix;
-mod rows;
 mod save_view;
 mod snapshot;
 mod staging;
@@ -21,6 +20,7 @@ mod transaction;
 mod verify;
 mod watch;
 mod write;
+mod write_elements;
 
 pub use appender::Appender;
 pub use handle::Store;

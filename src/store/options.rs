@@ -8,7 +8,7 @@ use super::handle::Store;
 use super::transaction::Transaction;
 use crate::disk::{Disk, RealDisk, StorePaths};
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{self, Building, Durability, OpenStore, Options, Unfilled};
+use crate::generation::{self, Durability, IncompleteStore, OpenStore, Options, Unfilled};
 use crate::storage::{ExternalFiles, MapPermit, OnWait};
 
 /// Options for opening or creating a store, if the defaults of [`Store`] do not fit.
@@ -258,9 +258,9 @@ impl StoreOptions {
     }
 
     /// Creates an empty store that no other process opens until it is finished.
-    pub(super) fn build(&self, path: &Path) -> Result<(Building, Store)> {
+    pub(super) fn build(&self, path: &Path) -> Result<(IncompleteStore, Store)> {
         let is_durable = self.options.durability == Durability::Full;
-        let (building, uuid) = Building::create(&self.disk, path, is_durable)?;
+        let (building, uuid) = IncompleteStore::create(&self.disk, path, is_durable)?;
         let (disk, paths) = generation::open_dirs(&self.disk, building.path())?;
         let store = OpenStore::open(disk, paths, uuid, self.options)?;
         Ok((building, Store::new(Arc::clone(&self.disk), store, None)))

@@ -4,8 +4,8 @@ use std::io;
 
 use stridemap_format::{StorageKind as RecordKind, StorageRecord};
 
-use super::elements::record_of;
 use super::transaction::Transaction;
+use super::write_elements::record_of;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Change};
 use crate::storage::Identity;

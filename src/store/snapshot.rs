@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorRecord};
 
-use super::elements::record_of;
 use super::loader::{Loader, layout_of};
+use super::write_elements::record_of;
 use crate::error::{Error, Result};
 use crate::generation::Generation;
 use crate::layout::{Layout, View, for_each_range};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use stridemap_format::limits::MAX_STORAGE_BYTES;
 use stridemap_format::{DType, StorageKind as RecordKind};
 
-use super::elements::{record_of, write_elements};
 use super::transaction::{Stage, Transaction};
+use super::write_elements::{record_of, write_elements};
 use crate::disk::{Disk, StorePaths};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{Change, Changes};

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use stridemap_format::{DType, StorageRecord, TensorRecord};
 
-use super::elements::{in_place_kind, row_major_layout, write_elements};
 use super::loader::{Loader, layout_of};
+use super::write_elements::{in_place_kind, row_major_layout, write_elements};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes, Draft, Generation, OnExisting, WriterLock};
 use crate::layout::Layout;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::handle::Store;
 use crate::disk::Watch;
 use crate::error::Result;
-use crate::generation::idle_watch;
+use crate::generation::kept_watch;
 
 /// The polling interval if the system does not report changes.
 const POLL_PAUSE: Duration = Duration::from_millis(50);
@@ -58,7 +58,7 @@ impl Store {
             return Ok(store.number() != before);
         }
         let meta = store.paths.meta_dir();
-        let mut watch = idle_watch::watch(&store.disk, &meta);
+        let mut watch = kept_watch::watch(&store.disk, &meta);
         // Check again: a commit may have come before the watch began. Later ones end the wait.
         let mut was_reported = true;
         let has_changed = loop {
@@ -76,7 +76,7 @@ impl Store {
         };
         // Do not keep a watch that missed a change.
         if let Some(watch) = watch.filter(|_| was_reported || !has_changed) {
-            idle_watch::keep(&store.disk, meta, watch);
+            kept_watch::keep(&store.disk, meta, watch);
         }
         Ok(has_changed)
     }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use stridemap_format::DType;
 
 use super::element::sealed::Sealed as _;
-use super::inplace::load_into;
+use super::in_place::load_into;
 use super::stream::for_each_piece;
 use super::{ExclusiveGuard, Operand, Tensor, copy};
 use crate::error::{Error, ErrorKind, Result};

@@ -10,7 +10,7 @@ mod element;
 mod gather;
 mod guard;
 mod header;
-mod inplace;
+mod in_place;
 mod kernel;
 mod live;
 #[cfg(feature = "ndarray")]
@@ -28,7 +28,7 @@ mod view;
 pub use element::Element;
 pub use guard::{ExclusiveGuard, SharedGuard};
 pub use header::Tensor;
-pub use inplace::Operand;
+pub use in_place::Operand;
 pub(crate) use live::can_be_live;
 pub use live::{LiveElement, LiveTensor};
 pub use print::PrintOptions;

@@ -7,8 +7,8 @@ use stridemap_format::DType;
 use super::cast::convert;
 use super::small_float::{E2M1, E4M3FN, E4M3FNUZ, E5M2, E5M2FNUZ, decode_e8m0};
 use super::{Tensor, print};
+use crate::available_memory::out_of_memory;
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::out_of_memory;
 
 /// One element of any dtype, widened without loss.
 #[derive(Clone, Copy, Debug, PartialEq)]

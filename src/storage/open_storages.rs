@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Wea
 use stridemap_format::StorageRecord;
 
 use super::Storage;
-use super::idle::{self, Keeper, KeptQuota};
+use super::kept_mappings::{self, Keeper, KeptQuota};
 
 /// The storages that a handle has opened, by id. All tensors on a storage share it.
 ///
@@ -44,7 +44,7 @@ impl OpenStorages {
     pub(crate) fn new(generation: u64) -> Arc<Self> {
         let (kept, opened) = (HashMap::new(), HashMap::new());
         let storages = Arc::new(OpenStorages { state: RwLock::new(State { generation, kept, opened }) });
-        idle::register(&storages);
+        kept_mappings::register(&storages);
         storages
     }
 

@@ -1,4 +1,5 @@
-//! The next manifest: a draft applied to the newest generation, which may not be the one it began on.
+//! Replays the changes of a transaction on the newest generation, which may not be the one that the transaction began
+//! on. The result is the next manifest.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,24 +8,24 @@ use std::sync::Arc;
 use stridemap_format::{self as format, Manifest, Rule, StorageKind, StorageRecord, TensorRecord};
 
 use super::Generation;
-use super::draft::{Applied, Changes, Draft, FIRST_PROVISIONAL};
+use super::transaction_changes::{Applied, Changes, Draft, FIRST_PROVISIONAL};
 use crate::disk::step;
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::Grown;
 
 /// The manifest to publish next, and the indices of the staged storages that it uses, with their final ids.
-pub(crate) struct Plan {
+pub(crate) struct NextManifest {
     pub(crate) manifest: Manifest,
     pub(crate) used_staged: Vec<(usize, u64)>,
 }
 
 /// Applies a transaction to the newest generation.
-pub(crate) fn plan(
+pub(crate) fn replay(
     newest: &Arc<Generation>,
     draft: Draft,
     staged: &[StorageRecord],
     grown: &[Grown],
-) -> Result<Plan> {
+) -> Result<NextManifest> {
     let Applied { mut tensors, expected, attributes } = draft.apply_to(newest)?;
     check_ids_left(newest)?;
     let mut manifest = newest.manifest().clone();
@@ -88,7 +89,7 @@ pub(crate) fn plan(
     if let Some(attributes) = attributes {
         manifest.attributes = attributes;
     }
-    Ok(Plan { manifest, used_staged })
+    Ok(NextManifest { manifest, used_staged })
 }
 
 /// Returns how many tensors each storage gains or loses by these changes. `None` removes a tensor.

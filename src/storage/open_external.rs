@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use stridemap_format::External;
 
-use super::external::{ExternalFile, difference};
+use super::external_file::{ExternalFile, difference};
 use crate::disk::{Disk, ExternalError, ExternalScope, FileId, without_step};
 use crate::error::{Error, ErrorKind, Result};
 

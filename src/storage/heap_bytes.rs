@@ -2,10 +2,10 @@
 
 use bytemuck::Zeroable;
 
-use super::idle;
+use super::kept_mappings;
 use super::mapping::prefer_huge_pages;
+use crate::available_memory;
 use crate::error::Result;
-use crate::memory;
 
 /// Zeroed bytes on the heap, aligned for every element type.
 pub(crate) struct AlignedBytes {
@@ -46,7 +46,10 @@ pub(crate) fn resize_discarding(buffer: &mut Vec<u8>, length_bytes: usize) -> Re
             let mut longer = Vec::new();
             longer.try_reserve_exact(length_bytes).is_ok().then_some(longer)
         };
-        *buffer = idle::retry_after_release(|| memory::allocate(length_bytes, allocate), |_| true)?;
+        *buffer = kept_mappings::retry_after_release(
+            || available_memory::allocate(length_bytes, allocate),
+            |_| true,
+        )?;
     }
     buffer.resize(length_bytes, 0);
     Ok(())
@@ -59,7 +62,8 @@ pub(crate) fn resize_discarding(buffer: &mut Vec<u8>, length_bytes: usize) -> Re
 pub(crate) fn zeroed<T: Zeroable>(count: usize) -> Result<Vec<T>> {
     let length_bytes = count.saturating_mul(size_of::<T>());
     let allocate = || bytemuck::allocation::try_zeroed_vec(count).ok();
-    let mut zeros = idle::retry_after_release(|| memory::allocate(length_bytes, allocate), |_| true)?;
+    let mut zeros =
+        kept_mappings::retry_after_release(|| available_memory::allocate(length_bytes, allocate), |_| true)?;
     prefer_huge_pages(&mut zeros);
     Ok(zeros)
 }

@@ -17,7 +17,7 @@ use crate::process::OwnerProcess;
 /// A store that is built beside its final path, under a name that no process opens. Unless it was completed, it is
 /// deleted when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Building {
+pub(crate) struct IncompleteStore {
     disk: Arc<dyn Disk>,
     /// The temporary path.
     path: PathBuf,
@@ -28,7 +28,7 @@ pub(crate) struct Building {
     is_unfinished: bool,
 }
 
-impl Building {
+impl IncompleteStore {
     /// Picks the path. Creates nothing yet.
     ///
     /// # Errors
@@ -43,7 +43,7 @@ impl Building {
         disk.stat(dir).map_err(|e| create::failed(final_path, e))?;
         let path = dir.join(format!("{STAGE_PREFIX}{}", uuid::Uuid::new_v4().simple()));
         let (disk, final_path, owner) = (Arc::clone(disk), final_path.to_path_buf(), OwnerProcess::current());
-        Ok(Building { disk, path, final_path, owner, is_unfinished: true })
+        Ok(IncompleteStore { disk, path, final_path, owner, is_unfinished: true })
     }
 
     /// Creates an empty store, which [`finish`](Self::finish) brings to its final path.
@@ -51,7 +51,7 @@ impl Building {
     /// # Errors
     /// Those of [`create`](super::create()).
     pub(crate) fn create(disk: &Arc<dyn Disk>, final_path: &Path, durable: bool) -> Result<(Self, Uuid)> {
-        let building = Building::beside(disk, final_path)?;
+        let building = IncompleteStore::beside(disk, final_path)?;
         disk.create_dir(building.path())
             // From here on, no lookup uses a path that another process may redirect.
             .and_then(|()| disk.hold(building.path()))
@@ -101,7 +101,7 @@ impl Building {
     }
 }
 
-impl Drop for Building {
+impl Drop for IncompleteStore {
     fn drop(&mut self) {
         if !self.is_unfinished || !self.owner.is_current() {
             return;

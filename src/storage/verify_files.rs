@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use stridemap_format::{CHUNK_BYTES, Digest, StorageKind, StorageRecord, full_chunk_count};
 
-use super::file::{check_length, open_error};
-use super::verified::{DamagedChunk, VerifiedStorage};
+use super::open_file::{check_length, open_error};
+use super::verified_reader::{DamagedChunk, VerifiedStorage};
 use crate::disk::{Access, Disk, StorePaths};
 use crate::error::{Error, Result};
 use crate::parallel;

@@ -3,8 +3,8 @@
 use stridemap_format::limits::MAX_STORAGE_BYTES;
 use stridemap_format::{CHUNK_BYTES, DType, TensorRecord};
 
-use super::elements::{record_of, write_elements};
 use super::loader::layout_of;
+use super::write_elements::{record_of, write_elements};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
 use crate::storage::Growth;

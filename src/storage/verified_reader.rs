@@ -14,7 +14,7 @@ use stridemap_format::{
     digests_of_chunks, full_chunk_count,
 };
 
-use super::file::{broken, check_length, open_error, read_error};
+use super::open_file::{broken, check_length, open_error, read_error};
 use super::rewrite::{ByteSource, Sink};
 use super::writer::StorageWriter;
 use crate::disk::{Access, Disk, DiskFile, StorePaths};

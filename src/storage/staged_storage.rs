@@ -7,7 +7,7 @@ use std::sync::Arc;
 use stridemap_format::{External, StorageKind, StorageRecord};
 
 use super::Storage;
-use super::external::ExternalFile;
+use super::external_file::ExternalFile;
 use crate::disk::{Disk, Staged, StorePaths, step};
 use crate::error::{Error, Result};
 

@@ -16,7 +16,7 @@ use super::open_dirs::OpenDirs;
 use super::watch::Inotify;
 use super::{
     Access, Disk, DiskFile, ExternalError, ExternalScope, FileId, FileStat, LockHolders, LockMode,
-    STAGE_PREFIX, Watch, external, file_system,
+    STAGE_PREFIX, Watch, external_paths, file_system,
 };
 
 /// The operating system's file system: all of it by default, or the directories of one store as opened by
@@ -140,11 +140,11 @@ impl Disk for RealDisk {
         scope: ExternalScope,
     ) -> Result<Arc<dyn DiskFile>, ExternalError> {
         let store = self.directory(store, OFlags::PATH)?;
-        Ok(opened(external::open(&store, path, scope)?))
+        Ok(opened(external_paths::open(&store, path, scope)?))
     }
 
     fn recorded_path(&self, store: &Path, file: &File) -> io::Result<PathBuf> {
-        external::recorded_path(&self.directory(store, OFlags::PATH)?, file)
+        external_paths::recorded_path(&self.directory(store, OFlags::PATH)?, file)
     }
 
     fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {
