@@ -270,8 +270,8 @@ impl Error {
         self.0.is_failed_sync
     }
 
-    /// Whether this process may not read a file, or it or the machine has no descriptors or memory left. This says
-    /// nothing about the file.
+    /// Whether the cause is this process or the machine, not the file: the process has no permission, or there are no
+    /// descriptors or memory left.
     pub(crate) fn is_about_process(&self) -> bool {
         let cause = self.0.source.as_ref().and_then(|source| source.downcast_ref::<io::Error>());
         let number = cause.and_then(io::Error::raw_os_error).map(Errno::from_raw_os_error);

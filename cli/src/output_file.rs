@@ -19,8 +19,8 @@ pub(crate) struct OutputFile<'a> {
 }
 
 impl<'a> OutputFile<'a> {
-    /// Checks the path. Its name must have the first of these extensions, or one of the others, and an existing file is
-    /// refused unless `is_forced`.
+    /// Checks the path. Its name must have one of these extensions, and an existing file is refused unless `is_forced`.
+    /// Errors suggest the first extension.
     pub(crate) fn new(
         command: &'static str,
         path: &'a Path,

@@ -311,8 +311,8 @@ pub fn attribute_size(scope: &str, key: &str, value: &str) -> usize {
     [scope, key, value].iter().fold(16, |sum: usize, text| sum.saturating_add(text.len()))
 }
 
-/// Checks all attributes of a store, each a scope, a key and a value: keys are names, scopes are names or empty (F-4),
-/// and together they take at most 1 MiB (F-13).
+/// Checks all attributes of a store, each a scope, a key and a value: keys obey the rules of names, and scopes obey
+/// them or are empty (F-4), and together they take at most 1 MiB (F-13).
 ///
 /// # Errors
 /// [`Rule::Text`], [`Rule::ManifestLimits`].

@@ -63,8 +63,8 @@ impl ForeignFile {
     ///
     /// If the file and the store are on one file system that can share blocks (btrfs, XFS), a `.safetensors` or `.npy`
     /// file with 4 MiB of elements or more is not copied. One storage is then the whole file, header included, and
-    /// shares its blocks until the file is written. Later writes to the file never reach the store. [`Imported`] tells
-    /// how much was copied and how much is shared.
+    /// shares its blocks until the file is modified. Changes to the file never reach the store. [`Imported`] tells how
+    /// much was copied and how much is shared.
     ///
     /// # Errors
     /// Those of [`Transaction::save`], where names are checked before anything is read; `ExternalChanged` if the file
@@ -198,12 +198,12 @@ impl ForeignFile {
 pub struct Imported {
     /// Bytes written to the store.
     pub copied_bytes: u64,
-    /// Bytes that the store and the file share on disk until the file is written.
+    /// Bytes that the store and the file share on disk until the file is modified.
     pub shared_bytes: u64,
 }
 
-/// The minimum number of bytes of elements in a file whose blocks are shared. Smaller tensors do not get their own
-/// storage either.
+/// The minimum number of bytes of elements in a file whose blocks are shared. It is also the minimum size of a saved
+/// tensor that has its own storage.
 const MIN_SHARED_BYTES: u64 = 4 << 20;
 
 /// Returns the layout of a tensor in a storage that is the whole file. `None` if no header can describe it there, if

@@ -42,7 +42,7 @@ impl LiveTensor {
     }
 
     /// Returns the elements if they may be changed.
-    fn to_change(&self) -> Result<&dyn Live> {
+    fn writable_elements(&self) -> Result<&dyn Live> {
         if self.writable {
             return Ok(&*self.elements);
         }
@@ -63,14 +63,14 @@ impl LiveTensor {
     #[pyo3(signature = (*arguments))]
     fn set(&self, arguments: &Bound<'_, PyTuple>) -> Result<()> {
         let (index, [value]) = split(arguments)?;
-        self.to_change()?.set(&index, &value)
+        self.writable_elements()?.set(&index, &value)
     }
 
     /// Adds to an element, and returns what it was before. The value comes after its index.
     #[pyo3(signature = (*arguments))]
     fn fetch_add(&self, py: Python<'_>, arguments: &Bound<'_, PyTuple>) -> Result<Py<PyAny>> {
         let (index, [value]) = split(arguments)?;
-        self.to_change()?.fetch_add(py, &index, &value)
+        self.writable_elements()?.fetch_add(py, &index, &value)
     }
 
     /// Sets an element to `new` if it equals `current`: `compare_exchange(row, column, current, new)`. Returns whether
@@ -78,7 +78,7 @@ impl LiveTensor {
     #[pyo3(signature = (*arguments))]
     fn compare_exchange(&self, py: Python<'_>, arguments: &Bound<'_, PyTuple>) -> Result<(bool, Py<PyAny>)> {
         let (index, [current, new]) = split(arguments)?;
-        self.to_change()?.compare_exchange(py, &index, &current, &new)
+        self.writable_elements()?.compare_exchange(py, &index, &current, &new)
     }
 
     /// Makes all writes to the storage durable, whichever process made them.

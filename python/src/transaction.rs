@@ -60,7 +60,7 @@ impl Changes {
         keys.get(index).copied().ok_or_else(|| PyValueError::new_err("no such storage was staged").into())
     }
 
-    fn number(&self, key: StorageKey) -> usize {
+    fn add_key(&self, key: StorageKey) -> usize {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         keys.push(key);
         keys.len() - 1
@@ -160,7 +160,7 @@ impl Changes {
     fn stage(&self, py: Python<'_>, elements: Elements<'_>) -> Result<usize> {
         let (source, nbytes) = (elements.source()?, elements.nbytes() as u64);
         let key = self.with(py, |txn| txn.stage(Some(nbytes), |sink| source.write_to(sink)))?;
-        Ok(self.number(key))
+        Ok(self.add_key(key))
     }
 
     /// Copies a file to a new storage, sharing its blocks on disk where the file system can. Returns its number.
@@ -181,7 +181,7 @@ impl Changes {
                 }),
             }
         })?;
-        Ok(self.number(key))
+        Ok(self.add_key(key))
     }
 
     /// Saves a header over a storage that this transaction has staged.

@@ -25,8 +25,8 @@ pub enum ExternalScope {
 /// Why a file was not opened.
 #[derive(Debug)]
 pub enum ExternalError {
-    /// The file's location is not allowed: outside the directory, or in a store.
-    Outside(&'static str),
+    /// The location or the path of the file is not allowed, for this reason.
+    NotAllowed(&'static str),
     /// An error of the file system; `InvalidInput` if it is not a regular file.
     Io(io::Error),
 }
@@ -55,7 +55,7 @@ pub(super) fn open(store: &OwnedFd, path: &Path, scope: ExternalScope) -> Result
             rustix::fs::openat(&parent, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?
         }
         ExternalScope::Beside if path.is_absolute() => {
-            return Err(ExternalError::Outside("the path is absolute"));
+            return Err(ExternalError::NotAllowed("the path is absolute"));
         }
         ExternalScope::Beside => find_beneath(&parent, path)?,
     };
@@ -66,7 +66,7 @@ pub(super) fn open(store: &OwnedFd, path: &Path, scope: ExternalScope) -> Result
     let place = place_of(&found)?;
     let is_own = place.starts_with(place_of(store)?);
     if is_own || place.ancestors().skip(1).take(2).any(is_store) {
-        return Err(ExternalError::Outside("the file is one of a store's own files"));
+        return Err(ExternalError::NotAllowed("the file is one of a store's own files"));
     }
     Ok(File::open(descriptor_path(&found))?)
 }
@@ -80,17 +80,17 @@ fn find_beneath(parent: &OwnedFd, path: &Path) -> Result<OwnedFd, ExternalError>
         match rustix::fs::openat2(parent, path, flags, Mode::empty(), resolve) {
             Err(Errno::AGAIN | Errno::INTR) if tries < MAX_TRIES => {}
             Err(Errno::XDEV) => {
-                return Err(ExternalError::Outside(
+                return Err(ExternalError::NotAllowed(
                     "the path leads out of the directory that holds the store",
                 ));
             }
             Err(Errno::LOOP) => {
-                return Err(ExternalError::Outside(
+                return Err(ExternalError::NotAllowed(
                     "the path leads through a link of /proc, or through a loop of links",
                 ));
             }
             Err(Errno::NOSYS) => {
-                return Err(ExternalError::Outside(
+                return Err(ExternalError::NotAllowed(
                     "this kernel cannot keep a path inside a directory (openat2 needs Linux 5.6)",
                 ));
             }
@@ -199,14 +199,14 @@ mod tests {
             "other/LOCK",
         ] {
             let refused = read(&store, path, ExternalScope::Beside);
-            assert!(matches!(refused, Err(ExternalError::Outside(_))), "{path}: {refused:?}");
+            assert!(matches!(refused, Err(ExternalError::NotAllowed(_))), "{path}: {refused:?}");
         }
         for path in ["../outside/file", "far", "far_dir/file"] {
             assert_eq!(read(&store, path, ExternalScope::Anywhere).unwrap(), "outside", "{path}");
         }
         assert_eq!(read(&store, &absolute, ExternalScope::Anywhere).unwrap(), "inside");
         let own = read(&store, store.join("storages/file"), ExternalScope::Anywhere);
-        assert!(matches!(own, Err(ExternalError::Outside(_))), "{own:?}");
+        assert!(matches!(own, Err(ExternalError::NotAllowed(_))), "{own:?}");
     }
 
     #[test]
@@ -261,7 +261,7 @@ mod tests {
             for _ in 0..20_000 {
                 match read(&store, "sub/file", ExternalScope::Beside) {
                     Ok(text) => *texts.entry(text).or_default() += 1,
-                    Err(ExternalError::Outside(_)) => refused_count += 1,
+                    Err(ExternalError::NotAllowed(_)) => refused_count += 1,
                     Err(ExternalError::Io(_)) => {}
                 }
             }

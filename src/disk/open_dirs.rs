@@ -17,7 +17,8 @@ pub struct OpenDirs<D> {
     path: PathBuf,
     /// The store's own directory.
     root: D,
-    /// In the order of [`SUBDIRS`]. A repair creates missing directories, so each is opened when it is first used.
+    /// In the order of [`SUBDIRS`]. A repair creates missing directories, so one that was missing is opened when it is
+    /// first used.
     subdirs: [OnceLock<D>; SUBDIRS.len()],
 }
 

@@ -36,7 +36,7 @@ fn is_really_garbage(newest: &Generation, id: u64) -> bool {
 /// How many older manifests a commit checks: half are the latest ones, and the other half rotates through the rest.
 const CHECKED_PER_COMMIT: usize = 8;
 
-/// How many older manifests a commit reads if there are others than the latest ones.
+/// How many older manifests a commit reads, if there are more than the latest ones that each commit checks.
 const READ_PER_COMMIT: usize = 1;
 
 /// The manifests before the newest one, and what is known about them. A handle keeps this from one commit to the
@@ -190,8 +190,8 @@ impl OlderManifests {
         }
     }
 
-    /// Returns a pin for each manifest that exists: every one counts as held.
-    pub(crate) fn pins(&self) -> impl Iterator<Item = GenerationInUse> {
+    /// Returns every manifest that exists as a generation in use.
+    pub(crate) fn all_as_in_use(&self) -> impl Iterator<Item = GenerationInUse> {
         self.manifests.iter().map(|&(generation, needs)| GenerationInUse {
             generation,
             processes: Vec::new(),

@@ -78,7 +78,7 @@ impl Generation {
         Generation { manifest, table: None, pin: None, is_synced: false }
     }
 
-    /// Returns the lock on the manifest, if it can be read.
+    /// Returns the lock on the manifest, or `None` for a stand-in.
     pub(super) fn into_pin(self) -> Option<Pin> {
         self.pin
     }

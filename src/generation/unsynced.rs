@@ -57,9 +57,9 @@ pub(crate) fn settle_creation(store: &OpenStore, newest: &Generation, _lock: &Wr
     step!("sync-creation", create::sync_name(&*store.disk, store.paths.root()))
 }
 
-/// Makes the name of a generation durable, once, if a flush found its storage in another writer's generation. That
-/// writer may have died before the name was synced, and a power cut would then take back what was flushed. Commits
-/// without syncs are skipped: their names must not become durable before their files.
+/// Makes the name of a generation durable. The first flush of a storage calls this if another writer committed the
+/// storage's generation. That writer may have died before the name was synced, and a power cut would then take back
+/// what was flushed. Commits without syncs are skipped: their names must not become durable before their files.
 pub(crate) fn settle_name(disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
     if is_marked(disk, paths)? {
         return Ok(());

@@ -57,8 +57,8 @@ impl Step {
     }
 }
 
-/// The bytes that a view occupies: a run of `run_bytes` at each offset that is `lowest` plus one of the offsets of
-/// every step.
+/// The bytes that a view occupies: a run of `run_bytes` at each offset that is the sum of `lowest` and one offset of
+/// each step.
 ///
 /// All numbers are below the length of a storage, which fits in 63 bits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -131,9 +131,9 @@ pub(crate) fn for_each_range(
 ) -> Result<()> {
     let Some(mut footprint) = Footprint::of(view, length_bytes)? else { return Ok(()) };
     while let Some(&inner) = footprint.steps.last() {
-        let places = footprint.end().saturating_sub(footprint.lowest).checked_div(gap_bytes.max(1));
+        let max_run_count = footprint.end().saturating_sub(footprint.lowest).checked_div(gap_bytes.max(1));
         let is_near = inner.stride.saturating_sub(footprint.run_bytes) <= gap_bytes;
-        if !is_near && footprint.run_count() <= places.unwrap_or_default().saturating_add(1) {
+        if !is_near && footprint.run_count() <= max_run_count.unwrap_or_default().saturating_add(1) {
             break;
         }
         footprint.run_bytes = footprint.run_bytes.saturating_add(inner.reach());

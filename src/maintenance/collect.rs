@@ -34,7 +34,7 @@ pub(crate) fn collect_all(store: &OpenStore) -> Result<Collected> {
     let mut collected = Collected::default();
     let mut older = OlderManifests::up_to_date(store, Some(names), &newest, &lock)?;
     older.collect(store, |_| true, usize::MAX, &mut collected);
-    let pins = older.pins().collect();
+    let pins = older.all_as_in_use().collect();
     without_step!("pinned-storages", pins = Vec::new());
     let needs = Needs::of(&newest, pins, false)?;
     collected.remove_garbage(store, &newest, &mut older);

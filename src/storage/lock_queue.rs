@@ -133,7 +133,7 @@ impl Drop for Turn {
     }
 }
 
-/// Starts a thread that waits for the kernel. Returns false if no thread can be started.
+/// Starts a thread that waits in the kernel for the front of the queue. Returns false if no thread can be started.
 fn request_front(file: &Arc<dyn DiskFile>, id: FileId, mode: LockMode) -> bool {
     let file = Arc::clone(file);
     let wait = move || {

@@ -99,7 +99,7 @@ impl ExternalOpener {
         };
         let file = match self.disk.open_external(&self.store, Path::new(&external.path), scope) {
             Ok(file) => file,
-            Err(ExternalError::Outside(why)) => return Err(self.refused(&path, why)),
+            Err(ExternalError::NotAllowed(why)) => return Err(self.refused(&path, why)),
             Err(ExternalError::Io(e)) => match e.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
                     return changed("the file is missing");

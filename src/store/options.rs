@@ -109,8 +109,8 @@ impl StoreOptions {
         self
     }
 
-    /// Sets which files outside the store may be opened: those that tensors were [adopted](crate::Transaction::adopt)
-    /// from. By default none may be, and loading such a tensor fails with
+    /// Sets where files outside the store may be opened. Tensors that were [adopted](crate::Transaction::adopt) have
+    /// their elements in such files. By default none may be opened, and loading such a tensor fails with
     /// [`ErrorKind::ExternalRefused`](crate::ErrorKind::ExternalRefused).
     ///
     /// ```

@@ -22,10 +22,10 @@ impl Tensor {
     ///   narrower than that. Values that are too large become the largest number in `float8_e4m3fn`, and infinity or
     ///   NaN in other floats.
     /// - Integers to integers: values wrap.
-    /// - Floats to integers: the fraction is dropped. The conversion is by way of `int32` to integers of 8 and 16 bits,
-    ///   and by way of `int64` to `uint32`, from `float64` to `uint8`, and of negative floats to `uint64`; the result
-    ///   then wraps. If a value does not fit in that first type, the result is undefined in C. Here it is that of the
-    ///   nearest value that fits, and 0 for NaN.
+    /// - Floats to integers: the fraction is dropped. A float is first converted to an intermediate type, and the
+    ///   result then wraps: `int32` for integers of 8 and 16 bits, `int64` for `uint32`, for `float64` to `uint8`, and
+    ///   for negative floats to `uint64`. If a value does not fit in the intermediate type, the result is undefined in
+    ///   C. Here the nearest value that fits is used, and 0 for NaN.
     /// - To bool: all values except zero become true.
     /// - Complex numbers to real dtypes except bool: the imaginary part is dropped.
     ///

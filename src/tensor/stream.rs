@@ -11,7 +11,7 @@ use crate::error::{ErrorKind, Result};
 use crate::parallel;
 use crate::storage::resize_discarding;
 
-/// The size of a piece of a view, in bytes. A view that is larger is gathered by several threads.
+/// Several threads gather a view that has more bytes than this. In-place operations use it as the size of a piece.
 pub(super) const PIECE_BYTES: usize = 8 << 20;
 
 /// The limit on buffers if several threads gather. Reading a file takes another 4 MiB per thread.
@@ -51,8 +51,8 @@ impl Source for Tensor {
     }
 }
 
-/// Returns a function that reorders the axes of a tensor: by descending stride in `view`, with the axes flipped whose
-/// stride in `view` is negative. Pieces of the reordered view are then compact in the storage.
+/// Returns a function that sorts the axes of a tensor by their descending stride in `view`, and flips axes whose stride
+/// in `view` is negative. Pieces of the reordered view are then compact in the storage.
 pub(super) fn order_axes_like(view: &Tensor) -> impl Fn(&Tensor) -> Result<Tensor> {
     let strides = view.stride();
     let mut axes: Vec<usize> = (0..view.ndim()).collect();

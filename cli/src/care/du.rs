@@ -21,9 +21,10 @@ use crate::ui::{
 /// Bytes that a reader still uses, or a writer is writing, are held: they are not reclaimable now. Files that the same
 /// process holds are one row of the table; -v lists them all.
 ///
-/// For tensors, shows how many bytes their elements take, and how many of these bytes are shared with other tensors.
-/// Removing the tensors frees the storages that have no other tensors. In other storages, it makes the bytes that are
-/// not shared unreachable, and compact frees them if they are at least a quarter of their storage.
+/// With a GLOB or PREFIX, shows how many bytes the elements of these tensors take, and how many of these bytes are
+/// shared with other tensors. Removing the tensors frees the storages that have no other tensors. In other storages, it
+/// makes the bytes that are not shared unreachable, and compact frees them if they are at least a quarter of their
+/// storage.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  stridemap du model.smap\n  stridemap du model.smap encoder. '*.bias'\n  stridemap du model.smap --json | jq .reclaimable_bytes"

@@ -120,7 +120,7 @@ fn store_and_files(args: &ImportArgs) -> Result<(&Path, &[PathBuf])> {
     }
     files.iter().try_for_each(|path| check_file(path))?;
     if args.in_place && files.iter().any(|path| path.as_os_str() == stdin::PIPE) {
-        return refused(" --in-place -: name a file, which stays where it is");
+        return refused(" --in-place -: standard input cannot stay in place; name a file");
     }
     Ok((target, files))
 }

@@ -159,7 +159,10 @@ pub(super) fn suggestion(name: &str) -> String {
     let mut names: Vec<&str> = OPERATIONS.iter().map(Operation::name).collect();
     names.sort_by_key(|other| Reverse((similarity(other) * 1e6) as u64));
     match names.iter().take_while(|other| similarity(other) > 0.5).count() {
-        0 => "stridemap view --help lists all; quote a name that looks like one: 'odd.name()'".to_owned(),
+        0 => {
+            "stridemap view --help lists all; if it is part of a tensor's name, quote the name: 'odd.name()'"
+                .to_owned()
+        }
         near => {
             format!("did you mean {}? stridemap view --help lists all", names[..near.min(3)].join(" or "))
         }

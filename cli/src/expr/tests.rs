@@ -196,8 +196,8 @@ fn unknown_operation_suggests_the_nearest_and_points_to_the_help() {
     );
     assert_eq!(
         refusal("x[0].zzz(2)"),
-        "expression, column 6: unknown operation \"zzz\"; stridemap view --help lists all; quote a name that looks like \
-         one: 'odd.name()'"
+        "expression, column 6: unknown operation \"zzz\"; stridemap view --help lists all; if it is part of a tensor's \
+         name, quote the name: 'odd.name()'"
     );
     let suggested = refusal("x.split_(2)");
     assert!(suggested.contains("split") && suggested.matches(" or ").count() == 2, "{suggested}");

@@ -26,7 +26,7 @@ const MAX_WARNINGS: usize = 3;
 /// Summarize a store or a file on one screen
 ///
 /// The summary has the parameters, the bytes, the dtypes, the largest modules, the attributes and warnings. In a pipe,
-/// it has all modules, and each line is a label and numbers with tabs between them.
+/// it has all modules, and each line is a label and its values, with tabs between them.
 ///
 /// .safetensors, .npy, .npz and .pt files are read in place; tensors have the names that an import would use. In JSON,
 /// a file has no uuid and no generation.
@@ -141,7 +141,7 @@ const COLUMNS: [Column; 5] = [
     Column::new("bytes").right(),
 ];
 
-/// Prints the summary. It has at most 24 lines, whatever the number of tensors is.
+/// Prints the summary. On a terminal, it has at most 24 lines, however many tensors there are.
 fn print(summary: &Summary, input: &Input, out: &mut impl Write) -> Result<()> {
     print_head(summary, input, out)?;
     if width().is_none() {

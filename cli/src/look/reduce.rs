@@ -66,8 +66,8 @@ pub(crate) fn first_nan(view: &Tensor, mut progress: impl FnMut(u64)) -> Result<
     for piece in Pieces::of(vec![view.clone()], PIECE_ELEMS, Cut::Outermost) {
         let piece = piece?;
         for part in &piece.views {
-            if let Some(rank) = read(part)?.iter().position(|number| number.is_nan()) {
-                let within = unravel_index(rank, part.size());
+            if let Some(position) = read(part)?.iter().position(|number| number.is_nan()) {
+                let within = unravel_index(position, part.size());
                 return Ok(Some(piece.origin.iter().zip(within).map(|(from, at)| from + at).collect()));
             }
             progress(part.nbytes() as u64);

@@ -14,7 +14,7 @@ const NAN_SHADE: char = '?';
 /// The rows of text between two indices at the side.
 const LABEL_ROWS: usize = 5;
 
-/// Prints blocks with the indices of their rows and columns, of `size` rows and columns in all. With colors, a
+/// Prints blocks, labelled with row and column indices of the whole matrix, whose size is `size`. With colors, a
 /// character is two blocks, one above the other.
 pub(crate) fn print(
     blocks: &Blocks,

@@ -115,7 +115,10 @@ fn what_cannot_be_piped_is_refused() {
         ("stridemap import - - t.smap < empty", "import -: standard input can be read only once"),
         ("stridemap import - t.smap < empty", "read stdin: "),
         ("printf text | stridemap import - t.smap", "read stdin: "),
-        ("stridemap import --in-place - t.smap < empty", "import --in-place -: name a file, which stays"),
+        (
+            "stridemap import --in-place - t.smap < empty",
+            "import --in-place -: standard input cannot stay in place",
+        ),
         ("stridemap export s.smap - --format npy | cat", "holds one tensor, not 3"),
         ("stridemap export s.smap - --compress | cat", "--compress is for .npz files"),
         ("stridemap export s.smap - --max-shard-size 1MB | cat", "--max-shard-size is for files"),

@@ -88,7 +88,8 @@ impl<'a> Literal<'a> {
         })
     }
 
-    /// Returns a value as an attribute: text unchanged, numbers as in Python's `json.dumps`, `None` for bytes.
+    /// Returns a value as an attribute: text unchanged, numbers as in Python's `json.dumps`, `None` for bytes. The
+    /// machine makes bools a value of their own, so they never come here.
     pub(super) fn attribute(&self) -> Option<String> {
         match self {
             Literal::Float(float) if float.is_nan() => Some("NaN".to_owned()),

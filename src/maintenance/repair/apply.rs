@@ -10,7 +10,7 @@ use stridemap_format::{Manifest, Marker, StorageKind, StorageRecord};
 use super::content::{Content, files};
 use super::copy::{Copied, copy_storage, take_growth_lock};
 use super::metadata::{NUMBER_LIMIT, Source, exists, manifests, numbers_of};
-use super::plan::{Plan, check_dirs, plan, undisturbed, why_lock_lost};
+use super::plan::{Plan, check_dirs, plan, retry_if_disturbed, why_lock_lost};
 use super::{Remedy, Repair, has_dir};
 use crate::disk::{Access, Disk, Staged, StorePaths, number_in};
 use crate::error::{Error, ErrorKind, Result};
@@ -29,7 +29,7 @@ pub(super) fn apply(
 ) -> Result<Repair> {
     // 1. The lock. A directory that is not a store does not get one.
     let look = || manifests(&**disk, paths, &mut Repair::default());
-    let uuid = undisturbed(&**disk, paths, look, |_| true)?.uuid;
+    let uuid = retry_if_disturbed(&**disk, paths, look, |_| true)?.uuid;
     let options = Options { durability: Durability::Full, ..options };
     let nothing = Arc::new(Generation::stand_in(uuid, 0));
     let work = Work { store: OpenStore::at(Arc::clone(disk), paths.clone(), options, nothing) };

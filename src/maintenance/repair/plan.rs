@@ -21,12 +21,12 @@ pub(super) struct Plan {
 
 /// Plans a repair: reads everything, and changes nothing.
 pub(super) fn plan(disk: &dyn Disk, paths: &StorePaths, progress: &mut dyn FnMut(u64)) -> Result<Plan> {
-    undisturbed(disk, paths, || plan_once(disk, paths, progress), |plan| plan.repair.is_empty())
+    retry_if_disturbed(disk, paths, || plan_once(disk, paths, progress), |plan| plan.repair.is_empty())
 }
 
 /// Calls `look` to read a store. Calls it again if `is_good` does not accept the result and another process committed
 /// meanwhile, because a commit deletes files that were listed before.
-pub(super) fn undisturbed<T>(
+pub(super) fn retry_if_disturbed<T>(
     disk: &dyn Disk,
     paths: &StorePaths,
     mut look: impl FnMut() -> Result<T>,

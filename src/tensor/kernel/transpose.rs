@@ -218,7 +218,7 @@ fn transpose_block<const W: usize, const L: usize>(
     }
 }
 
-/// Writes a line to memory without the caches. It may reach memory only when the fence is dropped.
+/// Writes a line to memory without the caches. It is certain to be in memory only after the fence is dropped.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 #[expect(unsafe_code, reason = "with ordinary stores, a large transpose takes twice as long")]
