@@ -23,7 +23,8 @@
 //!
 //! # Types
 //!
-//! - [`Store`]: a handle to one generation of a store. [`StoreOptions`] changes how it is opened.
+//! - [`Store`]: a handle to a store. It reads one generation at a time, and moves to a newer one by its own commits
+//!   and by [`refresh`](Store::refresh). [`StoreOptions`] changes how it is opened.
 //! - [`Transaction`]: several changes in one commit. [`Snapshot`]: one generation, which never changes.
 //!   [`NameChanges`]: the difference between two snapshots. [`Appender`]: batches of rows for one tensor.
 //! - [`TensorInfo`] and [`StorageInfo`]: what a listing returns, without opening a file.
@@ -143,6 +144,12 @@ mod documents {
     mod getting_started {}
     #[doc = include_str!("../docs/cli.md")]
     mod cli {}
+    #[doc = include_str!("../docs/inspecting.md")]
+    mod inspecting {}
+    #[doc = include_str!("../docs/elements.md")]
+    mod elements {}
+    #[doc = include_str!("../docs/scripts.md")]
+    mod scripts {}
     #[doc = include_str!("../docs/views.md")]
     mod views {}
     #[doc = include_str!("../docs/mutable-and-live.md")]
