@@ -13,7 +13,7 @@ pub(crate) enum Error {
     Library(stridemap::Error),
     /// Standard output could not be written.
     Output(io::Error),
-    /// No tensor matches a glob or a prefix, or no attribute has a key.
+    /// No tensor matches a glob or a prefix, or no attribute has the given key.
     NoMatch(String),
     /// An error of the command itself.
     Refused(String),
@@ -42,7 +42,7 @@ pub(crate) fn output_error(e: stridemap::Error) -> Error {
     }
 }
 
-/// What the library calls by its Rust names, and what it is called here.
+/// Phrases in the messages of the library, each with its replacement in the messages of this program.
 const WORDS: [(&str, &str); 6] = [
     (", or drop tensors: each storage is an open file", ": each storage is an open file"),
     ("StoreOptions::external(ExternalFiles::Beside) (--external beside)", "--external beside"),

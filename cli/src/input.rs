@@ -117,17 +117,20 @@ impl Input {
         }
     }
 
-    /// Returns the name of the only tensor. `verb` is the command, for the error if there are more.
+    /// Returns the name of the only tensor. `verb` is the command, for the error if there is none or more than one.
     pub(crate) fn only_name(&self, verb: &str) -> Result<String> {
         let mut names = self.names()?;
         let count = counted(names.len() as u64, "tensor");
-        names.pop().filter(|_| names.is_empty()).ok_or_else(|| {
-            let path = self.path().display();
-            Error::Refused(format!("{verb} {path}: it has {count}; name the one to {verb}, as ls prints it"))
-        })
+        let why = match names.pop() {
+            Some(name) if names.is_empty() => return Ok(name),
+            Some(_) => format!("it has {count}; name the one to {verb}, as ls prints it"),
+            None => "it has no tensors".to_owned(),
+        };
+        Err(Error::Refused(format!("{verb} {}: {why}", self.path().display())))
     }
 
-    /// Returns the tensor of a file whose format has no names, such as `.npy`. The tensor is named after the file.
+    /// Returns the tensor of a file that gives it no name: a `.npy` file, or a PyTorch file that holds one bare
+    /// tensor. Such a tensor is named after the file.
     pub(crate) fn unnamed_tensor(&self) -> Option<&TensorInfo> {
         match self {
             Input::File(file, _) if !matches!(file.format(), FileFormat::Npy | FileFormat::PyTorch) => None,
@@ -178,7 +181,7 @@ fn advice(path: &Path) -> String {
     let next = env::args_os().skip_while(|arg| Path::new(arg) != path).nth(1);
     let takes_two = env::args_os().nth(1).is_some_and(|command| command == "diff");
     if let Some(store) = next.filter(|next| is_store(Path::new(next)) && !takes_two) {
-        return format!("; {} is a store, and comes first", Path::new(&store).display());
+        return format!("; {} is a store: put it first", Path::new(&store).display());
     }
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -10,8 +10,8 @@ pub const MAX_TEXT_BYTES: usize = 4096;
 /// Bytes in one dimension's name. With [`MAX_RANK`] of them, an entry still fits in a node.
 pub const MAX_DIM_NAME_BYTES: usize = 255;
 
-/// Pages in a node of a table: a leaf with one entry of at most about 22 KiB, or an inner node with two long keys,
-/// fits.
+/// Pages of 4 KiB in a node of a table. A leaf with one entry, which takes at most about 22 KiB, fits with room to
+/// spare. So does an inner node with two keys of the maximum length.
 pub const MAX_NODE_PAGES: u16 = 9;
 
 /// Bytes in a manifest. Its lists have their own limits, so only a malformed file, or a commit of names or paths of

@@ -119,7 +119,7 @@ impl Entry for (String, TensorRecord) {
     }
 
     fn compare(bytes: &[u8], key: &str) -> Result<Ordering> {
-        // Text and its bytes have the same encoding and the same order.
+        // A string is encoded like its UTF-8 bytes, and sorts like them.
         Ok(codec::decode_first_text(bytes)?.cmp(key.as_bytes()))
     }
 

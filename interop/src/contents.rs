@@ -52,7 +52,8 @@ pub(super) struct ForeignStorage {
 /// How the bytes of a file are converted to those of a storage. The default is no conversion.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Conversion {
-    /// The zip member that ends with these bytes. Reading all of them verifies its checksum.
+    /// The zip member that holds the bytes, after a header that is skipped. Reading to the end verifies the member's
+    /// checksum.
     pub(super) member: Option<Arc<Member>>,
     /// The size of the units whose bytes are reversed, if greater than one.
     pub(super) swap_unit_bytes: usize,

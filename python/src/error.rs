@@ -25,7 +25,7 @@ impl From<PyErr> for Error {
 }
 
 impl From<Error> for PyErr {
-    /// The package has a class for each kind of error, and the kind as a text.
+    /// The kind of an error determines the class of the exception, which also has the kind as a string.
     fn from(error: Error) -> Self {
         let error = match error {
             Error::Stridemap(error) => error,

@@ -1,5 +1,5 @@
-//! The extension module of the Python package: stores, transactions and tensors, without anything that Python does as
-//! well. The package in `stridemap/` builds arrays, mappings of names and pickles on it.
+//! The extension module of the Python package: stores, transactions and tensors. It contains only what Python could not
+//! do equally well. The package in `stridemap/` adds arrays, the mapping interface of a store, and pickling.
 
 mod error;
 mod interrupt;
@@ -17,11 +17,11 @@ mod _stridemap {
     #[pymodule_export]
     use super::live::LiveTensor;
     #[pymodule_export]
-    use super::lock::Lock;
+    use super::lock::LockHandle;
     #[pymodule_export]
     use super::store::{Snapshot, StoreHandle, create, open};
     #[pymodule_export]
     use super::tensor::{Lent, Tensor};
     #[pymodule_export]
-    use super::transaction::Changes;
+    use super::transaction::TransactionHandle;
 }

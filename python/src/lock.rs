@@ -17,10 +17,10 @@ enum Guard {
 
 /// A lock on a mutable storage. The thread that took it has to release it.
 #[pyclass(frozen)]
-pub(crate) struct Lock(Mutex<Option<SendWrapper<Guard>>>);
+pub(crate) struct LockHandle(Mutex<Option<SendWrapper<Guard>>>);
 
-impl Lock {
-    pub(crate) fn take(py: Python<'_>, tensor: &stridemap::Tensor, exclusive: bool) -> Result<Lock> {
+impl LockHandle {
+    pub(crate) fn take(py: Python<'_>, tensor: &stridemap::Tensor, exclusive: bool) -> Result<LockHandle> {
         let guard = detach(py, || -> stridemap::Result<_> {
             Ok(SendWrapper::new(if exclusive {
                 let mut guard = tensor.lock_exclusive()?;
@@ -34,7 +34,7 @@ impl Lock {
                 Guard::Shared { _held: tensor.lock_shared()? }
             }))
         })?;
-        Ok(Lock(Mutex::new(Some(guard))))
+        Ok(LockHandle(Mutex::new(Some(guard))))
     }
 
     fn with<R>(&self, act: impl FnOnce(&mut Option<SendWrapper<Guard>>) -> Result<R>) -> Result<R> {
@@ -47,7 +47,7 @@ impl Lock {
 }
 
 #[pymethods]
-impl Lock {
+impl LockHandle {
     /// Makes all changes of the storage durable.
     fn flush(&self, py: Python<'_>) -> Result<()> {
         self.with(|guard| match guard {
@@ -68,7 +68,7 @@ impl Lock {
     }
 }
 
-impl Drop for Lock {
+impl Drop for LockHandle {
     /// On a different thread, the guard is leaked: it may be dropped only on the thread that took the lock.
     fn drop(&mut self) {
         let guard = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();

@@ -41,7 +41,7 @@ impl Elements<'_> {
     }
 }
 
-/// The size of a piece, in bytes: enough for the library to digest a piece while it writes.
+/// The size of a piece, in bytes: large enough that the library digests a piece on one thread and writes it on another.
 const PIECE_BYTES: usize = 8 << 20;
 
 /// The address of the elements of an array.

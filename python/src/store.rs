@@ -12,7 +12,7 @@ use stridemap::{Durability, ExternalFiles, StorageKind, Store, StoreOptions};
 use crate::error::Result;
 use crate::interrupt::{self, detach};
 use crate::tensor::{OpenMode, Origin, Tensor};
-use crate::transaction::Changes;
+use crate::transaction::TransactionHandle;
 
 /// Longer waits are as good as endless.
 const MAX_SECONDS: f64 = 1e9;
@@ -172,10 +172,10 @@ impl StoreHandle {
         Ok(Snapshot { snapshot: store.snapshot(), store, open_mode: self.open_mode.clone() })
     }
 
-    fn begin(&self, py: Python<'_>) -> Result<Changes> {
+    fn begin(&self, py: Python<'_>) -> Result<TransactionHandle> {
         let store = self.store()?;
         let origin = origin(&store, &self.open_mode, store.generation(), "");
-        detach(py, || Changes::begin(store, origin))
+        detach(py, || TransactionHandle::begin(store, origin))
     }
 
     /// Checks every byte. Returns what is damaged, a line each.

@@ -13,7 +13,7 @@ use stridemap::{DType, Element, ErrorKind, Source as _};
 use crate::error::Result;
 use crate::interrupt::{self, detach};
 use crate::live::LiveTensor;
-use crate::lock::Lock;
+use crate::lock::LockHandle;
 use crate::scalar::to_python;
 use crate::source::{Elements, dtype_of};
 
@@ -48,7 +48,8 @@ pub(crate) struct Tensor {
 }
 
 impl Tensor {
-    pub(crate) fn of(&self, inner: stridemap::Tensor) -> Tensor {
+    /// Returns a tensor that was made from this one.
+    pub(crate) fn with_same_origin(&self, inner: stridemap::Tensor) -> Tensor {
         Tensor { inner, origin: self.origin.clone() }.with_origin_if_stored()
     }
 
@@ -180,12 +181,12 @@ impl Tensor {
     /// Returns a copy of the elements, converted to another dtype, in memory.
     fn astype(&self, py: Python<'_>, dtype: &Bound<'_, PyAny>) -> Result<Tensor> {
         let dtype = dtype_of(dtype)?;
-        Ok(self.of(detach(py, || self.inner.to_dtype(dtype))?))
+        Ok(self.with_same_origin(detach(py, || self.inner.to_dtype(dtype))?))
     }
 
     /// Returns a copy of the elements in memory.
     fn copy(&self, py: Python<'_>) -> Result<Tensor> {
-        Ok(self.of(detach(py, || self.inner.clone_data())?))
+        Ok(self.with_same_origin(detach(py, || self.inner.clone_data())?))
     }
 
     /// Returns statistics of all elements, computed on all processors: counts, extremes, mean and standard deviation.
@@ -220,11 +221,11 @@ impl Tensor {
     }
 
     /// Waits for a lock on the storage, which must be mutable.
-    fn _lock(&self, py: Python<'_>, exclusive: bool) -> Result<Lock> {
+    fn _lock(&self, py: Python<'_>, exclusive: bool) -> Result<LockHandle> {
         if exclusive {
             self.check_writable("lock")?;
         }
-        Lock::take(py, &self.inner, exclusive)
+        LockHandle::take(py, &self.inner, exclusive)
     }
 
     /// Returns a handle to read and write elements by atomic operations. The storage must be live.
@@ -262,13 +263,13 @@ impl Tensor {
     /// Returns the elements as an array of NumPy: read-only, of the mapped memory, whatever the strides. Elements that
     /// are not mapped, or may change, are copied.
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        arrays(slf, "to_numpy")?.call1((slf,))
+        from_arrays_module(slf, "to_numpy")?.call1((slf,))
     }
 
     /// Returns the elements as a tensor of PyTorch. It maps the file, unless a stride is negative or the elements may
     /// change. PyTorch has no read-only tensors: what is written to it is seen by this process only, and never saved.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        arrays(slf, "to_torch")?.call1((slf,))
+        from_arrays_module(slf, "to_torch")?.call1((slf,))
     }
 
     #[pyo3(signature = (dtype=None, copy=None))]
@@ -277,7 +278,7 @@ impl Tensor {
         dtype: Option<Bound<'py, PyAny>>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        arrays(slf, "to_array")?.call1((slf, dtype, copy))
+        from_arrays_module(slf, "to_array")?.call1((slf, dtype, copy))
     }
 
     #[pyo3(signature = (**arguments))]
@@ -285,22 +286,22 @@ impl Tensor {
         slf: &Bound<'py, Self>,
         arguments: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        arrays(slf, "to_dlpack")?.call((slf,), arguments)
+        from_arrays_module(slf, "to_dlpack")?.call((slf,), arguments)
     }
 
-    /// The processor, as DLPack numbers devices.
+    /// Returns DLPack's number for the CPU, and the device index 0.
     fn __dlpack_device__(&self) -> (u32, u32) {
         (1, 0)
     }
 
-    /// Returns a lock on the storage, for `with`. The storage must be mutable. Under an exclusive lock, the array can
-    /// be written.
+    /// Returns a lock on the storage, for `with`. The storage must be mutable. `with` yields an array of the elements,
+    /// which can be written under an exclusive lock.
     #[pyo3(signature = (exclusive=true))]
     fn lock<'py>(slf: &Bound<'py, Self>, exclusive: bool) -> PyResult<Bound<'py, PyAny>> {
-        arrays(slf, "Lock")?.call1((slf, exclusive))
+        from_arrays_module(slf, "Lock")?.call1((slf, exclusive))
     }
 
-    /// A tensor does not change, so a copy of it is the tensor.
+    /// The header of a tensor does not change, so a shallow copy is the tensor itself.
     fn __copy__(slf: Py<Self>) -> Py<Self> {
         slf
     }
@@ -320,7 +321,7 @@ impl Tensor {
 
     fn __iter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.borrow().__len__()?;
-        arrays(slf, "rows")?.call1((slf,))
+        from_arrays_module(slf, "rows")?.call1((slf,))
     }
 
     fn __contains__(&self, _value: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -337,8 +338,8 @@ impl Tensor {
     }
 }
 
-/// Returns a function of the package's module of arrays.
-fn arrays<'py>(tensor: &Bound<'py, Tensor>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+/// Returns a function or a class of the package's module of arrays.
+fn from_arrays_module<'py>(tensor: &Bound<'py, Tensor>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     tensor.py().import("stridemap._arrays")?.getattr(name)
 }
 
@@ -411,7 +412,7 @@ fn address(tensor: &stridemap::Tensor) -> stridemap::Result<usize> {
         DType::F64 => of::<f64>(tensor),
         DType::C64 => of::<Complex<f32>>(tensor),
         DType::C128 => of::<Complex<f64>>(tensor),
-        // Bools are viewed as bytes, because all of them would be read to check that they are valid.
+        // Bools are viewed as bytes; as bools, all of them would be read to check that they are valid.
         _ => of::<u8>(&tensor.view_dtype(DType::U8)?),
     }
 }

@@ -27,17 +27,17 @@ self_cell!(
 
 /// A transaction, until it is committed or dropped.
 #[pyclass(frozen)]
-pub(crate) struct Changes {
+pub(crate) struct TransactionHandle {
     transaction: Mutex<OwnedTransaction>,
     keys: Mutex<Vec<StorageKey>>,
     /// Where the tensors that it loads are from, except for their names.
     origin: Origin,
 }
 
-impl Changes {
-    pub(crate) fn begin(store: Store, origin: Origin) -> Result<Changes> {
+impl TransactionHandle {
+    pub(crate) fn begin(store: Store, origin: Origin) -> Result<TransactionHandle> {
         let transaction = OwnedTransaction::try_new(store, |store| store.begin().map(Some))?;
-        Ok(Changes { transaction: Mutex::new(transaction), keys: Mutex::default(), origin })
+        Ok(TransactionHandle { transaction: Mutex::new(transaction), keys: Mutex::default(), origin })
     }
 
     /// Acts without the interpreter's lock, so that other threads run while bytes are written.
@@ -72,7 +72,7 @@ fn ended() -> crate::error::Error {
 }
 
 #[pymethods]
-impl Changes {
+impl TransactionHandle {
     /// Sets whether later changes may replace existing names.
     fn on_existing(&self, py: Python<'_>, replace: bool) -> Result<()> {
         let on_existing = if replace { OnExisting::Replace } else { OnExisting::Refuse };

@@ -67,11 +67,11 @@ fn integers(arguments: &Bound<'_, PyTuple>) -> PyResult<Vec<isize>> {
 
 impl Tensor {
     fn view_of(&self, view: stridemap::Result<stridemap::Tensor>) -> Result<Tensor> {
-        Ok(self.of(view?))
+        Ok(self.with_same_origin(view?))
     }
 
     fn views_of(&self, views: stridemap::Result<Vec<stridemap::Tensor>>) -> Result<Vec<Tensor>> {
-        Ok(views?.into_iter().map(|view| self.of(view)).collect())
+        Ok(views?.into_iter().map(|view| self.with_same_origin(view)).collect())
     }
 }
 

@@ -1,4 +1,4 @@
-"""Arrays of NumPy and tensors of PyTorch, from the memory of tensors and to new tensors."""
+"""Converts tensors to NumPy arrays and PyTorch tensors, and values of both to elements that can be saved."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from . import _errors
-from ._stridemap import Lent, Tensor
-from ._stridemap import Lock as _Lock
+from ._stridemap import Lent, LockHandle, Tensor
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 #: PyTorch's storages of files that are mapped, by device, inode, number of bytes and process.
 TorchStorages = MutableMapping[tuple[int, int, int, int], "torch.UntypedStorage"]
 
-#: Those that are in use. Tensors of one storage share it.
+#: PyTorch's storages that are in use. Tensors of one storage of a store share one of them.
 _torch_storages: TorchStorages = weakref.WeakValueDictionary()
 
 
@@ -102,7 +101,8 @@ def to_torch(tensor: Tensor, storages: TorchStorages | None = None) -> torch.Ten
     storages = _torch_storages if storages is None else storages
     storage = _torch_storage(tensor, storages) if min(tensor.stride(), default=0) >= 0 else None
     if storage is None:
-        # A copy: in memory, mutable or live, on an external file, or with negative steps.
+        # These are copied: tensors in memory or not mapped, on a mutable or live storage or an external file, or with
+        # a negative stride.
         whole = tensor.copy().view(-1)
         buffer = np.array(np.asarray(whole.view_dtype("uint8")._lend()))
         return torch.from_numpy(buffer).view(dtype).view(tensor.shape)
@@ -153,7 +153,7 @@ def _open_storage(tensor: Tensor, flags: int) -> int | None:
 def to_dlpack(tensor: Tensor, **arguments: Any) -> Any:
     """Return a capsule of DLPack.
 
-    PyTorch ignores that memory is read-only, so where it is loaded, the capsule is of a private mapping.
+    PyTorch ignores that memory is read-only. So if it has been imported, the capsule is of a private mapping or a copy.
     """
     if arguments.get("copy") is False and tensor._lend() is None:
         raise BufferError("the elements are not mapped, so sharing them needs a copy")
@@ -175,23 +175,24 @@ def elements_of(value: Any) -> tuple[str, tuple[int, ...], np.ndarray[Any, np.dt
     if not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
         value = np.from_dlpack(value)
     array = np.asarray(value)
-    if array.dtype.hasobject or array.dtype.kind in "USVMm" and array.dtype.name not in _named():
+    if array.dtype.hasobject or array.dtype.kind in "USVMm" and array.dtype.name not in _ml_dtype_names():
         message = f"elements of dtype {array.dtype} cannot be saved; numbers and bools can"
         raise _errors.DTypeError(message)
     array = array.astype(array.dtype.newbyteorder("<"), copy=False)
     return array.dtype.name, array.shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def _named() -> frozenset[str]:
-    """Return the dtypes of `ml_dtypes`, whose kind in NumPy is that of raw bytes."""
+def _ml_dtype_names() -> frozenset[str]:
+    """Return the names of the dtypes of `ml_dtypes`, whose kind in NumPy is that of raw bytes."""
     return frozenset(("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"))
 
 
 class LockedArray(np.ndarray[Any, Any]):
-    """An array that can be written until its lock is released. Then its views become read-only too.
+    """An array that can be written until its lock is released. Then it and its views become read-only.
 
-    Only views of this class are known. Others, such as those of `numpy.asarray`, `torch.from_numpy` and `memoryview`, can
-    still be written, without the lock. An array keeps its lock until both are dropped or the lock is released.
+    This applies only to views of this class. Others, such as those of `numpy.asarray`, `torch.from_numpy` and
+    `memoryview`, can still be written, without the lock. The lock is held until it is released, or until the `Lock` and
+    all its arrays are dropped.
     """
 
     _lock: Lock | None = None
@@ -218,7 +219,7 @@ class Lock:
 
     def __init__(self, tensor: Tensor, exclusive: bool) -> None:
         self._tensor, self._exclusive = tensor, exclusive
-        self._held: _Lock | None = None
+        self._held: LockHandle | None = None
         self._views: dict[int, weakref.ref[LockedArray]] = {}
 
     def __enter__(self) -> np.ndarray[Any, Any]:
@@ -274,7 +275,7 @@ class Lock:
                 memory = mmap.mmap(file, tensor.storage_nbytes, access=access)
             finally:
                 os.close(file)
-            # An array of its bytes: nothing can close the mapping before it.
+            # While this array exists, nothing can close the mapping.
             whole = np.frombuffer(memory, np.uint8)
             offset = tensor.storage_offset * tensor.itemsize
             array = LockedArray(tensor.shape, dtype, whole, offset, tensor.strides)

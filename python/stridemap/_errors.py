@@ -32,7 +32,7 @@ class StoreExistsError(Error, FileExistsError):
 
 
 class DamagedError(Error, ValueError):
-    """The bytes are not those of a store, or are damaged."""
+    """The bytes are damaged, are not those of a store, or have a format version that is not supported."""
 
 
 class DTypeError(Error, TypeError):
@@ -94,7 +94,7 @@ _CLASSES: dict[str, type[Error]] = {
 }
 
 
-#: The numbers of errors that the operating system did not return.
+#: The `errno` of errors that do not come from the operating system, by kind.
 _NUMBERS = {
     "NotFound": errno.ENOENT,
     "AlreadyExists": errno.EEXIST,

@@ -291,9 +291,9 @@ class SnapshotView(_Names):
 class Transaction(_Changes):
     """Changes that become visible together. See `Store.transaction`."""
 
-    _handle: _stridemap.Changes
+    _handle: _stridemap.TransactionHandle
 
-    def __init__(self, handle: _stridemap.Changes) -> None:
+    def __init__(self, handle: _stridemap.TransactionHandle) -> None:
         self._handle = handle
         self._has_begun, self._has_ended = False, False
 

@@ -4,7 +4,8 @@ The functions have the shape of those in `safetensors.torch`. Tensors that share
 storage once, and each tensor as a header over it. They come back with the same relations, from one mapping of the file.
 
 What is loaded is mapped, and not copied. Writing to it, as training does, changes a copy of a page in this process, and
-never the store. Each load maps the files again, so it does not show what was written to the result of another.
+never the store. Each load maps the files again, so what is written to the tensors of one load is not seen in those of
+another.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["load_checkpoint", "load_file", "load_model", "save_checkpoint", "sav
 
 Place = Store | str | os.PathLike[str]
 
-#: Storages begin at a multiple of this many bytes, which every size of an element divides.
+#: What is saved of a storage begins at a multiple of this many bytes. It is a multiple of the size of every dtype.
 _ALIGNMENT = 64
 
 
@@ -37,8 +38,8 @@ def save_file(tensors: Mapping[str, torch.Tensor], place: Place, *, prefix: str 
     """
     new = {prefix + name: tensor for name, tensor in tensors.items()}
     groups = _groups(new)
-    with _writing(place) as (store, is_whole), store.transaction() as txn:
-        for name in store if is_whole else ():
+    with _writing(place) as (store, is_path), store.transaction() as txn:
+        for name in store if is_path else ():
             if name.startswith(prefix) and name not in new:
                 del txn[name]
         for group in groups:
@@ -153,7 +154,7 @@ def _names(value: Any) -> set[str]:
 
 @contextmanager
 def _writing(place: Place) -> Iterator[tuple[Store, bool]]:
-    """Yield the store, and whether it belongs to the call alone."""
+    """Yield the store, and whether `place` is its path."""
     if isinstance(place, Store):
         yield place, False
     else:
@@ -174,7 +175,7 @@ Group = list[tuple[str, torch.Tensor]]
 
 
 def _groups(tensors: Mapping[str, torch.Tensor]) -> list[Group]:
-    """Return the tensors by storage, all on the processor."""
+    """Return the tensors grouped by device and storage."""
     groups: dict[tuple[str, int], Group] = {}
     for name, value in tensors.items():
         if not isinstance(value, torch.Tensor):
@@ -199,8 +200,8 @@ def _save(txn: Transaction, group: Group) -> None:
     end = max(_end(tensor) for _, tensor in group)
     # Storages of different lengths can begin at one address.
     longest = max((tensor.untyped_storage() for _, tensor in group), key=lambda storage: storage.nbytes())
-    bytes_of = torch.empty(0, dtype=torch.uint8, device=group[0][1].device)
-    whole = bytes_of.set_(longest, first, (end - first,), (1,))
+    empty = torch.empty(0, dtype=torch.uint8, device=group[0][1].device)
+    whole = empty.set_(longest, first, (end - first,), (1,))
     storage = txn._handle.stage(_arrays.elements_of(whole))
     for name, tensor in group:
         offset = int(tensor.storage_offset()) - first // tensor.itemsize
@@ -215,7 +216,10 @@ def _end(tensor: torch.Tensor) -> int:
 
 
 def _can_reuse(store: Store, names: list[str], group: Group, reused: dict[int, list[tuple[int, int]]]) -> bool:
-    """Return whether saved tensors are equal to those of a group, and share memory as these do: only with each other."""
+    """Return whether saved tensors can stand for those of a group.
+
+    They must be equal, overlap each other in the same places, and not overlap saved tensors that another group reuses.
+    """
     if any(name not in store for name in names):
         return False
     saved = [store[name] for name in names]
@@ -228,7 +232,7 @@ def _can_reuse(store: Store, names: list[str], group: Group, reused: dict[int, l
             return False
         if old.size and old.storage_offset * old.itemsize != offset:
             return False
-        # The mapping of NumPy, because nobody can have written to it.
+        # Compare with the memory that is lent read-only: this process may have written to the mapping of `to_torch`.
         elements = np.asarray(old.contiguous()._lend() or old.copy()._lend())
         if not np.array_equal(elements.reshape(-1).view(np.uint8), _arrays.elements_of(new)[2]):
             return False
@@ -241,31 +245,35 @@ def _can_reuse(store: Store, names: list[str], group: Group, reused: dict[int, l
     return True
 
 
-def _described(value: Any, place: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """Return a value for JSON. Tensors are collected under their places, and named there."""
+def _described(value: Any, key_path: str, tensors: dict[str, torch.Tensor]) -> Any:
+    """Return a value for JSON. Tensors go into `tensors` under their key paths; the value has these names instead."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, torch.Tensor):
-        name = place.removesuffix(".")
-        # Keys such as 1 and "1", or "a.b" and "a" with "b", have the same place.
+        name = key_path.removesuffix(".")
+        # Keys such as 1 and "1", or "a.b" and "a" with "b", have the same key path.
         while name in tensors:
             name += "'"
         tensors[name] = value
         return {"tensor": name}
     if isinstance(value, list | tuple):
-        parts = [_described(part, f"{place}{index}.", tensors) for index, part in enumerate(value)]
+        parts = [_described(part, f"{key_path}{index}.", tensors) for index, part in enumerate(value)]
         return parts if isinstance(value, list) else {"tuple": parts}
     if isinstance(value, dict):
-        return {"dict": [[_key(key, place), _described(part, f"{place}{key}.", tensors)] for key, part in value.items()]}
-    raise TypeError(f"{place.removesuffix('.')}: a checkpoint cannot hold {type(value).__name__}")
+        return {
+            "dict": [
+                [_key(key, key_path), _described(part, f"{key_path}{key}.", tensors)] for key, part in value.items()
+            ]
+        }
+    raise TypeError(f"{key_path.removesuffix('.')}: a checkpoint cannot hold {type(value).__name__}")
 
 
-def _key(key: Any, place: str) -> Any:
+def _key(key: Any, key_path: str) -> Any:
     """Return a key of a dict for JSON."""
     tensors: dict[str, torch.Tensor] = {}
-    described = _described(key, place, tensors)
+    described = _described(key, key_path, tensors)
     if tensors:
-        raise TypeError(f"{place.removesuffix('.')}: a checkpoint cannot hold a tensor as a key")
+        raise TypeError(f"{key_path.removesuffix('.')}: a checkpoint cannot hold a tensor as a key")
     return described
 
 

@@ -31,7 +31,7 @@ impl LockedFile {
         LockedFile { file: Arc::clone(file), owner: OwnerProcess::current() }
     }
 
-    /// The file. Another lock of it replaces this one.
+    /// The open file. Locking it again through this handle replaces the lock.
     pub(crate) fn file(&self) -> &Arc<dyn DiskFile> {
         &self.file
     }

@@ -29,7 +29,7 @@ pub(crate) use locked_file::{LockedFile, is_named};
 pub(crate) use omit_step::{Omit, omits};
 #[cfg(feature = "simulation")]
 pub use omit_step::{OmittedStep, omit_step};
-pub(crate) use omit_step::{step, without_step};
+pub(crate) use omit_step::{if_test_omits_step, step};
 #[cfg(feature = "simulation")]
 pub use open_dirs::OpenDirs;
 pub use paths::STAGE_PREFIX;

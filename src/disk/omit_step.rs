@@ -1,7 +1,7 @@
 //! Steps of the protocol that a test can leave out, by name, to show what they prevent: syncs, renames, locks, and
 //! checks whether another process has invalidated something.
 //!
-//! Without the `simulation` feature, `step!` is only its expression, and `without_step!` is nothing.
+//! Without the `simulation` feature, `step!` is only its expression, and `if_test_omits_step!` is nothing.
 
 #[cfg(feature = "simulation")]
 pub(crate) use omitted::{Omit, omits};
@@ -25,7 +25,7 @@ macro_rules! step {
 
 /// Does something only if a test leaves out the step that comes next or has just been taken: gives a variable a
 /// different value, or evaluates an expression, such as a return.
-macro_rules! without_step {
+macro_rules! if_test_omits_step {
     ($name:literal, $variable:ident = $value:expr) => {
         #[cfg(feature = "simulation")]
         let $variable = if $crate::disk::omits($name) { $value } else { $variable };
@@ -38,9 +38,9 @@ macro_rules! without_step {
     };
 }
 
-pub(crate) use {step, without_step};
+pub(crate) use {if_test_omits_step, step};
 
-/// The step that a thread leaves out.
+/// The step that a test leaves out on its thread.
 #[cfg(feature = "simulation")]
 mod omitted {
     use std::cell::Cell;
@@ -50,8 +50,8 @@ mod omitted {
         static OMITTED: Cell<Option<&'static str>> = const { Cell::new(None) };
     }
 
-    /// Leaves out one step on this thread, or none, until the returned value is dropped. The names of the steps are in
-    /// the source code.
+    /// Leaves out one step on this thread, or none, until the returned value is dropped. `name` is the first argument
+    /// of `step!`.
     pub fn omit_step(name: Option<&'static str>) -> OmittedStep {
         OmittedStep { before: OMITTED.replace(name), _not_send: PhantomData }
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Disk, DiskFile, without_step};
+use super::{Disk, DiskFile, if_test_omits_step};
 use crate::process::OwnerProcess;
 
 /// An unfinished file. It is deleted when dropped, unless it was published.
@@ -41,7 +41,8 @@ impl Staged {
     pub(crate) fn publish_over_orphan(&mut self, target: &Path) -> io::Result<()> {
         match self.disk.rename_new(&self.path, target) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                without_step!("replace-orphan", return Err(e)); // without this step: no further commit could be made
+                // Without this step, no further commit could be made.
+                if_test_omits_step!("replace-orphan", return Err(e));
                 self.disk.remove(target)?;
                 self.disk.rename_new(&self.path, target)?;
             }
@@ -54,7 +55,7 @@ impl Staged {
     /// Renames the file to its final name, which must be free. Two writers can publish under the same name if LOCK was
     /// replaced while it was held. The second one then fails.
     pub(crate) fn publish(&mut self, target: &Path) -> io::Result<()> {
-        without_step!("never-replace", drop(self.disk.remove(target)));
+        if_test_omits_step!("never-replace", drop(self.disk.remove(target)));
         self.disk.rename_new(&self.path, target)?;
         self.is_published = true;
         Ok(())

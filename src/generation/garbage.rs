@@ -13,7 +13,7 @@ use super::recover::{list, numbers_among};
 use super::writer_lock::WriterLock;
 use super::{Generation, OpenStore};
 use crate::disk::{
-    Access, DiskFile, LockMode, STAGE_PREFIX, StoreFile, number_in, read_capped, step, without_step,
+    Access, DiskFile, LockMode, STAGE_PREFIX, StoreFile, if_test_omits_step, number_in, read_capped, step,
 };
 use crate::error::{Error, Result};
 
@@ -25,6 +25,12 @@ pub struct Collected {
     pub file_count: u64,
     /// Their total size in bytes, including bytes cut off after aborted appends.
     pub size_bytes: u64,
+}
+
+/// Deletes files that are no longer needed, and counts them.
+pub(crate) struct Collector<'a> {
+    store: &'a OpenStore,
+    pub(crate) collected: Collected,
 }
 
 /// Whether the newest generation has no record of a storage that is listed as garbage. A malformed store may list one
@@ -116,7 +122,7 @@ impl OlderManifests {
         next: &mut Manifest,
     ) -> bool {
         let before = next.garbage.len();
-        let mut deleted = Collected::default();
+        let mut collector = Collector::new(store);
         let generation = next.generation;
         let mut needed_to = newest.number();
         next.garbage.retain(|&id, &mut dropped| {
@@ -124,7 +130,7 @@ impl OlderManifests {
             if dropped <= self.needed_to || dropped >= generation || self.is_needed(id, dropped) {
                 return true;
             }
-            let is_deleted = is_really_garbage(newest, id) && deleted.remove_storage(store, id);
+            let is_deleted = is_really_garbage(newest, id) && collector.remove_storage(id);
             if !is_deleted {
                 needed_to = needed_to.min(dropped - 1);
             }
@@ -139,21 +145,21 @@ impl OlderManifests {
     pub(crate) fn after_commit(&mut self, store: &OpenStore, newest: &Generation) {
         self.as_of = newest.number();
         self.needed_to = self.needed_to_after;
-        let mut collected = Collected::default();
+        let mut collector = Collector::new(store);
         let others = self.manifests.len().saturating_sub(CHECKED_PER_COMMIT / 2) as u64;
         // Successive commits check all of them in turn.
         let start = newest.number().wrapping_mul(CHECKED_PER_COMMIT as u64 / 2) % others.max(1);
         let turn = |index: u64| (index + others - start) % others < CHECKED_PER_COMMIT as u64 / 2;
         let is_selected = |index| index as u64 >= others || turn(index as u64);
         let reads = if others == 0 { CHECKED_PER_COMMIT } else { READ_PER_COMMIT };
-        self.collect(store, is_selected, reads, &mut collected);
+        self.collect(is_selected, reads, &mut collector);
         self.own_pin = None;
-        collected.remove_garbage(store, newest, self);
+        collector.remove_garbage(newest, self);
         if !store.is_swept.swap(true, Ordering::Relaxed) {
             let next_id = newest.manifest().next_storage_id;
             let is_later =
                 |file| matches!(file, StoreFile::Chunks(id) | StoreFile::Digests(id) if id >= next_id);
-            let _ = collected.sweep(store, is_later);
+            let _ = collector.sweep(is_later);
         }
     }
 
@@ -161,17 +167,16 @@ impl OlderManifests {
     /// first.
     pub(crate) fn collect(
         &mut self,
-        store: &OpenStore,
         is_selected: impl Fn(usize) -> bool,
         mut reads_left: usize,
-        collected: &mut Collected,
+        collector: &mut Collector<'_>,
     ) {
         for index in (0..self.manifests.len()).rev().filter(|&index| is_selected(index)) {
             let Some((number, needs)) = self.manifests.get_mut(index) else { continue };
             let (number, read) = (*number, needs.is_none() && reads_left > 0);
             reads_left -= usize::from(read);
             let own = self.own_pin.take_if(|(own, _)| *own == number).map(|(_, pin)| pin);
-            let exists = match collect_one(store, number, own, read, collected) {
+            let exists = match collect_one(number, own, read, collector) {
                 Ok(None) => false,
                 Ok(Some(read)) => {
                     *needs = needs.or(read);
@@ -201,7 +206,7 @@ impl OlderManifests {
 
     /// Whether the readers of a manifest may need anything, because it was not read.
     fn may_need_anything(needs: Option<ManifestNeeds>) -> bool {
-        without_step!("unread-holds-back", return false);
+        if_test_omits_step!("unread-holds-back", return false);
         needs.is_none()
     }
 
@@ -210,7 +215,7 @@ impl OlderManifests {
     fn is_needed(&self, id: u64, dropped: u64) -> bool {
         let before = self.position(dropped).checked_sub(1);
         let Some(&(_, needs)) = before.and_then(|at| self.manifests.get(at)) else { return false };
-        without_step!("pinned-holds-back", return Self::may_need_anything(needs));
+        if_test_omits_step!("pinned-holds-back", return Self::may_need_anything(needs));
         Self::may_need_anything(needs) || needs.is_some_and(|it| it.has_storage(id))
     }
 
@@ -218,7 +223,7 @@ impl OlderManifests {
     /// generation that could have this table does not need it, no later one does.
     fn is_table_needed(&self, table: u64) -> bool {
         let Some(&(_, needs)) = self.manifests.get(self.position(table)) else { return false };
-        without_step!("pinned-tables", return Self::may_need_anything(needs));
+        if_test_omits_step!("pinned-tables", return Self::may_need_anything(needs));
         Self::may_need_anything(needs) || needs.is_some_and(|it| it.table == Some(table))
     }
 }
@@ -226,12 +231,12 @@ impl OlderManifests {
 /// Deletes a manifest unless a process holds it. Releases `own`, a lock of this handle on it. Returns `None` if it was
 /// deleted, and otherwise what it needs, if `read` is set.
 fn collect_one(
-    store: &OpenStore,
     number: u64,
     own: Option<Pin>,
     read: bool,
-    collected: &mut Collected,
+    collector: &mut Collector<'_>,
 ) -> io::Result<Option<Option<ManifestNeeds>>> {
+    let store = collector.store;
     let path = store.paths.manifest(number);
     let file = match &own {
         Some(pin) => Arc::clone(pin.file()),
@@ -240,7 +245,7 @@ fn collect_one(
     // Locked until the file is deleted: a reader that opens it meanwhile sees the lock, or sees that the file has no
     // name.
     if step!("lock-older-manifest", file.try_lock(LockMode::Exclusive))? {
-        collected.remove(store, &path)?;
+        collector.remove(&path)?;
         return Ok(None);
     }
     if !read {
@@ -251,52 +256,54 @@ fn collect_one(
     Ok(Some(Some(head.into())))
 }
 
-impl Collected {
-    fn remove(&mut self, store: &OpenStore, path: &Path) -> io::Result<()> {
-        let size_bytes = store.disk.stat(path).map_or(0, |stat| stat.size_bytes);
-        store.disk.remove(path)?;
-        self.file_count += 1;
-        self.size_bytes += size_bytes;
+impl<'a> Collector<'a> {
+    pub(crate) fn new(store: &'a OpenStore) -> Self {
+        Collector { store, collected: Collected::default() }
+    }
+
+    fn remove(&mut self, path: &Path) -> io::Result<()> {
+        let size_bytes = self.store.disk.stat(path).map_or(0, |stat| stat.size_bytes);
+        self.store.disk.remove(path)?;
+        self.collected.file_count += 1;
+        self.collected.size_bytes += size_bytes;
         Ok(())
     }
 
     /// Deletes the files of a storage. Returns whether they are gone.
-    fn remove_storage(&mut self, store: &OpenStore, id: u64) -> bool {
-        let mut is_gone = |path: &Path| match self.remove(store, path) {
+    fn remove_storage(&mut self, id: u64) -> bool {
+        let paths = &self.store.paths;
+        let mut is_gone = |path: &Path| match self.remove(path) {
             Ok(()) => true,
             Err(e) => e.kind() == io::ErrorKind::NotFound,
         };
-        let is_bytes_gone = is_gone(&store.paths.storage(id));
-        is_gone(&store.paths.sum(id)) && is_bytes_gone
+        let is_bytes_gone = is_gone(&paths.storage(id));
+        is_gone(&paths.sum(id)) && is_bytes_gone
     }
 
     /// Deletes the tables, and the storages on the garbage list, that neither the newest generation nor an older one
     /// that may be held needs. Also deletes the unfinished files in `meta/`.
-    pub(crate) fn remove_garbage(
-        &mut self,
-        store: &OpenStore,
-        newest: &Generation,
-        older: &mut OlderManifests,
-    ) {
+    pub(crate) fn remove_garbage(&mut self, newest: &Generation, older: &mut OlderManifests) {
+        let paths = &self.store.paths;
         for (&id, &dropped) in &newest.manifest().garbage {
             if dropped > older.needed_to && !older.is_needed(id, dropped) && is_really_garbage(newest, id) {
-                self.remove_storage(store, id);
+                self.remove_storage(id);
             }
         }
         let own = newest.manifest().table.map(|table| table.generation);
         let mut tables = std::mem::take(&mut older.tables);
         tables.retain(|&table| {
             let is_needed = Some(table) == own || older.is_table_needed(table);
-            is_needed || self.remove(store, &store.paths.table(table)).is_err()
+            is_needed || self.remove(&paths.table(table)).is_err()
         });
         older.tables = tables;
         for name in older.unfinished.drain(..) {
-            let _ = self.remove(store, &store.paths.meta_dir().join(name));
+            let _ = self.remove(&paths.meta_dir().join(name));
         }
     }
 
     /// Deletes crashed writers' unfinished files, and the unneeded files in `storages/`.
-    pub(crate) fn sweep(&mut self, store: &OpenStore, is_unneeded: impl Fn(StoreFile) -> bool) -> Result<()> {
+    pub(crate) fn sweep(&mut self, is_unneeded: impl Fn(StoreFile) -> bool) -> Result<()> {
+        let store = self.store;
         let (dir, root) = (store.paths.storages_dir(), store.paths.root());
         for dir in [root, &dir] {
             for name in store.disk.list(dir).map_err(|e| Error::io("list", dir, e))? {
@@ -308,7 +315,7 @@ impl Collected {
                     _ => None,
                 };
                 if abandoned.is_some() || dir != root && is_unneeded(file) {
-                    let _ = self.remove(store, &path);
+                    let _ = self.remove(&path);
                 }
             }
         }

@@ -32,8 +32,8 @@ impl GenerationInUse {
     }
 }
 
-/// The files that the readers of a manifest may need, as far as the manifest says. This holds while the manifest
-/// exists.
+/// The files that the readers of a manifest may need, as far as the manifest says. What it says stays true as long as
+/// it exists.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ManifestNeeds {
     next_storage_id: u64,
@@ -76,8 +76,8 @@ pub(crate) fn generations_in_use(store: &OpenStore, newest: &Generation) -> Resu
 
 /// Returns the processes that use the generation of a manifest, as far as the system reports them, or `None` if no
 /// process does.
-pub(crate) fn held_by(store: &OpenStore, path: &Path) -> Result<Option<Vec<u32>>> {
-    match users(store, path, LockMode::Exclusive) {
+pub(crate) fn processes_using_manifest(store: &OpenStore, path: &Path) -> Result<Option<Vec<u32>>> {
+    match conflicting_holders(store, path, LockMode::Exclusive) {
         // It is not a file of the store, so no process uses it.
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => Ok(None),
         users => users.map_err(|e| Error::io("open manifest", path, e)),
@@ -85,7 +85,7 @@ pub(crate) fn held_by(store: &OpenStore, path: &Path) -> Result<Option<Vec<u32>>
 }
 
 /// Returns the processes that hold a conflicting lock on a file, or `None` if a lock of this mode would be granted.
-fn users(store: &OpenStore, path: &Path, mode: LockMode) -> io::Result<Option<Vec<u32>>> {
+fn conflicting_holders(store: &OpenStore, path: &Path, mode: LockMode) -> io::Result<Option<Vec<u32>>> {
     let file = store.disk.open(path, Access::Read)?;
     let processes = file.lock_holders();
     let is_held = !processes.is_empty() || is_locked(&*file, mode)?;
@@ -125,7 +125,7 @@ pub(crate) fn holders(store: &OpenStore, path: &Path) -> Vec<u32> {
 
 /// Returns the processes that are writing an unfinished file, by its exclusive lock, or `None` if no process is.
 pub(crate) fn writers_of(store: &OpenStore, path: &Path) -> Option<Vec<u32>> {
-    users(store, path, LockMode::Shared).ok().flatten()
+    conflicting_holders(store, path, LockMode::Shared).ok().flatten()
 }
 
 /// Returns " by process 12 and 13", or nothing if no process is known.

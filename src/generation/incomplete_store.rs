@@ -68,8 +68,11 @@ impl IncompleteStore {
     /// Renames the store to its final path, durably if its handle syncs.
     ///
     /// A writer that opens the store at that path relies on its name, which this process may not have synced when it is
-    /// killed. So the store stays marked as unsynced until its name is durable. The lock is held until then: a writer
-    /// that does not sync, and sees this mark, would rely on it instead of making its own.
+    /// killed. So the store stays marked as unsynced until its name is durable. The lock is held until the mark is
+    /// removed: otherwise a writer that does not sync could find this mark, make none of its own, and be left without
+    /// one.
+    ///
+    /// The comments say what a crash just after the step leaves behind.
     ///
     /// # Errors
     /// `AlreadyExists` if something exists at the path by now; `Io`. After a failed sync the store is there.
@@ -148,7 +151,7 @@ impl<'a> Unfilled<'a> {
 impl Drop for Unfilled<'_> {
     fn drop(&mut self) {
         if !self.is_kept {
-            // What cannot be deleted is an empty store.
+            // If this fails, an empty store stays, which does no harm.
             let _ = delete_empty(self.store);
         }
     }

@@ -22,8 +22,10 @@ mod writer_lock;
 pub(crate) use attributes::attributes_of;
 pub(crate) use create::{check_store, create, is_empty_dir, open_dirs, read_format};
 pub use garbage::Collected;
-pub(crate) use garbage::OlderManifests;
-pub(crate) use in_use::{GenerationInUse, by_processes, generations_in_use, held_by, holders, writers_of};
+pub(crate) use garbage::{Collector, OlderManifests};
+pub(crate) use in_use::{
+    GenerationInUse, by_processes, generations_in_use, holders, processes_using_manifest, writers_of,
+};
 pub(crate) use incomplete_store::{IncompleteStore, Unfilled};
 pub use name_changes::NameChanges;
 pub(crate) use name_changes::changes_between;

@@ -53,7 +53,7 @@ const LONG_LISTING: usize = 64;
 #[derive(Debug)]
 struct MetaWatch {
     watch: Box<dyn Watch>,
-    /// The newest generation of the last listing, or `None` if there are new names since.
+    /// The newest generation of the last listing, or `None` if names have appeared since.
     newest: Option<u64>,
 }
 
@@ -117,7 +117,7 @@ impl OpenStore {
     }
 
     /// The number of this handle's current generation.
-    pub(crate) fn number(&self) -> u64 {
+    pub(crate) fn generation_number(&self) -> u64 {
         self.number.load(Ordering::Acquire)
     }
 
@@ -125,7 +125,7 @@ impl OpenStore {
     /// content: another thread of the parent may have held the lock, which then is never released.
     pub(crate) fn current(&self) -> Arc<Generation> {
         if self.check_process().is_err() {
-            return Arc::new(Generation::stand_in(self.uuid, self.number()));
+            return Arc::new(Generation::stand_in(self.uuid, self.generation_number()));
         }
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }

@@ -16,7 +16,7 @@ use super::replay::{NextManifest, replay};
 use super::table::Table;
 use super::unsynced;
 use super::writer_lock::WriterLock;
-use crate::disk::{LockMode, Staged, step, without_step};
+use crate::disk::{LockMode, Staged, if_test_omits_step, step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::{Grown, StagedStorage};
 
@@ -49,7 +49,7 @@ fn publish_locked(
     store.check_poison()?; // another thread may have set it while this one waited
     unsynced::settle(store, lock)?; // crash: the generations so far, now durable
     let (newest, names) = store.newest_listed(lock)?;
-    without_step!("newest-under-lock", newest = store.current());
+    if_test_omits_step!("newest-under-lock", newest = store.current());
     let mut older = OlderManifests::up_to_date(store, names, &newest, lock)?;
     unsynced::settle_creation(store, &newest, lock)?; // crash: the store's own name, now durable
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
@@ -113,8 +113,8 @@ pub(crate) fn publish_manifest(
     let unknown = |e: Error| {
         let generation = manifest.generation;
         let message = format!(
-            "commit of generation {generation} may or may not have been published; open the store again to check, \
-             and commit or run gc to make it durable if it is: {e}"
+            "commit of generation {generation} may or may not have been published; open the store again to check; \
+             if it was published, commit or run gc to make it durable: {e}"
         );
         Error::new(ErrorKind::CommitUnknown, message).with_source(e).after_failed_sync()
     };
@@ -125,9 +125,9 @@ pub(crate) fn publish_manifest(
     Ok(Generation::new(manifest, table, pin, store.is_durable()))
 }
 
-/// Whether to write a new table: if the changes since the last one exceed the square root of its entry count. Each
-/// manifest repeats the changes, and each table repeats everything; this limit balances the two costs. If the table
-/// has very many entries, the limit on the changes in a manifest comes first.
+/// Whether to write a new table: if there are more than 64 changes since the last one, and more than the square root of
+/// its entry count. Each manifest repeats the changes, and each table repeats everything; this limit balances the two
+/// costs. If the table has very many entries, the limit on the changes in a manifest comes first.
 fn is_table_due(manifest: &Manifest, table: Option<&Table>) -> bool {
     const SMALL_DELTA: u64 = 64;
     let entry_count = table.map_or(0, |table| table.reference().entry_count());
@@ -199,8 +199,8 @@ fn unwritten(action: &str, dir: &Path, length_bytes: u64, e: io::Error) -> Error
         return error;
     }
     error.advised(format_args!(
-        "nothing was changed; a commit needs about {} KiB, and a removal too: delete other files on that file \
-         system, or run gc, which needs no space",
+        "nothing was changed; a commit needs about {} KiB, even one that only removes tensors: delete other files on \
+         that file system, or run gc, which needs no space",
         length_bytes / 1024 + 16
     ))
 }

@@ -11,7 +11,7 @@ use super::pinned::Pin;
 use super::table::Table;
 use super::writer_lock::WriterLock;
 use super::{Generation, OpenStore};
-use crate::disk::{Access, Disk, LockMode, StorePaths, number_in, read_capped, step, without_step};
+use crate::disk::{Access, Disk, LockMode, StorePaths, if_test_omits_step, number_in, read_capped, step};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How many times a reader lists again because a writer deleted the manifest that it was opening. Each time, a commit
@@ -88,7 +88,7 @@ pub(crate) fn reread(disk: &dyn Disk, paths: &StorePaths, uuid: Uuid, known: &Ge
 /// or removed, so that an older generation, which a reader still uses, looks newest. That is good enough to read, but
 /// not to build on.
 pub(crate) fn newest_for_certain(store: &OpenStore) -> Result<Arc<Generation>> {
-    without_step!("certain-newest", return store.newest());
+    if_test_omits_step!("certain-newest", return store.newest());
     Ok(store.newest_listed(&WriterLock::take(store)?)?.0)
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn list(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<String>> {
 /// agree on the newest.
 pub(crate) fn settled_list(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<String>> {
     let mut names = list(disk, paths)?;
-    without_step!("list-again", return Ok(names));
+    if_test_omits_step!("list-again", return Ok(names));
     for _ in 0..MAX_LISTINGS {
         let again = list(disk, paths)?;
         let [newest, newest_again] = [&names, &again].map(|names| numbers_among(names).max());

@@ -244,7 +244,7 @@ impl<E: Entry> Iterator for Scan<'_, E> {
     fn next(&mut self) -> Option<Self::Item> {
         let entry = self.advance();
         if entry.is_err() {
-            self.path.clear(); // nothing after an error is in its place
+            self.path.clear(); // an error ends the scan: what follows may be out of order
         }
         entry.transpose()
     }

@@ -100,7 +100,8 @@ impl Changes {
             Some(expected) if expected != newest.number() => Err(Error::new(
                 ErrorKind::Conflict,
                 format!(
-                    "commit on generation {expected} only: the newest is {}; load that one, and start again",
+                    "the transaction expects generation {expected}, but the newest is {}; load that one, and start \
+                     again",
                     newest.number()
                 ),
             )),

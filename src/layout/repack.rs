@@ -1,10 +1,10 @@
 //! Plans a smaller storage that contains only the bytes that views use.
 //!
 //! Kept bytes keep their order, and each has one new offset, so views share elements exactly as before. A repacked view
-//! must still have strides, so elements at equal distances must stay at equal distances. So where
-//! footprints overlap, a gap is dropped only if it repeats at the same interval, the period, in each of these
-//! footprints. Their bytes are divided into periods, and the same part of each period is kept. This part is then repacked in the same way, with the shorter
-//! intervals. Footprints that overlap and step at different intervals are kept whole, from the first byte to the last.
+//! must still have strides, so elements at equal distances must stay at equal distances. So where the bytes of views
+//! (their footprints) overlap, they are divided into periods of equal length, and a part of the period is dropped only
+//! if no footprint uses that part of any period. What is kept of a period is then repacked in the same way, with shorter
+//! periods. Overlapping footprints for which no such period is found are kept whole, from the first byte to the last.
 //!
 //! Elements are not enumerated: a column of ten million rows is described by a single step.
 
@@ -229,9 +229,9 @@ fn try_period(
         }
         match within_period(footprints, old.start, phase, period_bytes) {
             Ok(inner) => {
-                // All offsets are aligned to the same unit, so there is no padding between periods.
                 let inner = inner?;
                 budget.depth = budget.depth.saturating_add(1);
+                // Within a period, stretches keep their offsets modulo `unit` only.
                 let (segments, end) = pack(inner, (unit, unit), budget);
                 budget.depth = budget.depth.saturating_sub(1);
                 let kept_bytes = end.checked_next_multiple_of(unit)?;

@@ -134,7 +134,7 @@ impl Layout {
     /// Returns the strides to lend to other libraries, which multiply and negate them. A stride that no element uses
     /// can have any value in a store. It becomes 1, as in tensors that PyTorch lends.
     #[cfg(any(feature = "ndarray", feature = "dlpack"))]
-    pub(crate) fn lent_strides(&self) -> Vec<isize> {
+    pub(crate) fn strides_with_unused_as_one(&self) -> Vec<isize> {
         let is_empty = self.numel() == 0;
         self.dims().map(|(n, stride)| if n < 2 || is_empty { 1 } else { stride }).collect()
     }

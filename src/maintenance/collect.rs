@@ -6,9 +6,9 @@ use std::sync::Arc;
 use stridemap_format::{Digest, full_chunk_count};
 
 use super::inventory::Needs;
-use crate::disk::{Access, step, without_step};
+use crate::disk::{Access, if_test_omits_step, step};
 use crate::error::Result;
-use crate::generation::{Collected, OlderManifests, OpenStore, WriterLock, list, unsynced};
+use crate::generation::{Collected, Collector, OlderManifests, OpenStore, WriterLock, list, unsynced};
 use crate::storage::GrowthLock;
 
 /// Deletes every file that neither the newest generation nor a pinned one needs, and cuts off bytes past the end of
@@ -31,18 +31,18 @@ pub(crate) fn collect_all(store: &OpenStore) -> Result<Collected> {
         store.record_failure(synced)?;
     }
     store.install(Arc::clone(&newest));
-    let mut collected = Collected::default();
+    let mut collector = Collector::new(store);
     let mut older = OlderManifests::up_to_date(store, Some(names), &newest, &lock)?;
-    older.collect(store, |_| true, usize::MAX, &mut collected);
+    older.collect(|_| true, usize::MAX, &mut collector);
     let pins = older.all_as_in_use().collect();
-    without_step!("pinned-storages", pins = Vec::new());
+    if_test_omits_step!("pinned-storages", pins = Vec::new());
     let needs = Needs::of(&newest, pins, false)?;
-    collected.remove_garbage(store, &newest, &mut older);
-    collected.sweep(store, |file| needs.unneeded(file))?;
+    collector.remove_garbage(&newest, &mut older);
+    collector.sweep(|file| needs.unneeded(file))?;
     for (id, length_bytes) in needs.sealed_storages() {
-        cut_storage(&mut collected, store, id, length_bytes);
+        cut_storage(&mut collector.collected, store, id, length_bytes);
     }
-    Ok(collected)
+    Ok(collector.collected)
 }
 
 /// Cuts off what an aborted append left, unless an append is in progress. The caller holds the writers' lock, so the

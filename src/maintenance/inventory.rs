@@ -19,7 +19,7 @@ use crate::generation::{
 /// How many times the files are listed again after a commit interrupts.
 const MAX_TRIES: u32 = 10;
 
-/// Bytes that could be freed.
+/// Bytes that the newest generation does not need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reclaimable {
@@ -33,9 +33,10 @@ pub struct Reclaimable {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SpaceReason {
-    /// They are between bytes that tensors refer to. [`Store::compact`](crate::Store::compact) frees them.
+    /// They are in a storage with tensors, but no tensor reaches them. [`Store::compact`](crate::Store::compact) frees
+    /// them.
     Unreached,
-    /// Like `Unreached`, but below the threshold of compaction: a quarter of the storage, and a block of 4 KiB.
+    /// Like `Unreached`, but too few to compact: less than a quarter of the storage, or less than a block of 4 KiB.
     TooLittle,
     /// Like `Unreached`, in a mutable storage, whose file is changed in place. Saving its tensors again moves them to
     /// new storages.
@@ -207,7 +208,7 @@ impl Inventory {
                 (StoreFile::Chunks(id) | StoreFile::Digests(id), SpaceReason::PastEnd) => {
                     holders(store, &store.paths.storage(id))
                 }
-                (file, _) if needs.may_come(file) => writers.clone(),
+                (file, _) if needs.may_be_published(file) => writers.clone(),
                 _ => Vec::new(),
             };
             if !processes.is_empty() {
@@ -299,7 +300,7 @@ impl<'a> Needs<'a> {
     }
 
     /// Whether the file may be one that a commit in progress is about to publish.
-    fn may_come(&self, file: StoreFile) -> bool {
+    fn may_be_published(&self, file: StoreFile) -> bool {
         match file {
             StoreFile::Table(number) => number > self.newest,
             StoreFile::Chunks(id) | StoreFile::Digests(id) => id >= self.next_storage_id,

@@ -86,7 +86,7 @@ struct RegionUse {
     region: Weak<Region>,
     mapped_as: MappedAs,
     mapped_bytes: usize,
-    /// The greatest length that was requested of this region. So many bytes may be borrowed.
+    /// The greatest length that was requested of this region. That many bytes may be borrowed.
     borrowable_bytes: usize,
 }
 
@@ -225,19 +225,19 @@ pub(super) fn wait(
 ///
 /// # Errors
 /// `Conflict` if a different use of the file forbids it; the errors of `map`.
-pub(super) fn share(
+pub(super) fn reuse_or_map(
     file: FileId,
     mapped_as: MappedAs,
     length_bytes: usize,
     map: impl Fn(usize) -> io::Result<(MmapRaw, Reservation)>,
 ) -> Result<Arc<Region>, MapError> {
     kept_mappings::retry_after_release(
-        || try_share(file, mapped_as, length_bytes, &map),
+        || try_reuse_or_map(file, mapped_as, length_bytes, &map),
         |e| matches!(e, MapError::Conflict(_)) || e.is_out_of_memory(),
     )
 }
 
-fn try_share(
+fn try_reuse_or_map(
     file: FileId,
     mapped_as: MappedAs,
     length_bytes: usize,

@@ -12,7 +12,8 @@ use super::mapping::{MapPermit, needs_new_blocks};
 use super::open_file::{check_length, other_names_error};
 use super::poison::Poison;
 use crate::disk::{
-    Access, Disk, DiskFile, FileId, FileStat, FileSystem, is_written_in_place, step, unshare, without_step,
+    Access, Disk, DiskFile, FileId, FileStat, FileSystem, if_test_omits_step, is_written_in_place, step,
+    unshare,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::OwnerProcess;
@@ -248,9 +249,9 @@ impl InPlaceFile {
         let key = (self.id, store, id);
         let failed = || FAILED_TO_SYNC.lock().unwrap_or_else(PoisonError::into_inner);
         let _alone = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        without_step!("flush-alone", drop(_alone));
+        if_test_omits_step!("flush-alone", drop(_alone));
         let first = failed().get(&key).cloned();
-        without_step!("flush-once", first = None);
+        if_test_omits_step!("flush-once", first = None);
         if let Some(first) = first {
             let message = format!(
                 "{}: an earlier flush failed, and writes before it may be lost, even if a later flush succeeds; \

@@ -69,10 +69,11 @@ impl Mapping {
             || if Reservation::is_available(reserved_bytes) { Ok(()) } else { Err(()) },
             |()| true,
         );
-        let region = file_registry::share(stat.id(), MappedAs::Sealed, length_bytes, |mapped_bytes| {
-            let doubled_bytes = mapped_bytes.saturating_mul(2);
-            map_with_room(file, length_bytes, [reserved_bytes.max(doubled_bytes), doubled_bytes])
-        })?;
+        let region =
+            file_registry::reuse_or_map(stat.id(), MappedAs::Sealed, length_bytes, |mapped_bytes| {
+                let doubled_bytes = mapped_bytes.saturating_mul(2);
+                map_with_room(file, length_bytes, [reserved_bytes.max(doubled_bytes), doubled_bytes])
+            })?;
         Ok(Mapping { region, length_bytes })
     }
 
@@ -441,9 +442,10 @@ impl LiveMapping {
         if length_bytes == 0 {
             return Ok(LiveMapping { region: None, access_bytes });
         }
-        let region = file_registry::share(stat.id(), MappedAs::Live { access_bytes }, length_bytes, |_| {
-            Ok((MmapOptions::new().len(length_bytes).map_raw(file)?, Reservation::of(0)))
-        })?;
+        let region =
+            file_registry::reuse_or_map(stat.id(), MappedAs::Live { access_bytes }, length_bytes, |_| {
+                Ok((MmapOptions::new().len(length_bytes).map_raw(file)?, Reservation::of(0)))
+            })?;
         Ok(LiveMapping { region: Some(region), access_bytes })
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::disk::without_step;
+use crate::disk::if_test_omits_step;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The first failed sync of one handle, if any. Everything that writes for the handle shares it.
@@ -18,7 +18,7 @@ impl Poison {
     /// # Errors
     /// `Poisoned` once a sync has failed, with that failure as the source.
     pub(crate) fn check(&self) -> Result<()> {
-        without_step!("poison", return Ok(()));
+        if_test_omits_step!("poison", return Ok(()));
         match self.0.get() {
             None => Ok(()),
             Some(first) => Err(Error::new(

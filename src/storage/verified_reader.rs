@@ -112,8 +112,9 @@ impl VerifiedStorage {
             error = storage.check_digests().err();
         }
         if error.as_ref().is_some_and(|e| e.format_error().is_none()) {
-            // The `.sum` file cannot be read, which does not mean that every chunk is damaged. Without it, the digests
-            // of the chunks are computed and returned, so that the caller can compare all of them with the record.
+            // The `.sum` file cannot be read, which does not mean that every chunk is damaged. Without it, `read_chunk`
+            // reports each full chunk with the digest that it computed, so that the caller can compare all of these
+            // with the record.
             storage.sum = None;
         }
         Ok((storage, error))

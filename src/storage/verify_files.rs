@@ -38,12 +38,12 @@ impl Damage {
         self.file.is_none() && self.chunks.is_empty() && self.sum.is_none()
     }
 
-    /// Returns the damage, or an error if a file could not be read for a reason that is not damage: this process may not
-    /// read it, or no descriptors or memory are left.
-    fn unless_about_process(self) -> Result<Self> {
+    /// Returns the damage, or an error if a file could not be read for a reason that is not damage: this process may
+    /// not read it, or no descriptors or memory are left.
+    fn unless_unreadable_by_process(self) -> Result<Self> {
         let unread = self.chunks.iter().filter_map(|chunk| chunk.found.as_ref().err());
         let mut errors = self.file.iter().chain(self.sum.as_ref().map(|sum| &sum.error)).chain(unread);
-        match errors.find(|error| error.is_about_process()) {
+        match errors.find(|error| error.is_caused_by_process()) {
             Some(error) => Err(error.clone()),
             None => Ok(self),
         }
@@ -126,7 +126,7 @@ impl SealedCheck {
 }
 
 /// Checks a mutable or live storage. It has no digests, so only the length of its file is checked.
-fn check_in_place(disk: &dyn Disk, paths: &StorePaths, id: u64, record: &StorageRecord) -> Damage {
+fn check_length_only(disk: &dyn Disk, paths: &StorePaths, id: u64, record: &StorageRecord) -> Damage {
     let path = paths.storage(id);
     let found = disk.open(&path, Access::Read).and_then(|file| file.stat());
     match found.map_err(|e| open_error("open storage", &path, Access::Read, e)) {
@@ -149,7 +149,7 @@ fn check(
     progress: &mut dyn FnMut(u64),
 ) -> Damage {
     if !matches!(record.kind, StorageKind::Sealed(_)) {
-        return check_in_place(disk, paths, id, record);
+        return check_length_only(disk, paths, id, record);
     }
     let storage = match SealedCheck::open(disk, paths, (id, record)) {
         Ok(storage) => storage,
@@ -173,7 +173,7 @@ pub(crate) fn check_chunks(
     progress: &mut dyn FnMut(u64),
 ) -> Result<Option<Damage>> {
     let damage = check(disk, paths, storage, Some(&is_wanted), progress);
-    (!damage.is_none()).then(|| damage.unless_about_process()).transpose()
+    (!damage.is_none()).then(|| damage.unless_unreadable_by_process()).transpose()
 }
 
 /// The id of a storage, and its damage.
@@ -246,7 +246,7 @@ pub(crate) fn check_all<'a>(
     )?;
     found.retain(|(_, damage)| !damage.is_none());
     found.sort_by_key(|(id, _)| *id);
-    found.into_iter().map(|(id, damage)| Ok((id, damage.unless_about_process()?))).collect()
+    found.into_iter().map(|(id, damage)| Ok((id, damage.unless_unreadable_by_process()?))).collect()
 }
 
 /// Groups small storages, and splits large ones into parts.

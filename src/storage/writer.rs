@@ -13,7 +13,7 @@ use crate::parallel;
 
 const CHUNK: usize = CHUNK_BYTES as usize;
 
-/// The number of bytes that justifies a thread to digest them while they are written.
+/// Writes of at least this many bytes are digested by a second thread at the same time.
 const PARALLEL_BYTES: usize = 4 * CHUNK;
 
 /// The most threads that read a storage to digest it. More would only wait for the disk.
@@ -28,7 +28,7 @@ pub(crate) struct StorageWriter {
     staged: Staged,
     /// The bytes of the chunk that is not full yet.
     pending: Vec<u8>,
-    /// The length of the full chunks, which are in the file.
+    /// The number of bytes before `pending`. All of them are in the file.
     written_bytes: u64,
     allocated_bytes: u64,
     mutability: Mutability,
@@ -215,7 +215,8 @@ impl StorageWriter {
         if stat.size_bytes >= length_bytes && matches!(self.mutability, Mutability::InPlace(_)) {
             self.written_bytes = length_bytes;
         }
-        // Otherwise write the zeros, because only written bytes have space on disk.
+        // Otherwise write the zeros: a sealed storage needs their digests, and if no space could be reserved, only
+        // written bytes have space on disk.
         let zeros = vec![0; CHUNK];
         while self.length_bytes() < length_bytes {
             let rest = (length_bytes - self.length_bytes()).min(CHUNK_BYTES);
@@ -308,7 +309,7 @@ impl StorageWriter {
         }
         let durable = self.writeback.is_some();
         if durable {
-            // Otherwise the record could be longer than the file.
+            // Otherwise, after a power cut, the file could be shorter than its record states.
             let synced = step!("sync-storage", self.staged.file().sync());
             synced.map_err(|e| self.error("sync storage", e).after_failed_sync())?;
         }
@@ -340,7 +341,8 @@ pub(super) fn stage_sum(
     let sum = Staged::create(disk, dir).map_err(failed)?;
     sum.file().write_all_at(digests.as_flattened(), 0).map_err(failed)?;
     if durable {
-        let synced = step!("sync-digests", sum.file().sync()); // otherwise `verify` could find them missing
+        // Otherwise, after a power cut, `verify` could find them missing.
+        let synced = step!("sync-digests", sum.file().sync());
         synced.map_err(|e| failed(e).after_failed_sync())?;
     }
     Ok(Some(sum))

@@ -142,7 +142,7 @@ impl Appender {
         let op = format!("commit rows appended to {:?}", self.name);
         self.check_writable(&op)?;
         if self.appended == self.committed {
-            return Ok(self.loader.store.number());
+            return Ok(self.loader.store.generation_number());
         }
         let published = self.publish().map_err(|e| e.context(&op));
         match &published {

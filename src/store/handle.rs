@@ -204,7 +204,7 @@ impl Store {
     /// ```
     #[must_use]
     pub fn generation(&self) -> u64 {
-        self.loader.store.number()
+        self.loader.store.generation_number()
     }
 
     /// Moves to the newest generation, and returns whether that changed the generation. Files that only the old

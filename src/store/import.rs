@@ -83,7 +83,8 @@ impl Transaction<'_> {
     }
 
     /// Stages a whole file as a sealed storage that shares the file's blocks on disk. Returns `None` if the file system
-    /// cannot share them: only btrfs and XFS can. Later changes to the file do not affect the storage.
+    /// cannot share them (btrfs and XFS can), or the file is too long for a storage. Later changes to the file do not
+    /// affect the storage.
     ///
     /// The file is read once, to compute its digests. `progress` is called with the bytes read since the last call.
     ///

@@ -79,7 +79,8 @@ impl Loader {
             }
             _ => Storage::open(&store.disk, &path, (store.uuid, id, record), self.permit, in_place_options),
         };
-        // An older copy of the store, restored over its directories, replaces the manifest too.
+        // The storage may be that of an older copy of the store, restored over this one. The manifest was then replaced
+        // too, which this detects.
         generation.check_named(&*store.disk, &store.paths)?;
         let storage = storage?;
         store.storages.insert(generation.number(), id, &storage);

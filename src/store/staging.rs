@@ -111,7 +111,7 @@ impl Transaction<'_> {
         let Some(Stage::Open(writer)) = self.staged.get_mut(index) else {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                "the shared storage of this transaction is sealed",
+                "the shared storage of this transaction is already finished",
             ));
         };
         let offset_bytes = writer.align()?;

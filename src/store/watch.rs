@@ -48,14 +48,14 @@ impl Store {
     /// Those of [`refresh`](Self::refresh): `Corrupt`, `UnsupportedVersion`, `Busy`, `Replaced`, `Forked`, `Io`.
     pub fn wait_for_change(&self, timeout: Duration) -> Result<bool> {
         let store = &self.loader.store;
-        let (before, began) = (store.number(), Instant::now());
+        let (before, began) = (store.generation_number(), Instant::now());
         let has_moved = || {
             self.refresh()?;
-            Ok(store.number() != before)
+            Ok(store.generation_number() != before)
         };
         // A commit that was already made needs no watch.
         if has_moved()? || timeout.is_zero() {
-            return Ok(store.number() != before);
+            return Ok(store.generation_number() != before);
         }
         let meta = store.paths.meta_dir();
         let mut watch = kept_watch::watch(&store.disk, &meta);

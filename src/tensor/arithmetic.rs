@@ -145,8 +145,8 @@ fn promote_by_class(preferred: DType, other: DType) -> Option<DType> {
     if class(other) <= class(preferred) { Some(preferred) } else { promote(preferred, other) }
 }
 
-/// Returns the smallest dtype that can represent both. As in PyTorch, there is none for an unsigned integer wider
-/// than 8 bits and a different integer dtype.
+/// Returns PyTorch's common dtype of both. An unsigned integer wider than 8 bits has one only with itself and with
+/// floats.
 fn promote(a: DType, b: DType) -> Option<DType> {
     let (low, high) = if class(a) <= class(b) { (a, b) } else { (b, a) };
     let is_wide_unsigned = |dtype| matches!(dtype, DType::U16 | DType::U32 | DType::U64);
@@ -166,17 +166,17 @@ fn promote(a: DType, b: DType) -> Option<DType> {
     }
 }
 
-fn zip<T: Number<W>, const W: usize>(lhs: &mut [u8], rhs: &[u8], of: impl Fn(T, T) -> T) {
+fn zip<T: Number<W>, const W: usize>(lhs: &mut [u8], rhs: &[u8], combine: impl Fn(T, T) -> T) {
     let lhs = lhs.as_chunks_mut::<W>().0;
     match rhs.as_chunks::<W>().0 {
         [only] => {
             let right = T::load(*only);
-            lhs.iter_mut().for_each(|left| *left = of(T::load(*left), right).store());
+            lhs.iter_mut().for_each(|left| *left = combine(T::load(*left), right).store());
         }
         rhs => {
             lhs.iter_mut()
                 .zip(rhs)
-                .for_each(|(left, right)| *left = of(T::load(*left), T::load(*right)).store());
+                .for_each(|(left, right)| *left = combine(T::load(*left), T::load(*right)).store());
         }
     }
 }

@@ -45,8 +45,8 @@ impl<T: Element, S: Data<Elem = T>, D: Dimension> Source for ArrayBase<S, D> {
 /// |---|---|---|---|
 /// | `&Tensor` | `ArrayView<T, D>` | `TryFrom` | borrowed, with their strides |
 /// | `&Tensor` | `Array<T, D>` | `TryFrom` | copied, in row-major order |
-/// | `Array<T, D>` | `Tensor` | `From`, `TryFrom` of an `ArrayD` | moved, with their strides |
-/// | `ArrayView<T, D>`, any `&ArrayBase<_, D>` | `Tensor` | `From`, `TryFrom` of `IxDyn` | copied, in row-major order |
+/// | `Array<T, D>` | `Tensor` | `From`, or `TryFrom` for an `ArrayD` | moved, with their strides |
+/// | `ArrayView<T, D>`, `&ArrayBase<_, D>` | `Tensor` | `From`, or `TryFrom` for `IxDyn` | copied, in row-major order |
 ///
 /// ```
 /// use ndarray::{Array2, ArrayView2, array, s};
@@ -65,7 +65,8 @@ impl<T: Element, S: Data<Elem = T>, D: Dimension> Source for ArrayBase<S, D> {
 /// assert_eq!(column.read::<f32>()?, [3., 5.]);
 ///
 /// let refused = ArrayView2::<f32>::try_from(&column).unwrap_err();
-/// assert_eq!(refused.to_string(), "to an array of 2 dimensions: size [2] has 1; use view, or an ArrayD");
+/// let message = "convert to an array of 2 dimensions: the tensor has 1 (size [2]); use view, or convert to an ArrayD";
+/// assert_eq!(refused.to_string(), message);
 /// # Ok::<(), stridemap::Error>(())
 /// ```
 impl Tensor {
@@ -115,7 +116,7 @@ impl<T: Element, D: Dimension> TryFrom<&Tensor> for Array<T, D> {
     fn try_from(tensor: &Tensor) -> Result<Self> {
         check_rank::<D>(tensor)?;
         let array = ArrayD::from_shape_vec(IxDyn(tensor.size()), tensor.read()?);
-        array.and_then(ArrayBase::into_dimensionality).map_err(|e| refused("to an array", tensor, &e))
+        array.and_then(ArrayBase::into_dimensionality).map_err(|e| refused("convert to an array", tensor, &e))
     }
 }
 
@@ -205,10 +206,11 @@ fn check_rank<D: Dimension>(tensor: &Tensor) -> Result<()> {
         Some(rank) if rank != tensor.ndim() => Err(Error::new(
             ErrorKind::SizeMismatch,
             format!(
-                "to an array of {rank} dimension{}: size {:?} has {}; use view, or an ArrayD",
+                "convert to an array of {rank} dimension{}: the tensor has {} (size {:?}); use view, or convert to an \
+                 ArrayD",
                 if rank == 1 { "" } else { "s" },
-                tensor.size(),
-                tensor.ndim()
+                tensor.ndim(),
+                tensor.size()
             ),
         )),
         _ => Ok(()),
@@ -219,7 +221,8 @@ fn check_rank_limit(size: &[usize]) -> Result<()> {
     if size.len() <= MAX_RANK {
         return Ok(());
     }
-    let message = format!("from an array: {} dimensions, but a tensor has at most {MAX_RANK}", size.len());
+    let rank = size.len();
+    let message = format!("convert from an array: {rank} dimensions, but a tensor has at most {MAX_RANK}");
     Err(Error::new(ErrorKind::LimitExceeded, message))
 }
 
@@ -308,7 +311,7 @@ fn view_of<'a, T>(tensor: &Tensor, run: &'a [T]) -> Result<ArrayViewD<'a, T>> {
 /// Returns the size and strides in the form that `ndarray` expects for a slice that starts at the lowest element: a
 /// negative stride is given as its two's complement.
 fn shape_of(tensor: &Tensor) -> StrideShape<IxDyn> {
-    let stride = tensor.layout().lent_strides().into_iter();
+    let stride = tensor.layout().strides_with_unused_as_one().into_iter();
     let stride: Vec<usize> = stride.map(isize::cast_unsigned).collect();
     let is_empty = tensor.numel() == 0;
     if is_empty { IxDyn(tensor.size()).into() } else { IxDyn(tensor.size()).strides(IxDyn(&stride)) }

@@ -98,7 +98,8 @@ impl Scalar {
         self.cast(dtype)
     }
 
-    /// The same as [`encode`](Self::encode), but values that do not fit wrap or become infinite.
+    /// The same as [`encode`](Self::encode), but values that do not fit are converted by the rules of
+    /// [`Tensor::to_dtype`](super::Tensor::to_dtype).
     ///
     /// # Errors
     /// [`ErrorKind::DTypeMismatch`] between `float4_e2m1fn_x2` and a value that is not a pair.

@@ -18,8 +18,8 @@ use table::Bin;
 /// summarized at a time: they stay in a cache.
 const BLOCK_ELEMS: usize = 4096;
 
-/// If a tensor has more elements, only a sample of them is counted by range, because that takes longer than all other
-/// work.
+/// If a tensor has more elements, only a sample of them is counted in bins, because counting in bins takes longer than
+/// all other work.
 const MAX_UNSAMPLED_ELEMS: usize = 64 << 20;
 
 /// Statistics of the elements of a tensor, returned by [`Tensor::statistics`].
@@ -106,7 +106,7 @@ impl Statistics {
     }
 
     /// Returns the mean of the finite elements, computed in `f64`. `None` if no element is finite. The mean is infinite
-    /// or NaN if the sum of a few thousand elements exceeds the range of `f64`.
+    /// or NaN if the sum of some block of 4,096 elements exceeds the range of `f64`.
     #[must_use]
     pub fn mean(&self) -> Option<f64> {
         (self.moments.count > 0.).then_some(self.moments.mean)
@@ -155,7 +155,7 @@ impl Statistics {
         for bin in &self.bins {
             let count = bin.count as f64;
             if position < below + count {
-                // The first element of a bin may be its lowest, and the last its highest.
+                // Interpolates: the first element of a bin is taken to be `lo`, and the last `hi`.
                 let part = if count > 1. { (position - below) / (count - 1.) } else { 0.5 };
                 return Some(if position == 0. { bin.lo } else { bin.lo + (bin.hi - bin.lo) * part });
             }

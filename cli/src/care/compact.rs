@@ -16,11 +16,11 @@ use crate::ui::{counted, message, progress, storage_id, warn, write_json};
 
 /// Rewrite storages to free bytes that no tensor refers to
 ///
-/// This is for parts of storages: rm deletes a storage with its last tensor, without a compaction. A storage is
-/// rewritten if that frees at least a quarter of it, and at least 4 KiB; with --all, if it frees anything. Compaction
-/// first deletes files that are no longer needed. Tensors keep their names, sizes and elements. Old files that readers
-/// still use are deleted by the first commit or compaction after the readers have finished. A storage that another
-/// process is changing is skipped. A damaged storage is skipped too, and the exit code is then 1.
+/// This frees unused parts of storages. A whole storage needs no compaction: rm deletes it when its last tensor is
+/// removed. A storage is rewritten if that frees at least a quarter of it, and at least 4 KiB; with --all, if it frees
+/// anything. Compaction first deletes files that are no longer needed. Tensors keep their names, sizes and elements.
+/// Old files that readers still use are deleted by the first commit or compaction after the readers have finished. A
+/// storage that another process is changing is skipped. A damaged storage is skipped too, and the exit code is then 1.
 ///
 /// With --materialize, elements in files that were imported in place are first copied into the store, which then no
 /// longer needs the files.
@@ -170,7 +170,7 @@ impl Held {
     }
 }
 
-/// Fewer unreachable bytes are not worth a note.
+/// The smallest number of unreachable bytes that is worth a note.
 const MIN_REPORTED_BYTES: u64 = 4096;
 
 /// Reports unreachable bytes that are too few for a storage to be rewritten.
@@ -179,8 +179,8 @@ fn report_kept_bytes(stats: &Stats) {
     let bytes = kept.map(|reclaimable| reclaimable.bytes).fold(0, u64::saturating_add);
     if bytes >= MIN_REPORTED_BYTES {
         message(&format!(
-            "note: {} are unreachable in storages that were not rewritten, because there they are less than a quarter; \
-             free them with --all",
+            "note: {} are unreachable in storages that were not rewritten: less than a quarter of each, or less than \
+             4 KiB; free them with --all",
             HumanBytes(bytes)
         ));
     }

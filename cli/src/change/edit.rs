@@ -64,8 +64,8 @@ pub(crate) struct MvArgs {
 
 /// Remove tensors in one commit: all or none
 ///
-/// A storage is deleted with its last tensor. Bytes that no tensor uses in a storage with other tensors stay until
-/// compact frees them; a note says so.
+/// A storage is deleted with its last tensor. If other tensors remain on it, the bytes that only the removed ones used
+/// stay until compact frees them, and a note says so.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  stridemap rm model.smap encoder.weight encoder.bias")]
 pub(crate) struct RmArgs {
@@ -173,8 +173,8 @@ struct Edit<'a> {
 }
 
 impl Edit<'_> {
-    /// Commits a change that returns what it does: "save" and "saved", and what, or `None` for nothing. A dry run
-    /// prints it instead.
+    /// Runs `change` and commits it. `change` returns a verb in two forms, such as "save" and "saved", and the rest of
+    /// the message, or `None` if there is nothing to commit. A dry run prints the message and commits nothing.
     fn commit(
         self,
         out: &mut impl Write,

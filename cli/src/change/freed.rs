@@ -10,8 +10,11 @@ use super::plan::info;
 use crate::error::Result;
 use crate::names::quoted;
 
-/// Fewer bytes that stay are not worth a note.
+/// The smallest number of kept bytes that is worth a note.
 const MIN_REPORTED_BYTES: u64 = 4096;
+
+/// Without `--all`, `compact` rewrites a storage only if that frees at least this many bytes, and a quarter of it.
+const MIN_COMPACTED_BYTES: u64 = 4096;
 
 #[derive(Default)]
 pub(super) struct Freed {
@@ -56,7 +59,8 @@ impl Freed {
             let kept_bytes = after.unreachable_bytes.saturating_sub(before.unreachable_bytes);
             if storage.kind == StorageKind::Sealed && kept_bytes > 0 {
                 freed.kept_bytes += kept_bytes;
-                freed.needs_all |= after.unreachable_bytes < (storage.size_bytes / 4).max(MIN_REPORTED_BYTES);
+                freed.needs_all |=
+                    after.unreachable_bytes < (storage.size_bytes / 4).max(MIN_COMPACTED_BYTES);
                 freed.keeper.get_or_insert(keeper.name.clone());
             }
         }

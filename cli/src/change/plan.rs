@@ -6,7 +6,7 @@ use crate::args::Existing;
 use crate::error::{Error, Result};
 use crate::names::quoted;
 
-/// Refuses a new name that exists, unless `--force` is given. Returns the end of the sentence that describes the
+/// Refuses a name that is already taken, unless `--force` is given. Returns the end of the sentence that describes the
 /// change.
 pub(crate) fn replacing(
     command: &str,

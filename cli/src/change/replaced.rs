@@ -24,7 +24,8 @@ pub(super) fn check_existing(args: &ExportArgs, size_bytes: u64) -> Result<bool>
     }
 }
 
-/// Returns the path of the file that names an export of this many bytes: the index if it is split into shards.
+/// Returns the path by which an export of this many bytes is opened: the index if it is split into shards, otherwise
+/// the output file.
 pub(super) fn main_file(args: &ExportArgs, size_bytes: u64) -> PathBuf {
     match args.max_shard_size {
         Some(most) if size_bytes > most => index_of(args),
@@ -89,8 +90,8 @@ fn would_replace(args: &ExportArgs, file: &Path) -> bool {
         Some(fs::canonicalize(dir).ok()?.join(path.file_name()?))
     };
     let (Some(out), Some(file)) = (place(&args.out), place(file)) else { return false };
-    // The export replaces a symbolic link itself, not its target. For a file with two names, the store may have
-    // recorded the name that is replaced.
+    // The export replaces a symbolic link itself, not its target. The inodes are compared too, because the store may
+    // have recorded a different hard link of the file.
     let id = |path: &Path| fs::symlink_metadata(path).ok().map(|it| (it.dev(), it.ino()));
     if out == file || id(&out).is_some_and(|it| id(&file) == Some(it)) {
         return true;

@@ -29,7 +29,8 @@ type Sharers = HashMap<String, (usize, BTreeSet<String>)>;
 pub(super) enum Place {
     /// It shares bytes with this tensor on one side only.
     Shared(Side, String),
-    /// It shares bytes with this tensor on both sides, but begins at other elements from it.
+    /// It shares bytes with this tensor on both sides. Their storage offsets differ by the first number in A, and by
+    /// the second in B.
     Offset(String, isize, isize),
 }
 
@@ -38,7 +39,8 @@ impl Sharing {
         Ok(Sharing { a: sharers(a)?, b: sharers(b)? })
     }
 
-    /// Compares the places of a pair. Each pair of sharing tensors is compared once, with the name that comes later.
+    /// Compares how a tensor shares bytes in A and in B. Considers only the sharers with an earlier name, so that each
+    /// pair of tensors that share bytes is compared once.
     pub(super) fn compare(&self, a: &TensorInfo, b: &TensorInfo) -> Option<Place> {
         let none = BTreeSet::new();
         let earlier = |sharers: &Sharers, name: &String| {

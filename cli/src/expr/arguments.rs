@@ -35,7 +35,7 @@ pub(super) struct Passed {
 /// `one|other` is a parameter with two names.
 ///
 /// # Errors
-/// The position of a superfluous argument, or `None` if an argument is missing.
+/// The position of a superfluous argument, or `None` if an argument is missing or a positional one follows a keyword.
 pub(super) fn bind(signature: &str, mut passed: Vec<Passed>) -> Result<Vec<Argument>, Option<Range<usize>>> {
     if !passed.is_sorted_by_key(|passed| passed.keyword.is_some()) {
         return Err(None);
@@ -141,7 +141,7 @@ impl<'a> Arguments<'a> {
     }
 
     pub(super) fn names(&mut self) -> Result<Vec<Option<&'a str>>> {
-        self.each("the name of a dimension, ... or None", name)
+        self.each("the name of a dimension, an ellipsis (...) or None", name)
     }
 
     /// Reads pairs of an old and a new name.

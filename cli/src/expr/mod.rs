@@ -87,7 +87,7 @@ pub(crate) fn view(text: &str, tensors: &impl Named, copies: Copies) -> Result<(
         if text.is_empty() {
             return Err(Error::Refused("the expression is empty".to_owned()));
         }
-        let expr = text.parse::<Expr>()?.or_properties(tensors)?;
+        let expr = text.parse::<Expr>()?.split_properties(tensors)?;
         let tensor = match tensors.load(&expr.name) {
             Err(e) if e.kind() == ErrorKind::NameNotFound => {
                 return Err(prefix_hint(&expr.name, tensors)?.map_or(e.into(), Error::Refused));
@@ -97,7 +97,7 @@ pub(crate) fn view(text: &str, tensors: &impl Named, copies: Copies) -> Result<(
         return Ok((expr.name.clone(), expr.apply(tensor, copies)?));
     }
     if let Ok(expr) = text.parse::<Expr>()
-        && let expr = expr.or_properties(tensors)?
+        && let expr = expr.split_properties(tensors)?
         && expr.name != text
         && tensors.contains(&expr.name)?
     {
@@ -119,8 +119,9 @@ pub(crate) fn unquoted(text: &str) -> Option<String> {
 }
 
 impl Expr {
-    /// Reads the end of a bare name such as `x.T` as a property of `x`, unless another tensor has the longer name.
-    fn or_properties(self, tensors: &impl Named) -> Result<Self> {
+    /// Splits properties off the end of a bare name: `x.T` becomes the property `T` of the tensor `x`. A name that a
+    /// tensor has is not split if operations follow it. If the name is the whole text, the caller has looked it up.
+    fn split_properties(self, tensors: &impl Named) -> Result<Self> {
         let is_name = self.name != self.text && tensors.contains(&self.name)?;
         if is_name || self.text.starts_with(QUOTE) {
             return Ok(self);

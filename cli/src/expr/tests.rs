@@ -18,7 +18,7 @@ fn refusal(text: &str) -> String {
     text.parse::<Expr>().unwrap_err().to_string().lines().next().unwrap().to_owned()
 }
 
-fn counted(size: &[usize]) -> Tensor {
+fn arange(size: &[usize]) -> Tensor {
     Tensor::from_vec((0..size.iter().product::<usize>() as i64).collect(), size).unwrap()
 }
 
@@ -74,7 +74,7 @@ fn only_names_that_would_not_read_back_are_quoted() {
 
 #[test]
 fn arguments_are_the_same_by_position_by_keyword_and_in_brackets() {
-    let x = counted(&[2, 3, 1]);
+    let x = arange(&[2, 3, 1]);
     for same in [
         &[".permute(1, 0, 2)", ".permute([1, 0, 2])", ".permute((1, 0, 2,))", ".permute( dims = (1,0,2) )"][..],
         &[".select(1, -1)", ".select(1, index=-1)", ".select(index=-1, dim=1)"],
@@ -106,7 +106,7 @@ fn arguments_are_the_same_by_position_by_keyword_and_in_brackets() {
 #[test]
 fn operations_are_applied_from_left_to_right() {
     let text = "[1].t().flip(0)[:2].view(-1, 3)[..., None].select(2, 0).narrow(1, 0, 2)";
-    assert_eq!(meant(&counted(&[2, 3, 4]), text).1, [15, 19, 14, 18]);
+    assert_eq!(meant(&arange(&[2, 3, 4]), text).1, [15, 19, 14, 18]);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn refusal_to_copy_is_reported_without_copying() {
         assert!(e.to_string().starts_with("a view copies no data, but "), "{e}");
     }
     assert!(parsed("x.flatten().reshape(1024, -1)").apply(x, Copies::Refused).is_ok());
-    let y = counted(&[2, 3, 4]).transpose(0, 1).unwrap();
+    let y = arange(&[2, 3, 4]).transpose(0, 1).unwrap();
     for text in ["flatten()", "flatten(0, 1)", "reshape(6, 4)", "reshape([24])"] {
         let e = parsed(&format!("x.{text}")).apply(y.clone(), Copies::Refused).unwrap_err();
         assert!(e.to_string().contains("needs a copy"), "{e}");
@@ -260,7 +260,7 @@ proptest! {
     fn no_expression_panics_when_it_is_applied(operations in grammar_like()) {
         let expr = format!("'x'{operations}").parse::<Expr>();
         for copies in [Copies::Allowed, Copies::Refused] {
-            let applied = expr.as_ref().map(|expr| expr.apply(counted(&[2, 3]), copies));
+            let applied = expr.as_ref().map(|expr| expr.apply(arange(&[2, 3]), copies));
             if let Err(message) = applied.map_err(|e| e.to_string()).and_then(|view| view.map_err(|e| e.to_string())) {
                 prop_assert_eq!(message.split('\n').count(), 3, "{}", message);
             }

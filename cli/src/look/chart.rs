@@ -7,10 +7,11 @@ use indicatif::HumanCount;
 use crate::error::Result;
 use crate::ui::page_width;
 
-/// The significant digits of a rounded number.
+/// The number of significant digits to round to.
 const DIGITS: i32 = 5;
 
-/// Rounds a number to five digits. Very large and very small ones have an exponent, as in `1.5e-12`.
+/// Rounds a number to five significant digits, or to an integer if that has more. Very large and very small numbers
+/// have five digits and an exponent, as in `1.2346e-12`.
 pub(crate) fn short(number: f64) -> String {
     if !number.is_finite() || number == 0. {
         return format!("{number}");
@@ -44,8 +45,9 @@ pub(crate) fn sparkline(counts: &[u64]) -> String {
 
 /// Prints a histogram: the range of each bin, a bar, and the count.
 pub(crate) fn bars(counts: &[u64], (min, max): (f64, f64), out: &mut impl Write) -> Result<()> {
-    let is_one = min == max;
-    let counts = if is_one { &counts[counts.len().saturating_sub(1)..] } else { counts };
+    let is_constant = min == max;
+    // Equal elements are all in the last bin.
+    let counts = if is_constant { &counts[counts.len().saturating_sub(1)..] } else { counts };
     let edge = |bin: usize| {
         let part = bin as f64 / counts.len() as f64;
         short(min * (1. - part) + max * part)
@@ -61,7 +63,7 @@ pub(crate) fn bars(counts: &[u64], (min, max): (f64, f64), out: &mut impl Write)
         let line = format!("{label:>label_width$}  {number:>number_width$}  {bar}");
         writeln!(out, "{}", line.trim_end())?;
     }
-    if !is_one {
+    if !is_constant {
         writeln!(out, "{:>label_width$}", short(max))?;
     }
     Ok(())

@@ -194,7 +194,7 @@ pub(super) fn print_head(summary: &Summary, input: &Input, out: &mut impl Write)
         }
         Input::File(file, _) => line("format", file.format().name())?,
     }
-    let Totals { numel, size_bytes, .. } = summary.own;
+    let Totals { numel, size_bytes, .. } = summary.totals_without_views;
     let has_views = numel != summary.numel;
     if width().is_none() {
         line("tensors", &summary.tensor_count.to_string())?;

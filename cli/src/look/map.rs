@@ -16,7 +16,8 @@ use crate::input::Input;
 use crate::names::{Named as _, names, quoted};
 use crate::ui::{Column, MAX_ROWS, Table, bytes_cell, counted, shorten, storage_id, width, write_json};
 
-/// Above this number of storages, or of tensors on one storage, those that share nothing are not drawn.
+/// Above this number of storages, those with at most one tensor and no unreachable bytes are not drawn. Above this
+/// number of tensors on one storage, those that share no byte are not drawn.
 const MANY: usize = 50;
 
 /// The most runs of bytes of a tensor in JSON.
@@ -29,8 +30,9 @@ const MAX_RUNS: u64 = 1000;
 /// the bytes that no tensor has, a compaction keeps the padding, and can free those that are unreachable. The last
 /// lines name the tensors that share bytes.
 ///
-/// If there are more than 50 storages, those with one tensor and no unreachable bytes are not drawn. If a storage has
-/// more than 50 tensors, those that share no byte are not drawn. A tensor is compared with at most 64 others.
+/// If there are more than 50 storages, those with at most one tensor and no unreachable bytes are not drawn. If a
+/// storage has more than 50 tensors, those that share no byte are not drawn. A tensor is compared with at most 64
+/// others.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  stridemap map model.smap\n  stridemap map model.smap 'encoder.*' --json | jq .storages"
@@ -91,7 +93,7 @@ pub(crate) fn run(args: &MapArgs, out: &mut impl Write) -> Result<()> {
     let mut skipped = Vec::new();
     if skipped_storages > 0 {
         let storages = counted(skipped_storages as u64, "storage");
-        skipped.push(format!("{storages} of one tensor without unreachable bytes"));
+        skipped.push(format!("{storages} with at most one tensor and no unreachable bytes"));
     }
     if drawn.skipped_tensors > 0 {
         skipped.push(format!(

@@ -26,8 +26,8 @@ use crate::ui::{Column, Element, Progress, Table, counted, progress, warn, write
 /// and left out of the other numbers. std is the deviation of a sample, like that of PyTorch. Complex numbers are
 /// summarized by their magnitudes. A histogram has bins of equal width between min and max.
 ///
-/// Of two elements that are equally near to a percentile, it is the lower one, as in torch.median. Percentiles of
-/// dtypes of more than 16 bits and of more than 4,096 elements are near: within 0.4 % for float32.
+/// If a percentile is halfway between two elements, the lower element is used, as in torch.median. For more than 4,096
+/// elements of 32 bits or more, percentiles are approximate: within 0.4 % for float32.
 ///
 /// If nothing matches a pattern, the exit code is 1. If a tensor cannot be read, the others are still shown, and the
 /// exit code is 2.
@@ -43,7 +43,7 @@ pub(crate) struct StatsArgs {
     /// Only tensors with NaN or infinities; exit with 1 if there are none
     #[arg(long)]
     non_finite: bool,
-    /// Sort by name, or by a number: the lowest min first, and otherwise the highest
+    /// Sort by name, or by a number: min in ascending order, all others in descending order
     #[arg(long, value_enum, value_name = "KEY", default_value_t = Sort::Name)]
     sort: Sort,
     /// Print one JSON object per tensor
@@ -83,7 +83,7 @@ const COLUMNS: [Column; 9] = [
     Column::new("notes"),
 ];
 
-/// Runs the command. Returns whether a tensor is as asked for.
+/// Runs the command. Returns false if `--non-finite` is given and no tensor has NaN or infinities.
 pub(crate) fn run(args: &StatsArgs, out: &mut impl Write) -> Result<bool> {
     let input = Input::open(&args.source, &args.reading, &args.external.options())?;
     let (targets, is_one) = targets(&args.select, &input)?;
@@ -127,7 +127,7 @@ pub(crate) fn run(args: &StatsArgs, out: &mut impl Write) -> Result<bool> {
     Ok(found_count > 0 || !args.non_finite)
 }
 
-/// Iterates with the largest key first. Others stay in their order.
+/// Iterates in descending order of the keys. Items with equal keys keep their order.
 fn sorted<T>(mut keyed: Vec<(f64, T)>) -> impl Iterator<Item = T> {
     keyed.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     keyed.into_iter().map(|(_, item)| item)
@@ -248,7 +248,7 @@ fn details(label: &str, found: &Found, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Says of how many elements the quantiles and the histogram are, if not of all.
+/// Says from how many elements the quantiles and the histogram are computed, if not from all.
 pub(crate) fn sample_note(statistics: &Statistics) -> Option<String> {
     let count = statistics.sample_count();
     (count < statistics.finite_count())
@@ -269,7 +269,7 @@ struct Record<'a> {
     max: Option<Element>,
     mean: Option<Element>,
     std: Option<Element>,
-    /// The number of elements of which the quantiles and the histogram are.
+    /// The number of elements from which the quantiles and the histogram are computed.
     sample_count: u64,
     /// The values below which 0.1 %, 50 % and 99.9 % of the finite elements are.
     quantiles: Vec<(f64, Element)>,

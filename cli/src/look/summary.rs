@@ -28,9 +28,9 @@ pub(super) struct Summary {
     pub(super) dtypes: Vec<Group>,
     pub(super) modules: Vec<Group>,
     pub(super) warnings: Vec<String>,
-    /// The totals without tensors that share bytes with a wider one.
+    /// The totals of the tensors that share no byte with one before them: see [`without_views`].
     #[serde(skip)]
-    pub(super) own: Totals,
+    pub(super) totals_without_views: Totals,
 }
 
 /// Some of the tensors: those of a dtype, or those in a module.
@@ -73,7 +73,8 @@ impl Summary {
         }
         ranges.sort_unstable();
         let is_overlap = |pair: &[(u64, u64, u64)]| pair[0].0 == pair[1].0 && pair[1].1 < pair[0].2;
-        let own = if ranges.windows(2).any(is_overlap) { without_views(input)? } else { root.totals };
+        let totals_without_views =
+            if ranges.windows(2).any(is_overlap) { without_views(input)? } else { root.totals };
         let mut warnings = Vec::new();
         warnings.extend(missing.told(
             "file that was imported in place is missing or too short",
@@ -83,7 +84,7 @@ impl Summary {
         warnings.extend(unusual.told("name has hidden characters", "names have hidden characters"));
         if changing > 0 {
             let storages = counted(changing, "mutable or live storage");
-            warnings.push(format!("{storages} without checksums: damage to their elements is not detected"));
+            warnings.push(format!("{storages} without checksums: damage to the elements is not detected"));
         }
         let mut dtypes: Vec<Group> =
             dtypes.into_iter().map(|(name, totals)| Group { name: name.to_owned(), totals }).collect();
@@ -101,20 +102,21 @@ impl Summary {
             dtypes,
             modules: top_modules(&root),
             warnings,
-            own,
+            totals_without_views,
         })
     }
 }
 
-/// Returns the totals without tensors that share bytes with one that is wider, or as wide and before them.
+/// Returns the totals of the tensors that share no byte with one before them, in order of the first byte. Of tensors
+/// with the same first byte, the longest comes first.
 fn without_views(input: &Input) -> Result<Totals> {
-    let mut own = Totals::default();
+    let mut totals = Totals::default();
     for map in StorageMap::all(input)? {
-        let is_own =
+        let is_first =
             |(index, tensor): &(usize, &Mapped)| tensor.sharers.first().is_none_or(|first| first > index);
-        map.tensors.iter().enumerate().filter(is_own).for_each(|(_, tensor)| own.add(&tensor.info));
+        map.tensors.iter().enumerate().filter(is_first).for_each(|(_, tensor)| totals.add(&tensor.info));
     }
-    Ok(own)
+    Ok(totals)
 }
 
 /// Returns the top modules, the largest first. If all tensors are in one module, such as `model`, those in it.

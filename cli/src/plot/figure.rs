@@ -7,7 +7,8 @@ use crate::look::reduce::Blocks;
 
 /// The least width and height of a drawn matrix.
 const LEAST_SIDE: usize = 64;
-/// Its least width if the blocks are few enough.
+/// The least width of the space for a drawing. A matrix is at least this wide too, unless its square blocks would then
+/// be more than `MAX_BLOCKS` pixels high in total.
 const LEAST_WIDTH: usize = 512;
 
 /// The most blocks along a side.

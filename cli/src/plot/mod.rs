@@ -29,9 +29,10 @@ use raster::Image;
 /// Draw a matrix as a heat map, or a histogram, in the terminal or as an image
 ///
 /// Two dimensions are a heat map: blue below zero, white at zero and red above, or one hue if no element is negative.
-/// The scale ends at the 0.1 and 99.9 percentiles; with negative elements it is centered on zero, and ends on both
-/// sides at the one of larger magnitude. NaN is magenta. Of a large matrix, each block shows the element of largest
-/// magnitude, or NaN if it has one. Without colors, the heat map has characters from blank to @, and ? for NaN.
+/// The scale extends from the 0.1 to the 99.9 percentile. If there are negative elements, zero is its center, and its
+/// ends are plus and minus the larger magnitude of the two. NaN is magenta. Of a large matrix, each block shows the
+/// element of largest magnitude, or NaN if it has one. Without colors, the heat map has characters from blank to @, and
+/// ? for NaN.
 ///
 /// One dimension is a histogram.
 ///

@@ -7,7 +7,7 @@ pub(super) const WHITE: Color = [255; 3];
 pub(super) const BLACK: Color = [0; 3];
 pub(super) const GRAY: Color = [160; 3];
 
-/// The pixels of a side of a dot of a character, which is 5 dots wide and 7 high, and 1 below the line.
+/// The side of a dot in pixels. A character is 5 dots wide and 8 high: 7 above the line and 1 below it.
 const DOT: usize = 2;
 
 /// The distance between the left sides of two characters.
@@ -50,7 +50,8 @@ impl Image {
         }
     }
 
-    /// Draws one line of text, to the right of and below a point. Characters that are not ASCII are drawn as `?`.
+    /// Draws one line of text, to the right of and below a point. Characters other than printable ASCII are drawn as
+    /// `?`, except `×`, which is drawn as `x`.
     pub(super) fn text(&mut self, (x, y): (usize, usize), text: &str) {
         for (i, c) in text.chars().enumerate() {
             let glyph = match c {

@@ -13,10 +13,10 @@ use super::bash;
 use crate::args::Reading;
 use crate::input::Input;
 
-/// The most names that are offered. If there are more, their modules are, and as many of those at most.
+/// The most names that are offered. If there are more, at most this many of their modules are offered instead.
 const MAX_NAMES: usize = 500;
 
-/// What positional arguments hold that are neither paths nor names of tensors.
+/// The value names of positional arguments that are neither paths nor names of tensors.
 const OTHERS: [&str; 3] = ["KEY", "VALUE", "COMMAND"];
 
 /// The options whose value is the name of a tensor or the beginning of one.

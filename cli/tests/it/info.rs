@@ -109,7 +109,7 @@ fn warnings_name_what_needs_attention() {
         [
             "1 tensor has no elements: empty",
             r"1 name has hidden characters: 'tab\there'",
-            "1 mutable or live storage without checksums: damage to their elements is not detected",
+            "1 mutable or live storage without checksums: damage to the elements is not detected",
         ]
     );
     let text = dir.on_terminal(80, &["info", "s.smap"]);

@@ -307,10 +307,7 @@ fn refusal_says_what_was_probably_meant() {
     for (args, refusal) in [
         (&["ls", "s.sma"][..], "open s.sma: no such file or store; did you mean s.smap?"),
         (&["rm", "s.sma", "x"], "open s.sma: no store at this path; did you mean s.smap?"),
-        (
-            &["ls", "points", "s.smap"],
-            "open points: no such file or store; s.smap is a store, and comes first",
-        ),
+        (&["ls", "points", "s.smap"], "open points: no such file or store; s.smap is a store: put it first"),
         (&["show", "s.smap", ""], "the expression is empty"),
         (&["ls", "empty"], "read empty: the file is empty"),
         (&["rm", "s.smap", "p[*"], "the glob \"p[*\" is not valid: unclosed character class; missing ']'"),

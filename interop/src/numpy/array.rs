@@ -11,7 +11,8 @@ use crate::budget::Budget;
 use crate::contents::{Contents, ForeignStorage, ForeignTensor, Skipped};
 use crate::file::RawFile;
 
-/// The approximate memory of a field: a header twice, its name, its lists, and the reason if it is left out.
+/// The approximate memory of a field: its header as a `Part` and as a `ForeignTensor`, its name, its lists, and the
+/// reason if it is left out.
 const FIELD_BYTES: usize = 600;
 
 /// The memory of a dimension of a field: a size and a stride.
@@ -123,7 +124,10 @@ impl Array {
                     .to_owned(),
             );
         }
-        let too_large = || format!("the size {:?} of {record_bytes} bytes each is too large", records.size());
+        let too_large = || {
+            let size = records.size();
+            format!("an array of size {size:?} with elements of {record_bytes} bytes is too large")
+        };
         let step = isize::try_from(record_bytes / item_bytes).map_err(|_| too_large())?;
         let within = Layout::contiguous(&field.size).map_err(|e| e.to_string())?;
         let stride = records.stride().iter().map(|stride| stride.checked_mul(step));

@@ -30,7 +30,7 @@ use zip::{CompressionMethod, ZipWriter};
 use super::array::{Array, budget};
 use super::header::{Header, MAGIC, PREAMBLE_BYTES, Preamble};
 use super::npy::{Order, arranged};
-use super::text::Text;
+use super::text::TextEncoding;
 use crate::budget::Budget;
 use crate::contents::{Contents, ForeignStorage};
 use crate::file::{self, RawFile, check_elements};
@@ -101,13 +101,13 @@ fn read_member(
     let header = preamble.text(header).map_err(bad)?;
     let header = Header::parse(&header).map_err(bad)?;
     let rest_bytes = member.unpacked_bytes.saturating_sub(preamble.end_bytes());
-    if let Some(text) = Text::of(&header) {
+    if let Some(encoding) = TextEncoding::of(&header) {
         // Both the bytes and the decoded text take memory.
         let length = usize::try_from(rest_bytes).unwrap_or(usize::MAX);
         budget.charge(length.saturating_mul(2)).map_err(bad)?;
         let mut bytes = vec![0; length];
         unpacked.read_exact(&mut bytes)?;
-        let text = text.decode(bytes).map_err(bad)?;
+        let text = encoding.decode(bytes).map_err(bad)?;
         return match contents.attributes.insert(name.to_owned(), text) {
             Some(_) => Err(bad("another text has the same name".to_owned())),
             None => Ok(()),

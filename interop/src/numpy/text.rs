@@ -4,22 +4,22 @@ use super::header::{Descriptor, Header};
 
 /// How the bytes of a text are decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Text {
+pub(super) enum TextEncoding {
     /// `S`: bytes, which must be UTF-8.
     Bytes,
     /// `U`: four bytes for each character.
     Characters { is_big_endian: bool },
 }
 
-impl Text {
+impl TextEncoding {
     /// Returns how to decode an array, or `None` if it is not a text.
     pub(super) fn of(header: &Header<'_>) -> Option<Self> {
         let Descriptor::One(descr) = header.descr else { return None };
         let code = descr.trim_start_matches(['<', '>', '=', '|']);
         match code.chars().next() {
             _ if !header.size.is_empty() => None,
-            Some('S' | 'a') => Some(Text::Bytes),
-            Some('U') => Some(Text::Characters { is_big_endian: descr.starts_with('>') }),
+            Some('S' | 'a') => Some(TextEncoding::Bytes),
+            Some('U') => Some(TextEncoding::Characters { is_big_endian: descr.starts_with('>') }),
             _ => None,
         }
     }
@@ -27,8 +27,10 @@ impl Text {
     /// Decodes a text. Like NumPy, it leaves out NULs at the end.
     pub(super) fn decode(self, bytes: Vec<u8>) -> Result<String, String> {
         let mut text = match self {
-            Text::Bytes => String::from_utf8(bytes).map_err(|e| format!("the text is not UTF-8: {e}"))?,
-            Text::Characters { is_big_endian } => {
+            TextEncoding::Bytes => {
+                String::from_utf8(bytes).map_err(|e| format!("the text is not UTF-8: {e}"))?
+            }
+            TextEncoding::Characters { is_big_endian } => {
                 let (units, []) = bytes.as_chunks() else {
                     return Err("the text does not have four bytes for each character".to_owned());
                 };

@@ -142,7 +142,7 @@ impl Flattening<'_> {
     }
 
     fn child(&mut self, key: &str, value: Value) -> Result<(), String> {
-        // Charged here too, because many values without leaves can share one key.
+        // Charged here too: many empty containers can have the same long key, which is copied for each.
         self.budget.charge(key.len())?;
         let length = self.name.len();
         if length > 0 {

@@ -1,7 +1,7 @@
-//! PyTorch checkpoints, as `torch.save` writes them, read as data in both of its layouts.
+//! PyTorch checkpoints, in both of the layouts that `torch.save` can write. They are read as data.
 //!
 //! A checkpoint is a pickle, which is a program for a small stack machine, and storages. [`machine`] implements that
-//! machine, but never calls anything: [`call`] matches each call against the few names in [`known`]. [`flatten`] names
+//! machine, but never calls anything: [`call`] matches each call against the few names in [`global`]. [`flatten`] names
 //! the results. [`archive`] and [`legacy`] find the pickle and the storages in the file.
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 #![cfg_attr(test, allow(clippy::indexing_slicing, clippy::arithmetic_side_effects))]

@@ -238,7 +238,7 @@ fn a_slice_becomes_as_dense_as_it_can() {
 #[test]
 fn columns_that_no_view_uses_are_dropped() {
     // A matrix of 1000 rows of 100: columns 0 to 10; columns 50 to 60 of every other row from the fifth on; a part of
-    // a row; and a row that ends where the next begins.
+    // a row; and a run that begins in one row and ends in the next.
     let owned = [
         Owned::new(F32, &[(1000, 100), (10, 1)], 0),
         Owned::new(F32, &[(400, 200), (10, 1)], 550),
@@ -325,8 +325,9 @@ fn ranges_are_few_whatever_the_view_is() {
     assert_eq!((found.len(), found[1].clone()), (1000, (4 << 20) + 20..(4 << 20) + 20 + 8196));
 }
 
-/// Views of two elements. The step of each view is two bytes shorter than that of the one before. Only the end of
-/// each period is unused, and the next view splits the rest.
+/// Views of two elements. The step of each view is two bytes shorter than that of the one before. With the longest
+/// step as the period, only the last byte of a period is unused. The rest is packed one level deeper, with the next
+/// step as the period, and so on.
 #[test]
 fn depth_is_bounded_whatever_the_views_are() {
     let ladder = |n: i64| -> Vec<Owned> {

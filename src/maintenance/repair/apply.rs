@@ -15,8 +15,8 @@ use super::{Remedy, Repair, has_dir};
 use crate::disk::{Access, Disk, Staged, StorePaths, number_in};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{
-    self, Durability, Generation, OpenStore, Options, WriterLock, by_processes, held_by, publish_manifest,
-    unsynced,
+    self, Durability, Generation, OpenStore, Options, WriterLock, by_processes, processes_using_manifest,
+    publish_manifest, unsynced,
 };
 use crate::storage::{GrowthLock, VerifiedStorage};
 
@@ -65,10 +65,10 @@ pub(super) fn apply(
     let Content { mut storages, mut tensors, copies, readable_originals, .. } = content;
     let mut next_storage_id = work.next_storage_id(&source.manifest, &storages)?;
     let mut locks = Vec::new();
-    for (id, copy) in &copies {
+    for (id, plan) in &copies {
         let Some(record) = storages.remove(id) else { continue };
         let Copied { lock, mut storage, tensors: moved } =
-            copy_storage(&work.store, (*id, &record), copy, &tensors, next_storage_id)?;
+            copy_storage(&work.store, (*id, &record), plan, &tensors, next_storage_id)?;
         storage.publish(paths, next_storage_id)?; // crash: an orphan, deleted later
         let copied = StorageRecord { tensor_count: record.tensor_count, ..storage.record().clone() };
         storages.insert(next_storage_id, copied);
@@ -163,7 +163,7 @@ impl Work {
             created.map_err(|e| Error::io("create", &paths.storages_dir(), e))?;
             self.sync(paths.root())?; // crash: an empty directory
         }
-        if source.is_marker_lost {
+        if source.must_rewrite_format {
             let bytes = Marker { uuid: source.uuid }.encode();
             self.replace(&paths.format_file(), paths.root(), &bytes, kept)?; // crash: no FORMAT, written again
             self.sync(paths.root())?;
@@ -334,7 +334,7 @@ impl Work {
         let mut held = BTreeSet::new();
         for number in numbers_of(in_meta, "man") {
             let path = self.paths().manifest(number);
-            let Some(processes) = held_by(&self.store, &path)? else { continue };
+            let Some(processes) = processes_using_manifest(&self.store, &path)? else { continue };
             let refused = |why: &str| {
                 let message = format!(
                     "repair {}: generation {number} is in use{}, and {why}; end its readers, and repair again",

@@ -21,7 +21,7 @@ pub(super) struct Content {
     pub(super) storages: BTreeMap<u64, StorageRecord>,
     pub(super) tensors: BTreeMap<String, TensorRecord>,
     /// The storages that are replaced by copies of only the bytes that their tensors refer to.
-    pub(super) copies: BTreeMap<u64, PartialCopy>,
+    pub(super) copies: BTreeMap<u64, CopyPlan>,
     /// Copied storages whose original file is whole. Readers of older generations can still use the original.
     pub(super) readable_originals: BTreeSet<u64>,
     /// The storages whose `.sum` files are written again.
@@ -34,9 +34,9 @@ pub(super) struct Content {
     pub(super) is_changed: bool,
 }
 
-/// A copy of the part of a storage that can be read.
+/// How to copy the part of a storage that can be read.
 #[derive(Debug)]
-pub(super) struct PartialCopy {
+pub(super) struct CopyPlan {
     /// How much of the storage its file holds, in whole chunks if the file is too short.
     pub(super) length_bytes: u64,
     /// Damaged chunks in that part. No kept tensor refers to them.
@@ -63,7 +63,7 @@ struct Salvageable {
     reason: String,
     /// Tensors with an element in these bytes are lost.
     lost: Vec<Range<u64>>,
-    copy: Option<PartialCopy>,
+    copy: Option<CopyPlan>,
     /// The new length of a mutable or live storage whose file is too short.
     shortened_to: Option<u64>,
 }
@@ -177,7 +177,7 @@ fn salvage(
                 // The tail can still be verified: its digest is in the record.
                 let is_tail_whole =
                     damage.file.is_none() && damage.chunks.iter().all(|chunk| chunk.index < full);
-                let copy = is_tail_whole.then(|| PartialCopy {
+                let copy = is_tail_whole.then(|| CopyPlan {
                     length_bytes: record.length_bytes,
                     damaged: (0..full).collect(),
                     corrected: Vec::new(),
@@ -197,7 +197,7 @@ fn salvage(
         }
         let damaged: BTreeSet<u64> = chunks.collect();
         let lost = damaged.iter().map(bytes_of_chunk).collect();
-        let copy = Some(PartialCopy { length_bytes: record.length_bytes, damaged, corrected: Vec::new() });
+        let copy = Some(CopyPlan { length_bytes: record.length_bytes, damaged, corrected: Vec::new() });
         let reason = "elements were changed since they were sealed".to_owned();
         return Ok(Some(of(reason, lost, copy, None)));
     };
@@ -217,7 +217,7 @@ fn salvage(
     let damaged: BTreeSet<u64> = chunks.filter(|&index| index < whole).collect();
     let length_bytes = whole * CHUNK_BYTES;
     let lost = damaged.iter().map(bytes_of_chunk).chain(past_end(length_bytes)).collect();
-    let copy = Some(PartialCopy { length_bytes, damaged, corrected: Vec::new() });
+    let copy = Some(CopyPlan { length_bytes, damaged, corrected: Vec::new() });
     Ok(Some(of(reason, lost, copy, None)))
 }
 
@@ -314,9 +314,9 @@ fn storages(
 
 impl Content {
     /// Schedules a storage to be copied. Its `.sum` file is not changed.
-    fn copy(&mut self, id: u64, copy: PartialCopy) {
+    fn copy(&mut self, id: u64, copy: CopyPlan) {
         let corrected = self.sums.remove(&id).map(|sum| sum.corrected).unwrap_or_default();
-        self.copies.insert(id, PartialCopy { corrected, ..copy });
+        self.copies.insert(id, CopyPlan { corrected, ..copy });
     }
 }
 
@@ -344,7 +344,7 @@ fn copy_overlong_storages(
             );
             repair.remedy(path, detail);
             let (damaged, corrected) = (BTreeSet::new(), Vec::new());
-            content.copy(id, PartialCopy { length_bytes, damaged, corrected });
+            content.copy(id, CopyPlan { length_bytes, damaged, corrected });
             content.readable_originals.insert(id);
         }
     }

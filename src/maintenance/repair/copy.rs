@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use stridemap_format::{StorageRecord, TensorRecord};
 
-use super::content::PartialCopy;
+use super::content::CopyPlan;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::OpenStore;
 use crate::layout::{View, repack};
@@ -24,19 +24,19 @@ pub(super) struct Copied {
 pub(super) fn copy_storage(
     store: &OpenStore,
     (id, record): (u64, &StorageRecord),
-    copy: &PartialCopy,
+    plan: &CopyPlan,
     tensors: &BTreeMap<String, TensorRecord>,
     new_id: u64,
 ) -> Result<Copied> {
     let (disk, paths) = (&store.disk, &store.paths);
     let path = paths.storage(id);
     let lock = take_growth_lock(store, id)?;
-    let (corrected, damaged) = (&copy.corrected, &copy.damaged);
+    let (corrected, damaged) = (&plan.corrected, &plan.damaged);
     let mut old = VerifiedStorage::open_salvaged(&**disk, paths, (id, record), corrected, damaged)?;
     let kept: Vec<(&String, &TensorRecord)> =
         tensors.iter().filter(|(_, tensor)| tensor.storage_id == id).collect();
     let views: Vec<View<'_>> = kept.iter().map(|(_, tensor)| View::from(*tensor)).collect();
-    let repacked = repack(&views, copy.length_bytes).map_err(|e| Error::corrupt(&path, e))?;
+    let repacked = repack(&views, plan.length_bytes).map_err(|e| Error::corrupt(&path, e))?;
     let mut writer = old.start_copy(disk, paths, true)?;
     // None of these tensors has elements in a damaged chunk.
     writer.copy_from(&mut old, &repacked, &mut |_| ())?;

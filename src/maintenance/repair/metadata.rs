@@ -5,7 +5,7 @@ use std::path::Path;
 
 use stridemap_format::{self as format, Manifest, Rule, Uuid, limits};
 
-use super::{PUT_BACK, Repair, detail_of, has_dir};
+use super::{PUT_BACK_ADVICE, Repair, detail_of, has_dir};
 use crate::disk::{Access, Disk, StorePaths, number_in, read_capped};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Table};
@@ -18,7 +18,7 @@ pub(super) const NUMBER_LIMIT: u64 = 1 << 62;
 pub(super) struct Source {
     pub(super) uuid: Uuid,
     /// Whether FORMAT must be written again.
-    pub(super) is_marker_lost: bool,
+    pub(super) must_rewrite_format: bool,
     pub(super) manifest: Manifest,
     /// The table of the manifest. `None` if it has none, or if no generation with a readable table is left.
     pub(super) table: Option<Table>,
@@ -35,7 +35,7 @@ type Numbered = (u64, Result<Manifest>);
 /// The manifests of a store, the newest first.
 pub(super) struct Manifests {
     pub(super) uuid: Uuid,
-    is_marker_lost: bool,
+    must_rewrite_format: bool,
     list: Vec<Numbered>,
     highest: u64,
 }
@@ -43,7 +43,7 @@ pub(super) struct Manifests {
 /// Reads FORMAT and the manifests, and records what is wrong with FORMAT.
 pub(super) fn manifests(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> Result<Manifests> {
     let marker = read_marker(disk, paths)?;
-    has_dir(disk, &paths.meta_dir(), PUT_BACK)?;
+    has_dir(disk, &paths.meta_dir(), PUT_BACK_ADVICE)?;
     let names = match (generation::list(disk, paths), &marker) {
         (Err(_), Err(e)) if e.kind() == ErrorKind::NotAStore => return Err(e.clone()),
         (names, _) => names?,
@@ -78,11 +78,11 @@ pub(super) fn manifests(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair
         Ok(_) => Some(format!("it belongs to a different store; {written_again}")),
         Err(e) => Some(format!("{written_again}: {}", detail_of(&e))),
     };
-    let is_marker_lost = detail.is_some();
+    let must_rewrite_format = detail.is_some();
     if let Some(detail) = detail {
         repair.remedy(paths.format_file(), detail);
     }
-    Ok(Manifests { uuid, is_marker_lost, list, highest })
+    Ok(Manifests { uuid, must_rewrite_format, list, highest })
 }
 
 /// Finds the newest generation that can be read, and records what is wrong with FORMAT and with newer generations.
@@ -91,25 +91,26 @@ pub(super) fn manifests(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair
 /// If there is none, it is the newest whose table can be opened. If there is none of these either, it is the newest
 /// readable manifest without its table, because the records in a manifest do not depend on the table.
 pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> Result<Source> {
-    let Manifests { uuid, is_marker_lost, list, highest } = manifests(disk, paths, repair)?;
+    let Manifests { uuid, must_rewrite_format, list, highest } = manifests(disk, paths, repair)?;
     let newest = list.first().map(|(number, _)| *number);
     let source = |manifest: Manifest, table: Option<Table>| {
         let is_newest = newest == Some(manifest.generation);
-        Source { uuid, is_marker_lost, manifest, table, is_newest, highest }
+        Source { uuid, must_rewrite_format, manifest, table, is_newest, highest }
     };
-    // The best generation so far, and how many newer ones cannot be read.
+    // The best generation so far, and how many newer ones are unusable.
     let mut partial: Option<(Manifest, Option<Table>, usize)> = None;
-    let mut unread = Vec::new();
+    let mut unusable = Vec::new();
     for (number, manifest) in list {
         let manifest = match manifest {
             Ok(manifest) if manifest.uuid == uuid => manifest,
             Ok(manifest) => {
                 let other = uuid::Uuid::from_bytes(manifest.uuid);
-                unread.push((paths.manifest(number), format!("the manifest of a different store, {other}")));
+                unusable
+                    .push((paths.manifest(number), format!("the manifest of a different store, {other}")));
                 continue;
             }
             Err(e) => {
-                unread.push((paths.manifest(number), detail_of(&e)));
+                unusable.push((paths.manifest(number), detail_of(&e)));
                 continue;
             }
         };
@@ -119,7 +120,7 @@ pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> 
         });
         let (table, why) = match opened {
             Ok((table, None)) => {
-                repair.lose_files(unread, &returns_to(number));
+                repair.lose_files(unusable, &returns_to(number));
                 return Ok(source(manifest, table));
             }
             Ok((table, Some(damage))) => (table, format!("{} ({})", damage.detail(), damage.rule())),
@@ -130,17 +131,17 @@ pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> 
         };
         let table_path = paths.table(manifest.table.map_or(0, |table| table.generation));
         if partial.as_ref().is_none_or(|(_, best, _)| best.is_none() && table.is_some()) {
-            partial = Some((manifest, table, unread.len()));
+            partial = Some((manifest, table, unusable.len()));
         }
-        unread.push((table_path, why));
+        unusable.push((table_path, why));
     }
     let (manifest, table, newer_count) = partial.ok_or_else(|| nothing_left(paths, &[]))?;
     if table.is_some() {
-        unread.truncate(newer_count);
-        repair.lose_files(unread, &returns_to(manifest.generation));
+        unusable.truncate(newer_count);
+        repair.lose_files(unusable, &returns_to(manifest.generation));
         return Ok(source(manifest, table));
     }
-    repair.lose_files(unread, "the changes that only this file records are lost");
+    repair.lose_files(unusable, "the changes that only this file records are lost");
     repair.remedy(paths.manifest(manifest.generation), "kept without its table");
     Ok(Source { is_newest: false, ..source(Manifest { table: None, ..manifest }, None) })
 }

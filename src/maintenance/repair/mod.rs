@@ -129,7 +129,7 @@ pub(crate) fn repair(
 }
 
 /// The advice if `meta` or `storages` is not a directory.
-const PUT_BACK: &str = "put the directory back";
+const PUT_BACK_ADVICE: &str = "put the directory back";
 
 /// Whether a directory exists.
 ///

@@ -4,7 +4,7 @@ use std::io;
 
 use super::content::{Content, content};
 use super::metadata::{Source, read};
-use super::{PUT_BACK, Repair, has_dir};
+use super::{PUT_BACK_ADVICE, Repair, has_dir};
 use crate::disk::{Access, Disk, StorePaths};
 use crate::error::{Error, Result};
 use crate::generation::manifest_numbers;
@@ -37,8 +37,8 @@ pub(super) fn retry_if_disturbed<T>(
         let before = manifest_numbers(disk, paths);
         let seen = look();
         tries += 1;
-        let is_still = before.ok() == manifest_numbers(disk, paths).ok();
-        if is_still || tries == MAX_TRIES || seen.as_ref().is_ok_and(is_good) {
+        let is_unchanged = before.ok() == manifest_numbers(disk, paths).ok();
+        if is_unchanged || tries == MAX_TRIES || seen.as_ref().is_ok_and(is_good) {
             return seen;
         }
     }
@@ -60,8 +60,8 @@ fn plan_once(disk: &dyn Disk, paths: &StorePaths, progress: &mut dyn FnMut(u64))
 
 /// Refuses directories that are links. Returns whether `storages/` exists.
 pub(super) fn check_dirs(disk: &dyn Disk, paths: &StorePaths) -> Result<bool> {
-    has_dir(disk, &paths.meta_dir(), PUT_BACK)?;
-    has_dir(disk, &paths.storages_dir(), PUT_BACK)
+    has_dir(disk, &paths.meta_dir(), PUT_BACK_ADVICE)?;
+    has_dir(disk, &paths.storages_dir(), PUT_BACK_ADVICE)
 }
 
 /// Returns why LOCK must be created again, if it must be.

@@ -39,7 +39,7 @@ pub(super) fn report(
     let length_bytes = |id: &u64| survey.storages.get(id).map_or(0, |storage| storage.record.length_bytes);
     let mut indices: BTreeMap<u64, DamageIndex> = BTreeMap::new();
     for (id, damage) in damage {
-        indices.insert(*id, index(store, *id, length_bytes(id), damage, findings));
+        indices.insert(*id, add_findings(store, *id, length_bytes(id), damage, findings));
     }
     for Fault { path, detail, ids } in faults {
         let finding = findings.push(path, &FormatError::new(Rule::ExternalFile, detail), Affected::NOTHING);
@@ -84,8 +84,8 @@ fn affect(
     }
 }
 
-/// Adds a finding for each defect of a storage's files.
-pub(super) fn index(
+/// Adds a finding for each defect of a storage's files. Returns these findings by the tensors that they affect.
+pub(super) fn add_findings(
     store: &OpenStore,
     id: u64,
     length_bytes: u64,

@@ -103,7 +103,7 @@ pub(crate) fn verify(
         }
         survey => survey?,
     };
-    metadata(store, generation, &survey, &mut findings)?;
+    check_metadata(store, generation, &survey, &mut findings)?;
     let storages = || survey.storages.iter().map(|(&id, storage)| (id, &storage.record));
     let mut read_bytes = 0;
     let damage = check_all(&*store.disk, &store.paths, storages(), &mut |bytes| {
@@ -129,7 +129,8 @@ fn check_lock(disk: &dyn Disk, paths: &StorePaths, findings: &mut Findings) {
     }
 }
 
-fn metadata(
+/// Checks the table and the records of a generation.
+fn check_metadata(
     store: &OpenStore,
     generation: &Generation,
     survey: &Survey<'_>,

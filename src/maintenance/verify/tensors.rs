@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use stridemap_format::{Error as FormatError, Rule, StorageKind};
 
-use super::damage::{DamageIndex, bytes_of_chunks, index};
+use super::damage::{DamageIndex, add_findings, bytes_of_chunks};
 use super::finding::{Affected, Finding, Findings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{Generation, OpenStore, not_found};
@@ -15,7 +15,7 @@ use crate::storage::check_chunks;
 /// Verifies only the given tensors: the entries that their lookups read, and the chunks that they refer to.
 ///
 /// # Errors
-/// `NameNotFound`, `Io`.
+/// `NameNotFound`, `ExternalRefused`, `UnsupportedVersion`, `Io`.
 pub(crate) fn verify_tensors(
     store: &OpenStore,
     generation: &Generation,
@@ -75,7 +75,7 @@ fn verify_one(
     };
     let damage = check_chunks(&*store.disk, &store.paths, (id, &storage), is_wanted, progress)?;
     if let Some(damage) = damage {
-        let DamageIndex { whole, ranges } = index(store, id, storage.length_bytes, &damage, findings);
+        let DamageIndex { whole, ranges } = add_findings(store, id, storage.length_bytes, &damage, findings);
         let chunks = ranges.into_iter().map(|(_, finding)| finding);
         whole.into_iter().chain(chunks).for_each(|finding| findings.affect(finding, name));
     }

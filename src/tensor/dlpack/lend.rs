@@ -48,7 +48,7 @@ impl Tensor {
     pub fn to_dlpack(&self) -> Result<versioned::Dlpack> {
         const OP: &str = "to_dlpack";
         let advised = |e: Error| match e.kind() {
-            ErrorKind::NotMapped => e.context("clone_data makes a copy that can be lent"),
+            ErrorKind::NotMapped => e.advised("clone_data makes a copy that can be lent"),
             _ => e,
         };
         let run: &[u8] = self.borrow_span(OP).map_err(advised)?;
@@ -58,7 +58,7 @@ impl Tensor {
         let not_describable = |e: &dyn std::fmt::Display| {
             Error::new(ErrorKind::LimitExceeded, format!("{OP}: {self:?} cannot be described by DLPack: {e}"))
         };
-        let stride = self.layout().lent_strides();
+        let stride = self.layout().strides_with_unused_as_one();
         let prepared =
             Dynamic::new(self.size(), stride.as_slice()).prepare().map_err(|e| not_describable(&e))?;
         let foreign = dtype::to_dlpack(self.dtype()).ok_or_else(|| {

@@ -7,8 +7,8 @@ const MAX_NUMEL: usize = 100_000;
 
 /// Draws strides for dimensions that are nested in any order, with gaps, and forwards or backwards. The inner two may
 /// be interleaved instead: the first then spans more than a step of the second. Returns them with the position of the
-/// first element and the length of the whole side. If `may_repeat`, strides may be 0.
-fn side(rng: &mut fastrand::Rng, sizes: &[usize], may_repeat: bool) -> (Vec<isize>, usize, usize) {
+/// first element and the number of elements that the layout spans. If `may_repeat`, strides may be 0.
+fn random_layout(rng: &mut fastrand::Rng, sizes: &[usize], may_repeat: bool) -> (Vec<isize>, usize, usize) {
     let (mut strides, mut first, mut length) = (vec![0; sizes.len()], 0, 1);
     let mut axes: Vec<usize> = (0..sizes.len()).collect();
     rng.shuffle(&mut axes);
@@ -40,8 +40,8 @@ fn copies_like_a_plain_loop<const W: usize>(rng: &mut fastrand::Rng) {
             sizes.push(size);
         }
     }
-    let (to_strides, to_first, to_length) = side(rng, &sizes, false);
-    let (from_strides, from_first, from_length) = side(rng, &sizes, true);
+    let (to_strides, to_first, to_length) = random_layout(rng, &sizes, false);
+    let (from_strides, from_first, from_length) = random_layout(rng, &sizes, true);
     let from: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(from_length * W).collect();
     let mut expected = vec![0; to_length * W];
     let mut index = vec![0; sizes.len()];
@@ -104,8 +104,8 @@ fn a_large_transpose_and_gather_on_threads_match_a_plain_loop() {
     assert!(runs.into_iter().all(|(run, &place)| run == &rows[place..place + SIDE]));
 }
 
-/// Transposes a plane that is written past the caches, wherever its first whole cache line begins.
-fn lines_are_written_past_the_caches<const W: usize>(rng: &mut fastrand::Rng) {
+/// For each position of the first whole cache line, transposes a plane with stores that bypass the caches.
+fn lines_bypass_the_caches<const W: usize>(rng: &mut fastrand::Rng) {
     for shift in 0..=64 / W {
         let (rows, columns) = (rng.usize(4096 / W..5000 / W), rng.usize(128..1200));
         let (stride, gap) = (rows.next_multiple_of(64 / W), rng.usize(..3));
@@ -127,13 +127,13 @@ fn lines_are_written_past_the_caches<const W: usize>(rng: &mut fastrand::Rng) {
 }
 
 #[test]
-fn transposes_past_the_caches_write_all_elements_and_nothing_else() {
+fn transposes_that_bypass_the_caches_write_all_elements_and_nothing_else() {
     let mut rng = fastrand::Rng::with_seed(16);
-    lines_are_written_past_the_caches::<1>(&mut rng);
-    lines_are_written_past_the_caches::<2>(&mut rng);
-    lines_are_written_past_the_caches::<4>(&mut rng);
-    lines_are_written_past_the_caches::<8>(&mut rng);
-    lines_are_written_past_the_caches::<16>(&mut rng);
+    lines_bypass_the_caches::<1>(&mut rng);
+    lines_bypass_the_caches::<2>(&mut rng);
+    lines_bypass_the_caches::<4>(&mut rng);
+    lines_bypass_the_caches::<8>(&mut rng);
+    lines_bypass_the_caches::<16>(&mut rng);
 }
 
 #[test]

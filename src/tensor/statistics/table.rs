@@ -26,14 +26,14 @@ fn slots<T: Copy>((block, slot): (&[T], impl Fn(T) -> u32)) -> [u32; BLOCK_ELEMS
     slots
 }
 
-/// Counts of keys: integers that are in the order of the numbers they stand for.
+/// Counts of keys. A key is an integer that stands for a number; keys compare like their numbers.
 ///
 /// Each counter counts 2^`shift` consecutive keys. If the range of keys becomes too wide for the counters, `shift`
 /// grows, and neighboring counters are added together. So `shift` depends only on the lowest and the highest key, and
 /// tables that were filled apart add up to the same table in any order.
 pub(super) struct Table {
-    /// The counter of a key is at `(key >> shift) % COUNTER_COUNT`. The shifted keys of the range are at most as many as the
-    /// counters, so each has its own.
+    /// The counter of a key is at `(key >> shift) % COUNTER_COUNT`. The range has at most `COUNTER_COUNT` different
+    /// shifted keys, so no two of them share a counter.
     counts: Vec<u64>,
     /// Zeros, of the same length. `cover` swaps them with `counts`.
     spare: Vec<u64>,

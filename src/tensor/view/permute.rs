@@ -57,7 +57,7 @@ impl Tensor {
         self.viewed(self.layout().t())
     }
 
-    /// Swaps the last two axes, like PyTorch's `mT`. A single element is returned unchanged.
+    /// Swaps the last two axes, like PyTorch's `mT`. A tensor without axes is returned unchanged.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};

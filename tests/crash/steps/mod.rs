@@ -201,7 +201,7 @@ fn every_step_in_the_sources_has_a_simulation_that_detects_its_absence() {
     assert_eq!(sources, found);
 }
 
-/// Returns the names in each `step!` and `without_step!` of the source files in a directory.
+/// Returns the names in each `step!` and `if_test_omits_step!` of the source files in a directory.
 fn steps_below(dir: &Path) -> Vec<String> {
     let mut names = Vec::new();
     for path in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {

@@ -168,7 +168,7 @@ fn commit_that_expects_a_different_generation_is_a_conflict_and_writes_nothing()
     txn.expect_generation(1);
     txn.save("x", &scalar(1)).unwrap();
     Store::open(&path).unwrap().save("y", &scalar(1)).unwrap();
-    let parts = ["generation 1 only", "the newest is 2"];
+    let parts = ["expects generation 1", "the newest is 2"];
     assert_refused(txn.commit(), ErrorKind::Conflict, &parts);
     let mut idle = store.begin().unwrap();
     idle.expect_generation(1);

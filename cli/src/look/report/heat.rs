@@ -26,8 +26,8 @@ pub(super) struct HeatMap {
 }
 
 impl HeatMap {
-    /// Reads the elements, and calls `progress` between pieces. Returns `None` for a tensor that is no matrix without a
-    /// copy.
+    /// Reads the elements, and calls `progress` between pieces. Returns `None` for a tensor that has too few elements,
+    /// or that cannot be viewed as a matrix without a copy.
     pub(super) fn of(tensor: &Tensor, scale: Scale, mut progress: impl FnMut()) -> Result<Option<Self>> {
         let Some((rows, columns)) = shape(tensor.size(), tensor.numel()) else { return Ok(None) };
         let Ok(matrix) = tensor.view([rows, columns]) else { return Ok(None) };

@@ -45,7 +45,7 @@ pub(crate) struct ReportArgs {
     /// Read at most this many bytes of elements: 500MB, 64GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64GiB")]
     max_read: u64,
-    /// Read no elements: the page has no statistics, histograms and heat maps
+    /// Read no elements: the page has no statistics, histograms or heat maps
     #[arg(long, conflicts_with = "max_read")]
     no_elements: bool,
     #[command(flatten)]

@@ -147,8 +147,9 @@ impl Storage {
 }
 
 fn totals(summary: &Summary) -> Vec<(&'static str, u64)> {
-    let mut totals = vec![("Tensors", summary.tensor_count), ("Parameters", summary.own.numel)];
-    if summary.own.numel != summary.numel {
+    let numel = summary.totals_without_views.numel;
+    let mut totals = vec![("Tensors", summary.tensor_count), ("Parameters", numel)];
+    if numel != summary.numel {
         totals.push(("Parameters with views", summary.numel));
     }
     totals.extend([

@@ -7,8 +7,10 @@ use stridemap::TensorInfo;
 use super::elements::Numbers;
 use crate::look::sharing::Mapped;
 
-/// The most runs of bytes of one tensor, and the most other tensors that share its bytes.
+/// At most this many runs of bytes are written for one tensor.
 const MAX_RUNS: u64 = 256;
+
+/// At most this many of the tensors that share bytes with a tensor are written.
 const MAX_SHARERS: usize = 64;
 
 /// What the page has about a tensor. It is written as a list: names of values would repeat for each tensor. The script
