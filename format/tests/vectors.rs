@@ -92,7 +92,9 @@ fn references_to_bad_tables_are_listed() {
         listed.map(|(name, _, reference)| (name, json::table_ref(&reference))).collect();
     let pretty = serde_json::to_string_pretty(&listed).unwrap() + "\n";
     let found = committed(&vectors("bad").join(REFERENCES), pretty.as_bytes());
-    assert!(found == pretty.as_bytes(), "{REFERENCES} differs");
+    // The order of the keys depends on a feature of serde_json, which other packages can enable.
+    let found: serde_json::Map<String, Value> = serde_json::from_slice(&found).unwrap();
+    assert!(found == listed, "{REFERENCES} differs");
 }
 
 #[test]
