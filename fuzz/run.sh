@@ -72,7 +72,7 @@ options_of() {
         # An operation that splits a view holds all parts in memory.
         expr) echo "-max_len=512 -dict=dicts/expr.dict -rss_limit_mb=$((1024 * memory_factor)) -malloc_limit_mb=700" ;;
         store) echo -max_len=40000 ;;
-        edits) echo -max_len=600 ;;
+        malformed) echo -max_len=600 ;;
         zip) echo -max_len=1500 ;;
         *) echo -max_len=4096 ;;
     esac

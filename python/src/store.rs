@@ -191,6 +191,11 @@ impl StoreHandle {
         detach(py, || store.compact(|_| interrupt::check()).map(drop))
     }
 
+    /// Returns the scope and the key of every attribute.
+    fn attribute_keys(&self) -> Result<Vec<(String, String)>> {
+        Ok(self.store()?.snapshot().all_attributes().keys().cloned().collect())
+    }
+
     fn attributes(&self, scope: &str) -> Result<BTreeMap<String, String>> {
         Ok(self.store()?.attributes_of(scope))
     }

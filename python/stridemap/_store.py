@@ -56,12 +56,13 @@ def open(
                 raise
     handle = _stridemap.open(path, mapped, mode != "r", durable, timeout, external)
     store = Store(handle, mode != "r", {"mapped": mapped, "writable": mode != "r", "external": external})
-    if mode == "w" and (len(store) or store.attrs):
+    attributes = handle.attribute_keys() if mode == "w" else []
+    if mode == "w" and (len(store) or attributes):
         with store.transaction() as txn:
+            for scope, key in attributes:
+                txn.set_attribute(scope, key, None)
             for name in store:
                 del txn[name]
-            for key in store.attrs:
-                txn.set_attribute("", key, None)
     return store
 
 

@@ -358,8 +358,9 @@ def test_stores_are_equal_to_themselves_and_updated_in_one_commit(store: stridem
     store.clear()
     assert list(store) == [] and store.generation == generation + 2
     store.attrs["key"] = "value"
+    store.attrs_of("prefix.")["key"] = "value"
     with stridemap.open(store.path, "w", durable=False) as again:
-        assert dict(again.attrs) == {}
+        assert dict(again.attrs) == dict(again.attrs_of("prefix.")) == {}
 
 
 def test_handles_need_no_working_directory_and_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -392,7 +392,7 @@ fn damage(root: &Path, paths: &[PathBuf], damage: &Damage) -> std::io::Result<()
 
 fuzz_target!(|plan: Plan| {
     static ROOT: OnceLock<PathBuf> = OnceLock::new();
-    let dir = ROOT.get_or_init(|| scratch("edits").expect("a directory to work in"));
+    let dir = ROOT.get_or_init(|| scratch("malformed").expect("a directory to work in"));
     let root = dir.join("store.smap");
     for part in ["meta", "storages"] {
         fs::create_dir_all(root.join(part)).expect("a directory");
