@@ -38,12 +38,6 @@ pub fn full_chunk_count(length_bytes: u64) -> u64 {
     length_bytes / CHUNK_BYTES
 }
 
-/// Returns whether a sealed storage of this length has a `.sum` file, that is, at least one full chunk.
-#[must_use]
-pub fn is_chunked(length_bytes: u64) -> bool {
-    full_chunk_count(length_bytes) > 0
-}
-
 /// Iterates over the chunk digests in the bytes of a `.sum` file. A partial digest at the end is skipped.
 pub fn digests_of_chunks(sum_file: &[u8]) -> impl Iterator<Item = Digest> + '_ {
     sum_file.as_chunks().0.iter().copied()

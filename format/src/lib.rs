@@ -30,7 +30,7 @@ mod record;
 mod sealed;
 mod table;
 
-pub use checksum::{CHUNK_BYTES, Digest, Digester, digest, digests_of_chunks, full_chunk_count, is_chunked};
+pub use checksum::{CHUNK_BYTES, Digest, Digester, digest, digests_of_chunks, full_chunk_count};
 pub use dims::Dims;
 pub use dtype::DType;
 pub use error::{Error, Result, Rule};

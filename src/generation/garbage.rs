@@ -13,7 +13,7 @@ use super::recover::{list, numbers_among};
 use super::writer_lock::WriterLock;
 use super::{Generation, OpenStore};
 use crate::disk::{
-    Access, DiskFile, LockMode, STAGE_PREFIX, StoreFile, if_test_omits_step, number_in, read_capped, step,
+    Access, DiskFile, LockMode, STAGE_PREFIX, StoreFile, if_test_omits_step, read_capped, step,
 };
 use crate::error::{Error, Result};
 
@@ -79,13 +79,11 @@ impl OlderManifests {
             None => list(&*store.disk, &store.paths)?,
             Some(names) => names,
         };
-        let numbers = numbers_among(&names).filter(|&number| number < newest.number());
-        let mut manifests: Vec<_> = numbers.map(|number| (number, older.needs(number))).collect();
-        manifests.sort_unstable_by_key(|&(number, _)| number);
-        older.manifests = manifests;
+        let numbers = numbers_among(&names, "man").into_iter().filter(|&number| number < newest.number());
+        older.manifests = numbers.map(|number| (number, older.needs(number))).collect();
         older.as_of = newest.number();
         older.needed_to = 0;
-        older.tables = names.iter().filter_map(|name| number_in(name, "tab")).collect();
+        older.tables = numbers_among(&names, "tab");
         older.unfinished = names.into_iter().filter(|name| name.starts_with(STAGE_PREFIX)).collect();
         Ok(older)
     }

@@ -11,7 +11,7 @@ use super::create::{self, Visibility, sync_name};
 use super::unsynced;
 use super::writer_lock::WriterLock;
 use crate::disk::{Disk, STAGE_PREFIX, StoreFile, StorePaths, dir_of, step};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::process::OwnerProcess;
 
 /// A store that is built beside its final path, under a name that no process opens. Unless it was completed, it is
@@ -35,7 +35,7 @@ impl IncompleteStore {
     /// `AlreadyExists` if anything exists at `final_path`; `Io` if the directory that will hold it cannot be examined.
     fn beside(disk: &Arc<dyn Disk>, final_path: &Path) -> Result<Self> {
         match disk.is_dir(final_path) {
-            Ok(_) => return Err(occupied(final_path)),
+            Ok(_) => return Err(create::failed(final_path, io::ErrorKind::AlreadyExists.into())),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(create::failed(final_path, e)),
         }
@@ -96,7 +96,7 @@ impl IncompleteStore {
     pub(super) fn rename(&mut self) -> Result<()> {
         let renamed = step!("rename-store", self.disk.rename_new(&self.path, &self.final_path));
         renamed.map_err(|e| match e.kind() {
-            io::ErrorKind::AlreadyExists => occupied(&self.final_path),
+            io::ErrorKind::AlreadyExists => create::failed(&self.final_path, e),
             _ => Error::at_first_write("rename to", &self.final_path, e),
         })?;
         self.is_unfinished = false;
@@ -165,11 +165,4 @@ fn delete_empty(store: &OpenStore) -> Result<()> {
         delete_files(&*store.disk, &store.paths);
     }
     Ok(())
-}
-
-fn occupied(final_path: &Path) -> Error {
-    Error::new(
-        ErrorKind::AlreadyExists,
-        format!("{}: the path already exists; choose a different path", final_path.display()),
-    )
 }

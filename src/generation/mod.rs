@@ -33,7 +33,9 @@ pub use open_store::Durability;
 pub(crate) use open_store::{OpenStore, Options};
 pub(crate) use pinned::{Generation, not_found};
 pub(crate) use publish::{publish, publish_manifest};
-pub(crate) use recover::{list, manifest_numbers, newest_for_certain, newest_has_storage, pin, reread};
+pub(crate) use recover::{
+    list, manifest_numbers, newest_for_certain, newest_has_storage, numbers_among, pin, reread,
+};
 pub(crate) use relocate::{Moved, Relocation};
 pub(crate) use replay::{check_ids_left, storage_gone};
 pub(crate) use table::{Table, wrong_first_key, wrong_order};

@@ -44,7 +44,7 @@ pub(crate) fn newest_listed(
     for tries in 0..MAX_TRIES {
         known.as_ref().map_or(Ok(()), |known| known.check_named(disk, paths))?;
         let names = list(disk, paths)?;
-        let Some(number) = numbers_among(&names).max() else {
+        let Some(number) = numbers_among(&names, "man").pop() else {
             let detail = "no manifest; a store has at least one";
             let broken = format::Error::new(format::Rule::MetadataFile, detail);
             return Err(Error::corrupt(&paths.meta_dir(), broken));
@@ -94,9 +94,7 @@ pub(crate) fn newest_for_certain(store: &OpenStore) -> Result<Arc<Generation>> {
 
 /// Returns the generations whose manifests exist, in ascending order.
 pub(crate) fn manifest_numbers(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<u64>> {
-    let mut numbers: Vec<u64> = numbers_among(&list(disk, paths)?).collect();
-    numbers.sort_unstable();
-    Ok(numbers)
+    Ok(numbers_among(&list(disk, paths)?, "man"))
 }
 
 /// Lists the names in `meta/`: [`list`] under the writers' lock, otherwise [`settled_list`].
@@ -116,7 +114,7 @@ pub(crate) fn settled_list(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<St
     if_test_omits_step!("list-again", return Ok(names));
     for _ in 0..MAX_LISTINGS {
         let again = list(disk, paths)?;
-        let [newest, newest_again] = [&names, &again].map(|names| numbers_among(names).max());
+        let [newest, newest_again] = [&names, &again].map(|names| numbers_among(names, "man").pop());
         if newest_again == newest && newest.is_some() {
             break;
         }
@@ -128,9 +126,11 @@ pub(crate) fn settled_list(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<St
     Ok(names)
 }
 
-/// Returns the generations whose manifests have these names.
-pub(crate) fn numbers_among(names: &[String]) -> impl Iterator<Item = u64> {
-    names.iter().filter_map(|name| number_in(name, "man"))
+/// Returns the numbers in the names with an extension, in ascending order.
+pub(crate) fn numbers_among(names: &[String], extension: &str) -> Vec<u64> {
+    let mut numbers: Vec<u64> = names.iter().filter_map(|name| number_in(name, extension)).collect();
+    numbers.sort_unstable();
+    numbers
 }
 
 /// Whether the newest generation has a record of a storage. `known` is the number of a generation that has one, and
@@ -142,7 +142,7 @@ pub(crate) fn newest_has_storage(
     id: u64,
     known: &AtomicU64,
 ) -> Result<bool> {
-    if numbers_among(&settled_list(disk, paths)?).max() == Some(known.load(Ordering::Relaxed)) {
+    if numbers_among(&settled_list(disk, paths)?, "man").pop() == Some(known.load(Ordering::Relaxed)) {
         return Ok(true);
     }
     let generation = newest(disk, paths, uuid, None)?;

@@ -89,7 +89,9 @@ impl Layout {
         let count = index.each().len();
         if count != self.rank() {
             let kind = if count < self.rank() { ErrorKind::SizeMismatch } else { ErrorKind::OutOfRange };
-            let why = format!("{}: {count} positions for a tensor of rank {} ({self})", op(), self.rank());
+            let rank = self.rank();
+            let why =
+                format!("{}: a tensor of rank {rank} needs {rank} positions, not {count} ({self})", op());
             return Err(Error::new(kind, why));
         }
         let mut offset = self.offset();

@@ -92,7 +92,7 @@ impl Stats {
 }
 
 /// A storage or an unfinished file.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct StorageStats {
     /// The id of the storage; `None` for an unfinished file.
@@ -313,21 +313,8 @@ fn storage_stats(store: &OpenStore, storage: StorageTensors, files: Files) -> Re
 
 /// Returns the statistics of a file without a storage record.
 fn without_record(id: Option<u64>, file: PathBuf, bytes: u64, reason: SpaceReason) -> StorageStats {
-    StorageStats {
-        id,
-        kind: None,
-        file,
-        file_bytes: bytes,
-        size_bytes: 0,
-        reachable_bytes: 0,
-        padding_bytes: 0,
-        unreachable_bytes: 0,
-        digest_bytes: 0,
-        is_exact: true,
-        tensor_count: 0,
-        names: Vec::new(),
-        reclaimable: vec![Reclaimable { bytes, reason }],
-    }
+    let reclaimable = vec![Reclaimable { bytes, reason }];
+    StorageStats { id, file, file_bytes: bytes, is_exact: true, reclaimable, ..StorageStats::default() }
 }
 
 /// Returns the size of a file, or zero if there is none.

@@ -7,7 +7,7 @@ use stridemap_format::DType;
 use super::element::Element;
 use super::{Tensor, copy};
 use crate::error::{Error, ErrorKind, Result};
-use crate::layout::{Index, Integers};
+use crate::layout::{Integers, Layout};
 
 /// Copying and borrowing elements.
 ///
@@ -104,15 +104,8 @@ impl Tensor {
     /// [`ErrorKind::OutOfRange`] for a position that does not exist, or for too many positions;
     /// [`ErrorKind::SizeMismatch`] for too few positions; [`ErrorKind::DTypeMismatch`]; [`ErrorKind::Io`].
     pub fn get<T: Element>(&self, index: impl Integers) -> Result<T> {
-        let index = index.to_vec();
-        if index.len() < self.ndim() {
-            return Err(Error::new(
-                ErrorKind::SizeMismatch,
-                format!("get({index:?}): size {:?} needs {} positions", self.size(), self.ndim()),
-            ));
-        }
-        let places: Vec<Index> = index.iter().map(|&position| Index::At(position)).collect();
-        self.index(&places)?.item()
+        let offset = self.layout().offset_of("get", &index)?;
+        self.with_layout(self.dtype(), Layout::new(Vec::new(), Vec::new(), offset)?).item()
     }
 
     /// Borrows the elements of a contiguous tensor.

@@ -1,11 +1,10 @@
 //! Writes a model as several files and an index.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use stridemap::{Error, OnExisting, Result};
+use stridemap::{OnExisting, Result};
 
 use super::write::{Entry, Shard};
 use super::{ENDING, INDEX_ENDING, MAX_HEADER_BYTES, MAX_SHARDS, place};
@@ -62,17 +61,10 @@ pub(super) fn write(
     targets.push(path.with_file_name(format!("{stem}{INDEX_ENDING}")));
     targets.iter().try_for_each(|target| file::check_place(target, on_existing))?;
     let mut staged = Vec::with_capacity(targets.len());
-    for ((_, shard), target) in shards.iter().zip(&targets) {
-        let written = file::stage(target, |writer| {
-            writer.write_all(&shard.header).map_err(|e| Error::io("export", target, e))?;
-            shard.tensors().try_for_each(|tensor| file::write_elements(target, writer, tensor, progress))
-        });
-        staged.push(written?.into_temp_path());
-    }
-    if let Some(target) = targets.last() {
-        let written = file::stage(target, |writer| {
-            writer.write_all(&index).map_err(|e| Error::io("export", target, e))
-        });
+    let parts = shards.iter().map(|(_, shard)| (&shard.header, Some(shard))).chain([(&index, None)]);
+    for ((header, shard), target) in parts.zip(&targets) {
+        let tensors = shard.into_iter().flat_map(Shard::tensors);
+        let written = file::stage(target, |writer| file::write_to(target, writer, header, tensors, progress));
         staged.push(written?.into_temp_path());
     }
     place::rename_all(staged, &targets, on_existing)?;

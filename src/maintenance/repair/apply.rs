@@ -9,14 +9,14 @@ use stridemap_format::{Manifest, Marker, StorageKind, StorageRecord};
 
 use super::content::{Content, files};
 use super::copy::{Copied, copy_storage, take_growth_lock};
-use super::metadata::{NUMBER_LIMIT, Source, exists, manifests, numbers_of};
+use super::metadata::{NUMBER_LIMIT, Source, exists, manifests};
 use super::plan::{Plan, check_dirs, plan, retry_if_disturbed, why_lock_lost};
 use super::{Remedy, Repair, has_dir};
 use crate::disk::{Access, Disk, Staged, StorePaths, number_in};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{
-    self, Durability, Generation, OpenStore, Options, WriterLock, by_processes, processes_using_manifest,
-    publish_manifest, unsynced,
+    self, Durability, Generation, OpenStore, Options, WriterLock, by_processes, numbers_among,
+    processes_using_manifest, publish_manifest, unsynced,
 };
 use crate::storage::{GrowthLock, VerifiedStorage};
 
@@ -306,7 +306,7 @@ impl Work {
         moves.storages.retain(|id| !content.readable_originals.contains(id) || !is_held(id));
         if !source.is_newest || content.has_lost_storages {
             // A file may belong to a generation or a record that cannot be read.
-            let ids = ["bin", "sum"].into_iter().flat_map(|ending| numbers_of(&in_storages, ending));
+            let ids = ["bin", "sum"].into_iter().flat_map(|ending| numbers_among(&in_storages, ending));
             moves.storages.extend(ids.filter(|id| !content.storages.contains_key(id) && !is_held(id)));
         }
         moves.files.extend(moves.storages.iter().flat_map(|&id| files(paths, id)));
@@ -332,7 +332,7 @@ impl Work {
     /// Returns the files that generations in use by readers need.
     fn held(&self, in_meta: &[String], source: &Source) -> Result<BTreeSet<PathBuf>> {
         let mut held = BTreeSet::new();
-        for number in numbers_of(in_meta, "man") {
+        for number in numbers_among(in_meta, "man") {
             let path = self.paths().manifest(number);
             let Some(processes) = processes_using_manifest(&self.store, &path)? else { continue };
             let refused = |why: &str| {
@@ -373,7 +373,7 @@ impl Work {
     fn next_storage_id(&self, manifest: &Manifest, storages: &BTreeMap<u64, StorageRecord>) -> Result<u64> {
         let dir = self.paths().storages_dir();
         let names = self.disk().list(&dir).map_err(|e| Error::io("list", &dir, e))?;
-        let in_files = ["bin", "sum"].into_iter().flat_map(|ending| numbers_of(&names, ending));
+        let in_files = ["bin", "sum"].into_iter().flat_map(|ending| numbers_among(&names, ending));
         let in_kept = self.disk().list(&self.lost_found()).unwrap_or_default();
         let in_kept = in_kept.iter().filter_map(|name| number_in(name.get(..20)?, "bin"));
         let taken = in_files.chain(in_kept).chain(storages.keys().next_back().copied());

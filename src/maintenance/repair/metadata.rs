@@ -6,9 +6,9 @@ use std::path::Path;
 use stridemap_format::{self as format, Manifest, Rule, Uuid, limits};
 
 use super::{PUT_BACK_ADVICE, Repair, detail_of, has_dir};
-use crate::disk::{Access, Disk, StorePaths, number_in, read_capped};
+use crate::disk::{Access, Disk, StorePaths, read_capped};
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{self, Table};
+use crate::generation::{self, Table, numbers_among};
 
 /// Ids and generations count from 1, so no real store reaches this.
 pub(super) const NUMBER_LIMIT: u64 = 1 << 62;
@@ -48,7 +48,7 @@ pub(super) fn manifests(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair
         (Err(_), Err(e)) if e.kind() == ErrorKind::NotAStore => return Err(e.clone()),
         (names, _) => names?,
     };
-    let (numbers, tables) = (numbers_of(&names, "man"), numbers_of(&names, "tab"));
+    let (numbers, tables) = (numbers_among(&names, "man"), numbers_among(&names, "tab"));
     if numbers.is_empty()
         && let Err(e) = &marker
         && e.kind() == ErrorKind::NotAStore
@@ -206,13 +206,6 @@ fn read_manifest(disk: &dyn Disk, paths: &StorePaths, number: u64) -> Result<Opt
         Err(e) if e.rule() == Rule::Version => Err(Error::corrupt(&path, e)),
         decoded => Ok(Some(decoded.map_err(|e| Error::corrupt(&path, e)))),
     }
-}
-
-/// Returns the numbers in the names with an extension, in ascending order.
-pub(super) fn numbers_of(names: &[String], extension: &str) -> Vec<u64> {
-    let mut numbers: Vec<u64> = names.iter().filter_map(|name| number_in(name, extension)).collect();
-    numbers.sort_unstable();
-    numbers
 }
 
 pub(super) fn exists(disk: &dyn Disk, path: &Path) -> bool {
