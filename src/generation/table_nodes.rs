@@ -14,10 +14,10 @@ use crate::disk::{Access, Disk, DiskFile, FileId};
 use crate::error::{Error, Result};
 use crate::process::OwnerProcess;
 
-/// The most pages of all tables that this process keeps: 128 MiB, and at most half as much for hints.
+/// The limit on pages that this process keeps, of all tables together: 128 MiB, plus at most 64 MiB for their hints.
 const MAX_KEPT_PAGES: u64 = 1 << 15;
 
-/// The most pages of one table that have a slot, in which the node that begins there can be kept. A table with more
+/// The limit on slots of one table. The slot of a page can keep the node that begins on that page. A table with more
 /// pages has about a hundred million entries, or is malformed.
 const MAX_SLOTS: u64 = 1 << 20;
 

@@ -92,7 +92,7 @@ impl Layout {
     }
 
     fn part_offset(&self, op: Arguments<'_>, part: usize) -> Result<usize> {
-        // An empty layout keeps its offset, because it has no parts.
+        // An empty layout has no parts. Adding `part` could move its offset out of the storage.
         let part = if self.numel() == 0 { 0 } else { part };
         self.offset().checked_mul(2).and_then(|offset| offset.checked_add(part)).ok_or_else(|| overflow(op))
     }

@@ -19,7 +19,7 @@ impl Layout {
 
     /// Does the same as [`view`](Self::view), with `op` as the name of the operation in errors.
     pub(crate) fn view_by(&self, op: Arguments<'_>, size: &[isize]) -> Result<Layout> {
-        self.view_as(op, &self.infer_size(op, size, self.numel())?)
+        self.view_with_size(op, &self.infer_size(op, size, self.numel())?)
     }
 
     /// Joins the axes from `start` to `end`, inclusive. A layout of rank 0 becomes a vector of one.
@@ -49,7 +49,7 @@ impl Layout {
         let mut dims: Vec<_> = (0..self.rank()).filter(outer).map(kept).collect();
         dims.insert(first, (Some(joined), None));
         let (size, names): (Vec<_>, Vec<_>) = dims.into_iter().unzip();
-        let view = self.view_as(op, &size.into_iter().flatten().collect::<Vec<_>>())?;
+        let view = self.view_with_size(op, &size.into_iter().flatten().collect::<Vec<_>>())?;
         Ok(view.named(names.into_iter()))
     }
 
@@ -63,7 +63,7 @@ impl Layout {
         let parts = self.infer_size(op, sizes, n)?;
         let mut size = self.size().to_vec();
         size.splice(axis..=axis, parts.iter().copied());
-        let view = self.view_as(op, &size)?;
+        let view = self.view_with_size(op, &size)?;
         // With sizes of 1, the sizes alone do not determine which axis was split.
         let mut names: Vec<_> = self.names().cloned().collect();
         if parts.len() > 1 {
@@ -73,7 +73,7 @@ impl Layout {
     }
 
     /// [`view`](Self::view) with known sizes, whose product is the number of elements.
-    pub(crate) fn view_as(&self, op: Arguments<'_>, size: &[usize]) -> Result<Layout> {
+    pub(crate) fn view_with_size(&self, op: Arguments<'_>, size: &[usize]) -> Result<Layout> {
         let stride = self.view_strides(op, size)?.ok_or_else(|| {
             Error::new(ErrorKind::NeedsCopy, format!("{op}: {self} needs a copy; use reshape"))
         })?;
@@ -163,7 +163,7 @@ impl Layout {
         if size == self.size() {
             return self.names().cloned().collect();
         }
-        // A dimension is the same if its size and the number of elements before it are the same.
+        // A dimension is the same if its size and the product of the sizes before it are the same.
         let mut own: Vec<_> = places(self.size()).zip(self.names()).collect();
         let kept = places(size).map(|place| {
             let same = own.iter().position(|&(own_place, _)| own_place == place)?;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use stridemap_format::{StorageRecord, TensorRecord};
 
 use super::rewrite_candidates::{Candidate, Candidates};
-use super::storage_tensors::{StorageTensors, storages_named};
+use super::storage_tensors::{StorageTensors, storages_with_tensors};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{
     Change, Changes, Collected, Draft, Generation, Moved, OnExisting, OpenStore, Relocation, WriterLock,
@@ -150,7 +150,7 @@ pub(super) fn rewrite_group(
 ) -> Result<Remaining> {
     check_ids_left(&newest)?;
     let names = group.iter().map(|candidate| (candidate.id, candidate.names.as_deref().unwrap_or_default()));
-    let mut storages = storages_named(&newest, names)?;
+    let mut storages = storages_with_tensors(&newest, names)?;
     let mut remaining = Remaining::default();
     let mut draft = Draft::new(newest);
     let (mut staged, mut moved) = (Vec::new(), Vec::new());

@@ -70,9 +70,9 @@ pub(crate) fn each_storage(
     Ok(())
 }
 
-/// Returns the storages with these ids, each with those of the given tensors that are still on it. These are all tensors
-/// of the storage if its record states the same number. Leaves out deleted storages.
-pub(crate) fn storages_named<'a>(
+/// Returns the storages with these ids, each with the given tensors that are still on it. If they are as many as its
+/// record counts, no other tensor is on the storage. Leaves out deleted storages.
+pub(crate) fn storages_with_tensors<'a>(
     generation: &Generation,
     storages: impl Iterator<Item = (u64, &'a [String])>,
 ) -> Result<BTreeMap<u64, StorageTensors>> {
@@ -95,19 +95,19 @@ pub(crate) fn storages_named<'a>(
 pub(crate) enum RewriteGain {
     Nothing,
     /// Less than the rewrite costs.
-    TooLittle,
+    Small,
     Enough,
 }
 
 /// The size of a file system block: freeing less than a whole block frees nothing.
 const BLOCK_BYTES: u64 = 4096;
 
-/// Returns how much a rewrite would free. `Enough` is at least one block and a quarter of the storage, so that at most
-/// three bytes are copied for each byte freed.
+/// Returns how much a rewrite would free. `Enough` is at least one block, and at least a quarter of the storage. So at
+/// most three bytes are copied for each byte freed.
 pub(crate) fn rewrite_gain(before_bytes: u64, after_bytes: u64) -> RewriteGain {
     match before_bytes.saturating_sub(after_bytes) {
         0 => RewriteGain::Nothing,
         gain if gain >= BLOCK_BYTES && gain >= before_bytes / 4 => RewriteGain::Enough,
-        _ => RewriteGain::TooLittle,
+        _ => RewriteGain::Small,
     }
 }

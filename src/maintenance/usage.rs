@@ -285,7 +285,7 @@ fn storage_stats(store: &OpenStore, storage: StorageTensors, files: Files) -> Re
     let mut reclaimable = Vec::new();
     let unreached = match (rewrite_gain(length_bytes, length_bytes.saturating_sub(unreachable_bytes)), kind) {
         (RewriteGain::Nothing, _) => None,
-        (RewriteGain::TooLittle, _) => Some(SpaceReason::TooLittle),
+        (RewriteGain::Small, _) => Some(SpaceReason::TooLittle),
         (RewriteGain::Enough, StorageKind::Mutable) => Some(SpaceReason::Mutable),
         (RewriteGain::Enough, StorageKind::Live) => Some(SpaceReason::Live),
         (RewriteGain::Enough, _) => Some(SpaceReason::Unreached),

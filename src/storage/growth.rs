@@ -115,7 +115,7 @@ impl GrowthLock {
         step!("keep-stable", self.lock.keep_stable(stable_bytes))
     }
 
-    /// Checks that a file of the storage is as long as the record states, and has only one name.
+    /// Checks that a file of the storage is at least as long as the record states, and has only one name.
     fn check_file(&self, file: &dyn DiskFile, path: &Path, length_bytes: u64) -> Result<()> {
         let stat = file.stat().map_err(|e| Error::io("examine storage", path, e))?;
         // Otherwise an append would hide the damage.
@@ -277,7 +277,7 @@ impl Growth {
                 if !self.digests.is_empty() {
                     let offset_bytes = full_chunk_count(self.from.length_bytes) * DIGEST_BYTES;
                     let written = file.write_all_at(self.digests.as_flattened(), offset_bytes);
-                    written.map_err(|e| Error::io("write chunk digests", path, e))?; // crash: the same as for bytes
+                    written.map_err(|e| Error::io("write chunk digests", path, e))?; // crash: unused digests
                     if durable {
                         let synced = step!("sync-grown-digests", file.sync());
                         synced.map_err(|e| Error::io("sync chunk digests", path, e).after_failed_sync())?;

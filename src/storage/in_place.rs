@@ -167,7 +167,7 @@ impl InPlaceFile {
         if is_in_use { Ok(()) } else { Err(self.unreferenced_error()) }
     }
 
-    /// Checks that an open file has the length that the record states, if it is the file that was loaded.
+    /// Checks that an open file is at least as long as the record states, if it is the file that was loaded.
     ///
     /// # Errors
     /// `Corrupt`; `Io`.

@@ -24,8 +24,9 @@ use crate::tensor::Tensor;
 /// Handles, transactions, snapshots and tensors are `Send` and `Sync`. Threads can share or clone them; a clone
 /// copies no data. A guard stays on its thread.
 ///
-/// Every method that changes the store is one atomic commit, which is durable when it returns, with
+/// Every method that changes names, elements or attributes is one atomic commit, which is durable when it returns, with
 /// [`Durability::Full`](crate::Durability::Full). [`write`](Self::write) makes several changes in one commit.
+/// [`compact`](Self::compact) and [`materialize`](Self::materialize) may make several commits.
 ///
 /// # Disk space
 /// A handle keeps the files of its generation on disk, as a [`Snapshot`] does, in any process. So an idle handle on
@@ -337,7 +338,7 @@ impl Store {
         Ok(Transaction::new(&self.loader, self.loader.store.current()))
     }
 
-    /// Deletes the files that neither the newest generation nor a snapshot in any process needs.
+    /// Deletes the files that neither the newest generation nor a handle or snapshot in any process needs.
     ///
     /// Each commit deletes the files that it makes unneeded. This also deletes what a power cut or a killed writer
     /// left behind. The handle moves to the newest generation, so that it does not keep the files of an older one.

@@ -94,7 +94,7 @@ impl Store {
     /// # Errors
     /// Those of [`compact`](Self::compact).
     pub fn compact_all(&self, progress: impl FnMut(u64)) -> Result<Compacted> {
-        self.compact_for(RewriteGain::TooLittle, progress)
+        self.compact_for(RewriteGain::Small, progress)
     }
 
     fn compact_for(&self, min_gain: RewriteGain, mut progress: impl FnMut(u64)) -> Result<Compacted> {

@@ -129,8 +129,8 @@ impl StoreOptions {
     ///
     /// Nothing is guessed: whatever a checksum does not confirm is lost, and reported.
     ///
-    /// - FORMAT and LOCK are rewritten. Wrong or missing chunk digests are computed again from the chunks. They are
-    ///   used only if they match the record.
+    /// - FORMAT and LOCK are written again if they are damaged or missing. Wrong or missing chunk digests are computed
+    ///   again from the chunks. They are used only if they match the record.
     /// - If the newest manifest or its table cannot be read, the store steps back to the newest generation that can
     ///   be read. Older generations stay on disk only while a reader uses them. If no generation has a readable table,
     ///   the newest readable manifest is kept without its table. Without a readable manifest, repair refuses.

@@ -114,9 +114,9 @@ fn scatter_elements<const W: usize>(bytes: &[u8], view: &Tensor, storage: &mut L
 fn storage_order(layout: &Layout) -> Order {
     let mut memory_stride = 1;
     let dims = layout.dims().rev().map(|(n, stride)| {
-        let own_stride = memory_stride;
+        let stride_in_memory = memory_stride;
         memory_stride *= n as isize;
-        (n, stride, own_stride)
+        (n, stride, stride_in_memory)
     });
     // `Order::of` sorts stably: dimensions with equal strides, such as those of a broadcast, keep this order.
     Order::of(dims.collect::<Vec<_>>().into_iter().rev(), layout.offset(), 0)
@@ -212,7 +212,7 @@ fn walk_file<const W: usize>(copy: &mut impl FileCopy, order: &Order) -> Result<
     Ok(())
 }
 
-/// Returns the number of runs and blocks of a copy, if no block is longer than the limit.
+/// Returns the number of runs and blocks of a copy. Blocks that are longer than the limit count as one.
 fn read_count<const W: usize>(dims: &[Dim]) -> usize {
     match dims.split_first() {
         Some((outer, inner)) if !is_dense::<W>(dims) => outer.n.saturating_mul(read_count::<W>(inner)),

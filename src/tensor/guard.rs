@@ -17,8 +17,8 @@ use crate::storage::{Identity, LockedStorage, MAY_NEED_BLOCKS, MutableFile};
 ///
 /// A lock covers the whole storage, whichever view it is taken through. It applies to other processes, other handles
 /// and other threads. Waiters are served in roughly the order of their requests, so a new shared guard waits behind a
-/// waiting exclusive one. If a thread holds a shared guard while it waits for another thread to take one too, and an
-/// exclusive guard is requested between them, the wait takes up to about a second.
+/// waiting exclusive one. Suppose that a thread holds a shared guard while it waits for a second thread to take one
+/// too, and that an exclusive guard is requested in between. The second thread then waits for up to about a second.
 ///
 /// In-place writes are visible to every reader at once, locked or not, and are not a commit. After a power cut, any
 /// mix of old and new bytes written since the last [`flush`](ExclusiveGuard::flush) may remain. A reader without a
@@ -108,8 +108,8 @@ impl Tensor {
         })
     }
 
-    /// Describes the tensor's storage, for an operation that needs a different one. `copy` says how to make a copy that
-    /// has it.
+    /// Describes the kind of the tensor's storage, for an operation that needs a different kind. `copy` says how to
+    /// make a copy of that kind.
     pub(super) fn explain_storage(&self, copy: &str) -> String {
         let (id, record) = match self.storage().identity() {
             Identity::Heap => return format!("the tensor is in memory, not in a store; {copy}"),

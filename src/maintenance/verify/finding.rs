@@ -132,7 +132,7 @@ impl Findings {
     }
 
     /// Adds a finding for a broken rule. Any other error is returned, and ends the verification.
-    pub(super) fn metadata(&mut self, error: Error, affected: Affected) -> Result<Index> {
+    pub(super) fn add_broken_rule(&mut self, error: Error, affected: Affected) -> Result<Index> {
         match (error.broken_path(), error.format_error()) {
             // A newer version is not damage.
             _ if error.kind() == ErrorKind::UnsupportedVersion => Err(error),

@@ -74,7 +74,7 @@ pub(crate) fn verify_path(
         Ok(store) => verify(&store, &store.current(), progress),
         Err(e) => {
             let mut findings = Findings::default();
-            findings.metadata(e, Affected::Everything)?;
+            findings.add_broken_rule(e, Affected::Everything)?;
             check_lock(&*disk, &paths, &mut findings);
             Ok(Verification { findings: findings.finish(), ..Verification::default() })
         }
@@ -93,7 +93,7 @@ pub(crate) fn verify(
     let OpenStore { disk, paths, uuid, .. } = store;
     let reread = reread.and_then(|_| generation::reread(&**disk, paths, *uuid, generation));
     if let Err(e) = reread {
-        findings.metadata(e, Affected::Everything)?;
+        findings.add_broken_rule(e, Affected::Everything)?;
     }
     check_lock(&*store.disk, &store.paths, &mut findings);
     let survey = match Survey::of(generation.manifest(), generation.table().map(Arc::as_ref)) {

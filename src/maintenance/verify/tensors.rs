@@ -26,7 +26,7 @@ pub(crate) fn verify_tensors(
     for name in names {
         let name = Arc::from(*name);
         if let Err(e) = verify_one(store, generation, &name, &mut findings, progress) {
-            findings.metadata(e, Affected::Tensors { names: vec![name], more: 0 })?;
+            findings.add_broken_rule(e, Affected::Tensors { names: vec![name], more: 0 })?;
         }
     }
     Ok(findings.finish())

@@ -127,7 +127,7 @@ trait Number: Copy + Default + PartialOrd + Send {
 
     fn to_f64(self) -> f64;
     fn is_finite(self) -> bool;
-    /// Returns an integer in the order of the numbers. Zeros of both signs have the same key.
+    /// Returns an integer that compares as the number does. Zeros of both signs have the same key.
     fn key(self) -> Self::Key;
     /// Returns the low 32 bits of `key >> shift`.
     fn slot(self, shift: u32) -> u32;
@@ -239,7 +239,7 @@ fn is_in_sample(offset: usize) -> bool {
 
 /// What one thread counts.
 struct Counts {
-    /// Only the counts of elements.
+    /// Only the fields that count elements are used.
     statistics: Statistics,
     /// `None` if all keys are kept.
     table: Option<Table>,
@@ -269,8 +269,8 @@ impl Counts {
         let mut moments = Moments::default();
         for (index, block) in elements.chunks(BLOCK_ELEMS).enumerate() {
             self.statistics.count += block.len() as u64;
-            let by_range = !self.is_sample || is_in_sample(offset + index * BLOCK_ELEMS);
-            moments.merge(&self.add_block(block, by_range, number));
+            let is_in_table = !self.is_sample || is_in_sample(offset + index * BLOCK_ELEMS);
+            moments.merge(&self.add_block(block, is_in_table, number));
         }
         moments
     }
@@ -278,13 +278,13 @@ impl Counts {
     fn add_block<E: Copy, T: Number>(
         &mut self,
         block: &[E],
-        by_range: bool,
+        is_in_table: bool,
         number: impl Fn(E) -> T + Copy,
     ) -> Moments {
         let summary = Summary::of_block(block, number);
         // The sum of finite floats can be infinite too.
         if summary.sum.is_finite() || block.iter().all(|&element| number(element).is_finite()) {
-            return self.add_finite(block, summary, by_range, number);
+            return self.add_finite(block, summary, is_in_table, number);
         }
         let mut finite = Vec::with_capacity(block.len());
         for number in block.iter().map(|&element| number(element)) {
@@ -301,14 +301,14 @@ impl Counts {
         if finite.is_empty() {
             return Moments::default();
         }
-        self.add_finite(&finite, Summary::of_block(&finite, |number| number), by_range, |number| number)
+        self.add_finite(&finite, Summary::of_block(&finite, |number| number), is_in_table, |number| number)
     }
 
     fn add_finite<E: Copy, T: Number>(
         &mut self,
         block: &[E],
         Summary { sum, low, high, zero_count }: Summary<T>,
-        by_range: bool,
+        is_in_table: bool,
         number: impl Fn(E) -> T + Copy,
     ) -> Moments {
         self.statistics.zero_count += zero_count;
@@ -316,7 +316,7 @@ impl Counts {
             Some(table) => {
                 let range = (low.key().into(), high.key().into());
                 table.cover(range.0, range.1);
-                if by_range {
+                if is_in_table {
                     table.add(range, block, |element, shift| number(element).slot(shift));
                 }
             }

@@ -6,7 +6,7 @@ use crate::tensor::Tensor;
 /// Names of dimensions. They are saved with a tensor, follow their dimensions through every view, and are accepted
 /// wherever an axis is. A dimension that is joined or split loses its name, and `as_strided` drops all names. A
 /// [`view`](Tensor::view) with a different size knows dimensions only by their sizes: a dimension keeps its name if its
-/// own size and the product of the sizes before it stay the same. An empty tensor loses all names.
+/// own size and the product of the sizes before it stay the same. Such a view of an empty tensor has no names.
 ///
 /// A name is an identifier: ASCII letters, digits and `_`. In a list of names, `"..."` means all dimensions that are
 /// not listed, and `None` means no name.
@@ -76,7 +76,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`OutOfRange`](crate::ErrorKind::OutOfRange) if no dimension has an old name;
+    /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for an old name that no dimension has;
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a new name that is not an identifier or that two
     /// dimensions would share.
     pub fn rename_dims<'a, N: Into<Option<&'a str>> + Copy>(&self, pairs: &[(&'a str, N)]) -> Result<Tensor> {

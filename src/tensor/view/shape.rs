@@ -7,9 +7,9 @@ use crate::tensor::copy;
 
 /// Views with different dimensions.
 ///
-/// [`reshape`](Self::reshape), [`flatten`](Self::flatten), [`ravel`](Self::ravel) and
-/// [`contiguous`](Self::contiguous) copy if no strides can express the result, exactly when PyTorch does.
-/// [`shares_storage`](Self::shares_storage) shows whether they copied.
+/// [`reshape`](Self::reshape) and [`flatten`](Self::flatten) copy if no strides can express the result.
+/// [`ravel`](Self::ravel) and [`contiguous`](Self::contiguous) copy if the tensor is not contiguous. PyTorch copies in
+/// the same cases. [`shares_storage`](Self::shares_storage) shows whether they copied.
 impl Tensor {
     /// Removes axes of size 1 and ignores listed axes of other sizes. `..` means all axes.
     ///
