@@ -63,7 +63,7 @@ fn in_our_style(error: &str) -> String {
             None => text.extend([" ", line]),
         }
     }
-    // An empty text is no value either.
+    // clap says the same if the value is an empty string.
     let text = text.replace(" but none was supplied", ", and it must not be empty");
     let text = text.replace("invalid digit found in string", "expected a whole number");
     if usage.is_empty() {
@@ -193,7 +193,7 @@ impl External {
         }
     }
 
-    /// Returns the options for opening a store whose elements may be read.
+    /// Returns the options for opening a store by a command that reads elements, and so may open external files.
     pub(crate) fn options(&self) -> StoreOptions {
         StoreOptions::new().external(self.allowed())
     }

@@ -18,7 +18,7 @@ pub(crate) fn text_of(scalar: Scalar, number: impl Fn(f64) -> String) -> String 
     }
 }
 
-/// Returns the fewest digits that distinguish a number from others of its dtype.
+/// Returns the fewest digits that distinguish a number from others of `float64`, or of `float32` for smaller dtypes.
 pub(crate) fn digits(number: f64, dtype: DType) -> String {
     let text = match dtype {
         DType::F64 | DType::C128 => format!("{number:?}"),

@@ -41,7 +41,8 @@ impl<'a> From<&'a Dims> for Axes<'a> {
     }
 }
 
-/// The size of each part, or the boundaries between parts.
+/// How to divide a dimension. For `split`: the size of all parts, or of each. For `tensor_split`: the number of parts,
+/// or the boundaries between them.
 #[derive(FromPyObject)]
 enum Parts {
     One(isize),
@@ -66,11 +67,11 @@ fn integers(arguments: &Bound<'_, PyTuple>) -> PyResult<Vec<isize>> {
 }
 
 impl Tensor {
-    fn view_of(&self, view: stridemap::Result<stridemap::Tensor>) -> Result<Tensor> {
+    fn wrapped(&self, view: stridemap::Result<stridemap::Tensor>) -> Result<Tensor> {
         Ok(self.with_same_origin(view?))
     }
 
-    fn views_of(&self, views: stridemap::Result<Vec<stridemap::Tensor>>) -> Result<Vec<Tensor>> {
+    fn all_wrapped(&self, views: stridemap::Result<Vec<stridemap::Tensor>>) -> Result<Vec<Tensor>> {
         Ok(views?.into_iter().map(|view| self.with_same_origin(view)).collect())
     }
 }
@@ -83,136 +84,136 @@ impl Tensor {
             Err(_) => vec![subscript.clone()],
         };
         let indices = entries.iter().map(index).collect::<PyResult<Vec<Index>>>()?;
-        self.view_of(self.inner.index(indices))
+        self.wrapped(self.inner.index(indices))
     }
 
     /// The same elements with the dimensions in reverse order, as in NumPy.
     #[getter(T)]
     fn reversed(&self) -> Result<Tensor> {
-        self.view_of(self.inner.permute((0..self.inner.ndim()).rev().collect::<Vec<_>>()))
+        self.wrapped(self.inner.permute((0..self.inner.ndim()).rev().collect::<Vec<_>>()))
     }
 
     /// The same elements with the last two dimensions exchanged.
     #[getter(mT)]
     fn mt(&self) -> Result<Tensor> {
-        self.view_of(self.inner.mt())
+        self.wrapped(self.inner.mt())
     }
 
     /// The real parts of complex numbers.
     #[getter]
     fn real(&self) -> Result<Tensor> {
-        self.view_of(self.inner.real())
+        self.wrapped(self.inner.real())
     }
 
     /// The imaginary parts of complex numbers.
     #[getter]
     fn imag(&self) -> Result<Tensor> {
-        self.view_of(self.inner.imag())
+        self.wrapped(self.inner.imag())
     }
 
     /// Returns the transpose of a tensor of at most two dimensions.
     fn t(&self) -> Result<Tensor> {
-        self.view_of(self.inner.t())
+        self.wrapped(self.inner.t())
     }
 
     fn transpose(&self, dim0: Dim, dim1: Dim) -> Result<Tensor> {
-        self.view_of(self.inner.transpose(&dim0, &dim1))
+        self.wrapped(self.inner.transpose(&dim0, &dim1))
     }
 
     fn swapaxes(&self, axis0: Dim, axis1: Dim) -> Result<Tensor> {
-        self.view_of(self.inner.swapaxes(&axis0, &axis1))
+        self.wrapped(self.inner.swapaxes(&axis0, &axis1))
     }
 
     #[pyo3(signature = (*dims))]
     fn permute(&self, dims: &Bound<'_, PyTuple>) -> Result<Tensor> {
-        self.view_of(self.inner.permute(integers(dims)?))
+        self.wrapped(self.inner.permute(integers(dims)?))
     }
 
     fn movedim(&self, source: Dims, destination: Dims) -> Result<Tensor> {
-        self.view_of(self.inner.movedim(&source, &destination))
+        self.wrapped(self.inner.movedim(&source, &destination))
     }
 
     fn select(&self, dim: Dim, index: isize) -> Result<Tensor> {
-        self.view_of(self.inner.select(&dim, index))
+        self.wrapped(self.inner.select(&dim, index))
     }
 
     fn narrow(&self, dim: Dim, start: isize, length: isize) -> Result<Tensor> {
-        self.view_of(self.inner.narrow(&dim, start, length))
+        self.wrapped(self.inner.narrow(&dim, start, length))
     }
 
     #[pyo3(signature = (dim, start=None, end=None, step=1))]
     fn slice(&self, dim: Dim, start: Option<isize>, end: Option<isize>, step: isize) -> Result<Tensor> {
-        self.view_of(self.inner.slice(&dim, start, end, step))
+        self.wrapped(self.inner.slice(&dim, start, end, step))
     }
 
     #[pyo3(signature = (*dims))]
     fn flip(&self, dims: &Bound<'_, PyTuple>) -> Result<Tensor> {
-        self.view_of(self.inner.flip(integers(dims)?))
+        self.wrapped(self.inner.flip(integers(dims)?))
     }
 
     #[pyo3(signature = (offset=0, dim1=Dim::Position(0), dim2=Dim::Position(1)))]
     fn diagonal(&self, offset: isize, dim1: Dim, dim2: Dim) -> Result<Tensor> {
-        self.view_of(self.inner.diagonal(offset, &dim1, &dim2))
+        self.wrapped(self.inner.diagonal(offset, &dim1, &dim2))
     }
 
     #[pyo3(signature = (dim=None))]
     fn squeeze(&self, dim: Option<Dims>) -> Result<Tensor> {
-        self.view_of(match &dim {
+        self.wrapped(match &dim {
             Some(dims) => self.inner.squeeze(dims),
             None => self.inner.squeeze(..),
         })
     }
 
     fn unsqueeze(&self, dim: isize) -> Result<Tensor> {
-        self.view_of(self.inner.unsqueeze(dim))
+        self.wrapped(self.inner.unsqueeze(dim))
     }
 
     #[pyo3(signature = (*size))]
     fn expand(&self, size: &Bound<'_, PyTuple>) -> Result<Tensor> {
-        self.view_of(self.inner.expand(integers(size)?))
+        self.wrapped(self.inner.expand(integers(size)?))
     }
 
     #[pyo3(signature = (*size))]
     fn broadcast_to(&self, size: &Bound<'_, PyTuple>) -> Result<Tensor> {
-        self.view_of(self.inner.broadcast_to(integers(size)?))
+        self.wrapped(self.inner.broadcast_to(integers(size)?))
     }
 
     #[pyo3(signature = (*shape))]
     fn view(&self, shape: &Bound<'_, PyTuple>) -> Result<Tensor> {
-        self.view_of(self.inner.view(integers(shape)?))
+        self.wrapped(self.inner.view(integers(shape)?))
     }
 
     /// Returns a view if the strides allow one, and otherwise a copy in memory.
     #[pyo3(signature = (*shape))]
     fn reshape(&self, py: Python<'_>, shape: &Bound<'_, PyTuple>) -> Result<Tensor> {
         let shape = integers(shape)?;
-        self.view_of(py.detach(|| self.inner.reshape(shape)))
+        self.wrapped(py.detach(|| self.inner.reshape(shape)))
     }
 
     #[pyo3(signature = (start_dim=Dim::Position(0), end_dim=Dim::Position(-1)))]
     fn flatten(&self, start_dim: Dim, end_dim: Dim) -> Result<Tensor> {
-        self.view_of(self.inner.flatten(&start_dim, &end_dim))
+        self.wrapped(self.inner.flatten(&start_dim, &end_dim))
     }
 
     fn unflatten(&self, dim: Dim, sizes: Vec<isize>) -> Result<Tensor> {
-        self.view_of(self.inner.unflatten(&dim, sizes))
+        self.wrapped(self.inner.unflatten(&dim, sizes))
     }
 
     fn ravel(&self) -> Result<Tensor> {
-        self.view_of(self.inner.ravel())
+        self.wrapped(self.inner.ravel())
     }
 
     /// Returns the tensor itself if it is contiguous, and otherwise a copy in memory.
     fn contiguous(&self, py: Python<'_>) -> Result<Tensor> {
-        self.view_of(py.detach(|| self.inner.contiguous()))
+        self.wrapped(py.detach(|| self.inner.contiguous()))
     }
 
     fn unfold(&self, dimension: Dim, size: isize, step: isize) -> Result<Tensor> {
-        self.view_of(self.inner.unfold(&dimension, size, step))
+        self.wrapped(self.inner.unfold(&dimension, size, step))
     }
 
     fn sliding_window_view(&self, window_shape: Vec<isize>, axis: Dims) -> Result<Tensor> {
-        self.view_of(self.inner.sliding_window_view(window_shape, &axis))
+        self.wrapped(self.inner.sliding_window_view(window_shape, &axis))
     }
 
     #[pyo3(signature = (size, stride, storage_offset=None))]
@@ -222,52 +223,52 @@ impl Tensor {
         stride: Vec<isize>,
         storage_offset: Option<usize>,
     ) -> Result<Tensor> {
-        self.view_of(self.inner.as_strided(size, stride, storage_offset))
+        self.wrapped(self.inner.as_strided(size, stride, storage_offset))
     }
 
     /// Returns the same bytes as elements of a different dtype.
     fn view_dtype(&self, dtype: &Bound<'_, PyAny>) -> Result<Tensor> {
-        self.view_of(self.inner.view_dtype(dtype_of(dtype)?))
+        self.wrapped(self.inner.view_dtype(dtype_of(dtype)?))
     }
 
     fn view_as_real(&self) -> Result<Tensor> {
-        self.view_of(self.inner.view_as_real())
+        self.wrapped(self.inner.view_as_real())
     }
 
     fn view_as_complex(&self) -> Result<Tensor> {
-        self.view_of(self.inner.view_as_complex())
+        self.wrapped(self.inner.view_as_complex())
     }
 
     #[pyo3(signature = (chunks, dim=Dim::Position(0)))]
     fn chunk(&self, chunks: isize, dim: Dim) -> Result<Vec<Tensor>> {
-        self.views_of(self.inner.chunk(chunks, &dim))
+        self.all_wrapped(self.inner.chunk(chunks, &dim))
     }
 
     #[pyo3(signature = (split_size, dim=Dim::Position(0)))]
     fn split(&self, split_size: Parts, dim: Dim) -> Result<Vec<Tensor>> {
-        self.views_of(self.inner.split(&split_size, &dim))
+        self.all_wrapped(self.inner.split(&split_size, &dim))
     }
 
     #[pyo3(signature = (indices_or_sections, dim=Dim::Position(0)))]
     fn tensor_split(&self, indices_or_sections: Parts, dim: Dim) -> Result<Vec<Tensor>> {
-        self.views_of(self.inner.tensor_split(&indices_or_sections, &dim))
+        self.all_wrapped(self.inner.tensor_split(&indices_or_sections, &dim))
     }
 
     fn hsplit(&self, indices_or_sections: Parts) -> Result<Vec<Tensor>> {
-        self.views_of(self.inner.hsplit(&indices_or_sections))
+        self.all_wrapped(self.inner.hsplit(&indices_or_sections))
     }
 
     fn vsplit(&self, indices_or_sections: Parts) -> Result<Vec<Tensor>> {
-        self.views_of(self.inner.vsplit(&indices_or_sections))
+        self.all_wrapped(self.inner.vsplit(&indices_or_sections))
     }
 
     fn dsplit(&self, indices_or_sections: Parts) -> Result<Vec<Tensor>> {
-        self.views_of(self.inner.dsplit(&indices_or_sections))
+        self.all_wrapped(self.inner.dsplit(&indices_or_sections))
     }
 
     #[pyo3(signature = (dim=Dim::Position(0)))]
     fn unbind(&self, dim: Dim) -> Result<Vec<Tensor>> {
-        self.views_of(self.inner.unbind(&dim))
+        self.all_wrapped(self.inner.unbind(&dim))
     }
 }
 
@@ -296,12 +297,12 @@ fn index(entry: &Bound<'_, PyAny>) -> PyResult<Index> {
     Err({
         let kind = entry.get_type();
         PyTypeError::new_err(format!(
-            "a view takes integers, slices, ... and None; index the array of numpy() with {kind}"
+            "a view takes integers, slices, an ellipsis (...) and None; index the array of numpy() with {kind}"
         ))
     })
 }
 
-/// Returns a bound of a slice. One that no size reaches is as good as the largest.
+/// Returns a bound of a slice. A bound that does not fit is clamped, which selects the same elements.
 fn clamped(bound: &Bound<'_, PyAny>) -> PyResult<Option<isize>> {
     match bound.extract::<Option<isize>>() {
         Err(e) if e.is_instance_of::<PyOverflowError>(bound.py()) => {

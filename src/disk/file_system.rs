@@ -16,7 +16,7 @@ pub(crate) enum FileSystem {
     /// Like `InPlace`, except for blocks that files share (XFS, OCFS2).
     Sharing,
     /// Writes to new blocks, except in files that are marked (btrfs).
-    Marked,
+    CopyOnWriteUnlessMarked,
     /// Writes to new blocks.
     CopyOnWrite,
     /// Copies a file of a lower layer when it is first opened for writing. A mapping that was made before the copy
@@ -29,7 +29,7 @@ impl FileSystem {
     pub(crate) fn of(file: &File) -> io::Result<Self> {
         Ok(match kind_of(file)? {
             0x794c_7630 => FileSystem::Overlay,
-            0x9123_683e => FileSystem::Marked,
+            0x9123_683e => FileSystem::CopyOnWriteUnlessMarked,
             // XFS, OCFS2
             0x5846_5342 | 0x7461_636f => FileSystem::Sharing,
             // bcachefs, NILFS2
@@ -86,7 +86,7 @@ pub(super) fn is_fuse(file: impl AsFd) -> io::Result<bool> {
 /// [`is_written_in_place`] returns whether it worked.
 pub(crate) fn mark_for_writes_in_place(file: &File) {
     // An overlay may be on top of any file system.
-    if matches!(FileSystem::of(file), Ok(FileSystem::Marked | FileSystem::Overlay))
+    if matches!(FileSystem::of(file), Ok(FileSystem::CopyOnWriteUnlessMarked | FileSystem::Overlay))
         && let Ok(flags) = rustix::fs::ioctl_getflags(file)
     {
         let _ = rustix::fs::ioctl_setflags(file, flags | IFlags::NOCOW);

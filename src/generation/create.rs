@@ -18,12 +18,13 @@ use crate::error::{Error, ErrorKind, Result};
 /// inside it, and FORMAT is written last: without it, the directory is not a store.
 pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result<Uuid> {
     let uuid = if is_empty_dir(&**disk, path)? {
-        // From here on, no lookup uses a path that another process may redirect.
+        // Until the store is complete, no lookup uses a path that another process may redirect.
         let root = StorePaths::new(path).root().to_path_buf();
         let held = disk.hold(&root).map_err(|e| failed(path, e))?;
         let uuid = fill(&held, &root, durable, Visibility::Visible).map_err(|e| failed(path, e))?;
         if durable {
-            // Other processes may use the store by now, so it stays. The first commit also makes its names durable.
+            // If this fails, the store is not deleted, because other processes may use it by now. Its first commit
+            // makes its names durable.
             sync_root(&*held, &root).map_err(|e| Error::io("sync", path, e))?;
         }
         uuid
@@ -129,8 +130,8 @@ impl Made<'_> {
         Ok(())
     }
 
-    /// Writes FORMAT, which makes the directory a store. If other processes can see it, this is the last step that can
-    /// fail.
+    /// Writes FORMAT, which makes the directory a store. If other processes can see the directory, nothing after FORMAT
+    /// can fail here, so a failure never deletes a store in use.
     fn mark(&mut self, root: &Path, uuid: Uuid, durable: bool, visibility: Visibility) -> io::Result<()> {
         let disk = &**self.disk;
         if durable && visibility == Visibility::Visible {

@@ -7,8 +7,8 @@ use stridemap_format::{StorageRecord, TensorRecord};
 use super::Generation;
 use crate::error::Result;
 
-/// A storage whose tensors all move to a new one, with the same elements. Users must not notice, so they move only if
-/// neither the storage nor any of its tensors has changed since the move was planned.
+/// A storage whose tensors all move to a new one, with the same elements. Users must not notice, so the tensors move
+/// only if neither the storage nor any of its tensors has changed since the move was planned.
 #[derive(Clone, Debug)]
 pub(crate) struct Relocation {
     pub(crate) storage_id: u64,

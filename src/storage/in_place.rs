@@ -222,14 +222,16 @@ impl InPlaceFile {
                 let has_room = allocate()?;
                 Ok(has_room && self.file_system == FileSystem::Overlay || !needs_new(os_file)?)
             }
-            (FileSystem::Marked, Some(os_file)) if is_written_in_place(os_file).map_err(failed)? => {
+            (FileSystem::CopyOnWriteUnlessMarked, Some(os_file))
+                if is_written_in_place(os_file).map_err(failed)? =>
+            {
                 if needs_new(os_file)? {
                     allocate()?;
                     return Ok(!needs_new(os_file)?);
                 }
                 Ok(true)
             }
-            (FileSystem::Marked | FileSystem::CopyOnWrite, _) => Ok(false),
+            (FileSystem::CopyOnWriteUnlessMarked | FileSystem::CopyOnWrite, _) => Ok(false),
         }
     }
 

@@ -23,8 +23,8 @@ use super::open_file::MapError;
 use crate::disk::{FileId, FileStat, FileSystem, LockMode};
 
 /// The promise of the caller of `Store::open_mapped`, for the files of the store and the external files that it opens.
-/// While such a file is mapped, nothing but this library writes, truncates or replaces it. Nor does this library do so
-/// in any process because the file has a second name as a file of a store.
+/// While such a file is mapped, nothing but this library writes, truncates or replaces it. This library does not do so
+/// either, in any process, by a second name under which the file belongs to a store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MapPermit(());
 
@@ -47,8 +47,8 @@ impl Mapping {
     /// Maps the first `length_bytes` of a file with this stat, or shares an existing mapping of this process.
     ///
     /// A new mapping reserves address space for the larger of `reserved_bytes` and twice the longest mapping of the
-    /// file, or else for the latter, if available. A reader then maps a growing file only once or a few times. On
-    /// overlayfs nothing is reserved.
+    /// file. If that much is not available, it reserves twice the longest mapping, or nothing. A reader then maps a
+    /// growing file only once or a few times. On overlayfs nothing is reserved.
     ///
     /// # Errors
     /// `Io` with `UnexpectedEof` if the file is shorter: touching a mapping past the end of its file is a fault.
@@ -102,15 +102,15 @@ impl Mapping {
         //   - a generation that a process has seen stays published: a commit whose outcome is unknown (`CommitUnknown`)
         //     is not undone, and a power cut that undoes one ends its readers too. This library opens an external file
         //     for reading only. By the contract of `MapPermit` nothing else truncates either kind of file;
-        // - no concurrent write: from `of` until this value is dropped, the registry has the region, as sealed and
-        //   with at least `length_bytes` lent, in a forked child too. Under its one mutex, every use of the file in
-        //   this process was checked against every other. Files are compared by device and inode, so the name by
-        //   which one was opened does not matter: no live mapping of the file exists, no lock to change it is held,
-        //   and a lock to grow it keeps the lent bytes stable. This library does not write a published storage in any
-        //   other way, and does not open any other file of a store, unfinished or metadata, as an external file by
-        //   its own name. In another process it writes to a sealed storage only past the length of the newest record,
-        //   as above. By the contract of `MapPermit` nothing else writes, nor does this library through a different
-        //   name, as a file of a store;
+        // - no concurrent write: from `of` until this value is dropped, the registry has the region, as sealed and with
+        //   at least `length_bytes` lent, in a forked child too. Under its one mutex, every use of the file in this
+        //   process was checked against every other. Files are compared by device and inode, so the name by which one
+        //   was opened does not matter: no live mapping of the file exists, no lock to change it is held, and a lock to
+        //   grow it keeps the lent bytes stable. This library does not write a published storage in any other way. It
+        //   does not open the other files of a store, those that are unfinished or hold metadata, as external files
+        //   under their names in the store. In another process it writes to a sealed storage only past the length of
+        //   the newest record, as above. By the contract of `MapPermit` nothing else writes, nor does this library
+        //   through a different name, as a file of a store;
         // - alive: `self` owns a share of the region, and is borrowed for as long as the slice.
         unsafe { std::slice::from_raw_parts(self.region.map.as_ptr(), self.length_bytes) }
     }
@@ -285,11 +285,11 @@ struct FiemapExtent {
     reserved_flags: [u32; 3],
 }
 
-/// Whether a write to the first `length_bytes` of a file may need a new block. It may if these bytes contain a hole,
-/// or a block that is shared with another file, packed, or part of the metadata. Also true if the file system does
-/// not report its blocks.
+/// Whether a write to the first `length_bytes` of a file may need a new block. It may if these bytes contain a hole, or
+/// a block that is shared with another file, compressed, or part of the metadata. Also true if the file system does not
+/// report its blocks.
 pub(super) fn needs_new_blocks(file: &File, length_bytes: u64) -> io::Result<bool> {
-    // Flags of an extent: packed with other data, in the metadata, shared.
+    // Flags of an extent: encoded (compressed), in the metadata, shared.
     const NEEDS_NEW_BLOCK: u32 = 0x8 | 0x200 | 0x2000;
     // The request number contains the size of the fields before the extents.
     const REQUEST: Opcode = opcode::read_write::<[u64; 4]>(b'f', 11);

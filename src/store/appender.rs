@@ -118,7 +118,7 @@ impl Appender {
     /// dropped.
     pub fn append(&mut self, source: &(impl Source + ?Sized)) -> Result<Range<usize>> {
         let op = format!("append to {:?}", self.name);
-        self.check_writable(&op)?;
+        self.prepare_to_write(&op)?;
         let rows = check_rows(&op, &self.appended, source)?;
         let before = row_count(&self.appended);
         if rows > 0 {
@@ -140,7 +140,7 @@ impl Appender {
     /// can only be dropped.
     pub fn commit(&mut self) -> Result<u64> {
         let op = format!("commit rows appended to {:?}", self.name);
-        self.check_writable(&op)?;
+        self.prepare_to_write(&op)?;
         if self.appended == self.committed {
             return Ok(self.loader.store.generation_number());
         }
@@ -170,7 +170,7 @@ impl Appender {
         Ok(generation.number())
     }
 
-    fn check_writable(&mut self, action: &str) -> Result<()> {
+    fn prepare_to_write(&mut self, action: &str) -> Result<()> {
         let store = &self.loader.store;
         store.check_process()?;
         self.growth.move_to_this_thread();

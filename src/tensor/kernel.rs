@@ -10,7 +10,7 @@ use crate::parallel;
 use transpose::transpose;
 pub(super) use vectors::with_wide_vectors;
 
-/// Planes of at most this many elements are not transposed one by one, but this many at a time.
+/// Planes of at most this many elements are too small to transpose one by one. As many planes are copied together.
 const SMALL_PLANE: usize = 64;
 
 /// Rows of fewer elements are copied element by element: a call of `memcpy` takes longer.
@@ -138,7 +138,8 @@ pub(super) fn gather<const W: usize>(from: &[u8], to: &mut [u8], places: &[usize
     );
 }
 
-/// Copies runs of `run` elements, one after another in the source, to `places`. The last one wins.
+/// Copies runs of `run` elements, one after another in the source, to `places`. Of runs that overlap, the last one
+/// remains.
 pub(super) fn scatter<const W: usize>(from: &[u8], to: &mut [u8], places: &[usize], run: usize) {
     let (from, to) = (from.as_chunks::<W>().0, to.as_chunks_mut::<W>().0);
     if run == 1 {
@@ -240,7 +241,7 @@ fn copy_piece<const W: usize>(from: &[[u8; W]], to: &mut [[u8; W]], order: &Orde
 fn for_each_start(dims: &[Dim], start: usize, other_start: usize, body: &mut impl FnMut(usize, usize)) {
     match dims.split_first() {
         None => body(start, other_start),
-        // Most calls would be for the last dimension.
+        // A loop, because most recursive calls would be for the last dimension.
         Some((dim, [])) => {
             (0..dim.n).for_each(|i| body(start + i * dim.stride, moved(other_start, i, dim.other_stride)))
         }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use stridemap::{DType, ErrorKind, Snapshot, Source, StorageInfo, StorageKind, StoreOptions, Tensor};
 
-use super::plan::{info, item};
+use super::plan::{described, info};
 use super::stdin::PIPE;
 use crate::args::{DryRun, Reading};
 use crate::error::{Error, Result};
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &AppendArgs, out: &mut impl Write) -> Result<()> {
     if args.files.iter().any(|path| path.as_os_str() == PIPE) {
         return Err(Error::Refused("append -: only import reads standard input; name a file".to_owned()));
     }
-    // Refuse unsuitable files before any row is written.
+    // Files that are not one tensor each are refused before any row is written.
     let sources: Vec<Tensor> =
         args.files.iter().map(|path| only_tensor(path, &args.reading)).collect::<Result<_>>()?;
     let store = open_store(&StoreOptions::new(), &args.store)?;
@@ -104,7 +104,7 @@ fn dry_run(args: &AppendArgs, sources: &[Tensor], snapshot: &Snapshot, out: &mut
                 path.display(),
                 source.dtype(),
                 source.size(),
-                item(&name, &info)
+                described(&name, &info)
             )));
         }
         rows += source.size().first().copied().unwrap_or_default();
@@ -115,7 +115,7 @@ fn dry_run(args: &AppendArgs, sources: &[Tensor], snapshot: &Snapshot, out: &mut
     let holder = storages.iter().find(|storage| is_last(storage) && storage.kind == StorageKind::Sealed);
     if rows > 0 && (holder.is_none() || !info.is_contiguous()) {
         return Err(Error::Refused(format!(
-            "append to {name:?}: it is not contiguous and last in a sealed storage{ADVICE}"
+            "append to {name:?}: it must be contiguous, and last in a sealed storage{ADVICE}"
         )));
     }
     let total = info.size().first().copied().unwrap_or_default() + rows;

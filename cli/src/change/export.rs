@@ -42,7 +42,7 @@ pub(crate) struct ExportArgs {
     /// The tensors to write, by name or by glob ('*.weight'); all if none is named
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,
-    /// Write the tensors whose names begin with P, without P, and the attributes of P
+    /// Write the tensors whose names begin with P, with P removed from their names, and the attributes of P
     #[arg(long, value_name = "P", default_value = "", hide_default_value = true, conflicts_with = "names")]
     pub(crate) prefix: String,
     /// The format on standard output; the default is npy for one tensor, and safetensors otherwise
@@ -118,7 +118,7 @@ impl Format {
                 PipeFormat::Safetensors => Format::Safetensors,
             }));
         }
-        let order = if args.names.is_empty() { "" } else { "; OUT comes before the names" };
+        let argument_hint = if args.names.is_empty() { "" } else { "; OUT comes before the names" };
         match out.extension().and_then(OsStr::to_str) {
             Some("smap") => Ok(Some(Format::Store)),
             Some("safetensors") => Ok(Some(Format::Safetensors)),
@@ -126,7 +126,7 @@ impl Format {
             Some("npz") => Ok(Some(Format::Npz)),
             _ => Err(Error::Refused(format!(
                 "export {}: the extension selects the format and must be .safetensors, .npy, .npz, or .smap for a \
-                 copy of the store{order}",
+                 copy of the store{argument_hint}",
                 out.display()
             ))),
         }
@@ -210,7 +210,7 @@ fn note_other_model(args: &ExportArgs, format: Format, is_sharded: bool) {
     }
 }
 
-/// Loads the named tensors, or all whose names begin with the prefix, which the result leaves out.
+/// Loads the named tensors, or all whose names begin with the prefix. Returns them without the prefix.
 fn load(args: &ExportArgs, names: &BTreeSet<String>, snapshot: &Snapshot) -> Result<Vec<(String, Tensor)>> {
     let named = |name: &String| Ok((name.clone(), snapshot.load(name)?));
     let tensors: stridemap::Result<Vec<(String, Tensor)>> = if names.is_empty() {
@@ -223,7 +223,7 @@ fn load(args: &ExportArgs, names: &BTreeSet<String>, snapshot: &Snapshot) -> Res
     Ok(tensors?)
 }
 
-/// Refuses tensors that the file cannot hold, and a file without any content.
+/// Refuses tensors that the file cannot hold, and a prefix that selects nothing.
 fn check_contents(
     args: &ExportArgs,
     format: Format,

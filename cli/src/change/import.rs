@@ -10,7 +10,7 @@ use stridemap::{ErrorKind, ExternalFiles, Snapshot, Store, TensorInfo, Transacti
 use stridemap_format::{check_attributes, check_text};
 use stridemap_interop::{ForeignFile, ForeignOptions, Imported};
 
-use super::plan::{header, info, item};
+use super::plan::{described, header, info};
 use super::select::Selection;
 use super::stdin;
 use super::target::find;
@@ -276,7 +276,7 @@ fn print_items(
         let name = args.name_of(&tensor);
         let there = snapshot.map(|snapshot| info(snapshot, &name)).transpose()?.flatten();
         let replacing = there.map_or_else(String::new, |there| format!(", replacing {}", header(&there)));
-        writeln!(out, "  {}{replacing}", item(&name, &tensor))?;
+        writeln!(out, "  {}{replacing}", described(&name, &tensor))?;
     }
     Ok(())
 }

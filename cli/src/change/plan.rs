@@ -42,6 +42,6 @@ pub(crate) fn header(info: &TensorInfo) -> String {
 }
 
 /// Formats a tensor in a list: "weight, float32 [3, 2]".
-pub(crate) fn item(name: &str, info: &TensorInfo) -> String {
+pub(crate) fn described(name: &str, info: &TensorInfo) -> String {
     format!("{}, {}", quoted(name), header(info))
 }

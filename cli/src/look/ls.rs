@@ -20,7 +20,7 @@ use crate::ui::{Column, Table, TensorRecord, bytes_cell, message, print_grid, wi
 /// comes before layer.10. If nothing matches a pattern, or no tensor has the dtype and the size, the exit code is 1.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example:\n  stridemap ls model.smap\n  stridemap ls -l --sort size model.pt\n  stridemap ls model.smap '*.weight' encoder."
+    after_help = "Example:\n  stridemap ls model.smap\n  stridemap ls -l --sort bytes model.pt\n  stridemap ls model.smap '*.weight' encoder."
 )]
 pub(crate) struct LsArgs {
     /// The store, or a file in another format, detected from its content
@@ -45,8 +45,8 @@ pub(crate) struct LsArgs {
     #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
     dtype: Vec<DType>,
     /// Only tensors of at least this many bytes: 1000, 4K, 4KiB, 1MB
-    #[arg(long, alias = "min-bytes", value_name = "SIZE", value_parser = parse_size)]
-    min_size: Option<u64>,
+    #[arg(long, alias = "min-size", value_name = "SIZE", value_parser = parse_size)]
+    min_bytes: Option<u64>,
     /// Print one JSON object per tensor
     #[arg(long)]
     json: bool,
@@ -57,8 +57,8 @@ pub(crate) struct LsArgs {
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Sort {
     Name,
-    #[value(alias = "bytes")]
-    Size,
+    #[value(alias = "size")]
+    Bytes,
     Numel,
 }
 
@@ -86,11 +86,11 @@ pub(crate) fn run(args: &LsArgs, out: &mut impl Write) -> Result<bool> {
     })?;
     let count = infos.len();
     infos.retain(|info| args.dtype.is_empty() || args.dtype.contains(&info.dtype));
-    infos.retain(|info| args.min_size.is_none_or(|least| info.nbytes() as u64 >= least));
+    infos.retain(|info| args.min_bytes.is_none_or(|least| info.nbytes() as u64 >= least));
     // Equal tensors stay in the order of their names.
     match args.sort {
         Sort::Name => {}
-        Sort::Size => infos.sort_by_key(|info| Reverse(info.nbytes())),
+        Sort::Bytes => infos.sort_by_key(|info| Reverse(info.nbytes())),
         Sort::Numel => infos.sort_by_key(|info| Reverse(info.numel())),
     }
     print(args, &infos, out)?;
@@ -105,7 +105,7 @@ pub(crate) fn run(args: &LsArgs, out: &mut impl Write) -> Result<bool> {
         let missing: Vec<String> = missing.iter().map(|text| format!("{text:?}")).collect();
         message(&format!("ls {}: no tensor matches {}", args.source.display(), missing.join(" or ")));
     } else if infos.is_empty() && count > 0 {
-        let given = [(!args.dtype.is_empty(), "--dtype"), (args.min_size.is_some(), "--min-size")];
+        let given = [(!args.dtype.is_empty(), "--dtype"), (args.min_bytes.is_some(), "--min-bytes")];
         let given: Vec<&str> =
             given.iter().filter(|(is_given, _)| *is_given).map(|(_, name)| *name).collect();
         let given = given.join(" and ");

@@ -103,8 +103,8 @@ fn pattern_without_a_match_is_a_negative_answer() {
         (&["nothing"][..], "", "no tensor matches \"nothing\""),
         (&["points_", "*.x", "y"], "points_t\n", "no tensor matches \"*.x\" or \"y\""),
         (&["--dtype", "uint8"], "", "no tensor is left by --dtype"),
-        (&["points", "--min-size", "1GB"], "", "no tensor is left by --min-size"),
-        (&["--min-bytes", "1G", "--dtype", "uint8"], "", "no tensor is left by --dtype and --min-size"),
+        (&["points", "--min-size", "1GB"], "", "no tensor is left by --min-bytes"),
+        (&["--min-bytes", "1G", "--dtype", "uint8"], "", "no tensor is left by --dtype and --min-bytes"),
         (&["nothing", "--json"], "", "no tensor matches \"nothing\""),
     ] {
         let run = dir.run(&[&["ls", "s.smap"], args].concat());

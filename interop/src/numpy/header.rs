@@ -36,7 +36,7 @@ impl Preamble {
         };
         if header_bytes > MAX_HEADER_BYTES {
             return Err(format!(
-                "the header should have {header_bytes} bytes; at most {MAX_HEADER_BYTES} are allowed"
+                "the file states a header of {header_bytes} bytes; at most {MAX_HEADER_BYTES} are allowed"
             ));
         }
         Ok(Preamble { start_bytes, header_bytes, is_utf8: major == 3 })
@@ -52,7 +52,7 @@ impl Preamble {
     }
 
     /// Returns the offset of the elements.
-    pub(super) fn end_bytes(&self) -> u64 {
+    pub(super) fn elements_offset(&self) -> u64 {
         self.start_bytes + self.header_bytes
     }
 }

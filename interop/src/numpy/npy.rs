@@ -41,10 +41,10 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
     let text = preamble.text(header).map_err(bad)?;
     let header = Header::parse(&text).map_err(bad)?;
     let array = Array::of(&header, options, &mut budget(file)).map_err(bad)?;
-    file.check_rest(preamble.end_bytes(), array.length_bytes)?;
+    file.check_rest(preamble.elements_offset(), array.length_bytes)?;
     let name = file.stem().map_err(|what| file.bad(what))?;
     let mut contents = Contents::new(FileFormat::Npy);
-    let storage = ForeignStorage::range(file, preamble.end_bytes(), array.length_bytes);
+    let storage = ForeignStorage::range(file, preamble.elements_offset(), array.length_bytes);
     array.add_to(&mut contents, name, storage, bad);
     Ok(contents)
 }

@@ -100,7 +100,7 @@ fn read_member(
     unpacked.read_exact(&mut header)?;
     let header = preamble.text(header).map_err(bad)?;
     let header = Header::parse(&header).map_err(bad)?;
-    let rest_bytes = member.unpacked_bytes.saturating_sub(preamble.end_bytes());
+    let rest_bytes = member.unpacked_bytes.saturating_sub(preamble.elements_offset());
     if let Some(encoding) = TextEncoding::of(&header) {
         // Both the bytes and the decoded text take memory.
         let length = usize::try_from(rest_bytes).unwrap_or(usize::MAX);
@@ -115,7 +115,7 @@ fn read_member(
     }
     let array = Array::of(&header, options, budget).map_err(bad)?;
     check_elements(rest_bytes, array.length_bytes).map_err(bad)?;
-    let storage = ForeignStorage::of_member(file, member.clone(), preamble.end_bytes());
+    let storage = ForeignStorage::of_member(file, member.clone(), preamble.elements_offset());
     array.add_to(contents, name, storage, bad);
     Ok(())
 }

@@ -46,7 +46,7 @@ impl<'de> FromEntries<'de> for Header {
     }
 }
 
-/// Returns the error with the entry in which it occurred before its message.
+/// Puts the entry in which an error occurred before its message.
 fn at<E: serde::de::Error>(what: impl fmt::Display, error: &E) -> E {
     E::custom(format_args!("{what}: {error}"))
 }

@@ -55,10 +55,10 @@ impl Directory {
         else {
             return Err(file.bad("the end record of the zip file is truncated"));
         };
-        let end_at_bytes = tail_start_bytes + place as u64;
+        let end_record_offset = tail_start_bytes + place as u64;
         let end = Fields(end);
         if end.u16(20) != comment.len() as u64 {
-            return Err(file.bad("bytes follow the end record of the zip file"));
+            return Err(file.bad("the comment of the zip file is not as long as its end record states"));
         }
         let record = Record {
             disks: [end.u16(4), end.u16(6)],
@@ -66,13 +66,13 @@ impl Directory {
             size_bytes: end.u32(12),
             start_bytes: end.u32(16),
         };
-        let (record, at_bytes) = match Self::find_zip64(file, end_at_bytes)? {
+        let (record, at_bytes) = match Self::find_zip64(file, end_record_offset)? {
             Some((record64, at_bytes)) => {
                 record.agrees(&record64).then_some((record64, at_bytes)).ok_or_else(|| {
                     file.bad("the two records at the end of the zip file disagree about its directory")
                 })?
             }
-            None => (record, end_at_bytes),
+            None => (record, end_record_offset),
         };
         record.directory(at_bytes).map_err(|what| file.bad(what))
     }
@@ -106,8 +106,8 @@ impl Directory {
     }
 
     /// Returns the zip64 record before the end record, and its offset.
-    fn find_zip64(file: &RawFile, end_at_bytes: u64) -> Result<Option<(Record, u64)>> {
-        let Some(at_bytes) = end_at_bytes.checked_sub(END64_BYTES + LOCATOR_BYTES) else {
+    fn find_zip64(file: &RawFile, end_record_offset: u64) -> Result<Option<(Record, u64)>> {
+        let Some(at_bytes) = end_record_offset.checked_sub(END64_BYTES + LOCATOR_BYTES) else {
             return Ok(None);
         };
         let mut bytes = [0; (END64_BYTES + LOCATOR_BYTES) as usize];

@@ -41,8 +41,8 @@ pub(super) struct CopyPlan {
     pub(super) length_bytes: u64,
     /// Damaged chunks in that part. No kept tensor refers to them.
     pub(super) damaged: BTreeSet<u64>,
-    /// Replacements for wrong digests in the `.sum` file. The file itself is not changed: only it has the digests of
-    /// the damaged chunks.
+    /// Replacements for wrong digests in the `.sum` file. The file itself is kept unchanged, because the digests of the
+    /// damaged chunks are nowhere else.
     pub(super) corrected: Vec<(u64, Digest)>,
 }
 
@@ -78,7 +78,7 @@ pub(super) fn content(
 ) -> Result<Content> {
     let survey = Survey::of(&source.manifest, source.table.as_ref())?;
     let mut content = Content { is_changed: !source.is_newest, ..Content::default() };
-    entries(source, &survey, &mut content, repair);
+    report_lost_entries(source, &survey, &mut content, repair);
     let records = survey.storages.iter().map(|(&id, storage)| (id, &storage.record));
     content.has_lost_storages = survey.has_lost_storages();
     let mut salvageable = BTreeMap::new();
@@ -110,7 +110,7 @@ pub(super) fn content(
         let reason = (table.path().to_path_buf(), reason);
         lost.entry(reason).or_default().append(&mut repeated);
     }
-    storages(paths, &survey, salvageable, &mut content, repair);
+    keep_storages(paths, &survey, salvageable, &mut content, repair);
     if !source.is_newest {
         copy_overlong_storages(disk, paths, &mut content, repair)?;
     }
@@ -128,7 +128,7 @@ pub(super) fn content(
 }
 
 /// Records damage to the table. The entries of the leaves that can be read are kept, in whichever order.
-fn entries(source: &Source, survey: &Survey<'_>, content: &mut Content, repair: &mut Repair) {
+fn report_lost_entries(source: &Source, survey: &Survey<'_>, content: &mut Content, repair: &mut Repair) {
     let Some(table) = &source.table else { return };
     let path = table.path();
     if let Some((_, error)) = survey.damage.errors().next() {
@@ -188,7 +188,8 @@ fn salvage(
             }
         }
     }
-    let of = |reason, lost, copy, shortened_to| Salvageable { path, reason, lost, copy, shortened_to };
+    let salvageable =
+        |reason, lost, copy, shortened_to| Salvageable { path, reason, lost, copy, shortened_to };
     let chunks = damage.chunks.iter().map(|chunk| chunk.index);
     let bytes_of_chunk = |&index: &u64| bytes_of_chunks(&(index..index + 1), record.length_bytes);
     let Some(error) = damage.file else {
@@ -198,8 +199,8 @@ fn salvage(
         let damaged: BTreeSet<u64> = chunks.collect();
         let lost = damaged.iter().map(bytes_of_chunk).collect();
         let copy = Some(CopyPlan { length_bytes: record.length_bytes, damaged, corrected: Vec::new() });
-        let reason = "elements were changed since they were sealed".to_owned();
-        return Ok(Some(of(reason, lost, copy, None)));
+        let reason = "elements have been changed since they were sealed".to_owned();
+        return Ok(Some(salvageable(reason, lost, copy, None)));
     };
     if error.format_error().is_none() {
         return Err(error);
@@ -207,10 +208,10 @@ fn salvage(
     let reason = detail_of(&error);
     let past_end = |length_bytes: u64| std::iter::once(length_bytes..u64::MAX);
     let Some(found_bytes) = damage.found_bytes else {
-        return Ok(Some(of(reason, past_end(0).collect(), None, None)));
+        return Ok(Some(salvageable(reason, past_end(0).collect(), None, None)));
     };
     if !matches!(record.kind, StorageKind::Sealed(_)) {
-        return Ok(Some(of(reason, past_end(found_bytes).collect(), None, Some(found_bytes))));
+        return Ok(Some(salvageable(reason, past_end(found_bytes).collect(), None, Some(found_bytes))));
     }
     // A chunk that was cut off cannot be verified.
     let whole = full_chunk_count(found_bytes).min(full_chunk_count(record.length_bytes));
@@ -218,7 +219,7 @@ fn salvage(
     let length_bytes = whole * CHUNK_BYTES;
     let lost = damaged.iter().map(bytes_of_chunk).chain(past_end(length_bytes)).collect();
     let copy = Some(CopyPlan { length_bytes, damaged, corrected: Vec::new() });
-    Ok(Some(of(reason, lost, copy, None)))
+    Ok(Some(salvageable(reason, lost, copy, None)))
 }
 
 /// Returns the record with which a tensor is kept, or why it is lost.
@@ -260,7 +261,7 @@ fn at_the_beginning(record: &TensorRecord) -> Option<TensorRecord> {
 }
 
 /// Keeps the storages that have tensors, and those that had none before.
-fn storages(
+fn keep_storages(
     paths: &StorePaths,
     survey: &Survey<'_>,
     mut salvageable: BTreeMap<u64, Salvageable>,

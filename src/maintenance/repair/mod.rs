@@ -1,8 +1,8 @@
 //! Repair: makes a damaged store usable again, without guessing.
 //!
-//! Everything that can be verified is published as a new generation. Until its manifest has its name, the store is
-//! unchanged; from then on it is whole. Files are moved away only when no generation needs them. A repair that was
-//! interrupted can be run again, and then has less to do.
+//! Everything that can be verified is published as a new generation. Until the manifest of that generation is
+//! published, no tensor or storage changes; from then on, the store is whole. Files are moved away only when no
+//! generation needs them. A repair that was interrupted can be run again, and then has less to do.
 
 mod apply;
 mod content;

@@ -43,7 +43,7 @@ pub(crate) struct SurveyedStorage {
     leaf: Option<u64>,
 }
 
-/// What is kept of a node: of a leaf, only what its parent states.
+/// What is kept of a node. Of a leaf, only its header and first key are kept, to compare with what its parent states.
 struct SurveyedNode {
     header: NodeHeader,
     first_key: Box<[u8]>,
@@ -183,8 +183,8 @@ impl<'a> Survey<'a> {
     }
 
     /// Walks a tree, and checks that its root leads to all of its nodes, and to the leaves in the order of the file.
-    /// Entries ascend in the order of the file. If the tree visits the leaves in this order, they ascend in the tree
-    /// too.
+    /// Entries were found to ascend in the order of the file. So if the tree visits the leaves in this order, they
+    /// ascend in the tree too.
     fn walk<E: Entry>(&mut self, table: &Table) {
         let root = table.root_page(E::TREE);
         let (mut path, mut last_leaf, mut is_whole) = (Path::new(), None, true);
@@ -237,7 +237,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Returns a root, or the child of a node at the level above.
+    /// Returns the node that begins at a page, and checks that it is at `level`. A root may be at any level: `None`.
     fn node_at<E: Entry>(&self, page: u64, level: Option<u16>) -> Result<&SurveyedNode, Broken> {
         let Some(node) = self.nodes.get(&page) else {
             let absent =
@@ -293,12 +293,12 @@ impl<'a> Survey<'a> {
     pub(crate) fn damaged_pages_to(&self, tensor: &Tensor<'_>) -> Vec<u64> {
         let Some(table) = self.table.filter(|_| !self.damage.is_empty()) else { return Vec::new() };
         let by_name =
-            || self.damaged_pages::<TensorEntry>(table, tensor.name, |page| tensor.leaf == Some(page));
+            || self.damaged_page_on_path::<TensorEntry>(table, tensor.name, |page| tensor.leaf == Some(page));
         let id = tensor.record.storage_id;
         let by_id = || {
             let storage = self.storages.get(&id);
             let is_leaf = |page| storage.is_none_or(|storage| storage.leaf == Some(page));
-            self.damaged_pages::<StorageEntry>(table, &id, is_leaf)
+            self.damaged_page_on_path::<StorageEntry>(table, &id, is_leaf)
         };
         let by_name = tensor.is_in_table.then(by_name).flatten();
         let by_id = (!self.manifest.storages.contains_key(&id)).then(by_id).flatten();
@@ -306,7 +306,7 @@ impl<'a> Survey<'a> {
     }
 
     /// Looks a key up, as a reader does. Returns the damage that it meets, unless it reaches the leaf with the entry.
-    fn damaged_pages<E: Entry>(
+    fn damaged_page_on_path<E: Entry>(
         &self,
         table: &Table,
         key: &E::Key,

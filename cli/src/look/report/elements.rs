@@ -46,7 +46,7 @@ pub(super) struct Elements {
     /// One for each tensor; `None` if it was not read.
     pub(super) numbers: Vec<Option<Numbers>>,
     pub(super) heat_maps: Vec<(usize, HeatMap)>,
-    /// For each duplicate, the first tensor with the same elements in other bytes.
+    /// For each duplicate, the first tensor with the same elements, which are stored separately.
     pub(super) duplicates: HashMap<usize, usize>,
     /// The tensors that could not be read, and why.
     pub(super) failed: Vec<(usize, String)>,
