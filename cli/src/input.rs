@@ -198,7 +198,7 @@ fn advice(path: &Path) -> String {
 
 /// Opens a store. If the path is a file in another format, the error suggests importing it.
 pub(crate) fn open_store(options: &StoreOptions, path: &Path) -> Result<Store> {
-    with_reports(options).open(path).map_err(|refused| explain(path, refused))
+    reporting_waits(options).open(path).map_err(|refused| explain(path, refused))
 }
 
 /// Refuses a dry run on a store that the command could not change.
@@ -213,7 +213,7 @@ pub(crate) fn check_writable(store: &Store) -> Result<()> {
 const SILENT_WAIT: Duration = Duration::from_secs(1);
 
 /// Returns options with which a command says which process it waits for.
-pub(crate) fn with_reports(options: &StoreOptions) -> StoreOptions {
+pub(crate) fn reporting_waits(options: &StoreOptions) -> StoreOptions {
     options.clone().on_wait(SILENT_WAIT, report_wait)
 }
 

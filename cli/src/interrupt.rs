@@ -1,8 +1,8 @@
 //! SIGINT (Ctrl-C) and SIGTERM.
 //!
-//! A command that reports progress notices the first signal where it does so, and while it waits for a lock. It unwinds
-//! from there, so that unfinished files are deleted as after an error. The second signal ends the process at once.
-//! Other commands end at the first, and have nothing to delete.
+//! A command that reports progress checks for a signal at each report, and while it waits for a lock. It unwinds from
+//! there, so that unfinished files are deleted as after an error. The second signal ends the process at once. Other
+//! commands end at the first, and have nothing to delete.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -34,7 +34,7 @@ impl<'a> OutputFile<'a> {
             let first = extensions.first().copied().unwrap_or_default();
             return Err(file.refused(&format!("the name of the file must end with .{first}")));
         }
-        check_dir(command, path)?;
+        check_parent_dir(command, path)?;
         match fs::symlink_metadata(path) {
             Ok(found) if found.is_dir() => Err(file.refused("the path exists and is not a file")),
             Ok(_) if !is_forced => Err(file.refused(EXISTS)),
@@ -83,7 +83,7 @@ impl<'a> OutputFile<'a> {
 }
 
 /// Refuses a path in a directory that does not exist, cannot be written, or belongs to a store.
-pub(crate) fn check_dir(command: &str, path: &Path) -> Result<()> {
+pub(crate) fn check_parent_dir(command: &str, path: &Path) -> Result<()> {
     let refused = |why: String| Err(Error::Refused(format!("{command} {}: {why}", path.display())));
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !dir.exists() {

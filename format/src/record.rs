@@ -145,7 +145,7 @@ pub struct TensorParts {
 /// The metadata of one tensor: a header over a storage. Its name is the key of the record.
 ///
 /// The clones of a record share its parts. The parts are on the heap, so that `None` takes little memory in a map of
-/// `Option<TensorRecord>`: a removed tensor takes only six bytes in a manifest.
+/// `Option<TensorRecord>`. A removed tensor takes only six bytes in a manifest, so a small manifest can have very many.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorRecord(Arc<TensorParts>);
 
@@ -224,7 +224,10 @@ impl std::ops::Deref for TensorRecord {
 /// Checks that a storage id is at least 1 and below the next id (F-12).
 pub(crate) fn check_storage_id(id: u64, next_id: u64) -> Result<()> {
     if id == 0 || id >= next_id {
-        return Err(Error::new(Rule::StorageId, format!("storage id {id}, but the next id is {next_id}")));
+        return Err(Error::new(
+            Rule::StorageId,
+            format!("storage id {id}; ids are from 1 to {}", next_id.saturating_sub(1)),
+        ));
     }
     Ok(())
 }

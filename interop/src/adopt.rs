@@ -1,4 +1,4 @@
-//! Saves headers over a file that stays where it is.
+//! Saves headers of tensors whose elements stay in an existing file.
 
 use std::path::Path;
 

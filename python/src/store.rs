@@ -58,7 +58,7 @@ pub(crate) fn create(py: Python<'_>, path: PathBuf, durable: bool, timeout: f64)
 
 fn options(durable: bool, timeout: f64, external: &str) -> Result<StoreOptions> {
     let timeout = Duration::try_from_secs_f64(timeout.clamp(f64::MIN, MAX_SECONDS)).map_err(|_| {
-        PyValueError::new_err(format!("timeout must be a number of seconds, and is {timeout}"))
+        PyValueError::new_err(format!("timeout must be a number of seconds from 0, and is {timeout}"))
     })?;
     let external = match external {
         "refuse" => ExternalFiles::Refuse,

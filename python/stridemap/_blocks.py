@@ -1,7 +1,7 @@
 """Tensors that several processes write in parallel, block by block, and that become visible in one commit.
 
-The blocks are written to a file beside the store, which is then copied into it; btrfs and XFS share the blocks on disk
-instead. The file is `<store>.writing-<machine>-<random>`. The process that created it holds a lock on it, and removes it
+The blocks are written to a file beside the store. The commit copies the file into the store; on btrfs and XFS, the two
+share their disk space instead. The file is `<store>.writing-<machine>-<random>`. The process that created it holds a lock on it, and removes it
 at the end. If the process is killed, the next writer of the store on the same machine removes it.
 """
 
@@ -34,7 +34,7 @@ class BlockFile:
         # Refuses a dtype that a store does not have, before anything is computed.
         Tensor._of_elements(elements_of(np.empty(0, numpy_dtype(self.dtype))))
         if not all(size >= 0 for size in shape):
-            raise _errors.make("SizeMismatch", f"the sizes {tuple(shape)} are not known or negative")
+            raise _errors.make("SizeMismatch", f"a size is unknown or negative: {tuple(shape)}")
         self.shape = tuple(int(size) for size in shape)
         self.nbytes = math.prod(self.shape) * numpy_dtype(self.dtype).itemsize
         remove_abandoned(self.store_path)
@@ -106,7 +106,7 @@ def _machine() -> str:
     return "".join(letter for letter in platform.node() if letter.isalnum()) or "unknown"
 
 
-def writable(place: Store | str | os.PathLike[str]) -> Store:
+def open_to_write(place: Store | str | os.PathLike[str]) -> Store:
     """Return the store to write to. It is created if there is none at the path."""
     # Writing needs no mapping, which a network file system would not allow.
     store = place if isinstance(place, Store) else open(place, "a", mapped=False)
@@ -114,6 +114,6 @@ def writable(place: Store | str | os.PathLike[str]) -> Store:
     return store
 
 
-def readable(place: Store | str | os.PathLike[str]) -> Store:
+def open_to_read(place: Store | str | os.PathLike[str]) -> Store:
     """Return the store to read from."""
     return place if isinstance(place, Store) else open(place)

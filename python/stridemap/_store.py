@@ -127,7 +127,7 @@ class _Changes(_Names, MutableMapping[str, Tensor]):
                 txn._handle.save(_checked(name), _arrays.elements_of(value), kind)
 
     def save_view(self, name: str, view: Tensor, *, replace: bool = True) -> None:
-        """Save a view of a tensor of this store under a name of its own: a header, no element is copied."""
+        """Save a view of a tensor of this store under a name of its own. Only a header is written."""
         with self._change() as txn:
             txn._handle.on_existing(replace)
             txn._handle.save_view(_checked(name), view)
@@ -228,7 +228,7 @@ class Store(_Changes):
         return SnapshotView(self._handle.snapshot())
 
     def transaction(self) -> Transaction:
-        """Begin a transaction: with `with`, one commit at the end, and none if an exception leaves the block."""
+        """Begin a transaction. As a `with` block, it commits at the end, unless an exception leaves the block."""
         self._check_writable()
         return Transaction(self._handle.begin())
 
@@ -315,12 +315,12 @@ class Transaction(_Changes):
             self.abort()
 
     def commit(self) -> int:
-        """Make all changes in one commit before the end of the block. Return the new generation."""
+        """Commit the changes made so far, without waiting for the end of the block. Return the new generation."""
         self._has_ended = True
         return self._handle.commit()
 
     def abort(self) -> None:
-        """Discard all changes before the end of the block."""
+        """Discard the changes made so far, without waiting for the end of the block."""
         self._has_ended = True
         self._handle.abort()
 
@@ -368,7 +368,7 @@ class Attributes(MutableMapping[str, str]):
 
 @dataclass(frozen=True)
 class Change:
-    """What changed up to a generation: names."""
+    """The names that changed between the last generation seen and this one."""
 
     generation: int
     added: list[str]

@@ -16,7 +16,7 @@ from dask.base import tokenize
 from dask.delayed import delayed
 
 from ._arrays import numpy_dtype
-from ._blocks import BlockFile, readable, writable
+from ._blocks import BlockFile, open_to_read, open_to_write
 from ._store import Store, open
 from ._stridemap import Tensor
 
@@ -38,7 +38,7 @@ class _Blocks:
 
 def from_store(place: Place, name: str, chunks: Any = "auto") -> da.Array:
     """Return a tensor as an array of Dask. Its blocks are views of the mapped file; the graph has no elements."""
-    tensor = readable(place)[name]
+    tensor = open_to_read(place)[name]
     token = tokenize(tensor._origin, tensor.storage_id, tensor.dtype, tensor.shape, tensor.stride())
     meta = np.empty((0,) * tensor.ndim, numpy_dtype(tensor.dtype))
     name = f"stridemap-{token}"
@@ -54,7 +54,7 @@ def to_store(array: da.Array, place: Place, name: str, *, compute: bool = True) 
     If a block fails, or the caller is killed, the store is as it was. With `compute=False`, the result is a delayed
     object, whose last task commits.
     """
-    store = writable(place)
+    store = open_to_write(place)
     file = BlockFile(store.path, array.shape, array.dtype)
     written = da.store(array, file, lock=False, compute=False)  # type: ignore[arg-type]
     if not compute:

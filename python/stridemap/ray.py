@@ -12,7 +12,7 @@ from typing import Any
 
 import ray
 
-from ._blocks import BlockFile, Index, writable
+from ._blocks import BlockFile, Index, open_to_write
 from ._store import Store
 
 __all__ = ["to_store"]
@@ -27,10 +27,10 @@ def to_store(
 ) -> None:
     """Save blocks as one tensor. Tasks write them in parallel; one commit at the end makes the tensor visible.
 
-    A block is a position, such as `np.s_[0:10, :]`, and an array or the reference of one, which the task that writes it
-    fetches. Blocks must not overlap. If one fails, or the caller is killed, the store is as it was.
+    A block is a position, such as `np.s_[0:10, :]`, and an array or a Ray reference to one. The task that writes the block
+    fetches the reference. Blocks must not overlap. If one fails, or the caller is killed, the store is as it was.
     """
-    store = writable(place)
+    store = open_to_write(place)
     file = BlockFile(store.path, shape, dtype)
     try:
         ray.get([_write.remote(file, index, block) for index, block in blocks])

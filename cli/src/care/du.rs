@@ -268,12 +268,12 @@ impl<'a> Held<'a> {
 }
 
 const COLUMNS: [Column; 8] = [
-    Column::new("file").long(),
+    Column::new("file").shortenable(),
     Column::new("kind").drop(1),
     Column::new("bytes").right().drop(2),
     Column::new("reachable").right().drop(3),
     Column::new("tensors").right().drop(0),
-    Column::new("names").long().drop(4),
+    Column::new("names").shortenable().drop(4),
     Column::new("reclaimable").right(),
     Column::new("why"),
 ];

@@ -8,7 +8,7 @@ use stridemap::StoreOptions;
 use stridemap::maintenance::Repair;
 
 use crate::error::Result;
-use crate::input::{explain, with_reports};
+use crate::input::{explain, reporting_waits};
 use crate::names::one_line;
 use crate::ui::{message, progress, write_json};
 
@@ -36,7 +36,7 @@ pub(crate) struct RepairArgs {
 
 /// Runs the command. Returns whether nothing is left to repair.
 pub(crate) fn run(args: &RepairArgs, out: &mut impl Write) -> Result<bool> {
-    let options = with_reports(&StoreOptions::new());
+    let options = reporting_waits(&StoreOptions::new());
     let bar = progress("repair", 0);
     let repair = match args.apply {
         true => options.repair(&args.store, |bytes| bar.inc(bytes)),

@@ -81,8 +81,11 @@ impl Place {
     }
 }
 
-const COLUMNS: [Column; 3] =
-    [Column::new("key").long(), Column::new("value").long(), Column::new("of").long().drop(0)];
+const COLUMNS: [Column; 3] = [
+    Column::new("key").shortenable(),
+    Column::new("value").shortenable(),
+    Column::new("of").shortenable().drop(0),
+];
 
 fn list(store: &Path, out: &mut impl Write) -> Result<()> {
     let mut table = Table::new(&COLUMNS);

@@ -18,7 +18,7 @@ use crate::args::{Existing, External};
 use crate::error::{Error, Result, output_error};
 use crate::input::open_store;
 use crate::names::{names, one_line, quoted};
-use crate::output_file::check_dir;
+use crate::output_file::check_parent_dir;
 use crate::ui::{counted, message, progress};
 
 /// Write tensors to a file, or copy a store that is in use
@@ -146,7 +146,7 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
     check_pipe(args)?;
     let format = Format::of(args)?;
     if !args.is_piped() {
-        check_dir("export", &args.out)?;
+        check_parent_dir("export", &args.out)?;
     }
     let snapshot = open_store(&args.external.options(), &args.store)?.snapshot();
     let names = names(&args.names, &snapshot)?;

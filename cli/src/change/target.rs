@@ -6,16 +6,16 @@ use std::path::Path;
 use stridemap::{ErrorKind, Store, StoreOptions};
 
 use crate::error::{Error, Result};
-use crate::input::with_reports;
-use crate::output_file::check_dir;
+use crate::input::reporting_waits;
+use crate::output_file::check_parent_dir;
 
 /// Opens the store to import into. Returns `None` if it is to be created, because the path does not exist or is an
 /// empty directory.
 pub(super) fn find(options: &StoreOptions, path: &Path) -> Result<Option<Store>> {
     check_store_name(path)?;
-    check_dir("import", path)?;
+    check_parent_dir("import", path)?;
     let is_empty = || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
-    match with_reports(options).open(path) {
+    match reporting_waits(options).open(path) {
         Ok(store) => Ok(Some(store)),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
         Err(e) if e.kind() == ErrorKind::NotAStore && is_empty() => Ok(None),

@@ -125,7 +125,7 @@ fn prepare(a: &Tensor, b: &Tensor) -> Result<(Vec<usize>, usize, Vec<Tensor>), F
     Ok((order, repeats, views))
 }
 
-/// Returns whether strides descend in each view, so that a part of the first axis is nearly contiguous.
+/// Returns whether strides descend in each view, so that a piece cut along the first axis is nearly contiguous.
 fn has_descending_strides(views: &[Tensor]) -> bool {
     views.iter().all(|view| {
         let long = view.size().iter().zip(view.stride()).filter(|&(&n, _)| n > 1);

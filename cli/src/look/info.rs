@@ -135,7 +135,7 @@ impl StorageRecord {
 
 const COLUMNS: [Column; 5] = [
     Column::new("          "),
-    Column::new("").long(),
+    Column::new("").shortenable(),
     Column::new("tensors").right().drop(1),
     Column::new("parameters").right().drop(0),
     Column::new("bytes").right(),

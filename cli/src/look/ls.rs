@@ -65,7 +65,7 @@ enum Sort {
 const COLUMNS: [Column; 4] = [
     Column::new("name").names(),
     Column::new("dtype").drop(1),
-    Column::new("size").long().drop(2),
+    Column::new("size").shortenable().drop(2),
     Column::new("bytes").right(),
 ];
 

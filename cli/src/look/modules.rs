@@ -7,7 +7,8 @@ use stridemap::{DType, TensorInfo};
 
 use crate::names::natural;
 
-/// The deepest module. Trees are visited recursively, and names in hostile files can have thousands of parts.
+/// The maximum depth of a module. Trees are visited recursively, and names in hostile files can have thousands of
+/// parts.
 const MAX_DEPTH: usize = 64;
 
 /// The sizes of some tensors.
@@ -32,7 +33,7 @@ impl Totals {
     }
 }
 
-/// What one total has more than others.
+/// Subtracts other totals, down to 0 at least.
 impl std::ops::SubAssign for Totals {
     fn sub_assign(&mut self, other: Totals) {
         self.tensor_count = self.tensor_count.saturating_sub(other.tensor_count);

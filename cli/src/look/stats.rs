@@ -74,7 +74,7 @@ const SPARKLINE_BINS: usize = 10;
 const COLUMNS: [Column; 9] = [
     Column::new("name").names(),
     Column::new("dtype").drop(0),
-    Column::new("size").long().drop(1),
+    Column::new("size").shortenable().drop(1),
     Column::new("min").right(),
     Column::new("max").right(),
     Column::new("mean").right().drop(3),

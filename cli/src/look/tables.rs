@@ -12,18 +12,18 @@ use crate::ui::{Column, MAX_ROWS, Table, storage_id};
 const TENSORS: [Column; 7] = [
     Column::new("name").names(),
     Column::new("dtype"),
-    Column::new("size").long(),
-    Column::new("stride").long().drop(2),
+    Column::new("size").shortenable(),
+    Column::new("stride").shortenable().drop(2),
     Column::new("offset").right().drop(1),
     Column::new("storage").drop(0),
-    Column::new("dim names").long().drop(3),
+    Column::new("dim names").shortenable().drop(3),
 ];
 
 const STORAGES: [Column; 6] = [
     Column::new("storage"),
     Column::new("kind"),
     Column::new("bytes").right(),
-    Column::new("file").long().drop(1),
+    Column::new("file").shortenable().drop(1),
     Column::new("offset").right().drop(0),
     Column::new("tensors").right().drop(2),
 ];

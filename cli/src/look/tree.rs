@@ -40,7 +40,7 @@ pub(crate) struct TreeArgs {
 const COLUMNS: [Column; 5] = [
     Column::new("name").names(),
     Column::new("dtype").drop(1),
-    Column::new("size").long().drop(0),
+    Column::new("size").shortenable().drop(0),
     Column::new("parameters").right().drop(2),
     Column::new("bytes").right(),
 ];

@@ -12,7 +12,7 @@ use crate::error::Result;
 /// output has no limit.
 pub(crate) const MAX_ROWS: usize = 1000;
 
-/// A column is at most this wide, or as wide as three quarters of its cells need. Longer cells are shortened.
+/// The maximum width of a column whose cells can be shortened, unless more than a quarter of its cells are wider.
 pub(super) const LONG: usize = 60;
 
 /// Long cells are shortened to this width before a column is dropped.
@@ -43,7 +43,7 @@ impl Column {
     }
 
     /// Lets long cells be shortened in the middle.
-    pub(crate) const fn long(mut self) -> Self {
+    pub(crate) const fn shortenable(mut self) -> Self {
         self.short = Some(SHORT);
         self
     }
@@ -77,20 +77,20 @@ impl<'a> Table<'a> {
     }
 
     /// Prints an empty line and the table, or nothing if there are no rows.
-    pub(crate) fn print_section(&self, count: u64, all: &str, out: &mut impl Write) -> Result<()> {
+    pub(crate) fn print_section(&self, count: u64, option_for_all: &str, out: &mut impl Write) -> Result<()> {
         if !self.rows.is_empty() {
             writeln!(out)?;
         }
-        self.print(count, all, out)
+        self.print(count, option_for_all, out)
     }
 
     /// Prints the titles and the rows, or nothing if there are no rows. `count` is the number of all rows. If some were
-    /// left out, the last line says how many, and that the option `all` prints them.
-    pub(crate) fn print(&self, count: u64, all: &str, out: &mut impl Write) -> Result<()> {
+    /// left out, the last line says how many, and that `option_for_all` prints them.
+    pub(crate) fn print(&self, count: u64, option_for_all: &str, out: &mut impl Write) -> Result<()> {
         self.print_rows(!self.rows.is_empty(), out)?;
         match count.saturating_sub(self.rows.len() as u64) {
             0 => Ok(()),
-            left_out => Ok(writeln!(out, "... and {left_out} more; {all} has all of them")?),
+            left_out => Ok(writeln!(out, "... and {left_out} more; {option_for_all} has all of them")?),
         }
     }
 

@@ -59,8 +59,8 @@ pub enum Packing {
 
 /// Reads the headers of all arrays, and checks them against the members.
 ///
-/// A text of no dimension becomes an attribute. Members that are not arrays, which `numpy.load` would return as bytes,
-/// are refused, so that nothing is lost silently. An empty member with the name of a directory is ignored.
+/// A string array without dimensions becomes an attribute. Members that are not arrays, which `numpy.load` would return
+/// as bytes, are refused, so that nothing is lost silently. An empty member with the name of a directory is ignored.
 pub(crate) fn read(file: &Arc<RawFile>, members: Vec<Member>, options: ForeignOptions) -> Result<Contents> {
     let mut contents = Contents::new(FileFormat::Npz);
     let mut budget = budget(file);

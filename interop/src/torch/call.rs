@@ -12,14 +12,19 @@ const STORAGE_BYTES: usize = 128;
 
 impl Machine<'_> {
     /// Returns the value that Python would get by calling `callable` with a tuple of arguments.
-    pub(super) fn call(&mut self, callable: Value, arguments: Value, is_new: bool) -> Result<Value, String> {
+    pub(super) fn call(
+        &mut self,
+        callable: Value,
+        arguments: Value,
+        is_newobj: bool,
+    ) -> Result<Value, String> {
         let Value::Global(global) = callable else {
-            return Err(format!("REDUCE calls {}, which cannot be called", self.arena.kind(callable)));
+            return Err(format!("calls {}, which cannot be called", self.arena.kind(callable)));
         };
         let wrong = |what: &str| format!("calls {} with {what}", global.name());
         let items = self.arena.tuple(arguments).map(<[Value]>::to_vec);
         let items = items.ok_or_else(|| wrong("something that is not a tuple"))?;
-        if is_new && !matches!(global, Global::OrderedDict | Global::Size) {
+        if is_newobj && !matches!(global, Global::OrderedDict | Global::Size) {
             return Err(format!("creates an instance of {}, which no checkpoint does", global.name()));
         }
         match (global, items.as_slice()) {
@@ -197,7 +202,7 @@ impl Machine<'_> {
         (start.saturating_add(size) <= length_bytes).then_some((start, size))
     }
 
-    /// Returns a number of elements that fits in a storage.
+    /// Returns the value as a number of elements, or `None` if a storage cannot hold that many.
     fn count(&self, value: Value, itemsize: u64) -> Option<u64> {
         let count = u64::try_from(self.arena.integer(value)?).ok()?;
         count.checked_mul(itemsize).filter(|&bytes| bytes <= MAX_STORAGE_BYTES).map(|_| count)

@@ -21,7 +21,8 @@ pub(super) mod code {
     }
 }
 
-/// An instruction and its argument: the bytes after a count, or lines without the last line feed.
+/// An instruction and its argument: a fixed number of bytes, the bytes after a count, or lines without the last line
+/// feed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Instruction<'a> {
     pub(super) code: u8,
@@ -101,7 +102,7 @@ pub(super) fn pickle_length(bytes: &[u8], limit: usize) -> Result<Option<usize>,
 }
 
 pub(super) fn at_byte(at: usize, what: impl std::fmt::Display) -> String {
-    format!("the pickle at byte {at}: {what}")
+    format!("at byte {at} of the pickle: {what}")
 }
 
 #[cfg(test)]
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_the_codes_of_protocols_0_to_5_are_instructions() {
+    fn only_codes_of_protocols_0_to_5_are_instructions() {
         // The keys of pickletools.code2op.
         let known = b"IJKMLSTUBCVXNFG]ael})tdus012(.cgpbioRhjqrPQ";
         for code in 0..=255 {

@@ -242,7 +242,7 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// Returns the meaning of a module and a name in two lines.
+/// Returns the global that two lines name: its module and its name.
 fn global(argument: &[u8]) -> Result<Global, String> {
     let text = String::from_utf8_lossy(argument);
     let (module, name) = text.split_once('\n').unwrap_or((&text, ""));

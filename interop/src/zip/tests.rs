@@ -14,7 +14,7 @@ use crate::file::RawFile;
 fn open(bytes: &[u8]) -> (tempfile::NamedTempFile, RawFile) {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(bytes).unwrap();
-    // Opening a file that has just changed waits until a later change would get another time.
+    // With an old mtime, `open` need not wait until a further change would have a different mtime.
     file.as_file().set_modified(SystemTime::UNIX_EPOCH).unwrap();
     let raw = RawFile::open(file.path()).unwrap();
     (file, raw)
@@ -90,7 +90,7 @@ fn sample() -> Vec<u8> {
 }
 
 /// Inserts a zip64 record and its locator before the end record, as in a file of more than 4 GiB.
-fn with_zip64(bytes: &[u8], is_in_end_record: bool) -> Vec<u8> {
+fn with_zip64(bytes: &[u8], has_ones_in_end_record: bool) -> Vec<u8> {
     let at = find(bytes, END);
     let field = |offset: usize, len: usize| {
         let mut wide = [0; 8];
@@ -110,7 +110,7 @@ fn with_zip64(bytes: &[u8], is_in_end_record: bool) -> Vec<u8> {
     long.extend(1u32.to_le_bytes());
     let end_at = long.len();
     long.extend(&bytes[at..]);
-    if is_in_end_record {
+    if has_ones_in_end_record {
         long[end_at + 8..end_at + 20].fill(0xff);
     }
     long
@@ -151,10 +151,10 @@ fn empty_archive_has_no_members() {
 }
 
 #[test]
-fn zip64_records_are_read_whether_or_not_the_last_record_has_ones() {
+fn zip64_records_are_read_whether_or_not_the_end_record_has_the_values() {
     let bytes = sample();
-    for is_in_end_record in [false, true] {
-        let long = with_zip64(&bytes, is_in_end_record);
+    for has_ones_in_end_record in [false, true] {
+        let long = with_zip64(&bytes, has_ones_in_end_record);
         let (_guard, file) = open(&long);
         let found = members(&file).unwrap();
         assert_eq!(found.len(), 2);
@@ -345,9 +345,9 @@ fn small_members_are_read_up_to_a_limit() {
     assert_eq!(found[1].read(&file, 1000).unwrap(), [8; 1000]);
     let e = found[1].read(&file, 999).unwrap_err();
     assert!(e.to_string().contains("has 1000 bytes; at most 999 are allowed"), "{e}");
-    let mut short = [0; 1001];
+    let mut too_long = [0; 1001];
     assert!(
-        found[0].unpack(&file).read_exact(&mut short).unwrap_err().to_string().contains("ends after 1000")
+        found[0].unpack(&file).read_exact(&mut too_long).unwrap_err().to_string().contains("ends after 1000")
     );
 }
 

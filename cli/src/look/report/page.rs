@@ -117,7 +117,7 @@ impl<'a> Page<'a> {
     /// Writes the page. Its script and style have a random nonce, and nothing else in it can run or load.
     pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let nonce = format!("{:016x}", RandomState::new().build_hasher().finish());
-        // What stands in for a part of the template is not searched for others.
+        // Inserted text is not searched for further placeholders.
         let mut rest = TEMPLATE;
         while let Some((before, (part, after))) =
             rest.split_once("{{").and_then(|(before, rest)| Some((before, rest.split_once("}}")?)))

@@ -100,11 +100,11 @@ fn case_47_calls_are_refused_by_name_even_if_unreachable() {
         (b"\x80\x02ccollections.OrderedDict\n\nN.", "calls collections.OrderedDict., which is code"),
         (b"\x80\x02ctorch\nFloatStorage\n)R.", "calls torch.FloatStorage, which is a type"),
         (b"\x80\x02ctorch\nfloat32\n)R.", "calls torch.float32, which is a type"),
-        (b"\x80\x02N)R.", "REDUCE calls None"),
-        (b"\x80\x02})R.", "REDUCE calls a dict"),
+        (b"\x80\x02N)R.", "calls None"),
+        (b"\x80\x02})R.", "calls a dict"),
         (
             b"\x80\x02(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x02tQ)R.",
-            "REDUCE calls a storage",
+            "calls a storage",
         ),
         (
             b"\x80\x02ctorch._utils\n_rebuild_parameter\n)\x81.",
