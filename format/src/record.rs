@@ -142,6 +142,21 @@ pub struct TensorParts {
     pub dim_names: Option<Vec<Option<String>>>,
 }
 
+impl TensorParts {
+    /// Returns the bytes that this tensor covers in a storage of `length_bytes`.
+    ///
+    /// # Errors
+    /// [`Rule::Extent`] if they are not all inside the storage.
+    pub fn extent(&self, length_bytes: u64) -> Result<Extent> {
+        let dims = self
+            .size
+            .iter()
+            .zip(self.stride.iter())
+            .map(|(&size, &stride)| (i128::from(size), i128::from(stride)));
+        Extent::of(dims, i128::from(self.offset_elems), self.dtype, length_bytes)
+    }
+}
+
 /// The metadata of one tensor: a header over a storage. Its name is the key of the record.
 ///
 /// The clones of a record share its parts. The parts are on the heap, so that `None` takes little memory in a map of
@@ -150,8 +165,8 @@ pub struct TensorParts {
 pub struct TensorRecord(Arc<TensorParts>);
 
 impl TensorRecord {
-    /// Creates a record, after checking that its parts are consistent. Use [`extent`](Self::extent) to check that the
-    /// view is inside its storage.
+    /// Creates a record, after checking that its parts are consistent. Use [`extent`](TensorParts::extent) to check
+    /// that the view is inside its storage.
     ///
     /// # Errors
     /// [`Rule::Rank`], [`Rule::Numel`], [`Rule::StorageId`], [`Rule::DimNames`].
@@ -181,19 +196,6 @@ impl TensorRecord {
             }
         }
         Ok(TensorRecord(Arc::new(parts)))
-    }
-
-    /// Returns the bytes that this tensor covers in a storage of `length_bytes`.
-    ///
-    /// # Errors
-    /// [`Rule::Extent`] if they are not all inside the storage.
-    pub fn extent(&self, length_bytes: u64) -> Result<Extent> {
-        let dims = self
-            .size
-            .iter()
-            .zip(self.stride.iter())
-            .map(|(&size, &stride)| (i128::from(size), i128::from(stride)));
-        Extent::of(dims, i128::from(self.offset_elems), self.dtype, length_bytes)
     }
 
     /// Returns the record of the same tensor on another storage.

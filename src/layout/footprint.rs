@@ -2,47 +2,7 @@
 
 use std::ops::Range;
 
-use stridemap_format::{DType, Extent, Result, TensorRecord};
-
-/// A view as described by its record, in elements.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct View<'a> {
-    pub(crate) size: &'a [u64],
-    pub(crate) stride: &'a [i64],
-    pub(crate) offset_elems: u64,
-    pub(crate) dtype: DType,
-}
-
-impl<'a> From<&'a TensorRecord> for View<'a> {
-    fn from(record: &'a TensorRecord) -> Self {
-        View {
-            size: &record.size,
-            stride: &record.stride,
-            offset_elems: record.offset_elems,
-            dtype: record.dtype,
-        }
-    }
-}
-
-impl View<'_> {
-    pub(super) fn itemsize(&self) -> u64 {
-        self.dtype.itemsize() as u64
-    }
-
-    /// Returns the sizes and strides of the dimensions, without those of size 1 or stride 0.
-    pub(super) fn moving_dims(&self) -> impl Iterator<Item = (u64, i64)> + '_ {
-        self.size.iter().copied().zip(self.stride.iter().copied()).filter(|&(n, stride)| n > 1 && stride != 0)
-    }
-
-    /// Returns the range of bytes from the first element to the last.
-    ///
-    /// # Errors
-    /// Those of [`Extent::of`] if the view is not inside a storage of `length_bytes`.
-    pub(super) fn extent(&self, length_bytes: u64) -> Result<Extent> {
-        let dims = self.size.iter().zip(self.stride).map(|(&n, &stride)| (i128::from(n), i128::from(stride)));
-        Extent::of(dims, i128::from(self.offset_elems), self.dtype, length_bytes)
-    }
-}
+use stridemap_format::{Result, TensorParts};
 
 /// `count` offsets that are `stride` bytes apart. `count` is at least 2, and `stride` at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,16 +35,19 @@ impl Footprint {
     /// Returns `None` for a view without elements.
     ///
     /// # Errors
-    /// Those of [`Extent::of`].
-    pub(super) fn of(view: &View<'_>, length_bytes: u64) -> Result<Option<Self>> {
+    /// Those of [`TensorParts::extent`].
+    pub(super) fn of(view: &TensorParts, length_bytes: u64) -> Result<Option<Self>> {
         let extent = view.extent(length_bytes)?;
         if extent.span_bytes() == 0 {
             return Ok(None);
         }
-        let unit = view.itemsize();
-        let step =
-            |(count, stride): (u64, i64)| Step { stride: stride.unsigned_abs().saturating_mul(unit), count };
-        let mut inner_first: Vec<Step> = view.moving_dims().map(step).collect();
+        let unit = view.dtype.itemsize() as u64;
+        let dims = view
+            .size
+            .iter()
+            .zip(view.stride.iter())
+            .map(|(&count, &stride)| Step { stride: stride.unsigned_abs().saturating_mul(unit), count });
+        let mut inner_first: Vec<Step> = dims.filter(|step| step.count > 1 && step.stride > 0).collect();
         inner_first.sort_unstable();
         let mut run_bytes = unit;
         let mut steps: Vec<Step> = Vec::new();
@@ -122,9 +85,9 @@ impl Footprint {
 /// never more ranges than fit into the storage without an overlap.
 ///
 /// # Errors
-/// Those of [`Extent::of`].
+/// Those of [`TensorParts::extent`].
 pub(crate) fn for_each_range(
-    view: &View<'_>,
+    view: &TensorParts,
     length_bytes: u64,
     gap_bytes: u64,
     mut body: impl FnMut(Range<u64>),
@@ -156,8 +119,12 @@ fn for_each_run(start: u64, run_bytes: u64, steps: &[Step], body: &mut impl FnMu
 /// than `max_runs` runs, because counting would take too long.
 ///
 /// # Errors
-/// Those of [`Extent::of`].
-pub(crate) fn footprint_bytes(views: &[View<'_>], length_bytes: u64, max_runs: u64) -> Result<Option<u64>> {
+/// Those of [`TensorParts::extent`].
+pub(crate) fn footprint_bytes(
+    views: &[&TensorParts],
+    length_bytes: u64,
+    max_runs: u64,
+) -> Result<Option<u64>> {
     let mut footprints = Vec::new();
     for view in views {
         footprints.extend(Footprint::of(view, length_bytes)?);

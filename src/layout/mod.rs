@@ -25,7 +25,7 @@ mod window;
 
 pub use axis::{Axes, Axis};
 pub(crate) use coverage::Coverage;
-pub(crate) use footprint::{View, footprint_bytes, for_each_range};
+pub(crate) use footprint::{footprint_bytes, for_each_range};
 pub use integer::{Integer, Integers};
 pub(crate) use integer::{non_negative, non_negative_list, sealed};
 pub(crate) use repack::{Repacked, RepackedView, repack};

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use stridemap_format::{Result, TensorParts, TensorRecord, limits};
 
-use super::footprint::{Footprint, View};
+use super::footprint::Footprint;
 use super::overlap::gcd;
 
 /// A kept stretch does not change its offset modulo this number: the size of a cache line, which is more than the
@@ -89,8 +89,8 @@ struct Periods {
 /// Plans a smaller storage for the bytes that the views use, and the views over it.
 ///
 /// # Errors
-/// Those of [`stridemap_format::Extent::of`] if a view is not inside a storage of `length_bytes`.
-pub(crate) fn repack(views: &[View<'_>], length_bytes: u64) -> Result<Repacked> {
+/// Those of [`TensorParts::extent`] if a view is not inside a storage of `length_bytes`.
+pub(crate) fn repack(views: &[&TensorParts], length_bytes: u64) -> Result<Repacked> {
     let footprints: Vec<Option<Footprint>> =
         views.iter().map(|view| Footprint::of(view, length_bytes)).collect::<Result<_>>()?;
     let (segments, length_bytes) =
@@ -99,7 +99,7 @@ pub(crate) fn repack(views: &[View<'_>], length_bytes: u64) -> Result<Repacked> 
         Some(footprint) => placed(view, footprint.lowest, &segments),
         // The offset of an empty view must also be inside the storage.
         None => {
-            let highest = length_bytes.checked_div(view.itemsize()).unwrap_or_default();
+            let highest = length_bytes.checked_div(view.dtype.itemsize() as u64).unwrap_or_default();
             RepackedView { stride: view.stride.to_vec(), offset_elems: view.offset_elems.min(highest) }
         }
     });
@@ -125,11 +125,11 @@ impl Repacked {
 }
 
 /// Returns the view over the new storage. All its bytes are kept, so the strides follow from their new offsets.
-fn placed(view: &View<'_>, lowest: u64, segments: &[Segment]) -> RepackedView {
-    let itemsize = view.itemsize();
+fn placed(view: &TensorParts, lowest: u64, segments: &[Segment]) -> RepackedView {
+    let itemsize = view.dtype.itemsize() as u64;
     let new_lowest = place(segments, lowest);
     let mut offset_bytes = new_lowest;
-    let stride = view.size.iter().zip(view.stride).map(|(&n, &stride)| {
+    let stride = view.size.iter().zip(view.stride.iter()).map(|(&n, &stride)| {
         if n <= 1 || stride == 0 {
             return stride;
         }

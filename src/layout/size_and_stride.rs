@@ -5,7 +5,7 @@ use std::fmt::Arguments;
 use std::ops::Range;
 
 use stridemap_format::limits::MAX_RANK;
-use stridemap_format::{DType, Extent, check_numel};
+use stridemap_format::{DType, Extent, TensorParts, check_numel};
 
 use super::names::DimName;
 use crate::error::{Error, ErrorKind, Result};
@@ -192,6 +192,20 @@ impl Layout {
         let channel = inner_first.remove(inner_first.len().saturating_sub(2));
         inner_first.insert(0, channel);
         is_packed(inner_first.into_iter())
+    }
+
+    /// Returns the parts of the record of a tensor with this layout.
+    pub(crate) fn tensor_parts(&self, dtype: DType, storage_id: u64) -> TensorParts {
+        TensorParts {
+            dtype,
+            size: self.size.iter().map(|&n| n as u64).collect(),
+            stride: self.stride.iter().map(|&n| n as i64).collect(),
+            offset_elems: self.offset as u64,
+            storage_id,
+            dim_names: self
+                .has_names()
+                .then(|| self.names().map(|name| name.as_deref().map(str::to_owned)).collect()),
+        }
     }
 
     /// Returns the bytes that the layout reaches in a storage of `length_bytes`.

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use stridemap_format::{StorageKind, StorageRecord, TensorRecord};
+use stridemap_format::{StorageKind, StorageRecord, TensorParts, TensorRecord};
 
 use crate::error::{Error, Result};
 use crate::generation::{Generation, OpenStore};
-use crate::layout::{Repacked, View, repack};
+use crate::layout::{Repacked, repack};
 
 /// How many tensors are in memory at a time, unless one storage has more.
 const BATCH_TENSORS: u64 = 1 << 20;
@@ -20,8 +20,8 @@ pub(crate) struct StorageTensors {
 }
 
 impl StorageTensors {
-    pub(crate) fn views(&self) -> Vec<View<'_>> {
-        self.tensors.values().map(View::from).collect()
+    pub(crate) fn views(&self) -> Vec<&TensorParts> {
+        self.tensors.values().map(|record| &**record).collect()
     }
 
     /// Returns the layout of the storage without its unreferenced bytes.

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use stridemap_format::TensorParts;
+
 use super::inventory::{Inventory, ListedFile, Reclaimable, SpaceReason};
 use super::storage_tensors::{RewriteGain, StorageTensors, each_storage, rewrite_gain};
 use crate::disk::{STAGE_PREFIX, StoreFile};
 use crate::error::{Error, Result};
 use crate::generation::OpenStore;
-use crate::layout::{View, footprint_bytes, repack};
+use crate::layout::{footprint_bytes, repack};
 use crate::storage::StorageKind;
 
 /// The most names that are listed for one storage.
@@ -143,8 +145,8 @@ pub struct StorageUsage {
 
 impl StorageUsage {
     /// # Errors
-    /// Those of [`stridemap_format::Extent::of`] if a view is not inside a storage of `length_bytes`.
-    pub(crate) fn of(views: &[View<'_>], length_bytes: u64) -> stridemap_format::Result<Self> {
+    /// Those of [`TensorParts::extent`] if a view is not inside a storage of `length_bytes`.
+    pub(crate) fn of(views: &[&TensorParts], length_bytes: u64) -> stridemap_format::Result<Self> {
         let compacted_bytes = repack(views, length_bytes)?.length_bytes.min(length_bytes);
         let reached = footprint_bytes(views, length_bytes, MAX_RUNS)?;
         let reachable_bytes = reached.unwrap_or(compacted_bytes);

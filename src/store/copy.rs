@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use stridemap_format::{Attributes, StorageKind, StorageRecord, TensorRecord};
+use stridemap_format::{Attributes, StorageKind, StorageRecord, TensorParts, TensorRecord};
 
 use super::handle::Store;
 use super::options::StoreOptions;
@@ -15,7 +15,7 @@ use super::transaction::Transaction;
 use crate::disk::LockMode;
 use crate::error::{Error, Result};
 use crate::generation::{self, Change};
-use crate::layout::{Repacked, RepackedView, View, footprint_bytes, repack};
+use crate::layout::{Repacked, RepackedView, footprint_bytes, repack};
 use crate::maintenance::Copied;
 use crate::storage::{StagedStorage, UnverifiedStorage, VerifiedStorage};
 
@@ -287,7 +287,7 @@ impl Snapshot {
         let (source, target) = (&self.loader.store, &txn.loader.store);
         let length_bytes = record.length_bytes;
         let mut old = VerifiedStorage::open(&*source.disk, &source.paths, id, record)?;
-        let views: Vec<View<'_>> = part.tensors.iter().map(|(_, tensor)| View::from(tensor)).collect();
+        let views: Vec<&TensorParts> = part.tensors.iter().map(|(_, tensor)| &**tensor).collect();
         let broken = |e| Error::corrupt(&source.paths.storage(id), e);
         let is_whole = part.tensors.is_empty()
             || footprint_bytes(&views, length_bytes, MAX_RUNS).map_err(broken)? == Some(length_bytes);

@@ -5,13 +5,12 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorRecord};
+use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorParts, TensorRecord};
 
 use super::loader::{Loader, layout_of};
-use super::write_elements::record_of;
 use crate::error::{Error, Result};
 use crate::generation::Generation;
-use crate::layout::{Layout, View, for_each_range};
+use crate::layout::{Layout, for_each_range};
 use crate::maintenance::StorageUsage;
 use crate::storage::StorageKind;
 use crate::tensor::Tensor;
@@ -161,8 +160,8 @@ impl TensorInfo {
     pub fn byte_runs(&self, gap_bytes: u64) -> Vec<Range<u64>> {
         let mut runs = Vec::new();
         // A layout that no storage can have occupies nothing.
-        if let (Some(range), Ok(record)) = (self.byte_range(), self.record()) {
-            let _ = for_each_range(&View::from(&record), range.end, gap_bytes, |run| runs.push(run));
+        if let Some(range) = self.byte_range() {
+            let _ = for_each_range(&self.parts(), range.end, gap_bytes, |run| runs.push(run));
         }
         runs
     }
@@ -189,8 +188,8 @@ impl TensorInfo {
             && self.layout.overlaps(self.dtype.itemsize(), &other.layout, other.dtype.itemsize())
     }
 
-    fn record(&self) -> Result<TensorRecord> {
-        record_of(&self.name, self.dtype, &self.layout, self.storage_offset() as u64, self.storage_id)
+    fn parts(&self) -> TensorParts {
+        self.layout.tensor_parts(self.dtype, self.storage_id)
     }
 }
 
@@ -233,8 +232,8 @@ impl StorageInfo {
     /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a tensor that reaches past the storage.
     pub fn usage(&self, tensors: &[TensorInfo]) -> Result<StorageUsage> {
         let own = tensors.iter().filter(|tensor| tensor.storage_id == self.id);
-        let records: Vec<TensorRecord> = own.map(TensorInfo::record).collect::<Result<_>>()?;
-        let views: Vec<View<'_>> = records.iter().map(View::from).collect();
+        let parts: Vec<TensorParts> = own.map(TensorInfo::parts).collect();
+        let views: Vec<&TensorParts> = parts.iter().collect();
         StorageUsage::of(&views, self.size_bytes).map_err(|e| Error::corrupt(&self.file, e))
     }
 }

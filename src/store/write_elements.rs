@@ -87,15 +87,6 @@ pub(super) fn record_of(
     offset_elems: u64,
     storage_id: u64,
 ) -> Result<TensorRecord> {
-    TensorRecord::new(TensorParts {
-        dtype,
-        size: layout.size().iter().map(|&n| n as u64).collect(),
-        stride: layout.stride().iter().map(|&n| n as i64).collect(),
-        offset_elems,
-        storage_id,
-        dim_names: layout
-            .has_names()
-            .then(|| layout.names().map(|name| name.as_deref().map(str::to_owned)).collect()),
-    })
-    .map_err(|e| Error::refused(action, e))
+    let parts = TensorParts { offset_elems, ..layout.tensor_parts(dtype, storage_id) };
+    TensorRecord::new(parts).map_err(|e| Error::refused(action, e))
 }

@@ -2,7 +2,7 @@
 
 use super::Tensor;
 use super::copy::MAX_GAP_BYTES;
-use crate::layout::{View, for_each_range};
+use crate::layout::for_each_range;
 use crate::storage::{Advice, Hint};
 
 /// The bytes of one hint. Of a longer range, the kernel may read only the beginning: by default 128 KiB, if the disk
@@ -30,11 +30,8 @@ impl Tensor {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn prefetch(&self) {
-        let layout = self.layout();
-        let size: Vec<u64> = layout.size().iter().map(|&n| n as u64).collect();
-        let stride: Vec<i64> = layout.stride().iter().map(|&stride| stride as i64).collect();
-        let offset_elems = layout.offset() as u64;
-        let view = View { size: &size, stride: &stride, offset_elems, dtype: self.dtype() };
+        // The ranges do not depend on the id of the storage.
+        let view = self.layout().tensor_parts(self.dtype(), 0);
         let inside = for_each_range(&view, self.storage().length_bytes(), MAX_GAP_BYTES as u64, |range| {
             for start in range.clone().step_by(HINT_BYTES) {
                 let end = range.end.min(start + HINT_BYTES as u64);

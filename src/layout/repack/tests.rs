@@ -9,47 +9,33 @@ use stridemap_format::DType;
 use super::*;
 use crate::layout::{footprint_bytes, for_each_range};
 
-/// A view that owns its sizes and strides.
-#[derive(Clone, Debug)]
-struct Owned {
-    size: Vec<u64>,
-    stride: Vec<i64>,
-    offset_elems: u64,
-    dtype: DType,
+fn parts(dtype: DType, dims: &[(u64, i64)], offset_elems: u64) -> TensorParts {
+    let (size, stride) = (dims.iter().map(|dim| dim.0).collect(), dims.iter().map(|dim| dim.1).collect());
+    TensorParts { dtype, size, stride, offset_elems, storage_id: 1, dim_names: None }
 }
 
-impl Owned {
-    fn new(dtype: DType, dims: &[(u64, i64)], offset_elems: u64) -> Self {
-        let (size, stride) = dims.iter().copied().unzip();
-        Owned { size, stride, offset_elems, dtype }
-    }
-
-    fn view(&self) -> View<'_> {
-        View { size: &self.size, stride: &self.stride, offset_elems: self.offset_elems, dtype: self.dtype }
-    }
-
-    fn after_repacking(&self, placed: &RepackedView) -> Owned {
-        Owned { stride: placed.stride.clone(), offset_elems: placed.offset_elems, ..self.clone() }
-    }
-
-    /// Returns the offsets of its bytes, in the order of its elements.
-    fn bytes(&self) -> Vec<i64> {
-        let mut offsets = vec![self.offset_elems as i64];
-        for (&n, &stride) in self.size.iter().zip(&self.stride) {
-            offsets = offsets.iter().flat_map(|at| (0..n as i64).map(move |i| at + i * stride)).collect();
-        }
-        let width = self.dtype.itemsize() as i64;
-        offsets.iter().flat_map(|at| (0..width).map(move |byte| at * width + byte)).collect()
-    }
+fn repacked_view(view: &TensorParts, placed: &RepackedView) -> TensorParts {
+    let stride = placed.stride.clone().into();
+    TensorParts { stride, offset_elems: placed.offset_elems, ..view.clone() }
 }
 
-fn views(owned: &[Owned]) -> Vec<View<'_>> {
-    owned.iter().map(Owned::view).collect()
+/// Returns the offsets of the bytes of a view, in the order of its elements.
+fn bytes(view: &TensorParts) -> Vec<i64> {
+    let mut offsets = vec![view.offset_elems as i64];
+    for (&n, &stride) in view.size.iter().zip(view.stride.iter()) {
+        offsets = offsets.iter().flat_map(|at| (0..n as i64).map(move |i| at + i * stride)).collect();
+    }
+    let width = view.dtype.itemsize() as i64;
+    offsets.iter().flat_map(|at| (0..width).map(move |byte| at * width + byte)).collect()
+}
+
+fn borrowed(views: &[TensorParts]) -> Vec<&TensorParts> {
+    views.iter().collect()
 }
 
 /// Repacks views, checks all invariants, and returns the new length.
-fn repack_and_check(owned: &[Owned], length_bytes: u64) -> u64 {
-    let repacked = repack(&views(owned), length_bytes).unwrap();
+fn repack_and_check(views: &[TensorParts], length_bytes: u64) -> u64 {
+    let repacked = repack(&borrowed(views), length_bytes).unwrap();
     assert!(repacked.length_bytes <= length_bytes, "{repacked:?}");
     // Records the old offset of each new byte, to check that every view still reads the same bytes.
     let mut from = vec![None; repacked.length_bytes as usize];
@@ -70,56 +56,56 @@ fn repack_and_check(owned: &[Owned], length_bytes: u64) -> u64 {
         })
         .unwrap();
     assert_eq!(new_end, repacked.length_bytes, "there is padding at the end");
-    for (before, placed) in owned.iter().zip(&repacked.views) {
-        let after = before.after_repacking(placed);
-        after.view().extent(repacked.length_bytes).unwrap();
-        let read: Vec<i64> = after.bytes().iter().map(|&at| from[at as usize].unwrap()).collect();
-        assert_eq!(read, before.bytes(), "{before:?} became {after:?}");
-        for (old, new) in before.stride.iter().zip(&after.stride) {
+    for (before, placed) in views.iter().zip(&repacked.views) {
+        let after = repacked_view(before, placed);
+        after.extent(repacked.length_bytes).unwrap();
+        let read: Vec<i64> = bytes(&after).iter().map(|&at| from[at as usize].unwrap()).collect();
+        assert_eq!(read, bytes(before), "{before:?} became {after:?}");
+        for (old, new) in before.stride.iter().zip(after.stride.iter()) {
             assert_eq!(old.signum(), new.signum(), "{before:?} became {after:?}");
         }
     }
     // Repacking again does not make the storage longer.
-    let after: Vec<Owned> =
-        owned.iter().zip(&repacked.views).map(|(before, placed)| before.after_repacking(placed)).collect();
-    let again = repack(&views(&after), repacked.length_bytes).unwrap();
+    let after: Vec<TensorParts> =
+        views.iter().zip(&repacked.views).map(|(before, placed)| repacked_view(before, placed)).collect();
+    let again = repack(&borrowed(&after), repacked.length_bytes).unwrap();
     assert!(again.length_bytes <= repacked.length_bytes);
     repacked.length_bytes
 }
 
-fn used_bytes(owned: &[Owned]) -> BTreeSet<i64> {
-    owned.iter().flat_map(Owned::bytes).collect()
+fn used_bytes(views: &[TensorParts]) -> BTreeSet<i64> {
+    views.iter().flat_map(bytes).collect()
 }
 
-fn ranges(owned: &Owned, length_bytes: u64, gap_bytes: u64) -> Vec<Range<u64>> {
+fn ranges(view: &TensorParts, length_bytes: u64, gap_bytes: u64) -> Vec<Range<u64>> {
     let mut ranges = Vec::new();
-    for_each_range(&owned.view(), length_bytes, gap_bytes, |range| ranges.push(range)).unwrap();
+    for_each_range(view, length_bytes, gap_bytes, |range| ranges.push(range)).unwrap();
     ranges
 }
 
 const DTYPES: [DType; 5] = [DType::U8, DType::I16, DType::F32, DType::F64, DType::C128];
 
 /// Any view inside `length_bytes`.
-fn any_view(length_bytes: u64) -> impl Strategy<Value = Owned> {
+fn any_view(length_bytes: u64) -> impl Strategy<Value = TensorParts> {
     let dims = prop::collection::vec((0..7u64, -40..41i64), 0..5);
     (0..DTYPES.len(), dims, 0..1_000u64).prop_map(move |(dtype, mut dims, offset)| {
         let dtype = DTYPES[dtype];
         let room = length_bytes / dtype.itemsize() as u64;
         loop {
-            let owned = Owned::new(dtype, &dims, offset % (room + 1));
-            if owned.view().extent(length_bytes).is_ok() {
-                return owned;
+            let view = parts(dtype, &dims, offset % (room + 1));
+            if view.extent(length_bytes).is_ok() {
+                return view;
             }
             // Drop a dimension until the view fits.
             if dims.pop().is_none() {
-                return Owned::new(dtype, &[], 0);
+                return parts(dtype, &[], 0);
             }
         }
     })
 }
 
 /// A typical slice of a matrix of bytes: rows and columns, with steps.
-fn slice(rows: u64, columns: u64) -> impl Strategy<Value = Owned> {
+fn slice(rows: u64, columns: u64) -> impl Strategy<Value = TensorParts> {
     (0..3usize, 0..rows, 1..5u64, 0..columns, 1..5u64, 1..6u64, 1..6u64, any::<[bool; 2]>()).prop_map(
         move |(dtype, row, row_step, column, column_step, m, n, flipped)| {
             let dtype = DTYPES[dtype];
@@ -135,12 +121,12 @@ fn slice(rows: u64, columns: u64) -> impl Strategy<Value = Owned> {
                     *stride = -*stride;
                 }
             }
-            Owned::new(dtype, &[(m, strides[0]), (n, strides[1])], offset)
+            parts(dtype, &[(m, strides[0]), (n, strides[1])], offset)
         },
     )
 }
 
-fn views_in_a_storage() -> impl Strategy<Value = (Vec<Owned>, u64)> {
+fn views_in_a_storage() -> impl Strategy<Value = (Vec<TensorParts>, u64)> {
     let any =
         (16..600u64).prop_flat_map(|length| (prop::collection::vec(any_view(length), 1..6), Just(length)));
     let slices = prop::collection::vec(slice(40, 64), 1..7).prop_map(|views| (views, 40 * 64));
@@ -153,7 +139,7 @@ fn views_in_a_storage() -> impl Strategy<Value = (Vec<Owned>, u64)> {
 }
 
 /// Views with nested strides, in which every index has its own element.
-fn nested() -> impl Strategy<Value = Owned> {
+fn nested() -> impl Strategy<Value = TensorParts> {
     let dims = prop::collection::vec((1..5u64, 0..9u64, any::<bool>()), 0..5);
     (0..DTYPES.len(), dims, 0..40u64).prop_map(|(dtype, dims, mut offset)| {
         let mut stride = 1;
@@ -167,7 +153,7 @@ fn nested() -> impl Strategy<Value = Owned> {
             stride *= n;
         }
         inner_first.reverse();
-        Owned::new(DTYPES[dtype], &inner_first, offset)
+        parts(DTYPES[dtype], &inner_first, offset)
     })
 }
 
@@ -175,19 +161,19 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn views_read_and_share_the_same_bytes((owned, length_bytes) in views_in_a_storage()) {
-        let new_length = repack_and_check(&owned, length_bytes);
-        let reached = used_bytes(&owned);
+    fn views_read_and_share_the_same_bytes((views, length_bytes) in views_in_a_storage()) {
+        let new_length = repack_and_check(&views, length_bytes);
+        let reached = used_bytes(&views);
         prop_assert!(new_length >= reached.len() as u64);
         prop_assert_eq!(
-            footprint_bytes(&views(&owned), length_bytes, 1 << 20).unwrap(),
+            footprint_bytes(&borrowed(&views), length_bytes, 1 << 20).unwrap(),
             Some(reached.len() as u64)
         );
     }
 
     #[test]
-    fn ranges_begin_and_end_with_a_byte_of_the_view((owned, gap_bytes) in (any_view(600), 0..40u64)) {
-        let (reached, ranges) = (used_bytes(std::slice::from_ref(&owned)), ranges(&owned, 600, gap_bytes));
+    fn ranges_begin_and_end_with_a_byte_of_the_view((view, gap_bytes) in (any_view(600), 0..40u64)) {
+        let (reached, ranges) = (used_bytes(std::slice::from_ref(&view)), ranges(&view, 600, gap_bytes));
         prop_assert!(reached.iter().all(|&byte| ranges.iter().any(|range| range.contains(&(byte as u64)))));
         for range in &ranges {
             prop_assert!([range.start, range.end - 1].iter().all(|&byte| reached.contains(&(byte as i64))));
@@ -196,9 +182,9 @@ proptest! {
     }
 
     #[test]
-    fn ranges_contain_only_short_gaps((owned, gap_bytes) in (nested(), 0..40u64)) {
-        let reached = used_bytes(std::slice::from_ref(&owned));
-        let ranges = ranges(&owned, 1 << 30, gap_bytes);
+    fn ranges_contain_only_short_gaps((view, gap_bytes) in (nested(), 0..40u64)) {
+        let reached = used_bytes(std::slice::from_ref(&view));
+        let ranges = ranges(&view, 1 << 30, gap_bytes);
         prop_assert!(ranges.is_sorted_by(|range, next| range.end <= next.start), "{:?}", ranges);
         let mut bytes = reached.iter().map(|&byte| byte as u64).peekable();
         while let Some(byte) = bytes.next() {
@@ -209,10 +195,10 @@ proptest! {
     }
 
     #[test]
-    fn one_slice_keeps_only_its_own_bytes(owned in nested()) {
-        let reached = used_bytes(std::slice::from_ref(&owned));
+    fn one_slice_keeps_only_its_own_bytes(view in nested()) {
+        let reached = used_bytes(std::slice::from_ref(&view));
         let (first, last) = (*reached.first().unwrap() as u64, *reached.last().unwrap() as u64);
-        let new_length = repack_and_check(&[owned], last + 77);
+        let new_length = repack_and_check(&[view], last + 77);
         prop_assert_eq!(new_length, first % 64 + reached.len() as u64);
     }
 }
@@ -221,7 +207,7 @@ const F32: DType = DType::F32;
 
 #[test]
 fn a_slice_becomes_as_dense_as_it_can() {
-    let repacked = |owned: &Owned| repack(&[owned.view()], 1 << 40).unwrap();
+    let repacked = |view: &TensorParts| repack(&[view], 1 << 40).unwrap();
     // x[::10] of ten million rows, a column, a block of columns, and every third column of odd rows.
     for (dims, strides, bytes) in [
         ([(10_000_000, 80), (8, 1)], [8, 1], 320_000_000),
@@ -229,8 +215,8 @@ fn a_slice_becomes_as_dense_as_it_can() {
         ([(10_000_000, 80), (20, 1)], [20, 1], 800_000_000),
         ([(5_000_000, 26), (5, 3)], [5, 1], 100_000_000),
     ] {
-        let owned = Owned::new(F32, &dims, 16);
-        let repacked = repacked(&owned);
+        let view = parts(F32, &dims, 16);
+        let repacked = repacked(&view);
         assert_eq!((&repacked.views[0].stride[..], repacked.length_bytes), (&strides[..], bytes), "{dims:?}");
     }
 }
@@ -239,88 +225,87 @@ fn a_slice_becomes_as_dense_as_it_can() {
 fn columns_that_no_view_uses_are_dropped() {
     // A matrix of 1000 rows of 100: columns 0 to 10; columns 50 to 60 of every other row from the fifth on; a part of
     // a row; and a run that begins in one row and ends in the next.
-    let owned = [
-        Owned::new(F32, &[(1000, 100), (10, 1)], 0),
-        Owned::new(F32, &[(400, 200), (10, 1)], 550),
-        Owned::new(F32, &[(20, 1)], 70_045),
-        Owned::new(F32, &[(7, 1)], 70_095),
+    let views = [
+        parts(F32, &[(1000, 100), (10, 1)], 0),
+        parts(F32, &[(400, 200), (10, 1)], 550),
+        parts(F32, &[(20, 1)], 70_045),
+        parts(F32, &[(7, 1)], 70_095),
     ];
     // Columns 0 to 10, 45 to 65 and 95 to 100 of each row.
-    assert_eq!(repack_and_check(&owned, 400_000), 4 * (999 * 35 + 10));
+    assert_eq!(repack_and_check(&views, 400_000), 4 * (999 * 35 + 10));
 }
 
 #[test]
 fn views_with_different_steps_are_kept_whole() {
-    let owned = [Owned::new(F32, &[(40, 7)], 100), Owned::new(F32, &[(40, 5)], 100)];
-    assert_eq!(repack_and_check(&owned, 4000), 400 % 64 + (39 * 7 + 1) * 4);
+    let views = [parts(F32, &[(40, 7)], 100), parts(F32, &[(40, 5)], 100)];
+    assert_eq!(repack_and_check(&views, 4000), 400 % 64 + (39 * 7 + 1) * 4);
     // A diagonal beside a column; the diagonal alone.
-    let diagonal = Owned::new(F32, &[(100, 101)], 0);
-    let column = Owned::new(F32, &[(100, 100)], 3);
+    let diagonal = parts(F32, &[(100, 101)], 0);
+    let column = parts(F32, &[(100, 100)], 3);
     assert_eq!(repack_and_check(&[diagonal.clone(), column], 40_000), 40_000);
     assert_eq!(repack_and_check(&[diagonal], 40_000), 400);
 }
 
 #[test]
 fn several_dtypes_over_the_same_bytes_stay_aligned() {
-    let owned = [
-        Owned::new(DType::C64, &[(30, 5)], 1),
-        Owned::new(F32, &[(30, 10)], 3),
-        Owned::new(DType::U8, &[(30, 40)], 9),
-        Owned::new(DType::U8, &[(3, 1)], 2_000),
+    let views = [
+        parts(DType::C64, &[(30, 5)], 1),
+        parts(F32, &[(30, 10)], 3),
+        parts(DType::U8, &[(30, 40)], 9),
+        parts(DType::U8, &[(3, 1)], 2_000),
     ];
-    let new_length = repack_and_check(&owned, 4096);
+    let new_length = repack_and_check(&views, 4096);
     // Eight of every forty bytes are kept, and the three bytes at 2000, whose offset modulo 64 does not change.
     assert_eq!(new_length, next_congruent(8 + 30 * 8, 2_000, 64) + 3);
 }
 
 #[test]
 fn empty_views_stay_inside_the_storage() {
-    let empty = Owned::new(F32, &[(0, 5), (3, 1)], 1000);
+    let empty = parts(F32, &[(0, 5), (3, 1)], 1000);
     assert_eq!(repack_and_check(std::slice::from_ref(&empty), 4000), 0);
-    let scalar = Owned::new(F32, &[], 500);
+    let scalar = parts(F32, &[], 500);
     assert_eq!(repack_and_check(&[empty, scalar], 4000), 2000 % 64 + 4);
 }
 
 #[test]
 fn repeated_and_single_dimensions_keep_their_strides() {
-    let owned = Owned::new(F32, &[(9, 0), (1, 999), (5, -20), (1, -3)], 200);
-    let repacked = repack(&[owned.view()], 4000).unwrap();
+    let view = parts(F32, &[(9, 0), (1, 999), (5, -20), (1, -3)], 200);
+    let repacked = repack(&[&view], 4000).unwrap();
     assert_eq!(repacked.views[0].stride, [0, 999, -1, -3]);
-    repack_and_check(&[owned], 4000);
+    repack_and_check(&[view], 4000);
 }
 
 #[test]
 fn a_view_past_the_storage_is_refused() {
-    let owned = Owned::new(F32, &[(10, 10)], 0);
-    assert!(repack(&[owned.view()], 363).is_err());
-    assert!(repack(&[owned.view()], 364).is_ok());
-    let huge = Owned::new(F32, &[(u64::MAX, i64::MAX)], u64::MAX);
-    assert!(repack(&[huge.view()], u64::MAX).is_err());
+    let view = parts(F32, &[(10, 10)], 0);
+    assert!(repack(&[&view], 363).is_err());
+    assert!(repack(&[&view], 364).is_ok());
+    let huge = parts(F32, &[(u64::MAX, i64::MAX)], u64::MAX);
+    assert!(repack(&[&huge], u64::MAX).is_err());
 }
 
 #[test]
 fn work_is_bounded_whatever_the_views_are() {
     // No two views have the same steps. Nothing can be dropped, and this is decided quickly.
-    let owned: Vec<Owned> = (0..3000)
-        .map(|i| Owned::new(DType::U8, &[(2, 1 << 30), (2, 1 << 29), (2, 3 + i), (2, 1 << 28)], i as u64))
+    let views: Vec<TensorParts> = (0..3000)
+        .map(|i| parts(DType::U8, &[(2, 1 << 30), (2, 1 << 29), (2, 3 + i), (2, 1 << 28)], i as u64))
         .collect();
     let mut budget = Budget::default();
-    let footprints =
-        owned.iter().map(|owned| Footprint::of(&owned.view(), 1 << 40).unwrap().unwrap()).collect();
+    let footprints = views.iter().map(|view| Footprint::of(view, 1 << 40).unwrap().unwrap()).collect();
     pack(footprints, (ALIGNMENT_BYTES, 1), &mut budget);
     assert!(budget.work <= MAX_WORK + 3000, "{budget:?}");
-    assert_eq!(footprint_bytes(&views(&owned), 1 << 40, 1000).unwrap(), None);
-    let column = Owned::new(F32, &[(1 << 40, 1 << 20)], 0);
-    assert_eq!(footprint_bytes(&[column.view()], 1 << 62, 1 << 20).unwrap(), None);
-    assert_eq!(repack(&[column.view()], 1 << 62).unwrap().length_bytes, 4 << 40);
+    assert_eq!(footprint_bytes(&borrowed(&views), 1 << 40, 1000).unwrap(), None);
+    let column = parts(F32, &[(1 << 40, 1 << 20)], 0);
+    assert_eq!(footprint_bytes(&[&column], 1 << 62, 1 << 20).unwrap(), None);
+    assert_eq!(repack(&[&column], 1 << 62).unwrap().length_bytes, 4 << 40);
 }
 
 #[test]
 fn ranges_are_few_whatever_the_view_is() {
     // The rows of a band overlap in many ways, but a storage has room for only so many ranges.
-    let owned = Owned::new(DType::U8, &[(1 << 20, 40_001), (1 << 20, 40_000)], 0);
-    assert_eq!(ranges(&owned, 1 << 40, 16 << 10).len(), 1);
-    let far = Owned::new(F32, &[(1000, 1 << 20), (3, 1 << 10)], 5);
+    let view = parts(DType::U8, &[(1 << 20, 40_001), (1 << 20, 40_000)], 0);
+    assert_eq!(ranges(&view, 1 << 40, 16 << 10).len(), 1);
+    let far = parts(F32, &[(1000, 1 << 20), (3, 1 << 10)], 5);
     let found = ranges(&far, 1 << 40, 16 << 10);
     assert_eq!((found.len(), found[1].clone()), (1000, (4 << 20) + 20..(4 << 20) + 20 + 8196));
 }
@@ -330,8 +315,8 @@ fn ranges_are_few_whatever_the_view_is() {
 /// step as the period, and so on.
 #[test]
 fn depth_is_bounded_whatever_the_views_are() {
-    let ladder = |n: i64| -> Vec<Owned> {
-        (0..n).map(|k| Owned::new(DType::U8, &[(2, (1 << 20) - 2 * k)], 0)).collect()
+    let ladder = |n: i64| -> Vec<TensorParts> {
+        (0..n).map(|k| parts(DType::U8, &[(2, (1 << 20) - 2 * k)], 0)).collect()
     };
     let small_stack = std::thread::Builder::new().stack_size(512 << 10);
     let packed = small_stack.spawn(move || {

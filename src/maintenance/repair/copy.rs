@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use stridemap_format::{StorageRecord, TensorRecord};
+use stridemap_format::{StorageRecord, TensorParts, TensorRecord};
 
 use super::content::CopyPlan;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::OpenStore;
-use crate::layout::{View, repack};
+use crate::layout::repack;
 use crate::storage::{GrowthLock, StagedStorage, VerifiedStorage};
 
 /// A new storage with the bytes that tensors refer to in a damaged one.
@@ -35,7 +35,7 @@ pub(super) fn copy_storage(
     let mut old = VerifiedStorage::open_salvaged(&**disk, paths, (id, record), corrected, damaged)?;
     let kept: Vec<(&String, &TensorRecord)> =
         tensors.iter().filter(|(_, tensor)| tensor.storage_id == id).collect();
-    let views: Vec<View<'_>> = kept.iter().map(|(_, tensor)| View::from(*tensor)).collect();
+    let views: Vec<&TensorParts> = kept.iter().map(|(_, tensor)| &***tensor).collect();
     let repacked = repack(&views, plan.length_bytes).map_err(|e| Error::corrupt(&path, e))?;
     let mut writer = old.start_copy(disk, paths, true)?;
     // None of these tensors has elements in a damaged chunk.
