@@ -1,4 +1,4 @@
-//! Lists every file in a store's directories, and why it exists. `verify` reports this list, `stats` adds it up, and
+//! Lists every file in a store's directories, and why it exists. `verify` reports this list, `usage` adds it up, and
 //! `gc` uses it to decide what to delete.
 
 use std::cell::LazyCell;
@@ -105,8 +105,8 @@ impl SpaceReason {
     /// store.save("x", &[1u8])?;
     /// let snapshot = store.snapshot();
     /// store.remove("x")?;
-    /// let stats = store.stats()?;
-    /// assert_eq!(stats.storages[0].reclaimable[0].reason.processes(), [std::process::id()]);
+    /// let usage = store.disk_usage()?;
+    /// assert_eq!(usage.storages[0].reclaimable[0].reason.processes(), [std::process::id()]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]

@@ -8,7 +8,7 @@
 //!
 //! | to | call | which returns |
 //! |---|---|---|
-//! | see which bytes no tensor reaches, and why they are still on disk | [`Store::stats`] | [`Stats`] |
+//! | see which bytes no tensor reaches, and why they are still on disk | [`Store::disk_usage`] | [`DiskUsage`] |
 //! | delete what a killed writer or a power cut left behind | [`Store::gc`] | [`Collected`] |
 //! | rewrite storages without the bytes that no tensor reaches | [`Store::compact`] | [`Compacted`] |
 //! | copy the elements of external files into the store | [`Store::materialize`] | [`Materialized`] |
@@ -31,7 +31,7 @@
 //! store.save_view("first", &store.load("all")?.narrow(0, 0, 1000)?)?;
 //! store.remove("all")?;
 //!
-//! for reclaimable in store.stats()?.reclaimable() {
+//! for reclaimable in store.disk_usage()?.reclaimable() {
 //!     println!("{} bytes: {}", reclaimable.bytes, reclaimable.reason);
 //! }
 //! let compacted = store.compact(|_| ())?;
@@ -50,7 +50,7 @@
 //! [`Store::gc`]: crate::Store::gc
 //! [`Store::materialize`]: crate::Store::materialize
 //! [`Store::refresh`]: crate::Store::refresh
-//! [`Store::stats`]: crate::Store::stats
+//! [`Store::disk_usage`]: crate::Store::disk_usage
 //! [`Store::verify`]: crate::Store::verify
 //! [`StoreOptions`]: crate::StoreOptions
 //! [`StoreOptions::plan_repair`]: crate::StoreOptions::plan_repair
@@ -82,6 +82,6 @@ pub(crate) use repair::{plan_repair, repair};
 pub use rewrite::{Compacted, SkipReason, Skipped};
 pub(crate) use storage_tensors::RewriteGain;
 pub(crate) use usage::usage;
-pub use usage::{Stats, StorageStats, StorageUsage};
+pub use usage::{DiskUsage, StorageDiskUsage, StorageUsage};
 pub use verify::{Affected, Finding, Orphan, Verification};
 pub(crate) use verify::{verify, verify_path, verify_tensors};

@@ -19,10 +19,11 @@ const MAX_NAMES: usize = 3;
 /// The most runs of bytes that are counted for one storage.
 const MAX_RUNS: u64 = 1 << 20;
 
-/// The disk usage of a store, and why unreferenced bytes are still on disk: see [`Store::stats`](crate::Store::stats).
+/// The disk usage of a store, and why unreferenced bytes are still on disk: see
+/// [`Store::disk_usage`](crate::Store::disk_usage).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct Stats {
+pub struct DiskUsage {
     /// The generation that the numbers describe: the newest.
     pub generation: u64,
     /// The length of everything in the store's directory, in bytes, as `du -sb` prints it: the sum of the nine numbers
@@ -54,10 +55,10 @@ pub struct Stats {
     /// number here counts.
     pub external_bytes: u64,
     /// All storages in the store's directory, by ascending id, then unfinished files.
-    pub storages: Vec<StorageStats>,
+    pub storages: Vec<StorageDiskUsage>,
 }
 
-impl Stats {
+impl DiskUsage {
     /// Returns the number of reclaimable bytes, including those that a process still holds.
     ///
     /// ```
@@ -66,7 +67,7 @@ impl Stats {
     /// # let store = Store::create(dir.path().join("x.smap"))?;
     /// store.save("x", &vec![0u8; 10_000])?;
     /// store.save_view("x", &store.load("x")?.narrow(0, 0, 100)?)?;
-    /// assert_eq!(store.stats()?.reclaimable_bytes(), 9_900);
+    /// assert_eq!(store.disk_usage()?.reclaimable_bytes(), 9_900);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -83,7 +84,7 @@ impl Stats {
     /// # let store = Store::create(dir.path().join("x.smap"))?;
     /// store.save("x", &vec![0u8; 10_000])?;
     /// store.save_view("x", &store.load("x")?.narrow(0, 0, 100)?)?;
-    /// for reclaimable in store.stats()?.reclaimable() {
+    /// for reclaimable in store.disk_usage()?.reclaimable() {
     ///     assert_eq!((reclaimable.bytes, &reclaimable.reason), (9_900, &SpaceReason::Unreached));
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -96,7 +97,7 @@ impl Stats {
 /// A storage or an unfinished file.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct StorageStats {
+pub struct StorageDiskUsage {
     /// The id of the storage; `None` for an unfinished file.
     pub id: Option<u64>,
     /// How its bytes may change; `None` if the storage no longer has a record.
@@ -172,11 +173,11 @@ struct Files {
 }
 
 /// Adds up the sizes of all files, and of the bytes that tensors reach.
-pub(crate) fn usage(store: &OpenStore) -> Result<Stats> {
+pub(crate) fn usage(store: &OpenStore) -> Result<DiskUsage> {
     let Inventory { newest, files } = Inventory::take(store)?;
     let paths = &store.paths;
-    let mut stats = Stats { generation: newest.number(), is_exact: true, ..Stats::default() };
-    add_root(&mut stats, store)?;
+    let mut disk_usage = DiskUsage { generation: newest.number(), is_exact: true, ..DiskUsage::default() };
+    add_root(&mut disk_usage, store)?;
     let (mut storages, mut unfinished) = (BTreeMap::<u64, Files>::new(), Vec::new());
     for ListedFile { file, path, size_bytes, spare } in files {
         let spare_bytes = spare.as_ref().map_or(0, |spare| spare.bytes);
@@ -187,12 +188,12 @@ pub(crate) fn usage(store: &OpenStore) -> Result<Stats> {
                 add(&mut files.file_bytes, size_bytes);
                 let is_chunks = matches!(file, StoreFile::Chunks(_));
                 add(if is_chunks { &mut files.chunk_bytes } else { &mut files.digest_bytes }, needed_bytes);
-                add(&mut stats.garbage_bytes, spare_bytes);
+                add(&mut disk_usage.garbage_bytes, spare_bytes);
                 // The `.bin` file is listed before the `.sum` file.
                 files.spare = files.spare.take().or(spare);
             }
             (StoreFile::Unfinished, spare) => {
-                add(&mut stats.staging_bytes, size_bytes);
+                add(&mut disk_usage.staging_bytes, size_bytes);
                 let is_storage = path.starts_with(paths.storages_dir());
                 unfinished.extend(
                     spare
@@ -200,55 +201,55 @@ pub(crate) fn usage(store: &OpenStore) -> Result<Stats> {
                         .map(|spare| without_record(None, path, size_bytes, spare.reason)),
                 );
             }
-            (StoreFile::Foreign, _) => add(&mut stats.other_bytes, size_bytes),
+            (StoreFile::Foreign, _) => add(&mut disk_usage.other_bytes, size_bytes),
             (StoreFile::Manifest(_) | StoreFile::Table(_), _) => {
-                add(&mut stats.metadata_bytes, needed_bytes);
-                add(&mut stats.garbage_bytes, spare_bytes);
+                add(&mut disk_usage.metadata_bytes, needed_bytes);
+                add(&mut disk_usage.garbage_bytes, spare_bytes);
             }
         }
     }
     for entry in newest.storages() {
         let (_, record) = entry?;
         if StorageKind::of(&record.kind) == StorageKind::External {
-            add(&mut stats.external_bytes, record.length_bytes);
+            add(&mut disk_usage.external_bytes, record.length_bytes);
         }
     }
     each_storage(&newest, false, |storage| {
         let files = storages.remove(&storage.id).unwrap_or_default();
-        let storage = storage_stats(store, storage, files)?;
-        add(&mut stats.reachable_bytes, storage.reachable_bytes);
-        add(&mut stats.padding_bytes, storage.padding_bytes);
-        add(&mut stats.unreachable_bytes, storage.unreachable_bytes);
-        add(&mut stats.digest_bytes, storage.digest_bytes);
-        stats.is_exact &= storage.is_exact;
-        stats.storages.push(storage);
+        let storage = storage_disk_usage(store, storage, files)?;
+        add(&mut disk_usage.reachable_bytes, storage.reachable_bytes);
+        add(&mut disk_usage.padding_bytes, storage.padding_bytes);
+        add(&mut disk_usage.unreachable_bytes, storage.unreachable_bytes);
+        add(&mut disk_usage.digest_bytes, storage.digest_bytes);
+        disk_usage.is_exact &= storage.is_exact;
+        disk_usage.storages.push(storage);
         Ok(())
     })?;
     // The storages that are left have no record.
     for (id, files) in storages {
-        add(&mut stats.other_bytes, files.chunk_bytes.saturating_add(files.digest_bytes));
-        stats.storages.extend(
+        add(&mut disk_usage.other_bytes, files.chunk_bytes.saturating_add(files.digest_bytes));
+        disk_usage.storages.extend(
             files
                 .spare
                 .map(|spare| without_record(Some(id), paths.storage(id), files.file_bytes, spare.reason)),
         );
     }
-    stats.storages.sort_by_key(|storage| storage.id);
-    stats.storages.extend(unfinished);
-    stats.folder_bytes = [
-        stats.metadata_bytes,
-        stats.digest_bytes,
-        stats.reachable_bytes,
-        stats.padding_bytes,
-        stats.unreachable_bytes,
-        stats.garbage_bytes,
-        stats.staging_bytes,
-        stats.lost_found_bytes,
-        stats.other_bytes,
+    disk_usage.storages.sort_by_key(|storage| storage.id);
+    disk_usage.storages.extend(unfinished);
+    disk_usage.folder_bytes = [
+        disk_usage.metadata_bytes,
+        disk_usage.digest_bytes,
+        disk_usage.reachable_bytes,
+        disk_usage.padding_bytes,
+        disk_usage.unreachable_bytes,
+        disk_usage.garbage_bytes,
+        disk_usage.staging_bytes,
+        disk_usage.lost_found_bytes,
+        disk_usage.other_bytes,
     ]
     .into_iter()
     .fold(0, u64::saturating_add);
-    Ok(stats)
+    Ok(disk_usage)
 }
 
 fn add(sum: &mut u64, bytes: u64) {
@@ -256,29 +257,29 @@ fn add(sum: &mut u64, bytes: u64) {
 }
 
 /// Adds the store's own directory and what is in it, except for the contents of `meta` and `storages`.
-fn add_root(stats: &mut Stats, store: &OpenStore) -> Result<()> {
+fn add_root(disk_usage: &mut DiskUsage, store: &OpenStore) -> Result<()> {
     let (paths, root) = (&store.paths, store.paths.root());
     let own = [paths.format_file(), paths.lock(), paths.unsynced()];
     let lost_found = paths.lost_found();
-    add(&mut stats.other_bytes, size_of(store, root));
+    add(&mut disk_usage.other_bytes, size_of(store, root));
     for name in store.disk.list(root).map_err(|e| Error::io("list", root, e))? {
         let path = root.join(&name);
         let part = match name.as_str() {
-            _ if own.contains(&path) => &mut stats.metadata_bytes,
-            name if name.starts_with(STAGE_PREFIX) => &mut stats.staging_bytes,
-            _ => &mut stats.other_bytes,
+            _ if own.contains(&path) => &mut disk_usage.metadata_bytes,
+            name if name.starts_with(STAGE_PREFIX) => &mut disk_usage.staging_bytes,
+            _ => &mut disk_usage.other_bytes,
         };
         add(part, size_of(store, &path));
     }
     // A file system can have a `lost+found` of its own, which only root can read. Its contents are then not counted.
     for name in store.disk.list(&lost_found).unwrap_or_default() {
-        add(&mut stats.lost_found_bytes, size_of(store, &lost_found.join(name)));
+        add(&mut disk_usage.lost_found_bytes, size_of(store, &lost_found.join(name)));
     }
     Ok(())
 }
 
 /// Returns the statistics of a storage with a record.
-fn storage_stats(store: &OpenStore, storage: StorageTensors, files: Files) -> Result<StorageStats> {
+fn storage_disk_usage(store: &OpenStore, storage: StorageTensors, files: Files) -> Result<StorageDiskUsage> {
     let path = store.paths.storage(storage.id);
     let length_bytes = storage.record.length_bytes;
     let usage = StorageUsage::of(&storage.views(), length_bytes).map_err(|e| Error::corrupt(&path, e))?;
@@ -296,7 +297,7 @@ fn storage_stats(store: &OpenStore, storage: StorageTensors, files: Files) -> Re
     let needed_bytes = files.chunk_bytes.max(length_bytes);
     reclaimable.extend(unreached.map(|reason| Reclaimable { bytes: unreachable_bytes, reason }));
     reclaimable.extend(files.spare);
-    Ok(StorageStats {
+    Ok(StorageDiskUsage {
         id: Some(storage.id),
         kind: Some(kind),
         file: path,
@@ -313,10 +314,17 @@ fn storage_stats(store: &OpenStore, storage: StorageTensors, files: Files) -> Re
     })
 }
 
-/// Returns the statistics of a file without a storage record.
-fn without_record(id: Option<u64>, file: PathBuf, bytes: u64, reason: SpaceReason) -> StorageStats {
+/// Returns the disk usage of a file without a storage record.
+fn without_record(id: Option<u64>, file: PathBuf, bytes: u64, reason: SpaceReason) -> StorageDiskUsage {
     let reclaimable = vec![Reclaimable { bytes, reason }];
-    StorageStats { id, file, file_bytes: bytes, is_exact: true, reclaimable, ..StorageStats::default() }
+    StorageDiskUsage {
+        id,
+        file,
+        file_bytes: bytes,
+        is_exact: true,
+        reclaimable,
+        ..StorageDiskUsage::default()
+    }
 }
 
 /// Returns the size of a file, or zero if there is none.

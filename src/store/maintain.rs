@@ -2,7 +2,7 @@
 
 use super::handle::Store;
 use crate::error::Result;
-use crate::maintenance::{self, Compacted, Materialized, RewriteGain, Stats};
+use crate::maintenance::{self, Compacted, DiskUsage, Materialized, RewriteGain};
 
 impl Store {
     /// Returns the disk usage of the store: the bytes that no tensor of the newest generation reaches, and why they
@@ -25,15 +25,15 @@ impl Store {
     /// store.save("x", &vec![0u8; 10_000])?;
     /// let reader = Store::open(store.path())?;
     /// store.remove("x")?;
-    /// let stats = store.stats()?;
-    /// assert_eq!((stats.reachable_bytes, stats.reclaimable_bytes()), (0, 10_000));
-    /// assert_eq!(stats.storages[0].reclaimable[0].reason.name(), "pinned"); // by the reader
+    /// let usage = store.disk_usage()?;
+    /// assert_eq!((usage.reachable_bytes, usage.reclaimable_bytes()), (0, 10_000));
+    /// assert_eq!(usage.storages[0].reclaimable[0].reason.name(), "pinned"); // by the reader
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// `Corrupt` if metadata breaks a rule; `Busy` as in [`open`](Self::open); `Io`.
-    pub fn stats(&self) -> Result<Stats> {
+    pub fn disk_usage(&self) -> Result<DiskUsage> {
         self.loader.store.check_process()?;
         maintenance::usage(&self.loader.store)
     }
@@ -41,7 +41,7 @@ impl Store {
     /// Rewrites sealed storages, dropping the bytes that no tensor reaches. A storage is rewritten if that frees at
     /// least a quarter of it, and at least a block of 4 KiB. Tensors keep their names, sizes and elements, and share
     /// elements as before; their strides, offsets and storages change. `progress` is called with the bytes written
-    /// since the last call; [`stats`](Self::stats) returns their total in advance.
+    /// since the last call; [`usage`](Self::usage) returns their total in advance.
     ///
     /// It first collects garbage, as [`gc`](Self::gc) does. Then it copies storages, about 64 MiB or 64 of them per
     /// commit, smaller ones first, so that the space they free is available to the next. It needs free space for the

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use indicatif::HumanBytes;
 use serde::Serialize;
 use stridemap::Store;
-use stridemap::maintenance::{Compacted, Materialized, SkipReason, SpaceReason, Stats};
+use stridemap::maintenance::{Compacted, DiskUsage, Materialized, SkipReason, SpaceReason};
 
 use crate::args::External;
 use crate::error::Result;
@@ -45,13 +45,13 @@ pub(crate) struct CompactArgs {
 /// Runs the command. Returns whether no damage was found.
 pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     let store = open_store(&args.external.options(), &args.store)?;
-    let before = store.stats()?;
+    let before = store.disk_usage()?;
     let materialized = args.materialize.then(|| materialize(&store, before.external_bytes)).transpose()?;
     let bar = progress("compact", bytes_to_write(&before, args.all));
     let advance = |bytes| bar.inc(bytes);
     let compacted = if args.all { store.compact_all(advance) } else { store.compact(advance) }?;
     bar.finish_and_clear();
-    let after = store.stats()?;
+    let after = store.disk_usage()?;
     let is_whole = !compacted.skipped.iter().any(|skipped| matches!(skipped.reason, SkipReason::Damaged(_)));
     if args.json {
         write_json(out, Record::of(materialized.as_ref(), &compacted, &Held::of(&after)))?;
@@ -158,9 +158,9 @@ struct Held {
 }
 
 impl Held {
-    fn of(stats: &Stats) -> Self {
+    fn of(usage: &DiskUsage) -> Self {
         let mut held = Held { bytes: 0, processes: BTreeSet::new() };
-        for reclaimable in stats.reclaimable() {
+        for reclaimable in usage.reclaimable() {
             if let SpaceReason::Pinned { processes, .. } = &reclaimable.reason {
                 held.bytes = held.bytes.saturating_add(reclaimable.bytes);
                 held.processes.extend(processes);
@@ -174,8 +174,8 @@ impl Held {
 const MIN_REPORTED_BYTES: u64 = 4096;
 
 /// Reports unreachable bytes that are too few for a storage to be rewritten.
-fn report_kept_bytes(stats: &Stats) {
-    let kept = stats.reclaimable().filter(|reclaimable| reclaimable.reason == SpaceReason::TooLittle);
+fn report_kept_bytes(usage: &DiskUsage) {
+    let kept = usage.reclaimable().filter(|reclaimable| reclaimable.reason == SpaceReason::TooLittle);
     let bytes = kept.map(|reclaimable| reclaimable.bytes).fold(0, u64::saturating_add);
     if bytes >= MIN_REPORTED_BYTES {
         message(&format!(
@@ -187,8 +187,8 @@ fn report_kept_bytes(stats: &Stats) {
 }
 
 /// Reports the bytes that cannot be deleted yet because readers hold them.
-pub(crate) fn report_held_bytes(stats: &Stats) {
-    let Held { bytes, processes } = Held::of(stats);
+pub(crate) fn report_held_bytes(usage: &DiskUsage) {
+    let Held { bytes, processes } = Held::of(usage);
     if bytes > 0 {
         let processes: Vec<String> = processes.into_iter().map(|id| format!(" {id}")).collect();
         let bytes = HumanBytes(bytes);
@@ -201,11 +201,11 @@ pub(crate) fn report_held_bytes(stats: &Stats) {
 }
 
 /// Returns the number of bytes that a compaction will write if no commit happens in the meantime.
-fn bytes_to_write(stats: &Stats, is_all: bool) -> u64 {
+fn bytes_to_write(usage: &DiskUsage, is_all: bool) -> u64 {
     let is_freed = |reason: &SpaceReason| {
         *reason == SpaceReason::Unreached || is_all && *reason == SpaceReason::TooLittle
     };
-    let kept = stats.storages.iter().filter_map(|storage| {
+    let kept = usage.storages.iter().filter_map(|storage| {
         let unreached = storage.reclaimable.iter().find(|reclaimable| is_freed(&reclaimable.reason))?;
         Some(storage.size_bytes.saturating_sub(unreached.bytes))
     });

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use stridemap::maintenance::{Reclaimable, SpaceReason, Stats, StorageStats};
+use stridemap::maintenance::{DiskUsage, Reclaimable, SpaceReason, StorageDiskUsage};
 use stridemap::{Store, StoreOptions};
 
 use super::du_patterns;
@@ -50,11 +50,11 @@ pub(crate) fn run(args: &DuArgs, out: &mut impl Write) -> Result<()> {
             du_patterns::print(&patterns, out)
         };
     }
-    let stats = store.stats()?;
+    let usage = store.disk_usage()?;
     if args.json {
-        write_json(out, StatsRecord::new(&stats, store.path()))
+        write_json(out, StatsRecord::new(&usage, store.path()))
     } else {
-        print(&stats, &store, out)
+        print(&usage, &store, out)
     }
 }
 
@@ -111,30 +111,30 @@ struct ReclaimableRecord<'a> {
 }
 
 impl<'a> StatsRecord<'a> {
-    fn new(stats: &'a Stats, store: &Path) -> Self {
+    fn new(usage: &'a DiskUsage, store: &Path) -> Self {
         StatsRecord {
-            generation: stats.generation,
-            folder_bytes: stats.folder_bytes,
-            metadata_bytes: stats.metadata_bytes,
-            digest_bytes: stats.digest_bytes,
-            reachable_bytes: stats.reachable_bytes,
-            padding_bytes: stats.padding_bytes,
-            unreachable_bytes: stats.unreachable_bytes,
-            garbage_bytes: stats.garbage_bytes,
-            staging_bytes: stats.staging_bytes,
-            lost_found_bytes: stats.lost_found_bytes,
-            other_bytes: stats.other_bytes,
-            is_exact: stats.is_exact,
-            reclaimable_bytes: stats.reclaimable_bytes().saturating_sub(held_bytes(stats)),
-            held_bytes: held_bytes(stats),
-            external_bytes: stats.external_bytes,
-            storages: stats.storages.iter().map(|storage| StorageRecord::new(storage, store)).collect(),
+            generation: usage.generation,
+            folder_bytes: usage.folder_bytes,
+            metadata_bytes: usage.metadata_bytes,
+            digest_bytes: usage.digest_bytes,
+            reachable_bytes: usage.reachable_bytes,
+            padding_bytes: usage.padding_bytes,
+            unreachable_bytes: usage.unreachable_bytes,
+            garbage_bytes: usage.garbage_bytes,
+            staging_bytes: usage.staging_bytes,
+            lost_found_bytes: usage.lost_found_bytes,
+            other_bytes: usage.other_bytes,
+            is_exact: usage.is_exact,
+            reclaimable_bytes: usage.reclaimable_bytes().saturating_sub(held_bytes(usage)),
+            held_bytes: held_bytes(usage),
+            external_bytes: usage.external_bytes,
+            storages: usage.storages.iter().map(|storage| StorageRecord::new(storage, store)).collect(),
         }
     }
 }
 
 impl<'a> StorageRecord<'a> {
-    fn new(storage: &'a StorageStats, store: &Path) -> Self {
+    fn new(storage: &'a StorageDiskUsage, store: &Path) -> Self {
         StorageRecord {
             id: storage.id.map(storage_id),
             kind: storage.kind.map(|kind| kind.name()),
@@ -172,46 +172,46 @@ fn is_held(reclaimable: &Reclaimable) -> bool {
     matches!(reclaimable.reason, SpaceReason::Pinned { .. } | SpaceReason::Writing { .. })
 }
 
-fn held_bytes(stats: &Stats) -> u64 {
-    stats.reclaimable().filter(|it| is_held(it)).map(|it| it.bytes).fold(0, u64::saturating_add)
+fn held_bytes(usage: &DiskUsage) -> u64 {
+    usage.reclaimable().filter(|it| is_held(it)).map(|it| it.bytes).fold(0, u64::saturating_add)
 }
 
 /// Returns the name of the file, relative to the store's directory.
-fn file(storage: &StorageStats, store: &Path) -> String {
+fn file(storage: &StorageDiskUsage, store: &Path) -> String {
     storage.file.strip_prefix(store).unwrap_or(&storage.file).display().to_string()
 }
 
-fn print(stats: &Stats, store: &Store, out: &mut impl Write) -> Result<()> {
-    let at_most = if stats.is_exact { "" } else { "at most " };
+fn print(usage: &DiskUsage, store: &Store, out: &mut impl Write) -> Result<()> {
+    let at_most = if usage.is_exact { "" } else { "at most " };
     let mut line = |label: &str, value: &str| print_line(label, value, 13, out);
-    line("generation", &stats.generation.to_string())?;
+    line("generation", &usage.generation.to_string())?;
     for (what, bytes) in [
-        ("metadata", stats.metadata_bytes),
-        ("digests", stats.digest_bytes),
-        ("reachable", stats.reachable_bytes),
-        ("padding", stats.padding_bytes),
-        ("unreachable", stats.unreachable_bytes),
-        ("garbage", stats.garbage_bytes),
-        ("staging", stats.staging_bytes),
-        ("lost+found", stats.lost_found_bytes),
-        ("other", stats.other_bytes),
+        ("metadata", usage.metadata_bytes),
+        ("digests", usage.digest_bytes),
+        ("reachable", usage.reachable_bytes),
+        ("padding", usage.padding_bytes),
+        ("unreachable", usage.unreachable_bytes),
+        ("garbage", usage.garbage_bytes),
+        ("staging", usage.staging_bytes),
+        ("lost+found", usage.lost_found_bytes),
+        ("other", usage.other_bytes),
     ] {
         let at_most = if what == "reachable" { at_most } else { "" };
         if bytes > 0 || what == "reachable" {
             line(what, &format!("{at_most}{}", bytes_cell(bytes)))?;
         }
     }
-    line("folder", &bytes_cell(stats.folder_bytes))?;
-    let held_bytes = held_bytes(stats);
-    let reclaimable_bytes = stats.reclaimable_bytes().saturating_sub(held_bytes);
+    line("folder", &bytes_cell(usage.folder_bytes))?;
+    let held_bytes = held_bytes(usage);
+    let reclaimable_bytes = usage.reclaimable_bytes().saturating_sub(held_bytes);
     line("reclaimable", &bytes_cell(reclaimable_bytes))?;
     // A pipe gets only the number.
     let explained = |bytes, why| format!("{}{}", bytes_cell(bytes), if width().is_some() { why } else { "" });
     if held_bytes > 0 {
         line("held", &explained(held_bytes, ", by readers or writers"))?;
     }
-    if stats.external_bytes > 0 {
-        line("external", &explained(stats.external_bytes, ", in files outside the store"))?;
+    if usage.external_bytes > 0 {
+        line("external", &explained(usage.external_bytes, ", in files outside the store"))?;
     }
     let mut table = Table::new(&COLUMNS);
     let mut row_count = 0;
@@ -222,7 +222,7 @@ fn print(stats: &Stats, store: &Store, out: &mut impl Write) -> Result<()> {
         }
     };
     let mut held = Vec::<Held<'_>>::new();
-    for storage in &stats.storages {
+    for storage in &usage.storages {
         let nothing = (storage.reclaimable.is_empty() && is_verbose()).then_some(None);
         for reclaimable in storage.reclaimable.iter().map(Some).chain(nothing) {
             match reclaimable.filter(|it| is_held(it) && !is_verbose()) {
@@ -237,14 +237,14 @@ fn print(stats: &Stats, store: &Store, out: &mut impl Write) -> Result<()> {
 
 /// The files that the same processes hold, which are one row.
 struct Held<'a> {
-    first: (&'a StorageStats, &'a Reclaimable),
+    first: (&'a StorageDiskUsage, &'a Reclaimable),
     file_count: u64,
     file_bytes: u64,
     held_bytes: u64,
 }
 
 impl<'a> Held<'a> {
-    fn add(all: &mut Vec<Held<'a>>, storage: &'a StorageStats, reclaimable: &'a Reclaimable) {
+    fn add(all: &mut Vec<Held<'a>>, storage: &'a StorageDiskUsage, reclaimable: &'a Reclaimable) {
         let index = all.iter().position(|held| held.first.1.reason == reclaimable.reason);
         let index = index.unwrap_or_else(|| {
             all.push(Held { first: (storage, reclaimable), file_count: 0, file_bytes: 0, held_bytes: 0 });
@@ -278,7 +278,7 @@ const COLUMNS: [Column; 8] = [
     Column::new("why"),
 ];
 
-fn row(storage: &StorageStats, reclaimable: Option<&Reclaimable>, store: &Path) -> [String; 8] {
+fn row(storage: &StorageDiskUsage, reclaimable: Option<&Reclaimable>, store: &Path) -> [String; 8] {
     let mut names: Vec<String> = storage.names.iter().map(|name| quoted(name).into_owned()).collect();
     if storage.tensor_count > names.len() as u64 {
         names.push("...".to_owned());

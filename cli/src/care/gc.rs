@@ -23,6 +23,6 @@ pub(crate) fn run(args: &GcArgs, out: &mut impl Write) -> Result<()> {
     let collected = store.gc()?;
     let files = counted(collected.file_count, "file");
     writeln!(out, "deleted {files}, {}", counted(collected.size_bytes, "byte"))?;
-    report_held_bytes(&store.stats()?);
+    report_held_bytes(&store.disk_usage()?);
     Ok(())
 }

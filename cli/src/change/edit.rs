@@ -159,7 +159,7 @@ pub(crate) fn rm(args: &RmArgs, out: &mut impl Write) -> Result<()> {
     let and_freed = if bytes > 0 { format!(", freed {}", HumanBytes(bytes)) } else { String::new() };
     message(&format!("removed {removed}{and_freed}: generation {generation}"));
     if bytes < all_bytes {
-        report_held_bytes(&store.stats()?);
+        report_held_bytes(&store.disk_usage()?);
     }
     freed.note(&args.store).iter().for_each(|note| message(note));
     Ok(())

@@ -115,7 +115,7 @@ fn errors_of_each_operation(path: &Path) -> Vec<ErrorKind> {
             store.save("row.4", &Tensor::from_vec(vec![1u8], &[1]).unwrap()),
             store.append("large", &Tensor::from_vec(vec![1u8], &[1]).unwrap()).map(drop),
             store.gc().map(drop),
-            store.stats().map(drop),
+            store.disk_usage().map(drop),
         ];
         errors.extend(done.into_iter().filter_map(Result::err));
     }

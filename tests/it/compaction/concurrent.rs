@@ -156,7 +156,7 @@ fn storage_changed_by_another_process_meanwhile_is_skipped() {
         // The next compaction succeeds, and nothing of the first is left.
         let again = store.compact(|_| ()).unwrap();
         assert_eq!(again.storage_count, u64::from(["view", "rename"].contains(&what)), "{what}: {again:?}");
-        assert_eq!(store.stats().unwrap().reclaimable_bytes(), 0, "{what}");
+        assert_eq!(store.disk_usage().unwrap().reclaimable_bytes(), 0, "{what}");
     }
 }
 

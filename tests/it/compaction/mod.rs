@@ -63,8 +63,8 @@ pub(crate) fn assert_intact(store: &Store) {
 
 /// Returns the reasons in the statistics, with their bytes.
 fn reasons(store: &Store) -> Vec<(SpaceReason, u64)> {
-    let stats = store.stats().unwrap();
-    stats.reclaimable().map(|reclaimable| (reclaimable.reason.clone(), reclaimable.bytes)).collect()
+    let usage = store.disk_usage().unwrap();
+    usage.reclaimable().map(|reclaimable| (reclaimable.reason.clone(), reclaimable.bytes)).collect()
 }
 
 #[test]
@@ -75,9 +75,9 @@ fn compaction_frees_unreferenced_bytes_on_disk() {
     store.save_view("part", &thin.slice(1, Some(100), Some(200), 3).unwrap().flip([0]).unwrap()).unwrap();
     store.gc().unwrap();
     let (bytes, blocks) = disk_usage(&path);
-    let stats = store.stats().unwrap();
+    let usage = store.disk_usage().unwrap();
     assert_eq!(
-        (stats.folder_bytes, stats.reachable_bytes, stats.is_exact),
+        (usage.folder_bytes, usage.reachable_bytes, usage.is_exact),
         (folder_bytes(&path), 103 * 4096, true)
     );
 
@@ -92,7 +92,7 @@ fn compaction_frees_unreferenced_bytes_on_disk() {
         blocks - blocks_now >= compacted.reclaimed_bytes() - (64 << 10),
         "{blocks} in blocks, now {blocks_now}"
     );
-    assert_eq!(store.stats().unwrap().reclaimable_bytes(), 0);
+    assert_eq!(store.disk_usage().unwrap().reclaimable_bytes(), 0);
     assert_intact(&store);
 
     // Both views still share one storage, and the same elements.
@@ -207,7 +207,7 @@ fn every_view_of_random_stores_reads_the_same() {
         assert_intact(&store);
         let reopened = Store::open(&path).unwrap();
         assert_eq!(content(&reopened), before);
-        assert_eq!(reopened.stats().unwrap().folder_bytes, folder_bytes(&path));
+        assert_eq!(reopened.disk_usage().unwrap().folder_bytes, folder_bytes(&path));
     }
     assert!(written_bytes > 0, "nothing was ever compacted");
 }
@@ -313,7 +313,7 @@ fn mutable_storages_are_skipped_and_reported() {
     // As the reason in the report advises.
     store.save_as("part", &store.load("part").unwrap(), StorageKind::Mutable).unwrap();
     store.gc().unwrap();
-    assert_eq!(store.stats().unwrap().reclaimable_bytes(), 0);
+    assert_eq!(store.disk_usage().unwrap().reclaimable_bytes(), 0);
 }
 
 #[test]

@@ -30,25 +30,25 @@ pub(super) fn folder_bytes(path: &Path) -> u64 {
 
 /// Returns the parts of a store's directory, which add up.
 fn parts(store: &Store, path: &Path) -> [u64; 9] {
-    let stats = store.stats().unwrap();
+    let usage = store.disk_usage().unwrap();
     let parts = [
-        stats.metadata_bytes,
-        stats.digest_bytes,
-        stats.reachable_bytes,
-        stats.padding_bytes,
-        stats.unreachable_bytes,
-        stats.garbage_bytes,
-        stats.staging_bytes,
-        stats.lost_found_bytes,
-        stats.other_bytes,
+        usage.metadata_bytes,
+        usage.digest_bytes,
+        usage.reachable_bytes,
+        usage.padding_bytes,
+        usage.unreachable_bytes,
+        usage.garbage_bytes,
+        usage.staging_bytes,
+        usage.lost_found_bytes,
+        usage.other_bytes,
     ];
     assert_eq!(
-        (stats.folder_bytes, parts.iter().sum()),
+        (usage.folder_bytes, parts.iter().sum()),
         (folder_bytes(path), folder_bytes(path)),
-        "{stats:#?}"
+        "{usage:#?}"
     );
     // So do the parts of each storage.
-    for storage in stats.storages.iter().filter(|storage| storage.kind.is_some()) {
+    for storage in usage.storages.iter().filter(|storage| storage.kind.is_some()) {
         let past_end = storage.reclaimable.iter().filter(|it| it.reason == SpaceReason::PastEnd);
         let needed = [
             storage.reachable_bytes,
@@ -89,7 +89,7 @@ fn statistics_add_up_to_the_bytes_of_the_folder() {
     store.remove("pinned").unwrap();
     let [_, digests, _, _, unreachable, garbage, ..] = parts(&store, &path);
     assert!(digests > 0 && unreachable > 1 << 20 && garbage > 1 << 20);
-    let holding: Vec<_> = store.stats().unwrap().storages;
+    let holding: Vec<_> = store.disk_usage().unwrap().storages;
     let holding = holding.iter().find(|storage| storage.unreachable_bytes > 1 << 20).unwrap();
     assert_eq!(holding.names, ["part"]);
 
@@ -119,7 +119,7 @@ fn statistics_add_up_to_the_bytes_of_the_folder() {
     store.compact(|_| ()).unwrap();
     let now = parts(&store, &path);
     assert_eq!((now[5], now[6], now[7]), (0, 0, 3001));
-    assert!(store.stats().unwrap().storages.iter().all(|storage| storage.unreachable_bytes == 0));
+    assert!(store.disk_usage().unwrap().storages.iter().all(|storage| storage.unreachable_bytes == 0));
 }
 
 #[test]
@@ -157,15 +157,15 @@ fn statistics_have_a_reason_for_each_byte() {
     assert_eq!(by_length(), [abandoned(128), orphaned, unreached.clone(), abandoned(8 << 20)]);
 
     // The statistics contain every byte of the store's files, and exactly the bytes that gc frees.
-    let stats = store.stats().unwrap();
-    assert_eq!(stats.folder_bytes, folder_bytes(&path));
+    let usage = store.disk_usage().unwrap();
+    assert_eq!(usage.folder_bytes, folder_bytes(&path));
     let before = storage_bytes(&path);
     let collected = store.gc().unwrap();
     assert_eq!((collected.file_count, collected.size_bytes), (3, 1000 + (8 << 20) + 128));
     assert_eq!(before - storage_bytes(&path), collected.size_bytes);
     assert_eq!(reach(), [unreached]);
 
-    let [thin, whole] = &store.stats().unwrap().storages[..] else { panic!() };
+    let [thin, whole] = &store.disk_usage().unwrap().storages[..] else { panic!() };
     assert_eq!((whole.names.as_slice(), whole.reclaimable.len()), (&["whole".to_owned()][..], 0));
     assert_eq!((thin.id, thin.kind, thin.tensor_count), (Some(1), Some(StorageKind::Sealed), 1));
     assert_eq!((thin.size_bytes, thin.reachable_bytes, thin.is_exact), (4 << 20, 103 * 4096, true));
@@ -188,7 +188,7 @@ fn statistics_change_nothing() {
     let lock = fs::File::open(path.join("LOCK")).unwrap();
     fs2::FileExt::lock_exclusive(&lock).unwrap();
     let reader = Store::open(&path).unwrap();
-    assert_eq!(reader.stats().unwrap().storages.len(), 3);
+    assert_eq!(reader.disk_usage().unwrap().storages.len(), 3);
     assert_eq!((names(path.join("storages")), names(path.join("meta"))), before);
     drop(store);
 }

@@ -138,8 +138,8 @@ fn stats_and_compaction_skip_external_storages() {
     let store = adopted.open();
     store.save_view("row", &store.load("weight").unwrap().select(0, 1).unwrap()).unwrap();
     store.remove("weight").unwrap();
-    let stats = store.stats().unwrap();
-    assert_eq!((stats.external_bytes, stats.reachable_bytes, stats.storages.len()), (80, 0, 0));
+    let usage = store.disk_usage().unwrap();
+    assert_eq!((usage.external_bytes, usage.reachable_bytes, usage.storages.len()), (80, 0, 0));
     let compacted = store.compact(|_| ()).unwrap();
     assert_eq!((compacted.storage_count, compacted.skipped.len()), (0, 0));
 }
