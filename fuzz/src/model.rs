@@ -30,7 +30,7 @@ pub struct Table {
     /// `tensors` is the same for tensors.
     pub storages: usize,
     pub tensors: usize,
-    /// The most entries of a leaf, and the most children of an inner node if they are at least 2.
+    /// The maximum number of entries of a leaf, and of children of an inner node if they are at least 2.
     pub entries_per_node: usize,
     /// Added to the correct counts in the manifest.
     pub more_storages: u64,

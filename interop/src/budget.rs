@@ -11,8 +11,8 @@ pub(super) struct Budget {
 /// Bytes of memory per byte of input.
 const MEMORY_PER_BYTE: u64 = 8;
 
-/// The most bytes of a file that count towards its memory limit, for each byte of its pickle or headers. A large file
-/// with a small pickle does not need much memory.
+/// The maximum number of bytes of a file that count towards its memory limit, for each byte of its pickle or headers. A
+/// large file with a small pickle does not need much memory.
 const COUNTED_FILE_BYTES_PER_BYTE: u64 = 4;
 
 /// The approximate overhead of an allocation.

@@ -11,7 +11,7 @@ use stridemap::import::ExternalFile;
 use stridemap::{Error, ErrorKind, OnExisting, Result, Source as _, Tensor, Writeback};
 use tempfile::NamedTempFile;
 
-/// The most bytes read or written between two calls of `progress`.
+/// The maximum number of bytes read or written between two calls of `progress`.
 pub(super) const PIECE_BYTES: usize = 4 << 20;
 
 /// Enough to detect any format. safetensors needs the most: a length of eight bytes, and a brace.
@@ -20,7 +20,7 @@ const MAGIC_BYTES: u64 = 9;
 /// The prefix of the names of unfinished files.
 const UNFINISHED_PREFIX: &str = ".export-";
 
-/// The most characters of an error that may quote a bad file.
+/// The maximum number of characters of an error that may quote a bad file.
 const MAX_MESSAGE_CHARS: usize = 500;
 
 /// An open file in another format, with its length when it was opened.

@@ -13,10 +13,10 @@ use crate::generation::OpenStore;
 use crate::layout::{footprint_bytes, repack};
 use crate::storage::StorageKind;
 
-/// The most names that are listed for one storage.
+/// The maximum number of names that are listed for one storage.
 const MAX_NAMES: usize = 3;
 
-/// The most runs of bytes that are counted for one storage.
+/// The maximum number of runs of bytes that are counted for one storage.
 const MAX_RUNS: u64 = 1 << 20;
 
 /// The disk usage of a store, and why unreferenced bytes are still on disk: see

@@ -179,7 +179,7 @@ pub(crate) fn check_chunks(
 /// The id of a storage, and its damage.
 pub(crate) type DamagedStorage = (u64, Damage);
 
-/// The most threads used. More would only wait for the disk.
+/// The maximum number of threads used. More would only wait for the disk.
 const MAX_THREADS: usize = 8;
 
 /// The number of bytes, or of storages, that justifies one more thread.

@@ -16,7 +16,7 @@ const CHUNK: usize = CHUNK_BYTES as usize;
 /// Writes of at least this many bytes are digested by a second thread at the same time.
 const PARALLEL_BYTES: usize = 4 * CHUNK;
 
-/// The most threads that read a storage to digest it. More would only wait for the disk.
+/// The maximum number of threads that read a storage to digest it. More would only wait for the disk.
 const MAX_READ_THREADS: usize = 4;
 
 /// Writes a new storage from its first byte to its last. Digests each chunk of a sealed storage.

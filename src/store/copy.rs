@@ -19,15 +19,15 @@ use crate::layout::{Repacked, RepackedView, footprint_bytes, repack};
 use crate::maintenance::Copied;
 use crate::storage::{StagedStorage, UnverifiedStorage, VerifiedStorage};
 
-/// The most storages that one commit copies: until the commit, each has two files open. The copy is invisible before
-/// its last commit, so there can be several commits.
+/// The maximum number of storages that one commit copies: until the commit, each has two files open. The copy is
+/// invisible before its last commit, so there can be several commits.
 const MAX_COMMIT_STORAGES: usize = 64;
 
-/// The most headers that are in memory at a time.
+/// The maximum number of headers that are in memory at a time.
 const MAX_COMMIT_TENSORS: usize = 1 << 17;
 
-/// The most runs of bytes that are counted for the views of a storage. Views with more runs are assumed to leave some
-/// bytes out.
+/// The maximum number of runs of bytes that are counted for the views of a storage. Views with more runs are assumed to
+/// leave some bytes out.
 const MAX_RUNS: u64 = 1 << 20;
 
 impl Store {

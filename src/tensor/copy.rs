@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
 use crate::storage::{LockedStorage, Storage, resize_discarding};
 
-/// The most bytes of a file that are read or written at a time.
+/// The maximum number of bytes of a file that are read or written at a time.
 const BLOCK_BYTES: usize = 4 << 20;
 
 /// The longest gap that is cheaper to read than to skip with another call.

@@ -43,7 +43,7 @@ pub(crate) struct WatchArgs {
 /// The interval between checks whether standard output has been closed.
 const OUTPUT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The most names that are printed for one mark, unless `--verbose` is given.
+/// The maximum number of names that are printed for one mark, unless `--verbose` is given.
 const MAX_NAMES: usize = 3;
 
 /// Runs the command. Returns false if the timeout expired.

@@ -17,7 +17,7 @@ use crate::input::Input;
 use crate::names::{of_scope, one_line, quoted};
 use crate::ui::{Column, List, Table, TensorRecord, print_line, shorten, storage_id, width, write_json};
 
-/// The most lines for dtypes, modules, attributes and warnings, so that the summary fits one screen.
+/// The maximum number of lines for dtypes, modules, attributes and warnings, so that the summary fits one screen.
 const MAX_DTYPES: usize = 4;
 const MAX_MODULES: usize = 6;
 const MAX_ATTRIBUTES: usize = 4;

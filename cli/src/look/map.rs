@@ -20,7 +20,7 @@ use crate::ui::{Column, MAX_ROWS, Table, bytes_cell, counted, shorten, storage_i
 /// number of tensors on one storage, those that share no byte are not drawn.
 const MANY: usize = 50;
 
-/// The most runs of bytes of a tensor in JSON.
+/// The maximum number of runs of bytes of a tensor in JSON.
 const MAX_RUNS: u64 = 1000;
 
 /// Show which tensors share which bytes
@@ -116,7 +116,7 @@ fn bar_width(maps: &[StorageMap], width: usize) -> u64 {
     rest.min(width.saturating_sub(40) * 3 / 5).clamp(8, 100) as u64
 }
 
-/// The most groups, and the most names of each.
+/// The maximum number of groups, and of names in each.
 const MAX_GROUPS: usize = 10;
 const MAX_NAMES: usize = 8;
 

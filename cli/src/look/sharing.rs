@@ -10,7 +10,7 @@ use stridemap::{StorageInfo, TensorInfo};
 use crate::error::Result;
 use crate::input::Input;
 
-/// The most tensors that a tensor is compared with: the nearest ones before it, and as many of the widest.
+/// The maximum number of tensors that a tensor is compared with: half are the nearest before it, half the widest.
 const MAX_COMPARED: usize = 64;
 
 /// A storage, and its tensors in order of their first byte. Those without elements come last.

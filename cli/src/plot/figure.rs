@@ -11,7 +11,7 @@ const LEAST_SIDE: usize = 64;
 /// be more than `MAX_BLOCKS` pixels high in total.
 const LEAST_WIDTH: usize = 512;
 
-/// The most blocks along a side.
+/// The maximum number of blocks along a side.
 const MAX_BLOCKS: usize = 1024;
 
 const HISTOGRAM_SIZE: (usize, usize) = (720, 360);

@@ -63,7 +63,7 @@ pub(crate) struct PlotArgs {
 
 const BINS: usize = 30;
 
-/// The most rows of a heat map, so that it fits a screen.
+/// The maximum number of rows of a heat map, so that it fits a screen.
 const MAX_ROWS: usize = 40;
 
 pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {

@@ -13,7 +13,8 @@ use super::bash;
 use crate::args::Reading;
 use crate::input::Input;
 
-/// The most names that are offered. If there are more, at most this many of their modules are offered instead.
+/// The maximum number of names that are offered. If there are more, at most this many of their modules are offered
+/// instead.
 const MAX_NAMES: usize = 500;
 
 /// The value names of positional arguments that are neither paths nor names of tensors.

@@ -31,5 +31,5 @@ const MAX_HEADER_BYTES: u64 = 100_000_000;
 const ENDING: &str = ".safetensors";
 const INDEX_ENDING: &str = ".safetensors.index.json";
 
-/// The most shards of a model. Each shard that is read is an open file.
+/// The maximum number of shards of a model. Each shard that is read is an open file.
 const MAX_SHARDS: usize = 4096;

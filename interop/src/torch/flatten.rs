@@ -23,7 +23,7 @@ const TENSOR_BYTES: usize = 200;
 /// The approximate memory of an attribute without its name and text: an entry of a map.
 const ATTRIBUTE_BYTES: usize = 96;
 
-/// The most characters of a name in an error.
+/// The maximum number of characters of a name in an error.
 const MAX_SHOWN_CHARS: usize = 200;
 
 /// All leaves, by name, and the storages that the tensors refer to.

@@ -12,8 +12,8 @@ const MAX_INTEGER_BYTES: usize = 16;
 /// differently.
 const MAX_WIDE_BYTES: usize = 255;
 
-/// The most digits of a number. Python does not write more digits, and a long number would be parsed again on every
-/// access.
+/// The maximum number of digits of a number. Python does not write more digits, and a long number would be parsed again
+/// on every access.
 const MAX_DIGITS: usize = 400;
 
 /// A value that an instruction carries in its argument.

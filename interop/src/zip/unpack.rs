@@ -8,7 +8,7 @@ use stridemap::{Error, Result};
 use super::members::{Member, Method};
 use crate::file::{FileRange, RawFile};
 
-/// The most packed bytes read at once.
+/// The maximum number of packed bytes read at once.
 const PACKED_PIECE_BYTES: usize = 64 << 10;
 
 impl Member {

@@ -6,7 +6,7 @@ use stridemap::{Result, Tensor, TensorInfo};
 use crate::look::palette::Scale;
 use crate::look::reduce::Blocks;
 
-/// The most rows and columns.
+/// The maximum number of rows and columns.
 const MAX_CELLS: usize = 48;
 
 /// The code of a cell that is NaN. Codes from 0 to 254 are values from `low` to `high`.
