@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The files that the test of `interop` opens.
-#[path = "../../interop/tests/bounded/bombs.rs"]
+#[path = "../../interop/tests/bounded_memory/bombs.rs"]
 #[allow(dead_code, reason = "only some of it is used here")]
 mod bombs;
 

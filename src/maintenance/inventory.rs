@@ -127,12 +127,12 @@ impl SpaceReason {
 impl fmt::Display for SpaceReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            SpaceReason::Unreached => "unreferenced bytes, freed by compact",
+            SpaceReason::Unreached => "unreferenced bytes; compact frees them",
             SpaceReason::TooLittle => "unreferenced bytes, below the threshold of compact",
             SpaceReason::Mutable => {
-                "unreferenced bytes in a mutable storage, freed by saving the tensors again"
+                "unreferenced bytes in a mutable storage; saving the tensors again frees them"
             }
-            SpaceReason::Live => "unreferenced bytes in a live storage, freed by saving the tensors again",
+            SpaceReason::Live => "unreferenced bytes in a live storage; saving the tensors again frees them",
             SpaceReason::Pinned { generation, processes } => {
                 return write!(f, "generation {generation} is held{}", by_processes(processes));
             }

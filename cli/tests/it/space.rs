@@ -93,7 +93,7 @@ fn du_is_a_table_or_json() {
     assert_eq!(words[0].join(" "), "file kind bytes reachable tensors names reclaimable why");
     assert_eq!(
         words[1].join(" "),
-        "storages/0000000000000001.bin sealed 400000 4000 1 a column 396000 unreferenced bytes, freed by compact"
+        "storages/0000000000000001.bin sealed 400000 4000 1 a column 396000 unreferenced bytes; compact frees them"
     );
     assert_eq!(
         words[2].join(" "),

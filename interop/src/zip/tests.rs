@@ -352,7 +352,7 @@ fn small_members_are_read_up_to_a_limit() {
 }
 
 fn cases() -> u32 {
-    std::env::var("STRIDEMAP_TEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(400)
+    std::env::var("STRIDEMAP_TEST_RANDOM_INPUTS").ok().and_then(|n| n.parse().ok()).unwrap_or(400)
 }
 
 proptest! {

@@ -2,6 +2,6 @@
 //! this one does; and cases that no other test covers completely.
 
 mod outside;
-mod places;
+mod special_files;
 pub(crate) mod stores;
 mod table;

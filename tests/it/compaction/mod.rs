@@ -168,7 +168,7 @@ fn tensors_loaded_before_a_compaction_keep_their_elements_and_are_saved_as_copie
 fn every_view_of_random_stores_reads_the_same() {
     let dir = temporary();
     let mut written_bytes = 0;
-    for seed in 0..scaled("STRIDEMAP_TEST_CASES", 400) as u64 / 40 {
+    for seed in 0..scaled("STRIDEMAP_TEST_RANDOM_INPUTS", 400) as u64 / 40 {
         let path = dir.path().join(format!("{seed}.smap"));
         let store = fast().create(&path).unwrap();
         let mut draws = Random::new(seed);

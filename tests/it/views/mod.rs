@@ -1,6 +1,6 @@
 //! Chains of view operations, compared with a model that has no strides.
 //!
-//! `STRIDEMAP_TEST_CASES` sets the number of chains in each test. The default is 400.
+//! `STRIDEMAP_TEST_RANDOM_INPUTS` sets the number of chains in each test. The default is 400.
 
 use ndarray::{ArrayD, IxDyn};
 use proptest::collection::vec;
@@ -109,7 +109,7 @@ fn counted(size: &[usize], seed: u64) -> (Tensor, Model) {
 }
 
 fn config() -> ProptestConfig {
-    let cases = scaled("STRIDEMAP_TEST_CASES", 400) as u32;
+    let cases = scaled("STRIDEMAP_TEST_RANDOM_INPUTS", 400) as u32;
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 

@@ -107,7 +107,7 @@ fn other_process() {
 fn chains_saved_by_one_process_are_read_by_another() {
     let dir = temporary();
     let mut counts = Counts::default();
-    let chain_count = (5 * scaled("STRIDEMAP_TEST_CASES", 400)).next_multiple_of(CHAINS_PER_STORE);
+    let chain_count = (5 * scaled("STRIDEMAP_TEST_RANDOM_INPUTS", 400)).next_multiple_of(CHAINS_PER_STORE);
     for first in (0..chain_count).step_by(CHAINS_PER_STORE) {
         let path = dir.path().join(format!("{first}.smap"));
         save_chains(&path, first..first + CHAINS_PER_STORE, &mut counts);

@@ -113,7 +113,7 @@ fn import_detects_a_wrong_checksum_and_commits_nothing() {
 }
 
 fn cases() -> u32 {
-    std::env::var("STRIDEMAP_TEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(400)
+    std::env::var("STRIDEMAP_TEST_RANDOM_INPUTS").ok().and_then(|n| n.parse().ok()).unwrap_or(400)
 }
 
 proptest! {

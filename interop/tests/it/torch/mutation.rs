@@ -107,7 +107,7 @@ fn changed_checkpoints_are_refused_or_read() {
         .collect();
     let dir = temporary();
     let path = dir.path().join("changed.pt");
-    let config = ProptestConfig::with_cases(scaled("STRIDEMAP_TEST_CASES", 256) as u32 * 4);
+    let config = ProptestConfig::with_cases(scaled("STRIDEMAP_TEST_RANDOM_INPUTS", 256) as u32 * 4);
     let read_count = Cell::new(0);
     proptest!(config, |(index in 0..files.len(), is_inside: bool, changes in prop::collection::vec(changes(), 1..4))| {
         let mut file = files[index].clone();

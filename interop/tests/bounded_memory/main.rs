@@ -44,7 +44,7 @@ const FACTOR: u64 = 8;
 
 /// The number of cases for each format: 1000 by default, 10,000 at full scale.
 fn cases() -> u64 {
-    env::var("STRIDEMAP_TEST_CASES").map_or(400, |cases| cases.parse::<u64>().unwrap()) * 5 / 2
+    env::var("STRIDEMAP_TEST_RANDOM_INPUTS").map_or(400, |cases| cases.parse::<u64>().unwrap()) * 5 / 2
 }
 
 /// Returns a digest of the bytes of a tensor in row-major order. A tensor that repeats a few bytes very often is
