@@ -64,7 +64,7 @@ pub(crate) fn decode_first<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T>
 
 /// Decodes the bytes of a text from the start of `bytes`. More bytes may follow.
 pub(crate) fn decode_first_text(bytes: &[u8]) -> Result<&[u8]> {
-    // A length below 251 is encoded as it is. Lookups spend most of their time here.
+    // A length below 251 is encoded as one byte. Lookups spend most of their time here.
     if let Some((&length @ ..251, rest)) = bytes.split_first()
         && let Some(text) = rest.get(..usize::from(length))
     {

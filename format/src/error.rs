@@ -95,7 +95,8 @@ impl Error {
         Error { rule, offset_bytes: None, detail: detail.into() }
     }
 
-    /// Sets the offset in the file at which the broken value begins, in bytes, unless it is set already.
+    /// Sets the offset in the file at which the value or the part that breaks the rule begins, in bytes, unless it is
+    /// set already.
     #[must_use]
     pub fn at(mut self, offset_bytes: u64) -> Self {
         self.offset_bytes.get_or_insert(offset_bytes);
@@ -114,7 +115,8 @@ impl Error {
         &self.detail
     }
 
-    /// Returns the offset of the broken value in the file, in bytes, if a single value broke the rule.
+    /// Returns the offset in the file at which the value or the part that broke the rule begins, in bytes, if it is
+    /// known.
     #[must_use]
     pub fn offset_bytes(&self) -> Option<u64> {
         self.offset_bytes

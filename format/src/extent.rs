@@ -4,8 +4,8 @@ use crate::{DType, Error, Result, Rule};
 
 /// The range of a storage's bytes that a view covers, from the start of its lowest element to the end of its highest.
 ///
-/// Decoding, every save and every view operation rely on this computation. It uses `i128`, in which no product of two
-/// 64-bit numbers overflows, and checks the sums.
+/// Views are checked against their storages by [`Extent::of`]. This function computes in `i128`, in which no product of
+/// two 64-bit numbers overflows, and returns an error for any other overflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     start_bytes: u64,

@@ -8,7 +8,7 @@ use crate::{Result, digest};
 /// Hints about the names in a node, in their order.
 #[derive(Debug)]
 pub(crate) enum Hints {
-    /// No hints: a name cannot be decoded, or there are no names or too many.
+    /// No hints: a name cannot be decoded, or an inner node has no names or too many.
     None,
     /// For a leaf: one byte of a hash of each name.
     Fingerprints(Box<[u8]>),
@@ -25,8 +25,8 @@ impl Hints {
             .map_or(Hints::None, Hints::Fingerprints)
     }
 
-    /// Returns the hints of an inner node, or none if a name cannot be decoded or the hints would take more than
-    /// `limit_bytes`.
+    /// Returns the hints of an inner node, or none if there are no names, if a name cannot be decoded, or if the hints
+    /// would take more than `limit_bytes`.
     pub(crate) fn of_inner<'a>(names: impl Iterator<Item = Result<&'a [u8]>>, limit_bytes: usize) -> Self {
         let Ok(names) = names.collect::<Result<Vec<_>>>() else { return Hints::None };
         if names.len().saturating_mul(size_of::<u64>()) > limit_bytes {

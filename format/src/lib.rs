@@ -1,7 +1,7 @@
 //! The bytes of a stridemap store.
 //!
 //! This crate decodes untrusted bytes into typed records, and encodes them. It opens no files, reads no clock, and has
-//! no `unsafe` code. `SPEC.md`, in the same directory, defines the bytes in numbered rules: F-1, F-2, and so on. Every
+//! no `unsafe` code. `SPEC.md`, next to `src`, defines the bytes in numbered rules: F-1, F-2, and so on. Every
 //! [`Error`] names the [`Rule`] that was broken.
 //!
 //! | type | file in a store |

@@ -10,6 +10,7 @@ use crate::record::{TensorWire, TensorWireRef, check_storage_id};
 use crate::{Error, Result, Rule, StorageRecord, TensorRecord, Uuid, check_text, codec, digest};
 
 const MAGIC: [u8; 8] = *b"SMAPMAN\n";
+/// The number of bytes around the body: the magic and version, the length of the body, and the digest.
 const FRAME_BYTES: u64 = 16 + 8 + 16;
 
 /// A manifest's reference to its table.
@@ -71,7 +72,7 @@ pub struct Manifest {
     /// The attributes that the user set on the store, on tensors and on prefixes of their names.
     pub attributes: Attributes,
     /// Storages that no tensor refers to any more, and the generation that dropped each. Their files are deleted once
-    /// no reader can be on an older generation.
+    /// no reader can be on a generation that needs them.
     pub garbage: BTreeMap<u64, u64>,
 }
 
@@ -94,7 +95,7 @@ impl ManifestHead {
     ///
     /// # Errors
     /// Depending on the damage: [`Rule::ManifestFrame`], [`Rule::Version`], [`Rule::ManifestDigest`],
-    /// [`Rule::StoreUuid`], [`Rule::Generation`].
+    /// [`Rule::Canonical`], [`Rule::StoreUuid`], [`Rule::Generation`].
     pub fn decode(bytes: &[u8], uuid: Uuid, generation: u64) -> Result<Self> {
         let head: Self = codec::decode_first(body_in(bytes)?).map_err(|e| e.at(24))?;
         head.check(uuid, generation).map_err(|e| e.at(24))?;
@@ -167,7 +168,8 @@ impl Manifest {
     /// Returns the bytes of the file.
     ///
     /// # Errors
-    /// The same rules as [`decode`](Self::decode): nothing is written that could not be read back.
+    /// [`Rule::ManifestFrame`] if the file would be longer than 16 MiB, or the rule that a value breaks. Bytes that are
+    /// returned can be decoded.
     pub fn encode(&self) -> Result<Vec<u8>> {
         self.check()?;
         let body =
@@ -183,7 +185,8 @@ impl Manifest {
     ///
     /// # Errors
     /// Depending on the damage: [`Rule::ManifestFrame`], [`Rule::Version`], [`Rule::ManifestDigest`],
-    /// [`Rule::Canonical`], [`Rule::StoreUuid`], [`Rule::Generation`], and the rules of the records inside.
+    /// [`Rule::Canonical`], [`Rule::ManifestLimits`], [`Rule::StoreUuid`], [`Rule::Generation`], and the rules of the
+    /// ids, names, records and attributes inside.
     pub fn decode(bytes: &[u8], uuid: Uuid, generation: u64) -> Result<Self> {
         let body = body_in(bytes)?;
         Self::decode_body(body, uuid, generation).map_err(|e| e.at(24))
@@ -251,7 +254,7 @@ impl Manifest {
         if let Some(table) = &self.table
             && (table.generation > self.generation || table.generation == 0)
         {
-            return Err(wrong_generation("table", table.generation));
+            return Err(wrong_generation("a table of generation", table.generation));
         }
         for (&id, record) in &self.storages {
             check_storage_id(id, self.next_storage_id)?;
@@ -283,7 +286,7 @@ impl Manifest {
 fn body_in(bytes: &[u8]) -> Result<&[u8]> {
     let frame_error = |detail: String| Error::new(Rule::ManifestFrame, detail).at(16);
     if bytes.len() as u64 > MAX_MANIFEST_BYTES {
-        return Err(frame_error(format!("{} bytes", bytes.len())));
+        return Err(frame_error(format!("a manifest of {} bytes", bytes.len())));
     }
     let mut rest = strip_preamble(bytes, &MAGIC, Rule::ManifestFrame)?;
     let body_length = take(&mut rest).map(u64::from_le_bytes);
@@ -311,8 +314,8 @@ pub fn attribute_size(scope: &str, key: &str, value: &str) -> usize {
     [scope, key, value].iter().fold(16, |sum: usize, text| sum.saturating_add(text.len()))
 }
 
-/// Checks all attributes of a store, each a scope, a key and a value: keys obey the rules of names, and scopes obey
-/// them or are empty (F-4), and together they take at most 1 MiB (F-13).
+/// Checks all attributes of a store. Each is a scope, a key and a value. Keys obey the rules of names, and so do scopes
+/// that are not empty (F-4). All attributes together take at most 1 MiB (F-13).
 ///
 /// # Errors
 /// [`Rule::Text`], [`Rule::ManifestLimits`].

@@ -74,7 +74,7 @@ pub trait Entry: Sized {
     /// Decodes an entry. `next_id` is the manifest's next storage id.
     ///
     /// # Errors
-    /// The rules of the record.
+    /// [`Rule::Canonical`], and the rules of the key and the record.
     fn decode(bytes: &[u8], next_id: u64) -> Result<Self>;
 }
 
@@ -205,8 +205,8 @@ impl NodeHeader {
         self.count == 0
     }
 
-    /// Checks that the node belongs to `tree` and is at `level`, the level below its parent's. A root has no parent:
-    /// then `level` is `None`, and any level is right.
+    /// Checks that the node belongs to `tree`, is at `level`, and is not empty. `level` is one less than the parent's.
+    /// A root has no parent: then `level` is `None`, any level is right, and a leaf may be empty.
     ///
     /// # Errors
     /// [`Rule::NodeChild`].
@@ -236,8 +236,8 @@ pub struct Node {
     bytes: Box<[u8]>,
     header: NodeHeader,
     hints: OnceLock<Hints>,
-    /// Whether a key was looked up in this node before. A single lookup saves less time than
-    /// building the hints takes, so they are built for the second.
+    /// Whether a key was looked up in this node before. Building the hints takes more time than they save in a single
+    /// lookup, so they are built at the second.
     was_searched: AtomicBool,
 }
 
@@ -250,8 +250,8 @@ impl Deref for Node {
 }
 
 impl Node {
-    /// Returns the length that the first page of a node states, in pages: at least 1, and at most the largest number of
-    /// pages that a valid node has. The page is not checked.
+    /// Returns the number of pages that the first page of a node states, clamped to the range that a valid node can
+    /// have. The page is not checked.
     #[must_use]
     pub fn page_count(first_page: &[u8]) -> u64 {
         let stated = NodeHeader::decode(first_page).map_or(1, |(_, header)| header.page_count);
@@ -351,8 +351,8 @@ impl Node {
         Ok(Err(start))
     }
 
-    /// Returns the hints about the names in this node, at its second lookup and later. They take at most half as much
-    /// memory as the node.
+    /// Returns the hints about the names in this node, from its second lookup on. A node of storages has none. The
+    /// hints take at most half as much memory as the node.
     fn hints(&self) -> Option<&Hints> {
         let is_second = self.was_searched.swap(true, atomic::Ordering::Relaxed);
         let uses_hints = is_second && self.tree() == Tree::Tensors;
@@ -386,8 +386,9 @@ impl Node {
         })
     }
 
-    /// Finds the entry of a leaf with this key. This is faster than [`search`](Self::search) if the node is not in the
-    /// processor's caches, because it reads only the entries whose names have the same one-byte hash.
+    /// Returns the index of the entry with this key in a leaf. From the second lookup in a node of names on, this is
+    /// faster than [`search`](Self::search) if the node is not in the processor's caches, because it reads only the
+    /// entries whose names have the same one-byte hash.
     ///
     /// # Errors
     /// [`Rule::Canonical`] for a key that cannot be decoded.
@@ -424,7 +425,7 @@ impl Node {
     /// Decodes an entry of a leaf. `next_id` is the manifest's next storage id.
     ///
     /// # Errors
-    /// [`Rule::Canonical`], and the rules of the record.
+    /// [`Rule::Canonical`], and the rules of the key and the record.
     pub fn entry<E: Entry>(&self, index: usize, next_id: u64) -> Result<E> {
         E::decode(self.entry_bytes(index), next_id)
     }

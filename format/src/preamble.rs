@@ -1,4 +1,5 @@
-//! The first 16 bytes of every metadata file: magic and version.
+//! The magic and the version: the first 16 bytes of `FORMAT`, and of a manifest. In `SPEC.md`, the preamble of a
+//! manifest also includes the length of the body.
 
 use crate::{Error, Result, Rule};
 

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::limits::{MAX_DIM_NAME_BYTES, MAX_RANK, MAX_RESERVED_BYTES, MAX_STORAGE_BYTES, MAX_TEXT_BYTES};
 use crate::{DType, Dims, Error, Extent, Result, Rule, Sealed, check_numel, codec};
 
-/// Checks the name of a tensor, the key of an attribute, or the path of an external file: 1 to 4096 bytes of UTF-8
-/// without NUL (F-4). `what` is the word for it in the error.
+/// Checks the name of a tensor, the scope or key of an attribute, or the path of an external file: 1 to 4096 bytes of
+/// UTF-8 without NUL (F-4). `what` is the word for the text in the error.
 ///
 /// # Errors
 /// [`Rule::Text`].
@@ -24,8 +24,7 @@ pub fn check_text(what: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Checks the name of a dimension: an identifier of ASCII letters, digits and `_` that does not begin with a digit
-/// (F-9).
+/// Checks the name of a dimension: 1 to 255 ASCII letters, digits and `_`, and no digit at the beginning (F-9).
 ///
 /// # Errors
 /// [`Rule::DimNames`].
@@ -82,7 +81,7 @@ pub struct FileStamp {
 pub struct StorageRecord {
     /// The number of bytes that tensors may cover. The file may be longer, but never shorter.
     pub length_bytes: u64,
-    /// The number of tensors that refer to this storage. A storage to which none refers has no record.
+    /// The number of tensors that refer to this storage. A storage to which no tensor refers has no record.
     pub tensor_count: u64,
     /// How the bytes may change.
     pub kind: StorageKind,
@@ -143,10 +142,10 @@ pub struct TensorParts {
 }
 
 impl TensorParts {
-    /// Returns the bytes that this tensor covers in a storage of `length_bytes`.
+    /// Returns the range of bytes that this tensor covers in a storage of `length_bytes`.
     ///
     /// # Errors
-    /// [`Rule::Extent`] if they are not all inside the storage.
+    /// [`Rule::Extent`] if the range is not inside the storage.
     pub fn extent(&self, length_bytes: u64) -> Result<Extent> {
         let dims = self
             .size
@@ -160,7 +159,8 @@ impl TensorParts {
 /// The metadata of one tensor: a header over a storage. Its name is the key of the record.
 ///
 /// The clones of a record share its parts. The parts are on the heap, so that `None` takes little memory in a map of
-/// `Option<TensorRecord>`. A removed tensor takes only six bytes in a manifest, so a small manifest can have very many.
+/// `Option<TensorRecord>`. In a manifest, a removed tensor takes little more than its name, so a small manifest can
+/// have thousands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorRecord(Arc<TensorParts>);
 

@@ -9,7 +9,7 @@ use crate::{CHUNK_BYTES, Digest, Digester, Error, Result, Rule, digest, full_chu
 pub struct Sealed {
     /// The last link of the [`ChunkChain`] over the full chunks.
     pub chunks: Digest,
-    /// The digest of the bytes after the last full chunk. There may be none.
+    /// The digest of the bytes after the last full chunk. If there are none, this is the digest of an empty input.
     pub tail: Digest,
     /// A hint: the address space in bytes, from the start of the storage, that a reader may reserve so that the
     /// storage can grow within one mapping. A value up to the length reserves nothing.

@@ -10,7 +10,7 @@ use crate::{
     codec, digest,
 };
 
-/// An encoder for tables: storages by ascending id, then tensors by ascending name.
+/// An encoder of a table. Add the storages by ascending id, then the tensors by ascending name.
 ///
 /// A table is two trees of nodes. The bytes that [`push_storage`](Self::push_storage),
 /// [`push_tensor`](Self::push_tensor) and [`finish`](Self::finish) append are the file, from its first byte to its
@@ -76,7 +76,8 @@ impl TableEncoder {
     /// Adds a storage, and appends to `out` the nodes that are full.
     ///
     /// # Errors
-    /// [`Rule::EntryOrder`] if its id does not ascend, and the rules of the record.
+    /// [`Rule::EntryOrder`] if the id does not ascend, or a tensor was added before; [`Rule::StorageId`]; and the rules
+    /// of the record.
     pub fn push_storage(&mut self, id: u64, record: &StorageRecord, out: &mut Vec<u8>) -> Result<()> {
         check_storage_id(id, self.next_storage_id)?;
         record.check()?;
@@ -93,7 +94,7 @@ impl TableEncoder {
     /// Adds a tensor, and appends to `out` the nodes that are full.
     ///
     /// # Errors
-    /// [`Rule::EntryOrder`] if its name does not ascend, and the rules of the record.
+    /// [`Rule::EntryOrder`] if the name does not ascend; [`Rule::Text`]; [`Rule::StorageId`].
     pub fn push_tensor(&mut self, name: &str, record: &TensorRecord, out: &mut Vec<u8>) -> Result<()> {
         check_text("name", name)?;
         check_storage_id(record.storage_id, self.next_storage_id)?;
@@ -156,8 +157,8 @@ impl TableEncoder {
             self.tree.nodes.resize_with(level.saturating_add(1), Unfinished::default);
         }
         let Some(node) = self.tree.nodes.get(level) else { return Ok(()) };
-        // An inner node has two children at least, however long their keys are, so that each level is shorter than the
-        // one below it.
+        // An inner node takes at least two children, however long their keys are, so that each level has fewer nodes
+        // than the one below it. Only the last node of a level can be left with one.
         let least = if level == 0 { 1 } else { 2 };
         if node.ends.len() >= least && node.length_with(1, entry.len()) > PAGE_BYTES {
             self.finish_node(tree, level, out)?;

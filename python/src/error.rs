@@ -42,7 +42,7 @@ impl From<Error> for PyErr {
     }
 }
 
-/// Returns the number of the error of the operating system that caused an error.
+/// Returns the `errno` of the operating system, if its error caused this one.
 fn errno(error: &stridemap::Error) -> Option<i32> {
     iter::successors(std::error::Error::source(error), |&error| error.source())
         .find_map(|source| source.downcast_ref::<io::Error>()?.raw_os_error())

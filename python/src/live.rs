@@ -17,8 +17,8 @@ pub(crate) struct LiveTensor {
 }
 
 impl LiveTensor {
-    /// Opens the elements. Unless it is `writable`, they can only be read.
-    pub(crate) fn of(tensor: &stridemap::Tensor, writable: bool) -> Result<LiveTensor> {
+    /// Opens the elements of a tensor. Without `writable`, they can only be read.
+    pub(crate) fn open(tensor: &stridemap::Tensor, writable: bool) -> Result<LiveTensor> {
         fn boxed<T: Number>(tensor: &stridemap::Tensor) -> Result<Box<dyn Live>> {
             Ok(Box::new(tensor.as_live::<T>()?))
         }

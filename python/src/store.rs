@@ -14,11 +14,11 @@ use crate::interrupt::{self, detach};
 use crate::tensor::{OpenMode, Origin, Tensor};
 use crate::transaction::TransactionHandle;
 
-/// Longer waits are as good as endless.
+/// The maximum duration of a wait, in seconds. Longer timeouts are reduced to it.
 const MAX_SECONDS: f64 = 1e9;
 
-/// How long a wait lasts before signals are checked.
-const SLICE: Duration = Duration::from_millis(100);
+/// The interval at which a wait checks for signals.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// An open store. All handles of a process on the same store share its mappings.
 #[pyclass(frozen, subclass, weakref)]
@@ -71,7 +71,7 @@ fn options(durable: bool, timeout: f64, external: &str) -> Result<StoreOptions> 
     };
     let durability = if durable { Durability::Full } else { Durability::Process };
     let options = StoreOptions::new().durability(durability).lock_timeout(timeout).external(external);
-    Ok(options.on_wait(SLICE, |_| interrupt::check()))
+    Ok(options.on_wait(SIGNAL_INTERVAL, |_| interrupt::check()))
 }
 
 pub(crate) fn kind_of(name: &str) -> Result<StorageKind> {
@@ -155,8 +155,9 @@ impl StoreHandle {
             Instant::now() + Duration::try_from_secs_f64(seconds.clamp(0., MAX_SECONDS)).unwrap_or_default()
         });
         loop {
-            let left =
-                until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()).min(SLICE));
+            let left = until.map_or(SIGNAL_INTERVAL, |until| {
+                until.saturating_duration_since(Instant::now()).min(SIGNAL_INTERVAL)
+            });
             if detach(py, || store.wait_for_change(left))? {
                 return Ok(true);
             }
@@ -178,14 +179,14 @@ impl StoreHandle {
         detach(py, || TransactionHandle::begin(store, origin))
     }
 
-    /// Checks every byte. Returns what is damaged, a line each.
+    /// Checks all metadata and every sealed byte. Returns a line for each finding.
     fn verify(&self, py: Python<'_>) -> Result<Vec<String>> {
         let store = self.store()?;
         let found = detach(py, || store.verify(|_| interrupt::check()))?;
         Ok(found.findings.iter().map(ToString::to_string).collect())
     }
 
-    /// Rewrites storages with unreachable bytes, and deletes files that no generation needs.
+    /// Rewrites sealed storages to free bytes that no tensor reaches, and deletes files that no generation needs.
     fn compact(&self, py: Python<'_>) -> Result<()> {
         let store = self.store()?;
         detach(py, || store.compact(|_| interrupt::check()).map(drop))

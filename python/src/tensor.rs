@@ -48,7 +48,7 @@ pub(crate) struct Tensor {
 }
 
 impl Tensor {
-    /// Returns a tensor that was made from this one.
+    /// Wraps a tensor that was made from this one, such as a view or a copy.
     pub(crate) fn with_same_origin(&self, inner: stridemap::Tensor) -> Tensor {
         Tensor { inner, origin: self.origin.clone() }.with_origin_if_stored()
     }
@@ -178,7 +178,7 @@ impl Tensor {
         Ok(to_python(py, element[0])?)
     }
 
-    /// Returns a copy of the elements, converted to another dtype, in memory.
+    /// Returns the elements converted to another dtype, in memory, or the tensor itself if it has that dtype.
     fn astype(&self, py: Python<'_>, dtype: &Bound<'_, PyAny>) -> Result<Tensor> {
         let dtype = dtype_of(dtype)?;
         Ok(self.with_same_origin(detach(py, || self.inner.to_dtype(dtype))?))
@@ -206,7 +206,8 @@ impl Tensor {
         Ok(result)
     }
 
-    /// Lends the memory of the elements to an array, without a copy. `None` if they are not mapped, or may change.
+    /// Lends the memory of the elements to an array, without a copy. Returns `None` if the elements are not mapped, are
+    /// misaligned, or may change.
     fn _lend(&self) -> Result<Option<Lent>> {
         match address(&self.inner) {
             Ok(address) => Ok(Some(Lent {
@@ -230,7 +231,7 @@ impl Tensor {
 
     /// Returns a handle to read and write elements by atomic operations. The storage must be live.
     fn live(&self) -> Result<LiveTensor> {
-        LiveTensor::of(&self.inner, self.check_writable("live").is_ok())
+        LiveTensor::open(&self.inner, self.check_writable("live").is_ok())
     }
 
     /// The path that the file of the storage has if it is in the store.
@@ -246,8 +247,8 @@ impl Tensor {
         self.inner.file_id()
     }
 
-    /// The store, its uuid, how it was opened, the generation, and the name that the tensor, or the one it is a view
-    /// of, was loaded from.
+    /// Where the tensor was loaded from: the path and the uuid of the store, how the store was opened, the generation and
+    /// the name. A view has the origin of the tensor that was loaded.
     #[getter]
     fn _origin(&self) -> Option<(PathBuf, String, OpenMode, u64, String)> {
         let origin = self.origin.as_ref()?;
@@ -260,14 +261,15 @@ impl Tensor {
         ))
     }
 
-    /// Returns the elements as an array of NumPy: read-only, of the mapped memory, whatever the strides. Elements that
-    /// are not mapped, or may change, are copied.
+    /// Returns the elements as a read-only array of NumPy, with any strides. The array is a view of the mapped memory.
+    /// Elements that are not mapped, are misaligned, or may change are copied.
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         from_arrays_module(slf, "to_numpy")?.call1((slf,))
     }
 
-    /// Returns the elements as a tensor of PyTorch. It maps the file, unless a stride is negative or the elements may
-    /// change. PyTorch has no read-only tensors: what is written to it is seen by this process only, and never saved.
+    /// Returns the elements as a tensor of PyTorch. The tensor maps the file if the store is mapped, the storage is sealed
+    /// and no stride is negative. Otherwise, the elements are copied. PyTorch has no read-only tensors: what is written to
+    /// the tensor is seen by this process only, and never saved.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         from_arrays_module(slf, "to_torch")?.call1((slf,))
     }
@@ -350,7 +352,7 @@ impl Tensor {
     }
 }
 
-/// Memory lent to an array. It keeps the mapping alive as long as the array.
+/// Memory lent to an array. The array holds this object, which keeps the mapping alive.
 #[pyclass(frozen)]
 pub(crate) struct Lent {
     address: usize,
@@ -361,7 +363,7 @@ pub(crate) struct Lent {
 
 #[pymethods]
 impl Lent {
-    /// Describes the memory to NumPy: read-only, the elements as raw bits.
+    /// Describes the memory to NumPy, as read-only.
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let interface = PyDict::new(py);
@@ -374,7 +376,8 @@ impl Lent {
     }
 }
 
-/// Returns NumPy's code of a dtype. For those that NumPy does not have, it is that of an integer of the same width.
+/// Returns NumPy's code of a dtype. If NumPy does not have the dtype, this is the code of an unsigned integer of the same
+/// width.
 fn numpy_code(dtype: DType) -> &'static str {
     match dtype {
         DType::Bool => "|b1",
@@ -396,23 +399,23 @@ fn numpy_code(dtype: DType) -> &'static str {
 
 /// Returns the address of the first element, if the elements can be borrowed.
 fn address(tensor: &stridemap::Tensor) -> stridemap::Result<usize> {
-    fn of<T: Element>(tensor: &stridemap::Tensor) -> stridemap::Result<usize> {
+    fn address_as<T: Element>(tensor: &stridemap::Tensor) -> stridemap::Result<usize> {
         Ok(tensor.as_array::<T>()?.as_ptr().addr())
     }
     match tensor.dtype() {
-        DType::U16 => of::<u16>(tensor),
-        DType::U32 => of::<u32>(tensor),
-        DType::U64 => of::<u64>(tensor),
-        DType::I16 => of::<i16>(tensor),
-        DType::I32 => of::<i32>(tensor),
-        DType::I64 => of::<i64>(tensor),
-        DType::F16 => of::<f16>(tensor),
-        DType::BF16 => of::<bf16>(tensor),
-        DType::F32 => of::<f32>(tensor),
-        DType::F64 => of::<f64>(tensor),
-        DType::C64 => of::<Complex<f32>>(tensor),
-        DType::C128 => of::<Complex<f64>>(tensor),
+        DType::U16 => address_as::<u16>(tensor),
+        DType::U32 => address_as::<u32>(tensor),
+        DType::U64 => address_as::<u64>(tensor),
+        DType::I16 => address_as::<i16>(tensor),
+        DType::I32 => address_as::<i32>(tensor),
+        DType::I64 => address_as::<i64>(tensor),
+        DType::F16 => address_as::<f16>(tensor),
+        DType::BF16 => address_as::<bf16>(tensor),
+        DType::F32 => address_as::<f32>(tensor),
+        DType::F64 => address_as::<f64>(tensor),
+        DType::C64 => address_as::<Complex<f32>>(tensor),
+        DType::C128 => address_as::<Complex<f64>>(tensor),
         // Bools are viewed as bytes; as bools, all of them would be read to check that they are valid.
-        _ => of::<u8>(&tensor.view_dtype(DType::U8)?),
+        _ => address_as::<u8>(&tensor.view_dtype(DType::U8)?),
     }
 }

@@ -25,12 +25,12 @@ self_cell!(
     }
 );
 
-/// A transaction, until it is committed or dropped.
+/// A transaction, until it is committed or aborted.
 #[pyclass(frozen)]
 pub(crate) struct TransactionHandle {
     transaction: Mutex<OwnedTransaction>,
     keys: Mutex<Vec<StorageKey>>,
-    /// Where the tensors that it loads are from, except for their names.
+    /// The origin of the tensors that the transaction loads, except for their names.
     origin: Origin,
 }
 
@@ -170,10 +170,10 @@ impl TransactionHandle {
             match txn.stage_shared(&file, &mut |_| ())? {
                 Some(key) => Ok(key),
                 None => txn.stage(Some(file.size_bytes()), |sink| {
-                    let mut from = std::fs::File::open(&path).map_err(|e| failed(&path, &e))?;
+                    let mut from = std::fs::File::open(&path).map_err(|e| read_error(&path, &e))?;
                     let mut buffer = vec![0; 8 << 20];
                     loop {
-                        match std::io::Read::read(&mut from, &mut buffer).map_err(|e| failed(&path, &e))? {
+                        match std::io::Read::read(&mut from, &mut buffer).map_err(|e| read_error(&path, &e))? {
                             0 => return Ok(()),
                             read => sink(&buffer[..read])?,
                         }
@@ -219,6 +219,6 @@ impl TransactionHandle {
     }
 }
 
-fn failed(path: &std::path::Path, error: &std::io::Error) -> stridemap::Error {
+fn read_error(path: &std::path::Path, error: &std::io::Error) -> stridemap::Error {
     stridemap::Error::new(stridemap::ErrorKind::Io, format!("read {}: {error}", path.display()))
 }

@@ -58,7 +58,7 @@ impl From<&Parts> for Sections {
     }
 }
 
-/// Arguments that may also be given as one sequence: `view(2, 3)` and `view((2, 3))`.
+/// Returns arguments that may also be given as one sequence: `view(2, 3)` or `view((2, 3))`.
 fn integers(arguments: &Bound<'_, PyTuple>) -> PyResult<Vec<isize>> {
     match arguments.len() {
         1 if arguments.get_item(0)?.extract::<isize>().is_err() => arguments.get_item(0)?.extract(),
@@ -272,7 +272,7 @@ impl Tensor {
     }
 }
 
-/// Returns one entry of a subscript: an integer, a slice, `...` or `None`.
+/// Converts one entry of a subscript: an integer, a slice, `...` or `None`.
 fn index(entry: &Bound<'_, PyAny>) -> PyResult<Index> {
     if entry.is_none() {
         return Ok(Index::NewAxis);
@@ -297,12 +297,12 @@ fn index(entry: &Bound<'_, PyAny>) -> PyResult<Index> {
     Err({
         let kind = entry.get_type();
         PyTypeError::new_err(format!(
-            "a view takes integers, slices, an ellipsis (...) and None; index the array of numpy() with {kind}"
+            "a subscript takes integers, slices, an ellipsis (...) and None, not {kind}; index the numpy() array instead"
         ))
     })
 }
 
-/// Returns a bound of a slice. A bound that does not fit is clamped, which selects the same elements.
+/// Returns a bound of a slice. A bound that does not fit in an `isize` is clamped, which selects the same elements.
 fn clamped(bound: &Bound<'_, PyAny>) -> PyResult<Option<isize>> {
     match bound.extract::<Option<isize>>() {
         Err(e) if e.is_instance_of::<PyOverflowError>(bound.py()) => {

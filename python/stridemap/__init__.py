@@ -1,7 +1,7 @@
 """A memory-mapped tensor store: zero-copy arrays, views as headers, commits that survive a power cut.
 
 A store is a directory of named tensors. A tensor is a header over a storage: dtype, size, stride and offset. Slices,
-transposes and tied tensors are saved as headers, and no element is copied.
+transposes and tied tensors can be saved as headers, without copying an element.
 """
 
 from ._arrays import Lock

@@ -1,4 +1,4 @@
-"""Converts tensors to NumPy arrays and PyTorch tensors, and values of both to elements that can be saved."""
+"""Converts tensors to NumPy arrays and PyTorch tensors, and these to elements that can be saved."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def to_array(tensor: Tensor, dtype: Any, copy: bool | None) -> np.ndarray[Any, A
 
 
 def to_torch(tensor: Tensor, storages: TorchStorages | None = None) -> torch.Tensor:
-    """Return the elements as a tensor of PyTorch, without a copy if PyTorch can describe it.
+    """Return the elements as a tensor of PyTorch, without a copy if possible.
 
     Tensors of one storage that are made with the same `storages` share one mapping, and so see each other's changes.
     """
@@ -111,7 +111,7 @@ def to_torch(tensor: Tensor, storages: TorchStorages | None = None) -> torch.Ten
 
 
 def _torch_storage(tensor: Tensor, storages: TorchStorages) -> torch.UntypedStorage | None:
-    """Map the file of a storage for PyTorch.
+    """Map the file of a storage for PyTorch. Return `None` if it cannot be mapped.
 
     PyTorch has no read-only tensors, so the mapping is private: what is written to it changes this process's copy of a
     page, and never the file. `torch.load(mmap=True)` does the same.
@@ -136,7 +136,7 @@ def _torch_storage(tensor: Tensor, storages: TorchStorages) -> torch.UntypedStor
 
 
 def _open_storage(tensor: Tensor, flags: int) -> int | None:
-    """Open the file of a storage. Return `None` if its path leads to a different file, such as that of another store."""
+    """Open the file of a storage. Return `None` if it is not at its path in the store."""
     if tensor._storage_path is None:
         return None
     try:
@@ -153,7 +153,7 @@ def _open_storage(tensor: Tensor, flags: int) -> int | None:
 def to_dlpack(tensor: Tensor, **arguments: Any) -> Any:
     """Return a capsule of DLPack.
 
-    PyTorch ignores that memory is read-only. So if it has been imported, the capsule is of a private mapping or a copy.
+    PyTorch ignores that memory is read-only. So if PyTorch has been imported, the memory is a private mapping or a copy.
     """
     if arguments.get("copy") is False and tensor._lend() is None:
         raise BufferError("the elements are not mapped, so sharing them needs a copy")
@@ -183,14 +183,14 @@ def elements_of(value: Any) -> tuple[str, tuple[int, ...], np.ndarray[Any, np.dt
 
 
 def _ml_dtype_names() -> frozenset[str]:
-    """Return the names of the dtypes of `ml_dtypes`, whose kind in NumPy is that of raw bytes."""
+    """Return the names of the dtypes of `ml_dtypes` that can be saved. Their kind in NumPy is that of raw bytes."""
     return frozenset(("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"))
 
 
 class LockedArray(np.ndarray[Any, Any]):
-    """An array that can be written until its lock is released. Then it and its views become read-only.
+    """An array of locked elements. When the lock is released, the array and its views become read-only.
 
-    This applies only to views of this class. Others, such as those of `numpy.asarray`, `torch.from_numpy` and
+    This applies only to views of this class. Other views, such as those of `numpy.asarray`, `torch.from_numpy` and
     `memoryview`, can still be written, without the lock. The lock is held until it is released, or until the `Lock` and
     all its arrays are dropped.
     """
@@ -213,8 +213,8 @@ class LockedArray(np.ndarray[Any, Any]):
 class Lock:
     """A lock on the elements of a mutable tensor, for `with`.
 
-    With an exclusive lock, the value of `with` is an array that can be written. When the lock is released, the array and
-    its views become read-only.
+    The value of `with` is an array of the elements, which can be written under an exclusive lock. When the lock is
+    released, the array and its views become read-only.
     """
 
     def __init__(self, tensor: Tensor, exclusive: bool) -> None:
@@ -271,7 +271,7 @@ class Lock:
                 raise _errors.make("Replaced", message)
             try:
                 access = mmap.ACCESS_WRITE if self._exclusive else mmap.ACCESS_READ
-                # The mapping lives as long as the array, so that no use of it can end the process.
+                # The mapping lives as long as the array, so that no use of the array can end the process.
                 memory = mmap.mmap(file, tensor.storage_nbytes, access=access)
             finally:
                 os.close(file)

@@ -1,8 +1,9 @@
 """Tensors that several processes write in parallel, block by block, and that become visible in one commit.
 
 The blocks are written to a file beside the store. The commit copies the file into the store; on btrfs and XFS, the two
-share their disk space instead. The file is `<store>.writing-<machine>-<random>`. The process that created it holds a lock on it, and removes it
-at the end. If the process is killed, the next writer of the store on the same machine removes it.
+share their disk space instead. The file is `<store>.writing-<machine>-<random>`. The process that created the file holds
+a lock on it, and removes it at the end. If the process is killed, the next writer of blocks for the same store on the
+same machine removes the file.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class BlockFile:
         self.shape = tuple(int(size) for size in shape)
         self.nbytes = math.prod(self.shape) * numpy_dtype(self.dtype).itemsize
         remove_abandoned(self.store_path)
-        self.path, self._lock = _created(self.store_path)
+        self.path, self._lock = _create_locked(self.store_path)
         try:
             # Without space on the disk, a write through a mapping would end the process.
             if self.nbytes:
@@ -76,7 +77,7 @@ class BlockFile:
             os.remove(self.path)
 
 
-def _created(store_path: str) -> tuple[str, int]:
+def _create_locked(store_path: str) -> tuple[str, int]:
     """Create a file beside a store, and lock it. Return its path and its descriptor."""
     while True:
         path = f"{store_path}.writing-{_machine()}-{secrets.token_hex(4)}"
@@ -107,7 +108,7 @@ def _machine() -> str:
 
 
 def open_to_write(place: Store | str | os.PathLike[str]) -> Store:
-    """Return the store to write to. It is created if there is none at the path."""
+    """Return the store to write to. If there is none at the path, create it."""
     # Writing needs no mapping, which a network file system would not allow.
     store = place if isinstance(place, Store) else open(place, "a", mapped=False)
     store._check_writable()

@@ -36,7 +36,7 @@ class DamagedError(Error, ValueError):
 
 
 class DTypeError(Error, TypeError):
-    """The elements have a different dtype."""
+    """The dtype does not match, or is not supported."""
 
 
 class RangeError(Error, IndexError):
@@ -48,11 +48,11 @@ class BusyError(Error, TimeoutError):
 
 
 class ReadOnlyError(Error, PermissionError):
-    """The store or the elements cannot be changed."""
+    """The store or the elements cannot be changed, or an external file may not be opened."""
 
 
 class FileError(Error, OSError):
-    """The operating system returned an error."""
+    """The operating system returned an error, or files on a network file system may not be mapped."""
 
 
 class OutOfMemoryError(Error, MemoryError):
@@ -60,11 +60,11 @@ class OutOfMemoryError(Error, MemoryError):
 
 
 class StateError(Error, RuntimeError):
-    """The handle is of a different process, or the store has changed in a way that the request does not allow."""
+    """The handle can no longer be used, or the store or an external file has changed since it was opened."""
 
 
 class ArgumentError(Error, ValueError):
-    """An argument does not fit the tensor."""
+    """An argument is not valid, or the tensor or its storage does not allow the request."""
 
 
 _CLASSES: dict[str, type[Error]] = {
@@ -105,7 +105,7 @@ _NUMBERS = {
     "NetworkFileSystem": errno.EOPNOTSUPP,
 }
 
-#: What the library calls by its names in Rust, and what it is called here.
+#: Names of Rust in messages of the library, and what replaces them here.
 _WORDS = {
     "StoreOptions::external(ExternalFiles::Beside) (--external beside)": "external='beside'",
     "StoreOptions::external(ExternalFiles::Anywhere) (--external anywhere)": "external='anywhere'",

@@ -15,7 +15,7 @@ OpenMode = dict[str, Any]
 #: The stores that this process has opened for handles, the last used at the end. A child of a fork opens its own.
 _stores: dict[tuple[Any, ...], Store] = {}
 
-#: How many of them are kept open.
+#: The maximum number of stores that are kept open.
 _MAX_STORES = 8
 
 

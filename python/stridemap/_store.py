@@ -26,12 +26,12 @@ def open(
 ) -> Store:
     """Open a store: a directory of tensors.
 
-    `mode` is "r" to read, "r+" to read and write, "a" to also create the store if there is none, "x" to create it and
-    refuse an existing one, and "w" to remove all tensors and attributes of an existing one.
+    `mode` is "r" to read, or "r+" to read and write. "a", "w" and "x" create the store if there is none. If the store
+    exists, "a" opens it, "w" removes all its tensors and attributes, and "x" fails.
 
     With `mapped`, arrays are views of the files in memory. This is safe as long as only stridemap changes the files of
-    the store, on this and every other machine: if something else shortened a file, reading the array would end the
-    process. With `mapped=False`, elements are read and copied, and any change of the files is only an error.
+    the store, on this and every other machine: if something else shortened a file, reading an array would end the
+    process. With `mapped=False`, elements are read and copied, and reading a shortened file raises an exception.
 
     A commit survives a power cut if `durable`. `timeout` is how long, in seconds, a change or a lock waits for
     another process; Ctrl-C ends the wait. `external` says which files outside the store may be opened, for tensors that
@@ -90,7 +90,7 @@ class _Names(Mapping[str, Tensor]):
 
 
 class _Changes(_Names, MutableMapping[str, Tensor]):
-    """Changes of names, each made by a transaction."""
+    """What stores and transactions have in common: methods that change names, each in a transaction."""
 
     def _change(self) -> AbstractContextManager[Transaction]:
         raise NotImplementedError
@@ -141,7 +141,7 @@ class _Changes(_Names, MutableMapping[str, Tensor]):
     def create_growable(
         self, name: str, row_shape: tuple[int, ...], dtype: Any, *, capacity: int = 0, replace: bool = True
     ) -> None:
-        """Create a tensor without rows, for `append`. Space is reserved for `capacity` rows."""
+        """Create a tensor without rows, for `append`. Mappings reserve address space for `capacity` rows, which is a hint."""
         with self._change() as txn:
             txn._handle.on_existing(replace)
             txn._handle.create_growable(_checked(name), dtype, [0, *_sizes(row_shape)], capacity)
@@ -189,12 +189,15 @@ class Store(_Changes):
 
     @property
     def uuid(self) -> str:
-        """The identity of the store, which copies do not have."""
+        """The identity of the store. A copy made by stridemap has a different one."""
         return self._handle.uuid
 
     @property
     def generation(self) -> int:
-        """The number of the commit that this handle shows. Its own commits move it, and so does `refresh`."""
+        """The number of the commit that this handle shows.
+
+        Commits by this handle, `refresh` and `wait_for_change` move the handle to a newer one.
+        """
         return self._handle.generation
 
     def refresh(self) -> bool:
@@ -209,7 +212,7 @@ class Store(_Changes):
         return self._handle.wait_for_change(timeout)
 
     def watch(self, timeout: float | None = None) -> Iterator[Change]:
-        """Wait for commits, and yield what changed since the last one seen. One change may be that of several commits.
+        """Wait for commits, and yield what changed since the last one seen. One `Change` may be that of several commits.
 
         Changes are counted from this call on. The iterator ends when there was no commit for `timeout` seconds.
         """
@@ -224,20 +227,20 @@ class Store(_Changes):
         return changes(before)
 
     def snapshot(self) -> SnapshotView:
-        """Return the generation that the handle shows. It does not change."""
+        """Return a snapshot of the generation that the handle shows. The snapshot does not change."""
         return SnapshotView(self._handle.snapshot())
 
     def transaction(self) -> Transaction:
-        """Begin a transaction. As a `with` block, it commits at the end, unless an exception leaves the block."""
+        """Begin a transaction. Use it in a `with` block: the end of the block commits, unless an exception leaves it."""
         self._check_writable()
         return Transaction(self._handle.begin())
 
     def verify(self) -> list[str]:
-        """Check every byte of the store. Return what is damaged, a line each: an empty list if nothing is."""
+        """Check all metadata and every sealed byte. Return a line for each finding, and none if nothing is damaged."""
         return self._handle.verify()
 
     def compact(self) -> None:
-        """Free the disk space of bytes that no tensor reaches."""
+        """Free disk space: rewrite sealed storages without the bytes that no tensor reaches."""
         self._check_writable()
         self._handle.compact()
 
@@ -325,7 +328,10 @@ class Transaction(_Changes):
         self._handle.abort()
 
     def set_attribute(self, scope: str, key: str, value: str | None) -> None:
-        """Set an attribute of a tensor or a prefix, or of the store for "". Remove it for `None`."""
+        """Set an attribute. `scope` is the name of a tensor, a prefix of names, or "" for the store.
+
+        The value `None` removes the attribute.
+        """
         with self._change() as txn:
             txn._handle.set_attribute(scope, key, value)
 
@@ -336,7 +342,7 @@ class Transaction(_Changes):
 
 
 class Attributes(MutableMapping[str, str]):
-    """Attributes of a store or a tensor. Each change is a commit."""
+    """Attributes of a store, a tensor or a prefix of names. Each change is a commit."""
 
     def __init__(self, store: Store, scope: str) -> None:
         self._store, self._scope = store, scope
@@ -368,7 +374,7 @@ class Attributes(MutableMapping[str, str]):
 
 @dataclass(frozen=True)
 class Change:
-    """The names that changed between the last generation seen and this one."""
+    """The names that were added, changed and removed between the last generation seen and this one."""
 
     generation: int
     added: list[str]

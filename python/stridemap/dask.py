@@ -2,7 +2,7 @@
 
 Workers on other machines need a file system that they share with the caller: what one machine has written and synced,
 another must see when it opens the file (NFS does this). Mapping a store on a network file system is refused, because a
-change by another machine could end the process; open it with `mapped=False`, and blocks are read by copy.
+change by another machine could end the process. Open such a store with `mapped=False`; its blocks are then copied.
 """
 
 from __future__ import annotations

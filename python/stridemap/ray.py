@@ -27,8 +27,9 @@ def to_store(
 ) -> None:
     """Save blocks as one tensor. Tasks write them in parallel; one commit at the end makes the tensor visible.
 
-    A block is a position, such as `np.s_[0:10, :]`, and an array or a Ray reference to one. The task that writes the block
-    fetches the reference. Blocks must not overlap. If one fails, or the caller is killed, the store is as it was.
+    A block is a position, such as `np.s_[0:10, :]`, and an array or a Ray reference to one. The task that writes the
+    block fetches the referenced array. Blocks must not overlap. If a task fails, or the caller is killed, the store is
+    as it was.
     """
     store = open_to_write(place)
     file = BlockFile(store.path, shape, dtype)

@@ -1,11 +1,11 @@
 """Models, state dicts and checkpoints of PyTorch.
 
-The functions have the shape of those in `safetensors.torch`. Tensors that share memory are saved as they are: each
-storage once, and each tensor as a header over it. They come back with the same relations, from one mapping of the file.
+The functions have the names and arguments of those in `safetensors.torch`. Of tensors that share memory, the storage is
+saved once, and each tensor as a header over it. When they are loaded, they share memory again.
 
-What is loaded is mapped, and not copied. Writing to it, as training does, changes a copy of a page in this process, and
-never the store. Each load maps the files again, so what is written to the tensors of one load is not seen in those of
-another.
+Loaded tensors are mapped, and not copied. Writing to them, as training does, changes a copy of a page in this process,
+and never the store. Each load maps the files again, so what is written to the tensors of one load is not seen in those
+of another.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _ALIGNMENT = 64
 def save_file(tensors: Mapping[str, torch.Tensor], place: Place, *, prefix: str = "") -> None:
     """Save tensors in one commit, each under its name after `prefix`.
 
-    `place` is an open store, or a path. At a path, all tensors whose names begin with `prefix` are replaced, in the same
-    commit.
+    `place` is an open store, or a path. At a path, the commit also removes all other tensors whose names begin with
+    `prefix`.
     """
     new = {prefix + name: tensor for name, tensor in tensors.items()}
     groups = _groups(new)
@@ -47,7 +47,7 @@ def save_file(tensors: Mapping[str, torch.Tensor], place: Place, *, prefix: str 
 
 
 def load_file(place: Place, *, prefix: str = "") -> dict[str, torch.Tensor]:
-    """Return the tensors whose names begin with `prefix`, without it. They are mapped, not read."""
+    """Return the tensors whose names begin with `prefix`, by their names without it. They are mapped, not read."""
     with _reading(place) as store:
         names = [name for name in store if name.startswith(prefix)]
         storages: _arrays.TorchStorages = {}
@@ -64,9 +64,9 @@ def load_model(
 ) -> tuple[list[str], list[str]]:
     """Give a model the mapped tensors of a store as its parameters and buffers, without a copy.
 
-    The names that are missing in the store, and those that the model does not have, are returned. With `strict`, they
-    are a `RuntimeError`. Parameters that were tied before still are, and one of their names in the store is enough. The
-    parameters are new: make an optimizer afterwards, and move the model to its device.
+    Return the names that are missing in the store, and those that the model does not have. With `strict`, such names
+    raise a `RuntimeError`. Parameters that were tied stay tied, and one of their names in the store is enough. The
+    parameters are new objects: make the optimizer afterwards, and move the model to its device afterwards.
     """
     tied: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -216,7 +216,7 @@ def _end(tensor: torch.Tensor) -> int:
 
 
 def _can_reuse(store: Store, names: list[str], group: Group, reused: dict[int, list[tuple[int, int]]]) -> bool:
-    """Return whether saved tensors can stand for those of a group.
+    """Return whether saved tensors can be reused for those of a group.
 
     They must be equal, overlap each other in the same places, and not overlap saved tensors that another group reuses.
     """

@@ -218,7 +218,7 @@ fn print(usage: &DiskUsage, store: &Store, out: &mut impl Write) -> Result<()> {
     let mut add = |row: [String; 8]| {
         row_count += 1;
         if row_count <= MAX_ROWS {
-            table.row(row);
+            table.add_row(row);
         }
     };
     let mut held = Vec::<Held<'_>>::new();

@@ -60,7 +60,7 @@ pub(super) fn usages(texts: &[String], snapshot: &Snapshot) -> Result<Vec<Patter
 }
 
 const COLUMNS: [Column; 4] = [
-    Column::new("name").names(),
+    Column::new("name").shortenable_names(),
     Column::new("tensors").right().drop(0),
     Column::new("bytes").right(),
     Column::new("shared").right().drop(1),
@@ -71,7 +71,7 @@ pub(super) fn print(usages: &[PatternUsage], out: &mut impl Write) -> Result<()>
     for usage in usages {
         let PatternUsage { pattern, tensor_count, reachable_bytes, shared_bytes } = usage;
         let bytes = [*reachable_bytes, *shared_bytes].map(bytes_cell);
-        table.row([one_line(pattern), tensor_count.to_string()].into_iter().chain(bytes));
+        table.add_row([one_line(pattern), tensor_count.to_string()].into_iter().chain(bytes));
     }
     table.print_data(out)
 }

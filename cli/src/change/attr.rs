@@ -90,7 +90,7 @@ const COLUMNS: [Column; 3] = [
 fn list(store: &Path, out: &mut impl Write) -> Result<()> {
     let mut table = Table::new(&COLUMNS);
     for ((scope, key), value) in open_store(&StoreOptions::new(), store)?.snapshot().all_attributes() {
-        table.row([key, value, scope].map(|text| one_line(text)));
+        table.add_row([key, value, scope].map(|text| one_line(text)));
     }
     table.print_data(out)
 }

@@ -64,7 +64,7 @@ impl Sharing {
 
 fn sharers(input: &Input) -> Result<Sharers> {
     let mut sharers = Sharers::new();
-    for map in StorageMap::all(input)? {
+    for map in StorageMap::read_all(input)? {
         for tensor in map.tensors.iter().filter(|tensor| !tensor.sharers.is_empty()) {
             let names = tensor.sharers.iter().map(|&other| map.tensors[other].info.name.clone()).collect();
             sharers.insert(tensor.info.name.clone(), (tensor.info.storage_offset(), names));

@@ -10,8 +10,8 @@ use crate::ui::page_width;
 /// The number of significant digits to round to.
 const DIGITS: i32 = 5;
 
-/// Rounds a number to five significant digits, or to an integer if that has more. Very large and very small numbers
-/// have five digits and an exponent, as in `1.2346e-12`.
+/// Formats a number with up to five significant digits, or as an integer if its integer part has more digits. Very
+/// large and very small numbers have up to five digits and an exponent, as in `1.2346e-12`.
 pub(crate) fn short(number: f64) -> String {
     if !number.is_finite() || number == 0. {
         return format!("{number}");
@@ -43,10 +43,11 @@ pub(crate) fn sparkline(counts: &[u64]) -> String {
     counts.iter().map(|&count| level(count)).collect()
 }
 
-/// Prints a histogram: the range of each bin, a bar, and the count.
-pub(crate) fn bars(counts: &[u64], (min, max): (f64, f64), out: &mut impl Write) -> Result<()> {
+/// Prints a line for each bin of a histogram: its lower edge, its count and a bar. The last line is the maximum, unless
+/// all elements are equal.
+pub(crate) fn print_bars(counts: &[u64], (min, max): (f64, f64), out: &mut impl Write) -> Result<()> {
     let is_constant = min == max;
-    // Equal elements are all in the last bin.
+    // If all elements are equal, they are in the last bin.
     let counts = if is_constant { &counts[counts.len().saturating_sub(1)..] } else { counts };
     let edge = |bin: usize| {
         let part = bin as f64 / counts.len() as f64;
@@ -69,7 +70,7 @@ pub(crate) fn bars(counts: &[u64], (min, max): (f64, f64), out: &mut impl Write)
     Ok(())
 }
 
-/// Returns a bar of this length, which is rounded to an eighth of a character. A bar that is not 0 is never empty.
+/// Returns a bar of this length in characters, rounded to eighths. A bar of positive length is never empty.
 fn bar(length: f64) -> String {
     const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = if length > 0. { (length * 8.).round().max(1.) as usize } else { 0 };
@@ -108,7 +109,7 @@ mod tests {
     #[test]
     fn bars_are_in_proportion() {
         let mut out = Vec::new();
-        bars(&[1000, 250, 0, 1], (-1., 1.), &mut out).unwrap();
+        print_bars(&[1000, 250, 0, 1], (-1., 1.), &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         let lengths: Vec<usize> = text.lines().map(|line| line.matches('█').count()).collect();
         assert_eq!(lengths, [60, 15, 0, 0, 0]);

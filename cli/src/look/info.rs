@@ -78,7 +78,7 @@ struct Description<'a, T, S> {
     tensors: Option<T>,
     #[serde(skip_serializing_if = "Option::is_none")]
     storages: Option<S>,
-    /// Those of the store or file itself.
+    /// The attributes of the store or file itself.
     attributes: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     attributes_of: BTreeMap<String, BTreeMap<String, String>>,
@@ -154,7 +154,7 @@ fn print(summary: &Summary, input: &Input, out: &mut impl Write) -> Result<()> {
     let has_outside = outside.tensor_count > 0 && !summary.modules.is_empty();
     add_groups(&mut groups, "modules", &summary.modules, MAX_MODULES - usize::from(has_outside));
     if has_outside {
-        groups.row(row("", "other tensors".to_owned(), outside));
+        groups.add_row(row("", "other tensors".to_owned(), outside));
     }
     groups.print_section(0, "--full", out)?;
     print_list("attributes", &attributes(input), MAX_ATTRIBUTES, out)?;
@@ -218,12 +218,16 @@ pub(super) fn print_head(summary: &Summary, input: &Input, out: &mut impl Write)
 fn add_groups(table: &mut Table<'_>, label: &str, groups: &[Group], most: usize) {
     let shown = if groups.len() > most { most - 1 } else { groups.len() };
     for (index, group) in groups.iter().take(shown).enumerate() {
-        table.row(row(if index == 0 { label } else { "" }, quoted(&group.name).into_owned(), group.totals));
+        table.add_row(row(
+            if index == 0 { label } else { "" },
+            quoted(&group.name).into_owned(),
+            group.totals,
+        ));
     }
     if shown < groups.len() {
         let mut rest = Totals::default();
         groups.iter().skip(shown).for_each(|group| rest.merge(group.totals));
-        table.row(row("", format!("{} more", HumanCount((groups.len() - shown) as u64)), rest));
+        table.add_row(row("", format!("{} more", HumanCount((groups.len() - shown) as u64)), rest));
     }
 }
 

@@ -16,8 +16,9 @@ use crate::ui::{Column, Table, TensorRecord, bytes_cell, message, print_grid, wi
 
 /// List the tensors of a store or a file
 ///
-/// On a terminal, names are in columns; in a pipe, one is on each line. Numbers in names count as numbers: layer.2
-/// comes before layer.10. If nothing matches a pattern, or no tensor has the dtype and the size, the exit code is 1.
+/// On a terminal, names are in columns; in a pipe, each name is on its own line. Numbers in names count as numbers:
+/// layer.2 comes before layer.10. If a pattern matches nothing, or --dtype and --min-bytes leave no tensor, the exit
+/// code is 1.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  stridemap ls model.smap\n  stridemap ls -l --sort bytes model.pt\n  stridemap ls model.smap '*.weight' encoder."
@@ -38,7 +39,7 @@ pub(crate) struct LsArgs {
     /// End each name with a zero byte, for xargs -0
     #[arg(short = '0', long, conflicts_with = "json")]
     null: bool,
-    /// Sort by name, or by bytes (size) or number of elements (numel) with the largest first
+    /// Sort by name, or by bytes or number of elements (numel), largest first
     #[arg(long, value_enum, value_name = "KEY", default_value_t = Sort::Name)]
     sort: Sort,
     /// Only tensors of this dtype; can be given more than once
@@ -63,13 +64,14 @@ enum Sort {
 }
 
 const COLUMNS: [Column; 4] = [
-    Column::new("name").names(),
+    Column::new("name").shortenable_names(),
     Column::new("dtype").drop(1),
     Column::new("size").shortenable().drop(2),
     Column::new("bytes").right(),
 ];
 
-/// Runs the command. Returns whether every pattern matches a tensor, and the other options leave one.
+/// Runs the command. Returns false if a pattern matches no tensor, or if tensors match but the other options leave
+/// none.
 pub(crate) fn run(args: &LsArgs, out: &mut impl Write) -> Result<bool> {
     let input = Input::open(&args.source, &args.reading, &StoreOptions::new())?;
     let patterns: Vec<Pattern> =
@@ -87,7 +89,7 @@ pub(crate) fn run(args: &LsArgs, out: &mut impl Write) -> Result<bool> {
     let count = infos.len();
     infos.retain(|info| args.dtype.is_empty() || args.dtype.contains(&info.dtype));
     infos.retain(|info| args.min_bytes.is_none_or(|least| info.nbytes() as u64 >= least));
-    // Equal tensors stay in the order of their names.
+    // Tensors with equal keys stay in the order of their names.
     match args.sort {
         Sort::Name => {}
         Sort::Bytes => infos.sort_by_key(|info| Reverse(info.nbytes())),
@@ -126,7 +128,7 @@ fn print(args: &LsArgs, infos: &[TensorInfo], out: &mut impl Write) -> Result<()
         for info in infos {
             let bytes = bytes_cell(info.nbytes() as u64);
             let size = format!("{:?}", info.size());
-            table.row([quoted(&info.name).into_owned(), info.dtype.to_string(), size, bytes]);
+            table.add_row([quoted(&info.name).into_owned(), info.dtype.to_string(), size, bytes]);
         }
         return table.print_data(out);
     }

@@ -25,14 +25,14 @@ const MAX_RUNS: u64 = 1000;
 
 /// Show which tensors share which bytes
 ///
-/// On a terminal, each storage is a bar, and so is each of its tensors below it, in order of their first byte. █ are
-/// bytes of one tensor, ▓ bytes of several, ░ mostly bytes between the elements of a view, and · bytes of no tensor. Of
-/// the bytes that no tensor has, a compaction keeps the padding, and can free those that are unreachable. The last
+/// On a terminal, each storage is a bar, followed by a bar for each of its tensors, in order of their first byte. █ are
+/// bytes of one tensor, ▓ bytes of several, ░ mostly bytes between the elements of a view, and · bytes of no tensor.
+/// Bytes of no tensor are either padding, which a compaction keeps, or unreachable bytes, which it can free. The last
 /// lines name the tensors that share bytes.
 ///
 /// If there are more than 50 storages, those with at most one tensor and no unreachable bytes are not drawn. If a
 /// storage has more than 50 tensors, those that share no byte are not drawn. A tensor is compared with at most 64
-/// others.
+/// earlier tensors.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  stridemap map model.smap\n  stridemap map model.smap 'encoder.*' --json | jq .storages"
@@ -55,7 +55,7 @@ pub(crate) struct MapArgs {
 }
 
 const COLUMNS: [Column; 4] = [
-    Column::new("name").names(),
+    Column::new("name").shortenable_names(),
     Column::new("map"),
     Column::new("bytes").right(),
     Column::new("").shortenable().drop(0),
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &MapArgs, out: &mut impl Write) -> Result<()> {
             input.load(name)?;
         }
     }
-    let mut maps = StorageMap::all(&input)?;
+    let mut maps = StorageMap::read_all(&input)?;
     if !selected.is_empty() {
         maps.retain(|map| map.tensors.iter().any(|tensor| selected.contains(&tensor.info.name)));
     }
@@ -164,13 +164,13 @@ impl Drawn {
     fn add(&mut self, map: &StorageMap, args: &MapArgs) {
         let (storage, size_bytes) = (&map.storage, map.storage.size_bytes);
         let cells = Cells { count: self.bar_width, size_bytes: size_bytes.max(1) };
-        self.row(|| [storage_id(storage.id), cells.of_storage(map), bytes_cell(size_bytes), notes(map)]);
+        self.add_row(|| [storage_id(storage.id), cells.of_storage(map), bytes_cell(size_bytes), notes(map)]);
         let is_drawn = |tensor: &&Mapped| args.all || map.tensors.len() <= MANY || !tensor.sharers.is_empty();
         let tensors: Vec<&Mapped> = map.tensors.iter().filter(is_drawn).collect();
         self.skipped_tensors += (map.tensors.len() - tensors.len()) as u64;
         for (index, tensor) in tensors.iter().enumerate() {
             let branch = if index + 1 == tensors.len() { "└─" } else { "├─" };
-            self.row(|| {
+            self.add_row(|| {
                 [
                     format!("{branch} {}", quoted(&tensor.info.name)),
                     cells.of_tensor(tensor),
@@ -181,10 +181,10 @@ impl Drawn {
         }
     }
 
-    fn row(&mut self, cells: impl FnOnce() -> [String; 4]) {
+    fn add_row(&mut self, cells: impl FnOnce() -> [String; 4]) {
         self.row_count += 1;
         if self.row_count <= MAX_ROWS as u64 {
-            self.table.row(cells());
+            self.table.add_row(cells());
         }
     }
 }
@@ -216,7 +216,7 @@ struct Cells {
 #[derive(Clone, Copy, Default)]
 struct Cell {
     used_bytes: u64,
-    /// The number of sharing tensors with bytes in the cell: up to 2.
+    /// The number of sharing tensors with bytes in the cell, counted up to 2.
     sharer_count: u8,
     /// Whether the range of a tensor, from its first byte to its last, covers the whole cell.
     is_in_range: bool,
@@ -308,8 +308,7 @@ struct TensorMap {
     size: Vec<usize>,
     first_byte: u64,
     end_byte: u64,
-    /// Pairs of a first byte and an end. Runs are joined if the gap between them is less than a
-    /// thousandth of the range.
+    /// Pairs of a first byte and an end. Runs are joined if the gap between them is at most a thousandth of the range.
     runs: Vec<[u64; 2]>,
     shares_with: Vec<String>,
 }

@@ -27,8 +27,8 @@ pub(crate) use stats::StatsArgs;
 pub(crate) use tables::format_dim_names;
 pub(crate) use tree::TreeArgs;
 
-/// Says whether a tensor has several elements, all of which are the same finite number. The statistics of complex
-/// numbers are those of their magnitudes, and those of a pair count each number, so these are never called constant.
+/// Returns whether a tensor has several elements, all of which are the same finite number. Tensors of complex numbers
+/// or pairs are never called constant, because their statistics are those of magnitudes, or of the numbers in a pair.
 fn is_constant(tensor: &Tensor, statistics: &Statistics) -> bool {
     let is_single = !tensor.dtype().is_complex() && tensor.dtype() != DType::F4E2M1FNx2;
     is_single

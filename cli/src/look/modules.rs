@@ -7,11 +7,10 @@ use stridemap::{DType, TensorInfo};
 
 use crate::names::natural;
 
-/// The maximum depth of a module. Trees are visited recursively, and names in hostile files can have thousands of
-/// parts.
+/// The maximum depth of a tree. Trees are visited recursively, and names in hostile files can have thousands of parts.
 const MAX_DEPTH: usize = 64;
 
-/// The sizes of some tensors.
+/// The totals of a group of tensors.
 #[derive(Clone, Copy, Default, Serialize)]
 pub(crate) struct Totals {
     pub(crate) tensor_count: u64,
@@ -33,7 +32,7 @@ impl Totals {
     }
 }
 
-/// Subtracts other totals, down to 0 at least.
+/// Subtracts other totals, saturating at 0.
 impl std::ops::SubAssign for Totals {
     fn sub_assign(&mut self, other: Totals) {
         self.tensor_count = self.tensor_count.saturating_sub(other.tensor_count);
@@ -48,7 +47,8 @@ pub(crate) struct Node {
     pub(crate) totals: Totals,
     /// The dtype and size of a tensor.
     pub(crate) tensor: Option<(DType, Vec<usize>)>,
-    /// The parts of a module, by name and whether they are modules: a tensor and a module can have the same name.
+    /// The parts of a module. A key is a name and whether the part is a module: a tensor and a module can have the same
+    /// name.
     parts: BTreeMap<(String, bool), Node>,
 }
 

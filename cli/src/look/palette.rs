@@ -22,7 +22,8 @@ const RED: [u8; 3] = [178, 24, 43];
 const DARK_BLUE: [u8; 3] = [8, 48, 107];
 
 impl Scale {
-    /// Returns the scale between the 0.1 and 99.9 percentiles of the elements. It is signed if some are below zero.
+    /// Returns the scale of these elements. Its limits are the 0.1 and 99.9 percentiles. If an element is below zero,
+    /// the scale is signed, and its limit is the larger magnitude of the two percentiles.
     pub(crate) fn of(statistics: &Statistics) -> Self {
         let low = statistics.quantile(0.001).unwrap_or(0.);
         let high = statistics.quantile(0.999).unwrap_or(0.);
@@ -58,7 +59,7 @@ impl Scale {
         let (low, high) = self.limits();
         match (number.is_nan(), self) {
             (true, _) => None,
-            // If all numbers are equal, the scale has no length.
+            // The limits are equal if nearly all elements are equal.
             (_, Scale::Signed(_)) if low == high => Some(0.5),
             _ if low == high => Some(f64::from(u8::from(number > low))),
             _ => Some((number.clamp(low, high) / 2. - low / 2.) / (high / 2. - low / 2.)),

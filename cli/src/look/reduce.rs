@@ -10,8 +10,8 @@ const PIECE_ELEMS: usize = 1 << 18;
 /// The rule of the reduction, for a caption.
 pub(crate) const RULE: &str = "the element of largest magnitude";
 
-/// A matrix of blocks. Each stands for the element of largest magnitude of a part of a larger matrix, or for NaN if the
-/// part has one. A mean would hide single large elements.
+/// A matrix of blocks. Each block stands for a part of a larger matrix: it is the element of largest magnitude in the
+/// part, or NaN if the part contains NaN. A mean would hide single large elements.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Blocks {
     pub(crate) row_count: usize,
@@ -76,7 +76,7 @@ pub(crate) fn first_nan(view: &Tensor, mut progress: impl FnMut(u64)) -> Result<
     Ok(None)
 }
 
-/// Returns the elements as numbers: magnitudes of complex numbers, and the larger one of a pair.
+/// Returns the elements as numbers: the magnitude of a complex number, and of a pair the number of larger magnitude.
 fn read(view: &Tensor) -> Result<Vec<f64>> {
     if !view.dtype().is_complex() && view.dtype() != DType::F4E2M1FNx2 {
         return view.to_dtype(DType::F64)?.read();

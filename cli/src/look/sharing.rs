@@ -10,10 +10,11 @@ use stridemap::{StorageInfo, TensorInfo};
 use crate::error::Result;
 use crate::input::Input;
 
-/// The maximum number of tensors that a tensor is compared with: half are the nearest before it, half the widest.
+/// The maximum number of earlier tensors that a tensor is compared with: half are the nearest, and half are the widest
+/// of the others.
 const MAX_COMPARED: usize = 64;
 
-/// A storage, and its tensors in order of their first byte. Those without elements come last.
+/// A storage, and its tensors in order of their first byte. Tensors without elements come last.
 pub(crate) struct StorageMap {
     pub(crate) storage: StorageInfo,
     pub(crate) usage: StorageUsage,
@@ -25,13 +26,13 @@ pub(crate) struct Mapped {
     pub(crate) info: TensorInfo,
     /// Empty for a tensor without elements.
     pub(crate) range: Range<u64>,
-    /// The positions, in the list of tensors, of those that have a byte in common with this one.
+    /// The positions, in the list of tensors, of the tensors that were found to share a byte with this one.
     pub(crate) sharers: Vec<usize>,
 }
 
 impl StorageMap {
-    /// Returns all storages in ascending order of id.
-    pub(crate) fn all(input: &Input) -> Result<Vec<StorageMap>> {
+    /// Reads the maps of all storages, in ascending order of id.
+    pub(crate) fn read_all(input: &Input) -> Result<Vec<StorageMap>> {
         let mut by_storage = BTreeMap::<u64, Vec<TensorInfo>>::new();
         for info in input.tensors("")? {
             let info = info?;
@@ -97,7 +98,7 @@ fn compared(open: &[usize], tensors: &[Mapped]) -> Vec<usize> {
     let (far, near) = open.split_at(open.len().saturating_sub(MAX_COMPARED / 2));
     let mut widest = far.to_vec();
     if far.len() > MAX_COMPARED / 2 {
-        // Tensors that enclose many others are far before most of them.
+        // A tensor that encloses many others begins far before most of them.
         let width = |&index: &usize| Reverse(tensors[index].range.end - tensors[index].range.start);
         widest.select_nth_unstable_by_key(MAX_COMPARED / 2, width);
         widest.truncate(MAX_COMPARED / 2);

@@ -19,7 +19,7 @@ use crate::ui::{Element, List, write_json};
 /// Print the elements of a tensor or view
 ///
 /// The format and its options are those of PyTorch. Lines have PyTorch's width, whatever the terminal's is. With --csv,
-/// each row is a line. A vector is printed as a column, and a tensor of more dimensions as all of its rows.
+/// each row is a line: a vector is printed as a column, and a tensor of more than two dimensions as all of its rows.
 #[derive(clap::Args)]
 #[command(after_help = expr::help("show model.smap 'encoder.weight[0, ::2]'"))]
 pub(crate) struct ShowArgs {

@@ -8,7 +8,7 @@ use indicatif::HumanCount;
 use serde::Serialize;
 use stridemap::{Scalar, Statistics, Tensor};
 
-use super::chart::{bars, short, sparkline};
+use super::chart::{print_bars, short, sparkline};
 use super::is_constant;
 use super::reduce::first_nan;
 use super::targets::{Target, targets};
@@ -22,15 +22,15 @@ use crate::ui::{Column, Element, Progress, Table, counted, progress, warn, write
 
 /// Summarize the elements of tensors: count, extremes, mean, deviation, NaN, histogram
 ///
-/// One tensor or view is shown in detail, and several in a table with a row for each. NaN and infinities are counted,
-/// and left out of the other numbers. std is the deviation of a sample, like that of PyTorch. Complex numbers are
-/// summarized by their magnitudes. A histogram has bins of equal width between min and max.
+/// A single EXPR is shown in detail; otherwise, a table has a row for each tensor or view. NaN and infinities are
+/// counted, and left out of the other numbers. std is the deviation of a sample, like that of PyTorch. Complex numbers
+/// are summarized by their magnitudes. A histogram has bins of equal width between min and max.
 ///
 /// If a percentile is halfway between two elements, the lower element is used, as in torch.median. For more than 4,096
 /// elements of 32 bits or more, percentiles are approximate: within 0.4 % for float32.
 ///
-/// If nothing matches a pattern, the exit code is 1. If a tensor cannot be read, the others are still shown, and the
-/// exit code is 2.
+/// If nothing matches a glob, the exit code is 1. If a tensor cannot be read, the others are still shown, and the exit
+/// code is 2.
 #[derive(clap::Args)]
 #[command(after_help = expr::help("stats model.smap\n  stridemap stats model.smap 'encoder.weight[0]'\n  stridemap stats model.pt --non-finite --sort non-finite"))]
 pub(crate) struct StatsArgs {
@@ -72,7 +72,7 @@ const BINS: usize = 20;
 const SPARKLINE_BINS: usize = 10;
 
 const COLUMNS: [Column; 9] = [
-    Column::new("name").names(),
+    Column::new("name").shortenable_names(),
     Column::new("dtype").drop(0),
     Column::new("size").shortenable().drop(1),
     Column::new("min").right(),
@@ -110,14 +110,14 @@ pub(crate) fn run(args: &StatsArgs, out: &mut impl Write) -> Result<bool> {
         match args.json {
             true if args.sort == Sort::Name => write_json(out, Record::of(label, &found))?,
             true => records.push((key, serde_json::to_value(Record::of(label, &found))?)),
-            false if is_one => details(label, &found, out)?,
+            false if is_one => print_details(label, &found, out)?,
             false => rows.push((key, row(label, &found))),
         }
     }
     bar.finish_and_clear();
     sorted(records).try_for_each(|record| write_json(out, record))?;
     let mut table = Table::new(&COLUMNS);
-    sorted(rows).for_each(|row| table.row(row));
+    sorted(rows).for_each(|row| table.add_row(row));
     table.print_data(out)?;
     out.flush()?;
     if failed_count > 0 {
@@ -157,7 +157,7 @@ struct Found {
 impl Found {
     fn read(target: &Target, input: &Input, bar: &Progress) -> Result<Self> {
         let tensor = target.load(input)?;
-        // The error of `load` has the name of the tensor.
+        // Unlike the error of `load`, this error does not name the tensor.
         let statistics = tensor
             .statistics(|bytes| bar.inc(bytes))
             .map_err(|e| Error::Refused(format!("{}: {e}", quoted(&target.label))))?;
@@ -205,7 +205,7 @@ fn row(label: &str, found: &Found) -> [String; COLUMNS.len()] {
     ]
 }
 
-fn details(label: &str, found: &Found, out: &mut impl Write) -> Result<()> {
+fn print_details(label: &str, found: &Found, out: &mut impl Write) -> Result<()> {
     let Found { tensor, statistics } = found;
     let share = |count: u64| match count {
         0 => "0".to_owned(),
@@ -243,7 +243,7 @@ fn details(label: &str, found: &Found, out: &mut impl Write) -> Result<()> {
     }
     if let (Some(min), Some(max)) = (statistics.quantile(0.), statistics.quantile(1.)) {
         writeln!(out)?;
-        bars(&statistics.histogram(BINS), (min, max), out)?;
+        print_bars(&statistics.histogram(BINS), (min, max), out)?;
     }
     Ok(())
 }
@@ -271,7 +271,7 @@ struct Record<'a> {
     std: Option<Element>,
     /// The number of elements from which the quantiles and the histogram are computed.
     sample_count: u64,
-    /// The values below which 0.1 %, 50 % and 99.9 % of the finite elements are.
+    /// Pairs of a fraction and the element below which this fraction of the finite elements lies.
     quantiles: Vec<(f64, Element)>,
     /// Counts in bins of equal width between min and max.
     histogram: Vec<u64>,

@@ -28,7 +28,7 @@ pub(super) struct Summary {
     pub(super) dtypes: Vec<Group>,
     pub(super) modules: Vec<Group>,
     pub(super) warnings: Vec<String>,
-    /// The totals of the tensors that share no byte with one before them: see [`without_views`].
+    /// The totals of the tensors that share no byte with an earlier tensor: see [`without_views`].
     #[serde(skip)]
     pub(super) totals_without_views: Totals,
 }
@@ -76,12 +76,12 @@ impl Summary {
         let totals_without_views =
             if ranges.windows(2).any(is_overlap) { without_views(input)? } else { root.totals };
         let mut warnings = Vec::new();
-        warnings.extend(missing.told(
+        warnings.extend(missing.warning(
             "file that was imported in place is missing or too short",
             "files that were imported in place are missing or too short",
         ));
-        warnings.extend(empty.told("tensor has no elements", "tensors have no elements"));
-        warnings.extend(unusual.told("name has hidden characters", "names have hidden characters"));
+        warnings.extend(empty.warning("tensor has no elements", "tensors have no elements"));
+        warnings.extend(unusual.warning("name has hidden characters", "names have hidden characters"));
         if changing > 0 {
             let storages = counted(changing, "mutable or live storage");
             warnings.push(format!("{storages} without checksums: damage to the elements is not detected"));
@@ -107,11 +107,11 @@ impl Summary {
     }
 }
 
-/// Returns the totals of the tensors that share no byte with one before them, in order of the first byte. Of tensors
-/// with the same first byte, the longest comes first.
+/// Returns the totals of the tensors that share no byte with an earlier tensor. The order is that of their first bytes;
+/// of tensors with the same first byte, the longest comes first.
 fn without_views(input: &Input) -> Result<Totals> {
     let mut totals = Totals::default();
-    for map in StorageMap::all(input)? {
+    for map in StorageMap::read_all(input)? {
         let is_first =
             |(index, tensor): &(usize, &Mapped)| tensor.sharers.first().is_none_or(|first| first > index);
         map.tensors.iter().enumerate().filter(is_first).for_each(|(_, tensor)| totals.add(&tensor.info));
@@ -119,7 +119,8 @@ fn without_views(input: &Input) -> Result<Totals> {
     Ok(totals)
 }
 
-/// Returns the top modules, the largest first. If all tensors are in one module, such as `model`, those in it.
+/// Returns the top modules, the largest first. If all tensors are in one module, such as `model`, returns the modules
+/// in it instead.
 fn top_modules(root: &Node) -> Vec<Group> {
     let mut top = root.parts();
     let mut prefix = String::new();
@@ -159,7 +160,7 @@ impl Noted {
         self.count += u64::from(is_counted);
     }
 
-    fn told(&self, one: &str, many: &str) -> Option<String> {
+    fn warning(&self, one: &str, many: &str) -> Option<String> {
         match self.count {
             0 => None,
             1 => Some(format!("1 {one}: {}", self.example)),

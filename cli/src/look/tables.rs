@@ -10,7 +10,7 @@ use crate::names::{of_scope, one_line, quoted};
 use crate::ui::{Column, MAX_ROWS, Table, storage_id};
 
 const TENSORS: [Column; 7] = [
-    Column::new("name").names(),
+    Column::new("name").shortenable_names(),
     Column::new("dtype"),
     Column::new("size").shortenable(),
     Column::new("stride").shortenable().drop(2),
@@ -43,14 +43,15 @@ pub(super) fn print(summary: &Summary, input: &Input, out: &mut impl Write) -> R
             tensor.storage_offset().to_string(),
             storage_id(tensor.storage_id),
         ];
-        tensors.row(row.into_iter().chain(is_named.then(|| format_dim_names(tensor.dim_names.as_deref()))));
+        tensors
+            .add_row(row.into_iter().chain(is_named.then(|| format_dim_names(tensor.dim_names.as_deref()))));
     }
     tensors.print_section(summary.tensor_count, "--json", out)?;
 
     let mut storages = Table::new(&STORAGES);
     for storage in input.storages().take(MAX_ROWS) {
         let storage = StorageRecord::new(storage?, input);
-        storages.row([
+        storages.add_row([
             storage.id,
             storage.kind.to_owned(),
             storage.size_bytes.to_string(),

@@ -27,7 +27,8 @@ impl Target {
     }
 }
 
-/// Returns what the arguments select, and whether it is a single view that is named exactly.
+/// Returns what the arguments select, and whether that is a single tensor or view, given by its name or expression and
+/// not by a pattern.
 pub(super) fn targets(select: &[String], input: &Input) -> Result<(Vec<Target>, bool)> {
     let (mut targets, mut listed, mut is_exact) = (Vec::new(), BTreeSet::new(), false);
     let mut add = |targets: &mut Vec<Target>, pattern: Option<&Pattern>| -> Result<bool> {

@@ -16,8 +16,8 @@ use crate::ui::{Column, MAX_ROWS, Table, width, write_json};
 
 /// Show the modules and tensors of a store or a file as a tree
 ///
-/// Modules that are alike and have consecutive numbers are shown once, with the sizes of one: "layer.0 … layer.5" has
-/// "6 × 1,000" parameters. In a pipe, each module and each tensor is a row with its whole name.
+/// Modules and tensors that are alike and have consecutive numbers are shown once, with the sizes of one: "layer.0 …
+/// layer.5" has "6 × 1,000" parameters. In a pipe, each module and each tensor is a row with its whole name.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  stridemap tree model.safetensors\n  stridemap tree --depth 2 model.smap")]
 pub(crate) struct TreeArgs {
@@ -38,7 +38,7 @@ pub(crate) struct TreeArgs {
 }
 
 const COLUMNS: [Column; 5] = [
-    Column::new("name").names(),
+    Column::new("name").shortenable_names(),
     Column::new("dtype").drop(1),
     Column::new("size").shortenable().drop(0),
     Column::new("parameters").right().drop(2),
@@ -124,7 +124,7 @@ impl Tree<'_> {
         let times =
             if alike_count > 1 { format!("{} × ", HumanCount(alike_count as u64)) } else { String::new() };
         let (dtype, size) = dtype_and_size(node);
-        self.table.row([
+        self.table.add_row([
             label,
             dtype,
             size,

@@ -13,7 +13,7 @@ fn is_hidden(c: char) -> bool {
             | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// Whether a reader would not see where a text begins and ends, or all of its characters.
+/// Whether a reader could not tell where a text begins and ends, or which characters it has.
 fn is_unclear(text: &str) -> bool {
     text.is_empty() || text.trim() != text || text.starts_with(QUOTE) || text.contains(is_hidden)
 }
@@ -41,8 +41,8 @@ pub(crate) fn listed(name: &str) -> Cow<'_, str> {
     if is_unclear(name) { quoted(name) } else { name.into() }
 }
 
-/// Returns what follows the key of an attribute: " of" and the tensor or prefix that it belongs to, if it is not the
-/// store's.
+/// Returns the text to print after the key of an attribute: " of" and the tensor or prefix that the attribute belongs
+/// to, or nothing if it belongs to the store or file itself.
 pub(crate) fn of_scope(scope: &str) -> String {
     if scope.is_empty() { String::new() } else { format!(" of {}", quoted(scope)) }
 }

@@ -12,7 +12,7 @@ pub(crate) fn natural(a: &str, b: &str) -> Ordering {
             let (mut a_chars, mut b_chars) = (a_rest.chars(), b_rest.chars());
             let (first, second) = (a_chars.next(), b_chars.next());
             if first.is_none() && second.is_none() {
-                // Names that differ only in leading zeros.
+                // The names are equal, or differ only in leading zeros.
                 return a.cmp(b);
             }
             (a_rest, b_rest) = (a_chars.as_str(), b_chars.as_str());

@@ -5,10 +5,10 @@ use crate::look::chart::short;
 use crate::look::palette::Scale;
 use crate::look::reduce::Blocks;
 
-/// The least width and height of a drawn matrix.
+/// The minimum width and height of a drawn matrix, in pixels.
 const LEAST_SIDE: usize = 64;
-/// The least width of the space for a drawing. A matrix is at least this wide too, unless its square blocks would then
-/// be more than `MAX_BLOCKS` pixels high in total.
+/// The minimum width of the space for a drawing, in pixels. A matrix is at least this wide too, unless its square
+/// blocks would then be more than `MAX_BLOCKS` pixels high in total.
 const LEAST_WIDTH: usize = 512;
 
 /// The maximum number of blocks along a side.
@@ -35,8 +35,8 @@ struct Mark {
     at: usize,
 }
 
-/// Returns the most rows and columns of blocks for a matrix. All blocks but the last ones have equal numbers of
-/// elements.
+/// Returns the maximum numbers of rows and columns of blocks for a matrix, chosen so that nearly all blocks have equal
+/// numbers of elements.
 pub(super) fn most_blocks(size: (usize, usize)) -> (usize, usize) {
     let most = |n: usize| n.div_ceil(n.div_ceil(MAX_BLOCKS).max(1));
     (most(size.0), most(size.1))
@@ -78,7 +78,7 @@ pub(super) fn heat_map(blocks: &Blocks, scale: Scale, size: (usize, usize), text
     }
     for (part, label) in limits {
         let top = y + (part * (height - CHARACTER_HEIGHT) as f64) as usize;
-        image.text((x + bar_x + COLOR_BAR_WIDTH + TICK, top), &label);
+        image.draw_text((x + bar_x + COLOR_BAR_WIDTH + TICK, top), &label);
     }
     image
 }
@@ -107,8 +107,8 @@ pub(super) fn histogram(counts: &[u64], (min, max): (f64, f64), text: &Text) -> 
     image
 }
 
-/// Creates an image with a frame for a drawing, the marks of its axes, and text. `room` is the size of the drawing and
-/// of what is beside it. Returns the place of the drawing too.
+/// Creates an image with a frame for a drawing, the marks of its axes, and text. `size` is the size of the drawing, and
+/// `room` includes what is beside it. Also returns the place of the drawing.
 fn framed(
     size: (usize, usize),
     room: (usize, usize),
@@ -129,20 +129,20 @@ fn framed(
 
     let mut image = Image::new(width, height);
     for (i, line) in title.iter().enumerate() {
-        image.text((MARGIN, MARGIN + i * LINE_HEIGHT), line);
+        image.draw_text((MARGIN, MARGIN + i * LINE_HEIGHT), line);
     }
     for (i, line) in caption.iter().enumerate() {
-        image.text((MARGIN, below + LINE_HEIGHT + 8 + i * LINE_HEIGHT), line);
+        image.draw_text((MARGIN, below + LINE_HEIGHT + 8 + i * LINE_HEIGHT), line);
     }
     image.frame((left, top), size);
     for Mark { label, at } in columns {
         image.fill((left + at, top + size.1 + 1), (1, TICK), BLACK);
-        image.text(((left + at).saturating_sub(text_width(label) / 2), below), label);
+        image.draw_text(((left + at).saturating_sub(text_width(label) / 2), below), label);
     }
     for Mark { label, at } in rows {
         image.fill((left - 1 - TICK, top + at), (TICK, 1), BLACK);
         let x = left - TICK - 4 - text_width(label);
-        image.text((x, (top + at).saturating_sub(CHARACTER_HEIGHT / 2)), label);
+        image.draw_text((x, (top + at).saturating_sub(CHARACTER_HEIGHT / 2)), label);
     }
     (image, (left, top))
 }
@@ -163,7 +163,7 @@ fn marks(low: f64, high: f64, most: usize, least_step: f64, place: impl Fn(f64) 
         .collect()
 }
 
-/// Breaks a line at spaces, and words that are longer than a line.
+/// Breaks a line at spaces. A word that is longer than a line is broken too.
 fn wrapped(line: &str, length: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rest: Vec<char> = line.chars().collect();

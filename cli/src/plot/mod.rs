@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::expr;
 use crate::expr::Copies;
 use crate::input::Input;
-use crate::look::chart::{bars, short};
+use crate::look::chart::{print_bars, short};
 use crate::look::palette::Scale;
 use crate::look::reduce::{Blocks, RULE};
 use crate::look::stats::sample_note;
@@ -63,7 +63,7 @@ pub(crate) struct PlotArgs {
 
 const BINS: usize = 30;
 
-/// The maximum number of rows of a heat map, so that it fits a screen.
+/// The maximum number of rows of a heat map in the terminal, so that it fits a screen.
 const MAX_ROWS: usize = 40;
 
 pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
         let counts = statistics.histogram(BINS);
         let Some(file) = file else {
             writeln!(out, "{title}\n")?;
-            bars(&counts, (min, max), out)?;
+            print_bars(&counts, (min, max), out)?;
             if let Some(note) = sample_note(&statistics) {
                 writeln!(out, "\nsample: {note}")?;
             }

@@ -7,13 +7,13 @@ pub(super) const WHITE: Color = [255; 3];
 pub(super) const BLACK: Color = [0; 3];
 pub(super) const GRAY: Color = [160; 3];
 
-/// The side of a dot in pixels. A character is 5 dots wide and 8 high: 7 above the line and 1 below it.
+/// The side of a dot in pixels. A character is 5 dots wide and 8 high: 7 above the baseline and 1 below it.
 const DOT: usize = 2;
 
 /// The distance between the left sides of two characters.
 pub(super) const CHARACTER_WIDTH: usize = 6 * DOT;
 
-/// The height of a character above the line.
+/// The height of a character above the baseline.
 pub(super) const CHARACTER_HEIGHT: usize = 7 * DOT;
 
 /// An image that is white where nothing is drawn.
@@ -52,7 +52,7 @@ impl Image {
 
     /// Draws one line of text, to the right of and below a point. Characters other than printable ASCII are drawn as
     /// `?`, except `×`, which is drawn as `x`.
-    pub(super) fn text(&mut self, (x, y): (usize, usize), text: &str) {
+    pub(super) fn draw_text(&mut self, (x, y): (usize, usize), text: &str) {
         for (i, c) in text.chars().enumerate() {
             let glyph = match c {
                 ' '..='~' => c as usize - 32,

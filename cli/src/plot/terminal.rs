@@ -6,12 +6,12 @@ use crate::error::Result;
 use crate::look::palette::Scale;
 use crate::look::reduce::Blocks;
 
-/// What stands for a block without colors: from the lowest to the highest number of the scale.
+/// The characters that show blocks without colors, from the lowest to the highest number of the scale.
 const SHADES: &[u8] = b" .:-=+*#%@";
 
 const NAN_SHADE: char = '?';
 
-/// The rows of text between two indices at the side.
+/// The number of lines from one row index at the side to the next.
 const LABEL_ROWS: usize = 5;
 
 /// Prints blocks, labelled with row and column indices of the whole matrix, whose size is `size`. With colors, a
@@ -68,7 +68,7 @@ pub(crate) fn label_width(row_count: usize) -> usize {
     row_count.saturating_sub(1).to_string().len()
 }
 
-/// Returns the first index of a block.
+/// Returns the index of the first row or column of a block.
 fn first_index(block: usize, block_count: usize, n: usize) -> usize {
     (block * n).div_ceil(block_count)
 }

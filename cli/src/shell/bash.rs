@@ -12,7 +12,7 @@ use std::path::Path;
 use clap_complete::engine::complete;
 use clap_complete::env::EnvCompleter;
 
-use super::completions::write_all;
+use super::completions::write_candidates;
 use crate::names::one_line;
 
 pub(super) struct Bash;
@@ -69,7 +69,7 @@ impl EnvCompleter for Bash {
             let text = candidate.get_value().to_str().filter(|text| is_option || !text.starts_with('-'))?;
             text.get(inserted_from..).filter(|_| is_safe(text)).map(str::to_owned)
         });
-        write_all(buf, &texts.collect::<Vec<_>>())
+        write_candidates(buf, &texts.collect::<Vec<_>>())
     }
 }
 
@@ -93,7 +93,7 @@ pub(super) fn unquoted(word: &str) -> String {
 struct Line {
     /// The last one is the word to complete, which can be empty.
     words: Vec<String>,
-    /// How much of the last word bash does not replace, in bytes.
+    /// The offset in the last word, in bytes, from which bash replaces it.
     inserted_from: usize,
 }
 

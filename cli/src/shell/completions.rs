@@ -52,6 +52,6 @@ pub(crate) fn complete(command: fn() -> clap::Command) {
 }
 
 /// Writes a line for each candidate.
-pub(super) fn write_all(buf: &mut dyn Write, candidates: &[String]) -> io::Result<()> {
+pub(super) fn write_candidates(buf: &mut dyn Write, candidates: &[String]) -> io::Result<()> {
     candidates.iter().try_for_each(|candidate| writeln!(buf, "{candidate}"))
 }

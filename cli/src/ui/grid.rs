@@ -30,7 +30,7 @@ pub(crate) fn print_grid(cells: &[impl AsRef<str>], width: usize, out: &mut impl
     Ok(())
 }
 
-/// Returns the lowest number of rows whose columns fit, or for 128 rows and more, one that is slightly higher.
+/// Returns the lowest number of rows with which the columns fit. From 128 rows on, the result can be slightly higher.
 fn row_count(widths: &[usize], width: usize) -> usize {
     // Where the search starts: with fewer rows, columns of one character each would not fit.
     let least = widths.len().div_ceil((width + GAP) / (1 + GAP)).max(1);

@@ -23,7 +23,7 @@ pub(crate) fn write_json(out: &mut impl Write, record: impl Serialize) -> Result
     Ok(writeln!(out)?)
 }
 
-/// The header of a tensor of a store.
+/// The header of a tensor.
 #[derive(Serialize)]
 pub(crate) struct TensorRecord {
     name: String,
@@ -78,7 +78,7 @@ where
     }
 }
 
-/// An element in JSON. NaN and infinity are strings, and a complex number is a list of two numbers.
+/// An element in JSON. NaN and infinity are strings, and a complex number or a pair is a list of two numbers.
 pub(crate) struct Element(pub(crate) Scalar);
 
 impl Serialize for Element {

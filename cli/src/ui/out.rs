@@ -30,7 +30,7 @@ impl Stdout {
         Stdout { out: io::stdout().lock(), on_closed_pipe: OnClosedPipe::Fail }
     }
 
-    /// Runs `operation`, or returns `done` if the pipe has been closed.
+    /// Runs `operation`. If output is discarded because the pipe has been closed, returns `done`.
     fn unless_closed<T>(
         &mut self,
         done: T,

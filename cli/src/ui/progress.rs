@@ -8,8 +8,8 @@ use crate::interrupt;
 /// A progress bar that counts bytes. It is cleared when it is dropped.
 pub(crate) struct Progress(ProgressBar);
 
-/// Shows a progress bar on standard error if that is a terminal and `--quiet` is not given. If the total is not known,
-/// it is 0. From now on a signal interrupts the command where it calls [`inc`](Progress::inc).
+/// Shows a progress bar on standard error if that is a terminal and `--quiet` is not given. `total_bytes` is 0 if the
+/// total is not known. From now on a signal interrupts the command where it calls [`inc`](Progress::inc).
 pub(crate) fn progress(verb: &'static str, total_bytes: u64) -> Progress {
     interrupt::begin();
     let bar = if is_quiet() { ProgressBar::hidden() } else { ProgressBar::new(total_bytes) };

@@ -8,14 +8,14 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 use super::term::{BOLD, GAP, paint, width};
 use crate::error::Result;
 
-/// The maximum number of rows in a printed table. More would be hard to read, and a table is built in memory. JSON
-/// output has no limit.
+/// The maximum number of rows in a table that need not be complete, such as that of `map`. More would be hard to read,
+/// and a table is built in memory. JSON output has no limit.
 pub(crate) const MAX_ROWS: usize = 1000;
 
-/// The maximum width of a column whose cells can be shortened, unless more than a quarter of its cells are wider.
+/// The maximum width of a column whose cells can be shortened, unless at least a quarter of its cells are wider.
 pub(super) const LONG: usize = 60;
 
-/// Long cells are shortened to this width before a column is dropped.
+/// The width down to which a column is narrowed before any column is dropped.
 const SHORT: usize = 16;
 
 /// The same for names of tensors. It is larger, because names often differ in the middle, where they are shortened.
@@ -24,9 +24,10 @@ const SHORT_NAME: usize = 40;
 pub(crate) struct Column {
     title: &'static str,
     is_right: bool,
-    /// The width to which cells are shortened before a column is dropped. `None` if they are never shortened.
+    /// The width down to which the column is narrowed before any column is dropped. `None` if its cells are never
+    /// shortened.
     short: Option<usize>,
-    /// The position in the order in which columns are dropped.
+    /// The position in the order in which columns are dropped. `None` if the column is never dropped.
     drop: Option<u8>,
 }
 
@@ -49,7 +50,7 @@ impl Column {
     }
 
     /// Lets long names of tensors be shortened in the middle.
-    pub(crate) const fn names(mut self) -> Self {
+    pub(crate) const fn shortenable_names(mut self) -> Self {
         self.short = Some(SHORT_NAME);
         self
     }
@@ -72,7 +73,7 @@ impl<'a> Table<'a> {
     }
 
     /// Adds a row with a cell for each column.
-    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+    pub(crate) fn add_row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().collect());
     }
 
@@ -94,12 +95,12 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Prints the rows: as data in a pipe, and below the titles on a terminal.
+    /// Prints the rows. On a terminal, the titles come first.
     pub(crate) fn print_data(&self, out: &mut impl Write) -> Result<()> {
         self.print_rows(width().is_some() && !self.rows.is_empty(), out)
     }
 
-    /// Prints the rows, below the titles if there are any.
+    /// Prints the rows, below the titles if `has_titles`.
     fn print_rows(&self, has_titles: bool, out: &mut impl Write) -> Result<()> {
         let widths = self.widths(width());
         if has_titles {
@@ -146,8 +147,8 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Narrows the widest column by one until the table fits. Returns whether it fits. With `without_limit`, columns
-    /// may become narrower than their shortest width, because none is left to drop.
+    /// Narrows the widest column that can be shortened, by one at a time, until the table fits. Returns whether it
+    /// fits. With `without_limit`, columns may become narrower than `short`, because no column is left to drop.
     fn shorten_columns(&self, widths: &mut [Option<usize>], without_limit: bool, width: usize) -> bool {
         loop {
             let gaps = widths.iter().flatten().count().saturating_sub(1) * GAP.len();
@@ -181,12 +182,12 @@ impl<'a> Table<'a> {
 }
 
 enum Widths {
-    /// The width of each column that is printed.
+    /// The width of each column, or `None` if it is dropped.
     Fit(Vec<Option<usize>>),
     Tabs,
 }
 
-/// Prints a label and a value: in columns, with `label_width` for the first, or with a tab between them in a pipe.
+/// Prints a label and a value. On a terminal, the label is padded to `label_width`; in a pipe, a tab separates the two.
 pub(crate) fn print_line(label: &str, value: &str, label_width: usize, out: &mut impl Write) -> Result<()> {
     match width() {
         Some(_) => writeln!(out, "{}{value}", paint(BOLD, &format!("{label:<label_width$}")))?,
@@ -225,7 +226,7 @@ mod tests {
     use super::*;
 
     const COLUMNS: [Column; 4] = [
-        Column::new("name").names(),
+        Column::new("name").shortenable_names(),
         Column::new("dtype").drop(2),
         Column::new("bytes").right(),
         Column::new("storage").drop(1),
@@ -233,7 +234,7 @@ mod tests {
 
     fn print(rows: &[[&str; 4]], width: Option<usize>) -> Vec<String> {
         let mut table = Table::new(&COLUMNS);
-        rows.iter().for_each(|row| table.row(row.map(str::to_owned)));
+        rows.iter().for_each(|row| table.add_row(row.map(str::to_owned)));
         let widths = table.widths(width);
         table.rows.iter().map(|row| table.line(row, &widths)).collect()
     }

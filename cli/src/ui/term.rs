@@ -9,7 +9,7 @@ use anstyle::Style;
 use clap::ValueEnum;
 use rustix::termios::tcgetwinsize;
 
-/// The widest line of a help text. Longer lines are hard to read.
+/// The maximum width of a line of help text. Longer lines are hard to read.
 const MAX_HELP_WIDTH: usize = 100;
 
 pub(crate) const BOLD: Style = Style::new().bold();
@@ -61,8 +61,8 @@ pub(crate) fn is_verbose() -> bool {
     GLOBAL.get().is_some_and(|global| global.verbose)
 }
 
-/// Returns the width that output must fit: `STRIDEMAP_COLUMNS`, or on a terminal `COLUMNS` or its width. Without
-/// `STRIDEMAP_COLUMNS`, output to a pipe or a file has no width.
+/// Returns the width that output must fit: `STRIDEMAP_COLUMNS`, or on a terminal `COLUMNS` or the terminal's width.
+/// Without `STRIDEMAP_COLUMNS`, output to a pipe or a file has no width.
 pub(crate) fn width() -> Option<usize> {
     let columns = |name| env::var(name).ok().and_then(|text| text.parse().ok()).filter(|&width| width > 0);
     let terminal = || {
@@ -90,7 +90,7 @@ pub(crate) fn help_width() -> usize {
     width().map_or(MAX_HELP_WIDTH, |width| width.min(MAX_HELP_WIDTH))
 }
 
-/// Returns the text in a style for standard output, or as it is if that has no colors.
+/// Returns the text in a style, or as it is if standard output has no colors.
 pub(crate) fn paint(style: Style, text: &str) -> String {
     if has_color() { format!("{style}{text}{style:#}") } else { text.to_owned() }
 }

@@ -87,7 +87,7 @@ fn page_names_what_is_unusual() {
         "1 tensor has NaN: nan",
         "1 tensor has infinities: infinite",
         "1 tensor is all zero: zero",
-        "other bytes: copy of a",
+        "different bytes: copy of a",
         "1 tensor has no elements: empty",
     ] {
         assert!(warnings.contains(warning), "{warnings}");
@@ -140,7 +140,7 @@ fn rows_have_statistics_and_large_tensors_have_heat_maps() {
     );
     assert_eq!((&row(&data, "nan")[NANS], &row(&data, "empty")[MIN]), (&json!(1), &json!(null)));
     assert!(
-        data["notes"].to_string().contains("The 3 largest tensors have a heat map."),
+        data["notes"].to_string().contains("Heat maps are drawn for 3 of the largest tensors."),
         "{}",
         data["notes"]
     );
@@ -163,7 +163,7 @@ fn heat_map_shows_single_large_elements_and_nan() {
     store.save("x", &tensor).unwrap();
     store.save("y", &1u8).unwrap();
     let data = report(&dir, &[]);
-    assert_eq!(data["notes"], json!(["The largest tensor has a heat map."]));
+    assert_eq!(data["notes"], json!(["Heat maps are drawn for 1 of the largest tensors."]));
     let heat = &data["heat_maps"]["0"];
     assert_eq!((&heat["block"], &heat["high"]), (&json!([2, 2]), &json!(0.5)));
     let cells = heat["cells"].as_str().unwrap();

@@ -1,4 +1,4 @@
-//! What the elements of the tensors say: statistics and heat maps.
+//! What the page tells about elements: statistics, heat maps and duplicates.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -32,7 +32,8 @@ pub(super) struct Numbers {
     pub(super) zero_count: u64,
     pub(super) nan_count: u64,
     pub(super) infinity_count: u64,
-    /// A digit in base 36 for each bin: the height of its bar, where the fullest bin has the highest.
+    /// A digit in base 36 for each bin: the height of its bar. The fullest bin has the digit `z`. Empty if no element
+    /// is finite.
     pub(super) histogram: String,
     pub(super) is_zero: bool,
     pub(super) is_constant: bool,
@@ -43,24 +44,24 @@ pub(super) struct Numbers {
 /// What was read of all tensors.
 #[derive(Default)]
 pub(super) struct Elements {
-    /// One for each tensor; `None` if it was not read.
+    /// The statistics of each tensor; `None` if it was not read, or could not be read.
     pub(super) numbers: Vec<Option<Numbers>>,
     pub(super) heat_maps: Vec<(usize, HeatMap)>,
-    /// For each duplicate, the first tensor with the same elements, which are stored separately.
+    /// For each duplicate, the first tensor that has the same elements and shares no bytes with it.
     pub(super) duplicates: HashMap<usize, usize>,
     /// The tensors that could not be read, and why.
     pub(super) failed: Vec<(usize, String)>,
-    /// The number of tensors beyond the limit.
+    /// The number of tensors that were skipped because of the limit.
     pub(super) unread_count: usize,
-    /// Whether possible duplicates were not compared, because of the limit.
+    /// Whether some possible duplicates were not compared, because of the limit.
     pub(super) is_search_limited: bool,
 }
 
 impl Elements {
-    /// Reads the tensors at the positions in `read`. If one cannot be read, the others still are. Then compares
+    /// Reads the tensors at the positions in `read`. A tensor that cannot be read is added to `failed`. Then compares
     /// tensors with equal statistics, which reads at most `max_bytes` more. `progress` is called with the number of
-    /// bytes read for statistics since its last call, and with 0 while tensors are compared, so that it can end the
-    /// command.
+    /// bytes read for statistics since its last call, and with 0 while heat maps are made and tensors are compared, so
+    /// that it can end the command.
     pub(super) fn read(
         input: &Input,
         infos: &[TensorInfo],
@@ -109,7 +110,8 @@ impl Elements {
         elements
     }
 
-    /// Compares tensors with the same statistics. Those that share bytes are not duplicates.
+    /// Finds duplicates among tensors with the same statistics. Tensors that share bytes are not duplicates. A tensor
+    /// is compared with at most 64 others.
     fn find_duplicates(
         &mut self,
         input: &Input,
@@ -134,7 +136,8 @@ impl Elements {
         }
     }
 
-    /// Compares two tensors, if `left_bytes` allow to read them. Those that cannot be read are different.
+    /// Returns whether two tensors have the same bytes. Returns false if they cannot be read, or if that would take
+    /// more than `left_bytes`.
     fn have_same_bytes(
         &mut self,
         input: &Input,
@@ -164,8 +167,9 @@ impl Elements {
     }
 }
 
-/// Returns the positions of the tensors that are read: as many as the limit allows, in the given order.
-pub(super) fn within(max_bytes: u64, infos: &[TensorInfo]) -> HashSet<usize> {
+/// Returns the positions of the tensors to read. They are taken in the given order, and a tensor that would exceed the
+/// limit is skipped. If the limit is 0, all tensors are skipped.
+pub(super) fn tensors_to_read(max_bytes: u64, infos: &[TensorInfo]) -> HashSet<usize> {
     let mut left_bytes = max_bytes;
     let mut is_read = |info: &TensorInfo| {
         let left = left_bytes.checked_sub(info.nbytes() as u64).filter(|_| max_bytes > 0);
@@ -175,7 +179,7 @@ pub(super) fn within(max_bytes: u64, infos: &[TensorInfo]) -> HashSet<usize> {
     (0..infos.len()).filter(|&index| is_read(&infos[index])).collect()
 }
 
-/// Returns the tensors that get a heat map.
+/// Returns the positions of the tensors that may get a heat map.
 fn largest(infos: &[TensorInfo], read: &HashSet<usize>) -> HashSet<usize> {
     let mut largest: Vec<usize> = read.iter().copied().collect();
     largest.sort_by_key(|&index| (Reverse(infos[index].numel()), index));

@@ -7,7 +7,7 @@ use crate::look::palette::Scale;
 use crate::look::reduce::Blocks;
 
 /// The maximum number of rows and columns.
-const MAX_CELLS: usize = 48;
+const MAX_SIDE: usize = 48;
 
 /// The code of a cell that is NaN. Codes from 0 to 254 are values from `low` to `high`.
 const NAN: u8 = 255;
@@ -31,7 +31,7 @@ impl HeatMap {
     pub(super) fn of(tensor: &Tensor, scale: Scale, mut progress: impl FnMut()) -> Result<Option<Self>> {
         let Some((rows, columns)) = shape(tensor.size(), tensor.numel()) else { return Ok(None) };
         let Ok(matrix) = tensor.view([rows, columns]) else { return Ok(None) };
-        let blocks = Blocks::of(&matrix, (MAX_CELLS, MAX_CELLS), |_| progress())?;
+        let blocks = Blocks::of(&matrix, (MAX_SIDE, MAX_SIDE), |_| progress())?;
         let code = |&number: &f64| scale.place(number).map_or(NAN, |place| (place * 254.).round() as u8);
         let (low, high) = scale.limits();
         Ok(Some(HeatMap {
@@ -45,10 +45,10 @@ impl HeatMap {
         }))
     }
 
-    /// Returns how many bytes of the page the heat map of a tensor takes. `None` if it has none.
+    /// Returns about how many bytes of the page a heat map takes. `None` if the tensor has too few elements for one.
     pub(super) fn size_bytes(info: &TensorInfo) -> Option<usize> {
         let (rows, columns) = shape(info.size(), info.numel())?;
-        Some(2 * rows.min(MAX_CELLS) * columns.min(MAX_CELLS) + 100)
+        Some(2 * rows.min(MAX_SIDE) * columns.min(MAX_SIDE) + 100)
     }
 }
 

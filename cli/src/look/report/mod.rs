@@ -28,8 +28,8 @@ use page::Page;
 /// The page is one file that needs no network: totals, warnings, modules, a table of all tensors with statistics and
 /// histograms, the bytes that tensors share, and attributes. The largest tensors also have a heat map.
 ///
-/// All elements are read for the statistics, in the order of the names, up to the limit of --max-read. If a tensor
-/// cannot be read, the page is still written, and the exit code is 2.
+/// For the statistics, tensors are read in the order of their names. A tensor that would exceed the limit of --max-read
+/// is skipped. If a tensor cannot be read, the page is still written, and the exit code is 2.
 #[derive(clap::Args)]
 #[command(override_usage = "stridemap report [OPTIONS] -o <FILE.html> <STORE|FILE>")]
 #[command(
@@ -42,7 +42,7 @@ pub(crate) struct ReportArgs {
     /// The file to write
     #[arg(short, long, value_name = "FILE.html")]
     out: Option<PathBuf>,
-    /// Read at most this many bytes of elements: 500MB, 64GiB
+    /// Read at most this many bytes of elements for the statistics: 500MB, 64GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64GiB")]
     max_read: u64,
     /// Read no elements: the page has no statistics, histograms or heat maps
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
     let infos = input.sorted(|_| true)?;
     let max_bytes = if args.no_elements { 0 } else { args.max_read };
     let all_bytes = infos.iter().map(|info| info.nbytes() as u64).fold(0, u64::saturating_add);
-    let read = elements::within(max_bytes, &infos);
+    let read = elements::tensors_to_read(max_bytes, &infos);
     let read_bytes = read.iter().map(|&index| infos[index].nbytes() as u64).sum();
     if args.existing.is_dry_run() {
         return Ok(writeln!(
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
         )?);
     }
     let summary = Summary::of(&input)?;
-    let maps = StorageMap::all(&input)?;
+    let maps = StorageMap::read_all(&input)?;
     let bar = progress("report", read_bytes);
     let elements = Elements::read(&input, &infos, &read, max_bytes, |bytes| bar.inc(bytes));
     bar.finish_and_clear();

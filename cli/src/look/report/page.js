@@ -162,7 +162,7 @@ function position(node, [left, top, width, height]) {
   return node;
 }
 
-// Returns the first module with several parts of which none has nearly all bytes.
+// Follows the modules that have nearly all bytes of the module above, and returns the last one.
 function widest(node) {
   const part = [...node.parts.values()].find((part) => part.bytes > node.bytes * 0.85);
   return part?.parts.size ? widest(part) : node;
@@ -429,7 +429,7 @@ const LANE = 16;
 const MAX_LANES = 10;
 const MAX_LISTED = 12;
 
-// Puts tensors into lanes, so that tensors whose ranges overlap are in different ones. Returns the tensors of each lane.
+// Puts tensors into lanes, so that tensors whose ranges overlap are in different lanes. Returns the first lanes.
 function lanes(members) {
   const placed = [[]], ends = [0];
   for (const tensor of members) {
@@ -457,7 +457,7 @@ function sharedRanges(list) {
   return found;
 }
 
-// Returns the parts of ranges that are also in others. Both are in ascending order.
+// Returns the parts of `ranges` that are also in `others`. Both are in ascending order.
 function common(ranges, others) {
   const found = [];
   let first = 0;
@@ -493,7 +493,7 @@ function drawStorage(storage, members) {
       let done = -1;
       for (const tensor of list) {
         for (const [from, to] of runs(tensor)) {
-          // Whole pixels; a pixel that is drawn already stays as it is.
+          // Fills whole pixels, and skips those that are drawn already.
           const x = Math.max(done, Math.floor(from / storage.size_bytes * width));
           const end = Math.ceil(to / storage.size_bytes * width);
           if (end <= x) continue;
@@ -525,7 +525,7 @@ function drawStorage(storage, members) {
     const first = Math.floor(event.offsetX * pixel), end = Math.max(first + 1, Math.floor((event.offsetX + 1) * pixel));
     const lane = Math.floor((event.offsetY - 4) / LANE);
     const touched = members.filter((tensor) => runs(tensor).some(([from, to]) => from < end && to > first));
-    // On the bar of one tensor, that tensor and those that share its bytes.
+    // On the bar of a tensor, returns this tensor and the tensors that share its bytes.
     const own = lane > 0 && touched.find((tensor) => placed[lane - 1]?.includes(tensor));
     return own ? [own, ...(own.sharers ?? []).map((index) => tensors[index])] : touched;
   };
@@ -559,7 +559,7 @@ function drawStorages() {
   const members = data.storages.map(() => []);
   for (const tensor of tensors) members[tensor.storage]?.push(tensor);
   for (const list of members) list.sort((a, b) => a.range[0] - b.range[0] || b.range[1] - a.range[1]);
-  // Storages with shared or unreachable bytes come first, then the largest.
+  // Storages with shared or unreachable bytes come before all others; within both groups, the largest come first.
   const rank = (index) => [members[index].some((tensor) => tensor.sharers) || data.storages[index].unreachable_bytes > 0 ? 0 : 1, -data.storages[index].size_bytes];
   const ranks = data.storages.map((_, index) => rank(index));
   const order = data.storages.map((_, index) => index).sort((a, b) => ranks[a][0] - ranks[b][0] || ranks[a][1] - ranks[b][1]);

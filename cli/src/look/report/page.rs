@@ -22,7 +22,7 @@ const TEMPLATE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// The warnings about tensors with a note, for one and for several.
+/// The notes that are warnings, each with the words for one tensor and for several.
 const WARNINGS: [(&str, &str, &str); 5] = [
     ("nan", "tensor has NaN", "tensors have NaN"),
     ("infinite", "tensor has infinities", "tensors have infinities"),
@@ -30,8 +30,8 @@ const WARNINGS: [(&str, &str, &str); 5] = [
     ("constant", "tensor has one value throughout", "tensors have one value throughout"),
     (
         "duplicate",
-        "tensor is a copy of another in other bytes",
-        "tensors are copies of others in other bytes",
+        "tensor is a copy of another, stored in different bytes",
+        "tensors are copies of others, stored in different bytes",
     ),
 ];
 
@@ -198,10 +198,8 @@ fn notes(infos: &[TensorInfo], elements: &Elements) -> Vec<String> {
         notes.push(format!("{tensors} could not be read, such as {}: {why}.", quoted(&infos[*index].name)));
     }
     if !elements.heat_maps.is_empty() && elements.heat_maps.len() < infos.len() {
-        notes.push(match elements.heat_maps.len() {
-            1 => "The largest tensor has a heat map.".to_owned(),
-            count => format!("The {} largest tensors have a heat map.", HumanCount(count as u64)),
-        });
+        let count = HumanCount(elements.heat_maps.len() as u64);
+        notes.push(format!("Heat maps are drawn for {count} of the largest tensors."));
     }
     notes
 }

@@ -7,14 +7,14 @@ use stridemap::TensorInfo;
 use super::elements::Numbers;
 use crate::look::sharing::Mapped;
 
-/// At most this many runs of bytes are written for one tensor.
+/// The maximum number of runs of bytes that are written for a tensor.
 const MAX_RUNS: u64 = 256;
 
-/// At most this many of the tensors that share bytes with a tensor are written.
+/// The maximum number of sharing tensors that are written for a tensor.
 const MAX_SHARERS: usize = 64;
 
-/// What the page has about a tensor. It is written as a list: names of values would repeat for each tensor. The script
-/// of the page reads the values in the same order.
+/// What the page has about a tensor. It is written as a list, because the names of the values would repeat for each
+/// tensor. The script of the page reads the values in the same order.
 pub(super) struct Row<'a> {
     pub(super) info: &'a TensorInfo,
     /// The position of the dtype in the page's list.
