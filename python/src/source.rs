@@ -1,7 +1,7 @@
 //! Elements of NumPy arrays to be saved.
 //!
-//! Another thread may write an array while it is saved. So the bytes of the array are copied to a buffer, piece by piece,
-//! before they are digested and written. The digests then match the file, whatever the other thread does.
+//! Another thread may write an array while it is saved. So the bytes of the array are copied to a buffer, piece by
+//! piece, before they are digested and written. The digests then match the file, whatever the other thread does.
 
 use numpy::{PyArrayMethods as _, PyReadonlyArray1, PyUntypedArrayMethods as _};
 use pyo3::exceptions::{PyTypeError, PyValueError};

@@ -247,8 +247,8 @@ impl Tensor {
         self.inner.file_id()
     }
 
-    /// Where the tensor was loaded from: the path and the uuid of the store, how the store was opened, the generation and
-    /// the name. A view has the origin of the tensor that was loaded.
+    /// Where the tensor was loaded from: the path and the uuid of the store, how the store was opened, the generation
+    /// and the name. A view has the origin of the tensor that was loaded.
     #[getter]
     fn _origin(&self) -> Option<(PathBuf, String, OpenMode, u64, String)> {
         let origin = self.origin.as_ref()?;
@@ -267,9 +267,9 @@ impl Tensor {
         from_arrays_module(slf, "to_numpy")?.call1((slf,))
     }
 
-    /// Returns the elements as a tensor of PyTorch. The tensor maps the file if the store is mapped, the storage is sealed
-    /// and no stride is negative. Otherwise, the elements are copied. PyTorch has no read-only tensors: what is written to
-    /// the tensor is seen by this process only, and never saved.
+    /// Returns the elements as a tensor of PyTorch. The tensor maps the file if the store is mapped, the storage is
+    /// sealed and no stride is negative. Otherwise, the elements are copied. PyTorch has no read-only tensors: what is
+    /// written to the tensor is seen by this process only, and never saved.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         from_arrays_module(slf, "to_torch")?.call1((slf,))
     }
@@ -376,8 +376,8 @@ impl Lent {
     }
 }
 
-/// Returns NumPy's code of a dtype. If NumPy does not have the dtype, this is the code of an unsigned integer of the same
-/// width.
+/// Returns NumPy's code of a dtype. If NumPy does not have the dtype, this is the code of an unsigned integer of the
+/// same width.
 fn numpy_code(dtype: DType) -> &'static str {
     match dtype {
         DType::Bool => "|b1",

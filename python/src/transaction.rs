@@ -170,10 +170,10 @@ impl TransactionHandle {
             match txn.stage_shared(&file, &mut |_| ())? {
                 Some(key) => Ok(key),
                 None => txn.stage(Some(file.size_bytes()), |sink| {
-                    let mut from = std::fs::File::open(&path).map_err(|e| read_error(&path, &e))?;
+                    let mut from = std::fs::File::open(&path).map_err(|e| failed(&path, &e))?;
                     let mut buffer = vec![0; 8 << 20];
                     loop {
-                        match std::io::Read::read(&mut from, &mut buffer).map_err(|e| read_error(&path, &e))? {
+                        match std::io::Read::read(&mut from, &mut buffer).map_err(|e| failed(&path, &e))? {
                             0 => return Ok(()),
                             read => sink(&buffer[..read])?,
                         }
@@ -219,6 +219,6 @@ impl TransactionHandle {
     }
 }
 
-fn read_error(path: &std::path::Path, error: &std::io::Error) -> stridemap::Error {
+fn failed(path: &std::path::Path, error: &std::io::Error) -> stridemap::Error {
     stridemap::Error::new(stridemap::ErrorKind::Io, format!("read {}: {error}", path.display()))
 }

@@ -297,7 +297,7 @@ fn index(entry: &Bound<'_, PyAny>) -> PyResult<Index> {
     Err({
         let kind = entry.get_type();
         PyTypeError::new_err(format!(
-            "a subscript takes integers, slices, an ellipsis (...) and None, not {kind}; index the numpy() array instead"
+            "a view takes integers, slices, an ellipsis (...) and None, not {kind}; index the numpy() array instead"
         ))
     })
 }

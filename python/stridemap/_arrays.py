@@ -1,4 +1,4 @@
-"""Converts tensors to NumPy arrays and PyTorch tensors, and these to elements that can be saved."""
+"""Converts tensors to NumPy arrays and PyTorch tensors, and such arrays and tensors to elements that can be saved."""
 
 from __future__ import annotations
 
@@ -98,8 +98,7 @@ def to_torch(tensor: Tensor, storages: TorchStorages | None = None) -> torch.Ten
         raise _errors.DTypeError(f"PyTorch has no dtype {tensor.dtype}: use view_dtype('uint8')")
     if tensor.size == 0:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device="cpu")
-    storages = _torch_storages if storages is None else storages
-    storage = _torch_storage(tensor, storages) if min(tensor.stride(), default=0) >= 0 else None
+    storage = _torch_storage(tensor, _torch_storages if storages is None else storages)
     if storage is None:
         # These are copied: tensors in memory or not mapped, on a mutable or live storage or an external file, or with
         # a negative stride.
@@ -111,14 +110,14 @@ def to_torch(tensor: Tensor, storages: TorchStorages | None = None) -> torch.Ten
 
 
 def _torch_storage(tensor: Tensor, storages: TorchStorages) -> torch.UntypedStorage | None:
-    """Map the file of a storage for PyTorch. Return `None` if it cannot be mapped.
+    """Map the file of a storage for PyTorch. Return `None` if it cannot be mapped, or has a negative stride.
 
     PyTorch has no read-only tensors, so the mapping is private: what is written to it changes this process's copy of a
     page, and never the file. `torch.load(mmap=True)` does the same.
     """
     import torch
 
-    if tensor._lend() is None or tensor._file_id is None:
+    if tensor._lend() is None or tensor._file_id is None or min(tensor.stride(), default=0) < 0:
         return None
     key = (*tensor._file_id, tensor.storage_nbytes, os.getpid())
     storage = storages.get(key)
@@ -153,13 +152,13 @@ def _open_storage(tensor: Tensor, flags: int) -> int | None:
 def to_dlpack(tensor: Tensor, **arguments: Any) -> Any:
     """Return a capsule of DLPack.
 
-    PyTorch ignores that memory is read-only. So if PyTorch has been imported, the memory is a private mapping or a copy.
+    PyTorch ignores that memory is read-only. So if PyTorch is imported, the memory is a private mapping or a copy.
     """
     if arguments.get("copy") is False and tensor._lend() is None:
         raise BufferError("the elements are not mapped, so sharing them needs a copy")
     if "torch" in sys.modules:
-        if arguments.get("copy") is False and min(tensor.stride(), default=0) < 0:
-            raise BufferError("PyTorch has no negative strides, so sharing the elements needs a copy")
+        if arguments.get("copy") is False and tensor.size and _torch_storage(tensor, _torch_storages) is None:
+            raise BufferError("PyTorch cannot map this tensor, so sharing the elements needs a copy")
         return to_torch(tensor).__dlpack__(**arguments)
     return to_numpy(tensor).__dlpack__(**arguments)
 

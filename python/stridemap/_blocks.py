@@ -1,9 +1,9 @@
 """Tensors that several processes write in parallel, block by block, and that become visible in one commit.
 
 The blocks are written to a file beside the store. The commit copies the file into the store; on btrfs and XFS, the two
-share their disk space instead. The file is `<store>.writing-<machine>-<random>`. The process that created the file holds
-a lock on it, and removes it at the end. If the process is killed, the next writer of blocks for the same store on the
-same machine removes the file.
+share their disk space instead. The file is `<store>.writing-<machine>-<random>`. The process that created the file
+holds a lock on it, and removes it at the end. If the process is killed, the next writer of blocks for the same store
+on the same machine removes the file.
 """
 
 from __future__ import annotations

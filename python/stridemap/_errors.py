@@ -60,7 +60,7 @@ class OutOfMemoryError(Error, MemoryError):
 
 
 class StateError(Error, RuntimeError):
-    """The handle can no longer be used, or the store or an external file has changed since it was opened."""
+    """The handle is no longer valid, a commit has an unknown result, or the store or an external file has changed."""
 
 
 class ArgumentError(Error, ValueError):

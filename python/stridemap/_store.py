@@ -27,7 +27,7 @@ def open(
     """Open a store: a directory of tensors.
 
     `mode` is "r" to read, or "r+" to read and write. "a", "w" and "x" create the store if there is none. If the store
-    exists, "a" opens it, "w" removes all its tensors and attributes, and "x" fails.
+    exists, "a" opens it like "r+", "w" removes all its tensors and attributes, and "x" fails.
 
     With `mapped`, arrays are views of the files in memory. This is safe as long as only stridemap changes the files of
     the store, on this and every other machine: if something else shortened a file, reading an array would end the
@@ -61,8 +61,7 @@ def open(
         with store.transaction() as txn:
             for scope, key in attributes:
                 txn.set_attribute(scope, key, None)
-            for name in store:
-                del txn[name]
+            txn.clear()
     return store
 
 
@@ -141,7 +140,10 @@ class _Changes(_Names, MutableMapping[str, Tensor]):
     def create_growable(
         self, name: str, row_shape: tuple[int, ...], dtype: Any, *, capacity: int = 0, replace: bool = True
     ) -> None:
-        """Create a tensor without rows, for `append`. Mappings reserve address space for `capacity` rows, which is a hint."""
+        """Create a tensor without rows, for `append`.
+
+        A process that maps the tensor reserves address space for `capacity` rows. The tensor may have more rows.
+        """
         with self._change() as txn:
             txn._handle.on_existing(replace)
             txn._handle.create_growable(_checked(name), dtype, [0, *_sizes(row_shape)], capacity)
@@ -212,7 +214,7 @@ class Store(_Changes):
         return self._handle.wait_for_change(timeout)
 
     def watch(self, timeout: float | None = None) -> Iterator[Change]:
-        """Wait for commits, and yield what changed since the last one seen. One `Change` may be that of several commits.
+        """Wait for commits, and yield what changed since the last one seen. A `Change` may be that of several commits.
 
         Changes are counted from this call on. The iterator ends when there was no commit for `timeout` seconds.
         """
@@ -231,12 +233,12 @@ class Store(_Changes):
         return SnapshotView(self._handle.snapshot())
 
     def transaction(self) -> Transaction:
-        """Begin a transaction. Use it in a `with` block: the end of the block commits, unless an exception leaves it."""
+        """Begin a transaction, for a `with` block. The end of the block commits, unless an exception leaves it."""
         self._check_writable()
         return Transaction(self._handle.begin())
 
     def verify(self) -> list[str]:
-        """Check all metadata and every sealed byte. Return a line for each finding, and none if nothing is damaged."""
+        """Check the metadata and all sealed bytes. Return a line for each finding: an empty list without damage."""
         return self._handle.verify()
 
     def compact(self) -> None:

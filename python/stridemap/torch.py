@@ -1,7 +1,7 @@
 """Models, state dicts and checkpoints of PyTorch.
 
-The functions have the names and arguments of those in `safetensors.torch`. Of tensors that share memory, the storage is
-saved once, and each tensor as a header over it. When they are loaded, they share memory again.
+The functions for files and models have the names of those in `safetensors.torch`. Of tensors that share memory, the
+storage is saved once, and each tensor as a header over it. When the tensors are loaded, they share memory again.
 
 Loaded tensors are mapped, and not copied. Writing to them, as training does, changes a copy of a page in this process,
 and never the store. Each load maps the files again, so what is written to the tensors of one load is not seen in those

@@ -264,6 +264,8 @@ def test_array_of_a_lock_is_the_file_of_its_tensor(tmp_path: Path) -> None:
             with pytest.raises(stridemap.StateError, match="not the file of this tensor"), tensor.lock():
                 pass
             assert store["s"].torch().tolist() == sealed.tolist()
+            with pytest.raises(BufferError, match="PyTorch cannot map"):
+                store["s"].__dlpack__(copy=False)
             assert other["m"].numpy()[0] == 2
 
 
