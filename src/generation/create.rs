@@ -53,16 +53,52 @@ pub(super) fn fill(
     durable: bool,
     visibility: Visibility,
 ) -> io::Result<Uuid> {
-    let uuid = uuid::Uuid::new_v4().into_bytes();
-    let mut made = Made { disk, dirs: Vec::new(), files: Vec::new() };
-    let built = made.build(root, &Manifest::first(uuid), durable);
-    match built.and_then(|()| made.mark(root, uuid, durable, visibility)) {
-        Ok(()) => Ok(uuid),
-        Err(e) => {
-            made.undo();
-            Err(e)
+    let mut made = Vec::new();
+    make(disk, &StorePaths::new(root), durable, visibility, &mut made).inspect_err(|_| {
+        // FORMAT first, so that an interrupted deletion does not leave a store. What others put here stays.
+        for path in made.iter().rev() {
+            let _ = disk.remove(path).or_else(|_| disk.remove_dir(path));
         }
+    })
+}
+
+/// Makes the parts of an empty store, and adds the path of each to `made`.
+fn make(
+    disk: &Arc<dyn Disk>,
+    paths: &StorePaths,
+    durable: bool,
+    visibility: Visibility,
+    made: &mut Vec<PathBuf>,
+) -> io::Result<Uuid> {
+    let uuid = uuid::Uuid::new_v4().into_bytes();
+    let manifest = Manifest::first(uuid);
+    let bytes = manifest.encode().map_err(io::Error::other)?;
+    // If two processes create a store in one directory, only one gets past the first of these.
+    for dir in [paths.storages_dir(), paths.meta_dir()] {
+        disk.create_dir(&dir)?;
+        made.push(dir);
     }
+    let mut write =
+        |path: PathBuf, bytes: &[u8]| write_new(disk, &path, bytes, durable).map(|()| made.push(path));
+    write(paths.manifest(manifest.generation), &bytes)?;
+    write(paths.lock(), &[])?;
+    if !durable {
+        write(paths.unsynced(), &[])?;
+    } else {
+        // Without this sync, the store could have no generation. `storages/` needs no sync: it is empty, and its
+        // name is in the root.
+        step!("sync-new-meta", disk.sync_dir(&paths.meta_dir()))?;
+    }
+    if durable && visibility == Visibility::Visible {
+        // Before FORMAT: otherwise a store could lack one of its parts.
+        step!("sync-new-names", disk.sync_dir(paths.root()))?; // crash: a directory that is not a store
+    }
+    // FORMAT makes the directory a store. If other processes can see it, this is the last step that can fail.
+    write(paths.format_file(), &Marker { uuid }.encode())?;
+    if durable && visibility == Visibility::Hidden {
+        sync_root(&**disk, paths.root())?; // otherwise the directory may not be a store
+    }
+    Ok(uuid)
 }
 
 pub(super) fn failed(path: &Path, e: io::Error) -> Error {
@@ -101,67 +137,6 @@ pub(crate) fn is_empty_dir(disk: &dyn Disk, path: &Path) -> Result<bool> {
         return Err(occupied(path, "the path is a directory that is not empty; choose a different path"));
     }
     Ok(true)
-}
-
-/// The files and directories created so far, to be deleted if the creation fails.
-struct Made<'a> {
-    disk: &'a Arc<dyn Disk>,
-    dirs: Vec<PathBuf>,
-    files: Vec<PathBuf>,
-}
-
-impl Made<'_> {
-    /// Fills a directory with all parts of an empty store but FORMAT.
-    fn build(&mut self, root: &Path, manifest: &Manifest, durable: bool) -> io::Result<()> {
-        let (disk, paths) = (&**self.disk, StorePaths::new(root));
-        let bytes = manifest.encode().map_err(io::Error::other)?;
-        // If two processes create a store in one directory, only one gets past this.
-        self.dir(paths.storages_dir())?;
-        self.dir(paths.meta_dir())?;
-        self.file(paths.manifest(manifest.generation), &bytes, durable)?;
-        self.file(paths.lock(), &[], durable)?;
-        if !durable {
-            self.file(paths.unsynced(), &[], durable)?;
-        } else {
-            // Without this sync, the store could have no generation. `storages/` needs no sync: it is empty, and its
-            // name is in the root.
-            step!("sync-new-meta", disk.sync_dir(&paths.meta_dir()))?;
-        }
-        Ok(())
-    }
-
-    /// Writes FORMAT, which makes the directory a store. If other processes can see the directory, nothing after FORMAT
-    /// can fail here, so a failure never deletes a store in use.
-    fn mark(&mut self, root: &Path, uuid: Uuid, durable: bool, visibility: Visibility) -> io::Result<()> {
-        let disk = &**self.disk;
-        if durable && visibility == Visibility::Visible {
-            // Before FORMAT: otherwise a store could lack one of its parts.
-            step!("sync-new-names", disk.sync_dir(root))?; // crash: a directory that is not a store
-        }
-        self.file(StorePaths::new(root).format_file(), &Marker { uuid }.encode(), durable)?;
-        if durable && visibility == Visibility::Hidden {
-            sync_root(disk, root)?; // otherwise the directory may not be a store
-        }
-        Ok(())
-    }
-
-    fn dir(&mut self, path: PathBuf) -> io::Result<()> {
-        self.disk.create_dir(&path)?;
-        self.dirs.push(path);
-        Ok(())
-    }
-
-    fn file(&mut self, path: PathBuf, bytes: &[u8], durable: bool) -> io::Result<()> {
-        write_new(self.disk, &path, bytes, durable)?;
-        self.files.push(path);
-        Ok(())
-    }
-
-    /// Deletes FORMAT first, so that an interrupted deletion does not leave a store.
-    fn undo(&self) {
-        self.files.iter().rev().for_each(|file| drop(self.disk.remove(file)));
-        self.dirs.iter().rev().for_each(|dir| drop(self.disk.remove_dir(dir)));
-    }
 }
 
 fn write_new(disk: &Arc<dyn Disk>, path: &Path, bytes: &[u8], durable: bool) -> io::Result<()> {

@@ -90,8 +90,7 @@ impl Layout {
         if count != self.rank() {
             let kind = if count < self.rank() { ErrorKind::SizeMismatch } else { ErrorKind::OutOfRange };
             let rank = self.rank();
-            let why =
-                format!("{}: a tensor of rank {rank} needs {rank} positions, not {count} ({self})", op());
+            let why = format!("{}: expected one position per axis of a tensor of rank {rank} ({self})", op());
             return Err(Error::new(kind, why));
         }
         let mut offset = self.offset();

@@ -192,7 +192,7 @@ fn reading_as_a_different_dtype_or_size_is_refused() {
     assert_refused(tensor.as_slice::<u64>(), ErrorKind::DTypeMismatch, &["int64", "uint64"]);
     assert_refused(tensor.item::<i64>(), ErrorKind::SizeMismatch, &["12 elements"]);
     assert_refused(tensor.read_into(&mut [0i64; 11]), ErrorKind::SizeMismatch, &["12", "11"]);
-    assert_refused(tensor.get::<i64>(&[1]), ErrorKind::SizeMismatch, &["2 positions"]);
+    assert_refused(tensor.get::<i64>(&[1]), ErrorKind::SizeMismatch, &["get([1])", "rank 2"]);
     assert_refused(Tensor::from_vec(vec![1f32; 5], &[2, 3]), ErrorKind::SizeMismatch, &["6", "5"]);
     assert_refused(Tensor::from_bytes(DType::F32, &[2], &[0; 7]), ErrorKind::SizeMismatch, &["7 bytes"]);
     assert_refused(Tensor::from_vec(Vec::<u8>::new(), &[1 << 40, 1 << 40]), ErrorKind::LimitExceeded, &[]);

@@ -389,7 +389,7 @@ fn t_24_storage_takes_one_index_for_any_tensor() {
         assert_eq!(refusal.kind(), ErrorKind::OutOfRange);
         assert_eq!(
             refusal.to_string(),
-            "index [1, 0]: 2 indices for a tensor of rank 1 (size [6] with stride [1])"
+            "get([1, 0]): expected one position per axis of a tensor of rank 1 (size [6] with stride [1])"
         );
         let elements: Vec<f32> = (0..6).map(|i| storage.get([i]).unwrap()).collect();
         assert_eq!(elements, disk.storage_of::<f32>(&tensor));
