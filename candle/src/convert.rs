@@ -7,9 +7,9 @@ use half::{bf16, f16};
 use stridemap::small_float::{F8E4M3FN, F8E8M0FNU};
 use stridemap::{Element, ErrorKind};
 
-/// Copies a tensor into a candle tensor on `device`. The tensor can be in a store or on the heap, with any strides.
-/// Its elements are copied once, in row-major order. The elements of a mutable storage are copied under its shared
-/// lock.
+/// Copies a tensor into a candle tensor on `device`. The tensor can be in a store or on the heap, with any strides. Its
+/// elements are copied in row-major order, and only once if `device` is the CPU. The elements of a mutable storage are
+/// copied under its shared lock.
 ///
 /// # Errors
 /// Fails if candle does not have the dtype, if the elements cannot be read (including a lock that is held for longer
@@ -43,8 +43,8 @@ pub fn to_candle(tensor: &stridemap::Tensor, device: &Device) -> Result<Tensor> 
     }
 }
 
-/// Copies a candle tensor on any device to a tensor on the heap. Its elements are copied once, in row-major order. The
-/// result can be saved like any other tensor.
+/// Copies a candle tensor on any device to a tensor on the heap. Its elements are copied in row-major order, and only
+/// once if the candle tensor is on the CPU. The result can be saved like any other tensor.
 ///
 /// # Errors
 /// Fails for the 4- and 6-bit floats, which stridemap does not have in candle's form, or if the device fails.
@@ -62,14 +62,14 @@ pub fn from_candle(tensor: &Tensor) -> Result<stridemap::Tensor> {
         DType::F8E4M3 => {
             let elements = elements(tensor, |storage| F8E4M3::cpu_storage_as_slice(storage).ok())?;
             let elements = elements.into_iter().map(|x| F8E4M3FN::from_bits(x.to_bits())).collect();
-            on_heap::<F8E4M3FN>(elements, tensor)
+            heap_tensor::<F8E4M3FN>(elements, tensor)
         }
         DType::F8E8M0 => {
             let bytes = elements(tensor, |storage| match storage {
                 CpuStorage::F8E8M0(bytes) => Some(bytes.as_slice()),
                 _ => None,
             })?;
-            on_heap(bytes.into_iter().map(F8E8M0FNU::from_bits).collect(), tensor)
+            heap_tensor(bytes.into_iter().map(F8E8M0FNU::from_bits).collect(), tensor)
         }
         other => {
             let name = other.as_str();
@@ -97,19 +97,19 @@ fn read<T: Element>(tensor: &stridemap::Tensor) -> Result<Vec<T>> {
 }
 
 fn copy_from_candle<T: Element + WithDType>(tensor: &Tensor) -> Result<stridemap::Tensor> {
-    on_heap(elements(tensor, |storage| T::cpu_storage_as_slice(storage).ok())?, tensor)
+    heap_tensor(elements(tensor, |storage| T::cpu_storage_as_slice(storage).ok())?, tensor)
 }
 
-fn on_heap<T: Element>(elements: Vec<T>, tensor: &Tensor) -> Result<stridemap::Tensor> {
+fn heap_tensor<T: Element>(elements: Vec<T>, tensor: &Tensor) -> Result<stridemap::Tensor> {
     stridemap::Tensor::from_vec(elements, tensor.dims()).map_err(Error::wrap)
 }
 
-/// Returns the elements in row-major order. `of` returns all elements of a storage.
-fn elements<T: Copy>(tensor: &Tensor, of: impl Fn(&CpuStorage) -> Option<&[T]>) -> Result<Vec<T>> {
+/// Returns the elements in row-major order. `as_slice` returns all elements of a storage.
+fn elements<T: Copy>(tensor: &Tensor, as_slice: impl Fn(&CpuStorage) -> Option<&[T]>) -> Result<Vec<T>> {
     let tensor = tensor.to_device(&Device::Cpu)?;
     let (storage, layout) = tensor.storage_and_layout();
     let all = match &*storage {
-        Storage::Cpu(storage) => of(storage),
+        Storage::Cpu(storage) => as_slice(storage),
         _ => None,
     };
     let elements = all.and_then(|all| {

@@ -11,10 +11,10 @@ use crate::to_candle;
 /// `vb.pp("encoder").pp("0").get(size, "weight")` loads the tensor `encoder.0.weight`. `prefix` is put before every
 /// name, and may be `""`. Variables can be views.
 ///
-/// Nothing is read until a variable is requested. Its elements are then [copied](to_candle) once, to `device`, and
-/// converted by candle if the stored dtype is not `dtype`. On a mapped store, the copy is made from the mapped pages
-/// of the file. The builder keeps the snapshot, so all variables belong to one generation, whatever is committed in
-/// the meantime, and the files of that generation stay on disk until the builder is dropped.
+/// Nothing is read until a variable is requested. Its elements are then [copied](to_candle) to `device`, and converted
+/// by candle if the stored dtype is not `dtype`. On a mapped store, the copy is made from the mapped pages of the file.
+/// The builder keeps the snapshot, so all variables belong to one generation, whatever is committed in the meantime,
+/// and the files of that generation stay on disk until the builder is dropped.
 ///
 /// A missing variable fails with candle's `CannotFindTensor`, with the store's message as context. A variable of a
 /// different size fails with `UnexpectedShape`. `contains_tensor` cannot fail: if the store's metadata cannot be read,

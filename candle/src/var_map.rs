@@ -51,7 +51,7 @@ pub fn save_var_map(txn: &mut Transaction<'_>, prefix: &str, variables: &VarMap)
 /// device of the variable. If a tensor is missing or has a different size, no variable is set.
 ///
 /// # Errors
-/// Fails as [`var_builder`](crate::var_builder) does.
+/// Fails as getting a variable from a [`var_builder`](crate::var_builder) does.
 pub fn load_var_map(snapshot: &Snapshot, prefix: &str, variables: &VarMap) -> Result<()> {
     let variables = variables.data().lock().unwrap_or_else(PoisonError::into_inner);
     let mut found = Vec::new();

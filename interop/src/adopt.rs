@@ -46,7 +46,7 @@ impl ForeignFile {
     ///
     /// # Errors
     /// [`ErrorKind::BadFile`] for elements that are compressed or must be byte-swapped, and those of
-    /// [`Transaction::adopt`] and [`Transaction::check_name`]. None of these changes the transaction.
+    /// [`Transaction::adopt`] and [`Transaction::check_name`]. None of these saves a header.
     pub fn adopt_into(&self, txn: &mut Transaction<'_>, prefix: &str) -> Result<()> {
         self.check_adoptable()?;
         let mut adopt_all = || {
@@ -60,7 +60,7 @@ impl ForeignFile {
         adopt_all().map_err(|e: Error| e.context(format_args!("adopt {}", self.path().display())))
     }
 
-    /// Refuses the elements that [`adopt_into`](Self::adopt_into) would refuse.
+    /// Checks that [`adopt_into`](Self::adopt_into) can leave the elements in the file.
     ///
     /// # Errors
     /// [`ErrorKind::BadFile`] for elements that are compressed or must be byte-swapped.

@@ -8,7 +8,7 @@ pub(super) struct Budget {
     left_bytes: u64,
 }
 
-/// Bytes of memory per byte of input.
+/// The number of bytes of memory allowed for each counted byte of a file.
 const MEMORY_PER_BYTE: u64 = 8;
 
 /// The maximum number of bytes of a file that count towards its memory limit, for each byte of its pickle or headers. A
@@ -18,7 +18,7 @@ const COUNTED_FILE_BYTES_PER_BYTE: u64 = 4;
 /// The approximate overhead of an allocation.
 const ALLOCATION_BYTES: usize = 16;
 
-/// The bytes of memory allowed for any file.
+/// The number of bytes of memory allowed for any file, whatever its length.
 const FIXED_BYTES: u64 = 2 << 20;
 
 impl Budget {

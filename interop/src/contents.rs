@@ -36,16 +36,17 @@ pub struct Skipped {
     pub reason: Error,
 }
 
-/// A contiguous range of bytes in a file.
+/// The bytes of a storage in a file.
 #[derive(Clone, Debug)]
 pub(super) struct ForeignStorage {
     pub(super) file: Arc<RawFile>,
     /// The offset of the bytes in the file; for a deflated member, the offset of its compressed bytes.
     pub(super) offset_bytes: u64,
+    /// The length of the bytes after conversion.
     pub(super) length_bytes: u64,
     pub(super) conversion: Conversion,
-    /// Whether this is imported as one storage, which its tensors share. Otherwise each of its tensors is imported by
-    /// itself, and has its own bytes, in row-major or column-major order from its offset.
+    /// Whether this is imported as one storage, which its tensors share. Otherwise its tensors have no bytes in common,
+    /// and the elements of each are contiguous, in row-major or column-major order.
     pub(super) is_imported_whole: bool,
 }
 
@@ -81,7 +82,8 @@ impl Contents {
         }
     }
 
-    /// Leaves out a tensor if the options allow that. Otherwise returns the reason as an error.
+    /// Leaves out a tensor if the options allow that and the reason is a `BadFile`. Otherwise returns the reason as an
+    /// error.
     pub(super) fn skip(&mut self, options: ForeignOptions, name: String, reason: Error) -> Result<()> {
         if !options.is_skipping_unreadable || reason.kind() != ErrorKind::BadFile {
             return Err(reason);
@@ -109,7 +111,7 @@ impl Contents {
 
     /// Returns the number of bytes that are read to import everything.
     pub(super) fn size_bytes(&self) -> u64 {
-        let kept = self
+        let whole = self
             .storages
             .iter()
             .filter(|storage| storage.is_imported_whole)
@@ -117,7 +119,7 @@ impl Contents {
         let is_imported_whole =
             |index: usize| self.storages.get(index).is_some_and(|storage| storage.is_imported_whole);
         let others = self.tensors.iter().filter(|tensor| !is_imported_whole(tensor.storage));
-        kept.chain(others.map(ForeignTensor::size_bytes)).fold(0, u64::saturating_add)
+        whole.chain(others.map(ForeignTensor::size_bytes)).fold(0, u64::saturating_add)
     }
 }
 
@@ -129,7 +131,8 @@ impl ForeignTensor {
 }
 
 impl ForeignStorage {
-    pub(super) fn range(file: &Arc<RawFile>, offset_bytes: u64, length_bytes: u64) -> Self {
+    /// Creates a storage from a range of a file.
+    pub(super) fn of_range(file: &Arc<RawFile>, offset_bytes: u64, length_bytes: u64) -> Self {
         let (file, conversion) = (Arc::clone(file), Conversion::default());
         ForeignStorage { file, offset_bytes, length_bytes, conversion, is_imported_whole: false }
     }
@@ -172,8 +175,8 @@ impl ForeignStorage {
         ExternalFile::from_file(file, self.file.path())
     }
 
-    /// Passes a range of the bytes to `sink`, in pieces. Bytes of the file that need no conversion are read by other
-    /// threads, ahead of `sink`.
+    /// Passes a range of the converted bytes to `sink`, in pieces. If the bytes need neither a conversion nor a
+    /// checksum, other threads may read ahead of `sink`.
     ///
     /// `sink` gets a copy of the bytes, so what it writes and what it digests are the same, even if the file changes
     /// meanwhile.
@@ -194,18 +197,18 @@ impl ForeignStorage {
             }
             None => None,
         };
-        let mut at_bytes = range.start;
-        while at_bytes < range.end {
-            piece.truncate((range.end - at_bytes).min(PIECE_BYTES as u64) as usize);
+        let mut at = range.start;
+        while at < range.end {
+            piece.truncate((range.end - at).min(PIECE_BYTES as u64) as usize);
             match &mut unpacked {
                 Some(unpacked) => unpacked.read_exact(&mut piece)?,
-                None => self.file.read_at(&mut piece, self.offset_bytes + at_bytes)?,
+                None => self.file.read_at(&mut piece, self.offset_bytes + at)?,
             }
             if self.conversion.swap_unit_bytes > 1 {
                 piece.chunks_exact_mut(self.conversion.swap_unit_bytes).for_each(<[u8]>::reverse);
             }
             sink(&piece)?;
-            at_bytes += piece.len() as u64;
+            at += piece.len() as u64;
         }
         Ok(())
     }

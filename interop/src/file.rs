@@ -1,4 +1,4 @@
-//! Files in other formats: a header, then elements. They are read by position, and written whole or not at all.
+//! Reads files in other formats by position, and writes them whole or not at all.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -14,7 +14,8 @@ use tempfile::NamedTempFile;
 /// The maximum number of bytes read or written between two calls of `progress`.
 pub(super) const PIECE_BYTES: usize = 4 << 20;
 
-/// Enough to detect any format. safetensors needs the most: a length of eight bytes, and a brace.
+/// The number of bytes from which the format is detected. safetensors needs the most: a length of eight bytes, and a
+/// brace.
 const MAGIC_BYTES: u64 = 9;
 
 /// The prefix of the names of unfinished files.
@@ -32,7 +33,7 @@ impl RawFile {
         Ok(RawFile(Arc::new(ExternalFile::open(path)?)))
     }
 
-    pub(super) fn of(file: File, path: &Path) -> Result<Self> {
+    pub(super) fn from_file(file: File, path: &Path) -> Result<Self> {
         Ok(RawFile(Arc::new(ExternalFile::from_file(file, path)?)))
     }
 
@@ -63,7 +64,7 @@ impl RawFile {
         Error::new(ErrorKind::BadFile, format!("read {}: {what}", self.path().display()))
     }
 
-    /// Returns the first bytes, or all if there are fewer, from which the format is detected.
+    /// Returns the first bytes, from which the format is detected. A shorter file is returned whole.
     pub(super) fn magic(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.length_bytes().min(MAGIC_BYTES) as usize];
         self.read_at(&mut bytes, 0)?;
@@ -185,7 +186,7 @@ pub(super) fn zeroed(length_bytes: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes a header and then the elements of tensors. See [`create`].
+/// Writes a file: a header and then the elements of tensors. See [`create`].
 pub(super) fn write<'a>(
     path: &Path,
     header: &[u8],
@@ -199,7 +200,7 @@ pub(super) fn write<'a>(
 /// The path in error messages if the output is a writer, which has no path.
 pub(super) const OUTPUT: &str = "output";
 
-/// Writes a header and then the elements of tensors, in one pass.
+/// Writes a header and then the elements of tensors to `writer`, in one pass. Errors name the output as `path`.
 pub(super) fn write_to<'a>(
     path: &Path,
     writer: &mut impl Write,
@@ -229,15 +230,15 @@ pub(super) fn write_elements(
     })
 }
 
-/// Writes a file under a temporary name, syncs it and renames it. If anything fails before the rename, an existing file
-/// of that name is unchanged. If the sync of the directory fails, the new file is there but may not be durable. Because
-/// the file is replaced last, an export may replace a file that it reads from.
+/// Writes a file under a temporary name, syncs it and renames it to `path`. If anything fails before the rename, an
+/// existing file at `path` is unchanged. If the sync of the directory fails, the new file is there but may not be
+/// durable. Because the file is replaced last, an export may replace a file that it reads from.
 pub(super) fn create(
     path: &Path,
     on_existing: OnExisting,
     fill: impl FnOnce(&mut BufWriter<WritebackFile<'_>>) -> Result<()>,
 ) -> Result<()> {
-    check_place(path, on_existing)?;
+    check_replaceable(path, on_existing)?;
     let staged = stage(path, fill)?;
     let named = match on_existing {
         OnExisting::Replace => staged.persist(path),
@@ -266,7 +267,7 @@ pub(super) fn stage(
     Ok(staged)
 }
 
-/// A file that is written and then synced. The kernel is told to write its pages to disk while more are written.
+/// A file that is written and then synced. The kernel is told to write its pages to disk while writing continues.
 pub(super) struct WritebackFile<'a> {
     file: &'a File,
     written_bytes: u64,
@@ -286,7 +287,7 @@ impl Write for WritebackFile<'_> {
     }
 }
 
-/// Used for zip files: their writer goes back to fill in a few fields of headers.
+/// The writer of zip files goes back to fill in a few fields of headers.
 impl Seek for WritebackFile<'_> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         self.file.seek(to)
@@ -311,9 +312,9 @@ pub(super) fn sync_dir(dir: &Path) -> Result<()> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| Error::io("sync", dir, e))
 }
 
-/// Checks in advance that the final rename can succeed, so that an error comes before gigabytes are written. Also
-/// refuses to replace a device or a pipe, which a rename would do.
-pub(super) fn check_place(path: &Path, on_existing: OnExisting) -> Result<()> {
+/// Checks that what exists at `path`, if anything, may be replaced, so that an error comes before gigabytes are
+/// written. A rename would replace even a device or a pipe, so only regular files and symbolic links are accepted.
+pub(super) fn check_replaceable(path: &Path, on_existing: OnExisting) -> Result<()> {
     match fs::symlink_metadata(path) {
         Ok(_) if on_existing == OnExisting::Refuse => Err(exists_error(path)),
         Ok(there) if !there.is_file() && !there.is_symlink() => Err(Error::new(
@@ -324,7 +325,7 @@ pub(super) fn check_place(path: &Path, on_existing: OnExisting) -> Result<()> {
     }
 }
 
-/// Returns the error for tensors that a format cannot hold.
+/// Returns the error for what a format cannot hold.
 pub(super) fn unwritable(path: &Path, what: impl Display) -> Error {
     Error::new(ErrorKind::BadFile, format!("export {}: {what}", path.display()))
 }

@@ -19,8 +19,8 @@ use super::{numpy, safetensors, torch, zip};
 pub enum FileFormat {
     /// `.safetensors`: a JSON header, then elements.
     Safetensors,
-    /// `.safetensors.index.json`: an index that says which `.safetensors` file beside it holds which tensor. They are
-    /// opened as one.
+    /// `.safetensors.index.json`: an index that says which `.safetensors` file beside it holds which tensor. These
+    /// files are opened as one.
     SafetensorsIndex,
     /// `.npy`: one NumPy array.
     Npy,
@@ -78,28 +78,29 @@ impl ForeignOptions {
         ForeignOptions::default()
     }
 
-    /// Converts big-endian arrays to little-endian when they are read. By default they are refused, because storages
-    /// are little-endian.
+    /// Converts big-endian NumPy arrays to little-endian when they are read. By default they are refused, because
+    /// storages are little-endian.
     #[must_use]
     pub fn byteswap(mut self, is_swapping: bool) -> Self {
         self.is_swapping = is_swapping;
         self
     }
 
-    /// Sets the type of elements that NumPy wrote as untyped bytes, `V1` or `V2`, as it does for the types of the
-    /// `ml_dtypes` package. It applies only to elements of the same size.
+    /// Sets the type of elements that NumPy wrote as untyped bytes, such as `V1` or `V2`. NumPy writes most types of
+    /// the `ml_dtypes` package this way. The type applies only to elements of its size.
     #[must_use]
     pub fn untyped(mut self, dtype: DType) -> Self {
         self.untyped = Some(dtype);
         self
     }
 
-    /// Leaves out tensors that cannot be read, instead of refusing the file. [`ForeignFile::skipped`] returns them, and
-    /// why.
+    /// Leaves out tensors that cannot be read, instead of refusing the file. [`ForeignFile::skipped`] returns their
+    /// names and the reasons.
     ///
-    /// This applies to members of a `.npz` file, tensors of a `.safetensors` file, and values of a checkpoint. A file
-    /// whose structure is damaged is still refused, and so is a checkpoint that contains an unknown class. Elements are
-    /// not read when a file is opened, so damage to them is found later, and is still an error.
+    /// This applies to members of a `.npz` file, fields of a structured array, tensors of a `.safetensors` file, and
+    /// values of a checkpoint. A file whose structure is damaged is still refused, and so is a checkpoint that contains
+    /// an unknown class. Elements are not read when a file is opened, so damage to them is found later, and is still an
+    /// error.
     ///
     /// ```
     /// use stridemap_interop::ForeignOptions;
@@ -123,7 +124,7 @@ impl ForeignOptions {
         self
     }
 
-    /// Opens a file like [`ForeignFile::open`].
+    /// Opens a file like [`ForeignFile::open`], but with these options.
     ///
     /// # Errors
     /// Those of [`ForeignFile::open`].
@@ -132,8 +133,8 @@ impl ForeignOptions {
     }
 
     /// Opens a file in another format from a [`File`] that is already open, such as a temporary copy of the input from
-    /// a pipe. It is read by position, from its start. Error messages use `path` as its name, and a tensor without a
-    /// name is named after it.
+    /// a pipe. The file is read by position, from its start. Error messages name the file as `path`, and a tensor
+    /// without a name is named after `path`.
     ///
     /// ```
     /// # use stridemap::Tensor;
@@ -149,10 +150,10 @@ impl ForeignOptions {
     /// Those of [`ForeignFile::open`]; [`ErrorKind::BadFile`] for the index of a sharded model, which refers to other
     /// files.
     pub fn open_file(&self, file: File, path: impl AsRef<Path>) -> Result<ForeignFile> {
-        self.open_raw(RawFile::of(file, path.as_ref())?, false)
+        self.open_raw(RawFile::from_file(file, path.as_ref())?, false)
     }
 
-    /// Opens a file. If it is not at its path, the path is only used in messages, and no shards are opened.
+    /// Opens a file. If it is not at its path, the path serves only as a name, and no shards are opened.
     fn open_raw(&self, file: RawFile, is_at_path: bool) -> Result<ForeignFile> {
         let file = Arc::new(file);
         let contents = match file.magic()?.as_slice() {
@@ -175,7 +176,7 @@ impl ForeignOptions {
                     file.bad("the index of a sharded model; open it by its path, which locates the shards")
                 );
             }
-            _ if torch::is_tar(&file)? => return Err(torch::refuse_tar(&file)),
+            _ if torch::is_tar(&file)? => return Err(torch::tar_error(&file)),
             _ => safetensors::read(&file, *self)?,
         };
         let contents = contents.checked(&file)?;
@@ -210,7 +211,7 @@ impl ForeignOptions {
 pub struct ForeignFile {
     pub(super) file: Arc<RawFile>,
     pub(super) contents: Contents,
-    /// The index of each name, built on first use.
+    /// The indices of the tensors, by name. Built on first use.
     by_name: OnceLock<BTreeMap<String, usize>>,
     /// The storages converted into temporary files, for as long as tensors refer to them.
     converted: Mutex<HashMap<usize, Weak<ExternalFile>>>,
@@ -220,8 +221,9 @@ impl ForeignFile {
     /// Opens a file and checks that its header matches its length. No element is read.
     ///
     /// # Errors
-    /// [`ErrorKind::BadFile`](stridemap::ErrorKind::BadFile) for an unknown format, a truncated file, a duplicate
-    /// name, or elements of a type that stridemap does not have; [`ErrorKind::Io`](stridemap::ErrorKind::Io).
+    /// [`ErrorKind::BadFile`](stridemap::ErrorKind::BadFile) if the file cannot be read, for example because of an
+    /// unknown format, a truncated file, a duplicate name, or elements of a type that stridemap does not have;
+    /// [`ErrorKind::Io`](stridemap::ErrorKind::Io).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         ForeignOptions::new().open(path)
     }
@@ -246,7 +248,7 @@ impl ForeignFile {
         })
     }
 
-    /// Iterates over the byte ranges that the tensors refer to, in ascending order of number.
+    /// Iterates over the storages in the file, in ascending order of their numbers.
     pub fn storages(&self) -> impl Iterator<Item = StorageInfo> {
         let mut counts = vec![0u64; self.contents.storages.len()];
         for tensor in &self.contents.tensors {
@@ -265,9 +267,9 @@ impl ForeignFile {
     /// Returns a tensor whose storage is a range of the file. No element is read. Tensors that share a storage in the
     /// file share it here too.
     ///
-    /// An array in a compressed member of a zip file, or one that is [byte-swapped](ForeignOptions::byteswap), is
-    /// converted into an unnamed temporary file in the directory that `TMPDIR` names. The conversion verifies the
-    /// checksum of a zip member, and so does an import. Reading elements from the file itself does not.
+    /// As an exception, elements that are compressed or [byte-swapped](ForeignOptions::byteswap) are converted into an
+    /// unnamed temporary file in the directory that `TMPDIR` names. The conversion verifies the checksum of a zip
+    /// member, and so does an import. Reading elements from the file itself does not.
     ///
     /// # Errors
     /// [`ErrorKind::NameNotFound`](stridemap::ErrorKind::NameNotFound), which suggests the nearest names. When
@@ -288,7 +290,7 @@ impl ForeignFile {
         self.tensor(tensor).map_err(|e| e.context(format_args!("load {name:?}")))
     }
 
-    /// Renames the tensors, or leaves out those for which `new_name` returns `None`.
+    /// Renames the tensors with `new_name`, and leaves out those for which it returns `None`.
     ///
     /// ```
     /// use stridemap::{Store, Tensor};
@@ -343,7 +345,7 @@ impl ForeignFile {
         }
     }
 
-    /// Converts a storage once, so that its tensors share the result.
+    /// Returns a storage as a converted file. Its tensors share this file for as long as any of them refers to it.
     fn converted(&self, index: usize, storage: &ForeignStorage) -> Result<Arc<ExternalFile>> {
         let mut converted = self.converted.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = converted.get(&index).and_then(Weak::upgrade) {
@@ -354,13 +356,14 @@ impl ForeignFile {
         Ok(file)
     }
 
-    /// Returns the text in the file besides its tensors, by key.
+    /// Returns the text in the file besides its tensors, by key. Other plain values, such as the numbers in a
+    /// checkpoint, are text here.
     #[must_use]
     pub fn attributes(&self) -> &BTreeMap<String, String> {
         &self.contents.attributes
     }
 
-    /// Returns the tensors that were left out, in the order of the file, and why. It is empty unless
+    /// Returns the tensors that were left out, in the order of the file, and why. The list is empty unless
     /// [`ForeignOptions::skip_unreadable`] is set.
     #[must_use]
     pub fn skipped(&self) -> &[Skipped] {

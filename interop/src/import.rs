@@ -57,14 +57,16 @@ impl ForeignFile {
     /// Copies every tensor of the file into the store, with `prefix` before its name. The caller saves the
     /// [attributes](Self::attributes).
     ///
-    /// Headers keep their strides, and tensors that share a storage in the file share one in the store. `progress` is
-    /// called with the bytes of elements read since the last call. Nothing is durable or visible to others until the
-    /// transaction commits. After an error the transaction holds some of the tensors and should be dropped.
+    /// Headers keep their strides. Tensors of a checkpoint that share a storage, and the fields of a structured array,
+    /// share one in the store. `progress` is called with the bytes of elements read since the last call. Nothing is
+    /// durable or visible to others until the transaction commits. After an error the transaction may hold some of the
+    /// tensors and should be dropped.
     ///
     /// If the file and the store are on one file system that can share blocks (btrfs, XFS), a `.safetensors` or `.npy`
     /// file with 4 MiB of elements or more is not copied. One storage is then the whole file, header included, and
-    /// shares its blocks until the file is modified. Changes to the file never reach the store. [`Imported`] tells how
-    /// much was copied and how much is shared.
+    /// shares its blocks until the file is modified. Changes to the file never reach the store. Structured arrays, and
+    /// elements that are byte-swapped or not aligned in the file, are still copied. [`Imported`] tells how much was
+    /// copied and how much is shared.
     ///
     /// # Errors
     /// Those of [`Transaction::save`], where names are checked before anything is read; `ExternalChanged` if the file
@@ -132,10 +134,10 @@ impl ForeignFile {
         progress: &mut dyn FnMut(u64),
     ) -> Result<Imported> {
         let mut imported = Imported { copied_bytes: self.size_bytes(), shared_bytes: 0 };
-        let kept = self.import_storages(txn, progress)?;
+        let whole = self.import_storages(txn, progress)?;
         let shared = self.share_files(txn, progress)?;
         for (tensor, name) in self.contents.tensors.iter().zip(names) {
-            if let Some(&key) = kept.get(&tensor.storage) {
+            if let Some(&key) = whole.get(&tensor.storage) {
                 txn.save_header(name, tensor.dtype, &tensor.layout, key)?;
                 continue;
             }
@@ -174,7 +176,7 @@ impl ForeignFile {
                 *size_bytes = size_bytes.saturating_add(tensor.size_bytes());
             }
         }
-        // The storage keeps the whole file allocated, so most of the file must be elements.
+        // The storage keeps the whole file allocated, so at least half of the file must be elements.
         sizes.retain(|_, (file, size_bytes)| *size_bytes >= MIN_SHARED_BYTES.max(file.length_bytes() / 2));
         let mut shared = HashMap::new();
         for storage in &self.contents.storages {
@@ -206,8 +208,8 @@ pub struct Imported {
 /// tensor that has its own storage.
 const MIN_SHARED_BYTES: u64 = 4 << 20;
 
-/// Returns the layout of a tensor in a storage that is the whole file. `None` if no header can describe it there, if
-/// the bytes must be converted, if they have a checksum to verify, or if they are imported as one storage.
+/// Returns the layout of a tensor in a storage that is the whole file. `None` if no header can describe the tensor
+/// there, or if its bytes must be converted, have a checksum to verify, or are imported as one storage.
 fn layout_in_file(storage: &ForeignStorage, tensor: &ForeignTensor) -> Option<Layout> {
     let itemsize = tensor.dtype.itemsize();
     let start_bytes = usize::try_from(storage.offset_bytes).ok()?;

@@ -41,7 +41,7 @@ impl Store {
     /// Rewrites sealed storages, dropping the bytes that no tensor reaches. A storage is rewritten if that frees at
     /// least a quarter of it, and at least a block of 4 KiB. Tensors keep their names, sizes and elements, and share
     /// elements as before; their strides, offsets and storages change. `progress` is called with the bytes written
-    /// since the last call; [`usage`](Self::usage) returns their total in advance.
+    /// since the last call; [`disk_usage`](Self::disk_usage) returns their total in advance.
     ///
     /// It first collects garbage, as [`gc`](Self::gc) does. Then it copies storages, about 64 MiB or 64 of them per
     /// commit, smaller ones first, so that the space they free is available to the next. It needs free space for the

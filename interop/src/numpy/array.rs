@@ -27,7 +27,7 @@ pub(super) fn budget(file: &RawFile) -> Budget {
     Budget::of(ASSUMED_BYTES, file.length_bytes())
 }
 
-/// The tensors that a header describes. This has the length of their bytes; `Preamble` has the offset.
+/// The tensors that a header describes. Their bytes are at the offset that `Preamble` states.
 pub(super) struct Array {
     parts: Vec<Part>,
     /// The suffixes of the names of the fields that were left out, each with the reason.
@@ -96,7 +96,7 @@ impl Array {
         }
     }
 
-    /// Adds a field: in each record, an array at the same offset.
+    /// Adds the tensor of a field, which is at the same offset in each record.
     fn add(
         &mut self,
         field: &FieldDescr<'_>,
@@ -169,7 +169,7 @@ impl Array {
 }
 
 impl FieldDescr<'_> {
-    /// Whether this is the unused space between fields.
+    /// Returns whether this is unused space between fields.
     fn is_padding(&self) -> bool {
         self.name.is_empty() && self.descr.trim_start_matches(['<', '>', '=', '|']).starts_with('V')
     }

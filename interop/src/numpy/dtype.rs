@@ -20,8 +20,8 @@ const DTYPES: [(&str, DType); 14] = [
     ("c16", DType::C128),
 ];
 
-/// Types of the `ml_dtypes` package whose descriptor is unique. It writes `<` before them, where NumPy writes `|`
-/// before untyped bytes.
+/// Types of the `ml_dtypes` package whose descriptor is unique. The package writes `<` before them, where NumPy writes
+/// `|` before untyped bytes.
 const UNIQUE: [(&str, DType); 2] = [("<V2", DType::BF16), ("<f1", DType::F8E5M2)];
 
 /// The descriptor that `ml_dtypes` writes for all its other one-byte types, some of which stridemap does not have.
@@ -81,8 +81,8 @@ impl ParsedDescr {
         }
     }
 
-    /// Returns the descriptor of this type, or `None` if NumPy has none.
-    pub(super) fn of(dtype: DType) -> Option<String> {
+    /// Returns the descriptor of a type, or `None` if NumPy has none.
+    pub(super) fn descr_of(dtype: DType) -> Option<String> {
         if let Some(&(code, _)) = DTYPES.iter().find(|&&(_, known)| known == dtype) {
             let order = if dtype.itemsize() == 1 { '|' } else { '<' };
             return Some(format!("{order}{code}"));

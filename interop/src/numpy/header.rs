@@ -7,10 +7,11 @@ use stridemap::import::Layout;
 
 pub(super) const MAGIC: [u8; 6] = *b"\x93NUMPY";
 
-/// The bytes read first, which include the length of the header. Every file has at least this many.
+/// The number of bytes read first. They include the length of the header. Every file has at least this many.
 pub(super) const PREAMBLE_BYTES: usize = 12;
 
-/// Far more than the header of any plain array. NumPy's own limit for untrusted files is 10,000.
+/// The maximum length of a header, which is far more than any plain array needs. NumPy's own limit for untrusted files
+/// is 10,000.
 const MAX_HEADER_BYTES: u64 = 64 << 10;
 
 /// The alignment of elements in written files.
@@ -135,7 +136,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// Parses the subset of Python's literals that headers use. It does not nest, so nothing recurses.
+/// Parses the subset of Python's literals that headers use. The subset does not nest, so nothing recurses.
 struct Parser<'a> {
     text: &'a str,
     rest: &'a str,

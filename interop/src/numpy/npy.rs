@@ -32,8 +32,8 @@ use crate::{FileFormat, ForeignOptions};
 
 /// Reads the header of a file with one array, and checks it against the file.
 ///
-/// Bytes after the elements are refused, though `numpy.load` ignores them: they are part of a longer array, or
-/// a second array.
+/// Bytes after the elements are refused, though `numpy.load` ignores them, because they can be part of a longer array,
+/// or a second array.
 pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Contents> {
     let bad = |what| file.bad(what);
     let preamble = Preamble::parse(file.preamble()?).map_err(bad)?;
@@ -44,7 +44,7 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
     file.check_rest(preamble.elements_offset(), array.length_bytes)?;
     let name = file.stem().map_err(|what| file.bad(what))?;
     let mut contents = Contents::new(FileFormat::Npy);
-    let storage = ForeignStorage::range(file, preamble.elements_offset(), array.length_bytes);
+    let storage = ForeignStorage::of_range(file, preamble.elements_offset(), array.length_bytes);
     array.add_to(&mut contents, name, storage, bad);
     Ok(contents)
 }
@@ -122,7 +122,7 @@ impl Export {
         mut progress: impl FnMut(u64),
     ) -> Result<()> {
         let path = path.as_ref();
-        let array = arranged(path, "", tensor, self.order)?;
+        let array = arrange(path, "", tensor, self.order)?;
         file::write(path, &array.header, [&array.elements], self.on_existing, &mut progress)
     }
 
@@ -147,7 +147,7 @@ impl Export {
         mut progress: impl FnMut(u64),
     ) -> Result<()> {
         let path = Path::new(file::OUTPUT);
-        let array = arranged(path, "", tensor, self.order)?;
+        let array = arrange(path, "", tensor, self.order)?;
         file::write_to(path, &mut writer, &array.header, [&array.elements], &mut progress)
     }
 }
@@ -159,9 +159,9 @@ pub(super) struct Arranged {
 }
 
 /// Arranges a tensor for writing. If the dtype cannot be written, the error message begins with `what`.
-pub(super) fn arranged(path: &Path, what: &str, tensor: &Tensor, order: Order) -> Result<Arranged> {
+pub(super) fn arrange(path: &Path, what: &str, tensor: &Tensor, order: Order) -> Result<Arranged> {
     let dtype = tensor.dtype();
-    let descr = ParsedDescr::of(dtype).ok_or_else(|| {
+    let descr = ParsedDescr::descr_of(dtype).ok_or_else(|| {
         file::unwritable(
             path,
             format!("{what}NumPy cannot hold {dtype}, which packs two elements into a byte; write a view of it as uint8"),

@@ -29,7 +29,7 @@ use zip::{CompressionMethod, ZipWriter};
 
 use super::array::{Array, budget};
 use super::header::{Header, MAGIC, PREAMBLE_BYTES, Preamble};
-use super::npy::{Order, arranged};
+use super::npy::{Order, arrange};
 use super::text::TextEncoding;
 use crate::budget::Budget;
 use crate::contents::{Contents, ForeignStorage};
@@ -185,7 +185,7 @@ impl Export {
         check_names(tensors).map_err(|what| file::unwritable(path, what))?;
         let arrays = tensors
             .iter()
-            .map(|(name, tensor)| arranged(path, &format!("tensor {name:?}: "), tensor, self.order));
+            .map(|(name, tensor)| arrange(path, &format!("tensor {name:?}: "), tensor, self.order));
         let arrays = arrays.collect::<Result<Vec<_>>>()?;
         let failed = |e: ZipError| match e {
             ZipError::Io(e) => Error::io("export", path, e),

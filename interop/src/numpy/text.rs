@@ -1,4 +1,4 @@
-//! Texts: arrays of no dimension whose element is a string.
+//! Texts: string arrays without dimensions.
 
 use super::header::{Descriptor, Header};
 
@@ -24,7 +24,7 @@ impl TextEncoding {
         }
     }
 
-    /// Decodes a text. Like NumPy, it leaves out NULs at the end.
+    /// Decodes a text. NULs at the end are left out, as in NumPy.
     pub(super) fn decode(self, bytes: Vec<u8>) -> Result<String, String> {
         let mut text = match self {
             TextEncoding::Bytes => {

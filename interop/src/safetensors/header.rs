@@ -36,10 +36,10 @@ impl<'de> FromEntries<'de> for Header {
 
     fn add<A: MapAccess<'de>>(&mut self, key: String, entries: &mut A) -> Result<(), A::Error> {
         if key == METADATA_KEY {
-            let Object(attributes) = entries.next_value().map_err(|e| at(METADATA_KEY, &e))?;
+            let Object(attributes) = entries.next_value().map_err(|e| with_entry(METADATA_KEY, &e))?;
             self.attributes = Some(attributes);
         } else {
-            let info = entries.next_value().map_err(|e| at(format_args!("tensor {key:?}"), &e))?;
+            let info = entries.next_value().map_err(|e| with_entry(format_args!("tensor {key:?}"), &e))?;
             self.tensors.insert(key, info);
         }
         Ok(())
@@ -47,7 +47,7 @@ impl<'de> FromEntries<'de> for Header {
 }
 
 /// Puts the entry in which an error occurred before its message.
-fn at<E: serde::de::Error>(what: impl fmt::Display, error: &E) -> E {
+fn with_entry<E: serde::de::Error>(what: impl fmt::Display, error: &E) -> E {
     E::custom(format_args!("{what}: {error}"))
 }
 

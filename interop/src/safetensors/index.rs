@@ -41,7 +41,7 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
     let name_of = |wanted| shards.iter().find(|(_, index)| **index == wanted).map_or("", |(shard, _)| shard);
     for (shard, index) in &shards {
         let opened = open(file, shard, rest_bytes, options)?;
-        // The elements follow the header. A shard without elements has no storage, and its header is not counted.
+        // The elements follow the header, so their offset is the number of bytes before them.
         let header_bytes = opened.storages.first().map_or(0, |elements| elements.offset_bytes);
         rest_bytes = rest_bytes.saturating_sub(header_bytes);
         let skipped = opened.skipped.iter().map(|skipped| &skipped.name);
@@ -90,7 +90,7 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
     Ok(contents)
 }
 
-/// Reads the header of a shard, whose length is limited to the bytes left for headers.
+/// Reads the header of a shard. It must have at most `rest_bytes`, which are left for headers.
 fn open(index: &RawFile, shard: &str, rest_bytes: u64, options: ForeignOptions) -> Result<Contents> {
     let missing = |e: &Error| {
         let cause = std::error::Error::source(e).and_then(|cause| cause.downcast_ref::<io::Error>());
@@ -112,7 +112,7 @@ struct Index {
     weight_map: Object<WeightMap>,
 }
 
-/// There can be a million tensors, but few shards, so shards are numbered.
+/// The shard of each tensor. There can be a million tensors, but few shards, so shards are numbered.
 #[derive(Default)]
 struct WeightMap {
     shard_of: BTreeMap<String, usize>,
@@ -139,7 +139,7 @@ impl<'de> FromEntries<'de> for WeightMap {
     }
 }
 
-/// Checks that a shard is a file beside the index. No other file is ever opened.
+/// Checks that a shard is named by a file name without a directory. Only files beside the index are ever opened.
 fn check_shard(shard: &str) -> std::result::Result<(), String> {
     let is_file_name = !shard.is_empty() && shard != "." && shard != ".." && !shard.contains(['/', '\0']);
     if is_file_name {

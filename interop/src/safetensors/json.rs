@@ -1,4 +1,4 @@
-//! JSON from untrusted files. Keys must be unique, and the text is read in pieces, so that whitespace and skipped
+//! JSON from untrusted files. Keys must be unique. A long text is read in pieces, so that its whitespace and skipped
 //! values take no memory.
 
 use std::collections::BTreeMap;
@@ -19,14 +19,15 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(
     serde_json::from_slice(json).map_err(|e| file.bad(format!("{what}: {e}")).with_source(e))
 }
 
-/// A header of at most this many bytes (a few hundred thousand tensors) is read whole, because that parses faster.
+/// The maximum length of a header that is read whole, because that parses faster. It suffices for a few hundred
+/// thousand tensors.
 const WHOLE_BYTES: usize = 16 << 20;
 
-/// The bytes of a longer header in memory at a time.
+/// The number of bytes of a longer header that are in memory at a time.
 const BUFFER_BYTES: usize = 32 << 10;
 
-/// A longer string or number is refused before the rest of it is read, because the parser keeps a whole token in
-/// memory. Attributes have a limit of their own, which is a quarter of this.
+/// The maximum length of a string or number. A longer one is refused before the rest of it is read, because the parser
+/// keeps a whole token in memory. Attributes have a limit of their own, which is a quarter of this.
 const MAX_TOKEN_BYTES: usize = 4 << 20;
 
 /// The maximum nesting. The parser keeps a byte for each level that it skips.

@@ -22,8 +22,8 @@ const METADATA_KEY: &str = "__metadata__";
 /// The number of bytes before the header. They hold its length.
 const PREAMBLE_BYTES: usize = 8;
 
-/// The format's own limit for its header. Also the limit here for an index, and for the headers of all shards
-/// together.
+/// The maximum length of a header, which the format sets. It is also the limit here for an index, and for the headers
+/// of all shards together.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// The format's file names for a model in several files: `model-00001-of-00003.safetensors` and

@@ -9,9 +9,9 @@ use tempfile::TempPath;
 
 use crate::file::{create_unfinished, dir_of, exists_error, sync_dir};
 
-/// Renames synced files in one directory to their final names. The last is the index that names the others. An
-/// existing index is moved away first and the new one is placed last, so that an index never refers to another
-/// export's files.
+/// Renames synced files in one directory to their final names. The last file is the index that names the others. An
+/// existing index is moved away first and the new one is placed last, so that an index never refers to another export's
+/// files.
 ///
 /// After an error the old files get their names back, unless the file system fails again.
 pub(super) fn rename_all(staged: Vec<TempPath>, targets: &[PathBuf], on_existing: OnExisting) -> Result<()> {

@@ -61,7 +61,7 @@ pub(super) fn read_within(
     let offset_bytes = PREAMBLE_BYTES as u64 + header_bytes;
     file.check_rest(offset_bytes, length_bytes)?;
 
-    let whole = ForeignStorage::range(file, offset_bytes, length_bytes);
+    let whole = ForeignStorage::of_range(file, offset_bytes, length_bytes);
     let mut contents = Contents {
         format: FileFormat::Safetensors,
         storages: vec![whole.clone()],
@@ -86,7 +86,7 @@ pub(super) fn read_within(
             // The offset is not a multiple of the item size, so this tensor cannot be a header over the storage that
             // the aligned tensors share.
             let (offset_bytes, length_bytes) = (whole.offset_bytes + start as u64, (end - start) as u64);
-            contents.storages.push(ForeignStorage::range(file, offset_bytes, length_bytes));
+            contents.storages.push(ForeignStorage::of_range(file, offset_bytes, length_bytes));
             (contents.storages.len() - 1, layout)
         };
         contents.tensors.push(ForeignTensor { name, dtype, layout, storage });

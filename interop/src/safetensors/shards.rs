@@ -59,7 +59,7 @@ pub(super) fn write(
 
     let mut targets: Vec<PathBuf> = shards.iter().map(|(name, _)| path.with_file_name(name)).collect();
     targets.push(path.with_file_name(format!("{stem}{INDEX_ENDING}")));
-    targets.iter().try_for_each(|target| file::check_place(target, on_existing))?;
+    targets.iter().try_for_each(|target| file::check_replaceable(target, on_existing))?;
     let mut staged = Vec::with_capacity(targets.len());
     let parts = shards.iter().map(|(_, shard)| (&shard.header, Some(shard))).chain([(&index, None)]);
     for ((header, shard), target) in parts.zip(&targets) {

@@ -180,8 +180,8 @@ impl<'a> Shard<'a> {
         mut entries: Vec<Entry<'a>>,
         metadata: &BTreeMap<String, String>,
     ) -> Result<Self> {
-        // By descending alignment, then by name: every tensor is aligned, and the order does not depend on the
-        // caller's.
+        // Sorted by descending alignment, so that every tensor is aligned, and then by name, so that the order does not
+        // depend on the caller's.
         entries.sort_by_key(|entry| (Reverse(entry.dtype), entry.name));
         let mut end_bytes = 0usize;
         let infos = entries.iter().map(|entry| {

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use stridemap::Result;
 
-use super::{contents, leaves_of, pickle_limit};
+use super::{contents_of, leaves_of, pickle_limit};
 use crate::ForeignOptions;
 use crate::contents::{Contents, ForeignStorage};
 use crate::file::RawFile;
 use crate::zip::Member;
 
-/// The pickle, in the folder that contains all members.
+/// The name of the pickle in the folder that contains all members.
 const PICKLE: &str = "/data.pkl";
 
-/// The maximum length of members read besides the pickle. They hold `little` or `big`.
+/// The maximum length of the member `byteorder`, which holds `little` or `big`.
 const MAX_ORDER_BYTES: u64 = 16;
 
 /// Returns whether a zip file is a checkpoint, the remains of a failed torch.save, or a TorchScript program.
@@ -52,7 +52,7 @@ pub(crate) fn read(file: &Arc<RawFile>, members: &[Member], options: ForeignOpti
         }
     }
     let pickle = pickle.read(file, pickle_limit(file))?;
-    contents(file, leaves_of(file, &pickle, options)?, |storage| {
+    contents_of(file, leaves_of(file, &pickle, options)?, |storage| {
         let name = format!("data/{}", storage.key);
         let member = by_name.get(name.as_str());
         let member = member.ok_or_else(|| file.bad(format!("the zip file has no member {folder}/{name}")))?;

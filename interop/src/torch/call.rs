@@ -52,16 +52,16 @@ impl Machine<'_> {
             },
             (Global::RebuildTensor, &[storage, offset, size, stride])
             | (Global::RebuildTensorV2, &[storage, offset, size, stride, _, _]) => {
-                self.tensor(global, storage, offset, (size, stride), Value::None, Value::None)
+                self.create_tensor(global, storage, offset, (size, stride), Value::None, Value::None)
             }
             (Global::RebuildTensorV2, &[storage, offset, size, stride, _, _, metadata]) => {
-                self.tensor(global, storage, offset, (size, stride), Value::None, metadata)
+                self.create_tensor(global, storage, offset, (size, stride), Value::None, metadata)
             }
             (Global::RebuildTensorV3, &[storage, offset, size, stride, _, _, dtype]) => {
-                self.tensor(global, storage, offset, (size, stride), dtype, Value::None)
+                self.create_tensor(global, storage, offset, (size, stride), dtype, Value::None)
             }
             (Global::RebuildTensorV3, &[storage, offset, size, stride, _, _, dtype, metadata]) => {
-                self.tensor(global, storage, offset, (size, stride), dtype, metadata)
+                self.create_tensor(global, storage, offset, (size, stride), dtype, metadata)
             }
             (Global::DType(_) | Global::Storage(_), _) => {
                 Err(format!("calls {}, which is a type and cannot be called", global.name()))
@@ -70,8 +70,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Creates a tensor. Without a dtype it has the dtype of its storage.
-    fn tensor(
+    /// Creates a tensor. If `dtype` is `None`, the tensor has the dtype of its storage.
+    fn create_tensor(
         &mut self,
         global: Global,
         storage: Value,
@@ -112,8 +112,8 @@ impl Machine<'_> {
         Ok(set)
     }
 
-    /// Returns the tuple of integers in a tuple or a `torch.Size`. A value that is used repeatedly is checked and
-    /// charged each time.
+    /// Returns a tuple, or the tuple in a `torch.Size`, if all its items are integers. A value that is used repeatedly
+    /// is checked and charged each time.
     fn integers(&mut self, value: Value) -> Result<Option<Value>, String> {
         let Some(items) = self.arena.tuple(value) else { return Ok(None) };
         let (count, are_integers) =
@@ -191,7 +191,8 @@ impl Machine<'_> {
         Ok(made)
     }
 
-    /// Returns the bytes of a storage that a view selects: `(key, offset, size)` in elements, or None for all.
+    /// Returns the offset and the length, in bytes, of the part of a storage that a view selects. A view is `(key,
+    /// offset, size)`, counted in elements, or None for the whole storage.
     fn part(&self, view: Value, itemsize: u64, length_bytes: u64) -> Option<(u64, u64)> {
         if view == Value::None {
             return Some((0, length_bytes));

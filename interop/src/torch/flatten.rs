@@ -1,4 +1,4 @@
-//! Names the values of a pickle: the keys of nested dicts, lists and tuples, joined by dots.
+//! Names the values of a pickle. A name is the keys and indices in the nested dicts, lists and tuples, joined by dots.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ const ATTRIBUTE_BYTES: usize = 96;
 /// The maximum number of characters of a name in an error.
 const MAX_SHOWN_CHARS: usize = 200;
 
-/// All leaves, by name, and the storages that the tensors refer to.
+/// The leaves of a pickle, which are its tensors and plain values, and the storages that the tensors refer to.
 #[derive(Debug, Default)]
 pub(super) struct Leaves {
     /// The tensors, in the order of the pickle. They refer to their storages by number.
@@ -42,7 +42,7 @@ impl Leaves {
     /// `stem` is an error, the leaf is refused for that reason.
     ///
     /// # Errors
-    /// One line, with the name of the value that cannot be read.
+    /// One line that says what cannot be read.
     pub(super) fn of(
         pickle: &[u8],
         file_bytes: u64,
@@ -78,7 +78,7 @@ struct Flattening<'a> {
     options: ForeignOptions,
     /// The name of the value being visited.
     name: String,
-    /// The containers around it.
+    /// The containers around that value.
     path: Vec<Value>,
     /// The number of visits that remain. A container in several places is visited in each of them. Without repeats,
     /// each visit corresponds to at least one byte of the pickle.
@@ -95,26 +95,26 @@ impl Flattening<'_> {
         let arena = self.arena;
         let Some(node) = arena.node(value) else {
             return match (value, self.plain(value)) {
-                (Value::None, _) => self.attribute("null".to_owned()),
-                (Value::Bool(value), _) => self.attribute(value.to_string()),
-                (Value::Global(Global::DType(dtype)), _) => self.attribute(dtype.name().to_owned()),
+                (Value::None, _) => self.add_attribute("null".to_owned()),
+                (Value::Bool(value), _) => self.add_attribute(value.to_string()),
+                (Value::Global(Global::DType(dtype)), _) => self.add_attribute(dtype.name().to_owned()),
                 (Value::Global(known), _) => {
                     self.skip_or_refuse(&format!("contains {}, which is not a value", known.name()))
                 }
-                (_, Some(text)) => self.attribute(text),
+                (_, Some(text)) => self.add_attribute(text),
                 _ => self.skip_or_refuse("contains bytes, which are neither tensors nor text"),
             };
         };
         match node {
-            Node::Tensor(tensor) => return self.tensor(tensor),
+            Node::Tensor(tensor) => return self.add_tensor(tensor),
             Node::Storage(_) => return self.skip_or_refuse("is a storage without a tensor; save a tensor"),
             &Node::Size(sizes) => {
-                let text = self.joined("[", sizes, ",", "]")?;
-                return self.attribute(text);
+                let text = self.join("[", sizes, ",", "]")?;
+                return self.add_attribute(text);
             }
             &Node::Device(parts) => {
-                let text = self.joined("", parts, ":", "")?;
-                return self.attribute(text);
+                let text = self.join("", parts, ":", "")?;
+                return self.add_attribute(text);
             }
             Node::Dict(_) | Node::List(_) | Node::Tuple(..) => {}
         }
@@ -128,21 +128,21 @@ impl Flattening<'_> {
         if let Node::Dict(items) = node {
             for &[key, value] in items.as_chunks().0 {
                 let key = self.key(key)?;
-                self.child(&key, value)?;
+                self.visit_child(&key, value)?;
             }
         } else {
             let items =
                 if let Node::List(items) = node { Some(items.as_slice()) } else { arena.tuple(value) };
             for (index, &item) in items.unwrap_or_default().iter().enumerate() {
-                self.child(&index.to_string(), item)?;
+                self.visit_child(&index.to_string(), item)?;
             }
         }
         self.path.pop();
         Ok(())
     }
 
-    fn child(&mut self, key: &str, value: Value) -> Result<(), String> {
-        // Charged here too: many empty containers can have the same long key, which is copied for each.
+    fn visit_child(&mut self, key: &str, value: Value) -> Result<(), String> {
+        // Keys are charged here too: many empty containers can have the same long key, which is copied for each.
         self.budget.charge(key.len())?;
         let length = self.name.len();
         if length > 0 {
@@ -171,8 +171,8 @@ impl Flattening<'_> {
         self.arena.literal(value).as_ref().and_then(Literal::attribute)
     }
 
-    /// Returns the texts of the items of a tuple. The same item can be repeated, so all are charged for first.
-    fn joined(&mut self, start: &str, tuple: Value, separator: &str, end: &str) -> Result<String, String> {
+    /// Joins the texts of the items of a tuple. The same item can be repeated, so the memory is charged first.
+    fn join(&mut self, start: &str, tuple: Value, separator: &str, end: &str) -> Result<String, String> {
         let items = self.arena.tuple(tuple).unwrap_or_default();
         let text = |&item: &Value| self.plain(item).unwrap_or_default();
         let lengths = items.iter().map(|item| text(item).len().saturating_add(separator.len()));
@@ -192,7 +192,7 @@ impl Flattening<'_> {
         if self.name.is_empty() { self.stem.map_err(str::to_owned) } else { Ok(&self.name) }
     }
 
-    fn attribute(&mut self, text: String) -> Result<(), String> {
+    fn add_attribute(&mut self, text: String) -> Result<(), String> {
         let name = self.leaf_name()?.to_owned();
         self.budget.charge(ATTRIBUTE_BYTES.saturating_add(name.len()).saturating_add(text.len()))?;
         match self.leaves.attributes.insert(name, text) {
@@ -201,7 +201,7 @@ impl Flattening<'_> {
         }
     }
 
-    fn tensor(&mut self, tensor: &TensorRef) -> Result<(), String> {
+    fn add_tensor(&mut self, tensor: &TensorRef) -> Result<(), String> {
         let name = self.leaf_name()?.to_owned();
         self.budget.charge(TENSOR_BYTES.saturating_add(name.len()))?;
         let layout = match self.layout(tensor) {

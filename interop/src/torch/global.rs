@@ -88,7 +88,7 @@ impl Global {
     /// Returns the meaning of a Python name.
     ///
     /// # Errors
-    /// Every other name is refused, wherever it appears. The error states the name.
+    /// Any unknown name is refused, wherever it appears. The error states the name.
     pub(super) fn of(module: &str, name: &str) -> Result<Self, String> {
         let known = NAMES.iter().find(|&&(its_module, its_name, _)| its_module == module && its_name == name);
         if let Some(&(.., known)) = known {
@@ -109,7 +109,7 @@ impl Global {
                 ));
             }
         }
-        // torch.save still writes the name of Python 2. Python 3 calls the module `builtins`.
+        // torch.save still writes `__builtin__`, Python 2's name of the module `builtins`.
         let module = if module == "__builtin__" { "builtins" } else { module };
         let full = format!("{module}.{name}");
         let reason = REASONS.iter().find(|&&(its_name, _)| its_name == full).map(|&(_, reason)| reason);

@@ -34,7 +34,7 @@ pub(super) struct Instruction<'a> {
 /// Why an instruction cannot be read.
 #[derive(Debug)]
 pub(super) enum ReadError {
-    /// The bytes end within it.
+    /// The bytes end within the instruction.
     Truncated,
     Invalid(String),
 }
@@ -51,7 +51,7 @@ impl<'a> Instruction<'a> {
             Some(count) => Ok((width, usize::try_from(unsigned(count)).unwrap_or(usize::MAX), 0)),
             None => Err(ReadError::Truncated),
         };
-        // The bytes before the argument, those of the argument, and those after it.
+        // The numbers of bytes before, in and after the argument.
         let (before, length, after) = match code {
             code::BININT1 | code::PROTO | code::BINGET | code::BINPUT | code::EXT1 => (0, 1, 0),
             code::BININT2 | code::EXT2 => (0, 2, 0),
@@ -88,7 +88,7 @@ pub(super) fn unsigned(bytes: &[u8]) -> u64 {
 }
 
 /// Returns the length of the pickle at the start of `bytes`, including its STOP, or `None` if `bytes` end before it.
-/// `limit` is its maximum length.
+/// `limit` is the maximum length of the pickle.
 pub(super) fn pickle_length(bytes: &[u8], limit: usize) -> Result<Option<usize>, String> {
     let mut at = 0;
     loop {

@@ -1,7 +1,7 @@
 //! PyTorch's layout until 1.5: several pickles, then the bytes of the storages.
 //!
 //! The pickles are a magic number, the protocol, a description of the machine, the object, and the keys of the
-//! storages. Then, for each key: the number of elements in eight bytes, and the elements.
+//! storages. For each key, eight bytes with the number of elements follow, and then the elements.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use stridemap::Result;
 use super::instruction::pickle_length;
 use super::machine::Unpickled;
 use super::value::{FileStorage, Node, Value};
-use super::{contents, leaves_of, pickle_limit};
+use super::{contents_of, leaves_of, pickle_limit};
 use crate::ForeignOptions;
 use crate::contents::{Contents, ForeignStorage};
 use crate::file::{RawFile, zeroed};
@@ -23,11 +23,10 @@ const PROTOCOL_VERSION: i128 = 1001;
 const FIRST_BYTES: u64 = 16 << 10;
 
 /// The offset of the magic in a tar file.
-const TAR_MAGIC_AT_BYTES: u64 = 257;
+const TAR_MAGIC_OFFSET: u64 = 257;
 const TAR_MAGIC: &[u8; 5] = b"ustar";
 
-/// Returns whether a file begins like pickles of protocol 2 or later, and not like a safetensors file that is
-/// truncated.
+/// Returns whether a file begins like a pickle of protocol 2 to 5, and not like a safetensors file that is truncated.
 ///
 /// The third byte of a pickle is an instruction, which is never 0. In the length of a safetensors header, this byte can
 /// have any value, but the last four bytes of the length are 0, and a brace follows.
@@ -38,15 +37,15 @@ pub(crate) fn is_pickle(magic: &[u8]) -> bool {
 /// Returns whether a file is a tar file, such as a checkpoint of PyTorch before 0.1.10.
 pub(crate) fn is_tar(file: &RawFile) -> Result<bool> {
     let mut magic = [0; TAR_MAGIC.len()];
-    if file.length_bytes() < TAR_MAGIC_AT_BYTES.saturating_add(magic.len() as u64) {
+    if file.length_bytes() < TAR_MAGIC_OFFSET.saturating_add(magic.len() as u64) {
         return Ok(false);
     }
-    file.read_at(&mut magic, TAR_MAGIC_AT_BYTES)?;
+    file.read_at(&mut magic, TAR_MAGIC_OFFSET)?;
     Ok(&magic == TAR_MAGIC)
 }
 
 /// Returns the error for a tar file.
-pub(crate) fn refuse_tar(file: &RawFile) -> stridemap::Error {
+pub(crate) fn tar_error(file: &RawFile) -> stridemap::Error {
     file.bad(
         "a tar file, such as a checkpoint of PyTorch before 0.1.10; load it in PyTorch and save it again",
     )
@@ -54,7 +53,7 @@ pub(crate) fn refuse_tar(file: &RawFile) -> stridemap::Error {
 
 /// Reads a file that begins with a pickle.
 pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Contents> {
-    let mut pickles = Pickles { file, at_bytes: 0 };
+    let mut pickles = Pickles { file, offset: 0 };
     let integer = |pickle: &[u8]| {
         let unpickled = Unpickled::of(pickle, file.length_bytes())?;
         Ok::<_, String>(unpickled.arena.integer(unpickled.root))
@@ -79,9 +78,9 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
     }
     let leaves = leaves_of(file, &pickles.next()?, options)?;
     let keys = storage_keys(file, &pickles.next()?)?;
-    let storage_offsets = storage_offsets(file, &leaves.storages, keys, pickles.at_bytes)?;
-    contents(file, leaves, |storage| match storage_offsets.get(&storage.key) {
-        Some(&offset_bytes) => Ok(ForeignStorage::range(file, offset_bytes, storage.length_bytes)),
+    let storage_offsets = storage_offsets(file, &leaves.storages, keys, pickles.offset)?;
+    contents_of(file, leaves, |storage| match storage_offsets.get(&storage.key) {
+        Some(&offset_bytes) => Ok(ForeignStorage::of_range(file, offset_bytes, storage.length_bytes)),
         None => Err(file.bad(format!("storage {:?} is not in the file", storage.key))),
     })
 }
@@ -89,30 +88,32 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
 /// Consecutive pickles.
 struct Pickles<'a> {
     file: &'a RawFile,
-    at_bytes: u64,
+    /// The offset of the next pickle.
+    offset: u64,
 }
 
 impl Pickles<'_> {
     /// Returns the bytes of the next pickle. Its length is known only when its end is found.
     fn next(&mut self) -> Result<Vec<u8>> {
-        let limit_bytes = self.file.length_bytes().saturating_sub(self.at_bytes).min(pickle_limit(self.file));
+        let limit_bytes = self.file.length_bytes().saturating_sub(self.offset).min(pickle_limit(self.file));
         let mut seen_bytes = limit_bytes.min(FIRST_BYTES);
         loop {
             let mut bytes = zeroed(seen_bytes as usize)?;
-            self.file.read_at(&mut bytes, self.at_bytes)?;
-            let at = format_args!("in the pickle at byte {}", self.at_bytes);
+            self.file.read_at(&mut bytes, self.offset)?;
             let length = pickle_length(&bytes, limit_bytes as usize);
-            if let Some(length) = length.map_err(|e| self.file.bad(format!("{e}, {at}")))? {
+            let bad =
+                |e| self.file.bad(format!("{e}; the pickle begins at byte {} of the file", self.offset));
+            if let Some(length) = length.map_err(bad)? {
                 bytes.truncate(length);
                 bytes.shrink_to_fit();
-                self.at_bytes = self.at_bytes.saturating_add(length as u64);
+                self.offset = self.offset.saturating_add(length as u64);
                 return Ok(bytes);
             }
             if seen_bytes == limit_bytes {
                 return Err(self.file.bad(format!(
                     "the pickle at byte {} does not end within {limit_bytes} bytes; the file is truncated, or not a \
                      checkpoint",
-                    self.at_bytes
+                    self.offset
                 )));
             }
             seen_bytes = seen_bytes.saturating_mul(2).min(limit_bytes);

@@ -5,15 +5,15 @@ use std::borrow::Cow;
 
 use super::instruction::{Instruction, code, unsigned};
 
-/// The bytes of the widest integer used in arithmetic.
+/// The maximum length of an integer used in arithmetic.
 const MAX_INTEGER_BYTES: usize = 16;
 
-/// The bytes of the widest integer read as text, such as the state of a random generator. Python encodes longer ones
-/// differently.
+/// The maximum length of an integer read as text, such as the state of a random generator. Python encodes a longer
+/// integer differently.
 const MAX_WIDE_BYTES: usize = 255;
 
-/// The maximum number of digits of a number. Python does not write more digits, and a long number would be parsed again
-/// on every access.
+/// The maximum number of digits of a number written as text. No number that can be read needs more digits, and a long
+/// text would be parsed again on every access.
 const MAX_DIGITS: usize = 400;
 
 /// A value that an instruction carries in its argument.
@@ -40,7 +40,7 @@ impl<'a> Literal<'a> {
             code::INT if argument == b"01" => Literal::Bool(true),
             code::INT | code::LONG => {
                 let digits = argument.strip_suffix(b"L").unwrap_or(argument);
-                Literal::Int(number(digits).ok_or_else(|| refused("is not an integer of 16 bytes"))?)
+                Literal::Int(number(digits).ok_or_else(|| refused("is not an integer of at most 16 bytes"))?)
             }
             code::FLOAT => Literal::Float(number(argument).ok_or_else(|| refused("is not a number"))?),
             code::BINFLOAT => Literal::Float(f64::from_bits(unsigned(argument).swap_bytes())),
@@ -69,7 +69,8 @@ impl<'a> Literal<'a> {
         }))
     }
 
-    /// Returns the key of a dict as part of a name, as Python's `f"{key}"`, or `None` if it is not a plain value.
+    /// Returns the key of a dict as part of a name, as Python's `f"{key}"`, or `None` for bytes. The machine makes
+    /// bools a value of their own, so they never come here.
     pub(super) fn key(&self) -> Option<String> {
         Some(match self {
             Literal::Text(text) => text.clone().into_owned(),
@@ -88,8 +89,7 @@ impl<'a> Literal<'a> {
         })
     }
 
-    /// Returns a value as an attribute: text unchanged, numbers as in Python's `json.dumps`, `None` for bytes. The
-    /// machine makes bools a value of their own, so they never come here.
+    /// Returns a value as an attribute: text unchanged, numbers as in Python's `json.dumps`, and `None` for bytes.
     pub(super) fn attribute(&self) -> Option<String> {
         match self {
             Literal::Float(float) if float.is_nan() => Some("NaN".to_owned()),

@@ -9,11 +9,11 @@ use super::literal::Literal;
 use super::value::{Arena, Node, Value};
 use crate::budget::Budget;
 
-/// The newest protocol.
+/// The newest supported protocol of pickle.
 const MAX_PROTOCOL: u64 = 5;
 
-/// The approximate memory of a memo entry outside the consecutive ones.
-const FAR_MEMO_BYTES: usize = 48;
+/// The approximate memory of an entry of `sparse_memo`.
+const SPARSE_ENTRY_BYTES: usize = 48;
 
 /// The result of a pickle: a value, and everything that it refers to.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl<'a> Unpickled<'a> {
 pub(super) struct Machine<'a> {
     pub(super) arena: Arena<'a>,
     stack: Vec<Value>,
-    /// Lengths of the stack at each mark.
+    /// The length of the stack at each mark.
     marks: Vec<usize>,
     /// The memo entries with consecutive indices, as every pickler writes them.
     memo: Vec<Value>,
@@ -230,7 +230,7 @@ impl<'a> Machine<'a> {
         }
         match self.sparse_memo.insert(index, top) {
             Some(_) => Ok(()),
-            None => self.arena.budget.charge(FAR_MEMO_BYTES),
+            None => self.arena.budget.charge(SPARSE_ENTRY_BYTES),
         }
     }
 

@@ -25,13 +25,13 @@ use flatten::Leaves;
 use value::FileStorage;
 
 pub(super) use archive::{is_archive, read as read_archive};
-pub(super) use legacy::{is_pickle, is_tar, read as read_legacy, refuse_tar};
+pub(super) use legacy::{is_pickle, is_tar, read as read_legacy, tar_error};
 
 /// The maximum length of a pickle. Everything in a model besides its tensors is small.
 const MAX_PICKLE_BYTES: u64 = 256 << 20;
 
-/// Returns the maximum length of a pickle in this file. Without it, a compressed pickle could unpack to a thousand
-/// times its bytes.
+/// Returns the maximum length of a pickle in this file. Without this limit, a compressed pickle could unpack to a
+/// thousand times its length.
 fn pickle_limit(file: &RawFile) -> u64 {
     file.length_bytes().saturating_add(1 << 20).min(MAX_PICKLE_BYTES)
 }
@@ -41,12 +41,12 @@ fn leaves_of(file: &RawFile, pickle: &[u8], options: ForeignOptions) -> Result<L
     Leaves::of(pickle, file.length_bytes(), file.stem(), options).map_err(|e| file.bad(e))
 }
 
-/// Returns the contents of a checkpoint: its leaves, and the storages that they use. `place` finds a storage in the
-/// file, and is called once for each of these storages.
-fn contents(
+/// Returns the contents of a checkpoint: its leaves, and the storages that its tensors use. `locate` finds a storage in
+/// the file, and is called once for each of these storages.
+fn contents_of(
     file: &RawFile,
     leaves: Leaves,
-    mut place: impl FnMut(&FileStorage) -> Result<ForeignStorage>,
+    mut locate: impl FnMut(&FileStorage) -> Result<ForeignStorage>,
 ) -> Result<Contents> {
     let Leaves { mut tensors, attributes, skipped, storages: in_file } = leaves;
     let mut storages = Vec::new();
@@ -57,7 +57,7 @@ fn contents(
         };
         if slot.is_none() {
             *slot = Some(storages.len());
-            storages.push(ForeignStorage { is_imported_whole: true, ..place(used)? });
+            storages.push(ForeignStorage { is_imported_whole: true, ..locate(used)? });
         }
         tensor.storage = slot.unwrap_or_default();
     }

@@ -35,14 +35,14 @@ pub(super) enum Node {
     Tensor(Box<TensorRef>),
 }
 
-/// A pickle's reference to a storage, or to a part of one if Python 2 wrote it.
+/// A pickle's reference to a storage, or to a part of one in the older layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StorageRef {
     /// The number of the storage in the file.
     pub(super) number: u32,
     /// The type of the elements; `None` for untyped bytes.
     pub(super) dtype: Option<DType>,
-    /// The first byte of that storage that is used.
+    /// The offset in the storage, and the length, of the bytes that are used.
     pub(super) start_bytes: u64,
     pub(super) length_bytes: u64,
 }
@@ -69,7 +69,7 @@ pub(super) struct TensorRef {
     pub(super) flag: Option<Value>,
 }
 
-/// A full list of nodes or items grows by a quarter. Doubling it would leave more memory unused.
+/// A full list of nodes or items grows by its length divided by this. Doubling it would leave more memory unused.
 const SPARE_DIVISOR: usize = 4;
 
 /// All values of a pickle, within a memory limit.
@@ -78,7 +78,7 @@ pub(super) struct Arena<'a> {
     bytes: &'a [u8],
     nodes: Vec<Node>,
     items: Vec<Value>,
-    /// Reused, because old checkpoints have an empty tuple for each scalar.
+    /// The empty tuple is reused, because old checkpoints have one for each scalar.
     empty_tuple: Option<Value>,
     pub(super) storages: Vec<FileStorage>,
     pub(super) budget: Budget,

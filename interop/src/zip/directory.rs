@@ -26,10 +26,10 @@ const END64_BYTES: u64 = 56;
 const ENTRY_BYTES: usize = 46;
 const ENTRY_SIGNATURE: &[u8] = b"PK\x01\x02";
 
-/// The bytes of the directory read at once.
+/// The maximum number of bytes of the directory read at once.
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// The extra field for lengths and an offset that do not fit in 32 bits.
+/// The kind of the extra field for lengths and an offset that do not fit in 32 bits.
 const ZIP64_FIELD: u64 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,15 +66,15 @@ impl Directory {
             size_bytes: end.u32(12),
             start_bytes: end.u32(16),
         };
-        let (record, at_bytes) = match Self::find_zip64(file, end_record_offset)? {
-            Some((record64, at_bytes)) => {
-                record.agrees(&record64).then_some((record64, at_bytes)).ok_or_else(|| {
+        let (record, record_offset) = match Self::find_zip64(file, end_record_offset)? {
+            Some((record64, offset)) => {
+                record.agrees(&record64).then_some((record64, offset)).ok_or_else(|| {
                     file.bad("the two records at the end of the zip file disagree about its directory")
                 })?
             }
             None => (record, end_record_offset),
         };
-        record.directory(at_bytes).map_err(|what| file.bad(what))
+        record.directory(record_offset).map_err(|what| file.bad(what))
     }
 
     /// Passes each entry to `found`. There must be exactly the stated number of entries, and they must fill the
@@ -105,13 +105,13 @@ impl Directory {
         }
     }
 
-    /// Returns the zip64 record before the end record, and its offset.
+    /// Returns the zip64 record before the end record, if there is one, and its offset.
     fn find_zip64(file: &RawFile, end_record_offset: u64) -> Result<Option<(Record, u64)>> {
-        let Some(at_bytes) = end_record_offset.checked_sub(END64_BYTES + LOCATOR_BYTES) else {
+        let Some(offset) = end_record_offset.checked_sub(END64_BYTES + LOCATOR_BYTES) else {
             return Ok(None);
         };
         let mut bytes = [0; (END64_BYTES + LOCATOR_BYTES) as usize];
-        file.read_at(&mut bytes, at_bytes)?;
+        file.read_at(&mut bytes, offset)?;
         let (record, locator) = bytes.split_at(END64_BYTES as usize);
         if !locator.starts_with(LOCATOR_SIGNATURE) {
             return Ok(None);
@@ -119,7 +119,7 @@ impl Directory {
         let (record, locator) = (Fields(record), Fields(locator));
         // The format allows a longer record, but nothing is known to use its extra data.
         let is_whole = record.0.starts_with(END64_SIGNATURE) && record.u64(4) == END64_BYTES - 12;
-        let is_located = [locator.u32(4), locator.u64(8)] == [0, at_bytes] && locator.u32(16) <= 1;
+        let is_located = [locator.u32(4), locator.u64(8)] == [0, offset] && locator.u32(16) <= 1;
         if !is_whole || !is_located {
             return Err(file.bad("the zip64 record does not match the end record of the zip file"));
         }
@@ -129,14 +129,14 @@ impl Directory {
             size_bytes: record.u64(40),
             start_bytes: record.u64(48),
         };
-        Ok(Some((record, at_bytes)))
+        Ok(Some((record, offset)))
     }
 }
 
 /// The fields of an end record that describe the directory.
 struct Record {
     disks: [u64; 2],
-    /// The members on this disk, and on all disks.
+    /// The numbers of members on this disk, and on all disks.
     counts: [u64; 2],
     size_bytes: u64,
     start_bytes: u64,

@@ -15,8 +15,8 @@ const ENCRYPTED_FLAGS: u64 = 1 | 1 << 6 | 1 << 13;
 /// Characters 128 to 255 of code page 437.
 const CP437: &str = "ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜ¢£¥₧ƒáíóúñÑªº¿⌐¬½¼¡«»░▒▓│┤╡╢╖╕╣║╗╝╜╛┐└┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■\u{a0}";
 
-/// The maximum number of bytes that one byte can unpack to: 2 bits can encode 258. A tiny file therefore cannot claim a
-/// huge size and reserve space on disk.
+/// The maximum number of bytes that one byte can unpack to: 2 bits can encode 258 bytes. A tiny file therefore cannot
+/// claim a huge size and reserve space on disk.
 const MAX_DEFLATE_RATIO: u64 = 4 * 258;
 
 /// A file within a zip file.

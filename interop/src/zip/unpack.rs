@@ -32,7 +32,7 @@ impl Member {
         }
     }
 
-    /// Returns all bytes of a member that should be small.
+    /// Returns all bytes of a member, which must have at most `limit_bytes`.
     pub(crate) fn read(&self, file: &RawFile, limit_bytes: u64) -> Result<Vec<u8>> {
         if self.unpacked_bytes > limit_bytes {
             return Err(file.bad(format!(
