@@ -24,7 +24,8 @@ pub(crate) struct Args {
     global: Global,
 }
 
-/// Parses the arguments of this process, and returns the command. Prints the help, if that is asked for, and exits.
+/// Parses the arguments of this process, applies the global options, and returns the command. If clap answers with the
+/// help or the version, prints it and exits.
 pub(crate) fn parse() -> Result<Command> {
     let command = Args::command().term_width(help_width()).mut_subcommands(with_negative_numbers);
     let parsed = command.try_get_matches().and_then(|matches| Args::from_arg_matches(&matches));
@@ -50,7 +51,7 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
 fn in_our_style(error: &str) -> String {
     let error = error.split("\nFor more information").next().unwrap_or_default();
     let (wrong, usage) = error.split_once("\nUsage:").unwrap_or((error, ""));
-    // The list of commands has hidden ones too.
+    // clap also lists the hidden commands.
     let wrong = wrong.split(" [subcommands:").next().unwrap_or_default();
     let usage = usage.trim();
     let mut text = String::new();
@@ -63,7 +64,7 @@ fn in_our_style(error: &str) -> String {
             None => text.extend([" ", line]),
         }
     }
-    // clap says the same if the value is an empty string.
+    // clap also says "none was supplied" if the value is an empty string.
     let text = text.replace(" but none was supplied", ", and it must not be empty");
     let text = text.replace("invalid digit found in string", "expected a whole number");
     if usage.is_empty() {

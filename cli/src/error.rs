@@ -6,7 +6,7 @@ use std::io;
 /// A result whose error this program prints.
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The reason that a command failed. It prints as one sentence.
+/// The reason that a command failed.
 #[derive(Debug)]
 pub(crate) enum Error {
     /// An error of the library.
@@ -84,7 +84,7 @@ impl From<stridemap::Error> for Error {
     }
 }
 
-/// The commands themselves only write to standard output. The library does all other I/O.
+/// Only I/O errors of standard output are converted by `?`. The commands convert other I/O errors themselves.
 impl From<io::Error> for Error {
     fn from(e: io::Error) -> Self {
         Error::Output(e)

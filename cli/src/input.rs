@@ -39,7 +39,7 @@ impl Input {
         match fs::metadata(path) {
             Ok(found) if found.is_file() => {
                 check_not_empty(path)?;
-                Ok(Input::of(reading.options().open(path)?))
+                Ok(Input::from_file(reading.options().open(path)?))
             }
             Ok(found) if !found.is_dir() => {
                 refused(format!("open {}: not a store or a regular file", path.display()))
@@ -55,7 +55,7 @@ impl Input {
         }
     }
 
-    fn of(file: ForeignFile) -> Self {
+    fn from_file(file: ForeignFile) -> Self {
         let mut infos: Vec<TensorInfo> = file.tensors().collect();
         infos.sort_by(|a, b| a.name.cmp(&b.name));
         Input::File(file, infos)
@@ -164,7 +164,7 @@ impl Named for Input {
     }
 }
 
-/// Refuses a file without a byte.
+/// Refuses an empty file.
 pub(crate) fn check_not_empty(path: &Path) -> Result<()> {
     match fs::metadata(path) {
         Ok(found) if found.is_file() && found.len() == 0 => {
@@ -196,7 +196,7 @@ fn advice(path: &Path) -> String {
     }
 }
 
-/// Opens a store. If the path is a file in another format, the error suggests importing it.
+/// Opens a store. See [`explain`] for the error.
 pub(crate) fn open_store(options: &StoreOptions, path: &Path) -> Result<Store> {
     reporting_waits(options).open(path).map_err(|refused| explain(path, refused))
 }
@@ -237,7 +237,8 @@ fn report_wait(processes: &[u32]) {
     message(&format!("note: waiting for {holder}, which is writing to the store"));
 }
 
-/// Replaces the error if the path is a file that can be imported; the new error suggests that.
+/// Adds a suggestion to an error about a store: to import the path if it is a file in another format, or to use a
+/// different path if there is nothing at this one.
 pub(crate) fn explain(path: &Path, refused: stridemap::Error) -> Error {
     if refused.kind() == ErrorKind::NotAStore
         && fs::metadata(path).is_ok_and(|found| found.is_file())

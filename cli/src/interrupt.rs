@@ -1,8 +1,10 @@
 //! SIGINT (Ctrl-C) and SIGTERM.
 //!
 //! A command that reports progress checks for a signal at each report, and while it waits for a lock. It unwinds from
-//! there, so that unfinished files are deleted as after an error. The second signal ends the process at once. Other
-//! commands end at the first, and have nothing to delete.
+//! there, so that unfinished files are deleted as after an error. A second signal ends the process at once.
+//!
+//! `watch` ends after the line that it is printing. Other commands end at the first signal; the next commit deletes the
+//! unfinished files that they leave in the store.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -15,10 +17,10 @@ use signal_hook::flag;
 /// The exit code after the signal that arrived, or 0.
 static CODE: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
 
-/// What unwinds from the place where the signal was noticed.
+/// The panic payload with which an interrupted command unwinds.
 struct Interrupted;
 
-/// Lets signals interrupt the command from now on.
+/// Catches signals from now on. A signal then ends the command at its next [`check`].
 pub(crate) fn begin() {
     CODE.get_or_init(catch);
 }
@@ -34,8 +36,8 @@ fn catch() -> Arc<AtomicUsize> {
     code
 }
 
-/// Returns the signals that ask a command to end, without those that the parent ignores, as
-/// a shell does for a command in the background.
+/// Returns the signals that ask a command to end, except those that this process ignores. A shell can start a
+/// background command with SIGINT ignored.
 pub(crate) fn signals() -> impl Iterator<Item = i32> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask =

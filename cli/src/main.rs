@@ -39,7 +39,7 @@ use crate::ui::Stdout;
 
 /// The exit code of a command that ran, but whose answer is no. `verify` and `compact` return it for damage, `repair`
 /// without `--apply` for something to repair, `diff` for a difference, `attr` for a missing attribute, `watch` for a
-/// timeout, and any command for a prefix, a glob or a filter that matches no tensor.
+/// timeout, and most commands for a prefix, a glob or a filter that matches no tensor.
 const NEGATIVE: u8 = 1;
 const FAILED: u8 = 2;
 
@@ -65,14 +65,14 @@ fn run_interruptible(command: &Command) -> Result<ExitCode> {
         // The command had done its work, and said so, before it could notice the signal.
         (Some(ended), Some(code)) => ended.map(|_| ExitCode::from(code)),
         (None, code) => {
-            ui::warn(when_interrupted(command));
+            ui::warn(interrupted_message(command));
             Ok(ExitCode::from(code.unwrap_or(FAILED)))
         }
     }
 }
 
-/// Returns what an interrupted command has done.
-fn when_interrupted(command: &Command) -> &'static str {
+/// Returns the message that says what an interrupted command has done.
+fn interrupted_message(command: &Command) -> &'static str {
     match command {
         Command::Import(_) => "import: interrupted; nothing was imported",
         Command::Export(args) if args.is_piped() => "export: interrupted; the output is incomplete",

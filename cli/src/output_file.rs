@@ -1,4 +1,4 @@
-//! A file that a command writes as a whole, such as a page or an image.
+//! A file that a command writes completely or not at all, such as a page or an image.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -8,7 +8,7 @@ use rustix::fs::{Access, access};
 
 use crate::error::{Error, Result};
 
-/// A path that a command may write.
+/// The path of a file to write, after it has been checked.
 #[derive(Clone, Copy)]
 pub(crate) struct OutputFile<'a> {
     path: &'a Path,
@@ -19,8 +19,8 @@ pub(crate) struct OutputFile<'a> {
 }
 
 impl<'a> OutputFile<'a> {
-    /// Checks the path. Its name must have one of these extensions, and an existing file is refused unless `is_forced`.
-    /// Errors suggest the first extension.
+    /// Checks the path and its parent directory. The path must have one of `extensions`; the error suggests the first.
+    /// An existing file is refused unless `is_forced`.
     pub(crate) fn new(
         command: &'static str,
         path: &'a Path,
@@ -93,8 +93,8 @@ pub(crate) fn check_parent_dir(command: &str, path: &Path) -> Result<()> {
         return refused(format!("the directory {} cannot be written: {e}", dir.display()));
     }
     let is_store = |dir: &Path| ["FORMAT", "meta", "storages"].iter().all(|name| dir.join(name).exists());
-    let whole = fs::canonicalize(dir).unwrap_or_default();
-    match whole.ancestors().take(2).find(|dir| is_store(dir)) {
+    let canonical = fs::canonicalize(dir).unwrap_or_default();
+    match canonical.ancestors().take(2).find(|dir| is_store(dir)) {
         Some(_) => refused("this path is inside a store; choose a path outside".to_owned()),
         None => Ok(()),
     }

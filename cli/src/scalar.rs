@@ -2,7 +2,7 @@
 
 use stridemap::{DType, Scalar};
 
-/// Returns an element as text: `True`, `3`, `1-2j`, or `1 2` for a pair. `number` formats what is not an integer.
+/// Returns an element as text: `True`, `3`, `1-2j`, or `1 2` for a pair. `number` formats floats.
 pub(crate) fn text_of(scalar: Scalar, number: impl Fn(f64) -> String) -> String {
     match scalar {
         Scalar::Bool(value) => if value { "True" } else { "False" }.to_owned(),
@@ -18,7 +18,8 @@ pub(crate) fn text_of(scalar: Scalar, number: impl Fn(f64) -> String) -> String 
     }
 }
 
-/// Returns the fewest digits that distinguish a number from others of `float64`, or of `float32` for smaller dtypes.
+/// Returns the fewest digits that distinguish a number from other `float32` numbers, or from other `float64` numbers if
+/// the dtype is `float64` or `complex128`.
 pub(crate) fn digits(number: f64, dtype: DType) -> String {
     let text = match dtype {
         DType::F64 | DType::C128 => format!("{number:?}"),

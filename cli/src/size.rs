@@ -3,7 +3,7 @@
 use std::num::ParseIntError;
 
 /// The units of the transformers library: decimal, or binary with an `i`. In that library, `b` means bits, so it is
-/// not accepted here. A letter alone is binary, as in `ls` and `du`.
+/// not accepted here. A letter alone is binary, as in GNU `ls` and `du`.
 const UNITS: [(&str, u64); 12] = [
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),

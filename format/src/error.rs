@@ -60,7 +60,7 @@ rules! {
     EntryOrder = 24, "the keys of a tree ascend, and those of an inner node are the first keys of its children";
     ChunkDigest = 25, "sealed bytes have the digests that their record states";
     StorageFile = 26, "a storage's file is a regular file at least as long as its record says";
-    StorageMissing = 27, "a tensor's storage has a record";
+    TensorStorage = 27, "a tensor's storage has a record";
     RecordCount = 28, "a storage's record counts the tensors that refer to it, and a manifest counts its table's entries";
     ExternalFile = 29, "an external storage's file is the one that was adopted, and is not part of a store";
     LockFile = 30, "LOCK is a regular file";

@@ -93,7 +93,8 @@ fn make(
         // Before FORMAT: otherwise a store could lack one of its parts.
         step!("sync-new-names", disk.sync_dir(paths.root()))?; // crash: a directory that is not a store
     }
-    // FORMAT makes the directory a store. If other processes can see it, this is the last step that can fail.
+    // FORMAT makes the directory a store. If other processes can see the directory, nothing follows FORMAT here, so a
+    // failure never deletes a store in use.
     write(paths.format_file(), &Marker { uuid }.encode())?;
     if durable && visibility == Visibility::Hidden {
         sync_root(&**disk, paths.root())?; // otherwise the directory may not be a store

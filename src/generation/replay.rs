@@ -58,7 +58,7 @@ pub(crate) fn replay(
             Error::new(ErrorKind::Corrupt, format!("{broken}; verify the store")).with_source(broken)
         };
         let mut record =
-            record.ok_or_else(|| broken(Rule::StorageMissing, "there is no record of storage"))?;
+            record.ok_or_else(|| broken(Rule::TensorStorage, "there is no record of storage"))?;
         record.tensor_count = record
             .tensor_count
             .checked_add_signed(gain)

@@ -287,7 +287,7 @@ impl Growth {
             }
         };
         if durable && self.written_bytes > self.from.length_bytes {
-            let synced = step!("sync-grown", self.lock.file.sync()); // crash: the same, now durable
+            let synced = step!("sync-grown", self.lock.file.sync()); // crash: unpublished bytes, now durable
             synced.map_err(|e| Error::io("sync storage", &self.lock.path, e).after_failed_sync())?;
         }
         self.lock.leftover_from = None;

@@ -286,11 +286,12 @@ struct FiemapExtent {
 }
 
 /// Whether a write to the first `length_bytes` of a file may need a new block. It may if these bytes contain a hole, or
-/// a block that is shared with another file, compressed, or part of the metadata. Also true if the file system does not
+/// are compressed, in the metadata, or in a block that other files use too. Also true if the file system does not
 /// report its blocks.
 pub(super) fn needs_new_blocks(file: &File, length_bytes: u64) -> io::Result<bool> {
-    // Flags of an extent: encoded (compressed), in the metadata, shared.
-    const NEEDS_NEW_BLOCK: u32 = 0x8 | 0x200 | 0x2000;
+    // Flags of an extent: encoded (compressed or encrypted), in the metadata, in one block with other files, shared.
+    // A delayed extent (0x4) needs no new block: its space is reserved.
+    const NEEDS_NEW_BLOCK: u32 = 0x8 | 0x200 | 0x400 | 0x2000;
     // The request number contains the size of the fields before the extents.
     const REQUEST: Opcode = opcode::read_write::<[u64; 4]>(b'f', 11);
     let mut start_bytes = 0;

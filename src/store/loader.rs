@@ -62,7 +62,7 @@ impl Loader {
         generation.storage(id)?.ok_or_else(|| {
             let detail = format!("generation {} has no record of storage {id:016x}", generation.number());
             let path = self.store.paths.storage(id);
-            Error::corrupt(&path, FormatError::new(Rule::StorageMissing, detail))
+            Error::corrupt(&path, FormatError::new(Rule::TensorStorage, detail))
         })
     }
 

@@ -10,7 +10,8 @@ use crate::parallel;
 use transpose::transpose;
 pub(super) use vectors::with_wide_vectors;
 
-/// Planes of at most this many elements are too small to transpose one by one. As many planes are copied together.
+/// Planes of at most this many elements are too small to transpose one by one. Up to this many planes are copied
+/// together.
 const SMALL_PLANE: usize = 64;
 
 /// Rows of fewer elements are copied element by element: a call of `memcpy` takes longer.

@@ -32,7 +32,7 @@ pub(crate) struct CompactArgs {
     /// Rewrite every storage with bytes that no tensor refers to, however few
     #[arg(long)]
     pub(crate) all: bool,
-    /// First copy elements of files that were imported in place into the store
+    /// First copy into the store the elements of files that were imported in place
     #[arg(long)]
     pub(crate) materialize: bool,
     /// Print one JSON object
@@ -106,7 +106,7 @@ fn materialize(store: &Store, external_bytes: u64) -> Result<Materialized> {
 
 #[derive(Serialize)]
 struct Record {
-    /// The files imported in place that were copied into the store.
+    /// The number of external storages that were copied into the store.
     materialized_storage_count: u64,
     materialized_bytes: u64,
     compacted_storage_count: u64,
@@ -170,7 +170,7 @@ impl Held {
     }
 }
 
-/// The smallest number of unreachable bytes that is worth a note.
+/// The minimum number of unreachable bytes for a note.
 const MIN_REPORTED_BYTES: u64 = 4096;
 
 /// Reports unreachable bytes that are too few for a storage to be rewritten.

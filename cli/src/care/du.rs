@@ -22,9 +22,9 @@ use crate::ui::{
 /// process holds are one row of the table; -v lists them all.
 ///
 /// With a GLOB or PREFIX, shows how many bytes the elements of these tensors take, and how many of these bytes are
-/// shared with other tensors. Removing the tensors frees the storages that have no other tensors. In other storages, it
-/// makes the bytes that are not shared unreachable, and compact frees them if they are at least a quarter of their
-/// storage.
+/// shared with other tensors. Removing the tensors frees the storages that have no other tensors. In other storages,
+/// the bytes that are not shared become unreachable, and compact frees them if at least a quarter of the storage, and
+/// at least 4 KiB, is unreachable.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  stridemap du model.smap\n  stridemap du model.smap encoder. '*.bias'\n  stridemap du model.smap --json | jq .reclaimable_bytes"
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &DuArgs, out: &mut impl Write) -> Result<()> {
     }
     let usage = store.disk_usage()?;
     if args.json {
-        write_json(out, StatsRecord::new(&usage, store.path()))
+        write_json(out, DiskUsageRecord::new(&usage, store.path()))
     } else {
         print(&usage, &store, out)
     }
@@ -64,7 +64,7 @@ struct PatternsRecord {
 }
 
 #[derive(Serialize)]
-struct StatsRecord<'a> {
+struct DiskUsageRecord<'a> {
     generation: u64,
     folder_bytes: u64,
     metadata_bytes: u64,
@@ -77,7 +77,7 @@ struct StatsRecord<'a> {
     lost_found_bytes: u64,
     other_bytes: u64,
     is_exact: bool,
-    /// Without those that a process holds or writes.
+    /// Without the bytes that a process holds or writes.
     reclaimable_bytes: u64,
     held_bytes: u64,
     external_bytes: u64,
@@ -110,9 +110,9 @@ struct ReclaimableRecord<'a> {
     processes: &'a [u32],
 }
 
-impl<'a> StatsRecord<'a> {
+impl<'a> DiskUsageRecord<'a> {
     fn new(usage: &'a DiskUsage, store: &Path) -> Self {
-        StatsRecord {
+        DiskUsageRecord {
             generation: usage.generation,
             folder_bytes: usage.folder_bytes,
             metadata_bytes: usage.metadata_bytes,
@@ -167,7 +167,7 @@ impl<'a> From<&'a Reclaimable> for ReclaimableRecord<'a> {
     }
 }
 
-/// Whether the bytes stay until a process ends, or moves on.
+/// Returns whether the bytes cannot be freed now, because a reader still uses them or a writer is writing them.
 fn is_held(reclaimable: &Reclaimable) -> bool {
     matches!(reclaimable.reason, SpaceReason::Pinned { .. } | SpaceReason::Writing { .. })
 }
@@ -235,7 +235,7 @@ fn print(usage: &DiskUsage, store: &Store, out: &mut impl Write) -> Result<()> {
     table.print_section(row_count as u64, "--json", out)
 }
 
-/// The files that the same processes hold, which are one row.
+/// The files that the same processes hold. They are printed as one row.
 struct Held<'a> {
     first: (&'a StorageDiskUsage, &'a Reclaimable),
     file_count: u64,
@@ -269,11 +269,11 @@ impl<'a> Held<'a> {
 
 const COLUMNS: [Column; 8] = [
     Column::new("file").shortenable(),
-    Column::new("kind").drop(1),
-    Column::new("bytes").right().drop(2),
-    Column::new("reachable").right().drop(3),
-    Column::new("tensors").right().drop(0),
-    Column::new("names").shortenable().drop(4),
+    Column::new("kind").drop_order(1),
+    Column::new("bytes").right().drop_order(2),
+    Column::new("reachable").right().drop_order(3),
+    Column::new("tensors").right().drop_order(0),
+    Column::new("names").shortenable().drop_order(4),
     Column::new("reclaimable").right(),
     Column::new("why"),
 ];

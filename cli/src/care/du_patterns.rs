@@ -61,9 +61,9 @@ pub(super) fn usages(texts: &[String], snapshot: &Snapshot) -> Result<Vec<Patter
 
 const COLUMNS: [Column; 4] = [
     Column::new("name").shortenable_names(),
-    Column::new("tensors").right().drop(0),
+    Column::new("tensors").right().drop_order(0),
     Column::new("bytes").right(),
-    Column::new("shared").right().drop(1),
+    Column::new("shared").right().drop_order(1),
 ];
 
 pub(super) fn print(usages: &[PatternUsage], out: &mut impl Write) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The commands that look after the space and the health of a store.
+//! The commands that free disk space, find and repair damage, and watch commits.
 
 pub(crate) mod compact;
 pub(crate) mod du;

@@ -16,11 +16,11 @@ use crate::ui::{message, progress, write_json};
 ///
 /// Without --apply, only list the repairs, and exit with 1 if there are any.
 ///
-/// Nothing is guessed: data that no checksum confirms is lost, and reported. FORMAT, LOCK and files of digests are
-/// rewritten if necessary. If the newest generation cannot be read, the store goes back to the newest generation
-/// that can. Tensors with damaged bytes are lost; others in the same storage are copied to a new one. Removed and
-/// replaced files are moved to the lost+found directory of the store, and kept there. A repair is refused while a
-/// reader needs a file that would be moved. An interrupted repair can be run again.
+/// Nothing is guessed: data that does not match its checksum is lost, and reported. FORMAT, LOCK and files of digests
+/// are rewritten if necessary. If the newest generation cannot be read, the store goes back to the newest generation
+/// that can be read. Tensors with damaged bytes are lost; others in the same storage are copied to a new storage.
+/// Removed and replaced files are moved to the lost+found directory of the store, and kept there. A repair is refused
+/// while a reader needs a file that would be moved. An interrupted repair can be run again.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  stridemap repair model.smap\n  stridemap repair model.smap --apply")]
 pub(crate) struct RepairArgs {

@@ -15,7 +15,7 @@ use crate::ui::{counted, message, progress, write_json};
 
 /// Verify a store, or some tensors, and report damage
 ///
-/// The exit code is 1 if any is found.
+/// The exit code is 1 if damage is found.
 ///
 /// Each line shows the file, the offset, the damage, the broken rule of the format, and the affected tensors. If
 /// tensors are named, only the 1 MiB chunks that contain their elements are read. Files that are no longer needed

@@ -125,8 +125,8 @@ impl Line {
     }
 }
 
-/// The signals that ask the process to end. While it waits, they end it at once; otherwise, they end it after the line
-/// that it is printing.
+/// The signals that ask the process to end. While the process waits, a signal ends it at once. Otherwise, the process
+/// ends after the line that it is printing.
 struct Signals {
     is_waiting: Arc<AtomicBool>,
     has_arrived: Arc<AtomicBool>,

@@ -38,7 +38,7 @@ pub(crate) fn run(args: &AppendArgs, out: &mut impl Write) -> Result<()> {
     if args.files.iter().any(|path| path.as_os_str() == PIPE) {
         return Err(Error::Refused("append -: only import reads standard input; name a file".to_owned()));
     }
-    // Files that are not one tensor each are refused before any row is written.
+    // A file that does not hold exactly one tensor is refused before any row is written.
     let sources: Vec<Tensor> =
         args.files.iter().map(|path| only_tensor(path, &args.reading)).collect::<Result<_>>()?;
     let store = open_store(&StoreOptions::new(), &args.store)?;

@@ -14,7 +14,7 @@ use crate::ui::{Column, Table, message, width};
 /// List, print, set or remove attributes: texts under keys
 ///
 /// An attribute belongs to the store, or with --of to a tensor or to a prefix of names, such as 'encoder.'.
-/// info --full prints all of them too.
+/// info --full also prints all attributes.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  stridemap attr set model.smap license MIT\n  stridemap attr get model.smap unit --of depth"
@@ -26,7 +26,8 @@ pub(crate) struct AttrArgs {
 
 #[derive(clap::Subcommand)]
 enum Action {
-    /// List all attributes of the store, its tensors and prefixes: the key, the value, and what it belongs to
+    /// List all attributes of the store, its tensors and prefixes: the key, the value, and what the attribute
+    /// belongs to
     #[command(visible_alias = "ls")]
     List {
         /// The store
@@ -84,7 +85,7 @@ impl Place {
 const COLUMNS: [Column; 3] = [
     Column::new("key").shortenable(),
     Column::new("value").shortenable(),
-    Column::new("of").shortenable().drop(0),
+    Column::new("of").shortenable().drop_order(0),
 ];
 
 fn list(store: &Path, out: &mut impl Write) -> Result<()> {
@@ -122,7 +123,7 @@ pub(crate) fn run(args: &AttrArgs, out: &mut impl Write) -> Result<()> {
         Action::Set { value, .. } => {
             store.set_attribute_of(&scope, &place.key, value)?;
             if snapshot.tensors(&scope)?.next().is_none() && !scope.is_empty() {
-                message(&format!("note: no tensor is named {}, or begins with it", quoted(&scope)));
+                message(&format!("note: no tensor name begins with {}", quoted(&scope)));
             }
         }
         Action::Rm { dry_run, .. } => {

@@ -64,8 +64,8 @@ pub(crate) struct MvArgs {
 
 /// Remove tensors in one commit: all or none
 ///
-/// A storage is deleted with its last tensor. If other tensors remain on it, the bytes that only the removed ones used
-/// stay until compact frees them, and a note says so.
+/// A storage is deleted with its last tensor. If other tensors remain on it, the bytes that only the removed tensors
+/// used stay until compact frees them.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  stridemap rm model.smap encoder.weight encoder.bias")]
 pub(crate) struct RmArgs {
@@ -82,7 +82,7 @@ pub(crate) fn view(args: &ViewArgs, out: &mut impl Write) -> Result<()> {
     let edit = Edit { store: &args.store, options: args.external.options(), existing: &args.existing };
     edit.commit(out, |txn, snapshot| {
         let new = name(&args.new, txn)?;
-        let view = viewed(args, txn)?;
+        let view = view_to_save(args, txn)?;
         let replacing = replacing("view", &new, (txn, snapshot), &args.existing)?;
         txn.save_view(&new, &view)?;
         let (expr, dtype, size) = (one_line(&args.expr), view.dtype(), view.size());
@@ -91,7 +91,7 @@ pub(crate) fn view(args: &ViewArgs, out: &mut impl Write) -> Result<()> {
 }
 
 /// Returns the view to save. The refusal of swapped arguments states their order.
-fn viewed(args: &ViewArgs, txn: &Transaction<'_>) -> Result<Tensor> {
+fn view_to_save(args: &ViewArgs, txn: &Transaction<'_>) -> Result<Tensor> {
     let is_swapped = expr::is_operation(&args.new, txn)?;
     let swapped = |e| Err(Error::Refused(format!("{e}; the order is: stridemap view STORE EXPR NEW")));
     match expr::view(&args.expr, txn, Copies::Refused) {

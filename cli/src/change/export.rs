@@ -11,7 +11,7 @@ use stridemap::{ErrorKind, Snapshot, StorageKind, Tensor};
 use stridemap_interop::npz::Packing;
 use stridemap_interop::{npy, npz, safetensors};
 
-use super::replaced::{check_existing, check_files_in_place, index_of, main_file};
+use super::replaced::{check_existing, check_files_in_place, index_path, main_file};
 use super::shared_bytes;
 use super::stdin::PIPE;
 use crate::args::{Existing, External};
@@ -27,8 +27,8 @@ use crate::ui::{counted, message, progress};
 ///
 /// A copy of a store contains exactly one generation, whereas cp -r can mix files of several. The copy has its own
 /// uuid, and shares blocks with the store where the file system supports it. It is verified while it is made; damage is
-/// an error. COPY.smap must not exist. A copy that is killed leaves a .stage-* directory beside it, which can be
-/// deleted.
+/// an error. COPY.smap must not exist. A killed export leaves a .stage-* directory beside the path of the copy; that
+/// directory can be deleted.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  stridemap export model.smap weight.npy encoder.weight\n  stridemap export model.smap copy.smap"
@@ -203,14 +203,14 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
 
 /// Says that a single file and a model in shards exist at once: some programs load one, and some the other.
 fn note_other_model(args: &ExportArgs, format: Format, is_sharded: bool) {
-    let other = if is_sharded { args.out.clone() } else { index_of(args) };
+    let other = if is_sharded { args.out.clone() } else { index_path(args) };
     if matches!(format, Format::Safetensors) && !args.is_piped() && other.exists() {
         let other = other.display();
         message(&format!("note: {other} also exists; delete it, or programs may load it instead"));
     }
 }
 
-/// Loads the named tensors, or all whose names begin with the prefix. Returns them without the prefix.
+/// Loads the named tensors, or all tensors whose names begin with the prefix. Removes the prefix from their names.
 fn load(args: &ExportArgs, names: &BTreeSet<String>, snapshot: &Snapshot) -> Result<Vec<(String, Tensor)>> {
     let named = |name: &String| Ok((name.clone(), snapshot.load(name)?));
     let tensors: stridemap::Result<Vec<(String, Tensor)>> = if names.is_empty() {
@@ -271,7 +271,7 @@ fn write(
             if args.is_piped() {
                 export.write_to(out, tensors, progress)?;
             } else {
-                // Several files come with an index.
+                // Several files are shards and an index.
                 return Ok(export.write(path, tensors, progress)?.len().max(2) - 1);
             }
         }
@@ -337,7 +337,7 @@ fn copy(
     Ok(())
 }
 
-/// Refuses to write a file to a terminal, and the flags that do not apply.
+/// Refuses to write a file to a terminal, and flags that do not apply to standard output, or to a file.
 fn check_pipe(args: &ExportArgs) -> Result<()> {
     let refused = |why: &str| Err(Error::Refused(format!("export {}: {why}", args.out.display())));
     if !args.is_piped() {
@@ -355,7 +355,7 @@ fn check_pipe(args: &ExportArgs) -> Result<()> {
     Ok(())
 }
 
-/// Refuses flags that do not apply to the format: the user probably meant a different one.
+/// Refuses flags that do not apply to the format: the user probably meant a different format.
 fn check_flags(args: &ExportArgs, format: Format) -> Result<()> {
     let refused = |what| Err(Error::Refused(format!("export {}: {what}", args.out.display())));
     match format {

@@ -10,7 +10,7 @@ use super::plan::info;
 use crate::error::Result;
 use crate::names::quoted;
 
-/// The smallest number of kept bytes that is worth a note.
+/// The minimum number of kept bytes for a note.
 const MIN_REPORTED_BYTES: u64 = 4096;
 
 /// Without `--all`, `compact` rewrites a storage only if that frees at least this many bytes, and a quarter of it.
@@ -22,14 +22,14 @@ pub(super) struct Freed {
     files: Vec<(PathBuf, u64)>,
     /// How many bytes of other sealed storages become unreachable.
     kept_bytes: u64,
-    /// A tensor on one of these storages.
+    /// A tensor that remains on one of those storages.
     keeper: Option<String>,
-    /// Whether `compact` needs `--all` to free all of them.
+    /// Whether `compact` needs `--all` to free all kept bytes.
     needs_all: bool,
 }
 
 impl Freed {
-    /// Returns what the removal of these names frees. The snapshot is from before it.
+    /// Returns what the removal of these names frees. The snapshot is from before the removal.
     pub(super) fn of(removed: &BTreeSet<String>, snapshot: &Snapshot) -> Result<Self> {
         let mut by_storage = BTreeMap::<u64, (Vec<TensorInfo>, Vec<TensorInfo>)>::new();
         for name in removed {
@@ -67,7 +67,7 @@ impl Freed {
         Ok(freed)
     }
 
-    /// Returns the number of bytes in files that are deleted. Those that a reader still uses are not.
+    /// Returns the total length of the files that are deleted. A file that a reader still uses is not deleted yet.
     pub(super) fn bytes(&self, is_deleted: impl Fn(&Path) -> bool) -> u64 {
         self.files.iter().filter(|(file, _)| is_deleted(file)).map(|(_, bytes)| bytes).sum()
     }

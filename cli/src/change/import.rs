@@ -13,7 +13,7 @@ use stridemap_interop::{ForeignFile, ForeignOptions, Imported};
 use super::plan::{described, header, info};
 use super::select::Selection;
 use super::stdin;
-use super::target::find;
+use super::target::open_existing;
 use crate::args::{Existing, External, Reading};
 use crate::error::{Error, Result};
 use crate::input::{check_not_empty, check_writable};
@@ -24,9 +24,9 @@ use crate::ui::{counted, is_verbose, message, progress};
 ///
 /// The files are .safetensors, .npy, .npz or .pt. To import a model in several .safetensors files, name its index,
 /// model.safetensors.index.json. The metadata of a .safetensors file and the plain values of a .pt file become
-/// attributes of the store. An import that fails or is killed changes nothing, and creates no store; one that is killed
-/// can leave a .stage-* directory beside the new store, which can be deleted. With --verbose, a line for each file
-/// tells whether it was copied or shares disk blocks with the store.
+/// attributes of the store. An import that fails or is killed changes nothing, and creates no store. A killed import
+/// can leave a .stage-* directory beside the path of the store; that directory can be deleted. With --verbose, a line
+/// for each file tells whether it was copied or shares disk blocks with the store.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  stridemap import model.safetensors bias.npy model.smap")]
 #[command(override_usage = "stridemap import [OPTIONS] <FILE>... <STORE>")]
@@ -65,17 +65,17 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     let mut inputs = open(args, files, piped.as_ref())?;
     args.selection.apply(inputs.iter_mut().map(|(_, file)| file))?;
     let tensor_count = check_names(&inputs, &args.prefix)?;
-    let attributes = merge_metadata(&inputs);
+    let attributes = merge_attributes(&inputs);
     let texts = attributes.iter().map(|(&key, &(_, value))| (args.prefix.as_str(), key, value));
     check_attributes(texts).map_err(|e| Error::Refused(format!("import: {e}")))?;
     let size_bytes = inputs.iter().map(|(_, file)| file.size_bytes()).fold(0, u64::saturating_add);
     if args.in_place {
-        check_places(&inputs, target, args.external.allowed())?;
+        check_locations(&inputs, target, args.external.allowed())?;
         inputs.iter().try_for_each(|(_, file)| file.check_adoptable())?;
     }
 
     let options = args.external.options();
-    let store = find(&options, target)?;
+    let store = open_existing(&options, target)?;
     let snapshot = store.as_ref().map(Store::snapshot);
     check_existing(args, &inputs, target, snapshot.as_ref())?;
     if args.existing.is_dry_run() {
@@ -106,7 +106,7 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Returns the path of the store, and those of the files to import.
+/// Checks the paths. Returns the path of the store, and the paths of the files to import.
 fn store_and_files(args: &ImportArgs) -> Result<(&Path, &[PathBuf])> {
     let refused = |why: &str| Err(Error::Refused(format!("import{why}")));
     let (target, files) = match args.paths.split_last() {
@@ -125,7 +125,7 @@ fn store_and_files(args: &ImportArgs) -> Result<(&Path, &[PathBuf])> {
     Ok((target, files))
 }
 
-/// Opens the files. `piped` is a copy of standard input, if that is one of them.
+/// Opens the files. `piped` is standard input, if that is one of the files.
 fn open<'a>(args: &ImportArgs, files: &'a [PathBuf], piped: Option<&File>) -> Result<Vec<Input<'a>>> {
     let open_one = |path: &Path, options: ForeignOptions| match piped {
         Some(file) if path.as_os_str() == stdin::PIPE => {
@@ -163,7 +163,7 @@ fn commit(
     match options.create_with(target, |txn| fill(txn, args, inputs, (&none, attributes), &progress)) {
         Ok(generation) => Ok(generation),
         // Another process may have created the store in the meantime.
-        Err(e) => match find(&options, target) {
+        Err(e) => match open_existing(&options, target) {
             Ok(Some(store)) if e.kind() == ErrorKind::AlreadyExists => {
                 check_existing(args, inputs, target, Some(&store.snapshot()))?;
                 fill_existing(&store)
@@ -225,7 +225,7 @@ fn describe(imported: Imported) -> String {
     }
 }
 
-/// Refuses to import a directory, and suggests which path to give instead.
+/// Refuses an empty file, and a directory, for which it suggests a path to give instead.
 fn check_file(path: &Path) -> Result<()> {
     if !path.is_dir() {
         return check_not_empty(path);
@@ -283,7 +283,7 @@ fn print_items(
 
 /// Refuses files that the store could not open in place. The store may not exist yet, so this compares paths. The
 /// library checks the files again when it opens them.
-fn check_places(inputs: &[Input<'_>], target: &Path, allowed: ExternalFiles) -> Result<()> {
+fn check_locations(inputs: &[Input<'_>], target: &Path, allowed: ExternalFiles) -> Result<()> {
     match allowed {
         ExternalFiles::Anywhere => return Ok(()),
         ExternalFiles::Refuse => {
@@ -316,8 +316,8 @@ fn check_places(inputs: &[Input<'_>], target: &Path, allowed: ExternalFiles) -> 
 /// A file to import: the path as given, and the open file.
 type Input<'a> = (&'a Path, ForeignFile);
 
-/// Returns the number of tensors. Refuses a name that is in two files, because one tensor would silently replace the
-/// other.
+/// Refuses an invalid name, and a name that is in two files, because one tensor would silently replace the other.
+/// Returns the number of tensors.
 fn check_names(inputs: &[Input<'_>], prefix: &str) -> Result<u64> {
     let mut owners = BTreeMap::new();
     for (path, file) in inputs {
@@ -345,7 +345,7 @@ fn check_names(inputs: &[Input<'_>], prefix: &str) -> Result<u64> {
 type Merged<'a> = BTreeMap<&'a str, (&'a Path, &'a str)>;
 
 /// Merges the attributes of the files. If two files disagree, the last one wins and a note is printed.
-fn merge_metadata<'a>(inputs: &'a [Input<'_>]) -> Merged<'a> {
+fn merge_attributes<'a>(inputs: &'a [Input<'_>]) -> Merged<'a> {
     let mut merged = Merged::new();
     for (path, file) in inputs {
         for (key, value) in file.attributes() {

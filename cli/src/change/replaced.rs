@@ -11,7 +11,8 @@ use stridemap::{Snapshot, StorageKind};
 use super::export::ExportArgs;
 use crate::error::{Error, Result};
 
-/// Refuses to replace an existing file, unless `--force` is given. Returns whether the file exists.
+/// Refuses to replace a file unless `--force` is given, and a path that is not a file in any case. Returns whether the
+/// file exists.
 pub(super) fn check_existing(args: &ExportArgs, size_bytes: u64) -> Result<bool> {
     let path = main_file(args, size_bytes);
     let refused = |why: &str| Err(Error::Refused(format!("export {}: {why}", path.display())));
@@ -28,13 +29,13 @@ pub(super) fn check_existing(args: &ExportArgs, size_bytes: u64) -> Result<bool>
 /// the output file.
 pub(super) fn main_file(args: &ExportArgs, size_bytes: u64) -> PathBuf {
     match args.max_shard_size {
-        Some(most) if size_bytes > most => index_of(args),
+        Some(most) if size_bytes > most => index_path(args),
         _ => args.out.clone(),
     }
 }
 
-/// Returns the path of the index if the model is split into shards.
-pub(super) fn index_of(args: &ExportArgs) -> PathBuf {
+/// Returns the path of the index that a model in shards has.
+pub(super) fn index_path(args: &ExportArgs) -> PathBuf {
     let mut path = args.out.clone();
     path.as_mut_os_string().push(".index.json");
     path
@@ -83,7 +84,7 @@ pub(super) fn check_files_in_place(
     Ok(())
 }
 
-/// Returns whether the export would replace this file, or write a part with the same name.
+/// Returns whether the export would replace this file, or could write a shard with the same name.
 fn would_replace(args: &ExportArgs, file: &Path) -> bool {
     let place = |path: &Path| -> Option<PathBuf> {
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -97,10 +98,10 @@ fn would_replace(args: &ExportArgs, file: &Path) -> bool {
         return true;
     }
     let stem = |path: &Path| path.file_stem().and_then(OsStr::to_str).map(str::to_owned);
-    let is_part = || {
-        let (whole, part) = (stem(&out)?, stem(&file)?);
-        let number = part.strip_prefix(&whole)?.strip_prefix('-')?;
+    let is_shard = || {
+        let (model, shard) = (stem(&out)?, stem(&file)?);
+        let number = shard.strip_prefix(&model)?.strip_prefix('-')?;
         number.chars().all(|c| c.is_ascii_digit() || "-of".contains(c)).then_some(())
     };
-    args.max_shard_size.is_some() && out.parent() == file.parent() && is_part().is_some()
+    args.max_shard_size.is_some() && out.parent() == file.parent() && is_shard().is_some()
 }

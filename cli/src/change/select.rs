@@ -23,7 +23,7 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// Opens a file, without the tensors that cannot be read if those may be left out.
+    /// Opens a file. With `--skip-unreadable`, leaves out tensors that cannot be read, and prints their names.
     pub(super) fn open(
         &self,
         options: ForeignOptions,

@@ -9,8 +9,8 @@ use stridemap::Tensor;
 
 use crate::ui::counted;
 
-/// The maximum number of names in a note.
-const MAX_NAMES: usize = 4;
+/// The maximum number of pairs of tensors that a note names.
+const MAX_PAIRS: usize = 4;
 
 /// The maximum number of tensors that a tensor is compared with.
 const MAX_COMPARED: usize = 64;
@@ -40,7 +40,7 @@ pub(crate) fn note(tensors: &[(String, Tensor)]) -> Option<String> {
             };
             count += 1;
             more_bytes = more_bytes.saturating_add(reach.tensor.nbytes().min(other.tensor.nbytes()) as u64);
-            if pairs.len() < MAX_NAMES {
+            if pairs.len() < MAX_PAIRS {
                 pairs.push(format!("{:?} with {:?}", reach.name, other.name));
             }
         }

@@ -13,8 +13,9 @@ pub(super) const PIPE: &str = "-";
 /// The name of standard input in messages, and of a tensor from it that has no name.
 pub(super) const NAME: &str = "stdin";
 
-/// Returns standard input as a file that can be read by position, if one of the paths is `-`. A pipe is copied to an
-/// unnamed temporary file in the directory of the store, because it may not fit in memory, and `/tmp` may be memory.
+/// Returns standard input as a file that can be read by position, if one of the paths is `-`. Unless standard input is
+/// a regular file that has not been read yet, it is copied to an unnamed temporary file in the directory that contains
+/// the store: it may not fit in memory, and `/tmp` may be memory.
 pub(super) fn open(paths: &[PathBuf], store: &Path) -> Result<Option<File>> {
     let refused = |why: &str| Err(Error::Refused(format!("import -: {why}")));
     match paths.iter().filter(|path| path.as_os_str() == PIPE).count() {

@@ -11,7 +11,7 @@ use crate::output_file::check_parent_dir;
 
 /// Opens the store to import into. Returns `None` if it is to be created, because the path does not exist or is an
 /// empty directory.
-pub(super) fn find(options: &StoreOptions, path: &Path) -> Result<Option<Store>> {
+pub(super) fn open_existing(options: &StoreOptions, path: &Path) -> Result<Option<Store>> {
     check_store_name(path)?;
     check_parent_dir("import", path)?;
     let is_empty = || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());

@@ -14,9 +14,9 @@ pub(crate) struct Tolerance {
 /// How two elements that are not equal differ.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Gap {
-    /// Their dtype has no distance, such as bool.
+    /// Their dtype, such as bool, has no distance.
     Unmeasured,
-    /// One of them is NaN.
+    /// At least one of them is NaN.
     Nan,
     /// The distance `|a - b|`, which is exact for integers, and `|a - b| / |b|`, which is infinite if b is 0.
     By(Scalar, f64),
@@ -32,20 +32,20 @@ pub(super) fn for_each_unequal(
 ) -> bool {
     let real = |x: f32| Scalar::Float(x.into());
     match dtype {
-        DType::Bool => unequal(a, b, |[x]: [u8; 1]| Scalar::Bool(x != 0), visit),
-        DType::U8 => unequal(a, b, |x| Scalar::Int(u8::from_le_bytes(x).into()), visit),
-        DType::U16 => unequal(a, b, |x| Scalar::Int(u16::from_le_bytes(x).into()), visit),
-        DType::U32 => unequal(a, b, |x| Scalar::Int(u32::from_le_bytes(x).into()), visit),
-        DType::U64 => unequal(a, b, |x| Scalar::Int(u64::from_le_bytes(x).into()), visit),
-        DType::I8 => unequal(a, b, |x| Scalar::Int(i8::from_le_bytes(x).into()), visit),
-        DType::I16 => unequal(a, b, |x| Scalar::Int(i16::from_le_bytes(x).into()), visit),
-        DType::I32 => unequal(a, b, |x| Scalar::Int(i32::from_le_bytes(x).into()), visit),
-        DType::I64 => unequal(a, b, |x| Scalar::Int(i64::from_le_bytes(x).into()), visit),
-        DType::F16 => unequal(a, b, |x| real(f16::from_le_bytes(x).to_f32()), visit),
-        DType::BF16 => unequal(a, b, |x| real(bf16::from_le_bytes(x).to_f32()), visit),
-        DType::F32 => unequal(a, b, |x| real(f32::from_le_bytes(x)), visit),
-        DType::F64 => unequal(a, b, |x| Scalar::Float(f64::from_le_bytes(x)), visit),
-        DType::C64 => unequal(
+        DType::Bool => visit_unequal(a, b, |[x]: [u8; 1]| Scalar::Bool(x != 0), visit),
+        DType::U8 => visit_unequal(a, b, |x| Scalar::Int(u8::from_le_bytes(x).into()), visit),
+        DType::U16 => visit_unequal(a, b, |x| Scalar::Int(u16::from_le_bytes(x).into()), visit),
+        DType::U32 => visit_unequal(a, b, |x| Scalar::Int(u32::from_le_bytes(x).into()), visit),
+        DType::U64 => visit_unequal(a, b, |x| Scalar::Int(u64::from_le_bytes(x).into()), visit),
+        DType::I8 => visit_unequal(a, b, |x| Scalar::Int(i8::from_le_bytes(x).into()), visit),
+        DType::I16 => visit_unequal(a, b, |x| Scalar::Int(i16::from_le_bytes(x).into()), visit),
+        DType::I32 => visit_unequal(a, b, |x| Scalar::Int(i32::from_le_bytes(x).into()), visit),
+        DType::I64 => visit_unequal(a, b, |x| Scalar::Int(i64::from_le_bytes(x).into()), visit),
+        DType::F16 => visit_unequal(a, b, |x| real(f16::from_le_bytes(x).to_f32()), visit),
+        DType::BF16 => visit_unequal(a, b, |x| real(bf16::from_le_bytes(x).to_f32()), visit),
+        DType::F32 => visit_unequal(a, b, |x| real(f32::from_le_bytes(x)), visit),
+        DType::F64 => visit_unequal(a, b, |x| Scalar::Float(f64::from_le_bytes(x)), visit),
+        DType::C64 => visit_unequal(
             a,
             b,
             |[r0, r1, r2, r3, i0, i1, i2, i3]: [u8; 8]| {
@@ -54,7 +54,7 @@ pub(super) fn for_each_unequal(
             },
             visit,
         ),
-        DType::C128 => unequal(
+        DType::C128 => visit_unequal(
             a,
             b,
             |x: [u8; 16]| {
@@ -63,18 +63,22 @@ pub(super) fn for_each_unequal(
             },
             visit,
         ),
-        DType::F8E4M3FN => unequal(a, b, |[x]: [u8; 1]| real(F8E4M3FN::from_bits(x).to_f32()), visit),
-        DType::F8E5M2 => unequal(a, b, |[x]: [u8; 1]| real(F8E5M2::from_bits(x).to_f32()), visit),
-        DType::F8E4M3FNUZ => unequal(a, b, |[x]: [u8; 1]| real(F8E4M3FNUZ::from_bits(x).to_f32()), visit),
-        DType::F8E5M2FNUZ => unequal(a, b, |[x]: [u8; 1]| real(F8E5M2FNUZ::from_bits(x).to_f32()), visit),
-        DType::F8E8M0FNU => unequal(a, b, |[x]: [u8; 1]| real(F8E8M0FNU::from_bits(x).to_f32()), visit),
-        DType::F4E2M1FNx2 => unequal(a, b, |[x]: [u8; 1]| F4E2M1FNx2::from_bits(x).into(), visit),
+        DType::F8E4M3FN => visit_unequal(a, b, |[x]: [u8; 1]| real(F8E4M3FN::from_bits(x).to_f32()), visit),
+        DType::F8E5M2 => visit_unequal(a, b, |[x]: [u8; 1]| real(F8E5M2::from_bits(x).to_f32()), visit),
+        DType::F8E4M3FNUZ => {
+            visit_unequal(a, b, |[x]: [u8; 1]| real(F8E4M3FNUZ::from_bits(x).to_f32()), visit)
+        }
+        DType::F8E5M2FNUZ => {
+            visit_unequal(a, b, |[x]: [u8; 1]| real(F8E5M2FNUZ::from_bits(x).to_f32()), visit)
+        }
+        DType::F8E8M0FNU => visit_unequal(a, b, |[x]: [u8; 1]| real(F8E8M0FNU::from_bits(x).to_f32()), visit),
+        DType::F4E2M1FNx2 => visit_unequal(a, b, |[x]: [u8; 1]| F4E2M1FNx2::from_bits(x).into(), visit),
         _ => return false,
     }
     true
 }
 
-fn unequal<const W: usize>(
+fn visit_unequal<const W: usize>(
     a: &[u8],
     b: &[u8],
     decode: impl Fn([u8; W]) -> Scalar,

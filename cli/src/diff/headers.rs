@@ -22,15 +22,15 @@ pub(super) struct Sharing {
     b: Sharers,
 }
 
-/// For each tensor that shares bytes, its offset, and the others in ascending order.
+/// For each tensor that shares bytes: its storage offset, and the names of the tensors that it shares bytes with.
 type Sharers = HashMap<String, (usize, BTreeSet<String>)>;
 
-/// How the place of a tensor among those that share its bytes differs.
-pub(super) enum Place {
-    /// It shares bytes with this tensor on one side only.
-    Shared(Side, String),
-    /// It shares bytes with this tensor on both sides. Their storage offsets differ by the first number in A, and by
-    /// the second in B.
+/// How a tensor shares bytes differently in A and in B.
+pub(super) enum SharingDifference {
+    /// It shares bytes with this tensor only in A, or only in B.
+    OneSide(Side, String),
+    /// It shares bytes with this tensor in both. Their storage offsets differ by the first number in A, and by the
+    /// second in B.
     Offset(String, isize, isize),
 }
 
@@ -41,7 +41,7 @@ impl Sharing {
 
     /// Compares how a tensor shares bytes in A and in B. Considers only the sharers with an earlier name, so that each
     /// pair of tensors that share bytes is compared once.
-    pub(super) fn compare(&self, a: &TensorInfo, b: &TensorInfo) -> Option<Place> {
+    pub(super) fn compare(&self, a: &TensorInfo, b: &TensorInfo) -> Option<SharingDifference> {
         let none = BTreeSet::new();
         let earlier = |sharers: &Sharers, name: &String| {
             let names = sharers.get(name).map_or(&none, |(_, names)| names);
@@ -50,7 +50,7 @@ impl Sharing {
         let (in_a, in_b) = (earlier(&self.a, &a.name), earlier(&self.b, &b.name));
         for (side, here, there) in [(Side::A, &in_a, &in_b), (Side::B, &in_b, &in_a)] {
             if let Some(name) = here.difference(there).next() {
-                return Some(Place::Shared(side, name.clone()));
+                return Some(SharingDifference::OneSide(side, name.clone()));
             }
         }
         let name = in_a.into_iter().next()?;
@@ -58,7 +58,7 @@ impl Sharing {
             Some(offset.cast_signed() - sharers.get(&name)?.0.cast_signed())
         };
         let (a, b) = (from(&self.a, a.storage_offset())?, from(&self.b, b.storage_offset())?);
-        (a != b).then_some(Place::Offset(name, a, b))
+        (a != b).then_some(SharingDifference::Offset(name, a, b))
     }
 }
 

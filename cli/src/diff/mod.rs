@@ -18,7 +18,7 @@ use crate::input::Input;
 use crate::names::{Named as _, quoted};
 use crate::ui::{Progress, counted, progress, warn};
 use elements::Tolerance;
-use headers::{Place, Sharing, have_equal_strides};
+use headers::{Sharing, SharingDifference, have_equal_strides};
 use pairs::{Pair, pairs};
 use values::{Difference, Failure, Side, compare};
 
@@ -52,10 +52,10 @@ pub(crate) struct DiffArgs {
     #[arg(long)]
     pub(crate) strict: bool,
     /// Largest difference, relative to the value in B
-    #[arg(long, value_name = "R", default_value = "0", hide_default_value = true, value_parser = tolerance)]
+    #[arg(long, value_name = "R", default_value = "0", hide_default_value = true, value_parser = parse_tolerance)]
     pub(crate) rtol: f64,
     /// Largest absolute difference
-    #[arg(long, value_name = "T", default_value = "0", hide_default_value = true, value_parser = tolerance)]
+    #[arg(long, value_name = "T", default_value = "0", hide_default_value = true, value_parser = parse_tolerance)]
     pub(crate) atol: f64,
     #[command(flatten)]
     pub(crate) reading: Reading,
@@ -63,7 +63,7 @@ pub(crate) struct DiffArgs {
     pub(crate) external: External,
 }
 
-fn tolerance(text: &str) -> Result<f64, String> {
+fn parse_tolerance(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(x) if (0. ..f64::INFINITY).contains(&x) => Ok(x),
         _ => Err("expected a number of at least 0".to_owned()),
@@ -89,9 +89,9 @@ pub(crate) fn run(args: &DiffArgs, out: &mut impl Write) -> Result<bool> {
         bar: progress("diff", size_bytes),
     };
     if args.json {
-        report::json(&diff, out)?
+        report::print_json(&diff, out)?
     } else {
-        report::text(&diff, out)?
+        report::print_text(&diff, out)?
     }
     diff.bar.finish_and_clear();
     out.flush()?;
@@ -113,7 +113,7 @@ struct Diff<'a> {
     bar: Progress,
 }
 
-/// A difference, and the name of the tensor.
+/// A difference or a failed comparison, and the name of the tensor.
 struct Finding {
     name: String,
     what: What,
@@ -132,7 +132,7 @@ enum What {
     /// The strides or the names of the dimensions.
     Layout(TensorInfo, TensorInfo),
     /// The bytes that the tensor shares with another.
-    Place(Place),
+    Sharing(SharingDifference),
     /// The tensor could not be compared.
     Failed(Failure),
 }
@@ -143,7 +143,7 @@ struct Tally {
     equal: u64,
     equal_bytes: u64,
     different: u64,
-    /// How many of the different ones have another layout, and no other difference.
+    /// How many of the different tensors differ only in their layouts.
     only_layout: u64,
     only_in_a: u64,
     only_in_b: u64,
@@ -156,7 +156,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Returns the number of differences.
+    /// Returns the number of tensors and attributes that count as different.
     fn difference_count(&self) -> u64 {
         let attributes = if self.are_attributes_strict { self.other_attributes } else { 0 };
         self.different + self.only_in_a + self.only_in_b + attributes
@@ -164,7 +164,7 @@ impl Tally {
 }
 
 impl Diff<'_> {
-    /// Compares and counts all tensors, in ascending order of name.
+    /// Returns an iterator that compares the tensors in ascending order of name, and counts the results.
     fn findings(&self) -> LibraryResult<impl Iterator<Item = LibraryResult<Finding>>> {
         Ok(pairs(self.a, self.b)?.flat_map(|pair| match pair {
             Ok(pair) => self.compare(pair).into_iter().map(Ok).collect(),
@@ -195,7 +195,7 @@ impl Diff<'_> {
             tally.equal_bytes = tally.equal_bytes.saturating_add(nbytes);
         } else {
             tally.different += 1;
-            let is_layout = |what: &What| matches!(what, What::Layout(..) | What::Place(_));
+            let is_layout = |what: &What| matches!(what, What::Layout(..) | What::Sharing(_));
             tally.only_layout += u64::from(found.iter().all(is_layout));
         }
         found.into_iter().map(|what| Finding { name: name.clone(), what }).collect()
@@ -213,7 +213,7 @@ impl Diff<'_> {
             return found;
         }
         if !self.args.no_values {
-            match self.values(&a, &b) {
+            match self.compare_values(&a, &b) {
                 Ok(None) => {}
                 Ok(Some(difference)) => {
                     let (dtype, size) = (a.dtype, a.size().to_vec());
@@ -230,7 +230,7 @@ impl Diff<'_> {
         let is_stride_equal = have_equal_strides(&a, &b);
         tally.other_strides += u64::from(!is_stride_equal);
         if let Some(sharing) = &self.sharing {
-            found.extend(sharing.compare(&a, &b).map(What::Place));
+            found.extend(sharing.compare(&a, &b).map(What::Sharing));
             if !is_stride_equal || a.dim_names != b.dim_names {
                 found.push(What::Layout(a, b));
             }
@@ -238,7 +238,7 @@ impl Diff<'_> {
         found
     }
 
-    fn values(&self, a: &TensorInfo, b: &TensorInfo) -> Result<Option<Difference>, Failure> {
+    fn compare_values(&self, a: &TensorInfo, b: &TensorInfo) -> Result<Option<Difference>, Failure> {
         let a_tensor = self.a.load(&a.name).map_err(Failure::of(Side::A))?;
         let b_tensor = self.b.load(&b.name).map_err(Failure::of(Side::B))?;
         let tolerance = Tolerance { relative: self.args.rtol, absolute: self.args.atol };
@@ -246,7 +246,7 @@ impl Diff<'_> {
         compare(&a_tensor, &b_tensor, tolerance, &|numel| bar.inc(numel.saturating_mul(itemsize) as u64))
     }
 
-    /// Returns the attributes that differ: the scope and the key, and the values in A and in B.
+    /// Returns the attributes that differ. The iterator also counts them.
     fn attributes(&self) -> impl Iterator<Item = AttributeDifference> {
         let (a, b) = (self.a.attributes(), self.b.attributes());
         let only_in_b = b.keys().filter(|at| !a.contains_key(*at));

@@ -6,7 +6,7 @@ use indicatif::HumanBytes;
 use serde::{Serialize, Serializer};
 use stridemap::{DType, Scalar, TensorInfo};
 
-use super::headers::{Place, have_equal_strides};
+use super::headers::{SharingDifference, have_equal_strides};
 use super::values::{Difference, Side};
 use super::{Diff, Finding, Tally, What};
 use crate::error::Result;
@@ -18,7 +18,7 @@ use crate::scalar::{digits, text_of};
 use crate::ui::{Element, List, counted, gap, write_json};
 
 /// Prints one line per finding, and a summary.
-pub(super) fn text(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
+pub(super) fn print_text(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
     for finding in diff.findings()? {
         let finding = finding?;
         diff.bar.suspend(|| match finding.to_text() {
@@ -38,7 +38,7 @@ pub(super) fn text(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
 }
 
 /// Prints one JSON object. It is written while the tensors are compared.
-pub(super) fn json(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
+pub(super) fn print_json(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
     #[derive(Serialize)]
     struct Comparison<T, A, C, E> {
         a: SourceRecord,
@@ -89,7 +89,7 @@ impl SourceRecord {
 
 #[derive(Serialize)]
 struct AttributeRecord {
-    /// Only for a tensor or a prefix.
+    /// Only for an attribute of a tensor or a prefix.
     #[serde(skip_serializing_if = "String::is_empty")]
     scope: String,
     key: String,
@@ -150,8 +150,12 @@ impl Serialize for FindingRecord {
             What::Layout(a, b) => {
                 ("layout", Body::Layouts { a: LayoutRecord::of(a), b: LayoutRecord::of(b) })
             }
-            What::Place(Place::Shared(side, with)) => ("sharing", Body::Sharing { side: side.name(), with }),
-            What::Place(Place::Offset(with, a, b)) => ("offset", Body::Offset { with, a: *a, b: *b }),
+            What::Sharing(SharingDifference::OneSide(side, with)) => {
+                ("sharing", Body::Sharing { side: side.name(), with })
+            }
+            What::Sharing(SharingDifference::Offset(with, a, b)) => {
+                ("offset", Body::Offset { with, a: *a, b: *b })
+            }
             What::Failed(failure) => {
                 ("error", Body::Failure { side: failure.side.map(Side::name), message: &failure.why })
             }
@@ -225,10 +229,12 @@ impl Finding {
             What::Size(a, b) => ('~', format!("size {a:?}, {b:?}")),
             What::Values { dtype, size, difference } => ('~', values_text(*dtype, size, difference)),
             What::Layout(a, b) => ('~', layout_text(a, b)),
-            What::Place(Place::Shared(side, with)) => {
+            What::Sharing(SharingDifference::OneSide(side, with)) => {
                 ('~', format!("shares bytes with {} only in {}", quoted(with), side.name()))
             }
-            What::Place(Place::Offset(with, a, b)) => ('~', format!("offset from {} {a}, {b}", quoted(with))),
+            What::Sharing(SharingDifference::Offset(with, a, b)) => {
+                ('~', format!("offset from {} {a}, {b}", quoted(with)))
+            }
             What::Failed(_) => return None,
         };
         Some(format!("{mark} {}{}{what}", quoted(&self.name), gap()))

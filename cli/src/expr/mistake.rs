@@ -6,7 +6,8 @@ use std::ops::Range;
 use crate::error::Error;
 use crate::names::one_line;
 
-/// The maximum number of characters shown of the text before the mistake, of the mistake, and of the text after it.
+/// The maximum number of characters that are shown of each part: the text before the mistake, the mistake, and the text
+/// after it.
 const SHOWN_CHARS: usize = 40;
 
 /// A mistake: the message, and its byte range in the text.

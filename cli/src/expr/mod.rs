@@ -4,7 +4,7 @@
 //! encoder.weight[0, ::2].t()      'odd [name]'[..., None]      images.refine_names(N, ...).chunk(3, dim=N)[1]
 //! ```
 //! A text that is the name of a tensor is used as this name. In an expression, a bare name ends at the first `[` or
-//! `.word(`; any other name must be quoted.
+//! `.word(`; a name that contains one of these must be quoted.
 
 mod arguments;
 mod mistake;
@@ -79,9 +79,10 @@ pub(crate) enum Copies {
     Refused,
 }
 
-/// Returns the view that a text describes, and the name of its tensor.
+/// Returns the name of a tensor, and the view of it that a text describes.
 ///
-/// A text that is the name of a tensor is used as this name, even if it also reads as an expression; a note says so.
+/// A text that is the name of a tensor is used as this name, even if it is also an expression for a view of another
+/// tensor. A note then says so.
 pub(crate) fn view(text: &str, tensors: &impl Named, copies: Copies) -> Result<(String, Tensor)> {
     if !tensors.contains(text)? {
         if text.is_empty() {
@@ -106,7 +107,7 @@ pub(crate) fn view(text: &str, tensors: &impl Named, copies: Copies) -> Result<(
     Ok((text.to_owned(), tensors.load(text)?))
 }
 
-/// Whether the text is an operation on a tensor, and not the name of one.
+/// Returns whether the text is an operation on a tensor, and not the name of one.
 pub(crate) fn is_operation(text: &str, tensors: &impl Named) -> Result<bool> {
     let Ok(expr) = text.parse::<Expr>() else { return Ok(false) };
     Ok(!expr.steps.is_empty() && tensors.contains(&expr.name)? && !tensors.contains(text)?)
@@ -119,8 +120,9 @@ pub(crate) fn unquoted(text: &str) -> Option<String> {
 }
 
 impl Expr {
-    /// Splits properties off the end of a bare name: `x.T` becomes the property `T` of the tensor `x`. A name that a
-    /// tensor has is not split if operations follow it. If the name is the whole text, the caller has looked it up.
+    /// Splits properties off the end of a bare name: `x.T` becomes the property `T` of the tensor `x`. A name is not
+    /// split if operations follow it and a tensor has this name. A name that is the whole text is not looked up here,
+    /// because the caller has done so.
     fn split_properties(self, tensors: &impl Named) -> Result<Self> {
         let is_name = self.name != self.text && tensors.contains(&self.name)?;
         if is_name || self.text.starts_with(QUOTE) {
@@ -136,7 +138,7 @@ impl Expr {
         Ok(self)
     }
 
-    /// Says that the text is used as a name, and how to write the expression that it could also be.
+    /// Returns a note that the text is used as a name, and how to write the expression that it could also be.
     fn note_of_name(&self) -> String {
         let note = format!(
             "note: {:?} is used as the name of a tensor, not as a view of {:?}",
@@ -182,7 +184,7 @@ impl Step {
             Call::Parts(parts) => {
                 let parts = parts(tensor, &mut arguments.clone()).map_err(wrong)?.map_err(refused)?;
                 match pick {
-                    Some(pick) => pick.from(name, parts),
+                    Some(pick) => pick.take_from(name, parts),
                     None => Err(mistake_here(format!(
                         "{name} returns {}; pick one with a subscript",
                         list_of(&parts)
@@ -194,7 +196,7 @@ impl Step {
 }
 
 impl Pick {
-    fn from(&self, name: &str, mut parts: Vec<Tensor>) -> Result<Tensor, Mistake> {
+    fn take_from(&self, name: &str, mut parts: Vec<Tensor>) -> Result<Tensor, Mistake> {
         let from_start =
             if self.index < 0 { self.index.checked_add_unsigned(parts.len()) } else { Some(self.index) };
         match from_start.and_then(|at| usize::try_from(at).ok()).filter(|&at| at < parts.len()) {

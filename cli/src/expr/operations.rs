@@ -9,9 +9,9 @@ use super::arguments::Arguments;
 use super::mistake::Mistake;
 use crate::ui::help_width;
 
-/// A view operation of the library, with PyTorch's names and defaults for the parameters.
+/// A view operation of the library. Its parameters have the names and defaults that PyTorch or NumPy gives them.
 pub(super) struct Operation {
-    /// The signature, as in Python. Without parentheses it is a property, which has no arguments.
+    /// The signature, as in Python. A signature without parentheses is that of a property, which has no arguments.
     pub(super) signature: &'static str,
     pub(super) call: Call,
 }
@@ -121,7 +121,8 @@ fn needs_copy(view: &LibraryResult<Tensor>) -> bool {
     view.as_ref().is_err_and(|e| e.kind() == ErrorKind::NeedsCopy)
 }
 
-/// Returns a tensor of the same size and dimension names that repeats a single element, so it never needs a copy.
+/// Returns a tensor of the same size and dimension names that repeats a single element, so that flattening it never
+/// needs a copy.
 fn repeated_element(x: &Tensor) -> LibraryResult<Tensor> {
     let element = Tensor::zeros(x.dtype(), &[1])?;
     element.as_strided(x.size(), vec![0; x.size().len()], 0)?.refine_names(&x.names())

@@ -136,8 +136,8 @@ impl StorageRecord {
 const COLUMNS: [Column; 5] = [
     Column::new("          "),
     Column::new("").shortenable(),
-    Column::new("tensors").right().drop(1),
-    Column::new("parameters").right().drop(0),
+    Column::new("tensors").right().drop_order(1),
+    Column::new("parameters").right().drop_order(0),
     Column::new("bytes").right(),
 ];
 

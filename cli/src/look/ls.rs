@@ -65,8 +65,8 @@ enum Sort {
 
 const COLUMNS: [Column; 4] = [
     Column::new("name").shortenable_names(),
-    Column::new("dtype").drop(1),
-    Column::new("size").shortenable().drop(2),
+    Column::new("dtype").drop_order(1),
+    Column::new("size").shortenable().drop_order(2),
     Column::new("bytes").right(),
 ];
 

@@ -58,7 +58,7 @@ const COLUMNS: [Column; 4] = [
     Column::new("name").shortenable_names(),
     Column::new("map"),
     Column::new("bytes").right(),
-    Column::new("").shortenable().drop(0),
+    Column::new("").shortenable().drop_order(0),
 ];
 
 pub(crate) fn run(args: &MapArgs, out: &mut impl Write) -> Result<()> {

@@ -73,13 +73,13 @@ const SPARKLINE_BINS: usize = 10;
 
 const COLUMNS: [Column; 9] = [
     Column::new("name").shortenable_names(),
-    Column::new("dtype").drop(0),
-    Column::new("size").shortenable().drop(1),
+    Column::new("dtype").drop_order(0),
+    Column::new("size").shortenable().drop_order(1),
     Column::new("min").right(),
     Column::new("max").right(),
-    Column::new("mean").right().drop(3),
-    Column::new("std").right().drop(2),
-    Column::new("histogram").drop(4),
+    Column::new("mean").right().drop_order(3),
+    Column::new("std").right().drop_order(2),
+    Column::new("histogram").drop_order(4),
     Column::new("notes"),
 ];
 

@@ -13,19 +13,19 @@ const TENSORS: [Column; 7] = [
     Column::new("name").shortenable_names(),
     Column::new("dtype"),
     Column::new("size").shortenable(),
-    Column::new("stride").shortenable().drop(2),
-    Column::new("offset").right().drop(1),
-    Column::new("storage").drop(0),
-    Column::new("dim names").shortenable().drop(3),
+    Column::new("stride").shortenable().drop_order(2),
+    Column::new("offset").right().drop_order(1),
+    Column::new("storage").drop_order(0),
+    Column::new("dim names").shortenable().drop_order(3),
 ];
 
 const STORAGES: [Column; 6] = [
     Column::new("storage"),
     Column::new("kind"),
     Column::new("bytes").right(),
-    Column::new("file").shortenable().drop(1),
-    Column::new("offset").right().drop(0),
-    Column::new("tensors").right().drop(2),
+    Column::new("file").shortenable().drop_order(1),
+    Column::new("offset").right().drop_order(0),
+    Column::new("tensors").right().drop_order(2),
 ];
 
 pub(super) fn print(summary: &Summary, input: &Input, out: &mut impl Write) -> Result<()> {

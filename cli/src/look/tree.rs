@@ -39,9 +39,9 @@ pub(crate) struct TreeArgs {
 
 const COLUMNS: [Column; 5] = [
     Column::new("name").shortenable_names(),
-    Column::new("dtype").drop(1),
-    Column::new("size").shortenable().drop(0),
-    Column::new("parameters").right().drop(2),
+    Column::new("dtype").drop_order(1),
+    Column::new("size").shortenable().drop_order(0),
+    Column::new("parameters").right().drop_order(2),
     Column::new("bytes").right(),
 ];
 

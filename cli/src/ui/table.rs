@@ -28,13 +28,13 @@ pub(crate) struct Column {
     /// shortened.
     short: Option<usize>,
     /// The position in the order in which columns are dropped. `None` if the column is never dropped.
-    drop: Option<u8>,
+    drop_order: Option<u8>,
 }
 
 impl Column {
     /// Creates a column that is always printed in full.
     pub(crate) const fn new(title: &'static str) -> Self {
-        Column { title, is_right: false, short: None, drop: None }
+        Column { title, is_right: false, short: None, drop_order: None }
     }
 
     /// Aligns the cells to the right, as numbers are.
@@ -56,8 +56,8 @@ impl Column {
     }
 
     /// Lets the column be dropped if the table does not fit. The lowest position is dropped first.
-    pub(crate) const fn drop(mut self, position: u8) -> Self {
-        self.drop = Some(position);
+    pub(crate) const fn drop_order(mut self, position: u8) -> Self {
+        self.drop_order = Some(position);
         self
     }
 }
@@ -136,7 +136,7 @@ impl<'a> Table<'a> {
             let mut widths: Vec<Option<usize>> =
                 natural.iter().zip(&is_kept).map(|(&width, &is_kept)| is_kept.then_some(width)).collect();
             let droppable = self.columns.iter().enumerate().filter(|&(index, _)| is_kept[index]);
-            let first = droppable.filter_map(|(index, column)| Some((column.drop?, index))).min();
+            let first = droppable.filter_map(|(index, column)| Some((column.drop_order?, index))).min();
             if self.shorten_columns(&mut widths, first.is_none(), width) {
                 return Widths::Fit(widths);
             }
@@ -227,9 +227,9 @@ mod tests {
 
     const COLUMNS: [Column; 4] = [
         Column::new("name").shortenable_names(),
-        Column::new("dtype").drop(2),
+        Column::new("dtype").drop_order(2),
         Column::new("bytes").right(),
-        Column::new("storage").drop(1),
+        Column::new("storage").drop_order(1),
     ];
 
     fn print(rows: &[[&str; 4]], width: Option<usize>) -> Vec<String> {

@@ -164,7 +164,7 @@ fn attr_sets_prints_and_removes_the_attributes_of_stores_tensors_and_prefixes() 
     }
     assert_eq!(
         dir.messages(&["attr", "set", "s.smap", "unit", "m", "--of", "enc."]),
-        "stridemap: note: no tensor is named enc., or begins with it\n"
+        "stridemap: note: no tensor name begins with enc.\n"
     );
     assert_eq!(dir.store().attributes_of("odd [name]")["unit"], "km h");
     let listed = dir.stdout(&["attr", "list", "s.smap"]);

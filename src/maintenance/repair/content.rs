@@ -78,7 +78,7 @@ pub(super) fn content(
 ) -> Result<Content> {
     let survey = Survey::of(&source.manifest, source.table.as_ref())?;
     let mut content = Content { is_changed: !source.is_newest, ..Content::default() };
-    report_lost_entries(source, &survey, &mut content, repair);
+    record_table_damage(source, &survey, &mut content, repair);
     let records = survey.storages.iter().map(|(&id, storage)| (id, &storage.record));
     content.has_lost_storages = survey.has_lost_storages();
     let mut salvageable = BTreeMap::new();
@@ -128,7 +128,7 @@ pub(super) fn content(
 }
 
 /// Records damage to the table. The entries of the leaves that can be read are kept, in whichever order.
-fn report_lost_entries(source: &Source, survey: &Survey<'_>, content: &mut Content, repair: &mut Repair) {
+fn record_table_damage(source: &Source, survey: &Survey<'_>, content: &mut Content, repair: &mut Repair) {
     let Some(table) = &source.table else { return };
     let path = table.path();
     if let Some((_, error)) = survey.damage.errors().next() {

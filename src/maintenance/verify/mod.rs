@@ -170,7 +170,7 @@ fn check_metadata(
                     "tensor {name:?} refers to storage {:016x}, which has no record",
                     record.storage_id
                 );
-                FormatError::new(Rule::StorageMissing, detail)
+                FormatError::new(Rule::TensorStorage, detail)
             }
             Some(storage) => match record.extent(storage.record.length_bytes) {
                 Ok(_) => return Ok(()),

@@ -183,8 +183,8 @@ impl<'a> Survey<'a> {
     }
 
     /// Walks a tree, and checks that its root leads to all of its nodes, and to the leaves in the order of the file.
-    /// Entries were found to ascend in the order of the file. So if the tree visits the leaves in this order, they
-    /// ascend in the tree too.
+    /// `read_nodes` has checked that entries ascend in the order of the file. So if the tree visits the leaves in this
+    /// order, they ascend in the tree too.
     fn walk<E: Entry>(&mut self, table: &Table) {
         let root = table.root_page(E::TREE);
         let (mut path, mut last_leaf, mut is_whole) = (Path::new(), None, true);

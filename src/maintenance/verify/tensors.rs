@@ -48,7 +48,7 @@ fn verify_one(
     };
     let storage = generation.storage(id)?.ok_or_else(|| {
         wrong(
-            Rule::StorageMissing,
+            Rule::TensorStorage,
             format!("tensor {name:?} refers to storage {id:016x}, which has no record"),
         )
     })?;
