@@ -2,6 +2,7 @@
 
 mod changes;
 pub(crate) mod conditions;
+mod creation;
 mod prefixes;
 mod saving;
 mod staged;
