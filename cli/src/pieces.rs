@@ -7,7 +7,8 @@ use stridemap::{Result, Tensor};
 pub(crate) enum Cut {
     /// The first axis longer than 1, so that the pieces follow each other in row-major order.
     Outermost,
-    /// The longest axis, so that a piece has long runs along every axis, whatever the strides of its views are.
+    /// The longest axis, so that pieces are about equally long along all axes, and reads are in runs whichever axis is
+    /// contiguous.
     Longest,
 }
 

@@ -45,8 +45,8 @@ impl ForeignFile {
     /// out.
     ///
     /// # Errors
-    /// [`ErrorKind::BadFile`] for elements that are compressed or must be byte-swapped, and those of
-    /// [`Transaction::adopt`] and [`Transaction::check_name`]. None of these saves a header.
+    /// [`ErrorKind::BadFile`] for elements that are compressed or must be byte-swapped; the errors of
+    /// [`Transaction::adopt`] and [`Transaction::check_name`]. These errors occur before any header is saved.
     pub fn adopt_into(&self, txn: &mut Transaction<'_>, prefix: &str) -> Result<()> {
         self.check_adoptable()?;
         let mut adopt_all = || {

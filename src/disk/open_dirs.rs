@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The directories in a store that hold its files. The first ones are those that commits write to.
+/// The directories in a store that hold its files. Commits write to the first two.
 const SUBDIRS: [&str; 3] = ["meta", "storages", "lost+found"];
 
 /// The directories of the store at `path`, each as a `D`: a file descriptor, or an equivalent on another disk.
@@ -96,8 +96,9 @@ impl<D> OpenDirs<D> {
     }
 
     fn below<'a>(&self, path: &'a Path) -> io::Result<&'a Path> {
-        // The store's paths are its own path, `/` and names: see `StorePaths::new`. Comparing the bytes is much faster
-        // than comparing the components, as `Path::strip_prefix` does, which takes longer than some system calls.
+        // Every path in the store is the store's own path, then `/`, then names: see `StorePaths::new`. Comparing the
+        // bytes is much faster than comparing the components, as `Path::strip_prefix` does, which takes longer than
+        // some system calls.
         let own = self.path.as_os_str().as_bytes();
         let rest = path.as_os_str().as_bytes().strip_prefix(own);
         let below = rest.and_then(|rest| match rest {

@@ -84,7 +84,8 @@ pub(crate) fn processes_using_manifest(store: &OpenStore, path: &Path) -> Result
     }
 }
 
-/// Returns the processes that hold a conflicting lock on a file, or `None` if a lock of this mode would be granted.
+/// Returns the processes that hold a lock on a file, or `None` if none is known and a lock of this mode would be
+/// granted.
 fn conflicting_holders(store: &OpenStore, path: &Path, mode: LockMode) -> io::Result<Option<Vec<u32>>> {
     let file = store.disk.open(path, Access::Read)?;
     let processes = file.lock_holders();

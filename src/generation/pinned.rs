@@ -71,7 +71,7 @@ impl Generation {
         Err(Error::new(ErrorKind::Replaced, message))
     }
 
-    /// Returns a generation with a number but no content: for a forked child, where every other operation is refused,
+    /// Returns a generation with a number but no content: for a forked child, where the store refuses all operations,
     /// and for a repair.
     pub(crate) fn stand_in(uuid: Uuid, number: u64) -> Self {
         let manifest = Manifest { generation: number, ..Manifest::first(uuid) };
@@ -172,7 +172,8 @@ where
 /// How many entries a scan reads in the time of one lookup in a table.
 const LOOKUP_COST: u64 = 16;
 
-/// Merges a sorted base with sorted changes. A change replaces the entry with its key, or removes it if it is `None`.
+/// Merges a sorted base with sorted changes. A change replaces the entry that has the same key. A change to `None`
+/// removes that entry.
 pub(crate) struct Merged<B: Iterator, D: Iterator> {
     base: Peekable<B>,
     delta: Peekable<D>,

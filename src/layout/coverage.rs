@@ -1,4 +1,4 @@
-//! Tests which ranges of a storage contain bytes of a tensor.
+//! Finds out whether a range of a storage contains bytes of a tensor.
 
 use std::ops::Range;
 

@@ -143,7 +143,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Expands a list that may contain one `...` to a name for every dimension.
+    /// Replaces the `...` in a list, if there is one, so that the list has one entry for each dimension.
     fn filled_in(&self, op: Arguments<'_>, names: &[Option<&str>]) -> Result<Vec<Option<DimName>>> {
         let own: Vec<&Option<DimName>> = self.names().collect();
         let listed = names.iter().filter(|&&name| name != ELLIPSIS).count();

@@ -26,8 +26,8 @@ const MAX_RUNS: u64 = 1 << 20;
 pub struct DiskUsage {
     /// The generation that the numbers describe: the newest.
     pub generation: u64,
-    /// The length of everything in the store's directory, in bytes, as `du -sb` prints it: the sum of the nine numbers
-    /// that follow, if no file is damaged. The contents of a directory that does not belong to the store are not
+    /// The length of everything in the store's directory, in bytes: the sum of the nine numbers that follow. If no file
+    /// is damaged, `du -sb` prints the same. The contents of a directory that does not belong to the store are not
     /// counted.
     pub folder_bytes: u64,
     /// The manifest and the table of the newest generation, and the few small files in the store's own directory.

@@ -17,12 +17,12 @@ use crate::tensor::Source;
 /// Appends rows to one tensor, batch after batch. Until it is dropped, nothing else can append to the tensor.
 ///
 /// [`append`](Self::append) writes rows, and [`commit`](Self::commit) makes them part of the tensor. It costs less than
-/// [`Store::append`] in a loop: the storage stays open and locked from one commit to the next, and its end is read at
-/// most once.
+/// [`Store::append`] in a loop: the storage stays open and locked from one commit to the next, and its last, incomplete
+/// chunk is read at most once.
 ///
 /// Dropping an appender releases the storage and discards rows that were not committed. If the process ends, the same
-/// happens as soon as all children that it forked meanwhile have ended too. Until then, every other append to the
-/// storage waits, up to the lock timeout, and then fails with `Busy`. An append by the thread that last used the
+/// happens as soon as all children that it forked meanwhile have ended too. While the storage is held, every other
+/// append to it waits, up to the lock timeout, and then fails with `Busy`. An append by the thread that last used the
 /// appender fails at once. Compaction skips the storage. Readers, and all other commits, are not affected.
 ///
 /// ```

@@ -120,7 +120,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::NotContiguous`]; [`ErrorKind::NotMapped`] for a file that is not
-    /// mapped; [`ErrorKind::Misaligned`]. [`read`](Self::read) works in the last three cases.
+    /// mapped, and for a mutable or live storage; [`ErrorKind::Misaligned`]. [`read`](Self::read) works in the last
+    /// three cases.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.check_slice::<T>("as_slice")?;
         self.borrow_span::<T>("as_slice")

@@ -71,8 +71,8 @@ impl Tensor {
 /// In-place changes of elements that are selected by a tensor of `int64` indices.
 ///
 /// Errors common to these methods: those of [`Tensor::index_select`], before anything is changed;
-/// [`ErrorKind::DTypeMismatch`] unless the source has the dtype of the tensor; [`ErrorKind::Overlapping`] if several
-/// indices of the tensor refer to one element. If an element is selected twice, the last value wins.
+/// [`ErrorKind::DTypeMismatch`] unless the source has the dtype of the tensor; [`ErrorKind::Overlapping`] if the tensor
+/// is a view that contains an element twice. If the indices select an element twice, the last value wins.
 impl ExclusiveGuard<'_> {
     /// Copies each position of `source` along an axis to the position that a vector of indices lists for it.
     ///

@@ -3,8 +3,8 @@
 //! ```text
 //! encoder.weight[0, ::2].t()      'odd [name]'[..., None]      images.refine_names(N, ...).chunk(3, dim=N)[1]
 //! ```
-//! A text that is the name of a tensor is used as this name. In an expression, a bare name ends at the first `[` or
-//! `.word(`; a name that contains one of these must be quoted.
+//! If the whole text is the name of a tensor, it means that tensor. In an expression, a bare name ends at the first `[`
+//! or `.word(`; a name that contains one of these must be quoted.
 
 mod arguments;
 mod mistake;

@@ -45,7 +45,7 @@ macro_rules! named {
 named!(Snapshot, Transaction<'_>);
 
 /// Returns the name that an argument stands for: the argument itself if a tensor has this name, and otherwise the
-/// argument without its quotes. A new name is found in the same way.
+/// argument without its quotes. This also applies to the name of a tensor that does not exist yet.
 pub(crate) fn name(text: &str, tensors: &impl Named) -> Result<String> {
     name_in(text, |name| tensors.contains(name))
 }

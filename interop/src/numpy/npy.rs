@@ -152,7 +152,8 @@ impl Export {
     }
 }
 
-/// An array to write: its header, and a view whose row-major order is the order that the header states.
+/// An array to write: its header, and a view whose elements, read in row-major order, are in the order that the header
+/// states.
 pub(super) struct Arranged {
     pub(super) header: Vec<u8>,
     pub(super) elements: Tensor,

@@ -46,7 +46,7 @@ impl<'de> FromEntries<'de> for Header {
     }
 }
 
-/// Puts the entry in which an error occurred before its message.
+/// Prefixes the message of an error with the entry in which it occurred.
 fn with_entry<E: serde::de::Error>(what: impl fmt::Display, error: &E) -> E {
     E::custom(format_args!("{what}: {error}"))
 }

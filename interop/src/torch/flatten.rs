@@ -166,7 +166,7 @@ impl Flattening<'_> {
         })
     }
 
-    /// Returns the text of a number or of text.
+    /// Returns a number or a string as text, or `None` for any other value.
     fn plain(&self, value: Value) -> Option<String> {
         self.arena.literal(value).as_ref().and_then(Literal::attribute)
     }

@@ -42,7 +42,7 @@ impl TableDamage {
         }
     }
 
-    /// Returns the first page of the run that contains a page.
+    /// Returns the first page of the damaged run that contains `page`, if there is one.
     pub(super) fn run_at(&self, page: u64) -> Option<u64> {
         let (start, item) = self.0.range(..=page).next_back()?;
         (page - start < item.pages).then_some(*start)

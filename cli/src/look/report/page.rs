@@ -208,7 +208,7 @@ fn serialize_heat_maps<S: Serializer>(maps: &[(usize, HeatMap)], serializer: S) 
     serializer.collect_map(maps.iter().map(|(index, map)| (index, map)))
 }
 
-/// Writes JSON that can stand in a script element: no `<` can end the element, and no text can end a line.
+/// Writes JSON that can stand in a script element: `<`, `>`, `&` and the line separators of Unicode are escaped.
 struct Escaped;
 
 impl Formatter for Escaped {
