@@ -245,7 +245,9 @@ impl Transaction<'_> {
         Ok(count)
     }
 
-    fn names_with(&self, prefix: &str) -> Result<Vec<String>> {
-        self.tensors(prefix)?.map(|info| Ok(info?.name)).collect()
+    /// Returns the names in this transaction that begin with `prefix`, ascending.
+    pub(super) fn names_with(&self, prefix: &str) -> Result<Vec<String>> {
+        self.loader.store.check_process()?;
+        self.draft.tensors(prefix)?.map(|entry| Ok(entry?.0)).collect()
     }
 }

@@ -132,8 +132,7 @@ impl<'a> Transaction<'a> {
     /// # Errors
     /// `Corrupt` for damaged metadata; `Forked`; `Io`.
     pub fn names(&self) -> Result<Vec<String>> {
-        self.loader.store.check_process()?;
-        self.draft.tensors("")?.map(|entry| Ok(entry?.0)).collect()
+        self.names_with("")
     }
 
     /// Whether a tensor has this name in this transaction.
@@ -461,8 +460,7 @@ impl<'a> Transaction<'a> {
         let grown_records: Vec<StorageRecord> = grown.iter().map(|grown| grown.to.clone()).collect();
         let lock = self.lock.map_or_else(|| WriterLock::take(store), Ok);
         let lock = store.record_failure(lock)?;
-        let published = generation::publish(store, self.draft, staged, grown, &lock);
-        let generation = store.record_failure(published)?.0;
+        let (generation, _) = generation::publish(store, self.draft, staged, grown, &lock)?;
         // Released before the writers' lock, whose next holder may append to the same storage.
         for (growth, to) in self.growths.into_values().zip(grown_records) {
             growth.release(&to, &self.loader.tails);

@@ -39,13 +39,8 @@ pub(super) fn gather(tensor: &Tensor, out: &mut [u8]) -> Result<()> {
     gather_from(tensor.storage().borrow(), tensor, out)
 }
 
-/// Copies all elements of a view of the locked storage.
-pub(super) fn gather_locked(view: &Tensor, storage: &LockedStorage, out: &mut [u8]) -> Result<()> {
-    gather_from(storage.bytes()?, view, out)
-}
-
 /// Copies all elements from `bytes`, the bytes of the storage, or from its file if they cannot be borrowed.
-fn gather_from(bytes: Option<&[u8]>, tensor: &Tensor, out: &mut [u8]) -> Result<()> {
+pub(super) fn gather_from(bytes: Option<&[u8]>, tensor: &Tensor, out: &mut [u8]) -> Result<()> {
     debug_assert_eq!(out.len(), tensor.nbytes());
     of_width!(tensor.dtype().itemsize(), gather_elements(bytes, tensor, out))
 }

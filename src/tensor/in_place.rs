@@ -294,7 +294,7 @@ impl ExclusiveGuard<'_> {
             }
             resize_discarding(&mut buffer, piece.nbytes())?;
             if old_elements == OldElements::Needed {
-                copy::gather_locked(piece, storage, &mut buffer)?;
+                copy::gather_from(storage.bytes()?, piece, &mut buffer)?;
             }
             body(&mut buffer, operands)?;
             copy::scatter(&buffer, piece, storage)

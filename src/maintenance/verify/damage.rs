@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use stridemap_format::{CHUNK_BYTES, Error as FormatError, Rule};
 
@@ -67,7 +68,7 @@ fn affect(
     exact_count: &mut u64,
     findings: &mut Findings,
 ) {
-    let name = tensor.shared_name();
+    let name = Arc::from(tensor.name);
     for &finding in &index.whole {
         findings.affect(finding, &name);
     }

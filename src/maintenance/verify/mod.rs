@@ -158,7 +158,7 @@ fn check_metadata(
         }
     }
     survey.each_tensor(|tensor| {
-        let (name, record) = (tensor.shared_name(), tensor.record);
+        let (name, record) = (Arc::from(tensor.name), tensor.record);
         let damaged_pages = survey.damaged_pages_to(&tensor);
         for index in damaged_pages.iter().filter_map(|page| damage.get(page)) {
             findings.affect(*index, &name);

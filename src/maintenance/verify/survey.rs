@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, btree_map};
 use std::mem;
-use std::sync::Arc;
 
 use stridemap_format::{
     Entry, Error as FormatError, Manifest, Node, NodeHeader, PAGE_BYTES, Rule, StorageRecord, TensorRecord,
@@ -357,11 +356,5 @@ impl<'a> Survey<'a> {
     /// Whether there may be storages that are not in [`storages`](Self::storages).
     pub(crate) fn has_lost_storages(&self) -> bool {
         self.lost_entries().0 > 0 || self.has_unknown_storages
-    }
-}
-
-impl Tensor<'_> {
-    pub(crate) fn shared_name(&self) -> Arc<str> {
-        Arc::from(self.name)
     }
 }
