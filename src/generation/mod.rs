@@ -31,7 +31,7 @@ pub use name_changes::NameChanges;
 pub(crate) use name_changes::changes_between;
 pub use open_store::Durability;
 pub(crate) use open_store::{OpenStore, Options};
-pub(crate) use pinned::{Generation, not_found};
+pub(crate) use pinned::Generation;
 pub(crate) use publish::{publish, publish_manifest};
 pub(crate) use recover::{
     list, manifest_numbers, newest_for_certain, newest_has_storage, numbers_among, pin, reread,

@@ -108,6 +108,11 @@ impl Generation {
         }
     }
 
+    /// Like [`tensor`](Self::tensor), but refuses a name that does not exist.
+    pub(crate) fn existing(&self, action: &str, name: &str) -> Result<TensorRecord> {
+        self.tensor(name)?.ok_or_else(|| not_found(action, name, self.tensors("")))
+    }
+
     pub(crate) fn storage(&self, id: u64) -> Result<Option<StorageRecord>> {
         match (self.manifest.storages.get(&id), &self.table) {
             (Some(changed), _) => Ok(changed.clone()),
@@ -161,11 +166,12 @@ impl Generation {
 }
 
 /// Returns the error for a name that is not among `tensors`.
-pub(crate) fn not_found<'a, I, T>(action: &str, name: &str, tensors: impl Fn(&'a str) -> Result<I>) -> Error
-where
-    I: Iterator<Item = Result<(String, T)>>,
-{
-    let names = tensors("").into_iter().flatten().filter_map(|entry| Some(entry.ok()?.0));
+pub(super) fn not_found<T>(
+    action: &str,
+    name: &str,
+    tensors: Result<impl Iterator<Item = Result<(String, T)>>>,
+) -> Error {
+    let names = tensors.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.0));
     Error::name_not_found(action, name, names)
 }
 

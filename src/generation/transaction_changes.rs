@@ -275,7 +275,7 @@ impl Draft {
     }
 
     pub(crate) fn existing(&self, action: &str, name: &str) -> Result<TensorRecord> {
-        self.tensor(name)?.ok_or_else(|| not_found(action, name, |prefix| self.tensors(prefix)))
+        self.tensor(name)?.ok_or_else(|| not_found(action, name, self.tensors("")))
     }
 
     /// Repeats the changes on a newer generation.

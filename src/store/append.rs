@@ -11,7 +11,7 @@ use super::handle::Store;
 use super::loader::layout_of;
 use super::transaction::Transaction;
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{self, Change, Changes, Draft};
+use crate::generation::{self, Change, Changes, Generation};
 use crate::layout::Layout;
 use crate::storage::{Growth, GrowthLock, StorageWriter};
 use crate::tensor::{Source, Tensor};
@@ -65,10 +65,10 @@ impl Store {
         store.check_process()?;
         // Rows of the wrong dtype or size are refused without waiting. The generation that this handle knows may be
         // older than the tensor, so the newest is tried next.
-        let check = |generation| {
-            check_rows(&op, &Draft::new(generation).existing("append to", name)?, &rows).map(drop)
+        let check = |generation: &Generation| {
+            check_rows(&op, &generation.existing("append to", name)?, &rows).map(drop)
         };
-        check(store.current()).or_else(|_| check(store.newest()?))?;
+        check(&store.current()).or_else(|_| check(&*store.newest()?))?;
         let began = Instant::now();
         // A short append takes the writers' lock first, and then the storage's lock only if it is free. If it waited
         // for the writers' lock with the storage's lock held, other appenders to the storage would wait for all writers

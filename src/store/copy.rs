@@ -14,7 +14,7 @@ use super::snapshot::Snapshot;
 use super::transaction::Transaction;
 use crate::disk::LockMode;
 use crate::error::{Error, Result};
-use crate::generation::{self, Change};
+use crate::generation::Change;
 use crate::layout::{Repacked, RepackedView, footprint_bytes, repack};
 use crate::maintenance::Copied;
 use crate::storage::{StagedStorage, UnverifiedStorage, VerifiedStorage};
@@ -128,9 +128,7 @@ impl Snapshot {
         self.loader.store.check_process()?;
         let mut tensors: BTreeMap<String, TensorRecord> = BTreeMap::new();
         for &name in names {
-            let not_found =
-                || generation::not_found("copy", name, |prefix| self.pinned_generation().tensors(prefix));
-            tensors.insert(name.to_owned(), self.pinned_generation().tensor(name)?.ok_or_else(not_found)?);
+            tensors.insert(name.to_owned(), self.pinned_generation().existing("copy", name)?);
         }
         let mut parts: BTreeMap<u64, Part> = BTreeMap::new();
         for (name, record) in &tensors {

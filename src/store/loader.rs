@@ -32,10 +32,7 @@ impl Loader {
 
     pub(super) fn load(&self, generation: &Generation, name: &str) -> Result<Tensor> {
         self.store.check_process()?;
-        match generation.tensor(name)? {
-            Some(record) => self.tensor(generation, name, &record),
-            None => Err(generation::not_found("load", name, |prefix| generation.tensors(prefix))),
-        }
+        self.tensor(generation, name, &generation.existing("load", name)?)
     }
 
     pub(super) fn tensor(

@@ -7,7 +7,7 @@ use stridemap_format::{Error as FormatError, Rule, StorageKind};
 use super::damage::{DamageIndex, add_findings, bytes_of_chunks};
 use super::finding::{Affected, Finding, Findings};
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{Generation, OpenStore, not_found};
+use crate::generation::{Generation, OpenStore};
 use crate::layout::Coverage;
 use crate::maintenance::external_check::{Fault, check_external};
 use crate::storage::check_chunks;
@@ -40,8 +40,7 @@ fn verify_one(
     findings: &mut Findings,
     progress: &mut dyn FnMut(u64),
 ) -> Result<()> {
-    let missing = || not_found("verify", name, |prefix| generation.tensors(prefix));
-    let record = generation.tensor(name)?.ok_or_else(missing)?;
+    let record = generation.existing("verify", name)?;
     let id = record.storage_id;
     let wrong = |rule, detail| {
         Error::corrupt(&store.paths.manifest(generation.number()), FormatError::new(rule, detail))
