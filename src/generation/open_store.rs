@@ -13,7 +13,7 @@ use super::{Generation, recover};
 use crate::disk::{Disk, StorePaths, Watch};
 use crate::error::{Error, Result};
 use crate::process::OwnerProcess;
-use crate::storage::{AccessOptions, LockWait, OpenStorages, Poison};
+use crate::storage::{AccessOptions, ExternalOpener, LockWait, OpenStorages, Poison};
 
 /// What a commit survives once it has returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,6 +68,7 @@ pub(crate) struct OpenStore {
     /// The number of `current`, for callers that must not wait for its lock.
     number: AtomicU64,
     pub(crate) storages: Arc<OpenStorages>,
+    pub(crate) externals: ExternalOpener,
     pub(crate) poison: Poison,
     /// Whether this handle has deleted the leftovers of crashed writers.
     pub(crate) is_swept: AtomicBool,
@@ -94,6 +95,7 @@ impl OpenStore {
         OpenStore {
             number: AtomicU64::new(current.number()),
             storages: OpenStorages::new(current.number()),
+            externals: ExternalOpener::new(&disk, paths.root(), options.access),
             disk,
             paths,
             uuid: current.manifest().uuid,

@@ -7,7 +7,6 @@ use stridemap_format::{External, FileStamp, StorageKind, StorageRecord};
 
 use crate::error::ErrorKind;
 use crate::generation::OpenStore;
-use crate::storage::ExternalOpener;
 
 /// What is wrong with an external file.
 pub(super) struct Fault {
@@ -31,11 +30,10 @@ pub(super) fn check_external<'a>(
         let stated = (&external.path, (inode, size_bytes, mtime_ns));
         files.entry(stated).or_insert_with(|| (external.clone(), Vec::new())).1.push(id);
     }
-    let externals = ExternalOpener::new(&store.disk, store.paths.root(), store.options.access);
     let (mut faults, mut refused) = (Vec::new(), Vec::new());
     for (external, ids) in files.into_values() {
-        let path = externals.path(&external);
-        match externals.open(&external) {
+        let path = store.externals.path(&external);
+        match store.externals.open(&external) {
             Ok(_) => {}
             Err(e) if e.kind() == ErrorKind::ExternalRefused => refused.push(path),
             Err(e) => {

@@ -9,7 +9,7 @@ use super::storage_tensors::{StorageTensors, each_storage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::OpenStore;
 use crate::layout::Repacked;
-use crate::storage::{ExternalOpener, Storage, StorageWriter, UnverifiedStorage};
+use crate::storage::{Storage, StorageWriter, UnverifiedStorage};
 
 /// What [`Store::materialize`](crate::Store::materialize) did.
 #[derive(Clone, Debug, Default)]
@@ -27,13 +27,12 @@ pub struct Materialized {
 /// Copies the bytes that tensors refer to in external storages into sealed storages.
 pub(crate) fn materialize(store: &OpenStore, progress: &mut dyn FnMut(u64)) -> Result<Materialized> {
     store.check_poison()?;
-    let externals = ExternalOpener::new(&store.disk, store.paths.root(), store.options.access);
     let mut candidates = Vec::new();
     each_storage(&*store.newest()?, true, |storage| {
         let StorageTensors { id, record, .. } = &storage;
         // Checked before any byte is copied: one file that may not be read fails the whole call.
         if let StorageKind::External(external) = &record.kind {
-            externals.open(external).map_err(refused)?;
+            store.externals.open(external).map_err(refused)?;
         }
         let new_bytes = repacked(store, &storage)?.length_bytes;
         let (length_bytes, tensor_count) = (record.length_bytes, record.tensor_count);
@@ -41,7 +40,7 @@ pub(crate) fn materialize(store: &OpenStore, progress: &mut dyn FnMut(u64)) -> R
         Ok(())
     })?;
     let mut copied = Compacted::default();
-    let mut materialization = Materialization { store, externals, progress };
+    let mut materialization = Materialization { store, progress };
     rewrite_all(store, &mut materialization, candidates, &mut copied)?;
     let Compacted { storage_count, after_bytes: size_bytes, mut skipped, .. } = copied;
     skipped.sort_by_key(|skipped| skipped.storage_id);
@@ -52,7 +51,6 @@ pub(crate) fn materialize(store: &OpenStore, progress: &mut dyn FnMut(u64)) -> R
 
 struct Materialization<'a> {
     store: &'a OpenStore,
-    externals: ExternalOpener,
     progress: &'a mut dyn FnMut(u64),
 }
 
@@ -65,7 +63,7 @@ impl Rewrite for Materialization<'_> {
     fn copy(&mut self, storage: &StorageTensors, repacked: &Repacked) -> Result<Option<Copied>> {
         let StorageTensors { record, .. } = storage;
         let StorageKind::External(external) = &record.kind else { return Ok(None) };
-        let file = self.externals.open(external).map_err(refused)?;
+        let file = self.store.externals.open(external).map_err(refused)?;
         let range = Storage::of_range(&file, external.offset_bytes, record.length_bytes);
         let store = self.store;
         let mut writer = StorageWriter::sealed(&store.disk, &store.paths, store.is_durable())?;

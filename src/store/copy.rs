@@ -244,11 +244,15 @@ impl Snapshot {
         let record = self.loader.record(self.pinned_generation(), id)?;
         match record.kind.clone() {
             StorageKind::External(external) => {
-                let file = self.loader.externals.open(&external)?;
-                let (path, file) = txn.loader.externals.adopt(&file, None)?;
-                let disk = &txn.loader.store.disk;
-                let adopted =
-                    StagedStorage::external(disk, (path, &file), external.offset_bytes, record.length_bytes);
+                let file = self.loader.store.externals.open(&external)?;
+                let target = &txn.loader.store;
+                let (path, file) = target.externals.adopt(&file, None)?;
+                let adopted = StagedStorage::external(
+                    &target.disk,
+                    (path, &file),
+                    external.offset_bytes,
+                    record.length_bytes,
+                );
                 Ok(txn.stage_finished(adopted))
             }
             StorageKind::Sealed(_) => self.stage_sealed(txn, (id, &record), part, copied, progress),

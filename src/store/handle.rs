@@ -12,7 +12,7 @@ use crate::disk::Disk;
 use crate::error::Result;
 use crate::generation::{self, Collected, OpenStore};
 use crate::maintenance;
-use crate::storage::MapPermit;
+use crate::storage::{KnownTails, MapPermit};
 use crate::tensor::Tensor;
 
 /// A store on disk: a directory of storages and a table of named tensors.
@@ -64,7 +64,7 @@ impl fmt::Debug for Store {
 
 impl Store {
     pub(super) fn new(disk: Arc<dyn Disk>, store: OpenStore, permit: Option<MapPermit>) -> Self {
-        Store { loader: Arc::new(Loader::new(disk, store, permit)) }
+        Store { loader: Arc::new(Loader { disk, store, permit, tails: KnownTails::default() }) }
     }
 
     /// Creates an empty store at a path that does not exist, or in an empty directory, which keeps its owner and

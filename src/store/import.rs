@@ -162,7 +162,7 @@ impl Transaction<'_> {
         self.check_writable("adopt")?;
         file.check_range(&range)?;
         // A file can hold very many storages, so it is not opened again for each.
-        let (path, file) = self.loader.externals.adopt(file, self.adopted.take())?;
+        let (path, file) = self.loader.store.externals.adopt(file, self.adopted.take())?;
         self.adopted = Some((path.clone(), Arc::clone(&file)));
         let disk = &self.loader.store.disk;
         let length_bytes = range.end - range.start;

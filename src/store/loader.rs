@@ -9,7 +9,7 @@ use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Generation, OpenStore};
 use crate::layout::Layout;
-use crate::storage::{ExternalOpener, KnownTails, MapPermit, Storage, StoreCallbacks};
+use crate::storage::{KnownTails, MapPermit, Storage, StoreCallbacks};
 use crate::tensor::Tensor;
 
 /// Turns records into tensors. All tensors on a storage share one open file.
@@ -19,17 +19,11 @@ pub(super) struct Loader {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) store: OpenStore,
     pub(super) permit: Option<MapPermit>,
-    pub(super) externals: ExternalOpener,
     /// The digests of the last chunks of the storages that this handle has appended to.
     pub(super) tails: KnownTails,
 }
 
 impl Loader {
-    pub(super) fn new(disk: Arc<dyn Disk>, store: OpenStore, permit: Option<MapPermit>) -> Self {
-        let externals = ExternalOpener::new(&store.disk, store.paths.root(), store.options.access);
-        Loader { disk, store, permit, externals, tails: KnownTails::default() }
-    }
-
     pub(super) fn load(&self, generation: &Generation, name: &str) -> Result<Tensor> {
         self.store.check_process()?;
         self.tensor(generation, name, &generation.existing("load", name)?)
@@ -72,7 +66,7 @@ impl Loader {
         let storage = match record.kind.clone() {
             StorageKind::External(external) => {
                 let stored = (store.uuid, id, record);
-                Storage::open_external(&self.externals, stored, &external, self.permit)
+                Storage::open_external(&store.externals, stored, &external, self.permit)
             }
             _ => Storage::open(&store.disk, &path, (store.uuid, id, record), self.permit, in_place_options),
         };

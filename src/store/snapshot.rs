@@ -443,7 +443,9 @@ impl Snapshot {
     fn storage_info(&self, id: u64, record: StorageRecord) -> StorageInfo {
         let kind = StorageKind::of(&record.kind);
         let (file, offset_bytes) = match &record.kind {
-            RecordKind::External(external) => (self.loader.externals.path(external), external.offset_bytes),
+            RecordKind::External(external) => {
+                (self.loader.store.externals.path(external), external.offset_bytes)
+            }
             _ => (self.loader.store.paths.storage(id), 0),
         };
         let StorageRecord { length_bytes: size_bytes, tensor_count, .. } = record;
