@@ -18,12 +18,9 @@ impl Coverage {
     /// Returns `None` for a tensor without elements, or one that is not inside a storage of `length_bytes`.
     pub(crate) fn of(record: &TensorRecord, length_bytes: u64) -> Option<Self> {
         let extent = record.extent(length_bytes).ok().filter(|extent| extent.span_bytes() > 0)?;
-        let size = record.size.iter().map(|&n| usize::try_from(n).ok()).collect::<Option<_>>()?;
-        let stride = record.stride.iter().map(|&n| isize::try_from(n).ok()).collect::<Option<_>>()?;
-        let layout = Layout::new(size, stride, usize::try_from(record.offset_elems).ok()?).ok()?;
         let start = extent.start_bytes();
         let span = start..start.saturating_add(extent.span_bytes());
-        Some(Coverage { layout, width: record.dtype.itemsize(), span })
+        Some(Coverage { layout: Layout::of_record(record), width: record.dtype.itemsize(), span })
     }
 
     /// Returns the range from the first covered byte to the last, including gaps.

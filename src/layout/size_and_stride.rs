@@ -5,7 +5,7 @@ use std::fmt::Arguments;
 use std::ops::Range;
 
 use stridemap_format::limits::MAX_RANK;
-use stridemap_format::{DType, Extent, TensorParts, check_numel};
+use stridemap_format::{DType, Extent, TensorParts, TensorRecord, check_numel};
 
 use super::names::DimName;
 use crate::error::{Error, ErrorKind, Result};
@@ -76,6 +76,21 @@ impl Layout {
         check_numel(size.iter().map(|&n| n as u64))
             .map_err(|e| Error::refused(format_args!("size {size:?}"), e))?;
         Ok(Layout { size, stride, offset, names: Vec::new() })
+    }
+
+    /// Creates the layout of a tensor. Its record has passed the checks of [`new`](Self::new), and a `usize` has 64
+    /// bits, so every number fits.
+    pub(crate) fn of_record(record: &TensorRecord) -> Self {
+        let layout = Layout {
+            size: record.size.iter().map(|&n| n as usize).collect(),
+            stride: record.stride.iter().map(|&n| n as isize).collect(),
+            offset: record.offset_elems as usize,
+            names: Vec::new(),
+        };
+        match &record.dim_names {
+            Some(names) => layout.named(names.iter().map(|name| name.as_deref().map(Into::into))),
+            None => layout,
+        }
     }
 
     /// Creates the layout of another library's array. The caller guarantees that the array passes the checks of

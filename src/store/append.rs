@@ -8,7 +8,6 @@ use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorRe
 
 use super::append_rows::{ShortRows, check_rows, end_bytes, grown_record, row_count, write_rows};
 use super::handle::Store;
-use super::loader::layout_of;
 use super::transaction::Transaction;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes, Generation};
@@ -284,7 +283,7 @@ impl Transaction<'_> {
 
     /// Checks that the tensor ends at `length_bytes` of its storage, so that rows appended there follow its own.
     fn check_growable(&self, op: &str, name: &str, record: &TensorRecord, length_bytes: u64) -> Result<()> {
-        let layout = layout_of(record)?;
+        let layout = Layout::of_record(record);
         let kind = self.storage_record(op, record.storage_id)?.kind;
         let end_bytes = end_bytes(record, &layout);
         let why = match kind {

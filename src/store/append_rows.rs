@@ -3,7 +3,6 @@
 use stridemap_format::limits::MAX_STORAGE_BYTES;
 use stridemap_format::{CHUNK_BYTES, DType, TensorRecord};
 
-use super::loader::layout_of;
 use super::write_elements::{record_of, write_elements};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
@@ -100,7 +99,7 @@ pub(super) fn row_count(record: &TensorRecord) -> usize {
 
 /// Returns the record with `rows` more rows, and the size of those rows in bytes.
 pub(super) fn grown_record(op: &str, record: &TensorRecord, rows: usize) -> Result<(TensorRecord, u64)> {
-    let layout = layout_of(record)?;
+    let layout = Layout::of_record(record);
     let too_large = || {
         let message =
             format!("{op}: {rows} rows are too many to append to size {:?} of {}", record.size, record.dtype);

@@ -299,8 +299,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Snapshot::load`]: `NameNotFound`, `Corrupt`, `ExternalRefused`, `ExternalChanged`, `LimitExceeded`,
-    /// `Forked`, `Io`.
+    /// Those of [`Snapshot::load`]: `NameNotFound`, `Corrupt`, `ExternalRefused`, `ExternalChanged`, `Forked`,
+    /// `Io`.
     pub fn load(&self, name: &str) -> Result<Tensor> {
         self.loader.load(&self.loader.store.current(), name)
     }

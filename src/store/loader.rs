@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stridemap_format::{Error as FormatError, Rule, StorageKind, StorageRecord, TensorRecord};
 
 use crate::disk::Disk;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::generation::{self, Generation, OpenStore};
 use crate::layout::Layout;
 use crate::storage::{KnownTails, MapPermit, Storage, StoreCallbacks};
@@ -37,7 +37,7 @@ impl Loader {
     ) -> Result<Tensor> {
         let failed = |e: Error| e.context(format!("load {name:?}"));
         let (id, dtype) = (record.storage_id, record.dtype);
-        let layout = layout_of(record).map_err(failed)?;
+        let layout = Layout::of_record(record);
         // An open storage may be shorter than the tensor, because the file has grown since.
         let is_inside = |storage: &Arc<Storage>| layout.extent(dtype, storage.length_bytes()).is_ok();
         let storage = match self.store.storages.get(id).filter(is_inside) {
@@ -95,18 +95,4 @@ impl Loader {
         };
         StoreCallbacks { is_referenced: Arc::new(is_referenced), make_durable: Arc::new(make_durable) }
     }
-}
-
-pub(super) fn layout_of(record: &TensorRecord) -> Result<Layout> {
-    let too_large =
-        |_| Error::new(ErrorKind::LimitExceeded, "a size, stride or offset is too large for this machine");
-    let size =
-        record.size.iter().map(|&n| usize::try_from(n)).collect::<Result<_, _>>().map_err(too_large)?;
-    let stride =
-        record.stride.iter().map(|&n| isize::try_from(n)).collect::<Result<_, _>>().map_err(too_large)?;
-    let layout = Layout::new(size, stride, usize::try_from(record.offset_elems).map_err(too_large)?)?;
-    Ok(match &record.dim_names {
-        Some(names) => layout.named(names.iter().map(|name| name.as_deref().map(Into::into))),
-        None => layout,
-    })
 }

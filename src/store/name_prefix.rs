@@ -117,7 +117,7 @@ impl Transaction<'_> {
     pub fn tensors<'a>(&'a self, prefix: &'a str) -> Result<impl Iterator<Item = Result<TensorInfo>> + 'a> {
         self.loader.store.check_process()?;
         let entries = self.draft.tensors(prefix)?;
-        Ok(entries.map(|entry| entry.and_then(|(name, record)| TensorInfo::of_record(name, &record))))
+        Ok(entries.map(|entry| entry.map(|(name, record)| TensorInfo::of_record(name, &record))))
     }
 
     /// Returns the tensors whose names begin with `prefix` in this transaction, by ascending name.

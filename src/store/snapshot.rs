@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorParts, TensorRecord};
 
-use super::loader::{Loader, layout_of};
+use super::loader::Loader;
 use crate::error::{Error, Result};
 use crate::generation::Generation;
 use crate::layout::{Layout, for_each_range};
@@ -74,10 +74,9 @@ impl TensorInfo {
         TensorInfo { name, dtype, storage_id, dim_names: None, layout }
     }
 
-    pub(super) fn of_record(name: String, record: &TensorRecord) -> Result<Self> {
-        let layout = layout_of(record)?;
-        let dim_names = record.dim_names.clone();
-        Ok(TensorInfo { name, dtype: record.dtype, storage_id: record.storage_id, dim_names, layout })
+    pub(super) fn of_record(name: String, record: &TensorRecord) -> Self {
+        let (dim_names, layout) = (record.dim_names.clone(), Layout::of_record(record));
+        TensorInfo { name, dtype: record.dtype, storage_id: record.storage_id, dim_names, layout }
     }
 
     /// Returns the size of each dimension, in elements.
@@ -278,8 +277,7 @@ impl Snapshot {
     /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound), with the most similar names;
     /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a record or a file that breaks a rule of the format;
     /// `ExternalRefused` for a storage outside the store, unless [allowed](crate::StoreOptions::external);
-    /// `ExternalChanged` if its file changed since it was adopted; `LimitExceeded` for sizes that this machine cannot
-    /// address; `Io`.
+    /// `ExternalChanged` if its file changed since it was adopted; `Io`.
     pub fn load(&self, name: &str) -> Result<Tensor> {
         self.loader.load(&self.generation, name)
     }
@@ -375,7 +373,7 @@ impl Snapshot {
     pub fn tensors<'a>(&'a self, prefix: &'a str) -> Result<impl Iterator<Item = Result<TensorInfo>> + 'a> {
         self.loader.store.check_process()?;
         let entries = self.generation.tensors(prefix)?;
-        Ok(entries.map(|entry| entry.and_then(|(name, record)| TensorInfo::of_record(name, &record))))
+        Ok(entries.map(|entry| entry.map(|(name, record)| TensorInfo::of_record(name, &record))))
     }
 
     /// Returns the other names whose tensors share a byte with the given one, ascending. A change in place to the
@@ -407,7 +405,7 @@ impl Snapshot {
                 && Some(other.storage_id) == tensor.storage_id()
                 && tensor.layout().overlaps(
                     tensor.dtype().itemsize(),
-                    &layout_of(&other)?,
+                    &Layout::of_record(&other),
                     other.dtype.itemsize(),
                 )
             {

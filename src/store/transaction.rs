@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use stridemap_format::{DType, StorageRecord, TensorRecord};
 
-use super::loader::{Loader, layout_of};
+use super::loader::Loader;
 use super::write_elements::{in_place_kind, row_major_layout, write_elements};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes, Draft, Generation, OnExisting, WriterLock};
@@ -202,7 +202,7 @@ impl<'a> Transaction<'a> {
                 ));
             }
         };
-        Tensor::new(storage, record.dtype, layout_of(record)?).map_err(|e| Error::refused("load", e))
+        Tensor::new(storage, record.dtype, Layout::of_record(record)).map_err(|e| Error::refused("load", e))
     }
 
     /// Copies elements into a sealed storage, under a name. Saving under an existing name replaces that tensor; its
