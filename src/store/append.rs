@@ -12,7 +12,7 @@ use super::transaction::Transaction;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes, Generation};
 use crate::layout::Layout;
-use crate::storage::{Growth, GrowthLock, StorageWriter};
+use crate::storage::{Growth, GrowthLock};
 use crate::tensor::{Source, Tensor};
 
 /// How often a short append tries to find the storage free. After that it waits for the storage, as a long append does.
@@ -212,7 +212,7 @@ impl Transaction<'_> {
             Error::new(ErrorKind::LimitExceeded, message)
         })?;
         self.put("create_growable", name, (dtype, &layout), |txn, size_bytes| {
-            txn.stage_own(StorageWriter::sealed, size_bytes, |writer| {
+            txn.stage_own(None, size_bytes, |writer| {
                 writer.reserve_address_space(reserved_bytes);
                 writer.zeros_up_to(size_bytes)
             })

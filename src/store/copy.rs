@@ -258,7 +258,7 @@ impl Snapshot {
             StorageKind::Sealed(_) => self.stage_sealed(txn, (id, &record), part, copied, progress),
             kind => {
                 let storage = self.loader.open(self.pinned_generation(), id)?;
-                let (new_id, _) = txn.stage_in_place(kind, record.length_bytes, |writer| {
+                let (new_id, _) = txn.stage_own(Some(kind), record.length_bytes, |writer| {
                     // A live storage has no lock: any process writes it at any time.
                     let guard = storage.as_mutable().map(|file| file.lock(LockMode::Shared)).transpose()?;
                     writer.copy_from(

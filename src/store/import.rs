@@ -61,7 +61,7 @@ impl Transaction<'_> {
         if limit_bytes > MAX_STORAGE_BYTES {
             return Err(too_long(limit_bytes));
         }
-        let staged = self.stage_own(StorageWriter::sealed, size_bytes.unwrap_or(0), |writer| {
+        let staged = self.stage_own(None, size_bytes.unwrap_or(0), |writer| {
             let sink = |bytes: &[u8]| {
                 let end_bytes = writer.length_bytes().saturating_add(bytes.len() as u64);
                 match size_bytes {

@@ -1,13 +1,10 @@
 //! Writes elements to storages that are not committed yet.
 
-use std::sync::Arc;
-
 use stridemap_format::limits::MAX_STORAGE_BYTES;
 use stridemap_format::{DType, StorageKind as RecordKind};
 
 use super::transaction::{Stage, Transaction};
 use super::write_elements::{record_of, write_elements};
-use crate::disk::{Disk, StorePaths};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{Change, Changes};
 use crate::layout::Layout;
@@ -16,7 +13,7 @@ use crate::tensor::Source;
 
 /// A tensor of at least this size has a storage of its own, which is freed when its last name is removed. Smaller
 /// tensors of a transaction share one storage.
-const OWN_STORAGE_BYTES: u64 = 4 << 20;
+pub(super) const OWN_STORAGE_BYTES: u64 = 4 << 20;
 
 impl Transaction<'_> {
     /// Saves a row-major tensor under a name. `stage` receives the size of the elements in bytes and writes them. It
@@ -60,46 +57,33 @@ impl Transaction<'_> {
         Changes::provisional_id(self.staged.len() - 1)
     }
 
-    /// Writes a storage for one tensor. Returns the provisional id, and the offset of the tensor in bytes, which is
-    /// 0.
+    /// Writes a storage for one tensor: sealed, or of a `kind` that is changed in place. Returns the provisional id, and
+    /// the offset of the tensor in bytes, which is 0.
     pub(super) fn stage_own(
         &mut self,
-        create: impl FnOnce(&Arc<dyn Disk>, &StorePaths, bool) -> Result<StorageWriter>,
+        kind: Option<RecordKind>,
         size_bytes: u64,
         write: impl FnOnce(&mut StorageWriter) -> Result<()>,
     ) -> Result<(u64, u64)> {
         let store = &self.loader.store;
-        let mut writer = create(&store.disk, &store.paths, store.is_durable())?;
+        let mut writer = match kind {
+            None => StorageWriter::sealed(&store.disk, &store.paths, store.is_durable())?,
+            Some(kind) => StorageWriter::in_place(kind, &store.disk, &store.paths, store.is_durable())?,
+        };
         writer.reserve(size_bytes)?;
         write(&mut writer)?;
         let finished = writer.finish()?;
         Ok((self.stage_finished(finished), 0))
     }
 
-    /// Like [`stage_own`](Self::stage_own), for a tensor whose elements are changed in place.
-    pub(super) fn stage_in_place(
-        &mut self,
-        kind: RecordKind,
-        size_bytes: u64,
-        write: impl FnOnce(&mut StorageWriter) -> Result<()>,
-    ) -> Result<(u64, u64)> {
-        let create = |disk: &_, paths: &_, durable| StorageWriter::in_place(kind, disk, paths, durable);
-        self.stage_own(create, size_bytes, write)
-    }
-
-    /// Writes elements to a sealed storage. Returns the provisional id of the storage, and their offset in it in
-    /// bytes.
-    pub(super) fn stage_elements(
+    /// Writes elements to the sealed storage that small tensors share. Returns the provisional id of the storage, and
+    /// their offset in it in bytes.
+    pub(super) fn stage_small(
         &mut self,
         source: &(impl Source + ?Sized),
         size_bytes: u64,
     ) -> Result<(u64, u64)> {
         let store = &self.loader.store;
-        if size_bytes >= OWN_STORAGE_BYTES {
-            return self.stage_own(StorageWriter::sealed, size_bytes, |writer| {
-                write_elements(source, size_bytes, |bytes| writer.write(bytes))
-            });
-        }
         let index = match self.shared_stage {
             Some(index) => index,
             None => {

@@ -9,6 +9,7 @@ use std::time::Instant;
 use stridemap_format::{DType, StorageRecord, TensorRecord};
 
 use super::loader::Loader;
+use super::staging::OWN_STORAGE_BYTES;
 use super::write_elements::{in_place_kind, row_major_layout, write_elements};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes, Draft, Generation, OnExisting, WriterLock};
@@ -251,10 +252,10 @@ impl<'a> Transaction<'a> {
         let in_place = in_place_kind(op, kind, source.dtype())?;
         let layout = row_major_layout(source).map_err(|e| e.context(op))?;
         self.put("save", name, (source.dtype(), &layout), |txn, size_bytes| match in_place {
-            Some(kind) => txn.stage_in_place(kind, size_bytes, |writer| {
+            None if size_bytes < OWN_STORAGE_BYTES => txn.stage_small(source, size_bytes),
+            kind => txn.stage_own(kind, size_bytes, |writer| {
                 write_elements(source, size_bytes, |bytes| writer.write(bytes))
             }),
-            None => txn.stage_elements(source, size_bytes),
         })
     }
 
@@ -293,7 +294,7 @@ impl<'a> Transaction<'a> {
         };
         let layout = Layout::contiguous(size).map_err(|e| e.context(op))?;
         self.put("create_tensor", name, (dtype, &layout), |txn, size_bytes| {
-            txn.stage_in_place(kind, size_bytes, |writer| writer.zeros_up_to(size_bytes))
+            txn.stage_own(Some(kind), size_bytes, |writer| writer.zeros_up_to(size_bytes))
         })?;
         self.load(name)
     }
