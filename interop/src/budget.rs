@@ -11,8 +11,8 @@ pub(super) struct Budget {
 /// The number of bytes of memory allowed for each counted byte of a file.
 const MEMORY_PER_BYTE: u64 = 8;
 
-/// The maximum number of bytes of a file that count towards its memory limit, for each byte of its pickle or headers. A
-/// large file with a small pickle does not need much memory.
+/// The length of a file counts towards its memory limit only up to this many times the length of its pickle or headers.
+/// A large file with a small pickle does not need much memory.
 const COUNTED_FILE_BYTES_PER_BYTE: u64 = 4;
 
 /// The approximate overhead of an allocation.
@@ -22,7 +22,7 @@ const ALLOCATION_BYTES: usize = 16;
 const FIXED_BYTES: u64 = 2 << 20;
 
 impl Budget {
-    /// Returns the budget of a pickle, or of headers, of `code_bytes` in a file of `file_bytes`.
+    /// Returns the budget for a pickle or headers that take `code_bytes` of a file of `file_bytes`.
     pub(super) fn of(code_bytes: usize, file_bytes: u64) -> Self {
         let counted_bytes = (code_bytes as u64).saturating_mul(COUNTED_FILE_BYTES_PER_BYTE).min(file_bytes);
         let limit_bytes = counted_bytes.saturating_mul(MEMORY_PER_BYTE).saturating_add(FIXED_BYTES);

@@ -14,14 +14,14 @@ use tempfile::NamedTempFile;
 /// The maximum number of bytes read or written between two calls of `progress`.
 pub(super) const PIECE_BYTES: usize = 4 << 20;
 
-/// The number of bytes from which the format is detected. safetensors needs the most: a length of eight bytes, and a
+/// The number of bytes at the start of a file that are read to detect its format. safetensors needs the most: a length of eight bytes, and a
 /// brace.
 const MAGIC_BYTES: u64 = 9;
 
 /// The prefix of the names of unfinished files.
 const UNFINISHED_PREFIX: &str = ".export-";
 
-/// The maximum number of characters of an error that may quote a bad file.
+/// The maximum number of characters of an error about a bad file, which the error may quote.
 const MAX_MESSAGE_CHARS: usize = 500;
 
 /// An open file in another format, with its length when it was opened.

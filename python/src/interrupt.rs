@@ -24,7 +24,7 @@ pub(crate) fn detach<R: Send, E: Into<Error>>(
 }
 
 /// Runs the handlers of signals that have arrived. If a handler raises an exception, the work ends with that exception.
-/// Called during long work and waits for locks. Only the main thread runs handlers.
+/// Called during long work, and while waiting for a lock. Only the main thread runs handlers.
 pub(crate) fn check() {
     if let Err(e) = Python::attach(|py| py.check_signals()) {
         resume_unwind(Box::new(Interrupted(e)));

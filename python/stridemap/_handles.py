@@ -20,7 +20,7 @@ _MAX_STORES = 8
 
 
 def store(path: str, uuid: str, open_mode: OpenMode) -> Store:
-    """Open a store by the handle of another process."""
+    """Open a store from a handle that another process made."""
     mode: Literal["r", "r+"] = "r+" if open_mode["writable"] else "r"
     opened = open(path, mode, mapped=open_mode["mapped"], external=open_mode["external"])
     if opened.uuid != uuid:
@@ -41,7 +41,7 @@ def _reopened(path: str, uuid: str, open_mode: OpenMode) -> Store:
 
 
 def snapshot(path: str | os.PathLike[str], uuid: str, open_mode: OpenMode, generation: int) -> SnapshotView:
-    """Open a snapshot by the handle of another process."""
+    """Open a snapshot from a handle that another process made."""
     store = _reopened(os.fspath(path), uuid, open_mode)
     if store.generation != generation:
         store.refresh()
@@ -72,7 +72,7 @@ def load(
     stride: tuple[int, ...],
     storage_offset: int,
 ) -> Tensor:
-    """Open a tensor by the handle of another process."""
+    """Open a tensor from a handle that another process made."""
     store = _reopened(path, uuid, open_mode)
     found = store[name] if name in store else None
     if found is None or found.storage_id != storage_id or store.generation < generation:

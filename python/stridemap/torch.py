@@ -1,7 +1,8 @@
 """Models, state dicts and checkpoints of PyTorch.
 
-The functions for files and models have the names of those in `safetensors.torch`. Of tensors that share memory, the
-storage is saved once, and each tensor as a header over it. When the tensors are loaded, they share memory again.
+The functions for files and models have the names of those in `safetensors.torch`. If tensors share
+memory, their storage is saved once, and each tensor is saved as a header over it. When they are loaded, they share
+memory again.
 
 Loaded tensors are mapped, and not copied. Writing to them, as training does, changes a copy of a page in this process,
 and never the store. Each load maps the files again, so what is written to the tensors of one load is not seen in those
@@ -68,19 +69,19 @@ def load_model(
     raise a `RuntimeError`. Parameters that were tied stay tied, and one of their names in the store is enough. The
     parameters are new objects: make the optimizer afterwards, and move the model to its device afterwards.
     """
-    tied: dict[int, list[str]] = {}
+    names_by_parameter: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        tied.setdefault(id(parameter), []).append(name)
+        names_by_parameter.setdefault(id(parameter), []).append(name)
     state = load_file(place, prefix=prefix)
-    shared = [(names, [name for name in names if name in state]) for names in tied.values()]
-    for _, loaded in shared:
+    parameters = [(names, [name for name in names if name in state]) for names in names_by_parameter.values()]
+    for _, loaded in parameters:
         for name in loaded[1:]:
             if not _is_same(state[loaded[0]], state[name]):
                 message = f"{loaded[0]!r} and {name!r} are tied in the model, but have different elements in the store"
                 raise _errors.make("InvalidArgument", message)
     result = model.load_state_dict(state, strict=False, assign=True)
     missing = set(result.missing_keys)
-    for names, loaded in shared:
+    for names, loaded in parameters:
         parameter = model.get_parameter((loaded or names)[0])
         for name in names:
             owner, _, own_name = name.rpartition(".")
@@ -99,7 +100,7 @@ def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def save_checkpoint(place: Place, name: str, state: Any) -> None:
-    """Save a state of dicts, lists, tuples, tensors and plain values, such as those of models and optimizers.
+    """Save a state, such as that of a model or an optimizer: dicts, lists, tuples, tensors and plain values.
 
     Tensors that are equal to those of the last checkpoint in the store are saved as headers over them.
     """

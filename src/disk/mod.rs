@@ -1,6 +1,6 @@
 //! The few file operations that a store uses, behind a trait, so that tests can simulate a crash at each of them.
 //!
-//! No other module accesses the file system, except to import and export foreign files.
+//! No other module opens or changes the files of a store by path.
 
 mod external_paths;
 mod file_system;
@@ -114,7 +114,7 @@ pub trait Disk: Debug + Send + Sync {
     /// the directory that holds the store. Such files are real on every disk.
     ///
     /// # Errors
-    /// `Outside` if the location is not allowed or is in a store; `InvalidInput` if it is not a regular file; or an
+    /// `NotAllowed` if the location is not allowed or is in a store; `InvalidInput` if it is not a regular file; or an
     /// error of the file system.
     fn open_external(
         &self,

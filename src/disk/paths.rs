@@ -83,7 +83,7 @@ pub(crate) enum StoreFile {
     /// The table written by this generation.
     Table(u64),
     /// The bytes of the storage with this id.
-    Chunks(u64),
+    Storage(u64),
     /// The chunk digests of the storage with this id.
     Digests(u64),
     /// A file that is not finished, under a temporary name.
@@ -95,7 +95,7 @@ pub(crate) enum StoreFile {
 impl StoreFile {
     pub(crate) fn in_meta(name: &str) -> Self {
         match Self::of(name) {
-            StoreFile::Chunks(_) | StoreFile::Digests(_) => StoreFile::Foreign,
+            StoreFile::Storage(_) | StoreFile::Digests(_) => StoreFile::Foreign,
             file => file,
         }
     }
@@ -115,7 +115,7 @@ impl StoreFile {
         number("man")
             .map(StoreFile::Manifest)
             .or_else(|| number("tab").map(StoreFile::Table))
-            .or_else(|| number("bin").map(StoreFile::Chunks))
+            .or_else(|| number("bin").map(StoreFile::Storage))
             .or_else(|| number("sum").map(StoreFile::Digests))
             .unwrap_or(StoreFile::Foreign)
     }

@@ -42,7 +42,7 @@ fn is_really_garbage(newest: &Generation, id: u64) -> bool {
 /// How many older manifests a commit checks: half are the latest ones, and the other half rotates through the rest.
 const CHECKED_PER_COMMIT: usize = 8;
 
-/// How many older manifests a commit reads, if there are more than the latest ones that each commit checks.
+/// How many older manifests a commit reads, unless they are so few that each commit checks them all.
 const READ_PER_COMMIT: usize = 1;
 
 /// The manifests before the newest one, and what is known about them. A handle keeps this from one commit to the
@@ -123,14 +123,14 @@ impl OlderManifests {
         let mut collector = Collector::new(store);
         let generation = next.generation;
         let mut needed_to = newest.number();
-        next.garbage.retain(|&id, &mut dropped| {
+        next.garbage.retain(|&id, &mut dropped_at| {
             // A storage that this commit drops still has a record in the generation before it.
-            if dropped <= self.needed_to || dropped >= generation || self.is_needed(id, dropped) {
+            if dropped_at <= self.needed_to || dropped_at >= generation || self.is_needed(id, dropped_at) {
                 return true;
             }
             let is_deleted = is_really_garbage(newest, id) && collector.remove_storage(id);
             if !is_deleted {
-                needed_to = needed_to.min(dropped - 1);
+                needed_to = needed_to.min(dropped_at - 1);
             }
             !is_deleted
         });
@@ -156,7 +156,7 @@ impl OlderManifests {
         if !store.is_swept.swap(true, Ordering::Relaxed) {
             let next_id = newest.manifest().next_storage_id;
             let is_later =
-                |file| matches!(file, StoreFile::Chunks(id) | StoreFile::Digests(id) if id >= next_id);
+                |file| matches!(file, StoreFile::Storage(id) | StoreFile::Digests(id) if id >= next_id);
             let _ = collector.sweep(is_later);
         }
     }
@@ -176,8 +176,8 @@ impl OlderManifests {
             let own = self.own_pin.take_if(|(own, _)| *own == number).map(|(_, pin)| pin);
             let exists = match collect_one(number, own, read, collector) {
                 Ok(None) => false,
-                Ok(Some(read)) => {
-                    *needs = needs.or(read);
+                Ok(Some(found)) => {
+                    *needs = needs.or(found);
                     true
                 }
                 // The file was deleted, or it is not a regular file and so has no readers.
@@ -208,10 +208,10 @@ impl OlderManifests {
         needs.is_none()
     }
 
-    /// Whether a reader may need a storage that lost its last name at generation `dropped`. Ids only grow: if the
-    /// last generation before `dropped` does not need it, no earlier one does.
-    fn is_needed(&self, id: u64, dropped: u64) -> bool {
-        let before = self.position(dropped).checked_sub(1);
+    /// Whether a reader may need a storage that lost its last name at generation `dropped_at`. Ids only grow: if the
+    /// last generation before that does not need it, no earlier one does.
+    fn is_needed(&self, id: u64, dropped_at: u64) -> bool {
+        let before = self.position(dropped_at).checked_sub(1);
         let Some(&(_, needs)) = before.and_then(|at| self.manifests.get(at)) else { return false };
         if_test_omits_step!("pinned-holds-back", return Self::may_need_anything(needs));
         Self::may_need_anything(needs) || needs.is_some_and(|it| it.has_storage(id))
@@ -278,12 +278,15 @@ impl<'a> Collector<'a> {
         is_gone(&paths.sum(id)) && is_bytes_gone
     }
 
-    /// Deletes the tables, and the storages on the garbage list, that neither the newest generation nor an older one
-    /// that may be held needs. Also deletes the unfinished files in `meta/`.
+    /// Deletes tables, and storages on the garbage list, unless the newest generation or an older one that may be held
+    /// needs them. Also deletes the unfinished files in `meta/`.
     pub(crate) fn remove_garbage(&mut self, newest: &Generation, older: &mut OlderManifests) {
         let paths = &self.store.paths;
-        for (&id, &dropped) in &newest.manifest().garbage {
-            if dropped > older.needed_to && !older.is_needed(id, dropped) && is_really_garbage(newest, id) {
+        for (&id, &dropped_at) in &newest.manifest().garbage {
+            if dropped_at > older.needed_to
+                && !older.is_needed(id, dropped_at)
+                && is_really_garbage(newest, id)
+            {
                 self.remove_storage(id);
             }
         }

@@ -23,8 +23,8 @@ pub enum Durability {
     #[default]
     Full,
     /// The end of the process, including `kill -9`. Nothing is synced: after a power cut the store may be damaged.
-    /// The next `Full` commit or collection, by any handle, syncs every file system of the store once, including all
-    /// earlier commits. The [`flush`](crate::ExclusiveGuard::flush) of a mutable tensor still syncs its elements, but
+    /// The next `Full` commit or collection, by any handle, syncs every file system of the store once, which makes all
+    /// earlier commits durable. The [`flush`](crate::ExclusiveGuard::flush) of a mutable tensor still syncs its elements, but
     /// not the commit that gave it its name.
     Process,
 }

@@ -70,7 +70,7 @@ fn publish_locked(
         must_sync_dir |= grown.publish(&store.paths)?; // crash: unreferenced digests, replaced or deleted later
     }
     if must_sync_dir {
-        // Without this sync, a tensor could be left without a storage, or the file of a storage without a record.
+        // Without this sync, a tensor could be left without its storage, or a file without a record that refers to it.
         step!("sync-storages-dir", store.sync_dir(&store.paths.storages_dir()))?; // crash: the same, now durable
     }
 

@@ -24,14 +24,18 @@ pub(crate) struct Table {
 impl Table {
     /// Opens the table of a manifest, if it has one, and reads the roots.
     pub(crate) fn of(disk: &dyn Disk, paths: &StorePaths, manifest: &Manifest) -> Result<Option<Self>> {
-        let Some(table) = Self::unread(disk, paths, manifest)? else { return Ok(None) };
+        let Some(table) = Self::open_unchecked(disk, paths, manifest)? else { return Ok(None) };
         table.root::<(u64, StorageRecord)>()?;
         table.root::<(String, TensorRecord)>()?;
         Ok(Some(table))
     }
 
     /// Opens the table of a manifest, if it has one. Its nodes may be damaged.
-    pub(crate) fn unread(disk: &dyn Disk, paths: &StorePaths, manifest: &Manifest) -> Result<Option<Self>> {
+    pub(crate) fn open_unchecked(
+        disk: &dyn Disk,
+        paths: &StorePaths,
+        manifest: &Manifest,
+    ) -> Result<Option<Self>> {
         let Some(reference) = manifest.table else { return Ok(None) };
         let nodes = Nodes::open(disk, paths.table(reference.generation), manifest.uuid, &reference)?;
         Ok(Some(Table { nodes, reference, next_storage_id: manifest.next_storage_id }))

@@ -81,8 +81,8 @@ impl Footprint {
 }
 
 /// Calls `body` with the ranges of bytes that a view occupies. Ranges that are at most `gap_bytes` apart are joined.
-/// Usually the ranges are in ascending order. The ranges of a view that overlaps itself may repeat bytes, but there are
-/// never more ranges than fit into the storage without an overlap.
+/// Usually the ranges are in ascending order. The ranges of a view that overlaps itself may repeat bytes, but
+/// there are never more ranges than separate ones would fit into the storage.
 ///
 /// # Errors
 /// Those of [`TensorParts::extent`].

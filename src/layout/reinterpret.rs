@@ -108,8 +108,8 @@ impl Layout {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "{op}: {self} and offset {}: the last axis must have size 2 and stride 1, the other strides \
-                     and the offset must be even",
+                    "{op}: {self} and offset {}: the last axis must have size 2 and stride 1, and the other \
+                     strides and the offset must be even",
                     self.offset()
                 ),
             ));

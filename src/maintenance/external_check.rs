@@ -22,7 +22,7 @@ pub(super) fn check_external<'a>(
     store: &OpenStore,
     storages: impl Iterator<Item = (u64, &'a StorageRecord)>,
 ) -> (Vec<Fault>, Vec<PathBuf>) {
-    // Each file is checked once. Records can have different stamps for one path.
+    // Each pair of path and stamp is checked once: records can have different stamps for one path.
     let mut files: BTreeMap<_, (External, Vec<u64>)> = BTreeMap::new();
     for (id, record) in storages {
         let StorageKind::External(external) = &record.kind else { continue };

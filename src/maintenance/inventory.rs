@@ -1,5 +1,5 @@
-//! Lists every file in a store's directories, and why it exists. `verify` reports this list, `usage` adds it up, and
-//! `gc` uses it to decide what to delete.
+//! Lists every file in a store's directories, and why it exists. `verify` reports the unneeded files of this list, and
+//! `usage` adds it up.
 
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use crate::generation::{
     Generation, GenerationInUse, OpenStore, by_processes, generations_in_use, holders, writers_of,
 };
 
-/// How many times the files are listed again after a commit interrupts.
+/// How many times the files are listed, if a commit is made during each listing.
 const MAX_TRIES: u32 = 10;
 
 /// Bytes that the newest generation does not need.
@@ -174,8 +174,8 @@ pub(crate) struct Inventory {
 }
 
 impl Inventory {
-    /// Lists the files, then finds the newest generation. Each file that this generation needs is therefore in the
-    /// list, or was created after the listing. Lists again if a commit is made meanwhile.
+    /// Lists the files, then finds the newest generation. So no file that this generation needs was deleted
+    /// before the listing: each is in the list, or was created later. Lists again if a commit is made meanwhile.
     pub(crate) fn take(store: &OpenStore) -> Result<Self> {
         let mut tries = 0;
         loop {
@@ -205,7 +205,7 @@ impl Inventory {
                     // Created, but not locked yet.
                     None => writers.clone(),
                 },
-                (StoreFile::Chunks(id) | StoreFile::Digests(id), SpaceReason::PastEnd) => {
+                (StoreFile::Storage(id) | StoreFile::Digests(id), SpaceReason::PastEnd) => {
                     holders(store, &store.paths.storage(id))
                 }
                 (file, _) if needs.may_be_published(file) => writers.clone(),
@@ -303,7 +303,7 @@ impl<'a> Needs<'a> {
     fn may_be_published(&self, file: StoreFile) -> bool {
         match file {
             StoreFile::Table(number) => number > self.newest,
-            StoreFile::Chunks(id) | StoreFile::Digests(id) => id >= self.next_storage_id,
+            StoreFile::Storage(id) | StoreFile::Digests(id) => id >= self.next_storage_id,
             _ => false,
         }
     }
@@ -322,7 +322,7 @@ impl<'a> Needs<'a> {
             _ if self.is_damaged && !self.has_storage(file) => None,
             StoreFile::Table(number) if Some(number) == self.table => None,
             StoreFile::Table(number) => all(self.reason(|pin| pin.needs_table(number), SpaceReason::Garbage)),
-            StoreFile::Chunks(id) | StoreFile::Digests(id) => {
+            StoreFile::Storage(id) | StoreFile::Digests(id) => {
                 let Some(&length_bytes) = self.storages.get(&id) else {
                     let dropped = self.garbage.get(&id).copied();
                     let unheld = dropped.map_or(SpaceReason::Orphaned, |_| SpaceReason::Garbage);
@@ -330,9 +330,9 @@ impl<'a> Needs<'a> {
                     return all(self.reason(|pin| pin.needs_storage(id, dropped), unheld));
                 };
                 let needed_bytes = match (file, length_bytes) {
-                    (StoreFile::Chunks(_), None) => return None,
+                    (StoreFile::Storage(_), None) => return None,
                     (_, None) => return all(SpaceReason::Orphaned),
-                    (StoreFile::Chunks(_), Some(length_bytes)) => length_bytes,
+                    (StoreFile::Storage(_), Some(length_bytes)) => length_bytes,
                     (_, Some(length_bytes)) => match full_chunk_count(length_bytes) {
                         0 => return all(SpaceReason::PastEnd),
                         count => count * size_of::<Digest>() as u64,
@@ -353,7 +353,7 @@ impl<'a> Needs<'a> {
     }
 
     fn has_storage(&self, file: StoreFile) -> bool {
-        matches!(file, StoreFile::Chunks(id) | StoreFile::Digests(id) if self.storages.contains_key(&id))
+        matches!(file, StoreFile::Storage(id) | StoreFile::Digests(id) if self.storages.contains_key(&id))
     }
 
     /// Returns `Pinned` if older generations need a file, otherwise `unneeded`.

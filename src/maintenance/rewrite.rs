@@ -141,7 +141,8 @@ pub(super) struct Remaining {
 }
 
 /// Rewrites a group of storages in one commit, planned again on the newest generation. Only the names of the group
-/// are looked up. If a storage's record counts more tensors than that, the storage has changed and is skipped.
+/// are looked up. If the tensors found are not as many as a storage's record counts, the storage has changed and is
+/// skipped.
 pub(super) fn rewrite_group(
     store: &OpenStore,
     rewrite: &mut dyn Rewrite,

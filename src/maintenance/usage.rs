@@ -183,10 +183,10 @@ pub(crate) fn usage(store: &OpenStore) -> Result<DiskUsage> {
         let spare_bytes = spare.as_ref().map_or(0, |spare| spare.bytes);
         let needed_bytes = size_bytes.saturating_sub(spare_bytes);
         match (file, spare) {
-            (StoreFile::Chunks(id) | StoreFile::Digests(id), spare) => {
+            (StoreFile::Storage(id) | StoreFile::Digests(id), spare) => {
                 let files = storages.entry(id).or_default();
                 add(&mut files.file_bytes, size_bytes);
-                let is_chunks = matches!(file, StoreFile::Chunks(_));
+                let is_chunks = matches!(file, StoreFile::Storage(_));
                 add(if is_chunks { &mut files.chunk_bytes } else { &mut files.digest_bytes }, needed_bytes);
                 add(&mut disk_usage.garbage_bytes, spare_bytes);
                 // The `.bin` file is listed before the `.sum` file.

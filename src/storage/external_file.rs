@@ -215,8 +215,8 @@ const SETTLED_AFTER: Duration = Duration::from_millis(12);
 /// The limit on waits while another process keeps writing to the file. After that, a later read detects the change.
 const MAX_WAITS: u32 = 3;
 
-/// Returns how long a later change could still get the same mtime, or `None` if it no longer could. Also returns
-/// `None` for an mtime in the future, because no later change will get it.
+/// Returns for how long a later change could still get the same mtime, or `None` if none can. An mtime in the future is
+/// such a case.
 fn until_settled(mtime_ns: i64) -> Option<Duration> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
     let changed = Duration::from_nanos(u64::try_from(mtime_ns).ok()?);

@@ -49,7 +49,7 @@ impl LiveFile {
         })?;
         let file = own.open_to_write()?;
         own.check_changeable(&file)?;
-        let os_file = file.as_file().ok_or_else(|| not_mapped("a file of this disk cannot be mapped"))?;
+        let os_file = file.as_file().ok_or_else(|| not_mapped("a simulated file cannot be mapped"))?;
         let stat = own.stat_to_map(&file)?;
         if !own.allocate_blocks(&file)? {
             return Err(not_mapped(MAY_NEED_BLOCKS));

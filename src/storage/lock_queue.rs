@@ -18,7 +18,7 @@ use crate::process::OwnerProcess;
 /// free lock.
 const MAX_FRONT_WAIT: Duration = Duration::from_secs(1);
 
-/// The pause between attempts if no thread can wait for the kernel.
+/// The pause between attempts if no thread can be started that waits in the kernel.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
 /// After a process has waited for a file, it pauses for `REQUEUE_PAUSE` each time it queues for that file again during the

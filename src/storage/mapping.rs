@@ -1,5 +1,5 @@
 //! Maps files into memory. All unsafe code of this crate is here, except for that in `tensor/dlpack/lend.rs`
-//! and the vector instructions in `tensor/kernel/transpose.rs`.
+//! and the vector instructions in `tensor/kernel/transpose.rs` and `tensor/kernel/vectors.rs`.
 #![expect(unsafe_code, reason = "no compiler can check what other processes do to a mapped file")]
 
 use std::fs::File;
@@ -23,8 +23,8 @@ use super::open_file::MapError;
 use crate::disk::{FileId, FileStat, FileSystem, LockMode};
 
 /// The promise of the caller of `Store::open_mapped`, for the files of the store and the external files that it opens.
-/// While such a file is mapped, nothing but this library writes, truncates or replaces it. This library does not do so
-/// either, in any process, by a second name under which the file belongs to a store.
+/// While such a file is mapped, nothing but this library writes, truncates or replaces it. Nor does this library,
+/// in any process, change it through another name (a hard link) that belongs to a store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MapPermit(());
 
@@ -90,9 +90,9 @@ impl Mapping {
     pub(super) fn bytes(&self) -> &[u8] {
         // SAFETY:
         // - in bounds: the region has at least `length_bytes`, which a record states, and `of` has checked by a stat
-        //   that the file is as long. On overlayfs the file may be in a lower layer, and the stat may be that of its
-        //   copy in the upper layer. But the file was opened after the record was read, so it contains the rows of the
-        //   record, and `of` maps no more bytes than it was asked for. A lower layer never changes;
+        //   that the file is as long. On overlayfs the file may be in a lower layer, which never changes, while the
+        //   stat is that of its copy in the upper layer. Either of them contains the rows of the record, because the
+        //   file was opened after the record was read; and there `of` maps no byte beyond these rows;
         // - still in bounds: this library truncates a storage only past the length of the newest record, and past the
         //   bytes lent in this process (`FileLock::keep_stable`). In any process, only bytes of a published record are
         //   lent. No published record of a storage is longer than the newest one, because
@@ -107,8 +107,8 @@ impl Mapping {
         //   process was checked against every other. Files are compared by device and inode, so the name by which one
         //   was opened does not matter: no live mapping of the file exists, no lock to change it is held, and a lock to
         //   grow it keeps the lent bytes stable. This library does not write a published storage in any other way. It
-        //   does not open the other files of a store, those that are unfinished or hold metadata, as external files
-        //   under their names in the store. In another process it writes to a sealed storage only past the length of
+        //   refuses to open the remaining files in the directory of a store (unfinished files and metadata) as external
+        //   files. In another process it writes to a sealed storage only past the length of
         //   the newest record, as above. By the contract of `MapPermit` nothing else writes, nor does this library
         //   through a different name, as a file of a store;
         // - alive: `self` owns a share of the region, and is borrowed for as long as the slice.
@@ -208,8 +208,9 @@ impl LockedMapping {
         // SAFETY:
         // - in bounds: the file had the map's length when it was locked: `MutableFile::lock` checks it each time.
         //   This library truncates it only under a lock to grow it, which excludes this one, and by the contract of
-        //   `MapPermit` nothing else does. On overlayfs the file may be in a lower layer, opened under a shared lock:
-        //   its copy does not change while that lock is held, and `LockedStorage` drops the map with the lock;
+        //   `MapPermit` nothing else does. On overlayfs the file under a shared lock may be in a lower layer, which
+        //   never changes. Its copy in the upper layer does not change while the lock is held, so both have the same
+        //   bytes, and `LockedStorage` drops the map with the lock;
         // - alive: `self` owns the map, and is borrowed for as long as the slice;
         // - no concurrent write: the slice borrows a lock of this file. While it is held, this library writes to the
         //   file only through a mutable borrow of an exclusive lock. This lock is not borrowed mutably, because it is
@@ -242,7 +243,7 @@ impl LockedMapping {
 const HUGE_BYTES: usize = 4 << 20;
 
 /// Asks the kernel for huge pages if the memory of `elements` is large. New memory is then zeroed 2 MiB at a time,
-/// which takes half as long as to fill it page by page. Memory that the allocator reuses stays as it is.
+/// which takes half as long as zeroing it page by page. Memory that the allocator reuses stays as it is.
 pub(crate) fn prefer_huge_pages<T>(elements: &mut [T]) {
     const PAGE_BYTES: usize = 4096;
     let bytes = size_of_val(elements);
@@ -469,8 +470,8 @@ impl LiveMapping {
         //   During that time, under its mutex, `of` and `Mapping::of` make no region of the file as anything else, and
         //   `FileLock::take` takes no lock of it. All other code needs such a region or lock to borrow the bytes. `of`
         //   would have refused this region while one existed. So this process reaches the bytes only with atomics of
-        //   this size. Other processes do the same by the contract of `MapPermit`. The kernel's own copies use no
-        //   reference of this process.
+        //   this size. Other processes do the same by the contract of `MapPermit`. Calls that read and
+        //   write the file in the kernel use no reference of this process.
         Some(unsafe { std::slice::from_raw_parts(start, count) })
     }
 }

@@ -11,7 +11,7 @@ use stridemap::{Snapshot, StorageKind};
 use super::export::ExportArgs;
 use crate::error::{Error, Result};
 
-/// Refuses to replace a file unless `--force` is given, and a path that is not a file in any case. Returns whether the
+/// Refuses to replace a file unless `--force` is given. Always refuses a path that is not a file. Returns whether the
 /// file exists.
 pub(super) fn check_existing(args: &ExportArgs, size_bytes: u64) -> Result<bool> {
     let path = main_file(args, size_bytes);

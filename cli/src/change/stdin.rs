@@ -33,10 +33,10 @@ pub(super) fn open(paths: &[PathBuf], store: &Path) -> Result<Option<File>> {
         return Ok(Some(input));
     }
     let dir = store.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let spooled = |e: io::Error| {
+    let copy_failed = |e: io::Error| {
         Error::Refused(format!("import -: copy standard input to a temporary file in {}: {e}", dir.display()))
     };
-    let mut file = tempfile::tempfile_in(dir).map_err(spooled)?;
-    io::copy(&mut input, &mut file).map_err(spooled)?;
+    let mut file = tempfile::tempfile_in(dir).map_err(copy_failed)?;
+    io::copy(&mut input, &mut file).map_err(copy_failed)?;
     Ok(Some(file))
 }

@@ -219,12 +219,12 @@ impl<'a> Machine<'a> {
 
     fn memorize(&mut self, index: u64) -> Result<(), String> {
         let top = self.top()?;
-        let near = usize::try_from(index).unwrap_or(usize::MAX);
-        if let Some(entry) = self.memo.get_mut(near) {
+        let position = usize::try_from(index).unwrap_or(usize::MAX);
+        if let Some(entry) = self.memo.get_mut(position) {
             *entry = top;
             return Ok(());
         }
-        if near == self.memo.len() {
+        if position == self.memo.len() {
             self.sparse_memo.remove(&index);
             return self.arena.budget.extend(&mut self.memo, &[top]);
         }
@@ -235,8 +235,9 @@ impl<'a> Machine<'a> {
     }
 
     fn recall(&self, index: u64) -> Result<Value, String> {
-        let near = usize::try_from(index).ok().and_then(|near| self.memo.get(near));
-        near.or_else(|| self.sparse_memo.get(&index))
+        let in_memo = usize::try_from(index).ok().and_then(|position| self.memo.get(position));
+        in_memo
+            .or_else(|| self.sparse_memo.get(&index))
             .copied()
             .ok_or_else(|| format!("its memo has no entry {index}"))
     }

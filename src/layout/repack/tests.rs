@@ -208,7 +208,7 @@ const F32: DType = DType::F32;
 #[test]
 fn a_slice_becomes_as_dense_as_it_can() {
     let repacked = |view: &TensorParts| repack(&[view], 1 << 40).unwrap();
-    // x[::10] of ten million rows, a column, a block of columns, and every third column of odd rows.
+    // Ten million rows of x[::10], a column, a block of columns, and every third column of odd rows.
     for (dims, strides, bytes) in [
         ([(10_000_000, 80), (8, 1)], [8, 1], 320_000_000),
         ([(10_000_000, 80), (1, 1)], [1, 1], 40_000_000),
@@ -223,8 +223,8 @@ fn a_slice_becomes_as_dense_as_it_can() {
 
 #[test]
 fn columns_that_no_view_uses_are_dropped() {
-    // A matrix of 1000 rows of 100: columns 0 to 10; columns 50 to 60 of every other row from the fifth on; a part of
-    // a row; and a run that begins in one row and ends in the next.
+    // A matrix of 1000 rows of 100: columns 0 to 10; columns 50 to 60 of every other row, from row 5 on; a part of a
+    // row; and a run that begins in one row and ends in the next.
     let views = [
         parts(F32, &[(1000, 100), (10, 1)], 0),
         parts(F32, &[(400, 200), (10, 1)], 550),
@@ -302,7 +302,7 @@ fn work_is_bounded_whatever_the_views_are() {
 
 #[test]
 fn ranges_are_few_whatever_the_view_is() {
-    // The rows of a band overlap in many ways, but a storage has room for only so many ranges.
+    // The rows of this view overlap almost completely, but a storage has room for only so many ranges.
     let view = parts(DType::U8, &[(1 << 20, 40_001), (1 << 20, 40_000)], 0);
     assert_eq!(ranges(&view, 1 << 40, 16 << 10).len(), 1);
     let far = parts(F32, &[(1000, 1 << 20), (3, 1 << 10)], 5);

@@ -127,7 +127,7 @@ pub(super) fn content(
     Ok(content)
 }
 
-/// Records damage to the table. The entries of the leaves that can be read are kept, in whichever order.
+/// Records damage to the table. The entries of all readable leaves are kept, even if their keys are out of order.
 fn record_table_damage(source: &Source, survey: &Survey<'_>, content: &mut Content, repair: &mut Repair) {
     let Some(table) = &source.table else { return };
     let path = table.path();
@@ -302,11 +302,11 @@ fn keep_storages(
             }
             if let Some(copy) = damaged.copy {
                 let detail = format!(
-                    "{}; the bytes that other tensors reach are copied into a new storage",
+                    "{}; the bytes that the remaining tensors reach are copied into a new storage",
                     damaged.reason
                 );
                 repair.remedy(&damaged.path, detail);
-                content.copy(id, copy);
+                content.plan_copy(id, copy);
             }
         }
         content.storages.insert(id, record);
@@ -315,7 +315,7 @@ fn keep_storages(
 
 impl Content {
     /// Schedules a storage to be copied. Its `.sum` file is not changed.
-    fn copy(&mut self, id: u64, copy: CopyPlan) {
+    fn plan_copy(&mut self, id: u64, copy: CopyPlan) {
         let corrected = self.sums.remove(&id).map(|sum| sum.corrected).unwrap_or_default();
         self.copies.insert(id, CopyPlan { corrected, ..copy });
     }
@@ -345,7 +345,7 @@ fn copy_overlong_storages(
             );
             repair.remedy(path, detail);
             let (damaged, corrected) = (BTreeSet::new(), Vec::new());
-            content.copy(id, CopyPlan { length_bytes, damaged, corrected });
+            content.plan_copy(id, CopyPlan { length_bytes, damaged, corrected });
             content.readable_originals.insert(id);
         }
     }

@@ -19,7 +19,7 @@ pub(super) struct Copied {
     pub(super) tensors: Vec<(String, TensorRecord)>,
 }
 
-/// Copies to a new storage, which will have the id `new_id`, those bytes of a storage that tensors use. Verifies each
+/// Copies the bytes that tensors use in a storage to a new storage, which will have the id `new_id`. Verifies each
 /// chunk once more.
 pub(super) fn copy_storage(
     store: &OpenStore,

@@ -42,22 +42,22 @@ pub(super) struct Manifests {
 
 /// Reads FORMAT and the manifests, and records what is wrong with FORMAT.
 pub(super) fn manifests(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> Result<Manifests> {
-    let marker = read_marker(disk, paths)?;
+    let format_uuid = read_format_uuid(disk, paths)?;
     has_dir(disk, &paths.meta_dir(), PUT_BACK_ADVICE)?;
-    let names = match (generation::list(disk, paths), &marker) {
+    let names = match (generation::list(disk, paths), &format_uuid) {
         (Err(_), Err(e)) if e.kind() == ErrorKind::NotAStore => return Err(e.clone()),
         (names, _) => names?,
     };
     let (numbers, tables) = (numbers_among(&names, "man"), numbers_among(&names, "tab"));
     if numbers.is_empty()
-        && let Err(e) = &marker
+        && let Err(e) = &format_uuid
         && e.kind() == ErrorKind::NotAStore
     {
         return Err(e.clone());
     }
     let highest = numbers.iter().chain(&tables).copied().max().unwrap_or_default();
     if highest >= NUMBER_LIMIT {
-        // The next number would be the last one or close to it, and no commit could be made after the repair.
+        // The number is refused well before the last one, so that commits can be made after the repair.
         let name =
             if numbers.last() == Some(&highest) { paths.manifest(highest) } else { paths.table(highest) };
         let message = format!(
@@ -71,9 +71,9 @@ pub(super) fn manifests(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair
     for &number in numbers.iter().rev() {
         list.extend(read_manifest(disk, paths, number)?.map(|manifest| (number, manifest)));
     }
-    let uuid = uuid_of(&marker, &list).ok_or_else(|| nothing_left(paths, &list))?;
+    let uuid = uuid_of(&format_uuid, &list).ok_or_else(|| nothing_left(paths, &list))?;
     let written_again = "written again from the uuid of the manifests";
-    let detail = match marker {
+    let detail = match format_uuid {
         Ok(stated) if stated == uuid => None,
         Ok(_) => Some(format!("it belongs to a different store; {written_again}")),
         Err(e) => Some(format!("{written_again}: {}", detail_of(&e))),
@@ -114,7 +114,7 @@ pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> 
                 continue;
             }
         };
-        let opened = Table::unread(disk, paths, &manifest).and_then(|table| {
+        let opened = Table::open_unchecked(disk, paths, &manifest).and_then(|table| {
             let damage = table.as_ref().map(Table::lost_tree).transpose()?.flatten();
             Ok((table, damage))
         });
@@ -167,7 +167,7 @@ fn nothing_left(paths: &StorePaths, manifests: &[Numbered]) -> Error {
     )
 }
 
-fn read_marker(disk: &dyn Disk, paths: &StorePaths) -> Result<Result<Uuid>> {
+fn read_format_uuid(disk: &dyn Disk, paths: &StorePaths) -> Result<Result<Uuid>> {
     match generation::check_store(disk, paths) {
         // FORMAT may be whole: a missing directory is repaired.
         Err(e) if e.broken_path() == Some(&paths.storages_dir()) => Ok(generation::read_format(disk, paths)),
@@ -179,11 +179,11 @@ fn read_marker(disk: &dyn Disk, paths: &StorePaths) -> Result<Result<Uuid>> {
 }
 
 /// Returns the uuid in FORMAT if a manifest has it too, and otherwise that of the newest manifest that can be read.
-fn uuid_of(marker: &Result<Uuid>, manifests: &[Numbered]) -> Option<Uuid> {
+fn uuid_of(format_uuid: &Result<Uuid>, manifests: &[Numbered]) -> Option<Uuid> {
     let mut stated = manifests.iter().filter_map(|(_, manifest)| Some(manifest.as_ref().ok()?.uuid));
     let newest = stated.next()?;
     let confirmed =
-        marker.as_ref().ok().filter(|uuid| **uuid == newest || stated.any(|other| other == **uuid));
+        format_uuid.as_ref().ok().filter(|uuid| **uuid == newest || stated.any(|other| other == **uuid));
     Some(*confirmed.unwrap_or(&newest))
 }
 

@@ -1,4 +1,4 @@
-//! What the page tells about elements: statistics, heat maps and duplicates.
+//! What the page says about elements: statistics, heat maps and duplicates.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
