@@ -25,7 +25,7 @@ impl fmt::Display for Error {
             Error::Library(e) if e.kind() == stridemap::ErrorKind::Corrupt => write!(f, "{e}"),
             Error::Library(e) => f.write_str(&in_our_words(&e.to_string())),
             Error::Output(e) => write!(f, "write to standard output: {e}"),
-            Error::NoMatch(why) | Error::Refused(why) => f.write_str(&without_rule(why)),
+            Error::NoMatch(why) | Error::Refused(why) => f.write_str(&in_our_words(why)),
         }
     }
 }
@@ -49,7 +49,7 @@ const WORDS: [(&str, &str); 6] = [
     ("StoreOptions::external(ExternalFiles::Anywhere) (--external anywhere)", "--external anywhere"),
     ("--byteswap, or ForeignOptions::byteswap", "--byteswap"),
     ("--untyped, or ForeignOptions::untyped", "--untyped"),
-    ("or replace it with OnExisting::Replace", "or give --force"),
+    ("or replace it, with Transaction::on_existing", "or give --force"),
 ];
 
 /// The library's words for a file in no known format. The rest of its message compares the file with a safetensors

@@ -19,6 +19,7 @@ use crate::args::Reading;
 use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::names::{Named, natural};
+use crate::output_file::parent_dir;
 use crate::ui::{counted, message};
 
 /// A source of tensors, opened for reading only.
@@ -183,7 +184,7 @@ fn advice(path: &Path) -> String {
     if let Some(store) = next.filter(|next| is_store(Path::new(next)) && !takes_two) {
         return format!("; {} is a store: put it first", Path::new(&store).display());
     }
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let dir = parent_dir(path);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let similarity = |other: &str| strsim::normalized_damerau_levenshtein(&name, other);
     let others = fs::read_dir(dir).into_iter().flatten().flatten().take(1000);

@@ -36,7 +36,9 @@ impl<'a> OutputFile<'a> {
         }
         check_parent_dir(command, path)?;
         match fs::symlink_metadata(path) {
-            Ok(found) if found.is_dir() => Err(file.refused("the path exists and is not a file")),
+            Ok(found) if !found.is_file() && !found.is_symlink() => {
+                Err(file.refused("the path exists and is not a regular file"))
+            }
             Ok(_) if !is_forced => Err(file.refused(EXISTS)),
             found => {
                 file.exists = found.is_ok();
@@ -56,7 +58,7 @@ impl<'a> OutputFile<'a> {
 
     /// Writes the file under a temporary name, and renames it when it is complete. Returns its length.
     pub(crate) fn write(self, fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>) -> Result<u64> {
-        let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let dir = parent_dir(self.path);
         let prefix = format!(".{}-", self.command);
         let write = || {
             let staged =
@@ -85,7 +87,7 @@ impl<'a> OutputFile<'a> {
 /// Refuses a path in a directory that does not exist, cannot be written, or belongs to a store.
 pub(crate) fn check_parent_dir(command: &str, path: &Path) -> Result<()> {
     let refused = |why: String| Err(Error::Refused(format!("{command} {}: {why}", path.display())));
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let dir = parent_dir(path);
     if !dir.exists() {
         return refused(format!("the directory {} does not exist", dir.display()));
     }
@@ -100,4 +102,9 @@ pub(crate) fn check_parent_dir(command: &str, path: &Path) -> Result<()> {
     }
 }
 
-const EXISTS: &str = "the file exists; --force replaces it";
+/// Returns the directory of a path that need not exist.
+pub(crate) fn parent_dir(path: &Path) -> &Path {
+    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+pub(crate) const EXISTS: &str = "the file exists; --force replaces it";

@@ -29,7 +29,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
             .to_owned()
     });
     match u64::checked_mul(size_bytes?, unit) {
-        Some(0) => Err("no tensor fits in 0 bytes".to_owned()),
+        Some(0) => Err("it must be at least 1 byte".to_owned()),
         Some(size_bytes) => Ok(size_bytes),
         None => Err("the number of bytes does not fit in 64 bits".to_owned()),
     }

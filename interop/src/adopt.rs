@@ -1,5 +1,6 @@
 //! Saves headers of tensors whose elements stay in an existing file.
 
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
 use stridemap::{Error, ErrorKind, Result, Store, Transaction};
@@ -51,11 +52,20 @@ impl ForeignFile {
         self.check_adoptable()?;
         let mut adopt_all = || {
             let names = self.names(prefix, txn)?;
-            let storages = self.contents.storages.iter();
-            let keys = storages
-                .map(|it| txn.adopt(it.file.external(), it.bytes_range()))
-                .collect::<Result<Vec<_>>>()?;
-            self.save_headers(txn, &names, &keys)
+            let tensors = &self.contents.tensors;
+            let used: BTreeSet<usize> = tensors.iter().map(|tensor| tensor.storage).collect();
+            let mut keys = HashMap::new();
+            for (index, storage) in self.contents.storages.iter().enumerate() {
+                if used.contains(&index) {
+                    keys.insert(index, txn.adopt(storage.file.external(), storage.bytes_range())?);
+                }
+            }
+            for (tensor, name) in tensors.iter().zip(&names) {
+                if let Some(&key) = keys.get(&tensor.storage) {
+                    txn.save_header(name, tensor.dtype, &tensor.layout, key)?;
+                }
+            }
+            Ok(())
         };
         adopt_all().map_err(|e: Error| e.context(format_args!("adopt {}", self.path().display())))
     }

@@ -91,20 +91,6 @@ impl ForeignFile {
         names.map(|name| txn.check_name(&name).map(|()| name)).collect()
     }
 
-    /// Saves a header for every tensor. `keys` are the storages, in the order of the file's storages.
-    pub(super) fn save_headers(
-        &self,
-        txn: &mut Transaction<'_>,
-        names: &[String],
-        keys: &[StorageKey],
-    ) -> Result<()> {
-        for (tensor, name) in self.contents.tensors.iter().zip(names) {
-            let Some(&key) = keys.get(tensor.storage) else { continue };
-            txn.save_header(name, tensor.dtype, &tensor.layout, key)?;
-        }
-        Ok(())
-    }
-
     /// Copies the storages that tensors share. Returns them by index.
     fn import_storages(
         &self,

@@ -157,7 +157,8 @@ def to_dlpack(tensor: Tensor, **arguments: Any) -> Any:
     if arguments.get("copy") is False and tensor._lend() is None:
         raise BufferError("the elements are not mapped, so sharing them needs a copy")
     if "torch" in sys.modules:
-        if arguments.get("copy") is False and tensor.size and _torch_storage(tensor, _torch_storages) is None:
+        storage = _torch_storage(tensor, _torch_storages) if tensor.size else None  # kept until `to_torch` has used it
+        if arguments.get("copy") is False and tensor.size and storage is None:
             raise BufferError("PyTorch cannot map this tensor, so sharing the elements needs a copy")
         return to_torch(tensor).__dlpack__(**arguments)
     return to_numpy(tensor).__dlpack__(**arguments)

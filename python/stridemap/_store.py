@@ -131,16 +131,16 @@ class _Changes(_Names, MutableMapping[str, Tensor]):
             txn._handle.on_existing(replace)
             txn._handle.save_view(_checked(name), view)
 
-    def create(self, name: str, shape: tuple[int, ...], dtype: Any, *, kind: Kind = "mutable", replace: bool = True) -> None:
-        """Create a tensor of zeros."""
+    def create(self, name: str, shape: tuple[int, ...], dtype: Any, *, kind: Kind = "mutable", replace: bool = False) -> None:
+        """Create a tensor of zeros. An existing tensor with this name is replaced only if `replace` is true."""
         with self._change() as txn:
             txn._handle.on_existing(replace)
             txn._handle.create_tensor(_checked(name), dtype, _sizes(shape), kind)
 
     def create_growable(
-        self, name: str, row_shape: tuple[int, ...], dtype: Any, *, capacity: int = 0, replace: bool = True
+        self, name: str, row_shape: tuple[int, ...], dtype: Any, *, capacity: int = 0, replace: bool = False
     ) -> None:
-        """Create a tensor without rows, for `append`.
+        """Create a tensor without rows, for `append`. An existing name is handled as by `create`.
 
         A process that maps the tensor reserves address space for `capacity` rows. The tensor may have more rows.
         """

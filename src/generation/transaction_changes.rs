@@ -85,10 +85,8 @@ pub(crate) struct Changes {
     pub(crate) requested: Vec<(Change, OnExisting)>,
     /// The storages of earlier generations that the new headers refer to, as the transaction saw them.
     pub(crate) expected: BTreeMap<u64, StorageRecord>,
-    /// Applies to later changes, except renames and copies.
-    pub(crate) on_existing: OnExisting,
-    /// Whether later renames and copies may replace tensors too.
-    pub(crate) renames_replace: bool,
+    /// Applies to later changes. `None` if each kind of change has its own default.
+    pub(crate) on_existing: Option<OnExisting>,
     /// The only generation on which the changes may be made.
     pub(crate) expected_generation: Option<u64>,
 }
@@ -266,8 +264,8 @@ impl Draft {
         format::check_text("name", name).map_err(|e| Error::refused(action, e))?;
         if on_existing == OnExisting::Refuse && self.tensor(name)?.is_some() {
             let message = format!(
-                "{action} {name:?}: the name exists; choose a different one, remove that tensor first, or replace it \
-                 with OnExisting::Replace"
+                "{action} {name:?}: the name exists; choose a different one, remove that tensor first, or replace it, \
+                 with Transaction::on_existing"
             );
             return Err(Error::new(ErrorKind::NameExists, message));
         }

@@ -10,7 +10,7 @@ use super::append_rows::{ShortRows, check_rows, end_bytes, grown_record, row_cou
 use super::handle::Store;
 use super::transaction::Transaction;
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{self, Change, Changes, Generation};
+use crate::generation::{self, Change, Changes, Generation, OnExisting};
 use crate::layout::Layout;
 use crate::storage::{Growth, GrowthLock};
 use crate::tensor::{Source, Tensor};
@@ -94,7 +94,7 @@ impl Store {
     }
 
     /// Creates a tensor of zeros in a sealed storage of its own, for [`append`](Self::append), and returns it. Its
-    /// size in dimension 0 is usually 0. Using an existing name replaces that tensor.
+    /// size in dimension 0 is usually 0. Refuses an existing name.
     ///
     /// `capacity`, in rows, is a hint for processes that open the store mapped: they reserve that much address space,
     /// and need not map the storage again until it is longer. It takes no disk space, and the tensor may outgrow it.
@@ -110,8 +110,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `SizeMismatch` for a size without dimensions; `LimitExceeded` for a size that is too large, or
-    /// a capacity of more than 2^46 bytes; `InvalidArgument` for an invalid name.
+    /// See [`Store`]; `SizeMismatch` for a size without dimensions; `NameExists`; `LimitExceeded` for a size that
+    /// is too large, or a capacity of more than 2^46 bytes; `InvalidArgument` for an invalid name.
     pub fn create_growable(
         &self,
         name: &str,
@@ -187,8 +187,7 @@ impl Transaction<'_> {
     ///
     /// # Errors
     /// `SizeMismatch` for a size without dimensions; `LimitExceeded` for a size or capacity that is too large;
-    /// `InvalidArgument` for an invalid name; `NameExists` after [`OnExisting::Refuse`](crate::OnExisting::Refuse);
-    /// `ReadOnly`, `Io`.
+    /// `InvalidArgument` for an invalid name; `NameExists`, unless [`OnExisting::Replace`] was chosen; `ReadOnly`, `Io`.
     pub fn create_growable(
         &mut self,
         name: &str,
@@ -211,7 +210,8 @@ impl Transaction<'_> {
             );
             Error::new(ErrorKind::LimitExceeded, message)
         })?;
-        self.put("create_growable", name, (dtype, &layout), |txn, size_bytes| {
+        let on_existing = self.on_existing_or(OnExisting::Refuse);
+        self.put(("create_growable", on_existing), name, (dtype, &layout), |txn, size_bytes| {
             txn.stage_own(None, size_bytes, |writer| {
                 writer.reserve_address_space(reserved_bytes);
                 writer.zeros_up_to(size_bytes)

@@ -69,7 +69,8 @@ pub(super) fn write_rows(
 pub(super) fn check_rows(op: &str, record: &TensorRecord, source: &(impl Source + ?Sized)) -> Result<usize> {
     let (dtype, size) = (source.dtype(), source.size());
     if dtype != record.dtype {
-        let message = format!("{op}: the rows are {dtype}, but the tensor is {}", record.dtype);
+        let message =
+            format!("{op}: the rows are {dtype}, but the tensor is {}; convert the rows first", record.dtype);
         return Err(Error::new(ErrorKind::DTypeMismatch, message));
     }
     let row_of = |size: &[u64]| size.split_first().map(|(_, row)| row.to_vec());

@@ -9,7 +9,7 @@ use stridemap_format::limits::MAX_STORAGE_BYTES;
 use super::transaction::{Stage, Transaction};
 use super::write_elements::{record_of, write_to_sink};
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{Change, Changes};
+use crate::generation::{Change, Changes, OnExisting};
 use crate::layout::Layout;
 use crate::storage::{ExternalFile, StagedStorage, StorageWriter};
 
@@ -230,7 +230,7 @@ impl Transaction<'_> {
     /// [`ErrorKind::InvalidArgument`] for an invalid name; [`ErrorKind::NameExists`] after
     /// [`OnExisting::Refuse`](crate::OnExisting::Refuse).
     pub fn check_name(&self, name: &str) -> Result<()> {
-        self.draft.check_new("save", name, self.draft.changes.on_existing)
+        self.draft.check_new("save", name, self.on_existing_or(OnExisting::Replace))
     }
 
     fn key(&self, id: u64) -> StorageKey {

@@ -206,7 +206,7 @@ impl Transaction<'_> {
         }
         let op = format!("rename_prefix {from:?} to {to:?}");
         let new_name = |name: &str| format!("{to}{}", &name[from.len()..]);
-        let refuses_existing = self.on_existing_target() == OnExisting::Refuse;
+        let refuses_existing = self.on_existing_or(OnExisting::Refuse) == OnExisting::Refuse;
         for name in &names {
             let new = new_name(name);
             check_text("name", &new).map_err(|e| Error::refused(&op, e))?;

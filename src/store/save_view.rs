@@ -7,7 +7,7 @@ use stridemap_format::{StorageKind as RecordKind, StorageRecord};
 use super::transaction::Transaction;
 use super::write_elements::record_of;
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{self, Change};
+use crate::generation::{self, Change, OnExisting};
 use crate::storage::Identity;
 use crate::tensor::Tensor;
 
@@ -32,7 +32,7 @@ impl Transaction<'_> {
     /// [`OnExisting::Refuse`](crate::OnExisting::Refuse).
     pub fn save_view(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
         self.loader.store.check_process()?;
-        self.draft.check_new("save_view", name, self.draft.changes.on_existing)?;
+        self.draft.check_new("save_view", name, self.on_existing_or(OnExisting::Replace))?;
         let foreign = |what: &str| {
             Err(Error::new(
                 ErrorKind::ForeignStorage,

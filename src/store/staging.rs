@@ -6,7 +6,7 @@ use stridemap_format::{DType, StorageKind as RecordKind};
 use super::transaction::{Stage, Transaction};
 use super::write_elements::{record_of, write_elements};
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{Change, Changes};
+use crate::generation::{Change, Changes, OnExisting};
 use crate::layout::Layout;
 use crate::storage::{StagedStorage, StorageWriter};
 use crate::tensor::Source;
@@ -20,14 +20,14 @@ impl Transaction<'_> {
     /// returns the provisional id of the storage, and their offset in it in bytes.
     pub(super) fn put(
         &mut self,
-        action: &str,
+        (action, on_existing): (&str, OnExisting),
         name: &str,
         (dtype, layout): (DType, &Layout),
         stage: impl FnOnce(&mut Self, u64) -> Result<(u64, u64)>,
     ) -> Result<()> {
         let op = format_args!("{action} {name:?}");
         self.check_writable(op)?;
-        self.draft.check_new(action, name, self.draft.changes.on_existing)?;
+        self.draft.check_new(action, name, on_existing)?;
         let size_bytes =
             (layout.numel() as u64).checked_mul(dtype.itemsize() as u64).filter(|&n| n <= MAX_STORAGE_BYTES);
         let size_bytes = size_bytes.ok_or_else(|| {
@@ -40,7 +40,7 @@ impl Transaction<'_> {
         let (storage_id, offset_bytes) = self.record_failure(staged)?;
         let offset_elems = offset_bytes / dtype.itemsize() as u64;
         let record = record_of(action, dtype, layout, offset_elems, storage_id)?;
-        self.apply(Change::Put { name: name.to_owned(), record })
+        self.draft.apply(Change::Put { name: name.to_owned(), record }, on_existing)
     }
 
     /// Returns the result of a write, and records a failure: the transaction can then no longer be committed.

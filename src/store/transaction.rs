@@ -83,7 +83,7 @@ impl<'a> Transaction<'a> {
         Ok(Transaction { lock: Some(lock), ..Transaction::new(loader, newest) })
     }
 
-    /// Sets whether later changes may replace an existing tensor. By default, saving and creating replace it;
+    /// Sets whether later changes may replace an existing tensor. By default, saving replaces it; creating,
     /// renaming and copying refuse.
     ///
     /// A refused change fails with [`ErrorKind::NameExists`]: at once if the name exists, and at
@@ -114,8 +114,7 @@ impl<'a> Transaction<'a> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn on_existing(&mut self, on_existing: OnExisting) {
-        self.draft.changes.on_existing = on_existing;
-        self.draft.changes.renames_replace = on_existing == OnExisting::Replace;
+        self.draft.changes.on_existing = Some(on_existing);
     }
 
     /// Returns all names in this transaction, ascending.
@@ -251,7 +250,8 @@ impl<'a> Transaction<'a> {
         let op = format_args!("save {name:?}");
         let in_place = in_place_kind(op, kind, source.dtype())?;
         let layout = row_major_layout(source).map_err(|e| e.context(op))?;
-        self.put("save", name, (source.dtype(), &layout), |txn, size_bytes| match in_place {
+        let on_existing = self.on_existing_or(OnExisting::Replace);
+        self.put(("save", on_existing), name, (source.dtype(), &layout), |txn, size_bytes| match in_place {
             None if size_bytes < OWN_STORAGE_BYTES => txn.stage_small(source, size_bytes),
             kind => txn.stage_own(kind, size_bytes, |writer| {
                 write_elements(source, size_bytes, |bytes| writer.write(bytes))
@@ -276,8 +276,8 @@ impl<'a> Transaction<'a> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`save`](Self::save); `LimitExceeded` if the size is too large; `InvalidArgument` for a kind other than
-    /// `Mutable` and `Live`, and for a dtype that cannot be live.
+    /// Those of [`save`](Self::save); `NameExists`, unless [`OnExisting::Replace`] was chosen; `LimitExceeded` if the
+    /// size is too large; `InvalidArgument` for a kind other than `Mutable` and `Live`, and for a dtype that cannot be live.
     pub fn create_tensor(
         &mut self,
         name: &str,
@@ -293,7 +293,8 @@ impl<'a> Transaction<'a> {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
         let layout = Layout::contiguous(size).map_err(|e| e.context(op))?;
-        self.put("create_tensor", name, (dtype, &layout), |txn, size_bytes| {
+        let on_existing = self.on_existing_or(OnExisting::Refuse);
+        self.put(("create_tensor", on_existing), name, (dtype, &layout), |txn, size_bytes| {
             txn.stage_own(Some(kind), size_bytes, |writer| writer.zeros_up_to(size_bytes))
         })?;
         self.load(name)
@@ -365,9 +366,9 @@ impl<'a> Transaction<'a> {
         self.apply(Change::Copy { from: from.to_owned(), to: to.to_owned() })
     }
 
-    /// Returns what a rename or copy does if its new name already exists.
-    pub(super) fn on_existing_target(&self) -> OnExisting {
-        if self.draft.changes.renames_replace { OnExisting::Replace } else { OnExisting::Refuse }
+    /// Returns what a change does to an existing tensor: what was [chosen](Self::on_existing), or its default.
+    pub(super) fn on_existing_or(&self, default: OnExisting) -> OnExisting {
+        self.draft.changes.on_existing.unwrap_or(default)
     }
 
     /// Repeats the changes on the newest generation.
@@ -389,10 +390,11 @@ impl<'a> Transaction<'a> {
 
     pub(super) fn apply(&mut self, change: Change) -> Result<()> {
         self.loader.store.check_process()?;
-        let on_existing = match change {
-            Change::Rename { .. } | Change::Copy { .. } => self.on_existing_target(),
-            _ => self.draft.changes.on_existing,
+        let default = match change {
+            Change::Rename { .. } | Change::Copy { .. } => OnExisting::Refuse,
+            _ => OnExisting::Replace,
         };
+        let on_existing = self.on_existing_or(default);
         self.draft.apply(change, on_existing)
     }
 

@@ -62,7 +62,7 @@ impl Store {
     }
 
     /// Creates a tensor of zeros under a name, with a mutable or live storage of its own, to be filled in place, so
-    /// that large data need not fit in memory. Using an existing name replaces that tensor.
+    /// that large data need not fit in memory. Refuses an existing name.
     ///
     /// With [`Durability::Full`](crate::Durability::Full), the zeros and the name are durable when this returns; with
     /// `Process`, no later flush makes the name durable. Disk space is allocated for all elements. Later writes in
@@ -80,8 +80,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `Io` if the disk is full; `LimitExceeded` if the size is too large; `InvalidArgument` for an
-    /// invalid name, for a kind other than `Mutable` and `Live` (a sealed tensor can only be [saved](Self::save)),
+    /// See [`Store`]; `NameExists`; `Io` if the disk is full; `LimitExceeded` if the size is too large; `InvalidArgument`
+    /// for an invalid name, for a kind other than `Mutable` and `Live` (a sealed tensor can only be [saved](Self::save)),
     /// and for a dtype that cannot be [live](crate::LiveElement).
     pub fn create_tensor(
         &self,

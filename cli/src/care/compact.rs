@@ -23,7 +23,7 @@ use crate::ui::{counted, message, progress, storage_id, warn, write_json};
 /// storage that another process is changing is skipped. A damaged storage is skipped too, and the exit code is then 1.
 ///
 /// With --materialize, elements in files that were imported in place are first copied into the store, which then no
-/// longer needs the files.
+/// longer needs the files. If some of them cannot be copied, a warning says why, and the exit code is 1.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  stridemap compact model.smap")]
 pub(crate) struct CompactArgs {
@@ -42,7 +42,7 @@ pub(crate) struct CompactArgs {
     pub(crate) external: External,
 }
 
-/// Runs the command. Returns whether no damage was found.
+/// Runs the command. Returns whether no damage was found and, with `--materialize`, all external storages were copied.
 pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     let store = open_store(&args.external.options(), &args.store)?;
     let before = store.disk_usage()?;
@@ -52,10 +52,12 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     let compacted = if args.all { store.compact_all(advance) } else { store.compact(advance) }?;
     bar.finish_and_clear();
     let after = store.disk_usage()?;
-    let is_whole = !compacted.skipped.iter().any(|skipped| matches!(skipped.reason, SkipReason::Damaged(_)));
+    let is_complete =
+        !compacted.skipped.iter().any(|skipped| matches!(skipped.reason, SkipReason::Damaged(_)))
+            && materialized.as_ref().is_none_or(|done| done.skipped.is_empty());
     if args.json {
         write_json(out, Record::of(materialized.as_ref(), &compacted, &Held::of(&after)))?;
-        return Ok(is_whole);
+        return Ok(is_complete);
     }
     if let Some(done) = &materialized {
         let storages = counted(done.storage_count, "external storage");
@@ -93,7 +95,7 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
         let (id, bytes) = (storage_id(skipped.storage_id), HumanBytes(skipped.reclaimable_bytes));
         warn(&format!("skipped storage {id} ({bytes} reclaimable): {}", skipped.reason));
     }
-    Ok(is_whole)
+    Ok(is_complete)
 }
 
 fn materialize(store: &Store, external_bytes: u64) -> Result<Materialized> {

@@ -162,14 +162,14 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
     let attributes = snapshot.attributes_of(&args.prefix);
     check_contents(args, format, &tensors, !attributes.is_empty())?;
     let size_bytes = tensors.iter().map(|(_, tensor)| tensor.nbytes() as u64).fold(0, u64::saturating_add);
-    let is_replacing = !args.is_piped() && check_existing(args, size_bytes)?;
+    let file = main_file(args, tensors.len(), size_bytes);
+    let is_replacing = !args.is_piped() && check_existing(&file, args)?;
     if !args.is_piped() {
         check_files_in_place(args, &names, &snapshot)?;
     }
     let contents = format!("{}, {}", counted(tensors.len() as u64, "tensor"), HumanBytes(size_bytes));
     if args.existing.is_dry_run() {
         let replacing = if is_replacing { ", replacing it" } else { "" };
-        let file = main_file(args, size_bytes);
         let shards = if file == args.out { "" } else { " and its shards" };
         let file = one_line(&file.to_string_lossy());
         writeln!(out, "would write {file}{shards}{replacing}: {contents}")?;

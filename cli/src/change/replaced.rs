@@ -10,26 +10,26 @@ use stridemap::{Snapshot, StorageKind};
 
 use super::export::ExportArgs;
 use crate::error::{Error, Result};
+use crate::output_file::{EXISTS, parent_dir};
 
 /// Refuses to replace a file unless `--force` is given. Always refuses a path that is not a file. Returns whether the
 /// file exists.
-pub(super) fn check_existing(args: &ExportArgs, size_bytes: u64) -> Result<bool> {
-    let path = main_file(args, size_bytes);
+pub(super) fn check_existing(path: &Path, args: &ExportArgs) -> Result<bool> {
     let refused = |why: &str| Err(Error::Refused(format!("export {}: {why}", path.display())));
-    match fs::symlink_metadata(&path) {
+    match fs::symlink_metadata(path) {
         Ok(found) if !found.is_file() && !found.is_symlink() => {
             refused("the path exists and is not a regular file")
         }
-        Ok(_) if !args.existing.force => refused("the file exists; --force replaces it"),
+        Ok(_) if !args.existing.force => refused(EXISTS),
         found => Ok(found.is_ok()),
     }
 }
 
-/// Returns the path by which an export of this many bytes is opened: the index if it is split into shards, otherwise
+/// Returns the path by which an export of these tensors is opened: the index if they are split into shards, otherwise
 /// the output file.
-pub(super) fn main_file(args: &ExportArgs, size_bytes: u64) -> PathBuf {
+pub(super) fn main_file(args: &ExportArgs, tensor_count: usize, size_bytes: u64) -> PathBuf {
     match args.max_shard_size {
-        Some(most) if size_bytes > most => index_path(args),
+        Some(most) if size_bytes > most && tensor_count > 1 => index_path(args),
         _ => args.out.clone(),
     }
 }
@@ -87,8 +87,7 @@ pub(super) fn check_files_in_place(
 /// Returns whether the export would replace this file, or could write a shard with the same name.
 fn would_replace(args: &ExportArgs, file: &Path) -> bool {
     let place = |path: &Path| -> Option<PathBuf> {
-        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        Some(fs::canonicalize(dir).ok()?.join(path.file_name()?))
+        Some(fs::canonicalize(parent_dir(path)).ok()?.join(path.file_name()?))
     };
     let (Some(out), Some(file)) = (place(&args.out), place(file)) else { return false };
     // The export replaces a symbolic link itself, not its target. The inodes are compared too, because the store may

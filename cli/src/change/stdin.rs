@@ -6,6 +6,7 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::output_file::parent_dir;
 
 /// The path that stands for standard input or standard output.
 pub(super) const PIPE: &str = "-";
@@ -32,7 +33,7 @@ pub(super) fn open(paths: &[PathBuf], store: &Path) -> Result<Option<File>> {
     if is_file && input.stream_position().map_err(failed)? == 0 {
         return Ok(Some(input));
     }
-    let dir = store.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let dir = parent_dir(store);
     let copy_failed = |e: io::Error| {
         Error::Refused(format!("import -: copy standard input to a temporary file in {}: {e}", dir.display()))
     };

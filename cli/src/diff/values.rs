@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use stridemap::{Scalar, Tensor, parallel};
 
 use super::elements::{Gap, Tolerance, for_each_unequal, larger};
+use crate::error::Error;
 use crate::pieces::{Cut, Piece, Pieces};
 
 /// The maximum number of bytes that a thread holds of each tensor.
@@ -47,7 +48,7 @@ pub(super) struct Failure {
 
 impl Failure {
     pub(super) fn of(side: Side) -> impl Fn(stridemap::Error) -> Failure {
-        move |e| Failure { side: Some(side), why: e.to_string() }
+        move |e| Failure { side: Some(side), why: Error::from(e).to_string() }
     }
 }
 
@@ -78,7 +79,7 @@ pub(super) fn compare(
     parallel::in_order(
         threads,
         |push| {
-            let failed = |e: stridemap::Error| Failure { side: None, why: e.to_string() };
+            let failed = |e: stridemap::Error| Failure { side: None, why: Error::from(e).to_string() };
             Pieces::of(views, limit_elems, cut).try_for_each(|piece| push(piece.map_err(failed)?))
         },
         |piece| Ok((comparison.compare(&piece)?, piece.views.first().map_or(0, Tensor::numel))),

@@ -16,6 +16,7 @@ use crate::args::{External, Reading};
 use crate::error::{Error, Result};
 use crate::expr;
 use crate::input::Input;
+use crate::interrupt;
 use crate::names::{one_line, quoted};
 use crate::scalar::text_of;
 use crate::ui::{Column, Element, Progress, Table, counted, progress, warn, write_json};
@@ -216,7 +217,7 @@ fn print_details(label: &str, found: &Found, out: &mut impl Write) -> Result<()>
     let quantile = |fraction| real(statistics.quantile(fraction));
     let first_nan = match statistics.nan_count {
         0 => None,
-        _ => first_nan(tensor, |_| ())?,
+        _ => first_nan(tensor, |_| interrupt::check())?,
     };
     let first_nan = first_nan.map(|index| format!(", first at {index:?}")).unwrap_or_default();
     let rows = [

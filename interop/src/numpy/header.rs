@@ -12,7 +12,7 @@ pub(super) const PREAMBLE_BYTES: usize = 12;
 
 /// The maximum length of a header, which is far more than any plain array needs. NumPy's own limit for untrusted files
 /// is 10,000.
-const MAX_HEADER_BYTES: u64 = 64 << 10;
+pub(super) const MAX_HEADER_BYTES: u64 = 64 << 10;
 
 /// The alignment of elements in written files.
 const ALIGNMENT_BYTES: usize = 64;

@@ -25,7 +25,7 @@ use stridemap::{OnExisting, Result, Tensor};
 
 use super::array::{Array, budget};
 use super::dtype::ParsedDescr;
-use super::header::{Header, Preamble, header_of};
+use super::header::{Header, MAX_HEADER_BYTES, Preamble, header_of};
 use crate::contents::{Contents, ForeignStorage};
 use crate::file::{self, RawFile};
 use crate::{FileFormat, ForeignOptions};
@@ -37,7 +37,7 @@ use crate::{FileFormat, ForeignOptions};
 pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Contents> {
     let bad = |what| file.bad(what);
     let preamble = Preamble::parse(file.preamble()?).map_err(bad)?;
-    let header = file.header(preamble.start_bytes, preamble.header_bytes, preamble.header_bytes)?;
+    let header = file.header(preamble.start_bytes, preamble.header_bytes, MAX_HEADER_BYTES)?;
     let text = preamble.text(header).map_err(bad)?;
     let header = Header::parse(&text).map_err(bad)?;
     let array = Array::of(&header, options, &mut budget(file)).map_err(bad)?;

@@ -101,17 +101,19 @@ fn read_member(
     let header = preamble.text(header).map_err(bad)?;
     let header = Header::parse(&header).map_err(bad)?;
     let rest_bytes = member.unpacked_bytes.saturating_sub(preamble.elements_offset());
-    if let Some(encoding) = TextEncoding::of(&header) {
+    if let Some((encoding, length_bytes)) = TextEncoding::of(&header) {
+        check_elements(rest_bytes, length_bytes).map_err(bad)?;
+        if contents.attributes.contains_key(name) {
+            return Err(bad("another text has the same name".to_owned()));
+        }
         // Both the bytes and the decoded text take memory.
         let length = usize::try_from(rest_bytes).unwrap_or(usize::MAX);
         budget.charge(length.saturating_mul(2)).map_err(bad)?;
         let mut bytes = vec![0; length];
         unpacked.read_exact(&mut bytes)?;
         let text = encoding.decode(bytes).map_err(bad)?;
-        return match contents.attributes.insert(name.to_owned(), text) {
-            Some(_) => Err(bad("another text has the same name".to_owned())),
-            None => Ok(()),
-        };
+        contents.attributes.insert(name.to_owned(), text);
+        return Ok(());
     }
     let array = Array::of(&header, options, budget).map_err(bad)?;
     check_elements(rest_bytes, array.length_bytes).map_err(bad)?;

@@ -1,5 +1,6 @@
 //! Texts: string arrays without dimensions.
 
+use super::dtype::ParsedDescr;
 use super::header::{Descriptor, Header};
 
 /// How the bytes of a text are decoded.
@@ -12,16 +13,17 @@ pub(super) enum TextEncoding {
 }
 
 impl TextEncoding {
-    /// Returns how to decode an array, or `None` if it is not a text.
-    pub(super) fn of(header: &Header<'_>) -> Option<Self> {
+    /// Returns how to decode an array, and its length in bytes. Returns `None` if it is not a text.
+    pub(super) fn of(header: &Header<'_>) -> Option<(Self, u64)> {
         let Descriptor::One(descr) = header.descr else { return None };
         let code = descr.trim_start_matches(['<', '>', '=', '|']);
-        match code.chars().next() {
-            _ if !header.size.is_empty() => None,
-            Some('S' | 'a') => Some(TextEncoding::Bytes),
-            Some('U') => Some(TextEncoding::Characters { is_big_endian: descr.starts_with('>') }),
-            _ => None,
-        }
+        let encoding = match code.chars().next() {
+            _ if !header.size.is_empty() => return None,
+            Some('S' | 'a') => TextEncoding::Bytes,
+            Some('U') => TextEncoding::Characters { is_big_endian: descr.starts_with('>') },
+            _ => return None,
+        };
+        Some((encoding, ParsedDescr::item_bytes(descr)?))
     }
 
     /// Decodes a text. NULs at the end are left out, as in NumPy.

@@ -17,15 +17,6 @@ use crate::{FileFormat, ForeignOptions};
 
 /// Reads the header of a file, and checks it against the file.
 pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Contents> {
-    read_within(file, MAX_HEADER_BYTES, options)
-}
-
-/// Reads a header of at most `limit_bytes`.
-pub(super) fn read_within(
-    file: &Arc<RawFile>,
-    limit_bytes: u64,
-    options: ForeignOptions,
-) -> Result<Contents> {
     let length_bytes = file.length_bytes();
     if length_bytes < PREAMBLE_BYTES as u64 {
         return Err(file.bad(format!(
@@ -40,7 +31,7 @@ pub(super) fn read_within(
              at most {MAX_HEADER_BYTES} are allowed"
         )));
     }
-    let json = file.header_range(PREAMBLE_BYTES as u64, header_bytes, limit_bytes)?;
+    let json = file.header_range(PREAMBLE_BYTES as u64, header_bytes, MAX_HEADER_BYTES)?;
     let Object(Header { tensors, attributes }) = parse_pieces(file, "the header", json)?;
     let mut infos = tensors
         .into_iter()

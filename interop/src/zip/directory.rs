@@ -58,7 +58,12 @@ impl Directory {
         let end_record_offset = tail_start_bytes + place as u64;
         let end = Fields(end);
         if end.u16(20) != comment.len() as u64 {
-            return Err(file.bad("the comment of the zip file is not as long as its end record states"));
+            return Err(file.bad(format!(
+                "{} bytes follow the end record of the zip file, which states a comment of {}; the file is truncated, \
+                 or something was appended to it",
+                comment.len(),
+                end.u16(20)
+            )));
         }
         let record = Record {
             disks: [end.u16(4), end.u16(6)],

@@ -86,7 +86,7 @@ fn only_one_of_several_processes_saves_a_new_name() {
 fn saving_a_new_name_is_refused_if_it_exists_or_another_commits_it_first() {
     let (_dir, path, store) = new_store();
     store.save("x", &1i64).unwrap();
-    let parts = ["save \"x\"", "the name exists", "choose a different one", "OnExisting::Replace"];
+    let parts = ["save \"x\"", "the name exists", "choose a different one", "Transaction::on_existing"];
     assert_refused(save_new(&store, "x", 2), ErrorKind::NameExists, &parts);
     let mut txn = store.begin().unwrap();
     txn.on_existing(OnExisting::Refuse);
@@ -99,6 +99,34 @@ fn saving_a_new_name_is_refused_if_it_exists_or_another_commits_it_first() {
     store.refresh().unwrap();
     assert_eq!(store.load("x").unwrap().item::<i64>().unwrap(), 1);
     assert_eq!(store.load("y").unwrap().item::<i64>().unwrap(), 9);
+}
+
+#[test]
+fn creating_a_tensor_refuses_an_existing_name_unless_told_to_replace() {
+    let (_dir, _, store) = new_store();
+    store.create_growable("log", DType::U8, &[0], 10).unwrap();
+    store.append("log", &[1u8, 2]).unwrap();
+    let generation = store.generation();
+    let create = || store.create_tensor("log", DType::U8, &[3], StorageKind::Mutable).map(drop);
+    let grow = || store.create_growable("log", DType::U8, &[0], 10).map(drop);
+    assert_refused(create(), ErrorKind::NameExists, &["create_tensor \"log\": the name exists"]);
+    assert_refused(grow(), ErrorKind::NameExists, &["create_growable \"log\": the name exists"]);
+    assert_eq!(
+        (store.generation(), store.load("log").unwrap().read::<u8>().unwrap()),
+        (generation, vec![1, 2])
+    );
+    store
+        .write(|txn| {
+            txn.on_existing(OnExisting::Replace);
+            txn.create_growable("log", DType::U8, &[0], 10)
+        })
+        .unwrap();
+    assert_eq!(store.load("log").unwrap().size(), [0]);
+
+    let mut overtaken = store.begin().unwrap();
+    overtaken.create_growable("new", DType::U8, &[0], 10).unwrap();
+    store.save("new", &9i64).unwrap();
+    assert_refused(overtaken.commit(), ErrorKind::NameExists, &["another commit"]);
 }
 
 #[test]

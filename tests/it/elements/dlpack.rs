@@ -187,7 +187,7 @@ fn mutable_and_live_tensors_are_not_lent() {
     Store::create(&path).unwrap();
     let store = open_mapped(&path);
     for (kind, says) in [(StorageKind::Mutable, "lock_shared"), (StorageKind::Live, "as_live")] {
-        let tensor = store.create_tensor("x", DType::F32, &[4], kind).unwrap();
+        let tensor = store.create_tensor(says, DType::F32, &[4], kind).unwrap();
         assert_refused(tensor.to_dlpack().map(drop), ErrorKind::NotMapped, &["clone_data", says]);
         assert!(tensor.clone_data().unwrap().to_dlpack().is_ok());
     }

@@ -2,7 +2,7 @@
 
 use super::{BIN, MIB, SUM, bytes_of, rows};
 use crate::harness::{assert_refused, new_fast_store};
-use stridemap::{DType, ErrorKind, Store};
+use stridemap::{DType, ErrorKind, OnExisting, Store};
 
 #[test]
 fn transaction_appends_repeatedly_to_several_tensors_with_other_changes() {
@@ -55,13 +55,21 @@ fn dropped_transaction_truncates_the_rows_it_appended() {
 fn append_to_a_name_that_another_writer_changed_is_a_conflict() {
     let (_dir, path, store) = new_fast_store();
     let row = || rows(0, 1, &[], |i| i as u8);
+    let create_again = |name: &str| {
+        store
+            .write(|txn| {
+                txn.on_existing(OnExisting::Replace);
+                txn.create_growable(name, DType::U8, &[0], 0)
+            })
+            .unwrap();
+    };
     let changes: [fn(&Store); 3] = [
         |other| other.rename("x", "moved").unwrap(),
         |other| other.remove("x").unwrap(),
         |other| other.save("x", &rows(0, 1, &[], |i| i as u8)).unwrap(),
     ];
     for change in changes {
-        store.create_growable("x", DType::U8, &[0], 0).unwrap();
+        create_again("x");
         let mut txn = store.begin().unwrap();
         txn.append("x", &row()).unwrap();
         change(&Store::open(&path).unwrap());
@@ -71,7 +79,7 @@ fn append_to_a_name_that_another_writer_changed_is_a_conflict() {
         store.refresh().unwrap();
     }
     // A conflict is only a change to the same name.
-    store.create_growable("x", DType::U8, &[0], 0).unwrap();
+    create_again("x");
     let mut txn = store.begin().unwrap();
     txn.append("x", &row()).unwrap();
     Store::open(&path).unwrap().copy("x", "empty").unwrap();

@@ -74,14 +74,15 @@ fn other_dtypes_cannot_be_live() {
     ];
     let mut live_count = 0;
     for &dtype in DType::ALL {
-        let created = store.create_tensor("x", dtype, &[2], StorageKind::Live);
-        let saved = store.save_as("x", &Tensor::zeros(dtype, &[2]).unwrap(), StorageKind::Live);
-        if live.contains(&dtype.name()) {
+        let name = dtype.name();
+        let created = store.create_tensor(name, dtype, &[2], StorageKind::Live);
+        let saved = store.save_as(name, &Tensor::zeros(dtype, &[2]).unwrap(), StorageKind::Live);
+        if live.contains(&name) {
             assert_eq!(created.unwrap().dtype(), dtype);
             saved.unwrap();
             live_count += 1;
         } else {
-            let says = [dtype.name(), "\"x\"", "8 to 64 bits", "float16, bfloat16, float32 and float64"];
+            let says = [&*format!("{name:?}"), "8 to 64 bits", "float16, bfloat16, float32 and float64"];
             assert_refused(created.map(drop), ErrorKind::InvalidArgument, &says);
             assert_refused(saved, ErrorKind::InvalidArgument, &says);
         }

@@ -227,7 +227,8 @@ fn dtypes_promote_as_in_pytorch() {
     let dir = temporary();
     let store = fast().create(dir.path().join("x.smap")).unwrap();
     let own = |dtype: DType, size: &[usize]| {
-        store.create_tensor("x", dtype, size, StorageKind::Mutable).unwrap().lock_exclusive().unwrap()
+        store.save_as("x", &Tensor::zeros(dtype, size).unwrap(), StorageKind::Mutable).unwrap();
+        store.load("x").unwrap().lock_exclusive().unwrap()
     };
     let other = |dtype: DType, size: &[usize]| arange(size, |i| i + 1).to_dtype(dtype).unwrap();
     use DType::{BF16, Bool, C64, F8E5M2, F16, F32, F64, I8, I16, I32, I64, U8, U16};

@@ -46,7 +46,7 @@ fn unnamed_storage_is_not_changed_even_if_a_reader_keeps_its_file() {
         drop(x.lock_exclusive().unwrap());
     }
     let x = reader.load("x").unwrap();
-    writer.create_tensor("x", DType::U8, &[4], StorageKind::Mutable).unwrap();
+    writer.save_as("x", &[0u8; 4], StorageKind::Mutable).unwrap();
     assert_refused(x.lock_exclusive(), ErrorKind::Conflict, &["lost", "new name"]);
     assert_eq!(x.lock_shared().unwrap().read::<u8>().unwrap(), [1; 4]);
     assert_eq!(writer.load("x").unwrap().read::<u8>().unwrap(), [0; 4]);

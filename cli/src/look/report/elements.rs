@@ -7,6 +7,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use stridemap::{Result, Scalar, Tensor, TensorInfo};
 
 use super::heat::HeatMap;
+use crate::error::Error;
 use crate::input::Input;
 use crate::look::is_constant;
 use crate::look::palette::Scale;
@@ -95,7 +96,7 @@ impl Elements {
                     elements.numbers.push(Some(numbers));
                 }
                 Err(e) => {
-                    elements.failed.push((index, e.to_string()));
+                    elements.failed.push((index, Error::from(e).to_string()));
                     elements.numbers.push(None);
                 }
             }
