@@ -15,8 +15,8 @@ pub const MAX_DIM_NAME_BYTES: usize = 255;
 /// inner node with two keys of the maximum length takes less, so both fit with room to spare.
 pub const MAX_NODE_PAGES: u16 = 9;
 
-/// The maximum length of a manifest in bytes. Its maps have their own limits, so only a malformed file, or a commit of
-/// very many long names or paths, can exceed this limit. Such a commit is refused.
+/// The maximum length of a manifest in bytes. If the changes since the last table would exceed it, a new table is
+/// written. Only a malformed file, or a commit that drops very many storages, can still exceed it.
 pub const MAX_MANIFEST_BYTES: u64 = 16 * 1024 * 1024;
 
 /// The maximum number of changes of storages in a manifest, and also of changes of tensors. A new table is written when

@@ -228,7 +228,7 @@ pub(crate) fn check_storage_id(id: u64, next_id: u64) -> Result<()> {
     if id == 0 || id >= next_id {
         return Err(Error::new(
             Rule::StorageId,
-            format!("storage id {id}; ids are from 1 to {}", next_id.saturating_sub(1)),
+            format!("storage id {id}; ids are from 1, and the next is {next_id}"),
         ));
     }
     Ok(())

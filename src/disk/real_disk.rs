@@ -175,7 +175,8 @@ impl Disk for RealDisk {
             // A hard link cannot be made at a name that exists.
             Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
                 self.link_new(from, to)?;
-                self.remove(from)
+                let _ = self.remove(from); // otherwise deleted later, as an unfinished file
+                Ok(())
             }
             renamed => Ok(renamed?),
         }

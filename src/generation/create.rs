@@ -150,7 +150,7 @@ fn write_new(disk: &Arc<dyn Disk>, path: &Path, bytes: &[u8], durable: bool) -> 
 }
 
 /// Makes FORMAT and the other names in a store's directory durable.
-fn sync_root(disk: &dyn Disk, root: &Path) -> io::Result<()> {
+pub(super) fn sync_root(disk: &dyn Disk, root: &Path) -> io::Result<()> {
     step!("sync-new-root", disk.sync_dir(root))
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stridemap_format::limits::MAX_CHANGES;
-use stridemap_format::{Manifest, StorageRecord, TableEncoder, TableRef};
+use stridemap_format::{Manifest, Rule, StorageRecord, TableEncoder, TableRef};
 
 use super::Draft;
 use super::OpenStore;
@@ -99,14 +99,18 @@ pub(crate) fn publish_manifest(
 ) -> Result<Generation> {
     let disk = &*store.disk;
     // 3. The table if one is due, then the manifest, under names that no process reads.
-    if is_table_due(&manifest, table.as_deref()) {
-        let reference = write_table(store, &mut manifest, table.as_deref())?; // crash: an orphaned table, deleted later
-        // A power cut can keep either of two unsynced names, and a manifest without its table does not open.
-        step!("sync-table-name", store.sync_dir(&store.paths.meta_dir()))?; // crash: the same
-        manifest.table = Some(reference);
-        table = Table::of(disk, &store.paths, &manifest)?.map(Arc::new);
-    }
-    let (mut file, pin) = write_manifest(store, &manifest)?; // crash: an unfinished file, deleted later
+    let bytes = match encode_without_table(&manifest, table.as_deref())? {
+        Some(bytes) => bytes,
+        None => {
+            let reference = write_table(store, &mut manifest, table.as_deref())?; // crash: an orphaned table, deleted later
+            // A power cut can keep either of two unsynced names, and a manifest without its table does not open.
+            step!("sync-table-name", store.sync_dir(&store.paths.meta_dir()))?; // crash: the same
+            manifest.table = Some(reference);
+            table = Table::of(disk, &store.paths, &manifest)?.map(Arc::new);
+            manifest.encode().map_err(unencodable)?
+        }
+    };
+    let (mut file, pin) = write_manifest(store, &bytes)?; // crash: an unfinished file, deleted later
 
     // 4. and 5. The rename that publishes the manifest, and the durability point.
     let target = store.paths.manifest(manifest.generation);
@@ -123,6 +127,22 @@ pub(crate) fn publish_manifest(
     let synced = step!("sync-manifest-name", store.sync_dir(&store.paths.meta_dir()));
     synced.map_err(unknown)?; // crash: this generation
     Ok(Generation::new(manifest, table, pin, store.is_durable()))
+}
+
+/// Encodes a manifest with its changes. Returns `None` if a new table is due first, or if the changes since the last table
+/// are too long for one manifest.
+fn encode_without_table(manifest: &Manifest, table: Option<&Table>) -> Result<Option<Vec<u8>>> {
+    if is_table_due(manifest, table) {
+        return Ok(None);
+    }
+    match manifest.encode() {
+        Err(e) if e.rule() == Rule::ManifestFrame && manifest.change_count() > 0 => Ok(None),
+        encoded => Ok(Some(encoded.map_err(unencodable)?)),
+    }
+}
+
+fn unencodable(e: stridemap_format::Error) -> Error {
+    Error::refused("write a manifest", e)
 }
 
 /// Whether to write a new table: if there are more than 64 changes since the last one, and more than the square root of
@@ -175,12 +195,11 @@ fn write_table(store: &OpenStore, manifest: &mut Manifest, base: Option<&Table>)
 }
 
 /// Writes the manifest under a temporary name, and pins it.
-fn write_manifest(store: &OpenStore, manifest: &Manifest) -> Result<(Staged, Pin)> {
-    let bytes = manifest.encode().map_err(|e| Error::refused("write a manifest", e))?;
+fn write_manifest(store: &OpenStore, bytes: &[u8]) -> Result<(Staged, Pin)> {
     let dir = store.paths.meta_dir();
     let failed = |e| unwritten("write a manifest in", &dir, bytes.len() as u64, e);
     let staged = Staged::create(&store.disk, &dir).map_err(failed)?;
-    staged.file().write_all_at(&bytes, 0).map_err(failed)?;
+    staged.file().write_all_at(bytes, 0).map_err(failed)?;
     step!("sync-manifest", sync_file(store, &staged))?; // otherwise the newest manifest could be empty
     // Replaces the lock of an unfinished file with that of a reader, while no reader knows the file.
     if !step!("pin-published", staged.file().try_lock(LockMode::Shared)).map_err(failed)? {
@@ -199,7 +218,7 @@ fn unwritten(action: &str, dir: &Path, length_bytes: u64, e: io::Error) -> Error
         return error;
     }
     error.advised(format_args!(
-        "nothing was changed; a commit needs about {} KiB, even one that only removes tensors: delete other files on \
+        "nothing was changed; a commit needs at least {} KiB, even one that only removes tensors: delete other files on \
          that file system, or run gc, which needs no space",
         length_bytes / 1024 + 16
     ))

@@ -63,7 +63,7 @@ pub(crate) fn newest_listed(
     Err(Error::new(
         ErrorKind::Busy,
         format!(
-            "open {}: the newest manifest was replaced {MAX_TRIES} times in a row",
+            "open {}: the newest manifest was replaced {MAX_TRIES} times in a row; try again",
             paths.root().display()
         ),
     ))

@@ -62,6 +62,7 @@ pub(crate) fn replay(
         record.tensor_count = record
             .tensor_count
             .checked_add_signed(gain)
+            .filter(|&count| count > 0 || gain < 0)
             .ok_or_else(|| broken(Rule::RecordCount, "more tensors than counted refer to storage"))?;
         if record.tensor_count == 0 {
             manifest.garbage.insert(id, manifest.generation);

@@ -98,8 +98,8 @@ impl Changes {
             Some(expected) if expected != newest.number() => Err(Error::new(
                 ErrorKind::Conflict,
                 format!(
-                    "the transaction expects generation {expected}, but the newest is {}; load that one, and start \
-                     again",
+                    "commit: the transaction expects generation {expected}, but the newest is {}; load that one, \
+                     and start again",
                     newest.number()
                 ),
             )),

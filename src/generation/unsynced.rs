@@ -47,14 +47,16 @@ pub(crate) fn mark(store: &OpenStore) -> Result<()> {
     step!("mark-unsynced", mark()).map_err(|e| Error::at_first_write("mark the store as unsynced", &path, e))
 }
 
-/// Makes the store's own name durable before a writer relies on the newest generation, if that is the store's first
-/// one. Its creator may have died before the name of the store's directory was synced, and a power cut would then
-/// remove the directory with everything in it.
+/// Makes the store's own name, and that of FORMAT, durable before a writer relies on the newest generation, if that is
+/// the store's first one. Its creator may have died before these names were synced. A power cut would then remove the
+/// directory with everything in it, or leave a directory that is not a store.
 pub(crate) fn settle_creation(store: &OpenStore, newest: &Generation, _lock: &WriterLock) -> Result<()> {
     if !store.is_durable() || newest.number() != Manifest::first(store.uuid).generation {
         return Ok(());
     }
-    step!("sync-creation", create::sync_name(&*store.disk, store.paths.root()))
+    let (disk, root) = (&*store.disk, store.paths.root());
+    create::sync_root(disk, root).map_err(|e| Error::io("sync", root, e).after_failed_sync())?;
+    step!("sync-creation", create::sync_name(disk, root))
 }
 
 /// Makes the name of a generation durable. The first flush of a storage calls this if another writer committed the
@@ -70,7 +72,7 @@ pub(crate) fn settle_name(disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
 }
 
 /// Whether some commits were not synced.
-fn is_marked(disk: &dyn Disk, paths: &StorePaths) -> Result<bool> {
+pub(crate) fn is_marked(disk: &dyn Disk, paths: &StorePaths) -> Result<bool> {
     let path = paths.unsynced();
     match disk.stat(&path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),

@@ -7,7 +7,7 @@ use stridemap_format::{Digest, full_chunk_count};
 
 use super::inventory::Needs;
 use crate::disk::{Access, if_test_omits_step, step};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::generation::{Collected, Collector, OlderManifests, OpenStore, WriterLock, list, unsynced};
 use crate::storage::GrowthLock;
 
@@ -26,9 +26,13 @@ pub(crate) fn collect_all(store: &OpenStore) -> Result<Collected> {
     store.record_failure(unsynced::settle_creation(store, &newest, &lock))?;
     if !newest.is_synced() {
         // The writer of `newest` may have died before it did this sync. What that generation replaced must not be
-        // deleted while a power cut could still remove the name of the newest manifest.
-        let synced = step!("sync-before-collection", store.sync_dir(&store.paths.meta_dir()));
-        store.record_failure(synced)?;
+        // deleted while a power cut could still remove the name of the newest manifest. In a marked store, commits
+        // that are not synced have the same effect.
+        let dir = store.paths.meta_dir();
+        if store.is_durable() || !unsynced::is_marked(&*store.disk, &store.paths)? {
+            let synced = step!("sync-before-collection", store.disk.sync_dir(&dir));
+            store.record_failure(synced.map_err(|e| Error::io("sync", &dir, e).after_failed_sync()))?;
+        }
     }
     store.install(Arc::clone(&newest));
     let mut collector = Collector::new(store);
@@ -40,14 +44,14 @@ pub(crate) fn collect_all(store: &OpenStore) -> Result<Collected> {
     collector.remove_garbage(&newest, &mut older);
     collector.sweep(|file| needs.unneeded(file))?;
     for (id, length_bytes) in needs.sealed_storages() {
-        cut_storage(&mut collector.collected, store, id, length_bytes);
+        cut_storage(&mut collector, store, id, length_bytes);
     }
     Ok(collector.collected)
 }
 
 /// Cuts off what an aborted append left, unless an append is in progress. The caller holds the writers' lock, so the
 /// length is the newest. Best effort.
-fn cut_storage(collected: &mut Collected, store: &OpenStore, id: u64, length_bytes: u64) {
+fn cut_storage(collector: &mut Collector<'_>, store: &OpenStore, id: u64, length_bytes: u64) {
     let (bin, sum) = (store.paths.storage(id), store.paths.sum(id));
     let sum_bytes = full_chunk_count(length_bytes) * size_of::<Digest>() as u64;
     let is_longer = |path: &Path, bytes: u64| store.disk.stat(path).is_ok_and(|stat| stat.size_bytes > bytes);
@@ -55,13 +59,13 @@ fn cut_storage(collected: &mut Collected, store: &OpenStore, id: u64, length_byt
         return;
     }
     let Ok(Some(lock)) = GrowthLock::try_take(&store.disk, &bin) else { return };
-    collected.size_bytes += lock.truncate(length_bytes).unwrap_or_default();
+    collector.collected.size_bytes += lock.truncate(length_bytes).unwrap_or_default();
     if is_longer(&sum, sum_bytes)
         && let Ok(file) = store.disk.open(&sum, Access::Write)
         && let Ok(stat) = file.stat()
         && stat.link_count == 1
         && file.set_len(sum_bytes).is_ok()
     {
-        collected.size_bytes += stat.size_bytes - sum_bytes;
+        collector.collected.size_bytes += stat.size_bytes - sum_bytes;
     }
 }

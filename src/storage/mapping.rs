@@ -47,7 +47,8 @@ impl Mapping {
     /// Maps the first `length_bytes` of a file with this stat, or shares an existing mapping of this process.
     ///
     /// A new mapping reserves address space for the larger of `reserved_bytes` and twice the longest mapping of the
-    /// file. If that much is not available, it reserves twice the longest mapping, or nothing. A reader then maps a
+    /// file, or as much of that as the process's limit allows. If that cannot be mapped, it reserves twice the longest
+    /// mapping, or nothing. A reader then maps a
     /// growing file only once or a few times. On overlayfs nothing is reserved.
     ///
     /// # Errors

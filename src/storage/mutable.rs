@@ -132,7 +132,9 @@ impl LockedStorage {
     pub(crate) fn bytes_mut(&mut self) -> Result<Option<&mut [u8]>> {
         self.check_process()?;
         self.storage.in_place.check_poison()?;
+        // Without a mapping, writes need no blocks in advance, and a full disk may refuse to allocate them.
         if self.mode != LockMode::Exclusive
+            || self.storage.in_place.permit.is_none()
             || !self.has_room()?
             || self.mapping(LockMode::Exclusive)?.is_none()
         {

@@ -348,9 +348,10 @@ fn steps(log: &[Op]) -> Vec<(usize, String)> {
     let step = |(at, op): (usize, &Op)| {
         let name = match op {
             Op::Sync(file) => format!("sync .{}", kind_of(*file)),
-            // The name of the store itself matters only if its creator was killed, which does not happen in these
-            // scripts.
+            // The name of the store itself, and those in its directory, matter only if its creator was killed, which
+            // does not happen in these scripts.
             Op::SyncDir(0) => return None,
+            Op::SyncDir(dir) if kind_of(*dir) == STORE => return None,
             Op::SyncDir(dir) => format!("sync {}/", kind_of(*dir)),
             Op::Names { changes, .. } => match changes.as_slice() {
                 [(_, None), (to, Some(_))] => format!("rename .{}", to.rsplit('.').next()?),

@@ -75,6 +75,26 @@ fn open_load_and_commit_touch_about_the_square_root_of_the_metadata() {
 }
 
 #[test]
+fn commits_of_the_longest_headers_are_not_refused_before_a_table_is_due() {
+    const BATCH: usize = 25;
+    let (dir, disk) = (temporary(), Hooked::default());
+    let path = dir.path().join("long.smap");
+    // With a million tensors, a table is due after 1,000 changes, which would be longer than a manifest can be.
+    drop(store_of(&path, &disk, scaled("STRIDEMAP_TEST_TENSORS", 100_000)));
+    let store = fast().open(&path).unwrap();
+    let names: Vec<String> = (0..64).map(|axis| format!("{axis:n>255}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let header = store.load("layers.5.weight").unwrap().narrow(0, 0, 1).unwrap();
+    let header = header.view([1; 64]).unwrap().rename(&names).unwrap();
+    for batch in 0..40 {
+        let name = |i| format!("{:0>4096}", batch * BATCH + i);
+        store.write(|txn| (0..BATCH).try_for_each(|i| txn.save_view(&name(i), &header))).unwrap();
+    }
+    let last = store.load(&format!("{:0>4096}", 40 * BATCH - 1)).unwrap();
+    assert_eq!(last.names(), header.names());
+}
+
+#[test]
 fn listing_by_prefix_reads_only_the_listed_names() {
     let (dir, disk) = (temporary(), Hooked::default());
     let path = dir.path().join("many.smap");

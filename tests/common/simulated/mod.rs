@@ -252,7 +252,10 @@ impl Disk for SimulatedDisk {
     fn remove(&self, path: &Path) -> io::Result<()> {
         let entry = self.entry(path)?;
         let mut state = self.state();
-        state.find(entry)?;
+        let found = state.find(entry)?;
+        if state.names(found).is_ok() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
         let (dir, name) = state.place(entry)?;
         state.perform(Op::Names { dir, changes: vec![(name, None)] })
     }
@@ -294,7 +297,13 @@ impl Disk for SimulatedDisk {
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        self.remove(path)
+        let entry = self.entry(path)?;
+        let mut state = self.state();
+        if !state.names(state.find(entry)?)?.is_empty() {
+            return Err(io::ErrorKind::DirectoryNotEmpty.into());
+        }
+        let (dir, name) = state.place(entry)?;
+        state.perform(Op::Names { dir, changes: vec![(name, None)] })
     }
 
     fn watch(&self, _dir: &Path) -> io::Result<Option<Box<dyn Watch>>> {

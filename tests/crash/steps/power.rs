@@ -12,7 +12,7 @@ use stridemap::{DType, Durability, Error, ErrorKind, Store, Tensor};
 use stridemap_format::Rule;
 
 use super::play::{Fate, Play, STORE, create, expect_ok, holds, open, options, refused, vector};
-use super::seat::Seat;
+use super::seat::{Seat, When};
 use super::{Simulation, of};
 
 pub(crate) fn simulations() -> Vec<Simulation> {
@@ -88,6 +88,11 @@ pub(crate) fn simulations() -> Vec<Simulation> {
         ),
         of("a commit after a creator died", commit_after_a_creator_died, &["sync-creation"]),
         of("a collection after a creator died", collection_after_a_creator_died, &["sync-creation"]),
+        of(
+            "a commit after a creator died in an existing directory",
+            commit_after_a_creator_died_in_a_directory,
+            &["sync-new-root"],
+        ),
         of("power cuts in a commit that forgets garbage", forgetting, &["sync-storages-dir"]),
         of("power cuts in an append of the first digests", first_digests, &["sync-storages-dir"]),
         of(
@@ -105,6 +110,11 @@ pub(crate) fn simulations() -> Vec<Simulation> {
         of(
             "a collection after a commit of unknown fate",
             unknown_fate_then_collection,
+            &["sync-before-collection"],
+        ),
+        of(
+            "a collection without syncs after a commit of unknown fate",
+            unknown_fate_then_unsynced_collection,
             &["sync-before-collection"],
         ),
     ]
@@ -249,11 +259,28 @@ fn collection_after_a_creator_died(play: &Play) -> Fate {
     creator_died(play, |store| store.gc().map(drop))
 }
 
-/// The store has its name, but its creator died before the name was durable. Another process continues.
+/// The creator died after it wrote FORMAT, before that name was durable.
+fn commit_after_a_creator_died_in_a_directory(play: &Play) -> Fate {
+    play.simulated.create_dir(Path::new(STORE)).unwrap();
+    play.simulated.sync_dir(Path::new("")).unwrap();
+    let seat = play.seat();
+    let dying = seat.clone();
+    seat.trap(When::After, "rename_new", "FORMAT", move || {
+        dying.fail("sync_dir", STORE);
+        Ok(())
+    });
+    another_continues(play, &seat, |store| store.save("x", &vector(1)))
+}
+
+/// The store has its name, but its creator died before the name was durable.
 fn creator_died(play: &Play, next: fn(&Store) -> stridemap::Result<()>) -> Fate {
     let seat = play.seat();
     seat.fail("sync_dir", ".");
-    refused("the creation", options(&seat).create(STORE), ErrorKind::Io)?;
+    another_continues(play, &seat, next)
+}
+
+fn another_continues(play: &Play, seat: &Seat, next: fn(&Store) -> stridemap::Result<()>) -> Fate {
+    refused("the creation", options(seat).create(STORE), ErrorKind::Io)?;
     let mut story = Story::begin(play);
     let store = open(&play.seat())?;
     story.step("the next", || next(&store))?;
@@ -404,16 +431,20 @@ fn settled(play: &Play, settle: fn(&Store) -> stridemap::Result<()>) -> Fate {
 }
 
 fn unknown_fate_then_commit(play: &Play) -> Fate {
-    unknown(play, |store| store.save("new", &vector(3)))
+    unknown(play, Durability::Full, |store| store.save("new", &vector(3)))
 }
 
 fn unknown_fate_then_collection(play: &Play) -> Fate {
-    unknown(play, |store| store.gc().map(drop))
+    unknown(play, Durability::Full, |store| store.gc().map(drop))
+}
+
+fn unknown_fate_then_unsynced_collection(play: &Play) -> Fate {
+    unknown(play, Durability::Process, |store| store.gc().map(drop))
 }
 
 /// A writer dies after it renames its manifest and before it syncs that name. The commit deletes a storage. Another
 /// writer continues.
-fn unknown(play: &Play, next: fn(&Store) -> stridemap::Result<()>) -> Fate {
+fn unknown(play: &Play, durability: Durability, next: fn(&Store) -> stridemap::Result<()>) -> Fate {
     let seat = play.seat();
     let store = create(&seat)?;
     expect_ok("save", store.save("old", &vector(1)))?;
@@ -421,7 +452,8 @@ fn unknown(play: &Play, next: fn(&Store) -> stridemap::Result<()>) -> Fate {
     refused("the commit", store.remove("old"), ErrorKind::CommitUnknown)?;
     drop(store);
     let began = play.simulated.log().len();
-    expect_ok("the next", next(&open(&play.seat())?))?;
+    let other = expect_ok("open", options(&play.seat()).durability(durability).open(STORE))?;
+    expect_ok("the next", next(&other))?;
     let log = play.simulated.log();
     for ops in (began..=log.len()).map(|end| &log[..end]) {
         for outcome in (0..SimulatedDisk::pending_names(ops)).map(Outcome::OneNameKept) {

@@ -11,7 +11,7 @@ use stridemap_format::{
     ChunkChain, Manifest, Marker, Sealed, StorageKind, StorageRecord, TensorParts, TensorRecord, digest,
 };
 
-use crate::harness::{fast, filled, new_path, new_store};
+use crate::harness::{assert_refused, fast, filled, new_path, new_store};
 use crate::support::temporary;
 
 type Content = BTreeMap<String, (Vec<isize>, Vec<u8>)>;
@@ -243,7 +243,7 @@ fn tensor_that_claims_an_enormous_size_is_refused_only_when_read() {
 }
 
 #[test]
-fn removing_a_tensor_of_an_uncounted_storage_names_the_rule_broken() {
+fn removing_or_renaming_a_tensor_of_an_uncounted_storage_names_the_rule_broken() {
     for (counted, rule) in [(None, "F-27"), (Some(0), "F-28")] {
         let (_dir, path, store) = new_store();
         store.save("x", &filled(4, 7u8)).unwrap();
@@ -256,9 +256,10 @@ fn removing_a_tensor_of_an_uncounted_storage_names_the_rule_broken() {
             manifest.storages.insert(1, Some(StorageRecord { tensor_count, ..record }));
         }
         fs::write(&file, manifest.encode().unwrap()).unwrap();
-        let error = Store::open(&path).unwrap().remove("x").unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Corrupt);
-        assert!(error.to_string().contains(rule), "{error}");
+        let store = Store::open(&path).unwrap();
+        for refused in [store.remove("x"), store.rename("x", "y")] {
+            assert_refused(refused, ErrorKind::Corrupt, &[rule]);
+        }
     }
 }
 

@@ -73,6 +73,9 @@ fn change_all(path: &Path) {
     let (x, live) = (store.load("mutable").unwrap(), store.load("live").unwrap());
     let live = live.as_live::<i64>().unwrap();
     fill(path.parent().unwrap());
+    let unmapped = Store::open(path).unwrap().load("mutable").unwrap();
+    unmapped.lock_exclusive().unwrap().fill_(1).unwrap().add_(1).unwrap();
+    assert_eq!(x.read::<i64>().unwrap(), vec![2; ELEMENTS]);
     x.lock_exclusive().unwrap().fill_(2).unwrap().add_(1).unwrap();
     assert_eq!(x.read::<i64>().unwrap(), vec![3; ELEMENTS]);
     let mut guard = x.lock_exclusive().unwrap();
