@@ -36,17 +36,11 @@ pub(crate) type Items<'a, T> = Box<dyn Iterator<Item = LibraryResult<T>> + 'a>;
 impl Input {
     /// Opens a directory as a store, and a file as a file in another format.
     pub(crate) fn open(path: &Path, reading: &Reading, options: &StoreOptions) -> Result<Self> {
-        let refused = |why: String| Err(Error::Refused(why));
+        check_found(path, "file or store")?;
         match fs::metadata(path) {
-            Ok(found) if found.is_file() => {
-                check_not_empty(path)?;
-                Ok(Input::from_file(reading.options().open(path)?))
-            }
+            Ok(found) if found.is_file() => Ok(Input::from_file(reading.options().open(path)?)),
             Ok(found) if !found.is_dir() => {
-                refused(format!("open {}: not a store or a regular file", path.display()))
-            }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                refused(format!("open {}: no such file or store{}", path.display(), advice(path)))
+                Err(Error::Refused(format!("open {}: not a store or a regular file", path.display())))
             }
             _ => {
                 let store = open_store(options, path)?;
@@ -165,11 +159,19 @@ impl Named for Input {
     }
 }
 
-/// Refuses an empty file.
-pub(crate) fn check_not_empty(path: &Path) -> Result<()> {
+/// Refuses a path where there is nothing, and an empty file. `wanted` is what the path should lead to.
+pub(crate) fn check_found(path: &Path, wanted: &str) -> Result<()> {
     match fs::metadata(path) {
         Ok(found) if found.is_file() && found.len() == 0 => {
             Err(Error::Refused(format!("read {}: the file is empty", path.display())))
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let advice = if path.as_os_str() == "-" {
+                "; only import and export use - for a pipe".to_owned()
+            } else {
+                advice(path)
+            };
+            Err(Error::Refused(format!("open {}: no such {wanted}{advice}", path.display())))
         }
         _ => Ok(()),
     }
@@ -180,7 +182,7 @@ pub(crate) fn check_not_empty(path: &Path) -> Result<()> {
 fn advice(path: &Path) -> String {
     let is_store = |path: &Path| path.join("FORMAT").is_file();
     let next = env::args_os().skip_while(|arg| Path::new(arg) != path).nth(1);
-    let takes_two = env::args_os().nth(1).is_some_and(|command| command == "diff");
+    let takes_two = env::args_os().nth(1).is_some_and(|command| command == "diff" || command == "import");
     if let Some(store) = next.filter(|next| is_store(Path::new(next)) && !takes_two) {
         return format!("; {} is a store: put it first", Path::new(&store).display());
     }

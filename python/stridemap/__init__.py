@@ -4,6 +4,8 @@ A store is a directory of named tensors. A tensor is a header over a storage: dt
 transposes and tied tensors can be saved as headers, without copying an element.
 """
 
+from importlib.metadata import version as _version
+
 from ._arrays import Lock
 from ._errors import (
     ArgumentError,
@@ -23,6 +25,8 @@ from ._errors import (
 )
 from ._store import Attributes, Change, SnapshotView, Store, Transaction, open
 from ._stridemap import LiveTensor, Tensor
+
+__version__ = _version("stridemap")
 
 __all__ = [
     "ArgumentError",

@@ -346,8 +346,10 @@ def test_each_change_of_a_transaction_says_whether_it_replaces(store: stridemap.
         with pytest.raises(stridemap.NameExistsError):
             txn.rename("a", "b")
         with pytest.raises(stridemap.NameExistsError):
-            txn.create("a", (2,), "uint8", replace=False)
-        txn.create("b", (3,), "uint8")
+            txn.create("a", (2,), "uint8")
+        with pytest.raises(stridemap.NameExistsError):
+            txn.create_growable("a", (2,), "uint8")
+        txn.create("b", (3,), "uint8", replace=True)
     assert store["b"].shape == (3,)
 
 

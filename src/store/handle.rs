@@ -9,7 +9,7 @@ use super::options::StoreOptions;
 use super::snapshot::Snapshot;
 use super::transaction::Transaction;
 use crate::disk::Disk;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::generation::{self, Collected, OpenStore};
 use crate::maintenance;
 use crate::storage::{KnownTails, MapPermit};
@@ -302,7 +302,19 @@ impl Store {
     /// Those of [`Snapshot::load`]: `NameNotFound`, `Corrupt`, `ExternalRefused`, `ExternalChanged`, `Forked`,
     /// `Io`.
     pub fn load(&self, name: &str) -> Result<Tensor> {
-        self.loader.load(&self.loader.store.current(), name)
+        let (store, current) = (&self.loader.store, self.loader.store.current());
+        let mut loaded = self.loader.load(&current, name);
+        if matches!(&loaded, Err(e) if e.kind() == ErrorKind::NameNotFound)
+            && let Ok(newest) = store.newest()
+            && let Ok(Some(_)) = newest.tensor(name)
+        {
+            let (own, newest) = (current.number(), newest.number());
+            let advice = format!(
+                "generation {newest} has it, and this handle is on generation {own}: refresh the handle"
+            );
+            loaded = loaded.map_err(|e| e.advised(advice));
+        }
+        loaded
     }
 
     /// Begins a transaction: several changes in one commit. It starts from the newest generation; nothing is locked.

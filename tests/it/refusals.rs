@@ -152,6 +152,18 @@ fn error_for_an_unknown_name_suggests_the_nearest() {
 }
 
 #[test]
+fn name_that_only_a_newer_generation_has_is_reported_with_that_generation() {
+    let (_dir, path, store) = new_store();
+    Store::open(&path).unwrap().save("new", &matrix()).unwrap();
+    let says = ["generation 2 has it, and this handle is on generation 1: refresh the handle"];
+    assert_refused(store.load("new"), ErrorKind::NameNotFound, &says);
+    let unadvised = store.load("none").unwrap_err().to_string();
+    assert!(!unadvised.contains("generation"), "{unadvised}");
+    store.refresh().unwrap();
+    assert!(store.load("new").is_ok());
+}
+
+#[test]
 fn existing_name_is_replaced_or_refused_as_asked() {
     let (_dir, _, store) = new_store();
     store.save("a", &matrix()).unwrap();

@@ -9,7 +9,7 @@ use super::plan::{described, info};
 use super::stdin::PIPE;
 use crate::args::{DryRun, Reading};
 use crate::error::{Error, Result};
-use crate::input::{check_writable, open_store};
+use crate::input::{check_found, check_writable, open_store};
 use crate::names::{name, quoted};
 use crate::ui::{Progress, counted, message, progress};
 
@@ -128,6 +128,7 @@ const ADVICE: &str = "; to give it its own storage, export it to a .npy file, an
 
 /// Returns the only tensor of a file, backed by the file. Its elements are read when they are appended.
 fn only_tensor(path: &Path, reading: &Reading) -> Result<Tensor> {
+    check_found(path, "file")?;
     let file = reading.options().open(path)?;
     let mut names = file.tensors().map(|tensor| tensor.name);
     match (names.next(), names.count()) {

@@ -16,7 +16,7 @@ use super::stdin;
 use super::target::open_existing;
 use crate::args::{Existing, External, Reading};
 use crate::error::{Error, Result};
-use crate::input::{check_not_empty, check_writable};
+use crate::input::{check_found, check_writable};
 use crate::names::{one_line, quoted};
 use crate::ui::{counted, is_verbose, message, progress};
 
@@ -225,10 +225,13 @@ fn describe(imported: Imported) -> String {
     }
 }
 
-/// Refuses an empty file, and a directory, for which it suggests a path to give instead.
+/// Refuses a missing or empty file, and a directory, for which it suggests a path to give instead.
 fn check_file(path: &Path) -> Result<()> {
+    if path.as_os_str() == stdin::PIPE {
+        return Ok(());
+    }
     if !path.is_dir() {
-        return check_not_empty(path);
+        return check_found(path, "file");
     }
     let index = path.join("model.safetensors.index.json");
     let what = if path.join("FORMAT").is_file() {
@@ -330,8 +333,7 @@ fn check_names(inputs: &[Input<'_>], prefix: &str) -> Result<u64> {
             check_text("name", &format!("{prefix}{name}")).map_err(refused)?;
             if let Some(other) = owners.insert(name.clone(), path) {
                 return Err(Error::Refused(format!(
-                    "import: {} and {} both have a tensor {name:?}; import them separately, with --prefix, or \
-                     leave it out with --skip",
+                    "import: {} and {} both have a tensor {name:?}; import them separately, with --prefix",
                     other.display(),
                     path.display()
                 )));

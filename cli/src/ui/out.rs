@@ -75,5 +75,6 @@ pub(crate) fn message(text: &str) {
 /// separate message. A failed write is ignored.
 pub(crate) fn warn(text: &str) {
     let lines: Vec<String> = text.split('\n').map(one_line).collect();
-    let _ = writeln!(io::stderr(), "stridemap: {}", lines.join("\n  | "));
+    // In one write, so that messages of two commands in a pipe are not mixed.
+    let _ = io::stderr().write_all(format!("stridemap: {}\n", lines.join("\n  | ")).as_bytes());
 }

@@ -4,7 +4,7 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use stridemap::{DType, Durability, Result, Store, StoreOptions, Tensor, Transaction};
+use stridemap::{DType, Durability, OnExisting, Result, Store, StoreOptions, Tensor, Transaction};
 
 use crate::random::Random;
 use crate::template::{Content, content};
@@ -107,7 +107,10 @@ fn apply(change: &Change, txn: &mut Transaction<'_>) -> Result<()> {
             txn.save_view(name, &part)
         }
         Change::Append(n, first) => txn.append(LOG, &vector(*n, *first)).map(drop),
-        Change::Begin => txn.create_growable(LOG, DType::U8, &[0], 0).map(drop),
+        Change::Begin => {
+            txn.on_existing(OnExisting::Replace);
+            txn.create_growable(LOG, DType::U8, &[0], 0).map(drop)
+        }
         Change::Remove(name) => txn.remove(name),
     }
 }

@@ -204,6 +204,11 @@ fn existing_images_are_refused_unless_force_is_given() {
     assert_eq!(std::fs::read(dir.path("m.png")).unwrap(), b"kept");
     dir.messages(&[&args[..], &["--force"]].concat());
     assert!(Decoded::open(&dir, "m.png").width > 512);
+    let _socket = std::os::unix::net::UnixListener::bind(dir.path("socket.png")).unwrap();
+    assert_eq!(
+        dir.refusal(&["plot", "s.smap", "signed", "-o", "socket.png", "--force"]),
+        "plot socket.png: the path exists and is not a regular file"
+    );
     for out in ["s.smap", "m", "m.jpg"] {
         let refused = dir.refusal(&["plot", "s.smap", "signed", "-o", out, "--force"]);
         assert_eq!(refused, format!("plot {out}: the name of the file must end with .png"));

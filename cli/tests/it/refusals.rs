@@ -56,6 +56,9 @@ fn dry_run_says_which_files_a_sharded_export_writes() {
         said.starts_with("would write m.safetensors.index.json and its shards: 3 tensors, 56 B\n"),
         "{said}"
     );
+    // A single tensor is one file, whatever its size.
+    let alone = [&args[..], &["points"]].concat();
+    assert!(dir.stdout(&alone).starts_with("would write m.safetensors: 1 tensor, "));
 }
 
 /// What `import` suggests instead of a path that is not a store.
@@ -228,7 +231,7 @@ fn file_shorter_than_its_header_states_is_refused() {
 #[test]
 fn only_regular_files_are_imported() {
     let dir = Dir::with_store();
-    assert!(dir.refusal(&["import", "none.npy", "s.smap"]).starts_with("open: none.npy: No such file"));
+    assert_eq!(dir.refusal(&["import", "none.npy", "s.smap"]), "open none.npy: no such file");
     fs::create_dir(dir.path("model")).unwrap();
     for (args, line) in [
         (["s.smap", "w.npy"], "import s.smap: a store; name it last, after the files to import"),
@@ -251,8 +254,7 @@ fn files_with_tensors_of_the_same_name_are_refused_together() {
     dir.write_safetensors("b.safetensors", TENSOR, &[0; 8]);
     assert_eq!(
         dir.refusal(&["import", "a.safetensors", "b.safetensors", "s.smap"]),
-        "import: a.safetensors and b.safetensors both have a tensor \"w\"; import them separately, with --prefix, or \
-         leave it out with --skip"
+        "import: a.safetensors and b.safetensors both have a tensor \"w\"; import them separately, with --prefix"
     );
 }
 
@@ -308,6 +310,9 @@ fn refusal_says_what_was_probably_meant() {
         (&["ls", "s.sma"][..], "open s.sma: no such file or store; did you mean s.smap?"),
         (&["rm", "s.sma", "x"], "open s.sma: no store at this path; did you mean s.smap?"),
         (&["ls", "points", "s.smap"], "open points: no such file or store; s.smap is a store: put it first"),
+        (&["ls", "-"], "open -: no such file or store; only import and export use - for a pipe"),
+        (&["import", "emty", "s.smap"], "open emty: no such file; did you mean empty?"),
+        (&["append", "s.smap", "points", "emty"], "open emty: no such file; did you mean empty?"),
         (&["show", "s.smap", ""], "the expression is empty"),
         (&["ls", "empty"], "read empty: the file is empty"),
         (&["rm", "s.smap", "p[*"], "the glob \"p[*\" is not valid: unclosed character class; missing ']'"),
@@ -340,4 +345,10 @@ fn messages_name_no_items_of_the_library() {
             "{refusal}"
         );
     }
+    let diff = dir.run(&["diff", "s.smap", "x.safetensors", "--external", "none"]);
+    assert!(
+        diff.stderr.contains("(--external beside)") || diff.stderr.contains("--external beside"),
+        "{diff:?}"
+    );
+    assert!(!diff.stderr.contains("::"), "{diff:?}");
 }

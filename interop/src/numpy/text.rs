@@ -33,9 +33,7 @@ impl TextEncoding {
                 String::from_utf8(bytes).map_err(|e| format!("the text is not UTF-8: {e}"))?
             }
             TextEncoding::Characters { is_big_endian } => {
-                let (units, []) = bytes.as_chunks() else {
-                    return Err("the text does not have four bytes for each character".to_owned());
-                };
+                let (units, _) = bytes.as_chunks();
                 let number = if is_big_endian { u32::from_be_bytes } else { u32::from_le_bytes };
                 let text: Option<String> = units.iter().map(|&unit| char::from_u32(number(unit))).collect();
                 text.ok_or("the text has a number that is not a character")?

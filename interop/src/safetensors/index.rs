@@ -44,7 +44,7 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
         let header_bytes = opened.storages.first().map_or(0, |elements| elements.offset_bytes);
         rest_bytes = rest_bytes.checked_sub(header_bytes).ok_or_else(|| {
             file.bad(format!(
-                "the headers of all shards have more than {MAX_HEADER_BYTES} bytes; open the shards alone"
+                "the headers of all shards have more than {MAX_HEADER_BYTES} bytes; import the shards one by one"
             ))
         })?;
         let skipped = opened.skipped.iter().map(|skipped| &skipped.name);

@@ -132,7 +132,10 @@ fn headers_of_all_parts_together_have_the_limit_of_one_header() {
     place.import(&place.file("one", br#"{"weight_map":{"a":"x"}}"#)).unwrap();
     let error = place.import(&place.file("two", br#"{"weight_map":{"a":"x","b":"y"}}"#)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadFile);
-    assert!(error.to_string().contains("allowed"), "{error}");
+    assert!(
+        error.to_string().contains("the headers of all shards have more than 100000000 bytes"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -225,14 +225,37 @@ fn text_of_no_dimension_becomes_an_attribute() {
     for (descr, elements, what) in [
         ("'|S2'", &b"\xff\xfe"[..], "not UTF-8"),
         ("'<U1'", &[0, 0, 0x11, 0], "not a character"),
-        ("'<U1'", b"abc", "four bytes"),
+        ("'<U1'", b"abc", "describes 4 bytes of elements, but 3 bytes follow it"),
+        ("'|S2'", &[b'a'; 400], "describes 2 bytes of elements, but 400 bytes follow it"),
         ("'|S5000000'", &vec![b'a'; 5_000_000], "needs more memory than"),
     ] {
         let bytes = zip_of(&[("x.npy", DEFLATED, &array(descr, "()", elements))]);
         let message = place.refuse("bad.npz", &bytes);
         assert!(message.contains(what), "{message}, and not {what}");
     }
-    let text = array("'|S1'", "()", b"a");
-    let message = place.refuse("bad.npz", &zip_of(&[("a", STORED, &text), ("a.npy", STORED, &text)]));
+    let (text, other) = (array("'|S1'", "()", b"a"), array("'|S1'", "()", b"b"));
+    let bytes = zip_of(&[("a", STORED, &text), ("a.npy", STORED, &other)]);
+    let message = place.refuse("bad.npz", &bytes);
     assert!(message.contains("another text has the same name"), "{message}");
+    let path = place.file("bad.npz", &bytes);
+    let file = ForeignOptions::new().skip_unreadable(true).open(&path).unwrap();
+    assert_eq!(file.attributes()["a"], "a", "the second text is left out");
+}
+
+#[test]
+fn compressed_arrays_that_are_left_out_do_not_prevent_use_in_place() {
+    let place = Place::new();
+    let path = place.file(
+        "mixed.npz",
+        &zip_of(&[
+            ("keep.npy", STORED, &array("'|u1'", "(4,)", &[1, 2, 3, 4])),
+            ("big.npy", DEFLATED, &array("'|u1'", "(4000,)", &[7; 4000])),
+        ]),
+    );
+    let mut file = ForeignFile::open(&path).unwrap();
+    file.rename(|name| (name == "keep").then(|| name.to_owned())).unwrap();
+    let store = StoreOptions::new().external(ExternalFiles::Beside).open(place.store.path()).unwrap();
+    store.write(|txn| file.adopt_into(txn, "")).unwrap();
+    assert_eq!(store.load("keep").unwrap().read::<u8>().unwrap(), [1, 2, 3, 4]);
+    assert_eq!(store.snapshot().storages().count(), 1);
 }
