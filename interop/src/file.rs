@@ -244,11 +244,16 @@ pub(super) fn create(
         OnExisting::Replace => staged.persist(path),
         _ => staged.persist_noclobber(path),
     };
-    named.map_err(|e| match e.error.kind() {
-        io::ErrorKind::AlreadyExists => exists_error(path),
-        _ => Error::io("export", path, e.error),
-    })?;
+    named.map_err(|e| not_named(path, e.error))?;
     sync_dir(dir_of(path))
+}
+
+/// Returns the error for a complete file that did not get its name.
+pub(super) fn not_named(path: &Path, e: io::Error) -> Error {
+    match e.kind() {
+        io::ErrorKind::AlreadyExists => exists_error(path),
+        _ => Error::io("export", path, e),
+    }
 }
 
 /// Writes a file under a temporary name and syncs it. The file is deleted when the returned value is dropped.
@@ -330,7 +335,7 @@ pub(super) fn unwritable(path: &Path, what: impl Display) -> Error {
     Error::new(ErrorKind::BadFile, format!("export {}: {what}", path.display()))
 }
 
-pub(super) fn exists_error(path: &Path) -> Error {
+fn exists_error(path: &Path) -> Error {
     Error::new(
         ErrorKind::AlreadyExists,
         format!("export {}: the file already exists, and may not be replaced", path.display()),

@@ -87,8 +87,8 @@ def main(count: int = 1000, kib: int = 100) -> None:
                 assert abs(total / rows[:, ::1024].sum(dtype=np.float64) - 1) < 1e-3, name
     first = statistics.median(times["stridemap, NumPy"])
     print(f"{count} tensors of {kib} KiB      median   ratio")
-    for name, own in times.items():
-        print(f"{name:<24}{statistics.median(own) * 1e3:>8.1f} ms {statistics.median(own) / first:>6.2f}")
+    for name, durations in times.items():
+        print(f"{name:<24}{statistics.median(durations) * 1e3:>8.1f} ms {statistics.median(durations) / first:>6.2f}")
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ __all__ = ["from_store", "to_store"]
 Place = Store | str | os.PathLike[str]
 
 
-class _Blocks:
-    """What Dask cuts into blocks: a handle of the tensor, which each task opens by mapping."""
+class _Sliceable:
+    """A tensor that Dask cuts into blocks. Each task gets a handle, and maps the tensor."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor, self.shape, self.ndim = tensor, tensor.shape, tensor.ndim
@@ -43,7 +43,7 @@ def from_store(place: Place, name: str, chunks: Any = "auto") -> da.Array:
     meta = np.empty((0,) * tensor.ndim, numpy_dtype(tensor.dtype))
     name = f"stridemap-{token}"
     array: da.Array = da.from_array(  # type: ignore[no-untyped-call]
-        _Blocks(tensor), chunks, name=name, lock=False, inline_array=True, meta=meta
+        _Sliceable(tensor), chunks, name=name, lock=False, inline_array=True, meta=meta
     )
     return array
 

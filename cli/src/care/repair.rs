@@ -58,7 +58,7 @@ pub(crate) fn run(args: &RepairArgs, out: &mut impl Write) -> Result<bool> {
     if repair.is_empty() {
         writeln!(out, "nothing to repair")?;
     } else if args.apply {
-        for path in &repair.kept {
+        for path in &repair.moved_files {
             writeln!(out, "kept: {}", one_line(&path.display().to_string()))?;
         }
         match repair.generation {
@@ -114,7 +114,7 @@ impl<'a> Record<'a> {
                 })
                 .collect(),
             generation: repair.generation,
-            kept: repair.kept.iter().map(|path| path.display().to_string()).collect(),
+            kept: repair.moved_files.iter().map(|path| path.display().to_string()).collect(),
         }
     }
 }

@@ -6,7 +6,7 @@ use stridemap::ErrorKind;
 use stridemap_interop::{ForeignFile, ForeignOptions};
 
 use crate::error::{Error, Result};
-use crate::names::{Pattern, name_in, quoted};
+use crate::names::{name_in, pattern_in, quoted};
 use crate::ui::warn;
 
 #[derive(clap::Args)]
@@ -63,9 +63,7 @@ impl Selection {
         }
         let mut skipped = BTreeSet::new();
         for text in &self.skip {
-            let exact = name_in(text, |name| Ok(names.contains(name)))?;
-            let is_name = exact != *text || names.contains(&exact);
-            let pattern = Pattern::parse(exact, is_name)?;
+            let pattern = pattern_in(text, |name| Ok(names.contains(name)))?;
             let is_matching = |name: &&String| match pattern.is_glob() {
                 true => pattern.matches(name),
                 false => **name == pattern.text,

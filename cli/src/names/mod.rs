@@ -64,8 +64,13 @@ pub(crate) fn name_in(text: &str, contains: impl Fn(&str) -> LibraryResult<bool>
 
 /// Returns the pattern that an argument stands for: the name of a tensor or a text in quotes is not a glob.
 pub(crate) fn pattern(text: &str, tensors: &impl Named) -> Result<Pattern> {
-    let exact = name(text, tensors)?;
-    let is_name = exact != text || tensors.contains(&exact)?;
+    pattern_in(text, |name| tensors.contains(name))
+}
+
+/// Like [`pattern`], for a caller that can only tell whether a tensor has a name.
+pub(crate) fn pattern_in(text: &str, contains: impl Fn(&str) -> LibraryResult<bool>) -> Result<Pattern> {
+    let exact = name_in(text, &contains)?;
+    let is_name = exact != text || contains(&exact)?;
     Pattern::parse(exact, is_name)
 }
 

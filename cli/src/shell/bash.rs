@@ -12,7 +12,6 @@ use std::path::Path;
 use clap_complete::engine::complete;
 use clap_complete::env::EnvCompleter;
 
-use super::completions::write_candidates;
 use crate::names::one_line;
 
 pub(super) struct Bash;
@@ -69,7 +68,8 @@ impl EnvCompleter for Bash {
             let text = candidate.get_value().to_str().filter(|text| is_option || !text.starts_with('-'))?;
             text.get(inserted_from..).filter(|_| is_safe(text)).map(str::to_owned)
         });
-        write_candidates(buf, &texts.collect::<Vec<_>>())
+        let lines: Vec<String> = texts.collect();
+        lines.iter().try_for_each(|line| writeln!(buf, "{line}"))
     }
 }
 

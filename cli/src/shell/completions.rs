@@ -2,7 +2,7 @@
 //!
 //! The script runs this program for each completion, with `STRIDEMAP_COMPLETE` set.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use clap::ValueEnum;
 use clap_complete::CompleteEnv;
@@ -49,9 +49,4 @@ pub(crate) fn run(args: &CompletionsArgs, out: &mut impl Write) -> Result<()> {
 pub(crate) fn complete(command: fn() -> clap::Command) {
     let shells = Shells(&[&Bash, &Zsh, &Fish]);
     CompleteEnv::with_factory(|| with_names(command())).var(VARIABLE).shells(shells).complete();
-}
-
-/// Writes a line for each candidate.
-pub(super) fn write_candidates(buf: &mut dyn Write, candidates: &[String]) -> io::Result<()> {
-    candidates.iter().try_for_each(|candidate| writeln!(buf, "{candidate}"))
 }

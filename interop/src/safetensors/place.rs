@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use stridemap::{Error, OnExisting, Result};
 use tempfile::TempPath;
 
-use crate::file::{create_unfinished, dir_of, exists_error, sync_dir};
+use crate::file::{create_unfinished, dir_of, not_named, sync_dir};
 
 /// Renames synced files in one directory to their final names. The last file is the index that names the others. An
 /// existing index is moved away first and the new one is placed last, so that an index never refers to another export's
@@ -67,10 +67,7 @@ impl Changes {
 
     fn place(&mut self, staged: TempPath, target: &Path) -> Result<()> {
         // If the name exists, another process has created the file since.
-        staged.persist_noclobber(target).map_err(|e| match e.error.kind() {
-            io::ErrorKind::AlreadyExists => exists_error(target),
-            _ => Error::io("export", target, e.error),
-        })?;
+        staged.persist_noclobber(target).map_err(|e| not_named(target, e.error))?;
         self.done.push(Change::Placed(target.to_path_buf()));
         Ok(())
     }

@@ -44,7 +44,7 @@ pub(super) fn apply(
     if let Some(why) = lost_lock {
         repair.remedies.insert(0, Remedy { path: paths.lock(), detail: format!("created again: {why}") });
     }
-    repair.kept = kept;
+    repair.moved_files = kept;
     if repair.is_empty() {
         return Ok(repair);
     }
@@ -55,7 +55,7 @@ pub(super) fn apply(
     unsynced::settle(&work.store, &lock)?; // crash: the same, now durable
 
     // 2. The files that need no new generation. Each is unchanged, missing, or correct.
-    work.restore_files(&source, &content, &mut repair.kept)?;
+    work.restore_files(&source, &content, &mut repair.moved_files)?;
     drop(held_sums);
     if !content.is_changed {
         return Ok(repair);
@@ -97,7 +97,7 @@ pub(super) fn apply(
     moves.files.retain(|file| exists(&**disk, file));
     let mut linked = BTreeSet::new();
     for file in &moves.files {
-        if work.link(file, &mut repair.kept)? {
+        if work.link(file, &mut repair.moved_files)? {
             linked.insert(file); // crash: the same, with second names, which are found again
         }
     }
@@ -109,7 +109,7 @@ pub(super) fn apply(
     repair.generation = Some(generation);
 
     // 4. The old names are deleted.
-    work.finish_moves(&moves, &linked, &mut repair.kept)?; // crash: unneeded files, deleted later
+    work.finish_moves(&moves, &linked, &mut repair.moved_files)?; // crash: unneeded files, deleted later
     Ok(repair)
 }
 

@@ -33,7 +33,7 @@ pub struct Repair {
     /// was done.
     pub generation: Option<u64>,
     /// The removed or replaced files, which are now in `lost+found`. Nothing deletes them.
-    pub kept: Vec<PathBuf>,
+    pub moved_files: Vec<PathBuf>,
 }
 
 impl Repair {

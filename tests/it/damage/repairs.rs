@@ -185,7 +185,7 @@ fn repair_steps_back_to_the_generation_of_a_reader() {
     store.gc().unwrap();
     for file in ["0000000000000006.man", "0000000000000006.bin"] {
         let kept = path.join("lost+found").join(file);
-        assert!(done.kept.contains(&kept) && kept.exists(), "{file}: {done:?}");
+        assert!(done.moved_files.contains(&kept) && kept.exists(), "{file}: {done:?}");
     }
 }
 

@@ -236,7 +236,7 @@ fn borrowed_rows_stay_unchanged_if_a_repair_steps_back_to_fewer_rows() {
             assert!(!path.join(BIN).exists());
         }
         // The replaced file is kept in lost+found, unless a reader needs it at its place.
-        let is_kept = repair.kept.iter().any(|kept| kept.ends_with("lost+found/0000000000000001.bin"));
+        let is_kept = repair.moved_files.iter().any(|kept| kept.ends_with("lost+found/0000000000000001.bin"));
         assert_eq!(is_kept, !has_reader);
         assert_eq!(store.verify(|_| ()).unwrap().findings, []);
         drop(holder.child.stdin.take());

@@ -25,7 +25,7 @@ const PIECE_ELEMS: usize = 1 << 20;
 
 /// The statistics of one tensor.
 #[derive(Clone)]
-pub(super) struct Numbers {
+pub(super) struct TensorStatistics {
     pub(super) min: Option<f64>,
     pub(super) max: Option<f64>,
     pub(super) mean: Option<f64>,
@@ -46,7 +46,7 @@ pub(super) struct Numbers {
 #[derive(Default)]
 pub(super) struct Elements {
     /// The statistics of each tensor; `None` if it was not read, or could not be read.
-    pub(super) numbers: Vec<Option<Numbers>>,
+    pub(super) statistics: Vec<Option<TensorStatistics>>,
     pub(super) heat_maps: Vec<(usize, HeatMap)>,
     /// For each duplicate, the first tensor that has the same elements and shares no bytes with it.
     pub(super) duplicates: HashMap<usize, usize>,
@@ -76,28 +76,28 @@ impl Elements {
         for (index, info) in infos.iter().enumerate() {
             if !read.contains(&index) {
                 elements.unread_count += 1;
-                elements.numbers.push(None);
+                elements.statistics.push(None);
                 continue;
             }
             let found = input.load(&info.name).and_then(|tensor| {
-                let (numbers, key) = Numbers::of(&tensor, &mut progress)?;
+                let (statistics, key) = TensorStatistics::of(&tensor, &mut progress)?;
                 // The elements are read again while they are likely to be in memory.
-                let scale = numbers.scale.filter(|_| drawn.contains(&index));
+                let scale = statistics.scale.filter(|_| drawn.contains(&index));
                 let map =
                     scale.map(|scale| HeatMap::of(&tensor, scale, || progress(0))).transpose()?.flatten();
-                Ok((numbers, key, map))
+                Ok((statistics, key, map))
             });
             match found {
-                Ok((numbers, key, map)) => {
+                Ok((statistics, key, map)) => {
                     elements.heat_maps.extend(map.map(|map| (index, map)));
-                    if !numbers.is_constant && !numbers.is_zero && info.numel() > 1 {
+                    if !statistics.is_constant && !statistics.is_zero && info.numel() > 1 {
                         by_statistics.entry(key).or_default().push(index);
                     }
-                    elements.numbers.push(Some(numbers));
+                    elements.statistics.push(Some(statistics));
                 }
                 Err(e) => {
                     elements.failed.push((index, Error::from(e).to_string()));
-                    elements.numbers.push(None);
+                    elements.statistics.push(None);
                 }
             }
         }
@@ -193,13 +193,13 @@ fn largest(infos: &[TensorInfo], read: &HashSet<usize>) -> HashSet<usize> {
     fitting.collect()
 }
 
-impl Numbers {
+impl TensorStatistics {
     /// Returns the statistics, and a number that is equal for tensors with equal statistics.
     fn of(tensor: &Tensor, progress: &mut impl FnMut(u64)) -> Result<(Self, u64)> {
         let statistics = tensor.statistics(progress)?;
         let counts = statistics.histogram(BIN_COUNT);
         let infinity_count = statistics.positive_infinity_count + statistics.negative_infinity_count;
-        let numbers = Numbers {
+        let summary = TensorStatistics {
             min: statistics.min.and_then(number),
             max: statistics.max.and_then(number),
             mean: statistics.mean(),
@@ -213,9 +213,9 @@ impl Numbers {
             scale: statistics.quantile(0.).map(|_| Scale::of(&statistics)),
         };
         let mut key = DefaultHasher::new();
-        let moments = [numbers.min, numbers.max, numbers.mean, numbers.std].map(|x| x.map(f64::to_bits));
-        (moments, counts, statistics.count, numbers.nan_count, infinity_count).hash(&mut key);
-        Ok((numbers, key.finish()))
+        let moments = [summary.min, summary.max, summary.mean, summary.std].map(|x| x.map(f64::to_bits));
+        (moments, counts, statistics.count, summary.nan_count, infinity_count).hash(&mut key);
+        Ok((summary, key.finish()))
     }
 }
 

@@ -89,7 +89,7 @@ impl<'a> Page<'a> {
             info,
             dtype: dtype(info).unwrap_or_default(),
             place: places[index],
-            numbers: elements.numbers[index].as_ref(),
+            statistics: elements.statistics[index].as_ref(),
             is_duplicate: elements.duplicates.contains_key(&index),
         };
         let tensors: Vec<Row<'a>> = infos.iter().enumerate().map(row).collect();

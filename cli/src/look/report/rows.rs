@@ -4,7 +4,7 @@ use serde::ser::SerializeSeq as _;
 use serde::{Serialize, Serializer};
 use stridemap::TensorInfo;
 
-use super::elements::Numbers;
+use super::elements::TensorStatistics;
 use crate::look::sharing::Mapped;
 
 /// The maximum number of runs of bytes that are written for a tensor.
@@ -21,7 +21,7 @@ pub(super) struct Row<'a> {
     pub(super) dtype: usize,
     /// `None` for a tensor without a storage, which has no elements.
     pub(super) place: Option<Place<'a>>,
-    pub(super) numbers: Option<&'a Numbers>,
+    pub(super) statistics: Option<&'a TensorStatistics>,
     pub(super) is_duplicate: bool,
 }
 
@@ -38,12 +38,12 @@ pub(super) struct Place<'a> {
 impl Row<'_> {
     /// Returns the words for what is unusual about the tensor.
     pub(super) fn notes(&self) -> Vec<&'static str> {
-        let has = |test: fn(&Numbers) -> bool| self.numbers.is_some_and(test);
+        let has = |test: fn(&TensorStatistics) -> bool| self.statistics.is_some_and(test);
         [
-            ("nan", has(|numbers| numbers.nan_count > 0)),
-            ("infinite", has(|numbers| numbers.infinity_count > 0)),
-            ("zero", has(|numbers| numbers.is_zero)),
-            ("constant", has(|numbers| numbers.is_constant && !numbers.is_zero)),
+            ("nan", has(|statistics| statistics.nan_count > 0)),
+            ("infinite", has(|statistics| statistics.infinity_count > 0)),
+            ("zero", has(|statistics| statistics.is_zero)),
+            ("constant", has(|statistics| statistics.is_constant && !statistics.is_zero)),
             ("shared", self.place.is_some_and(|place| !place.tensor.sharers.is_empty())),
             ("duplicate", self.is_duplicate),
             ("empty", self.info.numel() == 0),
@@ -56,7 +56,7 @@ impl Row<'_> {
 
 impl Serialize for Row<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (info, numbers) = (self.info, self.numbers);
+        let (info, statistics) = (self.info, self.statistics);
         let range = self.place.map(|place| &place.tensor.range).filter(|range| !range.is_empty());
         // A contiguous tensor is one run.
         let runs = range.filter(|_| !info.is_contiguous()).map(|range| {
@@ -67,7 +67,7 @@ impl Serialize for Row<'_> {
             let sharers = place.tensor.sharers.iter().take(MAX_SHARERS);
             sharers.map(|&other| place.positions[other]).collect::<Vec<_>>()
         });
-        let short = |number: fn(&Numbers) -> Option<f64>| numbers.and_then(number).map(shortened);
+        let short = |number: fn(&TensorStatistics) -> Option<f64>| statistics.and_then(number).map(shortened);
         let mut row = serializer.serialize_seq(None)?;
         row.serialize_element(&info.name)?;
         row.serialize_element(&self.dtype)?;
@@ -83,17 +83,17 @@ impl Serialize for Row<'_> {
         row.serialize_element(&sharers.filter(|sharers| !sharers.is_empty()))?;
         row.serialize_element(&Some(self.notes()).filter(|notes| !notes.is_empty()))?;
         for number in [
-            short(|numbers| numbers.min),
-            short(|numbers| numbers.max),
-            short(|numbers| numbers.mean),
-            short(|numbers| numbers.std),
+            short(|statistics| statistics.min),
+            short(|statistics| statistics.max),
+            short(|statistics| statistics.mean),
+            short(|statistics| statistics.std),
         ] {
             row.serialize_element(&number)?;
         }
-        row.serialize_element(&numbers.map(|numbers| numbers.zero_count))?;
-        row.serialize_element(&numbers.map(|numbers| numbers.nan_count))?;
-        row.serialize_element(&numbers.map(|numbers| numbers.infinity_count))?;
-        row.serialize_element(&numbers.map(|numbers| &numbers.histogram))?;
+        row.serialize_element(&statistics.map(|statistics| statistics.zero_count))?;
+        row.serialize_element(&statistics.map(|statistics| statistics.nan_count))?;
+        row.serialize_element(&statistics.map(|statistics| statistics.infinity_count))?;
+        row.serialize_element(&statistics.map(|statistics| &statistics.histogram))?;
         row.end()
     }
 }
