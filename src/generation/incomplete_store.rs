@@ -116,7 +116,7 @@ impl Drop for IncompleteStore {
 }
 
 /// Deletes the files of a store, and the directories of the store that are then empty. Files of others stay.
-fn delete_files(disk: &dyn Disk, paths: &StorePaths) {
+pub(super) fn delete_files(disk: &dyn Disk, paths: &StorePaths) {
     // Without FORMAT, what an interrupted deletion leaves is not a store.
     for file in [paths.format_file(), paths.lock(), paths.unsynced()] {
         let _ = disk.remove(&file);

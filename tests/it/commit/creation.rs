@@ -1,12 +1,16 @@
 //! Stores that are created with their first tensors.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stridemap::{Error, ErrorKind, Store, StoreOptions};
 
 use crate::harness::assert_refused;
+use crate::harness::hooked::Hooked;
 use crate::support::temporary;
 
 fn entries(dir: &Path) -> Vec<String> {
@@ -60,6 +64,31 @@ fn failed_creation_leaves_nothing() {
         assert_eq!(entries(dir.path()), ["empty"]);
         assert!(entries(&empty).is_empty());
     }
+}
+
+#[test]
+fn creation_that_fails_at_any_operation_leaves_the_directory_empty_or_a_store() {
+    let mut done = false;
+    for nth in 0.. {
+        let dir = temporary();
+        let left = Arc::new(AtomicUsize::new(nth));
+        let disk = Hooked::before({
+            let left = Arc::clone(&left);
+            // Deletions succeed: they undo the creation.
+            move |operation, _| match operation.starts_with("remove") {
+                false if left.fetch_sub(1, Ordering::Relaxed) == 0 => Err(io::Error::other("injected fault")),
+                _ => Ok(()),
+            }
+        });
+        let created = StoreOptions::new().disk(Arc::new(disk)).create(dir.path());
+        if created.is_ok() {
+            done = true;
+            break;
+        }
+        let has_store = Store::open(dir.path()).is_ok();
+        assert!(has_store || entries(dir.path()).is_empty(), "{nth}: {:?}", entries(dir.path()));
+    }
+    assert!(done);
 }
 
 #[test]
