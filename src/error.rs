@@ -40,7 +40,7 @@ pub enum ErrorKind {
     OutOfRange,
     /// The names of dimensions do not match.
     DimensionNameMismatch,
-    /// An argument is not valid for any tensor.
+    /// An argument, or a value in the elements, is not valid.
     InvalidArgument,
     /// The view cannot be described by strides, so its elements would have to be copied.
     NeedsCopy,

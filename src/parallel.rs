@@ -1,5 +1,5 @@
 //! Work on several threads. The library and the command line start all their threads here, except for the one that
-//! waits in the kernel's queue for a lock (`storage::queue`).
+//! waits in the kernel's queue for a lock (`storage::lock_queue`).
 
 use std::cell::Cell;
 use std::collections::VecDeque;

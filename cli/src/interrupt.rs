@@ -21,7 +21,7 @@ static CODE: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
 struct Interrupted;
 
 /// Catches signals from now on. A signal then ends the command at its next [`check`].
-pub(crate) fn begin() {
+pub(crate) fn catch_signals() {
     CODE.get_or_init(catch);
 }
 

@@ -159,8 +159,8 @@ impl TensorParts {
 /// The metadata of one tensor: a header over a storage. Its name is the key of the record.
 ///
 /// The clones of a record share its parts. The parts are on the heap, so that `None` takes little memory in a map of
-/// `Option<TensorRecord>`. In a manifest, a removed tensor takes little more than its name, so a small manifest can
-/// have thousands.
+/// `Option<TensorRecord>`. In a manifest, a removed tensor is a `None`, which takes little more than its name, so a
+/// small manifest can have thousands of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorRecord(Arc<TensorParts>);
 
@@ -228,7 +228,7 @@ pub(crate) fn check_storage_id(id: u64, next_id: u64) -> Result<()> {
     if id == 0 || id >= next_id {
         return Err(Error::new(
             Rule::StorageId,
-            format!("storage id {id}; ids are from 1, and the next is {next_id}"),
+            format!("storage id {id}; it must be at least 1 and below {next_id}"),
         ));
     }
     Ok(())

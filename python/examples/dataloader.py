@@ -1,6 +1,6 @@
 """A DataLoader with 4 workers over a mapped store. Usage: python dataloader.py [ROWS], 100,000 unless given.
 
-The data set is a handle: each worker gets the path and the header, and maps the same file.
+The data set is pickled without elements: each worker gets the path and the headers, and maps the same files.
 """
 
 from __future__ import annotations

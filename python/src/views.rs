@@ -41,7 +41,7 @@ impl<'a> From<&'a Dims> for Axes<'a> {
     }
 }
 
-/// How to divide a dimension. For `split`: the size of all parts, or of each. For `tensor_split`: the number of parts,
+/// How to divide a dimension. For `split`: one size for every part, or the size of each. For `tensor_split`: the number of parts,
 /// or the boundaries between them.
 #[derive(FromPyObject)]
 enum Parts {

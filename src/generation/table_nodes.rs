@@ -14,14 +14,15 @@ use crate::disk::{Access, Disk, DiskFile, FileId};
 use crate::error::{Error, Result};
 use crate::process::OwnerProcess;
 
-/// The limit on pages that this process keeps, of all tables together: 128 MiB, plus at most 64 MiB for their hints.
+/// The limit on pages that this process keeps, of all tables together: 128 MiB, plus at most 64 MiB for
+/// the hints by which a [`Node`] finds a key.
 const MAX_KEPT_PAGES: u64 = 1 << 15;
 
 /// The limit on slots of one table. The slot of a page can keep the node that begins on that page. A table with more
 /// pages has about a hundred million entries, or is malformed.
 const MAX_SLOTS: u64 = 1 << 20;
 
-/// A leaf is kept only if at most this many pages are kept then. The rest is for inner nodes: a scan reads all leaves,
+/// A leaf is kept only if at most this many pages, with its own, are kept. The rest is for inner nodes: a scan reads all leaves,
 /// and lookups must still find the inner nodes afterwards.
 const MAX_KEPT_LEAF_PAGES: u64 = MAX_KEPT_PAGES / 4 * 3;
 

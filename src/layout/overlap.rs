@@ -24,7 +24,7 @@ impl Term {
 }
 
 impl Layout {
-    /// Returns whether several indices refer to one element. For a view with many dimensions, this may be a false
+    /// Returns whether several indices refer to one element. If the search exceeds its limit, this may be a false
     /// positive, but never a false negative.
     pub(crate) fn overlaps_itself(&self) -> bool {
         if self.numel() == 0 {
@@ -55,7 +55,7 @@ impl Layout {
             return false;
         }
         // offset + sum(stride * x) + part = other offset + sum(other stride * y) + other part, in units of the
-        // narrower element. One of the two parts is always 0.
+        // narrower element. A part counts the units inside an element, so that of the narrower element is always 0.
         let unit = width.min(other_width);
         let units = |width: usize| width.checked_div(unit).unwrap_or(1) as i128;
         let (width, other_width) = (units(width), units(other_width));

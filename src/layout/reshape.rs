@@ -92,7 +92,9 @@ impl Layout {
         if size.iter().any(|&n| n < -1) {
             return refuse(
                 ErrorKind::InvalidArgument,
-                format!("a size is below -1; the only negative size is -1, which is inferred from {self}"),
+                format!(
+                    "a size is below -1; the only negative size allowed is -1, which is then inferred from {self}"
+                ),
             );
         }
         let known = || size.iter().filter_map(|&n| usize::try_from(n).ok());
@@ -105,7 +107,7 @@ impl Layout {
                 Some((None, _)) if numel == 0 => {
                     return refuse(
                         ErrorKind::InvalidArgument,
-                        "a -1 cannot be inferred for zero elements; give the size".into(),
+                        "a -1 cannot be inferred beside a size of 0; give the size".into(),
                     );
                 }
                 _ => return refuse(ErrorKind::SizeMismatch, count_mismatch()),
@@ -123,8 +125,8 @@ impl Layout {
         Ok(size.iter().map(|&n| usize::try_from(n).unwrap_or(left.unwrap_or_default())).collect())
     }
 
-    /// Applies PyTorch's rule. Old dimensions form a run if each stride is the next size times the next stride. Whole
-    /// new dimensions must fill each run. Returns `None` if they do not.
+    /// Applies PyTorch's rule. Old dimensions form a run if each stride is the next size times the next stride. One
+    /// or more new dimensions must fill each run exactly. Returns `None` if they do not.
     fn view_strides(&self, op: Arguments<'_>, size: &[usize]) -> Result<Option<Vec<isize>>> {
         if self.numel() == 0 {
             let same = size == self.size();

@@ -312,7 +312,7 @@ impl Storage {
     }
 
     /// Returns the file of an external storage that is not mapped.
-    pub(crate) fn as_external(&self) -> Option<&Arc<ExternalFile>> {
+    pub(crate) fn unmapped_file(&self) -> Option<&Arc<ExternalFile>> {
         match &self.bytes {
             Bytes::Range(file, _) => Some(file),
             _ => None,

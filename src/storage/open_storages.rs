@@ -70,7 +70,7 @@ impl OpenStorages {
     /// Adds a storage that was opened for a generation.
     pub(crate) fn insert(&self, generation: u64, id: u64, storage: &Arc<Storage>) {
         let is_current = self.read().generation == generation;
-        // Without the lock, because `KeptQuota::take` may release all kept mappings, which locks it.
+        // Without the lock, because `KeptQuota::take` may release all kept mappings, and takes this lock to do so.
         let share = storage.idle_bytes().filter(|_| is_current).and_then(KeptQuota::take);
         let mut state = self.write();
         if state.opened.len() == state.opened.capacity() {

@@ -215,7 +215,7 @@ struct Checked {
 /// `progress` is called on this thread, with the bytes read since the last call.
 ///
 /// # Errors
-/// `Io` if the process runs out of descriptors or memory.
+/// `Io` if this process may not read a file, or runs out of descriptors or memory.
 pub(crate) fn check_all<'a>(
     disk: &dyn Disk,
     paths: &StorePaths,

@@ -7,7 +7,7 @@ use super::mapping::start_writeback;
 const WRITEBACK_BYTES: u64 = 8 << 20;
 
 /// Starts to write the bytes of a file to disk while more are appended. The sync at the end then has little left to do.
-/// This adds no new state after a crash, because the kernel may write pages to disk at any time.
+/// No crash has a new outcome because of this: the kernel may write pages to disk at any time anyway.
 #[derive(Debug, Default)]
 pub struct Writeback {
     started_bytes: u64,

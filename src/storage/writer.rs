@@ -244,7 +244,7 @@ impl StorageWriter {
     ///
     /// The digests are of the bytes that are written, because nothing changes `chunks` while they are borrowed.
     fn put_chunks(&mut self, chunks: &[u8]) -> Result<()> {
-        // Tensors that share a storage are written without a call to `reserve`.
+        // When several tensors are packed into one storage, nothing has called `reserve`.
         self.allocate(self.written_bytes + chunks.len() as u64)?;
         if !matches!(self.mutability, Mutability::Sealed(_)) {
             return self.put_each(chunks, &mut |_| ());

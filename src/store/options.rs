@@ -201,8 +201,8 @@ impl StoreOptions {
     /// which may be deleted.
     ///
     /// An existing empty directory cannot be replaced in this way. There, the store is created first, and then filled:
-    /// other processes can open it while it is empty, and an empty store stays if the process is killed, or if other
-    /// processes have committed to it.
+    /// other processes can open it while it is empty, and the store stays if the process is killed, or if other processes
+    /// have committed to it.
     ///
     /// ```
     /// # use stridemap::{ErrorKind, StoreOptions};
@@ -217,8 +217,8 @@ impl StoreOptions {
     /// ```
     ///
     /// # Errors
-    /// Those of [`create`](Self::create), of `fill`, and of [`Transaction::commit`]. After each of these there is no
-    /// store, except after `CommitUnknown`. Files that others put into the directory stay.
+    /// Those of [`create`](Self::create), of `fill`, and of [`Transaction::commit`]. After each of these, this call
+    /// leaves no store, except after `CommitUnknown` and in the cases above. Files that others put into the directory stay.
     pub fn create_with(
         &self,
         path: impl AsRef<Path>,
@@ -234,8 +234,8 @@ impl StoreOptions {
             }
             return written.map(|()| store.generation());
         }
-        let (building, unfinished) = self.build(path)?;
-        unfinished.write(fill).map_err(|e| match e.kind() {
+        let (incomplete, store) = self.build(path)?;
+        store.write(fill).map_err(|e| match e.kind() {
             // What was committed is deleted with the unfinished store.
             ErrorKind::CommitUnknown => {
                 let message = format!("create {}: nothing was created: {e}", path.display());
@@ -243,7 +243,7 @@ impl StoreOptions {
             }
             _ => e,
         })?;
-        building.finish(&unfinished.loader.store).map_err(|e| {
+        incomplete.finish(&store.loader.store).map_err(|e| {
             if !e.is_failed_sync() {
                 return e;
             }
@@ -254,7 +254,7 @@ impl StoreOptions {
             );
             Error::new(ErrorKind::CommitUnknown, message).with_source(e).after_failed_sync()
         })?;
-        Ok(unfinished.generation())
+        Ok(store.generation())
     }
 
     /// Creates an empty store that no other process opens until it is finished.

@@ -57,7 +57,7 @@ impl Transaction<'_> {
             Identity::Staged { transaction, id } if *transaction == self.id => *id,
             Identity::Heap => return foreign("memory"),
             Identity::Foreign => {
-                let file = tensor.storage().as_external().map(|file| file.path().display().to_string());
+                let file = tensor.storage().unmapped_file().map(|file| file.path().display().to_string());
                 let message = format!(
                     "save_view {name:?}: the tensor is backed by {}, which is outside the store; import that file, \
                      which copies its elements, or adopt it, which does not",

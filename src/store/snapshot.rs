@@ -132,7 +132,7 @@ impl TensorInfo {
         self.layout.is_contiguous()
     }
 
-    /// Returns the range of the storage from the first byte of an element to the last, or `None` if there are no
+    /// Returns the range of the storage's bytes from the first element to the end of the last, or `None` if there are no
     /// elements. A view can skip bytes inside its range.
     #[must_use]
     pub fn byte_range(&self) -> Option<Range<u64>> {
@@ -166,7 +166,7 @@ impl TensorInfo {
     }
 
     /// Returns whether the two tensors have a byte in common: they have the same storage, and an element of one
-    /// overlaps an element of the other. Both headers are of the same store or file. The answer is as exact as that of
+    /// overlaps an element of the other. Both headers must be of the same store or file. The answer is as exact as that of
     /// [`Tensor::overlaps`].
     ///
     /// ```

@@ -404,14 +404,14 @@ impl<'a> Transaction<'a> {
         self.loader.store.check_poison()
     }
 
-    /// Refuses to continue in a forked child, or after a save that failed.
+    /// Refuses to continue in a forked child, or after a change that failed halfway.
     fn check_failure(&self, action: impl fmt::Display) -> Result<()> {
         self.loader.store.check_process()?;
         match &self.failure {
             None => Ok(()),
             Some(first) => {
                 let message = format!(
-                    "{action}: an earlier save of this transaction failed; begin a new one; the first failure was: \
+                    "{action}: an earlier change of this transaction failed; begin a new one; the first failure was: \
                      {first}"
                 );
                 Err(Error::new(first.kind(), message).with_source(first.clone()))

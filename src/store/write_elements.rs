@@ -18,7 +18,8 @@ pub(super) fn row_major_layout(source: &(impl Source + ?Sized)) -> Result<Layout
     }
 }
 
-/// Returns the kind of record for elements of this dtype that are changed in place, or `None` for a sealed storage.
+/// Returns the storage kind to record for elements of this dtype that are changed in place, or `None` for a sealed
+/// storage.
 pub(super) fn in_place_kind(
     op: fmt::Arguments<'_>,
     kind: StorageKind,

@@ -107,10 +107,10 @@ fn scatter_elements<const W: usize>(bytes: &[u8], view: &Tensor, storage: &mut L
 
 /// Returns the order of a copy that follows the storage; the other side is memory.
 fn storage_order(layout: &Layout) -> Order {
-    let mut memory_stride = 1;
+    let mut next_stride = 1;
     let dims = layout.dims().rev().map(|(n, stride)| {
-        let stride_in_memory = memory_stride;
-        memory_stride *= n as isize;
+        let stride_in_memory = next_stride;
+        next_stride *= n as isize;
         (n, stride, stride_in_memory)
     });
     // `Order::of` sorts stably: dimensions with equal strides, such as those of a broadcast, keep this order.
@@ -119,8 +119,8 @@ fn storage_order(layout: &Layout) -> Order {
 
 /// The two directions of a copy between memory and a file.
 trait FileCopy {
-    /// Copies `n` elements that are adjacent on both sides. `storage` and `memory` are the positions of the first.
-    fn run<const W: usize>(&mut self, n: usize, storage: usize, memory: usize) -> Result<()>;
+    /// Copies `n` elements that are adjacent on both sides. `storage_at` and `memory_at` are the positions of the first.
+    fn run<const W: usize>(&mut self, n: usize, storage_at: usize, memory_at: usize) -> Result<()>;
 
     /// Copies elements whose span in the file is small enough to transfer at once.
     fn block<const W: usize>(&mut self, order: Order) -> Result<()>;
@@ -133,9 +133,9 @@ struct Gather<'a> {
 }
 
 impl FileCopy for Gather<'_> {
-    fn run<const W: usize>(&mut self, n: usize, storage: usize, memory: usize) -> Result<()> {
-        let out = self.out.get_mut(memory * W..(memory + n) * W).ok_or_else(outside)?;
-        self.storage.read_at(out, (storage * W) as u64)
+    fn run<const W: usize>(&mut self, n: usize, storage_at: usize, memory_at: usize) -> Result<()> {
+        let out = self.out.get_mut(memory_at * W..(memory_at + n) * W).ok_or_else(outside)?;
+        self.storage.read_at(out, (storage_at * W) as u64)
     }
 
     /// Reads the whole span and picks the elements from it.
@@ -154,9 +154,9 @@ struct Scatter<'a> {
 }
 
 impl FileCopy for Scatter<'_> {
-    fn run<const W: usize>(&mut self, n: usize, storage: usize, memory: usize) -> Result<()> {
-        let bytes = self.bytes.get(memory * W..(memory + n) * W).ok_or_else(outside)?;
-        self.storage.write_at(bytes, (storage * W) as u64)
+    fn run<const W: usize>(&mut self, n: usize, storage_at: usize, memory_at: usize) -> Result<()> {
+        let bytes = self.bytes.get(memory_at * W..(memory_at + n) * W).ok_or_else(outside)?;
+        self.storage.write_at(bytes, (storage_at * W) as u64)
     }
 
     /// Writes the whole span with the elements replaced. Bytes in gaps are written back unchanged: the lock is
@@ -175,10 +175,10 @@ impl FileCopy for Scatter<'_> {
 
 /// Divides a copy into runs and blocks.
 fn walk_file<const W: usize>(copy: &mut impl FileCopy, order: &Order) -> Result<()> {
-    let &Order { ref dims, start: storage, other_start: memory } = order;
-    let Some((&outer, inner)) = dims.split_first() else { return copy.run::<W>(1, storage, memory) };
+    let &Order { ref dims, start: storage_at, other_start: memory_at } = order;
+    let Some((&outer, inner)) = dims.split_first() else { return copy.run::<W>(1, storage_at, memory_at) };
     if inner.is_empty() && outer.stride == 1 && outer.other_stride == 1 {
-        return copy.run::<W>(outer.n, storage, memory);
+        return copy.run::<W>(outer.n, storage_at, memory_at);
     }
     let inner_span = span(inner);
     let step = outer.stride.max(1);
@@ -188,8 +188,8 @@ fn walk_file<const W: usize>(copy: &mut impl FileCopy, order: &Order) -> Result<
         .map(|rest| rest / step + 1);
     let at = |row: usize, dims: Vec<Dim>| Order {
         dims,
-        start: storage + row * outer.stride,
-        other_start: moved(memory, row, outer.other_stride),
+        start: storage_at + row * outer.stride,
+        other_start: moved(memory_at, row, outer.other_stride),
     };
     match rows {
         Some(rows) if is_dense::<W>(dims) => {

@@ -244,7 +244,8 @@ impl ExclusiveGuard<'_> {
         })
     }
 
-    /// Broadcasts `operand` to this size. Copies it first if it overlaps the elements that will change.
+    /// Broadcasts `operand` to this size. Copies it first if it overlaps the elements that will change,
+    /// unless it has the same dtype and layout: each element is then read before it changes.
     fn broadcast_operand(&self, op: &str, operand: &Tensor) -> Result<Tensor> {
         self.layout().check_names_match(op, operand.layout())?;
         let is_same = operand.dtype() == self.dtype() && operand.layout() == self.layout();

@@ -25,7 +25,8 @@ const LARGE_BYTES: usize = 8 << 20;
 /// The smallest piece that a thread copies at a time, in bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// A dimension of a copy. Strides are in elements.
+/// A dimension of a copy between two sides. The dimensions are sorted by their strides on one of them, the sorted side
+/// (see [`Order`]). Strides are in elements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dim {
     pub(super) n: usize,

@@ -109,7 +109,7 @@ impl<'a, T: Element, D: Dimension> TryFrom<&'a Tensor> for ArrayView<'a, T, D> {
 ///
 /// # Errors
 /// [`ErrorKind::SizeMismatch`] if the number of dimensions differs; [`ErrorKind::LimitExceeded`] for a size that
-/// `ndarray` does not support: more than 2^63 elements, not counting sizes of 0; those of [`Tensor::read`].
+/// `ndarray` does not support: its product, without sizes of 0, exceeds `isize::MAX`; those of [`Tensor::read`].
 impl<T: Element, D: Dimension> TryFrom<&Tensor> for Array<T, D> {
     type Error = Error;
 

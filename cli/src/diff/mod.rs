@@ -150,7 +150,7 @@ struct Tally {
     failed: u64,
     /// Tensors whose strides differ, whatever their result is.
     other_strides: u64,
-    other_attributes: u64,
+    different_attributes: u64,
     /// Whether differing attributes count as differences.
     are_attributes_strict: bool,
 }
@@ -158,7 +158,7 @@ struct Tally {
 impl Tally {
     /// Returns the number of tensors and attributes that count as different.
     fn difference_count(&self) -> u64 {
-        let attributes = if self.are_attributes_strict { self.other_attributes } else { 0 };
+        let attributes = if self.are_attributes_strict { self.different_attributes } else { 0 };
         self.different + self.only_in_a + self.only_in_b + attributes
     }
 }
@@ -255,7 +255,7 @@ impl Diff<'_> {
         let found: Vec<AttributeDifference> = all.filter(|(_, a, b)| a != b).collect();
         found.into_iter().inspect(|_| {
             let mut tally = self.tally.borrow_mut();
-            tally.other_attributes += 1;
+            tally.different_attributes += 1;
             tally.are_attributes_strict = self.args.strict;
         })
     }

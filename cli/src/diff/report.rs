@@ -295,7 +295,7 @@ impl Tally {
         if self.other_strides > 0 {
             text += &format!("; {} with different strides", self.other_strides);
         }
-        match self.other_attributes {
+        match self.different_attributes {
             0 => {}
             1 => text += "; 1 attribute differs",
             n => text += &format!("; {n} attributes differ"),

@@ -9,7 +9,7 @@ use stridemap::StoreOptions;
 use unicode_width::UnicodeWidthStr as _;
 
 use super::info::StorageRecord;
-use super::sharing::{Mapped, StorageMap};
+use super::sharing::{PlacedTensor, StorageMap};
 use crate::args::Reading;
 use crate::error::Result;
 use crate::input::Input;
@@ -165,8 +165,9 @@ impl Drawn {
         let (storage, size_bytes) = (&map.storage, map.storage.size_bytes);
         let cells = Cells { count: self.bar_width, size_bytes: size_bytes.max(1) };
         self.add_row(|| [storage_id(storage.id), cells.of_storage(map), bytes_cell(size_bytes), notes(map)]);
-        let is_drawn = |tensor: &&Mapped| args.all || map.tensors.len() <= MANY || !tensor.sharers.is_empty();
-        let tensors: Vec<&Mapped> = map.tensors.iter().filter(is_drawn).collect();
+        let is_drawn =
+            |tensor: &&PlacedTensor| args.all || map.tensors.len() <= MANY || !tensor.sharers.is_empty();
+        let tensors: Vec<&PlacedTensor> = map.tensors.iter().filter(is_drawn).collect();
         self.skipped_tensors += (map.tensors.len() - tensors.len()) as u64;
         for (index, tensor) in tensors.iter().enumerate() {
             let branch = if index + 1 == tensors.len() { "└─" } else { "├─" };
@@ -200,7 +201,7 @@ fn notes(map: &StorageMap) -> String {
     notes
 }
 
-fn shared_with(map: &StorageMap, tensor: &Mapped) -> String {
+fn shared_with(map: &StorageMap, tensor: &PlacedTensor) -> String {
     let [first, rest @ ..] = tensor.sharers.as_slice() else { return String::new() };
     let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
     format!("shares with {}{more}", quoted(&map.tensors[*first].info.name))
@@ -223,13 +224,13 @@ struct Cell {
 }
 
 impl Cells {
-    fn of_tensor(&self, tensor: &Mapped) -> String {
+    fn of_tensor(&self, tensor: &PlacedTensor) -> String {
         let bar: String = self.fill(&[tensor]).iter().map(|cell| self.glyph(cell, ' ')).collect();
         bar.trim_end().to_owned()
     }
 
     fn of_storage(&self, map: &StorageMap) -> String {
-        let tensors: Vec<&Mapped> = map.tensors.iter().collect();
+        let tensors: Vec<&PlacedTensor> = map.tensors.iter().collect();
         self.fill(&tensors).iter().map(|cell| self.glyph(cell, '·')).collect()
     }
 
@@ -244,7 +245,7 @@ impl Cells {
     }
 
     /// Returns the cells of a bar that shows these tensors.
-    fn fill(&self, tensors: &[&Mapped]) -> Vec<Cell> {
+    fn fill(&self, tensors: &[&PlacedTensor]) -> Vec<Cell> {
         let mut cells = vec![Cell::default(); self.count as usize];
         for tensor in tensors.iter().filter(|tensor| !tensor.range.is_empty()) {
             let is_sharing = !tensor.sharers.is_empty();
@@ -316,7 +317,7 @@ struct TensorMap {
 impl Record {
     fn new(map: StorageMap, input: &Input) -> Self {
         let tensors = map.tensors.iter().map(|tensor| {
-            let Mapped { info, range, sharers } = tensor;
+            let PlacedTensor { info, range, sharers } = tensor;
             let gap_bytes = (range.end - range.start) / MAX_RUNS;
             TensorMap {
                 name: info.name.clone(),

@@ -18,11 +18,11 @@ const MAX_COMPARED: usize = 64;
 pub(crate) struct StorageMap {
     pub(crate) storage: StorageInfo,
     pub(crate) usage: StorageUsage,
-    pub(crate) tensors: Vec<Mapped>,
+    pub(crate) tensors: Vec<PlacedTensor>,
 }
 
 /// A tensor on its storage.
-pub(crate) struct Mapped {
+pub(crate) struct PlacedTensor {
     pub(crate) info: TensorInfo,
     /// Empty for a tensor without elements.
     pub(crate) range: Range<u64>,
@@ -43,7 +43,7 @@ impl StorageMap {
             let storage = storage?;
             let infos = by_storage.remove(&storage.id).unwrap_or_default();
             let usage = storage.usage(&infos)?;
-            maps.push(StorageMap { storage, usage, tensors: mapped(infos) });
+            maps.push(StorageMap { storage, usage, tensors: placed_tensors(infos) });
         }
         Ok(maps)
     }
@@ -69,10 +69,13 @@ impl StorageMap {
     }
 }
 
-fn mapped(infos: Vec<TensorInfo>) -> Vec<Mapped> {
-    let mapped =
-        |info: TensorInfo| Mapped { range: info.byte_range().unwrap_or_default(), sharers: Vec::new(), info };
-    let mut tensors: Vec<Mapped> = infos.into_iter().map(mapped).collect();
+fn placed_tensors(infos: Vec<TensorInfo>) -> Vec<PlacedTensor> {
+    let placed = |info: TensorInfo| PlacedTensor {
+        range: info.byte_range().unwrap_or_default(),
+        sharers: Vec::new(),
+        info,
+    };
+    let mut tensors: Vec<PlacedTensor> = infos.into_iter().map(placed).collect();
     // The names are in ascending order, and the sort is stable.
     tensors.sort_by_key(|tensor| (tensor.range.is_empty(), tensor.range.start, Reverse(tensor.range.end)));
     // The tensors whose ranges may reach the next one.
@@ -94,7 +97,7 @@ fn mapped(infos: Vec<TensorInfo>) -> Vec<Mapped> {
 }
 
 /// Returns the open tensors that the next one is compared with.
-fn compared(open: &[usize], tensors: &[Mapped]) -> Vec<usize> {
+fn compared(open: &[usize], tensors: &[PlacedTensor]) -> Vec<usize> {
     let (far, near) = open.split_at(open.len().saturating_sub(MAX_COMPARED / 2));
     let mut widest = far.to_vec();
     if far.len() > MAX_COMPARED / 2 {

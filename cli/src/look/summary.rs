@@ -7,7 +7,7 @@ use serde::Serialize;
 use stridemap::{StorageInfo, StorageKind};
 
 use super::modules::{Node, Totals};
-use super::sharing::{Mapped, StorageMap};
+use super::sharing::{PlacedTensor, StorageMap};
 use crate::error::Result;
 use crate::input::Input;
 use crate::names::{one_line, quoted};
@@ -112,8 +112,9 @@ impl Summary {
 fn without_views(input: &Input) -> Result<Totals> {
     let mut totals = Totals::default();
     for map in StorageMap::read_all(input)? {
-        let is_first =
-            |(index, tensor): &(usize, &Mapped)| tensor.sharers.first().is_none_or(|first| first > index);
+        let is_first = |(index, tensor): &(usize, &PlacedTensor)| {
+            tensor.sharers.first().is_none_or(|first| first > index)
+        };
         map.tensors.iter().enumerate().filter(is_first).for_each(|(_, tensor)| totals.add(&tensor.info));
     }
     Ok(totals)

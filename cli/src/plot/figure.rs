@@ -8,7 +8,7 @@ use crate::look::reduce::Blocks;
 /// The minimum width and height of a drawn matrix, in pixels.
 const LEAST_SIDE: usize = 64;
 /// The minimum width of the space for a drawing, in pixels. A matrix is at least this wide too, unless its square
-/// blocks would then be more than `MAX_BLOCKS` pixels high in total.
+/// blocks would then be more than `MAX_BLOCKS` pixels high together.
 const LEAST_WIDTH: usize = 512;
 
 /// The maximum number of blocks along a side.
@@ -100,7 +100,7 @@ pub(super) fn histogram(counts: &[u64], (min, max): (f64, f64), text: &Text) -> 
     let (mut image, (x, y)) = framed((width, height), (width, height), text, &numbers, &amounts);
     for (bin, &count) in counts.iter().enumerate() {
         let (left, right) = (bin * width / counts.len(), (bin + 1) * width / counts.len());
-        // A bin that is not empty is in sight.
+        // Rounded up, so that a bin that is not empty has a visible bar.
         let bar = (count as f64 / most * height as f64).ceil() as usize;
         image.fill((x + left, y + height - bar), (right - left - 1, bar), BAR_COLOR);
     }

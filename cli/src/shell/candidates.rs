@@ -62,7 +62,8 @@ fn beginning_with(source: &Input, prefix: &str) -> Vec<String> {
     shortened(tensors.map_while(Result::ok).map(|info| info.name).collect(), prefix)
 }
 
-/// Opens a store, or a file with tensors. A command line rarely has other paths, and a file of another kind is refused.
+/// Opens a word of the command line, if it is a store or a file with tensors. Few words are other paths, and these are
+/// refused.
 fn open(word: &OsString) -> Option<Input> {
     let mut path = PathBuf::from(word);
     if !path.exists() {

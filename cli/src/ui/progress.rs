@@ -11,7 +11,7 @@ pub(crate) struct Progress(ProgressBar);
 /// Shows a progress bar on standard error if that is a terminal and `--quiet` is not given. `total_bytes` is 0 if the
 /// total is not known. From now on a signal interrupts the command where it calls [`inc`](Progress::inc).
 pub(crate) fn progress(verb: &'static str, total_bytes: u64) -> Progress {
-    interrupt::begin();
+    interrupt::catch_signals();
     let bar = if is_quiet() { ProgressBar::hidden() } else { ProgressBar::new(total_bytes) };
     let bar = bar.with_message(verb).with_style(style(total_bytes));
     Progress(bar.with_finish(ProgressFinish::AndClear))

@@ -10,7 +10,7 @@ use stridemap_format::{Manifest, Marker, StorageKind, StorageRecord};
 use super::content::{Content, files};
 use super::copy::{Copied, copy_storage, take_growth_lock};
 use super::metadata::{NUMBER_LIMIT, Source, exists, manifests};
-use super::plan::{Plan, check_dirs, plan, retry_if_disturbed, why_lock_lost};
+use super::plan::{Plan, check_dirs, plan, retry_if_disturbed, why_lock_file_is_unusable};
 use super::{Remedy, Repair, has_dir};
 use crate::disk::{Access, Disk, Staged, StorePaths, number_in};
 use crate::error::{Error, ErrorKind, Result};
@@ -33,7 +33,7 @@ pub(super) fn apply(
     let options = Options { durability: Durability::Full, ..options };
     let nothing = Arc::new(Generation::stand_in(uuid, 0));
     let work = Work { store: OpenStore::at(Arc::clone(disk), paths.clone(), options, nothing) };
-    let lost_lock = why_lock_lost(&**disk, paths)?;
+    let lost_lock = why_lock_file_is_unusable(&**disk, paths)?;
     let mut kept = Vec::new();
     if lost_lock.is_some() {
         check_dirs(&**disk, paths)?;
@@ -54,7 +54,7 @@ pub(super) fn apply(
         content.sums.keys().map(|&id| take_growth_lock(&work.store, id)).collect::<Result<_>>()?;
     unsynced::settle(&work.store, &lock)?; // crash: the same, now durable
 
-    // 2. The files that need no new generation. Each is unchanged, missing, or correct.
+    // 2. The files that need no new generation. crash: each is unchanged, missing, or correct
     work.restore_files(&source, &content, &mut repair.moved_files)?;
     drop(held_sums);
     if !content.is_changed {
@@ -274,7 +274,7 @@ impl Work {
         let failed = |e| Error::io("write", &path, e);
         let mut staged = Staged::create(self.disk(), self.paths().root()).map_err(failed)?;
         staged.file().sync().map_err(|e| Error::io("sync", &path, e).after_failed_sync())?;
-        // It was missing a moment ago, and may exist now. Only something that is not a regular file is moved away.
+        // It was missing or not a regular file a moment ago, and may exist now. Only something that is not a regular file is moved away.
         if matches!(self.disk().open(&path, Access::Read), Err(e) if e.kind() == io::ErrorKind::InvalidInput)
         {
             self.keep(&path, kept)?;

@@ -48,7 +48,7 @@ fn plan_once(disk: &dyn Disk, paths: &StorePaths, progress: &mut dyn FnMut(u64))
     let mut repair = Repair::default();
     // Read first, because the directory may not be a store.
     let source = read(disk, paths, &mut repair)?;
-    if let Some(why) = why_lock_lost(disk, paths)? {
+    if let Some(why) = why_lock_file_is_unusable(disk, paths)? {
         repair.remedy(paths.lock(), format!("created again: {why}"));
     }
     if !check_dirs(disk, paths)? {
@@ -65,7 +65,7 @@ pub(super) fn check_dirs(disk: &dyn Disk, paths: &StorePaths) -> Result<bool> {
 }
 
 /// Returns why LOCK must be created again, if it must be.
-pub(super) fn why_lock_lost(disk: &dyn Disk, paths: &StorePaths) -> Result<Option<String>> {
+pub(super) fn why_lock_file_is_unusable(disk: &dyn Disk, paths: &StorePaths) -> Result<Option<String>> {
     let path = paths.lock();
     match disk.open(&path, Access::Read) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Some("it is missing".to_owned())),

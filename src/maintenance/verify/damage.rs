@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use stridemap_format::{CHUNK_BYTES, Error as FormatError, Rule};
 
-use super::finding::{Affected, Findings, Index};
+use super::finding::{Affected, FindingIndex, Findings};
 use super::survey::{Survey, Tensor};
 use crate::error::{Error, Result};
 use crate::generation::OpenStore;
@@ -19,13 +19,13 @@ use crate::storage::{Damage, DamagedChunk};
 /// everything between its first byte and its last.
 const MAX_EXACT_CHECKS: u64 = 1 << 23;
 
-/// The findings about one storage, by the tensors that they affect.
+/// The findings about one storage, each with the part of the storage that it affects.
 #[derive(Debug, Default)]
 pub(super) struct DamageIndex {
     /// Findings that affect every tensor on the storage.
-    pub(super) whole: Vec<Index>,
+    pub(super) whole: Vec<FindingIndex>,
     /// Findings that affect the tensors that reach a byte of the range.
-    pub(super) ranges: Vec<(Range<u64>, Index)>,
+    pub(super) ranges: Vec<(Range<u64>, FindingIndex)>,
 }
 
 /// Adds findings for the damage to each storage and each external file, with the names of the tensors that each
@@ -85,7 +85,7 @@ fn affect(
     }
 }
 
-/// Adds a finding for each defect of a storage's files. Returns these findings by the tensors that they affect.
+/// Adds a finding for each defect of a storage's files. Returns these findings with the parts that they affect.
 pub(super) fn add_findings(
     store: &OpenStore,
     id: u64,
@@ -132,7 +132,7 @@ pub(super) fn add_findings(
 
 /// Adds a finding for an error. A file that cannot be read is also a finding, so that the other files are still
 /// verified.
-fn push(path: &Path, error: &Error, findings: &mut Findings) -> Index {
+fn push(path: &Path, error: &Error, findings: &mut Findings) -> FindingIndex {
     match (error.broken_path(), error.format_error()) {
         (Some(path), Some(broken)) => findings.push(path, broken, Affected::NOTHING),
         _ => {

@@ -106,7 +106,7 @@ impl fmt::Display for Finding {
 }
 
 /// The index of a finding in the list.
-pub(super) type Index = usize;
+pub(super) type FindingIndex = usize;
 
 #[derive(Debug, Default)]
 pub(super) struct Findings {
@@ -120,7 +120,7 @@ impl Findings {
         path: impl Into<PathBuf>,
         broken: &FormatError,
         affected: Affected,
-    ) -> Index {
+    ) -> FindingIndex {
         self.list.push(Finding {
             path: path.into(),
             offset_bytes: broken.offset_bytes(),
@@ -132,7 +132,7 @@ impl Findings {
     }
 
     /// Adds a finding for a broken rule. Any other error is returned, and ends the verification.
-    pub(super) fn add_broken_rule(&mut self, error: Error, affected: Affected) -> Result<Index> {
+    pub(super) fn add_broken_rule(&mut self, error: Error, affected: Affected) -> Result<FindingIndex> {
         match (error.broken_path(), error.format_error()) {
             // A newer version is not damage.
             _ if error.kind() == ErrorKind::UnsupportedVersion => Err(error),
@@ -141,7 +141,7 @@ impl Findings {
         }
     }
 
-    pub(super) fn affect(&mut self, finding: Index, name: &Arc<str>) {
+    pub(super) fn affect(&mut self, finding: FindingIndex, name: &Arc<str>) {
         let Some(Affected::Tensors { names, more }) = self.list.get_mut(finding).map(|f| &mut f.affected)
         else {
             return;

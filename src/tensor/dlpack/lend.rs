@@ -23,7 +23,7 @@ impl Tensor {
     /// The memory is flagged read-only. NumPy respects the flag, but PyTorch ignores it, so call `clone()` there
     /// before changing anything. Writing to a mapped file ends the process. The older `DLManagedTensor` has no such
     /// flag, and is not supported for lending. PyTorch refuses negative strides. A dimension of size 1 is lent with a
-    /// stride of 1, as PyTorch does.
+    /// stride of 1, as in PyTorch.
     ///
     /// ```
     /// use stridemap::Tensor;

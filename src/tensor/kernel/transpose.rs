@@ -5,7 +5,7 @@ use super::{Dim, copy_row, moved};
 /// The bytes of a row of a tile. A plane is transposed one square tile at a time. Each row of a tile is on a different
 /// page of the source, and each column on a different page of the destination, so with longer rows and columns fewer
 /// page addresses are looked up (TLB) per byte.
-const TILE_BYTES: usize = 1024;
+const TILE_ROW_BYTES: usize = 1024;
 
 /// The side of a tile is at most this many elements, so that it stays in the second-level cache: at most 512 KiB.
 const MAX_TILE_SIDE: usize = 512;
@@ -55,7 +55,7 @@ fn transpose_plane<const W: usize, const L: usize>(
     (to_start, from_start): (usize, usize),
     (tile, is_large): (&mut Vec<[u8; W]>, bool),
 ) {
-    let side = (TILE_BYTES / W).min(MAX_TILE_SIDE);
+    let side = (TILE_ROW_BYTES / W).min(MAX_TILE_SIDE);
     let is_packed = (column.other_stride, row.stride) == (1, 1) && column.n.min(row.n) >= L;
     if let Some(first) = first_line(&to[to_start..], column, row).filter(|_| is_large && is_packed) {
         return transpose_past_caches::<W, L>(from, to, (column, row), (to_start, from_start), first);

@@ -140,7 +140,7 @@ impl<T: LiveElement> LiveTensor<T> {
     }
 
     /// Adds to the element at an index atomically, and returns the old element. Integers wrap. Floats are added and
-    /// rounded by the rules of their type, float16 and bfloat16 from a sum in float32.
+    /// rounded by the rules of their type. float16 and bfloat16 are added in float32, and the sum is rounded.
     ///
     /// ```
     /// # use stridemap::{DType, StorageKind, Store};
@@ -321,7 +321,7 @@ impl<T: LiveElement> LiveTensor<T> {
     /// writes the data at some later time; that also happens if the process has ended.
     ///
     /// After a power cut, an element has the value that it had when the flush began, or, if it was written since then,
-    /// perhaps a later one. As for guards, a flush makes the elements durable, not the name: see
+    /// perhaps a later one. Like that of a guard, this flush makes the elements durable, not the name: see
     /// [`ExclusiveGuard::flush`](crate::ExclusiveGuard::flush).
     ///
     /// ```

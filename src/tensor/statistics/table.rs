@@ -53,7 +53,7 @@ impl Table {
     }
 
     /// Counts the numbers of a block. The caller has passed its lowest and highest key to [`cover`](Self::cover).
-    /// `slot` returns the low 32 bits of a number's key, shifted to the right.
+    /// `slot` shifts a number's key to the right by its second argument, and returns the low 32 bits.
     pub(super) fn add<T: Copy>(&mut self, (lo, hi): (u64, u64), block: &[T], slot: impl Fn(T, u32) -> u32) {
         let shift = self.shift;
         let counts = &mut self.counts.as_chunks_mut::<COUNTER_COUNT>().0[0];

@@ -84,7 +84,8 @@ impl Tensor {
         self.viewed(self.layout().rename_dims(&pairs))
     }
 
-    /// Reorders dimensions to match a list of names. A name that no dimension has adds a dimension of size 1.
+    /// Reorders dimensions to match a list of names. For a name that no dimension has, a dimension of size 1 is
+    /// added.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};

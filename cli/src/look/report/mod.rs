@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use indicatif::HumanBytes;
 use stridemap::TensorInfo;
 
-use super::sharing::{Mapped, StorageMap};
+use super::sharing::{PlacedTensor, StorageMap};
 use super::summary::Summary;
 use crate::args::{Existing, External, Reading};
 use crate::error::{Error, Result};
@@ -107,7 +107,8 @@ pub(crate) fn run(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
 
 /// Returns, for each storage, the positions of its tensors in `infos`.
 fn positions(infos: &[TensorInfo], maps: &[StorageMap]) -> Vec<Vec<usize>> {
-    let position =
-        |tensor: &Mapped| infos.binary_search_by(|info| natural(&info.name, &tensor.info.name)).unwrap_or(0);
+    let position = |tensor: &PlacedTensor| {
+        infos.binary_search_by(|info| natural(&info.name, &tensor.info.name)).unwrap_or(0)
+    };
     maps.iter().map(|map| map.tensors.iter().map(position).collect()).collect()
 }

@@ -5,7 +5,7 @@ use serde::{Serialize, Serializer};
 use stridemap::TensorInfo;
 
 use super::elements::TensorStatistics;
-use crate::look::sharing::Mapped;
+use crate::look::sharing::PlacedTensor;
 
 /// The maximum number of runs of bytes that are written for a tensor.
 const MAX_RUNS: u64 = 256;
@@ -30,7 +30,7 @@ pub(super) struct Row<'a> {
 pub(super) struct Place<'a> {
     /// The position of the storage in the page's list.
     pub(super) storage: usize,
-    pub(super) tensor: &'a Mapped,
+    pub(super) tensor: &'a PlacedTensor,
     /// The positions, in the page's list, of the tensors of the storage.
     pub(super) positions: &'a [usize],
 }
