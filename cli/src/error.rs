@@ -25,7 +25,7 @@ impl fmt::Display for Error {
             Error::Library(e) if e.kind() == stridemap::ErrorKind::Corrupt => write!(f, "{e}"),
             Error::Library(e) => f.write_str(&in_our_words(&e.to_string())),
             Error::Output(e) => write!(f, "write to standard output: {e}"),
-            Error::NoMatch(why) | Error::Refused(why) => f.write_str(&in_our_words(why)),
+            Error::NoMatch(why) | Error::Refused(why) => f.write_str(&with_flags(&without_rule(why))),
         }
     }
 }
@@ -63,7 +63,12 @@ fn in_our_words(text: &str) -> String {
     if let Some((place, _)) = text.split_once(UNKNOWN_FORMAT) {
         return format!("{place}not a tensor file (supported: .safetensors, .npy, .npz, .pt, .pth)");
     }
-    WORDS.iter().fold(text, |text, (theirs, ours)| text.replace(theirs, ours))
+    with_flags(&text)
+}
+
+/// Names flags in place of items of the library.
+fn with_flags(text: &str) -> String {
+    WORDS.iter().fold(text.to_owned(), |text, (theirs, ours)| text.replace(theirs, ours))
 }
 
 /// Removes the number of a rule of the format, as in "(F-4: names are ...)". Messages about

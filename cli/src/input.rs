@@ -182,7 +182,7 @@ pub(crate) fn check_found(path: &Path, wanted: &str) -> Result<()> {
 fn advice(path: &Path) -> String {
     let is_store = |path: &Path| path.join("FORMAT").is_file();
     let next = env::args_os().skip_while(|arg| Path::new(arg) != path).nth(1);
-    let takes_two = env::args_os().nth(1).is_some_and(|command| command == "diff" || command == "import");
+    let takes_two = env::args_os().any(|word| word == "diff" || word == "import");
     if let Some(store) = next.filter(|next| is_store(Path::new(next)) && !takes_two) {
         return format!("; {} is a store: put it first", Path::new(&store).display());
     }

@@ -16,7 +16,7 @@ pub const MAX_DIM_NAME_BYTES: usize = 255;
 pub const MAX_NODE_PAGES: u16 = 9;
 
 /// The maximum length of a manifest in bytes. If the changes since the last table would exceed it, a new table is
-/// written. Only a malformed file, or a commit that drops very many storages, can still exceed it.
+/// written. Garbage and attributes have limits of their own, so only a malformed file exceeds this one.
 pub const MAX_MANIFEST_BYTES: u64 = 16 * 1024 * 1024;
 
 /// The maximum number of changes of storages in a manifest, and also of changes of tensors. A new table is written when

@@ -37,7 +37,7 @@ pub fn adopt(store: &Store, path: impl AsRef<Path>, prefix: &str) -> Result<()> 
 
 impl ForeignFile {
     /// Saves a header for every tensor of the file, with `prefix` before its name, and leaves the elements in the
-    /// file. Each storage of the file becomes an external storage of the store, a range of that file. Nothing is
+    /// file. Each storage that a tensor uses becomes an external storage of the store, a range of that file. Nothing is
     /// copied, whatever the size of the file. The caller saves the [attributes](Self::attributes).
     ///
     /// The file must not change afterwards: see [`Transaction::adopt`]. A change right after the file was written can

@@ -109,7 +109,7 @@ _NUMBERS = {
 _WORDS = {
     "StoreOptions::external(ExternalFiles::Beside) (--external beside)": "external='beside'",
     "StoreOptions::external(ExternalFiles::Anywhere) (--external anywhere)": "external='anywhere'",
-    ", remove that tensor first, or replace it, with Transaction::on_existing": " or remove that tensor first",
+    ", remove that tensor first, or replace it, with Transaction::on_existing": ", remove that tensor first, or give replace=True",
 }
 
 

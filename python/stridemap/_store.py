@@ -154,10 +154,10 @@ class _Changes(_Names, MutableMapping[str, Tensor]):
             start, end = txn._handle.append(_checked(name), _arrays.elements_of(rows))
             return range(start, end)
 
-    def rename(self, name: str, new_name: str) -> None:
-        """Rename a tensor. A tensor with the new name is not replaced."""
+    def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
+        """Rename a tensor. An existing tensor with the new name is replaced only if `replace` is true."""
         with self._change() as txn:
-            txn._handle.on_existing(False)
+            txn._handle.on_existing(replace)
             txn._handle.rename(_checked(name), _checked(new_name))
 
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use stridemap_format::{self as format, Manifest, Marker, Rule, Uuid};
 
-use super::incomplete_store::{IncompleteStore, delete_files};
+use super::incomplete_store::IncompleteStore;
 use super::recover;
 use crate::disk::{Access, Disk, Staged, StorePaths, read_capped, step};
 use crate::error::{Error, ErrorKind, Result};
@@ -53,23 +53,33 @@ pub(super) fn fill(
     durable: bool,
     visibility: Visibility,
 ) -> io::Result<Uuid> {
-    let paths = StorePaths::new(root);
-    // If two processes create a store in one directory, only one gets past this, and only that one deletes files.
-    disk.create_dir(&paths.storages_dir())?;
-    fill_rest(disk, &paths, durable, visibility).inspect_err(|_| delete_files(&**disk, &paths))
+    let mut made = Vec::new();
+    make(disk, &StorePaths::new(root), durable, visibility, &mut made).inspect_err(|_| {
+        // FORMAT first, so that an interrupted deletion does not leave a store. What others put here stays.
+        for path in made.iter().rev() {
+            let _ = disk.remove(path).or_else(|_| disk.remove_dir(path));
+        }
+    })
 }
 
-fn fill_rest(
+/// Makes the parts of an empty store, and adds the path of each to `made`.
+fn make(
     disk: &Arc<dyn Disk>,
     paths: &StorePaths,
     durable: bool,
     visibility: Visibility,
+    made: &mut Vec<PathBuf>,
 ) -> io::Result<Uuid> {
     let uuid = uuid::Uuid::new_v4().into_bytes();
     let manifest = Manifest::first(uuid);
     let bytes = manifest.encode().map_err(io::Error::other)?;
-    disk.create_dir(&paths.meta_dir())?;
-    let write = |path: PathBuf, bytes: &[u8]| write_new(disk, &path, bytes, durable);
+    // If two processes create a store in one directory, only one gets past the first of these.
+    for dir in [paths.storages_dir(), paths.meta_dir()] {
+        disk.create_dir(&dir)?;
+        made.push(dir);
+    }
+    let mut write =
+        |path: PathBuf, bytes: &[u8]| write_new(disk, &path, bytes, durable).map(|()| made.push(path));
     write(paths.manifest(manifest.generation), &bytes)?;
     write(paths.lock(), &[])?;
     if !durable {

@@ -116,12 +116,13 @@ impl Drop for IncompleteStore {
 }
 
 /// Deletes the files of a store, and the directories of the store that are then empty. Files of others stay.
-pub(super) fn delete_files(disk: &dyn Disk, paths: &StorePaths) {
+fn delete_files(disk: &dyn Disk, paths: &StorePaths) {
     // Without FORMAT, what an interrupted deletion leaves is not a store.
     for file in [paths.format_file(), paths.lock(), paths.unsynced()] {
         let _ = disk.remove(&file);
     }
-    for dir in [paths.storages_dir(), paths.meta_dir()] {
+    // `storages/` last: until it is gone, no other process creates a store here.
+    for dir in [paths.meta_dir(), paths.storages_dir()] {
         for name in disk.list(&dir).unwrap_or_default() {
             if StoreFile::of(&name) != StoreFile::Foreign {
                 let _ = disk.remove(&dir.join(name));

@@ -218,8 +218,8 @@ fn unwritten(action: &str, dir: &Path, length_bytes: u64, e: io::Error) -> Error
         return error;
     }
     error.advised(format_args!(
-        "nothing was changed; a commit needs at least {} KiB, even one that only removes tensors: delete other files on \
-         that file system, or run gc, which needs no space",
+        "nothing was changed; even a commit that removes tensors needs space, this one at least {} KiB: delete other \
+         files on that file system, or run gc, which needs no space",
         length_bytes / 1024 + 16
     ))
 }

@@ -32,6 +32,8 @@ pub enum OnExisting {
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     Put {
+        /// The operation, for an error.
+        action: &'static str,
         name: String,
         record: TensorRecord,
     },
@@ -72,7 +74,7 @@ impl Change {
     /// Returns what a put inserts.
     fn into_put(self) -> Option<(String, Option<TensorRecord>)> {
         match self {
-            Change::Put { name, record } => Some((name, Some(record))),
+            Change::Put { name, record, .. } => Some((name, Some(record))),
             _ => None,
         }
     }
@@ -207,8 +209,8 @@ impl Draft {
 
     pub(crate) fn apply(&mut self, change: Change, on_existing: OnExisting) -> Result<()> {
         match &change {
-            Change::Put { name, record } => {
-                self.check_new("save", name, on_existing)?;
+            Change::Put { action, name, record } => {
+                self.check_new(action, name, on_existing)?;
                 if let Some(changed) = self.tensors.get_mut() {
                     changed.insert(name.clone(), Some(record.clone()));
                 }

@@ -218,7 +218,7 @@ impl Snapshot {
                 let (stride, offset_elems) = (record.stride.to_vec(), record.offset_elems);
                 let placed = part.placed.remove(&name).unwrap_or(RepackedView { stride, offset_elems });
                 let record = placed.header(&record, new_id).map_err(|e| Error::refused("copy", e))?;
-                txn.apply(Change::Put { name, record })?;
+                txn.apply(Change::Put { action: "copy", name, record })?;
                 copied.tensor_count += 1;
                 tensor_count += 1;
             }

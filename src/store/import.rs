@@ -207,7 +207,7 @@ impl Transaction<'_> {
         let refused = |e| Error::refused(format_args!("save_header {name:?}"), e);
         layout.extent(dtype, staged.record().length_bytes).map_err(refused)?;
         let record = record_of("save_header", dtype, layout, layout.offset() as u64, storage.id)?;
-        self.apply(Change::Put { name: name.to_owned(), record })
+        self.apply(Change::Put { action: "save", name: name.to_owned(), record })
     }
 
     /// Checks that a save under this name would be accepted. An importer can check all names before it writes

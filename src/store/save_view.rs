@@ -70,7 +70,7 @@ impl Transaction<'_> {
         };
         let (dtype, layout) = (tensor.dtype(), tensor.layout());
         let record = record_of("save_view", dtype, layout, tensor.storage_offset() as u64, storage_id)?;
-        self.apply(Change::Put { name: name.to_owned(), record })
+        self.apply(Change::Put { action: "save_view", name: name.to_owned(), record })
     }
 
     /// Moves this transaction to the newest generation if its own generation lacks the tensor's storage, or has a

@@ -20,7 +20,7 @@ impl Transaction<'_> {
     /// returns the provisional id of the storage, and their offset in it in bytes.
     pub(super) fn put(
         &mut self,
-        (action, on_existing): (&str, OnExisting),
+        (action, on_existing): (&'static str, OnExisting),
         name: &str,
         (dtype, layout): (DType, &Layout),
         stage: impl FnOnce(&mut Self, u64) -> Result<(u64, u64)>,
@@ -40,7 +40,7 @@ impl Transaction<'_> {
         let (storage_id, offset_bytes) = self.record_failure(staged)?;
         let offset_elems = offset_bytes / dtype.itemsize() as u64;
         let record = record_of(action, dtype, layout, offset_elems, storage_id)?;
-        self.draft.apply(Change::Put { name: name.to_owned(), record }, on_existing)
+        self.draft.apply(Change::Put { action, name: name.to_owned(), record }, on_existing)
     }
 
     /// Returns the result of a write, and records a failure: the transaction can then no longer be committed.

@@ -211,7 +211,7 @@ impl Tensor {
         Err(Error::new(
             ErrorKind::DTypeMismatch,
             format!(
-                "{op}::<{}>: the elements are {}, not {}; use the type of the elements, or convert them with to_dtype",
+                "{op}::<{}>: the elements are {}, not {}; use the type of the elements",
                 std::any::type_name::<T>(),
                 self.dtype(),
                 T::DTYPE

@@ -77,10 +77,15 @@ fn open_load_and_commit_touch_about_the_square_root_of_the_metadata() {
 #[test]
 fn commits_of_the_longest_headers_are_not_refused_before_a_table_is_due() {
     const BATCH: usize = 25;
+    let count = scaled("STRIDEMAP_TEST_TENSORS", 100_000);
+    if count < 1_000_000 {
+        println!("skipped: STRIDEMAP_TEST_TENSORS is less than 1,000,000");
+        return;
+    }
     let (dir, disk) = (temporary(), Hooked::default());
     let path = dir.path().join("long.smap");
     // With a million tensors, a table is due after 1,000 changes, which would be longer than a manifest can be.
-    drop(store_of(&path, &disk, scaled("STRIDEMAP_TEST_TENSORS", 100_000)));
+    drop(store_of(&path, &disk, count));
     let store = fast().open(&path).unwrap();
     let names: Vec<String> = (0..64).map(|axis| format!("{axis:n>255}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();

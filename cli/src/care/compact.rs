@@ -23,7 +23,7 @@ use crate::ui::{counted, message, progress, storage_id, warn, write_json};
 /// storage that another process is changing is skipped. A damaged storage is skipped too, and the exit code is then 1.
 ///
 /// With --materialize, elements in files that were imported in place are first copied into the store, which then no
-/// longer needs the files. If some of them cannot be copied, a warning says why, and the exit code is 1.
+/// longer needs the files. If another process changes a tensor meanwhile, its file is skipped, and the exit code is 1.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  stridemap compact model.smap")]
 pub(crate) struct CompactArgs {
@@ -42,7 +42,7 @@ pub(crate) struct CompactArgs {
     pub(crate) external: External,
 }
 
-/// Runs the command. Returns whether no damage was found and, with `--materialize`, all external storages were copied.
+/// Runs the command. Returns whether no damage was found and, with `--materialize`, no external storage was skipped.
 pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     let store = open_store(&args.external.options(), &args.store)?;
     let before = store.disk_usage()?;

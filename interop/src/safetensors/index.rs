@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use stridemap::{Error, Result};
 
 use super::json::{FromEntries, Object, parse, parse_pieces};
+use super::read::read_within;
 use super::{MAX_HEADER_BYTES, MAX_SHARDS, PREAMBLE_BYTES};
 use crate::contents::Contents;
 use crate::file::RawFile;
@@ -39,14 +40,10 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
     let mut rest_bytes = MAX_HEADER_BYTES;
     let name_of = |wanted| shards.iter().find(|(_, index)| **index == wanted).map_or("", |(shard, _)| shard);
     for (shard, index) in &shards {
-        let opened = open(file, shard, options)?;
+        let opened = open(file, shard, rest_bytes, options)?;
         // The elements follow the header, so their offset is the number of bytes before them.
         let header_bytes = opened.storages.first().map_or(0, |elements| elements.offset_bytes);
-        rest_bytes = rest_bytes.checked_sub(header_bytes).ok_or_else(|| {
-            file.bad(format!(
-                "the headers of all shards have more than {MAX_HEADER_BYTES} bytes; import the shards one by one"
-            ))
-        })?;
+        rest_bytes = rest_bytes.saturating_sub(header_bytes);
         let skipped = opened.skipped.iter().map(|skipped| &skipped.name);
         for name in opened.tensors.iter().map(|tensor| &tensor.name).chain(skipped) {
             match shard_of.get(name) {
@@ -94,7 +91,7 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
 }
 
 /// Reads the header of a shard. It must have at most `rest_bytes`, which are left for headers.
-fn open(index: &RawFile, shard: &str, options: ForeignOptions) -> Result<Contents> {
+fn open(index: &RawFile, shard: &str, rest_bytes: u64, options: ForeignOptions) -> Result<Contents> {
     let missing = |e: &Error| {
         let cause = std::error::Error::source(e).and_then(|cause| cause.downcast_ref::<io::Error>());
         cause.is_some_and(|cause| cause.kind() == io::ErrorKind::NotFound)
@@ -105,7 +102,7 @@ fn open(index: &RawFile, shard: &str, options: ForeignOptions) -> Result<Content
             .with_source(e),
         false => e,
     })?;
-    super::read::read(&Arc::new(file), options)
+    read_within(&Arc::new(file), rest_bytes, options)
 }
 
 #[derive(serde::Deserialize)]

@@ -17,6 +17,11 @@ use crate::{FileFormat, ForeignOptions};
 
 /// Reads the header of a file, and checks it against the file.
 pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Contents> {
+    read_within(file, MAX_HEADER_BYTES, options)
+}
+
+/// Reads the header of a shard, after headers that leave `rest_bytes` for it and for later ones.
+pub(super) fn read_within(file: &Arc<RawFile>, rest_bytes: u64, options: ForeignOptions) -> Result<Contents> {
     let length_bytes = file.length_bytes();
     if length_bytes < PREAMBLE_BYTES as u64 {
         return Err(file.bad(format!(
@@ -29,6 +34,12 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
         return Err(file.bad(format!(
             "not a file of a supported format; as safetensors, it would have a header of {header_bytes} bytes, but \
              at most {MAX_HEADER_BYTES} are allowed"
+        )));
+    }
+    if header_bytes > rest_bytes {
+        return Err(file.bad(format!(
+            "with its header of {header_bytes} bytes, the headers of all shards have more than {MAX_HEADER_BYTES} \
+             bytes; import the shards one by one"
         )));
     }
     let json = file.header_range(PREAMBLE_BYTES as u64, header_bytes, MAX_HEADER_BYTES)?;

@@ -59,10 +59,10 @@ impl Directory {
         let end = Fields(end);
         if end.u16(20) != comment.len() as u64 {
             return Err(file.bad(format!(
-                "{} bytes follow the end record of the zip file, which states a comment of {}; the file is truncated, \
+                "the end record of the zip file states a comment of {} bytes, but {} bytes follow it; the file is truncated, \
                  or something was appended to it",
-                comment.len(),
-                end.u16(20)
+                end.u16(20),
+                comment.len()
             )));
         }
         let record = Record {

@@ -191,10 +191,7 @@ fn impossible_member_counts_are_refused_before_allocation() {
 fn bytes_before_or_after_a_zip_file_are_refused() {
     let bytes = sample();
     assert_refused(&[b"#!/bin/sh\n".as_slice(), &bytes].concat(), "bytes before or after");
-    assert_refused(
-        &[&bytes, b"x".as_slice()].concat(),
-        "1 bytes follow the end record of the zip file, which states a comment of 0",
-    );
+    assert_refused(&[&bytes, b"x".as_slice()].concat(), "states a comment of 0 bytes, but 1 bytes follow it");
     assert_refused(&bytes[..bytes.len() - 1], "is truncated");
     assert_refused(&bytes[..bytes.len() / 2], "may be truncated");
     assert_refused(b"PK", "may be truncated");

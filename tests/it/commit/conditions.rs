@@ -126,7 +126,8 @@ fn creating_a_tensor_refuses_an_existing_name_unless_told_to_replace() {
     let mut overtaken = store.begin().unwrap();
     overtaken.create_growable("new", DType::U8, &[0], 10).unwrap();
     store.save("new", &9i64).unwrap();
-    assert_refused(overtaken.commit(), ErrorKind::NameExists, &["another commit"]);
+    let says = ["another commit", "create_growable \"new\": the name exists"];
+    assert_refused(overtaken.commit(), ErrorKind::NameExists, &says);
 }
 
 #[test]
