@@ -413,8 +413,10 @@ def test_errors_have_the_numbers_of_the_operating_system(store: stridemap.Store,
 
 def test_messages_name_no_function_of_rust(store: stridemap.Store) -> None:
     store["a"], store["b"] = 1, 2
-    with pytest.raises(stridemap.NameExistsError, match="choose a different one or remove that tensor first$"):
+    with pytest.raises(stridemap.NameExistsError, match="remove that tensor first, or give replace=True$"):
         store.rename("a", "b")
+    store.rename("a", "b", replace=True)
+    assert list(store) == ["b"] and store["b"].item() == 1
 
 
 def test_timeout_is_a_number(path: Path) -> None:
