@@ -129,8 +129,9 @@ pub(crate) fn writers_of(store: &OpenStore, path: &Path) -> Option<Vec<u32>> {
     conflicting_holders(store, path, LockMode::Shared).ok().flatten()
 }
 
-/// Returns " by process 12 and 13", or nothing if no process is known.
+/// Returns " by process 12" or " by processes 12 and 13", or nothing if no process is known.
 pub(crate) fn by_processes(processes: &[u32]) -> String {
     let listed: Vec<String> = processes.iter().map(u32::to_string).collect();
-    if listed.is_empty() { String::new() } else { format!(" by process {}", listed.join(" and ")) }
+    let noun = if listed.len() == 1 { "process" } else { "processes" };
+    if listed.is_empty() { String::new() } else { format!(" by {noun} {}", listed.join(" and ")) }
 }

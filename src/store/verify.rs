@@ -127,7 +127,7 @@ impl StoreOptions {
     /// Makes a damaged store usable again, and returns what was done and what was lost. Afterwards
     /// [`verify`](Self::verify) finds only damage to external files, and the next commit succeeds.
     ///
-    /// Nothing is guessed: whatever a checksum does not confirm is lost, and reported.
+    /// Nothing is guessed: whatever has a checksum, and is not confirmed by it, is lost and reported.
     ///
     /// - FORMAT and LOCK are written again if they are damaged or missing. Wrong or missing chunk digests are computed
     ///   again from the chunks. They are used only if they match the record.

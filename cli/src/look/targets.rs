@@ -44,7 +44,9 @@ pub(super) fn targets(select: &[String], input: &Input) -> Result<(Vec<Target>, 
         if !input.contains(&pattern.text)? && add(&mut targets, Some(&pattern))? {
             continue;
         }
-        if pattern.is_glob() {
+        // An expression does not end like this.
+        let is_prefix = pattern.text.ends_with(['.', '/']);
+        if pattern.is_glob() || is_prefix {
             return Err(Error::NoMatch(format!("stats: no tensor matches {text:?}")));
         }
         let (_, view) = expr::view(text, input, Copies::Allowed)?;
