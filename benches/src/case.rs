@@ -47,9 +47,9 @@ impl<'a> Case<'a> {
         Case { name: name.into(), unit: Unit::Seconds, contenders, goals, written_bytes: 0 }
     }
 
-    /// States how many bytes of files a contender writes in a round. Before its turn, a file of as many bytes is written
-    /// and deleted. Every contender then finds free memory that was used a moment ago: a virtual machine may have
-    /// returned other free memory to its host, and the first program that touches it is slow.
+    /// States how many bytes of files a contender writes in a round. Before its turn, a file of as many bytes is
+    /// written and deleted. Every contender then finds free memory that was used a moment ago: a virtual machine may
+    /// have returned other free memory to its host, and the first program that touches it is slow.
     pub(crate) fn writes(mut self, bytes: usize) -> Self {
         self.written_bytes = bytes;
         self

@@ -31,8 +31,8 @@ fn loading_a_variable_takes_the_memory_of_one_copy() {
     // SAFETY: only this test writes the store.
     let mapped = unsafe { Store::open_mapped(&path).unwrap() };
 
-    // Before a transpose starts threads, it takes 4 MiB for each, for a moment. Elements of an unmapped file pass through
-    // a buffer of 4 MiB.
+    // Before a transpose starts threads, it takes 4 MiB for each, for a moment. Elements of an unmapped file pass
+    // through a buffer of 4 MiB.
     stridemap::set_num_threads(2);
     for (store, name, beside) in
         [(&mapped, "x", 1 << 20), (&mapped, "x_t", 9 << 20), (&store, "x", 1 << 20), (&store, "x_t", 9 << 20)]

@@ -41,8 +41,8 @@ impl<'a> From<&'a Dims> for Axes<'a> {
     }
 }
 
-/// How to divide a dimension. For `split`: one size for every part, or the size of each. For `tensor_split`: the number of parts,
-/// or the boundaries between them.
+/// How to divide a dimension. For `split`: one size for every part, or the size of each. For `tensor_split`: the number
+/// of parts, or the boundaries between them.
 #[derive(FromPyObject)]
 enum Parts {
     One(isize),

@@ -1,8 +1,8 @@
 //! Opens files outside the store, in the locations that the user of the store allowed.
 //!
-//! The path of a file comes from a record, which may be malicious. So for [`ExternalScope::Beside`] the kernel is asked to keep the path inside
-//! the directory that holds the store, even if files are renamed during the call. After that, the file is checked through its descriptor, not
-//! by its name.
+//! The path of a file comes from a record, which may be malicious. So for [`ExternalScope::Beside`] the kernel is asked
+//! to keep the path inside the directory that holds the store, even if files are renamed during the call. After that,
+//! the file is checked through its descriptor, not by its name.
 
 use std::fs::File;
 use std::io;

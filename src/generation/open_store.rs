@@ -22,11 +22,10 @@ pub enum Durability {
     /// The end of the process, a system crash and a power cut: everything is synced.
     #[default]
     Full,
-    /// The end of the process, including `kill -9`. No commit is synced: after a power cut the store may be
-    /// damaged.
+    /// The end of the process, including `kill -9`. No commit is synced: after a power cut the store may be damaged.
     /// The next `Full` commit or collection, by any handle, syncs every file system of the store once, which makes all
-    /// earlier commits durable. The [`flush`](crate::ExclusiveGuard::flush) of a mutable tensor still syncs its elements, but
-    /// not the commit that gave it its name.
+    /// earlier commits durable. The [`flush`](crate::ExclusiveGuard::flush) of a mutable tensor still syncs its
+    /// elements, but not the commit that gave it its name.
     Process,
 }
 

@@ -129,8 +129,8 @@ pub(crate) fn publish_manifest(
     Ok(Generation::new(manifest, table, pin, store.is_durable()))
 }
 
-/// Encodes a manifest with its changes. Returns `None` if a new table is due first, or if the changes since the last table
-/// are too long for one manifest.
+/// Encodes a manifest with its changes. Returns `None` if a new table is due first, or if the changes since the last
+/// table are too long for one manifest.
 fn encode_without_table(manifest: &Manifest, table: Option<&Table>) -> Result<Option<Vec<u8>>> {
     if is_table_due(manifest, table) {
         return Ok(None);

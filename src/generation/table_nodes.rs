@@ -22,8 +22,8 @@ const MAX_KEPT_PAGES: u64 = 1 << 15;
 /// pages has about a hundred million entries, or is malformed.
 const MAX_SLOTS: u64 = 1 << 20;
 
-/// A leaf is kept only if at most this many pages, with its own, are kept. The rest is for inner nodes: a scan reads all leaves,
-/// and lookups must still find the inner nodes afterwards.
+/// A leaf is kept only if at most this many pages, with its own, are kept. The rest is for inner nodes: a scan reads
+/// all leaves, and lookups must still find the inner nodes afterwards.
 const MAX_KEPT_LEAF_PAGES: u64 = MAX_KEPT_PAGES / 4 * 3;
 
 /// How many slots are allocated together.

@@ -306,7 +306,8 @@ impl Draft {
         let is_on_newest = step!("rebase", self.generation.number() == newest.number());
         let draft = if is_on_newest { self } else { Draft::rebased(self.changes, Arc::clone(newest))? };
         let Changes { requested, expected, .. } = draft.changes;
-        // The records are moved out of the changes, not cloned: a record with clones is copied when its storage id changes.
+        // The records are moved out of the changes, not cloned: a record with clones is copied when its storage id
+        // changes.
         let puts = || requested.into_iter().filter_map(|(change, _)| change.into_put()).collect();
         let tensors = draft.tensors.into_inner().unwrap_or_else(puts);
         Ok(Applied { tensors, expected, attributes: draft.attributes.map(|attributes| attributes.entries) })

@@ -3,8 +3,9 @@
 //! Kept bytes keep their order, and each has one new offset, so views share elements exactly as before. A repacked view
 //! must still have strides, so elements at equal distances must stay at equal distances. So where the bytes of views
 //! (their footprints) overlap, they are divided into periods of equal length, and a part of the period is dropped only
-//! if no footprint uses that part of any period. What is kept of a period is then repacked in the same way, with shorter
-//! periods. Overlapping footprints for which no such period is found are kept whole, from the first byte to the last.
+//! if no footprint uses that part of any period. What is kept of a period is then repacked in the same way, with
+//! shorter periods. Overlapping footprints for which no such period is found are kept whole, from the first byte to the
+//! last.
 //!
 //! Elements are not enumerated: a column of ten million rows is described by a single step.
 

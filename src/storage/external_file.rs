@@ -209,7 +209,8 @@ fn not_regular(path: &Path) -> Error {
     Error::new(ErrorKind::BadFile, format!("open {}: not a regular file", path.display()))
 }
 
-/// The kernel's clock for file times ticks every 10 milliseconds or more often; under load, a tick can be slightly late.
+/// The kernel's clock for file times ticks every 10 milliseconds or more often; under load, a tick can be slightly
+/// late.
 const SETTLED_AFTER: Duration = Duration::from_millis(12);
 
 /// The limit on waits while another process keeps writing to the file. After that, a later read detects the change.

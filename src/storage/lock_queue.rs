@@ -21,9 +21,9 @@ const MAX_FRONT_WAIT: Duration = Duration::from_secs(1);
 /// The pause between attempts if no thread can be started that waits in the kernel.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
-/// After a process has waited for a file, it pauses for `REQUEUE_PAUSE` each time it queues for that file again during the
-/// next `REQUEUE_PAUSE_PERIOD`. The kernel does not hand a lock over: the process that it wakes needs time to take the lock
-/// before others take it again.
+/// After a process has waited for a file, it pauses for `REQUEUE_PAUSE` each time it queues for that file again during
+/// the next `REQUEUE_PAUSE_PERIOD`. The kernel does not hand a lock over: the process that it wakes needs time to take
+/// the lock before others take it again.
 const REQUEUE_PAUSE: Duration = Duration::from_micros(250);
 const REQUEUE_PAUSE_PERIOD: Duration = Duration::from_millis(50);
 

@@ -15,8 +15,8 @@ use crate::layout::Layout;
 use crate::storage::{Growth, GrowthLock};
 use crate::tensor::{Source, Tensor};
 
-/// How many times a short append tries to lock the storage under the writers' lock. After that it locks the storage first,
-/// as a long append does.
+/// How many times a short append tries to lock the storage under the writers' lock. After that it locks the storage
+/// first, as a long append does.
 const MAX_SHORT_TRIES: usize = 4;
 
 impl Store {

@@ -46,9 +46,9 @@ impl Store {
     /// It first collects garbage, as [`gc`](Self::gc) does. Then it copies storages, about 64 MiB or 64 of them per
     /// commit, smaller ones first, so that the space they free is available to the next. It needs free space for the
     /// copies of one commit: about 64 MiB, or the new length of the longest storage if that is more. Old files are
-    /// deleted with each commit, or once no handle or snapshot in any process needs them. Each commit is durable before its old
-    /// files are deleted, unless the handle was opened with [`Durability::Process`](crate::Durability::Process): then a
-    /// power cut may lose what was durable before.
+    /// deleted with each commit, or once no handle or snapshot in any process needs them. Each commit is durable before
+    /// its old files are deleted, unless the handle was opened with
+    /// [`Durability::Process`](crate::Durability::Process): then a power cut may lose what was durable before.
     ///
     /// A tensor that was loaded before keeps its elements, but [`save_view`](Self::save_view) of it or of its views
     /// now fails with `Conflict`: load it again.

@@ -201,8 +201,8 @@ impl StoreOptions {
     /// which may be deleted.
     ///
     /// An existing empty directory cannot be replaced in this way. There, the store is created first, and then filled:
-    /// other processes can open it while it is empty, and the store stays if the process is killed, or if other processes
-    /// have committed to it.
+    /// other processes can open it while it is empty, and the store stays if the process is killed, or if other
+    /// processes have committed to it.
     ///
     /// ```
     /// # use stridemap::{ErrorKind, StoreOptions};

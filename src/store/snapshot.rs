@@ -132,8 +132,8 @@ impl TensorInfo {
         self.layout.is_contiguous()
     }
 
-    /// Returns the range of the storage's bytes from the first element to the end of the last, or `None` if there are no
-    /// elements. A view can skip bytes inside its range.
+    /// Returns the range of the storage's bytes from the first element to the end of the last, or `None` if there are
+    /// no elements. A view can skip bytes inside its range.
     #[must_use]
     pub fn byte_range(&self) -> Option<Range<u64>> {
         self.layout.byte_range(self.dtype)
@@ -166,8 +166,8 @@ impl TensorInfo {
     }
 
     /// Returns whether the two tensors have a byte in common: they have the same storage, and an element of one
-    /// overlaps an element of the other. Both headers must be of the same store or file. The answer is as exact as that of
-    /// [`Tensor::overlaps`].
+    /// overlaps an element of the other. Both headers must be of the same store or file. The answer is as exact as that
+    /// of [`Tensor::overlaps`].
     ///
     /// ```
     /// # use stridemap::Store;

@@ -57,8 +57,8 @@ impl Transaction<'_> {
         Changes::provisional_id(self.staged.len() - 1)
     }
 
-    /// Writes a storage for one tensor: sealed, or of a `kind` that is changed in place. Returns the provisional id, and
-    /// the offset of the tensor in bytes, which is 0.
+    /// Writes a storage for one tensor: sealed, or of a `kind` that is changed in place. Returns the provisional id,
+    /// and the offset of the tensor in bytes, which is 0.
     pub(super) fn stage_own(
         &mut self,
         kind: Option<RecordKind>,

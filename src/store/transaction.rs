@@ -277,7 +277,8 @@ impl<'a> Transaction<'a> {
     ///
     /// # Errors
     /// Those of [`save`](Self::save); `NameExists`, unless [`OnExisting::Replace`] was chosen; `LimitExceeded` if the
-    /// size is too large; `InvalidArgument` for a kind other than `Mutable` and `Live`, and for a dtype that cannot be live.
+    /// size is too large; `InvalidArgument` for a kind other than `Mutable` and `Live`, and for a dtype that cannot be
+    /// live.
     pub fn create_tensor(
         &mut self,
         name: &str,

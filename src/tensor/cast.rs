@@ -24,8 +24,8 @@ impl Tensor {
     /// - Integers to integers: values wrap.
     /// - Floats to integers: the fraction is dropped. A float is first converted to an intermediate type, whose
     ///   value then wraps. The intermediate type is `int64` for `uint32`, for negative floats to `uint64`, and for
-    ///   `float64` to `uint8`. It is `int32` for the other integers of 8 and 16 bits. If a value does not fit in the intermediate type, the result is undefined in
-    ///   C. Here the nearest value that fits is used, and 0 for NaN.
+    ///   `float64` to `uint8`. It is `int32` for the other integers of 8 and 16 bits. If a value does not fit in the
+    ///   intermediate type, the result is undefined in C. Here the nearest value that fits is used, and 0 for NaN.
     /// - To bool: all values except zero become true.
     /// - Complex numbers to real dtypes except bool: the imaginary part is dropped.
     ///

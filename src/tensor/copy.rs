@@ -119,7 +119,8 @@ fn storage_order(layout: &Layout) -> Order {
 
 /// The two directions of a copy between memory and a file.
 trait FileCopy {
-    /// Copies `n` elements that are adjacent on both sides. `storage_at` and `memory_at` are the positions of the first.
+    /// Copies `n` elements that are adjacent on both sides. `storage_at` and `memory_at` are the positions of the
+    /// first.
     fn run<const W: usize>(&mut self, n: usize, storage_at: usize, memory_at: usize) -> Result<()>;
 
     /// Copies elements whose span in the file is small enough to transfer at once.

@@ -12,8 +12,8 @@ use stridemap::disk::{
     Access, Disk, DiskFile, ExternalError, ExternalScope, FileStat, LockHolders, LockMode, RealDisk, Watch,
 };
 
-/// Called with the name of the operation, and the path. The name is that of the method, but "open to write" and "stat of
-/// file" are told apart from "open" and "stat". For an operation on a file, the path is that of the file. If a hook
+/// Called with the name of the operation, and the path. The name is that of the method, but "open to write" and "stat
+/// of file" are told apart from "open" and "stat". For an operation on a file, the path is that of the file. If a hook
 /// returns an error, the operation fails with it.
 pub(crate) type Hook = Arc<dyn Fn(&str, &Path) -> io::Result<()> + Send + Sync>;
 

@@ -21,8 +21,8 @@ pub(crate) enum After {
 }
 
 /// Recovers the store after a power cut, and returns the problem if there is one. The content must be one of the
-/// candidates; `None` is the candidate without a store. All of it must verify, the next writer must be able to commit, and a
-/// collection must then leave no unneeded file. Returns the operations of the recovery, so that a power cut can
+/// candidates; `None` is the candidate without a store. All of it must verify, the next writer must be able to commit,
+/// and a collection must then leave no unneeded file. Returns the operations of the recovery, so that a power cut can
 /// interrupt them.
 pub(crate) fn recover(
     disk: &SimulatedDisk,

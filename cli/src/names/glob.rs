@@ -12,8 +12,8 @@ pub(crate) struct Pattern {
 }
 
 impl Pattern {
-    /// Parses a pattern. A text that contains `*` or `?` is a glob, unless a tensor has that name. Brackets alone do not make a
-    /// glob: the name `x[0]` must not select `x0`.
+    /// Parses a pattern. A text that contains `*` or `?` is a glob, unless a tensor has that name. Brackets alone do
+    /// not make a glob: the name `x[0]` must not select `x0`.
     pub(crate) fn parse(text: String, is_name: bool) -> Result<Self> {
         let is_glob = text.contains(['*', '?']) && !is_name;
         let glob = is_glob.then(|| GlobBuilder::new(&text).literal_separator(false).build()).transpose();

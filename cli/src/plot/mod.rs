@@ -30,9 +30,9 @@ use raster::Image;
 ///
 /// Two dimensions are a heat map: blue below zero, white at zero and red above, or one hue if no element is negative.
 /// The scale extends from the 0.1 to the 99.9 percentile. If there are negative elements, zero is its center, and its
-/// ends are plus and minus the larger magnitude of these percentiles. NaN is magenta. Of a large matrix, each block shows the
-/// element of largest magnitude, or NaN if it has one. Without colors, the heat map has characters from blank to @, and
-/// ? for NaN.
+/// ends are plus and minus the larger magnitude of these percentiles. NaN is magenta. Of a large matrix, each block
+/// shows the element of largest magnitude, or NaN if it has one. Without colors, the heat map has characters from blank
+/// to @, and ? for NaN.
 ///
 /// One dimension is a histogram.
 ///

@@ -139,7 +139,8 @@ fn sessions_of_the_guide_print_the_shown_output() {
     assert!(session_count >= 7, "{session_count}");
 }
 
-/// Skipped, with the reason printed, where python3 or numpy is missing; `STRIDEMAP_REQUIRE_PYTHON` makes that a failure.
+/// Skipped, with the reason printed, where python3 or numpy is missing; `STRIDEMAP_REQUIRE_PYTHON` makes that a
+/// failure.
 #[test]
 fn script_of_the_guide_makes_the_files_of_the_sessions() {
     let found = Command::new("python3").args(["-c", "import numpy"]).output();

@@ -117,8 +117,8 @@ fn interrupted_command_leaves_nothing_behind_and_says_what_was_done() {
 
 #[test]
 fn second_signal_ends_a_command_at_once() {
-    // Both signals arrive before the command can clean up. If two threads handle them at the same moment, neither is the
-    // second.
+    // Both signals arrive before the command can clean up. If two threads handle them at the same moment, neither is
+    // the second.
     let has_ended_at_once = || {
         let dir = dir();
         let mut child = start(&dir, &["import", "big.safetensors", "new.smap"]);

@@ -1,5 +1,5 @@
-//! What commands and help texts look like on a terminal of 80 and of 140 columns, captured by tmux and kept as snapshots
-//! in `snapshots`. `INSTA_UPDATE=always` writes them again.
+//! What commands and help texts look like on a terminal of 80 and of 140 columns, captured by tmux and kept as
+//! snapshots in `snapshots`. `INSTA_UPDATE=always` writes them again.
 #![allow(clippy::unwrap_used, reason = "test helpers assert too")]
 
 mod terminal;

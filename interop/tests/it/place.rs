@@ -9,8 +9,8 @@ use stridemap::{DType, Durability, ErrorKind, Result, Store, StoreOptions, Tenso
 use stridemap_interop::ForeignFile;
 use tempfile::TempDir;
 
-/// Writes a file that seems to have been changed long ago. Opening a file that has just changed takes 10 ms: the library
-/// waits until a later change would get another time.
+/// Writes a file that seems to have been changed long ago. Opening a file that has just changed takes 10 ms: the
+/// library waits until a later change would get another time.
 pub(crate) fn write_old(path: &Path, bytes: &[u8]) {
     let mut file = File::create(path).unwrap();
     file.write_all(bytes).unwrap();

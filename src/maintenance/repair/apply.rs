@@ -274,7 +274,8 @@ impl Work {
         let failed = |e| Error::io("write", &path, e);
         let mut staged = Staged::create(self.disk(), self.paths().root()).map_err(failed)?;
         staged.file().sync().map_err(|e| Error::io("sync", &path, e).after_failed_sync())?;
-        // It was missing or not a regular file a moment ago, and may exist now. Only something that is not a regular file is moved away.
+        // It was missing or not a regular file a moment ago, and may exist now. Only something that is not a regular
+        // file is moved away.
         if matches!(self.disk().open(&path, Access::Read), Err(e) if e.kind() == io::ErrorKind::InvalidInput)
         {
             self.keep(&path, kept)?;

@@ -87,9 +87,9 @@ pub(super) fn manifests(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair
 
 /// Finds the newest generation that can be read, and records what is wrong with FORMAT and with newer generations.
 ///
-/// This is the newest generation whose manifest can be read, and whose table has at least one readable leaf in each tree.
-/// If there is none, it is the newest whose table can be opened. If there is none of these either, it is the newest
-/// readable manifest without its table, because the records in a manifest do not depend on the table.
+/// This is the newest generation whose manifest can be read, and whose table has at least one readable leaf in each
+/// tree. If there is none, it is the newest whose table can be opened. If there is none of these either, it is the
+/// newest readable manifest without its table, because the records in a manifest do not depend on the table.
 pub(super) fn read(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> Result<Source> {
     let Manifests { uuid, must_rewrite_format, list, highest } = manifests(disk, paths, repair)?;
     let newest = list.first().map(|(number, _)| *number);
