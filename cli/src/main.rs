@@ -37,10 +37,10 @@ use crate::look::{info, ls, map, report, show, stats, tree};
 use crate::shell::{completions, man};
 use crate::ui::Stdout;
 
-/// The exit code of a command that ran, but whose answer is no. `verify` and `compact` return it for damage, `compact
-/// --materialize` for a skipped file, `repair` without `--apply` for something to repair, `diff` for a difference,
-/// `attr` for a missing attribute, `watch` for a timeout, and most commands for a prefix, a glob or a filter that
-/// matches no tensor.
+/// The exit code of a command that ran, but whose answer is no. `verify` and `compact` return it for damage (with
+/// `--materialize`, `compact` also for a skipped file), `repair` without `--apply` for something to repair, `diff` for
+/// a difference, `attr` for a missing attribute, `watch` for a timeout, and most commands for a prefix, a glob or a
+/// filter that matches no tensor.
 const NEGATIVE: u8 = 1;
 const FAILED: u8 = 2;
 
