@@ -6,8 +6,8 @@ import mmap
 import os
 import sys
 import weakref
-from collections.abc import Iterator, MutableMapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,12 +16,6 @@ from ._stridemap import Lent, LockHandle, Tensor
 
 if TYPE_CHECKING:
     import torch
-
-#: PyTorch's storages of files that are mapped, by device, inode, number of bytes and process.
-TorchStorages = MutableMapping[tuple[int, int, int, int], "torch.UntypedStorage"]
-
-#: PyTorch's storages that are in use. Tensors of one storage of a store share one of them.
-_torch_storages: TorchStorages = weakref.WeakValueDictionary()
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -86,55 +80,14 @@ def to_array(tensor: Tensor, dtype: Any, copy: bool | None) -> np.ndarray[Any, A
     return array.copy() if copy else array
 
 
-def to_torch(tensor: Tensor, storages: TorchStorages | None = None) -> torch.Tensor:
-    """Return the elements as a tensor of PyTorch, without a copy if possible.
+def to_torch(tensor: Tensor) -> torch.Tensor:
+    """Return the elements as a tensor of PyTorch, without a copy if possible."""
+    from . import _torch_storages
 
-    Tensors of one storage that are made with the same `storages` share one mapping, and so see each other's changes.
-    """
-    import torch
-
-    dtype = getattr(torch, tensor.dtype, None)
-    if not isinstance(dtype, torch.dtype):
-        raise _errors.DTypeError(f"PyTorch has no dtype {tensor.dtype}: use view_dtype('uint8')")
-    if tensor.size == 0:
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device="cpu")
-    storage = _torch_storage(tensor, _torch_storages if storages is None else storages)
-    if storage is None:
-        # These are copied: tensors in memory or not mapped, on a mutable or live storage or an external file, or with
-        # a negative stride.
-        whole = tensor.copy().view(-1)
-        buffer = np.array(np.asarray(whole.view_dtype("uint8")._lend()))
-        return torch.from_numpy(buffer).view(dtype).view(tensor.shape)
-    empty = torch.empty(0, dtype=dtype, device="cpu")
-    return empty.set_(storage, tensor.storage_offset, tensor.shape, tensor.stride())
+    return _torch_storages.to_torch([tensor], _torch_storages.in_use)[0]
 
 
-def _torch_storage(tensor: Tensor, storages: TorchStorages) -> torch.UntypedStorage | None:
-    """Map the file of a storage for PyTorch. Return `None` if it cannot be mapped, or has a negative stride.
-
-    PyTorch has no read-only tensors, so the mapping is private: what is written to it changes this process's copy of a
-    page, and never the file. `torch.load(mmap=True)` does the same.
-    """
-    import torch
-
-    if tensor._lend() is None or tensor._file_id is None or min(tensor.stride(), default=0) < 0:
-        return None
-    key = (*tensor._file_id, tensor.storage_nbytes, os.getpid())
-    storage = storages.get(key)
-    if storage is None:
-        file = _open_storage(tensor, os.O_RDONLY)
-        if file is None:
-            return None
-        try:
-            name = f"/proc/self/fd/{file}"
-            mapped = torch.UntypedStorage.from_file(name, shared=False, nbytes=tensor.storage_nbytes)
-        finally:
-            os.close(file)
-        storage = storages[key] = cast("torch.UntypedStorage", mapped)
-    return storage
-
-
-def _open_storage(tensor: Tensor, flags: int) -> int | None:
+def open_storage(tensor: Tensor, flags: int) -> int | None:
     """Open the file of a storage. Return `None` if it is not at its path in the store."""
     if tensor._storage_path is None:
         return None
@@ -157,8 +110,9 @@ def to_dlpack(tensor: Tensor, **arguments: Any) -> Any:
     if arguments.get("copy") is False and tensor._lend() is None:
         raise BufferError("the elements are not mapped, so sharing them needs a copy")
     if "torch" in sys.modules:
-        storage = _torch_storage(tensor, _torch_storages) if tensor.size else None  # kept until `to_torch` has used it
-        if arguments.get("copy") is False and tensor.size and storage is None:
+        from . import _torch_storages
+
+        if arguments.get("copy") is False and not _torch_storages.can_map(tensor):
             raise BufferError("PyTorch cannot map this tensor, so sharing the elements needs a copy")
         return to_torch(tensor).__dlpack__(**arguments)
     return to_numpy(tensor).__dlpack__(**arguments)
@@ -265,7 +219,7 @@ class Lock:
             copy.flags.writeable = False
             return copy
         else:
-            file = _open_storage(tensor, os.O_RDWR if self._exclusive else os.O_RDONLY)
+            file = open_storage(tensor, os.O_RDWR if self._exclusive else os.O_RDONLY)
             if file is None:
                 message = f"lock: {tensor._storage_path} is not the file of this tensor; open the store again"
                 raise _errors.make("Replaced", message)

@@ -1,0 +1,121 @@
+"""Tensors of PyTorch, saved so that those that share memory still share it when they are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from ._arrays import elements_of
+from ._torch_storages import byte_range, overlapping
+
+if TYPE_CHECKING:
+    from ._store import Transaction
+
+#: Tensors whose memory overlaps, each with its name.
+Group = list[tuple[str, torch.Tensor]]
+
+#: The size of the largest element, in bytes.
+_MAX_ITEMSIZE = 16
+
+
+def why_not(tensor: torch.Tensor) -> str | None:
+    """Return why the elements of a tensor cannot be saved, and what to do, or `None` if they can."""
+    kind = type(tensor).__name__
+    if is_lazy(tensor):
+        return f"{kind} has no shape yet; call the model once before"
+    if tensor.is_nested:
+        return "it is a nested tensor; save the tensors of unbind()"
+    if tensor.layout != torch.strided:
+        return f"its layout is {tensor.layout}; save to_dense(), or its parts"
+    if tensor.is_quantized:
+        return "it is quantized; save dequantize(), or int_repr() and the parameters"
+    if tensor.device.type == "meta":
+        return "it is on the device meta, so it has no elements"
+    if tensor.numel() == 0:
+        return None
+    try:
+        storage = tensor.untyped_storage()
+        has_elements = storage.data_ptr() != 0 and storage.nbytes() >= _end_in_storage(tensor)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError):
+        has_elements = False
+    if has_elements:
+        return None
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        return "its storage was freed"
+    return f"{kind} has no elements of its own; save the tensors that it is made of"
+
+
+def plain(action: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor whose elements are those in its storage. `action` is for the error if there are none."""
+    if reason := why_not(tensor):
+        raise TypeError(f"{action}: {reason}")
+    return tensor.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg()
+
+
+def groups_of(tensors: Mapping[str, torch.Tensor]) -> list[Group]:
+    """Return the tensors in groups whose memory does not overlap."""
+    entries: Group = []
+    for name, value in tensors.items():
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a tensor is a str, not {type(name).__name__}: {name!r}")
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f'save "{name}": it is not a tensor but {type(value).__name__}')
+        entries.append((name, plain(f'save "{name}"', value)))
+    spans = [(str(tensor.device), *span(tensor)) if tensor.numel() else (name, 0, 0) for name, tensor in entries]
+    return [[entries[index] for index in group] for group in overlapping(spans)]
+
+
+def span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the addresses where the first element begins and the last one ends."""
+    start, end = byte_range(0, tensor.shape, tensor.stride(), tensor.itemsize)
+    return tensor.data_ptr() + start, tensor.data_ptr() + end
+
+
+def _end_in_storage(tensor: torch.Tensor) -> int:
+    return byte_range(int(tensor.storage_offset()), tensor.shape, tensor.stride(), tensor.itemsize)[1]
+
+
+def save(txn: Transaction, group: Group, replaceable: Container[str]) -> None:
+    """Save the tensors of a group: their bytes once, and a header each. Only names in `replaceable` are replaced."""
+    if len(group) == 1 and group[0][1].is_contiguous():
+        ((name, tensor),) = group
+        txn.save(name, tensor, replace=name in replaceable)
+        return
+    starts, ends = zip(*(span(tensor) for _, tensor in group), strict=True)
+    # A header has its offset in elements.
+    aligned = (
+        start
+        for start in range(min(starts), min(starts) - _MAX_ITEMSIZE, -1)
+        if not any((tensor.data_ptr() - start) % tensor.itemsize for _, tensor in group)
+    )
+    if (start := next(aligned, None)) is None:
+        for entry in group:
+            save(txn, [entry], replaceable)
+        return
+    storage = txn._handle.stage(elements_of(_memory(group, start, max(ends))))
+    for name, tensor in group:
+        txn._handle.on_existing(name in replaceable)
+        layout = (tuple(tensor.shape), tensor.stride(), (tensor.data_ptr() - start) // tensor.itemsize)
+        txn._handle.save_header(name, str(tensor.dtype).removeprefix("torch."), layout, storage)
+
+
+def _memory(group: Group, start: int, end: int) -> torch.Tensor:
+    """Return the bytes between two addresses: of a storage that has all of them, or copied from those of the group."""
+
+    def of_storage(tensor: torch.Tensor, start: int, end: int) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+        return empty.set_(storage, start - storage.data_ptr(), (end - start,), (1,))
+
+    for _, tensor in group:
+        first, nbytes = tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes()
+        if first <= start and end <= first + nbytes:
+            return of_storage(tensor, start, end)
+    whole = torch.zeros(end - start, dtype=torch.uint8, device=group[0][1].device)
+    for _, tensor in group:
+        own_start, own_end = span(tensor)
+        whole[own_start - start : own_end - start] = of_storage(tensor, own_start, own_end)
+    return whole
