@@ -1,0 +1,193 @@
+"""`load_model` copies into a model as the function of safetensors does, and with `assign` it maps."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+import torch.distributed
+import torch.multiprocessing
+from torch import nn
+
+import stridemap
+from stridemap.torch import load_file, load_model, save_file, save_model
+
+
+def net() -> nn.Linear:
+    return nn.Linear(2, 2, bias=False)
+
+
+def saved(folder: Path, model: nn.Module) -> dict[str, Callable[[nn.Module], Any]]:
+    """Save a model with two libraries. Return functions that load it."""
+    save_model(model, folder / "x.smap")
+    safetensors.torch.save_model(model, str(folder / "x.safetensors"))
+    return {
+        "stridemap": lambda other: load_model(other, folder / "x.smap"),
+        "safetensors": lambda other: safetensors.torch.load_model(other, folder / "x.safetensors"),
+    }
+
+
+def gradients(rank: int, folder: Path, results: Any) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
+    try:
+        found = []
+        for load in (
+            lambda model: load_model(model, folder / "x.smap"),
+            lambda model: safetensors.torch.load_model(model, folder / "x.safetensors"),
+        ):
+            model = nn.parallel.DistributedDataParallel(net())
+            load(model.module)
+            model(torch.full((1, 2), float(rank + 1))).sum().backward()
+            found.append(model.module.weight.grad.tolist())
+        results.put(found)
+        torch.distributed.barrier()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_gradients_are_averaged_after_loading(tmp_path: Path) -> None:
+    saved(tmp_path, net())
+    context = torch.multiprocessing.get_context("spawn")
+    results = context.Queue()
+    children = [context.Process(target=gradients, args=(rank, tmp_path, results)) for rank in range(2)]
+    for child in children:
+        child.start()
+    # The mean of the gradients of the two processes, which are 1 and 2.
+    assert [results.get(timeout=120) for _ in children] == [[[[1.5, 1.5]] * 2] * 2] * 2
+    for child in children:
+        child.join()
+        assert child.exitcode == 0
+
+
+@pytest.mark.parametrize("library", ["stridemap", "safetensors"])
+def test_optimizer_that_was_made_before_trains(library: str, tmp_path: Path) -> None:
+    load, model = saved(tmp_path, net())[library], net()
+    optimizer, parameter = torch.optim.SGD(model.parameters(), 1.0), model.weight
+    load(model)
+    assert model.weight is parameter
+    before = parameter.detach().clone()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert torch.equal(model.weight, before - 1)
+
+
+@pytest.mark.parametrize("library", ["stridemap", "safetensors"])
+def test_parameters_keep_their_dtype_and_flags(library: str, tmp_path: Path) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.norm = nn.Linear(3, 3), nn.BatchNorm1d(3)
+
+    original = Model()
+    original.norm.running_mean.fill_(5)
+    load, model = saved(tmp_path, original)[library], Model().half()
+    model.linear.requires_grad_(False)
+    addresses = [tensor.data_ptr() for tensor in model.state_dict().values()]
+    load(model)
+    assert [tensor.data_ptr() for tensor in model.state_dict().values()] == addresses
+    assert model.linear.weight.dtype == model.norm.running_mean.dtype == torch.float16
+    assert model.norm.num_batches_tracked.dtype == torch.int64 and model.norm.running_mean.tolist() == [5] * 3
+    assert not model.linear.weight.requires_grad and model.norm.weight.requires_grad
+    assert torch.equal(model.linear.weight, original.linear.weight.half())
+
+
+def test_assigned_parameters_have_the_dtype_and_the_memory_of_the_store(tmp_path: Path) -> None:
+    original, model = net(), net().half().requires_grad_(False)
+    save_model(original, tmp_path / "x.smap")
+    parameter = model.weight
+    load_model(model, tmp_path / "x.smap", assign=True)
+    assert model.weight is not parameter and model.weight.dtype == torch.float32 and not model.weight.requires_grad
+    assert torch.equal(model.weight, original.weight)
+    with torch.device("meta"):
+        model = net()
+    load_model(model, tmp_path / "x.smap", assign=True)
+    assert torch.equal(model.weight, original.weight)
+
+
+def test_loaded_model_is_not_changed_with_the_store(tmp_path: Path) -> None:
+    path, model = tmp_path / "x.smap", net()
+    save_model(net(), path)
+    load_model(model, path)
+    with torch.no_grad():
+        model.weight.fill_(3)
+    save_model(model, path)
+    with torch.no_grad():
+        model.weight.fill_(4)
+    assert load_file(path)["weight"].tolist() == [[3, 3], [3, 3]]
+
+
+def tied(value: float) -> nn.ModuleDict:
+    model = nn.ModuleDict({"a": net(), "b": net()})
+    model["b"].weight = model["a"].weight
+    nn.init.constant_(model["a"].weight, value)
+    return model
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_one_name_of_a_tied_parameter_is_enough(path: Path, assign: bool) -> None:
+    save_file({"b.weight": torch.ones(2, 2)}, path)
+    model = tied(0)
+    assert load_model(model, path, assign=assign) == ([], [])
+    assert model["a"].weight is model["b"].weight and model["a"].weight.tolist() == [[1, 1], [1, 1]]
+    # The memory is shared, but not the object.
+    model["b"].weight = nn.Parameter(model["a"].weight.detach())
+    model["a"].weight.data.zero_()
+    assert load_model(model, path, assign=assign) == ([], [])
+    assert model["a"].weight.tolist() == model["b"].weight.tolist() == [[1, 1], [1, 1]]
+    save_file({"a.weight": torch.zeros(2, 2), "b.weight": torch.ones(2, 2)}, path)
+    model = tied(5)
+    with pytest.raises(ValueError, match="tied"):
+        load_model(model, path, assign=assign)
+    assert model["a"].weight.tolist() == [[5, 5], [5, 5]]
+    nan = torch.full((2, 2), float("nan"))
+    save_file({"a.weight": nan, "b.weight": nan.clone()}, path)
+    load_model(tied(5), path, assign=assign)
+    save_file({"c": torch.ones(1)}, path, replace=True)
+    with pytest.raises(RuntimeError, match="missing in the store"):
+        load_model(tied(5), path, assign=assign)
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_tied_buffers_stay_tied(path: Path, assign: bool) -> None:
+    model = nn.Module()
+    model.register_buffer("x", torch.zeros(3))
+    model.register_buffer("y", model.x)
+    save_file({"y": torch.ones(3)}, path)
+    assert load_model(model, path, assign=assign) == ([], [])
+    model.x.add_(1)
+    assert model.y.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_layers_without_sizes_get_those_of_the_store(path: Path, assign: bool) -> None:
+    model = nn.Sequential(nn.LazyLinear(3), nn.LazyLinear(3))
+    save_model(nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 3)), path)
+    load_model(model, path, assign=assign)
+    assert model[0].weight.shape == (3, 5) and torch.equal(model[1].weight, load_file(path)["1.weight"])
+
+
+def test_sizes_that_differ_are_an_error(path: Path) -> None:
+    save_model(nn.Linear(3, 2), path)
+    for assign in (False, True):
+        with pytest.raises(RuntimeError, match="size mismatch"):
+            load_model(nn.Linear(2, 2), path, assign=assign)
+
+
+def test_model_on_the_device_meta_needs_assign(path: Path) -> None:
+    save_model(net(), path)
+    with torch.device("meta"):
+        model = net()
+    with pytest.raises(ValueError, match="assign=True"):
+        load_model(model, path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_model(model, path, assign=True)
+    with stridemap.open(path) as store:
+        assert np.array_equal(model.weight.detach().numpy(), store["weight"].numpy())
