@@ -118,22 +118,42 @@ def to_dlpack(tensor: Tensor, **arguments: Any) -> Any:
     return to_numpy(tensor).__dlpack__(**arguments)
 
 
-def elements_of(value: Any) -> tuple[str, tuple[int, ...], np.ndarray[Any, np.dtype[np.uint8]]]:
-    """Return the dtype, the size and the bytes of an array, a tensor of PyTorch, or what NumPy makes an array of."""
+def elements_of(value: Any, action: str) -> tuple[str, tuple[int, ...], np.ndarray[Any, np.dtype[np.uint8]]]:
+    """Return the dtype, the size and the bytes of an array, a tensor of PyTorch, or what NumPy makes an array of.
+
+    `action` is what an error says was requested.
+    """
     if "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor):
+        from ._torch_tensors import plain
+
         torch = sys.modules["torch"]
-        whole = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        whole = plain(action, value).cpu().contiguous()
         name = str(whole.dtype).removeprefix("torch.")
         # A dimension of size 1 can have any stride, which `view` would not accept.
         return name, tuple(whole.shape), whole.as_strided((whole.numel(),), (1,)).view(torch.uint8).numpy()
     if not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
         value = np.from_dlpack(value)
-    array = np.asarray(value)
+    array = np.asarray(_without_mask(value, action))
     if array.dtype.hasobject or array.dtype.kind in "USVMm" and array.dtype.name not in _ml_dtype_names():
-        message = f"elements of dtype {array.dtype} cannot be saved; numbers and bools can"
-        raise _errors.DTypeError(message)
+        advice = "save each field, such as array['x']" if array.dtype.names else "numbers and bools can; convert them"
+        raise _errors.DTypeError(f"{action}: elements of dtype {array.dtype} cannot be saved; {advice}")
     array = array.astype(array.dtype.newbyteorder("<"), copy=False)
     return array.dtype.name, array.shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _without_mask(value: Any, action: str) -> Any:
+    """Return a value for `numpy.asarray`, which would drop the mask of a masked array. Refuse masked arrays."""
+    if isinstance(value, list | tuple):
+        plain = (bool, int, float, complex)
+        return [part if type(part) in plain else _without_mask(part, action) for part in value]
+    if not hasattr(value, "__array__") or isinstance(value, np.generic):
+        return value
+    # Dask's own conversion drops the mask.
+    array = np.asanyarray(value.compute() if hasattr(value, "__dask_graph__") else value)
+    if isinstance(array, np.ma.MaskedArray):
+        advice = "save array.filled(...), or array.data and array.mask as two tensors"
+        raise _errors.make("InvalidArgument", f"{action}: the mask of a masked array cannot be saved; {advice}")
+    return array
 
 
 def _ml_dtype_names() -> frozenset[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import glob
+import itertools
 import math
 import os
 import platform
@@ -24,7 +25,64 @@ from ._arrays import dtype_name, elements_of, numpy_dtype
 from ._store import Store, open
 from ._stridemap import Tensor
 
-Index = tuple[slice, ...]
+#: Where a block is: slices and integers, and perhaps `...`, as in a subscript.
+Index = Any
+
+
+def region(index: Index, shape: tuple[int, ...]) -> tuple[list[range], tuple[int, ...]]:
+    """Return the positions of a block along each axis, and the shape that the block must have.
+
+    >>> region(np.s_[2:9, ..., -1], (5, 4, 3))
+    ([range(2, 5), range(0, 4), range(2, 3)], (3, 4))
+    """
+    parts = list(index) if isinstance(index, tuple) else [index]
+    missing = [slice(None)] * (len(shape) - sum(part is not Ellipsis for part in parts))
+    at = next((at for at, part in enumerate(parts) if part is Ellipsis), len(parts))
+    parts[at : at + 1] = missing
+    is_index = (isinstance(part, slice | int | np.integer) and not isinstance(part, bool) for part in parts)
+    if len(parts) != len(shape) or not all(is_index):
+        message = f"a block is at slices and integers of the shape {shape}, and not at {index!r}"
+        raise _errors.make("InvalidArgument", message)
+    try:
+        ranges = [
+            range(size)[part] if isinstance(part, slice) else range(at := range(size)[part], at + 1)
+            for part, size in zip(parts, shape, strict=True)
+        ]
+    except IndexError:
+        raise _errors.make("OutOfRange", f"{index!r} is out of the bounds of the shape {shape}") from None
+    return ranges, tuple(len(r) for r, part in zip(ranges, parts, strict=True) if isinstance(part, slice))
+
+
+def check_cover(regions: list[list[range]], shape: tuple[int, ...]) -> None:
+    """Refuse blocks that do not have each element exactly once.
+
+    A region is a sum of corners, with signs. Without signs, the sum of all regions has the corners of the shape exactly
+    if each element is in an odd number of regions. So the smallest corner that is too many or too few is an element
+    that is in none, or in an even number of them.
+    """
+    if 0 in shape:
+        return
+    split = [axis for axis, size in enumerate(shape) if any(ranges[axis] != range(size) for ranges in regions)]
+    corners = set(itertools.product(*((0, shape[axis]) for axis in split)))
+    for ranges in regions:
+        for box in itertools.product(*(_parts(ranges[axis]) for axis in split)):
+            corners ^= set(itertools.product(*box))
+    if not corners and sum(math.prod(map(len, ranges)) for ranges in regions) == math.prod(shape):
+        return
+    element = [0] * len(shape)
+    for axis, position in zip(split, min(corners, default=()), strict=False):
+        element[axis] = position
+    count = sum(all(at in range_ for at, range_ in zip(element, ranges, strict=True)) for ranges in regions)
+    found = "blocks overlap" if not corners else f"{count or 'no'} blocks have the element {tuple(element)}"
+    message = f"to_store: {found}; each element of the shape {shape} must be in one block"
+    raise _errors.make("InvalidArgument", message)
+
+
+def _parts(positions: range) -> list[tuple[int, int]]:
+    """Return positions as ranges without steps."""
+    if len(positions) > 1 and abs(positions.step) != 1:
+        return [(at, at + 1) for at in positions]
+    return [(min(positions), max(positions) + 1)] if positions else []
 
 
 class BlockFile:
@@ -33,7 +91,7 @@ class BlockFile:
     def __init__(self, store_path: str, shape: tuple[int, ...], dtype: Any) -> None:
         self.store_path, self.dtype = os.path.abspath(store_path), dtype_name(dtype)
         # Refuses a dtype that a store does not have, before anything is computed.
-        Tensor._of_elements(elements_of(np.empty(0, numpy_dtype(self.dtype))))
+        Tensor._of_elements(elements_of(np.empty(0, numpy_dtype(self.dtype)), "create"))
         if not all(size >= 0 for size in shape):
             raise _errors.make("SizeMismatch", f"a size is unknown or negative: {tuple(shape)}")
         self.shape = tuple(int(size) for size in shape)
@@ -58,9 +116,18 @@ class BlockFile:
 
     def __setitem__(self, index: Index, block: Any) -> None:
         """Write a block. Blocks of different processes must not overlap."""
+        positions, shape = region(index, self.shape)
+        first = tuple(positions_of_axis.start for positions_of_axis in positions)
+        action = f"write the block at {first} of the shape {self.shape}"
+        name, size, flat = elements_of(block, action)
+        if not np.can_cast(numpy_dtype(name), numpy_dtype(self.dtype), "safe"):
+            message = f"{action}: {name} cannot be converted to {self.dtype} without loss; convert the block with astype"
+            raise _errors.DTypeError(message)
+        if size != shape:
+            raise _errors.make("SizeMismatch", f"{action}: the block has the shape {size}, and its position {shape}")
         if self.nbytes:
             whole = np.memmap(self.path, numpy_dtype(self.dtype), "r+", shape=self.shape)
-            whole[index] = block
+            whole[index] = flat.view(numpy_dtype(name)).reshape(size)
             # Other machines see what has been written back.
             whole.flush()
 

@@ -142,7 +142,7 @@ def _can_reuse(saved: list[Tensor], new: list[torch.Tensor], reused: _Reused) ->
             return False
         # Compare with the memory that is lent read-only: this process may have written to the mapping of `to_torch`.
         elements = np.asarray(old.contiguous()._lend() or old.copy()._lend())
-        if not np.array_equal(elements.reshape(-1).view(np.uint8), _arrays.elements_of(tensor)[2]):
+        if not np.array_equal(elements.reshape(-1).view(np.uint8), _arrays.elements_of(tensor, "compare")[2]):
             return False
     spans = [_torch_tensors.span(tensor) for tensor in new if tensor.numel()]
     if not spans:

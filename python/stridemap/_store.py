@@ -123,7 +123,7 @@ class _Changes(_Names, MutableMapping[str, Tensor]):
             if isinstance(value, Tensor):
                 txn._handle.save_tensor(_checked(name), value, kind)
             else:
-                txn._handle.save(_checked(name), _arrays.elements_of(value), kind)
+                txn._handle.save(_checked(name), _arrays.elements_of(value, f'save "{name}"'), kind)
 
     def save_view(self, name: str, view: Tensor, *, replace: bool = True) -> None:
         """Save a view of a tensor of this store under a name of its own. Only a header is written."""
@@ -151,7 +151,7 @@ class _Changes(_Names, MutableMapping[str, Tensor]):
     def append(self, name: str, rows: Any) -> range:
         """Append rows to a tensor. Return their positions."""
         with self._change() as txn:
-            start, end = txn._handle.append(_checked(name), _arrays.elements_of(rows))
+            start, end = txn._handle.append(_checked(name), _arrays.elements_of(rows, f'append to "{name}"'))
             return range(start, end)
 
     def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:

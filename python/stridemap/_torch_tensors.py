@@ -95,7 +95,8 @@ def save(txn: Transaction, group: Group, replaceable: Container[str]) -> None:
         for entry in group:
             save(txn, [entry], replaceable)
         return
-    storage = txn._handle.stage(elements_of(_memory(group, start, max(ends))))
+    memory = _memory(group, start, max(ends))
+    storage = txn._handle.stage(elements_of(memory, f'save "{group[0][0]}"'))
     for name, tensor in group:
         txn._handle.on_existing(name in replaceable)
         layout = (tuple(tensor.shape), tensor.stride(), (tensor.data_ptr() - start) // tensor.itemsize)

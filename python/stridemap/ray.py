@@ -12,7 +12,7 @@ from typing import Any
 
 import ray
 
-from ._blocks import BlockFile, Index, open_to_write
+from ._blocks import BlockFile, Index, check_cover, open_to_write, region
 from ._store import Store
 
 __all__ = ["to_store"]
@@ -28,13 +28,19 @@ def to_store(
     """Save blocks as one tensor. Tasks write them in parallel; one commit at the end makes the tensor visible.
 
     A block is a position, such as `np.s_[0:10, :]`, and an array or a Ray reference to one. The task that writes the
-    block fetches the referenced array. Blocks must not overlap. If a task fails, or the caller is killed, the store is
-    as it was.
+    block fetches the referenced array. Each element must be in exactly one block. The dtype of a block must be `dtype`,
+    or one that NumPy converts to it safely, as int32 to int64. If a task fails, or the caller is killed, the store
+    is as it was.
     """
     store = open_to_write(place)
     file = BlockFile(store.path, shape, dtype)
     try:
-        ray.get([_write.remote(file, index, block) for index, block in blocks])
+        regions, writes = [], []
+        for index, block in blocks:
+            regions.append(region(index, file.shape)[0])
+            writes.append(_write.remote(file, index, block))
+        check_cover(regions, file.shape)
+        ray.get(writes)
         file.commit(store, name)
     finally:
         file.remove()

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.array as da
 import numpy as np
 import psutil
@@ -184,6 +185,95 @@ def test_ray_gets_headers_and_writes_blocks(rays: None, large: tuple[Path, np.nd
             stridemap.ray.to_store([(np.s_[:10], squares.remote(-1))], path, "x", (10,), "int64")
         store.refresh()
         assert store["x"].shape == array.shape and list(path.parent.glob("*.writing-*")) == []
+
+
+#: Blocks of 10 elements, and what is wrong with them as one tensor of this dtype.
+WRONG_BLOCKS = [
+    ("int64", np.ones(10) / 2, "float64 cannot be converted to int64"),
+    ("float64", np.ones(10, complex), "complex128 cannot be converted to float64"),
+    ("float32", np.full(10, 0.1), "float64 cannot be converted to float32"),
+    ("int32", np.full(10, 1 << 40), "int64 cannot be converted to int32"),
+    ("uint8", np.full(10, -1, np.int8), "int8 cannot be converted to uint8"),
+    ("bool", np.full(10, np.nan), "float64 cannot be converted to bool"),
+    ("bfloat16", np.ones(10, np.float32), "float32 cannot be converted to bfloat16"),
+    ("float64", np.ma.masked_array(np.ones(10), True), "the mask of a masked array"),
+    ("float64", np.array([None] * 10), "dtype object cannot be saved"),
+    ("float64", np.zeros(10, [("a", "f8")]), "save each field"),
+    ("float64", np.ones(1), r"the block has the shape \(1,\), and its position \(10,\)"),
+    ("float64", np.ones((10, 1)), r"the block has the shape \(10, 1\), and its position \(10,\)"),
+]
+
+
+@pytest.mark.parametrize(("dtype", "block", "said"), WRONG_BLOCKS)
+def test_block_of_ray_that_does_not_fit_is_an_error(
+    rays: None, dtype: str, block: np.ndarray, said: str, store: stridemap.Store
+) -> None:
+    right = np.zeros(10, stridemap._arrays.numpy_dtype(dtype))
+    with pytest.raises((TypeError, ValueError), match=said):
+        stridemap.ray.to_store([(np.s_[:10], right), (np.s_[10:], block)], store, "x", (20,), dtype)
+    assert list(store) == [] and list(Path(store.path).parent.glob("*.writing-*")) == []
+
+
+@pytest.mark.parametrize(("dtype", "block", "said"), WRONG_BLOCKS)
+def test_block_of_dask_that_does_not_fit_is_an_error(
+    dtype: str, block: np.ndarray, said: str, store: stridemap.Store
+) -> None:
+    # What a block is declared to be, and what it is, can differ.
+    right = stridemap._arrays.numpy_dtype(dtype)
+    array = da.zeros(20, chunks=10, dtype=right).map_blocks(lambda _: block, dtype=right, meta=np.empty(0, right))
+    with dask.config.set(scheduler="threads"), pytest.raises((TypeError, ValueError), match=said):
+        to_store(array, store, "x")
+    assert list(store) == [] and list(Path(store.path).parent.glob("*.writing-*")) == []
+
+
+def test_masked_array_of_dask_is_an_error(store: stridemap.Store) -> None:
+    array = da.from_array(np.ma.masked_array(np.arange(20.0), np.arange(20) == 15), chunks=10)
+    with dask.config.set(scheduler="threads"):
+        with pytest.raises(ValueError, match="mask"):
+            to_store(array, store, "x")
+        to_store(da.ma.filled(array, -1), store, "x")
+    assert store["x"].numpy()[[0, 15, 19]].tolist() == [0, -1, 19]
+
+
+@pytest.mark.parametrize(
+    ("positions", "shape", "said"),
+    [
+        ([np.s_[:10], np.s_[20:]], (30,), r"no blocks have the element \(10,\)"),
+        ([np.s_[:20]], (30,), r"no blocks have the element \(20,\)"),
+        ([], (30,), r"no blocks have the element \(0,\)"),
+        ([np.s_[::2]], (30,), r"no blocks have the element \(1,\)"),
+        ([np.s_[:2, :], np.s_[2:, :4]], (5, 6), r"no blocks have the element \(2, 4\)"),
+        ([np.s_[0], np.s_[2:]], (5, 6), r"no blocks have the element \(1, 0\)"),
+        ([np.s_[:20], np.s_[10:]], (30,), r"2 blocks have the element \(10,\)"),
+        ([np.s_[:10], np.s_[:10], np.s_[20:]], (30,), r"2 blocks have the element \(0,\)"),
+        ([np.s_[...]] * 3, (30,), "blocks overlap"),
+        ([np.s_[:10], np.s_[30:40]], (30,), r"no blocks have the element \(10,\)"),
+        ([np.s_[:, None]], (30,), "at slices and integers"),
+        ([np.arange(30)], (30,), "at slices and integers"),
+        ([30], (30,), "out of the bounds"),
+    ],
+)
+def test_missing_and_overlapping_blocks_of_ray_are_an_error(
+    rays: None, positions: list[Any], shape: tuple[int, ...], said: str, store: stridemap.Store
+) -> None:
+    def blocks() -> Iterator[tuple[Any, np.ndarray]]:
+        whole = np.ones(shape)
+        for position in positions:
+            yield position, whole[position] if not isinstance(position, int) else np.ones(shape[1:])
+
+    with pytest.raises((ValueError, IndexError), match=said):
+        stridemap.ray.to_store(blocks(), store, "x", shape, "float64")
+    assert list(store) == [] and list(Path(store.path).parent.glob("*.writing-*")) == []
+
+
+def test_blocks_of_ray_that_fit_are_converted(rays: None, store: stridemap.Store) -> None:
+    whole = np.arange(35).reshape(5, 7)
+    positions: list[tuple[Any, Any]] = [(np.s_[::2, :3], np.int8), (np.s_[1::2, 2::-1], ">i2"), (np.s_[..., 3:], np.int64)]
+    blocks = [(position, whole[position].astype(dtype)) for position, dtype in positions]
+    stridemap.ray.to_store(blocks, store, "x", (5, 7), "int64")
+    assert store["x"].dtype == "int64" and np.array_equal(store["x"].numpy(), whole)
+    stridemap.ray.to_store([(np.s_[:0], np.ones((0, 3)))], store, "empty", (0, 3), "float64")
+    assert store["empty"].shape == (0, 3)
 
 
 def share(pickled: bytes, results: Any, end: Any) -> None:
