@@ -10,6 +10,7 @@ mod change;
 mod diff;
 mod error;
 mod expr;
+mod in_place;
 mod input;
 mod interrupt;
 mod look;

@@ -1,5 +1,6 @@
 //! A file that a command writes completely or not at all, such as a page or an image.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -7,6 +8,8 @@ use std::path::Path;
 use rustix::fs::{Access, access};
 
 use crate::error::{Error, Result};
+use crate::in_place::Outputs;
+use crate::input::Input;
 
 /// The path of a file to write, after it has been checked.
 #[derive(Clone, Copy)]
@@ -49,6 +52,12 @@ impl<'a> OutputFile<'a> {
 
     pub(crate) fn path(self) -> &'a Path {
         self.path
+    }
+
+    /// Refuses to replace a file from which the command reads, or that a store uses in place.
+    pub(crate) fn check_unused(self, input: &Input) -> Result<()> {
+        let paths = [self.path.to_path_buf()];
+        Outputs { command: self.command, paths: &paths, names: BTreeSet::new() }.check(input)
     }
 
     /// Returns whether there is a file that will be replaced.

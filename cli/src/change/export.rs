@@ -11,11 +11,12 @@ use stridemap::{ErrorKind, Snapshot, StorageKind, Tensor};
 use stridemap_interop::npz::Packing;
 use stridemap_interop::{npy, npz, safetensors};
 
-use super::replaced::{check_existing, check_files_in_place, index_path, main_file};
+use super::replaced::{check_existing, index_path};
 use super::shared_bytes;
 use super::stdin::PIPE;
 use crate::args::{Existing, External};
 use crate::error::{Error, Result, output_error};
+use crate::in_place::Outputs;
 use crate::input::open_store;
 use crate::names::{names, one_line, quoted};
 use crate::output_file::check_parent_dir;
@@ -162,16 +163,13 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
     let attributes = snapshot.attributes_of(&args.prefix);
     check_contents(args, format, &tensors, !attributes.is_empty())?;
     let size_bytes = tensors.iter().map(|(_, tensor)| tensor.nbytes() as u64).fold(0, u64::saturating_add);
-    let file = main_file(args, tensors.len(), size_bytes);
-    let is_replacing = !args.is_piped() && check_existing(&file, args)?;
-    if !args.is_piped() {
-        check_files_in_place(args, &names, &snapshot)?;
-    }
+    let files = files(args, format, &tensors)?;
+    let is_replacing = check_files(args, &files, &tensors, &snapshot)?;
     let contents = format!("{}, {}", counted(tensors.len() as u64, "tensor"), HumanBytes(size_bytes));
     if args.existing.is_dry_run() {
         let replacing = if is_replacing { ", replacing it" } else { "" };
-        let shards = if file == args.out { "" } else { " and its shards" };
-        let file = one_line(&file.to_string_lossy());
+        let shards = if files.len() > 1 { " and its shards" } else { "" };
+        let file = one_line(&files.last().unwrap_or(&args.out).to_string_lossy());
         writeln!(out, "would write {file}{shards}{replacing}: {contents}")?;
         for (name, tensor) in &tensors {
             writeln!(out, "  {}, {} {:?}", quoted(name), tensor.dtype(), tensor.size())?;
@@ -252,6 +250,43 @@ fn check_contents(
     Ok(())
 }
 
+/// Returns the options for a safetensors file.
+fn model<'a>(args: &ExportArgs, attributes: &'a BTreeMap<String, String>) -> safetensors::Export<'a> {
+    let export = safetensors::Export::new().metadata(attributes).on_existing(args.existing.policy());
+    match args.max_shard_size {
+        Some(max_shard_bytes) => export.max_shard_bytes(max_shard_bytes),
+        None => export,
+    }
+}
+
+/// Returns the paths of the files to write. The last one is that by which the tensors are opened: the index, if they
+/// are split into shards.
+fn files(args: &ExportArgs, format: Format, tensors: &[(String, Tensor)]) -> Result<Vec<PathBuf>> {
+    match format {
+        _ if args.is_piped() => Ok(Vec::new()),
+        Format::Safetensors => Ok(model(args, &BTreeMap::new()).paths(&args.out, tensors)?),
+        _ => Ok(vec![args.out.clone()]),
+    }
+}
+
+/// Refuses to replace a file unless `--force` is given, and always one that a store uses in place. Returns whether a
+/// file is replaced.
+fn check_files(
+    args: &ExportArgs,
+    files: &[PathBuf],
+    tensors: &[(String, Tensor)],
+    snapshot: &Snapshot,
+) -> Result<bool> {
+    let mut is_replacing = false;
+    // The index is named first.
+    for file in files.last().into_iter().chain(files) {
+        is_replacing |= check_existing(file, args)?;
+    }
+    let names = tensors.iter().map(|(name, _)| name.as_str()).collect();
+    Outputs { command: "export", paths: files, names }.check_stores(Some((&args.store, snapshot)))?;
+    Ok(is_replacing)
+}
+
 /// Writes the tensors. Returns the number of files with elements.
 fn write(
     args: &ExportArgs,
@@ -264,10 +299,7 @@ fn write(
     let (path, existing) = (&args.out, args.existing.policy());
     match (format, tensors) {
         (Format::Safetensors, _) => {
-            let mut export = safetensors::Export::new().metadata(attributes).on_existing(existing);
-            if let Some(max_shard_bytes) = args.max_shard_size {
-                export = export.max_shard_bytes(max_shard_bytes);
-            }
+            let export = model(args, attributes);
             if args.is_piped() {
                 export.write_to(out, tensors, progress)?;
             } else {

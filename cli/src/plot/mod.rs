@@ -70,6 +70,7 @@ pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
     let file =
         args.out.as_deref().map(|path| OutputFile::new("plot", path, &["png"], args.force)).transpose()?;
     let input = Input::open(&args.source, &args.reading, &args.external.options())?;
+    file.map_or(Ok(()), |file| file.check_unused(&input))?;
     let expr = args.expr.clone().map_or_else(|| input.only_name("plot"), Ok)?;
     let (_, view) = expr::view(&expr, &input, Copies::Allowed)?;
     let expr = one_line(&expr);

@@ -147,18 +147,23 @@ fn materialized_store_no_longer_needs_the_file() {
 }
 
 #[test]
-fn case_29_export_replaces_an_external_file_only_with_every_tensor_in_it() {
+fn case_29_export_replaces_no_external_file() {
     let dir = with_adopted();
     let whole = fs::read(dir.path("x.safetensors")).unwrap();
     dir.messages(&["view", "s.smap", "a.x[1]", "row"]);
-    for args in [
-        &["export", "s.smap", "x.safetensors", "row", "--force"][..],
-        &["export", "s.smap", "./s.smap/../x.safetensors", "row", "--force"],
-        &["export", "s.smap", "x.safetensors", "--max-shard-size", "8", "row", "--force"],
-    ] {
-        let line = dir.refusal(args);
-        for part in ["x.safetensors, which holds tensor", "\"a.x\"", "s.smap", "compact --materialize"] {
-            assert!(line.contains(part), "{args:?}: {line}");
+    fs::hard_link(dir.path("x.safetensors"), dir.path("hard.safetensors")).unwrap();
+    // With some of the tensors, and with all of them.
+    for names in [&["row"][..], &[]] {
+        for out in ["x.safetensors", "./s.smap/../x.safetensors", "hard.safetensors"] {
+            let line = dir.refusal(&[&["export", "s.smap", out, "--force"], names].concat());
+            for part in [
+                out,
+                "s.smap uses this file in place",
+                "2 tensors such as a.x",
+                "compact --materialize s.smap",
+            ] {
+                assert!(line.contains(part), "{out} {names:?}: {line}");
+            }
         }
     }
     assert_eq!(fs::read(dir.path("x.safetensors")).unwrap(), whole);
@@ -167,23 +172,103 @@ fn case_29_export_replaces_an_external_file_only_with_every_tensor_in_it() {
     dir.messages(&["export", "s.smap", "link.safetensors", "row", "--force"]);
     assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
 
-    // If all tensors of the file are exported, the new file has the right bytes.
+    // The way out that the refusal names.
     let shown = dir.stdout(&["show", "s.smap", "a.x"]);
+    dir.stdout(&["compact", "--materialize", "s.smap"]);
     dir.messages(&["export", "s.smap", "x.safetensors", "--force"]);
-    assert_eq!(dir.stdout(&["show", "x.safetensors", "a.x"]), shown);
-    assert!(dir.refusal(&["show", "s.smap", "a.x"]).contains("the file changed since it was adopted"));
+    for source in ["x.safetensors", "s.smap"] {
+        assert_eq!(dir.stdout(&["show", source, "a.x"]), shown);
+    }
 }
 
 #[test]
-fn case_29_export_replaces_an_external_part_only_with_every_tensor_in_it() {
+fn link_to_a_moved_external_file_is_not_replaced() {
+    let dir = with_adopted();
+    fs::create_dir(dir.path("moved")).unwrap();
+    fs::rename(dir.path("x.safetensors"), dir.path("moved/x.safetensors")).unwrap();
+    std::os::unix::fs::symlink("moved/x.safetensors", dir.path("x.safetensors")).unwrap();
+    let shown = dir.stdout(&["show", "s.smap", "a.x"]);
+    for out in ["x.safetensors", "moved/x.safetensors"] {
+        assert!(
+            dir.refusal(&["export", "s.smap", out, "--force"]).contains("uses this file in place"),
+            "{out}"
+        );
+    }
+    assert_eq!(dir.stdout(&["show", "s.smap", "a.x"]), shown);
+}
+
+#[test]
+fn export_says_which_tensors_of_an_external_file_it_would_drop() {
+    let dir = Dir::with_store();
+    dir.messages(&["export", "s.smap", "k.safetensors"]);
+    let skipping = ["import", "--in-place", "--skip", "points*", "k.safetensors", "k.smap"];
+    dir.messages(&skipping);
+    let line = dir.refusal(&["export", "--force", "k.smap", "k.safetensors"]);
+    let dropped = "the new file would lack 2 tensors of the old one, such as points;";
+    assert!(line.contains("tensor 'odd [name]' could no longer be read") && line.contains(dropped), "{line}");
+}
+
+#[test]
+fn file_that_another_store_uses_in_place_is_not_replaced() {
+    let dir = with_adopted();
+    fs::create_dir(dir.path("below")).unwrap();
+    dir.write_safetensors("below/y.safetensors", HEADER, &elements());
+    dir.messages(&["import", "below/y.safetensors", "s.smap", "--in-place"]);
+    dir.messages(&["import", "x.safetensors", "other.smap"]);
+    for out in ["x.safetensors", "below/y.safetensors"] {
+        let line = dir.refusal(&["export", "other.smap", out, "--force"]);
+        assert!(line.contains("s.smap uses this file in place"), "{line}");
+    }
+    // An unreadable store beside the file is no obstacle.
+    fs::create_dir(dir.path("broken.smap")).unwrap();
+    dir.write("broken.smap/FORMAT", b"broken");
+    dir.write("free.safetensors", b"");
+    dir.messages(&["export", "other.smap", "free.safetensors", "--force"]);
+}
+
+#[test]
+fn drawing_replaces_no_file_that_is_read() {
+    let dir = Dir::with_store();
+    dir.messages(&["export", "s.smap", "points.npy", "points"]);
+    // The format of a file is recognized by its content.
+    fs::copy(dir.path("points.npy"), dir.path("points.png")).unwrap();
+    fs::copy(dir.path("points.npy"), dir.path("points.html")).unwrap();
+    dir.messages(&["import", "points.png", "in.smap", "--in-place"]);
+    for (command, out) in [("plot", "points.png"), ("report", "points.html")] {
+        let line = dir.refusal(&[command, out, "-o", out, "--force"]);
+        assert_eq!(
+            line,
+            format!("{command} {out}: the tensors are read from this file; write to another path")
+        );
+    }
+    // The store reads it, or a store beside it.
+    for source in ["in.smap", "points.npy"] {
+        let line = dir.refusal(&["plot", source, "-o", "points.png", "--force"]);
+        assert!(line.contains("in.smap uses this file in place, and tensor points could"), "{line}");
+    }
+    dir.messages(&["plot", "points.npy", "-o", "points.html.png"]);
+    dir.messages(&["plot", "points.npy", "-o", "points.html.png", "--force"]);
+}
+
+#[test]
+fn case_29_export_replaces_no_external_part() {
     let dir = with_adopted();
     dir.messages(&["view", "s.smap", "a.x[1]", "row"]);
     dir.messages(&["export", "s.smap", "m.safetensors", "--max-shard-size", "16"]);
     dir.messages(&["import", "m.safetensors.index.json", "m.smap", "--in-place"]);
-    let line =
-        dir.refusal(&["export", "m.smap", "m.safetensors", "--max-shard-size", "16", "row", "--force"]);
-    assert!(line.contains("m-00001-of-00002.safetensors, which holds tensor"), "{line}");
+    // The same shards; other shards, but the same index; one shard by its name.
+    dir.messages(&["view", "m.smap", "a.x[0]", "first"]);
+    for args in [
+        &["m.safetensors", "--max-shard-size", "16", "a.x", "row"][..],
+        &["m.safetensors", "--max-shard-size", "8"],
+        &["m-00002-of-00002.safetensors"],
+    ] {
+        let args = [&["export", "m.smap", "--force"], args].concat();
+        assert!(dir.refusal(&args).contains("m.smap uses this file in place"), "{args:?}");
+    }
     dir.messages(&["export", "m.smap", "n.safetensors", "--max-shard-size", "16"]);
+    // One file, whose name is not that of a shard.
+    dir.messages(&["export", "m.smap", "m.safetensors", "--max-shard-size", "16", "row"]);
     assert_eq!(dir.stdout(&["verify", "m.smap"]), "ok\n");
 }
 

@@ -30,15 +30,8 @@ pub(super) fn split(entries: Vec<Entry<'_>>, max_bytes: Option<u64>) -> Vec<Vec<
     shards
 }
 
-/// Writes each shard and the index, and renames them together.
-pub(super) fn write(
-    path: &Path,
-    shards: Vec<Vec<Entry<'_>>>,
-    metadata: &BTreeMap<String, String>,
-    on_existing: OnExisting,
-    progress: &mut dyn FnMut(u64),
-) -> Result<Vec<PathBuf>> {
-    let count = shards.len();
+/// Returns the paths of `count` shards, and that of the index.
+pub(super) fn paths(path: &Path, count: usize) -> Result<Vec<PathBuf>> {
     if count > MAX_SHARDS {
         let what = format!("{count} shards, but at most {MAX_SHARDS} are allowed; make them larger");
         return Err(unwritable(path, what));
@@ -50,15 +43,26 @@ pub(super) fn write(
         ));
     };
     let stem = name.strip_suffix(ENDING).unwrap_or(name);
-    let shards = (1..).zip(shards).map(|(number, entries)| {
-        let shard = Shard::new(path, entries, metadata)?;
-        Ok((format!("{stem}-{number:05}-of-{count:05}{ENDING}"), shard))
+    let shards = (1..=count).map(|number| format!("{stem}-{number:05}-of-{count:05}{ENDING}"));
+    let names = shards.chain([format!("{stem}{INDEX_ENDING}")]);
+    Ok(names.map(|name| path.with_file_name(name)).collect())
+}
+
+/// Writes each shard and the index, and renames them together.
+pub(super) fn write(
+    path: &Path,
+    shards: Vec<Vec<Entry<'_>>>,
+    metadata: &BTreeMap<String, String>,
+    on_existing: OnExisting,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Vec<PathBuf>> {
+    let targets = paths(path, shards.len())?;
+    let shards = targets.iter().zip(shards).map(|(target, entries)| {
+        let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok((name, Shard::new(path, entries, metadata)?))
     });
     let shards = shards.collect::<Result<Vec<_>>>()?;
     let index = index_of(path, &shards)?;
-
-    let mut targets: Vec<PathBuf> = shards.iter().map(|(name, _)| path.with_file_name(name)).collect();
-    targets.push(path.with_file_name(format!("{stem}{INDEX_ENDING}")));
     targets.iter().try_for_each(|target| file::check_replaceable(target, on_existing))?;
     let mut staged = Vec::with_capacity(targets.len());
     let parts = shards.iter().map(|(_, shard)| (&shard.header, Some(shard))).chain([(&index, None)]);

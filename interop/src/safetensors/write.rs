@@ -27,6 +27,7 @@ use crate::file::{self, unwritable};
 /// let tensors = ["a", "b", "c"].map(|name| (name.to_owned(), Tensor::zeros(DType::F32, &[25]).unwrap()));
 /// let export = safetensors::Export::new().max_shard_bytes(200);
 /// let written = export.write(&path, &tensors, |_| ())?;
+/// assert_eq!(export.paths(&path, &tensors)?, written);
 /// let names: Vec<_> = written.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
 /// assert_eq!(
 ///     names,
@@ -110,6 +111,18 @@ impl<'a> Export<'a> {
         let shard = Shard::new(path, shards.pop().unwrap_or_default(), metadata)?;
         file::write(path, &shard.header, shard.tensors(), self.on_existing, &mut progress)?;
         Ok(vec![path.to_path_buf()])
+    }
+
+    /// Returns the paths of the files that [`write`](Self::write) would write, in the same order. Nothing is written.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadFile`] as for [`write`](Self::write).
+    pub fn paths(&self, path: impl AsRef<Path>, tensors: &[(String, Tensor)]) -> Result<Vec<PathBuf>> {
+        let path = path.as_ref();
+        match shards::split(entries_of(path, tensors)?, self.max_shard_bytes).len() {
+            0 | 1 => Ok(vec![path.to_path_buf()]),
+            count => shards::paths(path, count),
+        }
     }
 
     /// Writes tensors and text to any writer, such as a pipe, in one pass and in pieces. The model is never split.

@@ -65,6 +65,7 @@ pub(crate) fn run(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
     };
     let file = OutputFile::new("report", path, &["html", "htm"], args.existing.force)?;
     let input = Input::open(&args.source, &args.reading, &args.external.options())?;
+    file.check_unused(&input)?;
     let infos = input.sorted(|_| true)?;
     let max_bytes = if args.no_elements { 0 } else { args.max_read };
     let all_bytes = infos.iter().map(|info| info.nbytes() as u64).fold(0, u64::saturating_add);
