@@ -18,7 +18,7 @@ use crate::args::{Existing, External};
 use crate::error::{Error, Result, output_error};
 use crate::in_place::Outputs;
 use crate::input::open_store;
-use crate::names::{names, one_line, quoted};
+use crate::names::{names, one_line, pattern, quoted};
 use crate::output_file::check_parent_dir;
 use crate::ui::{counted, message, progress};
 
@@ -46,7 +46,7 @@ pub(crate) struct ExportArgs {
     /// Write the tensors whose names begin with P, with P removed from their names, and the attributes of P
     #[arg(long, value_name = "P", default_value = "", hide_default_value = true, conflicts_with = "names")]
     pub(crate) prefix: String,
-    /// The format on standard output; the default is npy for one tensor, and safetensors otherwise
+    /// The format on standard output; the default is npy for a single NAME, and safetensors otherwise
     #[arg(long, value_enum, value_name = "FORMAT")]
     format: Option<PipeFormat>,
     /// The order of elements in .npy and .npz
@@ -133,13 +133,11 @@ impl Format {
         }
     }
 
-    /// Returns the format on standard output if the options do not select one.
-    fn of_pipe(args: &ExportArgs, names: &BTreeSet<String>, snapshot: &Snapshot) -> Result<Self> {
-        let tensor_count = match names.len() {
-            0 => snapshot.tensors(&args.prefix)?.take(2).count(),
-            count => count,
-        };
-        Ok(if tensor_count == 1 { Format::Npy } else { Format::Safetensors })
+    /// Returns the format on standard output if the options do not select one. It depends only on the arguments, and
+    /// not on how many tensors a glob or a prefix matches.
+    fn of_pipe(args: &ExportArgs, snapshot: &Snapshot) -> Result<Self> {
+        let [name] = args.names.as_slice() else { return Ok(Format::Safetensors) };
+        Ok(if pattern(name, snapshot)?.is_glob() { Format::Safetensors } else { Format::Npy })
     }
 }
 
@@ -153,7 +151,7 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
     let names = names(&args.names, &snapshot)?;
     let format = match format {
         Some(format) => format,
-        None => Format::of_pipe(args, &names, &snapshot)?,
+        None => Format::of_pipe(args, &snapshot)?,
     };
     check_flags(args, format)?;
     if matches!(format, Format::Store) {

@@ -40,20 +40,26 @@ fn exported_store_can_be_imported_through_a_pipe() {
 }
 
 #[test]
-fn single_tensor_is_npy_unless_another_format_is_given() {
+fn format_depends_on_the_arguments_and_not_on_the_number_of_matches() {
     let dir = Dir::with_store();
     for (args, is_npy) in [
         ("points_t", true),
+        ("'odd [name]'", true),
         ("points*", false),
+        ("points_*", false),
+        ("points points_t", false),
         ("", false),
         ("points_t --format npy --order F", true),
         ("points_t --format safetensors", false),
-        ("--prefix points_", true),
+        ("--prefix points_", false),
     ] {
         stderr(&dir, &format!("stridemap export -q s.smap - {args} > out"));
         let written = fs::read(dir.path("out")).unwrap();
         assert_eq!((written.starts_with(b"\x93NUMPY"), written[8] == b'{'), (is_npy, !is_npy), "{args}");
     }
+    // A store with one tensor is not exported otherwise.
+    stderr(&dir, "stridemap export -q s.smap one.smap points; stridemap export -q one.smap - > out");
+    assert_eq!(fs::read(dir.path("out")).unwrap()[8], b'{');
 }
 
 #[test]
@@ -98,8 +104,7 @@ fn pipe_may_carry_more_than_fits_in_memory() {
     let file = fs::File::options().write(true).open(dir.path("big.safetensors")).unwrap();
     file.set_len(8 + header.len() as u64 + bytes).unwrap();
     dir.messages(&["import", "--quiet", "--in-place", "big.safetensors", "s.smap"]);
-    let script =
-        "ulimit -v 400000; stridemap export -q s.smap - | stridemap import -q - t.smap --rename stdin=big";
+    let script = "ulimit -v 400000; stridemap export -q s.smap - | stridemap import -q - t.smap";
     assert_eq!(stderr(&dir, script), "");
     assert_eq!(
         dir.stdout(&["diff", "--no-values", "s.smap", "t.smap"]),
