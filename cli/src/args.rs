@@ -70,6 +70,10 @@ fn in_our_style(error: &str) -> String {
     if usage.is_empty() {
         return text;
     }
+    const COPY: &str = "unrecognized subcommand 'cp'";
+    if text.starts_with(COPY) {
+        return format!("{COPY}; export copies a store, and ln adds a second name for a tensor");
+    }
     let is_word = |word: &&str| word.chars().all(|c| c.is_ascii_lowercase());
     let command = usage.split(' ').take_while(is_word).collect::<Vec<_>>().join(" ");
     let is_drawing = ["stridemap plot", "stridemap report"].contains(&&*command);
@@ -104,7 +108,6 @@ pub(crate) enum Command {
     Import(ImportArgs),
     Export(ExportArgs),
     View(ViewArgs),
-    #[command(visible_alias = "cp")]
     Ln(LnArgs),
     Mv(MvArgs),
     Rm(RmArgs),

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::expr;
 use crate::expr::Copies;
 use crate::input::{check_writable, open_store};
-use crate::names::{name, names, one_line, quoted};
+use crate::names::{name, names, new_name, one_line, quoted};
 use crate::ui::{counted, message};
 
 /// Save a view of a tensor under a new name, without copying elements
@@ -81,8 +81,8 @@ pub(crate) struct RmArgs {
 pub(crate) fn view(args: &ViewArgs, out: &mut impl Write) -> Result<()> {
     let edit = Edit { store: &args.store, options: args.external.options(), existing: &args.existing };
     edit.commit(out, |txn, snapshot| {
-        let new = name(&args.new, txn)?;
         let view = view_to_save(args, txn)?;
+        let new = new_name("view", &args.new, txn)?;
         let replacing = replacing("view", &new, (txn, snapshot), &args.existing)?;
         txn.save_view(&new, &view)?;
         let (expr, dtype, size) = (one_line(&args.expr), view.dtype(), view.size());
@@ -111,7 +111,7 @@ fn view_to_save(args: &ViewArgs, txn: &Transaction<'_>) -> Result<Tensor> {
 pub(crate) fn ln(args: &LnArgs, out: &mut impl Write) -> Result<()> {
     let edit = Edit { store: &args.store, options: StoreOptions::new(), existing: &args.existing };
     edit.commit(out, |txn, snapshot| {
-        let (src, dst) = (name(&args.src, txn)?, name(&args.dst, txn)?);
+        let (src, dst) = (name(&args.src, txn)?, new_name("ln", &args.dst, txn)?);
         if src == dst && txn.contains(&src)? {
             return Ok(None);
         }
@@ -124,7 +124,7 @@ pub(crate) fn ln(args: &LnArgs, out: &mut impl Write) -> Result<()> {
 pub(crate) fn mv(args: &MvArgs, out: &mut impl Write) -> Result<()> {
     let edit = Edit { store: &args.store, options: StoreOptions::new(), existing: &args.existing };
     edit.commit(out, |txn, snapshot| {
-        let (old, new) = (name(&args.old, txn)?, name(&args.new, txn)?);
+        let (old, new) = (name(&args.old, txn)?, new_name("mv", &args.new, txn)?);
         if old == new {
             txn.rename(&old, &new)?;
             return Ok(None);

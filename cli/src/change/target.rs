@@ -7,6 +7,7 @@ use stridemap::{ErrorKind, Store, StoreOptions};
 
 use crate::error::{Error, Result};
 use crate::input::reporting_waits;
+use crate::names::is_like_a_file;
 use crate::output_file::check_parent_dir;
 
 /// Opens the store to import into. Returns `None` if it is to be created, because the path does not exist or is an
@@ -26,14 +27,11 @@ pub(super) fn open_existing(options: &StoreOptions, path: &Path) -> Result<Optio
     }
 }
 
-/// The ends of the names of files with tensors.
-const FILE_ENDINGS: [&str; 7] = [".safetensors", ".npy", ".npz", ".pt", ".pth", ".bin", ".index.json"];
-
 /// Refuses to create a store whose name looks like that of a file with tensors. The user probably forgot to name the
 /// store, so that the last path is an input file.
 fn check_store_name(path: &Path) -> Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-    if !FILE_ENDINGS.iter().any(|ending| name.ends_with(ending)) || path.join("FORMAT").exists() {
+    let is_store = path.extension().is_some_and(|ending| ending == "smap") || path.join("FORMAT").exists();
+    if is_store || !is_like_a_file(path) {
         return Ok(());
     }
     Err(Error::Refused(format!(

@@ -2,6 +2,7 @@
 
 mod escape;
 mod glob;
+mod new;
 mod order;
 
 use std::collections::BTreeSet;
@@ -14,6 +15,7 @@ use crate::ui::{counted, message};
 
 pub(crate) use escape::{listed, of_scope, one_line, quoted};
 pub(crate) use glob::Pattern;
+pub(crate) use new::{is_like_a_file, new_name};
 pub(crate) use order::natural;
 
 /// Tensors that have names.
@@ -45,7 +47,7 @@ macro_rules! named {
 named!(Snapshot, Transaction<'_>);
 
 /// Returns the name that an argument stands for: the argument itself if a tensor has this name, and otherwise the
-/// argument without its quotes. This also applies to the name of a tensor that does not exist yet.
+/// argument without its quotes. See [`new_name`] for the name of a tensor that does not exist yet.
 pub(crate) fn name(text: &str, tensors: &impl Named) -> Result<String> {
     name_in(text, |name| tensors.contains(name))
 }

@@ -22,7 +22,7 @@ const REPLACING: [(&[&str], &str); 6] = [
         "view: \"points_t\" exists, float32 [2, 3]; --force replaces it",
     ),
     (&["ln", "s.smap", "points_t", "points"], "ln: \"points\" exists, float32 [3, 2]; --force replaces it"),
-    (&["cp", "s.smap", "points_t", "'points'"], "ln: \"points\" exists, float32 [3, 2]; --force replaces it"),
+    (&["ln", "s.smap", "points_t", "'points'"], "ln: \"points\" exists, float32 [3, 2]; --force replaces it"),
     (&["mv", "s.smap", "points_t", "points"], "mv: \"points\" exists, float32 [3, 2]; --force replaces it"),
     (
         &["import", "m.safetensors", "s.smap"],

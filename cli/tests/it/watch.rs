@@ -143,7 +143,7 @@ fn watch_follows_a_store_that_is_renamed_and_ends_when_it_is_deleted() {
     let dir = Dir::with_store();
     let mut watcher = Watcher::start(&dir, &[]);
     fs::rename(dir.path("s.smap"), dir.path("elsewhere")).unwrap();
-    dir.messages(&["cp", "elsewhere", "points", "again"]);
+    dir.messages(&["ln", "elsewhere", "points", "again"]);
     assert_eq!(watcher.line(), "3\t+1 again\n");
     fs::remove_dir_all(dir.path("elsewhere")).unwrap();
     let (code, message) = watcher.end();
