@@ -1,8 +1,8 @@
 //! Conversions between tensors and `ndarray` arrays of every rank.
 
 use ndarray::{
-    Array, ArrayBase, ArrayD, ArrayView, ArrayViewD, ArrayViewMutD, Data, Dimension, Ix0, Ix1, Ix2, Ix3, Ix4,
-    Ix5, Ix6, IxDyn, ShapeBuilder as _, StrideShape,
+    Array, ArrayBase, ArrayD, ArrayView, ArrayViewD, ArrayViewMut, ArrayViewMutD, Data, Dimension, Ix0, Ix1,
+    Ix2, Ix3, Ix4, Ix5, Ix6, IxDyn, ShapeBuilder as _, StrideShape,
 };
 use stridemap_format::DType;
 use stridemap_format::limits::MAX_RANK;
@@ -43,7 +43,8 @@ impl<T: Element, S: Data<Elem = T>, D: Dimension> Source for ArrayBase<S, D> {
 ///
 /// | from | to | by | elements are |
 /// |---|---|---|---|
-/// | `&Tensor` | `ArrayView<T, D>` | `TryFrom` | borrowed, with their strides |
+/// | `&Tensor`, `&SharedGuard`, `&ExclusiveGuard` | `ArrayView<T, D>` | `TryFrom` | borrowed, with their strides |
+/// | `&mut ExclusiveGuard` | `ArrayViewMut<T, D>` | `TryFrom` | mutably borrowed, with their strides |
 /// | `&Tensor` | `Array<T, D>` | `TryFrom` | copied, in row-major order |
 /// | `Array<T, D>` | `Tensor` | `From`, or `TryFrom` for an `ArrayD` | moved, with their strides |
 /// | `ArrayView<T, D>`, `&ArrayBase<_, D>` | `Tensor` | `From`, or `TryFrom` for `IxDyn` | copied, in row-major order |
@@ -102,6 +103,46 @@ impl<'a, T: Element, D: Dimension> TryFrom<&'a Tensor> for ArrayView<'a, T, D> {
         check_rank::<D>(tensor)?;
         let array = tensor.as_array()?;
         array.into_dimensionality().map_err(|e| refused("as_array", tensor, &e))
+    }
+}
+
+/// Borrows the elements with their strides, without copying.
+///
+/// # Errors
+/// [`ErrorKind::SizeMismatch`] if the number of dimensions differs; those of [`SharedGuard::as_array`].
+impl<'a, T: Element, D: Dimension> TryFrom<&'a SharedGuard> for ArrayView<'a, T, D> {
+    type Error = Error;
+
+    fn try_from(guard: &'a SharedGuard) -> Result<Self> {
+        check_rank::<D>(guard)?;
+        guard.as_array()?.into_dimensionality().map_err(|e| refused("as_array", guard, &e))
+    }
+}
+
+/// Borrows the elements with their strides, without copying.
+///
+/// # Errors
+/// [`ErrorKind::SizeMismatch`] if the number of dimensions differs; those of [`ExclusiveGuard::as_array`].
+impl<'a, T: Element, D: Dimension> TryFrom<&'a ExclusiveGuard<'_>> for ArrayView<'a, T, D> {
+    type Error = Error;
+
+    fn try_from(guard: &'a ExclusiveGuard<'_>) -> Result<Self> {
+        check_rank::<D>(guard)?;
+        guard.as_array()?.into_dimensionality().map_err(|e| refused("as_array", guard, &e))
+    }
+}
+
+/// Mutably borrows the elements with their strides, without copying.
+///
+/// # Errors
+/// [`ErrorKind::SizeMismatch`] if the number of dimensions differs; those of [`ExclusiveGuard::as_array_mut`].
+impl<'a, T: Element, D: Dimension> TryFrom<&'a mut ExclusiveGuard<'_>> for ArrayViewMut<'a, T, D> {
+    type Error = Error;
+
+    fn try_from(guard: &'a mut ExclusiveGuard<'_>) -> Result<Self> {
+        check_rank::<D>(guard)?;
+        let tensor = Tensor::clone(guard);
+        guard.as_array_mut()?.into_dimensionality().map_err(|e| refused("as_array_mut", &tensor, &e))
     }
 }
 
