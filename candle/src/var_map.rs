@@ -2,9 +2,9 @@
 
 use std::sync::PoisonError;
 
-use candle_core::{Error, Result};
+use candle_core::Result;
 use candle_nn::VarMap;
-use stridemap::{Snapshot, Transaction};
+use stridemap::{ErrorKind, Snapshot, Transaction};
 
 use crate::from_candle;
 use crate::var_builder::{check_size, convert, load};
@@ -22,9 +22,7 @@ use crate::var_builder::{check_size, convert, load};
 /// let store = Store::create(dir.path().join("model.smap"))?;
 /// let variables = VarMap::new();
 /// variables.get(2, "bias", Init::Const(3.), DType::F32, &Device::Cpu)?;
-/// let mut txn = store.begin()?;
-/// save_var_map(&mut txn, "epoch.1.", &variables)?;
-/// txn.commit()?;
+/// store.write(|txn| save_var_map(txn, "epoch.1.", &variables))?;
 ///
 /// let restored = VarMap::new();
 /// let bias = restored.get(2, "bias", Init::Const(0.), DType::F32, &Device::Cpu)?;
@@ -35,14 +33,15 @@ use crate::var_builder::{check_size, convert, load};
 ///
 /// # Errors
 /// Fails if [`from_candle`] or [`Transaction::save`] fails.
-pub fn save_var_map(txn: &mut Transaction<'_>, prefix: &str, variables: &VarMap) -> Result<()> {
+pub fn save_var_map(txn: &mut Transaction<'_>, prefix: &str, variables: &VarMap) -> stridemap::Result<()> {
     let variables = variables.data().lock().unwrap_or_else(PoisonError::into_inner);
     let mut by_name: Vec<_> = variables.iter().collect();
     by_name.sort_unstable_by_key(|(name, _)| *name);
     for (name, variable) in by_name {
-        let tensor =
-            from_candle(variable.as_tensor()).map_err(|e| e.context(format!("variable {name:?}")))?;
-        txn.save(&format!("{prefix}{name}"), &tensor).map_err(Error::wrap)?;
+        let tensor = from_candle(variable.as_tensor()).map_err(|e| {
+            stridemap::Error::new(ErrorKind::Other, format!("save variable {name:?}: {e}")).with_source(e)
+        })?;
+        txn.save(&format!("{prefix}{name}"), &tensor)?;
     }
     Ok(())
 }

@@ -219,23 +219,27 @@ impl StoreOptions {
     /// # Errors
     /// Those of [`create`](Self::create), of `fill`, and of [`Transaction::commit`]. After each of these, this call
     /// leaves no store, except after `CommitUnknown` and in the cases above. Files that others put into the directory stay.
-    pub fn create_with(
+    pub fn create_with<E: From<Error>>(
         &self,
         path: impl AsRef<Path>,
-        fill: impl FnOnce(&mut Transaction<'_>) -> Result<()>,
-    ) -> Result<u64> {
+        fill: impl FnOnce(&mut Transaction<'_>) -> Result<(), E>,
+    ) -> Result<u64, E> {
         let path = path.as_ref();
         if generation::is_empty_dir(&*self.disk, path)? {
             let store = self.create(path)?;
             let unfilled = Unfilled::new(&store.loader.store);
-            let written = store.write(fill);
-            if written.as_ref().err().is_none_or(|e| e.kind() == ErrorKind::CommitUnknown) {
+            let mut txn = store.begin()?;
+            fill(&mut txn)?;
+            let committed = txn.commit();
+            if committed.as_ref().err().is_none_or(|e| e.kind() == ErrorKind::CommitUnknown) {
                 unfilled.keep();
             }
-            return written.map(|()| store.generation());
+            return Ok(committed?);
         }
         let (incomplete, store) = self.build(path)?;
-        store.write(fill).map_err(|e| match e.kind() {
+        let mut txn = store.begin()?;
+        fill(&mut txn)?;
+        txn.commit().map_err(|e| match e.kind() {
             // What was committed is deleted with the unfinished store.
             ErrorKind::CommitUnknown => {
                 let message = format!("create {}: nothing was created: {e}", path.display());

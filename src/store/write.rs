@@ -7,7 +7,7 @@ use stridemap_format::DType;
 use super::handle::Store;
 use super::snapshot::Snapshot;
 use super::transaction::Transaction;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::generation::Generation;
 use crate::storage::StorageKind;
 use crate::tensor::{Source, Tensor};
@@ -188,8 +188,8 @@ impl Store {
     /// Runs `change` on a new transaction, commits it, and returns the result of `change`. If `change` fails, the
     /// store is unchanged.
     ///
-    /// `change` runs once. If another writer commits meanwhile, the changes are repeated on that generation, as for
-    /// every [`Transaction`].
+    /// `change` runs once. If another writer commits meanwhile, the changes are repeated on that generation, or the
+    /// commit fails with `Conflict`, as for every [`Transaction`](Transaction#other-writers).
     ///
     /// ```
     /// use stridemap::Store;
@@ -200,7 +200,7 @@ impl Store {
     ///     txn.save("weight", &[[1f32, 2.], [3., 4.]])?;
     ///     txn.save("bias", &[0f32, 0.])?;
     ///     txn.set_attribute("license", "MIT")?;
-    ///     Ok(txn.names()?.len())
+    ///     txn.names().map(|names| names.len())
     /// })?;
     /// assert_eq!(count, 2);
     /// assert_eq!(store.generation(), 2); // one commit after the empty store
@@ -213,16 +213,36 @@ impl Store {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
+    /// `change` can fail with any type of error that a library error can be converted to, such as `anyhow::Error` or
+    /// `Box<dyn Error>`. If `change` ends with `Ok(..)`, the compiler may need to be told the type:
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// # std::fs::write(dir.path().join("x.txt"), "1.5")?;
+    /// let path = dir.path().join("x.txt");
+    /// store.write(|txn| -> Result<(), Box<dyn std::error::Error>> {
+    ///     let value: f32 = std::fs::read_to_string(path)?.parse()?;
+    ///     txn.save("x", &value)?;
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// See [`Store`]; those of `change`.
-    pub fn write<R>(&self, change: impl FnOnce(&mut Transaction<'_>) -> Result<R>) -> Result<R> {
+    pub fn write<R, E: From<Error>>(
+        &self,
+        change: impl FnOnce(&mut Transaction<'_>) -> Result<R, E>,
+    ) -> Result<R, E> {
         Ok(self.publish(change)?.0)
     }
 
-    fn publish<R>(
+    fn publish<R, E: From<Error>>(
         &self,
-        change: impl FnOnce(&mut Transaction<'_>) -> Result<R>,
-    ) -> Result<(R, Arc<Generation>)> {
+        change: impl FnOnce(&mut Transaction<'_>) -> Result<R, E>,
+    ) -> Result<(R, Arc<Generation>), E> {
         let mut txn = self.begin()?;
         let value = change(&mut txn)?;
         Ok((value, txn.publish()?))

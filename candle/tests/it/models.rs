@@ -97,9 +97,7 @@ fn variables_are_saved_and_loaded_again() {
         b.forward(&a.forward(&input).unwrap()).unwrap().to_vec2::<f32>().unwrap()
     };
     let trained = outputs(&layers(vb));
-    let mut txn = store.begin().unwrap();
-    save_var_map(&mut txn, "", &made).unwrap();
-    txn.commit().unwrap();
+    store.write(|txn| save_var_map(txn, "", &made)).unwrap();
     assert_eq!(store.names().unwrap(), ["a.bias", "a.weight", "b.bias", "b.weight"]);
     assert_eq!(outputs(&layers(builder(&store.snapshot()))), trained);
 

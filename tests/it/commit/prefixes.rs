@@ -46,7 +46,7 @@ fn transaction_lists_loads_and_removes_its_own_tensors() {
     let dir = temporary();
     let store = store_of(&dir, &["a.0", "b"]);
     store
-        .write(|txn| {
+        .write(|txn| -> Result<()> {
             txn.save("a.1", &7i64)?;
             assert!(txn.contains("a.1")? && !store.contains("a.1")?);
             let items = txn.load_all("a.")?.map(|entry| entry?.1.item::<i64>());
@@ -83,7 +83,7 @@ fn prefix_changed_by_another_writer_is_a_conflict() {
     let dir = temporary();
     let store = store_of(&dir, &["a.0", "a.1"]);
     let changed = |change: &dyn Fn(&mut Transaction<'_>) -> Result<usize>| {
-        store.write(|txn| {
+        store.write(|txn| -> Result<usize> {
             let count = change(txn)?;
             store.remove("a.1")?;
             Ok(count)
@@ -106,7 +106,7 @@ fn write_commits_all_or_nothing_and_returns_the_value() {
     });
     assert_refused(refused, ErrorKind::Other, &["on second thought"]);
     assert_eq!((store.generation(), content(&store)), (generation, named(&[("x", 0)])));
-    let value = store.write(|txn| {
+    let value = store.write(|txn| -> Result<_> {
         txn.rename("x", "y")?;
         txn.save("x", &5i64)?;
         Ok("done")
