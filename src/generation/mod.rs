@@ -10,6 +10,7 @@ mod name_changes;
 mod open_store;
 mod pinned;
 mod publish;
+mod reads;
 mod recover;
 mod relocate;
 mod replay;
@@ -33,6 +34,7 @@ pub use open_store::Durability;
 pub(crate) use open_store::{OpenStore, Options};
 pub(crate) use pinned::Generation;
 pub(crate) use publish::{publish, publish_manifest};
+pub(crate) use reads::Read;
 pub(crate) use recover::{
     list, manifest_numbers, newest_for_certain, newest_has_storage, numbers_among, pin, reread,
 };

@@ -48,22 +48,24 @@ impl NameChanges {
     }
 }
 
-/// Compares the names of two generations of one store. If both have the same table, only the names in their manifests
-/// can differ, so only those are compared. Otherwise all names are.
-pub(crate) fn changes_between(earlier: &Generation, later: &Generation) -> Result<NameChanges> {
+/// Compares the names that begin with `prefix` in two generations of one store. If both have the same table, only the
+/// names in their manifests can differ, so only those are compared. Otherwise all names are.
+pub(crate) fn changes_between(earlier: &Generation, later: &Generation, prefix: &str) -> Result<NameChanges> {
     let mut changes = NameChanges::default();
     let table = |generation: &Generation| generation.manifest().table;
     if table(earlier) == table(later) {
-        let names = |generation: &'_ Generation| generation.manifest().tensors.keys().cloned().collect();
-        let mut candidates: BTreeSet<String> = names(earlier);
-        candidates.append(&mut names(later));
+        let mut candidates = BTreeSet::new();
+        for generation in [earlier, later] {
+            let names = generation.manifest().tensors.range(prefix.to_owned()..).map(|(name, _)| name);
+            candidates.extend(names.take_while(|name| name.starts_with(prefix)).cloned());
+        }
         for name in candidates {
             let (before, after) = (earlier.tensor(&name)?, later.tensor(&name)?);
             changes.note(name, before.as_ref(), after.as_ref());
         }
         return Ok(changes);
     }
-    let (mut old, mut new) = (earlier.tensors("")?.peekable(), later.tensors("")?.peekable());
+    let (mut old, mut new) = (earlier.tensors(prefix)?.peekable(), later.tensors(prefix)?.peekable());
     loop {
         let order = match (old.peek(), new.peek()) {
             (None, None) => return Ok(changes),

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use stridemap_format::{self as format, Attributes, StorageRecord, TensorRecord};
 
+use super::Generation;
 use super::attributes::BoundedAttributes;
 use super::pinned::{Merged, cloned, not_found};
+use super::reads::Reads;
 use super::relocate::Relocation;
-use super::{Generation, OpenStore};
 use crate::disk::step;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -89,34 +90,9 @@ pub(crate) struct Changes {
     pub(crate) expected: BTreeMap<u64, StorageRecord>,
     /// Applies to later changes. `None` if each kind of change has its own default.
     pub(crate) on_existing: Option<OnExisting>,
-    /// The only generation on which the changes may be made.
-    pub(crate) expected_generation: Option<u64>,
 }
 
 impl Changes {
-    /// Checks that the newest generation is the expected one, if one is expected.
-    pub(crate) fn check_newest(&self, newest: &Generation) -> Result<()> {
-        match self.expected_generation {
-            Some(expected) if expected != newest.number() => Err(Error::new(
-                ErrorKind::Conflict,
-                format!(
-                    "commit: the transaction expects generation {expected}, but the newest is {}; load that one, \
-                     and start again",
-                    newest.number()
-                ),
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    /// Makes the same check for a transaction that has nothing to commit.
-    pub(crate) fn check_generation(&self, store: &OpenStore) -> Result<()> {
-        match self.expected_generation {
-            Some(_) => self.check_newest(&*store.newest()?),
-            None => Ok(()),
-        }
-    }
-
     /// Whether all changes are moves, so that skipping them loses nothing.
     pub(crate) fn only_relocates(&self) -> bool {
         self.requested.iter().all(|(change, _)| matches!(change, Change::Relocate(_)))
@@ -147,6 +123,9 @@ pub(crate) struct Draft {
     tensors: OnceLock<BTreeMap<String, Option<TensorRecord>>>,
     /// All attributes, if any of them have changed.
     attributes: Option<BoundedAttributes>,
+    pub(super) reads: Mutex<Reads>,
+    /// For each name that was renamed or copied from a name of the generation: that name.
+    pub(super) origins: BTreeMap<String, String>,
 }
 
 /// The changes of a transaction on the newest generation.
@@ -161,7 +140,14 @@ pub(super) struct Applied {
 
 impl Draft {
     pub(crate) fn new(generation: Arc<Generation>) -> Self {
-        Draft { generation, changes: Changes::default(), tensors: OnceLock::new(), attributes: None }
+        Draft {
+            generation,
+            changes: Changes::default(),
+            tensors: OnceLock::new(),
+            attributes: None,
+            reads: Mutex::default(),
+            origins: BTreeMap::new(),
+        }
     }
 
     pub(crate) fn generation(&self) -> &Arc<Generation> {
@@ -177,7 +163,7 @@ impl Draft {
         self.attributes.get_or_insert_with(current)
     }
 
-    fn changed(&self) -> &BTreeMap<String, Option<TensorRecord>> {
+    pub(super) fn changed(&self) -> &BTreeMap<String, Option<TensorRecord>> {
         let puts = || self.changes.requested.iter().filter_map(|(change, _)| change.clone().into_put());
         self.tensors.get_or_init(|| puts().collect())
     }
@@ -188,6 +174,18 @@ impl Draft {
         if let Some(changed) = self.tensors.get_mut() {
             changed.insert(name, record);
         }
+    }
+
+    /// Notes that the name `to` gets the header of `from`.
+    fn copy_origin(&mut self, from: &str, to: &str) {
+        let origin = match self.origins.get(from) {
+            None if self.changed().contains_key(from) => None,
+            origin => Some(origin.map_or(from, String::as_str).to_owned()),
+        };
+        match origin {
+            Some(origin) => self.origins.insert(to.to_owned(), origin),
+            None => self.origins.remove(to),
+        };
     }
 
     pub(crate) fn tensor(&self, name: &str) -> Result<Option<TensorRecord>> {
@@ -211,12 +209,14 @@ impl Draft {
         match &change {
             Change::Put { action, name, record } => {
                 self.check_new(action, name, on_existing)?;
+                self.origins.remove(name);
                 if let Some(changed) = self.tensors.get_mut() {
                     changed.insert(name.clone(), Some(record.clone()));
                 }
             }
             Change::Remove { name } => {
                 self.existing("remove", name)?;
+                self.origins.remove(name);
                 self.set(name.clone(), None);
                 self.remove_attributes(name);
             }
@@ -224,6 +224,8 @@ impl Draft {
                 let record = self.existing("rename", from)?;
                 self.check_new("rename to", to, on_existing)?;
                 self.move_attributes(from, to)?;
+                self.copy_origin(from, to);
+                self.origins.remove(from);
                 self.set(to.clone(), Some(record));
                 self.set(from.clone(), None);
             }
@@ -231,6 +233,7 @@ impl Draft {
                 let record = self.existing("copy", from)?;
                 self.check_new("copy to", to, on_existing)?;
                 self.copy_attributes(from, to)?;
+                self.copy_origin(from, to);
                 self.set(to.clone(), Some(record));
             }
             Change::Relocate(relocation) => {
@@ -278,7 +281,16 @@ impl Draft {
         self.tensor(name)?.ok_or_else(|| not_found(action, name, self.tensors("")))
     }
 
-    /// Repeats the changes on a newer generation.
+    /// Moves to a newer generation, which must have everything that was read unchanged.
+    pub(crate) fn rebase(&mut self, newest: Arc<Generation>) -> Result<()> {
+        self.check_reads(&newest)?;
+        let rebased = Draft::rebased(self.changes.clone(), newest)?;
+        let reads = std::mem::take(&mut self.reads);
+        *self = Draft { reads, ..rebased };
+        Ok(())
+    }
+
+    /// Repeats changes on a newer generation.
     pub(crate) fn rebased(mut changes: Changes, newest: Arc<Generation>) -> Result<Self> {
         let number = newest.number();
         let mut draft = Draft::new(newest);
@@ -301,7 +313,8 @@ impl Draft {
 
     /// Returns the result of the changes. They are repeated on `newest` if the draft is not based on it.
     pub(super) fn apply_to(self, newest: &Arc<Generation>) -> Result<Applied> {
-        step!("expected-generation", self.changes.check_newest(newest))?;
+        // Without this check, a value computed from what was read could replace a newer one.
+        step!("reads-hold", self.check_reads(newest))?;
         // Without a rebase, the changes could undo those of another commit.
         let is_on_newest = step!("rebase", self.generation.number() == newest.number());
         let draft = if is_on_newest { self } else { Draft::rebased(self.changes, Arc::clone(newest))? };

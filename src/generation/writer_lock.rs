@@ -2,13 +2,14 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
-use std::thread;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, ThreadId};
 use std::time::Instant;
 
 use super::{Generation, OpenStore};
 use crate::disk::{Access, DiskFile, FileId, LockMode, LockedFile, step};
 use crate::error::{Error, ErrorKind, Result};
+use crate::process::OwnerProcess;
 use crate::storage::{LockWait, Turn, WaitReports};
 
 /// The newest generation, and the names in `meta/` if they had to be listed.
@@ -19,6 +20,41 @@ pub(crate) struct WriterLock {
     _lock: LockedFile,
     /// Set by the first listing under this lock, until a commit.
     pub(super) listed: Mutex<Option<NewestListed>>,
+    id: FileId,
+    /// Set for a transaction that holds the lock while its caller runs.
+    _holder: Option<Holder>,
+}
+
+/// The threads of this process that hold a `LOCK` while their own code runs. If such a thread waited for the lock, it
+/// would wait for itself.
+static HOLDERS: Mutex<Vec<(FileId, ThreadId, OwnerProcess)>> = Mutex::new(Vec::new());
+
+/// An entry in [`HOLDERS`], removed when this is dropped, on any thread.
+struct Holder((FileId, ThreadId, OwnerProcess));
+
+impl Holder {
+    fn new(id: FileId) -> Self {
+        let entry = (id, thread::current().id(), OwnerProcess::current());
+        HOLDERS.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+        Holder(entry)
+    }
+
+    fn is_this_thread(id: FileId) -> bool {
+        let entry = (id, thread::current().id(), OwnerProcess::current());
+        HOLDERS.lock().unwrap_or_else(PoisonError::into_inner).contains(&entry)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // A forked child could wait forever for the mutex, and never looks for the entries of its parent.
+        if self.0.2.is_current() {
+            let mut holders = HOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(own) = holders.iter().position(|entry| *entry == self.0) {
+                holders.swap_remove(own);
+            }
+        }
+    }
 }
 
 impl WriterLock {
@@ -38,6 +74,14 @@ impl WriterLock {
             opened => opened.map_err(|e| failed(&path, e))?,
         };
         let held = file.stat().map_err(|e| failed(&path, e))?.id();
+        if Holder::is_this_thread(held) {
+            let message = format!(
+                "lock the store for writing: {}: this thread has begun an exclusive transaction of the store; make the \
+                 change in that transaction, or commit or drop it first",
+                path.display()
+            );
+            return Err(Error::new(ErrorKind::Busy, message));
+        }
         let lock = wait(&path, &file, held, store.options.lock_wait, began)?;
         // If the file was deleted and created again, another writer may hold the lock of the new one.
         let named = match store.disk.stat(&path) {
@@ -64,7 +108,12 @@ impl WriterLock {
             );
             return Err(Error::new(ErrorKind::Replaced, message));
         }
-        Ok(WriterLock { _lock: lock, listed: Mutex::default() })
+        Ok(WriterLock { _lock: lock, listed: Mutex::default(), id: held, _holder: None })
+    }
+
+    /// Lets another attempt of this thread to take the lock fail at once.
+    pub(crate) fn held_by_this_thread(self) -> Self {
+        WriterLock { _holder: Some(Holder::new(self.id)), ..self }
     }
 }
 

@@ -157,6 +157,10 @@ impl Transaction<'_> {
     /// ```
     #[must_use]
     pub fn attributes_of(&self, scope: &str) -> BTreeMap<String, String> {
+        // A forked child could wait forever for the list of reads, and cannot commit.
+        if self.loader.store.check_process().is_ok() {
+            self.draft.note_attributes(scope);
+        }
         attributes_of(self.draft.attributes(), scope)
     }
 

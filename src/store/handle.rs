@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::loader::Loader;
 use super::options::StoreOptions;
@@ -317,7 +318,8 @@ impl Store {
         loaded
     }
 
-    /// Begins a transaction: several changes in one commit. It starts from the newest generation; nothing is locked.
+    /// Begins a transaction: several changes in one commit. It starts from the newest generation; nothing is locked. If
+    /// another writer commits first, see [`Transaction`](Transaction#other-writers).
     ///
     /// ```
     /// # use stridemap::Store;
@@ -340,6 +342,37 @@ impl Store {
         let newest = self.loader.store.newest()?;
         generation::check_ids_left(&newest)?;
         Ok(Transaction::new(&self.loader, newest))
+    }
+
+    /// Like [`begin`](Self::begin), but waits for other writers, and lets no other writer commit until the transaction
+    /// is committed or dropped. So what the transaction reads does not change, and its commit does not conflict.
+    ///
+    /// Readers, changes in place, and transactions that have not reached their commit go on meanwhile. Do not wait for
+    /// other processes in such a transaction: one that holds a guard may itself be waiting to commit. An append to a
+    /// tensor that another process is appending to fails with `Busy` at once.
+    ///
+    /// ```
+    /// use stridemap::{ErrorKind, Store};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("count", &0i64)?;
+    /// let mut txn = store.begin_exclusive()?;
+    /// let count: i64 = txn.load("count")?.item()?;
+    /// assert_eq!(store.save("count", &9i64).unwrap_err().kind(), ErrorKind::Busy); // by the same thread
+    /// txn.save("count", &(count + 1))?;
+    /// txn.commit()?;
+    /// assert_eq!(store.load("count")?.item::<i64>()?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`begin`](Self::begin); `Busy` if other writers hold the store for longer than the timeout, or at once
+    /// if this thread has begun an exclusive transaction that has not ended; `ReadOnly`.
+    pub fn begin_exclusive(&self) -> Result<Transaction<'_>> {
+        let txn = Transaction::under_lock(&self.loader, Instant::now())?;
+        generation::check_ids_left(txn.generation())?;
+        Ok(txn.held_by_this_thread())
     }
 
     /// Like [`begin`](Self::begin), but starts from the generation of this handle, for a change that reads no names and

@@ -4,7 +4,6 @@ mod append;
 mod append_rows;
 mod appender;
 mod attributes;
-mod conditions;
 mod copy;
 mod handle;
 mod import;

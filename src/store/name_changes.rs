@@ -40,6 +40,6 @@ impl Snapshot {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        generation::changes_between(earlier.pinned_generation(), self.pinned_generation())
+        generation::changes_between(earlier.pinned_generation(), self.pinned_generation(), "")
     }
 }

@@ -8,7 +8,7 @@ use super::handle::Store;
 use super::snapshot::TensorInfo;
 use super::transaction::Transaction;
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{Change, OnExisting};
+use crate::generation::{Change, OnExisting, Read};
 use crate::tensor::Tensor;
 
 /// Operations on tensors whose names begin with a prefix: any text, or `""` for all tensors.
@@ -116,6 +116,7 @@ impl Transaction<'_> {
     /// `Corrupt` for damaged metadata; `Forked`; `Io`. The call and each item can fail.
     pub fn tensors<'a>(&'a self, prefix: &'a str) -> Result<impl Iterator<Item = Result<TensorInfo>> + 'a> {
         self.loader.store.check_process()?;
+        self.draft.note_prefix(prefix, Read::Headers);
         let entries = self.draft.tensors(prefix)?;
         Ok(entries.map(|entry| entry.map(|(name, record)| TensorInfo::of_record(name, &record))))
     }
@@ -142,6 +143,7 @@ impl Transaction<'_> {
         prefix: &'a str,
     ) -> Result<impl Iterator<Item = Result<(String, Tensor)>> + 'a> {
         self.loader.store.check_process()?;
+        self.draft.note_prefix(prefix, Read::Headers);
         let entries = self.draft.tensors(prefix)?;
         Ok(entries.map(|entry| {
             let (name, record) = entry?;

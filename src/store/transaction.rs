@@ -12,7 +12,7 @@ use super::loader::Loader;
 use super::staging::OWN_STORAGE_BYTES;
 use super::write_elements::{in_place_kind, row_major_layout, write_elements};
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{self, Change, Changes, Draft, Generation, OnExisting, WriterLock};
+use crate::generation::{self, Change, Changes, Draft, Generation, OnExisting, Read, WriterLock};
 use crate::layout::Layout;
 use crate::storage::{ExternalFile, Grown, Growth, StagedStorage, Storage, StorageKind, StorageWriter};
 use crate::tensor::{Source, Tensor};
@@ -20,9 +20,46 @@ use crate::tensor::{Source, Tensor};
 /// Several changes that are committed together or not at all.
 ///
 /// Elements are written to disk as they are saved; [`commit`](Self::commit) makes the names visible. A transaction
-/// that is dropped without a commit changes nothing. If another writer commits first, the changes are repeated on
-/// that generation: the last save of a name wins, and removing or renaming a name that no longer exists fails with
-/// `Conflict`.
+/// that is dropped without a commit changes nothing.
+///
+/// # Other writers
+/// If another writer commits first, the changes are repeated on that generation: the last save of a name wins, and
+/// removing or renaming a name that no longer exists fails with `Conflict`.
+///
+/// The commit also fails with `Conflict`, and changes nothing, if another writer has changed what was read through this
+/// transaction. Then begin a new transaction, and read again:
+///
+/// ```
+/// use stridemap::{ErrorKind, Result, Store};
+///
+/// # let dir = tempfile::tempdir()?;
+/// let store = Store::create(dir.path().join("x.smap"))?;
+/// store.save("count", &0i64)?;
+/// let increment = || -> Result<u64> {
+///     let mut txn = store.begin()?;
+///     let count: i64 = txn.load("count")?.item()?;
+///     txn.save("count", &(count + 1))?;
+///     txn.commit()
+/// };
+/// while increment().is_err_and(|e| e.kind() == ErrorKind::Conflict) {}
+/// # assert_eq!(store.load("count")?.item::<i64>()?, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// What is compared is what the methods returned: [`load`](Self::load), [`tensors`](Self::tensors) and
+/// [`load_all`](Self::load_all) read headers, [`contains`](Self::contains) and [`names`](Self::names) read which names
+/// exist, and [`attributes_of`](Self::attributes_of) reads the attributes of one scope. A name that does not exist
+/// counts as well. What the transaction itself has saved or removed before does not.
+/// - A tensor counts as changed if its name was saved again, renamed, removed or appended to, or if a compaction moved
+///   its elements.
+/// - Changes in place of mutable and live tensors are not commits, and are not noticed. Nor are reads through a
+///   [`Store`](crate::Store) or a [`Snapshot`](crate::Snapshot).
+/// - A transaction without changes has nothing to commit, and never conflicts: all it reads is of one generation.
+///
+/// [`ignore_reads`](Self::ignore_reads) turns this check off.
+/// [`begin_exclusive`](crate::Store::begin_exclusive) waits for other writers instead: no other writer commits until
+/// the transaction ends, so nothing it reads changes.
+#[must_use = "without a commit, a transaction changes nothing"]
 pub struct Transaction<'a> {
     pub(super) loader: &'a Loader,
     pub(super) id: u64,
@@ -36,8 +73,8 @@ pub struct Transaction<'a> {
     pub(super) adopted: Option<(String, Arc<ExternalFile>)>,
     /// The failure that prevents a commit: a storage may contain half-written elements among those of other tensors.
     pub(super) failure: Option<Error>,
-    /// The writers' lock, if this transaction has held it from the beginning. Such a transaction must not wait for any
-    /// other lock.
+    /// The writers' lock, if this transaction has held it from the beginning. Such a transaction must not wait for the
+    /// growth lock of a storage: its holder may be waiting for the writers' lock.
     pub(super) lock: Option<WriterLock>,
 }
 
@@ -72,8 +109,7 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Begins a transaction under the writers' lock, for a short change that is ready to be written. Waits for the lock
-    /// until the lock timeout has passed since `began`.
+    /// Begins a transaction under the writers' lock. Waits for the lock until the lock timeout has passed since `began`.
     pub(super) fn under_lock(loader: &'a Loader, began: Instant) -> Result<Self> {
         let store = &loader.store;
         store.check_process()?;
@@ -81,6 +117,31 @@ impl<'a> Transaction<'a> {
         let lock = WriterLock::take_since(store, began)?;
         let (newest, _) = store.newest_listed(&lock)?;
         Ok(Transaction { lock: Some(lock), ..Transaction::new(loader, newest) })
+    }
+
+    /// Lets other changes by this thread fail at once, instead of waiting for the lock that this transaction holds.
+    pub(super) fn held_by_this_thread(mut self) -> Self {
+        self.lock = self.lock.map(WriterLock::held_by_this_thread);
+        self
+    }
+
+    /// Lets the commit succeed even if another writer has changed what this transaction has read, or will read.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &1i32)?;
+    /// let mut txn = store.begin()?;
+    /// txn.ignore_reads();
+    /// println!("x is {}", txn.load("x")?.item::<i32>()?); // the commit does not depend on it
+    /// txn.save("y", &2i32)?;
+    /// store.save("x", &3i32)?;
+    /// txn.commit()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn ignore_reads(&mut self) {
+        self.draft.ignore_reads();
     }
 
     /// Sets whether later changes may replace an existing tensor. By default, saving replaces it; creating,
@@ -132,6 +193,8 @@ impl<'a> Transaction<'a> {
     /// # Errors
     /// `Corrupt` for damaged metadata; `Forked`; `Io`.
     pub fn names(&self) -> Result<Vec<String>> {
+        self.loader.store.check_process()?;
+        self.draft.note_prefix("", Read::Names);
         self.names_with("")
     }
 
@@ -151,6 +214,7 @@ impl<'a> Transaction<'a> {
     /// `Corrupt` for damaged metadata; `Forked`; `Io`.
     pub fn contains(&self, name: &str) -> Result<bool> {
         self.loader.store.check_process()?;
+        self.draft.note_name(name, Read::Names);
         Ok(self.draft.tensor(name)?.is_some())
     }
 
@@ -171,6 +235,7 @@ impl<'a> Transaction<'a> {
     /// rows.
     pub fn load(&self, name: &str) -> Result<Tensor> {
         self.loader.store.check_process()?;
+        self.draft.note_name(name, Read::Headers);
         let record = self.draft.existing("load", name)?;
         self.tensor(name, &record)
     }
@@ -379,7 +444,7 @@ impl<'a> Transaction<'a> {
         }
         let newest = generation::newest_for_certain(&self.loader.store)?;
         if newest.number() != self.generation().number() {
-            self.draft = Draft::rebased(self.draft.changes.clone(), newest)?;
+            self.draft.rebase(newest)?;
         }
         Ok(())
     }
@@ -446,7 +511,6 @@ impl<'a> Transaction<'a> {
         let store = &self.loader.store;
         self.check_writable("commit")?;
         if self.draft.changes.is_empty() {
-            self.draft.changes.check_generation(store)?;
             return Ok(Arc::clone(self.draft.generation()));
         }
         let finish_stage = |stage| match stage {

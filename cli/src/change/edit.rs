@@ -138,6 +138,8 @@ pub(crate) fn mv(args: &MvArgs, out: &mut impl Write) -> Result<()> {
 pub(crate) fn rm(args: &RmArgs, out: &mut impl Write) -> Result<()> {
     let store = open_store(&StoreOptions::new(), &args.store)?;
     let mut txn = store.begin()?;
+    // A glob reads all names. One that is added meanwhile is not a reason to fail.
+    txn.ignore_reads();
     let names = names(&args.names, &txn)?;
     names.iter().try_for_each(|name| txn.remove(name))?;
     let freed = Freed::of(&names, &store.snapshot())?;

@@ -39,7 +39,7 @@ fn interleavings() -> Vec<Simulation> {
         of("commit before the rename", writers::commit_before_the_rename, &["lock-writers"]),
         of("commit after begin", writers::commit_after_begin, &["newest-under-lock"]),
         of("rename of a replaced tensor", writers::rename_of_a_replaced_tensor, &["rebase"]),
-        of("expected generation", writers::expected_generation, &["expected-generation"]),
+        of("change of what was read", writers::change_of_what_was_read, &["reads-hold"]),
         of("view of a removed tensor", writers::view_of_a_removed_tensor, &["expected-storage"]),
         of(
             "tensor replaced during compaction",

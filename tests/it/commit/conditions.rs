@@ -1,15 +1,13 @@
-//! Conditional commits: a name is new, or a generation is the newest. The other processes are this test binary,
-//! started again.
+//! Changes that are refused if a name exists. The other processes are this test binary, started again.
 
 use std::path::Path;
 
 use stridemap::{DType, ErrorKind, OnExisting, Result, StorageKind, Store};
 
 use crate::harness::processes::{send_line, start_together, wait_for_line};
-use crate::harness::{assert_refused, fast, new_fast_store, new_store, scalar};
+use crate::harness::{assert_refused, fast, new_fast_store, new_store};
 
 const NEW_NAMES: usize = 40;
-const INCREMENTS: i64 = 25;
 
 /// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
@@ -27,18 +25,6 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
             }
             send_line(won);
         }
-        "increment" => {
-            let store = fast().open(path).unwrap();
-            send_line("ready");
-            wait_for_line();
-            let mut conflicts = 0;
-            for _ in 0..INCREMENTS {
-                while !increment(&store) {
-                    conflicts += 1;
-                }
-            }
-            send_line(conflicts);
-        }
         _ => return false,
     }
     true
@@ -50,22 +36,6 @@ fn save_new(store: &Store, name: &str, value: i64) -> Result<()> {
         txn.on_existing(OnExisting::Refuse);
         txn.save(name, &value)
     })
-}
-
-/// Reads, adds and commits, unless another process committed in between. Returns whether it committed.
-fn increment(store: &Store) -> bool {
-    store.refresh().unwrap();
-    let seen = store.snapshot();
-    let count: i64 = seen.load("count").unwrap().item().unwrap();
-    let mut txn = store.begin().unwrap();
-    txn.expect_generation(seen.generation());
-    txn.save("count", &scalar(count + 1)).unwrap();
-    match txn.commit() {
-        Ok(generation) => assert_eq!(generation, seen.generation() + 1),
-        Err(e) if e.kind() == ErrorKind::Conflict => return false,
-        Err(e) => panic!("{e}"),
-    }
-    true
 }
 
 #[test]
@@ -166,7 +136,7 @@ fn stores_and_transactions_return_the_tensor_they_create() {
     let (_dir, _, store) = new_store();
     let log = store.create_growable("log", DType::I64, &[2], 100).unwrap();
     assert_eq!((log.read::<i64>().unwrap(), log.storage_id()), (vec![0, 0], Some(1)));
-    let sizes = store.write(|txn| {
+    let sizes = store.write(|txn| -> Result<_> {
         let counts = txn.create_tensor("counts", DType::I64, &[2, 3], StorageKind::Mutable)?;
         txn.save_view("row", &counts.select(0, 1)?)?;
         let rows = txn.create_growable("rows", DType::F32, &[0, 4], 0)?;
@@ -176,34 +146,4 @@ fn stores_and_transactions_return_the_tensor_they_create() {
     store.load("row").unwrap().lock_exclusive().unwrap().fill_(1).unwrap();
     assert_eq!(store.load("counts").unwrap().read::<i64>().unwrap(), [0, 0, 0, 1, 1, 1]);
     assert_eq!(store.append("rows", &[[1f32; 4]]).unwrap(), 0..1);
-}
-
-#[test]
-fn increments_that_expect_a_generation_are_not_lost_between_processes() {
-    let (_dir, path, store) = new_fast_store();
-    store.save("count", &scalar(0)).unwrap();
-    for mut player in start_together("increment", &path, 3) {
-        println!("{} conflicts", player.read_line());
-        player.assert_success();
-    }
-    store.refresh().unwrap();
-    assert_eq!(store.load("count").unwrap().item::<i64>().unwrap(), 3 * INCREMENTS);
-}
-
-#[test]
-fn commit_that_expects_a_different_generation_is_a_conflict_and_writes_nothing() {
-    let (_dir, path, store) = new_store();
-    let mut txn = store.begin().unwrap();
-    txn.expect_generation(1);
-    txn.save("x", &scalar(1)).unwrap();
-    Store::open(&path).unwrap().save("y", &scalar(1)).unwrap();
-    let parts = ["expects generation 1", "the newest is 2"];
-    assert_refused(txn.commit(), ErrorKind::Conflict, &parts);
-    let mut idle = store.begin().unwrap();
-    idle.expect_generation(1);
-    assert_refused(idle.commit(), ErrorKind::Conflict, &parts);
-    let mut txn = store.begin().unwrap();
-    txn.expect_generation(2);
-    txn.save("x", &scalar(1)).unwrap();
-    assert_eq!(txn.commit().unwrap(), 3);
 }

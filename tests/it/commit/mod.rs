@@ -1,9 +1,10 @@
-//! Commits: saving and loading, transactions, conditions, and waiting for other writers.
+//! Commits: saving and loading, transactions, conditions, reads, and waiting for other writers.
 
 mod changes;
 pub(crate) mod conditions;
 mod creation;
 mod prefixes;
+pub(crate) mod reads;
 mod saving;
 mod staged;
 mod transactions;

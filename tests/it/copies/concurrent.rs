@@ -49,11 +49,8 @@ fn change(store: &Store) {
 }
 
 fn try_change(store: &Store) -> stridemap::Result<()> {
-    store.refresh()?;
-    let generation = store.snapshot();
-    let number = generation.attributes()["number"].parse::<i64>().unwrap() + 1;
     let mut txn = store.begin()?;
-    txn.expect_generation(generation.generation());
+    let number = txn.attributes()["number"].parse::<i64>().unwrap() + 1;
     for i in 1..6 {
         txn.save(&format!("x.{i}"), &filled(3000 * i, number))?;
     }

@@ -15,14 +15,14 @@ const LONGEST_BYTES: usize = 6 << 20;
 
 impl Writer<'_> {
     /// Makes some random changes.
-    pub(super) fn change(
-        &mut self,
-        txn: &mut Transaction<'_>,
-        generation: u64,
-        is_numbered: bool,
-    ) -> Result<(), Error> {
+    pub(super) fn change(&mut self, txn: &mut Transaction<'_>, is_numbered: bool) -> Result<(), Error> {
         let is_refused = self.random.one_in(8);
         txn.on_existing(if is_refused { OnExisting::Refuse } else { OnExisting::Replace });
+        // Most of its reads are of all names, which others change all the time.
+        let ignores_reads = !self.random.one_in(4);
+        if ignores_reads {
+            txn.ignore_reads();
+        }
         let least = u64::from(!is_numbered);
         // Sometimes so many that a table is due.
         let count = if self.random.one_in(15) { 80 } else { least + self.random.below(6) };
@@ -62,7 +62,7 @@ impl Writer<'_> {
                     txn.save_view(&name, &view)?;
                 }
                 // An append is the last change: two could deadlock, and the grown tensor cannot be loaded yet.
-                (5, _) => return self.append(txn, generation),
+                (5, _) => return self.append(txn, ignores_reads),
                 (6, Some(from)) => {
                     self.diary.note(format!("  check {from}"));
                     // Staged by this transaction, or from the newest generation at its begin.
@@ -87,10 +87,13 @@ impl Writer<'_> {
 
     /// Appends the next batches to a growing tensor, or creates one. It is this writer's own, or one that all writers
     /// append to. Another writer may append these batches to the latter first, and then the transaction must not be
-    /// committed.
-    fn append(&mut self, txn: &mut Transaction<'_>, generation: u64) -> Result<(), Error> {
-        let owner =
-            if self.random.one_in(3) { "any".to_owned() } else { format!("grown by {}", self.number) };
+    /// committed: it has read the size.
+    fn append(&mut self, txn: &mut Transaction<'_>, ignores_reads: bool) -> Result<(), Error> {
+        let owner = if !ignores_reads && self.random.one_in(2) {
+            "any".to_owned()
+        } else {
+            format!("grown by {}", self.number)
+        };
         let growing = txn.names()?.into_iter().filter(|name| name.starts_with(&format!("{owner}/")));
         let growing = growing.filter_map(|name| Some((content_of(&name).ok()?, name)));
         let growing: Vec<_> = growing.filter(|(content, _)| content.grows()).collect();
@@ -102,9 +105,6 @@ impl Writer<'_> {
         if batch_count * content.size_bytes() > LONGEST_BYTES {
             self.diary.note(format!("  remove {name}"));
             return txn.remove(name);
-        }
-        if owner == "any" {
-            txn.expect_generation(generation);
         }
         let more = 1 + self.random.below(4) as usize;
         self.diary.note(format!("  append {more} to {batch_count} of {name}"));

@@ -197,9 +197,8 @@ impl Writer<'_> {
         let is_numbered = !self.random.one_in(4);
         self.diary.note(format!("begin, numbered: {is_numbered}"));
         store.refresh().unwrap();
-        let generation = store.generation();
         let mut txn = store.begin().unwrap();
-        let changed = self.change(&mut txn, generation, is_numbered);
+        let changed = self.change(&mut txn, is_numbered);
         // An append continues from what others have committed since.
         let refusals =
             [ErrorKind::NameExists, ErrorKind::NameNotFound, ErrorKind::NotGrowable, ErrorKind::Conflict];
