@@ -168,9 +168,15 @@ impl StoreHandle {
         }
     }
 
-    fn snapshot(&self) -> Result<Snapshot> {
+    /// Returns a snapshot of the generation of the handle, or of an earlier one that is still on disk.
+    #[pyo3(signature = (generation=None))]
+    fn snapshot(&self, py: Python<'_>, generation: Option<u64>) -> Result<Snapshot> {
         let store = self.store()?;
-        Ok(Snapshot { snapshot: store.snapshot(), store, open_mode: self.open_mode.clone() })
+        let snapshot = match generation {
+            Some(generation) => detach(py, || store.snapshot_of(generation))?,
+            None => store.snapshot(),
+        };
+        Ok(Snapshot { snapshot, store, open_mode: self.open_mode.clone() })
     }
 
     fn begin(&self, py: Python<'_>) -> Result<TransactionHandle> {

@@ -41,14 +41,8 @@ def _reopened(path: str, uuid: str, open_mode: OpenMode) -> Store:
 
 
 def snapshot(path: str | os.PathLike[str], uuid: str, open_mode: OpenMode, generation: int) -> SnapshotView:
-    """Open a snapshot from a handle that another process made."""
-    store = _reopened(os.fspath(path), uuid, open_mode)
-    if store.generation != generation:
-        store.refresh()
-    if store.generation != generation:
-        message = f"generation {generation} of {path} no longer exists: the newest is {store.generation}"
-        raise _errors.make("Conflict", message)
-    return store.snapshot()
+    """Open a snapshot from a handle that another process made. It exists while a store or a snapshot sees it."""
+    return SnapshotView(_reopened(os.fspath(path), uuid, open_mode)._handle.snapshot(generation))
 
 
 def reduce(tensor: Tensor) -> tuple[Any, ...]:
@@ -79,11 +73,14 @@ def load(
         store.refresh()
         found = store[name] if name in store else None
     if found is None or found.storage_id != storage_id:
-        message = (
-            f"{name!r} of generation {generation} of {path} no longer exists: in generation {store.generation} it "
-            f"{'was removed' if found is None else 'was moved or has other elements; send it again'}"
-        )
-        raise _errors.make("Conflict", message)
+        state = "was removed" if found is None else "was moved or has other elements; send it again"
+        try:
+            found = snapshot(path, uuid, open_mode, generation)[name]
+        except (_errors.StateError, _errors.NameNotFoundError):
+            found = None
+        if found is None or found.storage_id != storage_id:
+            message = f"{name!r} of generation {generation} of {path} no longer exists: in generation {store.generation} it"
+            raise _errors.make("Conflict", f"{message} {state}")
     same = (found.dtype, found.shape, found.stride(), found.storage_offset)
     if same == (dtype, shape, stride, storage_offset):
         return found

@@ -195,6 +195,57 @@ fn case_19_reader_pinned_across_many_commits_and_collections_keeps_its_data() {
 }
 
 #[test]
+fn generation_that_another_process_reads_can_be_opened_until_nothing_reads_it() {
+    let (_dir, store, mut reader) = start_reader("pin");
+    for i in 2..5 {
+        store.save("x", &filled(1000, i as f32)).unwrap();
+    }
+    let path = store.path().to_owned();
+    for other in [store.clone(), fast().open(&path).unwrap(), open_mapped(&path)] {
+        let snapshot = other.snapshot_of(2).unwrap();
+        assert_eq!((snapshot.generation(), other.generation()), (2, 5));
+        assert_eq!(snapshot.load("x").unwrap().read::<f32>().unwrap()[0], 1.);
+        assert_eq!(other.load("x").unwrap().read::<f32>().unwrap()[0], 4.);
+        assert_eq!(other.snapshot_of(5).unwrap().generation(), 5);
+        for absent in [0, 1, 3, 6, u64::MAX] {
+            let refused = other.snapshot_of(absent).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Conflict, "{refused}");
+            assert!(refused.to_string().contains(&format!("generation {absent} of")), "{refused}");
+        }
+    }
+    let snapshot = store.snapshot_of(2).unwrap();
+    reader.resume();
+    assert_eq!(reader.read_line(), "1");
+    reader.resume();
+    reader.assert_success();
+    store.gc().unwrap();
+    assert_eq!(
+        snapshot.load("x").unwrap().read::<f32>().unwrap()[0],
+        1.,
+        "the snapshot keeps the generation"
+    );
+    assert_eq!(store.snapshot_of(2).unwrap().generation(), 2);
+    drop(snapshot);
+    store.gc().unwrap();
+    assert_eq!(store.snapshot_of(2).unwrap_err().kind(), ErrorKind::Conflict);
+}
+
+#[test]
+fn generation_of_a_store_that_was_replaced_is_not_opened() {
+    let (_dir, path, store) = new_fast_store();
+    store.save("x", &filled(1000, 1f32)).unwrap();
+    std::fs::remove_dir_all(&path).unwrap();
+    let other = fast().create(&path).unwrap();
+    other.save("y", &filled(10, 2f32)).unwrap();
+    let _readers = [other.snapshot(), store.snapshot()];
+    other.save("y", &filled(10, 3f32)).unwrap();
+    for number in [1, 3, 4] {
+        assert_eq!(store.snapshot_of(number).unwrap_err().kind(), ErrorKind::Replaced);
+    }
+    assert_eq!(store.snapshot_of(2).unwrap().names().unwrap(), ["x"]);
+}
+
+#[test]
 fn case_20_space_of_a_killed_reader_is_freed() {
     for role in ["pin", "pin, mapped"] {
         let (_dir, store, reader) = start_reader(role);
