@@ -1,15 +1,15 @@
 """Checkpoints: states of models and optimizers, as tensors and a description of what holds them.
 
-The checkpoint `NAME` has its tensors under `NAME/` and their key paths, and its description under `NAME.json`. Other
-checkpoints, and whatever else is in the store, can have such names too, so the description says which tensors belong
-to the checkpoint.
+The checkpoint `NAME` has its description under `NAME.json`, and each tensor under `NAME/` and its key path. A key path
+has no "/" and does not end with ".json", which are escaped, so two checkpoints never need the same name. What else is in
+the store can have such a name, so the description says which tensors belong to the checkpoint.
 """
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -34,15 +34,15 @@ class Checkpoints:
         """Return the names of a checkpoint: those of its tensors and of its description. Empty if there is none."""
         if checkpoint not in self._found:
             description = described(self._names, checkpoint)
-            names = None if description is None else _names(description[_KEY]) | {f"{checkpoint}.json"}
-            self._found[checkpoint] = names
+            names = None if description is None else _tensor_names(description[_KEY], checkpoint)
+            self._found[checkpoint] = None if names is None else {*names, f"{checkpoint}.json"}
         return self._found[checkpoint] or set()
 
-    def owners(self, name: str) -> Iterator[str]:
-        """Yield the checkpoints to which the tensor with this name belongs."""
-        candidates = [name[:end] for end, letter in enumerate(name) if letter == "/"]
-        candidates += [name.removesuffix(".json")] if name.endswith(".json") else []
-        yield from (candidate for candidate in candidates if name in self.names_of(candidate))
+    def owner(self, name: str) -> str | None:
+        """Return the checkpoint to which the tensor with this name belongs."""
+        is_description = name.endswith(".json")
+        checkpoint = name.removesuffix(".json") if is_description else name.rpartition("/")[0]
+        return checkpoint if name in self.names_of(checkpoint) else None
 
 
 def described(names: Mapping[str, Tensor], checkpoint: str) -> dict[str, Any] | None:
@@ -63,40 +63,31 @@ def save(store: Store, name: str, state: Any) -> None:
     """Save a state: see `stridemap.torch.save_checkpoint`."""
     if not isinstance(name, str):
         raise TypeError(f"the name of a checkpoint is a str, not {type(name).__name__}")
-    tensors: dict[str, torch.Tensor] = {}
-    text = json.dumps({_KEY: _described(state, f"{name}/", tensors)})
-    groups = _torch_tensors.groups_of(tensors)
+    parts: dict[str, torch.Tensor] = {}
+    text = json.dumps({_KEY: _described(state, "", parts)})
+    groups = _torch_tensors.groups_of({f"{name}/{part}": tensor for part, tensor in parts.items()})
+    new = {f"{name}.json", *(f"{name}/{part}" for part in parts)}
     with store.transaction() as txn:
-        checkpoints = Checkpoints(txn)
-        own = {
-            old for old in checkpoints.names_of(name) if all(owner == name for owner in checkpoints.owners(old))
-        }
-        for new in [f"{name}.json", *tensors]:
-            if new in txn and new not in own:
-                raise _errors.make("NameExists", _refusal(store, name, new, checkpoints))
+        own = Checkpoints(txn).names_of(name)
+        for taken in sorted(new - own):
+            if taken in txn:
+                message = f'the name "{taken}" exists, and does not belong to this checkpoint; choose a different name'
+                raise _errors.make("NameExists", f'save_checkpoint "{name}" in {store.path}: {message}')
         last, reused = store.attrs.get("checkpoint"), _Reused()
         for group in groups:
-            old_names = [f"{last}/{new.removeprefix(f'{name}/')}" for new, _ in group]
+            old_names = [f"{last}/{full.removeprefix(f'{name}/')}" for full, _ in group]
             if last is not None and all(old in txn for old in old_names):
                 old_tensors = [txn[old] for old in old_names]
                 if _can_reuse(old_tensors, [tensor for _, tensor in group], reused):
-                    for old_tensor, (new, _) in zip(old_tensors, group, strict=True):
-                        txn.save_view(new, old_tensor, replace=new in own)
+                    for old_tensor, (full, _) in zip(old_tensors, group, strict=True):
+                        txn.save_view(full, old_tensor, replace=full in own)
                     continue
             _torch_tensors.save(txn, group, own)
-        for stale in own - tensors.keys() - {f"{name}.json"}:
+        for stale in own - new:
             if stale in txn:
                 del txn[stale]
         txn.save(f"{name}.json", np.frombuffer(text.encode(), np.uint8), replace=f"{name}.json" in own)
         txn.set_attribute("", "checkpoint", name)
-
-
-def _refusal(store: Store, name: str, new: str, checkpoints: Checkpoints) -> str:
-    others = [f'the checkpoint "{owner}"' for owner in checkpoints.owners(new) if owner != name]
-    owner = f"belongs to {others[0]}" if others else "was not saved by this checkpoint"
-    if new == f"{name}.json" and not others:
-        owner = "is not a checkpoint"
-    return f'save_checkpoint "{name}" in {store.path}: the name "{new}" exists, and {owner}; choose a different name'
 
 
 def load(store: Store, snapshot: SnapshotView, name: str | None) -> Any:
@@ -106,9 +97,9 @@ def load(store: Store, snapshot: SnapshotView, name: str | None) -> Any:
     if description is None:
         message = f"{store.path}: no checkpoint {'' if name is None else repr(name)}".rstrip()
         raise _errors.make("NameNotFound", message)
-    names = sorted(_names(description[_KEY]))
-    tensors = _torch_storages.to_torch([snapshot[name] for name in names], {})
-    return _restored(description[_KEY], dict(zip(names, tensors, strict=True)))
+    parts = sorted(_parts(description[_KEY]))
+    tensors = _torch_storages.to_torch([snapshot[f"{name}/{part}"] for part in parts], {})
+    return _restored(description[_KEY], dict(zip(parts, tensors, strict=True)))
 
 
 class _Reused:
@@ -151,27 +142,33 @@ def _can_reuse(saved: list[Tensor], new: list[torch.Tensor], reused: _Reused) ->
     return reused.add(first.storage_id, min(starts) + shift, max(ends) + shift)
 
 
-def _names(value: Any) -> set[str]:
-    """Return the names of the tensors in a description."""
+def _tensor_names(value: Any, checkpoint: str) -> set[str]:
+    return {f"{checkpoint}/{part}" for part in _parts(value)}
+
+
+def _parts(value: Any) -> set[str]:
+    """Return the key paths of the tensors in a description."""
     if isinstance(value, list):
-        return set().union(*map(_names, value))
+        return set().union(*map(_parts, value))
     if not isinstance(value, dict):
         return set()
     ((kind, content),) = value.items()
-    return {content} if kind == "tensor" else _names(content)
+    return {content} if kind == "tensor" else _parts(content)
 
 
 def _described(value: Any, key_path: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """Return a value for JSON. Tensors go into `tensors` under their key paths; the value has these names instead."""
+    """Return a value for JSON. Tensors go into `tensors` under their key paths; the value has these paths instead."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, torch.Tensor):
-        name = key_path.removesuffix(".")
+        part = key_path.removesuffix(".").replace("%", "%25").replace("/", "%2F")
+        if part.endswith(".json"):
+            part = f"{part.removesuffix('.json')}%2Ejson"
         # Keys such as 1 and "1", or "a.b" and "a" with "b", have the same key path.
-        while name in tensors:
-            name += "'"
-        tensors[name] = value
-        return {"tensor": name}
+        while part in tensors:
+            part += "'"
+        tensors[part] = value
+        return {"tensor": part}
     if isinstance(value, list | tuple):
         parts = [_described(part, f"{key_path}{index}.", tensors) for index, part in enumerate(value)]
         return parts if isinstance(value, list) else {"tuple": parts}
@@ -182,8 +179,8 @@ def _described(value: Any, key_path: str, tensors: dict[str, torch.Tensor]) -> A
             ]
         }
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
-    message = f"{key_path.removesuffix('.')}: a checkpoint cannot hold {kind}; convert it to a plain value or a tensor"
-    raise TypeError(message)
+    where = key_path.removesuffix(".") or "the state"
+    raise TypeError(f"{where}: a checkpoint cannot hold {kind}; convert it to a plain value or a tensor")
 
 
 def _key(key: Any, key_path: str) -> Any:

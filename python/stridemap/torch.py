@@ -43,7 +43,7 @@ def save_file(
     with _writing(place) as store, store.transaction() as txn:
         removed = {name for name in txn if name.startswith(prefix)} - new
         checkpoints = _checkpoints.Checkpoints(txn)
-        broken = {owner for name in removed | new for owner in checkpoints.owners(name)}
+        broken = {owner for name in removed | new if (owner := checkpoints.owner(name)) is not None}
         removed = removed.union(*map(checkpoints.names_of, broken)) - new
         if (removed or broken) and not replace:
             raise _errors.make("NameExists", _refusal(store, prefix, removed, broken))
@@ -116,8 +116,8 @@ def save_checkpoint(place: Place, name: str, state: Any) -> None:
     """Save a state, such as that of a model or an optimizer: dicts, lists, tuples, tensors and plain values.
 
     Tensors that are equal to those of the last checkpoint in the store are saved as headers over them. A checkpoint of
-    the same name is replaced. Nothing else is: if another checkpoint or anything else has one of the names that this
-    one needs, which begin with `NAME/`, or are `NAME.json`, an error says so.
+    the same name is replaced. Nothing else is: the names of its tensors begin with `NAME/`, and its description is
+    `NAME.json`. If another save has used one of them, an error says so.
     """
     with _writing(place) as store:
         _checkpoints.save(store, name, state)
