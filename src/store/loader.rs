@@ -9,7 +9,7 @@ use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::generation::{self, Generation, OpenStore};
 use crate::layout::Layout;
-use crate::storage::{KnownTails, MapPermit, Storage, StoreCallbacks};
+use crate::storage::{Identity, KnownTails, MapPermit, Storage, StoreCallbacks};
 use crate::tensor::Tensor;
 
 /// Turns records into tensors. All tensors on a storage share one open file.
@@ -41,11 +41,25 @@ impl Loader {
         // An open storage may be shorter than the tensor, because the file has grown since.
         let is_inside = |storage: &Arc<Storage>| layout.extent(dtype, storage.length_bytes()).is_ok();
         let storage = match self.store.storages.get(id).filter(is_inside) {
-            Some(storage) => storage,
+            Some(storage) => {
+                self.check_external(&storage).map_err(failed)?;
+                storage
+            }
             None => self.open(generation, id).map_err(failed)?,
         };
         Tensor::new(storage, dtype, layout)
             .map_err(|e| failed(Error::corrupt(&self.store.paths.storage(id), e)))
+    }
+
+    /// Checks that the file of an external storage that is already open has not changed since it was adopted. A mapping
+    /// shows the bytes that are in the file now, and a file that was replaced is no longer the one at its path.
+    fn check_external(&self, storage: &Storage) -> Result<()> {
+        match storage.identity() {
+            Identity::Stored {
+                record: StorageRecord { kind: StorageKind::External(external), .. }, ..
+            } => self.store.externals.open(external).map(drop),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the record of a storage that a tensor refers to.

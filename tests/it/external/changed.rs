@@ -56,6 +56,66 @@ fn case_27_external_file_rewritten_in_place_is_refused_by_its_mtime_and_found_by
     }
 }
 
+/// The first tensor keeps the file open or mapped. A load of another must not show the bytes that are in the file now.
+#[test]
+fn case_27_each_load_checks_the_file_although_a_tensor_on_it_is_held() {
+    type Change = fn(&Path);
+    let changes: [(&str, Change); 4] = [
+        ("mtime in ns", |path| {
+            let file = File::options().write(true).open(path).unwrap();
+            file.write_all_at(&[0xff; 64], file.metadata().unwrap().len() - 64).unwrap();
+        }),
+        ("inode", |path| {
+            let other = path.with_extension("other");
+            fs::write(&other, vec![0xff; fs::metadata(path).unwrap().len() as usize]).unwrap();
+            fs::rename(&other, path).unwrap();
+        }),
+        ("size in bytes", |path| truncate_by(path, 8)),
+        ("the file is missing", |path| fs::remove_file(path).unwrap()),
+    ];
+    for (what, change) in changes {
+        let adopted = Adopted::new();
+        let views = adopted.open();
+        views.save_view("column", &views.load("weight").unwrap().select(1, 0).unwrap()).unwrap();
+        for store in [adopted.open(), mapped(&external_beside(), &adopted.path)] {
+            let (snapshot, held) = (store.snapshot(), store.load("weight").unwrap());
+            let mut txn = store.begin().unwrap();
+            let another = mapped(&external_beside(), &adopted.path);
+            let held_by_another = another.load("bias").unwrap();
+            let original = adopted.dir.path().join("original");
+            fs::hard_link(&adopted.file, &original).unwrap();
+            let (bytes, time) =
+                (fs::read(&original).unwrap(), fs::metadata(&original).unwrap().modified().unwrap());
+            change(&adopted.file);
+            let assert_changed = |loaded: stridemap::Result<()>| {
+                assert_refused(loaded, ErrorKind::ExternalChanged, &["model.safetensors", "adopted", what]);
+            };
+            for name in ["bias", "weight", "column"] {
+                assert_changed(store.load(name).map(drop));
+                assert_changed(snapshot.load(name).map(drop));
+                assert_changed(another.load(name).map(drop));
+                assert_changed(txn.load(name).map(drop));
+            }
+            assert_changed(store.load_all("").map(drop));
+            assert_changed(snapshot.load_all("").unwrap().try_for_each(|entry| entry.map(drop)));
+            assert_changed(store.copy_to(adopted.dir.path().join("copy"), |_| ()).map(drop));
+            assert_changed(store.materialize(|_| ()).map(drop));
+            assert_eq!(store.verify(|_| ()).unwrap().findings.len(), 1);
+            // A view is a header. It is refused when it is loaded.
+            txn.save_view("view", &held.select(0, 0).unwrap()).unwrap();
+            assert_changed(txn.load("view").map(drop));
+            drop((txn, held, held_by_another));
+            assert_changed(store.load("bias").map(drop));
+            // As the error advises.
+            fs::write(&original, &bytes).unwrap();
+            File::options().write(true).open(&original).unwrap().set_modified(time).unwrap();
+            fs::rename(&original, &adopted.file).unwrap();
+            let _ = fs::remove_file(&original);
+            assert_eq!(store.load("weight").unwrap().read::<f32>().unwrap(), weight());
+        }
+    }
+}
+
 /// A change within the same tick of the kernel's clock would keep the mtime.
 #[test]
 fn case_27_external_file_rewritten_right_after_adoption_is_refused() {
