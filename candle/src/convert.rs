@@ -4,8 +4,8 @@ use candle_core::op::BackpropOp;
 use candle_core::{CpuStorage, DType, Device, Error, Result, Storage, Tensor, WithDType};
 use float8::F8E4M3;
 use half::{bf16, f16};
+use stridemap::Element;
 use stridemap::small_float::{F8E4M3FN, F8E8M0FNU};
-use stridemap::{Element, ErrorKind};
 
 /// Copies a tensor into a candle tensor on `device`. The tensor can be in a store or on the heap, with any strides. Its
 /// elements are copied in row-major order, and only once if `device` is the CPU. The elements of a mutable storage are
@@ -88,12 +88,7 @@ fn copy_to_candle<T: Element + WithDType>(tensor: &stridemap::Tensor, device: &D
 }
 
 fn read<T: Element>(tensor: &stridemap::Tensor) -> Result<Vec<T>> {
-    let elements = match tensor.lock_shared() {
-        Ok(guard) => guard.read(),
-        Err(e) if e.kind() == ErrorKind::NotMutable => tensor.read(),
-        Err(e) => Err(e),
-    };
-    elements.map_err(Error::wrap)
+    tensor.read().map_err(Error::wrap)
 }
 
 fn copy_from_candle<T: Element + WithDType>(tensor: &Tensor) -> Result<stridemap::Tensor> {

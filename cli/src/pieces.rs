@@ -1,6 +1,19 @@
 //! Splits views into pieces that fit in memory.
 
-use stridemap::{Result, Tensor};
+use stridemap::{ErrorKind, Result, SharedGuard, Tensor};
+
+/// Keeps others from changing the elements of a mutable tensor until the guard is dropped, so that several reads find
+/// the same elements. Returns the tensor to be read. Other tensors need no guard.
+///
+/// # Errors
+/// Those of [`Tensor::lock_shared`].
+pub(crate) fn steady(view: &Tensor) -> Result<(Tensor, Option<SharedGuard>)> {
+    match view.lock_shared() {
+        Ok(guard) => Ok((Tensor::clone(&guard), Some(guard))),
+        Err(e) if e.kind() == ErrorKind::NotMutable => Ok((view.clone(), None)),
+        Err(e) => Err(e),
+    }
+}
 
 /// The axis along which a piece is halved.
 #[derive(Clone, Copy)]

@@ -335,8 +335,9 @@ impl Tensor {
         Ok(self.item(py)?.is_truthy(py)?)
     }
 
-    fn __repr__(&self, py: Python<'_>) -> String {
-        py.detach(|| self.inner.to_string())
+    fn __repr__(&self, py: Python<'_>) -> Result<String> {
+        // Waits for the lock of a mutable tensor. Ctrl-C ends the wait.
+        detach(py, || -> stridemap::Result<_> { Ok(self.inner.to_string()) })
     }
 }
 

@@ -6,6 +6,7 @@ use pyo3::types::{PyBool, PyEllipsis, PySlice, PyTuple};
 use stridemap::{Axes, Axis, Index, Sections};
 
 use crate::error::Result;
+use crate::interrupt::detach;
 use crate::source::dtype_of;
 use crate::tensor::Tensor;
 
@@ -69,6 +70,15 @@ fn integers(arguments: &Bound<'_, PyTuple>) -> PyResult<Vec<isize>> {
 impl Tensor {
     fn wrapped(&self, view: stridemap::Result<stridemap::Tensor>) -> Result<Tensor> {
         Ok(self.with_same_origin(view?))
+    }
+
+    /// Like `wrapped`, for an operation that may copy elements, and wait for the lock of a mutable tensor.
+    fn or_copied(
+        &self,
+        py: Python<'_>,
+        view: impl FnOnce() -> stridemap::Result<stridemap::Tensor> + Send,
+    ) -> Result<Tensor> {
+        Ok(self.with_same_origin(detach(py, view)?))
     }
 
     fn all_wrapped(&self, views: stridemap::Result<Vec<stridemap::Tensor>>) -> Result<Vec<Tensor>> {
@@ -187,25 +197,25 @@ impl Tensor {
     #[pyo3(signature = (*shape))]
     fn reshape(&self, py: Python<'_>, shape: &Bound<'_, PyTuple>) -> Result<Tensor> {
         let shape = integers(shape)?;
-        self.wrapped(py.detach(|| self.inner.reshape(shape)))
+        self.or_copied(py, || self.inner.reshape(shape))
     }
 
     #[pyo3(signature = (start_dim=Dim::Position(0), end_dim=Dim::Position(-1)))]
-    fn flatten(&self, start_dim: Dim, end_dim: Dim) -> Result<Tensor> {
-        self.wrapped(self.inner.flatten(&start_dim, &end_dim))
+    fn flatten(&self, py: Python<'_>, start_dim: Dim, end_dim: Dim) -> Result<Tensor> {
+        self.or_copied(py, || self.inner.flatten(&start_dim, &end_dim))
     }
 
     fn unflatten(&self, dim: Dim, sizes: Vec<isize>) -> Result<Tensor> {
         self.wrapped(self.inner.unflatten(&dim, sizes))
     }
 
-    fn ravel(&self) -> Result<Tensor> {
-        self.wrapped(self.inner.ravel())
+    fn ravel(&self, py: Python<'_>) -> Result<Tensor> {
+        self.or_copied(py, || self.inner.ravel())
     }
 
     /// Returns the tensor itself if it is contiguous, and otherwise a copy in memory.
     fn contiguous(&self, py: Python<'_>) -> Result<Tensor> {
-        self.wrapped(py.detach(|| self.inner.contiguous()))
+        self.or_copied(py, || self.inner.contiguous())
     }
 
     fn unfold(&self, dimension: Dim, size: isize, step: isize) -> Result<Tensor> {

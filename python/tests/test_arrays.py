@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import subprocess
@@ -200,6 +201,69 @@ def test_lock_is_refused_for_sealed_tensors_and_while_this_thread_holds_it(path:
                 pass
             array[0] = 1
         assert store["x"].numpy().tolist() == [1, 0, 0]
+
+
+READS = {
+    "numpy": lambda x: x.numpy(),
+    "torch": lambda x: x.torch().numpy(),
+    "asarray": np.asarray,
+    "from_dlpack": np.from_dlpack,
+    "copy": lambda x: x.copy().numpy(),
+    "deepcopy": lambda x: copy.deepcopy(x).numpy(),
+    "astype": lambda x: x.astype("float64").numpy(),
+    "reshape": lambda x: x.T.reshape(-1).numpy(),
+    "ravel": lambda x: x.T.ravel().numpy(),
+    "flatten": lambda x: x.T.flatten().numpy(),
+    "contiguous": lambda x: x.T.contiguous().numpy(),
+    "statistics": lambda x: np.array([x.statistics()["min"], x.statistics()["max"]])[:1],
+    "item": lambda x: np.array([x[0, 0].item()]),
+}
+
+
+def test_reads_of_a_mutable_tensor_are_refused_under_its_exclusive_lock(store: stridemap.Store, path: Path) -> None:
+    store.save("x", np.zeros((3, 4)), kind="mutable")
+    for mapped in (True, False):
+        x = stridemap.open(path, mapped=mapped)["x"]
+        with store["x"].lock():
+            for name, read in READS.items():
+                with pytest.raises(TimeoutError, match="this thread holds an exclusive guard"):
+                    raise AssertionError(f"{name} of a locked tensor: {read(x)}")
+            with pytest.raises(TimeoutError, match="this thread"):
+                store["copy"] = x
+            with pytest.raises(TimeoutError, match="this thread"), store.transaction() as txn:
+                txn.save("copy", x)
+            assert repr(x).startswith("tensor(<read: ") and "copy" not in store
+        with x.lock(exclusive=False):
+            for read in READS.values():
+                assert not read(x).any()
+        assert repr(x).startswith("tensor([[0., 0.")
+
+
+def test_copies_of_a_tensor_that_another_process_changes_are_whole(store: stridemap.Store, path: Path) -> None:
+    store.save("x", np.zeros((700, 700)), kind="mutable")
+    code = """if True:
+    import sys, threading, stridemap
+    x, ended = stridemap.open(sys.argv[1], "r+")["x"], threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    print("ready", flush=True)
+    while not ended.is_set():
+        with x.lock() as array:
+            array += 1
+    """
+    writer = subprocess.Popen([sys.executable, "-c", code, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert writer.stdin is not None and writer.stdout is not None and writer.stdout.readline() == b"ready\n"
+    try:
+        for round in range(10):
+            x = stridemap.open(path, mapped=round % 2 == 0)["x"]
+            for name, read in READS.items():
+                elements = read(x)
+                assert (elements == elements.flat[0]).all(), name
+            store["copy"] = x
+            saved = store["copy"].numpy()
+            assert (saved == saved[0, 0]).all()
+    finally:
+        writer.communicate()
+    assert writer.returncode == 0 and store["x"].numpy()[0, 0] > 0
 
 
 def test_live_elements_are_atomic(store: stridemap.Store) -> None:

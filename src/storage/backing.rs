@@ -9,11 +9,12 @@ use stridemap_format::{External, Sealed, StorageKind, StorageRecord, Uuid};
 
 use super::advice::Hint;
 use super::external_file::ExternalFile;
+use super::file_registry::{FileLock, LockHold, LockRef};
 use super::in_place::{InPlaceFile, StoreCallbacks};
 use super::live::LiveFile;
 use super::lock_wait::LockWait;
 use super::mapping::{MapPermit, Mapping};
-use super::mutable::MutableFile;
+use super::mutable::{LockedStorage, MutableFile};
 use super::open_external::ExternalOpener;
 use super::open_file::{MapError, check_length, open_error};
 use super::poison::Poison;
@@ -51,8 +52,28 @@ enum Bytes {
     Range(Arc<ExternalFile>, u64),
     /// A mapping, and the offset of the first byte in it.
     Mapped(Mapping, u64),
-    Mutable(Arc<MutableFile>),
+    /// A file, and the lock under which this handle of it is read, if it was made for one.
+    Mutable(Arc<MutableFile>, LockRef),
     Live(LiveFile),
+}
+
+/// A lock under which the bytes of a mutable storage are read.
+#[derive(Debug)]
+pub struct ReadLock {
+    /// The storage as it is read under this lock, on any thread.
+    pub(crate) storage: Arc<Storage>,
+    _lock: Lock,
+}
+
+#[derive(Debug)]
+enum Lock {
+    /// That of a guard, or of an earlier read.
+    Shared {
+        _hold: Arc<LockHold>,
+    },
+    Own {
+        _lock: FileLock,
+    },
 }
 
 impl Storage {
@@ -101,7 +122,9 @@ impl Storage {
             InPlaceFile::new(disk, (path, file, stat), (store, id), length_bytes, (callbacks, poison), permit)
         };
         let bytes = match (&record.kind, file.as_file(), map_permit) {
-            (StorageKind::Mutable, ..) => Bytes::Mutable(MutableFile::new(in_place(file), lock_wait)),
+            (StorageKind::Mutable, ..) => {
+                Bytes::Mutable(MutableFile::new(in_place(file), lock_wait), LockRef::default())
+            }
             (&StorageKind::Live { access_bytes }, ..) => {
                 Bytes::Live(LiveFile::new(in_place(file), access_bytes))
             }
@@ -223,16 +246,46 @@ impl Storage {
                 let end = usize::try_from(start.checked_add(self.length_bytes)?).ok()?;
                 mapping.bytes().get(usize::try_from(*start).ok()?..end)
             }
-            Bytes::File(..) | Bytes::Range(..) | Bytes::Mutable(_) | Bytes::Live(_) => None,
+            Bytes::File(..) | Bytes::Range(..) | Bytes::Mutable(..) | Bytes::Live(_) => None,
         }
     }
 
     /// Returns the file of a mutable storage.
     pub(crate) fn as_mutable(&self) -> Option<&Arc<MutableFile>> {
         match &self.bytes {
-            Bytes::Mutable(file) => Some(file),
+            Bytes::Mutable(file, _) => Some(file),
             _ => None,
         }
+    }
+
+    /// Returns a handle of this storage that is read under `lock` while that is held. `None` if it locks a different
+    /// storage.
+    pub(crate) fn under(&self, lock: &LockedStorage) -> Option<Arc<Self>> {
+        let file = self.as_mutable().filter(|file| lock.is_of(file))?;
+        Some(self.read_under(file, lock.to_read()))
+    }
+
+    fn read_under(&self, file: &Arc<MutableFile>, lock: LockRef) -> Arc<Self> {
+        let bytes = Bytes::Mutable(Arc::clone(file), lock);
+        let Storage { ref identity, place, length_bytes, .. } = *self;
+        Arc::new(Storage { identity: identity.clone(), place, length_bytes, bytes })
+    }
+
+    /// Locks a mutable storage so that its bytes do not change while they are read. `None` for the other kinds, which
+    /// have no lock.
+    ///
+    /// A handle that was made for a lock shares that lock while it is held.
+    ///
+    /// # Errors
+    /// Those of [`MutableFile::lock_to_read`].
+    pub(crate) fn lock_to_read(self: &Arc<Self>) -> Result<Option<ReadLock>> {
+        let Bytes::Mutable(file, lock) = &self.bytes else { return Ok(None) };
+        if let Some(hold) = lock.hold() {
+            return Ok(Some(ReadLock { storage: Arc::clone(self), _lock: Lock::Shared { _hold: hold } }));
+        }
+        let own = file.lock_to_read()?;
+        let storage = self.read_under(file, own.to_read());
+        Ok(Some(ReadLock { storage, _lock: Lock::Own { _lock: own } }))
     }
 
     /// Returns the file of a live storage.
@@ -250,7 +303,7 @@ impl Storage {
             Bytes::File(file, _) => file.stat().ok().map(|stat| stat.id()),
             Bytes::Range(file, _) => Some(file.id()),
             Bytes::Mapped(mapping, _) => Some(mapping.file()),
-            Bytes::Mutable(file) => Some(file.in_place().id),
+            Bytes::Mutable(file, _) => Some(file.in_place().id),
             Bytes::Live(file) => Some(file.in_place().id),
         }
     }
@@ -276,7 +329,10 @@ impl Storage {
                 return file
                     .read_exact_at(buf, at_bytes.ok_or_else(|| self.out_of_range(buf, offset_bytes))?);
             }
-            Bytes::Mutable(file) => return file.in_place().read_at(buf, offset_bytes),
+            Bytes::Mutable(file, lock) => {
+                debug_assert!(lock.hold().is_some(), "a mutable storage is read without its lock");
+                return file.in_place().read_at(buf, offset_bytes);
+            }
             Bytes::Live(file) => return file.in_place().read_at(buf, offset_bytes),
             _ => {}
         }
@@ -296,7 +352,7 @@ impl Storage {
             }
             Bytes::File(file, _) => (file.as_file(), 0),
             Bytes::Range(file, start) => (file.as_file(), *start),
-            Bytes::Mutable(file) => (file.in_place().file.as_file(), 0),
+            Bytes::Mutable(file, _) => (file.in_place().file.as_file(), 0),
             Bytes::Live(file) => (file.in_place().file.as_file(), 0),
         };
         if let Some(file) = file {

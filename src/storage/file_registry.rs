@@ -116,7 +116,8 @@ struct HeldLock {
     purpose: Purpose,
     /// The bytes from the beginning of the file that do not change while the lock is held.
     stable_bytes: u64,
-    threads: Vec<ThreadId>,
+    /// One entry for each [`FileLock`]. `None` after it was dropped, while a read under it continues.
+    threads: Vec<Option<ThreadId>>,
     file: Arc<dyn DiskFile>,
 }
 
@@ -154,7 +155,7 @@ impl FileUse {
 
     /// Returns the purpose of the lock on the file, and whether the calling thread is one of its holders.
     pub(super) fn held_lock(&self) -> Option<(Purpose, bool)> {
-        self.lock.as_ref().map(|lock| (lock.purpose, lock.threads.contains(&thread::current().id())))
+        self.lock.as_ref().map(|lock| (lock.purpose, lock.threads.contains(&Some(thread::current().id()))))
     }
 
     fn is_unused(&self) -> bool {
@@ -282,14 +283,15 @@ impl FileRegistry {
     /// Records that the calling thread has locked a file, as its only holder or together with threads that already
     /// share the lock.
     pub(super) fn add_lock(&mut self, id: FileId, purpose: Purpose, file: &Arc<dyn DiskFile>) -> FileLock {
-        let thread = thread::current().id();
+        let thread = Some(thread::current().id());
         let held = self.by_file.entry(id).or_default().lock.get_or_insert_with(|| {
             // A lock to grow the file keeps all bytes unchanged until `keep_stable` says which ones stay unchanged.
             let stable_bytes = if purpose == Purpose::Change { 0 } else { u64::MAX };
             HeldLock { purpose, stable_bytes, threads: Vec::new(), file: Arc::clone(file) }
         });
         held.threads.push(thread);
-        FileLock { id, purpose, thread, owner: self.owner }
+        let hold = Arc::new(LockHold { id, thread: Mutex::new(thread), owner: self.owner });
+        FileLock { id, purpose, owner: self.owner, hold }
     }
 
     fn remove_if_unused(&mut self, id: FileId) {
@@ -319,8 +321,8 @@ impl Drop for Region {
 pub(crate) struct FileLock {
     id: FileId,
     purpose: Purpose,
-    thread: ThreadId,
     owner: OwnerProcess,
+    hold: Arc<LockHold>,
 }
 
 impl FileLock {
@@ -336,18 +338,14 @@ impl FileLock {
         self.owner
     }
 
+    /// Returns a reference with which others can read under this lock.
+    pub(super) fn to_read(&self) -> LockRef {
+        LockRef(Arc::downgrade(&self.hold))
+    }
+
     /// Makes the calling thread the one that holds the lock, instead of the thread that took it.
     pub(super) fn move_to_this_thread(&mut self) {
-        let current = thread::current().id();
-        let before = std::mem::replace(&mut self.thread, current);
-        if before == current || !self.owner.is_current() {
-            return;
-        }
-        let mut registry = lock();
-        let held = registry.by_file.get_mut(&self.id).and_then(|file_use| file_use.lock.as_mut());
-        if let Some(own) = held.and_then(|held| held.threads.iter_mut().find(|thread| **thread == before)) {
-            *own = current;
-        }
+        self.hold.move_to(Some(thread::current().id()));
     }
 
     /// Declares that from now on, under this lock to grow the file, only the first `stable_bytes` stay unchanged.
@@ -371,14 +369,59 @@ impl FileLock {
 }
 
 impl Drop for FileLock {
+    /// If a read under the lock continues on another thread, the file stays locked until that has ended. This thread
+    /// then waits for the file like any other.
+    fn drop(&mut self) {
+        self.hold.move_to(None);
+    }
+}
+
+/// Refers to a lock while it is held.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LockRef(Weak<LockHold>);
+
+impl LockRef {
+    /// Keeps the file locked until the returned value is dropped. Returns `None` if the lock is no longer held, or was
+    /// taken by the parent of this process.
+    pub(super) fn hold(&self) -> Option<Arc<LockHold>> {
+        self.0.upgrade().filter(|hold| hold.owner.is_current())
+    }
+}
+
+/// Keeps a file locked: owned by the lock, and by each read under it.
+#[derive(Debug)]
+pub(crate) struct LockHold {
+    id: FileId,
+    /// The entry of the lock in the registry.
+    thread: Mutex<Option<ThreadId>>,
+    owner: OwnerProcess,
+}
+
+impl LockHold {
+    fn move_to(&self, thread: Option<ThreadId>) {
+        let mut own = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *own, thread);
+        if before == thread || !self.owner.is_current() {
+            return;
+        }
+        let mut registry = lock();
+        let held = registry.by_file.get_mut(&self.id).and_then(|file_use| file_use.lock.as_mut());
+        if let Some(entry) = held.and_then(|held| held.threads.iter_mut().find(|entry| **entry == before)) {
+            *entry = thread;
+        }
+    }
+}
+
+impl Drop for LockHold {
     fn drop(&mut self) {
         if !self.owner.is_current() {
             return;
         }
+        let thread = *self.thread.get_mut().unwrap_or_else(PoisonError::into_inner);
         let mut registry = lock();
         let Some(file_use) = registry.by_file.get_mut(&self.id) else { return };
         let Some(held) = &mut file_use.lock else { return };
-        if let Some(own) = held.threads.iter().position(|&thread| thread == self.thread) {
+        if let Some(own) = held.threads.iter().position(|&entry| entry == thread) {
             held.threads.swap_remove(own);
         }
         if held.threads.is_empty() {

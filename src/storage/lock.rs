@@ -105,7 +105,9 @@ fn try_lock(file: &dyn DiskFile, purpose: Purpose, path: &Path) -> Result<bool> 
 fn held_by_this_thread(purpose: Purpose) -> &'static str {
     match purpose {
         Purpose::Share => "this thread holds a shared guard of the storage; drop it first",
-        Purpose::Change => "this thread holds an exclusive guard of the storage; drop it first",
+        Purpose::Change => {
+            "this thread holds an exclusive guard of the storage; use that guard, or drop it first"
+        }
         Purpose::Grow => {
             "this thread has an appender for the storage, or a transaction that has appended to it; drop the appender, \
              or commit or drop the transaction, first"

@@ -30,7 +30,7 @@ mod writer;
 
 pub use advice::Advice;
 pub(crate) use advice::Hint;
-pub(crate) use backing::{Identity, Storage};
+pub(crate) use backing::{Identity, ReadLock, Storage};
 pub use external_file::ExternalFile;
 pub(crate) use growth::{Grown, Growth, GrowthLock};
 pub(crate) use heap_bytes::{AlignedBytes, resize_discarding, zeroed};

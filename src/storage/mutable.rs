@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::file_registry::FileLock;
+use super::file_registry::{FileLock, LockRef};
 use super::in_place::InPlaceFile;
 use super::lock_wait::LockWait;
 use super::mapping::LockedMapping;
@@ -56,23 +56,11 @@ impl MutableFile {
     /// `Replaced` if a different file now has its name; `Conflict` if the file has several names, or if no tensor is
     /// backed by the storage any more, so that writes would be lost.
     pub(crate) fn lock(self: &Arc<Self>, mode: LockMode) -> Result<LockedStorage> {
-        let InPlaceFile { disk, path, id, file: loaded, .. } = &self.in_place;
-        self.in_place.check_process()?;
-        let open_same = || {
-            let file = disk.open(path, Access::Read).ok()?;
-            file.stat().is_ok_and(|stat| stat.id() == *id).then_some(file)
-        };
-        // Opened for each lock, because a lock belongs to the open file.
-        let file = match mode {
-            // A shared lock is for reading the file that was loaded, even if it has lost its name since.
-            LockMode::Shared => open_same().unwrap_or_else(|| Arc::clone(loaded)),
-            LockMode::Exclusive => self.in_place.open_to_write()?,
-        };
-        let lock = FileLock::take(&file, *id, mode.into(), (path, self.lock_wait))?;
+        let (file, lock) = self.lock_file(mode)?;
         // On overlayfs a writer may have copied the file up before the lock was taken. No writer does so while the
         // lock is held.
         let (file, shows_later_writes) = match mode == LockMode::Shared && self.in_place.is_on_overlay() {
-            true => open_same().map_or((file, false), |file| (file, true)),
+            true => self.open_same().map_or((file, false), |file| (file, true)),
             false => (file, true),
         };
         // If the file was truncated, accessing an earlier mapping would be a fault.
@@ -85,7 +73,42 @@ impl MutableFile {
     }
 }
 
+impl MutableFile {
+    /// Waits for a lock under which the file can be read by position.
+    ///
+    /// # Errors
+    /// `Busy`; `Forked` in a child of the process that loaded the storage.
+    pub(super) fn lock_to_read(&self) -> Result<FileLock> {
+        Ok(self.lock_file(LockMode::Shared)?.1)
+    }
+
+    /// Opens the file, and waits for its lock.
+    fn lock_file(&self, mode: LockMode) -> Result<(Arc<dyn DiskFile>, FileLock)> {
+        let InPlaceFile { path, id, file: loaded, .. } = &self.in_place;
+        self.in_place.check_process()?;
+        // Opened for each lock, because a lock belongs to the open file.
+        let file = match mode {
+            // A shared lock is for reading the file that was loaded, even if it has lost its name since.
+            LockMode::Shared => self.open_same().unwrap_or_else(|| Arc::clone(loaded)),
+            LockMode::Exclusive => self.in_place.open_to_write()?,
+        };
+        let lock = FileLock::take(&file, *id, mode.into(), (path, self.lock_wait))?;
+        Ok((file, lock))
+    }
+
+    /// Opens the file that was loaded, if it still has its name.
+    fn open_same(&self) -> Option<Arc<dyn DiskFile>> {
+        let file = self.in_place.disk.open(&self.in_place.path, Access::Read).ok()?;
+        file.stat().is_ok_and(|stat| stat.id() == self.in_place.id).then_some(file)
+    }
+}
+
 impl LockedStorage {
+    /// Returns a reference with which others can read under this lock.
+    pub(super) fn to_read(&self) -> LockRef {
+        self.lock.to_read()
+    }
+
     /// Whether this locks `storage`.
     pub(crate) fn is_of(&self, storage: &MutableFile) -> bool {
         self.storage.in_place.is_same(&storage.in_place)

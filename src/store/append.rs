@@ -157,6 +157,8 @@ impl Transaction<'_> {
             let end = row_count(&record);
             return Ok(end..end);
         }
+        // Before the storage's lock: whoever has the source's lock may be about to append to the same storage.
+        let source_lock = source.lock_to_read().map_err(|e| e.context(&op))?;
         let record = self.hold_storage(&op, name, record)?;
         // Another writer may have changed the tensor while this one waited.
         let rows = check_rows(&op, &record, source)?;
@@ -166,6 +168,7 @@ impl Transaction<'_> {
         };
         write_rows(&op, growth, (source, size_bytes), &mut self.failure)
             .or_else(|e| self.loader.store.record_failure(Err(e)))?;
+        drop(source_lock);
         let new_rows = row_count(&record)..row_count(&to);
         self.apply(Change::Grow { name: name.to_owned(), from: record, to })?;
         Ok(new_rows)

@@ -12,7 +12,6 @@ use super::handle::Store;
 use super::options::StoreOptions;
 use super::snapshot::Snapshot;
 use super::transaction::Transaction;
-use crate::disk::LockMode;
 use crate::error::{Error, Result};
 use crate::generation::Change;
 use crate::layout::{Repacked, RepackedView, footprint_bytes, repack};
@@ -260,14 +259,13 @@ impl Snapshot {
                 let storage = self.loader.open(self.pinned_generation(), id)?;
                 let (new_id, _) = txn.stage_own(Some(kind), record.length_bytes, |writer| {
                     // A live storage has no lock: any process writes it at any time.
-                    let guard = storage.as_mutable().map(|file| file.lock(LockMode::Shared)).transpose()?;
+                    let lock = storage.lock_to_read()?;
+                    let storage = lock.as_ref().map_or(&storage, |lock| &lock.storage);
                     writer.copy_from(
-                        &mut UnverifiedStorage::new(&storage),
+                        &mut UnverifiedStorage::new(storage),
                         &Repacked::whole(record.length_bytes),
                         progress,
-                    )?;
-                    drop(guard);
-                    Ok(())
+                    )
                 })?;
                 copied.copied_bytes += record.length_bytes;
                 Ok(new_id)

@@ -41,10 +41,10 @@ use crate::tensor::Tensor;
 /// store, a transaction or a snapshot that returns a [`Result`], fail with `Forked` on inherited values.
 /// [Attributes](Self::attributes) are empty there. Dropping inherited values is harmless.
 ///
-/// Three things are allowed in the child: reading a tensor that was loaded before, using a
+/// Three things are allowed in the child: reading a tensor that was loaded before, unless it is mutable, using a
 /// [`LiveTensor`](crate::LiveTensor), and opening the store again to get a new handle. Opening takes locks within the
 /// process, so it is allowed only if no other thread of the parent was using this library at the fork. After an `exec`
-/// there is no such limit.
+/// there is no such limit. Reads of an inherited mutable tensor need its lock, and fail with `Forked`.
 ///
 /// # Errors
 /// All methods can return `Forked`. All that write share these kinds of [`ErrorKind`](crate::ErrorKind): `Busy` if

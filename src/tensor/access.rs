@@ -14,8 +14,13 @@ use crate::layout::{Integers, Layout};
 /// Copies are in row-major order, whatever the strides, and work for every tensor. Borrows need elements in memory: a
 /// tensor on the heap, or one from a store opened with [`Store::open_mapped`](crate::Store::open_mapped).
 ///
-/// If another thread or process changes elements during a copy, the copy may contain half-written elements. For a
-/// mutable storage, a guard prevents this. For a live storage, [`as_live`](Self::as_live) reads whole elements.
+/// Elements of a mutable storage are copied under its shared lock, so a copy contains no half of a change that was made
+/// under an exclusive guard. Like [`lock_shared`](Self::lock_shared), each method that reads elements therefore waits
+/// while another thread or process changes them. It fails with [`ErrorKind::Busy`] after the lock timeout, or at once if
+/// this thread holds an exclusive guard of the storage: read through that guard then. The same applies to saving,
+/// exporting, printing, conversions, statistics, and operands. Two reads may find different elements: to read one
+/// state several times, hold a guard. If another process changes elements of a live storage during a copy, the copy may
+/// contain half-written elements; [`as_live`](Self::as_live) reads whole elements.
 impl Tensor {
     /// Copies all elements, in row-major order.
     ///
@@ -63,7 +68,8 @@ impl Tensor {
                 ),
             ));
         }
-        T::fill(out, &mut |bytes| copy::gather(self, bytes))
+        let steady = self.steady()?;
+        T::fill(out, &mut |bytes| copy::gather(&steady, bytes))
     }
 
     /// Returns the only element.
@@ -200,7 +206,7 @@ impl Tensor {
     /// [`ErrorKind::OutOfMemory`] if there is not enough memory; [`ErrorKind::Io`].
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut bytes = <u8 as super::element::sealed::Sealed>::zeros(self.nbytes())?;
-        copy::gather(self, &mut bytes)?;
+        copy::gather(&*self.steady()?, &mut bytes)?;
         Ok(bytes)
     }
 

@@ -37,8 +37,9 @@ impl Tensor {
     /// The errors listed above; [`ErrorKind::SizeMismatch`] unless `index` is a vector or a single element. A tensor
     /// without dimensions takes exactly one index.
     pub fn index_select<'a>(&self, axis: impl Into<Axis<'a>>, index: &Tensor) -> Result<Tensor> {
+        let (steady, index) = (self.steady()?, index.steady()?);
         let indices =
-            Indices::per_position(self, "index_select", axis.into(), index, &[DType::I32, DType::I64])?;
+            Indices::per_position(&steady, "index_select", axis.into(), &index, &[DType::I32, DType::I64])?;
         let mut size = indices.tensor.size().to_vec();
         size.splice(indices.axis..=indices.axis, [indices.index.numel()]);
         let picked = indices.expand_to_runs(&size)?.look_up(&size)?;
@@ -62,7 +63,8 @@ impl Tensor {
     /// The errors listed above; [`ErrorKind::SizeMismatch`] unless `index` has as many axes as the tensor, and is no
     /// larger than the tensor along every axis but `axis`.
     pub fn gather<'a>(&self, axis: impl Into<Axis<'a>>, index: &Tensor) -> Result<Tensor> {
-        let indices = Indices::per_element(self, "gather", axis.into(), index)?;
+        let (steady, index) = (self.steady()?, index.steady()?);
+        let indices = Indices::per_element(&steady, "gather", axis.into(), &index)?;
         let found = indices.look_up(indices.index.size())?;
         if index.ndim() == 0 { found.view(()) } else { Ok(found) }
     }
@@ -99,9 +101,10 @@ impl ExclusiveGuard<'_> {
         let op = "index_copy_";
         self.check_writable(op)?;
         check_source_dtype(op, self, source)?;
+        let (index, source) = (self.operand(index)?, self.operand(source)?);
         let indices =
-            Indices::per_position(self, op, axis.into(), &self.copy_if_overlapping(index)?, &[DType::I64])?;
-        let source = at_least_a_vector(&self.copy_if_overlapping(source)?)?;
+            Indices::per_position(self, op, axis.into(), &self.copy_if_overlapping(&index)?, &[DType::I64])?;
+        let source = at_least_a_vector(&self.copy_if_overlapping(&source)?)?;
         let mut size = indices.tensor.size().to_vec();
         size.splice(indices.axis..=indices.axis, [indices.index.numel()]);
         if source.size() != size {
@@ -140,7 +143,8 @@ impl ExclusiveGuard<'_> {
     ) -> Result<&mut Self> {
         let op = "scatter_";
         self.check_writable(op)?;
-        let indices = Indices::per_element(self, op, axis.into(), &self.copy_if_overlapping(index)?)?;
+        let index = self.operand(index)?;
+        let indices = Indices::per_element(self, op, axis.into(), &self.copy_if_overlapping(&index)?)?;
         match source.into() {
             Operand::Number(number) => {
                 let element = number.encode(self.dtype()).map_err(|e| e.context(op))?;
@@ -148,7 +152,8 @@ impl ExclusiveGuard<'_> {
             }
             Operand::Tensor(source) => {
                 check_source_dtype(op, self, source)?;
-                let source = at_least_a_vector(&self.copy_if_overlapping(source)?)?;
+                let source = self.operand(source)?;
+                let source = at_least_a_vector(&self.copy_if_overlapping(&source)?)?;
                 if indices.index.numel() > 0 {
                     check_index_size(op, &indices.index, "source", &source, None)?;
                     // A larger source contributes its first elements.
@@ -428,6 +433,6 @@ fn check_index_size(
 /// Returns the error for indices that were in range when they were checked, but no longer are.
 fn changed_indices(op: &str) -> Error {
     let message =
-        format!("{op}: the indices were changed while they were read; hold a shared guard of their tensor");
+        format!("{op}: the indices were changed while they were read; copy them first, with clone_data");
     Error::new(ErrorKind::OutOfRange, message)
 }

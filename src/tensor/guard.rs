@@ -8,6 +8,7 @@ use std::sync::Arc;
 use stridemap_format::StorageKind;
 
 use super::access::{not_borrowable, not_mapped};
+use super::read_lock::Steady;
 use super::{Element, Tensor};
 use crate::disk::LockMode;
 use crate::error::{Error, ErrorKind, Result};
@@ -20,9 +21,13 @@ use crate::storage::{Identity, LockedStorage, MAY_NEED_BLOCKS, MutableFile};
 /// waiting exclusive one. Suppose that a thread holds a shared guard while it waits for a second thread to take one
 /// too, and that an exclusive guard is requested in between. The second thread then waits for up to about a second.
 ///
-/// In-place writes are visible to every reader at once, locked or not, and are not a commit. After a power cut, any
-/// mix of old and new bytes written since the last [`flush`](ExclusiveGuard::flush) may remain. A reader without a
-/// lock can see a half-finished change.
+/// Methods that read elements of a tensor take the shared lock by themselves. The methods of a guard, and of the views
+/// made from it, read under the guard's lock, on any thread. A tensor that was made from a guard takes the lock by
+/// itself once the guard is dropped. While another thread reads a view that was made from an exclusive guard, the thread
+/// with the guard must not change the elements.
+///
+/// In-place writes are visible to later readers at once, and are not a commit. After a power cut, any mix of old and new
+/// bytes written since the last [`flush`](ExclusiveGuard::flush) may remain.
 impl Tensor {
     /// Waits until no process or thread is changing the storage, and prevents changes while the guard is held.
     ///
@@ -51,7 +56,7 @@ impl Tensor {
     pub fn lock_shared(&self) -> Result<SharedGuard> {
         let storage = self.lockable("lock_shared")?.lock(LockMode::Shared);
         let storage = Arc::new(storage.map_err(|e| e.context("lock_shared"))?);
-        Ok(SharedGuard { tensor: self.clone(), storage, of_this_thread: PhantomData })
+        Ok(SharedGuard { tensor: self.under(&storage), storage, of_this_thread: PhantomData })
     }
 
     /// Waits until no other guard of the storage is held, and prevents others while this guard is held. The elements
@@ -81,7 +86,7 @@ impl Tensor {
     pub fn lock_exclusive(&self) -> Result<ExclusiveGuard<'static>> {
         let storage = self.lockable("lock_exclusive")?.lock(LockMode::Exclusive);
         let storage = GuardLock::Owned(storage.map_err(|e| e.context("lock_exclusive"))?);
-        Ok(ExclusiveGuard { tensor: self.clone(), storage, of_this_thread: PhantomData })
+        Ok(ExclusiveGuard { tensor: self.under(&storage), storage, of_this_thread: PhantomData })
     }
 
     /// Refuses to write to a view that reaches an element twice, as PyTorch does.
@@ -173,7 +178,7 @@ impl SharedGuard {
     pub fn at(&self, view: &Tensor) -> Result<SharedGuard> {
         check_same(view, &self.storage, &self.tensor)?;
         let storage = Arc::clone(&self.storage);
-        Ok(SharedGuard { tensor: view.clone(), storage, of_this_thread: PhantomData })
+        Ok(SharedGuard { tensor: view.under(&storage), storage, of_this_thread: PhantomData })
     }
 
     /// Borrows the elements of a contiguous tensor.
@@ -291,7 +296,7 @@ impl ExclusiveGuard<'_> {
     pub fn at(&mut self, view: &Tensor) -> Result<ExclusiveGuard<'_>> {
         check_same(view, &self.storage, &self.tensor)?;
         let storage = GuardLock::Borrowed(&mut self.storage);
-        Ok(ExclusiveGuard { tensor: view.clone(), storage, of_this_thread: PhantomData })
+        Ok(ExclusiveGuard { tensor: view.under(&storage), storage, of_this_thread: PhantomData })
     }
 
     /// Makes all in-place writes to this storage durable, whichever process made them. Without a flush, the operating
@@ -386,6 +391,12 @@ impl ExclusiveGuard<'_> {
         }
         let bytes = self.storage.bytes_mut()?.ok_or_else(|| not_mapped(op))?;
         T::borrow_mut(bytes.get_mut(range).unwrap_or_default()).ok_or_else(|| not_borrowable::<T>(op))
+    }
+
+    /// Returns an operand so that it can be read: under this lock if it is on the same storage, and otherwise under the
+    /// shared lock of its own.
+    pub(super) fn operand<'o>(&self, operand: &'o Tensor) -> Result<Steady<'o>> {
+        operand.steady_beside(&self.storage)
     }
 
     /// Returns the view and its storage.

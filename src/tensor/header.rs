@@ -90,6 +90,11 @@ impl Tensor {
         Tensor { storage: Arc::clone(&self.storage), dtype, layout }
     }
 
+    /// Returns the tensor on a different handle of its storage.
+    pub(super) fn on_storage(&self, storage: &Arc<Storage>) -> Tensor {
+        Tensor { storage: Arc::clone(storage), dtype: self.dtype, layout: self.layout.clone() }
+    }
+
     /// Creates a tensor of zeros in row-major order.
     ///
     /// ```

@@ -43,8 +43,9 @@ impl<T: Into<Scalar>> From<T> for Operand<'_> {
 /// several indices refer to one element, `OutOfRange` for a number that `fill_` cannot convert to the dtype (arithmetic
 /// wraps or returns infinity), `Io`.
 ///
-/// An operand on the same storage is read before the change. An operand on another mutable storage is read without a
-/// lock: hold a [shared guard](Tensor::lock_shared) of it if others may change it.
+/// An operand on the same storage is read before the change. An operand on another mutable storage is read under its
+/// shared lock, so `Busy` is possible too: two threads that each hold an exclusive guard, and read the other's tensor as
+/// an operand, wait for each other until one of them fails.
 impl ExclusiveGuard<'_> {
     /// Sets every element to a number, converted to the dtype.
     ///
@@ -92,7 +93,8 @@ impl ExclusiveGuard<'_> {
         let (from, to) = (source.dtype(), self.dtype());
         // Converting no elements checks that the conversion exists, before anything is written.
         convert(from, &[], to, &mut []).map_err(|e| e.context("copy_"))?;
-        let source = self.broadcast_operand("copy_", source)?;
+        let source = self.operand(source)?;
+        let source = self.broadcast_operand("copy_", &source)?;
         self.copy_same_size("copy_", source)?;
         Ok(self)
     }
@@ -205,18 +207,22 @@ impl ExclusiveGuard<'_> {
         let wide = compute_dtype(common);
         // PyTorch rounds a single number to a 16-bit dtype before addition, but not before multiplication.
         let number_dtype = if matches!(op, Op::Add | Op::Sub) { common } else { wide };
+        let steady;
         let (operand, mut right) = match other {
             Operand::Number(number) => {
                 let (element, mut right) = (number.cast(number_dtype)?, vec![0; wide.itemsize()]);
                 convert(number_dtype, element.split_at(number_dtype.itemsize()).0, wide, &mut right)?;
                 (None, right)
             }
-            // A single element is treated like a number: it is read once, not for each piece.
-            Operand::Tensor(tensor) if tensor.numel() == 1 => {
-                self.broadcast_operand(op_name, tensor)?;
-                (None, tensor.to_dtype(number_dtype)?.to_dtype(wide)?.to_bytes()?)
+            Operand::Tensor(tensor) => {
+                steady = self.operand(tensor)?;
+                let operand = self.broadcast_operand(op_name, &steady)?;
+                // A single element is treated like a number: it is read once, not for each piece.
+                match tensor.numel() {
+                    1 => (None, steady.to_dtype(number_dtype)?.to_dtype(wide)?.to_bytes()?),
+                    _ => (Some(operand), Vec::new()),
+                }
             }
-            Operand::Tensor(tensor) => (Some(self.broadcast_operand(op_name, tensor)?), Vec::new()),
         };
         let (mut left, mut buffer, mut narrow) = (Vec::new(), Vec::new(), Vec::new());
         self.rewrite(op_name, OldElements::Needed, operand.as_slice(), |elements, operands| {

@@ -17,6 +17,7 @@ mod live;
 mod ndarray;
 mod prefetch;
 mod print;
+mod read_lock;
 mod scalar;
 mod small_float;
 mod source;

@@ -98,7 +98,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Io`]; [`ErrorKind::LimitExceeded`] if even a summary is too long.
+    /// [`ErrorKind::Io`]; [`ErrorKind::LimitExceeded`] if even a summary is too long; [`ErrorKind::Busy`] for a locked
+    /// mutable tensor.
     pub fn to_text(&self) -> Result<String> {
         self.to_text_with(&PrintOptions::new())
     }
@@ -130,7 +131,7 @@ impl Tensor {
                 ));
             }
             let mut shown = Vec::new();
-            collect_shown(self, (options, is_summary), &mut shown)?;
+            collect_shown(&*self.steady()?, (options, is_summary), &mut shown)?;
             let printer = Printer {
                 columns: Columns::of(self.dtype(), &shown, options.precision),
                 options,
@@ -151,6 +152,8 @@ impl Tensor {
 }
 
 /// Prints the tensor like [`to_text`](Tensor::to_text). If an element cannot be read, this prints the error instead.
+/// The elements of a mutable tensor are read under its lock, so this may wait for as long as the lock timeout. `Debug`
+/// reads no elements and takes no lock.
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.to_text() {

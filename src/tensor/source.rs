@@ -5,6 +5,7 @@ use stridemap_format::DType;
 use super::Element;
 use super::element::sealed::Sealed;
 use crate::error::Result;
+use crate::storage::ReadLock;
 
 /// Elements that can be saved: a [`Tensor`](crate::Tensor), a slice, array or `Vec` of elements, a single element, or
 /// an `ndarray` array.
@@ -85,6 +86,12 @@ pub trait Source {
     /// # Errors
     /// Errors from reading the elements, and those of `sink`.
     fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>;
+
+    /// Takes the lock under which `write_to` reads, if there is one, so that the caller can take it before another lock.
+    #[doc(hidden)]
+    fn lock_to_read(&self) -> Result<Option<ReadLock>> {
+        Ok(None)
+    }
 }
 
 /// An element, or an array of nested values.

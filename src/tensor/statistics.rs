@@ -73,7 +73,8 @@ impl Tensor {
     /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) if there is not enough memory;
     /// [`ErrorKind::Io`](crate::ErrorKind::Io).
     pub fn statistics(&self, mut progress: impl FnMut(u64)) -> Result<Statistics> {
-        let (tensor, repeats) = self.without_repeats()?;
+        let steady = self.steady()?;
+        let (tensor, repeats) = steady.without_repeats()?;
         let tensor = order_axes_like(&tensor)(&tensor)?;
         let mut statistics = if self.dtype().itemsize() <= 2 {
             codes::statistics(&tensor, &mut progress)?

@@ -9,7 +9,7 @@ use stridemap_format::DType;
 use super::{Source, Tensor, copy};
 use crate::error::{ErrorKind, Result};
 use crate::parallel;
-use crate::storage::resize_discarding;
+use crate::storage::{ReadLock, resize_discarding};
 
 /// Several threads gather a view that has more bytes than this. In-place operations use it as the size of a piece.
 pub(super) const PIECE_BYTES: usize = 8 << 20;
@@ -36,6 +36,10 @@ impl Source for Tensor {
         self.size().to_vec()
     }
 
+    fn lock_to_read(&self) -> Result<Option<ReadLock>> {
+        Ok(self.steady()?.into_lock())
+    }
+
     fn names(&self) -> Vec<Option<&str>> {
         if self.layout().has_names() { self.names() } else { Vec::new() }
     }
@@ -47,7 +51,7 @@ impl Source for Tensor {
         if let Some(bytes) = self.borrow_bytes() {
             return sink(bytes);
         }
-        gather_in_order(self, sink)
+        gather_in_order(&*self.steady()?, sink)
     }
 }
 

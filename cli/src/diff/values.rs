@@ -9,7 +9,7 @@ use stridemap::{Scalar, Tensor, parallel};
 
 use super::elements::{Gap, Tolerance, for_each_unequal, larger};
 use crate::error::Error;
-use crate::pieces::{Cut, Piece, Pieces};
+use crate::pieces::{Cut, Piece, Pieces, steady};
 
 /// The maximum number of bytes that a thread holds of each tensor.
 const PIECE_BYTES: usize = 4 << 20;
@@ -60,7 +60,9 @@ pub(super) fn compare(
     tolerance: Tolerance,
     progress: &dyn Fn(usize),
 ) -> Result<Option<Difference>, Failure> {
-    let (order, repeats, views) = prepare(a, b)?;
+    let (a, _guard_a) = steady(a).map_err(Failure::of(Side::A))?;
+    let (b, _guard_b) = steady(b).map_err(Failure::of(Side::B))?;
+    let (order, repeats, views) = prepare(&a, &b)?;
     let Some(numel) = views.first().map(Tensor::numel).filter(|&numel| numel > 0) else { return Ok(None) };
     // The tensor is not empty, so the product fits.
     let mut steps = vec![1usize; a.ndim()];

@@ -2,7 +2,7 @@
 
 use stridemap::{DType, Result, Scalar, Tensor};
 
-use crate::pieces::{Cut, Pieces, unravel_index};
+use crate::pieces::{Cut, Pieces, steady, unravel_index};
 
 /// The number of elements in memory at a time.
 const PIECE_ELEMS: usize = 1 << 18;
@@ -34,7 +34,8 @@ impl Blocks {
         let (row_count, column_count) = (rows.min(most_rows), columns.min(most_columns));
         let mut numbers = vec![0f64; row_count * column_count];
         if matrix.numel() > 0 {
-            for piece in Pieces::of(vec![matrix.clone()], PIECE_ELEMS, Cut::Outermost) {
+            let (matrix, _guard) = steady(matrix)?;
+            for piece in Pieces::of(vec![matrix], PIECE_ELEMS, Cut::Outermost) {
                 let piece = piece?;
                 for view in &piece.views {
                     let width = view.size()[1];
@@ -63,7 +64,8 @@ impl Blocks {
 
 /// Returns the index of the first NaN in row-major order.
 pub(crate) fn first_nan(view: &Tensor, mut progress: impl FnMut(u64)) -> Result<Option<Vec<usize>>> {
-    for piece in Pieces::of(vec![view.clone()], PIECE_ELEMS, Cut::Outermost) {
+    let (view, _guard) = steady(view)?;
+    for piece in Pieces::of(vec![view], PIECE_ELEMS, Cut::Outermost) {
         let piece = piece?;
         for part in &piece.views {
             if let Some(position) = read(part)?.iter().position(|number| number.is_nan()) {

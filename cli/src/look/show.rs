@@ -12,7 +12,7 @@ use crate::error::{Error, Result, output_error};
 use crate::expr;
 use crate::expr::Copies;
 use crate::input::Input;
-use crate::pieces::{Cut, Pieces};
+use crate::pieces::{Cut, Pieces, steady};
 use crate::scalar::{digits, text_of};
 use crate::ui::{Element, List, write_json};
 
@@ -75,6 +75,7 @@ pub(crate) fn run(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
     let source = Input::open(&args.source, &args.reading, &args.external.options())?;
     let expr = args.expr.clone().map_or_else(|| source.only_name("show"), Ok)?;
     let (name, view) = expr::view(&expr, &source, Copies::Allowed)?;
+    let (view, _guard) = steady(&view)?;
     if args.json {
         write_json(
             out,

@@ -22,6 +22,7 @@ use crate::look::reduce::{Blocks, RULE};
 use crate::look::stats::sample_note;
 use crate::names::one_line;
 use crate::output_file::OutputFile;
+use crate::pieces::steady;
 use crate::ui::{has_color, message, page_width, progress};
 use figure::Text;
 use raster::Image;
@@ -83,6 +84,7 @@ pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
         );
         return Err(Error::Refused(why));
     }
+    let (view, _guard) = steady(&view)?;
     let passes = if is_histogram { 1 } else { 2 };
     let bar = progress("plot", (view.nbytes() as u64).saturating_mul(passes));
     let statistics = view.statistics(|bytes| bar.inc(bytes))?;

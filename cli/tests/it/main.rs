@@ -16,6 +16,7 @@ mod import;
 mod info;
 mod inspect;
 mod interrupt;
+mod locked;
 mod ls;
 mod maintain;
 mod map;

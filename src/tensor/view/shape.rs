@@ -267,6 +267,8 @@ impl Tensor {
     /// # Errors
     /// [`OutOfMemory`](ErrorKind::OutOfMemory) if there is not enough memory; [`Io`](ErrorKind::Io).
     pub fn clone_data(&self) -> Result<Tensor> {
-        Tensor::filled(self.dtype(), self.layout().to_contiguous()?, |out| copy::gather(self, out))
+        Tensor::filled(self.dtype(), self.layout().to_contiguous()?, |out| {
+            copy::gather(&*self.steady()?, out)
+        })
     }
 }

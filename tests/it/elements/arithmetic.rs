@@ -76,7 +76,7 @@ fn changes_in_place_agree_with_pytorch() -> Result<()> {
             refused += 1;
         } else {
             let expected = tensor(&row, &row["out"]);
-            assert!(agree(&x, &expected), "{x}\nPyTorch: {expected}\n{line}");
+            assert!(agree(&guard, &expected), "{}\nPyTorch: {expected}\n{line}", *guard);
             agreed += 1;
         }
     }

@@ -83,7 +83,7 @@ fn change_all(path: &Path) {
     guard.flush().unwrap();
     live.fill(5);
     live.flush().unwrap();
-    assert_eq!(x.read::<i64>().unwrap(), vec![4; ELEMENTS]);
+    assert_eq!(guard.read::<i64>().unwrap(), vec![4; ELEMENTS]);
 }
 
 /// Asserts that nothing that needs space is borrowed, and that a write without space is an error.

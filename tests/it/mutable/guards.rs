@@ -59,9 +59,9 @@ fn elements_are_borrowed_only_under_a_guard_of_a_mapped_store() {
     );
     assert_refused(guard.as_slice_mut::<f64>(), ErrorKind::DTypeMismatch, &["float64"]);
     assert_eq!(guard.as_slice::<f32>().unwrap(), [0., 10., 30., 3., 4., 20.]);
-    assert_eq!(y.read::<f32>().unwrap(), [0., 10., 30., 3., 4., 20.]);
     guard.flush().unwrap();
     drop(guard);
+    assert_eq!(y.read::<f32>().unwrap(), [0., 10., 30., 3., 4., 20.]);
     let shared = x.lock_shared().unwrap();
     let part = shared.at(&x.select(1, 0).unwrap()).unwrap();
     drop(shared);

@@ -2,6 +2,7 @@
 
 mod arithmetic;
 mod guards;
+mod reading;
 mod refused;
 
 use std::fs;

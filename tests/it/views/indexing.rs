@@ -218,21 +218,25 @@ fn wrong_indices_are_refused_and_change_nothing() {
     assert_refused(guard.scatter_(0, &far.view([2, 1]).unwrap(), 7), ErrorKind::OutOfRange, &["index 3"]);
 
     let narrow = indices(&[0, 1], &[2]).to_dtype(DType::I32).unwrap();
-    assert_eq!(x.index_select(0, &narrow).unwrap().size(), [2, 2]);
+    assert_eq!(guard.index_select(0, &narrow).unwrap().size(), [2, 2]);
     let says = &["int32", "int64", "to_dtype"];
-    assert_refused(x.gather(0, &narrow.view([1, 2]).unwrap()), ErrorKind::DTypeMismatch, says);
+    assert_refused(guard.gather(0, &narrow.view([1, 2]).unwrap()), ErrorKind::DTypeMismatch, says);
     assert_refused(guard.index_copy_(0, &narrow, &rows), ErrorKind::DTypeMismatch, says);
     assert_refused(
-        x.index_select(0, &rows.to_dtype(DType::F32).unwrap()),
+        guard.index_select(0, &rows.to_dtype(DType::F32).unwrap()),
         ErrorKind::DTypeMismatch,
         &["float32", "not int32 or int64"],
     );
 
     let good = indices(&[0, 1], &[2]);
-    assert_refused(x.index_select(0, &rows), ErrorKind::SizeMismatch, &["[2, 2]", "vector"]);
-    assert_refused(x.index_select(2, &good), ErrorKind::OutOfRange, &["axis 2"]);
-    assert_refused(x.gather(0, &good), ErrorKind::SizeMismatch, &["gather", "[2]", "as many axes", "[3, 2]"]);
-    assert_refused(x.gather(0, &arange(&[1, 3])), ErrorKind::SizeMismatch, &["[1, 3]", "axis 0"]);
+    assert_refused(guard.index_select(0, &rows), ErrorKind::SizeMismatch, &["[2, 2]", "vector"]);
+    assert_refused(guard.index_select(2, &good), ErrorKind::OutOfRange, &["axis 2"]);
+    assert_refused(
+        guard.gather(0, &good),
+        ErrorKind::SizeMismatch,
+        &["gather", "[2]", "as many axes", "[3, 2]"],
+    );
+    assert_refused(guard.gather(0, &arange(&[1, 3])), ErrorKind::SizeMismatch, &["[1, 3]", "axis 0"]);
     assert_refused(
         guard.index_copy_(0, &good, &arange(&[3, 2])),
         ErrorKind::SizeMismatch,

@@ -12,7 +12,7 @@ use crate::input::Input;
 use crate::look::is_constant;
 use crate::look::palette::Scale;
 use crate::names::Named as _;
-use crate::pieces::{Cut, Pieces};
+use crate::pieces::{Cut, Pieces, steady};
 
 /// The number of bins of a histogram.
 const BIN_COUNT: usize = 24;
@@ -80,6 +80,7 @@ impl Elements {
                 continue;
             }
             let found = input.load(&info.name).and_then(|tensor| {
+                let (tensor, _guard) = steady(&tensor)?;
                 let (statistics, key) = TensorStatistics::of(&tensor, &mut progress)?;
                 // The elements are read again while they are likely to be in memory.
                 let scale = statistics.scale.filter(|_| drawn.contains(&index));
@@ -147,7 +148,9 @@ impl Elements {
         progress: &mut impl FnMut(u64),
     ) -> bool {
         let mut compare = || -> Result<bool> {
-            let tensors = infos.map(|info| input.load(&info.name)).into_iter().collect::<Result<_>>()?;
+            let tensors = infos.map(|info| steady(&input.load(&info.name)?)).into_iter();
+            let (tensors, _guards): (Vec<_>, Vec<_>) =
+                tensors.collect::<Result<Vec<_>>>()?.into_iter().unzip();
             for piece in Pieces::of(tensors, PIECE_ELEMS, Cut::Outermost) {
                 let views = piece?.views;
                 progress(0);
