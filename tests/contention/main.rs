@@ -13,3 +13,4 @@ mod pins;
 #[path = "../common/random.rs"]
 mod random;
 mod soak;
+mod torn;
