@@ -7,6 +7,7 @@ import os
 import sys
 import weakref
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,6 +53,16 @@ def dtype_name(dtype: Any) -> str:
         return name
     except TypeError:
         return str(dtype)
+
+
+@cache
+def can_save(dtype_name: str) -> bool:
+    """Return whether a store has the dtype with this name."""
+    try:
+        Tensor._of_elements((dtype_name, (0,), np.empty(0, np.uint8)))
+    except TypeError:
+        return False
+    return True
 
 
 def rows(tensor: Tensor) -> Iterator[Tensor]:
@@ -134,7 +145,7 @@ def elements_of(value: Any, action: str) -> tuple[str, tuple[int, ...], np.ndarr
     if not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
         value = np.from_dlpack(value)
     array = np.asarray(_without_mask(value, action))
-    if array.dtype.hasobject or array.dtype.kind in "USVMm" and array.dtype.name not in _ml_dtype_names():
+    if not can_save(array.dtype.name):
         advice = "save each field, such as array['x']" if array.dtype.names else "numbers and bools can; convert them"
         raise _errors.DTypeError(f"{action}: elements of dtype {array.dtype} cannot be saved; {advice}")
     array = array.astype(array.dtype.newbyteorder("<"), copy=False)
@@ -154,11 +165,6 @@ def _without_mask(value: Any, action: str) -> Any:
         advice = "save array.filled(...), or array.data and array.mask as two tensors"
         raise _errors.make("InvalidArgument", f"{action}: the mask of a masked array cannot be saved; {advice}")
     return array
-
-
-def _ml_dtype_names() -> frozenset[str]:
-    """Return the names of the dtypes of `ml_dtypes` that can be saved. Their kind in NumPy is that of raw bytes."""
-    return frozenset(("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"))
 
 
 class LockedArray(np.ndarray[Any, Any]):

@@ -127,7 +127,8 @@ def _mapped(tensors: Sequence[Tensor], start: int, end: int, storages: Storages)
             opened = torch.UntypedStorage.from_file(name, shared=False, nbytes=first.storage_nbytes)
         finally:
             os.close(file)
-        whole = storages[key] = cast("torch.UntypedStorage", opened)
+        # Another thread may have mapped it meanwhile.
+        whole = storages.setdefault(key, cast("torch.UntypedStorage", opened))
     part = storages.get((*key, start, end))
     # `share_memory_` moves a storage out of the mapping.
     if part is None or (part.data_ptr(), part.nbytes()) != (whole.data_ptr() + start, end - start):

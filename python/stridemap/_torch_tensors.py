@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.parameter import is_lazy
 
-from ._arrays import elements_of
+from ._arrays import can_save, elements_of
 from ._torch_storages import byte_range, overlapping
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ def why_not(tensor: torch.Tensor) -> str | None:
         return f"its layout is {tensor.layout}; save to_dense(), or its parts"
     if tensor.is_quantized:
         return "it is quantized; save dequantize(), or int_repr() and the parameters"
+    if not can_save(dtype_name := str(tensor.dtype).removeprefix("torch.")):
+        return f"elements of dtype {dtype_name} cannot be saved; convert them, or save view(torch.uint8)"
     if tensor.device.type == "meta":
         return "it is on the device meta, so it has no elements"
     if tensor.numel() == 0:

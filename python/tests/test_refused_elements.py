@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 import stridemap
@@ -60,13 +61,12 @@ def test_mask_is_not_dropped(kind: str, store: stridemap.Store) -> None:
         (np.zeros(2, "V3"), "V3"),
         (np.zeros(2, "M8[s]"), "datetime64"),
         (np.array(["a"]), "<U1"),
-        (np.zeros(2, np.longdouble), "longdouble|float128"),
+        (np.zeros(2, np.longdouble), "float128|float96|longdouble"),
     ],
 )
 def test_elements_that_are_not_numbers_are_named(value: Any, said: str, store: stridemap.Store) -> None:
-    with pytest.raises(TypeError, match=said) as caught:
+    with pytest.raises(TypeError, match=f'^save "some.name": elements of dtype .*({said})'):
         store["some.name"] = value
-    assert said in ("longdouble|float128",) or "some.name" in str(caught.value)
     assert list(store) == []
 
 
@@ -80,6 +80,11 @@ def quantized() -> torch.Tensor:
     return torch.quantize_per_tensor(torch.ones(3), 0.5, 0, torch.quint8)
 
 
+def fake() -> torch.Tensor:
+    with FakeTensorMode():
+        return torch.ones(3)
+
+
 TENSORS: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
     "wrapper": (lambda: TwoTensor(torch.ones(2), torch.ones(2)), "TwoTensor has no elements of its own"),
     "masked": (lambda: torch.masked.masked_tensor(torch.ones(2), torch.tensor([True, False])), "MaskedTensor"),
@@ -91,6 +96,9 @@ TENSORS: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
     "freed": (freed, "its storage was freed"),
     "lazy": (lambda: nn.LazyLinear(3).weight, "call the model once"),
     "quantized": (quantized, "dequantize"),
+    "complex32": (lambda: torch.ones(2, dtype=torch.complex32), "elements of dtype complex32"),
+    "bits": (lambda: torch.ones(2, dtype=torch.uint8).view(torch.bits8), "elements of dtype bits8"),
+    "fake": (fake, "FakeTensor has no elements"),
 }
 
 
