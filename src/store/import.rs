@@ -6,10 +6,11 @@ use std::sync::Arc;
 use stridemap_format::DType;
 use stridemap_format::limits::MAX_STORAGE_BYTES;
 
-use super::transaction::{Stage, Transaction};
+use super::staging::OWN_STORAGE_BYTES;
+use super::transaction::Transaction;
 use super::write_elements::{record_of, write_to_sink};
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{Change, Changes, OnExisting};
+use crate::generation::{Change, OnExisting};
 use crate::layout::Layout;
 use crate::storage::{ExternalFile, StagedStorage, StorageWriter};
 
@@ -20,12 +21,16 @@ pub struct StorageKey {
     transaction: u64,
     /// The provisional id of the storage.
     id: u64,
+    /// The bytes that were staged: where they begin in the storage, and their number.
+    offset_bytes: u64,
+    length_bytes: u64,
 }
 
 /// Imports storages: first the bytes, then headers over them. A storage without a header is not committed.
 impl Transaction<'_> {
-    /// Stages a sealed storage of the bytes that `write` passes to its sink. If `size_bytes` states their number, disk
-    /// space is reserved first.
+    /// Stages bytes that `write` passes to its sink, in a sealed storage. If `size_bytes` states their number, disk
+    /// space is reserved first, and fewer than 4 MiB are put into the storage that the small tensors of the transaction
+    /// share, at a multiple of 64 bytes. Each storage is a file, and a model can have thousands of small ones.
     ///
     /// ```
     /// use stridemap::import::Layout;
@@ -61,9 +66,11 @@ impl Transaction<'_> {
         if limit_bytes > MAX_STORAGE_BYTES {
             return Err(too_long(limit_bytes));
         }
-        let staged = self.stage_own(None, size_bytes.unwrap_or(0), |writer| {
+        let mut length_bytes = 0;
+        let fill = |writer: &mut StorageWriter| {
+            let start_bytes = writer.length_bytes();
             let sink = |bytes: &[u8]| {
-                let end_bytes = writer.length_bytes().saturating_add(bytes.len() as u64);
+                let end_bytes = (writer.length_bytes() - start_bytes).saturating_add(bytes.len() as u64);
                 match size_bytes {
                     _ if end_bytes <= limit_bytes => writer.write(bytes),
                     Some(stated_bytes) => Err(mismatch(stated_bytes, end_bytes)),
@@ -71,15 +78,20 @@ impl Transaction<'_> {
                 }
             };
             write_to_sink(sink, write)?;
+            length_bytes = writer.length_bytes() - start_bytes;
             match size_bytes {
-                Some(stated_bytes) if stated_bytes != writer.length_bytes() => {
-                    Err(mismatch(stated_bytes, writer.length_bytes()))
+                Some(stated_bytes) if stated_bytes != length_bytes => {
+                    Err(mismatch(stated_bytes, length_bytes))
                 }
                 _ => Ok(()),
             }
-        });
-        let (id, _) = self.record_failure(staged)?;
-        Ok(self.key(id))
+        };
+        let staged = match size_bytes {
+            Some(size_bytes) if size_bytes < OWN_STORAGE_BYTES => self.stage_small(fill),
+            _ => self.stage_own(None, size_bytes.unwrap_or(0), fill),
+        };
+        let (id, offset_bytes) = self.record_failure(staged)?;
+        Ok(StorageKey { transaction: self.id, id, offset_bytes, length_bytes })
     }
 
     /// Stages a whole file as a sealed storage that shares the file's blocks on disk. Returns `None` if the file system
@@ -124,10 +136,7 @@ impl Transaction<'_> {
         let shared = StorageWriter::sharing(&store.disk, &store.paths, file, durable, progress);
         let shared = shared.and_then(|writer| writer.map(StorageWriter::finish).transpose());
         let shared = self.record_failure(shared)?;
-        Ok(shared.map(|whole| {
-            let id = self.stage_finished(whole);
-            self.key(id)
-        }))
+        Ok(shared.map(|whole| self.key_of(whole)))
     }
 
     /// Stages a range of a file, in bytes, as an external storage. Nothing is copied or written.
@@ -166,8 +175,7 @@ impl Transaction<'_> {
         self.adopted = Some((path.clone(), Arc::clone(&file)));
         let disk = &self.loader.store.disk;
         let length_bytes = range.end - range.start;
-        let id = self.stage_finished(StagedStorage::external(disk, (path, &file), range.start, length_bytes));
-        Ok(self.key(id))
+        Ok(self.key_of(StagedStorage::external(disk, (path, &file), range.start, length_bytes)))
     }
 
     /// Saves a tensor: a header over a storage that this transaction has staged. Saving under an existing name
@@ -197,16 +205,15 @@ impl Transaction<'_> {
         layout: &Layout,
         storage: StorageKey,
     ) -> Result<()> {
-        let staged = match Changes::staged_index(storage.id).and_then(|index| self.staged.get(index)) {
-            Some(Stage::Finished(staged)) if storage.transaction == self.id => staged,
-            _ => {
-                let message = format!("save_header {name:?}: another transaction staged the storage");
-                return Err(Error::new(ErrorKind::ForeignStorage, message));
-            }
-        };
+        if storage.transaction != self.id {
+            let message = format!("save_header {name:?}: another transaction staged the storage");
+            return Err(Error::new(ErrorKind::ForeignStorage, message));
+        }
         let refused = |e| Error::refused(format_args!("save_header {name:?}"), e);
-        layout.extent(dtype, staged.record().length_bytes).map_err(refused)?;
-        let record = record_of("save_header", dtype, layout, layout.offset() as u64, storage.id)?;
+        layout.extent(dtype, storage.length_bytes).map_err(refused)?;
+        let first_elem = storage.offset_bytes / dtype.itemsize() as u64;
+        let offset_elems = first_elem.saturating_add(layout.offset() as u64);
+        let record = record_of("save_header", dtype, layout, offset_elems, storage.id)?;
         self.apply(Change::Put { action: "save", name: name.to_owned(), record })
     }
 
@@ -233,8 +240,11 @@ impl Transaction<'_> {
         self.draft.check_new("save", name, self.on_existing_or(OnExisting::Replace))
     }
 
-    fn key(&self, id: u64) -> StorageKey {
-        StorageKey { transaction: self.id, id }
+    /// Stages a finished storage, and returns a key for all of its bytes.
+    fn key_of(&mut self, finished: StagedStorage) -> StorageKey {
+        let length_bytes = finished.record().length_bytes;
+        let id = self.stage_finished(finished);
+        StorageKey { transaction: self.id, id, offset_bytes: 0, length_bytes }
     }
 }
 

@@ -4,12 +4,11 @@ use stridemap_format::limits::MAX_STORAGE_BYTES;
 use stridemap_format::{DType, StorageKind as RecordKind};
 
 use super::transaction::{Stage, Transaction};
-use super::write_elements::{record_of, write_elements};
+use super::write_elements::record_of;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{Change, Changes, OnExisting};
 use crate::layout::Layout;
 use crate::storage::{StagedStorage, StorageWriter};
-use crate::tensor::Source;
 
 /// A tensor of at least this size has a storage of its own, which is freed when its last name is removed. Smaller
 /// tensors of a transaction share one storage.
@@ -76,12 +75,11 @@ impl Transaction<'_> {
         Ok((self.stage_finished(finished), 0))
     }
 
-    /// Writes elements to the sealed storage that small tensors share. Returns the provisional id of the storage, and
-    /// their offset in it in bytes.
+    /// Writes to the sealed storage that small tensors share. Returns the provisional id of the storage, and the offset
+    /// in it, in bytes, of what `write` writes.
     pub(super) fn stage_small(
         &mut self,
-        source: &(impl Source + ?Sized),
-        size_bytes: u64,
+        write: impl FnOnce(&mut StorageWriter) -> Result<()>,
     ) -> Result<(u64, u64)> {
         let store = &self.loader.store;
         let index = match self.shared_stage {
@@ -99,7 +97,7 @@ impl Transaction<'_> {
             ));
         };
         let offset_bytes = writer.align()?;
-        write_elements(source, size_bytes, |bytes| writer.write(bytes))?;
+        write(writer)?;
         Ok((Changes::provisional_id(index), offset_bytes))
     }
 }

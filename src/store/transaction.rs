@@ -316,11 +316,13 @@ impl<'a> Transaction<'a> {
         let in_place = in_place_kind(op, kind, source.dtype())?;
         let layout = row_major_layout(source).map_err(|e| e.context(op))?;
         let on_existing = self.on_existing_or(OnExisting::Replace);
-        self.put(("save", on_existing), name, (source.dtype(), &layout), |txn, size_bytes| match in_place {
-            None if size_bytes < OWN_STORAGE_BYTES => txn.stage_small(source, size_bytes),
-            kind => txn.stage_own(kind, size_bytes, |writer| {
-                write_elements(source, size_bytes, |bytes| writer.write(bytes))
-            }),
+        self.put(("save", on_existing), name, (source.dtype(), &layout), |txn, size_bytes| {
+            let write =
+                |writer: &mut StorageWriter| write_elements(source, size_bytes, |bytes| writer.write(bytes));
+            match in_place {
+                None if size_bytes < OWN_STORAGE_BYTES => txn.stage_small(write),
+                kind => txn.stage_own(kind, size_bytes, write),
+            }
         })
     }
 

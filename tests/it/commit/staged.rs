@@ -61,6 +61,49 @@ fn writing_less_than_the_stated_length_ends_the_transaction() {
 }
 
 #[test]
+fn small_staged_storages_share_one_file_with_small_tensors() {
+    const MIB: usize = 1 << 20;
+    let (_dir, _, store) = new_store();
+    let mut txn = store.begin().unwrap();
+    let bytes = |count: usize, first: usize| (0..count).map(|i| (first + i) as u8).collect::<Vec<u8>>();
+    for i in 0..300 {
+        let content = bytes(10 + i, i);
+        let key = txn.stage(Some(content.len() as u64), |sink| content.chunks(7).try_for_each(sink)).unwrap();
+        let name = |part: &str| format!("{part}{i}");
+        txn.save_header(&name("all"), DType::U8, &contiguous(&[content.len()]), key).unwrap();
+        let backwards = Layout::new(vec![4], vec![-1], 3).unwrap();
+        txn.save_header(&name("backwards"), DType::U16, &backwards, key).unwrap();
+        let beyond = Layout::new(vec![1], vec![1], content.len()).unwrap();
+        let error = txn.save_header("beyond", DType::U8, &beyond, key).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
+        txn.save(&name("saved"), &content).unwrap();
+    }
+    let large = vec![1u8; 4 * MIB];
+    let key = txn.stage(Some(large.len() as u64), |sink| sink(&large)).unwrap();
+    txn.save_header("large", DType::U8, &contiguous(&[large.len()]), key).unwrap();
+    let almost = &large[1..];
+    let key = txn.stage(Some(almost.len() as u64), |sink| sink(almost)).unwrap();
+    txn.save_header("almost", DType::U8, &contiguous(&[almost.len()]), key).unwrap();
+    let check = |load: &dyn Fn(&str) -> Tensor| {
+        for i in 0..300 {
+            let content = bytes(10 + i, i);
+            assert_eq!(load(&format!("all{i}")).read::<u8>().unwrap(), content);
+            assert_eq!(load(&format!("saved{i}")).read::<u8>().unwrap(), content);
+            let pairs = content[..8].chunks(2).rev().map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
+            assert_eq!(load(&format!("backwards{i}")).read::<u16>().unwrap(), pairs.collect::<Vec<_>>());
+        }
+        assert_eq!(load("almost").read::<u8>().unwrap(), almost);
+    };
+    check(&|name| txn.load(name).unwrap());
+    txn.commit().unwrap();
+    check(&|name| store.load(name).unwrap());
+    assert_eq!(store.snapshot().storages().count(), 2);
+    assert!(store.load("all1").unwrap().shares_storage(&store.load("almost").unwrap()));
+    assert_eq!(store.load("large").unwrap().storage_nbytes(), 4 << 20);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
+}
+
+#[test]
 fn staged_storage_without_a_header_is_not_committed() {
     let dir = temporary();
     let file = dir.path().join("file");

@@ -111,7 +111,8 @@ fn keep_many(path: &Path) {
     for from in [0, TOO_MANY / 2] {
         let mut txn = store.begin().unwrap();
         for i in from..TOO_MANY.min(from + TOO_MANY / 2 + 1) {
-            let key = txn.stage(Some(4), |sink| sink(&(i as f32).to_le_bytes())).unwrap();
+            // Of unstated length, so that each has a file.
+            let key = txn.stage(None, |sink| sink(&(i as f32).to_le_bytes())).unwrap();
             txn.save_header(&i.to_string(), DType::F32, &Layout::contiguous(&[1]).unwrap(), key).unwrap();
         }
         txn.commit().unwrap();

@@ -4,7 +4,8 @@ use std::fs;
 
 use stridemap_interop::ForeignFile;
 
-use super::forge::{legacy, tensor, text};
+use super::forge::{archive, legacy, tensor, text};
+use crate::place::Place;
 use crate::support::temporary;
 
 /// A pickle as Python's pickler writes it: every value has an entry in the memo.
@@ -68,6 +69,30 @@ fn twenty_thousand_scalars_are_read_in_the_old_layout() {
     let file = ForeignFile::open(&path).unwrap();
     assert_eq!(file.tensors().count(), 20_000);
     assert_eq!(file.load("scales.19999").unwrap().read::<f32>().unwrap(), [19999.]);
+}
+
+#[test]
+fn small_storages_become_one_file_in_both_layouts() {
+    let names: Vec<_> = (0..300).map(|i| format!("p{i}")).collect();
+    let keys: Vec<_> = (0..300).map(|i| i.to_string()).collect();
+    let elements: Vec<f32> = (0..300u16).map(f32::from).collect();
+    let storages: Vec<_> = keys.iter().map(String::as_str).zip(elements.chunks(1)).collect();
+    let pickle = scalars(&names, &keys);
+    let members: Vec<(String, Vec<u8>)> =
+        storages.iter().map(|(key, x)| (format!("m/data/{key}"), x[0].to_le_bytes().to_vec())).collect();
+    let mut members: Vec<(&str, &[u8])> =
+        members.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+    members.push(("m/data.pkl", &pickle));
+    for bytes in [legacy(&pickle, &storages), archive(&members)] {
+        let place = Place::new();
+        place.import(&place.file("x.pt", &bytes)).unwrap();
+        for (i, name) in names.iter().enumerate() {
+            assert_eq!(place.store.load(name).unwrap().item::<f32>().unwrap(), i as f32);
+        }
+        let files = fs::read_dir(place.store.path().join("storages")).unwrap();
+        assert_eq!(files.count(), 1);
+        assert!(place.store.verify(|_| ()).unwrap().findings.is_empty());
+    }
 }
 
 #[test]
