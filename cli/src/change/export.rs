@@ -175,17 +175,23 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
         return Ok(());
     }
     let bar = progress("export", size_bytes);
-    let shard_count =
-        write(args, format, &tensors, &attributes, out, |bytes| bar.inc(bytes)).map_err(|e| {
-            match e.kind() {
-                _ if args.is_piped() => output_error(e),
-                ErrorKind::AlreadyExists if !args.existing.force => {
-                    Error::Refused(format!("{e}; --force replaces it"))
-                }
-                _ => e.into(),
-            }
-        })?;
+    let (shard_count, changed_names) = write(args, format, &tensors, &attributes, out, |bytes| {
+        bar.inc(bytes)
+    })
+    .map_err(|e| match e.kind() {
+        _ if args.is_piped() => output_error(e),
+        ErrorKind::AlreadyExists if !args.existing.force => {
+            Error::Refused(format!("{e}; --force replaces it"))
+        }
+        _ => e.into(),
+    })?;
     bar.finish_and_clear();
+    for (name, array) in changed_names {
+        let (name, array) = (quoted(&name), quoted(&array));
+        message(&format!(
+            "note: {name} is named {array} in the file: as a path, its name could lead anywhere"
+        ));
+    }
     if let Some(note) = shared_bytes::note(&tensors) {
         message(&note);
     }
@@ -285,7 +291,7 @@ fn check_files(
     Ok(is_replacing)
 }
 
-/// Writes the tensors. Returns the number of files with elements.
+/// Writes the tensors. Returns the number of files with elements, and the names that had to be changed.
 fn write(
     args: &ExportArgs,
     format: Format,
@@ -293,7 +299,7 @@ fn write(
     attributes: &BTreeMap<String, String>,
     out: &mut impl Write,
     progress: impl FnMut(u64),
-) -> stridemap::Result<usize> {
+) -> stridemap::Result<(usize, Vec<(String, String)>)> {
     let (path, existing) = (&args.out, args.existing.policy());
     match (format, tensors) {
         (Format::Safetensors, _) => {
@@ -302,7 +308,7 @@ fn write(
                 export.write_to(out, tensors, progress)?;
             } else {
                 // Several files are shards and an index.
-                return Ok(export.write(path, tensors, progress)?.len().max(2) - 1);
+                return Ok((export.write(path, tensors, progress)?.len().max(2) - 1, Vec::new()));
             }
         }
         (Format::Npy, [(_, tensor)]) => {
@@ -315,11 +321,11 @@ fn write(
         }
         (Format::Npz, _) => {
             let export = npz::Export::new().order(args.order.into()).packing(args.packing());
-            export.on_existing(existing).write(path, tensors, progress)?;
+            return Ok((1, export.on_existing(existing).write(path, tensors, progress)?));
         }
         (Format::Npy | Format::Store, _) => unreachable!("refused by check_contents, or written by copy"),
     }
-    Ok(1)
+    Ok((1, Vec::new()))
 }
 
 /// Copies the store, or some of its tensors, to a new path.

@@ -85,3 +85,20 @@ fn every_command_reads_arrays_that_need_an_option() {
         assert!(stats.contains("\"count\":6"), "{stats}");
     }
 }
+
+#[test]
+fn names_that_are_changed_in_an_archive_are_printed() {
+    let dir = Dir::with_store();
+    let store = dir.store();
+    store.write(|txn| ["../x", "/abs", "a/b"].iter().try_for_each(|name| txn.save(name, &1u8))).unwrap();
+    let said = dir.messages(&["export", "s.smap", "x.npz", "../x", "/abs", "a/b"]);
+    let notes: Vec<&str> = said.lines().filter(|line| line.contains("note")).collect();
+    assert_eq!(
+        notes,
+        [
+            "stridemap: note: ../x is named _/x in the file: as a path, its name could lead anywhere",
+            "stridemap: note: /abs is named abs in the file: as a path, its name could lead anywhere"
+        ]
+    );
+    assert_eq!(dir.stdout(&["ls", "-1", "x.npz"]), "_/x\na/b\nabs\n");
+}

@@ -19,6 +19,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
+use std::iter;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -174,6 +175,20 @@ impl Export {
     /// [`npy::Export`](super::npy::Export::write). Elements are streamed, so they need not fit in memory. The same
     /// tensors always produce the same file.
     ///
+    /// Programs that unpack zip files take the names of members for paths. Names that begin with `/` or a drive letter,
+    /// or contain `..` as a part or a backslash, are therefore changed, so that no file is unpacked outside the
+    /// directory that the user chose. Returns the changed names: that of the tensor, and that of the array.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// # use stridemap_interop::npz;
+    /// # let dir = tempfile::tempdir()?;
+    /// let tensors = [("../x".to_owned(), Tensor::from_vec(vec![1u8], &[1])?)];
+    /// let changed = npz::Export::new().write(dir.path().join("x.npz"), &tensors, |_| ())?;
+    /// assert_eq!(changed, [("../x".to_owned(), "_/x".to_owned())]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`npy::Export`](super::npy::Export::write), and `BadFile`, before anything is written, for a
     /// duplicate name, a name with a NUL, or a name that NumPy would confuse with another: `x.npy` beside `x`.
@@ -182,9 +197,9 @@ impl Export {
         path: impl AsRef<Path>,
         tensors: &[(String, Tensor)],
         mut progress: impl FnMut(u64),
-    ) -> Result<()> {
+    ) -> Result<Vec<(String, String)>> {
         let path = path.as_ref();
-        check_names(tensors).map_err(|what| file::unwritable(path, what))?;
+        let names = member_names(tensors).map_err(|what| file::unwritable(path, what))?;
         let arrays = tensors
             .iter()
             .map(|(name, tensor)| arrange(path, &format!("tensor {name:?}: "), tensor, self.order));
@@ -199,7 +214,7 @@ impl Export {
         };
         file::create(path, self.on_existing, |writer| {
             let mut zip = ZipWriter::new(writer);
-            for ((name, tensor), array) in tensors.iter().zip(&arrays) {
+            for ((name, (_, tensor)), array) in names.iter().zip(tensors).zip(&arrays) {
                 let options = SimpleFileOptions::default()
                     .compression_method(method)
                     .with_alignment(ALIGNMENT_BYTES)
@@ -209,22 +224,55 @@ impl Export {
                 file::write_elements(path, &mut zip, &array.elements, &mut progress)?;
             }
             zip.finish().map(drop).map_err(failed)
-        })
+        })?;
+        let pairs = tensors.iter().map(|(name, _)| name.clone()).zip(names);
+        Ok(pairs.filter(|(name, member)| name != member).collect())
     }
 }
 
-fn check_names(tensors: &[(String, Tensor)]) -> Result<(), String> {
-    let mut names = BTreeSet::new();
+/// Returns the names of the arrays.
+fn member_names(tensors: &[(String, Tensor)]) -> Result<Vec<String>, String> {
+    let mut given = BTreeSet::new();
     for (name, _) in tensors {
-        if !names.insert(name.as_str()) {
+        if !given.insert(name.as_str()) {
             return Err(format!("the name {name:?} is given twice"));
         }
         if name.contains('\0') {
             return Err(format!("the name {name:?} contains a NUL, which would end it"));
         }
     }
-    match names.iter().find(|name| name.strip_suffix(ENDING).is_some_and(|name| names.contains(name))) {
-        Some(name) => Err(format!("NumPy would confuse the name {name:?} with the one without {ENDING:?}")),
-        None => Ok(()),
+    if let Some(name) =
+        given.iter().find(|name| name.strip_suffix(ENDING).is_some_and(|name| given.contains(name)))
+    {
+        return Err(format!("NumPy would confuse the name {name:?} with the one without {ENDING:?}"));
     }
+    let mut taken: BTreeSet<String> =
+        given.into_iter().filter(|name| within_directory(name) == *name).map(str::to_owned).collect();
+    let mut member_name = |name: &str| {
+        let within = within_directory(name);
+        if within == name {
+            return within;
+        }
+        let candidates = (2u64..).map(|number| format!("{within}_{number}"));
+        let is_free = |name: &String| {
+            let without = name.strip_suffix(ENDING).unwrap_or(name);
+            ![name, without, &format!("{name}{ENDING}")].into_iter().any(|name| taken.contains(name))
+        };
+        let free = iter::once(within.clone()).chain(candidates).find(is_free).unwrap_or(within);
+        taken.insert(free.clone());
+        free
+    };
+    Ok(tensors.iter().map(|(name, _)| member_name(name)).collect())
+}
+
+/// Returns a name as a path that does not lead out of a directory, on any system.
+fn within_directory(name: &str) -> String {
+    let name = name.replace('\\', "_");
+    let name = match name.as_bytes() {
+        [letter, b':', ..] if letter.is_ascii_alphabetic() => name.replacen(':', "_", 1),
+        _ => name,
+    };
+    let parts = name.trim_start_matches('/').split('/').map(|part| if part == ".." { "_" } else { part });
+    let within = parts.collect::<Vec<_>>().join("/");
+    if within.is_empty() { "_".repeat(name.len().min(1)) } else { within }
 }

@@ -104,7 +104,10 @@ fn refused_export_keeps_the_old_file_and_leaves_no_other() {
             .on_existing(OnExisting::Refuse)
             .write(&path, &[("x".into(), tensor.clone())], |_| ())
             .map(drop),
-        npz::Export::new().on_existing(OnExisting::Refuse).write(&path, &[("x".into(), tensor)], |_| ()),
+        npz::Export::new()
+            .on_existing(OnExisting::Refuse)
+            .write(&path, &[("x".into(), tensor)], |_| ())
+            .map(drop),
     ];
     for error in written.map(Result::unwrap_err) {
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
