@@ -5,6 +5,7 @@ use std::path::Path;
 
 use stridemap::{Error, ErrorKind, Result, Store, Transaction};
 
+use super::contents::Conversion;
 use super::foreign::ForeignFile;
 use super::import::commit;
 
@@ -38,7 +39,8 @@ pub fn adopt(store: &Store, path: impl AsRef<Path>, prefix: &str) -> Result<()> 
 impl ForeignFile {
     /// Saves a header for every tensor of the file, with `prefix` before its name, and leaves the elements in the
     /// file. Each storage that a tensor uses becomes an external storage of the store, a range of that file. Nothing is
-    /// copied, whatever the size of the file. The caller saves the [attributes](Self::attributes).
+    /// copied, whatever the size of the file, except for what the file holds in a different form: bytes and long plain
+    /// values of a checkpoint, and long texts. The caller saves the [attributes](Self::attributes).
     ///
     /// The file must not change afterwards: see [`Transaction::adopt`]. A change right after the file was written can
     /// go unnoticed on a file system whose clock is coarser than 10 milliseconds (FAT: two seconds). A change by a
@@ -46,7 +48,7 @@ impl ForeignFile {
     /// out.
     ///
     /// # Errors
-    /// [`ErrorKind::BadFile`] for elements that are compressed or must be byte-swapped; the errors of
+    /// [`ErrorKind::BadFile`] for elements that are compressed, not aligned, or must be byte-swapped; the errors of
     /// [`Transaction::adopt`] and [`Transaction::check_name`]. These errors occur before any header is saved.
     pub fn adopt_into(&self, txn: &mut Transaction<'_>, prefix: &str) -> Result<()> {
         self.check_adoptable()?;
@@ -57,7 +59,11 @@ impl ForeignFile {
             let mut keys = HashMap::new();
             for (index, storage) in self.contents.storages.iter().enumerate() {
                 if used.contains(&index) {
-                    keys.insert(index, txn.adopt(storage.file.external(), storage.bytes_range())?);
+                    let key = match &storage.conversion.bytes {
+                        Some(bytes) => txn.stage(Some(storage.length_bytes), |sink| sink(bytes))?,
+                        None => txn.adopt(storage.file.external(), storage.bytes_range())?,
+                    };
+                    keys.insert(index, key);
                 }
             }
             for (tensor, name) in tensors.iter().zip(&names) {
@@ -73,13 +79,18 @@ impl ForeignFile {
     /// Checks that [`adopt_into`](Self::adopt_into) can leave the elements in the file.
     ///
     /// # Errors
-    /// [`ErrorKind::BadFile`] for elements that are compressed or must be byte-swapped.
+    /// [`ErrorKind::BadFile`] for elements that are compressed, not aligned, or must be byte-swapped.
     pub fn check_adoptable(&self) -> Result<()> {
         let contents = &self.contents;
         for tensor in &contents.tensors {
             let Some(storage) = contents.storages.get(tensor.storage) else { continue };
-            if !storage.is_range() {
-                let what = if storage.conversion.swap_unit_bytes > 1 { "big-endian" } else { "compressed" };
+            let Conversion { member: _, bytes, field, swap_unit_bytes } = &storage.conversion;
+            if !storage.is_range() && bytes.is_none() {
+                let what = match (swap_unit_bytes, field) {
+                    (2.., _) => "big-endian",
+                    (_, Some(_)) => "not aligned in their structures",
+                    _ => "compressed",
+                };
                 let message = format!(
                     "adopt {}: the elements of {:?} are {what}, so they cannot be used in place; import the file",
                     self.path().display(),

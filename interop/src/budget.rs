@@ -33,8 +33,8 @@ impl Budget {
     pub(super) fn charge(&mut self, bytes: usize) -> Result<(), String> {
         self.left_bytes = self.left_bytes.checked_sub(bytes as u64).ok_or_else(|| {
             format!(
-                "it needs more memory than the {} bytes that are allowed for it; if it is a checkpoint of very many \
-                 very small tensors, save them in several files, or as rows of one tensor",
+                "what it describes needs more than {} bytes of memory, the limit for a file of its length; save it in \
+                 several files, or values of one kind as one tensor",
                 self.limit_bytes
             )
         })?;

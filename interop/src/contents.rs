@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use stridemap::import::{ExternalFile, Layout};
 use stridemap::{DType, Error, ErrorKind, Result, Source as _, Tensor};
-use stridemap_format::Extent;
+pub(super) use stridemap_format::limits::MAX_ATTRIBUTES_BYTES;
+use stridemap_format::{Extent, check_text};
 
 use super::file::{PIECE_BYTES, RawFile, zeroed};
 use super::zip::{Member, Method};
@@ -21,10 +22,15 @@ pub(super) struct Contents {
     /// The tensors, in the order of the file.
     pub(super) tensors: Vec<ForeignTensor>,
     pub(super) attributes: BTreeMap<String, String>,
+    /// The names of the tensors of bytes that stand for values too large for attributes.
+    pub(super) too_long: Vec<String>,
     pub(super) skipped: Vec<Skipped>,
 }
 
-/// A tensor that was left out because it cannot be read: see [`ForeignOptions::skip_unreadable`].
+/// What an attribute counts as, besides its key and value. It is also the approximate memory that one takes.
+pub(super) const ATTRIBUTE_BYTES: usize = 96;
+
+/// A tensor or a value that was left out because it cannot be read: see [`ForeignOptions::skip_unreadable`].
 ///
 /// [`ForeignOptions::skip_unreadable`]: crate::ForeignOptions::skip_unreadable
 #[derive(Clone, Debug)]
@@ -56,8 +62,21 @@ pub(super) struct Conversion {
     /// The zip member that holds the bytes, after a header that is skipped. Reading to the end verifies the member's
     /// checksum.
     pub(super) member: Option<Arc<Member>>,
+    /// The bytes themselves, if the file holds them in a different form.
+    pub(super) bytes: Option<Arc<[u8]>>,
+    /// The fields of records that are collected.
+    pub(super) field: Option<Field>,
     /// The size of the units whose bytes are reversed, if greater than one.
     pub(super) swap_unit_bytes: usize,
+}
+
+/// A field of the records of a structured array. The same field of all records is read as an array of its own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Field {
+    pub(super) record_bytes: usize,
+    /// Where the field is in each record.
+    pub(super) offset_bytes: usize,
+    pub(super) length_bytes: usize,
 }
 
 /// A named header over one of the storages.
@@ -78,8 +97,59 @@ impl Contents {
             storages: Vec::new(),
             tensors: Vec::new(),
             attributes: BTreeMap::new(),
+            too_long: Vec::new(),
             skipped: Vec::new(),
         }
+    }
+
+    /// Adds a tensor of bytes that do not lie in the file as they are.
+    pub(super) fn add_bytes(&mut self, file: &Arc<RawFile>, name: String, bytes: Vec<u8>) -> Result<()> {
+        let layout = Layout::contiguous(&[bytes.len()])?;
+        self.tensors.push(ForeignTensor { name, dtype: DType::U8, layout, storage: self.storages.len() });
+        self.storages.push(ForeignStorage::of_bytes(file, bytes));
+        Ok(())
+    }
+
+    /// Makes tensors of bytes of the largest attributes, if all together are more than a store may have. One whose key
+    /// no attribute can have is left out or refused.
+    pub(super) fn fit_attributes(&mut self, file: &Arc<RawFile>, options: ForeignOptions) -> Result<()> {
+        let size_of = |(key, value): (&String, &String)| {
+            key.len().saturating_add(value.len()).saturating_add(ATTRIBUTE_BYTES)
+        };
+        let mut sizes: Vec<usize> = self.attributes.iter().map(size_of).collect();
+        sizes.sort_unstable();
+        let mut rest_bytes = MAX_ATTRIBUTES_BYTES;
+        let first_large = sizes.into_iter().find(|&bytes| {
+            let rest = rest_bytes.checked_sub(bytes);
+            rest_bytes = rest.unwrap_or(0);
+            rest.is_none()
+        });
+        let is_large =
+            |key: &String, value: &String| first_large.is_some_and(|large| size_of((key, value)) >= large);
+        let moved = self
+            .attributes
+            .extract_if(.., |key, value| is_large(key, value) || check_text("attribute key", key).is_err());
+        let moved: Vec<(String, String)> = moved.collect();
+        if moved.is_empty() {
+            return Ok(());
+        }
+        let names: HashSet<String> = self.tensors.iter().map(|tensor| tensor.name.clone()).collect();
+        for (key, value) in moved {
+            if let Err(e) = check_text("attribute key", &key) {
+                let what = format!("{e}, so no attribute can have this key");
+                self.skip(options, key, file.bad(what))?;
+            } else if names.contains(&key) {
+                let what = format!(
+                    "the value of {key:?} has {} bytes, which is too much for an attribute, and a tensor has its name",
+                    value.len()
+                );
+                self.skip(options, key, file.bad(what))?;
+            } else {
+                self.too_long.push(key.clone());
+                self.add_bytes(file, key, value.into_bytes())?;
+            }
+        }
+        Ok(())
     }
 
     /// Leaves out a tensor if the options allow that and the reason is a `BadFile`. Otherwise returns the reason as an
@@ -145,7 +215,7 @@ impl ForeignStorage {
             Method::Deflated => member.offset_bytes,
         };
         let length_bytes = member.unpacked_bytes.saturating_sub(skipped_bytes);
-        let conversion = Conversion { member: Some(Arc::new(member)), swap_unit_bytes: 0 };
+        let conversion = Conversion { member: Some(Arc::new(member)), ..Conversion::default() };
         ForeignStorage {
             file: Arc::clone(file),
             offset_bytes,
@@ -155,11 +225,26 @@ impl ForeignStorage {
         }
     }
 
+    /// Creates a storage of these bytes, which come from a file.
+    fn of_bytes(file: &Arc<RawFile>, bytes: Vec<u8>) -> Self {
+        let length_bytes = bytes.len() as u64;
+        let conversion = Conversion { bytes: Some(bytes.into()), ..Conversion::default() };
+        ForeignStorage { conversion, ..ForeignStorage::of_range(file, 0, length_bytes) }
+    }
+
+    /// Returns the storage of one field of the records in this storage.
+    pub(super) fn of_field(mut self, field: Field) -> Self {
+        let record_count = self.length_bytes.checked_div(field.record_bytes as u64).unwrap_or(0);
+        self.length_bytes = record_count.saturating_mul(field.length_bytes as u64);
+        self.conversion.field = Some(field);
+        self
+    }
+
     /// Returns whether the bytes are a range of the file, unconverted.
     pub(super) fn is_range(&self) -> bool {
-        let is_deflated =
-            self.conversion.member.as_ref().is_some_and(|member| member.method == Method::Deflated);
-        !is_deflated && self.conversion.swap_unit_bytes < 2
+        let Conversion { member, bytes, field, swap_unit_bytes } = &self.conversion;
+        let is_deflated = member.as_ref().is_some_and(|member| member.method == Method::Deflated);
+        !is_deflated && bytes.is_none() && field.is_none() && *swap_unit_bytes < 2
     }
 
     /// Returns the range of the bytes in their file. Call it only if [`is_range`](Self::is_range).
@@ -187,6 +272,13 @@ impl ForeignStorage {
             let bytes = Tensor::from_file(self.file.external(), in_file, DType::U8, layout)?;
             return bytes.write_to(&mut |bytes| bytes.chunks(PIECE_BYTES).try_for_each(&mut *sink));
         }
+        if let Some(bytes) = &self.conversion.bytes {
+            let part = bytes.get(range.start as usize..range.end as usize).unwrap_or_default();
+            return part.chunks(PIECE_BYTES).try_for_each(sink);
+        }
+        if let Some(field) = self.conversion.field {
+            return self.read_field(field, range, sink);
+        }
         let mut piece = zeroed((range.end - range.start).min(PIECE_BYTES as u64) as usize)?;
         let mut unpacked = match self.conversion.member.as_deref() {
             Some(member) => {
@@ -211,5 +303,60 @@ impl ForeignStorage {
             at += piece.len() as u64;
         }
         Ok(())
+    }
+
+    /// Passes a range of the bytes of a field to `sink`. The records are read in pieces, and only once.
+    fn read_field(
+        &self,
+        field: Field,
+        range: Range<u64>,
+        sink: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let Field { record_bytes, offset_bytes, length_bytes } = field;
+        let mut records = self.clone();
+        (records.conversion.field, records.conversion.swap_unit_bytes) = (None, 0);
+        let Some(record_count) = self.length_bytes.checked_div(length_bytes as u64) else { return Ok(()) };
+        records.length_bytes = record_count * record_bytes as u64;
+        let unit_bytes = self.conversion.swap_unit_bytes.max(1);
+        let (mut piece, mut at) = (Vec::new(), 0);
+        let mut flush = |piece: &mut Vec<u8>| {
+            let whole_bytes = piece.len() - piece.len() % unit_bytes;
+            let (units, _) = piece.split_at_mut(whole_bytes);
+            if unit_bytes > 1 {
+                units.chunks_exact_mut(unit_bytes).for_each(<[u8]>::reverse);
+            }
+            let count = units.len();
+            let [start, end] =
+                [range.start, range.end].map(|end| end.saturating_sub(at).min(count as u64) as usize);
+            at += count as u64;
+            if start < end {
+                sink(units.get(start..end).unwrap_or_default())?;
+            }
+            piece.drain(..count);
+            Ok(())
+        };
+        // The position in the record.
+        let mut position = 0;
+        records.read(0..records.length_bytes, &mut |mut bytes| {
+            while !bytes.is_empty() {
+                let field_end = offset_bytes + length_bytes;
+                // What comes next in the record: the bytes before the field, the field, or the bytes after it.
+                let (end, is_field) = match position {
+                    before if before < offset_bytes => (offset_bytes, false),
+                    within if within < field_end => (field_end, true),
+                    _ => (record_bytes, false),
+                };
+                let (part, rest) = bytes.split_at(bytes.len().min(end - position));
+                if is_field {
+                    piece.extend_from_slice(part);
+                }
+                (bytes, position) = (rest, (position + part.len()) % record_bytes);
+                if piece.len() >= PIECE_BYTES {
+                    flush(&mut piece)?;
+                }
+            }
+            Ok(())
+        })?;
+        flush(&mut piece)
     }
 }

@@ -14,9 +14,8 @@ use tempfile::NamedTempFile;
 /// The maximum number of bytes read or written between two calls of `progress`.
 pub(super) const PIECE_BYTES: usize = 4 << 20;
 
-/// The number of bytes at the start of a file that are read to detect its format. safetensors needs the most: a length
-/// of eight bytes, and a brace.
-const MAGIC_BYTES: u64 = 9;
+/// The number of bytes at the start of a file that are read to detect its format. A pointer of Git LFS needs the most.
+pub(super) const MAGIC_BYTES: u64 = 24;
 
 /// The prefix of the names of unfinished files.
 const UNFINISHED_PREFIX: &str = ".export-";

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
@@ -11,7 +12,7 @@ use stridemap::{DType, Error, ErrorKind, Result, StorageInfo, StorageKind, Tenso
 
 use super::contents::{Contents, ForeignStorage, ForeignTensor, Skipped};
 use super::file::RawFile;
-use super::{numpy, safetensors, torch, zip};
+use super::{numpy, safetensors, spool, torch, zip};
 
 /// The formats that can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,9 +20,9 @@ use super::{numpy, safetensors, torch, zip};
 pub enum FileFormat {
     /// `.safetensors`: a JSON header, then elements.
     Safetensors,
-    /// `.safetensors.index.json`: an index that says which `.safetensors` file beside it holds which tensor. These
-    /// files are opened as one.
-    SafetensorsIndex,
+    /// `.index.json`: an index that says which `.safetensors` or `.bin` file beside it holds which tensor. These files
+    /// are opened as one.
+    ShardIndex,
     /// `.npy`: one NumPy array.
     Npy,
     /// `.npz`: a zip file of NumPy arrays.
@@ -31,12 +32,12 @@ pub enum FileFormat {
 }
 
 impl FileFormat {
-    /// Returns `safetensors`, `safetensors-index`, `npy`, `npz` or `pytorch`.
+    /// Returns `safetensors`, `shard-index`, `npy`, `npz` or `pytorch`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             FileFormat::Safetensors => "safetensors",
-            FileFormat::SafetensorsIndex => "safetensors-index",
+            FileFormat::ShardIndex => "shard-index",
             FileFormat::Npy => "npy",
             FileFormat::Npz => "npz",
             FileFormat::PyTorch => "pytorch",
@@ -94,12 +95,12 @@ impl ForeignOptions {
         self
     }
 
-    /// Leaves out tensors that cannot be read, instead of refusing the file. [`ForeignFile::skipped`] returns their
-    /// names and the reasons.
+    /// Leaves out tensors and values that cannot be read, instead of refusing the file. [`ForeignFile::skipped`] returns
+    /// their names and the reasons.
     ///
-    /// This applies to members of a `.npz` file, fields of a structured array, tensors of a `.safetensors` file, and
-    /// values of a checkpoint. A file whose structure is damaged is still refused, and so is a checkpoint that contains
-    /// an unknown class. Elements are not read when a file is opened, so damage to them is found later, and is still an
+    /// This applies to members of a `.npz` file, fields of a structured array, tensors and metadata of a `.safetensors`
+    /// file, and values of a checkpoint. An object of an unknown class is left out, but tensors and plain values in its
+    /// items and attributes are read. A file whose structure is damaged is still refused. Elements are not read when a file is opened, so damage to them is found later, and is still an
     /// error.
     ///
     /// ```
@@ -153,35 +154,104 @@ impl ForeignOptions {
         self.open_raw(RawFile::from_file(file, path.as_ref())?, false)
     }
 
+    /// Reads a file from a reader, such as a pipe, and opens it. The bytes are copied into `copy`, an empty file. Errors
+    /// name the file as `path`.
+    ///
+    /// The first bytes are checked before others are read. A `.safetensors` or `.npy` file states its length in its
+    /// header, and at most one byte more is read.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// # use stridemap_interop::{ForeignOptions, npy};
+    /// let mut bytes = Vec::new();
+    /// npy::Export::new().write_to(&mut bytes, &Tensor::from_vec(vec![1u8, 2], &[2])?, |_| ())?;
+    /// let file = ForeignOptions::new().open_reader(bytes.as_slice(), tempfile::tempfile()?, "stdin")?;
+    /// assert_eq!(file.load("stdin")?.read::<u8>()?, [1, 2]);
+    /// let endless = std::io::repeat(b'y');
+    /// assert!(ForeignOptions::new().open_reader(endless, tempfile::tempfile()?, "stdin").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`open_file`](Self::open_file), and [`ErrorKind::Io`] if the reader or the copy fails.
+    pub fn open_reader(
+        &self,
+        mut reader: impl Read,
+        mut copy: File,
+        path: impl AsRef<Path>,
+    ) -> Result<ForeignFile> {
+        spool::copy(*self, &mut reader, &mut copy, path.as_ref())?;
+        self.open_file(copy, path)
+    }
+
     /// Opens a file. If it is not at its path, the path serves only as a name, and no shards are opened.
     fn open_raw(&self, file: RawFile, is_at_path: bool) -> Result<ForeignFile> {
         let file = Arc::new(file);
         let contents = match file.magic()?.as_slice() {
-            // Safetensors first: its length field can look like the start of any other format, but no other format
-            // continues with a brace.
-            magic if safetensors::is_file(magic, file.length_bytes()) => safetensors::read(&file, *self)?,
-            [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => numpy::npy::read(&file, *self)?,
-            [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => {
-                let members = zip::members(&file)?;
-                if torch::is_archive(&members) {
-                    torch::read_archive(&file, &members, *self)?
-                } else {
-                    numpy::npz::read(&file, members, *self)?
-                }
-            }
-            magic if torch::is_pickle(magic) => torch::read_legacy(&file, *self)?,
             magic if safetensors::is_index(magic) && is_at_path => safetensors::read_index(&file, *self)?,
             magic if safetensors::is_index(magic) => {
                 return Err(
                     file.bad("the index of a sharded model; open it by its path, which locates the shards")
                 );
             }
-            _ if torch::is_tar(&file)? => return Err(torch::tar_error(&file)),
-            _ => safetensors::read(&file, *self)?,
+            _ => self.read(&file, safetensors::MAX_HEADER_BYTES)?,
         };
+        let mut contents = contents;
+        contents.fit_attributes(&file, *self)?;
         let contents = contents.checked(&file)?;
         Ok(ForeignFile { file, contents, by_name: OnceLock::new(), converted: Mutex::default() })
     }
+
+    /// Returns the format of a file that begins with these bytes, or what it is instead.
+    pub(super) fn format_of(magic: &[u8]) -> Result<FileFormat, &'static str> {
+        let is_header = magic.get(8).is_some_and(|byte| b"{ \t\r\n".contains(byte));
+        match magic {
+            _ if safetensors::is_file(magic, u64::MAX) => Ok(FileFormat::Safetensors),
+            [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => Ok(FileFormat::Npy),
+            [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => Ok(FileFormat::Npz),
+            _ if torch::is_pickle(magic) => Ok(FileFormat::PyTorch),
+            _ if safetensors::is_index(magic) => Ok(FileFormat::ShardIndex),
+            _ if is_header && safetensors::is_length(magic) => Ok(FileFormat::Safetensors),
+            _ => Err(not_tensors(magic).unwrap_or("not a file of a supported format")),
+        }
+    }
+
+    /// Reads the headers of a file that is not an index. A safetensors header must have at most `header_bytes`.
+    pub(super) fn read(&self, file: &Arc<RawFile>, header_bytes: u64) -> Result<Contents> {
+        match file.magic()?.as_slice() {
+            // Safetensors first: its length field can look like the start of any other format, but no other format
+            // continues with a brace.
+            magic if safetensors::is_file(magic, file.length_bytes()) => {
+                safetensors::read(file, header_bytes, *self)
+            }
+            [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => numpy::npy::read(file, *self),
+            [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => {
+                let members = zip::members(file)?;
+                if torch::is_archive(&members) {
+                    torch::read_archive(file, members, *self)
+                } else {
+                    numpy::npz::read(file, members, *self)
+                }
+            }
+            magic if torch::is_pickle(magic) => torch::read_legacy(file, *self),
+            magic => match not_tensors(magic) {
+                Some(what) => Err(file.bad(what)),
+                None if torch::is_tar(file)? => Err(torch::tar_error(file)),
+                None => safetensors::read(file, header_bytes, *self),
+            },
+        }
+    }
+}
+
+/// Returns what a file is that was meant to hold tensors, if its first bytes tell that it holds none.
+fn not_tensors(magic: &[u8]) -> Option<&'static str> {
+    let is_page =
+        |start: &[u8]| magic.get(..start.len()).is_some_and(|magic| magic.eq_ignore_ascii_case(start));
+    if magic.starts_with(b"version https://git-lfs") {
+        return Some("a pointer of Git LFS, not the file itself; fetch the file with git lfs pull");
+    }
+    let is_page = is_page(b"<!doctype html") || is_page(b"<html");
+    is_page.then_some("a web page, not a file of tensors; a download may have failed")
 }
 
 /// An open file in another format. Its headers have been checked against the file. Elements are read on demand.
@@ -327,6 +397,8 @@ impl ForeignFile {
             storage.is_imported_whole &= used.contains(&index); // otherwise an import would copy it
         }
         self.contents.tensors = tensors;
+        let too_long = std::mem::take(&mut self.contents.too_long);
+        self.contents.too_long = too_long.iter().filter_map(|name| new_name(name)).collect();
         self.by_name = OnceLock::new();
         Ok(())
     }
@@ -363,7 +435,14 @@ impl ForeignFile {
         &self.contents.attributes
     }
 
-    /// Returns the tensors that were left out, in the order of the file, and why. The list is empty unless
+    /// Returns the names of values that are too large for attributes, of which a store has at most 1 MiB. Each is a tensor
+    /// of bytes instead: text in UTF-8, and a list or dict of a checkpoint as JSON.
+    #[must_use]
+    pub fn long_attributes(&self) -> &[String] {
+        &self.contents.too_long
+    }
+
+    /// Returns the tensors and values that were left out, in the order of the file, and why. The list is empty unless
     /// [`ForeignOptions::skip_unreadable`] is set.
     #[must_use]
     pub fn skipped(&self) -> &[Skipped] {

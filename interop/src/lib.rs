@@ -45,6 +45,7 @@ mod foreign;
 mod import;
 mod numpy;
 pub mod safetensors;
+mod spool;
 mod torch;
 mod zip;
 

@@ -1,18 +1,18 @@
 //! `import`: copies or adopts files in other formats into a store, in one commit.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use indicatif::HumanBytes;
 use stridemap::{ErrorKind, ExternalFiles, Snapshot, Store, TensorInfo, Transaction};
 use stridemap_format::{check_attributes, check_text};
-use stridemap_interop::{ForeignFile, ForeignOptions, Imported};
+use stridemap_interop::{ForeignFile, Imported};
 
 use super::plan::{described, header, info};
 use super::select::Selection;
-use super::stdin;
+use super::stdin::{self, Piped};
 use super::target::open_existing;
 use crate::args::{Existing, External, Reading};
 use crate::error::{Error, Result};
@@ -22,9 +22,9 @@ use crate::ui::{counted, is_verbose, message, progress};
 
 /// Copy the tensors of files into a store, in one commit
 ///
-/// The files are .safetensors, .npy, .npz or .pt. To import a model in several .safetensors files, name its index,
+/// The files are .safetensors, .npy, .npz or .pt. To import a model in several files, name its index, such as
 /// model.safetensors.index.json. The metadata of a .safetensors file and the plain values of a .pt file become
-/// attributes of the store. An import that fails or is killed changes nothing, and creates no store. A killed import
+/// attributes of the store; what is too large for that becomes tensors of bytes. An import that fails or is killed changes nothing, and creates no store. A killed import
 /// can leave a .stage-* directory beside the path of the store; that directory can be deleted. With --verbose, a line
 /// for each file tells whether it was copied or shares disk blocks with the store.
 #[derive(clap::Args)]
@@ -61,11 +61,11 @@ impl ImportArgs {
 pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     // Refuse unsuitable files before the store is created.
     let (target, files) = store_and_files(args)?;
-    let piped = stdin::open(files, target)?;
-    let mut inputs = open(args, files, piped.as_ref())?;
+    let mut inputs = open(args, files, stdin::open(files, target)?)?;
     args.selection.apply(inputs.iter_mut().map(|(_, file)| file))?;
     let tensor_count = check_names(&inputs, &args.prefix)?;
-    let attributes = merge_attributes(&inputs);
+    let attributes = merge_attributes(&args.selection, &inputs)?;
+    note_long_attributes(&inputs);
     let texts = attributes.iter().map(|(&key, &(_, value))| (args.prefix.as_str(), key, value));
     check_attributes(texts).map_err(|e| Error::Refused(format!("import: {e}")))?;
     let size_bytes = inputs.iter().map(|(_, file)| file.size_bytes()).fold(0, u64::saturating_add);
@@ -125,17 +125,15 @@ fn store_and_files(args: &ImportArgs) -> Result<(&Path, &[PathBuf])> {
     Ok((target, files))
 }
 
-/// Opens the files. `piped` is standard input, if that is one of the files.
-fn open<'a>(args: &ImportArgs, files: &'a [PathBuf], piped: Option<&File>) -> Result<Vec<Input<'a>>> {
-    let open_one = |path: &Path, options: ForeignOptions| match piped {
-        Some(file) if path.as_os_str() == stdin::PIPE => {
-            let file = file.try_clone().map_err(|e| stridemap::Error::io("open", path, e))?;
-            options.open_file(file, stdin::NAME)
-        }
-        _ => options.open(path),
-    };
+/// Opens the files. `piped` is standard input, if that is one of the files. What cannot be read is left out, and
+/// refused later unless the options leave it out.
+fn open<'a>(args: &ImportArgs, files: &'a [PathBuf], mut piped: Option<Piped>) -> Result<Vec<Input<'a>>> {
+    let options = args.reading.options().skip_unreadable(true);
     let open = |path: &'a PathBuf| {
-        let file = args.selection.open(args.reading.options(), |options| open_one(path, options))?;
+        let file = match piped.take_if(|_| path.as_os_str() == stdin::PIPE) {
+            Some(piped) => piped.open(options)?,
+            None => options.open(path)?,
+        };
         Ok((path.as_path(), file))
     };
     files.iter().map(open).collect()
@@ -233,13 +231,12 @@ fn check_file(path: &Path) -> Result<()> {
     if !path.is_dir() {
         return check_found(path, "file");
     }
-    let index = path.join("model.safetensors.index.json");
-    let what = if path.join("FORMAT").is_file() {
-        "a store; name it last, after the files to import".to_owned()
-    } else if index.is_file() {
-        format!("a directory; name the index of the model in it, {}", index.display())
-    } else {
-        "a directory; name the files in it".to_owned()
+    let indexes = ["model.safetensors.index.json", "pytorch_model.bin.index.json"];
+    let index = indexes.iter().map(|name| path.join(name)).find(|index| index.is_file());
+    let what = match index {
+        _ if path.join("FORMAT").is_file() => "a store; name it last, after the files to import".to_owned(),
+        Some(index) => format!("a directory; name the index of the model in it, {}", index.display()),
+        None => "a directory; name the files in it".to_owned(),
     };
     Err(Error::Refused(format!("import {}: {what}", path.display())))
 }
@@ -347,10 +344,10 @@ fn check_names(inputs: &[Input<'_>], prefix: &str) -> Result<u64> {
 type Merged<'a> = BTreeMap<&'a str, (&'a Path, &'a str)>;
 
 /// Merges the attributes of the files. If two files disagree, the last one wins and a note is printed.
-fn merge_attributes<'a>(inputs: &'a [Input<'_>]) -> Merged<'a> {
+fn merge_attributes<'a>(selection: &Selection, inputs: &'a [Input<'_>]) -> Result<Merged<'a>> {
     let mut merged = Merged::new();
     for (path, file) in inputs {
-        for (key, value) in file.attributes() {
+        for (key, value) in selection.attributes(file)? {
             let earlier = merged.insert(key, (path, value));
             if let Some((other, _)) = earlier.filter(|&(_, earlier)| earlier != value) {
                 message(&format!(
@@ -361,5 +358,26 @@ fn merge_attributes<'a>(inputs: &'a [Input<'_>]) -> Merged<'a> {
             }
         }
     }
-    merged
+    Ok(merged)
+}
+
+/// Says which values become tensors of bytes.
+fn note_long_attributes(inputs: &[Input<'_>]) {
+    for (path, file) in inputs {
+        let names = file.long_attributes();
+        let shown: Vec<_> = names.iter().take(3).map(|name| quoted(name)).collect();
+        let more = if names.len() > shown.len() { ", ..." } else { "" };
+        if !shown.is_empty() {
+            message(&format!(
+                "note: {}: {} too large for an attribute, and saved as a tensor of bytes: {}{more}",
+                path.display(),
+                if names.len() == 1 {
+                    "1 value is".to_owned()
+                } else {
+                    format!("{} values are each", names.len())
+                },
+                shown.join(", ")
+            ));
+        }
+    }
 }

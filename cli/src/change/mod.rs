@@ -7,6 +7,7 @@ pub(crate) mod export;
 mod freed;
 pub(crate) mod import;
 mod plan;
+mod rename;
 mod replaced;
 mod select;
 mod shared_bytes;

@@ -1,109 +1,132 @@
 //! Which tensors of files are imported, and under which names.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use stridemap::ErrorKind;
-use stridemap_interop::{ForeignFile, ForeignOptions};
+use stridemap_interop::{ForeignFile, Skipped};
 
+use super::rename::Renames;
 use crate::error::{Error, Result};
-use crate::names::{name_in, pattern_in, quoted};
+use crate::names::{Pattern, pattern_in, quoted};
 use crate::ui::warn;
 
 #[derive(clap::Args)]
 pub(crate) struct Selection {
-    /// Import the tensor OLD as NEW; =NEW is for a tensor whose name is empty. Repeatable
+    /// Import the tensor OLD as NEW; =NEW is for a tensor whose name is empty. If OLD has a *, it renames every tensor
+    /// that matches, and each * in NEW stands for what the one in OLD matched: 'module.*=*'. Repeatable
     #[arg(long, value_name = "OLD=NEW")]
     rename: Vec<String>,
+    /// Import only the tensor or value NAME, what is below it (NAME.*), or what matches a glob; nothing else has to be
+    /// readable. Repeatable
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
     /// Leave out tensors, by name or by glob ('*.num_batches'). Repeatable
     #[arg(long, value_name = "GLOB")]
     skip: Vec<String>,
-    /// Leave out tensors that cannot be read, and print their names; without this, a file with such tensors is refused
+    /// Leave out what cannot be read, and print the names; without this, a file with such tensors or values is refused
     #[arg(long)]
     skip_unreadable: bool,
 }
 
 impl Selection {
-    /// Opens a file. With `--skip-unreadable`, leaves out tensors that cannot be read, and prints their names.
-    pub(super) fn open(
-        &self,
-        options: ForeignOptions,
-        open: impl Fn(ForeignOptions) -> stridemap::Result<ForeignFile>,
-    ) -> Result<ForeignFile> {
-        let skipping = options.skip_unreadable(true);
-        if self.skip_unreadable {
-            let file = open(skipping)?;
-            for skipped in file.skipped() {
-                warn(&format!("left out {}: {}", quoted(&skipped.name), skipped.reason));
-            }
-            return Ok(file);
-        }
-        open(options).map_err(|e| match e.kind() {
-            ErrorKind::BadFile if open(skipping).is_ok() => {
-                Error::Refused(format!("{e}; --skip-unreadable leaves it out"))
-            }
-            _ => e.into(),
-        })
-    }
-
-    /// Renames the tensors of the files, and leaves some out.
+    /// Renames the tensors of the files, and leaves some out. Refuses what cannot be read, or prints its names with
+    /// `--skip-unreadable`. The files have been opened without it.
     pub(super) fn apply<'a>(&self, files: impl Iterator<Item = &'a mut ForeignFile>) -> Result<()> {
-        if self.rename.is_empty() && self.skip.is_empty() {
+        let mut files: Vec<&mut ForeignFile> = files.collect();
+        let tensors: BTreeSet<String> =
+            files.iter().flat_map(|file| file.tensors()).map(|tensor| tensor.name).collect();
+        let values = files.iter().flat_map(|file| {
+            file.attributes().keys().chain(file.skipped().iter().map(|skipped| &skipped.name))
+        });
+        let values: BTreeSet<String> = values.cloned().collect();
+        let parts = Parts::of(&self.only, &tensors, &values)?;
+        let skipped = self.skipped(&tensors, &values)?;
+        for file in &files {
+            for unreadable in file.skipped() {
+                if parts.contain(&unreadable.name) && !skipped.contains(&unreadable.name) {
+                    self.report(unreadable)?;
+                }
+            }
+        }
+        let is_kept = |name: &str| parts.contain(name) && !skipped.contains(name);
+        let renames = Renames::of(&self.rename, &tensors, is_kept)?;
+        if !tensors.is_empty() && self.only.is_empty() && !tensors.iter().any(|name| is_kept(name)) {
+            return Err(Error::Refused("import --skip: every tensor is left out".to_owned()));
+        }
+        if self.rename.is_empty() && self.only.is_empty() && self.skip.is_empty() {
             return Ok(());
         }
-        let mut files: Vec<&mut ForeignFile> = files.collect();
-        let names: BTreeSet<String> =
-            files.iter().flat_map(|file| file.tensors()).map(|tensor| tensor.name).collect();
-        let refused = |why| Err(Error::Refused(why));
-        let mut renames = BTreeMap::new();
-        for text in &self.rename {
-            let (old, new) = parse_rename(text, &names)?;
-            if renames.insert(old.clone(), new).is_some() {
-                return refused(format!("import --rename: {old:?} is renamed twice"));
-            }
-        }
+        let new_name = |name: &str| is_kept(name).then(|| renames.new_name(name));
+        files.iter_mut().try_for_each(|file| Ok(file.rename(new_name)?))
+    }
+
+    /// Returns the attributes of a file that are imported.
+    pub(super) fn attributes<'a>(
+        &self,
+        file: &'a ForeignFile,
+    ) -> Result<impl Iterator<Item = (&'a String, &'a String)>> {
+        let parts = Parts::parse(&self.only, |name| file.attributes().contains_key(name))?;
+        Ok(file.attributes().iter().filter(move |(key, _)| parts.contain(key)))
+    }
+
+    /// Returns what `--skip` leaves out.
+    fn skipped(&self, tensors: &BTreeSet<String>, values: &BTreeSet<String>) -> Result<BTreeSet<String>> {
         let mut skipped = BTreeSet::new();
         for text in &self.skip {
-            let pattern = pattern_in(text, |name| Ok(names.contains(name)))?;
+            let pattern = pattern_in(text, |name| Ok(tensors.contains(name) || values.contains(name)))?;
             let is_matching = |name: &&String| match pattern.is_glob() {
                 true => pattern.matches(name),
                 false => **name == pattern.text,
             };
-            let mut matching = names.iter().filter(is_matching).peekable();
+            let mut matching = tensors.iter().chain(values).filter(is_matching).peekable();
             if matching.peek().is_none() {
                 return Err(Error::NoMatch(format!("import --skip: no tensor matches {text:?}")));
             }
             let count = skipped.len();
-            skipped.extend(matching.map(String::as_str));
+            skipped.extend(matching.cloned());
             if skipped.len() == count {
-                return refused(format!("import --skip: {text:?} matches only what is already left out"));
+                let why = format!("import --skip: {text:?} matches only what is already left out");
+                return Err(Error::Refused(why));
             }
         }
-        if !skipped.is_empty() && skipped.len() == names.len() {
-            return refused("import --skip: every tensor is left out".to_owned());
+        Ok(skipped)
+    }
+
+    fn report(&self, unreadable: &Skipped) -> Result<()> {
+        if !self.skip_unreadable {
+            return Err(Error::Refused(format!("{}; --skip-unreadable leaves it out", unreadable.reason)));
         }
-        if let Some(old) = renames.keys().find(|old| skipped.contains(old.as_str())) {
-            return refused(format!("import: {old:?} is both renamed and left out by --skip"));
-        }
-        let new_name = |name: &str| {
-            let kept = || renames.get(name).cloned().unwrap_or_else(|| name.to_owned());
-            (!skipped.contains(name)).then(kept)
-        };
-        files.iter_mut().try_for_each(|file| Ok(file.rename(new_name)?))
+        warn(&format!("left out {}: {}", quoted(&unreadable.name), unreadable.reason));
+        Ok(())
     }
 }
 
-/// Splits OLD=NEW after the name of a tensor, because a name may contain "=".
-fn parse_rename(text: &str, names: &BTreeSet<String>) -> Result<(String, String)> {
-    let split = |(at, _)| {
-        let old = name_in(&text[..at], |name| Ok(names.contains(name)))?;
-        Ok((old, text[at + 1..].to_owned()))
-    };
-    let mut splits: Vec<(String, String)> = text.match_indices('=').map(split).collect::<Result<_>>()?;
-    if splits.is_empty() {
-        return Err(Error::Refused(format!("import --rename {text:?}: write OLD=NEW")));
+/// The parts of files that `--only` selects. Without it, everything.
+struct Parts(Vec<Pattern>);
+
+impl Parts {
+    /// Parses the options. It is an error if one of them selects nothing.
+    fn of(texts: &[String], tensors: &BTreeSet<String>, values: &BTreeSet<String>) -> Result<Self> {
+        let parts = Parts::parse(texts, |name| tensors.contains(name) || values.contains(name))?;
+        for (text, pattern) in texts.iter().zip(&parts.0) {
+            if !tensors.iter().chain(values).any(|name| is_part(pattern, name)) {
+                return Err(Error::NoMatch(format!("import --only: no tensor or value matches {text:?}")));
+            }
+        }
+        Ok(parts)
     }
-    match splits.iter().position(|(old, _)| names.contains(old)) {
-        Some(at) => Ok(splits.swap_remove(at)),
-        None => Err(Error::Refused(format!("import --rename: no tensor is named {:?}", splits[0].0))),
+
+    fn parse(texts: &[String], contains: impl Fn(&str) -> bool) -> Result<Self> {
+        let pattern = |text: &String| pattern_in(text, |name| Ok(contains(name)));
+        texts.iter().map(pattern).collect::<Result<_>>().map(Parts)
     }
+
+    fn contain(&self, name: &str) -> bool {
+        self.0.is_empty() || self.0.iter().any(|pattern| is_part(pattern, name))
+    }
+}
+
+fn is_part(pattern: &Pattern, name: &str) -> bool {
+    let is_below =
+        || name.strip_prefix(&pattern.text).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    if pattern.is_glob() { pattern.matches(name) } else { is_below() }
 }

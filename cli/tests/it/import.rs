@@ -100,11 +100,122 @@ fn options_that_would_have_no_effect_are_refused() {
     let dir = dir(&["a.w", "a.n", "b.n"]);
     for (options, refusal) in [
         (["--rename", "a.w=x", "--rename", "a.w=y"], "import --rename: \"a.w\" is renamed twice"),
-        (["--rename", "a.n=x", "--skip", "*.n"], "import: \"a.n\" is both renamed and left out by --skip"),
+        (
+            ["--rename", "a.n=x", "--skip", "*.n"],
+            "import: \"a.n\" is both renamed and left out by --skip or --only",
+        ),
         (["--skip", "*.n", "--skip", "b.n"], "import --skip: \"b.n\" matches only what is already left out"),
     ] {
         assert_eq!(dir.refusal(&[&["import", "m.safetensors", "s.smap"][..], &options].concat()), refusal);
     }
+}
+
+#[test]
+fn rename_by_pattern_renames_every_tensor_that_matches() {
+    let dir = dir(&["module.a.gamma", "module.b", "c", "x*y"]);
+    let renames = ["--rename", "module.*.gamma=*.weight", "--rename", "module.*=*", "--rename", "x*y=z*"];
+    dir.messages(&[&["import", "m.safetensors", "s.smap"][..], &renames].concat());
+    // The name of a tensor is not a pattern, and a rename by name comes before patterns.
+    assert_eq!(dir.store().names().unwrap(), ["a.weight", "b", "c", "z*"]);
+    for (rename, code, refusal) in [
+        (
+            "module.*=x",
+            2,
+            "import --rename \"module.*=x\": the old name has 1 *, and the new one 0; each stands for",
+        ),
+        ("none.*=*", 1, "import --rename: no tensor matches \"none.*\""),
+        ("module.*=c", 2, "import --rename \"module.*=c\""),
+        ("*=*", 0, ""),
+        ("module.*=c*", 0, ""),
+    ] {
+        let run = dir.run(&["import", "-n", "m.safetensors", "new.smap", "--rename", rename]);
+        assert_eq!(run.code, Some(code), "{rename}: {}", run.stderr);
+        assert!(run.stderr.contains(refusal), "{}", run.stderr);
+    }
+    let run =
+        dir.run(&["import", "m.safetensors", "new.smap", "--rename", "module.*.gamma=c", "--rename", "c=d"]);
+    assert!(run.stderr.contains("the old name has 1 *, and the new one 0"), "{}", run.stderr);
+    let refusal = dir.refusal(&["import", "m.safetensors", "new.smap", "--rename", "*.b=c", "--skip", "x*y"]);
+    assert!(refusal.contains("the old name has 1 *"), "{refusal}");
+    let refusal =
+        dir.refusal(&["import", "m.safetensors", "new.smap", "--rename", "c=x", "--only", "module"]);
+    assert_eq!(refusal, "import: \"c\" is both renamed and left out by --skip or --only");
+}
+
+/// Writes a checkpoint of two tensors, a number, and an object of an unknown class that contains a number.
+fn write_checkpoint(dir: &Dir) {
+    let text = |text: &str| [b"X", &(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat();
+    let storage = b"(X\x07\0\0\0storagectorch\nByteStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x02tQ";
+    let tensor =
+        [&b"ctorch._utils\n_rebuild_tensor_v2\n("[..], storage, b"K\x00K\x02\x85K\x01\x85\x89NtR"].concat();
+    let object = [&b"capp\nConfig\n)\x81}"[..], &text("lr"), b"G\x3f\xe0\0\0\0\0\0\0sb"].concat();
+    let model = [&b"}("[..], &text("w"), &tensor, &text("b"), &tensor, b"u"].concat();
+    let items = [
+        (text("state_dict"), model),
+        (text("epoch"), b"K\x03".to_vec()),
+        (text("config"), object),
+        (text("state_dict_ema"), tensor.clone()),
+    ];
+    let items: Vec<u8> = items.into_iter().flat_map(|(key, value)| [key, value].concat()).collect();
+    let mut file = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.".to_vec();
+    file.extend(b"\x80\x02}X\x0d\0\0\0little_endian\x88s.");
+    file.extend([&b"\x80\x02}("[..], &items, b"u.\x80\x02]"].concat());
+    file.extend([&text("0")[..], b"a.", &2u64.to_le_bytes(), &[7, 8]].concat());
+    dir.write("c.pt", &file);
+}
+
+#[test]
+fn only_selects_a_part_and_the_rest_need_not_be_readable() {
+    let dir = Dir::empty();
+    write_checkpoint(&dir);
+    let refusal = dir.refusal(&["import", "c.pt", "s.smap"]);
+    let unreadable = "read c.pt: \"config\" calls app.Config, which is code and is not run";
+    assert!(
+        refusal.starts_with(unreadable) && refusal.ends_with("; --skip-unreadable leaves it out"),
+        "{refusal}"
+    );
+    let import = |store: &str, options: &[&str]| {
+        let said = dir.messages(&[&["import", "c.pt", store][..], options].concat());
+        let attributes = dir.stdout(&["attr", "list", store]);
+        let keys: Vec<&str> = attributes.lines().filter_map(|line| line.split('\t').next()).collect();
+        (dir.stdout(&["ls", "-1", store]).replace('\n', " "), keys.join(" "), said.lines().count())
+    };
+    let outcome = |names: &str, keys: &str, lines| (names.to_owned(), keys.to_owned(), lines);
+    let all = "state_dict.b state_dict.w state_dict_ema ";
+    assert_eq!(import("a.smap", &["--skip-unreadable"]), outcome(all, "config.lr epoch", 2));
+    assert_eq!(import("b.smap", &["--only", "state_dict"]), outcome("state_dict.b state_dict.w ", "", 1));
+    let renamed = ["--only", "state_dict", "--rename", "state_dict.*=*", "--only", "epoch"];
+    assert_eq!(import("c.smap", &renamed), outcome("b w ", "epoch", 1));
+    assert_eq!(import("d.smap", &["--only", "*.w"]), outcome("state_dict.w ", "", 1));
+    assert_eq!(import("e.smap", &["--skip", "config"]), outcome(all, "config.lr epoch", 1));
+    assert_eq!(import("f.smap", &["--only", "epoch"]), outcome("", "epoch", 1));
+    let refusal = dir.refusal(&["import", "c.pt", "g.smap", "--only", "config"]);
+    assert!(refusal.starts_with(unreadable), "{refusal}");
+    let run = dir.run(&["import", "c.pt", "g.smap", "--only", "state"]);
+    assert_eq!(
+        (run.code, run.stderr.as_str()),
+        (Some(1), "stridemap: import --only: no tensor or value matches \"state\"\n")
+    );
+}
+
+#[test]
+fn value_that_is_too_large_for_an_attribute_is_said_to_be_a_tensor() {
+    let dir = Dir::empty();
+    let long = "x".repeat(1 << 20);
+    let header = format!(
+        r#"{{"__metadata__":{{"long":"{long}"}},"a":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}}}"#
+    );
+    dir.write_safetensors("m.safetensors", &header, &[7]);
+    for (args, count) in [
+        (&["import", "m.safetensors", "s.smap"][..], 2),
+        (&["import", "--in-place", "m.safetensors", "t.smap"], 2),
+    ] {
+        let said = dir.messages(args);
+        let note = "note: m.safetensors: 1 value is too large for an attribute, and saved as a tensor of bytes: long\n";
+        assert!(said.contains(note), "{said}");
+        assert_eq!(dir.stdout(&["ls", "-1", args[args.len() - 1]]).lines().count(), count);
+    }
+    assert_eq!(dir.store().load("long").unwrap().read::<u8>().unwrap(), long.as_bytes());
 }
 
 #[test]

@@ -96,6 +96,21 @@ fn reader_that_has_read_enough_ends_a_command_quietly() {
 }
 
 #[test]
+fn endless_pipe_is_refused_by_its_first_bytes() {
+    let dir = Dir::empty();
+    dir.write_safetensors("m.safetensors", r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#, &[7]);
+    for (input, said) in [
+        ("yes", "read stdin: not a tensor file (supported: "),
+        ("cat /dev/zero", "read stdin: not a tensor file (supported: "),
+        ("cat m.safetensors /dev/zero", "the header describes 1 bytes of elements, but 2 bytes follow it"),
+    ] {
+        let output = bash(&dir, &format!("{input} | stridemap import - t.smap; exit ${{PIPESTATUS[1]}}"));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && stderr.contains(said), "{input}: {stderr}");
+    }
+}
+
+#[test]
 fn pipe_may_carry_more_than_fits_in_memory() {
     let dir = Dir::empty();
     let bytes = 512u64 << 20;

@@ -8,7 +8,7 @@ use super::dtype::ParsedDescr;
 use super::header::{Descriptor, FieldDescr, Header, column_major};
 use crate::ForeignOptions;
 use crate::budget::Budget;
-use crate::contents::{Contents, ForeignStorage, ForeignTensor, Skipped};
+use crate::contents::{Contents, Field, ForeignStorage, ForeignTensor, Skipped};
 use crate::file::RawFile;
 
 /// The approximate memory of a field: its header as a `Part` and as a `ForeignTensor`, its name, its lists, and the
@@ -29,7 +29,10 @@ pub(super) fn budget(file: &RawFile) -> Budget {
 
 /// The tensors that a header describes. Their bytes are at the offset that `Preamble` states.
 pub(super) struct Array {
+    /// The parts in the storage that holds all of the array.
     parts: Vec<Part>,
+    /// Fields that cannot be headers over that storage. Each gets a storage of its own.
+    copied: Vec<CopiedPart>,
     /// The suffixes of the names of the fields that were left out, each with the reason.
     skipped: Vec<(String, String)>,
     pub(super) length_bytes: u64,
@@ -43,6 +46,13 @@ struct Part {
     suffix: String,
     dtype: DType,
     layout: Layout,
+}
+
+/// A field that is copied out of the records, and the size of its units whose bytes must be reversed.
+struct CopiedPart {
+    part: Part,
+    field: Field,
+    swap_unit_bytes: usize,
 }
 
 /// The type of elements, and the size of the units whose bytes must be reversed, if greater than one.
@@ -62,7 +72,14 @@ impl Array {
                 let (dtype, swap_unit_bytes) = dtype_of(descr, options)?;
                 let length_bytes = length_of(size, dtype.itemsize() as u64)?;
                 let parts = vec![Part { suffix: String::new(), dtype, layout: layout()? }];
-                Ok(Array { parts, skipped: Vec::new(), length_bytes, swap_unit_bytes, is_structured: false })
+                Ok(Array {
+                    parts,
+                    copied: Vec::new(),
+                    skipped: Vec::new(),
+                    length_bytes,
+                    swap_unit_bytes,
+                    is_structured: false,
+                })
             }
             Descriptor::Fields(fields) => {
                 let ranks = fields.iter().map(|field| size.len().saturating_add(field.size.len()));
@@ -73,6 +90,7 @@ impl Array {
                 let (records, field_offsets) = (layout()?, field_offsets.into_iter());
                 let mut array = Array {
                     parts: Vec::new(),
+                    copied: Vec::new(),
                     skipped: Vec::new(),
                     length_bytes,
                     swap_unit_bytes: 0,
@@ -88,7 +106,7 @@ impl Array {
                         added => added?,
                     }
                 }
-                if array.parts.is_empty() && array.skipped.is_empty() {
+                if array.parts.is_empty() && array.copied.is_empty() && array.skipped.is_empty() {
                     return Err("the elements are structures without fields".to_owned());
                 }
                 Ok(array)
@@ -109,34 +127,37 @@ impl Array {
         }
         let (dtype, swap_unit_bytes) = dtype_of(field.descr, options)?;
         let item_bytes = dtype.itemsize() as u64;
-        if !offset_bytes.is_multiple_of(item_bytes) || !record_bytes.is_multiple_of(item_bytes) {
-            return Err(format!(
-                "it is at byte {offset_bytes} of a structure of {record_bytes} bytes, and both numbers must be \
-                 multiples of the {item_bytes} bytes of an element; save the field as an array of its own"
-            ));
-        }
-        if self.parts.is_empty() {
+        let is_aligned = offset_bytes.is_multiple_of(item_bytes) && record_bytes.is_multiple_of(item_bytes);
+        let is_first = self.parts.is_empty();
+        if is_aligned && is_first {
             self.swap_unit_bytes = swap_unit_bytes;
-        } else if self.swap_unit_bytes != swap_unit_bytes {
-            return Err(
-                "its byte order or the size of its numbers differs from that of the fields before it, and all fields \
-                 are converted together; convert the array in NumPy with astype"
-                    .to_owned(),
-            );
         }
+        // The bytes of a storage are all reversed in the same way.
+        let is_shared = is_aligned && (is_first || self.swap_unit_bytes == swap_unit_bytes);
         let too_large = || {
             let size = records.size();
             format!("an array of size {size:?} with elements of {record_bytes} bytes is too large")
         };
-        let step = isize::try_from(record_bytes / item_bytes).map_err(|_| too_large())?;
         let within = Layout::contiguous(&field.size).map_err(|e| e.to_string())?;
+        let step_elems = if is_shared { record_bytes / item_bytes } else { within.numel() as u64 };
+        let step = isize::try_from(step_elems).map_err(|_| too_large())?;
         let stride = records.stride().iter().map(|stride| stride.checked_mul(step));
         let stride = stride.chain(within.stride().iter().map(|&stride| Some(stride)));
         let stride: Vec<isize> = stride.collect::<Option<_>>().ok_or_else(too_large)?;
         let size = [records.size(), &field.size].concat();
-        let offset = if size.contains(&0) { 0 } else { (offset_bytes / item_bytes) as usize };
+        let is_at_start = !is_shared || size.contains(&0);
+        let offset = if is_at_start { 0 } else { (offset_bytes / item_bytes) as usize };
         let layout = Layout::new(size, stride, offset).map_err(|e| e.to_string())?;
-        self.parts.push(Part { suffix: field.suffix(), dtype, layout });
+        let part = Part { suffix: field.suffix(), dtype, layout };
+        if is_shared {
+            self.parts.push(part);
+            return Ok(());
+        }
+        let [record_bytes, offset_bytes, length_bytes] =
+            [record_bytes, offset_bytes, item_bytes.saturating_mul(within.numel() as u64)]
+                .map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        let field = Field { record_bytes, offset_bytes, length_bytes };
+        self.copied.push(CopiedPart { part, field, swap_unit_bytes });
         Ok(())
     }
 
@@ -148,23 +169,32 @@ impl Array {
         mut storage: ForeignStorage,
         bad: impl Fn(String) -> Error,
     ) {
+        for CopiedPart { part, field, swap_unit_bytes } in self.copied {
+            let mut own = storage.clone().of_field(field);
+            own.conversion.swap_unit_bytes = swap_unit_bytes;
+            contents.tensors.push(part.named(name, contents.storages.len()));
+            contents.storages.push(own);
+        }
         let index = contents.storages.len();
         storage.conversion.swap_unit_bytes = self.swap_unit_bytes;
         storage.is_imported_whole = self.is_structured;
         if !self.parts.is_empty() {
             contents.storages.push(storage);
         }
-        contents.tensors.extend(self.parts.into_iter().map(|Part { suffix, dtype, layout }| ForeignTensor {
-            name: format!("{name}{suffix}"),
-            dtype,
-            layout,
-            storage: index,
-        }));
+        contents.tensors.extend(self.parts.into_iter().map(|part| part.named(name, index)));
         contents.skipped.extend(
             self.skipped
                 .into_iter()
                 .map(|(suffix, what)| Skipped { name: format!("{name}{suffix}"), reason: bad(what) }),
         );
+    }
+}
+
+impl Part {
+    /// Returns the tensor of this part of the array with this name.
+    fn named(self, array: &str, storage: usize) -> ForeignTensor {
+        let Part { suffix, dtype, layout } = self;
+        ForeignTensor { name: format!("{array}{suffix}"), dtype, layout, storage }
     }
 }
 

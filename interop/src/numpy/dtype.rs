@@ -41,7 +41,14 @@ impl ParsedDescr {
             Some(order @ ('<' | '>' | '=' | '|')) => (order, descr.get(1..).unwrap_or_default()),
             _ => ('=', descr),
         };
-        let code = if code == "?" { "b1" } else { code };
+        // NumPy also reads the names of types.
+        let named =
+            descr.parse::<DType>().ok().and_then(|dtype| DTYPES.iter().find(|&&(_, known)| known == dtype));
+        let code = match (code, named) {
+            ("?", _) => "b1",
+            (_, Some(&(code, _))) => code,
+            _ => code,
+        };
         // NumPy writes `|` for types without a byte order, such as single bytes.
         let plain = |dtype| ParsedDescr { dtype, is_big_endian: false };
         if let Some(&(_, dtype)) = UNIQUE.iter().find(|&&(unique, _)| unique == descr) {
@@ -50,8 +57,8 @@ impl ParsedDescr {
         let found = DTYPES.iter().find(|&&(known, _)| known == code).map(|&(_, dtype)| dtype);
         match found {
             Some(dtype) if dtype.itemsize() == 1 => return Ok(plain(dtype)),
-            Some(dtype) if order != '|' => return Ok(ParsedDescr { dtype, is_big_endian: order == '>' }),
-            _ => {}
+            Some(dtype) => return Ok(ParsedDescr { dtype, is_big_endian: order == '>' }),
+            None => {}
         }
         if let Some(bytes) = code.strip_prefix('V')
             && let Some(dtype) = untyped.filter(|dtype| dtype.itemsize().to_string() == bytes)
@@ -69,6 +76,9 @@ impl ParsedDescr {
 
     /// Returns the length of an element in bytes, or `None` if it is unknown or elements are Python objects.
     pub(super) fn item_bytes(descr: &str) -> Option<u64> {
+        if let Ok(ParsedDescr { dtype, .. }) = ParsedDescr::parse(descr, None) {
+            return Some(dtype.itemsize() as u64);
+        }
         let code = descr.trim_start_matches(['<', '>', '=', '|']);
         let (kind, rest) = code.split_at_checked(1)?;
         // Times have a unit after their length: `M8[ns]`.

@@ -159,7 +159,9 @@ impl<'a> Parser<'a> {
     }
 
     fn string(&mut self) -> Result<&'a str, String> {
-        let quote = ["'", "\""].into_iter().find(|quote| self.eat(quote));
+        // Python 2 wrote text with a `u`.
+        let quotes = [("'", "'"), ("\"", "\""), ("u'", "'"), ("u\"", "\"")];
+        let quote = quotes.into_iter().find(|(start, _)| self.eat(start)).map(|(_, quote)| quote);
         let (string, rest) =
             quote.and_then(|quote| self.rest.split_once(quote)).ok_or_else(|| self.expected("a string"))?;
         self.rest = rest;

@@ -36,17 +36,36 @@ use crate::{FileFormat, ForeignOptions};
 /// or a second array.
 pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Contents> {
     let bad = |what| file.bad(what);
+    let (array, start_bytes) = header(file, options)?;
+    file.check_rest(start_bytes, array.length_bytes)?;
+    let name = file.stem().map_err(|what| file.bad(what))?;
+    let mut contents = Contents::new(FileFormat::Npy);
+    let storage = ForeignStorage::of_range(file, start_bytes, array.length_bytes);
+    array.add_to(&mut contents, name, storage, bad);
+    Ok(contents)
+}
+
+/// Reads the header. Returns the array, and the offset of its elements.
+fn header(file: &RawFile, options: ForeignOptions) -> Result<(Array, u64)> {
+    let bad = |what| file.bad(what);
     let preamble = Preamble::parse(file.preamble()?).map_err(bad)?;
     let header = file.header(preamble.start_bytes, preamble.header_bytes, MAX_HEADER_BYTES)?;
     let text = preamble.text(header).map_err(bad)?;
     let header = Header::parse(&text).map_err(bad)?;
     let array = Array::of(&header, options, &mut budget(file)).map_err(bad)?;
-    file.check_rest(preamble.elements_offset(), array.length_bytes)?;
-    let name = file.stem().map_err(|what| file.bad(what))?;
-    let mut contents = Contents::new(FileFormat::Npy);
-    let storage = ForeignStorage::of_range(file, preamble.elements_offset(), array.length_bytes);
-    array.add_to(&mut contents, name, storage, bad);
-    Ok(contents)
+    Ok((array, preamble.elements_offset()))
+}
+
+/// Returns the length of the file according to its header, of which all is there.
+pub(crate) fn stated_bytes(file: &RawFile, options: ForeignOptions) -> Result<u64> {
+    let (array, start_bytes) = header(file, options)?;
+    Ok(start_bytes.saturating_add(array.length_bytes))
+}
+
+/// Returns where the header ends, if the first bytes of a file are there.
+pub(crate) fn header_end_bytes(file: &RawFile) -> Result<u64> {
+    let preamble = Preamble::parse(file.preamble()?).map_err(|what| file.bad(what))?;
+    Ok(preamble.elements_offset())
 }
 
 /// The order in which elements are written, with NumPy's names.

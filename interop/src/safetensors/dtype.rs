@@ -1,6 +1,6 @@
 //! The element types of safetensors headers.
 
-use safetensors::tensor::{Dtype, TensorInfo};
+use safetensors::tensor::Dtype;
 use stridemap::{DType, Tensor};
 
 const DTYPES: [(Dtype, DType); 20] = [
@@ -28,9 +28,9 @@ const DTYPES: [(Dtype, DType); 20] = [
 
 /// Returns the dtype and size of a tensor. `None` for a type that stridemap does not have, and for 4-bit elements that
 /// do not fill whole bytes along the last axis.
-pub(super) fn dtype_and_size(info: &TensorInfo) -> Option<(DType, Vec<usize>)> {
-    let &(_, dtype) = DTYPES.iter().find(|&&(theirs, _)| theirs == info.dtype)?;
-    let mut size = info.shape.clone();
+pub(super) fn dtype_and_size(dtype: Dtype, shape: &[usize]) -> Option<(DType, Vec<usize>)> {
+    let &(_, dtype) = DTYPES.iter().find(|&&(theirs, _)| theirs == dtype)?;
+    let mut size = shape.to_vec();
     if dtype == DType::F4E2M1FNx2 {
         let last = size.last_mut().filter(|n| n.is_multiple_of(2))?;
         *last /= 2;

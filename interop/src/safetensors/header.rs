@@ -10,10 +10,11 @@ use stridemap_format::limits::MAX_RANK;
 use super::METADATA_KEY;
 use super::json::{FromEntries, Object};
 
-/// A header: an object of tensors by name, and attributes under a reserved key. Keys are unique.
+/// A header: an object of tensors by name, in the order of the text, and attributes under a reserved key. The caller
+/// checks that the names are unique: a list takes less memory than a map.
 #[derive(Default)]
 pub(super) struct Header {
-    pub(super) tensors: BTreeMap<String, Info>,
+    pub(super) tensors: Vec<(String, Info)>,
     pub(super) attributes: Option<BTreeMap<String, String>>,
 }
 
@@ -31,16 +32,16 @@ pub(super) struct Shape(pub(super) Vec<usize>);
 
 impl<'de> FromEntries<'de> for Header {
     fn has(&self, key: &str) -> bool {
-        if key == METADATA_KEY { self.attributes.is_some() } else { self.tensors.contains_key(key) }
+        key == METADATA_KEY && self.attributes.is_some()
     }
 
     fn add<A: MapAccess<'de>>(&mut self, key: String, entries: &mut A) -> Result<(), A::Error> {
         if key == METADATA_KEY {
-            let Object(attributes) = entries.next_value().map_err(|e| with_entry(METADATA_KEY, &e))?;
-            self.attributes = Some(attributes);
+            let found: Option<Object<_>> = entries.next_value().map_err(|e| with_entry(METADATA_KEY, &e))?;
+            self.attributes = Some(found.map(|Object(attributes)| attributes).unwrap_or_default());
         } else {
             let info = entries.next_value().map_err(|e| with_entry(format_args!("tensor {key:?}"), &e))?;
-            self.tensors.insert(key, info);
+            self.tensors.push((key, info));
         }
         Ok(())
     }
@@ -67,7 +68,7 @@ impl<'de> Visitor<'de> for Sizes {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut sizes: A) -> Result<Shape, A::Error> {
-        let mut kept = Vec::new();
+        let mut kept: Vec<usize> = Vec::new();
         while let Some(size) = sizes.next_element()? {
             if kept.len() <= MAX_RANK {
                 kept.push(size);

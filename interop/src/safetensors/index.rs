@@ -1,4 +1,5 @@
-//! Models in several files, called shards: a JSON index says which shard holds which tensor.
+//! Models in several files, called shards: a JSON index says which shard holds which tensor. The shards are safetensors
+//! files, as `model.safetensors.index.json` names them, or checkpoints, as `pytorch_model.bin.index.json` does.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,7 +10,6 @@ use serde_json::value::RawValue;
 use stridemap::{Error, Result};
 
 use super::json::{FromEntries, Object, parse, parse_pieces};
-use super::read::read_within;
 use super::{MAX_HEADER_BYTES, MAX_SHARDS, PREAMBLE_BYTES};
 use crate::contents::Contents;
 use crate::file::RawFile;
@@ -24,8 +24,12 @@ pub(crate) fn is_file(magic: &[u8], length_bytes: u64) -> bool {
 
 /// Returns whether a file begins with a JSON object, and not with a header length whose first byte equals a brace.
 pub(crate) fn is_index(magic: &[u8]) -> bool {
-    let is_length = magic.first_chunk().is_some_and(|bytes| u64::from_le_bytes(*bytes) <= MAX_HEADER_BYTES);
-    magic.first() == Some(&b'{') && !is_length
+    magic.first() == Some(&b'{') && !is_length(magic)
+}
+
+/// Returns whether a file begins with the length of a header.
+pub(crate) fn is_length(magic: &[u8]) -> bool {
+    magic.first_chunk().is_some_and(|bytes| u64::from_le_bytes(*bytes) <= MAX_HEADER_BYTES)
 }
 
 /// Opens all shards, which are beside the index, as one file.
@@ -35,15 +39,17 @@ pub(crate) fn is_index(magic: &[u8]) -> bool {
 pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Contents> {
     let json = file.header_range(0, file.length_bytes(), MAX_HEADER_BYTES)?;
     let Index { metadata, weight_map: Object(WeightMap { mut shard_of, shards }) } =
-        parse_pieces(file, "the index of a sharded safetensors model", json)?;
-    let mut contents = Contents::new(FileFormat::SafetensorsIndex);
+        parse_pieces(file, "the index of a sharded model", json)?;
+    let mut contents = Contents::new(FileFormat::ShardIndex);
     let mut rest_bytes = MAX_HEADER_BYTES;
     let name_of = |wanted| shards.iter().find(|(_, index)| **index == wanted).map_or("", |(shard, _)| shard);
     for (shard, index) in &shards {
         let opened = open(file, shard, rest_bytes, options)?;
-        // The elements follow the header, so their offset is the number of bytes before them.
-        let header_bytes = opened.storages.first().map_or(0, |elements| elements.offset_bytes);
-        rest_bytes = rest_bytes.saturating_sub(header_bytes);
+        if opened.format == FileFormat::Safetensors {
+            // The elements follow the header, so their offset is the number of bytes before them.
+            let header_bytes = opened.storages.first().map_or(0, |elements| elements.offset_bytes);
+            rest_bytes = rest_bytes.saturating_sub(header_bytes);
+        }
         let skipped = opened.skipped.iter().map(|skipped| &skipped.name);
         for name in opened.tensors.iter().map(|tensor| &tensor.name).chain(skipped) {
             match shard_of.get(name) {
@@ -64,6 +70,7 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
             tensor
         }));
         contents.attributes.extend(opened.attributes);
+        contents.too_long.extend(opened.too_long);
         contents.skipped.extend(opened.skipped);
     }
     if let Some((name, index)) = shard_of.first_key_value() {
@@ -102,7 +109,7 @@ fn open(index: &RawFile, shard: &str, rest_bytes: u64, options: ForeignOptions) 
             .with_source(e),
         false => e,
     })?;
-    read_within(&Arc::new(file), rest_bytes, options)
+    options.read(&Arc::new(file), rest_bytes)
 }
 
 #[derive(serde::Deserialize)]

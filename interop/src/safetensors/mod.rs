@@ -1,7 +1,8 @@
 //! The safetensors format: a JSON header, then the elements of the tensors one after another. A large model is
 //! several such files, and a JSON index that says which file holds which tensor.
 //!
-//! The safetensors crate validates the header. Elements do not pass through it, so memory use stays bounded.
+//! The header is read as a stream and checked by the same rules as in the safetensors crate. The crate itself would keep
+//! several copies of it. Elements are not kept in memory.
 
 mod dtype;
 mod header;
@@ -12,8 +13,8 @@ mod read;
 mod shards;
 mod write;
 
-pub(super) use index::{is_file, is_index, read as read_index};
-pub(super) use read::read;
+pub(super) use index::{is_file, is_index, is_length, read as read_index};
+pub(super) use read::{header_end_bytes, read, stated_bytes};
 pub use write::Export;
 
 /// The header key that does not name a tensor.
@@ -24,7 +25,7 @@ const PREAMBLE_BYTES: usize = 8;
 
 /// The maximum length of a header, which the format sets. It is also the limit here for an index, and for the headers
 /// of all shards together.
-const MAX_HEADER_BYTES: u64 = 100_000_000;
+pub(super) const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// The format's file names for a model in several files: `model-00001-of-00003.safetensors` and
 /// `model.safetensors.index.json`.

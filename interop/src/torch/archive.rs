@@ -17,13 +17,36 @@ const PICKLE: &str = "/data.pkl";
 /// The maximum length of the member `byteorder`, which holds `little` or `big`.
 const MAX_ORDER_BYTES: u64 = 16;
 
-/// Returns whether a zip file is a checkpoint, the remains of a failed torch.save, or a TorchScript program.
+/// Returns whether a zip file is a checkpoint, the remains of a failed torch.save, or a program.
 pub(crate) fn is_archive(members: &[Member]) -> bool {
-    members.iter().any(|member| member.name.ends_with(PICKLE) || member.name.ends_with("/version"))
+    let is_checkpoint =
+        members.iter().any(|member| member.name.ends_with(PICKLE) || member.name.ends_with("/version"));
+    is_checkpoint || is_exported(members)
+}
+
+/// Returns whether a zip file is a program of torch.export, a `.pt2` file, of any version of PyTorch.
+fn is_exported(members: &[Member]) -> bool {
+    members.iter().any(|Member { name, .. }| {
+        name.ends_with("/archive_format") || name.starts_with("serialized_exported_program")
+    })
 }
 
 /// Reads a zip file with these members.
-pub(crate) fn read(file: &Arc<RawFile>, members: &[Member], options: ForeignOptions) -> Result<Contents> {
+pub(crate) fn read(
+    file: &Arc<RawFile>,
+    mut members: Vec<Member>,
+    options: ForeignOptions,
+) -> Result<Contents> {
+    // PyTorch writes 0 for a member whose checksum it does not compute: with compute_crc32=False, or skip_data.
+    for member in &mut members {
+        member.crc32 = member.crc32.filter(|&stated| stated != 0);
+    }
+    let members = members.as_slice();
+    if is_exported(members) {
+        return Err(file.bad(
+            "a program saved by torch.export (.pt2); load it with torch.export.load, and save its state_dict",
+        ));
+    }
     let pickles: Vec<&Member> = members.iter().filter(|member| member.name.ends_with(PICKLE)).collect();
     if pickles.is_empty() {
         return Err(file.bad("none of its members is named data.pkl; torch.save did not finish"));

@@ -19,12 +19,23 @@ impl Machine<'_> {
         is_newobj: bool,
     ) -> Result<Value, String> {
         let Value::Global(global) = callable else {
-            return Err(format!("calls {}, which cannot be called", self.arena.kind(callable)));
+            let class = self.class_in(callable, arguments);
+            let object = self.instance_of(class)?;
+            // Protocols 0 and 1 pass the items of a list or dict of a class of its own.
+            let items = self.arena.tuple(arguments).and_then(|arguments| arguments.get(2).copied());
+            let is_known = |&items: &Value| {
+                class != callable && matches!(self.arena.node(items), Some(Node::List(_) | Node::Dict(_)))
+            };
+            if let Some(items) = items.filter(is_known) {
+                self.arena.add_part(object, items)?;
+            }
+            return Ok(object);
         };
         let wrong = |what: &str| format!("calls {} with {what}", global.name());
         let items = self.arena.tuple(arguments).map(<[Value]>::to_vec);
         let items = items.ok_or_else(|| wrong("something that is not a tuple"))?;
-        if is_newobj && !matches!(global, Global::OrderedDict | Global::Size) {
+        let has_instances = matches!(global, Global::OrderedDict | Global::Size | Global::Namespace);
+        if is_newobj && !has_instances {
             return Err(format!("creates an instance of {}, which no checkpoint does", global.name()));
         }
         match (global, items.as_slice()) {
@@ -35,6 +46,27 @@ impl Machine<'_> {
                 let dict = self.arena.add(Node::Dict(Vec::new()))?;
                 self.arena.insert(dict, &items)?;
                 Ok(dict)
+            }
+            (Global::DefaultDict, [] | [_]) | (Global::Counter, []) => self.arena.add(Node::Dict(Vec::new())),
+            (Global::Counter, &[counts]) if matches!(self.arena.node(counts), Some(Node::Dict(_))) => {
+                Ok(counts)
+            }
+            (Global::Namespace, []) => self.arena.add_object(callable),
+            (Global::Set, []) => self.arena.add(Node::List(Vec::new())),
+            (Global::Set, &[members]) => match self.arena.node(members) {
+                Some(Node::List(list)) => {
+                    let (list, set) = (list.clone(), self.arena.add(Node::List(Vec::new()))?);
+                    self.arena.append(set, &list)?;
+                    Ok(set)
+                }
+                _ => Err(wrong("something that is not a list")),
+            },
+            (Global::Bytes, []) => self.arena.add(Node::Bytes(Value::None)),
+            (Global::Bytes, &[bytes]) if self.is_bytes(bytes) => Ok(bytes),
+            (Global::Bytes | Global::Encode, &[text, _])
+                if matches!(self.arena.literal(text), Some(Literal::Text(_))) =>
+            {
+                self.arena.add(Node::Bytes(text))
             }
             (Global::Size, []) => self.arena.add(Node::Size(arguments)),
             (Global::Size, &[sizes]) => {
@@ -47,9 +79,18 @@ impl Machine<'_> {
             }
             (Global::RebuildParameter, &[data, _, _])
             | (Global::RebuildParameterWithState, &[data, _, _, _]) => match self.arena.node(data) {
-                Some(Node::Tensor(_)) => Ok(data),
+                Some(Node::Tensor(_) | Node::Object(_)) => Ok(data),
                 _ => Err(wrong("something that is not a tensor")),
             },
+            // The attributes are dropped, as those of a parameter.
+            (Global::RebuildFromType, &[Value::Global(rebuild), class, arguments, _]) => match class {
+                // Not `RebuildFromType` itself, which could nest without end.
+                Value::Global(Global::TensorClass) if rebuild.is_rebuild() => {
+                    self.call(Value::Global(rebuild), arguments, false)
+                }
+                _ => self.instance_of(class),
+            },
+            (Global::RebuildFromType, &[_, class, _, _]) => self.instance_of(class),
             (Global::RebuildTensor, &[storage, offset, size, stride])
             | (Global::RebuildTensorV2, &[storage, offset, size, stride, _, _]) => {
                 self.create_tensor(global, storage, offset, (size, stride), Value::None, Value::None)
@@ -63,11 +104,41 @@ impl Machine<'_> {
             (Global::RebuildTensorV3, &[storage, offset, size, stride, _, _, dtype, metadata]) => {
                 self.create_tensor(global, storage, offset, (size, stride), dtype, metadata)
             }
-            (Global::DType(_) | Global::Storage(_), _) => {
-                Err(format!("calls {}, which is a type and cannot be called", global.name()))
-            }
+            (
+                Global::DType(_) | Global::Storage(_) | Global::QuantizedStorage(_) | Global::TensorClass,
+                _,
+            ) => Err(format!("calls {}, which is a type and cannot be called", global.name())),
             _ => Err(wrong(&format!("{} arguments, which it does not take", items.len()))),
         }
+    }
+
+    /// Returns an object of a class that is not known here, or what a function that is not known here returns. Nothing
+    /// is called.
+    pub(super) fn instance_of(&mut self, class: Value) -> Result<Value, String> {
+        match (class, self.arena.node(class)) {
+            (_, Some(Node::Class(_))) => self.arena.add_object(class),
+            (_, Some(Node::Object(object))) => self.arena.add_object(object.class),
+            (Value::Global(known), _) => {
+                Err(format!("creates an instance of {}, which no checkpoint does", known.name()))
+            }
+            _ => Err(format!("calls {}, which cannot be called", self.arena.kind(class))),
+        }
+    }
+
+    /// Returns the class that the functions of `copyreg` create an object of: their first argument.
+    fn class_in(&self, function: Value, arguments: Value) -> Value {
+        let name = self.arena.class_name(function).unwrap_or_default();
+        let is_known = ["copyreg", "copy_reg"].iter().any(|module| {
+            name.strip_prefix(module).is_some_and(|name| [".__newobj__", "._reconstructor"].contains(&name))
+        });
+        let first = self.arena.tuple(arguments).and_then(|arguments| arguments.first().copied());
+        let is_class = |&class: &Value| matches!(self.arena.node(class), Some(Node::Class(_)));
+        first.filter(|_| is_known).filter(is_class).unwrap_or(function)
+    }
+
+    fn is_bytes(&self, value: Value) -> bool {
+        let is_literal = matches!(self.arena.literal(value), Some(Literal::Bytes(_)));
+        is_literal || matches!(self.arena.node(value), Some(Node::Bytes(_)))
     }
 
     /// Creates a tensor. If `dtype` is `None`, the tensor has the dtype of its storage.
@@ -81,10 +152,15 @@ impl Machine<'_> {
         metadata: Value,
     ) -> Result<Value, String> {
         let wrong = |what: &str| format!("calls {} with {what}", global.name());
-        let Some(&Node::Storage(storage)) = self.arena.node(storage) else {
-            return Err(wrong("something that is not a storage"));
+        let storage = match self.arena.node(storage) {
+            Some(&Node::Storage(storage)) => storage,
+            Some(Node::Object(_)) => return self.instance_of(storage),
+            _ => return Err(wrong("something that is not a storage")),
         };
         let dtype = match dtype {
+            dtype if matches!(self.arena.node(dtype), Some(Node::Class(_))) => {
+                return self.instance_of(dtype);
+            }
             Value::Global(Global::DType(dtype)) => dtype,
             Value::None if global != Global::RebuildTensorV3 => {
                 storage.dtype.ok_or_else(|| wrong("a storage whose elements have no type"))?
@@ -150,12 +226,17 @@ impl Machine<'_> {
             _ => return Err(wrong()),
         };
         let is_storage = matches!(self.arena.literal(kind), Some(Literal::Text(kind)) if kind == "storage");
-        let (true, Value::Global(Global::Storage(dtype)), Some(key)) =
-            (is_storage, class, self.arena.text(key)?)
-        else {
-            return Err(wrong());
+        let (dtype, itemsize) = match class {
+            Value::Global(Global::Storage(dtype)) => {
+                (dtype, dtype.map_or(1, |dtype| dtype.itemsize() as u64))
+            }
+            Value::Global(Global::QuantizedStorage(itemsize)) => (None, itemsize.into()),
+            _ if is_storage && matches!(self.arena.node(class), Some(Node::Class(_))) => {
+                return self.instance_of(class);
+            }
+            _ => return Err(wrong()),
         };
-        let itemsize = dtype.map_or(1, |dtype| dtype.itemsize() as u64);
+        let (true, Some(key)) = (is_storage, self.arena.text(key)?) else { return Err(wrong()) };
         let numel = self.count(numel, itemsize);
         let numel =
             numel.ok_or_else(|| format!("storage {key:?} has a number of elements that no file can hold"))?;

@@ -1,27 +1,22 @@
 //! Names the values of a pickle. A name is the keys and indices in the nested dicts, lists and tuples, joined by dots.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use stridemap::import::Layout;
 use stridemap_format::Extent;
 use stridemap_format::limits::MAX_RANK;
 
+use super::collisions::{Kind, LongName, tell_apart};
 use super::global::Global;
 use super::literal::Literal;
 use super::machine::Unpickled;
+use super::measure::{Measures, TOO_MANY_VISITS, text_bytes};
+use super::tree::{MAX_DEPTH, entries, is_container, is_unknown_object, key_text, plain_text};
 use super::value::{Arena, FileStorage, Node, TensorRef, Value};
 use crate::ForeignOptions;
 use crate::budget::Budget;
-use crate::contents::ForeignTensor;
-
-/// The maximum nesting of dicts, lists and tuples.
-const MAX_DEPTH: usize = 100;
+use crate::contents::{ATTRIBUTE_BYTES, ForeignTensor};
 
 /// The approximate memory of a tensor without its name: a header and its lists.
 const TENSOR_BYTES: usize = 200;
-
-/// The approximate memory of an attribute without its name and text: an entry of a map.
-const ATTRIBUTE_BYTES: usize = 96;
 
 /// The maximum number of characters of a name in an error.
 const MAX_SHOWN_CHARS: usize = 200;
@@ -31,7 +26,11 @@ const MAX_SHOWN_CHARS: usize = 200;
 pub(super) struct Leaves {
     /// The tensors, in the order of the pickle. They refer to their storages by number.
     pub(super) tensors: Vec<ForeignTensor>,
-    pub(super) attributes: BTreeMap<String, String>,
+    pub(super) attributes: Vec<(String, String)>,
+    /// Bytes, and plain values that are too large for attributes, as text.
+    pub(super) bytes: Vec<(String, Vec<u8>)>,
+    /// The names in `bytes` of values that are too large for attributes.
+    pub(super) too_long: Vec<String>,
     /// The names of the values that were left out, each with the reason.
     pub(super) skipped: Vec<(String, String)>,
     pub(super) storages: Vec<FileStorage>,
@@ -50,24 +49,29 @@ impl Leaves {
         options: ForeignOptions,
     ) -> Result<Leaves, String> {
         let Unpickled { arena, root } = Unpickled::of(pickle, file_bytes)?;
+        let mut budget = arena.budget;
+        let measures = Measures::of(&arena, root, pickle.len(), &mut budget)?;
         let mut flattening = Flattening {
             arena: &arena,
             stem,
             options,
+            measures,
+            next_container: 0,
             name: String::new(),
+            long_name: String::new(),
             path: Vec::new(),
+            is_within_unreadable: false,
             remaining_visits: pickle.len(),
-            budget: arena.budget,
+            budget,
             leaves: Leaves::default(),
+            long_names: Vec::new(),
         };
         flattening.visit(root)?;
-        let mut leaves = flattening.leaves;
-        let mut names = BTreeSet::new();
-        let tensors = leaves.tensors.iter().map(|tensor| &tensor.name);
-        match tensors.chain(leaves.attributes.keys()).find(|&name| !names.insert(name)) {
-            Some(name) => return Err(duplicate_error(name)),
-            None => leaves.storages = arena.storages,
+        for name in tell_apart(&mut flattening.leaves, &flattening.long_names) {
+            flattening.skip_or_refuse_named(&name, "is the name of two values")?;
         }
+        let mut leaves = flattening.leaves;
+        leaves.storages = arena.storages;
         Ok(leaves)
     }
 }
@@ -76,138 +80,190 @@ struct Flattening<'a> {
     arena: &'a Arena<'a>,
     stem: Result<&'a str, &'a str>,
     options: ForeignOptions,
+    measures: Measures,
+    /// The index of the measure of the next container.
+    next_container: usize,
     /// The name of the value being visited.
     name: String,
+    /// The same, with a backslash before each dot that is in a key.
+    long_name: String,
     /// The containers around that value.
     path: Vec<Value>,
+    /// Whether one of them is an object that cannot be read. Such an object is the only thing that is reported.
+    is_within_unreadable: bool,
     /// The number of visits that remain. A container in several places is visited in each of them. Without repeats,
     /// each visit corresponds to at least one byte of the pickle.
     remaining_visits: usize,
     budget: Budget,
     leaves: Leaves,
+    long_names: Vec<LongName>,
 }
 
 impl Flattening<'_> {
     fn visit(&mut self, value: Value) -> Result<(), String> {
-        let remaining_visits = self.remaining_visits.checked_sub(1);
-        self.remaining_visits =
-            remaining_visits.ok_or("it repeats the same lists or dicts too many times")?;
+        self.remaining_visits = self.remaining_visits.checked_sub(1).ok_or(TOO_MANY_VISITS)?;
+        if is_container(self.arena, value) { self.visit_container(value) } else { self.visit_leaf(value) }
+    }
+
+    fn visit_leaf(&mut self, value: Value) -> Result<(), String> {
         let arena = self.arena;
-        let Some(node) = arena.node(value) else {
-            return match (value, self.plain(value)) {
-                (Value::None, _) => self.add_attribute("null".to_owned()),
-                (Value::Bool(value), _) => self.add_attribute(value.to_string()),
-                (Value::Global(Global::DType(dtype)), _) => self.add_attribute(dtype.name().to_owned()),
-                (Value::Global(known), _) => {
-                    self.skip_or_refuse(&format!("contains {}, which is not a value", known.name()))
-                }
-                (_, Some(text)) => self.add_attribute(text),
-                _ => self.skip_or_refuse("contains bytes, which are neither tensors nor text"),
-            };
-        };
-        match node {
-            Node::Tensor(tensor) => return self.add_tensor(tensor),
-            Node::Storage(_) => return self.skip_or_refuse("is a storage without a tensor; save a tensor"),
-            &Node::Size(sizes) => {
-                let text = self.join("[", sizes, ",", "]")?;
-                return self.add_attribute(text);
-            }
-            &Node::Device(parts) => {
-                let text = self.join("", parts, ":", "")?;
-                return self.add_attribute(text);
-            }
-            Node::Dict(_) | Node::List(_) | Node::Tuple(..) => {}
+        if let Some(Node::Tensor(tensor)) = arena.node(value) {
+            return self.add_tensor(tensor);
         }
+        if let Some(length_bytes) = text_bytes(arena, value) {
+            return self.add_text(value, length_bytes);
+        }
+        if let Some(bytes) = arena.bytes(value) {
+            return self.add_bytes(bytes.into_owned());
+        }
+        if let Some(Node::Storage(_)) = arena.node(value) {
+            return self.skip_or_refuse("is a storage without a tensor; save a tensor");
+        }
+        match (value, arena.class_name(value)) {
+            (Value::Global(_), Some(name)) => {
+                self.skip_or_refuse(&format!("contains {name}, which is not a value"))
+            }
+            (_, Some(name)) => self.skip_or_refuse(&Global::refusal(&name)),
+            _ => self.skip_or_refuse("contains text that stands for bytes, but is not Latin-1"),
+        }
+    }
+
+    fn visit_container(&mut self, value: Value) -> Result<(), String> {
+        let arena = self.arena;
         if self.path.contains(&value) {
-            return Err(self.refusal(&format!("is {} that contains itself", arena.kind(value))));
+            return self.skip_or_refuse(&format!("is {} that contains itself", arena.kind(value)));
         }
         if self.path.len() >= MAX_DEPTH {
-            return Err(self.refusal(&format!("is nested deeper than {MAX_DEPTH} lists and dicts")));
+            return self.skip_or_refuse(&format!("is nested deeper than {MAX_DEPTH} lists and dicts"));
+        }
+        let measure = self.measures.containers.get(self.next_container).copied();
+        let measure = measure.ok_or("a container was not measured")?;
+        if measure.bytes.is_some_and(|bytes| bytes > self.measures.most_bytes) {
+            self.next_container = measure.end;
+            let mut json = Vec::new();
+            self.write_json(value, &mut json)?;
+            return self.add_long(json);
+        }
+        self.next_container = self.next_container.saturating_add(1);
+        let was_within = self.is_within_unreadable;
+        if is_unknown_object(arena, value) {
+            let class = match arena.node(value) {
+                Some(Node::Object(object)) => arena.class_name(object.class),
+                _ => None,
+            };
+            self.skip_or_refuse(&Global::refusal(&class.unwrap_or_default()))?;
+            self.is_within_unreadable = true;
         }
         self.path.push(value);
-        if let Node::Dict(items) = node {
-            for &[key, value] in items.as_chunks().0 {
-                let key = self.key(key)?;
-                self.visit_child(&key, value)?;
-            }
-        } else {
-            let items =
-                if let Node::List(items) = node { Some(items.as_slice()) } else { arena.tuple(value) };
-            for (index, &item) in items.unwrap_or_default().iter().enumerate() {
-                self.visit_child(&index.to_string(), item)?;
+        for (key, child) in entries(arena, value) {
+            match key_text(arena, &key) {
+                Ok(key) => self.visit_child(&key, child)?,
+                Err(what) => {
+                    self.skip_or_refuse(&format!("has {what} as a key, which cannot be part of a name"))?;
+                }
             }
         }
         self.path.pop();
+        self.is_within_unreadable = was_within;
         Ok(())
     }
 
     fn visit_child(&mut self, key: &str, value: Value) -> Result<(), String> {
         // Keys are charged here too: many empty containers can have the same long key, which is copied for each.
         self.budget.charge(key.len())?;
-        let length = self.name.len();
+        let (length, long_length) = (self.name.len(), self.long_name.len());
         if length > 0 {
             self.name.push('.');
+            self.long_name.push('.');
         }
         self.name.push_str(key);
+        for c in key.chars() {
+            self.long_name.extend(['\\'].into_iter().filter(|_| matches!(c, '.' | '\\')));
+            self.long_name.push(c);
+        }
         self.visit(value)?;
         self.name.truncate(length);
+        self.long_name.truncate(long_length);
         Ok(())
     }
 
-    fn key(&self, key: Value) -> Result<String, String> {
-        let named = match key {
-            Value::None => Some("None".to_owned()),
-            Value::Bool(value) => Some(if value { "True" } else { "False" }.to_owned()),
-            _ => self.arena.literal(key).as_ref().and_then(Literal::key),
-        };
-        named.ok_or_else(|| {
-            let what = if matches!(key, Value::Literal(_)) { "bytes" } else { self.arena.kind(key) };
-            self.refusal(&format!("has {what} as a key, which cannot be part of a name"))
-        })
-    }
-
-    /// Returns a number or a string as text, or `None` for any other value.
-    fn plain(&self, value: Value) -> Option<String> {
-        self.arena.literal(value).as_ref().and_then(Literal::attribute)
-    }
-
-    /// Joins the texts of the items of a tuple. The same item can be repeated, so the memory is charged first.
-    fn join(&mut self, start: &str, tuple: Value, separator: &str, end: &str) -> Result<String, String> {
-        let items = self.arena.tuple(tuple).unwrap_or_default();
-        let text = |&item: &Value| self.plain(item).unwrap_or_default();
-        let lengths = items.iter().map(|item| text(item).len().saturating_add(separator.len()));
-        let length = lengths.fold(start.len().saturating_add(end.len()), usize::saturating_add);
-        self.budget.charge(length)?;
-        let mut joined = String::with_capacity(length);
-        joined.push_str(start);
-        for (index, item) in items.iter().enumerate() {
-            joined.push_str(if index > 0 { separator } else { "" });
-            joined.push_str(&self.plain(*item).unwrap_or_default());
+    /// Writes plain values as JSON, in the style of Python's `json.dumps`.
+    fn write_json(&mut self, value: Value, out: &mut Vec<u8>) -> Result<(), String> {
+        self.remaining_visits = self.remaining_visits.checked_sub(1).ok_or(TOO_MANY_VISITS)?;
+        let arena = self.arena;
+        if !is_container(arena, value) {
+            let is_text = matches!(arena.literal(value), Some(Literal::Text(_)))
+                || matches!(arena.node(value), Some(Node::Device(_)))
+                || matches!(value, Value::Global(_));
+            let text = plain_text(arena, value).unwrap_or_default();
+            let text = if is_text { as_json(&text) } else { text };
+            return self.budget.extend(out, text.as_bytes());
         }
-        joined.push_str(end);
-        Ok(joined)
+        let is_list = matches!(arena.node(value), Some(Node::List(_) | Node::Tuple(..)));
+        self.budget.extend(out, if is_list { b"[" } else { b"{" })?;
+        for (index, (key, child)) in entries(arena, value).enumerate() {
+            self.budget.extend(out, if index > 0 { b", " } else { b"" })?;
+            if !is_list {
+                let key = as_json(&key_text(arena, &key).unwrap_or_default());
+                self.budget.extend(out, key.as_bytes())?;
+                self.budget.extend(out, b": ")?;
+            }
+            self.write_json(child, out)?;
+        }
+        self.budget.extend(out, if is_list { b"]" } else { b"}" })
     }
 
     fn leaf_name(&self) -> Result<&str, String> {
         if self.name.is_empty() { self.stem.map_err(str::to_owned) } else { Ok(&self.name) }
     }
 
-    fn add_attribute(&mut self, text: String) -> Result<(), String> {
+    /// Returns the name of a new leaf of this kind, which has this index. Its memory is charged.
+    fn new_name(&mut self, kind: Kind, index: usize) -> Result<String, String> {
         let name = self.leaf_name()?.to_owned();
-        self.budget.charge(ATTRIBUTE_BYTES.saturating_add(name.len()).saturating_add(text.len()))?;
-        match self.leaves.attributes.insert(name, text) {
-            Some(_) => Err(duplicate_error(self.leaf_name()?)),
-            None => Ok(()),
+        self.budget.charge(name.len())?;
+        if self.long_name != self.name {
+            self.budget.charge(self.long_name.len())?;
+            let long_name = LongName { kind, index, name: self.long_name.clone() };
+            self.budget.reserve(&mut self.long_names, 1, 1)?;
+            self.long_names.push(long_name);
         }
+        Ok(name)
+    }
+
+    fn add_text(&mut self, value: Value, length_bytes: usize) -> Result<(), String> {
+        self.budget.charge(ATTRIBUTE_BYTES.saturating_add(length_bytes))?;
+        let text = plain_text(self.arena, value).unwrap_or_default();
+        let bytes = length_bytes.saturating_add(self.name.len()).saturating_add(ATTRIBUTE_BYTES);
+        if bytes > self.measures.most_bytes {
+            return self.add_long(text.into_bytes());
+        }
+        let name = self.new_name(Kind::Attribute, self.leaves.attributes.len())?;
+        self.leaves.attributes.push((name, text));
+        Ok(())
+    }
+
+    /// Adds the text of a value that is too large for an attribute.
+    fn add_long(&mut self, text: Vec<u8>) -> Result<(), String> {
+        let name = self.leaf_name()?.to_owned();
+        self.budget.charge(name.len())?;
+        self.leaves.too_long.push(name);
+        self.add_bytes(text)
+    }
+
+    fn add_bytes(&mut self, bytes: Vec<u8>) -> Result<(), String> {
+        self.budget.charge(TENSOR_BYTES.saturating_add(bytes.len()))?;
+        let name = self.new_name(Kind::Bytes, self.leaves.bytes.len())?;
+        self.leaves.bytes.push((name, bytes));
+        Ok(())
     }
 
     fn add_tensor(&mut self, tensor: &TensorRef) -> Result<(), String> {
-        let name = self.leaf_name()?.to_owned();
-        self.budget.charge(TENSOR_BYTES.saturating_add(name.len()))?;
+        self.budget.charge(TENSOR_BYTES)?;
         let layout = match self.layout(tensor) {
             Ok(layout) => layout,
             Err(e) => return self.skip_or_refuse(&e),
         };
+        let name = self.new_name(Kind::Tensor, self.leaves.tensors.len())?;
         let storage = tensor.storage.number as usize;
         self.leaves.tensors.push(ForeignTensor { name, dtype: tensor.dtype, layout, storage });
         Ok(())
@@ -220,7 +276,7 @@ impl Flattening<'_> {
             return Err(format!(
                 "has the {:?} bit set, so its bytes are not its elements; save the result of resolve_conj() or \
                  resolve_neg()",
-                self.plain(flag).unwrap_or_default()
+                plain_text(self.arena, flag).unwrap_or_default()
             ));
         }
         let (size, stride) =
@@ -266,23 +322,26 @@ impl Flattening<'_> {
 
     /// Leaves out a value that cannot be read if the options allow that. Otherwise returns the reason as an error.
     fn skip_or_refuse(&mut self, what: &str) -> Result<(), String> {
-        let reason = self.refusal(what);
+        let name = self.leaf_name().unwrap_or_default().to_owned();
+        self.skip_or_refuse_named(&name, what)
+    }
+
+    fn skip_or_refuse_named(&mut self, name: &str, what: &str) -> Result<(), String> {
+        if self.is_within_unreadable {
+            return Ok(());
+        }
+        let reason = format!("{} {what}", shown(name));
         if !self.options.is_skipping_unreadable {
             return Err(reason);
         }
-        let name = self.leaf_name()?.to_owned();
         self.budget.charge(TENSOR_BYTES.saturating_add(name.len()).saturating_add(reason.len()))?;
-        self.leaves.skipped.push((name, reason));
+        self.leaves.skipped.push((name.to_owned(), reason));
         Ok(())
-    }
-
-    fn refusal(&self, what: &str) -> String {
-        format!("{} {what}", shown(self.leaf_name().unwrap_or_default()))
     }
 }
 
-fn duplicate_error(name: &str) -> String {
-    format!("{} is the name of two values", shown(name))
+fn as_json(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
 }
 
 /// Returns a name as errors show it.

@@ -1,4 +1,4 @@
-//! The few Python names that a checkpoint of tensors needs. All others are refused.
+//! The few Python names that a checkpoint of tensors needs. What any other name stands for cannot be read.
 
 use stridemap::DType;
 
@@ -16,10 +16,47 @@ pub(super) enum Global {
     RebuildTensorV3,
     RebuildParameter,
     RebuildParameterWithState,
+    /// Rebuilds a tensor with one of the functions above, and sets its class and its attributes.
+    RebuildFromType,
+    /// `Tensor`, and the classes that mark one as a parameter or a buffer.
+    TensorClass,
+    /// The type of a storage of quantized elements, by the size of an element.
+    QuantizedStorage(u8),
+    /// A dict that makes an item on demand: its argument is a function.
+    DefaultDict,
+    /// A dict of counts: its argument is a dict.
+    Counter,
+    /// An object whose attributes are all that it is.
+    Namespace,
+    Set,
+    /// Bytes, or a bytearray.
+    Bytes,
+    /// Python's way to write bytes in the protocols up to 2: as text of which each character is a byte.
+    Encode,
 }
 
-const NAMES: [(&str, &str, Global); 22] = [
+const NAMES: [(&str, &str, Global); 42] = [
     ("collections", "OrderedDict", Global::OrderedDict),
+    ("collections", "defaultdict", Global::DefaultDict),
+    ("collections", "Counter", Global::Counter),
+    ("argparse", "Namespace", Global::Namespace),
+    ("types", "SimpleNamespace", Global::Namespace),
+    ("builtins", "set", Global::Set),
+    ("builtins", "frozenset", Global::Set),
+    ("builtins", "bytes", Global::Bytes),
+    ("builtins", "bytearray", Global::Bytes),
+    ("_codecs", "encode", Global::Encode),
+    ("torch._tensor", "_rebuild_from_type", Global::RebuildFromType),
+    ("torch._tensor", "_rebuild_from_type_v2", Global::RebuildFromType),
+    ("torch", "Tensor", Global::TensorClass),
+    ("torch.nn.parameter", "Parameter", Global::TensorClass),
+    ("torch.nn.parameter", "Buffer", Global::TensorClass),
+    ("torch.nn", "Parameter", Global::TensorClass),
+    ("torch", "QInt8Storage", Global::QuantizedStorage(1)),
+    ("torch", "QUInt8Storage", Global::QuantizedStorage(1)),
+    ("torch", "QInt32Storage", Global::QuantizedStorage(4)),
+    ("torch", "QUInt4x2Storage", Global::QuantizedStorage(1)),
+    ("torch", "QUInt2x4Storage", Global::QuantizedStorage(1)),
     ("torch", "Size", Global::Size),
     ("torch", "device", Global::Device),
     ("torch._utils", "_rebuild_tensor", Global::RebuildTensor),
@@ -45,16 +82,13 @@ const NAMES: [(&str, &str, Global); 22] = [
 
 const NUMPY_NUMBER: &str = "a NumPy number; save the result of its item()";
 const NUMPY_ARRAY: &str = "a NumPy array; save torch.from_numpy(x)";
-const DICT: &str = "save dict(x)";
-const SET: &str = "a set, whose members have no names; save a list";
-const BYTES: &str = "bytes, which are neither tensors nor text";
 
 /// PyTorch's element types that stridemap does not have.
 const OTHER_DTYPES: &str = "complex32 qint8 quint8 qint32 quint4x2 quint2x4 bits1x8 bits2x4 bits4x2 bits8 bits16 \
                             uint1 uint2 uint3 uint4 uint5 uint6 uint7 int1 int2 int3 int4 int5 int6 int7";
 
 /// Names that users meet, and advice for the error.
-const REASONS: [(&str, &str); 21] = [
+const REASONS: [(&str, &str); 11] = [
     ("torch._utils._rebuild_sparse_tensor", "a sparse tensor has no strides; save its indices and values"),
     (
         "torch._utils._rebuild_qtensor",
@@ -63,59 +97,51 @@ const REASONS: [(&str, &str); 21] = [
     ("torch._utils._rebuild_nested_tensor", "a nested tensor has no strides; save its parts"),
     ("torch._utils._rebuild_meta_tensor_no_storage", "a tensor on the meta device has no elements"),
     ("torch._utils._rebuild_wrapper_subclass", "a subclass of Tensor; save what it wraps"),
-    ("torch._tensor._rebuild_from_type", "a subclass of Tensor; save what it wraps"),
-    (
-        "torch._tensor._rebuild_from_type_v2",
-        "a subclass of Tensor, or one with attributes; save x.detach().clone()",
-    ),
     ("torch.storage._load_from_bytes", "a pickle inside the pickle"),
     ("torch._C.Generator", "save its get_state(), which is a tensor"),
-    ("argparse.Namespace", "save vars(x)"),
     ("numpy._core.multiarray.scalar", NUMPY_NUMBER),
     ("numpy.core.multiarray.scalar", NUMPY_NUMBER),
     ("numpy._core.multiarray._reconstruct", NUMPY_ARRAY),
     ("numpy.core.multiarray._reconstruct", NUMPY_ARRAY),
-    ("collections.defaultdict", DICT),
-    ("collections.Counter", DICT),
-    ("builtins.set", SET),
-    ("builtins.frozenset", SET),
-    ("_codecs.encode", BYTES),
-    ("builtins.bytearray", BYTES),
-    ("builtins.complex", "a complex number; save it as a tensor"),
 ];
 
 impl Global {
-    /// Returns the meaning of a Python name.
-    ///
-    /// # Errors
-    /// Any unknown name is refused, wherever it appears. The error states the name.
+    /// Returns the meaning of a Python name, or the full name if it is not known here.
     pub(super) fn of(module: &str, name: &str) -> Result<Self, String> {
+        // torch.save still writes `__builtin__`, Python 2's name of the module `builtins`.
+        let module = if module == "__builtin__" { "builtins" } else { module };
         let known = NAMES.iter().find(|&&(its_module, its_name, _)| its_module == module && its_name == name);
         if let Some(&(.., known)) = known {
             return Ok(known);
         }
-        if module == "torch" {
-            if let Ok(dtype) = name.parse() {
-                return Ok(Global::DType(dtype));
-            }
-            if OTHER_DTYPES.split(' ').any(|other| other == name) {
-                return Err(format!(
-                    "uses torch.{name}, which stridemap does not have; convert it with to(), or view it as bytes"
-                ));
-            }
-            if let Some(kind) = name.strip_suffix("Storage").filter(|kind| kind.starts_with('Q')) {
-                return Err(format!(
-                    "uses torch.{kind}Storage, whose quantized elements need their scales; save int_repr() and the scales"
-                ));
-            }
+        let dtype = name.parse().ok().filter(|_| module == "torch");
+        dtype.map(Global::DType).ok_or_else(|| format!("{module}.{name}"))
+    }
+
+    /// Returns why what an unknown name stands for cannot be read.
+    pub(super) fn refusal(full: &str) -> String {
+        if let Some(name) = full.strip_prefix("torch.")
+            && OTHER_DTYPES.split(' ').any(|other| other == name)
+        {
+            return format!(
+                "uses {full}, which stridemap does not have; convert it with to(), or view it as bytes"
+            );
         }
-        // torch.save still writes `__builtin__`, Python 2's name of the module `builtins`.
-        let module = if module == "__builtin__" { "builtins" } else { module };
-        let full = format!("{module}.{name}");
         let reason = REASONS.iter().find(|&&(its_name, _)| its_name == full).map(|&(_, reason)| reason);
-        let reason =
-            reason.unwrap_or("only tensors, dicts, lists and plain values are read; save a state_dict()");
-        Err(format!("calls {full}, which is code and is not run: {reason}"))
+        let reason = reason.unwrap_or("only tensors, dicts, lists and plain values are read");
+        format!("calls {full}, which is code and is not run: {reason}")
+    }
+
+    /// Returns whether this is a function that rebuilds a tensor from a storage or another tensor.
+    pub(super) fn is_rebuild(self) -> bool {
+        matches!(
+            self,
+            Global::RebuildTensor
+                | Global::RebuildTensorV2
+                | Global::RebuildTensorV3
+                | Global::RebuildParameter
+                | Global::RebuildParameterWithState
+        )
     }
 
     /// Returns the name as errors show it.
@@ -136,35 +162,30 @@ mod tests {
     fn names_are_matched_by_module_and_name() {
         for (module, name, known) in NAMES {
             assert_eq!(Global::of(module, name), Ok(known));
-            assert!(known.name().ends_with(&format!(".{name}")));
-            assert!(
-                Global::of("os", name).unwrap_err().starts_with(&format!("calls os.{name}, which is code"))
-            );
+            assert_eq!(Global::of("os", name), Err(format!("os.{name}")));
         }
         for &dtype in DType::ALL {
             assert_eq!(Global::of("torch", dtype.name()), Ok(Global::DType(dtype)));
         }
+        assert_eq!(Global::of("__builtin__", "set"), Ok(Global::Set));
         for (module, name) in [
             ("os", "system"),
             ("builtins", "print"),
             ("torch", "load"),
-            ("torch", "QInt8Storage"),
             ("torch", "complex32"),
             ("numpy._core.multiarray", "scalar"),
             ("torch", ""),
             ("torch.storage", "_load_from_bytes"),
             ("torch._utils", "_rebuild_sparse_tensor"),
         ] {
-            let said = Global::of(module, name).unwrap_err();
-            assert!(said.contains(&format!("{module}.{name}")), "{said}");
+            assert_eq!(Global::of(module, name), Err(format!("{module}.{name}")));
         }
-        for (module, name, said) in [
-            ("__builtin__", "set", "calls builtins.set, which is code and is not run: a set"),
-            ("torch", "complex32", "uses torch.complex32, which stridemap does not have; convert"),
-            ("numpy.core.multiarray", "scalar", "save the result of its item()"),
-            ("_codecs", "encode", "bytes, which are neither"),
+        for (full, said) in [
+            ("torch.complex32", "uses torch.complex32, which stridemap does not have; convert"),
+            ("numpy.core.multiarray.scalar", "save the result of its item()"),
+            ("os.system", "calls os.system, which is code and is not run: only tensors"),
         ] {
-            let refusal = Global::of(module, name).unwrap_err();
+            let refusal = Global::refusal(full);
             assert!(refusal.contains(said), "{refusal}");
         }
     }

@@ -26,12 +26,18 @@ const FIRST_BYTES: u64 = 16 << 10;
 const TAR_MAGIC_OFFSET: u64 = 257;
 const TAR_MAGIC: &[u8; 5] = b"ustar";
 
-/// Returns whether a file begins like a pickle of protocol 2 to 5, and not like a safetensors file that is truncated.
+/// How a file of protocol 0 or 1 begins: with the magic number as text.
+const MAGIC_TEXT: &[u8] = b"L119547037146038801333356L";
+
+/// Returns whether a file begins like a pickle of protocol 2 to 5, and not like a safetensors file that is truncated, or
+/// like a checkpoint of an older protocol.
 ///
 /// The third byte of a pickle is an instruction, which is never 0. In the length of a safetensors header, this byte can
 /// have any value, but the last four bytes of the length are 0, and a brace follows.
 pub(crate) fn is_pickle(magic: &[u8]) -> bool {
-    matches!(magic, [0x80, 2..=5, 1..=255, ..]) && !matches!(magic, [_, _, _, _, 0, 0, 0, 0, b'{', ..])
+    let is_header = matches!(magic, [_, _, _, _, 0, 0, 0, 0, b'{', ..]);
+    matches!(magic, [0x80, 2..=5, 1..=255, ..]) && !is_header
+        || magic.len() > 8 && magic.iter().zip(MAGIC_TEXT).all(|(found, magic)| found == magic)
 }
 
 /// Returns whether a file is a tar file, such as a checkpoint of PyTorch before 0.1.10.

@@ -25,7 +25,7 @@ pub(super) enum Literal<'a> {
     Wide(String),
     Float(f64),
     Text(Cow<'a, str>),
-    Bytes,
+    Bytes(&'a [u8]),
 }
 
 impl<'a> Literal<'a> {
@@ -64,7 +64,9 @@ impl<'a> Literal<'a> {
                 let text = unescaped(argument, escaped_character);
                 Literal::Text(text.ok_or_else(|| refused("has an escape that is not a character"))?.into())
             }
-            code::BINBYTES | code::SHORT_BINBYTES | code::BINBYTES8 | code::BYTEARRAY8 => Literal::Bytes,
+            code::BINBYTES | code::SHORT_BINBYTES | code::BINBYTES8 | code::BYTEARRAY8 => {
+                Literal::Bytes(argument)
+            }
             _ => return Ok(None),
         }))
     }
@@ -85,7 +87,7 @@ impl<'a> Literal<'a> {
                     _ => text,
                 }
             }
-            Literal::Bool(_) | Literal::Bytes => return None,
+            Literal::Bool(_) | Literal::Bytes(_) => return None,
         })
     }
 
@@ -268,8 +270,9 @@ mod tests {
 
     #[test]
     fn byte_strings_are_recognized() {
-        for bytes in [&b"C\x01a"[..], b"B\x01\0\0\0a", b"\x8e\x01\0\0\0\0\0\0\0a", b"\x96\0\0\0\0\0\0\0\0"] {
-            assert_eq!(read(bytes), Ok(Some(Literal::Bytes)));
+        for bytes in [&b"C\x01a"[..], b"B\x01\0\0\0a", b"\x8e\x01\0\0\0\0\0\0\0a", b"\x96\x01\0\0\0\0\0\0\0a"]
+        {
+            assert_eq!(read(bytes), Ok(Some(Literal::Bytes(b"a"))));
         }
     }
 

@@ -92,7 +92,7 @@ impl<'a> Machine<'a> {
                 let item = self.pop()?;
                 return self.arena.append(self.top()?, &[item]);
             }
-            code::APPENDS => {
+            code::APPENDS | code::ADDITEMS => {
                 let items = self.take_marked()?;
                 return self.arena.append(self.top()?, &items);
             }
@@ -104,13 +104,13 @@ impl<'a> Machine<'a> {
                 let items = self.take_marked()?;
                 return self.arena.insert(self.top()?, &items);
             }
-            // Drops the attributes of an OrderedDict. For a state_dict, these are the versions of its modules.
             code::BUILD => {
-                self.pop()?;
+                let state = self.pop()?;
                 let top = self.top()?;
                 return match self.arena.node(top) {
+                    // Drops the attributes of an OrderedDict. For a state_dict, these are the versions of its modules.
                     Some(Node::Dict(_)) => Ok(()),
-                    _ => Err(format!("sets the state of {}, which no checkpoint does", self.arena.kind(top))),
+                    _ => self.arena.add_part(top, state),
                 };
             }
 
@@ -130,9 +130,10 @@ impl<'a> Machine<'a> {
                 };
                 self.arena.add_tuple(&items)?
             }
-            code::EMPTY_LIST => self.arena.add(Node::List(Vec::new()))?,
+            // A set is read as a list, in the order of the file.
+            code::EMPTY_LIST | code::EMPTY_SET => self.arena.add(Node::List(Vec::new()))?,
             code::EMPTY_DICT => self.arena.add(Node::Dict(Vec::new()))?,
-            code::LIST => {
+            code::LIST | code::FROZENSET => {
                 let (items, list) = (self.take_marked()?, self.arena.add(Node::List(Vec::new()))?);
                 self.arena.append(list, &items)?;
                 list
@@ -142,11 +143,11 @@ impl<'a> Machine<'a> {
                 self.arena.insert(dict, &items)?;
                 dict
             }
-            code::GLOBAL => Value::Global(global(argument)?),
+            code::GLOBAL => self.named_in_lines(argument)?,
             code::STACK_GLOBAL => {
                 let (name, module) = (self.pop()?, self.pop()?);
                 match (self.arena.text(module)?, self.arena.text(name)?) {
-                    (Some(module), Some(name)) => Value::Global(Global::of(&module, &name)?),
+                    (Some(module), Some(name)) => self.named(&module, &name)?,
                     _ => return refused("a Python name that is not text"),
                 }
             }
@@ -158,17 +159,18 @@ impl<'a> Machine<'a> {
                 let id = self.pop()?;
                 self.storage_of(id)?
             }
+            code::NEWOBJ_EX => {
+                let (_, _, class) = (self.pop()?, self.pop()?, self.pop()?);
+                self.instance_of(class)?
+            }
             code::INST => {
-                return Err(format!(
-                    "creates an instance of {}, which no checkpoint does",
-                    global(argument)?.name()
-                ));
+                self.take_marked()?;
+                let class = self.named_in_lines(argument)?;
+                self.instance_of(class)?
             }
-            code::OBJ | code::NEWOBJ_EX => {
-                return refused("creates an instance of a class, which no checkpoint does");
-            }
-            code::EMPTY_SET | code::ADDITEMS | code::FROZENSET => {
-                return refused("a set, whose members have no names; save a list");
+            code::OBJ => {
+                let class = self.take_marked()?.first().copied();
+                self.instance_of(class.ok_or("there is nothing on the stack to take")?)?
             }
             code::PERSID => return refused("a persistent id that does not name a storage"),
             code::NEXT_BUFFER | code::READONLY_BUFFER => {
@@ -176,7 +178,7 @@ impl<'a> Machine<'a> {
             }
             code::EXT1 | code::EXT2 | code::EXT4 => {
                 let number = unsigned(argument);
-                return Err(format!("calls number {number} of Python's extension registry, which is code"));
+                self.arena.add_class(format!("number {number} of Python's extension registry"))?
             }
             _ => match Literal::of(instruction)? {
                 Some(Literal::Bool(value)) => Value::Bool(value),
@@ -184,6 +186,18 @@ impl<'a> Machine<'a> {
             },
         };
         self.arena.budget.extend(&mut self.stack, &[made])
+    }
+
+    /// Returns what a Python name stands for.
+    fn named(&mut self, module: &str, name: &str) -> Result<Value, String> {
+        Global::of(module, name).map(Value::Global).or_else(|full| self.arena.add_class(full))
+    }
+
+    /// Returns what two lines name: a module, and a name in it.
+    fn named_in_lines(&mut self, argument: &[u8]) -> Result<Value, String> {
+        let text = String::from_utf8_lossy(argument);
+        let (module, name) = text.split_once('\n').unwrap_or((&text, ""));
+        self.named(module, name)
     }
 
     /// Takes the last `count` values from the stack. Nothing below the last mark can be taken.
@@ -241,13 +255,6 @@ impl<'a> Machine<'a> {
             .copied()
             .ok_or_else(|| format!("its memo has no entry {index}"))
     }
-}
-
-/// Returns the global that two lines name: its module and its name.
-fn global(argument: &[u8]) -> Result<Global, String> {
-    let text = String::from_utf8_lossy(argument);
-    let (module, name) = text.split_once('\n').unwrap_or((&text, ""));
-    Global::of(module, name)
 }
 
 fn memo_index(line: &[u8]) -> Result<u64, String> {

@@ -1,20 +1,25 @@
 //! PyTorch checkpoints, in both of the layouts that `torch.save` can write. They are read as data.
 //!
 //! A checkpoint is a pickle, which is a program for a small stack machine, and storages. [`machine`] implements that
-//! machine, but never calls anything: [`call`] matches each call against the few names in [`global`]. [`flatten`] names
-//! the results. [`archive`] and [`legacy`] find the pickle and the storages in the file.
+//! machine, but never calls anything: [`call`] matches each call against the few names in [`global`]. What any other
+//! call would return is an object that cannot be read. [`flatten`] names the results. [`archive`] and [`legacy`] find the pickle and the storages in the file.
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 #![cfg_attr(test, allow(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 mod archive;
 mod call;
+mod collisions;
 mod flatten;
 mod global;
 mod instruction;
 mod legacy;
 mod literal;
 mod machine;
+mod measure;
+mod tree;
 mod value;
+
+use std::sync::Arc;
 
 use stridemap::Result;
 
@@ -44,11 +49,11 @@ fn leaves_of(file: &RawFile, pickle: &[u8], options: ForeignOptions) -> Result<L
 /// Returns the contents of a checkpoint: its leaves, and the storages that its tensors use. `locate` finds a storage in
 /// the file, and is called once for each of these storages.
 fn contents_of(
-    file: &RawFile,
+    file: &Arc<RawFile>,
     leaves: Leaves,
     mut locate: impl FnMut(&FileStorage) -> Result<ForeignStorage>,
 ) -> Result<Contents> {
-    let Leaves { mut tensors, attributes, skipped, storages: in_file } = leaves;
+    let Leaves { mut tensors, attributes, bytes, too_long, skipped, storages: in_file } = leaves;
     let mut storages = Vec::new();
     let mut placed = vec![None; in_file.len()];
     for tensor in &mut tensors {
@@ -62,5 +67,9 @@ fn contents_of(
         tensor.storage = slot.unwrap_or_default();
     }
     let skipped = skipped.into_iter().map(|(name, what)| Skipped { name, reason: file.bad(what) }).collect();
-    Ok(Contents { format: FileFormat::PyTorch, storages, tensors, attributes, skipped })
+    let attributes = attributes.into_iter().collect();
+    let mut contents =
+        Contents { storages, tensors, attributes, skipped, too_long, ..Contents::new(FileFormat::PyTorch) };
+    bytes.into_iter().try_for_each(|(name, bytes)| contents.add_bytes(file, name, bytes))?;
+    Ok(contents)
 }

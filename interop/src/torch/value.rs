@@ -1,5 +1,7 @@
 //! The values of a pickle. They refer to each other by number, so no code here recurses, however deep they nest.
 
+use std::borrow::Cow;
+
 use stridemap::DType;
 
 use super::global::Global;
@@ -33,6 +35,20 @@ pub(super) enum Node {
     Device(Value),
     Storage(StorageRef),
     Tensor(Box<TensorRef>),
+    /// Bytes: a literal of bytes, text whose characters are the bytes, or `None` if there are none.
+    Bytes(Value),
+    /// The name of a class or a function that is not known here.
+    Class(Box<str>),
+    Object(Box<Object>),
+}
+
+/// What Python would get from a class or function that is not known here. It is never called.
+#[derive(Clone, Debug)]
+pub(super) struct Object {
+    /// A class or function, or a known name.
+    pub(super) class: Value,
+    /// Dicts and lists that hold what is in the object: its items, and its attributes.
+    pub(super) parts: Vec<Value>,
 }
 
 /// A pickle's reference to a storage, or to a part of one in the older layout.
@@ -68,6 +84,9 @@ pub(super) struct TensorRef {
     /// The key of the first flag that is set. The flags state whether the elements are conjugated or negated.
     pub(super) flag: Option<Value>,
 }
+
+/// The approximate overhead of an allocation.
+const ALLOCATION_BYTES: usize = 16;
 
 /// A full list of nodes or items grows by its length divided by this. Doubling it would leave more memory unused.
 const SPARE_DIVISOR: usize = 4;
@@ -112,7 +131,41 @@ impl<'a> Arena<'a> {
         Ok(tuple)
     }
 
+    /// Adds the name of a class or function.
+    pub(super) fn add_class(&mut self, name: String) -> Result<Value, String> {
+        self.budget.charge(name.len().saturating_add(ALLOCATION_BYTES))?;
+        self.add(Node::Class(name.into()))
+    }
+
+    /// Adds an object without parts.
+    pub(super) fn add_object(&mut self, class: Value) -> Result<Value, String> {
+        self.budget.charge(size_of::<Object>().saturating_add(ALLOCATION_BYTES))?;
+        self.add(Node::Object(Box::new(Object { class, parts: Vec::new() })))
+    }
+
+    /// Adds a dict or list to the parts of an object.
+    pub(super) fn add_part(&mut self, object: Value, part: Value) -> Result<(), String> {
+        match self.nodes.get_mut(object.index()) {
+            Some(Node::Object(object)) => self.budget.extend(&mut object.parts, &[part]),
+            _ => Err(format!("sets the state of {}, which no checkpoint does", self.kind(object))),
+        }
+    }
+
+    /// Returns the list of an object that is a list, or the dict of one that is a dict. Its class derives from them.
+    fn own_part(&mut self, value: Value, empty: Node) -> Result<Option<Value>, String> {
+        let Some(Node::Object(object)) = self.node(value) else { return Ok(None) };
+        let is_alike = |node: &Node| std::mem::discriminant(node) == std::mem::discriminant(&empty);
+        let found = object.parts.iter().find(|&&part| self.node(part).is_some_and(is_alike));
+        if let Some(&found) = found {
+            return Ok(Some(found));
+        }
+        let part = self.add(empty)?;
+        self.add_part(value, part)?;
+        Ok(Some(part))
+    }
+
     pub(super) fn append(&mut self, list: Value, items: &[Value]) -> Result<(), String> {
+        let list = self.own_part(list, Node::List(Vec::new()))?.unwrap_or(list);
         match self.nodes.get_mut(list.index()) {
             Some(Node::List(list)) => self.budget.extend(list, items),
             _ => Err(format!("appends to {}, which is not a list", self.kind(list))),
@@ -121,6 +174,7 @@ impl<'a> Arena<'a> {
 
     /// Adds keys and values, alternating.
     pub(super) fn insert(&mut self, dict: Value, items: &[Value]) -> Result<(), String> {
+        let dict = self.own_part(dict, Node::Dict(Vec::new()))?.unwrap_or(dict);
         match self.nodes.get_mut(dict.index()) {
             Some(Node::Dict(_)) if !items.len().is_multiple_of(2) => Err("a key without a value".to_owned()),
             Some(Node::Dict(dict)) => self.budget.extend(dict, items),
@@ -163,6 +217,33 @@ impl<'a> Arena<'a> {
         Ok(Some(text.into_owned()))
     }
 
+    /// Returns the name of a class or function.
+    pub(super) fn class_name(&self, value: Value) -> Option<Cow<'_, str>> {
+        match (value, self.node(value)) {
+            (Value::Global(known), _) => Some(known.name().into()),
+            (_, Some(Node::Class(name))) => Some(Cow::Borrowed(name)),
+            _ => None,
+        }
+    }
+
+    /// Returns bytes, or `None` for a value that is not bytes. The caller charges their length.
+    pub(super) fn bytes(&self, value: Value) -> Option<Cow<'a, [u8]>> {
+        let content = match self.node(value) {
+            Some(&Node::Bytes(Value::None)) => return Some(Cow::Borrowed(&[])),
+            Some(&Node::Bytes(content)) => content,
+            _ => value,
+        };
+        match (self.literal(content)?, content == value) {
+            (Literal::Bytes(bytes), _) => Some(Cow::Borrowed(bytes)),
+            (Literal::Text(text), false) => text
+                .chars()
+                .map(|c| u8::try_from(u32::from(c)).ok())
+                .collect::<Option<Vec<u8>>>()
+                .map(Cow::Owned),
+            _ => None,
+        }
+    }
+
     /// Returns the kind of a value as errors show it.
     pub(super) fn kind(&self, value: Value) -> &'static str {
         match (value, self.node(value)) {
@@ -177,6 +258,9 @@ impl<'a> Arena<'a> {
             (_, Some(Node::Device(_))) => "a torch.device",
             (_, Some(Node::Storage(_))) => "a storage",
             (_, Some(Node::Tensor(_))) => "a tensor",
+            (_, Some(Node::Bytes(_))) => "bytes",
+            (_, Some(Node::Class(_))) => "a class or a function",
+            (_, Some(Node::Object(_))) => "an object",
         }
     }
 }

@@ -29,8 +29,8 @@ pub(crate) struct Member {
     pub(crate) offset_bytes: u64,
     pub(crate) packed_bytes: u64,
     pub(crate) unpacked_bytes: u64,
-    /// The checksum of the unpacked bytes.
-    pub(crate) crc32: u32,
+    /// The checksum of the unpacked bytes; `None` if the file states none.
+    pub(crate) crc32: Option<u32>,
 }
 
 /// How the bytes of a member are packed.
@@ -109,7 +109,7 @@ fn member_of(file: &RawFile, directory: &Directory, entry: &Entry<'_>) -> Result
             "is deflated to {packed_bytes} bytes, which cannot unpack to the stated {unpacked_bytes}"
         )));
     }
-    Ok(Member { name, method, offset_bytes, packed_bytes, unpacked_bytes, crc32 })
+    Ok(Member { name, method, offset_bytes, packed_bytes, unpacked_bytes, crc32: Some(crc32) })
 }
 
 /// Refuses members that overlap, which could unpack to far more bytes than the file has.

@@ -54,7 +54,8 @@ impl Member {
     }
 }
 
-/// The bytes of a member from its start. They must have the length and the checksum that the directory states.
+/// The bytes of a member from its start. They must have the length that the directory states, and the checksum if
+/// it states one.
 pub(crate) struct MemberReader<'a> {
     file: &'a RawFile,
     member: &'a Member,
@@ -131,8 +132,8 @@ impl MemberReader<'_> {
                 self.member.packed_bytes
             )));
         }
-        let (found, stated) = (self.crc.clone().finalize(), self.member.crc32);
-        if found != stated {
+        let found = self.crc.clone().finalize();
+        if let Some(stated) = self.member.crc32.filter(|&stated| stated != found) {
             return Err(
                 self.bad(format!("is damaged: its checksum is {found:08x}, but {stated:08x} is stated"))
             );

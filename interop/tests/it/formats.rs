@@ -34,7 +34,7 @@ fn every_format() -> Vec<(FileFormat, Vec<u8>)> {
     let index = format!(r#"{{"metadata":{{"k":"{metadata}"}},"weight_map":{{}}}}"#);
     vec![
         (FileFormat::Safetensors, safetensors(TENSOR.len())),
-        (FileFormat::SafetensorsIndex, index.into_bytes()),
+        (FileFormat::ShardIndex, index.into_bytes()),
         (FileFormat::Npy, npy()),
         (FileFormat::Npz, archive(&[("x.npy", &npy())])),
         (FileFormat::Npz, archive(&[])),

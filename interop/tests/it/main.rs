@@ -8,6 +8,7 @@ mod images;
 mod numpy;
 mod place;
 mod python_safetensors;
+mod readers;
 mod safetensors;
 mod shard_index;
 mod shards;

@@ -162,6 +162,9 @@ fn npy_headers_of_every_version_spelling_and_order_of_keys_are_read() {
         "{'descr':'<f4','fortran_order':False,'shape':(2,)}",
         " { \"shape\" : ( 2 , ) , 'fortran_order' : False , 'descr' : '=f4' , } \n",
         "{'descr': 'f4', 'fortran_order': False, 'shape': (1, 2,)}",
+        "{'descr': 'float32', 'fortran_order': False, 'shape': (2,)}",
+        "{'descr': '|f4', 'fortran_order': False, 'shape': (2,)}",
+        "{u'descr': u'<f4', u'fortran_order': False, u\"shape\": (2,)}",
         "{'descr': '<f4', 'fortran_order': True, 'shape': (2,), }",
     ] {
         let elements = 1.5f32.to_le_bytes().repeat(2);
@@ -193,7 +196,6 @@ fn case_46_malformed_npy_headers_are_refused_with_the_reason() {
         (plain("''", "(1,)"), "a type that stridemap does not have"),
         (plain("'>'", "(1,)"), "a type that stridemap does not have"),
         (plain("'|V2'", "(4,)"), "\"|V2\""),
-        (plain("'|f4'", "(2,)"), "\"|f4\""),
         (plain("'<U2'", "(1,)"), "\"<U2\""),
         (plain("[]", "(2,)"), "structures without fields"),
         (plain("[('', '|V4')]", "(2,)"), "structures without fields"),
@@ -210,14 +212,6 @@ fn case_46_malformed_npy_headers_are_refused_with_the_reason() {
         (plain("[('', '<f4')]", "(2,)"), "the field \"\": it has no name"),
         (plain("[('a\\\\', '<f4')]", "(2,)"), "backslash"),
         (plain("[('a', '<f4'), ('a', '<f4')]", "(1,)"), "two tensors are named \"x.a\""),
-        (
-            plain("[('a', '|u1'), ('b', '<i2'), ('c', '|u1')]", "(2,)"),
-            "the field \"b\": it is at byte 1 of a structure of 4",
-        ),
-        (
-            plain("[('a', '<i2'), ('b', '|u1')]", "(2,)"),
-            "the field \"a\": it is at byte 0 of a structure of 3",
-        ),
         (
             plain("[('a', '<f4', (4611686018427387904,))]", "(2,)"),
             "the field \"a\": shape [4611686018427387904]",

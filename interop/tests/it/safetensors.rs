@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use stridemap::{DType, ErrorKind, Tensor};
-use stridemap_interop::{ForeignFile, safetensors};
+use stridemap_interop::{ForeignFile, ForeignOptions, safetensors};
 
 use crate::place::{Place, counted, logical};
 
@@ -129,9 +129,12 @@ fn case_45_malformed_safetensors_headers_are_refused_with_the_reason() {
         (one(""), "tensor \"x\": missing field"),
         (one(r#""dtype":"U8","shape":[4],"data_offsets":[0,4]"#), "4 bytes of elements, but 8"),
         (one(r#""dtype":"U8","shape":[9],"data_offsets":[0,9]"#), "9 bytes of elements, but 8"),
-        (one(r#""dtype":"U8","shape":[8],"data_offsets":[8,0]"#), "`x`"),
+        (one(r#""dtype":"U8","shape":[8],"data_offsets":[8,0]"#), "tensor \"x\" has the bytes 8 to 0"),
         (one(r#""dtype":"U8","shape":[-8],"data_offsets":[0,8]"#), "tensor \"x\": invalid value"),
-        (one(r#""dtype":"F32","shape":[8],"data_offsets":[0,8]"#), "header"),
+        (
+            one(r#""dtype":"F32","shape":[8],"data_offsets":[0,8]"#),
+            "is F32 of shape [8], which does not take 8 bytes",
+        ),
         (one(r#""dtype":"U8","shape":[4294967296,4294967296,8],"data_offsets":[0,8]"#), "overflow"),
         (one(r#""dtype":"I64","shape":[9223372036854775807],"data_offsets":[0,8]"#), "overflow"),
         (one(r#""dtype":"U8","shape":[8],"data_offsets":[0,18446744073709551616]"#), "tensor \"x\""),
@@ -145,10 +148,10 @@ fn case_45_malformed_safetensors_headers_are_refused_with_the_reason() {
         ),
         (one(r#""dtype":"F6_E2M3","shape":[4],"data_offsets":[0,3]"#), "header"),
         (one(r#""dtype":"F6_E3M2","shape":[32],"data_offsets":[0,24]"#), "24 bytes of elements, but 8"),
-        (two("[0,4]", "[5,9]"), "`y`"),
-        (two("[0,4]", "[3,7]"), "`y`"),
+        (two("[0,4]", "[5,9]"), "tensor \"y\" has the bytes 5 to 9, but those from 4 are next"),
+        (two("[0,4]", "[3,7]"), "tensor \"y\" has the bytes 3 to 7"),
         (two("[4,8]", "[4,8]"), "header"),
-        (two("[1,5]", "[5,9]"), "`x`"),
+        (two("[1,5]", "[5,9]"), "tensor \"x\" has the bytes 1 to 5"),
         (two("[0,4]", "[4,8]").replace("\"y\"", "\"x\""), "\"x\" appears twice"),
         (r#"{"__metadata__":{"a":1}}"#.to_owned(), "__metadata__: invalid type"),
         (one(r#""dtype":"U8","shape":[8]]"#), "tensor \"x\": expected `,` or `}` at line 1 column 31"),
@@ -198,4 +201,43 @@ fn case_45_header_over_the_limit_of_the_format_is_refused_even_if_complete() {
     let path = place.file("x.safetensors", &100_000_001u64.to_le_bytes());
     fs::File::options().write(true).open(&path).unwrap().set_len(200_000_000).unwrap();
     assert_eq!(place.import(&path).unwrap_err().kind(), ErrorKind::BadFile);
+}
+
+#[test]
+fn metadata_that_is_no_attribute_is_a_tensor_of_bytes_or_left_out_by_name() {
+    let place = Place::new();
+    let header = |metadata: &str| {
+        format!(r#"{{"__metadata__":{metadata},"a":{{"dtype":"U8","shape":[8],"data_offsets":[0,8]}}}}"#)
+    };
+    let file = |metadata: &str| place.file("x.safetensors", &safetensors_bytes(&header(metadata), &[7; 8]));
+    for none in ["null", "{}"] {
+        assert!(ForeignFile::open(file(none)).unwrap().attributes().is_empty());
+    }
+    let long = "é".repeat(600_000);
+    let found = ForeignFile::open(file(&format!(r#"{{"short":"1","long":"{long}"}}"#))).unwrap();
+    assert_eq!(found.attributes().iter().collect::<Vec<_>>(), [(&"short".to_owned(), &"1".to_owned())]);
+    assert_eq!(found.long_attributes(), ["long"]);
+    assert_eq!(found.load("long").unwrap().read::<u8>().unwrap(), long.as_bytes());
+    // Many that are short, but too much together.
+    let many: Vec<String> = (0..20_000).map(|i| format!(r#""k{i}":"{}""#, "v".repeat(i % 100))).collect();
+    let path = file(&format!("{{{}}}", many.join(",")));
+    let found = ForeignFile::open(&path).unwrap();
+    assert!(found.attributes().len() > 5000 && found.long_attributes().len() > 5000);
+    assert_eq!(found.attributes().len() + found.long_attributes().len(), 20_000);
+    place.import(&path).unwrap();
+    assert_eq!(place.store.load("k99").unwrap().read::<u8>().unwrap(), [b'v'; 99]);
+    for (metadata, name, said) in [
+        (r#"{"":"1"}"#.to_owned(), "", "no attribute can have this key"),
+        ("{\"k\\u0000\":\"1\"}".to_owned(), "k\0", "no attribute can have this key"),
+        (format!(r#"{{"a":"{long}"}}"#), "a", "too much for an attribute, and a tensor has its name"),
+    ] {
+        let path = file(&metadata);
+        let error = ForeignFile::open(&path).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+        let found = ForeignOptions::new().skip_unreadable(true).open(path).unwrap();
+        assert_eq!((found.skipped()[0].name.as_str(), found.tensors().count()), (name, 1));
+    }
+    // A value may have a NUL.
+    let found = ForeignFile::open(file("{\"k\":\"a\\u0000b\"}")).unwrap();
+    assert_eq!(found.attributes()["k"], "a\0b");
 }

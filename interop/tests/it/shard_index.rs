@@ -46,6 +46,41 @@ fn scalars_of_the_index_are_attributes_and_unlisted_tensors_are_read() {
 }
 
 #[test]
+fn parts_may_be_checkpoints() {
+    let place = Place::new();
+    part(&place, "model-1.safetensors", &[("a", 3)]);
+    let checkpoint = crate::torch::forge::tensor(b"K\x02", b"K\x00", b"K\x02\x85", b"K\x01\x85");
+    place.file("pytorch_model-2.bin", &crate::torch::forge::legacy(&checkpoint, &[("0", &[0.5, 1.5])]));
+    let zip = crate::torch::forge::archive(&[("m/data.pkl", b"\x80\x02}X\x05\0\0\0epochK\x03s.")]);
+    place.file("pytorch_model-3.bin", &zip);
+    let index = place.file(
+        "pytorch_model.bin.index.json",
+        br#"{"weight_map":{"a":"model-1.safetensors","w":"pytorch_model-2.bin","epoch":"pytorch_model-3.bin"}}"#,
+    );
+    let error = ForeignFile::open(&index).unwrap_err().to_string();
+    assert!(error.contains("\"epoch\" is in \"pytorch_model-3.bin\", which does not contain it"), "{error}");
+    let index = place.file(
+        "pytorch_model.bin.index.json",
+        br#"{"weight_map":{"a":"model-1.safetensors","w":"pytorch_model-2.bin","b":"pytorch_model-3.bin"}}"#,
+    );
+    let error = ForeignFile::open(&index).unwrap_err().to_string();
+    assert!(error.contains("\"b\" is in \"pytorch_model-3.bin\", which does not contain it"), "{error}");
+    let index = place.file(
+        "pytorch_model.bin.index.json",
+        br#"{"weight_map":{"a":"model-1.safetensors","w":"pytorch_model-2.bin"}}"#,
+    );
+    let file = ForeignFile::open(&index).unwrap();
+    assert_eq!(file.format(), FileFormat::ShardIndex);
+    assert_eq!(file.load("w").unwrap().read::<f32>().unwrap(), [0.5, 1.5]);
+    place.import(&index).unwrap();
+    assert_eq!(place.store.load("w").unwrap().read::<f32>().unwrap(), [0.5, 1.5]);
+    assert_eq!(place.store.load("a").unwrap().size(), [3]);
+    // An index cannot be a part of another.
+    let nested = place.file("x.index.json", br#"{"weight_map":{"a":"pytorch_model.bin.index.json"}}"#);
+    assert!(ForeignFile::open(nested).is_err());
+}
+
+#[test]
 fn parts_are_searched_beside_the_link_to_an_index() {
     let place = Place::new();
     fs::create_dir(place.path("blobs")).unwrap();

@@ -58,7 +58,7 @@ fn model_is_split_in_order_of_name_and_read_as_one() {
     assert_eq!(place.names(), [&parts[..], &[INDEX.to_owned(), "store.smap".to_owned()]].concat());
 
     let file = ForeignFile::open(place.path(INDEX)).unwrap();
-    assert_eq!((file.format(), file.format().name()), (FileFormat::SafetensorsIndex, "safetensors-index"));
+    assert_eq!((file.format(), file.format().name()), (FileFormat::ShardIndex, "shard-index"));
     let text: BTreeMap<_, _> = [("format", "pt"), ("total_size", "154")]
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .into();

@@ -1,0 +1,142 @@
+//! New names for the tensors of files.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::error::{Error, Result};
+use crate::names::name_in;
+
+/// The tensors to rename, by name, and the patterns of others.
+pub(super) struct Renames {
+    names: BTreeMap<String, String>,
+    patterns: Vec<PatternRename>,
+}
+
+impl Renames {
+    /// Parses the texts `OLD=NEW`. Each must rename a tensor that is kept.
+    pub(super) fn of(
+        texts: &[String],
+        tensors: &BTreeSet<String>,
+        is_kept: impl Fn(&str) -> bool,
+    ) -> Result<Self> {
+        let mut renames = Renames { names: BTreeMap::new(), patterns: Vec::new() };
+        let refused = |why| Err(Error::Refused(why));
+        for text in texts {
+            match Rename::parse(text, tensors)? {
+                Rename::Name(old, _) if !is_kept(&old) => {
+                    return refused(format!(
+                        "import: {old:?} is both renamed and left out by --skip or --only"
+                    ));
+                }
+                Rename::Name(old, new) => {
+                    if renames.names.insert(old.clone(), new).is_some() {
+                        return refused(format!("import --rename: {old:?} is renamed twice"));
+                    }
+                }
+                Rename::Pattern(pattern) => {
+                    if !tensors.iter().any(|name| is_kept(name) && pattern.new_name(name).is_some()) {
+                        let why = format!("import --rename: no tensor matches {:?}", pattern.old);
+                        return Err(Error::NoMatch(why));
+                    }
+                    renames.patterns.push(pattern);
+                }
+            }
+        }
+        Ok(renames)
+    }
+
+    /// Returns the new name of a tensor. A rename by name comes before patterns, and an earlier pattern before others.
+    pub(super) fn new_name(&self, name: &str) -> String {
+        let by_pattern = || self.patterns.iter().find_map(|pattern| pattern.new_name(name));
+        self.names.get(name).cloned().or_else(by_pattern).unwrap_or_else(|| name.to_owned())
+    }
+}
+
+enum Rename {
+    Name(String, String),
+    Pattern(PatternRename),
+}
+
+impl Rename {
+    /// Splits OLD=NEW after the name of a tensor or a pattern, because a name may contain "=".
+    fn parse(text: &str, names: &BTreeSet<String>) -> Result<Self> {
+        let split = |(at, _)| {
+            let old = name_in(&text[..at], |name| Ok(names.contains(name)))?;
+            Ok((old, text[at + 1..].to_owned()))
+        };
+        let splits: Vec<(String, String)> = text.match_indices('=').map(split).collect::<Result<_>>()?;
+        let Some((first, _)) = splits.first() else {
+            return Err(Error::Refused(format!("import --rename {text:?}: write OLD=NEW")));
+        };
+        if let Some((old, new)) = splits.iter().find(|(old, _)| names.contains(old)) {
+            return Ok(Rename::Name(old.clone(), new.clone()));
+        }
+        let Some((old, new)) = splits.iter().find(|(old, _)| old.contains('*')) else {
+            return Err(Error::Refused(format!("import --rename: no tensor is named {first:?}")));
+        };
+        let [in_old, in_new] = [old, new].map(|text| text.matches('*').count());
+        if in_old != in_new {
+            return Err(Error::Refused(format!(
+                "import --rename {text:?}: the old name has {in_old} *, and the new one {in_new}; each stands for the \
+                 same text in both"
+            )));
+        }
+        Ok(Rename::Pattern(PatternRename { old: old.clone(), new: new.clone() }))
+    }
+}
+
+/// New names for all tensors that match a pattern.
+struct PatternRename {
+    old: String,
+    new: String,
+}
+
+impl PatternRename {
+    /// Returns the new name of a tensor, if it matches. Each `*` but the last matches as little as possible.
+    fn new_name(&self, name: &str) -> Option<String> {
+        let (first, rest_of_old) = self.old.split_once('*')?;
+        let (last, middle) = match rest_of_old.rsplit_once('*') {
+            Some((middle, last)) => (last, Some(middle)),
+            None => (rest_of_old, None),
+        };
+        let mut rest = name.strip_prefix(first)?.strip_suffix(last)?;
+        let mut matched = Vec::new();
+        for literal in middle.into_iter().flat_map(|middle| middle.split('*')) {
+            let (text, after) = rest.split_once(literal)?;
+            matched.push(text);
+            rest = after;
+        }
+        matched.push(rest);
+        let (mut new, mut matched) = (String::new(), matched.into_iter());
+        for (index, literal) in self.new.split('*').enumerate() {
+            if index > 0 {
+                new.push_str(matched.next().unwrap_or_default());
+            }
+            new.push_str(literal);
+        }
+        Some(new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stars_stand_for_the_same_text_in_both_names() {
+        for (old, new, name, expected) in [
+            ("module.*", "*", "module.a.b", Some("a.b")),
+            ("module.*", "*", "module.", Some("")),
+            ("module.*", "*", "modul", None),
+            ("*", "p/*", "x", Some("p/x")),
+            ("*.gamma", "*.weight", "a.b.gamma", Some("a.b.weight")),
+            ("*.gamma", "*.weight", "gamma", None),
+            ("layers.*.attn.*", "blocks.*.self.*", "layers.1.attn.q.attn.b", Some("blocks.1.self.q.attn.b")),
+            ("a*b*c", "*-*", "axbybzc", Some("x-ybz")),
+            ("a*a", "*", "a", None),
+            ("a**", "*/*", "abc", Some("/bc")),
+        ] {
+            let pattern = PatternRename { old: old.to_owned(), new: new.to_owned() };
+            assert_eq!(pattern.new_name(name).as_deref(), expected, "{old} {name}");
+        }
+    }
+}
