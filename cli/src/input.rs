@@ -26,8 +26,8 @@ use crate::ui::{counted, message};
 pub(crate) enum Input {
     /// A store, with a snapshot from when it was opened.
     Store(Store, Snapshot),
-    /// A file in another format, and its headers in ascending order of name.
-    File(ForeignFile, Vec<TensorInfo>),
+    /// A file in another format.
+    File(ForeignFile),
 }
 
 /// An iterator over items that are read as it advances, so each can fail.
@@ -38,7 +38,7 @@ impl Input {
     pub(crate) fn open(path: &Path, reading: &Reading, options: &StoreOptions) -> Result<Self> {
         check_found(path, "file or store")?;
         match fs::metadata(path) {
-            Ok(found) if found.is_file() => Ok(Input::from_file(reading.options().open(path)?)),
+            Ok(found) if found.is_file() => Ok(Input::File(reading.options().open(path)?)),
             Ok(found) if !found.is_dir() => {
                 Err(Error::Refused(format!("open {}: not a store or a regular file", path.display())))
             }
@@ -50,16 +50,10 @@ impl Input {
         }
     }
 
-    fn from_file(file: ForeignFile) -> Self {
-        let mut infos: Vec<TensorInfo> = file.tensors().collect();
-        infos.sort_by(|a, b| a.name.cmp(&b.name));
-        Input::File(file, infos)
-    }
-
     pub(crate) fn path(&self) -> &Path {
         match self {
             Input::Store(store, _) => store.path(),
-            Input::File(file, _) => file.path(),
+            Input::File(file) => file.path(),
         }
     }
 
@@ -67,7 +61,7 @@ impl Input {
     pub(crate) fn format(&self) -> &'static str {
         match self {
             Input::Store(..) => "store",
-            Input::File(file, _) => file.format().name(),
+            Input::File(file) => file.format().name(),
         }
     }
 
@@ -75,11 +69,7 @@ impl Input {
     pub(crate) fn tensors<'a>(&'a self, prefix: &'a str) -> LibraryResult<Items<'a, TensorInfo>> {
         Ok(match self {
             Input::Store(_, snapshot) => Box::new(snapshot.tensors(prefix)?),
-            Input::File(_, infos) => {
-                let first = infos.partition_point(|info| info.name.as_str() < prefix);
-                let infos = infos.iter().skip(first).take_while(move |info| info.name.starts_with(prefix));
-                Box::new(infos.cloned().map(Ok))
-            }
+            Input::File(file) => Box::new(file.tensors_with(prefix).map(Ok)),
         })
     }
 
@@ -97,7 +87,7 @@ impl Input {
     pub(crate) fn storages(&self) -> Items<'_, StorageInfo> {
         match self {
             Input::Store(_, snapshot) => Box::new(snapshot.storages()),
-            Input::File(file, _) => Box::new(file.storages().map(Ok)),
+            Input::File(file) => Box::new(file.storages().map(Ok)),
         }
     }
 
@@ -105,7 +95,7 @@ impl Input {
     pub(crate) fn attributes(&self) -> Cow<'_, BTreeMap<(String, String), String>> {
         match self {
             Input::Store(_, snapshot) => Cow::Borrowed(snapshot.all_attributes()),
-            Input::File(file, _) => {
+            Input::File(file) => {
                 let texts = file.attributes().iter();
                 Cow::Owned(texts.map(|(key, value)| ((String::new(), key.clone()), value.clone())).collect())
             }
@@ -126,15 +116,13 @@ impl Input {
 
     /// Returns the tensor of a file that gives it no name: a `.npy` file, or a PyTorch file that holds one bare
     /// tensor. Such a tensor is named after the file.
-    pub(crate) fn unnamed_tensor(&self) -> Option<&TensorInfo> {
-        match self {
-            Input::File(file, _) if !matches!(file.format(), FileFormat::Npy | FileFormat::PyTorch) => None,
-            Input::File(file, infos) => match infos.as_slice() {
-                [info] if file.path().file_stem() == Some(info.name.as_ref()) => Some(info),
-                _ => None,
-            },
-            Input::Store(..) => None,
-        }
+    pub(crate) fn unnamed_tensor(&self) -> Option<TensorInfo> {
+        let Input::File(file) = self else { return None };
+        let mut tensors = file.tensors();
+        let only = tensors.next().filter(|_| tensors.next().is_none())?;
+        let is_unnamed = matches!(file.format(), FileFormat::Npy | FileFormat::PyTorch)
+            && file.path().file_stem() == Some(only.name.as_ref());
+        is_unnamed.then_some(only)
     }
 }
 
@@ -142,7 +130,7 @@ impl Named for Input {
     fn contains(&self, name: &str) -> LibraryResult<bool> {
         match self {
             Input::Store(_, snapshot) => snapshot.contains(name),
-            Input::File(_, infos) => Ok(infos.binary_search_by(|info| info.name.as_str().cmp(name)).is_ok()),
+            Input::File(file) => Ok(file.contains(name)),
         }
     }
 
@@ -150,7 +138,7 @@ impl Named for Input {
     fn load(&self, name: &str) -> LibraryResult<Tensor> {
         match self {
             Input::Store(_, snapshot) => snapshot.load(name),
-            Input::File(file, _) => file.load(name),
+            Input::File(file) => file.load(name),
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use stridemap::{
     Durability, Error, ErrorKind, ExternalFiles, OnExisting, Result, Store, StoreOptions, Tensor,
 };
-use stridemap_interop::ForeignFile;
+use stridemap_interop::{ForeignFile, ForeignOptions};
 
 use crate::{elements, scratch, within};
 
@@ -60,6 +60,7 @@ impl Workplace {
     pub fn read(&self, bytes: &[u8]) -> bool {
         let path = self.put("input.bin", bytes);
         let limit_bytes = FACTOR * bytes.len() + FIXED_BYTES + UNFOLDED_BYTES;
+        within(limit_bytes, || drop(ForeignOptions::new().skip_unreadable(true).open(&path)));
         let read = within(limit_bytes, || read(&path, bytes.len()));
         let read = match read {
             Ok(read) => read,

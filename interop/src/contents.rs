@@ -126,10 +126,14 @@ impl Contents {
         });
         let is_large =
             |key: &String, value: &String| first_large.is_some_and(|large| size_of((key, value)) >= large);
-        let moved = self
-            .attributes
-            .extract_if(.., |key, value| is_large(key, value) || check_text("attribute key", key).is_err());
-        let moved: Vec<(String, String)> = moved.collect();
+        let mut moved = Vec::new();
+        self.attributes.retain(|key, value| {
+            let is_kept = !is_large(key, value) && check_text("attribute key", key).is_ok();
+            if !is_kept {
+                moved.push((key.clone(), std::mem::take(value)));
+            }
+            is_kept
+        });
         if moved.is_empty() {
             return Ok(());
         }

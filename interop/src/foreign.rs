@@ -254,6 +254,11 @@ fn not_tensors(magic: &[u8]) -> Option<&'static str> {
     is_page.then_some("a web page, not a file of tensors; a download may have failed")
 }
 
+fn info_of(tensor: &ForeignTensor) -> TensorInfo {
+    let storage_id = tensor.storage as u64 + 1;
+    TensorInfo::new(tensor.name.clone(), tensor.dtype, tensor.layout.clone(), storage_id)
+}
+
 /// An open file in another format. Its headers have been checked against the file. Elements are read on demand.
 ///
 /// The format is detected from the content, not from the name. [`import_into`](Self::import_into) copies the elements
@@ -281,8 +286,8 @@ fn not_tensors(magic: &[u8]) -> Option<&'static str> {
 pub struct ForeignFile {
     pub(super) file: Arc<RawFile>,
     pub(super) contents: Contents,
-    /// The indices of the tensors, by name. Built on first use.
-    by_name: OnceLock<BTreeMap<String, usize>>,
+    /// The indices of the tensors, in ascending order of name. Sorted on first use.
+    by_name: OnceLock<Vec<usize>>,
     /// The storages converted into temporary files, for as long as tensors refer to them.
     converted: Mutex<HashMap<usize, Weak<ExternalFile>>>,
 }
@@ -312,10 +317,55 @@ impl ForeignFile {
 
     /// Iterates over the headers of the tensors, in the order of the file. Storages are numbered from 1.
     pub fn tensors(&self) -> impl Iterator<Item = TensorInfo> {
-        self.contents.tensors.iter().map(|tensor| {
-            let storage_id = tensor.storage as u64 + 1;
-            TensorInfo::new(tensor.name.clone(), tensor.dtype, tensor.layout.clone(), storage_id)
+        self.contents.tensors.iter().map(info_of)
+    }
+
+    /// Iterates over the headers of the tensors whose names begin with `prefix`, in ascending order of name.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// # use stridemap_interop::{ForeignFile, safetensors};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.safetensors");
+    /// let x = Tensor::from_vec(vec![1u8], &[1])?;
+    /// let tensors = ["b.2", "a", "b.1"].map(|name| (name.to_owned(), x.clone()));
+    /// safetensors::Export::new().write(&path, &tensors, |_| ())?;
+    /// let file = ForeignFile::open(&path)?;
+    /// let names: Vec<_> = file.tensors_with("b.").map(|tensor| tensor.name).collect();
+    /// assert_eq!(names, ["b.1", "b.2"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn tensors_with(&self, prefix: &str) -> impl Iterator<Item = TensorInfo> {
+        let tensors = self.by_name();
+        let first = tensors.partition_point(|&index| self.name(index) < prefix);
+        let from_first = tensors.get(first..).unwrap_or_default();
+        let end = from_first.partition_point(|&index| self.name(index).starts_with(prefix));
+        let selected = from_first.get(..end).unwrap_or_default();
+        selected.iter().filter_map(|&index| self.contents.tensors.get(index)).map(info_of)
+    }
+
+    /// Returns whether a tensor has this name.
+    #[must_use]
+    pub fn contains(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
+    fn by_name(&self) -> &[usize] {
+        self.by_name.get_or_init(|| {
+            let mut tensors: Vec<usize> = (0..self.contents.tensors.len()).collect();
+            tensors.sort_unstable_by(|&a, &b| self.name(a).cmp(self.name(b)));
+            tensors
         })
+    }
+
+    fn name(&self, index: usize) -> &str {
+        self.contents.tensors.get(index).map_or("", |tensor| &tensor.name)
+    }
+
+    fn find(&self, name: &str) -> Option<&ForeignTensor> {
+        let tensors = self.by_name();
+        let place = tensors.binary_search_by(|&index| self.name(index).cmp(name)).ok()?;
+        self.contents.tensors.get(*tensors.get(place)?)
     }
 
     /// Iterates over the storages in the file, in ascending order of their numbers.
@@ -348,14 +398,10 @@ impl ForeignFile {
     /// [`ErrorKind::ExternalChanged`](stridemap::ErrorKind::ExternalChanged) if the file has changed since it was
     /// opened.
     pub fn load(&self, name: &str) -> Result<Tensor> {
-        let by_name = self.by_name.get_or_init(|| {
-            let names = self.contents.tensors.iter().map(|tensor| tensor.name.clone());
-            names.zip(0..).collect()
-        });
-        let tensor = by_name.get(name).and_then(|&index: &usize| self.contents.tensors.get(index));
-        let tensor = tensor.ok_or_else(|| {
+        let tensor = self.find(name).ok_or_else(|| {
             let path = self.path().display();
-            Error::name_not_found("load", name, by_name.keys().cloned()).context(path)
+            let names = self.by_name().iter().map(|&index| self.name(index).to_owned());
+            Error::name_not_found("load", name, names).context(path)
         })?;
         self.tensor(tensor).map_err(|e| e.context(format_args!("load {name:?}")))
     }

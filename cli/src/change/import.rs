@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use indicatif::HumanBytes;
 use stridemap::{ErrorKind, ExternalFiles, Snapshot, Store, TensorInfo, Transaction};
+use stridemap_format::limits::MAX_ATTRIBUTES_BYTES;
 use stridemap_format::{check_attributes, check_text};
 use stridemap_interop::{ForeignFile, Imported};
 
@@ -67,6 +68,13 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     let attributes = merge_attributes(&args.selection, &inputs)?;
     note_long_attributes(&inputs);
     let texts = attributes.iter().map(|(&key, &(_, value))| (args.prefix.as_str(), key, value));
+    let attributes_bytes = attributes.iter().map(|(key, (_, value))| key.len() + value.len()).sum::<usize>();
+    if attributes_bytes > MAX_ATTRIBUTES_BYTES {
+        return Err(Error::Refused(format!(
+            "import: the attributes of the files have {attributes_bytes} bytes, but a store holds at most \
+             {MAX_ATTRIBUTES_BYTES}; --only leaves some out"
+        )));
+    }
     check_attributes(texts).map_err(|e| Error::Refused(format!("import: {e}")))?;
     let size_bytes = inputs.iter().map(|(_, file)| file.size_bytes()).fold(0, u64::saturating_add);
     if args.in_place {

@@ -14,7 +14,7 @@ pub(super) type Pair = (Option<TensorInfo>, Option<TensorInfo>);
 /// the only pair.
 pub(super) fn pairs<'a>(a: &'a Input, b: &'a Input) -> Result<Box<dyn Iterator<Item = Result<Pair>> + 'a>> {
     if let (Some(a), Some(b)) = (a.unnamed_tensor(), b.unnamed_tensor()) {
-        return Ok(Box::new(iter::once(Ok((Some(a.clone()), Some(b.clone()))))));
+        return Ok(Box::new(iter::once(Ok((Some(a), Some(b))))));
     }
     Ok(Box::new(Joined { a: a.tensors("")?.peekable(), b: b.tensors("")?.peekable() }))
 }

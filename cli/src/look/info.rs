@@ -192,7 +192,7 @@ pub(super) fn print_head(summary: &Summary, input: &Input, out: &mut impl Write)
             line("format", &format!("store, generation {}", snapshot.generation()))?;
             line("uuid", &store.uuid())?;
         }
-        Input::File(file, _) => line("format", file.format().name())?,
+        Input::File(file) => line("format", file.format().name())?,
     }
     let Totals { numel, size_bytes, .. } = summary.totals_without_views;
     let has_views = numel != summary.numel;

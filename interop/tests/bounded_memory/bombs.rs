@@ -229,6 +229,21 @@ pub(crate) fn files(dir: &Path) -> Vec<(&'static str, PathBuf)> {
         ("lists_in_lists.pt", pickle(b"(h\x00h\x00h\x00lq\x00", 80)),
         ("size_of_long_numbers.pt", size_of_long_numbers()),
         ("nested.pt", pickle(b"]", 1 << 20)),
+        ("numbers.pt", pickle(b"K\x01a", 1 << 20)),
+        ("numbers_in_a_list.pt", pickle(&[&b"]("[..], &b"K\x01".repeat(1 << 21), b"ea"].concat(), 1)),
+        (
+            "control_characters.pt",
+            pickle(&[&b"](X\x00\x00\x20\x00"[..], &vec![1; 1 << 21], b"K\x01ea"].concat(), 1),
+        ),
+        ("objects.pt", pickle(b"capp\nX\n)\x81a", 1 << 17)),
+        (
+            "object_of_many_parts.pt",
+            pickle(&[&b"capp\nX\n)\x81"[..], &b"}b".repeat(1 << 20), b"a"].concat(), 1),
+        ),
+        (
+            "one_key_with_dots.pt",
+            pickle(&[&b"}q\x01("[..], &b"X\x03\0\0\0a.bK\x01".repeat(1 << 17), b"ua"].concat(), 1),
+        ),
         ("marks.pt", pickle(b"(", 1 << 20)),
         ("text_of_4_gib.pt", pickle(b"X\xff\xff\xff\xff", 1)),
         ("memo_of_4_gib.pt", pickle(b"r\xff\xff\xff\xff", 1)),

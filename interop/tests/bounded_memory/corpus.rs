@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use serde_json::Value;
 use stridemap::{Durability, ExternalFiles, Store, StoreOptions};
 use stridemap_format::{TableRef, TreeRef};
-use stridemap_interop::ForeignFile;
+use stridemap_interop::{ForeignFile, ForeignOptions};
 
 use crate::bombs::wire::GENERATION;
 use crate::{ALONE, MEMORY, bombs};
@@ -52,10 +52,40 @@ fn read_whole_store(path: &Path) {
 }
 
 fn read_whole_file(path: &Path, store: &Store) {
-    let Ok(file) = ForeignFile::open(path) else { return };
-    if let Ok(mut txn) = store.begin() {
-        let _ = file.import_into(&mut txn, "", |_| ());
+    for is_skipping in [false, true] {
+        let Ok(file) = ForeignOptions::new().skip_unreadable(is_skipping).open(path) else { continue };
+        if let Ok(mut txn) = store.begin() {
+            let _ = file.import_into(&mut txn, "", |_| ());
+        }
     }
+}
+
+/// The header of a model of very many tensors is kept once, in a form that is a few times as long as its text.
+#[test]
+fn header_of_many_tensors_takes_little_memory() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.safetensors");
+    let count = 100_000;
+    let tensor = |i: usize| {
+        format!(r#""model.layers.{i}.weight":{{"dtype":"U8","shape":[1,1],"data_offsets":[{i},{}]}}"#, i + 1)
+    };
+    let header = format!("{{{}}}", (0..count).map(tensor).collect::<Vec<_>>().join(","));
+    let length = (header.len() as u64).to_le_bytes();
+    fs::write(&path, [&length, header.as_bytes(), &vec![0; count]].concat()).unwrap();
+    let allowed = 5 * header.len() as u64;
+    drop(header);
+    let mut opened = None;
+    let peak = peak_of(|| opened = Some(ForeignFile::open(&path).unwrap()));
+    assert!(peak <= allowed, "{peak} bytes, but {allowed} are allowed");
+    let file = opened.unwrap();
+    // Nothing is copied to list or to find the tensors.
+    let peak = peak_of(|| {
+        assert_eq!(file.tensors().count(), count);
+        assert_eq!(file.tensors_with("model.layers.99999").count(), 1);
+        assert_eq!(file.load("model.layers.777.weight").unwrap().size(), [1, 1]);
+    });
+    assert!(peak <= 32 * count as u64, "{peak} bytes");
 }
 
 /// Returns the reference to a bad table, as the vectors state it: two leaves of one entry if they state none.

@@ -98,6 +98,27 @@ fn checkpoints(layout: &str) -> Files {
         .collect();
     files.sort();
     assert!(files.len() >= 4, "{files:?}");
+    // A file that is named `skip` is read without what cannot be read.
+    let objects: &[(&str, &str)] = match layout {
+        "legacy" => &[("x", "protocol1_legacy"), ("x", "tensors1_legacy"), ("skip", "quantized_legacy")],
+        _ => &[
+            ("x", "attributes"),
+            ("x", "containers2"),
+            ("x", "containers4"),
+            ("x", "no_checksums"),
+            ("x", "twice"),
+            ("skip", "lightning"),
+            ("skip", "objects1"),
+            ("skip", "objects2"),
+            ("skip", "objects4"),
+        ],
+    };
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/pt_objects");
+    files.extend(
+        objects
+            .iter()
+            .map(|(stem, name)| (format!("{stem}.pt"), fs::read(format!("{dir}/{name}.pt")).unwrap())),
+    );
     if layout == "legacy" {
         files.push(("x.pt".to_owned(), many_values()));
     }

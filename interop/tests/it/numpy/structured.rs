@@ -1,6 +1,6 @@
 //! Structured arrays: one view for each field, over one storage.
 
-use stridemap::{DType, ErrorKind, ExternalFiles, Source as _, StoreOptions};
+use stridemap::{DType, ErrorKind, ExternalFiles, StoreOptions};
 use stridemap_interop::{ForeignFile, ForeignOptions};
 
 use super::hostile::{DEFLATED, STORED, zip_of};
