@@ -32,7 +32,7 @@ impl Outputs<'_> {
     pub(crate) fn check(&self, input: &Input) -> Result<()> {
         let file = match input {
             Input::Store(store, snapshot) => return self.check_stores(Some((store.path(), snapshot))),
-            Input::File(file, _) => file,
+            Input::File(file) => file,
         };
         let parts = file.storages().map(|storage| storage.file);
         let parts: BTreeSet<PathBuf> = parts.chain([file.path().to_path_buf()]).collect();
