@@ -83,6 +83,8 @@ def act(draw: random.Random, store: stridemap.Store, objects: list[Any]) -> None
 
 
 def run(path: str, seconds: float) -> None:
+    import torch  # noqa: F401  # The first call that needs it would take a large part of the time.
+
     draw = random.Random(SEED)
     store = stridemap.open(path, "x", durable=False, timeout=0.1)
     until, calls, refused = time.monotonic() + seconds, 0, 0
