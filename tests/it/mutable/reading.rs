@@ -78,7 +78,7 @@ const PATHS: [Path; 34] = [
         npy::Export::new().write_to(&mut Vec::new(), x, |_| ())?;
         let file = store.path().with_extension("npz");
         let export = npz::Export::new().on_existing(stridemap::OnExisting::Replace);
-        export.write(&file, &[("x".to_owned(), x.clone())], |_| ())
+        export.write(&file, &[("x".to_owned(), x.clone())], |_| ()).map(drop)
     }),
 ];
 
@@ -245,7 +245,7 @@ fn lock_is_held_until_the_last_element_is_read() {
                 })
                 .unwrap();
             assert_eq!(seen_bytes, NUMEL * 8);
-            tensor.statistics(|_| assert_locked()).unwrap();
+            let _ = tensor.statistics(|_| assert_locked()).unwrap();
         }
         safetensors::Export::new()
             .write_to(&mut Vec::new(), &[("x".to_owned(), x.clone())], |_| assert_locked())
