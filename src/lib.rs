@@ -130,6 +130,9 @@ pub use storage::Writeback;
 pub use storage::{Advice, ExternalFiles, StorageKind};
 pub use store::{Appender, Snapshot, StorageInfo, Store, StoreOptions, TensorInfo, Transaction};
 pub use stridemap_format::{DType, Rule};
+// Public for the Python package; not covered by semver.
+#[doc(hidden)]
+pub use tensor::HeldLock;
 pub use tensor::{
     Element, ExclusiveGuard, LiveElement, LiveTensor, Operand, PrintOptions, Scalar, SharedGuard, Source,
     Statistics, Tensor, TypedTensor,

@@ -2,47 +2,33 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::PyResourceWarning;
 use pyo3::prelude::*;
-use send_wrapper::SendWrapper;
-use stridemap::{DType, ExclusiveGuard, SharedGuard};
+use stridemap::{DType, HeldLock};
 
 use crate::error::Result;
 use crate::interrupt::detach;
 
-enum Guard {
-    Shared { _held: SharedGuard },
-    Exclusive(ExclusiveGuard<'static>),
-}
-
-/// A lock on a mutable storage. The thread that took it has to release it.
+/// A lock on a mutable storage, until it is released. Any thread may release it: Python drops objects on any thread.
 #[pyclass(frozen)]
-pub(crate) struct LockHandle(Mutex<Option<SendWrapper<Guard>>>);
+pub(crate) struct LockHandle(Mutex<Option<HeldLock>>);
 
 impl LockHandle {
     pub(crate) fn take(py: Python<'_>, tensor: &stridemap::Tensor, exclusive: bool) -> Result<LockHandle> {
-        let guard = detach(py, || -> stridemap::Result<_> {
-            Ok(SendWrapper::new(if exclusive {
+        let held = detach(py, || -> stridemap::Result<_> {
+            Ok(if exclusive {
                 let mut guard = tensor.lock_exclusive()?;
                 if tensor.numel() > 0 {
                     // Refuses a storage that cannot be written through a mapping.
                     let first = tensor.as_strided([1], [1], None)?.view_dtype(DType::U8)?;
                     guard.at(&first)?.as_slice_mut::<u8>()?;
                 }
-                Guard::Exclusive(guard)
+                guard.into()
             } else {
-                Guard::Shared { _held: tensor.lock_shared()? }
-            }))
+                tensor.lock_shared()?.into()
+            })
         })?;
-        Ok(LockHandle(Mutex::new(Some(guard))))
-    }
-
-    fn with<R>(&self, act: impl FnOnce(&mut Option<SendWrapper<Guard>>) -> Result<R>) -> Result<R> {
-        let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if guard.as_ref().is_some_and(|guard| !guard.valid()) {
-            return Err(PyRuntimeError::new_err("a lock belongs to the thread that took it").into());
-        }
-        act(&mut guard)
+        Ok(LockHandle(Mutex::new(Some(held))))
     }
 }
 
@@ -50,30 +36,35 @@ impl LockHandle {
 impl LockHandle {
     /// Makes all changes of the storage durable.
     fn flush(&self, py: Python<'_>) -> Result<()> {
-        self.with(|guard| match guard {
-            Some(guard) => detach(py, || match &mut **guard {
-                Guard::Exclusive(guard) => guard.flush(),
-                Guard::Shared { .. } => Ok(()),
-            }),
+        detach(py, || match &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(held) => held.flush(),
             None => Ok(()),
         })
     }
 
     /// Releases the lock. Releasing it again does nothing.
-    fn release(&self) -> Result<()> {
-        self.with(|guard| {
-            *guard = None;
-            Ok(())
-        })
+    fn release(&self, py: Python<'_>) {
+        py.detach(|| *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None);
     }
 }
 
 impl Drop for LockHandle {
-    /// On a different thread, the guard is leaked: it may be dropped only on the thread that took the lock.
+    /// Releases the lock, and warns if nothing else has.
     fn drop(&mut self) {
-        let guard = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if guard.as_ref().is_some_and(|guard| !guard.valid()) {
-            std::mem::forget(guard);
+        if self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take().is_none() {
+            return;
         }
+        // If the interpreter is ending, there is no one to warn.
+        Python::try_attach(|py| {
+            let pending = PyErr::take(py);
+            let message =
+                c"a lock on a mutable tensor was dropped before it was released; use it in a with block";
+            if let Err(e) = PyErr::warn(py, &py.get_type::<PyResourceWarning>(), message, 1) {
+                e.write_unraisable(py, None);
+            }
+            if let Some(pending) = pending {
+                pending.restore(py);
+            }
+        });
     }
 }

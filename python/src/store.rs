@@ -179,10 +179,10 @@ impl StoreHandle {
         Ok(Snapshot { snapshot, store, open_mode: self.open_mode.clone() })
     }
 
-    fn begin(&self, py: Python<'_>) -> Result<TransactionHandle> {
+    fn begin(&self, py: Python<'_>, exclusive: bool) -> Result<TransactionHandle> {
         let store = self.store()?;
         let origin = origin(&store, &self.open_mode, store.generation(), "");
-        detach(py, || TransactionHandle::begin(store, origin))
+        detach(py, || TransactionHandle::begin(store, origin, exclusive))
     }
 
     /// Checks all metadata and every sealed byte. Returns a line for each finding.

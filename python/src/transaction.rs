@@ -1,5 +1,6 @@
 //! Changes that one commit makes.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,6 +17,9 @@ use crate::store::kind_of;
 use crate::tensor::{Origin, Tensor};
 
 type Open<'a> = Option<Transaction<'a>>;
+
+/// How many bytes of a file are copied at a time.
+const PIECE_BYTES: usize = 8 << 20;
 
 self_cell!(
     struct OwnedTransaction {
@@ -35,8 +39,9 @@ pub(crate) struct TransactionHandle {
 }
 
 impl TransactionHandle {
-    pub(crate) fn begin(store: Store, origin: Origin) -> Result<TransactionHandle> {
-        let transaction = OwnedTransaction::try_new(store, |store| store.begin().map(Some))?;
+    pub(crate) fn begin(store: Store, origin: Origin, exclusive: bool) -> Result<TransactionHandle> {
+        let begin = if exclusive { Store::begin_exclusive } else { Store::begin };
+        let transaction = OwnedTransaction::try_new(store, |store| begin(store).map(Some))?;
         Ok(TransactionHandle { transaction: Mutex::new(transaction), keys: Mutex::default(), origin })
     }
 
@@ -82,8 +87,24 @@ impl TransactionHandle {
         })
     }
 
-    fn names(&self, py: Python<'_>) -> Result<Vec<String>> {
-        self.with(py, |txn| txn.names())
+    fn ignore_reads(&self, py: Python<'_>) -> Result<()> {
+        self.with(py, |txn| {
+            txn.ignore_reads();
+            Ok(())
+        })
+    }
+
+    /// Returns the names that begin with `prefix`.
+    #[pyo3(signature = (prefix = ""))]
+    fn names(&self, py: Python<'_>, prefix: &str) -> Result<Vec<String>> {
+        self.with(py, |txn| match prefix {
+            "" => txn.names(),
+            _ => txn.tensors(prefix)?.map(|info| Ok(info?.name)).collect(),
+        })
+    }
+
+    fn attributes(&self, py: Python<'_>, scope: &str) -> Result<BTreeMap<String, String>> {
+        self.with(py, |txn| Ok(txn.attributes_of(scope)))
     }
 
     fn contains(&self, py: Python<'_>, name: &str) -> Result<bool> {
@@ -132,7 +153,7 @@ impl TransactionHandle {
         capacity: usize,
     ) -> Result<()> {
         let dtype = dtype_of(dtype)?;
-        self.with(py, |txn| txn.create_growable(name, dtype, &size, capacity).map(drop))
+        self.with(py, |txn| txn.create_growable(name, dtype, &size, capacity))
     }
 
     fn append(&self, py: Python<'_>, name: &str, elements: Elements<'_>) -> Result<(usize, usize)> {
@@ -169,15 +190,15 @@ impl TransactionHandle {
             let file = ExternalFile::open(&path)?;
             match txn.stage_shared(&file, &mut |_| ())? {
                 Some(key) => Ok(key),
+                // Not by its path, where another file may be by now. Each read finds out whether the file has changed.
                 None => txn.stage(Some(file.size_bytes()), |sink| {
-                    let mut from = std::fs::File::open(&path).map_err(|e| failed(&path, &e))?;
-                    let mut buffer = vec![0; 8 << 20];
-                    loop {
-                        match std::io::Read::read(&mut from, &mut buffer).map_err(|e| failed(&path, &e))? {
-                            0 => return Ok(()),
-                            read => sink(&buffer[..read])?,
-                        }
+                    let mut buffer = vec![0; PIECE_BYTES];
+                    for start in (0..file.size_bytes()).step_by(PIECE_BYTES) {
+                        let piece_bytes = (file.size_bytes() - start).min(PIECE_BYTES as u64) as usize;
+                        file.read_exact_at(&mut buffer[..piece_bytes], start)?;
+                        sink(&buffer[..piece_bytes])?;
                     }
+                    Ok(())
                 }),
             }
         })?;
@@ -217,8 +238,4 @@ impl TransactionHandle {
             cell.with_dependent_mut(|_, transaction| *transaction = None);
         });
     }
-}
-
-fn failed(path: &std::path::Path, error: &std::io::Error) -> stridemap::Error {
-    stridemap::Error::new(stridemap::ErrorKind::Io, format!("read {}: {error}", path.display()))
 }

@@ -10,6 +10,7 @@ from ._arrays import Lock
 from ._errors import (
     ArgumentError,
     BusyError,
+    ConflictError,
     DamagedError,
     DTypeError,
     Error,
@@ -33,6 +34,7 @@ __all__ = [
     "Attributes",
     "BusyError",
     "Change",
+    "ConflictError",
     "DTypeError",
     "DamagedError",
     "Error",

@@ -171,8 +171,8 @@ class LockedArray(np.ndarray[Any, Any]):
     """An array of locked elements. When the lock is released, the array and its views become read-only.
 
     This applies only to views of this class. Other views, such as those of `numpy.asarray`, `torch.from_numpy` and
-    `memoryview`, can still be written, without the lock. The lock is held until it is released, or until the `Lock` and
-    all its arrays are dropped.
+    `memoryview`, can still be written, without the lock. If the `Lock` and all its arrays are dropped before the lock is
+    released, it is released then, with a `ResourceWarning`.
     """
 
     _lock: Lock | None = None
@@ -222,7 +222,6 @@ class Lock:
 
     def __exit__(self, *_: object) -> None:
         if self._held is not None:
-            # On a different thread this fails, and the lock is still held.
             self._held.release()
             self._held = None
         for view in list(self._views.values()):

@@ -87,7 +87,7 @@ def save(store: Store, name: str, state: Any) -> None:
             if stale in txn:
                 del txn[stale]
         txn.save(f"{name}.json", np.frombuffer(text.encode(), np.uint8), replace=f"{name}.json" in own)
-        txn.set_attribute("", "checkpoint", name)
+        txn.attrs["checkpoint"] = name
 
 
 def load(store: Store, snapshot: SnapshotView, name: str | None) -> Any:

@@ -63,6 +63,10 @@ class StateError(Error, RuntimeError):
     """The handle is no longer valid, a commit has an unknown result, or the store or an external file has changed."""
 
 
+class ConflictError(StateError):
+    """Another commit changed what this one depends on. Nothing was changed: read again, and try again."""
+
+
 class ArgumentError(Error, ValueError):
     """An argument is not valid, or the tensor or its storage does not allow the request."""
 
@@ -88,7 +92,7 @@ _CLASSES: dict[str, type[Error]] = {
     "ExternalChanged": StateError,
     "Forked": StateError,
     "Replaced": StateError,
-    "Conflict": StateError,
+    "Conflict": ConflictError,
     "CommitUnknown": StateError,
     "Poisoned": StateError,
 }

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from . import _arrays, _errors, _stridemap
 from ._stridemap import Snapshot, Tensor
 
 Kind = Literal["sealed", "mutable", "live"]
+
+_V = TypeVar("_V")
+_NONE: Any = object()
 
 
 def open(
@@ -56,11 +59,11 @@ def open(
                 raise
     handle = _stridemap.open(path, mapped, mode != "r", durable, timeout, external)
     store = Store(handle, mode != "r", {"mapped": mapped, "writable": mode != "r", "external": external})
-    attributes = handle.attribute_keys() if mode == "w" else []
-    if mode == "w" and (len(store) or attributes):
-        with store.transaction() as txn:
-            for scope, key in attributes:
-                txn.set_attribute(scope, key, None)
+    if mode == "w":
+        with store.transaction(exclusive=True) as txn:
+            store.refresh()
+            for scope, key in handle.attribute_keys():
+                del txn.attrs_of(scope)[key]
             txn.clear()
     return store
 
@@ -88,11 +91,64 @@ class _Names(Mapping[str, Tensor]):
         return len(self._handle.names())
 
 
-class _Changes(_Names, MutableMapping[str, Tensor]):
+class _Updates(MutableMapping[str, _V]):
+    """A mapping whose methods that read and then write do both in one transaction, so that no writer comes between."""
+
+    def _alone(self) -> AbstractContextManager[MutableMapping[str, _V]]:
+        """Return this mapping in a transaction during which no other writer commits."""
+        raise NotImplementedError
+
+    def pop(self, key: str, default: Any = _NONE) -> Any:
+        """Remove a key, and return its value. If there is no such key, return `default`, or raise a `KeyError`."""
+        with self._alone() as alone:
+            if default is not _NONE and key not in alone:
+                return default
+            value = alone[key]
+            del alone[key]
+            return value
+
+    def popitem(self) -> tuple[str, _V]:
+        """Remove the first key, and return it and its value."""
+        with self._alone() as alone:
+            key = next(iter(alone), None)
+            if key is None:
+                raise KeyError("popitem: the mapping is empty")
+            value = alone[key]
+            del alone[key]
+            return key, value
+
+    def setdefault(self, key: str, default: Any = None) -> _V:
+        """Return the value of a key. If there is no such key, save `default` first."""
+        with self._alone() as alone:
+            if key in alone:
+                return alone[key]
+            alone[key] = default
+        return self[key]
+
+    def clear(self) -> None:
+        """Remove everything, in one commit."""
+        with self._alone() as alone:
+            for key in list(alone):
+                del alone[key]
+
+
+class _Changes(_Names, _Updates[Tensor]):
     """What stores and transactions have in common: methods that change names, each in a transaction."""
 
     def _change(self) -> AbstractContextManager[Transaction]:
         raise NotImplementedError
+
+    def _alone(self) -> AbstractContextManager[Transaction]:
+        raise NotImplementedError
+
+    @property
+    def attrs(self) -> Attributes:
+        """The attributes of the store: a mapping of texts to texts."""
+        return Attributes(self, "")
+
+    def attrs_of(self, name: str) -> Attributes:
+        """Return the attributes of a tensor, or of a prefix of names. Those of the prefix "" are those of the store."""
+        return Attributes(self, _checked(name))
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.save(name, value)
@@ -100,12 +156,6 @@ class _Changes(_Names, MutableMapping[str, Tensor]):
     def __delitem__(self, name: str) -> None:
         with self._change() as txn:
             txn._handle.remove(_checked(name))
-
-    def clear(self) -> None:
-        """Remove all tensors, in one commit."""
-        with self._change() as txn:
-            for name in txn:
-                txn._handle.remove(name)
 
     def update(self, other: Any = (), /, **named: Any) -> None:
         """Save several tensors, in one commit."""
@@ -232,10 +282,15 @@ class Store(_Changes):
         """Return a snapshot of the generation that the handle shows. The snapshot does not change."""
         return SnapshotView(self._handle.snapshot())
 
-    def transaction(self) -> Transaction:
-        """Begin a transaction, for a `with` block. The end of the block commits, unless an exception leaves it."""
+    def transaction(self, *, exclusive: bool = False) -> Transaction:
+        """Begin a transaction, for a `with` block. The end of the block commits, unless an exception leaves it.
+
+        If another writer has changed by then what was read through the transaction, the commit raises a `ConflictError`
+        and changes nothing. With `exclusive`, other writers wait until the block ends, so that nothing changes: this
+        call waits for them first, for up to the timeout of the store. Do not wait for other processes in such a block.
+        """
         self._check_writable()
-        return Transaction(self._handle.begin())
+        return Transaction(self._handle.begin(exclusive))
 
     def verify(self) -> list[str]:
         """Check the metadata and all sealed bytes. Return a line for each finding: an empty list without damage."""
@@ -250,17 +305,11 @@ class Store(_Changes):
         if not self._writable:
             raise _errors.make("ReadOnly", f"{self.path}: the store was opened with mode 'r'; use 'r+'")
 
-    @property
-    def attrs(self) -> Attributes:
-        """The attributes of the store: a mapping of texts to texts."""
-        return Attributes(self, "")
-
-    def attrs_of(self, name: str) -> Attributes:
-        """Return the attributes of a tensor, or of a prefix of names."""
-        return Attributes(self, _checked(name))
-
     def _change(self) -> AbstractContextManager[Transaction]:
         return self.transaction()
+
+    def _alone(self) -> AbstractContextManager[Transaction]:
+        return self.transaction(exclusive=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._writable:
@@ -329,40 +378,52 @@ class Transaction(_Changes):
         self._has_ended = True
         self._handle.abort()
 
-    def set_attribute(self, scope: str, key: str, value: str | None) -> None:
-        """Set an attribute. `scope` is the name of a tensor, a prefix of names, or "" for the store.
-
-        The value `None` removes the attribute.
-        """
-        with self._change() as txn:
-            txn._handle.set_attribute(scope, key, value)
+    def ignore_reads(self) -> None:
+        """Let the commit succeed even if another writer changes what this transaction has read, or will read."""
+        self._handle.ignore_reads()
 
     def _change(self) -> AbstractContextManager[Transaction]:
         if not self._has_begun:
             raise RuntimeError("use a transaction in a with block")
         return nullcontext(self)
 
+    def _alone(self) -> AbstractContextManager[Transaction]:
+        return self._change()
 
-class Attributes(MutableMapping[str, str]):
-    """Attributes of a store, a tensor or a prefix of names. Each change is a commit."""
 
-    def __init__(self, store: Store, scope: str) -> None:
-        self._store, self._scope = store, scope
+class Attributes(_Updates[str]):
+    """Attributes of a store, a tensor or a prefix of names. Each change is a commit, or part of a transaction."""
+
+    def __init__(self, owner: _Changes, scope: str) -> None:
+        self._owner, self._scope = owner, scope
 
     def _all(self) -> dict[str, str]:
-        return self._store._handle.attributes(self._scope)
+        return dict(self._owner._handle.attributes(self._scope))
+
+    @contextmanager
+    def _alone(self) -> Iterator[Attributes]:
+        with self._owner._alone() as txn:
+            yield txn.attrs_of(self._scope)
 
     def __getitem__(self, key: str) -> str:
         return self._all()[key]
 
     def __setitem__(self, key: str, value: str) -> None:
-        with self._store.transaction() as txn:
-            txn.set_attribute(self._scope, key, value)
+        self.update({key: value})
 
     def __delitem__(self, key: str) -> None:
-        self[key]
-        with self._store.transaction() as txn:
-            txn.set_attribute(self._scope, key, None)
+        with self._owner._alone() as txn:
+            if key not in txn.attrs_of(self._scope):
+                raise KeyError(key)
+            txn._handle.set_attribute(self._scope, key, None)
+
+    def update(self, other: Any = (), /, **named: Any) -> None:
+        """Set several attributes, in one commit."""
+        with self._owner._change() as txn:
+            for key, value in dict(other, **named).items():
+                if not isinstance(value, str):
+                    raise TypeError(f"the value of an attribute is a str, not {type(value).__name__}: {key!r}")
+                txn._handle.set_attribute(self._scope, key, value)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._all())

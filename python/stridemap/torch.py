@@ -41,7 +41,7 @@ def save_file(
     groups = _torch_tensors.groups_of(tensors)
     new = {prefix + name for name in tensors}
     with _writing(place) as store, store.transaction() as txn:
-        removed = {name for name in txn if name.startswith(prefix)} - new
+        removed = set(txn._handle.names(prefix)) - new
         checkpoints = _checkpoints.Checkpoints(txn)
         broken = {owner for name in removed | new if (owner := checkpoints.owner(name)) is not None}
         removed = removed.union(*map(checkpoints.names_of, broken)) - new
@@ -49,8 +49,8 @@ def save_file(
             raise _errors.make("NameExists", _refusal(store, prefix, removed, broken))
         for name in removed:
             del txn[name]
-        if store.attrs.get("checkpoint") in broken:
-            txn.set_attribute("", "checkpoint", None)
+        if txn.attrs.get("checkpoint") in broken:
+            del txn.attrs["checkpoint"]
         for group in groups:
             _torch_tensors.save(txn, [(prefix + name, tensor) for name, tensor in group], new)
 

@@ -75,7 +75,7 @@ def test_transaction_is_one_commit_or_none(store: stridemap.Store) -> None:
     with store.transaction() as txn:
         txn["a"] = [1, 2]
         txn.save_view("first", txn["a"][:1])
-        txn.set_attribute("a", "unit", "m")
+        txn.attrs_of("a")["unit"] = "m"
         assert "a" in txn and "a" not in store
     assert store.generation == before + 1 and sorted(store) == ["a", "first"]
     assert store.attrs_of("a") == {"unit": "m"}
@@ -339,7 +339,7 @@ def test_transaction_can_end_before_its_block(store: stridemap.Store) -> None:
     with store.transaction() as txn, pytest.raises(RuntimeError, match="one with block"), txn:
         pass
     with pytest.raises(RuntimeError, match="with block"):
-        store.transaction().set_attribute("", "key", "value")
+        store.transaction().attrs["key"] = "value"
 
 
 def test_each_change_of_a_transaction_says_whether_it_replaces(store: stridemap.Store) -> None:

@@ -152,9 +152,10 @@ type OfThisThread = PhantomData<*const ()>;
 /// std::thread::scope(|scope| drop(scope.spawn(|| guard.at(view).is_ok())));
 /// # }
 /// ```
+#[must_use = "the lock is released when the guard is dropped"]
 pub struct SharedGuard {
     tensor: Tensor,
-    storage: Arc<LockedStorage>,
+    pub(super) storage: Arc<LockedStorage>,
     of_this_thread: OfThisThread,
 }
 
@@ -264,14 +265,15 @@ impl Deref for SharedGuard {
 /// tensor.lock_shared()?.as_slice::<f32>()
 /// # }
 /// ```
+#[must_use = "the lock is released when the guard is dropped"]
 pub struct ExclusiveGuard<'a> {
     tensor: Tensor,
-    storage: GuardLock<'a>,
+    pub(super) storage: GuardLock<'a>,
     of_this_thread: OfThisThread,
 }
 
 /// The lock of a guard, or a borrow of it for a view.
-enum GuardLock<'a> {
+pub(super) enum GuardLock<'a> {
     Owned(LockedStorage),
     Borrowed(&'a mut LockedStorage),
 }
