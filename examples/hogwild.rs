@@ -65,8 +65,8 @@ fn lead() -> Outcome {
     txn.save("known", &Tensor::from_vec(known, &[POINTS, FEATURES])?)?;
     txn.save("weights", &Tensor::from_vec(weights, &[POINTS, FEATURES])?)?;
     txn.save("targets", &Tensor::from_vec(targets, &[POINTS])?)?;
-    txn.create_tensor("parameters", DType::F32, &[PARAMETERS], StorageKind::Live)?;
-    txn.create_tensor("steps", DType::U64, &[PROCESSES], StorageKind::Live)?;
+    let _ = txn.create_tensor("parameters", DType::F32, &[PARAMETERS], StorageKind::Live)?;
+    let _ = txn.create_tensor("steps", DType::U64, &[PROCESSES], StorageKind::Live)?;
     txn.commit()?;
 
     // SAFETY: only stridemap writes to this store.

@@ -53,9 +53,9 @@ impl Ring {
     fn create(path: &str) -> Result<()> {
         let store = Store::create(path)?;
         let mut txn = store.begin()?;
-        txn.create_tensor("rows", DType::F32, &[ROWS, COLUMNS], StorageKind::Live)?;
-        txn.create_tensor("numbers", DType::U64, &[ROWS], StorageKind::Live)?;
-        txn.create_tensor("cursor", DType::U64, &[], StorageKind::Live)?;
+        let _ = txn.create_tensor("rows", DType::F32, &[ROWS, COLUMNS], StorageKind::Live)?;
+        let _ = txn.create_tensor("numbers", DType::U64, &[ROWS], StorageKind::Live)?;
+        let _ = txn.create_tensor("cursor", DType::U64, &[], StorageKind::Live)?;
         txn.commit()?;
         Ok(())
     }

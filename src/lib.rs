@@ -88,6 +88,8 @@ mod generation;
 pub mod import;
 mod layout;
 pub mod maintenance;
+#[cfg(doctest)]
+mod must_use;
 // Public for the command line; not covered by semver.
 #[doc(hidden)]
 pub mod parallel;

@@ -9,6 +9,7 @@ use super::Generation;
 use crate::error::Result;
 
 /// The names that differ between two generations. Each list is in ascending order.
+#[must_use = "this only reports"]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NameChanges {

@@ -21,6 +21,7 @@ const MAX_RUNS: u64 = 1 << 20;
 
 /// The disk usage of a store, and why unreferenced bytes are still on disk: see
 /// [`Store::disk_usage`](crate::Store::disk_usage).
+#[must_use = "this only reports"]
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct DiskUsage {
@@ -130,6 +131,7 @@ pub struct StorageDiskUsage {
 
 /// How many bytes of a storage some tensor reaches: see [`StorageInfo::usage`](crate::StorageInfo::usage). The sum of
 /// the three numbers is the length of the storage.
+#[must_use = "this only reports"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StorageUsage {

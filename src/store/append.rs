@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes, Generation, OnExisting};
 use crate::layout::Layout;
 use crate::storage::{Growth, GrowthLock};
-use crate::tensor::{Source, Tensor};
+use crate::tensor::Source;
 
 /// How many times a short append tries to lock the storage under the writers' lock. After that it locks the storage
 /// first, as a long append does.
@@ -94,8 +94,8 @@ impl Store {
         self.write(|txn| txn.append(name, &rows))
     }
 
-    /// Creates a tensor of zeros in a sealed storage of its own, for [`append`](Self::append), and returns it. Its
-    /// size in dimension 0 is usually 0. Refuses an existing name.
+    /// Creates a tensor of zeros in a sealed storage of its own, for [`append`](Self::append). Its size in dimension 0 is
+    /// usually 0. Refuses an existing name.
     ///
     /// `capacity`, in rows, is a hint for processes that open the store mapped: they reserve that much address space,
     /// and need not map the storage again until it is longer. It takes no disk space, and the tensor may outgrow it.
@@ -104,8 +104,8 @@ impl Store {
     /// # use stridemap::{DType, Store};
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// let log = store.create_growable("log", DType::F32, &[0, 2], 1000)?;
-    /// assert_eq!(log.size(), [0, 2]);
+    /// store.create_growable("log", DType::F32, &[0, 2], 1000)?;
+    /// assert_eq!(store.load("log")?.size(), [0, 2]);
     /// assert_eq!(store.append("log", &[[1f32, 2.]])?, 0..1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -113,14 +113,8 @@ impl Store {
     /// # Errors
     /// See [`Store`]; `SizeMismatch` for a size without dimensions; `NameExists`; `LimitExceeded` for a size that
     /// is too large, or a capacity of more than 2^46 bytes; `InvalidArgument` for an invalid name.
-    pub fn create_growable(
-        &self,
-        name: &str,
-        dtype: DType,
-        size: &[usize],
-        capacity: usize,
-    ) -> Result<Tensor> {
-        self.commit_created(name, |txn| txn.create_growable(name, dtype, size, capacity))
+    pub fn create_growable(&self, name: &str, dtype: DType, size: &[usize], capacity: usize) -> Result<()> {
+        self.write(|txn| txn.create_growable(name, dtype, size, capacity))
     }
 }
 
@@ -174,8 +168,7 @@ impl Transaction<'_> {
         Ok(new_rows)
     }
 
-    /// Creates a tensor of zeros that rows can be appended to once it is committed, and returns it. Like
-    /// [`Store::create_growable`].
+    /// Creates a tensor of zeros that rows can be appended to once it is committed, like [`Store::create_growable`].
     ///
     /// ```
     /// # use stridemap::{DType, Store};
@@ -198,7 +191,7 @@ impl Transaction<'_> {
         dtype: DType,
         size: &[usize],
         capacity: usize,
-    ) -> Result<Tensor> {
+    ) -> Result<()> {
         let op = format!("create_growable {name:?}");
         let Some((_, row)) = size.split_first() else {
             let message = format!("{op}: a tensor without dimensions has no rows; use size [0] for a vector");
@@ -220,8 +213,7 @@ impl Transaction<'_> {
                 writer.reserve_address_space(reserved_bytes);
                 writer.zeros_up_to(size_bytes)
             })
-        })?;
-        self.load(name)
+        })
     }
 
     /// Takes the growth lock of the tensor's storage, unless this transaction holds it, and moves to the newest

@@ -41,6 +41,7 @@ use crate::tensor::Source;
 /// assert_eq!(store.load("log")?.size(), [100, 2]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use = "an appender holds its tensor until it is dropped, and changes nothing without a commit"]
 pub struct Appender {
     loader: Arc<Loader>,
     name: String,

@@ -246,7 +246,6 @@ impl Store {
     /// assert_eq!(store.load("x")?.item::<i32>()?, 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::new(Arc::clone(&self.loader), self.loader.store.current())
     }

@@ -23,6 +23,7 @@ use crate::storage::{ExternalFiles, MapPermit, OnWait};
 ///     .open("model.smap")?;
 /// # Ok::<(), stridemap::Error>(())
 /// ```
+#[must_use = "options change nothing until a store is opened or created with them"]
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     pub(super) options: Options,
@@ -46,7 +47,6 @@ impl StoreOptions {
     /// assert_eq!(store.generation(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -62,7 +62,6 @@ impl StoreOptions {
     /// assert_eq!(Store::open(&path)?.load("x")?.item::<i32>()?, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
         self.options.durability = durability;
         self
@@ -84,7 +83,6 @@ impl StoreOptions {
     /// assert_eq!(busy.unwrap_err().kind(), ErrorKind::Busy); // at once
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use]
     pub fn lock_timeout(mut self, timeout: Duration) -> Self {
         self.options.lock_wait.timeout = timeout;
         self
@@ -103,7 +101,6 @@ impl StoreOptions {
     ///     eprintln!("waiting for {processes:?}");
     /// });
     /// ```
-    #[must_use]
     pub fn on_wait(mut self, after: Duration, callback: fn(&[u32])) -> Self {
         self.options.lock_wait.on_wait = Some(OnWait { after, callback });
         self
@@ -129,7 +126,6 @@ impl StoreOptions {
     /// assert_eq!(Store::open(&path)?.load("x").unwrap_err().kind(), ErrorKind::ExternalRefused);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use]
     pub fn external(mut self, files: ExternalFiles) -> Self {
         self.options.access.allowed = files;
         self
@@ -155,7 +151,6 @@ impl StoreOptions {
     /// assert_eq!(store.load("x")?.as_slice::<i32>()?, [1, 2]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use]
     pub fn allow_network_mapping(mut self, is_allowed: bool) -> Self {
         self.options.access.allows_network_mapping = is_allowed;
         self
@@ -163,7 +158,6 @@ impl StoreOptions {
 
     /// Sets the file system to use instead of the real one, for crash tests.
     #[cfg(feature = "simulation")]
-    #[must_use]
     pub fn disk(mut self, disk: Arc<dyn Disk>) -> Self {
         self.disk = disk;
         self

@@ -19,6 +19,7 @@ use crate::tensor::Tensor;
 ///
 /// While the snapshot lives, the files of its generation stay on disk. A snapshot isolates names, headers and sealed
 /// elements, but not the elements of mutable and live storages, which are changed in place.
+#[must_use = "a snapshot keeps its generation until it is dropped"]
 #[derive(Clone)]
 pub struct Snapshot {
     pub(super) loader: Arc<Loader>,

@@ -27,6 +27,7 @@ use crate::storage::{AlignedBytes, ExternalFile, Identity, Storage};
 /// assert_eq!(second.read::<f32>()?, [2., 1.]);
 /// # Ok::<(), stridemap::Error>(())
 /// ```
+#[must_use = "loading or viewing a tensor changes nothing"]
 #[derive(Clone)]
 pub struct Tensor {
     storage: Arc<Storage>,

@@ -29,6 +29,7 @@ const MAX_UNSAMPLED_ELEMS: usize = 64 << 20;
 ///
 /// Each element is one number, with two exceptions. An element of a complex dtype counts with its magnitude, which is
 /// NaN if either part is. An element of `float4_e2m1fn_x2` counts as two numbers.
+#[must_use = "this only reports"]
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Statistics {

@@ -67,6 +67,7 @@ impl Tensor {
 /// assert_eq!(std::thread::spawn(move || clone[5]).join().unwrap(), 6.);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use = "a typed tensor only lends elements"]
 pub struct TypedTensor<T> {
     tensor: Tensor,
     /// The byte range of the elements in the storage. `typed` has checked its alignment.
@@ -165,7 +166,6 @@ impl<T> TypedTensor<T> {
     /// assert_eq!(x.tensor().t()?.read::<i32>()?, [1, 3, 2, 4]);
     /// # Ok::<(), stridemap::Error>(())
     /// ```
-    #[must_use]
     pub fn tensor(&self) -> &Tensor {
         &self.tensor
     }

@@ -76,8 +76,8 @@ fn contend(roles: &[(&str, usize)]) {
     let path = dir.path().join("x.smap");
     let store = options().create(&path).unwrap();
     store.create_growable("log", DType::I64, &[0, 8], 1 << 20).unwrap();
-    store.create_tensor("guarded", DType::I64, &[8], StorageKind::Mutable).unwrap();
-    store.create_tensor("turns", DType::I64, &[], StorageKind::Live).unwrap();
+    let _ = store.create_tensor("guarded", DType::I64, &[8], StorageKind::Mutable).unwrap();
+    let _ = store.create_tensor("turns", DType::I64, &[], StorageKind::Live).unwrap();
     let children: Vec<(&str, Child)> = roles
         .iter()
         .flat_map(|&(role, count)| std::iter::repeat_n(role, count))

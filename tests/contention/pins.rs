@@ -130,7 +130,7 @@ fn commit_with_a_thousand_pinned_generations_is_timed() {
             first.time(|| store.save("x", &row(1)).unwrap());
             println!("{durability:?}, {count} pinned generations, the first commit of a handle: {first}");
             let mut stats = Latencies::default();
-            stats.time(|| store.disk_usage().unwrap());
+            let _ = stats.time(|| store.disk_usage().unwrap());
             println!("{durability:?}, {count} pinned generations, stats: {stats}");
         }
         for value in 0..400 {

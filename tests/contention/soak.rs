@@ -29,7 +29,7 @@ fn seconds() -> Duration {
 fn create(path: &Path, value: i64) -> Store {
     let store = Store::create(path).unwrap();
     store.create_growable("log", DType::I64, &[0, 2], 1 << 20).unwrap();
-    store.create_tensor("counter", DType::I64, &[ELEMENTS], StorageKind::Mutable).unwrap();
+    let _ = store.create_tensor("counter", DType::I64, &[ELEMENTS], StorageKind::Mutable).unwrap();
     for process in 0..PROCESSES {
         store.save(&format!("own.{process}"), &elements(value)).unwrap();
     }
@@ -143,7 +143,7 @@ impl Worker {
         self.snapshots.push((self.store.snapshot(), self.saved));
         if self.snapshots.len() > 5 {
             let at = self.random.below(5) as usize;
-            self.snapshots.remove(at);
+            let _ = self.snapshots.remove(at);
         }
     }
 }

@@ -198,12 +198,15 @@ fn worker_process() {
 fn create(path: &Path) {
     let store = StoreOptions::new().durability(Durability::Process).create(path).unwrap();
     for (at, rows) in ROWS.iter().enumerate() {
-        store.create_tensor(&format!("x.{at}"), DType::I64, &[*rows, COLUMNS], StorageKind::Mutable).unwrap();
+        let _ = store
+            .create_tensor(&format!("x.{at}"), DType::I64, &[*rows, COLUMNS], StorageKind::Mutable)
+            .unwrap();
     }
     for process in 0..PROCESSES {
         create_log(&store, &format!("log.{process}")).unwrap();
         let size = [ROWS[3], COLUMNS];
-        store.create_tensor(&format!("own.{process}"), DType::I64, &size, StorageKind::Mutable).unwrap();
+        let _ =
+            store.create_tensor(&format!("own.{process}"), DType::I64, &size, StorageKind::Mutable).unwrap();
     }
 }
 

@@ -117,7 +117,7 @@ pub(crate) fn in_place() -> Script {
         recorder.create();
         recorder.commit(|store| store.save_as("weights", &vector(300, 1), StorageKind::Mutable).unwrap());
         recorder.commit(|store| {
-            store.create_tensor("count", DType::I64, &[3], StorageKind::Live).unwrap();
+            let _ = store.create_tensor("count", DType::I64, &[3], StorageKind::Live).unwrap();
         });
         recorder.commit(|store| {
             let weights = store.load("weights").unwrap();

@@ -83,7 +83,7 @@ fn run_growth() -> Script {
         }
     };
     run(&[
-        &|store| drop(store.create_growable("log", DType::U32, &[1000], 0).unwrap()),
+        &|store| store.create_growable("log", DType::U32, &[1000], 0).unwrap(),
         &append(200_000, 1),
         &append(62_000, 2),
         &append(270_000, 3),

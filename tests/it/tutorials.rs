@@ -27,7 +27,7 @@ impl OnDisk {
 
     fn holding(name: &str, tensor: &Tensor) -> Self {
         let disk = OnDisk::new();
-        disk.save(name, tensor);
+        let _ = disk.save(name, tensor);
         disk
     }
 
@@ -242,7 +242,7 @@ fn t_12_in_place_changes_keep_the_storage_and_other_processes_see_them() {
 #[test]
 fn t_13_sum_has_a_new_storage_and_the_old_one_is_unchanged() {
     let disk = OnDisk::holding("t1", &points());
-    disk.save("t2", &points().flip(0).unwrap());
+    let _ = disk.save("t2", &points().flip(0).unwrap());
     let old = disk.save_view("old", &disk.load("t1"));
     {
         let store = open_mapped(&disk.path);
@@ -452,7 +452,7 @@ fn t_26_floats_of_every_width_round_trip_and_indices_are_int64() {
     round_trip(&disk, [1f64, 4., 1. / 3.]);
     round_trip(&disk, [1f32, 4., 1. / 3.].map(half::f16::from_f32));
     round_trip(&disk, [1f32, 4., 1. / 3.].map(half::bf16::from_f32));
-    disk.save("points", &points());
+    let _ = disk.save("points", &points());
     let rows = disk.save("rows", &Tensor::from_vec(vec![2i64, 0], &[2]).unwrap());
     let selected = disk.save("selected", &disk.load("points").index_select(0, &rows).unwrap());
     assert_eq!((selected.size(), floats(&selected)), (&[2, 2][..], vec![3., 5., 1., 4.]));

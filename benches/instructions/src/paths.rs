@@ -14,7 +14,7 @@ pub(crate) const PATHS: &[(&str, Run)] = &[
     ("open, load", |dir, times| {
         let path = create(dir)?.path().to_path_buf();
         (0..10 * times).try_for_each(|at| {
-            black_box(open_mapped(&path)?.load(&name(at))?);
+            let _ = black_box(open_mapped(&path)?.load(&name(at))?);
             Ok(())
         })
     }),
@@ -22,7 +22,7 @@ pub(crate) const PATHS: &[(&str, Run)] = &[
         let path = create(dir)?.path().to_path_buf();
         let store = open_mapped(&path)?;
         (0..1000 * times).try_for_each(|at| {
-            black_box(store.load(&name(at))?);
+            let _ = black_box(store.load(&name(at))?);
             Ok(())
         })
     }),
@@ -47,7 +47,7 @@ pub(crate) const PATHS: &[(&str, Run)] = &[
     ("copy a transpose", |_, times| {
         let x = Tensor::zeros(DType::F32, &[1024, 1024])?.t()?;
         (0..times).try_for_each(|_| {
-            black_box(x.clone_data()?);
+            let _ = black_box(x.clone_data()?);
             Ok(())
         })
     }),
@@ -58,7 +58,7 @@ pub(crate) const PATHS: &[(&str, Run)] = &[
         let rows = (0..1024).map(|at| at * 7919 % 10_000).collect();
         let rows = Tensor::from_vec::<i64>(rows, &[1024])?;
         (0..times).try_for_each(|_| {
-            black_box(x.index_select(0, &rows)?);
+            let _ = black_box(x.index_select(0, &rows)?);
             Ok(())
         })
     }),

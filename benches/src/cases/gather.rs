@@ -118,7 +118,7 @@ fn scatter(bench: &mut Bench) -> Outcome {
     let (rows, columns, count) = (100_000, 128, 10_000);
     let scratch = bench.scratch()?;
     let path = scratch.path().join("x.smap");
-    Store::create(&path)?.create_tensor("x", DType::F32, &[rows, columns], StorageKind::Mutable)?;
+    let _ = Store::create(&path)?.create_tensor("x", DType::F32, &[rows, columns], StorageKind::Mutable)?;
     let store = open_mapped(&path)?;
     let x = store.load("x")?;
     let source = Tensor::from_vec(vec![1f32; count * columns], &[count, columns])?;

@@ -46,7 +46,7 @@ fn one_of(bench: &mut Bench, count: usize) -> Outcome {
     let case = Case::new(name)
         .add("stridemap", |clock| {
             clock.time_each(LOADS, |number| {
-                black_box(store.load(&names[number])?);
+                let _ = black_box(store.load(&names[number])?);
                 Ok(())
             })
         })

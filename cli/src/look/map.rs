@@ -67,7 +67,7 @@ pub(crate) fn run(args: &MapArgs, out: &mut impl Write) -> Result<()> {
     for name in &selected {
         if !input.contains(name)? {
             // The error suggests similar names.
-            input.load(name)?;
+            let _ = input.load(name)?;
         }
     }
     let mut maps = StorageMap::read_all(&input)?;

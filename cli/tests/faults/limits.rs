@@ -189,8 +189,8 @@ fn case_13_file_system_that_refuses_shared_mappings_is_read_without_them() {
     let path = dir.path().join("s.smap");
     let store = Store::create(&path).unwrap();
     store.save("sealed", &bytes(1000, 0)).unwrap();
-    store.create_tensor("mutable", DType::U8, &[10], StorageKind::Mutable).unwrap();
-    store.create_tensor("live", DType::U8, &[10], StorageKind::Live).unwrap();
+    let _ = store.create_tensor("mutable", DType::U8, &[10], StorageKind::Mutable).unwrap();
+    let _ = store.create_tensor("live", DType::U8, &[10], StorageKind::Live).unwrap();
     drop(store);
     let mut command = Command::new("strace");
     command.args(["-f", "-qq", "-o"]).arg(dir.path().join("trace")).args(["-e", "inject=mmap:error=ENODEV"]);

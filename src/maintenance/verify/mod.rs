@@ -27,6 +27,7 @@ pub(super) use survey::Survey;
 pub(crate) use tensors::verify_tensors;
 
 /// What a verification found. See [`Store::verify`](crate::Store::verify).
+#[must_use = "damage is reported here, and is not an error"]
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Verification {

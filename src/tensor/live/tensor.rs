@@ -60,6 +60,7 @@ use crate::tensor::Tensor;
 ///
 /// A forked child may continue to use a live tensor that it inherits, because that takes no lock. `as_live` and
 /// `flush` fail there.
+#[must_use = "this only gives access to the elements"]
 pub struct LiveTensor<T> {
     pub(super) tensor: Tensor,
     pub(super) mapping: LiveMapping,

@@ -111,7 +111,7 @@ pub(crate) fn flush_after_a_failed_one(play: &Play) -> Fate {
 fn filled_live_tensor(play: &Play, seat: &Seat) -> Result<(Store, LiveTensor<i64>), String> {
     let path = play.dir.path().join(STORE);
     let store = expect_ok("create", options(seat).create(&path))?;
-    expect_ok("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Live))?;
+    let _ = expect_ok("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Live))?;
     // SAFETY: only this test writes the store, through the library.
     let mapped = expect_ok("map", unsafe { options(seat).open_mapped(&path) })?;
     let x = expect_ok("as_live", mapped.load("x").and_then(|x| x.as_live::<i64>()))?;

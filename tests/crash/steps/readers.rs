@@ -77,14 +77,14 @@ pub(crate) fn tensor_in_use_by_an_unlisted_generation(play: &Play) -> Fate {
     let store = create(&play.seat())?;
     expect_ok("save", store.save("y", &vector(1)))?;
     let _reader = open(&play.seat())?;
-    expect_ok("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Mutable))?;
+    let _ = expect_ok("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Mutable))?;
     let seat = play.seat().with(|quirks| quirks.lists_slowly = true);
     let x = expect_ok("load", open(&seat)?.load("x"))?;
     for name in ["a", "b", "c", "d"] {
         let store = store.clone();
         seat.trap(When::Before, "list", "meta", move || store.copy("y", name).map_err(std::io::Error::other));
     }
-    expect_ok("the guard of a tensor in use", x.lock_exclusive())?;
+    let _ = expect_ok("the guard of a tensor in use", x.lock_exclusive())?;
     holds("nothing came between", seat.is_done())
 }
 
@@ -160,7 +160,7 @@ pub(crate) fn table_of_a_pinned_generation(play: &Play) -> Fate {
 /// A tensor whose last name was removed, while a reader keeps its file.
 pub(crate) fn change_of_an_unnamed_tensor(play: &Play) -> Fate {
     let store = create(&play.seat())?;
-    expect_ok("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Mutable))?;
+    let _ = expect_ok("create", store.create_tensor("x", DType::I64, &[5], StorageKind::Mutable))?;
     let reader = open(&play.seat())?;
     let x = expect_ok("load", reader.load("x"))?;
     expect_ok(

@@ -66,7 +66,7 @@ pub(crate) fn change_of_what_was_read(play: &Play) -> Fate {
     expect_ok("the first save", store.save("count", &vector(0)))?;
     let second = open(&other)?;
     let mut txn = expect_ok("begin", second.begin())?;
-    expect_ok("load", txn.load("count"))?;
+    let _ = expect_ok("load", txn.load("count"))?;
     expect_ok("save", txn.save("count", &vector(1)))?;
     expect_ok("the first commit", store.save("count", &vector(5)))?;
     refused("the commit of an earlier read", txn.commit(), ErrorKind::Conflict)?;

@@ -31,8 +31,8 @@ fn case_26_positional_reads_of_a_file_truncated_after_loading_return_an_error() 
     let dir = tempfile::tempdir().unwrap();
     let path = create_store_of_sevens(dir.path());
     let store = Store::open(&path).unwrap();
-    store.create_tensor("mutable", DType::I64, &[100], StorageKind::Mutable).unwrap();
-    store.create_tensor("live", DType::I64, &[100], StorageKind::Live).unwrap();
+    let _ = store.create_tensor("mutable", DType::I64, &[100], StorageKind::Mutable).unwrap();
+    let _ = store.create_tensor("live", DType::I64, &[100], StorageKind::Live).unwrap();
     for (id, name) in ["x", "mutable", "live"].iter().enumerate() {
         let tensor = store.load(name).unwrap();
         let file = path.join(format!("storages/{:016x}.bin", id + 1));

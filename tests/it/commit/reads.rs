@@ -221,7 +221,7 @@ fn fresh(path: &Path) -> Store {
             txn.save("a", &1i64)?;
             txn.save("b", &1i64)?;
             txn.save_as("m", &[1i64, 2], StorageKind::Mutable)?;
-            drop(txn.create_growable("log", DType::U8, &[0], 10)?);
+            txn.create_growable("log", DType::U8, &[0], 10)?;
             txn.set_attribute("k", "1")?;
             txn.set_attribute_of("a", "k", "1")
         })
@@ -413,7 +413,7 @@ fn change_by_the_thread_that_began_an_exclusive_transaction_is_busy_at_once() {
     let (_dir, path) = new_path();
     let store = StoreOptions::new().lock_timeout(Duration::MAX).create(&path).unwrap();
     let other = StoreOptions::new().lock_timeout(Duration::MAX).open(&path).unwrap();
-    store.create_growable("log", DType::U8, &[0], 10).map(drop).unwrap();
+    store.create_growable("log", DType::U8, &[0], 10).unwrap();
     let mut txn = store.begin_exclusive().unwrap();
     let says = ["this thread has begun an exclusive transaction", "commit or drop it first"];
     assert_refused(store.save("x", &1i64), ErrorKind::Busy, &says);
@@ -443,7 +443,7 @@ fn change_by_the_thread_that_began_an_exclusive_transaction_is_busy_at_once() {
 fn append_in_an_exclusive_transaction_does_not_wait_for_another_appender() {
     let (_dir, path) = new_path();
     let store = StoreOptions::new().lock_timeout(Duration::MAX).create(&path).unwrap();
-    store.create_growable("log", DType::U8, &[0], 10).map(drop).unwrap();
+    store.create_growable("log", DType::U8, &[0], 10).unwrap();
     let mut appender = store.appender("log").unwrap();
     appender.append(&[1u8]).unwrap();
     thread::scope(|scope| {

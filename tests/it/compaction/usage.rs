@@ -81,8 +81,8 @@ fn statistics_add_up_to_the_bytes_of_the_folder() {
     store.save("large", &vector(3 << 20, 0)).unwrap();
     store.save_view("part", &store.load("large").unwrap().narrow(0, 10, 1000).unwrap()).unwrap();
     store.remove("large").unwrap();
-    store.create_tensor("mutable", DType::F32, &[100], StorageKind::Mutable).unwrap();
-    store.create_tensor("live", DType::U8, &[5000], StorageKind::Live).unwrap();
+    let _ = store.create_tensor("mutable", DType::F32, &[100], StorageKind::Mutable).unwrap();
+    let _ = store.create_tensor("live", DType::U8, &[5000], StorageKind::Live).unwrap();
     let old = Store::open(&path).unwrap();
     store.save("pinned", &vector(1 << 20, 0)).unwrap();
     let reader = Store::open(&path).unwrap();

@@ -58,7 +58,7 @@ pub(crate) fn create_small_store(path: &Path) -> Content {
     let mut txn = store.begin().unwrap();
     txn.save("later", &Tensor::from_vec(vec![5u8, 6, 7, 8], &[2, 2]).unwrap()).unwrap();
     txn.save_as("counts", &Tensor::from_vec(vec![1i32, 2], &[2]).unwrap(), StorageKind::Mutable).unwrap();
-    txn.create_tensor("shared", DType::I32, &[2], StorageKind::Live).unwrap();
+    let _ = txn.create_tensor("shared", DType::I32, &[2], StorageKind::Live).unwrap();
     txn.save_view("v7", &row.index([Index::from(1)]).unwrap()).unwrap();
     txn.remove("v9").unwrap();
     txn.set_attribute("author", "nobody").unwrap();

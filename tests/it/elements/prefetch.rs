@@ -133,7 +133,7 @@ fn a_prefetch_loads_mutable_and_live_storages_and_needs_no_file() {
     let size = [64, ROW_BYTES];
     for kind in [StorageKind::Mutable, StorageKind::Live] {
         let name = format!("{kind:?}");
-        store.create_tensor(&name, DType::U8, &size, kind).unwrap();
+        let _ = store.create_tensor(&name, DType::U8, &size, kind).unwrap();
         let x = open_mapped(&path).load(&name).unwrap();
         let file =
             fs::read_dir(path.join("storages")).unwrap().map(|entry| entry.unwrap().path()).max().unwrap();

@@ -48,7 +48,7 @@ fn typed_views_and_empty_typed_tensors_have_rows() {
 fn typed_tensor_is_refused_if_elements_cannot_be_borrowed() {
     let (_dir, path, store) = new_store();
     store.save("x", &[[1f32, 2.], [3., 4.]]).unwrap();
-    store.create_tensor("mutable", DType::F32, &[2], StorageKind::Mutable).unwrap();
+    let _ = store.create_tensor("mutable", DType::F32, &[2], StorageKind::Mutable).unwrap();
     let refused = |tensor: &Tensor| tensor.typed::<f32>().unwrap_err().kind();
     assert_eq!(refused(&store.load("x").unwrap()), ErrorKind::NotMapped);
     let mapped = open_mapped(&path);

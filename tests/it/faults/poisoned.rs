@@ -44,7 +44,7 @@ fn create_store(file: &Path) -> (SimulatedDisk, Store) {
     store.save("old", &filled(5, 1i64)).unwrap();
     store.create_growable("log", DType::U8, &[MIB - 100], 0).unwrap();
     store.create_growable("long", DType::U8, &[MIB], 0).unwrap();
-    store.create_tensor("weights", DType::I64, &[5], StorageKind::Mutable).unwrap();
+    let _ = store.create_tensor("weights", DType::I64, &[5], StorageKind::Mutable).unwrap();
     stridemap_interop::adopt(&store, file, "adopted.").unwrap();
     store.save("all", &bytes(40_000)).unwrap();
     store.save_view("some", &store.load("all").unwrap().slice(0, Some(0), Some(100), 1).unwrap()).unwrap();

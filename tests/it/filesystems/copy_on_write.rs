@@ -25,7 +25,7 @@ fn xfs() -> Option<Image> {
 fn make_store(path: &Path) {
     let store = Store::create(path).unwrap();
     for (name, kind) in [("mutable", StorageKind::Mutable), ("live", StorageKind::Live)] {
-        store.create_tensor(name, DType::I64, &[ELEMENTS], kind).unwrap();
+        let _ = store.create_tensor(name, DType::I64, &[ELEMENTS], kind).unwrap();
     }
     // Writes every block, so that later changes are to blocks that were written before.
     let store = open_mapped(path);

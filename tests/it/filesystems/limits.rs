@@ -109,7 +109,7 @@ fn case_11_process_without_descriptors_gets_an_error_and_the_store_stays_intact(
     let (dir, path, store) = new_store();
     store.save("x", &vector(3)).unwrap();
     store.save("y", &vector(3)).unwrap();
-    store.create_tensor("changed", DType::I64, &[3], StorageKind::Mutable).unwrap();
+    let _ = store.create_tensor("changed", DType::I64, &[3], StorageKind::Mutable).unwrap();
     drop(store);
     run_to_end("run out of descriptors", &path);
     let store = Store::open(&path).unwrap();
@@ -137,7 +137,7 @@ fn case_11_error_names_a_machine_without_descriptors() {
 fn case_12_process_without_address_space_gets_an_error_and_reads_without_mapping() {
     let (_dir, path, store) = new_store();
     store.save("large", &filled(LARGE_BYTES, 9u8)).unwrap();
-    store.create_tensor("changed", DType::U8, &[LARGE_BYTES], StorageKind::Mutable).unwrap();
+    let _ = store.create_tensor("changed", DType::U8, &[LARGE_BYTES], StorageKind::Mutable).unwrap();
     run_to_end("run out of address space", &path);
 }
 
@@ -210,7 +210,7 @@ fn case_14_read_only_mount_serves_readers_with_their_pins_and_refuses_writers() 
     let (dir, path) = new_path();
     let writer = Store::create(&path).unwrap();
     writer.save("x", &vector(3)).unwrap();
-    writer.create_tensor("changed", DType::I64, &[3], StorageKind::Mutable).unwrap();
+    let _ = writer.create_tensor("changed", DType::I64, &[3], StorageKind::Mutable).unwrap();
     let Some(mount) = ReadOnly::mount(dir.path()) else { return };
     let reader = open_mapped(mount.0.join("x.smap"));
     assert_eq!(reader.load("x").unwrap().as_slice::<i64>().unwrap(), [0, 1, 2]);

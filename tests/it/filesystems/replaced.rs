@@ -25,8 +25,8 @@ fn store_of(path: &Path, value: f32) -> Store {
     for name in ["t1", "t2", "t3"] {
         store.save(name, &filled(4, value)).unwrap();
     }
-    store.create_tensor("mutable", DType::F32, &[4], StorageKind::Mutable).unwrap();
-    store.create_tensor("live", DType::I64, &[4], StorageKind::Live).unwrap();
+    let _ = store.create_tensor("mutable", DType::F32, &[4], StorageKind::Mutable).unwrap();
+    let _ = store.create_tensor("live", DType::I64, &[4], StorageKind::Live).unwrap();
     store
 }
 

@@ -123,7 +123,7 @@ fn refused_rows_leave_the_appender_as_it_was() {
     let (_dir, path, store) = new_fast_store();
     store.create_growable("x", DType::U8, &[0], 0).unwrap();
     store.save("scalar", &1u8).unwrap();
-    store.create_tensor("mutable", DType::U8, &[1], StorageKind::Mutable).unwrap();
+    let _ = store.create_tensor("mutable", DType::U8, &[1], StorageKind::Mutable).unwrap();
     assert_refused(store.appender("y"), ErrorKind::NameNotFound, &["append to", "\"y\""]);
     assert_refused(store.appender("scalar"), ErrorKind::SizeMismatch, &["\"scalar\"", "no dimensions"]);
     assert_refused(store.appender("mutable"), ErrorKind::NotGrowable, &["\"mutable\"", "create_growable"]);

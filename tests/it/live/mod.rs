@@ -128,7 +128,7 @@ fn handles_of_one_process_share_one_mapping() {
         let file = path.join("storages/0000000000000001.bin");
         maps.lines().filter(|line| line.ends_with(file.to_str().unwrap())).count()
     };
-    store.create_tensor("x", DType::I64, &[4, 2], StorageKind::Live).unwrap();
+    let _ = store.create_tensor("x", DType::I64, &[4, 2], StorageKind::Live).unwrap();
     other.refresh().unwrap();
     assert_eq!(mappings(), 0);
     let x = store.load("x").unwrap().as_live::<i64>().unwrap();

@@ -34,7 +34,7 @@ fn tensors_that_cannot_be_live_are_refused() {
     assert_refused(load("sealed").as_live::<f32>(), not_live, &["0000000000000001", "sealed", "save_as"]);
     assert_refused(load("mutable").as_live::<f32>(), not_live, &["mutable", "lock_exclusive", "save_as"]);
     let mut txn = store.begin().unwrap();
-    txn.create_tensor("new", DType::F32, &[2], StorageKind::Live).unwrap();
+    let _ = txn.create_tensor("new", DType::F32, &[2], StorageKind::Live).unwrap();
     assert_refused(txn.load("new").unwrap().as_live::<f32>(), not_live, &["not committed", "load it"]);
     drop(txn);
 
@@ -181,7 +181,7 @@ fn view_of_a_live_tensor_of_a_copied_store_is_refused() {
 #[test]
 fn case_04_failed_commit_refuses_the_flush_of_live_elements() {
     let (_dir, path) = new_path();
-    Store::create(&path).unwrap().create_tensor("x", DType::I32, &[4], StorageKind::Live).unwrap();
+    let _ = Store::create(&path).unwrap().create_tensor("x", DType::I32, &[4], StorageKind::Live).unwrap();
     let disk = Hooked::before(|operation, path| match operation == "sync_dir" && path.ends_with("meta") {
         true => Err(io::Error::other("injected fault")),
         false => Ok(()),
@@ -198,7 +198,7 @@ fn case_04_failed_commit_refuses_the_flush_of_live_elements() {
 #[test]
 fn case_06_failed_flush_of_live_elements_is_reported_to_every_handle() {
     let (_dir, path) = new_path();
-    Store::create(&path).unwrap().create_tensor("x", DType::I32, &[4], StorageKind::Live).unwrap();
+    let _ = Store::create(&path).unwrap().create_tensor("x", DType::I32, &[4], StorageKind::Live).unwrap();
     let fails = Arc::new(AtomicBool::new(false));
     let hook = {
         let fails = Arc::clone(&fails);

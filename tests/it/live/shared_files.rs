@@ -27,9 +27,9 @@ impl MalformedStore {
         let malformed = MalformedStore { dir: temporary(), named: SEALED };
         let store = Store::create(malformed.path()).unwrap();
         store.save("sealed", &Tensor::from_vec(vec![1i64, 2, 3, 4], &[4]).unwrap()).unwrap();
-        store.create_tensor("mutable", DType::I64, &[4], StorageKind::Mutable).unwrap();
-        store.create_tensor("live", DType::I64, &[4], StorageKind::Live).unwrap();
-        store.create_tensor("narrow", DType::I32, &[8], StorageKind::Live).unwrap();
+        let _ = store.create_tensor("mutable", DType::I64, &[4], StorageKind::Mutable).unwrap();
+        let _ = store.create_tensor("live", DType::I64, &[4], StorageKind::Live).unwrap();
+        let _ = store.create_tensor("narrow", DType::I32, &[8], StorageKind::Live).unwrap();
         for id in [MUTABLE, LIVE, NARROW] {
             fs::remove_file(malformed.storage_path(id)).unwrap();
         }

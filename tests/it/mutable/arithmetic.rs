@@ -299,7 +299,8 @@ fn sizes_that_do_not_broadcast_are_refused() {
 #[test]
 fn case_38_views_with_one_element_at_several_indices_are_read_and_not_written() {
     let (_dir, path) = new_path();
-    Store::create(&path).unwrap().create_tensor("x", DType::I64, &[3, 1], StorageKind::Mutable).unwrap();
+    let _ =
+        Store::create(&path).unwrap().create_tensor("x", DType::I64, &[3, 1], StorageKind::Mutable).unwrap();
     for (_, store) in handles(&path) {
         let x = store.load("x").unwrap();
         for view in [x.expand([3, 2]).unwrap(), x.view([3]).unwrap().unfold(0, 2, 1).unwrap()] {

@@ -71,7 +71,8 @@ fn elements_are_borrowed_only_under_a_guard_of_a_mapped_store() {
 #[test]
 fn case_40_tensor_without_elements_is_borrowed_and_changed_like_any_other() {
     let (_dir, path) = new_path();
-    Store::create(&path).unwrap().create_tensor("x", DType::I64, &[0, 2], StorageKind::Mutable).unwrap();
+    let _ =
+        Store::create(&path).unwrap().create_tensor("x", DType::I64, &[0, 2], StorageKind::Mutable).unwrap();
     for (how, store) in handles(&path) {
         let x = store.load("x").unwrap();
         assert_eq!(x.lock_shared().unwrap().as_slice::<i64>().unwrap(), [0; 0], "{how}");
@@ -100,7 +101,7 @@ fn view_that_ndarray_cannot_borrow_mutably_is_changed_by_the_guard() {
 #[test]
 fn case_23_guards_of_two_handles_and_threads_exclude_each_other() {
     let (_dir, path) = new_path();
-    Store::create(&path).unwrap().create_tensor("x", DType::I64, &[2], StorageKind::Mutable).unwrap();
+    let _ = Store::create(&path).unwrap().create_tensor("x", DType::I64, &[2], StorageKind::Mutable).unwrap();
     let open = || StoreOptions::new().lock_timeout(Duration::from_millis(20)).open(&path).unwrap();
     let (x, y) = (open().load("x").unwrap(), open().load("x").unwrap());
 
@@ -129,7 +130,7 @@ fn case_23_guards_of_two_handles_and_threads_exclude_each_other() {
 #[test]
 fn threads_that_add_under_the_guard_lose_nothing() {
     let (_dir, path) = new_path();
-    Store::create(&path).unwrap().create_tensor("x", DType::I64, &[3], StorageKind::Mutable).unwrap();
+    let _ = Store::create(&path).unwrap().create_tensor("x", DType::I64, &[3], StorageKind::Mutable).unwrap();
     for (how, store) in handles(&path) {
         let x = store.load("x").unwrap();
         x.lock_exclusive().unwrap().fill_(0).unwrap();

@@ -24,7 +24,7 @@ fn each_mutable_tensor_has_its_own_storage() {
     txn.save("sealed", &elements).unwrap();
     txn.save_as("mutable", &elements.t().unwrap(), StorageKind::Mutable).unwrap();
     txn.save_as("sealed too", &elements, StorageKind::Sealed).unwrap();
-    txn.create_tensor("empty", DType::Bool, &[0, 4], StorageKind::Mutable).unwrap();
+    let _ = txn.create_tensor("empty", DType::Bool, &[0, 4], StorageKind::Mutable).unwrap();
     assert_eq!(txn.load("mutable").unwrap().read::<i16>().unwrap(), [0, 3, 1, 4, 2, 5]);
     txn.commit().unwrap();
 
@@ -42,7 +42,7 @@ fn each_mutable_tensor_has_its_own_storage() {
 #[test]
 fn verify_checks_the_length_of_a_mutable_tensor_but_not_its_elements() {
     let (_dir, path, store) = new_store();
-    store.create_tensor("x", DType::U8, &[3 << 20], StorageKind::Mutable).unwrap();
+    let _ = store.create_tensor("x", DType::U8, &[3 << 20], StorageKind::Mutable).unwrap();
     let file = store.snapshot().storages().next().unwrap().unwrap().file;
     fs::write(&file, vec![7; 3 << 20]).unwrap();
     assert_eq!(store.verify(|_| ()).unwrap().findings, []);

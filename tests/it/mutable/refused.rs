@@ -32,7 +32,7 @@ fn unnamed_storage_can_be_read_but_not_changed() {
 #[test]
 fn unnamed_storage_is_not_changed_even_if_a_reader_keeps_its_file() {
     let (_dir, path) = new_path();
-    Store::create(&path).unwrap().create_tensor("x", DType::U8, &[4], StorageKind::Mutable).unwrap();
+    let _ = Store::create(&path).unwrap().create_tensor("x", DType::U8, &[4], StorageKind::Mutable).unwrap();
     let (reader, writer) = (Store::open(&path).unwrap(), Store::open(&path).unwrap());
     for (how, store) in handles(&path) {
         let x = store.load("x").unwrap();
@@ -80,7 +80,7 @@ fn file_borrowed_as_a_sealed_storage_is_not_changed_as_a_mutable_one() {
     let bin = |id: u64| path.join(format!("storages/{id:016x}.bin"));
     store.save("short", &Tensor::from_vec(vec![1i64, 2], &[2]).unwrap()).unwrap();
     store.save("sealed", &Tensor::from_vec(vec![1i64, 2, 3, 4], &[4]).unwrap()).unwrap();
-    store.create_tensor("mutable", DType::I64, &[4], StorageKind::Mutable).unwrap();
+    let _ = store.create_tensor("mutable", DType::I64, &[4], StorageKind::Mutable).unwrap();
     for id in [1, 3] {
         fs::remove_file(bin(id)).unwrap();
         fs::hard_link(bin(2), bin(id)).unwrap();

@@ -361,7 +361,7 @@ fn results_of_every_call(
 /// Creates a store with a sealed tensor, a mutable one, and an attribute, at generation 3.
 pub(crate) fn create_store_of_two(path: &Path) {
     let store = Store::create(path).unwrap();
-    store.create_tensor("changing", DType::I64, &[4], StorageKind::Mutable).unwrap();
+    let _ = store.create_tensor("changing", DType::I64, &[4], StorageKind::Mutable).unwrap();
     let mut txn = store.begin().unwrap();
     txn.save("x", &Tensor::from_vec(vec![1i64, 2, 3], &[3]).unwrap()).unwrap();
     txn.set_attribute("key", "value").unwrap();
@@ -400,7 +400,7 @@ assert_not_impl!(ExclusiveGuard<'static>: Sync);
 #[test]
 fn case_22_forked_child_can_use_an_inherited_live_tensor() {
     let (_dir, path) = new_path();
-    Store::create(&path).unwrap().create_tensor("x", DType::I64, &[4], StorageKind::Live).unwrap();
+    let _ = Store::create(&path).unwrap().create_tensor("x", DType::I64, &[4], StorageKind::Live).unwrap();
     run_to_end("fork with a live tensor", &path);
 }
 
@@ -409,7 +409,7 @@ fn case_22_forked_child_can_use_an_inherited_live_tensor() {
 fn case_22_forked_child_does_not_change_a_file_whose_mapping_it_inherited() {
     let (_dir, path, store) = new_store();
     store.save("sealed", &filled(4, 1i64)).unwrap();
-    store.create_tensor("changing", DType::I64, &[4], StorageKind::Mutable).unwrap();
+    let _ = store.create_tensor("changing", DType::I64, &[4], StorageKind::Mutable).unwrap();
     run_to_end("fork with a file that is mapped", &path);
 }
 
@@ -466,7 +466,7 @@ fn case_22_forked_child_drops_inherited_handles_if_another_thread_was_mapping() 
         store.save(name, &filled(4, 0i64)).unwrap();
     }
     for name in ["live", "other live"] {
-        store.create_tensor(name, DType::I64, &[4], StorageKind::Live).unwrap();
+        let _ = store.create_tensor(name, DType::I64, &[4], StorageKind::Live).unwrap();
     }
     run_to_end("fork while a thread maps", &path);
 }

@@ -152,7 +152,7 @@ fn map_in_little_space(path: &Path) {
 
     // The allocator reserves 64 MiB for a thread, and could take fewer from there.
     let heap = filled(MIB, 1u8).expand([70, -1]).unwrap();
-    store.create_tensor("mutable", DType::U8, &[70 * MIB], StorageKind::Mutable).unwrap();
+    let _ = store.create_tensor("mutable", DType::U8, &[70 * MIB], StorageKind::Mutable).unwrap();
     reader.refresh().unwrap();
     let load_all = || (0..6).for_each(|i| drop(reader.load(&i.to_string()).unwrap()));
     let limit = proc("status", "VmSize:") * 1024 + 90 * MIB as u64;

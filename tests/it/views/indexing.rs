@@ -283,7 +283,7 @@ fn rows_longer_than_a_buffer_are_indexed_in_little_memory() {
     let store = fast().create(&path).unwrap();
     let rows = [long_row(0), long_row(1)].concat();
     store.save("rows", &Tensor::from_vec(rows, &[2, LONG_ROW]).unwrap()).unwrap();
-    store.create_tensor("x", DType::U8, &[1, 3, LONG_ROW], StorageKind::Mutable).unwrap();
+    let _ = store.create_tensor("x", DType::U8, &[1, 3, LONG_ROW], StorageKind::Mutable).unwrap();
     run_to_end("index long rows", &path);
     let x = store.load("x").unwrap().read::<u8>().unwrap();
     let expected = [long_row(1), vec![0; LONG_ROW], long_row(0)];

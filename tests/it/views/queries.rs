@@ -56,8 +56,8 @@ fn tensors_overlap_within_one_file_but_not_between_copies_of_a_store() -> Result
     let store = Store::create(&path)?;
     store.save("sealed", &Tensor::zeros(DType::F32, &[4])?)?;
     store.save("empty", &Tensor::zeros(DType::F32, &[0])?)?;
-    store.create_tensor("mutable", DType::F32, &[4], StorageKind::Mutable)?;
-    store.create_tensor("live", DType::F32, &[4], StorageKind::Live)?;
+    let _ = store.create_tensor("mutable", DType::F32, &[4], StorageKind::Mutable)?;
+    let _ = store.create_tensor("live", DType::F32, &[4], StorageKind::Live)?;
     drop(store);
     let copied = std::process::Command::new("cp").arg("-r").arg(&path).arg(&copy).status();
     assert!(copied.unwrap().success());

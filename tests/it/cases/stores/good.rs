@@ -222,14 +222,14 @@ fn mutable(path: &Path) {
     let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Mutable).unwrap();
     x.select(1, 1).unwrap().lock_exclusive().unwrap().add_(-5).unwrap().flush().unwrap();
     store.save_view("column", &x.select(1, 1).unwrap()).unwrap();
-    store.create_tensor("of no elements", DType::F16, &[0], StorageKind::Mutable).unwrap();
+    let _ = store.create_tensor("of no elements", DType::F16, &[0], StorageKind::Mutable).unwrap();
 }
 
 fn live(path: &Path) {
     Store::create(path).unwrap();
     let store = open_mapped(path);
     for (name, dtype) in [("1", DType::U8), ("2", DType::I16), ("4", DType::F32), ("8", DType::I64)] {
-        store.create_tensor(name, dtype, &[3], StorageKind::Live).unwrap();
+        let _ = store.create_tensor(name, dtype, &[3], StorageKind::Live).unwrap();
     }
     let last = store.load("8").unwrap().as_live::<i64>().unwrap();
     last.set([1], i64::MIN).unwrap();
