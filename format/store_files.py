@@ -22,6 +22,7 @@ MAX_GARBAGE = 1 << 20
 MAX_ATTRIBUTES = 1 << 20
 PAGE = 4096
 MAX_PAGES = 9  # of one node
+MAX_LEVEL = 40
 MAX_RESERVED = 1 << 46
 SEALED, LIVE, EXTERNAL = 0, 2, 3
 
@@ -264,9 +265,10 @@ class Tree:
         self.root = self.checked(table.node(root))
 
     def checked(self, node, level=None):
-        """Check F-23: a child is at `level` and has an entry. Only a root that is a leaf may be empty."""
-        is_filled = node.entries or level is None and node.level == 0
-        require(node.tree == self.number and level in (None, node.level) and is_filled, 23,
+        """Check F-23: a child is at `level`. An inner node has two entries, a leaf one; the root may be an empty leaf."""
+        is_filled = len(node.entries) >= (2 if node.level else level is not None)
+        is_at_level = node.level <= MAX_LEVEL if level is None else node.level == level
+        require(node.tree == self.number and is_at_level and is_filled, 23,
                 f"the node at page {node.page} is not in its place")
         return node
 

@@ -15,6 +15,10 @@ pub const MAX_DIM_NAME_BYTES: usize = 255;
 /// inner node with two keys of the maximum length takes less, so both fit with room to spare.
 pub const MAX_NODE_PAGES: u16 = 9;
 
+/// The maximum level of a node of a table. An inner node has at least two children, so a table of more levels has more
+/// than 2^40 leaves, or 4 PiB. A reader holds a node of each level in memory.
+pub const MAX_NODE_LEVEL: u16 = 40;
+
 /// The maximum length of a manifest in bytes. If the changes since the last table would exceed it, a new table is
 /// written. Garbage and attributes have limits of their own, so only a malformed file exceeds this one.
 pub const MAX_MANIFEST_BYTES: u64 = 16 * 1024 * 1024;

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{self, AtomicBool};
 
 use crate::hints::{Hints, fingerprint, prefix_number};
-use crate::limits::MAX_NODE_PAGES;
+use crate::limits::{MAX_NODE_LEVEL, MAX_NODE_PAGES};
 use crate::preamble::take;
 use crate::record::{TensorWire, check_storage_id};
 use crate::{Digest, Error, Result, Rule, StorageRecord, TensorRecord, Uuid, check_text, codec, digest};
@@ -205,21 +205,28 @@ impl NodeHeader {
         self.count == 0
     }
 
-    /// Checks that the node belongs to `tree`, is at `level`, and is not empty. `level` is one less than the parent's.
-    /// A root has no parent: then `level` is `None`, any level is right, and a leaf may be empty.
+    /// Checks that the node belongs to `tree`, is at `level`, and has enough entries: a leaf one, an inner node two.
+    /// `level` is one less than the parent's. A root has no parent: then `level` is `None`, any level up to the limit
+    /// is right, and a leaf may be empty.
     ///
     /// # Errors
     /// [`Rule::NodeChild`].
     pub fn check_child(&self, tree: Tree, level: Option<u16>) -> Result<()> {
-        let may_be_empty = level.is_none() && self.level == 0;
-        let is_at_level = level.is_none_or(|level| level == self.level);
-        if self.tree() == tree && is_at_level && (may_be_empty || !self.is_empty()) {
+        let is_at_level = level.map_or(self.level <= MAX_NODE_LEVEL, |level| level == self.level);
+        let least = match (self.level, level) {
+            (0, None) => 0,
+            (0, Some(_)) => 1,
+            _ => 2,
+        };
+        if self.tree() == tree && is_at_level && self.len() >= least {
             return Ok(());
         }
         let NodeHeader { page, level: found_level, count, .. } = *self;
         let expected = match level {
-            Some(level) => format!("a node of {tree} at level {level}"),
-            None => format!("a root of {tree}"),
+            Some(level) => format!("a node of {tree} at level {level} with at least {least} entries"),
+            None => {
+                format!("a root of {tree} at level {MAX_NODE_LEVEL} at most with at least {least} entries")
+            }
         };
         let found = format!("a node of {} at level {found_level} with {count} entries", self.tree());
         let detail = format!("at page {page}, {expected} is expected, but {found} is there");

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::limits::MAX_NODE_PAGES;
+use crate::limits::{MAX_NODE_LEVEL, MAX_NODE_PAGES};
 use crate::node::{NODE_HEADER_BYTES, NodeHeader, SLOT_BYTES};
 use crate::record::{TensorWireRef, check_storage_id};
 use crate::{
@@ -46,9 +46,27 @@ struct Unfinished {
     /// The offset in `entries` at which each entry ends.
     ends: Vec<usize>,
     entries: Vec<u8>,
+    /// The length of the key of the last entry.
+    last_key_bytes: usize,
 }
 
 impl Unfinished {
+    fn push(&mut self, entry: &[u8], key_bytes: usize) {
+        if self.ends.is_empty() {
+            self.first_key.extend(entry.iter().take(key_bytes));
+        }
+        self.entries.extend(entry);
+        self.ends.push(self.entries.len());
+        self.last_key_bytes = key_bytes;
+    }
+
+    /// Removes the last entry. Returns it, and the length of its key.
+    fn pop(&mut self) -> Option<(Vec<u8>, usize)> {
+        self.ends.pop()?;
+        let start = self.ends.last().copied().unwrap_or_default();
+        Some((self.entries.split_off(start), self.last_key_bytes))
+    }
+
     /// Returns the length of the node with `count` more entries of `bytes` in total.
     fn length_with(&self, count: usize, bytes: usize) -> usize {
         let slots = self.ends.len().saturating_add(count).saturating_add(1).saturating_mul(SLOT_BYTES);
@@ -156,19 +174,23 @@ impl TableEncoder {
         if self.tree.nodes.len() <= level {
             self.tree.nodes.resize_with(level.saturating_add(1), Unfinished::default);
         }
-        let Some(node) = self.tree.nodes.get(level) else { return Ok(()) };
-        // An inner node takes at least two children, however long their keys are, so that each level has fewer nodes
-        // than the one below it. Only the last node of a level can be left with one.
-        let least = if level == 0 { 1 } else { 2 };
-        if node.ends.len() >= least && node.length_with(1, entry.len()) > PAGE_BYTES {
-            self.finish_node(tree, level, out)?;
-        }
         let Some(node) = self.tree.nodes.get_mut(level) else { return Ok(()) };
-        if node.ends.is_empty() {
-            node.first_key.extend(entry.iter().take(key_bytes));
+        if level == 0 {
+            if !node.ends.is_empty() && node.length_with(1, entry.len()) > PAGE_BYTES {
+                self.finish_node(tree, level, out)?;
+            }
+        // F-23: an inner node has at least two children, however long their keys are. A child that no longer fits stays
+        // in the node until another one comes, so that the next node begins with two. The last node of a level keeps it.
+        } else if node.ends.len() > 2
+            && node.length_with(0, 0) > PAGE_BYTES
+            && let Some((moved, moved_key_bytes)) = node.pop()
+        {
+            self.finish_node(tree, level, out)?;
+            self.push(tree, level, &moved, moved_key_bytes, out)?;
         }
-        node.entries.extend(entry);
-        node.ends.push(node.entries.len());
+        if let Some(node) = self.tree.nodes.get_mut(level) {
+            node.push(entry, key_bytes);
+        }
         Ok(())
     }
 
@@ -206,6 +228,9 @@ impl TableEncoder {
         let too_large =
             || Error::new(Rule::NodeLayout, format!("a node of {page_count} pages at level {level}"));
         let to_u16 = |number: usize| u16::try_from(number).map_err(|_| too_large());
+        if level > usize::from(MAX_NODE_LEVEL) {
+            return Err(too_large());
+        }
         let header = NodeHeader {
             uuid: self.uuid,
             generation: self.generation,

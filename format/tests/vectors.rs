@@ -109,7 +109,24 @@ fn levels_and_long_nodes_are_in_the_good_tables() {
         (storage.1, tensor.1, bytes.len() / PAGE_BYTES)
     };
     assert_eq!(levels_of(&table("levels")), (2, 3, 13));
-    assert_eq!(levels_of(&table("long-nodes")), (1, 3, 20));
+    assert_eq!(levels_of(&table("long-nodes")), (1, 2, 16));
+}
+
+/// A reader refuses an inner node with fewer than two children, so decoding checks all of them.
+#[test]
+fn table_of_any_entry_count_has_two_children_in_each_inner_node() {
+    let small = good::small_table();
+    let tensor = small.tensors.values().next().unwrap();
+    for name_bytes in [30, 1000, 1300, 2000, 4096] {
+        for count in (0..40).chain([63, 64, 65, 127, 128, 129, 1000]) {
+            let name = |i| format!("{i:0>name_bytes$}");
+            let tensors = (0..count).map(|i| (name(i), tensor.clone())).collect();
+            let table = Table { tensors, ..small.clone() };
+            let (bytes, reference) = table.encode();
+            let read = Table::decode(&bytes, table.uuid, &reference, table.next_storage_id);
+            assert!(read.as_ref() == Ok(&table), "{count} names of {name_bytes} bytes: {:?}", read.err());
+        }
+    }
 }
 
 #[test]

@@ -250,8 +250,14 @@ impl Model {
         loop {
             let most = table.entries_per_node.max(if level == 0 { 1 } else { 2 });
             // An empty tree is an empty leaf.
-            let nodes: Vec<_> =
-                if entries.is_empty() { vec![&[][..]] } else { entries.chunks(most).collect() };
+            // An inner node has at least two children, so the last node takes a child that would be alone.
+            let is_one_left = level > 0 && entries.len() > most && entries.len() % most == 1;
+            let last = if is_one_left { most + 1 } else { 0 };
+            let (full, last) = entries.split_at(entries.len() - last);
+            let nodes: Vec<_> = match entries.is_empty() {
+                true => vec![last],
+                false => full.chunks(most).chain((!last.is_empty()).then_some(last)).collect(),
+            };
             let mut parents = Vec::new();
             for node in &nodes {
                 let page = (out.len() / PAGE_BYTES) as u64;

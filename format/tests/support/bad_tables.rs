@@ -52,22 +52,35 @@ fn root_inside(name: &'static str) -> BadTable {
     (name, bytes, reference)
 }
 
+/// Returns a table whose tree of tensors has 42 levels. Each inner node has the same child twice, which only a whole
+/// reading of the table would refuse.
+fn root_at_level_41(name: &'static str) -> BadTable {
+    let inner = |level: u64| {
+        let below = child(text("t"), level);
+        node((level + 1, 1, level as u16), &[below.clone(), below])
+    };
+    let nodes: Vec<_> = std::iter::once(leaf(1, &["t"])).chain((1..=41).map(inner)).collect();
+    tree(name, 1, &nodes)
+}
+
 pub(crate) fn entries() -> Vec<BadTable> {
     let longer = |record: Vec<u8>| [record, vec![0]].concat();
     let shorter = |record: Vec<u8>| record[..record.len() - 1].to_vec();
     let leaves = |storages: &[Vec<u8>], tensors: &[Vec<u8>]| table(storages, tensors);
     let (s, t) = (|| storage(1), || tensor("t"));
     let long_id = [long(1, 2), s()[1..].to_vec()].concat();
-    let with_child = |entry: Vec<u8>| vec![leaf(1, &["t"]), node((2, 1, 1), &[entry])];
+    let second = || child(text("u"), 2);
+    let with_child =
+        |entry: Vec<u8>| vec![leaf(1, &["t"]), leaf(2, &["u"]), node((3, 1, 1), &[entry, second()])];
     let of_child = child(text("t"), 1);
     vec![
         named("F-14-storage-cut-short", leaves(&[shorter(s())], &[t()])),
         named("F-14-byte-after-the-storage", leaves(&[longer(s())], &[t()])),
         named("F-14-byte-after-the-tensor", leaves(&[s()], &[longer(t())])),
         named("F-14-long-storage-id", leaves(&[long_id], &[t()])),
-        tree("F-14-byte-after-the-child", 1, &with_child(longer(of_child.clone()))),
-        tree("F-14-child-cut-short", 1, &with_child(shorter(of_child))),
-        tree("F-14-long-page-of-a-child", 1, &with_child([text("t"), long(1, 2)].concat())),
+        tree("F-14-byte-after-the-child", 2, &with_child(longer(of_child.clone()))),
+        tree("F-14-child-cut-short", 2, &with_child(shorter(of_child))),
+        tree("F-14-long-page-of-a-child", 2, &with_child([text("t"), long(1, 2)].concat())),
         named("F-24-storages-descend", leaves(&[storage(2), s()], &[t()])),
         named("F-24-storages-ascend-only-as-bytes", leaves(&[s(), storage(256), storage(255)], &[])),
         named("F-24-storage-twice", leaves(&[s(), s()], &[])),
@@ -167,8 +180,12 @@ pub(crate) fn trees() -> Vec<BadTable> {
         [&good[..4096], &second].concat()
     };
     let at_level = |page, level, entries: &[Vec<u8>]| node((page, 1, level), entries);
-    let to = |page: u64| child(text("t"), page);
+    let [to_t, to_u] = [("t", 1), ("u", 2)].map(|(name, page)| child(text(name), page));
+    let to_both = &[to_t, to_u];
     let leaf_t = || leaf(1, &["t"]);
+    // A root at page 3 whose first child is at another page than the leaf with that name.
+    let child_at =
+        |name, page| tree(name, 2, &[leaf_t(), leaf(2, &["u"]), inner(3, &[("t", page), ("u", 2)])]);
     let leaves = || [leaf(1, &["a", "c"]), leaf(2, &["e", "g"])];
     let over_leaves = |name, children: &[(&str, u64)]| {
         let [first, second] = leaves();
@@ -179,21 +196,39 @@ pub(crate) fn trees() -> Vec<BadTable> {
         roots("F-23-root-past-the-end", 0, 2),
         roots("F-23-root-at-2-to-52", 0, 1 << 52),
         ("F-23-tree-2", unknown_tree, good_reference),
-        tree("F-23-child-past-the-end", 1, &[leaf_t(), inner(2, &[("t", 3)])]),
-        tree("F-23-child-at-2-to-64-less-1", 1, &[leaf_t(), inner(2, &[("t", u64::MAX)])]),
-        tree("F-23-child-of-the-other-tree", 1, &[leaf_t(), inner(2, &[("t", 0)])]),
-        tree("F-23-child-is-itself", 1, &[leaf_t(), inner(2, &[("t", 2)])]),
-        tree("F-23-child-two-levels-lower", 1, &[leaf_t(), at_level(2, 2, &[to(1)])]),
-        tree("F-23-leaf-at-level-65535", 1, &[leaf_t(), at_level(2, u16::MAX, &[to(1)])]),
-        tree("F-23-child-empty", 1, &[leaf(1, &[]), inner(2, &[("t", 1)])]),
+        child_at("F-23-child-past-the-end", 4),
+        child_at("F-23-child-at-2-to-64-less-1", u64::MAX),
+        child_at("F-23-child-of-the-other-tree", 0),
+        child_at("F-23-child-is-itself", 3),
+        tree("F-23-child-two-levels-lower", 2, &[leaf_t(), leaf(2, &["u"]), at_level(3, 2, to_both)]),
+        tree("F-23-root-at-level-65535", 2, &[leaf_t(), leaf(2, &["u"]), at_level(3, u16::MAX, to_both)]),
+        tree("F-23-child-empty", 1, &[leaf(1, &[]), leaf(2, &["u"]), inner(3, &[("t", 1), ("u", 2)])]),
         tree("F-23-inner-root-empty", 1, &[leaf_t(), inner(2, &[])]),
+        tree("F-23-inner-root-with-1-child", 1, &[leaf_t(), inner(2, &[("t", 1)])]),
+        tree(
+            "F-23-inner-child-with-1-child",
+            3,
+            &[
+                leaf_t(),
+                leaf(2, &["u"]),
+                leaf(3, &["v"]),
+                inner(4, &[("t", 1), ("u", 2)]),
+                inner(5, &[("v", 3)]),
+                at_level(6, 2, &[child(text("t"), 4), child(text("v"), 5)]),
+            ],
+        ),
+        root_at_level_41("F-23-root-at-level-41"),
         over_leaves("F-24-first-key-of-a-child-differs", &[("a", 1), ("f", 2)]),
         over_leaves("F-24-first-key-of-the-first-child-differs", &[("Z", 1), ("e", 2)]),
         over_leaves("F-24-children-descend", &[("e", 2), ("a", 1)]),
         tree("F-24-child-twice", 2, &[leaf(1, &["a", "c"]), inner(2, &[("a", 1), ("a", 1)])]),
-        over_leaves("F-23-leaf-without-a-parent", &[("a", 1)]),
+        tree(
+            "F-23-leaf-without-a-parent",
+            3,
+            &[leaf_t(), leaf(2, &["u"]), leaf(3, &["v"]), inner(4, &[("t", 1), ("u", 2)])],
+        ),
         tree("F-23-root-before-a-leaf", 2, &[leaf(1, &["a"]), leaf(2, &["b"])]),
-        tree("F-23-inner-node-without-a-parent", 1, &[inner(1, &[("t", 2)]), leaf(2, &["t"])]),
+        tree("F-23-inner-node-without-a-parent", 1, &[inner(1, &[("t", 2), ("t", 2)]), leaf(2, &["t"])]),
         tree("F-23-tree-7-without-a-root", 1, &[node((1, 7, 0), &[tensor("u")]), leaf(2, &["t"])]),
         root_inside("F-23-root-inside-a-node-of-tree-7"),
         tree(
