@@ -1,5 +1,6 @@
 //! The record encoding. Only this module uses bincode.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
@@ -7,7 +8,7 @@ use std::iter;
 use std::marker::PhantomData;
 
 use bincode::Options;
-use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::limits::{MAX_ATTRIBUTES_BYTES, MAX_CHANGES, MAX_GARBAGE, MAX_RANK};
@@ -43,23 +44,26 @@ pub(crate) fn encode_into(
 /// Decodes a value. `bytes` must be its canonical encoding, with nothing after it (F-14).
 pub(crate) fn decode<'a, T: Serialize + Deserialize<'a>>(bytes: &'a [u8]) -> Result<T> {
     let limit_bytes = bytes.len() as u64;
-    let value: T = options()
-        .with_limit(limit_bytes)
-        .deserialize(bytes)
-        .map_err(|e| decode_error(&e, &format!("a record of {limit_bytes} bytes")))?;
+    let what = || format!("a record of {limit_bytes} bytes");
+    let value: T = deserialize(bytes).map_err(|e| decode_error(&e, &what()))?;
     // Other encodings of the same value (overlong integers, unsorted or duplicate keys) are rejected. Equal records
     // therefore have equal digests, and it need not be defined which duplicate key wins.
-    if is_encoding_of(bytes, &value) {
-        Ok(value)
-    } else {
-        Err(Error::new(Rule::Canonical, format!("a record of {limit_bytes} bytes is not in canonical form")))
+    match after_encoding_of(bytes, &value) {
+        Some([]) => Ok(value),
+        Some(_) => Err(Error::new(Rule::Canonical, what() + " cannot be decoded: bytes follow its end")),
+        None => Err(Error::new(Rule::Canonical, what() + " is not in canonical form")),
     }
+}
+
+/// Decodes a value from the start of `bytes`, in any encoding.
+fn deserialize<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> bincode::Result<T> {
+    REFUSED.set(None);
+    options().with_limit(bytes.len() as u64).allow_trailing_bytes().deserialize(bytes)
 }
 
 /// Decodes a value from the start of `bytes`. More bytes may follow.
 pub(crate) fn decode_first<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T> {
-    let decoded = options().with_limit(bytes.len() as u64).allow_trailing_bytes().deserialize(bytes);
-    decoded.map_err(|e| decode_error(&e, "the start of a record"))
+    deserialize(bytes).map_err(|e| decode_error(&e, "the start of a record"))
 }
 
 /// Decodes the bytes of a text from the start of `bytes`. More bytes may follow.
@@ -81,8 +85,14 @@ pub(crate) fn encoded_length(value: &impl Serialize) -> Result<usize> {
 
 /// Returns whether `bytes` are the encoding of `value`, without building a second encoding.
 pub(crate) fn is_encoding_of(bytes: &[u8], value: &impl Serialize) -> bool {
+    after_encoding_of(bytes, value).is_some_and(<[u8]>::is_empty)
+}
+
+/// Returns the bytes after the encoding of `value`, or `None` if `bytes` do not begin with it.
+fn after_encoding_of<'a>(bytes: &'a [u8], value: &impl Serialize) -> Option<&'a [u8]> {
     let mut expected = Expected(bytes);
-    options().serialize_into(&mut expected, value).is_ok() && expected.0.is_empty()
+    options().serialize_into(&mut expected, value).ok()?;
+    Some(expected.0)
 }
 
 /// The bytes that are still expected. Writing anything else is an error.
@@ -99,8 +109,19 @@ impl io::Write for Expected<'_> {
     }
 }
 
-/// The error detail for a list with more items than a tensor may have dimensions.
-const TOO_MANY_DIMENSIONS: &str = "more than 64 dimensions";
+/// A rule that a decoded value breaks, and how. It is set by [`refuse`], because the errors of serde are only text.
+type Refusal = (Rule, &'static str);
+
+thread_local! {
+    /// The refusal of the value that this thread decodes.
+    static REFUSED: Cell<Option<Refusal>> = const { Cell::new(None) };
+}
+
+/// Returns the error of a value that breaks a rule other than F-14.
+pub(crate) fn refuse<E: serde::de::Error>(rule: Rule, detail: &'static str) -> E {
+    REFUSED.set(Some((rule, detail)));
+    E::custom(detail)
+}
 
 /// Decodes a list with one item per dimension. One byte of a file can take 24 bytes in memory here, so at most
 /// [`MAX_RANK`] items are kept (F-5). Items beyond the limit are still decoded, because an invalid encoding (F-14)
@@ -128,12 +149,9 @@ impl<'de, T: Deserialize<'de>, C: FromIterator<T>> Visitor<'de> for Dimensions<T
         let kept = values.by_ref().take(MAX_RANK).collect::<Result<C, _>>()?;
         // An error in the rest is reported first.
         let has_more = values.try_fold(false, |_, value| value.map(|_| true))?;
-        if has_more { Err(A::Error::custom(TOO_MANY_DIMENSIONS)) } else { Ok(kept) }
+        if has_more { Err(refuse(Rule::Rank, "more than 64 dimensions")) } else { Ok(kept) }
     }
 }
-
-/// The error detail for a map with too many changes.
-const TOO_MANY_CHANGES: &str = "more than 4096 changes of storages, or of tensors";
 
 /// Decodes a map of changes. At most [`MAX_CHANGES`] entries are kept (F-13).
 pub(crate) fn changes<'de, K, V, D>(deserializer: D) -> Result<BTreeMap<K, V>, D::Error>
@@ -147,11 +165,9 @@ where
         count = count.saturating_add(1);
         count <= MAX_CHANGES
     };
-    deserializer.deserialize_map(Map { fits, too_much: TOO_MANY_CHANGES, kept: BTreeMap::new() })
+    let too_much = "more than 4096 changes of storages, or of tensors";
+    deserializer.deserialize_map(Map { fits, too_much, kept: BTreeMap::new() })
 }
-
-/// The error detail for too much garbage.
-const TOO_MUCH_GARBAGE: &str = "more than 1048576 storages of garbage";
 
 /// Decodes the garbage of a manifest. At most [`MAX_GARBAGE`] entries are kept (F-13).
 pub(crate) fn garbage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<u64, u64>, D::Error> {
@@ -160,11 +176,9 @@ pub(crate) fn garbage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTre
         count = count.saturating_add(1);
         count <= MAX_GARBAGE
     };
-    deserializer.deserialize_map(Map { fits, too_much: TOO_MUCH_GARBAGE, kept: BTreeMap::new() })
+    let too_much = "more than 1048576 storages of garbage";
+    deserializer.deserialize_map(Map { fits, too_much, kept: BTreeMap::new() })
 }
-
-/// The error detail for attributes that are too long.
-const TOO_LONG_ATTRIBUTES: &str = "attributes of more than 1048576 bytes";
 
 /// Decodes the attributes of a store. At most [`MAX_ATTRIBUTES_BYTES`] are kept (F-13).
 pub(crate) fn attributes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Attributes, D::Error> {
@@ -173,7 +187,8 @@ pub(crate) fn attributes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<A
         total_bytes = total_bytes.saturating_add(attribute_size(scope, key, value));
         total_bytes <= MAX_ATTRIBUTES_BYTES
     };
-    deserializer.deserialize_map(Map { fits, too_much: TOO_LONG_ATTRIBUTES, kept: BTreeMap::new() })
+    let too_much = "attributes of more than 1048576 bytes";
+    deserializer.deserialize_map(Map { fits, too_much, kept: BTreeMap::new() })
 }
 
 /// A map whose entries are kept until they exceed a limit. Entries beyond the limit are still decoded, as in
@@ -209,7 +224,7 @@ where
                 self.kept.clear();
             }
         }
-        if is_too_much { Err(A::Error::custom(self.too_much)) } else { Ok(self.kept) }
+        if is_too_much { Err(refuse(Rule::ManifestLimits, self.too_much)) } else { Ok(self.kept) }
     }
 }
 
@@ -218,20 +233,7 @@ where
 fn decode_error(error: &bincode::ErrorKind, what: &str) -> Error {
     use bincode::ErrorKind::{Custom, InvalidTagEncoding, InvalidUtf8Encoding};
     let (rule, detail) = match error {
-        // `StorageKind` is the only enum that is decoded, and its variant index is the only 32-bit integer.
-        Custom(detail) if detail.contains("variant index") || detail.starts_with("Invalid u32") => {
-            (Rule::StorageKind, "it has an unknown storage kind")
-        }
-        Custom(detail) => match detail.as_str() {
-            TOO_MANY_DIMENSIONS => (Rule::Rank, TOO_MANY_DIMENSIONS),
-            TOO_MANY_CHANGES | TOO_MUCH_GARBAGE | TOO_LONG_ATTRIBUTES => {
-                (Rule::ManifestLimits, detail.as_str())
-            }
-            detail if detail.starts_with("Slice had bytes remaining") => {
-                (Rule::Canonical, "bytes follow its end")
-            }
-            _ => (Rule::Canonical, "it has an invalid integer"),
-        },
+        Custom(_) => REFUSED.take().unwrap_or((Rule::Canonical, "it has an invalid integer")),
         InvalidUtf8Encoding(_) => (Rule::Canonical, "it has text that is not UTF-8"),
         InvalidTagEncoding(_) => (Rule::Canonical, "it has an option that is neither 0 nor 1"),
         _ => (Rule::Canonical, "it ends early"),

@@ -1,8 +1,10 @@
 //! The records of storages and tensors.
 
+use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::limits::{MAX_DIM_NAME_BYTES, MAX_RANK, MAX_RESERVED_BYTES, MAX_STORAGE_BYTES, MAX_TEXT_BYTES};
 use crate::{DType, Dims, Error, Extent, Result, Rule, Sealed, check_numel, codec};
@@ -38,7 +40,7 @@ pub fn check_dim_name(name: &str) -> Result<()> {
 }
 
 /// The kind of a storage: how its bytes may change, and what protects them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum StorageKind {
     /// Bytes below the length never change. The storage may only grow.
     Sealed(Sealed),
@@ -52,6 +54,38 @@ pub enum StorageKind {
     },
     /// A range of a file outside the store.
     External(External),
+}
+
+impl<'de> Deserialize<'de> for StorageKind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        // A choice is encoded as its number, then its content.
+        deserializer.deserialize_tuple(2, KindVisitor)
+    }
+}
+
+struct KindVisitor;
+
+impl<'de> Visitor<'de> for KindVisitor {
+    type Value = StorageKind;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a storage kind")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> std::result::Result<StorageKind, A::Error> {
+        fn next<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(
+            parts: &mut A,
+        ) -> std::result::Result<T, A::Error> {
+            parts.next_element()?.ok_or_else(|| A::Error::invalid_length(0, &KindVisitor))
+        }
+        Ok(match next::<u64, A>(&mut parts)? {
+            0 => StorageKind::Sealed(next(&mut parts)?),
+            1 => StorageKind::Mutable,
+            2 => StorageKind::Live { access_bytes: next(&mut parts)? },
+            3 => StorageKind::External(next(&mut parts)?),
+            _ => return Err(codec::refuse(Rule::StorageKind, "it has an unknown storage kind")),
+        })
+    }
 }
 
 /// The location of an external storage, and the state of its file when it was adopted.
