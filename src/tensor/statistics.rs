@@ -132,7 +132,7 @@ impl Statistics {
     ///
     /// The result is exact for dtypes of up to 16 bits, and for tensors of up to 4,096 elements. Otherwise the error is
     /// at most 1/65,536 of the range from the minimum to the maximum for integers, 0.4 % of the element for `float32`,
-    /// and 3.2 % for `float64`. Above 64 Mi elements of these dtypes, the result is the quantile of a sample of
+    /// and 3.2 % for `float64`. A quantile that is zero is exact. Above 64 Mi elements of these dtypes, the result is the quantile of a sample of
     /// [`sample_count`](Self::sample_count) elements, except the minimum and the maximum, which are always exact.
     ///
     /// ```

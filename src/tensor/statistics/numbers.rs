@@ -244,6 +244,8 @@ struct Counts {
     /// `None` if all keys are kept.
     table: Option<Table>,
     keys: Vec<u64>,
+    /// The number of zeros in the table.
+    table_zero_count: u64,
     /// Whether the table counts only some of the blocks.
     is_sample: bool,
 }
@@ -255,6 +257,7 @@ impl Counts {
             statistics: Statistics::default(),
             table,
             keys: Vec::new(),
+            table_zero_count: 0,
             is_sample: numel > MAX_UNSAMPLED_ELEMS,
         })
     }
@@ -317,6 +320,7 @@ impl Counts {
                 let range = (low.key().into(), high.key().into());
                 table.cover(range.0, range.1);
                 if is_in_table {
+                    self.table_zero_count += zero_count;
                     table.add(range, block, |element, shift| number(element).slot(shift));
                 }
             }
@@ -353,15 +357,27 @@ fn of_numbers<T: Number, const N: usize>(
         statistics.negative_infinity_count += counts.statistics.negative_infinity_count;
         statistics.zero_count += counts.statistics.zero_count;
         all.keys.extend(counts.keys);
+        all.table_zero_count += counts.table_zero_count;
         if let (Some(table), Some(other)) = (&mut all.table, &counts.table) {
             table.merge(other);
         }
     }
     all.keys.sort_unstable();
     let few = all.keys.chunk_by(|a, b| a == b).map(|keys| (keys[0], keys[0], keys.len() as u64));
-    let ranges = few.chain(all.table.iter().flat_map(Table::used));
     let value = |key| T::of_key(key).to_f64();
-    statistics.bins = ranges.map(|(lo, hi, count)| Bin { lo: value(lo), hi: value(hi), count }).collect();
+    let bin = |(lo, hi, count)| Bin { lo: value(lo), hi: value(hi), count };
+    statistics.bins = few.map(bin).collect();
+    let zero: u64 = T::default().key().into();
+    for (lo, hi, count) in all.table.iter().flat_map(Table::used) {
+        // Zeros are often most of the elements, so they have a bin of their own. The range of a counter begins at zero,
+        // or does not contain it.
+        if lo == zero && hi > zero {
+            statistics.bins.push(bin((zero, zero, all.table_zero_count)));
+            statistics.bins.push(bin((zero + 1, hi, count - all.table_zero_count)));
+        } else {
+            statistics.bins.push(bin((lo, hi, count)));
+        }
+    }
     let range = match (&all.table, &all.keys[..]) {
         (Some(table), _) => table.range(),
         (None, [lo, .., hi]) => Some((*lo, *hi)),

@@ -2,7 +2,7 @@
 
 use stridemap::{DType, Scalar, Statistics, Store, Tensor, set_num_threads};
 
-use crate::harness::{fast, new_path, open_mapped};
+use crate::harness::{fast, filled, new_path, open_mapped};
 use crate::random::Random;
 
 /// Returns the numbers that count: two for a pair, and the magnitude of a complex number.
@@ -335,4 +335,88 @@ fn zero_has_no_sign() {
         let Some(Scalar::Float(min)) = x.statistics(|_| ()).unwrap().min else { panic!("{dtype}") };
         assert!(min.is_sign_positive(), "{dtype}");
     }
+}
+
+/// Returns the element at a quantile: the nearest one, and of two equally near ones the lower.
+fn plain_quantile(sorted: &[f64], fraction: f64) -> f64 {
+    sorted[((sorted.len() - 1) as f64 * fraction - 0.5).ceil().max(0.) as usize]
+}
+
+/// Checks quantiles: exactly where the element is zero, and within the error that is documented elsewhere. `smallest`
+/// is the distance below which elements differ by more than that.
+#[track_caller]
+fn check_quantiles(x: &Tensor, relative: f64, smallest: f64) {
+    let statistics = check(x);
+    let mut sorted: Vec<f64> = numbers(x).into_iter().filter(|number| number.is_finite()).collect();
+    sorted.sort_by(f64::total_cmp);
+    for fraction in [0., 0.001, 0.01, 0.1, 0.25, 0.5, 0.75, 0.79, 0.8, 0.81, 0.9, 0.99, 0.999, 1.] {
+        let expected = plain_quantile(&sorted, fraction);
+        let found = statistics.quantile(fraction).unwrap();
+        let tolerance = if expected == 0. { 0. } else { expected.abs() * relative + smallest };
+        assert!(is_near(found, expected, tolerance), "{x:?}: {fraction}: {found}, not {expected}");
+    }
+}
+
+#[test]
+fn quantiles_beside_zeros_are_zero() {
+    const N: usize = 100_000;
+    let mut random = Random::new(7);
+    // Four of five elements are zeros, of either sign. The others are near zero and far from it, also on both sides.
+    for signs in [&[1.][..], &[-1.], &[1., -1.]] {
+        let elements: Vec<f64> = (0..N)
+            .map(|i| match i % 5 {
+                0 => signs[random.below(signs.len())] * 10f64.powi(random.below(60) as i32 - 30),
+                1 => -0.,
+                _ => 0.,
+            })
+            .collect();
+        let narrow = elements.iter().map(|&x| x as f32).collect();
+        check_quantiles(&Tensor::from_vec(narrow, &[N]).unwrap(), 0.004, 1e-40);
+        check_quantiles(&Tensor::from_vec(elements, &[N]).unwrap(), 0.032, 1e-300);
+    }
+    // Numbers that are smaller than any normal one.
+    let denormal = (0..N as u32).map(|i| if i % 5 == 0 { f32::from_bits(i) } else { 0. }).collect();
+    check_quantiles(&Tensor::from_vec(denormal, &[N]).unwrap(), 0.004, 1e-40);
+    // Integers, for which the error is a part of the range.
+    let integers: Vec<i64> = (0..N as i64).map(|i| if i % 5 == 0 { i - 50_000 } else { 0 }).collect();
+    check_quantiles(&Tensor::from_vec(integers.clone(), &[N]).unwrap(), 0., 2.);
+    let absolute = integers.iter().map(|x| x.unsigned_abs() as u32 * 40_000).collect();
+    check_quantiles(&Tensor::from_vec(absolute, &[N]).unwrap(), 0., 2e9 / 65_536.);
+}
+
+#[test]
+fn quantiles_of_one_hot_rows_and_of_elements_that_are_all_equal() {
+    let one_hot = |n: usize| {
+        let mut elements = vec![0f32; n * 100];
+        (0..100).for_each(|row| elements[row * n + row] = 1.);
+        Tensor::from_vec(elements, &[100, n]).unwrap().statistics(|_| ()).unwrap()
+    };
+    let statistics = one_hot(4096);
+    for fraction in [0., 0.5, 0.9, 0.99, 0.999] {
+        assert_eq!(statistics.quantile(fraction), Some(0.), "{fraction}");
+    }
+    assert_eq!(statistics.quantile(1.), Some(1.));
+    assert_eq!(statistics.histogram(2), [100 * 4095, 100]);
+    for value in [0f32, -0., 1e-40, -1e-40, 1., 6., f32::MAX] {
+        let statistics = filled(20_000, value).statistics(|_| ()).unwrap();
+        for fraction in [0., 0.3, 0.5, 1.] {
+            assert_eq!(statistics.quantile(fraction), Some(f64::from(value)), "{value:e} {fraction}");
+        }
+    }
+}
+
+#[test]
+fn nan_and_infinities_have_no_part_in_quantiles() {
+    let with = |special: f32| {
+        let elements = (0..50_000).map(|i| [0., special, 0., special, 2.][i % 5]).collect();
+        Tensor::from_vec(elements, &[50_000]).unwrap().statistics(|_| ()).unwrap()
+    };
+    for special in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let statistics = with(special);
+        assert_eq!((statistics.finite_count(), statistics.sample_count()), (30_000, 30_000));
+        assert_eq!([0., 0.5, 0.66].map(|fraction| statistics.quantile(fraction)), [Some(0.); 3]);
+        assert_eq!([0.67, 1.].map(|fraction| statistics.quantile(fraction)), [Some(2.); 2]);
+    }
+    let nothing = Tensor::from_vec(vec![f32::NAN; 20_000], &[20_000]).unwrap().statistics(|_| ()).unwrap();
+    assert_eq!((nothing.quantile(0.5), nothing.nan_count), (None, 20_000));
 }
