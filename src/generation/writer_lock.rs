@@ -136,9 +136,9 @@ fn wait(
 ) -> Result<LockedFile> {
     let timeout = wait.timeout;
     let mut reports = WaitReports::begin(wait);
-    let turn = Turn::take(file, id, LockMode::Exclusive, timeout.saturating_sub(began.elapsed()));
-    let at_the_front = Instant::now();
+    let mut turn = Turn::join(file, id, LockMode::Exclusive, timeout.saturating_sub(began.elapsed()));
     loop {
+        turn.wait();
         // Without the lock, two writers could use one number for two generations, and one id for two storages.
         if step!("lock-writers", file.try_lock(LockMode::Exclusive)).map_err(|e| failed(path, e))? {
             drop(turn);
@@ -163,6 +163,6 @@ fn wait(
         if reports.is_due() {
             reports.send(file);
         }
-        thread::sleep(Turn::pause(at_the_front).min(left));
+        thread::sleep(turn.pause().min(left));
     }
 }

@@ -28,7 +28,7 @@ impl FileLock {
         // `None` if the end of the timeout cannot be represented.
         let deadline = Instant::now().checked_add(wait.timeout);
         let mut reports = WaitReports::begin(wait);
-        let (mut turn, mut front_since) = (None, None);
+        let mut turn: Option<Turn> = None;
         let mut registry = file_registry::lock_without_conflict(id, purpose, path)?;
         let lock = loop {
             if registry.file(id).conflict_with_lock(purpose).is_some() {
@@ -36,14 +36,12 @@ impl FileLock {
                 registry = file_registry::lock_without_conflict(id, purpose, path)?;
             }
             let is_another_thread = match registry.file(id).held_lock() {
-                Some((Purpose::Share, is_own))
-                    if purpose == Purpose::Share && (is_own || front_since.is_some()) =>
-                {
+                Some((Purpose::Share, is_own)) if purpose == Purpose::Share && (is_own || turn.is_some()) => {
                     break registry.add_lock(id, purpose, file);
                 }
                 Some((held, true)) => return Err(busy(held_by_this_thread(held))),
                 Some((_, false)) => true,
-                None if front_since.is_none() => false,
+                None if turn.is_none() => false,
                 None => {
                     if try_lock(&**file, purpose, path)? {
                         break registry.add_lock(id, purpose, file);
@@ -51,10 +49,9 @@ impl FileLock {
                     false
                 }
             };
-            let Some(since) = front_since else {
+            let Some(turn) = &mut turn else {
                 drop(registry);
-                turn = Turn::take(file, id, purpose.mode(), wait.timeout);
-                front_since = Some(Instant::now());
+                turn.insert(Turn::join(file, id, purpose.mode(), wait.timeout)).wait();
                 registry = file_registry::lock();
                 continue;
             };
@@ -69,8 +66,15 @@ impl FileLock {
                 registry = file_registry::lock();
                 continue;
             }
+            let pause = turn.pause();
+            if pause.is_zero() {
+                drop(registry);
+                turn.wait();
+                registry = file_registry::lock();
+                continue;
+            }
             // Another thread notifies this one. Another process cannot, so the lock is tried again after a pause.
-            let pause = (!is_another_thread).then(|| Turn::pause(since));
+            let pause = (!is_another_thread).then_some(pause);
             registry =
                 file_registry::wait(registry, left.into_iter().chain(pause).chain(reports.left()).min());
         };

@@ -14,9 +14,13 @@ use std::time::{Duration, Instant};
 use crate::disk::{DiskFile, FileId, LockMode};
 use crate::process::OwnerProcess;
 
-/// The longest wait for the front. A process that is stopped while it is at the front must not keep others from a
-/// free lock.
+/// The longest wait for the front. After that, a thread leaves the queue.
 const MAX_FRONT_WAIT: Duration = Duration::from_secs(1);
+
+/// How long a thread waits for the front before it tries the lock all the same. A process that is stopped while it is
+/// at the front must not keep others from a free lock. Others seldom try a free lock at just that moment, so this
+/// changes the order only if the front does not move.
+const MAX_WAIT_BETWEEN_TRIES: Duration = Duration::from_millis(50);
 
 /// The pause between attempts if no thread can be started that waits in the kernel.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
@@ -30,12 +34,22 @@ const REQUEUE_PAUSE_PERIOD: Duration = Duration::from_millis(50);
 /// The shortest and the longest pause between two attempts of the waiter at the front.
 const FRONT_PAUSES: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(2)];
 
-/// A place at the front of the queue, until it is dropped.
+/// A thread's place in the queue, until it is dropped.
 pub(crate) struct Turn {
     file: Arc<dyn DiskFile>,
     id: FileId,
+    mode: LockMode,
     ticket: u64,
     owner: OwnerProcess,
+    /// When the thread joined the queue, and the longest wait for the front.
+    began: Instant,
+    patience: Duration,
+    has_waited: bool,
+    /// A thread that was behind another thread of this process must first queue in the kernel. If it tried at once, it
+    /// would overtake the processes that wait there.
+    may_try_front: bool,
+    /// Since when the thread has been at the front, or outside the queue. `None` while it waits.
+    done_since: Option<Instant>,
 }
 
 /// The queues in which this process waits.
@@ -69,14 +83,8 @@ fn queues() -> MutexGuard<'static, Queues> {
 }
 
 impl Turn {
-    /// Waits until this thread is at the front of the queue for the lock of an open file, for at most half of
-    /// `timeout` and at most [`MAX_FRONT_WAIT`]. A caller that gets `None` may still try the lock.
-    pub(crate) fn take(
-        file: &Arc<dyn DiskFile>,
-        id: FileId,
-        mode: LockMode,
-        timeout: Duration,
-    ) -> Option<Turn> {
+    /// Joins the queue for the lock of an open file. `timeout` is the time left to get the lock.
+    pub(crate) fn join(file: &Arc<dyn DiskFile>, id: FileId, mode: LockMode, timeout: Duration) -> Turn {
         let (began, patience) = (Instant::now(), MAX_FRONT_WAIT.min(timeout / 2));
         let mut queues = queues();
         if queues.waited_in.is_some_and(|(last, when)| last == id && when.elapsed() < REQUEUE_PAUSE_PERIOD) {
@@ -86,42 +94,70 @@ impl Turn {
         }
         let ticket = queues.next_ticket;
         queues.next_ticket += 1;
+        let owner = queues.owner;
         let queue = queues.by_file.entry(id).or_default();
-        let mut has_waited = false;
-        // A thread that was behind another thread of this process must first queue in the kernel. If it tried at once,
-        // it would overtake the processes that wait there.
-        let mut may_try = queue.tickets.is_empty();
+        let may_try_front = queue.tickets.is_empty();
         queue.tickets.push_back(ticket);
-        loop {
-            let queue = queues.by_file.entry(id).or_default();
-            let is_first = queue.tickets.front() == Some(&ticket);
-            let mut pause = patience.saturating_sub(began.elapsed());
-            if is_first && !queue.has_background_wait {
-                if may_try && !matches!(file.try_front(mode), Ok(false)) {
-                    if has_waited {
-                        queues.waited_in = Some((id, Instant::now()));
-                    }
-                    return Some(Turn { file: Arc::clone(file), id, ticket, owner: queues.owner });
-                }
-                queue.has_background_wait = !pause.is_zero() && request_front(file, id, mode);
-                if !queue.has_background_wait {
-                    pause = pause.min(RETRY_PAUSE);
-                }
-                may_try = true;
-            }
-            if pause.is_zero() {
-                queues.leave(file, id, ticket);
-                return None;
-            }
-            has_waited = true;
-            queues = MOVED.wait_timeout(queues, pause).unwrap_or_else(PoisonError::into_inner).0;
+        let file = Arc::clone(file);
+        Turn {
+            file,
+            id,
+            mode,
+            ticket,
+            owner,
+            began,
+            patience,
+            has_waited: false,
+            may_try_front,
+            done_since: None,
         }
     }
 
-    /// Returns the pause before the next attempt of a waiter that has been at the front since `since`.
-    pub(crate) fn pause(since: Instant) -> Duration {
+    /// Waits until this thread is at the front of the queue, and returns true. Returns false after a short wait: the
+    /// caller then tries the lock, and waits again if it is held.
+    ///
+    /// A thread that has waited for half of its timeout, or for [`MAX_FRONT_WAIT`], leaves the queue. It then counts as
+    /// being at the front.
+    pub(crate) fn wait(&mut self) -> bool {
+        let began = Instant::now();
+        let mut queues = queues();
+        while self.done_since.is_none() {
+            let queue = queues.by_file.entry(self.id).or_default();
+            let is_first = queue.tickets.front() == Some(&self.ticket);
+            let patience_left = self.patience.saturating_sub(self.began.elapsed());
+            let mut pause = patience_left.min(MAX_WAIT_BETWEEN_TRIES.saturating_sub(began.elapsed()));
+            if is_first && !queue.has_background_wait {
+                if self.may_try_front && !matches!(self.file.try_front(self.mode), Ok(false)) {
+                    if self.has_waited {
+                        queues.waited_in = Some((self.id, Instant::now()));
+                    }
+                    self.done_since = Some(Instant::now());
+                    break;
+                }
+                queue.has_background_wait =
+                    !patience_left.is_zero() && request_front(&self.file, self.id, self.mode);
+                if !queue.has_background_wait {
+                    pause = pause.min(RETRY_PAUSE);
+                }
+                self.may_try_front = true;
+            }
+            if patience_left.is_zero() {
+                queues.leave(&self.file, self.id, self.ticket);
+                self.done_since = Some(Instant::now());
+            } else if pause.is_zero() {
+                return false;
+            } else {
+                self.has_waited = true;
+                queues = MOVED.wait_timeout(queues, pause).unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+        true
+    }
+
+    /// Returns the pause before the next attempt to lock. There is none while this thread waits for the front.
+    pub(crate) fn pause(&self) -> Duration {
         let [shortest, longest] = FRONT_PAUSES;
-        (since.elapsed() / 8).clamp(shortest, longest)
+        self.done_since.map_or(Duration::ZERO, |since| (since.elapsed() / 8).clamp(shortest, longest))
     }
 }
 
@@ -171,5 +207,56 @@ impl Queues {
         } else {
             MOVED.notify_all();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+    use std::io::{BufRead as _, BufReader, Read as _, stdin};
+    use std::path::Path;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+    use crate::disk::{Access, Disk as _, RealDisk};
+
+    const OTHER_PROCESS: &str = "STRIDEMAP_TEST_FRONT";
+
+    fn open(path: impl AsRef<Path>) -> Arc<dyn DiskFile> {
+        RealDisk::default().open(path.as_ref(), Access::Write).unwrap()
+    }
+
+    #[test]
+    fn thread_behind_a_front_that_does_not_move_tries_the_lock_and_keeps_its_place() {
+        if let Some(path) = env::var_os(OTHER_PROCESS) {
+            let file = open(path);
+            assert!(file.try_front(LockMode::Exclusive).unwrap());
+            println!("at the front");
+            // Until the test ends this process.
+            stdin().read_to_end(&mut Vec::new()).unwrap();
+            return;
+        }
+        let path = tempfile::NamedTempFile::new().unwrap();
+        let test = "storage::lock_queue::tests::\
+                    thread_behind_a_front_that_does_not_move_tries_the_lock_and_keeps_its_place";
+        let mut other = Command::new(env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture"])
+            .env(OTHER_PROCESS, path.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(other.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("at the front")));
+        let file = open(path.path());
+        let id = file.stat().unwrap().id();
+        let mut turn = Turn::join(&file, id, LockMode::Exclusive, Duration::from_secs(3600));
+        assert!(!turn.wait(), "the caller must not try the lock before the front moves");
+        assert_eq!(turn.pause(), Duration::ZERO);
+        drop(other.stdin.take());
+        while !turn.wait() {}
+        let is_first = |queue: &Queue| queue.tickets.front() == Some(&turn.ticket);
+        assert!(queues().by_file.get(&id).is_some_and(is_first), "it left the queue");
+        assert!(other.wait().unwrap().success());
     }
 }
