@@ -158,6 +158,8 @@ impl Error {
     pub fn io(action: &str, path: &Path, source: io::Error) -> Self {
         let kind = match source.kind() {
             io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
+            // Of the system, it may also be a limit on mappings.
+            io::ErrorKind::OutOfMemory if source.raw_os_error().is_none() => ErrorKind::OutOfMemory,
             _ => ErrorKind::Io,
         };
         let advice = match source.raw_os_error().map(Errno::from_raw_os_error) {

@@ -38,6 +38,8 @@ pub use real_disk::RealDisk;
 pub(crate) use real_disk::opened;
 pub(crate) use staged_file::Staged;
 
+use crate::available_memory;
+
 /// The access that a file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -335,7 +337,11 @@ pub trait DiskFile: Debug + Send + Sync {
 /// Reads a whole file of at most `limit_bytes`. A longer file is cut off one byte past the limit.
 pub(crate) fn read_capped(file: &dyn DiskFile, limit_bytes: u64) -> io::Result<Vec<u8>> {
     let length_bytes = file.stat()?.size_bytes.min(limit_bytes.saturating_add(1));
-    let mut bytes = vec![0; usize::try_from(length_bytes).map_err(io::Error::other)?];
+    let length_bytes = usize::try_from(length_bytes).map_err(io::Error::other)?;
+    let mut bytes = Vec::new();
+    let reserved = available_memory::allocate(length_bytes, || bytes.try_reserve_exact(length_bytes).ok());
+    reserved.map_err(|_| io::ErrorKind::OutOfMemory)?;
+    bytes.resize(length_bytes, 0);
     file.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
 }

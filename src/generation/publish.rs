@@ -18,7 +18,7 @@ use super::unsynced;
 use super::writer_lock::WriterLock;
 use crate::disk::{LockMode, Staged, if_test_omits_step, step};
 use crate::error::{Error, ErrorKind, Result};
-use crate::storage::{Grown, StagedStorage};
+use crate::storage::{Grown, StagedStorage, resize_discarding};
 
 /// Publishes a transaction as the next generation, and moves the handle to it.
 ///
@@ -164,7 +164,10 @@ fn write_table(store: &OpenStore, manifest: &mut Manifest, base: Option<&Table>)
     let refused = |e| Error::refused("write a table", e);
     let mut staged = Staged::create(&store.disk, &dir).map_err(failed)?;
     let mut encoder = TableEncoder::new(store.uuid, manifest.generation, manifest.next_storage_id);
-    let (mut buffer, mut offset_bytes) = (Vec::with_capacity(FLUSH_BYTES), 0);
+    let (mut buffer, mut offset_bytes) = (Vec::new(), 0);
+    // With room for the nodes that one entry completes.
+    resize_discarding(&mut buffer, 2 * FLUSH_BYTES)?;
+    buffer.clear();
     let mut flush = |buffer: &mut Vec<u8>, at_least: usize| {
         if buffer.len() >= at_least {
             staged.file().write_all_at(buffer, offset_bytes).map_err(failed)?;

@@ -12,6 +12,7 @@ use super::known_tails::KnownTails;
 use super::lock_wait::LockWait;
 use super::open_file::{broken, check_length, open_error, other_names_error};
 use super::writer::stage_sum;
+use super::zeroed;
 use crate::disk::{
     Access, Disk, DiskFile, FileId, FileStat, Staged, StorePaths, if_test_omits_step, is_named, step,
 };
@@ -314,7 +315,7 @@ fn sealed_of(id: u64, record: &StorageRecord) -> Result<Sealed> {
 /// Reads the bytes after the last full chunk, and verifies them.
 fn read_sealer(lock: &GrowthLock, id: u64, from: &StorageRecord) -> Result<Sealer> {
     let sealed = sealed_of(id, from)?;
-    let mut tail = vec![0; (from.length_bytes % CHUNK_BYTES) as usize];
+    let mut tail = zeroed((from.length_bytes % CHUNK_BYTES) as usize)?;
     let tail_offset_bytes = from.length_bytes - tail.len() as u64;
     let read = lock.file.read_exact_at(&mut tail, tail_offset_bytes);
     read.map_err(|e| Error::io("read the end of storage", &lock.path, e))?;

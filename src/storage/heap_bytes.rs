@@ -55,6 +55,19 @@ pub(crate) fn resize_discarding(buffer: &mut Vec<u8>, length_bytes: usize) -> Re
     Ok(())
 }
 
+/// Appends bytes to a buffer.
+///
+/// # Errors
+/// `OutOfMemory` if there is not enough memory.
+pub(crate) fn extend(buffer: &mut Vec<u8>, bytes: &[u8]) -> Result<()> {
+    let length_bytes = buffer.len().saturating_add(bytes.len());
+    if buffer.capacity() < length_bytes {
+        available_memory::allocate(length_bytes, || buffer.try_reserve(bytes.len()).ok())?;
+    }
+    buffer.extend_from_slice(bytes);
+    Ok(())
+}
+
 /// Returns a vector of zeros.
 ///
 /// # Errors

@@ -33,7 +33,7 @@ pub(crate) use advice::Hint;
 pub(crate) use backing::{Identity, ReadLock, Storage};
 pub use external_file::ExternalFile;
 pub(crate) use growth::{Grown, Growth, GrowthLock};
-pub(crate) use heap_bytes::{AlignedBytes, resize_discarding, zeroed};
+pub(crate) use heap_bytes::{AlignedBytes, extend, resize_discarding, zeroed};
 pub(crate) use in_place::{MAY_NEED_BLOCKS, StoreCallbacks};
 pub(crate) use known_tails::KnownTails;
 pub(crate) use live::LiveFile;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use stridemap_format::CHUNK_BYTES;
 
-use super::{Storage, StorageWriter};
+use super::{Storage, StorageWriter, resize_discarding};
 use crate::error::Result;
 use crate::layout::Repacked;
 
@@ -36,7 +36,7 @@ impl ByteSource for UnverifiedStorage<'_> {
     fn read(&mut self, range: Range<u64>, sink: Sink<'_>) -> Result<()> {
         let mut start = range.start;
         while start < range.end {
-            self.piece.resize((range.end - start).min(CHUNK_BYTES) as usize, 0);
+            resize_discarding(&mut self.piece, (range.end - start).min(CHUNK_BYTES) as usize)?;
             self.storage.read_at(&mut self.piece, start)?;
             sink(&self.piece)?;
             start += self.piece.len() as u64;

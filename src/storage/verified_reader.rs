@@ -15,6 +15,7 @@ use stridemap_format::{
 };
 
 use super::open_file::{broken, check_length, open_error, read_error};
+use super::resize_discarding;
 use super::rewrite::{ByteSource, Sink};
 use super::writer::StorageWriter;
 use crate::disk::{Access, Disk, DiskFile, StorePaths};
@@ -154,10 +155,16 @@ impl VerifiedStorage {
         self.found_bytes
     }
 
-    /// Reads a chunk into `buffer`. The buffer may be used only if this returns `Ok`.
-    pub(super) fn read_chunk(&self, index: u64, buffer: &mut Vec<u8>) -> Result<(), DamagedChunk> {
+    /// Reads a chunk into `buffer`, and returns it if it is damaged. The buffer may be used only if this returns
+    /// `None`.
+    ///
+    /// # Errors
+    /// `Io` or `OutOfMemory` if the chunk could not be read, which says nothing about its bytes; `Corrupt` if the file
+    /// became shorter.
+    pub(super) fn read_chunk(&self, index: u64, buffer: &mut Vec<u8>) -> Result<Option<DamagedChunk>> {
         let offset_bytes = index * CHUNK_BYTES;
-        buffer.resize(self.length_bytes.saturating_sub(offset_bytes).min(CHUNK_BYTES) as usize, 0);
+        let chunk_bytes = self.length_bytes.saturating_sub(offset_bytes).min(CHUNK_BYTES);
+        resize_discarding(buffer, chunk_bytes as usize)?;
         if self.lost.contains(&index) {
             buffer.fill(0);
             return Ok(());

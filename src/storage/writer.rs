@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use stridemap_format::{CHUNK_BYTES, Digest, Sealed, StorageKind, StorageRecord, digest, full_chunk_count};
 
-use super::{ALIGNMENT_BYTES, ExternalFile, StagedStorage, Storage, Writeback};
+use super::{ALIGNMENT_BYTES, ExternalFile, StagedStorage, Storage, Writeback, extend, zeroed};
 use crate::disk::{Disk, Staged, StorePaths, dir_of, mark_for_writes_in_place, step};
 use crate::error::{Error, Result};
 use crate::parallel;
@@ -145,12 +145,13 @@ impl StorageWriter {
             parallel::thread_count(useful.min(MAX_READ_THREADS)),
             |push| (0..length_bytes).step_by(CHUNK).try_for_each(push),
             |start_bytes| {
-                let mut chunk = vec![0; (length_bytes - start_bytes).min(CHUNK_BYTES) as usize];
+                let mut chunk = zeroed((length_bytes - start_bytes).min(CHUNK_BYTES) as usize)?;
                 let read = file.read_exact_at(&mut chunk, start_bytes);
-                read.map(|()| (digest(&chunk), chunk.len() as u64))
+                read.map_err(|e| Error::io("read storage", path, e))?;
+                Ok((digest(&chunk), chunk.len() as u64))
             },
-            |read| {
-                let (digest, bytes) = read.map_err(|e| Error::io("read storage", path, e))?;
+            |read: Result<_>| {
+                let (digest, bytes) = read?;
                 sealing.digests.push(digest);
                 progress(bytes);
                 Ok(())
@@ -195,7 +196,7 @@ impl StorageWriter {
                 bytes = rest;
             } else {
                 let (part, rest) = bytes.split_at(bytes.len().min(CHUNK - self.pending.len()));
-                self.pending.extend_from_slice(part);
+                extend(&mut self.pending, part)?;
                 bytes = rest;
                 if self.pending.len() == CHUNK {
                     let chunk = std::mem::take(&mut self.pending);
@@ -217,7 +218,7 @@ impl StorageWriter {
         }
         // Otherwise write the zeros: a sealed storage needs their digests, and if no space could be reserved, only
         // written bytes have space on disk.
-        let zeros = vec![0; CHUNK];
+        let zeros = zeroed(CHUNK)?;
         while self.length_bytes() < length_bytes {
             let rest = (length_bytes - self.length_bytes()).min(CHUNK_BYTES);
             self.write(zeros.split_at(rest as usize).0)?;

@@ -6,7 +6,7 @@ use stridemap_format::{CHUNK_BYTES, DType, TensorRecord};
 use super::write_elements::{record_of, write_elements};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::Layout;
-use crate::storage::Growth;
+use crate::storage::{Growth, extend};
 use crate::tensor::Source;
 
 /// Rows that fit in memory, copied from a source. They can be written while the writers' lock is held. The source
@@ -25,11 +25,8 @@ impl ShortRows {
         let Some(size_bytes) = size_bytes.filter(|&bytes| 0 < bytes && (bytes as u64) < CHUNK_BYTES) else {
             return Ok(None);
         };
-        let mut bytes = Vec::with_capacity(size_bytes);
-        write_elements(source, size_bytes as u64, |piece| {
-            bytes.extend_from_slice(piece);
-            Ok(())
-        })?;
+        let mut bytes = Vec::new();
+        write_elements(source, size_bytes as u64, |piece| extend(&mut bytes, piece))?;
         Ok(Some(ShortRows { dtype, size, bytes }))
     }
 }

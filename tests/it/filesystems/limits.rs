@@ -92,6 +92,22 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
             });
             assert_eq!(mapped.load("large").unwrap().as_slice::<u8>().unwrap().len(), LARGE_BYTES);
         }
+        "run out of mappings" => {
+            let mapped = open_mapped(path);
+            let file = File::open(path.join("FORMAT")).unwrap();
+            // The kernel joins no mappings of the same page.
+            let page = || memmap2::MmapOptions::new().len(1).map_raw_read_only(&file);
+            let mut taken: Vec<_> = std::iter::from_fn(|| page().ok()).collect();
+            taken.truncate(taken.len() - 50);
+            let text = ["map storage", "vm.max_map_count", "open, which reads"];
+            assert_refused(mapped.load("large"), ErrorKind::Io, &text);
+            let x = mapped.load("changed").unwrap();
+            assert_refused(x.lock_shared().unwrap().as_slice::<u8>(), ErrorKind::Io, &["vm.max_map_count"]);
+            // The rest of the program can still use those that are left.
+            std::thread::spawn(|| ()).join().unwrap();
+            taken.truncate(taken.len() - 100);
+            assert_eq!(mapped.load("large").unwrap().as_slice::<u8>().unwrap().len(), LARGE_BYTES);
+        }
         _ => return false,
     }
     true
@@ -139,6 +155,14 @@ fn case_12_process_without_address_space_gets_an_error_and_reads_without_mapping
     store.save("large", &filled(LARGE_BYTES, 9u8)).unwrap();
     let _ = store.create_tensor("changed", DType::U8, &[LARGE_BYTES], StorageKind::Mutable).unwrap();
     run_to_end("run out of address space", &path);
+}
+
+#[test]
+fn case_12_load_leaves_mappings_to_the_rest_of_the_process() {
+    let (_dir, path, store) = new_store();
+    store.save("large", &filled(LARGE_BYTES, 9u8)).unwrap();
+    store.create_tensor("changed", DType::U8, &[LARGE_BYTES], StorageKind::Mutable).unwrap();
+    run_to_end("run out of mappings", &path);
 }
 
 #[test]
