@@ -324,6 +324,11 @@ pub trait DiskFile: Debug + Send + Sync {
         Vec::new()
     }
 
+    /// Returns those among all processes that hold locks.
+    fn lock_holders_among(&self, _all: &LockHolders) -> Vec<u32> {
+        Vec::new()
+    }
+
     /// Whether the file is on a file system that other machines may write to, as far as that can be determined.
     ///
     /// # Errors

@@ -377,7 +377,11 @@ impl DiskFile for RealFile {
     }
 
     fn lock_holders(&self) -> Vec<u32> {
-        self.stat().map_or(Vec::new(), |stat| LockHolders::read().of(stat))
+        self.lock_holders_among(&LockHolders::read())
+    }
+
+    fn lock_holders_among(&self, all: &LockHolders) -> Vec<u32> {
+        self.stat().map_or(Vec::new(), |stat| all.of(&self.0, stat))
     }
 
     fn is_network(&self) -> io::Result<bool> {

@@ -99,8 +99,8 @@ fn generation_in_use(
     generation: u64,
     holders: &LockHolders,
 ) -> io::Result<Option<GenerationInUse>> {
-    let file = store.disk.open(path, Access::Read)?;
-    let processes = holders.of(file.stat()?);
+    let file = read_again(|| store.disk.open(path, Access::Read))?;
+    let processes = file.lock_holders_among(holders);
     if processes.is_empty() && !is_locked(&*file, LockMode::Exclusive)? {
         return Ok(None);
     }

@@ -325,6 +325,10 @@ impl DiskFile for HookedFile {
         self.file.lock_holders()
     }
 
+    fn lock_holders_among(&self, all: &LockHolders) -> Vec<u32> {
+        self.file.lock_holders_among(all)
+    }
+
     fn is_network(&self) -> io::Result<bool> {
         Ok(self.disk.quirks.is_network || self.file.is_network()?)
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod copy_on_write;
 pub(crate) mod limits;
+mod locks;
 pub(crate) mod overlay;
 pub(crate) mod replaced;
 mod shared_blocks;

@@ -17,10 +17,10 @@ use crate::support::skip;
 const ROWS: usize = 5000;
 
 /// An overlay over a lower layer that contains a store.
-struct Overlay {
+pub(super) struct Overlay {
     store: PathBuf,
     upper: PathBuf,
-    merged: PathBuf,
+    pub(super) merged: PathBuf,
     // Dropped after the mount, which is on it.
     _disk: SmallDisk,
     _lower_disk: Option<SmallDisk>,
@@ -28,7 +28,7 @@ struct Overlay {
 
 impl Overlay {
     /// Mounts an overlay whose lower layer is on the same file system as the upper one, or on a different one.
-    fn mount(is_same: bool, prepare: impl Fn(&Path)) -> Option<Overlay> {
+    pub(super) fn mount(is_same: bool, prepare: impl Fn(&Path)) -> Option<Overlay> {
         let disk = SmallDisk::mount("96m")?;
         let lower_disk = if is_same { None } else { Some(SmallDisk::mount("32m")?) };
         let dir = |name: &str| {
