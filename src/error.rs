@@ -268,8 +268,15 @@ impl Error {
         self
     }
 
-    pub(crate) fn is_failed_sync(&self) -> bool {
-        self.0.is_failed_sync
+    /// Creates the error of a sync of names in a directory. If the directory could not be opened to be synced, nothing
+    /// is lost: the sync can be tried again.
+    pub(crate) fn sync_dir(dir: &Path, source: io::Error) -> Self {
+        let number = source.raw_os_error().map(Errno::from_raw_os_error);
+        let error = Error::io("sync", dir, source);
+        match number {
+            Some(Errno::MFILE | Errno::NFILE | Errno::ACCESS | Errno::PERM | Errno::NOENT) => error,
+            _ => error.after_failed_sync(),
+        }
     }
 
     /// Whether the cause is this process or the machine, not the file: the process has no permission, or there are no

@@ -218,6 +218,12 @@ pub trait Disk: Debug + Send + Sync {
     /// Errors of the file system.
     fn is_network(&self, dir: &Path) -> io::Result<bool>;
 
+    /// Whether another machine or a program may serve the file system of a directory, so that an operation which
+    /// failed may still have been done.
+    fn may_be_remote(&self, _dir: &Path) -> bool {
+        false
+    }
+
     /// Returns the processes that hold locks, for all files. For many files this is cheaper than
     /// [`lock_holders`](DiskFile::lock_holders) of each file.
     fn lock_holders(&self) -> LockHolders {

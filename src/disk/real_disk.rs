@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -249,6 +249,10 @@ impl Disk for RealDisk {
         self.directory(dir, OFlags::PATH).and_then(file_system::is_local).unwrap_or(false)
     }
 
+    fn may_be_remote(&self, dir: &Path) -> bool {
+        self.directory(dir, OFlags::PATH).map_or(true, |dir| may_be_remote(&dir))
+    }
+
     fn lock_holders(&self) -> LockHolders {
         LockHolders::read()
     }
@@ -279,13 +283,14 @@ impl RealFile {
     /// Whether an `fcntl` lock can be the queue for the file's lock, which is a `flock`. This needs two independent
     /// locks, and on a network file system they are the same lock.
     fn has_queue(&self) -> bool {
-        *self.1.get_or_init(|| {
-            matches!(
-                (file_system::is_network(&self.0), file_system::is_fuse(&self.0)),
-                (Ok(false), Ok(false))
-            )
-        })
+        *self.1.get_or_init(|| !may_be_remote(&self.0))
     }
+}
+
+/// Whether another machine or program may serve the file system, as far as that can be determined.
+fn may_be_remote(file: impl AsFd) -> bool {
+    let file = file.as_fd();
+    !matches!((file_system::is_network(file), file_system::is_fuse(file)), (Ok(false), Ok(false)))
 }
 
 impl DiskFile for RealFile {

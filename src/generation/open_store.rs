@@ -210,7 +210,7 @@ impl OpenStore {
     /// Makes the names in a directory durable, if commits are synced.
     pub(crate) fn sync_dir(&self, dir: &Path) -> Result<()> {
         if self.is_durable() {
-            self.disk.sync_dir(dir).map_err(|e| Error::io("sync", dir, e).after_failed_sync())?;
+            self.disk.sync_dir(dir).map_err(|e| Error::sync_dir(dir, e))?;
         }
         Ok(())
     }

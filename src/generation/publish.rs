@@ -5,6 +5,7 @@ use std::mem::take;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use stridemap_format::limits::MAX_CHANGES;
 use stridemap_format::{Manifest, Rule, StorageRecord, TableEncoder, TableRef};
 
@@ -90,7 +91,8 @@ fn publish_locked(
 /// whole content if there is no table.
 ///
 /// # Errors
-/// `CommitUnknown` if the manifest may have its final name, but that name is not known to be durable.
+/// `CommitUnknown` if the manifest may have its final name, but that name is not known to be durable; `Io` and
+/// `ReadOnly`, after which nothing was published.
 pub(crate) fn publish_manifest(
     store: &OpenStore,
     mut manifest: Manifest,
@@ -122,8 +124,11 @@ pub(crate) fn publish_manifest(
         );
         Error::new(ErrorKind::CommitUnknown, message).with_source(e).after_failed_sync()
     };
-    let renamed = step!("rename-manifest", file.publish(&target));
-    renamed.map_err(|e| unknown(Error::io("publish manifest", &target, e)))?; // crash: the old generation or this one
+    if let Err(e) = step!("rename-manifest", file.publish(&target)) {
+        let is_unknown = may_be_done(&e) || disk.may_be_remote(&store.paths.meta_dir());
+        let error = Error::io("publish manifest", &target, e);
+        return Err(if is_unknown { unknown(error) } else { error });
+    } // crash: the old generation or this one
     let synced = step!("sync-manifest-name", store.sync_dir(&store.paths.meta_dir()));
     synced.map_err(unknown)?; // crash: this generation
     Ok(Generation::new(manifest, table, pin, store.is_durable()))

@@ -23,7 +23,7 @@ pub(crate) fn settle(store: &OpenStore, _lock: &WriterLock) -> Result<()> {
         let device = |dir: &Path| match disk.stat(dir) {
             // It is missing: a repair creates it.
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            stat => Ok(Some(stat.map_err(|e| failed(dir, e))?.device)),
+            stat => Ok(Some(stat.map_err(|e| Error::io("examine", dir, e))?.device)),
         };
         // A directory may be on a separate file system. What manifests refer to becomes durable before them.
         for dir in [store.paths.storages_dir(), store.paths.meta_dir()] {
@@ -55,7 +55,7 @@ pub(crate) fn settle_creation(store: &OpenStore, newest: &Generation, _lock: &Wr
         return Ok(());
     }
     let (disk, root) = (&*store.disk, store.paths.root());
-    create::sync_root(disk, root).map_err(|e| Error::io("sync", root, e).after_failed_sync())?;
+    create::sync_root(disk, root).map_err(|e| Error::sync_dir(root, e))?;
     step!("sync-creation", create::sync_name(disk, root))
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn settle_name(disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
     }
     let dir = paths.meta_dir();
     let synced = step!("sync-flushed-name", disk.sync_dir(&dir));
-    synced.map_err(|e| Error::io("sync", &dir, e).after_failed_sync())
+    synced.map_err(|e| Error::sync_dir(&dir, e))
 }
 
 /// Whether some commits were not synced.

@@ -31,7 +31,7 @@ pub(crate) fn collect_all(store: &OpenStore) -> Result<Collected> {
         let dir = store.paths.meta_dir();
         if store.is_durable() || !unsynced::is_marked(&*store.disk, &store.paths)? {
             let synced = step!("sync-before-collection", store.disk.sync_dir(&dir));
-            store.record_failure(synced.map_err(|e| Error::io("sync", &dir, e).after_failed_sync()))?;
+            store.record_failure(synced.map_err(|e| Error::sync_dir(&dir, e)))?;
         }
     }
     store.install(Arc::clone(&newest));

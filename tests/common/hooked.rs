@@ -224,6 +224,10 @@ impl Disk for Hooked {
     fn is_network(&self, path: &Path) -> io::Result<bool> {
         Ok(self.quirks.is_network || self.disk.is_network(path)?)
     }
+
+    fn may_be_remote(&self, path: &Path) -> bool {
+        self.quirks.is_network || self.disk.may_be_remote(path)
+    }
 }
 
 #[derive(Debug)]

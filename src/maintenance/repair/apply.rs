@@ -138,7 +138,7 @@ impl Work {
     }
 
     fn sync(&self, dir: &Path) -> Result<()> {
-        self.disk().sync_dir(dir).map_err(|e| Error::io("sync", dir, e).after_failed_sync())
+        self.disk().sync_dir(dir).map_err(|e| Error::sync_dir(dir, e))
     }
 
     /// Creates lost+found before anything is moved. A link in its place would lead out of the store, and is refused.

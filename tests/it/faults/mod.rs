@@ -2,6 +2,7 @@
 
 pub(crate) mod full_disk;
 mod poisoned;
+mod refused;
 mod writes;
 
 use std::error::Error as _;
