@@ -6,6 +6,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use rustix::fs::{Access, access};
+use stridemap::persist_new;
 
 use crate::error::{Error, Result};
 use crate::in_place::Outputs;
@@ -77,9 +78,11 @@ impl<'a> OutputFile<'a> {
             writer.flush()?;
             drop(writer);
             let size_bytes = staged.as_file().metadata()?.len();
-            let persist =
-                if self.is_forced { staged.persist(self.path) } else { staged.persist_noclobber(self.path) };
-            persist.map_err(|e| e.error)?;
+            let staged = staged.into_temp_path();
+            match self.is_forced {
+                true => staged.persist(self.path).map_err(|e| e.error)?,
+                false => persist_new(staged, self.path)?,
+            }
             Ok(size_bytes)
         };
         write().map_err(|e: io::Error| match e.kind() {

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stridemap::import::ExternalFile;
-use stridemap::{Error, ErrorKind, OnExisting, Result, Source as _, Tensor, Writeback};
+use stridemap::{Error, ErrorKind, OnExisting, Result, Source as _, Tensor, Writeback, persist_new};
 use tempfile::NamedTempFile;
 
 /// The maximum number of bytes read or written between two calls of `progress`.
@@ -239,11 +239,12 @@ pub(super) fn create(
 ) -> Result<()> {
     check_replaceable(path, on_existing)?;
     let staged = stage(path, fill)?;
+    let staged = staged.into_temp_path();
     let named = match on_existing {
-        OnExisting::Replace => staged.persist(path),
-        _ => staged.persist_noclobber(path),
+        OnExisting::Replace => staged.persist(path).map_err(|e| e.error),
+        _ => persist_new(staged, path),
     };
-    named.map_err(|e| not_named(path, e.error))?;
+    named.map_err(|e| not_named(path, e))?;
     sync_dir(dir_of(path))
 }
 

@@ -9,6 +9,7 @@ mod locked_file;
 mod omit_step;
 mod open_dirs;
 mod paths;
+mod persist_new;
 mod real_disk;
 mod staged_file;
 mod watch;
@@ -34,6 +35,7 @@ pub(crate) use omit_step::{if_test_omits_step, step};
 pub use open_dirs::OpenDirs;
 pub use paths::STAGE_PREFIX;
 pub(crate) use paths::{StoreFile, StorePaths, dir_of, number_in};
+pub use persist_new::persist_new;
 pub use real_disk::RealDisk;
 pub(crate) use real_disk::opened;
 pub(crate) use staged_file::Staged;
@@ -139,6 +141,10 @@ pub trait Disk: Debug + Send + Sync {
     fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)>;
 
     /// Renames a file or a directory. The new name must be free: nothing is replaced.
+    ///
+    /// On a file system that cannot rename without replacing, such as most FUSE file systems, the name is examined
+    /// first, and a file of that name which another process creates at that moment is replaced. The names in a store
+    /// are created under a lock, or in a directory that only its creator uses.
     ///
     /// # Errors
     /// `AlreadyExists`, or an error of the file system.

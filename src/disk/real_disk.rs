@@ -16,7 +16,7 @@ use super::open_dirs::OpenDirs;
 use super::watch::Inotify;
 use super::{
     Access, Disk, DiskFile, ExternalError, ExternalScope, FileId, FileStat, LockHolders, LockMode,
-    STAGE_PREFIX, Watch, external_paths, file_system,
+    STAGE_PREFIX, Watch, external_paths, file_system, is_named,
 };
 
 /// The operating system's file system: all of it by default, or the directories of one store as opened by
@@ -157,8 +157,8 @@ impl Disk for RealDisk {
             let path = path_of(&made);
             let file = opened(file);
             // Before the lock, a collector may have mistaken the file for one of a dead writer, and deleted it. In
-            // that case, start again.
-            if file.try_lock(LockMode::Exclusive)? && file.stat()?.link_count > 0 {
+            // that case, start again. The link count does not show this on FUSE, which hides the deleted file.
+            if file.try_lock(LockMode::Exclusive)? && is_named(self, &path, file.stat()?.id())? {
                 return Ok((path, file));
             }
             let _ = self.remove(&path);
@@ -168,15 +168,14 @@ impl Disk for RealDisk {
     fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
         let ((from_dir, from_name), (to_dir, to_name)) = (self.entry(from)?, self.entry(to)?);
         match rustix::fs::renameat_with(from_dir, from_name, to_dir, to_name, RenameFlags::NOREPLACE) {
-            // The file system does not support the flag. This rename replaces at most an empty directory.
-            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) if self.is_dir(from)? => {
-                Ok(rustix::fs::renameat(from_dir, from_name, to_dir, to_name)?)
-            }
-            // A hard link cannot be made at a name that exists.
+            // The file system does not support the flag. A hard link would not replace anything either, but some file
+            // systems have none, and on others the file is not the same one under its new name: a lock that was taken
+            // before would not exclude those who lock it under that name.
             Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
-                self.link_new(from, to)?;
-                let _ = self.remove(from); // otherwise deleted later, as an unfinished file
-                Ok(())
+                match rustix::fs::statat(to_dir, to_name, AtFlags::SYMLINK_NOFOLLOW) {
+                    Err(Errno::NOENT) => Ok(rustix::fs::renameat(from_dir, from_name, to_dir, to_name)?),
+                    found => Err(found.map_or_else(Errno::into, |_| Errno::EXIST.into())),
+                }
             }
             renamed => Ok(renamed?),
         }

@@ -37,6 +37,14 @@ impl Pin {
         Ok(Pin { lock: LockedFile::new(file), id: file.stat()?.id() })
     }
 
+    /// Records the identity of the file after a rename. On some FUSE file systems it depends on the name.
+    pub(super) fn renamed(mut self) -> Pin {
+        if let Ok(stat) = self.file().stat() {
+            self.id = stat.id();
+        }
+        self
+    }
+
     /// The manifest's file. Locking it replaces the shared lock.
     pub(super) fn file(&self) -> &Arc<dyn DiskFile> {
         self.lock.file()

@@ -131,7 +131,13 @@ pub(crate) fn publish_manifest(
     } // crash: the old generation or this one
     let synced = step!("sync-manifest-name", store.sync_dir(&store.paths.meta_dir()));
     synced.map_err(unknown)?; // crash: this generation
-    Ok(Generation::new(manifest, table, pin, store.is_durable()))
+    Ok(Generation::new(manifest, table, pin.renamed(), store.is_durable()))
+}
+
+/// Whether an operation that failed on a local disk may have been done. An I/O error may be about the journal, after the
+/// change. Any other error of the system is a refusal: there is no space, no permission, or something is in the way.
+fn may_be_done(e: &io::Error) -> bool {
+    e.raw_os_error().is_none_or(|number| Errno::from_raw_os_error(number) == Errno::IO)
 }
 
 /// Encodes a manifest with its changes. Returns `None` if a new table is due first, or if the changes since the last

@@ -208,6 +208,51 @@ fn case_13_file_system_that_refuses_shared_mappings_is_read_without_them() {
     assert!(all.status.success(), "{all:?}");
 }
 
+/// A file system such as those of some cameras and containers: strace injects the errors that it gives.
+#[test]
+fn file_system_without_hard_links_and_without_renames_that_do_not_replace_can_be_used() {
+    if !strace::is_available() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    template::make(dir.path());
+    let run = |args: &[&str]| {
+        let mut command = Command::new("strace");
+        command.args(["-f", "-qq", "-o", "trace", "-e", "inject=renameat2:error=EINVAL"]);
+        command.args(["-e", "inject=link,linkat:error=EPERM"]).arg(EXECUTABLE).args(args);
+        output(command.current_dir(dir.path()))
+    };
+    let mut refused_count = 0;
+    for args in [
+        &["import", "rows.npy", "new.smap"][..],
+        &["import", "many.safetensors", "rows.npy", "s.smap"],
+        &["view", "s.smap", "kept[::2]", "new"],
+        &["append", "s.smap", "log", "rows.npy"],
+        &["append", "s.smap", "log", "rows.npy"],
+        &["compact", "s.smap"],
+        &["gc", "s.smap"],
+        &["export", "s.smap", "kept.npy", "kept"],
+        &["export", "s.smap", "all.safetensors"],
+        &["report", "s.smap", "-o", "s.html"],
+    ] {
+        let ended = run(args);
+        assert!(ended.status.success(), "{args:?}: {ended:?}");
+        let trace = fs::read_to_string(dir.path().join("trace")).unwrap();
+        refused_count += trace.matches("(INJECTED)").count();
+    }
+    assert!(refused_count > 20, "{refused_count}");
+    // What exists is not replaced.
+    for args in [&["export", "s.smap", "kept.npy", "kept"][..], &["import", "rows.npy", "s.smap"]] {
+        assert_eq!(run(args).status.code(), Some(2), "{args:?}");
+    }
+    let mut chunk = fs::read(dir.path().join("s.smap/storages/0000000000000001.bin")).unwrap();
+    chunk[0] ^= 1;
+    fs::write(dir.path().join("s.smap/storages/0000000000000001.bin"), chunk).unwrap();
+    let ended = run(&["repair", "--apply", "s.smap"]);
+    assert!(matches!(ended.status.code(), Some(0 | 1)), "{ended:?}");
+    assert!(output(&mut stridemap(dir.path(), &["verify", "s.smap"])).status.success());
+}
+
 /// Runs in a process that cannot map any file of the store.
 pub(crate) fn read_without_mapping(path: &Path) {
     // SAFETY: only this library writes the store.

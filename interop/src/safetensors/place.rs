@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use stridemap::{Error, OnExisting, Result};
+use stridemap::{Error, OnExisting, Result, persist_new};
 use tempfile::TempPath;
 
 use crate::file::{create_unfinished, dir_of, not_named, sync_dir};
@@ -67,7 +67,7 @@ impl Changes {
 
     fn place(&mut self, staged: TempPath, target: &Path) -> Result<()> {
         // If the name exists, another process has created the file since.
-        staged.persist_noclobber(target).map_err(|e| not_named(target, e.error))?;
+        persist_new(staged, target).map_err(|e| not_named(target, e))?;
         self.done.push(Change::Placed(target.to_path_buf()));
         Ok(())
     }
