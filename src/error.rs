@@ -279,12 +279,8 @@ impl Error {
         }
     }
 
-    /// Whether the cause is this process or the machine, not the file: the process has no permission, or there are no
-    /// descriptors or memory left.
-    pub(crate) fn is_caused_by_process(&self) -> bool {
-        let cause = self.0.source.as_ref().and_then(|source| source.downcast_ref::<io::Error>());
-        let number = cause.and_then(io::Error::raw_os_error).map(Errno::from_raw_os_error);
-        matches!(number, Some(Errno::ACCESS | Errno::PERM | Errno::MFILE | Errno::NFILE | Errno::NOMEM))
+    pub(crate) fn is_failed_sync(&self) -> bool {
+        self.0.is_failed_sync
     }
 
     /// Returns the kind, to match on.

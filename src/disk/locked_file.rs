@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Disk, DiskFile, FileId};
+use super::{Disk, DiskFile, FileId, read_again};
 use crate::process::OwnerProcess;
 
 /// Whether the file at a path is `file`.
@@ -12,7 +12,7 @@ use crate::process::OwnerProcess;
 /// The link count is not enough: on overlayfs a file of a lower layer keeps its count when it is deleted, and a
 /// backup that uses hard links adds a name.
 pub(crate) fn is_named(disk: &dyn Disk, path: &Path, file: FileId) -> io::Result<bool> {
-    match disk.stat(path) {
+    match read_again(|| disk.stat(path)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
         stat => Ok(stat?.id() == file),
     }

@@ -351,6 +351,18 @@ pub trait DiskFile: Debug + Send + Sync {
     fn as_file(&self) -> Option<&File>;
 }
 
+/// Whether an open was refused because the path is not a regular file. The system's own EINVAL has the same kind, and
+/// says nothing about the file.
+pub(crate) fn is_not_regular(e: &io::Error) -> bool {
+    e.kind() == io::ErrorKind::InvalidInput && e.raw_os_error().is_none()
+}
+
+/// Calls `read`, and calls it again if it fails. A disk may fail once, and file systems on a network may deny for a
+/// moment that a file exists: what is reported as damage was seen twice.
+pub(crate) fn read_again<T>(mut read: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    read().or_else(|_| read())
+}
+
 /// Reads a whole file of at most `limit_bytes`. A longer file is cut off one byte past the limit.
 pub(crate) fn read_capped(file: &dyn DiskFile, limit_bytes: u64) -> io::Result<Vec<u8>> {
     let length_bytes = file.stat()?.size_bytes.min(limit_bytes.saturating_add(1));

@@ -8,7 +8,7 @@ use stridemap_format::{self as format, Manifest, Marker, Rule, Uuid};
 
 use super::incomplete_store::IncompleteStore;
 use super::recover;
-use crate::disk::{Access, Disk, Staged, StorePaths, read_capped, step};
+use crate::disk::{Access, Disk, Staged, StorePaths, is_not_regular, read_again, read_capped, step};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Creates an empty store. A store at a new path is built under a temporary name and renamed, so it appears whole or
@@ -192,7 +192,7 @@ pub(crate) fn check_store(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
     let uuid = read_format(disk, paths)?;
     for (dir, rule) in [(paths.storages_dir(), Rule::StorageFile), (paths.meta_dir(), Rule::MetadataFile)] {
         let broken = |what| Err(Error::corrupt(&dir, format::Error::new(rule, what)));
-        match disk.is_dir(&dir) {
+        match read_again(|| disk.is_dir(&dir)) {
             Ok(true) => {}
             // A link could lead anywhere, and files would be written and deleted there.
             Ok(false) => return broken("a link or a file, not a directory of its own"),
@@ -203,21 +203,28 @@ pub(crate) fn check_store(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
     Ok(uuid)
 }
 
+/// Whether a listing failed because there is no directory of that name.
+fn is_missing_dir(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
 /// Reads FORMAT. A directory without a valid one is not a store, unless it has manifests: then it is a damaged store.
 pub(crate) fn read_format(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
     let (root, path) = (paths.root().display(), paths.format_file());
-    let unmarked = |why: &str| {
-        if recover::manifest_numbers(disk, paths).is_ok_and(|numbers| !numbers.is_empty()) {
-            return Error::corrupt(&path, format::Error::new(Rule::MarkerMagic, why));
+    let unmarked = |why: &str| match read_again(|| disk.list(&paths.meta_dir())) {
+        Ok(names) if !recover::numbers_among(&names, "man").is_empty() => {
+            Error::corrupt(&path, format::Error::new(Rule::MarkerMagic, why))
         }
-        Error::new(ErrorKind::NotAStore, format!("open {root}: not a stridemap store: {why}"))
+        Err(e) if !is_missing_dir(&e) => Error::io("list", &paths.meta_dir(), e),
+        _ => Error::new(ErrorKind::NotAStore, format!("open {root}: not a stridemap store: {why}")),
     };
-    let file = match disk.open(&path, Access::Read) {
+    let file = match read_again(|| disk.open(&path, Access::Read)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(unmarked("it has no FORMAT file")),
-        Err(e) if e.kind() == io::ErrorKind::InvalidInput => return Err(unmarked(&format!("FORMAT is {e}"))),
+        Err(e) if is_not_regular(&e) => return Err(unmarked(&format!("FORMAT is {e}"))),
         opened => opened.map_err(|e| Error::io("open", &path, e))?,
     };
-    let bytes = read_capped(&*file, Marker::LENGTH as u64).map_err(|e| Error::io("read", &path, e))?;
+    let bytes = read_again(|| read_capped(&*file, Marker::LENGTH as u64));
+    let bytes = bytes.map_err(|e| Error::io("read", &path, e))?;
     Marker::decode(&bytes).map(|marker| marker.uuid).map_err(|e| match e.rule() {
         Rule::MarkerMagic => unmarked("FORMAT has a different magic"),
         _ => Error::corrupt(&path, e),

@@ -13,7 +13,8 @@ use super::recover::{list, numbers_among};
 use super::writer_lock::WriterLock;
 use super::{Generation, OpenStore};
 use crate::disk::{
-    Access, DiskFile, LockMode, STAGE_PREFIX, StoreFile, if_test_omits_step, read_capped, step,
+    Access, DiskFile, LockMode, STAGE_PREFIX, StoreFile, if_test_omits_step, is_not_regular, read_again,
+    read_capped, step,
 };
 use crate::error::{Error, Result};
 
@@ -181,7 +182,7 @@ impl OlderManifests {
                     true
                 }
                 // The file was deleted, or it is not a regular file and so has no readers.
-                Err(e) => !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput),
+                Err(e) => e.kind() != io::ErrorKind::NotFound && !is_not_regular(&e),
             };
             if !exists {
                 self.manifests.remove(index);
@@ -238,7 +239,7 @@ fn collect_one(
     let path = store.paths.manifest(number);
     let file = match &own {
         Some(pin) => Arc::clone(pin.file()),
-        None => store.disk.open(&path, Access::Read)?,
+        None => read_again(|| store.disk.open(&path, Access::Read))?,
     };
     // Locked until the file is deleted: a reader that opens it meanwhile sees the lock, or sees that the file has no
     // name.

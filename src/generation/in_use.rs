@@ -8,7 +8,7 @@ use stridemap_format::{ManifestHead, limits};
 
 use super::recover::manifest_numbers;
 use super::{Generation, OpenStore};
-use crate::disk::{Access, DiskFile, LockHolders, LockMode, read_capped};
+use crate::disk::{Access, DiskFile, LockHolders, LockMode, is_not_regular, read_again, read_capped};
 use crate::error::{Error, Result};
 
 /// An older generation that a process uses, so its files are needed.
@@ -67,7 +67,7 @@ pub(crate) fn generations_in_use(store: &OpenStore, newest: &Generation) -> Resu
         match generation_in_use(store, &path, generation, &holders) {
             Ok(pin) => pins.extend(pin),
             // The file was deleted since it was listed, or it is not a regular file and so has no readers.
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound || is_not_regular(&e) => {}
             Err(e) => return Err(Error::io("open manifest", &path, e)),
         }
     }
@@ -79,7 +79,7 @@ pub(crate) fn generations_in_use(store: &OpenStore, newest: &Generation) -> Resu
 pub(crate) fn processes_using_manifest(store: &OpenStore, path: &Path) -> Result<Option<Vec<u32>>> {
     match conflicting_holders(store, path, LockMode::Exclusive) {
         // It is not a file of the store, so no process uses it.
-        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => Ok(None),
+        Err(e) if e.kind() == io::ErrorKind::NotFound || is_not_regular(&e) => Ok(None),
         users => users.map_err(|e| Error::io("open manifest", path, e)),
     }
 }
@@ -87,7 +87,7 @@ pub(crate) fn processes_using_manifest(store: &OpenStore, path: &Path) -> Result
 /// Returns the processes that hold a lock on a file, or `None` if none is known and a lock of this mode would be
 /// granted.
 fn conflicting_holders(store: &OpenStore, path: &Path, mode: LockMode) -> io::Result<Option<Vec<u32>>> {
-    let file = store.disk.open(path, Access::Read)?;
+    let file = read_again(|| store.disk.open(path, Access::Read))?;
     let processes = file.lock_holders();
     let is_held = !processes.is_empty() || is_locked(&*file, mode)?;
     Ok(is_held.then_some(processes))

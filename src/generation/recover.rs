@@ -11,7 +11,9 @@ use super::pinned::Pin;
 use super::table::Table;
 use super::writer_lock::WriterLock;
 use super::{Generation, OpenStore};
-use crate::disk::{Access, Disk, LockMode, StorePaths, if_test_omits_step, number_in, read_capped, step};
+use crate::disk::{
+    Access, Disk, LockMode, StorePaths, if_test_omits_step, is_not_regular, number_in, read_capped, step,
+};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How many times a reader lists again because a writer deleted the manifest that it was opening. Each time, a commit
@@ -74,8 +76,9 @@ pub(crate) fn newest_listed(
 pub(crate) fn reread(disk: &dyn Disk, paths: &StorePaths, uuid: Uuid, known: &Generation) -> Result<()> {
     let manifest = known.manifest();
     if manifest_numbers(disk, paths)?.last() == Some(&known.number()) {
-        let file = disk.open(&paths.manifest(known.number()), Access::Read);
-        let bytes = file.and_then(|file| read_capped(&*file, limits::MAX_MANIFEST_BYTES));
+        let bytes = disk
+            .open(&paths.manifest(known.number()), Access::Read)
+            .and_then(|file| read_capped(&*file, limits::MAX_MANIFEST_BYTES));
         if bytes.is_ok_and(|bytes| manifest.is_encoded_in(&bytes)) {
             return Table::of(disk, paths, manifest).map(drop);
         }
@@ -169,7 +172,7 @@ pub(crate) fn pin(
     let failed = |e| Error::io("open manifest", &path, e);
     let file = match disk.open(&path, Access::Read) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
+        Err(e) if is_not_regular(&e) => {
             return Err(Error::corrupt(
                 &path,
                 format::Error::new(format::Rule::ManifestFrame, e.to_string()),

@@ -10,7 +10,7 @@ use std::thread;
 
 use stridemap_format::{self as format, Node, PAGE_BYTES, Rule, TableRef, Uuid};
 
-use crate::disk::{Access, Disk, DiskFile, FileId};
+use crate::disk::{Access, Disk, DiskFile, FileId, is_not_regular, read_again};
 use crate::error::{Error, Result};
 use crate::process::OwnerProcess;
 
@@ -86,17 +86,17 @@ impl Nodes {
         /// Locked with `try_lock` only: in a forked child it may stay locked forever.
         static OPEN: Mutex<Option<HashMap<FileId, Weak<Nodes>>>> = Mutex::new(None);
         let failed = |e| Error::io("open table", &path, e);
-        let file = disk.open(&path, Access::Read).map_err(|e| match e.kind() {
+        let file = read_again(|| disk.open(&path, Access::Read)).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => {
                 let detail = "the manifest refers to this table, and it does not exist";
                 Error::corrupt(&path, format::Error::new(Rule::MetadataFile, detail))
             }
-            io::ErrorKind::InvalidInput => {
+            _ if is_not_regular(&e) => {
                 Error::corrupt(&path, format::Error::new(Rule::TableFile, format!("open table: {e}")))
             }
             _ => failed(e),
         })?;
-        let stat = file.stat().map_err(failed)?;
+        let stat = read_again(|| file.stat()).map_err(failed)?;
         if stat.size_bytes != reference.length_bytes() {
             let detail =
                 format!("{} bytes, but the manifest says {}", stat.size_bytes, reference.length_bytes());
@@ -192,8 +192,13 @@ impl Nodes {
     }
 
     fn read_at(&self, bytes: &mut [u8], page: u64) -> Result<()> {
-        let read = self.file.read_exact_at(bytes, page * PAGE_BYTES as u64);
-        read.map_err(|e| Error::io("read table", &self.path, e))
+        let read = read_again(|| self.file.read_exact_at(bytes, page * PAGE_BYTES as u64));
+        read.map_err(|e| match e.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                self.corrupt(page, format::Error::new(Rule::TableFile, "the file became shorter"))
+            }
+            _ => Error::io("read table", &self.path, e),
+        })
     }
 
     /// Returns the error for a node that breaks a rule.

@@ -7,7 +7,7 @@ use std::thread::{self, ThreadId};
 use std::time::Instant;
 
 use super::{Generation, OpenStore};
-use crate::disk::{Access, DiskFile, FileId, LockMode, LockedFile, step};
+use crate::disk::{Access, DiskFile, FileId, LockMode, LockedFile, read_again, step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::OwnerProcess;
 use crate::storage::{LockWait, Turn, WaitReports};
@@ -69,7 +69,7 @@ impl WriterLock {
     pub(crate) fn take_since(store: &OpenStore, began: Instant) -> Result<Self> {
         store.check_process()?;
         let path = store.paths.lock();
-        let file = match store.disk.open(&path, Access::Write) {
+        let file = match read_again(|| store.disk.open(&path, Access::Write)) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing(&path)),
             opened => opened.map_err(|e| failed(&path, e))?,
         };
@@ -84,7 +84,7 @@ impl WriterLock {
         }
         let lock = wait(&path, &file, held, store.options.lock_wait, began)?;
         // If the file was deleted and created again, another writer may hold the lock of the new one.
-        let named = match store.disk.stat(&path) {
+        let named = match read_again(|| store.disk.stat(&path)) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing(&path)),
             stat => stat.map_err(|e| failed(&path, e))?,
         };

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use stridemap_format::{External, FileStamp, StorageKind, StorageRecord};
 
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, Result};
 use crate::generation::OpenStore;
 
 /// What is wrong with an external file.
@@ -18,10 +18,13 @@ pub(super) struct Fault {
 
 /// Checks that each file of the external storages exists and is unchanged, if the handle may open it. Returns what is
 /// wrong, and the files that the handle may not open, which are not touched.
+///
+/// # Errors
+/// `Io` if a file could not be examined.
 pub(super) fn check_external<'a>(
     store: &OpenStore,
     storages: impl Iterator<Item = (u64, &'a StorageRecord)>,
-) -> (Vec<Fault>, Vec<PathBuf>) {
+) -> Result<(Vec<Fault>, Vec<PathBuf>)> {
     // Each pair of path and stamp is checked once: records can have different stamps for one path.
     let mut files: BTreeMap<_, (External, Vec<u64>)> = BTreeMap::new();
     for (id, record) in storages {
@@ -36,6 +39,7 @@ pub(super) fn check_external<'a>(
         match store.externals.open(&external) {
             Ok(_) => {}
             Err(e) if e.kind() == ErrorKind::ExternalRefused => refused.push(path),
+            Err(e) if e.kind() != ErrorKind::ExternalChanged => return Err(e),
             Err(e) => {
                 let error = e.to_string();
                 let detail = error.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&error);
@@ -44,5 +48,5 @@ pub(super) fn check_external<'a>(
         }
     }
     refused.dedup();
-    (faults, refused)
+    Ok((faults, refused))
 }

@@ -14,7 +14,8 @@ use super::open_file::{broken, check_length, open_error, other_names_error};
 use super::writer::stage_sum;
 use super::zeroed;
 use crate::disk::{
-    Access, Disk, DiskFile, FileId, FileStat, Staged, StorePaths, if_test_omits_step, is_named, step,
+    Access, Disk, DiskFile, FileId, FileStat, Staged, StorePaths, if_test_omits_step, is_named, read_again,
+    step,
 };
 use crate::error::{Error, ErrorKind, Result};
 
@@ -72,7 +73,7 @@ impl GrowthLock {
         lock: impl FnOnce(&Arc<dyn DiskFile>, FileId) -> Result<FileLock>,
     ) -> Result<Option<Self>> {
         // Opened for each lock, because a lock belongs to the open file.
-        let file = match disk.open(path, Access::Write) {
+        let file = match read_again(|| disk.open(path, Access::Write)) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened.map_err(|e| open_error("open storage for writing", path, Access::Write, e))?,
         };
@@ -336,7 +337,7 @@ fn open_sum(
     }
     let path = paths.sum(id);
     let failed = |e| open_error("open chunk digests for writing", &path, Access::Write, e);
-    let file = lock.disk.open(&path, Access::Write).map_err(failed)?;
+    let file = read_again(|| lock.disk.open(&path, Access::Write)).map_err(failed)?;
     lock.check_file(&*file, &path, chunk_count * DIGEST_BYTES)?;
     Ok(Some((file, path)))
 }

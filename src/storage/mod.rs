@@ -49,7 +49,7 @@ pub(crate) use poison::Poison;
 pub(crate) use rewrite::UnverifiedStorage;
 pub(crate) use staged_storage::StagedStorage;
 pub use storage_kind::StorageKind;
-pub(crate) use verified_reader::{DamagedChunk, VerifiedStorage};
+pub(crate) use verified_reader::VerifiedStorage;
 pub(crate) use verify_files::{Damage, check_all, check_chunks};
 pub use writeback::Writeback;
 pub(crate) use writer::StorageWriter;

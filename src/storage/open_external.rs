@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use stridemap_format::External;
 
 use super::external_file::{ExternalFile, difference};
-use crate::disk::{Disk, ExternalError, ExternalScope, FileId, if_test_omits_step};
+use crate::disk::{Disk, ExternalError, ExternalScope, FileId, if_test_omits_step, is_not_regular};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The files outside the store that a handle may open for external storages.
@@ -97,14 +97,16 @@ impl ExternalOpener {
         let Some(scope) = self.options.allowed.scope() else {
             return Err(self.refused(&path, "this handle opens the store's own files only"));
         };
-        let file = match self.disk.open_external(&self.store, Path::new(&external.path), scope) {
+        let open = || self.disk.open_external(&self.store, Path::new(&external.path), scope);
+        // What is reported as a change was seen twice.
+        let file = match open().or_else(|_| open()) {
             Ok(file) => file,
             Err(ExternalError::NotAllowed(why)) => return Err(self.refused(&path, why)),
             Err(ExternalError::Io(e)) => match e.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
                     return changed("the file is missing");
                 }
-                io::ErrorKind::InvalidInput => return changed(&e.to_string()),
+                _ if is_not_regular(&e) => return changed(&e.to_string()),
                 _ => return Err(Error::io("open external file", &path, e)),
             },
         };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use stridemap_format::{Error as FormatError, Rule};
 
-use crate::disk::{Access, Disk, DiskFile};
+use crate::disk::{Access, Disk, DiskFile, is_not_regular, read_again};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Opens the file of a storage, and checks that it has at least `length_bytes`.
@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// `Corrupt` with [`Rule::StorageFile`] if it is missing, too short or not a regular file; `Io`.
 pub(crate) fn open_whole(disk: &dyn Disk, path: &Path, length_bytes: u64) -> Result<Arc<dyn DiskFile>> {
     let failed = |e| open_error("open storage", path, Access::Read, e);
-    let file = disk.open(path, Access::Read).map_err(failed)?;
+    let file = read_again(|| disk.open(path, Access::Read)).map_err(failed)?;
     check_length(path, file.stat().map_err(failed)?.size_bytes, length_bytes)?;
     Ok(file)
 }
@@ -26,7 +26,7 @@ pub(crate) fn open_whole(disk: &dyn Disk, path: &Path, length_bytes: u64) -> Res
 pub(super) fn open_error(action: &str, path: &Path, access: Access, e: io::Error) -> Error {
     match e.kind() {
         io::ErrorKind::NotFound => broken(path, "the file is missing"),
-        io::ErrorKind::InvalidInput => broken(path, e.to_string()),
+        _ if is_not_regular(&e) => broken(path, e.to_string()),
         _ if access == Access::Write => Error::at_first_write(action, path, e),
         _ => Error::io(action, path, e),
     }

@@ -18,7 +18,7 @@ use super::open_file::{broken, check_length, open_error, read_error};
 use super::resize_discarding;
 use super::rewrite::{ByteSource, Sink};
 use super::writer::StorageWriter;
-use crate::disk::{Access, Disk, DiskFile, StorePaths};
+use crate::disk::{Access, Disk, DiskFile, StorePaths, read_again};
 use crate::error::{Error, Result};
 
 /// The number of chunk digests in memory at a time. It is limited because a record may claim any number of chunks.
@@ -34,7 +34,7 @@ pub(crate) struct VerifiedStorage {
     found_bytes: u64,
     length_bytes: u64,
     sealed: Sealed,
-    /// The digests of full chunks. `None` if the storage has no full chunk, or if the file of digests cannot be read.
+    /// The digests of full chunks. `None` if the storage has no full chunk, or if the file of digests is missing.
     sum: Option<SumFile>,
     /// Digests that replace those of the file, in ascending order of chunk.
     corrected: Vec<(u64, Digest)>,
@@ -52,12 +52,21 @@ struct SumFile {
     count: u64,
 }
 
-/// A chunk that does not match its digest. The bytes after the last full chunk, possibly none, also count as a chunk.
+/// A chunk that was read and does not match its digest. The bytes after the last full chunk, possibly none, also count
+/// as a chunk.
 #[derive(Debug)]
 pub(crate) struct DamagedChunk {
     pub(crate) index: u64,
-    /// The digest of the bytes, or the error if they cannot be read.
-    pub(crate) found: Result<Digest>,
+    /// The digest of the bytes.
+    pub(crate) found: Digest,
+}
+
+/// Separates damage, which is the inner error, from a failure to read, which says nothing about the bytes.
+fn damage_in<T>(read: Result<T>) -> Result<Result<T, Error>> {
+    match read {
+        Err(e) if e.format_error().is_none() => Err(e),
+        read => Ok(read),
+    }
 }
 
 impl VerifiedStorage {
@@ -76,7 +85,7 @@ impl VerifiedStorage {
     /// is one.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open) about the storage's own file.
+    /// `Corrupt` if the storage's own file is missing or not a regular file; `Io`.
     pub(super) fn open_damaged(
         disk: &dyn Disk,
         paths: &StorePaths,
@@ -88,16 +97,16 @@ impl VerifiedStorage {
             return Err(broken(&path, "the storage is not sealed".to_owned()));
         };
         let failed = |e| open_error("open storage", &path, Access::Read, e);
-        let file = disk.open(&path, Access::Read).map_err(failed)?;
-        let found_bytes = file.stat().map_err(failed)?.size_bytes;
+        let file = read_again(|| disk.open(&path, Access::Read)).map_err(failed)?;
+        let found_bytes = read_again(|| file.stat()).map_err(failed)?.size_bytes;
         let (sum, mut error) = match full_chunk_count(length_bytes) {
             0 => (None, None),
-            count => match SumFile::open(disk, paths.sum(id), count) {
+            count => match damage_in(SumFile::open(disk, paths.sum(id), count))? {
                 Ok((sum, error)) => (Some(sum), error),
                 Err(e) => (None, Some(e)),
             },
         };
-        let mut storage = VerifiedStorage {
+        let storage = VerifiedStorage {
             file,
             path,
             found_bytes,
@@ -110,13 +119,7 @@ impl VerifiedStorage {
             chunk: Vec::new(),
         };
         if error.is_none() {
-            error = storage.check_digests().err();
-        }
-        if error.as_ref().is_some_and(|e| e.format_error().is_none()) {
-            // The `.sum` file cannot be read, which does not mean that every chunk is damaged. Without it, `read_chunk`
-            // reports each full chunk with the digest that it computed, so that the caller can compare all of these
-            // with the record.
-            storage.sum = None;
+            error = damage_in(storage.check_digests())?.err();
         }
         Ok((storage, error))
     }
@@ -167,26 +170,18 @@ impl VerifiedStorage {
         resize_discarding(buffer, chunk_bytes as usize)?;
         if self.lost.contains(&index) {
             buffer.fill(0);
-            return Ok(());
+            return Ok(None);
         }
-        let read = self.file.read_exact_at(buffer, offset_bytes).map_err(|e| read_error(&self.path, e));
-        let unread = |e| DamagedChunk { index, found: Err(e) };
-        read.map_err(unread)?;
+        let read = read_again(|| self.file.read_exact_at(buffer, offset_bytes));
+        read.map_err(|e| read_error(&self.path, e))?;
         let found = digest(buffer);
-        match self.stated_digest(index).map_err(unread)? {
-            Some(stated) if stated == found => Ok(()),
-            _ => Err(DamagedChunk { index, found: Ok(found) }),
-        }
+        let is_whole = self.stated_digest(index)? == Some(found);
+        Ok((!is_whole).then_some(DamagedChunk { index, found }))
     }
 
-    fn damage(&self, damaged: DamagedChunk) -> Error {
-        let DamagedChunk { index, found } = damaged;
-        let changed = |_| {
-            let detail = format!("the {}-byte chunk starting here was changed", self.chunk.len());
-            let broken = FormatError::new(Rule::ChunkDigest, detail);
-            Error::corrupt(&self.path, broken.at(index * CHUNK_BYTES))
-        };
-        found.map_or_else(|e| e, changed)
+    fn damage(&self, index: u64) -> Error {
+        let detail = format!("the {}-byte chunk starting here was changed", self.chunk.len());
+        Error::corrupt(&self.path, FormatError::new(Rule::ChunkDigest, detail).at(index * CHUNK_BYTES))
     }
 
     fn stated_digest(&self, index: u64) -> Result<Option<Digest>> {
@@ -265,7 +260,9 @@ impl ByteSource for VerifiedStorage {
                 let mut chunk = std::mem::take(&mut self.chunk);
                 let read = self.read_chunk(index, &mut chunk);
                 self.chunk = chunk;
-                read.map_err(|damaged| self.damage(damaged))?;
+                if let Some(damaged) = read? {
+                    return Err(self.damage(damaged.index));
+                }
                 self.chunk_index = Some(index);
             }
             sink(&self.chunk[within as usize..][..count as usize])?;
@@ -279,8 +276,8 @@ impl SumFile {
     /// Opens a file that may be short. If it is, also returns an error.
     fn open(disk: &dyn Disk, path: PathBuf, chunk_count: u64) -> Result<(Self, Option<Error>)> {
         let failed = |e: io::Error| open_error("open chunk digests", &path, Access::Read, e);
-        let file = disk.open(&path, Access::Read).map_err(failed)?;
-        let found_bytes = file.stat().map_err(failed)?.size_bytes;
+        let file = read_again(|| disk.open(&path, Access::Read)).map_err(failed)?;
+        let found_bytes = read_again(|| file.stat()).map_err(failed)?.size_bytes;
         let expected_bytes = chunk_count.saturating_mul(DIGEST_BYTES);
         let error = (found_bytes < expected_bytes).then(|| {
             let detail =
@@ -295,7 +292,7 @@ impl SumFile {
     fn digests(&self, first: u64, count: u64) -> Result<Vec<Digest>> {
         let count = self.count.saturating_sub(first).min(count);
         let mut piece = vec![0; (count * DIGEST_BYTES) as usize];
-        let read = self.file.read_exact_at(&mut piece, first * DIGEST_BYTES);
+        let read = read_again(|| self.file.read_exact_at(&mut piece, first * DIGEST_BYTES));
         read.map_err(|e| read_error(&self.path, e))?;
         Ok(digests_of_chunks(&piece).collect())
     }

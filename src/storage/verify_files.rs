@@ -7,7 +7,7 @@ use stridemap_format::{CHUNK_BYTES, Digest, StorageKind, StorageRecord, full_chu
 
 use super::open_file::{check_length, open_error};
 use super::verified_reader::{DamagedChunk, VerifiedStorage};
-use crate::disk::{Access, Disk, StorePaths};
+use crate::disk::{Access, Disk, StorePaths, read_again};
 use crate::error::{Error, Result};
 use crate::parallel;
 
@@ -38,20 +38,15 @@ impl Damage {
         self.file.is_none() && self.chunks.is_empty() && self.sum.is_none()
     }
 
-    /// Returns the damage, or an error if a file could not be read for a reason that is not damage: this process may
-    /// not read it, or no descriptors or memory are left.
-    fn unless_unreadable_by_process(self) -> Result<Self> {
-        let unread = self.chunks.iter().filter_map(|chunk| chunk.found.as_ref().err());
-        let mut errors = self.file.iter().chain(self.sum.as_ref().map(|sum| &sum.error)).chain(unread);
-        match errors.find(|error| error.is_caused_by_process()) {
-            Some(error) => Err(error.clone()),
-            None => Ok(self),
+    /// Takes an error about damage for the damage of a storage that cannot be opened. A file that could not be read is
+    /// not damage.
+    fn unless_unread(checked: Result<Self>) -> Result<Self> {
+        match checked {
+            Err(error) if error.format_error().is_some() => {
+                Ok(Damage { file: Some(error), ..Damage::default() })
+            }
+            checked => checked,
         }
-    }
-
-    /// Returns the damage of a storage that cannot be opened.
-    fn unusable(error: Error) -> Self {
-        Damage { file: Some(error), ..Damage::default() }
     }
 }
 
@@ -66,14 +61,9 @@ struct SealedCheck {
 }
 
 impl SealedCheck {
-    fn open(
-        disk: &dyn Disk,
-        paths: &StorePaths,
-        (id, record): (u64, &StorageRecord),
-    ) -> Result<Self, Damage> {
+    fn open(disk: &dyn Disk, paths: &StorePaths, (id, record): (u64, &StorageRecord)) -> Result<Self> {
         let length_bytes = record.length_bytes;
-        let opened = VerifiedStorage::open_damaged(disk, paths, id, record);
-        let (storage, sum_error) = opened.map_err(Damage::unusable)?;
+        let (storage, sum_error) = VerifiedStorage::open_damaged(disk, paths, id, record)?;
         let file_error = check_length(&paths.storage(id), storage.found_bytes(), length_bytes).err();
         Ok(SealedCheck { storage, length_bytes, sum_error, file_error })
     }
@@ -89,54 +79,57 @@ impl SealedCheck {
     ///
     /// Without a `.sum` file, no chunk matches. The number of mismatches is not limited, because their digests are
     /// needed to rewrite that file. They take 32 bytes of memory per MiB read.
-    fn check(&self, chunks: Range<u64>, buffer: &mut Vec<u8>, damaged: &mut Vec<DamagedChunk>) -> u64 {
+    fn check(
+        &self,
+        chunks: Range<u64>,
+        buffer: &mut Vec<u8>,
+        damaged: &mut Vec<DamagedChunk>,
+    ) -> Result<u64> {
         let mut bytes = 0;
         for index in chunks {
             let end_bytes = ((index + 1) * CHUNK_BYTES).min(self.length_bytes);
             if end_bytes <= self.storage.found_bytes() {
-                damaged.extend(self.storage.read_chunk(index, buffer).err());
+                damaged.extend(self.storage.read_chunk(index, buffer)?);
                 bytes += buffer.len() as u64;
             }
         }
-        bytes
+        Ok(bytes)
     }
 
     /// Returns the damage, given the mismatching chunks in ascending order. `is_all` says whether every chunk was
     /// checked.
-    fn finish(&self, mut chunks: Vec<DamagedChunk>, is_all: bool) -> Damage {
+    fn finish(&self, mut chunks: Vec<DamagedChunk>, is_all: bool) -> Result<Damage> {
         let full = full_chunk_count(self.length_bytes);
-        let sum = self.sum_error.clone().map(|error| {
-            let corrected = if is_all { self.corrected(&chunks) } else { None };
-            // Of the full chunks, keep only those that could not be read. For the others, either the digest is
-            // corrected or nothing is known.
-            chunks.retain(|chunk| chunk.index >= full || chunk.found.is_err());
-            DigestDamage { error, corrected }
-        });
-        Damage { file: self.file_error.clone(), found_bytes: Some(self.storage.found_bytes()), chunks, sum }
+        let mut sum = None;
+        if let Some(error) = self.sum_error.clone() {
+            let corrected = if is_all { self.corrected(&chunks)? } else { None };
+            // Of the full chunks, either the digest is corrected or nothing is known.
+            chunks.retain(|chunk| chunk.index >= full);
+            sum = Some(DigestDamage { error, corrected });
+        }
+        let found_bytes = Some(self.storage.found_bytes());
+        Ok(Damage { file: self.file_error.clone(), found_bytes, chunks, sum })
     }
 
     /// Returns corrections for the `.sum` file: the digests computed from the mismatching chunks, if the record
     /// confirms the result.
-    fn corrected(&self, damaged: &[DamagedChunk]) -> Option<Vec<(u64, Digest)>> {
+    fn corrected(&self, damaged: &[DamagedChunk]) -> Result<Option<Vec<(u64, Digest)>>> {
         let full = damaged.iter().filter(|chunk| chunk.index < full_chunk_count(self.length_bytes));
-        let found: Vec<_> =
-            full.filter_map(|chunk| Some((chunk.index, *chunk.found.as_ref().ok()?))).collect();
-        self.storage.is_confirmed(&found).unwrap_or_default().then_some(found)
+        let found: Vec<_> = full.map(|chunk| (chunk.index, chunk.found)).collect();
+        Ok(self.storage.is_confirmed(&found)?.then_some(found))
     }
 }
 
 /// Checks a mutable or live storage. It has no digests, so only the length of its file is checked.
-fn check_length_only(disk: &dyn Disk, paths: &StorePaths, id: u64, record: &StorageRecord) -> Damage {
+fn check_length_only(disk: &dyn Disk, paths: &StorePaths, id: u64, record: &StorageRecord) -> Result<Damage> {
     let path = paths.storage(id);
-    let found = disk.open(&path, Access::Read).and_then(|file| file.stat());
-    match found.map_err(|e| open_error("open storage", &path, Access::Read, e)) {
-        Err(e) => Damage::unusable(e),
-        Ok(stat) => Damage {
-            file: check_length(&path, stat.size_bytes, record.length_bytes).err(),
-            found_bytes: Some(stat.size_bytes),
-            ..Damage::default()
-        },
-    }
+    let found = read_again(|| disk.open(&path, Access::Read)?.stat());
+    let found_bytes = found.map_err(|e| open_error("open storage", &path, Access::Read, e))?.size_bytes;
+    Ok(Damage {
+        file: check_length(&path, found_bytes, record.length_bytes).err(),
+        found_bytes: Some(found_bytes),
+        ..Damage::default()
+    })
 }
 
 /// Checks the chunk digests of a storage against its record, and chunks against their digests: the chunks that
@@ -147,24 +140,29 @@ fn check(
     (id, record): (u64, &StorageRecord),
     is_wanted: Option<&dyn Fn(u64) -> bool>,
     progress: &mut dyn FnMut(u64),
-) -> Damage {
-    if !matches!(record.kind, StorageKind::Sealed(_)) {
-        return check_length_only(disk, paths, id, record);
-    }
-    let storage = match SealedCheck::open(disk, paths, (id, record)) {
-        Ok(storage) => storage,
-        Err(damage) => return damage,
+) -> Result<Damage> {
+    let mut check_sealed = || {
+        let storage = SealedCheck::open(disk, paths, (id, record))?;
+        let (mut buffer, mut damaged) = (Vec::new(), Vec::new());
+        for index in 0..storage.chunk_count() {
+            if is_wanted.is_none_or(|is_wanted| is_wanted(index)) {
+                progress(storage.check(index..index + 1, &mut buffer, &mut damaged)?);
+            }
+        }
+        storage.finish(damaged, is_wanted.is_none())
     };
-    let (mut buffer, mut damaged) = (Vec::new(), Vec::new());
-    (0..storage.chunk_count())
-        .filter(|&index| is_wanted.is_none_or(|is_wanted| is_wanted(index)))
-        .for_each(|index| progress(storage.check(index..index + 1, &mut buffer, &mut damaged)));
-    storage.finish(damaged, is_wanted.is_none())
+    Damage::unless_unread(match record.kind {
+        StorageKind::Sealed(_) => check_sealed(),
+        _ => check_length_only(disk, paths, id, record),
+    })
 }
 
 /// Checks the chunk digests of one storage against its record, and the chunks that `is_wanted` selects against their
 /// digests. The storage must not be external. Returns the damage, if any. If the record does not confirm the chunk
 /// digests, it is not known which of them are wrong.
+///
+/// # Errors
+/// `Io` if a file could not be read.
 pub(crate) fn check_chunks(
     disk: &dyn Disk,
     paths: &StorePaths,
@@ -172,8 +170,8 @@ pub(crate) fn check_chunks(
     is_wanted: impl Fn(u64) -> bool,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Option<Damage>> {
-    let damage = check(disk, paths, storage, Some(&is_wanted), progress);
-    (!damage.is_none()).then(|| damage.unless_unreadable_by_process()).transpose()
+    let damage = check(disk, paths, storage, Some(&is_wanted), progress)?;
+    Ok((!damage.is_none()).then_some(damage))
 }
 
 /// The id of a storage, and its damage.
@@ -215,7 +213,7 @@ struct Checked {
 /// `progress` is called on this thread, with the bytes read since the last call.
 ///
 /// # Errors
-/// `Io` if this process may not read a file, or runs out of descriptors or memory.
+/// `Io` if a file could not be read. Nothing is then known about its bytes.
 pub(crate) fn check_all<'a>(
     disk: &dyn Disk,
     paths: &StorePaths,
@@ -233,20 +231,21 @@ pub(crate) fn check_all<'a>(
         thread_count,
         |push| for_each_part(disk, paths, storages, push),
         |part| check_part(disk, paths, part),
-        |checked: Checked| {
+        |checked: Result<Checked>| {
+            let checked = checked?;
             progress(checked.read_bytes);
             found.extend(checked.found);
             // The parts of one storage arrive in order, not interleaved with parts of others.
             damaged.extend(checked.chunks);
             if let Some((id, storage)) = checked.finished {
-                found.push((id, storage.finish(std::mem::take(&mut damaged), true)));
+                found.push((id, storage.finish(std::mem::take(&mut damaged), true)?));
             }
             Ok(())
         },
     )?;
     found.retain(|(_, damage)| !damage.is_none());
     found.sort_by_key(|(id, _)| *id);
-    found.into_iter().map(|(id, damage)| Ok((id, damage.unless_unreadable_by_process()?))).collect()
+    Ok(found)
 }
 
 /// Groups small storages, and splits large ones into parts.
@@ -279,19 +278,19 @@ fn for_each_part<'a>(
     push(Part::Storages(small))
 }
 
-fn check_part(disk: &dyn Disk, paths: &StorePaths, part: Part<'_>) -> Checked {
+fn check_part(disk: &dyn Disk, paths: &StorePaths, part: Part<'_>) -> Result<Checked> {
     let mut checked = Checked::default();
     match part {
         Part::Chunks(id, storage, chunks) => {
             let is_last = chunks.end == storage.chunk_count();
-            checked.read_bytes = storage.check(chunks, &mut Vec::new(), &mut checked.chunks);
+            checked.read_bytes = storage.check(chunks, &mut Vec::new(), &mut checked.chunks)?;
             checked.finished = is_last.then_some((id, storage));
         }
         Part::Storages(storages) => {
             let mut read = |bytes| checked.read_bytes += bytes;
-            let check = |(id, record)| (id, check(disk, paths, (id, record), None, &mut read));
-            checked.found = storages.into_iter().map(check).collect();
+            let check = |(id, record)| Ok((id, check(disk, paths, (id, record), None, &mut read)?));
+            checked.found = storages.into_iter().map(check).collect::<Result<_>>()?;
         }
     }
-    checked
+    Ok(checked)
 }

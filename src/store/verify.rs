@@ -40,7 +40,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `Io` if metadata cannot be read; `Busy` as in [`open`](Self::open).
+    /// `Io` if a file cannot be read twice in a row, which says nothing about its bytes; `Busy` as in
+    /// [`open`](Self::open).
     pub fn verify(&self, mut progress: impl FnMut(u64)) -> Result<Verification> {
         let store = &self.loader.store;
         store.check_process()?;
@@ -96,7 +97,7 @@ impl StoreOptions {
     /// ```
     ///
     /// # Errors
-    /// `NotFound`; `NotAStore`; `Busy` as in [`open`](Self::open); `Io` if the directory cannot be read.
+    /// `NotFound`; `NotAStore`; `Busy` as in [`open`](Self::open); `Io` as in [`Store::verify`].
     pub fn verify(&self, path: impl AsRef<Path>, mut progress: impl FnMut(u64)) -> Result<Verification> {
         maintenance::verify_path(&self.disk, path.as_ref(), self.options, &mut progress)
     }

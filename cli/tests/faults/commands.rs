@@ -34,6 +34,10 @@ fn gc() -> Subject {
     Subject::writer(&["gc", "s.smap"])
 }
 
+fn repair() -> Subject {
+    Subject::reader(&["repair", "--apply", "s.smap"])
+}
+
 fn verify() -> Subject {
     Subject::reader(&["verify", "s.smap"])
 }
@@ -127,6 +131,11 @@ fn gc_reports_a_failure_at_any_call() {
 }
 
 #[test]
+fn repair_of_a_whole_store_reports_a_failure_at_any_call_and_changes_nothing() {
+    failing(&repair());
+}
+
+#[test]
 fn verify_reports_a_failure_at_any_call() {
     failing(&verify());
 }
@@ -154,6 +163,11 @@ fn case_10_append_repeats_interrupted_calls() {
 #[test]
 fn case_10_compact_repeats_interrupted_calls() {
     interrupted(&compact());
+}
+
+#[test]
+fn case_10_repair_repeats_interrupted_calls() {
+    interrupted(&repair());
 }
 
 #[test]

@@ -9,7 +9,8 @@ use crate::run::{EXECUTABLE, output, skip};
 
 /// The traced calls. `sigaltstack` is the last call of Rust's runtime before `main`.
 const SEEN: &str = "openat,read,pread64,write,pwrite64,fallocate,ftruncate,fsync,fdatasync,syncfs,rename,renameat,\
-                    renameat2,link,unlink,unlinkat,rmdir,flock,mmap,mkdir,statx,getdents64,sigaltstack";
+                    renameat2,link,unlink,unlinkat,rmdir,flock,fcntl,ioctl,mmap,mkdir,statx,fstat,newfstatat,fstatfs,\
+                    getdents64,sigaltstack";
 
 /// The calls at which a kill can leave a different state than at the call before.
 const KILLED_AT: &str = "openat write pwrite64 fallocate ftruncate fsync fdatasync syncfs rename renameat renameat2 unlink \
@@ -122,12 +123,20 @@ pub(crate) fn errors(trace: &str) -> Vec<Fault> {
             "openat" if line.contains("O_CREAT") => {
                 &["error=EIO", "error=ENOSPC", "error=EMFILE", "error=ENFILE"]
             }
-            "openat" => &["error=EIO", "error=EMFILE", "error=ENFILE"],
-            "write" | "pwrite64" | "fallocate" | "fsync" | "fdatasync" | "rename" | "renameat"
-            | "renameat2" | "mkdir" | "link" => &["error=EIO", "error=ENOSPC"],
-            "read" | "pread64" | "ftruncate" | "syncfs" | "unlink" | "unlinkat" | "rmdir" | "statx"
-            | "getdents64" => &["error=EIO"],
-            "flock" => &["error=ENOLCK"],
+            "openat" => &["error=EIO", "error=EMFILE", "error=ENFILE", "error=EACCES", "error=ENOMEM"],
+            "write" | "pwrite64" | "fallocate" | "fsync" | "fdatasync" | "mkdir" | "link" => {
+                &["error=EIO", "error=ENOSPC"]
+            }
+            "rename" | "renameat" | "renameat2" => {
+                &["error=EIO", "error=ENOSPC", "error=EACCES", "error=EDQUOT", "error=EINVAL"]
+            }
+            "read" | "pread64" | "statx" | "fstat" | "newfstatat" | "getdents64" => {
+                &["error=EIO", "error=ENOMEM"]
+            }
+            "ftruncate" | "syncfs" | "unlink" | "unlinkat" | "rmdir" | "fcntl" | "ioctl" | "fstatfs" => {
+                &["error=EIO"]
+            }
+            "flock" => &["error=ENOLCK", "error=EIO"],
             "mmap" => &["error=ENOMEM"],
             _ => &[],
         }

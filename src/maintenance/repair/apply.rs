@@ -12,7 +12,7 @@ use super::copy::{Copied, copy_storage, take_growth_lock};
 use super::metadata::{NUMBER_LIMIT, Source, exists, manifests};
 use super::plan::{Plan, check_dirs, plan, retry_if_disturbed, why_lock_file_is_unusable};
 use super::{Remedy, Repair, has_dir};
-use crate::disk::{Access, Disk, Staged, StorePaths, number_in};
+use crate::disk::{Access, Disk, Staged, StorePaths, is_not_regular, number_in};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{
     self, Durability, Generation, OpenStore, Options, WriterLock, by_processes, numbers_among,
@@ -94,7 +94,9 @@ pub(super) fn apply(
     };
     // A file that the new generation does not need gets a name in lost+found first: once the generation is published,
     // a collection may delete the file under its own name.
-    moves.files.retain(|file| exists(&**disk, file));
+    let found: Result<Vec<bool>> = moves.files.iter().map(|file| exists(&**disk, file)).collect();
+    let mut found = found?.into_iter();
+    moves.files.retain(|_| found.next().unwrap_or_default());
     let mut linked = BTreeSet::new();
     for file in &moves.files {
         if work.link(file, &mut repair.moved_files)? {
@@ -158,7 +160,7 @@ impl Work {
     /// Creates `storages/`, and writes FORMAT and the files of digests again, where that is necessary.
     fn restore_files(&self, source: &Source, content: &Content, kept: &mut Vec<PathBuf>) -> Result<()> {
         let (disk, paths) = (&**self.disk(), self.paths());
-        if disk.is_dir(&paths.storages_dir()).is_err() {
+        if !check_dirs(disk, paths)? {
             let created = disk.create_dir(&paths.storages_dir());
             created.map_err(|e| Error::io("create", &paths.storages_dir(), e))?;
             self.sync(paths.root())?; // crash: an empty directory
@@ -254,7 +256,7 @@ impl Work {
         let mut staged = Staged::create(self.disk(), stage_in).map_err(failed)?;
         staged.file().write_all_at(bytes, 0).map_err(failed)?;
         staged.file().sync().map_err(|e| Error::io("sync", target, e).after_failed_sync())?;
-        if exists(&**self.disk(), target) {
+        if exists(&**self.disk(), target)? {
             if self.link(target, kept)? {
                 // After a move to another directory, a power cut may keep only the removal of the old name.
                 self.sync(&self.lost_found())?;
@@ -276,8 +278,7 @@ impl Work {
         staged.file().sync().map_err(|e| Error::io("sync", &path, e).after_failed_sync())?;
         // It was missing or not a regular file a moment ago, and may exist now. Only something that is not a regular
         // file is moved away.
-        if matches!(self.disk().open(&path, Access::Read), Err(e) if e.kind() == io::ErrorKind::InvalidInput)
-        {
+        if matches!(self.disk().open(&path, Access::Read), Err(e) if is_not_regular(&e)) {
             self.keep(&path, kept)?;
             self.sync(&self.lost_found())?;
         }
@@ -375,7 +376,8 @@ impl Work {
         let dir = self.paths().storages_dir();
         let names = self.disk().list(&dir).map_err(|e| Error::io("list", &dir, e))?;
         let in_files = ["bin", "sum"].into_iter().flat_map(|ending| numbers_among(&names, ending));
-        let in_kept = self.disk().list(&self.lost_found()).unwrap_or_default();
+        let dir = self.lost_found();
+        let in_kept = self.disk().list(&dir).map_err(|e| Error::io("list", &dir, e))?;
         let in_kept = in_kept.iter().filter_map(|name| number_in(name.get(..20)?, "bin"));
         let taken = in_files.chain(in_kept).chain(storages.keys().next_back().copied());
         let taken = taken.filter(|&id| id < NUMBER_LIMIT).max();

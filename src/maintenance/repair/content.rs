@@ -84,7 +84,7 @@ pub(super) fn content(
     let mut salvageable = BTreeMap::new();
     for (id, damage) in check_all(disk, paths, records, progress)? {
         let Some(storage) = survey.storages.get(&id) else { continue };
-        let found = salvage(paths, id, &storage.record, damage, &mut content.sums)?;
+        let found = salvage(paths, id, &storage.record, damage, &mut content.sums);
         salvageable.extend(found.map(|found| (id, found)));
     }
     let mut lost: BTreeMap<Reason, Vec<String>> = BTreeMap::new();
@@ -157,19 +157,18 @@ fn record_table_damage(source: &Source, survey: &Survey<'_>, content: &mut Conte
     }
 }
 
-/// Returns what can be salvaged from a damaged storage, or `None` if all of it is kept unchanged.
+/// Returns what can be salvaged from a damaged storage, or `None` if all of it is kept unchanged. A file that could not
+/// be read is not damage: then there is no repair.
 fn salvage(
     paths: &StorePaths,
     id: u64,
     record: &StorageRecord,
     damage: Damage,
     sums: &mut BTreeMap<u64, CorrectedSum>,
-) -> Result<Option<Salvageable>> {
+) -> Option<Salvageable> {
     let path = paths.storage(id);
     if let Some(sum) = damage.sum {
         match sum.corrected {
-            // A file that the system refuses to read may be whole, so nothing is discarded because of it.
-            _ if sum.error.format_error().is_none() => return Err(sum.error),
             Some(corrected) => drop(sums.insert(id, CorrectedSum { error: sum.error, corrected })),
             None => {
                 let reason = format!("{}; no chunk can be verified", detail_of(&sum.error));
@@ -184,7 +183,7 @@ fn salvage(
                 });
                 let lost = if is_tail_whole { 0..full * CHUNK_BYTES } else { 0..u64::MAX };
                 let lost = std::iter::once(lost).collect();
-                return Ok(Some(Salvageable { path, reason, lost, copy, shortened_to: None }));
+                return Some(Salvageable { path, reason, lost, copy, shortened_to: None });
             }
         }
     }
@@ -194,24 +193,21 @@ fn salvage(
     let bytes_of_chunk = |&index: &u64| bytes_of_chunks(&(index..index + 1), record.length_bytes);
     let Some(error) = damage.file else {
         if damage.chunks.is_empty() {
-            return Ok(None);
+            return None;
         }
         let damaged: BTreeSet<u64> = chunks.collect();
         let lost = damaged.iter().map(bytes_of_chunk).collect();
         let copy = Some(CopyPlan { length_bytes: record.length_bytes, damaged, corrected: Vec::new() });
         let reason = "elements have been changed since they were sealed".to_owned();
-        return Ok(Some(salvageable(reason, lost, copy, None)));
+        return Some(salvageable(reason, lost, copy, None));
     };
-    if error.format_error().is_none() {
-        return Err(error);
-    }
     let reason = detail_of(&error);
     let past_end = |length_bytes: u64| std::iter::once(length_bytes..u64::MAX);
     let Some(found_bytes) = damage.found_bytes else {
-        return Ok(Some(salvageable(reason, past_end(0).collect(), None, None)));
+        return Some(salvageable(reason, past_end(0).collect(), None, None));
     };
     if !matches!(record.kind, StorageKind::Sealed(_)) {
-        return Ok(Some(salvageable(reason, past_end(found_bytes).collect(), None, Some(found_bytes))));
+        return Some(salvageable(reason, past_end(found_bytes).collect(), None, Some(found_bytes)));
     }
     // A chunk that was cut off cannot be verified.
     let whole = full_chunk_count(found_bytes).min(full_chunk_count(record.length_bytes));
@@ -219,7 +215,7 @@ fn salvage(
     let length_bytes = whole * CHUNK_BYTES;
     let lost = damaged.iter().map(bytes_of_chunk).chain(past_end(length_bytes)).collect();
     let copy = Some(CopyPlan { length_bytes, damaged, corrected: Vec::new() });
-    Ok(Some(salvageable(reason, lost, copy, None)))
+    Some(salvageable(reason, lost, copy, None))
 }
 
 /// Returns the record with which a tensor is kept, or why it is lost.

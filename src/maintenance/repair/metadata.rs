@@ -6,7 +6,7 @@ use std::path::Path;
 use stridemap_format::{self as format, Manifest, Rule, Uuid, limits};
 
 use super::{PUT_BACK_ADVICE, Repair, detail_of, has_dir};
-use crate::disk::{Access, Disk, StorePaths, read_capped};
+use crate::disk::{Access, Disk, StorePaths, is_not_regular, read_again, read_capped};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Table, numbers_among};
 
@@ -44,9 +44,10 @@ pub(super) struct Manifests {
 pub(super) fn manifests(disk: &dyn Disk, paths: &StorePaths, repair: &mut Repair) -> Result<Manifests> {
     let format_uuid = read_format_uuid(disk, paths)?;
     has_dir(disk, &paths.meta_dir(), PUT_BACK_ADVICE)?;
-    let names = match (generation::list(disk, paths), &format_uuid) {
+    // A missing `meta/` is reported by `format_uuid`, unless FORMAT is missing too.
+    let names = match (disk.list(&paths.meta_dir()), &format_uuid) {
         (Err(_), Err(e)) if e.kind() == ErrorKind::NotAStore => return Err(e.clone()),
-        (names, _) => names?,
+        (names, _) => names.map_err(|e| Error::io("list", &paths.meta_dir(), e))?,
     };
     let (numbers, tables) = (numbers_among(&names, "man"), numbers_among(&names, "tab"));
     if numbers.is_empty()
@@ -190,15 +191,16 @@ fn uuid_of(format_uuid: &Result<Uuid>, manifests: &[Numbered]) -> Option<Uuid> {
 /// Reads a manifest. Returns `None` if it was deleted since it was listed.
 fn read_manifest(disk: &dyn Disk, paths: &StorePaths, number: u64) -> Result<Option<Result<Manifest>>> {
     let path = paths.manifest(number);
-    let file = match disk.open(&path, Access::Read) {
+    let file = match read_again(|| disk.open(&path, Access::Read)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
+        Err(e) if is_not_regular(&e) => {
             let broken = format::Error::new(Rule::ManifestFrame, e.to_string());
             return Ok(Some(Err(Error::corrupt(&path, broken))));
         }
         opened => opened.map_err(|e| Error::io("open manifest", &path, e))?,
     };
-    let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES).map_err(|e| Error::io("read", &path, e))?;
+    let bytes = read_again(|| read_capped(&*file, limits::MAX_MANIFEST_BYTES));
+    let bytes = bytes.map_err(|e| Error::io("read", &path, e))?;
     // Accept the uuid that it states: the body begins with it, and the digest covers it. The caller compares it.
     let uuid = bytes.get(24..40).and_then(|uuid| uuid.try_into().ok()).unwrap_or_default();
     match Manifest::decode(&bytes, uuid, number) {
@@ -208,6 +210,9 @@ fn read_manifest(disk: &dyn Disk, paths: &StorePaths, number: u64) -> Result<Opt
     }
 }
 
-pub(super) fn exists(disk: &dyn Disk, path: &Path) -> bool {
-    !matches!(disk.stat(path), Err(e) if e.kind() == io::ErrorKind::NotFound)
+pub(super) fn exists(disk: &dyn Disk, path: &Path) -> Result<bool> {
+    match read_again(|| disk.stat(path)) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        found => found.map(|_| true).map_err(|e| Error::io("examine", path, e)),
+    }
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use stridemap_format::{Error as FormatError, Rule};
 
-use crate::disk::Disk;
+use crate::disk::{Disk, read_again};
 use crate::error::{Error, Result, one_line};
 use crate::generation::{Options, open_dirs};
 
@@ -136,7 +136,7 @@ const PUT_BACK_ADVICE: &str = "put the directory back";
 /// # Errors
 /// `Corrupt` for anything else, such as a link: it could lead anywhere, and files would be written and moved there.
 fn has_dir(disk: &dyn Disk, dir: &Path, what_to_do: &str) -> Result<bool> {
-    match disk.is_dir(dir) {
+    match read_again(|| disk.is_dir(dir)) {
         Ok(true) => Ok(true),
         Ok(false) => {
             let detail = format!("a link or a file, not a directory of its own; {what_to_do}");

@@ -5,7 +5,7 @@ use std::io;
 use super::content::{Content, content};
 use super::metadata::{Source, read};
 use super::{PUT_BACK_ADVICE, Repair, has_dir};
-use crate::disk::{Access, Disk, StorePaths};
+use crate::disk::{Access, Disk, StorePaths, is_not_regular, read_again};
 use crate::error::{Error, Result};
 use crate::generation::manifest_numbers;
 
@@ -67,9 +67,9 @@ pub(super) fn check_dirs(disk: &dyn Disk, paths: &StorePaths) -> Result<bool> {
 /// Returns why LOCK must be created again, if it must be.
 pub(super) fn why_lock_file_is_unusable(disk: &dyn Disk, paths: &StorePaths) -> Result<Option<String>> {
     let path = paths.lock();
-    match disk.open(&path, Access::Read) {
+    match read_again(|| disk.open(&path, Access::Read)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Some("it is missing".to_owned())),
-        Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(Some(format!("it is {e}"))),
+        Err(e) if is_not_regular(&e) => Ok(Some(format!("it is {e}"))),
         opened => opened.map(|_| None).map_err(|e| Error::io("open", &path, e)),
     }
 }

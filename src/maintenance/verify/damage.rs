@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::generation::OpenStore;
 use crate::layout::Coverage;
 use crate::maintenance::external_check::Fault;
-use crate::storage::{Damage, DamagedChunk};
+use crate::storage::Damage;
 
 /// How many times a tensor and a damaged range are compared exactly. After that, a tensor counts as reaching
 /// everything between its first byte and its last.
@@ -108,16 +108,7 @@ pub(super) fn add_findings(
             }
         }
     }
-    let (unread, changed): (Vec<&DamagedChunk>, Vec<_>) =
-        damage.chunks.iter().partition(|chunk| chunk.found.is_err());
-    for chunk in unread {
-        let run = bytes_of_chunks(&(chunk.index..chunk.index + 1), length_bytes);
-        if let Err(error) = &chunk.found {
-            let at = FormatError::new(Rule::StorageFile, error.to_string()).at(run.start);
-            index.ranges.push((run, findings.push(&path, &at, Affected::NOTHING)));
-        }
-    }
-    for run in runs(changed.into_iter().map(|chunk| chunk.index)) {
+    for run in runs(damage.chunks.iter().map(|chunk| chunk.index)) {
         let range = bytes_of_chunks(&run, length_bytes);
         let range_bytes = range.end - range.start;
         let detail = match run.end - run.start {
@@ -130,8 +121,7 @@ pub(super) fn add_findings(
     index
 }
 
-/// Adds a finding for an error. A file that cannot be read is also a finding, so that the other files are still
-/// verified.
+/// Adds a finding for an error about damage.
 fn push(path: &Path, error: &Error, findings: &mut Findings) -> FindingIndex {
     match (error.broken_path(), error.format_error()) {
         (Some(path), Some(broken)) => findings.push(path, broken, Affected::NOTHING),

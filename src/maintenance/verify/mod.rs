@@ -8,14 +8,15 @@ mod table_damage;
 mod tensors;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stridemap_format::{Error as FormatError, Rule};
 
 use super::external_check::check_external;
-use crate::disk::{Access, Disk, StorePaths};
-use crate::error::{ErrorKind, Result};
+use crate::disk::{Access, Disk, StorePaths, is_not_regular, read_again};
+use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Generation, OpenStore, Options, check_store, open_dirs};
 use crate::storage::check_all;
 use finding::Findings;
@@ -76,7 +77,7 @@ pub(crate) fn verify_path(
         Err(e) => {
             let mut findings = Findings::default();
             findings.add_broken_rule(e, Affected::Everything)?;
-            check_lock(&*disk, &paths, &mut findings);
+            check_lock(&*disk, &paths, &mut findings)?;
             Ok(Verification { findings: findings.finish(), ..Verification::default() })
         }
     }
@@ -96,14 +97,8 @@ pub(crate) fn verify(
     if let Err(e) = reread {
         findings.add_broken_rule(e, Affected::Everything)?;
     }
-    check_lock(&*store.disk, &store.paths, &mut findings);
-    let survey = match Survey::of(generation.manifest(), generation.table().map(Arc::as_ref)) {
-        // A table that has become shorter since it was opened is reported above.
-        Err(_) if !findings.list.is_empty() => {
-            return Ok(Verification { findings: findings.finish(), ..Verification::default() });
-        }
-        survey => survey?,
-    };
+    check_lock(&*store.disk, &store.paths, &mut findings)?;
+    let survey = Survey::of(generation.manifest(), generation.table().map(Arc::as_ref))?;
     check_metadata(store, generation, &survey, &mut findings)?;
     let storages = || survey.storages.iter().map(|(&id, storage)| (id, &storage.record));
     let mut read_bytes = 0;
@@ -111,7 +106,7 @@ pub(crate) fn verify(
         read_bytes += bytes;
         progress(bytes);
     })?;
-    let (faults, unchecked_files) = check_external(store, storages());
+    let (faults, unchecked_files) = check_external(store, storages())?;
     damage::report(store, &survey, &damage, faults, &mut findings)?;
     let orphans = match orphans::orphans(store) {
         Err(e) if e.kind() == ErrorKind::Corrupt => Vec::new(),
@@ -121,13 +116,16 @@ pub(crate) fn verify(
 }
 
 /// Checks that LOCK exists. It has no content, but no commit can be made without it.
-fn check_lock(disk: &dyn Disk, paths: &StorePaths, findings: &mut Findings) {
+fn check_lock(disk: &dyn Disk, paths: &StorePaths, findings: &mut Findings) -> Result<()> {
     let path = paths.lock();
-    let Err(e) = disk.open(&path, Access::Read) else { return };
-    if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::InvalidInput) {
-        let detail = format!("open LOCK: {e}; no commit can be made");
-        findings.push(path, &FormatError::new(Rule::LockFile, detail), Affected::NOTHING);
+    match read_again(|| disk.open(&path, Access::Read)) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound || is_not_regular(&e) => {
+            let detail = format!("open LOCK: {e}; no commit can be made");
+            findings.push(path, &FormatError::new(Rule::LockFile, detail), Affected::NOTHING);
+        }
+        opened => drop(opened.map_err(|e| Error::io("open", &path, e))?),
     }
+    Ok(())
 }
 
 /// Checks the table and the records of a generation.

@@ -55,7 +55,7 @@ fn verify_one(
         .extent(storage.length_bytes)
         .map_err(|e| wrong(e.rule(), format!("tensor {name:?}: {}", e.detail())))?;
     if matches!(storage.kind, StorageKind::External(_)) {
-        let (faults, refused) = check_external(store, std::iter::once((id, &storage)));
+        let (faults, refused) = check_external(store, std::iter::once((id, &storage)))?;
         if let Some(path) = refused.first() {
             let message = format!("verify {name:?}: {} may not be opened by this handle", path.display());
             return Err(Error::new(ErrorKind::ExternalRefused, message));

@@ -102,6 +102,8 @@ pub(crate) fn unreadable_manifest(play: &Play) -> Fate {
     drop(store);
     let writer = play.seat();
     let store = open(&writer)?;
+    // A collector that fails to open a file tries again.
+    writer.fail("open", "0000000000000002.man");
     writer.fail("open", "0000000000000002.man");
     expect_ok("replace", store.save("x", &vector(2)))?;
     holds("the manifest was read", writer.is_done())?;

@@ -9,3 +9,4 @@ mod partial;
 mod repairs;
 mod support;
 mod tables;
+mod unread;
