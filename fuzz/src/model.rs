@@ -249,8 +249,8 @@ impl Model {
         let mut level = 0;
         loop {
             let most = table.entries_per_node.max(if level == 0 { 1 } else { 2 });
-            // An empty tree is an empty leaf.
-            // An inner node has at least two children, so the last node takes a child that would be alone.
+            // An empty tree is an empty leaf. An inner node has at least two children, so the last node of a level takes
+            // a child that would be alone.
             let is_one_left = level > 0 && entries.len() > most && entries.len() % most == 1;
             let last = if is_one_left { most + 1 } else { 0 };
             let (full, last) = entries.split_at(entries.len() - last);
