@@ -153,7 +153,7 @@ fn verification_that_fails_to_read_finds_only_what_is_damaged() {
             let expected: Vec<Finding> = verify(path).findings;
             assert_eq!(expected.is_empty(), !(is_damaged && damaged.starts_with(path)));
             let (options, count) = failing(None);
-            options.verify(path, |_| ()).unwrap();
+            let _ = options.verify(path, |_| ()).unwrap();
             each_fault(count.load(Ordering::Relaxed), |fault, what| {
                 match failing(Some(fault)).0.verify(path, |_| ()) {
                     Ok(found) => assert_eq!(found.findings, expected, "{what}"),

@@ -161,7 +161,7 @@ fn case_12_process_without_address_space_gets_an_error_and_reads_without_mapping
 fn case_12_load_leaves_mappings_to_the_rest_of_the_process() {
     let (_dir, path, store) = new_store();
     store.save("large", &filled(LARGE_BYTES, 9u8)).unwrap();
-    store.create_tensor("changed", DType::U8, &[LARGE_BYTES], StorageKind::Mutable).unwrap();
+    let _ = store.create_tensor("changed", DType::U8, &[LARGE_BYTES], StorageKind::Mutable).unwrap();
     run_to_end("run out of mappings", &path);
 }
 
