@@ -388,8 +388,9 @@ impl Store {
     /// is committed or dropped. So what the transaction reads does not change, and its commit does not conflict.
     ///
     /// Readers, changes in place, and transactions that have not reached their commit go on meanwhile. Do not wait for
-    /// other processes in such a transaction: one that holds a guard may itself be waiting to commit. An append to a
-    /// tensor that another process is appending to fails with `Busy` at once.
+    /// other processes in such a transaction: one that holds a guard may itself be waiting to commit. So lock or read
+    /// mutable tensors before the transaction begins. An append to a tensor that another process is appending to fails
+    /// with `Busy` at once.
     ///
     /// ```
     /// use stridemap::{ErrorKind, Store};
