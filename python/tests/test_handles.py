@@ -78,7 +78,7 @@ def test_tensor_opens_while_a_reader_keeps_its_generation(path: Path, change: st
         assert in_child(tensor[:2]) == "[100, 101]"
         reader.refresh()
         writer["c"] = 1
-        assert in_child(tensor).startswith("stridemap._errors.StateError: 'part' of generation")
+        assert "Error: 'part' of generation" in in_child(tensor)
 
 
 def test_handle_of_a_store_that_was_replaced_is_refused(path: Path) -> None:
