@@ -222,16 +222,6 @@ def test_threads_share_a_store(store: stridemap.Store) -> None:
     assert errors == [] and len(store) == 4
 
 
-def test_lock_of_another_thread_is_not_released_here(store: stridemap.Store) -> None:
-    store.save("x", np.zeros(3), kind="mutable")
-    lock = store["x"].lock()
-    entered = threading.Thread(target=lock.__enter__)
-    entered.start()
-    entered.join()
-    with pytest.raises(RuntimeError, match="thread"):
-        lock.__exit__(None, None, None)
-
-
 def test_waiting_can_be_interrupted(path: Path) -> None:
     program = "import sys, stridemap; print('ready', flush=True); stridemap.open(sys.argv[1]).wait_for_change()"
     stridemap.open(path, "x", durable=False).close()
