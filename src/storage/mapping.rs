@@ -148,7 +148,7 @@ static UNCHECKED: AtomicUsize = AtomicUsize::new(0);
 /// Checks that the process can make more mappings than the one that the caller needs. The kernel does not count them
 /// for a process, so they are made.
 fn leave_mappings(file: &File) -> io::Result<()> {
-    if UNCHECKED.fetch_add(1, Ordering::Relaxed) % CHECKED_EVERY != 0 {
+    if !UNCHECKED.fetch_add(1, Ordering::Relaxed).is_multiple_of(CHECKED_EVERY) {
         return Ok(());
     }
     // The kernel joins no mappings of the same page.

@@ -365,7 +365,7 @@ fn quantiles_beside_zeros_are_zero() {
     for signs in [&[1.][..], &[-1.], &[1., -1.]] {
         let elements: Vec<f64> = (0..N)
             .map(|i| match i % 5 {
-                0 => signs[random.below(signs.len())] * 10f64.powi(random.below(60) as i32 - 30),
+                0 => signs[random.below(signs.len())] * 10f64.powi(random.below(60) - 30),
                 1 => -0.,
                 _ => 0.,
             })
