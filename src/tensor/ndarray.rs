@@ -319,6 +319,7 @@ impl ExclusiveGuard<'_> {
     /// Mutably borrows the elements with their strides, without copying.
     ///
     /// ```
+    /// use ndarray::{ArrayView2, ArrayViewMut2, array};
     /// # use stridemap::{StorageKind, Store};
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
@@ -328,7 +329,12 @@ impl ExclusiveGuard<'_> {
     /// store.save_as("x", &[[1f32, 2.], [3., 4.]], StorageKind::Mutable)?;
     /// let mut guard = store.load("x")?.lock_exclusive()?;
     /// guard.as_array_mut::<f32>()?[[0, 1]] = 9.;
-    /// assert_eq!(guard.read::<f32>()?, [1., 9., 3., 4.]);
+    /// ArrayViewMut2::<f32>::try_from(&mut guard)?[[1, 0]] = 8.; // of a known rank
+    /// assert_eq!(ArrayView2::<f32>::try_from(&guard)?, array![[1., 9.], [8., 4.]]);
+    /// drop(guard);
+    /// let shared = store.load("x")?.lock_shared()?;
+    /// assert_eq!(ArrayView2::<f32>::try_from(&shared)?, array![[1., 9.], [8., 4.]]);
+    /// assert!(ndarray::ArrayView1::<f32>::try_from(&shared).is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
