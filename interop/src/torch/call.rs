@@ -90,6 +90,8 @@ impl Machine<'_> {
                 }
                 _ => self.instance_of(class),
             },
+            // A tensor of another kind, such as a sparse one, that has attributes.
+            (Global::RebuildFromType, &[rebuild, Value::Global(_), _, _]) => self.instance_of(rebuild),
             (Global::RebuildFromType, &[_, class, _, _]) => self.instance_of(class),
             (Global::RebuildTensor, &[storage, offset, size, stride])
             | (Global::RebuildTensorV2, &[storage, offset, size, stride, _, _]) => {

@@ -89,7 +89,8 @@ struct Flattening<'a> {
     long_name: String,
     /// The containers around that value.
     path: Vec<Value>,
-    /// Whether one of them is an object that cannot be read. Such an object is the only thing that is reported.
+    /// Whether one of them is an object that cannot be read. Of what is in it, only what is lost is reported, such as a
+    /// tensor that cannot be read, and not an object whose parts are read.
     is_within_unreadable: bool,
     /// The number of visits that remain. A container in several places is visited in each of them. Without repeats,
     /// each visit corresponds to at least one byte of the pickle.
@@ -119,7 +120,9 @@ impl Flattening<'_> {
         if let Some(Node::Storage(_)) = arena.node(value) {
             return self.skip_or_refuse("is a storage without a tensor; save a tensor");
         }
+        // The class of a part says nothing that the class of the object does not.
         match (value, arena.class_name(value)) {
+            (_, Some(_)) if self.is_within_unreadable => Ok(()),
             (Value::Global(_), Some(name)) => {
                 self.skip_or_refuse(&format!("contains {name}, which is not a value"))
             }
@@ -131,6 +134,10 @@ impl Flattening<'_> {
     fn visit_container(&mut self, value: Value) -> Result<(), String> {
         let arena = self.arena;
         if self.path.contains(&value) {
+            // An object and its parts often refer to each other. All of them are read in another place.
+            if self.is_within_unreadable {
+                return Ok(());
+            }
             return self.skip_or_refuse(&format!("is {} that contains itself", arena.kind(value)));
         }
         if self.path.len() >= MAX_DEPTH {
@@ -146,12 +153,13 @@ impl Flattening<'_> {
         }
         self.next_container = self.next_container.saturating_add(1);
         let was_within = self.is_within_unreadable;
-        if is_unknown_object(arena, value) {
-            let class = match arena.node(value) {
-                Some(Node::Object(object)) => arena.class_name(object.class),
-                _ => None,
-            };
-            self.skip_or_refuse(&Global::refusal(&class.unwrap_or_default()))?;
+        if let Some(Node::Object(object)) = arena.node(value)
+            && is_unknown_object(arena, value)
+        {
+            if !was_within || object.parts.is_empty() {
+                let class = arena.class_name(object.class).unwrap_or_default();
+                self.skip_or_refuse(&Global::refusal(&class))?;
+            }
             self.is_within_unreadable = true;
         }
         self.path.push(value);
@@ -327,9 +335,6 @@ impl Flattening<'_> {
     }
 
     fn skip_or_refuse_named(&mut self, name: &str, what: &str) -> Result<(), String> {
-        if self.is_within_unreadable {
-            return Ok(());
-        }
         let reason = format!("{} {what}", shown(name));
         if !self.options.is_skipping_unreadable {
             return Err(reason);

@@ -56,6 +56,13 @@ parameter, plain = nn.Parameter(torch.ones(2)), torch.arange(3)
 parameter.loader, parameter.tag, plain.note = print, "x", {"a": [1]}
 write("attributes", {"parameter": parameter, "plain": plain, "buffer": nn.Buffer(torch.zeros(2)), "frozen": nn.Parameter(torch.arange(2), requires_grad=False)})
 
+# Tensors of another kind, with attributes and within an object.
+sparse = torch.eye(3).to_sparse()
+sparse.note = "x"
+write("sparse", {"w": torch.ones(1), "sparse": sparse, "buffer": nn.Buffer(torch.eye(2).to_sparse())})
+quantized = torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8)
+write("within", AttributeDict(state_dict={"w": torch.ones(1), "q": quantized}, options=AttributeDict(lr=0.1, kind=AttributeDict)))
+
 # Objects as other protocols write them: a class of its own with attributes, slots, and a list of its own.
 Options, Slotted, Items = fake("app.options", "Options"), fake("app.options", "Slotted"), fake("app.options", "Items", list)
 Slotted = type("Slotted", (), {"__module__": "app.options", "__slots__": ["width", "table"]})

@@ -107,7 +107,7 @@ fn items_attributes_and_slots_of_objects_are_read_in_every_protocol() {
         let (mut names, mut values, mut left_out) = (
             vec!["items.1", "w"],
             vec![("items.0", "1"), ("options.deep.rate", "0.5")],
-            vec!["options", "items"],
+            vec!["options", "options.deep.where", "items"],
         );
         if protocol > 1 {
             names.push("slotted.table");
@@ -136,6 +136,20 @@ fn tensors_with_attributes_and_buffers_are_tensors() {
     assert_eq!(tensors(&file), ["parameter", "plain", "buffer", "frozen"]);
     assert_eq!(file.attributes().len(), 0);
     assert_eq!(file.load("plain").unwrap().read::<i64>().unwrap(), [0, 1, 2]);
+}
+
+#[test]
+fn tensors_of_other_kinds_are_left_out_even_if_they_have_attributes_or_are_in_an_object() {
+    let file = open_skipping("sparse");
+    assert_eq!((tensors(&file), skipped(&file)), (as_texts(&["w"]), vec!["sparse", "buffer"]));
+    for skipped in file.skipped() {
+        assert!(skipped.reason.to_string().contains("sparse_tensor"), "{skipped:?}");
+    }
+    // The object is named, and the tensor in it that is lost, but not the object in it whose items are read.
+    let file = open_skipping("within");
+    assert_eq!(tensors(&file), ["state_dict.w"]);
+    assert_eq!(attributes(&file), [("options.lr", "0.1")]);
+    assert_eq!(skipped(&file), ["within", "state_dict.q"]);
 }
 
 #[test]
