@@ -63,9 +63,14 @@ impl Machine<'_> {
             },
             (Global::Bytes, []) => self.arena.add(Node::Bytes(Value::None)),
             (Global::Bytes, &[bytes]) if self.is_bytes(bytes) => Ok(bytes),
-            (Global::Bytes | Global::Encode, &[text, _])
-                if matches!(self.arena.literal(text), Some(Literal::Text(_))) =>
-            {
+            (Global::Bytes | Global::Encode, &[text, encoding]) => {
+                let characters = self.arena.text(text)?.ok_or_else(|| wrong("something that is not text"))?;
+                if !matches!(self.arena.text(encoding)?.as_deref(), Some("latin1" | "latin-1")) {
+                    return self.arena.add_object(callable);
+                }
+                if characters.chars().any(|c| u8::try_from(c).is_err()) {
+                    return Err(wrong("text that is not Latin-1"));
+                }
                 self.arena.add(Node::Bytes(text))
             }
             (Global::Size, []) => self.arena.add(Node::Size(arguments)),

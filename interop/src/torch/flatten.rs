@@ -127,7 +127,7 @@ impl Flattening<'_> {
                 self.skip_or_refuse(&format!("contains {name}, which is not a value"))
             }
             (_, Some(name)) => self.skip_or_refuse(&Global::refusal(&name)),
-            _ => self.skip_or_refuse("contains text that stands for bytes, but is not Latin-1"),
+            _ => self.skip_or_refuse(&format!("contains {}, which is not a value", arena.kind(value))),
         }
     }
 
