@@ -9,7 +9,7 @@ use super::global::Global;
 use super::literal::Literal;
 use super::machine::Unpickled;
 use super::measure::{Measures, TOO_MANY_VISITS, text_bytes};
-use super::tree::{MAX_DEPTH, entries, is_container, is_unknown_object, key_text, plain_text};
+use super::tree::{MAX_DEPTH, entries, is_container, is_unknown_object, key_text, plain_text, visits};
 use super::value::{Arena, FileStorage, Node, TensorRef, Value};
 use crate::ForeignOptions;
 use crate::budget::Budget;
@@ -102,7 +102,8 @@ struct Flattening<'a> {
 
 impl Flattening<'_> {
     fn visit(&mut self, value: Value) -> Result<(), String> {
-        self.remaining_visits = self.remaining_visits.checked_sub(1).ok_or(TOO_MANY_VISITS)?;
+        self.remaining_visits =
+            self.remaining_visits.checked_sub(visits(self.arena, value)).ok_or(TOO_MANY_VISITS)?;
         if is_container(self.arena, value) { self.visit_container(value) } else { self.visit_leaf(value) }
     }
 
@@ -197,7 +198,8 @@ impl Flattening<'_> {
 
     /// Writes plain values as JSON, in the style of Python's `json.dumps`.
     fn write_json(&mut self, value: Value, out: &mut Vec<u8>) -> Result<(), String> {
-        self.remaining_visits = self.remaining_visits.checked_sub(1).ok_or(TOO_MANY_VISITS)?;
+        self.remaining_visits =
+            self.remaining_visits.checked_sub(visits(self.arena, value)).ok_or(TOO_MANY_VISITS)?;
         let arena = self.arena;
         if !is_container(arena, value) {
             let is_text = matches!(arena.literal(value), Some(Literal::Text(_)))

@@ -1,7 +1,7 @@
 //! Decides which plain values become attributes. A store holds a limited number of bytes of attributes, so the largest
 //! lists, dicts and texts of a checkpoint become tensors of bytes instead.
 
-use super::tree::{MAX_DEPTH, entries, is_container, is_unknown_object, key_text};
+use super::tree::{MAX_DEPTH, entries, is_container, is_unknown_object, key_text, visits};
 use super::value::{Arena, Node, Value};
 use crate::budget::Budget;
 use crate::contents::{ATTRIBUTE_BYTES, MAX_ATTRIBUTES_BYTES};
@@ -38,6 +38,7 @@ impl Measures {
             path: Vec::new(),
             name_bytes: 0,
             remaining_visits: visits,
+            text_budget: *budget,
             budget,
             containers: Vec::new(),
             outermost: Vec::new(),
@@ -66,6 +67,8 @@ struct Measuring<'a> {
     name_bytes: usize,
     remaining_visits: usize,
     budget: &'a mut Budget,
+    /// What copies of keys and texts are charged to. They are made again, and charged for good, when they get names.
+    text_budget: Budget,
     containers: Vec<Measure>,
     /// The sizes of the values that become one attribute or one text, or that a text includes no other of.
     outermost: Vec<usize>,
@@ -74,10 +77,12 @@ struct Measuring<'a> {
 impl Measuring<'_> {
     /// Returns the number of bytes that a value takes as attributes, or `None` if it cannot be part of a text.
     fn visit(&mut self, value: Value) -> Result<Option<usize>, String> {
-        self.remaining_visits = self.remaining_visits.checked_sub(1).ok_or(TOO_MANY_VISITS)?;
+        self.remaining_visits =
+            self.remaining_visits.checked_sub(visits(self.arena, value)).ok_or(TOO_MANY_VISITS)?;
         let arena = self.arena;
         if !is_container(arena, value) {
             let Some(bytes) = text_bytes(arena, value) else { return Ok(None) };
+            self.text_budget.charge(bytes)?;
             let bytes = bytes.saturating_add(self.name_bytes).saturating_add(ATTRIBUTE_BYTES);
             self.budget.extend(&mut self.outermost, &[bytes])?;
             return Ok(Some(bytes));
@@ -94,6 +99,7 @@ impl Measuring<'_> {
                 sum = None;
                 continue;
             };
+            self.text_budget.charge(key.len())?;
             let name_bytes = self.name_bytes;
             self.name_bytes = name_bytes.saturating_add(key.len()).saturating_add(1);
             let bytes = self.visit(child)?.filter(|&bytes| bytes < LARGE_BYTES);

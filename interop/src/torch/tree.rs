@@ -1,6 +1,6 @@
 //! The values of a pickle as a tree: what is in a dict, list, tuple or object, and under which keys.
 
-use std::iter;
+use std::{iter, slice};
 
 use super::global::Global;
 use super::literal::Literal;
@@ -34,11 +34,21 @@ pub(super) fn entries<'a>(arena: &'a Arena<'_>, container: Value) -> impl Iterat
     };
     let own = Some(container).filter(|_| parts.is_empty());
     // An object with slots has a tuple of two dicts as its state.
-    let states = parts.iter().flat_map(|&part| match arena.tuple(part) {
-        Some(states) => states.to_vec(),
-        None => vec![part],
-    });
+    let states =
+        parts.iter().flat_map(|part| arena.tuple(*part).unwrap_or(slice::from_ref(part)).iter().copied());
     own.into_iter().chain(states).flat_map(|part| entries_of(arena, part))
+}
+
+/// Returns how much of the limit on visits a value takes: one, and one for each part of an object. A part can be without
+/// entries, and an object with such parts can be in many places.
+pub(super) fn visits(arena: &Arena<'_>, value: Value) -> usize {
+    let parts = match arena.node(value) {
+        Some(Node::Object(object)) => object.parts.as_slice(),
+        _ => &[],
+    };
+    let counts =
+        parts.iter().map(|&part| arena.tuple(part).map_or(1, |states| states.len().saturating_add(1)));
+    counts.fold(1, usize::saturating_add)
 }
 
 fn entries_of<'a>(arena: &'a Arena<'_>, part: Value) -> Box<dyn Iterator<Item = (Key, Value)> + 'a> {

@@ -49,6 +49,9 @@ pub(super) struct Object {
     pub(super) class: Value,
     /// Dicts and lists that hold what is in the object: its items, and its attributes.
     pub(super) parts: Vec<Value>,
+    /// The first of these that is a list, and the first that is a dict.
+    list: Option<Value>,
+    dict: Option<Value>,
 }
 
 /// A pickle's reference to a storage, or to a part of one in the older layout.
@@ -140,13 +143,22 @@ impl<'a> Arena<'a> {
     /// Adds an object without parts.
     pub(super) fn add_object(&mut self, class: Value) -> Result<Value, String> {
         self.budget.charge(size_of::<Object>().saturating_add(ALLOCATION_BYTES))?;
-        self.add(Node::Object(Box::new(Object { class, parts: Vec::new() })))
+        self.add(Node::Object(Box::new(Object { class, parts: Vec::new(), list: None, dict: None })))
     }
 
     /// Adds a dict or list to the parts of an object.
     pub(super) fn add_part(&mut self, object: Value, part: Value) -> Result<(), String> {
+        let (is_list, is_dict) = match self.node(part) {
+            Some(Node::List(_)) => (true, false),
+            Some(Node::Dict(_)) => (false, true),
+            _ => (false, false),
+        };
         match self.nodes.get_mut(object.index()) {
-            Some(Node::Object(object)) => self.budget.extend(&mut object.parts, &[part]),
+            Some(Node::Object(object)) => {
+                object.list = object.list.or(is_list.then_some(part));
+                object.dict = object.dict.or(is_dict.then_some(part));
+                self.budget.extend(&mut object.parts, &[part])
+            }
             _ => Err(format!("sets the state of {}, which no checkpoint does", self.kind(object))),
         }
     }
@@ -154,9 +166,8 @@ impl<'a> Arena<'a> {
     /// Returns the list of an object that is a list, or the dict of one that is a dict. Its class derives from them.
     fn own_part(&mut self, value: Value, empty: Node) -> Result<Option<Value>, String> {
         let Some(Node::Object(object)) = self.node(value) else { return Ok(None) };
-        let is_alike = |node: &Node| std::mem::discriminant(node) == std::mem::discriminant(&empty);
-        let found = object.parts.iter().find(|&&part| self.node(part).is_some_and(is_alike));
-        if let Some(&found) = found {
+        let found = if matches!(empty, Node::List(_)) { object.list } else { object.dict };
+        if let Some(found) = found {
             return Ok(Some(found));
         }
         let part = self.add(empty)?;

@@ -177,6 +177,11 @@ fn pickles_that_misuse_the_stack_machine_are_refused() {
         ),
         (long(b"\x80\x02N", b"\x85", 50_000, b"."), "is nested deeper than 100"),
         (long(b"\x80\x02]q\x00", b"(h\x00h\x00h\x00lq\x00", 80, b"."), "too many times"),
+        // Parts of an object that hold nothing.
+        (
+            long(b"\x80\x02(", b"N", 500, &long(b"tq\x00cos\nsystem\n)R", b"h\x00b", 500, b".")),
+            "too many times",
+        ),
         (long(b"\x80\x02]", b"", 0, &long(b"", b"(", 3_000_000, b".")), "of memory, the limit"),
         (long(b"\x80\x02", b"]", 1_000_000, b"."), "of memory, the limit"),
         (long(b"\x80\x02N", b"2", 3_000_000, b"."), "of memory, the limit"),
