@@ -8,7 +8,7 @@ use std::sync::Arc;
 use stridemap::import::{ExternalFile, Layout};
 use stridemap::{DType, Error, ErrorKind, Result, Source as _, Tensor};
 pub(super) use stridemap_format::limits::MAX_ATTRIBUTES_BYTES;
-use stridemap_format::{Extent, check_text};
+use stridemap_format::{Extent, attribute_size, check_text};
 
 use super::file::{PIECE_BYTES, RawFile, zeroed};
 use super::zip::{Member, Method};
@@ -27,7 +27,8 @@ pub(super) struct Contents {
     pub(super) skipped: Vec<Skipped>,
 }
 
-/// What an attribute counts as, besides its key and value. It is also the approximate memory that one takes.
+/// The approximate memory that an attribute takes, besides its key and value. If not all attributes fit in a store, this
+/// is also what each counts as, so that those that are kept have room for a prefix.
 pub(super) const ATTRIBUTE_BYTES: usize = 96;
 
 /// A tensor or a value that was left out because it cannot be read: see [`ForeignOptions::skip_unreadable`].
@@ -114,21 +115,22 @@ impl Contents {
     /// no attribute can have is left out or refused.
     pub(super) fn fit_attributes(&mut self, file: &Arc<RawFile>, options: ForeignOptions) -> Result<()> {
         let size_of = |(key, value): (&String, &String)| {
-            key.len().saturating_add(value.len()).saturating_add(ATTRIBUTE_BYTES)
+            (key.len().saturating_add(value.len()).saturating_add(ATTRIBUTE_BYTES), key.clone())
         };
-        let mut sizes: Vec<usize> = self.attributes.iter().map(size_of).collect();
+        let mut sizes: Vec<(usize, String)> = self.attributes.iter().map(size_of).collect();
         sizes.sort_unstable();
-        let mut rest_bytes = MAX_ATTRIBUTES_BYTES;
-        let first_large = sizes.into_iter().find(|&bytes| {
+        let in_store = self.attributes.iter().map(|(key, value)| attribute_size("", key, value));
+        let is_all_kept = in_store.fold(0, usize::saturating_add) <= MAX_ATTRIBUTES_BYTES;
+        let mut rest_bytes = if is_all_kept { usize::MAX } else { MAX_ATTRIBUTES_BYTES };
+        let is_fitting = |&(bytes, _): &(usize, String)| {
             let rest = rest_bytes.checked_sub(bytes);
             rest_bytes = rest.unwrap_or(0);
-            rest.is_none()
-        });
-        let is_large =
-            |key: &String, value: &String| first_large.is_some_and(|large| size_of((key, value)) >= large);
+            rest.is_some()
+        };
+        let large: HashSet<String> = sizes.into_iter().skip_while(is_fitting).map(|(_, key)| key).collect();
         let mut moved = Vec::new();
         self.attributes.retain(|key, value| {
-            let is_kept = !is_large(key, value) && check_text("attribute key", key).is_ok();
+            let is_kept = !large.contains(key) && check_text("attribute key", key).is_ok();
             if !is_kept {
                 moved.push((key.clone(), std::mem::take(value)));
             }

@@ -57,7 +57,7 @@ fn retain<T>(items: &mut Vec<T>, is_kept: impl Fn(usize) -> bool) {
 fn repeated(leaves: &Leaves, first_count: usize) -> Vec<Place> {
     let tensors = leaves.tensors.iter().map(|tensor| tensor.name.as_str()).enumerate();
     let attributes = leaves.attributes.iter().map(|(name, _)| name.as_str()).enumerate();
-    let bytes = leaves.bytes.iter().map(|(name, _)| name.as_str()).enumerate();
+    let bytes = leaves.bytes.iter().map(|leaf| leaf.name.as_str()).enumerate();
     let places = tensors.map(|(index, name)| (name, (Kind::Tensor, index)));
     let places = places.chain(attributes.map(|(index, name)| (name, (Kind::Attribute, index))));
     let places = places.chain(bytes.map(|(index, name)| (name, (Kind::Bytes, index))));
@@ -74,6 +74,6 @@ fn name_mut(leaves: &mut Leaves, (kind, index): Place) -> Option<&mut String> {
     match kind {
         Kind::Tensor => leaves.tensors.get_mut(index).map(|tensor| &mut tensor.name),
         Kind::Attribute => leaves.attributes.get_mut(index).map(|(name, _)| name),
-        Kind::Bytes => leaves.bytes.get_mut(index).map(|(name, _)| name),
+        Kind::Bytes => leaves.bytes.get_mut(index).map(|leaf| &mut leaf.name),
     }
 }

@@ -8,7 +8,7 @@ use super::collisions::{Kind, LongName, tell_apart};
 use super::global::Global;
 use super::literal::Literal;
 use super::machine::Unpickled;
-use super::measure::{Measures, TOO_MANY_VISITS, text_bytes};
+use super::measure::{Measures, TOO_MANY_VISITS, attribute_bytes, text_bytes};
 use super::tree::{MAX_DEPTH, entries, is_container, is_unknown_object, key_text, plain_text, visits};
 use super::value::{Arena, FileStorage, Node, TensorRef, Value};
 use crate::ForeignOptions;
@@ -28,12 +28,19 @@ pub(super) struct Leaves {
     pub(super) tensors: Vec<ForeignTensor>,
     pub(super) attributes: Vec<(String, String)>,
     /// Bytes, and plain values that are too large for attributes, as text.
-    pub(super) bytes: Vec<(String, Vec<u8>)>,
-    /// The names in `bytes` of values that are too large for attributes.
-    pub(super) too_long: Vec<String>,
+    pub(super) bytes: Vec<BytesLeaf>,
     /// The names of the values that were left out, each with the reason.
     pub(super) skipped: Vec<(String, String)>,
     pub(super) storages: Vec<FileStorage>,
+}
+
+/// A leaf that becomes a tensor of bytes.
+#[derive(Debug)]
+pub(super) struct BytesLeaf {
+    pub(super) name: String,
+    pub(super) bytes: Vec<u8>,
+    /// Whether it is a value that is too large for an attribute.
+    pub(super) is_too_long: bool,
 }
 
 impl Leaves {
@@ -61,6 +68,7 @@ impl Leaves {
             long_name: String::new(),
             path: Vec::new(),
             is_within_unreadable: false,
+            is_kept: false,
             remaining_visits: pickle.len(),
             budget,
             leaves: Leaves::default(),
@@ -92,6 +100,8 @@ struct Flattening<'a> {
     /// Whether one of them is an object that cannot be read. Of what is in it, only what is lost is reported, such as a
     /// tensor that cannot be read, and not an object whose parts are read.
     is_within_unreadable: bool,
+    /// Whether one of them was found to fit as attributes, so all that is in it does.
+    is_kept: bool,
     /// The number of visits that remain. A container in several places is visited in each of them. Without repeats,
     /// each visit corresponds to at least one byte of the pickle.
     remaining_visits: usize,
@@ -116,7 +126,7 @@ impl Flattening<'_> {
             return self.add_text(value, length_bytes);
         }
         if let Some(bytes) = arena.bytes(value) {
-            return self.add_bytes(bytes.into_owned());
+            return self.add_bytes(bytes.into_owned(), false);
         }
         if let Some(Node::Storage(_)) = arena.node(value) {
             return self.skip_or_refuse("is a storage without a tensor; save a tensor");
@@ -146,11 +156,15 @@ impl Flattening<'_> {
         }
         let measure = self.measures.containers.get(self.next_container).copied();
         let measure = measure.ok_or("a container was not measured")?;
-        if measure.bytes.is_some_and(|bytes| bytes > self.measures.most_bytes) {
+        let was_kept = self.is_kept;
+        if let Some(bytes) = measure.bytes.filter(|_| !was_kept) {
+            self.is_kept = self.measures.fit(bytes);
+        }
+        if measure.bytes.is_some() && !self.is_kept {
             self.next_container = measure.end;
             let mut json = Vec::new();
             self.write_json(value, &mut json)?;
-            return self.add_long(json);
+            return self.add_bytes(json, true);
         }
         self.next_container = self.next_container.saturating_add(1);
         let was_within = self.is_within_unreadable;
@@ -174,6 +188,7 @@ impl Flattening<'_> {
         }
         self.path.pop();
         self.is_within_unreadable = was_within;
+        self.is_kept = was_kept;
         Ok(())
     }
 
@@ -243,27 +258,18 @@ impl Flattening<'_> {
     fn add_text(&mut self, value: Value, length_bytes: usize) -> Result<(), String> {
         self.budget.charge(ATTRIBUTE_BYTES.saturating_add(length_bytes))?;
         let text = plain_text(self.arena, value).unwrap_or_default();
-        let bytes = length_bytes.saturating_add(self.name.len()).saturating_add(ATTRIBUTE_BYTES);
-        if bytes > self.measures.most_bytes {
-            return self.add_long(text.into_bytes());
+        if !self.is_kept && !self.measures.fit(attribute_bytes(self.name.len(), length_bytes)) {
+            return self.add_bytes(text.into_bytes(), true);
         }
         let name = self.new_name(Kind::Attribute, self.leaves.attributes.len())?;
         self.leaves.attributes.push((name, text));
         Ok(())
     }
 
-    /// Adds the text of a value that is too large for an attribute.
-    fn add_long(&mut self, text: Vec<u8>) -> Result<(), String> {
-        let name = self.leaf_name()?.to_owned();
-        self.budget.charge(name.len())?;
-        self.leaves.too_long.push(name);
-        self.add_bytes(text)
-    }
-
-    fn add_bytes(&mut self, bytes: Vec<u8>) -> Result<(), String> {
+    fn add_bytes(&mut self, bytes: Vec<u8>, is_too_long: bool) -> Result<(), String> {
         self.budget.charge(TENSOR_BYTES.saturating_add(bytes.len()))?;
         let name = self.new_name(Kind::Bytes, self.leaves.bytes.len())?;
-        self.leaves.bytes.push((name, bytes));
+        self.leaves.bytes.push(BytesLeaf { name, bytes, is_too_long });
         Ok(())
     }
 

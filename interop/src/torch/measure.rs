@@ -1,6 +1,8 @@
 //! Decides which plain values become attributes. A store holds a limited number of bytes of attributes, so the largest
 //! lists, dicts and texts of a checkpoint become tensors of bytes instead.
 
+use stridemap_format::attribute_size;
+
 use super::tree::{MAX_DEPTH, entries, is_container, is_unknown_object, key_text, visits};
 use super::value::{Arena, Node, Value};
 use crate::budget::Budget;
@@ -24,6 +26,8 @@ pub(super) struct Measures {
     pub(super) containers: Vec<Measure>,
     /// Values that take more than this do not become attributes.
     pub(super) most_bytes: usize,
+    /// The number of values of exactly that size that become attributes. The store has no room for the others.
+    pub(super) most_count: usize,
 }
 
 impl Measures {
@@ -40,24 +44,36 @@ impl Measures {
             remaining_visits: visits,
             text_budget: *budget,
             budget,
+            store_bytes: 0,
             containers: Vec::new(),
             outermost: Vec::new(),
         };
         measuring.visit(root)?;
+        let is_all_kept = measuring.store_bytes <= MAX_ATTRIBUTES_BYTES;
         let (containers, mut outermost) = (measuring.containers, measuring.outermost);
         outermost.sort_unstable();
-        let mut rest_bytes = MAX_ATTRIBUTES_BYTES;
-        let mut most_bytes = usize::MAX;
-        for bytes in outermost {
-            match rest_bytes.checked_sub(bytes) {
-                Some(rest) => rest_bytes = rest,
-                None => {
-                    most_bytes = bytes.saturating_sub(1);
-                    break;
-                }
+        let mut rest_bytes = if is_all_kept { usize::MAX } else { MAX_ATTRIBUTES_BYTES };
+        let (mut most_bytes, mut most_count) = (usize::MAX, 0usize);
+        for same in outermost.chunk_by(|a, b| a == b) {
+            let Some(&bytes) = same.first() else { continue };
+            let count = rest_bytes.checked_div(bytes).unwrap_or(usize::MAX);
+            if count < same.len() {
+                (most_bytes, most_count) = (bytes, count);
+                break;
             }
+            rest_bytes = rest_bytes.saturating_sub(bytes.saturating_mul(same.len()));
         }
-        Ok(Measures { containers, most_bytes })
+        Ok(Measures { containers, most_bytes, most_count })
+    }
+
+    /// Returns whether the next value of this size becomes an attribute, or several if it is a container.
+    pub(super) fn fit(&mut self, bytes: usize) -> bool {
+        if bytes == self.most_bytes {
+            let rest = self.most_count.checked_sub(1);
+            self.most_count = rest.unwrap_or(0);
+            return rest.is_some();
+        }
+        bytes < self.most_bytes
     }
 }
 
@@ -69,6 +85,8 @@ struct Measuring<'a> {
     budget: &'a mut Budget,
     /// What copies of keys and texts are charged to. They are made again, and charged for good, when they get names.
     text_budget: Budget,
+    /// What all plain values take in a store if each is an attribute.
+    store_bytes: usize,
     containers: Vec<Measure>,
     /// The sizes of the values that become one attribute or one text, or that a text includes no other of.
     outermost: Vec<usize>,
@@ -83,7 +101,9 @@ impl Measuring<'_> {
         if !is_container(arena, value) {
             let Some(bytes) = text_bytes(arena, value) else { return Ok(None) };
             self.text_budget.charge(bytes)?;
-            let bytes = bytes.saturating_add(self.name_bytes).saturating_add(ATTRIBUTE_BYTES);
+            let in_store = attribute_size("", "", "").saturating_add(self.name_bytes).saturating_add(bytes);
+            self.store_bytes = self.store_bytes.saturating_add(in_store);
+            let bytes = attribute_bytes(self.name_bytes, bytes);
             self.budget.extend(&mut self.outermost, &[bytes])?;
             return Ok(Some(bytes));
         }
@@ -101,7 +121,8 @@ impl Measuring<'_> {
             };
             self.text_budget.charge(key.len())?;
             let name_bytes = self.name_bytes;
-            self.name_bytes = name_bytes.saturating_add(key.len()).saturating_add(1);
+            let dot_bytes = usize::from(name_bytes > 0);
+            self.name_bytes = name_bytes.saturating_add(dot_bytes).saturating_add(key.len());
             let bytes = self.visit(child)?.filter(|&bytes| bytes < LARGE_BYTES);
             self.name_bytes = name_bytes;
             sum = sum.zip(bytes).map(|(sum, bytes)| sum.saturating_add(bytes));
@@ -119,6 +140,11 @@ impl Measuring<'_> {
         }
         Ok(sum)
     }
+}
+
+/// Returns what an attribute counts as, by the lengths of its name and its text.
+pub(super) fn attribute_bytes(name_bytes: usize, text_bytes: usize) -> usize {
+    ATTRIBUTE_BYTES.saturating_add(name_bytes).saturating_add(text_bytes)
 }
 
 pub(super) const TOO_MANY_VISITS: &str = "it repeats the same lists or dicts too many times";

@@ -26,7 +26,7 @@ use stridemap::Result;
 use super::contents::{Contents, ForeignStorage, Skipped};
 use super::file::RawFile;
 use super::foreign::{FileFormat, ForeignOptions};
-use flatten::Leaves;
+use flatten::{BytesLeaf, Leaves};
 use value::FileStorage;
 
 pub(super) use archive::{is_archive, read as read_archive};
@@ -53,7 +53,7 @@ fn contents_of(
     leaves: Leaves,
     mut locate: impl FnMut(&FileStorage) -> Result<ForeignStorage>,
 ) -> Result<Contents> {
-    let Leaves { mut tensors, attributes, bytes, too_long, skipped, storages: in_file } = leaves;
+    let Leaves { mut tensors, attributes, bytes, skipped, storages: in_file } = leaves;
     let mut storages = Vec::new();
     let mut placed = vec![None; in_file.len()];
     for tensor in &mut tensors {
@@ -69,7 +69,10 @@ fn contents_of(
     let skipped = skipped.into_iter().map(|(name, what)| Skipped { name, reason: file.bad(what) }).collect();
     let attributes = attributes.into_iter().collect();
     let mut contents =
-        Contents { storages, tensors, attributes, skipped, too_long, ..Contents::new(FileFormat::PyTorch) };
-    bytes.into_iter().try_for_each(|(name, bytes)| contents.add_bytes(file, name, bytes))?;
+        Contents { storages, tensors, attributes, skipped, ..Contents::new(FileFormat::PyTorch) };
+    for BytesLeaf { name, bytes, is_too_long } in bytes {
+        contents.too_long.extend(is_too_long.then(|| name.clone()));
+        contents.add_bytes(file, name, bytes)?;
+    }
     Ok(contents)
 }

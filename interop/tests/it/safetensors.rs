@@ -225,7 +225,14 @@ fn metadata_that_is_no_attribute_is_a_tensor_of_bytes_or_left_out_by_name() {
     assert!(found.attributes().len() > 5000 && found.long_attributes().len() > 5000);
     assert_eq!(found.attributes().len() + found.long_attributes().len(), 20_000);
     place.import(&path).unwrap();
-    assert_eq!(place.store.load("k99").unwrap().read::<u8>().unwrap(), [b'v'; 99]);
+    assert_eq!(place.store.load("k19999").unwrap().read::<u8>().unwrap(), [b'v'; 99]);
+    // They also are all kept if a store just has room for them, and as many as possible of those of one size.
+    for (count, value_bytes, kept) in [(20_000, 20, 20_000), (12, 100_000, 10)] {
+        let many: Vec<String> =
+            (0..count).map(|i| format!(r#""k{i:05}":"{}""#, "v".repeat(value_bytes))).collect();
+        let found = ForeignFile::open(file(&format!("{{{}}}", many.join(",")))).unwrap();
+        assert_eq!((found.attributes().len(), found.long_attributes().len()), (kept, count - kept));
+    }
     for (metadata, name, said) in [
         (r#"{"":"1"}"#.to_owned(), "", "no attribute can have this key"),
         ("{\"k\\u0000\":\"1\"}".to_owned(), "k\0", "no attribute can have this key"),

@@ -230,21 +230,18 @@ fn with_value(value: &[u8]) -> Vec<u8> {
 #[test]
 fn values_that_are_too_large_for_attributes_are_tensors_of_bytes() {
     let place = Place::new();
-    let numbers: Vec<u8> = (0..30_000u16).flat_map(|i| [&b"M"[..], &i.to_le_bytes()].concat()).collect();
+    let numbers: Vec<u8> = (0..60_000u16).flat_map(|i| [&b"M"[..], &i.to_le_bytes()].concat()).collect();
     let list = [&b"]("[..], &numbers, b"e"].concat();
-    let entries: Vec<u8> = (0..9000u16)
-        .flat_map(|i| [&text(&format!("token {i}\n"))[..], b"M", &i.to_le_bytes()].concat())
-        .collect();
-    let dict = [
-        &b"}("[..],
-        &text("vocab"),
-        b"}(",
-        &entries,
-        b"u",
-        &text("lr"),
-        b"G\x3f\xb9\x99\x99\x99\x99\x99\x9au",
-    ]
-    .concat();
+    let dict = |count: u16| {
+        let entries: Vec<u8> = (0..count)
+            .flat_map(|i| [&text(&format!("token {i}\n"))[..], b"M", &i.to_le_bytes()].concat())
+            .collect();
+        let lr = [&text("lr")[..], b"G\x3f\xb9\x99\x99\x99\x99\x99\x9au"].concat();
+        [&b"}("[..], &text("vocab"), b"}(", &entries, b"u", &lr].concat()
+    };
+    let small = ForeignFile::open(place.file("x.pt", &with_value(&dict(9000)))).unwrap();
+    assert_eq!((small.attributes().len(), small.long_attributes().len()), (9001, 0));
+    let dict = dict(30_000);
     let long = text(&"é".repeat(600_000));
     for (value, name, kept) in [(&list, "value", 0), (&dict, "value.vocab", 1), (&long, "value", 0)] {
         let path = place.file("x.pt", &with_value(value));
@@ -261,8 +258,8 @@ fn values_that_are_too_large_for_attributes_are_tensors_of_bytes() {
         let file = ForeignFile::open(place.file("x.pt", &with_value(value))).unwrap();
         serde_json::from_slice(&bytes(&file, name)).unwrap()
     };
-    assert_eq!(json(&list, "value"), serde_json::json!((0..30_000).collect::<Vec<_>>()));
-    let vocab: BTreeMap<String, u16> = (0..9000).map(|i| (format!("token {i}\n"), i)).collect();
+    assert_eq!(json(&list, "value"), serde_json::json!((0..60_000).collect::<Vec<_>>()));
+    let vocab: BTreeMap<String, u16> = (0..30_000).map(|i| (format!("token {i}\n"), i)).collect();
     assert_eq!(json(&dict, "value.vocab"), serde_json::json!(vocab));
     let file = ForeignFile::open(place.file("x.pt", &with_value(&long))).unwrap();
     assert_eq!(bytes(&file, "value"), "é".repeat(600_000).into_bytes());
@@ -271,6 +268,20 @@ fn values_that_are_too_large_for_attributes_are_tensors_of_bytes() {
     let file = ForeignFile::open(place.file("x.pt", &with_value(&few))).unwrap();
     assert_eq!(attributes(&file), [("value.0.0", "1"), ("value.0.1", "2")]);
     assert_eq!(file.long_attributes(), ["value.1"]);
+    // Of many values of one size, only as many move as must.
+    let values: Vec<u8> =
+        (10..22).flat_map(|i| [&text(&i.to_string())[..], &text(&"x".repeat(100_000))].concat()).collect();
+    let file =
+        ForeignFile::open(place.file("x.pt", &with_value(&[&b"}("[..], &values, b"u"].concat()))).unwrap();
+    assert_eq!(
+        (file.attributes().len(), file.long_attributes()),
+        (10, &as_texts(&["value.20", "value.21"])[..])
+    );
+    // It is listed under the name that it gets, if another value has its name.
+    let dotted = [&b"}("[..], &text("a.b"), &long, &text("a"), b"}", &text("b"), b"K\x01su"].concat();
+    let file = ForeignFile::open(place.file("x.pt", &with_value(&dotted))).unwrap();
+    assert_eq!(file.long_attributes(), ["value.a\\.b"]);
+    assert_eq!(attributes(&file), [("value.a.b", "1")]);
 }
 
 #[test]
