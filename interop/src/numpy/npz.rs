@@ -268,11 +268,12 @@ fn member_names(tensors: &[(String, Tensor)]) -> Result<Vec<String>, String> {
 /// Returns a name as a path that does not lead out of a directory, on any system.
 fn within_directory(name: &str) -> String {
     let name = name.replace('\\', "_");
-    let name = match name.as_bytes() {
-        [letter, b':', ..] if letter.is_ascii_alphabetic() => name.replacen(':', "_", 1),
-        _ => name,
+    let relative = name.trim_start_matches('/');
+    let relative = match relative.as_bytes() {
+        [letter, b':', ..] if letter.is_ascii_alphabetic() => relative.replacen(':', "_", 1),
+        _ => relative.to_owned(),
     };
-    let parts = name.trim_start_matches('/').split('/').map(|part| if part == ".." { "_" } else { part });
+    let parts = relative.split('/').map(|part| if part == ".." { "_" } else { part });
     let within = parts.collect::<Vec<_>>().join("/");
     if within.is_empty() { "_".repeat(name.len().min(1)) } else { within }
 }

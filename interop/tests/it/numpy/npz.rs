@@ -282,6 +282,8 @@ fn names_that_lead_out_of_a_directory_are_changed_without_collisions() {
         "a_b",
         "é:x",
         "../x_2",
+        "/C:/y",
+        "\\/D:x",
     ];
     let tensors: Vec<_> = (0u8..)
         .zip(names)
@@ -302,6 +304,8 @@ fn names_that_lead_out_of_a_directory_are_changed_without_collisions() {
         ("../y", "_/y_2"),
         ("a\\b", "a_b_2"),
         ("../x_2", "_/x_2_2"),
+        ("/C:/y", "C_/y"),
+        ("\\/D:x", "_/D:x"),
     ];
     assert_eq!(changed, expected.map(|(name, array)| (name.to_owned(), array.to_owned())));
     let file = ForeignFile::open(&path).unwrap();
