@@ -84,7 +84,7 @@ impl ForeignFile {
         let contents = &self.contents;
         for tensor in &contents.tensors {
             let Some(storage) = contents.storages.get(tensor.storage) else { continue };
-            let Conversion { member: _, bytes, field, swap_unit_bytes } = &storage.conversion;
+            let Conversion { member: _, bytes, field, fields: _, swap_unit_bytes } = &storage.conversion;
             if !storage.is_range() && bytes.is_none() {
                 let what = match (swap_unit_bytes, field) {
                     (2.., _) => "big-endian",

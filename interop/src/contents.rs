@@ -10,6 +10,7 @@ use stridemap::{DType, Error, ErrorKind, Result, Source as _, Tensor};
 pub(super) use stridemap_format::limits::MAX_ATTRIBUTES_BYTES;
 use stridemap_format::{Extent, attribute_size, check_text};
 
+use super::fields::Fields;
 use super::file::{PIECE_BYTES, RawFile, zeroed};
 use super::zip::{Member, Method};
 use super::{FileFormat, ForeignOptions};
@@ -65,8 +66,10 @@ pub(super) struct Conversion {
     pub(super) member: Option<Arc<Member>>,
     /// The bytes themselves, if the file holds them in a different form.
     pub(super) bytes: Option<Arc<[u8]>>,
-    /// The fields of records that are collected.
+    /// The field of records that is collected.
     pub(super) field: Option<Field>,
+    /// The fields that are collected together with it, in one pass.
+    pub(super) fields: Option<Arc<Fields>>,
     /// The size of the units whose bytes are reversed, if greater than one.
     pub(super) swap_unit_bytes: usize,
 }
@@ -78,6 +81,8 @@ pub(super) struct Field {
     /// Where the field is in each record.
     pub(super) offset_bytes: usize,
     pub(super) length_bytes: usize,
+    /// The number of bytes of the fields in each record that are collected before this one.
+    pub(super) earlier_bytes: usize,
 }
 
 /// A named header over one of the storages.
@@ -248,7 +253,7 @@ impl ForeignStorage {
 
     /// Returns whether the bytes are a range of the file, unconverted.
     pub(super) fn is_range(&self) -> bool {
-        let Conversion { member, bytes, field, swap_unit_bytes } = &self.conversion;
+        let Conversion { member, bytes, field, swap_unit_bytes, .. } = &self.conversion;
         let is_deflated = member.as_ref().is_some_and(|member| member.method == Method::Deflated);
         !is_deflated && bytes.is_none() && field.is_none() && *swap_unit_bytes < 2
     }
@@ -318,11 +323,15 @@ impl ForeignStorage {
         range: Range<u64>,
         sink: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        let Field { record_bytes, offset_bytes, length_bytes } = field;
+        let Field { record_bytes, offset_bytes, length_bytes, .. } = field;
         let mut records = self.clone();
-        (records.conversion.field, records.conversion.swap_unit_bytes) = (None, 0);
+        records.conversion =
+            Conversion { field: None, fields: None, swap_unit_bytes: 0, ..records.conversion };
         let Some(record_count) = self.length_bytes.checked_div(length_bytes as u64) else { return Ok(()) };
         records.length_bytes = record_count * record_bytes as u64;
+        if let Some(fields) = &self.conversion.fields {
+            return fields.read(field, &records, range, self.conversion.swap_unit_bytes, sink);
+        }
         let unit_bytes = self.conversion.swap_unit_bytes.max(1);
         let (mut piece, mut at) = (Vec::new(), 0);
         let mut flush = |piece: &mut Vec<u8>| {

@@ -40,6 +40,7 @@
 mod adopt;
 mod budget;
 mod contents;
+mod fields;
 mod file;
 mod foreign;
 mod import;

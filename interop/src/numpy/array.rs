@@ -9,6 +9,7 @@ use super::header::{Descriptor, FieldDescr, Header, column_major};
 use crate::ForeignOptions;
 use crate::budget::Budget;
 use crate::contents::{Contents, Field, ForeignStorage, ForeignTensor, Skipped};
+use crate::fields::Fields;
 use crate::file::RawFile;
 
 /// The approximate memory of a field: its header as a `Part` and as a `ForeignTensor`, its name, its lists, and the
@@ -156,7 +157,9 @@ impl Array {
         let [record_bytes, offset_bytes, length_bytes] =
             [record_bytes, offset_bytes, item_bytes.saturating_mul(within.numel() as u64)]
                 .map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-        let field = Field { record_bytes, offset_bytes, length_bytes };
+        let earlier = self.copied.last().map(|last| last.field);
+        let earlier_bytes = earlier.map_or(0, |last| last.earlier_bytes.saturating_add(last.length_bytes));
+        let field = Field { record_bytes, offset_bytes, length_bytes, earlier_bytes };
         self.copied.push(CopiedPart { part, field, swap_unit_bytes });
         Ok(())
     }
@@ -169,9 +172,11 @@ impl Array {
         mut storage: ForeignStorage,
         bad: impl Fn(String) -> Error,
     ) {
+        let fields = Fields::of(self.copied.iter().map(|copied| copied.field).collect());
         for CopiedPart { part, field, swap_unit_bytes } in self.copied {
             let mut own = storage.clone().of_field(field);
             own.conversion.swap_unit_bytes = swap_unit_bytes;
+            own.conversion.fields.clone_from(&fields);
             contents.tensors.push(part.named(name, contents.storages.len()));
             contents.storages.push(own);
         }
