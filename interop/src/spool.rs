@@ -8,7 +8,7 @@ use stridemap::{Error, Result};
 
 use super::file::{MAGIC_BYTES, RawFile};
 use super::foreign::{FileFormat, ForeignOptions};
-use super::{numpy, safetensors};
+use super::{numpy, safetensors, torch};
 
 /// Copies a file into `copy`.
 pub(super) fn copy(
@@ -27,10 +27,17 @@ pub(super) fn copy(
         return Ok(()); // That was all, and opening the copy says whether it is a file of tensors.
     }
     let so_far = |pipe: &Pipe<'_, _>| RawFile::from_file(pipe.copy.try_clone().map_err(failed)?, path);
-    let format = ForeignOptions::format_of(&magic).map_err(|what| match so_far(&pipe) {
-        Ok(file) => file.bad(what),
-        Err(e) => e,
-    })?;
+    let format = match ForeignOptions::format_of(&magic) {
+        Ok(format) => format,
+        Err(what) => {
+            // A tar file begins with the name of a member, filled up with NULs. The names in a checkpoint are short.
+            if matches!(*magic.as_slice(), [first, .., 0] if first != 0) {
+                pipe.copy_up_to(torch::TAR_HEADER_BYTES).map_err(failed)?;
+            }
+            let file = so_far(&pipe)?;
+            return Err(if torch::is_tar(&file)? { torch::tar_error(&file) } else { file.bad(what) });
+        }
+    };
     let header_end_bytes = match format {
         FileFormat::Safetensors => safetensors::header_end_bytes(&so_far(&pipe)?)?,
         FileFormat::Npy => numpy::npy::header_end_bytes(&so_far(&pipe)?)?,

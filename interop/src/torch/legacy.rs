@@ -26,6 +26,9 @@ const FIRST_BYTES: u64 = 16 << 10;
 const TAR_MAGIC_OFFSET: u64 = 257;
 const TAR_MAGIC: &[u8; 5] = b"ustar";
 
+/// The length of the first header of a tar file, which holds the magic.
+pub(crate) const TAR_HEADER_BYTES: u64 = 512;
+
 /// How a file of protocol 0 or 1 begins: with the magic number as text.
 const MAGIC_TEXT: &[u8] = b"L119547037146038801333356L";
 

@@ -30,7 +30,7 @@ use flatten::{BytesLeaf, Leaves};
 use value::FileStorage;
 
 pub(super) use archive::{is_archive, read as read_archive};
-pub(super) use legacy::{is_pickle, is_tar, read as read_legacy, tar_error};
+pub(super) use legacy::{TAR_HEADER_BYTES, is_pickle, is_tar, read as read_legacy, tar_error};
 
 /// The maximum length of a pickle. Everything in a model besides its tensors is small.
 const MAX_PICKLE_BYTES: u64 = 256 << 20;

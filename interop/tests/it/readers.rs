@@ -77,6 +77,16 @@ fn endless_input_is_refused_by_its_first_bytes() {
 }
 
 #[test]
+fn tar_file_is_said_to_be_one_after_its_first_header() {
+    let mut tar = b"sys_info".to_vec();
+    tar.resize(512, 0);
+    tar[257..262].copy_from_slice(b"ustar");
+    let (opened, read_bytes) = open(tar.chain(io::repeat(0)));
+    let error = opened.unwrap_err().to_string();
+    assert!(error.contains("a tar file, such as a checkpoint") && read_bytes == 512, "{error}: {read_bytes}");
+}
+
+#[test]
 fn file_whose_header_states_its_length_is_not_read_further() {
     let is_stated = |bytes: &[u8]| bytes.starts_with(b"\x93NUMPY") || bytes.get(8) == Some(&b'{');
     let mut count = 0;
