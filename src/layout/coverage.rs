@@ -28,13 +28,15 @@ impl Coverage {
         self.span.clone()
     }
 
-    /// Returns whether the range contains a byte of an element. For a view with many dimensions, this may be a false
-    /// positive, but never a false negative.
-    pub(crate) fn overlaps(&self, range: &Range<u64>) -> bool {
+    /// Returns whether the range contains a byte of an element. For a view with many dimensions, or if no steps are left,
+    /// this may be a false positive, but never a false negative.
+    pub(crate) fn overlaps(&self, range: &Range<u64>, steps_left: &mut u64) -> bool {
         let (start, end) = (range.start.max(self.span.start), range.end.min(self.span.end));
         let Some(length) = end.checked_sub(start).filter(|&length| length > 0) else { return false };
         let stretch = Layout::new(vec![length as usize], vec![1], start as usize);
-        stretch.is_ok_and(|stretch| self.layout.overlaps(self.width, &stretch, 1))
+        stretch.is_ok_and(|stretch| {
+            self.layout.overlaps_within(self.width, &stretch, 1, steps_left).unwrap_or(true)
+        })
     }
 }
 
@@ -54,12 +56,18 @@ mod tests {
     fn view_does_not_cover_its_gaps() {
         let column = reached(&[10], &[100], 3).unwrap();
         assert_eq!(column.span(), 12..3616);
-        assert!(column.overlaps(&(12..13)) && column.overlaps(&(0..4000)) && column.overlaps(&(415..416)));
         assert!(
-            !column.overlaps(&(16..412)) && !column.overlaps(&(0..12)) && !column.overlaps(&(3616..4000))
+            column.overlaps(&(12..13), &mut 1000)
+                && column.overlaps(&(0..4000), &mut 1000)
+                && column.overlaps(&(415..416), &mut 1000)
+        );
+        assert!(
+            !column.overlaps(&(16..412), &mut 1000)
+                && !column.overlaps(&(0..12), &mut 1000)
+                && !column.overlaps(&(3616..4000), &mut 1000)
         );
         let reversed = reached(&[10], &[-100], 903).unwrap();
-        assert!(reversed.overlaps(&(12..16)) && !reversed.overlaps(&(16..412)));
+        assert!(reversed.overlaps(&(12..16), &mut 1000) && !reversed.overlaps(&(16..412), &mut 1000));
         assert!(reached(&[0], &[1], 3).is_none() && reached(&[1001], &[1], 0).is_none());
     }
 }

@@ -28,6 +28,7 @@ pub(crate) use coverage::Coverage;
 pub(crate) use footprint::{footprint_bytes, for_each_range};
 pub use integer::{Integer, Integers};
 pub(crate) use integer::{non_negative, non_negative_list, sealed};
+pub(crate) use overlap::MAX_STEPS_TOGETHER;
 pub(crate) use repack::{Repacked, RepackedView, repack};
 pub use size_and_stride::Layout;
 #[cfg(feature = "ndarray")]

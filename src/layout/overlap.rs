@@ -2,13 +2,17 @@
 //!
 //! Both questions ask for integer solutions of `a[0]*x[0] + a[1]*x[1] + ... = b` with a bound for each `x`. That is
 //! hard in general, but easy for the strides of real tensors, because each stride exceeds the sum of all steps along
-//! the smaller ones. The search is exact within a limit that real tensors never exceed. Beyond the limit, the answer
-//! is yes.
+//! the smaller ones. The search is exact within a limit that real tensors never exceed. Beyond the limit, there is no
+//! answer, and a caller that needs one takes it for yes. A caller that compares many pairs gives them a limit together:
+//! a store can have a million tensors with malicious strides.
 
 use super::Layout;
 
-/// The limit on the work of a search, measured as the number of terms visited.
-const MAX_WORK: usize = 200_000;
+/// The limit on the steps of a search. A step is a visit to a term.
+const MAX_STEPS: u64 = 200_000;
+
+/// The limit on the steps of all searches of one operation, such as a verification. They take about two seconds.
+pub(crate) const MAX_STEPS_TOGETHER: u64 = 100_000_000;
 
 /// `stride * x` with `x` from 0 to `highest`. Both fields are at least 1.
 #[derive(Clone, Copy, Debug)]
@@ -45,14 +49,26 @@ impl Layout {
             inner_reach = inner_reach.saturating_add(term.reach());
             clears
         });
-        !is_nested && (0..terms.len()).any(|first| collides_from(first, &terms))
+        !is_nested && (0..terms.len()).any(|first| collides_from(first, &terms).unwrap_or(true))
     }
 
     /// Returns whether the elements of two layouts over the same storage have a byte in common. The widths of the
     /// elements are in bytes. Like [`overlaps_itself`](Self::overlaps_itself), this may be a false positive.
     pub(crate) fn overlaps(&self, width: usize, other: &Layout, other_width: usize) -> bool {
+        self.overlaps_within(width, other, other_width, &mut MAX_STEPS.clone()).unwrap_or(true)
+    }
+
+    /// Like [`overlaps`](Self::overlaps), but takes its steps from `steps_left`. Returns `None` if the search exceeds
+    /// its own limit, or these.
+    pub(crate) fn overlaps_within(
+        &self,
+        width: usize,
+        other: &Layout,
+        other_width: usize,
+        steps_left: &mut u64,
+    ) -> Option<bool> {
         if self.numel() == 0 || other.numel() == 0 {
-            return false;
+            return Some(false);
         }
         // offset + sum(stride * x) + part = other offset + sum(other stride * y) + other part, in units of the
         // narrower element. A part counts the units inside an element, so that of the narrower element is always 0.
@@ -75,14 +91,18 @@ impl Layout {
             }
             terms.push(term);
         }
-        has_solution(terms, target)
+        let mut own_steps = MAX_STEPS.min(*steps_left);
+        let before = own_steps;
+        let found = has_solution(terms, target, &mut own_steps);
+        *steps_left = steps_left.saturating_sub(before.saturating_sub(own_steps));
+        found
     }
 }
 
 /// Returns whether two indices that first differ in this term, by at least 1, refer to one element.
-fn collides_from(first: usize, terms: &[Term]) -> bool {
+fn collides_from(first: usize, terms: &[Term]) -> Option<bool> {
     let mut rest = terms.iter().skip(first).copied();
-    let Some(term) = rest.next() else { return false };
+    let Some(term) = rest.next() else { return Some(false) };
     let mut target = term.stride.saturating_neg();
     let mut differences = vec![Term { highest: term.highest.saturating_sub(1), ..term }];
     for term in rest {
@@ -90,11 +110,11 @@ fn collides_from(first: usize, terms: &[Term]) -> bool {
         target = target.saturating_add(term.reach());
         differences.push(Term { highest: term.highest.saturating_mul(2), ..term });
     }
-    has_solution(differences, target)
+    has_solution(differences, target, &mut MAX_STEPS.clone())
 }
 
-/// Returns whether the terms can add up to `target`. The answer is also yes if the search would take too much work.
-fn has_solution(mut terms: Vec<Term>, target: i128) -> bool {
+/// Returns whether the terms can add up to `target`. `None` if the search would take more steps than are left.
+fn has_solution(mut terms: Vec<Term>, target: i128, steps_left: &mut u64) -> Option<bool> {
     terms.retain(|term| term.highest > 0);
     terms.sort_by_key(|term| std::cmp::Reverse(term.stride));
     terms.dedup_by(|next, term| {
@@ -110,32 +130,33 @@ fn has_solution(mut terms: Vec<Term>, target: i128) -> bool {
         reaches.push(reaches.last().map_or(0, |&inner| term.reach().saturating_add(inner)));
     }
     reaches.reverse();
-    search(&terms, &reaches, target, &mut 0)
+    search(&terms, &reaches, target, steps_left)
 }
 
 /// Searches for a solution. `reaches[i]` is the sum of the reaches of `terms[i..]`, so the last one is 0.
-fn search(terms: &[Term], reaches: &[i128], target: i128, work: &mut usize) -> bool {
-    let Some((&reach, inner_reaches)) = reaches.split_first() else { return target == 0 };
+fn search(terms: &[Term], reaches: &[i128], target: i128, steps_left: &mut u64) -> Option<bool> {
+    let Some((&reach, inner_reaches)) = reaches.split_first() else { return Some(target == 0) };
     if target == 0 || !(0..=reach).contains(&target) {
-        return target == 0;
+        return Some(target == 0);
     }
-    // Count before the checks below: a term can have billions of steps, and each may end at one of these checks.
-    *work = work.saturating_add(terms.len());
-    if *work > MAX_WORK {
-        return true;
-    }
+    // Count before the checks below: a term can have billions of multiples, and each may end at one of these checks.
+    let Some(left) = steps_left.checked_sub(terms.len() as u64) else {
+        *steps_left = 0;
+        return None;
+    };
+    *steps_left = left;
     // Any sum of the first few terms is a multiple of their common divisor. The other terms must cover the remainder.
     let mut divisor = 0;
     for (term, &rest) in terms.iter().zip(inner_reaches) {
         divisor = gcd(divisor, term.stride);
         if target.checked_rem(divisor).is_none_or(|missing| missing > rest) {
-            return false;
+            return Some(false);
         }
     }
     match terms {
-        [] => false,
-        [_] => true,
-        [a, b] => pair_has_solution(*a, *b, target),
+        [] => Some(false),
+        [_] => Some(true),
+        [a, b] => Some(pair_has_solution(*a, *b, target)),
         [term, terms @ ..] => {
             let rest = inner_reaches.first().copied().unwrap_or_default();
             // Try the most steps that do not exceed the target, then fewer, while the other terms can cover the rest.
@@ -143,14 +164,14 @@ fn search(terms: &[Term], reaches: &[i128], target: i128, work: &mut usize) -> b
             let mut left = target.saturating_sub(most.saturating_mul(term.stride));
             for _ in 0..=most {
                 if left > rest {
-                    return false;
+                    return Some(false);
                 }
-                if search(terms, inner_reaches, left, work) {
-                    return true;
+                if search(terms, inner_reaches, left, steps_left)? {
+                    return Some(true);
                 }
                 left = left.saturating_add(term.stride);
             }
-            false
+            Some(false)
         }
     }
 }
@@ -267,6 +288,30 @@ mod tests {
         let (bytes, floats) = (grid(n, 800, 400, 1, 0), grid(n, 200, 100, 1, 100));
         assert!(!bytes.overlaps(1, &floats, 4) && !floats.overlaps(4, &bytes, 1));
         assert!(bytes.overlaps(1, &grid(n, 200, 100, 1, 99), 4));
+    }
+
+    #[test]
+    fn searches_share_their_steps() {
+        let hard = |at: usize| {
+            let strides = (0..40).map(|i: isize| (1 << 35) + i * i * 7_919_003 + 1).collect();
+            Layout::new(vec![2; 40], strides, at).unwrap()
+        };
+        let (a, b, mut steps) = (hard(0), hard(7), MAX_STEPS + MAX_STEPS / 2);
+        assert_eq!(a.overlaps_within(1, &b, 1, &mut steps), None);
+        assert_eq!(steps, MAX_STEPS / 2);
+        assert_eq!(a.overlaps_within(1, &b, 1, &mut steps), None);
+        assert_eq!(steps, 0);
+        // Without steps, only what needs no search is found.
+        assert_eq!(a.overlaps_within(1, &b, 1, &mut steps), None);
+        let far = Layout::new(vec![2], vec![1], 1 << 50).unwrap();
+        assert_eq!(a.overlaps_within(1, &far, 1, &mut steps), Some(false));
+        assert!(a.overlaps(1, &b, 1));
+        // An ordinary pair takes few.
+        let (rows, column) =
+            (Layout::contiguous(&[1000, 1000]).unwrap(), Layout::new(vec![1000], vec![1000], 7).unwrap());
+        let mut steps = 100;
+        assert_eq!(rows.overlaps_within(4, &column, 4, &mut steps), Some(true));
+        assert!(steps > 80, "{steps}");
     }
 
     #[test]

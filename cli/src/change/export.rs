@@ -11,6 +11,7 @@ use stridemap::{ErrorKind, Snapshot, StorageKind, Tensor};
 use stridemap_interop::npz::Packing;
 use stridemap_interop::{npy, npz, safetensors};
 
+use super::plan::info;
 use super::replaced::{check_existing, index_path};
 use super::shared_bytes;
 use super::stdin::PIPE;
@@ -192,7 +193,13 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
             "note: {name} is named {array} in the file: as a path, its name could lead anywhere"
         ));
     }
-    if let Some(note) = shared_bytes::note(&tensors) {
+    let infos = match names.is_empty() {
+        true => snapshot.tensors(&args.prefix)?.collect::<stridemap::Result<_>>()?,
+        false => {
+            names.iter().filter_map(|name| info(&snapshot, name).transpose()).collect::<Result<Vec<_>>>()?
+        }
+    };
+    if let Some(note) = shared_bytes::note(&infos) {
         message(&note);
     }
     let path = if args.is_piped() { "standard output".into() } else { args.out.to_string_lossy() };

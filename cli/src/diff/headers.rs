@@ -8,6 +8,7 @@ use super::values::Side;
 use crate::error::Result;
 use crate::input::Input;
 use crate::look::sharing::StorageMap;
+use crate::ui::{counted, warn};
 
 /// Returns whether two headers of the same size have equivalent strides. The stride of an axis of size 1 is ignored,
 /// and so are all strides if there are no elements.
@@ -63,12 +64,20 @@ impl Sharing {
 }
 
 fn sharers(input: &Input) -> Result<Sharers> {
-    let mut sharers = Sharers::new();
+    let (mut sharers, mut undetermined) = (Sharers::new(), 0);
     for map in StorageMap::read_all(input)? {
+        undetermined += map.undetermined_count();
         for tensor in map.tensors.iter().filter(|tensor| !tensor.sharers.is_empty()) {
-            let names = tensor.sharers.iter().map(|&other| map.tensors[other].info.name.clone()).collect();
+            let name = |&other: &usize| Some(map.tensors.get(other)?.info.name.clone());
+            let names = tensor.sharers.iter().filter_map(name).collect();
             sharers.insert(tensor.info.name.clone(), (tensor.info.storage_offset(), names));
         }
+    }
+    if undetermined > 0 {
+        let (path, tensors) = (input.path().display(), counted(undetermined, "tensor"));
+        warn(&format!(
+            "diff: {path}: whether {tensors} share bytes was not determined: their strides are unusual"
+        ));
     }
     Ok(sharers)
 }

@@ -32,7 +32,8 @@ const MAX_RUNS: u64 = 1000;
 ///
 /// If there are more than 50 storages, those with at most one tensor and no unreachable bytes are not drawn. If a
 /// storage has more than 50 tensors, those that share no byte are not drawn. A tensor is compared with at most 64
-/// earlier tensors.
+/// earlier tensors. For many dimensions with unusual strides, it may not be determined whether tensors share bytes; a
+/// note then says so.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  stridemap map model.smap\n  stridemap map model.smap 'encoder.*' --json | jq .storages"
@@ -123,7 +124,11 @@ const MAX_NAMES: usize = 8;
 /// Prints a line for each group of tensors that are connected by shared bytes. If there is no group, says so.
 fn print_groups(maps: &[StorageMap], width: usize, out: &mut impl Write) -> Result<()> {
     let groups: Vec<Vec<&str>> = maps.iter().flat_map(StorageMap::groups).collect();
-    if groups.is_empty() {
+    let undetermined: u64 = maps.iter().map(StorageMap::undetermined_count).sum();
+    if undetermined > 0 {
+        let tensors = counted(undetermined, "tensor");
+        writeln!(out, "whether {tensors} share bytes was not determined: their strides are unusual")?;
+    } else if groups.is_empty() {
         return Ok(writeln!(out, "no tensors share bytes")?);
     }
     for names in groups.iter().take(MAX_GROUPS) {
@@ -201,10 +206,16 @@ fn notes(map: &StorageMap) -> String {
     notes
 }
 
+/// The note of a tensor whose strides are too unusual to find out what it shares.
+const UNDETERMINED: &str = "sharing not determined";
+
 fn shared_with(map: &StorageMap, tensor: &PlacedTensor) -> String {
-    let [first, rest @ ..] = tensor.sharers.as_slice() else { return String::new() };
+    let undetermined = if tensor.is_undetermined { UNDETERMINED } else { "" };
+    let [first, rest @ ..] = tensor.sharers.as_slice() else { return undetermined.to_owned() };
+    let Some(first) = map.tensors.get(*first) else { return String::new() };
     let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
-    format!("shares with {}{more}", quoted(&map.tensors[*first].info.name))
+    let separator = if tensor.is_undetermined { "; " } else { "" };
+    format!("shares with {}{more}{separator}{undetermined}", quoted(&first.info.name))
 }
 
 /// The cells of a bar. Each stands for the same number of bytes of the storage.
@@ -252,7 +263,7 @@ impl Cells {
             let mut last_counted = None;
             for run in tensor.info.byte_runs(self.size_bytes / self.count / 8) {
                 for index in self.covered(&run) {
-                    let (cell, bytes) = (&mut cells[index], self.bytes(index));
+                    let (Some(cell), bytes) = (cells.get_mut(index), self.bytes(index)) else { continue };
                     cell.used_bytes +=
                         run.end.min(bytes.end).saturating_sub(run.start.max(bytes.start)).max(1);
                     if is_sharing && last_counted < Some(index) {
@@ -262,9 +273,8 @@ impl Cells {
                 }
             }
             for index in self.covered(&tensor.range) {
-                let bytes = self.bytes(index);
-                cells[index].is_in_range |=
-                    tensor.range.start <= bytes.start && bytes.end <= tensor.range.end;
+                let (Some(cell), bytes) = (cells.get_mut(index), self.bytes(index)) else { continue };
+                cell.is_in_range |= tensor.range.start <= bytes.start && bytes.end <= tensor.range.end;
             }
         }
         cells
@@ -312,12 +322,15 @@ struct TensorMap {
     /// Pairs of a first byte and an end. Runs are joined if the gap between them is at most a thousandth of the range.
     runs: Vec<[u64; 2]>,
     shares_with: Vec<String>,
+    /// False if it could not be found out for another tensor.
+    is_sharing_determined: bool,
 }
 
 impl Record {
     fn new(map: StorageMap, input: &Input) -> Self {
         let tensors = map.tensors.iter().map(|tensor| {
-            let PlacedTensor { info, range, sharers } = tensor;
+            let PlacedTensor { info, range, sharers, is_undetermined } = tensor;
+            let name = |&other: &usize| Some(map.tensors.get(other)?.info.name.clone());
             let gap_bytes = (range.end - range.start) / MAX_RUNS;
             TensorMap {
                 name: info.name.clone(),
@@ -326,7 +339,8 @@ impl Record {
                 first_byte: range.start,
                 end_byte: range.end,
                 runs: info.byte_runs(gap_bytes).into_iter().map(|run| [run.start, run.end]).collect(),
-                shares_with: sharers.iter().map(|&other| map.tensors[other].info.name.clone()).collect(),
+                shares_with: sharers.iter().filter_map(name).collect(),
+                is_sharing_determined: !is_undetermined,
             }
         });
         Record {

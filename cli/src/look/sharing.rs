@@ -14,6 +14,11 @@ use crate::input::Input;
 /// of the others.
 const MAX_COMPARED: usize = 64;
 
+/// The limit on the steps of all searches for shared bytes, which take about a fifth of a second, and how many more each
+/// tensor adds. Ordinary tensors need far fewer.
+const MAX_STEPS: u64 = 10_000_000;
+const STEPS_PER_TENSOR: u64 = 1_000;
+
 /// A storage, and its tensors in order of their first byte. Tensors without elements come last.
 pub(crate) struct StorageMap {
     pub(crate) storage: StorageInfo,
@@ -28,6 +33,8 @@ pub(crate) struct PlacedTensor {
     pub(crate) range: Range<u64>,
     /// The positions, in the list of tensors, of the tensors that were found to share a byte with this one.
     pub(crate) sharers: Vec<usize>,
+    /// Whether it could not be found out for a tensor whether it shares a byte with this one.
+    pub(crate) is_undetermined: bool,
 }
 
 impl StorageMap {
@@ -39,13 +46,19 @@ impl StorageMap {
             by_storage.entry(info.storage_id).or_default().push(info);
         }
         let mut maps = Vec::new();
+        let mut steps_left = MAX_STEPS;
         for storage in input.storages() {
             let storage = storage?;
             let infos = by_storage.remove(&storage.id).unwrap_or_default();
             let usage = storage.usage(&infos)?;
-            maps.push(StorageMap { storage, usage, tensors: placed_tensors(infos) });
+            maps.push(StorageMap { storage, usage, tensors: placed_tensors(infos, &mut steps_left) });
         }
         Ok(maps)
+    }
+
+    /// Returns how many tensors there are of which it could not be found out whether they share bytes.
+    pub(crate) fn undetermined_count(&self) -> u64 {
+        self.tensors.iter().filter(|tensor| tensor.is_undetermined).count() as u64
     }
 
     /// Returns the names of the tensors that are connected by shared bytes: at least two in each group.
@@ -55,24 +68,27 @@ impl StorageMap {
         for first in 0..self.tensors.len() {
             let (mut group, mut reached) = (Vec::new(), vec![first]);
             while let Some(index) = reached.pop() {
-                if !std::mem::replace(&mut is_seen[index], true) {
-                    group.push(index);
-                    reached.extend(&self.tensors[index].sharers);
+                if let (Some(is_seen), Some(tensor)) = (is_seen.get_mut(index), self.tensors.get(index))
+                    && !std::mem::replace(is_seen, true)
+                {
+                    group.push((index, tensor.info.name.as_str()));
+                    reached.extend(&tensor.sharers);
                 }
             }
             if group.len() > 1 {
                 group.sort_unstable();
-                groups.push(group.into_iter().map(|index| self.tensors[index].info.name.as_str()).collect());
+                groups.push(group.into_iter().map(|(_, name)| name).collect());
             }
         }
         groups
     }
 }
 
-fn placed_tensors(infos: Vec<TensorInfo>) -> Vec<PlacedTensor> {
+fn placed_tensors(infos: Vec<TensorInfo>, steps_left: &mut u64) -> Vec<PlacedTensor> {
     let placed = |info: TensorInfo| PlacedTensor {
         range: info.byte_range().unwrap_or_default(),
         sharers: Vec::new(),
+        is_undetermined: false,
         info,
     };
     let mut tensors: Vec<PlacedTensor> = infos.into_iter().map(placed).collect();
@@ -83,11 +99,17 @@ fn placed_tensors(infos: Vec<TensorInfo>) -> Vec<PlacedTensor> {
     for index in 0..tensors.len() {
         let (before, rest) = tensors.split_at_mut(index);
         let [tensor, ..] = rest else { break };
-        open.retain(|&other| before[other].range.end > tensor.range.start);
-        for other in compared(&open, before) {
-            if before[other].info.overlaps(&tensor.info) {
-                before[other].sharers.push(index);
-                tensor.sharers.push(other);
+        open.retain(|&other| before.get(other).is_some_and(|other| other.range.end > tensor.range.start));
+        *steps_left = steps_left.saturating_add(STEPS_PER_TENSOR);
+        for other_index in compared(&open, before) {
+            let Some(other) = before.get_mut(other_index) else { continue };
+            match other.info.overlaps_within(&tensor.info, steps_left) {
+                Some(false) => {}
+                Some(true) => {
+                    other.sharers.push(index);
+                    tensor.sharers.push(other_index);
+                }
+                None => (other.is_undetermined, tensor.is_undetermined) = (true, true),
             }
         }
         open.push(index);
@@ -102,7 +124,9 @@ fn compared(open: &[usize], tensors: &[PlacedTensor]) -> Vec<usize> {
     let mut widest = far.to_vec();
     if far.len() > MAX_COMPARED / 2 {
         // A tensor that encloses many others begins far before most of them.
-        let width = |&index: &usize| Reverse(tensors[index].range.end - tensors[index].range.start);
+        let width = |&index: &usize| {
+            Reverse(tensors.get(index).map(|PlacedTensor { range, .. }| range.end - range.start))
+        };
         widest.select_nth_unstable_by_key(MAX_COMPARED / 2, width);
         widest.truncate(MAX_COMPARED / 2);
     }

@@ -72,10 +72,18 @@ impl Summary {
             changing += u64::from(matches!(storage.kind, StorageKind::Mutable | StorageKind::Live));
         }
         ranges.sort_unstable();
-        let is_overlap = |pair: &[(u64, u64, u64)]| pair[0].0 == pair[1].0 && pair[1].1 < pair[0].2;
-        let totals_without_views =
-            if ranges.windows(2).any(is_overlap) { without_views(input)? } else { root.totals };
+        let is_overlap = |pair: &[(u64, u64, u64)]| match *pair {
+            [(storage, _, end), (next_storage, next, _)] => storage == next_storage && next < end,
+            _ => false,
+        };
+        let (totals_without_views, undetermined) =
+            if ranges.windows(2).any(is_overlap) { without_views(input)? } else { (root.totals, 0) };
         let mut warnings = Vec::new();
+        if undetermined > 0 {
+            let tensors = counted(undetermined, "tensor");
+            warnings
+                .push(format!("whether {tensors} share bytes was not determined: their strides are unusual"));
+        }
         warnings.extend(missing.warning(
             "file that was imported in place is missing or too short",
             "files that were imported in place are missing or too short",
@@ -108,16 +116,18 @@ impl Summary {
 }
 
 /// Returns the totals of the tensors that share no byte with an earlier tensor. The order is that of their first bytes;
-/// of tensors with the same first byte, the longest comes first.
-fn without_views(input: &Input) -> Result<Totals> {
-    let mut totals = Totals::default();
+/// of tensors with the same first byte, the longest comes first. Also returns how many tensors there are of which it
+/// could not be found out whether they share bytes.
+fn without_views(input: &Input) -> Result<(Totals, u64)> {
+    let (mut totals, mut undetermined) = (Totals::default(), 0);
     for map in StorageMap::read_all(input)? {
         let is_first = |(index, tensor): &(usize, &PlacedTensor)| {
             tensor.sharers.first().is_none_or(|first| first > index)
         };
         map.tensors.iter().enumerate().filter(is_first).for_each(|(_, tensor)| totals.add(&tensor.info));
+        undetermined += map.undetermined_count();
     }
-    Ok(totals)
+    Ok((totals, undetermined))
 }
 
 /// Returns the top modules, the largest first. If all tensors are in one module, such as `model`, returns the modules

@@ -84,6 +84,7 @@ fn json_has_the_runs_of_bytes_and_who_shares_them() {
         &json!({
             "name": "top", "dtype": "int32", "size": [25, 20], "first_byte": 0, "end_byte": 2000,
             "runs": [[0, 2000]], "shares_with": ["top again", "column", "other column"],
+            "is_sharing_determined": true,
         })
     );
     let column = tensor("column");
@@ -175,4 +176,49 @@ fn a_tensor_that_encloses_many_others_shares_bytes_with_all_of_them() {
             column => assert_eq!(shares_with, &json!(["m"]), "{column}"),
         }
     }
+}
+
+/// Creates a store with a sparse file in place, and `count` views of it whose strides make it hard to find out whether
+/// they share bytes.
+fn contrived(count: usize) -> Dir {
+    let dir = Dir::empty();
+    let length = 3usize << 40;
+    let header = format!(r#"{{"big":{{"dtype":"U8","shape":[{length}],"data_offsets":[0,{length}]}}}}"#);
+    dir.write_safetensors("big.safetensors", &header, &[]);
+    let file = std::fs::File::options().write(true).open(dir.path("big.safetensors")).unwrap();
+    file.set_len((8 + header.len() + length) as u64).unwrap();
+    dir.messages(&["import", "--in-place", "--quiet", "big.safetensors", "s.smap"]);
+    let options = stridemap::StoreOptions::new().external(stridemap::ExternalFiles::Beside);
+    let store = options.open(dir.path("s.smap")).unwrap();
+    let mut txn = store.begin().unwrap();
+    let big = txn.load("big").unwrap();
+    let mut random = fastrand::Rng::with_seed(1);
+    for index in 0..count {
+        let stride: Vec<isize> = (0..40).map(|_| random.isize(1 << 35..1 << 36)).collect();
+        let view = big.as_strided(&[2; 40], &stride, random.usize(..1000)).unwrap();
+        txn.save_view(&format!("hard.{index:04}"), &view).unwrap();
+    }
+    txn.remove("big").unwrap();
+    txn.commit().unwrap();
+    dir
+}
+
+#[test]
+fn sharing_that_takes_too_long_to_find_is_not_determined() {
+    let dir = contrived(200);
+    dir.messages(&["view", "s.smap", "hard.0000[0, ..., :1]", "easy"]);
+    let said = "whether 201 tensors share bytes was not determined: their strides are unusual";
+    assert!(dir.stdout(&["info", "s.smap"]).ends_with(&format!("warnings\t{said}\n")));
+    let info: Value = serde_json::from_str(&dir.stdout(&["info", "s.smap", "--json"])).unwrap();
+    assert_eq!(info["store"]["warnings"], json!([said]));
+    assert!(dir.on_terminal(100, &["map", "s.smap"]).ends_with(&format!("\n{said}\n")));
+    let text = dir.on_terminal(100, &["map", "s.smap", "--all"]);
+    assert!(text.contains("sharing not determined\n"), "{text}");
+    let map: Value = serde_json::from_str(&dir.stdout(&["map", "s.smap", "--json"])).unwrap();
+    let tensors = map["storages"][0]["tensors"].as_array().unwrap();
+    assert!(tensors.iter().all(|tensor| tensor["is_sharing_determined"] == false));
+    dir.messages(&["report", "s.smap", "--no-elements", "-o", "s.html"]);
+    assert!(std::fs::read_to_string(dir.path("s.html")).unwrap().contains(said));
+    let diff = dir.run(&["diff", "--strict", "--no-values", "s.smap", "s.smap"]);
+    assert!(diff.code == Some(0) && diff.stderr.contains(said), "{diff:?}");
 }

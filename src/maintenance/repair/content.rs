@@ -239,8 +239,10 @@ fn keep(
         return Err((metadata(), format!("a header reaches outside its storage ({})", e.rule())));
     }
     let Some(damaged) = salvageable.get(&id) else { return Ok(record.clone()) };
+    // Not limited together with other tensors, because a tensor would be lost with its limit.
+    let mut steps_left = u64::MAX;
     let is_kept = match Coverage::of(record, length_bytes) {
-        Some(reached) => !damaged.lost.iter().any(|range| reached.overlaps(range)),
+        Some(reached) => !damaged.lost.iter().any(|range| reached.overlaps(range, &mut steps_left)),
         // A tensor without elements moves to the start of what is left, if anything is.
         None if damaged.copy.is_some() || damaged.shortened_to.is_some() => {
             return at_the_beginning(record).ok_or_else(|| (damaged.path.clone(), damaged.reason.clone()));

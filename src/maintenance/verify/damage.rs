@@ -11,13 +11,9 @@ use super::finding::{Affected, FindingIndex, Findings};
 use super::survey::{Survey, Tensor};
 use crate::error::{Error, Result};
 use crate::generation::OpenStore;
-use crate::layout::Coverage;
+use crate::layout::{Coverage, MAX_STEPS_TOGETHER};
 use crate::maintenance::external_check::Fault;
 use crate::storage::Damage;
-
-/// How many times a tensor and a damaged range are compared exactly. After that, a tensor counts as reaching
-/// everything between its first byte and its last.
-const MAX_EXACT_CHECKS: u64 = 1 << 23;
 
 /// The findings about one storage, each with the part of the storage that it affects.
 #[derive(Debug, Default)]
@@ -51,11 +47,12 @@ pub(super) fn report(
     if indices.is_empty() {
         return Ok(());
     }
-    let mut exact_count = 0;
+    // Once no steps are left, a tensor counts as reaching everything between its first byte and its last.
+    let mut steps_left = MAX_STEPS_TOGETHER;
     survey.each_tensor(|tensor| {
         let id = &tensor.record.storage_id;
         if let Some(index) = indices.get(id) {
-            affect(&tensor, length_bytes(id), index, &mut exact_count, findings);
+            affect(&tensor, length_bytes(id), index, &mut steps_left, findings);
         }
         Ok(())
     })
@@ -65,7 +62,7 @@ fn affect(
     tensor: &Tensor<'_>,
     length_bytes: u64,
     index: &DamageIndex,
-    exact_count: &mut u64,
+    steps_left: &mut u64,
     findings: &mut Findings,
 ) {
     let name = Arc::from(tensor.name);
@@ -78,8 +75,7 @@ fn affect(
         if range.start >= span.end || range.end <= span.start {
             continue;
         }
-        *exact_count += 1;
-        if *exact_count > MAX_EXACT_CHECKS || reached.overlaps(range) {
+        if reached.overlaps(range, steps_left) {
             findings.affect(*finding, &name);
         }
     }

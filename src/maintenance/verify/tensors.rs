@@ -1,5 +1,6 @@
 //! Verifies only some tensors of a generation.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use stridemap_format::{Error as FormatError, Rule, StorageKind};
@@ -8,7 +9,7 @@ use super::damage::{DamageIndex, add_findings, bytes_of_chunks};
 use super::finding::{Affected, Finding, Findings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{Generation, OpenStore};
-use crate::layout::Coverage;
+use crate::layout::{Coverage, MAX_STEPS_TOGETHER};
 use crate::maintenance::external_check::{Fault, check_external};
 use crate::storage::check_chunks;
 
@@ -68,9 +69,13 @@ fn verify_one(
         return Ok(());
     }
     let reached = Coverage::of(&record, storage.length_bytes);
+    let steps_left = Cell::new(MAX_STEPS_TOGETHER);
     let is_wanted = |index: u64| {
         let chunk = bytes_of_chunks(&(index..index + 1), storage.length_bytes);
-        reached.as_ref().is_some_and(|reached| reached.overlaps(&chunk))
+        let mut steps = steps_left.get();
+        let is_reached = reached.as_ref().is_some_and(|reached| reached.overlaps(&chunk, &mut steps));
+        steps_left.set(steps);
+        is_reached
     };
     let damage = check_chunks(&*store.disk, &store.paths, (id, &storage), is_wanted, progress)?;
     if let Some(damage) = damage {
