@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::look::{InfoArgs, LsArgs, MapArgs, ReportArgs, ShowArgs, StatsArgs, TreeArgs};
 use crate::plot::PlotArgs;
 use crate::shell::{CompletionsArgs, ManArgs};
-use crate::ui::{Global, help_width};
+use crate::ui::{Global, help_color, help_width};
 
 /// Store tensors and views of them in a memory-mapped store on disk.
 #[derive(Parser)]
@@ -27,7 +27,8 @@ pub(crate) struct Args {
 /// Parses the arguments of this process, applies the global options, and returns the command. If clap answers with the
 /// help or the version, prints it and exits.
 pub(crate) fn parse() -> Result<Command> {
-    let command = Args::command().term_width(help_width()).mut_subcommands(with_negative_numbers);
+    let command = Args::command().term_width(help_width()).color(help_color());
+    let command = command.mut_subcommands(with_negative_numbers);
     let parsed = command.try_get_matches().and_then(|matches| Args::from_arg_matches(&matches));
     let args = parsed.map_err(|e| match e.kind() {
         ErrorKind::DisplayHelp

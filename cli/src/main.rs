@@ -4,6 +4,8 @@
 //! negative answer (see `NEGATIVE`) and 2 for an error. If standard output is closed early, commands that only print
 //! end with 0, as ripgrep does; other commands finish and exit as usual.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
 mod args;
 mod care;
 mod change;
@@ -18,6 +20,7 @@ mod names;
 mod output_file;
 mod pieces;
 mod plot;
+mod proportion;
 mod scalar;
 mod shell;
 mod size;

@@ -89,6 +89,17 @@ impl Iterator for Pieces {
     }
 }
 
+/// Returns a view that has the elements of each repeated axis once: an axis of stride 0 gets the length 1.
+pub(crate) fn without_repeats(view: &Tensor) -> Result<Tensor> {
+    let mut once = view.clone();
+    for (axis, (&n, &stride)) in view.size().iter().zip(view.stride()).enumerate() {
+        if n > 1 && stride == 0 {
+            once = once.narrow(axis, 0, 1)?;
+        }
+    }
+    Ok(once)
+}
+
 /// Returns the index of an element from its position in row-major order, as NumPy's `unravel_index` does.
 pub(crate) fn unravel_index(position: usize, size: &[usize]) -> Vec<usize> {
     let (mut rest, mut index) = (position, vec![0; size.len()]);

@@ -245,23 +245,25 @@ struct Held<'a> {
 
 impl<'a> Held<'a> {
     fn add(all: &mut Vec<Held<'a>>, storage: &'a StorageDiskUsage, reclaimable: &'a Reclaimable) {
-        let index = all.iter().position(|held| held.first.1.reason == reclaimable.reason);
-        let index = index.unwrap_or_else(|| {
-            all.push(Held { first: (storage, reclaimable), file_count: 0, file_bytes: 0, held_bytes: 0 });
-            all.len() - 1
-        });
-        all[index].file_count += 1;
-        all[index].file_bytes += storage.file_bytes;
-        all[index].held_bytes += reclaimable.bytes;
+        let (file_bytes, held_bytes) = (storage.file_bytes, reclaimable.bytes);
+        match all.iter_mut().find(|held| held.first.1.reason == reclaimable.reason) {
+            Some(held) => {
+                held.file_count += 1;
+                held.file_bytes += file_bytes;
+                held.held_bytes += held_bytes;
+            }
+            None => all.push(Held { first: (storage, reclaimable), file_count: 1, file_bytes, held_bytes }),
+        }
     }
 
     fn row(&self, store: &Path) -> [String; 8] {
         let mut row = row(self.first.0, Some(self.first.1), store);
         if self.file_count > 1 {
-            row[0] = counted(self.file_count, "file");
-            row[2] = self.file_bytes.to_string();
-            row[6] = self.held_bytes.to_string();
-            [1, 3, 4, 5].into_iter().for_each(|column| row[column].clear());
+            let [file, kind, bytes, reachable, tensors, names, reclaimable, _] = &mut row;
+            *file = counted(self.file_count, "file");
+            *bytes = self.file_bytes.to_string();
+            *reclaimable = self.held_bytes.to_string();
+            [kind, reachable, tensors, names].into_iter().for_each(String::clear);
         }
         row
     }

@@ -65,15 +65,18 @@ pub(super) fn compare(
     let (order, repeats, views) = prepare(&a, &b)?;
     let Some(numel) = views.first().map(Tensor::numel).filter(|&numel| numel > 0) else { return Ok(None) };
     // The tensor is not empty, so the product fits.
-    let mut steps = vec![1usize; a.ndim()];
-    for axis in (1..a.ndim()).rev() {
-        steps[axis - 1] = steps[axis] * a.size()[axis];
+    let mut steps = Vec::with_capacity(a.ndim());
+    let mut step = 1usize;
+    for n in a.size().iter().rev() {
+        steps.push(step);
+        step *= n;
     }
+    steps.reverse();
     let limit_elems = PIECE_BYTES / a.dtype().itemsize();
     let cut = if has_descending_strides(&views) { Cut::Outermost } else { Cut::Longest };
     let comparison = Comparison {
         is_row_major: order.is_sorted(),
-        steps: order.iter().map(|&axis| steps[axis]).collect(),
+        steps: order.iter().filter_map(|&axis| steps.get(axis).copied()).collect(),
         tolerance,
     };
     let threads = if numel <= limit_elems { 1 } else { parallel::thread_count(MAX_THREADS) };

@@ -147,7 +147,7 @@ impl<'a> Arguments<'a> {
     /// Reads pairs of an old and a new name.
     pub(super) fn renamed(&mut self) -> Result<Vec<(&'a str, Option<&'a str>)>> {
         let names = self.names()?;
-        Ok(names.chunks_exact(2).filter_map(|pair| Some((pair[0]?, pair[1]))).collect())
+        Ok(names.as_chunks().0.iter().filter_map(|&[old, new]| Some((old?, new))).collect())
     }
 
     /// Reads a dtype, if the next argument is a single word.

@@ -165,7 +165,8 @@ pub(super) fn suggestion(name: &str) -> String {
                 .to_owned()
         }
         near => {
-            format!("did you mean {}? stridemap view --help lists all", names[..near.min(3)].join(" or "))
+            names.truncate(near.min(3));
+            format!("did you mean {}? stridemap view --help lists all", names.join(" or "))
         }
     }
 }

@@ -2,10 +2,12 @@
 
 use std::io::Write;
 
+use anstyle::{AnsiColor, Style};
 use indicatif::HumanCount;
 
 use crate::error::Result;
-use crate::ui::page_width;
+use crate::proportion::part_of;
+use crate::ui::{page_width, paint};
 
 /// The number of significant digits to round to.
 const DIGITS: i32 = 5;
@@ -32,13 +34,16 @@ fn trimmed(number: &str) -> &str {
     if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number }
 }
 
+/// The color of bars.
+const BAR: Style = AnsiColor::Blue.on_default();
+
 /// Returns a histogram as one character for each bin. Bins without elements are blank.
 pub(crate) fn sparkline(counts: &[u64]) -> String {
     const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let most = counts.iter().copied().max().unwrap_or_default().max(1);
     let level = |count: u64| match count {
         0 => ' ',
-        _ => LEVELS[((count - 1) as f64 / most as f64 * LEVELS.len() as f64) as usize],
+        _ => LEVELS.get(part_of(count - 1, most, LEVELS.len())).copied().unwrap_or_default(),
     };
     counts.iter().map(|&count| level(count)).collect()
 }
@@ -48,7 +53,7 @@ pub(crate) fn sparkline(counts: &[u64]) -> String {
 pub(crate) fn print_bars(counts: &[u64], (min, max): (f64, f64), out: &mut impl Write) -> Result<()> {
     let is_constant = min == max;
     // If all elements are equal, they are in the last bin.
-    let counts = if is_constant { &counts[counts.len().saturating_sub(1)..] } else { counts };
+    let counts = if is_constant { counts.last().map_or(counts, std::slice::from_ref) } else { counts };
     let edge = |bin: usize| {
         let part = bin as f64 / counts.len() as f64;
         short(min * (1. - part) + max * part)
@@ -61,8 +66,8 @@ pub(crate) fn print_bars(counts: &[u64], (min, max): (f64, f64), out: &mut impl 
     let most = counts.iter().copied().max().unwrap_or_default().max(1);
     for ((label, number), &count) in labels.iter().zip(&numbers).zip(counts) {
         let bar = bar(count as f64 / most as f64 * room as f64);
-        let line = format!("{label:>label_width$}  {number:>number_width$}  {bar}");
-        writeln!(out, "{}", line.trim_end())?;
+        let bar = if bar.is_empty() { bar } else { format!("  {}", paint(BAR, &bar)) };
+        writeln!(out, "{label:>label_width$}  {number:>number_width$}{bar}")?;
     }
     if !is_constant {
         writeln!(out, "{:>label_width$}", short(max))?;
@@ -74,7 +79,7 @@ pub(crate) fn print_bars(counts: &[u64], (min, max): (f64, f64), out: &mut impl 
 fn bar(length: f64) -> String {
     const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = if length > 0. { (length * 8.).round().max(1.) as usize } else { 0 };
-    "█".repeat(eighths / 8) + PARTS[eighths % 8]
+    "█".repeat(eighths / 8) + PARTS.get(eighths % 8).copied().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -104,6 +109,8 @@ mod tests {
     fn sparkline_shows_rare_elements_and_leaves_empty_bins_blank() {
         assert_eq!(sparkline(&[0, 1, 500, 1000]), " ▁▄█");
         assert_eq!(sparkline(&[0, 0]), "  ");
+        assert_eq!(sparkline(&[1 << 53, u64::MAX, (1 << 54) + 1]), "▁█▁");
+        assert_eq!(sparkline(&[1 << 54]), "█");
     }
 
     #[test]

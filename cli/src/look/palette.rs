@@ -1,7 +1,5 @@
 //! The colors of a heat map.
 
-use stridemap::Statistics;
-
 use super::chart::short;
 
 /// How numbers become colors. Numbers beyond the limits have the color of the limit.
@@ -22,16 +20,21 @@ const RED: [u8; 3] = [178, 24, 43];
 const DARK_BLUE: [u8; 3] = [8, 48, 107];
 
 impl Scale {
-    /// Returns the scale of these elements. Its limits are the 0.1 and 99.9 percentiles. If an element is below zero,
-    /// the scale is signed, and its limit is the larger magnitude of the two percentiles.
-    pub(crate) fn of(statistics: &Statistics) -> Self {
-        let low = statistics.quantile(0.001).unwrap_or(0.);
-        let high = statistics.quantile(0.999).unwrap_or(0.);
-        if statistics.quantile(0.).is_some_and(|min| min < 0.) {
-            Scale::Signed(low.abs().max(high.abs()))
-        } else {
-            Scale::Unsigned(low, high)
+    /// Returns the scale for these numbers, which are those that are drawn: the blocks of a large matrix are extremes,
+    /// and would all be beyond a scale of its elements. Its limits are the 1st and the 99th percentile. If a number is
+    /// below zero, the scale is signed, and its limit is the 99th percentile of the magnitudes.
+    pub(crate) fn of(numbers: &[f64]) -> Self {
+        let mut finite: Vec<f64> = numbers.iter().copied().filter(|number| number.is_finite()).collect();
+        let is_signed = finite.iter().any(|&number| number < 0.);
+        if is_signed {
+            finite.iter_mut().for_each(|number| *number = number.abs());
         }
+        finite.sort_unstable_by(f64::total_cmp);
+        // Few numbers are all within the limits.
+        let last = finite.len().saturating_sub(1);
+        let number = |at: usize| finite.get(at).copied().unwrap_or(0.);
+        let (low, high) = (number(last / 100), number(last - last / 100));
+        if is_signed { Scale::Signed(high) } else { Scale::Unsigned(low, high) }
     }
 
     /// Returns the lowest and the highest number of the scale.
@@ -46,10 +49,11 @@ impl Scale {
     pub(crate) fn caption(self) -> String {
         match self {
             Scale::Signed(limit) => {
-                format!("scale ±{}: the larger magnitude of the 0.1 and 99.9 percentiles", short(limit))
+                format!("scale ±{}: the 99th percentile of the magnitudes that are drawn", short(limit))
             }
             Scale::Unsigned(low, high) => {
-                format!("scale {} to {}, clipped at the 0.1 and 99.9 percentiles", short(low), short(high))
+                let (low, high) = (short(low), short(high));
+                format!("scale {low} to {high}: the 1st and the 99th percentile of what is drawn")
             }
         }
     }
@@ -78,12 +82,25 @@ impl Scale {
 }
 
 fn between(from: [u8; 3], to: [u8; 3], part: f64) -> [u8; 3] {
-    [0, 1, 2].map(|i| (f64::from(from[i]) * (1. - part) + f64::from(to[i]) * part).round() as u8)
+    let mixed = |from: u8, to: u8| (f64::from(from) * (1. - part) + f64::from(to) * part).round() as u8;
+    let ([from_red, from_green, from_blue], [red, green, blue]) = (from, to);
+    [mixed(from_red, red), mixed(from_green, green), mixed(from_blue, blue)]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_leave_out_few_of_the_numbers_that_are_drawn() {
+        assert_eq!(Scale::of(&[3., -5., f64::NAN, f64::INFINITY]), Scale::Signed(5.));
+        assert_eq!(Scale::of(&[3., 5., f64::NAN]), Scale::Unsigned(3., 5.));
+        assert_eq!(Scale::of(&[f64::NAN]), Scale::Unsigned(0., 0.));
+        let many: Vec<f64> = (0..=1000).map(f64::from).collect();
+        assert_eq!(Scale::of(&many), Scale::Unsigned(10., 990.));
+        let both: Vec<f64> = (-1000..=1000).map(f64::from).collect();
+        assert_eq!(Scale::of(&both), Scale::Signed(990.));
+    }
 
     #[test]
     fn zero_is_white_and_numbers_beyond_the_limits_have_the_color_of_the_limit() {

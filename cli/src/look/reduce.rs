@@ -2,7 +2,8 @@
 
 use stridemap::{DType, Result, Scalar, Tensor};
 
-use crate::pieces::{Cut, Pieces, steady, unravel_index};
+use crate::pieces::{Cut, Piece, Pieces, steady, unravel_index, without_repeats};
+use crate::proportion::part_of;
 
 /// The number of elements in memory at a time.
 const PIECE_ELEMS: usize = 1 << 18;
@@ -32,32 +33,44 @@ impl Blocks {
     ) -> Result<Self> {
         let &[rows, columns] = matrix.size() else { unreachable!("the caller checks for two dimensions") };
         let (row_count, column_count) = (rows.min(most_rows), columns.min(most_columns));
-        let mut numbers = vec![0f64; row_count * column_count];
-        if matrix.numel() > 0 {
-            let (matrix, _guard) = steady(matrix)?;
-            for piece in Pieces::of(vec![matrix], PIECE_ELEMS, Cut::Outermost) {
-                let piece = piece?;
-                for view in &piece.views {
-                    let width = view.size()[1];
-                    let block_of_column: Vec<usize> = (piece.origin[1]..)
-                        .take(width)
-                        .map(|column| column * column_count / columns)
-                        .collect();
-                    for (row, elements) in (piece.origin[0]..).zip(read(view)?.chunks(width)) {
-                        let first = row * row_count / rows * column_count;
-                        for (&column, &number) in block_of_column.iter().zip(elements) {
-                            let shown = &mut numbers[first + column];
-                            // NaN is never replaced.
-                            if number.is_nan() || number.abs() > shown.abs() {
-                                *shown = number;
-                            }
+        let block_size = (rows.div_ceil(row_count.max(1)), columns.div_ceil(column_count.max(1)));
+        // Repeated elements are read once, because an expanded matrix can have more than can ever be read.
+        let once = without_repeats(matrix)?;
+        let &[once_rows, once_columns] = once.size() else { unreachable!("it has the same dimensions") };
+        let (height, width) = (row_count.min(once_rows), column_count.min(once_columns));
+        let mut read_blocks = vec![0f64; height * width];
+        let mut read_piece = |piece: Piece| -> Result<()> {
+            let [first_row, first_column] = piece.origin[..] else { return Ok(()) };
+            for view in &piece.views {
+                let &[_, piece_columns] = view.size() else { continue };
+                let block_of_column: Vec<usize> = (first_column..)
+                    .take(piece_columns)
+                    .map(|column| part_of(column as u64, once_columns as u64, width))
+                    .collect();
+                for (row, elements) in (first_row..).zip(read(view)?.chunks(piece_columns)) {
+                    let first = part_of(row as u64, once_rows as u64, height) * width;
+                    for (&column, &number) in block_of_column.iter().zip(elements) {
+                        // NaN is never replaced.
+                        if let Some(shown) = read_blocks.get_mut(first + column)
+                            && (number.is_nan() || number.abs() > shown.abs())
+                        {
+                            *shown = number;
                         }
                     }
-                    progress(view.nbytes() as u64);
                 }
+                progress(view.nbytes() as u64);
             }
+            Ok(())
+        };
+        if matrix.numel() > 0 {
+            let (once, _guard) = steady(&once)?;
+            Pieces::of(vec![once], PIECE_ELEMS, Cut::Outermost).try_for_each(|piece| read_piece(piece?))?;
         }
-        let block_size = (rows.div_ceil(row_count.max(1)), columns.div_ceil(column_count.max(1)));
+        // A repeated row or column was read as one.
+        let at = |block: usize, count: usize| if count == 1 { 0 } else { block };
+        let all = (0..row_count).flat_map(|row| (0..column_count).map(move |column| (row, column)));
+        let number = |(row, column)| read_blocks.get(at(row, height) * width + at(column, width)).copied();
+        let numbers = all.map(|place| number(place).unwrap_or_default()).collect();
         Ok(Blocks { row_count, column_count, numbers, block_size })
     }
 }
@@ -65,7 +78,8 @@ impl Blocks {
 /// Returns the index of the first NaN in row-major order.
 pub(crate) fn first_nan(view: &Tensor, mut progress: impl FnMut(u64)) -> Result<Option<Vec<usize>>> {
     let (view, _guard) = steady(view)?;
-    for piece in Pieces::of(vec![view], PIECE_ELEMS, Cut::Outermost) {
+    // The first of repeated elements has the index 0 along the axis.
+    for piece in Pieces::of(vec![without_repeats(&view)?], PIECE_ELEMS, Cut::Outermost) {
         let piece = piece?;
         for part in &piece.views {
             if let Some(position) = read(part)?.iter().position(|number| number.is_nan()) {
@@ -127,6 +141,24 @@ mod tests {
         let matrix = Tensor::from_vec(elements, &[1000, 1000]).unwrap();
         assert_eq!(first_nan(&matrix, |_| ()).unwrap(), Some(vec![901, 234]));
         assert_eq!(first_nan(&matrix.t().unwrap(), |_| ()).unwrap(), Some(vec![0, 950]));
+    }
+
+    #[test]
+    fn repeated_elements_are_read_once() {
+        let row = Tensor::from_vec(vec![1f32, -2., f32::NAN, 4.], &[1, 4]).unwrap();
+        let many = row.expand([1 << 55, 4]).unwrap();
+        let blocks = Blocks::of(&many, (3, 2), |_| ()).unwrap();
+        assert_eq!(
+            (blocks.row_count, blocks.column_count, blocks.block_size),
+            (3, 2, ((1 << 55) / 3 + 1, 2))
+        );
+        for row in blocks.numbers.chunks(2) {
+            assert!(row[0] == -2. && row[1].is_nan());
+        }
+        let wide = Blocks::of(&many.t().unwrap(), (4, 3), |_| ()).unwrap();
+        assert_eq!((wide.numbers[..3].to_vec(), wide.numbers[9]), (vec![1.; 3], 4.));
+        assert_eq!(first_nan(&many, |_| ()).unwrap(), Some(vec![0, 2]));
+        assert_eq!(first_nan(&many.t().unwrap(), |_| ()).unwrap(), Some(vec![2, 0]));
     }
 
     #[test]

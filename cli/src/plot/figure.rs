@@ -1,9 +1,10 @@
 //! Images of heat maps and histograms, with axes and a caption.
 
-use super::raster::{BLACK, CHARACTER_HEIGHT, CHARACTER_WIDTH, Color, Image, text_width};
+use super::raster::{BLACK, CHARACTER_HEIGHT, CHARACTER_WIDTH, Color, Image, drawable, text_width};
 use crate::look::chart::short;
 use crate::look::palette::Scale;
 use crate::look::reduce::Blocks;
+use crate::proportion::part_of;
 
 /// The minimum width and height of a drawn matrix, in pixels.
 const LEAST_SIDE: usize = 64;
@@ -50,7 +51,7 @@ pub(super) fn heat_map(blocks: &Blocks, scale: Scale, size: (usize, usize), text
         (side.max(LEAST_SIDE.div_ceil(column_count)), side.max(LEAST_SIDE.div_ceil(row_count)));
     let (width, height) = (column_count * block_width, row_count * block_height);
     let place = |block_count: usize, n: usize, block_side: usize| {
-        move |index: f64| (index as usize * block_count / n) * block_side + block_side / 2
+        move |index: f64| part_of(index as u64, n as u64, block_count) * block_side + block_side / 2
     };
     let last = |n: usize| (n - 1) as f64;
     let label_width = text_width(&(size.1 - 1).to_string());
@@ -87,7 +88,7 @@ pub(super) fn heat_map(blocks: &Blocks, scale: Scale, size: (usize, usize), text
 pub(super) fn histogram(counts: &[u64], (min, max): (f64, f64), text: &Text) -> Image {
     let (width, height) = HISTOGRAM_SIZE;
     // If all elements are equal, they are in the last bin.
-    let counts = if min == max { &counts[counts.len().saturating_sub(1)..] } else { counts };
+    let counts = if min == max { counts.last().map_or(counts, std::slice::from_ref) } else { counts };
     let most = counts.iter().copied().max().unwrap_or_default().max(1) as f64;
     // The difference of halves cannot overflow.
     let place = |number: f64| (number / 2. - min / 2.) / (max / 2. - min / 2.);
@@ -121,8 +122,9 @@ fn framed(
     let beyond = columns.iter().map(|mark| mark.at + text_width(&mark.label) / 2).max().unwrap_or_default();
     let width = left + room.0.max(beyond).max(LEAST_WIDTH) + MARGIN;
     let line_length = (width - 2 * MARGIN) / CHARACTER_WIDTH;
-    let title = wrapped(&text.title, line_length);
-    let caption: Vec<String> = text.caption.iter().flat_map(|line| wrapped(line, line_length)).collect();
+    let wrapped = |line| wrapped(&drawable(line), line_length);
+    let title = wrapped(&text.title);
+    let caption: Vec<String> = text.caption.iter().flat_map(|line| wrapped(line)).collect();
     let top = MARGIN + title.len() * LINE_HEIGHT + 8;
     let below = top + room.1 + TICK + 4;
     let height = below + LINE_HEIGHT + 8 + caption.len() * LINE_HEIGHT + MARGIN - 8;
@@ -168,7 +170,8 @@ fn wrapped(line: &str, length: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rest: Vec<char> = line.chars().collect();
     while rest.len() > length {
-        let space = rest[..=length].iter().rposition(|&c| c == ' ').filter(|&at| at > 0);
+        let space = rest.iter().take(length + 1).collect::<Vec<_>>();
+        let space = space.into_iter().rposition(|&c| c == ' ').filter(|&at| at > 0);
         let tail = rest.split_off(space.unwrap_or(length));
         lines.push(rest.into_iter().collect());
         rest = tail.into_iter().skip_while(|&c| c == ' ').collect();

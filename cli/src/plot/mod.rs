@@ -29,16 +29,16 @@ use raster::Image;
 
 /// Draw a matrix as a heat map, or a histogram, in the terminal or as an image
 ///
-/// Two dimensions are a heat map: blue below zero, white at zero and red above, or one hue if no element is negative.
-/// The scale extends from the 0.1 to the 99.9 percentile. If there are negative elements, zero is its center, and its
-/// ends are plus and minus the larger magnitude of these percentiles. NaN is magenta. Of a large matrix, each block
-/// shows the element of largest magnitude, or NaN if it has one. Without colors, the heat map has characters from blank
-/// to @, and ? for NaN.
+/// Two dimensions are a heat map: blue below zero, white at zero and red above, or one hue if nothing is negative.
+/// Of a large matrix, each block shows the element of largest magnitude, or NaN if it has one. The scale extends from
+/// the 1st to the 99th percentile of what is drawn. If that has negative numbers, zero is the center of the scale, and
+/// its ends are plus and minus the 99th percentile of the magnitudes. NaN is magenta. Without colors, the heat map has
+/// characters from blank to @, and ? for NaN.
 ///
 /// One dimension is a histogram.
 ///
 /// With -o, the drawing is written as a PNG image of at most 1024 × 1024 blocks, with its indices, its scale and a
-/// caption.
+/// caption. The image has the characters of ASCII; others, as in a name, are drawn as their codes, such as \u{e9} for é.
 #[derive(clap::Args)]
 #[command(after_help = expr::help("plot model.smap 'encoder.weight[0]'\n  stridemap plot model.pt encoder.weight --histogram\n  stridemap plot model.pt encoder.weight -o weight.png"))]
 pub(crate) struct PlotArgs {
@@ -76,6 +76,10 @@ pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
     let (_, view) = expr::view(&expr, &input, Copies::Allowed)?;
     let expr = one_line(&expr);
     let is_histogram = args.histogram || view.ndim() < 2;
+    let size = match *view.size() {
+        [rows, columns] => (rows, columns),
+        _ => (0, 0),
+    };
     if !is_histogram && view.ndim() != 2 {
         let why = format!(
             "plot: {expr} has {} dimensions, size {:?}; select two, as in {expr}[0], or give --histogram",
@@ -107,7 +111,6 @@ pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
         let text = Text { title, caption: histogram_caption(&statistics, (min, max)) };
         return save(&expr, file, &figure::histogram(&counts, (min, max), &text), &text);
     }
-    let size = (view.size()[0], view.size()[1]);
     let most_blocks = if file.is_some() {
         figure::most_blocks(size)
     } else {
@@ -116,7 +119,7 @@ pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
     };
     let blocks = Blocks::of(&view, most_blocks, |bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
-    let scale = Scale::of(&statistics);
+    let scale = Scale::of(&blocks.numbers);
     let is_colored = file.is_some() || has_color();
     let caption = heat_map_caption(&blocks, scale, &statistics, is_colored);
     if let Some(file) = file {

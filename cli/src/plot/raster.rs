@@ -34,8 +34,9 @@ impl Image {
         let (right, bottom) = ((x + width).min(self.width), (y + height).min(self.height));
         for y in y..bottom {
             for x in x..right {
-                let at = (y * self.width + x) * 3;
-                self.bytes[at..at + 3].copy_from_slice(&color);
+                if let Some(pixel) = self.bytes.as_chunks_mut().0.get_mut(y * self.width + x) {
+                    *pixel = color;
+                }
             }
         }
     }
@@ -50,16 +51,11 @@ impl Image {
         }
     }
 
-    /// Draws one line of text, to the right of and below a point. Characters other than printable ASCII are drawn as
-    /// `?`, except `×`, which is drawn as `x`.
+    /// Draws one line of text, to the right of and below a point. A character that the font lacks is left out: see
+    /// [`drawable`].
     pub(super) fn draw_text(&mut self, (x, y): (usize, usize), text: &str) {
         for (i, c) in text.chars().enumerate() {
-            let glyph = match c {
-                ' '..='~' => c as usize - 32,
-                '×' => 'x' as usize - 32,
-                _ => '?' as usize - 32,
-            };
-            for (column, bits) in FONT[glyph * 5..glyph * 5 + 5].iter().enumerate() {
+            for (column, bits) in glyph(c).into_iter().flatten().enumerate() {
                 for row in (0..8).filter(|row| bits >> row & 1 == 1) {
                     let at = (x + i * CHARACTER_WIDTH + column * DOT, y + row * DOT);
                     self.fill(at, (DOT, DOT), BLACK);
@@ -69,14 +65,39 @@ impl Image {
     }
 }
 
+/// Returns the columns of a character, or `None` if the font lacks it.
+fn glyph(c: char) -> Option<&'static [u8; GLYPH_WIDTH]> {
+    let at = match c {
+        ' '..='~' => c as usize - 32,
+        _ => 95 + OTHERS.iter().position(|&other| other == c)?,
+    };
+    FONT.as_chunks().0.get(at)
+}
+
+/// Returns the text with a code in place of each character that the font lacks, such as `\u{e9}` for `é`.
+pub(super) fn drawable(text: &str) -> String {
+    let mut drawable = String::with_capacity(text.len());
+    for c in text.chars() {
+        if glyph(c).is_some() { drawable.push(c) } else { drawable.extend(c.escape_unicode()) }
+    }
+    drawable
+}
+
 /// Returns the width of a line of text in pixels.
 pub(super) fn text_width(text: &str) -> usize {
     text.chars().count() * CHARACTER_WIDTH
 }
 
-/// The printable characters of ASCII. Each is five columns from left to right; the lowest bit is the highest dot.
+/// The number of columns of a character.
+const GLYPH_WIDTH: usize = 5;
+
+/// The characters of captions that are not in ASCII.
+const OTHERS: [char; 2] = ['×', '±'];
+
+/// The printable characters of ASCII, and then the others. Each is five columns from left to right; the lowest bit is the
+/// highest dot.
 #[rustfmt::skip]
-const FONT: [u8; 95 * 5] = [
+const FONT: [u8; (95 + OTHERS.len()) * GLYPH_WIDTH] = [
     0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x5f, 0x00, 0x00, 0x00, 0x07, 0x00, 0x07, 0x00, 0x14, 0x7f, 0x14, 0x7f, 0x14,
     0x24, 0x2a, 0x7f, 0x2a, 0x12, 0x23, 0x13, 0x08, 0x64, 0x62, 0x36, 0x49, 0x56, 0x20, 0x50, 0x00, 0x08, 0x07, 0x03, 0x00,
     0x00, 0x1c, 0x22, 0x41, 0x00, 0x00, 0x41, 0x22, 0x1c, 0x00, 0x2a, 0x1c, 0x7f, 0x1c, 0x2a, 0x08, 0x08, 0x3e, 0x08, 0x08,
@@ -101,4 +122,23 @@ const FONT: [u8; 95 * 5] = [
     0x04, 0x3f, 0x44, 0x40, 0x20, 0x3c, 0x40, 0x40, 0x20, 0x7c, 0x1c, 0x20, 0x40, 0x20, 0x1c, 0x3c, 0x40, 0x30, 0x40, 0x3c,
     0x44, 0x28, 0x10, 0x28, 0x44, 0x4c, 0x90, 0x90, 0x90, 0x7c, 0x44, 0x64, 0x54, 0x4c, 0x44, 0x00, 0x08, 0x36, 0x41, 0x00,
     0x00, 0x00, 0x7f, 0x00, 0x00, 0x00, 0x41, 0x36, 0x08, 0x00, 0x08, 0x04, 0x08, 0x10, 0x08,
+    0x22, 0x14, 0x08, 0x14, 0x22, 0x44, 0x44, 0x5f, 0x44, 0x44,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_that_the_font_lacks_have_a_code() {
+        assert_eq!(drawable("±2 of 3 × 4 {~}"), "±2 of 3 × 4 {~}");
+        assert_eq!(drawable("é重\n"), "\\u{e9}\\u{91cd}\\u{a}");
+        let drawn = |text| {
+            let mut image = Image::new(20, 20);
+            image.draw_text((2, 2), text);
+            image.bytes
+        };
+        let different: std::collections::BTreeSet<_> = ["±", "×", "?", "+", "x", " "].map(drawn).into();
+        assert_eq!(different.len(), 6);
+    }
+}

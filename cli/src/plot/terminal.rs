@@ -5,6 +5,7 @@ use std::io::Write;
 use crate::error::Result;
 use crate::look::palette::Scale;
 use crate::look::reduce::Blocks;
+use crate::proportion::start_of;
 
 /// The characters that show blocks without colors, from the lowest to the highest number of the scale.
 const SHADES: &[u8] = b" .:-=+*#%@";
@@ -45,7 +46,8 @@ pub(crate) fn print(
                 }
             } else {
                 let shade = |place: f64| {
-                    char::from(SHADES[((place * SHADES.len() as f64) as usize).min(SHADES.len() - 1)])
+                    let at = ((place * SHADES.len() as f64) as usize).min(SHADES.len() - 1);
+                    SHADES.get(at).copied().map_or(NAN_SHADE, char::from)
                 };
                 write!(out, "{}", scale.place(top).map_or(NAN_SHADE, shade))?;
             }
@@ -69,6 +71,6 @@ pub(crate) fn label_width(row_count: usize) -> usize {
 }
 
 /// Returns the index of the first row or column of a block.
-fn first_index(block: usize, block_count: usize, n: usize) -> usize {
-    (block * n).div_ceil(block_count)
+fn first_index(block: usize, block_count: usize, n: usize) -> u64 {
+    start_of(block, n as u64, block_count)
 }

@@ -19,9 +19,9 @@ pub(crate) fn print_grid(cells: &[impl AsRef<str>], width: usize, out: &mut impl
         let mut line = String::new();
         for (column, &width) in columns.iter().enumerate() {
             let index = column * row_count + row;
-            let Some(cell) = cells.get(index) else { continue };
+            let (Some(cell), Some(cell_width)) = (cells.get(index), widths.get(index)) else { continue };
             let is_last = index + row_count >= cells.len();
-            let padding = if is_last { 0 } else { width + GAP - widths[index] };
+            let padding = if is_last { 0 } else { width + GAP - cell_width };
             line.push_str(cell);
             line.extend(std::iter::repeat_n(' ', padding));
         }

@@ -135,13 +135,14 @@ impl<'a> Table<'a> {
         loop {
             let mut widths: Vec<Option<usize>> =
                 natural.iter().zip(&is_kept).map(|(&width, &is_kept)| is_kept.then_some(width)).collect();
-            let droppable = self.columns.iter().enumerate().filter(|&(index, _)| is_kept[index]);
-            let first = droppable.filter_map(|(index, column)| Some((column.drop_order?, index))).min();
+            let droppable = self.columns.iter().zip(&mut is_kept).filter(|(_, is_kept)| **is_kept);
+            let first = droppable.filter_map(|(column, is_kept)| Some((column.drop_order?, is_kept)));
+            let first = first.min_by_key(|(order, _)| *order);
             if self.shorten_columns(&mut widths, first.is_none(), width) {
                 return Widths::Fit(widths);
             }
             match first {
-                Some((_, index)) => is_kept[index] = false,
+                Some((_, is_kept)) => *is_kept = false,
                 None => return Widths::Fit(widths),
             }
         }
@@ -168,7 +169,7 @@ impl<'a> Table<'a> {
 
     /// Returns the width that a column would have without a limit for the table.
     fn natural_width(&self, index: usize) -> usize {
-        let column = &self.columns[index];
+        let Some(column) = self.columns.get(index) else { return 0 };
         let cells = self.rows.iter().filter_map(|row| row.get(index));
         let mut widths: Vec<usize> = cells.map(|cell| cell.width()).collect();
         widths.sort_unstable();
@@ -191,7 +192,7 @@ enum Widths {
 pub(crate) fn print_line(label: &str, value: &str, label_width: usize, out: &mut impl Write) -> Result<()> {
     match width() {
         Some(_) => writeln!(out, "{}{value}", paint(BOLD, &format!("{label:<label_width$}")))?,
-        None => writeln!(out, "{label}\t{value}")?,
+        None => writeln!(out, "{}\t{value}", paint(BOLD, label))?,
     }
     Ok(())
 }

@@ -195,7 +195,7 @@ fn contrived(count: usize) -> Dir {
     let mut random = fastrand::Rng::with_seed(1);
     for index in 0..count {
         let stride: Vec<isize> = (0..40).map(|_| random.isize(1 << 35..1 << 36)).collect();
-        let view = big.as_strided(&[2; 40], &stride, random.usize(..1000)).unwrap();
+        let view = big.as_strided([2; 40], &stride, random.usize(..1000)).unwrap();
         txn.save_view(&format!("hard.{index:04}"), &view).unwrap();
     }
     txn.remove("big").unwrap();

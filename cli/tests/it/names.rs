@@ -44,7 +44,7 @@ fn view_with_its_arguments_swapped_is_refused_with_their_order() {
 }
 
 #[test]
-fn cp_adds_a_second_name_for_the_same_header() {
+fn ln_adds_a_second_name_for_the_same_header() {
     let dir = Dir::with_store();
     let said = dir.messages(&["ln", "s.smap", "points_t", "twin"]);
     assert_eq!(said, "stridemap: added twin, a second name of points_t: generation 3\n");

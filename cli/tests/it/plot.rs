@@ -35,7 +35,7 @@ fn matrix_is_drawn_with_characters_where_there_are_no_colors() {
     5 %%%@@@@@
       0
 
-    scale ±23.5: the larger magnitude of the 0.1 and 99.9 percentiles
+    scale ±23.5: the 99th percentile of the magnitudes that are drawn
     1 NaN, shown as ?
     ");
 }
@@ -149,7 +149,7 @@ fn image_has_a_square_of_color_for_each_element() {
     assert!(image.bounds(RED)[0].1 > left + 8 * side);
     assert_eq!(
         image.description,
-        "signed  float32  [6, 8]\nscale ±23.5: the larger magnitude of the 0.1 and 99.9 percentiles\n1 NaN, shown as magenta"
+        "signed  float32  [6, 8]\nscale ±23.5: the 99th percentile of the magnitudes that are drawn\n1 NaN, shown as magenta"
     );
 }
 
@@ -219,4 +219,73 @@ fn existing_images_are_refused_unless_force_is_given() {
     );
     let without_a_file = dir.run(&["plot", "s.smap", "signed", "--force"]);
     assert_eq!((without_a_file.code, without_a_file.stdout.as_str()), (Some(2), ""));
+}
+
+/// Returns `count` numbers with a normal distribution.
+fn normal(count: usize) -> Vec<f32> {
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut one = || (-2. * (1. - random.f64()).ln()).sqrt() * (random.f64() * std::f64::consts::TAU).cos();
+    (0..count).map(|_| one() as f32).collect()
+}
+
+#[test]
+fn few_blocks_of_a_large_matrix_are_saturated() {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    let signed = normal(1_000_000);
+    let positive = signed.iter().map(|number| number.abs()).collect();
+    store.save("signed", &Tensor::from_vec(signed, &[2000, 500]).unwrap()).unwrap();
+    store.save("positive", &Tensor::from_vec(positive, &[2000, 500]).unwrap()).unwrap();
+    for name in ["signed", "positive"] {
+        let command =
+            |args: &[&str]| dir.on_terminal(84, &[&["plot", "s.smap", name, "--color"], args].concat());
+        let text = command(&["always"]);
+        let blocks = text.matches(";2;").count();
+        assert!(blocks > 3000, "{blocks}");
+        let saturated: usize = [";2;33;102;172m", ";2;178;24;43m", ";2;8;48;107m"]
+            .iter()
+            .map(|color| text.matches(color).count())
+            .sum();
+        assert!((1..blocks / 50).contains(&saturated), "{name}: {saturated} of {blocks}");
+        let shades = command(&["never"]);
+        assert!(shades.matches('@').count() < blocks / 5, "{shades}");
+    }
+    // The heat maps of a report have the same scale.
+    dir.messages(&["report", "s.smap", "-o", "s.html"]);
+    let page = std::fs::read_to_string(dir.path("s.html")).unwrap();
+    let cells = page.split("\"cells\":\"").skip(1).map(|rest| rest.split('"').next().unwrap());
+    let mut count = 0;
+    for cells in cells {
+        let codes: Vec<&[u8]> = cells.as_bytes().chunks(2).collect();
+        let saturated = codes.iter().filter(|code| [&b"00"[..], b"fe"].contains(code)).count();
+        assert!(codes.len() > 2000 && saturated < codes.len() / 25, "{saturated} of {}", codes.len());
+        count += 1;
+    }
+    assert_eq!(count, 2);
+}
+
+#[test]
+fn colors_that_are_asked_for_are_in_pipes_too() {
+    let dir = with_matrices();
+    for args in [&["plot", "s.smap", "image", "--histogram"][..], &["info", "s.smap"], &["plot", "--help"]] {
+        let text = |color| dir.stdout(&[args, &["--color", color]].concat());
+        assert!(text("always").contains("\x1b["), "{args:?}");
+        assert!(!text("never").contains('\x1b') && !dir.stdout(args).contains('\x1b'), "{args:?}");
+    }
+}
+
+#[test]
+fn expanded_views_are_drawn_without_reading_repeated_elements() {
+    let dir = with_matrices();
+    for (view, size) in [
+        ("signed[2].expand(9007199254740993, 8)", "[9007199254740993, 8]"),
+        ("signed[:1].t().expand(8, 1152921504606846975)", "[8, 1152921504606846975]"),
+    ] {
+        let text = dir.on_terminal(60, &["plot", "s.smap", view]);
+        assert!(text.contains(size) && text.contains("each block shows"), "{text}");
+        dir.messages(&["plot", "s.smap", view, "-o", "m.png", "--force"]);
+    }
+    // Rows of the label at the side.
+    let text = dir.on_terminal(60, &["plot", "s.smap", "signed[2].expand(9007199254740993, 8)"]);
+    assert!(text.contains("\n1125899906842625 "), "{text}");
 }

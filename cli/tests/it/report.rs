@@ -147,10 +147,10 @@ fn rows_have_statistics_and_large_tensors_have_heat_maps() {
     let index = data["tensors"].as_array().unwrap().iter().position(|row| row[NAME] == "a").unwrap();
     let heat = &data["heat_maps"][index.to_string()];
     assert_eq!((&heat["rows"], &heat["columns"], &heat["block"]), (&json!(1), &json!(48), &json!([1, 21])));
-    assert_eq!((&heat["low"], &heat["high"], &heat["is_signed"]), (&json!(1.), &json!(998.), &json!(false)));
+    assert_eq!((&heat["low"], &heat["high"], &heat["is_signed"]), (&json!(20.), &json!(999.), &json!(false)));
     let cells = heat["cells"].as_str().unwrap();
-    // The first block ends with 20.
-    assert!(cells.len() == 96 && cells.starts_with("05") && cells.ends_with("fe"), "{cells}");
+    // The first block ends with 20, and the scale begins there.
+    assert!(cells.len() == 96 && cells.starts_with("0005") && cells.ends_with("fe"), "{cells}");
 }
 
 #[test]

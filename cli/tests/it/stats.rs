@@ -237,3 +237,43 @@ fn complex_numbers_and_pairs_are_never_called_constant() {
     let notes: Vec<&str> = table.lines().map(|line| line.rsplit('\t').next().unwrap()).collect();
     assert_eq!(notes, ["", "", "all zero"], "{table}");
 }
+
+#[test]
+fn views_with_more_elements_than_a_float_can_count_have_statistics() {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    store.save("a", &Tensor::from_vec(vec![1f32], &[1]).unwrap()).unwrap();
+    store.save("b", &Tensor::from_vec(vec![1f32, f32::NAN, 3., 2.], &[4, 1]).unwrap()).unwrap();
+    for (base, name, count) in [("a", "e", 1usize << 54), ("a", "f", (1 << 60) + 1), ("b", "g", 1 << 58)] {
+        let base = store.load(base).unwrap();
+        let size = if base.ndim() == 1 { vec![count] } else { vec![4, count] };
+        store.save_view(name, &base.expand(size).unwrap()).unwrap();
+    }
+    let text = dir.on_terminal(120, &["stats", "s.smap"]);
+    assert!(text.lines().any(|line| line.starts_with("e ") && line.ends_with("█  constant")), "{text}");
+    for record in json_lines(&dir.stdout(&["stats", "s.smap", "[ef]*", "--json"])) {
+        let (count, last) = (&record["count"], &record["histogram"][19]);
+        assert!(count == last && count.as_u64().unwrap() >= 1 << 54, "{record}");
+    }
+    // The first NaN is found without reading repeated elements.
+    let text = dir.stdout(&["stats", "s.smap", "g"]);
+    assert!(text.contains("25.000 %), first at [1, 0]"), "{text}");
+    assert!(text.contains("mean    2\n"), "{text}");
+    // The other commands that describe a store.
+    for args in [
+        &["info", "s.smap"][..],
+        &["ls", "-l", "s.smap"],
+        &["tree", "s.smap"],
+        &["map", "s.smap"],
+        &["map", "s.smap", "--json"],
+        &["du", "s.smap"],
+        &["show", "s.smap", "g"],
+        &["show", "s.smap", "f"],
+        &["diff", "s.smap", "s.smap"],
+        &["plot", "s.smap", "f"],
+    ] {
+        dir.on_terminal(100, args);
+        dir.stdout(args);
+    }
+    dir.messages(&["report", "s.smap", "-o", "s.html"]);
+}

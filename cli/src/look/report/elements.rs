@@ -10,7 +10,6 @@ use super::heat::HeatMap;
 use crate::error::Error;
 use crate::input::Input;
 use crate::look::is_constant;
-use crate::look::palette::Scale;
 use crate::names::Named as _;
 use crate::pieces::{Cut, Pieces, steady};
 
@@ -19,6 +18,9 @@ const BIN_COUNT: usize = 24;
 
 /// The limit on the bytes of all heat maps in a page. The largest tensors get theirs first.
 const MAX_HEAT_BYTES: usize = 4 << 20;
+
+/// The limit on the steps of all searches for bytes that equal tensors share.
+const MAX_STEPS: u64 = 10_000_000;
 
 /// How many elements of two tensors are compared at a time.
 const PIECE_ELEMS: usize = 1 << 20;
@@ -38,8 +40,8 @@ pub(super) struct TensorStatistics {
     pub(super) histogram: String,
     pub(super) is_zero: bool,
     pub(super) is_constant: bool,
-    /// `None` if no element is finite.
-    scale: Option<Scale>,
+    /// Whether an element is finite.
+    has_finite: bool,
 }
 
 /// What was read of all tensors.
@@ -83,9 +85,8 @@ impl Elements {
                 let (tensor, _guard) = steady(&tensor)?;
                 let (statistics, key) = TensorStatistics::of(&tensor, &mut progress)?;
                 // The elements are read again while they are likely to be in memory.
-                let scale = statistics.scale.filter(|_| drawn.contains(&index));
-                let map =
-                    scale.map(|scale| HeatMap::of(&tensor, scale, || progress(0))).transpose()?.flatten();
+                let is_drawn = statistics.has_finite && drawn.contains(&index);
+                let map = if is_drawn { HeatMap::of(&tensor, || progress(0))? } else { None };
                 Ok((statistics, key, map))
             });
             match found {
@@ -105,9 +106,10 @@ impl Elements {
         let mut groups: Vec<Vec<usize>> =
             by_statistics.into_values().filter(|alike| alike.len() > 1).collect();
         groups.sort_unstable();
-        let mut left_bytes = max_bytes;
+        let (mut left_bytes, mut steps_left) = (max_bytes, MAX_STEPS);
         for alike in groups {
-            elements.find_duplicates(input, infos, &alike, &mut left_bytes, &mut progress);
+            let alike: Vec<_> = alike.into_iter().filter_map(|at| Some((at, infos.get(at)?))).collect();
+            elements.find_duplicates(input, &alike, (&mut left_bytes, &mut steps_left), &mut progress);
         }
         elements
     }
@@ -117,22 +119,23 @@ impl Elements {
     fn find_duplicates(
         &mut self,
         input: &Input,
-        infos: &[TensorInfo],
-        alike: &[usize],
-        left_bytes: &mut u64,
+        alike: &[(usize, &TensorInfo)],
+        (left_bytes, steps_left): (&mut u64, &mut u64),
         progress: &mut impl FnMut(u64),
     ) {
-        let mut different = Vec::<usize>::new();
-        for &index in alike {
-            let same = different.iter().find(|&&first| {
-                infos[first].dtype == infos[index].dtype
-                    && infos[first].size() == infos[index].size()
-                    && !infos[first].overlaps(&infos[index])
-                    && self.have_same_bytes(input, [&infos[first], &infos[index]], left_bytes, progress)
+        let mut different = Vec::<(usize, &TensorInfo)>::new();
+        for &(index, info) in alike {
+            let same = different.iter().find(|(_, first)| {
+                if first.dtype != info.dtype || first.size() != info.size() {
+                    return false;
+                }
+                let overlap = first.overlaps_within(info, steps_left);
+                self.is_search_limited |= overlap.is_none();
+                overlap == Some(false) && self.have_same_bytes(input, [first, info], left_bytes, progress)
             });
-            match same.copied() {
-                Some(first) => drop(self.duplicates.insert(index, first)),
-                None if different.len() < 64 => different.push(index),
+            match same {
+                Some(&(first, _)) => drop(self.duplicates.insert(index, first)),
+                None if different.len() < 64 => different.push((index, info)),
                 None => {}
             }
         }
@@ -161,7 +164,7 @@ impl Elements {
                 };
                 *left_bytes = left;
                 let bytes: Vec<Vec<u8>> = views.iter().map(Tensor::to_bytes).collect::<Result<_>>()?;
-                if bytes[0] != bytes[1] {
+                if !matches!(&bytes[..], [one, other] if one == other) {
                     return Ok(false);
                 }
             }
@@ -180,15 +183,16 @@ pub(super) fn tensors_to_read(max_bytes: u64, infos: &[TensorInfo]) -> HashSet<u
         left_bytes = left.unwrap_or(left_bytes);
         left.is_some()
     };
-    (0..infos.len()).filter(|&index| is_read(&infos[index])).collect()
+    infos.iter().enumerate().filter(|(_, info)| is_read(info)).map(|(index, _)| index).collect()
 }
 
 /// Returns the positions of the tensors that may get a heat map.
 fn largest(infos: &[TensorInfo], read: &HashSet<usize>) -> HashSet<usize> {
-    let mut largest: Vec<usize> = read.iter().copied().collect();
-    largest.sort_by_key(|&index| (Reverse(infos[index].numel()), index));
+    let mut largest: Vec<(usize, &TensorInfo)> =
+        infos.iter().enumerate().filter(|(index, _)| read.contains(index)).collect();
+    largest.sort_by_key(|&(index, info)| (Reverse(info.numel()), index));
     let mut left_bytes = MAX_HEAT_BYTES;
-    let sized = largest.into_iter().filter_map(|index| Some((index, HeatMap::size_bytes(&infos[index])?)));
+    let sized = largest.into_iter().filter_map(|(index, info)| Some((index, HeatMap::size_bytes(info)?)));
     let fitting = sized.map_while(|(index, size_bytes)| {
         left_bytes = left_bytes.checked_sub(size_bytes)?;
         Some(index)
@@ -213,7 +217,7 @@ impl TensorStatistics {
             histogram: digits(&counts),
             is_zero: statistics.count > 0 && statistics.zero_count == statistics.count,
             is_constant: is_constant(tensor, &statistics),
-            scale: statistics.quantile(0.).map(|_| Scale::of(&statistics)),
+            has_finite: statistics.finite_count() > 0,
         };
         let mut key = DefaultHasher::new();
         let moments = [summary.min, summary.max, summary.mean, summary.std].map(|x| x.map(f64::to_bits));

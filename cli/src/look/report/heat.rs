@@ -28,10 +28,11 @@ pub(super) struct HeatMap {
 impl HeatMap {
     /// Reads the elements, and calls `progress` between pieces. Returns `None` for a tensor that has too few elements,
     /// or that cannot be viewed as a matrix without a copy.
-    pub(super) fn of(tensor: &Tensor, scale: Scale, mut progress: impl FnMut()) -> Result<Option<Self>> {
+    pub(super) fn of(tensor: &Tensor, mut progress: impl FnMut()) -> Result<Option<Self>> {
         let Some((rows, columns)) = shape(tensor.size(), tensor.numel()) else { return Ok(None) };
         let Ok(matrix) = tensor.view([rows, columns]) else { return Ok(None) };
         let blocks = Blocks::of(&matrix, (MAX_SIDE, MAX_SIDE), |_| progress())?;
+        let scale = Scale::of(&blocks.numbers);
         let code = |&number: &f64| scale.place(number).map_or(NAN, |place| (place * 254.).round() as u8);
         let (low, high) = scale.limits();
         Ok(Some(HeatMap {

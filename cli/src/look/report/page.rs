@@ -1,5 +1,6 @@
 //! The HTML page: a template, and the data as JSON in a script element.
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::{self, Write};
 
@@ -78,18 +79,18 @@ impl<'a> Page<'a> {
         positions: &'a [Vec<usize>],
         elements: &'a Elements,
     ) -> Self {
-        let mut places = vec![None; infos.len()];
+        let mut places = HashMap::new();
         for (storage, (map, positions)) in maps.iter().zip(positions).enumerate() {
             for (tensor, &position) in map.tensors.iter().zip(positions) {
-                places[position] = Some(Place { storage, tensor, positions });
+                places.insert(position, Place { storage, tensor, positions });
             }
         }
         let dtype = |info: &TensorInfo| summary.dtypes.iter().position(|it| it.name == info.dtype.name());
         let row = |(index, info): (usize, &'a TensorInfo)| Row {
             info,
             dtype: dtype(info).unwrap_or_default(),
-            place: places[index],
-            statistics: elements.statistics[index].as_ref(),
+            place: places.get(&index).copied(),
+            statistics: elements.statistics.get(index).and_then(Option::as_ref),
             is_duplicate: elements.duplicates.contains_key(&index),
         };
         let tensors: Vec<Row<'a>> = infos.iter().enumerate().map(row).collect();
@@ -193,9 +194,11 @@ fn notes(infos: &[TensorInfo], elements: &Elements) -> Vec<String> {
     if elements.is_search_limited {
         notes.push("Not all tensors were compared with possible copies: see --max-read.".to_owned());
     }
-    if let Some((index, why)) = elements.failed.first() {
+    if let Some((index, why)) = elements.failed.first()
+        && let Some(TensorInfo { name, .. }) = infos.get(*index)
+    {
         let tensors = counted(elements.failed.len() as u64, "tensor");
-        notes.push(format!("{tensors} could not be read, such as {}: {why}.", quoted(&infos[*index].name)));
+        notes.push(format!("{tensors} could not be read, such as {}: {why}.", quoted(name)));
     }
     if !elements.heat_maps.is_empty() && elements.heat_maps.len() < infos.len() {
         let count = HumanCount(elements.heat_maps.len() as u64);

@@ -65,7 +65,7 @@ impl Serialize for Row<'_> {
         });
         let sharers = self.place.map(|place| {
             let sharers = place.tensor.sharers.iter().take(MAX_SHARERS);
-            sharers.map(|&other| place.positions[other]).collect::<Vec<_>>()
+            sharers.filter_map(|&other| place.positions.get(other)).collect::<Vec<_>>()
         });
         let short = |number: fn(&TensorStatistics) -> Option<f64>| statistics.and_then(number).map(shortened);
         let mut row = serializer.serialize_seq(None)?;
