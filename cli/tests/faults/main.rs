@@ -12,6 +12,8 @@ mod random;
 mod read_only;
 mod run;
 mod script;
+#[path = "../../../tests/common/signals.rs"]
+mod signals;
 mod strace;
 mod template;
 

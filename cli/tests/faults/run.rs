@@ -15,6 +15,7 @@ const ROLE: &str = "STRIDEMAP_TEST_ROLE";
 const STORE: &str = "STRIDEMAP_TEST_STORE";
 
 pub(crate) fn spawn(command: &mut Command) -> Child {
+    crate::signals::reach_children();
     let _alone = STARTING.write().unwrap();
     command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"))
 }

@@ -3,11 +3,16 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 use stridemap::{Store, Tensor};
 use tempfile::TempDir;
+
+use crate::signals;
 
 /// A temporary directory. Commands run in it, so that their output contains no path of the machine.
 pub(crate) struct Dir(TempDir);
@@ -22,6 +27,7 @@ pub(crate) struct Run {
 
 impl Dir {
     pub(crate) fn empty() -> Self {
+        signals::reach_children();
         Dir(tempfile::tempdir().unwrap())
     }
 
@@ -139,6 +145,28 @@ impl Dir {
             fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
         files.sort();
         (inspected, files)
+    }
+}
+
+/// Longer than any command of a test takes.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Kills a process that has not ended in time, so that a test that waits for it fails and does not hang. Must be
+/// dropped when the process has been waited for.
+pub(crate) struct Deadline {
+    _ended: mpsc::Sender<()>,
+}
+
+impl Deadline {
+    pub(crate) fn of(child: &Child) -> Self {
+        let (sender, ended) = mpsc::channel::<()>();
+        let id = child.id().to_string();
+        thread::spawn(move || {
+            if ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                let _ = Command::new("kill").args(["-KILL", &id]).status();
+            }
+        });
+        Deadline { _ended: sender }
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _};
+use std::ops::{Deref, DerefMut};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use stridemap::{DType, Store, Tensor};
 
-use crate::harness::{Dir, tree};
+use crate::harness::{Deadline, Dir, tree};
 
 /// More bytes than a command writes before a signal arrives. They are zeros, which take no space in a file.
 const LARGE_BYTES: u64 = 4 << 30;
@@ -32,8 +33,34 @@ fn dir() -> Dir {
     dir
 }
 
-fn start(dir: &Dir, args: &[&str]) -> Child {
-    dir.command(args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+/// A running command, which is killed if it hangs.
+struct Started {
+    child: Child,
+    _deadline: Deadline,
+}
+
+fn start(dir: &Dir, args: &[&str]) -> Started {
+    start_command(&mut dir.command(args))
+}
+
+fn start_command(command: &mut Command) -> Started {
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let _deadline = Deadline::of(&child);
+    Started { child, _deadline }
+}
+
+impl Deref for Started {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.child
+    }
+}
+
+impl DerefMut for Started {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.child
+    }
 }
 
 fn signal(child: &Child, name: &str) {
@@ -42,7 +69,7 @@ fn signal(child: &Child, name: &str) {
 }
 
 /// Returns the exit code of a process, and what it printed to standard error from now on.
-fn end(mut child: Child) -> (Option<i32>, String) {
+fn end(mut child: Started) -> (Option<i32>, String) {
     let mut said = String::new();
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     (child.wait().unwrap().code(), said)
@@ -149,13 +176,22 @@ fn signal_that_the_parent_ignores_stays_ignored() {
     let bin = env!("CARGO_BIN_EXE_stridemap");
     let script = format!("trap '' INT; exec '{bin}' import big.safetensors new.smap");
     let mut bash = Command::new("bash");
-    bash.args(["-c", &script]).current_dir(dir.path("")).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = bash.spawn().unwrap();
+    let mut child = start_command(bash.args(["-c", &script]).current_dir(dir.path("")));
     wait_until_it_writes(&mut child);
     signal(&child, "INT");
     signal(&child, "TERM");
     let said = "stridemap: import: interrupted; nothing was imported\n".to_owned();
     assert_eq!(end(child), (Some(143), said));
+}
+
+#[test]
+fn processes_of_the_tests_do_not_inherit_ignored_signals() {
+    let _dir = Dir::empty();
+    let status = Command::new("cat").arg("/proc/self/status").output().unwrap().stdout;
+    let status = String::from_utf8(status).unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    // SIGHUP, SIGINT, SIGQUIT and SIGTERM.
+    assert_eq!(u64::from_str_radix(ignored.trim(), 16).unwrap() & 0x4007, 0);
 }
 
 #[test]

@@ -31,6 +31,8 @@ mod report;
 mod round_trip;
 mod shell;
 mod show;
+#[path = "../../../tests/common/signals.rs"]
+mod signals;
 mod sources;
 mod space;
 mod stats;

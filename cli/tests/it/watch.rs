@@ -7,13 +7,14 @@ use std::process::{Child, ChildStderr, ChildStdout, Stdio};
 use serde_json::{Value, json};
 use stridemap::Tensor;
 
-use crate::harness::Dir;
+use crate::harness::{Deadline, Dir};
 
 /// A running `watch` process.
 struct Watcher {
     child: Child,
     stdout: BufReader<ChildStdout>,
     stderr: BufReader<ChildStderr>,
+    _deadline: Deadline,
 }
 
 impl Watcher {
@@ -22,7 +23,8 @@ impl Watcher {
         let mut child = dir.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut watcher = Watcher { child, stdout, stderr };
+        let _deadline = Deadline::of(&child);
+        let mut watcher = Watcher { child, stdout, stderr, _deadline };
         let mut begun = String::new();
         watcher.stderr.read_line(&mut begun).unwrap();
         assert_eq!(begun, "stridemap: watching s.smap from generation 2\n");
@@ -124,7 +126,7 @@ fn watch_exits_with_0_at_a_signal() {
 #[test]
 fn watch_exits_with_0_when_its_output_is_closed() {
     let dir = Dir::with_store();
-    let Watcher { mut child, stdout, mut stderr } = Watcher::start(&dir, &[]);
+    let Watcher { mut child, stdout, mut stderr, _deadline } = Watcher::start(&dir, &[]);
     drop(stdout);
     let mut messages = String::new();
     stderr.read_to_string(&mut messages).unwrap();
