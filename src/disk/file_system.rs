@@ -49,33 +49,53 @@ fn kind_of(file: impl AsFd) -> io::Result<u32> {
 /// Whether other machines may write to the file system, as far as that can be determined. False for FUSE, which may
 /// be either.
 pub(super) fn is_network(file: impl AsFd) -> io::Result<bool> {
-    const NETWORK: [u32; 11] = [
-        0x6969,      // NFS
-        0x517b,      // SMB, old
-        0xff53_4d42, // CIFS
-        0xfe53_4d42, // SMB 2 and 3
-        0x5346_414f, // AFS
-        0x6b41_4653, // AFS, in the kernel
-        0x7375_7245, // Coda
-        0x00c3_6400, // Ceph
-        0x0bd0_0bd0, // Lustre
-        0x4750_4653, // GPFS
-        0x0102_1997, // 9P
-    ];
     Ok(NETWORK.contains(&kind_of(file)?))
 }
 
+/// File systems on servers, on disks that several machines share, and of the host of a virtual machine. virtiofs has the
+/// number of FUSE.
+const NETWORK: [u32; 23] = [
+    // linux/magic.h
+    0x6969,      // NFS
+    0x517b,      // SMB, old
+    0xff53_4d42, // CIFS
+    0xfe53_4d42, // SMB 2 and 3
+    0x5346_414f, // AFS
+    0x6b41_4653, // AFS, in the kernel
+    0x7375_7245, // Coda
+    0x00c3_6400, // Ceph
+    0x0102_1997, // 9P
+    0x7461_636f, // OCFS2
+    0x564c,      // NCP
+    // Other headers of the kernel
+    0x0116_1970, // GFS2: linux/gfs2_ondisk.h
+    0x2003_0528, // OrangeFS: fs/orangefs/protocol.h
+    0x786f_4256, // vboxsf: fs/vboxsf/super.c
+    // Modules outside the kernel
+    0x0bd0_0bd0, // Lustre: lustre_user.h
+    0x1983_0326, // BeeGFS: FhgfsOpsSuper.h of its client
+    // stat.c of GNU coreutils
+    0x4750_4653, // GPFS
+    0xaad7_aaea, // Panasas
+    0x6163_6673, // ACFS
+    0x0131_11a8, // IBRIX
+    0xbeef_dead, // StorNext
+    0xbacb_acbc, // VMware HGFS
+    0x7c7c_6673, // Parallels
+];
+
 /// Whether only this kernel changes the file system.
 pub(super) fn is_local(file: impl AsFd) -> io::Result<bool> {
-    const LOCAL: [u32; 5] = [
-        0xef53,      // ext2, ext3, ext4
-        0x5846_5342, // XFS
-        0x9123_683e, // btrfs
-        0xf2f5_2010, // F2FS
-        0x0102_1994, // tmpfs
-    ];
     Ok(LOCAL.contains(&kind_of(file)?))
 }
+
+const LOCAL: [u32; 5] = [
+    0xef53,      // ext2, ext3, ext4
+    0x5846_5342, // XFS
+    0x9123_683e, // btrfs
+    0xf2f5_2010, // F2FS
+    0x0102_1994, // tmpfs
+];
 
 /// Whether a user-space program serves the file system (FUSE).
 pub(super) fn is_fuse(file: impl AsFd) -> io::Result<bool> {
@@ -116,5 +136,27 @@ pub(crate) fn unshare(file: &File, range: &Range<u64>) -> io::Result<()> {
             Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(()),
             unshared => return Ok(unshared?),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_systems_that_several_machines_share_are_network_file_systems() {
+        // As `stat -f -c %t` prints them.
+        for magic in
+            ["19830326", "1161970", "7461636f", "aad7aaea", "20030528", "bd00bd0", "47504653", "6969"]
+        {
+            let magic = u32::from_str_radix(magic, 16).unwrap();
+            assert!(NETWORK.contains(&magic) && !LOCAL.contains(&magic), "{magic:x}");
+        }
+        // FUSE, overlayfs, ZFS and bcachefs can be either, or are local.
+        for magic in [0x6573_5546, 0x794c_7630, 0x2fc1_2fc1, 0xca45_1a4e].iter().chain(&LOCAL) {
+            assert!(!NETWORK.contains(magic), "{magic:x}");
+        }
+        let different: std::collections::BTreeSet<u32> = NETWORK.into();
+        assert_eq!(different.len(), NETWORK.len());
     }
 }

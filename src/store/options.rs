@@ -131,15 +131,16 @@ impl StoreOptions {
         self
     }
 
-    /// Sets whether [`open_mapped`](Self::open_mapped) may map files on a network file system: NFS, SMB, AFS, Coda,
-    /// Ceph, Lustre, GPFS, 9P. By default it fails with
+    /// Sets whether [`open_mapped`](Self::open_mapped) may map files on a file system that other machines may change:
+    /// NFS, SMB, AFS, Coda, Ceph, Lustre, BeeGFS, GPFS, Panasas, OrangeFS and others; GFS2, OCFS2 and ACFS on shared
+    /// disks; 9P and the shared folders of VirtualBox, VMware and Parallels. By default it fails with
     /// [`ErrorKind::NetworkFileSystem`](crate::ErrorKind::NetworkFileSystem); [`open`](Self::open) works there.
     ///
     /// On such a file system another machine can truncate or replace a file at any time: the next access to the
     /// mapping then raises `SIGBUS`, which ends the process; a read would return an error. Locks taken on one machine
     /// may not be visible on another, and its writes may not be visible in a mapping. Allow this only if at most one
-    /// machine writes the store. File systems served by a program (FUSE, including `sshfs`) cannot be recognized, so
-    /// they are mapped.
+    /// machine writes the store. File systems served by a program (FUSE, including `sshfs` and virtiofs) cannot be
+    /// recognized, so they are mapped.
     ///
     /// ```
     /// # use stridemap::{Store, StoreOptions};
