@@ -82,7 +82,7 @@ impl ForeignFile {
             let names = self.names(prefix, txn)?;
             self.import_tensors(txn, &names, &mut progress)
         };
-        import_all().map_err(|e: Error| e.context("import"))
+        import_all().map_err(|e: Error| e.context(format_args!("import {}", self.path().display())))
     }
 
     /// Returns the names that the tensors will have. It is an error if the transaction does not accept one.

@@ -1,8 +1,10 @@
 //! The detection of formats: by what each format requires, whatever the first bytes look like.
 
 use std::collections::BTreeSet;
+use std::fs;
 
-use stridemap_interop::{FileFormat, ForeignFile};
+use stridemap::{Store, Tensor};
+use stridemap_interop::{FileFormat, ForeignFile, npy};
 
 use crate::numpy::npy_bytes;
 use crate::place::Place;
@@ -105,4 +107,33 @@ fn truncated_files_are_refused_as_the_format_they_begin_with() {
     tar[257..262].copy_from_slice(b"ustar");
     let tar = detect(&place, &tar).unwrap_err();
     assert!(tar.contains("a tar file"), "{tar}");
+}
+
+#[test]
+fn errors_of_an_import_name_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second) = (dir.path().join("first.npy"), dir.path().join("second.npy"));
+    for (path, values) in [(&first, vec![1f32]), (&second, vec![2f32; 3])] {
+        let count = values.len();
+        npy::Export::new().write(path, &Tensor::from_vec(values, &[count]).unwrap(), |_| ()).unwrap();
+    }
+    let store = Store::create(dir.path().join("s.smap")).unwrap();
+    let mut txn = store.begin().unwrap();
+    ForeignFile::open(&first).unwrap().import_into(&mut txn, "", |_| ()).unwrap();
+    let file = ForeignFile::open(&second).unwrap();
+    let named = |error: stridemap::Error| {
+        let text = error.to_string();
+        assert!(text.starts_with(&format!("import {}: ", second.display())), "{text}");
+    };
+    named(file.import_into(&mut txn, &"x".repeat(5000), |_| ()).unwrap_err());
+    fs::write(&second, b"changed").unwrap();
+    named(file.import_into(&mut txn, "", |_| ()).unwrap_err());
+    // Of the two files that are imported in one transaction, the second has a name that exists.
+    let again = ForeignFile::open(&first).unwrap();
+    txn.on_existing(stridemap::OnExisting::Refuse);
+    let text = again.import_into(&mut txn, "", |_| ()).unwrap_err().to_string();
+    assert!(
+        text.starts_with(&format!("import {}: ", first.display())) && text.contains("\"first\""),
+        "{text}"
+    );
 }
