@@ -15,8 +15,9 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// An open file that is not part of a store, with its inode, length and mtime when it was opened.
 ///
-/// Other processes may change the file at any time. All three are compared again after every read, so bytes from two
-/// states of the file are never mixed.
+/// Other processes may change the file at any time. The three are compared again after every read that copies bytes, and
+/// the read fails if one differs. Not noticed are a change that leaves all three as they were, and a change to bytes that
+/// are borrowed from a mapping of the file.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -6,7 +6,8 @@ use crate::maintenance::{self, Compacted, DiskUsage, Materialized, RewriteGain};
 
 impl Store {
     /// Returns the disk usage of the store: the bytes that no tensor of the newest generation reaches, and why they
-    /// are still on disk. Reads all headers and inspects every file, but reads no element and changes nothing.
+    /// are still on disk. Reads all headers and inspects every file, but reads no element and changes no file. Other
+    /// processes can notice it: it holds some locks for a moment.
     ///
     /// Locks of commits and appends are not taken: their holders are read from `/proc/locks`. If a holder is not listed
     /// there, for example a process of another namespace, its append or commit in progress counts as aborted.
