@@ -85,6 +85,16 @@ def _parts(positions: range) -> list[tuple[int, int]]:
     return [(min(positions), max(positions) + 1)] if positions else []
 
 
+def _keeps_values(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
+    """Return whether each number of a dtype is also one of the other. NumPy takes 64-bit integers to be safe in floats.
+
+    >>> _keeps_values(np.dtype("i4"), np.dtype("f8")), _keeps_values(np.dtype("i8"), np.dtype("f8"))
+    (True, False)
+    """
+    rounds = source.kind in "iu" and source.itemsize == 8 and target.kind in "fc" and target.itemsize <= 16
+    return np.can_cast(source, target, "safe") and not rounds
+
+
 class BlockFile:
     """A tensor that is being written. Sent to another process, it is a path and a header."""
 
@@ -120,7 +130,7 @@ class BlockFile:
         first = tuple(positions_of_axis.start for positions_of_axis in positions)
         action = f"write the block at {first} of the shape {self.shape}"
         name, size, flat = elements_of(block, action)
-        if not np.can_cast(numpy_dtype(name), numpy_dtype(self.dtype), "safe"):
+        if not _keeps_values(numpy_dtype(name), numpy_dtype(self.dtype)):
             message = f"{action}: {name} cannot be converted to {self.dtype} without loss; convert the block with astype"
             raise _errors.DTypeError(message)
         if size != shape:

@@ -37,6 +37,10 @@ def save_file(
     same names are replaced. If there are others whose names begin with the prefix, an error names them; with `replace`,
     they are removed, and so is a checkpoint that loses a tensor.
     """
+    _save(tensors, place, prefix, replace, "save_file")
+
+
+def _save(tensors: Mapping[str, torch.Tensor], place: Place, prefix: str, replace: bool, action: str) -> None:
     prefix = _ended(prefix)
     groups = _torch_tensors.groups_of(tensors)
     new = {prefix + name for name in tensors}
@@ -46,10 +50,11 @@ def save_file(
         broken = {owner for name in removed | new if (owner := checkpoints.owner(name)) is not None}
         removed = removed.union(*map(checkpoints.names_of, broken)) - new
         if (removed or broken) and not replace:
-            raise _errors.make("NameExists", _refusal(store, prefix, removed, broken))
+            raise _errors.make("NameExists", _refusal(f"{action} to {store.path}", prefix, removed, broken))
         for name in removed:
             del txn[name]
-        if txn.attrs.get("checkpoint") in broken:
+        # Reading an attribute would make the commit depend on it.
+        if broken and txn.attrs.get("checkpoint") in broken:
             del txn.attrs["checkpoint"]
         for group in groups:
             _torch_tensors.save(txn, [(prefix + name, tensor) for name, tensor in group], new)
@@ -69,7 +74,7 @@ def load_file(place: Place, *, prefix: str = "") -> dict[str, torch.Tensor]:
 
 def save_model(model: torch.nn.Module, place: Place, *, prefix: str = "", replace: bool = False) -> None:
     """Save the state dict of a model, as `save_file` does. Tied weights stay tied."""
-    save_file(model.state_dict(), place, prefix=prefix, replace=replace)
+    _save(model.state_dict(), place, prefix, replace, "save_model")
 
 
 def load_model(
@@ -154,14 +159,14 @@ def _ended(prefix: str) -> str:
     return prefix if not prefix or prefix.endswith((".", "/")) else f"{prefix}."
 
 
-def _refusal(store: Store, prefix: str, removed: set[str], broken: set[str]) -> str:
+def _refusal(request: str, prefix: str, removed: set[str], broken: set[str]) -> str:
     """Return the message of an error that says what a save would remove."""
     names = [f'"{name}"' for name in sorted(removed)[:3]]
     if len(removed) > len(names):
         names.append(f"{len(removed) - len(names)} more")
     what = [f"{len(removed)} {'tensor' if len(removed) == 1 else 'tensors'}: {', '.join(names)}"] if removed else []
     what += [f'the checkpoint "{name}"' for name in sorted(broken)[:3]]
-    request = f"save_file to {store.path}" + (f' with the prefix "{prefix}"' if prefix else "")
+    request += f' with the prefix "{prefix}"' if prefix else ""
     advice = f"choose {'another' if prefix else 'a'} prefix, or give replace=True to remove what is there"
     return f"{request}: it would remove {', and '.join(what)}; {advice}"
 

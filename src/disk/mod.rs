@@ -358,7 +358,7 @@ pub(crate) fn is_not_regular(e: &io::Error) -> bool {
 }
 
 /// Calls `read`, and calls it again if it fails. A disk may fail once, and file systems on a network may deny for a
-/// moment that a file exists: what is reported as damage was seen twice.
+/// moment that a file exists.
 pub(crate) fn read_again<T>(mut read: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     read().or_else(|_| read())
 }

@@ -26,7 +26,8 @@ pub struct StorageKey {
     length_bytes: u64,
 }
 
-/// Imports storages: first the bytes, then headers over them. A storage without a header is not committed.
+/// Imports storages: first the bytes, then headers over them. A storage is committed if a header refers to it, with all
+/// bytes that share it.
 impl Transaction<'_> {
     /// Stages bytes that `write` passes to its sink, in a sealed storage. If `size_bytes` states their number, disk
     /// space is reserved first, and fewer than 4 MiB are put into the storage that the small tensors of the transaction

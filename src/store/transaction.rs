@@ -48,8 +48,9 @@ use crate::tensor::{Source, Tensor};
 ///
 /// What is compared is what the methods returned: [`load`](Self::load), [`tensors`](Self::tensors) and
 /// [`load_all`](Self::load_all) read headers, [`contains`](Self::contains) and [`names`](Self::names) read which names
-/// exist, and [`attributes_of`](Self::attributes_of) reads the attributes of one scope. A name that does not exist
-/// counts as well. What the transaction itself has saved or removed before does not.
+/// exist, and [`attributes_of`](Self::attributes_of) reads the attributes of one scope, or of all scopes if the
+/// transaction has renamed or copied a tensor before. A name that does not exist counts as well. A tensor that the
+/// transaction itself has saved or removed before does not.
 /// - A tensor counts as changed if its name was saved again, renamed, removed or appended to, or if a compaction moved
 ///   its elements.
 /// - Changes in place of mutable and live tensors are not commits, and are not noticed. Nor are reads through a

@@ -27,7 +27,7 @@ use crate::storage::{AlignedBytes, ExternalFile, Identity, Storage};
 /// assert_eq!(second.read::<f32>()?, [2., 1.]);
 /// # Ok::<(), stridemap::Error>(())
 /// ```
-#[must_use = "loading or viewing a tensor changes nothing"]
+#[must_use = "a view of a tensor changes nothing; write `let _ =` for a tensor that is created now and loaded later"]
 #[derive(Clone)]
 pub struct Tensor {
     storage: Arc<Storage>,
