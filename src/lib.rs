@@ -128,8 +128,6 @@ pub use layout::{Axes, Axis, Index, Integer, Integers, Sections, SliceBound};
 pub use parallel::{num_threads, set_num_threads};
 // Public for `stridemap-interop`; not covered by semver.
 #[doc(hidden)]
-pub use disk::persist_new;
-#[doc(hidden)]
 pub use storage::Writeback;
 pub use storage::{Advice, ExternalFiles, StorageKind};
 pub use store::{Appender, Snapshot, StorageInfo, Store, StoreOptions, TensorInfo, Transaction};

@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use rustix::fs::{Access, access};
-use stridemap::persist_new;
+use stridemap_interop::persist_new;
 
 use crate::error::{Error, Result};
 use crate::in_place::Outputs;

@@ -8,8 +8,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stridemap::import::ExternalFile;
-use stridemap::{Error, ErrorKind, OnExisting, Result, Source as _, Tensor, Writeback, persist_new};
+use stridemap::{Error, ErrorKind, OnExisting, Result, Source as _, Tensor, Writeback};
 use tempfile::NamedTempFile;
+
+use crate::persist_new;
 
 /// The maximum number of bytes read or written between two calls of `progress`.
 pub(super) const PIECE_BYTES: usize = 4 << 20;

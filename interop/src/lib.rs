@@ -45,6 +45,7 @@ mod file;
 mod foreign;
 mod import;
 mod numpy;
+mod persist_new;
 pub mod safetensors;
 mod spool;
 mod torch;
@@ -56,6 +57,9 @@ pub use foreign::{FileFormat, ForeignFile, ForeignOptions};
 pub use import::{Imported, import};
 pub use npy::Order;
 pub use numpy::{npy, npz};
+// Public for the command; not covered by semver.
+#[doc(hidden)]
+pub use persist_new::persist_new;
 
 /// Tests the Rust examples of the README.
 #[cfg(doctest)]

@@ -4,10 +4,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use stridemap::{Error, OnExisting, Result, persist_new};
+use stridemap::{Error, OnExisting, Result};
 use tempfile::TempPath;
 
 use crate::file::{create_unfinished, dir_of, not_named, sync_dir};
+use crate::persist_new;
 
 /// Renames synced files in one directory to their final names. The last file is the index that names the others. An
 /// existing index is moved away first and the new one is placed last, so that an index never refers to another export's
