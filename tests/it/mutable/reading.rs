@@ -377,12 +377,9 @@ fn copies_of_a_tensor_that_others_change_are_whole() {
                 }
             });
         }
+        let _ends_writers = Stopped(&stop);
         let whole = |elements: Vec<i64>, what: &str| {
             let torn = elements.iter().find(|&&element| element != elements[0]);
-            // Ends the other threads, so that the test can fail.
-            if torn.is_some() {
-                stop.store(true, Relaxed);
-            }
             assert_eq!(torn, None, "{what}: {}", elements[0]);
         };
         for (how, store) in handles(&path) {
@@ -406,8 +403,16 @@ fn copies_of_a_tensor_that_others_change_are_whole() {
                 whole(y.read().unwrap(), "copy_");
             }
         }
-        stop.store(true, Relaxed);
     });
+}
+
+/// Ends the other threads when it is dropped, so that the test can also fail.
+struct Stopped<'a>(&'a AtomicBool);
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
 }
 
 fn bytemuck_i64(bytes: &[u8]) -> Vec<i64> {
