@@ -9,7 +9,7 @@ use stridemap_format::{External, Sealed, StorageKind, StorageRecord, Uuid};
 
 use super::advice::Hint;
 use super::external_file::ExternalFile;
-use super::file_registry::{FileLock, LockHold, LockRef};
+use super::file_registry::{FileLock, Held, LockRef};
 use super::in_place::{InPlaceFile, StoreCallbacks};
 use super::live::LiveFile;
 use super::lock_wait::LockWait;
@@ -69,7 +69,7 @@ pub struct ReadLock {
 enum Lock {
     /// That of a guard, or of an earlier read.
     Shared {
-        _hold: Arc<LockHold>,
+        _hold: Arc<Held>,
     },
     Own {
         _lock: FileLock,
@@ -281,7 +281,8 @@ impl Storage {
     pub(crate) fn lock_to_read(self: &Arc<Self>) -> Result<Option<ReadLock>> {
         let Bytes::Mutable(file, lock) = &self.bytes else { return Ok(None) };
         if let Some(hold) = lock.hold() {
-            return Ok(Some(ReadLock { storage: Arc::clone(self), _lock: Lock::Shared { _hold: hold } }));
+            let storage = self.read_under(file, LockRef::of(&hold));
+            return Ok(Some(ReadLock { storage, _lock: Lock::Shared { _hold: hold } }));
         }
         let own = file.lock_to_read()?;
         let storage = self.read_under(file, own.to_read());

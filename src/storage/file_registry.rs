@@ -291,7 +291,7 @@ impl FileRegistry {
         });
         held.threads.push(thread);
         let hold = Arc::new(LockHold { id, thread: Mutex::new(thread), owner: self.owner });
-        FileLock { id, purpose, owner: self.owner, hold }
+        FileLock { id, purpose, owner: self.owner, own: Arc::new(Held(hold)) }
     }
 
     fn remove_if_unused(&mut self, id: FileId) {
@@ -322,7 +322,7 @@ pub(crate) struct FileLock {
     id: FileId,
     purpose: Purpose,
     owner: OwnerProcess,
-    hold: Arc<LockHold>,
+    own: Arc<Held>,
 }
 
 impl FileLock {
@@ -340,12 +340,12 @@ impl FileLock {
 
     /// Returns a reference with which others can read under this lock.
     pub(super) fn to_read(&self) -> LockRef {
-        LockRef(Arc::downgrade(&self.hold))
+        LockRef::of(&self.own)
     }
 
     /// Makes the calling thread the one that holds the lock, instead of the thread that took it.
     pub(super) fn move_to_this_thread(&mut self) {
-        self.hold.move_to(Some(thread::current().id()));
+        self.own.0.move_to(Some(thread::current().id()));
     }
 
     /// Declares that from now on, under this lock to grow the file, only the first `stable_bytes` stay unchanged.
@@ -372,25 +372,35 @@ impl Drop for FileLock {
     /// If a read under the lock continues on another thread, the file stays locked until that has ended. This thread
     /// then waits for the file like any other.
     fn drop(&mut self) {
-        self.hold.move_to(None);
+        self.own.0.move_to(None);
     }
 }
 
-/// Refers to a lock while it is held.
+/// Refers to a lock, or to one read under it, while that lasts.
 #[derive(Clone, Debug, Default)]
-pub(super) struct LockRef(Weak<LockHold>);
+pub(super) struct LockRef(Weak<Held>);
 
 impl LockRef {
-    /// Keeps the file locked until the returned value is dropped. Returns `None` if the lock is no longer held, or was
-    /// taken by the parent of this process.
-    pub(super) fn hold(&self) -> Option<Arc<LockHold>> {
-        self.0.upgrade().filter(|hold| hold.owner.is_current())
+    pub(super) fn of(held: &Arc<Held>) -> LockRef {
+        LockRef(Arc::downgrade(held))
+    }
+
+    /// Keeps the file locked for a read, until the returned value is dropped. Returns `None` if the lock, or the read
+    /// that this refers to, has ended, or the lock was taken by the parent of this process. A read does not make the
+    /// lock last for others that begin later.
+    pub(super) fn hold(&self) -> Option<Arc<Held>> {
+        let held = self.0.upgrade().filter(|held| held.0.owner.is_current())?;
+        Some(Arc::new(Held(Arc::clone(&held.0))))
     }
 }
 
-/// Keeps a file locked: owned by the lock, and by each read under it.
+/// Keeps a file locked, for a lock or for one read under it.
 #[derive(Debug)]
-pub(crate) struct LockHold {
+pub(crate) struct Held(Arc<LockHold>);
+
+/// The entry of a lock, which is shared by the lock and the reads under it.
+#[derive(Debug)]
+struct LockHold {
     id: FileId,
     /// The entry of the lock in the registry.
     thread: Mutex<Option<ThreadId>>,

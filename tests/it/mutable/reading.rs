@@ -278,9 +278,13 @@ fn read_that_outlives_its_guard_keeps_the_lock() {
         };
         thread::scope(|scope| {
             let reading = scope.spawn(move || {
+                let next = view.clone();
                 view.write_to(&mut |_| {
                     let _ = began.send(());
                     let _ = may_go_on.recv();
+                    // A read that begins now needs a lock of its own, and so cannot prolong that of the guard.
+                    let read_now = next.to_bytes();
+                    assert_eq!(read_now.is_ok(), !exclusive, "{read_now:?}");
                     Ok(())
                 })
             });
