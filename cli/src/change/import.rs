@@ -12,7 +12,7 @@ use stridemap_format::{check_attributes, check_text};
 use stridemap_interop::{ForeignFile, Imported};
 
 use super::plan::{described, header, info};
-use super::select::Selection;
+use super::select::{Kept, Selection};
 use super::stdin::{self, Piped};
 use super::target::open_existing;
 use crate::args::{Existing, External, Reading};
@@ -63,9 +63,9 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     // Refuse unsuitable files before the store is created.
     let (target, files) = store_and_files(args)?;
     let mut inputs = open(args, files, stdin::open(files, target)?)?;
-    args.selection.apply(inputs.iter_mut().map(|(_, file)| file))?;
+    let kept = args.selection.apply(inputs.iter_mut().map(|(_, file)| file))?;
     let tensor_count = check_names(&inputs, &args.prefix)?;
-    let attributes = merge_attributes(&args.selection, &inputs)?;
+    let attributes = merge_attributes(&kept, &inputs);
     note_long_attributes(&inputs);
     let texts = attributes.iter().map(|(&key, &(_, value))| (args.prefix.as_str(), key, value));
     let attributes_bytes = attributes.iter().map(|(key, (_, value))| key.len() + value.len()).sum::<usize>();
@@ -352,10 +352,10 @@ fn check_names(inputs: &[Input<'_>], prefix: &str) -> Result<u64> {
 type Merged<'a> = BTreeMap<&'a str, (&'a Path, &'a str)>;
 
 /// Merges the attributes of the files. If two files disagree, the last one wins and a note is printed.
-fn merge_attributes<'a>(selection: &Selection, inputs: &'a [Input<'_>]) -> Result<Merged<'a>> {
+fn merge_attributes<'a>(kept: &Kept, inputs: &'a [Input<'_>]) -> Merged<'a> {
     let mut merged = Merged::new();
     for (path, file) in inputs {
-        for (key, value) in selection.attributes(file)? {
+        for (key, value) in file.attributes().iter().filter(|(key, _)| kept.contains(key)) {
             let earlier = merged.insert(key, (path, value));
             if let Some((other, _)) = earlier.filter(|&(_, earlier)| earlier != value) {
                 message(&format!(
@@ -366,7 +366,7 @@ fn merge_attributes<'a>(selection: &Selection, inputs: &'a [Input<'_>]) -> Resul
             }
         }
     }
-    Ok(merged)
+    merged
 }
 
 /// Says which values become tensors of bytes.

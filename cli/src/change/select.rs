@@ -19,7 +19,7 @@ pub(crate) struct Selection {
     /// readable. Repeatable
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Leave out tensors, by name or by glob ('*.num_batches'). Repeatable
+    /// Leave out tensors or values, by name or by glob ('*.num_batches'). Repeatable
     #[arg(long, value_name = "GLOB")]
     skip: Vec<String>,
     /// Leave out what cannot be read, and print the names; without this, a file with such tensors or values is refused
@@ -29,8 +29,8 @@ pub(crate) struct Selection {
 
 impl Selection {
     /// Renames the tensors of the files, and leaves some out. Refuses what cannot be read, or prints its names with
-    /// `--skip-unreadable`. The files have been opened without it.
-    pub(super) fn apply<'a>(&self, files: impl Iterator<Item = &'a mut ForeignFile>) -> Result<()> {
+    /// `--skip-unreadable`. The files have been opened with it. Returns what is imported.
+    pub(super) fn apply<'a>(&self, files: impl Iterator<Item = &'a mut ForeignFile>) -> Result<Kept> {
         let mut files: Vec<&mut ForeignFile> = files.collect();
         let tensors: BTreeSet<String> =
             files.iter().flat_map(|file| file.tensors()).map(|tensor| tensor.name).collect();
@@ -39,33 +39,25 @@ impl Selection {
         });
         let values: BTreeSet<String> = values.cloned().collect();
         let parts = Parts::of(&self.only, &tensors, &values)?;
-        let skipped = self.skipped(&tensors, &values)?;
+        let kept = Kept { skipped: self.skipped(&tensors, &values)?, parts };
         for file in &files {
             for unreadable in file.skipped() {
-                if parts.contain(&unreadable.name) && !skipped.contains(&unreadable.name) {
+                if kept.contains(&unreadable.name) {
                     self.report(unreadable)?;
                 }
             }
         }
-        let is_kept = |name: &str| parts.contain(name) && !skipped.contains(name);
+        let is_kept = |name: &str| kept.contains(name);
         let renames = Renames::of(&self.rename, &tensors, is_kept)?;
         if !tensors.is_empty() && self.only.is_empty() && !tensors.iter().any(|name| is_kept(name)) {
             return Err(Error::Refused("import --skip: every tensor is left out".to_owned()));
         }
         if self.rename.is_empty() && self.only.is_empty() && self.skip.is_empty() {
-            return Ok(());
+            return Ok(kept);
         }
         let new_name = |name: &str| is_kept(name).then(|| renames.new_name(name));
-        files.iter_mut().try_for_each(|file| Ok(file.rename(new_name)?))
-    }
-
-    /// Returns the attributes of a file that are imported.
-    pub(super) fn attributes<'a>(
-        &self,
-        file: &'a ForeignFile,
-    ) -> Result<impl Iterator<Item = (&'a String, &'a String)>> {
-        let parts = Parts::parse(&self.only, |name| file.attributes().contains_key(name))?;
-        Ok(file.attributes().iter().filter(move |(key, _)| parts.contain(key)))
+        files.iter_mut().try_for_each(|file| file.rename(new_name))?;
+        Ok(kept)
     }
 
     /// Returns what `--skip` leaves out.
@@ -79,7 +71,7 @@ impl Selection {
             };
             let mut matching = tensors.iter().chain(values).filter(is_matching).peekable();
             if matching.peek().is_none() {
-                return Err(Error::NoMatch(format!("import --skip: no tensor matches {text:?}")));
+                return Err(Error::NoMatch(format!("import --skip: no tensor or value matches {text:?}")));
             }
             let count = skipped.len();
             skipped.extend(matching.cloned());
@@ -100,24 +92,33 @@ impl Selection {
     }
 }
 
+/// What is imported, by the names in the files.
+pub(super) struct Kept {
+    parts: Parts,
+    skipped: BTreeSet<String>,
+}
+
+impl Kept {
+    pub(super) fn contains(&self, name: &str) -> bool {
+        self.parts.contain(name) && !self.skipped.contains(name)
+    }
+}
+
 /// The parts of files that `--only` selects. Without it, everything.
 struct Parts(Vec<Pattern>);
 
 impl Parts {
     /// Parses the options. It is an error if one of them selects nothing.
     fn of(texts: &[String], tensors: &BTreeSet<String>, values: &BTreeSet<String>) -> Result<Self> {
-        let parts = Parts::parse(texts, |name| tensors.contains(name) || values.contains(name))?;
+        let pattern =
+            |text: &String| pattern_in(text, |name| Ok(tensors.contains(name) || values.contains(name)));
+        let parts = Parts(texts.iter().map(pattern).collect::<Result<_>>()?);
         for (text, pattern) in texts.iter().zip(&parts.0) {
             if !tensors.iter().chain(values).any(|name| is_part(pattern, name)) {
                 return Err(Error::NoMatch(format!("import --only: no tensor or value matches {text:?}")));
             }
         }
         Ok(parts)
-    }
-
-    fn parse(texts: &[String], contains: impl Fn(&str) -> bool) -> Result<Self> {
-        let pattern = |text: &String| pattern_in(text, |name| Ok(contains(name)));
-        texts.iter().map(pattern).collect::<Result<_>>().map(Parts)
     }
 
     fn contain(&self, name: &str) -> bool {
