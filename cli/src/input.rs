@@ -13,14 +13,14 @@ use rustix::fs::{Access, access};
 use stridemap::{
     ErrorKind, Result as LibraryResult, Snapshot, StorageInfo, Store, StoreOptions, Tensor, TensorInfo,
 };
-use stridemap_interop::{FileFormat, ForeignFile};
+use stridemap_interop::{FileFormat, ForeignFile, ForeignOptions};
 
 use crate::args::Reading;
 use crate::error::{Error, Result};
 use crate::interrupt;
-use crate::names::{Named, natural};
+use crate::names::{Named, natural, quoted};
 use crate::output_file::parent_dir;
-use crate::ui::{counted, message};
+use crate::ui::{counted, message, warn};
 
 /// A source of tensors, opened for reading only.
 pub(crate) enum Input {
@@ -30,15 +30,41 @@ pub(crate) enum Input {
     File(ForeignFile),
 }
 
+/// The maximum number of warnings about what cannot be read.
+const MAX_SHOWN_UNREADABLE: usize = 10;
+
 /// An iterator over items that are read as it advances, so each can fail.
 pub(crate) type Items<'a, T> = Box<dyn Iterator<Item = LibraryResult<T>> + 'a>;
 
 impl Input {
-    /// Opens a directory as a store, and a file as a file in another format.
+    /// Opens a directory as a store, and a file as a file in another format. Prints the names of what cannot be read.
     pub(crate) fn open(path: &Path, reading: &Reading, options: &StoreOptions) -> Result<Self> {
+        let input = Input::open_quietly(path, reading, options)?;
+        if let Input::File(file) = &input {
+            for left_out in file.skipped().iter().take(MAX_SHOWN_UNREADABLE) {
+                warn(&format!("not shown: {}: {}", quoted(&left_out.name), left_out.reason));
+            }
+            let more = file.skipped().len().saturating_sub(MAX_SHOWN_UNREADABLE);
+            if more > 0 {
+                warn(&format!("not shown: {more} more of {}, which cannot be read", path.display()));
+            }
+        }
+        Ok(input)
+    }
+
+    /// Opens a source, and leaves out what cannot be read. A file in which nothing can be read is refused.
+    pub(crate) fn open_quietly(path: &Path, reading: &Reading, options: &StoreOptions) -> Result<Self> {
         check_found(path, "file or store")?;
         match fs::metadata(path) {
-            Ok(found) if found.is_file() => Ok(Input::File(reading.options().open(path)?)),
+            Ok(found) if found.is_file() => {
+                let file = reading.options().skip_unreadable(true).open(path)?;
+                match file.skipped().first() {
+                    Some(left_out) if file.tensors().next().is_none() && file.attributes().is_empty() => {
+                        Err(left_out.reason.clone().into())
+                    }
+                    _ => Ok(Input::File(file)),
+                }
+            }
             Ok(found) if !found.is_dir() => {
                 Err(Error::Refused(format!("open {}: not a store or a regular file", path.display())))
             }
@@ -54,6 +80,14 @@ impl Input {
         match self {
             Input::Store(store, _) => store.path(),
             Input::File(file) => file.path(),
+        }
+    }
+
+    /// Returns how many tensors and values of a file cannot be read. They are left out.
+    pub(crate) fn unreadable_count(&self) -> usize {
+        match self {
+            Input::Store(..) => 0,
+            Input::File(file) => file.skipped().len(),
         }
     }
 
@@ -233,7 +267,7 @@ fn report_wait(processes: &[u32]) {
 pub(crate) fn explain(path: &Path, refused: stridemap::Error) -> Error {
     if refused.kind() == ErrorKind::NotAStore
         && fs::metadata(path).is_ok_and(|found| found.is_file())
-        && let Ok(file) = ForeignFile::open(path)
+        && let Ok(file) = ForeignOptions::new().skip_unreadable(true).open(path)
     {
         let (path, format) = (path.display(), file.format());
         return Error::Refused(format!(

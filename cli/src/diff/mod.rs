@@ -100,6 +100,13 @@ pub(crate) fn run(args: &DiffArgs, out: &mut impl Write) -> Result<bool> {
         let failed = counted(tally.failed, "tensor");
         return Err(Error::Refused(format!("diff: {failed} could not be compared; the others were")));
     }
+    // Two files are not found equal if a part of one was not seen.
+    let unreadable = a.unreadable_count() + b.unreadable_count();
+    if unreadable > 0 {
+        let unreadable = counted(unreadable as u64, "value");
+        let why = format!("diff: {unreadable} could not be read; the others were compared");
+        return Err(Error::Refused(why));
+    }
     Ok(tally.difference_count() == 0)
 }
 

@@ -73,7 +73,7 @@ fn open(word: &OsString) -> Option<Input> {
         path = PathBuf::from(env::var_os("HOME")?).join(rest);
     }
     let options = StoreOptions::new().external(ExternalFiles::Refuse);
-    path.exists().then(|| Input::open(&path, &Reading::default(), &options).ok()).flatten()
+    path.exists().then(|| Input::open_quietly(&path, &Reading::default(), &options).ok()).flatten()
 }
 
 /// Returns the names, or the modules that follow `current` if there are too many names.

@@ -89,7 +89,7 @@ fn skip_leaves_tensors_out_by_name_and_by_glob() {
     assert_eq!(dir.store().names().unwrap(), ["a.w"]);
     for skip in ["none", "none*", "a."] {
         let run = dir.run(&["import", "m.safetensors", "new.smap", "--skip", skip]);
-        let expected = format!("stridemap: import --skip: no tensor matches {skip:?}\n");
+        let expected = format!("stridemap: import --skip: no tensor or value matches {skip:?}\n");
         assert_eq!((run.code, run.stderr), (Some(1), expected));
         assert!(!dir.path("new.smap").exists());
     }
@@ -174,6 +174,15 @@ fn only_selects_a_part_and_the_rest_need_not_be_readable() {
         refusal.starts_with(unreadable) && refusal.ends_with("; --skip-unreadable leaves it out"),
         "{refusal}"
     );
+    // Commands that only look show what they can read.
+    let run = dir.run(&["ls", "-1", "c.pt"]);
+    assert_eq!(run.stdout, "state_dict.b\nstate_dict.w\nstate_dict_ema\n");
+    assert!(run.stderr.starts_with("stridemap: not shown: config: read c.pt: "), "{}", run.stderr);
+    assert_eq!((run.code, run.stderr.lines().count()), (Some(0), 1), "{}", run.stderr);
+    let run = dir.run(&["diff", "c.pt", "c.pt"]);
+    assert!(run.stdout.starts_with("equal: 3 tensors"), "{run:?}");
+    let said = "stridemap: diff: 2 values could not be read; the others were compared\n";
+    assert_eq!((run.code, run.stderr.ends_with(said)), (Some(2), true), "{run:?}");
     let import = |store: &str, options: &[&str]| {
         let said = dir.messages(&[&["import", "c.pt", store][..], options].concat());
         let attributes = dir.stdout(&["attr", "list", store]);
@@ -189,6 +198,8 @@ fn only_selects_a_part_and_the_rest_need_not_be_readable() {
     assert_eq!(import("d.smap", &["--only", "*.w"]), outcome("state_dict.w ", "", 1));
     assert_eq!(import("e.smap", &["--skip", "config"]), outcome(all, "config.lr epoch", 1));
     assert_eq!(import("f.smap", &["--only", "epoch"]), outcome("", "epoch", 1));
+    let skipped = ["--skip", "ep*", "--skip", "config", "--skip", "config.lr"];
+    assert_eq!(import("h.smap", &skipped), outcome(all, "", 1));
     let refusal = dir.refusal(&["import", "c.pt", "g.smap", "--only", "config"]);
     assert!(refusal.starts_with(unreadable), "{refusal}");
     let run = dir.run(&["import", "c.pt", "g.smap", "--only", "state"]);
