@@ -1,9 +1,11 @@
 //! Checks of the memory that is left.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
+use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -59,4 +61,50 @@ fn free_within_limits() -> Option<u64> {
         Some(limit_bytes.saturating_sub(used_kib.saturating_mul(1024)))
     };
     limits.into_iter().flatten().filter_map(free).min()
+}
+
+/// How many mappings are left to the rest of the process. Threads and the allocator need some, and without them the
+/// process ends.
+const LEFT_MAPPINGS: usize = 64;
+
+/// The least and the most mappings that are made before they are counted again. Other code makes mappings too.
+const MIN_UNCOUNTED: usize = 16;
+const MAX_UNCOUNTED: usize = 1024;
+
+/// How many mappings can be made before they are counted again.
+static UNCOUNTED: AtomicUsize = AtomicUsize::new(0);
+
+/// Checks that the process can make more mappings than the one that the caller is about to make. They are counted, and
+/// counted again once half of those that were left are made. As above, there is no trial.
+///
+/// # Errors
+/// `ENOMEM`, as if the limit were smaller. A read of the counts that fails is no error.
+pub(crate) fn leave_mappings() -> io::Result<()> {
+    if UNCOUNTED.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1)).is_ok() {
+        return Ok(());
+    }
+    let Some(left) = left_mappings() else { return Ok(()) };
+    let uncounted = left.saturating_sub(LEFT_MAPPINGS) / 2;
+    if uncounted < MIN_UNCOUNTED {
+        return Err(Errno::NOMEM.into());
+    }
+    UNCOUNTED.store(uncounted.min(MAX_UNCOUNTED), Relaxed);
+    Ok(())
+}
+
+/// Returns the number of mappings that the kernel still allows this process, or `None` if it does not state them.
+fn left_mappings() -> Option<usize> {
+    let limit: usize = fs::read_to_string("/proc/sys/vm/max_map_count").ok()?.trim().parse().ok()?;
+    let mut maps = File::open("/proc/self/maps").ok()?;
+    // Not in one allocation: the text may be several MiB long.
+    let mut buffer = [0; 4096];
+    let mut count = 0;
+    loop {
+        match maps.read(&mut buffer) {
+            Ok(0) => return Some(limit.saturating_sub(count)),
+            Ok(n) => count += buffer.iter().take(n).filter(|&&byte| byte == b'\n').count(),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
 }

@@ -7,7 +7,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::io::Errno;
@@ -20,6 +20,7 @@ use super::advice::Hint;
 use super::file_registry::{self, FileLock, MappedAs, Purpose, Region};
 use super::kept_mappings;
 use super::open_file::MapError;
+use crate::available_memory;
 use crate::disk::{FileId, FileStat, FileSystem, LockMode};
 
 /// The promise of the caller of `Store::open_mapped`, for the files of the store and the external files that it opens.
@@ -135,38 +136,13 @@ impl Mapping {
     }
 }
 
-/// How many mappings a load leaves to the rest of the process. Threads and the allocator need some, and without them
-/// the process ends.
-const LEFT_MAPPINGS: usize = 64;
-
-/// Every how many mappings it is checked that so many are left.
-const CHECKED_EVERY: usize = 32;
-
-/// The number of mappings since the last check.
-static UNCHECKED: AtomicUsize = AtomicUsize::new(0);
-
-/// Checks that the process can make more mappings than the one that the caller needs. The kernel does not count them
-/// for a process, so they are made.
-fn leave_mappings(file: &File) -> io::Result<()> {
-    if !UNCHECKED.fetch_add(1, Ordering::Relaxed).is_multiple_of(CHECKED_EVERY) {
-        return Ok(());
-    }
-    // The kernel joins no mappings of the same page.
-    let page = || MmapOptions::new().len(1).map_raw_read_only(file);
-    let made: io::Result<Vec<_>> = (0..LEFT_MAPPINGS + CHECKED_EVERY).map(|_| page()).collect();
-    if made.is_err() {
-        UNCHECKED.store(0, Ordering::Relaxed);
-    }
-    made.map(drop)
-}
-
 /// Maps a file for reading, and reserves address space for the first of these lengths that is available.
 fn map_with_room(
     file: &File,
     length_bytes: usize,
     with_room_bytes: [usize; 2],
 ) -> io::Result<(MmapRaw, Reservation)> {
-    leave_mappings(file)?;
+    available_memory::leave_mappings()?;
     // On overlayfs a later writer may copy the file up. The file that is mapped here then does not get the rows that
     // the writer appends.
     let may_grow = FileSystem::of(file)? != FileSystem::Overlay;
@@ -222,7 +198,7 @@ impl LockedMapping {
             LockMode::Shared => options.map_raw_read_only(file),
             LockMode::Exclusive => options.map_raw(file),
         };
-        let map = || leave_mappings(file).and_then(|()| map()).map_err(MapError::from);
+        let map = || available_memory::leave_mappings().and_then(|()| map()).map_err(MapError::from);
         let map = kept_mappings::retry_after_release(map, MapError::is_out_of_memory)?;
         Ok(LockedMapping { map, file: stat.id(), mode })
     }
@@ -474,7 +450,7 @@ impl LiveMapping {
         }
         let region =
             file_registry::reuse_or_map(stat.id(), MappedAs::Live { access_bytes }, length_bytes, |_| {
-                leave_mappings(file)?;
+                available_memory::leave_mappings()?;
                 Ok((MmapOptions::new().len(length_bytes).map_raw(file)?, Reservation::of(0)))
             })?;
         Ok(LiveMapping { region: Some(region), access_bytes })

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use stridemap::disk::{Disk, RealDisk};
@@ -103,8 +104,21 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
             assert_refused(mapped.load("large"), ErrorKind::Io, &text);
             let x = mapped.load("changed").unwrap();
             assert_refused(x.lock_shared().unwrap().as_slice::<u8>(), ErrorKind::Io, &["vm.max_map_count"]);
-            // The rest of the program can still use those that are left.
-            std::thread::spawn(|| ()).join().unwrap();
+            // The rest of the program can use those that are left, at any time.
+            let is_over = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let rest = scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        page().map(drop)?;
+                    }
+                    io::Result::Ok(())
+                });
+                for _ in 0..20 {
+                    mapped.load("large").map(drop).unwrap_err();
+                }
+                is_over.store(true, Ordering::Relaxed);
+                rest.join().unwrap().unwrap();
+            });
             taken.truncate(taken.len() - 100);
             assert_eq!(mapped.load("large").unwrap().as_slice::<u8>().unwrap().len(), LARGE_BYTES);
         }
