@@ -203,6 +203,8 @@ struct Checked {
     found: Vec<DamagedStorage>,
     /// The mismatching chunks of a large storage.
     chunks: Vec<DamagedChunk>,
+    /// Why a large storage cannot be read to its end.
+    broken: Option<Error>,
     /// The large storage, if this was its last part.
     finished: Option<(u64, Arc<SealedCheck>)>,
 }
@@ -226,7 +228,7 @@ pub(crate) fn check_all<'a>(
     let useful = 1 + bytes / BYTES_PER_THREAD + storages.len() as u64 / STORAGES_PER_THREAD;
     let thread_count =
         parallel::thread_count(MAX_THREADS.min(usize::try_from(useful).unwrap_or(MAX_THREADS)));
-    let (mut found, mut damaged) = (Vec::new(), Vec::new());
+    let (mut found, mut damaged, mut broken) = (Vec::new(), Vec::new(), None);
     parallel::in_order(
         thread_count,
         |push| for_each_part(disk, paths, storages, push),
@@ -237,8 +239,11 @@ pub(crate) fn check_all<'a>(
             found.extend(checked.found);
             // The parts of one storage arrive in order, not interleaved with parts of others.
             damaged.extend(checked.chunks);
+            broken = broken.take().or(checked.broken);
             if let Some((id, storage)) = checked.finished {
-                found.push((id, storage.finish(std::mem::take(&mut damaged), true)?));
+                let chunks = std::mem::take(&mut damaged);
+                let finished = broken.take().map_or_else(|| storage.finish(chunks, true), Err);
+                found.push((id, Damage::unless_unread(finished)?));
             }
             Ok(())
         },
@@ -283,7 +288,10 @@ fn check_part(disk: &dyn Disk, paths: &StorePaths, part: Part<'_>) -> Result<Che
     match part {
         Part::Chunks(id, storage, chunks) => {
             let is_last = chunks.end == storage.chunk_count();
-            checked.read_bytes = storage.check(chunks, &mut Vec::new(), &mut checked.chunks)?;
+            match storage.check(chunks, &mut Vec::new(), &mut checked.chunks) {
+                Err(error) if error.format_error().is_some() => checked.broken = Some(error),
+                read => checked.read_bytes = read?,
+            }
             checked.finished = is_last.then_some((id, storage));
         }
         Part::Storages(storages) => {

@@ -3,13 +3,16 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
+use stridemap::StoreOptions;
 use stridemap::maintenance::SpaceReason;
 
 use super::support::{
     Content, affected, assert_repaired, copy, create_small_store, files, lost_or_changed, setting, verify,
 };
-use crate::harness::{filled, new_path};
+use crate::harness::hooked::Hooked;
+use crate::harness::{filled, new_path, new_store};
 
 /// Asserts that `verify` finds the file, and names every tensor that loses data.
 fn check(store: &Path, file: &Path, expected: &Content, what: &str) {
@@ -54,6 +57,31 @@ fn case_25_file_truncated_to_any_length_is_found_with_the_affected_tensors() {
         fs::write(&file, &whole).unwrap();
     }
     assert_eq!(verify(&path).findings, []);
+}
+
+/// Small storages are read by one thread each, large ones by several.
+#[test]
+fn storage_that_becomes_shorter_while_it_is_read_is_a_finding_beside_others() {
+    for length_mib in [2, 9] {
+        let (_dir, path, store) = new_store();
+        for name in ["x", "y"] {
+            store.save(name, &filled(length_mib << 20, 1u8)).unwrap();
+        }
+        drop(store);
+        let storages: Vec<_> = files(&path).into_iter().filter(|file| is_storage(file)).collect();
+        let mut whole = fs::read(&storages[0]).unwrap();
+        whole[0] ^= 1;
+        fs::write(&storages[0], whole).unwrap();
+        let shrinks = storages[1].clone();
+        let disk = Hooked::before(move |operation, at| match operation == "read_exact_at" && at == shrinks {
+            true => fs::File::options().write(true).open(&shrinks)?.set_len(1 << 20),
+            false => Ok(()),
+        });
+        let store = StoreOptions::new().disk(Arc::new(disk)).open(&path).unwrap();
+        let found = store.verify(|_| ()).unwrap().findings;
+        let found: BTreeSet<_> = found.into_iter().map(|finding| finding.path).collect();
+        assert_eq!(found, storages.into_iter().collect(), "{length_mib} MiB");
+    }
 }
 
 #[test]
