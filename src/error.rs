@@ -9,6 +9,8 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use stridemap_format as format;
 
+use crate::disk::SyncDirError;
+
 /// A `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -268,14 +270,11 @@ impl Error {
         self
     }
 
-    /// Creates the error of a sync of names in a directory. If the directory could not be opened to be synced, nothing
-    /// is lost: the sync can be tried again.
-    pub(crate) fn sync_dir(dir: &Path, source: io::Error) -> Self {
-        let number = source.raw_os_error().map(Errno::from_raw_os_error);
-        let error = Error::io("sync", dir, source);
-        match number {
-            Some(Errno::MFILE | Errno::NFILE | Errno::ACCESS | Errno::PERM | Errno::NOENT) => error,
-            _ => error.after_failed_sync(),
+    /// Creates the error of a sync of names in a directory.
+    pub(crate) fn sync_dir(dir: &Path, source: SyncDirError) -> Self {
+        match source {
+            SyncDirError::Open(e) => Error::io("open to sync", dir, e),
+            SyncDirError::Sync(e) => Error::io("sync", dir, e).after_failed_sync(),
         }
     }
 

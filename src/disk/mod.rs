@@ -173,7 +173,7 @@ pub trait Disk: Debug + Send + Sync {
     ///
     /// # Errors
     /// Errors of the file system.
-    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    fn sync_dir(&self, dir: &Path) -> Result<(), SyncDirError>;
 
     /// Makes everything on a directory's file system durable.
     ///
@@ -232,6 +232,29 @@ pub trait Disk: Debug + Send + Sync {
     /// [`lock_holders`](DiskFile::lock_holders) of each file.
     fn lock_holders(&self) -> LockHolders {
         LockHolders::default()
+    }
+}
+
+/// Why the names in a directory were not made durable.
+#[derive(Debug)]
+pub enum SyncDirError {
+    /// The directory could not be opened. Nothing is lost: the sync can be tried again.
+    Open(io::Error),
+    /// The sync failed. What was written may be lost, and another sync would not report it.
+    Sync(io::Error),
+}
+
+impl From<io::Error> for SyncDirError {
+    fn from(e: io::Error) -> Self {
+        SyncDirError::Sync(e)
+    }
+}
+
+impl From<SyncDirError> for io::Error {
+    fn from(e: SyncDirError) -> Self {
+        match e {
+            SyncDirError::Open(e) | SyncDirError::Sync(e) => e,
+        }
     }
 }
 

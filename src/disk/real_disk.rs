@@ -16,7 +16,7 @@ use super::open_dirs::OpenDirs;
 use super::watch::Inotify;
 use super::{
     Access, Disk, DiskFile, ExternalError, ExternalScope, FileId, FileStat, LockHolders, LockMode,
-    STAGE_PREFIX, Watch, external_paths, file_system, is_named,
+    STAGE_PREFIX, SyncDirError, Watch, external_paths, file_system, is_named,
 };
 
 /// The operating system's file system: all of it by default, or the directories of one store as opened by
@@ -203,9 +203,9 @@ impl Disk for RealDisk {
         Ok(names)
     }
 
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        let dir = self.directory(dir, OFlags::RDONLY)?;
-        Ok(retry_on_intr(|| rustix::fs::fsync(&dir))?)
+    fn sync_dir(&self, dir: &Path) -> Result<(), SyncDirError> {
+        let dir = self.directory(dir, OFlags::RDONLY).map_err(SyncDirError::Open)?;
+        retry_on_intr(|| rustix::fs::fsync(&dir)).map_err(|e| SyncDirError::Sync(e.into()))
     }
 
     fn sync_file_system(&self, dir: &Path) -> io::Result<()> {

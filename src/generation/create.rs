@@ -8,7 +8,9 @@ use stridemap_format::{self as format, Manifest, Marker, Rule, Uuid};
 
 use super::incomplete_store::IncompleteStore;
 use super::recover;
-use crate::disk::{Access, Disk, Staged, StorePaths, is_not_regular, read_again, read_capped, step};
+use crate::disk::{
+    Access, Disk, Staged, StorePaths, SyncDirError, is_not_regular, read_again, read_capped, step,
+};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Creates an empty store. A store at a new path is built under a temporary name and renamed, so it appears whole or
@@ -25,7 +27,7 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
         if durable {
             // If this fails, the store is not deleted, because other processes may use it by now. Its first commit
             // makes its names durable.
-            sync_root(&*held, &root).map_err(|e| Error::io("sync", path, e))?;
+            sync_root(&*held, &root).map_err(|e| Error::sync_dir(path, e))?;
         }
         uuid
     } else {
@@ -150,7 +152,7 @@ fn write_new(disk: &Arc<dyn Disk>, path: &Path, bytes: &[u8], durable: bool) -> 
 }
 
 /// Makes FORMAT and the other names in a store's directory durable.
-pub(super) fn sync_root(disk: &dyn Disk, root: &Path) -> io::Result<()> {
+pub(super) fn sync_root(disk: &dyn Disk, root: &Path) -> Result<(), SyncDirError> {
     step!("sync-new-root", disk.sync_dir(root))
 }
 
@@ -159,14 +161,17 @@ pub(crate) fn sync_name(disk: &dyn Disk, root: &Path) -> Result<()> {
     // The real parent directory, whatever link led here.
     let parent = root.join("..");
     let synced = match disk.sync_dir(&parent) {
-        // A user who may write the store may not be allowed to read its parent directory, and some directories cannot
-        // be synced.
-        Err(e) if matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput) => {
-            disk.sync_file_system(root)
+        // A user who may write the store may not be allowed to read its parent directory.
+        Err(SyncDirError::Open(e)) if e.kind() == io::ErrorKind::PermissionDenied => {
+            disk.sync_file_system(root).map_err(SyncDirError::Sync)
+        }
+        // Some directories cannot be synced.
+        Err(SyncDirError::Sync(e)) if e.kind() == io::ErrorKind::InvalidInput => {
+            disk.sync_file_system(root).map_err(SyncDirError::Sync)
         }
         synced => synced,
     };
-    synced.map_err(|e| Error::io("sync", &parent, e).after_failed_sync())
+    synced.map_err(|e| Error::sync_dir(&parent, e))
 }
 
 /// Opens the directories of the store that a path leads to now. From then on nothing is looked up by that path.

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use stridemap::disk::{
-    Access, Disk, DiskFile, ExternalError, ExternalScope, FileStat, LockHolders, LockMode, RealDisk, Watch,
+    Access, Disk, DiskFile, ExternalError, ExternalScope, FileStat, LockHolders, LockMode, RealDisk,
+    SyncDirError, Watch,
 };
 
 /// Called with the name of the operation, and the path. The name is that of the method, but "open to write" and "stat
@@ -31,6 +32,8 @@ pub(crate) struct Quirks {
     pub(crate) syncs_by_writers: bool,
     /// Files can share blocks.
     pub(crate) shares_blocks: bool,
+    /// A sync of a directory fails because the directory cannot be opened.
+    pub(crate) opens_no_dirs: bool,
     /// Added to device numbers.
     pub(crate) device_shift: u64,
 }
@@ -178,8 +181,11 @@ impl Disk for Hooked {
         Ok(listed)
     }
 
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.around("sync_dir", dir, |disk| disk.sync_dir(dir))
+    fn sync_dir(&self, dir: &Path) -> Result<(), SyncDirError> {
+        self.around("sync_dir", dir, |disk| disk.sync_dir(dir)).map_err(|e| match self.quirks.opens_no_dirs {
+            true => SyncDirError::Open(e.into()),
+            false => e,
+        })
     }
 
     fn sync_file_system(&self, dir: &Path) -> io::Result<()> {

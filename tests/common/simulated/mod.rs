@@ -26,7 +26,7 @@ pub(crate) use op::Op;
 use state::{Fault, State};
 use stridemap::disk::{
     Access, Disk, DiskFile, ExternalError, ExternalScope, FileStat, LockMode, OpenDirs, RealDisk,
-    STAGE_PREFIX, Watch,
+    STAGE_PREFIX, SyncDirError, Watch,
 };
 use world::{Inode, ROOT, World};
 
@@ -267,9 +267,9 @@ impl Disk for SimulatedDisk {
         Ok(state.names(inode)?.keys().cloned().collect())
     }
 
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        let inode = self.directory(dir)?;
-        self.state().perform(Op::SyncDir(inode))
+    fn sync_dir(&self, dir: &Path) -> Result<(), SyncDirError> {
+        let inode = self.directory(dir).map_err(SyncDirError::Open)?;
+        Ok(self.state().perform(Op::SyncDir(inode))?)
     }
 
     fn sync_file_system(&self, dir: &Path) -> io::Result<()> {
