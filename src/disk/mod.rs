@@ -222,8 +222,8 @@ pub trait Disk: Debug + Send + Sync {
     /// Errors of the file system.
     fn is_network(&self, dir: &Path) -> io::Result<bool>;
 
-    /// Whether another machine or a program may serve the file system of a directory, so that an operation which
-    /// failed may still have been done.
+    /// Whether something other than this kernel may serve the file system of a directory, so that an operation which
+    /// failed may still have been done. True if that is not known.
     fn may_be_remote(&self, _dir: &Path) -> bool {
         false
     }

@@ -249,7 +249,8 @@ impl Disk for RealDisk {
     }
 
     fn may_be_remote(&self, dir: &Path) -> bool {
-        self.directory(dir, OFlags::PATH).map_or(true, |dir| may_be_remote(&dir))
+        // An overlay may be on top of any file system.
+        !self.directory(dir, OFlags::PATH).and_then(file_system::is_local).unwrap_or(false)
     }
 
     fn lock_holders(&self) -> LockHolders {

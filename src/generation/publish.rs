@@ -125,7 +125,7 @@ pub(crate) fn publish_manifest(
         Error::new(ErrorKind::CommitUnknown, message).with_source(e).after_failed_sync()
     };
     if let Err(e) = step!("rename-manifest", file.publish(&target)) {
-        let is_unknown = may_be_done(&e) || disk.may_be_remote(&store.paths.meta_dir());
+        let is_unknown = !is_refusal(&e) || disk.may_be_remote(&store.paths.meta_dir());
         let error = Error::io("publish manifest", &target, e);
         return Err(if is_unknown { unknown(error) } else { error });
     } // crash: the old generation or this one
@@ -134,10 +134,17 @@ pub(crate) fn publish_manifest(
     Ok(Generation::new(manifest, table, pin.renamed(), store.is_durable()))
 }
 
-/// Whether an operation that failed on a local disk may have been done. An I/O error may be about the journal, after the
-/// change. Any other error of the system is a refusal: there is no space, no permission, or something is in the way.
-fn may_be_done(e: &io::Error) -> bool {
-    e.raw_os_error().is_none_or(|number| Errno::from_raw_os_error(number) == Errno::IO)
+/// Whether an error says that a rename on a local disk was not done: there is no space or no permission, or something is
+/// in the way. Any other error may follow the change: an I/O error, for example, may be about the journal.
+fn is_refusal(e: &io::Error) -> bool {
+    #[rustfmt::skip]
+    const REFUSALS: [Errno; 15] = [
+        Errno::NOSPC, Errno::DQUOT, Errno::MLINK,
+        Errno::ACCESS, Errno::PERM, Errno::ROFS,
+        Errno::EXIST, Errno::BUSY, Errno::NOENT, Errno::NOTDIR, Errno::XDEV,
+        Errno::NAMETOOLONG, Errno::LOOP, Errno::MFILE, Errno::NFILE,
+    ];
+    e.raw_os_error().is_some_and(|number| REFUSALS.contains(&Errno::from_raw_os_error(number)))
 }
 
 /// Encodes a manifest with its changes. Returns `None` if a new table is due first, or if the changes since the last

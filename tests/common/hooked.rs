@@ -231,8 +231,9 @@ impl Disk for Hooked {
         Ok(self.quirks.is_network || self.disk.is_network(path)?)
     }
 
-    fn may_be_remote(&self, path: &Path) -> bool {
-        self.quirks.is_network || self.disk.may_be_remote(path)
+    fn may_be_remote(&self, _: &Path) -> bool {
+        // The tests may run on a file system that is not known to be local.
+        self.quirks.is_network
     }
 }
 
