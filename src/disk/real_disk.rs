@@ -148,7 +148,8 @@ impl Disk for RealDisk {
     }
 
     fn create_staged(&self, dir: &Path) -> io::Result<(PathBuf, Arc<dyn DiskFile>)> {
-        loop {
+        const MAX_TRIES: usize = 16;
+        for _ in 0..MAX_TRIES {
             // Only the random name is used, not `/`: the file is created under this name in `dir`.
             let path_of = |made: &Path| dir.join(made.file_name().unwrap_or_default());
             let create =
@@ -163,6 +164,10 @@ impl Disk for RealDisk {
             }
             let _ = self.remove(&path);
         }
+        Err(io::Error::other(
+            "each new file was deleted, locked or replaced at once; a file system whose inode numbers change cannot \
+             hold a store that is written",
+        ))
     }
 
     fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
