@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use stridemap::{Snapshot, StorageKind, Store};
+use stridemap::{ErrorKind, Snapshot, StorageKind, Store};
 use stridemap_interop::ForeignFile;
 
 use crate::error::{Error, Result};
@@ -56,9 +56,19 @@ impl Outputs<'_> {
             self.check_store(&replaced, path, snapshot)?;
         }
         for path in stores_near(&replaced).into_iter().filter(|path| Some(path) != own.as_ref()) {
-            // A store that cannot be opened has no tensor that could be read.
-            if let Ok(store) = Store::open(&path) {
-                self.check_store(&replaced, &path, &store.snapshot())?;
+            match Store::open(&path) {
+                Ok(store) => self.check_store(&replaced, &path, &store.snapshot())?,
+                // No tensor of a damaged store, or of no store, can be read.
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        ErrorKind::NotFound | ErrorKind::NotAStore | ErrorKind::Corrupt
+                    ) => {}
+                Err(e) => {
+                    let why =
+                        format!("{} may use this file in place, but could not be read: {e}", path.display());
+                    return Err(self.refused(replaced.first().copied().unwrap_or(&path), &why));
+                }
             }
         }
         Ok(())

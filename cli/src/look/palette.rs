@@ -22,7 +22,8 @@ const DARK_BLUE: [u8; 3] = [8, 48, 107];
 impl Scale {
     /// Returns the scale for these numbers, which are those that are drawn: the blocks of a large matrix are extremes,
     /// and would all be beyond a scale of its elements. Its limits are the 1st and the 99th percentile. If a number is
-    /// below zero, the scale is signed, and its limit is the 99th percentile of the magnitudes.
+    /// below zero, the scale is signed, and its limit is the 99th percentile of the magnitudes. Zeros do not count as
+    /// magnitudes if that would be zero.
     pub(crate) fn of(numbers: &[f64]) -> Self {
         let mut finite: Vec<f64> = numbers.iter().copied().filter(|number| number.is_finite()).collect();
         let is_signed = finite.iter().any(|&number| number < 0.);
@@ -30,6 +31,11 @@ impl Scale {
             finite.iter_mut().for_each(|number| *number = number.abs());
         }
         finite.sort_unstable_by(f64::total_cmp);
+        // With the zeros, the few other numbers of a sparse matrix would have no color.
+        let zeros = finite.partition_point(|&number| number == 0.);
+        if is_signed && zeros > finite.len() - finite.len().div_ceil(100) {
+            finite.drain(..zeros);
+        }
         // Few numbers are all within the limits.
         let last = finite.len().saturating_sub(1);
         let number = |at: usize| finite.get(at).copied().unwrap_or(0.);
@@ -100,6 +106,11 @@ mod tests {
         assert_eq!(Scale::of(&many), Scale::Unsigned(10., 990.));
         let both: Vec<f64> = (-1000..=1000).map(f64::from).collect();
         assert_eq!(Scale::of(&both), Scale::Signed(990.));
+        let mut sparse = vec![0.; 40_000];
+        assert_eq!(Scale::of(&sparse), Scale::Unsigned(0., 0.));
+        sparse[7] = -1.;
+        sparse[900] = 0.5;
+        assert_eq!(Scale::of(&sparse), Scale::Signed(1.));
     }
 
     #[test]

@@ -10,14 +10,14 @@ use stridemap::{StorageInfo, TensorInfo};
 use crate::error::Result;
 use crate::input::Input;
 
-/// The maximum number of earlier tensors that a tensor is compared with: half are the nearest, and half are the widest
-/// of the others.
+/// The maximum number of earlier tensors that a tensor is compared with. If there are more, a half of this number are
+/// the nearest, and at least a quarter are the widest of the others.
 const MAX_COMPARED: usize = 64;
 
 /// The limit on the steps of all searches for shared bytes, which take about a fifth of a second, and how many more each
 /// tensor adds. Ordinary tensors need far fewer.
 const MAX_STEPS: u64 = 10_000_000;
-const STEPS_PER_TENSOR: u64 = 1_000;
+const STEPS_PER_TENSOR: u64 = 100;
 
 /// A storage, and its tensors in order of their first byte. Tensors without elements come last.
 pub(crate) struct StorageMap {
@@ -101,9 +101,13 @@ fn placed_tensors(infos: Vec<TensorInfo>, steps_left: &mut u64) -> Vec<PlacedTen
         let [tensor, ..] = rest else { break };
         open.retain(|&other| before.get(other).is_some_and(|other| other.range.end > tensor.range.start));
         *steps_left = steps_left.saturating_add(STEPS_PER_TENSOR);
-        for other_index in compared(&open, before) {
+        for &other_index in &open {
             let Some(other) = before.get_mut(other_index) else { continue };
-            match other.info.overlaps_within(&tensor.info, steps_left) {
+            let found = match *steps_left {
+                0 => None,
+                _ => other.info.overlaps_within(&tensor.info, steps_left),
+            };
+            match found {
                 Some(false) => {}
                 Some(true) => {
                     other.sharers.push(index);
@@ -113,22 +117,26 @@ fn placed_tensors(infos: Vec<TensorInfo>, steps_left: &mut u64) -> Vec<PlacedTen
             }
         }
         open.push(index);
+        if open.len() > MAX_COMPARED {
+            open = compared(&open, &tensors);
+        }
     }
     tensors.iter_mut().for_each(|tensor| tensor.sharers.sort_unstable());
     tensors
 }
 
-/// Returns the open tensors that the next one is compared with.
+/// Returns the open tensors that the next ones are compared with: three quarters of the most, in ascending order.
 fn compared(open: &[usize], tensors: &[PlacedTensor]) -> Vec<usize> {
     let (far, near) = open.split_at(open.len().saturating_sub(MAX_COMPARED / 2));
     let mut widest = far.to_vec();
-    if far.len() > MAX_COMPARED / 2 {
+    if far.len() > MAX_COMPARED / 4 {
         // A tensor that encloses many others begins far before most of them.
         let width = |&index: &usize| {
             Reverse(tensors.get(index).map(|PlacedTensor { range, .. }| range.end - range.start))
         };
-        widest.select_nth_unstable_by_key(MAX_COMPARED / 2, width);
-        widest.truncate(MAX_COMPARED / 2);
+        widest.select_nth_unstable_by_key(MAX_COMPARED / 4, width);
+        widest.truncate(MAX_COMPARED / 4);
+        widest.sort_unstable();
     }
     [&widest, near].concat()
 }

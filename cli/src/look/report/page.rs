@@ -192,7 +192,7 @@ fn notes(infos: &[TensorInfo], elements: &Elements) -> Vec<String> {
         notes.push(format!("The elements of {tensors} were not read: see --max-read and --no-elements."));
     }
     if elements.is_search_limited {
-        notes.push("Not all tensors were compared with possible copies: see --max-read.".to_owned());
+        notes.push("Not all tensors were compared with possible copies: --max-read or the search for shared bytes ended before.".to_owned());
     }
     if let Some((index, why)) = elements.failed.first()
         && let Some(TensorInfo { name, .. }) = infos.get(*index)
