@@ -18,14 +18,12 @@ const COUNTED_FILE_BYTES_PER_BYTE: u64 = 4;
 /// The approximate overhead of an allocation.
 const ALLOCATION_BYTES: usize = 16;
 
-/// The number of bytes of memory allowed for any file, whatever its length.
-const FIXED_BYTES: u64 = 2 << 20;
-
 impl Budget {
-    /// Returns the budget for a pickle or headers that take `code_bytes` of a file of `file_bytes`.
-    pub(super) fn of(code_bytes: usize, file_bytes: u64) -> Self {
+    /// Returns the budget for a pickle or headers that take `code_bytes` of a file of `file_bytes`. For any file,
+    /// `fixed_bytes` are allowed.
+    pub(super) fn of(code_bytes: usize, file_bytes: u64, fixed_bytes: u64) -> Self {
         let counted_bytes = (code_bytes as u64).saturating_mul(COUNTED_FILE_BYTES_PER_BYTE).min(file_bytes);
-        let limit_bytes = counted_bytes.saturating_mul(MEMORY_PER_BYTE).saturating_add(FIXED_BYTES);
+        let limit_bytes = counted_bytes.saturating_mul(MEMORY_PER_BYTE).saturating_add(fixed_bytes);
         Budget { limit_bytes, left_bytes: limit_bytes }
     }
 

@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn repeated_elements_are_read_once() {
         let row = Tensor::from_vec(vec![1f32, -2., f32::NAN, 4.], &[1, 4]).unwrap();
-        let many = row.expand([1 << 55, 4]).unwrap();
+        let many = row.expand([1usize << 55, 4]).unwrap();
         let blocks = Blocks::of(&many, (3, 2), |_| ()).unwrap();
         assert_eq!(
             (blocks.row_count, blocks.column_count, blocks.block_size),

@@ -22,10 +22,13 @@ const DIM_BYTES: usize = 16;
 /// The length of headers and texts from which the memory limit is computed, whatever their real length is.
 const ASSUMED_BYTES: usize = 1 << 20;
 
+/// The memory allowed for any file.
+const FIXED_BYTES: u64 = 2 << 20;
+
 /// Returns the memory limit for the fields and texts of a file. It does not depend on the real length of the headers:
 /// they can be compressed, and a few bytes of a header can describe fields that take much memory.
 pub(super) fn budget(file: &RawFile) -> Budget {
-    Budget::of(ASSUMED_BYTES, file.length_bytes())
+    Budget::of(ASSUMED_BYTES, file.length_bytes(), FIXED_BYTES)
 }
 
 /// The tensors that a header describes. Their bytes are at the offset that `Preamble` states.

@@ -12,6 +12,10 @@ use crate::budget::Budget;
 /// The newest supported protocol of pickle.
 const MAX_PROTOCOL: u64 = 5;
 
+/// The memory allowed for any file. A pickle states a small number in one or two bytes, and as many attributes as a store
+/// holds take about 8 MiB.
+const FIXED_BYTES: u64 = 16 << 20;
+
 /// The approximate memory of an entry of `sparse_memo`.
 const SPARSE_ENTRY_BYTES: usize = 48;
 
@@ -29,7 +33,7 @@ impl<'a> Unpickled<'a> {
     /// One line: the position and the problem.
     pub(super) fn of(bytes: &'a [u8], file_bytes: u64) -> Result<Self, String> {
         let mut machine = Machine {
-            arena: Arena::new(bytes, Budget::of(bytes.len(), file_bytes)),
+            arena: Arena::new(bytes, Budget::of(bytes.len(), file_bytes, FIXED_BYTES)),
             stack: Vec::new(),
             marks: Vec::new(),
             memo: Vec::new(),

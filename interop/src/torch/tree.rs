@@ -33,10 +33,19 @@ pub(super) fn entries<'a>(arena: &'a Arena<'_>, container: Value) -> impl Iterat
         _ => &[],
     };
     let own = Some(container).filter(|_| parts.is_empty());
-    // An object with slots has a tuple of two dicts as its state.
-    let states =
-        parts.iter().flat_map(|part| arena.tuple(*part).unwrap_or(slice::from_ref(part)).iter().copied());
+    let states = parts.iter().flat_map(|part| match arena.tuple(*part) {
+        None => slice::from_ref(part),
+        // An object with slots has a tuple of two dicts as its state.
+        Some(states @ [_, _]) if states.iter().all(|&state| is_dict_or_none(arena, state)) => states,
+        // Any other tuple has a meaning that only the class knows, such as the shape of an array.
+        Some(_) => &[],
+    });
+    let states = states.copied();
     own.into_iter().chain(states).flat_map(|part| entries_of(arena, part))
+}
+
+fn is_dict_or_none(arena: &Arena<'_>, value: Value) -> bool {
+    matches!((value, arena.node(value)), (Value::None, _) | (_, Some(Node::Dict(_))))
 }
 
 /// Returns how much of the limit on visits a value takes: one, and one for each part of an object. A part can be without

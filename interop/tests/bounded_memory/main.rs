@@ -35,7 +35,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 const FIXED_BYTES: u64 = 256 << 10;
 
 /// The memory allowed for the values of a checkpoint of any size.
-const UNFOLDED_BYTES: u64 = 2 << 20;
+const UNFOLDED_BYTES: u64 = 16 << 20;
 
 const SMALL_BYTES: usize = 64 << 10;
 
@@ -155,7 +155,7 @@ fn mutated_files_are_refused_or_read_correctly_in_bounded_memory() {
                 taken <= allowed,
                 "{format} {name} {case}: {taken} bytes for {length} of a file: {read:?}"
             );
-            if length as u64 >= UNFOLDED_BYTES / 4 {
+            if length >= 8 * SMALL_BYTES {
                 most = most.max(taken as f64 / length as f64);
             }
 

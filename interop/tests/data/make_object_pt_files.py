@@ -1,6 +1,7 @@
 """Writes `pt_objects`: checkpoints that hold more than tensors and plain values, or that are written with unusual settings."""
 import argparse, collections, datetime, os, pathlib, sys, types
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.serialization import config
@@ -84,3 +85,6 @@ write("no_checksums", {"w": torch.arange(5.0)})
 config.save.compute_crc32 = True
 with torch.serialization.skip_data():
     write("skipped_data", {"w": torch.ones(4)})
+
+# The state of an array is a tuple of its own form.
+write("arrays", {"w": torch.ones(2), "np": np.arange(5.0), "last": np.zeros((7, 9))})

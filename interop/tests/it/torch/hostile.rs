@@ -182,10 +182,10 @@ fn pickles_that_misuse_the_stack_machine_are_refused() {
             long(b"\x80\x02(", b"N", 500, &long(b"tq\x00cos\nsystem\n)R", b"h\x00b", 500, b".")),
             "too many times",
         ),
-        (long(b"\x80\x02]", b"", 0, &long(b"", b"(", 3_000_000, b".")), "of memory, the limit"),
+        (long(b"\x80\x02]", b"", 0, &long(b"", b"(", 6_000_000, b".")), "of memory, the limit"),
         (long(b"\x80\x02", b"]", 1_000_000, b"."), "of memory, the limit"),
-        (long(b"\x80\x02N", b"2", 3_000_000, b"."), "of memory, the limit"),
-        (long(b"\x80\x02", b"}NNs0", 150_000, b"N."), "of memory, the limit"),
+        (long(b"\x80\x02N", b"2", 6_000_000, b"."), "of memory, the limit"),
+        (long(b"\x80\x02", b"}NNs0", 1_500_000, b"N."), "of memory, the limit"),
         ([&b"\x80\x02}C\x01k"[..], b"Ns."].concat(), "has bytes as a key"),
         (b"\x80\x02}q\x00cos\nsystem\nNs.".to_vec(), "has a class or a function as a key"),
         (

@@ -153,6 +153,13 @@ fn tensors_of_other_kinds_are_left_out_even_if_they_have_attributes_or_are_in_an
 }
 
 #[test]
+fn parts_of_a_state_that_only_its_class_knows_are_no_values() {
+    let file = open_skipping("arrays");
+    assert_eq!((tensors(&file), skipped(&file)), (as_texts(&["w"]), vec!["np", "last"]));
+    assert_eq!(attributes(&file), []);
+}
+
+#[test]
 fn names_of_several_values_are_told_apart() {
     // A dot in a key has a backslash, if the name would otherwise be that of another value.
     let twice = open("twice");
@@ -263,6 +270,12 @@ fn values_that_are_too_large_for_attributes_are_tensors_of_bytes() {
     assert_eq!(json(&dict, "value.vocab"), serde_json::json!(vocab));
     let file = ForeignFile::open(place.file("x.pt", &with_value(&long))).unwrap();
     assert_eq!(bytes(&file, "value"), "é".repeat(600_000).into_bytes());
+    // Whether they become attributes or bytes, many small values fit in the memory that a file may take.
+    for count in [20_000, 30_000, 100_000, 300_000] {
+        let value = [&b"]("[..], &vec![0x88; count], b"e"].concat();
+        let file = ForeignFile::open(place.file("x.pt", &with_value(&value))).unwrap();
+        assert_eq!(file.attributes().len(), if file.long_attributes().is_empty() { count } else { 0 });
+    }
     // A list of few numbers stays attributes, beside one that does not.
     let few = [&b"](K\x01K\x02e"[..], b"](", &numbers, b"e\x86"].concat();
     let file = ForeignFile::open(place.file("x.pt", &with_value(&few))).unwrap();
