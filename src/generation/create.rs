@@ -36,7 +36,8 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
         uuid
     };
     if durable {
-        step!("sync-parent", sync_name(&**disk, path))?; // otherwise the store could disappear
+        // Otherwise the store could disappear. It is there already, even if its parent could not be opened to be synced.
+        step!("sync-parent", sync_name(&**disk, path)).map_err(Error::after_failed_sync)?;
     }
     Ok(uuid)
 }

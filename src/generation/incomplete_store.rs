@@ -83,7 +83,9 @@ impl IncompleteStore {
         }
         self.rename()?; // crash: the store, whose next writer makes its name durable
         if store.is_durable() {
-            step!("sync-parent", sync_name(&*self.disk, &self.final_path))?; // crash: the store, now durable
+            // The store is there, even if its parent could not be opened to be synced.
+            let synced = step!("sync-parent", sync_name(&*self.disk, &self.final_path));
+            synced.map_err(Error::after_failed_sync)?; // crash: the store, now durable
             let _ = store.disk.remove(&store.paths.unsynced());
         }
         Ok(())
