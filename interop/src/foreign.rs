@@ -481,8 +481,8 @@ impl ForeignFile {
         &self.contents.attributes
     }
 
-    /// Returns the names of values that are too large for attributes, of which a store has at most 1 MiB. Each is a tensor
-    /// of bytes instead: text in UTF-8, and a list or dict of a checkpoint as JSON.
+    /// Returns the names of values that are too large for attributes. The attributes of a store take at most 1 MiB. Each of
+    /// these values is a tensor of bytes instead: text in UTF-8, and a list or dict of a checkpoint as JSON.
     #[must_use]
     pub fn long_attributes(&self) -> &[String] {
         &self.contents.too_long

@@ -56,7 +56,7 @@ fn header(file: &RawFile, options: ForeignOptions) -> Result<(Array, u64)> {
     Ok((array, preamble.elements_offset()))
 }
 
-/// Returns the length of the file according to its header, of which all is there.
+/// Returns the length of the file according to its header, which is complete.
 pub(crate) fn stated_bytes(file: &RawFile, options: ForeignOptions) -> Result<u64> {
     let (array, start_bytes) = header(file, options)?;
     Ok(start_bytes.saturating_add(array.length_bytes))

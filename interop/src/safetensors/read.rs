@@ -79,7 +79,7 @@ pub(crate) fn header_end_bytes(file: &RawFile) -> Result<u64> {
     Ok(PREAMBLE_BYTES as u64 + header_bytes)
 }
 
-/// Returns the length of a file according to its header, of which all is there.
+/// Returns the length of a file according to its header, which is complete.
 pub(crate) fn stated_bytes(file: &RawFile) -> Result<u64> {
     let offset_bytes = header_end_bytes(file)?;
     let (_, length_bytes) = header(file, offset_bytes)?;
