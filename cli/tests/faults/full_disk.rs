@@ -7,7 +7,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::run::{is_root, output, refused, skip, stridemap, succeed};
+use crate::run::{is_root, output, refused, skip, stridemap, succeed, try_output};
 use crate::template::{self, assert_usable, content, matching_content};
 
 const BLOCK_BYTES: u64 = 4096;
@@ -55,7 +55,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.path()).status();
+        let _ = try_output(Command::new("umount").arg("-l").arg(self.path()));
     }
 }
 

@@ -15,7 +15,7 @@ use stridemap::{DType, Durability, Store, StoreOptions};
 use tempfile::TempDir;
 
 use crate::random::Random;
-use crate::run::{STARTING, is_root, output, role, scaled, skip, spawn, stridemap};
+use crate::run::{STARTING, is_root, output, role, scaled, skip, spawn, stridemap, try_output};
 use crate::script::draw;
 use crate::template::{Content, assert_no_leftovers, bytes, content, matching_content};
 
@@ -36,7 +36,7 @@ impl Image {
         fs::create_dir(dir.path().join("mounted")).unwrap();
         File::create(dir.path().join("image")).unwrap().set_len(size_bytes).unwrap();
         let mut command = Command::new(format!("mkfs.{kind}"));
-        let made = command.arg("-q").arg(dir.path().join("image")).output();
+        let made = try_output(command.arg("-q").arg(dir.path().join("image")));
         let mut image = Image { dir, is_mounted: false };
         if !made.as_ref().is_ok_and(|made| made.status.success()) || !image.mount() {
             skip("STRIDEMAP_REQUIRE_ROOT", &format!("no {kind} can be made and mounted here: {made:?}"));
@@ -93,7 +93,7 @@ impl Image {
 impl Drop for Image {
     fn drop(&mut self) {
         if self.is_mounted {
-            let _ = Command::new("umount").arg("-l").arg(self.mounted()).status();
+            let _ = try_output(Command::new("umount").arg("-l").arg(self.mounted()));
         }
     }
 }
@@ -111,7 +111,7 @@ impl Bind {
 
 impl Drop for Bind {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        let _ = try_output(Command::new("umount").arg("-l").arg(&self.0));
     }
 }
 

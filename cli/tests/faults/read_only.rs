@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use tempfile::TempDir;
 
-use crate::run::{EXECUTABLE, is_root, output, refused, skip, succeed};
+use crate::run::{EXECUTABLE, is_root, output, refused, skip, succeed, try_output};
 use crate::template;
 
 /// The usual user id of `nobody`.
@@ -118,7 +118,7 @@ struct Mounted(PathBuf);
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        let _ = try_output(Command::new("umount").arg("-l").arg(&self.0));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Starts the executable and this test binary.
 
 use std::env;
+use std::io;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::RwLock;
@@ -14,15 +15,24 @@ pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_stridemap");
 const ROLE: &str = "STRIDEMAP_TEST_ROLE";
 const STORE: &str = "STRIDEMAP_TEST_STORE";
 
-pub(crate) fn spawn(command: &mut Command) -> Child {
+fn try_spawn(command: &mut Command) -> io::Result<Child> {
     crate::signals::reach_children();
     let _alone = STARTING.write().unwrap();
-    command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"))
+    command.spawn()
+}
+
+pub(crate) fn spawn(command: &mut Command) -> Child {
+    try_spawn(command).unwrap_or_else(|e| panic!("{command:?}: {e}"))
+}
+
+/// Fails if the program cannot be started, as one that is not installed.
+pub(crate) fn try_output(command: &mut Command) -> io::Result<Output> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    try_spawn(command)?.wait_with_output()
 }
 
 pub(crate) fn output(command: &mut Command) -> Output {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    spawn(command).wait_with_output().unwrap()
+    try_output(command).unwrap_or_else(|e| panic!("{command:?}: {e}"))
 }
 
 /// Returns the executable with these arguments, to run in a directory.

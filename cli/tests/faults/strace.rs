@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use crate::run::{EXECUTABLE, output, skip};
+use crate::run::{EXECUTABLE, output, skip, try_output};
 
 /// The traced calls. `sigaltstack` is the last call of Rust's runtime before `main`.
 const SEEN: &str = "openat,read,pread64,write,pwrite64,fallocate,ftruncate,fsync,fdatasync,syncfs,rename,renameat,\
@@ -55,8 +55,8 @@ impl Fault {
 pub(crate) fn is_available() -> bool {
     static IS_THERE: OnceLock<bool> = OnceLock::new();
     *IS_THERE.get_or_init(|| {
-        let tried = Command::new("strace").args(["-o", "/dev/null", "true"]).stderr(Stdio::null()).status();
-        let is_available = tried.is_ok_and(|status| status.success());
+        let is_available = try_output(Command::new("strace").args(["-o", "/dev/null", "true"]))
+            .is_ok_and(|tried| tried.status.success());
         if !is_available {
             skip("STRIDEMAP_REQUIRE_STRACE", "strace is not installed, or may not trace");
         }
