@@ -253,8 +253,8 @@ with stridemap.open(sys.argv[1], "r+") as store:
     with subprocess.Popen(arguments, stdin=-1, stdout=-1, text=True) as other:
         assert other.stdout is not None and other.stdout.readline() == "held\n"
         interrupt = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
-        interrupt.start()
         with pytest.raises(KeyboardInterrupt):
+            interrupt.start()
             if held == "lock":
                 with store["m"].lock():
                     pass

@@ -120,7 +120,9 @@ fn exclusive_guard_waits_for_only_a_few_shared_guards() {
     let mut children: Vec<Child> = (0..PROCESSES).map(|_| start("share", &path)).collect();
     let passed_by = || {
         let before = turns.get(()).unwrap();
+        let began = Instant::now();
         while turns.get(()).unwrap() == before {
+            assert!(began.elapsed() < Duration::from_secs(60), "the processes that share do nothing");
             thread::yield_now();
         }
         let began = turns.get(()).unwrap();
@@ -131,5 +133,5 @@ fn exclusive_guard_waits_for_only_a_few_shared_guards() {
     children.iter_mut().for_each(|child| child.kill().and_then(|()| child.wait()).map(drop).unwrap());
     passed_by.sort_unstable();
     println!("turns of {PROCESSES} processes that share, while one waits to be alone: {passed_by:?}");
-    assert!(passed_by[4] < 200, "{passed_by:?}");
+    assert!(passed_by[4] < 2000, "{passed_by:?}");
 }

@@ -8,3 +8,6 @@ mod prefetch;
 mod print;
 mod statistics;
 mod typed;
+
+/// Held by tests that change the number of threads of the process, and by those that count its threads.
+static THREAD_LIMIT: std::sync::Mutex<()> = std::sync::Mutex::new(());

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -173,6 +173,7 @@ fn random_access_loads_no_pages_around_an_element() {
 
 #[test]
 fn runs_with_long_gaps_are_read_one_by_one_on_several_threads_and_short_gaps_are_read_too() {
+    let _alone = super::THREAD_LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
     const COUNT: usize = 1200;
     let (_dir, path, store) = new_fast_store();
     store.save("x", &rows(COUNT)).unwrap();

@@ -1,5 +1,7 @@
 //! Statistics, against a plain computation over all elements.
 
+use std::sync::PoisonError;
+
 use stridemap::{DType, Scalar, Statistics, Store, Tensor, set_num_threads};
 
 use crate::harness::{fast, filled, new_path, open_mapped};
@@ -191,6 +193,7 @@ fn statistics_of_every_dtype_and_view_match_a_plain_computation() {
 
 #[test]
 fn statistics_do_not_depend_on_the_number_of_threads() {
+    let _alone = super::THREAD_LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
     let mut random = Random::new(7);
     let number = |at: usize| match random.below(1000u64) {
         0 => f64::NAN,
