@@ -20,7 +20,10 @@ impl LockHolders {
     /// waiting process has an arrow before `FLOCK`, and a process in a different namespace has the number 0.
     pub(super) fn read() -> Self {
         let mut holders = LockHolders { processes: HashMap::new(), devices: devices_of_mounts() };
-        for line in fs::read_to_string("/proc/locks").unwrap_or_default().lines() {
+        // The kernel lists them a page at a time. A lock that is released in between shifts the rest, so that a line is
+        // left out.
+        let text = [(); 2].map(|()| fs::read_to_string("/proc/locks").unwrap_or_default()).concat();
+        for line in text.lines() {
             let mut fields = line.split_whitespace().skip(1);
             if fields.next() != Some("FLOCK") {
                 continue;
