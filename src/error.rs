@@ -9,8 +9,6 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use stridemap_format as format;
 
-use crate::disk::SyncDirError;
-
 /// A `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -268,14 +266,6 @@ impl Error {
     pub(crate) fn after_failed_sync(mut self) -> Self {
         self.0.is_failed_sync = true;
         self
-    }
-
-    /// Creates the error of a sync of names in a directory.
-    pub(crate) fn sync_dir(dir: &Path, source: SyncDirError) -> Self {
-        match source {
-            SyncDirError::Open(e) => Error::io("open to sync", dir, e),
-            SyncDirError::Sync(e) => Error::io("sync", dir, e).after_failed_sync(),
-        }
     }
 
     pub(crate) fn is_failed_sync(&self) -> bool {

@@ -93,7 +93,6 @@ mod must_use;
 // Public for the command line; not covered by semver.
 #[doc(hidden)]
 pub mod parallel;
-mod process;
 mod storage;
 mod store;
 mod tensor;

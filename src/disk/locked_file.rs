@@ -4,8 +4,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::process::OwnerProcess;
 use super::{Disk, DiskFile, FileId, read_again};
-use crate::process::OwnerProcess;
 
 /// Whether the file at a path is `file`.
 ///

@@ -9,8 +9,10 @@ mod locked_file;
 mod omit_step;
 mod open_dirs;
 mod paths;
+mod process;
 mod real_disk;
 mod staged_file;
+mod system_calls;
 mod watch;
 
 use std::fmt::Debug;
@@ -34,11 +36,14 @@ pub(crate) use omit_step::{if_test_omits_step, step};
 pub use open_dirs::OpenDirs;
 pub use paths::STAGE_PREFIX;
 pub(crate) use paths::{StoreFile, StorePaths, dir_of, number_in};
+pub(crate) use process::OwnerProcess;
 pub use real_disk::RealDisk;
 pub(crate) use real_disk::opened;
 pub(crate) use staged_file::Staged;
+pub(crate) use system_calls::{needs_new_blocks, start_writeback};
 
 use crate::available_memory;
+use crate::error::Error;
 
 /// The access that a file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,6 +247,16 @@ pub enum SyncDirError {
     Open(io::Error),
     /// The sync failed. What was written may be lost, and another sync would not report it.
     Sync(io::Error),
+}
+
+impl SyncDirError {
+    /// Creates the error for the directory.
+    pub(crate) fn at(self, dir: &Path) -> Error {
+        match self {
+            SyncDirError::Open(e) => Error::io("open to sync", dir, e),
+            SyncDirError::Sync(e) => Error::io("sync", dir, e).after_failed_sync(),
+        }
+    }
 }
 
 impl From<io::Error> for SyncDirError {

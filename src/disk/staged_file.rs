@@ -4,8 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::process::OwnerProcess;
 use super::{Disk, DiskFile, if_test_omits_step};
-use crate::process::OwnerProcess;
 
 /// An unfinished file. It is deleted when dropped, unless it was published.
 #[derive(Debug)]

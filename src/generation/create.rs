@@ -27,7 +27,7 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
         if durable {
             // If this fails, the store is not deleted, because other processes may use it by now. Its first commit
             // makes its names durable.
-            sync_root(&*held, &root).map_err(|e| Error::sync_dir(path, e))?;
+            sync_root(&*held, &root).map_err(|e| e.at(path))?;
         }
         uuid
     } else {
@@ -172,7 +172,7 @@ pub(crate) fn sync_name(disk: &dyn Disk, root: &Path) -> Result<()> {
         }
         synced => synced,
     };
-    synced.map_err(|e| Error::sync_dir(&parent, e))
+    synced.map_err(|e| e.at(&parent))
 }
 
 /// Opens the directories of the store that a path leads to now. From then on nothing is looked up by that path.

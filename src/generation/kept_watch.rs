@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use crate::disk::OwnerProcess;
 use crate::disk::{Disk, Watch};
-use crate::process::OwnerProcess;
 
 struct Idle {
     /// A weak reference, so that it does not keep the disk alive.

@@ -10,9 +10,9 @@ use stridemap_format::Uuid;
 use super::garbage::OlderManifests;
 use super::writer_lock::{NewestListed, WriterLock};
 use super::{Generation, recover};
+use crate::disk::OwnerProcess;
 use crate::disk::{Disk, StorePaths, Watch};
-use crate::error::{Error, Result};
-use crate::process::OwnerProcess;
+use crate::error::Result;
 use crate::storage::{AccessOptions, ExternalOpener, LockWait, OpenStorages, Poison};
 
 /// What a commit survives once it has returned.
@@ -210,7 +210,7 @@ impl OpenStore {
     /// Makes the names in a directory durable, if commits are synced.
     pub(crate) fn sync_dir(&self, dir: &Path) -> Result<()> {
         if self.is_durable() {
-            self.disk.sync_dir(dir).map_err(|e| Error::sync_dir(dir, e))?;
+            self.disk.sync_dir(dir).map_err(|e| e.at(dir))?;
         }
         Ok(())
     }

@@ -55,7 +55,7 @@ pub(crate) fn settle_creation(store: &OpenStore, newest: &Generation, _lock: &Wr
         return Ok(());
     }
     let (disk, root) = (&*store.disk, store.paths.root());
-    create::sync_root(disk, root).map_err(|e| Error::sync_dir(root, e))?;
+    create::sync_root(disk, root).map_err(|e| e.at(root))?;
     step!("sync-creation", create::sync_name(disk, root))
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn settle_name(disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
     }
     let dir = paths.meta_dir();
     let synced = step!("sync-flushed-name", disk.sync_dir(&dir));
-    synced.map_err(|e| Error::sync_dir(&dir, e))
+    synced.map_err(|e| e.at(&dir))
 }
 
 /// Whether some commits were not synced.

@@ -7,9 +7,9 @@ use std::thread::{self, ThreadId};
 use std::time::Instant;
 
 use super::{Generation, OpenStore};
+use crate::disk::OwnerProcess;
 use crate::disk::{Access, DiskFile, FileId, LockMode, LockedFile, read_again, step};
 use crate::error::{Error, ErrorKind, Result};
-use crate::process::OwnerProcess;
 use crate::storage::{LockWait, Turn, WaitReports};
 
 /// The newest generation, and the names in `meta/` if they had to be listed.

@@ -7,7 +7,7 @@ use stridemap_format::{Digest, full_chunk_count};
 
 use super::inventory::Needs;
 use crate::disk::{Access, if_test_omits_step, step};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::generation::{Collected, Collector, OlderManifests, OpenStore, WriterLock, list, unsynced};
 use crate::storage::GrowthLock;
 
@@ -31,7 +31,7 @@ pub(crate) fn collect_all(store: &OpenStore) -> Result<Collected> {
         let dir = store.paths.meta_dir();
         if store.is_durable() || !unsynced::is_marked(&*store.disk, &store.paths)? {
             let synced = step!("sync-before-collection", store.disk.sync_dir(&dir));
-            store.record_failure(synced.map_err(|e| Error::sync_dir(&dir, e)))?;
+            store.record_failure(synced.map_err(|e| e.at(&dir)))?;
         }
     }
     store.install(Arc::clone(&newest));

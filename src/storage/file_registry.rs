@@ -27,9 +27,9 @@ use memmap2::MmapRaw;
 use super::address_space::Reservation;
 use super::kept_mappings;
 use super::open_file::{MapError, broken};
+use crate::disk::OwnerProcess;
 use crate::disk::{DiskFile, FileId, LockMode};
 use crate::error::Result;
-use crate::process::OwnerProcess;
 
 /// The purpose of a lock on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,15 +8,15 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
 use stridemap_format::Uuid;
 
-use super::mapping::{MapPermit, needs_new_blocks};
+use super::mapping::MapPermit;
 use super::open_file::{check_length, other_names_error};
 use super::poison::Poison;
+use crate::disk::OwnerProcess;
 use crate::disk::{
-    Access, Disk, DiskFile, FileId, FileStat, FileSystem, if_test_omits_step, is_written_in_place, step,
-    unshare,
+    Access, Disk, DiskFile, FileId, FileStat, FileSystem, if_test_omits_step, is_written_in_place,
+    needs_new_blocks, step, unshare,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::process::OwnerProcess;
 
 /// Identifies a storage: its file, its store and its id in the store. Inodes are reused, ids are not.
 type StorageKey = (FileId, Uuid, u64);

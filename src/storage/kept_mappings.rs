@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
-use crate::process::OwnerProcess;
+use crate::disk::OwnerProcess;
 
 /// The number of mappings that all handles of a process together keep. The kernel allows a process 65,530 by default,
 /// and the rest of the program needs some of them.

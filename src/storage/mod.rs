@@ -39,7 +39,7 @@ pub(crate) use known_tails::KnownTails;
 pub(crate) use live::LiveFile;
 pub(crate) use lock_queue::Turn;
 pub(crate) use lock_wait::{LockWait, OnWait, WaitReports};
-pub(crate) use mapping::{Atom, LiveMapping, MapPermit, zero_after_fork};
+pub(crate) use mapping::{Atom, LiveMapping, MapPermit};
 pub(crate) use mutable::{LockedStorage, MutableFile};
 pub use open_external::ExternalFiles;
 pub(crate) use open_external::{AccessOptions, ExternalOpener};

@@ -1,7 +1,7 @@
 use std::fs::File;
 use std::io;
 
-use super::mapping::start_writeback;
+use crate::disk::start_writeback;
 
 /// How many bytes are written before the kernel is asked to write them to disk.
 const WRITEBACK_BYTES: u64 = 8 << 20;

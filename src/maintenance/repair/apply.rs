@@ -140,7 +140,7 @@ impl Work {
     }
 
     fn sync(&self, dir: &Path) -> Result<()> {
-        self.disk().sync_dir(dir).map_err(|e| Error::sync_dir(dir, e))
+        self.disk().sync_dir(dir).map_err(|e| e.at(dir))
     }
 
     /// Creates lost+found before anything is moved. A link in its place would lead out of the store, and is refused.

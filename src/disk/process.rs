@@ -3,8 +3,8 @@
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::system_calls::zero_after_fork;
 use crate::error::{Error, ErrorKind, Result};
-use crate::storage::zero_after_fork;
 
 /// The process that created a value.
 ///
