@@ -41,6 +41,16 @@ impl Fault {
         self.call == "write"
     }
 
+    /// Returns whether the run of a trace came to the call.
+    pub(crate) fn is_reached(&self, trace: &str) -> bool {
+        let main = trace.split_whitespace().next().unwrap_or_default();
+        let is_call = |line: &&str| {
+            line.strip_prefix(main)
+                .is_some_and(|line| line.trim_start().starts_with(&format!("{}(", self.call)))
+        };
+        trace.lines().filter(is_call).count() >= self.when
+    }
+
     /// Returns the line of the trace where the fault was injected, or `""` for a kill.
     pub(crate) fn hit<'a>(&self, trace: &'a str) -> Option<&'a str> {
         let call = format!(" {}(", self.call);

@@ -50,6 +50,11 @@ pub(crate) fn make(dir: &Path) {
     assert!(copied.status.success(), "{copied:?}");
     drop(reader);
     fs::remove_dir_all(&path).unwrap();
+    // An import waits until the time of a new file's change is past.
+    for imported in ["many.safetensors", "rows.npy"] {
+        let file = fs::File::options().write(true).open(dir.join(imported)).unwrap();
+        file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(60)).unwrap();
+    }
     for orphan in ["storages/0000000000000005.bin", "storages/.stage-dead", "meta/.stage-dead"] {
         let orphan = dir.join("s.smap").join(orphan);
         assert!(!orphan.exists(), "{orphan:?} is no orphan");
