@@ -16,6 +16,7 @@ mod save_view;
 mod snapshot;
 mod staging;
 mod transaction;
+mod transaction_reads;
 mod verify;
 mod watch;
 mod write;

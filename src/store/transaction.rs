@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use stridemap_format::{DType, StorageRecord, TensorRecord};
+use stridemap_format::{DType, StorageRecord};
 
 use super::loader::Loader;
 use super::staging::OWN_STORAGE_BYTES;
 use super::write_elements::{in_place_kind, row_major_layout, write_elements};
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{self, Change, Changes, Draft, Generation, OnExisting, Read, WriterLock};
+use crate::generation::{self, Change, Draft, Generation, OnExisting, WriterLock};
 use crate::layout::Layout;
-use crate::storage::{ExternalFile, Grown, Growth, StagedStorage, Storage, StorageKind, StorageWriter};
+use crate::storage::{ExternalFile, Grown, Growth, StagedStorage, StorageKind, StorageWriter};
 use crate::tensor::{Source, Tensor};
 
 /// Several changes that are committed together or not at all.
@@ -177,98 +177,6 @@ impl<'a> Transaction<'a> {
     /// ```
     pub fn on_existing(&mut self, on_existing: OnExisting) {
         self.draft.changes.on_existing = Some(on_existing);
-    }
-
-    /// Returns all names in this transaction, ascending.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// let mut txn = store.begin()?;
-    /// txn.save("x", &1i32)?;
-    /// assert_eq!(txn.names()?, ["x"]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
-    pub fn names(&self) -> Result<Vec<String>> {
-        self.loader.store.check_process()?;
-        self.draft.note_prefix("", Read::Names);
-        self.names_with("")
-    }
-
-    /// Whether a tensor has this name in this transaction.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// let mut txn = store.begin()?;
-    /// txn.save("x", &1i32)?;
-    /// assert!(txn.contains("x")? && !store.contains("x")?);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
-    pub fn contains(&self, name: &str) -> Result<bool> {
-        self.loader.store.check_process()?;
-        self.draft.note_name(name, Read::Names);
-        Ok(self.draft.tensor(name)?.is_some())
-    }
-
-    /// Loads a tensor as this transaction has left it. It may have been saved in this transaction.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// let mut txn = store.begin()?;
-    /// txn.save("x", &[1i32, 2])?;
-    /// assert_eq!(txn.load("x")?.read::<i32>()?, [1, 2]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Those of [`Store::load`](crate::Store::load); `ForeignStorage` for a tensor to which this transaction appended
-    /// rows.
-    pub fn load(&self, name: &str) -> Result<Tensor> {
-        self.loader.store.check_process()?;
-        self.draft.note_name(name, Read::Headers);
-        let record = self.draft.existing("load", name)?;
-        self.tensor(name, &record)
-    }
-
-    /// Returns the tensor that a record of this transaction describes.
-    pub(super) fn tensor(&self, name: &str, record: &TensorRecord) -> Result<Tensor> {
-        self.check_failure("load")?;
-        let Some(index) = Changes::staged_index(record.storage_id) else {
-            let generation = self.draft.generation();
-            if self.growths.contains_key(&record.storage_id)
-                && let Some(storage) = generation.storage(record.storage_id)?
-                && record.extent(storage.length_bytes).is_err()
-            {
-                // Uncommitted rows are overwritten after this transaction is dropped, but the tensor could outlive
-                // it.
-                let message = format!("load {name:?}: rows were appended in this transaction; commit first");
-                return Err(Error::new(ErrorKind::ForeignStorage, message));
-            }
-            return self.loader.tensor(generation, name, record);
-        };
-        let identity = (self.id, record.storage_id);
-        let storage: Arc<Storage> = match self.staged.get(index) {
-            Some(Stage::Open(writer)) => writer.as_storage(identity)?,
-            Some(Stage::Finished(staged)) => staged.as_storage(identity),
-            None => {
-                return Err(Error::new(
-                    ErrorKind::ForeignStorage,
-                    format!("load {name:?}: its storage was not staged"),
-                ));
-            }
-        };
-        Tensor::new(storage, record.dtype, Layout::of_record(record)).map_err(|e| Error::refused("load", e))
     }
 
     /// Copies elements into a sealed storage, under a name. Saving under an existing name replaces that tensor; its
@@ -474,7 +382,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// Refuses to continue in a forked child, or after a change that failed halfway.
-    fn check_failure(&self, action: impl fmt::Display) -> Result<()> {
+    pub(super) fn check_failure(&self, action: impl fmt::Display) -> Result<()> {
         self.loader.store.check_process()?;
         match &self.failure {
             None => Ok(()),

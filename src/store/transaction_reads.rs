@@ -1,0 +1,107 @@
+//! What a transaction reads: the tensors as it has left them.
+
+use std::sync::Arc;
+
+use stridemap_format::TensorRecord;
+
+use super::transaction::{Stage, Transaction};
+use crate::error::{Error, ErrorKind, Result};
+use crate::generation::{Changes, Read};
+use crate::layout::Layout;
+use crate::storage::Storage;
+use crate::tensor::Tensor;
+
+/// Reads. The commit compares what they return with the newest generation.
+impl Transaction<'_> {
+    /// Returns all names in this transaction, ascending.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("x", &1i32)?;
+    /// assert_eq!(txn.names()?, ["x"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
+    pub fn names(&self) -> Result<Vec<String>> {
+        self.loader.store.check_process()?;
+        self.draft.note_prefix("", Read::Names);
+        self.names_with("")
+    }
+
+    /// Whether a tensor has this name in this transaction.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("x", &1i32)?;
+    /// assert!(txn.contains("x")? && !store.contains("x")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
+    pub fn contains(&self, name: &str) -> Result<bool> {
+        self.loader.store.check_process()?;
+        self.draft.note_name(name, Read::Names);
+        Ok(self.draft.tensor(name)?.is_some())
+    }
+
+    /// Loads a tensor as this transaction has left it. It may have been saved in this transaction.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("x", &[1i32, 2])?;
+    /// assert_eq!(txn.load("x")?.read::<i32>()?, [1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Store::load`](crate::Store::load); `ForeignStorage` for a tensor to which this transaction appended
+    /// rows.
+    pub fn load(&self, name: &str) -> Result<Tensor> {
+        self.loader.store.check_process()?;
+        self.draft.note_name(name, Read::Headers);
+        let record = self.draft.existing("load", name)?;
+        self.tensor(name, &record)
+    }
+
+    /// Returns the tensor that a record of this transaction describes.
+    pub(super) fn tensor(&self, name: &str, record: &TensorRecord) -> Result<Tensor> {
+        self.check_failure("load")?;
+        let Some(index) = Changes::staged_index(record.storage_id) else {
+            let generation = self.draft.generation();
+            if self.growths.contains_key(&record.storage_id)
+                && let Some(storage) = generation.storage(record.storage_id)?
+                && record.extent(storage.length_bytes).is_err()
+            {
+                // Uncommitted rows are overwritten after this transaction is dropped, but the tensor could outlive
+                // it.
+                let message = format!("load {name:?}: rows were appended in this transaction; commit first");
+                return Err(Error::new(ErrorKind::ForeignStorage, message));
+            }
+            return self.loader.tensor(generation, name, record);
+        };
+        let identity = (self.id, record.storage_id);
+        let storage: Arc<Storage> = match self.staged.get(index) {
+            Some(Stage::Open(writer)) => writer.as_storage(identity)?,
+            Some(Stage::Finished(staged)) => staged.as_storage(identity),
+            None => {
+                return Err(Error::new(
+                    ErrorKind::ForeignStorage,
+                    format!("load {name:?}: its storage was not staged"),
+                ));
+            }
+        };
+        Tensor::new(storage, record.dtype, Layout::of_record(record)).map_err(|e| Error::refused("load", e))
+    }
+}
