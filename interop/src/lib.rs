@@ -42,6 +42,7 @@ mod budget;
 mod contents;
 mod fields;
 mod file;
+mod file_format;
 mod foreign;
 mod import;
 mod numpy;
@@ -53,7 +54,8 @@ mod zip;
 
 pub use adopt::adopt;
 pub use contents::Skipped;
-pub use foreign::{FileFormat, ForeignFile, ForeignOptions};
+pub use file_format::FileFormat;
+pub use foreign::{ForeignFile, ForeignOptions};
 pub use import::{Imported, import};
 pub use npy::Order;
 pub use numpy::{npy, npz};

@@ -7,7 +7,7 @@ use std::path::Path;
 use stridemap::{Error, Result};
 
 use super::file::{MAGIC_BYTES, RawFile};
-use super::foreign::{FileFormat, ForeignOptions};
+use super::{FileFormat, ForeignOptions};
 use super::{numpy, safetensors, torch};
 
 /// Copies a file into `copy`.
@@ -27,7 +27,7 @@ pub(super) fn copy(
         return Ok(()); // That was all, and opening the copy says whether it is a file of tensors.
     }
     let so_far = |pipe: &Pipe<'_, _>| RawFile::from_file(pipe.copy.try_clone().map_err(failed)?, path);
-    let format = match ForeignOptions::format_of(&magic) {
+    let format = match FileFormat::of(&magic) {
         Ok(format) => format,
         Err(what) => {
             // A tar file begins with the name of a member, filled up with NULs. The names in a checkpoint are short.

@@ -25,7 +25,7 @@ use stridemap::Result;
 
 use super::contents::{Contents, ForeignStorage, Skipped};
 use super::file::RawFile;
-use super::foreign::{FileFormat, ForeignOptions};
+use crate::{FileFormat, ForeignOptions};
 use flatten::{BytesLeaf, Leaves};
 use value::FileStorage;
 
