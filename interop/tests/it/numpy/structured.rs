@@ -151,6 +151,43 @@ fn packed_fields_are_copied_in_any_order_and_packing() {
     }
 }
 
+/// The file is read in pieces of 4 MiB, which no record of 13 bytes divides.
+#[test]
+fn packed_fields_of_many_records_are_read_in_pieces() {
+    const COUNT: usize = 700_000;
+    let place = Place::new();
+    let bytes: Vec<u8> = (0..13 * COUNT).map(|at| (at % 251) as u8 ^ (at / 4099) as u8).collect();
+    let header = format!(
+        "{{'descr': [('a', '|u1'), ('b', '<i4'), ('c', '>i8')], 'fortran_order': False, 'shape': ({COUNT},), }}"
+    );
+    let array = npy_bytes(&header, &bytes);
+    for path in [
+        place.file("s.npy", &array),
+        place.file("stored.npz", &zip_of(&[("s.npy", STORED, &array)])),
+        place.file("deflated.npz", &zip_of(&[("s.npy", DEFLATED, &array)])),
+    ] {
+        let file = ForeignOptions::new().byteswap(true).open(&path).unwrap();
+        let mut txn = place.store.begin().unwrap();
+        file.import_into(&mut txn, "", |_| ()).unwrap();
+        txn.commit().unwrap();
+        for (name, within, is_swapped) in [("s.a", 0..1, false), ("s.b", 1..5, false), ("s.c", 5..13, true)] {
+            let field = |record: &[u8]| {
+                let mut field = record[within.clone()].to_vec();
+                if is_swapped {
+                    field.reverse();
+                }
+                field
+            };
+            let expected: Vec<u8> = bytes.chunks(13).flat_map(field).collect();
+            assert!(file.load(name).unwrap().to_bytes().unwrap() == expected, "{name} of {path:?}");
+            assert!(
+                place.store.load(name).unwrap().to_bytes().unwrap() == expected,
+                "{name} of {path:?}, imported"
+            );
+        }
+    }
+}
+
 #[test]
 fn unreadable_fields_are_left_out_and_named() {
     let place = Place::new();
