@@ -88,23 +88,25 @@ fn try_each(
         faults.swap_remove(chance.below(faults.len()));
     }
     // A failure does not stop the others.
-    let wrong: Vec<String> = faults
-        .iter()
-        .filter(|fault| {
-            catch_unwind(AssertUnwindSafe(|| try_one(subject, &expected, fault, &check))).is_err()
-        })
-        .map(Fault::name)
-        .collect();
+    let (mut wrong, mut tried_count) = (Vec::new(), 0);
+    for fault in &faults {
+        match catch_unwind(AssertUnwindSafe(|| try_one(subject, &expected, fault, &check))) {
+            Ok(is_tried) => tried_count += usize::from(is_tried),
+            Err(_) => wrong.push(fault.name()),
+        }
+    }
     assert!(wrong.is_empty(), "{} of {} faults: {wrong:#?}", wrong.len(), faults.len());
-    println!("{}: {} of {total} faults", subject.args.join(" "), faults.len());
+    assert!(tried_count * 10 >= faults.len() * 9, "only {tried_count} of {} faults", faults.len());
+    println!("{}: {tried_count} of {total} faults", subject.args.join(" "));
 }
 
+/// Tries a fault. Returns false if no run came to its call.
 fn try_one(
     subject: &Subject,
     expected: &Expected,
     fault: &Fault,
     check: impl Fn(&Expected, &Fault, &Output, &str, &Path),
-) {
+) -> bool {
     let what = fault.name();
     // What the system says about a process differs between runs, and with it the number of calls. The run that was
     // counted may have had one more than any other.
@@ -117,7 +119,8 @@ fn try_one(
         (!is_missed).then_some((dir, output, trace))
     });
     let Some((dir, output, trace)) = runs.find_map(|run| run) else {
-        return println!("{what}: no further run has this call");
+        println!("{what}: no further run has this call");
+        return false;
     };
     check(expected, fault, &output, &trace, dir.path());
     let path = dir.path().join(subject.store);
@@ -126,6 +129,7 @@ fn try_one(
         matching_content(&path, &[&expected.before, &expected.after], &what);
         assert_usable(dir.path(), subject.store, &what);
     }
+    true
 }
 
 pub(crate) fn killed(subject: &Subject) {
