@@ -213,7 +213,8 @@ impl StoreOptions {
     ///
     /// # Errors
     /// Those of [`create`](Self::create), of `fill`, and of [`Transaction::commit`]. After each of these, this call
-    /// leaves no store, except after `CommitUnknown` and in the cases above. Files that others put into the directory stay.
+    /// leaves no store, except after `CommitUnknown`, in the cases above, and if an existing directory could not be synced.
+    /// Files that others put into the directory stay.
     pub fn create_with<E: From<Error>>(
         &self,
         path: impl AsRef<Path>,
