@@ -10,8 +10,7 @@ use super::OpenStore;
 use super::create::{self, Visibility, sync_name};
 use super::unsynced;
 use super::writer_lock::WriterLock;
-use crate::disk::OwnerProcess;
-use crate::disk::{Disk, STAGE_PREFIX, StoreFile, StorePaths, dir_of, step};
+use crate::disk::{Disk, OwnerProcess, STAGE_PREFIX, StoreFile, StorePaths, dir_of, step};
 use crate::error::{Error, Result};
 
 /// A store that is built beside its final path, under a name that no process opens. Unless it was completed, it is

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use crate::disk::OwnerProcess;
-use crate::disk::{Disk, Watch};
+use crate::disk::{Disk, OwnerProcess, Watch};
 
 struct Idle {
     /// A weak reference, so that it does not keep the disk alive.

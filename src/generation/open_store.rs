@@ -10,8 +10,7 @@ use stridemap_format::Uuid;
 use super::garbage::OlderManifests;
 use super::writer_lock::{NewestListed, WriterLock};
 use super::{Generation, recover};
-use crate::disk::OwnerProcess;
-use crate::disk::{Disk, StorePaths, Watch};
+use crate::disk::{Disk, OwnerProcess, StorePaths, Watch};
 use crate::error::Result;
 use crate::storage::{AccessOptions, ExternalOpener, LockWait, OpenStorages, Poison};
 

@@ -10,8 +10,7 @@ use std::thread;
 
 use stridemap_format::{self as format, Node, PAGE_BYTES, Rule, TableRef, Uuid};
 
-use crate::disk::OwnerProcess;
-use crate::disk::{Access, Disk, DiskFile, FileId, is_not_regular, read_again};
+use crate::disk::{Access, Disk, DiskFile, FileId, OwnerProcess, is_not_regular, read_again};
 use crate::error::{Error, Result};
 
 /// The limit on pages that this process keeps, of all tables together: 128 MiB, plus at most 64 MiB for

@@ -7,8 +7,7 @@ use std::thread::{self, ThreadId};
 use std::time::Instant;
 
 use super::{Generation, OpenStore};
-use crate::disk::OwnerProcess;
-use crate::disk::{Access, DiskFile, FileId, LockMode, LockedFile, read_again, step};
+use crate::disk::{Access, DiskFile, FileId, LockMode, LockedFile, OwnerProcess, read_again, step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::{LockWait, Turn, WaitReports};
 

@@ -27,8 +27,7 @@ use memmap2::MmapRaw;
 use super::address_space::Reservation;
 use super::kept_mappings;
 use super::open_file::{MapError, broken};
-use crate::disk::OwnerProcess;
-use crate::disk::{DiskFile, FileId, LockMode};
+use crate::disk::{DiskFile, FileId, LockMode, OwnerProcess};
 use crate::error::Result;
 
 /// The purpose of a lock on a file.

@@ -11,10 +11,9 @@ use stridemap_format::Uuid;
 use super::mapping::MapPermit;
 use super::open_file::{check_length, other_names_error};
 use super::poison::Poison;
-use crate::disk::OwnerProcess;
 use crate::disk::{
-    Access, Disk, DiskFile, FileId, FileStat, FileSystem, if_test_omits_step, is_written_in_place,
-    needs_new_blocks, step, unshare,
+    Access, Disk, DiskFile, FileId, FileStat, FileSystem, OwnerProcess, if_test_omits_step,
+    is_written_in_place, needs_new_blocks, step, unshare,
 };
 use crate::error::{Error, ErrorKind, Result};
 

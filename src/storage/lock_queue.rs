@@ -11,8 +11,7 @@ use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::disk::OwnerProcess;
-use crate::disk::{DiskFile, FileId, LockMode};
+use crate::disk::{DiskFile, FileId, LockMode, OwnerProcess};
 
 /// The longest wait for the front. After that, a thread leaves the queue.
 const MAX_FRONT_WAIT: Duration = Duration::from_secs(1);
