@@ -279,7 +279,7 @@ fn write(root: &Path, store: &Store, before: &Contents, is_whole: bool) {
     }
     // The store may already contain the names that are written here.
     if let Some(name) = before.keys().find(|name| !name.starts_with('~')) {
-        if let Some(again) = wrote("copy", store.copy(name, "~copy")) {
+        if let Some(again) = wrote("copy", store.write(|txn| txn.copy(name, "~copy"))) {
             let copied = again.load("~copy").and_then(|tensor| content(&tensor));
             if let (Ok(copied), Some(Ok(content))) = (copied, before.get(name)) {
                 assert!(copied == *content, "{name:?} differs when it is copied");
@@ -299,7 +299,7 @@ fn write(root: &Path, store: &Store, before: &Contents, is_whole: bool) {
         }
         let rows: Vec<usize> = [1].into_iter().chain(row.iter().copied()).collect();
         let appended = store.load(name).and_then(|tensor| {
-            store.copy(name, "~grown")?;
+            store.write(|txn| txn.copy(name, "~grown"))?;
             store.append("~grown", &Tensor::zeros(tensor.dtype(), &rows)?).map(drop)
         });
         wrote("append", appended);

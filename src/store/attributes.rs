@@ -16,8 +16,8 @@ use crate::generation::{Change, attributes_of};
 ///
 /// Attributes follow their name. Saving under an existing name keeps them, removing the tensor removes them, renaming
 /// moves them, and copying copies them. If the new name already has attributes, only those with the same key are
-/// replaced. [`remove_prefix`](Store::remove_prefix) and [`rename_prefix`](Store::rename_prefix) apply to every scope
-/// that begins with the prefix, but never to the attributes of the store.
+/// replaced. [`remove_prefix`](Transaction::remove_prefix) and [`rename_prefix`](Transaction::rename_prefix) apply to
+/// every scope that begins with the prefix, but never to the attributes of the store.
 impl Store {
     /// Returns the attributes of the store itself, by key.
     ///
@@ -25,7 +25,7 @@ impl Store {
     /// # use stridemap::Store;
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.set_attribute("license", "MIT")?;
+    /// store.write(|txn| txn.set_attribute("license", "MIT"))?;
     /// assert_eq!(store.attributes()["license"], "MIT");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -40,8 +40,10 @@ impl Store {
     /// # use stridemap::Store;
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.save("depth", &[1.5f32, 2.])?;
-    /// store.set_attribute_of("depth", "unit", "m")?;
+    /// store.write(|txn| {
+    ///     txn.save("depth", &[1.5f32, 2.])?;
+    ///     txn.set_attribute_of("depth", "unit", "m")
+    /// })?;
     /// assert_eq!(store.attributes_of("depth")["unit"], "m");
     /// assert!(store.attributes().is_empty());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -50,81 +52,10 @@ impl Store {
     pub fn attributes_of(&self, scope: &str) -> BTreeMap<String, String> {
         self.snapshot().attributes_of(scope)
     }
-
-    /// Sets an attribute of the store itself. An existing value is replaced.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.set_attribute("license", "MIT")?;
-    /// assert_eq!(store.attributes()["license"], "MIT");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// See [`Store`]; `InvalidArgument` for a key that is empty, too long or contains NUL.
-    pub fn set_attribute(&self, key: &str, value: &str) -> Result<()> {
-        self.write(|txn| txn.set_attribute(key, value))
-    }
-
-    /// Sets an attribute of a tensor or a prefix. An existing value is replaced.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.set_attribute_of("encoder.", "license", "MIT")?;
-    /// store.rename_prefix("encoder.", "old.")?;
-    /// assert_eq!(store.attributes_of("old.")["license"], "MIT");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// See [`Store`]; `InvalidArgument` for a key or scope that is too long or contains NUL, and for an empty key.
-    pub fn set_attribute_of(&self, scope: &str, key: &str, value: &str) -> Result<()> {
-        self.write(|txn| txn.set_attribute_of(scope, key, value))
-    }
-
-    /// Removes an attribute of the store itself, if it exists.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.set_attribute("license", "MIT")?;
-    /// store.remove_attribute("license")?;
-    /// assert!(store.attributes().is_empty());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// See [`Store`].
-    pub fn remove_attribute(&self, key: &str) -> Result<()> {
-        self.write(|txn| txn.remove_attribute(key))
-    }
-
-    /// Removes an attribute of a tensor or a prefix, if it exists.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.set_attribute_of("depth", "unit", "m")?;
-    /// store.remove_attribute_of("depth", "unit")?;
-    /// assert!(store.attributes_of("depth").is_empty());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// See [`Store`].
-    pub fn remove_attribute_of(&self, scope: &str, key: &str) -> Result<()> {
-        self.write(|txn| txn.remove_attribute_of(scope, key))
-    }
 }
 
-/// Attributes of the store, of tensors and of prefixes; see [`Store`]'s methods of the same names. If another writer
-/// commits first, these changes are repeated on that generation too, so the last value set for a key wins.
+/// Attributes of the store, of tensors and of prefixes; see [`Store::attributes`]. If another writer commits first,
+/// these changes are repeated on that generation too, so the last value set for a key wins.
 impl Transaction<'_> {
     /// Returns the attributes of the store itself in this transaction, by key.
     ///
@@ -216,7 +147,7 @@ impl Transaction<'_> {
     /// # use stridemap::Store;
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.set_attribute("epoch", "3")?;
+    /// store.write(|txn| txn.set_attribute("epoch", "3"))?;
     /// let mut txn = store.begin()?;
     /// txn.remove_attribute("epoch")?;
     /// txn.commit()?;
@@ -236,7 +167,7 @@ impl Transaction<'_> {
     /// # use stridemap::Store;
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.set_attribute_of("depth", "unit", "m")?;
+    /// store.write(|txn| txn.set_attribute_of("depth", "unit", "m"))?;
     /// let mut txn = store.begin()?;
     /// txn.remove_attribute_of("depth", "unit")?;
     /// assert!(txn.attributes_of("depth").is_empty());
@@ -257,7 +188,7 @@ impl Snapshot {
     /// # use stridemap::Store;
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.set_attribute("epoch", "3")?;
+    /// store.write(|txn| txn.set_attribute("epoch", "3"))?;
     /// assert_eq!(store.snapshot().attributes()["epoch"], "3");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -272,7 +203,7 @@ impl Snapshot {
     /// # use stridemap::Store;
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.set_attribute_of("encoder.", "license", "MIT")?;
+    /// store.write(|txn| txn.set_attribute_of("encoder.", "license", "MIT"))?;
     /// assert_eq!(store.snapshot().attributes_of("encoder.")["license"], "MIT");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -287,8 +218,8 @@ impl Snapshot {
     /// # use stridemap::Store;
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.set_attribute("license", "MIT")?;
-    /// store.set_attribute_of("encoder.", "license", "BSD")?;
+    /// store.write(|txn| txn.set_attribute("license", "MIT"))?;
+    /// store.write(|txn| txn.set_attribute_of("encoder.", "license", "BSD"))?;
     /// let snapshot = store.snapshot();
     /// let all = snapshot.all_attributes().iter().map(|((scope, key), value)| (&**scope, &**key, &**value));
     /// assert!(all.eq([("", "license", "MIT"), ("encoder.", "license", "BSD")]));

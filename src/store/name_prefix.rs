@@ -54,47 +54,6 @@ impl Store {
     pub fn load_all(&self, prefix: &str) -> Result<Vec<(String, Tensor)>> {
         self.snapshot().load_all(prefix)?.collect()
     }
-
-    /// Removes the tensors whose names begin with `prefix`, and returns their number, which may be zero. Attributes of
-    /// scopes that begin with `prefix` are removed too; those of the store are kept.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.save("epoch.1.weight", &1f32)?;
-    /// store.save("epoch.2.weight", &2f32)?;
-    /// assert_eq!(store.remove_prefix("epoch.1.")?, 1);
-    /// assert_eq!(store.names()?, ["epoch.2.weight"]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// See [`Store`].
-    pub fn remove_prefix(&self, prefix: &str) -> Result<usize> {
-        self.write(|txn| txn.remove_prefix(prefix))
-    }
-
-    /// Renames the tensors whose names begin with `from`, replacing that prefix with `to`. Returns their number,
-    /// which may be zero. Attributes of scopes that begin with `from` move too; those of the store stay. If `to` is
-    /// `""`, the attributes of `from` itself become the store's.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.save("model.weight", &1f32)?;
-    /// store.save("model.bias", &2f32)?;
-    /// assert_eq!(store.rename_prefix("model.", "old.")?, 2);
-    /// assert_eq!(store.names()?, ["old.bias", "old.weight"]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// See [`Store`]; `NameExists`, as for [`rename`](Self::rename); `InvalidArgument` for an invalid new name.
-    pub fn rename_prefix(&self, from: &str, to: &str) -> Result<usize> {
-        self.write(|txn| txn.rename_prefix(from, to))
-    }
 }
 
 impl Transaction<'_> {
@@ -181,7 +140,8 @@ impl Transaction<'_> {
     }
 
     /// Renames the tensors whose names now begin with `from`, replacing that prefix with `to`. Returns their number.
-    /// Either all of them are renamed or none. Attributes of scopes that begin with `from` move too.
+    /// Either all of them are renamed or none. Attributes of scopes that begin with `from` move too; those of the store
+    /// stay. If `to` is `""`, the attributes of `from` itself become the store's.
     ///
     /// ```
     /// # use stridemap::{ErrorKind, Store};

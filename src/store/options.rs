@@ -76,7 +76,7 @@ impl StoreOptions {
     /// # let path = dir.path().join("x.smap");
     /// # use std::time::Duration;
     /// let store = StoreOptions::new().lock_timeout(Duration::ZERO).create(&path)?;
-    /// store.save_as("x", &1i32, StorageKind::Mutable)?;
+    /// store.write(|txn| txn.save_as("x", &1i32, StorageKind::Mutable))?;
     /// let x = store.load("x")?;
     /// let guard = x.lock_shared()?;
     /// let busy = std::thread::scope(|scope| scope.spawn(|| x.lock_exclusive().map(drop)).join().unwrap());

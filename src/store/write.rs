@@ -17,8 +17,9 @@ impl Store {
     /// name. Saving under an existing name replaces that tensor.
     ///
     /// Only this name refers to the new storage. Other names of the old tensor keep the old elements: saving one of
-    /// two tied weights unties them. To keep them tied, also save the other one again, with [`copy`](Self::copy) or
-    /// [`save_view`](Self::save_view); or use [a mutable storage](Self::save_as), which is changed in place.
+    /// two tied weights unties them. To keep them tied, also save the other one again, with
+    /// [`copy`](Transaction::copy) or [`save_view`](Self::save_view); or use
+    /// [a mutable storage](Transaction::save_as), which is changed in place.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -28,7 +29,7 @@ impl Store {
     /// store.save("column", &store.load("x")?.select(1, 0)?)?; // a copy of two elements
     /// assert_eq!(store.load("column")?.read::<f32>()?, [1., 3.]);
     ///
-    /// store.copy("x", "tied")?;
+    /// store.write(|txn| txn.copy("x", "tied"))?;
     /// store.save("x", &[5f32])?;
     /// assert_eq!(store.load("tied")?.read::<f32>()?, [1., 2., 3., 4.]); // unchanged
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -38,27 +39,6 @@ impl Store {
     /// See [`Store`]; `InvalidArgument` for a name that is empty, too long or contains NUL.
     pub fn save(&self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
         self.write(|txn| txn.save(name, source))
-    }
-
-    /// Like [`save`](Self::save), into a storage of the given kind: `Sealed`; `Mutable`, whose elements can then be
-    /// changed in place under a lock; or `Live`, whose elements any process can change at any time.
-    ///
-    /// ```
-    /// # use stridemap::{StorageKind, Store};
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.save_as("x", &[1f32, 2.], StorageKind::Mutable)?;
-    /// let x = store.load("x")?;
-    /// x.lock_exclusive()?.mul_(10)?;
-    /// assert_eq!(x.read::<f32>()?, [10., 20.]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Those of [`save`](Self::save); `InvalidArgument` for any other kind, and for a dtype that cannot be
-    /// [live](crate::LiveElement).
-    pub fn save_as(&self, name: &str, source: &(impl Source + ?Sized), kind: StorageKind) -> Result<()> {
-        self.write(|txn| txn.save_as(name, source, kind))
     }
 
     /// Creates a tensor of zeros under a name, with a mutable or live storage of its own, to be filled in place, so
@@ -165,24 +145,6 @@ impl Store {
     /// transaction with [`OnExisting::Replace`](Transaction::on_existing)); `InvalidArgument` for an invalid new name.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.write(|txn| txn.rename(from, to))
-    }
-
-    /// Gives a tensor a second name by copying its header. No element is copied.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.save("embedding", &[1f32, 2.])?;
-    /// store.copy("embedding", "head")?;
-    /// assert!(store.load("head")?.shares_storage(&store.load("embedding")?));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Those of [`rename`](Self::rename).
-    pub fn copy(&self, from: &str, to: &str) -> Result<()> {
-        self.write(|txn| txn.copy(from, to))
     }
 
     /// Runs `change` on a new transaction, commits it, and returns the result of `change`. If `change` fails, the

@@ -41,7 +41,7 @@ impl Tensor {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
     /// # let elements = Tensor::from_vec(vec![1f32, 2.], &[2])?;
-    /// # Store::create(&path)?.save_as("x", &elements, StorageKind::Mutable)?;
+    /// # Store::create(&path)?.write(|txn| txn.save_as("x", &elements, StorageKind::Mutable))?;
     /// // SAFETY: only stridemap writes to this store.
     /// let store = unsafe { Store::open_mapped(&path)? };
     /// assert_eq!(store.load("x")?.lock_shared()?.as_slice::<f32>()?, [1., 2.]);
@@ -166,7 +166,7 @@ impl SharedGuard {
     /// # use stridemap::{StorageKind, Store};
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.save_as("x", &[[1i32, 2], [3, 4]], StorageKind::Mutable)?;
+    /// store.write(|txn| txn.save_as("x", &[[1i32, 2], [3, 4]], StorageKind::Mutable))?;
     /// let x = store.load("x")?;
     /// let guard = x.lock_shared()?;
     /// let row = guard.at(&x.select(0, 1)?)?; // the same lock
@@ -191,7 +191,7 @@ impl SharedGuard {
     /// # Store::create(&path)?;
     /// // SAFETY: only stridemap writes to this store.
     /// let store = unsafe { Store::open_mapped(&path)? };
-    /// store.save_as("x", &[1f32, 2., 3.], StorageKind::Mutable)?;
+    /// store.write(|txn| txn.save_as("x", &[1f32, 2., 3.], StorageKind::Mutable))?;
     /// let guard = store.load("x")?.lock_shared()?;
     /// assert_eq!(guard.as_slice::<f32>()?, [1., 2., 3.]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -285,7 +285,7 @@ impl ExclusiveGuard<'_> {
     /// # use stridemap::{StorageKind, Store};
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.save_as("x", &[[1i32, 2], [3, 4]], StorageKind::Mutable)?;
+    /// store.write(|txn| txn.save_as("x", &[[1i32, 2], [3, 4]], StorageKind::Mutable))?;
     /// let x = store.load("x")?;
     /// let mut guard = x.lock_exclusive()?;
     /// guard.at(&x.select(1, 0)?)?.fill_(0)?; // under the same lock
@@ -312,7 +312,7 @@ impl ExclusiveGuard<'_> {
     /// # use stridemap::{StorageKind, Store};
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.save_as("x", &[1i32, 2], StorageKind::Mutable)?;
+    /// store.write(|txn| txn.save_as("x", &[1i32, 2], StorageKind::Mutable))?;
     /// let mut guard = store.load("x")?.lock_exclusive()?;
     /// guard.add_(10)?;
     /// guard.flush()?; // a power cut no longer undoes the addition
@@ -339,7 +339,7 @@ impl ExclusiveGuard<'_> {
     /// # Store::create(&path)?;
     /// // SAFETY: only stridemap writes to this store.
     /// let store = unsafe { Store::open_mapped(&path)? };
-    /// store.save_as("x", &[1f32, 2., 3.], StorageKind::Mutable)?;
+    /// store.write(|txn| txn.save_as("x", &[1f32, 2., 3.], StorageKind::Mutable))?;
     /// let guard = store.load("x")?.lock_exclusive()?;
     /// assert_eq!(guard.as_slice::<f32>()?.iter().sum::<f32>(), 6.);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -361,7 +361,7 @@ impl ExclusiveGuard<'_> {
     /// # Store::create(&path)?;
     /// // SAFETY: only stridemap writes to this store.
     /// let store = unsafe { Store::open_mapped(&path)? };
-    /// store.save_as("x", &[1f32, 2., 3.], StorageKind::Mutable)?;
+    /// store.write(|txn| txn.save_as("x", &[1f32, 2., 3.], StorageKind::Mutable))?;
     /// let mut guard = store.load("x")?.lock_exclusive()?;
     /// guard.as_slice_mut::<f32>()?.sort_by(|a, b| b.total_cmp(a));
     /// assert_eq!(guard.read::<f32>()?, [3., 2., 1.]);

@@ -53,7 +53,7 @@ impl ExclusiveGuard<'_> {
     /// # use stridemap::{StorageKind, Store};
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.save_as("x", &[1i16, 2, 3], StorageKind::Mutable)?;
+    /// store.write(|txn| txn.save_as("x", &[1i16, 2, 3], StorageKind::Mutable))?;
     /// let x = store.load("x")?;
     /// x.narrow(0, 1, 2)?.lock_exclusive()?.fill_(7)?;
     /// assert_eq!(x.read::<i16>()?, [1, 7, 7]);
@@ -79,7 +79,7 @@ impl ExclusiveGuard<'_> {
     /// # use stridemap::{StorageKind, Store, Tensor};
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.save_as("x", &[[0f64; 2]; 3], StorageKind::Mutable)?;
+    /// store.write(|txn| txn.save_as("x", &[[0f64; 2]; 3], StorageKind::Mutable))?;
     /// let row = Tensor::from_vec(vec![1i32, 2], &[2])?;
     /// let x = store.load("x")?;
     /// x.lock_exclusive()?.copy_(&row)?; // broadcast, and converted to float64
@@ -116,7 +116,7 @@ impl ExclusiveGuard<'_> {
     /// # use stridemap::{StorageKind, Store, Tensor};
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.save_as("x", &Tensor::from_vec(vec![1i64, 2, 3, 4], &[2, 2])?, StorageKind::Mutable)?;
+    /// store.write(|txn| txn.save_as("x", &Tensor::from_vec(vec![1i64, 2, 3, 4], &[2, 2])?, StorageKind::Mutable))?;
     /// let row = Tensor::from_vec(vec![10i64, 20], &[2])?;
     /// let x = store.load("x")?;
     /// x.lock_exclusive()?.add_(&row)?.add_(100)?;
@@ -143,7 +143,7 @@ impl ExclusiveGuard<'_> {
     /// # use stridemap::{StorageKind, Store};
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.save_as("x", &[5u8, 1], StorageKind::Mutable)?;
+    /// store.write(|txn| txn.save_as("x", &[5u8, 1], StorageKind::Mutable))?;
     /// let x = store.load("x")?;
     /// x.lock_exclusive()?.sub_(2)?;
     /// assert_eq!(x.read::<u8>()?, [3, 255]); // integers wrap
@@ -163,7 +163,7 @@ impl ExclusiveGuard<'_> {
     /// # use stridemap::{StorageKind, Store};
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.save_as("x", &[[1f32, 2.], [3., 4.]], StorageKind::Mutable)?;
+    /// store.write(|txn| txn.save_as("x", &[[1f32, 2.], [3., 4.]], StorageKind::Mutable))?;
     /// let x = store.load("x")?;
     /// x.lock_exclusive()?.mul_(&x.select(0, 0)?)?; // by the first row, which is read before it changes
     /// assert_eq!(x.read::<f32>()?, [1., 4., 3., 8.]);
@@ -183,7 +183,7 @@ impl ExclusiveGuard<'_> {
     /// # use stridemap::{StorageKind, Store};
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.save_as("x", &[1f32, 2., 4.], StorageKind::Mutable)?;
+    /// store.write(|txn| txn.save_as("x", &[1f32, 2., 4.], StorageKind::Mutable))?;
     /// let x = store.load("x")?;
     /// x.lock_exclusive()?.div_(2)?;
     /// assert_eq!(x.read::<f32>()?, [0.5, 1., 2.]);

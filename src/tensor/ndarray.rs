@@ -278,7 +278,7 @@ impl SharedGuard {
     /// # Store::create(&path)?;
     /// // SAFETY: only stridemap writes to this store.
     /// let store = unsafe { Store::open_mapped(&path)? };
-    /// store.save_as("x", &[[1f32, 2.], [3., 4.]], StorageKind::Mutable)?;
+    /// store.write(|txn| txn.save_as("x", &[[1f32, 2.], [3., 4.]], StorageKind::Mutable))?;
     /// let guard = store.load("x")?.t()?.lock_shared()?;
     /// assert_eq!(guard.as_array::<f32>()?[[0, 1]], 3.); // transposed
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -303,7 +303,7 @@ impl ExclusiveGuard<'_> {
     /// # Store::create(&path)?;
     /// // SAFETY: only stridemap writes to this store.
     /// let store = unsafe { Store::open_mapped(&path)? };
-    /// store.save_as("x", &[[1f32, 2.], [3., 4.]], StorageKind::Mutable)?;
+    /// store.write(|txn| txn.save_as("x", &[[1f32, 2.], [3., 4.]], StorageKind::Mutable))?;
     /// let guard = store.load("x")?.lock_exclusive()?;
     /// assert_eq!(guard.as_array::<f32>()?.sum(), 10.);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -326,7 +326,7 @@ impl ExclusiveGuard<'_> {
     /// # Store::create(&path)?;
     /// // SAFETY: only stridemap writes to this store.
     /// let store = unsafe { Store::open_mapped(&path)? };
-    /// store.save_as("x", &[[1f32, 2.], [3., 4.]], StorageKind::Mutable)?;
+    /// store.write(|txn| txn.save_as("x", &[[1f32, 2.], [3., 4.]], StorageKind::Mutable))?;
     /// let mut guard = store.load("x")?.lock_exclusive()?;
     /// guard.as_array_mut::<f32>()?[[0, 1]] = 9.;
     /// ArrayViewMut2::<f32>::try_from(&mut guard)?[[1, 0]] = 8.; // of a known rank

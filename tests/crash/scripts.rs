@@ -115,7 +115,9 @@ pub(crate) fn in_place() -> Script {
     };
     Script::new("in place", move |recorder| {
         recorder.create();
-        recorder.commit(|store| store.save_as("weights", &vector(300, 1), StorageKind::Mutable).unwrap());
+        recorder.commit(|store| {
+            store.write(|txn| txn.save_as("weights", &vector(300, 1), StorageKind::Mutable)).unwrap()
+        });
         recorder.commit(|store| {
             let _ = store.create_tensor("count", DType::I64, &[3], StorageKind::Live).unwrap();
         });

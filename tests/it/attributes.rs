@@ -35,9 +35,9 @@ fn texts(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 fn scopes_of_attributes_are_separate_in_stores_transactions_and_snapshots() {
     let dir = temporary();
     let store = store_of(&dir, &["a", "a.b"], &[("a", "k", "1"), ("a.", "k", "2"), ("a.b", "k", "3")]);
-    store.set_attribute("k", "0").unwrap();
-    store.set_attribute_of("no tensor", "k", "4").unwrap();
-    store.set_attribute_of("", "l", "0").unwrap();
+    store.write(|txn| txn.set_attribute("k", "0")).unwrap();
+    store.write(|txn| txn.set_attribute_of("no tensor", "k", "4")).unwrap();
+    store.write(|txn| txn.set_attribute_of("", "l", "0")).unwrap();
     let (snapshot, mut txn) = (store.snapshot(), store.begin().unwrap());
     let expected = [("a", "1"), ("a.", "2"), ("a.b", "3"), ("no tensor", "4")];
     for (scope, value) in expected {
@@ -60,7 +60,7 @@ fn scopes_of_attributes_are_separate_in_stores_transactions_and_snapshots() {
     assert_eq!(txn.attributes_of("a"), texts(&[("k", "5")]));
     assert_eq!(all(&store.snapshot()).len(), 6, "a transaction was visible before its commit");
     txn.commit().unwrap();
-    store.remove_attribute_of("no tensor", "k").unwrap();
+    store.write(|txn| txn.remove_attribute_of("no tensor", "k")).unwrap();
     let expected = [":k=0", "a:k=5", "a.:k=2"];
     assert_eq!(all(&store.snapshot()), expected);
     assert_eq!(all(&Store::open(store.path()).unwrap().snapshot()), expected);
@@ -73,7 +73,7 @@ fn attributes_are_kept_removed_moved_and_copied_with_their_tensor() {
     let store = store_of(&dir, &["x"], &[("", "k", "0"), ("x", "unit", "m"), ("x.", "unit", "ft")]);
     store.save("x", &2i32).unwrap();
     assert_eq!(store.attributes_of("x"), texts(&[("unit", "m")]));
-    store.copy("x", "y").unwrap();
+    store.write(|txn| txn.copy("x", "y")).unwrap();
     assert_eq!(all(&store.snapshot()), [":k=0", "x:unit=m", "x.:unit=ft", "y:unit=m"]);
     store.rename("x", "z").unwrap();
     assert_eq!(all(&store.snapshot()), [":k=0", "x.:unit=ft", "y:unit=m", "z:unit=m"]);
@@ -127,15 +127,15 @@ fn prefix_operations_act_on_every_scope_that_begins_with_it() {
         ("n.", "l", "already"),
     ];
     let store = store_of(&dir, &["m.a", "m.layer.b"], &attributes);
-    assert_eq!(store.rename_prefix("m.", "n.").unwrap(), 2);
+    assert_eq!(store.write(|txn| txn.rename_prefix("m.", "n.")).unwrap(), 2);
     let moved =
         [":k=store", "m:k=shorter", "n.:k=prefix", "n.:l=already", "n.a:k=tensor", "n.layer.:k=inner"];
     assert_eq!(all(&store.snapshot()), moved);
-    assert_eq!(store.rename_prefix("n.", "n.").unwrap(), 2);
+    assert_eq!(store.write(|txn| txn.rename_prefix("n.", "n.")).unwrap(), 2);
     assert_eq!(all(&store.snapshot()), moved);
-    assert_eq!(store.remove_prefix("n.layer").unwrap(), 1);
+    assert_eq!(store.write(|txn| txn.remove_prefix("n.layer")).unwrap(), 1);
     assert_eq!(all(&store.snapshot()), &moved[..5]);
-    assert_eq!(store.remove_prefix("").unwrap(), 1);
+    assert_eq!(store.write(|txn| txn.remove_prefix("")).unwrap(), 1);
     assert_eq!(all(&store.snapshot()), [":k=store"]);
 }
 
@@ -145,9 +145,9 @@ fn rename_to_a_longer_or_shorter_prefix_moves_every_scope_once() {
     let scopes = ["a", "aa", "aaa", "ab"];
     let attributes = scopes.map(|scope| (scope, "was", scope));
     let store = store_of(&dir, &["a", "aaa"], &attributes);
-    assert_eq!(store.rename_prefix("a", "aa").unwrap(), 2);
+    assert_eq!(store.write(|txn| txn.rename_prefix("a", "aa")).unwrap(), 2);
     assert_eq!(all(&store.snapshot()), ["aa:was=a", "aaa:was=aa", "aaaa:was=aaa", "aab:was=ab"]);
-    assert_eq!(store.rename_prefix("aa", "a").unwrap(), 2);
+    assert_eq!(store.write(|txn| txn.rename_prefix("aa", "a")).unwrap(), 2);
     assert_eq!(all(&store.snapshot()), ["a:was=a", "aa:was=aa", "aaa:was=aaa", "ab:was=ab"]);
     assert_eq!(store.names().unwrap(), ["a", "aaa"]);
 }
@@ -157,9 +157,9 @@ fn prefix_renamed_to_nothing_leaves_its_attributes_to_the_store() {
     let dir = temporary();
     let attributes = [("", "format", "pt"), ("", "k", "v"), ("m.", "format", "np"), ("m.a", "k", "a")];
     let store = store_of(&dir, &["m.a"], &attributes);
-    store.rename_prefix("m.", "").unwrap();
+    store.write(|txn| txn.rename_prefix("m.", "")).unwrap();
     assert_eq!(all(&store.snapshot()), [":format=np", ":k=v", "a:k=a"]);
-    store.rename_prefix("", "old.").unwrap();
+    store.write(|txn| txn.rename_prefix("", "old.")).unwrap();
     assert_eq!(all(&store.snapshot()), [":format=np", ":k=v", "old.a:k=a"]);
 }
 
@@ -213,16 +213,16 @@ fn scopes_keys_and_values_together_are_at_most_a_mebibyte() {
     }
     drop(txn);
     let (scope, limit) = ("s".repeat(4096), 1 << 20);
-    store.set_attribute_of(&scope, "k", &"v".repeat(limit - 4113)).unwrap();
-    let past = store.set_attribute_of("x", "", "v");
+    store.write(|txn| txn.set_attribute_of(&scope, "k", &"v".repeat(limit - 4113))).unwrap();
+    let past = store.write(|txn| txn.set_attribute_of("x", "", "v"));
     assert_refused(past, ErrorKind::InvalidArgument, &["F-4"]);
-    let past = store.set_attribute_of("x", "k", "");
+    let past = store.write(|txn| txn.set_attribute_of("x", "k", ""));
     assert_refused(past, ErrorKind::LimitExceeded, &["F-13", "1 MiB"]);
     assert_eq!(store.snapshot().all_attributes().len(), 1);
     // A copied name also counts towards the limit.
-    store.set_attribute_of(&scope, "k", &"v".repeat(limit - 4131)).unwrap();
-    store.set_attribute_of("x", "k", "").unwrap();
-    assert_refused(store.copy("x", "y"), ErrorKind::LimitExceeded, &["F-13"]);
+    store.write(|txn| txn.set_attribute_of(&scope, "k", &"v".repeat(limit - 4131))).unwrap();
+    store.write(|txn| txn.set_attribute_of("x", "k", "")).unwrap();
+    assert_refused(store.write(|txn| txn.copy("x", "y")), ErrorKind::LimitExceeded, &["F-13"]);
     store.rename("x", "y").unwrap();
     assert_eq!(store.attributes_of("y"), texts(&[("k", "")]));
 }
@@ -258,7 +258,7 @@ fn scope_that_became_a_tensor_in_another_commit_keeps_its_attributes() {
             txn.rename_prefix("t.", "u.").unwrap();
         }
         other.save("t.a", &1i32).unwrap();
-        other.set_attribute_of("t.a", "unit", "m").unwrap();
+        other.write(|txn| txn.set_attribute_of("t.a", "unit", "m")).unwrap();
         txn.commit().unwrap();
         assert_eq!(store.attributes_of("t.a"), texts(&[("old", "1"), ("unit", "m")]));
         assert!(store.contains("t.a").unwrap());

@@ -45,7 +45,7 @@ impl OnDisk {
     }
 
     fn save_mutable(&self, name: &str, source: &(impl Source + ?Sized)) -> Tensor {
-        self.open().save_as(name, source, StorageKind::Mutable).unwrap();
+        self.open().write(|txn| txn.save_as(name, source, StorageKind::Mutable)).unwrap();
         self.load(name)
     }
 

@@ -104,7 +104,7 @@ fn every_kind_of_storage_can_be_read_mapped_or_unmapped() {
     for (name, kind) in
         [("sealed", StorageKind::Sealed), ("mutable", StorageKind::Mutable), ("live", StorageKind::Live)]
     {
-        store.save_as(name, &counted, kind).unwrap();
+        store.write(|txn| txn.save_as(name, &counted, kind)).unwrap();
     }
     // SAFETY: only this test writes the store.
     let mapped = unsafe { Store::open_mapped(&path).unwrap() };

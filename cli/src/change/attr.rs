@@ -121,7 +121,7 @@ pub(crate) fn run(args: &AttrArgs, out: &mut impl Write) -> Result<()> {
             writeln!(out, "would set {shown} to {}{replacing}", one_line(value))?;
         }
         Action::Set { value, .. } => {
-            store.set_attribute_of(&scope, &place.key, value)?;
+            store.write(|txn| txn.set_attribute_of(&scope, &place.key, value))?;
             if snapshot.tensors(&scope)?.next().is_none() && !scope.is_empty() {
                 message(&format!("note: no tensor name begins with {}", quoted(&scope)));
             }
@@ -132,7 +132,7 @@ pub(crate) fn run(args: &AttrArgs, out: &mut impl Write) -> Result<()> {
                 check_writable(&store)?;
                 writeln!(out, "would remove {shown}")?;
             } else {
-                store.remove_attribute_of(&scope, &place.key)?;
+                store.write(|txn| txn.remove_attribute_of(&scope, &place.key))?;
             }
         }
     }

@@ -20,8 +20,8 @@ fn imported_twice() -> Dir {
 fn export_with_a_prefix_reverses_the_import_with_that_prefix() {
     let dir = imported_twice();
     let store = dir.store();
-    store.set_attribute_of("enc.", "who", "b").unwrap();
-    store.set_attribute_of("enc.w", "unit", "m").unwrap();
+    store.write(|txn| txn.set_attribute_of("enc.", "who", "b")).unwrap();
+    store.write(|txn| txn.set_attribute_of("enc.w", "unit", "m")).unwrap();
     assert_eq!((store.attributes()["who"].as_str(), store.attributes_of("enc.").len()), ("a", 2));
     dir.messages(&["export", "s.smap", "out.safetensors", "--prefix", "enc."]);
     let listed = dir.stdout(&["ls", "out.safetensors"]);
@@ -60,7 +60,7 @@ fn tensor_named_like_the_prefix_is_refused_as_it_has_no_name_without_it() {
 #[test]
 fn prefix_with_attributes_and_no_tensor_is_exported_where_the_format_has_attributes() {
     let dir = imported_twice();
-    dir.store().set_attribute_of("dec.", "who", "d").unwrap();
+    dir.store().write(|txn| txn.set_attribute_of("dec.", "who", "d")).unwrap();
     dir.messages(&["export", "s.smap", "out.safetensors", "--prefix", "dec."]);
     dir.messages(&["import", "out.safetensors", "again.smap"]);
     let again = stridemap::Store::open(dir.path("again.smap")).unwrap();
@@ -85,8 +85,8 @@ fn prefix_that_omits_an_adopted_tensor_does_not_replace_its_file() {
 #[test]
 fn import_notes_an_attribute_of_the_prefix_that_it_replaces() {
     let dir = imported_twice();
-    dir.store().set_attribute_of("enc.", "who", "b").unwrap();
-    dir.store().set_attribute("who", "c").unwrap();
+    dir.store().write(|txn| txn.set_attribute_of("enc.", "who", "b")).unwrap();
+    dir.store().write(|txn| txn.set_attribute("who", "c")).unwrap();
     let message = dir.messages(&["import", "m.safetensors", "s.smap", "--prefix", "enc.", "--force"]);
     assert!(message.contains("note: the \"who\" of m.safetensors replaces that of \"enc.\""), "{message}");
     assert_eq!(
@@ -98,7 +98,7 @@ fn import_notes_an_attribute_of_the_prefix_that_it_replaces() {
 #[test]
 fn inspect_prints_the_attributes_of_each_scope() {
     let dir = imported_twice();
-    dir.store().set_attribute_of("odd [\n]", "k\u{7}", "v\n").unwrap();
+    dir.store().write(|txn| txn.set_attribute_of("odd [\n]", "k\u{7}", "v\n")).unwrap();
     let text = dir.stdout(&["inspect", "s.smap"]);
     insta::assert_snapshot!(&text[text.find("\nattributes").unwrap() + 1..], @r"
     attributes
@@ -123,9 +123,9 @@ fn diff_compares_attributes_by_scope_and_key() {
     dir.messages(&["export", "s.smap", "b.smap"]);
     let b = stridemap::Store::open(dir.path("b.smap")).unwrap();
     assert!(dir.stdout(&["diff", "s.smap", "b.smap", "--strict"]).starts_with("equal: 2 tensors"));
-    b.set_attribute_of("enc.", "who", "b").unwrap();
-    b.set_attribute_of("w", "who", "b").unwrap();
-    b.remove_attribute("who").unwrap();
+    b.write(|txn| txn.set_attribute_of("enc.", "who", "b")).unwrap();
+    b.write(|txn| txn.set_attribute_of("w", "who", "b")).unwrap();
+    b.write(|txn| txn.remove_attribute("who")).unwrap();
     let text = dir.stdout(&["diff", "s.smap", "b.smap"]);
     insta::assert_snapshot!(text.replace('\t', " | "), @r"
     @ who | only in A: a

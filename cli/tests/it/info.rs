@@ -96,7 +96,7 @@ fn warnings_name_what_needs_attention() {
     let empty = Tensor::from_vec(Vec::<f32>::new(), &[0]).unwrap();
     store.save("empty", &empty).unwrap();
     store.save("tab\there", &store.load("points").unwrap()).unwrap();
-    store.save_as("live", &store.load("points").unwrap(), StorageKind::Live).unwrap();
+    store.write(|txn| txn.save_as("live", &store.load("points").unwrap(), StorageKind::Live)).unwrap();
     dir.messages(&["export", "s.smap", "m.safetensors", "points"]);
     dir.messages(&["import", "m.safetensors", "s.smap", "--prefix", "ext.", "--in-place"]);
     fs::remove_file(dir.path("m.safetensors")).unwrap();

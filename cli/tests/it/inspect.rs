@@ -45,7 +45,7 @@ fn live_storage_is_listed_with_its_kind() {
     let dir = Dir::empty();
     let store = Store::create(dir.path("s.smap")).unwrap();
     let x = Tensor::from_vec(vec![1i32, 2, 3, 4, 5, 6], &[2, 3]).unwrap();
-    store.save_as("x", &x, StorageKind::Live).unwrap();
+    store.write(|txn| txn.save_as("x", &x, StorageKind::Live)).unwrap();
     let json = dir.stdout(&["inspect", "s.smap", "--json"]);
     assert!(
         json.contains(r#""storages":[{"id":"0000000000000001","kind":"live","size_bytes":24,"#),

@@ -48,7 +48,7 @@ fn commands_wait_for_the_end_of_a_change_and_show_all_of_it() {
     let ones = Tensor::from_vec(vec![1i64; SIZE[0] * SIZE[1]], &SIZE).unwrap();
     for name in ["s.smap", "twos.smap"] {
         let store = stridemap::Store::create(dir.path(name)).unwrap();
-        store.save_as("x", &ones, StorageKind::Mutable).unwrap();
+        store.write(|txn| txn.save_as("x", &ones, StorageKind::Mutable)).unwrap();
         store.load("x").unwrap().lock_exclusive().unwrap().fill_(2).unwrap();
     }
     let x = dir.store().load("x").unwrap();

@@ -22,7 +22,7 @@ impl Tensor {
     /// # Store::create(&path)?;
     /// // SAFETY: only stridemap writes to this store.
     /// let store = unsafe { Store::open_mapped(&path)? };
-    /// store.save_as("steps", &[0u64; 2], StorageKind::Live)?;
+    /// store.write(|txn| txn.save_as("steps", &[0u64; 2], StorageKind::Live))?;
     /// let steps = store.load("steps")?.as_live::<u64>()?;
     /// steps.fetch_add(1, 5)?;
     /// assert_eq!(store.load("steps")?.read::<u64>()?, [0, 5]); // the same bytes

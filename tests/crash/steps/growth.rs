@@ -66,7 +66,7 @@ pub(crate) fn append_after_an_unlisted_commit(play: &Play) -> Fate {
     seat.trap(When::Before, "open to write", BIN, move || {
         for name in ["a", "b"] {
             let second = second.clone();
-            inner.trap(When::Before, "list", "meta", move || match second.copy("y", name) {
+            inner.trap(When::Before, "list", "meta", move || match second.write(|txn| txn.copy("y", name)) {
                 Err(e) if e.kind() == ErrorKind::Busy => Ok(()),
                 done => done.map_err(io::Error::other),
             });

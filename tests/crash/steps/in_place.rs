@@ -125,7 +125,7 @@ pub(crate) fn write_error_on_live_elements(play: &Play) -> Fate {
     let (mapped, x) = filled_live_tensor(play, &seat)?;
     seat.fail("sync", BIN);
     refused("the flush after lost writes", x.flush(), ErrorKind::Io)?;
-    refused("the commit after it", mapped.copy("x", "y"), ErrorKind::Poisoned)
+    refused("the commit after it", mapped.write(|txn| txn.copy("x", "y")), ErrorKind::Poisoned)
 }
 
 /// Two threads flush lost changes at once, and the kernel reports the error to only one of them.

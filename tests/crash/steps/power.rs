@@ -339,7 +339,7 @@ fn tables(play: &Play) -> Fate {
         (0..70).try_for_each(|row| txn.save(&format!("row.{row}"), &vector(row)))?;
         txn.commit()
     })?;
-    story.step("copy", || store.copy("row.7", "seven"))?;
+    story.step("copy", || store.write(|txn| txn.copy("row.7", "seven")))?;
     story.explore(from)
 }
 
@@ -379,7 +379,7 @@ fn forgetting(play: &Play) -> Fate {
     story.step("remove", || store.remove("doomed"))?;
     drop((store, every_step));
     let (other, from) = (open(&play.seat())?, play.simulated.log().len());
-    story.step("copy", || other.copy("kept", "again"))?;
+    story.step("copy", || other.write(|txn| txn.copy("kept", "again")))?;
     story.explore(from)
 }
 

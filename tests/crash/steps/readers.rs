@@ -67,7 +67,9 @@ pub(crate) fn older_generation_listed_as_newest(play: &Play) -> Fate {
     let _reader = open(&play.seat())?;
     expect_ok("replace", store.save("x", &vector(2)))?;
     let seat = play.seat().with(|quirks| quirks.lists_slowly = true);
-    seat.trap(When::Before, "list", "meta", move || store.copy("x", "y").map_err(std::io::Error::other));
+    seat.trap(When::Before, "list", "meta", move || {
+        store.write(|txn| txn.copy("x", "y")).map_err(std::io::Error::other)
+    });
     has(&open(&seat)?, "x", 2)
 }
 
@@ -82,7 +84,9 @@ pub(crate) fn tensor_in_use_by_an_unlisted_generation(play: &Play) -> Fate {
     let x = expect_ok("load", open(&seat)?.load("x"))?;
     for name in ["a", "b", "c", "d"] {
         let store = store.clone();
-        seat.trap(When::Before, "list", "meta", move || store.copy("y", name).map_err(std::io::Error::other));
+        seat.trap(When::Before, "list", "meta", move || {
+            store.write(|txn| txn.copy("y", name)).map_err(std::io::Error::other)
+        });
     }
     let _ = expect_ok("the guard of a tensor in use", x.lock_exclusive())?;
     holds("nothing came between", seat.is_done())
@@ -167,7 +171,9 @@ pub(crate) fn change_of_an_unnamed_tensor(play: &Play) -> Fate {
     let x = expect_ok("load", reader.load("x"))?;
     expect_ok(
         "replace",
-        store.save_as("x", &Tensor::from_vec(vec![1i64; 5], &[5]).unwrap(), StorageKind::Mutable),
+        store.write(|txn| {
+            txn.save_as("x", &Tensor::from_vec(vec![1i64; 5], &[5]).unwrap(), StorageKind::Mutable)
+        }),
     )?;
     refused("a guard of an unnamed storage", x.lock_exclusive(), ErrorKind::Conflict)?;
     check_intact(play, &["x"])

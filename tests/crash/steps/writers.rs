@@ -49,7 +49,7 @@ pub(crate) fn rename_of_a_replaced_tensor(play: &Play) -> Fate {
     let (one, other) = (play.seat(), play.seat());
     let store = create(&one)?;
     expect_ok("save", store.save("x", &vector(1)))?;
-    expect_ok("copy", store.copy("x", "tie"))?;
+    expect_ok("copy", store.write(|txn| txn.copy("x", "tie")))?;
     let second = open(&other)?;
     let mut txn = expect_ok("begin", second.begin())?;
     expect_ok("rename", txn.rename("x", "y"))?;
@@ -125,9 +125,13 @@ pub(crate) fn lock_replaced_while_it_is_held(play: &Play) -> Fate {
     let disk = play.disk.clone();
     one.trap(When::Before, "create_staged", "meta", move || {
         replace(&*disk, &Path::new(STORE).join("LOCK"))?;
-        second.copy("x", "second").map_err(std::io::Error::other)
+        second.write(|txn| txn.copy("x", "second")).map_err(std::io::Error::other)
     });
-    refused("the commit that was overtaken", store.copy("x", "first"), ErrorKind::CommitUnknown)?;
+    refused(
+        "the commit that was overtaken",
+        store.write(|txn| txn.copy("x", "first")),
+        ErrorKind::CommitUnknown,
+    )?;
     check_intact(play, &["second", "x"])
 }
 
@@ -150,10 +154,10 @@ pub(crate) fn commit_waiting_for_a_failed_one(play: &Play) -> Fate {
     let (came, other) = (Later::new(), store.clone());
     let result = came.clone();
     one.trap(When::After, "unlock", "LOCK", move || {
-        result.set(other.copy("x", "y"));
+        result.set(other.write(|txn| txn.copy("x", "y")));
         Ok(())
     });
-    refused("the commit", store.copy("x", "z"), ErrorKind::CommitUnknown)?;
+    refused("the commit", store.write(|txn| txn.copy("x", "z")), ErrorKind::CommitUnknown)?;
     refused("the commit that came next", came.get()?, ErrorKind::Poisoned)
 }
 

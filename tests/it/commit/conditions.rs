@@ -108,8 +108,12 @@ fn renames_and_copies_refuse_an_existing_name_unless_told_to_replace() {
         .unwrap();
     let generation = store.generation();
     assert_refused(store.rename("a", "b"), ErrorKind::NameExists, &["rename to \"b\""]);
-    assert_refused(store.copy("a", "b"), ErrorKind::NameExists, &["copy to \"b\""]);
-    assert_refused(store.rename_prefix("c.", "d."), ErrorKind::NameExists, &["rename_prefix", "\"d.a\""]);
+    assert_refused(store.write(|txn| txn.copy("a", "b")), ErrorKind::NameExists, &["copy to \"b\""]);
+    assert_refused(
+        store.write(|txn| txn.rename_prefix("c.", "d.")),
+        ErrorKind::NameExists,
+        &["rename_prefix", "\"d.a\""],
+    );
     store.rename("a", "a").unwrap();
     assert_eq!(store.generation(), generation);
 

@@ -63,15 +63,15 @@ fn transaction_lists_loads_and_removes_its_own_tensors() {
 fn renames_of_a_prefix_may_swap_names() {
     let dir = temporary();
     let store = store_of(&dir, &["a", "aa", "aaa", "b"]);
-    assert_eq!(store.rename_prefix("a", "aa").unwrap(), 3);
+    assert_eq!(store.write(|txn| txn.rename_prefix("a", "aa")).unwrap(), 3);
     assert_eq!(content(&store), named(&[("aa", 0), ("aaa", 1), ("aaaa", 2), ("b", 3)]));
-    assert_eq!(store.rename_prefix("aa", "a").unwrap(), 3);
+    assert_eq!(store.write(|txn| txn.rename_prefix("aa", "a")).unwrap(), 3);
     assert_eq!(content(&store), named(&[("a", 0), ("aa", 1), ("aaa", 2), ("b", 3)]));
-    assert_eq!(store.rename_prefix("a", "a").unwrap(), 3);
-    assert_eq!(store.rename_prefix("c", "d").unwrap(), 0);
+    assert_eq!(store.write(|txn| txn.rename_prefix("a", "a")).unwrap(), 3);
+    assert_eq!(store.write(|txn| txn.rename_prefix("c", "d")).unwrap(), 0);
     let generation = store.generation();
     assert_refused(
-        store.rename_prefix("a", &"long".repeat(2000)),
+        store.write(|txn| txn.rename_prefix("a", &"long".repeat(2000))),
         ErrorKind::InvalidArgument,
         &["rename_prefix"],
     );

@@ -139,14 +139,29 @@ fn commit_after_a_change_of_what_was_read_is_a_conflict_and_changes_nothing() {
         ("names, and one is added", &names, &|other| other.save("new", &1u8), "added \"new\""),
         ("names, and one is removed", &names, &|other| other.remove("b"), "removed \"b\""),
         ("headers, and one is changed", &headers, &save_a, "changed \"a\""),
-        ("headers, and one is added", &headers, &|other| other.copy("b", "ab"), "added \"ab\""),
+        (
+            "headers, and one is added",
+            &headers,
+            &|other| other.write(|txn| txn.copy("b", "ab")),
+            "added \"ab\"",
+        ),
         ("all of a prefix", &all, &save_a, "changed \"a\""),
-        ("the store's attributes", &scope(""), &|other| other.set_attribute("k", "2"), "of the store"),
-        ("a tensor's attributes", &scope("a"), &|other| other.set_attribute_of("a", "k", "2"), "of \"a\""),
+        (
+            "the store's attributes",
+            &scope(""),
+            &|other| other.write(|txn| txn.set_attribute("k", "2")),
+            "of the store",
+        ),
+        (
+            "a tensor's attributes",
+            &scope("a"),
+            &|other| other.write(|txn| txn.set_attribute_of("a", "k", "2")),
+            "of \"a\"",
+        ),
         (
             "no attributes, and then some",
             &scope("c."),
-            &|other| other.set_attribute_of("c.", "k", "2"),
+            &|other| other.write(|txn| txn.set_attribute_of("c.", "k", "2")),
             "of \"c.\"",
         ),
         ("attributes of a removed tensor", &scope("a"), &|other| other.remove("a"), "of \"a\""),
@@ -190,7 +205,12 @@ fn commit_after_a_change_of_what_was_read_is_a_conflict_and_changes_nothing() {
         ("looked up, and saved again", &contains("a"), &save_a, ""),
         ("names, and one is saved again", &names, &save_a, ""),
         ("headers, and a different prefix", &headers, &|other| other.save("b", &2i64), ""),
-        ("attributes of a different scope", &scope("a"), &|other| other.set_attribute_of("b", "k", "2"), ""),
+        (
+            "attributes of a different scope",
+            &scope("a"),
+            &|other| other.write(|txn| txn.set_attribute_of("b", "k", "2")),
+            "",
+        ),
         ("attributes, and the tensor is saved again", &scope("a"), &save_a, ""),
         (
             "elements changed in place",
@@ -295,7 +315,7 @@ fn what_the_transaction_itself_wrote_is_not_read_from_the_store() {
         let value = txn.attributes_of("c")["k"].clone();
         txn.set_attribute("copied", &value)
     };
-    let sets = |other: &Store| other.set_attribute_of("a", "k", "9");
+    let sets = |other: &Store| other.write(|txn| txn.set_attribute_of("a", "k", "9"));
     assert_refused(commit_after(&fresh(&path), reads, sets), ErrorKind::Conflict, &["changed attributes"]);
 }
 
@@ -327,11 +347,11 @@ fn view_of_a_tensor_that_was_loaded_in_the_transaction_is_of_its_newest_elements
     let (_dir, path, _) = new_store();
     let views = |txn: &mut Transaction<'_>| txn.save_view("view", &txn.load("a")?.unsqueeze(0)?);
     let refused = commit_after(&fresh(&path), views, |other| {
-        other.copy("a", "tie")?; // keeps the storage
+        other.write(|txn| txn.copy("a", "tie"))?; // keeps the storage
         other.save("a", &2i64)
     });
     assert_refused(refused, ErrorKind::Conflict, &["changed \"a\""]);
-    commit_after(&fresh(&path), views, |other| other.copy("a", "tie")).unwrap();
+    commit_after(&fresh(&path), views, |other| other.write(|txn| txn.copy("a", "tie"))).unwrap();
 }
 
 #[test]

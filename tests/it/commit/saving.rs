@@ -251,7 +251,7 @@ fn slices_arrays_vectors_and_scalars_can_be_saved() {
     store.save("cube", &[[[1u8, 2], [3, 4]], [[5, 6], [7, 8]]]).unwrap();
     store.save("none", &[[0f64; 0]; 3]).unwrap();
     store.save("complex", &Complex::new(1f32, -1.)).unwrap();
-    store.save_as("live", &7i64, stridemap::StorageKind::Live).unwrap();
+    store.write(|txn| txn.save_as("live", &7i64, stridemap::StorageKind::Live)).unwrap();
     assert_eq!(store.load("vector").unwrap().read::<bool>().unwrap(), list);
     assert_eq!(store.load("slice").unwrap().read::<bool>().unwrap(), list[1..]);
     let cube = store.load("cube").unwrap();
@@ -269,7 +269,7 @@ fn slices_arrays_vectors_and_scalars_can_be_saved() {
 fn handles_print_as_one_short_line() {
     let (_dir, path, store) = new_store();
     let matrix = Tensor::zeros(DType::F32, &[2, 3]).unwrap().refine_names(&["row", "..."]).unwrap();
-    store.save_as("x", &matrix, stridemap::StorageKind::Mutable).unwrap();
+    store.write(|txn| txn.save_as("x", &matrix, stridemap::StorageKind::Mutable)).unwrap();
     let x = store.load("x").unwrap();
     let mut txn = store.begin().unwrap();
     txn.save("y", &matrix).unwrap();

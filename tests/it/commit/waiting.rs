@@ -143,7 +143,7 @@ fn long_wait_is_reported_with_the_process_that_holds_the_lock() {
     holder.kill();
 
     // A guard waits for another guard.
-    store.save_as("m", &1i32, StorageKind::Mutable).unwrap();
+    store.write(|txn| txn.save_as("m", &1i32, StorageKind::Mutable)).unwrap();
     let m = store.load("m").unwrap();
     let guard = m.lock_shared().unwrap();
     let busy = thread::scope(|scope| scope.spawn(|| m.lock_exclusive().map(drop)).join().unwrap());

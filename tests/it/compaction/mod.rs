@@ -311,7 +311,7 @@ fn mutable_storages_are_skipped_and_reported() {
     let [skipped] = &compacted.skipped[..] else { panic!("{compacted:?}") };
     assert_eq!((skipped.reclaimable_bytes, &skipped.reason), (399_600, &SkipReason::Mutable));
     // As the reason in the report advises.
-    store.save_as("part", &store.load("part").unwrap(), StorageKind::Mutable).unwrap();
+    store.write(|txn| txn.save_as("part", &store.load("part").unwrap(), StorageKind::Mutable)).unwrap();
     store.gc().unwrap();
     assert_eq!(store.disk_usage().unwrap().reclaimable_bytes(), 0);
 }

@@ -93,11 +93,11 @@ fn copy_keeps_every_kind_of_storage_with_headers_and_sharing() {
     txn.commit().unwrap();
     store.create_growable("log", DType::I64, &[0, 2], 1_000_000).unwrap();
     store.append("log", &Tensor::from_vec(vec![1i64, 2, 3, 4], &[2, 2]).unwrap()).unwrap();
-    store.save_as("mutable", &filled(300_000, 5i64), StorageKind::Mutable).unwrap();
+    store.write(|txn| txn.save_as("mutable", &filled(300_000, 5i64), StorageKind::Mutable)).unwrap();
     store
         .save_view("mutable.half", &store.load("mutable").unwrap().slice(0, None, None, 2).unwrap())
         .unwrap();
-    store.save_as("live", &filled(1000, 6i64), StorageKind::Live).unwrap();
+    store.write(|txn| txn.save_as("live", &filled(1000, 6i64), StorageKind::Live)).unwrap();
     store.remove("tied").unwrap();
 
     let path = adopted.dir.path().join("copy.smap");
@@ -210,7 +210,7 @@ fn copy_of_some_tensors_contains_no_byte_of_the_others() {
     txn.save_view("column", &column).unwrap();
     txn.save_view("column.flipped", &column.flip([0]).unwrap()).unwrap();
     txn.commit().unwrap();
-    store.save_as("counts", &filled(9, 3i64), StorageKind::Live).unwrap();
+    store.write(|txn| txn.save_as("counts", &filled(9, 3i64), StorageKind::Live)).unwrap();
     store.save_view("counts.half", &store.load("counts").unwrap().narrow(0, 0, 4).unwrap()).unwrap();
 
     let path = dir.path().join("copy.smap");

@@ -59,7 +59,7 @@ fn damage_is_an_error_and_is_not_copied() {
 fn interrupted_copy_leaves_nothing() {
     let (dir, _, store) = new_store();
     store.save("x", &filled(3, 1i64)).unwrap();
-    store.save_as("counts", &filled(3, 1i64), StorageKind::Mutable).unwrap();
+    store.write(|txn| txn.save_as("counts", &filled(3, 1i64), StorageKind::Mutable)).unwrap();
     let path = dir.path().join("copy.smap");
     let panicked = catch_unwind(AssertUnwindSafe(|| store.copy_to(&path, |_| panic!("of the caller"))));
     assert_eq!(*panicked.unwrap_err().downcast::<&str>().unwrap(), "of the caller");
@@ -80,7 +80,7 @@ fn case_07_copy_to_a_full_disk_is_an_error_that_leaves_nothing() {
     for kind in [StorageKind::Sealed, StorageKind::Live] {
         let store = Store::create(dir.path().join(kind.name())).unwrap();
         store.save("small", &filled(100_000, 1i64)).unwrap();
-        store.save_as("x", &filled(1 << 20, 1i64), kind).unwrap();
+        store.write(|txn| txn.save_as("x", &filled(1 << 20, 1i64), kind)).unwrap();
         let refused = store.copy_to(disk.path.join("copy.smap"), |_| ());
         assert_refused(refused, ErrorKind::Io, &["copy.smap", "\"x\"", "No space left"]);
         assert_eq!(names_in(&disk.path), [""; 0]);

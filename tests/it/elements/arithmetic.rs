@@ -57,7 +57,7 @@ fn changes_in_place_agree_with_pytorch() -> Result<()> {
     let (mut agreed, mut refused) = (0, 0);
     for line in other.as_deref().unwrap_or(ROWS).lines() {
         let row: Value = serde_json::from_str(line).unwrap();
-        store.save_as("x", &tensor(&row, &row["data"]), StorageKind::Mutable)?;
+        store.write(|txn| txn.save_as("x", &tensor(&row, &row["data"]), StorageKind::Mutable))?;
         let x = store.load("x")?;
         let given = row.get("tensor").map(|given| tensor(given, &given["data"]));
         let operand = || given.as_ref().map_or_else(|| Operand::Number(number(&row)), Operand::Tensor);

@@ -105,7 +105,7 @@ fn views_of_external_tensors_are_saved_renamed_copied_and_removed() {
     let store = adopted.open();
     store.save_view("column", &store.load("weight").unwrap().select(1, 2).unwrap()).unwrap();
     store.rename("column", "third").unwrap();
-    store.copy("third", "again").unwrap();
+    store.write(|txn| txn.copy("third", "again")).unwrap();
     store.remove("third").unwrap();
     store.remove("weight").unwrap();
     store.remove("bias").unwrap();

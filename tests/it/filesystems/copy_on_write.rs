@@ -110,7 +110,7 @@ fn change_or_be_refused(store: &Store, path: &Path) {
     File::create(path.parent().unwrap().join("filler")).unwrap().sync_all().unwrap();
     // With space, everything can be changed, including a copy of the live tensor.
     x.lock_exclusive().unwrap().fill_(6).unwrap().flush().unwrap();
-    store.save_as("live", &live, StorageKind::Live).unwrap();
+    store.write(|txn| txn.save_as("live", &live, StorageKind::Live)).unwrap();
     store.load("live").unwrap().as_live::<i64>().unwrap().fill(6);
     for name in ["mutable", "live"] {
         assert_eq!(store.load(name).unwrap().read::<i64>().unwrap(), vec![6; ELEMENTS], "{name}");

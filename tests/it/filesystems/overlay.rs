@@ -76,7 +76,7 @@ fn make_store(path: &Path) {
     store.create_growable("log", DType::U8, &[0], 1 << 24).unwrap();
     store.append("log", &rows(0, ROWS)).unwrap();
     store.save("sealed", &rows(0, 3 << 20)).unwrap();
-    store.save_as("mutable", &filled(1000, 1i64), StorageKind::Mutable).unwrap();
+    store.write(|txn| txn.save_as("mutable", &filled(1000, 1i64), StorageKind::Mutable)).unwrap();
     let _ = store.create_tensor("live", DType::I64, &[1000], StorageKind::Live).unwrap();
 }
 

@@ -23,7 +23,7 @@ fn copy_of_a_store_shares_the_blocks_of_sealed_storages() {
         store.append("log", &filled(1_500_000, 3u8)).unwrap();
         let snapshot = store.snapshot();
         store.append("log", &filled(10, 4u8)).unwrap();
-        store.save_as("counts", &tensors[1].1, StorageKind::Mutable).unwrap();
+        store.write(|txn| txn.save_as("counts", &tensors[1].1, StorageKind::Mutable)).unwrap();
 
         let path = image.path.join("copy.smap");
         let (before, mut told_bytes) = (image.free_bytes(), 0);

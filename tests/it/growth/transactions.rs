@@ -82,7 +82,7 @@ fn append_to_a_name_that_another_writer_changed_is_a_conflict() {
     create_again("x");
     let mut txn = store.begin().unwrap();
     txn.append("x", &row()).unwrap();
-    Store::open(&path).unwrap().copy("x", "empty").unwrap();
+    Store::open(&path).unwrap().write(|txn| txn.copy("x", "empty")).unwrap();
     txn.commit().unwrap();
     assert_eq!(store.load("x").unwrap().size(), [1]);
     assert_eq!(store.load("empty").unwrap().size(), [0]);

@@ -76,7 +76,8 @@ fn other_dtypes_cannot_be_live() {
     for &dtype in DType::ALL {
         let name = dtype.name();
         let created = store.create_tensor(name, dtype, &[2], StorageKind::Live);
-        let saved = store.save_as(name, &Tensor::zeros(dtype, &[2]).unwrap(), StorageKind::Live);
+        let saved =
+            store.write(|txn| txn.save_as(name, &Tensor::zeros(dtype, &[2]).unwrap(), StorageKind::Live));
         if live.contains(&name) {
             assert_eq!(created.unwrap().dtype(), dtype);
             saved.unwrap();

@@ -17,7 +17,9 @@ use crate::harness::{assert_refused, new_path, open_mapped};
 
 /// Saves elements as a live tensor.
 fn live<T: LiveElement>(store: &Store, name: &str, elements: Vec<T>, size: &[usize]) -> LiveTensor<T> {
-    store.save_as(name, &Tensor::from_vec(elements, size).unwrap(), StorageKind::Live).unwrap();
+    store
+        .write(|txn| txn.save_as(name, &Tensor::from_vec(elements, size).unwrap(), StorageKind::Live))
+        .unwrap();
     store.load(name).unwrap().as_live().unwrap()
 }
 

@@ -25,8 +25,8 @@ fn tensors_that_cannot_be_live_are_refused() {
     let store = open_mapped(&path);
     let heap = Tensor::from_vec(vec![1f32; 6], &[2, 3]).unwrap();
     store.save("sealed", &heap).unwrap();
-    store.save_as("mutable", &heap, StorageKind::Mutable).unwrap();
-    store.save_as("live", &heap, StorageKind::Live).unwrap();
+    store.write(|txn| txn.save_as("mutable", &heap, StorageKind::Mutable)).unwrap();
+    store.write(|txn| txn.save_as("live", &heap, StorageKind::Live)).unwrap();
     let load = |name| store.load(name).unwrap();
 
     let not_live = ErrorKind::NotLive;
@@ -150,7 +150,7 @@ fn short_file_is_corrupt_and_holes_are_filled_before_mapping() {
 fn read_only_file_can_be_read_but_is_not_live() {
     let (dir, path, store) = new_store();
     let vector = Tensor::from_vec(vec![7i64, 8], &[2]).unwrap();
-    store.save_as("x", &vector, StorageKind::Live).unwrap();
+    store.write(|txn| txn.save_as("x", &vector, StorageKind::Live)).unwrap();
     if fs::metadata(&path).unwrap().uid() != 0 {
         println!("skipped: only root can give its rights up");
         return;
@@ -189,7 +189,7 @@ fn case_04_failed_commit_refuses_the_flush_of_live_elements() {
     // SAFETY: the tests write through the library only.
     let store = unsafe { StoreOptions::new().disk(Arc::new(disk)).open_mapped(&path).unwrap() };
     let x = store.load("x").unwrap().as_live::<i32>().unwrap();
-    assert_refused(store.copy("x", "y"), ErrorKind::CommitUnknown, &["injected fault"]);
+    assert_refused(store.write(|txn| txn.copy("x", "y")), ErrorKind::CommitUnknown, &["injected fault"]);
     assert_refused(x.flush(), ErrorKind::Poisoned, &["this handle can no longer write", "injected fault"]);
     // Another handle of the process may flush, because no flush of the elements has failed.
     open_mapped(&path).load("x").unwrap().as_live::<i32>().unwrap().flush().unwrap();
@@ -218,7 +218,7 @@ fn case_06_failed_flush_of_live_elements_is_reported_to_every_handle() {
     fails.store(false, Ordering::Relaxed);
     assert_refused(x.flush(), ErrorKind::Poisoned, &["earlier flush", "lost"]);
     let live = store.load("x").unwrap().as_live::<i32>().map(drop);
-    for refused in [store.copy("x", "y"), store.remove("x"), live] {
+    for refused in [store.write(|txn| txn.copy("x", "y")), store.remove("x"), live] {
         assert_refused(refused, ErrorKind::Poisoned, &["this handle can no longer write", "flush storage"]);
     }
     drop(x);

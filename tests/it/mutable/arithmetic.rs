@@ -44,7 +44,7 @@ fn agrees<T: Element + PartialEq + Debug>(
     model: impl Fn(&Tensor) -> Vec<T>,
 ) {
     let (_dir, path, store) = new_fast_store();
-    store.save_as("x", &arange(size, element), StorageKind::Mutable).unwrap();
+    store.write(|txn| txn.save_as("x", &arange(size, element), StorageKind::Mutable)).unwrap();
     let places = views(&arange(size, |i| i));
     for (how, store) in handles(&path) {
         let x = store.load("x").unwrap();
@@ -208,7 +208,10 @@ fn views_of_several_pieces_are_changed_completely() {
 #[test]
 fn operand_on_the_same_storage_is_read_before_it_changes() {
     let (_dir, path) = new_path();
-    Store::create(&path).unwrap().save_as("x", &arange(&[6], |i| i), StorageKind::Mutable).unwrap();
+    Store::create(&path)
+        .unwrap()
+        .write(|txn| txn.save_as("x", &arange(&[6], |i| i), StorageKind::Mutable))
+        .unwrap();
     for (how, store) in handles(&path) {
         let x = store.load("x").unwrap();
         let (head, tail) = (x.narrow(0, 0, 5).unwrap(), x.narrow(0, 1, 5).unwrap());
@@ -227,7 +230,9 @@ fn dtypes_promote_as_in_pytorch() {
     let dir = temporary();
     let store = fast().create(dir.path().join("x.smap")).unwrap();
     let own = |dtype: DType, size: &[usize]| {
-        store.save_as("x", &Tensor::zeros(dtype, size).unwrap(), StorageKind::Mutable).unwrap();
+        store
+            .write(|txn| txn.save_as("x", &Tensor::zeros(dtype, size).unwrap(), StorageKind::Mutable))
+            .unwrap();
         store.load("x").unwrap().lock_exclusive().unwrap()
     };
     let other = |dtype: DType, size: &[usize]| arange(size, |i| i + 1).to_dtype(dtype).unwrap();

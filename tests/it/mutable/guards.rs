@@ -37,7 +37,10 @@ fn only_mutable_storages_are_locked() {
 #[test]
 fn elements_are_borrowed_only_under_a_guard_of_a_mapped_store() {
     let (_dir, path) = new_path();
-    Store::create(&path).unwrap().save_as("x", &arange(&[2, 3], |i| i as f32), StorageKind::Mutable).unwrap();
+    Store::create(&path)
+        .unwrap()
+        .write(|txn| txn.save_as("x", &arange(&[2, 3], |i| i as f32), StorageKind::Mutable))
+        .unwrap();
     let [(_, unmapped), (_, mapped)] = handles(&path);
     let x = mapped.load("x").unwrap();
     assert_refused(x.as_slice::<f32>(), ErrorKind::NotMapped, &["as_slice", "lock_shared"]);
@@ -88,7 +91,10 @@ fn case_40_tensor_without_elements_is_borrowed_and_changed_like_any_other() {
 #[test]
 fn view_that_ndarray_cannot_borrow_mutably_is_changed_by_the_guard() {
     let (_dir, path) = new_path();
-    Store::create(&path).unwrap().save_as("x", &arange(&[8], |i| i), StorageKind::Mutable).unwrap();
+    Store::create(&path)
+        .unwrap()
+        .write(|txn| txn.save_as("x", &arange(&[8], |i| i), StorageKind::Mutable))
+        .unwrap();
     let [_, (_, store)] = handles(&path);
     let tangled = store.load("x").unwrap().as_strided([3, 2], [2, 3], 0).unwrap();
     let mut guard = tangled.lock_exclusive().unwrap();
@@ -153,7 +159,7 @@ fn threads_that_add_under_the_guard_lose_nothing() {
 fn in_place_changes_of_the_tutorials() {
     let (_dir, path, store) = new_store();
     let mutable = |name: &str, tensor: &Tensor| {
-        store.save_as(name, tensor, StorageKind::Mutable).unwrap();
+        store.write(|txn| txn.save_as(name, tensor, StorageKind::Mutable)).unwrap();
         store.load(name).unwrap()
     };
     let seen = |name: &str| Store::open(&path).unwrap().load(name).unwrap();

@@ -70,7 +70,7 @@ fn kinds_that_cannot_be_created_are_refused() {
     assert_refused(create(StorageKind::Sealed), ErrorKind::InvalidArgument, &["\"x\"", "Mutable", "save"]);
     assert_refused(create(StorageKind::External), ErrorKind::InvalidArgument, &["external"]);
     let vector = Tensor::from_vec(vec![1u8], &[1]).unwrap();
-    let saved = store.save_as("x", &vector, StorageKind::External);
+    let saved = store.write(|txn| txn.save_as("x", &vector, StorageKind::External));
     assert_refused(saved, ErrorKind::InvalidArgument, &["save \"x\"", "external", "Mutable or Live"]);
     let huge = store.create_tensor("x", DType::F64, &[1 << 62], StorageKind::Mutable);
     assert_refused(huge, ErrorKind::LimitExceeded, &["too large"]);

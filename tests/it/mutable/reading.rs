@@ -23,9 +23,9 @@ const NUMEL: usize = SIZE[0] * SIZE[1];
 fn create(path: &std::path::Path) {
     let store = Store::create(path).unwrap();
     let sevens = Tensor::from_vec(vec![7i64; NUMEL], &SIZE).unwrap();
-    store.save_as("x", &sevens, StorageKind::Mutable).unwrap();
-    store.save_as("y", &sevens, StorageKind::Mutable).unwrap();
-    store.save_as("indices", &[1i64, 0], StorageKind::Mutable).unwrap();
+    store.write(|txn| txn.save_as("x", &sevens, StorageKind::Mutable)).unwrap();
+    store.write(|txn| txn.save_as("y", &sevens, StorageKind::Mutable)).unwrap();
+    store.write(|txn| txn.save_as("indices", &[1i64, 0], StorageKind::Mutable)).unwrap();
     store.create_growable("log", DType::I64, &[0, SIZE[1]], 1 << 12).unwrap();
 }
 
@@ -56,7 +56,7 @@ const PATHS: [Path; 34] = [
     ("to an array", |x, _| Array2::<i64>::try_from(x).map(drop)),
     ("save", |x, store| store.save("copy", x)),
     ("save a view", |x, store| store.save("column", &x.select(1, 1)?)),
-    ("save as mutable", |x, store| store.save_as("copy", x, StorageKind::Mutable)),
+    ("save as mutable", |x, store| store.write(|txn| txn.save_as("copy", x, StorageKind::Mutable))),
     ("append few rows", |x, store| store.append("log", &x.narrow(0, 0, 3)?).map(drop)),
     ("append many rows", |x, store| store.append("log", x).map(drop)),
     ("append by an appender", |x, store| {

@@ -36,7 +36,7 @@ fn unnamed_storage_is_not_changed_even_if_a_reader_keeps_its_file() {
     let (reader, writer) = (Store::open(&path).unwrap(), Store::open(&path).unwrap());
     for (how, store) in handles(&path) {
         let x = store.load("x").unwrap();
-        writer.copy("x", "tied").unwrap();
+        writer.write(|txn| txn.copy("x", "tied")).unwrap();
         writer.remove("x").unwrap();
         x.lock_exclusive()
             .unwrap_or_else(|e| panic!("{how}: another name refers to it: {e}"))
@@ -46,7 +46,7 @@ fn unnamed_storage_is_not_changed_even_if_a_reader_keeps_its_file() {
         drop(x.lock_exclusive().unwrap());
     }
     let x = reader.load("x").unwrap();
-    writer.save_as("x", &[0u8; 4], StorageKind::Mutable).unwrap();
+    writer.write(|txn| txn.save_as("x", &[0u8; 4], StorageKind::Mutable)).unwrap();
     assert_refused(x.lock_exclusive(), ErrorKind::Conflict, &["lost", "new name"]);
     assert_eq!(x.lock_shared().unwrap().read::<u8>().unwrap(), [1; 4]);
     assert_eq!(writer.load("x").unwrap().read::<u8>().unwrap(), [0; 4]);
@@ -60,7 +60,7 @@ fn view_of_a_mutable_tensor_of_a_copied_store_is_refused() {
     let dir = temporary();
     let (original, copy) = (dir.path().join("a.smap"), dir.path().join("b.smap"));
     let store = Store::create(&original).unwrap();
-    store.save_as("x", &arange(&[4], |i| i), StorageKind::Mutable).unwrap();
+    store.write(|txn| txn.save_as("x", &arange(&[4], |i| i), StorageKind::Mutable)).unwrap();
     store.save("sealed", &arange(&[4], |i| i)).unwrap();
     assert!(Command::new("cp").arg("-r").args([&original, &copy]).status().unwrap().success());
     let other = Store::open(&copy).unwrap();

@@ -172,7 +172,7 @@ impl Writer<'_> {
             2 => {
                 let to = self.renumbered(&from);
                 self.diary.note(format!("copy {from} to {to}"));
-                store.copy(&from, &to)
+                store.write(|txn| txn.copy(&from, &to))
             }
             3 => {
                 let Some((name, tensor)) = self.random.pick(&self.kept).cloned() else { return };

@@ -50,7 +50,7 @@ fn indices(values: &[i64], size: &[usize]) -> Tensor {
 fn in_every_kind_of_storage(path: &Path, tensor: &Tensor) -> Vec<Tensor> {
     let store = fast().create(path).unwrap();
     store.save("sealed", tensor).unwrap();
-    store.save_as("mutable", tensor, StorageKind::Mutable).unwrap();
+    store.write(|txn| txn.save_as("mutable", tensor, StorageKind::Mutable)).unwrap();
     let mapped = open_mapped(path);
     let load = |store: &Store| ["sealed", "mutable"].map(|name| store.load(name).unwrap());
     [vec![tensor.clone()], load(&mapped).to_vec(), load(&store).to_vec()].concat()

@@ -58,7 +58,7 @@ proptest! {
         let path = dir.path().join("live.smap");
         let (base, of_base) = counted(&size, chain[0]);
         let of_base = Model { is_borrowable: false, ..of_base };
-        options.create(&path).unwrap().save_as("base", &base, StorageKind::Live).unwrap();
+        options.create(&path).unwrap().write(|txn| txn.save_as("base", &base, StorageKind::Live)).unwrap();
         // SAFETY: no other process knows this directory.
         let store = unsafe { options.open_mapped(&path).unwrap() };
         let base = store.load("base").unwrap();
