@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{IntoPyDict as _, PyDict, PyTuple};
 use stridemap::half::{bf16, f16};
 use stridemap::num_complex::Complex;
 use stridemap::{DType, Element, ErrorKind, Source as _};
@@ -189,7 +189,8 @@ impl Tensor {
         Ok(self.with_same_origin(detach(py, || self.inner.clone_data())?))
     }
 
-    /// Returns statistics of all elements, computed on all processors: counts, extremes, mean and standard deviation.
+    /// Returns statistics of all elements, computed on all processors: counts, extremes, mean, standard deviation and
+    /// quantiles. Quantiles are of a sample if there are more elements than `sample_count`.
     fn statistics<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
         let found = detach(py, || self.inner.statistics(|_| interrupt::check()))?;
         let result = PyDict::new(py);
@@ -203,6 +204,9 @@ impl Tensor {
         }
         result.set_item("mean", found.mean())?;
         result.set_item("std", found.std())?;
+        result.set_item("sample_count", found.sample_count)?;
+        let quantiles = [0.001, 0.5, 0.999].map(|fraction| Some((fraction, found.quantile(fraction)?)));
+        result.set_item("quantiles", quantiles.into_iter().flatten().into_py_dict(py)?)?;
         Ok(result)
     }
 

@@ -212,7 +212,6 @@ READS = {
     "deepcopy": lambda x: copy.deepcopy(x).numpy(),
     "astype": lambda x: x.astype("float64").numpy(),
     "reshape": lambda x: x.T.reshape(-1).numpy(),
-    "ravel": lambda x: x.T.ravel().numpy(),
     "flatten": lambda x: x.T.flatten().numpy(),
     "contiguous": lambda x: x.T.contiguous().numpy(),
     "statistics": lambda x: np.array([x.statistics()["min"], x.statistics()["max"]])[:1],
@@ -295,6 +294,28 @@ def test_statistics_are_those_of_numpy(store: stridemap.Store) -> None:
     assert (found["count"], found["nan_count"], found["positive_infinity_count"]) == (5, 1, 1)
     assert (found["min"], found["max"]) == (1, 4)
     assert found["mean"] == pytest.approx(7 / 3) and found["std"] == pytest.approx(np.std([1, 2, 4], ddof=1))
+    assert found["sample_count"] == 3
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64", "uint8"])
+def test_quantiles_are_those_of_numpy(store: stridemap.Store, dtype: str) -> None:
+    random = np.random.default_rng(3)
+    for count in (1, 2, 999, 1 << 20):
+        array = (random.normal(40, 9, count) * (random.random(count) < 0.2)).astype(dtype)
+        store["x"] = array
+        found = store["x"].statistics()
+        assert found["sample_count"] == count
+        assert found["quantiles"] == {q: np.quantile(array.astype(np.float64), q) for q in (0.001, 0.5, 0.999)}
+
+
+def test_quantiles_of_a_sample_are_near_those_of_numpy(store: stridemap.Store) -> None:
+    random = np.random.default_rng(4)
+    array = np.concatenate([random.normal(size=3_000_000), np.arange(2_000_000) % 7]).astype(np.float32)
+    store["x"] = array
+    found = store["x"].statistics()
+    assert (found["count"], found["sample_count"]) == (5_000_000, 1 << 20)
+    for q, quantile in found["quantiles"].items():
+        assert np.mean(array < quantile) - 0.002 <= q <= np.mean(array <= quantile) + 0.002
 
 
 def test_this_process_is_not_leaking_mappings(store: stridemap.Store) -> None:

@@ -1,26 +1,12 @@
 //! Statistics of the elements of a view, in one pass.
 
-mod codes;
-mod numbers;
-mod table;
+mod sample;
+mod summary;
 
-use std::slice;
-use std::sync::{Mutex, PoisonError};
-
-use super::stream::{MIN_PIECE_BYTES, PIECE_BYTES, for_each_piece, gather_into, order_axes_like};
+use super::stream::order_axes_like;
 use super::{Scalar, Tensor};
 use crate::error::Result;
-use crate::parallel;
-use numbers::Moments;
-use table::Bin;
-
-/// Tensors of at most this many elements have a bin for each value, not ranges. It is also how many numbers are
-/// summarized at a time: they stay in a cache.
-const BLOCK_ELEMS: usize = 4096;
-
-/// If a tensor has more elements, only a sample of them is counted in bins, because counting in bins takes longer than
-/// all other work.
-const MAX_UNSAMPLED_ELEMS: usize = 64 << 20;
+use summary::Moments;
 
 /// Statistics of the elements of a tensor, returned by [`Tensor::statistics`].
 ///
@@ -47,9 +33,15 @@ pub struct Statistics {
     pub min: Option<Scalar>,
     /// The highest finite element. Exact, also for integers of 64 bits.
     pub max: Option<Scalar>,
+    /// The number of elements that [`quantile`](Self::quantile) and [`histogram`](Self::histogram) use: all finite
+    /// elements or, for tensors of more than 1,048,576 elements, a sample of that many. The sample is spread evenly over
+    /// the tensor, contains the lowest and the highest element, and is the same in each call. All other statistics use
+    /// all elements.
+    pub sample_count: u64,
     moments: Moments,
-    /// The finite elements in ascending ranges, or a sample of them.
-    bins: Vec<Bin>,
+    /// The finite elements of the sample, in any order. In the tensor, each is repeated this often.
+    sample: Vec<f64>,
+    repeats: u64,
 }
 
 impl Tensor {
@@ -57,8 +49,8 @@ impl Tensor {
     /// view; bytes that are not valid bools count as true. `progress` is called on this thread with the bytes of
     /// elements read since the last call. Repeated elements of an expanded tensor are read once.
     ///
-    /// The result does not depend on the number of threads. Each thread takes at most 2 MiB for counters and, if the
-    /// elements are not contiguous in memory, 8 MiB of buffers.
+    /// The result does not depend on the number of threads. The sample takes at most 8 MiB, and so does a buffer for
+    /// each thread if the elements are not contiguous in memory.
     ///
     /// ```
     /// # use stridemap::{Scalar, Tensor};
@@ -77,11 +69,7 @@ impl Tensor {
         let steady = self.steady()?;
         let (tensor, repeats) = steady.without_repeats()?;
         let tensor = order_axes_like(&tensor)(&tensor)?;
-        let mut statistics = if self.dtype().itemsize() <= 2 {
-            codes::statistics(&tensor, &mut progress)?
-        } else {
-            numbers::statistics(&tensor, &mut progress)?
-        };
+        let mut statistics = summary::summarize(&tensor, &mut progress)?;
         statistics.repeat(repeats);
         Ok(statistics)
     }
@@ -125,91 +113,81 @@ impl Statistics {
         (count > 1.).then(|| (squared_distances / (count - 1.)).sqrt())
     }
 
-    /// Returns a quantile of the finite elements: the element below which a fraction of them lies. 0 returns the
-    /// minimum, 0.5 the median, and 1 the maximum. Between two elements, the result is the nearer one, and the lower
-    /// one if both are equally near, as in `torch.median`. `None` if no element is finite, or the fraction is not
-    /// between 0 and 1.
+    /// Returns a quantile of the finite elements, as `numpy.quantile` does by default: 0 returns the minimum, 0.5 the
+    /// median, and 1 the maximum. A position between two elements is interpolated linearly. Computed in `f64`. `None` if
+    /// no element is finite, or the fraction is not between 0 and 1.
     ///
-    /// The result is exact for dtypes of up to 16 bits, and for tensors of up to 4,096 elements. Otherwise the error is
-    /// at most 1/65,536 of the range from the minimum to the maximum for integers, 0.4 % of the element for `float32`,
-    /// and 3.2 % for `float64`. A quantile that is zero is exact. Above 64 Mi elements of these dtypes, the result is the quantile of a sample of
-    /// [`sample_count`](Self::sample_count) elements, except the minimum and the maximum, which are always exact.
+    /// The result is exact for tensors of up to 1,048,576 elements. Beyond, it is the quantile of a sample: the fraction
+    /// of all elements below it almost always differs from `fraction` by less than 0.002. The minimum and the maximum
+    /// are exact. Each call takes time in proportion to the sample, some milliseconds.
     ///
     /// ```
     /// # use stridemap::Tensor;
     /// let statistics = Tensor::from_vec((0..=1000i16).collect(), &[1001])?.statistics(|_| ())?;
-    /// assert_eq!(statistics.quantile(0.999), Some(999.));
+    /// assert_eq!((statistics.quantile(0.999), statistics.quantile(0.0005)), (Some(999.), Some(0.5)));
     /// # Ok::<(), stridemap::Error>(())
     /// ```
     #[must_use]
     pub fn quantile(&self, fraction: f64) -> Option<f64> {
-        if !(0. ..=1.).contains(&fraction) {
+        if self.sample.is_empty() || !(0. ..=1.).contains(&fraction) {
             return None;
         }
-        if fraction == 0. {
-            return self.bins.first().map(|bin| bin.lo);
-        } else if fraction == 1. {
-            return self.bins.last().map(|bin| bin.hi);
-        }
-        // The position of the element among those counted, in ascending order.
-        let position = (self.sample_count().saturating_sub(1) as f64 * fraction - 0.5).ceil().max(0.);
-        let mut below = 0.;
-        for bin in &self.bins {
-            let count = bin.count as f64;
-            if position < below + count {
-                // Interpolates: the first element of a bin is taken to be `lo`, and the last `hi`.
-                let part = if count > 1. { (position - below) / (count - 1.) } else { 0.5 };
-                return Some(if position == 0. { bin.lo } else { bin.lo + (bin.hi - bin.lo) * part });
-            }
-            below += count;
-        }
-        self.bins.last().map(|bin| bin.hi)
+        // The position among all elements of the sample, in ascending order.
+        let position = self.sample_count.saturating_sub(1) as f64 * fraction;
+        let (before, part) = (position.floor(), position.fract());
+        let last = self.sample.len() - 1;
+        let [low, high] =
+            [before, before + 1.].map(|at| (at as u64 / self.repeats).min(last as u64) as usize);
+        let mut sample = self.sample.clone();
+        let (_, &mut a, above) = sample.select_nth_unstable_by(low, f64::total_cmp);
+        let b = if high > low { above.iter().copied().fold(f64::INFINITY, f64::min) } else { a };
+        let distance = b - a;
+        Some(match part {
+            // The elements are the ends of the range of `f64`.
+            _ if !distance.is_finite() => a * (1. - part) + b * part,
+            // Exact at both ends.
+            _ if part < 0.5 => a + distance * part,
+            _ => b - distance * (1. - part),
+        })
     }
 
     /// Counts the finite elements in `bin_count` bins of equal width between the minimum and the maximum. An element at
     /// the edge of two bins is in the upper one. If all are equal, they are in the last bin.
     ///
-    /// The counts are exact where the elements are known exactly, as described at [`quantile`](Self::quantile).
-    /// Otherwise, the elements of a range that contains the edge of two bins are divided between the two in proportion.
-    /// Counts of a sample are multiplied so that they add up to all finite elements.
+    /// The counts are exact for tensors of up to 1,048,576 elements. Counts of a sample are multiplied so that they add
+    /// up to all finite elements.
     #[must_use]
     pub fn histogram(&self, bin_count: usize) -> Vec<u64> {
-        let (Some(first), Some(last)) = (self.bins.first(), self.bins.last()) else {
-            return vec![0; bin_count];
-        };
-        let mut counts = Vec::with_capacity(bin_count);
-        let mut bins = self.bins.iter().peekable();
-        let (mut below, mut counted) = (0, 0);
-        let (all, in_bins) = (u128::from(self.finite_count()), u128::from(self.sample_count()));
-        for edge in 1..=bin_count {
-            let is_last = edge == bin_count;
-            // Halves are subtracted, because the difference could overflow otherwise. It is multiplied before it is
-            // divided, so edges at integers are exact.
-            let half = (last.hi / 2. - first.lo / 2.) * edge as f64 / bin_count as f64;
-            let edge = ((first.lo / 2. + half) * 2.).min(last.hi);
-            while let Some(bin) = bins.next_if(|bin| bin.hi < edge) {
-                below += bin.count;
+        let mut counts = vec![0; bin_count];
+        let Some(last) = bin_count.checked_sub(1).filter(|_| !self.sample.is_empty()) else { return counts };
+        let min = self.sample.iter().copied().fold(f64::INFINITY, f64::min);
+        let max = self.sample.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        // The products below overflow for the largest numbers.
+        let scale = if min.abs().max(max.abs()) > 1e200 { 2f64.powi(-100) } else { 1. };
+        let (min, range, bin_count) = (min * scale, max * scale - min * scale, bin_count as f64);
+        // It is multiplied before it is divided, so edges at integers are exact.
+        let edge = |bin: usize| min + range * bin as f64 / bin_count;
+        for number in self.sample.iter().map(|number| number * scale) {
+            let part = if range == 0. { 1. } else { (number - min) / range };
+            let mut bin = ((part * bin_count) as usize).min(last);
+            // The division is rounded, and so are the edges.
+            while bin > 0 && number < edge(bin) {
+                bin -= 1;
             }
-            let partly = bins.peek().filter(|bin| bin.lo < edge);
-            let partly = partly.map_or(0, |bin| {
-                let part = (edge - bin.lo) / (bin.hi - bin.lo) * bin.count as f64;
-                (part.round() as u64).min(bin.count)
-            });
-            let of_all = u128::from(below + partly) * all / in_bins.max(1);
-            let total = if is_last { self.finite_count() } else { (of_all as u64).max(counted) };
-            counts.push(total - counted);
+            while bin < last && number >= edge(bin + 1) {
+                bin += 1;
+            }
+            counts[bin] += 1;
+        }
+        let (all, in_sample) = (u128::from(self.finite_count()), self.sample.len() as u128);
+        let (mut below, mut counted) = (0, 0);
+        for count in &mut counts {
+            below += u128::from(*count);
+            let total = (below * all / in_sample) as u64;
+            *count = total - counted;
             counted = total;
         }
         counts
-    }
-
-    /// Returns the number of elements that [`quantile`](Self::quantile) and [`histogram`](Self::histogram) use. These
-    /// are all finite elements or, for tensors of more than 64 Mi elements of 32 bits or more, a sample of about one in
-    /// 16. The sample consists of blocks of 4,096 elements, spread evenly over the tensor, and is the same in each
-    /// call. All other statistics use all elements.
-    #[must_use]
-    pub fn sample_count(&self) -> u64 {
-        self.bins.iter().map(|bin| bin.count).sum()
     }
 
     fn repeat(&mut self, repeats: u64) {
@@ -220,57 +198,11 @@ impl Statistics {
             &mut self.negative_infinity_count,
             &mut self.zero_count,
         ];
-        for count in counts.into_iter().chain(self.bins.iter_mut().map(|bin| &mut bin.count)) {
+        for count in counts {
             *count = count.saturating_mul(repeats);
         }
+        (self.sample_count, self.repeats) = ((self.sample.len() as u64).saturating_mul(repeats), repeats);
         self.moments.count *= repeats as f64;
         self.moments.squared_distances *= repeats as f64;
     }
-}
-
-/// Passes the bytes of all elements to `add`, in pieces and on several threads, each with its offset in the storage.
-/// Returns one tally per thread, and the moments of all pieces. The moments are added in the order of the pieces, so
-/// they do not depend on the number of threads.
-fn tally_pieces<T: Send>(
-    tensor: &Tensor,
-    new: impl Fn() -> Result<T> + Sync,
-    add: impl Fn(&mut T, &[u8], usize) -> Moments + Sync,
-    progress: &mut dyn FnMut(u64),
-) -> Result<(Vec<T>, Moments)> {
-    let piece_bytes = if tensor.is_contiguous() { PIECE_BYTES } else { MIN_PIECE_BYTES };
-    let thread_count = parallel::thread_count(tensor.nbytes().div_ceil(piece_bytes).max(1));
-    let idle = Mutex::<Vec<(T, Vec<u8>)>>::default();
-    let lock = || idle.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut moments = Moments::default();
-    parallel::in_order(
-        thread_count,
-        |push| {
-            // Rows of any length are cut into equal pieces.
-            let whole = if tensor.is_contiguous() { tensor.flatten(0, -1)? } else { tensor.clone() };
-            for_each_piece(slice::from_ref(&whole), piece_bytes / tensor.dtype().itemsize(), &mut |pieces| {
-                pieces.iter().cloned().try_for_each(&mut *push)
-            })
-        },
-        |piece| {
-            let taken = lock().pop();
-            let (mut tally, mut buffer) = taken.map_or_else(|| Ok((new()?, Vec::new())), Ok)?;
-            let moments = match piece.borrow_bytes() {
-                Some(bytes) => add(&mut tally, bytes, piece.storage_offset()),
-                None => {
-                    gather_into(&piece, &mut buffer)?;
-                    add(&mut tally, &buffer, piece.storage_offset())
-                }
-            };
-            lock().push((tally, buffer));
-            Ok((piece.nbytes() as u64, moments))
-        },
-        |done: Result<(u64, Moments)>| {
-            let (size_bytes, piece) = done?;
-            moments.merge(&piece);
-            progress(size_bytes);
-            Ok(())
-        },
-    )?;
-    let tallies = idle.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Ok((tallies.into_iter().map(|(tally, _)| tally).collect(), moments))
 }

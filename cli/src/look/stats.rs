@@ -27,8 +27,8 @@ use crate::ui::{Column, Element, Progress, Table, counted, progress, warn, write
 /// counted, and left out of the other numbers. std is the deviation of a sample, like that of PyTorch. Complex numbers
 /// are summarized by their magnitudes. A histogram has bins of equal width between min and max.
 ///
-/// If a percentile is halfway between two elements, the lower element is used, as in torch.median. For more than 4,096
-/// elements of 32 bits or more, percentiles are approximate: within 0.4 % for float32.
+/// Percentiles are interpolated linearly, as in numpy.quantile. For more than 1,048,576 elements, percentiles and
+/// histograms are of a sample of that many.
 ///
 /// If nothing matches a glob, the exit code is 1. If a tensor cannot be read, the others are still shown, and the exit
 /// code is 2.
@@ -236,8 +236,7 @@ fn print_details(label: &str, found: &Found, out: &mut impl Write) -> Result<()>
         ("max", scalar(statistics.max)),
         ("mean", real(statistics.mean())),
         ("std", real(statistics.std())),
-        ("sample", sample_note(statistics).unwrap_or_default()),
-        ("notes", notes(found).join(", ")),
+        ("notes", notes(found).into_iter().chain(sample_note(statistics)).collect::<Vec<_>>().join(", ")),
     ];
     for (key, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
         writeln!(out, "{key:<8}{value}")?;
@@ -251,9 +250,9 @@ fn print_details(label: &str, found: &Found, out: &mut impl Write) -> Result<()>
 
 /// Says from how many elements the quantiles and the histogram are computed, if not from all.
 pub(crate) fn sample_note(statistics: &Statistics) -> Option<String> {
-    let count = statistics.sample_count();
+    let count = statistics.sample_count;
     (count < statistics.finite_count())
-        .then(|| format!("{} elements, for the percentiles and the histogram", HumanCount(count)))
+        .then(|| format!("the percentiles and the histogram are of a sample of {}", HumanCount(count)))
 }
 
 #[derive(Serialize)]
@@ -272,7 +271,7 @@ struct Record<'a> {
     std: Option<Element>,
     /// The number of elements from which the quantiles and the histogram are computed.
     sample_count: u64,
-    /// Pairs of a fraction and the element below which this fraction of the finite elements lies.
+    /// Pairs of a fraction and this quantile of the finite elements.
     quantiles: Vec<(f64, Element)>,
     /// Counts in bins of equal width between min and max.
     histogram: Vec<u64>,
@@ -295,7 +294,7 @@ impl<'a> Record<'a> {
             max: statistics.max.map(Element),
             mean: real(statistics.mean()),
             std: real(statistics.std()),
-            sample_count: statistics.sample_count(),
+            sample_count: statistics.sample_count,
             quantiles: [0.001, 0.5, 0.999].into_iter().filter_map(quantile).collect(),
             histogram: statistics.histogram(BINS),
         }

@@ -104,7 +104,7 @@ pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
             writeln!(out, "{title}\n")?;
             print_bars(&counts, (min, max), out)?;
             if let Some(note) = sample_note(&statistics) {
-                writeln!(out, "\nsample: {note}")?;
+                writeln!(out, "\n{note}")?;
             }
             return Ok(());
         };
@@ -171,6 +171,6 @@ fn histogram_caption(statistics: &Statistics, (min, max): (f64, f64)) -> Vec<Str
             lines.push(format!("{} {what}, not shown", HumanCount(count)));
         }
     }
-    lines.extend(sample_note(statistics).map(|note| format!("sample: {note}")));
+    lines.extend(sample_note(statistics));
     lines
 }
