@@ -238,18 +238,6 @@ pub(super) fn gather_places(tensor: &Tensor, places: &[usize], run: usize, out: 
     of_width!(tensor.dtype().itemsize(), gather_places_of(tensor.storage(), places, run, out))
 }
 
-/// Copies `bytes`, runs of `run` elements of `itemsize`, to `places` of the locked storage, one per place. If a place
-/// is repeated, the last run wins.
-pub(super) fn scatter_places(
-    bytes: &[u8],
-    itemsize: usize,
-    places: &[usize],
-    run: usize,
-    storage: &mut LockedStorage,
-) -> Result<()> {
-    of_width!(itemsize, scatter_places_of(bytes, places, run, storage))
-}
-
 fn gather_places_of<const W: usize>(
     storage: &Storage,
     places: &[usize],
@@ -260,56 +248,8 @@ fn gather_places_of<const W: usize>(
         kernel::gather::<W>(bytes, out, places, run);
         return Ok(());
     }
-    let run_bytes = run * W;
-    let mut window = Vec::new();
-    for_each_window::<W>(places, run, |start, length, members| {
-        if let &[i] = members {
-            return storage.read_at(&mut out[i * run_bytes..][..run_bytes], (start * W) as u64);
-        }
-        resize_discarding(&mut window, length * W)?;
-        storage.read_at(&mut window, (start * W) as u64)?;
-        for &i in members {
-            let found = &window[(places[i] - start) * W..][..run_bytes];
-            out[i * run_bytes..][..run_bytes].copy_from_slice(found);
-        }
-        Ok(())
-    })
-}
-
-fn scatter_places_of<const W: usize>(
-    bytes: &[u8],
-    places: &[usize],
-    run: usize,
-    storage: &mut LockedStorage,
-) -> Result<()> {
-    let run_bytes = run * W;
-    if let Some(out) = storage.bytes_mut()? {
-        kernel::scatter::<W>(bytes, out, places, run);
-        return Ok(());
-    }
-    let mut window = Vec::new();
-    for_each_window::<W>(places, run, |start, length, members| {
-        if let &[i] = members {
-            return storage.write_at(&bytes[i * run_bytes..][..run_bytes], (start * W) as u64);
-        }
-        resize_discarding(&mut window, length * W)?;
-        storage.read_at(&mut window, (start * W) as u64)?;
-        for &i in members {
-            let replaced = &mut window[(places[i] - start) * W..][..run_bytes];
-            replaced.copy_from_slice(&bytes[i * run_bytes..][..run_bytes]);
-        }
-        storage.write_at(&window, (start * W) as u64)
-    })
-}
-
-/// Calls `body` with windows of a file, in ascending order, that together contain the runs at all places and skip long
-/// gaps. It gets the start and the length of the window, and the indices of its places, sorted by place. Indices of
-/// equal places keep their order.
-fn for_each_window<const W: usize>(
-    places: &[usize],
-    run: usize,
-    mut body: impl FnMut(usize, usize, &[usize]) -> Result<()>,
-) -> Result<()> {
+    // From the file, windows are read in ascending order that together contain all runs and skip long gaps.
+    let (run_bytes, mut window) = (run * W, Vec::new());
     let mut order: Vec<usize> = (0..places.len()).collect();
     order.sort_by_key(|&i| places[i]);
     let mut rest = order.as_slice();
@@ -325,7 +265,17 @@ fn for_each_window<const W: usize>(
         };
         let count = rest.iter().take_while(is_near).count().max(1);
         let (members, after) = rest.split_at(count);
-        body(start, last - start + run, members)?;
+        let start_bytes = (start * W) as u64;
+        if let &[i] = members {
+            storage.read_at(&mut out[i * run_bytes..][..run_bytes], start_bytes)?;
+        } else {
+            resize_discarding(&mut window, (last - start + run) * W)?;
+            storage.read_at(&mut window, start_bytes)?;
+            for &i in members {
+                let found = &window[(places[i] - start) * W..][..run_bytes];
+                out[i * run_bytes..][..run_bytes].copy_from_slice(found);
+            }
+        }
         rest = after;
     }
     Ok(())

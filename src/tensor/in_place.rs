@@ -95,17 +95,10 @@ impl ExclusiveGuard<'_> {
         convert(from, &[], to, &mut []).map_err(|e| e.context("copy_"))?;
         let source = self.operand(source)?;
         let source = self.broadcast_operand("copy_", &source)?;
-        self.copy_same_size("copy_", source)?;
-        Ok(self)
-    }
-
-    /// Copies `source`, which has the size of the tensor and does not overlap it.
-    pub(super) fn copy_same_size(&mut self, op: &str, source: Tensor) -> Result<()> {
-        let (to, mut buffer) = (self.dtype(), Vec::new());
-        self.rewrite(op, OldElements::Ignored, &[source], |out, operands| {
+        let mut buffer = Vec::new();
+        self.rewrite("copy_", OldElements::Ignored, &[source], |out, operands| {
             operands.iter().try_for_each(|source| load_into(source, to, &mut buffer, out))
-        })?;
-        Ok(())
+        })
     }
 
     /// Adds `other`. The sum is computed in the dtype to which PyTorch promotes both operands, and converted back to
@@ -255,19 +248,15 @@ impl ExclusiveGuard<'_> {
     fn broadcast_operand(&self, op: &str, operand: &Tensor) -> Result<Tensor> {
         self.layout().check_names_match(op, operand.layout())?;
         let is_same = operand.dtype() == self.dtype() && operand.layout() == self.layout();
-        let operand = if is_same { operand.clone() } else { self.copy_if_overlapping(operand)? };
-        operand.expand_as(self).map_err(|e| match e.kind() {
+        let operand =
+            if !is_same && self.overlaps(operand) { operand.clone_data()? } else { operand.clone() };
+        operand.expand(self.size()).map_err(|e| match e.kind() {
             ErrorKind::SizeMismatch => {
                 let why = format!("{op}: {} does not broadcast to {}", operand.layout(), self.layout());
                 Error::new(ErrorKind::SizeMismatch, why)
             }
             _ => e.context(op),
         })
-    }
-
-    /// Returns `operand`, or a copy if it overlaps the elements that will change.
-    pub(super) fn copy_if_overlapping(&self, operand: &Tensor) -> Result<Tensor> {
-        if self.overlaps(operand) { operand.clone_data() } else { Ok(operand.clone()) }
     }
 
     /// Lets `body` write all elements piece by piece, with the matching pieces of the operands.
@@ -320,7 +309,7 @@ enum OldElements {
 }
 
 /// Reads the elements of a view and converts them to `dtype`.
-pub(super) fn load_into(view: &Tensor, dtype: DType, buffer: &mut Vec<u8>, out: &mut [u8]) -> Result<()> {
+fn load_into(view: &Tensor, dtype: DType, buffer: &mut Vec<u8>, out: &mut [u8]) -> Result<()> {
     if view.dtype() == dtype {
         return copy::gather(view, out);
     }

@@ -140,18 +140,6 @@ pub(super) fn gather<const W: usize>(from: &[u8], to: &mut [u8], places: &[usize
     );
 }
 
-/// Copies runs of `run` elements, one after another in the source, to `places`. Of runs that overlap, the last one
-/// remains.
-pub(super) fn scatter<const W: usize>(from: &[u8], to: &mut [u8], places: &[usize], run: usize) {
-    let (from, to) = (from.as_chunks::<W>().0, to.as_chunks_mut::<W>().0);
-    if run == 1 {
-        from.iter().zip(places).for_each(|(from, &place)| to[place] = *from);
-    } else {
-        let runs = from.chunks_exact(run).zip(places);
-        runs.for_each(|(from, &place)| to[place..place + run].copy_from_slice(from));
-    }
-}
-
 /// Calls `work` with each piece that `feed` produces. Uses at most `most_threads` threads, or only this one if the
 /// total cost is below `LARGE_BYTES`. `feed` gets a limit on the cost of a piece, in bytes.
 ///

@@ -7,11 +7,11 @@ mod copy;
 #[cfg(feature = "dlpack")]
 mod dlpack;
 mod element;
-mod gather;
 mod guard;
 mod header;
 mod held_lock;
 mod in_place;
+mod index_select;
 mod kernel;
 mod live;
 #[cfg(feature = "ndarray")]

@@ -1,9 +1,9 @@
-//! Selects rows by index, and writes rows by index.
+//! Selects rows by index.
 
 use std::path::Path;
 
 use serde_json::json;
-use stridemap::{DType, StorageKind, Store, Tensor};
+use stridemap::{Store, Tensor};
 
 use crate::Outcome;
 use crate::bench::Bench;
@@ -16,9 +16,7 @@ const LOOP: &str = "floor: plain loop over the mapping";
 pub(crate) fn run(bench: &mut Bench) -> Outcome {
     let rows = bench.pick(1_000_000, 100_000);
     select(bench, rows, 64, 1024)?;
-    select(bench, rows, 128, bench.pick(100_000, 10_000))?;
-    elements(bench)?;
-    scatter(bench)
+    select(bench, rows, 128, bench.pick(100_000, 10_000))
 }
 
 /// Returns a store with a matrix "x", whose elements state their row.
@@ -87,57 +85,4 @@ pub(crate) fn storage_file(store: &Path) -> Outcome<std::path::PathBuf> {
         }
     }
     Ok(largest.ok_or("the store has no storage")?.1)
-}
-
-/// `gather` of single elements along the last axis.
-fn elements(bench: &mut Bench) -> Outcome {
-    let name = "gather/one element of each of 100000 rows";
-    if !bench.wants(name) {
-        return Ok(());
-    }
-    let (rows, columns) = (100_000, 128);
-    let x = open_mapped(&matrix(bench, rows, columns)?)?.load("x")?;
-    let wanted = indices(rows, columns);
-    let index = Tensor::from_vec(wanted.clone(), &[rows, 1])?;
-    let elements = x.as_slice::<f32>()?;
-    let case = Case::new(name)
-        .add("stridemap", |clock| clock.time(|| Ok(x.gather(1, &index)?)).map(drop))
-        .add(LOOP, |clock| {
-            let pick = |(row, &column): (usize, &i64)| elements[row * columns + column as usize];
-            clock.time(|| Ok(wanted.iter().enumerate().map(pick).collect::<Vec<f32>>())).map(drop)
-        });
-    bench.run(case)
-}
-
-/// `index_copy_` of rows into a mutable tensor.
-fn scatter(bench: &mut Bench) -> Outcome {
-    let name = "scatter/10000 rows of 128 float32";
-    if !bench.wants(name) {
-        return Ok(());
-    }
-    let (rows, columns, count) = (100_000, 128, 10_000);
-    let scratch = bench.scratch()?;
-    let path = scratch.path().join("x.smap");
-    let _ = Store::create(&path)?.create_tensor("x", DType::F32, &[rows, columns], StorageKind::Mutable)?;
-    let store = open_mapped(&path)?;
-    let x = store.load("x")?;
-    let source = Tensor::from_vec(vec![1f32; count * columns], &[count, columns])?;
-    let elements = source.read::<f32>()?;
-    let wanted = indices(count, rows);
-    let index = Tensor::from_vec(wanted.clone(), &[count])?;
-    let mut heap = vec![0f32; rows * columns];
-    let case = Case::new(name)
-        .add("stridemap", |clock| {
-            let mut guard = x.lock_exclusive()?;
-            clock.time(|| Ok(guard.index_copy_(0, &index, &source).map(|_| ())?))
-        })
-        .add("floor: plain loop in memory", |clock| {
-            clock.time(|| {
-                for (&row, source) in wanted.iter().zip(elements.chunks_exact(columns)) {
-                    heap[row as usize * columns..][..columns].copy_from_slice(source);
-                }
-                Ok(())
-            })
-        });
-    bench.run(case)
 }
