@@ -106,7 +106,10 @@ impl Tensor {
     /// The same elements with the last two dimensions exchanged.
     #[getter(mT)]
     fn mt(&self) -> Result<Tensor> {
-        self.wrapped(self.inner.mt())
+        match self.inner.ndim() {
+            0 => self.wrapped(Ok(self.inner.clone())),
+            _ => self.wrapped(self.inner.transpose(-2, -1)),
+        }
     }
 
     /// The real parts of complex numbers.
@@ -128,10 +131,6 @@ impl Tensor {
 
     fn transpose(&self, dim0: Dim, dim1: Dim) -> Result<Tensor> {
         self.wrapped(self.inner.transpose(&dim0, &dim1))
-    }
-
-    fn swapaxes(&self, axis0: Dim, axis1: Dim) -> Result<Tensor> {
-        self.wrapped(self.inner.swapaxes(&axis0, &axis1))
     }
 
     #[pyo3(signature = (*dims))]
@@ -183,11 +182,6 @@ impl Tensor {
         self.wrapped(self.inner.expand(integers(size)?))
     }
 
-    #[pyo3(signature = (*size))]
-    fn broadcast_to(&self, size: &Bound<'_, PyTuple>) -> Result<Tensor> {
-        self.wrapped(self.inner.broadcast_to(integers(size)?))
-    }
-
     #[pyo3(signature = (*shape))]
     fn view(&self, shape: &Bound<'_, PyTuple>) -> Result<Tensor> {
         self.wrapped(self.inner.view(integers(shape)?))
@@ -207,10 +201,6 @@ impl Tensor {
 
     fn unflatten(&self, dim: Dim, sizes: Vec<isize>) -> Result<Tensor> {
         self.wrapped(self.inner.unflatten(&dim, sizes))
-    }
-
-    fn ravel(&self, py: Python<'_>) -> Result<Tensor> {
-        self.or_copied(py, || self.inner.ravel())
     }
 
     /// Returns the tensor itself if it is contiguous, and otherwise a copy in memory.
@@ -262,18 +252,6 @@ impl Tensor {
     #[pyo3(signature = (indices_or_sections, dim=Dim::Position(0)))]
     fn tensor_split(&self, indices_or_sections: Parts, dim: Dim) -> Result<Vec<Tensor>> {
         self.all_wrapped(self.inner.tensor_split(&indices_or_sections, &dim))
-    }
-
-    fn hsplit(&self, indices_or_sections: Parts) -> Result<Vec<Tensor>> {
-        self.all_wrapped(self.inner.hsplit(&indices_or_sections))
-    }
-
-    fn vsplit(&self, indices_or_sections: Parts) -> Result<Vec<Tensor>> {
-        self.all_wrapped(self.inner.vsplit(&indices_or_sections))
-    }
-
-    fn dsplit(&self, indices_or_sections: Parts) -> Result<Vec<Tensor>> {
-        self.all_wrapped(self.inner.dsplit(&indices_or_sections))
     }
 
     #[pyo3(signature = (dim=Dim::Position(0)))]

@@ -25,7 +25,7 @@ def apply(x: stridemap.Tensor, op: str, args: dict[str, Any]) -> stridemap.Tenso
             return x.squeeze()
         case "view" | "reshape":
             return getattr(x, op)(args["shape"])
-        case "expand" | "broadcast_to":
+        case "expand":
             return getattr(x, op)(args["size"])
         case "permute" | "flip":
             return getattr(x, op)(*args["dims"])
@@ -37,14 +37,10 @@ def apply(x: stridemap.Tensor, op: str, args: dict[str, Any]) -> stridemap.Tenso
             return x.sliding_window_view(args["window"], args["dim"])
         case "unfold":
             return x.unfold(args["dim"], args["size"], args["step"])
-        case "swapaxes":
-            return x.swapaxes(args["dim0"], args["dim1"])
         case "chunk":
             return x.chunk(args["parts"], args["dim"])[part]
         case "tensor_split":
             return x.tensor_split(args["parts"], args["dim"])[part]
-        case "hsplit" | "vsplit" | "dsplit":
-            return getattr(x, op)(args["parts"])[part]
         case _:
             view = getattr(x, op)(**args)
             return view if part is None else view[part]

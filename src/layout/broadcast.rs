@@ -76,9 +76,4 @@ impl Layout {
         dims.reverse();
         self.with_dims(op, dims, 0)
     }
-
-    /// [`expand`](Self::expand) to known sizes.
-    pub(crate) fn expand_to(&self, size: &[usize]) -> Result<Layout> {
-        self.expand(&size.iter().map(|&n| isize::try_from(n).unwrap_or(isize::MAX)).collect::<Vec<_>>())
-    }
 }

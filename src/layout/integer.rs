@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// use stridemap::Tensor;
 ///
 /// let rows = Tensor::from_vec(vec![1f32, 2., 3., 4.], &[2, 2])?;
-/// for i in 0..rows.shape()[0] {
+/// for i in 0..rows.size()[0] {
 ///     rows.select(0, i)?;  // a usize
 /// }
 /// assert_eq!(rows.select(0, -1)?.read::<f32>()?, [3., 4.]);

@@ -52,27 +52,6 @@ impl Layout {
         Ok(self.clone().named(names.into_iter()))
     }
 
-    /// Changes individual names, given as pairs of the old and the new name.
-    pub(crate) fn rename_dims(&self, pairs: &[(&str, Option<&str>)]) -> Result<Layout> {
-        let changed = |(from, to): &(&str, Option<&str>)| format!("{from}={}", to.unwrap_or("None"));
-        let list = pairs.iter().map(changed).collect::<Vec<_>>().join(", ");
-        let op = format_args!("rename_dims({list})");
-        let mut names: Vec<Option<&str>> = self.names().map(Option::as_deref).collect();
-        let mut is_changed = vec![false; names.len()];
-        for &(from, to) in pairs {
-            let at = self.axis_named(op, from)?;
-            if let (Some(name), Some(is_changed)) = (names.get_mut(at), is_changed.get_mut(at)) {
-                if std::mem::replace(is_changed, true) {
-                    return Err(doubled(op, from));
-                }
-                *name = to;
-            }
-        }
-        check_distinct(op, names.iter().copied())?;
-        let names = names.into_iter().map(|name| name.map(|name| checked(op, name)).transpose());
-        Ok(self.clone().named(names.collect::<Result<Vec<_>>>()?.into_iter()))
-    }
-
     /// Reorders dimensions to match a list of names. A name that no dimension has adds a dimension of size 1.
     pub(crate) fn align_to(&self, names: &[Option<&str>]) -> Result<Layout> {
         let list = shown(names.iter().copied());
@@ -227,18 +206,6 @@ mod tests {
         assert_eq!(kind(&[Some("n"), Some("c")]), ErrorKind::InvalidArgument);
         assert_eq!(kind(&[Some("..."), Some("...")]), ErrorKind::InvalidArgument);
         assert_eq!(kind(&[Some("a b"), Some("...")]), ErrorKind::InvalidArgument);
-    }
-
-    #[test]
-    fn individual_names_are_changed_and_removed() {
-        let layout = named(&[Some("n"), Some("c"), None]);
-        let renamed = layout.rename_dims(&[("c", Some("n")), ("n", None)]).unwrap();
-        assert_eq!(names_of(&renamed), [None, Some("n"), None]);
-        let kind = |pairs: &[(&str, Option<&str>)]| layout.rename_dims(pairs).unwrap_err().kind();
-        assert_eq!(kind(&[("c", Some("n"))]), ErrorKind::InvalidArgument);
-        assert_eq!(kind(&[("c", Some("..."))]), ErrorKind::InvalidArgument);
-        assert_eq!(kind(&[("c", Some("x")), ("c", Some("y"))]), ErrorKind::InvalidArgument);
-        assert_eq!(kind(&[("w", None)]), ErrorKind::OutOfRange);
     }
 
     #[test]

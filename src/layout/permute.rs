@@ -24,20 +24,8 @@ impl Layout {
             2 => self.transpose(Axis::At(0), Axis::At(1)),
             rank => Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("t(): {self} has {rank} axes, but t takes at most 2; use mt, transpose or permute"),
+                format!("t(): {self} has {rank} axes, but t takes at most 2; use transpose or permute"),
             )),
-        }
-    }
-
-    /// Swaps the last two axes. A single element is returned unchanged; a vector is refused, as in PyTorch.
-    pub(crate) fn mt(&self) -> Result<Layout> {
-        match self.rank() {
-            0 => Ok(self.clone()),
-            1 => Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("mt(): {self} has one axis, but mt swaps the last two"),
-            )),
-            _ => self.transpose(Axis::At(-2), Axis::At(-1)),
         }
     }
 

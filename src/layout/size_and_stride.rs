@@ -197,18 +197,6 @@ impl Layout {
         self.numel() == 0 || is_packed(self.dims().rev())
     }
 
-    /// Returns whether the second dimension, the channel, is innermost in memory: PyTorch's `channels_last` for rank
-    /// 4 and `channels_last_3d` for rank 5.
-    pub(crate) fn is_channels_last(&self) -> bool {
-        let mut inner_first: Vec<_> = self.dims().rev().collect();
-        if inner_first.len() < 2 {
-            return false;
-        }
-        let channel = inner_first.remove(inner_first.len().saturating_sub(2));
-        inner_first.insert(0, channel);
-        is_packed(inner_first.into_iter())
-    }
-
     /// Returns the parts of the record of a tensor with this layout.
     pub(crate) fn tensor_parts(&self, dtype: DType, storage_id: u64) -> TensorParts {
         TensorParts {

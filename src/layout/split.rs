@@ -143,47 +143,6 @@ impl Layout {
         }
     }
 
-    /// Splits for `hsplit`, `vsplit` and `dsplit`: like [`tensor_split`](Self::tensor_split), but a number of parts
-    /// must divide the size of the axis, and the layout must have at least `rank` axes.
-    fn split_evenly(
-        &self,
-        op: Arguments<'_>,
-        sections: &Sections,
-        rank: usize,
-        axis: usize,
-    ) -> Result<Vec<Layout>> {
-        let refuse =
-            |why: String| Err(Error::new(ErrorKind::InvalidArgument, format!("{op}({sections}): {why}")));
-        if self.rank() < rank {
-            return refuse(format!("{self} has fewer than {rank} axes"));
-        }
-        let (axis, n, _) = self.dim(op, axis.into())?;
-        if let Sections::Number(count) = sections
-            && *count > 0
-            && usize::try_from(*count).ok().and_then(|count| n.checked_rem(count)) != Some(0)
-        {
-            return refuse(format!(
-                "axis {axis} with size {n} does not split evenly (tensor: {self}); use tensor_split"
-            ));
-        }
-        self.tensor_split(sections, axis.into()).map_err(|e| e.context(op))
-    }
-
-    /// Splits along the second axis, or the only one.
-    pub(crate) fn hsplit(&self, sections: &Sections) -> Result<Vec<Layout>> {
-        self.split_evenly(format_args!("hsplit"), sections, 1, usize::from(self.rank() > 1))
-    }
-
-    /// Splits a layout of two or more axes along the first one.
-    pub(crate) fn vsplit(&self, sections: &Sections) -> Result<Vec<Layout>> {
-        self.split_evenly(format_args!("vsplit"), sections, 2, 0)
-    }
-
-    /// Splits a layout of three or more axes along the third one.
-    pub(crate) fn dsplit(&self, sections: &Sections) -> Result<Vec<Layout>> {
-        self.split_evenly(format_args!("dsplit"), sections, 3, 2)
-    }
-
     /// Returns one view for each position along an axis, without that axis.
     pub(crate) fn unbind(&self, axis: Axis<'_>) -> Result<Vec<Layout>> {
         let op = format_args!("unbind({axis})");

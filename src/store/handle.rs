@@ -334,7 +334,7 @@ impl Store {
     /// # let store = Store::create(dir.path().join("x.smap"))?;
     /// store.save("x", &[[1f32, 2.], [3., 4.]])?;
     /// let x = store.load("x")?;
-    /// assert_eq!(x.shape(), [2, 2]);
+    /// assert_eq!(x.size(), [2, 2]);
     /// assert_eq!(x.select(0, 1)?.read::<f32>()?, [3., 4.]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

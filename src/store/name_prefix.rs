@@ -24,7 +24,7 @@ impl Store {
     /// store.save("encoder.weight", &[[1f32, 2.], [3., 4.]])?;
     /// store.save("head.weight", &[5f32])?;
     /// let encoder = store.tensors("encoder.")?;
-    /// assert_eq!((encoder[0].name.as_str(), encoder[0].shape()), ("encoder.weight", &[2, 2][..]));
+    /// assert_eq!((encoder[0].name.as_str(), encoder[0].size()), ("encoder.weight", &[2, 2][..]));
     /// assert_eq!(store.tensors("")?.len(), 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -66,7 +66,7 @@ impl Transaction<'_> {
     /// # let store = Store::create(dir.path().join("x.smap"))?;
     /// let mut txn = store.begin()?;
     /// txn.save("head.bias", &[1f32, 2.])?;
-    /// let sizes = txn.tensors("head.")?.map(|info| Ok(info?.shape().to_vec()));
+    /// let sizes = txn.tensors("head.")?.map(|info| Ok(info?.size().to_vec()));
     /// assert_eq!(sizes.collect::<stridemap::Result<Vec<_>>>()?, [[2]]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

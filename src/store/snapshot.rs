@@ -86,23 +86,6 @@ impl TensorInfo {
         self.layout.size()
     }
 
-    /// Returns the [`size`](Self::size). This is the name that NumPy and `ndarray` use.
-    ///
-    /// ```
-    /// # use stridemap::{DType, StorageKind, Store};
-    /// # let dir = tempfile::tempdir()?;
-    /// let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.create_tensor("x", DType::F32, &[2, 3], StorageKind::Mutable)?;
-    /// for info in store.snapshot().tensors("")? {
-    ///     assert_eq!(info?.shape(), [2, 3]);
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn shape(&self) -> &[usize] {
-        self.size()
-    }
-
     /// Returns the stride of each dimension, in elements.
     #[must_use]
     pub fn stride(&self) -> &[isize] {
@@ -389,7 +372,7 @@ impl Snapshot {
     /// let snapshot = store.snapshot();
     /// for info in snapshot.tensors("encoder.")? {
     ///     let info = info?;
-    ///     assert_eq!((info.name.as_str(), info.dtype, info.shape()), ("encoder.weight", DType::F32, &[2][..]));
+    ///     assert_eq!((info.name.as_str(), info.dtype, info.size()), ("encoder.weight", DType::F32, &[2][..]));
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -215,20 +215,6 @@ impl Tensor {
         self.layout.size()
     }
 
-    /// Returns the [`size`](Self::size). This is the name that NumPy and `ndarray` use.
-    ///
-    /// ```
-    /// # use stridemap::{DType, Tensor};
-    /// let x = Tensor::zeros(DType::F32, &[2, 3])?;
-    /// assert_eq!(x.shape(), [2, 3]);
-    /// assert_eq!(x.view(x.shape())?.shape(), x.size());
-    /// # Ok::<(), stridemap::Error>(())
-    /// ```
-    #[must_use]
-    pub fn shape(&self) -> &[usize] {
-        self.size()
-    }
-
     /// Returns the stride of each dimension: the distance between neighboring indices in the storage, in elements. It
     /// is negative for a reversed dimension and zero for a repeated one.
     ///
@@ -307,34 +293,6 @@ impl Tensor {
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
         self.layout.is_contiguous()
-    }
-
-    /// Returns whether a batch of images with dimensions N, C, H, W has its channels innermost in memory, like
-    /// PyTorch's `is_contiguous(memory_format=torch.channels_last)`. This depends only on the strides, so images with
-    /// one channel can be in both orders.
-    ///
-    /// ```
-    /// # use stridemap::Tensor;
-    /// let images = Tensor::from_vec(vec![0u8; 2 * 4 * 4 * 3], &[2, 4, 4, 3])?; // N, H, W, C
-    /// assert!(images.permute([0, 3, 1, 2])?.is_channels_last());
-    /// # Ok::<(), stridemap::Error>(())
-    /// ```
-    #[must_use]
-    pub fn is_channels_last(&self) -> bool {
-        self.ndim() == 4 && self.layout.is_channels_last()
-    }
-
-    /// The same as [`is_channels_last`](Self::is_channels_last), for dimensions N, C, D, H, W.
-    ///
-    /// ```
-    /// # use stridemap::Tensor;
-    /// let videos = Tensor::from_vec(vec![0u8; 2 * 5 * 4 * 4 * 3], &[2, 5, 4, 4, 3])?; // N, D, H, W, C
-    /// assert!(videos.movedim(-1, 1)?.is_channels_last_3d());
-    /// # Ok::<(), stridemap::Error>(())
-    /// ```
-    #[must_use]
-    pub fn is_channels_last_3d(&self) -> bool {
-        self.ndim() == 5 && self.layout.is_channels_last()
     }
 
     /// Returns whether several indices refer to the same element, as in an expanded or unfolded tensor. The answer is

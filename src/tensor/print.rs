@@ -13,13 +13,13 @@ use crate::error::{Error, ErrorKind, Result};
 const MAX_SHOWN: usize = 1 << 22;
 const PREFIX: &str = "tensor(";
 
-/// How a tensor is printed by [`Tensor::to_text_with`]. The options and their defaults are those of
+/// How a tensor is printed by [`Tensor::to_text`]. The options and their defaults are those of
 /// `torch.set_printoptions`.
 ///
 /// ```
 /// # use stridemap::{PrintOptions, Tensor};
 /// let x = Tensor::from_vec(vec![0.5f32, 1. / 3.], &[2])?;
-/// assert_eq!(x.to_text_with(&PrintOptions::new().precision(2))?, "tensor([0.50, 0.33])");
+/// assert_eq!(x.to_text(&PrintOptions::new().precision(2))?, "tensor([0.50, 0.33])");
 /// # Ok::<(), stridemap::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -83,32 +83,25 @@ impl Default for PrintOptions {
 }
 
 impl Tensor {
-    /// Returns the values in PyTorch's printed format, summarized beyond 1000 elements. Reads only the elements that
-    /// are shown. [`to_text_with`](Self::to_text_with) has options.
+    /// Returns the values in PyTorch's printed format, by default summarized beyond 1000 elements. Reads only the
+    /// elements that are shown. `to_string` prints with the default options.
     ///
     /// Names of dimensions follow the dtype, as in PyTorch until 2.13. There are two differences from PyTorch:
     /// `dtype=float16` has no `torch.` prefix, and an element of `float4_e2m1fn_x2` is shown as its two numbers
     /// instead of its byte.
     ///
     /// ```
-    /// # use stridemap::Tensor;
+    /// # use stridemap::{PrintOptions, Tensor};
     /// let x = Tensor::from_vec(vec![1f64, 2.5, 3., 4.], &[2, 2])?;
-    /// assert_eq!(x.to_text()?, "tensor([[1.0000, 2.5000],\n        [3.0000, 4.0000]], dtype=float64)");
+    /// let text = x.to_text(&PrintOptions::new())?;
+    /// assert_eq!(text, "tensor([[1.0000, 2.5000],\n        [3.0000, 4.0000]], dtype=float64)");
     /// # Ok::<(), stridemap::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`ErrorKind::Io`]; [`ErrorKind::LimitExceeded`] if even a summary is too long; [`ErrorKind::Busy`] for a locked
     /// mutable tensor.
-    pub fn to_text(&self) -> Result<String> {
-        self.to_text_with(&PrintOptions::new())
-    }
-
-    /// The same as [`to_text`](Self::to_text), with options.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`]; [`ErrorKind::LimitExceeded`] if the text is too long.
-    pub fn to_text_with(&self, options: &PrintOptions) -> Result<String> {
+    pub fn to_text(&self, options: &PrintOptions) -> Result<String> {
         let mut suffixes = Vec::new();
         let (body, is_default_dtype) = if self.numel() == 0 {
             if self.ndim() != 1 {
@@ -156,7 +149,7 @@ impl Tensor {
 /// reads no elements and takes no lock.
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.to_text() {
+        match self.to_text(&PrintOptions::new()) {
             Ok(text) => f.write_str(&text),
             Err(e) => write!(f, "{PREFIX}<{e}>)"),
         }

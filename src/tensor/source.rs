@@ -20,7 +20,7 @@ use crate::storage::ReadLock;
 /// store.save("bias", &vec![0.5f32, -0.5])?;
 /// store.save("points", &[[1f32, 4.], [2., 1.], [3., 5.]])?;
 /// store.save("rate", &0.1f32)?;
-/// assert_eq!(store.load("points")?.shape(), [3, 2]);
+/// assert_eq!(store.load("points")?.size(), [3, 2]);
 /// assert_eq!(store.load("rate")?.item::<f32>()?, 0.1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -107,7 +107,7 @@ impl<T: Element> TypedTensor<T> {
     #[must_use]
     #[track_caller]
     pub fn row(&self, position: impl Integer) -> &[T] {
-        let size = self.shape();
+        let size = self.size();
         let count = size.first().copied().unwrap_or_default();
         let given = position.to_isize();
         let position = if given < 0 { given.checked_add_unsigned(count) } else { Some(given) };
@@ -131,8 +131,8 @@ impl<T: Element> TypedTensor<T> {
     /// sizes of 0.
     #[cfg(feature = "ndarray")]
     pub fn as_array(&self) -> Result<ndarray::ArrayViewD<'_, T>> {
-        ndarray::ArrayViewD::from_shape(self.shape(), self.as_slice()).map_err(|e| {
-            let message = format!("as_array: ndarray refuses size {:?}: {e}", self.shape());
+        ndarray::ArrayViewD::from_shape(self.size(), self.as_slice()).map_err(|e| {
+            let message = format!("as_array: ndarray refuses size {:?}: {e}", self.size());
             Error::new(ErrorKind::LimitExceeded, message)
         })
     }
@@ -150,12 +150,6 @@ impl<T> TypedTensor<T> {
     #[must_use]
     pub fn size(&self) -> &[usize] {
         self.tensor.size()
-    }
-
-    /// Returns the [`size`](Self::size). This is the name that NumPy and `ndarray` use.
-    #[must_use]
-    pub fn shape(&self) -> &[usize] {
-        self.tensor.shape()
     }
 
     /// Returns the tensor, for its views and methods.

@@ -6,7 +6,8 @@ usage: make_torch_more_views.py OUT.jsonl CASES SEED   (needs torch 2.15 and num
 It has the operations that the first corpus lacks, deeper chains, ranks up to 7 and sizes of zero. The lines differ as
 follows: the chain may end in a different dtype ("dtype"), and "bytes" is then its elements' bytes, in hexadecimal; a
 step has its dtype if that changed. A chain whose first step is view_dtype to complex64 works on complex numbers.
-Lines with "engine": "numpy" hold sliding_window_view, broadcast_to, swapaxes and moveaxis by NumPy.
+Lines with "engine": "numpy" hold sliding_window_view, expand (broadcast_to), transpose (swapaxes) and movedim (moveaxis) by
+NumPy.
 """
 import json, random, sys, warnings
 import numpy as np, torch
@@ -18,8 +19,8 @@ MOST_ELEMENTS, MOST_AXES = 45, 7
 DTYPES = {name: getattr(torch, name) for name in
           "uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128 uint16 uint32 uint64".split()}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-NEW = ["swapaxes", "movedim", "squeeze", "broadcast_to", "view_dtype", "view_dtype", "ravel", "unflatten", "split",
-       "tensor_split", "hsplit", "vsplit", "dsplit", "view_as_real", "view_as_complex", "real", "imag", "as_strided"]
+NEW = ["movedim", "squeeze", "view_dtype", "view_dtype", "unflatten", "split", "tensor_split", "view_as_real",
+       "view_as_complex", "real", "imag", "as_strided"]
 
 
 def state(t):
@@ -62,22 +63,15 @@ def propose(r, t):
         op = "view_as_complex"
     if op in ("view_as_real", "imag", "view_as_complex") and t.dtype == torch.int64 and r.random() < .8:
         op = "view_dtype"
-    if op == "swapaxes":
-        return op, {"dim0": d(), "dim1": d()}
     if op == "movedim":
         source, destination = some_dims(r, n), some_dims(r, n)
         k = min(len(source), len(destination)) if r.random() > .06 else 7
         return op, {"source": source[:k], "destination": destination[:k]}
     if op == "squeeze":
         return op, {"dim": some_dims(r, n)}
-    if op == "broadcast_to":
-        s = [r.choice([1, 2, 3]) if x == 1 else x for x in t.size()]
-        if r.random() < .4: s = [r.choice([0, 1, 2, 3])] + s
-        if s and r.random() < .06: s[-1] = 7
-        return op, {"size": s}
     if op == "view_dtype":
         return op, {"dtype": r.choice(list(DTYPES))}
-    if op in ("ravel", "view_as_real", "view_as_complex", "real", "imag"):
+    if op in ("view_as_real", "view_as_complex", "real", "imag"):
         return op, {}
     if op == "unflatten":
         k = d(); s = factor(r, size(k)) or [1]
@@ -87,9 +81,6 @@ def propose(r, t):
         k = d(); return op, {"split_size": sizes(r, size(k)), "dim": k, "index": r.randrange(0, 3)}
     if op == "tensor_split":
         k = d(); return op, {"parts": cuts(r, size(k)), "dim": k, "index": r.randrange(0, 3)}
-    if op in ("hsplit", "vsplit", "dsplit"):
-        k = {"hsplit": int(n > 1), "vsplit": 0, "dsplit": 2}[op]
-        return op, {"parts": cuts(r, size(k) if k < n else 3), "index": r.randrange(0, 3)}
     if op == "as_strided":
         k = r.randrange(0, 4)
         s = [r.randrange(1, 4) for _ in range(k)]
@@ -99,14 +90,8 @@ def propose(r, t):
 
 
 def apply(t, op, a):
-    if op == "swapaxes": return t.swapaxes(a["dim0"], a["dim1"])
     if op == "squeeze" and isinstance(a["dim"], list): return t.squeeze(tuple(a["dim"]))
-    if op == "broadcast_to": return t.broadcast_to(a["size"])
     if op == "view_dtype": return t.view(DTYPES[a["dtype"]])
-    if op == "ravel": return t.ravel()
-    if op == "hsplit": return t.hsplit(a["parts"])[a["index"]]
-    if op == "vsplit": return t.vsplit(a["parts"])[a["index"]]
-    if op == "dsplit": return t.dsplit(a["parts"])[a["index"]]
     if op == "view_as_real": return torch.view_as_real(t)
     if op == "view_as_complex": return torch.view_as_complex(t)
     if op == "real": return t.real
@@ -161,7 +146,7 @@ def numpy_case(r):
     start, steps = st(a), []
     for _ in range(r.randrange(1, 8)):
         if a.ndim == 0 or a.size == 0: break
-        op = r.choice(["sliding_window_view", "sliding_window_view", "slice", "swapaxes", "movedim", "broadcast_to"])
+        op = r.choice(["sliding_window_view", "sliding_window_view", "slice", "transpose", "movedim", "expand"])
         k = r.randrange(a.ndim)
         if op == "sliding_window_view":
             dims = [r.randrange(-a.ndim, a.ndim) for _ in range(r.randrange(1, 3))]
@@ -170,7 +155,7 @@ def numpy_case(r):
         elif op == "slice":
             args = {"dim": k, "start": r.choice([None, 0, 1]), "end": None, "step": r.choice([1, 2])}
             call = lambda: a[(slice(None),) * k + (slice(args["start"], None, args["step"]),)]
-        elif op == "swapaxes":
+        elif op == "transpose":
             args = {"dim0": k, "dim1": r.randrange(-a.ndim, a.ndim)}; call = lambda: np.swapaxes(a, k, args["dim1"])
         elif op == "movedim":
             args = {"source": k, "destination": r.randrange(-a.ndim, a.ndim)}

@@ -409,7 +409,7 @@ fn t_25_names_of_dimensions_are_kept_and_used() {
     assert_eq!(refined.names(), [Some("channel"), Some("row"), None]);
     let refusal = refined.refine_names(&["...", "line", "column"]).unwrap_err();
     assert_eq!(refusal.kind(), ErrorKind::DimensionNameMismatch);
-    let renamed = image.rename_dims(&[("row", Some("line")), ("column", None)]).unwrap();
+    let renamed = image.rename(&[Some("..."), Some("line"), None]).unwrap();
     assert_eq!(disk.save_view("renamed", &renamed).names(), [Some("channel"), Some("line"), None]);
 
     let row = disk.save_view("row", &image.select("row", 1).unwrap());

@@ -31,8 +31,7 @@ pub(super) struct Passed {
 }
 
 /// Binds the passed arguments to the parameters of a signature, in order. `*rest` takes all remaining arguments,
-/// either separate or as a list. `**pairs` takes all remaining keywords, if nothing was passed by position.
-/// `one|other` is a parameter with two names.
+/// either separate or as a list. `one|other` is a parameter with two names.
 ///
 /// # Errors
 /// The position of a superfluous argument, or `None` if an argument is missing or a positional one follows a keyword.
@@ -42,7 +41,6 @@ pub(super) fn bind(signature: &str, mut passed: Vec<Passed>) -> Result<Vec<Argum
     }
     let first_keyword = passed.iter().position(|passed| passed.keyword.is_some()).unwrap_or(passed.len());
     let mut keywords = passed.split_off(first_keyword);
-    let takes_pairs = passed.is_empty();
     let mut positional = passed.into_iter().map(|passed| passed.argument);
     let implicit = |value| Argument { value, span: 0..0 };
     let mut bound = Vec::new();
@@ -51,12 +49,7 @@ pub(super) fn bind(signature: &str, mut passed: Vec<Passed>) -> Result<Vec<Argum
         let (parameter, default) =
             parameter.split_once('=').map_or((parameter, None), |(name, default)| (name, Some(default)));
         let names = parameter.trim_start_matches('*');
-        let argument = if parameter.starts_with("**") {
-            let pairs = if takes_pairs { std::mem::take(&mut keywords) } else { Vec::new() };
-            let flat =
-                pairs.into_iter().flat_map(|passed| passed.keyword.into_iter().chain([passed.argument]));
-            implicit(Value::List(flat.collect()))
-        } else if let Some(first) = positional.next() {
+        let argument = if let Some(first) = positional.next() {
             if parameter.starts_with('*') && !matches!(first.value, Value::List(_)) {
                 implicit(Value::List(std::iter::once(first).chain(positional.by_ref()).collect()))
             } else {
@@ -142,12 +135,6 @@ impl<'a> Arguments<'a> {
 
     pub(super) fn names(&mut self) -> Result<Vec<Option<&'a str>>> {
         self.each("the name of a dimension, an ellipsis (...) or None", name)
-    }
-
-    /// Reads pairs of an old and a new name.
-    pub(super) fn renamed(&mut self) -> Result<Vec<(&'a str, Option<&'a str>)>> {
-        let names = self.names()?;
-        Ok(names.as_chunks().0.iter().filter_map(|&[old, new]| Some((old?, new))).collect())
     }
 
     /// Reads a dtype, if the next argument is a single word.

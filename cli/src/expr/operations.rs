@@ -37,17 +37,14 @@ pub(super) static OPERATIONS: &[Operation] = &[
     view("flip(*dims)", |x, a| Ok(x.flip(a.axes()?))),
     view("diagonal(offset=0, dim1=0, dim2=1)", |x, a| Ok(x.diagonal(a.number()?, a.axis()?, a.axis()?))),
     view("transpose(dim0, dim1)", |x, a| Ok(x.transpose(a.axis()?, a.axis()?))),
-    view("swapaxes(axis0, axis1)", |x, a| Ok(x.swapaxes(a.axis()?, a.axis()?))),
     view("t()", |x, _| Ok(x.t())),
     view("T", |x, _| Ok(x.t())),
-    view("mt()", |x, _| Ok(x.mt())),
-    view("mT", |x, _| Ok(x.mt())),
+    view("mT", |x, _| Ok(x.transpose(-2, -1))),
     view("permute(*dims)", |x, a| Ok(x.permute(a.axes()?))),
     view("movedim(source, destination)", |x, a| Ok(x.movedim(a.axes()?, a.axes()?))),
     view("squeeze(*dim=None)", |x, a| Ok(x.squeeze(a.axes()?))),
     view("unsqueeze(dim)", |x, a| Ok(x.unsqueeze(a.number()?))),
     view("expand(*size)", |x, a| Ok(x.expand(&a.numbers()?))),
-    view("broadcast_to(*size)", |x, a| Ok(x.broadcast_to(&a.numbers()?))),
     view("view(*size)", |x, a| {
         Ok(match a.dtype()? {
             Some(dtype) => x.view_dtype(dtype),
@@ -65,10 +62,9 @@ pub(super) static OPERATIONS: &[Operation] = &[
         |x, a| {
             let (start, end) = (a.axis()?, a.axis()?);
             let flat = repeated_element(x).and_then(|repeated| repeated.flatten(start, end));
-            Ok(flat.is_ok_and(|flat| needs_copy(&x.view_as(&flat))))
+            Ok(flat.is_ok_and(|flat| needs_copy(&x.view(flat.size()))))
         },
     ),
-    or_copy("ravel()", |x, _| Ok(x.ravel()), |x, _| Ok(!x.is_contiguous())),
     or_copy("contiguous()", |x, _| Ok(x.contiguous()), |x, _| Ok(!x.is_contiguous())),
     view("unflatten(dim, sizes)", |x, a| Ok(x.unflatten(a.axis()?, &a.numbers()?))),
     view("unfold(dimension, size, step)", |x, a| Ok(x.unfold(a.axis()?, a.count()?, a.count()?))),
@@ -81,21 +77,23 @@ pub(super) static OPERATIONS: &[Operation] = &[
     parts("chunk(chunks, dim=0)", |x, a| Ok(x.chunk(a.count()?, a.axis()?))),
     parts("split(split_size, dim=0)", |x, a| Ok(x.split(a.sections()?, a.axis()?))),
     parts("tensor_split(sections|indices, dim=0)", |x, a| Ok(x.tensor_split(a.sections()?, a.axis()?))),
-    parts("hsplit(sections|indices)", |x, a| Ok(x.hsplit(a.sections()?))),
-    parts("vsplit(sections|indices)", |x, a| Ok(x.vsplit(a.sections()?))),
-    parts("dsplit(sections|indices)", |x, a| Ok(x.dsplit(a.sections()?))),
     parts("unbind(dim=0)", |x, a| Ok(x.unbind(a.axis()?))),
     view("real", |x, _| Ok(x.real())),
     view("imag", |x, _| Ok(x.imag())),
     view("view_as_real()", |x, _| Ok(x.view_as_real())),
     view("view_as_complex()", |x, _| Ok(x.view_as_complex())),
     view("refine_names(*names)", |x, a| Ok(x.refine_names(&a.names()?))),
-    view("rename(*names, **new_names)", |x, a| {
-        let (names, renamed) = (a.names()?, a.renamed()?);
-        Ok(if renamed.is_empty() { x.rename(&names) } else { x.rename_dims(&renamed) })
-    }),
-    view("rename_dims(**new_names)", |x, a| Ok(x.rename_dims(&a.renamed()?))),
+    view("rename(*names)", |x, a| Ok(x.rename(&a.names()?))),
     view("align_to(*names)", |x, a| Ok(x.align_to(&a.names()?))),
+];
+
+/// Other names of operations, in PyTorch and NumPy. They take the same arguments.
+pub(super) static ALIASES: &[(&str, &str)] = &[
+    ("swapaxes", "transpose"),
+    ("swapdims", "transpose"),
+    ("moveaxis", "movedim"),
+    ("broadcast_to", "expand"),
+    ("ravel", "flatten"),
 ];
 
 const fn view(signature: &'static str, view: MakeView) -> Operation {
@@ -138,6 +136,7 @@ impl Operation {
     }
 
     pub(super) fn named(name: &str) -> Option<&'static Operation> {
+        let name = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, meaning)| meaning);
         OPERATIONS.iter().find(|operation| operation.name() == name)
     }
 }

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use stridemap::{DType, Tensor};
 
-use super::operations::{OPERATIONS, Operation};
+use super::operations::{ALIASES, OPERATIONS, Operation};
 use super::{Copies, Expr, parse};
 use crate::names::quoted;
 
@@ -89,17 +89,23 @@ fn arguments_are_the_same_by_position_by_keyword_and_in_brackets() {
         &[".squeeze()", ".squeeze(2)", ".squeeze(dim=2)", ".squeeze((2,))", ".squeeze(0, -1)"],
         &[".flatten()", ".flatten(0)", ".flatten(end_dim=-1)", ".reshape(-1)", ".view([-1])", ".ravel()"],
         &[".rename(a, b, c).flip(b)", ".rename('a', \"b\", 'c').flip(['b'])", ".rename(..., b, c).flip(1)"],
-        &[".rename(a, b, c).rename(b=d, a=None).unbind(d)[2]", ".rename_dims().unbind(1)[2]"],
-        &[
-            ".transpose(0, 1)[0].mT",
-            ".transpose(0, 1)[0].T",
-            ".transpose(0, 1)[0].mt()",
-            ".transpose(0, 1)[0].t()",
-        ],
+        &[".transpose(0, 1)[0].mT", ".transpose(0, 1)[0].T", ".transpose(0, 1)[0].t()"],
+        &[".transpose(0, -1)", ".swapaxes(0, -1)", ".swapdims(0, -1)"],
+        &[".movedim(0, 2)", ".moveaxis(0, 2)"],
+        &[".expand(2, 2, 3, -1)", ".broadcast_to(2, 2, 3, -1)", ".broadcast_to((2, -1, -1, 1))"],
     ] {
         for text in same {
             assert_eq!(meant(&x, text), meant(&x, same[0]), "{text}");
         }
+    }
+}
+
+#[test]
+fn aliases_are_not_operations_and_mean_one() {
+    for (alias, meaning) in ALIASES {
+        assert_eq!(Operation::named(alias).map(Operation::name), Some(*meaning));
+        assert!(OPERATIONS.iter().all(|operation| operation.name() != *alias));
+        assert!(PAGE.contains(&format!("`{alias}`")), "{alias}");
     }
 }
 
@@ -113,7 +119,7 @@ fn operations_are_applied_from_left_to_right() {
 fn refusal_to_copy_is_reported_without_copying() {
     // One element is repeated so many times that a copy would not fit in memory.
     let x = Tensor::zeros(DType::U8, &[1]).unwrap().as_strided([1i64 << 40, 1i64 << 20], [0, 0], 0).unwrap();
-    for text in ["x.contiguous()", "x.ravel()", "x[:, None].expand(-1, 3, -1)[:, :2].contiguous()"] {
+    for text in ["x.contiguous()", "x[:, None].expand(-1, 3, -1)[:, :2].contiguous()"] {
         let e = parsed(text).apply(x.clone(), Copies::Refused).unwrap_err();
         assert!(e.to_string().starts_with("a view copies no data, but "), "{e}");
     }
@@ -173,7 +179,7 @@ fn error_names_the_column_and_what_was_expected() {
         ("x.transpose(0, dim0=1)", "expression, column 3: expected transpose(dim0, dim1)"),
         ("x.transpose(dim0=1, 0)", "expression, column 3: expected transpose(dim0, dim1)"),
         ("x.transpose(0, 1, dim=2)", "expression, column 19: expected transpose(dim0, dim1)"),
-        ("x.rename(a, b=c)", "expression, column 13: expected rename(*names, **new_names)"),
+        ("x.rename(a, b=c)", "expression, column 13: expected rename(*names)"),
         ("x.view(", "expression, column 8: expected a number or a name, found the end"),
         ("x.view(=3)", "expression, column 8: expected a number or a name, found '='"),
         ("x.view([1)", r#"expression, column 10: expected "," or "]", found ')'"#),
@@ -199,8 +205,8 @@ fn unknown_operation_suggests_the_nearest_and_points_to_the_help() {
         "expression, column 6: unknown operation \"zzz\"; stridemap view --help lists all; if it is part of a tensor's \
          name, quote the name: 'odd.name()'"
     );
-    let suggested = refusal("x.split_(2)");
-    assert!(suggested.contains("split") && suggested.matches(" or ").count() == 2, "{suggested}");
+    let suggested = refusal("x.unsqeeze(2)");
+    assert!(suggested.contains("did you mean unsqueeze or squeeze?"), "{suggested}");
 }
 
 /// Generates text from the grammar's own characters, which gets further into the parser than random text.

@@ -97,7 +97,7 @@ pub(crate) fn run(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
         let options = PrintOptions::new().precision(precision.into()).edge_items(edge_items as usize);
         let options = options.line_width(line_width);
         let options = if full { options.threshold(usize::MAX) } else { options };
-        Ok(writeln!(out, "{}", view.to_text_with(&options)?)?)
+        Ok(writeln!(out, "{}", view.to_text(&options)?)?)
     }
 }
 

@@ -32,7 +32,6 @@ const VIEWS: &[(&str, &str, &str)] = &[
     ("x.swapaxes(0, -1)", "int64 [3, 2]", "0 3 1 4 2 5"),
     ("x.t()", "int64 [3, 2]", "0 3 1 4 2 5"),
     ("x[...].T", "int64 [3, 2]", "0 3 1 4 2 5"),
-    ("x.mt()", "int64 [3, 2]", "0 3 1 4 2 5"),
     ("x[...].mT", "int64 [3, 2]", "0 3 1 4 2 5"),
     ("y[:, :2, :2].mT", "int64 [2, 2, 2]", "0 4 1 5 12 16 13 17"),
     (
@@ -90,12 +89,6 @@ const VIEWS: &[(&str, &str, &str)] = &[
     ("x.tensor_split(2, 1)[0]", "int64 [2, 2]", "0 1 3 4"),
     ("x.tensor_split((1,), 1)[1]", "int64 [2, 2]", "1 2 4 5"),
     ("x.tensor_split(indices=[1, 2], dim=1)[1]", "int64 [2, 1]", "1 4"),
-    ("x.hsplit(3)[2]", "int64 [2, 1]", "2 5"),
-    ("x.hsplit([1])[1]", "int64 [2, 2]", "1 2 4 5"),
-    ("x.vsplit(2)[0]", "int64 [1, 3]", "0 1 2"),
-    ("x.vsplit([1])[-1]", "int64 [1, 3]", "3 4 5"),
-    ("y.dsplit(4)[0]", "int64 [2, 3, 1]", "0 4 8 12 16 20"),
-    ("y.dsplit((3,))[1]", "int64 [2, 3, 1]", "3 7 11 15 19 23"),
     ("x.unbind()[1]", "int64 [3]", "3 4 5"),
     ("x.unbind(-1)[0]", "int64 [2]", "0 3"),
     ("z.real()", "float32 [3]", "1.0 3.0 5.0"),
@@ -108,8 +101,8 @@ const VIEWS: &[(&str, &str, &str)] = &[
     ("x.refine_names(row, column).select('column', 0)", "int64 [2]", "0 3"),
     ("x.refine_names(\"row\", ...).transpose(row, 1)", "int64 [3, 2]", "0 3 1 4 2 5"),
     ("x.rename(a, None).unbind(a)[1]", "int64 [3]", "3 4 5"),
-    ("x.rename(a, b).rename(b=c, a=None).flip(c)", "int64 [2, 3]", "2 1 0 5 4 3"),
-    ("x.rename(a, b).rename_dims(b='c').flatten(a, c)", "int64 [6]", "0 1 2 3 4 5"),
+    ("x.rename(a, b).rename(None, c).flip(c)", "int64 [2, 3]", "2 1 0 5 4 3"),
+    ("x.rename(a, b).rename(..., 'c').flatten(a, c)", "int64 [6]", "0 1 2 3 4 5"),
     ("x.rename(a, b).align_to(b, c, ...)", "int64 [3, 1, 2]", "0 3 1 4 2 5"),
 ];
 
@@ -182,7 +175,7 @@ fn dimension_names_are_saved() {
     for (expr, names) in [
         ("y.refine_names(N, ..., 'W')", r#"["N",null,"W"]"#),
         ("y.refine_names(['N', \"H\", 'W']).rename(None, ...)", r#"[null,"H","W"]"#),
-        ("y.rename(N, H, W).rename(H=row).align_to(W, ..., C)", r#"["W","N","row","C"]"#),
+        ("y.rename(N, H, W).rename(..., row, W).align_to(W, ..., C)", r#"["W","N","row","C"]"#),
         ("y.rename(N, H, W).rename(None, None, None)", "null"),
         ("y", "null"),
     ] {
@@ -283,13 +276,7 @@ fn refusal_marks_the_wrong_part() {
 fn view_names_the_operation_that_would_copy() {
     let dir = store();
     let mut refusals = String::new();
-    for expr in [
-        "x.t().reshape(-1)[0]",
-        "x.t().flatten()",
-        "x.t().ravel()",
-        "x[:, :2].contiguous().t()",
-        "x.t().view(6)",
-    ] {
+    for expr in ["x.t().reshape(-1)[0]", "x.t().flatten()", "x[:, :2].contiguous().t()", "x.t().view(6)"] {
         refusals += &dir.run(&["view", "s.smap", expr, "new"]).stderr;
     }
     insta::assert_snapshot!(refusals, @r"
@@ -299,9 +286,6 @@ fn view_names_the_operation_that_would_copy() {
     stridemap: a view copies no data, but flatten of size [3, 2] with stride [1, 3] needs a copy
       | x.t().flatten()
       |       ^^^^^^^^^
-    stridemap: a view copies no data, but ravel of size [3, 2] with stride [1, 3] needs a copy
-      | x.t().ravel()
-      |       ^^^^^^^
     stridemap: a view copies no data, but contiguous of size [2, 2] with stride [3, 1] needs a copy
       | x[:, :2].contiguous().t()
       |          ^^^^^^^^^^^^

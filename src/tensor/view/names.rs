@@ -64,26 +64,6 @@ impl Tensor {
         self.viewed(self.layout().rename(&listed(names)))
     }
 
-    /// Changes or removes individual names, given as pairs of the old and the new name.
-    ///
-    /// ```
-    /// # use stridemap::{DType, Tensor};
-    /// let x = Tensor::zeros(DType::F32, &[2, 3])?.refine_names(&["batch", "channel"])?;
-    /// let renamed = x.rename_dims(&[("channel", "C")])?;
-    /// assert_eq!(renamed.names(), [Some("batch"), Some("C")]);
-    /// assert_eq!((renamed.size(), renamed.stride()), (x.size(), x.stride()));
-    /// # Ok::<(), stridemap::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for an old name that no dimension has;
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a new name that is not an identifier or that two
-    /// dimensions would share.
-    pub fn rename_dims<'a, N: Into<Option<&'a str>> + Copy>(&self, pairs: &[(&'a str, N)]) -> Result<Tensor> {
-        let pairs: Vec<(&str, Option<&str>)> = pairs.iter().map(|&(from, to)| (from, to.into())).collect();
-        self.viewed(self.layout().rename_dims(&pairs))
-    }
-
     /// Reorders dimensions to match a list of names. For a name that no dimension has, a dimension of size 1 is
     /// added.
     ///

@@ -23,23 +23,6 @@ impl Tensor {
         self.viewed(self.layout().transpose(axis0.into(), axis1.into()))
     }
 
-    /// Swaps two axes, like [`transpose`](Self::transpose). This is NumPy's name.
-    ///
-    /// ```
-    /// # use stridemap::{DType, Tensor};
-    /// let x = Tensor::zeros(DType::F32, &[3, 4, 5])?;
-    /// assert_eq!(x.stride(), [20, 5, 1]);
-    /// let view = x.swapaxes(0, 1)?;
-    /// assert_eq!((view.size(), view.stride()), (&[4, 3, 5][..], &[5, 20, 1][..]));
-    /// # Ok::<(), stridemap::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis that does not exist.
-    pub fn swapaxes<'a>(&self, axis0: impl Into<Axis<'a>>, axis1: impl Into<Axis<'a>>) -> Result<Tensor> {
-        self.transpose(axis0, axis1)
-    }
-
     /// Transposes a matrix. A tensor with fewer than two axes is returned unchanged.
     ///
     /// ```
@@ -55,23 +38,6 @@ impl Tensor {
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for more than two axes.
     pub fn t(&self) -> Result<Tensor> {
         self.viewed(self.layout().t())
-    }
-
-    /// Swaps the last two axes, like PyTorch's `mT`. A tensor without axes is returned unchanged.
-    ///
-    /// ```
-    /// # use stridemap::{DType, Tensor};
-    /// let x = Tensor::zeros(DType::F32, &[3, 4, 5])?;
-    /// assert_eq!(x.stride(), [20, 5, 1]);
-    /// let view = x.mt()?;
-    /// assert_eq!((view.size(), view.stride()), (&[3, 5, 4][..], &[20, 1, 5][..]));
-    /// # Ok::<(), stridemap::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a vector.
-    pub fn mt(&self) -> Result<Tensor> {
-        self.viewed(self.layout().mt())
     }
 
     /// Reorders the axes: axis `axes[i]` becomes axis `i`.

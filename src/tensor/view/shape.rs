@@ -8,8 +8,7 @@ use crate::tensor::copy;
 /// Views with different dimensions.
 ///
 /// [`reshape`](Self::reshape) and [`flatten`](Self::flatten) copy if no strides can express the result.
-/// [`ravel`](Self::ravel) and [`contiguous`](Self::contiguous) copy if the tensor is not contiguous. PyTorch copies in
-/// the same cases. [`shares_storage`](Self::shares_storage) shows whether they copied.
+/// [`contiguous`](Self::contiguous) copies if the tensor is not contiguous. PyTorch copies in the same cases. [`shares_storage`](Self::shares_storage) shows whether they copied.
 impl Tensor {
     /// Removes axes of size 1 and ignores listed axes of other sizes. `..` means all axes.
     ///
@@ -68,42 +67,6 @@ impl Tensor {
         self.viewed(self.layout().expand(&size.to_vec()))
     }
 
-    /// Expands to the size of another tensor, as [`expand`](Self::expand) does.
-    ///
-    /// ```
-    /// # use stridemap::{DType, Tensor};
-    /// let x = Tensor::zeros(DType::F32, &[3, 1])?;
-    /// assert_eq!(x.stride(), [1, 1]);
-    /// let view = x.expand_as(&Tensor::zeros(DType::I64, &[3, 4])?)?;
-    /// assert_eq!((view.size(), view.stride()), (&[3, 4][..], &[1, 0][..]));
-    /// # Ok::<(), stridemap::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`SizeMismatch`](ErrorKind::SizeMismatch) and [`InvalidArgument`](ErrorKind::InvalidArgument), as for
-    /// [`expand`](Self::expand).
-    pub fn expand_as(&self, other: &Tensor) -> Result<Tensor> {
-        self.viewed(self.layout().expand_to(other.size()))
-    }
-
-    /// Expands to a size, like [`expand`](Self::expand). This is NumPy's name.
-    ///
-    /// ```
-    /// # use stridemap::{DType, Tensor};
-    /// let x = Tensor::zeros(DType::F32, &[3])?;
-    /// assert_eq!(x.stride(), [1]);
-    /// let view = x.broadcast_to([2, 3])?;
-    /// assert_eq!((view.size(), view.stride()), (&[2, 3][..], &[0, 1][..]));
-    /// # Ok::<(), stridemap::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`SizeMismatch`](ErrorKind::SizeMismatch) and [`InvalidArgument`](ErrorKind::InvalidArgument), as for
-    /// [`expand`](Self::expand).
-    pub fn broadcast_to(&self, size: impl Integers) -> Result<Tensor> {
-        self.expand(size)
-    }
-
     /// Views the same elements, in the same order, with a different size. One size may be -1 and is then inferred.
     ///
     /// ```
@@ -122,23 +85,6 @@ impl Tensor {
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) for a size below -1, or if a -1 cannot be inferred.
     pub fn view(&self, size: impl Integers) -> Result<Tensor> {
         self.viewed(self.layout().view(&size.to_vec()))
-    }
-
-    /// Views the elements with the size of another tensor, as [`view`](Self::view) does.
-    ///
-    /// ```
-    /// # use stridemap::{DType, Tensor};
-    /// let x = Tensor::zeros(DType::F32, &[3, 4])?;
-    /// assert_eq!(x.stride(), [4, 1]);
-    /// let view = x.view_as(&Tensor::zeros(DType::I64, &[2, 6])?)?;
-    /// assert_eq!((view.size(), view.stride()), (&[2, 6][..], &[6, 1][..]));
-    /// # Ok::<(), stridemap::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`NeedsCopy`](ErrorKind::NeedsCopy) and [`SizeMismatch`](ErrorKind::SizeMismatch), as for [`view`](Self::view).
-    pub fn view_as(&self, other: &Tensor) -> Result<Tensor> {
-        self.view(other.size())
     }
 
     /// Splits one axis into several. One size may be -1 and is then inferred.
@@ -202,24 +148,6 @@ impl Tensor {
     pub fn flatten<'a>(&self, start: impl Into<Axis<'a>>, end: impl Into<Axis<'a>>) -> Result<Tensor> {
         let (start, end) = (start.into(), end.into());
         self.view_or_copy(|layout| layout.flatten(start, end))
-    }
-
-    /// Flattens to one axis: a view if the tensor is [contiguous](Self::is_contiguous), otherwise a copy.
-    ///
-    /// ```
-    /// # use stridemap::{DType, Tensor};
-    /// let x = Tensor::zeros(DType::F32, &[2, 3])?;
-    /// assert_eq!(x.stride(), [3, 1]);
-    /// let view = x.ravel()?;
-    /// assert_eq!((view.size(), view.stride()), (&[6][..], &[1][..]));
-    /// assert!(view.shares_storage(&x) && !x.t()?.ravel()?.shares_storage(&x));
-    /// # Ok::<(), stridemap::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`OutOfMemory`](ErrorKind::OutOfMemory) and [`Io`](ErrorKind::Io), if it copies.
-    pub fn ravel(&self) -> Result<Tensor> {
-        self.contiguous()?.view([-1])
     }
 
     fn view_or_copy(&self, view: impl Fn(&Layout) -> Result<Layout>) -> Result<Tensor> {

@@ -73,64 +73,6 @@ impl Tensor {
         self.views_of(self.layout().tensor_split(&sections.into(), axis.into()))
     }
 
-    /// Splits along the second axis, or the only one, as [`tensor_split`](Self::tensor_split) does. If `sections` is a
-    /// number of parts, it must divide the size of the axis.
-    ///
-    /// ```
-    /// # use stridemap::{DType, Tensor};
-    /// let x = Tensor::zeros(DType::F32, &[2, 4])?;
-    /// assert_eq!(x.stride(), [4, 1]);
-    /// let parts = x.hsplit(2)?;
-    /// assert_eq!((parts[1].size(), parts[1].stride(), parts[1].storage_offset()), (&[2, 2][..], &[4, 1][..], 2));
-    /// # Ok::<(), stridemap::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a tensor without axes, or for a number of parts
-    /// that is below 1 or does not divide the size of the axis.
-    pub fn hsplit(&self, sections: impl Into<Sections>) -> Result<Vec<Tensor>> {
-        self.views_of(self.layout().hsplit(&sections.into()))
-    }
-
-    /// Splits a tensor of two or more axes along the first one, as [`tensor_split`](Self::tensor_split) does. A
-    /// number of parts must divide the size of the axis.
-    ///
-    /// ```
-    /// # use stridemap::{DType, Tensor};
-    /// let x = Tensor::zeros(DType::F32, &[4, 2])?;
-    /// assert_eq!(x.stride(), [2, 1]);
-    /// let parts = x.vsplit(2)?;
-    /// assert_eq!((parts[1].size(), parts[1].stride(), parts[1].storage_offset()), (&[2, 2][..], &[2, 1][..], 4));
-    /// # Ok::<(), stridemap::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for fewer than two axes, or for a number of parts that
-    /// is below 1 or does not divide the size of the axis.
-    pub fn vsplit(&self, sections: impl Into<Sections>) -> Result<Vec<Tensor>> {
-        self.views_of(self.layout().vsplit(&sections.into()))
-    }
-
-    /// Splits a tensor of three or more axes along the third one, as [`tensor_split`](Self::tensor_split) does. A
-    /// number of parts must divide the size of the axis.
-    ///
-    /// ```
-    /// # use stridemap::{DType, Tensor};
-    /// let x = Tensor::zeros(DType::F32, &[2, 3, 4])?;
-    /// assert_eq!(x.stride(), [12, 4, 1]);
-    /// let parts = x.dsplit(&[1])?;
-    /// let last = &parts[1];
-    /// assert_eq!((last.size(), last.stride(), last.storage_offset()), (&[2, 3, 3][..], &[12, 4, 1][..], 1));
-    /// # Ok::<(), stridemap::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for fewer than three axes, or for a number of parts
-    /// that is below 1 or does not divide the size of the axis.
-    pub fn dsplit(&self, sections: impl Into<Sections>) -> Result<Vec<Tensor>> {
-        self.views_of(self.layout().dsplit(&sections.into()))
-    }
-
     /// Returns one view for each position along an axis, without that axis.
     ///
     /// ```

@@ -255,8 +255,8 @@ fn slices_arrays_vectors_and_scalars_can_be_saved() {
     assert_eq!(store.load("vector").unwrap().read::<bool>().unwrap(), list);
     assert_eq!(store.load("slice").unwrap().read::<bool>().unwrap(), list[1..]);
     let cube = store.load("cube").unwrap();
-    assert_eq!((cube.shape(), cube.read::<u8>().unwrap()), (&[2, 2, 2][..], (1..=8).collect()));
-    assert_eq!(store.load("none").unwrap().shape(), [3, 0]);
+    assert_eq!((cube.size(), cube.read::<u8>().unwrap()), (&[2, 2, 2][..], (1..=8).collect()));
+    assert_eq!(store.load("none").unwrap().size(), [3, 0]);
     assert_eq!(store.load("complex").unwrap().item::<Complex<f32>>().unwrap(), Complex::new(1., -1.));
     assert_eq!(store.load("live").unwrap().item::<i64>().unwrap(), 7);
 

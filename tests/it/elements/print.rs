@@ -59,7 +59,7 @@ fn options_change_what_is_printed_as_in_pytorch() {
         let options = PrintOptions::new().precision(option("precision")).threshold(option("threshold"));
         let options = options.edge_items(option("edgeitems")).line_width(option("linewidth"));
         let expected = line["text"].as_str().unwrap().replace("dtype=torch.", "dtype=");
-        assert_eq!(tensor_of(&line).to_text_with(&options).unwrap(), expected, "line {}", number + 1);
+        assert_eq!(tensor_of(&line).to_text(&options).unwrap(), expected, "line {}", number + 1);
     }
 }
 

@@ -34,7 +34,7 @@ fn typed_tensor_outlives_its_store_its_name_and_the_tensor() {
 fn typed_views_and_empty_typed_tensors_have_rows() {
     let x = Tensor::from_vec((0..24i64).collect(), &[4, 3, 2]).unwrap();
     let rows = x.narrow(0, 1, 2).unwrap().typed::<i64>().unwrap();
-    assert_eq!((rows.shape(), &rows[..]), (&[2, 3, 2][..], &(6..18).collect::<Vec<i64>>()[..]));
+    assert_eq!((rows.size(), &rows[..]), (&[2, 3, 2][..], &(6..18).collect::<Vec<i64>>()[..]));
     assert_eq!(rows.row(1usize), (12..18).collect::<Vec<i64>>());
     assert_eq!(rows.as_array().unwrap()[[1, 2, 0]], 16);
     assert_eq!(format!("{rows:?}"), format!("TypedTensor({:?})", rows.tensor()));

@@ -62,21 +62,19 @@ fn apply(x: &Tensor, op: &str, args: &Args<'_>) -> Option<Result<Tensor>> {
         "narrow" => x.narrow(args.axis("dim"), args.int("start"), args.count("length")),
         "slice" => x.slice(args.axis("dim"), args.bound("start"), args.bound("end"), args.int("step")),
         "transpose" => x.transpose(args.axis("dim0"), args.axis("dim1")),
-        "swapaxes" => x.swapaxes(args.axis("dim0"), args.axis("dim1")),
         "permute" => x.permute(args.ints("dims")),
         "t" => x.t(),
-        "mT" => x.mt(),
+        "mT" if x.ndim() == 0 => Ok(x.clone()),
+        "mT" => x.transpose(-2, -1),
         "flip" => x.flip(args.ints("dims")),
         "squeeze_all" => x.squeeze(..),
         "squeeze" => x.squeeze(args.axes("dim")),
         "unsqueeze" => x.unsqueeze(args.int("dim")),
         "expand" => x.expand(args.ints("size")),
-        "broadcast_to" => x.broadcast_to(args.ints("size")),
         "view" => x.view(args.ints("shape")),
         "reshape" => x.reshape(args.ints("shape")),
         "flatten" => x.flatten(args.axis("start_dim"), args.axis("end_dim")),
         "unflatten" => x.unflatten(args.axis("dim"), args.ints("sizes")),
-        "ravel" => x.ravel(),
         "unfold" => x.unfold(args.axis("dim"), args.count("size"), args.count("step")),
         "sliding_window_view" => x.sliding_window_view(list::<usize>(&args.0["window"]), args.axes("dim")),
         "diagonal" => x.diagonal(args.int("offset"), args.axis("dim1"), args.axis("dim2")),
@@ -87,9 +85,6 @@ fn apply(x: &Tensor, op: &str, args: &Args<'_>) -> Option<Result<Tensor>> {
         "chunk" => return pick(x.chunk(args.count("parts"), args.axis("dim"))),
         "split" => return pick(x.split(args.sections("split_size"), args.axis("dim"))),
         "tensor_split" => return pick(x.tensor_split(args.sections("parts"), args.axis("dim"))),
-        "hsplit" => return pick(x.hsplit(args.sections("parts"))),
-        "vsplit" => return pick(x.vsplit(args.sections("parts"))),
-        "dsplit" => return pick(x.dsplit(args.sections("parts"))),
         "unbind" => return pick(x.unbind(args.axis("dim"))),
         "view_dtype" => x.view_dtype(args.0["dtype"].as_str().unwrap().parse::<DType>().unwrap()),
         "view_as_real" => x.view_as_real(),
@@ -201,7 +196,7 @@ fn chains_of_views_agree_with_pytorch_and_numpy() {
         return;
     }
     let (chains, more) = (run_all(CHAINS), run_all(MORE_CHAINS));
-    assert_eq!((chains.chains, chains.steps, more.chains, more.steps), (3000, 9440, 1400, 8328));
+    assert_eq!((chains.chains, chains.steps, more.chains, more.steps), (3000, 9440, 1400, 8527));
 }
 
 /// Changes one result in each chain, a different one each time.

@@ -229,33 +229,18 @@ impl Draws {
         let (shape, parts, expanded) = (self.shape(size), self.shape(&[n]), self.expanded(size));
         let (sizes, subscript) = (self.sizes(n), self.subscript(size));
         let new_axis = self.position(rank + 1);
-        let cut_axis = match op {
-            90..93 => usize::from(rank > 1),
-            93..95 => 0,
-            95..97 => 2,
-            _ => model.axis(axis).unwrap_or(0),
-        };
-        let cuts = self.cuts(n_of(cut_axis));
+        let cuts = self.cuts(n_of(model.axis(axis).unwrap_or(0)));
         let (window, other_window) = (self.below(n + 2), self.below(size_of(other) + 2));
         let (names, (strided, stride, offset)) = (self.names(rank), self.strided(model));
-        // Sometimes a new name already exists.
         let refined: Vec<Name> = model.names.iter().zip(&names).map(|(own, name)| own.or(*name)).collect();
-        let renamed = model.names.iter().zip(&names).filter_map(|(own, to)| own.map(|from| (from, *to)));
-        let renamed: Vec<(&str, Name)> = renamed.take(count).collect();
         let aligned: Vec<Name> =
             some.iter().filter_map(|axis| *model.names.get(model.axis(*axis).ok()?)?).map(Some).collect();
         let named = Tensor::zeros(DType::Bool, &vec![1; rank]).unwrap().rename(&names).unwrap();
-        let of_size = |size: &[isize]| {
-            Tensor::zeros(DType::Bool, &size.iter().map(|n| n.unsigned_abs()).collect::<Vec<_>>()).unwrap()
-        };
         match op {
             0 => both!(t()),
-            1 => both!(mt()),
-            2 => both!(contiguous()),
-            3 => both!(clone_data()),
-            4 => both!(ravel()),
-            5..9 => both!(transpose(axis, other)),
-            9..11 => both!(swapaxes(axis, other)),
+            1..3 => both!(contiguous()),
+            3..5 => both!(clone_data()),
+            5..11 => both!(transpose(axis, other)),
             11..16 => both!(permute(&order)),
             16..18 => both!(movedim(axis, other)),
             18..21 => both!(movedim(some, to)),
@@ -266,17 +251,14 @@ impl Draws {
             34..37 => both!(flip(some)),
             37..40 => both!(diagonal(index, axis, other)),
             40..50 => both!(view(&shape)),
-            50..55 => both!(reshape(&shape)),
-            55 => both!(view_as(&of_size(&shape))),
+            50..56 => both!(reshape(&shape)),
             56..58 => both!(flatten(axis, other)),
             58..61 => both!(unflatten(axis, &parts)),
             61 => both!(squeeze(..)),
             62 => both!(squeeze(axis)),
             63 => both!(squeeze(some)),
             64..67 => both!(unsqueeze(new_axis)),
-            67..70 => both!(expand(&expanded)),
-            70..72 => both!(broadcast_to(&expanded)),
-            72..74 => both!(expand_as(&of_size(&expanded))),
+            67..74 => both!(expand(&expanded)),
             74..77 => both!(unfold(axis, window, length)),
             77 => both!(sliding_window_view(&[window], axis)),
             78 => both!(sliding_window_view(&[window, other_window], &[axis, other])),
@@ -284,15 +266,11 @@ impl Draws {
             80..84 => both!(as_strided(&strided, &stride, offset)),
             84..86 => both!(chunk(length, axis)),
             86..88 => both!(split(sizes.clone(), axis)),
-            88..90 => both!(tensor_split(cuts.clone(), axis)),
-            90..93 => both!(hsplit(cuts.clone())),
-            93..95 => both!(vsplit(cuts.clone())),
-            95..97 => both!(dsplit(cuts.clone())),
+            88..97 => both!(tensor_split(cuts.clone(), axis)),
             97 => both!(unbind(axis)),
             98 => both!(rename(&names)),
             99 => both!(align_as(&named)),
-            100 => both!(refine_names(&refined)),
-            101 => both!(rename_dims(&renamed)),
+            100..102 => both!(refine_names(&refined)),
             _ => both!(align_to(&[&aligned[..], &[Some("new"), Some("...")]].concat())),
         }
     }

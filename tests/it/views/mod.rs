@@ -208,11 +208,11 @@ fn indices_of_any_integer_type_mean_the_same() {
     }
     let wide = [6usize, 4];
     for other in [x.view(wide), x.view(wide), x.view(wide.to_vec()), x.reshape(&wide[..]), x.view([6, -1])] {
-        assert_eq!(other.unwrap().shape(), wide);
+        assert_eq!(other.unwrap().size(), wide);
     }
-    assert_eq!(x.unflatten(2, [2usize, 2]).unwrap().shape(), [2, 3, 2, 2]);
-    assert_eq!(picked.expand(x.shape()).unwrap().shape(), x.shape());
-    assert_eq!(x.unfold(2, 2usize, 1i32).unwrap().shape(), x.unfold(2, 2, 1).unwrap().shape());
+    assert_eq!(x.unflatten(2, [2usize, 2]).unwrap().size(), [2, 3, 2, 2]);
+    assert_eq!(picked.expand(x.size()).unwrap().size(), x.size());
+    assert_eq!(x.unfold(2, 2usize, 1i32).unwrap().size(), x.unfold(2, 2, 1).unwrap().size());
     assert_eq!(x.chunk(2usize, 0).unwrap().len(), x.chunk(2i64, 0).unwrap().len());
     assert_eq!(x.as_strided(wide, [4isize, 1], 0).unwrap().stride(), [4, 1]);
     assert_eq!(x.get::<i64>([1usize, 2, 3]).unwrap(), x.get::<i64>(&[-1, -1, -1]).unwrap());

@@ -24,14 +24,6 @@ impl Model {
         if is_refined { Ok(refined) } else { Err(ErrorKind::DimensionNameMismatch) }
     }
 
-    pub(in super::super) fn rename_dims(&self, pairs: &[(&'static str, Name)]) -> Expected<Model> {
-        let mut names = self.names.clone();
-        for &(from, to) in pairs {
-            names[self.axis(from.into())?] = to;
-        }
-        self.rename(&names)
-    }
-
     /// Reorders axes by name. Unknown names become new axes, and `...` is all others.
     pub(in super::super) fn align_to(&self, names: &[Name]) -> Expected<Model> {
         are_distinct(names)?;

@@ -101,23 +101,11 @@ impl Model {
         Ok(self.picked(&axes))
     }
 
-    pub(in super::super) fn swapaxes(&self, axis0: Axis<'_>, axis1: Axis<'_>) -> Expected<Model> {
-        self.transpose(axis0, axis1)
-    }
-
     pub(in super::super) fn t(&self) -> Expected<Model> {
         match self.size.len() {
             0 | 1 => Ok(self.clone()),
-            2 => self.mt(),
+            2 => self.transpose(0.into(), 1.into()),
             _ => Err(ErrorKind::InvalidArgument),
-        }
-    }
-
-    pub(in super::super) fn mt(&self) -> Expected<Model> {
-        match self.size.len() {
-            0 => Ok(self.clone()),
-            1 => Err(ErrorKind::InvalidArgument),
-            rank => self.transpose((rank - 2).into(), (rank - 1).into()),
         }
     }
 

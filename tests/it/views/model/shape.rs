@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use stridemap::{Axes, Axis, ErrorKind, Tensor};
+use stridemap::{Axes, Axis, ErrorKind};
 
 use super::{Expected, Model, Name, coordinates, number, place};
 
@@ -33,20 +33,8 @@ impl Model {
         Ok(self.gathered(&dims, |at| of_own(&at[added..])))
     }
 
-    pub(in super::super) fn broadcast_to(&self, size: &[isize]) -> Expected<Model> {
-        self.expand(size)
-    }
-
-    pub(in super::super) fn expand_as(&self, other: &Tensor) -> Expected<Model> {
-        self.expand(&other.size().iter().map(|&n| n as isize).collect::<Vec<_>>())
-    }
-
     pub(in super::super) fn view(&self, size: &[isize]) -> Expected<Model> {
         self.viewed(&resolved(size, self.ids.len())?)
-    }
-
-    pub(in super::super) fn view_as(&self, other: &Tensor) -> Expected<Model> {
-        self.view(&other.size().iter().map(|&n| n as isize).collect::<Vec<_>>())
     }
 
     /// Strides can express it if all steps along each axis are equal. PyTorch's rule of runs is equivalent.
@@ -121,10 +109,6 @@ impl Model {
         }
         view.size.splice(axis..=axis, sizes);
         Ok(view)
-    }
-
-    pub(in super::super) fn ravel(&self) -> Expected<Model> {
-        self.contiguous()?.viewed(&[self.ids.len()])
     }
 
     pub(in super::super) fn contiguous(&self) -> Expected<Model> {

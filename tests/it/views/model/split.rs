@@ -68,27 +68,6 @@ impl Model {
         }
     }
 
-    fn split_evenly(&self, sections: Sections, lowest_rank: usize, axis: usize) -> Expected<Vec<Model>> {
-        let is_even = |count| count > 0 && self.size[axis].is_multiple_of(count as usize);
-        match sections {
-            _ if self.size.len() < lowest_rank => Err(ErrorKind::InvalidArgument),
-            Sections::Number(count) if !is_even(count) => Err(ErrorKind::InvalidArgument),
-            sections => self.tensor_split(sections, axis.into()),
-        }
-    }
-
-    pub(in super::super) fn hsplit(&self, sections: Sections) -> Expected<Vec<Model>> {
-        self.split_evenly(sections, 1, usize::from(self.size.len() > 1))
-    }
-
-    pub(in super::super) fn vsplit(&self, sections: Sections) -> Expected<Vec<Model>> {
-        self.split_evenly(sections, 2, 0)
-    }
-
-    pub(in super::super) fn dsplit(&self, sections: Sections) -> Expected<Vec<Model>> {
-        self.split_evenly(sections, 3, 2)
-    }
-
     pub(in super::super) fn unbind(&self, axis: Axis<'_>) -> Expected<Vec<Model>> {
         let (axis, n) = self.dim(axis)?;
         (0..n).map(|i| self.select(axis.into(), i as isize)).collect()
