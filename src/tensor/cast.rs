@@ -7,7 +7,7 @@ use half::bf16;
 use stridemap_format::DType;
 
 use super::small_float::{E4M3FN, E4M3FNUZ, E5M2, E5M2FNUZ, F16, decode_e8m0, encode_e8m0};
-use super::{Source, Tensor};
+use super::{Element, Source, Tensor};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The number of elements widened at a time. They fit in the first-level cache.
@@ -115,6 +115,12 @@ pub(super) fn convert(from: DType, src: &[u8], to: DType, dst: &mut [u8]) -> Res
         _ => convert_through(src, to, dst, |[code]| decode_e8m0(code)),
     }
     Ok(())
+}
+
+/// Converts elements to the dtype of `T`, and replaces the contents of `out` by them.
+pub(super) fn widen<T: Element>(dtype: DType, bytes: &[u8], out: &mut Vec<T>) -> Result<()> {
+    out.resize(bytes.len() / dtype.itemsize(), T::default());
+    T::fill(out, &mut |wide| convert(dtype, bytes, T::DTYPE, wide))
 }
 
 /// Returns the dtype of each half of a complex number.

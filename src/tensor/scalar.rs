@@ -4,9 +4,9 @@ use half::{bf16, f16};
 use num_complex::Complex;
 use stridemap_format::DType;
 
-use super::cast::convert;
-use super::small_float::{E2M1, E4M3FN, E4M3FNUZ, E5M2, E5M2FNUZ, decode_e8m0};
-use super::{Tensor, print};
+use super::cast::{convert, widen};
+use super::small_float::{E2M1, E4M3FN, E4M3FNUZ, E5M2, E5M2FNUZ};
+use super::{Element, F4E2M1FNx2, Tensor, print};
 use crate::available_memory::out_of_memory;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -41,49 +41,43 @@ impl Tensor {
     /// Those of [`to_bytes`](Tensor::to_bytes); [`ErrorKind::OutOfMemory`] if there is not enough memory.
     pub fn to_scalars(&self) -> Result<Vec<Scalar>> {
         let bytes = self.to_bytes()?;
+        let dtype = self.dtype();
         let mut scalars = Vec::new();
         // Scalars are larger than elements, so there may be memory for the bytes but not for the scalars.
         scalars
             .try_reserve_exact(self.numel())
             .map_err(|_| out_of_memory(self.numel().saturating_mul(size_of::<Scalar>())))?;
-        let elements = bytes.chunks_exact(self.dtype().itemsize());
-        scalars.extend(elements.map(|element| Scalar::of(self.dtype(), element)));
+        for bytes in bytes.chunks(WIDENED_ELEMS * dtype.itemsize()) {
+            match dtype {
+                DType::Bool => scalars.extend(bytes.iter().map(|&byte| Scalar::Bool(byte != 0))),
+                DType::F4E2M1FNx2 => {
+                    scalars.extend(bytes.iter().map(|&byte| Scalar::from(F4E2M1FNx2::from_bits(byte))))
+                }
+                DType::U64 => extend_widened::<u64>(dtype, bytes, &mut scalars)?,
+                dtype if dtype.is_complex() => extend_widened::<Complex<f64>>(dtype, bytes, &mut scalars)?,
+                dtype if dtype.is_floating_point() => extend_widened::<f64>(dtype, bytes, &mut scalars)?,
+                dtype => extend_widened::<i64>(dtype, bytes, &mut scalars)?,
+            }
+        }
         Ok(scalars)
     }
 }
 
-impl Scalar {
-    /// Decodes one little-endian element.
-    pub(super) fn of(dtype: DType, bytes: &[u8]) -> Scalar {
-        let unsigned_of = |from: usize, to: usize| {
-            bytes.iter().take(to).skip(from).rev().fold(0u64, |high, &byte| high << 8 | u64::from(byte))
-        };
-        let bits = unsigned_of(0, 8);
-        match dtype {
-            DType::Bool => Scalar::Bool(bits != 0),
-            DType::U8 | DType::U16 | DType::U32 | DType::U64 => Scalar::Int(bits.into()),
-            DType::I8 => Scalar::Int((bits as i8).into()),
-            DType::I16 => Scalar::Int((bits as i16).into()),
-            DType::I32 => Scalar::Int((bits as i32).into()),
-            DType::I64 => Scalar::Int((bits as i64).into()),
-            DType::F16 => Scalar::Float(f16::from_bits(bits as u16).to_f64()),
-            DType::BF16 => Scalar::Float(bf16::from_bits(bits as u16).to_f64()),
-            DType::F32 => Scalar::Float(f32::from_bits(bits as u32).into()),
-            DType::F64 => Scalar::Float(f64::from_bits(bits)),
-            DType::C64 => {
-                let part = |from, to| f32::from_bits(unsigned_of(from, to) as u32).into();
-                Scalar::Complex(part(0, 4), part(4, 8))
-            }
-            DType::C128 => Scalar::Complex(f64::from_bits(bits), f64::from_bits(unsigned_of(8, 16))),
-            DType::F8E4M3FN => Scalar::Float(E4M3FN.decode(bits as u32).into()),
-            DType::F8E5M2 => Scalar::Float(E5M2.decode(bits as u32).into()),
-            DType::F8E4M3FNUZ => Scalar::Float(E4M3FNUZ.decode(bits as u32).into()),
-            DType::F8E5M2FNUZ => Scalar::Float(E5M2FNUZ.decode(bits as u32).into()),
-            DType::F8E8M0FNU => Scalar::Float(decode_e8m0(bits as u8).into()),
-            _ => Scalar::Pair(E2M1.decode(bits as u32 & 0xf).into(), E2M1.decode(bits as u32 >> 4).into()),
-        }
-    }
+/// The number of elements that are widened at a time.
+const WIDENED_ELEMS: usize = 4096;
 
+fn extend_widened<T: Element + Into<Scalar>>(
+    dtype: DType,
+    bytes: &[u8],
+    out: &mut Vec<Scalar>,
+) -> Result<()> {
+    let mut wide = Vec::<T>::new();
+    widen(dtype, bytes, &mut wide)?;
+    out.extend(wide.into_iter().map(T::into));
+    Ok(())
+}
+
+impl Scalar {
     /// Encodes the value as PyTorch's `fill_` does: the first bytes are one little-endian element of `dtype`.
     ///
     /// # Errors
@@ -201,6 +195,10 @@ impl<T: Into<f64>> From<Complex<T>> for Scalar {
 mod tests {
     use super::*;
 
+    fn scalar_of(dtype: DType, code: u8) -> Scalar {
+        Tensor::from_bytes(dtype, &[1], &[code]).unwrap().to_scalars().unwrap()[0]
+    }
+
     #[test]
     fn small_floats_have_the_values_of_their_standards() {
         for (dtype, code, value) in [
@@ -213,9 +211,9 @@ mod tests {
             (DType::F8E5M2FNUZ, 0x7f, 57344.),
             (DType::F8E8M0FNU, 0x80, 2.),
         ] {
-            assert_eq!(Scalar::of(dtype, &[code]), Scalar::Float(value), "{dtype} {code:#x}");
+            assert_eq!(scalar_of(dtype, code), Scalar::Float(value), "{dtype} {code:#x}");
         }
-        assert_eq!(Scalar::of(DType::F4E2M1FNx2, &[0x7f]), Scalar::Pair(-6., 6.));
+        assert_eq!(scalar_of(DType::F4E2M1FNx2, 0x7f), Scalar::Pair(-6., 6.));
         for (dtype, code) in [
             (DType::F8E4M3FN, 0xff),
             (DType::F8E5M2, 0x7d),
@@ -223,7 +221,7 @@ mod tests {
             (DType::F8E8M0FNU, 0xff),
         ] {
             assert!(
-                matches!(Scalar::of(dtype, &[code]), Scalar::Float(value) if value.is_nan()),
+                matches!(scalar_of(dtype, code), Scalar::Float(value) if value.is_nan()),
                 "{dtype} {code:#x}"
             );
         }

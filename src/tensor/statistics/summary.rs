@@ -3,14 +3,14 @@
 use std::slice;
 use std::sync::{Mutex, PoisonError};
 
+use num_complex::Complex;
 use stridemap_format::DType;
 
 use super::Statistics;
 use super::sample::Sample;
 use crate::error::Result;
 use crate::parallel;
-use crate::tensor::cast::convert;
-use crate::tensor::element::sealed::Sealed as _;
+use crate::tensor::cast::widen;
 use crate::tensor::kernel::with_wide_vectors;
 use crate::tensor::small_float::E2M1;
 use crate::tensor::stream::{MIN_PIECE_BYTES, PIECE_BYTES, for_each_piece, gather_into};
@@ -86,21 +86,15 @@ pub(super) fn summarize(tensor: &Tensor, progress: &mut dyn FnMut(u64)) -> Resul
             Ok(())
         }),
         dtype if dtype.is_complex() => summarize_as::<f64>(tensor, 1, progress, |dtype, bytes, out| {
-            out.resize(bytes.len() / dtype.itemsize() * 2, 0.);
-            f64::fill(out, &mut |wide| convert(dtype, bytes, DType::C128, wide))?;
-            let magnitude =
-                |&[re, im]: &[f64; 2]| if re.is_nan() || im.is_nan() { f64::NAN } else { re.hypot(im) };
-            *out = out.as_chunks().0.iter().map(magnitude).collect();
+            let mut wide = Vec::<Complex<f64>>::new();
+            widen(dtype, bytes, &mut wide)?;
+            let magnitude = |z: Complex<f64>| if z.is_nan() { f64::NAN } else { z.norm() };
+            out.extend(wide.into_iter().map(magnitude));
             Ok(())
         }),
         dtype if dtype.is_floating_point() => summarize_as::<f32>(tensor, 1, progress, widen),
         _ => summarize_as::<i64>(tensor, 1, progress, widen),
     }
-}
-
-fn widen<T: Number>(dtype: DType, bytes: &[u8], out: &mut Vec<T>) -> Result<()> {
-    out.resize(bytes.len() / dtype.itemsize(), T::default());
-    T::fill(out, &mut |wide| convert(dtype, bytes, T::DTYPE, wide))
 }
 
 /// Summarizes elements by `decode`, which widens a block of them. Each element is `per_element` numbers.
