@@ -106,7 +106,7 @@ fn scatter_elements<const W: usize>(bytes: &[u8], view: &Tensor, storage: &mut L
 }
 
 /// Returns the order of a copy that follows the storage; the other side is memory.
-fn storage_order(layout: &Layout) -> Order {
+pub(super) fn storage_order(layout: &Layout) -> Order {
     let mut next_stride = 1;
     let dims = layout.dims().rev().map(|(n, stride)| {
         let stride_in_memory = next_stride;

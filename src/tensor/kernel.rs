@@ -228,7 +228,12 @@ fn copy_piece<const W: usize>(from: &[[u8; W]], to: &mut [[u8; W]], order: &Orde
 }
 
 /// Calls `body` with each pair of positions that the dimensions reach.
-fn for_each_start(dims: &[Dim], start: usize, other_start: usize, body: &mut impl FnMut(usize, usize)) {
+pub(super) fn for_each_start(
+    dims: &[Dim],
+    start: usize,
+    other_start: usize,
+    body: &mut impl FnMut(usize, usize),
+) {
     match dims.split_first() {
         None => body(start, other_start),
         // A loop, because most recursive calls would be for the last dimension.

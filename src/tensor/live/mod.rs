@@ -3,7 +3,6 @@
 mod element;
 mod open;
 mod tensor;
-mod walk;
 
 pub use element::LiveElement;
 pub(crate) use element::can_be_live;

@@ -6,11 +6,12 @@ use std::ops::Deref;
 
 use super::LiveElement;
 use super::open::check_view;
-use super::walk::for_each;
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{Integer, Integers, Layout};
 use crate::storage::LiveMapping;
 use crate::tensor::Tensor;
+use crate::tensor::copy::storage_order;
+use crate::tensor::kernel::for_each_start;
 
 /// A tensor on a live storage. Many threads and processes read and write its elements at once; see
 /// [`Tensor::as_live`].
@@ -377,6 +378,14 @@ impl<T: LiveElement> LiveTensor<T> {
         check_count(op, layout, elements.len())?;
         for_each(self.atoms(), layout, |i, atom| elements[i].store(atom));
         Ok(())
+    }
+}
+
+/// Calls `body` with each element of a view and its index in row-major order.
+fn for_each<A>(atoms: &[A], layout: &Layout, mut body: impl FnMut(usize, &A)) {
+    if layout.numel() > 0 {
+        let order = storage_order(layout).in_other_order();
+        for_each_start(&order.dims, order.start, order.other_start, &mut |i, place| body(i, &atoms[place]));
     }
 }
 
