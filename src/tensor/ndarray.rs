@@ -92,45 +92,24 @@ impl Tensor {
     }
 }
 
-/// Borrows the elements with their strides, without copying.
-///
-/// # Errors
-/// [`ErrorKind::SizeMismatch`] if the number of dimensions differs; those of [`Tensor::as_array`].
-impl<'a, T: Element, D: Dimension> TryFrom<&'a Tensor> for ArrayView<'a, T, D> {
-    type Error = Error;
+macro_rules! borrowed_from {
+    ($($type:ty),*) => {$(
+        /// Borrows the elements with their strides, without copying.
+        ///
+        /// # Errors
+        /// [`ErrorKind::SizeMismatch`] if the number of dimensions differs; those of [`Tensor::as_array`].
+        impl<'a, T: Element, D: Dimension> TryFrom<&'a $type> for ArrayView<'a, T, D> {
+            type Error = Error;
 
-    fn try_from(tensor: &'a Tensor) -> Result<Self> {
-        check_rank::<D>(tensor)?;
-        let array = tensor.as_array()?;
-        array.into_dimensionality().map_err(|e| refused("as_array", tensor, &e))
-    }
+            fn try_from(tensor: &'a $type) -> Result<Self> {
+                check_rank::<D>(tensor)?;
+                tensor.as_array()?.into_dimensionality().map_err(|e| refused("as_array", tensor, &e))
+            }
+        }
+    )*};
 }
 
-/// Borrows the elements with their strides, without copying.
-///
-/// # Errors
-/// [`ErrorKind::SizeMismatch`] if the number of dimensions differs; those of [`SharedGuard::as_array`].
-impl<'a, T: Element, D: Dimension> TryFrom<&'a SharedGuard> for ArrayView<'a, T, D> {
-    type Error = Error;
-
-    fn try_from(guard: &'a SharedGuard) -> Result<Self> {
-        check_rank::<D>(guard)?;
-        guard.as_array()?.into_dimensionality().map_err(|e| refused("as_array", guard, &e))
-    }
-}
-
-/// Borrows the elements with their strides, without copying.
-///
-/// # Errors
-/// [`ErrorKind::SizeMismatch`] if the number of dimensions differs; those of [`ExclusiveGuard::as_array`].
-impl<'a, T: Element, D: Dimension> TryFrom<&'a ExclusiveGuard<'_>> for ArrayView<'a, T, D> {
-    type Error = Error;
-
-    fn try_from(guard: &'a ExclusiveGuard<'_>) -> Result<Self> {
-        check_rank::<D>(guard)?;
-        guard.as_array()?.into_dimensionality().map_err(|e| refused("as_array", guard, &e))
-    }
-}
+borrowed_from!(Tensor, SharedGuard, ExclusiveGuard<'_>);
 
 /// Mutably borrows the elements with their strides, without copying.
 ///

@@ -145,33 +145,25 @@ impl<N: Nested> Source for [N] {
     }
 }
 
-impl<N: Nested> Source for Vec<N> {
-    fn dtype(&self) -> DType {
-        self.as_slice().dtype()
-    }
+macro_rules! as_slices {
+    ($([$($generics:tt)*] $type:ty;)*) => {$(
+        impl<$($generics)*> Source for $type {
+            fn dtype(&self) -> DType {
+                self.as_slice().dtype()
+            }
 
-    fn size(&self) -> Vec<usize> {
-        self.as_slice().size()
-    }
+            fn size(&self) -> Vec<usize> {
+                self.as_slice().size()
+            }
 
-    fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        self.as_slice().write_to(sink)
-    }
+            fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+                self.as_slice().write_to(sink)
+            }
+        }
+    )*};
 }
 
-impl<N: Nested, const LEN: usize> Source for [N; LEN] {
-    fn dtype(&self) -> DType {
-        self.as_slice().dtype()
-    }
-
-    fn size(&self) -> Vec<usize> {
-        self.as_slice().size()
-    }
-
-    fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        self.as_slice().write_to(sink)
-    }
-}
+as_slices! { [N: Nested] Vec<N>; [N: Nested, const LEN: usize] [N; LEN]; }
 
 impl<T: Element> Source for T {
     fn dtype(&self) -> DType {
