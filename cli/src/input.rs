@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::env;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -199,15 +198,9 @@ pub(crate) fn check_found(path: &Path, wanted: &str) -> Result<()> {
     }
 }
 
-/// Returns what a user may have meant by a path where there is nothing: the argument after it, if that is a store, or a
-/// path with a similar name.
+/// Suggests a path with a name similar to that of one where there is nothing.
 fn advice(path: &Path) -> String {
     let is_store = |path: &Path| path.join("FORMAT").is_file();
-    let next = env::args_os().skip_while(|arg| Path::new(arg) != path).nth(1);
-    let takes_two = env::args_os().any(|word| word == "diff" || word == "import");
-    if let Some(store) = next.filter(|next| is_store(Path::new(next)) && !takes_two) {
-        return format!("; {} is a store: put it first", Path::new(&store).display());
-    }
     let dir = parent_dir(path);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let similarity = |other: &str| strsim::normalized_damerau_levenshtein(&name, other);

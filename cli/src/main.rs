@@ -31,9 +31,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use clap::Parser as _;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
-use crate::args::Command;
+use crate::args::{Args, Command};
 use crate::care::{compact, du, gc, repair, verify, watch};
 use crate::change::{append, attr, edit, export, import};
 use crate::error::{Error, Result};
@@ -49,10 +50,10 @@ const NEGATIVE: u8 = 1;
 const FAILED: u8 = 2;
 
 fn main() -> ExitCode {
-    shell::complete(<args::Args as clap::CommandFactory>::command);
+    shell::complete();
     raise_open_file_limit();
     survive_file_size_limit();
-    match args::parse().and_then(|command| run_interruptible(&command)) {
+    match run_interruptible(&Args::parse().apply()) {
         Ok(code) => code,
         Err(Error::Output(e)) if e.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(e) => {

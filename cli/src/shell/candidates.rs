@@ -3,13 +3,12 @@
 use std::collections::BTreeSet;
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Arg, Command};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use stridemap::{ExternalFiles, StoreOptions};
 
-use super::bash;
 use crate::args::Reading;
 use crate::input::Input;
 
@@ -46,34 +45,29 @@ fn is_name(arg: &Arg) -> bool {
 
 /// Returns the names that begin with `current`, in the first store or file on the command line.
 fn names(current: &OsStr) -> Vec<CompletionCandidate> {
-    let Some(current) = current.to_str() else { return Vec::new() };
-    let words = bash::words().unwrap_or_else(|| env::args_os().skip(1).collect());
-    let Some(source) = words.iter().skip(1).find_map(open) else { return Vec::new() };
-    let mut found = beginning_with(&source, current);
-    if found.is_empty() {
-        // zsh passes quotes as they were typed.
-        found = beginning_with(&source, &bash::unquoted(current));
-    }
-    found.into_iter().map(CompletionCandidate::new).collect()
-}
-
-fn beginning_with(source: &Input, prefix: &str) -> Vec<String> {
-    let Ok(tensors) = source.tensors(prefix) else { return Vec::new() };
-    shortened(tensors.map_while(Result::ok).map(|info| info.name).collect(), prefix)
+    let found = || {
+        let (current, source) = (current.to_str()?, env::args_os().skip(3).find_map(open)?);
+        let names = source.tensors(current).ok()?.map_while(Result::ok).map(|info| info.name);
+        Some(shortened(names.filter(|name| is_plain(name)).collect(), current))
+    };
+    found().unwrap_or_default().into_iter().map(CompletionCandidate::new).collect()
 }
 
 /// Opens a word of the command line, if it is a store or a file with tensors. Few words are other paths, and these are
 /// refused.
-fn open(word: &OsString) -> Option<Input> {
-    let mut path = PathBuf::from(word);
-    if !path.exists() {
-        path = PathBuf::from(bash::unquoted(word.to_str()?));
-    }
-    if let Ok(rest) = path.strip_prefix("~") {
-        path = PathBuf::from(env::var_os("HOME")?).join(rest);
-    }
+fn open(word: OsString) -> Option<Input> {
+    let path = match Path::new(&word).strip_prefix("~") {
+        Ok(rest) => PathBuf::from(env::var_os("HOME")?).join(rest),
+        Err(_) => PathBuf::from(word),
+    };
     let options = StoreOptions::new().external(ExternalFiles::Refuse);
     path.exists().then(|| Input::open_quietly(&path, &Reading::default(), &options).ok()).flatten()
+}
+
+/// Returns whether a name means itself in every shell. A shell inserts a candidate as it is, and would run what is
+/// between backticks.
+fn is_plain(name: &str) -> bool {
+    name.chars().all(|c| c.is_alphanumeric() || "._/-+@%,".contains(c))
 }
 
 /// Returns the names, or the modules that follow `current` if there are too many names.

@@ -4,12 +4,12 @@
 
 use std::io::Write;
 
-use clap::ValueEnum;
+use clap::{CommandFactory as _, ValueEnum};
 use clap_complete::CompleteEnv;
-use clap_complete::env::{EnvCompleter, Fish, Shells, Zsh};
+use clap_complete::env::{Bash, EnvCompleter, Fish, Shells, Zsh};
 
-use super::bash::Bash;
 use super::candidates::with_names;
+use crate::args::Args;
 use crate::error::Result;
 
 /// Print a script that completes commands, options, paths and tensor names
@@ -32,7 +32,7 @@ enum Shell {
 }
 
 /// The variable that is set when a script runs this program.
-pub(super) const VARIABLE: &str = "STRIDEMAP_COMPLETE";
+const VARIABLE: &str = "STRIDEMAP_COMPLETE";
 
 const NAME: &str = "stridemap";
 
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &CompletionsArgs, out: &mut impl Write) -> Result<()> {
 }
 
 /// Prints completions and exits, if a script asks for them.
-pub(crate) fn complete(command: fn() -> clap::Command) {
+pub(crate) fn complete() {
     let shells = Shells(&[&Bash, &Zsh, &Fish]);
-    CompleteEnv::with_factory(|| with_names(command())).var(VARIABLE).shells(shells).complete();
+    CompleteEnv::with_factory(|| with_names(Args::command())).var(VARIABLE).shells(shells).complete();
 }

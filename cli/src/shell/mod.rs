@@ -1,6 +1,5 @@
 //! What the shell needs: completions and man pages.
 
-mod bash;
 mod candidates;
 pub(crate) mod completions;
 pub(crate) mod man;

@@ -90,21 +90,6 @@ pub(crate) fn help_width() -> usize {
     width().map_or(MAX_HELP_WIDTH, |width| width.min(MAX_HELP_WIDTH))
 }
 
-/// Returns when help texts have colors. They are printed while the arguments are parsed, so `--color` is looked up here.
-pub(crate) fn help_color() -> clap::ColorChoice {
-    let args = env::args_os().map(|arg| arg.to_string_lossy().into_owned());
-    let mut args = args.skip_while(|arg| arg != "--color" && !arg.starts_with("--color="));
-    let value = match args.next() {
-        Some(arg) if arg == "--color" => args.next(),
-        arg => arg.and_then(|arg| arg.strip_prefix("--color=").map(str::to_owned)),
-    };
-    match value.as_deref() {
-        Some("always") => clap::ColorChoice::Always,
-        Some("never") => clap::ColorChoice::Never,
-        _ => clap::ColorChoice::Auto,
-    }
-}
-
 /// Returns the text in a style, or as it is if standard output has no colors.
 pub(crate) fn paint(style: Style, text: &str) -> String {
     if has_color() { format!("{style}{text}{style:#}") } else { text.to_owned() }

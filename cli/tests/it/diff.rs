@@ -281,6 +281,6 @@ fn invalid_diff_requests_are_refused() {
     ] {
         let run = dir.run(&[&["diff"], args].concat());
         assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "{args:?}");
-        assert!(run.stderr.starts_with("stridemap: "), "{run:?}");
+        assert!(run.stderr.starts_with("error: "), "{run:?}");
     }
 }

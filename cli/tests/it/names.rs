@@ -167,23 +167,14 @@ fn new_name_that_is_probably_a_file_is_refused() {
         ] {
             let line = dir.refusal(&[command, "s.smap", old, new]);
             let expected = format!("{command}: the new name {new:?} is {what}, and {command} adds no file");
-            assert!(line.starts_with(&expected) && line.contains("write -- before"), "{line}");
+            assert!(line.starts_with(&expected) && line.contains(&format!("\"'{new}'\"")), "{line}");
             dir.refusal(&[command, "s.smap", old, new, "--dry-run"]);
         }
     }
-    // After --, in quotes, or as the name of a tensor, it is a name.
-    dir.messages(&["ln", "s.smap", "points", "--", "b.smap"]);
-    dir.messages(&["view", "--", "s.smap", "points[0]", "notes"]);
+    // In quotes, or as the name of a tensor, it is a name.
+    dir.messages(&["ln", "s.smap", "points", "'b.smap'"]);
+    dir.messages(&["view", "s.smap", "points[0]", "'notes'"]);
     dir.messages(&["ln", "s.smap", "points", "'w.bin'"]);
     dir.messages(&["mv", "s.smap", "points", "w.bin", "--force"]);
     assert_eq!(dir.stdout(&["ls", "s.smap"]), "b.smap\nnotes\nodd [name]\npoints_t\nw.bin\n");
-}
-
-#[test]
-fn cp_is_no_command() {
-    let dir = Dir::with_store();
-    let run = dir.run(&["cp", "s.smap", "points", "b.smap"]);
-    let said = "stridemap: unrecognized subcommand 'cp'; export copies a store, and ln adds a second name for a \
-                tensor\n";
-    assert_eq!((run.code, run.stderr.as_str()), (Some(2), said));
 }

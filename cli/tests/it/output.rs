@@ -147,25 +147,20 @@ fn quiet_leaves_out_notes_but_no_errors() {
 }
 
 #[test]
-fn usage_errors_have_the_style_of_other_errors() {
+fn usage_error_has_the_words_of_the_argument_parser() {
     let dir = Dir::empty();
     for (args, expected) in [
         (
             &["ls", "s", "--jsno"][..],
-            "unexpected argument '--jsno' found; a similar argument exists: '--json'\n  | Usage: stridemap ls ",
+            &["unexpected argument '--jsno'", "'--json'", "Usage: stridemap ls "][..],
         ),
-        (
-            &["ls", "s", "--color", "blue"],
-            "invalid value 'blue' for '--color <WHEN>' [possible values: auto, always, never]\n",
-        ),
-        (
-            &["rm", "s"],
-            "the following required arguments were not provided: <NAME>...\n  | Usage: stridemap rm ",
-        ),
-        (&["lss"], "unrecognized subcommand 'lss'; a similar subcommand exists: 'ls'\n  | Usage: stridemap "),
+        (&["ls", "s", "--color", "blue"], &["'blue'", "--color <WHEN>", "auto, always, never"]),
+        (&["rm", "s"], &["<NAME>...", "Usage: stridemap rm "]),
+        (&["lss"], &["'lss'", "'ls'"]),
     ] {
         let run = dir.run(args);
-        assert_eq!(run.code, Some(2));
-        assert!(run.stderr.starts_with(&format!("stridemap: {expected}")), "{}", run.stderr);
+        assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""));
+        assert!(run.stderr.starts_with("error: "), "{}", run.stderr);
+        assert!(expected.iter().all(|part| run.stderr.contains(part)), "{}", run.stderr);
     }
 }

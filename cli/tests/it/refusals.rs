@@ -221,8 +221,9 @@ fn file_without_tensors_gets_the_list_of_formats() {
 fn empty_path_is_refused() {
     let dir = Dir::empty();
     dir.write_safetensors("x.safetensors", TENSOR, &[0; 8]);
-    let refusal = dir.refusal(&["import", "x.safetensors", ""]);
-    assert_eq!(refusal, "a value is required for '<FILE... STORE>...', and it must not be empty");
+    let run = dir.run(&["import", "x.safetensors", ""]);
+    assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""));
+    assert!(run.stderr.contains("a value is required for '<FILE... STORE>...'"), "{}", run.stderr);
 }
 
 #[test]
@@ -302,12 +303,6 @@ fn usage_error_exits_with_2_and_goes_to_standard_error() {
         let run = dir.run(args);
         assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "{args:?}");
         assert!(run.stderr.contains("Usage: stridemap"), "{}", run.stderr);
-        assert!(run.stderr.ends_with(" --help\n") || args[0] == "import", "{}", run.stderr);
-    }
-    assert!(!dir.run(&["rm", "s.smap", "-r", "x"]).stderr.contains("as a value"));
-    for (command, file) in [(&["plot", "s.smap", "x"][..], "x.png"), (&["report", "s.smap"], "r.html")] {
-        let said = dir.run(&[command, &[file]].concat()).stderr;
-        assert!(said.contains(&format!("; to write a file, use -o {file}\n")), "{said}");
     }
 }
 
@@ -318,7 +313,6 @@ fn refusal_says_what_was_probably_meant() {
     for (args, refusal) in [
         (&["ls", "s.sma"][..], "open s.sma: no such file or store; did you mean s.smap?"),
         (&["rm", "s.sma", "x"], "open s.sma: no store at this path; did you mean s.smap?"),
-        (&["ls", "points", "s.smap"], "open points: no such file or store; s.smap is a store: put it first"),
         (&["ls", "-"], "open -: no such file or store; only import and export use - for a pipe"),
         (&["import", "emty", "s.smap"], "open emty: no such file; did you mean empty?"),
         (&["-q", "import", "emty", "s.smap"], "open emty: no such file; did you mean empty?"),
@@ -332,7 +326,7 @@ fn refusal_says_what_was_probably_meant() {
     }
     let order = dir.refusal(&["export", "s.smap", "points", "x.npy"]);
     assert!(order.ends_with("a copy of the store; OUT comes before the names"), "{order}");
-    let dtype = dir.refusal(&["ls", "s.smap", "--dtype", "float"]);
+    let dtype = dir.run(&["ls", "s.smap", "--dtype", "float"]).stderr;
     assert!(dtype.contains("expected one of bool, uint8, "), "{dtype}");
 }
 
