@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use rustix::fs::{Access, access};
 use stridemap::{
-    ErrorKind, Result as LibraryResult, Snapshot, StorageInfo, Store, StoreOptions, Tensor, TensorInfo,
+    ErrorKind, Result as LibraryResult, Snapshot, StorageInfo, StorageKind, Store, StoreOptions, Tensor,
+    TensorInfo,
 };
 use stridemap_interop::{FileFormat, ForeignFile, ForeignOptions};
 
@@ -217,6 +218,15 @@ fn advice(path: &Path) -> String {
 /// Opens a store. See [`explain`] for the error.
 pub(crate) fn open_store(options: &StoreOptions, path: &Path) -> Result<Store> {
     reporting_waits(options).open(path).map_err(|refused| explain(path, refused))
+}
+
+/// Returns the total length of the storages that are in external files, or of those inside the store.
+pub(crate) fn stored_bytes(snapshot: &Snapshot, is_external: bool) -> Result<u64> {
+    snapshot.storages().try_fold(0u64, |sum, storage| {
+        let storage = storage?;
+        let is_counted = (storage.kind == StorageKind::External) == is_external;
+        Ok(sum.saturating_add(if is_counted { storage.size_bytes } else { 0 }))
+    })
 }
 
 /// Refuses a dry run on a store that the command could not change.

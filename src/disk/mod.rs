@@ -4,6 +4,7 @@
 
 mod external_paths;
 mod file_system;
+mod foreign;
 mod lock_holders;
 mod locked_file;
 mod omit_step;
@@ -25,6 +26,7 @@ use std::time::Duration;
 
 pub use external_paths::{ExternalError, ExternalScope};
 pub(crate) use file_system::{FileSystem, is_written_in_place, mark_for_writes_in_place, unshare};
+pub(crate) use foreign::tree_bytes;
 pub use lock_holders::LockHolders;
 pub(crate) use locked_file::{LockedFile, is_named};
 #[cfg(feature = "simulation")]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use stridemap_format::{Digest, StorageKind, full_chunk_count};
 
 use crate::disk::StoreFile;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, one_line};
 use crate::generation::{
     Generation, GenerationInUse, OpenStore, by_processes, generations_in_use, holders, writers_of,
 };
@@ -19,30 +19,42 @@ use crate::generation::{
 /// How many times the files are listed, if a commit is made during each listing.
 const MAX_TRIES: u32 = 10;
 
-/// Bytes that the newest generation does not need.
+/// A file of which the newest generation does not need all bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Reclaimable {
-    /// The number of bytes.
-    pub bytes: u64,
-    /// Why they have not been freed.
+pub struct SpareFile {
+    /// The file.
+    pub path: PathBuf,
+    /// How many of its bytes are not needed.
+    pub spare_bytes: u64,
+    /// Why they are on disk.
     pub reason: SpaceReason,
+    /// The length of the file in bytes.
+    pub size_bytes: u64,
+    /// The storage whose bytes these are, if tensors keep the rest of it; otherwise `None`.
+    pub storage_id: Option<u64>,
+    /// The first few of these tensors.
+    pub names: Vec<String>,
 }
 
-/// Why bytes that no tensor of the newest generation refers to are still on disk.
+impl fmt::Display for SpareFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SpareFile { path, spare_bytes, reason, .. } = self;
+        f.write_str(&one_line(&format!("{}: {spare_bytes} bytes: {reason}", path.display())))
+    }
+}
+
+/// Why bytes that no tensor of the newest generation refers to are on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SpaceReason {
     /// They are in a storage with tensors, but no tensor reaches them. [`Store::compact`](crate::Store::compact) frees
     /// them.
     Unreached,
-    /// Like `Unreached`, but too few to compact: less than a quarter of the storage, or less than a block of 4 KiB.
-    TooLittle,
-    /// Like `Unreached`, in a mutable storage, whose file is changed in place. Saving its tensors again moves them to
-    /// new storages.
-    Mutable,
-    /// Like `Unreached`, in a live storage.
-    Live,
+    /// Like `Unreached`, but a compaction leaves them: they are less than a quarter of the storage or less than a block
+    /// of 4 KiB, or the storage is mutable or live, and its file is changed in place. Saving its tensors again moves
+    /// them to new storages.
+    Kept,
     /// Only an older generation needs the file, and some process still uses that generation. Once these processes
     /// have moved on, the next commit or [`Store::gc`](crate::Store::gc) deletes it.
     Pinned {
@@ -51,47 +63,34 @@ pub enum SpaceReason {
         /// All processes that use such a generation, as far as the system reports them.
         processes: Vec<u32>,
     },
-    /// No generation in use needs the file. The next commit, or [`Store::gc`](crate::Store::gc), deletes it.
-    Garbage,
-    /// An aborted commit left the file; [`Store::gc`](crate::Store::gc) deletes it. It may also belong to a commit in
-    /// progress that the system does not report.
-    Orphaned,
     /// The file is being written, by these processes as far as the system reports them.
     Writing {
         /// The writers.
         processes: Vec<u32>,
     },
-    /// The writer of this unfinished file died. The first commit of another handle, or
-    /// [`Store::gc`](crate::Store::gc), deletes the file.
-    Abandoned,
-    /// The bytes are past the end of the storage, from an aborted append; [`Store::gc`](crate::Store::gc) cuts them
-    /// off. They may also belong to an append in progress that the system does not report.
-    PastEnd,
+    /// Nothing needs them: the files of older generations, and what aborted or killed writers left. The next commit or
+    /// [`Store::gc`](crate::Store::gc) deletes them. They may also belong to a commit or an append in progress that the
+    /// system does not report.
+    Garbage,
     /// The file does not belong to the store. Nothing deletes it.
     Foreign,
 }
 
 impl SpaceReason {
-    /// Returns the reason as one word: `unreached`, `too_little`, `mutable`, `live`, `pinned`, `garbage`, `orphaned`,
-    /// `writing`, `abandoned`, `past_end` or `foreign`.
+    /// Returns the reason as one word: `unreached`, `kept`, `pinned`, `writing`, `garbage` or `foreign`.
     ///
     /// ```
     /// # use stridemap::maintenance::SpaceReason;
-    /// assert_eq!(SpaceReason::TooLittle.name(), "too_little");
+    /// assert_eq!(SpaceReason::Garbage.name(), "garbage");
     /// ```
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
             SpaceReason::Unreached => "unreached",
-            SpaceReason::TooLittle => "too_little",
-            SpaceReason::Mutable => "mutable",
-            SpaceReason::Live => "live",
+            SpaceReason::Kept => "kept",
             SpaceReason::Pinned { .. } => "pinned",
-            SpaceReason::Garbage => "garbage",
-            SpaceReason::Orphaned => "orphaned",
             SpaceReason::Writing { .. } => "writing",
-            SpaceReason::Abandoned => "abandoned",
-            SpaceReason::PastEnd => "past_end",
+            SpaceReason::Garbage => "garbage",
             SpaceReason::Foreign => "foreign",
         }
     }
@@ -106,7 +105,7 @@ impl SpaceReason {
     /// let snapshot = store.snapshot();
     /// store.remove("x")?;
     /// let usage = store.disk_usage()?;
-    /// assert_eq!(usage.storages[0].reclaimable[0].reason.processes(), [std::process::id()]);
+    /// assert!(usage.spare.iter().any(|file| file.reason.processes() == [std::process::id()]));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -117,8 +116,14 @@ impl SpaceReason {
         }
     }
 
-    /// Whether some process needs the bytes now.
-    fn is_in_use(&self) -> bool {
+    /// Returns whether a process needs the bytes now.
+    ///
+    /// ```
+    /// # use stridemap::maintenance::SpaceReason;
+    /// assert!(!SpaceReason::Garbage.is_held());
+    /// ```
+    #[must_use]
+    pub fn is_held(&self) -> bool {
         matches!(self, SpaceReason::Pinned { .. } | SpaceReason::Writing { .. })
     }
 }
@@ -128,40 +133,49 @@ impl fmt::Display for SpaceReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             SpaceReason::Unreached => "unreferenced bytes; compact frees them",
-            SpaceReason::TooLittle => "unreferenced bytes, below the threshold of compact",
-            SpaceReason::Mutable => {
-                "unreferenced bytes in a mutable storage; saving the tensors again frees them"
+            SpaceReason::Kept => {
+                "unreferenced bytes that compact leaves; saving the tensors again frees them"
             }
-            SpaceReason::Live => "unreferenced bytes in a live storage; saving the tensors again frees them",
             SpaceReason::Pinned { generation, processes } => {
                 return write!(f, "generation {generation} is held{}", by_processes(processes));
             }
-            SpaceReason::Garbage => "no generation needs it; gc or the next commit deletes it",
-            SpaceReason::Orphaned => "left by an aborted commit; gc deletes it",
             SpaceReason::Writing { processes } => {
                 return write!(f, "being written{}", by_processes(processes));
             }
-            SpaceReason::Abandoned => "left by a writer that died; gc deletes it",
-            SpaceReason::PastEnd => "past the end, from an aborted append; gc deletes it",
+            SpaceReason::Garbage => "nothing needs it; gc or the next commit deletes it",
             SpaceReason::Foreign => "not a file of the store; nothing deletes it",
         })
     }
+}
+
+/// Bytes of a file that the newest generation does not need, and why they are on disk.
+#[derive(Debug)]
+struct Spare {
+    bytes: u64,
+    reason: SpaceReason,
 }
 
 /// A file of `meta/` or `storages/`.
 #[derive(Debug)]
 pub(crate) struct ListedFile {
     pub(crate) file: StoreFile,
-    pub(crate) path: PathBuf,
+    path: PathBuf,
     pub(crate) size_bytes: u64,
-    /// The bytes that the newest generation does not need, if any.
-    pub(crate) spare: Option<Reclaimable>,
+    spare: Option<Spare>,
 }
 
 impl ListedFile {
-    /// Returns the bytes that no process needs now.
-    pub(crate) fn unneeded(&self) -> Option<&Reclaimable> {
-        self.spare.as_ref().filter(|spare| !spare.reason.is_in_use())
+    /// Returns the bytes that the newest generation does not need, if there are any.
+    pub(crate) fn spare(self) -> Option<SpareFile> {
+        let Spare { bytes, reason } = self.spare?;
+        Some(SpareFile {
+            path: self.path,
+            spare_bytes: bytes,
+            reason,
+            size_bytes: self.size_bytes,
+            storage_id: None,
+            names: Vec::new(),
+        })
     }
 }
 
@@ -196,8 +210,8 @@ impl Inventory {
         for listed in &mut files {
             listed.spare = needs.spare(listed.file, listed.size_bytes);
             let Some(spare) = &mut listed.spare else { continue };
-            let processes = match (listed.file, &spare.reason) {
-                (StoreFile::Unfinished, _) => match writers_of(store, &listed.path) {
+            let processes = match listed.file {
+                StoreFile::Unfinished => match writers_of(store, &listed.path) {
                     Some(processes) => {
                         spare.reason = SpaceReason::Writing { processes };
                         continue;
@@ -205,10 +219,11 @@ impl Inventory {
                     // Created, but not locked yet.
                     None => writers.clone(),
                 },
-                (StoreFile::Storage(id) | StoreFile::Digests(id), SpaceReason::PastEnd) => {
+                // The bytes are past the end of the storage.
+                StoreFile::Storage(id) | StoreFile::Digests(id) if needs.storages.contains_key(&id) => {
                     holders(store, &store.paths.storage(id))
                 }
-                (file, _) if needs.may_be_published(file) => writers.clone(),
+                file if needs.may_be_published(file) => writers.clone(),
                 _ => Vec::new(),
             };
             if !processes.is_empty() {
@@ -216,7 +231,10 @@ impl Inventory {
             }
         }
         // A commit may have deleted some of them since they were listed.
-        files.retain(|listed| listed.unneeded().is_none() || store.disk.stat(&listed.path).is_ok());
+        files.retain(|listed| {
+            let is_held = listed.spare.as_ref().is_none_or(|spare| spare.reason.is_held());
+            is_held || store.disk.stat(&listed.path).is_ok()
+        });
         Ok(Inventory { newest, files })
     }
 }
@@ -309,57 +327,52 @@ impl<'a> Needs<'a> {
     }
 
     /// Returns the bytes of a file that the newest generation does not need, and why they exist. Ignores writers.
-    fn spare(&self, file: StoreFile, size_bytes: u64) -> Option<Reclaimable> {
-        let all = |reason| Some(Reclaimable { bytes: size_bytes, reason });
+    fn spare(&self, file: StoreFile, size_bytes: u64) -> Option<Spare> {
+        let all = |reason| Some(Spare { bytes: size_bytes, reason });
         match file {
-            StoreFile::Unfinished => all(SpaceReason::Abandoned),
+            StoreFile::Unfinished => all(SpaceReason::Garbage),
             StoreFile::Foreign => all(SpaceReason::Foreign),
             // A later generation was published meanwhile.
             StoreFile::Manifest(number) if number >= self.newest => None,
-            StoreFile::Manifest(number) => {
-                all(self.reason(|pin| pin.generation == number, SpaceReason::Garbage))
-            }
+            StoreFile::Manifest(number) => all(self.reason(|pin| pin.generation == number)),
             _ if self.is_damaged && !self.has_storage(file) => None,
             StoreFile::Table(number) if Some(number) == self.table => None,
-            StoreFile::Table(number) => all(self.reason(|pin| pin.needs_table(number), SpaceReason::Garbage)),
+            StoreFile::Table(number) => all(self.reason(|pin| pin.needs_table(number))),
             StoreFile::Storage(id) | StoreFile::Digests(id) => {
                 let Some(&length_bytes) = self.storages.get(&id) else {
-                    let dropped = self.garbage.get(&id).copied();
-                    let unheld = dropped.map_or(SpaceReason::Orphaned, |_| SpaceReason::Garbage);
-                    let dropped = dropped.unwrap_or(u64::MAX);
-                    return all(self.reason(|pin| pin.needs_storage(id, dropped), unheld));
+                    let dropped = self.garbage.get(&id).copied().unwrap_or(u64::MAX);
+                    return all(self.reason(|pin| pin.needs_storage(id, dropped)));
                 };
                 let needed_bytes = match (file, length_bytes) {
                     (StoreFile::Storage(_), None) => return None,
-                    (_, None) => return all(SpaceReason::Orphaned),
+                    (_, None) => return all(SpaceReason::Garbage),
                     (StoreFile::Storage(_), Some(length_bytes)) => length_bytes,
                     (_, Some(length_bytes)) => match full_chunk_count(length_bytes) {
-                        0 => return all(SpaceReason::PastEnd),
+                        0 => return all(SpaceReason::Garbage),
                         count => count * size_of::<Digest>() as u64,
                     },
                 };
                 let bytes = size_bytes.saturating_sub(needed_bytes);
-                (bytes > 0).then_some(Reclaimable { bytes, reason: SpaceReason::PastEnd })
+                (bytes > 0).then_some(Spare { bytes, reason: SpaceReason::Garbage })
             }
         }
     }
 
     /// Whether a file of `storages/` can be deleted.
     pub(super) fn unneeded(&self, file: StoreFile) -> bool {
-        // The size passed is 0, so `PastEnd` is returned only if no byte of the file is needed: for the digests of a
-        // storage without a full chunk.
-        let spare = self.spare(file, 0).map(|spare| spare.reason);
-        matches!(spare, Some(SpaceReason::Garbage | SpaceReason::Orphaned | SpaceReason::PastEnd))
+        // With the size 0, `Garbage` is returned only if no byte of the file is needed.
+        let is_storage = matches!(file, StoreFile::Storage(_) | StoreFile::Digests(_));
+        is_storage && self.spare(file, 0).is_some_and(|spare| spare.reason == SpaceReason::Garbage)
     }
 
     fn has_storage(&self, file: StoreFile) -> bool {
         matches!(file, StoreFile::Storage(id) | StoreFile::Digests(id) if self.storages.contains_key(&id))
     }
 
-    /// Returns `Pinned` if older generations need a file, otherwise `unneeded`.
-    fn reason(&self, needs: impl Fn(&GenerationInUse) -> bool, unneeded: SpaceReason) -> SpaceReason {
+    /// Returns `Pinned` if older generations need a file, otherwise `Garbage`.
+    fn reason(&self, needs: impl Fn(&GenerationInUse) -> bool) -> SpaceReason {
         let pins = || self.pins.iter().filter(|pin| needs(pin));
-        let Some(generation) = pins().map(|pin| pin.generation).min() else { return unneeded };
+        let Some(generation) = pins().map(|pin| pin.generation).min() else { return SpaceReason::Garbage };
         let mut processes: Vec<u32> = pins().flat_map(|pin| pin.processes.iter().copied()).collect();
         processes.sort_unstable();
         processes.dedup();

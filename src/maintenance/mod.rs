@@ -31,8 +31,8 @@
 //! store.save_view("first", &store.load("all")?.narrow(0, 0, 1000)?)?;
 //! store.remove("all")?;
 //!
-//! for reclaimable in store.disk_usage()?.reclaimable() {
-//!     println!("{} bytes: {}", reclaimable.bytes, reclaimable.reason);
+//! for file in store.disk_usage()?.spare {
+//!     println!("{}: {} bytes: {}", file.path.display(), file.spare_bytes, file.reason);
 //! }
 //! let compacted = store.compact(|_| ())?;
 //! assert_eq!((compacted.before_bytes, compacted.after_bytes), (400_000, 4_000));
@@ -74,7 +74,7 @@ pub use crate::generation::Collected;
 pub(crate) use collect::collect_all;
 pub(crate) use compact::compact;
 pub use copy_report::Copied;
-pub use inventory::{Reclaimable, SpaceReason};
+pub use inventory::{SpaceReason, SpareFile};
 pub use materialize::Materialized;
 pub(crate) use materialize::materialize;
 pub use repair::{Loss, Remedy, Repair};
@@ -82,6 +82,6 @@ pub(crate) use repair::{plan_repair, repair};
 pub use rewrite::{Compacted, SkipReason, Skipped};
 pub(crate) use storage_tensors::RewriteGain;
 pub(crate) use usage::usage;
-pub use usage::{DiskUsage, StorageDiskUsage, StorageUsage};
-pub use verify::{Affected, Finding, Orphan, Verification};
+pub use usage::{DiskUsage, StorageUsage};
+pub use verify::{Affected, Finding, Verification};
 pub(crate) use verify::{verify, verify_path, verify_tensors};

@@ -5,13 +5,13 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use indicatif::HumanBytes;
-use serde::Serialize;
+use serde_json::{Value, json};
 use stridemap::Store;
 use stridemap::maintenance::{Compacted, DiskUsage, Materialized, SkipReason, SpaceReason};
 
 use crate::args::External;
 use crate::error::Result;
-use crate::input::open_store;
+use crate::input::{open_store, stored_bytes};
 use crate::ui::{counted, message, progress, storage_id, warn, write_json};
 
 /// Rewrite storages to free bytes that no tensor refers to
@@ -46,7 +46,7 @@ pub(crate) struct CompactArgs {
 pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     let store = open_store(&args.external.options(), &args.store)?;
     let before = store.disk_usage()?;
-    let materialized = args.materialize.then(|| materialize(&store, before.external_bytes)).transpose()?;
+    let materialized = args.materialize.then(|| materialize(&store)).transpose()?;
     let bar = progress("compact", bytes_to_write(&before, args.all));
     let advance = |bytes| bar.inc(bytes);
     let compacted = if args.all { store.compact_all(advance) } else { store.compact(advance) }?;
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
         !compacted.skipped.iter().any(|skipped| matches!(skipped.reason, SkipReason::Damaged(_)))
             && materialized.as_ref().is_none_or(|done| done.skipped.is_empty());
     if args.json {
-        write_json(out, Record::of(materialized.as_ref(), &compacted, &Held::of(&after)))?;
+        write_json(out, record(materialized.as_ref(), &compacted, &Held::of(&after)))?;
         return Ok(is_complete);
     }
     if let Some(done) = &materialized {
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     }
     report_held_bytes(&after);
     if !args.all {
-        report_kept_bytes(&after);
+        report_kept_bytes(&after, &compacted);
     }
     for skipped in &compacted.skipped {
         let (id, bytes) = (storage_id(skipped.storage_id), HumanBytes(skipped.reclaimable_bytes));
@@ -98,59 +98,36 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     Ok(is_complete)
 }
 
-fn materialize(store: &Store, external_bytes: u64) -> Result<Materialized> {
+fn materialize(store: &Store) -> Result<Materialized> {
     // Bytes that no tensor refers to are not copied, so the bar may end early.
-    let bar = progress("materialize", external_bytes);
+    let bar = progress("materialize", stored_bytes(&store.snapshot(), true)?);
     let done = store.materialize(|bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
     Ok(done)
 }
 
-#[derive(Serialize)]
-struct Record {
-    /// The number of external storages that were copied into the store.
-    materialized_storage_count: u64,
-    materialized_bytes: u64,
-    compacted_storage_count: u64,
-    before_bytes: u64,
-    after_bytes: u64,
-    deleted_file_count: u64,
-    deleted_bytes: u64,
-    held_bytes: u64,
-    held_by: BTreeSet<u32>,
-    skipped: Vec<SkippedRecord>,
-}
-
-#[derive(Serialize)]
-struct SkippedRecord {
-    storage: String,
-    reclaimable_bytes: u64,
-    is_damaged: bool,
-    reason: String,
-}
-
-impl Record {
-    fn of(materialized: Option<&Materialized>, compacted: &Compacted, held: &Held) -> Self {
-        let skipped = materialized.iter().flat_map(|it| &it.skipped).chain(&compacted.skipped);
-        let skipped = skipped.map(|skipped| SkippedRecord {
-            storage: storage_id(skipped.storage_id),
-            reclaimable_bytes: skipped.reclaimable_bytes,
-            is_damaged: matches!(skipped.reason, SkipReason::Damaged(_)),
-            reason: skipped.reason.to_string(),
-        });
-        Record {
-            materialized_storage_count: materialized.map_or(0, |it| it.storage_count),
-            materialized_bytes: materialized.map_or(0, |it| it.size_bytes),
-            compacted_storage_count: compacted.storage_count,
-            before_bytes: compacted.before_bytes,
-            after_bytes: compacted.after_bytes,
-            deleted_file_count: compacted.collected.file_count,
-            deleted_bytes: compacted.collected.size_bytes,
-            held_bytes: held.bytes,
-            held_by: held.processes.clone(),
-            skipped: skipped.collect(),
-        }
-    }
+fn record(materialized: Option<&Materialized>, compacted: &Compacted, held: &Held) -> Value {
+    let skipped = materialized.iter().flat_map(|it| &it.skipped).chain(&compacted.skipped);
+    let skipped = skipped.map(|skipped| {
+        json!({
+            "storage": storage_id(skipped.storage_id),
+            "reclaimable_bytes": skipped.reclaimable_bytes,
+            "is_damaged": matches!(skipped.reason, SkipReason::Damaged(_)),
+            "reason": skipped.reason.to_string(),
+        })
+    });
+    json!({
+        "materialized_storage_count": materialized.map_or(0, |it| it.storage_count),
+        "materialized_bytes": materialized.map_or(0, |it| it.size_bytes),
+        "compacted_storage_count": compacted.storage_count,
+        "before_bytes": compacted.before_bytes,
+        "after_bytes": compacted.after_bytes,
+        "deleted_file_count": compacted.collected.file_count,
+        "deleted_bytes": compacted.collected.size_bytes,
+        "held_bytes": held.bytes,
+        "held_by": held.processes,
+        "skipped": skipped.collect::<Vec<_>>(),
+    })
 }
 
 /// The bytes that cannot be deleted yet, and the readers that hold them.
@@ -162,9 +139,9 @@ struct Held {
 impl Held {
     fn of(usage: &DiskUsage) -> Self {
         let mut held = Held { bytes: 0, processes: BTreeSet::new() };
-        for reclaimable in usage.reclaimable() {
-            if let SpaceReason::Pinned { processes, .. } = &reclaimable.reason {
-                held.bytes = held.bytes.saturating_add(reclaimable.bytes);
+        for file in &usage.spare {
+            if let SpaceReason::Pinned { processes, .. } = &file.reason {
+                held.bytes = held.bytes.saturating_add(file.spare_bytes);
                 held.processes.extend(processes);
             }
         }
@@ -176,9 +153,11 @@ impl Held {
 const MIN_REPORTED_BYTES: u64 = 4096;
 
 /// Reports unreachable bytes that are too few for a storage to be rewritten.
-fn report_kept_bytes(usage: &DiskUsage) {
-    let kept = usage.reclaimable().filter(|reclaimable| reclaimable.reason == SpaceReason::TooLittle);
-    let bytes = kept.map(|reclaimable| reclaimable.bytes).fold(0, u64::saturating_add);
+fn report_kept_bytes(usage: &DiskUsage, compacted: &Compacted) {
+    let is_skipped = |id| compacted.skipped.iter().any(|skipped| Some(skipped.storage_id) == id);
+    let kept = usage.spare.iter().filter(|file| file.reason == SpaceReason::Kept);
+    let kept = kept.filter(|file| !is_skipped(file.storage_id)).map(|file| file.spare_bytes);
+    let bytes = kept.fold(0, u64::saturating_add);
     if bytes >= MIN_REPORTED_BYTES {
         message(&format!(
             "note: {} are unreachable in storages that were not rewritten: less than a quarter of each, or less than \
@@ -204,12 +183,8 @@ pub(crate) fn report_held_bytes(usage: &DiskUsage) {
 
 /// Returns the number of bytes that a compaction will write if no commit happens in the meantime.
 fn bytes_to_write(usage: &DiskUsage, is_all: bool) -> u64 {
-    let is_freed = |reason: &SpaceReason| {
-        *reason == SpaceReason::Unreached || is_all && *reason == SpaceReason::TooLittle
-    };
-    let kept = usage.storages.iter().filter_map(|storage| {
-        let unreached = storage.reclaimable.iter().find(|reclaimable| is_freed(&reclaimable.reason))?;
-        Some(storage.size_bytes.saturating_sub(unreached.bytes))
-    });
-    kept.fold(0, u64::saturating_add)
+    let is_freed =
+        |reason: &SpaceReason| *reason == SpaceReason::Unreached || is_all && *reason == SpaceReason::Kept;
+    let rewritten = usage.spare.iter().filter(|file| is_freed(&file.reason));
+    rewritten.map(|file| file.size_bytes - file.spare_bytes).fold(0, u64::saturating_add)
 }

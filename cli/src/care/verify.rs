@@ -3,13 +3,13 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use serde::{Serialize, Serializer};
-use stridemap::maintenance::{Affected, Finding, Orphan, Verification};
-use stridemap::{ErrorKind, StorageKind, Store};
+use serde_json::{Value, json};
+use stridemap::ErrorKind;
+use stridemap::maintenance::{Affected, Finding, SpareFile, Verification};
 
 use crate::args::External;
 use crate::error::Result;
-use crate::input::explain;
+use crate::input::{explain, stored_bytes};
 use crate::names::{names, one_line};
 use crate::ui::{counted, message, progress, write_json};
 
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
     let verified = verify_store(args)?;
     let is_whole = verified.is_whole();
     if args.json {
-        write_json(out, Record::of(&verified))?;
+        write_json(out, record(&verified))?;
         return Ok(is_whole);
     }
     for finding in &verified.findings {
@@ -78,7 +78,8 @@ fn verify_store(args: &VerifyArgs) -> Result<Verification> {
     let bar = progress("verify", 0);
     let verified = match options.open(&args.store) {
         Ok(store) if args.names.is_empty() => {
-            bar.set_total(own_bytes(&store));
+            // What cannot be read is reported.
+            bar.set_total(stored_bytes(&store.snapshot(), false).unwrap_or_default());
             store.verify(|bytes| bar.inc(bytes))
         }
         Ok(store) => {
@@ -93,77 +94,35 @@ fn verify_store(args: &VerifyArgs) -> Result<Verification> {
     verified.map_err(|e| explain(&args.store, e))
 }
 
-/// Returns the total size of the storages inside the store, without those whose records cannot be read.
-fn own_bytes(store: &Store) -> u64 {
-    let snapshot = store.snapshot();
-    let own = snapshot.storages().flatten().filter(|storage| storage.kind != StorageKind::External);
-    own.map(|storage| storage.size_bytes).fold(0, u64::saturating_add)
-}
-
-#[derive(Serialize)]
-struct Record<'a> {
-    findings: Vec<FindingRecord<'a>>,
-    orphans: Vec<OrphanRecord>,
-    unchecked: Vec<String>,
-    bytes_read: u64,
-}
-
-#[derive(Serialize)]
-struct FindingRecord<'a> {
-    file: String,
-    offset: Option<u64>,
-    rule: String,
-    rule_text: &'static str,
-    detail: &'a str,
-    affects: Affects<'a>,
-    affects_more: u64,
-}
-
-#[derive(Serialize)]
-struct OrphanRecord {
-    file: String,
-    bytes: u64,
-    reason: &'static str,
-    detail: String,
-}
-
-/// Serializes as `"all"`, or as a list of names.
-struct Affects<'a>(&'a Affected);
-
-impl Serialize for Affects<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        match self.0 {
-            Affected::Tensors { names, .. } => serializer.collect_seq(names.iter().map(|name| &**name)),
-            _ => serializer.serialize_str("all"),
-        }
-    }
-}
-
-impl<'a> Record<'a> {
-    fn of(verified: &'a Verification) -> Self {
-        let finding = |finding: &'a Finding| FindingRecord {
-            file: finding.path.display().to_string(),
-            offset: finding.offset_bytes,
-            rule: finding.rule.to_string(),
-            rule_text: finding.rule.text(),
-            detail: &finding.detail,
-            affects: Affects(&finding.affected),
-            affects_more: match &finding.affected {
-                Affected::Tensors { more, .. } => *more,
-                _ => 0,
-            },
+fn record(verified: &Verification) -> Value {
+    let finding = |finding: &Finding| {
+        let (affects, more): (Value, u64) = match &finding.affected {
+            Affected::Tensors { names, more } => (names.iter().map(|name| &**name).collect(), *more),
+            _ => ("all".into(), 0),
         };
-        let orphan = |orphan: &'a Orphan| OrphanRecord {
-            file: orphan.path.display().to_string(),
-            bytes: orphan.size_bytes,
-            reason: orphan.reason.name(),
-            detail: orphan.reason.to_string(),
-        };
-        Record {
-            findings: verified.findings.iter().map(finding).collect(),
-            orphans: verified.orphans.iter().map(orphan).collect(),
-            unchecked: verified.unchecked_files.iter().map(|path| path.display().to_string()).collect(),
-            bytes_read: verified.read_bytes,
-        }
-    }
+        json!({
+            "file": finding.path.display().to_string(),
+            "offset": finding.offset_bytes,
+            "rule": finding.rule.to_string(),
+            "rule_text": finding.rule.text(),
+            "detail": finding.detail,
+            "affects": affects,
+            "affects_more": more,
+        })
+    };
+    let orphan = |orphan: &SpareFile| {
+        json!({
+            "file": orphan.path.display().to_string(),
+            "bytes": orphan.spare_bytes,
+            "reason": orphan.reason.name(),
+            "detail": orphan.reason.to_string(),
+        })
+    };
+    let unchecked = verified.unchecked_files.iter().map(|path| path.display().to_string());
+    json!({
+        "findings": verified.findings.iter().map(finding).collect::<Vec<_>>(),
+        "orphans": verified.orphans.iter().map(orphan).collect::<Vec<_>>(),
+        "unchecked": unchecked.collect::<Vec<_>>(),
+        "bytes_read": verified.read_bytes,
+    })
 }

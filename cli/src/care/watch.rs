@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use serde::Serialize;
+use serde_json::json;
 use signal_hook::flag;
 use stridemap::{NameChanges, StoreOptions};
 
@@ -94,20 +94,11 @@ struct Line {
 
 impl Line {
     fn print(&self, is_json: bool, out: &mut impl Write) -> Result<()> {
-        #[derive(Serialize)]
-        struct Record<'a> {
-            generation: u64,
-            since: u64,
-            added: &'a [String],
-            changed: &'a [String],
-            removed: &'a [String],
-        }
         let Line { generation, since, changes: NameChanges { added, changed, removed, .. } } = self;
         if is_json {
-            return write_json(
-                out,
-                Record { generation: *generation, since: *since, added, changed, removed },
-            );
+            let record = json!({ "generation": generation, "since": since, "added": added, "changed": changed,
+                "removed": removed });
+            return write_json(out, record);
         }
         write!(out, "{generation}")?;
         if since + 1 != *generation {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use indicatif::HumanBytes;
-use stridemap::{ErrorKind, Snapshot, StorageKind, Tensor};
+use stridemap::{ErrorKind, Snapshot, Tensor};
 use stridemap_interop::npz::Packing;
 use stridemap_interop::{npy, npz, safetensors};
 
@@ -18,7 +18,7 @@ use super::stdin::PIPE;
 use crate::args::{Existing, External};
 use crate::error::{Error, Result, output_error};
 use crate::in_place::Outputs;
-use crate::input::open_store;
+use crate::input::{open_store, stored_bytes};
 use crate::names::{names, one_line, pattern, quoted};
 use crate::output_file::check_parent_dir;
 use crate::ui::{counted, message, progress};
@@ -199,7 +199,7 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
             names.iter().filter_map(|name| info(&snapshot, name).transpose()).collect::<Result<Vec<_>>>()?
         }
     };
-    if let Some(note) = shared_bytes::note(&infos) {
+    if let Some(note) = shared_bytes::note(infos) {
         message(&note);
     }
     let path = if args.is_piped() { "standard output".into() } else { args.out.to_string_lossy() };
@@ -356,13 +356,8 @@ fn copy(
         return Ok(writeln!(out, "would write {path}, a copy of the store: {count}")?);
     }
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let size_bytes = snapshot.storages().try_fold(0u64, |sum, storage| {
-        let storage = storage?;
-        let is_copied = storage.kind != StorageKind::External;
-        Ok::<_, Error>(sum.saturating_add(if is_copied { storage.size_bytes } else { 0 }))
-    })?;
     // The size of a copy of some tensors is not known in advance.
-    let bar = progress("export", if names.is_empty() { size_bytes } else { 0 });
+    let bar = progress("export", if names.is_empty() { stored_bytes(snapshot, false)? } else { 0 });
     let copied = match names.as_slice() {
         [] => snapshot.copy_to(&args.out, |bytes| bar.inc(bytes))?,
         names => snapshot.copy_tensors_to(&args.out, names, |bytes| bar.inc(bytes))?,

@@ -5,11 +5,11 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use serde::Serialize;
+use serde_json::{Value, json};
 use stridemap::StoreOptions;
 use unicode_width::UnicodeWidthStr as _;
 
-use super::info::StorageRecord;
-use super::sharing::{PlacedTensor, StorageMap};
+use super::sharing::{MappedStorage, PlacedTensor, StorageMap};
 use crate::args::Reading;
 use crate::error::Result;
 use crate::input::Input;
@@ -76,8 +76,8 @@ pub(crate) fn run(args: &MapArgs, out: &mut impl Write) -> Result<()> {
         maps.retain(|map| map.tensors.iter().any(|tensor| selected.contains(&tensor.info.name)));
     }
     if args.json {
-        let storages = maps.into_iter().map(|map| Record::new(map, &input)).collect();
-        return write_json(out, Records { storages });
+        let storages: Vec<Record> = maps.iter().map(|map| record(map, &input)).collect();
+        return write_json(out, json!({ "storages": storages }));
     }
     let Some(width) = width() else { return print_data(&maps, out) };
     let bar_width = bar_width(&maps, width);
@@ -297,59 +297,29 @@ impl Cells {
 }
 
 #[derive(Serialize)]
-struct Records {
-    storages: Vec<Record>,
-}
-
-#[derive(Serialize)]
 struct Record {
     #[serde(flatten)]
-    storage: StorageRecord,
-    reachable_bytes: u64,
-    padding_bytes: u64,
-    unreachable_bytes: u64,
-    is_exact: bool,
-    tensors: Vec<TensorMap>,
+    storage: MappedStorage,
+    tensors: Vec<Value>,
 }
 
-#[derive(Serialize)]
-struct TensorMap {
-    name: String,
-    dtype: &'static str,
-    size: Vec<usize>,
-    first_byte: u64,
-    end_byte: u64,
-    /// Pairs of a first byte and an end. Runs are joined if the gap between them is at most a thousandth of the range.
-    runs: Vec<[u64; 2]>,
-    shares_with: Vec<String>,
-    /// False if it could not be found out for another tensor.
-    is_sharing_determined: bool,
-}
-
-impl Record {
-    fn new(map: StorageMap, input: &Input) -> Self {
-        let tensors = map.tensors.iter().map(|tensor| {
-            let PlacedTensor { info, range, sharers, is_undetermined } = tensor;
-            let name = |&other: &usize| Some(map.tensors.get(other)?.info.name.clone());
-            let gap_bytes = (range.end - range.start) / MAX_RUNS;
-            TensorMap {
-                name: info.name.clone(),
-                dtype: info.dtype.name(),
-                size: info.size().to_vec(),
-                first_byte: range.start,
-                end_byte: range.end,
-                runs: info.byte_runs(gap_bytes).into_iter().map(|run| [run.start, run.end]).collect(),
-                shares_with: sharers.iter().filter_map(name).collect(),
-                is_sharing_determined: !is_undetermined,
-            }
-        });
-        Record {
-            reachable_bytes: map.usage.reachable_bytes,
-            padding_bytes: map.usage.padding_bytes,
-            unreachable_bytes: map.usage.unreachable_bytes,
-            is_exact: map.usage.is_exact,
-            tensors: tensors.collect(),
-            storage: StorageRecord::new(map.storage, input),
-        }
-    }
+fn record(map: &StorageMap, input: &Input) -> Record {
+    let tensor = |tensor: &PlacedTensor| {
+        let PlacedTensor { info, range, sharers, is_undetermined } = tensor;
+        let name = |&other: &usize| Some(&map.tensors.get(other)?.info.name);
+        // Runs are joined if the gap between them is at most a thousandth of the range.
+        let runs = info.byte_runs((range.end - range.start) / MAX_RUNS);
+        json!({
+            "name": info.name,
+            "dtype": info.dtype.name(),
+            "size": info.size(),
+            "first_byte": range.start,
+            "end_byte": range.end,
+            "runs": runs.into_iter().map(|run| [run.start, run.end]).collect::<Vec<_>>(),
+            "shares_with": sharers.iter().filter_map(name).collect::<Vec<_>>(),
+            // False if it could not be found out for another tensor.
+            "is_sharing_determined": !is_undetermined,
+        })
+    };
+    Record { storage: map.record(input), tensors: map.tensors.iter().map(tensor).collect() }
 }

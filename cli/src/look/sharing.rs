@@ -4,9 +4,11 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use serde::Serialize;
 use stridemap::maintenance::StorageUsage;
 use stridemap::{StorageInfo, TensorInfo};
 
+use super::info::StorageRecord;
 use crate::error::Result;
 use crate::input::Input;
 
@@ -16,7 +18,7 @@ const MAX_COMPARED: usize = 64;
 
 /// The limit on the steps of all searches for shared bytes, which take about a fifth of a second, and how many more each
 /// tensor adds. Ordinary tensors need far fewer.
-const MAX_STEPS: u64 = 10_000_000;
+pub(crate) const MAX_STEPS: u64 = 10_000_000;
 const STEPS_PER_TENSOR: u64 = 100;
 
 /// A storage, and its tensors in order of their first byte. Tensors without elements come last.
@@ -24,6 +26,17 @@ pub(crate) struct StorageMap {
     pub(crate) storage: StorageInfo,
     pub(crate) usage: StorageUsage,
     pub(crate) tensors: Vec<PlacedTensor>,
+}
+
+/// A storage in JSON, with its usage.
+#[derive(Serialize)]
+pub(crate) struct MappedStorage {
+    #[serde(flatten)]
+    record: StorageRecord,
+    reachable_bytes: u64,
+    padding_bytes: u64,
+    unreachable_bytes: u64,
+    is_exact: bool,
 }
 
 /// A tensor on its storage.
@@ -56,6 +69,16 @@ impl StorageMap {
         Ok(maps)
     }
 
+    pub(crate) fn record(&self, input: &Input) -> MappedStorage {
+        MappedStorage {
+            record: StorageRecord::new(self.storage.clone(), input),
+            reachable_bytes: self.usage.reachable_bytes,
+            padding_bytes: self.usage.padding_bytes,
+            unreachable_bytes: self.usage.unreachable_bytes,
+            is_exact: self.usage.is_exact,
+        }
+    }
+
     /// Returns how many tensors there are of which it could not be found out whether they share bytes.
     pub(crate) fn undetermined_count(&self) -> u64 {
         self.tensors.iter().filter(|tensor| tensor.is_undetermined).count() as u64
@@ -84,7 +107,8 @@ impl StorageMap {
     }
 }
 
-fn placed_tensors(infos: Vec<TensorInfo>, steps_left: &mut u64) -> Vec<PlacedTensor> {
+/// Finds the tensors of a storage that share bytes. They are in ascending order of name.
+pub(crate) fn placed_tensors(infos: Vec<TensorInfo>, steps_left: &mut u64) -> Vec<PlacedTensor> {
     let placed = |info: TensorInfo| PlacedTensor {
         range: info.byte_range().unwrap_or_default(),
         sharers: Vec::new(),

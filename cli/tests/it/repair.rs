@@ -53,7 +53,7 @@ fn verify_json_has_the_findings_and_the_affected_tensors() {
     });
     assert_eq!(damaged["findings"], json!([finding]));
     let orphan = &damaged["orphans"][0];
-    assert_eq!((&orphan["bytes"], &orphan["reason"]), (&json!(6), &json!("orphaned")), "{damaged}");
+    assert_eq!((&orphan["bytes"], &orphan["reason"]), (&json!(6), &json!("garbage")), "{damaged}");
     let named = json(&dir, &["verify", "model.smap", "bias", "--json"], 0);
     assert_eq!(named["bytes_read"], 12, "{named}");
     damage(&dir, "FORMAT", 20);

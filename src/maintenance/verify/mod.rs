@@ -2,7 +2,6 @@
 
 mod damage;
 mod finding;
-mod orphans;
 mod survey;
 mod table_damage;
 mod tensors;
@@ -15,6 +14,7 @@ use std::sync::Arc;
 use stridemap_format::{Error as FormatError, Rule};
 
 use super::external_check::check_external;
+use super::inventory::{Inventory, ListedFile, SpareFile};
 use crate::disk::{Access, Disk, StorePaths, is_not_regular, read_again};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Generation, OpenStore, Options, check_store, open_dirs};
@@ -23,7 +23,6 @@ use finding::Findings;
 
 pub(super) use damage::bytes_of_chunks;
 pub use finding::{Affected, Finding};
-pub use orphans::Orphan;
 pub(super) use survey::Survey;
 pub(crate) use tensors::verify_tensors;
 
@@ -36,7 +35,7 @@ pub struct Verification {
     pub findings: Vec<Finding>,
     /// Files that no process needs, which is not damage. They are not searched for if only some tensors are verified,
     /// or if the store is too damaged to be opened.
-    pub orphans: Vec<Orphan>,
+    pub orphans: Vec<SpareFile>,
     /// The external files that the handle may not open. They were not checked.
     pub unchecked_files: Vec<PathBuf>,
     /// How many bytes of storages were read.
@@ -108,7 +107,7 @@ pub(crate) fn verify(
     })?;
     let (faults, unchecked_files) = check_external(store, storages())?;
     damage::report(store, &survey, &damage, faults, &mut findings)?;
-    let orphans = match orphans::orphans(store) {
+    let orphans = match orphans(store) {
         Err(e) if e.kind() == ErrorKind::Corrupt => Vec::new(),
         orphans => orphans?,
     };
@@ -180,4 +179,10 @@ fn check_metadata(
         findings.affect(index, &name);
         Ok(())
     })
+}
+
+/// Returns the files that no process needs.
+fn orphans(store: &OpenStore) -> Result<Vec<SpareFile>> {
+    let spare = Inventory::take(store)?.files.into_iter().filter_map(ListedFile::spare);
+    Ok(spare.filter(|file| !file.reason.is_held()).collect())
 }

@@ -95,8 +95,8 @@ fn reader_of_an_earlier_generation_holds_its_space_until_it_ends() {
     store.gc().unwrap();
     assert!(storage_bytes(&path) > (4 << 20) + after_bytes, "the reader's storage was deleted");
     match &reasons(&store)[..] {
-        [(SpaceReason::Pinned { generation, processes }, bytes)] => {
-            assert_eq!((*generation, *bytes), (4, (4 << 20) + 4 * 16));
+        [(SpaceReason::Pinned { generation, processes }, 4_194_304), (SpaceReason::Pinned { .. }, 64)] => {
+            assert_eq!(*generation, 4);
             // The kernel names the holder if the file system and the process namespace allow it.
             assert!(
                 processes.is_empty() || *processes == [reader.child.id()],
@@ -107,7 +107,7 @@ fn reader_of_an_earlier_generation_holds_its_space_until_it_ends() {
         other => panic!("{other:?}"),
     }
     reader.kill();
-    assert_eq!(reasons(&store), [(SpaceReason::Garbage, (4 << 20) + 4 * 16)]);
+    assert_eq!(reasons(&store), [(SpaceReason::Garbage, 4 << 20), (SpaceReason::Garbage, 64)]);
     store.save("next", &vector(1, 1)).unwrap();
     assert_eq!(storage_bytes(&path), after_bytes + 4);
 }
@@ -156,7 +156,7 @@ fn storage_changed_by_another_process_meanwhile_is_skipped() {
         // The next compaction succeeds, and nothing of the first is left.
         let again = store.compact(|_| ()).unwrap();
         assert_eq!(again.storage_count, u64::from(["view", "rename"].contains(&what)), "{what}: {again:?}");
-        assert_eq!(store.disk_usage().unwrap().reclaimable_bytes(), 0, "{what}");
+        assert_eq!(store.disk_usage().unwrap().reclaimable_bytes, 0, "{what}");
     }
 }
 
@@ -202,7 +202,7 @@ fn growing_tensor_is_compacted_between_two_appends() {
     let end = fs::File::options().write(true).open(&file).unwrap();
     end.set_len(length + 5000).unwrap();
     drop(end);
-    assert_eq!(reasons(&store), [(SpaceReason::PastEnd, 5000)]);
+    assert_eq!(reasons(&store), [(SpaceReason::Garbage, 5000)]);
     assert_eq!(store.gc().unwrap().size_bytes, 5000);
     assert_eq!(reasons(&store), []);
 }

@@ -1,8 +1,9 @@
 //! Statistics of disk usage.
 
 use super::{create_sparse_store, files, reasons, storage_bytes, vector};
+use crate::external::Adopted;
 use crate::harness::hooked::Hooked;
-use crate::harness::processes::{read_line, start};
+use crate::harness::processes::{OtherProcess, read_line, start};
 use crate::harness::{fast, new_path};
 use std::fs;
 use std::io::BufReader;
@@ -10,8 +11,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
-use stridemap::maintenance::SpaceReason;
-use stridemap::{DType, StorageKind, Store};
+use stridemap::maintenance::{DiskUsage, SpaceReason};
+use stridemap::{DType, StorageKind, Store, Tensor};
 
 /// Returns the lengths of a store's files and of their blocks on disk, in bytes, as `du` counts them.
 pub(super) fn disk_usage(path: &Path) -> (u64, u64) {
@@ -28,98 +29,124 @@ pub(super) fn folder_bytes(path: &Path) -> u64 {
     printed.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// Returns the parts of a store's directory, which add up.
-fn parts(store: &Store, path: &Path) -> [u64; 9] {
+/// Returns the length of everything in a directory, as a walk of the tree finds it.
+fn walked_bytes(path: &Path) -> u64 {
+    let found = fs::symlink_metadata(path).unwrap();
+    let entries = if found.is_dir() { Some(fs::read_dir(path).unwrap()) } else { None };
+    let inside = entries.into_iter().flatten().map(|entry| walked_bytes(&entry.unwrap().path()));
+    found.len() + inside.sum::<u64>()
+}
+
+/// Returns the disk usage, after checking that its numbers add up to the directory, and to the files that it lists.
+#[track_caller]
+fn checked(store: &Store, path: &Path) -> DiskUsage {
     let usage = store.disk_usage().unwrap();
-    let parts = [
-        usage.metadata_bytes,
-        usage.digest_bytes,
-        usage.reachable_bytes,
-        usage.padding_bytes,
-        usage.unreachable_bytes,
-        usage.garbage_bytes,
-        usage.staging_bytes,
-        usage.lost_found_bytes,
-        usage.other_bytes,
-    ];
-    assert_eq!(
-        (usage.folder_bytes, parts.iter().sum()),
-        (folder_bytes(path), folder_bytes(path)),
-        "{usage:#?}"
-    );
-    // So do the parts of each storage.
-    for storage in usage.storages.iter().filter(|storage| storage.kind.is_some()) {
-        let past_end = storage.reclaimable.iter().filter(|it| it.reason == SpaceReason::PastEnd);
-        let needed = [
-            storage.reachable_bytes,
-            storage.padding_bytes,
-            storage.unreachable_bytes,
-            storage.digest_bytes,
-            past_end.map(|reclaimable| reclaimable.bytes).sum(),
-        ];
-        assert_eq!(needed.iter().sum::<u64>(), storage.file_bytes, "{storage:?}");
-    }
-    parts
+    let sum = usage.reachable_bytes + usage.held_bytes + usage.reclaimable_bytes + usage.metadata_bytes;
+    assert_eq!([sum, usage.folder_bytes()], [walked_bytes(path); 2], "{usage:#?}");
+    assert_eq!(sum, folder_bytes(path), "{usage:#?}");
+    let listed = |is_counted: &dyn Fn(&SpaceReason) -> bool| {
+        let files = usage.spare.iter().filter(|file| is_counted(&file.reason));
+        files.map(|file| file.spare_bytes).sum::<u64>()
+    };
+    let is_foreign = |reason: &SpaceReason| *reason == SpaceReason::Foreign;
+    assert_eq!(listed(&SpaceReason::is_held), usage.held_bytes, "{usage:#?}");
+    let reclaimable = listed(&|reason| !reason.is_held() && !is_foreign(reason));
+    assert_eq!(reclaimable, usage.reclaimable_bytes, "{usage:#?}");
+    assert!(listed(&is_foreign) < usage.metadata_bytes);
+    usage
 }
 
 #[test]
-fn statistics_add_up_to_the_bytes_of_the_folder() {
+fn four_numbers_add_up_to_the_bytes_of_the_folder_in_every_state() {
     let (_dir, path) = new_path();
     let store = Store::create(&path).unwrap();
-    let names = ["a", "b", "c"];
+    let _ = checked(&store, &path);
     let mut txn = store.begin().unwrap();
-    names.iter().for_each(|name| txn.save(name, &vector(5, 0)).unwrap());
+    ["a", "b", "c"].iter().for_each(|name| txn.save(name, &vector(5, 0)).unwrap());
     txn.commit().unwrap();
     // Small tensors of one transaction share a storage, and each begins at a multiple of 64 bytes.
-    let [_, digests, reachable, padding, unreachable, garbage, staging, lost_found, directories] =
-        parts(&store, &path);
-    let element_bytes = store.load("a").unwrap().nbytes() as u64;
-    assert_eq!((digests, reachable, unreachable, garbage), (0, 3 * element_bytes, 0, 0));
-    assert_eq!((padding > 0, staging, lost_found, directories > 0), (true, 0, 0, true));
+    let element_bytes = 3 * store.load("a").unwrap().nbytes() as u64;
+    let usage = checked(&store, &path);
+    assert!((element_bytes + 1..1000).contains(&usage.reachable_bytes), "{usage:?}");
+    assert_eq!((usage.held_bytes, usage.metadata_bytes > 0), (0, true));
 
-    // Tensors of every kind, one of them a view, and a storage that a pinned generation needs.
+    // A table, and tensors of every kind: a view with gaps, and one that can grow.
+    let mut txn = store.begin().unwrap();
+    (0..2000).for_each(|i| txn.save(&format!("many.{i}"), &vector(1, i)).unwrap());
+    txn.commit().unwrap();
+    let _ = checked(&store, &path);
     store.save("large", &vector(3 << 20, 0)).unwrap();
-    store.save_view("part", &store.load("large").unwrap().narrow(0, 10, 1000).unwrap()).unwrap();
+    store
+        .save_view("part", &store.load("large").unwrap().slice(0, Some(10), Some(5000), 7).unwrap())
+        .unwrap();
     store.remove("large").unwrap();
     let _ = store.create_tensor("mutable", DType::F32, &[100], StorageKind::Mutable).unwrap();
     let _ = store.create_tensor("live", DType::U8, &[5000], StorageKind::Live).unwrap();
+    store.create_growable("x", DType::U8, &[0], 1_000_000).unwrap();
+    let _ = checked(&store, &path);
+    store.append("x", &Tensor::from_vec(vec![1u8; 100_000], &[100_000]).unwrap()).unwrap();
+    let usage = checked(&store, &path);
+    let part = usage.spare.iter().find(|file| file.reason == SpaceReason::Unreached).unwrap();
+    assert_eq!(part.names, ["part"]);
+    assert!(part.spare_bytes > 3 << 20 && part.storage_id.is_some(), "{part:?}");
+
+    // Readers of older generations hold files; so does an append in progress.
     let old = Store::open(&path).unwrap();
     store.save("pinned", &vector(1 << 20, 0)).unwrap();
     let reader = Store::open(&path).unwrap();
     store.remove("pinned").unwrap();
-    let [_, digests, _, _, unreachable, garbage, ..] = parts(&store, &path);
-    assert!(digests > 0 && unreachable > 1 << 20 && garbage > 1 << 20);
-    let holding: Vec<_> = store.disk_usage().unwrap().storages;
-    let holding = holding.iter().find(|storage| storage.unreachable_bytes > 1 << 20).unwrap();
-    assert_eq!(holding.names, ["part"]);
+    let usage = checked(&store, &path);
+    assert!(usage.held_bytes > 4 << 20, "{usage:?}");
+    let mut appender = OtherProcess::start("appender: hold", &path);
+    assert_eq!(appender.read_line(), "appended");
+    let _ = checked(&store, &path);
+    appender.kill();
+    let _ = checked(&store, &path);
+    drop((old, reader));
+    let usage = checked(&store, &path);
+    assert!(usage.reclaimable_bytes > 7 << 20, "{usage:?}");
 
-    // An append that was aborted, files of nobody, unfinished files, and what a repair kept.
+    // An append that was aborted, unfinished files of dead writers, and files of nobody.
     let file = fs::File::options().append(true).open(path.join("storages/0000000000000001.bin")).unwrap();
     file.set_len(file.metadata().unwrap().len() + 5000).unwrap();
-    fs::create_dir(path.join("lost+found")).unwrap();
+    fs::create_dir_all(path.join("kept/by/someone")).unwrap();
+    fs::create_dir(path.join("storages/more")).unwrap();
+    std::os::unix::fs::symlink("nowhere", path.join("link")).unwrap();
     for (name, length) in [
         ("notes.txt", 1001),
         ("meta/notes", 1002),
         (".stage-1", 2001),
         ("meta/.stage-2", 2002),
         ("storages/.stage-3", 2003),
-        ("lost+found/0000000000000001.bin", 3001),
+        ("kept/by/someone/0000000000000001.bin", 3001),
+        ("kept/.stage-4", 3002),
+        ("storages/more/x", 3003),
         ("storages/00000000000000ff.bin", 4001),
     ] {
         fs::write(path.join(name), vec![0; length]).unwrap();
     }
-    let now = parts(&store, &path);
-    assert_eq!(now[5], garbage + 5000 + 4001);
-    assert_eq!((now[6], now[7]), (2001 + 2002 + 2003, 3001));
-    let dir_bytes = fs::metadata(path.join("lost+found")).unwrap().len();
-    assert_eq!(now[8], directories + dir_bytes + 1001 + 1002);
+    let now = checked(&store, &path);
+    let more = 5000 + 2001 + 2002 + 2003 + 4001;
+    assert_eq!(now.reclaimable_bytes, usage.reclaimable_bytes + more, "{now:#?}");
+    assert!(now.metadata_bytes > usage.metadata_bytes + 1001 + 1002 + 3001 + 3002 + 3003);
+    let foreign = now.spare.iter().filter(|file| file.reason == SpaceReason::Foreign);
+    let mut foreign: Vec<_> =
+        foreign.map(|file| file.path.strip_prefix(&path).unwrap().to_str().unwrap()).collect();
+    foreign.sort_unstable();
+    assert_eq!(foreign, ["kept", "link", "meta/notes", "notes.txt", "storages/more"]);
 
-    drop((old, reader));
     store.gc().unwrap();
     store.compact(|_| ()).unwrap();
-    let now = parts(&store, &path);
-    assert_eq!((now[5], now[6], now[7]), (0, 0, 3001));
-    assert!(store.disk_usage().unwrap().storages.iter().all(|storage| storage.unreachable_bytes == 0));
+    let now = checked(&store, &path);
+    assert_eq!(now.held_bytes, 0, "{now:#?}");
+    assert!(now.reclaimable_bytes < 10_000, "{now:#?}");
+}
+
+#[test]
+fn external_files_are_not_part_of_the_folder() {
+    let adopted = Adopted::new();
+    let usage = checked(&adopted.open(), &adopted.path);
+    assert_eq!((usage.reachable_bytes, usage.reclaimable_bytes), (0, 0));
 }
 
 #[test]
@@ -134,8 +161,8 @@ fn statistics_have_a_reason_for_each_byte() {
 
     // A file of an aborted commit, one of a running writer, and one that a killed writer left.
     fs::write(path.join("storages/00000000000000ff.bin"), [0; 1000]).unwrap();
-    let orphaned = (SpaceReason::Orphaned, 1000);
-    assert_eq!(reach(), [unreached.clone(), orphaned.clone()]);
+    let garbage = |bytes| (SpaceReason::Garbage, bytes);
+    assert_eq!(reach(), [unreached.clone(), garbage(1000)]);
     let mut writer = start("compact.stage", &path);
     let id: u32 = read_line(&mut BufReader::new(writer.stdout.take().unwrap())).parse().unwrap();
     // The bytes of elements and of chunk digests.
@@ -146,30 +173,31 @@ fn statistics_have_a_reason_for_each_byte() {
     };
     match &by_length()[..] {
         [(SpaceReason::Writing { .. }, 128), first, second, (SpaceReason::Writing { processes }, bytes)] => {
-            assert_eq!((first, second, *bytes), (&orphaned, &unreached, 8 << 20));
+            assert_eq!((first, second, *bytes), (&garbage(1000), &unreached, 8 << 20));
             assert!(processes.is_empty() || *processes == [id], "{processes:?}, not {id}");
         }
         other => panic!("{other:?}"),
     }
+    assert!(store.disk_usage().unwrap().held_bytes >= (8 << 20) + 128);
     writer.kill().unwrap();
     writer.wait().unwrap();
-    let abandoned = |bytes| (SpaceReason::Abandoned, bytes);
-    assert_eq!(by_length(), [abandoned(128), orphaned, unreached.clone(), abandoned(8 << 20)]);
+    assert_eq!(by_length(), [garbage(128), garbage(1000), unreached.clone(), garbage(8 << 20)]);
 
     // The statistics contain every byte of the store's files, and exactly the bytes that gc frees.
-    let usage = store.disk_usage().unwrap();
-    assert_eq!(usage.folder_bytes, folder_bytes(&path));
-    let before = storage_bytes(&path);
+    let before = (checked(&store, &path), storage_bytes(&path));
     let collected = store.gc().unwrap();
     assert_eq!((collected.file_count, collected.size_bytes), (3, 1000 + (8 << 20) + 128));
-    assert_eq!(before - storage_bytes(&path), collected.size_bytes);
-    assert_eq!(reach(), [unreached]);
+    assert_eq!(before.1 - storage_bytes(&path), collected.size_bytes);
+    assert_eq!(reach(), std::slice::from_ref(&unreached));
+    let after = checked(&store, &path);
+    assert_eq!(before.0.reclaimable_bytes - after.reclaimable_bytes, collected.size_bytes);
 
-    let [thin, whole] = &store.disk_usage().unwrap().storages[..] else { panic!() };
-    assert_eq!((whole.names.as_slice(), whole.reclaimable.len()), (&["whole".to_owned()][..], 0));
-    assert_eq!((thin.id, thin.kind, thin.tensor_count), (Some(1), Some(StorageKind::Sealed), 1));
-    assert_eq!((thin.size_bytes, thin.reachable_bytes, thin.is_exact), (4 << 20, 103 * 4096, true));
-    assert_eq!((thin.names.as_slice(), thin.file_bytes), (&["thin".to_owned()][..], (4 << 20) + 4 * 16));
+    let [thin] = &after.spare[..] else { panic!("{after:?}") };
+    assert_eq!(
+        (thin.storage_id, thin.size_bytes, thin.names.as_slice()),
+        (Some(1), 4 << 20, &["thin".to_owned()][..])
+    );
+    assert_eq!(after.reachable_bytes, 103 * 4096 + 4000);
 }
 
 #[test]
@@ -188,7 +216,7 @@ fn statistics_change_nothing() {
     let lock = fs::File::open(path.join("LOCK")).unwrap();
     fs2::FileExt::lock_exclusive(&lock).unwrap();
     let reader = Store::open(&path).unwrap();
-    assert_eq!(reader.disk_usage().unwrap().storages.len(), 3);
+    assert_eq!(reasons(&reader).len(), 3);
     assert_eq!((names(path.join("storages")), names(path.join("meta"))), before);
     drop(store);
 }
@@ -218,9 +246,9 @@ fn statistics_take_no_lock_of_commits_or_appends() {
     tried.lock().unwrap().clear();
     let expected = [
         (SpaceReason::Unreached, (4 << 20) - 103 * 4096),
-        (SpaceReason::PastEnd, 5000),
-        (SpaceReason::Orphaned, 1000),
-        (SpaceReason::Abandoned, 100),
+        (SpaceReason::Garbage, 5000),
+        (SpaceReason::Garbage, 1000),
+        (SpaceReason::Garbage, 100),
     ];
     let mut found = reasons(&reader);
     found.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));

@@ -141,9 +141,9 @@ fn unneeded_files_are_orphans_and_not_damage() {
     create_small_store(&path);
     assert_eq!(verify(&path).orphans, []);
     for (name, reason) in [
-        ("storages/.stage-abc", SpaceReason::Abandoned),
-        ("storages/0000000000000003.sum", SpaceReason::PastEnd),
-        ("storages/00000000000000ff.bin", SpaceReason::Orphaned),
+        ("storages/.stage-abc", SpaceReason::Garbage),
+        ("storages/0000000000000003.sum", SpaceReason::Garbage),
+        ("storages/00000000000000ff.bin", SpaceReason::Garbage),
         ("meta/0000000000000001.man", SpaceReason::Garbage),
         ("meta/0000000000000002.tab", SpaceReason::Garbage),
         ("meta/notes.txt", SpaceReason::Foreign),
@@ -154,7 +154,7 @@ fn unneeded_files_are_orphans_and_not_damage() {
         let verified = verify(&path);
         assert_eq!(verified.findings, [], "{name}");
         let [orphan] = verified.orphans.as_slice() else { panic!("{name}: {verified:?}") };
-        assert_eq!((&orphan.path, orphan.size_bytes, &orphan.reason), (&path.join(name), 5, &reason));
+        assert_eq!((&orphan.path, orphan.spare_bytes, &orphan.reason), (&path.join(name), 5, &reason));
         if reason == SpaceReason::Foreign {
             stridemap::Store::open(&path).unwrap().gc().unwrap();
             assert!(path.join(name).exists(), "{name}");

@@ -55,8 +55,8 @@ fn assert_holders_are_named(dir: &Path) {
     store.append("x", &filled(20, 0u8)).unwrap();
     store.save("y", &filled(1000, 1u8)).unwrap();
     let reasons = || -> Vec<(SpaceReason, u64)> {
-        let usage = store.disk_usage().unwrap();
-        usage.reclaimable().map(|spare| (spare.reason.clone(), spare.bytes)).collect()
+        let spare = store.disk_usage().unwrap().spare.into_iter();
+        spare.map(|file| (file.reason, file.spare_bytes)).collect()
     };
 
     let mut appender = OtherProcess::start("appender: hold", &path);

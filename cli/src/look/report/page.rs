@@ -13,8 +13,7 @@ use super::elements::Elements;
 use super::heat::HeatMap;
 use super::rows::{Place, Row};
 use crate::input::Input;
-use crate::look::info::StorageRecord;
-use crate::look::sharing::StorageMap;
+use crate::look::sharing::{MappedStorage, StorageMap};
 use crate::look::summary::{Group, Summary};
 use crate::names::quoted;
 use crate::ui::counted;
@@ -49,7 +48,7 @@ pub(super) struct Page<'a> {
     tensors: Vec<Row<'a>>,
     #[serde(serialize_with = "serialize_heat_maps")]
     heat_maps: &'a [(usize, HeatMap)],
-    storages: Vec<Storage>,
+    storages: Vec<MappedStorage>,
     attributes: Vec<(String, String, String)>,
 }
 
@@ -58,15 +57,6 @@ struct Warning {
     text: String,
     /// The note of the tensors that the warning is about.
     note: Option<&'static str>,
-}
-
-#[derive(Serialize)]
-struct Storage {
-    #[serde(flatten)]
-    record: StorageRecord,
-    reachable_bytes: u64,
-    padding_bytes: u64,
-    unreachable_bytes: u64,
 }
 
 impl<'a> Page<'a> {
@@ -110,7 +100,7 @@ impl<'a> Page<'a> {
             dtypes: &summary.dtypes,
             tensors,
             heat_maps: &elements.heat_maps,
-            storages: maps.iter().map(|map| Storage::new(map, input)).collect(),
+            storages: maps.iter().map(|map| map.record(input)).collect(),
             attributes: attributes.into_iter().map(|((scope, key), value)| (scope, key, value)).collect(),
         }
     }
@@ -133,17 +123,6 @@ impl<'a> Page<'a> {
             rest = after;
         }
         out.write_all(rest.as_bytes())
-    }
-}
-
-impl Storage {
-    fn new(map: &StorageMap, input: &Input) -> Self {
-        Storage {
-            record: StorageRecord::new(map.storage.clone(), input),
-            reachable_bytes: map.usage.reachable_bytes,
-            padding_bytes: map.usage.padding_bytes,
-            unreachable_bytes: map.usage.unreachable_bytes,
-        }
     }
 }
 
