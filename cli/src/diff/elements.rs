@@ -1,8 +1,6 @@
 //! Compares two elements: whether they are equal, and how far apart they are.
 
-use half::{bf16, f16};
-use stridemap::small_float::{F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU};
-use stridemap::{DType, Scalar};
+use stridemap::Scalar;
 
 /// The largest difference between elements that count as equal: `|a - b| <= absolute + relative * |b|`.
 #[derive(Clone, Copy)]
@@ -20,75 +18,6 @@ pub(super) enum Gap {
     Nan,
     /// The distance `|a - b|`, which is exact for integers, and `|a - b| / |b|`, which is infinite if b is 0.
     By(Scalar, f64),
-}
-
-/// Calls `visit` with the position and the two elements wherever the bytes differ. `a` and `b` have the same length.
-/// Returns false for an unknown dtype.
-pub(super) fn for_each_unequal(
-    dtype: DType,
-    a: &[u8],
-    b: &[u8],
-    visit: impl FnMut(usize, Scalar, Scalar),
-) -> bool {
-    let real = |x: f32| Scalar::Float(x.into());
-    match dtype {
-        DType::Bool => visit_unequal(a, b, |[x]: [u8; 1]| Scalar::Bool(x != 0), visit),
-        DType::U8 => visit_unequal(a, b, |x| Scalar::Int(u8::from_le_bytes(x).into()), visit),
-        DType::U16 => visit_unequal(a, b, |x| Scalar::Int(u16::from_le_bytes(x).into()), visit),
-        DType::U32 => visit_unequal(a, b, |x| Scalar::Int(u32::from_le_bytes(x).into()), visit),
-        DType::U64 => visit_unequal(a, b, |x| Scalar::Int(u64::from_le_bytes(x).into()), visit),
-        DType::I8 => visit_unequal(a, b, |x| Scalar::Int(i8::from_le_bytes(x).into()), visit),
-        DType::I16 => visit_unequal(a, b, |x| Scalar::Int(i16::from_le_bytes(x).into()), visit),
-        DType::I32 => visit_unequal(a, b, |x| Scalar::Int(i32::from_le_bytes(x).into()), visit),
-        DType::I64 => visit_unequal(a, b, |x| Scalar::Int(i64::from_le_bytes(x).into()), visit),
-        DType::F16 => visit_unequal(a, b, |x| real(f16::from_le_bytes(x).to_f32()), visit),
-        DType::BF16 => visit_unequal(a, b, |x| real(bf16::from_le_bytes(x).to_f32()), visit),
-        DType::F32 => visit_unequal(a, b, |x| real(f32::from_le_bytes(x)), visit),
-        DType::F64 => visit_unequal(a, b, |x| Scalar::Float(f64::from_le_bytes(x)), visit),
-        DType::C64 => visit_unequal(
-            a,
-            b,
-            |[r0, r1, r2, r3, i0, i1, i2, i3]: [u8; 8]| {
-                let part = |bytes| f64::from(f32::from_le_bytes(bytes));
-                Scalar::Complex(part([r0, r1, r2, r3]), part([i0, i1, i2, i3]))
-            },
-            visit,
-        ),
-        DType::C128 => visit_unequal(
-            a,
-            b,
-            |x: [u8; 16]| {
-                let bits = u128::from_le_bytes(x);
-                Scalar::Complex(f64::from_bits(bits as u64), f64::from_bits((bits >> 64) as u64))
-            },
-            visit,
-        ),
-        DType::F8E4M3FN => visit_unequal(a, b, |[x]: [u8; 1]| real(F8E4M3FN::from_bits(x).to_f32()), visit),
-        DType::F8E5M2 => visit_unequal(a, b, |[x]: [u8; 1]| real(F8E5M2::from_bits(x).to_f32()), visit),
-        DType::F8E4M3FNUZ => {
-            visit_unequal(a, b, |[x]: [u8; 1]| real(F8E4M3FNUZ::from_bits(x).to_f32()), visit)
-        }
-        DType::F8E5M2FNUZ => {
-            visit_unequal(a, b, |[x]: [u8; 1]| real(F8E5M2FNUZ::from_bits(x).to_f32()), visit)
-        }
-        DType::F8E8M0FNU => visit_unequal(a, b, |[x]: [u8; 1]| real(F8E8M0FNU::from_bits(x).to_f32()), visit),
-        DType::F4E2M1FNx2 => visit_unequal(a, b, |[x]: [u8; 1]| F4E2M1FNx2::from_bits(x).into(), visit),
-        _ => return false,
-    }
-    true
-}
-
-fn visit_unequal<const W: usize>(
-    a: &[u8],
-    b: &[u8],
-    decode: impl Fn([u8; W]) -> Scalar,
-    mut visit: impl FnMut(usize, Scalar, Scalar),
-) {
-    for (position, (a, b)) in a.as_chunks::<W>().0.iter().zip(b.as_chunks::<W>().0).enumerate() {
-        if a != b {
-            visit(position, decode(*a), decode(*b));
-        }
-    }
 }
 
 impl Tolerance {

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use stridemap::TensorInfo;
 
+use super::What;
 use super::values::Side;
 use crate::error::Result;
 use crate::input::Input;
@@ -26,15 +27,6 @@ pub(super) struct Sharing {
 /// For each tensor that shares bytes: its storage offset, and the names of the tensors that it shares bytes with.
 type Sharers = HashMap<String, (usize, BTreeSet<String>)>;
 
-/// How a tensor shares bytes differently in A and in B.
-pub(super) enum SharingDifference {
-    /// It shares bytes with this tensor only in A, or only in B.
-    OneSide(Side, String),
-    /// It shares bytes with this tensor in both. Their storage offsets differ by the first number in A, and by the
-    /// second in B.
-    Offset(String, isize, isize),
-}
-
 impl Sharing {
     pub(super) fn of(a: &Input, b: &Input) -> Result<Self> {
         Ok(Sharing { a: sharers(a)?, b: sharers(b)? })
@@ -42,7 +34,7 @@ impl Sharing {
 
     /// Compares how a tensor shares bytes in A and in B. Considers only the sharers with an earlier name, so that each
     /// pair of tensors that share bytes is compared once.
-    pub(super) fn compare(&self, a: &TensorInfo, b: &TensorInfo) -> Option<SharingDifference> {
+    pub(super) fn compare(&self, a: &TensorInfo, b: &TensorInfo) -> Option<What> {
         let none = BTreeSet::new();
         let earlier = |sharers: &Sharers, name: &String| {
             let names = sharers.get(name).map_or(&none, |(_, names)| names);
@@ -51,7 +43,7 @@ impl Sharing {
         let (in_a, in_b) = (earlier(&self.a, &a.name), earlier(&self.b, &b.name));
         for (side, here, there) in [(Side::A, &in_a, &in_b), (Side::B, &in_b, &in_a)] {
             if let Some(name) = here.difference(there).next() {
-                return Some(SharingDifference::OneSide(side, name.clone()));
+                return Some(What::Sharing { side, with: name.clone() });
             }
         }
         let name = in_a.into_iter().next()?;
@@ -59,7 +51,7 @@ impl Sharing {
             Some(offset.cast_signed() - sharers.get(&name)?.0.cast_signed())
         };
         let (a, b) = (from(&self.a, a.storage_offset())?, from(&self.b, b.storage_offset())?);
-        (a != b).then_some(SharingDifference::Offset(name, a, b))
+        (a != b).then_some(What::Offset { with: name, a, b })
     }
 }
 

@@ -10,15 +10,17 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::path::PathBuf;
 
-use stridemap::{DType, Result as LibraryResult, TensorInfo};
+use serde::Serialize;
+use stridemap::{DType, Result as LibraryResult, Scalar, TensorInfo};
 
 use crate::args::{External, Reading};
 use crate::error::{Error, Result};
 use crate::input::Input;
 use crate::names::{Named as _, quoted};
-use crate::ui::{Progress, counted, progress, warn};
+use crate::pieces::unravel_index;
+use crate::ui::{Element, Progress, counted, progress, warn};
 use elements::Tolerance;
-use headers::{Sharing, SharingDifference, have_equal_strides};
+use headers::{Sharing, have_equal_strides};
 use pairs::{Pair, pairs};
 use values::{Difference, Failure, Side, compare};
 
@@ -121,44 +123,123 @@ struct Diff<'a> {
 }
 
 /// A difference or a failed comparison, and the name of the tensor.
+#[derive(Serialize)]
 struct Finding {
     name: String,
+    #[serde(flatten)]
     what: What,
 }
 
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
 enum What {
-    /// The tensor is on one side only.
-    Only(Side, DType, Vec<usize>),
-    DType(DType, DType),
-    Size(Vec<usize>, Vec<usize>),
-    Values {
-        dtype: DType,
+    OnlyInA {
+        dtype: &'static str,
         size: Vec<usize>,
-        difference: Difference,
     },
+    OnlyInB {
+        dtype: &'static str,
+        size: Vec<usize>,
+    },
+    #[serde(rename = "dtype")]
+    DType {
+        a: &'static str,
+        b: &'static str,
+    },
+    Size {
+        a: Vec<usize>,
+        b: Vec<usize>,
+    },
+    Values(Values),
     /// The strides or the names of the dimensions.
-    Layout(TensorInfo, TensorInfo),
-    /// The bytes that the tensor shares with another.
-    Sharing(SharingDifference),
+    Layout {
+        a: Layout,
+        b: Layout,
+        #[serde(skip)]
+        is_stride_equal: bool,
+    },
+    /// The tensor shares bytes with this one only in A, or only in B.
+    Sharing {
+        side: Side,
+        with: String,
+    },
+    /// The tensor shares bytes with this one in both. Their storage offsets differ by `a` in A, and by `b` in B.
+    Offset {
+        with: String,
+        a: isize,
+        b: isize,
+    },
     /// The tensor could not be compared.
+    #[serde(rename = "error")]
     Failed(Failure),
 }
 
+/// How the elements of two tensors differ: see [`Difference`].
+#[derive(Serialize)]
+struct Values {
+    numel: usize,
+    differing: u64,
+    nan: u64,
+    max_absolute: Option<Element>,
+    max_relative: Option<Element>,
+    first: Vec<usize>,
+    a: Element,
+    b: Element,
+    #[serde(skip)]
+    dtype: DType,
+}
+
+#[derive(PartialEq, Serialize)]
+struct Layout {
+    stride: Vec<isize>,
+    storage_offset: usize,
+    dim_names: Option<Vec<Option<String>>>,
+}
+
+impl Layout {
+    fn of(info: TensorInfo) -> Self {
+        let stride = info.stride().to_vec();
+        Layout { stride, storage_offset: info.storage_offset(), dim_names: info.dim_names }
+    }
+}
+
+impl Values {
+    fn of(difference: &Difference, info: &TensorInfo) -> Self {
+        let (first, a, b) = difference.first;
+        let relative = |(_, relative)| Element(Scalar::Float(relative));
+        Values {
+            numel: info.numel(),
+            differing: difference.count,
+            nan: difference.nan_count,
+            max_absolute: difference.largest.map(|(absolute, _)| Element(absolute)),
+            max_relative: difference.largest.map(relative),
+            first: unravel_index(first, info.size()),
+            a: Element(a),
+            b: Element(b),
+            dtype: info.dtype,
+        }
+    }
+}
+
 /// The number of tensors for each result.
-#[derive(Default)]
+#[derive(Default, Serialize)]
 struct Tally {
     equal: u64,
+    #[serde(skip)]
     equal_bytes: u64,
     different: u64,
     /// How many of the different tensors differ only in their layouts.
+    #[serde(skip)]
     only_layout: u64,
     only_in_a: u64,
     only_in_b: u64,
     failed: u64,
     /// Tensors whose strides differ, whatever their result is.
     other_strides: u64,
+    #[serde(skip)]
     different_attributes: u64,
     /// Whether differing attributes count as differences.
+    #[serde(skip)]
     are_attributes_strict: bool,
 }
 
@@ -185,11 +266,13 @@ impl Diff<'_> {
             (Some(a), Some(b)) => (a, b),
             (Some(a), None) => {
                 tally.only_in_a += 1;
-                return vec![Finding::only(Side::A, a)];
+                let what = What::OnlyInA { dtype: a.dtype.name(), size: a.size().to_vec() };
+                return vec![Finding { name: a.name, what }];
             }
             (None, Some(b)) => {
                 tally.only_in_b += 1;
-                return vec![Finding::only(Side::B, b)];
+                let what = What::OnlyInB { dtype: b.dtype.name(), size: b.size().to_vec() };
+                return vec![Finding { name: b.name, what }];
             }
             (None, None) => return Vec::new(),
         };
@@ -202,7 +285,9 @@ impl Diff<'_> {
             tally.equal_bytes = tally.equal_bytes.saturating_add(nbytes);
         } else {
             tally.different += 1;
-            let is_layout = |what: &What| matches!(what, What::Layout(..) | What::Sharing(_));
+            let is_layout = |what: &What| {
+                matches!(what, What::Layout { .. } | What::Sharing { .. } | What::Offset { .. })
+            };
             tally.only_layout += u64::from(found.iter().all(is_layout));
         }
         found.into_iter().map(|what| Finding { name: name.clone(), what }).collect()
@@ -211,10 +296,10 @@ impl Diff<'_> {
     fn differences(&self, a: TensorInfo, b: TensorInfo, tally: &mut Tally) -> Vec<What> {
         let mut found = Vec::new();
         if a.dtype != b.dtype {
-            found.push(What::DType(a.dtype, b.dtype));
+            found.push(What::DType { a: a.dtype.name(), b: b.dtype.name() });
         }
         if a.size() != b.size() {
-            found.push(What::Size(a.size().to_vec(), b.size().to_vec()));
+            found.push(What::Size { a: a.size().to_vec(), b: b.size().to_vec() });
         }
         if !found.is_empty() {
             return found;
@@ -222,10 +307,7 @@ impl Diff<'_> {
         if !self.args.no_values {
             match self.compare_values(&a, &b) {
                 Ok(None) => {}
-                Ok(Some(difference)) => {
-                    let (dtype, size) = (a.dtype, a.size().to_vec());
-                    found.push(What::Values { dtype, size, difference });
-                }
+                Ok(Some(difference)) => found.push(What::Values(Values::of(&difference, &a))),
                 Err(failure) => {
                     let side = failure.side.map_or(String::new(), |side| format!("{}: ", side.name()));
                     let text = format!("diff {}: {side}{}", quoted(&a.name), failure.why);
@@ -237,9 +319,10 @@ impl Diff<'_> {
         let is_stride_equal = have_equal_strides(&a, &b);
         tally.other_strides += u64::from(!is_stride_equal);
         if let Some(sharing) = &self.sharing {
-            found.extend(sharing.compare(&a, &b).map(What::Sharing));
+            found.extend(sharing.compare(&a, &b));
             if !is_stride_equal || a.dim_names != b.dim_names {
-                found.push(What::Layout(a, b));
+                let (a, b) = (Layout::of(a), Layout::of(b));
+                found.push(What::Layout { a, b, is_stride_equal });
             }
         }
         found
@@ -257,9 +340,12 @@ impl Diff<'_> {
     fn attributes(&self) -> impl Iterator<Item = AttributeDifference> {
         let (a, b) = (self.a.attributes(), self.b.attributes());
         let only_in_b = b.keys().filter(|at| !a.contains_key(*at));
-        let values = |at: &(String, String)| (at.clone(), a.get(at).cloned(), b.get(at).cloned());
-        let all = a.keys().chain(only_in_b).map(values);
-        let found: Vec<AttributeDifference> = all.filter(|(_, a, b)| a != b).collect();
+        let difference = |at: &(String, String)| {
+            let ((scope, key), a, b) = (at.clone(), a.get(at).cloned(), b.get(at).cloned());
+            AttributeDifference { scope, key, a, b }
+        };
+        let all = a.keys().chain(only_in_b).map(difference);
+        let found: Vec<AttributeDifference> = all.filter(|found| found.a != found.b).collect();
         found.into_iter().inspect(|_| {
             let mut tally = self.tally.borrow_mut();
             tally.different_attributes += 1;
@@ -268,11 +354,13 @@ impl Diff<'_> {
     }
 }
 
-/// The scope and key of an attribute, and its values in A and in B.
-type AttributeDifference = ((String, String), Option<String>, Option<String>);
-
-impl Finding {
-    fn only(side: Side, info: TensorInfo) -> Self {
-        Finding { what: What::Only(side, info.dtype, info.size().to_vec()), name: info.name }
-    }
+/// An attribute that differs, and its values in A and in B.
+#[derive(Serialize)]
+struct AttributeDifference {
+    /// Only for an attribute of a tensor or a prefix.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    scope: String,
+    key: String,
+    a: Option<String>,
+    b: Option<String>,
 }

@@ -5,14 +5,18 @@
 
 use std::cmp::Reverse;
 
+use serde::Serialize;
 use stridemap::{Scalar, Tensor, parallel};
 
-use super::elements::{Gap, Tolerance, for_each_unequal, larger};
+use super::elements::{Gap, Tolerance, larger};
 use crate::error::Error;
 use crate::pieces::{Cut, Piece, Pieces, steady};
 
 /// The maximum number of bytes that a thread holds of each tensor.
 const PIECE_BYTES: usize = 4 << 20;
+
+/// How many elements that differ are decoded at a time.
+const DECODED_ELEMS: usize = 1 << 12;
 
 /// The maximum number of threads. More would not read faster, and would use more memory.
 const MAX_THREADS: usize = 4;
@@ -32,17 +36,18 @@ pub(super) struct Difference {
 }
 
 /// One of the two tensors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) enum Side {
     A,
     B,
 }
 
 /// The reason that the elements could not be compared.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub(super) struct Failure {
     /// The tensor that could not be read. `None` if the failure concerns both.
     pub(super) side: Option<Side>,
+    #[serde(rename = "message")]
     pub(super) why: String,
 }
 
@@ -155,27 +160,34 @@ impl Comparison {
         if a_bytes == b_bytes {
             return Ok(None);
         }
+        let itemsize = a.dtype().itemsize();
+        let pairs = a_bytes.chunks_exact(itemsize).zip(b_bytes.chunks_exact(itemsize)).enumerate();
+        let mut unequal = pairs.filter(|(_, (a, b))| a != b).peekable();
         let mut found: Option<Difference> = None;
-        let is_known = for_each_unequal(a.dtype(), &a_bytes, &b_bytes, |position, a_value, b_value| {
-            let Some(gap) = self.tolerance.gap(a_value, b_value) else { return };
-            match &mut found {
-                // In row-major order, the first one found stays the first.
-                Some(found) if self.is_row_major => found.add_gap(gap),
-                Some(found) => {
-                    found.add_gap(gap);
-                    found.keep_earlier((self.row_major_position(position, piece), a_value, b_value));
-                }
-                None => {
-                    found = Some(Difference::of(
-                        gap,
-                        (self.row_major_position(position, piece), a_value, b_value),
-                    ))
+        while unequal.peek().is_some() {
+            let some: Vec<_> = unequal.by_ref().take(DECODED_ELEMS).collect();
+            let decoded = |bytes: Vec<&[u8]>| {
+                Tensor::from_bytes(a.dtype(), &[bytes.len()], &bytes.concat())?.to_scalars()
+            };
+            let a_values =
+                decoded(some.iter().map(|(_, (a, _))| *a).collect()).map_err(Failure::of(Side::A))?;
+            let b_values =
+                decoded(some.iter().map(|(_, (_, b))| *b).collect()).map_err(Failure::of(Side::B))?;
+            for ((&(position, _), a_value), b_value) in some.iter().zip(a_values).zip(b_values) {
+                let Some(gap) = self.tolerance.gap(a_value, b_value) else { continue };
+                match &mut found {
+                    // In row-major order, the first one found stays the first.
+                    Some(found) if self.is_row_major => found.add_gap(gap),
+                    Some(found) => {
+                        found.add_gap(gap);
+                        found.keep_earlier((self.row_major_position(position, piece), a_value, b_value));
+                    }
+                    None => {
+                        let first = (self.row_major_position(position, piece), a_value, b_value);
+                        found = Some(Difference::of(gap, first));
+                    }
                 }
             }
-        });
-        if !is_known {
-            let why = format!("elements of {} cannot be compared yet", a.dtype());
-            return Err(Failure { side: None, why });
         }
         Ok(found)
     }
