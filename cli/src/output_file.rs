@@ -23,8 +23,7 @@ pub(crate) struct OutputFile<'a> {
 }
 
 impl<'a> OutputFile<'a> {
-    /// Checks the path and its parent directory. The path must have one of `extensions`; the error suggests the first.
-    /// An existing file is refused unless `is_forced`.
+    /// Checks the path and its parent directory. The path must have one of `extensions`. An existing file is refused unless `is_forced`.
     pub(crate) fn new(
         command: &'static str,
         path: &'a Path,
@@ -35,8 +34,8 @@ impl<'a> OutputFile<'a> {
         // Another extension is likely a mistake, and --force would replace a file of tensors.
         let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
         if !extensions.iter().any(|&known| extension == known) {
-            let first = extensions.first().copied().unwrap_or_default();
-            return Err(file.refused(&format!("the name of the file must end with .{first}")));
+            let known = extensions.join(" or .");
+            return Err(file.refused(&format!("the name of the file must end with .{known}")));
         }
         check_parent_dir(command, path)?;
         match fs::symlink_metadata(path) {

@@ -22,25 +22,26 @@ const DARK_BLUE: [u8; 3] = [8, 48, 107];
 impl Scale {
     /// Returns the scale for these numbers, which are those that are drawn: the blocks of a large matrix are extremes,
     /// and would all be beyond a scale of its elements. Its limits are the 1st and the 99th percentile. If a number is
-    /// below zero, the scale is signed, and its limit is the 99th percentile of the magnitudes. Zeros do not count as
-    /// magnitudes if that would be zero.
+    /// below zero, the scale is signed, and its limit is the 99th percentile of the magnitudes. If nearly all numbers
+    /// are zero, zeros do not count, and an unsigned scale begins at zero.
     pub(crate) fn of(numbers: &[f64]) -> Self {
         let mut finite: Vec<f64> = numbers.iter().copied().filter(|number| number.is_finite()).collect();
         let is_signed = finite.iter().any(|&number| number < 0.);
+        // With the zeros, the few other numbers of a sparse matrix would have no color.
+        let is_sparse = is_sparse(&finite);
+        finite.retain(|&number| number != 0. || !is_sparse);
         if is_signed {
             finite.iter_mut().for_each(|number| *number = number.abs());
         }
         finite.sort_unstable_by(f64::total_cmp);
-        // With the zeros, the few other numbers of a sparse matrix would have no color.
-        let zeros = finite.partition_point(|&number| number == 0.);
-        if is_signed && zeros > finite.len() - finite.len().div_ceil(100) {
-            finite.drain(..zeros);
-        }
         // Few numbers are all within the limits.
         let last = finite.len().saturating_sub(1);
         let number = |at: usize| finite.get(at).copied().unwrap_or(0.);
-        let (low, high) = (number(last / 100), number(last - last / 100));
-        if is_signed { Scale::Signed(high) } else { Scale::Unsigned(low, high) }
+        let high = number(last - last / 100);
+        match is_signed {
+            true => Scale::Signed(high),
+            false => Scale::Unsigned(if is_sparse { 0. } else { number(last / 100) }, high),
+        }
     }
 
     /// Returns the lowest and the highest number of the scale.
@@ -51,15 +52,19 @@ impl Scale {
         }
     }
 
-    /// Says what the limits are.
-    pub(crate) fn caption(self) -> String {
+    /// Says what the limits of the scale of these numbers are.
+    pub(crate) fn caption(self, numbers: &[f64]) -> String {
+        let is_sparse = is_sparse(numbers);
+        let others = if is_sparse { ", except for zeros" } else { "" };
         match self {
             Scale::Signed(limit) => {
-                format!("scale ±{}: the 99th percentile of the magnitudes that are drawn", short(limit))
+                let limit = short(limit);
+                format!("scale ±{limit}: the 99th percentile of the magnitudes that are drawn{others}")
             }
             Scale::Unsigned(low, high) => {
                 let (low, high) = (short(low), short(high));
-                format!("scale {low} to {high}: the 1st and the 99th percentile of what is drawn")
+                let what = if is_sparse { "zero" } else { "the 1st" };
+                format!("scale {low} to {high}: {what} and the 99th percentile of what is drawn{others}")
             }
         }
     }
@@ -87,6 +92,14 @@ impl Scale {
     }
 }
 
+/// Returns whether at least 99 % of the finite numbers are zero, but not all.
+fn is_sparse(numbers: &[f64]) -> bool {
+    let finite = numbers.iter().filter(|number| number.is_finite());
+    let (count, zeros) =
+        finite.fold((0, 0), |(count, zeros), &number| (count + 1usize, zeros + usize::from(number == 0.)));
+    zeros < count && zeros > count - count.div_ceil(100)
+}
+
 fn between(from: [u8; 3], to: [u8; 3], part: f64) -> [u8; 3] {
     let mixed = |from: u8, to: u8| (f64::from(from) * (1. - part) + f64::from(to) * part).round() as u8;
     let ([from_red, from_green, from_blue], [red, green, blue]) = (from, to);
@@ -108,9 +121,19 @@ mod tests {
         assert_eq!(Scale::of(&both), Scale::Signed(990.));
         let mut sparse = vec![0.; 40_000];
         assert_eq!(Scale::of(&sparse), Scale::Unsigned(0., 0.));
+        sparse[7] = 2.;
+        assert_eq!(Scale::of(&sparse), Scale::Unsigned(0., 2.));
+        assert_eq!(
+            Scale::of(&sparse).caption(&sparse),
+            "scale 0 to 2: zero and the 99th percentile of what is drawn, except for zeros"
+        );
         sparse[7] = -1.;
         sparse[900] = 0.5;
         assert_eq!(Scale::of(&sparse), Scale::Signed(1.));
+        assert_eq!(
+            Scale::of(&sparse).caption(&sparse),
+            "scale ±1: the 99th percentile of the magnitudes that are drawn, except for zeros"
+        );
     }
 
     #[test]

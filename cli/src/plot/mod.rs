@@ -2,13 +2,13 @@
 
 mod figure;
 mod png;
-mod raster;
 mod terminal;
 
 use std::io::Write;
 use std::path::PathBuf;
 
 use indicatif::{HumanBytes, HumanCount};
+use plotters::prelude::{BitMapBackend, SVGBackend};
 use stridemap::Statistics;
 
 use crate::args::{External, Reading};
@@ -24,8 +24,7 @@ use crate::names::one_line;
 use crate::output_file::OutputFile;
 use crate::pieces::steady;
 use crate::ui::{has_color, message, page_width, progress};
-use figure::Text;
-use raster::Image;
+use figure::{Drawing, Figure};
 
 /// Draw a matrix as a heat map, or a histogram, in the terminal or as an image
 ///
@@ -37,8 +36,8 @@ use raster::Image;
 ///
 /// One dimension is a histogram.
 ///
-/// With -o, the drawing is written as a PNG image of at most 1024 × 1024 blocks, with its indices, its scale and a
-/// caption. The image has the characters of ASCII; others, as in a name, are drawn as their codes, such as \u{e9} for é.
+/// With -o, the drawing is written as an image with its indices, its scale and a caption: a .png file of at most 1024 ×
+/// 1024 blocks, or an .svg file of at most 256 × 256. The font of .png has Latin characters; others are drawn as boxes.
 #[derive(clap::Args)]
 #[command(after_help = expr::help("plot model.smap 'encoder.weight[0]'\n  stridemap plot model.pt encoder.weight --histogram\n  stridemap plot model.pt encoder.weight -o weight.png"))]
 pub(crate) struct PlotArgs {
@@ -50,7 +49,7 @@ pub(crate) struct PlotArgs {
     /// Draw a histogram, whatever the dimensions are
     #[arg(long)]
     histogram: bool,
-    /// Write a PNG image instead
+    /// Write an image instead, as .png or .svg
     #[arg(short, long, value_name = "FILE.png")]
     out: Option<PathBuf>,
     /// Replace an existing image; without this it is refused
@@ -68,8 +67,11 @@ const BINS: usize = 30;
 const MAX_ROWS: usize = 40;
 
 pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
-    let file =
-        args.out.as_deref().map(|path| OutputFile::new("plot", path, &["png"], args.force)).transpose()?;
+    let file = args
+        .out
+        .as_deref()
+        .map(|path| OutputFile::new("plot", path, &["png", "svg"], args.force))
+        .transpose()?;
     let input = Input::open(&args.source, &args.reading, &args.external.options())?;
     file.map_or(Ok(()), |file| file.check_unused(&input))?;
     let expr = args.expr.clone().map_or_else(|| input.only_name("plot"), Ok)?;
@@ -108,11 +110,12 @@ pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
             }
             return Ok(());
         };
-        let text = Text { title, caption: histogram_caption(&statistics, (min, max)) };
-        return save(&expr, file, &figure::histogram(&counts, (min, max), &text), &text);
+        let caption = histogram_caption(&statistics, (min, max));
+        let drawing = Drawing::Histogram { counts: &counts, limits: (min, max) };
+        return save(&expr, file, &Figure { title, caption, drawing });
     }
-    let most_blocks = if file.is_some() {
-        figure::most_blocks(size)
+    let most_blocks = if let Some(file) = file {
+        figure::most_blocks(size, is_svg(file))
     } else {
         let columns = page_width().saturating_sub(terminal::label_width(size.0) + 1);
         (MAX_ROWS, columns.max(1))
@@ -123,8 +126,8 @@ pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
     let is_colored = file.is_some() || has_color();
     let caption = heat_map_caption(&blocks, scale, &statistics, is_colored);
     if let Some(file) = file {
-        let text = Text { title, caption };
-        return save(&expr, file, &figure::heat_map(&blocks, scale, size, &text), &text);
+        let drawing = Drawing::HeatMap { blocks: &blocks, scale, size };
+        return save(&expr, file, &Figure { title, caption, drawing });
     }
     writeln!(out, "{title}\n")?;
     terminal::print(&blocks, scale, size, is_colored, out)?;
@@ -135,14 +138,25 @@ pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-fn save(expr: &str, file: OutputFile<'_>, image: &Image, text: &Text) -> Result<()> {
-    let description = format!("{}\n{}", text.title, text.caption.join("\n"));
-    let size_bytes = file.write(|out| png::write(image, &description, out))?;
+fn is_svg(file: OutputFile<'_>) -> bool {
+    file.path().extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg"))
+}
+
+fn save(expr: &str, file: OutputFile<'_>, figure: &Figure<'_>) -> Result<()> {
+    let (width, height) = figure.size();
+    let size_bytes = file.write(|out| {
+        if is_svg(file) {
+            let mut text = String::new();
+            figure.draw(SVGBackend::with_string(&mut text, (width, height)))?;
+            return out.write_all(text.as_bytes());
+        }
+        let mut pixels = vec![0; width as usize * height as usize * 3];
+        figure.draw(BitMapBackend::with_buffer(&mut pixels, (width, height)))?;
+        png::write(&pixels, (width, height), figure.text(), out)
+    })?;
     message(&format!(
-        "plotted {expr} in {}: {} × {} pixels, {}",
+        "plotted {expr} in {}: {width} × {height} pixels, {}",
         file.path().display(),
-        image.width,
-        image.height,
         HumanBytes(size_bytes)
     ));
     Ok(())
@@ -150,7 +164,7 @@ fn save(expr: &str, file: OutputFile<'_>, image: &Image, text: &Text) -> Result<
 
 /// Says how elements became colors.
 fn heat_map_caption(blocks: &Blocks, scale: Scale, statistics: &Statistics, is_colored: bool) -> Vec<String> {
-    let mut lines = vec![scale.caption()];
+    let mut lines = vec![scale.caption(&blocks.numbers)];
     if blocks.block_size != (1, 1) {
         let (rows, columns) = blocks.block_size;
         lines.push(format!("each block shows {RULE} of up to {rows} × {columns}"));

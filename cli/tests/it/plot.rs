@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::BufReader;
+use std::ops::Range;
 
 use stridemap::{Store, Tensor};
 
@@ -91,6 +92,8 @@ fn what_cannot_be_drawn_is_refused() {
 const MAGENTA: [u8; 3] = [255, 0, 255];
 const BLUE: [u8; 3] = [33, 102, 172];
 const RED: [u8; 3] = [178, 24, 43];
+// The pixels of text are gray.
+const FRAME: [u8; 3] = [150, 150, 170];
 
 /// A decoded image.
 struct Decoded {
@@ -115,6 +118,15 @@ impl Decoded {
             description: description.get_text().unwrap(),
             colors: bytes.chunks_exact(3).map(|color| [color[0], color[1], color[2]]).collect(),
         }
+    }
+
+    /// Returns whether a part of the image has dark pixels.
+    fn has_text(&self, columns: Range<usize>, mut rows: Range<usize>) -> bool {
+        let is_dark = |row: usize| {
+            let mut colors = self.colors[row * self.width..][columns.clone()].iter();
+            colors.any(|color| color.iter().all(|&part| part < 100))
+        };
+        rows.any(is_dark)
     }
 
     /// Returns the columns and the rows from the first to the last pixel of a color.
@@ -144,13 +156,61 @@ fn image_has_a_square_of_color_for_each_element() {
     assert_eq!([color(0, 0), color(2, 4), color(3, 0)], [BLUE, MAGENTA, [246, 242, 243]]);
     assert_eq!(color(5, 7), RED);
     // The frame, and the white around it.
-    assert_eq!([image.colors[0], image.colors[top * image.width + left - 1]], [[255; 3], [160; 3]]);
+    assert_eq!([image.colors[0], image.colors[top * image.width + left - 1]], [[255; 3], FRAME]);
     // The bar of colors has the limit.
     assert!(image.bounds(RED)[0].1 > left + 8 * side);
     assert_eq!(
         image.description,
         "signed  float32  [6, 8]\nscale ±23.5: the 99th percentile of the magnitudes that are drawn\n1 NaN, shown as magenta"
     );
+    // Text: the title above, indices at the left and below, limits at the right, the caption below.
+    let (right, bottom) = (left + 8 * side + 2, top + 6 * side + 2);
+    for (columns, rows) in [
+        (0..image.width, 0..top - 2),
+        (0..left - 2, top..bottom),
+        (left..right, bottom + 4..bottom + 30),
+        (right + 50..image.width, top..bottom),
+        (0..image.width, bottom + 30..image.height),
+    ] {
+        assert!(image.has_text(columns.clone(), rows.clone()), "{columns:?} {rows:?}");
+    }
+    assert!(!image.has_text(0..8, 0..image.height) && !image.has_text(0..image.width, 0..8));
+}
+
+#[test]
+fn svg_image_has_an_element_for_each_block_and_real_text() {
+    let dir = with_matrices();
+    dir.messages(&["plot", "s.smap", "signed", "-o", "m.svg"]);
+    let text = std::fs::read_to_string(dir.path("m.svg")).unwrap();
+    assert!(text.starts_with("<svg ") && text.trim_end().ends_with("</svg>"), "{text}");
+    let rectangles: Vec<[i32; 4]> = text.split("<rect ").skip(1).map(rectangle).collect();
+    let squares: Vec<&[i32; 4]> = rectangles.iter().filter(|it| it[2..] == [64, 64]).collect();
+    assert_eq!(squares.len(), 48);
+    // The element at row 2 and column 4.
+    let nan = rectangle(text.split("<rect ").find(|it| it.contains("#FF00FF")).unwrap());
+    assert_eq!(nan, [squares[0][0] + 4 * 64, squares[0][1] + 2 * 64, 64, 64]);
+    for words in ["signed  float32  [6, 8]", "scale ±23.5: the 99th", "1 NaN, shown as magenta", "-23.5"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    // A large matrix has fewer blocks than in a PNG image.
+    let large = Tensor::from_vec(vec![1u8; 5000 * 300], &[5000, 300]).unwrap();
+    dir.store().save("large <b>", &large).unwrap();
+    dir.messages(&["plot", "s.smap", "large <b>", "-o", "l.svg"]);
+    let text = std::fs::read_to_string(dir.path("l.svg")).unwrap();
+    assert!(text.contains("large &lt;b&gt;") && text.contains("of up to 20 × 2"), "{}", &text[..500]);
+    assert!(text.matches("<rect ").count() > 250 * 150);
+    // A histogram.
+    dir.messages(&["plot", "s.smap", "signed", "--histogram", "-o", "h.svg"]);
+    let text = std::fs::read_to_string(dir.path("h.svg")).unwrap();
+    assert!((24..=30).contains(&text.matches("#2166AC").count()) && text.contains("47 finite"), "{text}");
+}
+
+/// Returns the place and the size of an element of an SVG image.
+fn rectangle(element: &str) -> [i32; 4] {
+    ["x", "y", "width", "height"].map(|name| {
+        let (_, rest) = element.split_once(&format!("{name}=\"")).unwrap();
+        rest.split('"').next().unwrap().parse().unwrap()
+    })
 }
 
 #[test]
@@ -165,7 +225,7 @@ fn image_of_a_large_matrix_has_blocks() {
     assert!((1000..1300).contains(&image.width) && (1000..1200).contains(&image.height));
     let [columns, rows] = image.bounds(MAGENTA);
     assert_eq!((columns.0, rows.0), (columns.1, rows.1), "one pixel");
-    let [_, (top, _)] = image.bounds([160; 3]);
+    let [_, (top, _)] = image.bounds(FRAME);
     assert_eq!(rows.0, top + 1 + 500);
     let rule = "each block shows the element of largest magnitude of up to 5 × 3";
     assert!(image.description.contains(rule), "{}", image.description);
@@ -192,7 +252,9 @@ fn names_in_any_script_are_in_the_description() {
     dir.messages(&["plot", "s.smap", &name, "-o", "x.png"]);
     let image = Decoded::open(&dir, "x.png");
     assert!(image.description.starts_with("重み \\u{202e}long"), "{}", image.description);
-    assert!(image.width < 900);
+    assert!(image.width < 1100);
+    // The title is shortened, and is inside of the image.
+    assert!(image.has_text(16..100, 8..40) && !image.has_text(image.width - 8..image.width, 0..image.height));
 }
 
 #[test]
@@ -211,7 +273,7 @@ fn existing_images_are_refused_unless_force_is_given() {
     );
     for out in ["s.smap", "m", "m.jpg"] {
         let refused = dir.refusal(&["plot", "s.smap", "signed", "-o", out, "--force"]);
-        assert_eq!(refused, format!("plot {out}: the name of the file must end with .png"));
+        assert_eq!(refused, format!("plot {out}: the name of the file must end with .png or .svg"));
     }
     assert!(
         dir.refusal(&["plot", "s.smap", "signed", "-o", "none/m.png"])

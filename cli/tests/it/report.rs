@@ -293,7 +293,7 @@ fn only_html_files_are_written() {
     dir.write("model.npy", b"tensors");
     for out in ["model.npy", "model", "s.smap"] {
         let refused = dir.refusal(&["report", "s.smap", "-o", out, "--force"]);
-        assert_eq!(refused, format!("report {out}: the name of the file must end with .html"));
+        assert_eq!(refused, format!("report {out}: the name of the file must end with .html or .htm"));
     }
     assert!(
         dir.refusal(&["report", "s.smap", "-o", "none/r.html"]).contains("the directory none does not exist")
