@@ -14,7 +14,7 @@ use crate::names::quoted;
 use crate::output_file::parent_dir;
 use crate::ui::counted;
 
-/// The maximum number of directory entries among which stores are looked for.
+/// The maximum number of entries of a directory among which stores are looked for.
 const MAX_ENTRIES: usize = 10_000;
 
 /// The files that a command is about to write.
@@ -45,7 +45,7 @@ impl Outputs<'_> {
     }
 
     /// Refuses to replace a file that a store uses in place. `store` is the one from which the command reads. The
-    /// stores beside the file, and beside its directory, are opened too.
+    /// stores beside the file, and in every directory above it, are opened too.
     pub(crate) fn check_stores(&self, store: Option<(&Path, &Snapshot)>) -> Result<()> {
         let replaced = self.replaced();
         if replaced.is_empty() {
@@ -154,12 +154,13 @@ fn is_same(path: &Path, file: &Path) -> bool {
     is_linked || place(path).is_some_and(|it| Some(it) == place(file))
 }
 
-/// Returns the stores in the directories of these files, and in the parents of these directories.
+/// Returns the stores in the directories of these files, and in the directories above them: a store can use any file
+/// below the directory that it is in.
 fn stores_near(files: &[&Path]) -> BTreeSet<PathBuf> {
     let dirs: BTreeSet<PathBuf> =
         files.iter().filter_map(|path| fs::canonicalize(parent_dir(path)).ok()).collect();
-    let dirs: BTreeSet<&Path> = dirs.iter().flat_map(|dir| dir.ancestors().take(2)).collect();
-    let entries = dirs.into_iter().filter_map(|dir| fs::read_dir(dir).ok()).flatten().flatten();
-    let paths = entries.take(MAX_ENTRIES).map(|entry| entry.path());
+    let dirs: BTreeSet<&Path> = dirs.iter().flat_map(|dir| dir.ancestors()).collect();
+    let dirs = dirs.into_iter().filter_map(|dir| fs::read_dir(dir).ok());
+    let paths = dirs.flat_map(|entries| entries.flatten().take(MAX_ENTRIES)).map(|entry| entry.path());
     paths.filter(|path| path.join("FORMAT").is_file()).collect()
 }

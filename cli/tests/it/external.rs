@@ -211,11 +211,13 @@ fn export_says_which_tensors_of_an_external_file_it_would_drop() {
 #[test]
 fn file_that_another_store_uses_in_place_is_not_replaced() {
     let dir = with_adopted();
-    fs::create_dir(dir.path("below")).unwrap();
-    dir.write_safetensors("below/y.safetensors", HEADER, &elements());
-    dir.messages(&["import", "below/y.safetensors", "s.smap", "--in-place"]);
+    fs::create_dir_all(dir.path("below/by/far")).unwrap();
+    for (file, prefix) in [("below/y.safetensors", "y."), ("below/by/far/z.safetensors", "z.")] {
+        dir.write_safetensors(file, HEADER, &elements());
+        dir.messages(&["import", file, "s.smap", "--in-place", "--prefix", prefix]);
+    }
     dir.messages(&["import", "x.safetensors", "other.smap"]);
-    for out in ["x.safetensors", "below/y.safetensors"] {
+    for out in ["x.safetensors", "below/y.safetensors", "below/by/far/z.safetensors"] {
         let line = dir.refusal(&["export", "other.smap", out, "--force"]);
         assert!(line.contains("s.smap uses this file in place"), "{line}");
     }
