@@ -9,7 +9,7 @@ use indicatif::HumanBytes;
 use stridemap::{ErrorKind, ExternalFiles, Snapshot, Store, TensorInfo, Transaction};
 use stridemap_format::limits::MAX_ATTRIBUTES_BYTES;
 use stridemap_format::{check_attributes, check_text};
-use stridemap_interop::{ForeignFile, Imported};
+use stridemap_interop::{FileFormat, ForeignFile, Imported};
 
 use super::plan::{described, header, info};
 use super::select::{Kept, Selection};
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     let tensor_count = check_names(&inputs, &args.prefix)?;
     let attributes = merge_attributes(&kept, &inputs);
     note_long_attributes(&inputs);
-    let texts = attributes.iter().map(|(&key, &(_, value))| (args.prefix.as_str(), key, value));
+    let texts = attributes.iter().map(|(key, &(_, value))| (args.prefix.as_str(), key.as_str(), value));
     let attributes_bytes = attributes.iter().map(|(key, (_, value))| key.len() + value.len()).sum::<usize>();
     if attributes_bytes > MAX_ATTRIBUTES_BYTES {
         return Err(Error::Refused(format!(
@@ -203,7 +203,7 @@ fn fill(
         "" => "the store".to_owned(),
         prefix => format!("{prefix:?}"),
     };
-    for (&key, &(path, value)) in attributes {
+    for (key, &(path, value)) in attributes {
         let differs = current.get(key).is_some_and(|current| current != value);
         if differs && !args.existing.force {
             message(&format!(
@@ -349,14 +349,16 @@ fn check_names(inputs: &[Input<'_>], prefix: &str) -> Result<u64> {
 }
 
 /// Attributes by key, each with the file that it came from.
-type Merged<'a> = BTreeMap<&'a str, (&'a Path, &'a str)>;
+type Merged<'a> = BTreeMap<String, (&'a Path, &'a str)>;
 
 /// Merges the attributes of the files. If two files disagree, the last one wins and a note is printed.
 fn merge_attributes<'a>(kept: &Kept, inputs: &'a [Input<'_>]) -> Merged<'a> {
     let mut merged = Merged::new();
     for (path, file) in inputs {
         for (key, value) in file.attributes().iter().filter(|(key, _)| kept.contains(key)) {
-            let earlier = merged.insert(key, (path, value));
+            let is_named = file.format() == FileFormat::PyTorch;
+            let key = if is_named { kept.new_name(key) } else { key.clone() };
+            let earlier = merged.insert(key.clone(), (path, value));
             if let Some((other, _)) = earlier.filter(|&(_, earlier)| earlier != value) {
                 message(&format!(
                     "note: {} and {} disagree on {key:?}; the last wins",

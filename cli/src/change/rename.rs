@@ -5,14 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::error::{Error, Result};
 use crate::names::name_in;
 
-/// The tensors to rename, by name, and the patterns of others.
+/// The tensors and values to rename, by name, and the patterns of others.
+#[derive(Default)]
 pub(super) struct Renames {
     names: BTreeMap<String, String>,
     patterns: Vec<PatternRename>,
 }
 
 impl Renames {
-    /// Parses the texts `OLD=NEW`. Each must rename a tensor that is kept.
+    /// Parses the texts `OLD=NEW`. Each must rename a tensor or a value that is kept.
     pub(super) fn of(
         texts: &[String],
         tensors: &BTreeSet<String>,
@@ -34,7 +35,7 @@ impl Renames {
                 }
                 Rename::Pattern(pattern) => {
                     if !tensors.iter().any(|name| is_kept(name) && pattern.new_name(name).is_some()) {
-                        let why = format!("import --rename: no tensor matches {:?}", pattern.old);
+                        let why = format!("import --rename: no tensor or value matches {:?}", pattern.old);
                         return Err(Error::NoMatch(why));
                     }
                     renames.patterns.push(pattern);
@@ -44,7 +45,7 @@ impl Renames {
         Ok(renames)
     }
 
-    /// Returns the new name of a tensor. A rename by name comes before patterns, and an earlier pattern before others.
+    /// Returns the new name of a tensor or a value. A rename by name comes before patterns, and an earlier pattern before others.
     pub(super) fn new_name(&self, name: &str) -> String {
         let by_pattern = || self.patterns.iter().find_map(|pattern| pattern.new_name(name));
         self.names.get(name).cloned().or_else(by_pattern).unwrap_or_else(|| name.to_owned())
@@ -71,7 +72,7 @@ impl Rename {
             return Ok(Rename::Name(old.clone(), new.clone()));
         }
         let Some((old, new)) = splits.iter().find(|(old, _)| old.contains('*')) else {
-            return Err(Error::Refused(format!("import --rename: no tensor is named {first:?}")));
+            return Err(Error::Refused(format!("import --rename: no tensor or value is named {first:?}")));
         };
         let [in_old, in_new] = [old, new].map(|text| text.matches('*').count());
         if in_old != in_new {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use stridemap_interop::{ForeignFile, Skipped};
+use stridemap_interop::{FileFormat, ForeignFile, Skipped};
 
 use super::rename::Renames;
 use crate::error::{Error, Result};
@@ -11,8 +11,8 @@ use crate::ui::warn;
 
 #[derive(clap::Args)]
 pub(crate) struct Selection {
-    /// Import the tensor OLD as NEW; =NEW is for a tensor whose name is empty. If OLD has a *, it renames every tensor
-    /// that matches, and each * in NEW stands for what the one in OLD matched: 'module.*=*'. Repeatable
+    /// Import the tensor or value OLD as NEW; =NEW is for a tensor whose name is empty. If OLD has a *, it renames all that
+    /// match, and each * in NEW stands for what the one in OLD matched: 'module.*=*'. Repeatable
     #[arg(long, value_name = "OLD=NEW")]
     rename: Vec<String>,
     /// Import only the tensor or value NAME, what is below it (NAME.*), or what matches a glob; nothing else has to be
@@ -39,7 +39,7 @@ impl Selection {
         });
         let values: BTreeSet<String> = values.cloned().collect();
         let parts = Parts::of(&self.only, &tensors, &values)?;
-        let kept = Kept { skipped: self.skipped(&tensors, &values)?, parts };
+        let mut kept = Kept { skipped: self.skipped(&tensors, &values)?, parts, renames: Renames::default() };
         for file in &files {
             for unreadable in file.skipped() {
                 if kept.contains(&unreadable.name) {
@@ -47,15 +47,19 @@ impl Selection {
                 }
             }
         }
+        // The keys of metadata are apart from the names of tensors; the values of a .pt file are not.
+        let pt = files.iter().filter(|file| file.format() == FileFormat::PyTorch);
+        let pt_values = pt.flat_map(|file| file.attributes().keys());
+        let named = tensors.iter().chain(pt_values).cloned().collect();
+        kept.renames = Renames::of(&self.rename, &named, |name| kept.contains(name))?;
         let is_kept = |name: &str| kept.contains(name);
-        let renames = Renames::of(&self.rename, &tensors, is_kept)?;
         if !tensors.is_empty() && self.only.is_empty() && !tensors.iter().any(|name| is_kept(name)) {
             return Err(Error::Refused("import --skip: every tensor is left out".to_owned()));
         }
         if self.rename.is_empty() && self.only.is_empty() && self.skip.is_empty() {
             return Ok(kept);
         }
-        let new_name = |name: &str| is_kept(name).then(|| renames.new_name(name));
+        let new_name = |name: &str| is_kept(name).then(|| kept.new_name(name));
         files.iter_mut().try_for_each(|file| file.rename(new_name))?;
         Ok(kept)
     }
@@ -96,11 +100,17 @@ impl Selection {
 pub(super) struct Kept {
     parts: Parts,
     skipped: BTreeSet<String>,
+    renames: Renames,
 }
 
 impl Kept {
     pub(super) fn contains(&self, name: &str) -> bool {
         self.parts.contain(name) && !self.skipped.contains(name)
+    }
+
+    /// Returns the name in the store of a tensor or value of a file.
+    pub(super) fn new_name(&self, name: &str) -> String {
+        self.renames.new_name(name)
     }
 }
 

@@ -70,7 +70,7 @@ fn rename_gives_a_tensor_another_name_and_an_empty_name_a_name() {
 fn rename_of_an_unknown_name_and_to_an_existing_name_are_refused() {
     let dir = dir(&["a", "b"]);
     for (rename, refusal) in [
-        ("c=d", "import --rename: no tensor is named \"c\""),
+        ("c=d", "import --rename: no tensor or value is named \"c\""),
         ("a", "import --rename \"a\": write OLD=NEW"),
         ("a=b", "rename m.safetensors: two tensors would be named \"b\""),
     ] {
@@ -123,7 +123,7 @@ fn rename_by_pattern_renames_every_tensor_that_matches() {
             2,
             "import --rename \"module.*=x\": the old name has 1 *, and the new one 0; each stands for",
         ),
-        ("none.*=*", 1, "import --rename: no tensor matches \"none.*\""),
+        ("none.*=*", 1, "import --rename: no tensor or value matches \"none.*\""),
         ("module.*=c", 2, "import --rename \"module.*=c\""),
         ("*=*", 0, ""),
         ("module.*=c*", 0, ""),
@@ -195,6 +195,10 @@ fn only_selects_a_part_and_the_rest_need_not_be_readable() {
     assert_eq!(import("b.smap", &["--only", "state_dict"]), outcome("state_dict.b state_dict.w ", "", 1));
     let renamed = ["--only", "state_dict", "--rename", "state_dict.*=*", "--only", "epoch"];
     assert_eq!(import("c.smap", &renamed), outcome("b w ", "epoch", 1));
+    // Values are renamed with the tensors.
+    let renamed = ["--skip-unreadable", "--rename", "*=p.*", "--rename", "epoch=step"];
+    let tensors = "p.state_dict.b p.state_dict.w p.state_dict_ema ";
+    assert_eq!(import("r.smap", &renamed), outcome(tensors, "p.config.lr step", 2));
     assert_eq!(import("d.smap", &["--only", "*.w"]), outcome("state_dict.w ", "", 1));
     assert_eq!(import("e.smap", &["--skip", "config"]), outcome(all, "config.lr epoch", 1));
     assert_eq!(import("f.smap", &["--only", "epoch"]), outcome("", "epoch", 1));
