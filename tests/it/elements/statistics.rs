@@ -114,7 +114,7 @@ fn check_distribution(x: &Tensor, found: &Statistics, finite: &[f64]) {
     if (1..7).all(|bin| is_apart(edge(bin))) {
         let below = |bin: usize| finite.iter().filter(|x| bin == 7 || **x < edge(bin)).count() as u64;
         let below: Vec<u64> = (0..=7).map(|bin| if bin == 0 { 0 } else { below(bin) }).collect();
-        let expected: Vec<u64> = below.array_windows().map(|[a, b]| b - a).collect();
+        let expected: Vec<u64> = below.iter().zip(below.iter().skip(1)).map(|(a, b)| b - a).collect();
         assert_eq!(found.histogram(7), expected, "{x:?}");
     }
 }
