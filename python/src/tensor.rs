@@ -190,7 +190,7 @@ impl Tensor {
     }
 
     /// Returns statistics of all elements, computed on all processors: counts, extremes, mean, standard deviation and
-    /// quantiles. Quantiles are of a sample if there are more elements than `sample_count`.
+    /// quantiles. Quantiles are of `sample_count` finite elements: of all, or of a sample of a large tensor.
     fn statistics<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
         let found = detach(py, || self.inner.statistics(|_| interrupt::check()))?;
         let result = PyDict::new(py);

@@ -34,9 +34,9 @@ pub struct Statistics {
     /// The highest finite element. Exact, also for integers of 64 bits.
     pub max: Option<Scalar>,
     /// The number of elements that [`quantile`](Self::quantile) and [`histogram`](Self::histogram) use: all finite
-    /// elements or, for tensors of more than 1,048,576 elements, a sample of that many. The sample is spread evenly over
-    /// the tensor, contains the lowest and the highest element, and is the same in each call. All other statistics use
-    /// all elements.
+    /// elements or, for tensors of more than 1,048,576 elements, the finite ones of a sample of that many. If few
+    /// elements are finite, quantiles are less accurate. The sample is spread evenly over the tensor, contains the lowest
+    /// and the highest finite element, and is the same in each call. All other statistics use all elements.
     pub sample_count: u64,
     moments: Moments,
     /// The finite elements of the sample, in any order. In the tensor, each is repeated this often.
@@ -49,8 +49,8 @@ impl Tensor {
     /// view; bytes that are not valid bools count as true. `progress` is called on this thread with the bytes of
     /// elements read since the last call. Repeated elements of an expanded tensor are read once.
     ///
-    /// The result does not depend on the number of threads. The sample takes at most 8 MiB, and so does a buffer for
-    /// each thread if the elements are not contiguous in memory.
+    /// The result does not depend on the number of threads. The result holds the sample, which takes up to 16 MiB. A
+    /// buffer for each thread takes up to 8 MiB if the elements are not contiguous in memory.
     ///
     /// ```
     /// # use stridemap::{Scalar, Tensor};

@@ -5,8 +5,9 @@ use std::ops::Range;
 /// The limit on the sample. Quantiles of a sample of this size are wrong by far less than 0.2 % of the elements.
 const MAX_SAMPLE: u64 = 1 << 20;
 
-/// A sample: one element from each of many parts of nearly equal length. Its place in its part is drawn by a hash of
-/// the number of the part. Equally spaced places would all be in one column of a matrix, or miss every one of a kind.
+/// A sample: one element from each of many parts of equal length, which need not be a whole number of elements. Its
+/// place in its part is drawn by a hash of the number of the part. Equally spaced places would all be in one column of a
+/// matrix, or miss every one of a kind; so would parts whose lengths alternate.
 pub(super) struct Sample {
     element_count: u64,
     part_count: u64,
@@ -26,13 +27,15 @@ impl Sample {
     /// Returns the places of the sampled elements in this range of elements, in ascending order.
     pub(super) fn places(&self, within: Range<u64>) -> impl Iterator<Item = u64> {
         let (elements, parts) = (u128::from(self.element_count), u128::from(self.part_count));
-        let start = move |part: u128| (part * elements / parts) as u64;
+        // A part, and how far into it, in parts of 2^32.
+        let place_in = move |part: u128| {
+            let drawn = part << 32 | u128::from(hash(part as u64) >> 32);
+            (drawn * elements / (parts << 32)) as u64
+        };
         let part_of = move |place: u64| u128::from(place) * parts / elements;
         let touched = if within.is_empty() { 0..0 } else { part_of(within.start)..part_of(within.end) + 1 };
-        touched.filter(move |&part| part < parts).filter_map(move |part| {
-            let length = start(part + 1) - start(part);
-            Some(start(part) + hash(part as u64) % length).filter(|place| within.contains(place))
-        })
+        let places = touched.filter(move |&part| part < parts).map(place_in);
+        places.filter(move |place| within.contains(place))
     }
 }
 

@@ -144,8 +144,15 @@ fn summarize_as<T: Number>(
                 let block = borrowed.unwrap_or(&decoded);
                 summary.add(block);
                 let end = first + block.len() as u64;
-                let sampled = sample.places(first..end).map(|place| block[(place - first) as usize]);
-                summary.found.sample.extend(sampled.filter(|number| number.is_finite()).map(positive_zero));
+                let mut keep = |number: T| {
+                    if number.is_finite() {
+                        summary.found.sample.push(positive_zero(number));
+                    }
+                };
+                match sample.has_all() {
+                    true => block.iter().copied().for_each(keep),
+                    false => sample.places(first..end).for_each(|at| keep(block[(at - first) as usize])),
+                }
                 first = end;
             }
             lock().push((gathered, decoded));

@@ -314,8 +314,7 @@ fn quantiles_are_those_of_numpy() {
 
 /// Checks that quantiles and a histogram of a sample are near those of all elements.
 fn check_sampled(what: &str, all: &[f32]) -> Statistics {
-    let found =
-        Tensor::from_vec(all.to_vec(), &[all.len() / 1024, 1024]).unwrap().statistics(|_| ()).unwrap();
+    let found = Tensor::from_vec(all.to_vec(), &[all.len()]).unwrap().statistics(|_| ()).unwrap();
     assert_eq!((found.count, found.sample_count), (all.len() as u64, 1 << 20), "{what}");
     let mut sorted = all.to_vec();
     sorted.sort_by(f32::total_cmp);
@@ -350,6 +349,16 @@ fn quantiles_of_more_elements_are_of_a_sample_without_a_bias() {
     // A sample at equal distances would be of a few of the columns.
     for period in [2, 3, 4, 6, 8, 10, 12, 1024] {
         let _ = check_sampled("columns", &all(&|at, _| (at % period) as f32));
+    }
+    // Parts of whole elements would have one or two elements, by the column in which they begin.
+    for (rows, columns) in [((1 << 19) - 1, 3), ((1 << 19) - 1, 5), (1 << 19, 3), ((1 << 20) - 1, 2)] {
+        let matrix: Vec<f32> = (0..rows * columns)
+            .map(|at| match at % columns {
+                0 => at as f32 / (rows * columns) as f32,
+                column => column as f32,
+            })
+            .collect();
+        let _ = check_sampled("narrow matrix", &matrix);
     }
     let zeros = check_sampled("80 % zeros", &all(&|at, drawn| if at % 5 > 0 { 0. } else { drawn }));
     assert_eq!(zeros.quantile(0.5), Some(0.));
