@@ -68,9 +68,9 @@ pub enum SpaceReason {
         /// The writers.
         processes: Vec<u32>,
     },
-    /// Nothing needs them: the files of older generations, and what aborted or killed writers left. The next commit or
-    /// [`Store::gc`](crate::Store::gc) deletes them. They may also belong to a commit or an append in progress that the
-    /// system does not report.
+    /// Nothing needs them: the files of older generations, and what aborted or killed writers left, such as bytes after
+    /// the end of a storage. [`Store::gc`](crate::Store::gc) frees them; later commits delete some of these files. They
+    /// may also belong to a commit or an append in progress that the system does not report.
     Garbage,
     /// The file does not belong to the store. Nothing deletes it.
     Foreign,
@@ -142,7 +142,7 @@ impl fmt::Display for SpaceReason {
             SpaceReason::Writing { processes } => {
                 return write!(f, "being written{}", by_processes(processes));
             }
-            SpaceReason::Garbage => "nothing needs it; gc or the next commit deletes it",
+            SpaceReason::Garbage => "nothing needs these bytes; gc frees them",
             SpaceReason::Foreign => "not a file of the store; nothing deletes it",
         })
     }
@@ -248,8 +248,12 @@ fn list(store: &OpenStore) -> Result<Vec<ListedFile>> {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 stat => {
                     let size_bytes = stat.map_or(0, |stat| stat.size_bytes);
-                    let file =
-                        if is_meta { StoreFile::in_meta(&name) } else { StoreFile::in_storages(&name) };
+                    let file = match is_meta {
+                        // A directory is not the store's, whatever its name.
+                        _ if store.disk.is_dir(&path).unwrap_or(false) => StoreFile::Foreign,
+                        true => StoreFile::in_meta(&name),
+                        false => StoreFile::in_storages(&name),
+                    };
                     files.push(ListedFile { file, path, size_bytes, spare: None });
                 }
             }

@@ -159,7 +159,7 @@ fn add_root(usage: &mut DiskUsage, store: &OpenStore) -> Result<()> {
             add(&mut usage.metadata_bytes, size_of(store, &path));
             continue;
         }
-        let reason = match name.starts_with(STAGE_PREFIX) {
+        let reason = match name.starts_with(STAGE_PREFIX) && !store.disk.is_dir(&path).unwrap_or(false) {
             true => writers_of(store, &path)
                 .map_or(SpaceReason::Garbage, |processes| SpaceReason::Writing { processes }),
             false => SpaceReason::Foreign,

@@ -103,7 +103,7 @@ fn du_prints_four_numbers_that_add_up_to_the_folder() {
             "file bytes not needed names why",
             "notes.txt 77 77 not a file of the store; nothing deletes it",
             "storages/0000000000000001.bin 400000 396000 a column unreferenced bytes; compact frees them",
-            "storages/00000000000000ff.bin 1000 1000 nothing needs it; gc or the next commit deletes it",
+            "storages/00000000000000ff.bin 1000 1000 nothing needs these bytes; gc frees them",
         ]
     );
 

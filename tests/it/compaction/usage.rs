@@ -110,7 +110,9 @@ fn four_numbers_add_up_to_the_bytes_of_the_folder_in_every_state() {
     let file = fs::File::options().append(true).open(path.join("storages/0000000000000001.bin")).unwrap();
     file.set_len(file.metadata().unwrap().len() + 5000).unwrap();
     fs::create_dir_all(path.join("kept/by/someone")).unwrap();
-    fs::create_dir(path.join("storages/more")).unwrap();
+    for name in ["storages/more", "storages/.stage-dir", "meta/0000000000000077.tab", ".stage-dir"] {
+        fs::create_dir(path.join(name)).unwrap();
+    }
     std::os::unix::fs::symlink("nowhere", path.join("link")).unwrap();
     for (name, length) in [
         ("notes.txt", 1001),
@@ -121,6 +123,9 @@ fn four_numbers_add_up_to_the_bytes_of_the_folder_in_every_state() {
         ("kept/by/someone/0000000000000001.bin", 3001),
         ("kept/.stage-4", 3002),
         ("storages/more/x", 3003),
+        ("storages/.stage-dir/x", 3004),
+        ("meta/0000000000000077.tab/x", 3005),
+        (".stage-dir/x", 3006),
         ("storages/00000000000000ff.bin", 4001),
     ] {
         fs::write(path.join(name), vec![0; length]).unwrap();
@@ -128,12 +133,24 @@ fn four_numbers_add_up_to_the_bytes_of_the_folder_in_every_state() {
     let now = checked(&store, &path);
     let more = 5000 + 2001 + 2002 + 2003 + 4001;
     assert_eq!(now.reclaimable_bytes, usage.reclaimable_bytes + more, "{now:#?}");
-    assert!(now.metadata_bytes > usage.metadata_bytes + 1001 + 1002 + 3001 + 3002 + 3003);
+    assert!(
+        now.metadata_bytes > usage.metadata_bytes + 1001 + 1002 + 3001 + 3002 + 3003 + 3004 + 3005 + 3006
+    );
     let foreign = now.spare.iter().filter(|file| file.reason == SpaceReason::Foreign);
     let mut foreign: Vec<_> =
         foreign.map(|file| file.path.strip_prefix(&path).unwrap().to_str().unwrap()).collect();
     foreign.sort_unstable();
-    assert_eq!(foreign, ["kept", "link", "meta/notes", "notes.txt", "storages/more"]);
+    let expected = [
+        ".stage-dir",
+        "kept",
+        "link",
+        "meta/0000000000000077.tab",
+        "meta/notes",
+        "notes.txt",
+        "storages/.stage-dir",
+        "storages/more",
+    ];
+    assert_eq!(foreign, expected);
 
     store.gc().unwrap();
     store.compact(|_| ()).unwrap();
