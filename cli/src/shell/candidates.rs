@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, Command};
-use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter};
 use stridemap::{ExternalFiles, StoreOptions};
 
 use crate::args::Reading;
@@ -22,24 +22,33 @@ const OTHERS: [&str; 3] = ["KEY", "VALUE", "COMMAND"];
 /// The options whose value is the name of a tensor or the beginning of one.
 const OPTIONS: [&str; 4] = ["of", "prefix", "rename", "skip"];
 
-/// Returns the command with completions for every argument that is the name of a tensor.
+/// Returns the command with completions for every argument that is a path or the name of a tensor.
 pub(super) fn with_names(command: Command) -> Command {
-    let with_completer = |arg: Arg| match is_name(&arg) {
-        true => arg.add(ArgValueCompleter::new(names)),
-        false => arg,
+    let with_completer = |arg: Arg| match (is_path(&arg), is_name(&arg)) {
+        (true, _) => arg.add(ArgValueCompleter::new(PathCompleter::any().filter(is_plain_path))),
+        (_, true) => arg.add(ArgValueCompleter::new(names)),
+        _ => arg,
     };
     command.mut_args(with_completer).mut_subcommands(with_names)
 }
 
+fn is_path(arg: &Arg) -> bool {
+    arg.get_value_parser().type_id() == clap::builder::ValueParser::path_buf().type_id()
+}
+
+/// Returns whether the last part of a path can be offered. The parts before it have been typed.
+fn is_plain_path(path: &Path) -> bool {
+    path.file_name().is_none_or(|name| name.to_str().is_some_and(is_plain))
+}
+
 fn is_name(arg: &Arg) -> bool {
-    let is_path = arg.get_value_parser().type_id() == clap::builder::ValueParser::path_buf().type_id();
     let is_other = || {
         let names = arg.get_value_names().unwrap_or_default();
         names.iter().any(|name| OTHERS.contains(&name.as_str())) || !arg.get_possible_values().is_empty()
     };
     match arg.get_long() {
         Some(long) => OPTIONS.contains(&long),
-        None => arg.is_positional() && !is_path && !is_other(),
+        None => arg.is_positional() && !is_path(arg) && !is_other(),
     }
 }
 

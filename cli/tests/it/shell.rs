@@ -110,6 +110,10 @@ fn names_that_a_shell_would_change_or_run_are_not_offered() {
     };
     store.write(save).unwrap();
     assert_eq!(offered(&dir, "stridemap rm s.smap d"), ["dA", "dé/0.w"]);
+    for name in ["e`.`evil", "e$(x)", "e*", "e f", "eA"] {
+        dir.write(name, b"");
+    }
+    assert_eq!(offered(&dir, "stridemap ls e"), ["eA"]);
 }
 
 /// Types a line and a tab in an interactive bash, in which `stridemap` prints its arguments when the line is run.
