@@ -65,7 +65,7 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     let mut inputs = open(args, files, stdin::open(files, target)?)?;
     let kept = args.selection.apply(inputs.iter_mut().map(|(_, file)| file))?;
     let tensor_count = check_names(&inputs, &args.prefix)?;
-    let attributes = merge_attributes(&kept, &inputs);
+    let attributes = merge_attributes(&kept, &inputs)?;
     note_long_attributes(&inputs);
     let texts = attributes.iter().map(|(key, &(_, value))| (args.prefix.as_str(), key.as_str(), value));
     let attributes_bytes = attributes.iter().map(|(key, (_, value))| key.len() + value.len()).sum::<usize>();
@@ -351,8 +351,9 @@ fn check_names(inputs: &[Input<'_>], prefix: &str) -> Result<u64> {
 /// Attributes by key, each with the file that it came from.
 type Merged<'a> = BTreeMap<String, (&'a Path, &'a str)>;
 
-/// Merges the attributes of the files. If two files disagree, the last one wins and a note is printed.
-fn merge_attributes<'a>(kept: &Kept, inputs: &'a [Input<'_>]) -> Merged<'a> {
+/// Merges the attributes of the files. If two files disagree, the last one wins and a note is printed. If two values of
+/// one file get the same key, they are refused.
+fn merge_attributes<'a>(kept: &Kept, inputs: &'a [Input<'_>]) -> Result<Merged<'a>> {
     let mut merged = Merged::new();
     for (path, file) in inputs {
         for (key, value) in file.attributes().iter().filter(|(key, _)| kept.contains(key)) {
@@ -360,6 +361,12 @@ fn merge_attributes<'a>(kept: &Kept, inputs: &'a [Input<'_>]) -> Merged<'a> {
             let key = if is_named { kept.new_name(key) } else { key.clone() };
             let earlier = merged.insert(key.clone(), (path, value));
             if let Some((other, _)) = earlier.filter(|&(_, earlier)| earlier != value) {
+                if std::ptr::eq(other, *path) {
+                    return Err(Error::Refused(format!(
+                        "import {}: --rename gives two of its values the name {key:?}; leave one out with --skip",
+                        path.display()
+                    )));
+                }
                 message(&format!(
                     "note: {} and {} disagree on {key:?}; the last wins",
                     other.display(),
@@ -368,7 +375,7 @@ fn merge_attributes<'a>(kept: &Kept, inputs: &'a [Input<'_>]) -> Merged<'a> {
             }
         }
     }
-    merged
+    Ok(merged)
 }
 
 /// Says which values become tensors of bytes.
