@@ -160,7 +160,13 @@ fn stores_near(files: &[&Path]) -> BTreeSet<PathBuf> {
     let dirs: BTreeSet<PathBuf> =
         files.iter().filter_map(|path| fs::canonicalize(parent_dir(path)).ok()).collect();
     let dirs: BTreeSet<&Path> = dirs.iter().flat_map(|dir| dir.ancestors()).collect();
-    let dirs = dirs.into_iter().filter_map(|dir| fs::read_dir(dir).ok());
-    let paths = dirs.flat_map(|entries| entries.flatten().take(MAX_ENTRIES)).map(|entry| entry.path());
-    paths.filter(|path| path.join("FORMAT").is_file()).collect()
+    dirs.into_iter().filter_map(stores_in).flatten().collect()
+}
+
+/// Returns the stores in a directory. Another file system is not entered: that could mount it, or wait for a server.
+fn stores_in(dir: &Path) -> Option<Vec<PathBuf>> {
+    let device = fs::symlink_metadata(dir).ok()?.dev();
+    let is_here = |entry: &fs::DirEntry| entry.metadata().is_ok_and(|found| found.dev() == device);
+    let entries = fs::read_dir(dir).ok()?.flatten().take(MAX_ENTRIES).filter(is_here);
+    Some(entries.map(|entry| entry.path()).filter(|path| path.join("FORMAT").is_file()).collect())
 }
