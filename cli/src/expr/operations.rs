@@ -39,7 +39,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
     view("transpose(dim0, dim1)", |x, a| Ok(x.transpose(a.axis()?, a.axis()?))),
     view("t()", |x, _| Ok(x.t())),
     view("T", |x, _| Ok(x.t())),
-    view("mT", |x, _| Ok(x.transpose(-2, -1))),
+    view("mT", |x, _| Ok(if x.ndim() == 0 { Ok(x.clone()) } else { x.transpose(-2, -1) })),
     view("permute(*dims)", |x, a| Ok(x.permute(a.axes()?))),
     view("movedim(source, destination)", |x, a| Ok(x.movedim(a.axes()?, a.axes()?))),
     view("squeeze(*dim=None)", |x, a| Ok(x.squeeze(a.axes()?))),

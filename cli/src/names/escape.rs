@@ -5,12 +5,12 @@ use std::borrow::Cow;
 use crate::expr::{QUOTE, bare_name};
 
 /// Whether a terminal would not show the character where it stands: control characters, line separators, characters
-/// that change the direction of the text, and characters without width.
+/// that change the direction of the text, characters without width, and two that are none and that no XML may contain.
 fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,
             '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{fffe}' | '\u{ffff}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// Whether a reader could not tell where a text begins and ends, or which characters it has.
