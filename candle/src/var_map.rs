@@ -39,7 +39,7 @@ pub fn save_var_map(txn: &mut Transaction<'_>, prefix: &str, variables: &VarMap)
     by_name.sort_unstable_by_key(|(name, _)| *name);
     for (name, variable) in by_name {
         let tensor = from_candle(variable.as_tensor()).map_err(|e| {
-            stridemap::Error::new(ErrorKind::Other, format!("save variable {name:?}: {e}")).with_source(e)
+            stridemap::Error::new(ErrorKind::InvalidArgument, format!("save variable {name:?}: {e}"))
         })?;
         txn.save(&format!("{prefix}{name}"), &tensor)?;
     }

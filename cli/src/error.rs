@@ -32,12 +32,8 @@ impl fmt::Display for Error {
 
 /// Converts an error of writing to standard output. A broken pipe means that the program reading it has stopped.
 pub(crate) fn output_error(e: stridemap::Error) -> Error {
-    match std::error::Error::source(&e).and_then(|source| source.downcast_ref::<io::Error>()) {
-        Some(source)
-            if e.kind() == stridemap::ErrorKind::Io && source.kind() == io::ErrorKind::BrokenPipe =>
-        {
-            Error::Output(io::ErrorKind::BrokenPipe.into())
-        }
+    match e.io_error().map(io::Error::kind) {
+        Some(kind @ io::ErrorKind::BrokenPipe) => Error::Output(kind.into()),
         _ => e.into(),
     }
 }

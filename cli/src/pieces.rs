@@ -10,7 +10,7 @@ use stridemap::{ErrorKind, Result, SharedGuard, Tensor};
 pub(crate) fn steady(view: &Tensor) -> Result<(Tensor, Option<SharedGuard>)> {
     match view.lock_shared() {
         Ok(guard) => Ok((Tensor::clone(&guard), Some(guard))),
-        Err(e) if e.kind() == ErrorKind::NotMutable => Ok((view.clone(), None)),
+        Err(e) if e.kind() == ErrorKind::Unsupported => Ok((view.clone(), None)),
         Err(e) => Err(e),
     }
 }

@@ -183,7 +183,7 @@ fn verify(store: &Store) -> bool {
 
 /// Returns whether an error is not damage, but a limit of this machine or this handle.
 fn is_excused(e: &Error) -> bool {
-    matches!(e.kind(), ErrorKind::LimitExceeded | ErrorKind::OutOfMemory | ErrorKind::ExternalRefused)
+    matches!(e.kind(), ErrorKind::LimitExceeded | ErrorKind::OutOfMemory | ErrorKind::NotAllowed)
 }
 
 fn check_whole(contents: &Contents) {

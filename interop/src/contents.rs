@@ -185,7 +185,7 @@ impl Contents {
             let dims =
                 layout.size().iter().zip(layout.stride()).map(|(&n, &stride)| (n as i128, stride as i128));
             Extent::of(dims, layout.offset() as i128, *dtype, length_bytes)
-                .map_err(|e| file.bad(format!("tensor {name:?}: {e}")).with_source(e))?;
+                .map_err(|e| file.bad(format!("tensor {name:?}: {e}")))?;
         }
         Ok(self)
     }

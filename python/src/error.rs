@@ -1,6 +1,6 @@
 //! Errors of the library as exceptions of the package.
 
-use std::{io, iter};
+use std::io;
 
 use pyo3::prelude::*;
 
@@ -35,15 +35,10 @@ impl From<Error> for PyErr {
             let new = |py: Python<'_>| -> PyResult<PyErr> {
                 let make = py.import("stridemap._errors")?.getattr("make")?;
                 let kind = format!("{:?}", error.kind());
-                Ok(PyErr::from_value(make.call1((kind, error.to_string(), errno(&error)))?))
+                let errno = error.io_error().and_then(io::Error::raw_os_error);
+                Ok(PyErr::from_value(make.call1((kind, error.to_string(), errno))?))
             };
             new(py).unwrap_or_else(|e| e)
         })
     }
-}
-
-/// Returns the `errno` of the operating system, if its error caused this one.
-fn errno(error: &stridemap::Error) -> Option<i32> {
-    iter::successors(std::error::Error::source(error), |&error| error.source())
-        .find_map(|source| source.downcast_ref::<io::Error>()?.raw_os_error())
 }

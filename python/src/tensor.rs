@@ -220,7 +220,7 @@ impl Tensor {
                 strides: self.byte_strides(),
                 owner: self.inner.clone(),
             })),
-            Err(e) if matches!(e.kind(), ErrorKind::NotMapped | ErrorKind::Misaligned) => Ok(None),
+            Err(e) if e.kind() == ErrorKind::NeedsCopy => Ok(None),
             Err(e) => Err(e.into()),
         }
     }

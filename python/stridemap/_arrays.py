@@ -247,7 +247,7 @@ class Lock:
             file = open_storage(tensor, os.O_RDWR if self._exclusive else os.O_RDONLY)
             if file is None:
                 message = f"lock: {tensor._storage_path} is not the file of this tensor; open the store again"
-                raise _errors.make("Replaced", message)
+                raise _errors.make("Stale", message)
             try:
                 access = mmap.ACCESS_WRITE if self._exclusive else mmap.ACCESS_READ
                 # The mapping lives as long as the array, so that no use of the array can end the process.

@@ -9,7 +9,7 @@ class Error(Exception):
     """An error of the library. The message states the request, the current state, and what to do."""
 
     #: The kind of error, such as "NameNotFound": the name of the library's `ErrorKind` in Rust.
-    kind: str = "Other"
+    kind: str = "InvalidArgument"
 
     def __str__(self) -> str:
         return str(self.args[-1]) if self.args else ""
@@ -48,11 +48,11 @@ class BusyError(Error, TimeoutError):
 
 
 class ReadOnlyError(Error, PermissionError):
-    """The store or the elements cannot be changed, or an external file may not be opened."""
+    """The store cannot be changed, an external file may not be opened, or files on a network file system not mapped."""
 
 
 class FileError(Error, OSError):
-    """The operating system returned an error, or files on a network file system may not be mapped."""
+    """The operating system returned an error."""
 
 
 class OutOfMemoryError(Error, MemoryError):
@@ -60,7 +60,7 @@ class OutOfMemoryError(Error, MemoryError):
 
 
 class StateError(Error, RuntimeError):
-    """The handle is no longer valid, a commit has an unknown result, or the store or an external file has changed."""
+    """The handle is no longer valid, a commit has an unknown result, or an external file has changed."""
 
 
 class ConflictError(StateError):
@@ -71,9 +71,9 @@ class ArgumentError(Error, ValueError):
     """An argument is not valid, or the tensor or its storage does not allow the request."""
 
 
+#: The classes of the kinds that are not an `ArgumentError`.
 _CLASSES: dict[str, type[Error]] = {
     "Io": FileError,
-    "NetworkFileSystem": FileError,
     "NotFound": StoreNotFoundError,
     "AlreadyExists": StoreExistsError,
     "NotAStore": DamagedError,
@@ -87,16 +87,13 @@ _CLASSES: dict[str, type[Error]] = {
     "OutOfMemory": OutOfMemoryError,
     "Busy": BusyError,
     "ReadOnly": ReadOnlyError,
-    "NotMutable": ReadOnlyError,
-    "ExternalRefused": ReadOnlyError,
+    "NotAllowed": ReadOnlyError,
     "ExternalChanged": StateError,
-    "Forked": StateError,
-    "Replaced": StateError,
+    "Stale": StateError,
     "Conflict": ConflictError,
     "CommitUnknown": StateError,
     "Poisoned": StateError,
 }
-
 
 #: The `errno` of errors that do not come from the operating system, by kind.
 _NUMBERS = {
@@ -104,9 +101,7 @@ _NUMBERS = {
     "AlreadyExists": errno.EEXIST,
     "Busy": errno.ETIMEDOUT,
     "ReadOnly": errno.EACCES,
-    "NotMutable": errno.EACCES,
-    "ExternalRefused": errno.EACCES,
-    "NetworkFileSystem": errno.EOPNOTSUPP,
+    "NotAllowed": errno.EACCES,
 }
 
 #: Names of Rust in messages of the library, and what replaces them here.

@@ -24,7 +24,7 @@ def store(path: str, uuid: str, open_mode: OpenMode) -> Store:
     mode: Literal["r", "r+"] = "r+" if open_mode["writable"] else "r"
     opened = open(path, mode, mapped=open_mode["mapped"], external=open_mode["external"])
     if opened.uuid != uuid:
-        raise _errors.make("Replaced", f"{path}: a different store has taken its place since the handle was made")
+        raise _errors.make("Stale", f"{path}: a different store has taken its place since the handle was made")
     return opened
 
 

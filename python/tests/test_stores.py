@@ -197,7 +197,7 @@ def test_inherited_handle_is_refused_in_a_forked_child(store: stridemap.Store) -
             list(store)
             store["y"] = 1
         except RuntimeError as error:
-            os._exit(7 if error.kind == "Forked" else 1)
+            os._exit(7 if error.kind == "Stale" else 1)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

@@ -46,13 +46,13 @@ impl OwnerProcess {
     /// was opened".
     ///
     /// # Errors
-    /// `Forked` in a child of the owner.
+    /// `Stale` in a child of the owner.
     pub(crate) fn check(self, what: impl FnOnce() -> String) -> Result<()> {
         if self.is_current() {
             return Ok(());
         }
         let advice =
             "by the parent of this forked process, and its locks cannot be used here; open the store again";
-        Err(Error::new(ErrorKind::Forked, format!("{} {advice}", what())))
+        Err(Error::new(ErrorKind::Stale, format!("{} {advice}", what())))
     }
 }

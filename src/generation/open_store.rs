@@ -112,7 +112,7 @@ impl OpenStore {
     /// locks, and could wait forever for a mutex that another thread of the parent had locked.
     ///
     /// # Errors
-    /// `Forked` in a forked child of the process that opened the store.
+    /// `Stale` in a forked child of the process that opened the store.
     pub(crate) fn check_process(&self) -> Result<()> {
         self.owner.check(|| format!("{}: the store was opened", self.paths.root().display()))
     }

@@ -76,7 +76,7 @@ impl Generation {
              its name; open the store again",
             path.display()
         );
-        Err(Error::new(ErrorKind::Replaced, message))
+        Err(Error::new(ErrorKind::Stale, message))
     }
 
     /// Returns a generation with a number but no content: for a forked child, where the store refuses all operations,

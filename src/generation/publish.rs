@@ -122,7 +122,7 @@ pub(crate) fn publish_manifest(
             "commit of generation {generation} may or may not have been published; open the store again to check; \
              if it was published, commit or run gc to make it durable: {e}"
         );
-        Error::new(ErrorKind::CommitUnknown, message).with_source(e).after_failed_sync()
+        Error::new(ErrorKind::CommitUnknown, message).caused_by(&e).after_failed_sync()
     };
     if let Err(e) = step!("rename-manifest", file.publish(&target)) {
         let is_unknown = !is_refusal(&e) || disk.may_be_remote(&store.paths.meta_dir());

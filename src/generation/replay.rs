@@ -55,7 +55,7 @@ pub(crate) fn replay(
         };
         let broken = |rule, detail| {
             let broken = format::Error::new(rule, format!("{detail} {id:016x}"));
-            Error::new(ErrorKind::Corrupt, format!("{broken}; verify the store")).with_source(broken)
+            Error::new(ErrorKind::Corrupt, format!("{broken}; verify the store")).breaking(broken)
         };
         let mut record =
             record.ok_or_else(|| broken(Rule::TensorStorage, "there is no record of storage"))?;

@@ -305,7 +305,7 @@ impl Draft {
                     _ => return e,
                 };
                 let message = format!("another commit, generation {number}, came before this one: {e}");
-                Error::new(kind, message).with_source(e)
+                Error::new(kind, message).caused_by(&e)
             })?;
         }
         Ok(draft)

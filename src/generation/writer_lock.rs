@@ -90,7 +90,7 @@ impl WriterLock {
         let is_named = step!("lock-is-named", held == named.id());
         if !is_named {
             return Err(Error::new(
-                ErrorKind::Replaced,
+                ErrorKind::Stale,
                 format!(
                     "{}: the file was replaced while it was being locked, and nothing was written; try again once no \
                      other writer uses the old one",
@@ -105,7 +105,7 @@ impl WriterLock {
                 "{root}: a directory in the store was replaced while the store was open, and nothing was \
                  written; open the store again"
             );
-            return Err(Error::new(ErrorKind::Replaced, message));
+            return Err(Error::new(ErrorKind::Stale, message));
         }
         Ok(WriterLock { _lock: lock, listed: Mutex::default(), id: held, _holder: None })
     }
@@ -118,7 +118,7 @@ impl WriterLock {
 
 fn missing(path: &Path) -> Error {
     let message = format!("{}: the lock file is missing; create an empty file in its place", path.display());
-    Error::new(ErrorKind::Replaced, message)
+    Error::new(ErrorKind::Stale, message)
 }
 
 fn failed(path: &Path, e: io::Error) -> Error {

@@ -33,7 +33,7 @@ impl Layout {
         for (own, name) in self.names().zip(&refined) {
             if own.is_some() && own != name {
                 return Err(Error::new(
-                    ErrorKind::DimensionNameMismatch,
+                    ErrorKind::InvalidArgument,
                     format!(
                         "{op}: the names {} would change, but refine_names only adds names; use rename",
                         self.shown_names()
@@ -110,7 +110,7 @@ impl Layout {
             let differ = a.is_some() && b.is_some() && a != b;
             if differ || is_elsewhere(a, place, &others) || is_elsewhere(b, place, &own) {
                 return Err(Error::new(
-                    ErrorKind::DimensionNameMismatch,
+                    ErrorKind::SizeMismatch,
                     format!(
                         "{op}: dimensions named {} do not match those named {}; use align_as or rename",
                         self.shown_names(),
@@ -200,8 +200,8 @@ mod tests {
         assert_eq!(names_of(&refined), [Some("n"), Some("c"), Some("w")]);
         assert_eq!(names_of(&layout.refine_names(&[Some("...")]).unwrap()), [None, Some("c"), None]);
         let kind = |names: &[Option<&str>]| layout.refine_names(names).unwrap_err().kind();
-        assert_eq!(kind(&[Some("n"), None, Some("w")]), ErrorKind::DimensionNameMismatch);
-        assert_eq!(kind(&[Some("n"), Some("x"), Some("w")]), ErrorKind::DimensionNameMismatch);
+        assert_eq!(kind(&[Some("n"), None, Some("w")]), ErrorKind::InvalidArgument);
+        assert_eq!(kind(&[Some("n"), Some("x"), Some("w")]), ErrorKind::InvalidArgument);
         assert_eq!(kind(&[Some("n"), Some("c"), Some("n")]), ErrorKind::InvalidArgument);
         assert_eq!(kind(&[Some("n"), Some("c")]), ErrorKind::InvalidArgument);
         assert_eq!(kind(&[Some("..."), Some("...")]), ErrorKind::InvalidArgument);

@@ -38,7 +38,7 @@ pub(super) fn check_external<'a>(
         let path = store.externals.path(&external);
         match store.externals.open(&external) {
             Ok(_) => {}
-            Err(e) if e.kind() == ErrorKind::ExternalRefused => refused.push(path),
+            Err(e) if e.kind() == ErrorKind::NotAllowed => refused.push(path),
             Err(e) if e.kind() != ErrorKind::ExternalChanged => return Err(e),
             Err(e) => {
                 let error = e.to_string();

@@ -74,7 +74,7 @@ impl Rewrite for Materialization<'_> {
 
 fn refused(e: Error) -> Error {
     match e.kind() {
-        ErrorKind::ExternalRefused | ErrorKind::ExternalChanged => e.context("materialize"),
+        ErrorKind::NotAllowed | ErrorKind::ExternalChanged => e.context("materialize"),
         _ => e,
     }
 }

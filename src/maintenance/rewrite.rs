@@ -212,8 +212,9 @@ pub(super) fn rewrite_group(
 }
 
 fn is_disk_full(error: &Error) -> bool {
-    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<io::Error>());
-    cause.is_some_and(|e| matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
+    error
+        .io_error()
+        .is_some_and(|e| matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
 }
 
 /// Plans the move of a storage's tensors to the storage with the provisional id `new_id`.

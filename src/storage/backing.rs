@@ -168,7 +168,7 @@ impl Storage {
                              or use open for this store, which reads without mapping",
                             file.path().display()
                         );
-                        return Err(Error::new(ErrorKind::ExternalRefused, message));
+                        return Err(Error::new(ErrorKind::NotAllowed, message));
                     }
                     Err(MapError::Unsupported) => Bytes::Range(file, offset_bytes),
                     Err(e) => return Err(e.into_error(file.path())),

@@ -64,7 +64,7 @@ impl ExternalFile {
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let failed = |e: io::Error| match e.kind() {
-            io::ErrorKind::InvalidInput => not_regular(path).with_source(e),
+            io::ErrorKind::InvalidInput => not_regular(path),
             _ => Error::io("open", path, e),
         };
         let file = RealDisk::default().open(path, Access::ReadForeign).map_err(failed)?;

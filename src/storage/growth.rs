@@ -153,7 +153,7 @@ impl Growth {
     ///
     /// # Errors
     /// `Corrupt` if a file is missing or too short, or if the tail does not match its digest: a new digest would hide
-    /// the damage. `Conflict` for a file with several names; `NotGrowable` for a storage that is not sealed; `Io`.
+    /// the damage. `Conflict` for a file with several names; `Unsupported` for a storage that is not sealed; `Io`.
     pub(crate) fn begin(
         paths: &StorePaths,
         lock: GrowthLock,
@@ -309,7 +309,7 @@ impl Growth {
 fn sealed_of(id: u64, record: &StorageRecord) -> Result<Sealed> {
     match record.kind {
         StorageKind::Sealed(sealed) => Ok(sealed),
-        _ => Err(Error::new(ErrorKind::NotGrowable, format!("storage {id:016x} is not sealed"))),
+        _ => Err(Error::new(ErrorKind::Unsupported, format!("storage {id:016x} is not sealed"))),
     }
 }
 

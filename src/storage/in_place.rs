@@ -119,7 +119,7 @@ impl InPlaceFile {
     /// Checks that this is the process that loaded the storage.
     ///
     /// # Errors
-    /// `Forked` in a forked child of the process that loaded the storage.
+    /// `Stale` in a forked child of the process that loaded the storage.
     pub(super) fn check_process(&self) -> Result<()> {
         self.owner.check(|| format!("{}: the tensor was loaded", self.path.display()))
     }
@@ -143,7 +143,7 @@ impl InPlaceFile {
     /// Checks that writes to this open file change only the storage that was loaded, and are not lost.
     ///
     /// # Errors
-    /// `Replaced` if the name of the loaded file now belongs to a different file; `Conflict` if the file has several
+    /// `Stale` if the name of the loaded file now belongs to a different file; `Conflict` if the file has several
     /// names, or if no tensor is backed by the storage any more.
     pub(super) fn check_changeable(&self, file: &Arc<dyn DiskFile>) -> Result<()> {
         let stat = file.stat().map_err(|e| self.error("examine storage", e))?;
@@ -152,7 +152,7 @@ impl InPlaceFile {
                 "{}: the file was replaced since the tensor was loaded; load it again",
                 self.path.display()
             );
-            return Err(Error::new(ErrorKind::Replaced, message));
+            return Err(Error::new(ErrorKind::Stale, message));
         }
         if stat.link_count == 0 {
             return Err(self.unreferenced_error());
@@ -244,7 +244,7 @@ impl InPlaceFile {
     ///
     /// # Errors
     /// `Io`; `Poisoned` if an earlier flush of the storage in this process, or a sync of the handle that loaded it,
-    /// has failed. The source is that failure.
+    /// has failed. The message contains that failure.
     pub(super) fn sync(&self, files: &[&Arc<dyn DiskFile>]) -> Result<()> {
         let (store, id) = self.identity;
         let key = (self.id, store, id);
@@ -259,7 +259,7 @@ impl InPlaceFile {
                  save the elements under a new name, from their source; the first failure was: {first}",
                 self.path.display()
             );
-            return Err(Error::new(ErrorKind::Poisoned, message).with_source(first));
+            return Err(Error::new(ErrorKind::Poisoned, message).caused_by(&first));
         }
         self.check_poison()?;
         // The kernel reports a failure once to each file that was open at that time. A file that was opened later

@@ -34,14 +34,14 @@ impl LiveFile {
     /// Maps the file, or shares an existing mapping of this process.
     ///
     /// # Errors
-    /// `NotMapped` if mapping is not permitted or not possible; `Forked`; `ReadOnly`, `Replaced` and `Conflict` as
-    /// for an exclusive lock; `Corrupt` for a file that is too short, or that this process uses as a storage of a
+    /// `Unsupported` if mapping is not permitted or not possible; `ReadOnly`, `Stale` and `Conflict` as for an
+    /// exclusive lock; `Corrupt` for a file that is too short, or that this process uses as a storage of a
     /// different kind; `Io`.
     pub(crate) fn map(&self) -> Result<LiveMapping> {
         let own = &self.in_place;
         own.check_process()?;
         let not_mapped =
-            |why: &str| Error::new(ErrorKind::NotMapped, format!("{}: {why}", own.path.display()));
+            |why: &str| Error::new(ErrorKind::Unsupported, format!("{}: {why}", own.path.display()));
         let permit = own.permit.ok_or_else(|| {
             not_mapped(
                 "live elements are shared in memory, and the store is not mapped; open it with open_mapped",
@@ -65,7 +65,7 @@ impl LiveFile {
     /// Makes all writes to it durable.
     ///
     /// # Errors
-    /// `Io`; `Poisoned`; `Forked` in a child of the process that loaded it: the kernel reports a failure only once,
+    /// `Io`; `Poisoned`; `Stale` in a child of the process that loaded it: the kernel reports a failure only once,
     /// and the parent must not miss it.
     pub(crate) fn sync(&self) -> Result<()> {
         self.in_place.check_process()?;

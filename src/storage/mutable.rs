@@ -52,8 +52,8 @@ impl MutableFile {
     /// Waits for the lock.
     ///
     /// # Errors
-    /// `Busy`; `Forked` in a child of the process that loaded the storage. For an exclusive lock, also `ReadOnly`;
-    /// `Replaced` if a different file now has its name; `Conflict` if the file has several names, or if no tensor is
+    /// `Busy`; `Stale` in a child of the process that loaded the storage. For an exclusive lock, also `ReadOnly`;
+    /// `Stale` if a different file now has its name; `Conflict` if the file has several names, or if no tensor is
     /// backed by the storage any more, so that writes would be lost.
     pub(crate) fn lock(self: &Arc<Self>, mode: LockMode) -> Result<LockedStorage> {
         let (file, lock) = self.lock_file(mode)?;
@@ -77,7 +77,7 @@ impl MutableFile {
     /// Waits for a lock under which the file can be read by position.
     ///
     /// # Errors
-    /// `Busy`; `Forked` in a child of the process that loaded the storage.
+    /// `Busy`; `Stale` in a child of the process that loaded the storage.
     pub(super) fn lock_to_read(&self) -> Result<FileLock> {
         Ok(self.lock_file(LockMode::Shared)?.1)
     }

@@ -75,7 +75,7 @@ impl ExternalOpener {
     /// Opens the file of a record, if that is allowed and the file has not changed since it was recorded.
     ///
     /// # Errors
-    /// `ExternalRefused` for a file that the handle may not open; `ExternalChanged` for one that is missing, replaced
+    /// `NotAllowed` for a file that the handle may not open; `ExternalChanged` for one that is missing, replaced
     /// or changed; `Io`.
     pub(crate) fn open(&self, external: &External) -> Result<Arc<ExternalFile>> {
         let advice = "restore the recorded file, or adopt the current one, or import it, which copies it";
@@ -149,7 +149,7 @@ impl ExternalOpener {
             ExternalFiles::Anywhere => "import the file instead, which copies its elements",
         };
         Error::new(
-            ErrorKind::ExternalRefused,
+            ErrorKind::NotAllowed,
             format!("{}: external file refused: {why}; {advice}", path.display()),
         )
     }
@@ -157,7 +157,7 @@ impl ExternalOpener {
     /// Checks that a file may be mapped.
     ///
     /// # Errors
-    /// `NetworkFileSystem` for a file on a network file system, unless that is allowed. The store's own files follow
+    /// `NotAllowed` for a file on a network file system, unless that is allowed. The store's own files follow
     /// the same rule.
     pub(super) fn check_mappable(&self, file: &ExternalFile) -> Result<()> {
         let failed = |e| Error::io("examine the file system of", file.path(), e);
@@ -169,7 +169,7 @@ impl ExternalOpener {
              this process; use open, or StoreOptions::allow_network_mapping if only one machine writes it",
             file.path().display()
         );
-        Err(Error::new(ErrorKind::NetworkFileSystem, message))
+        Err(Error::new(ErrorKind::NotAllowed, message))
     }
 
     /// Opens a file again, by the path that its record will contain. Returns that path and the reopened file, or

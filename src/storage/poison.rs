@@ -16,7 +16,7 @@ impl Poison {
     /// Checks that no sync has failed.
     ///
     /// # Errors
-    /// `Poisoned` once a sync has failed, with that failure as the source.
+    /// `Poisoned` once a sync has failed, with that failure in the message.
     pub(crate) fn check(&self) -> Result<()> {
         if_test_omits_step!("poison", return Ok(()));
         match self.0.get() {
@@ -28,7 +28,7 @@ impl Poison {
                      was: {first}"
                 ),
             )
-            .with_source(first.clone())),
+            .caused_by(first)),
         }
     }
 

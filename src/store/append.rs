@@ -52,7 +52,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`Store`]; `NameNotFound`; `DTypeMismatch`; `SizeMismatch` if the number of dimensions, or the size of any
-    /// dimension except 0, differs; `NotGrowable` for a tensor that cannot grow in its storage; `Busy` if another
+    /// dimension except 0, differs; `Unsupported` for a tensor that cannot grow in its storage; `Busy` if another
     /// process or thread holds the storage for longer than the timeout, or at once if a transaction of this thread is
     /// appending to it; `Conflict` for a storage whose file has several hard links; `Corrupt` if the end of the
     /// storage is damaged.
@@ -140,7 +140,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Store::append`]; `NotGrowable` for a tensor that was saved in this transaction (commit it first);
+    /// Those of [`Store::append`]; `Unsupported` for a tensor that was saved in this transaction (commit it first);
     /// `Conflict` if an earlier change cannot be made on the newest generation; those of the source. After a failure
     /// to write, the transaction can only be dropped.
     pub fn append(&mut self, name: &str, source: &(impl Source + ?Sized)) -> Result<Range<usize>> {
@@ -231,7 +231,7 @@ impl Transaction<'_> {
             let id = record.storage_id;
             if Changes::staged_index(id).is_some() {
                 let message = format!("{op}: it was saved in this transaction; commit first, then append");
-                return Err(Error::new(ErrorKind::NotGrowable, message));
+                return Err(Error::new(ErrorKind::Unsupported, message));
             }
             if let Some(growth) = self.growths.get(&id) {
                 self.check_growable(op, name, &record, growth.length_bytes())?;
@@ -308,7 +308,7 @@ impl Transaction<'_> {
             "{op}: {why}; use create_growable for a new tensor of size {empty_size:?}, and append this one to it, which \
              copies {copied_bytes} bytes"
         );
-        Err(Error::new(ErrorKind::NotGrowable, message))
+        Err(Error::new(ErrorKind::Unsupported, message))
     }
 
     /// Explains what follows a tensor that is not last in its storage.

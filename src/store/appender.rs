@@ -115,7 +115,7 @@ impl Appender {
     ///
     /// # Errors
     /// `DTypeMismatch` and `SizeMismatch`, as for [`Store::append`], which leave the appender as it was; `Io`,
-    /// `LimitExceeded`, `Poisoned`, `Forked`; those of the source. After a failure to write, the appender can only be
+    /// `LimitExceeded`, `Poisoned`, `Stale`; those of the source. After a failure to write, the appender can only be
     /// dropped.
     pub fn append(&mut self, source: &(impl Source + ?Sized)) -> Result<Range<usize>> {
         let op = format!("append to {:?}", self.name);
@@ -179,7 +179,7 @@ impl Appender {
             let message = format!(
                 "{action}: this appender has failed; drop it, and open another; the first failure was: {first}"
             );
-            return Err(Error::new(first.kind(), message).with_source(first.clone()));
+            return Err(Error::new(first.kind(), message).caused_by(first));
         }
         store.check_poison()
     }

@@ -156,7 +156,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// `Forked`.
+    /// `Stale`.
     pub fn remove_attribute(&mut self, key: &str) -> Result<()> {
         self.remove_attribute_of("", key)
     }
@@ -175,7 +175,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// `Forked`.
+    /// `Stale`.
     pub fn remove_attribute_of(&mut self, scope: &str, key: &str) -> Result<()> {
         self.apply(Change::SetAttribute { scope: scope.to_owned(), key: key.to_owned(), value: None })
     }

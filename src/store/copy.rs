@@ -45,7 +45,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Snapshot::copy_to`]; `Replaced`, as for [`refresh`](Self::refresh).
+    /// Those of [`Snapshot::copy_to`]; `Stale`, as for [`refresh`](Self::refresh).
     pub fn copy_to(&self, path: impl AsRef<Path>, progress: impl FnMut(u64)) -> Result<Copied> {
         let newest = self.loader.store.newest()?;
         Snapshot::new(Arc::clone(&self.loader), newest).copy_to(path, progress)
@@ -89,8 +89,8 @@ impl Snapshot {
     ///
     /// # Errors
     /// `AlreadyExists` if the path exists; `Corrupt` for damaged metadata and elements; `Busy` if a mutable tensor is
-    /// locked for longer than the lock timeout, or by this thread; `ExternalRefused` and `ExternalChanged`; `Io`, for
-    /// example for a full disk; `ReadOnly`; `Forked`. After each of these nothing is left behind, unless the last
+    /// locked for longer than the lock timeout, or by this thread; `NotAllowed` and `ExternalChanged`; `Io`, for
+    /// example for a full disk; `ReadOnly`; `Stale`. After each of these nothing is left behind, unless the last
     /// sync failed.
     pub fn copy_to(&self, path: impl AsRef<Path>, progress: impl FnMut(u64)) -> Result<Copied> {
         self.loader.store.check_process()?;

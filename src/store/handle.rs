@@ -38,18 +38,18 @@ use crate::tensor::Tensor;
 /// # Forks
 /// A forked child shares the open files of its parent, and with them its locks. If the parent is killed, a lock
 /// that it held at the fork is released only when the child ends or calls `exec`. Guards, and every method of a
-/// store, a transaction or a snapshot that returns a [`Result`], fail with `Forked` on inherited values.
+/// store, a transaction or a snapshot that returns a [`Result`], fail with `Stale` on inherited values.
 /// [Attributes](Self::attributes) are empty there. Dropping inherited values is harmless.
 ///
 /// Three things are allowed in the child: reading a tensor that was loaded before, unless it is mutable, using a
 /// [`LiveTensor`](crate::LiveTensor), and opening the store again to get a new handle. Opening takes locks within the
 /// process, so it is allowed only if no other thread of the parent was using this library at the fork. After an `exec`
-/// there is no such limit. Reads of an inherited mutable tensor need its lock, and fail with `Forked`.
+/// there is no such limit. Reads of an inherited mutable tensor need its lock, and fail with `Stale`.
 ///
 /// # Errors
-/// All methods can return `Forked`. All that write share these kinds of [`ErrorKind`](crate::ErrorKind): `Busy` if
+/// All methods can return `Stale`. All that write share these kinds of [`ErrorKind`](crate::ErrorKind): `Busy` if
 /// other writers hold the store for longer than the timeout; `Conflict` if a commit changed what this one depends on;
-/// `LimitExceeded` beyond a limit of the format; `Replaced` if a file or directory of the store was deleted or
+/// `LimitExceeded` beyond a limit of the format; `Stale` if a file or directory of the store was deleted or
 /// replaced; `Corrupt`; `ReadOnly`; `Io`, for example for a full disk; `CommitUnknown` and `Poisoned` if a sync
 /// failed. Except after `CommitUnknown` the store is unchanged.
 #[derive(Clone)]
@@ -154,7 +154,7 @@ impl Store {
     /// External files are opened only if [allowed](crate::StoreOptions::external); by default none are.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open); `NetworkFileSystem` on a network file system, unless
+    /// Those of [`open`](Self::open); `NotAllowed` on a network file system, unless
     /// [allowed](crate::StoreOptions::allow_network_mapping).
     #[expect(
         unsafe_code,
@@ -226,7 +226,7 @@ impl Store {
     ///
     /// # Errors
     /// `Corrupt` if the newest generation is invalid; `UnsupportedVersion`; `Busy` as in [`open`](Self::open);
-    /// `Replaced` if the store was deleted or an older copy restored into it; `Io`. After an error the handle stays
+    /// `Stale` if the store was deleted or an older copy restored into it; `Io`. After an error the handle stays
     /// on its generation.
     pub fn refresh(&self) -> Result<bool> {
         Ok(self.loader.store.install(self.loader.store.newest()?))
@@ -268,7 +268,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `Conflict` if the generation is not on disk; `Corrupt` if it is damaged; `Replaced`; `Forked`; `Io`.
+    /// `Conflict` if the generation is not on disk; `Corrupt` if it is damaged; `Stale`; `Io`.
     pub fn snapshot_of(&self, generation: u64) -> Result<Snapshot> {
         let store = &self.loader.store;
         store.check_process()?;
@@ -304,7 +304,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
+    /// `Corrupt` for damaged metadata; `Stale`; `Io`.
     pub fn names(&self) -> Result<Vec<String>> {
         self.snapshot().names()
     }
@@ -321,7 +321,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
+    /// `Corrupt` for damaged metadata; `Stale`; `Io`.
     pub fn contains(&self, name: &str) -> Result<bool> {
         self.snapshot().contains(name)
     }
@@ -340,7 +340,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Snapshot::load`]: `NameNotFound`, `Corrupt`, `ExternalRefused`, `ExternalChanged`, `Forked`,
+    /// Those of [`Snapshot::load`]: `NameNotFound`, `Corrupt`, `NotAllowed`, `ExternalChanged`, `Stale`,
     /// `Io`.
     pub fn load(&self, name: &str) -> Result<Tensor> {
         let (store, current) = (&self.loader.store, self.loader.store.current());

@@ -164,7 +164,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::ExternalRefused`] if this handle may not open the file; [`ErrorKind::ExternalChanged`] if the
+    /// [`ErrorKind::NotAllowed`] if this handle may not open the file; [`ErrorKind::ExternalChanged`] if the
     /// file changed since it was opened; [`ErrorKind::OutOfRange`] for a range outside the file;
     /// [`ErrorKind::InvalidArgument`] for a path that is not UTF-8; [`ErrorKind::Io`]. After an error the transaction
     /// is unchanged.
@@ -197,7 +197,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfRange`] for a layout that exceeds the storage; [`ErrorKind::ForeignStorage`] for a key of a
+    /// [`ErrorKind::OutOfRange`] for a layout that exceeds the storage; [`ErrorKind::InvalidArgument`] for a key of a
     /// different transaction; those of [`check_name`](Self::check_name).
     pub fn save_header(
         &mut self,
@@ -208,7 +208,7 @@ impl Transaction<'_> {
     ) -> Result<()> {
         if storage.transaction != self.id {
             let message = format!("save_header {name:?}: another transaction staged the storage");
-            return Err(Error::new(ErrorKind::ForeignStorage, message));
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let refused = |e| Error::refused(format_args!("save_header {name:?}"), e);
         layout.extent(dtype, storage.length_bytes).map_err(refused)?;

@@ -131,7 +131,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `ExternalRefused` if this handle may not open one of the files; `ExternalChanged` if a file
+    /// See [`Store`]; `NotAllowed` if this handle may not open one of the files; `ExternalChanged` if a file
     /// changed since it was adopted. What was committed before the error stays.
     pub fn materialize(&self, mut progress: impl FnMut(u64)) -> Result<Materialized> {
         let store = &self.loader.store;

@@ -26,7 +26,7 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a snapshot of a different store; `Corrupt` for damaged metadata; `Forked`;
+    /// [`ErrorKind::InvalidArgument`] for a snapshot of a different store; `Corrupt` for damaged metadata; `Stale`;
     /// `Io`.
     pub fn changes_since(&self, earlier: &Snapshot) -> Result<NameChanges> {
         let (own, other) = (&self.loader.store, &earlier.loader.store);

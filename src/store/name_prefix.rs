@@ -30,7 +30,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
+    /// `Corrupt` for damaged metadata; `Stale`; `Io`.
     pub fn tensors(&self, prefix: &str) -> Result<Vec<TensorInfo>> {
         self.snapshot().tensors(prefix)?.collect()
     }
@@ -72,7 +72,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// `Corrupt` for damaged metadata; `Forked`; `Io`. The call and each item can fail.
+    /// `Corrupt` for damaged metadata; `Stale`; `Io`. The call and each item can fail.
     pub fn tensors<'a>(&'a self, prefix: &'a str) -> Result<impl Iterator<Item = Result<TensorInfo>> + 'a> {
         self.loader.store.check_process()?;
         self.draft.note_prefix(prefix, Read::Headers);
@@ -95,7 +95,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// `Corrupt` for damaged metadata, `Forked` and `Io`, here and for each item; for each item also those of
+    /// `Corrupt` for damaged metadata, `Stale` and `Io`, here and for each item; for each item also those of
     /// [`load`](Self::load).
     pub fn load_all<'a>(
         &'a self,
@@ -127,7 +127,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
+    /// `Corrupt` for damaged metadata; `Stale`; `Io`.
     pub fn remove_prefix(&mut self, prefix: &str) -> Result<usize> {
         let names = self.names_with(prefix)?;
         let count = names.len();
@@ -159,7 +159,7 @@ impl Transaction<'_> {
     ///
     /// # Errors
     /// `NameExists`, unless [`OnExisting::Replace`] was chosen; `InvalidArgument` for an invalid new name; `Corrupt`,
-    /// `Forked`, `Io`.
+    /// `Stale`, `Io`.
     pub fn rename_prefix(&mut self, from: &str, to: &str) -> Result<usize> {
         let mut names = self.names_with(from)?;
         let count = names.len();

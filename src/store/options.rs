@@ -108,7 +108,7 @@ impl StoreOptions {
 
     /// Sets where files outside the store may be opened. Tensors that were [adopted](crate::Transaction::adopt) have
     /// their elements in such files. By default none may be opened, and loading such a tensor fails with
-    /// [`ErrorKind::ExternalRefused`](crate::ErrorKind::ExternalRefused).
+    /// [`ErrorKind::NotAllowed`](crate::ErrorKind::NotAllowed).
     ///
     /// ```
     /// # use stridemap::import::{ExternalFile, Layout};
@@ -123,7 +123,7 @@ impl StoreOptions {
     ///     txn.save_header("x", DType::U8, &Layout::contiguous(&[2])?, key)
     /// })?;
     /// assert_eq!(store.load("x")?.read::<u8>()?, [1, 2]);
-    /// assert_eq!(Store::open(&path)?.load("x").unwrap_err().kind(), ErrorKind::ExternalRefused);
+    /// assert_eq!(Store::open(&path)?.load("x").unwrap_err().kind(), ErrorKind::NotAllowed);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn external(mut self, files: ExternalFiles) -> Self {
@@ -134,7 +134,7 @@ impl StoreOptions {
     /// Sets whether [`open_mapped`](Self::open_mapped) may map files on a file system that other machines may change:
     /// NFS, SMB, AFS, Coda, Ceph, Lustre, BeeGFS, GPFS, Panasas, OrangeFS and others; GFS2, OCFS2 and ACFS on shared
     /// disks; 9P and the shared folders of VirtualBox, VMware and Parallels. By default it fails with
-    /// [`ErrorKind::NetworkFileSystem`](crate::ErrorKind::NetworkFileSystem); [`open`](Self::open) works there.
+    /// [`ErrorKind::NotAllowed`](crate::ErrorKind::NotAllowed); [`open`](Self::open) works there.
     ///
     /// On such a file system another machine can truncate or replace a file at any time: the next access to the
     /// mapping then raises `SIGBUS`, which ends the process; a read would return an error. Locks taken on one machine
@@ -185,7 +185,7 @@ impl StoreOptions {
         if store.loader.store.uuid != uuid {
             let message =
                 format!("create {}: a different store has taken its place; open that one", path.display());
-            return Err(Error::new(ErrorKind::Replaced, message));
+            return Err(Error::new(ErrorKind::Stale, message));
         }
         Ok(store)
     }
@@ -239,7 +239,7 @@ impl StoreOptions {
             // What was committed is deleted with the unfinished store.
             ErrorKind::CommitUnknown => {
                 let message = format!("create {}: nothing was created: {e}", path.display());
-                Error::new(ErrorKind::Io, message).with_source(e)
+                Error::new(ErrorKind::Io, message).caused_by(&e)
             }
             _ => e,
         })?;
@@ -252,7 +252,7 @@ impl StoreOptions {
                  run gc to make it durable: {e}",
                 path.display()
             );
-            Error::new(ErrorKind::CommitUnknown, message).with_source(e).after_failed_sync()
+            Error::new(ErrorKind::CommitUnknown, message).caused_by(&e).after_failed_sync()
         })?;
         Ok(store.generation())
     }
@@ -302,7 +302,7 @@ impl StoreOptions {
     /// The contract is that of [`Store::open_mapped`].
     ///
     /// # Errors
-    /// Those of [`open`](Self::open); `NetworkFileSystem`, unless [allowed](Self::allow_network_mapping).
+    /// Those of [`open`](Self::open); `NotAllowed`, unless [allowed](Self::allow_network_mapping).
     #[expect(
         unsafe_code,
         reason = "states the contract of mapping; the mapping itself is in storage/mapping.rs"
@@ -332,5 +332,5 @@ fn check_local(disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
          this process; use open, or StoreOptions::allow_network_mapping if only one machine writes it",
         paths.root().display()
     );
-    Err(Error::new(ErrorKind::NetworkFileSystem, message))
+    Err(Error::new(ErrorKind::NotAllowed, message))
 }

@@ -27,7 +27,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// `ForeignStorage` for a tensor on any other storage; `Conflict` if another writer has removed or replaced the
+    /// `NeedsCopy` for a tensor on any other storage; `Conflict` if another writer has removed or replaced the
     /// storage: load the tensor again; `InvalidArgument` for an invalid name; `NameExists` after
     /// [`OnExisting::Refuse`](crate::OnExisting::Refuse).
     pub fn save_view(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
@@ -35,7 +35,7 @@ impl Transaction<'_> {
         self.draft.check_new("save_view", name, self.on_existing_or(OnExisting::Replace))?;
         let foreign = |what: &str| {
             Err(Error::new(
-                ErrorKind::ForeignStorage,
+                ErrorKind::NeedsCopy,
                 format!(
                     "save_view {name:?}: the tensor is backed by {what}; use save, which copies its elements"
                 ),
@@ -63,7 +63,7 @@ impl Transaction<'_> {
                      which copies its elements, or adopt it, which does not",
                     file.as_deref().unwrap_or("a file")
                 );
-                return Err(Error::new(ErrorKind::ForeignStorage, message));
+                return Err(Error::new(ErrorKind::NeedsCopy, message));
             }
             Identity::Stored { .. } => return foreign("a storage of a different store"),
             Identity::Staged { .. } => return foreign("a storage of a different transaction"),

@@ -285,7 +285,7 @@ impl Snapshot {
     /// # Errors
     /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound), with the most similar names;
     /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a record or a file that breaks a rule of the format;
-    /// `ExternalRefused` for a storage outside the store, unless [allowed](crate::StoreOptions::external);
+    /// `NotAllowed` for a storage outside the store, unless [allowed](crate::StoreOptions::external);
     /// `ExternalChanged` if its file changed since it was adopted; `Io`.
     pub fn load(&self, name: &str) -> Result<Tensor> {
         self.loader.load(&self.generation, name)
@@ -309,7 +309,7 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// `Corrupt` for damaged metadata, `Forked` and `Io`, here and for each item; for each item also those of
+    /// `Corrupt` for damaged metadata, `Stale` and `Io`, here and for each item; for each item also those of
     /// [`load`](Self::load).
     pub fn load_all<'a>(
         &'a self,
@@ -336,7 +336,7 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
+    /// `Corrupt` for damaged metadata; `Stale`; `Io`.
     pub fn contains(&self, name: &str) -> Result<bool> {
         self.loader.store.check_process()?;
         Ok(self.generation.tensor(name)?.is_some())
@@ -354,7 +354,7 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
+    /// `Corrupt` for damaged metadata; `Stale`; `Io`.
     pub fn names(&self) -> Result<Vec<String>> {
         self.loader.store.check_process()?;
         self.generation.tensors("")?.map(|entry| Ok(entry?.0)).collect()
@@ -378,7 +378,7 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// `Corrupt` for damaged metadata; `Forked`; `Io`; here and for each item.
+    /// `Corrupt` for damaged metadata; `Stale`; `Io`; here and for each item.
     pub fn tensors<'a>(&'a self, prefix: &'a str) -> Result<impl Iterator<Item = Result<TensorInfo>> + 'a> {
         self.loader.store.check_process()?;
         let entries = self.generation.tensors(prefix)?;
@@ -404,7 +404,7 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound); `Corrupt` for damaged metadata; `Forked`;
+    /// [`ErrorKind::NameNotFound`](crate::ErrorKind::NameNotFound); `Corrupt` for damaged metadata; `Stale`;
     /// `Io`.
     pub fn overlapping(&self, name: &str) -> Result<Vec<String>> {
         let tensor = self.load(name)?;
@@ -445,7 +445,7 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// `Corrupt` for damaged metadata; `Forked`; `Io`; for each item.
+    /// `Corrupt` for damaged metadata; `Stale`; `Io`; for each item.
     pub fn storages(&self) -> impl Iterator<Item = Result<StorageInfo>> + '_ {
         let refused = self.loader.store.check_process().err();
         let storages = refused.is_none().then(|| self.generation.storages()).into_iter().flatten();

@@ -391,7 +391,7 @@ impl<'a> Transaction<'a> {
                     "{action}: an earlier change of this transaction failed; begin a new one; the first failure was: \
                      {first}"
                 );
-                Err(Error::new(first.kind(), message).with_source(first.clone()))
+                Err(Error::new(first.kind(), message).caused_by(first))
             }
         }
     }

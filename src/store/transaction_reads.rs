@@ -26,7 +26,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
+    /// `Corrupt` for damaged metadata; `Stale`; `Io`.
     pub fn names(&self) -> Result<Vec<String>> {
         self.loader.store.check_process()?;
         self.draft.note_prefix("", Read::Names);
@@ -46,7 +46,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// `Corrupt` for damaged metadata; `Forked`; `Io`.
+    /// `Corrupt` for damaged metadata; `Stale`; `Io`.
     pub fn contains(&self, name: &str) -> Result<bool> {
         self.loader.store.check_process()?;
         self.draft.note_name(name, Read::Names);
@@ -66,7 +66,7 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Store::load`](crate::Store::load); `ForeignStorage` for a tensor to which this transaction appended
+    /// Those of [`Store::load`](crate::Store::load); `Unsupported` for a tensor to which this transaction appended
     /// rows.
     pub fn load(&self, name: &str) -> Result<Tensor> {
         self.loader.store.check_process()?;
@@ -87,7 +87,7 @@ impl Transaction<'_> {
                 // Uncommitted rows are overwritten after this transaction is dropped, but the tensor could outlive
                 // it.
                 let message = format!("load {name:?}: rows were appended in this transaction; commit first");
-                return Err(Error::new(ErrorKind::ForeignStorage, message));
+                return Err(Error::new(ErrorKind::Unsupported, message));
             }
             return self.loader.tensor(generation, name, record);
         };
@@ -97,7 +97,7 @@ impl Transaction<'_> {
             Some(Stage::Finished(staged)) => staged.as_storage(identity),
             None => {
                 return Err(Error::new(
-                    ErrorKind::ForeignStorage,
+                    ErrorKind::Unsupported,
                     format!("load {name:?}: its storage was not staged"),
                 ));
             }

@@ -65,7 +65,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `NameNotFound`; `ExternalRefused` for a tensor in a file that this handle may not open; `Io`.
+    /// `NameNotFound`; `NotAllowed` for a tensor in a file that this handle may not open; `Io`.
     pub fn verify_tensors(&self, names: &[&str], mut progress: impl FnMut(u64)) -> Result<Verification> {
         let store = &self.loader.store;
         store.check_process()?;

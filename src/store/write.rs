@@ -101,7 +101,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `ForeignStorage` for a tensor whose storage does not belong to this store: [`save`](Self::save)
+    /// See [`Store`]; `NeedsCopy` for a tensor whose storage does not belong to this store: [`save`](Self::save)
     /// copies its elements; `Conflict` if another writer has removed or replaced the storage: load the tensor again.
     pub fn save_view(&self, name: &str, tensor: &Tensor) -> Result<()> {
         let mut txn = self.begin_on_current()?;

@@ -125,9 +125,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::NotContiguous`]; [`ErrorKind::NotMapped`] for a file that is not
-    /// mapped, and for a mutable or live storage; [`ErrorKind::Misaligned`]. [`read`](Self::read) works in the last
-    /// three cases.
+    /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::NeedsCopy`] if the elements are not contiguous or not aligned, for a
+    /// file that is not mapped, and for a mutable or live storage: [`read`](Self::read) works then.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.check_slice::<T>("as_slice")?;
         self.borrow_span::<T>("as_slice")
@@ -145,7 +144,7 @@ impl Tensor {
             _ => "as_array, contiguous or read",
         };
         Err(Error::new(
-            ErrorKind::NotContiguous,
+            ErrorKind::NeedsCopy,
             format!(
                 "{op}: size {:?} with stride {:?} is not contiguous; use {advice}",
                 self.size(),
@@ -160,14 +159,14 @@ impl Tensor {
             let message = format!(
                 "{op}: elements of a mutable storage can be borrowed only under a lock; use lock_shared or read"
             );
-            return Err(Error::new(ErrorKind::NotMapped, message));
+            return Err(Error::new(ErrorKind::NeedsCopy, message));
         }
         if self.storage().as_live().is_some() && self.numel() > 0 {
             let message = format!(
                 "{op}: elements of a live storage cannot be borrowed, because they may change at any time; use as_live \
                  for single elements, or read to copy them"
             );
-            return Err(Error::new(ErrorKind::NotMapped, message));
+            return Err(Error::new(ErrorKind::NeedsCopy, message));
         }
         self.borrow_span_in(op, self.storage().borrow())
     }
@@ -234,7 +233,7 @@ pub(super) fn invalid_bools() -> Error {
 
 pub(super) fn not_mapped(op: &str) -> Error {
     Error::new(
-        ErrorKind::NotMapped,
+        ErrorKind::NeedsCopy,
         format!(
             "{op}: the storage is a file that is not mapped; open the store with open_mapped, or use read"
         ),
@@ -247,7 +246,7 @@ pub(super) fn not_borrowable<T: Element>(op: &str) -> Error {
         return invalid_bools().context(op);
     }
     Error::new(
-        ErrorKind::Misaligned,
+        ErrorKind::NeedsCopy,
         format!(
             "{op}: the elements are not aligned for {} in memory; copy them with read or clone_data",
             std::any::type_name::<T>()

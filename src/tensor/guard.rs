@@ -49,9 +49,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::NotMutable`] for a tensor on a different kind of storage; [`ErrorKind::Busy`] after the store's
+    /// [`ErrorKind::Unsupported`] for a tensor on a different kind of storage; [`ErrorKind::Busy`] after the store's
     /// [lock timeout](crate::StoreOptions::lock_timeout), or at once if this thread holds an exclusive guard of the
-    /// storage; [`ErrorKind::Forked`] in a forked child of the process that loaded the tensor; [`ErrorKind::Corrupt`]
+    /// storage; [`ErrorKind::Stale`] in a forked child of the process that loaded the tensor; [`ErrorKind::Corrupt`]
     /// if the file is being changed as a live storage; [`ErrorKind::Io`].
     pub fn lock_shared(&self) -> Result<SharedGuard> {
         let storage = self.lockable("lock_shared")?.lock(LockMode::Shared);
@@ -77,11 +77,11 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::NotMutable`] for a tensor on a different kind of storage; [`ErrorKind::Busy`] after the store's
+    /// [`ErrorKind::Unsupported`] for a tensor on a different kind of storage; [`ErrorKind::Busy`] after the store's
     /// [lock timeout](crate::StoreOptions::lock_timeout), or at once if this thread holds a guard of the storage;
-    /// [`ErrorKind::Forked`] in a forked child of the process that loaded the tensor; [`ErrorKind::ReadOnly`];
+    /// [`ErrorKind::Stale`] in a forked child of the process that loaded the tensor; [`ErrorKind::ReadOnly`];
     /// [`ErrorKind::Conflict`] if no tensor of the newest generation refers to the storage, or its file has a second
-    /// hard link; [`ErrorKind::Replaced`] if a different file took its place; [`ErrorKind::Corrupt`] if the file is
+    /// hard link; [`ErrorKind::Stale`] if a different file took its place; [`ErrorKind::Corrupt`] if the file is
     /// lent as a sealed storage or being changed as a live one; [`ErrorKind::Io`].
     pub fn lock_exclusive(&self) -> Result<ExclusiveGuard<'static>> {
         let storage = self.lockable("lock_exclusive")?.lock(LockMode::Exclusive);
@@ -95,7 +95,7 @@ impl Tensor {
             return Ok(());
         }
         Err(Error::new(
-            ErrorKind::Overlapping,
+            ErrorKind::Unsupported,
             format!(
                 "{op}: several indices of size {:?} with stride {:?} refer to one element; write through a view \
                  without overlaps",
@@ -109,7 +109,7 @@ impl Tensor {
         self.storage().as_mutable().ok_or_else(|| {
             let why = self
                 .explain_storage("use save_as with StorageKind::Mutable to make a copy that can be locked");
-            Error::new(ErrorKind::NotMutable, format!("{op}: {why}"))
+            Error::new(ErrorKind::Unsupported, format!("{op}: {why}"))
         })
     }
 
@@ -198,7 +198,7 @@ impl SharedGuard {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Tensor::as_slice`]: `DTypeMismatch`, `NotContiguous`, `NotMapped`, `Misaligned`.
+    /// Those of [`Tensor::as_slice`]: `DTypeMismatch`, `NeedsCopy`.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.tensor.check_slice::<T>("as_slice")?;
         self.borrow_span("as_slice")
@@ -346,7 +346,7 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Tensor::as_slice`]: `DTypeMismatch`, `NotContiguous`, `NotMapped`, `Misaligned`.
+    /// Those of [`Tensor::as_slice`]: `DTypeMismatch`, `NeedsCopy`.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.tensor.check_slice::<T>("as_slice")?;
         self.borrow_span("as_slice")
@@ -369,8 +369,8 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Tensor::as_slice`]: `DTypeMismatch`, `NotContiguous`, `NotMapped`, `Misaligned`;
-    /// [`ErrorKind::Overlapping`] if several indices refer to one element.
+    /// Those of [`Tensor::as_slice`]: `DTypeMismatch`, `NeedsCopy`;
+    /// [`ErrorKind::Unsupported`] if several indices refer to one element.
     pub fn as_slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
         self.tensor.check_slice::<T>("as_slice_mut")?;
         self.borrow_span_mut("as_slice_mut")
@@ -389,7 +389,7 @@ impl ExclusiveGuard<'_> {
         if self.storage.bytes_mut()?.is_none() && self.storage.lacks_room() {
             let message =
                 format!("{op}: {MAY_NEED_BLOCKS}; fill_, copy_ and other in-place operations still work");
-            return Err(Error::new(ErrorKind::NotMapped, message));
+            return Err(Error::new(ErrorKind::NeedsCopy, message));
         }
         let bytes = self.storage.bytes_mut()?.ok_or_else(|| not_mapped(op))?;
         T::borrow_mut(bytes.get_mut(range).unwrap_or_default()).ok_or_else(|| not_borrowable::<T>(op))

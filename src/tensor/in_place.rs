@@ -39,9 +39,9 @@ impl<T: Into<Scalar>> From<T> for Operand<'_> {
 /// In-place changes of every element.
 ///
 /// Errors common to these methods, by [`ErrorKind`](crate::ErrorKind): `SizeMismatch` if an operand does not broadcast
-/// to this size, `DimensionNameMismatch` if aligned dimensions have different names, `DTypeMismatch`, `Overlapping` if
-/// several indices refer to one element, `OutOfRange` for a number that `fill_` cannot convert to the dtype (arithmetic
-/// wraps or returns infinity), `Io`.
+/// to this size, or if aligned dimensions have different names, `DTypeMismatch`, `Unsupported` if several indices refer
+/// to one element, `OutOfRange` for a number that `fill_` cannot convert to the dtype (arithmetic wraps or returns
+/// infinity), `Io`.
 ///
 /// An operand on the same storage is read before the change. An operand on another mutable storage is read under its
 /// shared lock, so `Busy` is possible too: two threads that each hold an exclusive guard, and read the other's tensor as
@@ -62,7 +62,7 @@ impl ExclusiveGuard<'_> {
     ///
     /// # Errors
     /// `OutOfRange` for a number that the dtype cannot hold; `DTypeMismatch` for a number in place of a
-    /// `float4_e2m1fn_x2` pair, or the reverse; `Overlapping`; `Io`.
+    /// `float4_e2m1fn_x2` pair, or the reverse; `Unsupported`; `Io`.
     pub fn fill_(&mut self, value: impl Into<Scalar>) -> Result<&mut Self> {
         let element = value.into().encode(self.dtype()).map_err(|e| e.context("fill_"))?;
         let run = element.split_at(self.dtype().itemsize()).0.repeat(256);
@@ -88,7 +88,7 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// `SizeMismatch`; `DimensionNameMismatch`; `DTypeMismatch` if the dtypes cannot be converted; `Overlapping`; `Io`.
+    /// `SizeMismatch`; `DTypeMismatch` if the dtypes cannot be converted; `Unsupported`; `Io`.
     pub fn copy_(&mut self, source: &Tensor) -> Result<&mut Self> {
         let (from, to) = (source.dtype(), self.dtype());
         // Converting no elements checks that the conversion exists, before anything is written.
@@ -123,7 +123,7 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// `SizeMismatch`; `DimensionNameMismatch`; `Overlapping`; `Io`; `DTypeMismatch` if the result is of a higher kind
+    /// `SizeMismatch`; `Unsupported`; `Io`; `DTypeMismatch` if the result is of a higher kind
     /// than this dtype (in the order bool, integer, float, complex), if two integers have no common dtype, and for
     /// floats of 8 bits and below.
     pub fn add_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
@@ -164,7 +164,7 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`add_`](Self::add_): `SizeMismatch`, `DimensionNameMismatch`, `Overlapping`, `Io`, `DTypeMismatch`.
+    /// Those of [`add_`](Self::add_): `SizeMismatch`, `Unsupported`, `Io`, `DTypeMismatch`.
     pub fn mul_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
         self.compute("mul_", Op::Mul, other.into())
     }

@@ -84,8 +84,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::NotMapped`] for a file that is not mapped;
-    /// [`ErrorKind::Misaligned`]; [`ErrorKind::LimitExceeded`] if `ndarray` does not support the view.
+    /// [`ErrorKind::DTypeMismatch`]; [`ErrorKind::NeedsCopy`] for a file that is not mapped, and for misaligned
+    /// elements; [`ErrorKind::LimitExceeded`] if `ndarray` does not support the view.
     pub fn as_array<T: Element>(&self) -> Result<ArrayViewD<'_, T>> {
         self.check_dtype::<T>("as_array")?;
         view_of(self, self.borrow_span("as_array")?)
@@ -264,7 +264,7 @@ impl SharedGuard {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Tensor::as_array`]: `DTypeMismatch`, `NotMapped`, `Misaligned`, `LimitExceeded`.
+    /// Those of [`Tensor::as_array`]: `DTypeMismatch`, `NeedsCopy`, `LimitExceeded`.
     pub fn as_array<T: Element>(&self) -> Result<ArrayViewD<'_, T>> {
         self.check_dtype::<T>("as_array")?;
         view_of(self, self.borrow_span("as_array")?)
@@ -289,7 +289,7 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Tensor::as_array`]: `DTypeMismatch`, `NotMapped`, `Misaligned`, `LimitExceeded`.
+    /// Those of [`Tensor::as_array`]: `DTypeMismatch`, `NeedsCopy`, `LimitExceeded`.
     pub fn as_array<T: Element>(&self) -> Result<ArrayViewD<'_, T>> {
         self.check_dtype::<T>("as_array")?;
         view_of(self, self.borrow_span("as_array")?)
@@ -318,7 +318,7 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Tensor::as_array`]; [`ErrorKind::Overlapping`] if several indices refer to one element;
+    /// Those of [`Tensor::as_array`]; [`ErrorKind::Unsupported`] if several indices refer to one element;
     /// [`ErrorKind::LimitExceeded`] if no elements overlap but `ndarray` cannot verify this, for example for size
     /// `[3, 2]` with stride `[2, 3]`. `ndarray` requires each stride to exceed the distance from the first to the last
     /// element along all dimensions with smaller strides. The methods of the guard work on such views.

@@ -20,7 +20,7 @@ impl Tensor {
     /// elements into bytes calls this first, once for all of the elements. Does nothing for other kinds of storages.
     ///
     /// # Errors
-    /// `Busy` after the lock timeout, or at once if this thread holds an exclusive guard of the storage; `Forked`; `Io`.
+    /// `Busy` after the lock timeout, or at once if this thread holds an exclusive guard of the storage; `Stale`; `Io`.
     pub(super) fn steady(&self) -> Result<Steady<'_>> {
         let lock = match self.numel() {
             0 => None,

@@ -46,7 +46,7 @@ use crate::storage::ReadLock;
 ///
 ///     fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
 ///         if self.0 > 1000 {
-///             return Err(Error::new(ErrorKind::Other, format!("{} squares are too many", self.0)));
+///             return Err(Error::new(ErrorKind::OutOfRange, format!("{} squares are too many", self.0)));
 ///         }
 ///         (0..u64::from(self.0)).try_for_each(|i| sink(&(i * i).to_le_bytes()))
 ///     }
@@ -57,7 +57,7 @@ use crate::storage::ReadLock;
 /// store.save("squares", &Squares(4))?;
 /// assert_eq!(store.load("squares")?.read::<u64>()?, [0, 1, 4, 9]);
 /// let refused = store.save("more", &Squares(2000)).unwrap_err();
-/// assert_eq!(refused.kind(), ErrorKind::Other);
+/// assert_eq!(refused.kind(), ErrorKind::OutOfRange);
 /// assert_eq!(refused.to_string(), "save \"more\": 2000 squares are too many");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -8,6 +8,7 @@ mod compaction;
 mod copies;
 mod damage;
 mod elements;
+mod errors;
 mod examples;
 mod external;
 mod faults;

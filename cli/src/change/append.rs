@@ -148,7 +148,7 @@ fn only_tensor(path: &Path, reading: &Reading) -> Result<Tensor> {
 /// Adds context to an error: the file that was refused, and how a command-line user can get a tensor that grows.
 fn explain(path: &Path, args: &AppendArgs, refused: stridemap::Error) -> Error {
     let mut text = refused.to_string();
-    if refused.kind() == ErrorKind::NotGrowable {
+    if refused.kind() == ErrorKind::Unsupported {
         // The library's advice is for programs.
         text.truncate(text.find("; use create_growable").unwrap_or(text.len()));
         text += ADVICE;

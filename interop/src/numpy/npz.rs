@@ -206,7 +206,7 @@ impl Export {
         let arrays = arrays.collect::<Result<Vec<_>>>()?;
         let failed = |e: ZipError| match e {
             ZipError::Io(e) => Error::io("export", path, e),
-            e => file::unwritable(path, e.to_string()).with_source(e),
+            e => file::unwritable(path, e.to_string()),
         };
         let method = match self.packing {
             Packing::Stored => CompressionMethod::Stored,

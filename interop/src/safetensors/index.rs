@@ -99,14 +99,9 @@ pub(crate) fn read(file: &Arc<RawFile>, options: ForeignOptions) -> Result<Conte
 
 /// Reads the header of a shard. It must have at most `rest_bytes`, which are left for headers.
 fn open(index: &RawFile, shard: &str, rest_bytes: u64, options: ForeignOptions) -> Result<Contents> {
-    let missing = |e: &Error| {
-        let cause = std::error::Error::source(e).and_then(|cause| cause.downcast_ref::<io::Error>());
-        cause.is_some_and(|cause| cause.kind() == io::ErrorKind::NotFound)
-    };
+    let missing = |e: &Error| e.io_error().is_some_and(|cause| cause.kind() == io::ErrorKind::NotFound);
     let file = RawFile::open(&index.path().with_file_name(shard)).map_err(|e| match missing(&e) {
-        true => index
-            .bad(format!("weight_map names {shard:?}, which is not in the directory of the index"))
-            .with_source(e),
+        true => index.bad(format!("weight_map names {shard:?}, which is not in the directory of the index")),
         false => e,
     })?;
     options.read(&Arc::new(file), rest_bytes)

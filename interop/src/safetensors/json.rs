@@ -16,7 +16,7 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(
     what: impl fmt::Display,
     json: &'a [u8],
 ) -> Result<T> {
-    serde_json::from_slice(json).map_err(|e| file.bad(format!("{what}: {e}")).with_source(e))
+    serde_json::from_slice(json).map_err(|e| file.bad(format!("{what}: {e}")))
 }
 
 /// The maximum length of a header that is read whole, because that parses faster. It suffices for a few hundred
@@ -51,7 +51,7 @@ pub(super) fn parse_pieces<T: DeserializeOwned>(
     };
     match range.into_failure() {
         Some(failure) => Err(failure),
-        None => parsed.map_err(|e| file.bad(format!("{what}: {e}")).with_source(e)),
+        None => parsed.map_err(|e| file.bad(format!("{what}: {e}"))),
     }
 }
 

@@ -81,8 +81,7 @@ fn index_of(path: &Path, shards: &[(String, Shard<'_>)]) -> Result<Vec<u8>> {
     let weight_map: BTreeMap<&str, &str> =
         shards.iter().flat_map(|(file, shard)| shard.names().map(|name| (name, file.as_str()))).collect();
     let index = json!({ "metadata": { "total_size": total_bytes }, "weight_map": weight_map });
-    let mut text =
-        serde_json::to_vec_pretty(&index).map_err(|e| unwritable(path, e.to_string()).with_source(e))?;
+    let mut text = serde_json::to_vec_pretty(&index).map_err(|e| unwritable(path, e.to_string()))?;
     text.push(b'\n');
     if text.len() as u64 > MAX_HEADER_BYTES {
         let what = format!("an index of {} bytes; at most {MAX_HEADER_BYTES} are allowed", text.len());

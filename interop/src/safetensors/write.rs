@@ -208,10 +208,9 @@ impl<'a> Shard<'a> {
         });
         let infos: Vec<_> = infos.collect();
         // Refuses files that could not be read again: sizes whose product overflows.
-        Metadata::new(None, infos.clone()).map_err(|e| unwritable(path, e.to_string()).with_source(e))?;
+        Metadata::new(None, infos.clone()).map_err(|e| unwritable(path, e.to_string()))?;
         let header = Header { metadata, tensors: infos };
-        let mut json =
-            serde_json::to_vec(&header).map_err(|e| unwritable(path, e.to_string()).with_source(e))?;
+        let mut json = serde_json::to_vec(&header).map_err(|e| unwritable(path, e.to_string()))?;
         json.resize(json.len().next_multiple_of(PREAMBLE_BYTES), b' ');
         let header_bytes = json.len() as u64;
         if header_bytes > MAX_HEADER_BYTES {

@@ -164,9 +164,7 @@ impl Bytes<'_> {
 /// Converts the error of a reader: either the file's own error, or that of decoding its bytes.
 pub(super) fn read_error(file: &RawFile, e: io::Error) -> Error {
     e.downcast::<Error>().unwrap_or_else(|e| match e.kind() {
-        io::ErrorKind::UnexpectedEof => {
-            file.bad("a record or member of the zip file is truncated").with_source(e)
-        }
-        _ => file.bad(format!("the zip file: {e}")).with_source(e),
+        io::ErrorKind::UnexpectedEof => file.bad("a record or member of the zip file is truncated"),
+        _ => file.bad(format!("the zip file: {e}")),
     })
 }

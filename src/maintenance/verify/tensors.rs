@@ -16,7 +16,7 @@ use crate::storage::check_chunks;
 /// Verifies only the given tensors: the entries that their lookups read, and the chunks that they refer to.
 ///
 /// # Errors
-/// `NameNotFound`, `ExternalRefused`, `UnsupportedVersion`, `Io`.
+/// `NameNotFound`, `NotAllowed`, `UnsupportedVersion`, `Io`.
 pub(crate) fn verify_tensors(
     store: &OpenStore,
     generation: &Generation,
@@ -59,7 +59,7 @@ fn verify_one(
         let (faults, refused) = check_external(store, std::iter::once((id, &storage)))?;
         if let Some(path) = refused.first() {
             let message = format!("verify {name:?}: {} may not be opened by this handle", path.display());
-            return Err(Error::new(ErrorKind::ExternalRefused, message));
+            return Err(Error::new(ErrorKind::NotAllowed, message));
         }
         for Fault { path, detail, .. } in faults {
             let finding =

@@ -41,14 +41,14 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::NotMapped`] for a file that is not mapped, and for mutable and live storages, whose elements may
-    /// change: use [`clone_data`](Self::clone_data) and lend the copy; [`ErrorKind::Misaligned`];
+    /// [`ErrorKind::NeedsCopy`] for misaligned elements, for a file that is not mapped, and for mutable and live
+    /// storages, whose elements may change: use [`clone_data`](Self::clone_data) and lend the copy;
     /// [`ErrorKind::InvalidArgument`] for bytes that are not valid `bool`s; [`ErrorKind::DTypeMismatch`] for a dtype
     /// that DLPack does not have; [`ErrorKind::LimitExceeded`] for a tensor that DLPack cannot describe.
     pub fn to_dlpack(&self) -> Result<versioned::Dlpack> {
         const OP: &str = "to_dlpack";
         let advised = |e: Error| match e.kind() {
-            ErrorKind::NotMapped => e.advised("clone_data makes a copy that can be lent"),
+            ErrorKind::NeedsCopy => e.advised("clone_data makes a copy that can be lent"),
             _ => e,
         };
         let run: &[u8] = self.borrow_span(OP).map_err(advised)?;
@@ -73,7 +73,7 @@ impl Tensor {
             let data = run.as_ptr().wrapping_add(first);
             if !data.addr().is_multiple_of(alignment(self.dtype())) {
                 let message = format!("{OP}: the elements are not aligned in memory; use clone_data");
-                return Err(Error::new(ErrorKind::Misaligned, message));
+                return Err(Error::new(ErrorKind::NeedsCopy, message));
             }
             lent.set_data(data.cast_mut().cast());
         }

@@ -30,13 +30,13 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::NotLive`] for a tensor on a different kind of storage, or one that is not committed;
-    /// [`ErrorKind::NotMapped`] if the store was not opened with [`Store::open_mapped`](crate::Store::open_mapped),
+    /// [`ErrorKind::Unsupported`] for a tensor on a different kind of storage, or one that is not committed;
+    /// [`ErrorKind::Unsupported`] if the store was not opened with [`Store::open_mapped`](crate::Store::open_mapped),
     /// or the file cannot be mapped; [`ErrorKind::DTypeMismatch`], also for a view whose elements do not have the
-    /// width that the storage was made for: all accesses to a storage have one width; [`ErrorKind::Overlapping`] for
+    /// width that the storage was made for: all accesses to a storage have one width; [`ErrorKind::Unsupported`] for
     /// an expanded or unfolded view; [`ErrorKind::ReadOnly`]; [`ErrorKind::Conflict`] if no tensor of the newest
-    /// generation refers to the storage, or its file has a second name; [`ErrorKind::Replaced`] if a different file
-    /// took its place; [`ErrorKind::Forked`] in a child of the process that loaded the tensor; [`ErrorKind::Corrupt`]
+    /// generation refers to the storage, or its file has a second name; [`ErrorKind::Stale`] if a different file
+    /// took its place; [`ErrorKind::Stale`] in a child of the process that loaded the tensor; [`ErrorKind::Corrupt`]
     /// if the file is shorter than it should be, or is also a storage of a different kind; [`ErrorKind::Io`], for
     /// example for a full disk.
     pub fn as_live<T: LiveElement>(&self) -> Result<LiveTensor<T>> {
@@ -50,7 +50,7 @@ impl Tensor {
     pub(super) fn live_file(&self, op: &str) -> Result<&LiveFile> {
         self.storage().as_live().ok_or_else(|| {
             let why = self.explain_storage("use save_as with StorageKind::Live to make a live copy");
-            Error::new(ErrorKind::NotLive, format!("{op}: {why}"))
+            Error::new(ErrorKind::Unsupported, format!("{op}: {why}"))
         })
     }
 }

@@ -87,7 +87,7 @@ impl<T: LiveElement> LiveTensor<T> {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a tensor on a different storage; [`ErrorKind::DTypeMismatch`] and
-    /// [`ErrorKind::Overlapping`] as for [`Tensor::as_live`].
+    /// [`ErrorKind::Unsupported`] as for [`Tensor::as_live`].
     pub fn at(&self, view: &Tensor) -> Result<LiveTensor<T>> {
         let file = self.tensor.live_file("at")?;
         if !view.storage().as_live().is_some_and(|other| other.is_same(file)) {
@@ -346,7 +346,7 @@ impl<T: LiveElement> LiveTensor<T> {
     /// an earlier flush of the storage failed in this process, through any handle, or if a sync of the handle that
     /// loaded the tensor failed; the source is that failure. After `Io`, the handle that loaded the tensor can no
     /// longer commit or flush. `set`, `fill` and similar methods still work, because they only write to memory.
-    /// [`ErrorKind::Forked`] in a forked child, because the kernel would report a failure to the child instead of the
+    /// [`ErrorKind::Stale`] in a forked child, because the kernel would report a failure to the child instead of the
     /// parent.
     pub fn flush(&self) -> Result<()> {
         self.tensor.live_file("flush")?.sync().map_err(|e| e.context("flush"))

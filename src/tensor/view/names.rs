@@ -39,9 +39,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`DimensionNameMismatch`](crate::ErrorKind::DimensionNameMismatch) if a name would change;
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a name that is not an identifier or is listed
-    /// twice, or for too many or too few names.
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) if a name would change, for a name that is not an
+    /// identifier or is listed twice, and for too many or too few names.
     pub fn refine_names<'a, N: Into<Option<&'a str>> + Copy>(&self, names: &[N]) -> Result<Tensor> {
         self.viewed(self.layout().refine_names(&listed(names)))
     }

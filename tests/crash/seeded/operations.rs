@@ -173,7 +173,7 @@ impl Episode {
             },
         };
         match done {
-            Err(e) if matches!(e.kind(), ErrorKind::NotGrowable | ErrorKind::ForeignStorage) => Ok(()),
+            Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::NeedsCopy) => Ok(()),
             done => self.did("change", done),
         }
     }

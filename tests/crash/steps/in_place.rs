@@ -35,7 +35,7 @@ pub(crate) fn replaced_file(play: &Play) -> Fate {
     create_x(&store)?;
     let x = expect_ok("load", store.load("x"))?;
     replace(&*play.disk, &Path::new(STORE).join(BIN)).map_err(|e| e.to_string())?;
-    refused("a guard of a replaced file", x.lock_exclusive(), ErrorKind::Replaced)
+    refused("a guard of a replaced file", x.lock_exclusive(), ErrorKind::Stale)
 }
 
 /// The end of the file is missing.

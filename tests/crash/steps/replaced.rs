@@ -44,8 +44,8 @@ pub(crate) fn copy_restored_under_a_handle(play: &Play) -> Fate {
         copy(disk, &path("backup", dir), &path(STORE, dir)).unwrap();
     }
     expect_ok("the other's commit", open(&play.seat())?.save("new", &vector(3)))?;
-    refused("the commit", store.save("late", &vector(4)), ErrorKind::Replaced)?;
-    refused("the collection", store.gc(), ErrorKind::Replaced)?;
+    refused("the commit", store.save("late", &vector(4)), ErrorKind::Stale)?;
+    refused("the collection", store.gc(), ErrorKind::Stale)?;
     check_intact(play, &["new", "old"])
 }
 
@@ -57,6 +57,6 @@ pub(crate) fn directory_replaced_under_a_handle(play: &Play) -> Fate {
     disk.rename_new(&path(STORE, "meta"), Path::new("moved")).unwrap();
     copy(disk, Path::new("moved"), &path(STORE, "meta")).unwrap();
     expect_ok("the other's commit", open(&play.seat())?.save("new", &vector(3)))?;
-    refused("the commit", store.save("late", &vector(4)), ErrorKind::Replaced)?;
+    refused("the commit", store.save("late", &vector(4)), ErrorKind::Stale)?;
     check_intact(play, &["new", "old"])
 }

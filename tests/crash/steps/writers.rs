@@ -112,7 +112,7 @@ pub(crate) fn lock_replaced_before_it_is_taken(play: &Play) -> Fate {
     let store = create(&one)?;
     let disk = play.disk.clone();
     one.trap(When::After, "open to write", "LOCK", move || replace(&*disk, &Path::new(STORE).join("LOCK")));
-    refused("the commit under a replaced lock", store.save("x", &vector(1)), ErrorKind::Replaced)?;
+    refused("the commit under a replaced lock", store.save("x", &vector(1)), ErrorKind::Stale)?;
     check_intact(play, &[])
 }
 

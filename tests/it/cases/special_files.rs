@@ -175,7 +175,7 @@ fn case_44_fifo_device_or_directory_in_place_of_any_file_is_refused_at_once() {
                     kind,
                     ErrorKind::Corrupt
                         | ErrorKind::NotAStore
-                        | ErrorKind::Replaced
+                        | ErrorKind::Stale
                         | ErrorKind::Io
                         | ErrorKind::Poisoned
                 )

@@ -102,9 +102,9 @@ fn write_commits_all_or_nothing_and_returns_the_value() {
     let generation = store.generation();
     let refused = store.write(|txn| {
         txn.remove("x")?;
-        Err::<(), _>(Error::new(ErrorKind::Other, "on second thought"))
+        Err::<(), _>(Error::new(ErrorKind::InvalidArgument, "on second thought"))
     });
-    assert_refused(refused, ErrorKind::Other, &["on second thought"]);
+    assert_refused(refused, ErrorKind::InvalidArgument, &["on second thought"]);
     assert_eq!((store.generation(), content(&store)), (generation, named(&[("x", 0)])));
     let value = store.write(|txn| -> Result<_> {
         txn.rename("x", "y")?;

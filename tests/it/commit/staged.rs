@@ -125,7 +125,7 @@ fn staged_key_of_another_transaction_is_refused() {
     let key = one.stage(Some(1), |sink| sink(&[1])).unwrap();
     other.stage(Some(1), |sink| sink(&[2])).unwrap();
     let error = other.save_header("x", DType::U8, &contiguous(&[1]), key).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::ForeignStorage, "{error}");
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
 }
 
 #[test]

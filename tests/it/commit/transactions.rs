@@ -156,7 +156,7 @@ fn view_of_a_copied_store_is_refused_by_a_store_without_that_storage() {
     fast().open(&path).unwrap().save("a", &filled(16, 1u8)).unwrap();
     assert_refused(refused, ErrorKind::Conflict, &["save_view \"v\"", "0000000000000002", "gone"]);
     let late = txn.save_view("v", &copy.load("b").unwrap());
-    assert_refused(late, ErrorKind::ForeignStorage, &["copy"]);
+    assert_refused(late, ErrorKind::NeedsCopy, &["copy"]);
 }
 
 #[test]

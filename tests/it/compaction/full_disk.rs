@@ -24,7 +24,7 @@ fn full_disk_during_compaction_leaves_the_store_intact() {
     let filler = disk.path.join("filler");
     fs::write(&filler, vec![0; 1 << 20]).unwrap();
     let full = store.compact(|_| ()).unwrap_err();
-    let cause = std::error::Error::source(&full).and_then(|cause| cause.downcast_ref::<io::Error>()).unwrap();
+    let cause = full.io_error().unwrap();
     assert_eq!((full.kind(), cause.kind()), (ErrorKind::Io, io::ErrorKind::StorageFull), "{full}");
     assert_eq!(content(&store), before);
     assert_eq!(storage_bytes(&path), (8 << 20) + 2 * 4 * 16, "the staged file still exists");

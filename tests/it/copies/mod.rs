@@ -247,9 +247,9 @@ fn external_file_is_recorded_relative_to_the_copy() {
     let elsewhere = temporary();
     let path = elsewhere.path().join("copy.smap");
     let refused = Store::open(&adopted.path).unwrap().copy_to(&path, |_| ());
-    assert_refused(refused, ErrorKind::ExternalRefused, &["StoreOptions::external"]);
+    assert_refused(refused, ErrorKind::NotAllowed, &["StoreOptions::external"]);
     let refused = adopted.open().copy_to(&path, |_| ());
-    assert_refused(refused, ErrorKind::ExternalRefused, &["ExternalFiles::Anywhere"]);
+    assert_refused(refused, ErrorKind::NotAllowed, &["ExternalFiles::Anywhere"]);
     assert_eq!(names_in(elsewhere.path()), [""; 0]);
     let store = external_anywhere().open(&adopted.path).unwrap();
     let copied = copy(&store, &path);

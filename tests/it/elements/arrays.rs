@@ -200,7 +200,7 @@ fn failed_borrow_states_the_reason() {
     let (_dir, _, store) = new_store();
     store.save("x", &array![[1f32, 2.]]).unwrap();
     let x = store.load("x").unwrap();
-    assert_refused(ArrayView2::<f32>::try_from(&x), ErrorKind::NotMapped, &["open_mapped"]);
+    assert_refused(ArrayView2::<f32>::try_from(&x), ErrorKind::NeedsCopy, &["open_mapped"]);
     assert_eq!(Array2::<f32>::try_from(&x).unwrap(), array![[1., 2.]]);
     assert_refused(Array2::<f64>::try_from(&x), ErrorKind::DTypeMismatch, &["float32", "float64"]);
     assert_refused(ArrayView2::<f64>::try_from(&x), ErrorKind::DTypeMismatch, &["float32", "float64"]);

@@ -50,13 +50,13 @@ fn typed_tensor_is_refused_if_elements_cannot_be_borrowed() {
     store.save("x", &[[1f32, 2.], [3., 4.]]).unwrap();
     let _ = store.create_tensor("mutable", DType::F32, &[2], StorageKind::Mutable).unwrap();
     let refused = |tensor: &Tensor| tensor.typed::<f32>().unwrap_err().kind();
-    assert_eq!(refused(&store.load("x").unwrap()), ErrorKind::NotMapped);
+    assert_eq!(refused(&store.load("x").unwrap()), ErrorKind::NeedsCopy);
     let mapped = open_mapped(&path);
     let x = mapped.load("x").unwrap();
     let advice = "use as_array, contiguous()?.typed() or read";
-    assert_refused(x.t().unwrap().typed::<f32>(), ErrorKind::NotContiguous, &["typed: size [2, 2]", advice]);
+    assert_refused(x.t().unwrap().typed::<f32>(), ErrorKind::NeedsCopy, &["typed: size [2, 2]", advice]);
     assert_eq!(x.t().unwrap().contiguous().unwrap().typed::<f32>().unwrap().as_slice(), [1., 3., 2., 4.]);
-    assert_eq!(refused(&mapped.load("mutable").unwrap()), ErrorKind::NotMapped);
+    assert_eq!(refused(&mapped.load("mutable").unwrap()), ErrorKind::NeedsCopy);
     assert_eq!(x.typed::<i32>().unwrap_err().kind(), ErrorKind::DTypeMismatch);
     let bytes = filled(9, 0u8).narrow(0, 1, 8).unwrap();
     assert_eq!(bytes.typed::<u8>().unwrap().len(), 8);

@@ -18,13 +18,9 @@ fn external_files_need_the_option_to_be_adopted_or_loaded() {
     let store = Store::open(&adopted.path).unwrap();
     let before = store.generation();
     let advice = ["model.safetensors", "ExternalFiles::Beside", "--external beside"];
-    assert_refused(store.load("weight"), ErrorKind::ExternalRefused, &advice);
-    assert_refused(
-        stridemap_interop::adopt(&store, &adopted.file, "again."),
-        ErrorKind::ExternalRefused,
-        &advice,
-    );
-    assert_refused(store.materialize(|_| ()), ErrorKind::ExternalRefused, &advice);
+    assert_refused(store.load("weight"), ErrorKind::NotAllowed, &advice);
+    assert_refused(stridemap_interop::adopt(&store, &adopted.file, "again."), ErrorKind::NotAllowed, &advice);
+    assert_refused(store.materialize(|_| ()), ErrorKind::NotAllowed, &advice);
     assert_eq!((store.generation(), store.names().unwrap().len()), (before, 2));
     // Headers do not need the file.
     let infos: Vec<_> = store.snapshot().tensors("").unwrap().map(Result::unwrap).collect();
@@ -39,14 +35,14 @@ fn file_elsewhere_is_adopted_by_its_absolute_path_if_anywhere_is_allowed() {
     let store = external_beside().create(&path).unwrap();
     assert_refused(
         stridemap_interop::adopt(&store, &file, ""),
-        ErrorKind::ExternalRefused,
+        ErrorKind::NotAllowed,
         &["adopt", "--external anywhere"],
     );
     assert_eq!(store.generation(), 1);
     // Opened by a link, the file is recorded at its actual location.
     let link = dir.path().join("link");
     std::os::unix::fs::symlink(&file, &link).unwrap();
-    assert_refused(stridemap_interop::adopt(&store, &link, ""), ErrorKind::ExternalRefused, &["adopt"]);
+    assert_refused(stridemap_interop::adopt(&store, &link, ""), ErrorKind::NotAllowed, &["adopt"]);
     stridemap_interop::adopt(&external_anywhere().open(&path).unwrap(), &link, "").unwrap();
     fs::remove_file(&link).unwrap();
     let store = external_anywhere().open(&path).unwrap();

@@ -50,7 +50,7 @@ impl MalformedStore {
             external_beside().open(&self.adopted.path).unwrap(),
             mapped(&external_beside(), &self.adopted.path),
         ] {
-            assert_refused(store.load("weight"), ErrorKind::ExternalRefused, parts);
+            assert_refused(store.load("weight"), ErrorKind::NotAllowed, parts);
         }
     }
 }
@@ -105,7 +105,7 @@ fn case_43_files_of_stores_are_refused_by_their_own_paths() {
         zeros(&malformed.dir().join(&path));
         malformed.write_record_of(&path, 80);
         malformed.assert_refused_beside(&["one of a store"]);
-        assert_refused(malformed.load(&external_anywhere()), ErrorKind::ExternalRefused, &["one of a store"]);
+        assert_refused(malformed.load(&external_anywhere()), ErrorKind::NotAllowed, &["one of a store"]);
     }
 }
 
@@ -145,7 +145,7 @@ fn case_43_hard_link_to_a_mutable_storage_is_borrowed_or_changed_but_not_both() 
     let guard = mutable.lock_exclusive().unwrap();
     fs::hard_link(malformed.dir().join("other.smap/storages/0000000000000001.bin"), &link).unwrap();
     let load = || lending.load("weight");
-    assert_refused(load(), ErrorKind::ExternalRefused, &["link", "locked in this process"]);
+    assert_refused(load(), ErrorKind::NotAllowed, &["link", "locked in this process"]);
     drop(guard);
     assert_lent(&load().unwrap(), 0f32);
 }
@@ -166,7 +166,7 @@ fn case_43_hard_link_to_a_live_storage_is_borrowed_or_live_but_not_both() {
     let lending = mapped(&external_beside(), &malformed.adopted.path);
     assert_refused(
         lending.load("weight"),
-        ErrorKind::ExternalRefused,
+        ErrorKind::NotAllowed,
         &["mapped in this process as a live storage"],
     );
     drop(live);
@@ -189,7 +189,7 @@ fn case_43_hard_link_to_a_growing_storage_is_borrowed_only_up_to_its_sealed_rows
     fs::hard_link(&bin, &link).unwrap();
     malformed.write_record_of("link", 80);
     let lending = mapped(&external_beside(), &malformed.adopted.path);
-    assert_refused(lending.load("weight"), ErrorKind::ExternalRefused, &["locked in this process"]);
+    assert_refused(lending.load("weight"), ErrorKind::NotAllowed, &["locked in this process"]);
     drop(txn);
     malformed.write_record_of("link", 80);
     let lending = mapped(&external_beside(), &malformed.adopted.path);

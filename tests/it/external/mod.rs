@@ -125,12 +125,12 @@ fn refused_operations_on_external_tensors_state_the_reason() {
     let adopted = Adopted::new();
     let store = adopted.open();
     let (weight, row) = (store.load("weight").unwrap(), Tensor::from_vec(vec![0f32; 4], &[1, 4]).unwrap());
-    assert_refused(weight.lock_exclusive(), ErrorKind::NotMutable, &["not the store's own", "save_as"]);
-    assert_refused(weight.as_live::<f32>(), ErrorKind::NotLive, &["not the store's own"]);
+    assert_refused(weight.lock_exclusive(), ErrorKind::Unsupported, &["not the store's own", "save_as"]);
+    assert_refused(weight.as_live::<f32>(), ErrorKind::Unsupported, &["not the store's own"]);
     assert_refused(
         store.append("weight", &row),
-        ErrorKind::NotGrowable,
+        ErrorKind::Unsupported,
         &["external", "does not belong to the store"],
     );
-    assert_refused(weight.as_slice::<f32>(), ErrorKind::NotMapped, &["open_mapped", "read"]);
+    assert_refused(weight.as_slice::<f32>(), ErrorKind::NeedsCopy, &["open_mapped", "read"]);
 }

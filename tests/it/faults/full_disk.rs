@@ -103,8 +103,7 @@ fn fill(disk: &Path) {
     store.gc().unwrap();
     for error in [large, zeros, by_and_by.unwrap(), appended] {
         assert_eq!(error.kind(), ErrorKind::Io);
-        let cause =
-            std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<io::Error>()).unwrap();
+        let cause = error.io_error().unwrap();
         assert_eq!(cause.kind(), io::ErrorKind::StorageFull, "{error}");
     }
     assert_eq!(files(&path.join("storages")), 1, "the staged file still exists");

@@ -62,8 +62,7 @@ fn assert_old_content_remains(errno: i32, is_due: fn(&Path) -> bool) -> usize {
         }
         let error = saved.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Io, "write {nth}: {error}");
-        let cause = std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<io::Error>());
-        assert_eq!(cause.and_then(io::Error::raw_os_error), Some(errno), "write {nth}: {error}");
+        assert_eq!(error.io_error().and_then(io::Error::raw_os_error), Some(errno), "write {nth}: {error}");
         let reader = Store::open(&path).unwrap();
         assert_eq!(reader.names().unwrap(), ["old"], "write {nth}");
         assert_eq!(reader.verify(|_| ()).unwrap().findings, [], "write {nth}");

@@ -91,9 +91,10 @@ fn change_or_be_refused(store: &Store, path: &Path) {
     let (x, live) = (store.load("mutable").unwrap(), store.load("live").unwrap());
     fill(path.parent().unwrap());
     let is_told = |e: &Error| {
-        let cause = std::error::Error::source(e).and_then(|e| e.downcast_ref::<std::io::Error>());
-        let is_full = cause.is_some_and(|e| e.kind() == std::io::ErrorKind::StorageFull);
-        is_full || e.kind() == ErrorKind::NotMapped && e.to_string().contains("save_as")
+        let is_full = e.io_error().is_some_and(|e| e.kind() == std::io::ErrorKind::StorageFull);
+        is_full
+            || matches!(e.kind(), ErrorKind::NeedsCopy | ErrorKind::Unsupported)
+                && e.to_string().contains("save_as")
     };
     let mut guard = x.lock_exclusive().unwrap();
     assert_eq!(guard.as_slice::<i64>().unwrap(), vec![1; ELEMENTS], "what is only read is lent");

@@ -193,7 +193,7 @@ fn case_15_network_file_system_is_not_mapped_unless_that_is_allowed() {
     let refused = unsafe { options.open_mapped(&path) };
     assert_refused(
         refused,
-        ErrorKind::NetworkFileSystem,
+        ErrorKind::NotAllowed,
         &["x.smap", "network file system", "use open", "allow_network_mapping"],
     );
     let read = options.open(&path).unwrap().load("x").unwrap();

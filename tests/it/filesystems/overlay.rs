@@ -219,13 +219,13 @@ fn hard_linked_file_of_the_lower_layer_must_be_loaded_again_before_it_is_changed
     let x = store.load("mutable").unwrap();
     assert_eq!(x.lock_shared().unwrap().as_slice::<i64>().unwrap(), [1; 1000]);
     let refused = x.lock_exclusive().map(drop).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Replaced, "{refused}");
+    assert_eq!(refused.kind(), ErrorKind::Stale, "{refused}");
     let other = mapped(&overlay.store).load("mutable").unwrap();
     other.lock_exclusive().unwrap().fill_(7).unwrap();
     assert_eq!(other.lock_shared().unwrap().as_slice::<i64>().unwrap(), [7; 1000]);
     let guard = x.lock_shared().unwrap();
     assert_eq!(guard.read::<i64>().unwrap(), [7; 1000]);
-    assert!(guard.as_slice::<i64>().is_err_and(|e| e.kind() == ErrorKind::NotMapped));
+    assert!(guard.as_slice::<i64>().is_err_and(|e| e.kind() == ErrorKind::NeedsCopy));
 }
 
 /// A generation in the lower layer is replaced and collected before a reader locks it. The link count of its file does

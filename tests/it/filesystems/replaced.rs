@@ -238,7 +238,7 @@ fn creation_stays_in_its_directory_when_its_path_becomes_a_store() {
         Ok(())
     });
     // Its path now has another store.
-    assert_refused(created, ErrorKind::Replaced, &["current"]);
+    assert_refused(created, ErrorKind::Stale, &["current"]);
     assert_untouched(&at("other"), generation, 2.);
     assert_eq!(Store::open(at("empty")).unwrap().names().unwrap(), Vec::<String>::new());
 }
@@ -336,15 +336,15 @@ fn commit_is_refused_after_an_older_copy_was_restored_in_place() {
             Store::open(at("x.smap")).unwrap().save(&format!("other {commit}"), &filled(4, 7f32)).unwrap();
         }
         let replaced = &["replaced", "open the store again"];
-        assert_refused(store.save("new", &filled(4, 9f32)), ErrorKind::Replaced, replaced);
-        assert_refused(store.append("t1", &filled(4, 9f32)), ErrorKind::Replaced, replaced);
-        assert_refused(store.remove("t1"), ErrorKind::Replaced, replaced);
-        assert_refused(store.gc(), ErrorKind::Replaced, replaced);
-        assert_refused(store.compact(|_| ()), ErrorKind::Replaced, replaced);
-        assert_refused(store.refresh(), ErrorKind::Replaced, replaced);
-        assert_refused(store.load("t1"), ErrorKind::Replaced, replaced);
-        assert_refused(store.snapshot().load("t2"), ErrorKind::Replaced, replaced);
-        assert_refused(mutable.lock_exclusive(), ErrorKind::Replaced, &["replaced", "load it again"]);
+        assert_refused(store.save("new", &filled(4, 9f32)), ErrorKind::Stale, replaced);
+        assert_refused(store.append("t1", &filled(4, 9f32)), ErrorKind::Stale, replaced);
+        assert_refused(store.remove("t1"), ErrorKind::Stale, replaced);
+        assert_refused(store.gc(), ErrorKind::Stale, replaced);
+        assert_refused(store.compact(|_| ()), ErrorKind::Stale, replaced);
+        assert_refused(store.refresh(), ErrorKind::Stale, replaced);
+        assert_refused(store.load("t1"), ErrorKind::Stale, replaced);
+        assert_refused(store.snapshot().load("t2"), ErrorKind::Stale, replaced);
+        assert_refused(mutable.lock_exclusive(), ErrorKind::Stale, &["replaced", "load it again"]);
         let whole = Store::open(at("x.smap")).unwrap();
         assert_eq!(whole.verify(|_| ()).unwrap().findings, []);
         assert_eq!(whole.generation(), generation + extra_commits);
@@ -363,9 +363,9 @@ fn commit_is_refused_when_a_directory_in_the_store_was_replaced() {
         fs::rename(at("x.smap").join(sub), at("moved")).unwrap();
         copy(&at("moved"), &at("x.smap").join(sub));
         let replaced = &["x.smap", "replaced", "open the store again"];
-        assert_refused(store.save("new", &filled(4, 9f32)), ErrorKind::Replaced, replaced);
-        assert_refused(store.append("t1", &filled(4, 9f32)), ErrorKind::Replaced, replaced);
-        assert_refused(store.gc(), ErrorKind::Replaced, replaced);
+        assert_refused(store.save("new", &filled(4, 9f32)), ErrorKind::Stale, replaced);
+        assert_refused(store.append("t1", &filled(4, 9f32)), ErrorKind::Stale, replaced);
+        assert_refused(store.gc(), ErrorKind::Stale, replaced);
         assert_untouched(&at("x.smap"), generation, 1.);
         fs::remove_dir_all(at("x.smap").join(sub)).unwrap();
         fs::rename(at("moved"), at("x.smap").join(sub)).unwrap();
@@ -380,11 +380,11 @@ fn commit_into_a_store_that_was_deleted_is_refused() {
     let store = open(&path);
     let loaded = store.load("t1").unwrap();
     fs::remove_dir_all(&path).unwrap();
-    assert_refused(store.save("new", &filled(4, 9f32)), ErrorKind::Replaced, &["x.smap"]);
-    assert_refused(store.load("t2"), ErrorKind::Replaced, &["x.smap"]);
+    assert_refused(store.save("new", &filled(4, 9f32)), ErrorKind::Stale, &["x.smap"]);
+    assert_refused(store.load("t2"), ErrorKind::Stale, &["x.smap"]);
     assert_eq!(loaded.read::<f32>().unwrap(), [1.; 4]);
     assert!(!path.exists());
     store_of(&path, 2.);
-    assert_refused(store.save("new", &filled(4, 9f32)), ErrorKind::Replaced, &["x.smap"]);
+    assert_refused(store.save("new", &filled(4, 9f32)), ErrorKind::Stale, &["x.smap"]);
     assert_untouched(&path, 6, 2.);
 }

@@ -120,7 +120,7 @@ fn saved_tensor_that_ends_its_storage_can_grow_and_keeps_its_names() {
     let refused = store.append("x", &rows(0, 1, &[256], |i| i as f32));
     assert_refused(
         refused,
-        ErrorKind::NotGrowable,
+        ErrorKind::Unsupported,
         &["\"last\"", "create_growable", "[0, 256]", "5130240 bytes"],
     );
 }

@@ -15,14 +15,14 @@ fn only_mutable_storages_are_locked() {
     let sealed = store.load("sealed").unwrap();
     assert_refused(
         sealed.lock_shared(),
-        ErrorKind::NotMutable,
+        ErrorKind::Unsupported,
         &["lock_shared", "sealed", "save_as", "Mutable"],
     );
-    assert_refused(sealed.lock_exclusive(), ErrorKind::NotMutable, &["0000000000000001", "save_as"]);
-    assert_refused(heap.lock_exclusive(), ErrorKind::NotMutable, &["memory", "save_as"]);
+    assert_refused(sealed.lock_exclusive(), ErrorKind::Unsupported, &["0000000000000001", "save_as"]);
+    assert_refused(heap.lock_exclusive(), ErrorKind::Unsupported, &["memory", "save_as"]);
     let mut txn = store.begin().unwrap();
     txn.save_as("x", &heap, StorageKind::Mutable).unwrap();
-    assert_refused(txn.load("x").unwrap().lock_shared(), ErrorKind::NotMutable, &["commit"]);
+    assert_refused(txn.load("x").unwrap().lock_shared(), ErrorKind::Unsupported, &["commit"]);
     txn.commit().unwrap();
 
     let x = store.load("x").unwrap();
@@ -43,18 +43,18 @@ fn elements_are_borrowed_only_under_a_guard_of_a_mapped_store() {
         .unwrap();
     let [(_, unmapped), (_, mapped)] = handles(&path);
     let x = mapped.load("x").unwrap();
-    assert_refused(x.as_slice::<f32>(), ErrorKind::NotMapped, &["as_slice", "lock_shared"]);
-    assert_refused(x.as_array::<f32>(), ErrorKind::NotMapped, &["lock_shared"]);
+    assert_refused(x.as_slice::<f32>(), ErrorKind::NeedsCopy, &["as_slice", "lock_shared"]);
+    assert_refused(x.as_array::<f32>(), ErrorKind::NeedsCopy, &["lock_shared"]);
     let y = unmapped.load("x").unwrap();
-    assert_refused(y.lock_shared().unwrap().as_slice::<f32>(), ErrorKind::NotMapped, &["open_mapped"]);
-    assert_refused(y.lock_exclusive().unwrap().as_slice_mut::<f32>(), ErrorKind::NotMapped, &["open_mapped"]);
+    assert_refused(y.lock_shared().unwrap().as_slice::<f32>(), ErrorKind::NeedsCopy, &["open_mapped"]);
+    assert_refused(y.lock_exclusive().unwrap().as_slice_mut::<f32>(), ErrorKind::NeedsCopy, &["open_mapped"]);
 
     let mut guard = x.lock_exclusive().unwrap();
     guard.as_slice_mut::<f32>().unwrap()[1] = 10.;
     guard.as_array_mut::<f32>().unwrap()[[1, 2]] = 20.;
     let turned = x.t().unwrap().flip([0]).unwrap();
     let mut turned = guard.at(&turned).unwrap();
-    assert_refused(turned.as_slice_mut::<f32>(), ErrorKind::NotContiguous, &["as_array_mut"]);
+    assert_refused(turned.as_slice_mut::<f32>(), ErrorKind::NeedsCopy, &["as_array_mut"]);
     turned.as_array_mut::<f32>().unwrap()[[0, 0]] = 30.;
     assert_eq!(
         turned.as_array::<f32>().unwrap().as_standard_layout().as_slice().unwrap(),

@@ -23,7 +23,7 @@ fn unnamed_storage_can_be_read_but_not_changed() {
     drop(x.lock_exclusive().unwrap());
     fs::copy(&file, dir.path().join("copy")).unwrap();
     fs::rename(dir.path().join("copy"), &file).unwrap();
-    assert_refused(x.lock_exclusive(), ErrorKind::Replaced, &["replaced", "load it again"]);
+    assert_refused(x.lock_exclusive(), ErrorKind::Stale, &["replaced", "load it again"]);
     store.remove("x").unwrap();
     assert_refused(x.lock_exclusive(), ErrorKind::Conflict, &["lost", "new name"]);
     assert_eq!(x.lock_shared().unwrap().read::<u8>().unwrap(), [0; 4]);
@@ -66,7 +66,7 @@ fn view_of_a_mutable_tensor_of_a_copied_store_is_refused() {
     let other = Store::open(&copy).unwrap();
     let x = other.load("x").unwrap();
     x.lock_exclusive().unwrap().fill_(2).unwrap();
-    assert_refused(store.save_view("view", &x), ErrorKind::ForeignStorage, &["copy", "use save"]);
+    assert_refused(store.save_view("view", &x), ErrorKind::NeedsCopy, &["copy", "use save"]);
     store.save_view("view", &store.load("x").unwrap()).unwrap();
     // The records are equal, and so are the bytes.
     store.save_view("sealed view", &other.load("sealed").unwrap()).unwrap();

@@ -62,11 +62,11 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
             let guard = x.lock_shared().unwrap();
             assert!(!is_free());
             let child = fork(|| {
-                assert_refused(x.lock_shared(), ErrorKind::Forked, &["forked", "open the store again"]);
-                assert_refused(x.lock_exclusive(), ErrorKind::Forked, &["forked", "open the store again"]);
+                assert_refused(x.lock_shared(), ErrorKind::Stale, &["forked", "open the store again"]);
+                assert_refused(x.lock_exclusive(), ErrorKind::Stale, &["forked", "open the store again"]);
                 assert_refused(
                     guard.as_slice::<i64>(),
-                    ErrorKind::Forked,
+                    ErrorKind::Stale,
                     &["forked", "open the store again"],
                 );
                 let own = Store::open(path).unwrap().load("changing").unwrap();
@@ -143,17 +143,17 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
             let child = fork(|| {
                 let txn = txn.as_mut().unwrap();
                 for refused in results_of_every_call(&store, snapshot.as_ref().unwrap(), txn) {
-                    assert_refused(refused, ErrorKind::Forked, &["x.smap", "forked", "open the store again"]);
+                    assert_refused(refused, ErrorKind::Stale, &["x.smap", "forked", "open the store again"]);
                 }
                 assert_eq!((store.generation(), store.attributes().len()), (5, 0));
                 assert_eq!(snapshot.as_ref().unwrap().attributes().len(), 1);
                 assert_eq!(x.as_ref().unwrap().as_slice::<i64>().unwrap(), [1, 2, 3]);
                 let read = changing.as_ref().unwrap().read::<i64>();
-                assert_refused(read, ErrorKind::Forked, &["read: ", "open the store again"]);
+                assert_refused(read, ErrorKind::Stale, &["read: ", "open the store again"]);
             });
             assert!(child.succeeds());
             let child = fork(|| {
-                assert_refused(txn.take().unwrap().commit(), ErrorKind::Forked, &["open the store again"]);
+                assert_refused(txn.take().unwrap().commit(), ErrorKind::Stale, &["open the store again"]);
                 drop((x.take(), changing.take(), snapshot.take()));
                 let own = Store::open(path).unwrap();
                 own.save("of the child", &Tensor::from_vec(vec![4i64], &[1]).unwrap()).unwrap();
@@ -194,9 +194,9 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
                 let child = fork(|| {
                     // SAFETY: changes only this process, and ends it if it still waits then.
                     unsafe { libc::alarm(20) };
-                    assert_refused(changing.lock_shared(), ErrorKind::Forked, &["open the store again"]);
-                    assert_refused(changing.lock_exclusive(), ErrorKind::Forked, &["open the store again"]);
-                    assert_refused(store.load("x"), ErrorKind::Forked, &["open the store again"]);
+                    assert_refused(changing.lock_shared(), ErrorKind::Stale, &["open the store again"]);
+                    assert_refused(changing.lock_exclusive(), ErrorKind::Stale, &["open the store again"]);
+                    assert_refused(store.load("x"), ErrorKind::Stale, &["open the store again"]);
                     drop((inherited.take(), guard.take()));
                 });
                 assert!(child.succeeds());
@@ -243,8 +243,8 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
                 let own = live.clone();
                 assert_eq!(own.fetch_add([0], 5).unwrap(), 0);
                 own.at(&own.flip([0]).unwrap()).unwrap().set([0], 7).unwrap();
-                assert_refused(x.as_live::<i64>(), ErrorKind::Forked, &["as_live", "forked"]);
-                assert_refused(own.flush(), ErrorKind::Forked, &["flush", "forked"]);
+                assert_refused(x.as_live::<i64>(), ErrorKind::Stale, &["as_live", "forked"]);
+                assert_refused(own.flush(), ErrorKind::Stale, &["flush", "forked"]);
             });
             assert!(child.succeeds());
             assert_eq!(live.read().unwrap(), [5, 0, 0, 7]);

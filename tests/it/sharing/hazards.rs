@@ -150,15 +150,11 @@ fn case_18_writer_that_waits_for_a_replaced_lock_gets_an_error() {
             fs::write(path.join("LOCK"), "").unwrap();
         }
         fs2::FileExt::unlock(&lock).unwrap();
-        assert_eq!(other.read_line(), "Replaced");
+        assert_eq!(other.read_line(), "Stale");
         other.assert_success();
         assert!(!store.refresh().unwrap());
         if !is_recreated {
-            assert_refused(
-                store.save("x", &filled(1000, 1f32)),
-                ErrorKind::Replaced,
-                &["LOCK", "empty file"],
-            );
+            assert_refused(store.save("x", &filled(1000, 1f32)), ErrorKind::Stale, &["LOCK", "empty file"]);
             fs::write(path.join("LOCK"), "").unwrap();
         }
         store.save("x", &filled(1000, 1f32)).unwrap();
@@ -240,7 +236,7 @@ fn generation_of_a_store_that_was_replaced_is_not_opened() {
     let _readers = [other.snapshot(), store.snapshot()];
     other.save("y", &filled(10, 3f32)).unwrap();
     for number in [1, 3, 4] {
-        assert_eq!(store.snapshot_of(number).unwrap_err().kind(), ErrorKind::Replaced);
+        assert_eq!(store.snapshot_of(number).unwrap_err().kind(), ErrorKind::Stale);
     }
     assert_eq!(store.snapshot_of(2).unwrap().names().unwrap(), ["x"]);
 }

@@ -225,7 +225,7 @@ fn check_borrowed<T: Element + PartialEq + fmt::Debug>(
             Some((at, found)) => Err(format!("borrowed element {at} is {found:?}, not {:?}", expected(at))),
             None => Ok(true),
         },
-        Err(e) if e.kind() == ErrorKind::NotMapped => Ok(false),
+        Err(e) if e.kind() == ErrorKind::NeedsCopy => Ok(false),
         Err(e) => Err(format!("{e:?}")),
     }
 }

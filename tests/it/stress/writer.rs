@@ -201,7 +201,7 @@ impl Writer<'_> {
         let changed = self.change(&mut txn, is_numbered);
         // An append continues from what others have committed since.
         let refusals =
-            [ErrorKind::NameExists, ErrorKind::NameNotFound, ErrorKind::NotGrowable, ErrorKind::Conflict];
+            [ErrorKind::NameExists, ErrorKind::NameNotFound, ErrorKind::Unsupported, ErrorKind::Conflict];
         if !self.is_done(changed, &refusals) {
             return;
         }

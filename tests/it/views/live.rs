@@ -65,9 +65,9 @@ proptest! {
         let (view, model, _) = follow(base.clone(), of_base.clone(), &chain);
         let live = view.as_live::<i64>();
         if !model.shares_storage(&of_base) {
-            prop_assert_eq!(live.unwrap_err().kind(), ErrorKind::NotLive);
+            prop_assert_eq!(live.unwrap_err().kind(), ErrorKind::Unsupported);
         } else if model.overlaps_itself() {
-            prop_assert_eq!(live.unwrap_err().kind(), ErrorKind::Overlapping);
+            prop_assert_eq!(live.unwrap_err().kind(), ErrorKind::Unsupported);
         } else {
             let mut held = of_base.values();
             let mut draws = Draws::new(chain[0]);

@@ -52,9 +52,9 @@ fn check(tensor: &Tensor, model: &Model, draws: &mut Draws, trail: &str) {
     assert_eq!(tensor.item().map_err(|e| e.kind()), only, "{trail}");
 
     let in_place =
-        if model.is_borrowable || model.ids.is_empty() { Ok(()) } else { Err(ErrorKind::NotMapped) };
+        if model.is_borrowable || model.ids.is_empty() { Ok(()) } else { Err(ErrorKind::NeedsCopy) };
     let slice =
-        if model.is_contiguous() { in_place.map(|()| &values[..]) } else { Err(ErrorKind::NotContiguous) };
+        if model.is_contiguous() { in_place.map(|()| &values[..]) } else { Err(ErrorKind::NeedsCopy) };
     assert_eq!(tensor.as_slice::<i64>().map_err(|e| e.kind()), slice, "{trail}");
     let array = in_place.map(|()| ArrayD::from_shape_vec(IxDyn(size), values.clone()).unwrap());
     let borrowed = tensor.as_array::<i64>().map(|array| array.to_owned());
@@ -178,7 +178,7 @@ proptest! {
             if model.shares_storage(&of_base) {
                 store.save_view("view", &view).unwrap();
             } else {
-                prop_assert_eq!(store.save_view("view", &view).unwrap_err().kind(), ErrorKind::ForeignStorage);
+                prop_assert_eq!(store.save_view("view", &view).unwrap_err().kind(), ErrorKind::NeedsCopy);
                 store.save("view", &view).unwrap();
                 saved = Model::new(model.values(), &model.size, &model.names, false);
             }

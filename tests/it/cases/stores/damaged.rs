@@ -460,7 +460,7 @@ impl Damaged {
             Open(rule, file) => json!({"open": said(rule, file)}),
             Load(rule, file, found) => json!({"load": said(rule, file), "verify": findings(found)}),
             Verify(found) => json!({"verify": findings(found)}),
-            External => json!({"load": {"kind": "ExternalRefused"}, "verify": []}),
+            External => json!({"load": {"kind": "NotAllowed"}, "verify": []}),
         };
         expected["case"] = self.case.into();
         expected

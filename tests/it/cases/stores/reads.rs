@@ -94,7 +94,7 @@ fn assert_stamp_is_checked(copy: &Path) {
         assert_eq!(store.load("x").unwrap_err().kind(), ErrorKind::ExternalChanged);
     }
     let refused = Store::open(copy.join("store")).unwrap().load("x").unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::ExternalRefused);
+    assert_eq!(refused.kind(), ErrorKind::NotAllowed);
 }
 
 /// Updates the records of external storages to the state of the file on this machine.

@@ -21,7 +21,7 @@ impl Model {
     pub(in super::super) fn refine_names(&self, names: &[Name]) -> Expected<Model> {
         let refined = self.rename(names)?;
         let is_refined = self.names.iter().zip(names).all(|(own, name)| own.is_none() || own == name);
-        if is_refined { Ok(refined) } else { Err(ErrorKind::DimensionNameMismatch) }
+        if is_refined { Ok(refined) } else { Err(ErrorKind::InvalidArgument) }
     }
 
     /// Reorders axes by name. Unknown names become new axes, and `...` is all others.

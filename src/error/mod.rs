@@ -9,92 +9,18 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use stridemap_format as format;
 
+pub use kind::ErrorKind;
+
+mod kind;
+
 /// A `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The kind of an [`Error`], to match on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ErrorKind {
-    /// The operating system returned an error, which is the source.
-    Io,
-    /// There is no store at the path.
-    NotFound,
-    /// The path exists but is not a store.
-    NotAStore,
-    /// The path of a new store or an exported file already exists.
-    AlreadyExists,
-    /// The store was written by a newer version of the format.
-    UnsupportedVersion,
-    /// The store's bytes break a rule of the format. The source names the rule.
-    Corrupt,
-    /// The store has no tensor with this name.
-    NameNotFound,
-    /// A tensor with this name exists, and the change does not replace it.
-    NameExists,
-    /// The elements have a different dtype.
-    DTypeMismatch,
-    /// Sizes do not match each other or the data.
-    SizeMismatch,
-    /// An axis, an index or a range is out of bounds.
-    OutOfRange,
-    /// The names of dimensions do not match.
-    DimensionNameMismatch,
-    /// An argument, or a value in the elements, is not valid.
-    InvalidArgument,
-    /// The view cannot be described by strides, so its elements would have to be copied.
-    NeedsCopy,
-    /// Borrowing needs contiguous elements.
-    NotContiguous,
-    /// Borrowing elements, or using a live tensor, needs a store opened with `open_mapped`.
-    NotMapped,
-    /// Locking elements and changing them in place needs a mutable storage.
-    NotMutable,
-    /// Reading and writing elements by atomics needs a live storage.
-    NotLive,
-    /// Appending rows needs a contiguous tensor at the end of its sealed storage.
-    NotGrowable,
-    /// Several indices of the view to be written refer to the same element.
-    Overlapping,
-    /// Borrowing needs elements at an address that is a multiple of their alignment.
-    Misaligned,
-    /// A number exceeds a limit of the format, of an operation or of this machine's address space.
-    LimitExceeded,
-    /// There is not enough memory for the result.
-    OutOfMemory,
-    /// The storage of the tensor does not belong to this store.
-    ForeignStorage,
-    /// The store is on a network file system, and mapping its files there was not allowed.
-    NetworkFileSystem,
-    /// The storage is a file outside the store that this handle may not open.
-    ExternalRefused,
-    /// An external file changed since it was opened or adopted.
-    ExternalChanged,
-    /// Another process, or another guard, holds the lock.
-    Busy,
-    /// The value was created by the parent of this forked process.
-    Forked,
-    /// A file or directory of the store was deleted or replaced since the handle was opened.
-    Replaced,
-    /// Another commit changed what this one depends on.
-    Conflict,
-    /// The store cannot be changed, because its file system is read-only, or because the process has no permission
-    /// to write its files. Reading works.
-    ReadOnly,
-    /// The commit may or may not have taken effect; opening the store again shows which. The next commit or
-    /// collection by a new handle makes the visible state durable.
-    CommitUnknown,
-    /// An earlier sync failed, so this handle can no longer write. The source is that failure.
-    Poisoned,
-    /// An imported file is malformed, or the format of an exported file cannot represent a tensor.
-    BadFile,
-    /// Any other error that a caller [creates](Error::new).
-    Other,
-}
-
 /// An error. The message states the request, the current state, and what to do.
 ///
-/// It is displayed as one line that includes the cause. The cause is also its `source`.
+/// It is displayed as one line, which includes the cause, so [`source`](std::error::Error::source) returns nothing: a log
+/// that prints a chain of errors shows each cause once. The error of the operating system is the
+/// [`io_error`](Self::io_error), and the broken rule of the format the [`rule`](Self::rule).
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
 
@@ -105,7 +31,13 @@ struct Inner {
     is_failed_sync: bool,
     /// The file whose bytes break a rule.
     broken_path: Option<PathBuf>,
-    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+    cause: Option<Cause>,
+}
+
+#[derive(Clone)]
+enum Cause {
+    Io(Arc<io::Error>),
+    Format(format::Error),
 }
 
 /// The number of names that [`Error::name_not_found`] compares. A mistyped name must not cause a scan of a million
@@ -128,23 +60,7 @@ impl Error {
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
-        Error(Box::new(Inner { kind, message, is_failed_sync: false, broken_path: None, source: None }))
-    }
-
-    /// Sets the error that caused this one.
-    ///
-    /// ```
-    /// use std::error::Error as _;
-    /// use stridemap::{Error, ErrorKind};
-    ///
-    /// let cause = "12x".parse::<u64>().unwrap_err();
-    /// let error = Error::new(ErrorKind::BadFile, format!("read x.txt: {cause}")).with_source(cause);
-    /// assert!(error.source().is_some_and(|source| source.is::<std::num::ParseIntError>()));
-    /// ```
-    #[must_use]
-    pub fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        self.0.source = Some(Arc::from(source.into()));
-        self
+        Error(Box::new(Inner { kind, message, is_failed_sync: false, broken_path: None, cause: None }))
     }
 
     /// Creates the error of a failed file operation. `action` is a verb and its object: "publish manifest".
@@ -176,7 +92,9 @@ impl Error {
             }
             _ => "",
         };
-        Error::new(kind, format!("{action}: {}: {source}{advice}", path.display())).with_source(source)
+        let mut error = Error::new(kind, format!("{action}: {}: {source}{advice}", path.display()));
+        error.0.cause = Some(Cause::Io(Arc::new(source)));
+        error
     }
 
     /// Creates the error for a name that is not among `names`. It suggests the most similar of the first 2,000 names.
@@ -227,7 +145,7 @@ impl Error {
             _ => ErrorKind::Corrupt,
         };
         let place = source.offset_bytes().map(|offset| format!(" at byte {offset}")).unwrap_or_default();
-        let mut error = Error::new(kind, format!("{}{place}: {source}", path.display())).with_source(source);
+        let mut error = Error::new(kind, format!("{}{place}: {source}", path.display())).breaking(source);
         error.0.broken_path = Some(path.to_path_buf());
         error
     }
@@ -240,7 +158,19 @@ impl Error {
             Rule::Extent => ErrorKind::OutOfRange,
             _ => ErrorKind::LimitExceeded,
         };
-        Error::new(kind, format!("{action}: {source}")).with_source(source)
+        Error::new(kind, format!("{action}: {source}")).breaking(source)
+    }
+
+    /// Sets the cause to an error of the format, which the message contains.
+    pub(crate) fn breaking(mut self, source: format::Error) -> Self {
+        self.0.cause = Some(Cause::Format(source));
+        self
+    }
+
+    /// Sets the cause to that of an error that the message contains.
+    pub(crate) fn caused_by(mut self, first: &Error) -> Self {
+        self.0.cause.clone_from(&first.0.cause);
+        self
     }
 
     /// Prepends the action that failed to the message.
@@ -302,9 +232,28 @@ impl Error {
         self.format_error().map(format::Error::rule)
     }
 
+    /// Returns the error of the operating system that caused this one, if one did.
+    ///
+    /// ```
+    /// # use std::{io, path::Path};
+    /// # use stridemap::Error;
+    /// let error = Error::io("write", Path::new("x.bin"), io::ErrorKind::StorageFull.into());
+    /// assert!(error.io_error().is_some_and(|cause| cause.kind() == io::ErrorKind::StorageFull));
+    /// ```
+    #[must_use]
+    pub fn io_error(&self) -> Option<&io::Error> {
+        match self.0.cause.as_ref()? {
+            Cause::Io(cause) => Some(cause),
+            Cause::Format(_) => None,
+        }
+    }
+
     /// Returns the error of the format that this error is about, if it is about one.
     pub(crate) fn format_error(&self) -> Option<&format::Error> {
-        self.0.source.as_ref()?.downcast_ref()
+        match self.0.cause.as_ref()? {
+            Cause::Format(cause) => Some(cause),
+            Cause::Io(_) => None,
+        }
     }
 
     /// Returns the file whose bytes break a rule, if it is known.
@@ -325,9 +274,31 @@ impl fmt::Debug for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source.as_deref().map(|source| source as _)
+impl std::error::Error for Error {}
+
+/// Keeps the kind of the operating system's error, if there is one.
+///
+/// ```
+/// fn names(path: &str) -> std::io::Result<Vec<String>> {
+///     Ok(stridemap::Store::open(path)?.names()?)
+/// }
+/// assert_eq!(names("no such store").unwrap_err().kind(), std::io::ErrorKind::NotFound);
+/// ```
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NameNotFound => io::ErrorKind::NotFound,
+            ErrorKind::AlreadyExists | ErrorKind::NameExists => io::ErrorKind::AlreadyExists,
+            ErrorKind::OutOfMemory => io::ErrorKind::OutOfMemory,
+            ErrorKind::ReadOnly => io::ErrorKind::ReadOnlyFilesystem,
+            ErrorKind::NotAllowed => io::ErrorKind::PermissionDenied,
+            ErrorKind::Unsupported => io::ErrorKind::Unsupported,
+            ErrorKind::Busy => io::ErrorKind::TimedOut,
+            _ if error.is_damage() => io::ErrorKind::InvalidData,
+            _ if error.is_invalid_request() => io::ErrorKind::InvalidInput,
+            _ => io::ErrorKind::Other,
+        };
+        io::Error::new(error.io_error().map_or(kind, io::Error::kind), error)
     }
 }
 
