@@ -81,13 +81,20 @@ impl fmt::Display for Rule {
 }
 
 /// An error for bytes or values that break a [`Rule`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{detail} ({rule}: {})", rule.text())]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     rule: Rule,
     offset_bytes: Option<u64>,
     detail: String,
 }
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}: {})", self.detail, self.rule, self.rule.text())
+    }
+}
+
+impl std::error::Error for Error {}
 
 impl Error {
     /// Creates an error. `detail` describes the values that broke `rule`.
