@@ -9,8 +9,10 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use stridemap_format as format;
 
+pub(crate) use context::{Context, FormatContext, IoContext};
 pub use kind::ErrorKind;
 
+mod context;
 mod kind;
 
 /// A `Result` with this crate's [`Error`].

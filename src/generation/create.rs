@@ -11,7 +11,7 @@ use super::recover;
 use crate::disk::{
     Access, Disk, Staged, StorePaths, SyncDirError, is_not_regular, read_again, read_capped, step,
 };
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, IoContext, Result};
 
 /// Creates an empty store. A store at a new path is built under a temporary name and renamed, so it appears whole or
 /// not at all.
@@ -118,15 +118,14 @@ fn occupied(path: &Path, what: &str) -> Error {
 
 /// Returns true for an empty directory, and false for a path that does not exist. Anything else is an error.
 pub(crate) fn is_empty_dir(disk: &dyn Disk, path: &Path) -> Result<bool> {
-    let failed = |e| failed(path, e);
     match disk.stat(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
         Ok(stat) if stat.is_regular => {
             return Err(occupied(path, "the path is already a file; open it, or choose a different path"));
         }
-        found => found.map_err(failed)?,
+        found => found.map_err(|e| failed(path, e))?,
     };
-    let names = disk.list(path).map_err(failed)?;
+    let names = disk.list(path).map_err(|e| failed(path, e))?;
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
     if has("FORMAT") {
         return Err(occupied(path, "the path is already a store; open it, or choose a different path"));
@@ -227,10 +226,10 @@ pub(crate) fn read_format(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
     let file = match read_again(|| disk.open(&path, Access::Read)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(unmarked("it has no FORMAT file")),
         Err(e) if is_not_regular(&e) => return Err(unmarked(&format!("FORMAT is {e}"))),
-        opened => opened.map_err(|e| Error::io("open", &path, e))?,
+        opened => opened.doing("open", &path)?,
     };
     let bytes = read_again(|| read_capped(&*file, Marker::LENGTH as u64));
-    let bytes = bytes.map_err(|e| Error::io("read", &path, e))?;
+    let bytes = bytes.doing("read", &path)?;
     Marker::decode(&bytes).map(|marker| marker.uuid).map_err(|e| match e.rule() {
         Rule::MarkerMagic => unmarked("FORMAT has a different magic"),
         _ => Error::corrupt(&path, e),

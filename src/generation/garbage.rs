@@ -16,7 +16,7 @@ use crate::disk::{
     Access, DiskFile, LockMode, STAGE_PREFIX, StoreFile, if_test_omits_step, is_not_regular, read_again,
     read_capped, step,
 };
-use crate::error::{Error, Result};
+use crate::error::{IoContext, Result};
 
 /// What a garbage collection deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -308,7 +308,7 @@ impl<'a> Collector<'a> {
         let store = self.store;
         let (dir, root) = (store.paths.storages_dir(), store.paths.root());
         for dir in [root, &dir] {
-            for name in store.disk.list(dir).map_err(|e| Error::io("list", dir, e))? {
+            for name in store.disk.list(dir).doing("list", dir)? {
                 let (file, path) = (StoreFile::in_storages(&name), dir.join(&name));
                 // Locked until the file is deleted: its writer may be about to lock it, and must then see that it was
                 // deleted.

@@ -9,7 +9,7 @@ use stridemap_format::{ManifestHead, limits};
 use super::recover::manifest_numbers;
 use super::{Generation, OpenStore};
 use crate::disk::{Access, DiskFile, LockHolders, LockMode, is_not_regular, read_again, read_capped};
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 
 /// An older generation that a process uses, so its files are needed.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ pub(crate) fn processes_using_manifest(store: &OpenStore, path: &Path) -> Result
     match conflicting_holders(store, path, LockMode::Exclusive) {
         // It is not a file of the store, so no process uses it.
         Err(e) if e.kind() == io::ErrorKind::NotFound || is_not_regular(&e) => Ok(None),
-        users => users.map_err(|e| Error::io("open manifest", path, e)),
+        users => users.doing("open manifest", path),
     }
 }
 

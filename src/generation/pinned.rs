@@ -11,7 +11,7 @@ use stridemap_format::{Manifest, StorageRecord, TensorRecord, Uuid};
 
 use super::table::Table;
 use crate::disk::{self, Disk, DiskFile, FileId, LockedFile, StorePaths, step};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, IoContext, Result};
 
 /// One generation of a store on disk. All lookups go through it.
 ///
@@ -52,7 +52,7 @@ impl Pin {
 
     /// Whether a path still leads to the file.
     pub(crate) fn is_named(&self, disk: &dyn Disk, path: &Path) -> Result<bool> {
-        disk::is_named(disk, path, self.id).map_err(|e| Error::io("examine", path, e))
+        disk::is_named(disk, path, self.id).doing("examine", path)
     }
 }
 

@@ -18,7 +18,7 @@ use super::table::Table;
 use super::unsynced;
 use super::writer_lock::WriterLock;
 use crate::disk::{LockMode, Staged, if_test_omits_step, step};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, FormatContext, IoContext, Result};
 use crate::storage::{Grown, StagedStorage, resize_discarding};
 
 /// Publishes a transaction as the next generation, and moves the handle to it.
@@ -179,7 +179,6 @@ fn write_table(store: &OpenStore, manifest: &mut Manifest, base: Option<&Table>)
     let dir = store.paths.meta_dir();
     let base_bytes = base.map_or(0, |table| table.reference().length_bytes());
     let failed = |e| unwritten("write a table in", &dir, base_bytes, e);
-    let refused = |e| Error::refused("write a table", e);
     let mut staged = Staged::create(&store.disk, &dir).map_err(failed)?;
     let mut encoder = TableEncoder::new(store.uuid, manifest.generation, manifest.next_storage_id);
     let (mut buffer, mut offset_bytes) = (Vec::new(), 0);
@@ -197,21 +196,20 @@ fn write_table(store: &OpenStore, manifest: &mut Manifest, base: Option<&Table>)
     let base_storages = base.into_iter().flat_map(Table::scan_storages);
     for entry in Merged::new(base_storages, take(&mut manifest.storages).into_iter()) {
         let (id, record) = entry?;
-        encoder.push_storage(id, &record, &mut buffer).map_err(refused)?;
+        encoder.push_storage(id, &record, &mut buffer).refused_to("write a table")?;
         flush(&mut buffer, FLUSH_BYTES)?;
     }
     let base_tensors = base.map(|table| table.scan_tensors("")).transpose()?.into_iter().flatten();
     for entry in Merged::new(base_tensors, take(&mut manifest.tensors).into_iter()) {
         let (name, record) = entry?;
-        encoder.push_tensor(&name, &record, &mut buffer).map_err(refused)?;
+        encoder.push_tensor(&name, &record, &mut buffer).refused_to("write a table")?;
         flush(&mut buffer, FLUSH_BYTES)?;
     }
-    let reference = encoder.finish(&mut buffer).map_err(refused)?;
+    let reference = encoder.finish(&mut buffer).refused_to("write a table")?;
     flush(&mut buffer, 0)?;
     step!("sync-table", sync_file(store, &staged))?;
     let target = store.paths.table(manifest.generation);
-    let renamed = step!("rename-table", staged.publish_over_orphan(&target));
-    renamed.map_err(|e| Error::io("publish table", &target, e))?;
+    step!("rename-table", staged.publish_over_orphan(&target)).doing("publish table", &target)?;
     Ok(reference)
 }
 
@@ -247,7 +245,7 @@ fn unwritten(action: &str, dir: &Path, length_bytes: u64, e: io::Error) -> Error
 
 fn sync_file(store: &OpenStore, staged: &Staged) -> Result<()> {
     if store.is_durable() {
-        staged.file().sync().map_err(|e| Error::io("sync", staged.path(), e).after_failed_sync())?;
+        staged.file().sync().syncing("sync", staged.path())?;
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use super::{Generation, OpenStore};
 use crate::disk::{
     Access, Disk, LockMode, StorePaths, if_test_omits_step, is_not_regular, number_in, read_capped, step,
 };
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, FormatContext, IoContext, Result};
 
 /// How many times a reader lists again because a writer deleted the manifest that it was opening. Each time, a commit
 /// was made.
@@ -106,7 +106,7 @@ pub(crate) type List = fn(&dyn Disk, &StorePaths) -> Result<Vec<String>>;
 /// Lists the names in `meta/`.
 pub(crate) fn list(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<String>> {
     let dir = paths.meta_dir();
-    disk.list(&dir).map_err(|e| Error::io("list", &dir, e))
+    disk.list(&dir).doing("list", &dir)
 }
 
 /// Lists the names in `meta/` while other processes may commit. A commit during a listing may hide both the manifest
@@ -169,7 +169,6 @@ pub(crate) fn pin(
     number: u64,
 ) -> Result<Option<Generation>> {
     let path = paths.manifest(number);
-    let failed = |e| Error::io("open manifest", &path, e);
     let file = match disk.open(&path, Access::Read) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) if is_not_regular(&e) => {
@@ -178,18 +177,18 @@ pub(crate) fn pin(
                 format::Error::new(format::Rule::ManifestFrame, e.to_string()),
             ));
         }
-        opened => opened.map_err(failed)?,
+        opened => opened.doing("open manifest", &path)?,
     };
-    if !step!("pin-manifest", file.try_lock(LockMode::Shared)).map_err(failed)? {
+    if !step!("pin-manifest", file.try_lock(LockMode::Shared)).doing("open manifest", &path)? {
         return Ok(None);
     }
-    let pin = Pin::new(&file).map_err(failed)?;
+    let pin = Pin::new(&file).doing("open manifest", &path)?;
     // A collector may have been faster.
     if !step!("pin-is-named", pin.is_named(disk, &path)?) {
         return Ok(None);
     }
-    let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES).map_err(failed)?;
-    let manifest = Manifest::decode(&bytes, uuid, number).map_err(|e| Error::corrupt(&path, e))?;
+    let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES).doing("open manifest", &path)?;
+    let manifest = Manifest::decode(&bytes, uuid, number).corrupt_in(&path)?;
     let table = Table::of(disk, paths, &manifest)?.map(Arc::new);
     Ok(Some(Generation::new(manifest, table, pin, false)))
 }

@@ -10,7 +10,7 @@ use stridemap_format::{self as format, Manifest, Rule, StorageKind, StorageRecor
 use super::Generation;
 use super::transaction_changes::{Applied, Changes, Draft, FIRST_PROVISIONAL};
 use crate::disk::step;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, FormatContext, Result};
 use crate::storage::Grown;
 
 /// The manifest to publish next, and the indices of the staged storages that it uses, with their final ids.
@@ -74,7 +74,7 @@ pub(crate) fn replay(
     for record in tensors.values_mut() {
         if let Some(new_id) = record.as_ref().and_then(|record| new_ids.get(&record.storage_id)) {
             let moved = record.take().map(|record| record.with_storage_id(*new_id)).transpose();
-            *record = moved.map_err(|e| Error::refused("save", e))?;
+            *record = moved.refused_to("save")?;
         }
     }
     if manifest.tensors.is_empty() {

@@ -230,9 +230,8 @@ impl<'a, E: Entry> Scan<'a, E> {
                     }
                     (next, _) => node.compare::<E>(next - 1, entry.key()),
                 };
-                let failed = |e| self.table.corrupt(*page, e);
-                if before.map_err(failed)? != Ordering::Less {
-                    return Err(failed(wrong_order(*page, *next)));
+                if before.map_err(|e| self.table.corrupt(*page, e))? != Ordering::Less {
+                    return Err(self.table.corrupt(*page, wrong_order(*page, *next)));
                 }
                 *next += 1;
                 return Ok(Some(entry));

@@ -11,7 +11,7 @@ use std::thread;
 use stridemap_format::{self as format, Node, PAGE_BYTES, Rule, TableRef, Uuid};
 
 use crate::disk::{Access, Disk, DiskFile, FileId, OwnerProcess, is_not_regular, read_again};
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 
 /// The limit on pages that this process keeps, of all tables together: 128 MiB, plus at most 64 MiB for
 /// the hints by which a [`Node`] finds a key.
@@ -84,7 +84,6 @@ impl Nodes {
     ) -> Result<Arc<Self>> {
         /// Locked with `try_lock` only: in a forked child it may stay locked forever.
         static OPEN: Mutex<Option<HashMap<FileId, Weak<Nodes>>>> = Mutex::new(None);
-        let failed = |e| Error::io("open table", &path, e);
         let file = read_again(|| disk.open(&path, Access::Read)).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => {
                 let detail = "the manifest refers to this table, and it does not exist";
@@ -93,9 +92,9 @@ impl Nodes {
             _ if is_not_regular(&e) => {
                 Error::corrupt(&path, format::Error::new(Rule::TableFile, format!("open table: {e}")))
             }
-            _ => failed(e),
+            _ => Error::io("open table", &path, e),
         })?;
-        let stat = read_again(|| file.stat()).map_err(failed)?;
+        let stat = read_again(|| file.stat()).doing("open table", &path)?;
         if stat.size_bytes != reference.length_bytes() {
             let detail =
                 format!("{} bytes, but the manifest says {}", stat.size_bytes, reference.length_bytes());

@@ -12,7 +12,7 @@ use super::pinned::{Merged, cloned, not_found};
 use super::reads::Reads;
 use super::relocate::Relocation;
 use crate::disk::step;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, FormatContext, Result};
 
 /// Ids from here on are provisional: they number a transaction's staged storages.
 pub(super) const FIRST_PROVISIONAL: u64 = 1 << 63;
@@ -266,7 +266,7 @@ impl Draft {
 
     /// Checks that a tensor may have this name.
     pub(crate) fn check_new(&self, action: &str, name: &str, on_existing: OnExisting) -> Result<()> {
-        format::check_text("name", name).map_err(|e| Error::refused(action, e))?;
+        format::check_text("name", name).refused_to(action)?;
         if on_existing == OnExisting::Refuse && self.tensor(name)?.is_some() {
             let message = format!(
                 "{action} {name:?}: the name exists; choose a different one, remove that tensor first, or replace it, \

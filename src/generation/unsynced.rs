@@ -8,7 +8,7 @@ use stridemap_format::Manifest;
 use super::writer_lock::WriterLock;
 use super::{Generation, OpenStore, create};
 use crate::disk::{Disk, Staged, StorePaths, step};
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 
 /// Handles earlier commits that were not synced, before a writer does anything else. A writer that does not sync
 /// marks the store. A writer that syncs makes all earlier commits durable, because its own commit builds on them, and
@@ -19,20 +19,19 @@ pub(crate) fn settle(store: &OpenStore, _lock: &WriterLock) -> Result<()> {
     let (disk, path, root) = (&store.disk, store.paths.unsynced(), store.paths.root());
     let is_marked = is_marked(&**disk, &store.paths)?;
     if store.is_durable() && is_marked {
-        let failed = |dir: &Path, e| Error::io("sync the file system of", dir, e).after_failed_sync();
         let device = |dir: &Path| match disk.stat(dir) {
             // It is missing: a repair creates it.
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            stat => Ok(Some(stat.map_err(|e| Error::io("examine", dir, e))?.device)),
+            stat => Ok(Some(stat.doing("examine", dir)?.device)),
         };
         // A directory may be on a separate file system. What manifests refer to becomes durable before them.
         for dir in [store.paths.storages_dir(), store.paths.meta_dir()] {
             let found = device(&dir)?;
             if found.is_some() && found != device(root)? {
-                step!("sync-mounts", disk.sync_file_system(&dir)).map_err(|e| failed(&dir, e))?;
+                step!("sync-mounts", disk.sync_file_system(&dir)).syncing("sync the file system of", &dir)?;
             }
         }
-        step!("sync-file-system", disk.sync_file_system(root)).map_err(|e| failed(root, e))?;
+        step!("sync-file-system", disk.sync_file_system(root)).syncing("sync the file system of", root)?;
         let _ = disk.remove(&path);
     } else if !store.is_durable() && !is_marked {
         mark(store)?;
@@ -76,6 +75,6 @@ pub(crate) fn is_marked(disk: &dyn Disk, paths: &StorePaths) -> Result<bool> {
     let path = paths.unsynced();
     match disk.stat(&path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-        found => found.map(|_| true).map_err(|e| Error::io("examine", &path, e)),
+        found => found.map(|_| true).doing("examine", &path),
     }
 }

@@ -7,7 +7,7 @@ use stridemap_format::check_dim_name;
 
 use super::Layout;
 use super::size_and_stride::Dim;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, FormatContext, Result};
 
 pub(crate) type DimName = Arc<str>;
 
@@ -86,8 +86,7 @@ impl Layout {
 
     /// [`align_to`](Self::align_to) the names of another layout.
     pub(crate) fn align_as(&self, other: &Layout) -> Result<Layout> {
-        self.align_to(&other.names().map(Option::as_deref).collect::<Vec<_>>())
-            .map_err(|e| e.context("align_as"))
+        self.align_to(&other.names().map(Option::as_deref).collect::<Vec<_>>()).context("align_as")
     }
 
     /// Checks that the names of two tensors allow elementwise operations. Dimensions are aligned from the last one.
@@ -157,7 +156,7 @@ impl Layout {
 }
 
 fn checked(op: Arguments<'_>, name: &str) -> Result<DimName> {
-    check_dim_name(name).map_err(|e| Error::refused(op, e))?;
+    check_dim_name(name).refused_to(op)?;
     Ok(name.into())
 }
 

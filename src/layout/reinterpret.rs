@@ -5,7 +5,7 @@ use std::fmt::Arguments;
 
 use super::Layout;
 use super::size_and_stride::{Dim, overflow};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 
 impl Layout {
     /// Applies PyTorch's rule for a view with a different dtype: the last dimension must be contiguous, and its size
@@ -68,19 +68,19 @@ impl Layout {
             };
             dims.push(Dim { size: size.ok_or_else(|| overflow(op))?, stride: 1, name });
         }
-        Layout::of_dims(dims, usize::try_from(offset).map_err(|_| overflow(op))?).map_err(|e| e.context(op))
+        Layout::of_dims(dims, usize::try_from(offset).map_err(|_| overflow(op))?).context(op)
     }
 
     /// Views complex numbers as pairs of their parts, along a last axis of size 2.
     pub(crate) fn as_pairs(&self, op: Arguments<'_>) -> Result<Layout> {
         let mut dims = self.part_dims();
         dims.push(Dim::new(2, 1));
-        Layout::of_dims(dims, self.part_offset(op, 0)?).map_err(|e| e.context(op))
+        Layout::of_dims(dims, self.part_offset(op, 0)?).context(op)
     }
 
     /// Views one part of complex numbers: 0 is the real part, 1 the imaginary part.
     pub(crate) fn part(&self, op: Arguments<'_>, part: usize) -> Result<Layout> {
-        Layout::of_dims(self.part_dims(), self.part_offset(op, part)?).map_err(|e| e.context(op))
+        Layout::of_dims(self.part_dims(), self.part_offset(op, part)?).context(op)
     }
 
     fn part_dims(&self) -> Vec<Dim> {
@@ -118,6 +118,6 @@ impl Layout {
             dim.stride = dim.stride.checked_div(2).unwrap_or_default();
         }
         let offset = self.offset().checked_div(2).unwrap_or_default();
-        Layout::of_dims(dims, offset).map_err(|e| e.context(op))
+        Layout::of_dims(dims, offset).context(op)
     }
 }

@@ -8,7 +8,7 @@ use stridemap_format::limits::MAX_RANK;
 use stridemap_format::{DType, Extent, TensorParts, TensorRecord, check_numel};
 
 use super::names::DimName;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, FormatContext, Result};
 
 /// The sizes, strides and storage offset of a view, in elements, and the names of its dimensions.
 ///
@@ -73,8 +73,7 @@ impl Layout {
                 ),
             ));
         }
-        check_numel(size.iter().map(|&n| n as u64))
-            .map_err(|e| Error::refused(format_args!("size {size:?}"), e))?;
+        check_numel(size.iter().map(|&n| n as u64)).refused_to(format_args!("size {size:?}"))?;
         Ok(Layout { size, stride, offset, names: Vec::new() })
     }
 
@@ -234,7 +233,7 @@ impl Layout {
                 shift.checked_add(self.offset as i128).and_then(|offset| usize::try_from(offset).ok());
             moved.ok_or_else(|| overflow(op))?
         };
-        Layout::of_dims(dims, offset).map_err(|e| e.context(op))
+        Layout::of_dims(dims, offset).context(op)
     }
 }
 

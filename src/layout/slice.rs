@@ -6,7 +6,7 @@ use super::axis::position_in;
 use super::size_and_stride::{Dim, distance, overflow};
 use super::subscript::Subscript;
 use super::{Axes, Axis, Index, Integers, Layout};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 
 impl Layout {
     /// Selects one position along an axis and removes the axis.
@@ -134,7 +134,7 @@ impl Layout {
                 }
                 Index::Slice { start, end, step } => {
                     own_axes.next();
-                    view = view.slice(at, start, end, step).map_err(|e| e.context(op))?;
+                    view = view.slice(at, start, end, step).context(op)?;
                     1
                 }
                 Index::Ellipsis => {

@@ -5,7 +5,7 @@ use std::fmt::Arguments;
 
 use super::sealed::List;
 use super::{Axis, Integer, Layout};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 
 /// How to split an axis: one number, or a list of numbers. Each operation defines their meaning.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,7 +138,7 @@ impl Layout {
                 let starts = std::iter::once(None).chain(ends.iter().map(|&at| Some(at)));
                 let ends = ends.iter().map(|&at| Some(at)).chain([None]);
                 let parts = starts.zip(ends).map(|(start, end)| self.slice(axis.into(), start, end, 1));
-                parts.collect::<Result<_>>().map_err(|e| e.context(op))
+                parts.collect::<Result<_>>().context(op)
             }
         }
     }
@@ -179,7 +179,7 @@ impl Layout {
             let (start, size) = part(i);
             self.narrow(axis.into(), isize::try_from(start).unwrap_or(isize::MAX), size)
         };
-        (0..count).map(narrowed).collect::<Result<_>>().map_err(|e| e.context(op))
+        (0..count).map(narrowed).collect::<Result<_>>().context(op)
     }
 }
 

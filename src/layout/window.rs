@@ -2,7 +2,7 @@
 
 use super::size_and_stride::{Dim, distance, overflow};
 use super::{Axes, Axis, Layout};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 
 impl Layout {
     /// Returns all windows of `size` along an axis, `step` apart. The axis then has one position per window, and a new
@@ -50,7 +50,7 @@ impl Layout {
         }
         let mut view = self.clone();
         for (axis, &size) in slid.into_iter().zip(window) {
-            view = view.unfold(axis.into(), size, 1).map_err(|e| e.context(op))?;
+            view = view.unfold(axis.into(), size, 1).context(op)?;
         }
         Ok(view)
     }
@@ -93,7 +93,6 @@ impl Layout {
                 format!("{op}: {} sizes and {} strides", size.len(), stride.len()),
             ));
         }
-        Layout::new(size.to_vec(), stride.to_vec(), offset.unwrap_or(self.offset()))
-            .map_err(|e| e.context(op))
+        Layout::new(size.to_vec(), stride.to_vec(), offset.unwrap_or(self.offset())).context(op)
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use stridemap_format::{Digest, StorageKind, full_chunk_count};
 
 use crate::disk::StoreFile;
-use crate::error::{Error, ErrorKind, Result, one_line};
+use crate::error::{ErrorKind, IoContext, Result, one_line};
 use crate::generation::{
     Generation, GenerationInUse, OpenStore, by_processes, generations_in_use, holders, writers_of,
 };
@@ -242,7 +242,7 @@ impl Inventory {
 fn list(store: &OpenStore) -> Result<Vec<ListedFile>> {
     let mut files = Vec::new();
     for (dir, is_meta) in [(store.paths.meta_dir(), true), (store.paths.storages_dir(), false)] {
-        for name in store.disk.list(&dir).map_err(|e| Error::io("list", &dir, e))? {
+        for name in store.disk.list(&dir).doing("list", &dir)? {
             let path = dir.join(&name);
             match store.disk.stat(&path) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}

@@ -9,7 +9,7 @@ use stridemap_format::{StorageRecord, TensorRecord};
 
 use super::rewrite_candidates::{Candidate, Candidates};
 use super::storage_tensors::{StorageTensors, storages_with_tensors};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, FormatContext, Result};
 use crate::generation::{
     Change, Changes, Collected, Draft, Generation, Moved, OnExisting, OpenStore, Relocation, WriterLock,
     by_processes, check_ids_left, publish,
@@ -221,7 +221,7 @@ fn is_disk_full(error: &Error) -> bool {
 fn relocation(storage: StorageTensors, views: Vec<RepackedView>, new_id: u64) -> Result<Relocation> {
     let StorageTensors { id, record, tensors } = storage;
     let moved = |((name, before), placed): ((String, TensorRecord), RepackedView)| {
-        let after = placed.header(&before, new_id).map_err(|e| Error::refused("compact", e))?;
+        let after = placed.header(&before, new_id).refused_to("compact")?;
         Ok((name, Moved { before, after }))
     };
     let tensors: BTreeMap<String, Moved> =

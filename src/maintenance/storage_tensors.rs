@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use stridemap_format::{StorageKind, StorageRecord, TensorParts, TensorRecord};
 
-use crate::error::{Error, Result};
+use crate::error::{FormatContext, Result};
 use crate::generation::{Generation, OpenStore};
 use crate::layout::{Repacked, repack};
 
@@ -29,8 +29,7 @@ impl StorageTensors {
     /// # Errors
     /// `Corrupt` for a tensor that reaches past its storage.
     pub(crate) fn repacked(&self, store: &OpenStore) -> Result<Repacked> {
-        repack(&self.views(), self.record.length_bytes)
-            .map_err(|e| Error::corrupt(&store.paths.storage(self.id), e))
+        repack(&self.views(), self.record.length_bytes).corrupt_in(&store.paths.storage(self.id))
     }
 }
 

@@ -16,10 +16,10 @@ use super::lock_wait::LockWait;
 use super::mapping::{MapPermit, Mapping};
 use super::mutable::{LockedStorage, MutableFile};
 use super::open_external::ExternalOpener;
-use super::open_file::{MapError, check_length, open_error};
+use super::open_file::{MapError, OpenContext, check_length};
 use super::poison::Poison;
 use crate::disk::{Access, Disk, DiskFile, FileId, FileStat};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, IoContext, Result};
 
 /// The store that a storage belongs to, if any, and the id of the storage in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,9 +108,8 @@ impl Storage {
         (lock_wait, callbacks, poison): (LockWait, StoreCallbacks, Poison),
     ) -> Result<Arc<Self>> {
         let length_bytes = record.length_bytes;
-        let failed = |e| open_error("open storage", path, Access::Read, e);
-        let file = disk.open(path, Access::Read).map_err(failed)?;
-        let stat = file.stat().map_err(failed)?;
+        let file = disk.open(path, Access::Read).opening("open storage", path)?;
+        let stat = file.stat().opening("open storage", path)?;
         check_length(path, stat.size_bytes, length_bytes)?;
         let place = (stat.id(), 0);
         // Only bytes that never change can be borrowed without a lock.
@@ -321,7 +320,7 @@ impl Storage {
         }
         match &self.bytes {
             Bytes::File(file, path) => {
-                return file.read_exact_at(buf, offset_bytes).map_err(|e| Error::io("read storage", path, e));
+                return file.read_exact_at(buf, offset_bytes).doing("read storage", path);
             }
             Bytes::Range(file, start_bytes) => {
                 let end_bytes = offset_bytes.checked_add(buf.len() as u64);

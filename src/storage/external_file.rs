@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stridemap_format::FileStamp;
 
 use crate::disk::{Access, Disk as _, DiskFile, FileId, FileStat, RealDisk, opened};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, IoContext, Result};
 
 /// An open file that is not part of a store, with its inode, length and mtime when it was opened.
 ///
@@ -63,12 +63,11 @@ impl ExternalFile {
     /// [`ErrorKind::BadFile`] if it is not a regular file; [`ErrorKind::Io`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let failed = |e: io::Error| match e.kind() {
+        let opened = RealDisk::default().open(path, Access::ReadForeign);
+        opened.and_then(|file| Self::settled(path, file)).map_err(|e| match e.kind() {
             io::ErrorKind::InvalidInput => not_regular(path),
             _ => Error::io("open", path, e),
-        };
-        let file = RealDisk::default().open(path, Access::ReadForeign).map_err(failed)?;
-        Self::settled(path, file).map_err(failed)
+        })
     }
 
     /// Takes ownership of a file that is open for reading, such as a temporary file. Error messages use `path` as its
@@ -91,11 +90,10 @@ impl ExternalFile {
     /// [`ErrorKind::BadFile`] if it is not a regular file; [`ErrorKind::Io`].
     pub fn from_file(file: File, path: impl AsRef<Path>) -> Result<Self> {
         let (path, file) = (path.as_ref(), opened(file));
-        let failed = |e| Error::io("examine", path, e);
-        if !file.stat().map_err(failed)?.is_regular {
+        if !file.stat().doing("examine", path)?.is_regular {
             return Err(not_regular(path));
         }
-        Self::settled(path, file).map_err(failed)
+        Self::settled(path, file).doing("examine", path)
     }
 
     /// Waits until a later change would get a different mtime, then wraps the file.
@@ -140,7 +138,7 @@ impl ExternalFile {
 
     /// Returns the operating system's file, for mapping, and its metadata.
     pub(super) fn file_to_map(&self) -> Result<Option<(&File, FileStat)>> {
-        let stat = self.file.stat().map_err(|e| Error::io("map", &self.path, e))?;
+        let stat = self.file.stat().doing("map", &self.path)?;
         Ok(self.file.as_file().map(|file| (file, stat)))
     }
 
@@ -172,7 +170,7 @@ impl ExternalFile {
         let read = self.file.read_exact_at(buf, offset_bytes);
         // A change is reported before a failed read, because it explains more than an unexpected end of file.
         self.check_unchanged()?;
-        read.map_err(|e| Error::io("read", &self.path, e))
+        read.doing("read", &self.path)
     }
 
     /// Checks that a range of bytes is within the file.
@@ -191,7 +189,7 @@ impl ExternalFile {
     /// # Errors
     /// `ExternalChanged`; `Io`.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
-        let now = self.file.stat().map_err(|e| Error::io("examine", &self.path, e))?;
+        let now = self.file.stat().doing("examine", &self.path)?;
         match difference(self.stamp, stamp_of(now)) {
             None => Ok(()),
             Some(what) => {

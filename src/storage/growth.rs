@@ -10,14 +10,14 @@ use stridemap_format::{CHUNK_BYTES, Digest, Sealed, Sealer, StorageKind, Storage
 use super::file_registry::{FileLock, Purpose};
 use super::known_tails::KnownTails;
 use super::lock_wait::LockWait;
-use super::open_file::{broken, check_length, open_error, other_names_error};
+use super::open_file::{OpenContext, broken, check_length, other_names_error};
 use super::writer::stage_sum;
 use super::zeroed;
 use crate::disk::{
     Access, Disk, DiskFile, FileId, FileStat, Staged, StorePaths, if_test_omits_step, is_named, read_again,
     step,
 };
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, FormatContext, IoContext, Result};
 
 const CHUNK: usize = CHUNK_BYTES as usize;
 const DIGEST_BYTES: u64 = size_of::<Digest>() as u64;
@@ -75,13 +75,12 @@ impl GrowthLock {
         // Opened for each lock, because a lock belongs to the open file.
         let file = match read_again(|| disk.open(path, Access::Write)) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            opened => opened.map_err(|e| open_error("open storage for writing", path, Access::Write, e))?,
+            opened => opened.opening_to_write("open storage for writing", path)?,
         };
-        let failed = |e| Error::io("lock storage", path, e);
-        let id = file.stat().map_err(failed)?.id();
+        let id = file.stat().doing("lock storage", path)?.id();
         let lock = lock(&file, id)?;
         // The file may have lost its name during the wait. Rows would then be written to a deleted file.
-        let is_named = step!("growth-is-named", is_named(&**disk, path, id)).map_err(failed)?;
+        let is_named = step!("growth-is-named", is_named(&**disk, path, id)).doing("lock storage", path)?;
         let disk = Arc::clone(disk);
         Ok(is_named.then(|| GrowthLock { disk, lock, file, path: path.to_path_buf(), leftover_from: None }))
     }
@@ -119,7 +118,7 @@ impl GrowthLock {
 
     /// Checks that a file of the storage is at least as long as the record states, and has only one name.
     fn check_file(&self, file: &dyn DiskFile, path: &Path, length_bytes: u64) -> Result<()> {
-        let stat = file.stat().map_err(|e| Error::io("examine storage", path, e))?;
+        let stat = file.stat().doing("examine storage", path)?;
         // Otherwise an append would hide the damage.
         step!("growth-is-whole", check_length(path, stat.size_bytes, length_bytes))?;
         match self.has_one_name(stat) {
@@ -230,7 +229,7 @@ impl Growth {
         }
         let end = self.length_bytes().saturating_add(additional_bytes);
         let allocated = self.lock.file.allocate(self.length_bytes()..end);
-        allocated.map(drop).map_err(|e| Error::io("allocate storage", &self.lock.path, e))
+        allocated.map(drop).doing("allocate storage", &self.lock.path)
     }
 
     /// Appends bytes.
@@ -257,8 +256,7 @@ impl Growth {
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
         self.sealer.update(bytes, |full| self.digests.push(full));
         if !bytes.is_empty() {
-            let written = self.lock.file.write_all_at(bytes, self.written_bytes);
-            written.map_err(|e| Error::io("write storage", &self.lock.path, e))?;
+            self.lock.file.write_all_at(bytes, self.written_bytes).doing("write storage", &self.lock.path)?;
             self.written_bytes += bytes.len() as u64;
         }
         Ok(())
@@ -278,11 +276,11 @@ impl Growth {
             Some((file, path)) => {
                 if !self.digests.is_empty() {
                     let offset_bytes = full_chunk_count(self.from.length_bytes) * DIGEST_BYTES;
-                    let written = file.write_all_at(self.digests.as_flattened(), offset_bytes);
-                    written.map_err(|e| Error::io("write chunk digests", path, e))?; // crash: unused digests
+                    file.write_all_at(self.digests.as_flattened(), offset_bytes)
+                        .doing("write chunk digests", path)?; // crash: unused digests
                     if durable {
                         let synced = step!("sync-grown-digests", file.sync());
-                        synced.map_err(|e| Error::io("sync chunk digests", path, e).after_failed_sync())?;
+                        synced.syncing("sync chunk digests", path)?;
                     }
                 }
                 None
@@ -290,7 +288,7 @@ impl Growth {
         };
         if durable && self.written_bytes > self.from.length_bytes {
             let synced = step!("sync-grown", self.lock.file.sync()); // crash: unpublished bytes, now durable
-            synced.map_err(|e| Error::io("sync storage", &self.lock.path, e).after_failed_sync())?;
+            synced.syncing("sync storage", &self.lock.path)?;
         }
         self.lock.leftover_from = None;
         // From here on no byte changes. Once the commit is published, the new bytes may be borrowed.
@@ -319,9 +317,9 @@ fn read_sealer(lock: &GrowthLock, id: u64, from: &StorageRecord) -> Result<Seale
     let mut tail = zeroed((from.length_bytes % CHUNK_BYTES) as usize)?;
     let tail_offset_bytes = from.length_bytes - tail.len() as u64;
     let read = lock.file.read_exact_at(&mut tail, tail_offset_bytes);
-    read.map_err(|e| Error::io("read the end of storage", &lock.path, e))?;
+    read.doing("read the end of storage", &lock.path)?;
     if_test_omits_step!("tail-is-whole", sealed = Sealed { tail: stridemap_format::digest(&tail), ..sealed });
-    Sealer::resume(&sealed, from.length_bytes, &tail).map_err(|e| Error::corrupt(&lock.path, e))
+    Sealer::resume(&sealed, from.length_bytes, &tail).corrupt_in(&lock.path)
 }
 
 /// Opens the `.sum` file for writing. Returns `None` if the storage has no full chunk.
@@ -336,8 +334,8 @@ fn open_sum(
         return Ok(None);
     }
     let path = paths.sum(id);
-    let failed = |e| open_error("open chunk digests for writing", &path, Access::Write, e);
-    let file = read_again(|| lock.disk.open(&path, Access::Write)).map_err(failed)?;
+    let file = read_again(|| lock.disk.open(&path, Access::Write))
+        .opening_to_write("open chunk digests for writing", &path)?;
     lock.check_file(&*file, &path, chunk_count * DIGEST_BYTES)?;
     Ok(Some((file, path)))
 }
@@ -358,10 +356,10 @@ impl Grown {
     pub(crate) fn publish(&mut self, paths: &StorePaths) -> Result<bool> {
         let Some(sum) = &mut self.new_sum else { return Ok(false) };
         let target = paths.sum(self.id);
-        let failed = |e| Error::io("publish chunk digests", &target, e);
-        step!("rename-grown-digests", sum.publish_over_orphan(&target)).map_err(failed)?;
+        step!("rename-grown-digests", sum.publish_over_orphan(&target))
+            .doing("publish chunk digests", &target)?;
         // Until here, the lock marked the file as unfinished.
-        sum.file().unlock().map_err(failed)?;
+        sum.file().unlock().doing("publish chunk digests", &target)?;
         Ok(true)
     }
 }

@@ -15,7 +15,7 @@ use crate::disk::{
     Access, Disk, DiskFile, FileId, FileStat, FileSystem, OwnerProcess, if_test_omits_step,
     is_written_in_place, needs_new_blocks, step, unshare,
 };
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, IoContext, Result};
 
 /// Identifies a storage: its file, its store and its id in the store. Inodes are reused, ids are not.
 type StorageKey = (FileId, Uuid, u64);
@@ -125,7 +125,7 @@ impl InPlaceFile {
     }
 
     pub(super) fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
-        self.file.read_exact_at(buf, offset_bytes).map_err(|e| self.error("read storage", e))
+        self.file.read_exact_at(buf, offset_bytes).doing("read storage", &self.path)
     }
 
     /// Opens the file at the storage's path for writing.
@@ -146,7 +146,7 @@ impl InPlaceFile {
     /// `Stale` if the name of the loaded file now belongs to a different file; `Conflict` if the file has several
     /// names, or if no tensor is backed by the storage any more.
     pub(super) fn check_changeable(&self, file: &Arc<dyn DiskFile>) -> Result<()> {
-        let stat = file.stat().map_err(|e| self.error("examine storage", e))?;
+        let stat = file.stat().doing("examine storage", &self.path)?;
         if !step!("in-place-is-same", self.is_same_file(stat)) {
             let message = format!(
                 "{}: the file was replaced since the tensor was loaded; load it again",
@@ -171,7 +171,7 @@ impl InPlaceFile {
     /// # Errors
     /// `Corrupt`; `Io`.
     pub(super) fn check_length(&self, file: &Arc<dyn DiskFile>) -> Result<()> {
-        let stat = file.stat().map_err(|e| self.error("examine storage", e))?;
+        let stat = file.stat().doing("examine storage", &self.path)?;
         if !self.is_same_file(stat) {
             return Ok(());
         }
@@ -183,7 +183,7 @@ impl InPlaceFile {
     /// # Errors
     /// `Corrupt` if it is shorter than the record states; `Io`.
     pub(super) fn stat_to_map(&self, file: &Arc<dyn DiskFile>) -> Result<FileStat> {
-        let stat = file.stat().map_err(|e| self.error("map storage", e))?;
+        let stat = file.stat().doing("map storage", &self.path)?;
         check_length(&self.path, stat.size_bytes, self.length_bytes)?;
         Ok(stat)
     }
@@ -194,14 +194,14 @@ impl InPlaceFile {
     /// # Errors
     /// `Io`, for example if the disk is full.
     pub(super) fn allocate_blocks(&self, file: &Arc<dyn DiskFile>) -> Result<bool> {
-        let failed = |e| self.error("allocate storage", e);
         let all = 0..self.length_bytes;
         if all.is_empty() || self.is_allocated.get().is_some() {
             return Ok(true);
         }
         // A copied file may have holes.
-        let allocate = || file.allocate(all.clone()).map_err(failed);
-        let needs_new = |os_file| needs_new_blocks(os_file, self.length_bytes).map_err(failed);
+        let allocate = || file.allocate(all.clone()).doing("allocate storage", &self.path);
+        let needs_new =
+            |os_file| needs_new_blocks(os_file, self.length_bytes).doing("allocate storage", &self.path);
         match (self.file_system, file.as_file()) {
             (_, None) => allocate(),
             (FileSystem::InPlace, Some(os_file)) => {
@@ -216,13 +216,13 @@ impl InPlaceFile {
                 if !needs_new(os_file)? {
                     return Ok(true);
                 }
-                unshare(os_file, &all).map_err(failed)?;
+                unshare(os_file, &all).doing("allocate storage", &self.path)?;
                 // The file system below an overlay may not report the blocks of a file.
                 let has_room = allocate()?;
                 Ok(has_room && self.file_system == FileSystem::Overlay || !needs_new(os_file)?)
             }
             (FileSystem::CopyOnWriteUnlessMarked, Some(os_file))
-                if is_written_in_place(os_file).map_err(failed)? =>
+                if is_written_in_place(os_file).doing("allocate storage", &self.path)? =>
             {
                 if needs_new(os_file)? {
                     allocate()?;
@@ -268,11 +268,9 @@ impl InPlaceFile {
             .iter()
             .try_for_each(|file| step!("sync-in-place", file.sync()))
             .and_then(|()| step!("sync-loaded", self.file.sync()));
-        synced.map_err(|e| {
-            let error = self.error("flush storage", e);
-            failed().insert(key, error.clone());
-            self.poison.set(&error);
-            error
+        synced.doing("flush storage", &self.path).inspect_err(|e| {
+            failed().insert(key, e.clone());
+            self.poison.set(e);
         })?;
         let settled = (self.callbacks.make_durable)();
         settled.inspect_err(|e| {
@@ -289,9 +287,5 @@ impl InPlaceFile {
             self.path.display()
         );
         Error::new(ErrorKind::Conflict, message)
-    }
-
-    pub(super) fn error(&self, action: &str, e: io::Error) -> Error {
-        Error::io(action, &self.path, e)
     }
 }

@@ -9,7 +9,7 @@ use super::file_registry::{self, FileLock, Purpose};
 use super::lock_queue::Turn;
 use super::lock_wait::{LockWait, WaitReports};
 use crate::disk::{DiskFile, FileId, step};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, IoContext, Result};
 
 impl FileLock {
     /// Locks `file`, waiting at most the timeout of `wait`, in the order in which locks were requested. A thread that
@@ -102,8 +102,7 @@ impl FileLock {
 }
 
 fn try_lock(file: &dyn DiskFile, purpose: Purpose, path: &Path) -> Result<bool> {
-    let locked = step!("lock-storage", file.try_lock(purpose.mode()));
-    locked.map_err(|e| Error::io("lock storage", path, e))
+    step!("lock-storage", file.try_lock(purpose.mode())).doing("lock storage", path)
 }
 
 fn held_by_this_thread(purpose: Purpose) -> &'static str {

@@ -8,7 +8,7 @@ use super::lock_wait::LockWait;
 use super::mapping::LockedMapping;
 use super::open_file::MapError;
 use crate::disk::{Access, DiskFile, LockMode};
-use crate::error::Result;
+use crate::error::{IoContext, Result};
 
 /// The file of a mutable storage.
 #[derive(Debug)]
@@ -187,9 +187,7 @@ impl LockedStorage {
     pub(crate) fn write_at(&mut self, bytes: &[u8], offset_bytes: u64) -> Result<()> {
         self.check_process()?;
         self.storage.in_place.check_poison()?;
-        self.file
-            .write_all_at(bytes, offset_bytes)
-            .map_err(|e| self.storage.in_place.error("write storage", e))
+        self.file.write_all_at(bytes, offset_bytes).doing("write storage", &self.storage.in_place.path)
     }
 
     /// Makes all writes durable. On Linux, writes through a mapping and positional writes change the same pages.

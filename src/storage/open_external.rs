@@ -9,7 +9,7 @@ use stridemap_format::External;
 
 use super::external_file::{ExternalFile, difference};
 use crate::disk::{Disk, ExternalError, ExternalScope, FileId, if_test_omits_step, is_not_regular};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, IoContext, Result};
 
 /// The files outside the store that a handle may open for external storages.
 ///
@@ -110,7 +110,7 @@ impl ExternalOpener {
                 _ => return Err(Error::io("open external file", &path, e)),
             },
         };
-        let file = ExternalFile::of(&path, file).map_err(|e| Error::io("examine", &path, e))?;
+        let file = ExternalFile::of(&path, file).doing("examine", &path)?;
         if_test_omits_step!("external-is-same", return Ok(self.shared(Arc::new(file))));
         // Otherwise reads could return different elements from those that were saved.
         match difference(external.stamp, file.stamp()) {
@@ -160,8 +160,9 @@ impl ExternalOpener {
     /// `NotAllowed` for a file on a network file system, unless that is allowed. The store's own files follow
     /// the same rule.
     pub(super) fn check_mappable(&self, file: &ExternalFile) -> Result<()> {
-        let failed = |e| Error::io("examine the file system of", file.path(), e);
-        if self.options.allows_network_mapping || !file.is_network().map_err(failed)? {
+        if self.options.allows_network_mapping
+            || !file.is_network().doing("examine the file system of", file.path())?
+        {
             return Ok(());
         }
         let message = format!(
@@ -183,9 +184,8 @@ impl ExternalOpener {
         last: Option<(String, Arc<ExternalFile>)>,
     ) -> Result<(String, Arc<ExternalFile>)> {
         file.check_unchanged()?;
-        let failed = |e| Error::io("adopt", file.path(), e);
         let path = match file.as_file() {
-            Some(open) => self.disk.recorded_path(&self.store, open).map_err(failed)?,
+            Some(open) => self.disk.recorded_path(&self.store, open).doing("adopt", file.path())?,
             None => file.path().to_path_buf(),
         };
         let Ok(path) = path.into_os_string().into_string() else {

@@ -15,20 +15,34 @@ use crate::error::{Error, ErrorKind, Result};
 /// # Errors
 /// `Corrupt` with [`Rule::StorageFile`] if it is missing, too short or not a regular file; `Io`.
 pub(crate) fn open_whole(disk: &dyn Disk, path: &Path, length_bytes: u64) -> Result<Arc<dyn DiskFile>> {
-    let failed = |e| open_error("open storage", path, Access::Read, e);
-    let file = read_again(|| disk.open(path, Access::Read)).map_err(failed)?;
-    check_length(path, file.stat().map_err(failed)?.size_bytes, length_bytes)?;
+    let file = read_again(|| disk.open(path, Access::Read)).opening("open storage", path)?;
+    check_length(path, file.stat().opening("open storage", path)?.size_bytes, length_bytes)?;
     Ok(file)
 }
 
-/// Returns the error for a failed open. `action` is a verb and its object: "open storage". If writing is denied, the
-/// error is that the store is read-only.
-pub(super) fn open_error(action: &str, path: &Path, access: Access, e: io::Error) -> Error {
+/// Context for the result of opening a file that a record of the store needs.
+pub(super) trait OpenContext<T> {
+    /// For a file to be read. `action` is a verb and its object: "open storage".
+    fn opening(self, action: &str, path: &Path) -> Result<T>;
+    /// For a file to be written. If that is denied, the error is that the store is read-only.
+    fn opening_to_write(self, action: &str, path: &Path) -> Result<T>;
+}
+
+impl<T> OpenContext<T> for io::Result<T> {
+    fn opening(self, action: &str, path: &Path) -> Result<T> {
+        self.map_err(|e| unopened(path, e, |e| Error::io(action, path, e)))
+    }
+
+    fn opening_to_write(self, action: &str, path: &Path) -> Result<T> {
+        self.map_err(|e| unopened(path, e, |e| Error::at_first_write(action, path, e)))
+    }
+}
+
+fn unopened(path: &Path, e: io::Error, other: impl FnOnce(io::Error) -> Error) -> Error {
     match e.kind() {
         io::ErrorKind::NotFound => broken(path, "the file is missing"),
         _ if is_not_regular(&e) => broken(path, e.to_string()),
-        _ if access == Access::Write => Error::at_first_write(action, path, e),
-        _ => Error::io(action, path, e),
+        _ => other(e),
     }
 }
 

@@ -9,7 +9,7 @@ use stridemap_format::{External, StorageKind, StorageRecord};
 use super::Storage;
 use super::external_file::ExternalFile;
 use crate::disk::{Disk, Staged, StorePaths, step};
-use crate::error::{Error, Result};
+use crate::error::{IoContext, Result};
 
 /// A complete storage that has no id yet.
 #[derive(Debug)]
@@ -67,21 +67,21 @@ impl StagedStorage {
         match &mut self.bytes {
             Bytes::Files { bytes, sum } => {
                 let published = step!("rename-storage", bytes.publish_over_orphan(&target));
-                published.map_err(|e| Error::io("publish storage", &target, e))?;
-                let published = match sum {
+                published.doing("publish storage", &target)?;
+                match sum {
                     Some(sum) => step!("rename-digests", sum.publish_over_orphan(&sum_target)),
                     None => remove_orphan(&**bytes.disk(), &sum_target),
-                };
-                published.map_err(|e| Error::io("publish chunk digests", &sum_target, e))?;
+                }
+                .doing("publish chunk digests", &sum_target)?;
                 // Until here, the lock marked the file as unfinished.
-                bytes.file().unlock().map_err(|e| Error::io("unlock storage", &target, e))
+                bytes.file().unlock().doing("unlock storage", &target)
             }
             Bytes::External { disk, file, .. } => {
                 // Otherwise the record could have a stamp that does not match the elements.
                 step!("adopted-is-unchanged", file.check_unchanged())?;
-                [&target, &sum_target].into_iter().try_for_each(|path| {
-                    remove_orphan(&**disk, path).map_err(|e| Error::io("delete", path, e))
-                })
+                [&target, &sum_target]
+                    .into_iter()
+                    .try_for_each(|path| remove_orphan(&**disk, path).doing("delete", path))
             }
         }
     }

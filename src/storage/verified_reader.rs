@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
-use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use stridemap_format::{
     digests_of_chunks, full_chunk_count,
 };
 
-use super::open_file::{broken, check_length, open_error, read_error};
+use super::open_file::{OpenContext, broken, check_length, read_error};
 use super::resize_discarding;
 use super::rewrite::{ByteSource, Sink};
 use super::writer::StorageWriter;
@@ -96,9 +95,8 @@ impl VerifiedStorage {
         let StorageKind::Sealed(sealed) = record.kind else {
             return Err(broken(&path, "the storage is not sealed".to_owned()));
         };
-        let failed = |e| open_error("open storage", &path, Access::Read, e);
-        let file = read_again(|| disk.open(&path, Access::Read)).map_err(failed)?;
-        let found_bytes = read_again(|| file.stat()).map_err(failed)?.size_bytes;
+        let file = read_again(|| disk.open(&path, Access::Read)).opening("open storage", &path)?;
+        let found_bytes = read_again(|| file.stat()).opening("open storage", &path)?.size_bytes;
         let (sum, mut error) = match full_chunk_count(length_bytes) {
             0 => (None, None),
             count => match damage_in(SumFile::open(disk, paths.sum(id), count))? {
@@ -275,9 +273,8 @@ impl ByteSource for VerifiedStorage {
 impl SumFile {
     /// Opens a file that may be short. If it is, also returns an error.
     fn open(disk: &dyn Disk, path: PathBuf, chunk_count: u64) -> Result<(Self, Option<Error>)> {
-        let failed = |e: io::Error| open_error("open chunk digests", &path, Access::Read, e);
-        let file = read_again(|| disk.open(&path, Access::Read)).map_err(failed)?;
-        let found_bytes = read_again(|| file.stat()).map_err(failed)?.size_bytes;
+        let file = read_again(|| disk.open(&path, Access::Read)).opening("open chunk digests", &path)?;
+        let found_bytes = read_again(|| file.stat()).opening("open chunk digests", &path)?.size_bytes;
         let expected_bytes = chunk_count.saturating_mul(DIGEST_BYTES);
         let error = (found_bytes < expected_bytes).then(|| {
             let detail =

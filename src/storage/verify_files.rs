@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stridemap_format::{CHUNK_BYTES, Digest, StorageKind, StorageRecord, full_chunk_count};
 
-use super::open_file::{check_length, open_error};
+use super::open_file::{OpenContext, check_length};
 use super::verified_reader::{DamagedChunk, VerifiedStorage};
 use crate::disk::{Access, Disk, StorePaths, read_again};
 use crate::error::{Error, Result};
@@ -124,7 +124,7 @@ impl SealedCheck {
 fn check_length_only(disk: &dyn Disk, paths: &StorePaths, id: u64, record: &StorageRecord) -> Result<Damage> {
     let path = paths.storage(id);
     let found = read_again(|| disk.open(&path, Access::Read)?.stat());
-    let found_bytes = found.map_err(|e| open_error("open storage", &path, Access::Read, e))?.size_bytes;
+    let found_bytes = found.opening("open storage", &path)?.size_bytes;
     Ok(Damage {
         file: check_length(&path, found_bytes, record.length_bytes).err(),
         found_bytes: Some(found_bytes),

@@ -8,7 +8,7 @@ use stridemap_format::{CHUNK_BYTES, Digest, Sealed, StorageKind, StorageRecord, 
 
 use super::{ALIGNMENT_BYTES, ExternalFile, StagedStorage, Storage, Writeback, extend, zeroed};
 use crate::disk::{Disk, Staged, StorePaths, dir_of, mark_for_writes_in_place, step};
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 use crate::parallel;
 
 const CHUNK: usize = CHUNK_BYTES as usize;
@@ -126,10 +126,10 @@ impl StorageWriter {
         }
         // The source may have grown, so cut off the rest. Do nothing for equal lengths, because XFS would rewrite the
         // last block.
-        let shared = self.staged.file().stat().map_err(|e| self.error("share storage", e))?;
+        let shared = self.staged.file().stat().doing("share storage", self.staged.path())?;
         if shared.size_bytes > length_bytes {
             let cut = self.staged.file().set_len(length_bytes);
-            cut.map_err(|e| self.error("set the length of storage", e))?;
+            cut.doing("set the length of storage", self.staged.path())?;
         }
         self.allocated_bytes = length_bytes;
         Ok(true)
@@ -147,7 +147,7 @@ impl StorageWriter {
             |start_bytes| {
                 let mut chunk = zeroed((length_bytes - start_bytes).min(CHUNK_BYTES) as usize)?;
                 let read = file.read_exact_at(&mut chunk, start_bytes);
-                read.map_err(|e| Error::io("read storage", path, e))?;
+                read.doing("read storage", path)?;
                 Ok((digest(&chunk), chunk.len() as u64))
             },
             |read: Result<_>| {
@@ -182,7 +182,7 @@ impl StorageWriter {
             self.staged
                 .file()
                 .allocate(self.allocated_bytes..end_bytes)
-                .map_err(|e| self.error("allocate storage", e))?;
+                .doing("allocate storage", self.staged.path())?;
             self.allocated_bytes = end_bytes;
         }
         Ok(())
@@ -212,7 +212,7 @@ impl StorageWriter {
     /// Fills a storage with zeros up to `length_bytes`. In a storage that is changed in place, reserved space already
     /// reads as zeros.
     pub(crate) fn zeros_up_to(&mut self, length_bytes: u64) -> Result<()> {
-        let stat = self.staged.file().stat().map_err(|e| self.error("allocate storage", e))?;
+        let stat = self.staged.file().stat().doing("allocate storage", self.staged.path())?;
         if stat.size_bytes >= length_bytes && matches!(self.mutability, Mutability::InPlace(_)) {
             self.written_bytes = length_bytes;
         }
@@ -270,20 +270,16 @@ impl StorageWriter {
             written(chunk);
             // Starts to write it to disk, so that the last sync has less to do.
             match (self.staged.file().as_file(), &mut self.writeback) {
-                (Some(file), Some(writeback)) => writeback
-                    .advance(file, self.written_bytes)
-                    .map_err(|e| Error::io("write storage", self.staged.path(), e)),
+                (Some(file), Some(writeback)) => {
+                    writeback.advance(file, self.written_bytes).doing("write storage", self.staged.path())
+                }
                 _ => Ok(()),
             }
         })
     }
 
     fn put(&self, bytes: &[u8]) -> Result<()> {
-        self.staged.file().write_all_at(bytes, self.written_bytes).map_err(|e| self.error("write storage", e))
-    }
-
-    fn error(&self, action: &str, e: std::io::Error) -> Error {
-        Error::io(action, self.staged.path(), e)
+        self.staged.file().write_all_at(bytes, self.written_bytes).doing("write storage", self.staged.path())
     }
 
     /// Returns the bytes written so far as a storage with a provisional identity, so that the transaction itself can
@@ -306,13 +302,13 @@ impl StorageWriter {
             self.staged
                 .file()
                 .set_len(length_bytes)
-                .map_err(|e| self.error("set the length of storage", e))?;
+                .doing("set the length of storage", self.staged.path())?;
         }
         let durable = self.writeback.is_some();
         if durable {
             // Otherwise, after a power cut, the file could be shorter than its record states.
             let synced = step!("sync-storage", self.staged.file().sync());
-            synced.map_err(|e| self.error("sync storage", e).after_failed_sync())?;
+            synced.syncing("sync storage", self.staged.path())?;
         }
         let (kind, sum) = match self.mutability {
             Mutability::InPlace(kind) => (kind, None),
@@ -338,13 +334,13 @@ pub(super) fn stage_sum(
     if digests.is_empty() {
         return Ok(None);
     }
-    let failed = |e| Error::io("stage chunk digests in", dir, e);
-    let sum = Staged::create(disk, dir).map_err(failed)?;
-    sum.file().write_all_at(digests.as_flattened(), 0).map_err(failed)?;
+    const ACTION: &str = "stage chunk digests in";
+    let sum = Staged::create(disk, dir).doing(ACTION, dir)?;
+    sum.file().write_all_at(digests.as_flattened(), 0).doing(ACTION, dir)?;
     if durable {
         // Otherwise, after a power cut, `verify` could find them missing.
         let synced = step!("sync-digests", sum.file().sync());
-        synced.map_err(|e| failed(e).after_failed_sync())?;
+        synced.syncing(ACTION, dir)?;
     }
     Ok(Some(sum))
 }

@@ -9,7 +9,7 @@ use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorRe
 use super::append_rows::{ShortRows, check_rows, end_bytes, grown_record, row_count, write_rows};
 use super::handle::Store;
 use super::transaction::Transaction;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes, Generation, OnExisting};
 use crate::layout::Layout;
 use crate::storage::{Growth, GrowthLock};
@@ -51,14 +51,15 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `NameNotFound`; `DTypeMismatch`; `SizeMismatch` if the number of dimensions, or the size of any
-    /// dimension except 0, differs; `Unsupported` for a tensor that cannot grow in its storage; `Busy` if another
-    /// process or thread holds the storage for longer than the timeout, or at once if a transaction of this thread is
-    /// appending to it; `Conflict` for a storage whose file has several hard links; `Corrupt` if the end of the
-    /// storage is damaged.
+    /// `Busy`, `Conflict`, `Corrupt`, `LimitExceeded`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as
+    /// for every [write](Store#errors); `NameNotFound`; `DTypeMismatch`; `SizeMismatch` if the number of dimensions, or
+    /// the size of any dimension except 0, differs; `Unsupported` for a tensor that cannot grow in its storage; `Busy`
+    /// if another process or thread holds the storage for longer than the timeout, or at once if a transaction of this
+    /// thread is appending to it; `Conflict` for a storage whose file has several hard links; `Corrupt` if the end of
+    /// the storage is damaged.
     pub fn append(&self, name: &str, source: &(impl Source + ?Sized)) -> Result<Range<usize>> {
         let op = format!("append to {name:?}");
-        let Some(rows) = ShortRows::of(source).map_err(|e| e.context(&op))? else {
+        let Some(rows) = ShortRows::of(source).context(&op)? else {
             return self.write(|txn| txn.append(name, source));
         };
         let store = &self.loader.store;
@@ -89,7 +90,7 @@ impl Store {
             drop(txn);
             let left = store.options.lock_wait.without(began.elapsed());
             let free = GrowthLock::take(&store.disk, &path, left);
-            drop(free.map_err(|e| e.context(&op))?);
+            drop(free.context(&op)?);
         }
         self.write(|txn| txn.append(name, &rows))
     }
@@ -111,8 +112,9 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `SizeMismatch` for a size without dimensions; `NameExists`; `LimitExceeded` for a size that
-    /// is too large, or a capacity of more than 2^46 bytes; `InvalidArgument` for an invalid name.
+    /// `Busy`, `Conflict`, `Corrupt`, `LimitExceeded`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as
+    /// for every [write](Store#errors); `SizeMismatch` for a size without dimensions; `NameExists`; `LimitExceeded` for
+    /// a size that is too large, or a capacity of more than 2^46 bytes; `InvalidArgument` for an invalid name.
     pub fn create_growable(&self, name: &str, dtype: DType, size: &[usize], capacity: usize) -> Result<()> {
         self.write(|txn| txn.create_growable(name, dtype, size, capacity))
     }
@@ -140,9 +142,10 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Store::append`]; `Unsupported` for a tensor that was saved in this transaction (commit it first);
-    /// `Conflict` if an earlier change cannot be made on the newest generation; those of the source. After a failure
-    /// to write, the transaction can only be dropped.
+    /// `NameNotFound`, `DTypeMismatch`, `SizeMismatch`, `Busy`, `Conflict`, `Corrupt`, `LimitExceeded`, `Io` and
+    /// `Poisoned`, as for [`Store::append`]; `Unsupported` also for a tensor that was saved in this transaction (commit
+    /// it first); `Conflict` if an earlier change cannot be made on the newest generation; those of the source. After a
+    /// failure to write, the transaction can only be dropped.
     pub fn append(&mut self, name: &str, source: &(impl Source + ?Sized)) -> Result<Range<usize>> {
         let op = format!("append to {name:?}");
         self.check_writable(&op)?;
@@ -152,7 +155,7 @@ impl Transaction<'_> {
             return Ok(end..end);
         }
         // Before the storage's lock: whoever has the source's lock may be about to append to the same storage.
-        let source_lock = source.lock_to_read().map_err(|e| e.context(&op))?;
+        let source_lock = source.lock_to_read().context(&op)?;
         let record = self.hold_storage(&op, name, record)?;
         // Another writer may have changed the tensor while this one waited.
         let rows = check_rows(&op, &record, source)?;
@@ -197,7 +200,7 @@ impl Transaction<'_> {
             let message = format!("{op}: a tensor without dimensions has no rows; use size [0] for a vector");
             return Err(Error::new(ErrorKind::SizeMismatch, message));
         };
-        let layout = Layout::contiguous(size).map_err(|e| e.context(&op))?;
+        let layout = Layout::contiguous(size).context(&op)?;
         let elems = row.iter().try_fold(capacity as u64, |n, &size| n.checked_mul(size as u64));
         let reserved_bytes = elems.and_then(|n| n.checked_mul(dtype.itemsize() as u64));
         let reserved_bytes = reserved_bytes.filter(|&n| n <= MAX_RESERVED_BYTES).ok_or_else(|| {
@@ -245,7 +248,7 @@ impl Transaction<'_> {
                 None => GrowthLock::take(&store.disk, &path, left),
                 Some(_) => GrowthLock::take_or_busy(&store.disk, &path),
             };
-            let lock = lock.map_err(|e| e.context(op))?;
+            let lock = lock.context(op)?;
             self.rebase()?;
             record = self.draft.existing("append to", name)?;
             if record.storage_id != id && !left.timeout.is_zero() {
@@ -264,7 +267,7 @@ impl Transaction<'_> {
                 return Err(Error::corrupt(&path, detail).context(op));
             };
             let growth = Growth::begin(&store.paths, lock, (id, storage), &self.loader.tails);
-            self.growths.insert(id, growth.map_err(|e| e.context(op))?);
+            self.growths.insert(id, growth.context(op)?);
             return Ok(record);
         }
     }
@@ -274,7 +277,7 @@ impl Transaction<'_> {
         if self.draft.changes.expected.contains_key(&id) && generation.storage(id)?.is_none() {
             return Err(generation::storage_gone(op, id, generation.number()));
         }
-        self.loader.record(generation, id).map_err(|e| e.context(op))
+        self.loader.record(generation, id).context(op)
     }
 
     /// Checks that the tensor ends at `length_bytes` of its storage, so that rows appended there follow its own.

@@ -4,7 +4,7 @@ use stridemap_format::limits::MAX_STORAGE_BYTES;
 use stridemap_format::{CHUNK_BYTES, DType, TensorRecord};
 
 use super::write_elements::{record_of, write_elements};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::layout::Layout;
 use crate::storage::{Growth, extend};
 use crate::tensor::Source;
@@ -57,7 +57,7 @@ pub(super) fn write_rows(
     let written = growth
         .reserve(size_bytes)
         .and_then(|()| write_elements(source, size_bytes, |bytes| growth.write(bytes)));
-    let written = written.map_err(|e| e.context(op));
+    let written = written.context(op);
     *failure = written.as_ref().err().cloned();
     written
 }
@@ -106,7 +106,7 @@ pub(super) fn grown_record(op: &str, record: &TensorRecord, rows: usize) -> Resu
     let mut size = layout.size().to_vec();
     let first = size.first_mut().ok_or_else(too_large)?;
     *first = first.checked_add(rows).ok_or_else(too_large)?;
-    let grown = Layout::contiguous(&size).map_err(|e| e.context(op))?.named(layout.names().cloned());
+    let grown = Layout::contiguous(&size).context(op)?.named(layout.names().cloned());
     let size_bytes = (grown.numel() as u64)
         .checked_sub(layout.numel() as u64)
         .and_then(|elems| elems.checked_mul(record.dtype.itemsize() as u64));

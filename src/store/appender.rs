@@ -9,7 +9,7 @@ use stridemap_format::TensorRecord;
 use super::append_rows::{check_rows, grown_record, row_count, write_rows};
 use super::handle::Store;
 use super::loader::Loader;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes, Draft, OnExisting, WriterLock};
 use crate::storage::Growth;
 use crate::tensor::Source;
@@ -79,7 +79,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`append`](Self::append), except those about the rows.
+    /// `NameNotFound`, `SizeMismatch` for a tensor without dimensions, `Unsupported`, `Busy`, `Conflict`, `Corrupt`,
+    /// `Stale`, `ReadOnly`, `Io` and `Poisoned`, as for [`append`](Self::append).
     pub fn appender(&self, name: &str) -> Result<Appender> {
         let op = format!("append to {name:?}");
         let mut txn = self.begin()?;
@@ -136,16 +137,17 @@ impl Appender {
     /// that generation. Without new rows nothing is written.
     ///
     /// # Errors
-    /// See [`Store`]. After `Busy`, `commit` can be called again. `Conflict` if the tensor was removed, renamed or
-    /// replaced since the appender was opened: the rows are then discarded. After any error but `Busy`, the appender
-    /// can only be dropped.
+    /// `Busy`, `Conflict`, `Corrupt`, `LimitExceeded`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as
+    /// for every [write](Store#errors). After `Busy`, `commit` can be called again. `Conflict` if the tensor was
+    /// removed, renamed or replaced since the appender was opened: the rows are then discarded. After any error but
+    /// `Busy`, the appender can only be dropped.
     pub fn commit(&mut self) -> Result<u64> {
         let op = format!("commit rows appended to {:?}", self.name);
         self.prepare_to_write(&op)?;
         if self.appended == self.committed {
             return Ok(self.loader.store.generation_number());
         }
-        let published = self.publish().map_err(|e| e.context(&op));
+        let published = self.publish().context(&op);
         match &published {
             // Nothing was published: rows can still be added.
             Err(e) if e.kind() == ErrorKind::Busy => self.failure = self.growth.allow_writes().err(),
@@ -157,7 +159,7 @@ impl Appender {
 
     fn publish(&mut self) -> Result<u64> {
         let store = &self.loader.store;
-        let grown = self.growth.finish(&store.paths, store.is_durable()).map_err(|e| e.context("append"))?;
+        let grown = self.growth.finish(&store.paths, store.is_durable()).context("append")?;
         let (from, to) = (self.committed.clone(), self.appended.clone());
         let change = Change::Grow { name: self.name.clone(), from, to };
         let changes = Changes { requested: vec![(change, OnExisting::Replace)], ..Changes::default() };

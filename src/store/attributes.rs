@@ -7,7 +7,7 @@ use stridemap_format::check_text;
 use super::handle::Store;
 use super::snapshot::Snapshot;
 use super::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::error::{FormatContext, Result};
 use crate::generation::{Change, attributes_of};
 
 /// An attribute is text under a key. It belongs to a *scope*: the store itself, which is `""`, the name of a tensor, or
@@ -130,13 +130,13 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`set_attribute`](Self::set_attribute); `InvalidArgument` for a scope that is too long or contains NUL.
+    /// `LimitExceeded` beyond a limit of the format; `Stale`; `InvalidArgument` for an invalid key, and for a scope
+    /// that is too long or contains NUL.
     pub fn set_attribute_of(&mut self, scope: &str, key: &str, value: &str) -> Result<()> {
-        let refused = |e| Error::refused("set_attribute", e);
         if !scope.is_empty() {
-            check_text("attribute scope", scope).map_err(refused)?;
+            check_text("attribute scope", scope).refused_to("set_attribute")?;
         }
-        check_text("attribute key", key).map_err(refused)?;
+        check_text("attribute key", key).refused_to("set_attribute")?;
         let (scope, key, value) = (scope.to_owned(), key.to_owned(), Some(value.to_owned()));
         self.apply(Change::SetAttribute { scope, key, value })
     }

@@ -12,7 +12,7 @@ use super::handle::Store;
 use super::options::StoreOptions;
 use super::snapshot::Snapshot;
 use super::transaction::Transaction;
-use crate::error::{Error, Result};
+use crate::error::{Context, Error, FormatContext, Result};
 use crate::generation::Change;
 use crate::layout::{Repacked, RepackedView, footprint_bytes, repack};
 use crate::maintenance::Copied;
@@ -45,7 +45,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Snapshot::copy_to`]; `Stale`, as for [`refresh`](Self::refresh).
+    /// `AlreadyExists`, `Corrupt`, `Busy`, `NotAllowed`, `ExternalChanged`, `ReadOnly` and `Io`, as for
+    /// [`Snapshot::copy_to`]; `Stale`, as for [`refresh`](Self::refresh).
     pub fn copy_to(&self, path: impl AsRef<Path>, progress: impl FnMut(u64)) -> Result<Copied> {
         let newest = self.loader.store.newest()?;
         Snapshot::new(Arc::clone(&self.loader), newest).copy_to(path, progress)
@@ -117,7 +118,8 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// Those of [`copy_to`](Self::copy_to); `NameNotFound`.
+    /// `AlreadyExists`, `Corrupt`, `Busy`, `NotAllowed`, `ExternalChanged`, `ReadOnly`, `Stale` and `Io`, as for
+    /// [`copy_to`](Self::copy_to); `NameNotFound`.
     pub fn copy_tensors_to(
         &self,
         path: impl AsRef<Path>,
@@ -208,7 +210,7 @@ impl Snapshot {
                     Some(&new_id) => new_id,
                     None => {
                         let new_id = self.stage(&mut txn, id, part, &mut copied, progress);
-                        let new_id = new_id.map_err(|e| e.context(format!("{name:?}")))?;
+                        let new_id = new_id.context(format!("{name:?}"))?;
                         ids.insert(id, new_id);
                         staged.push((id, name.clone()));
                         new_id
@@ -216,7 +218,7 @@ impl Snapshot {
                 };
                 let (stride, offset_elems) = (record.stride.to_vec(), record.offset_elems);
                 let placed = part.placed.remove(&name).unwrap_or(RepackedView { stride, offset_elems });
-                let record = placed.header(&record, new_id).map_err(|e| Error::refused("copy", e))?;
+                let record = placed.header(&record, new_id).refused_to("copy")?;
                 txn.apply(Change::Put { action: "copy", name, record })?;
                 copied.tensor_count += 1;
                 tensor_count += 1;

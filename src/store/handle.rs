@@ -154,8 +154,8 @@ impl Store {
     /// External files are opened only if [allowed](crate::StoreOptions::external); by default none are.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open); `NotAllowed` on a network file system, unless
-    /// [allowed](crate::StoreOptions::allow_network_mapping).
+    /// `NotFound`, `NotAStore`, `UnsupportedVersion`, `Corrupt`, `Busy` and `Io`; `NotAllowed` on a network file
+    /// system, unless [allowed](crate::StoreOptions::allow_network_mapping).
     #[expect(
         unsafe_code,
         reason = "states the contract of mapping; the mapping itself is in storage/mapping.rs"
@@ -340,8 +340,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Snapshot::load`]: `NameNotFound`, `Corrupt`, `NotAllowed`, `ExternalChanged`, `Stale`,
-    /// `Io`.
+    /// `NameNotFound`, `Corrupt`, `NotAllowed`, `ExternalChanged`, `Stale` and `Io`, as for [`Snapshot::load`].
     pub fn load(&self, name: &str) -> Result<Tensor> {
         let (store, current) = (&self.loader.store, self.loader.store.current());
         let mut loaded = self.loader.load(&current, name);
@@ -408,8 +407,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`begin`](Self::begin); `Busy` if other writers hold the store for longer than the timeout, or at once
-    /// if this thread has begun an exclusive transaction that has not ended; `ReadOnly`.
+    /// `Corrupt`, `Stale`, `Io` and `Poisoned`; `Busy` if other writers hold the store for longer than the timeout, or
+    /// at once if this thread has begun an exclusive transaction that has not ended; `ReadOnly`.
     pub fn begin_exclusive(&self) -> Result<Transaction<'_>> {
         let txn = Transaction::under_lock(&self.loader, Instant::now())?;
         generation::check_ids_left(txn.generation())?;
@@ -444,7 +443,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]. What was deleted before the error stays deleted.
+    /// `Busy`, `Conflict`, `Corrupt`, `LimitExceeded`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as
+    /// for every [write](Store#errors). What was deleted before the error stays deleted.
     pub fn gc(&self) -> Result<Collected> {
         self.loader.store.check_process()?;
         maintenance::collect_all(&self.loader.store)

@@ -9,7 +9,7 @@ use stridemap_format::limits::MAX_STORAGE_BYTES;
 use super::staging::OWN_STORAGE_BYTES;
 use super::transaction::Transaction;
 use super::write_elements::{record_of, write_to_sink};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, FormatContext, Result};
 use crate::generation::{Change, OnExisting};
 use crate::layout::Layout;
 use crate::storage::{ExternalFile, StagedStorage, StorageWriter};
@@ -210,8 +210,7 @@ impl Transaction<'_> {
             let message = format!("save_header {name:?}: another transaction staged the storage");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        let refused = |e| Error::refused(format_args!("save_header {name:?}"), e);
-        layout.extent(dtype, storage.length_bytes).map_err(refused)?;
+        layout.extent(dtype, storage.length_bytes).refused_to(format_args!("save_header {name:?}"))?;
         let first_elem = storage.offset_bytes / dtype.itemsize() as u64;
         let offset_elems = first_elem.saturating_add(layout.offset() as u64);
         let record = record_of("save_header", dtype, layout, offset_elems, storage.id)?;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stridemap_format::{Error as FormatError, Rule, StorageKind, StorageRecord, TensorRecord};
 
 use crate::disk::Disk;
-use crate::error::{Error, Result};
+use crate::error::{Context, Error, FormatContext, Result};
 use crate::generation::{self, Generation, OpenStore};
 use crate::layout::Layout;
 use crate::storage::{Identity, KnownTails, MapPermit, Storage, StoreCallbacks};
@@ -35,20 +35,22 @@ impl Loader {
         name: &str,
         record: &TensorRecord,
     ) -> Result<Tensor> {
-        let failed = |e: Error| e.context(format!("load {name:?}"));
+        self.open_tensor(generation, record).context(format_args!("load {name:?}"))
+    }
+
+    fn open_tensor(&self, generation: &Generation, record: &TensorRecord) -> Result<Tensor> {
         let (id, dtype) = (record.storage_id, record.dtype);
         let layout = Layout::of_record(record);
         // An open storage may be shorter than the tensor, because the file has grown since.
         let is_inside = |storage: &Arc<Storage>| layout.extent(dtype, storage.length_bytes()).is_ok();
         let storage = match self.store.storages.get(id).filter(is_inside) {
             Some(storage) => {
-                self.check_external(&storage).map_err(failed)?;
+                self.check_external(&storage)?;
                 storage
             }
-            None => self.open(generation, id).map_err(failed)?,
+            None => self.open(generation, id)?,
         };
-        Tensor::new(storage, dtype, layout)
-            .map_err(|e| failed(Error::corrupt(&self.store.paths.storage(id), e)))
+        Tensor::new(storage, dtype, layout).corrupt_in(&self.store.paths.storage(id))
     }
 
     /// Checks that the file of an external storage that is already open has not changed since it was adopted. A mapping

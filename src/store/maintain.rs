@@ -71,7 +71,9 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]. What was compacted before the error stays compacted, and nothing else has changed.
+    /// `Busy`, `Conflict`, `Corrupt`, `LimitExceeded`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as
+    /// for every [write](Store#errors). What was compacted before the error stays compacted, and nothing else has
+    /// changed.
     pub fn compact(&self, progress: impl FnMut(u64)) -> Result<Compacted> {
         self.compact_for(RewriteGain::Enough, progress)
     }
@@ -92,7 +94,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`compact`](Self::compact).
+    /// `Busy`, `Conflict`, `Corrupt`, `LimitExceeded`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as
+    /// for every [write](Store#errors).
     pub fn compact_all(&self, progress: impl FnMut(u64)) -> Result<Compacted> {
         self.compact_for(RewriteGain::Small, progress)
     }
@@ -131,8 +134,9 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `NotAllowed` if this handle may not open one of the files; `ExternalChanged` if a file
-    /// changed since it was adopted. What was committed before the error stays.
+    /// `Busy`, `Conflict`, `Corrupt`, `LimitExceeded`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as
+    /// for every [write](Store#errors); `NotAllowed` if this handle may not open one of the files; `ExternalChanged` if
+    /// a file changed since it was adopted. What was committed before the error stays.
     pub fn materialize(&self, mut progress: impl FnMut(u64)) -> Result<Materialized> {
         let store = &self.loader.store;
         store.check_process()?;

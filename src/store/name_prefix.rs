@@ -7,7 +7,7 @@ use stridemap_format::check_text;
 use super::handle::Store;
 use super::snapshot::TensorInfo;
 use super::transaction::Transaction;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, FormatContext, Result};
 use crate::generation::{Change, OnExisting, Read};
 use crate::tensor::Tensor;
 
@@ -50,7 +50,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`load`](Self::load), for any of them.
+    /// `NameNotFound`, `Corrupt`, `NotAllowed`, `ExternalChanged`, `Stale` and `Io`, for any of them.
     pub fn load_all(&self, prefix: &str) -> Result<Vec<(String, Tensor)>> {
         self.snapshot().load_all(prefix)?.collect()
     }
@@ -171,7 +171,7 @@ impl Transaction<'_> {
         let refuses_existing = self.on_existing_or(OnExisting::Refuse) == OnExisting::Refuse;
         for name in &names {
             let new = new_name(name);
-            check_text("name", &new).map_err(|e| Error::refused(&op, e))?;
+            check_text("name", &new).refused_to(&op)?;
             // A name that is itself renamed becomes free.
             if refuses_existing && !new.starts_with(from) && self.draft.tensor(&new)?.is_some() {
                 let message =
@@ -184,7 +184,7 @@ impl Transaction<'_> {
         for scope in &scopes {
             let new = new_name(scope);
             if !new.is_empty() {
-                check_text("name", &new).map_err(|e| Error::refused(&op, e))?;
+                check_text("name", &new).refused_to(&op)?;
             }
         }
         names.append(&mut scopes);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::handle::Store;
 use super::transaction::Transaction;
 use crate::disk::{Disk, RealDisk, StorePaths};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, IoContext, Result};
 use crate::generation::{self, Durability, IncompleteStore, OpenStore, Options, Unfilled};
 use crate::storage::{ExternalFiles, MapPermit, OnWait};
 
@@ -177,7 +177,8 @@ impl StoreOptions {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Store::create`]: `AlreadyExists`, `ReadOnly`, `Io` and others.
+    /// `AlreadyExists`, `ReadOnly`, `Io`, `CommitUnknown`, and `NotFound`, `NotAStore`, `UnsupportedVersion`,
+    /// `Corrupt`, `Busy` and `Io`, as for [`Store::create`].
     pub fn create(&self, path: impl AsRef<Path>) -> Result<Store> {
         let path = path.as_ref();
         let uuid = generation::create(&self.disk, path, self.options.durability == Durability::Full)?;
@@ -212,9 +213,9 @@ impl StoreOptions {
     /// ```
     ///
     /// # Errors
-    /// Those of [`create`](Self::create), of `fill`, and of [`Transaction::commit`]. After each of these, this call
-    /// leaves no store, except after `CommitUnknown`, in the cases above, and if an existing directory could not be synced.
-    /// Files that others put into the directory stay.
+    /// `AlreadyExists`, `ReadOnly`, `Io`, `LimitExceeded` and `CommitUnknown`; those of `fill`. After each of these,
+    /// this call leaves no store, except after `CommitUnknown`, in the cases above, and if an existing directory could
+    /// not be synced. Files that others put into the directory stay.
     pub fn create_with<E: From<Error>>(
         &self,
         path: impl AsRef<Path>,
@@ -279,7 +280,7 @@ impl StoreOptions {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Store::open`]: `NotFound`, `NotAStore`, `UnsupportedVersion`, `Corrupt`, `Busy`, `Io`.
+    /// `NotFound`, `NotAStore`, `UnsupportedVersion`, `Corrupt`, `Busy` and `Io`, as for [`Store::open`].
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Store> {
         self.open_with(path.as_ref(), None)
     }
@@ -302,7 +303,8 @@ impl StoreOptions {
     /// The contract is that of [`Store::open_mapped`].
     ///
     /// # Errors
-    /// Those of [`open`](Self::open); `NotAllowed`, unless [allowed](Self::allow_network_mapping).
+    /// `NotFound`, `NotAStore`, `UnsupportedVersion`, `Corrupt`, `Busy` and `Io`; `NotAllowed`, unless
+    /// [allowed](Self::allow_network_mapping).
     #[expect(
         unsafe_code,
         reason = "states the contract of mapping; the mapping itself is in storage/mapping.rs"
@@ -324,7 +326,7 @@ impl StoreOptions {
 
 fn check_local(disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
     let dir = paths.storages_dir();
-    if !disk.is_network(&dir).map_err(|e| Error::io("examine the file system of", &dir, e))? {
+    if !disk.is_network(&dir).doing("examine the file system of", &dir)? {
         return Ok(());
     }
     let message = format!(

@@ -6,7 +6,7 @@ use stridemap_format::{StorageKind as RecordKind, StorageRecord};
 
 use super::transaction::Transaction;
 use super::write_elements::record_of;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, IoContext, Result};
 use crate::generation::{self, Change, OnExisting};
 use crate::storage::Identity;
 use crate::tensor::Tensor;
@@ -111,9 +111,7 @@ impl Transaction<'_> {
         match self.loader.store.disk.stat(&path) {
             // The commit finds out whether the storage is gone.
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-            stat => {
-                Ok(!tensor.storage().is_on_file(stat.map_err(|e| Error::io("save_view: examine", &path, e))?))
-            }
+            stat => Ok(!tensor.storage().is_on_file(stat.doing("save_view: examine", &path)?)),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorParts, TensorRecord};
 
 use super::loader::Loader;
-use crate::error::{Error, Result};
+use crate::error::{FormatContext, Result};
 use crate::generation::Generation;
 use crate::layout::{Layout, MAX_STEPS_TOGETHER, for_each_range};
 use crate::maintenance::StorageUsage;
@@ -242,7 +242,7 @@ impl StorageInfo {
         let own = tensors.iter().filter(|tensor| tensor.storage_id == self.id);
         let parts: Vec<TensorParts> = own.map(TensorInfo::parts).collect();
         let views: Vec<&TensorParts> = parts.iter().collect();
-        StorageUsage::of(&views, self.size_bytes).map_err(|e| Error::corrupt(&self.file, e))
+        StorageUsage::of(&views, self.size_bytes).corrupt_in(&self.file)
     }
 }
 

@@ -5,7 +5,7 @@ use stridemap_format::{DType, StorageKind as RecordKind};
 
 use super::transaction::{Stage, Transaction};
 use super::write_elements::record_of;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::generation::{Change, Changes, OnExisting};
 use crate::layout::Layout;
 use crate::storage::{StagedStorage, StorageWriter};
@@ -35,7 +35,7 @@ impl Transaction<'_> {
                 format!("{op}: size {:?} of {dtype} is too large", layout.size()),
             )
         })?;
-        let staged = stage(self, size_bytes).map_err(|e| e.context(op));
+        let staged = stage(self, size_bytes).context(op);
         let (storage_id, offset_bytes) = self.record_failure(staged)?;
         let offset_elems = offset_bytes / dtype.itemsize() as u64;
         let record = record_of(action, dtype, layout, offset_elems, storage_id)?;

@@ -11,7 +11,7 @@ use stridemap_format::{DType, StorageRecord};
 use super::loader::Loader;
 use super::staging::OWN_STORAGE_BYTES;
 use super::write_elements::{in_place_kind, row_major_layout, write_elements};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::generation::{self, Change, Draft, Generation, OnExisting, WriterLock};
 use crate::layout::Layout;
 use crate::storage::{ExternalFile, Grown, Growth, StagedStorage, StorageKind, StorageWriter};
@@ -219,11 +219,12 @@ impl<'a> Transaction<'a> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`save`](Self::save); `InvalidArgument` for any other kind, and for a dtype that cannot be live.
+    /// `InvalidArgument`, `SizeMismatch`, `LimitExceeded`, `NameExists`, `ReadOnly` and `Io`, as for
+    /// [`save`](Self::save); `InvalidArgument` for any other kind, and for a dtype that cannot be live.
     pub fn save_as(&mut self, name: &str, source: &(impl Source + ?Sized), kind: StorageKind) -> Result<()> {
         let op = format_args!("save {name:?}");
         let in_place = in_place_kind(op, kind, source.dtype())?;
-        let layout = row_major_layout(source).map_err(|e| e.context(op))?;
+        let layout = row_major_layout(source).context(op)?;
         let on_existing = self.on_existing_or(OnExisting::Replace);
         self.put(("save", on_existing), name, (source.dtype(), &layout), |txn, size_bytes| {
             let write =
@@ -252,9 +253,9 @@ impl<'a> Transaction<'a> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`save`](Self::save); `NameExists`, unless [`OnExisting::Replace`] was chosen; `LimitExceeded` if the
-    /// size is too large; `InvalidArgument` for a kind other than `Mutable` and `Live`, and for a dtype that cannot be
-    /// live.
+    /// `InvalidArgument`, `SizeMismatch`, `LimitExceeded`, `NameExists`, `ReadOnly` and `Io`, as for
+    /// [`save`](Self::save); `NameExists`, unless [`OnExisting::Replace`] was chosen; `LimitExceeded` if the size is
+    /// too large; `InvalidArgument` for a kind other than `Mutable` and `Live`, and for a dtype that cannot be live.
     pub fn create_tensor(
         &mut self,
         name: &str,
@@ -269,7 +270,7 @@ impl<'a> Transaction<'a> {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
-        let layout = Layout::contiguous(size).map_err(|e| e.context(op))?;
+        let layout = Layout::contiguous(size).context(op)?;
         let on_existing = self.on_existing_or(OnExisting::Refuse);
         self.put(("create_tensor", on_existing), name, (dtype, &layout), |txn, size_bytes| {
             txn.stage_own(Some(kind), size_bytes, |writer| writer.zeros_up_to(size_bytes))
@@ -412,7 +413,8 @@ impl<'a> Transaction<'a> {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`](crate::Store).
+    /// `Busy`, `Conflict`, `Corrupt`, `LimitExceeded`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as
+    /// for every [write](crate::Store#errors).
     pub fn commit(self) -> Result<u64> {
         Ok(self.publish()?.number())
     }
@@ -431,9 +433,7 @@ impl<'a> Transaction<'a> {
         let staged: Result<Vec<StagedStorage>> = self.staged.into_iter().map(finish_stage).collect();
         // After a failed sync nothing else may be synced, so return before the growths are synced.
         let staged = store.record_failure(staged)?;
-        let finish = |growth: &mut Growth| {
-            growth.finish(&store.paths, store.is_durable()).map_err(|e| e.context("append"))
-        };
+        let finish = |growth: &mut Growth| growth.finish(&store.paths, store.is_durable()).context("append");
         let grown: Result<Vec<Grown>> = self.growths.values_mut().map(finish).collect();
         let grown = store.record_failure(grown)?;
         let grown_records: Vec<StorageRecord> = grown.iter().map(|grown| grown.to.clone()).collect();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use stridemap_format::TensorRecord;
 
 use super::transaction::{Stage, Transaction};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, FormatContext, Result};
 use crate::generation::{Changes, Read};
 use crate::layout::Layout;
 use crate::storage::Storage;
@@ -66,8 +66,8 @@ impl Transaction<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Store::load`](crate::Store::load); `Unsupported` for a tensor to which this transaction appended
-    /// rows.
+    /// `NameNotFound`, `Corrupt`, `NotAllowed`, `ExternalChanged`, `Stale` and `Io`, as for
+    /// [`Store::load`](crate::Store::load); `Unsupported` for a tensor to which this transaction appended rows.
     pub fn load(&self, name: &str) -> Result<Tensor> {
         self.loader.store.check_process()?;
         self.draft.note_name(name, Read::Headers);
@@ -102,6 +102,6 @@ impl Transaction<'_> {
                 ));
             }
         };
-        Tensor::new(storage, record.dtype, Layout::of_record(record)).map_err(|e| Error::refused("load", e))
+        Tensor::new(storage, record.dtype, Layout::of_record(record)).refused_to("load")
     }
 }

@@ -45,7 +45,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`refresh`](Self::refresh): `Corrupt`, `UnsupportedVersion`, `Busy`, `Stale`, `Io`.
+    /// `Corrupt`, `UnsupportedVersion`, `Busy`, `Stale` and `Io`, as for [`refresh`](Self::refresh).
     pub fn wait_for_change(&self, timeout: Duration) -> Result<bool> {
         let store = &self.loader.store;
         let (before, began) = (store.generation_number(), Instant::now());

@@ -36,7 +36,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `InvalidArgument` for a name that is empty, too long or contains NUL.
+    /// `Busy`, `Conflict`, `Corrupt`, `LimitExceeded`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as
+    /// for every [write](Store#errors); `InvalidArgument` for a name that is empty, too long or contains NUL.
     pub fn save(&self, name: &str, source: &(impl Source + ?Sized)) -> Result<()> {
         self.write(|txn| txn.save(name, source))
     }
@@ -60,9 +61,10 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `NameExists`; `Io` if the disk is full; `LimitExceeded` if the size is too large; `InvalidArgument`
-    /// for an invalid name, for a kind other than `Mutable` and `Live` (a sealed tensor can only be [saved](Self::save)),
-    /// and for a dtype that cannot be [live](crate::LiveElement).
+    /// `Busy`, `Conflict`, `Corrupt`, `LimitExceeded`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as
+    /// for every [write](Store#errors); `NameExists`; `Io` if the disk is full; `LimitExceeded` if the size is too
+    /// large; `InvalidArgument` for an invalid name, for a kind other than `Mutable` and `Live` (a sealed tensor can
+    /// only be [saved](Self::save)), and for a dtype that cannot be [live](crate::LiveElement).
     pub fn create_tensor(
         &self,
         name: &str,
@@ -101,8 +103,10 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `NeedsCopy` for a tensor whose storage does not belong to this store: [`save`](Self::save)
-    /// copies its elements; `Conflict` if another writer has removed or replaced the storage: load the tensor again.
+    /// `Busy`, `Conflict`, `Corrupt`, `LimitExceeded`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as
+    /// for every [write](Store#errors); `NeedsCopy` for a tensor whose storage does not belong to this store:
+    /// [`save`](Self::save) copies its elements; `Conflict` if another writer has removed or replaced the storage: load
+    /// the tensor again.
     pub fn save_view(&self, name: &str, tensor: &Tensor) -> Result<()> {
         let mut txn = self.begin_on_current()?;
         txn.save_view(name, tensor)?;
@@ -123,7 +127,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `NameNotFound`.
+    /// `Busy`, `Conflict`, `Corrupt`, `LimitExceeded`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as
+    /// for every [write](Store#errors); `NameNotFound`.
     pub fn remove(&self, name: &str) -> Result<()> {
         self.write(|txn| txn.remove(name))
     }
@@ -141,8 +146,10 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; `NameNotFound`; `NameExists` if a tensor has the new name (to replace it, rename it in a
-    /// transaction with [`OnExisting::Replace`](Transaction::on_existing)); `InvalidArgument` for an invalid new name.
+    /// `Busy`, `Conflict`, `Corrupt`, `LimitExceeded`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as
+    /// for every [write](Store#errors); `NameNotFound`; `NameExists` if a tensor has the new name (to replace it,
+    /// rename it in a transaction with [`OnExisting::Replace`](Transaction::on_existing)); `InvalidArgument` for an
+    /// invalid new name.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.write(|txn| txn.rename(from, to))
     }
@@ -193,7 +200,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// See [`Store`]; those of `change`.
+    /// `Busy`, `Conflict`, `Corrupt`, `LimitExceeded`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as
+    /// for every [write](Store#errors); those of `change`.
     pub fn write<R, E: From<Error>>(
         &self,
         change: impl FnOnce(&mut Transaction<'_>) -> Result<R, E>,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use stridemap_format::{DType, StorageKind as RecordKind, TensorParts, TensorRecord};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, FormatContext, Result};
 use crate::layout::Layout;
 use crate::storage::StorageKind;
 use crate::tensor::{Source, can_be_live};
@@ -89,5 +89,5 @@ pub(super) fn record_of(
     storage_id: u64,
 ) -> Result<TensorRecord> {
     let parts = TensorParts { offset_elems, ..layout.tensor_parts(dtype, storage_id) };
-    TensorRecord::new(parts).map_err(|e| Error::refused(action, e))
+    TensorRecord::new(parts).refused_to(action)
 }

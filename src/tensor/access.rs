@@ -6,7 +6,7 @@ use stridemap_format::DType;
 
 use super::element::Element;
 use super::{Tensor, copy};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, FormatContext, Result};
 use crate::layout::{Integers, Layout};
 
 /// Copying and borrowing elements.
@@ -188,7 +188,7 @@ impl Tensor {
     /// Returns the byte range of the storage from the lowest to the highest element.
     pub(super) fn byte_span(&self, op: &str) -> Result<Range<usize>> {
         let extent = self.layout().extent(self.dtype(), self.storage().length_bytes());
-        let extent = extent.map_err(|e| Error::refused(op, e))?;
+        let extent = extent.refused_to(op)?;
         Ok(extent.start_bytes() as usize..extent.end_bytes() as usize)
     }
 

@@ -11,7 +11,7 @@ use super::access::{not_borrowable, not_mapped};
 use super::read_lock::Steady;
 use super::{Element, Tensor};
 use crate::disk::LockMode;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::storage::{Identity, LockedStorage, MAY_NEED_BLOCKS, MutableFile};
 
 /// Locks of mutable storages.
@@ -55,7 +55,7 @@ impl Tensor {
     /// if the file is being changed as a live storage; [`ErrorKind::Io`].
     pub fn lock_shared(&self) -> Result<SharedGuard> {
         let storage = self.lockable("lock_shared")?.lock(LockMode::Shared);
-        let storage = Arc::new(storage.map_err(|e| e.context("lock_shared"))?);
+        let storage = Arc::new(storage.context("lock_shared")?);
         Ok(SharedGuard { tensor: self.under(&storage), storage, of_this_thread: PhantomData })
     }
 
@@ -85,7 +85,7 @@ impl Tensor {
     /// lent as a sealed storage or being changed as a live one; [`ErrorKind::Io`].
     pub fn lock_exclusive(&self) -> Result<ExclusiveGuard<'static>> {
         let storage = self.lockable("lock_exclusive")?.lock(LockMode::Exclusive);
-        let storage = GuardLock::Owned(storage.map_err(|e| e.context("lock_exclusive"))?);
+        let storage = GuardLock::Owned(storage.context("lock_exclusive")?);
         Ok(ExclusiveGuard { tensor: self.under(&storage), storage, of_this_thread: PhantomData })
     }
 
@@ -198,7 +198,7 @@ impl SharedGuard {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Tensor::as_slice`]: `DTypeMismatch`, `NeedsCopy`.
+    /// `DTypeMismatch` and `NeedsCopy`, as for [`Tensor::as_slice`].
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.tensor.check_slice::<T>("as_slice")?;
         self.borrow_span("as_slice")
@@ -346,7 +346,7 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Tensor::as_slice`]: `DTypeMismatch`, `NeedsCopy`.
+    /// `DTypeMismatch` and `NeedsCopy`, as for [`Tensor::as_slice`].
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.tensor.check_slice::<T>("as_slice")?;
         self.borrow_span("as_slice")
@@ -369,8 +369,8 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Tensor::as_slice`]: `DTypeMismatch`, `NeedsCopy`;
-    /// [`ErrorKind::Unsupported`] if several indices refer to one element.
+    /// `DTypeMismatch` and `NeedsCopy`, as for [`Tensor::as_slice`]; [`ErrorKind::Unsupported`] if several indices
+    /// refer to one element.
     pub fn as_slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
         self.tensor.check_slice::<T>("as_slice_mut")?;
         self.borrow_span_mut("as_slice_mut")

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use stridemap_format::DType;
 
 use super::Element;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, FormatContext, Result};
 use crate::layout::Layout;
 use crate::storage::{AlignedBytes, ExternalFile, Identity, Storage};
 
@@ -78,7 +78,7 @@ impl Tensor {
     ) -> Result<Tensor> {
         file.check_range(&range)?;
         let storage = Storage::of_range(file, range.start, range.end - range.start);
-        Tensor::new(storage, dtype, layout).map_err(|e| Error::refused(file.path().display(), e))
+        Tensor::new(storage, dtype, layout).refused_to(file.path().display())
     }
 
     /// Returns a view of the same storage. Layout operations only reach elements that their input reaches, so the

@@ -35,7 +35,7 @@ impl HeldLock {
     /// Makes all changes of the storage durable, as [`ExclusiveGuard::flush`] does. Does nothing under a shared lock.
     ///
     /// # Errors
-    /// Those of [`ExclusiveGuard::flush`].
+    /// `Io`, `Poisoned` and `Stale`, as for [`ExclusiveGuard::flush`].
     pub fn flush(&mut self) -> Result<()> {
         match &mut self.0 {
             Held::Shared { .. } => Ok(()),

@@ -8,7 +8,7 @@ use super::arithmetic::{Op, OtherDType, compute_dtype, dtype_of};
 use super::cast::convert;
 use super::stream::{PIECE_BYTES, for_each_piece, order_axes_like};
 use super::{ExclusiveGuard, Scalar, Tensor, copy};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::storage::resize_discarding;
 
 /// The number of elements computed at a time if all are in memory. They fit in the second-level cache.
@@ -64,7 +64,7 @@ impl ExclusiveGuard<'_> {
     /// `OutOfRange` for a number that the dtype cannot hold; `DTypeMismatch` for a number in place of a
     /// `float4_e2m1fn_x2` pair, or the reverse; `Unsupported`; `Io`.
     pub fn fill_(&mut self, value: impl Into<Scalar>) -> Result<&mut Self> {
-        let element = value.into().encode(self.dtype()).map_err(|e| e.context("fill_"))?;
+        let element = value.into().encode(self.dtype()).context("fill_")?;
         let run = element.split_at(self.dtype().itemsize()).0.repeat(256);
         self.rewrite("fill_", OldElements::Ignored, &[], |out, _| {
             out.chunks_mut(run.len()).for_each(|out| out.copy_from_slice(run.split_at(out.len()).0));
@@ -92,7 +92,7 @@ impl ExclusiveGuard<'_> {
     pub fn copy_(&mut self, source: &Tensor) -> Result<&mut Self> {
         let (from, to) = (source.dtype(), self.dtype());
         // Converting no elements checks that the conversion exists, before anything is written.
-        convert(from, &[], to, &mut []).map_err(|e| e.context("copy_"))?;
+        convert(from, &[], to, &mut []).context("copy_")?;
         let source = self.operand(source)?;
         let source = self.broadcast_operand("copy_", &source)?;
         let mut buffer = Vec::new();
@@ -144,7 +144,7 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`add_`](Self::add_); `DTypeMismatch` for bools.
+    /// `SizeMismatch`, `Unsupported` and `Io`, as for [`add_`](Self::add_); `DTypeMismatch` for bools.
     pub fn sub_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
         self.compute("sub_", Op::Sub, other.into())
     }
@@ -164,7 +164,7 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`add_`](Self::add_): `SizeMismatch`, `Unsupported`, `Io`, `DTypeMismatch`.
+    /// `SizeMismatch`, `Unsupported`, `Io` and `DTypeMismatch`, as for [`add_`](Self::add_).
     pub fn mul_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
         self.compute("mul_", Op::Mul, other.into())
     }
@@ -184,7 +184,8 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`add_`](Self::add_); `DTypeMismatch` for integers and bools, whose quotients are floats.
+    /// `SizeMismatch`, `Unsupported` and `Io`, as for [`add_`](Self::add_); `DTypeMismatch` for integers and bools,
+    /// whose quotients are floats.
     pub fn div_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
         self.compute("div_", Op::Div, other.into())
     }

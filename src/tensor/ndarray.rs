@@ -264,7 +264,7 @@ impl SharedGuard {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Tensor::as_array`]: `DTypeMismatch`, `NeedsCopy`, `LimitExceeded`.
+    /// `DTypeMismatch`, `NeedsCopy` and `LimitExceeded`, as for [`Tensor::as_array`].
     pub fn as_array<T: Element>(&self) -> Result<ArrayViewD<'_, T>> {
         self.check_dtype::<T>("as_array")?;
         view_of(self, self.borrow_span("as_array")?)
@@ -289,7 +289,7 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Tensor::as_array`]: `DTypeMismatch`, `NeedsCopy`, `LimitExceeded`.
+    /// `DTypeMismatch`, `NeedsCopy` and `LimitExceeded`, as for [`Tensor::as_array`].
     pub fn as_array<T: Element>(&self) -> Result<ArrayViewD<'_, T>> {
         self.check_dtype::<T>("as_array")?;
         view_of(self, self.borrow_span("as_array")?)
@@ -318,10 +318,11 @@ impl ExclusiveGuard<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Tensor::as_array`]; [`ErrorKind::Unsupported`] if several indices refer to one element;
-    /// [`ErrorKind::LimitExceeded`] if no elements overlap but `ndarray` cannot verify this, for example for size
-    /// `[3, 2]` with stride `[2, 3]`. `ndarray` requires each stride to exceed the distance from the first to the last
-    /// element along all dimensions with smaller strides. The methods of the guard work on such views.
+    /// `DTypeMismatch`, `NeedsCopy` and `LimitExceeded`, as for [`Tensor::as_array`]; [`ErrorKind::Unsupported`] if
+    /// several indices refer to one element; [`ErrorKind::LimitExceeded`] if no elements overlap but `ndarray` cannot
+    /// verify this, for example for size `[3, 2]` with stride `[2, 3]`. `ndarray` requires each stride to exceed the
+    /// distance from the first to the last element along all dimensions with smaller strides. The methods of the guard
+    /// work on such views.
     pub fn as_array_mut<T: Element>(&mut self) -> Result<ArrayViewMutD<'_, T>> {
         self.check_dtype::<T>("as_array_mut")?;
         let tensor = Tensor::clone(self);

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::Tensor;
-use crate::error::Result;
+use crate::error::{Context, Result};
 use crate::storage::{LockedStorage, ReadLock};
 
 /// A tensor whose elements no guard changes while this exists. Its views can be read on any thread.
@@ -24,7 +24,7 @@ impl Tensor {
     pub(super) fn steady(&self) -> Result<Steady<'_>> {
         let lock = match self.numel() {
             0 => None,
-            _ => self.storage().lock_to_read().map_err(|e| e.context("read"))?,
+            _ => self.storage().lock_to_read().context("read")?,
         };
         let tensor = match &lock {
             Some(lock) if !Arc::ptr_eq(&lock.storage, self.storage()) => {

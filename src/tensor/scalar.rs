@@ -38,7 +38,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of [`to_bytes`](Tensor::to_bytes); [`ErrorKind::OutOfMemory`] if there is not enough memory.
+    /// [`ErrorKind::Io`]; [`ErrorKind::OutOfMemory`] if there is not enough memory.
     pub fn to_scalars(&self) -> Result<Vec<Scalar>> {
         let bytes = self.to_bytes()?;
         let dtype = self.dtype();

@@ -22,8 +22,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of [`as_slice`](Self::as_slice); [`ErrorKind::DTypeMismatch`] for `bool`, whose bytes would have to be
-    /// checked at every access: use [`read`](Self::read), or [`view_dtype`](Self::view_dtype) with `uint8`.
+    /// [`ErrorKind::NeedsCopy`], as for [`as_slice`](Self::as_slice); [`ErrorKind::DTypeMismatch`], also for `bool`,
+    /// whose bytes would have to be checked at every access: use [`read`](Self::read), or
+    /// [`view_dtype`](Self::view_dtype) with `uint8`.
     pub fn typed<T: Element>(&self) -> Result<TypedTensor<T>> {
         let op = "typed";
         self.check_slice::<T>(op)?;

@@ -16,7 +16,7 @@ use stridemap_format::{Error as FormatError, Rule};
 use super::external_check::check_external;
 use super::inventory::{Inventory, ListedFile, SpareFile};
 use crate::disk::{Access, Disk, StorePaths, is_not_regular, read_again};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, IoContext, Result};
 use crate::generation::{self, Generation, OpenStore, Options, check_store, open_dirs};
 use crate::storage::check_all;
 use finding::Findings;
@@ -122,7 +122,7 @@ fn check_lock(disk: &dyn Disk, paths: &StorePaths, findings: &mut Findings) -> R
             let detail = format!("open LOCK: {e}; no commit can be made");
             findings.push(path, &FormatError::new(Rule::LockFile, detail), Affected::NOTHING);
         }
-        opened => drop(opened.map_err(|e| Error::io("open", &path, e))?),
+        opened => drop(opened.doing("open", &path)?),
     }
     Ok(())
 }

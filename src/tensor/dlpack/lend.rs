@@ -8,7 +8,7 @@ use dlpark::{AllocationDeleter, DlpackFlags, Managed, ManagedTensorBase, TensorR
 use stridemap_format::DType;
 
 use super::dtype;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, FormatContext, Result};
 use crate::layout::Layout;
 use crate::storage::Storage;
 use crate::tensor::Tensor;
@@ -67,7 +67,7 @@ impl Tensor {
         let mut lent = prepared.initialize(Box::new(self.clone()));
         if self.numel() > 0 {
             let extent = self.layout().extent(self.dtype(), self.storage().length_bytes());
-            let lowest = extent.map_err(|e| Error::refused(OP, e))?.start_bytes();
+            let lowest = extent.refused_to(OP)?.start_bytes();
             let first = self.storage_offset() * self.dtype().itemsize() - lowest as usize;
             // Computed from the start of the run: with a negative stride, elements precede the first one.
             let data = run.as_ptr().wrapping_add(first);
@@ -138,7 +138,7 @@ impl Tensor {
                 _deleter: lent.into_deleter(),
             }),
         };
-        Tensor::new(storage, dtype, layout).map_err(|e| Error::refused("from_dlpack", e))
+        Tensor::new(storage, dtype, layout).refused_to("from_dlpack")
     }
 }
 
@@ -206,7 +206,7 @@ fn layout_of(descriptor: &TensorRef<'_>, dtype: DType) -> Result<(Layout, Option
     let stride = descriptor.strides_or_compact().map_err(|e| refused(ErrorKind::InvalidArgument, e))?;
     let stride: Vec<isize> = stride.iter().map(|&step| step as isize).collect();
     // Refuses sizes and strides that no layout may have. The layout itself is made below, with its offset.
-    Layout::new(size.clone(), stride.clone(), 0).map_err(|e| e.context("from_dlpack"))?;
+    Layout::new(size.clone(), stride.clone(), 0).context("from_dlpack")?;
     let reaches = size.iter().zip(&stride).map(|(&n, &step)| (n as i128 - 1) * step as i128);
     let (mut lowest, mut highest) = (0i128, 0i128);
     for reach in reaches {

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::{LiveElement, LiveTensor};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::storage::LiveFile;
 use crate::tensor::{Element, Tensor};
 
@@ -43,7 +43,7 @@ impl Tensor {
         let op = "as_live";
         let file = self.live_file(op)?;
         check_view::<T>(op, self, file)?;
-        let mapping = file.map().map_err(|e| e.context(op))?;
+        let mapping = file.map().context(op)?;
         Ok(LiveTensor { tensor: self.clone(), mapping, element: PhantomData })
     }
 

@@ -6,7 +6,7 @@ use std::ops::Deref;
 
 use super::LiveElement;
 use super::open::check_view;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::layout::{Integer, Integers, Layout};
 use crate::storage::LiveMapping;
 use crate::tensor::Tensor;
@@ -349,7 +349,7 @@ impl<T: LiveElement> LiveTensor<T> {
     /// [`ErrorKind::Stale`] in a forked child, because the kernel would report a failure to the child instead of the
     /// parent.
     pub fn flush(&self) -> Result<()> {
-        self.tensor.live_file("flush")?.sync().map_err(|e| e.context("flush"))
+        self.tensor.live_file("flush")?.sync().context("flush")
     }
 
     fn atoms(&self) -> &[T::Atom] {
@@ -365,7 +365,7 @@ impl<T: LiveElement> LiveTensor<T> {
     }
 
     fn row(&self, op: &str, row: isize) -> Result<Layout> {
-        self.tensor.layout().select(0.into(), row).map_err(|e| e.context(op))
+        self.tensor.layout().select(0.into(), row).context(op)
     }
 
     fn load_into(&self, op: &str, layout: &Layout, out: &mut [T]) -> Result<()> {

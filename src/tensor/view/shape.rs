@@ -122,7 +122,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Those of [`view`](Self::view) except `NeedsCopy`, and those of [`to_bytes`](Self::to_bytes) if it copies.
+    /// [`SizeMismatch`](ErrorKind::SizeMismatch); [`OutOfMemory`](ErrorKind::OutOfMemory) and [`Io`](ErrorKind::Io) if
+    /// it copies.
     pub fn reshape(&self, size: impl Integers) -> Result<Tensor> {
         let size = size.to_vec();
         self.view_or_copy(|layout| layout.view_by(format_args!("reshape({size:?})"), &size))

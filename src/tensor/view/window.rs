@@ -1,6 +1,6 @@
 //! Windows, and views with arbitrary strides.
 
-use crate::error::{Error, Result};
+use crate::error::{FormatContext, Result};
 use crate::layout::{Axes, Axis, Integer, Integers, non_negative, non_negative_list};
 use crate::tensor::Tensor;
 
@@ -83,7 +83,7 @@ impl Tensor {
         let (size, stride) = (non_negative_list("as_strided", "size", size)?, stride.to_vec());
         let layout = self.layout().as_strided(&size, &stride, storage_offset.into())?;
         let op = format_args!("as_strided({size:?}, {stride:?}, {})", layout.offset());
-        layout.extent(self.dtype(), self.storage_nbytes()).map_err(|e| Error::refused(op, e))?;
+        layout.extent(self.dtype(), self.storage_nbytes()).refused_to(op)?;
         Ok(self.with_layout(self.dtype(), layout))
     }
 }
