@@ -5,7 +5,7 @@ use std::time::Duration;
 use stridemap_format::{Error as FormatError, Rule, StorageKind, StorageRecord};
 
 use super::collect::collect_all;
-use super::rewrite::{Compacted, Copied, Rewrite, SkipReason, rewrite_all, rewrite_group};
+use super::rewrite::{Compacted, Rewritten, Rewrite, SkipReason, rewrite_all, rewrite_group};
 use super::rewrite_candidates::Candidate;
 use super::storage_tensors::{RewriteGain, StorageTensors, each_storage, rewrite_gain};
 use crate::error::{Error, ErrorKind, Result};
@@ -117,7 +117,7 @@ impl Rewrite for Compaction<'_> {
             && rewrite_gain(record.length_bytes, new_bytes) >= self.least
     }
 
-    fn copy(&mut self, storage: &StorageTensors, repacked: &Repacked) -> Result<Option<Copied>> {
+    fn copy(&mut self, storage: &StorageTensors, repacked: &Repacked) -> Result<Option<Rewritten>> {
         let (disk, paths) = (&self.store.disk, &self.store.paths);
         let path = paths.storage(storage.id);
         open_whole(&**disk, &path, storage.record.length_bytes)?;

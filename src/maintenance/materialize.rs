@@ -3,7 +3,7 @@
 use stridemap_format::{StorageKind, StorageRecord};
 
 use super::compact::repacked;
-use super::rewrite::{Compacted, Copied, Rewrite, Skipped, rewrite_all};
+use super::rewrite::{Compacted, Rewritten, Rewrite, Skipped, rewrite_all};
 use super::rewrite_candidates::Candidate;
 use super::storage_tensors::{StorageTensors, each_storage};
 use crate::error::{Error, ErrorKind, Result};
@@ -60,7 +60,7 @@ impl Rewrite for Materialization<'_> {
     }
 
     /// Each read, including the last, is followed by a check that the file is still the one that was adopted.
-    fn copy(&mut self, storage: &StorageTensors, repacked: &Repacked) -> Result<Option<Copied>> {
+    fn copy(&mut self, storage: &StorageTensors, repacked: &Repacked) -> Result<Option<Rewritten>> {
         let StorageTensors { record, .. } = storage;
         let StorageKind::External(external) = &record.kind else { return Ok(None) };
         let file = self.store.externals.open(external).map_err(refused)?;

@@ -101,7 +101,7 @@ impl fmt::Display for SkipReason {
 }
 
 /// A staged copy of a storage, and the lock that keeps the original from growing, if it can grow.
-pub(super) type Copied = (StagedStorage, Option<GrowthLock>);
+pub(super) type Rewritten = (StagedStorage, Option<GrowthLock>);
 
 /// How storages of one kind are rewritten.
 pub(super) trait Rewrite {
@@ -110,7 +110,7 @@ pub(super) trait Rewrite {
 
     /// Copies what `repacked` keeps to a staged storage. Returns `None` if another process is appending to the
     /// storage.
-    fn copy(&mut self, storage: &StorageTensors, repacked: &Repacked) -> Result<Option<Copied>>;
+    fn copy(&mut self, storage: &StorageTensors, repacked: &Repacked) -> Result<Option<Rewritten>>;
 }
 
 /// Rewrites storages, one group per commit. Returns those that another process was appending to.

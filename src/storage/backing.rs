@@ -10,14 +10,12 @@ use stridemap_format::{External, Sealed, StorageKind, StorageRecord, Uuid};
 use super::advice::Hint;
 use super::external_file::ExternalFile;
 use super::file_registry::{FileLock, Held, LockRef};
-use super::in_place::{InPlaceFile, StoreCallbacks};
+use super::in_place::{InPlaceContext, InPlaceFile, Opened};
 use super::live::LiveFile;
-use super::lock_wait::LockWait;
 use super::mapping::{MapPermit, Mapping};
 use super::mutable::{LockedStorage, MutableFile};
 use super::open_external::ExternalOpener;
 use super::open_file::{MapError, OpenContext, check_length};
-use super::poison::Poison;
 use crate::disk::{Access, Disk, DiskFile, FileId, FileStat};
 use crate::error::{Error, ErrorKind, IoContext, Result};
 
@@ -32,6 +30,13 @@ pub(crate) enum Identity {
     Stored { store: Uuid, id: u64, record: StorageRecord },
     /// A storage that a transaction is about to publish, under a provisional id.
     Staged { transaction: u64, id: u64 },
+}
+
+/// A storage of a generation of a store.
+pub(crate) struct Stored {
+    pub(crate) store: Uuid,
+    pub(crate) id: u64,
+    pub(crate) record: StorageRecord,
 }
 
 /// A contiguous sequence of bytes that backs tensors.
@@ -96,16 +101,16 @@ impl Storage {
         Arc::new(Storage { identity: Identity::Foreign, place, length_bytes, bytes })
     }
 
-    /// Opens the storage of a store at `path`, and maps it if that is permitted. `lock_wait`, `callbacks` and
-    /// `poison` are used by locks that are taken later.
+    /// Opens the storage of a store at `path`, and maps it if that is permitted. `context` is called for a storage that
+    /// is changed in place.
     ///
     /// The file stays open or mapped, so the bytes stay readable even if the file is collected.
     pub(crate) fn open(
         disk: &Arc<dyn Disk>,
         path: &Path,
-        (store, id, record): (Uuid, u64, StorageRecord),
+        Stored { store, id, record }: Stored,
         permit: Option<MapPermit>,
-        (lock_wait, callbacks, poison): (LockWait, StoreCallbacks, Poison),
+        context: impl FnOnce() -> InPlaceContext,
     ) -> Result<Arc<Self>> {
         let length_bytes = record.length_bytes;
         let file = disk.open(path, Access::Read).opening("open storage", path)?;
@@ -118,11 +123,12 @@ impl Storage {
             _ => (None, 0),
         };
         let in_place = |file| {
-            InPlaceFile::new(disk, (path, file, stat), (store, id), length_bytes, (callbacks, poison), permit)
+            let opened = Opened { path, file, stat };
+            InPlaceFile::new(disk, opened, (store, id), length_bytes, context(), permit)
         };
         let bytes = match (&record.kind, file.as_file(), map_permit) {
             (StorageKind::Mutable, ..) => {
-                Bytes::Mutable(MutableFile::new(in_place(file), lock_wait), LockRef::default())
+                Bytes::Mutable(MutableFile::new(in_place(file)), LockRef::default())
             }
             (&StorageKind::Live { access_bytes }, ..) => {
                 Bytes::Live(LiveFile::new(in_place(file), access_bytes))
@@ -145,7 +151,7 @@ impl Storage {
     /// Opens an external storage of a store, and maps its file if that is permitted.
     pub(crate) fn open_external(
         externals: &ExternalOpener,
-        (store, id, record): (Uuid, u64, StorageRecord),
+        Stored { store, id, record }: Stored,
         external: &External,
         permit: Option<MapPermit>,
     ) -> Result<Arc<Self>> {

@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
 use stridemap_format::Uuid;
 
+use super::lock_wait::LockWait;
 use super::mapping::MapPermit;
 use super::open_file::{check_length, other_names_error};
 use super::poison::Poison;
@@ -17,12 +18,12 @@ use crate::disk::{
 };
 use crate::error::{Error, ErrorKind, IoContext, Result};
 
-/// Identifies a storage: its file, its store and its id in the store. Inodes are reused, ids are not.
-type StorageKey = (FileId, Uuid, u64);
+/// The storages that this process failed to flush, by file, store and id in the store, with their errors: inodes are
+/// reused, ids are not. The kernel has marked their pages clean, so a handle that loads such a storage again must also get
+/// the error.
+static FAILED_TO_SYNC: LazyLock<Mutex<FailedSyncs>> = LazyLock::new(Mutex::default);
 
-/// The storages that this process failed to flush, with their errors. The kernel has marked their pages clean, so a
-/// handle that loads such a storage again must also get the error.
-static FAILED_TO_SYNC: LazyLock<Mutex<HashMap<StorageKey, Error>>> = LazyLock::new(Mutex::default);
+type FailedSyncs = HashMap<(FileId, Uuid, u64), Error>;
 
 /// The file of a storage that is changed in place: the common part of mutable and live storages.
 #[derive(Debug)]
@@ -38,11 +39,9 @@ pub(crate) struct InPlaceFile {
     /// The process that loaded the storage.
     owner: OwnerProcess,
     pub(super) length_bytes: u64,
-    callbacks: StoreCallbacks,
+    pub(super) context: InPlaceContext,
     /// Locked during a flush: if several threads sync an open file, the kernel reports a failure to only one of them.
     flushing: Mutex<()>,
-    /// The poison of the handle that loaded the storage.
-    pub(super) poison: Poison,
     pub(super) permit: Option<MapPermit>,
     file_system: FileSystem,
     /// Set once all blocks of the file are allocated, on a file system that writes in place.
@@ -54,28 +53,37 @@ pub(crate) const MAY_NEED_BLOCKS: &str = "the file system may write a change to 
     change would end the process; keep the store on a different file system, or, on btrfs from Linux 6.17 on, \
     use save_as, which makes a file that is changed in place";
 
-/// The functions of the store that a storage calls.
-#[derive(Clone)]
-pub(crate) struct StoreCallbacks {
+/// What a storage that is changed in place uses of the handle that loaded it.
+pub(crate) struct InPlaceContext {
+    /// How long to wait for the lock of the storage.
+    pub(crate) lock_wait: LockWait,
+    pub(crate) poison: Poison,
     /// Whether a tensor of the newest generation is backed by the storage.
-    pub(crate) is_referenced: Arc<dyn Fn() -> Result<bool> + Send + Sync>,
+    pub(crate) is_referenced: Box<dyn Fn() -> Result<bool> + Send + Sync>,
     /// Syncs the name of the manifest that contains the storage, if that is not done yet.
-    pub(crate) make_durable: Arc<dyn Fn() -> Result<()> + Send + Sync>,
+    pub(crate) make_durable: Box<dyn Fn() -> Result<()> + Send + Sync>,
 }
 
-impl fmt::Debug for StoreCallbacks {
+impl fmt::Debug for InPlaceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("StoreCallbacks")
+        f.debug_struct("InPlaceContext").field("poison", &self.poison).finish_non_exhaustive()
     }
+}
+
+/// The open file of a storage.
+pub(super) struct Opened<'a> {
+    pub(super) path: &'a Path,
+    pub(super) file: Arc<dyn DiskFile>,
+    pub(super) stat: FileStat,
 }
 
 impl InPlaceFile {
     pub(super) fn new(
         disk: &Arc<dyn Disk>,
-        (path, file, stat): (&Path, Arc<dyn DiskFile>, FileStat),
+        Opened { path, file, stat }: Opened<'_>,
         identity: (Uuid, u64),
         length_bytes: u64,
-        (callbacks, poison): (StoreCallbacks, Poison),
+        context: InPlaceContext,
         permit: Option<MapPermit>,
     ) -> Self {
         let os_file = file.as_file().filter(|_| permit.is_some());
@@ -91,9 +99,8 @@ impl InPlaceFile {
             identity,
             owner: OwnerProcess::current(),
             length_bytes,
-            callbacks,
+            context,
             flushing: Mutex::new(()),
-            poison,
             permit,
         }
     }
@@ -113,7 +120,7 @@ impl InPlaceFile {
     /// # Errors
     /// `Poisoned` once a sync of the handle that loaded the storage has failed.
     pub(super) fn check_poison(&self) -> Result<()> {
-        self.poison.check()
+        self.context.poison.check()
     }
 
     /// Checks that this is the process that loaded the storage.
@@ -162,7 +169,7 @@ impl InPlaceFile {
             return Err(other_names_error(&self.path, stat.link_count));
         }
         // Readers of an older generation may keep the file after the last tensor on it was removed.
-        let is_in_use = step!("in-place-is-in-use", (self.callbacks.is_referenced)()?);
+        let is_in_use = step!("in-place-is-in-use", (self.context.is_referenced)()?);
         if is_in_use { Ok(()) } else { Err(self.unreferenced_error()) }
     }
 
@@ -270,12 +277,12 @@ impl InPlaceFile {
             .and_then(|()| step!("sync-loaded", self.file.sync()));
         synced.doing("flush storage", &self.path).inspect_err(|e| {
             failed().insert(key, e.clone());
-            self.poison.set(e);
+            self.context.poison.set(e);
         })?;
-        let settled = (self.callbacks.make_durable)();
+        let settled = (self.context.make_durable)();
         settled.inspect_err(|e| {
             if e.is_failed_sync() {
-                self.poison.set(e);
+                self.context.poison.set(e);
             }
         })
     }

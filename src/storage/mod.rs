@@ -30,11 +30,11 @@ mod writer;
 
 pub use advice::Advice;
 pub(crate) use advice::Hint;
-pub(crate) use backing::{Identity, ReadLock, Storage};
+pub(crate) use backing::{Identity, ReadLock, Storage, Stored};
 pub use external_file::ExternalFile;
 pub(crate) use growth::{Grown, Growth, GrowthLock};
 pub(crate) use heap_bytes::{AlignedBytes, extend, resize_discarding, zeroed};
-pub(crate) use in_place::{MAY_NEED_BLOCKS, StoreCallbacks};
+pub(crate) use in_place::{InPlaceContext, MAY_NEED_BLOCKS};
 pub(crate) use known_tails::KnownTails;
 pub(crate) use live::LiveFile;
 pub(crate) use lock_queue::Turn;

@@ -4,7 +4,6 @@ use std::sync::{Arc, OnceLock};
 
 use super::file_registry::{FileLock, LockRef};
 use super::in_place::InPlaceFile;
-use super::lock_wait::LockWait;
 use super::mapping::LockedMapping;
 use super::open_file::MapError;
 use crate::disk::{Access, DiskFile, LockMode};
@@ -14,7 +13,6 @@ use crate::error::{IoContext, Result};
 #[derive(Debug)]
 pub(crate) struct MutableFile {
     in_place: InPlaceFile,
-    lock_wait: LockWait,
     /// One mapping for each [`LockMode`], made on first use. Its bytes are only borrowed together with a lock.
     shared_mapping: OnceLock<LockedMapping>,
     exclusive_mapping: OnceLock<LockedMapping>,
@@ -40,9 +38,9 @@ pub(crate) struct LockedStorage {
 }
 
 impl MutableFile {
-    pub(super) fn new(in_place: InPlaceFile, lock_wait: LockWait) -> Arc<Self> {
+    pub(super) fn new(in_place: InPlaceFile) -> Arc<Self> {
         let (shared_mapping, exclusive_mapping) = (OnceLock::new(), OnceLock::new());
-        Arc::new(MutableFile { in_place, lock_wait, shared_mapping, exclusive_mapping })
+        Arc::new(MutableFile { in_place, shared_mapping, exclusive_mapping })
     }
 
     pub(super) fn in_place(&self) -> &InPlaceFile {
@@ -92,7 +90,7 @@ impl MutableFile {
             LockMode::Shared => self.open_same().unwrap_or_else(|| Arc::clone(loaded)),
             LockMode::Exclusive => self.in_place.open_to_write()?,
         };
-        let lock = FileLock::take(&file, *id, mode.into(), (path, self.lock_wait))?;
+        let lock = FileLock::take(&file, *id, mode.into(), (path, self.in_place.context.lock_wait))?;
         Ok((file, lock))
     }
 
@@ -187,7 +185,9 @@ impl LockedStorage {
     pub(crate) fn write_at(&mut self, bytes: &[u8], offset_bytes: u64) -> Result<()> {
         self.check_process()?;
         self.storage.in_place.check_poison()?;
-        self.file.write_all_at(bytes, offset_bytes).doing("write storage", &self.storage.in_place.path)
+        self.file
+            .write_all_at(bytes, offset_bytes)
+            .doing("write storage", &self.storage.in_place.path)
     }
 
     /// Makes all writes durable. On Linux, writes through a mapping and positional writes change the same pages.

@@ -6,11 +6,13 @@ use std::time::Instant;
 use stridemap_format::limits::MAX_RESERVED_BYTES;
 use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorRecord};
 
-use super::append_rows::{ShortRows, check_rows, end_bytes, grown_record, row_count, write_rows};
+use super::append_rows::{
+    ShortRows, check_row_size, check_rows, end_bytes, grown_record, row_count, write_rows,
+};
 use super::handle::Store;
 use super::transaction::Transaction;
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::generation::{self, Change, Changes, Generation, OnExisting};
+use crate::generation::{self, Change, Changes, Generation, OnExisting, Read};
 use crate::layout::Layout;
 use crate::storage::{Growth, GrowthLock};
 use crate::tensor::Source;
@@ -217,6 +219,52 @@ impl Transaction<'_> {
                 writer.zeros_up_to(size_bytes)
             })
         })
+    }
+
+    /// Makes sure that rows can be appended to the tensor: creates it, as [`create_growable`](Self::create_growable)
+    /// does, if there is none, and otherwise checks its dtype, the size of its rows, and that it can grow. `size` and
+    /// `capacity` are used for a new tensor; an existing one keeps its rows.
+    ///
+    /// ```
+    /// # use stridemap::{DType, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// for loss in [0.5f32, 0.25] {
+    ///     store.write(|txn| txn.ensure_growable("loss", DType::F32, &[0], 1000))?;
+    ///     store.append("loss", &[loss])?;
+    /// }
+    /// assert_eq!(store.load("loss")?.read::<f32>()?, [0.5, 0.25]);
+    /// assert!(store.write(|txn| txn.ensure_growable("loss", DType::F64, &[0], 1000)).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `DTypeMismatch` and `SizeMismatch` for an existing tensor with other rows; `Unsupported` for one that cannot grow;
+    /// `SizeMismatch` for a size without dimensions; `LimitExceeded` for a size or capacity that is too large;
+    /// `InvalidArgument` for an invalid name; `ReadOnly`; `Stale`; `Corrupt`; `Io`. If another writer creates the tensor
+    /// meanwhile, the commit fails with `Conflict`.
+    pub fn ensure_growable(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        size: &[usize],
+        capacity: usize,
+    ) -> Result<()> {
+        self.loader.store.check_process()?;
+        self.draft.note_name(name, Read::Headers);
+        let Some(record) = self.draft.tensor(name)? else {
+            return self.create_growable(name, dtype, size, capacity);
+        };
+        let op = format!("ensure_growable {name:?}");
+        check_row_size(&op, &record, dtype, size)?;
+        match Changes::staged_index(record.storage_id) {
+            // It was made in this transaction.
+            Some(_) => Ok(()),
+            None => {
+                let length_bytes = self.storage_record(&op, record.storage_id)?.length_bytes;
+                self.check_growable(&op, name, &record, length_bytes)
+            }
+        }
     }
 
     /// Takes the growth lock of the tensor's storage, unless this transaction holds it, and moves to the newest

@@ -64,7 +64,11 @@ pub(super) fn write_rows(
 
 /// Checks that the rows of a source fit the tensor, and returns their number.
 pub(super) fn check_rows(op: &str, record: &TensorRecord, source: &(impl Source + ?Sized)) -> Result<usize> {
-    let (dtype, size) = (source.dtype(), source.size());
+    check_row_size(op, record, source.dtype(), &source.size())
+}
+
+/// Checks that rows of this dtype and size fit the tensor, and returns their number.
+pub(super) fn check_row_size(op: &str, record: &TensorRecord, dtype: DType, size: &[usize]) -> Result<usize> {
     if dtype != record.dtype {
         let message =
             format!("{op}: the rows are {dtype}, but the tensor is {}; convert the rows first", record.dtype);

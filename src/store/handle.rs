@@ -25,6 +25,10 @@ use crate::tensor::Tensor;
 /// Handles, transactions, snapshots and tensors are `Send` and `Sync`. Threads can share or clone them; a clone
 /// copies no data. A guard stays on its thread.
 ///
+/// All clones of a handle are on the same generation: a commit or a refresh by one moves all of them. A service that
+/// answers requests on several threads takes a snapshot for each request, with [`latest`](Self::latest), so that one
+/// request sees one generation.
+///
 /// Every method that changes names, elements or attributes is one atomic commit, which is durable when it returns, with
 /// [`Durability::Full`](crate::Durability::Full). [`write`](Self::write) makes several changes in one commit.
 /// [`compact`](Self::compact) and [`materialize`](Self::materialize) may make several commits.
@@ -52,9 +56,16 @@ use crate::tensor::Tensor;
 /// `LimitExceeded` beyond a limit of the format; `Stale` if a file or directory of the store was deleted or
 /// replaced; `Corrupt`; `ReadOnly`; `Io`, for example for a full disk; `CommitUnknown` and `Poisoned` if a sync
 /// failed. Except after `CommitUnknown` the store is unchanged.
-#[derive(Clone)]
 pub struct Store {
     pub(super) loader: Arc<Loader>,
+}
+
+/// A clone is on the same generation as the original, and moves with it. To see a generation that does not move, take a
+/// [`snapshot`](Store::snapshot); for a second handle that moves by itself, [`open`](Store::open) the store again.
+impl Clone for Store {
+    fn clone(&self) -> Self {
+        Store { loader: Arc::clone(&self.loader) }
+    }
 }
 
 impl fmt::Debug for Store {
@@ -80,9 +91,29 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists), `Io`, `ReadOnly`; those of [`open`](Self::open).
+    /// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists), `ReadOnly`, `Io`, `CommitUnknown`, `Corrupt` and
+    /// `Busy`.
     pub fn create(path: impl AsRef<Path>) -> Result<Store> {
         StoreOptions::new().create(path)
+    }
+
+    /// Opens a store, or creates an empty one if there is nothing at the path or an empty directory. If several processes
+    /// create the store at once, all open the same one.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("model.smap");
+    /// Store::open_or_create(&path)?.save("x", &1i32)?;
+    /// assert_eq!(Store::open_or_create(&path)?.names()?, ["x"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NotAStore`, `UnsupportedVersion`, `Corrupt`, `Busy`, `ReadOnly`, `CommitUnknown` and `Io`, as for
+    /// [`open`](Self::open) and [`create`](Self::create).
+    pub fn open_or_create(path: impl AsRef<Path>) -> Result<Store> {
+        StoreOptions::new().open_or_create(path)
     }
 
     /// Opens a store. Elements are copied out by positional reads, so nothing that another process does to the files
@@ -248,6 +279,27 @@ impl Store {
     /// ```
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::new(Arc::clone(&self.loader), self.loader.store.current())
+    }
+
+    /// Moves to the newest generation, like [`refresh`](Self::refresh), and returns a snapshot of it. A service takes one
+    /// for each request.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let trainer = Store::open(store.path())?;
+    /// trainer.save("x", &1i32)?;
+    /// assert_eq!(store.latest()?.load("x")?.item::<i32>()?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Corrupt`, `UnsupportedVersion`, `Busy`, `Stale` and `Io`, as for [`refresh`](Self::refresh).
+    pub fn latest(&self) -> Result<Snapshot> {
+        let newest = self.loader.store.newest()?;
+        self.loader.store.install(Arc::clone(&newest));
+        Ok(Snapshot::new(Arc::clone(&self.loader), newest))
     }
 
     /// Returns a snapshot of an earlier generation, such as one whose number another process has sent. The generation

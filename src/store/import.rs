@@ -1,5 +1,6 @@
 //! Staged storages and headers over them, for importers of other formats.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -55,19 +56,19 @@ impl Transaction<'_> {
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] for more or fewer bytes than stated; [`ErrorKind::LimitExceeded`] for more
-    /// bytes than a storage can hold; [`ErrorKind::ReadOnly`]; [`ErrorKind::Io`]; those of `write`. After an
-    /// error the transaction can only be dropped.
-    pub fn stage(
+    /// bytes than a storage can hold; [`ErrorKind::ReadOnly`]; [`ErrorKind::Io`]; those of `write`, of any type that a
+    /// library error can be converted to. After an error the transaction can only be dropped.
+    pub fn stage<E: From<Error> + fmt::Display>(
         &mut self,
         size_bytes: Option<u64>,
-        write: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
-    ) -> Result<StorageKey> {
+        write: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<(), E>,
+    ) -> Result<StorageKey, E> {
         self.check_writable("stage")?;
         let limit_bytes = size_bytes.unwrap_or(MAX_STORAGE_BYTES);
         if limit_bytes > MAX_STORAGE_BYTES {
-            return Err(too_long(limit_bytes));
+            return Err(too_long(limit_bytes).into());
         }
-        let mut length_bytes = 0;
+        let (mut length_bytes, mut failure) = (0, None);
         let fill = |writer: &mut StorageWriter| {
             let start_bytes = writer.length_bytes();
             let sink = |bytes: &[u8]| {
@@ -78,7 +79,13 @@ impl Transaction<'_> {
                     None => Err(too_long(end_bytes)),
                 }
             };
-            write_to_sink(sink, write)?;
+            write_to_sink(sink, |sink| {
+                write(sink).map_err(|e| {
+                    let told = Error::new(ErrorKind::InvalidArgument, format!("stage: {e}"));
+                    failure = Some(e);
+                    told
+                })
+            })?;
             length_bytes = writer.length_bytes() - start_bytes;
             match size_bytes {
                 Some(stated_bytes) if stated_bytes != length_bytes => {
@@ -91,7 +98,8 @@ impl Transaction<'_> {
             Some(size_bytes) if size_bytes < OWN_STORAGE_BYTES => self.stage_small(fill),
             _ => self.stage_own(None, size_bytes.unwrap_or(0), fill),
         };
-        let (id, offset_bytes) = self.record_failure(staged)?;
+        let staged = self.record_failure(staged).map_err(|e| failure.unwrap_or_else(|| e.into()));
+        let (id, offset_bytes) = staged?;
         Ok(StorageKey { transaction: self.id, id, offset_bytes, length_bytes })
     }
 

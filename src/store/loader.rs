@@ -9,7 +9,7 @@ use crate::disk::Disk;
 use crate::error::{Context, Error, FormatContext, Result};
 use crate::generation::{self, Generation, OpenStore};
 use crate::layout::Layout;
-use crate::storage::{Identity, KnownTails, MapPermit, Storage, StoreCallbacks};
+use crate::storage::{Identity, InPlaceContext, KnownTails, MapPermit, Storage, Stored};
 use crate::tensor::Tensor;
 
 /// Turns records into tensors. All tensors on a storage share one open file.
@@ -77,14 +77,15 @@ impl Loader {
         let store = &self.store;
         let path = store.paths.storage(id);
         let record = self.record(generation, id)?;
-        let callbacks = self.callbacks(id, generation);
-        let in_place_options = (store.options.lock_wait, callbacks, store.poison.clone());
-        let storage = match record.kind.clone() {
+        let kind = record.kind.clone();
+        let stored = Stored { store: store.uuid, id, record };
+        let storage = match kind {
             StorageKind::External(external) => {
-                let stored = (store.uuid, id, record);
                 Storage::open_external(&store.externals, stored, &external, self.permit)
             }
-            _ => Storage::open(&store.disk, &path, (store.uuid, id, record), self.permit, in_place_options),
+            _ => Storage::open(&store.disk, &path, stored, self.permit, || {
+                self.in_place_context(id, generation)
+            }),
         };
         // The storage may be that of an older copy of the store, restored over this one. The manifest was then replaced
         // too, which this detects.
@@ -94,9 +95,9 @@ impl Loader {
         Ok(storage)
     }
 
-    /// Returns callbacks that do not own the store. Otherwise a tensor would pin the generation of the store for as
-    /// long as it lives.
-    fn callbacks(&self, id: u64, generation: &Generation) -> StoreCallbacks {
+    /// Returns what a storage that is changed in place uses of this handle. It does not own the store: otherwise a tensor
+    /// would pin the generation of the store for as long as it lives.
+    fn in_place_context(&self, id: u64, generation: &Generation) -> InPlaceContext {
         let (disk, paths) = (Arc::clone(&self.store.disk), self.store.paths.clone());
         let (uuid, known) = (self.store.uuid, AtomicU64::new(generation.number()));
         let is_referenced = move || generation::newest_has_storage(&*disk, &paths, uuid, id, &known);
@@ -109,6 +110,11 @@ impl Loader {
             }
             Ok(())
         };
-        StoreCallbacks { is_referenced: Arc::new(is_referenced), make_durable: Arc::new(make_durable) }
+        InPlaceContext {
+            lock_wait: self.store.options.lock_wait,
+            poison: self.store.poison.clone(),
+            is_referenced: Box::new(is_referenced),
+            make_durable: Box::new(make_durable),
+        }
     }
 }

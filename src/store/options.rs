@@ -177,8 +177,7 @@ impl StoreOptions {
     /// ```
     ///
     /// # Errors
-    /// `AlreadyExists`, `ReadOnly`, `Io`, `CommitUnknown`, and `NotFound`, `NotAStore`, `UnsupportedVersion`,
-    /// `Corrupt`, `Busy` and `Io`, as for [`Store::create`].
+    /// `AlreadyExists`, `ReadOnly`, `Io`, `CommitUnknown`, `Corrupt` and `Busy`, as for [`Store::create`].
     pub fn create(&self, path: impl AsRef<Path>) -> Result<Store> {
         let path = path.as_ref();
         let uuid = generation::create(&self.disk, path, self.options.durability == Durability::Full)?;
@@ -265,6 +264,37 @@ impl StoreOptions {
         let (disk, paths) = generation::open_dirs(&self.disk, building.path())?;
         let store = OpenStore::open(disk, paths, uuid, self.options)?;
         Ok((building, Store::new(Arc::clone(&self.disk), store, None)))
+    }
+
+    /// Opens a store, or creates an empty one, like [`Store::open_or_create`].
+    ///
+    /// ```
+    /// # use stridemap::{Durability, StoreOptions};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// let options = StoreOptions::new().durability(Durability::Process);
+    /// assert!(options.open_or_create(&path)?.names()?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NotAStore`, `UnsupportedVersion`, `Corrupt`, `Busy`, `ReadOnly`, `CommitUnknown` and `Io`.
+    pub fn open_or_create(&self, path: impl AsRef<Path>) -> Result<Store> {
+        let path = path.as_ref();
+        match self.open(path) {
+            Err(e) if e.kind() == ErrorKind::NotFound || self.is_not_begun(&e, path) => {}
+            opened => return opened,
+        }
+        match self.create(path) {
+            // Another process was faster.
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => self.open(path),
+            created => created,
+        }
+    }
+
+    fn is_not_begun(&self, refused: &Error, path: &Path) -> bool {
+        refused.kind() == ErrorKind::NotAStore
+            && generation::is_empty_dir(&*self.disk, path).is_ok_and(|is| is)
     }
 
     /// Opens a store, like [`Store::open`].

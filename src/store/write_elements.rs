@@ -48,16 +48,16 @@ pub(super) fn in_place_kind(
 
 /// Calls `write` with a sink, and returns the first error of the sink even if `write` ignores it, because some bytes
 /// are then missing.
-pub(super) fn write_to_sink(
+pub(super) fn write_to_sink<E: From<Error>>(
     mut sink: impl FnMut(&[u8]) -> Result<()>,
-    write: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
-) -> Result<()> {
+    write: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<(), E>,
+) -> Result<(), E> {
     let mut failure = None;
     let written = write(&mut |bytes| match &failure {
         Some(e) => Err(Error::clone(e)),
         None => sink(bytes).inspect_err(|e| failure = Some(e.clone())),
     });
-    failure.map_or(written, Err)
+    failure.map_or(written, |e| Err(e.into()))
 }
 
 /// Passes all elements to `write`. They must be `size_bytes` bytes.

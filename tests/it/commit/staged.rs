@@ -47,15 +47,25 @@ fn writing_less_than_the_stated_length_ends_the_transaction() {
     let staged = txn.stage(Some(20), |sink| {
         assert!(sink(&[7; 30]).is_err());
         let _ = sink(&[7; 20]);
-        Ok(())
+        Ok::<_, Error>(())
     });
     assert_eq!(staged.unwrap_err().kind(), ErrorKind::SizeMismatch);
     assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::SizeMismatch);
     let mut txn = store.begin().unwrap();
-    let error = txn.stage(Some(u64::MAX), |_| Ok(())).unwrap_err();
+    let error = txn.stage(Some(u64::MAX), |_| Ok::<_, Error>(())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
     let error = txn.stage(None, |_| Err(Error::new(ErrorKind::BadFile, "read x"))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadFile, "{error}");
+    drop(txn);
+    // An error of another library, and one of this library that it contains, are returned as they are.
+    let mut txn = store.begin().unwrap();
+    let error = txn.stage(None, |_| Err::<(), _>(anyhow::Error::from("x".parse::<u8>().unwrap_err())));
+    assert!(error.unwrap_err().is::<std::num::ParseIntError>());
+    let refused = txn.commit().unwrap_err().to_string();
+    assert!(refused.contains("the first failure was: stage: invalid digit"), "{refused}");
+    let mut txn = store.begin().unwrap();
+    let error = txn.stage(Some(1), |sink| -> anyhow::Result<()> { Ok(sink(&[1, 2])?) }).unwrap_err();
+    assert_eq!(error.downcast::<Error>().unwrap().kind(), ErrorKind::SizeMismatch);
     drop(txn);
     assert_eq!(files(&store), 0);
 }

@@ -1,6 +1,7 @@
 //! Tensors that grow, and the readers of their rows.
 
 pub(crate) mod appender;
+mod ensure;
 mod mapping;
 pub(crate) mod processes;
 mod refused;
