@@ -81,7 +81,7 @@ fn use_weights(path: &Path) -> Outcome {
     // SAFETY: only stridemap writes to this store.
     let store = unsafe { Store::open_mapped(path)? };
     println!("\nin another process:");
-    for tensor in store.snapshot().tensors("")? {
+    for tensor in store.snapshot().iter_tensors("")? {
         let tensor = tensor?;
         let (size, stride) = (format!("{:?}", tensor.size()), format!("{:?}", tensor.stride()));
         println!("{:<16} size {size:<11} stride {stride:<8} storage {}", tensor.name, tensor.storage_id);

@@ -94,7 +94,7 @@ impl Outputs<'_> {
             return Ok(());
         }
         let (mut first, mut count) = (None, 0);
-        for tensor in snapshot.tensors("")? {
+        for tensor in snapshot.iter_tensors("")? {
             let tensor = tensor?;
             if let Some(path) = used.get(&tensor.storage_id) {
                 count += 1;

@@ -102,7 +102,7 @@ impl Input {
     /// Iterates over the headers of the tensors whose names begin with `prefix`, in ascending order of name.
     pub(crate) fn tensors<'a>(&'a self, prefix: &'a str) -> LibraryResult<Items<'a, TensorInfo>> {
         Ok(match self {
-            Input::Store(_, snapshot) => Box::new(snapshot.tensors(prefix)?),
+            Input::Store(_, snapshot) => Box::new(snapshot.iter_tensors(prefix)?),
             Input::File(file) => Box::new(file.tensors_with(prefix).map(Ok)),
         })
     }

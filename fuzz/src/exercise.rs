@@ -106,7 +106,7 @@ fn contents(store: &Store) -> Contents {
     for storage in snapshot.storages() {
         let _ = storage.map_err(|e| check(&e));
     }
-    let headers = snapshot.tensors("").map(Iterator::collect::<Result<Vec<_>>>);
+    let headers = snapshot.iter_tensors("").map(Iterator::collect::<Result<Vec<_>>>);
     let names = match (snapshot.names(), headers) {
         (Ok(names), Ok(Ok(headers))) => {
             assert!(names.iter().eq(headers.iter().map(|info| &info.name)), "two lists of names differ");

@@ -49,11 +49,14 @@ pub(crate) fn open(
     Ok(StoreHandle { store: Mutex::new(Some(store)), open_mode })
 }
 
-/// Creates an empty store.
+/// Creates an empty store. In any mode but "x", the store may exist.
 #[pyfunction]
-pub(crate) fn create(py: Python<'_>, path: PathBuf, durable: bool, timeout: f64) -> Result<()> {
+pub(crate) fn create(py: Python<'_>, path: PathBuf, mode: &str, durable: bool, timeout: f64) -> Result<()> {
     let options = options(durable, timeout, "refuse")?;
-    detach(py, || options.create(path).map(drop))
+    detach(py, || match mode {
+        "x" => options.create(path).map(drop),
+        _ => options.open_or_create(path).map(drop),
+    })
 }
 
 fn options(durable: bool, timeout: f64, external: &str) -> Result<StoreOptions> {

@@ -99,7 +99,7 @@ impl TransactionHandle {
     fn names(&self, py: Python<'_>, prefix: &str) -> Result<Vec<String>> {
         self.with(py, |txn| match prefix {
             "" => txn.names(),
-            _ => txn.tensors(prefix)?.map(|info| Ok(info?.name)).collect(),
+            _ => txn.iter_tensors(prefix)?.map(|info| Ok(info?.name)).collect(),
         })
     }
 

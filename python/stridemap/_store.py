@@ -52,11 +52,7 @@ def open(
     # Processes with a different working directory open tensors by this path.
     path = os.path.abspath(os.fsdecode(path))
     if mode in ("x", "a", "w"):
-        try:
-            _stridemap.create(path, durable, timeout)
-        except _errors.StoreExistsError:
-            if mode == "x":
-                raise
+        _stridemap.create(path, mode, durable, timeout)
     handle = _stridemap.open(path, mapped, mode != "r", durable, timeout, external)
     store = Store(handle, mode != "r", {"mapped": mapped, "writable": mode != "r", "external": external})
     if mode == "w":

@@ -5,7 +5,7 @@ use std::time::Duration;
 use stridemap_format::{Error as FormatError, Rule, StorageKind, StorageRecord};
 
 use super::collect::collect_all;
-use super::rewrite::{Compacted, Rewritten, Rewrite, SkipReason, rewrite_all, rewrite_group};
+use super::rewrite::{Compacted, Rewrite, Rewritten, SkipReason, rewrite_all, rewrite_group};
 use super::rewrite_candidates::Candidate;
 use super::storage_tensors::{RewriteGain, StorageTensors, each_storage, rewrite_gain};
 use crate::error::{Error, ErrorKind, Result};

@@ -3,7 +3,7 @@
 use stridemap_format::{StorageKind, StorageRecord};
 
 use super::compact::repacked;
-use super::rewrite::{Compacted, Rewritten, Rewrite, Skipped, rewrite_all};
+use super::rewrite::{Compacted, Rewrite, Rewritten, Skipped, rewrite_all};
 use super::rewrite_candidates::Candidate;
 use super::storage_tensors::{StorageTensors, each_storage};
 use crate::error::{Error, ErrorKind, Result};

@@ -185,9 +185,7 @@ impl LockedStorage {
     pub(crate) fn write_at(&mut self, bytes: &[u8], offset_bytes: u64) -> Result<()> {
         self.check_process()?;
         self.storage.in_place.check_poison()?;
-        self.file
-            .write_all_at(bytes, offset_bytes)
-            .doing("write storage", &self.storage.in_place.path)
+        self.file.write_all_at(bytes, offset_bytes).doing("write storage", &self.storage.in_place.path)
     }
 
     /// Makes all writes durable. On Linux, writes through a mapping and positional writes change the same pages.

@@ -14,7 +14,7 @@ use crate::tensor::Tensor;
 /// Operations on tensors whose names begin with a prefix: any text, or `""` for all tensors.
 impl Store {
     /// Returns the headers of the tensors whose names begin with `prefix`, by ascending name.
-    /// [`Snapshot::tensors`](crate::Snapshot::tensors) is an iterator that reads one at a time, which takes less memory
+    /// [`Snapshot::iter_tensors`](crate::Snapshot::iter_tensors) is an iterator that reads one at a time, which takes less memory
     /// if there are many.
     ///
     /// ```
@@ -32,7 +32,7 @@ impl Store {
     /// # Errors
     /// `Corrupt` for damaged metadata; `Stale`; `Io`.
     pub fn tensors(&self, prefix: &str) -> Result<Vec<TensorInfo>> {
-        self.snapshot().tensors(prefix)?.collect()
+        self.snapshot().iter_tensors(prefix)?.collect()
     }
 
     /// Returns the tensors whose names begin with `prefix`, by ascending name. No element is read.
@@ -52,7 +52,7 @@ impl Store {
     /// # Errors
     /// `NameNotFound`, `Corrupt`, `NotAllowed`, `ExternalChanged`, `Stale` and `Io`, for any of them.
     pub fn load_all(&self, prefix: &str) -> Result<Vec<(String, Tensor)>> {
-        self.snapshot().load_all(prefix)?.collect()
+        self.snapshot().iter_loaded(prefix)?.collect()
     }
 }
 
@@ -66,14 +66,17 @@ impl Transaction<'_> {
     /// # let store = Store::create(dir.path().join("x.smap"))?;
     /// let mut txn = store.begin()?;
     /// txn.save("head.bias", &[1f32, 2.])?;
-    /// let sizes = txn.tensors("head.")?.map(|info| Ok(info?.size().to_vec()));
+    /// let sizes = txn.iter_tensors("head.")?.map(|info| Ok(info?.size().to_vec()));
     /// assert_eq!(sizes.collect::<stridemap::Result<Vec<_>>>()?, [[2]]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// `Corrupt` for damaged metadata; `Stale`; `Io`. The call and each item can fail.
-    pub fn tensors<'a>(&'a self, prefix: &'a str) -> Result<impl Iterator<Item = Result<TensorInfo>> + 'a> {
+    pub fn iter_tensors<'a>(
+        &'a self,
+        prefix: &'a str,
+    ) -> Result<impl Iterator<Item = Result<TensorInfo>> + 'a> {
         self.loader.store.check_process()?;
         self.draft.note_prefix(prefix, Read::Headers);
         let entries = self.draft.tensors(prefix)?;
@@ -88,7 +91,7 @@ impl Transaction<'_> {
     /// # let store = Store::create(dir.path().join("x.smap"))?;
     /// let mut txn = store.begin()?;
     /// txn.save("head.bias", &[1f32, 2.])?;
-    /// for entry in txn.load_all("head.")? {
+    /// for entry in txn.iter_loaded("head.")? {
     ///     assert_eq!(entry?.1.read::<f32>()?, [1., 2.]);
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -97,7 +100,7 @@ impl Transaction<'_> {
     /// # Errors
     /// `Corrupt` for damaged metadata, `Stale` and `Io`, here and for each item; for each item also those of
     /// [`load`](Self::load).
-    pub fn load_all<'a>(
+    pub fn iter_loaded<'a>(
         &'a self,
         prefix: &'a str,
     ) -> Result<impl Iterator<Item = Result<(String, Tensor)>> + 'a> {

@@ -301,7 +301,7 @@ impl Snapshot {
     /// store.save("encoder.weight", &[1f32, 2.])?;
     /// store.save("head.weight", &[3f32])?;
     /// let snapshot = store.snapshot();
-    /// for entry in snapshot.load_all("encoder.")? {
+    /// for entry in snapshot.iter_loaded("encoder.")? {
     ///     let (name, tensor) = entry?;
     ///     assert_eq!((name.as_str(), tensor.numel()), ("encoder.weight", 2));
     /// }
@@ -311,7 +311,7 @@ impl Snapshot {
     /// # Errors
     /// `Corrupt` for damaged metadata, `Stale` and `Io`, here and for each item; for each item also those of
     /// [`load`](Self::load).
-    pub fn load_all<'a>(
+    pub fn iter_loaded<'a>(
         &'a self,
         prefix: &'a str,
     ) -> Result<impl Iterator<Item = Result<(String, Tensor)>> + 'a> {
@@ -370,7 +370,7 @@ impl Snapshot {
     /// store.save("encoder.weight", &[1f32, 2.])?;
     /// store.save("head.weight", &[3f32])?;
     /// let snapshot = store.snapshot();
-    /// for info in snapshot.tensors("encoder.")? {
+    /// for info in snapshot.iter_tensors("encoder.")? {
     ///     let info = info?;
     ///     assert_eq!((info.name.as_str(), info.dtype, info.size()), ("encoder.weight", DType::F32, &[2][..]));
     /// }
@@ -379,7 +379,10 @@ impl Snapshot {
     ///
     /// # Errors
     /// `Corrupt` for damaged metadata; `Stale`; `Io`; here and for each item.
-    pub fn tensors<'a>(&'a self, prefix: &'a str) -> Result<impl Iterator<Item = Result<TensorInfo>> + 'a> {
+    pub fn iter_tensors<'a>(
+        &'a self,
+        prefix: &'a str,
+    ) -> Result<impl Iterator<Item = Result<TensorInfo>> + 'a> {
         self.loader.store.check_process()?;
         let entries = self.generation.tensors(prefix)?;
         Ok(entries.map(|entry| entry.map(|(name, record)| TensorInfo::of_record(name, &record))))

@@ -46,8 +46,8 @@ use crate::tensor::{Source, Tensor};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// What is compared is what the methods returned: [`load`](Self::load), [`tensors`](Self::tensors) and
-/// [`load_all`](Self::load_all) read headers, [`contains`](Self::contains) and [`names`](Self::names) read which names
+/// What is compared is what the methods returned: [`load`](Self::load),
+/// [`iter_tensors`](Self::iter_tensors) and [`iter_loaded`](Self::iter_loaded) read headers, [`contains`](Self::contains) and [`names`](Self::names) read which names
 /// exist, and [`attributes_of`](Self::attributes_of) reads the attributes of one scope, or of all scopes if the
 /// transaction has renamed or copied a tensor before. A name that does not exist counts as well. A tensor that the
 /// transaction itself has saved or removed before does not.

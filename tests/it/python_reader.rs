@@ -74,7 +74,7 @@ fn python_reads_every_tensor_that_rust_wrote() {
     let store = varied_store(&path);
     let path = path.to_str().unwrap();
     let snapshot = store.snapshot();
-    let infos: Vec<TensorInfo> = snapshot.tensors("").unwrap().map(Result::unwrap).collect();
+    let infos: Vec<TensorInfo> = snapshot.iter_tensors("").unwrap().map(Result::unwrap).collect();
 
     let listed = stdout(&python(&[READER, path]));
     assert_eq!(listed.lines().count(), infos.len());

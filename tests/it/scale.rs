@@ -108,7 +108,7 @@ fn listing_by_prefix_reads_only_the_listed_names() {
     disk.take_counts();
     let snapshot = store.snapshot();
     let listed: Vec<String> =
-        snapshot.tensors("layers.1234").unwrap().map(|info| info.unwrap().name).collect();
+        snapshot.iter_tensors("layers.1234").unwrap().map(|info| info.unwrap().name).collect();
     let read_bytes = disk.take_counts().metadata_read_bytes;
     let expected: Vec<String> = {
         let mut names: Vec<String> = (0..20_000).map(|i| format!("layers.{i}.weight")).collect();

@@ -25,7 +25,7 @@ pub(super) struct PatternUsage {
 pub(super) fn usages(texts: &[String], snapshot: &Snapshot) -> Result<Vec<PatternUsage>> {
     let patterns: Vec<Pattern> = texts.iter().map(|text| pattern(text, snapshot)).collect::<Result<_>>()?;
     let mut by_storage = BTreeMap::<u64, Vec<TensorInfo>>::new();
-    for info in snapshot.tensors("")? {
+    for info in snapshot.iter_tensors("")? {
         let info = info?;
         by_storage.entry(info.storage_id).or_default().push(info);
     }

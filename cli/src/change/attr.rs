@@ -122,7 +122,7 @@ pub(crate) fn run(args: &AttrArgs, out: &mut impl Write) -> Result<()> {
         }
         Action::Set { value, .. } => {
             store.write(|txn| txn.set_attribute_of(&scope, &place.key, value))?;
-            if snapshot.tensors(&scope)?.next().is_none() && !scope.is_empty() {
+            if snapshot.iter_tensors(&scope)?.next().is_none() && !scope.is_empty() {
                 message(&format!("note: no tensor name begins with {}", quoted(&scope)));
             }
         }

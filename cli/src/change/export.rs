@@ -194,7 +194,7 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
         ));
     }
     let infos = match names.is_empty() {
-        true => snapshot.tensors(&args.prefix)?.collect::<stridemap::Result<_>>()?,
+        true => snapshot.iter_tensors(&args.prefix)?.collect::<stridemap::Result<_>>()?,
         false => {
             names.iter().filter_map(|name| info(&snapshot, name).transpose()).collect::<Result<Vec<_>>>()?
         }
@@ -225,7 +225,7 @@ fn load(args: &ExportArgs, names: &BTreeSet<String>, snapshot: &Snapshot) -> Res
     let tensors: stridemap::Result<Vec<(String, Tensor)>> = if names.is_empty() {
         let without_prefix =
             |(name, tensor): (String, Tensor)| (name[args.prefix.len()..].to_owned(), tensor);
-        snapshot.load_all(&args.prefix)?.map(|entry| entry.map(without_prefix)).collect()
+        snapshot.iter_loaded(&args.prefix)?.map(|entry| entry.map(without_prefix)).collect()
     } else {
         names.iter().map(named).collect()
     };

@@ -37,7 +37,7 @@ impl Freed {
                 by_storage.entry(info.storage_id).or_default();
             }
         }
-        for info in snapshot.tensors("")? {
+        for info in snapshot.iter_tensors("")? {
             let info = info?;
             if let Some((all, rest)) = by_storage.get_mut(&info.storage_id) {
                 rest.extend((!removed.contains(&info.name)).then(|| info.clone()));

@@ -32,7 +32,7 @@ pub(crate) fn replacing(
 
 /// Returns the header of the tensor with this name.
 pub(crate) fn info(snapshot: &Snapshot, name: &str) -> Result<Option<TensorInfo>> {
-    let first = snapshot.tensors(name)?.next().transpose()?;
+    let first = snapshot.iter_tensors(name)?.next().transpose()?;
     Ok(first.filter(|info| info.name == name))
 }
 

@@ -67,7 +67,7 @@ pub(crate) fn content(path: &Path) -> Result<Content> {
     let store = Store::open(path)?;
     let snapshot = store.snapshot();
     let mut content = Content::new();
-    for info in snapshot.tensors("")? {
+    for info in snapshot.iter_tensors("")? {
         let name = info?.name;
         let tensor = snapshot.load(&name)?;
         content.insert(name, (tensor.size().to_vec(), tensor.read::<u8>()?));

@@ -59,7 +59,7 @@ fn python_and_rust_read_each_others_safetensors_to_the_bit() {
     }
     assert_eq!(place.store.names().unwrap().len(), tensors().len());
 
-    let all: Vec<_> = place.store.snapshot().load_all("").unwrap().map(Result::unwrap).collect();
+    let all: Vec<_> = place.store.snapshot().iter_loaded("").unwrap().map(Result::unwrap).collect();
     let metadata = BTreeMap::from([("format".to_owned(), "np".to_owned())]);
     let options = Export::new().metadata(&metadata);
     let path = place.path("rust.safetensors");

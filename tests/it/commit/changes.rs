@@ -40,7 +40,7 @@ fn changes_between_snapshots_do_not_depend_on_their_tables() {
         snapshots.push(store.snapshot());
     }
     let content = |snapshot: &Snapshot| -> BTreeMap<String, (u64, usize)> {
-        let infos = snapshot.tensors("").unwrap().map(Result::unwrap);
+        let infos = snapshot.iter_tensors("").unwrap().map(Result::unwrap);
         infos.map(|info| (info.name.clone(), (info.storage_id, info.storage_offset()))).collect()
     };
     for earlier in &snapshots {

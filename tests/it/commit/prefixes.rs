@@ -32,9 +32,11 @@ fn stores_transactions_and_snapshots_list_the_same_names() {
             ["a.x", "a.y", "ab", "b"].into_iter().filter(|name| name.starts_with(prefix)).collect();
         assert_eq!(listed, expected);
         let seen: Result<Vec<String>> =
-            snapshot.tensors(prefix).unwrap().map(|info| Ok(info?.name)).collect();
-        let drafted: Result<Vec<String>> = txn.tensors(prefix).unwrap().map(|info| Ok(info?.name)).collect();
-        let loaded: Result<Vec<String>> = txn.load_all(prefix).unwrap().map(|entry| Ok(entry?.0)).collect();
+            snapshot.iter_tensors(prefix).unwrap().map(|info| Ok(info?.name)).collect();
+        let drafted: Result<Vec<String>> =
+            txn.iter_tensors(prefix).unwrap().map(|info| Ok(info?.name)).collect();
+        let loaded: Result<Vec<String>> =
+            txn.iter_loaded(prefix).unwrap().map(|entry| Ok(entry?.0)).collect();
         for names in [seen, drafted, loaded] {
             assert_eq!(names.unwrap(), expected);
         }
@@ -49,7 +51,7 @@ fn transaction_lists_loads_and_removes_its_own_tensors() {
         .write(|txn| -> Result<()> {
             txn.save("a.1", &7i64)?;
             assert!(txn.contains("a.1")? && !store.contains("a.1")?);
-            let items = txn.load_all("a.")?.map(|entry| entry?.1.item::<i64>());
+            let items = txn.iter_loaded("a.")?.map(|entry| entry?.1.item::<i64>());
             assert_eq!(items.collect::<Result<Vec<_>>>()?, [0, 7]);
             assert_eq!(txn.remove_prefix("a.")?, 2);
             assert_eq!(txn.remove_prefix("a.")?, 0);

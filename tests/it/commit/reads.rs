@@ -124,8 +124,8 @@ fn commit_after_a_change_of_what_was_read_is_a_conflict_and_changes_nothing() {
         }
     };
     let scope = |scope: &'static str| move |txn: &Transaction<'_>| drop(txn.attributes_of(scope));
-    let headers = |txn: &Transaction<'_>| drop(txn.tensors("a").unwrap().next());
-    let all = |txn: &Transaction<'_>| txn.load_all("a").unwrap().for_each(|entry| drop(entry.unwrap()));
+    let headers = |txn: &Transaction<'_>| drop(txn.iter_tensors("a").unwrap().next());
+    let all = |txn: &Transaction<'_>| txn.iter_loaded("a").unwrap().for_each(|entry| drop(entry.unwrap()));
     let names = |txn: &Transaction<'_>| drop(txn.names().unwrap());
     let save_a = |other: &Store| other.save("a", &2i64);
     let conflicts: [Case<'_>; 17] = [
@@ -287,7 +287,7 @@ fn what_the_transaction_itself_wrote_is_not_read_from_the_store() {
     assert_refused(commit_after(&fresh(&path), renames, saves_a), ErrorKind::Conflict, &says);
     let lists = |txn: &mut Transaction<'_>| {
         txn.rename("a", "c")?;
-        txn.tensors("c")?.next().transpose().map(drop)
+        txn.iter_tensors("c")?.next().transpose().map(drop)
     };
     assert_refused(commit_after(&fresh(&path), lists, saves_a), ErrorKind::Conflict, &says);
     // Without a read of the elements, the rename applies to the tensor that the other writer saved.
@@ -372,7 +372,7 @@ fn transaction_that_ignores_its_reads_or_changes_nothing_never_conflicts() {
     let (_dir, path, _) = new_store();
     let read_all = |txn: &mut Transaction<'_>| {
         drop((txn.names()?, txn.load("a")?, txn.attributes(), txn.contains("new")?));
-        txn.tensors("").map(drop)
+        txn.iter_tensors("").map(drop)
     };
     let change_all = |other: &Store| {
         other.write(|txn| {
@@ -405,7 +405,7 @@ fn reads_are_compared_across_a_new_table() {
     store.write(|txn| (0..300i64).try_for_each(|i| txn.save(&format!("x.{i}"), &i))).unwrap();
     let changed = |txn: &mut Transaction<'_>| {
         drop((txn.load("x.7")?, txn.load("absent")));
-        for entry in txn.tensors("x.1")? {
+        for entry in txn.iter_tensors("x.1")? {
             drop(entry?);
         }
         txn.save("result", &1i64)

@@ -41,7 +41,7 @@ fn assert_copy(copy: &Store, original: &Snapshot) {
     assert_eq!(copy.verify(|_| ()).unwrap().findings, []);
     assert_eq!(snapshot.attributes(), original.attributes());
     let infos = |snapshot: &Snapshot| -> Vec<TensorInfo> {
-        snapshot.tensors("").unwrap().map(Result::unwrap).collect()
+        snapshot.iter_tensors("").unwrap().map(Result::unwrap).collect()
     };
     let (copies, originals) = (infos(&snapshot), infos(original));
     let mut ids = BTreeMap::new();

@@ -23,7 +23,7 @@ fn external_files_need_the_option_to_be_adopted_or_loaded() {
     assert_refused(store.materialize(|_| ()), ErrorKind::NotAllowed, &advice);
     assert_eq!((store.generation(), store.names().unwrap().len()), (before, 2));
     // Headers do not need the file.
-    let infos: Vec<_> = store.snapshot().tensors("").unwrap().map(Result::unwrap).collect();
+    let infos: Vec<_> = store.snapshot().iter_tensors("").unwrap().map(Result::unwrap).collect();
     assert_eq!(infos[1].size(), [3, 4]);
 }
 

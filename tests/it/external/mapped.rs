@@ -62,7 +62,7 @@ fn external_file_with_many_storages_is_mapped_or_opened_once() {
         [(external_beside().open(&path).unwrap(), false), (mapped(&external_beside(), &path), true)]
     {
         let snapshot = store.snapshot();
-        let tensors: Vec<_> = snapshot.load_all("").unwrap().map(|entry| entry.unwrap().1).collect();
+        let tensors: Vec<_> = snapshot.iter_loaded("").unwrap().map(|entry| entry.unwrap().1).collect();
         assert_eq!((tensors.len(), store.snapshot().storages().count()), (301, 301));
         assert_eq!(tensors[300].to_bytes().unwrap(), [0; 4]);
         let expected = if is_mapped { (1, 0) } else { (0, 1) };

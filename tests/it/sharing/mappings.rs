@@ -58,7 +58,7 @@ fn keep(path: &Path) {
     let before = address_of(&reader, "x");
     assert_eq!(mapped(path), ["1.bin"]);
     assert_eq!(address_of(&reader, "x"), before);
-    for entry in reader.snapshot().load_all("").unwrap() {
+    for entry in reader.snapshot().iter_loaded("").unwrap() {
         assert!(entry.unwrap().1.as_slice::<f32>().unwrap()[0] > 0.);
     }
     assert_eq!(mapped(path), ["1.bin", "2.bin", "3.bin"]);
@@ -187,7 +187,7 @@ fn load_warm(path: &Path) {
     let load = || {
         drop(store.load("x").unwrap());
         drop(snapshot.load("y").unwrap());
-        assert_eq!(snapshot.load_all("").unwrap().count(), 1002);
+        assert_eq!(snapshot.iter_loaded("").unwrap().count(), 1002);
     };
     load();
     assert!(fs::metadata("/warm").is_err());

@@ -177,7 +177,7 @@ impl Reader<'_> {
     fn check_some(&mut self, snapshot: &Snapshot, names: &[String]) {
         if self.random.one_in(3) {
             self.diary.note(format!("check all of {}", names.len()));
-            let all: Vec<(String, Tensor)> = snapshot.load_all("").unwrap().map(Result::unwrap).collect();
+            let all: Vec<(String, Tensor)> = snapshot.iter_loaded("").unwrap().map(Result::unwrap).collect();
             assert!(all.iter().map(|(name, _)| name).eq(names));
             for (name, tensor) in &all {
                 // A few large tensors would leave no time for the many small ones.

@@ -39,8 +39,12 @@ fn is_attribute(found: &str, said: &Value) -> bool {
 fn assert_holds(store: &Store, said: &Value, file: &Path, stem: &str) {
     let named = |name: &str| if name.is_empty() { stem.to_owned() } else { name.to_owned() };
     let snapshot = store.snapshot();
-    let infos: BTreeMap<String, TensorInfo> =
-        snapshot.tensors("").unwrap().map(Result::unwrap).map(|info| (info.name.clone(), info)).collect();
+    let infos: BTreeMap<String, TensorInfo> = snapshot
+        .iter_tensors("")
+        .unwrap()
+        .map(Result::unwrap)
+        .map(|info| (info.name.clone(), info))
+        .collect();
     let lengths: BTreeMap<u64, u64> =
         snapshot.storages().map(Result::unwrap).map(|s| (s.id, s.size_bytes)).collect();
     let tensors = said["tensors"].as_object().unwrap();

@@ -314,7 +314,7 @@ pub(super) fn content(snapshot: &Snapshot) -> Value {
             "offset_bytes": storage.offset_bytes, "tensor_count": storage.tensor_count,
         })
     };
-    let tensors: Vec<Value> = snapshot.tensors("").unwrap().map(of_tensor).collect();
+    let tensors: Vec<Value> = snapshot.iter_tensors("").unwrap().map(of_tensor).collect();
     let storages: Vec<Value> = snapshot.storages().map(of_storage).collect();
     let mut content = json!({
         "generation": snapshot.generation(), "attributes": snapshot.attributes(), "tensors": tensors, "storages": storages,
