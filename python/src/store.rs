@@ -11,6 +11,7 @@ use stridemap::{Durability, ExternalFiles, StorageKind, Store, StoreOptions};
 
 use crate::error::Result;
 use crate::interrupt::{self, detach};
+use crate::source::Elements;
 use crate::tensor::{OpenMode, Origin, Tensor};
 use crate::transaction::TransactionHandle;
 
@@ -142,6 +143,12 @@ impl StoreHandle {
     fn contains(&self, py: Python<'_>, name: &str) -> Result<bool> {
         let store = self.store()?;
         detach(py, || store.contains(name))
+    }
+
+    fn append(&self, py: Python<'_>, name: &str, elements: Elements<'_>) -> Result<(usize, usize)> {
+        let (store, source) = (self.store()?, elements.source()?);
+        let rows = detach(py, || store.append(name, &source))?;
+        Ok((rows.start, rows.end))
     }
 
     fn load(&self, py: Python<'_>, name: &str) -> Result<Tensor> {

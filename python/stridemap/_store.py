@@ -288,6 +288,12 @@ class Store(_Changes):
         self._check_writable()
         return Transaction(self._handle.begin(exclusive))
 
+    def append(self, name: str, rows: Any) -> range:
+        """Append rows to a tensor. Return their positions."""
+        self._check_writable()
+        start, end = self._handle.append(_checked(name), _arrays.elements_of(rows, f'append to "{name}"'))
+        return range(start, end)
+
     def verify(self) -> list[str]:
         """Check the metadata and all sealed bytes. Return a line for each finding: an empty list without damage."""
         return self._handle.verify()

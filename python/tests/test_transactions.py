@@ -318,3 +318,17 @@ def test_file_that_is_replaced_while_it_is_staged_is_not_read(path: Path, tmp_pa
     assert first.read_bytes() == b"b" * 1000
     with stridemap.open(path) as store:
         assert store["x"].numpy().tobytes() == b"a" * 1000
+
+
+def test_append_that_waits_for_an_exclusive_transaction_does_not_hold_the_tensor(path: Path) -> None:
+    with stridemap.open(path, "x", durable=False) as store, stridemap.open(path, "r+", durable=False) as other:
+        store.create_growable("log", (), "int64")
+        other.refresh()
+        with store.transaction(exclusive=True) as txn:
+            waiting = threading.Thread(target=lambda: other.append("log", np.array([2])))
+            waiting.start()
+            time.sleep(0.3)
+            assert txn.append("log", np.array([1])) == range(1)
+        waiting.join()
+        store.refresh()
+        assert store["log"].numpy().tolist() == [1, 2]
