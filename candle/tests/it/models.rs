@@ -87,6 +87,19 @@ fn builder_keeps_its_generation() {
 }
 
 #[test]
+fn error_of_candle_ends_a_write_and_is_returned() {
+    let (_dir, store) = store();
+    let refused = store.write(|txn| -> Result<(), Box<dyn std::error::Error>> {
+        let x = Tensor::new(&[1f32, 2.], &Device::Cpu)?;
+        txn.save("x", &from_candle(&x)?)?;
+        txn.save("y", &from_candle(&x.reshape(3)?)?)?;
+        Ok(())
+    });
+    assert!(refused.unwrap_err().is::<Error>());
+    assert!(store.names().unwrap().is_empty());
+}
+
+#[test]
 fn variables_are_saved_and_loaded_again() {
     let (_dir, store) = store();
     let made = VarMap::new();
