@@ -40,7 +40,7 @@ pub use marker::Marker;
 pub use node::{Entry, Node, NodeHeader, PAGE_BYTES, Tree};
 pub use preamble::VERSION;
 pub use record::{
-    External, FileStamp, StorageKind, StorageRecord, TensorParts, TensorRecord, check_dim_name, check_text,
+    External, FileStamp, RecordKind, StorageRecord, TensorParts, TensorRecord, check_dim_name, check_text,
 };
 pub use sealed::{ChunkChain, Sealed, Sealer};
 pub use table::TableEncoder;

@@ -41,7 +41,7 @@ pub fn check_dim_name(name: &str) -> Result<()> {
 
 /// The kind of a storage: how its bytes may change, and what protects them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub enum StorageKind {
+pub enum RecordKind {
     /// Bytes below the length never change. The storage may only grow.
     Sealed(Sealed),
     /// Changed in place, under an exclusive lock.
@@ -56,7 +56,7 @@ pub enum StorageKind {
     External(External),
 }
 
-impl<'de> Deserialize<'de> for StorageKind {
+impl<'de> Deserialize<'de> for RecordKind {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         // A choice is encoded as its number, then its content.
         deserializer.deserialize_tuple(2, KindVisitor)
@@ -66,23 +66,23 @@ impl<'de> Deserialize<'de> for StorageKind {
 struct KindVisitor;
 
 impl<'de> Visitor<'de> for KindVisitor {
-    type Value = StorageKind;
+    type Value = RecordKind;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a storage kind")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> std::result::Result<StorageKind, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> std::result::Result<RecordKind, A::Error> {
         fn next<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(
             parts: &mut A,
         ) -> std::result::Result<T, A::Error> {
             parts.next_element()?.ok_or_else(|| A::Error::invalid_length(0, &KindVisitor))
         }
         Ok(match next::<u64, A>(&mut parts)? {
-            0 => StorageKind::Sealed(next(&mut parts)?),
-            1 => StorageKind::Mutable,
-            2 => StorageKind::Live { access_bytes: next(&mut parts)? },
-            3 => StorageKind::External(next(&mut parts)?),
+            0 => RecordKind::Sealed(next(&mut parts)?),
+            1 => RecordKind::Mutable,
+            2 => RecordKind::Live { access_bytes: next(&mut parts)? },
+            3 => RecordKind::External(next(&mut parts)?),
             _ => return Err(codec::refuse(Rule::StorageKind, "it has an unknown storage kind")),
         })
     }
@@ -118,7 +118,7 @@ pub struct StorageRecord {
     /// The number of tensors that refer to this storage. A storage to which no tensor refers has no record.
     pub tensor_count: u64,
     /// How the bytes may change.
-    pub kind: StorageKind,
+    pub kind: RecordKind,
 }
 
 impl StorageRecord {
@@ -126,19 +126,19 @@ impl StorageRecord {
         if self.length_bytes > MAX_STORAGE_BYTES {
             return Err(Error::new(Rule::StorageLength, format!("storage of {} bytes", self.length_bytes)));
         }
-        if let StorageKind::Live { access_bytes } = self.kind
+        if let RecordKind::Live { access_bytes } = self.kind
             && !matches!(access_bytes, 1 | 2 | 4 | 8)
         {
             let detail = format!("a live storage with accesses of {access_bytes} bytes");
             return Err(Error::new(Rule::StorageKind, detail));
         }
-        if let StorageKind::Sealed(Sealed { reserved_bytes, .. }) = self.kind
+        if let RecordKind::Sealed(Sealed { reserved_bytes, .. }) = self.kind
             && reserved_bytes > MAX_RESERVED_BYTES
         {
             let detail = format!("a storage that reserves {reserved_bytes} bytes");
             return Err(Error::new(Rule::StorageLength, detail));
         }
-        if let StorageKind::External(external) = &self.kind {
+        if let RecordKind::External(external) = &self.kind {
             check_text("external path", &external.path)?;
             if external
                 .offset_bytes

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use stridemap_format::{self as format, Manifest, Rule, StorageKind, StorageRecord, TensorRecord};
+use stridemap_format::{self as format, Manifest, RecordKind, Rule, StorageRecord, TensorRecord};
 
 use super::Generation;
 use super::transaction_changes::{Applied, Changes, Draft, FIRST_PROVISIONAL};
@@ -150,9 +150,8 @@ fn grown_storages(newest: &Generation, grown: &[Grown]) -> Result<BTreeMap<u64, 
 
 /// Whether a storage is unchanged or has only grown.
 fn still_holds(now: &StorageRecord, seen: &StorageRecord) -> bool {
-    let is_longer_sealed =
-        matches!((&now.kind, &seen.kind), (StorageKind::Sealed(_), StorageKind::Sealed(_)))
-            && now.length_bytes > seen.length_bytes;
+    let is_longer_sealed = matches!((&now.kind, &seen.kind), (RecordKind::Sealed(_), RecordKind::Sealed(_)))
+        && now.length_bytes > seen.length_bytes;
     is_longer_sealed || (now.kind == seen.kind && now.length_bytes >= seen.length_bytes)
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stridemap_format::{Error as FormatError, Rule, StorageKind, StorageRecord};
+use stridemap_format::{Error as FormatError, RecordKind, Rule, StorageRecord};
 
 use super::collect::collect_all;
 use super::rewrite::{Compacted, Rewrite, Rewritten, SkipReason, rewrite_all, rewrite_group};
@@ -46,8 +46,8 @@ fn candidates(store: &OpenStore, least: RewriteGain, compacted: &mut Compacted) 
             return Ok(());
         }
         let reason = match storage.record.kind {
-            StorageKind::Mutable => SkipReason::Mutable,
-            StorageKind::Live { .. } => SkipReason::Live,
+            RecordKind::Mutable => SkipReason::Mutable,
+            RecordKind::Live { .. } => SkipReason::Live,
             _ => {
                 let tensor_count = storage.record.tensor_count;
                 candidates.push(Candidate { id, length_bytes, new_bytes, tensor_count, names: None });
@@ -113,7 +113,7 @@ impl Compaction<'_> {
 
 impl Rewrite for Compaction<'_> {
     fn is_wanted(&self, record: &StorageRecord, new_bytes: u64) -> bool {
-        matches!(record.kind, StorageKind::Sealed(_))
+        matches!(record.kind, RecordKind::Sealed(_))
             && rewrite_gain(record.length_bytes, new_bytes) >= self.least
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use stridemap_format::{External, FileStamp, StorageKind, StorageRecord};
+use stridemap_format::{External, FileStamp, RecordKind, StorageRecord};
 
 use crate::error::{ErrorKind, Result};
 use crate::generation::OpenStore;
@@ -28,7 +28,7 @@ pub(super) fn check_external<'a>(
     // Each pair of path and stamp is checked once: records can have different stamps for one path.
     let mut files: BTreeMap<_, (External, Vec<u64>)> = BTreeMap::new();
     for (id, record) in storages {
-        let StorageKind::External(external) = &record.kind else { continue };
+        let RecordKind::External(external) = &record.kind else { continue };
         let FileStamp { inode, size_bytes, mtime_ns } = external.stamp;
         let stated = (&external.path, (inode, size_bytes, mtime_ns));
         files.entry(stated).or_insert_with(|| (external.clone(), Vec::new())).1.push(id);

@@ -8,7 +8,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use stridemap_format::{Digest, StorageKind, full_chunk_count};
+use stridemap_format::{Digest, RecordKind, full_chunk_count};
 
 use crate::disk::StoreFile;
 use crate::error::{ErrorKind, IoContext, Result, one_line};
@@ -307,9 +307,9 @@ impl<'a> Needs<'a> {
                 entry => entry?,
             };
             let sealed_bytes = match record.kind {
-                StorageKind::External(_) => continue,
-                StorageKind::Sealed(_) => Some(record.length_bytes),
-                StorageKind::Mutable | StorageKind::Live { .. } => None,
+                RecordKind::External(_) => continue,
+                RecordKind::Sealed(_) => Some(record.length_bytes),
+                RecordKind::Mutable | RecordKind::Live { .. } => None,
             };
             needs.storages.insert(id, sealed_bytes);
         }

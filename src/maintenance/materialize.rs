@@ -1,6 +1,6 @@
 //! Copies external storages into the store.
 
-use stridemap_format::{StorageKind, StorageRecord};
+use stridemap_format::{RecordKind, StorageRecord};
 
 use super::compact::repacked;
 use super::rewrite::{Compacted, Rewrite, Rewritten, Skipped, rewrite_all};
@@ -31,7 +31,7 @@ pub(crate) fn materialize(store: &OpenStore, progress: &mut dyn FnMut(u64)) -> R
     each_storage(&*store.newest()?, true, |storage| {
         let StorageTensors { id, record, .. } = &storage;
         // Checked before any byte is copied: one file that may not be read fails the whole call.
-        if let StorageKind::External(external) = &record.kind {
+        if let RecordKind::External(external) = &record.kind {
             store.externals.open(external).map_err(refused)?;
         }
         let new_bytes = repacked(store, &storage)?.length_bytes;
@@ -56,13 +56,13 @@ struct Materialization<'a> {
 
 impl Rewrite for Materialization<'_> {
     fn is_wanted(&self, record: &StorageRecord, _new_bytes: u64) -> bool {
-        matches!(record.kind, StorageKind::External(_))
+        matches!(record.kind, RecordKind::External(_))
     }
 
     /// Each read, including the last, is followed by a check that the file is still the one that was adopted.
     fn copy(&mut self, storage: &StorageTensors, repacked: &Repacked) -> Result<Option<Rewritten>> {
         let StorageTensors { record, .. } = storage;
-        let StorageKind::External(external) = &record.kind else { return Ok(None) };
+        let RecordKind::External(external) = &record.kind else { return Ok(None) };
         let file = self.store.externals.open(external).map_err(refused)?;
         let range = Storage::of_range(&file, external.offset_bytes, record.length_bytes);
         let store = self.store;

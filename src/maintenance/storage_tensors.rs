@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stridemap_format::{StorageKind, StorageRecord, TensorParts, TensorRecord};
+use stridemap_format::{RecordKind, StorageRecord, TensorParts, TensorRecord};
 
 use crate::error::{FormatContext, Result};
 use crate::generation::{Generation, OpenStore};
@@ -44,7 +44,7 @@ pub(crate) fn each_storage(
     let mut records = Vec::new();
     for entry in generation.storages() {
         let (id, record) = entry?;
-        if matches!(record.kind, StorageKind::External(_)) == is_external {
+        if matches!(record.kind, RecordKind::External(_)) == is_external {
             records.push((id, record));
         }
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stridemap_format::{External, Sealed, StorageKind, StorageRecord, Uuid};
+use stridemap_format::{External, RecordKind, Sealed, StorageRecord, Uuid};
 
 use super::advice::Hint;
 use super::external_file::ExternalFile;
@@ -119,7 +119,7 @@ impl Storage {
         let place = (stat.id(), 0);
         // Only bytes that never change can be borrowed without a lock.
         let (map_permit, reserved_bytes) = match record.kind {
-            StorageKind::Sealed(Sealed { reserved_bytes, .. }) => (permit, reserved_bytes),
+            RecordKind::Sealed(Sealed { reserved_bytes, .. }) => (permit, reserved_bytes),
             _ => (None, 0),
         };
         let in_place = |file| {
@@ -127,10 +127,8 @@ impl Storage {
             InPlaceFile::new(disk, opened, (store, id), length_bytes, context(), permit)
         };
         let bytes = match (&record.kind, file.as_file(), map_permit) {
-            (StorageKind::Mutable, ..) => {
-                Bytes::Mutable(MutableFile::new(in_place(file)), LockRef::default())
-            }
-            (&StorageKind::Live { access_bytes }, ..) => {
+            (RecordKind::Mutable, ..) => Bytes::Mutable(MutableFile::new(in_place(file)), LockRef::default()),
+            (&RecordKind::Live { access_bytes }, ..) => {
                 Bytes::Live(LiveFile::new(in_place(file), access_bytes))
             }
             _ if length_bytes == 0 => Bytes::None,
@@ -229,7 +227,7 @@ impl Storage {
     /// Returns the address space, in bytes, that the storage takes while no tensor uses it, or `None` if it must not be
     /// kept open without a tensor.
     pub(super) fn idle_bytes(&self) -> Option<usize> {
-        let Identity::Stored { record: StorageRecord { kind: StorageKind::Sealed(_), .. }, .. } =
+        let Identity::Stored { record: StorageRecord { kind: RecordKind::Sealed(_), .. }, .. } =
             self.identity
         else {
             return None;

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stridemap_format::{CHUNK_BYTES, Digest, Sealed, Sealer, StorageKind, StorageRecord, full_chunk_count};
+use stridemap_format::{CHUNK_BYTES, Digest, RecordKind, Sealed, Sealer, StorageRecord, full_chunk_count};
 
 use super::file_registry::{FileLock, Purpose};
 use super::known_tails::KnownTails;
@@ -294,7 +294,7 @@ impl Growth {
         // From here on no byte changes. Once the commit is published, the new bytes may be borrowed.
         self.lock.lock.keep_stable(u64::MAX);
         let reserved_bytes = sealed_of(self.id, &self.from)?.reserved_bytes;
-        let kind = StorageKind::Sealed(self.sealer.sealed(reserved_bytes));
+        let kind = RecordKind::Sealed(self.sealer.sealed(reserved_bytes));
         let to = StorageRecord { length_bytes: self.written_bytes, kind, ..self.from.clone() };
         Ok(Grown { id: self.id, from: self.from.clone(), to, new_sum })
     }
@@ -306,7 +306,7 @@ impl Growth {
 
 fn sealed_of(id: u64, record: &StorageRecord) -> Result<Sealed> {
     match record.kind {
-        StorageKind::Sealed(sealed) => Ok(sealed),
+        RecordKind::Sealed(sealed) => Ok(sealed),
         _ => Err(Error::new(ErrorKind::Unsupported, format!("storage {id:016x} is not sealed"))),
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use stridemap_format::{External, StorageKind, StorageRecord};
+use stridemap_format::{External, RecordKind, StorageRecord};
 
 use super::Storage;
 use super::external_file::ExternalFile;
@@ -38,7 +38,7 @@ impl StagedStorage {
         offset_bytes: u64,
         length_bytes: u64,
     ) -> Self {
-        let kind = StorageKind::External(External { path, offset_bytes, stamp: file.stamp() });
+        let kind = RecordKind::External(External { path, offset_bytes, stamp: file.stamp() });
         let bytes = Bytes::External { disk: Arc::clone(disk), file: Arc::clone(file), offset_bytes };
         StagedStorage { bytes, record: StorageRecord { length_bytes, tensor_count: 0, kind } }
     }

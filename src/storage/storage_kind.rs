@@ -1,4 +1,4 @@
-use stridemap_format::StorageKind as RecordKind;
+use stridemap_format::RecordKind;
 
 /// How a storage's bytes may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use stridemap_format::{
-    CHUNK_BYTES, ChunkChain, Digest, Error as FormatError, Rule, Sealed, StorageKind, StorageRecord, digest,
+    CHUNK_BYTES, ChunkChain, Digest, Error as FormatError, RecordKind, Rule, Sealed, StorageRecord, digest,
     digests_of_chunks, full_chunk_count,
 };
 
@@ -92,7 +92,7 @@ impl VerifiedStorage {
         record: &StorageRecord,
     ) -> Result<(Self, Option<Error>)> {
         let (path, length_bytes) = (paths.storage(id), record.length_bytes);
-        let StorageKind::Sealed(sealed) = record.kind else {
+        let RecordKind::Sealed(sealed) = record.kind else {
             return Err(broken(&path, "the storage is not sealed".to_owned()));
         };
         let file = read_again(|| disk.open(&path, Access::Read)).opening("open storage", &path)?;

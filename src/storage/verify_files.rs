@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use stridemap_format::{CHUNK_BYTES, Digest, StorageKind, StorageRecord, full_chunk_count};
+use stridemap_format::{CHUNK_BYTES, Digest, RecordKind, StorageRecord, full_chunk_count};
 
 use super::open_file::{OpenContext, check_length};
 use super::verified_reader::{DamagedChunk, VerifiedStorage};
@@ -152,7 +152,7 @@ fn check(
         storage.finish(damaged, is_wanted.is_none())
     };
     Damage::unless_unread(match record.kind {
-        StorageKind::Sealed(_) => check_sealed(),
+        RecordKind::Sealed(_) => check_sealed(),
         _ => check_length_only(disk, paths, id, record),
     })
 }
@@ -223,7 +223,7 @@ pub(crate) fn check_all<'a>(
     progress: &mut dyn FnMut(u64),
 ) -> Result<Vec<DamagedStorage>> {
     let storages: Vec<(u64, &StorageRecord)> =
-        storages.filter(|(_, record)| !matches!(record.kind, StorageKind::External(_))).collect();
+        storages.filter(|(_, record)| !matches!(record.kind, RecordKind::External(_))).collect();
     let bytes = storages.iter().fold(0u64, |sum, (_, record)| sum.saturating_add(record.length_bytes));
     let useful = 1 + bytes / BYTES_PER_THREAD + storages.len() as u64 / STORAGES_PER_THREAD;
     let thread_count =
@@ -262,7 +262,7 @@ fn for_each_part<'a>(
 ) -> Result<()> {
     let (mut small, mut small_bytes) = (Vec::new(), 0u64);
     for (id, record) in storages {
-        let is_large = matches!(record.kind, StorageKind::Sealed(_)) && record.length_bytes > PART_BYTES;
+        let is_large = matches!(record.kind, RecordKind::Sealed(_)) && record.length_bytes > PART_BYTES;
         // A storage that cannot be opened goes to a thread with the small ones. The thread tries again and reports the
         // damage.
         if is_large && let Ok(storage) = SealedCheck::open(disk, paths, (id, record)).map(Arc::new) {

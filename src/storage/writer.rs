@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use stridemap_format::{CHUNK_BYTES, Digest, Sealed, StorageKind, StorageRecord, digest, full_chunk_count};
+use stridemap_format::{CHUNK_BYTES, Digest, RecordKind, Sealed, StorageRecord, digest, full_chunk_count};
 
 use super::{ALIGNMENT_BYTES, ExternalFile, StagedStorage, Storage, Writeback, extend, zeroed};
 use crate::disk::{Disk, Staged, StorePaths, dir_of, mark_for_writes_in_place, step};
@@ -42,7 +42,7 @@ enum Mutability {
     /// They never change.
     Sealed(Sealing),
     /// They are changed in place, in a storage of this kind. It has no digests, because they would become wrong.
-    InPlace(StorageKind),
+    InPlace(RecordKind),
 }
 
 #[derive(Debug, Default)]
@@ -61,7 +61,7 @@ impl StorageWriter {
 
     /// Starts a storage whose bytes are changed in place later: mutable or live.
     pub(crate) fn in_place(
-        kind: StorageKind,
+        kind: RecordKind,
         disk: &Arc<dyn Disk>,
         paths: &StorePaths,
         durable: bool,
@@ -316,7 +316,7 @@ impl StorageWriter {
                 let (full, last) = digests.split_at(full_chunk_count(length_bytes) as usize);
                 let sum = stage_sum(disk, dir_of(self.staged.path()), full, durable)?;
                 let sealed = Sealed::of_digests(full, last.first().copied(), reserved_bytes);
-                (StorageKind::Sealed(sealed), sum)
+                (RecordKind::Sealed(sealed), sum)
             }
         };
         let record = StorageRecord { length_bytes, tensor_count: 0, kind };

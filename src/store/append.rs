@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use stridemap_format::limits::MAX_RESERVED_BYTES;
-use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorRecord};
+use stridemap_format::{DType, RecordKind, StorageRecord, TensorRecord};
 
 use super::append_rows::{
     ShortRows, check_row_size, check_rows, end_bytes, grown_record, row_count, write_rows,

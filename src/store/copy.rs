@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use stridemap_format::{Attributes, StorageKind, StorageRecord, TensorParts, TensorRecord};
+use stridemap_format::{Attributes, RecordKind, StorageRecord, TensorParts, TensorRecord};
 
 use super::handle::Store;
 use super::options::StoreOptions;
@@ -244,7 +244,7 @@ impl Snapshot {
     ) -> Result<u64> {
         let record = self.loader.record(self.pinned_generation(), id)?;
         match record.kind.clone() {
-            StorageKind::External(external) => {
+            RecordKind::External(external) => {
                 let file = self.loader.store.externals.open(&external)?;
                 let target = &txn.loader.store;
                 let (path, file) = target.externals.adopt(&file, None)?;
@@ -256,7 +256,7 @@ impl Snapshot {
                 );
                 Ok(txn.stage_finished(adopted))
             }
-            StorageKind::Sealed(_) => self.stage_sealed(txn, (id, &record), part, copied, progress),
+            RecordKind::Sealed(_) => self.stage_sealed(txn, (id, &record), part, copied, progress),
             kind => {
                 let storage = self.loader.open(self.pinned_generation(), id)?;
                 let (new_id, _) = txn.stage_own(Some(kind), record.length_bytes, |writer| {

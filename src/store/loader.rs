@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use stridemap_format::{Error as FormatError, Rule, StorageKind, StorageRecord, TensorRecord};
+use stridemap_format::{Error as FormatError, RecordKind, Rule, StorageRecord, TensorRecord};
 
 use crate::disk::Disk;
 use crate::error::{Context, Error, FormatContext, Result};
@@ -58,7 +58,7 @@ impl Loader {
     fn check_external(&self, storage: &Storage) -> Result<()> {
         match storage.identity() {
             Identity::Stored {
-                record: StorageRecord { kind: StorageKind::External(external), .. }, ..
+                record: StorageRecord { kind: RecordKind::External(external), .. }, ..
             } => self.store.externals.open(external).map(drop),
             _ => Ok(()),
         }
@@ -80,7 +80,7 @@ impl Loader {
         let kind = record.kind.clone();
         let stored = Stored { store: store.uuid, id, record };
         let storage = match kind {
-            StorageKind::External(external) => {
+            RecordKind::External(external) => {
                 Storage::open_external(&store.externals, stored, &external, self.permit)
             }
             _ => Storage::open(&store.disk, &path, stored, self.permit, || {

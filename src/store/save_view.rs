@@ -2,7 +2,7 @@
 
 use std::io;
 
-use stridemap_format::{StorageKind as RecordKind, StorageRecord};
+use stridemap_format::{RecordKind, StorageRecord};
 
 use super::transaction::Transaction;
 use super::write_elements::record_of;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use stridemap_format::{DType, StorageKind as RecordKind, StorageRecord, TensorParts, TensorRecord};
+use stridemap_format::{DType, RecordKind, StorageRecord, TensorParts, TensorRecord};
 
 use super::loader::Loader;
 use crate::error::{FormatContext, Result};

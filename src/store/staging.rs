@@ -1,7 +1,7 @@
 //! Writes elements to storages that are not committed yet.
 
 use stridemap_format::limits::MAX_STORAGE_BYTES;
-use stridemap_format::{DType, StorageKind as RecordKind};
+use stridemap_format::{DType, RecordKind};
 
 use super::transaction::{Stage, Transaction};
 use super::write_elements::record_of;

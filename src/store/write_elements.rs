@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use stridemap_format::{DType, StorageKind as RecordKind, TensorParts, TensorRecord};
+use stridemap_format::{DType, RecordKind, TensorParts, TensorRecord};
 
 use crate::error::{Error, ErrorKind, FormatContext, Result};
 use crate::layout::Layout;

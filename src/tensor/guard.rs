@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use stridemap_format::StorageKind;
+use stridemap_format::RecordKind;
 
 use super::access::{not_borrowable, not_mapped};
 use super::read_lock::Steady;
@@ -125,9 +125,9 @@ impl Tensor {
             Identity::Stored { id, record, .. } => (id, record),
         };
         let (kind, advice) = match record.kind {
-            StorageKind::Sealed(_) => ("sealed: its elements never change", copy),
-            StorageKind::Mutable => ("mutable: its elements are changed under lock_exclusive", copy),
-            StorageKind::Live { .. } => ("live: it has no locks", "read and write its elements with as_live"),
+            RecordKind::Sealed(_) => ("sealed: its elements never change", copy),
+            RecordKind::Mutable => ("mutable: its elements are changed under lock_exclusive", copy),
+            RecordKind::Live { .. } => ("live: it has no locks", "read and write its elements with as_live"),
             _ => ("not the store's own", copy),
         };
         format!("storage {id:016x} is {kind}; {advice}")

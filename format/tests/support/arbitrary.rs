@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use stridemap_format::limits::{MAX_RANK, MAX_RESERVED_BYTES};
 use stridemap_format::{
-    DType, External, FileStamp, Manifest, Sealed, StorageKind, StorageRecord, TableRef, TensorParts,
+    DType, External, FileStamp, Manifest, RecordKind, Sealed, StorageRecord, TableRef, TensorParts,
     TensorRecord, TreeRef, Uuid,
 };
 
@@ -40,22 +40,21 @@ fn stamp() -> impl Strategy<Value = FileStamp> {
 }
 
 pub(crate) fn storage_record() -> impl Strategy<Value = StorageRecord> {
-    let external = (name(), number(), stamp()).prop_map(|(path, offset_bytes, stamp)| {
-        StorageKind::External(External { path, offset_bytes, stamp })
-    });
+    let external = (name(), number(), stamp())
+        .prop_map(|(path, offset_bytes, stamp)| RecordKind::External(External { path, offset_bytes, stamp }));
     let sealed = any::<([u8; 16], [u8; 16])>();
     let sealed = (sealed, 0..=MAX_RESERVED_BYTES, 0..47u32).prop_map(|((chunks, tail), reserved, shift)| {
         Sealed { chunks, tail, reserved_bytes: reserved >> shift }
     });
     let kind = prop_oneof![
-        sealed.prop_map(StorageKind::Sealed),
-        Just(StorageKind::Mutable),
-        select(&[1u8, 2, 4, 8][..]).prop_map(|access_bytes| StorageKind::Live { access_bytes }),
+        sealed.prop_map(RecordKind::Sealed),
+        Just(RecordKind::Mutable),
+        select(&[1u8, 2, 4, 8][..]).prop_map(|access_bytes| RecordKind::Live { access_bytes }),
         external,
     ];
     (number(), number(), kind).prop_map(|(length, tensor_count, mut kind)| {
         let mut length_bytes = length >> 1;
-        if let StorageKind::External(external) = &mut kind {
+        if let RecordKind::External(external) = &mut kind {
             external.offset_bytes = external.offset_bytes.min(external.stamp.size_bytes);
             length_bytes = length_bytes.min(external.stamp.size_bytes - external.offset_bytes);
         }

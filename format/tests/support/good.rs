@@ -6,8 +6,8 @@ use stridemap_format::limits::{
     MAX_DIM_NAME_BYTES, MAX_RANK, MAX_RESERVED_BYTES, MAX_STORAGE_BYTES, MAX_TEXT_BYTES,
 };
 use stridemap_format::{
-    Attributes, DType, External, FileStamp, Manifest, Marker, Sealed, StorageKind, StorageRecord,
-    TensorParts, TensorRecord, Uuid, digest,
+    Attributes, DType, External, FileStamp, Manifest, Marker, RecordKind, Sealed, StorageRecord, TensorParts,
+    TensorRecord, Uuid, digest,
 };
 
 use super::table::Table;
@@ -68,7 +68,7 @@ pub(crate) fn small_table() -> Table {
             storage(
                 24,
                 1,
-                StorageKind::Sealed(Sealed { chunks: [0; 16], tail: [0xaa; 16], reserved_bytes: 0 }),
+                RecordKind::Sealed(Sealed { chunks: [0; 16], tail: [0xaa; 16], reserved_bytes: 0 }),
             ),
         )]),
         tensors: BTreeMap::from([("t".to_owned(), tensor(DType::F32, &[3, 2], &[2, 1], 0, 1))]),
@@ -85,9 +85,9 @@ fn deltas() -> Manifest {
         storages: BTreeMap::from([
             (1, None),
             (3, Some(sealed(24, 4))),
-            (4, Some(storage(1 << 20, 2, StorageKind::Mutable))),
-            (5, Some(storage(0, 1, StorageKind::Live { access_bytes: 1 }))),
-            (6, Some(storage(8, 0, StorageKind::Live { access_bytes: 2 }))),
+            (4, Some(storage(1 << 20, 2, RecordKind::Mutable))),
+            (5, Some(storage(0, 1, RecordKind::Live { access_bytes: 1 }))),
+            (6, Some(storage(8, 0, RecordKind::Live { access_bytes: 2 }))),
             (7, Some(reserving(3 << 20, 1 << 30))),
             (9, Some(storage(1000, 1, external("data/λ.safetensors", 88, 2000)))),
         ]),
@@ -141,7 +141,7 @@ fn limits() -> Manifest {
     Manifest {
         next_storage_id: 4,
         storages: BTreeMap::from([
-            (1, Some(storage(MAX_STORAGE_BYTES, 1, StorageKind::Live { access_bytes: 8 }))),
+            (1, Some(storage(MAX_STORAGE_BYTES, 1, RecordKind::Live { access_bytes: 8 }))),
             (2, Some(storage(4, 2, external(&"p".repeat(MAX_TEXT_BYTES), u64::MAX - 4, u64::MAX)))),
             (3, Some(reserving(MAX_STORAGE_BYTES, MAX_RESERVED_BYTES))),
         ]),
@@ -218,8 +218,8 @@ fn table() -> Table {
         storages: BTreeMap::from([
             (1, sealed(96, DType::ALL.len() as u64)),
             (2, sealed(4 << 20, 1)),
-            (3, storage(16, 3, StorageKind::Mutable)),
-            (4, storage(64, 1, StorageKind::Live { access_bytes: 4 })),
+            (3, storage(16, 3, RecordKind::Mutable)),
+            (4, storage(64, 1, RecordKind::Live { access_bytes: 4 })),
             (300, storage(32, 2, external("/mnt/weights.bin", 0, 32))),
         ]),
         tensors: DType::ALL
@@ -256,25 +256,25 @@ fn long_nodes() -> Table {
     }
 }
 
-fn storage(length_bytes: u64, tensor_count: u64, kind: StorageKind) -> StorageRecord {
+fn storage(length_bytes: u64, tensor_count: u64, kind: RecordKind) -> StorageRecord {
     StorageRecord { length_bytes, tensor_count, kind }
 }
 
 /// Returns a sealed storage. Its digests are those of the bytes of its length.
 fn sealed(length_bytes: u64, tensor_count: u64) -> StorageRecord {
     let (chunks, tail) = (digest(&length_bytes.to_be_bytes()), digest(&length_bytes.to_le_bytes()));
-    storage(length_bytes, tensor_count, StorageKind::Sealed(Sealed { chunks, tail, reserved_bytes: 0 }))
+    storage(length_bytes, tensor_count, RecordKind::Sealed(Sealed { chunks, tail, reserved_bytes: 0 }))
 }
 
 /// Returns a growing sealed storage that no tensor refers to.
 fn reserving(length_bytes: u64, reserved_bytes: u64) -> StorageRecord {
     let (chunks, tail) = ([0xcc; 16], [0xee; 16]);
-    storage(length_bytes, 0, StorageKind::Sealed(Sealed { chunks, tail, reserved_bytes }))
+    storage(length_bytes, 0, RecordKind::Sealed(Sealed { chunks, tail, reserved_bytes }))
 }
 
-fn external(path: &str, offset_bytes: u64, size_bytes: u64) -> StorageKind {
+fn external(path: &str, offset_bytes: u64, size_bytes: u64) -> RecordKind {
     let stamp = FileStamp { inode: 1 << 33, size_bytes, mtime_ns: -1_700_000_000_123_456_789 };
-    StorageKind::External(External { path: path.to_owned(), offset_bytes, stamp })
+    RecordKind::External(External { path: path.to_owned(), offset_bytes, stamp })
 }
 
 fn tensor(dtype: DType, size: &[u64], stride: &[i64], offset_elems: u64, storage_id: u64) -> TensorRecord {

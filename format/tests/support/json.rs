@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 use stridemap_format::{
-    Attributes, Manifest, Marker, StorageKind, StorageRecord, TableRef, TensorRecord, TreeRef,
+    Attributes, Manifest, Marker, RecordKind, StorageRecord, TableRef, TensorRecord, TreeRef,
 };
 
 use super::table::Table;
@@ -57,15 +57,15 @@ pub(crate) fn table_ref(reference: &TableRef) -> Value {
 
 fn storage(record: &StorageRecord) -> Value {
     let mut value = match &record.kind {
-        StorageKind::Sealed(sealed) => json!({
+        RecordKind::Sealed(sealed) => json!({
             "kind": "sealed",
             "chunks": hex(&sealed.chunks),
             "tail": hex(&sealed.tail),
             "reserved_bytes": sealed.reserved_bytes,
         }),
-        StorageKind::Mutable => json!({ "kind": "mutable" }),
-        StorageKind::Live { access_bytes } => json!({ "kind": "live", "access_bytes": access_bytes }),
-        StorageKind::External(external) => json!({
+        RecordKind::Mutable => json!({ "kind": "mutable" }),
+        RecordKind::Live { access_bytes } => json!({ "kind": "live", "access_bytes": access_bytes }),
+        RecordKind::External(external) => json!({
             "kind": "external",
             "path": external.path,
             "offset_bytes": external.offset_bytes,

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stridemap_format::{Manifest, Marker, StorageKind, StorageRecord};
+use stridemap_format::{Manifest, Marker, RecordKind, StorageRecord};
 
 use super::content::{Content, files};
 use super::copy::{Copied, copy_storage, take_growth_lock};
@@ -364,7 +364,7 @@ impl Work {
         needed.extend(generation.manifest().table.map(|table| paths.table(table.generation)));
         for entry in generation.storages() {
             let (id, record) = entry?;
-            if !matches!(record.kind, StorageKind::External(_)) {
+            if !matches!(record.kind, RecordKind::External(_)) {
                 needed.extend(files(paths, id));
             }
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::PathBuf;
 
-use stridemap_format::{CHUNK_BYTES, Digest, StorageKind, StorageRecord, TensorRecord, full_chunk_count};
+use stridemap_format::{CHUNK_BYTES, Digest, RecordKind, StorageRecord, TensorRecord, full_chunk_count};
 
 use super::metadata::Source;
 use super::{Loss, Repair, detail_of};
@@ -206,7 +206,7 @@ fn salvage(
     let Some(found_bytes) = damage.found_bytes else {
         return Some(salvageable(reason, past_end(0).collect(), None, None));
     };
-    if !matches!(record.kind, StorageKind::Sealed(_)) {
+    if !matches!(record.kind, RecordKind::Sealed(_)) {
         return Some(salvageable(reason, past_end(found_bytes).collect(), None, Some(found_bytes)));
     }
     // A chunk that was cut off cannot be verified.
@@ -328,7 +328,7 @@ fn copy_overlong_storages(
     content: &mut Content,
     repair: &mut Repair,
 ) -> Result<()> {
-    let sealed = content.storages.iter().filter(|(_, record)| matches!(record.kind, StorageKind::Sealed(_)));
+    let sealed = content.storages.iter().filter(|(_, record)| matches!(record.kind, RecordKind::Sealed(_)));
     let sealed: Vec<(u64, u64)> = sealed.map(|(&id, record)| (id, record.length_bytes)).collect();
     for (id, length_bytes) in sealed {
         if content.copies.contains_key(&id) {

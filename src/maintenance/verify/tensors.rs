@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use stridemap_format::{Error as FormatError, Rule, StorageKind};
+use stridemap_format::{Error as FormatError, RecordKind, Rule};
 
 use super::damage::{DamageIndex, add_findings, bytes_of_chunks};
 use super::finding::{Affected, Finding, Findings};
@@ -55,7 +55,7 @@ fn verify_one(
     record
         .extent(storage.length_bytes)
         .map_err(|e| wrong(e.rule(), format!("tensor {name:?}: {}", e.detail())))?;
-    if matches!(storage.kind, StorageKind::External(_)) {
+    if matches!(storage.kind, RecordKind::External(_)) {
         let (faults, refused) = check_external(store, std::iter::once((id, &storage)))?;
         if let Some(path) = refused.first() {
             let message = format!("verify {name:?}: {} may not be opened by this handle", path.display());

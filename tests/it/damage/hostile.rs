@@ -8,7 +8,7 @@ use std::sync::Barrier;
 use std::thread;
 
 use stridemap::{ErrorKind, Tensor};
-use stridemap_format::{Manifest, StorageKind};
+use stridemap_format::{Manifest, RecordKind};
 
 use super::support::{content, create_chunked_store, create_small_store, lost_or_changed, verify};
 use crate::harness::{fast, filled, new_fast_store, new_path};
@@ -155,7 +155,7 @@ fn write_record_of(path: &Path, length_bytes: u64) {
     let uuid = bytes[24..40].try_into().unwrap();
     let mut manifest = Manifest::decode(&bytes, uuid, number).unwrap();
     for record in manifest.storages.values_mut().flatten() {
-        assert!(matches!(record.kind, StorageKind::Sealed(_)));
+        assert!(matches!(record.kind, RecordKind::Sealed(_)));
         record.length_bytes = length_bytes;
     }
     fs::write(&file, manifest.encode().unwrap()).unwrap();

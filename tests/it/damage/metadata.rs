@@ -8,7 +8,7 @@ use std::process::Command;
 
 use stridemap::{ErrorKind, Result, Store, Tensor};
 use stridemap_format::{
-    ChunkChain, Manifest, Marker, Sealed, StorageKind, StorageRecord, TensorParts, TensorRecord, digest,
+    ChunkChain, Manifest, Marker, RecordKind, Sealed, StorageRecord, TensorParts, TensorRecord, digest,
 };
 
 use crate::harness::{assert_refused, fast, filled, new_path, new_store};
@@ -161,7 +161,7 @@ fn verify_reads_digests_of_any_number_of_chunks() {
     (0..CHUNKS).for_each(|_| chain.push(of_zeros));
     let sealed = Sealed { chunks: chain.link(), tail: digest(&[]), reserved_bytes: 0 };
     let record =
-        StorageRecord { length_bytes: CHUNKS << 20, tensor_count: 0, kind: StorageKind::Sealed(sealed) };
+        StorageRecord { length_bytes: CHUNKS << 20, tensor_count: 0, kind: RecordKind::Sealed(sealed) };
     let mut manifest = Manifest { next_storage_id: 2, ..Manifest::first(uuid_of(&made)) };
     manifest.storages.insert(1, Some(record));
     store_of(&path, &manifest);

@@ -3,7 +3,7 @@
 use std::os::unix::fs::{MetadataExt as _, symlink};
 
 use stridemap::{DType, Element, StorageKind};
-use stridemap_format::{External, FileStamp, Manifest, StorageKind as RecordKind, Uuid};
+use stridemap_format::{External, FileStamp, Manifest, RecordKind, Uuid};
 
 use super::*;
 use crate::harness::{assert_refused, filled};

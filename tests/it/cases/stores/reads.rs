@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use stridemap::{ErrorKind, Store, Tensor};
-use stridemap_format::{FileStamp, Manifest, StorageKind, Uuid};
+use stridemap_format::{FileStamp, Manifest, RecordKind, Uuid};
 
 use super::digests::digests_of;
 use super::{copied, expected, good, opened, stores};
@@ -105,7 +105,7 @@ fn stamp(copy: &Path) {
     let number = u64::from_str_radix(newest.file_stem().unwrap().to_str().unwrap(), 16).unwrap();
     let mut manifest = Manifest::decode(&fs::read(&newest).unwrap(), uuid, number).unwrap();
     for record in manifest.storages.values_mut().flatten() {
-        if let StorageKind::External(external) = &mut record.kind {
+        if let RecordKind::External(external) = &mut record.kind {
             let found = fs::metadata(copy.join(&external.path)).unwrap();
             let mtime_ns = found.mtime() * 1_000_000_000 + found.mtime_nsec();
             external.stamp = FileStamp { inode: found.ino(), size_bytes: found.len(), mtime_ns };
