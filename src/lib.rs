@@ -67,6 +67,7 @@
 //!
 //! - `ndarray` (default): converts between tensors and `ndarray` arrays.
 //! - `dlpack`: exchanges tensors with other libraries in the same process, by DLPack.
+//! - `serde`: `Serialize` for [`TensorInfo`], [`StorageInfo`], [`DType`] and the reports of [`maintenance`].
 //! - `simulation`: file operations as a trait, so that tests can simulate crashes. Not covered by semver.
 #![deny(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Serialize, Serializer};
+
 /// A result whose error names the broken [`Rule`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -77,6 +79,13 @@ impl Rule {
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "F-{}", self.number())
+    }
+}
+
+/// As its number: `F-25`.
+impl Serialize for Rule {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

@@ -20,6 +20,7 @@ use crate::error::{IoContext, Result};
 
 /// What a garbage collection deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Collected {
     /// The number of deleted files.

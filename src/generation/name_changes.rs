@@ -11,6 +11,7 @@ use crate::error::Result;
 /// The names that differ between two generations. Each list is in ascending order.
 #[must_use = "this only reports"]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct NameChanges {
     /// Names that only the later generation has.

@@ -2,6 +2,7 @@
 
 /// The result of copying a store: see [`Store::copy_to`](crate::Store::copy_to).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Copied {
     /// The number of tensors in the copy.

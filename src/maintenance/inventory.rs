@@ -21,6 +21,7 @@ const MAX_TRIES: u32 = 10;
 
 /// A file of which the newest generation does not need all bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct SpareFile {
     /// The file.
@@ -46,6 +47,8 @@ impl fmt::Display for SpareFile {
 
 /// Why bytes that no tensor of the newest generation refers to are on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum SpaceReason {
     /// They are in a storage with tensors, but no tensor reaches them. [`Store::compact`](crate::Store::compact) frees

@@ -13,6 +13,7 @@ use crate::storage::{Storage, StorageWriter, UnverifiedStorage};
 
 /// What [`Store::materialize`](crate::Store::materialize) did.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Materialized {
     /// The number of external storages that were copied into the store.

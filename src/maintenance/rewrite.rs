@@ -19,6 +19,7 @@ use crate::storage::{GrowthLock, StagedStorage};
 
 /// What a compaction did.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Compacted {
     /// The number of storages that were rewritten.
@@ -57,6 +58,7 @@ impl Compacted {
 
 /// A storage that a compaction did not rewrite.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Skipped {
     /// The storage's id.
@@ -69,6 +71,8 @@ pub struct Skipped {
 
 /// Why a compaction does not rewrite a storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum SkipReason {
     /// The storage is mutable: it is changed in place, and its file may be locked by a guard or mapped.

@@ -2,6 +2,8 @@ use stridemap_format::RecordKind;
 
 /// How a storage's bytes may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum StorageKind {
     /// The bytes never change. Rows can be [appended](crate::Store::append) after them.

@@ -201,8 +201,27 @@ impl TensorInfo {
     }
 }
 
+/// As a map with the names of the methods: `name`, `dtype`, `size`, `stride`, `storage_offset`, `storage_id` and
+/// `dim_names`.
+#[cfg(feature = "serde")]
+impl serde::Serialize for TensorInfo {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct as _;
+        let mut map = serializer.serialize_struct("TensorInfo", 7)?;
+        map.serialize_field("name", &self.name)?;
+        map.serialize_field("dtype", &self.dtype)?;
+        map.serialize_field("size", self.size())?;
+        map.serialize_field("stride", self.stride())?;
+        map.serialize_field("storage_offset", &self.storage_offset())?;
+        map.serialize_field("storage_id", &self.storage_id)?;
+        map.serialize_field("dim_names", &self.dim_names)?;
+        map.end()
+    }
+}
+
 /// A storage of a store, or a run of bytes in a file of a different format.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct StorageInfo {
     /// The id, which the store never reuses.
     pub id: u64,

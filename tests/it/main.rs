@@ -24,6 +24,7 @@ mod python_reader;
 mod random;
 mod refusals;
 mod scale;
+mod serialized;
 mod sharing;
 #[allow(dead_code, unused_imports, reason = "only the crash tests list what can survive a power cut")]
 #[path = "../common/simulated/mod.rs"]

@@ -17,6 +17,7 @@ const MAX_NAMES: usize = 1 << 20;
 
 /// One defect of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Finding {
     /// The file that is damaged or missing.
@@ -33,6 +34,8 @@ pub struct Finding {
 
 /// Which tensors a finding affects.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Affected {
     /// Every tensor of the store: none can be looked up.
@@ -40,10 +43,19 @@ pub enum Affected {
     /// These tensors.
     Tensors {
         /// The names that are known, in ascending order. About a million are kept for all findings together.
+        #[cfg_attr(feature = "serde", serde(serialize_with = "serialize_names"))]
         names: Vec<Arc<str>>,
         /// How many more tensors are affected.
         more: u64,
     },
+}
+
+#[cfg(feature = "serde")]
+fn serialize_names<S: serde::Serializer>(
+    names: &[Arc<str>],
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_seq(names.iter().map(|name| &**name))
 }
 
 impl Affected {

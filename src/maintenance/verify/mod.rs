@@ -29,6 +29,7 @@ pub(crate) use tensors::verify_tensors;
 /// What a verification found. See [`Store::verify`](crate::Store::verify).
 #[must_use = "damage is reported here, and is not an error"]
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Verification {
     /// Broken rules of the format. Empty for an undamaged store.
