@@ -45,7 +45,7 @@
 //!
 //! # Modules
 //!
-//! - [`maintenance`]: disk usage, compaction, copies, verification and repair.
+//! - [`maintenance`]: disk usage, compaction, copies, verification and salvage.
 //! - [`import`]: types for importers of other file formats. The `stridemap-interop` crate imports safetensors, NumPy
 //!   and PyTorch files.
 //! - [`small_float`]: element types of 8 and 4 bits. [`half`] and [`num_complex`] have other element types.
@@ -169,8 +169,8 @@ mod documents {
     mod disk_space {}
     #[doc = include_str!("../docs/python.md")]
     mod python {}
-    #[doc = include_str!("../docs/damage-and-repair.md")]
-    mod damage_and_repair {}
+    #[doc = include_str!("../docs/damage-and-salvage.md")]
+    mod damage_and_salvage {}
     #[doc = include_str!("../docs/guarantees.md")]
     mod guarantees {}
 }

@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 use stridemap::{DType, ExternalFiles, OnExisting, StoreOptions};
 use stridemap_interop::ForeignOptions;
 
-use crate::care::{CompactArgs, DuArgs, GcArgs, RepairArgs, VerifyArgs, WatchArgs};
+use crate::care::{CompactArgs, DuArgs, GcArgs, SalvageArgs, VerifyArgs, WatchArgs};
 use crate::change::{AppendArgs, AttrArgs, ExportArgs, ImportArgs, LnArgs, MvArgs, RmArgs, ViewArgs};
 use crate::diff::DiffArgs;
 use crate::look::{InfoArgs, LsArgs, MapArgs, ReportArgs, ShowArgs, StatsArgs, TreeArgs};
@@ -63,7 +63,7 @@ pub(crate) enum Command {
     #[command(hide = true)]
     Gc(GcArgs),
     Verify(VerifyArgs),
-    Repair(RepairArgs),
+    Salvage(SalvageArgs),
     Watch(WatchArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),

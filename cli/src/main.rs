@@ -35,7 +35,7 @@ use clap::Parser as _;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use crate::args::{Args, Command};
-use crate::care::{compact, du, gc, repair, verify, watch};
+use crate::care::{compact, du, gc, salvage, verify, watch};
 use crate::change::{append, attr, edit, export, import};
 use crate::error::{Error, Result};
 use crate::look::{info, ls, map, report, show, stats, tree};
@@ -43,9 +43,8 @@ use crate::shell::{completions, man};
 use crate::ui::Stdout;
 
 /// The exit code of a command that ran, but whose answer is no. `verify` and `compact` return it for damage (with
-/// `--materialize`, `compact` also for a skipped file), `repair` without `--apply` for something to repair, `diff` for
-/// a difference, `attr` for a missing attribute, `watch` for a timeout, and most commands for a prefix, a glob or a
-/// filter that matches no tensor.
+/// `--materialize`, `compact` also for a skipped file), `salvage` for something that is lost, `diff` for a difference, `attr` for a
+/// missing attribute, `watch` for a timeout, and most commands for a prefix, a glob or a filter that matches no tensor.
 const NEGATIVE: u8 = 1;
 const FAILED: u8 = 2;
 
@@ -85,7 +84,7 @@ fn interrupted_message(command: &Command) -> &'static str {
         Command::Export(_) => "export: interrupted; nothing was written",
         Command::Append(_) => "append: interrupted; nothing was appended",
         Command::Compact(_) => "compact: interrupted; what was rewritten until then stays",
-        Command::Repair(args) if args.apply => "repair: interrupted; repair again to finish",
+        Command::Salvage(_) => "salvage: interrupted; nothing was made",
         _ => "interrupted",
     }
 }
@@ -117,7 +116,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Compact(args) => is_positive = compact::run(args, &mut out)?,
         Command::Du(args) => du::run(args, &mut out)?,
         Command::Verify(args) => is_positive = verify::run(args, &mut out)?,
-        Command::Repair(args) => is_positive = repair::run(args, &mut out)?,
+        Command::Salvage(args) => is_positive = salvage::run(args, &mut out)?,
         Command::Watch(args) => is_positive = watch::run(args, &mut out)?,
         Command::Completions(args) => completions::run(args, &mut out)?,
         Command::Man(args) => man::run(args, &mut out)?,

@@ -96,10 +96,9 @@ impl FileStat {
 
 /// A file system. A crash may happen after each method call.
 pub trait Disk: Debug + Send + Sync {
-    /// Opens the directories of a store: the one at `store`, and `meta`, `storages` and `lost+found` in it. On the
-    /// returned disk, paths that begin with `store` are looked up in these directories, even if they are later renamed
-    /// or replaced. Any other path is refused, except by [`Access::ReadForeign`] and
-    /// [`open_external`](Self::open_external).
+    /// Opens the directories of a store: the one at `store`, and `meta` and `storages` in it. On the returned disk,
+    /// paths that begin with `store` are looked up in these directories, even if they are later renamed or replaced.
+    /// Any other path is refused, except by [`Access::ReadForeign`] and [`open_external`](Self::open_external).
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, or an error of the file system.
@@ -154,14 +153,6 @@ pub trait Disk: Debug + Send + Sync {
     /// # Errors
     /// `AlreadyExists`, or an error of the file system.
     fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()>;
-
-    /// Adds a name to a file. The name must be free: nothing is replaced.
-    ///
-    /// # Errors
-    /// `AlreadyExists`, or an error of the file system, which may not support hard links.
-    fn link_new(&self, _from: &Path, _to: &Path) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
 
     /// Deletes a file's name.
     ///

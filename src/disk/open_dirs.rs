@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The directories in a store that hold its files. Commits write to the first two.
-const SUBDIRS: [&str; 3] = ["meta", "storages", "lost+found"];
+/// The directories in a store that hold its files.
+const SUBDIRS: [&str; 2] = ["meta", "storages"];
 
 /// The directories of the store at `path`, each as a `D`: a file descriptor, or an equivalent on another disk.
 ///
@@ -17,8 +17,8 @@ pub struct OpenDirs<D> {
     path: PathBuf,
     /// The store's own directory.
     root: D,
-    /// In the order of [`SUBDIRS`]. A repair creates missing directories, so one that was missing is opened when it is
-    /// first used.
+    /// In the order of [`SUBDIRS`]. The creator of a store makes them, so one that was missing is opened when it is first
+    /// used.
     subdirs: [OnceLock<D>; SUBDIRS.len()],
 }
 
@@ -91,7 +91,7 @@ impl<D> OpenDirs<D> {
     pub fn commit_dirs(&self) -> (&D, impl Iterator<Item = (&'static str, &D)>) {
         (
             &self.root,
-            SUBDIRS.into_iter().zip(&self.subdirs).take(2).filter_map(|(name, dir)| Some((name, dir.get()?))),
+            SUBDIRS.into_iter().zip(&self.subdirs).filter_map(|(name, dir)| Some((name, dir.get()?))),
         )
     }
 

@@ -39,10 +39,6 @@ impl StorePaths {
         self.root.join("UNSYNCED")
     }
 
-    pub(crate) fn lost_found(&self) -> PathBuf {
-        self.root.join("lost+found")
-    }
-
     pub(crate) fn storages_dir(&self) -> PathBuf {
         self.root.join("storages")
     }

@@ -186,11 +186,6 @@ impl Disk for RealDisk {
         }
     }
 
-    fn link_new(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let ((from_dir, from_name), (to_dir, to_name)) = (self.entry(from)?, self.entry(to)?);
-        Ok(rustix::fs::linkat(from_dir, from_name, to_dir, to_name, AtFlags::empty())?)
-    }
-
     fn remove(&self, path: &Path) -> io::Result<()> {
         let (dir, name) = self.entry(path)?;
         Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?)

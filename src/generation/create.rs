@@ -131,7 +131,7 @@ pub(crate) fn is_empty_dir(disk: &dyn Disk, path: &Path) -> Result<bool> {
         return Err(occupied(path, "the path is already a store; open it, or choose a different path"));
     }
     if has("storages") {
-        let what = "the path has part of a store, without FORMAT; repair it, or delete it if its creation was \
+        let what = "the path has part of a store, without FORMAT; salvage it, or delete it if its creation was \
             interrupted";
         return Err(occupied(path, what));
     }
@@ -196,16 +196,27 @@ pub(crate) fn open_dirs(disk: &Arc<dyn Disk>, path: &Path) -> Result<(Arc<dyn Di
 pub(crate) fn check_store(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
     let uuid = read_format(disk, paths)?;
     for (dir, rule) in [(paths.storages_dir(), Rule::StorageFile), (paths.meta_dir(), Rule::MetadataFile)] {
-        let broken = |what| Err(Error::corrupt(&dir, format::Error::new(rule, what)));
-        match read_again(|| disk.is_dir(&dir)) {
-            Ok(true) => {}
-            // A link could lead anywhere, and files would be written and deleted there.
-            Ok(false) => return broken("a link or a file, not a directory of its own"),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return broken("the directory is missing"),
-            Err(e) => return Err(Error::io("examine", &dir, e)),
+        if !is_own_dir(disk, &dir, rule)? {
+            return Err(Error::corrupt(&dir, format::Error::new(rule, "the directory is missing")));
         }
     }
     Ok(uuid)
+}
+
+/// Whether a directory of a store exists.
+///
+/// # Errors
+/// `Corrupt` for anything else: a link could lead anywhere, and files would be written and deleted there.
+pub(crate) fn is_own_dir(disk: &dyn Disk, dir: &Path, rule: Rule) -> Result<bool> {
+    match read_again(|| disk.is_dir(dir)) {
+        Ok(true) => Ok(true),
+        Ok(false) => {
+            let detail = "a link or a file, not a directory of its own; put the directory back";
+            Err(Error::corrupt(dir, format::Error::new(rule, detail)))
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(Error::io("examine", dir, e)),
+    }
 }
 
 /// Whether a listing failed because there is no directory of that name.

@@ -9,7 +9,7 @@ use stridemap_format::{ManifestHead, limits};
 use super::recover::manifest_numbers;
 use super::{Generation, OpenStore};
 use crate::disk::{Access, DiskFile, LockHolders, LockMode, is_not_regular, read_again, read_capped};
-use crate::error::{Error, IoContext, Result};
+use crate::error::{Error, Result};
 
 /// An older generation that a process uses, so its files are needed.
 #[derive(Debug)]
@@ -74,25 +74,6 @@ pub(crate) fn generations_in_use(store: &OpenStore, newest: &Generation) -> Resu
     Ok(pins)
 }
 
-/// Returns the processes that use the generation of a manifest, as far as the system reports them, or `None` if no
-/// process does.
-pub(crate) fn processes_using_manifest(store: &OpenStore, path: &Path) -> Result<Option<Vec<u32>>> {
-    match conflicting_holders(store, path, LockMode::Exclusive) {
-        // It is not a file of the store, so no process uses it.
-        Err(e) if e.kind() == io::ErrorKind::NotFound || is_not_regular(&e) => Ok(None),
-        users => users.doing("open manifest", path),
-    }
-}
-
-/// Returns the processes that hold a lock on a file, or `None` if none is known and a lock of this mode would be
-/// granted.
-fn conflicting_holders(store: &OpenStore, path: &Path, mode: LockMode) -> io::Result<Option<Vec<u32>>> {
-    let file = read_again(|| store.disk.open(path, Access::Read))?;
-    let processes = file.lock_holders();
-    let is_held = !processes.is_empty() || is_locked(&*file, mode)?;
-    Ok(is_held.then_some(processes))
-}
-
 fn generation_in_use(
     store: &OpenStore,
     path: &Path,
@@ -126,7 +107,10 @@ pub(crate) fn holders(store: &OpenStore, path: &Path) -> Vec<u32> {
 
 /// Returns the processes that are writing an unfinished file, by its exclusive lock, or `None` if no process is.
 pub(crate) fn writers_of(store: &OpenStore, path: &Path) -> Option<Vec<u32>> {
-    conflicting_holders(store, path, LockMode::Shared).ok().flatten()
+    let file = read_again(|| store.disk.open(path, Access::Read)).ok()?;
+    let processes = file.lock_holders();
+    let is_held = !processes.is_empty() || is_locked(&*file, LockMode::Shared).ok()?;
+    is_held.then_some(processes)
 }
 
 /// Returns " by process 12" or " by processes 12 and 13", or nothing if no process is known.

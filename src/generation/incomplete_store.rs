@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use stridemap_format::Uuid;
 
-use super::OpenStore;
-use super::create::{self, Visibility, sync_name};
+use super::create::{self, Visibility, open_dirs, sync_name};
+use super::open_store::{Durability, OpenStore, Options};
 use super::unsynced;
 use super::writer_lock::WriterLock;
 use crate::disk::{Disk, OwnerProcess, STAGE_PREFIX, StoreFile, StorePaths, dir_of, step};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// A store that is built beside its final path, under a name that no process opens. Unless it was completed, it is
 /// deleted when this is dropped.
@@ -33,11 +33,7 @@ impl IncompleteStore {
     /// # Errors
     /// `AlreadyExists` if anything exists at `final_path`; `Io` if the directory that will hold it cannot be examined.
     fn beside(disk: &Arc<dyn Disk>, final_path: &Path) -> Result<Self> {
-        match disk.is_dir(final_path) {
-            Ok(_) => return Err(create::failed(final_path, io::ErrorKind::AlreadyExists.into())),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(create::failed(final_path, e)),
-        }
+        check_free(&**disk, final_path)?;
         let dir = dir_of(final_path);
         disk.stat(dir).map_err(|e| create::failed(final_path, e))?;
         let path = dir.join(format!("{STAGE_PREFIX}{}", uuid::Uuid::new_v4().simple()));
@@ -59,8 +55,23 @@ impl IncompleteStore {
             .map(|uuid| (building, uuid))
     }
 
+    /// Like [`create`](Self::create), and opens the store.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create).
+    pub(crate) fn open(
+        disk: &Arc<dyn Disk>,
+        final_path: &Path,
+        options: Options,
+    ) -> Result<(Self, OpenStore)> {
+        let (building, uuid) = Self::create(disk, final_path, options.durability == Durability::Full)?;
+        let (disk, paths) = open_dirs(disk, building.path())?;
+        let store = OpenStore::open(disk, paths, uuid, options)?;
+        Ok((building, store))
+    }
+
     /// The path at which to create and fill the store.
-    pub(crate) fn path(&self) -> &Path {
+    fn path(&self) -> &Path {
         &self.path
     }
 
@@ -102,6 +113,28 @@ impl IncompleteStore {
         })?;
         self.is_unfinished = false;
         Ok(())
+    }
+}
+
+/// Returns the error of a commit to a store that is built to be renamed to `path`. What was committed is deleted with
+/// the unfinished store, so its outcome is known.
+pub(crate) fn not_created(path: &Path, e: Error) -> Error {
+    if e.kind() != ErrorKind::CommitUnknown {
+        return e;
+    }
+    let message = format!("create {}: nothing was created: {e}", path.display());
+    Error::new(ErrorKind::Io, message).caused_by(&e)
+}
+
+/// Refuses a path that exists.
+///
+/// # Errors
+/// `AlreadyExists`; `Io`.
+pub(crate) fn check_free(disk: &dyn Disk, path: &Path) -> Result<()> {
+    match disk.is_dir(path) {
+        Ok(_) => Err(create::failed(path, io::ErrorKind::AlreadyExists.into())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(create::failed(path, e)),
     }
 }
 

@@ -21,22 +21,20 @@ pub(crate) mod unsynced;
 mod writer_lock;
 
 pub(crate) use attributes::attributes_of;
-pub(crate) use create::{check_store, create, is_empty_dir, open_dirs, read_format};
+pub(crate) use create::{check_store, create, is_empty_dir, is_own_dir, open_dirs, read_format};
 pub use garbage::Collected;
 pub(crate) use garbage::{Collector, OlderManifests};
-pub(crate) use in_use::{
-    GenerationInUse, by_processes, generations_in_use, holders, processes_using_manifest, writers_of,
-};
-pub(crate) use incomplete_store::{IncompleteStore, Unfilled};
+pub(crate) use in_use::{GenerationInUse, by_processes, generations_in_use, holders, writers_of};
+pub(crate) use incomplete_store::{IncompleteStore, Unfilled, check_free, not_created};
 pub use name_changes::NameChanges;
 pub(crate) use name_changes::changes_between;
 pub use open_store::Durability;
 pub(crate) use open_store::{OpenStore, Options};
-pub(crate) use pinned::Generation;
-pub(crate) use publish::{publish, publish_manifest};
+pub(crate) use pinned::{Generation, Pin};
+pub(crate) use publish::publish;
 pub(crate) use reads::Read;
 pub(crate) use recover::{
-    list, manifest_numbers, newest_for_certain, newest_has_storage, numbers_among, pin, reread,
+    list, manifest_numbers, newest_for_certain, newest_has_storage, pin, pinned_bytes, reread, uuid_stated_in,
 };
 pub(crate) use relocate::{Moved, Relocation};
 pub(crate) use replay::{check_ids_left, storage_gone};

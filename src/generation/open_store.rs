@@ -83,8 +83,8 @@ impl OpenStore {
         Ok(Self::at(disk, paths, options, newest))
     }
 
-    /// Returns an open store whose current generation is `current`. A repair passes a generation without content,
-    /// because it has not found a readable one yet.
+    /// Returns an open store whose current generation is `current`. A salvage passes a generation without content,
+    /// because that on disk may be damaged.
     pub(crate) fn at(
         disk: Arc<dyn Disk>,
         paths: StorePaths,

@@ -80,7 +80,7 @@ impl Generation {
     }
 
     /// Returns a generation with a number but no content: for a forked child, where the store refuses all operations,
-    /// and for a repair.
+    /// and for a salvage.
     pub(crate) fn stand_in(uuid: Uuid, number: u64) -> Self {
         let manifest = Manifest { generation: number, ..Manifest::first(uuid) };
         Generation { manifest, table: None, pin: None, is_synced: false }

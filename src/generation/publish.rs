@@ -93,7 +93,7 @@ fn publish_locked(
 /// # Errors
 /// `CommitUnknown` if the manifest may have its final name, but that name is not known to be durable; `Io` and
 /// `ReadOnly`, after which nothing was published.
-pub(crate) fn publish_manifest(
+fn publish_manifest(
     store: &OpenStore,
     mut manifest: Manifest,
     mut table: Option<Arc<Table>>,

@@ -12,7 +12,8 @@ use super::table::Table;
 use super::writer_lock::WriterLock;
 use super::{Generation, OpenStore};
 use crate::disk::{
-    Access, Disk, LockMode, StorePaths, if_test_omits_step, is_not_regular, number_in, read_capped, step,
+    Access, Disk, LockMode, StorePaths, if_test_omits_step, is_not_regular, number_in, read_again,
+    read_capped, step,
 };
 use crate::error::{Error, ErrorKind, FormatContext, IoContext, Result};
 
@@ -130,7 +131,7 @@ pub(crate) fn settled_list(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<St
 }
 
 /// Returns the numbers in the names with an extension, in ascending order.
-pub(crate) fn numbers_among(names: &[String], extension: &str) -> Vec<u64> {
+pub(super) fn numbers_among(names: &[String], extension: &str) -> Vec<u64> {
     let mut numbers: Vec<u64> = names.iter().filter_map(|name| number_in(name, extension)).collect();
     numbers.sort_unstable();
     numbers
@@ -169,7 +170,20 @@ pub(crate) fn pin(
     number: u64,
 ) -> Result<Option<Generation>> {
     let path = paths.manifest(number);
-    let file = match disk.open(&path, Access::Read) {
+    let Some((pin, bytes)) = pinned_bytes(disk, paths, number)? else { return Ok(None) };
+    let manifest = Manifest::decode(&bytes, uuid, number).corrupt_in(&path)?;
+    let table = Table::of(disk, paths, &manifest)?.map(Arc::new);
+    Ok(Some(Generation::new(manifest, table, pin, false)))
+}
+
+/// Reads the bytes of a manifest under a shared lock. Returns `None` if a collector holds or has deleted it.
+pub(crate) fn pinned_bytes(
+    disk: &dyn Disk,
+    paths: &StorePaths,
+    number: u64,
+) -> Result<Option<(Pin, Vec<u8>)>> {
+    let path = paths.manifest(number);
+    let file = match read_again(|| disk.open(&path, Access::Read)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) if is_not_regular(&e) => {
             return Err(Error::corrupt(
@@ -179,16 +193,22 @@ pub(crate) fn pin(
         }
         opened => opened.doing("open manifest", &path)?,
     };
-    if !step!("pin-manifest", file.try_lock(LockMode::Shared)).doing("open manifest", &path)? {
+    let try_lock = || file.try_lock(LockMode::Shared);
+    if !step!("pin-manifest", read_again(try_lock)).doing("open manifest", &path)? {
         return Ok(None);
     }
-    let pin = Pin::new(&file).doing("open manifest", &path)?;
+    let pin = read_again(|| Pin::new(&file)).doing("open manifest", &path)?;
     // A collector may have been faster.
-    if !step!("pin-is-named", pin.is_named(disk, &path)?) {
+    let is_named = || pin.is_named(disk, &path);
+    if !step!("pin-is-named", is_named().or_else(|_| is_named())?) {
         return Ok(None);
     }
-    let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES).doing("open manifest", &path)?;
-    let manifest = Manifest::decode(&bytes, uuid, number).corrupt_in(&path)?;
-    let table = Table::of(disk, paths, &manifest)?.map(Arc::new);
-    Ok(Some(Generation::new(manifest, table, pin, false)))
+    let bytes =
+        read_again(|| read_capped(&*file, limits::MAX_MANIFEST_BYTES)).doing("open manifest", &path)?;
+    Ok(Some((pin, bytes)))
+}
+
+/// Returns the uuid that a manifest states, which may be damaged. Its body begins with it.
+pub(crate) fn uuid_stated_in(bytes: &[u8]) -> Uuid {
+    bytes.get(24..40).and_then(|uuid| uuid.try_into().ok()).unwrap_or_default()
 }

@@ -12,6 +12,7 @@ use stridemap_format::{
 use super::table_nodes::{Found, Nodes};
 use crate::disk::{Disk, StorePaths};
 use crate::error::{Error, Result};
+use crate::storage::Unreadable;
 
 /// An open table. A lookup reads and checks only the nodes on its way that are not in memory yet.
 #[derive(Debug)]
@@ -72,7 +73,10 @@ impl Table {
 
     /// Reads the nodes of the file in order. After a damaged node, the search for the next begins one page later: the
     /// length of a damaged node is unknown.
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = Result<(u64, format::Result<Node>)>> {
+    pub(crate) fn nodes(
+        &self,
+        unreadable: Unreadable,
+    ) -> impl Iterator<Item = Result<(u64, format::Result<Node>)>> {
         let mut next_page = 0;
         std::iter::from_fn(move || {
             let page = next_page;
@@ -80,6 +84,10 @@ impl Table {
             next_page += read.as_ref().map_or(1, |node| node.pages());
             Some(match read {
                 Ok(node) => Ok((page, Ok(node))),
+                Err(e) if unreadable.skips(&e) => {
+                    let broken = format::Error::new(Rule::TableFile, format!("could not be read: {e}"));
+                    Ok((page, Err(broken)))
+                }
                 Err(e) => e.format_error().cloned().map(|broken| (page, Err(broken))).ok_or(e),
             })
         })
@@ -91,7 +99,7 @@ impl Table {
         let mut unseen = vec![(Tree::Storages, storages), (Tree::Tensors, tensors)];
         unseen.retain(|(_, tree)| tree.entry_count > 0);
         let mut damage = None;
-        for read in self.nodes() {
+        for read in self.nodes(Unreadable::Skip) {
             match read? {
                 (_, Ok(node)) if node.level() == 0 => unseen.retain(|(tree, _)| *tree != node.tree()),
                 (_, Ok(_)) => {}

@@ -19,15 +19,10 @@ pub(crate) fn settle(store: &OpenStore, _lock: &WriterLock) -> Result<()> {
     let (disk, path, root) = (&store.disk, store.paths.unsynced(), store.paths.root());
     let is_marked = is_marked(&**disk, &store.paths)?;
     if store.is_durable() && is_marked {
-        let device = |dir: &Path| match disk.stat(dir) {
-            // It is missing: a repair creates it.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            stat => Ok(Some(stat.doing("examine", dir)?.device)),
-        };
+        let device = |dir: &Path| Ok(disk.stat(dir).doing("examine", dir)?.device);
         // A directory may be on a separate file system. What manifests refer to becomes durable before them.
         for dir in [store.paths.storages_dir(), store.paths.meta_dir()] {
-            let found = device(&dir)?;
-            if found.is_some() && found != device(root)? {
+            if device(&dir)? != device(root)? {
                 step!("sync-mounts", disk.sync_file_system(&dir)).syncing("sync the file system of", &dir)?;
             }
         }

@@ -1,10 +1,10 @@
-//! Maintenance of a store: disk usage, garbage collection, compaction, copies, verification and repair.
+//! Maintenance of a store: disk usage, garbage collection, compaction, copies, verification and salvage.
 //!
 //! This module has the types of the reports. The operations are methods of [`Store`], [`Snapshot`] and
 //! [`StoreOptions`].
 //!
 //! A store needs little maintenance, because each commit deletes the files that it makes unneeded. Other processes
-//! can read and write the store during all operations, except that a repair refuses to run while they write.
+//! can read and write the store during all operations.
 //!
 //! | to | call | which returns |
 //! |---|---|---|
@@ -14,8 +14,7 @@
 //! | copy the elements of external files into the store | [`Store::materialize`] | [`Materialized`] |
 //! | back up a store that others write | [`Store::copy_to`], [`Snapshot::copy_tensors_to`] | [`Copied`] |
 //! | find damage | [`Store::verify`], [`StoreOptions::verify`] | [`Verification`] |
-//! | see what a repair would do and lose | [`StoreOptions::plan_repair`] | [`Repair`] |
-//! | make a damaged store usable again | [`StoreOptions::repair`] | [`Repair`] |
+//! | copy what is whole in a damaged store | [`StoreOptions::salvage`] | [`Salvaged`] |
 //!
 //! A long-running program should call [`Store::refresh`] now and then, because a handle keeps the files of its
 //! generation. Compaction frees space after large tensors were removed and only views of them remain. Verification
@@ -53,19 +52,18 @@
 //! [`Store::disk_usage`]: crate::Store::disk_usage
 //! [`Store::verify`]: crate::Store::verify
 //! [`StoreOptions`]: crate::StoreOptions
-//! [`StoreOptions::plan_repair`]: crate::StoreOptions::plan_repair
-//! [`StoreOptions::repair`]: crate::StoreOptions::repair
+//! [`StoreOptions::salvage`]: crate::StoreOptions::salvage
 //! [`StoreOptions::verify`]: crate::StoreOptions::verify
 
 mod collect;
 mod compact;
-mod copy_report;
+mod copy;
 mod external_check;
 mod inventory;
 mod materialize;
-mod repair;
 mod rewrite;
 mod rewrite_candidates;
+mod salvage;
 mod storage_tensors;
 mod usage;
 mod verify;
@@ -73,13 +71,14 @@ mod verify;
 pub use crate::generation::Collected;
 pub(crate) use collect::collect_all;
 pub(crate) use compact::compact;
-pub use copy_report::Copied;
+pub use copy::Copied;
+pub(crate) use copy::Original;
 pub use inventory::{SpaceReason, SpareFile};
 pub use materialize::Materialized;
 pub(crate) use materialize::materialize;
-pub use repair::{Loss, Remedy, Repair};
-pub(crate) use repair::{plan_repair, repair};
 pub use rewrite::{Compacted, SkipReason, Skipped};
+pub(crate) use salvage::salvage;
+pub use salvage::{Loss, Salvaged};
 pub(crate) use storage_tensors::RewriteGain;
 pub(crate) use usage::usage;
 pub use usage::{DiskUsage, StorageUsage};

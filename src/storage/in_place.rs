@@ -64,6 +64,18 @@ pub(crate) struct InPlaceContext {
     pub(crate) make_durable: Box<dyn Fn() -> Result<()> + Send + Sync>,
 }
 
+impl InPlaceContext {
+    /// Returns what a storage uses that is only read.
+    pub(crate) fn of_a_reader(lock_wait: LockWait, poison: Poison) -> Self {
+        InPlaceContext {
+            lock_wait,
+            poison,
+            is_referenced: Box::new(|| Ok(true)),
+            make_durable: Box::new(|| Ok(())),
+        }
+    }
+}
+
 impl fmt::Debug for InPlaceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("InPlaceContext").field("poison", &self.poison).finish_non_exhaustive()

@@ -97,7 +97,6 @@ impl Mapping {
         //   lent. No published record of a storage is longer than the newest one, because
         //   - a generation is made from the newest one under LOCK, and a record only grows;
         //   - an append that no record covers was never lent;
-        //   - a repair that returns to an older generation copies each storage that is longer than its record;
         //   - a generation that a process has seen stays published: a commit whose outcome is unknown (`CommitUnknown`)
         //     is not undone, and a power cut that undoes one ends its readers too. This library opens an external file
         //     for reading only. By the contract of `MapPermit` nothing else truncates either kind of file;

@@ -24,7 +24,6 @@ mod rewrite;
 mod staged_storage;
 mod storage_kind;
 mod verified_reader;
-mod verify_files;
 mod writeback;
 mod writer;
 
@@ -43,14 +42,13 @@ pub(crate) use mapping::{Atom, LiveMapping, MapPermit};
 pub(crate) use mutable::{LockedStorage, MutableFile};
 pub use open_external::ExternalFiles;
 pub(crate) use open_external::{AccessOptions, ExternalOpener};
-pub(crate) use open_file::open_whole;
+pub(crate) use open_file::{OpenContext, check_length, open_whole};
 pub(crate) use open_storages::OpenStorages;
 pub(crate) use poison::Poison;
-pub(crate) use rewrite::UnverifiedStorage;
+pub(crate) use rewrite::{UnverifiedStorage, Without};
 pub(crate) use staged_storage::StagedStorage;
 pub use storage_kind::StorageKind;
-pub(crate) use verified_reader::VerifiedStorage;
-pub(crate) use verify_files::{Damage, check_all, check_chunks};
+pub(crate) use verified_reader::{DamagedChunk, Unreadable, VerifiedStorage};
 pub use writeback::Writeback;
 pub(crate) use writer::StorageWriter;
 

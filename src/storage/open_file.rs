@@ -21,7 +21,7 @@ pub(crate) fn open_whole(disk: &dyn Disk, path: &Path, length_bytes: u64) -> Res
 }
 
 /// Context for the result of opening a file that a record of the store needs.
-pub(super) trait OpenContext<T> {
+pub(crate) trait OpenContext<T> {
     /// For a file to be read. `action` is a verb and its object: "open storage".
     fn opening(self, action: &str, path: &Path) -> Result<T>;
     /// For a file to be written. If that is denied, the error is that the store is read-only.
@@ -57,7 +57,7 @@ pub(super) fn read_error(path: &Path, e: io::Error) -> Error {
 ///
 /// # Errors
 /// `Corrupt` for a file that is shorter than the record states.
-pub(super) fn check_length(path: &Path, found_bytes: u64, length_bytes: u64) -> Result<()> {
+pub(crate) fn check_length(path: &Path, found_bytes: u64, length_bytes: u64) -> Result<()> {
     if found_bytes < length_bytes {
         return Err(broken(
             path,

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use stridemap_format::CHUNK_BYTES;
 
-use super::{Storage, StorageWriter, resize_discarding};
+use super::{Storage, StorageWriter, resize_discarding, zeroed};
 use crate::error::Result;
 use crate::layout::Repacked;
 
@@ -40,6 +40,34 @@ impl ByteSource for UnverifiedStorage<'_> {
             self.storage.read_at(&mut self.piece, start)?;
             sink(&self.piece)?;
             start += self.piece.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+/// A source of which some ranges, in ascending order, are lost. They read as zeros.
+pub(crate) struct Without<'a> {
+    pub(crate) source: &'a mut dyn ByteSource,
+    pub(crate) lost: &'a [Range<u64>],
+}
+
+impl ByteSource for Without<'_> {
+    fn read(&mut self, range: Range<u64>, sink: Sink<'_>) -> Result<()> {
+        let mut start = range.start;
+        while start < range.end {
+            let next = self.lost.partition_point(|lost| lost.end <= start);
+            match self.lost.get(next).filter(|lost| lost.start < range.end) {
+                Some(lost) if lost.start <= start => {
+                    let zeros = zeroed((lost.end.min(range.end) - start).min(CHUNK_BYTES) as usize)?;
+                    sink(&zeros)?;
+                    start += zeros.len() as u64;
+                }
+                lost => {
+                    let end = lost.map_or(range.end, |lost| lost.start);
+                    self.source.read(start..end, sink)?;
+                    start = end;
+                }
+            }
         }
         Ok(())
     }

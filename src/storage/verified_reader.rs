@@ -1,13 +1,13 @@
-//! Reads chunks of a sealed storage and checks their digests. Compaction, copies, verify and repair read this way;
+//! Reads chunks of a sealed storage and checks their digests. Compaction, copies, verify and salvage read this way;
 //! loads do not.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use stridemap_format::{
     CHUNK_BYTES, ChunkChain, Digest, Error as FormatError, RecordKind, Rule, Sealed, StorageRecord, digest,
     digests_of_chunks, full_chunk_count,
@@ -37,8 +37,6 @@ pub(crate) struct VerifiedStorage {
     sum: Option<SumFile>,
     /// Digests that replace those of the file, in ascending order of chunk.
     corrected: Vec<(u64, Digest)>,
-    /// Damaged chunks that read as zeros.
-    lost: BTreeSet<u64>,
     /// The index of the chunk that [`read`](ByteSource::read) has in memory. Ascending ranges read each chunk once.
     chunk_index: Option<u64>,
     chunk: Vec<u8>,
@@ -56,15 +54,34 @@ struct SumFile {
 #[derive(Debug)]
 pub(crate) struct DamagedChunk {
     pub(crate) index: u64,
-    /// The digest of the bytes.
-    pub(crate) found: Digest,
+    /// The digest of the bytes, or why the disk cannot read them.
+    pub(crate) found: Result<Digest, Error>,
 }
 
-/// Separates damage, which is the inner error, from a failure to read, which says nothing about the bytes.
-fn damage_in<T>(read: Result<T>) -> Result<Result<T, Error>> {
-    match read {
-        Err(e) if e.format_error().is_none() => Err(e),
-        read => Ok(read),
+/// What to do about bytes that the disk cannot read, even when asked again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unreadable {
+    /// Fail: nothing is known about them.
+    Fail,
+    /// Go on without them.
+    Skip,
+}
+
+impl Unreadable {
+    /// Whether to go on after an error. After any other error than that of the disk or of its file system, such as too
+    /// many open files, a later read may succeed.
+    pub(crate) fn skips(self, error: &Error) -> bool {
+        let cause = || error.io_error()?.raw_os_error();
+        let is_of_the_disk = |number| [Errno::IO, Errno::UCLEAN].contains(&Errno::from_raw_os_error(number));
+        self == Unreadable::Skip && cause().is_some_and(is_of_the_disk)
+    }
+
+    /// Separates damage, which is the inner error, from a failure to read, which says nothing about the bytes.
+    pub(crate) fn damage_in<T>(self, read: Result<T>) -> Result<Result<T, Error>> {
+        match read {
+            Err(e) if e.format_error().is_none() && !self.skips(&e) => Err(e),
+            read => Ok(read),
+        }
     }
 }
 
@@ -75,7 +92,7 @@ impl VerifiedStorage {
     /// `Corrupt` if a file is missing or short ([`Rule::StorageFile`]), or if the record does not confirm the chunk
     /// digests ([`Rule::ChunkDigest`]); `Io`.
     pub(crate) fn open(disk: &dyn Disk, paths: &StorePaths, id: u64, record: &StorageRecord) -> Result<Self> {
-        let (storage, error) = Self::open_damaged(disk, paths, id, record)?;
+        let (storage, error) = Self::open_unchecked(disk, paths, (id, record), Unreadable::Fail)?;
         check_length(&storage.path, storage.found_bytes, record.length_bytes)?;
         error.map_or(Ok(storage), Err)
     }
@@ -85,11 +102,11 @@ impl VerifiedStorage {
     ///
     /// # Errors
     /// `Corrupt` if the storage's own file is missing or not a regular file; `Io`.
-    pub(super) fn open_damaged(
+    pub(crate) fn open_unchecked(
         disk: &dyn Disk,
         paths: &StorePaths,
-        id: u64,
-        record: &StorageRecord,
+        (id, record): (u64, &StorageRecord),
+        unreadable: Unreadable,
     ) -> Result<(Self, Option<Error>)> {
         let (path, length_bytes) = (paths.storage(id), record.length_bytes);
         let RecordKind::Sealed(sealed) = record.kind else {
@@ -99,12 +116,12 @@ impl VerifiedStorage {
         let found_bytes = read_again(|| file.stat()).opening("open storage", &path)?.size_bytes;
         let (sum, mut error) = match full_chunk_count(length_bytes) {
             0 => (None, None),
-            count => match damage_in(SumFile::open(disk, paths.sum(id), count))? {
+            count => match unreadable.damage_in(SumFile::open(disk, paths.sum(id), count))? {
                 Ok((sum, error)) => (Some(sum), error),
                 Err(e) => (None, Some(e)),
             },
         };
-        let storage = VerifiedStorage {
+        let mut storage = VerifiedStorage {
             file,
             path,
             found_bytes,
@@ -112,27 +129,28 @@ impl VerifiedStorage {
             sealed,
             sum,
             corrected: Vec::new(),
-            lost: BTreeSet::new(),
             chunk_index: None,
             chunk: Vec::new(),
         };
         if error.is_none() {
-            error = damage_in(storage.check_digests())?.err();
+            error = unreadable.damage_in(storage.check_digests())?.err();
+            if error.as_ref().is_some_and(|e| unreadable.skips(e)) {
+                storage.sum = None;
+            }
         }
         Ok((storage, error))
     }
 
     /// Opens a damaged storage. `corrected` has replacements for digests that are wrong or missing in the `.sum`
-    /// file. The chunks in `lost` read as zeros, and all others can be verified.
-    pub(crate) fn open_salvaged(
+    /// file.
+    pub(crate) fn open_damaged(
         disk: &dyn Disk,
         paths: &StorePaths,
-        (id, record): (u64, &StorageRecord),
-        corrected: &[(u64, Digest)],
-        lost: &BTreeSet<u64>,
+        file: (u64, &StorageRecord),
+        corrected: Vec<(u64, Digest)>,
     ) -> Result<Self> {
-        let (storage, _) = Self::open_damaged(disk, paths, id, record)?;
-        Ok(VerifiedStorage { corrected: corrected.to_vec(), lost: lost.clone(), ..storage })
+        let (storage, _) = Self::open_unchecked(disk, paths, file, Unreadable::Skip)?;
+        Ok(VerifiedStorage { corrected, ..storage })
     }
 
     /// Starts a storage that is to replace this one. It reserves the same address space.
@@ -152,7 +170,7 @@ impl VerifiedStorage {
         self.file.as_file()
     }
 
-    pub(super) fn found_bytes(&self) -> u64 {
+    pub(crate) fn found_bytes(&self) -> u64 {
         self.found_bytes
     }
 
@@ -162,19 +180,15 @@ impl VerifiedStorage {
     /// # Errors
     /// `Io` or `OutOfMemory` if the chunk could not be read, which says nothing about its bytes; `Corrupt` if the file
     /// became shorter.
-    pub(super) fn read_chunk(&self, index: u64, buffer: &mut Vec<u8>) -> Result<Option<DamagedChunk>> {
+    pub(crate) fn read_chunk(&self, index: u64, buffer: &mut Vec<u8>) -> Result<Option<DamagedChunk>> {
         let offset_bytes = index * CHUNK_BYTES;
         let chunk_bytes = self.length_bytes.saturating_sub(offset_bytes).min(CHUNK_BYTES);
         resize_discarding(buffer, chunk_bytes as usize)?;
-        if self.lost.contains(&index) {
-            buffer.fill(0);
-            return Ok(None);
-        }
         let read = read_again(|| self.file.read_exact_at(buffer, offset_bytes));
         read.map_err(|e| read_error(&self.path, e))?;
         let found = digest(buffer);
         let is_whole = self.stated_digest(index)? == Some(found);
-        Ok((!is_whole).then_some(DamagedChunk { index, found }))
+        Ok((!is_whole).then_some(DamagedChunk { index, found: Ok(found) }))
     }
 
     fn damage(&self, index: u64) -> Error {
@@ -208,7 +222,7 @@ impl VerifiedStorage {
     }
 
     /// Whether the record confirms the digests of the `.sum` file, with those in `corrected` in place of its own.
-    pub(super) fn is_confirmed(&self, corrected: &[(u64, Digest)]) -> Result<bool> {
+    pub(crate) fn is_confirmed(&self, corrected: &[(u64, Digest)]) -> Result<bool> {
         let full = full_chunk_count(self.length_bytes);
         let mut chain = ChunkChain::default();
         let mut corrected = corrected.iter().peekable();
@@ -226,16 +240,6 @@ impl VerifiedStorage {
             index += count;
         }
         Ok(chain.link() == self.sealed.chunks)
-    }
-
-    /// Returns the corrected content of the `.sum` file, if the record confirms it.
-    pub(crate) fn corrected_sum(&self) -> Result<Vec<u8>> {
-        self.check_digests()?;
-        let mut bytes = Vec::new();
-        for index in 0..full_chunk_count(self.length_bytes) {
-            bytes.extend(self.stated_digest(index)?.unwrap_or_default());
-        }
-        Ok(bytes)
     }
 }
 

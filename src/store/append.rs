@@ -203,7 +203,8 @@ impl Transaction<'_> {
             return Err(Error::new(ErrorKind::SizeMismatch, message));
         };
         let layout = Layout::contiguous(size).context(&op)?;
-        let elems = row.iter().try_fold(capacity as u64, |n, &size| n.checked_mul(size as u64));
+        // At least one row, which marks the storage as one that grows.
+        let elems = row.iter().try_fold(capacity.max(1) as u64, |n, &size| n.checked_mul(size as u64));
         let reserved_bytes = elems.and_then(|n| n.checked_mul(dtype.itemsize() as u64));
         let reserved_bytes = reserved_bytes.filter(|&n| n <= MAX_RESERVED_BYTES).ok_or_else(|| {
             let message = format!(

@@ -232,17 +232,11 @@ impl StoreOptions {
             }
             return Ok(committed?);
         }
-        let (incomplete, store) = self.build(path)?;
+        let (incomplete, store) = IncompleteStore::open(&self.disk, path, self.options)?;
+        let store = Store::new(Arc::clone(&self.disk), store, None);
         let mut txn = store.begin()?;
         fill(&mut txn)?;
-        txn.commit().map_err(|e| match e.kind() {
-            // What was committed is deleted with the unfinished store.
-            ErrorKind::CommitUnknown => {
-                let message = format!("create {}: nothing was created: {e}", path.display());
-                Error::new(ErrorKind::Io, message).caused_by(&e)
-            }
-            _ => e,
-        })?;
+        txn.commit().map_err(|e| generation::not_created(path, e))?;
         incomplete.finish(&store.loader.store).map_err(|e| {
             if !e.is_failed_sync() {
                 return e;
@@ -255,15 +249,6 @@ impl StoreOptions {
             Error::new(ErrorKind::CommitUnknown, message).caused_by(&e).after_failed_sync()
         })?;
         Ok(store.generation())
-    }
-
-    /// Creates an empty store that no other process opens until it is finished.
-    pub(super) fn build(&self, path: &Path) -> Result<(IncompleteStore, Store)> {
-        let is_durable = self.options.durability == Durability::Full;
-        let (building, uuid) = IncompleteStore::create(&self.disk, path, is_durable)?;
-        let (disk, paths) = generation::open_dirs(&self.disk, building.path())?;
-        let store = OpenStore::open(disk, paths, uuid, self.options)?;
-        Ok((building, Store::new(Arc::clone(&self.disk), store, None)))
     }
 
     /// Opens a store, or creates an empty one, like [`Store::open_or_create`].

@@ -1,11 +1,11 @@
-//! Verification and repair of a store.
+//! Verification and salvage of a store.
 
 use std::path::Path;
 
 use super::handle::Store;
 use super::options::StoreOptions;
 use crate::error::Result;
-use crate::maintenance::{self, Repair, Verification};
+use crate::maintenance::{self, Salvaged, Verification};
 
 impl Store {
     /// Reads all metadata and elements of the generation that this handle is on, and reports a finding for each broken
@@ -102,72 +102,59 @@ impl StoreOptions {
         maintenance::verify_path(&self.disk, path.as_ref(), self.options, &mut progress)
     }
 
-    /// Returns what [`repair`](Self::repair) would do and what would be lost, and changes nothing. The plan for an
-    /// undamaged store is empty. `progress` is called with the bytes of elements read since the last call.
-    ///
-    /// ```
-    /// # use stridemap::{Store, StoreOptions};
-    /// # let dir = tempfile::tempdir()?;
-    /// # let path = dir.path().join("x.smap");
-    /// Store::create(&path)?.save("x", &[1f32, 2.])?;
-    /// std::fs::write(path.join("storages/0000000000000001.bin"), [0; 8])?;
-    /// let plan = StoreOptions::new().plan_repair(&path, |_| ())?;
-    /// assert_eq!(plan.losses[0].names, ["x"]);
-    /// assert!(Store::open(&path)?.contains("x")?); // nothing has changed
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `NotFound`, `NotAStore`; `UnsupportedVersion` for a store of a newer version; `Corrupt` if no manifest can be
-    /// read, or if `meta` or `storages` is not a directory; `LimitExceeded` for a file whose generation number no
-    /// store can reach; `Io`.
-    pub fn plan_repair(&self, path: impl AsRef<Path>, mut progress: impl FnMut(u64)) -> Result<Repair> {
-        maintenance::plan_repair(&self.disk, path.as_ref(), &mut progress)
-    }
-
-    /// Makes a damaged store usable again, and returns what was done and what was lost. Afterwards
-    /// [`verify`](Self::verify) finds only damage to external files, and the next commit succeeds.
+    /// Copies what is whole in a damaged store to a new store at a path that does not exist, and returns what was copied
+    /// and what is lost. The damaged store is only read: no file in it changes, and it may be on a read-only file system.
+    /// If `new_path` is `None`, nothing is made. `progress` is called with the bytes of elements read since the last call.
     ///
     /// Nothing is guessed: whatever has a checksum, and is not confirmed by it, is lost and reported.
     ///
-    /// - FORMAT and LOCK are written again if they are damaged or missing. Wrong or missing chunk digests are computed
-    ///   again from the chunks. They are used only if they match the record.
-    /// - If the newest manifest or its table cannot be read, the store steps back to the newest generation that can
-    ///   be read. Older generations stay on disk only while a reader uses them. If no generation has a readable table,
-    ///   the newest readable manifest is kept without its table. Without a readable manifest, repair refuses.
-    /// - A damaged entry of a table is lost, and the others are kept.
-    /// - A tensor is lost if its header or the record of its storage is lost, or if it reaches a chunk that is
-    ///   damaged or missing. The other tensors on a damaged storage are copied into a new one, and keep their names,
-    ///   sizes and elements; strides and offsets may change. A mutable or live storage whose file is short keeps the
-    ///   tensors that are entirely in what is left.
+    /// - The newest generation that can be read is copied. If its table is damaged, the entries of a damaged leaf are
+    ///   lost, and the others are kept. If no generation has a usable table, the newest manifest is read without its
+    ///   table. Without a readable manifest, a salvage fails. FORMAT and LOCK are not needed.
+    /// - A tensor is lost if its header or the record of its storage is lost, or if it reaches a chunk that is damaged or
+    ///   missing. A tensor made by [`create_growable`](crate::Store::create_growable) keeps its rows before that chunk.
+    ///   The other tensors on a damaged storage are copied without the bytes that only lost tensors reach, so strides and
+    ///   offsets may change.
+    /// - Wrong or missing chunk digests are computed again from the chunks, and used only if they match the record.
+    /// - Everything else is as in a [copy](crate::Store::copy_to): tensors that share a storage still share it, mutable,
+    ///   live and external storages keep their kind, all attributes are kept, whole storages share their blocks with the
+    ///   originals if the file system can do that, and the new store has a uuid of its own. It appears whole or not at
+    ///   all.
     ///
-    /// Files that are removed or replaced are moved to the `lost+found` directory of the store, and stay there. A
-    /// repair holds the writers' lock, and is durable when it returns, whatever the
-    /// [`Durability`](crate::Durability). If it is interrupted, even by a power cut, the store is unchanged or
-    /// repaired, or a second repair completes it.
+    /// An external file that this handle may not open, or that has changed, counts as lost.
     ///
-    /// A repair keeps all headers in memory, and needs disk space for the storages that it copies.
+    /// A file that could not be read is not damaged: it is read once more, and then its error is returned. The exception
+    /// is an error of the disk or the file system (EIO, EUCLEAN), which would not go away: what cannot be read is lost,
+    /// with that error as the reason.
+    ///
+    /// All headers are in memory during a salvage, and each byte is read twice.
     ///
     /// ```
     /// # use stridemap::{Store, StoreOptions};
     /// # let dir = tempfile::tempdir()?;
-    /// # let path = dir.path().join("x.smap");
+    /// # let (path, new) = (dir.path().join("x.smap"), dir.path().join("new.smap"));
     /// let store = Store::create(&path)?;
     /// store.save("x", &[1f32, 2.])?;
     /// store.save("y", &[3f32])?;
-    /// drop(store);
     /// std::fs::write(path.join("storages/0000000000000001.bin"), [0; 8])?;
-    /// let repair = StoreOptions::new().repair(&path, |_| ())?;
-    /// assert_eq!(repair.losses[0].names, ["x"]);
-    /// assert_eq!(Store::open(&path)?.load("y")?.read::<f32>()?, [3.]);
+    /// let salvaged = StoreOptions::new().salvage(&path, Some(&new), |_| ())?;
+    /// let loss = &salvaged.losses[0];
+    /// assert_eq!((loss.name.as_deref(), loss.lost_bytes), (Some("x"), 8));
+    /// assert_eq!(Store::open(&new)?.load("y")?.read::<f32>()?, [3.]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// Those of [`plan_repair`](Self::plan_repair); `Busy` while another writer is active, or while a reader needs a
-    /// file that would be moved; `CommitUnknown` if the new generation may or may not have been published;
-    /// `ReadOnly`, `Io`. Until the new generation is published, the content is unchanged.
-    pub fn repair(&self, path: impl AsRef<Path>, mut progress: impl FnMut(u64)) -> Result<Repair> {
-        maintenance::repair(&self.disk, path.as_ref(), self.options, &mut progress)
+    /// `NotFound`; `NotAStore`; `UnsupportedVersion` for a store of a newer version; `Corrupt` if no manifest can be
+    /// read, or if `meta` or `storages` is not a directory; `AlreadyExists` if the new path exists; `InvalidArgument` if
+    /// it is inside the damaged store; those of [`Store::copy_to`]. After each of these nothing is left behind, unless
+    /// the last sync failed.
+    pub fn salvage(
+        &self,
+        path: impl AsRef<Path>,
+        new_path: Option<&Path>,
+        mut progress: impl FnMut(u64),
+    ) -> Result<Salvaged> {
+        maintenance::salvage(&self.disk, path.as_ref(), new_path, self.options, &mut progress)
     }
 }

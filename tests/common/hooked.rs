@@ -44,6 +44,8 @@ pub(crate) struct Hooked {
     pub(crate) before: Hook,
     pub(crate) after: Hook,
     pub(crate) quirks: Quirks,
+    /// Bytes of a file that cannot be read: the disk returns an I/O error.
+    pub(crate) unreadable: Option<(PathBuf, Range<u64>)>,
     pub(crate) counts: Arc<Mutex<Counts>>,
 }
 
@@ -73,6 +75,7 @@ impl Default for Hooked {
             before: Arc::clone(&nothing),
             after: nothing,
             quirks: Quirks::default(),
+            unreadable: None,
             counts: Arc::default(),
         }
     }
@@ -219,10 +222,6 @@ impl Disk for Hooked {
         !self.quirks.lacks_watches && self.disk.is_watch_complete(dir)
     }
 
-    fn link_new(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.around("link_new", to, |disk| disk.link_new(from, to))
-    }
-
     fn lock_holders(&self) -> LockHolders {
         self.disk.lock_holders()
     }
@@ -269,6 +268,13 @@ impl DiskFile for HookedFile {
             true => &mut counts.data_read_bytes,
             false => &mut counts.metadata_read_bytes,
         });
+        if let Some((path, bytes)) = &self.disk.unreadable
+            && *path == self.path
+            && offset_bytes < bytes.end
+            && bytes.start < offset_bytes + buf.len() as u64
+        {
+            return Err(rustix::io::Errno::IO.into());
+        }
         self.around("read_exact_at", || self.file.read_exact_at(buf, offset_bytes))
     }
 

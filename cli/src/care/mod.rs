@@ -1,16 +1,16 @@
-//! The commands that free disk space, find and repair damage, and watch commits.
+//! The commands that free disk space, find damage and salvage stores, and watch commits.
 
 pub(crate) mod compact;
 pub(crate) mod du;
 mod du_patterns;
 pub(crate) mod gc;
-pub(crate) mod repair;
+pub(crate) mod salvage;
 pub(crate) mod verify;
 pub(crate) mod watch;
 
 pub(crate) use compact::CompactArgs;
 pub(crate) use du::DuArgs;
 pub(crate) use gc::GcArgs;
-pub(crate) use repair::RepairArgs;
+pub(crate) use salvage::SalvageArgs;
 pub(crate) use verify::VerifyArgs;
 pub(crate) use watch::WatchArgs;

@@ -34,8 +34,12 @@ fn gc() -> Subject {
     Subject::writer(&["gc", "s.smap"])
 }
 
-fn repair() -> Subject {
-    Subject::reader(&["repair", "--apply", "s.smap"])
+fn salvage() -> Subject {
+    Subject { store: "new.smap", ..Subject::writer(&["salvage", "s.smap", "new.smap"]) }
+}
+
+fn salvage_plan() -> Subject {
+    Subject::reader(&["salvage", "--verify-only", "s.smap"])
 }
 
 fn verify() -> Subject {
@@ -91,6 +95,11 @@ fn case_01_gc_killed_at_any_call_leaves_every_tensor() {
 }
 
 #[test]
+fn case_01_salvage_killed_at_any_call_leaves_nothing_or_a_complete_store() {
+    killed(&salvage());
+}
+
+#[test]
 fn import_reports_a_failure_at_any_call() {
     failing(&import());
 }
@@ -131,8 +140,13 @@ fn gc_reports_a_failure_at_any_call() {
 }
 
 #[test]
-fn repair_of_a_whole_store_reports_a_failure_at_any_call_and_changes_nothing() {
-    failing(&repair());
+fn salvage_reports_a_failure_at_any_call_and_leaves_nothing_or_a_complete_store() {
+    failing(&salvage());
+}
+
+#[test]
+fn salvage_that_makes_nothing_reports_a_failure_at_any_call() {
+    failing(&salvage_plan());
 }
 
 #[test]
@@ -166,8 +180,8 @@ fn case_10_compact_repeats_interrupted_calls() {
 }
 
 #[test]
-fn case_10_repair_repeats_interrupted_calls() {
-    interrupted(&repair());
+fn case_10_salvage_repeats_interrupted_calls() {
+    interrupted(&salvage());
 }
 
 #[test]

@@ -16,8 +16,9 @@ use crate::template;
 /// The usual user id of `nobody`.
 pub(crate) const NOBODY: u32 = 65534;
 
-const READERS: [&[&str]; 7] = [
+const READERS: [&[&str]; 8] = [
     &["verify", "s.smap"],
+    &["salvage", "s.smap", "--verify-only", "--json"],
     &["inspect", "s.smap", "--json"],
     &["info", "s.smap"],
     &["tree", "s.smap"],

@@ -26,9 +26,9 @@ mod output;
 mod pipes;
 mod plot;
 mod refusals;
-mod repair;
 mod report;
 mod round_trip;
+mod salvage;
 mod shell;
 mod show;
 #[path = "../../../tests/common/signals.rs"]

@@ -100,7 +100,7 @@ fn line_break_in_a_path_does_not_start_a_new_message() {
 
 const COMMANDS: [&str; 19] = [
     "import", "export", "info", "tree", "ls", "show", "view", "mv", "rm", "ln", "attr", "append", "gc",
-    "compact", "du", "verify", "repair", "diff", "watch",
+    "compact", "du", "verify", "salvage", "diff", "watch",
 ];
 
 #[test]

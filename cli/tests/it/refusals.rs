@@ -19,8 +19,8 @@ pub(crate) fn on_store(store: &str) -> Vec<Vec<&str>> {
         vec!["du", store],
         vec!["verify", store],
         vec!["verify", store, "x"],
-        vec!["repair", store],
-        vec!["repair", store, "--apply"],
+        vec!["salvage", store, "new.smap"],
+        vec!["salvage", store, "--verify-only"],
         vec!["watch", store],
     ]
 }

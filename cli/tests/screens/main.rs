@@ -65,7 +65,7 @@ fn help_texts() {
         "du",
         "compact",
         "verify",
-        "repair",
+        "salvage",
         "watch",
         "completions",
         "man",

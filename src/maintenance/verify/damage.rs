@@ -8,12 +8,12 @@ use std::sync::Arc;
 use stridemap_format::{CHUNK_BYTES, Error as FormatError, Rule};
 
 use super::finding::{Affected, FindingIndex, Findings};
+use super::storages::Damage;
 use super::survey::{Survey, Tensor};
 use crate::error::{Error, Result};
 use crate::generation::OpenStore;
 use crate::layout::{Coverage, MAX_STEPS_TOGETHER};
 use crate::maintenance::external_check::Fault;
-use crate::storage::Damage;
 
 /// The findings about one storage, each with the part of the storage that it affects.
 #[derive(Debug, Default)]

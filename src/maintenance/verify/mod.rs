@@ -2,6 +2,7 @@
 
 mod damage;
 mod finding;
+mod storages;
 mod survey;
 mod table_damage;
 mod tensors;
@@ -18,11 +19,12 @@ use super::inventory::{Inventory, ListedFile, SpareFile};
 use crate::disk::{Access, Disk, StorePaths, is_not_regular, read_again};
 use crate::error::{ErrorKind, IoContext, Result};
 use crate::generation::{self, Generation, OpenStore, Options, check_store, open_dirs};
-use crate::storage::check_all;
+use crate::storage::Unreadable;
 use finding::Findings;
 
 pub(super) use damage::bytes_of_chunks;
 pub use finding::{Affected, Finding};
+pub(super) use storages::{Damage, Files, check_all};
 pub(super) use survey::Survey;
 pub(crate) use tensors::verify_tensors;
 
@@ -98,11 +100,13 @@ pub(crate) fn verify(
         findings.add_broken_rule(e, Affected::Everything)?;
     }
     check_lock(&*store.disk, &store.paths, &mut findings)?;
-    let survey = Survey::of(generation.manifest(), generation.table().map(Arc::as_ref))?;
+    let table = generation.table().map(Arc::as_ref);
+    let survey = Survey::of(generation.manifest(), table, Unreadable::Fail)?;
     check_metadata(store, generation, &survey, &mut findings)?;
     let storages = || survey.storages.iter().map(|(&id, storage)| (id, &storage.record));
     let mut read_bytes = 0;
-    let damage = check_all(&*store.disk, &store.paths, storages(), &mut |bytes| {
+    let files = Files { disk: &**disk, paths, unreadable: Unreadable::Fail };
+    let damage = check_all(&files, storages(), &mut |bytes| {
         read_bytes += bytes;
         progress(bytes);
     })?;

@@ -11,6 +11,7 @@ use stridemap_format::{
 use super::table_damage::TableDamage;
 use crate::error::Result;
 use crate::generation::{Table, wrong_first_key, wrong_order};
+use crate::storage::Unreadable;
 
 type StorageEntry = (u64, StorageRecord);
 type TensorEntry = (String, TensorRecord);
@@ -29,8 +30,6 @@ pub(crate) struct Survey<'a> {
     read_tensors: u64,
     /// The nodes that can be read, by page.
     nodes: BTreeMap<u64, SurveyedNode>,
-    /// Whether a tensor refers to a storage without a record.
-    has_unknown_storages: bool,
 }
 
 #[derive(Debug)]
@@ -84,7 +83,11 @@ impl<'a> Survey<'a> {
     ///
     /// # Errors
     /// `Io`. A broken rule is not an error, but part of the survey.
-    pub(crate) fn of(manifest: &'a Manifest, table: Option<&'a Table>) -> Result<Self> {
+    pub(crate) fn of(
+        manifest: &'a Manifest,
+        table: Option<&'a Table>,
+        unreadable: Unreadable,
+    ) -> Result<Self> {
         let mut survey = Survey {
             manifest,
             table,
@@ -94,12 +97,11 @@ impl<'a> Survey<'a> {
             read_storages: 0,
             read_tensors: 0,
             nodes: BTreeMap::new(),
-            has_unknown_storages: false,
         };
         let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
         let mut count = |record: &TensorRecord| *counts.entry(record.storage_id).or_default() += 1;
         if let Some(table) = table {
-            survey.read_nodes(table, &mut count)?;
+            survey.read_nodes(table, unreadable, &mut count)?;
             survey.walk::<StorageEntry>(table);
             survey.walk::<TensorEntry>(table);
         }
@@ -112,18 +114,22 @@ impl<'a> Survey<'a> {
         }
         manifest.tensors.values().flatten().for_each(count);
         for (id, count) in counts {
-            match survey.storages.get_mut(&id) {
-                Some(storage) => storage.tensor_count = count,
-                None => survey.has_unknown_storages = true,
+            if let Some(storage) = survey.storages.get_mut(&id) {
+                storage.tensor_count = count;
             }
         }
         Ok(survey)
     }
 
     /// Reads all nodes: keeps the inner nodes and the storages, and counts the tensors.
-    fn read_nodes(&mut self, table: &Table, count: &mut impl FnMut(&TensorRecord)) -> Result<()> {
+    fn read_nodes(
+        &mut self,
+        table: &Table,
+        unreadable: Unreadable,
+        count: &mut impl FnMut(&TensorRecord),
+    ) -> Result<()> {
         let (mut last_id, mut last_name) = (0, String::new());
-        for read in table.nodes() {
+        for read in table.nodes(unreadable) {
             let (page, node) = match read? {
                 (page, Ok(node)) => (page, node),
                 (page, Err(e)) => {
@@ -351,10 +357,5 @@ impl<'a> Survey<'a> {
                  {stated_tensors}"
             )
         })
-    }
-
-    /// Whether there may be storages that are not in [`storages`](Self::storages).
-    pub(crate) fn has_lost_storages(&self) -> bool {
-        self.lost_entries().0 > 0 || self.has_unknown_storages
     }
 }

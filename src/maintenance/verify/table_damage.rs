@@ -61,10 +61,6 @@ impl TableDamage {
         self.0.is_empty()
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
     /// Returns an error for each item, with the page at which it begins.
     pub(crate) fn errors(&self) -> impl Iterator<Item = (u64, FormatError)> {
         self.0.iter().map(|(&page, Item { error, more, pages })| {

@@ -7,11 +7,11 @@ use stridemap_format::{Error as FormatError, RecordKind, Rule};
 
 use super::damage::{DamageIndex, add_findings, bytes_of_chunks};
 use super::finding::{Affected, Finding, Findings};
+use super::storages::check_chunks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{Generation, OpenStore};
 use crate::layout::{Coverage, MAX_STEPS_TOGETHER};
 use crate::maintenance::external_check::{Fault, check_external};
-use crate::storage::check_chunks;
 
 /// Verifies only the given tensors: the entries that their lookups read, and the chunks that they refer to.
 ///

@@ -238,17 +238,6 @@ impl Disk for SimulatedDisk {
         state.rename(from, to)
     }
 
-    fn link_new(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let (from, to) = (self.entry(from)?, self.entry(to)?);
-        let mut state = self.state();
-        if state.find(to).is_ok() {
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
-        let inode = state.find(from)?;
-        let (dir, name) = state.place(to)?;
-        state.perform(Op::Names { dir, changes: vec![(name, Some(inode))] })
-    }
-
     fn remove(&self, path: &Path) -> io::Result<()> {
         let entry = self.entry(path)?;
         let mut state = self.state();

@@ -1,6 +1,5 @@
 //! Transactions that began before other commits: their appends, and the storages of their views.
 
-use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::process::Command;
@@ -58,7 +57,7 @@ fn open_during_a_commit_that_its_listing_misses_sees_the_last_acknowledged_one()
 }
 
 #[test]
-fn repair_lists_again_when_a_commit_deletes_the_files_it_listed() {
+fn salvage_lists_again_when_a_commit_deletes_the_files_it_listed() {
     let (_dir, path) = new_path();
     let writer = fast().create(&path).unwrap();
     writer.save("x", &filled(1, 1u8)).unwrap();
@@ -70,37 +69,8 @@ fn repair_lists_again_when_a_commit_deletes_the_files_it_listed() {
         }
         Ok(())
     });
-    let repair = fast().disk(Arc::new(disk)).repair(&path, |_| ()).unwrap();
-    assert!(repair.is_empty(), "{repair:?}");
-}
-
-#[test]
-fn repair_is_refused_when_a_reader_opens_a_file_to_be_moved() {
-    let (_dir, path) = new_path();
-    let writer = fast().create(&path).unwrap();
-    writer.save("x", &filled(9, 1u8)).unwrap();
-    writer.save("y", &filled(9, 2u8)).unwrap();
-    let before = writer.generation();
-    drop(writer);
-    fs::write(path.join("storages/0000000000000001.bin"), [7; 9]).unwrap();
-    let reader: Arc<Mutex<Option<Store>>> = Arc::default();
-    let (opened, root) = (Arc::clone(&reader), path.clone());
-    let disk = Hooked::before(move |operation, path| {
-        // The repair has chosen the files to move, and at that time no reader needed one.
-        if operation == "create_dir" && path.ends_with("lost+found") {
-            *opened.lock().unwrap() = Some(fast().open(&root).unwrap());
-        }
-        Ok(())
-    });
-    let options = fast().disk(Arc::new(disk));
-    assert_refused(options.repair(&path, |_| ()), ErrorKind::Busy, &["a reader", "repair again"]);
-    let store = reader.lock().unwrap().take().unwrap();
-    assert!(!store.refresh().unwrap());
-    assert_eq!((store.generation(), read(&store, "y")), (before, vec![2; 9]));
-    drop(store);
-    let repair = options.repair(&path, |_| ()).unwrap();
-    assert_eq!(repair.losses.iter().flat_map(|loss| &loss.names).collect::<Vec<_>>(), ["x"]);
-    assert_eq!(read(&fast().open(&path).unwrap(), "y"), [2; 9]);
+    let done = fast().disk(Arc::new(disk)).salvage(&path, None, |_| ()).unwrap();
+    assert!(done.losses.is_empty() && done.copied.tensor_count == 2, "{done:?}");
 }
 
 #[test]

@@ -75,10 +75,8 @@ fn records(path: &Path) -> Vec<StorageRecord> {
     manifest.storages.into_values().flatten().collect()
 }
 
-#[test]
-fn copy_keeps_every_kind_of_storage_with_headers_and_sharing() {
-    let adopted = Adopted::new();
-    let store = adopted.open();
+/// Adds storages of every kind to a store that has an external one.
+fn save_every_kind(store: &Store) {
     let x = Tensor::from_vec((0..24u16).collect(), &[4, 6]).unwrap();
     let mut txn = store.begin().unwrap();
     txn.save("x", &x.refine_names(&["row", "column"]).unwrap()).unwrap();
@@ -99,7 +97,13 @@ fn copy_keeps_every_kind_of_storage_with_headers_and_sharing() {
         .unwrap();
     store.write(|txn| txn.save_as("live", &filled(1000, 6i64), StorageKind::Live)).unwrap();
     store.remove("tied").unwrap();
+}
 
+#[test]
+fn copy_keeps_every_kind_of_storage_with_headers_and_sharing() {
+    let adopted = Adopted::new();
+    let store = adopted.open();
+    save_every_kind(&store);
     let path = adopted.dir.path().join("copy.smap");
     let mut told_bytes = 0;
     let copied = store.copy_to(&path, |bytes| told_bytes += bytes).unwrap();
@@ -128,6 +132,39 @@ fn copy_keeps_every_kind_of_storage_with_headers_and_sharing() {
     assert_eq!(store.load("mutable").unwrap().get::<i64>(&[0]).unwrap(), 5);
     assert_eq!(there.load("weight").unwrap().read::<f32>().unwrap(), weight());
     assert_eq!(there.gc().unwrap().file_count, 0);
+}
+
+#[test]
+fn salvage_of_a_store_without_its_digests_format_and_lock_is_a_copy() {
+    let adopted = Adopted::new();
+    let store = adopted.open();
+    save_every_kind(&store);
+    for entry in fs::read_dir(adopted.path.join("storages")).unwrap() {
+        let file = entry.unwrap().path();
+        if file.extension().is_some_and(|extension| extension == "sum") {
+            fs::remove_file(file).unwrap();
+        }
+    }
+    fs::write(adopted.path.join("FORMAT"), "damaged").unwrap();
+    fs::remove_file(adopted.path.join("LOCK")).unwrap();
+    let path = adopted.dir.path().join("new.smap");
+    let done = external_beside().salvage(&adopted.path, Some(&path), |_| ()).unwrap();
+    assert_eq!((done.losses.len(), done.copied.tensor_count), (0, 12), "{:?}", done.losses);
+    let there = external_beside().open(&path).unwrap();
+    assert_copy(&there, &store.snapshot());
+    assert_ne!(there.uuid(), store.uuid());
+    assert_eq!(there.append("log", &Tensor::from_vec(vec![5i64, 6], &[1, 2]).unwrap()).unwrap(), 2..3);
+
+    // Tensors in a file that may not be opened, or that has changed, are lost.
+    let refused = fast().salvage(&adopted.path, None, |_| ()).unwrap();
+    crate::external::write_model(&adopted.file);
+    let changed = external_beside().salvage(&adopted.path, None, |_| ()).unwrap();
+    for (done, why) in [(refused, "external file refused"), (changed, "the file changed")] {
+        let names: Vec<_> = done.losses.iter().map(|loss| loss.name.as_deref()).collect();
+        assert_eq!(names, [Some("bias"), Some("weight")], "{:?}", done.losses);
+        assert!(done.losses.iter().all(|loss| loss.reason.contains(why)), "{:?}", done.losses);
+        assert_eq!(done.copied.tensor_count, 10);
+    }
 }
 
 #[test]

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use stridemap::{ErrorKind, Store};
 
 use super::support::{
-    Content, affected, assert_repaired, content, copy, create_chunked_store, create_small_store, files,
-    lost_or_changed, setting, verify,
+    Content, Outcome, affected, assert_salvaged, content, copy, create_chunked_store, create_small_store,
+    files, is_sealed, lost_or_changed, setting, tree, verify,
 };
 use crate::harness::{fast, filled, new_path};
+use crate::support::temporary;
 
 /// Returns the interval at which bits are flipped: 1 is every bit.
 fn stride() -> usize {
@@ -68,13 +69,6 @@ fn case_27_every_flipped_bit_is_found_with_its_file_and_the_tensors_it_affects()
     println!("{count} bits flipped, all found");
 }
 
-fn is_sealed(store: &Path, file: &Path) -> bool {
-    let id = u64::from_str_radix(file.file_stem().unwrap().to_str().unwrap(), 16).unwrap();
-    let store = Store::open(store).unwrap();
-    let storages: Vec<_> = store.snapshot().storages().map(Result::unwrap).collect();
-    storages.iter().any(|storage| storage.id == id && storage.kind == stridemap::StorageKind::Sealed)
-}
-
 #[test]
 fn case_27_flipped_bit_of_a_chunk_or_its_digest_affects_the_tensors_that_reach_the_chunk() {
     let dir = tempfile::tempdir().unwrap();
@@ -109,72 +103,85 @@ fn case_27_flipped_bit_of_a_chunk_or_its_digest_affects_the_tensors_that_reach_t
     }
 }
 
-#[test]
-fn repaired_store_with_a_flipped_bit_keeps_the_tensors_not_reported_lost() {
-    let (dir, path) = new_path();
+/// A store with two manifests: the older one belongs to the generation of a reader. Returns its path, and the content of
+/// both generations.
+fn two_generations(dir: &Path) -> (PathBuf, Content, Content) {
+    let path = dir.join("x.smap");
     let older = create_small_store(&path);
-    // A reader keeps generation 5, to which a repair can step back.
     let reader = Store::open(&path).unwrap();
-    let snapshot = reader.snapshot();
     let writer = Store::open(&path).unwrap();
     writer.save("newer", &filled(5, 1u8)).unwrap();
     writer.remove("later").unwrap();
-    let expected = content(&path);
-    let template = dir.path().join("template.smap");
-    copy(&path, &template);
-    drop((snapshot, reader, writer));
-    let newest = template.join("meta/0000000000000007.man");
-    let unused = template.join("meta/0000000000000005.man");
-    assert!(newest.exists() && unused.exists());
-    let mut count = 0;
-    for file in files(&template) {
-        if file == unused || is_in(&file, "storages") && !is_sealed(&template, &file) {
-            continue;
-        }
-        let bits = fs::read(&file).unwrap().len() * 8;
-        for bit in (count % 8..bits).step_by(10 * stride() + 1) {
-            let damaged = dir.path().join("damaged.smap");
-            copy(&template, &damaged);
-            flip(&damaged.join(file.strip_prefix(&template).unwrap()), bit);
-            let what = format!("{}, bit {bit}", file.display());
-            if file == newest {
-                let done = fast().repair(&damaged, |_| ()).unwrap();
-                assert!(
-                    done.losses.iter().any(|loss| loss.reason.contains("returns to generation 5")),
-                    "{done:?}"
-                );
-                assert_eq!(verify(&damaged).findings, [], "{what}");
-                assert_eq!(content(&damaged), older, "{what}");
-            } else {
-                let gone = assert_repaired(&damaged, &expected, &what);
-                assert!(!file.ends_with("FORMAT") || gone.is_empty(), "{what}: {gone:?}");
-            }
-            fs::remove_dir_all(&damaged).unwrap();
-            count += 1;
-        }
-    }
-    println!("{count} stores repaired");
+    let newest = content(&path);
+    let store = dir.join("template.smap");
+    copy(&path, &store);
+    drop((reader, writer));
+    (store, older, newest)
 }
 
 #[test]
-fn store_with_a_flipped_bit_in_its_only_manifest_is_refused_unchanged() {
+fn salvage_of_a_store_with_any_flipped_bit_of_a_table_keeps_or_reports_each_tensor() {
+    flip_and_salvage(|file| file.extension().is_some_and(|extension| extension == "tab"));
+}
+
+#[test]
+fn salvage_of_a_store_with_any_flipped_bit_elsewhere_keeps_or_reports_each_tensor() {
+    flip_and_salvage(|file| file.extension().is_none_or(|extension| extension != "tab"));
+}
+
+/// Flips the bits of some files of a store, one at a time, and salvages it.
+fn flip_and_salvage(is_flipped: impl Fn(&Path) -> bool) {
+    let dir = temporary();
+    let (store, older, expected) = two_generations(dir.path());
+    let newest = store.join("meta/0000000000000007.man");
+    let unused = store.join("meta/0000000000000005.man");
+    assert!(newest.exists() && unused.exists());
+    let mut count = 0;
+    for file in files(&store) {
+        if !is_flipped(&file) || is_in(&file, "storages") && !is_sealed(&store, &file) {
+            continue;
+        }
+        let bits = fs::read(&file).unwrap().len() * 8;
+        for bit in (0..bits).step_by(setting("STRIDEMAP_TEST_SALVAGE_STRIDE", 331)) {
+            flip(&file, bit);
+            let what = format!("{}, bit {bit}", file.display());
+            let expected = if file == newest { &older } else { &expected };
+            let outcome = assert_salvaged(&store, expected, &what);
+            let costs_nothing = file == newest || file == unused || file.ends_with("FORMAT");
+            assert!(!costs_nothing || outcome == Outcome::default(), "{what}: {outcome:?}");
+            assert!(
+                is_in(&file, "meta") || costs_nothing || !outcome.gone.is_empty(),
+                "{what}: nothing is lost"
+            );
+            flip(&file, bit);
+            count += 1;
+        }
+    }
+    assert_eq!(assert_salvaged(&store, &expected, "undamaged"), Outcome::default());
+    println!("{count} bits flipped");
+}
+
+#[test]
+fn salvage_of_a_store_with_a_flipped_bit_in_its_only_manifest_makes_nothing() {
     let (_dir, path) = new_path();
     create_small_store(&path);
     let manifest = path.join("meta/0000000000000005.man");
-    for bit in (0..fs::read(&manifest).unwrap().len() * 8).step_by(10 * stride() + 1) {
+    let new = path.with_extension("salvaged");
+    let bits = fs::read(&manifest).unwrap().len() * 8;
+    for bit in (0..bits).step_by(stride()) {
         flip(&manifest, bit);
-        let state =
-            || files(&path).into_iter().map(|file| (fs::read(&file).unwrap(), file)).collect::<Vec<_>>();
-        let before = state();
-        for refused in [fast().plan_repair(&path, |_| ()), fast().repair(&path, |_| ())] {
-            let refused = refused.unwrap_err();
-            assert_eq!(refused.kind(), ErrorKind::Corrupt, "bit {bit}: {refused}");
+        let before = tree(&path);
+        for to in [None, Some(&*new)] {
+            let refused = fast().salvage(&path, to, |_| ()).unwrap_err();
             let message = refused.to_string();
-            assert!(message.contains("no manifest can be read"), "bit {bit}: {message}");
-            assert!(message.contains("put back meta/ from a copy"), "bit {bit}: {message}");
+            // A flipped version number is that of a newer version.
+            if refused.kind() != ErrorKind::UnsupportedVersion {
+                assert_eq!(refused.kind(), ErrorKind::Corrupt, "bit {bit}: {message}");
+                assert!(message.contains("no manifest can be read"), "bit {bit}: {message}");
+                assert!(message.contains("put back meta/ from a copy"), "bit {bit}: {message}");
+            }
         }
-        assert_eq!(state(), before, "bit {bit}");
-        assert!(!path.join("lost+found").exists());
+        assert!(tree(&path) == before && !new.exists(), "bit {bit}");
         flip(&manifest, bit);
     }
 }

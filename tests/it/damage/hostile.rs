@@ -1,20 +1,18 @@
-//! Repairs of malformed stores, and repairs while other processes work.
+//! Salvages of malformed stores.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileExt as _, symlink};
 use std::path::Path;
-use std::sync::Barrier;
-use std::thread;
 
-use stridemap::{ErrorKind, Tensor};
+use stridemap::ErrorKind;
 use stridemap_format::{Manifest, RecordKind};
 
-use super::support::{content, create_chunked_store, create_small_store, lost_or_changed, verify};
-use crate::harness::{fast, filled, new_fast_store, new_path};
-
-const BIN: &str = "storages/0000000000000001.bin";
-const SUM: &str = "storages/0000000000000001.sum";
+use super::support::{
+    Outcome, assert_salvaged, create_chunked_store, create_small_store, salvage_to, verify,
+};
+use crate::harness::{assert_refused, fast, filled, new_fast_store, new_path};
+use crate::support::temporary;
 
 fn overwrite(path: &Path, at: u64) {
     fs::File::options().write(true).open(path).unwrap().write_all_at(b"garbage!", at).unwrap();
@@ -22,31 +20,6 @@ fn overwrite(path: &Path, at: u64) {
 
 fn names(dir: &Path) -> BTreeSet<String> {
     fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
-}
-
-#[test]
-fn case_43_repair_moves_files_only_into_a_directory_of_the_store() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("chunked.smap");
-    let expected = create_chunked_store(&path);
-    overwrite(&path.join(BIN), 5);
-    let outside = dir.path().join("outside");
-    fs::create_dir(&outside).unwrap();
-    let kept = path.join("lost+found");
-    let before = names(&path.join("meta"));
-    for make in [&|| symlink(&outside, &kept).unwrap(), &|| fs::write(&kept, b"").unwrap()] as [&dyn Fn(); 2]
-    {
-        make();
-        let refused = fast().repair(&path, |_| ()).unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
-        assert!(refused.to_string().contains("lost+found"), "{refused}");
-        assert_eq!(names(&outside), BTreeSet::new());
-        assert_eq!(names(&path.join("meta")), before, "published, and then nothing could be kept");
-        fs::remove_file(&kept).unwrap();
-    }
-    fast().repair(&path, |_| ()).unwrap();
-    assert!(kept.join("0000000000000001.bin").exists());
-    assert_eq!(lost_or_changed(&path, &expected).len(), 3);
 }
 
 #[test]
@@ -61,11 +34,7 @@ fn case_43_directory_that_is_a_link_is_refused_when_format_is_damaged_too() {
         for lost in ["FORMAT", "LOCK"] {
             let whole = fs::read(path.join(lost)).unwrap();
             fs::remove_file(path.join(lost)).unwrap();
-            for repaired in [fast().plan_repair(&path, |_| ()), fast().repair(&path, |_| ())] {
-                let refused = repaired.unwrap_err();
-                assert_eq!(refused.kind(), ErrorKind::Corrupt, "{name}, {lost}: {refused}");
-                assert!(refused.to_string().contains(name), "{name}, {lost}: {refused}");
-            }
+            assert_refused(fast().salvage(&path, None, |_| ()), ErrorKind::Corrupt, &[name]);
             assert_eq!(names(&outside), before, "{name}, {lost}");
             fs::write(path.join(lost), whole).unwrap();
         }
@@ -76,76 +45,27 @@ fn case_43_directory_that_is_a_link_is_refused_when_format_is_damaged_too() {
 }
 
 #[test]
-fn repair_keeps_a_storage_whose_record_is_lost() {
+fn tensors_on_a_storage_whose_record_is_lost_are_named() {
     let (_dir, path) = new_path();
-    create_small_store(&path);
-    let before = names(&path.join("storages"));
+    let expected = create_small_store(&path);
     // The first leaf of the table has the records of the storages.
     overwrite(&path.join("meta/0000000000000004.tab"), 113);
-    let done = fast().repair(&path, |_| ()).unwrap();
-    assert!(
-        done.losses.iter().any(|loss| loss.reason.contains("of up to 0 tensors and 2 storages are lost")),
-        "{done:?}"
-    );
-    fast().open(&path).unwrap().gc().unwrap();
-    let mut left = names(&path.join("storages"));
-    left.extend(names(&path.join("lost+found")));
-    assert!(before.is_subset(&left), "{:?} are gone", before.difference(&left));
+    let (lost, done) = salvage_to(&path, &path.with_extension("new"), &expected, "records");
+    let what = "of up to 0 tensors and the records of up to 3 storages are lost";
+    assert!(done.losses.iter().any(|loss| loss.reason.contains(what)), "{done:?}");
+    let named: BTreeSet<String> = done.losses.into_iter().filter_map(|loss| loss.name).collect();
+    assert!(named == lost.gone && named.contains("log") && named.contains("alone"), "{named:?}");
 }
 
 #[test]
-fn file_with_an_impossible_id_does_not_use_up_the_ids() {
-    for name in ["fffffffffffffff0.bin", "fffffffffffffffe.sum", "8000000000000000.bin"] {
-        let dir = tempfile::tempdir().unwrap();
+fn files_of_impossible_ids_and_generations_are_no_obstacle() {
+    for name in ["storages/fffffffffffffff0.bin", "meta/fffffffffffffffe.man", "meta/fffffffffffffffe.tab"] {
+        let dir = temporary();
         let path = dir.path().join("chunked.smap");
-        create_chunked_store(&path);
-        overwrite(&path.join(BIN), 5);
-        fs::write(path.join("storages").join(name), b"").unwrap();
-        let done = fast().repair(&path, |_| ()).unwrap();
-        assert!(done.generation.is_some(), "{done:?}");
-        let store = fast().open(&path).unwrap();
-        store.save("after", &Tensor::from_vec(vec![9u8], &[1]).unwrap()).unwrap();
-        assert_eq!(store.verify(|_| ()).unwrap().findings, [], "{name}");
+        let expected = create_chunked_store(&path);
+        fs::write(path.join(name), b"rubbish").unwrap();
+        assert_eq!(assert_salvaged(&path, &expected, name), Outcome::default());
     }
-}
-
-#[test]
-fn repair_names_a_file_of_an_impossible_generation() {
-    for name in ["fffffffffffffffe.man", "ffffffffffffffff.man", "fffffffffffffffe.tab"] {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("chunked.smap");
-        create_chunked_store(&path);
-        overwrite(&path.join(BIN), 5);
-        let (stray, before) = (path.join("meta").join(name), names(&path.join("meta")));
-        fs::write(&stray, b"rubbish").unwrap();
-        for refused in [fast().plan_repair(&path, |_| ()), fast().repair(&path, |_| ())] {
-            let refused = refused.unwrap_err();
-            assert_eq!(refused.kind(), ErrorKind::LimitExceeded, "{refused}");
-            assert!(refused.to_string().contains(name), "{refused}");
-        }
-        fs::remove_file(&stray).unwrap();
-        assert_eq!(names(&path.join("meta")), before);
-        fast().repair(&path, |_| ()).unwrap();
-        fast().open(&path).unwrap().save("after", &Tensor::from_vec(vec![9u8], &[1]).unwrap()).unwrap();
-    }
-}
-
-#[test]
-fn chunk_digests_are_not_rewritten_during_an_append() {
-    let (_dir, path, store) = new_fast_store();
-    store.save("rows", &filled(3 << 18, 1u32)).unwrap();
-    let mut txn = store.begin().unwrap();
-    txn.append("rows", &filled(2 << 18, 2u32)).unwrap();
-    overwrite(&path.join(SUM), 16);
-    let refused = fast().repair(&path, |_| ());
-    txn.commit().unwrap();
-    let findings = verify(&path).findings;
-    assert!(findings.iter().all(|finding| !finding.detail.contains("bytes of digests")), "{findings:?}");
-    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Busy);
-    drop(store);
-    fast().repair(&path, |_| ()).unwrap();
-    assert_eq!(verify(&path).findings, []);
-    assert_eq!(content(&path)["rows"].0, [5 << 18]);
 }
 
 /// Rewrites the record of the only storage in the only manifest with a different length.
@@ -172,30 +92,6 @@ fn case_32_verify_reads_a_storage_with_a_false_length_only_to_its_end() {
     assert_eq!(verified.read_bytes, 3 << 20);
     let findings = fast().open(&path).unwrap().verify_tensors(&["byte"], |_| ()).unwrap().findings;
     assert!(!findings.is_empty());
-    let done = fast().repair(&path, |_| ()).unwrap();
+    let done = fast().salvage(&path, None, |_| ()).unwrap();
     assert_eq!(done.losses.len(), 1, "{done:?}");
-    assert_eq!(verify(&path).findings, []);
-}
-
-#[test]
-fn simultaneous_repairs_create_one_lock() {
-    let (_dir, path) = new_path();
-    let expected = create_small_store(&path);
-    for round in 0..20 {
-        fs::remove_file(path.join("LOCK")).unwrap();
-        let barrier = Barrier::new(4);
-        thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    barrier.wait();
-                    fast().repair(&path, |_| ()).unwrap();
-                });
-            }
-        });
-        assert!(
-            !path.join("lost+found/LOCK").exists(),
-            "round {round}: the lock of another repair was moved away"
-        );
-    }
-    assert_eq!(lost_or_changed(&path, &expected), BTreeSet::new());
 }

@@ -1,4 +1,4 @@
-//! `verify` and `repair`: damage to every file of a store, the findings, and the tensors that are left.
+//! `verify` and `salvage`: damage to every file of a store, the findings, and the tensors that are left.
 
 mod files;
 mod flips;
@@ -6,7 +6,7 @@ mod hostile;
 mod interrupted;
 mod metadata;
 mod partial;
-mod repairs;
+mod salvages;
 mod support;
 mod tables;
 mod unread;

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
-use stridemap::maintenance::{Finding, Verification};
+use stridemap::maintenance::{Finding, Salvaged, Verification};
 use stridemap::{DType, Index, StorageKind, Store, Tensor};
 
 use crate::harness::fast;
@@ -42,17 +43,23 @@ pub(crate) fn affected(finding: &Finding, expected: &Content) -> BTreeSet<String
     expected.keys().filter(|name| finding.affected.contains(name)).cloned().collect()
 }
 
-/// Creates a table of names over a few bytes of one storage, and a manifest over it. The manifest adds tensors on
-/// their own storages, including a mutable and a live one, replaces a header, and removes one.
+/// Creates a table of names over a few bytes of one storage, of a growable tensor and of two names of one tensor, and a
+/// manifest over it. The manifest adds tensors on their own storages, including a mutable and a live one, replaces a
+/// header, and removes one.
 pub(crate) fn create_small_store(path: &Path) -> Content {
     let store = fast().create(path).unwrap();
     store.save("row", &Tensor::from_vec((0..8u8).collect(), &[8]).unwrap()).unwrap();
-    store.save("alone", &Tensor::from_vec(vec![1u8, 2, 3], &[3]).unwrap()).unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.save("alone", &Tensor::from_vec(vec![1u8, 2, 3], &[3]).unwrap()).unwrap();
+    txn.create_growable("log", DType::U16, &[0, 2], 100).unwrap();
+    txn.commit().unwrap();
     let (row, alone) = (store.load("row").unwrap(), store.load("alone").unwrap());
     let mut txn = store.begin().unwrap();
     for i in 0..66 {
         txn.save_view(&format!("v{i}"), &row.index([Index::from(i % 8)]).unwrap()).unwrap();
     }
+    txn.append("log", &Tensor::from_vec((300..310u16).collect(), &[5, 2]).unwrap()).unwrap();
+    txn.copy("alone", "tied").unwrap();
     txn.save_view("last", &alone.flip([0]).unwrap_or(alone)).unwrap();
     txn.commit().unwrap();
     let mut txn = store.begin().unwrap();
@@ -62,6 +69,7 @@ pub(crate) fn create_small_store(path: &Path) -> Content {
     txn.save_view("v7", &row.index([Index::from(1)]).unwrap()).unwrap();
     txn.remove("v9").unwrap();
     txn.set_attribute("author", "nobody").unwrap();
+    txn.set_attribute_of("v9", "unit", "m").unwrap();
     txn.commit().unwrap();
     drop((store, row));
     fast().open(path).unwrap().gc().unwrap();
@@ -84,45 +92,113 @@ pub(crate) fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Repairs the store. Then it must verify, every tensor that is not reported lost must have its old elements, and the
-/// next commit must succeed. Returns the lost tensors.
-pub(crate) fn assert_repaired(path: &Path, expected: &Content, what: &str) -> BTreeSet<String> {
-    let before = verify(path);
-    assert!(!before.findings.is_empty(), "{what}: no finding");
-    let plan = fast().plan_repair(path, |_| ()).unwrap_or_else(|e| panic!("{what}: {e}"));
-    assert!(!plan.is_empty(), "{what}: nothing to repair");
-    assert_eq!(verify(path).findings, before.findings, "{what}: a plan changed something");
-    let done = fast().repair(path, |_| ()).unwrap_or_else(|e| panic!("{what}: {e}"));
-    assert_eq!((&done.remedies, &done.losses), (&plan.remedies, &plan.losses), "{what}");
-    assert_eq!(verify(path).findings, [], "{what}: {done:?}");
-    assert!(fast().plan_repair(path, |_| ()).unwrap().is_empty(), "{what}");
-    let gone: BTreeSet<String> = {
-        let store = fast().open(path).unwrap();
-        let left: BTreeSet<String> = store.names().unwrap().into_iter().collect();
-        assert!(left.iter().all(|name| expected.contains_key(name)), "{what}: {left:?}");
-        expected.keys().filter(|name| !left.contains(*name)).cloned().collect()
-    };
-    let said: BTreeSet<String> = done.losses.iter().flat_map(|loss| loss.names.clone()).collect();
-    assert!(said.is_subset(&gone), "{what}: {done:?}");
-    // Only damage to a table can lose tensors of unknown names.
-    let is_table_lost =
-        done.losses.iter().any(|loss| loss.reason.contains("the changes that only this file records"));
-    let unnamed: usize = done.losses.iter().map(|loss| lost_records(&loss.reason)).sum();
-    assert!(is_table_lost || gone.difference(&said).count() <= unnamed, "{what}: {done:?}");
-    assert_eq!(lost_or_changed(path, expected), gone, "{what}: other elements");
-    for name in &said {
-        assert!(before.findings.iter().any(|finding| finding.affected.contains(name)), "{what}: {name}");
+/// The bytes of each file of a store, and when it and each directory last changed.
+pub(crate) fn tree(path: &Path) -> BTreeMap<PathBuf, (SystemTime, Vec<u8>)> {
+    let mut found = BTreeMap::new();
+    let mut paths = vec![path.to_path_buf()];
+    while let Some(path) = paths.pop() {
+        let stat = fs::symlink_metadata(&path).unwrap();
+        let bytes = if stat.is_file() { fs::read(&path).unwrap() } else { Vec::new() };
+        if stat.is_dir() {
+            paths.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+        found.insert(path, (stat.modified().unwrap(), bytes));
     }
-    let store = fast().open(path).unwrap();
+    found
+}
+
+/// What a salvage kept, and what it lost.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// The tensors that are not in the new store.
+    pub(crate) gone: BTreeSet<String>,
+    /// The growable tensors that lost rows.
+    pub(crate) shorter: BTreeSet<String>,
+}
+
+/// Salvages the store. The store must be unchanged, the new store must verify, and each tensor must have its old
+/// elements, or be reported as lost.
+pub(crate) fn assert_salvaged(path: &Path, expected: &Content, what: &str) -> Outcome {
+    let new = path.with_extension("salvaged");
+    let (outcome, _) = check_salvage(path, &new, expected, what);
+    fs::remove_dir_all(&new).unwrap();
+    outcome
+}
+
+/// Like [`assert_salvaged`]. Keeps the new store, which must accept a commit. A salvage that makes nothing must report
+/// the same.
+pub(crate) fn salvage_to(path: &Path, new: &Path, expected: &Content, what: &str) -> (Outcome, Salvaged) {
+    let planned = fast().salvage(path, None, |_| ()).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let (outcome, done) = check_salvage(path, new, expected, what);
+    let told = |salvaged: &Salvaged| (salvaged.losses.clone(), salvaged.copied.tensor_count);
+    assert_eq!(told(&done), told(&planned), "{what}");
+    let store = fast().open(new).unwrap();
     store.save("after", &Tensor::from_vec(vec![9u8], &[1]).unwrap()).unwrap();
     store.gc().unwrap();
     assert_eq!(store.verify(|_| ()).unwrap().findings, [], "{what}: after a commit");
-    gone
+    store.remove("after").unwrap();
+    (outcome, done)
 }
 
-/// Returns how many records of tensors a loss says that a table has lost.
+fn check_salvage(path: &Path, new: &Path, expected: &Content, what: &str) -> (Outcome, Salvaged) {
+    let before = tree(path);
+    let done = fast().salvage(path, Some(new), |_| ()).unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert!(tree(path) == before, "{what}: the damaged store changed");
+    let store = fast().open(new).unwrap();
+    assert_eq!(store.verify(|_| ()).unwrap().findings, [], "{what}: {done:?}");
+    let found = content(new);
+    assert_eq!(found.len() as u64, done.copied.tensor_count, "{what}");
+    let mut outcome = Outcome::default();
+    for (name, (size, bytes)) in expected {
+        let lost: u64 = done
+            .losses
+            .iter()
+            .filter(|loss| loss.name.as_ref() == Some(name))
+            .map(|loss| loss.lost_bytes)
+            .sum();
+        let is_told = done.losses.iter().any(|loss| loss.name.as_ref() == Some(name));
+        match found.get(name) {
+            None => {
+                assert!(!is_told || lost == bytes.len() as u64, "{what}: {name}: {done:?}");
+                outcome.gone.insert(name.clone());
+            }
+            Some((left, left_bytes)) if is_told => {
+                assert!(left[0] < size[0] && left[1..] == size[1..], "{what}: {name}: {left:?} of {size:?}");
+                assert!(bytes.starts_with(left_bytes), "{what}: {name}: other rows");
+                assert_eq!(left_bytes.len() as u64 + lost, bytes.len() as u64, "{what}: {name}");
+                outcome.shorter.insert(name.clone());
+            }
+            Some(left) => {
+                assert!(left == &(size.clone(), bytes.clone()), "{what}: {name} is wrong: {done:?}")
+            }
+        }
+    }
+    let unknown = |name: &&String| !expected.contains_key(*name);
+    assert_eq!(found.keys().find(unknown), None, "{what}");
+    // Only damage to metadata can lose tensors of unknown names.
+    let said: BTreeSet<String> = done.losses.iter().filter_map(|loss| loss.name.clone()).collect();
+    let is_step_back =
+        |reason: &str| reason.contains("is read instead") || reason.contains("what only this file records");
+    let unnamed: usize = done.losses.iter().map(|loss| lost_records(&loss.reason)).sum();
+    assert!(
+        outcome.gone.difference(&said).count() <= unnamed
+            || done.losses.iter().any(|loss| is_step_back(&loss.reason)),
+        "{what}: {done:?}"
+    );
+    (outcome, done)
+}
+
+/// Whether a file is that of a sealed storage.
+pub(crate) fn is_sealed(store: &Path, file: &Path) -> bool {
+    let id = u64::from_str_radix(file.file_stem().unwrap().to_str().unwrap(), 16).unwrap();
+    let store = Store::open(store).unwrap();
+    let storages: Vec<_> = store.snapshot().storages().map(Result::unwrap).collect();
+    storages.iter().any(|storage| storage.id == id && storage.kind == StorageKind::Sealed)
+}
+
+/// Returns how many headers a loss says that a table has lost.
 pub(crate) fn lost_records(reason: &str) -> usize {
-    let count = reason.strip_prefix("the records of up to ").and_then(|rest| rest.split(' ').next());
+    let count = reason.strip_prefix("the headers of up to ").and_then(|rest| rest.split(' ').next());
     count.map_or(0, |count| count.parse().unwrap())
 }
 

@@ -1,4 +1,4 @@
-//! Damaged and malformed tables: what `verify` reports, and what a repair keeps.
+//! Damaged and malformed tables: what `verify` reports, and what a salvage keeps.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use stridemap::{DType, Index, Store, Tensor};
 use stridemap_format::PAGE_BYTES;
 
-use super::support::{assert_repaired, content, lost_records, verify};
+use super::support::{Outcome, assert_salvaged, content, lost_records, salvage_to, verify};
 use crate::cases::stores::frame;
 use crate::cases::stores::wire::{self, changed, child, node, storage_fields, tensor_fields, text, uint};
 use crate::harness::{fast, new_path};
@@ -43,7 +43,7 @@ fn overwrite_name(file: &Path, name: &str) {
 }
 
 #[test]
-fn repair_prefers_an_older_generation_to_one_without_its_tensors() {
+fn salvage_prefers_an_older_generation_to_one_without_its_tensors() {
     let (_dir, path) = new_path();
     let store = fast().create(&path).unwrap();
     save_views(&store, (0..100).map(|i| format!("v{i}")));
@@ -56,10 +56,13 @@ fn repair_prefers_an_older_generation_to_one_without_its_tensors() {
     assert_ne!(table, older);
     // All nodes but the first, a leaf of storages.
     overwrite(&table, PAGE_BYTES, &vec![0; fs::read(&table).unwrap().len() - PAGE_BYTES]);
-    let done = fast().repair(&path, |_| ()).unwrap();
-    assert!(done.losses.iter().any(|loss| loss.reason.contains("returns to generation")), "{done:?}");
-    assert_eq!(content(&path), expected);
-    drop(snapshot);
+    let (lost, done) = salvage_to(&path, &path.with_extension("new"), &expected, "a table without tensors");
+    assert_eq!((lost, done.generation), (Outcome::default(), snapshot.generation()), "{:?}", done.losses);
+    assert!(
+        done.losses[0].path == table && done.losses[0].reason.contains("is read instead"),
+        "{:?}",
+        done.losses
+    );
 }
 
 #[test]
@@ -73,7 +76,7 @@ fn damaged_node_of_many_pages_is_one_finding() {
     let findings = verify(&path).findings;
     assert_eq!(findings.len(), 1, "{findings:?}");
     assert!(findings[0].detail.ends_with("2 pages from there on are like this"), "{findings:?}");
-    assert_eq!(assert_repaired(&path, &expected, "a leaf of two pages").len(), 1);
+    assert_eq!(assert_salvaged(&path, &expected, "a leaf of two pages").gone.len(), 1);
 }
 
 #[test]
@@ -86,15 +89,14 @@ fn records_that_the_manifest_replaces_are_not_counted_as_certainly_lost() {
     drop(store);
     let expected = content(&path);
     overwrite_name(&table_of(&path), "v500");
-    let losses = fast().plan_repair(&path, |_| ()).unwrap().losses;
-    assert!(losses[0].reason.contains("damaged at 1 place: "), "{losses:?}");
-    let gone = assert_repaired(&path, &expected, "a leaf with replaced entries");
+    let losses = fast().salvage(&path, None, |_| ()).unwrap().losses;
+    let gone = assert_salvaged(&path, &expected, "a leaf with replaced entries").gone;
     assert_eq!(gone.len() + 2, lost_records(&losses[0].reason), "{losses:?}");
     assert!(!gone.contains("v501") && gone.contains("v502"), "{gone:?}");
 }
 
 #[test]
-fn repair_keeps_the_first_of_two_records_with_one_name() {
+fn salvage_keeps_the_first_of_two_records_with_one_name() {
     let (_dir, path) = new_path();
     fast().create(&path).unwrap();
     let tensor = |dtype: u8| changed(tensor_fields(), &[("name", text("a")), ("dtype", vec![dtype])]).0;
@@ -115,8 +117,9 @@ fn repair_keeps_the_first_of_two_records_with_one_name() {
     let findings = verify(&path).findings;
     assert!(findings.iter().all(|finding| finding.rule.number() == 24), "{findings:?}");
     assert!(findings.iter().any(|finding| finding.affected.contains("a")), "{findings:?}");
-    let done = fast().repair(&path, |_| ()).unwrap();
-    assert!(done.losses.iter().any(|loss| loss.names == ["a"]), "{done:?}");
-    assert_eq!(verify(&path).findings, []);
-    assert_eq!(fast().open(&path).unwrap().load("a").unwrap().dtype(), DType::F32);
+    let new = path.with_extension("new");
+    let done = fast().salvage(&path, Some(&new), |_| ()).unwrap();
+    assert!(done.losses.iter().any(|loss| loss.name.as_deref() == Some("a")), "{done:?}");
+    assert_eq!(verify(&new).findings, []);
+    assert_eq!(fast().open(&new).unwrap().load("a").unwrap().dtype(), DType::F32);
 }

@@ -1,19 +1,20 @@
 //! A file that could not be read is not damaged: a failed operation never becomes a finding or a loss.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
-use stridemap::maintenance::Finding;
-use stridemap::{ErrorKind, StoreOptions};
+use stridemap::maintenance::{Finding, Loss};
+use stridemap::{ErrorKind, StorageKind, StoreOptions};
 
-use super::support::{Content, copy, create_chunked_store, create_small_store, lost_or_changed, verify};
-use crate::harness::fast;
+use super::support::{Content, content, create_chunked_store, create_small_store, tree, verify};
 use crate::harness::hooked::Hooked;
+use crate::harness::{assert_refused, fast, filled};
+use crate::support::temporary;
 
 /// The operations that read. Their errors say nothing about the bytes of a file.
 const READS: [&str; 7] = ["open", "open to write", "stat", "stat of file", "is_dir", "list", "read_exact_at"];
@@ -58,23 +59,6 @@ fn each_fault(count: usize, check: impl Fn(Fault, &str)) {
     }
 }
 
-/// The bytes of each file of a store.
-fn files(path: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut dirs = vec![path.to_path_buf()];
-    let mut files = BTreeMap::new();
-    while let Some(dir) = dirs.pop() {
-        for entry in fs::read_dir(dir).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                dirs.push(path)
-            } else {
-                drop(files.insert(path.clone(), fs::read(path).unwrap()))
-            }
-        }
-    }
-    files
-}
-
 fn stores(dir: &Path) -> [(PathBuf, Content); 2] {
     let (small, chunked) = (dir.join("small.smap"), dir.join("chunked.smap"));
     let contents = [create_small_store(&small), create_chunked_store(&chunked)];
@@ -87,60 +71,117 @@ fn is_failure(error: &stridemap::Error) -> bool {
         && error.rule().is_none()
 }
 
+/// An error of the disk that stays is reported as a loss; any other one ends the salvage.
 #[test]
-fn repair_of_a_whole_store_that_fails_to_read_changes_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    for (path, _) in stores(dir.path()) {
-        let before = files(&path);
-        let (options, count) = failing(None);
-        assert!(options.repair(&path, |_| ()).unwrap().is_empty());
-        each_fault(count.load(Ordering::Relaxed), |fault, what| {
-            let (options, _) = failing(Some(fault));
-            match options.repair(&path, |_| ()) {
-                Ok(done) => assert!(done.is_empty(), "{what}: {done:?}"),
-                Err(e) => assert!(is_failure(&e), "{what}: {e:?}"),
-            }
-            assert!(files(&path) == before, "{what}: changed {:?}", files(&path).keys());
-        });
-    }
-}
-
-#[test]
-fn repair_that_fails_to_read_loses_only_what_is_damaged() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("chunked.smap");
-    let expected = create_chunked_store(&path);
-    let bin = path.join("storages/0000000000000001.bin");
+fn salvage_that_fails_to_read_loses_only_what_is_damaged() {
+    let dir = temporary();
+    let stores = stores(dir.path());
+    let bin = stores[1].0.join("storages/0000000000000001.bin");
     let mut bytes = fs::read(&bin).unwrap();
     bytes[1 << 20] ^= 1;
     fs::write(&bin, bytes).unwrap();
-    let damaged: BTreeSet<String> = ["all", "chunk1"].map(str::to_owned).into();
-    let run = |fault: Option<Fault>, what: &str| {
-        let copied = dir.path().join("copied.smap");
-        copy(&path, &copied);
-        let (options, count) = failing(fault);
-        let repaired = options.repair(&copied, |_| ());
-        if let Ok(done) = &repaired {
-            let lost = done.losses.iter().flat_map(|loss| loss.names.iter().cloned()).collect();
-            assert_eq!(damaged, lost, "{what}");
+    let new = dir.path().join("new.smap");
+    for (path, _) in &stores {
+        let expected = fast().salvage(path, None, |_| ()).unwrap().losses;
+        assert_eq!(expected.len(), if bin.starts_with(path) { 2 } else { 0 });
+        for to in [None, Some(&*new)] {
+            let before = tree(path);
+            let (options, count) = failing(None);
+            let _ = options.salvage(path, to, |_| ()).unwrap();
+            let _ = fs::remove_dir_all(&new);
+            each_fault(count.load(Ordering::Relaxed), |fault, what| {
+                let is_of_the_disk = matches!(fault, (Failing::From(_), Errno::IO));
+                match failing(Some(fault)).0.salvage(path, to, |_| ()) {
+                    Ok(done) if is_of_the_disk => {
+                        let is_told = |loss: &&Loss| loss.reason.starts_with("could not be read: ");
+                        assert!(
+                            done.losses == expected || done.losses.iter().any(|loss| is_told(&loss)),
+                            "{what}"
+                        );
+                    }
+                    Ok(done) => assert_eq!(done.losses, expected, "{what}"),
+                    Err(e) => {
+                        let is_left = is_of_the_disk && e.to_string().contains("no manifest can be read");
+                        assert!(is_failure(&e) || is_left, "{what}: {e:?}");
+                        assert!(!new.exists(), "{what}");
+                    }
+                }
+                let _ = fs::remove_dir_all(&new);
+                assert!(tree(path) == before, "{what}");
+            });
         }
-        if repaired.is_err() {
-            fast().repair(&copied, |_| ()).unwrap();
+    }
+}
+
+/// Returns options with a disk that cannot read these bytes of a file.
+fn unreadable(file: &Path, bytes: Range<u64>) -> StoreOptions {
+    let disk = Hooked { unreadable: Some((file.to_owned(), bytes)), ..Hooked::default() };
+    fast().disk(Arc::new(disk))
+}
+
+#[test]
+fn bytes_that_the_disk_cannot_read_cost_only_the_tensors_on_them() {
+    let dir = temporary();
+    let (path, new) = (dir.path().join("x.smap"), dir.path().join("new.smap"));
+    let mut expected = create_chunked_store(&path);
+    let store = fast().open(&path).unwrap();
+    store.write(|txn| txn.save_as("counts", &filled(600_000, 7i32), StorageKind::Mutable)).unwrap();
+    let counts = store.load("counts").unwrap();
+    store.save_view("counts.start", &counts.narrow(0, 0, 10).unwrap()).unwrap();
+    drop((counts, store));
+    expected.extend(content(&path));
+    let id = |n: u64, ending: &str| path.join(format!("storages/{n:016x}.{ending}"));
+    let cases: [(PathBuf, Range<u64>, &[&str]); 5] = [
+        (id(1, "bin"), (1 << 20) + 5..(1 << 20) + 6, &["all", "chunk1"]),
+        (id(1, "bin"), 3 << 20..u64::MAX, &["all", "tail"]),
+        (id(1, "sum"), 20..21, &[]),
+        (id(2, "bin"), 2 << 20..u64::MAX, &["counts"]),
+        (path.join("FORMAT"), 0..1, &[]),
+    ];
+    for (file, bytes, gone) in cases {
+        let what = format!("{}: {bytes:?}", file.display());
+        let before = tree(&path);
+        let done = unreadable(&file, bytes).salvage(&path, Some(&new), |_| ()).unwrap();
+        assert!(tree(&path) == before, "{what}");
+        assert_eq!(
+            done.losses.iter().filter_map(|loss| loss.name.as_deref()).collect::<Vec<_>>(),
+            gone,
+            "{what}"
+        );
+        for loss in &done.losses {
+            assert_eq!(loss.reason, "could not be read: Input/output error (os error 5)", "{what}");
+            assert_eq!(
+                (&loss.path, loss.lost_bytes),
+                (&file, expected[loss.name.as_ref().unwrap()].1.len() as u64)
+            );
         }
-        assert_eq!(lost_or_changed(&copied, &expected), damaged, "{what}: {repaired:?}");
-        assert_eq!(verify(&copied).findings, [], "{what}");
-        fs::remove_dir_all(&copied).unwrap();
-        count.load(Ordering::Relaxed)
-    };
-    let count = run(None, "without a fault");
-    each_fault(count, |fault, what| {
-        run(Some(fault), what);
-    });
+        let left: Content =
+            expected.clone().into_iter().filter(|(name, _)| !gone.contains(&name.as_str())).collect();
+        assert!(content(&new) == left, "{what}");
+        assert_eq!(verify(&new).findings, [], "{what}");
+        fs::remove_dir_all(&new).unwrap();
+    }
+    // A page of the table, and a manifest.
+    let (small, expected) =
+        (dir.path().join("small.smap"), create_small_store(&dir.path().join("small.smap")));
+    let table = small.join("meta/0000000000000004.tab");
+    let pages = fs::metadata(&table).unwrap().len() / 4096;
+    for page in 0..pages {
+        let bytes = page * 4096..(page + 1) * 4096;
+        let done = unreadable(&table, bytes).salvage(&small, Some(&new), |_| ()).unwrap();
+        let left = content(&new);
+        assert!(left.iter().all(|(name, tensor)| expected[name] == *tensor), "page {page}");
+        assert!(left.len() == expected.len() || !done.losses.is_empty(), "page {page}");
+        fs::remove_dir_all(&new).unwrap();
+    }
+    let manifest = small.join("meta/0000000000000005.man");
+    let refused = unreadable(&manifest, 0..9).salvage(&small, Some(&new), |_| ());
+    assert_refused(refused, ErrorKind::Corrupt, &["no manifest can be read", "Input/output error"]);
 }
 
 #[test]
 fn verification_that_fails_to_read_finds_only_what_is_damaged() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = temporary();
     let stores = stores(dir.path());
     let damaged = stores[1].0.join("storages/0000000000000001.bin");
     for is_damaged in [false, true] {

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::simulated::SimulatedDisk;
-use stridemap::disk::Disk;
 use stridemap::{
     DType, Durability, ErrorKind, ExternalFiles, Result, StorageKind, Store, StoreOptions, Tensor,
 };
@@ -174,16 +173,6 @@ fn store_is_written_from_a_directory_that_was_deleted() {
 }
 
 #[test]
-fn store_is_written_after_lost_found_was_deleted() {
-    let (_dir, path) = new_path();
-    store_of(&path, 1.);
-    fs::create_dir(path.join("lost+found")).unwrap();
-    let store = open(&path);
-    fs::remove_dir(path.join("lost+found")).unwrap();
-    commit_each_kind_of_change(&store, 1.);
-}
-
-#[test]
 fn store_dropped_after_a_wait_leaves_no_descriptor_open() {
     let (_dir, path, store) = new_store();
     assert!(!store.wait_for_change(Duration::from_millis(20)).unwrap());
@@ -264,10 +253,6 @@ fn metadata_may_be_on_a_separate_file_system() {
     disk.mount(Path::new("x.smap/meta")).unwrap();
     options().durability(Durability::Process).open("x.smap").unwrap().save("x", &filled(4, 1f32)).unwrap();
     options().open("x.smap").unwrap().save("y", &filled(4, 2f32)).unwrap();
-    for name in ["LOCK", "FORMAT"] {
-        disk.remove(&Path::new("x.smap").join(name)).unwrap();
-    }
-    options().repair("x.smap", |_| ()).unwrap();
     options().open("x.smap").unwrap().save("z", &filled(4, 3f32)).unwrap();
     assert_eq!(options().open("x.smap").unwrap().names().unwrap(), ["x", "y", "z"]);
 }

@@ -7,7 +7,6 @@ use crate::harness::{fast, new_fast_store, new_path, open_mapped};
 use crate::support::{scaled, temporary};
 use std::fs;
 use std::io::{BufReader, Write as _};
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
@@ -71,15 +70,6 @@ pub(crate) fn run_role(role: &str, path: &Path) {
             places.dedup();
             assert_eq!(last.size(), [count, WIDTH]);
             send_line(format!("{looks} {}", places.len()));
-        }
-        "grow: hold" => {
-            let x = open_mapped(path).load("x").unwrap();
-            let elements = x.as_slice::<u8>().unwrap();
-            send_line(x.size()[0]);
-            while wait_for_line() {
-                let is_same = elements.iter().copied().eq((0..elements.len()).map(|i| (i * 131) as u8));
-                send_line(if is_same { "unchanged" } else { "changed" });
-            }
         }
         role => panic!("{role:?}"),
     }
@@ -198,48 +188,4 @@ fn reader_of_appended_rows_sees_only_complete_rows() {
     assert_eq!(store.verify(|_| ()).unwrap().findings, []);
     // Each append writes its rows once, and its metadata and digests once.
     assert_eq!(store.load("x").unwrap().size(), [count, WIDTH]);
-}
-
-/// A repair steps back to fewer rows than another process has borrowed. A reader keeps the older generation, or none
-/// does.
-#[test]
-fn borrowed_rows_stay_unchanged_if_a_repair_steps_back_to_fewer_rows() {
-    for has_reader in [false, true] {
-        let (_dir, path, store) = new_fast_store();
-        store.create_growable("x", DType::U8, &[0], 1 << 30).unwrap();
-        store.append("x", &rows(0, 5000, &[], |i| i as u8)).unwrap();
-        let reader = Store::open(&path).unwrap();
-        store.append("x", &rows(5000, 3 * MIB, &[], |i| i as u8)).unwrap();
-        let newest = path.join(format!("meta/{:016x}.man", store.generation()));
-        drop(store);
-        let mut holder = OtherProcess::start("grow: hold", &path);
-        assert_eq!(holder.read_line(), (5000 + 3 * MIB).to_string());
-        let mut check = |what: &str| {
-            holder.resume();
-            assert_eq!(holder.read_line(), "unchanged", "{what}, with a reader: {has_reader}");
-        };
-        let reader = has_reader.then_some(reader);
-        fs::File::options().write(true).open(&newest).unwrap().write_all_at(b"garbage!", 30).unwrap();
-        let options = fast();
-        let repair = options.repair(&path, |_| ()).unwrap();
-        check("repaired");
-        let store = options.open(&path).unwrap();
-        assert_eq!(store.append("x", &rows(0, 2 * MIB, &[], |_| 0xeeu8)).unwrap(), 5000..5000 + 2 * MIB);
-        check("appended");
-        store.gc().unwrap();
-        check("collected");
-        if let Some(reader) = reader {
-            assert_eq!(reader.load("x").unwrap().size(), [5000], "the reader's own generation stays");
-            drop(reader);
-            store.gc().unwrap();
-            check("collected again");
-            assert!(!path.join(BIN).exists());
-        }
-        // The replaced file is kept in lost+found, unless a reader needs it at its place.
-        let is_kept = repair.moved_files.iter().any(|kept| kept.ends_with("lost+found/0000000000000001.bin"));
-        assert_eq!(is_kept, !has_reader);
-        assert_eq!(store.verify(|_| ()).unwrap().findings, []);
-        drop(holder.child.stdin.take());
-        holder.assert_success();
-    }
 }

@@ -48,8 +48,8 @@ fn panic_in_closures(path: &Path) {
     let stop = |_: u64| panic!("stopped by the closure");
     let acts: [&dyn Fn(); 4] = [
         &|| drop(store.verify(stop)),
-        &|| drop(StoreOptions::new().plan_repair(path, stop)),
-        &|| drop(StoreOptions::new().repair(path, stop)),
+        &|| drop(StoreOptions::new().salvage(path, None, stop)),
+        &|| drop(StoreOptions::new().salvage(path, Some(&path.with_extension("new")), stop)),
         &|| drop(view.write_to(&mut |_| panic!("stopped by the closure"))),
     ];
     for act in acts {
@@ -79,7 +79,7 @@ fn start_no_threads(path: &Path) {
         let mut read_bytes = 0;
         assert_eq!(store.verify(|bytes| read_bytes += bytes).unwrap().findings, []);
         assert_eq!(read_bytes, (LARGE_BYTES + STORAGE_COUNT * 8) as u64);
-        assert!(StoreOptions::new().plan_repair(path, |_| ()).unwrap().is_empty());
+        assert_eq!(StoreOptions::new().salvage(path, None, |_| ()).unwrap().losses, []);
         let mut first = Vec::new();
         let view = store.load("large").unwrap().t().unwrap();
         let gathered = view.write_to(&mut |bytes| {

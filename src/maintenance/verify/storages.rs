@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use stridemap_format::{CHUNK_BYTES, Digest, RecordKind, StorageRecord, full_chunk_count};
 
-use super::open_file::{OpenContext, check_length};
-use super::verified_reader::{DamagedChunk, VerifiedStorage};
 use crate::disk::{Access, Disk, StorePaths, read_again};
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 use crate::parallel;
+use crate::storage::{
+    DamagedChunk, OpenContext, Unreadable, VerifiedStorage, check_length, resize_discarding,
+};
 
 /// The damage found in the files of a storage.
 #[derive(Debug, Default)]
@@ -18,7 +19,8 @@ pub(crate) struct Damage {
     pub(crate) file: Option<Error>,
     /// The length of the `.bin` file, if it is a regular file.
     pub(crate) found_bytes: Option<u64>,
-    /// The chunks, including the tail, that are in the file but do not match their digests, in ascending order.
+    /// The chunks, including the tail, that are in the file but do not match their digests, or cannot be read, in
+    /// ascending order.
     pub(crate) chunks: Vec<DamagedChunk>,
     /// The damage to the `.sum` file.
     pub(crate) sum: Option<DigestDamage>,
@@ -39,15 +41,18 @@ impl Damage {
     }
 
     /// Takes an error about damage for the damage of a storage that cannot be opened. A file that could not be read is
-    /// not damage.
-    fn unless_unread(checked: Result<Self>) -> Result<Self> {
-        match checked {
-            Err(error) if error.format_error().is_some() => {
-                Ok(Damage { file: Some(error), ..Damage::default() })
-            }
-            checked => checked,
-        }
+    /// not damage, unless such files are to be skipped.
+    fn unless_unread(checked: Result<Self>, unreadable: Unreadable) -> Result<Self> {
+        let checked = unreadable.damage_in(checked)?;
+        Ok(checked.unwrap_or_else(|error| Damage { file: Some(error), ..Damage::default() }))
     }
+}
+
+/// The files to read.
+pub(crate) struct Files<'a> {
+    pub(crate) disk: &'a dyn Disk,
+    pub(crate) paths: &'a StorePaths,
+    pub(crate) unreadable: Unreadable,
 }
 
 /// A sealed storage whose chunks are being verified.
@@ -58,14 +63,16 @@ struct SealedCheck {
     /// Why the record does not confirm the `.sum` file.
     sum_error: Option<Error>,
     file_error: Option<Error>,
+    unreadable: Unreadable,
 }
 
 impl SealedCheck {
-    fn open(disk: &dyn Disk, paths: &StorePaths, (id, record): (u64, &StorageRecord)) -> Result<Self> {
+    fn open(files: &Files<'_>, (id, record): (u64, &StorageRecord)) -> Result<Self> {
+        let &Files { disk, paths, unreadable } = files;
         let length_bytes = record.length_bytes;
-        let (storage, sum_error) = VerifiedStorage::open_damaged(disk, paths, id, record)?;
+        let (storage, sum_error) = VerifiedStorage::open_unchecked(disk, paths, (id, record), unreadable)?;
         let file_error = check_length(&paths.storage(id), storage.found_bytes(), length_bytes).err();
-        Ok(SealedCheck { storage, length_bytes, sum_error, file_error })
+        Ok(SealedCheck { storage, length_bytes, sum_error, file_error, unreadable })
     }
 
     /// Returns the number of chunks to verify, including the tail, which may be empty. A record may state any length,
@@ -88,9 +95,15 @@ impl SealedCheck {
         let mut bytes = 0;
         for index in chunks {
             let end_bytes = ((index + 1) * CHUNK_BYTES).min(self.length_bytes);
-            if end_bytes <= self.storage.found_bytes() {
-                damaged.extend(self.storage.read_chunk(index, buffer)?);
-                bytes += buffer.len() as u64;
+            if end_bytes > self.storage.found_bytes() {
+                continue;
+            }
+            match self.storage.read_chunk(index, buffer) {
+                Err(e) if self.unreadable.skips(&e) => damaged.push(DamagedChunk { index, found: Err(e) }),
+                read => {
+                    damaged.extend(read?);
+                    bytes += buffer.len() as u64;
+                }
             }
         }
         Ok(bytes)
@@ -115,34 +128,44 @@ impl SealedCheck {
     /// confirms the result.
     fn corrected(&self, damaged: &[DamagedChunk]) -> Result<Option<Vec<(u64, Digest)>>> {
         let full = damaged.iter().filter(|chunk| chunk.index < full_chunk_count(self.length_bytes));
-        let found: Vec<_> = full.map(|chunk| (chunk.index, chunk.found)).collect();
+        let found: Vec<_> =
+            full.filter_map(|chunk| Some((chunk.index, *chunk.found.as_ref().ok()?))).collect();
         Ok(self.storage.is_confirmed(&found)?.then_some(found))
     }
 }
 
-/// Checks a mutable or live storage. It has no digests, so only the length of its file is checked.
-fn check_length_only(disk: &dyn Disk, paths: &StorePaths, id: u64, record: &StorageRecord) -> Result<Damage> {
-    let path = paths.storage(id);
-    let found = read_again(|| disk.open(&path, Access::Read)?.stat());
-    let found_bytes = found.opening("open storage", &path)?.size_bytes;
-    Ok(Damage {
-        file: check_length(&path, found_bytes, record.length_bytes).err(),
-        found_bytes: Some(found_bytes),
-        ..Damage::default()
-    })
+/// Checks a mutable or live storage. It has no digests, so only the length of its file is checked, unless bytes that
+/// cannot be read are to be found.
+fn check_in_place(files: &Files<'_>, id: u64, record: &StorageRecord) -> Result<Damage> {
+    let path = files.paths.storage(id);
+    let file = read_again(|| files.disk.open(&path, Access::Read)).opening("open storage", &path)?;
+    let found_bytes = read_again(|| file.stat()).opening("open storage", &path)?.size_bytes;
+    let (mut chunks, mut buffer) = (Vec::new(), Vec::new());
+    if files.unreadable == Unreadable::Skip {
+        let end_bytes = found_bytes.min(record.length_bytes);
+        for (index, start) in (0..).zip((0..end_bytes).step_by(CHUNK_BYTES as usize)) {
+            resize_discarding(&mut buffer, (end_bytes - start).min(CHUNK_BYTES) as usize)?;
+            let read = read_again(|| file.read_exact_at(&mut buffer, start));
+            match read.doing("read storage", &path) {
+                Err(e) if files.unreadable.skips(&e) => chunks.push(DamagedChunk { index, found: Err(e) }),
+                read => read?,
+            }
+        }
+    }
+    let file = check_length(&path, found_bytes, record.length_bytes).err();
+    Ok(Damage { file, found_bytes: Some(found_bytes), chunks, sum: None })
 }
 
 /// Checks the chunk digests of a storage against its record, and chunks against their digests: the chunks that
 /// `is_wanted` selects, or all if it is `None`. `progress` is called with the bytes read since the last call.
 fn check(
-    disk: &dyn Disk,
-    paths: &StorePaths,
+    files: &Files<'_>,
     (id, record): (u64, &StorageRecord),
     is_wanted: Option<&dyn Fn(u64) -> bool>,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Damage> {
     let mut check_sealed = || {
-        let storage = SealedCheck::open(disk, paths, (id, record))?;
+        let storage = SealedCheck::open(files, (id, record))?;
         let (mut buffer, mut damaged) = (Vec::new(), Vec::new());
         for index in 0..storage.chunk_count() {
             if is_wanted.is_none_or(|is_wanted| is_wanted(index)) {
@@ -151,10 +174,11 @@ fn check(
         }
         storage.finish(damaged, is_wanted.is_none())
     };
-    Damage::unless_unread(match record.kind {
+    let checked = match record.kind {
         RecordKind::Sealed(_) => check_sealed(),
-        _ => check_length_only(disk, paths, id, record),
-    })
+        _ => check_in_place(files, id, record),
+    };
+    Damage::unless_unread(checked, files.unreadable)
 }
 
 /// Checks the chunk digests of one storage against its record, and the chunks that `is_wanted` selects against their
@@ -170,7 +194,8 @@ pub(crate) fn check_chunks(
     is_wanted: impl Fn(u64) -> bool,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Option<Damage>> {
-    let damage = check(disk, paths, storage, Some(&is_wanted), progress)?;
+    let files = Files { disk, paths, unreadable: Unreadable::Fail };
+    let damage = check(&files, storage, Some(&is_wanted), progress)?;
     Ok((!damage.is_none()).then_some(damage))
 }
 
@@ -215,10 +240,9 @@ struct Checked {
 /// `progress` is called on this thread, with the bytes read since the last call.
 ///
 /// # Errors
-/// `Io` if a file could not be read. Nothing is then known about its bytes.
+/// `Io` if a file could not be read, unless that is to be skipped. Nothing is then known about its bytes.
 pub(crate) fn check_all<'a>(
-    disk: &dyn Disk,
-    paths: &StorePaths,
+    files: &Files<'_>,
     storages: impl Iterator<Item = (u64, &'a StorageRecord)>,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Vec<DamagedStorage>> {
@@ -231,8 +255,8 @@ pub(crate) fn check_all<'a>(
     let (mut found, mut damaged, mut broken) = (Vec::new(), Vec::new(), None);
     parallel::in_order(
         thread_count,
-        |push| for_each_part(disk, paths, storages, push),
-        |part| check_part(disk, paths, part),
+        |push| for_each_part(files, storages, push),
+        |part| check_part(files, part),
         |checked: Result<Checked>| {
             let checked = checked?;
             progress(checked.read_bytes);
@@ -243,7 +267,7 @@ pub(crate) fn check_all<'a>(
             if let Some((id, storage)) = checked.finished {
                 let chunks = std::mem::take(&mut damaged);
                 let finished = broken.take().map_or_else(|| storage.finish(chunks, true), Err);
-                found.push((id, Damage::unless_unread(finished)?));
+                found.push((id, Damage::unless_unread(finished, files.unreadable)?));
             }
             Ok(())
         },
@@ -255,8 +279,7 @@ pub(crate) fn check_all<'a>(
 
 /// Groups small storages, and splits large ones into parts.
 fn for_each_part<'a>(
-    disk: &dyn Disk,
-    paths: &StorePaths,
+    files: &Files<'_>,
     storages: Vec<(u64, &'a StorageRecord)>,
     push: &mut dyn FnMut(Part<'a>) -> Result<()>,
 ) -> Result<()> {
@@ -265,7 +288,7 @@ fn for_each_part<'a>(
         let is_large = matches!(record.kind, RecordKind::Sealed(_)) && record.length_bytes > PART_BYTES;
         // A storage that cannot be opened goes to a thread with the small ones. The thread tries again and reports the
         // damage.
-        if is_large && let Ok(storage) = SealedCheck::open(disk, paths, (id, record)).map(Arc::new) {
+        if is_large && let Ok(storage) = SealedCheck::open(files, (id, record)).map(Arc::new) {
             let count = storage.chunk_count();
             for start in (0..count).step_by(PART_CHUNKS as usize) {
                 let chunks = start..(start + PART_CHUNKS).min(count);
@@ -283,7 +306,7 @@ fn for_each_part<'a>(
     push(Part::Storages(small))
 }
 
-fn check_part(disk: &dyn Disk, paths: &StorePaths, part: Part<'_>) -> Result<Checked> {
+fn check_part(files: &Files<'_>, part: Part<'_>) -> Result<Checked> {
     let mut checked = Checked::default();
     match part {
         Part::Chunks(id, storage, chunks) => {
@@ -296,7 +319,7 @@ fn check_part(disk: &dyn Disk, paths: &StorePaths, part: Part<'_>) -> Result<Che
         }
         Part::Storages(storages) => {
             let mut read = |bytes| checked.read_bytes += bytes;
-            let check = |(id, record)| Ok((id, check(disk, paths, (id, record), None, &mut read)?));
+            let check = |(id, record)| Ok((id, check(files, (id, record), None, &mut read)?));
             checked.found = storages.into_iter().map(check).collect::<Result<_>>()?;
         }
     }

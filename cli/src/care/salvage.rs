@@ -1,0 +1,118 @@
+//! `salvage`: copies what is whole in a damaged store to a new store, and lists the rest.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use indicatif::HumanBytes;
+use serde::Serialize;
+use stridemap::maintenance::Salvaged;
+
+use crate::args::External;
+use crate::error::Result;
+use crate::input::{explain, reporting_waits};
+use crate::names::one_line;
+use crate::output_file::check_parent_dir;
+use crate::ui::{counted, message, progress, write_json};
+
+/// Copy what is whole in a damaged store to a new store
+///
+/// The exit code is 1 if something is lost; each line shows a lost tensor, its bytes, the damaged file and the reason.
+/// It is 2 if no store could be made.
+///
+/// The damaged store is only read. Nothing is guessed: data that does not match its checksum is lost. If the newest
+/// generation cannot be read, the newest one that can be read is copied. Other tensors in the same storage as a lost one
+/// are kept, and a growable tensor keeps its rows before the damage. Whole storages share their blocks with the damaged
+/// store if the file system can do that. NEW must not exist; it appears when it is complete. A killed salvage leaves a
+/// .stage-* directory beside NEW; that directory can be deleted.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  stridemap salvage model.smap --verify-only\n  stridemap salvage model.smap salvaged.smap"
+)]
+pub(crate) struct SalvageArgs {
+    /// The damaged store
+    pub(crate) store: PathBuf,
+    /// The store to make
+    #[arg(required_unless_present = "verify_only")]
+    pub(crate) new: Option<PathBuf>,
+    /// Only list what would be lost, and make nothing
+    #[arg(long)]
+    verify_only: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    external: External,
+}
+
+/// Runs the command. Returns whether nothing is lost.
+pub(crate) fn run(args: &SalvageArgs, out: &mut impl Write) -> Result<bool> {
+    let new = args.new.as_deref().filter(|_| !args.verify_only);
+    if let Some(new) = new {
+        check_parent_dir("salvage", new)?;
+    }
+    let options = reporting_waits(&args.external.options());
+    let bar = progress("salvage", 0);
+    let salvaged = options.salvage(&args.store, new, |bytes| bar.inc(bytes));
+    bar.finish_and_clear();
+    let salvaged = salvaged.map_err(|e| explain(&args.store, e))?;
+    if args.json {
+        write_json(out, Record::of(&salvaged))?;
+        return Ok(salvaged.losses.is_empty());
+    }
+    for loss in &salvaged.losses {
+        writeln!(out, "lost: {}", one_line(&loss.to_string()))?;
+    }
+    out.flush()?;
+    let Salvaged { generation, copied, losses, .. } = &salvaged;
+    let kept = counted(copied.tensor_count, "tensor");
+    let names = losses.iter().filter(|loss| loss.name.is_some()).count() as u64;
+    let lost = losses.iter().map(|loss| loss.lost_bytes).fold(0, u64::saturating_add);
+    let lost = match (losses.is_empty(), names) {
+        (true, _) => "nothing is lost".to_owned(),
+        (_, 0) => "metadata is lost".to_owned(),
+        _ => format!("{}, {}, lost", counted(names, "tensor"), HumanBytes(lost)),
+    };
+    message(&match new {
+        Some(new) => {
+            let new = one_line(&new.to_string_lossy());
+            format!("salvaged {kept} of generation {generation} into {new}; {lost}")
+        }
+        None => format!("{kept} of generation {generation} can be salvaged; {lost}"),
+    });
+    Ok(losses.is_empty())
+}
+
+#[derive(Serialize)]
+struct Record<'a> {
+    generation: u64,
+    tensors: u64,
+    bytes_copied: u64,
+    bytes_shared: u64,
+    losses: Vec<LossRecord<'a>>,
+}
+
+#[derive(Serialize)]
+struct LossRecord<'a> {
+    name: Option<&'a str>,
+    bytes: u64,
+    file: String,
+    reason: &'a str,
+}
+
+impl<'a> Record<'a> {
+    fn of(salvaged: &'a Salvaged) -> Self {
+        let losses = salvaged.losses.iter().map(|loss| LossRecord {
+            name: loss.name.as_deref(),
+            bytes: loss.lost_bytes,
+            file: loss.path.display().to_string(),
+            reason: &loss.reason,
+        });
+        Record {
+            generation: salvaged.generation,
+            tensors: salvaged.copied.tensor_count,
+            bytes_copied: salvaged.copied.copied_bytes,
+            bytes_shared: salvaged.copied.shared_bytes,
+            losses: losses.collect(),
+        }
+    }
+}

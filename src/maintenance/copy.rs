@@ -1,0 +1,346 @@
+//! Copies a generation, or some of its tensors, to a new store, while others may write the original.
+
+use std::collections::BTreeMap;
+use std::mem;
+use std::ops::{Bound, Range};
+use std::path::Path;
+use std::sync::Arc;
+
+use stridemap_format::{
+    Attributes, Digest, Error as FormatError, RecordKind, Rule, StorageRecord, TensorParts, TensorRecord,
+};
+
+use crate::disk::Disk;
+use crate::error::{Context, Error, Result};
+use crate::generation::{
+    Change, Changes, Draft, Generation, IncompleteStore, OnExisting, OpenStore, WriterLock, not_created,
+    publish,
+};
+use crate::layout::{Repacked, RepackedView, footprint_bytes, repack};
+use crate::storage::{
+    InPlaceContext, StagedStorage, Storage, StorageWriter, Stored, UnverifiedStorage, VerifiedStorage,
+    Without,
+};
+
+/// The maximum number of storages that one commit copies: until the commit, each has two files open. The copy is
+/// invisible before its last commit, so there can be several commits.
+const MAX_COMMIT_STORAGES: usize = 64;
+
+/// The maximum number of headers that are in memory at a time.
+const MAX_COMMIT_TENSORS: usize = 1 << 17;
+
+/// The maximum number of runs of bytes that are counted for the views of a storage. Views with more runs are assumed to
+/// leave some bytes out.
+const MAX_RUNS: u64 = 1 << 20;
+
+/// The result of copying a store: see [`Store::copy_to`](crate::Store::copy_to).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Copied {
+    /// The number of tensors in the copy.
+    pub tensor_count: u64,
+    /// The bytes of storages that were written.
+    pub copied_bytes: u64,
+    /// The bytes of storages that share their blocks on disk with those of the source, until one of the two is
+    /// written.
+    pub shared_bytes: u64,
+}
+
+/// What is copied.
+pub(crate) struct Original<'a> {
+    /// What is done, for errors: "copy".
+    pub(crate) action: &'static str,
+    /// The disk of the copy.
+    pub(crate) disk: &'a Arc<dyn Disk>,
+    pub(crate) store: &'a OpenStore,
+    pub(crate) generation: &'a Generation,
+    /// The storages that are damaged, by id. Damage to any other is an error.
+    pub(crate) damaged: BTreeMap<u64, Damaged>,
+}
+
+/// A damaged storage, of which only the bytes that tensors reach are copied.
+#[derive(Debug, Default)]
+pub(crate) struct Damaged {
+    /// The id of its files.
+    pub(crate) file_id: u64,
+    /// Replacements for wrong digests in the `.sum` file.
+    pub(crate) corrected: Vec<(u64, Digest)>,
+    /// The bytes that are lost, in ascending order. No tensor reaches them.
+    pub(crate) lost: Vec<Range<u64>>,
+}
+
+/// The part of a storage that is copied.
+#[derive(Debug, Default)]
+struct Part {
+    /// The tensors that are copied; empty for all of them.
+    tensors: Vec<(String, TensorRecord)>,
+    /// The location of these tensors in the copied storage, if not all bytes are copied.
+    placed: BTreeMap<String, RepackedView>,
+}
+
+/// One commit of the copy.
+struct Commit<'a> {
+    target: &'a OpenStore,
+    draft: Draft,
+    staged: Vec<StagedStorage>,
+}
+
+impl Commit<'_> {
+    /// Adds a storage, and returns its provisional id.
+    fn stage(&mut self, storage: StagedStorage) -> u64 {
+        self.staged.push(storage);
+        Changes::provisional_id(self.staged.len() - 1)
+    }
+
+    fn publish(self) -> Result<Arc<Generation>> {
+        if self.draft.changes.is_empty() {
+            return Ok(Arc::clone(self.draft.generation()));
+        }
+        let lock = WriterLock::take(self.target)?;
+        Ok(publish(self.target, self.draft, self.staged, Vec::new(), &lock)?.0)
+    }
+}
+
+impl Original<'_> {
+    /// Copies the generation to a path that does not exist.
+    pub(crate) fn copy(&self, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Copied> {
+        let mut parts: BTreeMap<u64, Part> = BTreeMap::new();
+        if self.damaged.values().any(|damaged| !damaged.lost.is_empty()) {
+            for entry in self.generation.tensors("")? {
+                let (name, record) = entry?;
+                if self.damaged.get(&record.storage_id).is_some_and(|damaged| !damaged.lost.is_empty()) {
+                    parts.entry(record.storage_id).or_default().tensors.push((name, record));
+                }
+            }
+        }
+        let entries = self.generation.tensors("")?;
+        self.copy_parts(path, parts, entries, self.generation.manifest().attributes.clone(), progress)
+    }
+
+    /// Copies the tensors with these names, and the attributes that belong to them.
+    pub(crate) fn copy_tensors(
+        &self,
+        path: &Path,
+        names: &[&str],
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Copied> {
+        let mut tensors: BTreeMap<String, TensorRecord> = BTreeMap::new();
+        for &name in names {
+            tensors.insert(name.to_owned(), self.generation.existing("copy", name)?);
+        }
+        let mut parts: BTreeMap<u64, Part> = BTreeMap::new();
+        for (name, record) in &tensors {
+            parts.entry(record.storage_id).or_default().tensors.push((name.clone(), record.clone()));
+        }
+        let mut attributes = Attributes::new();
+        // The store's own attributes are kept. They come first.
+        let (mut last_scope, mut is_kept) = ("", true);
+        for ((scope, key), value) in &self.generation.manifest().attributes {
+            if scope != last_scope {
+                let from_scope = (Bound::Included(scope.as_str()), Bound::Unbounded);
+                is_kept = match tensors.range::<str, _>(from_scope).next() {
+                    Some((name, _)) if name == scope => true,
+                    // An entry that cannot be read counts as a prefix: a damaged table must not prevent a copy.
+                    Some((name, _)) if name.starts_with(scope) => {
+                        !matches!(self.generation.tensor(scope), Ok(Some(_)))
+                    }
+                    _ => false,
+                };
+                last_scope = scope;
+            }
+            if is_kept {
+                attributes.insert((scope.clone(), key.clone()), value.clone());
+            }
+        }
+        self.copy_parts(path, parts, tensors.into_iter().map(Ok), attributes, progress)
+    }
+
+    fn copy_parts(
+        &self,
+        path: &Path,
+        parts: BTreeMap<u64, Part>,
+        tensors: impl Iterator<Item = Result<(String, TensorRecord)>>,
+        attributes: Attributes,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Copied> {
+        let copy = || {
+            let (building, target) = IncompleteStore::open(self.disk, path, self.store.options)?;
+            let copied = self.fill(&target, parts, tensors, attributes, progress);
+            let copied = copied.map_err(|e| not_created(path, e))?;
+            building.finish(&target)?;
+            Ok(copied)
+        };
+        copy().map_err(|e: Error| {
+            let from = self.store.paths.root().display();
+            e.context(format!("{} {from} to {}", self.action, path.display()))
+        })
+    }
+
+    fn fill(
+        &self,
+        target: &OpenStore,
+        mut parts: BTreeMap<u64, Part>,
+        tensors: impl Iterator<Item = Result<(String, TensorRecord)>>,
+        mut attributes: Attributes,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Copied> {
+        let mut tensors = tensors.peekable();
+        let mut copied = Copied::default();
+        // Maps the storage ids of the source to those of the copy, which are provisional until the commit.
+        let mut ids: BTreeMap<u64, u64> = BTreeMap::new();
+        loop {
+            let mut commit = Commit { target, draft: Draft::new(target.current()), staged: Vec::new() };
+            for ((scope, key), value) in mem::take(&mut attributes) {
+                let change = Change::SetAttribute { scope, key, value: Some(value) };
+                commit.draft.apply(change, OnExisting::Replace)?;
+            }
+            // The storages of the source that this commit copies, each with a name that refers to it.
+            let mut staged: Vec<(u64, String)> = Vec::new();
+            let mut tensor_count = 0;
+            while tensor_count < MAX_COMMIT_TENSORS
+                && staged.len() < MAX_COMMIT_STORAGES
+                && let Some(entry) = tensors.next()
+            {
+                let (name, record) = entry?;
+                let id = record.storage_id;
+                let part = parts.entry(id).or_default();
+                let new_id = match ids.get(&id) {
+                    Some(&new_id) => new_id,
+                    None => {
+                        let storage = self.stage(target, id, part, &mut copied, progress);
+                        let new_id = commit.stage(storage.context(format!("{name:?}"))?);
+                        ids.insert(id, new_id);
+                        staged.push((id, name.clone()));
+                        new_id
+                    }
+                };
+                let (stride, offset_elems) = (record.stride.to_vec(), record.offset_elems);
+                let placed = part.placed.remove(&name).unwrap_or(RepackedView { stride, offset_elems });
+                let record = placed.header(&record, new_id).map_err(|e| Error::refused(self.action, e))?;
+                let put = Change::Put { action: self.action, name, record };
+                commit.draft.apply(put, OnExisting::Replace)?;
+                copied.tensor_count += 1;
+                tensor_count += 1;
+            }
+            let generation = commit.publish()?;
+            for (id, name) in staged {
+                ids.extend(generation.tensor(&name)?.map(|record| (id, record.storage_id)));
+            }
+            if tensors.peek().is_none() {
+                return Ok(copied);
+            }
+        }
+    }
+
+    /// Copies a storage, or the part of it that tensors reach, into a staged one.
+    fn stage(
+        &self,
+        target: &OpenStore,
+        id: u64,
+        part: &mut Part,
+        copied: &mut Copied,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<StagedStorage> {
+        let record = self.generation.storage(id)?.ok_or_else(|| {
+            let detail =
+                format!("generation {} has no record of storage {id:016x}", self.generation.number());
+            Error::corrupt(&self.store.paths.storage(id), FormatError::new(Rule::TensorStorage, detail))
+        })?;
+        match &record.kind {
+            RecordKind::External(external) => {
+                let file = self.store.externals.open(external)?;
+                let (path, file) = target.externals.adopt(&file, None)?;
+                let (offset_bytes, length_bytes) = (external.offset_bytes, record.length_bytes);
+                Ok(StagedStorage::external(&target.disk, (path, &file), offset_bytes, length_bytes))
+            }
+            RecordKind::Sealed(_) => self.stage_sealed(target, (id, &record), part, copied, progress),
+            _ => self.stage_in_place(target, (id, record), copied, progress),
+        }
+    }
+
+    /// Copies a mutable or live storage.
+    fn stage_in_place(
+        &self,
+        target: &OpenStore,
+        (id, record): (u64, StorageRecord),
+        copied: &mut Copied,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<StagedStorage> {
+        let OpenStore { disk, paths, uuid, options, poison, .. } = self.store;
+        let (kind, length_bytes, damaged) = (record.kind.clone(), record.length_bytes, self.damaged.get(&id));
+        let path = paths.storage(damaged.map_or(id, |damaged| damaged.file_id));
+        let open = || {
+            let stored = Stored { store: *uuid, id, record: record.clone() };
+            let context = || InPlaceContext::of_a_reader(options.lock_wait, poison.clone());
+            Storage::open(disk, &path, stored, None, context)
+        };
+        // A file that could not be opened once is not missing.
+        let storage = open().or_else(|_| open());
+        // The storage may be that of an older copy of the store, restored over this one. The manifest was then replaced
+        // too, which this detects.
+        self.generation.check_named(&**disk, paths)?;
+        let storage = storage?;
+        let mut writer = StorageWriter::in_place(kind, &target.disk, &target.paths, target.is_durable())?;
+        {
+            // A live storage has no lock: any process writes it at any time.
+            let lock = storage.lock_to_read()?;
+            let storage = lock.as_ref().map_or(&storage, |lock| &lock.storage);
+            let lost = damaged.map_or(&[][..], |damaged| &damaged.lost);
+            let mut source = Without { source: &mut UnverifiedStorage::new(storage), lost };
+            writer.copy_from(&mut source, &Repacked::whole(length_bytes), progress)?;
+        }
+        copied.copied_bytes += length_bytes;
+        writer.finish()
+    }
+
+    /// Copies a sealed storage, and shares its blocks if possible. Storages that are changed in place do not share
+    /// blocks: a write to a shared block needs new space, and on a full disk a write through a mapping would end the
+    /// process.
+    fn stage_sealed(
+        &self,
+        target: &OpenStore,
+        (id, record): (u64, &StorageRecord),
+        part: &mut Part,
+        copied: &mut Copied,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<StagedStorage> {
+        let (store, length_bytes) = (self.store, record.length_bytes);
+        let mut old = match self.damaged.get(&id) {
+            None => VerifiedStorage::open(&*store.disk, &store.paths, id, record)?,
+            Some(damaged) => {
+                let file = (damaged.file_id, record);
+                VerifiedStorage::open_damaged(&*store.disk, &store.paths, file, damaged.corrected.clone())?
+            }
+        };
+        let lost = self.damaged.get(&id).map_or(&[][..], |damaged| &damaged.lost);
+        let views: Vec<&TensorParts> = part.tensors.iter().map(|(_, tensor)| &**tensor).collect();
+        let broken = |e| Error::corrupt(&store.paths.storage(id), e);
+        let is_whole = lost.is_empty()
+            && (part.tensors.is_empty()
+                || footprint_bytes(&views, length_bytes, MAX_RUNS).map_err(broken)? == Some(length_bytes));
+        if is_whole {
+            let mut writer = old.start_copy(&target.disk, &target.paths, target.is_durable())?;
+            if writer.share_blocks(old.as_file(), length_bytes)? {
+                writer.digest_shared(length_bytes, progress)?;
+                let shared = writer.finish()?;
+                // The kind of a sealed storage contains its digest. If the digests differ, the copy below reads the
+                // storage chunk by chunk, and reports which chunk is damaged.
+                if shared.record().kind == record.kind {
+                    copied.shared_bytes += length_bytes;
+                    return Ok(shared);
+                }
+            }
+        }
+        let repacked = match is_whole {
+            true => Repacked::whole(length_bytes),
+            false => repack(&views, length_bytes).map_err(broken)?,
+        };
+        let mut writer = old.start_copy(&target.disk, &target.paths, target.is_durable())?;
+        writer.copy_from(&mut Without { source: &mut old, lost }, &repacked, progress)?;
+        copied.copied_bytes += writer.length_bytes();
+        let names = part.tensors.iter().map(|(name, _)| name.clone());
+        part.placed = names.zip(repacked.views).collect();
+        writer.finish()
+    }
+}

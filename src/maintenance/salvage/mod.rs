@@ -1,0 +1,124 @@
+//! Salvage: copies what is whole in a damaged store to a new store, and reports the rest. The damaged store is only
+//! read.
+
+mod keep;
+mod newest;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::copy::{Copied, Original};
+use crate::disk::Disk;
+use crate::error::{Error, ErrorKind, Result, one_line};
+use crate::generation::{Generation, OpenStore, Options, check_free, open_dirs};
+use keep::keep;
+use newest::newest;
+
+/// What a salvage copied, and what it lost. See [`StoreOptions::salvage`](crate::StoreOptions::salvage).
+#[must_use = "what is lost is reported here, and is not an error"]
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Salvaged {
+    /// The generation of the damaged store that was read.
+    pub generation: u64,
+    /// What was copied. If nothing was to be made, only the number of tensors that can be.
+    pub copied: Copied,
+    /// What is lost: tensors, and metadata.
+    pub losses: Vec<Loss>,
+}
+
+/// Something that a salvage could not copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Loss {
+    /// The tensor that is lost, or that has lost its last rows. `None` if metadata is lost: which tensors it described
+    /// is not known.
+    pub name: Option<String>,
+    /// The damaged file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub reason: String,
+    /// The bytes of the tensor's elements that are lost.
+    pub lost_bytes: u64,
+}
+
+impl Loss {
+    fn of_metadata(path: PathBuf, reason: String) -> Self {
+        Loss { name: None, path, reason, lost_bytes: 0 }
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Loss { name, path, reason, lost_bytes } = self;
+        let what = name.as_ref().map(|name| format!("{name:?}: {lost_bytes} bytes: ")).unwrap_or_default();
+        f.write_str(&one_line(&format!("{what}{}: {reason}", path.display())))
+    }
+}
+
+/// Returns an error's message without the path before it.
+fn reason_of(error: &Error) -> String {
+    match (error.format_error(), error.io_error()) {
+        (Some(broken), _) => format!("{} ({})", broken.detail(), broken.rule()),
+        (None, Some(cause)) => format!("could not be read: {cause}"),
+        (None, None) => error.to_string(),
+    }
+}
+
+/// Salvages the store at `path` into a new one at `new`, or only reports what would be lost if that is `None`.
+pub(crate) fn salvage(
+    disk: &Arc<dyn Disk>,
+    path: &Path,
+    new: Option<&Path>,
+    options: Options,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Salvaged> {
+    let (held, paths) = open_dirs(disk, path)?;
+    if let Some(new) = new {
+        check_free(&**disk, new)?;
+        check_outside(&**disk, path, new)?;
+    }
+    let mut losses = Vec::new();
+    let source = newest(&*held, &paths, &mut losses)?;
+    let (uuid, number) = (source.manifest.uuid, source.manifest.generation);
+    let store = OpenStore::at(held, paths, options, Arc::new(Generation::stand_in(uuid, number)));
+    let kept = keep(&store, &source, &mut losses, progress)?;
+    let copied = Copied { tensor_count: kept.tensors.len() as u64, ..Copied::default() };
+    let mut salvaged = Salvaged { generation: number, copied, losses };
+    if let Some(new) = new {
+        let mut manifest = source.manifest;
+        manifest.table = None;
+        manifest.storages = kept.storages.into_iter().map(|(id, record)| (id, Some(record))).collect();
+        manifest.tensors = kept.tensors.into_iter().map(|(name, record)| (name, Some(record))).collect();
+        let generation = &Generation::new(manifest, None, source.pin, true);
+        let damaged = kept.damaged;
+        let original = Original { action: "salvage", disk, store: &store, generation, damaged };
+        salvaged.copied = original.copy(new, progress)?;
+    }
+    Ok(salvaged)
+}
+
+/// Refuses a new store inside the damaged one, which would change it.
+fn check_outside(disk: &dyn Disk, store: &Path, new: &Path) -> Result<()> {
+    let id_of = |dir: &Path| disk.stat(dir).ok().map(|stat| stat.id());
+    let own = id_of(&store.join("."));
+    let mut dir = crate::disk::dir_of(new).join(".");
+    let mut id = id_of(&dir);
+    while id.is_some() {
+        if id == own {
+            let message = format!(
+                "salvage {} to {}: the new store would be inside the damaged one, which is not changed; choose a path \
+                 outside",
+                store.display(),
+                new.display()
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        dir.push("..");
+        let above = id_of(&dir);
+        // The root is its own parent.
+        id = above.filter(|_| above != id);
+    }
+    Ok(())
+}
