@@ -16,7 +16,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from store_files import (EXTERNAL, MAX_MANIFEST, NUMPY, RAW, SEALED, VERSION, Catalog, FormatError, Manifest,
+from store_files import (EXTERNAL, MAX_MANIFEST, MUTABLE, NUMPY, RAW, SEALED, VERSION, Catalog, FormatError, Manifest,
                          MissingFile, Table, check_digest, check_table, open_regular, read_at, require, trees, xxhash)
 
 CHUNK = 1 << 20
@@ -152,7 +152,9 @@ class Store:
     def _open_storage(self, storage_id, storage):
         path = self._storage_path(storage_id, ".bin")
         file, size = open_regular(path, 26)
-        require(size >= storage.length, 26, f"{path} is shorter than its record says")
+        # A mutable storage has its mark after its bytes.
+        needed = storage.length + (storage.kind == MUTABLE)
+        require(size >= needed, 26, f"{path} is shorter than its record says")
         return file
 
     def _map(self, storage_id):

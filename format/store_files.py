@@ -24,7 +24,7 @@ PAGE = 4096
 MAX_PAGES = 9  # of one node
 MAX_LEVEL = 40
 MAX_RESERVED = 1 << 46
-SEALED, LIVE, EXTERNAL = 0, 2, 3
+SEALED, MUTABLE, LIVE, EXTERNAL = 0, 1, 2, 3
 
 # The name of each dtype, and the numpy dtype of its elements, or of their raw bits for a dtype in RAW. A dtype's code in
 # a file is its index here.

@@ -122,6 +122,12 @@ pub struct StorageRecord {
 }
 
 impl StorageRecord {
+    /// Returns how many bytes the storage needs in its file. A mutable storage has its mark after its bytes.
+    #[must_use]
+    pub fn file_bytes(&self) -> u64 {
+        self.length_bytes.saturating_add(u64::from(self.kind == RecordKind::Mutable))
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         if self.length_bytes > MAX_STORAGE_BYTES {
             return Err(Error::new(Rule::StorageLength, format!("storage of {} bytes", self.length_bytes)));

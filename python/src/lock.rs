@@ -11,24 +11,33 @@ use crate::interrupt::detach;
 
 /// A lock on a mutable storage, until it is released. Any thread may release it: Python drops objects on any thread.
 #[pyclass(frozen)]
-pub(crate) struct LockHandle(Mutex<Option<HeldLock>>);
+pub(crate) struct LockHandle {
+    held: Mutex<Option<HeldLock>>,
+    /// Whether a change of the storage was interrupted before.
+    #[pyo3(get)]
+    was_interrupted: bool,
+}
 
 impl LockHandle {
     pub(crate) fn take(py: Python<'_>, tensor: &stridemap::Tensor, exclusive: bool) -> Result<LockHandle> {
-        let held = detach(py, || -> stridemap::Result<_> {
+        let (held, was_interrupted) = detach(py, || -> stridemap::Result<_> {
             Ok(if exclusive {
                 let mut guard = tensor.lock_exclusive()?;
+                let was_interrupted = guard.was_interrupted();
                 if tensor.numel() > 0 {
-                    // Refuses a storage that cannot be written through a mapping.
+                    // Refuses a storage that cannot be written through a mapping. Marks the storage as being changed:
+                    // the array is written through a mapping of its own.
                     let first = tensor.as_strided([1], [1], None)?.view_dtype(DType::U8)?;
                     guard.at(&first)?.as_slice_mut::<u8>()?;
                 }
-                guard.into()
+                (HeldLock::from(guard), was_interrupted)
             } else {
-                tensor.lock_shared()?.into()
+                let guard = tensor.lock_shared()?;
+                let was_interrupted = guard.was_interrupted();
+                (guard.into(), was_interrupted)
             })
         })?;
-        Ok(LockHandle(Mutex::new(Some(held))))
+        Ok(LockHandle { held: Mutex::new(Some(held)), was_interrupted })
     }
 }
 
@@ -36,7 +45,7 @@ impl LockHandle {
 impl LockHandle {
     /// Makes all changes of the storage durable.
     fn flush(&self, py: Python<'_>) -> Result<()> {
-        detach(py, || match &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        detach(py, || match &mut *self.held.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(held) => held.flush(),
             None => Ok(()),
         })
@@ -44,14 +53,14 @@ impl LockHandle {
 
     /// Releases the lock. Releasing it again does nothing.
     fn release(&self, py: Python<'_>) {
-        py.detach(|| *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None);
+        py.detach(|| *self.held.lock().unwrap_or_else(PoisonError::into_inner) = None);
     }
 }
 
 impl Drop for LockHandle {
     /// Releases the lock, and warns if nothing else has.
     fn drop(&mut self) {
-        if self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take().is_none() {
+        if self.held.get_mut().unwrap_or_else(PoisonError::into_inner).take().is_none() {
             return;
         }
         // If the interpreter is ending, there is no one to warn.

@@ -195,11 +195,16 @@ impl StoreHandle {
         detach(py, || TransactionHandle::begin(store, origin, exclusive))
     }
 
-    /// Checks all metadata and every sealed byte. Returns a line for each finding.
+    /// Checks all metadata and every sealed byte. Returns a line for each finding and each interrupted change.
     fn verify(&self, py: Python<'_>) -> Result<Vec<String>> {
         let store = self.store()?;
         let found = detach(py, || store.verify(|_| interrupt::check()))?;
-        Ok(found.findings.iter().map(ToString::to_string).collect())
+        let interrupted = found.interrupted.iter().map(|name| {
+            format!(
+                "{name:?}: a process ended while it was changing the elements; allow_interrupted() reads and locks them"
+            )
+        });
+        Ok(found.findings.iter().map(ToString::to_string).chain(interrupted).collect())
     }
 
     /// Rewrites sealed storages to free bytes that no tensor reaches, and deletes files that no generation needs.

@@ -307,6 +307,11 @@ impl Tensor {
         from_arrays_module(slf, "Lock")?.call1((slf, exclusive))
     }
 
+    /// Returns the same tensor, which can be locked and read even if a process ended while it was changing the storage.
+    fn allow_interrupted(&self) -> Tensor {
+        self.with_same_origin(self.inner.allow_interrupted())
+    }
+
     /// The header of a tensor does not change, so a shallow copy is the tensor itself.
     fn __copy__(slf: Py<Self>) -> Py<Self> {
         slf

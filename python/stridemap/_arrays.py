@@ -214,6 +214,17 @@ class Lock:
         self._held = held
         return array
 
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether a process ended while it was changing the storage, before this lock was taken.
+
+        Only the lock of `Tensor.allow_interrupted()` can be taken then. When it is released, and was exclusive, the
+        elements count as whole.
+        """
+        if self._held is None:
+            raise RuntimeError("the lock is not held")
+        return self._held.was_interrupted
+
     def flush(self) -> None:
         """Make all changes of the storage durable."""
         if self._held is None:

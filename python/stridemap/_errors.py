@@ -60,7 +60,7 @@ class OutOfMemoryError(Error, MemoryError):
 
 
 class StateError(Error, RuntimeError):
-    """The handle is no longer valid, a commit has an unknown result, or an external file has changed."""
+    """The handle is no longer valid, a commit has an unknown result, an external file has changed, or a change was interrupted."""
 
 
 class ConflictError(StateError):
@@ -93,6 +93,7 @@ _CLASSES: dict[str, type[Error]] = {
     "Conflict": ConflictError,
     "CommitUnknown": StateError,
     "Poisoned": StateError,
+    "Interrupted": StateError,
 }
 
 #: The `errno` of errors that do not come from the operating system, by kind.

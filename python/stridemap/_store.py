@@ -295,7 +295,7 @@ class Store(_Changes):
         return range(start, end)
 
     def verify(self) -> list[str]:
-        """Check the metadata and all sealed bytes. Return a line for each finding: an empty list without damage."""
+        """Check the metadata and all sealed bytes. Return a line for each finding: an empty list if all is whole."""
         return self._handle.verify()
 
     def compact(self) -> None:

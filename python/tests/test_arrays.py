@@ -448,3 +448,52 @@ def test_dtypes_are_named_as_numpy_and_pytorch_name_them(store: stridemap.Store)
         assert store[str(index)].dtype == "float32" and store[str(index)].astype(dtype).dtype == "float32"
     with pytest.raises(TypeError, match="no dtype is named"):
         store.create("x", (2,), object)
+
+
+def end_in_a_block(path: os.PathLike[str], exclusive: bool) -> None:
+    """Run a process that is killed in a block with a lock."""
+    code = f"""
+import os, signal, stridemap
+with stridemap.open({os.fspath(path)!r}, "r+") as store, store["m"].lock({exclusive}) as array:
+    if {exclusive}:
+        array[0] = 7
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+
+
+def test_process_that_is_killed_in_a_block_leaves_a_mark(store: stridemap.Store) -> None:
+    store.save("m", [1, 2], kind="mutable")
+    m = store["m"]
+    end_in_a_block(store.path, exclusive=False)
+    assert m.numpy().tolist() == [1, 2]
+    end_in_a_block(store.path, exclusive=True)
+    for use in (m.numpy, m.torch, lambda: m[0].item(), m.lock().__enter__, m.lock(False).__enter__, lambda: store.save("y", m)):
+        with pytest.raises(stridemap.StateError, match="allow_interrupted") as raised:
+            use()
+        assert raised.value.kind == "Interrupted"
+    assert ["m" in line and "allow_interrupted()" in line for line in store.verify()] == [True]
+
+    assert m.allow_interrupted().numpy().tolist() == [7, 2]
+    lock = m.allow_interrupted().lock(exclusive=False)
+    with pytest.raises(RuntimeError, match="not held"):
+        lock.was_interrupted  # noqa: B018
+    with lock:
+        assert lock.was_interrupted
+    lock = m.allow_interrupted().lock()
+    with lock as array:
+        assert lock.was_interrupted
+        array[0] = 1
+    with m.lock(exclusive=False) as array:
+        assert array.tolist() == [1, 2]
+    assert store.verify() == []
+
+
+def test_exception_in_a_block_leaves_no_mark(store: stridemap.Store) -> None:
+    store.save("m", [1, 2], kind="mutable")
+    with pytest.raises(ZeroDivisionError), store["m"].lock() as array:
+        array[0] = 7
+        raise ZeroDivisionError
+    lock = store["m"].allow_interrupted().lock()
+    with lock:
+        assert not lock.was_interrupted

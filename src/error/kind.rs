@@ -62,6 +62,9 @@ pub enum ErrorKind {
     CommitUnknown,
     /// An earlier sync failed, so this handle can no longer write. The message contains that failure.
     Poisoned,
+    /// A process ended, or a thread panicked, while it was changing the mutable storage. Use
+    /// [`allow_interrupted`](crate::Tensor::allow_interrupted) to go on.
+    Interrupted,
     /// An imported file is malformed, or the format of an exported file cannot represent a tensor.
     BadFile,
 }
@@ -100,6 +103,7 @@ impl ErrorKind {
             ErrorKind::UnsupportedVersion
             | ErrorKind::OutOfMemory
             | ErrorKind::Stale
+            | ErrorKind::Interrupted
             | ErrorKind::BadFile => Remedy::Other,
         }
     }

@@ -1,6 +1,6 @@
 //! Copies a generation, or some of its tensors, to a new store, while others may write the original.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::ops::{Bound, Range};
 use std::path::Path;
@@ -10,7 +10,7 @@ use stridemap_format::{
     Attributes, Digest, Error as FormatError, RecordKind, Rule, StorageRecord, TensorParts, TensorRecord,
 };
 
-use crate::disk::Disk;
+use crate::disk::{Disk, LockMode};
 use crate::error::{Context, Error, Result};
 use crate::generation::{
     Change, Changes, Draft, Generation, IncompleteStore, OnExisting, OpenStore, WriterLock, not_created,
@@ -18,8 +18,8 @@ use crate::generation::{
 };
 use crate::layout::{Repacked, RepackedView, footprint_bytes, repack};
 use crate::storage::{
-    InPlaceContext, StagedStorage, Storage, StorageWriter, Stored, UnverifiedStorage, VerifiedStorage,
-    Without,
+    InPlaceContext, LockedStorage, StagedStorage, Storage, StorageWriter, Stored, UnverifiedStorage,
+    VerifiedStorage, Without,
 };
 
 /// The maximum number of storages that one commit copies: until the commit, each has two files open. The copy is
@@ -57,6 +57,17 @@ pub(crate) struct Original<'a> {
     pub(crate) generation: &'a Generation,
     /// The storages that are damaged, by id. Damage to any other is an error.
     pub(crate) damaged: BTreeMap<u64, Damaged>,
+    /// Whether mutable storages are copied although a change of them was interrupted.
+    pub(crate) allows_interrupted: bool,
+}
+
+/// What was copied.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    pub(crate) copied: Copied,
+    /// The mutable storages whose change was interrupted, or may have been, by the id of the original. Their copies are
+    /// marked.
+    pub(crate) interrupted: BTreeSet<u64>,
 }
 
 /// A damaged storage, of which only the bytes that tensors reach are copied.
@@ -68,6 +79,8 @@ pub(crate) struct Damaged {
     pub(crate) corrected: Vec<(u64, Digest)>,
     /// The bytes that are lost, in ascending order. No tensor reaches them.
     pub(crate) lost: Vec<Range<u64>>,
+    /// Whether the mark of a mutable storage is lost, so its change may have been interrupted.
+    pub(crate) is_mark_lost: bool,
 }
 
 /// The part of a storage that is copied.
@@ -104,7 +117,7 @@ impl Commit<'_> {
 
 impl Original<'_> {
     /// Copies the generation to a path that does not exist.
-    pub(crate) fn copy(&self, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Copied> {
+    pub(crate) fn copy(&self, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Done> {
         let mut parts: BTreeMap<u64, Part> = BTreeMap::new();
         if self.damaged.values().any(|damaged| !damaged.lost.is_empty()) {
             for entry in self.generation.tensors("")? {
@@ -124,7 +137,7 @@ impl Original<'_> {
         path: &Path,
         names: &[&str],
         progress: &mut dyn FnMut(u64),
-    ) -> Result<Copied> {
+    ) -> Result<Done> {
         let mut tensors: BTreeMap<String, TensorRecord> = BTreeMap::new();
         for &name in names {
             tensors.insert(name.to_owned(), self.generation.existing("copy", name)?);
@@ -163,13 +176,13 @@ impl Original<'_> {
         tensors: impl Iterator<Item = Result<(String, TensorRecord)>>,
         attributes: Attributes,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<Copied> {
+    ) -> Result<Done> {
         let copy = || {
             let (building, target) = IncompleteStore::open(self.disk, path, self.store.options)?;
-            let copied = self.fill(&target, parts, tensors, attributes, progress);
-            let copied = copied.map_err(|e| not_created(path, e))?;
+            let done = self.fill(&target, parts, tensors, attributes, progress);
+            let done = done.map_err(|e| not_created(path, e))?;
             building.finish(&target)?;
-            Ok(copied)
+            Ok(done)
         };
         copy().map_err(|e: Error| {
             let from = self.store.paths.root().display();
@@ -184,9 +197,9 @@ impl Original<'_> {
         tensors: impl Iterator<Item = Result<(String, TensorRecord)>>,
         mut attributes: Attributes,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<Copied> {
+    ) -> Result<Done> {
         let mut tensors = tensors.peekable();
-        let mut copied = Copied::default();
+        let mut done = Done::default();
         // Maps the storage ids of the source to those of the copy, which are provisional until the commit.
         let mut ids: BTreeMap<u64, u64> = BTreeMap::new();
         loop {
@@ -208,7 +221,7 @@ impl Original<'_> {
                 let new_id = match ids.get(&id) {
                     Some(&new_id) => new_id,
                     None => {
-                        let storage = self.stage(target, id, part, &mut copied, progress);
+                        let storage = self.stage(target, id, part, &mut done, progress);
                         let new_id = commit.stage(storage.context(format!("{name:?}"))?);
                         ids.insert(id, new_id);
                         staged.push((id, name.clone()));
@@ -220,7 +233,7 @@ impl Original<'_> {
                 let record = placed.header(&record, new_id).map_err(|e| Error::refused(self.action, e))?;
                 let put = Change::Put { action: self.action, name, record };
                 commit.draft.apply(put, OnExisting::Replace)?;
-                copied.tensor_count += 1;
+                done.copied.tensor_count += 1;
                 tensor_count += 1;
             }
             let generation = commit.publish()?;
@@ -228,7 +241,7 @@ impl Original<'_> {
                 ids.extend(generation.tensor(&name)?.map(|record| (id, record.storage_id)));
             }
             if tensors.peek().is_none() {
-                return Ok(copied);
+                return Ok(done);
             }
         }
     }
@@ -239,7 +252,7 @@ impl Original<'_> {
         target: &OpenStore,
         id: u64,
         part: &mut Part,
-        copied: &mut Copied,
+        done: &mut Done,
         progress: &mut dyn FnMut(u64),
     ) -> Result<StagedStorage> {
         let record = self.generation.storage(id)?.ok_or_else(|| {
@@ -254,43 +267,57 @@ impl Original<'_> {
                 let (offset_bytes, length_bytes) = (external.offset_bytes, record.length_bytes);
                 Ok(StagedStorage::external(&target.disk, (path, &file), offset_bytes, length_bytes))
             }
-            RecordKind::Sealed(_) => self.stage_sealed(target, (id, &record), part, copied, progress),
-            _ => self.stage_in_place(target, (id, record), copied, progress),
+            RecordKind::Sealed(_) => {
+                self.stage_sealed(target, (id, &record), part, &mut done.copied, progress)
+            }
+            _ => self.stage_in_place(target, (id, record), done, progress),
         }
     }
 
-    /// Copies a mutable or live storage.
+    /// Copies a mutable or live storage. Marks the copy if a change of the original was interrupted.
     fn stage_in_place(
         &self,
         target: &OpenStore,
         (id, record): (u64, StorageRecord),
-        copied: &mut Copied,
+        done: &mut Done,
         progress: &mut dyn FnMut(u64),
     ) -> Result<StagedStorage> {
         let OpenStore { disk, paths, uuid, options, poison, .. } = self.store;
         let (kind, length_bytes, damaged) = (record.kind.clone(), record.length_bytes, self.damaged.get(&id));
         let path = paths.storage(damaged.map_or(id, |damaged| damaged.file_id));
+        let is_mark_lost = damaged.is_some_and(|damaged| damaged.is_mark_lost);
         let open = || {
             let stored = Stored { store: *uuid, id, record: record.clone() };
             let context = || InPlaceContext::of_a_reader(options.lock_wait, poison.clone());
-            Storage::open(disk, &path, stored, None, context)
+            match is_mark_lost {
+                true => Storage::open_without_mark(&**disk, &path, stored),
+                false => Storage::open(disk, &path, stored, None, context),
+            }
         };
         // A file that could not be opened once is not missing.
         let storage = open().or_else(|_| open());
         // The storage may be that of an older copy of the store, restored over this one. The manifest was then replaced
         // too, which this detects.
         self.generation.check_named(&**disk, paths)?;
-        let storage = storage?;
+        let mut storage = storage?;
+        if self.allows_interrupted {
+            storage = storage.allowing_interrupted().unwrap_or(storage);
+        }
         let mut writer = StorageWriter::in_place(kind, &target.disk, &target.paths, target.is_durable())?;
         {
             // A live storage has no lock: any process writes it at any time.
-            let lock = storage.lock_to_read()?;
-            let storage = lock.as_ref().map_or(&storage, |lock| &lock.storage);
+            let lock = storage.lock(LockMode::Shared)?;
+            if is_mark_lost || lock.as_ref().is_some_and(LockedStorage::was_interrupted) {
+                done.interrupted.insert(id);
+                writer.mark_interrupted();
+            }
+            let locked = lock.as_ref().and_then(|lock| storage.under(lock));
+            let storage = locked.as_ref().unwrap_or(&storage);
             let lost = damaged.map_or(&[][..], |damaged| &damaged.lost);
             let mut source = Without { source: &mut UnverifiedStorage::new(storage), lost };
             writer.copy_from(&mut source, &Repacked::whole(length_bytes), progress)?;
         }
-        copied.copied_bytes += length_bytes;
+        done.copied.copied_bytes += length_bytes;
         writer.finish()
     }
 

@@ -15,8 +15,8 @@ use super::live::LiveFile;
 use super::mapping::{MapPermit, Mapping};
 use super::mutable::{LockedStorage, MutableFile};
 use super::open_external::ExternalOpener;
-use super::open_file::{MapError, OpenContext, check_length};
-use crate::disk::{Access, Disk, DiskFile, FileId, FileStat};
+use super::open_file::{MapError, OpenContext, check_length, open_whole};
+use crate::disk::{Access, Disk, DiskFile, FileId, FileStat, LockMode};
 use crate::error::{Error, ErrorKind, IoContext, Result};
 
 /// The store that a storage belongs to, if any, and the id of the storage in it.
@@ -57,9 +57,17 @@ enum Bytes {
     Range(Arc<ExternalFile>, u64),
     /// A mapping, and the offset of the first byte in it.
     Mapped(Mapping, u64),
-    /// A file, and the lock under which this handle of it is read, if it was made for one.
-    Mutable(Arc<MutableFile>, LockRef),
+    Mutable(Arc<MutableFile>, MutableAccess),
     Live(LiveFile),
+}
+
+/// How one handle of a mutable storage is read and locked.
+#[derive(Clone, Debug, Default)]
+struct MutableAccess {
+    /// The lock under which this handle is read, if it was made for one.
+    lock: LockRef,
+    /// Whether this handle is locked even if a change of the storage was interrupted.
+    allows_interrupted: bool,
 }
 
 /// A lock under which the bytes of a mutable storage are read.
@@ -115,7 +123,7 @@ impl Storage {
         let length_bytes = record.length_bytes;
         let file = disk.open(path, Access::Read).opening("open storage", path)?;
         let stat = file.stat().opening("open storage", path)?;
-        check_length(path, stat.size_bytes, length_bytes)?;
+        check_length(path, stat.size_bytes, record.file_bytes())?;
         let place = (stat.id(), 0);
         // Only bytes that never change can be borrowed without a lock.
         let (map_permit, reserved_bytes) = match record.kind {
@@ -124,10 +132,12 @@ impl Storage {
         };
         let in_place = |file| {
             let opened = Opened { path, file, stat };
-            InPlaceFile::new(disk, opened, (store, id), length_bytes, context(), permit)
+            InPlaceFile::new(disk, opened, (store, id), &record, context(), permit)
         };
         let bytes = match (&record.kind, file.as_file(), map_permit) {
-            (RecordKind::Mutable, ..) => Bytes::Mutable(MutableFile::new(in_place(file)), LockRef::default()),
+            (RecordKind::Mutable, ..) => {
+                Bytes::Mutable(MutableFile::new(in_place(file)), MutableAccess::default())
+            }
             (&RecordKind::Live { access_bytes }, ..) => {
                 Bytes::Live(LiveFile::new(in_place(file), access_bytes))
             }
@@ -144,6 +154,19 @@ impl Storage {
         };
         let identity = Identity::Stored { store, id, record };
         Ok(Arc::new(Storage { identity, place: Some(place), length_bytes, bytes }))
+    }
+
+    /// Opens a mutable storage that has lost its mark, to copy what is left of it. No process locks such a file, so none
+    /// changes it.
+    pub(crate) fn open_without_mark(
+        disk: &dyn Disk,
+        path: &Path,
+        Stored { store, id, record }: Stored,
+    ) -> Result<Arc<Self>> {
+        let length_bytes = record.length_bytes;
+        let bytes = Bytes::File(open_whole(disk, path, length_bytes)?, path.to_path_buf());
+        let identity = Identity::Stored { store, id, record };
+        Ok(Arc::new(Storage { identity, place: None, length_bytes, bytes }))
     }
 
     /// Opens an external storage of a store, and maps its file if that is permitted.
@@ -261,15 +284,41 @@ impl Storage {
         }
     }
 
+    /// Waits for the lock of a mutable storage. `None` for the other kinds, which have no lock.
+    ///
+    /// # Errors
+    /// Those of [`MutableFile::lock`].
+    pub(crate) fn lock(&self, mode: LockMode) -> Result<Option<LockedStorage>> {
+        match &self.bytes {
+            Bytes::Mutable(file, access) => file.lock(mode, access.allows_interrupted).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns a handle of a mutable storage that is locked even if a change of the storage was interrupted. `None` for
+    /// the other kinds.
+    pub(crate) fn allowing_interrupted(&self) -> Option<Arc<Self>> {
+        match &self.bytes {
+            Bytes::Mutable(file, MutableAccess { lock, .. }) => {
+                Some(self.with_access(file, MutableAccess { lock: lock.clone(), allows_interrupted: true }))
+            }
+            _ => None,
+        }
+    }
+
     /// Returns a handle of this storage that is read under `lock` while that is held. `None` if it locks a different
     /// storage.
     pub(crate) fn under(&self, lock: &LockedStorage) -> Option<Arc<Self>> {
-        let file = self.as_mutable().filter(|file| lock.is_of(file))?;
-        Some(self.read_under(file, lock.to_read()))
+        match &self.bytes {
+            Bytes::Mutable(file, access) if lock.is_of(file) => {
+                Some(self.with_access(file, MutableAccess { lock: lock.to_read(), ..*access }))
+            }
+            _ => None,
+        }
     }
 
-    fn read_under(&self, file: &Arc<MutableFile>, lock: LockRef) -> Arc<Self> {
-        let bytes = Bytes::Mutable(Arc::clone(file), lock);
+    fn with_access(&self, file: &Arc<MutableFile>, access: MutableAccess) -> Arc<Self> {
+        let bytes = Bytes::Mutable(Arc::clone(file), access);
         let Storage { ref identity, place, length_bytes, .. } = *self;
         Arc::new(Storage { identity: identity.clone(), place, length_bytes, bytes })
     }
@@ -282,14 +331,20 @@ impl Storage {
     /// # Errors
     /// Those of [`MutableFile::lock_to_read`].
     pub(crate) fn lock_to_read(self: &Arc<Self>) -> Result<Option<ReadLock>> {
-        let Bytes::Mutable(file, lock) = &self.bytes else { return Ok(None) };
-        if let Some(hold) = lock.hold() {
-            let storage = self.read_under(file, LockRef::of(&hold));
-            return Ok(Some(ReadLock { storage, _lock: Lock::Shared { _hold: hold } }));
-        }
-        let own = file.lock_to_read()?;
-        let storage = self.read_under(file, own.to_read());
-        Ok(Some(ReadLock { storage, _lock: Lock::Own { _lock: own } }))
+        let Bytes::Mutable(file, access) = &self.bytes else { return Ok(None) };
+        let (lock, lock_ref) = match access.lock.hold() {
+            Some(hold) => {
+                let lock_ref = LockRef::of(&hold);
+                (Lock::Shared { _hold: hold }, lock_ref)
+            }
+            None => {
+                let own = file.lock_to_read(access.allows_interrupted)?;
+                let lock_ref = own.to_read();
+                (Lock::Own { _lock: own }, lock_ref)
+            }
+        };
+        let storage = self.with_access(file, MutableAccess { lock: lock_ref, ..*access });
+        Ok(Some(ReadLock { storage, _lock: lock }))
     }
 
     /// Returns the file of a live storage.
@@ -333,8 +388,8 @@ impl Storage {
                 return file
                     .read_exact_at(buf, at_bytes.ok_or_else(|| self.out_of_range(buf, offset_bytes))?);
             }
-            Bytes::Mutable(file, lock) => {
-                debug_assert!(lock.hold().is_some(), "a mutable storage is read without its lock");
+            Bytes::Mutable(file, access) => {
+                debug_assert!(access.lock.hold().is_some(), "a mutable storage is read without its lock");
                 return file.in_place().read_at(buf, offset_bytes);
             }
             Bytes::Live(file) => return file.in_place().read_at(buf, offset_bytes),

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
-use stridemap_format::Uuid;
+use stridemap_format::{StorageRecord, Uuid};
 
 use super::lock_wait::LockWait;
 use super::mapping::MapPermit;
@@ -39,6 +39,8 @@ pub(crate) struct InPlaceFile {
     /// The process that loaded the storage.
     owner: OwnerProcess,
     pub(super) length_bytes: u64,
+    /// How many bytes of the file belong to the storage.
+    file_bytes: u64,
     pub(super) context: InPlaceContext,
     /// Locked during a flush: if several threads sync an open file, the kernel reports a failure to only one of them.
     flushing: Mutex<()>,
@@ -94,7 +96,7 @@ impl InPlaceFile {
         disk: &Arc<dyn Disk>,
         Opened { path, file, stat }: Opened<'_>,
         identity: (Uuid, u64),
-        length_bytes: u64,
+        record: &StorageRecord,
         context: InPlaceContext,
         permit: Option<MapPermit>,
     ) -> Self {
@@ -110,7 +112,8 @@ impl InPlaceFile {
             id: stat.id(),
             identity,
             owner: OwnerProcess::current(),
-            length_bytes,
+            length_bytes: record.length_bytes,
+            file_bytes: record.file_bytes(),
             context,
             flushing: Mutex::new(()),
             permit,
@@ -194,7 +197,7 @@ impl InPlaceFile {
         if !self.is_same_file(stat) {
             return Ok(());
         }
-        step!("in-place-is-whole", check_length(&self.path, stat.size_bytes, self.length_bytes))
+        step!("in-place-is-whole", check_length(&self.path, stat.size_bytes, self.file_bytes))
     }
 
     /// Returns the metadata of a file that is about to be mapped.
@@ -203,7 +206,7 @@ impl InPlaceFile {
     /// `Corrupt` if it is shorter than the record states; `Io`.
     pub(super) fn stat_to_map(&self, file: &Arc<dyn DiskFile>) -> Result<FileStat> {
         let stat = file.stat().doing("map storage", &self.path)?;
-        check_length(&self.path, stat.size_bytes, self.length_bytes)?;
+        check_length(&self.path, stat.size_bytes, self.file_bytes)?;
         Ok(stat)
     }
 
@@ -213,14 +216,14 @@ impl InPlaceFile {
     /// # Errors
     /// `Io`, for example if the disk is full.
     pub(super) fn allocate_blocks(&self, file: &Arc<dyn DiskFile>) -> Result<bool> {
-        let all = 0..self.length_bytes;
+        let all = 0..self.file_bytes;
         if all.is_empty() || self.is_allocated.get().is_some() {
             return Ok(true);
         }
         // A copied file may have holes.
         let allocate = || file.allocate(all.clone()).doing("allocate storage", &self.path);
         let needs_new =
-            |os_file| needs_new_blocks(os_file, self.length_bytes).doing("allocate storage", &self.path);
+            |os_file| needs_new_blocks(os_file, self.file_bytes).doing("allocate storage", &self.path);
         match (self.file_system, file.as_file()) {
             (_, None) => allocate(),
             (FileSystem::InPlace, Some(os_file)) => {

@@ -1,13 +1,15 @@
 //! Mutable storages, and their locks.
 
 use std::sync::{Arc, OnceLock};
+use std::thread;
 
 use super::file_registry::{FileLock, LockRef};
 use super::in_place::InPlaceFile;
 use super::mapping::LockedMapping;
+use super::mark;
 use super::open_file::MapError;
-use crate::disk::{Access, DiskFile, LockMode};
-use crate::error::{IoContext, Result};
+use crate::disk::{Access, DiskFile, LockMode, step};
+use crate::error::{Error, ErrorKind, IoContext, Result};
 
 /// The file of a mutable storage.
 #[derive(Debug)]
@@ -35,6 +37,12 @@ pub(crate) struct LockedStorage {
     /// Whether the disk has room for writes through a mapping. Checked for each lock: once the file system has
     /// made a snapshot, even overwriting needs new blocks.
     has_room: OnceLock<bool>,
+    /// Whether the mark was set when the lock was taken: a change of the storage was interrupted.
+    was_interrupted: bool,
+    /// Whether the mark is set, and must be cleared when the lock is released.
+    is_marked: bool,
+    /// Whether the thread was panicking when it took the lock. The guard is then not why it panics.
+    was_panicking: bool,
 }
 
 impl MutableFile {
@@ -50,10 +58,11 @@ impl MutableFile {
     /// Waits for the lock.
     ///
     /// # Errors
-    /// `Busy`; `Stale` in a child of the process that loaded the storage. For an exclusive lock, also `ReadOnly`;
-    /// `Stale` if a different file now has its name; `Conflict` if the file has several names, or if no tensor is
-    /// backed by the storage any more, so that writes would be lost.
-    pub(crate) fn lock(self: &Arc<Self>, mode: LockMode) -> Result<LockedStorage> {
+    /// `Busy`; `Stale` in a child of the process that loaded the storage; `Interrupted` if a change of the storage
+    /// was, unless `allows_interrupted`. For an exclusive lock, also `ReadOnly`; `Stale` if a different file now has its
+    /// name; `Conflict` if the file has several names, or if no tensor is backed by the storage any more, so that writes
+    /// would be lost.
+    pub(super) fn lock(self: &Arc<Self>, mode: LockMode, allows_interrupted: bool) -> Result<LockedStorage> {
         let (file, lock) = self.lock_file(mode)?;
         // On overlayfs a writer may have copied the file up before the lock was taken. No writer does so while the
         // lock is held.
@@ -66,8 +75,19 @@ impl MutableFile {
         if mode == LockMode::Exclusive {
             self.in_place.check_changeable(&file)?;
         }
-        let (storage, own_mapping, has_room) = (Arc::clone(self), OnceLock::new(), OnceLock::new());
-        Ok(LockedStorage { storage, lock, mode, file, shows_later_writes, own_mapping, has_room })
+        let was_interrupted = self.check_mark(&*file, allows_interrupted)?;
+        Ok(LockedStorage {
+            storage: Arc::clone(self),
+            lock,
+            mode,
+            file,
+            shows_later_writes,
+            own_mapping: OnceLock::new(),
+            has_room: OnceLock::new(),
+            was_interrupted,
+            is_marked: was_interrupted && mode == LockMode::Exclusive,
+            was_panicking: thread::panicking(),
+        })
     }
 }
 
@@ -75,9 +95,32 @@ impl MutableFile {
     /// Waits for a lock under which the file can be read by position.
     ///
     /// # Errors
-    /// `Busy`; `Stale` in a child of the process that loaded the storage.
-    pub(super) fn lock_to_read(&self) -> Result<FileLock> {
-        Ok(self.lock_file(LockMode::Shared)?.1)
+    /// `Busy`; `Stale` in a child of the process that loaded the storage; `Interrupted` as for [`lock`](Self::lock).
+    pub(super) fn lock_to_read(&self, allows_interrupted: bool) -> Result<FileLock> {
+        let (file, lock) = self.lock_file(LockMode::Shared)?;
+        if !allows_interrupted {
+            self.check_mark(&*file, false)?;
+        }
+        Ok(lock)
+    }
+
+    /// Returns whether the mark of the storage is set. The caller holds a lock of the file.
+    ///
+    /// # Errors
+    /// `Interrupted` if it is set, unless `allows_interrupted`; `Io`.
+    fn check_mark(&self, file: &dyn DiskFile, allows_interrupted: bool) -> Result<bool> {
+        let InPlaceFile { path, length_bytes, .. } = &self.in_place;
+        let is_set = mark::is_set(file, *length_bytes).doing("read storage", path)?;
+        if !is_set || allows_interrupted {
+            return Ok(is_set);
+        }
+        let message = format!(
+            "{}: a process ended, or a thread panicked, while it was changing the storage, so some elements may be \
+             changed and others not; read or lock them as they are through allow_interrupted; dropping an exclusive \
+             guard that was taken through it ends this error",
+            path.display()
+        );
+        Err(Error::new(ErrorKind::Interrupted, message))
     }
 
     /// Opens the file, and waits for its lock.
@@ -148,6 +191,28 @@ impl LockedStorage {
         }
     }
 
+    /// Whether the mark was set when the lock was taken.
+    pub(crate) fn was_interrupted(&self) -> bool {
+        self.was_interrupted
+    }
+
+    /// Sets the mark before the first change under this lock.
+    ///
+    /// # Errors
+    /// `Io`. Nothing must be changed then.
+    fn begin_change(&mut self) -> Result<()> {
+        if !self.is_marked {
+            // crash: the storage counts as interrupted, although nothing is changed
+            self.is_marked = step!("mark-changing", self.write_mark(mark::CHANGING).map(|()| true))?;
+        }
+        Ok(())
+    }
+
+    fn write_mark(&self, mark: u8) -> Result<()> {
+        let InPlaceFile { path, length_bytes, .. } = &self.storage.in_place;
+        self.file.write_all_at(&[mark], *length_bytes).doing("mark storage", path)
+    }
+
     /// Returns the bytes for writing. Returns `None` unless the store is mapped, the lock is exclusive, and the disk
     /// has room.
     pub(crate) fn bytes_mut(&mut self) -> Result<Option<&mut [u8]>> {
@@ -161,6 +226,7 @@ impl LockedStorage {
         {
             return Ok(None);
         }
+        self.begin_change()?;
         let mapping = self.storage.exclusive_mapping.get();
         Ok(mapping.and_then(|mapping| mapping.bytes_mut(&mut self.lock)))
     }
@@ -185,6 +251,7 @@ impl LockedStorage {
     pub(crate) fn write_at(&mut self, bytes: &[u8], offset_bytes: u64) -> Result<()> {
         self.check_process()?;
         self.storage.in_place.check_poison()?;
+        self.begin_change()?;
         self.file.write_all_at(bytes, offset_bytes).doing("write storage", &self.storage.in_place.path)
     }
 
@@ -197,5 +264,20 @@ impl LockedStorage {
     fn check_process(&self) -> Result<()> {
         let path = &self.storage.in_place.path;
         self.lock.owner().check(|| format!("{}: the guard was taken", path.display()))
+    }
+}
+
+impl Drop for LockedStorage {
+    /// Clears the mark, unless the changes may be incomplete: the thread has panicked since it took the lock, or a sync
+    /// has failed. A forked child leaves the mark to its parent.
+    fn drop(&mut self) {
+        let has_panicked = thread::panicking() && !self.was_panicking;
+        if !self.is_marked || has_panicked || self.check_process().is_err() {
+            return;
+        }
+        if self.storage.in_place.check_poison().is_ok() {
+            // If this fails, the storage counts as interrupted, although it is whole.
+            let _ = step!("unmark", self.write_mark(mark::WHOLE));
+        }
     }
 }

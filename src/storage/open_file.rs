@@ -10,13 +10,13 @@ use stridemap_format::{Error as FormatError, Rule};
 use crate::disk::{Access, Disk, DiskFile, is_not_regular, read_again};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Opens the file of a storage, and checks that it has at least `length_bytes`.
+/// Opens the file of a storage, and checks that it has at least `needed_bytes`.
 ///
 /// # Errors
 /// `Corrupt` with [`Rule::StorageFile`] if it is missing, too short or not a regular file; `Io`.
-pub(crate) fn open_whole(disk: &dyn Disk, path: &Path, length_bytes: u64) -> Result<Arc<dyn DiskFile>> {
+pub(crate) fn open_whole(disk: &dyn Disk, path: &Path, needed_bytes: u64) -> Result<Arc<dyn DiskFile>> {
     let file = read_again(|| disk.open(path, Access::Read)).opening("open storage", path)?;
-    check_length(path, file.stat().opening("open storage", path)?.size_bytes, length_bytes)?;
+    check_length(path, file.stat().opening("open storage", path)?.size_bytes, needed_bytes)?;
     Ok(file)
 }
 
@@ -53,15 +53,15 @@ pub(super) fn read_error(path: &Path, e: io::Error) -> Error {
     }
 }
 
-/// Checks that a file is at least as long as its record states.
+/// Checks that a file has the bytes that its record requires.
 ///
 /// # Errors
-/// `Corrupt` for a file that is shorter than the record states.
-pub(crate) fn check_length(path: &Path, found_bytes: u64, length_bytes: u64) -> Result<()> {
-    if found_bytes < length_bytes {
+/// `Corrupt` for a file that is shorter.
+pub(crate) fn check_length(path: &Path, found_bytes: u64, needed_bytes: u64) -> Result<()> {
+    if found_bytes < needed_bytes {
         return Err(broken(
             path,
-            format!("the file has {found_bytes} bytes, but the record says {length_bytes}"),
+            format!("the file has {found_bytes} bytes, but the record requires {needed_bytes}"),
         ));
     }
     Ok(())

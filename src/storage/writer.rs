@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use stridemap_format::{CHUNK_BYTES, Digest, RecordKind, Sealed, StorageRecord, digest, full_chunk_count};
 
+use super::mark;
 use super::{ALIGNMENT_BYTES, ExternalFile, StagedStorage, Storage, Writeback, extend, zeroed};
 use crate::disk::{Disk, Staged, StorePaths, dir_of, mark_for_writes_in_place, step};
 use crate::error::{Error, IoContext, Result};
@@ -42,7 +43,11 @@ enum Mutability {
     /// They never change.
     Sealed(Sealing),
     /// They are changed in place, in a storage of this kind. It has no digests, because they would become wrong.
-    InPlace(RecordKind),
+    InPlace {
+        kind: RecordKind,
+        /// What a mutable storage is marked with.
+        mark: u8,
+    },
 }
 
 #[derive(Debug, Default)]
@@ -66,7 +71,7 @@ impl StorageWriter {
         paths: &StorePaths,
         durable: bool,
     ) -> Result<Self> {
-        let writer = Self::create(disk, paths, Mutability::InPlace(kind), durable)?;
+        let writer = Self::create(disk, paths, Mutability::InPlace { kind, mark: mark::WHOLE }, durable)?;
         // Before the first byte: the mark has no effect on a file with data.
         if let Some(file) = writer.staged.file().as_file() {
             mark_for_writes_in_place(file);
@@ -161,6 +166,13 @@ impl StorageWriter {
         Ok(())
     }
 
+    /// Marks a mutable storage as one whose change was interrupted.
+    pub(crate) fn mark_interrupted(&mut self) {
+        if let Mutability::InPlace { mark, .. } = &mut self.mutability {
+            *mark = mark::CHANGING;
+        }
+    }
+
     pub(crate) fn length_bytes(&self) -> u64 {
         self.written_bytes + self.pending.len() as u64
     }
@@ -213,7 +225,7 @@ impl StorageWriter {
     /// reads as zeros.
     pub(crate) fn zeros_up_to(&mut self, length_bytes: u64) -> Result<()> {
         let stat = self.staged.file().stat().doing("allocate storage", self.staged.path())?;
-        if stat.size_bytes >= length_bytes && matches!(self.mutability, Mutability::InPlace(_)) {
+        if stat.size_bytes >= length_bytes && matches!(self.mutability, Mutability::InPlace { .. }) {
             self.written_bytes = length_bytes;
         }
         // Otherwise write the zeros: a sealed storage needs their digests, and if no space could be reserved, only
@@ -298,11 +310,13 @@ impl StorageWriter {
         if !last.is_empty() {
             self.put_chunks(&last)?;
         }
-        if self.allocated_bytes > length_bytes {
-            self.staged
-                .file()
-                .set_len(length_bytes)
-                .doing("set the length of storage", self.staged.path())?;
+        let mut file_bytes = length_bytes;
+        if let Mutability::InPlace { kind: RecordKind::Mutable, mark } = self.mutability {
+            self.put(&[mark])?;
+            file_bytes += 1;
+        }
+        if self.allocated_bytes > file_bytes {
+            self.staged.file().set_len(file_bytes).doing("set the length of storage", self.staged.path())?;
         }
         let durable = self.writeback.is_some();
         if durable {
@@ -311,7 +325,7 @@ impl StorageWriter {
             synced.syncing("sync storage", self.staged.path())?;
         }
         let (kind, sum) = match self.mutability {
-            Mutability::InPlace(kind) => (kind, None),
+            Mutability::InPlace { kind, .. } => (kind, None),
             Mutability::Sealed(Sealing { digests, reserved_bytes }) => {
                 let (full, last) = digests.split_at(full_chunk_count(length_bytes) as usize);
                 let sum = stage_sum(disk, dir_of(self.staged.path()), full, durable)?;

@@ -25,7 +25,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `AlreadyExists`, `Corrupt`, `Busy`, `NotAllowed`, `ExternalChanged`, `ReadOnly` and `Io`, as for
+    /// `AlreadyExists`, `Corrupt`, `Busy`, `Interrupted`, `NotAllowed`, `ExternalChanged`, `ReadOnly` and `Io`, as for
     /// [`Snapshot::copy_to`]; `Stale`, as for [`refresh`](Self::refresh).
     pub fn copy_to(&self, path: impl AsRef<Path>, progress: impl FnMut(u64)) -> Result<Copied> {
         let newest = self.loader.store.newest()?;
@@ -70,11 +70,12 @@ impl Snapshot {
     ///
     /// # Errors
     /// `AlreadyExists` if the path exists; `Corrupt` for damaged metadata and elements; `Busy` if a mutable tensor is
-    /// locked for longer than the lock timeout, or by this thread; `NotAllowed` and `ExternalChanged`; `Io`, for
-    /// example for a full disk; `ReadOnly`; `Stale`. After each of these nothing is left behind, unless the last
-    /// sync failed.
+    /// locked for longer than the lock timeout, or by this thread; `Interrupted` if a writer ended in the middle of a
+    /// change ([`StoreOptions::salvage`](crate::StoreOptions::salvage) copies the elements as they are); `NotAllowed`
+    /// and `ExternalChanged`; `Io`, for example for a full disk; `ReadOnly`; `Stale`. After each of these nothing is
+    /// left behind, unless the last sync failed.
     pub fn copy_to(&self, path: impl AsRef<Path>, mut progress: impl FnMut(u64)) -> Result<Copied> {
-        self.original()?.copy(path.as_ref(), &mut progress)
+        Ok(self.original()?.copy(path.as_ref(), &mut progress)?.copied)
     }
 
     /// Like [`copy_to`](Self::copy_to), for the given tensors only. Sealed storages are copied without the bytes that
@@ -96,21 +97,28 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// `AlreadyExists`, `Corrupt`, `Busy`, `NotAllowed`, `ExternalChanged`, `ReadOnly`, `Stale` and `Io`, as for
-    /// [`copy_to`](Self::copy_to); `NameNotFound`.
+    /// `AlreadyExists`, `Corrupt`, `Busy`, `Interrupted`, `NotAllowed`, `ExternalChanged`, `ReadOnly`, `Stale` and `Io`,
+    /// as for [`copy_to`](Self::copy_to); `NameNotFound`.
     pub fn copy_tensors_to(
         &self,
         path: impl AsRef<Path>,
         names: &[&str],
         mut progress: impl FnMut(u64),
     ) -> Result<Copied> {
-        self.original()?.copy_tensors(path.as_ref(), names, &mut progress)
+        Ok(self.original()?.copy_tensors(path.as_ref(), names, &mut progress)?.copied)
     }
 
     fn original(&self) -> Result<Original<'_>> {
         let (disk, store) = (&self.loader.disk, &self.loader.store);
         store.check_process()?;
         let generation = self.pinned_generation();
-        Ok(Original { action: "copy", disk, store, generation, damaged: BTreeMap::new() })
+        Ok(Original {
+            action: "copy",
+            disk,
+            store,
+            generation,
+            damaged: BTreeMap::new(),
+            allows_interrupted: false,
+        })
     }
 }

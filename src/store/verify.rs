@@ -18,7 +18,8 @@ impl Store {
     /// External files have no digests: each is compared with the stamp that was recorded when it was adopted, and its
     /// elements are not read. A file that this handle may not open is skipped, and listed in
     /// [`Verification::unchecked_files`]. Mutable and live storages change, so they have no digests either: only the
-    /// length of their files is checked.
+    /// length of their files is checked. Tensors of which a change was [interrupted](crate::Tensor::allow_interrupted) are
+    /// listed in [`Verification::interrupted`].
     ///
     /// To verify a store that is too damaged to open, use [`StoreOptions::verify`].
     ///
@@ -69,13 +70,7 @@ impl Store {
     pub fn verify_tensors(&self, names: &[&str], mut progress: impl FnMut(u64)) -> Result<Verification> {
         let store = &self.loader.store;
         store.check_process()?;
-        let mut read_bytes = 0;
-        let findings =
-            maintenance::verify_tensors(store, self.snapshot().pinned_generation(), names, &mut |bytes| {
-                read_bytes += bytes;
-                progress(bytes);
-            })?;
-        Ok(Verification { findings, read_bytes, ..Verification::default() })
+        maintenance::verify_tensors(store, self.snapshot().pinned_generation(), names, &mut progress)
     }
 }
 
@@ -115,6 +110,8 @@ impl StoreOptions {
     ///   missing. A tensor made by [`create_growable`](crate::Store::create_growable) keeps its rows before that chunk.
     ///   The other tensors on a damaged storage are copied without the bytes that only lost tensors reach, so strides and
     ///   offsets may change.
+    /// - A mutable tensor of which a change was [interrupted](crate::Tensor::allow_interrupted) is copied as it is, and
+    ///   listed in [`Salvaged::interrupted`]. The new store says so, too, when the tensor is read or locked.
     /// - Wrong or missing chunk digests are computed again from the chunks, and used only if they match the record.
     /// - Everything else is as in a [copy](crate::Store::copy_to): tensors that share a storage still share it, mutable,
     ///   live and external storages keep their kind, all attributes are kept, whole storages share their blocks with the
@@ -147,8 +144,8 @@ impl StoreOptions {
     /// # Errors
     /// `NotFound`; `NotAStore`; `UnsupportedVersion` for a store of a newer version; `Corrupt` if no manifest can be
     /// read, or if `meta` or `storages` is not a directory; `AlreadyExists` if the new path exists; `InvalidArgument` if
-    /// it is inside the damaged store; those of [`Store::copy_to`]. After each of these nothing is left behind, unless
-    /// the last sync failed.
+    /// it is inside the damaged store; those of [`Store::copy_to`], except `Interrupted`. After each of these nothing is left
+    /// behind, unless the last sync failed.
     pub fn salvage(
         &self,
         path: impl AsRef<Path>,

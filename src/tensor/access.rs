@@ -17,7 +17,8 @@ use crate::layout::{Integers, Layout};
 /// Elements of a mutable storage are copied under its shared lock, so a copy contains no half of a change that was made
 /// under an exclusive guard. Like [`lock_shared`](Self::lock_shared), each method that reads elements therefore waits
 /// while another thread or process changes them. It fails with [`ErrorKind::Busy`] after the lock timeout, or at once if
-/// this thread holds an exclusive guard of the storage: read through that guard then. The same applies to saving,
+/// this thread holds an exclusive guard of the storage: read through that guard then. It fails with
+/// [`ErrorKind::Interrupted`] if a writer [ended in the middle of a change](Tensor::allow_interrupted). The same applies to saving,
 /// exporting, printing, conversions, statistics, and operands. Two reads may find different elements: to read one
 /// state several times, hold a guard. If another process changes elements of a live storage during a copy, the copy may
 /// contain half-written elements; [`as_live`](Self::as_live) reads whole elements.

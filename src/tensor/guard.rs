@@ -12,7 +12,7 @@ use super::read_lock::Steady;
 use super::{Element, Tensor};
 use crate::disk::LockMode;
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::storage::{Identity, LockedStorage, MAY_NEED_BLOCKS, MutableFile};
+use crate::storage::{Identity, LockedStorage, MAY_NEED_BLOCKS};
 
 /// Locks of mutable storages.
 ///
@@ -28,6 +28,11 @@ use crate::storage::{Identity, LockedStorage, MAY_NEED_BLOCKS, MutableFile};
 ///
 /// In-place writes are visible to later readers at once, and are not a commit. After a power cut, any mix of old and new
 /// bytes written since the last [`flush`](ExclusiveGuard::flush) may remain.
+///
+/// If a process ends, or a thread panics, while it holds an exclusive guard with which it has changed elements, some of
+/// them may be changed and others not. All later locks and reads of the storage, in every process, then fail with
+/// [`ErrorKind::Interrupted`], until an exclusive guard that [allows it](Tensor::allow_interrupted) is dropped. An
+/// operation that fails is no such end, even if it has changed some elements: the caller still has the guard.
 impl Tensor {
     /// Waits until no process or thread is changing the storage, and prevents changes while the guard is held.
     ///
@@ -51,11 +56,11 @@ impl Tensor {
     /// # Errors
     /// [`ErrorKind::Unsupported`] for a tensor on a different kind of storage; [`ErrorKind::Busy`] after the store's
     /// [lock timeout](crate::StoreOptions::lock_timeout), or at once if this thread holds an exclusive guard of the
-    /// storage; [`ErrorKind::Stale`] in a forked child of the process that loaded the tensor; [`ErrorKind::Corrupt`]
-    /// if the file is being changed as a live storage; [`ErrorKind::Io`].
+    /// storage; [`ErrorKind::Interrupted`] if a writer ended in the middle of a change; [`ErrorKind::Stale`] in a forked
+    /// child of the process that loaded the tensor; [`ErrorKind::Corrupt`] if the file is being changed as a live
+    /// storage; [`ErrorKind::Io`].
     pub fn lock_shared(&self) -> Result<SharedGuard> {
-        let storage = self.lockable("lock_shared")?.lock(LockMode::Shared);
-        let storage = Arc::new(storage.context("lock_shared")?);
+        let storage = Arc::new(self.lock("lock_shared", LockMode::Shared)?);
         Ok(SharedGuard { tensor: self.under(&storage), storage, of_this_thread: PhantomData })
     }
 
@@ -79,14 +84,48 @@ impl Tensor {
     /// # Errors
     /// [`ErrorKind::Unsupported`] for a tensor on a different kind of storage; [`ErrorKind::Busy`] after the store's
     /// [lock timeout](crate::StoreOptions::lock_timeout), or at once if this thread holds a guard of the storage;
-    /// [`ErrorKind::Stale`] in a forked child of the process that loaded the tensor; [`ErrorKind::ReadOnly`];
-    /// [`ErrorKind::Conflict`] if no tensor of the newest generation refers to the storage, or its file has a second
-    /// hard link; [`ErrorKind::Stale`] if a different file took its place; [`ErrorKind::Corrupt`] if the file is
-    /// lent as a sealed storage or being changed as a live one; [`ErrorKind::Io`].
+    /// [`ErrorKind::Interrupted`] if a writer ended in the middle of a change; [`ErrorKind::Stale`] in a forked child of
+    /// the process that loaded the tensor; [`ErrorKind::ReadOnly`]; [`ErrorKind::Conflict`] if no tensor of the newest
+    /// generation refers to the storage, or its file has a second hard link; [`ErrorKind::Stale`] if a different file
+    /// took its place; [`ErrorKind::Corrupt`] if the file is lent as a sealed storage or being changed as a live one;
+    /// [`ErrorKind::Io`].
     pub fn lock_exclusive(&self) -> Result<ExclusiveGuard<'static>> {
-        let storage = self.lockable("lock_exclusive")?.lock(LockMode::Exclusive);
-        let storage = GuardLock::Owned(storage.context("lock_exclusive")?);
+        let storage = GuardLock::Owned(self.lock("lock_exclusive", LockMode::Exclusive)?);
         Ok(ExclusiveGuard { tensor: self.under(&storage), storage, of_this_thread: PhantomData })
+    }
+
+    /// Returns the same tensor, which can be locked and read even if a process ended, or a thread panicked, while it
+    /// was changing the storage. Its views can be, too.
+    ///
+    /// The elements are as that process or thread left them: some may be changed, and others not. The guards of the
+    /// tensor say [whether that is so](ExclusiveGuard::was_interrupted). Dropping an exclusive guard of it declares the
+    /// elements whole: the storage can then be locked as before, whether or not the guard has changed anything. For a
+    /// tensor on a different kind of storage, this is only a clone.
+    ///
+    /// ```
+    /// use stridemap::{ErrorKind, StorageKind, Store};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.write(|txn| txn.save_as("x", &[1i64, 1], StorageKind::Mutable))?;
+    /// let x = store.load("x")?;
+    /// let same = x.clone();
+    /// let change = move || same.lock_exclusive().unwrap().add_(1).map(|_| panic!("a bug")).unwrap();
+    /// assert!(std::thread::spawn(change).join().is_err());
+    ///
+    /// assert_eq!(x.read::<i64>().unwrap_err().kind(), ErrorKind::Interrupted);
+    /// let mut guard = x.allow_interrupted().lock_exclusive()?;
+    /// if guard.was_interrupted() {
+    ///     guard.fill_(1)?; // begin again
+    /// }
+    /// drop(guard);
+    /// assert_eq!(x.read::<i64>()?, [1, 1]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn allow_interrupted(&self) -> Tensor {
+        self.storage()
+            .allowing_interrupted()
+            .map_or_else(|| self.clone(), |storage| self.on_storage(&storage))
     }
 
     /// Refuses to write to a view that reaches an element twice, as PyTorch does.
@@ -105,8 +144,8 @@ impl Tensor {
         ))
     }
 
-    fn lockable(&self, op: &str) -> Result<&Arc<MutableFile>> {
-        self.storage().as_mutable().ok_or_else(|| {
+    fn lock(&self, op: &str, mode: LockMode) -> Result<LockedStorage> {
+        self.storage().lock(mode).context(op)?.ok_or_else(|| {
             let why = self
                 .explain_storage("use save_as with StorageKind::Mutable to make a copy that can be locked");
             Error::new(ErrorKind::Unsupported, format!("{op}: {why}"))
@@ -180,6 +219,13 @@ impl SharedGuard {
         check_same(view, &self.storage, &self.tensor)?;
         let storage = Arc::clone(&self.storage);
         Ok(SharedGuard { tensor: view.under(&storage), storage, of_this_thread: PhantomData })
+    }
+
+    /// Whether a change of the storage was interrupted before this guard was taken through
+    /// [`allow_interrupted`](Tensor::allow_interrupted).
+    #[must_use]
+    pub fn was_interrupted(&self) -> bool {
+        self.storage.was_interrupted()
     }
 
     /// Borrows the elements of a contiguous tensor.
@@ -299,6 +345,13 @@ impl ExclusiveGuard<'_> {
         check_same(view, &self.storage, &self.tensor)?;
         let storage = GuardLock::Borrowed(&mut self.storage);
         Ok(ExclusiveGuard { tensor: view.under(&storage), storage, of_this_thread: PhantomData })
+    }
+
+    /// Whether a change of the storage was interrupted before this guard was taken through
+    /// [`allow_interrupted`](Tensor::allow_interrupted). Dropping the guard declares the elements whole.
+    #[must_use]
+    pub fn was_interrupted(&self) -> bool {
+        self.storage.was_interrupted()
     }
 
     /// Makes all in-place writes to this storage durable, whichever process made them. Without a flush, the operating

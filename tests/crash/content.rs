@@ -27,7 +27,8 @@ impl Content {
     pub(crate) fn of(store: &Store) -> stridemap::Result<Content> {
         let mut tensors = BTreeMap::new();
         for name in store.names()? {
-            let tensor = store.load(&name)?;
+            // A power cut may leave the mark of a complete change.
+            let tensor = store.load(&name)?.allow_interrupted();
             let entry = Entry {
                 dtype: tensor.dtype(),
                 size: tensor.size().to_vec(),

@@ -145,7 +145,8 @@ pub(crate) fn check_no_leftovers(disk: &SimulatedDisk, store: &Store) -> Result<
         if storage.kind == StorageKind::External {
             continue;
         }
-        known.push((format!("{:016x}.bin", storage.id), storage.size_bytes));
+        let mark_bytes = u64::from(storage.kind == StorageKind::Mutable);
+        known.push((format!("{:016x}.bin", storage.id), storage.size_bytes + mark_bytes));
         if storage.kind == StorageKind::Sealed && storage.size_bytes >= 1 << 20 {
             known.push((format!("{:016x}.sum", storage.id), (storage.size_bytes >> 20) * 16));
         }

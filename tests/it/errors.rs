@@ -16,7 +16,7 @@ const DISK: [bool; 4] = [false, false, false, true];
 const NONE: [bool; 4] = [false; 4];
 
 /// Every kind, what is true of it, and the kind of `io::Error` that it becomes.
-const KINDS: [(ErrorKind, [bool; 4], io::ErrorKind); 25] = [
+const KINDS: [(ErrorKind, [bool; 4], io::ErrorKind); 26] = [
     (ErrorKind::Io, DISK, io::ErrorKind::Other),
     (ErrorKind::NotFound, REQUEST, io::ErrorKind::NotFound),
     (ErrorKind::NotAStore, REQUEST, io::ErrorKind::InvalidInput),
@@ -41,6 +41,7 @@ const KINDS: [(ErrorKind, [bool; 4], io::ErrorKind); 25] = [
     (ErrorKind::ReadOnly, DISK, io::ErrorKind::ReadOnlyFilesystem),
     (ErrorKind::CommitUnknown, DISK, io::ErrorKind::Other),
     (ErrorKind::Poisoned, DISK, io::ErrorKind::Other),
+    (ErrorKind::Interrupted, NONE, io::ErrorKind::Other),
     (ErrorKind::BadFile, NONE, io::ErrorKind::Other),
 ];
 

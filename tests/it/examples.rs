@@ -151,7 +151,7 @@ fn replay_buffer_that_loses_an_actor_reports_it() {
 #[test]
 fn tied_weights_are_one_storage_in_every_process() {
     let said = run("tied_weights");
-    assert!(said.contains("with the head, both ways:    1296640 bytes of data"), "{said}");
+    assert!(said.contains("with the head, both ways:    1296641 bytes of data"), "{said}");
     assert!(said.ends_with("the first process sees the change in the embedding: [7, 0] is 0.25\n"), "{said}");
 }
 

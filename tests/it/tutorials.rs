@@ -74,7 +74,8 @@ impl OnDisk {
         let id = tensor.storage_id().unwrap();
         let storage =
             self.open().snapshot().storages().map(Result::unwrap).find(|storage| storage.id == id).unwrap();
-        let bytes = fs::read(storage.file).unwrap();
+        let mut bytes = fs::read(storage.file).unwrap();
+        bytes.truncate(storage.size_bytes as usize);
         let length = bytes.len() / T::DTYPE.itemsize();
         Tensor::from_bytes(T::DTYPE, &[length], &bytes).unwrap().read().unwrap()
     }

@@ -22,8 +22,9 @@ use crate::ui::{counted, message, progress, write_json};
 /// The damaged store is only read. Nothing is guessed: data that does not match its checksum is lost. If the newest
 /// generation cannot be read, the newest one that can be read is copied. Other tensors in the same storage as a lost one
 /// are kept, and a growable tensor keeps its rows before the damage. Whole storages share their blocks with the damaged
-/// store if the file system can do that. NEW must not exist; it appears when it is complete. A killed salvage leaves a
-/// .stage-* directory beside NEW; that directory can be deleted.
+/// store if the file system can do that. A mutable tensor that a process was changing when it ended is copied as it is,
+/// and listed as interrupted. NEW must not exist; it appears when it is complete. A killed salvage leaves a .stage-*
+/// directory beside NEW; that directory can be deleted.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  stridemap salvage model.smap --verify-only\n  stridemap salvage model.smap salvaged.smap"
@@ -62,6 +63,11 @@ pub(crate) fn run(args: &SalvageArgs, out: &mut impl Write) -> Result<bool> {
     for loss in &salvaged.losses {
         writeln!(out, "lost: {}", one_line(&loss.to_string()))?;
     }
+    for name in &salvaged.interrupted {
+        let line =
+            format!("{name:?}: a process ended, or may have ended, while it was changing the elements");
+        writeln!(out, "interrupted: {}", one_line(&line))?;
+    }
     out.flush()?;
     let Salvaged { generation, copied, losses, .. } = &salvaged;
     let kept = counted(copied.tensor_count, "tensor");
@@ -89,6 +95,7 @@ struct Record<'a> {
     bytes_copied: u64,
     bytes_shared: u64,
     losses: Vec<LossRecord<'a>>,
+    interrupted: &'a [String],
 }
 
 #[derive(Serialize)]
@@ -113,6 +120,7 @@ impl<'a> Record<'a> {
             bytes_copied: salvaged.copied.copied_bytes,
             bytes_shared: salvaged.copied.shared_bytes,
             losses: losses.collect(),
+            interrupted: &salvaged.interrupted,
         }
     }
 }

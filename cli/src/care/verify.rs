@@ -15,12 +15,13 @@ use crate::ui::{counted, message, progress, write_json};
 
 /// Verify a store, or some tensors, and report damage
 ///
-/// The exit code is 1 if damage is found.
+/// The exit code is 1 if damage is found, or a tensor whose change was interrupted.
 ///
 /// Each line shows the file, the offset, the damage, the broken rule of the format, and the affected tensors. If
 /// tensors are named, only the 1 MiB chunks that contain their elements are read. Files that are no longer needed
 /// are listed, but are not damage. A file that was imported in place is not read; verify checks that it has not
-/// changed since then. Mutable and live storages have no digests, so their elements are not checked.
+/// changed since then. Mutable and live storages have no digests, so their elements are not checked. A mutable tensor is
+/// listed if a process ended while it was changing the elements: some may be changed, and others not.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  stridemap verify model.smap && echo whole\n  stridemap verify model.smap --json | jq .findings[].affects"
@@ -41,7 +42,7 @@ pub(crate) struct VerifyArgs {
 /// The maximum number of unneeded files that are listed.
 const MAX_SHOWN_ORPHANS: usize = 10;
 
-/// Runs the command. Returns whether the store is undamaged.
+/// Runs the command. Returns whether the store is whole.
 pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
     let verified = verify_store(args)?;
     let is_whole = verified.is_whole();
@@ -51,6 +52,13 @@ pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
     }
     for finding in &verified.findings {
         writeln!(out, "{}", one_line(&finding.to_string()))?;
+    }
+    for name in &verified.interrupted {
+        let line = format!(
+            "{name:?}: a process ended while it was changing the elements; set them right under \
+             allow_interrupted().lock() in Python, or allow_interrupted().lock_exclusive() in Rust"
+        );
+        writeln!(out, "{}", one_line(&line))?;
     }
     if is_whole {
         writeln!(out, "ok")?;
@@ -121,6 +129,7 @@ fn record(verified: &Verification) -> Value {
     let unchecked = verified.unchecked_files.iter().map(|path| path.display().to_string());
     json!({
         "findings": verified.findings.iter().map(finding).collect::<Vec<_>>(),
+        "interrupted": verified.interrupted,
         "orphans": verified.orphans.iter().map(orphan).collect::<Vec<_>>(),
         "unchecked": unchecked.collect::<Vec<_>>(),
         "bytes_read": verified.read_bytes,

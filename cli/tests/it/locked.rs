@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Stdio};
+use std::thread;
 
 use stridemap::{StorageKind, Tensor};
 
@@ -77,4 +78,56 @@ fn commands_wait_for_the_end_of_a_change_and_show_all_of_it() {
         assert_eq!(String::from_utf8_lossy(&shown), String::from_utf8_lossy(&again.stdout), "{command:?}");
         assert!(written == file.map(|file| read(&dir, file)), "{command:?}");
     }
+}
+
+#[test]
+fn interrupted_change_is_an_error_that_verify_explains() {
+    let dir = Dir::empty();
+    for name in ["s.smap", "twos.smap"] {
+        let store = stridemap::Store::create(dir.path(name)).unwrap();
+        store.write(|txn| txn.save_as("x", &[[1i64; 2]; 2], StorageKind::Mutable)).unwrap();
+    }
+    assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
+    let x = dir.store().load("x").unwrap();
+    let writer = thread::spawn({
+        let x = x.clone();
+        move || x.lock_exclusive().unwrap().fill_(2).map(|_| panic!("expected by the test")).unwrap()
+    });
+    assert!(writer.join().is_err());
+    for (command, file) in COMMANDS.iter().filter(|(command, _)| command[0] != "report") {
+        let ended = dir.run(command);
+        assert_eq!(ended.code, Some(2), "{command:?}: {ended:?}");
+        assert!(ended.stderr.contains("allow_interrupted"), "{command:?}: {ended:?}");
+        assert!(file.is_none_or(|file| !dir.path(file).exists()), "{command:?}");
+    }
+    for names in [&[][..], &["x"]] {
+        let verified = dir.run(&[&["verify", "s.smap"], names].concat());
+        assert_eq!(verified.code, Some(1));
+        assert!(
+            verified.stdout.starts_with("\"x\": ") && verified.stdout.contains("allow_interrupted().lock()")
+        );
+        let json = dir.run(&[&["verify", "s.smap", "--json"], names].concat());
+        let json: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+        assert_eq!(
+            (&json["interrupted"], &json["findings"]),
+            (&serde_json::json!(["x"]), &serde_json::json!([]))
+        );
+    }
+    let copied = dir.refusal(&["export", "s.smap", "copy.smap"]);
+    assert!(copied.contains("allow_interrupted") && !dir.path("copy.smap").exists(), "{copied}");
+    for args in [&["salvage", "s.smap", "--verify-only"][..], &["salvage", "s.smap", "new.smap"]] {
+        let salvaged = dir.run(args);
+        assert_eq!(salvaged.code, Some(0), "{salvaged:?}");
+        assert!(salvaged.stdout.starts_with("interrupted: \"x\": "), "{salvaged:?}");
+        assert!(salvaged.stderr.ends_with("nothing is lost\n"), "{salvaged:?}");
+        let json = dir.stdout(&["salvage", "s.smap", "--verify-only", "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(
+            (&json["interrupted"], &json["losses"]),
+            (&serde_json::json!(["x"]), &serde_json::json!([]))
+        );
+    }
+    assert!(dir.run(&["verify", "new.smap"]).stdout.starts_with("\"x\": "));
+    drop(x.allow_interrupted().lock_exclusive().unwrap());
+    assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
 }

@@ -38,7 +38,10 @@ fn json(dir: &Dir, args: &[&str], code: i32) -> Value {
 fn verify_json_has_the_findings_and_the_affected_tensors() {
     let dir = with_model();
     let whole = json(&dir, &["verify", "model.smap", "--json"], 0);
-    assert_eq!(whole, json!({"v": 1, "findings": [], "orphans": [], "unchecked": [], "bytes_read": 36}));
+    assert_eq!(
+        whole,
+        json!({"v": 1, "findings": [], "interrupted": [], "orphans": [], "unchecked": [], "bytes_read": 36})
+    );
     damage(&dir, "storages/0000000000000001.bin", 5);
     dir.write("model.smap/storages/00000000000000ff.bin", b"orphan");
     let damaged = json(&dir, &["verify", "model.smap", "--json"], 1);
@@ -77,7 +80,15 @@ fn salvage_json_has_the_losses_and_what_was_copied() {
     let plan = json(&dir, &["salvage", "model.smap", "--verify-only", "--json"], 1);
     assert_eq!(
         plan,
-        json!({"v": 1, "generation": 4, "tensors": 1, "bytes_copied": 0, "bytes_shared": 0, "losses": losses})
+        json!({
+            "v": 1,
+            "generation": 4,
+            "tensors": 1,
+            "bytes_copied": 0,
+            "bytes_shared": 0,
+            "losses": losses,
+            "interrupted": [],
+        })
     );
     assert_eq!(json(&dir, &["salvage", "model.smap", "new.smap", "--verify-only", "--json"], 1), plan);
     assert!(!dir.path("new.smap").exists());

@@ -17,7 +17,7 @@ use crate::generation::OpenStore;
 use crate::layout::{Coverage, Layout};
 use crate::maintenance::copy::Damaged;
 use crate::maintenance::verify::{Damage, Files, Survey, bytes_of_chunks, check_all};
-use crate::storage::Unreadable;
+use crate::storage::{Unreadable, is_interrupted};
 
 /// The storages and tensors that are kept.
 #[derive(Debug, Default)]
@@ -25,6 +25,8 @@ pub(super) struct Kept {
     pub(super) storages: BTreeMap<u64, StorageRecord>,
     pub(super) tensors: BTreeMap<String, TensorRecord>,
     pub(super) damaged: BTreeMap<u64, Damaged>,
+    /// The mutable storages whose change was interrupted, or may have been.
+    pub(super) interrupted: BTreeSet<u64>,
     /// The growable storages that lost their last rows, each with the end of the rows that are left.
     shortened: BTreeMap<u64, u64>,
 }
@@ -40,6 +42,10 @@ struct Left {
     /// Replacements for wrong digests in the `.sum` file. The record confirms them.
     corrected: Vec<(u64, Digest)>,
     length_bytes: u64,
+    /// Whether the mark of a mutable storage says that a change of it was interrupted.
+    is_interrupted: bool,
+    /// Whether the mark of a mutable storage cannot be read.
+    is_mark_lost: bool,
 }
 
 impl Left {
@@ -74,7 +80,12 @@ impl Left {
             if !matches!(record.kind, RecordKind::Sealed(_)) {
                 left.length_bytes = kept_bytes;
             }
-            left.lose(kept_bytes..u64::MAX, Arc::new((path, reason_of(&error))));
+            // The mark is the last byte, so whatever is cut off, it is lost.
+            left.is_mark_lost = record.kind == RecordKind::Mutable;
+            let has_all_bytes = damage.found_bytes.is_some_and(|found_bytes| found_bytes >= length_bytes);
+            if !has_all_bytes {
+                left.lose(kept_bytes..u64::MAX, Arc::new((path, reason_of(&error))));
+            }
         }
         left
     }
@@ -162,7 +173,11 @@ pub(super) fn keep(
             record.length_bytes = left.length_bytes;
             let (corrected, lost) =
                 (left.corrected.clone(), left.lost.iter().map(|(range, _)| range.clone()));
-            kept.damaged.insert(id, Damaged { file_id: id, corrected, lost: lost.collect() });
+            let is_mark_lost = left.is_mark_lost;
+            if left.is_interrupted || is_mark_lost {
+                kept.interrupted.insert(id);
+            }
+            kept.damaged.insert(id, Damaged { file_id: id, corrected, lost: lost.collect(), is_mark_lost });
         }
         kept.storages.insert(id, record);
     }
@@ -170,7 +185,7 @@ pub(super) fn keep(
     Ok(kept)
 }
 
-/// Reads all storages. Returns what is left of those that are damaged.
+/// Reads all storages. Returns what is left of those that are damaged, or of which a change was interrupted.
 fn what_is_left(
     store: &OpenStore,
     survey: &Survey<'_>,
@@ -184,6 +199,13 @@ fn what_is_left(
         left.insert(id, Left::of(&store.paths, id, &storage.record, damage));
     }
     for (id, record) in records() {
+        let whole = || Left { length_bytes: record.length_bytes, ..Left::default() };
+        match is_interrupted(files.disk, &store.paths.storage(id), record) {
+            Ok(false) => {}
+            Ok(true) => left.entry(id).or_insert_with(whole).is_interrupted = true,
+            Err(e) if Unreadable::Skip.skips(&e) => left.entry(id).or_insert_with(whole).is_mark_lost = true,
+            Err(e) => return Err(e),
+        }
         let RecordKind::External(external) = &record.kind else { continue };
         match store.externals.open(external) {
             Ok(_) => {}
@@ -259,7 +281,7 @@ impl Kept {
             let (corrected, lost) = (damaged.corrected.clone(), damaged.lost.clone());
             let record = record.clone();
             let Some(new_id) = (1..).find(|id| !self.storages.contains_key(id)) else { continue };
-            self.damaged.insert(new_id, Damaged { file_id: id, corrected, lost });
+            self.damaged.insert(new_id, Damaged { file_id: id, corrected, lost, is_mark_lost: false });
             self.storages.insert(new_id, record);
             for name in behind {
                 if let Some(tensor) = self.tensors.remove(&name) {

@@ -8,7 +8,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::copy::{Copied, Original};
+use stridemap_format::TensorRecord;
+
+use super::copy::{Copied, Done, Original};
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result, one_line};
 use crate::generation::{Generation, OpenStore, Options, check_free, open_dirs};
@@ -26,6 +28,10 @@ pub struct Salvaged {
     pub copied: Copied,
     /// What is lost: tensors, and metadata.
     pub losses: Vec<Loss>,
+    /// The tensors in the new store whose elements may be a mix of old and new ones: a process or thread ended while it
+    /// was changing their storage, or the file is too short to say so. They are copied as they are, and marked, so they
+    /// must be read through [`allow_interrupted`](crate::Tensor::allow_interrupted) in the new store, too.
+    pub interrupted: Vec<String>,
 }
 
 /// Something that a salvage could not copy.
@@ -85,18 +91,29 @@ pub(crate) fn salvage(
     let store = OpenStore::at(held, paths, options, Arc::new(Generation::stand_in(uuid, number)));
     let kept = keep(&store, &source, &mut losses, progress)?;
     let copied = Copied { tensor_count: kept.tensors.len() as u64, ..Copied::default() };
-    let mut salvaged = Salvaged { generation: number, copied, losses };
+    let mut done = Done { copied, interrupted: kept.interrupted };
+    let mut manifest = source.manifest;
+    manifest.table = None;
+    manifest.storages = kept.storages.into_iter().map(|(id, record)| (id, Some(record))).collect();
+    manifest.tensors = kept.tensors.into_iter().map(|(name, record)| (name, Some(record))).collect();
+    let generation = &Generation::new(manifest, None, source.pin, true);
     if let Some(new) = new {
-        let mut manifest = source.manifest;
-        manifest.table = None;
-        manifest.storages = kept.storages.into_iter().map(|(id, record)| (id, Some(record))).collect();
-        manifest.tensors = kept.tensors.into_iter().map(|(name, record)| (name, Some(record))).collect();
-        let generation = &Generation::new(manifest, None, source.pin, true);
         let damaged = kept.damaged;
-        let original = Original { action: "salvage", disk, store: &store, generation, damaged };
-        salvaged.copied = original.copy(new, progress)?;
+        let original = Original {
+            action: "salvage",
+            disk,
+            store: &store,
+            generation,
+            damaged,
+            allows_interrupted: true,
+        };
+        done = original.copy(new, progress)?;
     }
-    Ok(salvaged)
+    let on_interrupted = |(name, record): (&String, &Option<TensorRecord>)| {
+        done.interrupted.contains(&record.as_ref()?.storage_id).then(|| name.clone())
+    };
+    let interrupted = generation.manifest().tensors.iter().filter_map(on_interrupted).collect();
+    Ok(Salvaged { generation: number, copied: done.copied, losses, interrupted })
 }
 
 /// Refuses a new store inside the damaged one, which would change it.

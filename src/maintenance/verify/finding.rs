@@ -13,7 +13,7 @@ const SHOWN_NAMES: usize = 3;
 
 /// How many names are kept for all findings together. A storage of a million tensors may have a million damaged
 /// chunks.
-const MAX_NAMES: usize = 1 << 20;
+pub(super) const MAX_NAMES: usize = 1 << 20;
 
 /// One defect of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]

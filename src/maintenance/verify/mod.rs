@@ -2,6 +2,7 @@
 
 mod damage;
 mod finding;
+mod interrupted;
 mod storages;
 mod survey;
 mod table_damage;
@@ -36,6 +37,9 @@ pub(crate) use tensors::verify_tensors;
 pub struct Verification {
     /// Broken rules of the format. Empty for an undamaged store.
     pub findings: Vec<Finding>,
+    /// The tensors whose storage a process or thread was changing when it ended. They can be read with
+    /// [`allow_interrupted`](crate::Tensor::allow_interrupted). At most about a million names are kept.
+    pub interrupted: Vec<String>,
     /// Files that no process needs, which is not damage. They are not searched for if only some tensors are verified,
     /// or if the store is too damaged to be opened.
     pub orphans: Vec<SpareFile>,
@@ -46,7 +50,8 @@ pub struct Verification {
 }
 
 impl Verification {
-    /// Whether no damage was found. Files that are not needed or could not be checked are not damage.
+    /// Whether neither damage nor an interrupted change was found. Files that are not needed or could not be checked do
+    /// not matter.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -60,7 +65,7 @@ impl Verification {
     /// ```
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        self.findings.is_empty()
+        self.findings.is_empty() && self.interrupted.is_empty()
     }
 }
 
@@ -116,7 +121,8 @@ pub(crate) fn verify(
         Err(e) if e.kind() == ErrorKind::Corrupt => Vec::new(),
         orphans => orphans?,
     };
-    Ok(Verification { findings: findings.finish(), orphans, unchecked_files, read_bytes })
+    let interrupted = interrupted::names(store, &survey)?;
+    Ok(Verification { findings: findings.finish(), interrupted, orphans, unchecked_files, read_bytes })
 }
 
 /// Checks that LOCK exists. It has no content, but no commit can be made without it.

@@ -152,7 +152,7 @@ fn check_in_place(files: &Files<'_>, id: u64, record: &StorageRecord) -> Result<
             }
         }
     }
-    let file = check_length(&path, found_bytes, record.length_bytes).err();
+    let file = check_length(&path, found_bytes, record.file_bytes()).err();
     Ok(Damage { file, found_bytes: Some(found_bytes), chunks, sum: None })
 }
 

@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use stridemap_format::{Error as FormatError, RecordKind, Rule};
 
+use super::Verification;
 use super::damage::{DamageIndex, add_findings, bytes_of_chunks};
-use super::finding::{Affected, Finding, Findings};
+use super::finding::{Affected, Findings};
 use super::storages::check_chunks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{Generation, OpenStore};
 use crate::layout::{Coverage, MAX_STEPS_TOGETHER};
 use crate::maintenance::external_check::{Fault, check_external};
+use crate::storage::is_interrupted;
 
 /// Verifies only the given tensors: the entries that their lookups read, and the chunks that they refer to.
 ///
@@ -22,25 +24,34 @@ pub(crate) fn verify_tensors(
     generation: &Generation,
     names: &[&str],
     progress: &mut dyn FnMut(u64),
-) -> Result<Vec<Finding>> {
-    let mut findings = Findings::default();
+) -> Result<Verification> {
+    let (mut findings, mut interrupted, mut read_bytes) = (Findings::default(), Vec::new(), 0);
+    let mut progress = |bytes| {
+        read_bytes += bytes;
+        progress(bytes);
+    };
     for name in names {
         let name = Arc::from(*name);
-        if let Err(e) = verify_one(store, generation, &name, &mut findings, progress) {
-            findings.add_broken_rule(e, Affected::Tensors { names: vec![name], more: 0 })?;
+        match verify_one(store, generation, &name, &mut findings, &mut progress) {
+            Ok(true) => interrupted.push((*name).to_owned()),
+            Ok(false) => {}
+            Err(e) => {
+                findings.add_broken_rule(e, Affected::Tensors { names: vec![name], more: 0 })?;
+            }
         }
     }
-    Ok(findings.finish())
+    Ok(Verification { findings: findings.finish(), interrupted, read_bytes, ..Verification::default() })
 }
 
-/// Adds what is wrong with the files of a tensor to the findings. Damaged metadata of the tensor is an error.
+/// Adds what is wrong with the files of a tensor to the findings. Damaged metadata of the tensor is an error. Returns
+/// whether a change of its storage was interrupted.
 fn verify_one(
     store: &OpenStore,
     generation: &Generation,
     name: &Arc<str>,
     findings: &mut Findings,
     progress: &mut dyn FnMut(u64),
-) -> Result<()> {
+) -> Result<bool> {
     let record = generation.existing("verify", name)?;
     let id = record.storage_id;
     let wrong = |rule, detail| {
@@ -66,7 +77,7 @@ fn verify_one(
                 findings.push(path, &FormatError::new(Rule::ExternalFile, detail), Affected::NOTHING);
             findings.affect(finding, name);
         }
-        return Ok(());
+        return Ok(false);
     }
     let reached = Coverage::of(&record, storage.length_bytes);
     let steps_left = Cell::new(MAX_STEPS_TOGETHER);
@@ -83,5 +94,5 @@ fn verify_one(
         let chunks = ranges.into_iter().map(|(_, finding)| finding);
         whole.into_iter().chain(chunks).for_each(|finding| findings.affect(finding, name));
     }
-    Ok(())
+    is_interrupted(&*store.disk, &store.paths.storage(id), &storage)
 }

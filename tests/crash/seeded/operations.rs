@@ -193,7 +193,7 @@ impl Episode {
         self.did("refresh", refreshed)?;
         let tensor = self.handles[handle].load(name);
         let tensor = self.did("load", tensor)?;
-        let locked = tensor.lock_exclusive();
+        let locked = tensor.allow_interrupted().lock_exclusive();
         let mut guard = self.did("lock", locked)?;
         let value = self.random.next() as u32;
         // The change may be partly applied, whatever the call returns.
@@ -222,7 +222,7 @@ impl Episode {
         let Some(name) = names.get(self.random.below(names.len())).cloned() else { return Ok(()) };
         let refreshed = self.handles[handle].refresh();
         self.did("refresh", refreshed)?;
-        let read = self.handles[handle].load(&name).and_then(|tensor| tensor.to_bytes());
+        let read = self.handles[handle].load(&name).and_then(|tensor| tensor.allow_interrupted().to_bytes());
         let read = self.did("read", read)?;
         match &self.half(half).tensors[&name].elements {
             Elements::Sealed(bytes) if **bytes != read => Err(End::Wrong(format!("{name} reads otherwise"))),

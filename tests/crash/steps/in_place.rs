@@ -10,7 +10,7 @@ use crate::simulated::{Outcome, SimulatedDisk};
 use stridemap::disk::{Access, omit_step};
 use stridemap::{DType, ErrorKind, LiveTensor, StorageKind, Store, StoreOptions};
 
-use super::play::{Fate, Later, Play, STORE, create, expect_ok, has, holds, open, options, refused, replace};
+use super::play::{Fate, Later, Play, STORE, create, expect_ok, holds, open, options, refused, replace};
 use super::seat::{Seat, When};
 
 const BIN: &str = "storages/0000000000000001.bin";
@@ -61,6 +61,15 @@ pub(crate) fn file_with_two_names(play: &Play) -> Fate {
     )
 }
 
+/// Checks that a power cut keeps the elements, and the mark that was set when they were flushed.
+fn is_flushed(play: &Play) -> Fate {
+    let left = SimulatedDisk::after_power_cut(&play.simulated.log(), Outcome::EverythingLost);
+    let store = expect_ok("open", StoreOptions::new().disk(Arc::new(left)).open(STORE))?;
+    let x = expect_ok("load", store.load("x"))?.allow_interrupted();
+    let found: Vec<i64> = expect_ok("read", x.read())?;
+    holds(format!("x is {found:?}, and not 7"), found == [7; 5])
+}
+
 /// A flush and then a power cut, on a file system where a read-only descriptor syncs nothing.
 pub(crate) fn flushed_before_a_power_cut(play: &Play) -> Fate {
     let store = create(&play.seat().with(|quirks| quirks.syncs_by_writers = true))?;
@@ -68,9 +77,7 @@ pub(crate) fn flushed_before_a_power_cut(play: &Play) -> Fate {
     let x = expect_ok("load", store.load("x"))?;
     let mut guard = expect_ok("the guard", x.lock_exclusive())?;
     expect_ok("the flush", guard.fill_(7).and_then(|guard| guard.flush()))?;
-    let left = SimulatedDisk::after_power_cut(&play.simulated.log(), Outcome::EverythingLost);
-    let store = expect_ok("open", StoreOptions::new().disk(Arc::new(left)).open(STORE))?;
-    has(&store, "x", 7)
+    is_flushed(play)
 }
 
 /// The descriptor from loading has an unreported write error; the one that was opened later does not.
@@ -103,8 +110,37 @@ pub(crate) fn flush_after_a_failed_one(play: &Play) -> Fate {
     drop(guard);
     // The handle is poisoned. Another handle of the process is too.
     let same = expect_ok("load", open(&seat)?.load("x"))?;
-    let mut guard = expect_ok("the guard", same.lock_exclusive())?;
+    refused("a guard after lost changes", same.lock_exclusive(), ErrorKind::Interrupted)?;
+    let mut guard = expect_ok("the guard", same.allow_interrupted().lock_exclusive())?;
     refused("a flush after one that failed", guard.flush(), ErrorKind::Poisoned)
+}
+
+/// A writer changes a tensor in two writes, and is killed after each of its operations.
+pub(crate) fn killed_during_a_change(play: &Play) -> Fate {
+    let store = create(&play.seat())?;
+    create_x(&store)?;
+    let x = expect_ok("load", store.load("x"))?;
+    let (mut killed, before) = (play.simulated.power_cut(), play.simulated.log().len());
+    let mut guard = expect_ok("the guard", x.lock_exclusive())?;
+    for part in [x.narrow(0, 0, 2), x.narrow(0, 2, 3)] {
+        let part = expect_ok("narrow", part)?;
+        expect_ok("fill_", guard.at(&part).and_then(|mut guard| guard.fill_(7).map(drop)))?;
+    }
+    drop(guard);
+    let mut found = Vec::new();
+    for op in &play.simulated.log()[before..] {
+        killed.apply(op);
+        let options = StoreOptions::new().disk(Arc::new(killed.disk_after_kill()));
+        let x = expect_ok("load", options.open(STORE).and_then(|store| store.load("x")))?;
+        found.push(match x.read::<i64>() {
+            Err(e) if e.kind() == ErrorKind::Interrupted => None,
+            read => Some(expect_ok("read", read)?),
+        });
+    }
+    let is_whole =
+        |read: &Option<Vec<i64>>| read.as_ref().is_none_or(|x| x.iter().all(|element| *element == x[0]));
+    holds(format!("half a change is read: {found:?}"), found.iter().all(is_whole))?;
+    holds(format!("the mark stays: {found:?}"), found.last() == Some(&Some(vec![7; 5])))
 }
 
 /// Returns a mapped store with a live tensor that was changed and not flushed.
@@ -162,7 +198,5 @@ pub(crate) fn flushed_after_a_writer_died(play: &Play) -> Fate {
     let x = expect_ok("load", open(&play.seat())?.load("x"))?;
     let mut guard = expect_ok("the guard", x.lock_exclusive())?;
     expect_ok("the flush", guard.fill_(7).and_then(|guard| guard.flush()))?;
-    let left = SimulatedDisk::after_power_cut(&play.simulated.log(), Outcome::EverythingLost);
-    let store = expect_ok("open", StoreOptions::new().disk(Arc::new(left)).open(STORE))?;
-    has(&store, "x", 7)
+    is_flushed(play)
 }

@@ -134,6 +134,7 @@ fn interleavings() -> Vec<Simulation> {
             in_place::two_flushes_after_a_write_error,
             &["flush-alone"],
         ),
+        of("killed during a change", in_place::killed_during_a_change, &["mark-changing", "unmark"]),
         of("flush after a failed one", in_place::flush_after_a_failed_one, &["flush-once"]),
         of(
             "file changed before its adoption",

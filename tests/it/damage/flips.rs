@@ -55,7 +55,7 @@ fn case_27_every_flipped_bit_is_found_with_its_file_and_the_tensors_it_affects()
     for file in files(&path) {
         let bits = fs::read(&file).unwrap().len() * 8;
         // The elements of mutable and live storages change, so they have no digest.
-        if is_in(&file, "storages") && bits == 8 * 8 && !is_sealed(&path, &file) {
+        if is_in(&file, "storages") && bits <= 9 * 8 && !is_sealed(&path, &file) {
             in_place += 1;
             continue;
         }

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileExt as _, symlink};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use stridemap::{DType, ErrorKind, Index, Store, StoreOptions, Tensor};
+use stridemap::{DType, ErrorKind, Index, StorageKind, Store, StoreOptions, Tensor};
 
 use super::support::{
-    Outcome, assert_salvaged, content, copy, create_chunked_store, create_small_store, lost_records,
+    Content, Outcome, assert_salvaged, content, copy, create_chunked_store, create_small_store, lost_records,
     salvage_to, tree, verify,
 };
 use crate::harness::{assert_refused, fast, filled, new_path, new_store};
@@ -248,6 +249,98 @@ fn salvage_needs_a_free_path_outside_the_damaged_store() {
     let names =
         fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<BTreeSet<_>>();
     assert_eq!(names.len(), 4, "{names:?}");
+}
+
+/// Creates a store with a mutable tensor of four integers, a view of the first one, a mutable tensor without elements,
+/// and another mutable one. Panics while it changes the first.
+fn create_interrupted_store(path: &Path) -> Content {
+    let store = fast().create(path).unwrap();
+    for name in ["x", "other"] {
+        store.write(|txn| txn.save_as(name, &[1i64; 4], StorageKind::Mutable)).unwrap();
+    }
+    let _ = store.create_tensor("empty", DType::I64, &[0], StorageKind::Mutable).unwrap();
+    let x = store.load("x").unwrap();
+    store.save_view("first", &x.narrow(0, 0, 1).unwrap()).unwrap();
+    let panicking = || {
+        let mut guard = x.lock_exclusive().unwrap();
+        guard.at(&x.narrow(0, 1, 2).unwrap()).unwrap().fill_(7).unwrap();
+        panic!("expected by the test");
+    };
+    assert!(catch_unwind(AssertUnwindSafe(panicking)).is_err());
+    drop((x, store));
+    content(path)
+}
+
+#[test]
+fn interrupted_change_is_copied_as_it_is_and_marked_in_the_new_store() {
+    let (dir, path) = new_path();
+    let expected = create_interrupted_store(&path);
+    let new = path.with_extension("new");
+    let (lost, done) = salvage_to(&path, &new, &expected, "an interrupted change");
+    assert_eq!((lost, done.losses), (Outcome::default(), Vec::new()));
+    assert_eq!(done.interrupted, ["first", "x"]);
+    let store = Store::open(&new).unwrap();
+    assert_refused(
+        store.load("first").unwrap().read::<i64>(),
+        ErrorKind::Interrupted,
+        &["allow_interrupted"],
+    );
+    assert_eq!(store.load("other").unwrap().read::<i64>().unwrap(), [1; 4]);
+    let mut guard = store.load("x").unwrap().allow_interrupted().lock_exclusive().unwrap();
+    assert!(guard.was_interrupted());
+    assert_eq!(guard.read::<i64>().unwrap(), [1, 7, 7, 1]);
+    guard.fill_(2).unwrap();
+    drop(guard);
+    assert_eq!(store.load("x").unwrap().read::<i64>().unwrap(), [2; 4]);
+    // A copy is refused, and leaves nothing.
+    let copy = dir.path().join("copy.smap");
+    assert_refused(
+        Store::open(&path).unwrap().copy_to(&copy, |_| ()),
+        ErrorKind::Interrupted,
+        &["\"first\""],
+    );
+    assert!(!copy.exists());
+}
+
+#[test]
+fn change_that_is_not_interrupted_yet_is_not_reported() {
+    let (_dir, path, store) = new_store();
+    let x = store.create_tensor("x", DType::I64, &[4], StorageKind::Mutable).unwrap();
+    let salvaged = || fast().salvage(&path, None, |_| ()).unwrap();
+    let mut guard = x.lock_exclusive().unwrap();
+    guard.fill_(7).unwrap();
+    assert_eq!(salvaged().interrupted, [""; 0]);
+    std::mem::forget(guard);
+    // Only its end would release the lock of the forgotten guard, so this is a copy of its file.
+    let file = path.join(BIN);
+    let bytes = fs::read(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+    fs::write(&file, bytes).unwrap();
+    assert_eq!(salvaged().interrupted, ["x"]);
+}
+
+#[test]
+fn mutable_storage_that_lost_its_mark_keeps_its_elements_and_counts_as_interrupted() {
+    let dir = temporary();
+    let path = dir.path().join("x.smap");
+    let expected = create_interrupted_store(&path);
+    let cut = |id: u64, length: u64| {
+        let damaged = dir.path().join("damaged.smap");
+        copy(&path, &damaged);
+        let file = damaged.join(format!("storages/{id:016x}.bin"));
+        fs::File::options().write(true).open(file).unwrap().set_len(length).unwrap();
+        let new = dir.path().join("new.smap");
+        let (lost, done) = salvage_to(&damaged, &new, &expected, &format!("storage {id} of {length} bytes"));
+        for dir in [damaged, new] {
+            fs::remove_dir_all(dir).unwrap();
+        }
+        (lost, done.interrupted)
+    };
+    assert_eq!(cut(2, 32), (gone(&[]), vec!["first".into(), "other".into(), "x".into()]));
+    assert_eq!(cut(3, 0), (gone(&[]), vec!["empty".into(), "first".into(), "x".into()]));
+    assert_eq!(cut(1, 32), (gone(&[]), vec!["first".into(), "x".into()]));
+    assert_eq!(cut(1, 31), (gone(&["x"]), vec!["first".into()]));
+    assert_eq!(cut(1, 7), (gone(&["first", "x"]), vec![]));
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn salvage_keeps_the_first_of_two_records_with_one_name() {
     fs::write(path.join("FORMAT"), wire::marker(b"\x89SMAP\r\n\x1a", 1)).unwrap();
     fs::write(path.join("meta/0000000000000007.man"), manifest).unwrap();
     fs::write(path.join("meta/0000000000000007.tab"), table).unwrap();
-    fs::write(path.join("storages/0000000000000001.bin"), [0; 24]).unwrap();
+    fs::write(path.join("storages/0000000000000001.bin"), [0; 25]).unwrap();
 
     let findings = verify(&path).findings;
     assert!(findings.iter().all(|finding| finding.rule.number() == 24), "{findings:?}");

@@ -117,7 +117,7 @@ fn linked(malformed: &MalformedStore, kind: StorageKind) -> (Store, Tensor, Path
     let tensor = store.create_tensor("x", DType::F32, &[20], kind).unwrap();
     let link = malformed.dir().join("link");
     fs::hard_link(path.join("storages/0000000000000001.bin"), &link).unwrap();
-    malformed.write_record_of("link", 80);
+    malformed.write_record_of("link", if kind == StorageKind::Mutable { 81 } else { 80 });
     (store, tensor, link)
 }
 

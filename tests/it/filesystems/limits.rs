@@ -213,7 +213,7 @@ fn case_25_truncated_storage_under_an_open_handle_is_refused_before_it_is_mapped
     File::options().write(true).open(&storage).unwrap().set_len(23).unwrap();
     let mapped = open_mapped(&path);
     for store in [mapped, Store::open(&path).unwrap()] {
-        let text = ["load \"x\"", "0000000000000001.bin", "23 bytes, but the record says 24", "F-26"];
+        let text = ["load \"x\"", "0000000000000001.bin", "23 bytes, but the record requires 24", "F-26"];
         assert_refused(store.load("x"), ErrorKind::Corrupt, &text);
     }
 }

@@ -128,6 +128,11 @@ fn change(path: &Path) {
     assert_eq!((all(&x), all(&same)), (7, 7));
     same.lock_exclusive().unwrap().as_slice_mut::<i64>().unwrap().fill(8);
     assert_eq!((all(&x), all(&same), x.read::<i64>().unwrap()[0]), (8, 8, 8));
+    let panicking = || x.lock_exclusive().unwrap().fill_(9).map(|_| panic!("expected by the test")).unwrap();
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panicking)).is_err());
+    assert_eq!(same.read::<i64>().unwrap_err().kind(), ErrorKind::Interrupted);
+    drop(same.allow_interrupted().lock_exclusive().unwrap());
+    assert_eq!(all(&x), 9);
 
     let (live, other) = (store.load("live").unwrap(), mapped(path).load("live").unwrap());
     live.as_live::<i64>().unwrap().fill(5);

@@ -33,6 +33,8 @@ impl MalformedStore {
         for id in [MUTABLE, LIVE, NARROW] {
             fs::remove_file(malformed.storage_path(id)).unwrap();
         }
+        // Room for the mark of the mutable storage.
+        fs::File::options().write(true).open(malformed.storage_path(SEALED)).unwrap().set_len(33).unwrap();
         malformed
     }
 

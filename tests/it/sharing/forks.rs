@@ -77,6 +77,14 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
             assert_eq!(guard.as_slice::<i64>().unwrap(), [0; 4]);
             drop(guard);
             assert!(is_free());
+            // A child that drops a guard leaves the mark of the change to its parent.
+            let mut guard = Some(x.lock_exclusive().unwrap());
+            guard.as_mut().unwrap().as_slice_mut::<i64>().unwrap()[0] = 7;
+            let mark = || std::fs::read(path.join("storages/0000000000000001.bin")).unwrap()[32];
+            assert!(fork(|| drop(guard.take())).succeeds());
+            assert_eq!(mark(), 1);
+            drop(guard);
+            assert_eq!(mark(), 0);
         }
         "fork while committing" => {
             let options = StoreOptions::new().lock_timeout(Duration::from_secs(1));
@@ -225,6 +233,13 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
             let open = || open_mapped(path);
             let mut sealed = Some(open().load("sealed").unwrap());
             let storages = path.join("storages");
+            // Room for the mark of the mutable storage.
+            File::options()
+                .write(true)
+                .open(storages.join("0000000000000001.bin"))
+                .unwrap()
+                .set_len(33)
+                .unwrap();
             fs::rename(storages.join("0000000000000001.bin"), storages.join("0000000000000002.bin")).unwrap();
             let child = fork(|| {
                 let changing = open().load("changing").unwrap();

@@ -351,8 +351,9 @@ fn case_23_exclusive_guard_excludes_other_guards() {
         assert!(text.contains(&format!("process {id} ")) || text.contains("another process"), "{text}");
     }
     holder.kill();
-    assert_eq!(x.read::<i64>().unwrap(), [5; 3]);
-    x.lock_exclusive().unwrap().add_(1).unwrap();
+    assert_eq!(x.read::<i64>().unwrap_err().kind(), ErrorKind::Interrupted);
+    assert_eq!(x.allow_interrupted().read::<i64>().unwrap(), [5; 3]);
+    x.allow_interrupted().lock_exclusive().unwrap().add_(1).unwrap();
     assert_eq!(x.read::<i64>().unwrap(), [6; 3]);
 }
 

@@ -259,7 +259,8 @@ fn check_files(path: &Path, store: &Store) {
         let mut add = |ending, size_bytes| {
             expected.insert(format!("{:016x}.{ending}", storage.id), size_bytes);
         };
-        add("bin", storage.size_bytes);
+        let mark_bytes = u64::from(storage.kind == stridemap::StorageKind::Mutable);
+        add("bin", storage.size_bytes + mark_bytes);
         if storage.kind == stridemap::StorageKind::Sealed && storage.size_bytes >= CHUNK_BYTES {
             add("sum", storage.size_bytes / CHUNK_BYTES * DIGEST_BYTES);
         }

@@ -356,9 +356,9 @@ fn tables() -> Vec<Row> {
 }
 
 fn storages() -> Vec<Row> {
-    let in_place = |kind: Vec<u8>| {
+    let in_place = |kind: Vec<u8>, length: usize| {
         let mut files = store(manifest(&[("kind", kind)]));
-        files.insert(BIN.to_owned(), file(&elements()[..23]));
+        files.insert(BIN.to_owned(), file(&elements()[..length]));
         files
     };
     let no_bytes = store(manifest(&[("length", uint(0)), ("kind", sealed(b"")), ("size", uints(&[0, 2]))]));
@@ -377,8 +377,9 @@ fn storages() -> Vec<Row> {
         (25, "storage-cut", with_file(BIN, file(&elements()[..23])), lost),
         (25, "storage-empty", with_file(BIN, file("")), again()),
         (25, "storage-missing", without(BIN), again()),
-        (25, "mutable-storage-cut", in_place(uint(1)), again()),
-        (25, "live-storage-cut", in_place(wire::live(4)), again()),
+        (25, "mutable-storage-cut", in_place(uint(1), 23), again()),
+        (25, "mutable-storage-without-its-mark", in_place(uint(1), 24), again()),
+        (25, "live-storage-cut", in_place(wire::live(4), 23), again()),
         (25, "chunked-storage-cut", chunked, again()),
         (27, "element-changed", with_file(BIN, Node::File(flipped(elements(), 9))), Verify(&[(25, BIN)])),
         (27, "elements-zeroed", with_file(BIN, file([0; 24])), Verify(&[(25, BIN)])),
