@@ -189,7 +189,7 @@ impl Store {
     /// system, unless [allowed](crate::StoreOptions::allow_network_mapping).
     #[expect(
         unsafe_code,
-        reason = "states the contract of mapping; the mapping itself is in storage/mapping.rs"
+        reason = "states the contract of mapping; the mapping itself is in storage/map/mapping.rs"
     )]
     pub unsafe fn open_mapped(path: impl AsRef<Path>) -> Result<Store> {
         StoreOptions::new().open_with(path.as_ref(), Some(MapPermit::by_contract_of_the_caller()))

@@ -322,7 +322,7 @@ impl StoreOptions {
     /// [allowed](Self::allow_network_mapping).
     #[expect(
         unsafe_code,
-        reason = "states the contract of mapping; the mapping itself is in storage/mapping.rs"
+        reason = "states the contract of mapping; the mapping itself is in storage/map/mapping.rs"
     )]
     pub unsafe fn open_mapped(&self, path: impl AsRef<Path>) -> Result<Store> {
         self.open_with(path.as_ref(), Some(MapPermit::by_contract_of_the_caller()))

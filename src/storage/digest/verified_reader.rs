@@ -13,12 +13,12 @@ use stridemap_format::{
     digests_of_chunks, full_chunk_count,
 };
 
-use super::open_file::{OpenContext, broken, check_length, read_error};
-use super::resize_discarding;
 use super::rewrite::{ByteSource, Sink};
-use super::writer::StorageWriter;
 use crate::disk::{Access, Disk, DiskFile, StorePaths, read_again};
 use crate::error::{Error, Result};
+use crate::storage::grow::writer::StorageWriter;
+use crate::storage::open_file::{OpenContext, broken, check_length, read_error};
+use crate::storage::resize_discarding;
 
 /// The number of chunk digests in memory at a time. It is limited because a record may claim any number of chunks.
 const PIECE_DIGESTS: u64 = 256;

@@ -8,15 +8,15 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
 use stridemap_format::{StorageRecord, Uuid};
 
-use super::lock_wait::LockWait;
-use super::mapping::MapPermit;
-use super::open_file::{check_length, other_names_error};
 use super::poison::Poison;
 use crate::disk::{
     Access, Disk, DiskFile, FileId, FileStat, FileSystem, OwnerProcess, if_test_omits_step,
     is_written_in_place, needs_new_blocks, step, unshare,
 };
 use crate::error::{Error, ErrorKind, IoContext, Result};
+use crate::storage::lock::lock_wait::LockWait;
+use crate::storage::map::mapping::MapPermit;
+use crate::storage::open_file::{check_length, other_names_error};
 
 /// The storages that this process failed to flush, by file, store and id in the store, with their errors: inodes are
 /// reused, ids are not. The kernel has marked their pages clean, so a handle that loads such a storage again must also get
@@ -28,23 +28,23 @@ type FailedSyncs = HashMap<(FileId, Uuid, u64), Error>;
 /// The file of a storage that is changed in place: the common part of mutable and live storages.
 #[derive(Debug)]
 pub(crate) struct InPlaceFile {
-    pub(super) disk: Arc<dyn Disk>,
-    pub(super) path: PathBuf,
+    pub(in crate::storage) disk: Arc<dyn Disk>,
+    pub(in crate::storage) path: PathBuf,
     /// Used to read, and to detect writeback failures: the kernel reports a failure only to files that were open when
     /// it happened.
-    pub(super) file: Arc<dyn DiskFile>,
-    pub(super) id: FileId,
+    pub(in crate::storage) file: Arc<dyn DiskFile>,
+    pub(in crate::storage) id: FileId,
     /// The store, and the storage's id in it.
     identity: (Uuid, u64),
     /// The process that loaded the storage.
     owner: OwnerProcess,
-    pub(super) length_bytes: u64,
+    pub(in crate::storage) length_bytes: u64,
     /// How many bytes of the file belong to the storage.
     file_bytes: u64,
-    pub(super) context: InPlaceContext,
+    pub(in crate::storage) context: InPlaceContext,
     /// Locked during a flush: if several threads sync an open file, the kernel reports a failure to only one of them.
     flushing: Mutex<()>,
-    pub(super) permit: Option<MapPermit>,
+    pub(in crate::storage) permit: Option<MapPermit>,
     file_system: FileSystem,
     /// Set once all blocks of the file are allocated, on a file system that writes in place.
     is_allocated: OnceLock<()>,
@@ -85,14 +85,14 @@ impl fmt::Debug for InPlaceContext {
 }
 
 /// The open file of a storage.
-pub(super) struct Opened<'a> {
-    pub(super) path: &'a Path,
-    pub(super) file: Arc<dyn DiskFile>,
-    pub(super) stat: FileStat,
+pub(in crate::storage) struct Opened<'a> {
+    pub(in crate::storage) path: &'a Path,
+    pub(in crate::storage) file: Arc<dyn DiskFile>,
+    pub(in crate::storage) stat: FileStat,
 }
 
 impl InPlaceFile {
-    pub(super) fn new(
+    pub(in crate::storage) fn new(
         disk: &Arc<dyn Disk>,
         Opened { path, file, stat }: Opened<'_>,
         identity: (Uuid, u64),
@@ -126,7 +126,7 @@ impl InPlaceFile {
     }
 
     /// Whether both are the same storage.
-    pub(super) fn is_same(&self, other: &InPlaceFile) -> bool {
+    pub(in crate::storage) fn is_same(&self, other: &InPlaceFile) -> bool {
         self.id == other.id && self.length_bytes == other.length_bytes
     }
 
@@ -134,7 +134,7 @@ impl InPlaceFile {
     ///
     /// # Errors
     /// `Poisoned` once a sync of the handle that loaded the storage has failed.
-    pub(super) fn check_poison(&self) -> Result<()> {
+    pub(in crate::storage) fn check_poison(&self) -> Result<()> {
         self.context.poison.check()
     }
 
@@ -142,11 +142,11 @@ impl InPlaceFile {
     ///
     /// # Errors
     /// `Stale` in a forked child of the process that loaded the storage.
-    pub(super) fn check_process(&self) -> Result<()> {
+    pub(in crate::storage) fn check_process(&self) -> Result<()> {
         self.owner.check(|| format!("{}: the tensor was loaded", self.path.display()))
     }
 
-    pub(super) fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
+    pub(in crate::storage) fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
         self.file.read_exact_at(buf, offset_bytes).doing("read storage", &self.path)
     }
 
@@ -154,7 +154,7 @@ impl InPlaceFile {
     ///
     /// # Errors
     /// `Poisoned`; `ReadOnly`; `Conflict` if no file has that path.
-    pub(super) fn open_to_write(&self) -> Result<Arc<dyn DiskFile>> {
+    pub(in crate::storage) fn open_to_write(&self) -> Result<Arc<dyn DiskFile>> {
         self.check_poison()?;
         match self.disk.open(&self.path, Access::Write) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Err(self.unreferenced_error()),
@@ -167,7 +167,7 @@ impl InPlaceFile {
     /// # Errors
     /// `Stale` if the name of the loaded file now belongs to a different file; `Conflict` if the file has several
     /// names, or if no tensor is backed by the storage any more.
-    pub(super) fn check_changeable(&self, file: &Arc<dyn DiskFile>) -> Result<()> {
+    pub(in crate::storage) fn check_changeable(&self, file: &Arc<dyn DiskFile>) -> Result<()> {
         let stat = file.stat().doing("examine storage", &self.path)?;
         if !step!("in-place-is-same", self.is_same_file(stat)) {
             let message = format!(
@@ -192,7 +192,7 @@ impl InPlaceFile {
     ///
     /// # Errors
     /// `Corrupt`; `Io`.
-    pub(super) fn check_length(&self, file: &Arc<dyn DiskFile>) -> Result<()> {
+    pub(in crate::storage) fn check_length(&self, file: &Arc<dyn DiskFile>) -> Result<()> {
         let stat = file.stat().doing("examine storage", &self.path)?;
         if !self.is_same_file(stat) {
             return Ok(());
@@ -204,7 +204,7 @@ impl InPlaceFile {
     ///
     /// # Errors
     /// `Corrupt` if it is shorter than the record states; `Io`.
-    pub(super) fn stat_to_map(&self, file: &Arc<dyn DiskFile>) -> Result<FileStat> {
+    pub(in crate::storage) fn stat_to_map(&self, file: &Arc<dyn DiskFile>) -> Result<FileStat> {
         let stat = file.stat().doing("map storage", &self.path)?;
         check_length(&self.path, stat.size_bytes, self.file_bytes)?;
         Ok(stat)
@@ -215,7 +215,7 @@ impl InPlaceFile {
     ///
     /// # Errors
     /// `Io`, for example if the disk is full.
-    pub(super) fn allocate_blocks(&self, file: &Arc<dyn DiskFile>) -> Result<bool> {
+    pub(in crate::storage) fn allocate_blocks(&self, file: &Arc<dyn DiskFile>) -> Result<bool> {
         let all = 0..self.file_bytes;
         if all.is_empty() || self.is_allocated.get().is_some() {
             return Ok(true);
@@ -257,7 +257,7 @@ impl InPlaceFile {
     }
 
     /// Whether opening the file for writing may copy it, so that earlier mappings still map the old file.
-    pub(super) fn is_on_overlay(&self) -> bool {
+    pub(in crate::storage) fn is_on_overlay(&self) -> bool {
         self.file_system == FileSystem::Overlay
     }
 
@@ -267,7 +267,7 @@ impl InPlaceFile {
     /// # Errors
     /// `Io`; `Poisoned` if an earlier flush of the storage in this process, or a sync of the handle that loaded it,
     /// has failed. The message contains that failure.
-    pub(super) fn sync(&self, files: &[&Arc<dyn DiskFile>]) -> Result<()> {
+    pub(in crate::storage) fn sync(&self, files: &[&Arc<dyn DiskFile>]) -> Result<()> {
         let (store, id) = self.identity;
         let key = (self.id, store, id);
         let failed = || FAILED_TO_SYNC.lock().unwrap_or_else(PoisonError::into_inner);

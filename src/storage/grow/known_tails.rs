@@ -18,7 +18,7 @@ impl KnownTails {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn sealer(&self, id: u64, record: &StorageRecord) -> Option<Sealer> {
+    pub(in crate::storage) fn sealer(&self, id: u64, record: &StorageRecord) -> Option<Sealer> {
         let tails = self.tails();
         // The bytes of a published record never change, so equal digests mean that nobody has appended since.
         let is_known = |(known_id, known, _): &&(u64, StorageRecord, Sealer)| {
@@ -27,7 +27,7 @@ impl KnownTails {
         tails.iter().find(is_known).map(|(_, _, sealer)| sealer.clone())
     }
 
-    pub(super) fn remember(&self, id: u64, record: &StorageRecord, sealer: &Sealer) {
+    pub(in crate::storage) fn remember(&self, id: u64, record: &StorageRecord, sealer: &Sealer) {
         let mut tails = self.tails();
         tails.retain(|(known_id, ..)| *known_id != id);
         tails.truncate(MAX_KNOWN_TAILS - 1);

@@ -11,11 +11,11 @@ static RESERVED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// A reserved part of that address space, released on drop.
 #[derive(Debug)]
-pub(super) struct Reservation(usize);
+pub(in crate::storage) struct Reservation(usize);
 
 impl Reservation {
     /// Reserves `bytes`, but at most half of the bytes that are left.
-    pub(super) fn of(bytes: usize) -> Self {
+    pub(in crate::storage) fn of(bytes: usize) -> Self {
         let granted = |reserved: usize| bytes.min(MAX_RESERVED_BYTES.saturating_sub(reserved) / 2);
         let taken = RESERVED_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |reserved| {
             Some(reserved + granted(reserved))
@@ -24,12 +24,12 @@ impl Reservation {
     }
 
     /// Whether [`of`](Self::of) would now grant as many bytes as it would without other reservations.
-    pub(super) fn is_available(bytes: usize) -> bool {
+    pub(in crate::storage) fn is_available(bytes: usize) -> bool {
         let left = MAX_RESERVED_BYTES.saturating_sub(RESERVED_BYTES.load(Ordering::Relaxed));
         bytes.min(MAX_RESERVED_BYTES / 2) <= left / 2
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(in crate::storage) fn bytes(&self) -> usize {
         self.0
     }
 }

@@ -7,8 +7,8 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Wea
 
 use stridemap_format::StorageRecord;
 
-use super::Storage;
-use super::kept_mappings::{self, Keeper, KeptQuota};
+use crate::storage::Storage;
+use crate::storage::map::kept_mappings::{self, Keeper, KeptQuota};
 
 /// The storages that a handle has opened, by id. All tensors on a storage share it.
 ///

@@ -159,7 +159,7 @@ impl ExternalOpener {
     /// # Errors
     /// `NotAllowed` for a file on a network file system, unless that is allowed. The store's own files follow
     /// the same rule.
-    pub(super) fn check_mappable(&self, file: &ExternalFile) -> Result<()> {
+    pub(in crate::storage) fn check_mappable(&self, file: &ExternalFile) -> Result<()> {
         if self.options.allows_network_mapping
             || !file.is_network().doing("examine the file system of", file.path())?
         {

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::file_registry::{self, FileLock, Purpose};
 use super::lock_queue::Turn;
 use super::lock_wait::{LockWait, WaitReports};
 use crate::disk::{DiskFile, FileId, step};
 use crate::error::{Error, ErrorKind, IoContext, Result};
+use crate::storage::map::file_registry::{self, FileLock, Purpose};
 
 impl FileLock {
     /// Locks `file`, waiting at most the timeout of `wait`, in the order in which locks were requested. A thread that
@@ -18,7 +18,7 @@ impl FileLock {
     /// # Errors
     /// `Busy` after the timeout, or at once if this thread itself holds a lock that excludes this one; `Corrupt` if
     /// this process maps the file as a storage of a different kind.
-    pub(super) fn take(
+    pub(in crate::storage) fn take(
         file: &Arc<dyn DiskFile>,
         id: FileId,
         purpose: Purpose,
@@ -87,7 +87,7 @@ impl FileLock {
     ///
     /// # Errors
     /// `Corrupt` as for [`take`](Self::take); `Io`.
-    pub(super) fn try_take(
+    pub(in crate::storage) fn try_take(
         file: &Arc<dyn DiskFile>,
         id: FileId,
         purpose: Purpose,

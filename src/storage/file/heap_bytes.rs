@@ -2,10 +2,10 @@
 
 use bytemuck::Zeroable;
 
-use super::kept_mappings;
-use super::mapping::prefer_huge_pages;
 use crate::available_memory;
 use crate::error::Result;
+use crate::storage::map::kept_mappings;
+use crate::storage::map::mapping::prefer_huge_pages;
 
 /// Zeroed bytes on the heap, aligned for every element type.
 pub(crate) struct AlignedBytes {

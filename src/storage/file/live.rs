@@ -1,9 +1,9 @@
 //! Live storages.
 
 use super::in_place::{InPlaceFile, MAY_NEED_BLOCKS};
-use super::mapping::LiveMapping;
-use super::open_file::MapError;
 use crate::error::{Error, ErrorKind, Result};
+use crate::storage::map::mapping::LiveMapping;
+use crate::storage::open_file::MapError;
 
 /// The file of a live storage. Any process may change it at any time, with atomics of one size.
 #[derive(Debug)]
@@ -13,11 +13,11 @@ pub(crate) struct LiveFile {
 }
 
 impl LiveFile {
-    pub(super) fn new(in_place: InPlaceFile, access_bytes: u8) -> Self {
+    pub(in crate::storage) fn new(in_place: InPlaceFile, access_bytes: u8) -> Self {
         LiveFile { in_place, access_bytes }
     }
 
-    pub(super) fn in_place(&self) -> &InPlaceFile {
+    pub(in crate::storage) fn in_place(&self) -> &InPlaceFile {
         &self.in_place
     }
 

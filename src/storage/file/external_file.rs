@@ -106,7 +106,7 @@ impl ExternalFile {
     }
 
     /// Wraps an open file, without waiting. Error messages use `path` as its name.
-    pub(super) fn of(path: &Path, file: Arc<dyn DiskFile>) -> io::Result<Self> {
+    pub(in crate::storage) fn of(path: &Path, file: Arc<dyn DiskFile>) -> io::Result<Self> {
         let stat = file.stat()?;
         Ok(ExternalFile { path: path.to_path_buf(), file, id: stat.id(), stamp: stamp_of(stat) })
     }
@@ -128,22 +128,22 @@ impl ExternalFile {
         self.stamp
     }
 
-    pub(super) fn is_network(&self) -> io::Result<bool> {
+    pub(in crate::storage) fn is_network(&self) -> io::Result<bool> {
         self.file.is_network()
     }
 
-    pub(super) fn as_file(&self) -> Option<&File> {
+    pub(in crate::storage) fn as_file(&self) -> Option<&File> {
         self.file.as_file()
     }
 
     /// Returns the operating system's file, for mapping, and its metadata.
-    pub(super) fn file_to_map(&self) -> Result<Option<(&File, FileStat)>> {
+    pub(in crate::storage) fn file_to_map(&self) -> Result<Option<(&File, FileStat)>> {
         let stat = self.file.stat().doing("map", &self.path)?;
         Ok(self.file.as_file().map(|file| (file, stat)))
     }
 
     /// Returns the device and inode.
-    pub(super) fn id(&self) -> FileId {
+    pub(in crate::storage) fn id(&self) -> FileId {
         self.id
     }
 
@@ -225,13 +225,13 @@ fn until_settled(mtime_ns: i64) -> Option<Duration> {
     (is_near && !left.is_zero()).then_some(left)
 }
 
-pub(super) fn stamp_of(stat: FileStat) -> FileStamp {
+pub(in crate::storage) fn stamp_of(stat: FileStat) -> FileStamp {
     let FileStat { inode, size_bytes, mtime_ns, .. } = stat;
     FileStamp { inode, size_bytes, mtime_ns }
 }
 
 /// Describes what has changed in a file, or returns `None` if nothing has.
-pub(super) fn difference(then: FileStamp, now: FileStamp) -> Option<String> {
+pub(in crate::storage) fn difference(then: FileStamp, now: FileStamp) -> Option<String> {
     let fields = [
         ("inode", i128::from(then.inode), i128::from(now.inode)),
         ("size in bytes", i128::from(then.size_bytes), i128::from(now.size_bytes)),
@@ -248,8 +248,8 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::FileExt as _;
 
-    use super::super::Storage;
     use super::*;
+    use crate::storage::Storage;
 
     fn file_of(bytes: &[u8]) -> (tempfile::TempDir, PathBuf, Arc<ExternalFile>) {
         let dir = tempfile::tempdir().unwrap();

@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 use stridemap_format::{External, RecordKind, Sealed, StorageRecord, Uuid};
 
-use super::advice::Hint;
 use super::external_file::ExternalFile;
-use super::file_registry::{FileLock, Held, LockRef};
 use super::in_place::{InPlaceContext, InPlaceFile, Opened};
 use super::live::LiveFile;
-use super::mapping::{MapPermit, Mapping};
 use super::mutable::{LockedStorage, MutableFile};
 use super::open_external::ExternalOpener;
-use super::open_file::{MapError, OpenContext, check_length, open_whole};
 use crate::disk::{Access, Disk, DiskFile, FileId, FileStat, LockMode};
 use crate::error::{Error, ErrorKind, IoContext, Result};
+use crate::storage::map::advice::Hint;
+use crate::storage::map::file_registry::{FileLock, Held, LockRef};
+use crate::storage::map::mapping::{MapPermit, Mapping};
+use crate::storage::open_file::{MapError, OpenContext, check_length, open_whole};
 
 /// The store that a storage belongs to, if any, and the id of the storage in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -249,7 +249,7 @@ impl Storage {
 
     /// Returns the address space, in bytes, that the storage takes while no tensor uses it, or `None` if it must not be
     /// kept open without a tensor.
-    pub(super) fn idle_bytes(&self) -> Option<usize> {
+    pub(in crate::storage) fn idle_bytes(&self) -> Option<usize> {
         let Identity::Stored { record: StorageRecord { kind: RecordKind::Sealed(_), .. }, .. } =
             self.identity
         else {

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use stridemap_format::{CHUNK_BYTES, Digest, RecordKind, Sealed, StorageRecord, digest, full_chunk_count};
 
-use super::mark;
-use super::{ALIGNMENT_BYTES, ExternalFile, StagedStorage, Storage, Writeback, extend, zeroed};
 use crate::disk::{Disk, Staged, StorePaths, dir_of, mark_for_writes_in_place, step};
 use crate::error::{Error, IoContext, Result};
 use crate::parallel;
+use crate::storage::file::mark;
+use crate::storage::{ALIGNMENT_BYTES, ExternalFile, StagedStorage, Storage, Writeback, extend, zeroed};
 
 const CHUNK: usize = CHUNK_BYTES as usize;
 
@@ -339,7 +339,7 @@ impl StorageWriter {
 }
 
 /// Writes the digests of full chunks to an unfinished `.sum` file. Returns `None` if there is no full chunk.
-pub(super) fn stage_sum(
+pub(in crate::storage) fn stage_sum(
     disk: &Arc<dyn Disk>,
     dir: &Path,
     digests: &[Digest],

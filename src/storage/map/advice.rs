@@ -25,7 +25,7 @@ pub(crate) enum Hint {
 }
 
 impl Hint {
-    pub(super) fn for_memory(self) -> rustix::mm::Advice {
+    pub(in crate::storage) fn for_memory(self) -> rustix::mm::Advice {
         match self {
             Hint::WillNeed => rustix::mm::Advice::WillNeed,
             Hint::Access(Advice::Normal) => rustix::mm::Advice::Normal,
@@ -36,7 +36,7 @@ impl Hint {
 
     /// Passes the hint to the kernel, for a file that is not mapped. Only [`WillNeed`](Hint::WillNeed) is about the
     /// range: the others are about all reads through this open file.
-    pub(super) fn pass_to_kernel(self, file: &File, range: Range<u64>) {
+    pub(in crate::storage) fn pass_to_kernel(self, file: &File, range: Range<u64>) {
         let advice = match self {
             Hint::WillNeed => rustix::fs::Advice::WillNeed,
             Hint::Access(Advice::Normal) => rustix::fs::Advice::Normal,

@@ -241,10 +241,12 @@ mod tests {
             return;
         }
         let path = tempfile::NamedTempFile::new().unwrap();
-        let test = "storage::lock_queue::tests::\
-                    thread_behind_a_front_that_does_not_move_tries_the_lock_and_keeps_its_place";
+        let (_, module) = module_path!().split_once("::").unwrap();
+        let test = format!(
+            "{module}::thread_behind_a_front_that_does_not_move_tries_the_lock_and_keeps_its_place"
+        );
         let mut other = Command::new(env::current_exe().unwrap())
-            .args(["--exact", test, "--nocapture"])
+            .args(["--exact", &test, "--nocapture"])
             .env(OTHER_PROCESS, path.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

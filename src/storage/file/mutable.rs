@@ -3,13 +3,13 @@
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use super::file_registry::{FileLock, LockRef};
 use super::in_place::InPlaceFile;
-use super::mapping::LockedMapping;
 use super::mark;
-use super::open_file::MapError;
 use crate::disk::{Access, DiskFile, LockMode, step};
 use crate::error::{Error, ErrorKind, IoContext, Result};
+use crate::storage::map::file_registry::{FileLock, LockRef};
+use crate::storage::map::mapping::LockedMapping;
+use crate::storage::open_file::MapError;
 
 /// The file of a mutable storage.
 #[derive(Debug)]
@@ -46,12 +46,12 @@ pub(crate) struct LockedStorage {
 }
 
 impl MutableFile {
-    pub(super) fn new(in_place: InPlaceFile) -> Arc<Self> {
+    pub(in crate::storage) fn new(in_place: InPlaceFile) -> Arc<Self> {
         let (shared_mapping, exclusive_mapping) = (OnceLock::new(), OnceLock::new());
         Arc::new(MutableFile { in_place, shared_mapping, exclusive_mapping })
     }
 
-    pub(super) fn in_place(&self) -> &InPlaceFile {
+    pub(in crate::storage) fn in_place(&self) -> &InPlaceFile {
         &self.in_place
     }
 
@@ -62,7 +62,11 @@ impl MutableFile {
     /// was, unless `allows_interrupted`. For an exclusive lock, also `ReadOnly`; `Stale` if a different file now has its
     /// name; `Conflict` if the file has several names, or if no tensor is backed by the storage any more, so that writes
     /// would be lost.
-    pub(super) fn lock(self: &Arc<Self>, mode: LockMode, allows_interrupted: bool) -> Result<LockedStorage> {
+    pub(in crate::storage) fn lock(
+        self: &Arc<Self>,
+        mode: LockMode,
+        allows_interrupted: bool,
+    ) -> Result<LockedStorage> {
         let (file, lock) = self.lock_file(mode)?;
         // On overlayfs a writer may have copied the file up before the lock was taken. No writer does so while the
         // lock is held.
@@ -96,7 +100,7 @@ impl MutableFile {
     ///
     /// # Errors
     /// `Busy`; `Stale` in a child of the process that loaded the storage; `Interrupted` as for [`lock`](Self::lock).
-    pub(super) fn lock_to_read(&self, allows_interrupted: bool) -> Result<FileLock> {
+    pub(in crate::storage) fn lock_to_read(&self, allows_interrupted: bool) -> Result<FileLock> {
         let (file, lock) = self.lock_file(LockMode::Shared)?;
         if !allows_interrupted {
             self.check_mark(&*file, false)?;
@@ -146,7 +150,7 @@ impl MutableFile {
 
 impl LockedStorage {
     /// Returns a reference with which others can read under this lock.
-    pub(super) fn to_read(&self) -> LockRef {
+    pub(in crate::storage) fn to_read(&self) -> LockRef {
         self.lock.to_read()
     }
 

@@ -8,16 +8,16 @@ use std::path::Path;
 
 use stridemap_format::{RecordKind, StorageRecord};
 
-use super::open_file::OpenContext;
 use crate::disk::{Access, Disk, DiskFile, LockMode, read_again};
 use crate::error::{IoContext, Result};
+use crate::storage::open_file::OpenContext;
 
 /// The mark of a storage that nothing is changing. Any other value is a mark that is set.
-pub(super) const WHOLE: u8 = 0;
-pub(super) const CHANGING: u8 = 1;
+pub(in crate::storage) const WHOLE: u8 = 0;
+pub(in crate::storage) const CHANGING: u8 = 1;
 
 /// Whether the mark of a storage of `length_bytes` is set.
-pub(super) fn is_set(file: &dyn DiskFile, length_bytes: u64) -> io::Result<bool> {
+pub(in crate::storage) fn is_set(file: &dyn DiskFile, length_bytes: u64) -> io::Result<bool> {
     let mut mark = [WHOLE];
     file.read_exact_at(&mut mark, length_bytes)?;
     Ok(mark != [WHOLE])

@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 use stridemap_format::{CHUNK_BYTES, Digest, RecordKind, Sealed, Sealer, StorageRecord, full_chunk_count};
 
-use super::file_registry::{FileLock, Purpose};
 use super::known_tails::KnownTails;
-use super::lock_wait::LockWait;
-use super::open_file::{OpenContext, broken, check_length, other_names_error};
 use super::writer::stage_sum;
-use super::zeroed;
 use crate::disk::{
     Access, Disk, DiskFile, FileId, FileStat, Staged, StorePaths, if_test_omits_step, is_named, read_again,
     step,
 };
 use crate::error::{Error, ErrorKind, FormatContext, IoContext, Result};
+use crate::storage::lock::lock_wait::LockWait;
+use crate::storage::map::file_registry::{FileLock, Purpose};
+use crate::storage::open_file::{OpenContext, broken, check_length, other_names_error};
+use crate::storage::zeroed;
 
 const CHUNK: usize = CHUNK_BYTES as usize;
 const DIGEST_BYTES: u64 = size_of::<Digest>() as u64;

@@ -26,13 +26,13 @@ use memmap2::MmapRaw;
 
 use super::address_space::Reservation;
 use super::kept_mappings;
-use super::open_file::{MapError, broken};
 use crate::disk::{DiskFile, FileId, LockMode, OwnerProcess};
 use crate::error::Result;
+use crate::storage::open_file::{MapError, broken};
 
 /// The purpose of a lock on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(in crate::storage) enum Purpose {
     /// To read bytes that others change under a lock.
     Share,
     /// To change bytes in place.
@@ -43,7 +43,7 @@ pub(super) enum Purpose {
 }
 
 impl Purpose {
-    pub(super) fn mode(self) -> LockMode {
+    pub(in crate::storage) fn mode(self) -> LockMode {
         match self {
             Purpose::Share => LockMode::Shared,
             Purpose::Change | Purpose::Grow => LockMode::Exclusive,
@@ -62,7 +62,7 @@ impl From<LockMode> for Purpose {
 
 /// How the bytes of a mapping are borrowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MappedAs {
+pub(in crate::storage) enum MappedAs {
     /// As bytes that do not change, for a sealed storage or an external file.
     Sealed,
     /// As atomics of this size, for a live storage.
@@ -72,9 +72,9 @@ pub(super) enum MappedAs {
 /// A mapping of the first bytes of a file. The storages on the file share it, and it keeps the inode from being
 /// reused.
 #[derive(Debug)]
-pub(super) struct Region {
-    pub(super) map: MmapRaw,
-    pub(super) file: FileId,
+pub(in crate::storage) struct Region {
+    pub(in crate::storage) map: MmapRaw,
+    pub(in crate::storage) file: FileId,
     owner: OwnerProcess,
     /// The address space past the bytes that were requested.
     _reservation: Reservation,
@@ -122,7 +122,7 @@ struct HeldLock {
 
 /// How this process uses one file.
 #[derive(Default)]
-pub(super) struct FileUse {
+pub(in crate::storage) struct FileUse {
     regions: Vec<RegionUse>,
     lock: Option<HeldLock>,
 }
@@ -146,14 +146,14 @@ impl FileUse {
     }
 
     /// Describes the current use of the file, if it forbids a lock for this purpose.
-    pub(super) fn conflict_with_lock(&self, purpose: Purpose) -> Option<String> {
+    pub(in crate::storage) fn conflict_with_lock(&self, purpose: Purpose) -> Option<String> {
         let is_forbidden =
             |region: &&RegionUse| region.mapped_as != MappedAs::Sealed || purpose == Purpose::Change;
         self.regions().find(is_forbidden).map(RegionUse::describe)
     }
 
     /// Returns the purpose of the lock on the file, and whether the calling thread is one of its holders.
-    pub(super) fn held_lock(&self) -> Option<(Purpose, bool)> {
+    pub(in crate::storage) fn held_lock(&self) -> Option<(Purpose, bool)> {
         self.lock.as_ref().map(|lock| (lock.purpose, lock.threads.contains(&Some(thread::current().id()))))
     }
 
@@ -163,7 +163,7 @@ impl FileUse {
 }
 
 /// How this process uses the files that it maps or locks.
-pub(super) struct FileRegistry {
+pub(in crate::storage) struct FileRegistry {
     /// The process that the registry describes. A forked child has a copy of the registry: it holds none of the
     /// locks, but has inherited the regions.
     owner: OwnerProcess,
@@ -180,7 +180,7 @@ static UNUSED: FileUse = FileUse { regions: Vec::new(), lock: None };
 
 /// Locks the registry. If another thread of the parent had locked it at the time of the fork, this never returns in
 /// the child. Values that a child has inherited must therefore not call it.
-pub(super) fn lock() -> MutexGuard<'static, FileRegistry> {
+pub(in crate::storage) fn lock() -> MutexGuard<'static, FileRegistry> {
     let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
     if !registry.owner.is_current() {
         registry.owner = OwnerProcess::current();
@@ -195,7 +195,7 @@ pub(super) fn lock() -> MutexGuard<'static, FileRegistry> {
 ///
 /// # Errors
 /// `Corrupt` if this process maps the file in a way that excludes the lock.
-pub(super) fn lock_without_conflict(
+pub(in crate::storage) fn lock_without_conflict(
     id: FileId,
     purpose: Purpose,
     path: &Path,
@@ -209,7 +209,7 @@ pub(super) fn lock_without_conflict(
 }
 
 /// Unlocks the registry until a file is unlocked or the timeout has passed.
-pub(super) fn wait(
+pub(in crate::storage) fn wait(
     registry: MutexGuard<'static, FileRegistry>,
     timeout: Option<Duration>,
 ) -> MutexGuard<'static, FileRegistry> {
@@ -225,7 +225,7 @@ pub(super) fn wait(
 ///
 /// # Errors
 /// `Conflict` if a different use of the file forbids it; the errors of `map`.
-pub(super) fn reuse_or_map(
+pub(in crate::storage) fn reuse_or_map(
     file: FileId,
     mapped_as: MappedAs,
     length_bytes: usize,
@@ -275,13 +275,18 @@ fn try_reuse_or_map(
 }
 
 impl FileRegistry {
-    pub(super) fn file(&self, id: FileId) -> &FileUse {
+    pub(in crate::storage) fn file(&self, id: FileId) -> &FileUse {
         self.by_file.get(&id).unwrap_or(&UNUSED)
     }
 
     /// Records that the calling thread has locked a file, as its only holder or together with threads that already
     /// share the lock.
-    pub(super) fn add_lock(&mut self, id: FileId, purpose: Purpose, file: &Arc<dyn DiskFile>) -> FileLock {
+    pub(in crate::storage) fn add_lock(
+        &mut self,
+        id: FileId,
+        purpose: Purpose,
+        file: &Arc<dyn DiskFile>,
+    ) -> FileLock {
         let thread = Some(thread::current().id());
         let held = self.by_file.entry(id).or_default().lock.get_or_insert_with(|| {
             // A lock to grow the file keeps all bytes unchanged until `keep_stable` says which ones stay unchanged.
@@ -325,32 +330,32 @@ pub(crate) struct FileLock {
 }
 
 impl FileLock {
-    pub(super) fn id(&self) -> FileId {
+    pub(in crate::storage) fn id(&self) -> FileId {
         self.id
     }
 
-    pub(super) fn purpose(&self) -> Purpose {
+    pub(in crate::storage) fn purpose(&self) -> Purpose {
         self.purpose
     }
 
-    pub(super) fn owner(&self) -> OwnerProcess {
+    pub(in crate::storage) fn owner(&self) -> OwnerProcess {
         self.owner
     }
 
     /// Returns a reference with which others can read under this lock.
-    pub(super) fn to_read(&self) -> LockRef {
+    pub(in crate::storage) fn to_read(&self) -> LockRef {
         LockRef::of(&self.own)
     }
 
     /// Makes the calling thread the one that holds the lock, instead of the thread that took it.
-    pub(super) fn move_to_this_thread(&mut self) {
+    pub(in crate::storage) fn move_to_this_thread(&mut self) {
         self.own.0.move_to(Some(thread::current().id()));
     }
 
     /// Declares that from now on, under this lock to grow the file, only the first `stable_bytes` stay unchanged.
     /// Returns false, and declares nothing, if more bytes may be borrowed in this process. That happens only in a
     /// malformed store.
-    pub(super) fn keep_stable(&self, stable_bytes: u64) -> bool {
+    pub(in crate::storage) fn keep_stable(&self, stable_bytes: u64) -> bool {
         if !self.owner.is_current() {
             return false;
         }
@@ -377,17 +382,17 @@ impl Drop for FileLock {
 
 /// Refers to a lock, or to one read under it, while that lasts.
 #[derive(Clone, Debug, Default)]
-pub(super) struct LockRef(Weak<Held>);
+pub(in crate::storage) struct LockRef(Weak<Held>);
 
 impl LockRef {
-    pub(super) fn of(held: &Arc<Held>) -> LockRef {
+    pub(in crate::storage) fn of(held: &Arc<Held>) -> LockRef {
         LockRef(Arc::downgrade(held))
     }
 
     /// Keeps the file locked for a read, until the returned value is dropped. Returns `None` if the lock, or the read
     /// that this refers to, has ended, or the lock was taken by the parent of this process. A read does not make the
     /// lock last for others that begin later.
-    pub(super) fn hold(&self) -> Option<Arc<Held>> {
+    pub(in crate::storage) fn hold(&self) -> Option<Arc<Held>> {
         let held = self.0.upgrade().filter(|held| held.0.owner.is_current())?;
         Some(Arc::new(Held(Arc::clone(&held.0))))
     }

@@ -23,7 +23,7 @@ static KEEPERS: Mutex<Vec<Weak<dyn Keeper>>> = Mutex::new(Vec::new());
 static OWNER: LazyLock<OwnerProcess> = LazyLock::new(OwnerProcess::current);
 
 /// A value that keeps mappings.
-pub(super) trait Keeper: Send + Sync {
+pub(in crate::storage) trait Keeper: Send + Sync {
     /// Drops all kept mappings. A mapping that a tensor uses stays mapped. Returns whether any were kept.
     fn release(&self) -> bool;
 }
@@ -35,7 +35,7 @@ static RELEASES: AtomicU64 = AtomicU64::new(0);
 static RELEASING: Mutex<()> = Mutex::new(());
 
 /// Lets [`retry_after_release`] reach a value that keeps mappings.
-pub(super) fn register<K: Keeper + 'static>(keeper: &Arc<K>) {
+pub(in crate::storage) fn register<K: Keeper + 'static>(keeper: &Arc<K>) {
     LazyLock::force(&OWNER);
     let mut keepers = KEEPERS.lock().unwrap_or_else(PoisonError::into_inner);
     if keepers.len() == keepers.capacity() {
@@ -48,7 +48,7 @@ pub(super) fn register<K: Keeper + 'static>(keeper: &Arc<K>) {
 /// Calls `act`. If it fails because a kept mapping may be in the way, releases all kept mappings of this process and
 /// calls it once more: a mapping that no tensor uses must not prevent a lock, another mapping or an allocation. The
 /// caller must not have locked the file registry.
-pub(super) fn retry_after_release<T, E>(
+pub(in crate::storage) fn retry_after_release<T, E>(
     mut act: impl FnMut() -> Result<T, E>,
     may_be_in_the_way: impl FnOnce(&E) -> bool,
 ) -> Result<T, E> {
@@ -76,7 +76,7 @@ fn release_all_since(before: u64) -> bool {
 
 /// A share of the limit, released on drop.
 #[derive(Debug)]
-pub(super) struct KeptQuota {
+pub(in crate::storage) struct KeptQuota {
     bytes: usize,
 }
 
@@ -84,7 +84,7 @@ impl KeptQuota {
     /// Takes the share of one more mapping of `bytes`. If the limit is reached, first releases all kept mappings: the
     /// average cost of a load stays constant, and mappings in use are soon kept again. Returns `None` if there is no
     /// room even then.
-    pub(super) fn take(bytes: usize) -> Option<KeptQuota> {
+    pub(in crate::storage) fn take(bytes: usize) -> Option<KeptQuota> {
         retry_after_release(|| Self::try_take(bytes).ok_or(()), |()| bytes <= MAX_KEPT_BYTES).ok()
     }
 

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use stridemap_format::CHUNK_BYTES;
 
-use super::{Storage, StorageWriter, resize_discarding, zeroed};
 use crate::error::Result;
 use crate::layout::Repacked;
+use crate::storage::{Storage, StorageWriter, resize_discarding, zeroed};
 
 /// How many bytes are written between two calls to `progress`.
 const PROGRESS_BYTES: u64 = 1 << 20;

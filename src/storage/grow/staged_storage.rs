@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use stridemap_format::{External, RecordKind, StorageRecord};
 
-use super::Storage;
-use super::external_file::ExternalFile;
 use crate::disk::{Disk, Staged, StorePaths, step};
 use crate::error::{IoContext, Result};
+use crate::storage::Storage;
+use crate::storage::file::external_file::ExternalFile;
 
 /// A complete storage that has no id yet.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ enum Bytes {
 }
 
 impl StagedStorage {
-    pub(super) fn of_files(bytes: Staged, sum: Option<Staged>, record: StorageRecord) -> Self {
+    pub(in crate::storage) fn of_files(bytes: Staged, sum: Option<Staged>, record: StorageRecord) -> Self {
         StagedStorage { bytes: Bytes::Files { bytes, sum }, record }
     }
 

@@ -16,9 +16,9 @@ use super::address_space::Reservation;
 use super::advice::Hint;
 use super::file_registry::{self, FileLock, MappedAs, Purpose, Region};
 use super::kept_mappings;
-use super::open_file::MapError;
 use crate::available_memory;
 use crate::disk::{FileId, FileStat, FileSystem, LockMode};
+use crate::storage::open_file::MapError;
 
 /// The promise of the caller of `Store::open_mapped`, for the files of the store and the external files that it opens.
 /// While such a file is mapped, nothing but this library writes, truncates or replaces it. Nor does this library,
@@ -53,7 +53,7 @@ impl Mapping {
     /// `Io` with `UnexpectedEof` if the file is shorter: touching a mapping past the end of its file is a fault.
     /// `Conflict` while this process maps the file as a live storage, or holds a lock under which the bytes may
     /// change. `Unsupported`.
-    pub(super) fn of(
+    pub(in crate::storage) fn of(
         file: &File,
         stat: FileStat,
         length_bytes: u64,
@@ -76,17 +76,17 @@ impl Mapping {
         Ok(Mapping { region, length_bytes })
     }
 
-    pub(super) fn file(&self) -> FileId {
+    pub(in crate::storage) fn file(&self) -> FileId {
         self.region.file
     }
 
     /// Returns the address space that it takes, in bytes.
-    pub(super) fn address_bytes(&self) -> usize {
+    pub(in crate::storage) fn address_bytes(&self) -> usize {
         self.region.map.len()
     }
 
     /// Returns the bytes that the mapping was made for.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(in crate::storage) fn bytes(&self) -> &[u8] {
         // SAFETY:
         // - in bounds: the region has at least `length_bytes`, which a record states, and `of` has checked by a stat
         //   that the file is as long. On overlayfs the file may be in a lower layer, which never changes, while the
@@ -114,7 +114,7 @@ impl Mapping {
     }
 
     /// Passes a hint about the pages of a range of bytes to the kernel.
-    pub(super) fn advise(&self, range: Range<usize>, hint: Hint) {
+    pub(in crate::storage) fn advise(&self, range: Range<usize>, hint: Hint) {
         let start = range.start / page_size() * page_size();
         let end = range.end.min(self.length_bytes);
         if start >= end {
@@ -168,7 +168,7 @@ fn length_to_map(stat: FileStat, length_bytes: u64) -> io::Result<usize> {
 ///
 /// Its bytes are borrowed only together with a lock of the file, so the registry need not record it.
 #[derive(Debug)]
-pub(super) struct LockedMapping {
+pub(in crate::storage) struct LockedMapping {
     map: MmapRaw,
     file: FileId,
     mode: LockMode,
@@ -181,7 +181,7 @@ impl LockedMapping {
     /// # Errors
     /// `Io` with `UnexpectedEof` if the file is shorter: touching a mapping past the end of its file is a fault.
     /// `Unsupported`.
-    pub(super) fn of(
+    pub(in crate::storage) fn of(
         file: &File,
         stat: FileStat,
         length_bytes: u64,
@@ -201,7 +201,7 @@ impl LockedMapping {
 
     /// Borrows the bytes under a lock to read or change this file. Returns `None` under a lock to grow it, or a lock of
     /// another file.
-    pub(super) fn bytes<'a>(&'a self, lock: &'a FileLock) -> Option<&'a [u8]> {
+    pub(in crate::storage) fn bytes<'a>(&'a self, lock: &'a FileLock) -> Option<&'a [u8]> {
         if lock.id() != self.file || lock.purpose() == Purpose::Grow {
             return None;
         }
@@ -221,7 +221,7 @@ impl LockedMapping {
     }
 
     /// Borrows the bytes for writing, under a lock to change this file. Returns `None` under any other lock.
-    pub(super) fn bytes_mut<'a>(&'a self, lock: &'a mut FileLock) -> Option<&'a mut [u8]> {
+    pub(in crate::storage) fn bytes_mut<'a>(&'a self, lock: &'a mut FileLock) -> Option<&'a mut [u8]> {
         if lock.id() != self.file || (lock.purpose(), self.mode) != (Purpose::Change, LockMode::Exclusive) {
             return None;
         }
@@ -324,13 +324,13 @@ pub(crate) struct LiveMapping {
 impl LiveMapping {
     /// Maps the first `length_bytes` of a file with this stat for atomics of `access_bytes`, or shares an existing
     /// mapping of this process. The file is open for writing, so on overlayfs it is the copy in the upper layer. By
-    /// [`allocate_blocks`](super::in_place::InPlaceFile::allocate_blocks) no write needs a new block, which on a full
+    /// [`allocate_blocks`](crate::storage::file::in_place::InPlaceFile::allocate_blocks) no write needs a new block, which on a full
     /// disk would be a fault.
     ///
     /// # Errors
     /// `Io` with `UnexpectedEof` if the file is shorter: touching a mapping past the end of its file is a fault.
     /// `Conflict` while this process maps the file as anything else, or holds a lock of it. `Unsupported`.
-    pub(super) fn of(
+    pub(in crate::storage) fn of(
         file: &File,
         stat: FileStat,
         length_bytes: u64,

@@ -1,0 +1,4 @@
+//! Reading with verification.
+
+pub(in crate::storage) mod rewrite;
+pub(in crate::storage) mod verified_reader;

@@ -1,0 +1,7 @@
+//! Mappings, and what this process uses each file as.
+
+pub(in crate::storage) mod address_space;
+pub(in crate::storage) mod advice;
+pub(in crate::storage) mod file_registry;
+pub(in crate::storage) mod kept_mappings;
+pub(in crate::storage) mod mapping;
