@@ -2,16 +2,15 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use stridemap_format::{Manifest, ManifestHead, limits};
 
+use super::Generation;
 use super::in_use::{GenerationInUse, ManifestNeeds};
 use super::pinned::Pin;
 use super::recover::{list, numbers_among};
-use super::writer_lock::WriterLock;
-use super::{Generation, OpenStore};
+use super::store_dir::StoreDir;
 use crate::disk::{
     Access, DiskFile, LockMode, STAGE_PREFIX, StoreFile, if_test_omits_step, is_not_regular, read_again,
     read_capped, step,
@@ -31,7 +30,7 @@ pub struct Collected {
 
 /// Deletes files that are no longer needed, and counts them.
 pub(crate) struct Collector<'a> {
-    store: &'a OpenStore,
+    store: &'a StoreDir,
     pub(crate) collected: Collected,
 }
 
@@ -67,27 +66,26 @@ pub(crate) struct OlderManifests {
 }
 
 impl OlderManifests {
-    /// Returns the manifests before `newest`. `names` are the names in `meta/`. Without them, the known manifests are
+    /// Makes this the manifests before `newest`. `names` are the names in `meta/`. Without them, the known manifests are
     /// used if they are still current, and otherwise the directory is listed.
-    pub(crate) fn up_to_date<'h>(
-        store: &'h OpenStore,
+    pub(super) fn update(
+        &mut self,
+        store: &StoreDir,
         names: Option<Vec<String>>,
         newest: &Generation,
-        _lock: &WriterLock,
-    ) -> Result<MutexGuard<'h, Self>> {
-        let mut older = store.older.lock().unwrap_or_else(PoisonError::into_inner);
+    ) -> Result<()> {
         let names = match names {
-            None if older.as_of == newest.number() => return Ok(older),
+            None if self.as_of == newest.number() => return Ok(()),
             None => list(&*store.disk, &store.paths)?,
             Some(names) => names,
         };
         let numbers = numbers_among(&names, "man").into_iter().filter(|&number| number < newest.number());
-        older.manifests = numbers.map(|number| (number, older.needs(number))).collect();
-        older.as_of = newest.number();
-        older.needed_to = 0;
-        older.tables = numbers_among(&names, "tab");
-        older.unfinished = names.into_iter().filter(|name| name.starts_with(STAGE_PREFIX)).collect();
-        Ok(older)
+        self.manifests = numbers.map(|number| (number, self.needs(number))).collect();
+        self.as_of = newest.number();
+        self.needed_to = 0;
+        self.tables = numbers_among(&names, "tab");
+        self.unfinished = names.into_iter().filter(|name| name.starts_with(STAGE_PREFIX)).collect();
+        Ok(())
     }
 
     /// Adds the generation that was the newest until now. If nothing else in this process uses it, its lock is kept
@@ -117,7 +115,7 @@ impl OlderManifests {
     /// read.
     pub(crate) fn delete_garbage(
         &mut self,
-        store: &OpenStore,
+        store: &StoreDir,
         newest: &Generation,
         next: &mut Manifest,
     ) -> bool {
@@ -140,9 +138,9 @@ impl OlderManifests {
         next.garbage.len() < before
     }
 
-    /// Runs after a commit: deletes what the new generation no longer needs and, once per handle, crashed writers'
-    /// leftovers. Best effort: a file that cannot be deleted is tried again later.
-    pub(crate) fn after_commit(&mut self, store: &OpenStore, newest: &Generation) {
+    /// Runs after a commit: deletes what the new generation no longer needs and, if `sweeps`, crashed writers' leftovers.
+    /// Best effort: a file that cannot be deleted is tried again later.
+    pub(crate) fn after_commit(&mut self, store: &StoreDir, newest: &Generation, sweeps: bool) {
         self.as_of = newest.number();
         self.needed_to = self.needed_to_after;
         let mut collector = Collector::new(store);
@@ -155,7 +153,7 @@ impl OlderManifests {
         self.collect(is_selected, reads, &mut collector);
         self.own_pin = None;
         collector.remove_garbage(newest, self);
-        if !store.is_swept.swap(true, Ordering::Relaxed) {
+        if sweeps {
             let next_id = newest.manifest().next_storage_id;
             let is_later =
                 |file| matches!(file, StoreFile::Storage(id) | StoreFile::Digests(id) if id >= next_id);
@@ -257,7 +255,7 @@ fn collect_one(
 }
 
 impl<'a> Collector<'a> {
-    pub(crate) fn new(store: &'a OpenStore) -> Self {
+    pub(crate) fn new(store: &'a StoreDir) -> Self {
         Collector { store, collected: Collected::default() }
     }
 
@@ -327,7 +325,7 @@ impl<'a> Collector<'a> {
 }
 
 /// Opens and locks an unfinished file. Returns `None` while a live writer holds it.
-fn lock_abandoned(store: &OpenStore, path: &Path) -> Option<Arc<dyn DiskFile>> {
+fn lock_abandoned(store: &StoreDir, path: &Path) -> Option<Arc<dyn DiskFile>> {
     let file = store.disk.open(path, Access::Read).ok()?;
     step!("stage-is-abandoned", file.try_lock(LockMode::Exclusive)).ok()?.then_some(file)
 }

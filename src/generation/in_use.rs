@@ -6,8 +6,9 @@ use std::path::Path;
 
 use stridemap_format::{ManifestHead, limits};
 
+use super::Generation;
 use super::recover::manifest_numbers;
-use super::{Generation, OpenStore};
+use super::store_dir::StoreDir;
 use crate::disk::{Access, DiskFile, LockHolders, LockMode, is_not_regular, read_again, read_capped};
 use crate::error::{Error, Result};
 
@@ -57,7 +58,7 @@ impl From<ManifestHead> for ManifestNeeds {
 }
 
 /// Returns the generations before `newest` that a process uses. Changes nothing, and keeps no lock.
-pub(crate) fn generations_in_use(store: &OpenStore, newest: &Generation) -> Result<Vec<GenerationInUse>> {
+pub(crate) fn generations_in_use(store: &StoreDir, newest: &Generation) -> Result<Vec<GenerationInUse>> {
     let (mut pins, holders) = (Vec::new(), LazyCell::new(|| store.disk.lock_holders()));
     for generation in manifest_numbers(&*store.disk, &store.paths)? {
         if generation >= newest.number() {
@@ -75,7 +76,7 @@ pub(crate) fn generations_in_use(store: &OpenStore, newest: &Generation) -> Resu
 }
 
 fn generation_in_use(
-    store: &OpenStore,
+    store: &StoreDir,
     path: &Path,
     generation: u64,
     holders: &LockHolders,
@@ -101,12 +102,12 @@ fn is_locked(file: &dyn DiskFile, mode: LockMode) -> io::Result<bool> {
 }
 
 /// Returns the processes that hold a file's lock, as far as the system reports them. The lock itself is not touched.
-pub(crate) fn holders(store: &OpenStore, path: &Path) -> Vec<u32> {
+pub(crate) fn holders(store: &StoreDir, path: &Path) -> Vec<u32> {
     store.disk.open(path, Access::Read).map_or(Vec::new(), |file| file.lock_holders())
 }
 
 /// Returns the processes that are writing an unfinished file, by its exclusive lock, or `None` if no process is.
-pub(crate) fn writers_of(store: &OpenStore, path: &Path) -> Option<Vec<u32>> {
+pub(crate) fn writers_of(store: &StoreDir, path: &Path) -> Option<Vec<u32>> {
     let file = read_again(|| store.disk.open(path, Access::Read)).ok()?;
     let processes = file.lock_holders();
     let is_held = !processes.is_empty() || is_locked(&*file, LockMode::Shared).ok()?;

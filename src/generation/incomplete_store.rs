@@ -8,8 +8,8 @@ use stridemap_format::Uuid;
 
 use super::create::{self, Visibility, open_dirs, sync_name};
 use super::open_store::{Durability, OpenStore, Options};
+use super::store_dir::StoreDir;
 use super::unsynced;
-use super::writer_lock::WriterLock;
 use crate::disk::{Disk, OwnerProcess, STAGE_PREFIX, StoreFile, StorePaths, dir_of, step};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -66,7 +66,7 @@ impl IncompleteStore {
     ) -> Result<(Self, OpenStore)> {
         let (building, uuid) = Self::create(disk, final_path, options.durability == Durability::Full)?;
         let (disk, paths) = open_dirs(disk, building.path())?;
-        let store = OpenStore::open(disk, paths, uuid, options)?;
+        let store = OpenStore::open(StoreDir::new(disk, paths, uuid), options)?;
         Ok((building, store))
     }
 
@@ -87,7 +87,7 @@ impl IncompleteStore {
     /// # Errors
     /// `AlreadyExists` if something exists at the path by now; `Io`. After a failed sync the store is there.
     pub(crate) fn finish(mut self, store: &OpenStore) -> Result<()> {
-        let _lock = WriterLock::take(store)?;
+        let _lock = store.lock_writers()?;
         if store.is_durable() {
             unsynced::mark(store)?; // crash: a directory beside the final path
         }
@@ -195,7 +195,7 @@ impl Drop for Unfilled<'_> {
 /// Deletes the files of a store, unless something was committed to it. Its directory stays.
 fn delete_empty(store: &OpenStore) -> Result<()> {
     // No other writer commits in the meantime. Those that wait find no LOCK, and fail.
-    let _lock = WriterLock::take(store)?;
+    let _lock = store.lock_writers()?;
     if store.newest()?.number() == 1 {
         delete_files(&*store.disk, &store.paths);
     }

@@ -14,6 +14,7 @@ mod reads;
 mod recover;
 mod relocate;
 mod replay;
+mod store_dir;
 mod table;
 mod table_nodes;
 mod transaction_changes;
@@ -23,7 +24,7 @@ mod writer_lock;
 pub(crate) use attributes::attributes_of;
 pub(crate) use create::{check_store, create, is_empty_dir, is_own_dir, open_dirs, read_format};
 pub use garbage::Collected;
-pub(crate) use garbage::{Collector, OlderManifests};
+pub(crate) use garbage::Collector;
 pub(crate) use in_use::{GenerationInUse, by_processes, generations_in_use, holders, writers_of};
 pub(crate) use incomplete_store::{IncompleteStore, Unfilled, check_free, not_created};
 pub use name_changes::NameChanges;
@@ -34,10 +35,11 @@ pub(crate) use pinned::{Generation, Pin};
 pub(crate) use publish::publish;
 pub(crate) use reads::Read;
 pub(crate) use recover::{
-    list, manifest_numbers, newest_for_certain, newest_has_storage, pin, pinned_bytes, reread, uuid_stated_in,
+    list, manifest_numbers, newest_has_storage, pin, pinned_bytes, reread, uuid_stated_in,
 };
 pub(crate) use relocate::{Moved, Relocation};
 pub(crate) use replay::{check_ids_left, storage_gone};
+pub(crate) use store_dir::StoreDir;
 pub(crate) use table::{Table, wrong_first_key, wrong_order};
 pub use transaction_changes::OnExisting;
 pub(crate) use transaction_changes::{Change, Changes, Draft};

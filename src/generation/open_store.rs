@@ -1,16 +1,16 @@
 //! An open store: the current generation of one handle, and what the handle keeps between commits.
 
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
-
-use stridemap_format::Uuid;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use super::garbage::OlderManifests;
+use super::store_dir::StoreDir;
 use super::writer_lock::{NewestListed, WriterLock};
 use super::{Generation, recover};
-use crate::disk::{Disk, OwnerProcess, StorePaths, Watch};
+use crate::disk::{Watch, if_test_omits_step};
 use crate::error::Result;
 use crate::storage::{AccessOptions, ExternalOpener, LockWait, OpenStorages, Poison};
 
@@ -59,9 +59,7 @@ struct MetaWatch {
 /// An open store. A handle, its clones and its snapshots share one.
 #[derive(Debug)]
 pub(crate) struct OpenStore {
-    pub(crate) disk: Arc<dyn Disk>,
-    pub(crate) paths: StorePaths,
-    pub(crate) uuid: Uuid,
+    dir: StoreDir,
     pub(crate) options: Options,
     current: RwLock<Arc<Generation>>,
     /// The number of `current`, for callers that must not wait for its lock.
@@ -72,49 +70,57 @@ pub(crate) struct OpenStore {
     /// Whether this handle has deleted the leftovers of crashed writers.
     pub(crate) is_swept: AtomicBool,
     /// What is known about the generations before the newest. Only locked under the writers' lock.
-    pub(crate) older: Mutex<OlderManifests>,
+    older: Mutex<OlderManifests>,
     meta_watch: Mutex<Option<MetaWatch>>,
-    owner: OwnerProcess,
+}
+
+impl Deref for OpenStore {
+    type Target = StoreDir;
+
+    fn deref(&self) -> &StoreDir {
+        &self.dir
+    }
 }
 
 impl OpenStore {
-    pub(crate) fn open(disk: Arc<dyn Disk>, paths: StorePaths, uuid: Uuid, options: Options) -> Result<Self> {
-        let newest = recover::newest(&*disk, &paths, uuid, None)?;
-        Ok(Self::at(disk, paths, options, newest))
+    pub(crate) fn open(dir: StoreDir, options: Options) -> Result<Self> {
+        let newest = recover::newest(&dir, None)?;
+        Ok(Self::at(dir, options, newest))
     }
 
     /// Returns an open store whose current generation is `current`. A salvage passes a generation without content,
     /// because that on disk may be damaged.
-    pub(crate) fn at(
-        disk: Arc<dyn Disk>,
-        paths: StorePaths,
-        options: Options,
-        current: Arc<Generation>,
-    ) -> Self {
+    pub(crate) fn at(dir: StoreDir, options: Options, current: Arc<Generation>) -> Self {
         OpenStore {
             number: AtomicU64::new(current.number()),
             storages: OpenStorages::new(current.number()),
-            externals: ExternalOpener::new(&disk, paths.root(), options.access),
-            disk,
-            paths,
-            uuid: current.manifest().uuid,
+            externals: ExternalOpener::new(&dir.disk, dir.paths.root(), options.access),
+            dir,
             options,
             current: RwLock::new(current),
             poison: Poison::default(),
             is_swept: AtomicBool::new(false),
             older: Mutex::default(),
             meta_watch: Mutex::default(),
-            owner: OwnerProcess::current(),
         }
     }
 
-    /// Checks that this process opened the store. Must come before anything else: a forked child shares its parent's
-    /// locks, and could wait forever for a mutex that another thread of the parent had locked.
-    ///
-    /// # Errors
-    /// `Stale` in a forked child of the process that opened the store.
-    pub(crate) fn check_process(&self) -> Result<()> {
-        self.owner.check(|| format!("{}: the store was opened", self.paths.root().display()))
+    /// Takes the lock that makes writers take turns.
+    pub(crate) fn lock_writers(&self) -> Result<WriterLock> {
+        WriterLock::take(self, self.options.lock_wait, Instant::now())
+    }
+
+    /// Returns what is known about the generations before `newest`. `names` are the names in `meta/`, if they were
+    /// listed under the lock.
+    pub(crate) fn older(
+        &self,
+        names: Option<Vec<String>>,
+        newest: &Generation,
+        _lock: &WriterLock,
+    ) -> Result<MutexGuard<'_, OlderManifests>> {
+        let mut older = self.older.lock().unwrap_or_else(PoisonError::into_inner);
+        older.update(self, names, newest)?;
+        Ok(older)
     }
 
     /// The number of this handle's current generation.
@@ -134,6 +140,14 @@ impl OpenStore {
     /// Returns the newest generation on disk.
     pub(crate) fn newest(&self) -> Result<Arc<Generation>> {
         Ok(self.newest_by(recover::settled_list)?.0)
+    }
+
+    /// Finds the newest generation while no other writer commits. A listing during a commit may miss names that are
+    /// added or removed, so that an older generation, which a reader still uses, looks newest. That is good enough to
+    /// read, but not to build on.
+    pub(crate) fn newest_for_certain(&self) -> Result<Arc<Generation>> {
+        if_test_omits_step!("certain-newest", return self.newest());
+        Ok(self.newest_listed(&self.lock_writers()?)?.0)
     }
 
     /// Returns the newest generation on disk, and the names in `meta/` if they had to be listed. The caller
@@ -159,8 +173,7 @@ impl OpenStore {
                 return Ok((current, None));
             }
         }
-        let (newest, names) =
-            recover::newest_listed(&*self.disk, &self.paths, self.uuid, Some(current), list)?;
+        let (newest, names) = recover::newest_listed(self, Some(current), list)?;
         let meta = self.paths.meta_dir();
         match &mut *meta_watch {
             Some(meta_watch) => meta_watch.newest = Some(newest.number()),

@@ -4,6 +4,7 @@ use std::io;
 use std::mem::take;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use stridemap_format::limits::MAX_CHANGES;
@@ -11,7 +12,6 @@ use stridemap_format::{Manifest, Rule, StorageRecord, TableEncoder, TableRef};
 
 use super::Draft;
 use super::OpenStore;
-use super::garbage::OlderManifests;
 use super::pinned::{Generation, Merged, Pin};
 use super::replay::{NextManifest, replay};
 use super::table::Table;
@@ -51,7 +51,7 @@ fn publish_locked(
     unsynced::settle(store, lock)?; // crash: the generations so far, now durable
     let (newest, names) = store.newest_listed(lock)?;
     if_test_omits_step!("newest-under-lock", newest = store.current());
-    let mut older = OlderManifests::up_to_date(store, names, &newest, lock)?;
+    let mut older = store.older(names, &newest, lock)?;
     unsynced::settle_creation(store, &newest, lock)?; // crash: the store's own name, now durable
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
     let only_relocates = draft.changes.only_relocates();
@@ -83,7 +83,8 @@ fn publish_locked(
     store.install(Arc::clone(&generation));
     store.note_published(generation.number(), lock);
     older.add(newest);
-    older.after_commit(store, &generation); // crash: garbage, deleted next time
+    let sweeps = !store.is_swept.swap(true, Ordering::Relaxed);
+    older.after_commit(store, &generation, sweeps); // crash: garbage, deleted next time
     Ok((generation, used_staged.into_iter().map(|(index, _)| index).collect()))
 }
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use stridemap_format::{self as format, Manifest, Uuid, limits};
 
+use super::Generation;
 use super::pinned::Pin;
+use super::store_dir::StoreDir;
 use super::table::Table;
-use super::writer_lock::WriterLock;
-use super::{Generation, OpenStore};
 use crate::disk::{
     Access, Disk, LockMode, StorePaths, if_test_omits_step, is_not_regular, number_in, read_again,
     read_capped, step,
@@ -27,23 +27,17 @@ const MAX_LISTINGS: u32 = 10;
 /// Finds, validates and pins the newest generation. Returns `known` if none is newer.
 ///
 /// A newest manifest that does not validate is an error: using an older one would undo acknowledged commits.
-pub(crate) fn newest(
-    disk: &dyn Disk,
-    paths: &StorePaths,
-    uuid: Uuid,
-    known: Option<Arc<Generation>>,
-) -> Result<Arc<Generation>> {
-    Ok(newest_listed(disk, paths, uuid, known, settled_list)?.0)
+pub(crate) fn newest(store: &StoreDir, known: Option<Arc<Generation>>) -> Result<Arc<Generation>> {
+    Ok(newest_listed(store, known, settled_list)?.0)
 }
 
 /// Like [`newest`], and also returns the names in `meta/` that were listed.
 pub(crate) fn newest_listed(
-    disk: &dyn Disk,
-    paths: &StorePaths,
-    uuid: Uuid,
+    store: &StoreDir,
     known: Option<Arc<Generation>>,
     list: List,
 ) -> Result<(Arc<Generation>, Vec<String>)> {
+    let (disk, paths) = (&*store.disk, &store.paths);
     for tries in 0..MAX_TRIES {
         known.as_ref().map_or(Ok(()), |known| known.check_named(disk, paths))?;
         let names = list(disk, paths)?;
@@ -56,7 +50,7 @@ pub(crate) fn newest_listed(
         if let Some(known) = known.as_ref().filter(|known| known.number() >= number) {
             return Ok((Arc::clone(known), names));
         }
-        if let Some(generation) = pin(disk, paths, uuid, number)? {
+        if let Some(generation) = pin(store, number)? {
             return Ok((Arc::new(generation), names));
         }
         if tries > 10 {
@@ -74,7 +68,8 @@ pub(crate) fn newest_listed(
 
 /// Reads the newest generation from disk again. If it is still `known`, its manifest is compared with the one in
 /// memory, so that memory does not hold two copies.
-pub(crate) fn reread(disk: &dyn Disk, paths: &StorePaths, uuid: Uuid, known: &Generation) -> Result<()> {
+pub(crate) fn reread(store: &StoreDir, known: &Generation) -> Result<()> {
+    let (disk, paths) = (&*store.disk, &store.paths);
     let manifest = known.manifest();
     if manifest_numbers(disk, paths)?.last() == Some(&known.number()) {
         let bytes = disk
@@ -85,15 +80,7 @@ pub(crate) fn reread(disk: &dyn Disk, paths: &StorePaths, uuid: Uuid, known: &Ge
         }
     }
     // There was another commit, or there is damage: open the store as a new reader would.
-    newest(disk, paths, uuid, None).map(drop)
-}
-
-/// Finds the newest generation while no other writer commits. A listing during a commit may miss names that are added
-/// or removed, so that an older generation, which a reader still uses, looks newest. That is good enough to read, but
-/// not to build on.
-pub(crate) fn newest_for_certain(store: &OpenStore) -> Result<Arc<Generation>> {
-    if_test_omits_step!("certain-newest", return store.newest());
-    Ok(store.newest_listed(&WriterLock::take(store)?)?.0)
+    newest(store, None).map(drop)
 }
 
 /// Returns the generations whose manifests exist, in ascending order.
@@ -139,17 +126,13 @@ pub(super) fn numbers_among(names: &[String], extension: &str) -> Vec<u64> {
 
 /// Whether the newest generation has a record of a storage. `known` is the number of a generation that has one, and
 /// is updated. While that generation is the newest, its manifest is not read again.
-pub(crate) fn newest_has_storage(
-    disk: &dyn Disk,
-    paths: &StorePaths,
-    uuid: Uuid,
-    id: u64,
-    known: &AtomicU64,
-) -> Result<bool> {
-    if numbers_among(&settled_list(disk, paths)?, "man").pop() == Some(known.load(Ordering::Relaxed)) {
+pub(crate) fn newest_has_storage(store: &StoreDir, id: u64, known: &AtomicU64) -> Result<bool> {
+    if numbers_among(&settled_list(&*store.disk, &store.paths)?, "man").pop()
+        == Some(known.load(Ordering::Relaxed))
+    {
         return Ok(true);
     }
-    let generation = newest(disk, paths, uuid, None)?;
+    let generation = newest(store, None)?;
     let is_as_new = step!("known-is-newer", generation.number() >= known.load(Ordering::Relaxed));
     if !is_as_new {
         // The listing was made during a commit.
@@ -163,15 +146,10 @@ pub(crate) fn newest_has_storage(
 }
 
 /// Opens one generation under a shared lock. Returns `None` if a collector holds or has deleted it.
-pub(crate) fn pin(
-    disk: &dyn Disk,
-    paths: &StorePaths,
-    uuid: Uuid,
-    number: u64,
-) -> Result<Option<Generation>> {
-    let path = paths.manifest(number);
+pub(crate) fn pin(store: &StoreDir, number: u64) -> Result<Option<Generation>> {
+    let (disk, paths) = (&*store.disk, &store.paths);
     let Some((pin, bytes)) = pinned_bytes(disk, paths, number)? else { return Ok(None) };
-    let manifest = Manifest::decode(&bytes, uuid, number).corrupt_in(&path)?;
+    let manifest = Manifest::decode(&bytes, store.uuid, number).corrupt_in(&paths.manifest(number))?;
     let table = Table::of(disk, paths, &manifest)?.map(Arc::new);
     Ok(Some(Generation::new(manifest, table, pin, false)))
 }

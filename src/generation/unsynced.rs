@@ -5,9 +5,10 @@ use std::path::Path;
 
 use stridemap_format::Manifest;
 
+use super::store_dir::StoreDir;
 use super::writer_lock::WriterLock;
 use super::{Generation, OpenStore, create};
-use crate::disk::{Disk, Staged, StorePaths, step};
+use crate::disk::{Staged, step};
 use crate::error::{Error, IoContext, Result};
 
 /// Handles earlier commits that were not synced, before a writer does anything else. A writer that does not sync
@@ -17,7 +18,7 @@ use crate::error::{Error, IoContext, Result};
 /// Neither the mark nor its removal needs to survive a power cut, because after a power cut nothing is left to sync.
 pub(crate) fn settle(store: &OpenStore, _lock: &WriterLock) -> Result<()> {
     let (disk, path, root) = (&store.disk, store.paths.unsynced(), store.paths.root());
-    let is_marked = is_marked(&**disk, &store.paths)?;
+    let is_marked = is_marked(store)?;
     if store.is_durable() && is_marked {
         let device = |dir: &Path| Ok(disk.stat(dir).doing("examine", dir)?.device);
         // A directory may be on a separate file system. What manifests refer to becomes durable before them.
@@ -56,19 +57,19 @@ pub(crate) fn settle_creation(store: &OpenStore, newest: &Generation, _lock: &Wr
 /// Makes the name of a generation durable. The first flush of a storage calls this if another writer committed the
 /// storage's generation. That writer may have died before the name was synced, and a power cut would then take back
 /// what was flushed. Commits without syncs are skipped: their names must not become durable before their files.
-pub(crate) fn settle_name(disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
-    if is_marked(disk, paths)? {
+pub(crate) fn settle_name(store: &StoreDir) -> Result<()> {
+    if is_marked(store)? {
         return Ok(());
     }
-    let dir = paths.meta_dir();
-    let synced = step!("sync-flushed-name", disk.sync_dir(&dir));
+    let dir = store.paths.meta_dir();
+    let synced = step!("sync-flushed-name", store.disk.sync_dir(&dir));
     synced.map_err(|e| e.at(&dir))
 }
 
 /// Whether some commits were not synced.
-pub(crate) fn is_marked(disk: &dyn Disk, paths: &StorePaths) -> Result<bool> {
-    let path = paths.unsynced();
-    match disk.stat(&path) {
+pub(crate) fn is_marked(store: &StoreDir) -> Result<bool> {
+    let path = store.paths.unsynced();
+    match store.disk.stat(&path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
         found => found.map(|_| true).doing("examine", &path),
     }

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::Instant;
 
-use super::{Generation, OpenStore};
+use super::Generation;
+use super::store_dir::StoreDir;
 use crate::disk::{Access, DiskFile, FileId, LockMode, LockedFile, OwnerProcess, read_again, step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::{LockWait, Turn, WaitReports};
@@ -57,15 +58,11 @@ impl Drop for Holder {
 }
 
 impl WriterLock {
-    pub(crate) fn take(store: &OpenStore) -> Result<Self> {
-        Self::take_since(store, Instant::now())
-    }
-
-    /// Waits for the lock until the lock timeout has passed since `began`.
+    /// Waits for the lock until the timeout of `lock_wait` has passed since `began`.
     ///
     /// Opens LOCK anew for each commit. If the handle kept it open, each child forked since would have it open too, and
     /// would hold the lock of a writer that was killed.
-    pub(crate) fn take_since(store: &OpenStore, began: Instant) -> Result<Self> {
+    pub(crate) fn take(store: &StoreDir, lock_wait: LockWait, began: Instant) -> Result<Self> {
         store.check_process()?;
         let path = store.paths.lock();
         let file = match read_again(|| store.disk.open(&path, Access::Write)) {
@@ -81,7 +78,7 @@ impl WriterLock {
             );
             return Err(Error::new(ErrorKind::Busy, message));
         }
-        let lock = wait(&path, &file, held, store.options.lock_wait, began)?;
+        let lock = wait(&path, &file, held, lock_wait, began)?;
         // If the file was deleted and created again, another writer may hold the lock of the new one.
         let named = match read_again(|| store.disk.stat(&path)) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing(&path)),

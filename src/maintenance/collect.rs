@@ -8,14 +8,14 @@ use stridemap_format::{Digest, full_chunk_count};
 use super::inventory::Needs;
 use crate::disk::{Access, if_test_omits_step, step};
 use crate::error::Result;
-use crate::generation::{Collected, Collector, OlderManifests, OpenStore, WriterLock, list, unsynced};
+use crate::generation::{Collected, Collector, OpenStore, list, unsynced};
 use crate::storage::GrowthLock;
 
 /// Deletes every file that neither the newest generation nor a pinned one needs, and cuts off bytes past the end of
 /// sealed storages.
 pub(crate) fn collect_all(store: &OpenStore) -> Result<Collected> {
     store.check_poison()?;
-    let lock = WriterLock::take(store)?;
+    let lock = store.lock_writers()?;
     // A handle that does not sync has nothing to do here: a collection publishes nothing, so the store need not be
     // marked as unsynced.
     if store.is_durable() {
@@ -29,14 +29,14 @@ pub(crate) fn collect_all(store: &OpenStore) -> Result<Collected> {
         // deleted while a power cut could still remove the name of the newest manifest. In a marked store, commits
         // that are not synced have the same effect.
         let dir = store.paths.meta_dir();
-        if store.is_durable() || !unsynced::is_marked(&*store.disk, &store.paths)? {
+        if store.is_durable() || !unsynced::is_marked(store)? {
             let synced = step!("sync-before-collection", store.disk.sync_dir(&dir));
             store.record_failure(synced.map_err(|e| e.at(&dir)))?;
         }
     }
     store.install(Arc::clone(&newest));
     let mut collector = Collector::new(store);
-    let mut older = OlderManifests::up_to_date(store, Some(names), &newest, &lock)?;
+    let mut older = store.older(Some(names), &newest, &lock)?;
     older.collect(|_| true, usize::MAX, &mut collector);
     let pins = older.all_as_in_use().collect();
     if_test_omits_step!("pinned-storages", pins = Vec::new());

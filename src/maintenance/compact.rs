@@ -9,7 +9,7 @@ use super::rewrite::{Compacted, Rewrite, Rewritten, SkipReason, rewrite_all, rew
 use super::rewrite_candidates::Candidate;
 use super::storage_tensors::{RewriteGain, StorageTensors, each_storage, rewrite_gain};
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{OpenStore, holders, newest_for_certain};
+use crate::generation::{OpenStore, holders};
 use crate::layout::Repacked;
 use crate::storage::{GrowthLock, VerifiedStorage, open_whole};
 
@@ -97,7 +97,7 @@ impl Compaction<'_> {
         match GrowthLock::take(&store.disk, &path, patience) {
             Ok(Some(lock)) => {
                 self.held = Some(lock);
-                let newest = newest_for_certain(store)?;
+                let newest = store.newest_for_certain()?;
                 rewrite_group(store, self, (newest, [candidate].into()), compacted)?;
                 self.held = None;
             }

@@ -13,7 +13,7 @@ use stridemap_format::{
 use crate::disk::{Disk, LockMode};
 use crate::error::{Context, Error, Result};
 use crate::generation::{
-    Change, Changes, Draft, Generation, IncompleteStore, OnExisting, OpenStore, WriterLock, not_created,
+    Change, Changes, Draft, Generation, IncompleteStore, OnExisting, OpenStore, StoreDir, not_created,
     publish,
 };
 use crate::layout::{Repacked, RepackedView, footprint_bytes, repack};
@@ -110,7 +110,7 @@ impl Commit<'_> {
         if self.draft.changes.is_empty() {
             return Ok(Arc::clone(self.draft.generation()));
         }
-        let lock = WriterLock::take(self.target)?;
+        let lock = self.target.lock_writers()?;
         Ok(publish(self.target, self.draft, self.staged, Vec::new(), &lock)?.0)
     }
 }
@@ -282,7 +282,8 @@ impl Original<'_> {
         done: &mut Done,
         progress: &mut dyn FnMut(u64),
     ) -> Result<StagedStorage> {
-        let OpenStore { disk, paths, uuid, options, poison, .. } = self.store;
+        let OpenStore { options, poison, .. } = self.store;
+        let StoreDir { disk, paths, uuid, .. } = &**self.store;
         let (kind, length_bytes, damaged) = (record.kind.clone(), record.length_bytes, self.damaged.get(&id));
         let path = paths.storage(damaged.map_or(id, |damaged| damaged.file_id));
         let is_mark_lost = damaged.is_some_and(|damaged| damaged.is_mark_lost);

@@ -11,8 +11,8 @@ use super::rewrite_candidates::{Candidate, Candidates};
 use super::storage_tensors::{StorageTensors, storages_with_tensors};
 use crate::error::{Error, ErrorKind, FormatContext, Result};
 use crate::generation::{
-    Change, Changes, Collected, Draft, Generation, Moved, OnExisting, OpenStore, Relocation, WriterLock,
-    by_processes, check_ids_left, publish,
+    Change, Changes, Collected, Draft, Generation, Moved, OnExisting, OpenStore, Relocation, by_processes,
+    check_ids_left, publish,
 };
 use crate::layout::{Repacked, RepackedView};
 use crate::storage::{GrowthLock, StagedStorage};
@@ -200,7 +200,7 @@ pub(super) fn rewrite_group(
     if draft.changes.is_empty() {
         return Ok(remaining);
     }
-    let lock = WriterLock::take(store)?;
+    let lock = store.lock_writers()?;
     let (_, used_staged) = publish(store, draft, staged, Vec::new(), &lock)?;
     drop((locks, lock));
     for (index, (id, before_bytes, after_bytes)) in moved.into_iter().enumerate() {

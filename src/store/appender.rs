@@ -10,7 +10,7 @@ use super::append_rows::{check_rows, grown_record, row_count, write_rows};
 use super::handle::Store;
 use super::loader::Loader;
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::generation::{self, Change, Changes, Draft, OnExisting, WriterLock};
+use crate::generation::{self, Change, Changes, Draft, OnExisting};
 use crate::storage::Growth;
 use crate::tensor::Source;
 
@@ -164,7 +164,7 @@ impl Appender {
         let change = Change::Grow { name: self.name.clone(), from, to };
         let changes = Changes { requested: vec![(change, OnExisting::Replace)], ..Changes::default() };
         let grown_record = grown.to.clone();
-        let lock = WriterLock::take(store)?;
+        let lock = store.lock_writers()?;
         let (newest, _) = store.newest_listed(&lock)?;
         let draft = Draft::rebased(changes, newest)?;
         let (generation, _) = generation::publish(store, draft, Vec::new(), vec![grown], &lock)?;

@@ -330,7 +330,7 @@ impl Store {
         }
         // Generations of a different store, restored over this one, have the same numbers.
         current.check_named(&*store.disk, &store.paths)?;
-        let pinned = generation::pin(&*store.disk, &store.paths, store.uuid, generation)?;
+        let pinned = generation::pin(store, generation)?;
         let pinned = pinned.ok_or_else(|| {
             let message = format!(
                 "open generation {generation} of {}: it is not on disk, because no handle or snapshot sees it; this \

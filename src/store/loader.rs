@@ -7,7 +7,7 @@ use stridemap_format::{Error as FormatError, RecordKind, Rule, StorageRecord, Te
 
 use crate::disk::Disk;
 use crate::error::{Context, Error, FormatContext, Result};
-use crate::generation::{self, Generation, OpenStore};
+use crate::generation::{self, Generation, OpenStore, StoreDir};
 use crate::layout::Layout;
 use crate::storage::{Identity, InPlaceContext, KnownTails, MapPermit, Storage, Stored};
 use crate::tensor::Tensor;
@@ -98,14 +98,13 @@ impl Loader {
     /// Returns what a storage that is changed in place uses of this handle. It does not own the store: otherwise a tensor
     /// would pin the generation of the store for as long as it lives.
     fn in_place_context(&self, id: u64, generation: &Generation) -> InPlaceContext {
-        let (disk, paths) = (Arc::clone(&self.store.disk), self.store.paths.clone());
-        let (uuid, known) = (self.store.uuid, AtomicU64::new(generation.number()));
-        let is_referenced = move || generation::newest_has_storage(&*disk, &paths, uuid, id, &known);
-        let (disk, paths) = (Arc::clone(&self.store.disk), self.store.paths.clone());
+        let (dir, known) = (StoreDir::clone(&self.store), AtomicU64::new(generation.number()));
+        let is_referenced = move || generation::newest_has_storage(&dir, id, &known);
+        let dir = StoreDir::clone(&self.store);
         let is_durable = AtomicBool::new(generation.is_synced() || !self.store.is_durable());
         let make_durable = move || {
             if !is_durable.load(Ordering::Relaxed) {
-                generation::settle_name(&*disk, &paths)?;
+                generation::settle_name(&dir)?;
                 is_durable.store(true, Ordering::Relaxed);
             }
             Ok(())

@@ -8,7 +8,7 @@ use super::handle::Store;
 use super::transaction::Transaction;
 use crate::disk::{Disk, RealDisk, StorePaths};
 use crate::error::{Error, ErrorKind, IoContext, Result};
-use crate::generation::{self, Durability, IncompleteStore, OpenStore, Options, Unfilled};
+use crate::generation::{self, Durability, IncompleteStore, OpenStore, Options, StoreDir, Unfilled};
 use crate::storage::{ExternalFiles, MapPermit, OnWait};
 
 /// Options for opening or creating a store, if the defaults of [`Store`] do not fit.
@@ -334,7 +334,7 @@ impl StoreOptions {
         if permit.is_some() && !self.options.access.allows_network_mapping {
             check_local(&*disk, &paths)?;
         }
-        let store = OpenStore::open(disk, paths, uuid, self.options)?;
+        let store = OpenStore::open(StoreDir::new(disk, paths, uuid), self.options)?;
         Ok(Store::new(Arc::clone(&self.disk), store, permit))
     }
 }

@@ -115,7 +115,7 @@ impl<'a> Transaction<'a> {
         let store = &loader.store;
         store.check_process()?;
         store.check_poison()?;
-        let lock = WriterLock::take_since(store, began)?;
+        let lock = WriterLock::take(store, store.options.lock_wait, began)?;
         let (newest, _) = store.newest_listed(&lock)?;
         Ok(Transaction { lock: Some(lock), ..Transaction::new(loader, newest) })
     }
@@ -354,7 +354,7 @@ impl<'a> Transaction<'a> {
         if self.lock.is_some() {
             return Ok(()); // no other writer has committed
         }
-        let newest = generation::newest_for_certain(&self.loader.store)?;
+        let newest = self.loader.store.newest_for_certain()?;
         if newest.number() != self.generation().number() {
             self.draft.rebase(newest)?;
         }
@@ -437,7 +437,7 @@ impl<'a> Transaction<'a> {
         let grown: Result<Vec<Grown>> = self.growths.values_mut().map(finish).collect();
         let grown = store.record_failure(grown)?;
         let grown_records: Vec<StorageRecord> = grown.iter().map(|grown| grown.to.clone()).collect();
-        let lock = self.lock.map_or_else(|| WriterLock::take(store), Ok);
+        let lock = self.lock.map_or_else(|| store.lock_writers(), Ok);
         let lock = store.record_failure(lock)?;
         let (generation, _) = generation::publish(store, self.draft, staged, grown, &lock)?;
         // Released before the writers' lock, whose next holder may append to the same storage.

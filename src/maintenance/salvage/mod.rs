@@ -13,7 +13,7 @@ use stridemap_format::TensorRecord;
 use super::copy::{Copied, Done, Original};
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result, one_line};
-use crate::generation::{Generation, OpenStore, Options, check_free, open_dirs};
+use crate::generation::{Generation, OpenStore, Options, StoreDir, check_free, open_dirs};
 use keep::keep;
 use newest::newest;
 
@@ -88,7 +88,8 @@ pub(crate) fn salvage(
     let mut losses = Vec::new();
     let source = newest(&*held, &paths, &mut losses)?;
     let (uuid, number) = (source.manifest.uuid, source.manifest.generation);
-    let store = OpenStore::at(held, paths, options, Arc::new(Generation::stand_in(uuid, number)));
+    let dir = StoreDir::new(held, paths, uuid);
+    let store = OpenStore::at(dir, options, Arc::new(Generation::stand_in(uuid, number)));
     let kept = keep(&store, &source, &mut losses, progress)?;
     let copied = Copied { tensor_count: kept.tensors.len() as u64, ..Copied::default() };
     let mut done = Done { copied, interrupted: kept.interrupted };

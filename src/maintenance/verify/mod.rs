@@ -19,7 +19,7 @@ use super::external_check::check_external;
 use super::inventory::{Inventory, ListedFile, SpareFile};
 use crate::disk::{Access, Disk, StorePaths, is_not_regular, read_again};
 use crate::error::{ErrorKind, IoContext, Result};
-use crate::generation::{self, Generation, OpenStore, Options, check_store, open_dirs};
+use crate::generation::{self, Generation, OpenStore, Options, StoreDir, check_store, open_dirs};
 use crate::storage::Unreadable;
 use finding::Findings;
 
@@ -78,7 +78,8 @@ pub(crate) fn verify_path(
 ) -> Result<Verification> {
     let (disk, paths) = open_dirs(disk, path)?;
     let opened = check_store(&*disk, &paths)
-        .and_then(|uuid| OpenStore::open(Arc::clone(&disk), paths.clone(), uuid, options));
+        .map(|uuid| StoreDir::new(Arc::clone(&disk), paths.clone(), uuid))
+        .and_then(|dir| OpenStore::open(dir, options));
     match opened {
         Ok(store) => verify(&store, &store.current(), progress),
         Err(e) => {
@@ -99,8 +100,8 @@ pub(crate) fn verify(
     let mut findings = Findings::default();
     // Read from disk again, instead of using the handle's copy in memory.
     let reread = check_store(&*store.disk, &store.paths);
-    let OpenStore { disk, paths, uuid, .. } = store;
-    let reread = reread.and_then(|_| generation::reread(&**disk, paths, *uuid, generation));
+    let StoreDir { disk, paths, .. } = &**store;
+    let reread = reread.and_then(|_| generation::reread(store, generation));
     if let Err(e) = reread {
         findings.add_broken_rule(e, Affected::Everything)?;
     }
