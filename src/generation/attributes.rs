@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use stridemap_format::limits::MAX_ATTRIBUTES_BYTES;
 use stridemap_format::{self as format, Attributes, Rule, attribute_size};
 
-use super::Draft;
 use crate::error::{Error, Result};
 
 /// Returns the attributes of the scopes that begin with `prefix`: scope, key and value, ascending.
@@ -24,65 +23,17 @@ pub(crate) fn attributes_of(attributes: &Attributes, scope: &str) -> BTreeMap<St
     own.map(|(_, key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-impl Draft {
-    /// Returns the scopes that begin with `prefix` and have attributes, ascending. The store itself is not among them.
-    pub(crate) fn scopes(&self, prefix: &str) -> Vec<String> {
-        let found = beginning_with(self.attributes(), prefix).map(|(scope, ..)| scope);
-        let mut scopes: Vec<String> = found.filter(|scope| !scope.is_empty()).map(str::to_owned).collect();
-        scopes.dedup();
-        scopes
-    }
+/// Whether a scope has attributes.
+pub(super) fn has_scope(attributes: &Attributes, scope: &str) -> bool {
+    beginning_with(attributes, scope).next().is_some_and(|(found, ..)| found == scope)
+}
 
-    /// Sets an attribute, or removes it if there is no value.
-    ///
-    /// # Errors
-    /// `LimitExceeded` if a manifest cannot hold all attributes. Then nothing is changed.
-    pub(super) fn set_attribute(&mut self, scope: &str, key: &str, value: Option<&str>) -> Result<()> {
-        let at = (scope.to_owned(), key.to_owned());
-        match value {
-            Some(value) => self.attributes_mut().extend(vec![(at, value.to_owned())]),
-            None => {
-                if self.attributes().contains_key(&at) {
-                    self.attributes_mut().remove(&at);
-                }
-                Ok(())
-            }
-        }
-    }
-
-    /// Adds the attributes of one scope to those of another. An attribute with the same key is replaced.
-    ///
-    /// # Errors
-    /// As for [`set_attribute`](Self::set_attribute).
-    pub(super) fn copy_attributes(&mut self, from: &str, to: &str) -> Result<()> {
-        let own = attributes_of(self.attributes(), from).into_iter();
-        let added: Vec<_> = own.map(|(key, value)| ((to.to_owned(), key), value)).collect();
-        if added.is_empty() { Ok(()) } else { self.attributes_mut().extend(added) }
-    }
-
-    /// Moves the attributes of one scope to another. An attribute with the same key is replaced.
-    ///
-    /// # Errors
-    /// As for [`set_attribute`](Self::set_attribute).
-    pub(super) fn move_attributes(&mut self, from: &str, to: &str) -> Result<()> {
-        let own = attributes_of(self.attributes(), from);
-        self.remove_attributes(from);
-        let scoped = |scope: &str| {
-            own.iter().map(|(key, value)| ((scope.to_owned(), key.clone()), value.clone())).collect()
-        };
-        if own.is_empty() {
-            return Ok(());
-        }
-        let attributes = self.attributes_mut();
-        // If they do not fit, put back what was removed, which fits.
-        attributes.extend(scoped(to)).or_else(|e| attributes.extend(scoped(from)).and(Err(e)))
-    }
-
-    pub(super) fn remove_attributes(&mut self, scope: &str) {
-        for key in attributes_of(self.attributes(), scope).into_keys() {
-            self.attributes_mut().remove(&(scope.to_owned(), key));
-        }
-    }
+/// Returns the scopes that begin with `prefix` and have attributes, ascending. The store itself is not among them.
+pub(crate) fn scopes(attributes: &Attributes, prefix: &str) -> Vec<String> {
+    let found = beginning_with(attributes, prefix).map(|(scope, ..)| scope);
+    let mut scopes: Vec<String> = found.filter(|scope| !scope.is_empty()).map(str::to_owned).collect();
+    scopes.dedup();
+    scopes
 }
 
 /// Attributes that a manifest can hold.
@@ -98,7 +49,44 @@ impl BoundedAttributes {
         BoundedAttributes { entries, size_bytes }
     }
 
-    fn remove(&mut self, at: &(String, String)) {
+    /// Sets an attribute.
+    ///
+    /// # Errors
+    /// `LimitExceeded` if a manifest cannot hold all attributes. Then nothing is changed.
+    pub(super) fn set(&mut self, at: (String, String), value: &str) -> Result<()> {
+        self.extend(vec![(at, value.to_owned())])
+    }
+
+    /// Adds the attributes of one scope to those of another. An attribute with the same key is replaced.
+    ///
+    /// # Errors
+    /// As for [`set`](Self::set).
+    pub(super) fn copy_scope(&mut self, from: &str, to: &str) -> Result<()> {
+        let own = attributes_of(&self.entries, from).into_iter();
+        self.extend(own.map(|(key, value)| ((to.to_owned(), key), value)).collect())
+    }
+
+    /// Moves the attributes of one scope to another. An attribute with the same key is replaced.
+    ///
+    /// # Errors
+    /// As for [`set`](Self::set).
+    pub(super) fn move_scope(&mut self, from: &str, to: &str) -> Result<()> {
+        let own = attributes_of(&self.entries, from);
+        self.remove_scope(from);
+        let scoped = |scope: &str| {
+            own.iter().map(|(key, value)| ((scope.to_owned(), key.clone()), value.clone())).collect()
+        };
+        // If they do not fit, put back what was removed, which fits.
+        self.extend(scoped(to)).or_else(|e| self.extend(scoped(from)).and(Err(e)))
+    }
+
+    pub(super) fn remove_scope(&mut self, scope: &str) {
+        for key in attributes_of(&self.entries, scope).into_keys() {
+            self.remove(&(scope.to_owned(), key));
+        }
+    }
+
+    pub(super) fn remove(&mut self, at: &(String, String)) {
         self.size_bytes -= self.entries.remove(at).map_or(0, |value| size_of_entry(at, &value));
     }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use stridemap_format::Uuid;
 
-use super::create::{self, Visibility, open_dirs, sync_name};
+use super::new_store::{self, Visibility, sync_name};
+use super::open_dirs::open_dirs;
 use super::open_store::{Durability, OpenStore, Options};
 use super::store_dir::StoreDir;
 use super::unsynced;
@@ -35,7 +36,7 @@ impl IncompleteStore {
     fn beside(disk: &Arc<dyn Disk>, final_path: &Path) -> Result<Self> {
         check_free(&**disk, final_path)?;
         let dir = dir_of(final_path);
-        disk.stat(dir).map_err(|e| create::failed(final_path, e))?;
+        disk.stat(dir).map_err(|e| new_store::failed(final_path, e))?;
         let path = dir.join(format!("{STAGE_PREFIX}{}", uuid::Uuid::new_v4().simple()));
         let (disk, final_path, owner) = (Arc::clone(disk), final_path.to_path_buf(), OwnerProcess::current());
         Ok(IncompleteStore { disk, path, final_path, owner, is_unfinished: true })
@@ -50,8 +51,8 @@ impl IncompleteStore {
         disk.create_dir(building.path())
             // From here on, no lookup uses a path that another process may redirect.
             .and_then(|()| disk.hold(building.path()))
-            .and_then(|held| create::fill(&held, building.path(), durable, Visibility::Hidden))
-            .map_err(|e| create::failed(final_path, e))
+            .and_then(|held| new_store::fill(&held, building.path(), durable, Visibility::Hidden))
+            .map_err(|e| new_store::failed(final_path, e))
             .map(|uuid| (building, uuid))
     }
 
@@ -108,7 +109,7 @@ impl IncompleteStore {
     pub(super) fn rename(&mut self) -> Result<()> {
         let renamed = step!("rename-store", self.disk.rename_new(&self.path, &self.final_path));
         renamed.map_err(|e| match e.kind() {
-            io::ErrorKind::AlreadyExists => create::failed(&self.final_path, e),
+            io::ErrorKind::AlreadyExists => new_store::failed(&self.final_path, e),
             _ => Error::at_first_write("rename to", &self.final_path, e),
         })?;
         self.is_unfinished = false;
@@ -132,9 +133,9 @@ pub(crate) fn not_created(path: &Path, e: Error) -> Error {
 /// `AlreadyExists`; `Io`.
 pub(crate) fn check_free(disk: &dyn Disk, path: &Path) -> Result<()> {
     match disk.is_dir(path) {
-        Ok(_) => Err(create::failed(path, io::ErrorKind::AlreadyExists.into())),
+        Ok(_) => Err(new_store::failed(path, io::ErrorKind::AlreadyExists.into())),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(e) => Err(create::failed(path, e)),
+        Err(e) => Err(new_store::failed(path, e)),
     }
 }
 

@@ -1,12 +1,42 @@
 //! Generations of a store: how the newest is found and pinned, how the next is published, and what a commit deletes.
+//!
+//! | term | meaning | file |
+//! |---|---|---|
+//! | attribute | a text that a scope, the store or a tensor, has under a key | `attributes.rs` |
+//! | change | what a transaction asks for; kept, so that it can be repeated on a newer generation | `changes.rs` |
+//! | collector | deletes files that no generation needs, and counts them | `garbage.rs` |
+//! | current generation | the one that a handle shows | `open_store.rs` |
+//! | draft | a generation with changes that are not published yet | `draft.rs` |
+//! | garbage | storages without a name, which a reader of an older generation may still need | `garbage.rs` |
+//! | generation | one committed state of the store: the tensors, the storages and the attributes | `pinned.rs` |
+//! | in use | an older generation that a process has pinned, and the processes that hold a lock | `in_use.rs` |
+//! | incomplete store | a store under a name that no process opens, until it is renamed | `incomplete_store.rs` |
+//! | manifest | the file of a generation: its changes to a table, or everything | `publish.rs` |
+//! | newest generation | the one with the highest number on disk | `recover.rs` |
+//! | older manifests | those before the newest, and what their readers may need | `garbage.rs` |
+//! | open store | what one handle keeps from one commit to the next | `open_store.rs` |
+//! | pin | the shared lock of a manifest, which keeps the files of its generation | `pinned.rs` |
+//! | publish | write storages, table and manifest, and rename the manifest: the commit | `publish.rs` |
+//! | read | what a transaction looked up, which must be the same in the generation that it changes | `reads.rs` |
+//! | relocation | the tensors of a storage, moved to a smaller copy of it | `relocate.rs` |
+//! | replay | a draft, applied to the newest generation under the writers' lock | `replay.rs` |
+//! | store directory | the directory of a store, and its files of known names | `store_dir.rs`, `open_dirs.rs`, `new_store.rs` |
+//! | table | the file of all tensors and storages at one generation, in pages | `table.rs`, `table_nodes.rs` |
+//! | unsynced | the mark of a store that has commits without a sync | `unsynced.rs` |
+//! | watch | tells that names were added to `meta/`; one idle watch is kept | `kept_watch.rs` |
+//! | writers' lock | the exclusive lock of `LOCK`, by which writers take turns | `writer_lock.rs` |
 
 mod attributes;
+mod changes;
 mod create;
+mod draft;
 mod garbage;
 mod in_use;
 mod incomplete_store;
 pub(crate) mod kept_watch;
 mod name_changes;
+mod new_store;
+mod open_dirs;
 mod open_store;
 mod pinned;
 mod publish;
@@ -17,18 +47,21 @@ mod replay;
 mod store_dir;
 mod table;
 mod table_nodes;
-mod transaction_changes;
 pub(crate) mod unsynced;
 mod writer_lock;
 
-pub(crate) use attributes::attributes_of;
-pub(crate) use create::{check_store, create, is_empty_dir, is_own_dir, open_dirs, read_format};
+pub(crate) use attributes::{attributes_of, scopes};
+pub use changes::OnExisting;
+pub(crate) use changes::{Change, Changes};
+pub(crate) use create::{create, is_empty_dir};
+pub(crate) use draft::Draft;
 pub use garbage::Collected;
 pub(crate) use garbage::Collector;
 pub(crate) use in_use::{GenerationInUse, by_processes, generations_in_use, holders, writers_of};
 pub(crate) use incomplete_store::{IncompleteStore, Unfilled, check_free, not_created};
 pub use name_changes::NameChanges;
 pub(crate) use name_changes::changes_between;
+pub(crate) use open_dirs::{check_store, is_own_dir, open_dirs, read_format};
 pub use open_store::Durability;
 pub(crate) use open_store::{OpenStore, Options};
 pub(crate) use pinned::{Generation, Pin};
@@ -41,7 +74,5 @@ pub(crate) use relocate::{Moved, Relocation};
 pub(crate) use replay::{check_ids_left, storage_gone};
 pub(crate) use store_dir::StoreDir;
 pub(crate) use table::{Table, wrong_first_key, wrong_order};
-pub use transaction_changes::OnExisting;
-pub(crate) use transaction_changes::{Change, Changes, Draft};
 pub(crate) use unsynced::settle_name;
 pub(crate) use writer_lock::WriterLock;

@@ -1,10 +1,10 @@
 //! What a transaction has read of its generation, to find out at the commit whether the newest one still says the same.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::PoisonError;
 
-use super::transaction_changes::{Change, Draft};
-use super::{Generation, attributes_of, changes_between};
+use super::attributes::attributes_of;
+use super::name_changes::changes_between;
+use super::pinned::Generation;
 use crate::error::{Error, ErrorKind, Result};
 
 /// What was read about tensors.
@@ -29,67 +29,39 @@ pub(super) struct Reads {
     all_attributes: bool,
 }
 
-impl Draft {
-    /// Lets the commit succeed whatever happens to what this transaction has read and will read.
-    pub(crate) fn ignore_reads(&mut self) {
-        self.reads.get_mut().unwrap_or_else(PoisonError::into_inner).are_ignored = true;
+impl Reads {
+    /// Lets the commit succeed whatever happens to what was read and will be read.
+    pub(super) fn ignore(&mut self) {
+        self.are_ignored = true;
     }
 
-    /// Notes that a name was looked up. What this transaction saved or removed itself is not a read.
-    pub(crate) fn note_name(&self, name: &str, read: Read) {
-        let source = match self.origins.get(name) {
-            Some(origin) if read == Read::Headers => origin,
-            _ if self.changed().contains_key(name) => return,
-            _ => name,
-        };
-        self.note(|reads| deepen(&mut reads.names, source, read));
+    pub(super) fn add_name(&mut self, name: &str, read: Read) {
+        deepen(&mut self.names, name, read);
     }
 
-    /// Notes that the names that begin with `prefix` were listed.
-    pub(crate) fn note_prefix(&self, prefix: &str, read: Read) {
-        self.note(|reads| {
-            deepen(&mut reads.prefixes, prefix, read);
-            let renamed = self.origins.range(prefix.to_owned()..);
-            for (_, origin) in
-                renamed.take_while(|(name, _)| read == Read::Headers && name.starts_with(prefix))
-            {
-                deepen(&mut reads.names, origin, read);
-            }
-        });
+    pub(super) fn add_prefix(&mut self, prefix: &str, read: Read) {
+        deepen(&mut self.prefixes, prefix, read);
     }
 
-    /// Notes that the attributes of a scope were read.
-    pub(crate) fn note_attributes(&self, scope: &str) {
-        // Attributes move with their names, so those of the scope may be those of a different one.
-        let moves = |change: &Change| {
-            matches!(change, Change::Rename { .. } | Change::Copy { .. } | Change::MoveAttributes { .. })
-        };
-        let may_have_moved = self.changes.requested.iter().any(|(change, _)| moves(change));
-        self.note(|reads| {
-            reads.all_attributes |= may_have_moved;
-            if !reads.scopes.contains(scope) {
-                reads.scopes.insert(scope.to_owned());
-            }
-        });
-    }
-
-    fn note(&self, note: impl FnOnce(&mut Reads)) {
-        let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
-        if !reads.are_ignored {
-            note(&mut reads);
+    pub(super) fn add_scope(&mut self, scope: &str) {
+        if !self.scopes.contains(scope) {
+            self.scopes.insert(scope.to_owned());
         }
     }
 
-    /// Checks that everything that was read is the same in a newer generation.
+    pub(super) fn add_all_attributes(&mut self) {
+        self.all_attributes = true;
+    }
+
+    /// Checks that everything that was read of `seen` is the same in a newer generation.
     ///
     /// # Errors
     /// `Conflict` if it is not.
-    pub(super) fn check_reads(&self, newest: &Generation) -> Result<()> {
-        let (seen, reads) = (&**self.generation(), self.reads.lock().unwrap_or_else(PoisonError::into_inner));
-        if reads.are_ignored || seen.number() == newest.number() {
+    pub(super) fn check(&self, seen: &Generation, newest: &Generation) -> Result<()> {
+        if self.are_ignored || seen.number() == newest.number() {
             return Ok(());
         }
-        match reads.first_change(seen, newest)? {
+        match self.first_change(seen, newest)? {
             None => Ok(()),
             Some(what) => Err(Error::new(
                 ErrorKind::Conflict,
@@ -101,16 +73,7 @@ impl Draft {
             )),
         }
     }
-}
 
-fn deepen(reads: &mut BTreeMap<String, Read>, name: &str, read: Read) {
-    match reads.get_mut(name) {
-        Some(known) => *known = read.max(*known),
-        None => drop(reads.insert(name.to_owned(), read)),
-    }
-}
-
-impl Reads {
     /// Describes something that was read, and that a newer generation has changed.
     fn first_change(&self, seen: &Generation, newest: &Generation) -> Result<Option<String>> {
         let (before, after) = (seen.tensors_named(&self.names)?, newest.tensors_named(&self.names)?);
@@ -145,5 +108,12 @@ impl Reads {
             "" => "changed the attributes of the store".to_owned(),
             scope => format!("changed the attributes of {scope:?}"),
         }))
+    }
+}
+
+fn deepen(reads: &mut BTreeMap<String, Read>, name: &str, read: Read) {
+    match reads.get_mut(name) {
+        Some(known) => *known = read.max(*known),
+        None => drop(reads.insert(name.to_owned(), read)),
     }
 }

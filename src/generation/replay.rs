@@ -8,7 +8,8 @@ use std::sync::Arc;
 use stridemap_format::{self as format, Manifest, RecordKind, Rule, StorageRecord, TensorRecord};
 
 use super::Generation;
-use super::transaction_changes::{Applied, Changes, Draft, FIRST_PROVISIONAL};
+use super::changes::{Changes, FIRST_PROVISIONAL};
+use super::draft::{Applied, Draft};
 use crate::disk::step;
 use crate::error::{Error, ErrorKind, FormatContext, Result};
 use crate::storage::Grown;

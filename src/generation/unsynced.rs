@@ -7,7 +7,7 @@ use stridemap_format::Manifest;
 
 use super::store_dir::StoreDir;
 use super::writer_lock::WriterLock;
-use super::{Generation, OpenStore, create};
+use super::{Generation, OpenStore, new_store};
 use crate::disk::{Staged, step};
 use crate::error::{Error, IoContext, Result};
 
@@ -50,8 +50,8 @@ pub(crate) fn settle_creation(store: &OpenStore, newest: &Generation, _lock: &Wr
         return Ok(());
     }
     let (disk, root) = (&*store.disk, store.paths.root());
-    create::sync_root(disk, root).map_err(|e| e.at(root))?;
-    step!("sync-creation", create::sync_name(disk, root))
+    new_store::sync_root(disk, root).map_err(|e| e.at(root))?;
+    step!("sync-creation", new_store::sync_name(disk, root))
 }
 
 /// Makes the name of a generation durable. The first flush of a storage calls this if another writer committed the

@@ -1,4 +1,32 @@
 //! Storages: contiguous sequences of bytes, in a file or on the heap.
+//!
+//! | term | meaning | file |
+//! |---|---|---|
+//! | advice | what the kernel is told about how a mapping is read | `map/advice.rs` |
+//! | address space | what a mapping reserves, so that a storage can grow without moving | `map/address_space.rs` |
+//! | chunk digest | the digest of 1 MiB of a sealed storage, compared when it is read | `digest/verified_reader.rs` |
+//! | external file | a file outside the store that a storage uses in place | `file/external_file.rs`, `file/open_external.rs` |
+//! | file registry | what this process maps and locks each file as, so that two kinds never meet in one file | `map/file_registry.rs` |
+//! | file lock | the lock of a storage's file, shared by the guards of one process | `lock/take.rs` |
+//! | growth | rows written after the end of a sealed storage, invisible until they are committed | `grow/growth.rs` |
+//! | heap storage | bytes in memory, of a tensor that was never saved | `file/heap_bytes.rs` |
+//! | hint | an advice, given ahead of a read | `map/advice.rs` |
+//! | in place | how mutable and live storages change: the file itself, not a new one | `file/in_place.rs` |
+//! | kept mapping | a mapping that is reused by the next load of its storage | `map/kept_mappings.rs` |
+//! | kind | sealed, mutable, live or external: who may change the bytes | `file/storage_kind.rs` |
+//! | known tail | the last, incomplete chunk of a storage that a handle has appended to, and its digest so far | `grow/known_tails.rs` |
+//! | live storage | elements that any process changes at any time, by atomics | `file/live.rs` |
+//! | lock queue | the order in which waiting writers and readers get a file's lock | `lock/lock_queue.rs` |
+//! | mapping | a file in memory; the unsafe code | `map/mapping.rs` |
+//! | mark | the byte after a mutable storage that says that a change of it has begun | `file/mark.rs` |
+//! | mutable storage | elements that a guard changes under the file's lock | `file/mutable.rs` |
+//! | open storages | the storages that a handle has open, so that equal ids share one file | `file/open_storages.rs` |
+//! | poison | a failed sync, after which nothing more is written through a handle | `file/poison.rs` |
+//! | rewrite | copying the bytes of a storage to a new one, whole or without those that no tensor reaches | `digest/rewrite.rs` |
+//! | staged storage | a file that is written and not yet published | `grow/staged_storage.rs`, `grow/writer.rs` |
+//! | storage | the bytes that tensors share, whatever holds them | `file/backing.rs` |
+//! | wait | how long a lock is waited for, and what is told meanwhile | `lock/lock_wait.rs` |
+//! | writeback | the start of writing to the disk before the sync | `grow/writeback.rs` |
 
 mod digest;
 mod file;

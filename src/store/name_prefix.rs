@@ -8,7 +8,7 @@ use super::handle::Store;
 use super::snapshot::TensorInfo;
 use super::transaction::Transaction;
 use crate::error::{Error, ErrorKind, FormatContext, Result};
-use crate::generation::{Change, OnExisting, Read};
+use crate::generation::{self, Change, OnExisting, Read};
 use crate::tensor::Tensor;
 
 /// Operations on tensors whose names begin with a prefix: any text, or `""` for all tensors.
@@ -136,7 +136,7 @@ impl Transaction<'_> {
         let count = names.len();
         let removed = names.into_iter().try_for_each(|name| self.apply(Change::Remove { name }));
         self.record_failure(removed)?;
-        for from in self.draft.scopes(prefix) {
+        for from in generation::scopes(self.draft.attributes(), prefix) {
             self.apply(Change::MoveAttributes { from, to: None })?;
         }
         Ok(count)
@@ -182,7 +182,7 @@ impl Transaction<'_> {
                 return Err(Error::new(ErrorKind::NameExists, message));
             }
         }
-        let mut scopes = self.draft.scopes(from);
+        let mut scopes = generation::scopes(self.draft.attributes(), from);
         scopes.retain(|scope| names.binary_search(scope).is_err());
         for scope in &scopes {
             let new = new_name(scope);

@@ -2,116 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use stridemap_format::{self as format, Attributes, StorageRecord, TensorRecord};
 
-use super::Generation;
-use super::attributes::BoundedAttributes;
-use super::pinned::{Merged, cloned, not_found};
-use super::reads::Reads;
-use super::relocate::Relocation;
+use super::attributes::{BoundedAttributes, has_scope};
+use super::changes::{Change, Changes, OnExisting};
+use super::pinned::{Generation, Merged, cloned, not_found};
+use super::reads::{Read, Reads};
 use crate::disk::step;
 use crate::error::{Error, ErrorKind, FormatContext, Result};
-
-/// Ids from here on are provisional: they number a transaction's staged storages.
-pub(super) const FIRST_PROVISIONAL: u64 = 1 << 63;
-
-/// What to do if the target, a tensor or an exported file, already exists.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum OnExisting {
-    /// Replace it.
-    #[default]
-    Replace,
-    /// Refuse the change.
-    Refuse,
-}
-
-/// A change of the names or the attributes. Changes are kept as they were requested, so that they can be repeated on a
-/// newer generation if another writer commits first.
-#[derive(Clone, Debug)]
-pub(crate) enum Change {
-    Put {
-        /// The operation, for an error.
-        action: &'static str,
-        name: String,
-        record: TensorRecord,
-    },
-    Remove {
-        name: String,
-    },
-    Rename {
-        from: String,
-        to: String,
-    },
-    Copy {
-        from: String,
-        to: String,
-    },
-    /// Moves the tensors of a storage to a new storage. Skipped without an error if anything about the storage has
-    /// changed.
-    Relocate(Box<Relocation>),
-    /// Rows that were written after the end of the tensor `from`.
-    Grow {
-        name: String,
-        from: TensorRecord,
-        to: TensorRecord,
-    },
-    /// Sets an attribute, or removes it if there is no value.
-    SetAttribute {
-        scope: String,
-        key: String,
-        value: Option<String>,
-    },
-    /// Moves the attributes of a scope that is not the name of a tensor, or removes them if `to` is `None`.
-    MoveAttributes {
-        from: String,
-        to: Option<String>,
-    },
-}
-
-impl Change {
-    /// Returns what a put inserts.
-    fn into_put(self) -> Option<(String, Option<TensorRecord>)> {
-        match self {
-            Change::Put { name, record, .. } => Some((name, Some(record))),
-            _ => None,
-        }
-    }
-}
-
-/// All changes of a transaction.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Changes {
-    /// Each change, and what to do if its name already exists.
-    pub(crate) requested: Vec<(Change, OnExisting)>,
-    /// The storages of earlier generations that the new headers refer to, as the transaction saw them.
-    pub(crate) expected: BTreeMap<u64, StorageRecord>,
-    /// Applies to later changes. `None` if each kind of change has its own default.
-    pub(crate) on_existing: Option<OnExisting>,
-}
-
-impl Changes {
-    /// Whether all changes are moves, so that skipping them loses nothing.
-    pub(crate) fn only_relocates(&self) -> bool {
-        self.requested.iter().all(|(change, _)| matches!(change, Change::Relocate(_)))
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.requested.is_empty()
-    }
-
-    /// Returns the provisional id of the staged storage at `index`.
-    pub(crate) fn provisional_id(index: usize) -> u64 {
-        FIRST_PROVISIONAL + index as u64
-    }
-
-    /// Returns the index of the staged storage with this id, if the id is provisional.
-    pub(crate) fn staged_index(id: u64) -> Option<usize> {
-        id.checked_sub(FIRST_PROVISIONAL).map(|index| index as usize)
-    }
-}
 
 /// A generation with changes that are not published yet.
 #[derive(Debug)]
@@ -123,9 +23,9 @@ pub(crate) struct Draft {
     tensors: OnceLock<BTreeMap<String, Option<TensorRecord>>>,
     /// All attributes, if any of them have changed.
     attributes: Option<BoundedAttributes>,
-    pub(super) reads: Mutex<Reads>,
+    reads: Mutex<Reads>,
     /// For each name that was renamed or copied from a name of the generation: that name.
-    pub(super) origins: BTreeMap<String, String>,
+    origins: BTreeMap<String, String>,
 }
 
 /// The changes of a transaction on the newest generation.
@@ -158,12 +58,21 @@ impl Draft {
         self.attributes.as_ref().map_or(&self.generation.manifest().attributes, |changed| &changed.entries)
     }
 
-    pub(super) fn attributes_mut(&mut self) -> &mut BoundedAttributes {
+    fn attributes_mut(&mut self) -> &mut BoundedAttributes {
         let current = || BoundedAttributes::new(self.generation.manifest().attributes.clone());
         self.attributes.get_or_insert_with(current)
     }
 
-    pub(super) fn changed(&self) -> &BTreeMap<String, Option<TensorRecord>> {
+    /// Changes the attributes of a scope, unless it has none.
+    fn change_scope(
+        &mut self,
+        scope: &str,
+        change: impl FnOnce(&mut BoundedAttributes) -> Result<()>,
+    ) -> Result<()> {
+        if has_scope(self.attributes(), scope) { change(self.attributes_mut()) } else { Ok(()) }
+    }
+
+    fn changed(&self) -> &BTreeMap<String, Option<TensorRecord>> {
         let puts = || self.changes.requested.iter().filter_map(|(change, _)| change.clone().into_put());
         self.tensors.get_or_init(|| puts().collect())
     }
@@ -218,12 +127,15 @@ impl Draft {
                 self.existing("remove", name)?;
                 self.origins.remove(name);
                 self.set(name.clone(), None);
-                self.remove_attributes(name);
+                self.change_scope(name, |attributes| {
+                    attributes.remove_scope(name);
+                    Ok(())
+                })?;
             }
             Change::Rename { from, to } => {
                 let record = self.existing("rename", from)?;
                 self.check_new("rename to", to, on_existing)?;
-                self.move_attributes(from, to)?;
+                self.change_scope(from, |attributes| attributes.move_scope(from, to))?;
                 self.copy_origin(from, to);
                 self.origins.remove(from);
                 self.set(to.clone(), Some(record));
@@ -232,7 +144,7 @@ impl Draft {
             Change::Copy { from, to } => {
                 let record = self.existing("copy", from)?;
                 self.check_new("copy to", to, on_existing)?;
-                self.copy_attributes(from, to)?;
+                self.change_scope(from, |attributes| attributes.copy_scope(from, to))?;
                 self.copy_origin(from, to);
                 self.set(to.clone(), Some(record));
             }
@@ -252,13 +164,23 @@ impl Draft {
                 self.set(name.clone(), Some(to.clone()));
             }
             Change::SetAttribute { scope, key, value } => {
-                self.set_attribute(scope, key, value.as_deref())?;
+                let at = (scope.clone(), key.clone());
+                match value {
+                    Some(value) => self.attributes_mut().set(at, value)?,
+                    None if self.attributes().contains_key(&at) => self.attributes_mut().remove(&at),
+                    None => {}
+                }
             }
             // Another commit may have created a tensor with this name since the request. The attributes then belong
             // to that tensor.
             Change::MoveAttributes { from, .. } if self.tensor(from)?.is_some() => {}
-            Change::MoveAttributes { from, to: Some(to) } => self.move_attributes(from, to)?,
-            Change::MoveAttributes { from, to: None } => self.remove_attributes(from),
+            Change::MoveAttributes { from, to } => self.change_scope(from, |attributes| match to {
+                Some(to) => attributes.move_scope(from, to),
+                None => {
+                    attributes.remove_scope(from);
+                    Ok(())
+                }
+            })?,
         }
         self.changes.requested.push((change, on_existing));
         Ok(())
@@ -283,7 +205,7 @@ impl Draft {
 
     /// Moves to a newer generation, which must have everything that was read unchanged.
     pub(crate) fn rebase(&mut self, newest: Arc<Generation>) -> Result<()> {
-        self.check_reads(&newest)?;
+        self.reads().check(&self.generation, &newest)?;
         let rebased = Draft::rebased(self.changes.clone(), newest)?;
         let reads = std::mem::take(&mut self.reads);
         *self = Draft { reads, ..rebased };
@@ -314,7 +236,7 @@ impl Draft {
     /// Returns the result of the changes. They are repeated on `newest` if the draft is not based on it.
     pub(super) fn apply_to(self, newest: &Arc<Generation>) -> Result<Applied> {
         // Without this check, a value computed from what was read could replace a newer one.
-        step!("reads-hold", self.check_reads(newest))?;
+        step!("reads-hold", self.reads().check(&self.generation, newest))?;
         // Without a rebase, the changes could undo those of another commit.
         let is_on_newest = step!("rebase", self.generation.number() == newest.number());
         let draft = if is_on_newest { self } else { Draft::rebased(self.changes, Arc::clone(newest))? };
@@ -324,5 +246,50 @@ impl Draft {
         let puts = || requested.into_iter().filter_map(|(change, _)| change.into_put()).collect();
         let tensors = draft.tensors.into_inner().unwrap_or_else(puts);
         Ok(Applied { tensors, expected, attributes: draft.attributes.map(|attributes| attributes.entries) })
+    }
+}
+
+/// What the transaction reads.
+impl Draft {
+    /// Lets the commit succeed whatever happens to what this transaction has read and will read.
+    pub(crate) fn ignore_reads(&mut self) {
+        self.reads.get_mut().unwrap_or_else(PoisonError::into_inner).ignore();
+    }
+
+    fn reads(&self) -> MutexGuard<'_, Reads> {
+        self.reads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a name was looked up. What this transaction saved or removed itself is not a read.
+    pub(crate) fn note_name(&self, name: &str, read: Read) {
+        let source = match self.origins.get(name) {
+            Some(origin) if read == Read::Headers => origin,
+            _ if self.changed().contains_key(name) => return,
+            _ => name,
+        };
+        self.reads().add_name(source, read);
+    }
+
+    /// Notes that the names that begin with `prefix` were listed.
+    pub(crate) fn note_prefix(&self, prefix: &str, read: Read) {
+        let mut reads = self.reads();
+        reads.add_prefix(prefix, read);
+        let renamed = self.origins.range(prefix.to_owned()..);
+        for (_, origin) in renamed.take_while(|(name, _)| read == Read::Headers && name.starts_with(prefix)) {
+            reads.add_name(origin, read);
+        }
+    }
+
+    /// Notes that the attributes of a scope were read.
+    pub(crate) fn note_attributes(&self, scope: &str) {
+        // Attributes move with their names, so those of the scope may be those of a different one.
+        let moves = |change: &Change| {
+            matches!(change, Change::Rename { .. } | Change::Copy { .. } | Change::MoveAttributes { .. })
+        };
+        let mut reads = self.reads();
+        if self.changes.requested.iter().any(|(change, _)| moves(change)) {
+            reads.add_all_attributes();
+        }
+        reads.add_scope(scope);
     }
 }
