@@ -48,7 +48,7 @@
 //! - [`maintenance`]: disk usage, compaction, copies, verification and salvage.
 //! - [`import`]: types for importers of other file formats. The `stridemap-interop` crate imports safetensors, NumPy
 //!   and PyTorch files.
-//! - [`small_float`]: element types of 8 and 4 bits. [`half`] and [`num_complex`] have other element types.
+//! - [`small_float`]: element types of 8 bits. [`half`] and [`num_complex`] have other element types.
 //!
 //! # Guarantees
 //!
@@ -99,22 +99,22 @@ mod store;
 mod tensor;
 
 pub mod small_float {
-    //! Element types of 8 and 4 bits, which Rust does not have.
+    //! Element types of 8 bits, which Rust does not have.
     //!
     //! A value of one of these types holds the bits that encode a number. It converts from and to `f32`, and compares
-    //! and displays as that number. Tensors of these types are saved, read and cast like all others. [`half`] has the
-    //! 16-bit types.
+    //! and displays as that number. Tensors of all dtypes of 8 and 4 bits are saved, viewed and cast like all others;
+    //! those without a type here are read after [`Tensor::to_dtype`]. [`half`] has the 16-bit types.
     //!
     //! ```
     //! use stridemap::small_float::F8E4M3FN;
     //! use stridemap::{DType, Tensor};
     //!
     //! let x = Tensor::from_vec(vec![0.3f32, 1000.], &[2])?.to_dtype(DType::F8E4M3FN)?;
-    //! assert_eq!(x.read::<F8E4M3FN>()?, [0.3125, 448.].map(F8E4M3FN::from_f32));
+    //! assert_eq!(x.read::<F8E4M3FN>()?, [0.3125, 448.].map(F8E4M3FN::from));
     //! # Ok::<(), stridemap::Error>(())
     //! ```
 
-    pub use crate::tensor::{F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU};
+    pub use crate::tensor::{F8E4M3FN, F8E8M0FNU};
 }
 
 pub use half;

@@ -29,11 +29,11 @@ pub fn to_candle(tensor: &stridemap::Tensor, device: &Device) -> Result<Tensor> 
         // candle has its own types for these two dtypes. The element sizes are equal, so the vector is converted in
         // place.
         D::F8E4M3FN => {
-            let elements = read::<F8E4M3FN>(tensor)?.into_iter().map(|x| F8E4M3::from_bits(x.to_bits()));
+            let elements = read::<F8E4M3FN>(tensor)?.into_iter().map(|x| F8E4M3::from_bits(x.0));
             Tensor::from_vec(elements.collect(), tensor.size(), device)
         }
         D::F8E8M0FNU => {
-            let elements = read::<F8E8M0FNU>(tensor)?.into_iter().map(F8E8M0FNU::to_bits).collect();
+            let elements = read::<F8E8M0FNU>(tensor)?.into_iter().map(|x| x.0).collect();
             let storage = Storage::Cpu(CpuStorage::F8E8M0(elements));
             Tensor::from_storage(storage, tensor.size(), BackpropOp::none(), false).to_device(device)
         }
@@ -61,7 +61,7 @@ pub fn from_candle(tensor: &Tensor) -> Result<stridemap::Tensor> {
         DType::F64 => copy_from_candle::<f64>(tensor),
         DType::F8E4M3 => {
             let elements = elements(tensor, |storage| F8E4M3::cpu_storage_as_slice(storage).ok())?;
-            let elements = elements.into_iter().map(|x| F8E4M3FN::from_bits(x.to_bits())).collect();
+            let elements = elements.into_iter().map(|x| F8E4M3FN(x.to_bits())).collect();
             heap_tensor::<F8E4M3FN>(elements, tensor)
         }
         DType::F8E8M0 => {
@@ -69,7 +69,7 @@ pub fn from_candle(tensor: &Tensor) -> Result<stridemap::Tensor> {
                 CpuStorage::F8E8M0(bytes) => Some(bytes.as_slice()),
                 _ => None,
             })?;
-            heap_tensor(bytes.into_iter().map(F8E8M0FNU::from_bits).collect(), tensor)
+            heap_tensor(bytes.into_iter().map(F8E8M0FNU).collect(), tensor)
         }
         other => {
             let name = other.as_str();

@@ -5,14 +5,16 @@ use num_complex::Complex;
 use stridemap_format::DType;
 
 use super::access::invalid_bools;
-use super::small_float::{F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU};
+use super::small_float::{F8E4M3FN, F8E8M0FNU};
 use crate::error::Result;
 use crate::storage::zeroed;
 
 /// A Rust type for the elements of a [`DType`].
 ///
-/// Types that Rust lacks come from `half` (16-bit floats), `num-complex` (complex numbers) and this crate (floats of
-/// 8 bits and below).
+/// Types that Rust lacks come from `half` (16-bit floats), `num-complex` (complex numbers) and
+/// [`small_float`](crate::small_float). The other dtypes of 8 bits and below have none:
+/// [`Tensor::to_dtype`](crate::Tensor::to_dtype) converts their elements, and
+/// [`Tensor::to_bytes`](crate::Tensor::to_bytes) copies their codes.
 pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + 'static {
     /// The dtype of this type.
     const DTYPE: DType;
@@ -71,8 +73,7 @@ elements! {
     i8 = I8, i16 = I16, i32 = I32, i64 = I64,
     f16 = F16, bf16 = BF16, f32 = F32, f64 = F64,
     Complex<f32> = C64, Complex<f64> = C128,
-    F8E4M3FN = F8E4M3FN, F8E5M2 = F8E5M2, F8E4M3FNUZ = F8E4M3FNUZ, F8E5M2FNUZ = F8E5M2FNUZ, F8E8M0FNU = F8E8M0FNU,
-    F4E2M1FNx2 = F4E2M1FNx2,
+    F8E4M3FN = F8E4M3FN, F8E8M0FNU = F8E8M0FNU,
 }
 
 impl Element for bool {

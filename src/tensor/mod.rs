@@ -36,7 +36,7 @@ pub(crate) use live::can_be_live;
 pub use live::{LiveElement, LiveTensor};
 pub use print::PrintOptions;
 pub use scalar::Scalar;
-pub use small_float::{F4E2M1FNx2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU};
+pub use small_float::{F8E4M3FN, F8E8M0FNU};
 pub use source::Source;
 pub use statistics::Statistics;
 pub use typed::TypedTensor;

@@ -257,7 +257,7 @@ impl Columns {
     fn of(dtype: DType, shown: &[Scalar], precision: usize) -> Columns {
         // PyTorch rounds 0 to the dtype before it looks for zeros, so the lowest number of `float8_e8m0fnu` counts as
         // zero.
-        let zero = if dtype == DType::F8E8M0FNU { F8E8M0FNU::from_f32(0.).to_f32().into() } else { 0. };
+        let zero = if dtype == DType::F8E8M0FNU { f32::from(F8E8M0FNU::from(0.)).into() } else { 0. };
         let format_of =
             |pick: fn(&Scalar) -> Option<f64>| Real::of(shown.iter().filter_map(pick), zero, precision);
         if dtype.is_complex() {

@@ -6,7 +6,7 @@ use stridemap_format::DType;
 
 use super::cast::{convert, widen};
 use super::small_float::{E2M1, E4M3FN, E4M3FNUZ, E5M2, E5M2FNUZ};
-use super::{Element, F4E2M1FNx2, Tensor, print};
+use super::{Element, Tensor, print};
 use crate::available_memory::out_of_memory;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -50,9 +50,10 @@ impl Tensor {
         for bytes in bytes.chunks(WIDENED_ELEMS * dtype.itemsize()) {
             match dtype {
                 DType::Bool => scalars.extend(bytes.iter().map(|&byte| Scalar::Bool(byte != 0))),
-                DType::F4E2M1FNx2 => {
-                    scalars.extend(bytes.iter().map(|&byte| Scalar::from(F4E2M1FNx2::from_bits(byte))))
-                }
+                DType::F4E2M1FNx2 => scalars.extend(bytes.iter().map(|&byte| {
+                    let [low, high] = [byte & 0xf, byte >> 4].map(|code| E2M1.decode(code.into()).into());
+                    Scalar::Pair(low, high)
+                })),
                 DType::U64 => extend_widened::<u64>(dtype, bytes, &mut scalars)?,
                 dtype if dtype.is_complex() => extend_widened::<Complex<f64>>(dtype, bytes, &mut scalars)?,
                 dtype if dtype.is_floating_point() => extend_widened::<f64>(dtype, bytes, &mut scalars)?,

@@ -1,4 +1,4 @@
-//! Floats below 32 bits: formats shared by scalars and conversions, and types for those of 8 bits and below.
+//! Floats below 32 bits: formats shared by scalars and conversions, and types for two of those of 8 bits.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -134,72 +134,52 @@ macro_rules! byte_floats {
     ($($doc:literal $name:ident: $bits:ident => $decode:expr, $x:ident => $encode:expr;)*) => {$(
         #[doc = $doc]
         ///
-        /// Comparison is by value: NaN is not equal to anything, and negative zero, if the format has one, equals
-        /// zero.
+        /// The field is the code of the number. Conversion from `f32` rounds as
+        /// [`to_dtype`](crate::Tensor::to_dtype) does. Comparison is by value: NaN is not equal to anything, and
+        /// negative zero, if the format has one, equals zero.
         ///
         /// ```
         #[doc = concat!("# use stridemap::small_float::", stringify!($name), ";")]
-        #[doc = concat!("let two = ", stringify!($name), "::from_f32(2.);")]
-        #[doc = concat!("assert_eq!(", stringify!($name), "::from_bits(two.to_bits()).to_f32(), 2.);")]
+        #[doc = concat!("let two = ", stringify!($name), "::from(2.);")]
+        #[doc = concat!("assert_eq!(f32::from(", stringify!($name), "(two.0)), 2.);")]
         /// ```
         #[derive(Clone, Copy, Default, Pod, Zeroable)]
         #[repr(transparent)]
-        pub struct $name(u8);
-
-        impl $name {
-            /// Creates a number from its code.
-            #[must_use]
-            pub const fn from_bits($bits: u8) -> Self {
-                $name($bits)
-            }
-
-            /// Returns the code.
-            #[must_use]
-            pub const fn to_bits(self) -> u8 {
-                self.0
-            }
-
-            /// Returns the nearest number, rounding as [`to_dtype`](crate::Tensor::to_dtype) does.
-            #[must_use]
-            pub const fn from_f32($x: f32) -> Self {
-                $name($encode)
-            }
-
-            /// Returns the same number as an `f32`.
-            #[must_use]
-            pub const fn to_f32(self) -> f32 {
-                let $bits = self.0;
-                $decode
-            }
-        }
+        pub struct $name(pub u8);
 
         impl PartialEq for $name {
             fn eq(&self, other: &Self) -> bool {
-                self.to_f32() == other.to_f32()
+                f32::from(*self) == f32::from(*other)
             }
         }
 
         impl PartialOrd for $name {
             fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-                self.to_f32().partial_cmp(&other.to_f32())
+                f32::from(*self).partial_cmp(&f32::from(*other))
             }
         }
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Debug::fmt(&self.to_f32(), f)
+                fmt::Debug::fmt(&f32::from(*self), f)
+            }
+        }
+
+        impl From<f32> for $name {
+            fn from($x: f32) -> Self {
+                $name($encode)
             }
         }
 
         impl From<$name> for f32 {
-            fn from(value: $name) -> f32 {
-                value.to_f32()
+            fn from($name($bits): $name) -> f32 {
+                $decode
             }
         }
 
         impl From<$name> for Scalar {
             fn from(value: $name) -> Scalar {
-                value.to_f32().into()
+                f32::from(value).into()
             }
         }
     )*};
@@ -207,73 +187,9 @@ macro_rules! byte_floats {
 
 byte_floats! {
     "A `float8_e4m3fn`: up to 448, without infinity; larger numbers become 448."
-    F8E4M3FN: bits => E4M3FN.decode(bits as u32), x => E4M3FN.encode(x) as u8;
-    "A `float8_e5m2`: up to 57344, and infinity."
-    F8E5M2: bits => E5M2.decode(bits as u32), x => E5M2.encode(x) as u8;
-    "A `float8_e4m3fnuz`: up to 240, without infinity or negative zero; larger numbers become NaN."
-    F8E4M3FNUZ: bits => E4M3FNUZ.decode(bits as u32), x => E4M3FNUZ.encode(x) as u8;
-    "A `float8_e5m2fnuz`: up to 57344, without infinity or negative zero; larger numbers become NaN."
-    F8E5M2FNUZ: bits => E5M2FNUZ.decode(bits as u32), x => E5M2FNUZ.encode(x) as u8;
+    F8E4M3FN: bits => E4M3FN.decode(bits.into()), x => E4M3FN.encode(x) as u8;
     "A `float8_e8m0fnu`: a power of two from 2^-127, which is the default, to 2^127, or NaN, without sign or zero."
     F8E8M0FNU: bits => decode_e8m0(bits), x => encode_e8m0(x);
-}
-
-/// A byte with two `float4_e2m1fn` numbers, one element of `float4_e2m1fn_x2`. Each is 0, 0.5, 1, 1.5, 2, 3, 4 or 6,
-/// with a sign.
-///
-/// Comparison is by the values of both numbers.
-///
-/// ```
-/// # use stridemap::small_float::F4E2M1FNx2;
-/// let pair = F4E2M1FNx2::from_bits(0x7f);
-/// assert_eq!((pair.low(), pair.high(), pair.to_bits()), (-6., 6., 0x7f));
-/// ```
-#[derive(Clone, Copy, Default, Pod, Zeroable)]
-#[repr(transparent)]
-pub struct F4E2M1FNx2(u8);
-
-impl F4E2M1FNx2 {
-    /// Creates a pair from two codes, the first in the low half.
-    #[must_use]
-    pub const fn from_bits(bits: u8) -> Self {
-        F4E2M1FNx2(bits)
-    }
-
-    /// Returns both codes, the first in the low half.
-    #[must_use]
-    pub const fn to_bits(self) -> u8 {
-        self.0
-    }
-
-    /// Returns the first number.
-    #[must_use]
-    pub const fn low(self) -> f32 {
-        E2M1.decode(self.0 as u32 & 0xf)
-    }
-
-    /// Returns the second number.
-    #[must_use]
-    pub const fn high(self) -> f32 {
-        E2M1.decode(self.0 as u32 >> 4)
-    }
-}
-
-impl PartialEq for F4E2M1FNx2 {
-    fn eq(&self, other: &Self) -> bool {
-        (self.low(), self.high()) == (other.low(), other.high())
-    }
-}
-
-impl fmt::Debug for F4E2M1FNx2 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&(self.low(), self.high()), f)
-    }
-}
-
-impl From<F4E2M1FNx2> for Scalar {
-    fn from(value: F4E2M1FNx2) -> Scalar {
-        Scalar::Pair(value.low().into(), value.high().into())
-    }
 }
 
 #[cfg(test)]
@@ -283,24 +199,13 @@ mod tests {
     #[test]
     fn every_code_survives_a_round_trip() {
         for bits in 0..=255 {
-            let same = |x: f32, back: u8| x.is_nan() || back == bits;
-            assert!(
-                same(F8E4M3FN(bits).to_f32(), F8E4M3FN::from_f32(F8E4M3FN(bits).to_f32()).0),
-                "{bits:#x}"
-            );
-            assert!(same(F8E5M2(bits).to_f32(), F8E5M2::from_f32(F8E5M2(bits).to_f32()).0), "{bits:#x}");
-            assert!(
-                same(F8E4M3FNUZ(bits).to_f32(), F8E4M3FNUZ::from_f32(F8E4M3FNUZ(bits).to_f32()).0),
-                "{bits:#x}"
-            );
-            assert!(
-                same(F8E5M2FNUZ(bits).to_f32(), F8E5M2FNUZ::from_f32(F8E5M2FNUZ(bits).to_f32()).0),
-                "{bits:#x}"
-            );
-            assert!(
-                same(F8E8M0FNU(bits).to_f32(), F8E8M0FNU::from_f32(F8E8M0FNU(bits).to_f32()).0),
-                "{bits:#x}"
-            );
+            let same = |x: f32, back: u32| x.is_nan() || back == u32::from(bits);
+            for format in [E4M3FN, E5M2, E4M3FNUZ, E5M2FNUZ] {
+                let x = format.decode(bits.into());
+                assert!(same(x, format.encode(x)), "{bits:#x}");
+            }
+            let x = decode_e8m0(bits);
+            assert!(same(x, encode_e8m0(x).into()), "{bits:#x}");
         }
         for bits in 0..=0xffff {
             let half = half::f16::from_bits(bits as u16);
@@ -311,12 +216,10 @@ mod tests {
 
     #[test]
     fn small_floats_compare_and_display_as_numbers() {
-        assert_eq!(F8E4M3FN::from_bits(0x80), F8E4M3FN::default());
-        assert_ne!(F8E5M2::from_f32(f32::NAN), F8E5M2::from_f32(f32::NAN));
-        assert!(F8E5M2FNUZ::from_f32(-2.) < F8E5M2FNUZ::from_f32(1.5));
-        assert_eq!(format!("{:?}", F8E4M3FNUZ::from_f32(0.3)), "0.3125");
-        assert_eq!(F8E8M0FNU::default().to_f32(), 2f32.powi(-127));
-        let pair = F4E2M1FNx2::from_bits(0x7f);
-        assert_eq!((pair.low(), pair.high(), format!("{pair:?}")), (-6., 6., "(-6.0, 6.0)".to_owned()));
+        assert_eq!(F8E4M3FN(0x80), F8E4M3FN::default());
+        assert_ne!(F8E4M3FN::from(f32::NAN), F8E4M3FN::from(f32::NAN));
+        assert!(F8E4M3FN::from(-2.) < F8E4M3FN::from(1.5));
+        assert_eq!(format!("{:?}", F8E4M3FN::from(0.3)), "0.3125");
+        assert_eq!(f32::from(F8E8M0FNU::default()), 2f32.powi(-127));
     }
 }
