@@ -1,6 +1,10 @@
 //! Elementwise arithmetic, with PyTorch's rules for the dtype of the result.
 
-use num_complex::Complex;
+use std::num::Wrapping;
+use std::ops::{Add, Div, Mul, Sub};
+
+use bytemuck::Pod;
+use num_complex::{Complex, ComplexFloat};
 use stridemap_format::DType;
 
 use super::Scalar;
@@ -75,30 +79,39 @@ impl Op {
     /// must be a result of [`compute_dtype`].
     pub(super) fn apply(self, dtype: DType, lhs: &mut [u8], rhs: &[u8]) {
         match dtype {
-            DType::Bool => self.each::<bool, 1>(lhs, rhs),
-            DType::U8 => self.each::<u8, 1>(lhs, rhs),
-            DType::U16 => self.each::<u16, 2>(lhs, rhs),
-            DType::U32 => self.each::<u32, 4>(lhs, rhs),
-            DType::U64 => self.each::<u64, 8>(lhs, rhs),
-            DType::I8 => self.each::<i8, 1>(lhs, rhs),
-            DType::I16 => self.each::<i16, 2>(lhs, rhs),
-            DType::I32 => self.each::<i32, 4>(lhs, rhs),
-            DType::I64 => self.each::<i64, 8>(lhs, rhs),
-            DType::F32 => self.each::<f32, 4>(lhs, rhs),
-            DType::F64 => self.each::<f64, 8>(lhs, rhs),
-            DType::C64 => self.each::<Complex<f32>, 8>(lhs, rhs),
-            _ => self.each::<Complex<f64>, 16>(lhs, rhs),
+            // The sum of bools is `or`, and their product is `and`, as in PyTorch.
+            DType::Bool if self == Op::Add => {
+                zip::<u8, 1>(lhs, rhs, |a, b| u8::from(a != 0 || b != 0));
+            }
+            DType::Bool => zip::<u8, 1>(lhs, rhs, |a, b| u8::from(a != 0 && b != 0)),
+            // Integers wrap.
+            DType::U8 | DType::I8 => self.each::<Wrapping<u8>, 1>(lhs, rhs, undivided),
+            DType::U16 | DType::I16 => self.each::<Wrapping<u16>, 2>(lhs, rhs, undivided),
+            DType::U32 | DType::I32 => self.each::<Wrapping<u32>, 4>(lhs, rhs, undivided),
+            DType::U64 | DType::I64 => self.each::<Wrapping<u64>, 8>(lhs, rhs, undivided),
+            DType::F32 => self.each::<f32, 4>(lhs, rhs, f32::div),
+            DType::F64 => self.each::<f64, 8>(lhs, rhs, f64::div),
+            DType::C64 => self.each::<Complex<f32>, 8>(lhs, rhs, quotient),
+            _ => self.each::<Complex<f64>, 16>(lhs, rhs, quotient),
         }
     }
 
-    fn each<T: Number<W>, const W: usize>(self, lhs: &mut [u8], rhs: &[u8]) {
+    fn each<T, const W: usize>(self, lhs: &mut [u8], rhs: &[u8], over: impl Fn(T, T) -> T)
+    where
+        T: Pod + Add<Output = T> + Sub<Output = T> + Mul<Output = T>,
+    {
         match self {
-            Op::Add => zip(lhs, rhs, T::plus),
-            Op::Sub => zip(lhs, rhs, T::minus),
-            Op::Mul => zip(lhs, rhs, T::times),
-            Op::Div => zip(lhs, rhs, T::over),
+            Op::Add => zip::<T, W>(lhs, rhs, T::add),
+            Op::Sub => zip::<T, W>(lhs, rhs, T::sub),
+            Op::Mul => zip::<T, W>(lhs, rhs, T::mul),
+            Op::Div => zip::<T, W>(lhs, rhs, over),
         }
     }
+}
+
+/// Integers are never divided, because `common_dtype` converts them to floats.
+fn undivided<T>(dividend: T, _divisor: T) -> T {
+    dividend
 }
 
 /// Returns the dtype in which elements are computed. 16-bit floats are computed as `float32` and then rounded.
@@ -166,131 +179,35 @@ fn promote(a: DType, b: DType) -> Option<DType> {
     }
 }
 
-fn zip<T: Number<W>, const W: usize>(lhs: &mut [u8], rhs: &[u8], combine: impl Fn(T, T) -> T) {
+fn zip<T: Pod, const W: usize>(lhs: &mut [u8], rhs: &[u8], combine: impl Fn(T, T) -> T) {
+    let load = |bytes: [u8; W]| bytemuck::cast::<_, T>(bytes);
     let lhs = lhs.as_chunks_mut::<W>().0;
     match rhs.as_chunks::<W>().0 {
         [only] => {
-            let right = T::load(*only);
-            lhs.iter_mut().for_each(|left| *left = combine(T::load(*left), right).store());
+            let right = load(*only);
+            lhs.iter_mut().for_each(|left| *left = bytemuck::cast(combine(load(*left), right)));
         }
         rhs => {
             lhs.iter_mut()
                 .zip(rhs)
-                .for_each(|(left, right)| *left = combine(T::load(*left), T::load(*right)).store());
+                .for_each(|(left, right)| *left = bytemuck::cast(combine(load(*left), load(*right))));
         }
     }
 }
 
-trait Number<const W: usize>: Copy {
-    fn load(bytes: [u8; W]) -> Self;
-    fn store(self) -> [u8; W];
-    fn plus(self, other: Self) -> Self;
-    fn minus(self, other: Self) -> Self;
-    fn times(self, other: Self) -> Self;
-    fn over(self, other: Self) -> Self;
-}
-
-macro_rules! numbers {
-    ($($type:ty, $width:literal: |$a:ident, $b:ident| $plus:expr, $minus:expr, $times:expr, $over:expr;)*) => {$(
-        impl Number<$width> for $type {
-            fn load(bytes: [u8; $width]) -> Self {
-                <$type>::from_le_bytes(bytes)
-            }
-            fn store(self) -> [u8; $width] {
-                self.to_le_bytes()
-            }
-            fn plus(self, $b: Self) -> Self {
-                let $a = self;
-                $plus
-            }
-            fn minus(self, $b: Self) -> Self {
-                let $a = self;
-                $minus
-            }
-            fn times(self, $b: Self) -> Self {
-                let $a = self;
-                $times
-            }
-            fn over(self, $b: Self) -> Self {
-                let $a = self;
-                $over
-            }
-        }
-    )*};
-}
-
-/// Integers wrap. They are never divided, because `common_dtype` converts them to floats.
-macro_rules! integers {
-    ($($type:ty, $width:literal;)*) => {
-        numbers! {$(
-            $type, $width: |a, b| a.wrapping_add(b), a.wrapping_sub(b), a.wrapping_mul(b), a.checked_div(b).unwrap_or(0);
-        )*}
-    };
-}
-
-integers! { u8, 1; u16, 2; u32, 4; u64, 8; i8, 1; i16, 2; i32, 4; i64, 8; }
-
-numbers! {
-    f32, 4: |a, b| a + b, a - b, a * b, a / b;
-    f64, 8: |a, b| a + b, a - b, a * b, a / b;
-}
-
-macro_rules! complex {
-    ($($part:ty, $width:literal;)*) => {$(
-        impl Number<$width> for Complex<$part> {
-            fn load(bytes: [u8; $width]) -> Self {
-                let [re, im]: [[u8; $width / 2]; 2] = bytemuck::cast(bytes);
-                Complex::new(<$part>::from_le_bytes(re), <$part>::from_le_bytes(im))
-            }
-            fn store(self) -> [u8; $width] {
-                bytemuck::cast([self.re.to_le_bytes(), self.im.to_le_bytes()])
-            }
-            fn plus(self, other: Self) -> Self {
-                self + other
-            }
-            fn minus(self, other: Self) -> Self {
-                self - other
-            }
-            fn times(self, other: Self) -> Self {
-                self * other
-            }
-            /// Smith's method, as in PyTorch: it works even if the squares of the parts overflow.
-            fn over(self, other: Self) -> Self {
-                let Complex { re: c, im: d } = other;
-                if c == 0. && d == 0. {
-                    Complex::new(self.re / c.abs(), self.im / c.abs())
-                } else if c.abs() >= d.abs() {
-                    let (ratio, scale) = (d / c, 1. / (c + d * (d / c)));
-                    Complex::new(self.re + self.im * ratio, self.im - self.re * ratio) * scale
-                } else {
-                    let (ratio, scale) = (c / d, 1. / (c * (c / d) + d));
-                    Complex::new(self.re * ratio + self.im, self.im * ratio - self.re) * scale
-                }
-            }
-        }
-    )*};
-}
-
-complex! { f32, 8; f64, 16; }
-
-/// The sum of bools is `or`, and their product is `and`, as in PyTorch.
-impl Number<1> for bool {
-    fn load([byte]: [u8; 1]) -> Self {
-        byte != 0
-    }
-    fn store(self) -> [u8; 1] {
-        [self.into()]
-    }
-    fn plus(self, other: Self) -> Self {
-        self | other
-    }
-    fn minus(self, other: Self) -> Self {
-        self ^ other
-    }
-    fn times(self, other: Self) -> Self {
-        self & other
-    }
-    fn over(self, other: Self) -> Self {
-        self & other
+/// Divides by Smith's method, as PyTorch does: it works even if the squares of the parts overflow.
+fn quotient<T: ComplexFloat<Real = T> + PartialOrd>(
+    dividend: Complex<T>,
+    Complex { re: c, im: d }: Complex<T>,
+) -> Complex<T> {
+    let Complex { re, im } = dividend;
+    if c.is_zero() && d.is_zero() {
+        Complex::new(re / c.abs(), im / c.abs())
+    } else if c.abs() >= d.abs() {
+        let (ratio, scale) = (d / c, T::one() / (c + d * (d / c)));
+        Complex::new(re + im * ratio, im - re * ratio) * scale
+    } else {
+        let (ratio, scale) = (c / d, T::one() / (c * (c / d) + d));
+        Complex::new(re * ratio + im, im * ratio - re) * scale
     }
 }
