@@ -140,7 +140,7 @@ fn content(tensor: &Tensor) -> Result<Content> {
 /// Takes views of a tensor and reads small ones. A large tensor is not flattened, because that could copy it.
 fn views(tensor: &Tensor) {
     let _ = (tensor.overlaps_itself(), tensor.is_contiguous());
-    let _ = tensor.to_text(&stridemap::PrintOptions::new()).map_err(|e| check(&e));
+    let _ = tensor.to_text(&stridemap::PrintOptions::default()).map_err(|e| check(&e));
     let views = [
         tensor.flip(0),
         tensor.t(),

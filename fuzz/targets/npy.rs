@@ -49,7 +49,7 @@ fuzz_target!(|bytes: &[u8]| {
     let options = ForeignOptions::new().byteswap(true).untyped(DType::BF16);
     if let Ok(file) = options.open(&path) {
         for info in file.tensors() {
-            let _ = file.load(&info.name).map(|tensor| tensor.to_text(&stridemap::PrintOptions::new()));
+            let _ = file.load(&info.name).map(|tensor| tensor.to_text(&stridemap::PrintOptions::default()));
         }
     }
 });

@@ -19,58 +19,30 @@ const PREFIX: &str = "tensor(";
 /// ```
 /// # use stridemap::{PrintOptions, Tensor};
 /// let x = Tensor::from_vec(vec![0.5f32, 1. / 3.], &[2])?;
-/// assert_eq!(x.to_text(&PrintOptions::new().precision(2))?, "tensor([0.50, 0.33])");
+/// let options = PrintOptions { precision: 2, ..PrintOptions::default() };
+/// assert_eq!(x.to_text(&options)?, "tensor([0.50, 0.33])");
 /// # Ok::<(), stridemap::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct PrintOptions {
-    precision: usize,
-    threshold: usize,
-    edge_items: usize,
-    line_width: usize,
+    /// The number of digits after the decimal point: by default 4, and at most 1,000.
+    pub precision: usize,
+    /// The number of elements beyond which a tensor is summarized: by default 1000. With `usize::MAX`, all elements
+    /// are printed.
+    pub threshold: usize,
+    /// The number of elements that a summary shows at each edge of a dimension: by default 3, and at least 1.
+    pub edge_items: usize,
+    /// The number of characters after which a line is broken: by default 80. A line has at least one element, even if
+    /// that is longer.
+    pub line_width: usize,
 }
 
 impl PrintOptions {
-    /// Creates the default options.
-    #[must_use]
-    pub fn new() -> Self {
-        PrintOptions { precision: 4, threshold: 1000, edge_items: 3, line_width: 80 }
-    }
-
-    /// Sets the number of digits after the decimal point. The default is 4, and the maximum 1,000.
-    #[must_use]
-    pub fn precision(mut self, digits: usize) -> Self {
-        self.precision = digits.min(1000);
-        self
-    }
-
-    /// Sets the number of elements beyond which a tensor is summarized. The default is 1000. With `usize::MAX`, all
-    /// elements are printed.
-    #[must_use]
-    pub fn threshold(mut self, count: usize) -> Self {
-        self.threshold = count;
-        self
-    }
-
-    /// Sets the number of elements that a summary shows at each edge of a dimension: at least 1, by default 3.
-    #[must_use]
-    pub fn edge_items(mut self, count: usize) -> Self {
-        self.edge_items = count.max(1);
-        self
-    }
-
-    /// Sets the number of characters after which a line is broken. The default is 80. A line has at least one element,
-    /// even if that is longer.
-    #[must_use]
-    pub fn line_width(mut self, characters: usize) -> Self {
-        self.line_width = characters;
-        self
-    }
-
     /// Returns the positions of a dimension that are shown, as up to two ranges.
     fn shown_ranges(&self, n: usize, is_summary: bool) -> [Range<usize>; 2] {
-        match n.checked_sub(self.edge_items) {
-            Some(last) if is_summary && last > self.edge_items => [0..self.edge_items, last..n],
+        let edge = self.edge_items.max(1);
+        match n.checked_sub(edge) {
+            Some(last) if is_summary && last > edge => [0..edge, last..n],
             _ => [0..n, 0..0],
         }
     }
@@ -78,7 +50,7 @@ impl PrintOptions {
 
 impl Default for PrintOptions {
     fn default() -> Self {
-        PrintOptions::new()
+        PrintOptions { precision: 4, threshold: 1000, edge_items: 3, line_width: 80 }
     }
 }
 
@@ -93,7 +65,7 @@ impl Tensor {
     /// ```
     /// # use stridemap::{PrintOptions, Tensor};
     /// let x = Tensor::from_vec(vec![1f64, 2.5, 3., 4.], &[2, 2])?;
-    /// let text = x.to_text(&PrintOptions::new())?;
+    /// let text = x.to_text(&PrintOptions::default())?;
     /// assert_eq!(text, "tensor([[1.0000, 2.5000],\n        [3.0000, 4.0000]], dtype=float64)");
     /// # Ok::<(), stridemap::Error>(())
     /// ```
@@ -126,7 +98,7 @@ impl Tensor {
             let mut shown = Vec::new();
             collect_shown(&*self.steady()?, (options, is_summary), &mut shown)?;
             let printer = Printer {
-                columns: Columns::of(self.dtype(), &shown, options.precision),
+                columns: Columns::of(self.dtype(), &shown, options.precision.min(1000)),
                 options,
                 is_summary,
             };
@@ -149,7 +121,7 @@ impl Tensor {
 /// reads no elements and takes no lock.
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.to_text(&PrintOptions::new()) {
+        match self.to_text(&PrintOptions::default()) {
             Ok(text) => f.write_str(&text),
             Err(e) => write!(f, "{PREFIX}<{e}>)"),
         }

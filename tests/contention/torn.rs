@@ -107,7 +107,7 @@ impl Worker {
         self.count("convert", x.to_dtype(DType::F64).and_then(|copy| copy.read::<f64>()));
         let statistics = x.statistics(|_| ());
         self.count("statistics", statistics.map(|found| vec![found.min, found.max]));
-        let text = x.to_text(&stridemap::PrintOptions::new()).map(|text| {
+        let text = x.to_text(&stridemap::PrintOptions::default()).map(|text| {
             let numbers = text.split(|c: char| !c.is_ascii_digit() && c != '-');
             numbers.filter(|number| !number.is_empty()).map(str::to_owned).collect()
         });

@@ -384,7 +384,7 @@ fn requests_for_unbounded_memory_are_refused() {
     assert_refused(wide.contiguous(), memory, &["no memory"]);
     assert_refused(wide.to_dtype(DType::F64), memory, &["no memory"]);
     let bushy = one.expand([[2; 20].as_slice(), &[1; 44]].concat()).unwrap();
-    assert_refused(bushy.to_text(&stridemap::PrintOptions::new()), limit, &["print", "print a part"]);
+    assert_refused(bushy.to_text(&stridemap::PrintOptions::default()), limit, &["print", "print a part"]);
     assert_eq!(wide.to_string(), "tensor([0., 0., 0.,  ..., 0., 0., 0.])");
 }
 

@@ -94,9 +94,13 @@ pub(crate) fn run(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
         npy::Export::new().write_to(out, &view, |_| ()).map_err(output_error)
     } else {
         let Text { precision, edge_items, line_width, full } = args.text;
-        let options = PrintOptions::new().precision(precision.into()).edge_items(edge_items as usize);
-        let options = options.line_width(line_width);
-        let options = if full { options.threshold(usize::MAX) } else { options };
+        let defaults = PrintOptions::default();
+        let options = PrintOptions {
+            precision: precision.into(),
+            threshold: if full { usize::MAX } else { defaults.threshold },
+            edge_items: edge_items as usize,
+            line_width,
+        };
         Ok(writeln!(out, "{}", view.to_text(&options)?)?)
     }
 }

@@ -43,7 +43,7 @@ fn read_whole_store(path: &Path) {
         let Ok(store) = store else { continue };
         let names = store.names();
         for name in names.iter().flatten().take(100) {
-            let _ = store.load(name).map(|tensor| tensor.to_text(&stridemap::PrintOptions::new()));
+            let _ = store.load(name).map(|tensor| tensor.to_text(&stridemap::PrintOptions::default()));
         }
         store.snapshot().storages().take(100).for_each(drop);
         let _ = store.verify(|_| ());

@@ -56,8 +56,12 @@ fn options_change_what_is_printed_as_in_pytorch() {
     for (number, line) in OPTION_PRINTS.lines().enumerate() {
         let line: Value = serde_json::from_str(line).unwrap();
         let option = |key: &str| line["options"][key].as_u64().unwrap() as usize;
-        let options = PrintOptions::new().precision(option("precision")).threshold(option("threshold"));
-        let options = options.edge_items(option("edgeitems")).line_width(option("linewidth"));
+        let options = PrintOptions {
+            precision: option("precision"),
+            threshold: option("threshold"),
+            edge_items: option("edgeitems"),
+            line_width: option("linewidth"),
+        };
         let expected = line["text"].as_str().unwrap().replace("dtype=torch.", "dtype=");
         assert_eq!(tensor_of(&line).to_text(&options).unwrap(), expected, "line {}", number + 1);
     }

@@ -47,7 +47,7 @@ const PATHS: [Path; 29] = [
     ("to_dtype", |x, _| x.to_dtype(DType::F32).map(drop)),
     ("statistics", |x, _| x.statistics(|_| ()).map(drop)),
     ("statistics of bytes", |x, _| x.view_dtype(DType::U8)?.statistics(|_| ()).map(drop)),
-    ("to_text", |x, _| x.to_text(&PrintOptions::new().threshold(9)).map(drop)),
+    ("to_text", |x, _| x.to_text(&PrintOptions { threshold: 9, ..PrintOptions::default() }).map(drop)),
     ("index_select", |x, _| x.index_select(0, &indices()).map(drop)),
     ("index_select by it", |x, _| heap().index_select(0, &x.select(0, 0)?.narrow(0, 0, 2)?).map(drop)),
     ("to an array", |x, _| Array2::<i64>::try_from(x).map(drop)),
