@@ -60,7 +60,7 @@ fn produce() -> Outcome {
             // The last rows and the attribute that ends the run become visible in one commit.
             let mut txn = store.begin()?;
             txn.append("samples", &rows)?;
-            txn.set_attribute("state", "complete")?;
+            txn.set_attribute("", "state", "complete")?;
             txn.commit()?;
         }
     }
@@ -97,7 +97,7 @@ fn consume(path: &Path, name: &str) -> Outcome {
         total += new.iter().map(|&value| f64::from(value)).sum::<f64>();
         seen_rows = rows;
 
-        if snapshot.attributes().get("state").is_some_and(|state| state == "complete") {
+        if snapshot.attributes("").get("state").is_some_and(|state| state == "complete") {
             break;
         }
         // Sleeps until another process commits. A commit since the snapshot ends the wait at once, so nothing is

@@ -94,10 +94,10 @@ fn check(e: &Error) {
 }
 
 fn contents(store: &Store) -> Contents {
-    let _ = (store.uuid(), store.generation(), store.attributes());
+    let _ = (store.uuid(), store.generation(), store.attributes(""));
     let snapshot = store.snapshot();
     for (scope, key) in snapshot.all_attributes().keys() {
-        assert!(snapshot.attributes_of(scope).contains_key(key), "{scope:?}: {key:?}");
+        assert!(snapshot.attributes(scope).contains_key(key), "{scope:?}: {key:?}");
     }
     for storage in snapshot.storages() {
         let _ = storage.map_err(|e| check(&e));

@@ -48,7 +48,7 @@ pub(super) fn commit(
     let mut txn = store.begin()?;
     add(&file, &mut txn)?;
     for (key, value) in file.attributes() {
-        txn.set_attribute_of(prefix, key, value)?;
+        txn.set_attribute(prefix, key, value)?;
     }
     txn.commit().map(drop)
 }

@@ -219,7 +219,7 @@ impl StoreHandle {
     }
 
     fn attributes(&self, scope: &str) -> Result<BTreeMap<String, String>> {
-        Ok(self.store()?.attributes_of(scope))
+        Ok(self.store()?.attributes(scope))
     }
 }
 

@@ -104,7 +104,7 @@ impl TransactionHandle {
     }
 
     fn attributes(&self, py: Python<'_>, scope: &str) -> Result<BTreeMap<String, String>> {
-        self.with(py, |txn| Ok(txn.attributes_of(scope)))
+        self.with(py, |txn| Ok(txn.attributes(scope)))
     }
 
     fn contains(&self, py: Python<'_>, name: &str) -> Result<bool> {
@@ -172,8 +172,8 @@ impl TransactionHandle {
 
     fn set_attribute(&self, py: Python<'_>, scope: &str, key: &str, value: Option<&str>) -> Result<()> {
         self.with(py, |txn| match value {
-            Some(value) => txn.set_attribute_of(scope, key, value),
-            None => txn.remove_attribute_of(scope, key),
+            Some(value) => txn.set_attribute(scope, key, value),
+            None => txn.remove_attribute(scope, key),
         })
     }
 

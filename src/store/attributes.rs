@@ -19,61 +19,31 @@ use crate::generation::{Change, attributes_of};
 /// replaced. [`remove_prefix`](Transaction::remove_prefix) and [`rename_prefix`](Transaction::rename_prefix) apply to
 /// every scope that begins with the prefix, but never to the attributes of the store.
 impl Store {
-    /// Returns the attributes of the store itself, by key.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.write(|txn| txn.set_attribute("license", "MIT"))?;
-    /// assert_eq!(store.attributes()["license"], "MIT");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn attributes(&self) -> BTreeMap<String, String> {
-        self.attributes_of("")
-    }
-
-    /// Returns the attributes of a tensor or a prefix, by key.
+    /// Returns the attributes of a scope, by key.
     ///
     /// ```
     /// # use stridemap::Store;
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
     /// store.write(|txn| {
+    ///     txn.set_attribute("", "license", "MIT")?;
     ///     txn.save("depth", &[1.5f32, 2.])?;
-    ///     txn.set_attribute_of("depth", "unit", "m")
+    ///     txn.set_attribute("depth", "unit", "m")
     /// })?;
-    /// assert_eq!(store.attributes_of("depth")["unit"], "m");
-    /// assert!(store.attributes().is_empty());
+    /// assert_eq!(store.attributes("")["license"], "MIT");
+    /// assert_eq!(store.attributes("depth")["unit"], "m");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn attributes_of(&self, scope: &str) -> BTreeMap<String, String> {
-        self.snapshot().attributes_of(scope)
+    pub fn attributes(&self, scope: &str) -> BTreeMap<String, String> {
+        self.snapshot().attributes(scope)
     }
 }
 
 /// Attributes of the store, of tensors and of prefixes; see [`Store::attributes`]. If another writer commits first,
 /// these changes are repeated on that generation too, so the last value set for a key wins.
 impl Transaction<'_> {
-    /// Returns the attributes of the store itself in this transaction, by key.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// let mut txn = store.begin()?;
-    /// txn.set_attribute("epoch", "3")?;
-    /// assert_eq!(txn.attributes()["epoch"], "3");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn attributes(&self) -> BTreeMap<String, String> {
-        self.attributes_of("")
-    }
-
-    /// Returns the attributes of a tensor or a prefix in this transaction, by key.
+    /// Returns the attributes of a scope in this transaction, by key.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -81,13 +51,13 @@ impl Transaction<'_> {
     /// # let store = Store::create(dir.path().join("x.smap"))?;
     /// let mut txn = store.begin()?;
     /// txn.save("depth", &[1.5f32, 2.])?;
-    /// txn.set_attribute_of("depth", "unit", "m")?;
+    /// txn.set_attribute("depth", "unit", "m")?;
     /// txn.rename("depth", "range")?;
-    /// assert_eq!(txn.attributes_of("range")["unit"], "m");
+    /// assert_eq!(txn.attributes("range")["unit"], "m");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn attributes_of(&self, scope: &str) -> BTreeMap<String, String> {
+    pub fn attributes(&self, scope: &str) -> BTreeMap<String, String> {
         // A forked child could wait forever for the list of reads, and cannot commit.
         if self.loader.store.check_process().is_ok() {
             self.draft.note_attributes(scope);
@@ -95,44 +65,23 @@ impl Transaction<'_> {
         attributes_of(self.draft.attributes(), scope)
     }
 
-    /// Sets an attribute of the store itself. An existing value is replaced.
+    /// Sets an attribute of a scope: of the store itself if it is `""`. An existing value is replaced.
     ///
     /// ```
     /// # use stridemap::Store;
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
     /// let mut txn = store.begin()?;
-    /// txn.set_attribute("epoch", "3")?;
+    /// txn.set_attribute("", "epoch", "3")?;
     /// txn.commit()?;
-    /// assert_eq!(store.attributes()["epoch"], "3");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a key that is empty, too long or contains NUL; `LimitExceeded` if all attributes together
-    /// are too large.
-    pub fn set_attribute(&mut self, key: &str, value: &str) -> Result<()> {
-        self.set_attribute_of("", key, value)
-    }
-
-    /// Sets an attribute of a tensor or a prefix. An existing value is replaced.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// let mut txn = store.begin()?;
-    /// txn.save("depth", &[1.5f32, 2.])?;
-    /// txn.set_attribute_of("depth", "unit", "m")?;
-    /// txn.commit()?;
-    /// assert_eq!(store.attributes_of("depth")["unit"], "m");
+    /// assert_eq!(store.attributes("")["epoch"], "3");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// `LimitExceeded` beyond a limit of the format; `Stale`; `InvalidArgument` for an invalid key, and for a scope
     /// that is too long or contains NUL.
-    pub fn set_attribute_of(&mut self, scope: &str, key: &str, value: &str) -> Result<()> {
+    pub fn set_attribute(&mut self, scope: &str, key: &str, value: &str) -> Result<()> {
         if !scope.is_empty() {
             check_text("attribute scope", scope).refused_to("set_attribute")?;
         }
@@ -141,74 +90,39 @@ impl Transaction<'_> {
         self.apply(Change::SetAttribute { scope, key, value })
     }
 
-    /// Removes an attribute of the store itself, if it exists.
+    /// Removes an attribute of a scope, if it exists.
     ///
     /// ```
     /// # use stridemap::Store;
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.write(|txn| txn.set_attribute("epoch", "3"))?;
+    /// store.write(|txn| txn.set_attribute("depth", "unit", "m"))?;
     /// let mut txn = store.begin()?;
-    /// txn.remove_attribute("epoch")?;
-    /// txn.commit()?;
-    /// assert!(store.attributes().is_empty());
+    /// txn.remove_attribute("depth", "unit")?;
+    /// assert!(txn.attributes("depth").is_empty());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// `Stale`.
-    pub fn remove_attribute(&mut self, key: &str) -> Result<()> {
-        self.remove_attribute_of("", key)
-    }
-
-    /// Removes an attribute of a tensor or a prefix, if it exists.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.write(|txn| txn.set_attribute_of("depth", "unit", "m"))?;
-    /// let mut txn = store.begin()?;
-    /// txn.remove_attribute_of("depth", "unit")?;
-    /// assert!(txn.attributes_of("depth").is_empty());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `Stale`.
-    pub fn remove_attribute_of(&mut self, scope: &str, key: &str) -> Result<()> {
+    pub fn remove_attribute(&mut self, scope: &str, key: &str) -> Result<()> {
         self.apply(Change::SetAttribute { scope: scope.to_owned(), key: key.to_owned(), value: None })
     }
 }
 
 impl Snapshot {
-    /// Returns the attributes of the store itself, by key.
+    /// Returns the attributes of a scope, by key.
     ///
     /// ```
     /// # use stridemap::Store;
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.write(|txn| txn.set_attribute("epoch", "3"))?;
-    /// assert_eq!(store.snapshot().attributes()["epoch"], "3");
+    /// store.write(|txn| txn.set_attribute("encoder.", "license", "MIT"))?;
+    /// assert_eq!(store.snapshot().attributes("encoder.")["license"], "MIT");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn attributes(&self) -> BTreeMap<String, String> {
-        self.attributes_of("")
-    }
-
-    /// Returns the attributes of a tensor or a prefix, by key.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.write(|txn| txn.set_attribute_of("encoder.", "license", "MIT"))?;
-    /// assert_eq!(store.snapshot().attributes_of("encoder.")["license"], "MIT");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn attributes_of(&self, scope: &str) -> BTreeMap<String, String> {
+    pub fn attributes(&self, scope: &str) -> BTreeMap<String, String> {
         attributes_of(self.all_attributes(), scope)
     }
 
@@ -218,8 +132,8 @@ impl Snapshot {
     /// # use stridemap::Store;
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.write(|txn| txn.set_attribute("license", "MIT"))?;
-    /// store.write(|txn| txn.set_attribute_of("encoder.", "license", "BSD"))?;
+    /// store.write(|txn| txn.set_attribute("", "license", "MIT"))?;
+    /// store.write(|txn| txn.set_attribute("encoder.", "license", "BSD"))?;
     /// let snapshot = store.snapshot();
     /// let all = snapshot.all_attributes().iter().map(|((scope, key), value)| (&**scope, &**key, &**value));
     /// assert!(all.eq([("", "license", "MIT"), ("encoder.", "license", "BSD")]));

@@ -168,7 +168,7 @@ impl Store {
     /// let count = store.write(|txn| {
     ///     txn.save("weight", &[[1f32, 2.], [3., 4.]])?;
     ///     txn.save("bias", &[0f32, 0.])?;
-    ///     txn.set_attribute("license", "MIT")?;
+    ///     txn.set_attribute("", "license", "MIT")?;
     ///     txn.names().map(|names| names.len())
     /// })?;
     /// assert_eq!(count, 2);

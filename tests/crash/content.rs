@@ -38,7 +38,7 @@ impl Content {
             };
             tensors.insert(name, entry);
         }
-        Ok(Content { tensors, attributes: store.attributes() })
+        Ok(Content { tensors, attributes: store.attributes("") })
     }
 
     /// Compares found content with this one. Returns the first difference that is not allowed.

@@ -25,7 +25,7 @@ pub(crate) fn commits() -> Script {
             txn.save("b", &vector(200, 2)).unwrap();
             txn.save("c", &vector(1, 3)).unwrap();
             txn.save_view("t", &store.load("a").unwrap().t().unwrap()).unwrap();
-            txn.set_attribute("step", "1").unwrap();
+            txn.set_attribute("", "step", "1").unwrap();
             txn.commit().unwrap();
         });
         recorder.commit(|store| store.save("a", &vector(2, 4)).unwrap());

@@ -15,7 +15,7 @@ fn store_of(dir: &tempfile::TempDir, names: &[&str], attributes: &[(&str, &str, 
     let store = Store::create(dir.path().join("x.smap")).unwrap();
     let fill = |txn: &mut Transaction<'_>| -> Result<()> {
         names.iter().try_for_each(|name| txn.save(name, &1i32))?;
-        attributes.iter().try_for_each(|(scope, key, value)| txn.set_attribute_of(scope, key, value))
+        attributes.iter().try_for_each(|(scope, key, value)| txn.set_attribute(scope, key, value))
     };
     store.write(fill).unwrap();
     store
@@ -35,32 +35,32 @@ fn texts(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 fn scopes_of_attributes_are_separate_in_stores_transactions_and_snapshots() {
     let dir = temporary();
     let store = store_of(&dir, &["a", "a.b"], &[("a", "k", "1"), ("a.", "k", "2"), ("a.b", "k", "3")]);
-    store.write(|txn| txn.set_attribute("k", "0")).unwrap();
-    store.write(|txn| txn.set_attribute_of("no tensor", "k", "4")).unwrap();
-    store.write(|txn| txn.set_attribute_of("", "l", "0")).unwrap();
+    store.write(|txn| txn.set_attribute("", "k", "0")).unwrap();
+    store.write(|txn| txn.set_attribute("no tensor", "k", "4")).unwrap();
+    store.write(|txn| txn.set_attribute("", "l", "0")).unwrap();
     let (snapshot, mut txn) = (store.snapshot(), store.begin().unwrap());
     let expected = [("a", "1"), ("a.", "2"), ("a.b", "3"), ("no tensor", "4")];
     for (scope, value) in expected {
         let of = texts(&[("k", value)]);
-        assert_eq!(store.attributes_of(scope), of);
-        assert_eq!((snapshot.attributes_of(scope), txn.attributes_of(scope)), (of.clone(), of));
+        assert_eq!(store.attributes(scope), of);
+        assert_eq!((snapshot.attributes(scope), txn.attributes(scope)), (of.clone(), of));
     }
     let own = texts(&[("k", "0"), ("l", "0")]);
     assert_eq!(
-        (store.attributes(), snapshot.attributes(), txn.attributes()),
+        (store.attributes(""), snapshot.attributes(""), txn.attributes("")),
         (own.clone(), own.clone(), own)
     );
     assert_eq!(all(&snapshot), [":k=0", ":l=0", "a:k=1", "a.:k=2", "a.b:k=3", "no tensor:k=4"]);
-    assert!(store.attributes_of("other").is_empty());
+    assert!(store.attributes("other").is_empty());
 
-    txn.set_attribute_of("a", "k", "5").unwrap();
-    txn.remove_attribute_of("a.b", "k").unwrap();
-    txn.remove_attribute_of("a.b", "never set").unwrap();
-    txn.remove_attribute("l").unwrap();
-    assert_eq!(txn.attributes_of("a"), texts(&[("k", "5")]));
+    txn.set_attribute("a", "k", "5").unwrap();
+    txn.remove_attribute("a.b", "k").unwrap();
+    txn.remove_attribute("a.b", "never set").unwrap();
+    txn.remove_attribute("", "l").unwrap();
+    assert_eq!(txn.attributes("a"), texts(&[("k", "5")]));
     assert_eq!(all(&store.snapshot()).len(), 6, "a transaction was visible before its commit");
     txn.commit().unwrap();
-    store.write(|txn| txn.remove_attribute_of("no tensor", "k")).unwrap();
+    store.write(|txn| txn.remove_attribute("no tensor", "k")).unwrap();
     let expected = [":k=0", "a:k=5", "a.:k=2"];
     assert_eq!(all(&store.snapshot()), expected);
     assert_eq!(all(&Store::open(store.path()).unwrap().snapshot()), expected);
@@ -72,7 +72,7 @@ fn attributes_are_kept_removed_moved_and_copied_with_their_tensor() {
     let dir = temporary();
     let store = store_of(&dir, &["x"], &[("", "k", "0"), ("x", "unit", "m"), ("x.", "unit", "ft")]);
     store.save("x", &2i32).unwrap();
-    assert_eq!(store.attributes_of("x"), texts(&[("unit", "m")]));
+    assert_eq!(store.attributes("x"), texts(&[("unit", "m")]));
     store.write(|txn| txn.copy("x", "y")).unwrap();
     assert_eq!(all(&store.snapshot()), [":k=0", "x:unit=m", "x.:unit=ft", "y:unit=m"]);
     store.rename("x", "z").unwrap();
@@ -91,10 +91,10 @@ fn changes_of_one_transaction_apply_in_order() {
     store
         .write(|txn| {
             txn.rename("a", "b")?;
-            txn.set_attribute_of("a", "k", "new")?;
+            txn.set_attribute("a", "k", "new")?;
             txn.copy("b", "c")?;
             txn.remove("b")?;
-            txn.set_attribute_of("b", "l", "after")
+            txn.set_attribute("b", "l", "after")
         })
         .unwrap();
     assert_eq!(all(&store.snapshot()), ["a:k=new", "b:l=after", "c:k=old"]);
@@ -171,7 +171,7 @@ fn prefix_too_long_for_a_scope_is_refused_and_nothing_moves() {
     let mut txn = store.begin().unwrap();
     assert_refused(txn.rename_prefix("m.", &long), ErrorKind::InvalidArgument, &["rename_prefix", "F-4"]);
     assert_eq!(txn.names().unwrap(), ["m.a"]);
-    assert_eq!(txn.attributes_of("m.a scope of nobody").len(), 1);
+    assert_eq!(txn.attributes("m.a scope of nobody").len(), 1);
     txn.commit().unwrap();
 }
 
@@ -182,17 +182,17 @@ fn commits_of_two_handles_merge_by_scope_and_key() {
     let store = store_of(&dir, &["x", "y"], &attributes);
     let other = Store::open(store.path()).unwrap();
     let mut late = store.begin().unwrap();
-    late.set_attribute_of("x", "both", "late").unwrap();
-    late.set_attribute_of("y", "late", "late").unwrap();
-    late.remove_attribute_of("x", "gone").unwrap();
+    late.set_attribute("x", "both", "late").unwrap();
+    late.set_attribute("y", "late", "late").unwrap();
+    late.remove_attribute("x", "gone").unwrap();
     late.rename("y", "z").unwrap();
     other
         .write(|txn| {
-            txn.set_attribute_of("x", "both", "early")?;
-            txn.set_attribute_of("x", "early", "early")?;
-            txn.set_attribute_of("x.", "both", "early")?;
+            txn.set_attribute("x", "both", "early")?;
+            txn.set_attribute("x", "early", "early")?;
+            txn.set_attribute("x.", "both", "early")?;
             // The late transaction renames this scope, with all its attributes at that time.
-            txn.set_attribute_of("y", "k", "early")
+            txn.set_attribute("y", "k", "early")
         })
         .unwrap();
     late.commit().unwrap();
@@ -208,23 +208,23 @@ fn scopes_keys_and_values_together_are_at_most_a_mebibyte() {
     let store = store_of(&dir, &["x"], &[]);
     let mut txn = store.begin().unwrap();
     for (scope, key) in [("s\0", "k"), ("s", ""), (&*"s".repeat(4097), "k")] {
-        let refused = txn.set_attribute_of(scope, key, "v");
+        let refused = txn.set_attribute(scope, key, "v");
         assert_refused(refused, ErrorKind::InvalidArgument, &["set_attribute", "F-4"]);
     }
     drop(txn);
     let (scope, limit) = ("s".repeat(4096), 1 << 20);
-    store.write(|txn| txn.set_attribute_of(&scope, "k", &"v".repeat(limit - 4113))).unwrap();
-    let past = store.write(|txn| txn.set_attribute_of("x", "", "v"));
+    store.write(|txn| txn.set_attribute(&scope, "k", &"v".repeat(limit - 4113))).unwrap();
+    let past = store.write(|txn| txn.set_attribute("x", "", "v"));
     assert_refused(past, ErrorKind::InvalidArgument, &["F-4"]);
-    let past = store.write(|txn| txn.set_attribute_of("x", "k", ""));
+    let past = store.write(|txn| txn.set_attribute("x", "k", ""));
     assert_refused(past, ErrorKind::LimitExceeded, &["F-13", "1 MiB"]);
     assert_eq!(store.snapshot().all_attributes().len(), 1);
     // A copied name also counts towards the limit.
-    store.write(|txn| txn.set_attribute_of(&scope, "k", &"v".repeat(limit - 4131))).unwrap();
-    store.write(|txn| txn.set_attribute_of("x", "k", "")).unwrap();
+    store.write(|txn| txn.set_attribute(&scope, "k", &"v".repeat(limit - 4131))).unwrap();
+    store.write(|txn| txn.set_attribute("x", "k", "")).unwrap();
     assert_refused(store.write(|txn| txn.copy("x", "y")), ErrorKind::LimitExceeded, &["F-13"]);
     store.rename("x", "y").unwrap();
-    assert_eq!(store.attributes_of("y"), texts(&[("k", "")]));
+    assert_eq!(store.attributes("y"), texts(&[("k", "")]));
 }
 
 #[test]
@@ -235,12 +235,12 @@ fn transaction_never_holds_more_attributes_than_a_manifest() {
     let mut txn = store.begin().unwrap();
     assert_refused(txn.copy("a.x", "d"), ErrorKind::LimitExceeded, &["F-13"]);
     assert_refused(txn.rename("a.x", "longer"), ErrorKind::LimitExceeded, &["F-13"]);
-    assert_refused(txn.set_attribute_of("b", "k", ""), ErrorKind::LimitExceeded, &["F-13"]);
+    assert_refused(txn.set_attribute("b", "k", ""), ErrorKind::LimitExceeded, &["F-13"]);
     assert_eq!(txn.names().unwrap(), ["a.x", "b"]);
-    assert_eq!((txn.attributes_of("a.x"), txn.attributes_of("longer").len()), (texts(&[("k", &half)]), 0));
+    assert_eq!((txn.attributes("a.x"), txn.attributes("longer").len()), (texts(&[("k", &half)]), 0));
     txn.rename("a.x", "new").unwrap();
     txn.commit().unwrap();
-    assert_eq!(store.attributes_of("new"), texts(&[("k", &half)]));
+    assert_eq!(store.attributes("new"), texts(&[("k", &half)]));
     let prefix = store.begin().unwrap().rename_prefix("c.", &"p".repeat(4000));
     assert_refused(prefix, ErrorKind::LimitExceeded, &["F-13"]);
 }
@@ -258,9 +258,9 @@ fn scope_that_became_a_tensor_in_another_commit_keeps_its_attributes() {
             txn.rename_prefix("t.", "u.").unwrap();
         }
         other.save("t.a", &1i32).unwrap();
-        other.write(|txn| txn.set_attribute_of("t.a", "unit", "m")).unwrap();
+        other.write(|txn| txn.set_attribute("t.a", "unit", "m")).unwrap();
         txn.commit().unwrap();
-        assert_eq!(store.attributes_of("t.a"), texts(&[("old", "1"), ("unit", "m")]));
+        assert_eq!(store.attributes("t.a"), texts(&[("old", "1"), ("unit", "m")]));
         assert!(store.contains("t.a").unwrap());
     }
 }
@@ -283,10 +283,10 @@ fn tensors_are_copied_out_of_a_store_with_a_damaged_leaf_and_attributes() {
     store.snapshot().copy_tensors_to(&copy, &["t399"], |_| ()).unwrap();
     let copy = Store::open(&copy).unwrap();
     assert_eq!(
-        (copy.names().unwrap(), copy.attributes()),
+        (copy.names().unwrap(), copy.attributes("")),
         (vec!["t399".to_owned()], texts(&[("license", "MIT")]))
     );
-    assert_eq!(copy.attributes_of("t"), texts(&[("k", "v")]));
+    assert_eq!(copy.attributes("t"), texts(&[("k", "v")]));
 }
 
 #[test]
@@ -366,17 +366,17 @@ fn safetensors_metadata_round_trips_through_the_scope_of_the_prefix() {
     let store = options.create(dir.path().join("x.smap")).unwrap();
     import(&store, &file, "encoder.").unwrap();
     adopt(&store, &file, "in_place.").unwrap();
-    assert!(store.attributes().is_empty());
+    assert!(store.attributes("").is_empty());
     for prefix in ["encoder.", "in_place."] {
-        assert_eq!(store.attributes_of(prefix), metadata, "{prefix}");
+        assert_eq!(store.attributes(prefix), metadata, "{prefix}");
     }
     let loaded = store.load_all("encoder.").unwrap().into_iter();
     let tensors: Vec<_> =
         loaded.map(|(name, tensor)| (name["encoder.".len()..].to_owned(), tensor)).collect();
-    let attributes = store.attributes_of("encoder.");
+    let attributes = store.attributes("encoder.");
     safetensors::Export::new().metadata(&attributes).write(&back, &tensors, |_| ()).unwrap();
     assert_eq!(ForeignFile::open(&back).unwrap().attributes(), &metadata);
     assert_eq!(fs::read(&back).unwrap(), fs::read(&file).unwrap());
     import(&store, &file, "").unwrap();
-    assert_eq!(store.attributes(), metadata);
+    assert_eq!(store.attributes(""), metadata);
 }

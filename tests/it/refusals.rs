@@ -275,12 +275,12 @@ fn attributes_over_a_mebibyte_are_refused() {
     let mut txn = store.begin().unwrap();
     txn.save("a", &matrix()).unwrap();
     assert_refused(store.save_view("", &matrix()), ErrorKind::InvalidArgument, &["save_view: ", "F-4"]);
-    assert_refused(txn.set_attribute("", "x"), ErrorKind::InvalidArgument, &["set_attribute", "F-4"]);
-    let long = txn.set_attribute("long", &"x".repeat(1 << 20));
+    assert_refused(txn.set_attribute("", "", "x"), ErrorKind::InvalidArgument, &["set_attribute", "F-4"]);
+    let long = txn.set_attribute("", "long", &"x".repeat(1 << 20));
     assert_refused(long, ErrorKind::LimitExceeded, &["F-13", "1 MiB"]);
-    txn.set_attribute("short", "x").unwrap();
+    txn.set_attribute("", "short", "x").unwrap();
     txn.commit().unwrap();
-    assert_eq!((store.names().unwrap(), store.attributes().len()), (vec!["a".to_owned()], 1));
+    assert_eq!((store.names().unwrap(), store.attributes("").len()), (vec!["a".to_owned()], 1));
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl Place {
     /// Returns the value, or the error that there is none.
     fn value(&self, snapshot: &Snapshot, scope: &str) -> Result<String> {
         let missing = || Error::NoMatch(format!("no attribute {}", self.shown(scope)));
-        snapshot.attributes_of(scope).remove(&self.key).ok_or_else(missing)
+        snapshot.attributes(scope).remove(&self.key).ok_or_else(missing)
     }
 }
 
@@ -114,14 +114,14 @@ pub(crate) fn run(args: &AttrArgs, out: &mut impl Write) -> Result<()> {
         }
         Action::Set { value, dry_run: DryRun { dry_run: true }, .. } => {
             check_writable(&store)?;
-            store.begin()?.set_attribute_of(&scope, &place.key, value)?;
+            store.begin()?.set_attribute(&scope, &place.key, value)?;
             let replacing = place
                 .value(&snapshot, &scope)
                 .map_or_else(|_| String::new(), |value| format!(", replacing {}", one_line(&value)));
             writeln!(out, "would set {shown} to {}{replacing}", one_line(value))?;
         }
         Action::Set { value, .. } => {
-            store.write(|txn| txn.set_attribute_of(&scope, &place.key, value))?;
+            store.write(|txn| txn.set_attribute(&scope, &place.key, value))?;
             if snapshot.iter_tensors(&scope)?.next().is_none() && !scope.is_empty() {
                 message(&format!("note: no tensor name begins with {}", quoted(&scope)));
             }
@@ -132,7 +132,7 @@ pub(crate) fn run(args: &AttrArgs, out: &mut impl Write) -> Result<()> {
                 check_writable(&store)?;
                 writeln!(out, "would remove {shown}")?;
             } else {
-                store.write(|txn| txn.remove_attribute_of(&scope, &place.key))?;
+                store.write(|txn| txn.remove_attribute(&scope, &place.key))?;
             }
         }
     }

@@ -159,7 +159,7 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
         return copy(args, &names, &snapshot, out);
     }
     let tensors = load(args, &names, &snapshot)?;
-    let attributes = snapshot.attributes_of(&args.prefix);
+    let attributes = snapshot.attributes(&args.prefix);
     check_contents(args, format, &tensors, !attributes.is_empty())?;
     let size_bytes = tensors.iter().map(|(_, tensor)| tensor.nbytes() as u64).fold(0, u64::saturating_add);
     let files = files(args, format, &tensors)?;

@@ -158,7 +158,7 @@ fn commit(
 ) -> Result<u64> {
     let options = args.external.options();
     let fill_existing = |store: &Store| {
-        let current = store.attributes_of(&args.prefix);
+        let current = store.attributes(&args.prefix);
         store.write(|txn| fill(txn, args, inputs, (&current, attributes), &progress))?;
         Ok(store.generation())
     };
@@ -214,7 +214,7 @@ fn fill(
             if differs {
                 message(&format!("note: the {key:?} of {} replaces that of {owner}", path.display()));
             }
-            txn.set_attribute_of(&args.prefix, key, value)?;
+            txn.set_attribute(&args.prefix, key, value)?;
         }
     }
     Ok(())

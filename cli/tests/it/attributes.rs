@@ -20,15 +20,15 @@ fn imported_twice() -> Dir {
 fn export_with_a_prefix_reverses_the_import_with_that_prefix() {
     let dir = imported_twice();
     let store = dir.store();
-    store.write(|txn| txn.set_attribute_of("enc.", "who", "b")).unwrap();
-    store.write(|txn| txn.set_attribute_of("enc.w", "unit", "m")).unwrap();
-    assert_eq!((store.attributes()["who"].as_str(), store.attributes_of("enc.").len()), ("a", 2));
+    store.write(|txn| txn.set_attribute("enc.", "who", "b")).unwrap();
+    store.write(|txn| txn.set_attribute("enc.w", "unit", "m")).unwrap();
+    assert_eq!((store.attributes("")["who"].as_str(), store.attributes("enc.").len()), ("a", 2));
     dir.messages(&["export", "s.smap", "out.safetensors", "--prefix", "enc."]);
     let listed = dir.stdout(&["ls", "out.safetensors"]);
     assert_eq!(listed, "w\n");
     dir.messages(&["import", "out.safetensors", "again.smap"]);
     let again = stridemap::Store::open(dir.path("again.smap")).unwrap();
-    assert_eq!(again.attributes(), store.attributes_of("enc."));
+    assert_eq!(again.attributes(""), store.attributes("enc."));
 }
 
 #[test]
@@ -60,11 +60,11 @@ fn tensor_named_like_the_prefix_is_refused_as_it_has_no_name_without_it() {
 #[test]
 fn prefix_with_attributes_and_no_tensor_is_exported_where_the_format_has_attributes() {
     let dir = imported_twice();
-    dir.store().write(|txn| txn.set_attribute_of("dec.", "who", "d")).unwrap();
+    dir.store().write(|txn| txn.set_attribute("dec.", "who", "d")).unwrap();
     dir.messages(&["export", "s.smap", "out.safetensors", "--prefix", "dec."]);
     dir.messages(&["import", "out.safetensors", "again.smap"]);
     let again = stridemap::Store::open(dir.path("again.smap")).unwrap();
-    assert_eq!((again.attributes()["who"].as_str(), again.names().unwrap().len()), ("d", 0));
+    assert_eq!((again.attributes("")["who"].as_str(), again.names().unwrap().len()), ("d", 0));
     let none = dir.run(&["export", "s.smap", "out.npz", "--prefix", "dec."]);
     assert!(none.code == Some(1) && none.stderr.contains("no name begins with \"dec.\""), "{none:?}");
 }
@@ -85,12 +85,12 @@ fn prefix_that_omits_an_adopted_tensor_does_not_replace_its_file() {
 #[test]
 fn import_notes_an_attribute_of_the_prefix_that_it_replaces() {
     let dir = imported_twice();
-    dir.store().write(|txn| txn.set_attribute_of("enc.", "who", "b")).unwrap();
-    dir.store().write(|txn| txn.set_attribute("who", "c")).unwrap();
+    dir.store().write(|txn| txn.set_attribute("enc.", "who", "b")).unwrap();
+    dir.store().write(|txn| txn.set_attribute("", "who", "c")).unwrap();
     let message = dir.messages(&["import", "m.safetensors", "s.smap", "--prefix", "enc.", "--force"]);
     assert!(message.contains("note: the \"who\" of m.safetensors replaces that of \"enc.\""), "{message}");
     assert_eq!(
-        (dir.store().attributes_of("enc.")["who"].as_str(), &*dir.store().attributes()["who"]),
+        (dir.store().attributes("enc.")["who"].as_str(), &*dir.store().attributes("")["who"]),
         ("a", "c")
     );
 }
@@ -98,7 +98,7 @@ fn import_notes_an_attribute_of_the_prefix_that_it_replaces() {
 #[test]
 fn inspect_prints_the_attributes_of_each_scope() {
     let dir = imported_twice();
-    dir.store().write(|txn| txn.set_attribute_of("odd [\n]", "k\u{7}", "v\n")).unwrap();
+    dir.store().write(|txn| txn.set_attribute("odd [\n]", "k\u{7}", "v\n")).unwrap();
     let text = dir.stdout(&["inspect", "s.smap"]);
     insta::assert_snapshot!(&text[text.find("\nattributes").unwrap() + 1..], @r"
     attributes
@@ -123,9 +123,9 @@ fn diff_compares_attributes_by_scope_and_key() {
     dir.messages(&["export", "s.smap", "b.smap"]);
     let b = stridemap::Store::open(dir.path("b.smap")).unwrap();
     assert!(dir.stdout(&["diff", "s.smap", "b.smap", "--strict"]).starts_with("equal: 2 tensors"));
-    b.write(|txn| txn.set_attribute_of("enc.", "who", "b")).unwrap();
-    b.write(|txn| txn.set_attribute_of("w", "who", "b")).unwrap();
-    b.write(|txn| txn.remove_attribute("who")).unwrap();
+    b.write(|txn| txn.set_attribute("enc.", "who", "b")).unwrap();
+    b.write(|txn| txn.set_attribute("w", "who", "b")).unwrap();
+    b.write(|txn| txn.remove_attribute("", "who")).unwrap();
     let text = dir.stdout(&["diff", "s.smap", "b.smap"]);
     insta::assert_snapshot!(text.replace('\t', " | "), @r"
     @ who | only in A: a
@@ -166,10 +166,10 @@ fn attr_sets_prints_and_removes_the_attributes_of_stores_tensors_and_prefixes() 
         dir.messages(&["attr", "set", "s.smap", "unit", "m", "--of", "enc."]),
         "stridemap: note: no tensor name begins with enc.\n"
     );
-    assert_eq!(dir.store().attributes_of("odd [name]")["unit"], "km h");
+    assert_eq!(dir.store().attributes("odd [name]")["unit"], "km h");
     let listed = dir.stdout(&["attr", "list", "s.smap"]);
     assert!(listed.contains("unit\tkm h\t\n") && listed.contains("unit\tkm h\todd [name]\n"), "{listed}");
     assert_eq!(dir.stdout(&["attr", "rm", "s.smap", "unit", "--of", "points"]), "");
-    assert!(dir.store().attributes_of("points").is_empty());
-    assert_eq!(dir.store().attributes()["unit"], "km h");
+    assert!(dir.store().attributes("points").is_empty());
+    assert_eq!(dir.store().attributes("")["unit"], "km h");
 }

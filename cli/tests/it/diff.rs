@@ -120,7 +120,7 @@ fn diff_json_is_one_object_with_fixed_keys() {
     dir.store_of("a", &[("gone", f32s(&[1.])), ("i", Tensor::from_vec(vec![u64::MAX, 1], &[2]).unwrap())]);
     let b = dir.store_of("b", &[("i", Tensor::from_vec(vec![0u64, 1], &[2]).unwrap())]);
     let mut txn = b.begin().unwrap();
-    txn.set_attribute("key", "value").unwrap();
+    txn.set_attribute("", "key", "value").unwrap();
     txn.commit().unwrap();
     let (is_equal, json) = dir.diff(&["a", "b", "--json"]);
     let expected = concat!(
@@ -146,7 +146,7 @@ fn strides_sharing_and_attributes_matter_only_on_request() {
     a.save_view("named", &saved.refine_names(&["row", "column"]).unwrap()).unwrap();
     a.save_view("t", &saved.t().unwrap()).unwrap();
     let mut txn = a.begin().unwrap();
-    txn.set_attribute("key", "value").unwrap();
+    txn.set_attribute("", "key", "value").unwrap();
     txn.commit().unwrap();
     dir.store_of("b", &[("named", x.clone()), ("t", x.t().unwrap()), ("x", x)]);
     let summary = "1 with different strides; 1 attribute differs";
@@ -199,7 +199,7 @@ fn difference_of_attributes_alone_is_reported_on_request() {
     for (store, text) in ["a", "b"].into_iter().zip(texts) {
         let store = dir.store_of(store, &[]);
         let mut txn = store.begin().unwrap();
-        txn.set_attribute("k\u{7}", text).unwrap();
+        txn.set_attribute("", "k\u{7}", text).unwrap();
         txn.commit().unwrap();
     }
     let (is_equal, text) = dir.diff(&["a", "b"]);

@@ -31,7 +31,7 @@ fn import_creates_the_store_and_adds_all_files_in_one_commit() {
         "stridemap: imported 2 tensors, 14 B, into s.smap: generation 2\n"
     );
     assert_eq!(dir.stdout(&["ls", "s.smap"]), "grid.v1\nw\n");
-    assert_eq!(dir.store().attributes()["format"], "pt");
+    assert_eq!(dir.store().attributes("")["format"], "pt");
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn import_notes_conflicting_metadata_and_keeps_the_last() {
         "stridemap: note: a.safetensors and b.safetensors disagree on \"format\"; the last wins\n\
          stridemap: imported 2 tensors, 16 B, into s.smap: generation 2\n"
     );
-    let attributes: Vec<_> = dir.store().attributes().into_iter().collect();
+    let attributes: Vec<_> = dir.store().attributes("").into_iter().collect();
     assert_eq!(attributes, [("format".into(), "np".into()), ("who".into(), "a".into())]);
 }
 
@@ -64,13 +64,13 @@ fn import_keeps_an_attribute_of_the_store_and_replaces_it_with_force() {
     dir.write_safetensors("m.safetensors", &VECTOR.replace("\"b\"", "\"c\""), &[0; 8]);
     let kept = dir.messages(&["import", "m.safetensors", "s.smap"]);
     assert!(kept.contains("note: the store keeps its own \"format\""), "{kept}");
-    assert_eq!(dir.store().attributes()["format"], "pt");
+    assert_eq!(dir.store().attributes("")["format"], "pt");
     let replaced = dir.messages(&["import", "m.safetensors", "s.smap", "--force"]);
     assert!(
         replaced.contains("note: the \"format\" of m.safetensors replaces that of the store"),
         "{replaced}"
     );
-    assert_eq!(dir.store().attributes()["format"], "np");
+    assert_eq!(dir.store().attributes("")["format"], "np");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn safetensors_export_imports_unchanged() {
     dir.messages(&["import", "out.safetensors", "copy.smap"]);
     let (store, copy) = (dir.store(), Store::open(dir.path("copy.smap")).unwrap());
     assert_eq!(copy.names().unwrap(), store.names().unwrap());
-    assert_eq!(copy.attributes(), store.attributes());
+    assert_eq!(copy.attributes(""), store.attributes(""));
     for name in store.names().unwrap() {
         let (original, copied) = (store.load(&name).unwrap(), copy.load(&name).unwrap());
         assert_eq!(original.size(), copied.size(), "{name}");
@@ -133,7 +133,7 @@ fn export_in_parts_prints_their_number_and_imports_by_its_index() {
     dir.messages(&["import", "out.safetensors.index.json", "copy.smap"]);
     let copy = Store::open(dir.path("copy.smap")).unwrap();
     assert_eq!(copy.names().unwrap(), dir.store().names().unwrap());
-    assert_eq!(copy.attributes()["total_size"], "56");
+    assert_eq!(copy.attributes("")["total_size"], "56");
     let said = dir.messages(&["export", "s.smap", "out.safetensors", "--max-shard-size", "1GiB"]);
     let note = "to out.safetensors\nstridemap: note: out.safetensors.index.json also exists; ";
     assert!(said.contains(note), "{said}");

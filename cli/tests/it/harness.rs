@@ -42,7 +42,7 @@ impl Dir {
         txn.save("odd [name]", &Tensor::from_vec(vec![7i64], &[]).unwrap()).unwrap();
         let saved = txn.load("points").unwrap();
         txn.save_view("points_t", &saved.t().unwrap()).unwrap();
-        txn.set_attribute("format", "pt").unwrap();
+        txn.set_attribute("", "format", "pt").unwrap();
         txn.commit().unwrap();
         dir
     }

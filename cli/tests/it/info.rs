@@ -47,8 +47,8 @@ fn with_modules() -> Dir {
     for (name, rows) in [("model.encoder.0.w", 5), ("model.encoder.1.w", 5), ("model.head.w", 20)] {
         txn.save(name, &tensor(rows)).unwrap();
     }
-    txn.set_attribute("format", "pt").unwrap();
-    txn.set_attribute_of("model.head.", "unit", "m").unwrap();
+    txn.set_attribute("", "format", "pt").unwrap();
+    txn.set_attribute("model.head.", "unit", "m").unwrap();
     txn.commit().unwrap();
     dir
 }

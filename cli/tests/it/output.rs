@@ -68,7 +68,7 @@ fn pipe_gets_only_text() {
     let store = dir.store();
     store.save_view("\u{1b}[31mred", &store.load("points").unwrap()).unwrap();
     let mut txn = store.begin().unwrap();
-    txn.set_attribute("colour", "\u{1b}[31mred").unwrap();
+    txn.set_attribute("", "colour", "\u{1b}[31mred").unwrap();
     txn.commit().unwrap();
     for args in [
         &["--help"][..],

@@ -238,7 +238,7 @@ fn hostile_names_and_attributes_stay_text() {
     let mut txn = store.begin().unwrap();
     for name in names {
         txn.save(name, &1u8).unwrap();
-        txn.set_attribute(name, name).unwrap();
+        txn.set_attribute("", name, name).unwrap();
     }
     txn.commit().unwrap();
     let data = report(&dir, &[]);

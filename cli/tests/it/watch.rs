@@ -79,7 +79,7 @@ fn watch_prints_a_line_for_each_commit() {
     txn.commit().unwrap();
     assert_eq!(watcher.line(), "4\t+1 moved\t~1 points\t-2 'odd [name]', points_t\n");
     let mut txn = store.begin().unwrap();
-    txn.set_attribute("key", "value").unwrap();
+    txn.set_attribute("", "key", "value").unwrap();
     txn.commit().unwrap();
     assert_eq!(watcher.line(), "5\n");
     assert_eq!(watcher.end(), (Some(0), String::new()));

@@ -44,7 +44,7 @@ fn every_safetensors_dtype_round_trips() {
         assert_eq!(logical(&place.store.load(&format!("in/{name}")).unwrap()), logical(tensor), "{name}");
         assert_eq!(logical(&file.load(name).unwrap()), logical(tensor), "{name}");
     }
-    assert!(place.store.attributes().is_empty());
+    assert!(place.store.attributes("").is_empty());
     let error = file.load("float32 / u").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NameNotFound);
     assert!(error.to_string().contains("all.safetensors") && error.to_string().contains("float32 / ü"));

@@ -195,7 +195,7 @@ fn each_adopted_part_is_checked_for_changes() {
         .map(|storage| storage.unwrap().file.file_name().unwrap().to_str().unwrap().to_owned())
         .collect();
     assert_eq!(files, names[..4]);
-    assert_eq!(store.attributes()["total_size"], "154");
+    assert_eq!(store.attributes("")["total_size"], "154");
 
     // Only the part with `large`.
     let part = fs::File::options().append(true).open(place.path(&names[2])).unwrap();

@@ -142,7 +142,7 @@ impl Episode {
         let mut next = self.model.clone().unwrap();
         next.halves[0].attributes.insert("a.settled".into(), self.random.next().to_string());
         let mut txn = self.handles[0].begin().map_err(|e| End::Wrong(e.to_string()))?;
-        txn.set_attribute("a.settled", &next.halves[0].attributes["a.settled"]).unwrap();
+        txn.set_attribute("", "a.settled", &next.halves[0].attributes["a.settled"]).unwrap();
         self.in_flight = Some(next);
         let committed = txn.commit();
         self.did("commit", committed)?;

@@ -146,7 +146,7 @@ impl Episode {
             (9, _) => {
                 let value = random.next().to_string();
                 draft.attributes.insert(name.clone(), value.clone());
-                txn.set_attribute(&name, &value)
+                txn.set_attribute("", &name, &value)
             }
             (10..13, from) => txn.remove(&from).map(|()| drop(draft.tensors.remove(&from))),
             (13, from) => txn.rename(&from, &name).map(|()| {

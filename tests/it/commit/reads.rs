@@ -123,7 +123,7 @@ fn commit_after_a_change_of_what_was_read_is_a_conflict_and_changes_nothing() {
             txn.contains(name).unwrap();
         }
     };
-    let scope = |scope: &'static str| move |txn: &Transaction<'_>| drop(txn.attributes_of(scope));
+    let scope = |scope: &'static str| move |txn: &Transaction<'_>| drop(txn.attributes(scope));
     let headers = |txn: &Transaction<'_>| drop(txn.iter_tensors("a").unwrap().next());
     let all = |txn: &Transaction<'_>| txn.iter_loaded("a").unwrap().for_each(|entry| drop(entry.unwrap()));
     let names = |txn: &Transaction<'_>| drop(txn.names().unwrap());
@@ -149,19 +149,19 @@ fn commit_after_a_change_of_what_was_read_is_a_conflict_and_changes_nothing() {
         (
             "the store's attributes",
             &scope(""),
-            &|other| other.write(|txn| txn.set_attribute("k", "2")),
+            &|other| other.write(|txn| txn.set_attribute("", "k", "2")),
             "of the store",
         ),
         (
             "a tensor's attributes",
             &scope("a"),
-            &|other| other.write(|txn| txn.set_attribute_of("a", "k", "2")),
+            &|other| other.write(|txn| txn.set_attribute("a", "k", "2")),
             "of \"a\"",
         ),
         (
             "no attributes, and then some",
             &scope("c."),
-            &|other| other.write(|txn| txn.set_attribute_of("c.", "k", "2")),
+            &|other| other.write(|txn| txn.set_attribute("c.", "k", "2")),
             "of \"c.\"",
         ),
         ("attributes of a removed tensor", &scope("a"), &|other| other.remove("a"), "of \"a\""),
@@ -208,7 +208,7 @@ fn commit_after_a_change_of_what_was_read_is_a_conflict_and_changes_nothing() {
         (
             "attributes of a different scope",
             &scope("a"),
-            &|other| other.write(|txn| txn.set_attribute_of("b", "k", "2")),
+            &|other| other.write(|txn| txn.set_attribute("b", "k", "2")),
             "",
         ),
         ("attributes, and the tensor is saved again", &scope("a"), &save_a, ""),
@@ -242,8 +242,8 @@ fn fresh(path: &Path) -> Store {
             txn.save("b", &1i64)?;
             txn.save_as("m", &[1i64, 2], StorageKind::Mutable)?;
             txn.create_growable("log", DType::U8, &[0], 10)?;
-            txn.set_attribute("k", "1")?;
-            txn.set_attribute_of("a", "k", "1")
+            txn.set_attribute("", "k", "1")?;
+            txn.set_attribute("a", "k", "1")
         })
         .unwrap();
     store
@@ -312,10 +312,10 @@ fn what_the_transaction_itself_wrote_is_not_read_from_the_store() {
     // Attributes move with their names.
     let reads = |txn: &mut Transaction<'_>| {
         txn.rename("a", "c")?;
-        let value = txn.attributes_of("c")["k"].clone();
-        txn.set_attribute("copied", &value)
+        let value = txn.attributes("c")["k"].clone();
+        txn.set_attribute("", "copied", &value)
     };
-    let sets = |other: &Store| other.write(|txn| txn.set_attribute_of("a", "k", "9"));
+    let sets = |other: &Store| other.write(|txn| txn.set_attribute("a", "k", "9"));
     assert_refused(commit_after(&fresh(&path), reads, sets), ErrorKind::Conflict, &["changed attributes"]);
 }
 
@@ -371,14 +371,14 @@ fn compaction_that_moves_what_was_read_is_a_conflict() {
 fn transaction_that_ignores_its_reads_or_changes_nothing_never_conflicts() {
     let (_dir, path, _) = new_store();
     let read_all = |txn: &mut Transaction<'_>| {
-        drop((txn.names()?, txn.load("a")?, txn.attributes(), txn.contains("new")?));
+        drop((txn.names()?, txn.load("a")?, txn.attributes(""), txn.contains("new")?));
         txn.iter_tensors("").map(drop)
     };
     let change_all = |other: &Store| {
         other.write(|txn| {
             txn.save("a", &2i64)?;
             txn.save("new", &2i64)?;
-            txn.set_attribute("k", "2")
+            txn.set_attribute("", "k", "2")
         })
     };
     for ignores_first in [true, false] {
@@ -452,7 +452,7 @@ fn change_by_the_thread_that_began_an_exclusive_transaction_is_busy_at_once() {
     other.save("x", &3i64).unwrap();
     // A commit that is refused ends it too.
     let mut txn = store.begin_exclusive().unwrap();
-    txn.set_attribute("k", "v").unwrap();
+    txn.set_attribute("", "k", "v").unwrap();
     txn.on_existing(OnExisting::Refuse);
     assert_refused(txn.save("x", &4i64), ErrorKind::NameExists, &["\"x\""]);
     drop(txn);

@@ -147,7 +147,7 @@ fn transaction_reads_its_own_changes_and_saves_tied_tensors_in_one_commit() {
     txn.save("small.2", &arange(&[2])).unwrap();
     txn.rename("old", "new").unwrap();
     txn.remove("small").unwrap();
-    txn.set_attribute("by", "test").unwrap();
+    txn.set_attribute("", "by", "test").unwrap();
     assert_eq!(txn.names().unwrap(), ["large", "large.tied", "new", "small.2", "small.tied"]);
     assert_eq!(store.names().unwrap(), ["old"], "seen before the commit");
     assert_eq!(txn.commit().unwrap(), 3);
@@ -155,7 +155,7 @@ fn transaction_reads_its_own_changes_and_saves_tied_tensors_in_one_commit() {
     assert_eq!(store.load("small.tied").unwrap().read::<i64>().unwrap(), [1, 3, 5, 7, 9, 11]);
     assert!(store.load("large").unwrap().shares_storage(&store.load("large.tied").unwrap()));
     assert!(!store.load("large").unwrap().shares_storage(&store.load("small.tied").unwrap()));
-    assert_eq!(store.attributes()["by"], "test");
+    assert_eq!(store.attributes("")["by"], "test");
     assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 
@@ -273,7 +273,7 @@ fn handles_print_as_one_short_line() {
     let x = store.load("x").unwrap();
     let mut txn = store.begin().unwrap();
     txn.save("y", &matrix).unwrap();
-    txn.set_attribute("key", "value").unwrap();
+    txn.set_attribute("", "key", "value").unwrap();
     let on = format!("({path:?}, on generation 2, changes 2)");
     assert_eq!(format!("{store:#?}"), format!("Store({path:?}, generation 2)"));
     assert_eq!(format!("{:#?}", store.snapshot()), format!("Snapshot({path:?}, generation 2)"));

@@ -123,7 +123,7 @@ fn staged_storage_without_a_header_is_not_committed() {
     let mut txn = store.begin().unwrap();
     txn.stage(Some(10), |sink| sink(&[7; 10])).unwrap();
     txn.adopt(&ExternalFile::open(&file).unwrap(), 0..10).unwrap();
-    txn.set_attribute("key", "value").unwrap();
+    txn.set_attribute("", "key", "value").unwrap();
     txn.commit().unwrap();
     assert_eq!((store.snapshot().storages().count(), files(&store)), (0, 0));
 }

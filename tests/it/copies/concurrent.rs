@@ -50,7 +50,7 @@ fn change(store: &Store) {
 
 fn try_change(store: &Store) -> stridemap::Result<()> {
     let mut txn = store.begin()?;
-    let number = txn.attributes()["number"].parse::<i64>().unwrap() + 1;
+    let number = txn.attributes("")["number"].parse::<i64>().unwrap() + 1;
     for i in 1..6 {
         txn.save(&format!("x.{i}"), &filled(3000 * i, number))?;
     }
@@ -62,13 +62,13 @@ fn try_change(store: &Store) -> stridemap::Result<()> {
         0 => txn.save("even", &filled(1, number))?,
         _ => txn.remove("even")?,
     }
-    txn.set_attribute("number", &number.to_string())?;
+    txn.set_attribute("", "number", &number.to_string())?;
     txn.commit().map(drop)
 }
 
 /// Asserts that everything is of one generation, and returns its number.
 fn number_of(store: &Store) -> i64 {
-    let number: i64 = store.attributes()["number"].parse().unwrap();
+    let number: i64 = store.attributes("")["number"].parse().unwrap();
     let all = |name: &str, count: usize, value: i64| {
         let elements: Vec<i64> = store.load(name).unwrap().read().unwrap();
         assert_eq!(elements.len(), count, "{name} in {number}");
@@ -114,7 +114,7 @@ fn every_copy_made_during_changes_contains_one_generation() {
     txn.save("large", &filled(1 << 19, 0i64)).unwrap();
     txn.create_growable("log", DType::I64, &[1], 0).unwrap();
     txn.save("even", &filled(1, 0i64)).unwrap();
-    txn.set_attribute("number", "0").unwrap();
+    txn.set_attribute("", "number", "0").unwrap();
     txn.commit().unwrap();
 
     let mut writers: Vec<_> = (0..2).map(|_| start("change for copies", &path)).collect();

@@ -39,7 +39,7 @@ fn header(info: &TensorInfo) -> impl PartialEq + std::fmt::Debug {
 fn assert_copy(copy: &Store, original: &Snapshot) {
     let snapshot = copy.snapshot();
     assert_eq!(copy.verify(|_| ()).unwrap().findings, []);
-    assert_eq!(snapshot.attributes(), original.attributes());
+    assert_eq!(snapshot.attributes(""), original.attributes(""));
     let infos = |snapshot: &Snapshot| -> Vec<TensorInfo> {
         snapshot.iter_tensors("").unwrap().map(Result::unwrap).collect()
     };
@@ -87,7 +87,7 @@ fn save_every_kind(store: &Store) {
     txn.save_view("x.flipped", &saved.flip([0, 1]).unwrap()).unwrap();
     txn.copy("x", "tied").unwrap();
     txn.save("large", &filled(700_001, 7i64)).unwrap();
-    txn.set_attribute("epoch", "12").unwrap();
+    txn.set_attribute("", "epoch", "12").unwrap();
     txn.commit().unwrap();
     store.create_growable("log", DType::I64, &[0, 2], 1_000_000).unwrap();
     store.append("log", &Tensor::from_vec(vec![1i64, 2, 3, 4], &[2, 2]).unwrap()).unwrap();

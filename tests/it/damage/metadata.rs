@@ -23,7 +23,7 @@ fn damaged_store(path: &Path) -> Content {
     for i in 0..66u8 {
         txn.save(&format!("row.{i}"), &Tensor::from_vec(vec![i; 6], &[2, 3]).unwrap()).unwrap();
     }
-    txn.set_attribute("author", "nobody").unwrap();
+    txn.set_attribute("", "author", "nobody").unwrap();
     txn.commit().unwrap();
     store.save_view("column", &store.load("row.7").unwrap().select(1, -1).unwrap()).unwrap();
     store.remove("row.3").unwrap();

@@ -159,7 +159,7 @@ fn manifest_without_its_table_keeps_its_own_changes() {
     let left = content(&new);
     assert_eq!(left.keys().collect::<Vec<_>>(), ["counts", "later", "shared", "v7"]);
     assert_eq!(lost.gone.len() + left.len(), expected.len());
-    assert_eq!(Store::open(&new).unwrap().attributes().get("author").map(String::as_str), Some("nobody"));
+    assert_eq!(Store::open(&new).unwrap().attributes("").get("author").map(String::as_str), Some("nobody"));
 }
 
 #[test]

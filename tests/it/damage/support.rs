@@ -68,8 +68,8 @@ pub(crate) fn create_small_store(path: &Path) -> Content {
     let _ = txn.create_tensor("shared", DType::I32, &[2], StorageKind::Live).unwrap();
     txn.save_view("v7", &row.index([Index::from(1)]).unwrap()).unwrap();
     txn.remove("v9").unwrap();
-    txn.set_attribute("author", "nobody").unwrap();
-    txn.set_attribute_of("v9", "unit", "m").unwrap();
+    txn.set_attribute("", "author", "nobody").unwrap();
+    txn.set_attribute("v9", "unit", "m").unwrap();
     txn.commit().unwrap();
     drop((store, row));
     fast().open(path).unwrap().gc().unwrap();

@@ -87,7 +87,7 @@ fn adopted_tensors_are_headers_over_the_bytes_of_the_file() {
     let adopted = Adopted::new();
     assert_eq!(adopted.load().unwrap(), weight());
     let store = adopted.open();
-    assert_eq!(store.attributes()["format"], "pt");
+    assert_eq!(store.attributes("")["format"], "pt");
     assert_eq!(store.load("bias").unwrap().read::<f64>().unwrap(), [0., 1., 2., 3.]);
     let storages: Vec<_> = store.snapshot().storages().map(Result::unwrap).collect();
     assert_eq!(storages.len(), 1, "one storage for one run of bytes: {storages:?}");

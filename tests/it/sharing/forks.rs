@@ -153,8 +153,8 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
                 for refused in results_of_every_call(&store, snapshot.as_ref().unwrap(), txn) {
                     assert_refused(refused, ErrorKind::Stale, &["x.smap", "forked", "open the store again"]);
                 }
-                assert_eq!((store.generation(), store.attributes().len()), (5, 0));
-                assert_eq!(snapshot.as_ref().unwrap().attributes().len(), 1);
+                assert_eq!((store.generation(), store.attributes("").len()), (5, 0));
+                assert_eq!(snapshot.as_ref().unwrap().attributes("").len(), 1);
                 assert_eq!(x.as_ref().unwrap().as_slice::<i64>().unwrap(), [1, 2, 3]);
                 let read = changing.as_ref().unwrap().read::<i64>();
                 assert_refused(read, ErrorKind::Stale, &["read: ", "open the store again"]);
@@ -331,8 +331,8 @@ fn results_of_every_call(
         store.tensors("").map(drop),
         store.load_all("").map(drop),
         store.write(|_| Ok(())),
-        store.write(|txn| txn.set_attribute("key", "another")),
-        store.write(|txn| txn.remove_attribute("key")),
+        store.write(|txn| txn.set_attribute("", "key", "another")),
+        store.write(|txn| txn.remove_attribute("", "key")),
         store.rename("x", "y"),
         store.rename("x", "x"),
         store.write(|txn| txn.copy("x", "y")),
@@ -369,7 +369,7 @@ fn results_of_every_call(
         txn.rename("x", "y"),
         txn.rename("x", "x"),
         txn.copy("x", "y"),
-        txn.set_attribute("key", "another"),
+        txn.set_attribute("", "key", "another"),
     ]
 }
 
@@ -379,7 +379,7 @@ pub(crate) fn create_store_of_two(path: &Path) {
     let _ = store.create_tensor("changing", DType::I64, &[4], StorageKind::Mutable).unwrap();
     let mut txn = store.begin().unwrap();
     txn.save("x", &Tensor::from_vec(vec![1i64, 2, 3], &[3]).unwrap()).unwrap();
-    txn.set_attribute("key", "value").unwrap();
+    txn.set_attribute("", "key", "value").unwrap();
     txn.commit().unwrap();
 }
 

@@ -46,7 +46,7 @@ fn own_content(writer: usize, commit: u64) -> Content {
 
 /// Returns the number of a writer's commits according to a snapshot.
 pub(super) fn commits_in(snapshot: &Snapshot, writer: usize) -> u64 {
-    snapshot.attributes().get(&attribute(writer)).map_or(0, |number| number.parse().unwrap())
+    snapshot.attributes("").get(&attribute(writer)).map_or(0, |number| number.parse().unwrap())
 }
 
 /// Draws options for opening a store. Half of the processes use the fastest ones.
@@ -219,7 +219,7 @@ impl Writer<'_> {
         }
         let commit = self.ledger.acknowledged() + 1;
         self.diary.note(format!("commit {commit}"));
-        txn.set_attribute(&attribute(self.number), &commit.to_string()).unwrap();
+        txn.set_attribute("", &attribute(self.number), &commit.to_string()).unwrap();
         let content = own_content(self.number, commit);
         txn.save(&own_name(self.number, commit), &content.tensor(0, 1)).unwrap();
         if commit > WINDOW {

@@ -217,7 +217,7 @@ fn text_of_no_dimension_becomes_an_attribute() {
         ]),
     );
     stridemap_interop::import(&place.store, &path, "").unwrap();
-    let attributes = place.store.attributes();
+    let attributes = place.store.attributes("");
     let attributes: Vec<_> = attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     assert_eq!(attributes, [("big", "aü"), ("bytes", "ab"), ("empty", ""), ("title", "nö\u{1f600} x")]);
     assert_eq!(place.store.names().unwrap(), ["x"]);

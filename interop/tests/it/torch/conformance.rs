@@ -85,7 +85,7 @@ fn assert_holds(store: &Store, said: &Value, file: &Path, stem: &str) {
     let are_apart = places.windows(2).all(|pair| pair[0].0 != pair[1].0 || pair[0].2 <= pair[1].1);
     assert!(are_apart, "{}: {places:?}", file.display());
 
-    let found = snapshot.attributes();
+    let found = snapshot.attributes("");
     let attributes = said["attributes"].as_object().unwrap();
     assert_eq!(found.len(), attributes.len(), "{}: {found:?}", file.display());
     for (name, said) in attributes {

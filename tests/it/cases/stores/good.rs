@@ -155,7 +155,7 @@ fn attributes(path: &Path) {
         ("../x", "data"),
         ("json", "{\"a\":[1]}"),
     ] {
-        txn.set_attribute(key, value).unwrap();
+        txn.set_attribute("", key, value).unwrap();
     }
     txn.commit().unwrap();
 }
@@ -171,7 +171,7 @@ fn scopes(path: &Path) {
         ("encoder.weight", "scale", "0.5"),
         ("no tensor", "ключ", "a\0b\n\u{1b}"),
     ] {
-        txn.set_attribute_of(scope, key, value).unwrap();
+        txn.set_attribute(scope, key, value).unwrap();
     }
     txn.commit().unwrap();
 }
@@ -317,7 +317,7 @@ pub(super) fn content(snapshot: &Snapshot) -> Value {
     let tensors: Vec<Value> = snapshot.iter_tensors("").unwrap().map(of_tensor).collect();
     let storages: Vec<Value> = snapshot.storages().map(of_storage).collect();
     let mut content = json!({
-        "generation": snapshot.generation(), "attributes": snapshot.attributes(), "tensors": tensors, "storages": storages,
+        "generation": snapshot.generation(), "attributes": snapshot.attributes(""), "tensors": tensors, "storages": storages,
     });
     for ((scope, key), value) in snapshot.all_attributes().iter().filter(|((scope, _), _)| !scope.is_empty())
     {
