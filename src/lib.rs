@@ -125,7 +125,7 @@ pub use num_complex;
 pub use error::{Error, ErrorKind, Result};
 pub use generation::{Durability, NameChanges, OnExisting};
 pub use layout::{Axes, Axis, Index, Integer, Integers, Sections, SliceBound};
-pub use parallel::{num_threads, set_num_threads};
+pub use parallel::set_num_threads;
 // Public for `stridemap-interop`; not covered by semver.
 #[doc(hidden)]
 pub use storage::Writeback;

@@ -304,7 +304,7 @@ fn write(root: &Path, store: &Store, before: &Contents, is_whole: bool) {
         });
         wrote("append", appended);
     }
-    wrote("compact", store.compact(|_| ()).map(drop));
+    wrote("compact", store.compact(false, |_| ()).map(drop));
     wrote("materialize", store.materialize(|_| ()).map(drop));
     if let Some(again) = wrote("gc", store.gc().map(drop)) {
         for (name, content_before) in before.iter().filter(|(name, _)| !name.starts_with('~')) {

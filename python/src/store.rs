@@ -210,7 +210,7 @@ impl StoreHandle {
     /// Rewrites sealed storages to free bytes that no tensor reaches, and deletes files that no generation needs.
     fn compact(&self, py: Python<'_>) -> Result<()> {
         let store = self.store()?;
-        detach(py, || store.compact(|_| interrupt::check()).map(drop))
+        detach(py, || store.compact(false, |_| interrupt::check()).map(drop))
     }
 
     /// Returns the scope and the key of every attribute.

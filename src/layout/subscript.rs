@@ -8,7 +8,8 @@ use super::Integer;
 /// One entry of a subscript such as `tensor[0, 1:3, ..., None]`. The [`ix!`](crate::ix) macro creates whole
 /// subscripts.
 ///
-/// Converts from a position (`1`, `-1`) or a range (`1..3`, `..-1`, `..`), whose bounds are those of a Python slice.
+/// Converts from a position (`1`, `-1`) or a range (`1..3`, `..-1`, `..`), whose bounds are those of a Python slice, or
+/// a range and a step (`(1.., 2)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Index {
@@ -54,27 +55,9 @@ macro_rules! ix {
         $crate::ix!(@[$($done,)* $crate::Index::from($place)] $($($rest)*)?)
     };
     (@[$($done:expr),*] $place:expr; $step:expr $(, $($rest:tt)*)?) => {
-        $crate::ix!(@[$($done,)* $crate::Index::from($place).with_step($step)] $($($rest)*)?)
+        $crate::ix!(@[$($done,)* $crate::Index::from(($place, $step))] $($($rest)*)?)
     };
     ($($places:tt)*) => { $crate::ix!(@[] $($places)*) };
-}
-
-impl Index {
-    /// Returns the same range with a different step. Other kinds of index are returned unchanged.
-    ///
-    /// ```
-    /// # use stridemap::{Index, Tensor};
-    /// let x = Tensor::from_vec(vec![0i32, 1, 2, 3, 4], &[5])?;
-    /// assert_eq!(x.index([Index::from(1..).with_step(2)])?.read::<i32>()?, [1, 3]); // x[1::2]
-    /// # Ok::<(), stridemap::Error>(())
-    /// ```
-    #[must_use]
-    pub fn with_step(self, step: impl Integer) -> Self {
-        match self {
-            Index::Slice { start, end, .. } => Index::Slice { start, end, step: step.to_isize() },
-            place => place,
-        }
-    }
 }
 
 impl<N: Integer> From<N> for Index {
@@ -110,6 +93,16 @@ impl<N: Integer> From<RangeInclusive<N>> for Index {
 impl<N: Integer> From<RangeToInclusive<N>> for Index {
     fn from(range: RangeToInclusive<N>) -> Self {
         slice(None, after(range.end.to_isize()))
+    }
+}
+
+/// A range and a step. A position has none, and stays as it is.
+impl<I: Into<Index>, N: Integer> From<(I, N)> for Index {
+    fn from((place, step): (I, N)) -> Self {
+        match place.into() {
+            Index::Slice { start, end, .. } => Index::Slice { start, end, step: step.to_isize() },
+            place => place,
+        }
     }
 }
 

@@ -120,13 +120,7 @@ impl SpaceReason {
     }
 
     /// Returns whether a process needs the bytes now.
-    ///
-    /// ```
-    /// # use stridemap::maintenance::SpaceReason;
-    /// assert!(!SpaceReason::Garbage.is_held());
-    /// ```
-    #[must_use]
-    pub fn is_held(&self) -> bool {
+    pub(crate) fn is_held(&self) -> bool {
         matches!(self, SpaceReason::Pinned { .. } | SpaceReason::Writing { .. })
     }
 }

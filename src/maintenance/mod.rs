@@ -12,7 +12,7 @@
 //! | delete what a killed writer or a power cut left behind | [`Store::gc`] | [`Collected`] |
 //! | rewrite storages without the bytes that no tensor reaches | [`Store::compact`] | [`Compacted`] |
 //! | copy the elements of external files into the store | [`Store::materialize`] | [`Materialized`] |
-//! | back up a store that others write | [`Store::copy_to`], [`Snapshot::copy_tensors_to`] | [`Copied`] |
+//! | back up a store that others write | [`Snapshot::copy_to`] | [`Copied`] |
 //! | find damage | [`Store::verify`], [`StoreOptions::verify`] | [`Verification`] |
 //! | copy what is whole in a damaged store | [`StoreOptions::salvage`] | [`Salvaged`] |
 //!
@@ -33,7 +33,7 @@
 //! for file in store.disk_usage()?.spare {
 //!     println!("{}: {} bytes: {}", file.path.display(), file.spare_bytes, file.reason);
 //! }
-//! let compacted = store.compact(|_| ())?;
+//! let compacted = store.compact(false, |_| ())?;
 //! assert_eq!((compacted.before_bytes, compacted.after_bytes), (400_000, 4_000));
 //!
 //! let verified = store.verify(|_| ())?;
@@ -42,7 +42,7 @@
 //! ```
 //!
 //! [`Snapshot`]: crate::Snapshot
-//! [`Snapshot::copy_tensors_to`]: crate::Snapshot::copy_tensors_to
+//! [`Snapshot::copy_to`]: crate::Snapshot::copy_to
 //! [`Store`]: crate::Store
 //! [`Store::compact`]: crate::Store::compact
 //! [`Store::copy_to`]: crate::Store::copy_to

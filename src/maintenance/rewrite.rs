@@ -35,22 +35,6 @@ pub struct Compacted {
 }
 
 impl Compacted {
-    /// Returns the number of bytes that were freed by rewriting storages.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.save("x", &vec![0u8; 10_000])?;
-    /// store.save_view("x", &store.load("x")?.narrow(0, 0, 100)?)?;
-    /// assert_eq!(store.compact(|_| ())?.reclaimed_bytes(), 9_900);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn reclaimed_bytes(&self) -> u64 {
-        self.before_bytes.saturating_sub(self.after_bytes)
-    }
-
     pub(super) fn skip(&mut self, storage_id: u64, reclaimable_bytes: u64, reason: SkipReason) {
         self.skipped.push(Skipped { storage_id, reclaimable_bytes, reason });
     }

@@ -2,36 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 
-use super::handle::Store;
 use super::snapshot::Snapshot;
 use crate::error::Result;
 use crate::maintenance::{Copied, Original};
-
-impl Store {
-    /// Copies the newest generation of this store to a path that does not exist; see [`Snapshot::copy_to`]. The
-    /// handle stays on its generation.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.save("x", &[1i64, 2])?;
-    /// let copied = store.copy_to(dir.path().join("backup.smap"), |_| ())?;
-    /// assert_eq!(copied.tensor_count, 1);
-    /// assert_eq!(Store::open(dir.path().join("backup.smap"))?.names()?, ["x"]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `AlreadyExists`, `Corrupt`, `Busy`, `Interrupted`, `NotAllowed`, `ExternalChanged`, `ReadOnly` and `Io`, as for
-    /// [`Snapshot::copy_to`]; `Stale`, as for [`refresh`](Self::refresh).
-    pub fn copy_to(&self, path: impl AsRef<Path>, progress: impl FnMut(u64)) -> Result<Copied> {
-        let newest = self.loader.store.newest()?;
-        Snapshot::new(Arc::clone(&self.loader), newest).copy_to(path, progress)
-    }
-}
 
 impl Snapshot {
     /// Copies this generation to a path that does not exist. Other processes may read and write the store meanwhile.
@@ -54,6 +28,11 @@ impl Snapshot {
     /// - External storages are adopted again: the copy records the paths of their files as seen from its own
     ///   location. This handle must be [allowed](crate::StoreOptions::external) to open them from there.
     ///
+    /// With `names`, only those tensors are copied. Sealed storages are then copied without the bytes that a
+    /// [compaction](crate::Store::compact) would drop if the store had only these tensors, so strides and offsets may
+    /// change. Other storages are copied whole. The attributes of the store, of these tensors, and of prefixes of
+    /// their names are kept.
+    ///
     /// `progress` is called with the bytes of elements read since the last call.
     ///
     /// ```
@@ -63,25 +42,10 @@ impl Snapshot {
     /// # let dir = dir.path();
     /// let store = Store::create(dir.join("x.smap"))?;
     /// store.save("x", &Tensor::from_vec(vec![1i64, 2], &[2])?)?;
-    /// store.copy_to(dir.join("copy.smap"), |_| ())?;
+    /// store.latest()?.copy_to(dir.join("copy.smap"), None, |_| ())?;
     /// assert_eq!(Store::open(dir.join("copy.smap"))?.load("x")?.read::<i64>()?, [1, 2]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    /// `AlreadyExists` if the path exists; `Corrupt` for damaged metadata and elements; `Busy` if a mutable tensor is
-    /// locked for longer than the lock timeout, or by this thread; `Interrupted` if a writer ended in the middle of a
-    /// change ([`StoreOptions::salvage`](crate::StoreOptions::salvage) copies the elements as they are); `NotAllowed`
-    /// and `ExternalChanged`; `Io`, for example for a full disk; `ReadOnly`; `Stale`. After each of these nothing is
-    /// left behind, unless the last sync failed.
-    pub fn copy_to(&self, path: impl AsRef<Path>, mut progress: impl FnMut(u64)) -> Result<Copied> {
-        Ok(self.original()?.copy(path.as_ref(), &mut progress)?.copied)
-    }
-
-    /// Like [`copy_to`](Self::copy_to), for the given tensors only. Sealed storages are copied without the bytes that
-    /// a [compaction](Store::compact) would drop if the store had only these tensors, so strides and offsets may
-    /// change. Other storages are copied whole. The attributes of the store, of these tensors, and of prefixes of
-    /// their names are kept.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -90,22 +54,29 @@ impl Snapshot {
     /// store.save("model", &vec![[1f32; 100]; 1000])?;
     /// store.save_view("column", &store.load("model")?.select(1, 0)?)?;
     /// let part = dir.path().join("part.smap");
-    /// let copied = store.snapshot().copy_tensors_to(&part, &["column"], |_| ())?;
+    /// let copied = store.snapshot().copy_to(&part, Some(&["column"]), |_| ())?;
     /// assert!(copied.copied_bytes < 5000); // of 400 000
-    /// assert_eq!(Store::open(&part)?.load("column")?.size(), [1000]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// `AlreadyExists`, `Corrupt`, `Busy`, `Interrupted`, `NotAllowed`, `ExternalChanged`, `ReadOnly`, `Stale` and `Io`,
-    /// as for [`copy_to`](Self::copy_to); `NameNotFound`.
-    pub fn copy_tensors_to(
+    /// `AlreadyExists` if the path exists; `NameNotFound`; `Corrupt` for damaged metadata and elements; `Busy` if a
+    /// mutable tensor is locked for longer than the lock timeout, or by this thread; `Interrupted` if a writer ended in
+    /// the middle of a change ([`StoreOptions::salvage`](crate::StoreOptions::salvage) copies the elements as they are);
+    /// `NotAllowed` and `ExternalChanged`; `Io`, for example for a full disk; `ReadOnly`; `Stale`. After each of these
+    /// nothing is left behind, unless the last sync failed.
+    pub fn copy_to(
         &self,
         path: impl AsRef<Path>,
-        names: &[&str],
+        names: Option<&[&str]>,
         mut progress: impl FnMut(u64),
     ) -> Result<Copied> {
-        Ok(self.original()?.copy_tensors(path.as_ref(), names, &mut progress)?.copied)
+        let original = self.original()?;
+        let done = match names {
+            Some(names) => original.copy_tensors(path.as_ref(), names, &mut progress)?,
+            None => original.copy(path.as_ref(), &mut progress)?,
+        };
+        Ok(done.copied)
     }
 
     fn original(&self) -> Result<Original<'_>> {

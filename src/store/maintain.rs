@@ -39,7 +39,8 @@ impl Store {
     }
 
     /// Rewrites sealed storages, dropping the bytes that no tensor reaches. A storage is rewritten if that frees at
-    /// least a quarter of it, and at least a block of 4 KiB. Tensors keep their names, sizes and elements, and share
+    /// least a quarter of it, and at least a block of 4 KiB; with `all`, if it frees anything, which copies much more
+    /// for little space. Tensors keep their names, sizes and elements, and share
     /// elements as before; their strides, offsets and storages change. `progress` is called with the bytes written
     /// since the last call; [`disk_usage`](Self::disk_usage) returns their total in advance.
     ///
@@ -64,7 +65,7 @@ impl Store {
     /// store.save("all", &Tensor::from_vec(vec![1f32; 100_000], &[1000, 100])?)?;
     /// store.save_view("column", &store.load("all")?.select(1, 7)?)?;
     /// store.remove("all")?;
-    /// let compacted = store.compact(|_| ())?;
+    /// let compacted = store.compact(false, |_| ())?;
     /// assert_eq!((compacted.before_bytes, compacted.after_bytes), (400_000, 4_028)); // 28 bytes keep the alignment
     /// assert_eq!(store.load("column")?.stride(), [1]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -74,33 +75,8 @@ impl Store {
     /// `Busy`, `Conflict`, `Corrupt`, `LimitExceeded`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as
     /// for every [write](Store#errors). What was compacted before the error stays compacted, and nothing else has
     /// changed.
-    pub fn compact(&self, progress: impl FnMut(u64)) -> Result<Compacted> {
-        self.compact_for(RewriteGain::Enough, progress)
-    }
-
-    /// Rewrites each sealed storage that has bytes which no tensor reaches, however few. Otherwise like
-    /// [`compact`](Self::compact), which usually frees most of the space and copies much less.
-    ///
-    /// ```
-    /// # use stridemap::{Store, Tensor};
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.save("all", &Tensor::from_vec((0..100_000).collect::<Vec<i32>>(), &[100_000])?)?;
-    /// store.save_view("most", &store.load("all")?.narrow(0, 10_000, 90_000)?)?;
-    /// store.remove("all")?;
-    /// assert_eq!(store.compact(|_| ())?.storage_count, 0);
-    /// assert_eq!(store.compact_all(|_| ())?.after_bytes, 360_000);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `Busy`, `Conflict`, `Corrupt`, `LimitExceeded`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as
-    /// for every [write](Store#errors).
-    pub fn compact_all(&self, progress: impl FnMut(u64)) -> Result<Compacted> {
-        self.compact_for(RewriteGain::Small, progress)
-    }
-
-    fn compact_for(&self, min_gain: RewriteGain, mut progress: impl FnMut(u64)) -> Result<Compacted> {
+    pub fn compact(&self, all: bool, mut progress: impl FnMut(u64)) -> Result<Compacted> {
+        let min_gain = if all { RewriteGain::Small } else { RewriteGain::Enough };
         let store = &self.loader.store;
         store.check_process()?;
         store.record_failure(maintenance::compact(store, min_gain, &mut progress))

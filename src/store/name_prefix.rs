@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 
 use stridemap_format::check_text;
 
-use super::handle::Store;
 use super::snapshot::TensorInfo;
 use super::transaction::Transaction;
 use crate::error::{Error, ErrorKind, FormatContext, Result};
@@ -12,50 +11,6 @@ use crate::generation::{self, Change, OnExisting, Read};
 use crate::tensor::Tensor;
 
 /// Operations on tensors whose names begin with a prefix: any text, or `""` for all tensors.
-impl Store {
-    /// Returns the headers of the tensors whose names begin with `prefix`, by ascending name.
-    /// [`Snapshot::iter_tensors`](crate::Snapshot::iter_tensors) is an iterator that reads one at a time, which takes less memory
-    /// if there are many.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.save("encoder.weight", &[[1f32, 2.], [3., 4.]])?;
-    /// store.save("head.weight", &[5f32])?;
-    /// let encoder = store.tensors("encoder.")?;
-    /// assert_eq!((encoder[0].name.as_str(), encoder[0].size()), ("encoder.weight", &[2, 2][..]));
-    /// assert_eq!(store.tensors("")?.len(), 2);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `Corrupt` for damaged metadata; `Stale`; `Io`.
-    pub fn tensors(&self, prefix: &str) -> Result<Vec<TensorInfo>> {
-        self.snapshot().iter_tensors(prefix)?.collect()
-    }
-
-    /// Returns the tensors whose names begin with `prefix`, by ascending name. No element is read.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.save("encoder.weight", &[1f32, 2.])?;
-    /// store.save("head.weight", &[3f32])?;
-    /// for (name, tensor) in store.load_all("encoder.")? {
-    ///     assert_eq!((name.as_str(), tensor.read::<f32>()?), ("encoder.weight", vec![1., 2.]));
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `NameNotFound`, `Corrupt`, `NotAllowed`, `ExternalChanged`, `Stale` and `Io`, for any of them.
-    pub fn load_all(&self, prefix: &str) -> Result<Vec<(String, Tensor)>> {
-        self.snapshot().iter_loaded(prefix)?.collect()
-    }
-}
-
 impl Transaction<'_> {
     /// Returns the headers of the tensors whose names begin with `prefix` in this transaction, by ascending name. A
     /// tensor that was saved in this transaction has a provisional storage id of 2^63 or more.

@@ -40,7 +40,7 @@ impl fmt::Debug for Snapshot {
 /// # let store = Store::create(dir.path().join("x.smap"))?;
 /// store.save("x", &[[1f32, 2., 3.], [4., 5., 6.]])?;
 /// store.save_view("column", &store.load("x")?.select(1, 1)?)?;
-/// let column = &store.tensors("column")?[0];
+/// let column = store.snapshot().iter_tensors("column")?.next().unwrap()?;
 /// assert_eq!((column.size(), column.stride(), column.storage_offset()), (&[2][..], &[3][..], 1));
 /// assert_eq!((column.numel(), column.nbytes(), column.is_contiguous()), (2, 8, false));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -133,7 +133,7 @@ impl TensorInfo {
     /// # let store = Store::create(dir.path().join("x.smap"))?;
     /// store.save("x", &[[1f32, 2., 3.], [4., 5., 6.]])?;
     /// store.save_view("column", &store.load("x")?.select(1, 1)?)?;
-    /// let column = &store.tensors("column")?[0];
+    /// let column = store.snapshot().iter_tensors("column")?.next().unwrap()?;
     /// assert_eq!(column.byte_range(), Some(4..20));
     /// assert_eq!(column.byte_runs(0), [4..8, 16..20]);
     /// assert_eq!(column.byte_runs(8), [4..20]);
@@ -161,7 +161,7 @@ impl TensorInfo {
     /// let x = store.load("x")?;
     /// store.save_view("left", &x.select(1, 0)?)?;
     /// store.save_view("right", &x.select(1, 1)?)?;
-    /// let tensors = store.tensors("")?; // left, right, x
+    /// let tensors = store.snapshot().iter_tensors("")?.collect::<Result<Vec<_>, _>>()?; // left, right, x
     /// assert!(tensors[0].overlaps(&tensors[2]) && !tensors[0].overlaps(&tensors[1]));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -182,7 +182,7 @@ impl TensorInfo {
     /// # let store = Store::create(dir.path().join("x.smap"))?;
     /// store.save("x", &[[1f32, 2.], [3., 4.]])?;
     /// store.save_view("row", &store.load("x")?.select(0, 1)?)?;
-    /// let tensors = store.tensors("")?;
+    /// let tensors = store.snapshot().iter_tensors("")?.collect::<Result<Vec<_>, _>>()?;
     /// let mut steps_left = 1_000_000;
     /// assert_eq!(tensors[0].overlaps_within(&tensors[1], &mut steps_left), Some(true));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -247,7 +247,7 @@ impl StorageInfo {
     /// store.save("x", &vec![0u8; 10_000])?;
     /// store.save_view("x", &store.load("x")?.narrow(0, 0, 100)?)?;
     /// store.save("y", &vec![0u8; 500])?;
-    /// let tensors = store.tensors("")?;
+    /// let tensors = store.snapshot().iter_tensors("")?.collect::<Result<Vec<_>, _>>()?;
     /// let storages = store.snapshot().storages().collect::<Result<Vec<_>, _>>()?;
     /// let [x, y] = [storages[0].usage(&tensors)?, storages[1].usage(&tensors)?];
     /// assert_eq!((x.reachable_bytes, x.unreachable_bytes), (100, 9_900));

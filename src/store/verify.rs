@@ -113,7 +113,7 @@ impl StoreOptions {
     /// - A mutable tensor of which a change was [interrupted](crate::Tensor::allow_interrupted) is copied as it is, and
     ///   listed in [`Salvaged::interrupted`]. The new store says so, too, when the tensor is read or locked.
     /// - Wrong or missing chunk digests are computed again from the chunks, and used only if they match the record.
-    /// - Everything else is as in a [copy](crate::Store::copy_to): tensors that share a storage still share it, mutable,
+    /// - Everything else is as in a [copy](crate::Snapshot::copy_to): tensors that share a storage still share it, mutable,
     ///   live and external storages keep their kind, all attributes are kept, whole storages share their blocks with the
     ///   originals if the file system can do that, and the new store has a uuid of its own. It appears whole or not at
     ///   all.
@@ -144,8 +144,8 @@ impl StoreOptions {
     /// # Errors
     /// `NotFound`; `NotAStore`; `UnsupportedVersion` for a store of a newer version; `Corrupt` if no manifest can be
     /// read, or if `meta` or `storages` is not a directory; `AlreadyExists` if the new path exists; `InvalidArgument` if
-    /// it is inside the damaged store; those of [`Store::copy_to`], except `Interrupted`. After each of these nothing is left
-    /// behind, unless the last sync failed.
+    /// it is inside the damaged store; those of [`Snapshot::copy_to`](crate::Snapshot::copy_to), except `Interrupted`.
+    /// After each of these nothing is left behind, unless the last sync failed.
     pub fn salvage(
         &self,
         path: impl AsRef<Path>,

@@ -77,21 +77,6 @@ pub struct TypedTensor<T> {
 }
 
 impl<T: Element> TypedTensor<T> {
-    /// Returns all elements, in row-major order.
-    ///
-    /// ```
-    /// # use stridemap::Tensor;
-    /// let x = Tensor::from_vec(vec![1i32, 2, 3, 4], &[2, 2])?.typed::<i32>()?;
-    /// assert_eq!(x.as_slice(), [1, 2, 3, 4]);
-    /// # Ok::<(), stridemap::Error>(())
-    /// ```
-    #[must_use]
-    pub fn as_slice(&self) -> &[T] {
-        // Memory does not move, so a borrow that succeeded in `typed` succeeds again.
-        let bytes = self.tensor.storage().borrow().and_then(|all| all.get(self.bytes.clone()));
-        bytes.and_then(T::borrow).unwrap_or_default()
-    }
-
     /// Returns the elements at one position of dimension 0, in row-major order. A negative position counts from the
     /// end.
     ///
@@ -108,14 +93,14 @@ impl<T: Element> TypedTensor<T> {
     #[must_use]
     #[track_caller]
     pub fn row(&self, position: impl Integer) -> &[T] {
-        let size = self.size();
+        let size = self.tensor.size();
         let count = size.first().copied().unwrap_or_default();
         let given = position.to_isize();
         let position = if given < 0 { given.checked_add_unsigned(count) } else { Some(given) };
         let position = position.and_then(|position| usize::try_from(position).ok()).filter(|&i| i < count);
         let Some(position) = position else { panic!("row {given} is out of range for size {size:?}") };
         let row_elems = self.tensor.numel() / count;
-        &self.as_slice()[position * row_elems..][..row_elems]
+        &self[position * row_elems..][..row_elems]
     }
 
     /// Borrows the elements as an `ndarray` array.
@@ -132,27 +117,14 @@ impl<T: Element> TypedTensor<T> {
     /// sizes of 0.
     #[cfg(feature = "ndarray")]
     pub fn as_array(&self) -> Result<ndarray::ArrayViewD<'_, T>> {
-        ndarray::ArrayViewD::from_shape(self.size(), self.as_slice()).map_err(|e| {
-            let message = format!("as_array: ndarray refuses size {:?}: {e}", self.size());
+        ndarray::ArrayViewD::from_shape(self.tensor.size(), &**self).map_err(|e| {
+            let message = format!("as_array: ndarray refuses size {:?}: {e}", self.tensor.size());
             Error::new(ErrorKind::LimitExceeded, message)
         })
     }
 }
 
 impl<T> TypedTensor<T> {
-    /// Returns the size of each dimension.
-    ///
-    /// ```
-    /// # use stridemap::Tensor;
-    /// let x = Tensor::from_vec(vec![1f32, 2., 3., 4.], &[2, 2])?.typed::<f32>()?;
-    /// assert_eq!((x.size(), x.len()), (&[2, 2][..], 4));
-    /// # Ok::<(), stridemap::Error>(())
-    /// ```
-    #[must_use]
-    pub fn size(&self) -> &[usize] {
-        self.tensor.size()
-    }
-
     /// Returns the tensor, for its views and methods.
     ///
     /// ```
@@ -170,7 +142,9 @@ impl<T: Element> Deref for TypedTensor<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        self.as_slice()
+        // Memory does not move, so a borrow that succeeded in `typed` succeeds again.
+        let bytes = self.tensor.storage().borrow().and_then(|all| all.get(self.bytes.clone()));
+        bytes.and_then(T::borrow).unwrap_or_default()
     }
 }
 

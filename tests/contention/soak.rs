@@ -80,7 +80,7 @@ impl Worker {
             75..90 => self.check_newest(),
             90..94 => self.hold(),
             94..97 => drop(self.store.gc().unwrap()),
-            97..99 => drop(self.store.compact(|_| ()).unwrap()),
+            97..99 => drop(self.store.compact(false, |_| ()).unwrap()),
             _ => assert_eq!(self.store.verify(|_| ()).unwrap().findings, []),
         }
     }

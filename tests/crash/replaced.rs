@@ -27,7 +27,7 @@ const OPERATIONS: [Operation; 8] = [
     Operation { name: "view", run: |_, store| store.save_view("view", &store.load("log")?.narrow(0, 2, 5)?) },
     Operation { name: "append", run: |_, store| store.append("log", &numbers(300_000, 3)).map(drop) },
     Operation { name: "remove", run: |_, store| store.remove("chunked") },
-    Operation { name: "compact", run: |_, store| store.compact(|_| ()).map(drop) },
+    Operation { name: "compact", run: |_, store| store.compact(false, |_| ()).map(drop) },
     Operation { name: "gc", run: |_, store| store.gc().map(drop) },
     Operation { name: "load", run: |_, store| Content::of(store).map(drop) },
 ];

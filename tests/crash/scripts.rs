@@ -144,7 +144,7 @@ pub(crate) fn compaction() -> Script {
             store.save_view("some", &all.slice(0, None, None, 100).unwrap()).unwrap();
         });
         recorder.commit(|store| store.remove("all").unwrap());
-        recorder.commit(|store| assert_eq!(store.compact(|_| ()).unwrap().storage_count, 1));
+        recorder.commit(|store| assert_eq!(store.compact(false, |_| ()).unwrap().storage_count, 1));
     })
 }
 

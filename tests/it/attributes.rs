@@ -80,7 +80,7 @@ fn attributes_are_kept_removed_moved_and_copied_with_their_tensor() {
     store.remove("y").unwrap();
     assert_eq!(all(&store.snapshot()), [":k=0", "x.:unit=ft", "z:unit=m"]);
     store.write(|txn| txn.rename("z", "z")).unwrap();
-    store.compact(|_| ()).unwrap();
+    store.compact(false, |_| ()).unwrap();
     assert_eq!(all(&store.snapshot()), [":k=0", "x.:unit=ft", "z:unit=m"]);
 }
 
@@ -280,7 +280,7 @@ fn tensors_are_copied_out_of_a_store_with_a_damaged_leaf_and_attributes() {
     let store = Store::open(store.path()).unwrap();
     assert_refused(store.load("t100"), ErrorKind::Corrupt, &["F-21"]);
     let copy = dir.path().join("copy.smap");
-    store.snapshot().copy_tensors_to(&copy, &["t399"], |_| ()).unwrap();
+    store.snapshot().copy_to(&copy, Some(&["t399"]), |_| ()).unwrap();
     let copy = Store::open(&copy).unwrap();
     assert_eq!(
         (copy.names().unwrap(), copy.attributes("")),
@@ -327,8 +327,8 @@ fn copies_keep_the_attributes_of_the_tensors_they_keep() {
     let copied = |name: &str, names: Option<&[&str]>| {
         let path = dir.path().join(name);
         match names {
-            Some(names) => snapshot.copy_tensors_to(&path, names, |_| ()).unwrap(),
-            None => snapshot.copy_to(&path, |_| ()).unwrap(),
+            Some(names) => snapshot.copy_to(&path, Some(names), |_| ()).unwrap(),
+            None => snapshot.copy_to(&path, None, |_| ()).unwrap(),
         };
         all(&Store::open(&path).unwrap().snapshot())
     };
@@ -370,7 +370,8 @@ fn safetensors_metadata_round_trips_through_the_scope_of_the_prefix() {
     for prefix in ["encoder.", "in_place."] {
         assert_eq!(store.attributes(prefix), metadata, "{prefix}");
     }
-    let loaded = store.load_all("encoder.").unwrap().into_iter();
+    let snapshot = store.snapshot();
+    let loaded = snapshot.iter_loaded("encoder.").unwrap().map(Result::unwrap);
     let tensors: Vec<_> =
         loaded.map(|(name, tensor)| (name["encoder.".len()..].to_owned(), tensor)).collect();
     let attributes = store.attributes("encoder.");

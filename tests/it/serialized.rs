@@ -13,7 +13,7 @@ fn headers_and_storages_are_serialized_with_the_names_of_their_parts() {
     store.save("x", &[[1f32, 2., 3.], [4., 5., 6.]]).unwrap();
     let column = store.load("x").unwrap().select(1, 1).unwrap();
     store.save_view("column", &column.rename(&[Some("row")]).unwrap()).unwrap();
-    let infos: Vec<TensorInfo> = store.tensors("").unwrap();
+    let infos: Vec<TensorInfo> = store.snapshot().iter_tensors("").unwrap().map(Result::unwrap).collect();
     let expected = json!([
         {
             "name": "column", "dtype": "float32", "size": [2], "stride": [3], "storage_offset": 1, "storage_id": 1,
@@ -45,5 +45,5 @@ fn findings_of_a_damaged_store_are_serialized_with_their_rule() {
     assert_eq!(report["findings"][0]["affected"], json!({"tensors": {"names": ["x"], "more": 0}}));
     assert_eq!(report["read_bytes"], 40);
     store.remove("x").unwrap();
-    assert_eq!(serde_json::to_value(store.compact(|_| ()).unwrap()).unwrap()["storage_count"], 0);
+    assert_eq!(serde_json::to_value(store.compact(false, |_| ()).unwrap()).unwrap()["storage_count"], 0);
 }

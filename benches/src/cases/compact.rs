@@ -26,7 +26,7 @@ pub(crate) fn run(bench: &mut Bench) -> Outcome {
             let tensor = Tensor::from_vec(vec![1u8; MIB], &[MIB])?;
             store.write(|txn| (0..TENSORS).try_for_each(|at| txn.save(&format!("t{at}"), &tensor)))?;
             store.write(|txn| (KEPT..TENSORS).try_for_each(|at| txn.remove(&format!("t{at}"))))?;
-            clock.time(|| Ok(store.compact(|_| ())?)).map(drop)?;
+            clock.time(|| Ok(store.compact(false, |_| ())?)).map(drop)?;
             remove(&path)
         })
         .add("floor: write of what is kept", |clock| {

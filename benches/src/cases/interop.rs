@@ -91,7 +91,8 @@ fn export(bench: &mut Bench, mib: usize, is_transposed: bool) -> Outcome {
     let path = bench.kept(&format!("{mib} MiB.smap"), |path| {
         Ok(stridemap_interop::import(&StoreOptions::new().create(path)?, &file, "")?)
     })?;
-    let mut tensors: Vec<(String, Tensor)> = open_mapped(&path)?.load_all("")?;
+    let mut tensors: Vec<(String, Tensor)> =
+        open_mapped(&path)?.snapshot().iter_loaded("")?.collect::<Result<_, _>>()?;
     if is_transposed {
         for (_, tensor) in &mut tensors {
             *tensor = tensor.t()?;

@@ -76,7 +76,9 @@ fn all_of(bench: &mut Bench, count: usize) -> Outcome {
     let store = open_mapped(&FORMATS[0].file(bench, &count.to_string(), || small_arrays(count))?)?;
     let file = map(&FORMATS[1].file(bench, &count.to_string(), || small_arrays(count))?)?;
     let case = Case::new(name)
-        .add("stridemap", |clock| clock.time(|| Ok(store.load_all("")?)).map(drop))
+        .add("stridemap", |clock| {
+            clock.time(|| Ok(store.snapshot().iter_loaded("")?.collect::<Result<Vec<_>, _>>()?)).map(drop)
+        })
         .add("safetensors, its header included", |clock| {
             clock.time(|| Ok(SafeTensors::deserialize(&file)?.tensors())).map(drop)
         });
@@ -94,7 +96,11 @@ fn by_prefix(bench: &mut Bench, count: usize) -> Outcome {
     let env = heed::open(&lmdb)?;
     let db = heed::database(&env)?;
     let case = Case::new(name)
-        .add("stridemap", |clock| clock.time(|| Ok(store.tensors("layers.00007.")?)).map(drop))
+        .add("stridemap", |clock| {
+            let list =
+                || Ok(store.snapshot().iter_tensors("layers.00007.")?.collect::<Result<Vec<_>, _>>()?);
+            clock.time(list).map(drop)
+        })
         .add("heed (LMDB)", |clock| {
             let txn = env.read_txn()?;
             clock.time(|| Ok(db.prefix_iter(&txn, "layers.00007.")?.count())).map(drop)
@@ -164,10 +170,10 @@ fn model_at_once(bench: &mut Bench, names: &[String]) -> Outcome {
     let case = Case::new(name)
         .add("stridemap", |clock| {
             let load = || {
-                let all = open_mapped(&path)?.load_all("")?;
+                let snapshot = open_mapped(&path)?.snapshot();
                 let mut sum = 0.;
-                for (_, tensor) in &all {
-                    sum += touch(tensor.as_slice()?);
+                for entry in snapshot.iter_loaded("")? {
+                    sum += touch(entry?.1.as_slice()?);
                 }
                 Ok(sum)
             };

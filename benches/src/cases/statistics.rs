@@ -39,7 +39,7 @@ pub(crate) fn run(bench: &mut Bench) -> Outcome {
 }
 
 fn sum_on_all_cores(elements: &[f32]) -> f64 {
-    let part = elements.len().div_ceil(stridemap::num_threads());
+    let part = elements.len().div_ceil(stridemap::parallel::thread_count(usize::MAX));
     thread::scope(|scope| {
         let threads: Vec<_> = elements.chunks(part).map(|part| scope.spawn(|| sum(part))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap_or(f64::NAN)).sum()

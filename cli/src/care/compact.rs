@@ -49,7 +49,7 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     let materialized = args.materialize.then(|| materialize(&store)).transpose()?;
     let bar = progress("compact", bytes_to_write(&before, args.all));
     let advance = |bytes| bar.inc(bytes);
-    let compacted = if args.all { store.compact_all(advance) } else { store.compact(advance) }?;
+    let compacted = store.compact(args.all, advance)?;
     bar.finish_and_clear();
     let after = store.disk_usage()?;
     let is_complete =

@@ -358,10 +358,8 @@ fn copy(
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     // The size of a copy of some tensors is not known in advance.
     let bar = progress("export", if names.is_empty() { stored_bytes(snapshot, false)? } else { 0 });
-    let copied = match names.as_slice() {
-        [] => snapshot.copy_to(&args.out, |bytes| bar.inc(bytes))?,
-        names => snapshot.copy_tensors_to(&args.out, names, |bytes| bar.inc(bytes))?,
-    };
+    let chosen = (!names.is_empty()).then_some(&*names);
+    let copied = snapshot.copy_to(&args.out, chosen, |bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
     let shared =
         format!("; {} share their blocks with {}", HumanBytes(copied.shared_bytes), args.store.display());

@@ -108,7 +108,7 @@ fn write_description(summary: &Summary, input: &Input, is_full: bool, out: &mut 
 #[derive(Serialize)]
 pub(super) struct StorageRecord {
     pub(super) id: String,
-    pub(super) kind: &'static str,
+    pub(super) kind: String,
     pub(super) size_bytes: u64,
     pub(super) file: String,
     pub(super) offset_bytes: u64,
@@ -124,7 +124,7 @@ impl StorageRecord {
         };
         StorageRecord {
             id: storage_id(info.id),
-            kind: info.kind.name(),
+            kind: info.kind.to_string(),
             size_bytes: info.size_bytes,
             file: file.display().to_string(),
             offset_bytes: info.offset_bytes,

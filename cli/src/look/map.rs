@@ -196,7 +196,7 @@ impl Drawn {
 }
 
 fn notes(map: &StorageMap) -> String {
-    let mut notes = map.storage.kind.name().to_owned();
+    let mut notes = map.storage.kind.to_string();
     for (bytes, what) in [(map.usage.padding_bytes, "padding"), (map.usage.unreachable_bytes, "unreachable")]
     {
         if bytes > 0 {

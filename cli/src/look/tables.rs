@@ -53,7 +53,7 @@ pub(super) fn print(summary: &Summary, input: &Input, out: &mut impl Write) -> R
         let storage = StorageRecord::new(storage?, input);
         storages.add_row([
             storage.id,
-            storage.kind.to_owned(),
+            storage.kind,
             storage.size_bytes.to_string(),
             one_line(&storage.file),
             storage.offset_bytes.to_string(),

@@ -123,7 +123,7 @@ fn take(store: &Store, step: &Step) -> Result<()> {
             txn.commit().map(drop)
         }
         Step::Collect => store.gc().map(drop),
-        Step::Compact => store.compact(|_| ()).map(drop),
+        Step::Compact => store.compact(false, |_| ()).map(drop),
     }
 }
 

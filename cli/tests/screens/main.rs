@@ -149,7 +149,7 @@ fn large() -> TempDir {
         txn.create_growable("log", DType::I64, &[0, 2], 1000)
     };
     store.write(save).unwrap();
-    store.copy_to(dir.path().join("changed.smap"), |_| ()).unwrap();
+    store.snapshot().copy_to(dir.path().join("changed.smap"), None, |_| ()).unwrap();
     let change = |txn: &mut Transaction<'_>| {
         txn.remove("log")?;
         txn.save("encoder.layer.7.mlp.up.weight", &Tensor::from_vec(vec![-1f32, f32::NAN], &[1, 2])?)

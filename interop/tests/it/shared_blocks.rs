@@ -58,7 +58,7 @@ fn imported_file_takes_no_space_and_keeps_its_elements_when_the_file_is_overwrit
         assert_same(&mapped, &tensors);
         // The shared storage behaves like any other.
         store.remove("large").unwrap();
-        store.compact(|_| ()).unwrap();
+        store.compact(false, |_| ()).unwrap();
         assert_same(&store, &tensors[1..]);
     });
 }

@@ -1,3 +1,5 @@
+use std::fmt;
+
 use stridemap_format::RecordKind;
 
 /// How a storage's bytes may change.
@@ -25,21 +27,16 @@ impl StorageKind {
             RecordKind::External(_) => StorageKind::External,
         }
     }
+}
 
-    /// Returns `sealed`, `mutable`, `live` or `external`.
-    ///
-    /// ```
-    /// # use stridemap::StorageKind;
-    /// assert_eq!(StorageKind::Mutable.name(), "mutable");
-    /// # Ok::<(), stridemap::Error>(())
-    /// ```
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
+/// Shows `sealed`, `mutable`, `live` or `external`.
+impl fmt::Display for StorageKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
             StorageKind::Sealed => "sealed",
             StorageKind::Mutable => "mutable",
             StorageKind::Live => "live",
             StorageKind::External => "external",
-        }
+        })
     }
 }

@@ -7,7 +7,7 @@ use std::ops::Deref;
 use super::LiveElement;
 use super::open::check_view;
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::layout::{Integer, Integers, Layout};
+use crate::layout::{Integers, Layout};
 use crate::storage::LiveMapping;
 use crate::tensor::Tensor;
 use crate::tensor::copy::storage_order;
@@ -231,31 +231,9 @@ impl<T: LiveElement> LiveTensor<T> {
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] unless the length of `out` is the number of elements.
     pub fn read_into(&self, out: &mut [T]) -> Result<()> {
-        self.load_into("read_into", self.tensor.layout(), out)
-    }
-
-    /// Copies the row at `row` of the first dimension into `out`, like `at(&select(0, row))` followed by
-    /// [`read_into`](Self::read_into).
-    ///
-    /// ```
-    /// # use stridemap::{DType, StorageKind, Store};
-    /// # let dir = tempfile::tempdir()?;
-    /// # let path = dir.path().join("x.smap");
-    /// # Store::create(&path)?;
-    /// # // SAFETY: only stridemap writes to this store.
-    /// # let store = unsafe { Store::open_mapped(&path)? };
-    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
-    /// x.set([1, 0], 8)?;
-    /// let mut row = [0; 3];
-    /// x.read_row_into(1, &mut row)?;
-    /// assert_eq!(row, [8, 0, 0]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`ErrorKind::OutOfRange`] for a row that does not exist; [`ErrorKind::SizeMismatch`].
-    pub fn read_row_into(&self, row: impl Integer, out: &mut [T]) -> Result<()> {
-        self.load_into("read_row_into", &self.row("read_row_into", row.to_isize())?, out)
+        check_count("read_into", self.tensor.layout(), out.len())?;
+        for_each(self.atoms(), self.tensor.layout(), |i, atom| out[i] = T::load(atom));
+        Ok(())
     }
 
     /// Writes all elements, from `elements` in row-major order.
@@ -276,29 +254,9 @@ impl<T: LiveElement> LiveTensor<T> {
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] unless the length of `elements` is the number of elements.
     pub fn write_from(&self, elements: &[T]) -> Result<()> {
-        self.store_from("write_from", self.tensor.layout(), elements)
-    }
-
-    /// Writes the row at `row` of the first dimension, like `at(&select(0, row))` followed by
-    /// [`write_from`](Self::write_from).
-    ///
-    /// ```
-    /// # use stridemap::{DType, StorageKind, Store};
-    /// # let dir = tempfile::tempdir()?;
-    /// # let path = dir.path().join("x.smap");
-    /// # Store::create(&path)?;
-    /// # // SAFETY: only stridemap writes to this store.
-    /// # let store = unsafe { Store::open_mapped(&path)? };
-    /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
-    /// x.write_row_from(-1, &[4, 5, 6])?;
-    /// assert_eq!(x.read()?, [0, 0, 0, 4, 5, 6]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`ErrorKind::OutOfRange`] for a row that does not exist; [`ErrorKind::SizeMismatch`].
-    pub fn write_row_from(&self, row: impl Integer, elements: &[T]) -> Result<()> {
-        self.store_from("write_row_from", &self.row("write_row_from", row.to_isize())?, elements)
+        check_count("write_from", self.tensor.layout(), elements.len())?;
+        for_each(self.atoms(), self.tensor.layout(), |i, atom| elements[i].store(atom));
+        Ok(())
     }
 
     /// Writes one value to all elements.
@@ -362,22 +320,6 @@ impl<T: LiveElement> LiveTensor<T> {
         self.atoms()
             .get(place)
             .ok_or_else(|| Error::new(ErrorKind::OutOfRange, format!("{op}: outside the storage")))
-    }
-
-    fn row(&self, op: &str, row: isize) -> Result<Layout> {
-        self.tensor.layout().select(0.into(), row).context(op)
-    }
-
-    fn load_into(&self, op: &str, layout: &Layout, out: &mut [T]) -> Result<()> {
-        check_count(op, layout, out.len())?;
-        for_each(self.atoms(), layout, |i, atom| out[i] = T::load(atom));
-        Ok(())
-    }
-
-    fn store_from(&self, op: &str, layout: &Layout, elements: &[T]) -> Result<()> {
-        check_count(op, layout, elements.len())?;
-        for_each(self.atoms(), layout, |i, atom| elements[i].store(atom));
-        Ok(())
     }
 }
 

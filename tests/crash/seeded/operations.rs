@@ -210,7 +210,7 @@ impl Episode {
 
     fn compact(&mut self, handle: usize) -> Lived {
         self.in_flight = Some(self.model.as_ref().unwrap().relaxed());
-        let compacted = self.handles[handle].compact(|_| ());
+        let compacted = self.handles[handle].compact(false, |_| ());
         self.did("compact", compacted)?;
         self.acknowledge(Durability::Full);
         self.check_content(handle)

@@ -303,7 +303,7 @@ fn copying(play: &Play) -> Fate {
     let source = source(play, &play.seat())?;
     let from = play.simulated.log().len();
     let mut story = Story::begin(play);
-    story.step("copy", || source.copy_to(STORE, |_| ()))?;
+    story.step("copy", || source.snapshot().copy_to(STORE, None, |_| ()))?;
     story.explore(from)
 }
 
@@ -312,7 +312,7 @@ fn commit_after_a_copy_was_killed(play: &Play) -> Fate {
     let seat = play.seat();
     let source = source(play, &seat)?;
     seat.fail("sync_dir", "x.smap/..");
-    refused("the copy", source.copy_to(STORE, |_| ()), ErrorKind::Io)?;
+    refused("the copy", source.snapshot().copy_to(STORE, None, |_| ()), ErrorKind::Io)?;
     let mut story = Story::begin(play);
     let store = open(&play.seat())?;
     story.step("save", || store.save("x", &vector(1)))?;

@@ -129,8 +129,9 @@ fn renames_and_copies_refuse_an_existing_name_unless_told_to_replace() {
         txn.rename_prefix("c.", "d.")
     });
     assert_eq!(replaced.unwrap(), 1);
-    let items =
-        store.load_all("").unwrap().into_iter().map(|(name, tensor)| (name, tensor.item::<i64>().unwrap()));
+    let snapshot = store.snapshot();
+    let loaded = snapshot.iter_loaded("").unwrap().map(Result::unwrap);
+    let items = loaded.map(|(name, tensor)| (name, tensor.item::<i64>().unwrap()));
     let expected = [("b", 0), ("d.a", 2), ("new", 0)].map(|(name, i)| (name.to_owned(), i));
     assert_eq!(items.collect::<Vec<_>>(), expected);
 }

@@ -14,7 +14,7 @@ fn store_of(dir: &tempfile::TempDir, names: &[&str]) -> Store {
 
 fn content(store: &Store) -> Vec<(String, i64)> {
     let item = |(name, tensor): (String, Tensor)| (name, tensor.item().unwrap());
-    store.load_all("").unwrap().into_iter().map(item).collect()
+    store.snapshot().iter_loaded("").unwrap().map(|entry| item(entry.unwrap())).collect()
 }
 
 fn named(pairs: &[(&str, i64)]) -> Vec<(String, i64)> {
@@ -22,15 +22,13 @@ fn named(pairs: &[(&str, i64)]) -> Vec<(String, i64)> {
 }
 
 #[test]
-fn stores_transactions_and_snapshots_list_the_same_names() {
+fn transactions_and_snapshots_list_the_same_names() {
     let dir = temporary();
     let store = store_of(&dir, &["a.x", "a.y", "ab", "b"]);
     let (snapshot, txn) = (store.snapshot(), store.begin().unwrap());
     for prefix in ["", "a", "a.", "a.x", "c"] {
-        let listed: Vec<String> = store.tensors(prefix).unwrap().into_iter().map(|info| info.name).collect();
         let expected: Vec<&str> =
             ["a.x", "a.y", "ab", "b"].into_iter().filter(|name| name.starts_with(prefix)).collect();
-        assert_eq!(listed, expected);
         let seen: Result<Vec<String>> =
             snapshot.iter_tensors(prefix).unwrap().map(|info| Ok(info?.name)).collect();
         let drafted: Result<Vec<String>> =

@@ -363,7 +363,7 @@ fn compaction_that_moves_what_was_read_is_a_conflict() {
     let mut txn = store.begin().unwrap();
     let sum: u64 = txn.load("part").unwrap().read::<u64>().unwrap().into_iter().sum();
     txn.save("sum", &sum).unwrap();
-    assert_eq!(Store::open(&path).unwrap().compact(|_| ()).unwrap().storage_count, 1);
+    assert_eq!(Store::open(&path).unwrap().compact(false, |_| ()).unwrap().storage_count, 1);
     assert_refused(txn.commit(), ErrorKind::Conflict, &["changed \"part\""]);
 }
 
@@ -441,7 +441,7 @@ fn change_by_the_thread_that_began_an_exclusive_transaction_is_busy_at_once() {
     assert_refused(other.begin_exclusive().map(drop), ErrorKind::Busy, &says);
     assert_refused(other.append("log", &[1u8]), ErrorKind::Busy, &says);
     assert_refused(other.gc(), ErrorKind::Busy, &says);
-    assert_refused(other.compact(|_| ()), ErrorKind::Busy, &says);
+    assert_refused(other.compact(false, |_| ()), ErrorKind::Busy, &says);
     assert_eq!(txn.append("log", &[7u8]).unwrap(), 0..1);
     txn.save("x", &2i64).unwrap();
     txn.commit().unwrap();

@@ -17,7 +17,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     match role {
         "run short of descriptors" => {
             let store = fast().open(path).unwrap();
-            let compacted = limited(libc::RLIMIT_NOFILE, 256, || store.compact(|_| ())).unwrap();
+            let compacted = limited(libc::RLIMIT_NOFILE, 256, || store.compact(false, |_| ())).unwrap();
             send_line(format!("{} {:?}", compacted.storage_count, compacted.skipped));
         }
         _ => return false,
@@ -74,7 +74,8 @@ fn names_on_other_storages_are_not_read_again_for_every_commit() {
     disk.take_counts();
     // The bytes read before each storage was written. A commit is between the last two.
     let mut read_bytes = Vec::new();
-    let compacted = store.compact(|_| read_bytes.push(disk.take_counts().metadata_read_bytes)).unwrap();
+    let compacted =
+        store.compact(false, |_| read_bytes.push(disk.take_counts().metadata_read_bytes)).unwrap();
     assert_eq!((compacted.storage_count, store.generation()), (65, generation + 2), "{compacted:?}");
     let [first, .., last] = read_bytes[..] else { panic!("{read_bytes:?}") };
     println!("{first} bytes of metadata before the first commit, {last} from there to the second");

@@ -67,7 +67,7 @@ fn change(store: &Store, what: &str) -> String {
             assert_eq!(busy.kind(), ErrorKind::Busy, "{busy}");
             Ok(())
         }
-        "compact" => store.compact(|_| ()).map(|compacted| {
+        "compact" => store.compact(false, |_| ()).map(|compacted| {
             assert!(matches!(compacted.skipped[0].reason, SkipReason::Busy(_)), "{compacted:?}");
             assert_eq!(compacted.storage_count, 0);
         }),
@@ -84,7 +84,7 @@ fn reader_of_an_earlier_generation_holds_its_space_until_it_ends() {
     let snapshot = store.snapshot();
     let mut reader = OtherProcess::start("compact.pin", &path);
     assert_eq!(reader.read_line(), "pinned");
-    assert_eq!(store.compact(|_| ()).unwrap().storage_count, 1);
+    assert_eq!(store.compact(false, |_| ()).unwrap().storage_count, 1);
     // The storage is opened only at this point.
     let own = snapshot.load("thin").unwrap();
     assert_eq!((own.stride(), own.read::<u32>().unwrap()), (&[10 * 1024, 1][..], elements.clone()));
@@ -116,7 +116,7 @@ fn reader_of_an_earlier_generation_holds_its_space_until_it_ends() {
 fn compact_during(path: &Path, store: &Store, what: &str) -> Compacted {
     let mut heard = Vec::new();
     let compacted = store
-        .compact(|_| {
+        .compact(false, |_| {
             if heard.is_empty() {
                 let mut other = command("compact.change", path);
                 let mut other = other.env(CHANGE, what).stdout(Stdio::piped()).spawn().unwrap();
@@ -154,7 +154,7 @@ fn storage_changed_by_another_process_meanwhile_is_skipped() {
             _ => assert_eq!(read("renamed"), elements),
         }
         // The next compaction succeeds, and nothing of the first is left.
-        let again = store.compact(|_| ()).unwrap();
+        let again = store.compact(false, |_| ()).unwrap();
         assert_eq!(again.storage_count, u64::from(["view", "rename"].contains(&what)), "{what}: {again:?}");
         assert_eq!(store.disk_usage().unwrap().reclaimable_bytes, 0, "{what}");
     }
@@ -216,13 +216,13 @@ fn storage_with_an_active_appender_is_skipped_and_others_are_compacted() {
     store.remove("all").unwrap();
     let file = fs::File::open(path.join("storages/0000000000000001.bin")).unwrap();
     fs2::FileExt::lock_exclusive(&file).unwrap();
-    let compacted = store.compact(|_| ()).unwrap();
+    let compacted = store.compact(false, |_| ()).unwrap();
     assert_eq!((compacted.storage_count, compacted.before_bytes), (1, 4 << 20));
     let [skipped] = &compacted.skipped[..] else { panic!("{compacted:?}") };
     assert_eq!((skipped.storage_id, skipped.reclaimable_bytes), (1, (4 << 20) - 103 * 4096));
     assert!(matches!(&skipped.reason, SkipReason::Busy(_)), "{skipped:?}");
     drop(file);
-    assert_eq!(store.compact(|_| ()).unwrap().storage_count, 1);
+    assert_eq!(store.compact(false, |_| ()).unwrap().storage_count, 1);
 }
 
 /// Appends a row to a log, and keeps the last hundred rows. Each row is its number, repeated a thousand times.
@@ -249,7 +249,7 @@ fn tensor_that_is_appended_to_without_a_pause_can_be_compacted() {
     assert_eq!(writer.read_line(), "begun");
     let (mut skipped_count, mut compacted_count) = (0, 0);
     while compacted_count < 5 {
-        let compacted = store.compact(|_| ()).unwrap();
+        let compacted = store.compact(false, |_| ()).unwrap();
         compacted_count += compacted.storage_count;
         skipped_count += compacted.skipped.len();
         assert!(skipped_count < 30, "compacted {compacted_count} times, and skipped {skipped_count}");

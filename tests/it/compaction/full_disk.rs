@@ -23,7 +23,7 @@ fn full_disk_during_compaction_leaves_the_store_intact() {
     let before = content(&store);
     let filler = disk.path.join("filler");
     fs::write(&filler, vec![0; 1 << 20]).unwrap();
-    let full = store.compact(|_| ()).unwrap_err();
+    let full = store.compact(false, |_| ()).unwrap_err();
     let cause = full.io_error().unwrap();
     assert_eq!((full.kind(), cause.kind()), (ErrorKind::Io, io::ErrorKind::StorageFull), "{full}");
     assert_eq!(content(&store), before);
@@ -54,7 +54,7 @@ pub(super) fn compact_bit_by_bit(disk: &Path) {
     store.gc().unwrap();
     fs::write(disk.join("filler"), vec![0; 5 << 20]).unwrap();
     let (before, generation) = (content(&store), store.generation());
-    let compacted = store.compact(|_| ()).unwrap();
+    let compacted = store.compact(false, |_| ()).unwrap();
     assert_eq!((compacted.storage_count, compacted.after_bytes), (8, 8 * 3500 * 1024), "{compacted:?}");
     assert!(store.generation() > generation + 1, "there was room for all");
     assert_eq!(content(&store), before);

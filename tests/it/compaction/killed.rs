@@ -41,7 +41,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     });
     let store = StoreOptions::new().disk(Arc::new(disk)).open(path).unwrap();
     is_compacting.store(true, Ordering::Relaxed);
-    assert_eq!(store.compact(|_| ()).unwrap().storage_count, 2);
+    assert_eq!(store.compact(false, |_| ()).unwrap().storage_count, 2);
     send_line("done");
     true
 }
@@ -96,7 +96,7 @@ fn compaction_killed_before_any_step_leaves_the_store_intact() {
         let sums = sums.filter(|entry| entry.path().extension().is_some_and(|end| end == "sum"));
         let sum_bytes: u64 = sums.map(|entry| entry.metadata().unwrap().len()).sum();
         assert_eq!(storage_bytes(&path) - sum_bytes, known, "killed before {heard}");
-        store.compact(|_| ()).unwrap();
+        store.compact(false, |_| ()).unwrap();
         assert_eq!(content(&store), before, "killed before {heard}");
         assert_eq!(store.disk_usage().unwrap().reclaimable_bytes, 0, "killed before {heard}");
         fs::remove_dir_all(&path).unwrap();

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use stridemap::maintenance::{SkipReason, SpaceReason};
+use stridemap::maintenance::{Compacted, SkipReason, SpaceReason};
 use stridemap::{DType, ErrorKind, StorageKind, Store, StoreOptions, Tensor};
 
 use crate::harness::{fast, new_fast_store, new_path, open_mapped};
@@ -80,14 +80,14 @@ fn compaction_frees_unreferenced_bytes_on_disk() {
     assert_eq!((usage.folder_bytes(), usage.reachable_bytes), (folder_bytes(&path), 103 * 4096));
 
     let mut written_bytes = 0;
-    let compacted = store.compact(|bytes| written_bytes += bytes).unwrap();
+    let compacted = store.compact(false, |bytes| written_bytes += bytes).unwrap();
     assert_eq!((compacted.storage_count, compacted.before_bytes), (1, 4 << 20), "{compacted:?}");
     assert_eq!((compacted.after_bytes, written_bytes), (103 * 4096, 103 * 4096));
     assert_eq!(compacted.skipped, []);
     let (bytes_now, blocks_now) = disk_usage(&path);
-    assert!(bytes - bytes_now >= compacted.reclaimed_bytes() - 4096, "{bytes} bytes, now {bytes_now}");
+    assert!(bytes - bytes_now >= freed_bytes(&compacted) - 4096, "{bytes} bytes, now {bytes_now}");
     assert!(
-        blocks - blocks_now >= compacted.reclaimed_bytes() - (64 << 10),
+        blocks - blocks_now >= freed_bytes(&compacted) - (64 << 10),
         "{blocks} in blocks, now {blocks_now}"
     );
     assert_eq!(store.disk_usage().unwrap().reclaimable_bytes, 0);
@@ -110,9 +110,9 @@ fn compacted_storages_are_not_compacted_again() {
     let dir = temporary();
     let (store, _) = create_sparse_store(&dir.path().join("x.smap"), &fast());
     store.save("dense", &vector(100_000, 3)).unwrap();
-    assert_eq!(store.compact(|_| ()).unwrap().storage_count, 1);
+    assert_eq!(store.compact(false, |_| ()).unwrap().storage_count, 1);
     let generation = store.generation();
-    let again = store.compact(|_| panic!("something was written")).unwrap();
+    let again = store.compact(false, |_| panic!("something was written")).unwrap();
     assert_eq!((again.storage_count, again.before_bytes, again.collected.file_count), (0, 0, 0), "{again:?}");
     assert_eq!(store.generation(), generation);
 }
@@ -132,10 +132,10 @@ fn storages_with_little_to_gain_are_skipped() {
         reasons(&store),
         [(SpaceReason::Kept, 92_000), (SpaceReason::Unreached, 100_000), (SpaceReason::Kept, 3600)]
     );
-    let compacted = store.compact(|_| ()).unwrap();
-    assert_eq!((compacted.storage_count, compacted.reclaimed_bytes()), (1, 100_000), "{compacted:?}");
-    let compacted = store.compact_all(|_| ()).unwrap();
-    assert_eq!((compacted.storage_count, compacted.reclaimed_bytes()), (2, 95_600), "{compacted:?}");
+    let compacted = store.compact(false, |_| ()).unwrap();
+    assert_eq!((compacted.storage_count, freed_bytes(&compacted)), (1, 100_000), "{compacted:?}");
+    let compacted = store.compact(true, |_| ()).unwrap();
+    assert_eq!((compacted.storage_count, freed_bytes(&compacted)), (2, 95_600), "{compacted:?}");
     assert_eq!(reasons(&store), []);
 }
 
@@ -146,7 +146,7 @@ fn tensors_loaded_before_a_compaction_keep_their_elements_and_are_saved_as_copie
     let mapped = open_mapped(&path);
     let (before, before_mapped) = (store.load("thin").unwrap(), mapped.load("thin").unwrap());
     let lent = before_mapped.as_array::<u32>().unwrap();
-    assert_eq!(store.compact(|_| ()).unwrap().storage_count, 1);
+    assert_eq!(store.compact(false, |_| ()).unwrap().storage_count, 1);
     mapped.refresh().unwrap();
     store.gc().unwrap();
     assert_eq!(storage_bytes(&path), 103 * 4096);
@@ -193,15 +193,15 @@ fn every_view_of_random_stores_reads_the_same() {
         txn.commit().unwrap();
         let before = content(&store);
         let shared = overlapping(&store);
-        let compacted = store.compact(|bytes| written_bytes += bytes).unwrap();
+        let compacted = store.compact(false, |bytes| written_bytes += bytes).unwrap();
         assert_eq!(compacted.skipped, []);
         assert_eq!(content(&store), before);
         assert_eq!(overlapping(&store), shared);
         assert_intact(&store);
-        assert_eq!(store.compact_all(|bytes| written_bytes += bytes).unwrap().skipped, []);
+        assert_eq!(store.compact(true, |bytes| written_bytes += bytes).unwrap().skipped, []);
         assert_eq!(content(&store), before);
         assert_eq!(overlapping(&store), shared);
-        assert_eq!(store.compact_all(|_| ()).unwrap().storage_count, 0, "nothing is left to free");
+        assert_eq!(store.compact(true, |_| ()).unwrap().storage_count, 0, "nothing is left to free");
         assert_intact(&store);
         let reopened = Store::open(&path).unwrap();
         assert_eq!(content(&reopened), before);
@@ -232,6 +232,10 @@ fn random_view(base: Tensor, draws: &mut Random) -> Tensor {
 }
 
 /// Returns the names that share bytes with each name.
+fn freed_bytes(compacted: &Compacted) -> u64 {
+    compacted.before_bytes - compacted.after_bytes
+}
+
 fn overlapping(store: &Store) -> Vec<Vec<String>> {
     let snapshot = store.snapshot();
     let names = snapshot.names().unwrap();
@@ -246,7 +250,7 @@ fn compaction_keeps_the_reserved_address_space() {
     store.append("all", &rows(600)).unwrap();
     store.save_view("rows", &store.load("all").unwrap().narrow(0, 300, 300).unwrap()).unwrap();
     store.remove("all").unwrap();
-    assert_eq!(store.compact(|_| ()).unwrap().storage_count, 1);
+    assert_eq!(store.compact(false, |_| ()).unwrap().storage_count, 1);
     let mapped = open_mapped(&path);
     let before = mapped.load("rows").unwrap();
     store.append("rows", &rows(20_000)).unwrap();
@@ -270,7 +274,7 @@ fn damaged_bytes_are_not_given_new_digests() {
         bytes[at] ^= 1;
         fs::write(path.join(file), bytes).unwrap();
         let before = content(&store);
-        let compacted = store.compact(|_| ()).unwrap();
+        let compacted = store.compact(false, |_| ()).unwrap();
         let [skipped] = &compacted.skipped[..] else { panic!("{compacted:?}") };
         assert_eq!((compacted.storage_count, skipped.storage_id), (0, 1));
         let SkipReason::Damaged(finding) = &skipped.reason else { panic!("{skipped:?}") };
@@ -292,7 +296,7 @@ fn unreferenced_damage_is_dropped() {
     bytes[5] ^= 1;
     fs::write(&file, bytes).unwrap();
     assert_eq!(store.verify(|_| ()).unwrap().findings.len(), 1);
-    assert_eq!(store.compact(|_| ()).unwrap().storage_count, 1);
+    assert_eq!(store.compact(false, |_| ()).unwrap().storage_count, 1);
     assert_intact(&store);
 }
 
@@ -302,10 +306,10 @@ fn mutable_storages_are_skipped_and_reported() {
     let all = store.create_tensor("all", DType::F32, &[100_000], StorageKind::Mutable).unwrap();
     all.lock_exclusive().unwrap().fill_(3).unwrap();
     store.save_view("part", &all.narrow(0, 0, 100).unwrap()).unwrap();
-    assert_eq!(store.compact(|_| ()).unwrap().skipped, []);
+    assert_eq!(store.compact(false, |_| ()).unwrap().skipped, []);
     store.remove("all").unwrap();
     assert_eq!(reasons(&store), [(SpaceReason::Kept, 399_600)]);
-    let compacted = store.compact(|_| ()).unwrap();
+    let compacted = store.compact(false, |_| ()).unwrap();
     let [skipped] = &compacted.skipped[..] else { panic!("{compacted:?}") };
     assert_eq!((skipped.reclaimable_bytes, &skipped.reason), (399_600, &SkipReason::Mutable));
     // As the reason in the report advises.
@@ -317,12 +321,12 @@ fn mutable_storages_are_skipped_and_reported() {
 #[test]
 fn empty_tensors_and_empty_stores_can_be_compacted() {
     let (_dir, path, store) = new_fast_store();
-    assert_eq!(store.compact(|_| ()).unwrap().storage_count, 0);
+    assert_eq!(store.compact(false, |_| ()).unwrap().storage_count, 0);
     store.save("all", &vector(10_000, 1)).unwrap();
     let all = store.load("all").unwrap();
     store.save_view("none", &all.narrow(0, 5000, 0).unwrap()).unwrap();
     store.remove("all").unwrap();
-    let compacted = store.compact(|_| ()).unwrap();
+    let compacted = store.compact(false, |_| ()).unwrap();
     assert_eq!((compacted.storage_count, compacted.after_bytes), (1, 0));
     assert_eq!(store.load("none").unwrap().size(), [0]);
     assert_eq!(storage_bytes(&path), 0);

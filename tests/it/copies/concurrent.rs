@@ -34,7 +34,7 @@ fn copy_of_a_store_renamed_meanwhile_contains_that_store() {
             fs::rename(dir.path().join("other.smap"), &path).unwrap();
         }
     };
-    handle.copy_to(&copied, swap).unwrap();
+    handle.snapshot().copy_to(&copied, None, swap).unwrap();
     assert!(is_moved);
     assert_copy(&Store::open(&copied).unwrap(), &store.snapshot());
 }
@@ -128,7 +128,7 @@ fn every_copy_made_during_changes_contains_one_generation() {
         scope.spawn(|| {
             let store = options.open(&path).unwrap();
             while !is_done.load(Ordering::Relaxed) {
-                store.compact(|_| ()).unwrap();
+                store.compact(false, |_| ()).unwrap();
                 store.gc().unwrap();
             }
         });
@@ -137,11 +137,11 @@ fn every_copy_made_during_changes_contains_one_generation() {
             let mut i = 0;
             while i < 12 || numbers.first() == numbers.last() {
                 let place: PathBuf = dir.path().join(format!("copy.{i}"));
-                store.copy_to(&place, |_| ()).unwrap();
+                store.latest().unwrap().copy_to(&place, None, |_| ()).unwrap();
                 numbers.push(number_of(&Store::open(&place).unwrap()));
                 fs::remove_dir_all(&place).unwrap();
                 if i % 8 == 0 {
-                    held.copy_to(&place, |_| ()).unwrap();
+                    held.copy_to(&place, None, |_| ()).unwrap();
                     assert_copy(&Store::open(&place).unwrap(), &held);
                     fs::remove_dir_all(&place).unwrap();
                 }

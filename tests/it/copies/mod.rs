@@ -17,7 +17,7 @@ use crate::harness::{assert_refused, fast, filled, new_store};
 use crate::support::temporary;
 
 fn copy(store: &Store, path: &Path) -> Copied {
-    store.copy_to(path, |_| ()).unwrap()
+    store.snapshot().copy_to(path, None, |_| ()).unwrap()
 }
 
 fn names_in(dir: &Path) -> Vec<String> {
@@ -106,7 +106,7 @@ fn copy_keeps_every_kind_of_storage_with_headers_and_sharing() {
     save_every_kind(&store);
     let path = adopted.dir.path().join("copy.smap");
     let mut told_bytes = 0;
-    let copied = store.copy_to(&path, |bytes| told_bytes += bytes).unwrap();
+    let copied = store.snapshot().copy_to(&path, None, |bytes| told_bytes += bytes).unwrap();
     let snapshot = store.snapshot();
     let storages = snapshot.storages().map(Result::unwrap);
     let own_bytes: u64 =
@@ -214,7 +214,7 @@ fn headers_are_copied_in_batches() {
 }
 
 #[test]
-fn copy_of_a_snapshot_has_its_generation_and_copy_of_a_handle_the_newest() {
+fn copy_of_a_snapshot_has_its_generation() {
     let (dir, path, store) = new_store();
     store.save("x", &filled(1_000_000, 1i64)).unwrap();
     store.create_growable("log", DType::I64, &[0], 0).unwrap();
@@ -222,14 +222,12 @@ fn copy_of_a_snapshot_has_its_generation_and_copy_of_a_handle_the_newest() {
     let (snapshot, other) = (store.snapshot(), Store::open(&path).unwrap());
     other.append("log", &filled(200_000, 2i64)).unwrap();
     other.save("x", &filled(10, 2i64)).unwrap();
-    other.compact(|_| ()).unwrap();
+    other.compact(false, |_| ()).unwrap();
     other.gc().unwrap();
 
     let (then, now) = (dir.path().join("then.smap"), dir.path().join("now.smap"));
-    snapshot.copy_to(&then, |_| ()).unwrap();
-    let generation = store.generation();
-    copy(&store, &now);
-    assert_eq!(store.generation(), generation, "the handle moved");
+    snapshot.copy_to(&then, None, |_| ()).unwrap();
+    other.snapshot().copy_to(&now, None, |_| ()).unwrap();
     assert_copy(&Store::open(&then).unwrap(), &snapshot);
     assert_copy(&Store::open(&now).unwrap(), &other.snapshot());
     assert_eq!(Store::open(&then).unwrap().load("log").unwrap().size(), [3]);
@@ -252,7 +250,7 @@ fn copy_of_some_tensors_contains_no_byte_of_the_others() {
 
     let path = dir.path().join("copy.smap");
     let names = ["column.flipped", "counts.half", "column", "column"];
-    let copied = store.snapshot().copy_tensors_to(&path, &names, |_| ()).unwrap();
+    let copied = store.snapshot().copy_to(&path, Some(&names), |_| ()).unwrap();
     // The column keeps its position within a cache line.
     let own_bytes = 7 * 4 + 40 * 4 + 9 * 8;
     assert_eq!((copied.tensor_count, copied.copied_bytes, copied.shared_bytes), (3, own_bytes, 0));
@@ -271,10 +269,10 @@ fn copy_of_some_tensors_contains_no_byte_of_the_others() {
     // Strides are kept if every byte is referenced.
     let path = dir.path().join("whole.smap");
     let names = ["column", "column.flipped", "matrix", "secret"];
-    store.snapshot().copy_tensors_to(&path, &names, |_| ()).unwrap();
+    store.snapshot().copy_to(&path, Some(&names), |_| ()).unwrap();
     assert_eq!(Store::open(&path).unwrap().load("column").unwrap().stride(), [100]);
 
-    let refused = store.snapshot().copy_tensors_to(dir.path().join("no.smap"), &["colum"], |_| ());
+    let refused = store.snapshot().copy_to(dir.path().join("no.smap"), Some(&["colum"]), |_| ());
     assert_refused(refused, ErrorKind::NameNotFound, &["\"colum\"", "\"column\""]);
 }
 
@@ -283,9 +281,9 @@ fn external_file_is_recorded_relative_to_the_copy() {
     let adopted = Adopted::new();
     let elsewhere = temporary();
     let path = elsewhere.path().join("copy.smap");
-    let refused = Store::open(&adopted.path).unwrap().copy_to(&path, |_| ());
+    let refused = Store::open(&adopted.path).unwrap().snapshot().copy_to(&path, None, |_| ());
     assert_refused(refused, ErrorKind::NotAllowed, &["StoreOptions::external"]);
-    let refused = adopted.open().copy_to(&path, |_| ());
+    let refused = adopted.open().snapshot().copy_to(&path, None, |_| ());
     assert_refused(refused, ErrorKind::NotAllowed, &["ExternalFiles::Anywhere"]);
     assert_eq!(names_in(elsewhere.path()), [""; 0]);
     let store = external_anywhere().open(&adopted.path).unwrap();
@@ -296,6 +294,6 @@ fn external_file_is_recorded_relative_to_the_copy() {
     let file = there.snapshot().storages().next().unwrap().unwrap().file;
     assert_eq!(fs::canonicalize(file).unwrap(), fs::canonicalize(&adopted.file).unwrap());
     crate::external::write_model(&adopted.file);
-    let refused = store.copy_to(elsewhere.path().join("late.smap"), |_| ());
+    let refused = store.snapshot().copy_to(elsewhere.path().join("late.smap"), None, |_| ());
     assert_refused(refused, ErrorKind::ExternalChanged, &["\"bias\"", "adopted"]);
 }

@@ -34,7 +34,7 @@ fn typed_tensor_outlives_its_store_its_name_and_the_tensor() {
 fn typed_views_and_empty_typed_tensors_have_rows() {
     let x = Tensor::from_vec((0..24i64).collect(), &[4, 3, 2]).unwrap();
     let rows = x.narrow(0, 1, 2).unwrap().typed::<i64>().unwrap();
-    assert_eq!((rows.size(), &rows[..]), (&[2, 3, 2][..], &(6..18).collect::<Vec<i64>>()[..]));
+    assert_eq!((rows.tensor().size(), &rows[..]), (&[2, 3, 2][..], &(6..18).collect::<Vec<i64>>()[..]));
     assert_eq!(rows.row(1usize), (12..18).collect::<Vec<i64>>());
     assert_eq!(rows.as_array().unwrap()[[1, 2, 0]], 16);
     assert_eq!(format!("{rows:?}"), format!("TypedTensor({:?})", rows.tensor()));
@@ -55,7 +55,7 @@ fn typed_tensor_is_refused_if_elements_cannot_be_borrowed() {
     let x = mapped.load("x").unwrap();
     let advice = "use as_array, contiguous()?.typed() or read";
     assert_refused(x.t().unwrap().typed::<f32>(), ErrorKind::NeedsCopy, &["typed: size [2, 2]", advice]);
-    assert_eq!(x.t().unwrap().contiguous().unwrap().typed::<f32>().unwrap().as_slice(), [1., 3., 2., 4.]);
+    assert_eq!(x.t().unwrap().contiguous().unwrap().typed::<f32>().unwrap()[..], [1., 3., 2., 4.]);
     assert_eq!(refused(&mapped.load("mutable").unwrap()), ErrorKind::NeedsCopy);
     assert_eq!(x.typed::<i32>().unwrap_err().kind(), ErrorKind::DTypeMismatch);
     let bytes = filled(9, 0u8).narrow(0, 1, 8).unwrap();

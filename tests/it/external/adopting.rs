@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stridemap::import::{ExternalFile, Layout};
-use stridemap::{DType, Index};
+use stridemap::{DType, Index, StorageKind};
 
 use super::*;
 use crate::harness::assert_refused;
@@ -123,9 +123,9 @@ fn external_files_are_never_collected() {
     drop(pinned);
     store.save("own", &Tensor::from_vec(vec![2f32], &[1]).unwrap()).unwrap();
     store.gc().unwrap();
-    store.compact(|_| ()).unwrap();
+    store.compact(false, |_| ()).unwrap();
     assert_eq!(fs::read(&adopted.file).unwrap(), bytes);
-    assert!(store.snapshot().storages().all(|storage| storage.unwrap().kind.name() == "sealed"));
+    assert!(store.snapshot().storages().all(|storage| storage.unwrap().kind == StorageKind::Sealed));
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn stats_and_compaction_skip_external_storages() {
     store.remove("weight").unwrap();
     let usage = store.disk_usage().unwrap();
     assert_eq!((usage.reachable_bytes, usage.reclaimable_bytes), (0, 0));
-    let compacted = store.compact(|_| ()).unwrap();
+    let compacted = store.compact(false, |_| ()).unwrap();
     assert_eq!((compacted.storage_count, compacted.skipped.len()), (0, 0));
 }
 

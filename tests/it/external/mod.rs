@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use stridemap::{ErrorKind, ExternalFiles, OnExisting, Store, StoreOptions, Tensor};
+use stridemap::{ErrorKind, ExternalFiles, OnExisting, StorageKind, Store, StoreOptions, Tensor};
 use stridemap_interop::{ForeignFile, safetensors};
 
 use crate::harness::assert_refused;
@@ -92,7 +92,7 @@ fn adopted_tensors_are_headers_over_the_bytes_of_the_file() {
     let storages: Vec<_> = store.snapshot().storages().map(Result::unwrap).collect();
     assert_eq!(storages.len(), 1, "one storage for one run of bytes: {storages:?}");
     assert_eq!(storages[0].file, adopted.file);
-    assert_eq!((storages[0].kind.name(), storages[0].tensor_count), ("external", 2));
+    assert_eq!((storages[0].kind, storages[0].tensor_count), (StorageKind::External, 2));
     assert_eq!(storages[0].size_bytes, 12 * 4 + 4 * 8);
     let own: Vec<_> = fs::read_dir(adopted.path.join("storages")).unwrap().collect();
     assert!(own.is_empty(), "{own:?}");

@@ -87,7 +87,7 @@ const WRITES: [(&str, Write); 14] = [
     ("create_tensor", |store, _| {
         store.create_tensor("new", DType::I64, &[5], StorageKind::Mutable).map(drop)
     }),
-    ("compact", |store, _| store.compact(|_| ()).map(drop)),
+    ("compact", |store, _| store.compact(false, |_| ()).map(drop)),
     ("materialize", |store, _| store.materialize(|_| ()).map(drop)),
     ("import", |store, file| stridemap_interop::import(store, file, "imported.")),
     ("adopt", |store, file| stridemap_interop::adopt(store, file, "again.")),

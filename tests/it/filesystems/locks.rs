@@ -140,10 +140,10 @@ fn append_on_fuse_directly_after_a_save_or_an_append_finds_one_name() {
         store.append("x", &filled(count, 1u8)).unwrap();
     }
     assert_eq!(store.load("x").unwrap().size(), [(2 << 20) + 30]);
-    store.compact(|_| ()).unwrap();
+    store.compact(false, |_| ()).unwrap();
     assert!(store.verify(|_| ()).unwrap().is_whole());
     let salvaged = StoreOptions::new().salvage(&path, Some(&bound.path.join("z.smap")), |_| ()).unwrap();
     assert_eq!(salvaged.losses, []);
-    store.copy_to(bound.path.join("y.smap"), |_| ()).unwrap();
+    store.snapshot().copy_to(bound.path.join("y.smap"), None, |_| ()).unwrap();
     assert_refused(Store::create(&path), ErrorKind::AlreadyExists, &["x.smap"]);
 }

@@ -68,7 +68,7 @@ fn commit_each_kind_of_change(store: &Store, value: f32) {
     store.load("live").unwrap().as_live::<i64>().unwrap().fetch_add([0], 1).unwrap();
     store.remove("new").unwrap();
     store.gc().unwrap();
-    store.compact(|_| ()).unwrap();
+    store.compact(false, |_| ()).unwrap();
     store.refresh().unwrap();
     assert_eq!(store.verify(|_| ()).unwrap().findings, []);
     assert_eq!(values(store.load("t3")), [value; 4]);
@@ -325,7 +325,7 @@ fn commit_is_refused_after_an_older_copy_was_restored_in_place() {
         assert_refused(store.append("t1", &filled(4, 9f32)), ErrorKind::Stale, replaced);
         assert_refused(store.remove("t1"), ErrorKind::Stale, replaced);
         assert_refused(store.gc(), ErrorKind::Stale, replaced);
-        assert_refused(store.compact(|_| ()), ErrorKind::Stale, replaced);
+        assert_refused(store.compact(false, |_| ()), ErrorKind::Stale, replaced);
         assert_refused(store.refresh(), ErrorKind::Stale, replaced);
         assert_refused(store.load("t1"), ErrorKind::Stale, replaced);
         assert_refused(store.snapshot().load("t2"), ErrorKind::Stale, replaced);

@@ -27,7 +27,7 @@ fn copy_of_a_store_shares_the_blocks_of_sealed_storages() {
 
         let path = image.path.join("copy.smap");
         let (before, mut told_bytes) = (image.free_bytes(), 0);
-        let copied = store.copy_to(&path, |bytes| told_bytes += bytes).unwrap();
+        let copied = store.snapshot().copy_to(&path, None, |bytes| told_bytes += bytes).unwrap();
         let taken = before.saturating_sub(image.free_bytes());
         println!("{kind}: {told_bytes} bytes copied, {taken} bytes of the disk taken");
         assert_eq!((copied.copied_bytes, copied.shared_bytes + 1001), (1001, told_bytes), "{kind}");
@@ -44,7 +44,7 @@ fn copy_of_a_store_shares_the_blocks_of_sealed_storages() {
 
         // An older generation is shorter than the file, and each of the two stores can grow.
         let path = image.path.join("older.smap");
-        snapshot.copy_to(&path, |_| ()).unwrap();
+        snapshot.copy_to(&path, None, |_| ()).unwrap();
         let older = Store::open(&path).unwrap();
         assert_eq!(older.load("log").unwrap().size(), [1_500_000]);
         for (grown, value) in [(&store, 5u8), (&there, 6), (&older, 7)] {
@@ -59,7 +59,7 @@ fn copy_of_a_store_shares_the_blocks_of_sealed_storages() {
         // Shared blocks do not pass on damage.
         let file = store.snapshot().storages().next().unwrap().unwrap().file;
         File::options().write(true).open(file).unwrap().write_all_at(b"damaged", 1 << 20).unwrap();
-        let error = store.copy_to(image.path.join("bad.smap"), |_| ()).unwrap_err();
+        let error = store.snapshot().copy_to(image.path.join("bad.smap"), None, |_| ()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{kind}: {error}");
         assert!(!image.path.join("bad.smap").exists(), "{kind}");
         assert_eq!(there.verify(|_| ()).unwrap().findings, [], "{kind}");

@@ -168,12 +168,12 @@ fn compaction_skips_the_storage_of_an_appender() {
     store.remove("x").unwrap();
     let mut appender = store.appender("end").unwrap();
     appender.append(&bytes(MIB, 5)).unwrap();
-    let compacted = store.compact(|_| ()).unwrap();
+    let compacted = store.compact(false, |_| ()).unwrap();
     assert_eq!(compacted.storage_count, 0);
     assert!(matches!(compacted.skipped[0].reason, SkipReason::Busy(_)), "{compacted:?}");
     appender.commit().unwrap();
     drop(appender);
-    assert_eq!(store.compact(|_| ()).unwrap().storage_count, 1);
+    assert_eq!(store.compact(false, |_| ()).unwrap().storage_count, 1);
     let expected = bytes(MIB - 1000, 1005).read::<u8>().unwrap();
     assert_eq!(Store::open(&path).unwrap().load("end").unwrap().read::<u8>().unwrap(), expected);
 }

@@ -246,7 +246,7 @@ fn lock_is_held_until_the_last_element_is_read() {
             .write_to(&mut Vec::new(), &[("x".to_owned(), x.clone())], |_| assert_locked())
             .unwrap();
         let snapshot = store.snapshot();
-        snapshot.copy_tensors_to(path.with_extension(copy), &["x"], |_| assert_locked()).unwrap();
+        snapshot.copy_to(path.with_extension(copy), Some(&["x"]), |_| assert_locked()).unwrap();
         change_elsewhere(&x).unwrap();
         x.lock_exclusive().unwrap().fill_(7).unwrap();
     }

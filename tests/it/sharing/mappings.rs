@@ -68,7 +68,7 @@ fn keep(path: &Path) {
     let old = reader.snapshot();
     writer.append("grows", &filled(10, 3f32)).unwrap();
     writer.save_view("y", &writer.load("y").unwrap().narrow(0, 0, 1).unwrap()).unwrap();
-    assert_eq!(writer.compact(|_| ()).unwrap().after_bytes, 4);
+    assert_eq!(writer.compact(false, |_| ()).unwrap().after_bytes, 4);
     writer.remove("x").unwrap();
     writer.gc().unwrap();
     assert_eq!(mapped(path), ["1.bin", "2.bin", "3.bin"]);

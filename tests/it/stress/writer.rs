@@ -132,7 +132,7 @@ impl Writer<'_> {
 
     fn compact(&mut self, store: &Store) {
         self.diary.note("compact");
-        let compacted = store.compact(|_| {});
+        let compacted = store.compact(false, |_| {});
         if let Ok(compacted) = &compacted {
             let is_damaged = |skipped: &Skipped| matches!(skipped.reason, SkipReason::Damaged(_));
             assert!(!compacted.skipped.iter().any(is_damaged), "{compacted:?}");

@@ -39,10 +39,11 @@ fn change(live: &LiveTensor<i64>, model: &Model, held: &mut [i64], draws: &mut D
         for row in 0..rows {
             let own = &ids[row * row_elems..][..row_elems];
             let mut read = vec![0; row_elems];
-            live.read_row_into(row as isize, &mut read).unwrap();
+            let view = live.at(&live.select(0, row).unwrap()).unwrap();
+            view.read_into(&mut read).unwrap();
             assert_eq!(read, own.iter().map(|&id| held[id]).collect::<Vec<_>>(), "{row} of {live:?}");
             read.reverse();
-            live.write_row_from(row as isize - rows as isize, &read).unwrap();
+            view.write_from(&read).unwrap();
             own.iter().zip(&read).for_each(|(&id, &value)| held[id] = value);
         }
     }

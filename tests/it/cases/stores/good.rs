@@ -310,7 +310,7 @@ pub(super) fn content(snapshot: &Snapshot) -> Value {
     let of_storage = |storage: stridemap::Result<StorageInfo>| {
         let storage = storage.unwrap();
         json!({
-            "id": format!("{:016x}", storage.id), "kind": storage.kind.name(), "size_bytes": storage.size_bytes,
+            "id": format!("{:016x}", storage.id), "kind": storage.kind.to_string(), "size_bytes": storage.size_bytes,
             "offset_bytes": storage.offset_bytes, "tensor_count": storage.tensor_count,
         })
     };

@@ -58,7 +58,7 @@ fn good_stores_accept_new_commits() {
         let mut expected = stated(&dir)["tensors"].clone();
         store.save("~ added", &Tensor::from_vec(vec![1u8, 2, 3], &[3]).unwrap()).unwrap();
         store.gc().unwrap();
-        store.compact(|_| ()).unwrap();
+        store.compact(false, |_| ()).unwrap();
         let again = opened(copy.path()).into_iter().next().unwrap().unwrap();
         let found = good::content(&again.snapshot());
         // A compaction may move a tensor, but keeps its elements.
