@@ -90,7 +90,7 @@ fn write(kind: Kind, store: &Store, number: usize, length: Duration) -> Outcome<
         let (end, view) = (1 + durations.len() % 50, format!("view{number}"));
         let mut began = Instant::now();
         if kind != Kind::Append {
-            store.save_view(&view, &x.slice(0, 0, end, 1)?)?;
+            store.save_view(&view, &x.slice(0, 0, end as isize, 1)?)?;
         }
         if kind == Kind::Mixed {
             store.refresh()?;

@@ -34,4 +34,4 @@ pub use size_and_stride::Layout;
 #[cfg(feature = "ndarray")]
 pub(crate) use size_and_stride::contiguous_strides;
 pub use split::Sections;
-pub use subscript::{Index, SliceBound};
+pub use subscript::Index;

@@ -121,22 +121,6 @@ fn after(end: isize) -> Option<isize> {
     if end == -1 { None } else { Some(end.saturating_add(1)) }
 }
 
-/// The start or end of a [slice](crate::Tensor::slice): an integer, or `None` for no bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SliceBound(pub(crate) Option<isize>);
-
-impl<N: Integer> From<N> for SliceBound {
-    fn from(position: N) -> Self {
-        SliceBound(Some(position.to_isize()))
-    }
-}
-
-impl From<Option<isize>> for SliceBound {
-    fn from(position: Option<isize>) -> Self {
-        SliceBound(position)
-    }
-}
-
 /// The form in a subscript: `-1`, `1:3`, `::2`, `...`, `None`.
 impl fmt::Display for Index {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,7 +3,7 @@
 use stridemap_format::{RecordKind, StorageRecord};
 
 use super::compact::repacked;
-use super::rewrite::{Compacted, Rewrite, Rewritten, Skipped, rewrite_all};
+use super::rewrite::{Compacted, Rewrite, Rewritten, rewrite_all};
 use super::rewrite_candidates::Candidate;
 use super::storage_tensors::{StorageTensors, each_storage};
 use crate::error::{Error, ErrorKind, Result};
@@ -11,22 +11,8 @@ use crate::generation::OpenStore;
 use crate::layout::Repacked;
 use crate::storage::{Storage, StorageWriter, UnverifiedStorage};
 
-/// What [`Store::materialize`](crate::Store::materialize) did.
-#[derive(Clone, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct Materialized {
-    /// The number of external storages that were copied into the store.
-    pub storage_count: u64,
-    /// The total length of the new storages in bytes: the bytes that were copied, and up to 63 of padding between
-    /// some of them.
-    pub size_bytes: u64,
-    /// The storages that stayed external, and why.
-    pub skipped: Vec<Skipped>,
-}
-
 /// Copies the bytes that tensors refer to in external storages into sealed storages.
-pub(crate) fn materialize(store: &OpenStore, progress: &mut dyn FnMut(u64)) -> Result<Materialized> {
+pub(crate) fn materialize(store: &OpenStore, progress: &mut dyn FnMut(u64)) -> Result<Compacted> {
     store.check_poison()?;
     let mut candidates = Vec::new();
     each_storage(&*store.newest()?, true, |storage| {
@@ -43,11 +29,10 @@ pub(crate) fn materialize(store: &OpenStore, progress: &mut dyn FnMut(u64)) -> R
     let mut copied = Compacted::default();
     let mut materialization = Materialization { store, progress };
     rewrite_all(store, &mut materialization, candidates, &mut copied)?;
-    let Compacted { storage_count, after_bytes: size_bytes, mut skipped, .. } = copied;
-    skipped.sort_by_key(|skipped| skipped.storage_id);
+    copied.skipped.sort_by_key(|skipped| skipped.storage_id);
     // A copy of these would have freed nothing, because the external files are kept.
-    skipped.iter_mut().for_each(|skipped| skipped.reclaimable_bytes = 0);
-    Ok(Materialized { storage_count, size_bytes, skipped })
+    copied.skipped.iter_mut().for_each(|skipped| skipped.reclaimable_bytes = 0);
+    Ok(copied)
 }
 
 struct Materialization<'a> {

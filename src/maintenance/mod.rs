@@ -11,7 +11,7 @@
 //! | see which bytes no tensor reaches, and why they are still on disk | [`Store::disk_usage`] | [`DiskUsage`] |
 //! | delete what a killed writer or a power cut left behind | [`Store::gc`] | [`Collected`] |
 //! | rewrite storages without the bytes that no tensor reaches | [`Store::compact`] | [`Compacted`] |
-//! | copy the elements of external files into the store | [`Store::materialize`] | [`Materialized`] |
+//! | copy the elements of external files into the store | [`Store::materialize`] | [`Compacted`] |
 //! | back up a store that others write | [`Snapshot::copy_to`] | [`Copied`] |
 //! | find damage | [`Store::verify`], [`StoreOptions::verify`] | [`Verification`] |
 //! | copy what is whole in a damaged store | [`StoreOptions::salvage`] | [`Salvaged`] |
@@ -74,7 +74,6 @@ pub(crate) use compact::compact;
 pub use copy::Copied;
 pub(crate) use copy::Original;
 pub use inventory::{SpaceReason, SpareFile};
-pub use materialize::Materialized;
 pub(crate) use materialize::materialize;
 pub use rewrite::{Compacted, SkipReason, Skipped};
 pub(crate) use salvage::salvage;
@@ -82,5 +81,5 @@ pub use salvage::{Loss, Salvaged};
 pub(crate) use storage_tensors::RewriteGain;
 pub(crate) use usage::usage;
 pub use usage::{DiskUsage, StorageUsage};
-pub use verify::{Affected, Finding, Verification};
+pub use verify::{Finding, Verification};
 pub(crate) use verify::{verify, verify_path, verify_tensors};

@@ -17,7 +17,8 @@ use crate::generation::{
 use crate::layout::{Repacked, RepackedView};
 use crate::storage::{GrowthLock, StagedStorage};
 
-/// What a compaction did.
+/// What a compaction did, or [`Store::materialize`](crate::Store::materialize), which rewrites external storages and
+/// deletes nothing.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

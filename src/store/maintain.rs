@@ -2,7 +2,7 @@
 
 use super::handle::Store;
 use crate::error::Result;
-use crate::maintenance::{self, Compacted, DiskUsage, Materialized, RewriteGain};
+use crate::maintenance::{self, Compacted, DiskUsage, RewriteGain};
 
 impl Store {
     /// Returns the disk usage of the store, and the files with bytes that the newest generation does not need. Reads all headers and inspects every file, but reads no element and changes no file. Other
@@ -90,7 +90,8 @@ impl Store {
     /// All external files are checked before the first byte is copied, and each is checked again after it is copied.
     /// Each commit copies about 64 MiB or 64 storages, and is durable with
     /// [`Durability::Full`](crate::Durability::Full). The external files are not changed. If another commit
-    /// interferes, a storage stays external, and [`Materialized::skipped`] lists it.
+    /// interferes, a storage stays external, and [`Compacted::skipped`] lists it. Nothing is
+    /// collected.
     ///
     /// ```
     /// # use stridemap::import::{ExternalFile, Layout};
@@ -113,7 +114,7 @@ impl Store {
     /// `Busy`, `Conflict`, `Corrupt`, `LimitExceeded`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as
     /// for every [write](Store#errors); `NotAllowed` if this handle may not open one of the files; `ExternalChanged` if
     /// a file changed since it was adopted. What was committed before the error stays.
-    pub fn materialize(&self, mut progress: impl FnMut(u64)) -> Result<Materialized> {
+    pub fn materialize(&self, mut progress: impl FnMut(u64)) -> Result<Compacted> {
         let store = &self.loader.store;
         store.check_process()?;
         store.record_failure(maintenance::materialize(store, &mut progress))

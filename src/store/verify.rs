@@ -36,7 +36,7 @@ impl Store {
     ///
     /// std::fs::write(path.join("storages/0000000000000001.bin"), [0; 8])?;
     /// let verified = store.verify(|_| ())?;
-    /// assert!(verified.findings[0].affected.contains("x"));
+    /// assert!(verified.findings[0].affects("x"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -87,7 +87,7 @@ impl StoreOptions {
     /// std::fs::write(path.join("meta/0000000000000002.man"), "no manifest")?;
     /// assert!(Store::open(&path).is_err());
     /// let verified = StoreOptions::new().verify(&path, |_| ())?;
-    /// assert!(verified.findings[0].affected.contains("x"));
+    /// assert!(verified.findings[0].affects("x"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

@@ -36,7 +36,8 @@ pub(crate) const PATHS: &[(&str, Run)] = &[
     ("save a view, 20 times", |dir, times| {
         let store = create(dir)?;
         let x = store.load(&name(0))?;
-        (0..20 * times).try_for_each(|at| Ok(store.save_view("view", &x.slice(0, 0, 1 + at % 50, 1)?)?))
+        (0..20 * times)
+            .try_for_each(|at| Ok(store.save_view("view", &x.slice(0, 0, 1 + at as isize % 50, 1)?)?))
     }),
     ("append, 20 times", |dir, times| {
         let store = create(dir)?;

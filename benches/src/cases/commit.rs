@@ -68,7 +68,7 @@ impl Views {
     /// Commits a view that differs from the one before.
     pub(crate) fn save_next(&mut self) -> Outcome {
         self.saved += 1;
-        Ok(self.store.save_view("view", &self.of.slice(0, 0, 1 + self.saved % 50, 1)?)?)
+        Ok(self.store.save_view("view", &self.of.slice(0, 0, 1 + self.saved as isize % 50, 1)?)?)
     }
 }
 

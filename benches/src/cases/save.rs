@@ -62,14 +62,17 @@ fn views(bench: &mut Bench) -> Outcome {
             clock.time(|| {
                 Ok(store.write(|txn| {
                     (0..1000).try_for_each(|at| {
-                        txn.save_view(&format!("v{at}"), &x.slice(0, start, start + 9 + at, 1)?)
+                        txn.save_view(
+                            &format!("v{at}"),
+                            &x.slice(0, start as isize, (start + 9 + at) as isize, 1)?,
+                        )
                     })
                 })?)
             })
         })
         .add("stridemap: one commit", |clock| {
             singly += 1;
-            clock.time(|| Ok(store.save_view("single", &x.slice(0, 0, singly, 1)?)?))
+            clock.time(|| Ok(store.save_view("single", &x.slice(0, 0, singly as isize, 1)?)?))
         });
     bench.run(case)
 }

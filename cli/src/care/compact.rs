@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use indicatif::HumanBytes;
 use serde_json::{Value, json};
 use stridemap::Store;
-use stridemap::maintenance::{Compacted, DiskUsage, Materialized, SkipReason, SpaceReason};
+use stridemap::maintenance::{Compacted, DiskUsage, SkipReason, SpaceReason};
 
 use crate::args::External;
 use crate::error::Result;
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
         let storages = counted(done.storage_count, "external storage");
         match done.storage_count {
             0 => writeln!(out, "materialized {storages}")?,
-            _ => writeln!(out, "materialized {storages}: {}", HumanBytes(done.size_bytes))?,
+            _ => writeln!(out, "materialized {storages}: {}", HumanBytes(done.after_bytes))?,
         }
         for skipped in &done.skipped {
             warn(&format!("skipped external storage {}: {}", storage_id(skipped.storage_id), skipped.reason));
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     Ok(is_complete)
 }
 
-fn materialize(store: &Store) -> Result<Materialized> {
+fn materialize(store: &Store) -> Result<Compacted> {
     // Bytes that no tensor refers to are not copied, so the bar may end early.
     let bar = progress("materialize", stored_bytes(&store.snapshot(), true)?);
     let done = store.materialize(|bytes| bar.inc(bytes))?;
@@ -106,7 +106,7 @@ fn materialize(store: &Store) -> Result<Materialized> {
     Ok(done)
 }
 
-fn record(materialized: Option<&Materialized>, compacted: &Compacted, held: &Held) -> Value {
+fn record(materialized: Option<&Compacted>, compacted: &Compacted, held: &Held) -> Value {
     let skipped = materialized.iter().flat_map(|it| &it.skipped).chain(&compacted.skipped);
     let skipped = skipped.map(|skipped| {
         json!({
@@ -118,7 +118,7 @@ fn record(materialized: Option<&Materialized>, compacted: &Compacted, held: &Hel
     });
     json!({
         "materialized_storage_count": materialized.map_or(0, |it| it.storage_count),
-        "materialized_bytes": materialized.map_or(0, |it| it.size_bytes),
+        "materialized_bytes": materialized.map_or(0, |it| it.after_bytes),
         "compacted_storage_count": compacted.storage_count,
         "before_bytes": compacted.before_bytes,
         "after_bytes": compacted.after_bytes,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use stridemap::ErrorKind;
-use stridemap::maintenance::{Affected, Finding, SpareFile, Verification};
+use stridemap::maintenance::{Finding, SpareFile, Verification};
 
 use crate::args::External;
 use crate::error::Result;
@@ -104,9 +104,9 @@ fn verify_store(args: &VerifyArgs) -> Result<Verification> {
 
 fn record(verified: &Verification) -> Value {
     let finding = |finding: &Finding| {
-        let (affects, more): (Value, u64) = match &finding.affected {
-            Affected::Tensors { names, more } => (names.iter().map(|name| &**name).collect(), *more),
-            _ => ("all".into(), 0),
+        let affects: Value = match finding.affects_all {
+            true => "all".into(),
+            false => finding.names.iter().map(|name| &**name).collect(),
         };
         json!({
             "file": finding.path.display().to_string(),
@@ -115,7 +115,7 @@ fn record(verified: &Verification) -> Value {
             "rule_text": finding.rule.text(),
             "detail": finding.detail,
             "affects": affects,
-            "affects_more": more,
+            "affects_more": finding.more_names,
         })
     };
     let orphan = |orphan: &SpareFile| {

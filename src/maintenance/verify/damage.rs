@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use stridemap_format::{CHUNK_BYTES, Error as FormatError, Rule};
 
-use super::finding::{Affected, FindingIndex, Findings};
+use super::finding::{FindingIndex, Findings};
 use super::storages::Damage;
 use super::survey::{Survey, Tensor};
 use crate::error::{Error, Result};
@@ -39,7 +39,7 @@ pub(super) fn report(
         indices.insert(*id, add_findings(store, *id, length_bytes(id), damage, findings));
     }
     for Fault { path, detail, ids } in faults {
-        let finding = findings.push(path, &FormatError::new(Rule::ExternalFile, detail), Affected::NOTHING);
+        let finding = findings.push(path, &FormatError::new(Rule::ExternalFile, detail));
         for id in ids {
             indices.entry(id).or_default().whole.push(finding);
         }
@@ -112,7 +112,7 @@ pub(super) fn add_findings(
             count => format!("the {count} chunks starting here ({range_bytes} bytes) were changed"),
         };
         let broken = FormatError::new(Rule::ChunkDigest, detail).at(range.start);
-        index.ranges.push((range, findings.push(&path, &broken, Affected::NOTHING)));
+        index.ranges.push((range, findings.push(&path, &broken)));
     }
     index
 }
@@ -120,10 +120,10 @@ pub(super) fn add_findings(
 /// Adds a finding for an error about damage.
 fn push(path: &Path, error: &Error, findings: &mut Findings) -> FindingIndex {
     match (error.broken_path(), error.format_error()) {
-        (Some(path), Some(broken)) => findings.push(path, broken, Affected::NOTHING),
+        (Some(path), Some(broken)) => findings.push(path, broken),
         _ => {
             let broken = FormatError::new(Rule::StorageFile, error.to_string());
-            findings.push(path, &broken, Affected::NOTHING)
+            findings.push(path, &broken)
         }
     }
 }

@@ -28,26 +28,14 @@ pub struct Finding {
     pub rule: Rule,
     /// A description of the defect.
     pub detail: String,
-    /// The tensors that cannot be loaded because of it, or whose elements may be wrong.
-    pub affected: Affected,
-}
-
-/// Which tensors a finding affects.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-#[non_exhaustive]
-pub enum Affected {
-    /// Every tensor of the store: none can be looked up.
-    Everything,
-    /// These tensors.
-    Tensors {
-        /// The names that are known, in ascending order. About a million are kept for all findings together.
-        #[cfg_attr(feature = "serde", serde(serialize_with = "serialize_names"))]
-        names: Vec<Arc<str>>,
-        /// How many more tensors are affected.
-        more: u64,
-    },
+    /// Whether it affects every tensor of the store: none can be looked up.
+    pub affects_all: bool,
+    /// The names that are known of the tensors that cannot be loaded because of it, or whose elements may be wrong, in
+    /// ascending order. About a million are kept for all findings together.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "serialize_names"))]
+    pub names: Vec<Arc<str>>,
+    /// How many more tensors it affects.
+    pub more_names: u64,
 }
 
 #[cfg(feature = "serde")]
@@ -58,10 +46,8 @@ fn serialize_names<S: serde::Serializer>(
     serializer.collect_seq(names.iter().map(|name| &**name))
 }
 
-impl Affected {
-    pub(crate) const NOTHING: Affected = Affected::Tensors { names: Vec::new(), more: 0 };
-
-    /// Whether the tensor with this name is affected, as far as the names were kept.
+impl Finding {
+    /// Returns whether the tensor with this name is affected, as far as the names were kept.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -75,42 +61,35 @@ impl Affected {
     /// let mut bytes = std::fs::read(&path)?;
     /// bytes[0] = 0;
     /// std::fs::write(&path, bytes)?;
-    /// let affected = &store.verify(|_| ())?.findings[0].affected;
-    /// assert!(affected.contains("x") && !affected.contains("y"));
+    /// let finding = &store.verify(|_| ())?.findings[0];
+    /// assert!(finding.affects("x") && !finding.affects("y"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn contains(&self, name: &str) -> bool {
-        match self {
-            Affected::Everything => true,
-            Affected::Tensors { names, .. } => names.iter().any(|affected| &**affected == name),
-        }
+    pub fn affects(&self, name: &str) -> bool {
+        self.affects_all || self.names.iter().any(|affected| &**affected == name)
     }
-}
 
-impl fmt::Display for Affected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (names, more) = match self {
-            Affected::Everything => return f.write_str("every tensor"),
-            Affected::Tensors { names, more } => (names, *more),
-        };
-        let more = more.saturating_add(names.len().saturating_sub(SHOWN_NAMES) as u64);
+    fn affected_text(&self) -> String {
+        let more = self.more_names.saturating_add(self.names.len().saturating_sub(SHOWN_NAMES) as u64);
         let mut listed: Vec<String> =
-            names.iter().take(SHOWN_NAMES).map(|name| format!("{name:?}")).collect();
+            self.names.iter().take(SHOWN_NAMES).map(|name| format!("{name:?}")).collect();
         match (listed.is_empty(), more) {
-            (true, 0) => return f.write_str("no tensor"),
+            _ if self.affects_all => return "every tensor".to_owned(),
+            (true, 0) => return "no tensor".to_owned(),
             (true, _) => listed.push(format!("{more} tensors")),
             (false, 0) => {}
             (false, _) => listed.push(format!("and {more} more")),
         }
-        f.write_str(&listed.join(", "))
+        listed.join(", ")
     }
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = self.offset_bytes.map(|offset| format!(" at byte {offset}")).unwrap_or_default();
-        let Finding { path, rule, detail, affected, .. } = self;
+        let Finding { path, rule, detail, .. } = self;
+        let affected = self.affected_text();
         let line =
             format!("{}{place}: {detail} ({rule}: {}); affects {affected}", path.display(), rule.text());
         f.write_str(&one_line(&line))
@@ -127,35 +106,39 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    pub(super) fn push(
-        &mut self,
-        path: impl Into<PathBuf>,
-        broken: &FormatError,
-        affected: Affected,
-    ) -> FindingIndex {
+    /// Adds a finding that affects no tensor yet.
+    pub(super) fn push(&mut self, path: impl Into<PathBuf>, broken: &FormatError) -> FindingIndex {
         self.list.push(Finding {
             path: path.into(),
             offset_bytes: broken.offset_bytes(),
             rule: broken.rule(),
             detail: broken.detail().to_owned(),
-            affected,
+            affects_all: false,
+            names: Vec::new(),
+            more_names: 0,
         });
         self.list.len() - 1
     }
 
     /// Adds a finding for a broken rule. Any other error is returned, and ends the verification.
-    pub(super) fn add_broken_rule(&mut self, error: Error, affected: Affected) -> Result<FindingIndex> {
+    pub(super) fn add_broken_rule(&mut self, error: Error) -> Result<FindingIndex> {
         match (error.broken_path(), error.format_error()) {
             // A newer version is not damage.
             _ if error.kind() == ErrorKind::UnsupportedVersion => Err(error),
-            (Some(path), Some(broken)) => Ok(self.push(path, broken, affected)),
+            (Some(path), Some(broken)) => Ok(self.push(path, broken)),
             _ => Err(error),
         }
     }
 
+    /// Adds a finding for a broken rule that affects every tensor.
+    pub(super) fn add_for_all(&mut self, error: Error) -> Result<()> {
+        let finding = self.add_broken_rule(error)?;
+        self.list[finding].affects_all = true;
+        Ok(())
+    }
+
     pub(super) fn affect(&mut self, finding: FindingIndex, name: &Arc<str>) {
-        let Some(Affected::Tensors { names, more }) = self.list.get_mut(finding).map(|f| &mut f.affected)
-        else {
+        let Some(Finding { affects_all: false, names, more_names, .. }) = self.list.get_mut(finding) else {
             return;
         };
         if names.last() == Some(name) {
@@ -165,17 +148,15 @@ impl Findings {
             self.kept_names += 1;
             names.push(Arc::clone(name));
         } else {
-            *more += 1;
+            *more_names += 1;
         }
     }
 
     /// Sorts the names, and removes duplicates.
     pub(super) fn finish(mut self) -> Vec<Finding> {
         for finding in &mut self.list {
-            if let Affected::Tensors { names, .. } = &mut finding.affected {
-                names.sort_unstable();
-                names.dedup();
-            }
+            finding.names.sort_unstable();
+            finding.names.dedup();
         }
         self.list
     }

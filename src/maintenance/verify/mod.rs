@@ -24,7 +24,7 @@ use crate::storage::Unreadable;
 use finding::Findings;
 
 pub(super) use damage::bytes_of_chunks;
-pub use finding::{Affected, Finding};
+pub use finding::Finding;
 pub(super) use storages::{Damage, Files, check_all};
 pub(super) use survey::Survey;
 pub(crate) use tensors::verify_tensors;
@@ -84,7 +84,7 @@ pub(crate) fn verify_path(
         Ok(store) => verify(&store, &store.current(), progress),
         Err(e) => {
             let mut findings = Findings::default();
-            findings.add_broken_rule(e, Affected::Everything)?;
+            findings.add_for_all(e)?;
             check_lock(&*disk, &paths, &mut findings)?;
             Ok(Verification { findings: findings.finish(), ..Verification::default() })
         }
@@ -103,7 +103,7 @@ pub(crate) fn verify(
     let StoreDir { disk, paths, .. } = &**store;
     let reread = reread.and_then(|_| generation::reread(store, generation));
     if let Err(e) = reread {
-        findings.add_broken_rule(e, Affected::Everything)?;
+        findings.add_for_all(e)?;
     }
     check_lock(&*store.disk, &store.paths, &mut findings)?;
     let table = generation.table().map(Arc::as_ref);
@@ -132,7 +132,7 @@ fn check_lock(disk: &dyn Disk, paths: &StorePaths, findings: &mut Findings) -> R
     match read_again(|| disk.open(&path, Access::Read)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound || is_not_regular(&e) => {
             let detail = format!("open LOCK: {e}; no commit can be made");
-            findings.push(path, &FormatError::new(Rule::LockFile, detail), Affected::NOTHING);
+            findings.push(path, &FormatError::new(Rule::LockFile, detail));
         }
         opened => drop(opened.doing("open", &path)?),
     }
@@ -150,13 +150,10 @@ fn check_metadata(
         || store.paths.manifest(generation.number()),
         |table| store.paths.table(table.reference().generation),
     );
-    let damage: BTreeMap<u64, _> = survey
-        .damage
-        .errors()
-        .map(|(page, e)| (page, findings.push(&table_path, &e, Affected::NOTHING)))
-        .collect();
+    let damage: BTreeMap<u64, _> =
+        survey.damage.errors().map(|(page, e)| (page, findings.push(&table_path, &e))).collect();
     if let Some(detail) = survey.miscount() {
-        findings.push(&table_path, &FormatError::new(Rule::RecordCount, detail), Affected::NOTHING);
+        findings.push(&table_path, &FormatError::new(Rule::RecordCount, detail));
     }
     for (id, storage) in &survey.storages {
         if storage.tensor_count != storage.record.tensor_count && survey.damage.is_empty() {
@@ -164,7 +161,7 @@ fn check_metadata(
                 "storage {id:016x} has {} tensors, but its record says {}",
                 storage.tensor_count, storage.record.tensor_count
             );
-            findings.push(&table_path, &FormatError::new(Rule::RecordCount, detail), Affected::NOTHING);
+            findings.push(&table_path, &FormatError::new(Rule::RecordCount, detail));
         }
     }
     survey.each_tensor(|tensor| {
@@ -187,7 +184,7 @@ fn check_metadata(
                 Err(e) => FormatError::new(e.rule(), format!("tensor {name:?}: {}", e.detail())),
             },
         };
-        let index = findings.push(&table_path, &broken, Affected::NOTHING);
+        let index = findings.push(&table_path, &broken);
         findings.affect(index, &name);
         Ok(())
     })

@@ -7,7 +7,7 @@ use stridemap_format::{Error as FormatError, RecordKind, Rule};
 
 use super::Verification;
 use super::damage::{DamageIndex, add_findings, bytes_of_chunks};
-use super::finding::{Affected, Findings};
+use super::finding::Findings;
 use super::storages::check_chunks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{Generation, OpenStore};
@@ -36,7 +36,8 @@ pub(crate) fn verify_tensors(
             Ok(true) => interrupted.push((*name).to_owned()),
             Ok(false) => {}
             Err(e) => {
-                findings.add_broken_rule(e, Affected::Tensors { names: vec![name], more: 0 })?;
+                let finding = findings.add_broken_rule(e)?;
+                findings.affect(finding, &name);
             }
         }
     }
@@ -73,8 +74,7 @@ fn verify_one(
             return Err(Error::new(ErrorKind::NotAllowed, message));
         }
         for Fault { path, detail, .. } in faults {
-            let finding =
-                findings.push(path, &FormatError::new(Rule::ExternalFile, detail), Affected::NOTHING);
+            let finding = findings.push(path, &FormatError::new(Rule::ExternalFile, detail));
             findings.affect(finding, name);
         }
         return Ok(false);

@@ -1,7 +1,7 @@
 //! Views of some of the elements.
 
 use crate::error::Result;
-use crate::layout::{Axes, Axis, Index, Integer, SliceBound, non_negative};
+use crate::layout::{Axes, Axis, Index, Integer, non_negative};
 use crate::tensor::Tensor;
 
 /// Views of some of the elements.
@@ -69,12 +69,11 @@ impl Tensor {
     pub fn slice<'a>(
         &self,
         axis: impl Into<Axis<'a>>,
-        start: impl Into<SliceBound>,
-        end: impl Into<SliceBound>,
+        start: impl Into<Option<isize>>,
+        end: impl Into<Option<isize>>,
         step: impl Integer,
     ) -> Result<Tensor> {
-        let (SliceBound(start), SliceBound(end)) = (start.into(), end.into());
-        self.viewed(self.layout().slice(axis.into(), start, end, step.to_isize()))
+        self.viewed(self.layout().slice(axis.into(), start.into(), end.into(), step.to_isize()))
     }
 
     /// Applies a subscript such as `x[1, ::2, ..., None]`, with one [`Index`] per entry. The [`ix!`](crate::ix) macro

@@ -88,7 +88,7 @@ fn case_32_verify_reads_a_storage_with_a_false_length_only_to_its_end() {
     drop(store);
     write_record_of(&path, i64::MAX as u64);
     let verified = verify(&path);
-    assert!(verified.findings.iter().all(|finding| finding.affected.contains("byte")), "{verified:?}");
+    assert!(verified.findings.iter().all(|finding| finding.affects("byte")), "{verified:?}");
     assert_eq!(verified.read_bytes, 3 << 20);
     let findings = fast().open(&path).unwrap().verify_tensors(&["byte"], |_| ()).unwrap().findings;
     assert!(!findings.is_empty());

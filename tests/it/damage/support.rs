@@ -40,7 +40,7 @@ pub(crate) fn lost_or_changed(path: &Path, expected: &Content) -> BTreeSet<Strin
 }
 
 pub(crate) fn affected(finding: &Finding, expected: &Content) -> BTreeSet<String> {
-    expected.keys().filter(|name| finding.affected.contains(name)).cloned().collect()
+    expected.keys().filter(|name| finding.affects(name)).cloned().collect()
 }
 
 /// Creates a table of names over a few bytes of one storage, of a growable tensor and of two names of one tensor, and a

@@ -150,7 +150,7 @@ fn materialized_tensors_no_longer_need_the_file() {
     store.remove("bias").unwrap();
     let mut written = 0;
     let done = store.materialize(|bytes| written += bytes).unwrap();
-    assert_eq!((done.storage_count, done.size_bytes, written), (1, 80, 48), "32 bytes keep the alignment");
+    assert_eq!((done.storage_count, done.after_bytes, written), (1, 80, 48), "32 bytes keep the alignment");
     assert!(done.skipped.is_empty());
     fs::remove_file(&adopted.file).unwrap();
     let store = Store::open(&adopted.path).unwrap();

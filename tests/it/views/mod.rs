@@ -200,7 +200,7 @@ fn indices_of_any_integer_type_mean_the_same() {
         x.select(one.0 - 1, one.2),
         x.narrow(0, one.0, one.1),
         x.narrow(0, one.3, one.2),
-        x.slice(0, one.0, None, one.3),
+        x.slice(0, one.0 as isize, None, one.3),
         x.slice(0, one.1, Some(2), one.2),
     ];
     for other in same {
