@@ -1,4 +1,4 @@
-//! The attributes of one scope, and of all scopes that begin with a prefix.
+//! The attributes of a scope.
 
 use std::collections::BTreeMap;
 
@@ -7,33 +7,17 @@ use stridemap_format::{self as format, Attributes, Rule, attribute_size};
 
 use crate::error::{Error, Result};
 
-/// Returns the attributes of the scopes that begin with `prefix`: scope, key and value, ascending.
-fn beginning_with<'a>(
-    attributes: &'a Attributes,
-    prefix: &'a str,
-) -> impl Iterator<Item = (&'a str, &'a str, &'a str)> {
-    let entries = attributes.range((prefix.to_owned(), String::new())..);
-    let texts = entries.map(|((scope, key), value)| (scope.as_str(), key.as_str(), value.as_str()));
-    texts.take_while(move |(scope, ..)| scope.starts_with(prefix))
-}
-
 /// Returns the attributes of a scope, by key.
 pub(crate) fn attributes_of(attributes: &Attributes, scope: &str) -> BTreeMap<String, String> {
-    let own = beginning_with(attributes, scope).take_while(|(found, ..)| *found == scope);
-    own.map(|(_, key, value)| (key.to_owned(), value.to_owned())).collect()
+    let from_scope = attributes.range((scope.to_owned(), String::new())..);
+    let own = from_scope.take_while(|((found, _), _)| found == scope);
+    own.map(|((_, key), value)| (key.clone(), value.clone())).collect()
 }
 
 /// Whether a scope has attributes.
 pub(super) fn has_scope(attributes: &Attributes, scope: &str) -> bool {
-    beginning_with(attributes, scope).next().is_some_and(|(found, ..)| found == scope)
-}
-
-/// Returns the scopes that begin with `prefix` and have attributes, ascending. The store itself is not among them.
-pub(crate) fn scopes(attributes: &Attributes, prefix: &str) -> Vec<String> {
-    let found = beginning_with(attributes, prefix).map(|(scope, ..)| scope);
-    let mut scopes: Vec<String> = found.filter(|scope| !scope.is_empty()).map(str::to_owned).collect();
-    scopes.dedup();
-    scopes
+    let from_scope = attributes.range((scope.to_owned(), String::new())..).next();
+    from_scope.is_some_and(|((found, _), _)| found == scope)
 }
 
 /// Attributes that a manifest can hold.

@@ -56,11 +56,6 @@ pub(crate) enum Change {
         key: String,
         value: Option<String>,
     },
-    /// Moves the attributes of a scope that is not the name of a tensor, or removes them if `to` is `None`.
-    MoveAttributes {
-        from: String,
-        to: Option<String>,
-    },
 }
 
 impl Change {

@@ -171,16 +171,6 @@ impl Draft {
                     None => {}
                 }
             }
-            // Another commit may have created a tensor with this name since the request. The attributes then belong
-            // to that tensor.
-            Change::MoveAttributes { from, .. } if self.tensor(from)?.is_some() => {}
-            Change::MoveAttributes { from, to } => self.change_scope(from, |attributes| match to {
-                Some(to) => attributes.move_scope(from, to),
-                None => {
-                    attributes.remove_scope(from);
-                    Ok(())
-                }
-            })?,
         }
         self.changes.requested.push((change, on_existing));
         Ok(())
@@ -283,9 +273,7 @@ impl Draft {
     /// Notes that the attributes of a scope were read.
     pub(crate) fn note_attributes(&self, scope: &str) {
         // Attributes move with their names, so those of the scope may be those of a different one.
-        let moves = |change: &Change| {
-            matches!(change, Change::Rename { .. } | Change::Copy { .. } | Change::MoveAttributes { .. })
-        };
+        let moves = |change: &Change| matches!(change, Change::Rename { .. } | Change::Copy { .. });
         let mut reads = self.reads();
         if self.changes.requested.iter().any(|(change, _)| moves(change)) {
             reads.add_all_attributes();

@@ -50,7 +50,7 @@ mod table_nodes;
 pub(crate) mod unsynced;
 mod writer_lock;
 
-pub(crate) use attributes::{attributes_of, scopes};
+pub(crate) use attributes::attributes_of;
 pub use changes::OnExisting;
 pub(crate) use changes::{Change, Changes};
 pub(crate) use create::{create, is_empty_dir};

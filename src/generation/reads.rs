@@ -36,15 +36,19 @@ impl Reads {
     }
 
     pub(super) fn add_name(&mut self, name: &str, read: Read) {
-        deepen(&mut self.names, name, read);
+        if !self.are_ignored {
+            deepen(&mut self.names, name, read);
+        }
     }
 
     pub(super) fn add_prefix(&mut self, prefix: &str, read: Read) {
-        deepen(&mut self.prefixes, prefix, read);
+        if !self.are_ignored {
+            deepen(&mut self.prefixes, prefix, read);
+        }
     }
 
     pub(super) fn add_scope(&mut self, scope: &str) {
-        if !self.scopes.contains(scope) {
+        if !self.are_ignored && !self.scopes.contains(scope) {
             self.scopes.insert(scope.to_owned());
         }
     }

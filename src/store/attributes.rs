@@ -16,8 +16,7 @@ use crate::generation::{Change, attributes_of};
 ///
 /// Attributes follow their name. Saving under an existing name keeps them, removing the tensor removes them, renaming
 /// moves them, and copying copies them. If the new name already has attributes, only those with the same key are
-/// replaced. [`remove_prefix`](Transaction::remove_prefix) and [`rename_prefix`](Transaction::rename_prefix) apply to
-/// every scope that begins with the prefix, but never to the attributes of the store.
+/// replaced. The attributes of a prefix belong to no tensor, and stay until they are removed.
 impl Store {
     /// Returns the attributes of a scope, by key.
     ///

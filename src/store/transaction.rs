@@ -46,9 +46,8 @@ use crate::tensor::{Source, Tensor};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// What is compared is what the methods returned: [`load`](Self::load),
-/// [`iter_tensors`](Self::iter_tensors) and [`iter_loaded`](Self::iter_loaded) read headers, [`contains`](Self::contains) and [`names`](Self::names) read which names
-/// exist, and [`attributes`](Self::attributes) reads the attributes of one scope, or of all scopes if the
+/// What is compared is what the methods returned: [`load`](Self::load) and [`iter_tensors`](Self::iter_tensors) read
+/// headers, [`contains`](Self::contains) and [`names`](Self::names) read which names exist, and [`attributes`](Self::attributes) reads the attributes of one scope, or of all scopes if the
 /// transaction has renamed or copied a tensor before. A name that does not exist counts as well. A tensor that the
 /// transaction itself has saved or removed before does not.
 /// - A tensor counts as changed if its name was saved again, renamed, removed or appended to, or if a compaction moved

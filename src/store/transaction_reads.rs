@@ -30,7 +30,7 @@ impl Transaction<'_> {
     pub fn names(&self) -> Result<Vec<String>> {
         self.loader.store.check_process()?;
         self.draft.note_prefix("", Read::Names);
-        self.names_with("")
+        self.draft.tensors("")?.map(|entry| Ok(entry?.0)).collect()
     }
 
     /// Whether a tensor has this name in this transaction.

@@ -116,66 +116,6 @@ fn replaced_name_keeps_only_the_attributes_with_other_keys() {
 }
 
 #[test]
-fn prefix_operations_act_on_every_scope_that_begins_with_it() {
-    let dir = temporary();
-    let attributes = [
-        ("", "k", "store"),
-        ("m.", "k", "prefix"),
-        ("m.a", "k", "tensor"),
-        ("m.layer.", "k", "inner"),
-        ("m", "k", "shorter"),
-        ("n.", "l", "already"),
-    ];
-    let store = store_of(&dir, &["m.a", "m.layer.b"], &attributes);
-    assert_eq!(store.write(|txn| txn.rename_prefix("m.", "n.")).unwrap(), 2);
-    let moved =
-        [":k=store", "m:k=shorter", "n.:k=prefix", "n.:l=already", "n.a:k=tensor", "n.layer.:k=inner"];
-    assert_eq!(all(&store.snapshot()), moved);
-    assert_eq!(store.write(|txn| txn.rename_prefix("n.", "n.")).unwrap(), 2);
-    assert_eq!(all(&store.snapshot()), moved);
-    assert_eq!(store.write(|txn| txn.remove_prefix("n.layer")).unwrap(), 1);
-    assert_eq!(all(&store.snapshot()), &moved[..5]);
-    assert_eq!(store.write(|txn| txn.remove_prefix("")).unwrap(), 1);
-    assert_eq!(all(&store.snapshot()), [":k=store"]);
-}
-
-#[test]
-fn rename_to_a_longer_or_shorter_prefix_moves_every_scope_once() {
-    let dir = temporary();
-    let scopes = ["a", "aa", "aaa", "ab"];
-    let attributes = scopes.map(|scope| (scope, "was", scope));
-    let store = store_of(&dir, &["a", "aaa"], &attributes);
-    assert_eq!(store.write(|txn| txn.rename_prefix("a", "aa")).unwrap(), 2);
-    assert_eq!(all(&store.snapshot()), ["aa:was=a", "aaa:was=aa", "aaaa:was=aaa", "aab:was=ab"]);
-    assert_eq!(store.write(|txn| txn.rename_prefix("aa", "a")).unwrap(), 2);
-    assert_eq!(all(&store.snapshot()), ["a:was=a", "aa:was=aa", "aaa:was=aaa", "ab:was=ab"]);
-    assert_eq!(store.names().unwrap(), ["a", "aaa"]);
-}
-
-#[test]
-fn prefix_renamed_to_nothing_leaves_its_attributes_to_the_store() {
-    let dir = temporary();
-    let attributes = [("", "format", "pt"), ("", "k", "v"), ("m.", "format", "np"), ("m.a", "k", "a")];
-    let store = store_of(&dir, &["m.a"], &attributes);
-    store.write(|txn| txn.rename_prefix("m.", "")).unwrap();
-    assert_eq!(all(&store.snapshot()), [":format=np", ":k=v", "a:k=a"]);
-    store.write(|txn| txn.rename_prefix("", "old.")).unwrap();
-    assert_eq!(all(&store.snapshot()), [":format=np", ":k=v", "old.a:k=a"]);
-}
-
-#[test]
-fn prefix_too_long_for_a_scope_is_refused_and_nothing_moves() {
-    let dir = temporary();
-    let store = store_of(&dir, &["m.a"], &[("m.a scope of nobody", "k", "v")]);
-    let long = "n".repeat(4090);
-    let mut txn = store.begin().unwrap();
-    assert_refused(txn.rename_prefix("m.", &long), ErrorKind::InvalidArgument, &["rename_prefix", "F-4"]);
-    assert_eq!(txn.names().unwrap(), ["m.a"]);
-    assert_eq!(txn.attributes("m.a scope of nobody").len(), 1);
-    txn.commit().unwrap();
-}
-
-#[test]
 fn commits_of_two_handles_merge_by_scope_and_key() {
     let dir = temporary();
     let attributes = [("x", "both", "old"), ("x", "gone", "old"), ("y", "k", "old")];
@@ -241,28 +181,6 @@ fn transaction_never_holds_more_attributes_than_a_manifest() {
     txn.rename("a.x", "new").unwrap();
     txn.commit().unwrap();
     assert_eq!(store.attributes("new"), texts(&[("k", &half)]));
-    let prefix = store.begin().unwrap().rename_prefix("c.", &"p".repeat(4000));
-    assert_refused(prefix, ErrorKind::LimitExceeded, &["F-13"]);
-}
-
-#[test]
-fn scope_that_became_a_tensor_in_another_commit_keeps_its_attributes() {
-    for is_removed in [true, false] {
-        let dir = temporary();
-        let store = store_of(&dir, &["t.b"], &[("t.a", "old", "1")]);
-        let other = Store::open(store.path()).unwrap();
-        let mut txn = store.begin().unwrap();
-        if is_removed {
-            txn.remove_prefix("t.").unwrap();
-        } else {
-            txn.rename_prefix("t.", "u.").unwrap();
-        }
-        other.save("t.a", &1i32).unwrap();
-        other.write(|txn| txn.set_attribute("t.a", "unit", "m")).unwrap();
-        txn.commit().unwrap();
-        assert_eq!(store.attributes("t.a"), texts(&[("old", "1"), ("unit", "m")]));
-        assert!(store.contains("t.a").unwrap());
-    }
 }
 
 #[test]

@@ -109,11 +109,6 @@ fn renames_and_copies_refuse_an_existing_name_unless_told_to_replace() {
     let generation = store.generation();
     assert_refused(store.rename("a", "b"), ErrorKind::NameExists, &["rename to \"b\""]);
     assert_refused(store.write(|txn| txn.copy("a", "b")), ErrorKind::NameExists, &["copy to \"b\""]);
-    assert_refused(
-        store.write(|txn| txn.rename_prefix("c.", "d.")),
-        ErrorKind::NameExists,
-        &["rename_prefix", "\"d.a\""],
-    );
     store.rename("a", "a").unwrap();
     assert_eq!(store.generation(), generation);
 
@@ -126,9 +121,9 @@ fn renames_and_copies_refuse_an_existing_name_unless_told_to_replace() {
         txn.on_existing(OnExisting::Replace);
         txn.copy("a", "new")?;
         txn.rename("a", "b")?;
-        txn.rename_prefix("c.", "d.")
+        txn.rename("c.a", "d.a")
     });
-    assert_eq!(replaced.unwrap(), 1);
+    replaced.unwrap();
     let snapshot = store.snapshot();
     let loaded = snapshot.iter_loaded("").unwrap().map(Result::unwrap);
     let items = loaded.map(|(name, tensor)| (name, tensor.item::<i64>().unwrap()));

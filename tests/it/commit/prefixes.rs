@@ -1,6 +1,6 @@
-//! Operations on all tensors with a prefix, and several changes in one commit.
+//! Lists of the tensors with a prefix, and several changes in one commit.
 
-use stridemap::{Error, ErrorKind, Result, Store, Tensor, Transaction};
+use stridemap::{Error, ErrorKind, Result, Store, Tensor};
 
 use crate::harness::assert_refused;
 use crate::support::temporary;
@@ -33,66 +33,10 @@ fn transactions_and_snapshots_list_the_same_names() {
             snapshot.iter_tensors(prefix).unwrap().map(|info| Ok(info?.name)).collect();
         let drafted: Result<Vec<String>> =
             txn.iter_tensors(prefix).unwrap().map(|info| Ok(info?.name)).collect();
-        let loaded: Result<Vec<String>> =
-            txn.iter_loaded(prefix).unwrap().map(|entry| Ok(entry?.0)).collect();
-        for names in [seen, drafted, loaded] {
+        for names in [seen, drafted] {
             assert_eq!(names.unwrap(), expected);
         }
     }
-}
-
-#[test]
-fn transaction_lists_loads_and_removes_its_own_tensors() {
-    let dir = temporary();
-    let store = store_of(&dir, &["a.0", "b"]);
-    store
-        .write(|txn| -> Result<()> {
-            txn.save("a.1", &7i64)?;
-            assert!(txn.contains("a.1")? && !store.contains("a.1")?);
-            let items = txn.iter_loaded("a.")?.map(|entry| entry?.1.item::<i64>());
-            assert_eq!(items.collect::<Result<Vec<_>>>()?, [0, 7]);
-            assert_eq!(txn.remove_prefix("a.")?, 2);
-            assert_eq!(txn.remove_prefix("a.")?, 0);
-            Ok(())
-        })
-        .unwrap();
-    assert_eq!(content(&store), named(&[("b", 1)]));
-}
-
-#[test]
-fn renames_of_a_prefix_may_swap_names() {
-    let dir = temporary();
-    let store = store_of(&dir, &["a", "aa", "aaa", "b"]);
-    assert_eq!(store.write(|txn| txn.rename_prefix("a", "aa")).unwrap(), 3);
-    assert_eq!(content(&store), named(&[("aa", 0), ("aaa", 1), ("aaaa", 2), ("b", 3)]));
-    assert_eq!(store.write(|txn| txn.rename_prefix("aa", "a")).unwrap(), 3);
-    assert_eq!(content(&store), named(&[("a", 0), ("aa", 1), ("aaa", 2), ("b", 3)]));
-    assert_eq!(store.write(|txn| txn.rename_prefix("a", "a")).unwrap(), 3);
-    assert_eq!(store.write(|txn| txn.rename_prefix("c", "d")).unwrap(), 0);
-    let generation = store.generation();
-    assert_refused(
-        store.write(|txn| txn.rename_prefix("a", &"long".repeat(2000))),
-        ErrorKind::InvalidArgument,
-        &["rename_prefix"],
-    );
-    assert_eq!((store.generation(), content(&store).len()), (generation, 4));
-}
-
-#[test]
-fn prefix_changed_by_another_writer_is_a_conflict() {
-    let dir = temporary();
-    let store = store_of(&dir, &["a.0", "a.1"]);
-    let changed = |change: &dyn Fn(&mut Transaction<'_>) -> Result<usize>| {
-        store.write(|txn| -> Result<usize> {
-            let count = change(txn)?;
-            store.remove("a.1")?;
-            Ok(count)
-        })
-    };
-    assert_eq!(changed(&|txn| txn.remove_prefix("a.")).unwrap_err().kind(), ErrorKind::Conflict);
-    store.save("a.1", &1i64).unwrap();
-    assert_eq!(changed(&|txn| txn.rename_prefix("a.", "b.")).unwrap_err().kind(), ErrorKind::Conflict);
-    assert_eq!(content(&store), named(&[("a.0", 0)]));
 }
 
 #[test]

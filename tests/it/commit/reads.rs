@@ -125,7 +125,7 @@ fn commit_after_a_change_of_what_was_read_is_a_conflict_and_changes_nothing() {
     };
     let scope = |scope: &'static str| move |txn: &Transaction<'_>| drop(txn.attributes(scope));
     let headers = |txn: &Transaction<'_>| drop(txn.iter_tensors("a").unwrap().next());
-    let all = |txn: &Transaction<'_>| txn.iter_loaded("a").unwrap().for_each(|entry| drop(entry.unwrap()));
+    let all = |txn: &Transaction<'_>| txn.iter_tensors("a").unwrap().for_each(|entry| drop(entry.unwrap()));
     let names = |txn: &Transaction<'_>| drop(txn.names().unwrap());
     let save_a = |other: &Store| other.save("a", &2i64);
     let conflicts: [Case<'_>; 17] = [
