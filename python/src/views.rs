@@ -115,13 +115,16 @@ impl Tensor {
     /// The real parts of complex numbers.
     #[getter]
     fn real(&self) -> Result<Tensor> {
-        self.wrapped(self.inner.real())
+        match self.inner.dtype().is_complex() {
+            true => self.wrapped(self.inner.view_as_real().and_then(|parts| parts.select(-1, 0))),
+            false => self.wrapped(Ok(self.inner.clone())),
+        }
     }
 
     /// The imaginary parts of complex numbers.
     #[getter]
     fn imag(&self) -> Result<Tensor> {
-        self.wrapped(self.inner.imag())
+        self.wrapped(self.inner.view_as_real().and_then(|parts| parts.select(-1, 1)))
     }
 
     /// Returns the transpose of a tensor of at most two dimensions.

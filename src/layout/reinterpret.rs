@@ -73,28 +73,13 @@ impl Layout {
 
     /// Views complex numbers as pairs of their parts, along a last axis of size 2.
     pub(crate) fn as_pairs(&self, op: Arguments<'_>) -> Result<Layout> {
-        let mut dims = self.part_dims();
-        dims.push(Dim::new(2, 1));
-        Layout::of_dims(dims, self.part_offset(op, 0)?).context(op)
-    }
-
-    /// Views one part of complex numbers: 0 is the real part, 1 the imaginary part.
-    pub(crate) fn part(&self, op: Arguments<'_>, part: usize) -> Result<Layout> {
-        Layout::of_dims(self.part_dims(), self.part_offset(op, part)?).context(op)
-    }
-
-    fn part_dims(&self) -> Vec<Dim> {
         let mut dims = self.to_dims();
         for dim in &mut dims {
             dim.stride = dim.stride.saturating_mul(2);
         }
-        dims
-    }
-
-    fn part_offset(&self, op: Arguments<'_>, part: usize) -> Result<usize> {
-        // An empty layout has no parts. Adding `part` could move its offset out of the storage.
-        let part = if self.numel() == 0 { 0 } else { part };
-        self.offset().checked_mul(2).and_then(|offset| offset.checked_add(part)).ok_or_else(|| overflow(op))
+        dims.push(Dim::new(2, 1));
+        let offset = self.offset().checked_mul(2).ok_or_else(|| overflow(op))?;
+        Layout::of_dims(dims, offset).context(op)
     }
 
     /// Views pairs along the last axis as complex numbers.

@@ -78,14 +78,19 @@ pub(super) static OPERATIONS: &[Operation] = &[
     parts("split(split_size, dim=0)", |x, a| Ok(x.split(a.sections()?, a.axis()?))),
     parts("tensor_split(sections|indices, dim=0)", |x, a| Ok(x.tensor_split(a.sections()?, a.axis()?))),
     parts("unbind(dim=0)", |x, a| Ok(x.unbind(a.axis()?))),
-    view("real", |x, _| Ok(x.real())),
-    view("imag", |x, _| Ok(x.imag())),
+    view("real", |x, _| Ok(if x.dtype().is_complex() { part(x, 0) } else { Ok(x.clone()) })),
+    view("imag", |x, _| Ok(part(x, 1))),
     view("view_as_real()", |x, _| Ok(x.view_as_real())),
     view("view_as_complex()", |x, _| Ok(x.view_as_complex())),
     view("refine_names(*names)", |x, a| Ok(x.refine_names(&a.names()?))),
     view("rename(*names)", |x, a| Ok(x.rename(&a.names()?))),
     view("align_to(*names)", |x, a| Ok(x.align_to(&a.names()?))),
 ];
+
+/// Views one part of complex numbers: 0 is the real part, 1 the imaginary part.
+fn part(x: &Tensor, part: usize) -> LibraryResult<Tensor> {
+    x.view_as_real()?.select(-1, part)
+}
 
 /// Other names of operations, in PyTorch and NumPy. They take the same arguments.
 pub(super) static ALIASES: &[(&str, &str)] = &[

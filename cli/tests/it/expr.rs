@@ -256,7 +256,7 @@ fn refusal_marks_the_wrong_part() {
     stridemap: view([6]): size [3, 2] with stride [1, 3] needs a copy; use reshape
       | x.t().view(6)[0]
       |       ^^^^^^^
-    stridemap: imag: the elements are float32, not complex64 or complex128
+    stridemap: view_as_real: the elements are float32, not complex64 or complex128
       | f.view_as_complex().imag().imag()
       |                            ^^^^^^
     stridemap: chunk returns a list of 3 views; pick one with a subscript

@@ -47,7 +47,11 @@ impl Tensor {
     /// [`DTypeMismatch`](ErrorKind::DTypeMismatch) if the elements are not complex;
     /// [`LimitExceeded`](ErrorKind::LimitExceeded) for a 65th axis.
     pub fn view_as_real(&self) -> Result<Tensor> {
-        let part = self.part_dtype("view_as_real")?;
+        let part = match self.dtype() {
+            DType::C64 => DType::F32,
+            DType::C128 => DType::F64,
+            other => return Err(mismatch("view_as_real", other, "complex64 or complex128")),
+        };
         Ok(self.with_layout(part, self.layout().as_pairs(format_args!("view_as_real"))?))
     }
 
@@ -73,56 +77,6 @@ impl Tensor {
             other => return Err(mismatch("view_as_complex", other, "float32 or float64")),
         };
         Ok(self.with_layout(complex, self.layout().of_pairs(format_args!("view_as_complex"))?))
-    }
-
-    /// Views the real parts. A tensor that is not complex is returned unchanged.
-    ///
-    /// ```
-    /// # use stridemap::{DType, Tensor};
-    /// let x = Tensor::zeros(DType::C64, &[3])?;
-    /// assert_eq!(x.stride(), [1]);
-    /// let view = x.real()?;
-    /// assert_eq!((view.dtype(), view.size(), view.stride()), (DType::F32, &[3][..], &[2][..]));
-    /// # Ok::<(), stridemap::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// None for a valid tensor.
-    pub fn real(&self) -> Result<Tensor> {
-        match self.dtype().is_complex() {
-            true => self.part("real", 0),
-            false => Ok(self.clone()),
-        }
-    }
-
-    /// Views the imaginary parts.
-    ///
-    /// ```
-    /// # use stridemap::{DType, Tensor};
-    /// let x = Tensor::zeros(DType::C64, &[3])?;
-    /// assert_eq!(x.stride(), [1]);
-    /// let view = x.imag()?;
-    /// assert_eq!((view.size(), view.stride(), view.storage_offset()), (&[3][..], &[2][..], 1));
-    /// # Ok::<(), stridemap::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`DTypeMismatch`](ErrorKind::DTypeMismatch) if the elements are not complex.
-    pub fn imag(&self) -> Result<Tensor> {
-        self.part("imag", 1)
-    }
-
-    fn part(&self, op: &str, part: usize) -> Result<Tensor> {
-        let dtype = self.part_dtype(op)?;
-        Ok(self.with_layout(dtype, self.layout().part(format_args!("{op}"), part)?))
-    }
-
-    fn part_dtype(&self, op: &str) -> Result<DType> {
-        match self.dtype() {
-            DType::C64 => Ok(DType::F32),
-            DType::C128 => Ok(DType::F64),
-            other => Err(mismatch(op, other, "complex64 or complex128")),
-        }
     }
 }
 

@@ -89,8 +89,9 @@ fn apply(x: &Tensor, op: &str, args: &Args<'_>) -> Option<Result<Tensor>> {
         "view_dtype" => x.view_dtype(args.0["dtype"].as_str().unwrap().parse::<DType>().unwrap()),
         "view_as_real" => x.view_as_real(),
         "view_as_complex" => x.view_as_complex(),
-        "real" => x.real(),
-        "imag" => x.imag(),
+        "real" if !x.dtype().is_complex() => Ok(x.clone()),
+        "real" => x.view_as_real().and_then(|parts| parts.select(-1, 0)),
+        "imag" => x.view_as_real().and_then(|parts| parts.select(-1, 1)),
         "contiguous" => x.contiguous(),
         other => panic!("unknown operation {other}"),
     })
