@@ -79,7 +79,7 @@ pub use rewrite::{Compacted, SkipReason, Skipped};
 pub(crate) use salvage::salvage;
 pub use salvage::{Loss, Salvaged};
 pub(crate) use storage_tensors::RewriteGain;
+pub use usage::DiskUsage;
 pub(crate) use usage::usage;
-pub use usage::{DiskUsage, StorageUsage};
 pub use verify::{Finding, Verification};
 pub(crate) use verify::{verify, verify_path, verify_tensors};

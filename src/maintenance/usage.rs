@@ -3,21 +3,16 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use stridemap_format::TensorParts;
-
 use super::inventory::{Inventory, SpaceReason, SpareFile};
 use super::storage_tensors::{RewriteGain, StorageTensors, each_storage, rewrite_gain};
 use crate::disk::{STAGE_PREFIX, StoreFile, tree_bytes};
 use crate::error::{Error, Result};
 use crate::generation::{OpenStore, writers_of};
-use crate::layout::{footprint_bytes, repack};
+use crate::layout::repack;
 use crate::storage::StorageKind;
 
 /// The maximum number of names that are listed for one storage.
 const MAX_NAMES: usize = 3;
-
-/// The maximum number of runs of bytes that are counted for one storage.
-const MAX_RUNS: u64 = 1 << 20;
 
 /// The disk usage of a store: see [`Store::disk_usage`](crate::Store::disk_usage). The sum of the four numbers of bytes
 /// is the length of everything in the store's directory, as `du -sb` prints it.
@@ -72,39 +67,6 @@ impl DiskUsage {
         };
         add(sum, file.spare_bytes);
         self.spare.push(file);
-    }
-}
-
-/// How many bytes of a storage some tensor reaches: see [`StorageInfo::usage`](crate::StorageInfo::usage). The sum of
-/// the three numbers is the length of the storage.
-#[must_use = "this only reports"]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct StorageUsage {
-    /// The bytes that some tensor reaches, each counted once.
-    pub reachable_bytes: u64,
-    /// Bytes that no tensor reaches, but which a compaction keeps.
-    pub padding_bytes: u64,
-    /// Bytes that no tensor reaches, and which a compaction could drop.
-    pub unreachable_bytes: u64,
-    /// Whether `reachable_bytes` is exact. If the tensors reach more than a million separate runs of bytes, it is the
-    /// length to which the storage could be compacted.
-    pub is_exact: bool,
-}
-
-impl StorageUsage {
-    /// # Errors
-    /// Those of [`TensorParts::extent`] if a view is not inside a storage of `length_bytes`.
-    pub(crate) fn of(views: &[&TensorParts], length_bytes: u64) -> stridemap_format::Result<Self> {
-        let compacted_bytes = repack(views, length_bytes)?.length_bytes.min(length_bytes);
-        let reached = footprint_bytes(views, length_bytes, MAX_RUNS)?;
-        let reachable_bytes = reached.unwrap_or(compacted_bytes);
-        Ok(StorageUsage {
-            reachable_bytes,
-            padding_bytes: compacted_bytes.saturating_sub(reachable_bytes),
-            unreachable_bytes: length_bytes.saturating_sub(compacted_bytes),
-            is_exact: reached.is_some(),
-        })
     }
 }
 

@@ -10,8 +10,7 @@ use stridemap_format::{DType, RecordKind, StorageRecord, TensorParts, TensorReco
 use super::loader::Loader;
 use crate::error::{FormatContext, Result};
 use crate::generation::Generation;
-use crate::layout::{Layout, MAX_STEPS_TOGETHER, for_each_range};
-use crate::maintenance::StorageUsage;
+use crate::layout::{Layout, MAX_STEPS_TOGETHER, footprint_bytes, for_each_range, repack};
 use crate::storage::StorageKind;
 use crate::tensor::Tensor;
 
@@ -237,8 +236,13 @@ pub struct StorageInfo {
     pub tensor_count: u64,
 }
 
+/// The maximum number of runs of bytes that are counted for one storage.
+const MAX_RUNS: u64 = 1 << 20;
+
+/// Both take the headers of the tensors; those of other storages are left out.
 impl StorageInfo {
-    /// Returns how many of its bytes the tensors reach. Tensors of other storages are left out.
+    /// Returns how many of its bytes the tensors reach, each counted once. Returns `None` if these are more than a
+    /// million separate runs of bytes.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -246,22 +250,35 @@ impl StorageInfo {
     /// # let store = Store::create(dir.path().join("x.smap"))?;
     /// store.save("x", &vec![0u8; 10_000])?;
     /// store.save_view("x", &store.load("x")?.narrow(0, 0, 100)?)?;
-    /// store.save("y", &vec![0u8; 500])?;
-    /// let tensors = store.snapshot().iter_tensors("")?.collect::<Result<Vec<_>, _>>()?;
-    /// let storages = store.snapshot().storages().collect::<Result<Vec<_>, _>>()?;
-    /// let [x, y] = [storages[0].usage(&tensors)?, storages[1].usage(&tensors)?];
-    /// assert_eq!((x.reachable_bytes, x.unreachable_bytes), (100, 9_900));
-    /// assert_eq!((y.reachable_bytes, y.unreachable_bytes), (500, 0));
+    /// let snapshot = store.snapshot();
+    /// let tensors = snapshot.iter_tensors("")?.collect::<Result<Vec<_>, _>>()?;
+    /// let storage = snapshot.storages().next().unwrap()?;
+    /// assert_eq!((storage.reached_bytes(&tensors)?, storage.compacted_bytes(&tensors)?), (Some(100), 100));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a tensor that reaches past the storage.
-    pub fn usage(&self, tensors: &[TensorInfo]) -> Result<StorageUsage> {
-        let own = tensors.iter().filter(|tensor| tensor.storage_id == self.id);
-        let parts: Vec<TensorParts> = own.map(TensorInfo::parts).collect();
+    pub fn reached_bytes(&self, tensors: &[TensorInfo]) -> Result<Option<u64>> {
+        let parts = self.parts_of(tensors);
         let views: Vec<&TensorParts> = parts.iter().collect();
-        StorageUsage::of(&views, self.size_bytes).corrupt_in(&self.file)
+        footprint_bytes(&views, self.size_bytes, MAX_RUNS).corrupt_in(&self.file)
+    }
+
+    /// Returns the length that a compaction could bring it to: the bytes that the tensors reach, and those that it would
+    /// keep between them.
+    ///
+    /// # Errors
+    /// As for [`reached_bytes`](Self::reached_bytes).
+    pub fn compacted_bytes(&self, tensors: &[TensorInfo]) -> Result<u64> {
+        let parts = self.parts_of(tensors);
+        let views: Vec<&TensorParts> = parts.iter().collect();
+        let repacked = repack(&views, self.size_bytes).corrupt_in(&self.file)?;
+        Ok(repacked.length_bytes.min(self.size_bytes))
+    }
+
+    fn parts_of(&self, tensors: &[TensorInfo]) -> Vec<TensorParts> {
+        tensors.iter().filter(|tensor| tensor.storage_id == self.id).map(TensorInfo::parts).collect()
     }
 }
 

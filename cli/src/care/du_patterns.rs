@@ -7,6 +7,7 @@ use serde::Serialize;
 use stridemap::{Snapshot, StorageKind, TensorInfo};
 
 use crate::error::{Error, Result};
+use crate::look::sharing::StorageUsage;
 use crate::names::{Pattern, one_line, pattern};
 use crate::ui::{Column, Table, bytes_cell};
 
@@ -39,7 +40,8 @@ pub(super) fn usages(texts: &[String], snapshot: &Snapshot) -> Result<Vec<Patter
     for storage in snapshot.storages() {
         let storage = storage?;
         let infos = by_storage.remove(&storage.id).unwrap_or_default();
-        let reached = |infos: &[TensorInfo]| Ok::<u64, Error>(storage.usage(infos)?.reachable_bytes);
+        let reached =
+            |infos: &[TensorInfo]| Ok::<u64, Error>(StorageUsage::of(&storage, infos)?.reachable_bytes);
         for (usage, pattern) in usages.iter_mut().zip(&patterns) {
             let (inside, outside): (Vec<_>, Vec<_>) =
                 infos.iter().cloned().partition(|info| pattern.matches(&info.name));

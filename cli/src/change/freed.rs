@@ -55,12 +55,16 @@ impl Freed {
                 continue;
             };
             // Tensors can be removed from a damaged storage too.
-            let (Ok(before), Ok(after)) = (storage.usage(&all), storage.usage(&rest)) else { continue };
-            let kept_bytes = after.unreachable_bytes.saturating_sub(before.unreachable_bytes);
+            let (Ok(before_bytes), Ok(after_bytes)) =
+                (storage.compacted_bytes(&all), storage.compacted_bytes(&rest))
+            else {
+                continue;
+            };
+            let kept_bytes = before_bytes.saturating_sub(after_bytes);
             if storage.kind == StorageKind::Sealed && kept_bytes > 0 {
                 freed.kept_bytes += kept_bytes;
-                freed.needs_all |=
-                    after.unreachable_bytes < (storage.size_bytes / 4).max(MIN_COMPACTED_BYTES);
+                let unreachable_bytes = storage.size_bytes.saturating_sub(after_bytes);
+                freed.needs_all |= unreachable_bytes < (storage.size_bytes / 4).max(MIN_COMPACTED_BYTES);
                 freed.keeper.get_or_insert(keeper.name.clone());
             }
         }

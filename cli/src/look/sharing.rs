@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::Serialize;
-use stridemap::maintenance::StorageUsage;
 use stridemap::{StorageInfo, TensorInfo};
 
 use super::info::StorageRecord;
@@ -26,6 +25,30 @@ pub(crate) struct StorageMap {
     pub(crate) storage: StorageInfo,
     pub(crate) usage: StorageUsage,
     pub(crate) tensors: Vec<PlacedTensor>,
+}
+
+/// How many bytes of a storage some tensor reaches. The sum of the three numbers is the length of the storage.
+pub(crate) struct StorageUsage {
+    pub(crate) reachable_bytes: u64,
+    /// Bytes that no tensor reaches, but which a compaction keeps.
+    pub(crate) padding_bytes: u64,
+    pub(crate) unreachable_bytes: u64,
+    /// If the tensors reach too many separate runs of bytes to count, `reachable_bytes` includes the padding.
+    pub(crate) is_exact: bool,
+}
+
+impl StorageUsage {
+    pub(crate) fn of(storage: &StorageInfo, tensors: &[TensorInfo]) -> stridemap::Result<Self> {
+        let compacted_bytes = storage.compacted_bytes(tensors)?;
+        let reached = storage.reached_bytes(tensors)?;
+        let reachable_bytes = reached.unwrap_or(compacted_bytes);
+        Ok(StorageUsage {
+            reachable_bytes,
+            padding_bytes: compacted_bytes.saturating_sub(reachable_bytes),
+            unreachable_bytes: storage.size_bytes.saturating_sub(compacted_bytes),
+            is_exact: reached.is_some(),
+        })
+    }
 }
 
 /// A storage in JSON, with its usage.
@@ -63,7 +86,7 @@ impl StorageMap {
         for storage in input.storages() {
             let storage = storage?;
             let infos = by_storage.remove(&storage.id).unwrap_or_default();
-            let usage = storage.usage(&infos)?;
+            let usage = StorageUsage::of(&storage, &infos)?;
             maps.push(StorageMap { storage, usage, tensors: placed_tensors(infos, &mut steps_left) });
         }
         Ok(maps)
