@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::{env, fs};
 
-use ndarray::{Array1, Array2, ArrayView2, Ix2};
+use ndarray::{Array1, Array2, ArrayView2};
 use stridemap::{DType, StorageKind, Store};
 
 type Outcome = Result<(), Box<dyn Error>>;
@@ -96,7 +96,7 @@ fn use_weights(path: &Path) -> Outcome {
     let weight = ArrayView2::<f32>::try_from(&weight)?;
     {
         let guard = embedding.lock_shared()?;
-        let rows: ArrayView2<f32> = guard.as_array()?.into_dimensionality::<Ix2>()?;
+        let rows = ArrayView2::<f32>::try_from(&guard)?;
         let state = rows.row(42).dot(&weight);
         let scores = state.dot(&rows.t());
         assert_eq!(scores.len(), TOKENS);

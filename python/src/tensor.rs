@@ -410,7 +410,7 @@ fn numpy_code(dtype: DType) -> &'static str {
 /// Returns the address of the first element, if the elements can be borrowed.
 fn address(tensor: &stridemap::Tensor) -> stridemap::Result<usize> {
     fn address_as<T: Element>(tensor: &stridemap::Tensor) -> stridemap::Result<usize> {
-        Ok(tensor.as_array::<T>()?.as_ptr().addr())
+        Ok(numpy::ndarray::ArrayViewD::<T>::try_from(tensor)?.as_ptr().addr())
     }
     match tensor.dtype() {
         DType::U16 => address_as::<u16>(tensor),

@@ -140,8 +140,8 @@ impl Store {
         StoreOptions::new().open(path)
     }
 
-    /// Opens a store whose elements can be borrowed: by [`Tensor::as_slice`], [`Tensor::typed`] and
-    /// [`Tensor::as_array`]. Elements of mutable tensors are borrowed through the guards of [`Tensor::lock_shared`]
+    /// Opens a store whose elements can be borrowed: by [`Tensor::as_slice`], [`Tensor::typed`] and an
+    /// `ArrayView` of `ndarray`. Elements of mutable tensors are borrowed through the guards of [`Tensor::lock_shared`]
     /// and [`Tensor::lock_exclusive`]; those of live tensors are read and written through [`Tensor::as_live`].
     ///
     /// All processes share the pages. A sealed storage or an external file is mapped read-only, once per process,

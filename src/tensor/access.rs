@@ -140,9 +140,9 @@ impl Tensor {
             return Ok(());
         }
         let advice = match op {
-            "typed" => "as_array, contiguous()?.typed() or read",
-            "as_slice_mut" => "as_array_mut, contiguous or read",
-            _ => "as_array, contiguous or read",
+            "typed" => "ArrayView::try_from, contiguous()?.typed() or read",
+            "as_slice_mut" => "ArrayViewMut::try_from, contiguous or read",
+            _ => "ArrayView::try_from, contiguous or read",
         };
         Err(Error::new(
             ErrorKind::NeedsCopy,

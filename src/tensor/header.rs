@@ -15,7 +15,7 @@ use crate::storage::{AlignedBytes, ExternalFile, Identity, Storage};
 ///
 /// The storage is a file of a store, part of a file outside a store, or memory. Views ([`t`](Self::t),
 /// [`slice`](Self::slice), ...) are new headers over the same storage and never read an element. [`read`](Self::read)
-/// and related methods copy elements; [`as_slice`](Self::as_slice) and [`as_array`](Self::as_array) borrow them.
+/// and related methods copy elements; [`as_slice`](Self::as_slice) and `ArrayView::try_from` of `ndarray` borrow them.
 ///
 /// ```
 /// use stridemap::Tensor;

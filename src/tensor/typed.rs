@@ -102,26 +102,6 @@ impl<T: Element> TypedTensor<T> {
         let row_elems = self.tensor.numel() / count;
         &self[position * row_elems..][..row_elems]
     }
-
-    /// Borrows the elements as an `ndarray` array.
-    ///
-    /// ```
-    /// # use stridemap::Tensor;
-    /// let x = Tensor::from_vec(vec![1f64, 2., 3., 4.], &[2, 2])?.typed::<f64>()?;
-    /// assert_eq!(x.as_array()?.sum_axis(ndarray::Axis(0)), ndarray::arr1(&[4., 6.]).into_dyn());
-    /// # Ok::<(), stridemap::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`ErrorKind::LimitExceeded`] for a size that `ndarray` does not support: more than 2^63 elements, not counting
-    /// sizes of 0.
-    #[cfg(feature = "ndarray")]
-    pub fn as_array(&self) -> Result<ndarray::ArrayViewD<'_, T>> {
-        ndarray::ArrayViewD::from_shape(self.tensor.size(), &**self).map_err(|e| {
-            let message = format!("as_array: ndarray refuses size {:?}: {e}", self.tensor.size());
-            Error::new(ErrorKind::LimitExceeded, message)
-        })
-    }
 }
 
 impl<T> TypedTensor<T> {

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use ndarray::ArrayViewD;
 use stridemap::{DType, ErrorKind, Index, OnExisting, StorageKind, Store, StoreOptions, Tensor};
 
 use crate::harness::processes::run_to_end;
@@ -250,7 +251,7 @@ fn borrowing_from_an_unmapped_store_is_refused() {
     store.save("a", &matrix()).unwrap();
     let tensor = store.load("a").unwrap();
     assert_refused(tensor.as_slice::<i64>(), ErrorKind::NeedsCopy, &["open_mapped"]);
-    assert_refused(tensor.as_array::<i64>(), ErrorKind::NeedsCopy, &["open_mapped"]);
+    assert_refused(ArrayViewD::<i64>::try_from(&tensor), ErrorKind::NeedsCopy, &["open_mapped"]);
 }
 
 #[test]
@@ -419,9 +420,11 @@ fn views_without_matching_strides_are_refused() {
 #[test]
 fn bytes_other_than_0_and_1_are_refused_as_bools() {
     let x = Tensor::from_vec(vec![0u8, 1, 2], &[3]).unwrap().view_dtype(DType::Bool).unwrap();
-    for refused in
-        [x.read::<bool>().map(drop), x.as_slice::<bool>().map(drop), x.as_array::<bool>().map(drop)]
-    {
+    for refused in [
+        x.read::<bool>().map(drop),
+        x.as_slice::<bool>().map(drop),
+        ArrayViewD::<bool>::try_from(&x).map(drop),
+    ] {
         assert_refused(refused, ErrorKind::InvalidArgument, &["neither 0 nor 1", "uint8"]);
     }
     assert_eq!(x.to_string(), "tensor([False,  True,  True])");

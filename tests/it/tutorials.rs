@@ -248,7 +248,7 @@ fn t_13_sum_has_a_new_storage_and_the_old_one_is_unchanged() {
     {
         let store = open_mapped(&disk.path);
         let (t1, t2) = (store.load("t1").unwrap(), store.load("t2").unwrap());
-        let (t1, t2): (ArrayViewD<f32>, ArrayViewD<f32>) = (t1.as_array().unwrap(), t2.as_array().unwrap());
+        let [t1, t2] = [&t1, &t2].map(|tensor| ArrayViewD::<f32>::try_from(tensor).unwrap());
         store.save("t1", &(&t1 + &t2)).unwrap();
     }
     let new = disk.load("t1");

@@ -36,7 +36,7 @@ impl Tensor {
     /// // SAFETY: the elements are those of `points`, to which nobody writes.
     /// let again = unsafe { Tensor::from_dlpack(lent)? };
     /// assert_eq!(again.read::<f32>()?, [1., 2., 3., 4., 1., 5.]);
-    /// assert_eq!(again.as_array::<f32>()?.as_ptr(), points.as_slice::<f32>()?.as_ptr());
+    /// assert_eq!(again.t()?.as_slice::<f32>()?.as_ptr(), points.as_slice::<f32>()?.as_ptr());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

@@ -43,7 +43,7 @@ fn mapped_tensor_is_borrowed_without_a_copy() {
     let points = mapped.load("points").unwrap();
     assert_eq!(points.as_slice::<f32>().unwrap(), [1., 4., 2., 1., 3., 5.]);
     let view = points.t().unwrap().flip([1]).unwrap();
-    let array: ArrayViewD<f32> = view.as_array().unwrap();
+    let array = ArrayViewD::<f32>::try_from(&view).unwrap();
     assert_eq!(array, array![[3f32, 2., 1.], [5., 1., 4.]].into_dyn());
     let start = points.as_slice::<f32>().unwrap().as_ptr_range();
     assert!(start.contains(&array.as_ptr()), "the array is a copy");

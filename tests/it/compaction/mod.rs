@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use ndarray::ArrayViewD;
 use stridemap::maintenance::{Compacted, SkipReason, SpaceReason};
 use stridemap::{DType, ErrorKind, StorageKind, Store, StoreOptions, Tensor};
 
@@ -100,7 +101,8 @@ fn compaction_frees_unreferenced_bytes_on_disk() {
     assert_eq!(thin.read::<u32>().unwrap(), elements);
     assert_eq!(thin.storage_id(), part.storage_id());
     assert!(thin.overlaps(&part));
-    let (thin, part) = (thin.as_array::<u32>().unwrap(), part.as_array::<u32>().unwrap());
+    let (thin, part) =
+        (ArrayViewD::<u32>::try_from(&thin).unwrap(), ArrayViewD::<u32>::try_from(&part).unwrap());
     assert!(std::ptr::eq(&thin[[102, 103]], &part[[0, 1]]));
     assert!(std::ptr::eq(&thin[[0, 199]], &part[[102, 33]]));
 }
@@ -145,7 +147,7 @@ fn tensors_loaded_before_a_compaction_keep_their_elements_and_are_saved_as_copie
     let (store, elements) = create_sparse_store(&path, &fast());
     let mapped = open_mapped(&path);
     let (before, before_mapped) = (store.load("thin").unwrap(), mapped.load("thin").unwrap());
-    let lent = before_mapped.as_array::<u32>().unwrap();
+    let lent = ArrayViewD::<u32>::try_from(&before_mapped).unwrap();
     assert_eq!(store.compact(false, |_| ()).unwrap().storage_count, 1);
     mapped.refresh().unwrap();
     store.gc().unwrap();

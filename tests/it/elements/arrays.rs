@@ -24,7 +24,7 @@ fn assert_same<D: Dimension>(tensor: &Tensor, array: &ArrayView<'_, i32, D>) {
 
 /// Returns the address of the first element.
 fn first<T: stridemap::Element>(tensor: &Tensor) -> *const T {
-    tensor.as_array::<T>().unwrap().as_ptr()
+    ArrayViewD::<T>::try_from(tensor).unwrap().as_ptr()
 }
 
 macro_rules! every_rank {
@@ -37,18 +37,18 @@ macro_rules! every_rank {
                 reversed.invert_axis(Axis(axis));
             }
             for array in [original.clone(), original.clone().reversed_axes(), reversed] {
-                let copied = Tensor::from(&array);
+                let copied = Tensor::try_from(&array).unwrap();
                 assert_same(&copied, &array.view());
                 assert!(copied.is_contiguous());
-                let also = Tensor::from(array.view());
+                let also = Tensor::try_from(&array.view()).unwrap();
                 assert_same(&also, &array.view());
                 assert_ne!(first::<i32>(&also), array.as_ptr(), "a view is copied");
 
                 let (stride, address) = (array.strides().to_vec(), array.as_ptr());
-                let tensor = Tensor::from(array.clone());
+                let tensor = Tensor::try_from(array.clone()).unwrap();
                 assert_eq!(tensor.stride(), stride);
                 let array_again = array.clone();
-                let tensor_of_it = Tensor::from(array);
+                let tensor_of_it = Tensor::try_from(array).unwrap();
                 assert_eq!(first::<i32>(&tensor_of_it), address, "an array is taken over unchanged");
 
                 let view = ArrayView::<i32, $dim>::try_from(&tensor).unwrap();
@@ -95,7 +95,7 @@ fn arrays_of_dynamic_rank_convert_both_ways_up_to_rank_64() {
     }
     let array = counted(IxDyn(&[1; 65]));
     assert_refused(Tensor::try_from(&array), ErrorKind::LimitExceeded, &["65", "64"]);
-    assert_refused(Tensor::try_from(array.view()), ErrorKind::LimitExceeded, &["65", "64"]);
+    assert_refused(Tensor::try_from(&array.view()), ErrorKind::LimitExceeded, &["65", "64"]);
     assert_refused(Tensor::try_from(array), ErrorKind::LimitExceeded, &["65", "64"]);
 }
 
@@ -105,7 +105,7 @@ fn part_of_a_buffer_is_taken_over_with_its_strides() {
     array.slice_axis_inplace(Axis(0), Slice::new(1, Some(6), 2));
     array.slice_axis_inplace(Axis(1), Slice::new(0, None, -3));
     let expected = array.clone();
-    let tensor = Tensor::from(array);
+    let tensor = Tensor::try_from(array).unwrap();
     assert_eq!((tensor.size(), tensor.stride(), tensor.storage_offset()), (&[3, 3][..], &[14, -3][..], 13));
     assert_eq!(tensor.storage_nbytes(), 42 * 4, "the whole buffer is the storage");
     assert_same(&tensor, &expected.view());
@@ -119,11 +119,11 @@ fn part_of_a_buffer_is_taken_over_with_its_strides() {
 #[test]
 fn broadcast_arrays_are_copied_and_broadcast_tensors_are_borrowed() {
     let row = array![1, 2, 3];
-    let tensor = Tensor::from(row.broadcast((4, 3)).unwrap());
+    let tensor = Tensor::try_from(&row.broadcast((4, 3)).unwrap()).unwrap();
     assert_eq!((tensor.size(), tensor.stride()), (&[4, 3][..], &[3, 1][..]));
     assert_eq!(tensor.read::<i32>().unwrap(), [1, 2, 3].repeat(4));
 
-    let expanded = Tensor::from(row).expand([4, -1]).unwrap();
+    let expanded = Tensor::try_from(row).unwrap().expand([4, -1]).unwrap();
     let view = ArrayView2::<i32>::try_from(&expanded).unwrap();
     assert_eq!((view.strides(), view.row(3).to_vec()), (&[0, 1][..], vec![1, 2, 3]));
     let owned = Array2::<i32>::try_from(&expanded).unwrap();
@@ -134,7 +134,11 @@ fn broadcast_arrays_are_copied_and_broadcast_tensors_are_borrowed() {
 fn arrays_without_elements_keep_their_size() {
     for size in [[0, 3, 2], [3, 0, 2], [3, 2, 0], [0, 0, 0]] {
         let array = Array3::<f64>::zeros(size);
-        for tensor in [Tensor::from(&array), Tensor::from(array.view()), Tensor::from(array.clone())] {
+        for tensor in [
+            Tensor::try_from(&array).unwrap(),
+            Tensor::try_from(&array.view()).unwrap(),
+            Tensor::try_from(array.clone()).unwrap(),
+        ] {
             assert_eq!((tensor.size(), tensor.numel()), (&size[..], 0));
             assert_eq!(tensor.stride(), Tensor::zeros(tensor.dtype(), &size).unwrap().stride());
             assert_eq!(ArrayView::<f64, Ix3>::try_from(&tensor).unwrap().shape(), size);
@@ -144,10 +148,12 @@ fn arrays_without_elements_keep_their_size() {
     // A range at the end of a buffer has no elements, but is still an array.
     let mut end = counted(Ix1(4));
     end.slice_axis_inplace(Axis(0), Slice::new(4, None, 1));
-    assert_eq!(Tensor::from(end).size(), [0]);
+    assert_eq!(Tensor::try_from(end).unwrap().size(), [0]);
     // An invalid size: without its zero it would have too many elements.
-    let vast =
-        Tensor::from(Array::<f32, Ix1>::zeros(0)).as_strided([0, 1i64 << 40, 1 << 40], [1, 1, 1], 0).unwrap();
+    let vast = Tensor::try_from(Array::<f32, Ix1>::zeros(0))
+        .unwrap()
+        .as_strided([0, 1i64 << 40, 1 << 40], [1, 1, 1], 0)
+        .unwrap();
     assert_refused(Array3::<f32>::try_from(&vast), ErrorKind::LimitExceeded, &["ndarray", "1099511627776"]);
     assert_refused(ArrayView::<f32, Ix3>::try_from(&vast), ErrorKind::LimitExceeded, &["ndarray"]);
 }
@@ -156,14 +162,15 @@ fn arrays_without_elements_keep_their_size() {
 fn shared_and_borrowed_arrays_are_copied() {
     let array = array![[1, 2], [3, 4]];
     let shared: ArcArray<i32, Ix2> = array.to_shared();
-    assert_same(&Tensor::from(&shared), &array.view());
+    assert_same(&Tensor::try_from(&shared).unwrap(), &array.view());
     let cow = CowArray::from(array.view());
-    assert_same(&Tensor::from(&cow), &array.view());
+    assert_same(&Tensor::try_from(&cow).unwrap(), &array.view());
 }
 
 #[test]
 fn steps_of_dimensions_of_size_1_do_not_matter() {
-    let wide = Tensor::from(counted(Ix1(4))).as_strided([1, 2, 1], [1i64 << 40, 2, 999], 1).unwrap();
+    let wide =
+        Tensor::try_from(counted(Ix1(4))).unwrap().as_strided([1, 2, 1], [1i64 << 40, 2, 999], 1).unwrap();
     let view = ArrayView::<i32, Ix3>::try_from(&wide).unwrap();
     assert_eq!(view, array![[[1], [3]]]);
 }
@@ -173,7 +180,7 @@ fn huge_steps_of_dimensions_of_size_1_are_not_passed_on() {
     let (_dir, _, store) = new_store();
     for step in [isize::MIN, isize::MIN + 1, isize::MAX] {
         let mut txn = store.begin().unwrap();
-        txn.save("x", &Tensor::from(counted(Ix1(4)))).unwrap();
+        txn.save("x", &Tensor::try_from(counted(Ix1(4))).unwrap()).unwrap();
         let x = txn.load("x").unwrap().as_strided([1, 2, 1], [step, 2, step], 1).unwrap();
         txn.save_view("view", &x).unwrap();
         txn.commit().unwrap();
@@ -181,17 +188,18 @@ fn huge_steps_of_dimensions_of_size_1_are_not_passed_on() {
         assert_eq!(view.stride(), [step, 2, step]);
         let view = Tensor::from_vec(vec![0, 1, 2, 3], &[4]).unwrap();
         let view = view.as_strided([1, 2, 1], [step, 2, step], 1).unwrap();
-        let array = view.as_array::<i32>().unwrap();
+        let array = ArrayViewD::<i32>::try_from(&view).unwrap();
         assert_eq!(array, array![[[1], [3]]].into_dyn());
         assert_eq!(array.strides(), [1, 2, 1]);
         assert_eq!(array.slice(ndarray::s![..;-1, ..;-1, ..;-1]), array![[[3], [1]]]);
         let lent = view.to_dlpack().unwrap();
         assert_eq!(lent.validate_export().unwrap().strides(), Some(&[1, 2, 1][..]));
-        assert_eq!(view.flip([0, 1, 2]).unwrap().as_array::<i32>().unwrap(), array![[[3], [1]]].into_dyn());
+        let flipped = view.flip([0, 1, 2]).unwrap();
+        assert_eq!(ArrayViewD::<i32>::try_from(&flipped).unwrap(), array![[[3], [1]]].into_dyn());
     }
     let empty = Tensor::from_vec(Vec::<i32>::new(), &[0]).unwrap();
     let empty = empty.as_strided([0, 3, 1], [isize::MIN; 3], 0).unwrap();
-    assert_eq!(empty.as_array::<i32>().unwrap().shape(), [0, 3, 1]);
+    assert_eq!(ArrayViewD::<i32>::try_from(&empty).unwrap().shape(), [0, 3, 1]);
     assert_eq!(empty.to_dlpack().unwrap().validate_export().unwrap().strides(), Some(&[1, 1, 1][..]));
 }
 

@@ -1,5 +1,6 @@
 //! Typed tensors, which borrow their elements for as long as they exist.
 
+use ndarray::ArrayViewD;
 use stridemap::small_float::F8E4M3FN;
 use stridemap::{DType, ErrorKind, StorageKind, Tensor, TypedTensor};
 
@@ -36,12 +37,12 @@ fn typed_views_and_empty_typed_tensors_have_rows() {
     let rows = x.narrow(0, 1, 2).unwrap().typed::<i64>().unwrap();
     assert_eq!((rows.tensor().size(), &rows[..]), (&[2, 3, 2][..], &(6..18).collect::<Vec<i64>>()[..]));
     assert_eq!(rows.row(1usize), (12..18).collect::<Vec<i64>>());
-    assert_eq!(rows.as_array().unwrap()[[1, 2, 0]], 16);
+    assert_eq!(ArrayViewD::<i64>::try_from(rows.tensor()).unwrap()[[1, 2, 0]], 16);
     assert_eq!(format!("{rows:?}"), format!("TypedTensor({:?})", rows.tensor()));
 
     let none = Tensor::zeros(DType::F8E4M3FN, &[2, 0]).unwrap().typed::<F8E4M3FN>().unwrap();
     assert!(none.is_empty() && none.row(1).is_empty());
-    assert_eq!(none.as_array().unwrap().shape(), [2, 0]);
+    assert_eq!(ArrayViewD::<F8E4M3FN>::try_from(none.tensor()).unwrap().shape(), [2, 0]);
 }
 
 #[test]
@@ -53,7 +54,7 @@ fn typed_tensor_is_refused_if_elements_cannot_be_borrowed() {
     assert_eq!(refused(&store.load("x").unwrap()), ErrorKind::NeedsCopy);
     let mapped = open_mapped(&path);
     let x = mapped.load("x").unwrap();
-    let advice = "use as_array, contiguous()?.typed() or read";
+    let advice = "use ArrayView::try_from, contiguous()?.typed() or read";
     assert_refused(x.t().unwrap().typed::<f32>(), ErrorKind::NeedsCopy, &["typed: size [2, 2]", advice]);
     assert_eq!(x.t().unwrap().contiguous().unwrap().typed::<f32>().unwrap()[..], [1., 3., 2., 4.]);
     assert_eq!(refused(&mapped.load("mutable").unwrap()), ErrorKind::NeedsCopy);

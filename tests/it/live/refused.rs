@@ -7,6 +7,7 @@ use crate::harness::{assert_refused, new_path, new_store, open_mapped};
 use crate::simulated::SimulatedDisk;
 use crate::support::temporary;
 use half::f16;
+use ndarray::ArrayViewD;
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -87,7 +88,7 @@ fn tensors_that_cannot_be_live_are_refused() {
     assert_refused(row.write_from(&[0.; 2]), ErrorKind::SizeMismatch, &["write_from", "3 elements"]);
     assert_eq!(live.read().unwrap(), [1.; 6]);
 
-    for refused in [x.as_slice::<f32>().map(drop), x.as_array::<f32>().map(drop)] {
+    for refused in [x.as_slice::<f32>().map(drop), ArrayViewD::<f32>::try_from(&x).map(drop)] {
         assert_refused(refused, ErrorKind::NeedsCopy, &["live storage", "as_live", "read"]);
     }
     for refused in [x.lock_shared().map(drop), x.lock_exclusive().map(drop)] {

@@ -3,6 +3,7 @@
 use super::arithmetic::arange;
 use super::handles;
 use crate::harness::{assert_refused, new_path, new_store};
+use ndarray::{ArrayViewD, ArrayViewMutD};
 use std::thread;
 use std::time::Duration;
 use stridemap::{DType, ErrorKind, StorageKind, Store, StoreOptions, Tensor};
@@ -44,20 +45,20 @@ fn elements_are_borrowed_only_under_a_guard_of_a_mapped_store() {
     let [(_, unmapped), (_, mapped)] = handles(&path);
     let x = mapped.load("x").unwrap();
     assert_refused(x.as_slice::<f32>(), ErrorKind::NeedsCopy, &["as_slice", "lock_shared"]);
-    assert_refused(x.as_array::<f32>(), ErrorKind::NeedsCopy, &["lock_shared"]);
+    assert_refused(ArrayViewD::<f32>::try_from(&x), ErrorKind::NeedsCopy, &["lock_shared"]);
     let y = unmapped.load("x").unwrap();
     assert_refused(y.lock_shared().unwrap().as_slice::<f32>(), ErrorKind::NeedsCopy, &["open_mapped"]);
     assert_refused(y.lock_exclusive().unwrap().as_slice_mut::<f32>(), ErrorKind::NeedsCopy, &["open_mapped"]);
 
     let mut guard = x.lock_exclusive().unwrap();
     guard.as_slice_mut::<f32>().unwrap()[1] = 10.;
-    guard.as_array_mut::<f32>().unwrap()[[1, 2]] = 20.;
+    ArrayViewMutD::<f32>::try_from(&mut guard).unwrap()[[1, 2]] = 20.;
     let turned = x.t().unwrap().flip([0]).unwrap();
     let mut turned = guard.at(&turned).unwrap();
-    assert_refused(turned.as_slice_mut::<f32>(), ErrorKind::NeedsCopy, &["as_array_mut"]);
-    turned.as_array_mut::<f32>().unwrap()[[0, 0]] = 30.;
+    assert_refused(turned.as_slice_mut::<f32>(), ErrorKind::NeedsCopy, &["ArrayViewMut"]);
+    ArrayViewMutD::<f32>::try_from(&mut turned).unwrap()[[0, 0]] = 30.;
     assert_eq!(
-        turned.as_array::<f32>().unwrap().as_standard_layout().as_slice().unwrap(),
+        ArrayViewD::<f32>::try_from(&turned).unwrap().as_standard_layout().as_slice().unwrap(),
         [30., 20., 10., 4., 0., 3.]
     );
     assert_refused(guard.as_slice_mut::<f64>(), ErrorKind::DTypeMismatch, &["float64"]);
@@ -68,7 +69,10 @@ fn elements_are_borrowed_only_under_a_guard_of_a_mapped_store() {
     let shared = x.lock_shared().unwrap();
     let part = shared.at(&x.select(1, 0).unwrap()).unwrap();
     drop(shared);
-    assert_eq!(part.as_array::<f32>().unwrap().as_standard_layout().as_slice().unwrap(), [0., 3.]);
+    assert_eq!(
+        ArrayViewD::<f32>::try_from(&part).unwrap().as_standard_layout().as_slice().unwrap(),
+        [0., 3.]
+    );
 }
 
 #[test]
@@ -81,9 +85,9 @@ fn case_40_tensor_without_elements_is_borrowed_and_changed_like_any_other() {
         assert_eq!(x.lock_shared().unwrap().as_slice::<i64>().unwrap(), [0; 0], "{how}");
         let mut guard = x.lock_exclusive().unwrap();
         assert_eq!(guard.as_slice::<i64>().unwrap(), [0; 0], "{how}");
-        assert_eq!(guard.as_array::<i64>().unwrap().shape(), [0, 2], "{how}");
+        assert_eq!(ArrayViewD::<i64>::try_from(&guard).unwrap().shape(), [0, 2], "{how}");
         assert_eq!(guard.as_slice_mut::<i64>().unwrap(), [0; 0], "{how}");
-        assert_eq!(guard.as_array_mut::<i64>().unwrap().shape(), [0, 2], "{how}");
+        assert_eq!(ArrayViewMutD::<i64>::try_from(&mut guard).unwrap().shape(), [0, 2], "{how}");
         guard.fill_(1).unwrap().flush().unwrap();
     }
 }
@@ -98,10 +102,14 @@ fn view_that_ndarray_cannot_borrow_mutably_is_changed_by_the_guard() {
     let [_, (_, store)] = handles(&path);
     let tangled = store.load("x").unwrap().as_strided([3, 2], [2, 3], 0).unwrap();
     let mut guard = tangled.lock_exclusive().unwrap();
-    assert_refused(guard.as_array_mut::<i64>(), ErrorKind::LimitExceeded, &["ndarray", "[2, 3]"]);
+    assert_refused(
+        ArrayViewMutD::<i64>::try_from(&mut guard),
+        ErrorKind::LimitExceeded,
+        &["ndarray", "[2, 3]"],
+    );
     guard.add_(10).unwrap();
     assert_eq!(guard.read::<i64>().unwrap(), [10, 13, 12, 15, 14, 17]);
-    assert!(guard.as_array::<i64>().unwrap().iter().eq(&[10, 13, 12, 15, 14, 17]));
+    assert!(ArrayViewD::<i64>::try_from(&guard).unwrap().iter().eq(&[10, 13, 12, 15, 14, 17]));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Child;
 
+use ndarray::ArrayViewD;
 use stridemap::{DType, StorageKind, Store, Tensor};
 
 use crate::harness::processes::{OtherProcess, proc, send_line, start, wait_for_line};
@@ -17,7 +18,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
             let mapped = open_mapped(path);
             for name in ["transposed", "stepped"] {
                 let tensor = mapped.load(name).unwrap();
-                let borrowed: Vec<f32> = tensor.as_array().unwrap().iter().copied().collect();
+                let borrowed: Vec<f32> = ArrayViewD::try_from(&tensor).unwrap().iter().copied().collect();
                 assert_eq!(borrowed, store.load(name).unwrap().read::<f32>().unwrap());
                 send_line(format!("{:?} {:?} {borrowed:?}", tensor.size(), tensor.stride()));
             }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use ndarray::ArrayViewD;
 use stridemap::{DType, Element, ErrorKind, Tensor};
 
 use crate::random::{Random, mixed};
@@ -220,7 +221,7 @@ fn check_borrowed<T: Element + PartialEq + fmt::Debug>(
     tensor: &Tensor,
     expected: impl Fn(usize) -> T,
 ) -> Result<bool, String> {
-    match tensor.as_array::<T>() {
+    match ArrayViewD::<T>::try_from(tensor) {
         Ok(array) => match array.iter().enumerate().find(|&(at, &found)| found != expected(at)) {
             Some((at, found)) => Err(format!("borrowed element {at} is {found:?}, not {:?}", expected(at))),
             None => Ok(true),

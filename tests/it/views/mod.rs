@@ -2,7 +2,7 @@
 //!
 //! `STRIDEMAP_TEST_RANDOM_INPUTS` sets the number of chains in each test. The default is 400.
 
-use ndarray::{ArrayD, IxDyn};
+use ndarray::{ArrayD, ArrayViewD, IxDyn};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use stridemap::{ErrorKind, Tensor};
@@ -57,7 +57,7 @@ fn check(tensor: &Tensor, model: &Model, draws: &mut Draws, trail: &str) {
         if model.is_contiguous() { in_place.map(|()| &values[..]) } else { Err(ErrorKind::NeedsCopy) };
     assert_eq!(tensor.as_slice::<i64>().map_err(|e| e.kind()), slice, "{trail}");
     let array = in_place.map(|()| ArrayD::from_shape_vec(IxDyn(size), values.clone()).unwrap());
-    let borrowed = tensor.as_array::<i64>().map(|array| array.to_owned());
+    let borrowed = ArrayViewD::<i64>::try_from(tensor).map(|array| array.to_owned());
     assert_eq!(borrowed.map_err(|e| e.kind()), array, "{trail}: {tensor:?}");
 }
 
