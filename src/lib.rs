@@ -124,7 +124,7 @@ pub use num_complex;
 
 pub use error::{Error, ErrorKind, Result};
 pub use generation::{Durability, NameChanges, OnExisting};
-pub use layout::{Axes, Axis, Index, Integer, Integers, Sections};
+pub use layout::{Axis, Index, Integer, Integers, Sections};
 pub use parallel::set_num_threads;
 // Public for `stridemap-interop`; not covered by semver.
 #[doc(hidden)]

@@ -142,7 +142,7 @@ fn views(tensor: &Tensor) {
     let _ = (tensor.overlaps_itself(), tensor.is_contiguous());
     let _ = tensor.to_text(&stridemap::PrintOptions::default()).map_err(|e| check(&e));
     let views = [
-        tensor.flip(0),
+        tensor.flip([0]),
         tensor.t(),
         tensor.view(&[-1]),
         tensor.unsqueeze(0),

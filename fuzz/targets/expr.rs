@@ -64,7 +64,7 @@ fn tensors() -> Result<Tensors, Box<dyn std::error::Error>> {
         ("b", Tensor::from_vec(vec![true, false], &[2])?),
         ("s", counted(1, &[])?),
         ("e", counted(0, &[0, 3])?),
-        ("r", counted(12, &[3, 4])?.flip(0)?),
+        ("r", counted(12, &[3, 4])?.flip([0])?),
         ("w", counted(3, &[3, 1])?.expand(&[-1, 1 << 10])?),
         ("huge", Tensor::zeros(DType::U8, &[1])?.expand(&[1 << 30, 1 << 30])?),
     ];

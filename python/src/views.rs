@@ -3,7 +3,7 @@
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyEllipsis, PySlice, PyTuple};
-use stridemap::{Axes, Axis, Index, Sections};
+use stridemap::{Axis, Index, Sections};
 
 use crate::error::Result;
 use crate::interrupt::detach;
@@ -33,11 +33,11 @@ enum Dims {
     Several(Vec<Dim>),
 }
 
-impl<'a> From<&'a Dims> for Axes<'a> {
-    fn from(dims: &'a Dims) -> Self {
-        match dims {
-            Dims::One(dim) => Axis::from(dim).into(),
-            Dims::Several(dims) => dims.iter().map(Axis::from).collect::<Vec<_>>().into(),
+impl Dims {
+    fn each(&self) -> &[Dim] {
+        match self {
+            Dims::One(dim) => std::slice::from_ref(dim),
+            Dims::Several(dims) => dims,
         }
     }
 }
@@ -142,7 +142,7 @@ impl Tensor {
     }
 
     fn movedim(&self, source: Dims, destination: Dims) -> Result<Tensor> {
-        self.wrapped(self.inner.movedim(&source, &destination))
+        self.wrapped(self.inner.movedim(source.each(), destination.each()))
     }
 
     fn select(&self, dim: Dim, index: isize) -> Result<Tensor> {
@@ -171,8 +171,8 @@ impl Tensor {
     #[pyo3(signature = (dim=None))]
     fn squeeze(&self, dim: Option<Dims>) -> Result<Tensor> {
         self.wrapped(match &dim {
-            Some(dims) => self.inner.squeeze(dims),
-            None => self.inner.squeeze(..),
+            Some(dims) => self.inner.squeeze(dims.each()),
+            None => self.inner.squeeze(0..self.inner.ndim()),
         })
     }
 
@@ -216,7 +216,7 @@ impl Tensor {
     }
 
     fn sliding_window_view(&self, window_shape: Vec<isize>, axis: Dims) -> Result<Tensor> {
-        self.wrapped(self.inner.sliding_window_view(window_shape, &axis))
+        self.wrapped(self.inner.sliding_window_view(window_shape, axis.each()))
     }
 
     #[pyo3(signature = (size, stride, storage_offset=None))]

@@ -2,15 +2,15 @@
 
 use std::fmt;
 use std::fmt::Arguments;
-use std::ops::RangeFull;
 
 use super::{Integer, Layout};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A dimension of a tensor, by position (negative from the end) or by name.
 ///
-/// Methods that take an axis accept a number or a string: `x.select(-1, 0)`, `x.select("channel", 0)`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Methods that take an axis accept a number or a string: `x.select(-1, 0)`, `x.select("channel", 0)`. Those that take
+/// several accept any iterator of these: `x.flip([0, 1])`, `x.squeeze(0..x.ndim())`.
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Axis<'a> {
     /// A position. -1 is the last dimension.
@@ -19,25 +19,9 @@ pub enum Axis<'a> {
     Named(&'a str),
 }
 
-/// Several dimensions: one [`Axis`], an array or slice of them, or `..` for all.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Axes<'a> {
-    /// All dimensions, in order.
-    All,
-    /// The listed dimensions.
-    List(Vec<Axis<'a>>),
-}
-
 impl<N: Integer> From<N> for Axis<'_> {
     fn from(position: N) -> Self {
         Axis::At(position.to_isize())
-    }
-}
-
-impl<N: Integer> From<N> for Axes<'_> {
-    fn from(position: N) -> Self {
-        Axes::List(vec![position.into()])
     }
 }
 
@@ -53,54 +37,6 @@ impl<'a> From<&'a String> for Axis<'a> {
     }
 }
 
-impl<'a> From<&'a str> for Axes<'a> {
-    fn from(name: &'a str) -> Self {
-        Axes::List(vec![name.into()])
-    }
-}
-
-impl<'a> From<Axis<'a>> for Axes<'a> {
-    fn from(axis: Axis<'a>) -> Self {
-        Axes::List(vec![axis])
-    }
-}
-
-impl From<RangeFull> for Axes<'_> {
-    fn from(_: RangeFull) -> Self {
-        Axes::All
-    }
-}
-
-impl<'a, A: Into<Axis<'a>> + Copy> From<&[A]> for Axes<'a> {
-    fn from(axes: &[A]) -> Self {
-        Axes::List(axes.iter().map(|&axis| axis.into()).collect())
-    }
-}
-
-impl<'a, A: Into<Axis<'a>>> From<Vec<A>> for Axes<'a> {
-    fn from(axes: Vec<A>) -> Self {
-        Axes::List(axes.into_iter().map(A::into).collect())
-    }
-}
-
-impl<'a, A: Into<Axis<'a>> + Copy> From<&Vec<A>> for Axes<'a> {
-    fn from(axes: &Vec<A>) -> Self {
-        axes.as_slice().into()
-    }
-}
-
-impl<'a, A: Into<Axis<'a>> + Copy, const N: usize> From<&[A; N]> for Axes<'a> {
-    fn from(axes: &[A; N]) -> Self {
-        axes.as_slice().into()
-    }
-}
-
-impl<'a, A: Into<Axis<'a>>, const N: usize> From<[A; N]> for Axes<'a> {
-    fn from(axes: [A; N]) -> Self {
-        Axes::List(axes.into_iter().map(A::into).collect())
-    }
-}
-
 impl fmt::Display for Axis<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -110,16 +46,16 @@ impl fmt::Display for Axis<'_> {
     }
 }
 
-impl fmt::Display for Axes<'_> {
+/// As it is displayed, so that errors show a list as it was given.
+impl fmt::Debug for Axis<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Axes::All => f.write_str(".."),
-            Axes::List(axes) => {
-                let axes: Vec<String> = axes.iter().map(Axis::to_string).collect();
-                write!(f, "[{}]", axes.join(", "))
-            }
-        }
+        fmt::Display::fmt(self, f)
     }
+}
+
+/// Returns the axes of an argument that lists several.
+pub(crate) fn listed<'a>(axes: impl IntoIterator<Item = impl Into<Axis<'a>>>) -> Vec<Axis<'a>> {
+    axes.into_iter().map(Into::into).collect()
 }
 
 impl Layout {
@@ -149,8 +85,7 @@ impl Layout {
     }
 
     /// Returns the positions of several axes. Fails if an axis is listed twice.
-    pub(super) fn axes(&self, op: Arguments<'_>, axes: &Axes<'_>) -> Result<Vec<usize>> {
-        let Axes::List(axes) = axes else { return Ok((0..self.rank()).collect()) };
+    pub(super) fn axes(&self, op: Arguments<'_>, axes: &[Axis<'_>]) -> Result<Vec<usize>> {
         let mut positions = Vec::with_capacity(axes.len());
         for &axis in axes {
             let position = self.axis(op, axis)?;

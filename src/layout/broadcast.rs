@@ -1,13 +1,13 @@
 //! Removing axes of size 1 and repeating them: `squeeze` and `expand`.
 
 use super::size_and_stride::{Dim, overflow};
-use super::{Axes, Layout};
+use super::{Axis, Layout};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Layout {
     /// Removes axes of size 1 and ignores axes of other sizes, as in PyTorch.
-    pub(crate) fn squeeze(&self, axes: &Axes<'_>) -> Result<Layout> {
-        let op = format_args!("squeeze({axes})");
+    pub(crate) fn squeeze(&self, axes: &[Axis<'_>]) -> Result<Layout> {
+        let op = format_args!("squeeze({axes:?})");
         let squeezed = self.axes(op, axes)?;
         let is_kept = |(axis, dim): &(usize, Dim)| dim.size != 1 || !squeezed.contains(axis);
         let dims = self.to_dims().into_iter().enumerate().filter(is_kept).map(|(_, dim)| dim);

@@ -23,7 +23,8 @@ mod split;
 mod subscript;
 mod window;
 
-pub use axis::{Axes, Axis};
+pub use axis::Axis;
+pub(crate) use axis::listed;
 pub(crate) use coverage::Coverage;
 pub(crate) use footprint::{footprint_bytes, for_each_range};
 pub use integer::{Integer, Integers};

@@ -2,7 +2,7 @@
 
 use std::fmt::Arguments;
 
-use super::{Axes, Axis, Layout};
+use super::{Axis, Layout};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Layout {
@@ -30,11 +30,9 @@ impl Layout {
     }
 
     /// Reorders the axes: axis `axes[i]` becomes axis `i`.
-    pub(crate) fn permute(&self, axes: &Axes<'_>) -> Result<Layout> {
-        let op = format_args!("permute({axes})");
-        if let Axes::List(axes) = axes
-            && axes.len() != self.rank()
-        {
+    pub(crate) fn permute(&self, axes: &[Axis<'_>]) -> Result<Layout> {
+        let op = format_args!("permute({axes:?})");
+        if axes.len() != self.rank() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!("{op}: {} axes are listed, but {self} has {}", axes.len(), self.rank()),
@@ -44,8 +42,8 @@ impl Layout {
     }
 
     /// Moves axes to new positions. The other axes keep their order.
-    pub(crate) fn movedim(&self, source: &Axes<'_>, destination: &Axes<'_>) -> Result<Layout> {
-        let op = format_args!("movedim({source}, {destination})");
+    pub(crate) fn movedim(&self, source: &[Axis<'_>], destination: &[Axis<'_>]) -> Result<Layout> {
+        let op = format_args!("movedim({source:?}, {destination:?})");
         let (from, to) = (self.axes(op, source)?, self.axes(op, destination)?);
         if from.len() != to.len() {
             return Err(Error::new(

@@ -5,7 +5,7 @@ use std::fmt::Arguments;
 use super::axis::position_in;
 use super::size_and_stride::{Dim, distance, overflow};
 use super::subscript::Subscript;
-use super::{Axes, Axis, Index, Integers, Layout};
+use super::{Axis, Index, Integers, Layout};
 use crate::error::{Context, Error, ErrorKind, Result};
 
 impl Layout {
@@ -70,8 +70,8 @@ impl Layout {
     }
 
     /// Reverses the order along each of the axes.
-    pub(crate) fn flip(&self, axes: &Axes<'_>) -> Result<Layout> {
-        let op = format_args!("flip({axes})");
+    pub(crate) fn flip(&self, axes: &[Axis<'_>]) -> Result<Layout> {
+        let op = format_args!("flip({axes:?})");
         let flipped = self.axes(op, axes)?;
         let (mut dims, mut shift) = (self.to_dims(), 0i128);
         for (axis, dim) in dims.iter_mut().enumerate() {

@@ -1,7 +1,7 @@
 //! Windows, diagonals, and views with arbitrary strides.
 
 use super::size_and_stride::{Dim, distance, overflow};
-use super::{Axes, Axis, Layout};
+use super::{Axis, Layout};
 use crate::error::{Context, Error, ErrorKind, Result};
 
 impl Layout {
@@ -35,13 +35,10 @@ impl Layout {
 
     /// Returns all windows of the given size along each of the axes, 1 apart. New last axes, of these sizes,
     /// hold the elements of each window.
-    pub(crate) fn sliding_window_view(&self, window: &[usize], axes: &Axes<'_>) -> Result<Layout> {
-        let op = format_args!("sliding_window_view({window:?}, {axes})");
+    pub(crate) fn sliding_window_view(&self, window: &[usize], axes: &[Axis<'_>]) -> Result<Layout> {
+        let op = format_args!("sliding_window_view({window:?}, {axes:?})");
         // An axis may be listed twice, for windows of windows.
-        let slid: Vec<usize> = match axes {
-            Axes::All => (0..self.rank()).collect(),
-            Axes::List(axes) => axes.iter().map(|&axis| Ok(self.dim(op, axis)?.0)).collect::<Result<_>>()?,
-        };
+        let slid = axes.iter().map(|&axis| Ok(self.dim(op, axis)?.0)).collect::<Result<Vec<usize>>>()?;
         if slid.len() != window.len() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,

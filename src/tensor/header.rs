@@ -222,7 +222,7 @@ impl Tensor {
     /// # use stridemap::Tensor;
     /// let x = Tensor::from_vec(vec![0u8; 6], &[2, 3])?;
     /// assert_eq!(x.stride(), [3, 1]);
-    /// assert_eq!(x.flip(0)?.stride(), [-3, 1]);
+    /// assert_eq!(x.flip([0])?.stride(), [-3, 1]);
     /// assert_eq!(x.unsqueeze(0)?.expand([5, 2, 3])?.stride(), [0, 3, 1]);
     /// # Ok::<(), stridemap::Error>(())
     /// ```
@@ -301,7 +301,7 @@ impl Tensor {
     /// ```
     /// # use stridemap::Tensor;
     /// let x = Tensor::from_vec(vec![1u8, 2, 3], &[3])?;
-    /// assert!(x.unfold(0, 2, 1)?.overlaps_itself() && !x.flip(0)?.overlaps_itself());
+    /// assert!(x.unfold(0, 2, 1)?.overlaps_itself() && !x.flip([0])?.overlaps_itself());
     /// # Ok::<(), stridemap::Error>(())
     /// ```
     #[must_use]

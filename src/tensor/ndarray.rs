@@ -138,7 +138,7 @@ impl<T: Element, D: Dimension> TryFrom<&Tensor> for Array<T, D> {
 /// let points = Tensor::try_from(array![[1f32, 4.], [2., 1.], [3., 5.]].reversed_axes())?;
 /// assert_eq!((points.size(), points.stride()), (&[2, 3][..], &[1, 2][..]));   // the array's buffer, unchanged
 ///
-/// let flipped = points.flip(&[1])?;
+/// let flipped = points.flip([1])?;
 /// let view = ArrayView2::<f32>::try_from(&flipped)?;                          // no copy, with a negative stride
 /// assert_eq!(view, array![[3., 2., 1.], [5., 1., 4.]]);
 /// let owned = Array2::<f32>::try_from(&flipped)?;                             // a copy

@@ -62,7 +62,7 @@ pub(super) fn order_axes_like(view: &Tensor) -> impl Fn(&Tensor) -> Result<Tenso
     let mut axes: Vec<usize> = (0..view.ndim()).collect();
     axes.sort_by_key(|&axis| Reverse(strides[axis].unsigned_abs()));
     let backwards: Vec<usize> = (0..axes.len()).filter(|&at| strides[axes[at]] < 0).collect();
-    move |tensor| tensor.permute(&axes[..])?.flip(&backwards[..])
+    move |tensor| tensor.permute(axes.iter().copied())?.flip(backwards.iter().copied())
 }
 
 /// Passes the bytes of all elements to `sink`, in row-major order, while other threads gather the following pieces.

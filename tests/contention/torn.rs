@@ -102,7 +102,7 @@ impl Worker {
         self.count("read", x.read::<i64>());
         self.count(
             "read a view",
-            x.t().unwrap().flip(0).unwrap().clone_data().and_then(|copy| copy.read::<i64>()),
+            x.t().unwrap().flip([0]).unwrap().clone_data().and_then(|copy| copy.read::<i64>()),
         );
         self.count("convert", x.to_dtype(DType::F64).and_then(|copy| copy.read::<f64>()));
         let statistics = x.statistics(|_| ());
@@ -152,7 +152,7 @@ impl Worker {
             elements.as_chunks().0.iter().map(|&element| i64::from_le_bytes(element)).collect::<Vec<_>>()
         };
         let mut bytes = Vec::new();
-        let exported = npy::Export::new().write_to(&mut bytes, &x.flip(0).unwrap(), |_| ());
+        let exported = npy::Export::new().write_to(&mut bytes, &x.flip([0]).unwrap(), |_| ());
         self.count("export npy", exported.map(|()| elements(&bytes)));
         let file = self.dir.join(format!("{}.safetensors", self.process));
         let export = safetensors::Export::new().on_existing(OnExisting::Replace);

@@ -243,7 +243,7 @@ fn t_12_in_place_changes_keep_the_storage_and_other_processes_see_them() {
 #[test]
 fn t_13_sum_has_a_new_storage_and_the_old_one_is_unchanged() {
     let disk = OnDisk::holding("t1", &points());
-    let _ = disk.save("t2", &points().flip(0).unwrap());
+    let _ = disk.save("t2", &points().flip([0]).unwrap());
     let old = disk.save_view("old", &disk.load("t1"));
     {
         let store = open_mapped(&disk.path);

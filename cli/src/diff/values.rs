@@ -131,8 +131,8 @@ fn prepare(a: &Tensor, b: &Tensor) -> Result<(Vec<usize>, usize, Vec<Tensor>), F
     let is_long = |axis: usize| a.size().get(axis).is_some_and(|&n| n > 1);
     order.sort_by_key(|&(axis, stride)| (!is_long(axis), Reverse(if is_long(axis) { stride } else { 0 })));
     let order: Vec<usize> = order.into_iter().map(|(axis, _)| axis).collect();
-    let axes: Vec<isize> = order.iter().map(|&axis| axis as isize).collect();
-    let views = vec![a.permute(&axes).map_err(in_a)?, b.permute(&axes).map_err(in_b)?];
+    let axes = order.iter().copied();
+    let views = vec![a.permute(axes.clone()).map_err(in_a)?, b.permute(axes).map_err(in_b)?];
     Ok((order, repeats, views))
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::slice;
 
-use stridemap::{Axes, Axis, DType, Sections};
+use stridemap::{Axis, DType, Sections, Tensor};
 
 use super::mistake::Mistake;
 
@@ -93,12 +93,12 @@ impl<'a> Arguments<'a> {
         self.one("an axis: a number or a name", axis)
     }
 
-    /// Reads a list of axes. `None` means all axes.
-    pub(super) fn axes(&mut self) -> Result<Axes<'a>> {
+    /// Reads a list of axes. `None` means all axes of the tensor.
+    pub(super) fn axes(&mut self, x: &Tensor) -> Result<Vec<Axis<'a>>> {
         if self.skip_none() {
-            return Ok(Axes::All);
+            return Ok((0..x.ndim()).map(Axis::from).collect());
         }
-        self.each("an axis: a number or a name", axis).map(Axes::List)
+        self.each("an axis: a number or a name", axis)
     }
 
     pub(super) fn number(&mut self) -> Result<isize> {

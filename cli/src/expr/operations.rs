@@ -34,15 +34,15 @@ pub(super) static OPERATIONS: &[Operation] = &[
     view("slice(dim=0, start=None, end=None, step=1)", |x, a| {
         Ok(x.slice(a.axis()?, a.number_or_none()?, a.number_or_none()?, a.number_or_none()?.unwrap_or(1)))
     }),
-    view("flip(*dims)", |x, a| Ok(x.flip(a.axes()?))),
+    view("flip(*dims)", |x, a| Ok(x.flip(a.axes(x)?))),
     view("diagonal(offset=0, dim1=0, dim2=1)", |x, a| Ok(x.diagonal(a.number()?, a.axis()?, a.axis()?))),
     view("transpose(dim0, dim1)", |x, a| Ok(x.transpose(a.axis()?, a.axis()?))),
     view("t()", |x, _| Ok(x.t())),
     view("T", |x, _| Ok(x.t())),
     view("mT", |x, _| Ok(if x.ndim() == 0 { Ok(x.clone()) } else { x.transpose(-2, -1) })),
-    view("permute(*dims)", |x, a| Ok(x.permute(a.axes()?))),
-    view("movedim(source, destination)", |x, a| Ok(x.movedim(a.axes()?, a.axes()?))),
-    view("squeeze(*dim=None)", |x, a| Ok(x.squeeze(a.axes()?))),
+    view("permute(*dims)", |x, a| Ok(x.permute(a.axes(x)?))),
+    view("movedim(source, destination)", |x, a| Ok(x.movedim(a.axes(x)?, a.axes(x)?))),
+    view("squeeze(*dim=None)", |x, a| Ok(x.squeeze(a.axes(x)?))),
     view("unsqueeze(dim)", |x, a| Ok(x.unsqueeze(a.number()?))),
     view("expand(*size)", |x, a| Ok(x.expand(&a.numbers()?))),
     view("view(*size)", |x, a| {
@@ -69,7 +69,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
     view("unflatten(dim, sizes)", |x, a| Ok(x.unflatten(a.axis()?, &a.numbers()?))),
     view("unfold(dimension, size, step)", |x, a| Ok(x.unfold(a.axis()?, a.count()?, a.count()?))),
     view("sliding_window_view(window_shape, axis=None)", |x, a| {
-        Ok(x.sliding_window_view(&a.counts()?, a.axes()?))
+        Ok(x.sliding_window_view(&a.counts()?, a.axes(x)?))
     }),
     view("as_strided(size, stride, storage_offset=None)", |x, a| {
         Ok(x.as_strided(&a.counts()?, &a.numbers()?, a.count_or_none()?))

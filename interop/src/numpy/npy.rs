@@ -189,7 +189,6 @@ pub(super) fn arrange(path: &Path, what: &str, tensor: &Tensor, order: Order) ->
     })?;
     // With at most one dimension both orders are the same, and NumPy calls them C.
     let is_fortran_order = order == Order::F && tensor.ndim() > 1;
-    let axes: Vec<isize> = (0..tensor.ndim() as isize).rev().collect();
-    let elements = if is_fortran_order { tensor.permute(&axes)? } else { tensor.clone() };
+    let elements = if is_fortran_order { tensor.permute((0..tensor.ndim()).rev())? } else { tensor.clone() };
     Ok(Arranged { header: header_of(&descr, is_fortran_order, tensor.size()), elements })
 }

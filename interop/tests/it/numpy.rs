@@ -117,7 +117,11 @@ fn big_endian_elements_are_swapped_on_request() {
         for tensor in [place.store.load("x").unwrap(), file.load("x").unwrap()] {
             let axes: Vec<isize> = (0..tensor.ndim() as isize).rev().collect();
             assert_eq!(tensor.dtype(), dtype);
-            assert_eq!(tensor.permute(&axes).unwrap().to_bytes().unwrap(), expected, "{descr}");
+            assert_eq!(
+                tensor.permute(axes.iter().copied()).unwrap().to_bytes().unwrap(),
+                expected,
+                "{descr}"
+            );
         }
         let adopted = file.adopt_into(&mut place.store.begin().unwrap(), "");
         let is_adopted = adopted.as_ref().is_err_and(|e| e.kind() != ErrorKind::BadFile);

@@ -1,7 +1,7 @@
 //! Views with reordered axes.
 
 use crate::error::Result;
-use crate::layout::{Axes, Axis};
+use crate::layout::{Axis, listed};
 use crate::tensor::Tensor;
 
 /// Views of the same elements with the axes in a different order.
@@ -54,8 +54,8 @@ impl Tensor {
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) unless each axis is listed exactly once;
     /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis that does not exist.
-    pub fn permute<'a>(&self, axes: impl Into<Axes<'a>>) -> Result<Tensor> {
-        self.viewed(self.layout().permute(&axes.into()))
+    pub fn permute<'a>(&self, axes: impl IntoIterator<Item = impl Into<Axis<'a>>>) -> Result<Tensor> {
+        self.viewed(self.layout().permute(&listed(axes)))
     }
 
     /// Moves axes to new positions. The other axes keep their order.
@@ -64,7 +64,7 @@ impl Tensor {
     /// # use stridemap::{DType, Tensor};
     /// let x = Tensor::zeros(DType::F32, &[3, 4, 5])?;
     /// assert_eq!(x.stride(), [20, 5, 1]);
-    /// let view = x.movedim(0, -1)?;
+    /// let view = x.movedim([0], [-1])?;
     /// assert_eq!((view.size(), view.stride()), (&[4, 5, 3][..], &[5, 1, 20][..]));
     /// # Ok::<(), stridemap::Error>(())
     /// ```
@@ -75,9 +75,9 @@ impl Tensor {
     /// exist.
     pub fn movedim<'a>(
         &self,
-        source: impl Into<Axes<'a>>,
-        destination: impl Into<Axes<'a>>,
+        source: impl IntoIterator<Item = impl Into<Axis<'a>>>,
+        destination: impl IntoIterator<Item = impl Into<Axis<'a>>>,
     ) -> Result<Tensor> {
-        self.viewed(self.layout().movedim(&source.into(), &destination.into()))
+        self.viewed(self.layout().movedim(&listed(source), &listed(destination)))
     }
 }

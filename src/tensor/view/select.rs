@@ -1,7 +1,7 @@
 //! Views of some of the elements.
 
 use crate::error::Result;
-use crate::layout::{Axes, Axis, Index, Integer, non_negative};
+use crate::layout::{Axis, Index, Integer, listed, non_negative};
 use crate::tensor::Tensor;
 
 /// Views of some of the elements.
@@ -103,15 +103,15 @@ impl Tensor {
     /// # use stridemap::{DType, Tensor};
     /// let x = Tensor::zeros(DType::F32, &[3, 2])?;
     /// assert_eq!(x.stride(), [2, 1]);
-    /// let view = x.flip(0)?;
+    /// let view = x.flip([0])?;
     /// assert_eq!((view.size(), view.stride(), view.storage_offset()), (&[3, 2][..], &[-2, 1][..], 4));
     /// # Ok::<(), stridemap::Error>(())
     /// ```
     ///
     /// # Errors
     /// `InvalidArgument` for an axis listed twice; `OutOfRange` for an axis that does not exist.
-    pub fn flip<'a>(&self, axes: impl Into<Axes<'a>>) -> Result<Tensor> {
-        self.viewed(self.layout().flip(&axes.into()))
+    pub fn flip<'a>(&self, axes: impl IntoIterator<Item = impl Into<Axis<'a>>>) -> Result<Tensor> {
+        self.viewed(self.layout().flip(&listed(axes)))
     }
 
     /// Returns the diagonal between two axes. It replaces both and becomes the last axis. A positive offset selects a

@@ -1,7 +1,7 @@
 //! Views with different dimensions, and copies where strides cannot express the result.
 
 use crate::error::{ErrorKind, Result};
-use crate::layout::{Axes, Axis, Integer, Integers, Layout};
+use crate::layout::{Axis, Integer, Integers, Layout, listed};
 use crate::tensor::Tensor;
 use crate::tensor::copy;
 
@@ -10,24 +10,24 @@ use crate::tensor::copy;
 /// [`reshape`](Self::reshape) and [`flatten`](Self::flatten) copy if no strides can express the result.
 /// [`contiguous`](Self::contiguous) copies if the tensor is not contiguous. PyTorch copies in the same cases. [`shares_storage`](Self::shares_storage) shows whether they copied.
 impl Tensor {
-    /// Removes axes of size 1 and ignores listed axes of other sizes. `..` means all axes.
+    /// Removes axes of size 1 and ignores listed axes of other sizes.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
     /// let x = Tensor::zeros(DType::F32, &[1, 3, 1, 2])?;
     /// assert_eq!(x.stride(), [6, 2, 2, 1]);
-    /// let view = x.squeeze(0)?;
+    /// let view = x.squeeze([0])?;
     /// assert_eq!((view.size(), view.stride()), (&[3, 1, 2][..], &[2, 2, 1][..]));
     /// assert_eq!(x.squeeze([0, 1, 2])?.size(), [3, 2]);
-    /// assert_eq!(x.squeeze(..)?.size(), [3, 2]);
+    /// assert_eq!(x.squeeze(0..x.ndim())?.size(), [3, 2]);
     /// # Ok::<(), stridemap::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`OutOfRange`](ErrorKind::OutOfRange) for an axis that does not exist;
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) for an axis listed twice.
-    pub fn squeeze<'a>(&self, axes: impl Into<Axes<'a>>) -> Result<Tensor> {
-        self.viewed(self.layout().squeeze(&axes.into()))
+    pub fn squeeze<'a>(&self, axes: impl IntoIterator<Item = impl Into<Axis<'a>>>) -> Result<Tensor> {
+        self.viewed(self.layout().squeeze(&listed(axes)))
     }
 
     /// Inserts an axis of size 1 at position `axis` of the result.

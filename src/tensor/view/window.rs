@@ -1,7 +1,7 @@
 //! Windows, and views with arbitrary strides.
 
 use crate::error::{FormatContext, Result};
-use crate::layout::{Axes, Axis, Integer, Integers, non_negative, non_negative_list};
+use crate::layout::{Axis, Integer, Integers, listed, non_negative, non_negative_list};
 use crate::tensor::Tensor;
 
 /// Views that may contain an element more than once.
@@ -33,13 +33,13 @@ impl Tensor {
     }
 
     /// Returns all windows of the given size along each of the axes, 1 apart, as NumPy's `sliding_window_view` does.
-    /// New last axes, of these sizes, hold the elements of each window. `..` means all axes.
+    /// New last axes, of these sizes, hold the elements of each window.
     ///
     /// ```
     /// # use stridemap::{DType, Tensor};
     /// let x = Tensor::zeros(DType::F32, &[3, 4])?;
     /// assert_eq!(x.stride(), [4, 1]);
-    /// let view = x.sliding_window_view([2, 2], ..)?;
+    /// let view = x.sliding_window_view([2, 2], [0, 1])?;
     /// assert_eq!((view.size(), view.stride()), (&[2, 3, 2, 2][..], &[4, 1, 4, 1][..]));
     /// # Ok::<(), stridemap::Error>(())
     /// ```
@@ -51,10 +51,10 @@ impl Tensor {
     pub fn sliding_window_view<'a>(
         &self,
         window: impl Integers,
-        axes: impl Into<Axes<'a>>,
+        axes: impl IntoIterator<Item = impl Into<Axis<'a>>>,
     ) -> Result<Tensor> {
         let window = non_negative_list("sliding_window_view", "window", window)?;
-        self.viewed(self.layout().sliding_window_view(&window, &axes.into()))
+        self.viewed(self.layout().sliding_window_view(&window, &listed(axes)))
     }
 
     /// Views the storage with any size, stride and storage offset, in elements. An offset of `None` keeps the offset

@@ -76,7 +76,7 @@ fn floats_out_of_range_convert_to_the_nearest_integer() {
 fn large_view_converts_in_row_major_order() {
     // 12 MB, which is more than a piece.
     let wide = Tensor::from_vec((0..3_000_000).collect::<Vec<i32>>(), &[1500, 2000]).unwrap();
-    let turned = wide.t().unwrap().flip(0).unwrap();
+    let turned = wide.t().unwrap().flip([0]).unwrap();
     let converted = turned.to_dtype(DType::F64).unwrap();
     assert!(converted.is_contiguous());
     let expected: Vec<f64> = turned.read::<i32>().unwrap().into_iter().map(f64::from).collect();

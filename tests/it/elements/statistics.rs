@@ -143,7 +143,7 @@ fn views(x: &Tensor) -> Vec<Tensor> {
         x.clone(),
         x.transpose(0, 2).unwrap(),
         x.flip([0, 2]).unwrap(),
-        x.permute([1, 2, 0]).unwrap().flip(1).unwrap(),
+        x.permute([1, 2, 0]).unwrap().flip([1]).unwrap(),
         x.slice(2, 1, None, 2).unwrap(),
         x.slice(0, 1, 3, 1).unwrap().slice(1, None, None, 3).unwrap(),
         x.select(1, 2).unwrap(),

@@ -127,8 +127,8 @@ fn tensors_change_a_view_element_by_element_broadcast_and_converted() {
         let whole = arange(size, |i| i as f64 - 3.5);
         let backwards: Vec<isize> = (0..size.len() as isize).rev().collect();
         let turned: Vec<usize> = size.iter().rev().copied().collect();
-        let strided = arange(&turned, |i| i as f64 * 0.25).permute(&backwards).unwrap();
-        let mut operands = vec![whole.flip(&backwards).unwrap(), whole, strided];
+        let strided = arange(&turned, |i| i as f64 * 0.25).permute(backwards.iter().copied()).unwrap();
+        let mut operands = vec![whole.flip(backwards.iter().copied()).unwrap(), whole, strided];
         operands.push(arange(&[], |_| 2.5));
         if let Some(&last) = size.last() {
             operands.push(arange(&[last], |i| i as f64 * 2.));

@@ -161,10 +161,10 @@ fn every_read_works_through_a_guard_and_views_made_from_it() {
         exclusive.fill_(8).unwrap();
         for (what, read) in PATHS {
             read(&exclusive, &store).unwrap_or_else(|e| panic!("{how}: exclusive: {what}: {e}"));
-            read(&exclusive.clone().flip(0).unwrap(), &store)
+            read(&exclusive.clone().flip([0]).unwrap(), &store)
                 .unwrap_or_else(|e| panic!("{how}: a view: {what}: {e}"));
         }
-        let part = exclusive.at(&x.flip(1).unwrap()).unwrap();
+        let part = exclusive.at(&x.flip([1]).unwrap()).unwrap();
         thread::scope(|scope| {
             scope
                 .spawn({
@@ -230,7 +230,7 @@ fn lock_is_held_until_the_last_element_is_read() {
             let refused = change_elsewhere(&x).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
         };
-        for tensor in [x.clone(), x.t().unwrap(), x.flip(0).unwrap()] {
+        for tensor in [x.clone(), x.t().unwrap(), x.flip([0]).unwrap()] {
             let mut seen_bytes = 0;
             tensor
                 .write_to(&mut |bytes| {

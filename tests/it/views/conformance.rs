@@ -67,7 +67,7 @@ fn apply(x: &Tensor, op: &str, args: &Args<'_>) -> Option<Result<Tensor>> {
         "mT" if x.ndim() == 0 => Ok(x.clone()),
         "mT" => x.transpose(-2, -1),
         "flip" => x.flip(args.ints("dims")),
-        "squeeze_all" => x.squeeze(..),
+        "squeeze_all" => x.squeeze(0..x.ndim()),
         "squeeze" => x.squeeze(args.axes("dim")),
         "unsqueeze" => x.unsqueeze(args.int("dim")),
         "expand" => x.expand(args.ints("size")),

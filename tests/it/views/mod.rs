@@ -150,10 +150,10 @@ proptest! {
             let saved = options.open(&path).unwrap().load(name).unwrap();
             prop_assert_eq!(saved.names(), model.names.clone());
             for (axis, name) in model.names.iter().enumerate().filter_map(|(axis, name)| Some((axis, (*name)?))) {
-                let (by_name, by_position) = (saved.flip(name).unwrap(), saved.flip(axis).unwrap());
+                let (by_name, by_position) = (saved.flip([name]).unwrap(), saved.flip([axis]).unwrap());
                 prop_assert_eq!(by_name.read::<i64>().unwrap(), by_position.read::<i64>().unwrap());
             }
-            prop_assert_eq!(saved.flip("nobody").unwrap_err().kind(), ErrorKind::OutOfRange);
+            prop_assert_eq!(saved.flip(["nobody"]).unwrap_err().kind(), ErrorKind::OutOfRange);
         }
     }
 

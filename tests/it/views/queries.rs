@@ -44,7 +44,7 @@ fn tensors_of_different_storages_never_overlap() -> Result<()> {
     let (a, b) = (Tensor::zeros(DType::F32, &[4])?, Tensor::zeros(DType::F32, &[4])?);
     assert!(!a.overlaps(&b) && a.overlaps(&a.clone()) && !a.shares_storage(&a.clone_data()?));
     assert!(a.expand([2, 4])?.overlaps_itself() && a.unfold(0, 2, 1)?.overlaps_itself());
-    assert!(!a.unfold(0, 2, 2)?.overlaps_itself() && !a.flip(0)?.overlaps_itself());
+    assert!(!a.unfold(0, 2, 2)?.overlaps_itself() && !a.flip([0])?.overlaps_itself());
     Ok(())
 }
 

@@ -87,7 +87,7 @@ fn stored_arrays_are_aligned_for_mapping_and_can_be_adopted() {
         let start = storage.offset_bytes as usize;
         assert_eq!((start % 64, storage.size_bytes), (0, tensor.nbytes() as u64), "{name}");
         let axes: Vec<isize> = (0..tensor.ndim() as isize).rev().collect();
-        let expected = tensor.permute(&axes).unwrap().to_bytes().unwrap();
+        let expected = tensor.permute(axes.iter().copied()).unwrap().to_bytes().unwrap();
         assert!(bytes[start..].starts_with(&expected), "{name}");
     }
 

@@ -129,7 +129,7 @@ fn packed_fields_are_copied_in_any_order_and_packing() {
                     let in_order = if order == "True" && ndim > 1 {
                         let mut axes = vec![1, 0];
                         axes.extend(2..ndim);
-                        tensor.permute(&axes).unwrap()
+                        tensor.permute(axes.iter().copied()).unwrap()
                     } else {
                         tensor
                     };

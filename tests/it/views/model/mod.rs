@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use stridemap::{Axes, Axis, ErrorKind};
+use stridemap::{Axis, ErrorKind};
 
 mod names;
 mod select;
@@ -76,16 +76,9 @@ impl Model {
         Ok((axis, *self.size.get(axis).ok_or(ErrorKind::OutOfRange)?))
     }
 
-    fn listed<'a>(&self, axes: impl Into<Axes<'a>>) -> Vec<Axis<'a>> {
-        match axes.into() {
-            Axes::List(axes) => axes,
-            _ => (0..self.size.len()).map(Axis::from).collect(),
-        }
-    }
-
-    fn distinct<'a>(&self, axes: impl Into<Axes<'a>>) -> Expected<Vec<usize>> {
+    fn distinct<'a>(&self, axes: impl IntoIterator<Item = Axis<'a>>) -> Expected<Vec<usize>> {
         let mut distinct = Vec::new();
-        for axis in self.listed(axes) {
+        for axis in axes {
             let axis = self.axis(axis)?;
             if distinct.contains(&axis) {
                 return Err(ErrorKind::InvalidArgument);

@@ -1,6 +1,6 @@
 //! Model: selections of elements, and orders of axes.
 
-use stridemap::{Axes, Axis, ErrorKind, Index};
+use stridemap::{Axis, ErrorKind, Index};
 
 use super::{Expected, Model, coordinates, means, place};
 
@@ -109,17 +109,17 @@ impl Model {
         }
     }
 
-    pub(in super::super) fn permute(&self, order: &[Axis<'_>]) -> Expected<Model> {
+    pub(in super::super) fn permute(&self, order: Vec<Axis<'_>>) -> Expected<Model> {
         if order.len() != self.size.len() {
             return Err(ErrorKind::InvalidArgument);
         }
         Ok(self.reordered(&self.distinct(order)?))
     }
 
-    pub(in super::super) fn movedim<'a, A: Into<Axes<'a>>>(
+    pub(in super::super) fn movedim(
         &self,
-        source: A,
-        destination: A,
+        source: Vec<Axis<'_>>,
+        destination: Vec<Axis<'_>>,
     ) -> Expected<Model> {
         let (from, to) = (self.distinct(source)?, self.distinct(destination)?);
         if from.len() != to.len() {
@@ -136,7 +136,7 @@ impl Model {
         Ok(self.reordered(&order))
     }
 
-    pub(in super::super) fn flip(&self, flipped: &[Axis<'_>]) -> Expected<Model> {
+    pub(in super::super) fn flip(&self, flipped: Vec<Axis<'_>>) -> Expected<Model> {
         let (flipped, mut axes) = (self.distinct(flipped)?, self.axes());
         axes.iter_mut()
             .filter(|(axis, _)| flipped.contains(axis))

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use stridemap::{Axes, Axis, ErrorKind};
+use stridemap::{Axis, ErrorKind};
 
 use super::{Expected, Model, Name, coordinates, number, place};
 
 impl Model {
-    pub(in super::super) fn squeeze<'a>(&self, axes: impl Into<Axes<'a>>) -> Expected<Model> {
+    pub(in super::super) fn squeeze(&self, axes: Vec<Axis<'_>>) -> Expected<Model> {
         let mut gone = self.distinct(axes)?;
         gone.retain(|&axis| self.size.get(axis) == Some(&1));
         Ok(self.without(&gone))

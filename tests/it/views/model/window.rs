@@ -1,6 +1,6 @@
 //! Model: windows, and arbitrary strides.
 
-use stridemap::{Axes, Axis, ErrorKind};
+use stridemap::{Axis, ErrorKind};
 
 use super::{Expected, Model, coordinates};
 
@@ -28,13 +28,12 @@ impl Model {
         }))
     }
 
-    pub(in super::super) fn sliding_window_view<'a>(
+    pub(in super::super) fn sliding_window_view(
         &self,
         window: &[usize],
-        axes: impl Into<Axes<'a>>,
+        axes: Vec<Axis<'_>>,
     ) -> Expected<Model> {
-        let axes =
-            self.listed(axes).into_iter().map(|axis| Ok(self.dim(axis)?.0)).collect::<Expected<Vec<_>>>()?;
+        let axes = axes.into_iter().map(|axis| Ok(self.dim(axis)?.0)).collect::<Expected<Vec<_>>>()?;
         if axes.len() != window.len() {
             return Err(ErrorKind::InvalidArgument);
         }
