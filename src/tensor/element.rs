@@ -21,18 +21,33 @@ pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + 'static {
 }
 
 pub(crate) mod sealed {
+    use bytemuck::{CheckedBitPattern, NoUninit, Zeroable};
+
     use crate::error::Result;
+    use crate::storage::zeroed;
 
     /// Operations of the library on elements, hidden from users.
-    pub trait Sealed: Sized {
+    pub trait Sealed: NoUninit + CheckedBitPattern + Zeroable {
         /// Returns the bytes of the elements.
-        fn as_bytes(elements: &[Self]) -> &[u8];
+        fn as_bytes(elements: &[Self]) -> &[u8] {
+            bytemuck::cast_slice(elements)
+        }
+
         /// Views bytes as elements. Returns `None` if they are not aligned, or not all are valid values.
-        fn borrow(bytes: &[u8]) -> Option<&[Self]>;
+        fn borrow(bytes: &[u8]) -> Option<&[Self]> {
+            bytemuck::checked::try_cast_slice(bytes).ok()
+        }
+
         /// The mutable form of `borrow`.
-        fn borrow_mut(bytes: &mut [u8]) -> Option<&mut [Self]>;
+        fn borrow_mut(bytes: &mut [u8]) -> Option<&mut [Self]> {
+            bytemuck::checked::try_cast_slice_mut(bytes).ok()
+        }
+
         /// Returns a vector of zeros.
-        fn zeros(count: usize) -> Result<Vec<Self>>;
+        fn zeros(count: usize) -> Result<Vec<Self>> {
+            zeroed(count)
+        }
+
         /// Lets `read` fill the bytes of `out`.
         fn fill(out: &mut [Self], read: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<()>;
     }
@@ -45,22 +60,6 @@ macro_rules! elements {
         }
 
         impl sealed::Sealed for $type {
-            fn as_bytes(elements: &[Self]) -> &[u8] {
-                bytemuck::cast_slice(elements)
-            }
-
-            fn borrow(bytes: &[u8]) -> Option<&[Self]> {
-                bytemuck::try_cast_slice(bytes).ok()
-            }
-
-            fn borrow_mut(bytes: &mut [u8]) -> Option<&mut [Self]> {
-                bytemuck::try_cast_slice_mut(bytes).ok()
-            }
-
-            fn zeros(count: usize) -> Result<Vec<Self>> {
-                zeroed(count)
-            }
-
             fn fill(out: &mut [Self], read: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<()> {
                 read(bytemuck::cast_slice_mut(out))
             }
@@ -81,24 +80,8 @@ impl Element for bool {
 }
 
 impl sealed::Sealed for bool {
-    fn as_bytes(elements: &[Self]) -> &[u8] {
-        bytemuck::cast_slice(elements)
-    }
-
-    fn borrow(bytes: &[u8]) -> Option<&[Self]> {
-        bytemuck::checked::try_cast_slice(bytes).ok()
-    }
-
-    fn borrow_mut(bytes: &mut [u8]) -> Option<&mut [Self]> {
-        bytemuck::checked::try_cast_slice_mut(bytes).ok()
-    }
-
-    fn zeros(count: usize) -> Result<Vec<Self>> {
-        zeroed(count)
-    }
-
     fn fill(out: &mut [Self], read: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<()> {
-        let mut bytes = u8::zeros(out.len())?;
+        let mut bytes = zeroed::<u8>(out.len())?;
         read(&mut bytes)?;
         let elements = bytemuck::checked::try_cast_slice(&bytes).map_err(|_| invalid_bools())?;
         out.copy_from_slice(elements);

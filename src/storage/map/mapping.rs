@@ -269,7 +269,7 @@ pub(crate) fn prefer_huge_pages<T>(elements: &mut [T]) {
 /// size of a page, and it can be changed through a shared reference.
 pub unsafe trait Atom: Sized + Sync + 'static {
     /// The value of the integer.
-    type Bits: Copy + Eq;
+    type Bits: bytemuck::Pod + Eq;
 
     /// Returns the value.
     fn load(&self) -> Self::Bits;

@@ -13,32 +13,30 @@ use crate::tensor::Element;
 pub trait LiveElement: Element + sealed::Live {}
 
 pub(crate) mod sealed {
+    use bytemuck::Pod;
+
     use crate::storage::Atom;
 
     /// The operations of the library on live elements, hidden from users.
-    pub trait Live: Copy {
+    pub trait Live: Pod {
         /// The atomic type that stores the element.
         type Atom: Atom;
-        /// Returns the bits of the element.
-        fn to_bits(self) -> <Self::Atom as Atom>::Bits;
-        /// Returns the element with these bits.
-        fn from_bits(bits: <Self::Atom as Atom>::Bits) -> Self;
 
         /// Reads the element.
         fn load(atom: &Self::Atom) -> Self {
-            Self::from_bits(atom.load())
+            bytemuck::cast(atom.load())
         }
 
         /// Writes the element.
         fn store(self, atom: &Self::Atom) {
-            atom.store(self.to_bits());
+            atom.store(bytemuck::cast(self));
         }
 
         /// Replaces `current` with `new`, compared bit for bit. Returns the old element: `Ok` if it was replaced,
         /// otherwise `Err`.
         fn compare_exchange(atom: &Self::Atom, current: Self, new: Self) -> Result<Self, Self> {
-            let exchanged = atom.compare_exchange(current.to_bits(), new.to_bits());
-            exchanged.map(Self::from_bits).map_err(Self::from_bits)
+            let exchanged = atom.compare_exchange(bytemuck::cast(current), bytemuck::cast(new));
+            exchanged.map(bytemuck::cast).map_err(bytemuck::cast)
         }
 
         /// Adds by the rules of the type, and returns the old element.
@@ -59,14 +57,6 @@ macro_rules! integers {
         impl sealed::Live for $type {
             type Atom = $atom;
 
-            fn to_bits(self) -> <$atom as Atom>::Bits {
-                bytemuck::cast(self)
-            }
-
-            fn from_bits(bits: <$atom as Atom>::Bits) -> Self {
-                bytemuck::cast(bits)
-            }
-
             // Addition is the same on bits, signed or unsigned.
             fn fetch_add(atom: &$atom, value: Self) -> Self {
                 bytemuck::cast(Atom::fetch_add(atom, bytemuck::cast(value)))
@@ -81,14 +71,6 @@ macro_rules! floats {
 
         impl sealed::Live for $type {
             type Atom = $atom;
-
-            fn to_bits(self) -> <$atom as Atom>::Bits {
-                self.to_bits()
-            }
-
-            fn from_bits(bits: <$atom as Atom>::Bits) -> Self {
-                <$type>::from_bits(bits)
-            }
 
             // There is no atomic addition of floats. The sum replaces the element if it still has the old bits. Bits
             // are compared, because a NaN does not equal itself.
