@@ -90,7 +90,7 @@ pub mod import;
 mod layout;
 pub mod maintenance;
 #[cfg(doctest)]
-mod must_use;
+mod tests;
 // Public for the command line; not covered by semver.
 #[doc(hidden)]
 pub mod parallel;
@@ -139,38 +139,3 @@ pub use tensor::{
     Element, ExclusiveGuard, LiveElement, LiveTensor, Operand, PrintOptions, Scalar, SharedGuard, Source,
     Statistics, Tensor, TypedTensor,
 };
-
-/// Runs the Rust examples of the README and of the guide as tests.
-#[cfg(all(doctest, feature = "ndarray", feature = "dlpack"))]
-mod documents {
-    #[doc = include_str!("../README.md")]
-    mod readme {}
-    #[doc = include_str!("../docs/getting-started.md")]
-    mod getting_started {}
-    #[doc = include_str!("../docs/cli.md")]
-    mod cli {}
-    #[doc = include_str!("../docs/inspecting.md")]
-    mod inspecting {}
-    #[doc = include_str!("../docs/elements.md")]
-    mod elements {}
-    #[doc = include_str!("../docs/scripts.md")]
-    mod scripts {}
-    #[doc = include_str!("../docs/views.md")]
-    mod views {}
-    #[doc = include_str!("../docs/mutable-and-live.md")]
-    mod mutable_and_live {}
-    #[doc = include_str!("../docs/growing.md")]
-    mod growing {}
-    #[doc = include_str!("../docs/file-formats.md")]
-    mod file_formats {}
-    #[doc = include_str!("../docs/external-files.md")]
-    mod external_files {}
-    #[doc = include_str!("../docs/disk-space.md")]
-    mod disk_space {}
-    #[doc = include_str!("../docs/python.md")]
-    mod python {}
-    #[doc = include_str!("../docs/damage-and-salvage.md")]
-    mod damage_and_salvage {}
-    #[doc = include_str!("../docs/guarantees.md")]
-    mod guarantees {}
-}

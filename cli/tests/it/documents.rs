@@ -167,10 +167,10 @@ fn script_of_the_guide_makes_the_files_of_the_sessions() {
 
 #[test]
 fn rust_examples_of_every_page_are_doctests() {
-    let lib = read(&Path::new(ROOT).join("src/lib.rs"));
+    let examples = read(&Path::new(ROOT).join("src/tests.rs"));
     for page in pages() {
         let name = page.file_name().unwrap().to_str().unwrap();
-        assert!(lib.contains(&format!(r#"include_str!("../docs/{name}")"#)), "{name}");
+        assert!(examples.contains(&format!(r#"include_str!("../docs/{name}")"#)), "{name}");
     }
 }
 
