@@ -17,10 +17,6 @@ use crate::layout::Layout;
 use crate::storage::{Growth, GrowthLock};
 use crate::tensor::Source;
 
-/// How many times a short append tries to lock the storage under the writers' lock. After that it locks the storage
-/// first, as a long append does.
-const MAX_SHORT_TRIES: usize = 4;
-
 impl Store {
     /// Appends rows to a tensor, along dimension 0. Returns the range of the new rows, which the caller cannot know in
     /// advance because other processes may append too. The rows are written after the last bytes of the tensor's
@@ -72,27 +68,19 @@ impl Store {
             check_rows(&op, &generation.existing("append to", name)?, &rows).map(drop)
         };
         check(&store.current()).or_else(|_| check(&*store.newest()?))?;
-        let began = Instant::now();
         // A short append takes the writers' lock first, and then the storage's lock only if it is free. If it waited
         // for the writers' lock with the storage's lock held, other appenders to the storage would wait for all writers
         // in the queue.
-        for _ in 0..MAX_SHORT_TRIES {
-            let mut txn = Transaction::under_lock(&self.loader, began)?;
-            match txn.append(name, &rows) {
-                Err(e) if e.kind() == ErrorKind::Busy => {}
-                appended => {
-                    let range = appended?;
-                    txn.publish()?;
-                    return Ok(range);
-                }
+        let mut txn = Transaction::under_lock(&self.loader, Instant::now())?;
+        match txn.append(name, &rows) {
+            // Another process holds the storage, and may need the writers' lock to finish: release that lock, and lock
+            // the storage first, as a long append does.
+            Err(e) if e.kind() == ErrorKind::Busy => drop(txn),
+            appended => {
+                let range = appended?;
+                txn.publish()?;
+                return Ok(range);
             }
-            // Another process holds the storage, and may need the writers' lock to finish: release that lock, and wait
-            // until the storage is free.
-            let path = store.paths.storage(txn.draft.existing("append to", name)?.storage_id);
-            drop(txn);
-            let left = store.options.lock_wait.without(began.elapsed());
-            let free = GrowthLock::take(&store.disk, &path, left);
-            drop(free.context(&op)?);
         }
         self.write(|txn| txn.append(name, &rows))
     }
