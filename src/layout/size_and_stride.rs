@@ -92,14 +92,6 @@ impl Layout {
         }
     }
 
-    /// Creates the layout of another library's array. The caller guarantees that the array passes the checks of
-    /// [`new`](Self::new).
-    #[cfg(feature = "ndarray")]
-    pub(crate) fn of_array(size: &[usize], stride: &[isize], offset: usize) -> Self {
-        debug_assert!(Layout::new(size.to_vec(), stride.to_vec(), offset).is_ok(), "{size:?}, {stride:?}");
-        Layout { size: size.to_vec(), stride: stride.to_vec(), offset, names: Vec::new() }
-    }
-
     pub(super) fn of_dims(dims: Vec<Dim>, offset: usize) -> Result<Self> {
         let (size, stride) = dims.iter().map(|dim| (dim.size, dim.stride)).unzip();
         Ok(Layout::new(size, stride, offset)?.named(dims.into_iter().map(|dim| dim.name)))

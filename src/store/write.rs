@@ -72,16 +72,7 @@ impl Store {
         size: &[usize],
         kind: StorageKind,
     ) -> Result<Tensor> {
-        self.commit_created(name, |txn| txn.create_tensor(name, dtype, size, kind))
-    }
-
-    /// Commits a tensor that `create` makes, and returns the committed tensor.
-    pub(super) fn commit_created(
-        &self,
-        name: &str,
-        create: impl FnOnce(&mut Transaction<'_>) -> Result<Tensor>,
-    ) -> Result<Tensor> {
-        let (_, generation) = self.publish(create)?;
+        let (_, generation) = self.publish(|txn| txn.create_tensor(name, dtype, size, kind))?;
         // Load from this commit, not from the handle: another commit may have replaced the name since.
         Snapshot::new(Arc::clone(&self.loader), generation).load(name)
     }

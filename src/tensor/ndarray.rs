@@ -5,9 +5,8 @@ use ndarray::{
     ShapeBuilder as _, StrideShape,
 };
 use stridemap_format::DType;
-use stridemap_format::limits::MAX_RANK;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::layout::{Layout, contiguous_strides};
 use crate::tensor::{Element, ExclusiveGuard, SharedGuard, Source, Tensor};
 
@@ -159,19 +158,14 @@ impl<T: Element, D: Dimension> TryFrom<Array<T, D>> for Tensor {
     type Error = Error;
 
     fn try_from(array: Array<T, D>) -> Result<Tensor> {
-        let rank = array.ndim();
-        if rank > MAX_RANK {
-            let message =
-                format!("convert from an array: {rank} dimensions, but a tensor has at most {MAX_RANK}");
-            return Err(Error::new(ErrorKind::LimitExceeded, message));
-        }
         let (size, mut stride) = (array.shape().to_vec(), array.strides().to_vec());
         let (elements, first) = array.into_raw_vec_and_offset();
         if first.is_none() {
             // An empty array has no first element, and `ndarray` gives it strides of 0, unlike PyTorch.
             stride = contiguous_strides(&size).unwrap_or(stride);
         }
-        Ok(Tensor::from_elements(elements, Layout::of_array(&size, &stride, first.unwrap_or_default())))
+        let layout = Layout::new(size, stride, first.unwrap_or_default()).context("convert from an array")?;
+        Ok(Tensor::from_elements(elements, layout))
     }
 }
 
