@@ -122,6 +122,7 @@ pub use half;
 pub use ndarray;
 pub use num_complex;
 
+pub use disk::ExternalFiles;
 pub use error::{Error, ErrorKind, Result};
 pub use generation::{Durability, NameChanges, OnExisting};
 pub use layout::{Axis, Index, Integer, Integers, Sections};
@@ -129,7 +130,7 @@ pub use parallel::set_num_threads;
 // Public for `stridemap-interop`; not covered by semver.
 #[doc(hidden)]
 pub use storage::Writeback;
-pub use storage::{Advice, ExternalFiles, StorageKind};
+pub use storage::{Advice, StorageKind};
 pub use store::{Appender, Snapshot, StorageInfo, Store, StoreOptions, TensorInfo, Transaction};
 pub use stridemap_format::{DType, Rule};
 // Public for the Python package; not covered by semver.

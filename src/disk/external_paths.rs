@@ -1,6 +1,6 @@
 //! Opens files outside the store, in the locations that the user of the store allowed.
 //!
-//! The path of a file comes from a record, which may be malicious. So for [`ExternalScope::Beside`] the kernel is asked
+//! The path of a file comes from a record, which may be malicious. So for [`ExternalFiles::Beside`] the kernel is asked
 //! to keep the path inside the directory that holds the store, even if files are renamed during the call. After that,
 //! the file is checked through its descriptor, not by its name.
 
@@ -13,12 +13,21 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-/// The allowed locations of external files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExternalScope {
-    /// Under the directory that holds the store, after symbolic links are resolved.
+/// The files outside the store that a handle may open for external storages.
+///
+/// The store names the files, so an untrusted store could name any file that this process can read. Whichever files
+/// are allowed, a file is opened only if it is regular, does not belong to a store, and still has the inode,
+/// length and mtime that were recorded when it was adopted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ExternalFiles {
+    /// No files.
+    #[default]
+    Refuse,
+    /// Files under the directory that holds the store. No symbolic link leads out of it: the kernel enforces this
+    /// with `openat2`, from Linux 5.6 on.
     Beside,
-    /// Anywhere.
+    /// Any file.
     Anywhere,
 }
 
@@ -47,17 +56,18 @@ impl From<io::Error> for ExternalError {
 const MAX_TRIES: u32 = 100;
 
 /// Opens a regular file for reading. A relative path starts in the directory that holds `store`.
-pub(super) fn open(store: &OwnedFd, path: &Path, scope: ExternalScope) -> Result<File, ExternalError> {
+pub(super) fn open(store: &OwnedFd, path: &Path, allowed: ExternalFiles) -> Result<File, ExternalError> {
     let parent = parent_of(store)?;
     // Only locate the file, because opening a device can have side effects.
-    let found = match scope {
-        ExternalScope::Anywhere => {
-            rustix::fs::openat(&parent, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?
-        }
-        ExternalScope::Beside if path.is_absolute() => {
+    let found = match allowed {
+        ExternalFiles::Beside if path.is_absolute() => {
             return Err(ExternalError::NotAllowed("the path is absolute"));
         }
-        ExternalScope::Beside => find_beneath(&parent, path)?,
+        ExternalFiles::Beside => find_beneath(&parent, path)?,
+        ExternalFiles::Refuse => return Err(ExternalError::NotAllowed("no external file is")),
+        ExternalFiles::Anywhere => {
+            rustix::fs::openat(&parent, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?
+        }
     };
     if FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) != FileType::RegularFile {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file").into());
@@ -168,7 +178,7 @@ mod tests {
         rustix::fs::openat(CWD, path, flags, Mode::empty()).unwrap()
     }
 
-    fn read(store: &Path, path: impl AsRef<Path>, scope: ExternalScope) -> Result<String, ExternalError> {
+    fn read(store: &Path, path: impl AsRef<Path>, scope: ExternalFiles) -> Result<String, ExternalError> {
         let mut text = String::new();
         open(&directory(store), path.as_ref(), scope)?.read_to_string(&mut text)?;
         Ok(text)
@@ -183,7 +193,7 @@ mod tests {
         symlink(&outside, inside.join("far_dir")).unwrap();
         symlink("/proc/self/cwd", inside.join("magic")).unwrap();
         for path in ["file", "near", "./file", "store/../file"] {
-            assert_eq!(read(&store, path, ExternalScope::Beside).unwrap(), "inside", "{path}");
+            assert_eq!(read(&store, path, ExternalFiles::Beside).unwrap(), "inside", "{path}");
         }
         let absolute = inside.join("file");
         for path in [
@@ -198,14 +208,14 @@ mod tests {
             "other/storages/file",
             "other/LOCK",
         ] {
-            let refused = read(&store, path, ExternalScope::Beside);
+            let refused = read(&store, path, ExternalFiles::Beside);
             assert!(matches!(refused, Err(ExternalError::NotAllowed(_))), "{path}: {refused:?}");
         }
         for path in ["../outside/file", "far", "far_dir/file"] {
-            assert_eq!(read(&store, path, ExternalScope::Anywhere).unwrap(), "outside", "{path}");
+            assert_eq!(read(&store, path, ExternalFiles::Anywhere).unwrap(), "outside", "{path}");
         }
-        assert_eq!(read(&store, &absolute, ExternalScope::Anywhere).unwrap(), "inside");
-        let own = read(&store, store.join("storages/file"), ExternalScope::Anywhere);
+        assert_eq!(read(&store, &absolute, ExternalFiles::Anywhere).unwrap(), "inside");
+        let own = read(&store, store.join("storages/file"), ExternalFiles::Anywhere);
         assert!(matches!(own, Err(ExternalError::NotAllowed(_))), "{own:?}");
     }
 
@@ -214,7 +224,7 @@ mod tests {
         let (dir, inside, outside) = surroundings();
         let link = outside.join("link.smap");
         symlink(inside.join("store"), &link).unwrap();
-        assert_eq!(read(&link, "file", ExternalScope::Beside).unwrap(), "inside");
+        assert_eq!(read(&link, "file", ExternalFiles::Beside).unwrap(), "inside");
         let file = File::open(inside.join("file")).unwrap();
         assert_eq!(recorded_path(&directory(&link), &file).unwrap(), Path::new("file"));
         let far = File::open(outside.join("file")).unwrap();
@@ -229,7 +239,7 @@ mod tests {
         rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, 0o600.into(), 0).unwrap();
         fs::create_dir(inside.join("dir")).unwrap();
         for path in ["fifo", "dir", "/dev/null"] {
-            let scope = if path.starts_with('/') { ExternalScope::Anywhere } else { ExternalScope::Beside };
+            let scope = if path.starts_with('/') { ExternalFiles::Anywhere } else { ExternalFiles::Beside };
             let refused = read(&inside.join("store"), path, scope);
             let is_invalid_input = |e: &io::Error| e.kind() == io::ErrorKind::InvalidInput;
             assert!(
@@ -259,7 +269,7 @@ mod tests {
             });
             let (mut texts, mut refused_count) = (BTreeMap::<String, usize>::new(), 0);
             for _ in 0..20_000 {
-                match read(&store, "sub/file", ExternalScope::Beside) {
+                match read(&store, "sub/file", ExternalFiles::Beside) {
                     Ok(text) => *texts.entry(text).or_default() += 1,
                     Err(ExternalError::NotAllowed(_)) => refused_count += 1,
                     Err(ExternalError::Io(_)) => {}

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use external_paths::{ExternalError, ExternalScope};
+pub use external_paths::{ExternalError, ExternalFiles};
 pub(crate) use file_system::{FileSystem, is_written_in_place, mark_for_writes_in_place, unshare};
 pub(crate) use foreign::tree_bytes;
 pub use lock_holders::LockHolders;
@@ -118,7 +118,7 @@ pub trait Disk: Debug + Send + Sync {
     /// `InvalidInput` if it is not a regular file, or an error of the file system.
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Opens a regular file outside the store for reading, if `scope` allows its location. A relative path starts in
+    /// Opens a regular file outside the store for reading, if `allowed` includes its location. A relative path starts in
     /// the directory that holds the store. Such files are real on every disk.
     ///
     /// # Errors
@@ -128,7 +128,7 @@ pub trait Disk: Debug + Send + Sync {
         &self,
         store: &Path,
         path: &Path,
-        scope: ExternalScope,
+        allowed: ExternalFiles,
     ) -> Result<Arc<dyn DiskFile>, ExternalError>;
 
     /// Returns the path of an open file outside the store: relative to the directory that holds the store if the file
@@ -362,7 +362,7 @@ pub trait DiskFile: Debug + Send + Sync {
 
     /// Returns the processes that took the file's lock, each once, as far as the system reports them.
     fn lock_holders(&self) -> Vec<u32> {
-        Vec::new()
+        self.lock_holders_among(&LockHolders::read())
     }
 
     /// Returns those among all processes that hold locks.

@@ -15,7 +15,7 @@ use tempfile::NamedTempFile;
 use super::open_dirs::OpenDirs;
 use super::watch::Inotify;
 use super::{
-    Access, Disk, DiskFile, ExternalError, ExternalScope, FileId, FileStat, LockHolders, LockMode,
+    Access, Disk, DiskFile, ExternalError, ExternalFiles, FileId, FileStat, LockHolders, LockMode,
     STAGE_PREFIX, SyncDirError, Watch, external_paths, file_system, is_named,
 };
 
@@ -137,10 +137,10 @@ impl Disk for RealDisk {
         &self,
         store: &Path,
         path: &Path,
-        scope: ExternalScope,
+        allowed: ExternalFiles,
     ) -> Result<Arc<dyn DiskFile>, ExternalError> {
         let store = self.directory(store, OFlags::PATH)?;
-        Ok(opened(external_paths::open(&store, path, scope)?))
+        Ok(opened(external_paths::open(&store, path, allowed)?))
     }
 
     fn recorded_path(&self, store: &Path, file: &File) -> io::Result<PathBuf> {
@@ -379,10 +379,6 @@ impl DiskFile for RealFile {
 
     fn share_blocks_of(&self, source: &File) -> bool {
         rustix::fs::ioctl_ficlone(&self.0, source).is_ok()
-    }
-
-    fn lock_holders(&self) -> Vec<u32> {
-        self.lock_holders_among(&LockHolders::read())
     }
 
     fn lock_holders_among(&self, all: &LockHolders) -> Vec<u32> {

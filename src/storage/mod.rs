@@ -44,7 +44,6 @@ pub(crate) use file::in_place::{InPlaceContext, MAY_NEED_BLOCKS};
 pub(crate) use file::live::LiveFile;
 pub(crate) use file::mark::is_interrupted;
 pub(crate) use file::mutable::LockedStorage;
-pub use file::open_external::ExternalFiles;
 pub(crate) use file::open_external::{AccessOptions, ExternalOpener};
 pub(crate) use file::open_storages::OpenStorages;
 pub(crate) use file::poison::Poison;

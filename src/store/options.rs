@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::handle::Store;
 use super::transaction::Transaction;
-use crate::disk::{Disk, RealDisk, StorePaths};
+use crate::disk::{Disk, ExternalFiles, RealDisk, StorePaths};
 use crate::error::{Error, ErrorKind, IoContext, Result};
 use crate::generation::{self, Durability, IncompleteStore, OpenStore, Options, StoreDir, Unfilled};
-use crate::storage::{ExternalFiles, MapPermit, OnWait};
+use crate::storage::{MapPermit, OnWait};
 
 /// Options for opening or creating a store, if the defaults of [`Store`] do not fit.
 ///

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use stridemap::disk::{
-    Access, Disk, DiskFile, ExternalError, ExternalScope, FileStat, LockHolders, LockMode, RealDisk,
+    Access, Disk, DiskFile, ExternalError, ExternalFiles, FileStat, LockHolders, LockMode, RealDisk,
     SyncDirError, Watch,
 };
 
@@ -147,7 +147,7 @@ impl Disk for Hooked {
         &self,
         store: &Path,
         path: &Path,
-        scope: ExternalScope,
+        scope: ExternalFiles,
     ) -> Result<Arc<dyn DiskFile>, ExternalError> {
         let file = self.around("open_external", path, |disk| disk.open_external(store, path, scope))?;
         Ok(self.file(path, file, Access::ReadForeign))
@@ -336,10 +336,6 @@ impl DiskFile for HookedFile {
             self.file.write_all_at(&bytes, 0)
         };
         self.disk.quirks.shares_blocks && self.around("share_blocks_of", share).is_ok()
-    }
-
-    fn lock_holders(&self) -> Vec<u32> {
-        self.file.lock_holders()
     }
 
     fn lock_holders_among(&self, all: &LockHolders) -> Vec<u32> {

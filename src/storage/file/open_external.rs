@@ -8,36 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use stridemap_format::External;
 
 use super::external_file::{ExternalFile, difference};
-use crate::disk::{Disk, ExternalError, ExternalScope, FileId, if_test_omits_step, is_not_regular};
+use crate::disk::{Disk, ExternalError, ExternalFiles, FileId, if_test_omits_step, is_not_regular};
 use crate::error::{Error, ErrorKind, IoContext, Result};
-
-/// The files outside the store that a handle may open for external storages.
-///
-/// The store names the files, so an untrusted store could name any file that this process can read. Whichever files
-/// are allowed, a file is opened only if it is regular, does not belong to a store, and still has the inode,
-/// length and mtime that were recorded when it was adopted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ExternalFiles {
-    /// No files.
-    #[default]
-    Refuse,
-    /// Files under the directory that holds the store. No symbolic link leads out of it: the kernel enforces this
-    /// with `openat2`, from Linux 5.6 on.
-    Beside,
-    /// Any file.
-    Anywhere,
-}
-
-impl ExternalFiles {
-    fn scope(self) -> Option<ExternalScope> {
-        match self {
-            ExternalFiles::Refuse => None,
-            ExternalFiles::Beside => Some(ExternalScope::Beside),
-            ExternalFiles::Anywhere => Some(ExternalScope::Anywhere),
-        }
-    }
-}
 
 /// Which external files a handle may open, and whether it may map files on a network file system.
 #[derive(Clone, Copy, Debug, Default)]
@@ -94,10 +66,11 @@ impl ExternalOpener {
                 format!("{}: the file changed since it was {since}: {what}; {advice}", path.display());
             Err(Error::new(ErrorKind::ExternalChanged, message))
         };
-        let Some(scope) = self.options.allowed.scope() else {
+        let allowed = self.options.allowed;
+        if allowed == ExternalFiles::Refuse {
             return Err(self.refused(&path, "this handle opens the store's own files only"));
-        };
-        let open = || self.disk.open_external(&self.store, Path::new(&external.path), scope);
+        }
+        let open = || self.disk.open_external(&self.store, Path::new(&external.path), allowed);
         // What is reported as a change was seen twice.
         let file = match open().or_else(|_| open()) {
             Ok(file) => file,

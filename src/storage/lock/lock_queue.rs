@@ -242,9 +242,8 @@ mod tests {
         }
         let path = tempfile::NamedTempFile::new().unwrap();
         let (_, module) = module_path!().split_once("::").unwrap();
-        let test = format!(
-            "{module}::thread_behind_a_front_that_does_not_move_tries_the_lock_and_keeps_its_place"
-        );
+        let test =
+            format!("{module}::thread_behind_a_front_that_does_not_move_tries_the_lock_and_keeps_its_place");
         let mut other = Command::new(env::current_exe().unwrap())
             .args(["--exact", &test, "--nocapture"])
             .env(OTHER_PROCESS, path.path())

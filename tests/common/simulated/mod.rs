@@ -25,7 +25,7 @@ pub(crate) use cut::{Outcome, PowerCut, Survivors};
 pub(crate) use op::Op;
 use state::{Fault, State};
 use stridemap::disk::{
-    Access, Disk, DiskFile, ExternalError, ExternalScope, FileStat, LockMode, OpenDirs, RealDisk,
+    Access, Disk, DiskFile, ExternalError, ExternalFiles, FileStat, LockMode, OpenDirs, RealDisk,
     STAGE_PREFIX, SyncDirError, Watch,
 };
 use world::{Inode, ROOT, World};
@@ -210,7 +210,7 @@ impl Disk for SimulatedDisk {
         &self,
         _: &Path,
         path: &Path,
-        _: ExternalScope,
+        _: ExternalFiles,
     ) -> Result<Arc<dyn DiskFile>, ExternalError> {
         Ok(RealDisk::default().open(path, Access::ReadForeign)?)
     }
