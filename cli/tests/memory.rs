@@ -41,7 +41,7 @@ fn run(args: &[&str]) -> (Option<i32>, i64) {
 /// Set for the separate process that creates the bombs: they are large, and this process must stay small.
 const MAKE: &str = "STRIDEMAP_MAKE_BOMBS";
 
-const TEST: &str = "case_32_no_hostile_file_makes_the_executable_take_much_memory";
+const TEST: &str = "no_hostile_file_makes_the_executable_take_much_memory";
 
 /// Returns the paths in a folder, relative to the repository or absolute.
 fn in_folder(folder: impl AsRef<Path>) -> Vec<PathBuf> {
@@ -52,7 +52,7 @@ fn in_folder(folder: impl AsRef<Path>) -> Vec<PathBuf> {
 }
 
 #[test]
-fn case_32_no_hostile_file_makes_the_executable_take_much_memory() {
+fn no_hostile_file_makes_the_executable_take_much_memory() {
     if let Some(dir) = env::var_os(MAKE) {
         bombs::stores(&Path::new(&dir).join("stores"));
         bombs::files(&Path::new(&dir).join("files"));

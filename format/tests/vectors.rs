@@ -163,7 +163,7 @@ fn table_encoder_refuses_a_storage_after_a_tensor() {
 }
 
 #[test]
-fn case_33_counts_past_the_end_are_refused_before_allocating() {
+fn counts_past_the_end_are_refused_before_allocating() {
     // Counts that break no other rule are among the bad files.
     for field in ["size", "stride", "dim_names"] {
         let count = if field == "dim_names" { wire::some(wire::uint(1 << 60)) } else { wire::uint(1 << 60) };
@@ -200,7 +200,7 @@ fn well_formed_attributes_far_past_their_limit_are_refused_by_that_rule() {
 }
 
 #[test]
-fn case_32_too_many_changes_or_too_much_garbage_is_refused() {
+fn too_many_changes_or_too_much_garbage_is_refused() {
     let refused = |manifest: &Manifest, what: &str| {
         let error = manifest.encode().unwrap_err();
         assert_eq!(error.rule(), Rule::ManifestLimits, "{error}");
@@ -259,7 +259,7 @@ fn manifest_is_refused_in_any_file_but_its_own() {
 }
 
 #[test]
-fn case_32_manifest_past_16_mib_is_refused() {
+fn manifest_past_16_mib_is_refused() {
     let removal = |name: String| [wire::text(name), vec![0]].concat();
     let removals: Vec<u8> = (0..4091).flat_map(|i| removal(format!("{i:0>4096}"))).collect();
     let manifest = |last: usize| {

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn case_43_beside_stays_under_the_directory_that_holds_the_store() {
+    fn beside_stays_under_the_directory_that_holds_the_store() {
         let (_dir, inside, outside) = surroundings();
         let store = inside.join("store");
         symlink("file", inside.join("near")).unwrap();
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn case_44_only_regular_files_are_opened() {
+    fn only_regular_files_are_opened() {
         let (_dir, inside, _) = surroundings();
         let fifo = inside.join("fifo");
         rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, 0o600.into(), 0).unwrap();
@@ -251,7 +251,7 @@ mod tests {
 
     /// A swap between check and open.
     #[test]
-    fn case_43_directory_swapped_for_a_link_never_leads_out() {
+    fn directory_swapped_for_a_link_never_leads_out() {
         let (_dir, inside, outside) = surroundings();
         let (store, sub) = (inside.join("store"), inside.join("sub"));
         fs::create_dir(inside.join("real")).unwrap();

@@ -54,7 +54,7 @@ fn all_scripts(file: &std::path::Path) -> Vec<Script> {
 }
 
 #[test]
-fn case_02_power_cut_with_any_subset_of_unsynced_changes_leaves_the_old_or_the_new_content() {
+fn power_cut_with_any_subset_of_unsynced_changes_leaves_the_old_or_the_new_content() {
     let dir = temporary();
     let all = try_all(
         all_scripts(&dir.path().join("model.safetensors")),
@@ -66,7 +66,7 @@ fn case_02_power_cut_with_any_subset_of_unsynced_changes_leaves_the_old_or_the_n
 }
 
 #[test]
-fn case_02_power_cut_that_keeps_half_of_a_rename_leaves_the_old_or_the_new_content() {
+fn power_cut_that_keeps_half_of_a_rename_leaves_the_old_or_the_new_content() {
     let dir = temporary();
     let setup = Setup { disk: Box::new(|| SimulatedDisk::new().with_split_renames()), ..Setup::default() };
     let all =
@@ -75,7 +75,7 @@ fn case_02_power_cut_that_keeps_half_of_a_rename_leaves_the_old_or_the_new_conte
 }
 
 #[test]
-fn case_02_power_cut_while_chunk_digests_grow_leaves_the_old_or_the_new_content() {
+fn power_cut_while_chunk_digests_grow_leaves_the_old_or_the_new_content() {
     let setup = Setup { disk: Box::new(|| SimulatedDisk::with_block_bytes(64 << 10)), ..Setup::default() };
     let all = try_all(vec![scripts::chunks()], &setup, &Budget::flat(16));
     println!("{all}; none wrong");
@@ -83,7 +83,7 @@ fn case_02_power_cut_while_chunk_digests_grow_leaves_the_old_or_the_new_content(
 
 /// A killed writer leaves changes that are not durable, and the next writer builds on them.
 #[test]
-fn case_02_power_cut_after_a_kill_leaves_the_commits_that_the_next_writer_acknowledged() {
+fn power_cut_after_a_kill_leaves_the_commits_that_the_next_writer_acknowledged() {
     let dir = temporary();
     let budget = Budget { kills: true, ..Budget::flat(states()) };
     let all = try_all(all_scripts(&dir.path().join("model.safetensors")), &Setup::default(), &budget);
@@ -92,7 +92,7 @@ fn case_02_power_cut_after_a_kill_leaves_the_commits_that_the_next_writer_acknow
 }
 
 #[test]
-fn case_03_power_cuts_during_recoveries_lose_nothing_more() {
+fn power_cuts_during_recoveries_lose_nothing_more() {
     let budget = Budget { states: 64, deeper: vec![(states(), 2), (4, 8), (4, 8)], kills: false, seed: 3 };
     let all = try_all(vec![scripts::creation()], &Setup::default(), &budget);
     println!("power cuts in recoveries: {all}; none wrong");

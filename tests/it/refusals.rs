@@ -127,7 +127,7 @@ fn control_characters_in_a_path_are_escaped() {
 }
 
 #[test]
-fn case_34_newer_format_version_is_reported_as_newer() {
+fn newer_format_version_is_reported_as_newer() {
     let (_dir, path) = new_path();
     Store::create(&path).unwrap();
     let newer =
@@ -314,7 +314,7 @@ fn lock_file_that_was_replaced_between_two_commits_of_a_handle_is_the_one_that_i
 }
 
 #[test]
-fn case_44_missing_storage_fifo_or_link_is_reported_as_damage_at_once() {
+fn missing_storage_fifo_or_link_is_reported_as_damage_at_once() {
     let (dir, path) = new_path();
     Store::create(&path).unwrap().save("a", &matrix()).unwrap();
     let file = path.join("storages/0000000000000001.bin");
@@ -351,7 +351,7 @@ fn read_only_directory_serves_readers_and_refuses_writers() {
 }
 
 #[test]
-fn case_43_directories_of_a_store_that_are_links_are_refused() {
+fn directories_of_a_store_that_are_links_are_refused() {
     let dir = temporary();
     let (victim, hostile) = (dir.path().join("victim.smap"), dir.path().join("hostile.smap"));
     Store::create(&victim).unwrap().save("precious", &matrix()).unwrap();

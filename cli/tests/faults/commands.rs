@@ -55,47 +55,47 @@ fn show() -> Subject {
 }
 
 #[test]
-fn case_01_import_killed_at_any_call_leaves_the_old_or_the_new_content() {
+fn import_killed_at_any_call_leaves_the_old_or_the_new_content() {
     killed(&import());
 }
 
 #[test]
-fn case_01_import_killed_while_creating_the_store_leaves_none_or_a_complete_one() {
+fn import_killed_while_creating_the_store_leaves_none_or_a_complete_one() {
     killed(&create());
 }
 
 #[test]
-fn case_01_view_killed_at_any_call_leaves_the_old_or_the_new_content() {
+fn view_killed_at_any_call_leaves_the_old_or_the_new_content() {
     killed(&view());
 }
 
 #[test]
-fn case_01_mv_killed_at_any_call_leaves_the_old_or_the_new_content() {
+fn mv_killed_at_any_call_leaves_the_old_or_the_new_content() {
     killed(&mv());
 }
 
 #[test]
-fn case_01_rm_killed_at_any_call_leaves_the_old_or_the_new_content() {
+fn rm_killed_at_any_call_leaves_the_old_or_the_new_content() {
     killed(&rm());
 }
 
 #[test]
-fn case_01_append_killed_at_any_call_leaves_the_old_or_the_new_content() {
+fn append_killed_at_any_call_leaves_the_old_or_the_new_content() {
     killed(&append());
 }
 
 #[test]
-fn case_01_compact_killed_at_any_call_leaves_the_old_or_the_new_content() {
+fn compact_killed_at_any_call_leaves_the_old_or_the_new_content() {
     killed(&compact());
 }
 
 #[test]
-fn case_01_gc_killed_at_any_call_leaves_every_tensor() {
+fn gc_killed_at_any_call_leaves_every_tensor() {
     killed(&gc());
 }
 
 #[test]
-fn case_01_salvage_killed_at_any_call_leaves_nothing_or_a_complete_store() {
+fn salvage_killed_at_any_call_leaves_nothing_or_a_complete_store() {
     killed(&salvage());
 }
 
@@ -165,26 +165,26 @@ fn show_reports_a_failure_at_any_call() {
 }
 
 #[test]
-fn case_10_import_repeats_interrupted_calls() {
+fn import_repeats_interrupted_calls() {
     interrupted(&import());
 }
 
 #[test]
-fn case_10_append_repeats_interrupted_calls() {
+fn append_repeats_interrupted_calls() {
     interrupted(&append());
 }
 
 #[test]
-fn case_10_compact_repeats_interrupted_calls() {
+fn compact_repeats_interrupted_calls() {
     interrupted(&compact());
 }
 
 #[test]
-fn case_10_salvage_repeats_interrupted_calls() {
+fn salvage_repeats_interrupted_calls() {
     interrupted(&salvage());
 }
 
 #[test]
-fn case_10_show_repeats_interrupted_calls() {
+fn show_repeats_interrupted_calls() {
     interrupted(&show());
 }

@@ -109,24 +109,24 @@ fn with_increasing_space(args: &[&str], actions: &[&str]) {
 }
 
 #[test]
-fn case_07_import_on_a_full_disk_leaves_the_old_content() {
+fn import_on_a_full_disk_leaves_the_old_content() {
     let actions = ["import", "write a manifest in", "write a table in"];
     with_increasing_space(&["import", "many.safetensors", "rows.npy", "s.smap"], &actions);
 }
 
 #[test]
-fn case_07_append_on_a_full_disk_leaves_the_old_content() {
+fn append_on_a_full_disk_leaves_the_old_content() {
     let actions = ["append", "stage chunk digests in", "write a manifest in"];
     with_increasing_space(&["append", "s.smap", "log", "rows.npy", "rows.npy"], &actions);
 }
 
 #[test]
-fn case_07_compact_on_a_full_disk_leaves_the_old_content() {
+fn compact_on_a_full_disk_leaves_the_old_content() {
     with_increasing_space(&["compact", "s.smap"], &["allocate storage", "write a manifest in"]);
 }
 
 #[test]
-fn case_08_manifest_on_a_full_disk_leaves_the_old_content() {
+fn manifest_on_a_full_disk_leaves_the_old_content() {
     for args in [
         &["view", "s.smap", "kept[::2]", "new"][..],
         &["mv", "s.smap", "kept", "moved"],

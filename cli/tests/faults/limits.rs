@@ -72,7 +72,7 @@ fn each_limited(limits: &[Vec<String>], args: &[&str], says: &[&str]) -> (usize,
 /// Runs both with SIGXFSZ ignored and with its default action, which the executable overrides. A write up to the limit
 /// is short, and the next one fails.
 #[test]
-fn case_09_file_size_limit_is_an_error_that_leaves_the_old_content() {
+fn file_size_limit_is_an_error_that_leaves_the_old_content() {
     let lengths =
         [0, 1, 30, 99, 150, 250, 999, 3000, 5000, 1 << 20, (1 << 20) + 90, (1 << 20) + 1090, 4 << 20];
     let limits = |ignoring: bool| {
@@ -91,7 +91,7 @@ fn case_09_file_size_limit_is_an_error_that_leaves_the_old_content() {
 }
 
 #[test]
-fn case_11_command_without_descriptors_is_refused_and_leaves_the_old_content() {
+fn command_without_descriptors_is_refused_and_leaves_the_old_content() {
     // With only three descriptors, the dynamic loader cannot open a system library.
     let limits: Vec<Vec<String>> =
         (4..24).map(|n| vec!["prlimit".to_owned(), format!("--nofile={n}")]).collect();
@@ -181,7 +181,7 @@ fn command_with_little_memory_is_refused_or_uses_less() {
 /// A file system without shared mappings cannot be mounted everywhere, so strace injects its error for the files of
 /// the store.
 #[test]
-fn case_13_file_system_that_refuses_shared_mappings_is_read_without_them() {
+fn file_system_that_refuses_shared_mappings_is_read_without_them() {
     if !strace::is_available() {
         return;
     }

@@ -214,18 +214,18 @@ fn cuts() -> usize {
 }
 
 #[test]
-fn case_02_real_power_cut_on_ext4_loses_no_acknowledged_commit() {
+fn real_power_cut_on_ext4_loses_no_acknowledged_commit() {
     check_acknowledged_commits("ext4", 96 << 20, cuts());
 }
 
 #[test]
-fn case_02_real_power_cut_on_xfs_loses_no_acknowledged_commit() {
+fn real_power_cut_on_xfs_loses_no_acknowledged_commit() {
     check_acknowledged_commits("xfs", 320 << 20, cuts().div_ceil(10));
 }
 
 /// A sync of one file system does not sync the other.
 #[test]
-fn case_02_real_power_cut_loses_nothing_if_storages_are_on_a_separate_file_system() {
+fn real_power_cut_loses_nothing_if_storages_are_on_a_separate_file_system() {
     let make = || Image::make("ext4", 96 << 20);
     let (Some(mut metadata), Some(mut data)) = (make(), make()) else { return };
     let path = metadata.mounted().join("s.smap");
@@ -248,7 +248,7 @@ fn case_02_real_power_cut_loses_nothing_if_storages_are_on_a_separate_file_syste
 
 /// Checks that these cuts lose data: without syncs, commits are lost.
 #[test]
-fn case_02_real_power_cut_loses_commits_that_were_not_synced() {
+fn real_power_cut_loses_commits_that_were_not_synced() {
     let mut chance = Random::new(Random::seed("unsynced"));
     let mut lost = 0;
     let rounds = cuts().min(10);

@@ -95,7 +95,7 @@ fn check_that_readers_work_and_writers_are_refused(dir: &Path, why: &str, become
 }
 
 #[test]
-fn case_14_unwritable_directory_serves_readers_and_refuses_writers() {
+fn unwritable_directory_serves_readers_and_refuses_writers() {
     let dir = readable();
     if rustix::process::geteuid().is_root() {
         return check_that_readers_work_and_writers_are_refused(dir.path(), "Permission denied", |command| {
@@ -124,7 +124,7 @@ impl Drop for Mounted {
 }
 
 #[test]
-fn case_14_read_only_mount_serves_readers_and_refuses_writers() {
+fn read_only_mount_serves_readers_and_refuses_writers() {
     if !is_root() {
         return;
     }

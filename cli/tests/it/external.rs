@@ -147,7 +147,7 @@ fn materialized_store_no_longer_needs_the_file() {
 }
 
 #[test]
-fn case_29_export_replaces_no_external_file() {
+fn export_replaces_no_external_file() {
     let dir = with_adopted();
     let whole = fs::read(dir.path("x.safetensors")).unwrap();
     dir.messages(&["view", "s.smap", "a.x[1]", "row"]);
@@ -253,7 +253,7 @@ fn drawing_replaces_no_file_that_is_read() {
 }
 
 #[test]
-fn case_29_export_replaces_no_external_part() {
+fn export_replaces_no_external_part() {
     let dir = with_adopted();
     dir.messages(&["view", "s.smap", "a.x[1]", "row"]);
     dir.messages(&["export", "s.smap", "m.safetensors", "--max-shard-size", "16"]);

@@ -204,7 +204,7 @@ fn verbose_import_reports_what_was_done_with_each_file() {
 }
 
 #[test]
-fn case_09_file_size_limit_is_an_error_and_does_not_kill_the_process() {
+fn file_size_limit_is_an_error_and_does_not_kill_the_process() {
     let dir = Dir::with_store();
     dir.write_safetensors(
         "m.safetensors",

@@ -170,7 +170,7 @@ fn verify_names_the_rule_of_each_bad_table() {
 }
 
 #[test]
-fn case_32_no_hostile_file_takes_much_memory_to_open() {
+fn no_hostile_file_takes_much_memory_to_open() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let target =

@@ -184,7 +184,7 @@ fn npy_headers_of_every_version_spelling_and_order_of_keys_are_read() {
 }
 
 #[test]
-fn case_46_malformed_npy_headers_are_refused_with_the_reason() {
+fn malformed_npy_headers_are_refused_with_the_reason() {
     let place = Place::new();
     let plain =
         |descr: &str, shape: &str| format!("{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}");

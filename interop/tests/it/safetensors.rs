@@ -112,7 +112,7 @@ fn unwritable_tensors_are_refused_before_anything_is_written() {
 }
 
 #[test]
-fn case_45_malformed_safetensors_headers_are_refused_with_the_reason() {
+fn malformed_safetensors_headers_are_refused_with_the_reason() {
     let place = Place::new();
     let one = |fields: &str| format!(r#"{{"x":{{{fields}}}}}"#);
     let two = |first: &str, second: &str| {
@@ -196,7 +196,7 @@ fn safetensors_header_text_may_be_long_and_contain_brackets_and_quotes() {
 }
 
 #[test]
-fn case_45_header_over_the_limit_of_the_format_is_refused_even_if_complete() {
+fn header_over_the_limit_of_the_format_is_refused_even_if_complete() {
     let place = Place::new();
     let path = place.file("x.safetensors", &100_000_001u64.to_le_bytes());
     fs::File::options().write(true).open(&path).unwrap().set_len(200_000_000).unwrap();

@@ -164,7 +164,7 @@ fn failed_renames_restore_every_file() {
 }
 
 #[test]
-fn case_29_export_in_parts_may_replace_the_files_it_reads_from() {
+fn export_in_parts_may_replace_the_files_it_reads_from() {
     let place = Place::new();
     write(&place, 30);
     let file = ForeignFile::open(place.path(INDEX)).unwrap();

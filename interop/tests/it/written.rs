@@ -141,7 +141,7 @@ fn exported_file_has_the_permissions_of_any_new_file() {
 }
 
 #[test]
-fn case_29_open_file_keeps_its_bytes_when_an_export_replaces_it() {
+fn open_file_keeps_its_bytes_when_an_export_replaces_it() {
     let place = Place::new();
     let (path, link) = (place.path("x.npy"), place.path("link.npy"));
     let (old, new) = (counted(DType::U16, &[5]), counted(DType::F64, &[2]));

@@ -16,7 +16,7 @@ use episode::Episode;
 const LIVES: usize = 12;
 
 #[test]
-fn case_03_stores_that_lose_power_repeatedly_keep_acknowledged_commits() {
+fn stores_that_lose_power_repeatedly_keep_acknowledged_commits() {
     let began = Instant::now();
     if let Some(seed) = number("STRIDEMAP_TEST_CRASH_SEED") {
         let figures = Episode::new(seed).run(LIVES).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));

@@ -1,7 +1,6 @@
-//! The numbered cases: their table; whole stores, valid and damaged, which every later version must read or refuse as
-//! this one does; and cases that no other test covers completely.
+//! Whole stores, valid and damaged, which every later version must read or refuse as this one does; files that change
+//! under an open store; and names and files that look like something else.
 
 mod outside;
 mod special_files;
 pub(crate) mod stores;
-mod table;

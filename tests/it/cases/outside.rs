@@ -1,5 +1,5 @@
-//! Changes to a store's own files by other programs while a process reads them: cases 26 and 28. For external files
-//! they are in `tests/it/external`.
+//! Changes to a store's own files by other programs while a process reads them. For external files they are in
+//! `tests/it/external`.
 
 use std::env;
 use std::fs::{self, File};
@@ -27,7 +27,7 @@ fn truncate(file: &Path, length_bytes: u64) {
 }
 
 #[test]
-fn case_26_positional_reads_of_a_file_truncated_after_loading_return_an_error() {
+fn positional_reads_of_a_file_truncated_after_loading_return_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let path = create_store_of_sevens(dir.path());
     let store = Store::open(&path).unwrap();
@@ -60,7 +60,7 @@ fn case_26_positional_reads_of_a_file_truncated_after_loading_return_an_error() 
 /// The contract of `open_mapped` excludes this: the kernel kills a process that touches missing pages. The process
 /// never returns other elements in their place.
 #[test]
-fn case_26_truncating_a_mapped_file_kills_the_process_and_returns_no_elements() {
+fn truncating_a_mapped_file_kills_the_process_and_returns_no_elements() {
     const VARIABLE: &str = "STRIDEMAP_CUT_WHILE_MAPPED";
     if let Some(path) = env::var_os(VARIABLE) {
         let store = open_mapped(Path::new(&path));
@@ -71,7 +71,7 @@ fn case_26_truncating_a_mapped_file_kills_the_process_and_returns_no_elements() 
     }
     let dir = tempfile::tempdir().unwrap();
     let path = create_store_of_sevens(dir.path());
-    let name = "cases::outside::case_26_truncating_a_mapped_file_kills_the_process_and_returns_no_elements";
+    let name = "cases::outside::truncating_a_mapped_file_kills_the_process_and_returns_no_elements";
     let output = Command::new(env::current_exe().unwrap())
         .args([name, "--exact", "--nocapture"])
         .env(VARIABLE, &path)
@@ -85,7 +85,7 @@ fn case_26_truncating_a_mapped_file_kills_the_process_and_returns_no_elements() 
 }
 
 #[test]
-fn case_28_file_replaced_while_mapped_keeps_its_bytes_and_the_next_open_fails() {
+fn file_replaced_while_mapped_keeps_its_bytes_and_the_next_open_fails() {
     for new in [vec![9u8; SIZE], vec![9u8; SIZE - 1]] {
         let dir = tempfile::tempdir().unwrap();
         let path = create_store_of_sevens(dir.path());

@@ -1,4 +1,4 @@
-//! Names that look like paths, and paths with something other than the expected file: cases 42 and 44.
+//! Names that look like paths, and paths with something other than the expected file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn paths(root: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn case_42_names_that_look_like_paths_are_only_names_in_every_format() {
+fn names_that_look_like_paths_are_only_names_in_every_format() {
     const NAMES: [&str; 8] = [
         "../x",
         "../../x",
@@ -132,7 +132,7 @@ fn errors_of_each_operation(path: &Path) -> Vec<ErrorKind> {
 
 /// Opening a FIFO for reading blocks until a process opens it for writing. No operation may wait for that.
 #[test]
-fn case_44_fifo_device_or_directory_in_place_of_any_file_is_refused_at_once() {
+fn fifo_device_or_directory_in_place_of_any_file_is_refused_at_once() {
     let made = tempfile::tempdir().unwrap();
     let model = made.path().join("x.smap");
     store_of_every_file(&model);

@@ -114,7 +114,7 @@ fn every_dtype_round_trips_as_bytes_and_one_commit_holds_them_all() {
 }
 
 #[test]
-fn case_40_empty_single_and_rank_zero_tensors_round_trip() {
+fn empty_single_and_rank_zero_tensors_round_trip() {
     let (_dir, path, store) = new_store();
     store.save("empty", &Tensor::from_vec(Vec::<f64>::new(), &[3, 0, 2]).unwrap()).unwrap();
     store.save("scalar", &Tensor::from_vec(vec![7i32], &[]).unwrap()).unwrap();
@@ -160,7 +160,7 @@ fn transaction_reads_its_own_changes_and_saves_tied_tensors_in_one_commit() {
 }
 
 #[test]
-fn case_24_dropped_transaction_leaves_nothing() {
+fn dropped_transaction_leaves_nothing() {
     let (_dir, path, store) = new_store();
     let mut txn = store.begin().unwrap();
     txn.save("small", &arange(&[12])).unwrap();

@@ -80,7 +80,7 @@ fn interrupted_copy_leaves_nothing() {
 }
 
 #[test]
-fn case_07_copy_to_a_full_disk_is_an_error_that_leaves_nothing() {
+fn copy_to_a_full_disk_is_an_error_that_leaves_nothing() {
     let Some(disk) = SmallDisk::mount("6m") else { return };
     let dir = temporary();
     for kind in [StorageKind::Sealed, StorageKind::Live] {

@@ -30,7 +30,7 @@ fn is_storage(file: &Path) -> bool {
 }
 
 #[test]
-fn case_25_file_truncated_to_any_length_is_found_with_the_affected_tensors() {
+fn file_truncated_to_any_length_is_found_with_the_affected_tensors() {
     let (_dir, path) = new_path();
     let expected = create_small_store(&path);
     let stride = setting("STRIDEMAP_TEST_FLIP_STRIDE", 31);
@@ -86,7 +86,7 @@ fn storage_that_becomes_shorter_while_it_is_read_is_a_finding_beside_others() {
 }
 
 #[test]
-fn case_27_file_of_a_different_storage_is_detected() {
+fn file_of_a_different_storage_is_detected() {
     let (_dir, path) = new_path();
     let expected = create_small_store(&path);
     let storages: Vec<_> = files(&path).into_iter().filter(|file| is_storage(file)).collect();

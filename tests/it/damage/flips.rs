@@ -48,7 +48,7 @@ fn is_in(file: &Path, dir: &str) -> bool {
 }
 
 #[test]
-fn case_27_every_flipped_bit_is_found_with_its_file_and_the_tensors_it_affects() {
+fn every_flipped_bit_is_found_with_its_file_and_the_tensors_it_affects() {
     let (_dir, path) = new_path();
     let expected = create_small_store(&path);
     let (mut count, mut in_place) = (0, 0);
@@ -70,7 +70,7 @@ fn case_27_every_flipped_bit_is_found_with_its_file_and_the_tensors_it_affects()
 }
 
 #[test]
-fn case_27_flipped_bit_of_a_chunk_or_its_digest_affects_the_tensors_that_reach_the_chunk() {
+fn flipped_bit_of_a_chunk_or_its_digest_affects_the_tensors_that_reach_the_chunk() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("chunked.smap");
     let expected = create_chunked_store(&path);

@@ -23,7 +23,7 @@ fn names(dir: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn case_43_directory_that_is_a_link_is_refused_when_format_is_damaged_too() {
+fn directory_that_is_a_link_is_refused_when_format_is_damaged_too() {
     let (dir, path) = new_path();
     create_small_store(&path);
     for name in ["meta", "storages"] {
@@ -82,7 +82,7 @@ fn write_record_of(path: &Path, length_bytes: u64) {
 }
 
 #[test]
-fn case_32_verify_reads_a_storage_with_a_false_length_only_to_its_end() {
+fn verify_reads_a_storage_with_a_false_length_only_to_its_end() {
     let (_dir, path, store) = new_fast_store();
     store.save("byte", &filled(3 << 20, 1u8)).unwrap();
     drop(store);

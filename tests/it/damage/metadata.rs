@@ -64,7 +64,7 @@ fn check(path: &Path, expected: &Content, damage: &str) -> bool {
 }
 
 #[test]
-fn case_30_flipped_byte_anywhere_in_the_metadata_is_an_error_or_changes_nothing() {
+fn flipped_byte_anywhere_in_the_metadata_is_an_error_or_changes_nothing() {
     let (_dir, path) = new_path();
     let expected = damaged_store(&path);
     for file in metadata_files(&path) {
@@ -95,7 +95,7 @@ fn case_30_flipped_byte_anywhere_in_the_metadata_is_an_error_or_changes_nothing(
 }
 
 #[test]
-fn case_30_metadata_truncated_to_any_length_is_an_error() {
+fn metadata_truncated_to_any_length_is_an_error() {
     let (_dir, path) = new_path();
     let expected = damaged_store(&path);
     for file in metadata_files(&path) {
@@ -113,7 +113,7 @@ fn case_30_metadata_truncated_to_any_length_is_an_error() {
 }
 
 #[test]
-fn case_27_verify_names_the_file_and_the_chunk_that_was_changed() {
+fn verify_names_the_file_and_the_chunk_that_was_changed() {
     let (_dir, path, store) = new_store();
     store.save("x", &filled(3 << 20, 7u8)).unwrap();
     assert_eq!(store.verify(|_| ()).unwrap().findings, []);
@@ -131,7 +131,7 @@ fn case_27_verify_names_the_file_and_the_chunk_that_was_changed() {
 }
 
 #[test]
-fn case_27_verify_by_an_open_handle_names_the_metadata_changed_since() {
+fn verify_by_an_open_handle_names_the_metadata_changed_since() {
     let (_dir, path) = new_path();
     damaged_store(&path);
     let store = Store::open(&path).unwrap();

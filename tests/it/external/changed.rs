@@ -14,7 +14,7 @@ fn truncate_by(path: &Path, by: u64) {
 }
 
 #[test]
-fn case_25_external_file_of_the_wrong_length_is_refused_before_it_is_mapped() {
+fn external_file_of_the_wrong_length_is_refused_before_it_is_mapped() {
     let adopted = Adopted::new();
     let whole = fs::read(&adopted.file).unwrap();
     truncate_by(&adopted.file, 8);
@@ -29,7 +29,7 @@ fn case_25_external_file_of_the_wrong_length_is_refused_before_it_is_mapped() {
 
 /// The contract of a mapped store excludes this, but it returns an error anyway.
 #[test]
-fn case_26_reading_an_external_file_truncated_after_loading_returns_an_error() {
+fn reading_an_external_file_truncated_after_loading_returns_an_error() {
     let adopted = Adopted::new();
     let weight = adopted.open().load("weight").unwrap();
     assert_eq!(weight.get::<f32>(&[2, 3]).unwrap(), 11.);
@@ -41,7 +41,7 @@ fn case_26_reading_an_external_file_truncated_after_loading_returns_an_error() {
 }
 
 #[test]
-fn case_27_external_file_rewritten_in_place_is_refused_by_its_mtime_and_found_by_verify() {
+fn external_file_rewritten_in_place_is_refused_by_its_mtime_and_found_by_verify() {
     let adopted = Adopted::new();
     let weight = adopted.open().load("weight").unwrap();
     let file = File::options().write(true).open(&adopted.file).unwrap();
@@ -58,7 +58,7 @@ fn case_27_external_file_rewritten_in_place_is_refused_by_its_mtime_and_found_by
 
 /// The first tensor keeps the file open or mapped. A load of another must not show the bytes that are in the file now.
 #[test]
-fn case_27_each_load_checks_the_file_although_a_tensor_on_it_is_held() {
+fn each_load_checks_the_file_although_a_tensor_on_it_is_held() {
     type Change = fn(&Path);
     let changes: [(&str, Change); 4] = [
         ("mtime in ns", |path| {
@@ -117,7 +117,7 @@ fn case_27_each_load_checks_the_file_although_a_tensor_on_it_is_held() {
 
 /// A change within the same tick of the kernel's clock would keep the mtime.
 #[test]
-fn case_27_external_file_rewritten_right_after_adoption_is_refused() {
+fn external_file_rewritten_right_after_adoption_is_refused() {
     for _ in 0..5 {
         let adopted = Adopted::new();
         let file = File::options().write(true).open(&adopted.file).unwrap();
@@ -137,7 +137,7 @@ fn touched_external_file_is_refused_until_its_mtime_is_restored() {
 }
 
 #[test]
-fn case_28_replaced_external_file_keeps_its_bytes_for_open_tensors_and_is_refused_afterwards() {
+fn replaced_external_file_keeps_its_bytes_for_open_tensors_and_is_refused_afterwards() {
     let adopted = Adopted::new();
     let (store, lending) = (adopted.open(), mapped(&external_beside(), &adopted.path));
     let (read, lent) = (store.load("weight").unwrap(), lending.load("weight").unwrap());
@@ -165,7 +165,7 @@ fn deleted_external_file_is_an_error_until_it_is_restored() {
 }
 
 #[test]
-fn case_44_external_path_that_is_not_a_regular_file_is_refused_at_once() {
+fn external_path_that_is_not_a_regular_file_is_refused_at_once() {
     let adopted = Adopted::new();
     fs::remove_file(&adopted.file).unwrap();
     mknodat(CWD, &adopted.file, FileType::Fifo, 0o600.into(), 0).unwrap();

@@ -60,7 +60,7 @@ fn zeros(path: &Path) {
 }
 
 #[test]
-fn case_43_only_the_option_anywhere_allows_paths_outside_the_directory() {
+fn only_the_option_anywhere_allows_paths_outside_the_directory() {
     let malformed = MalformedStore::new();
     let outside = crate::support::temporary();
     zeros(&outside.path().join("file"));
@@ -88,7 +88,7 @@ fn case_43_only_the_option_anywhere_allows_paths_outside_the_directory() {
 }
 
 #[test]
-fn case_43_absolute_path_inside_the_directory_is_refused_too() {
+fn absolute_path_inside_the_directory_is_refused_too() {
     let malformed = MalformedStore::new();
     zeros(&malformed.dir().join("near"));
     malformed.write_record_of(malformed.dir().join("near").to_str().unwrap(), 80);
@@ -96,7 +96,7 @@ fn case_43_absolute_path_inside_the_directory_is_refused_too() {
 }
 
 #[test]
-fn case_43_files_of_stores_are_refused_by_their_own_paths() {
+fn files_of_stores_are_refused_by_their_own_paths() {
     let malformed = MalformedStore::new();
     let other = Store::create(malformed.dir().join("other.smap")).unwrap();
     for store in [&other, &malformed.adopted.open()] {
@@ -126,7 +126,7 @@ fn assert_lent<T: Element + PartialEq>(tensor: &Tensor, expected: T) {
 }
 
 #[test]
-fn case_43_hard_link_to_a_mutable_storage_is_borrowed_or_changed_but_not_both() {
+fn hard_link_to_a_mutable_storage_is_borrowed_or_changed_but_not_both() {
     let malformed = MalformedStore::new();
     let (_store, mutable, link) = linked(&malformed, StorageKind::Mutable);
     let lending = mapped(&external_beside(), &malformed.adopted.path);
@@ -151,7 +151,7 @@ fn case_43_hard_link_to_a_mutable_storage_is_borrowed_or_changed_but_not_both() 
 }
 
 #[test]
-fn case_43_hard_link_to_a_live_storage_is_borrowed_or_live_but_not_both() {
+fn hard_link_to_a_live_storage_is_borrowed_or_live_but_not_both() {
     let malformed = MalformedStore::new();
     let (_store, tensor, link) = linked(&malformed, StorageKind::Live);
     let lending = mapped(&external_beside(), &malformed.adopted.path);
@@ -174,7 +174,7 @@ fn case_43_hard_link_to_a_live_storage_is_borrowed_or_live_but_not_both() {
 }
 
 #[test]
-fn case_43_hard_link_to_a_growing_storage_is_borrowed_only_up_to_its_sealed_rows() {
+fn hard_link_to_a_growing_storage_is_borrowed_only_up_to_its_sealed_rows() {
     let malformed = MalformedStore::new();
     let path = malformed.dir().join("other.smap");
     let store = Store::create(&path).unwrap();
@@ -197,7 +197,7 @@ fn case_43_hard_link_to_a_growing_storage_is_borrowed_only_up_to_its_sealed_rows
 }
 
 #[test]
-fn case_43_record_past_the_end_of_its_file_does_not_open() {
+fn record_past_the_end_of_its_file_does_not_open() {
     let malformed = MalformedStore::new();
     zeros(&malformed.dir().join("near"));
     malformed.write_record_of("near", 80);

@@ -74,7 +74,7 @@ fn external_file_with_many_storages_is_mapped_or_opened_once() {
 }
 
 #[test]
-fn case_39_misaligned_elements_are_copied_and_not_borrowed() {
+fn misaligned_elements_are_copied_and_not_borrowed() {
     let dir = crate::support::temporary();
     let (file, path) = (dir.path().join("odd.safetensors"), dir.path().join("odd.smap"));
     let json = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
@@ -133,7 +133,7 @@ fn adopting_a_4_gib_file_writes_almost_nothing() {
 
 /// The export reads from the file that it replaces.
 #[test]
-fn case_29_export_over_a_file_that_is_mapped_as_its_source_writes_the_right_bytes() {
+fn export_over_a_file_that_is_mapped_as_its_source_writes_the_right_bytes() {
     let adopted = Adopted::new();
     let store = mapped(&external_beside(), &adopted.path);
     let tensor = store.load("weight").unwrap();

@@ -17,7 +17,7 @@ fn bytes(n: usize) -> Tensor {
 }
 
 #[test]
-fn case_07_full_disk_is_an_error_that_leaves_the_store_unchanged() {
+fn full_disk_is_an_error_that_leaves_the_store_unchanged() {
     let Some(disk) = SmallDisk::mount("6m") else { return };
     disk.run_role("fill the disk");
 }

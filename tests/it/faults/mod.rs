@@ -128,7 +128,7 @@ fn any_failed_operation_of_an_append_leaves_the_old_or_new_rows_and_a_growable_t
 }
 
 #[test]
-fn case_04_failed_sync_poisons_the_handle_and_is_told_by_later_errors() {
+fn failed_sync_poisons_the_handle_and_is_told_by_later_errors() {
     let (disk, store) = new_store();
     disk.fail(|op| matches!(op, Op::Sync(_)));
     let first = store.save("new", &filled(5, 3i64)).unwrap_err();
@@ -145,7 +145,7 @@ fn case_04_failed_sync_poisons_the_handle_and_is_told_by_later_errors() {
 }
 
 #[test]
-fn case_05_failed_sync_of_the_manifest_directory_is_a_commit_of_unknown_fate() {
+fn failed_sync_of_the_manifest_directory_is_a_commit_of_unknown_fate() {
     let (disk, store) = new_store();
     let log = operations_of_a_commit(&disk, &store);
     let Some(Op::SyncDir(meta)) = log.iter().rev().find(|op| matches!(op, Op::SyncDir(_))).cloned() else {

@@ -118,7 +118,7 @@ fn names(disk: &SimulatedDisk) -> Vec<String> {
 }
 
 #[test]
-fn case_04_case_05_after_any_failed_sync_everything_is_refused_and_nothing_is_synced_again() {
+fn after_any_failed_sync_everything_is_refused_and_nothing_is_synced_again() {
     let (_dir, file) = model_file();
     let mut failures = BTreeMap::new();
     for prepare in [create_store, create_unsynced_store] {
@@ -194,7 +194,7 @@ fn fail_one(
 }
 
 #[test]
-fn case_06_failed_flush_of_a_mutable_tensor_poisons_its_handle_and_an_open_guard() {
+fn failed_flush_of_a_mutable_tensor_poisons_its_handle_and_an_open_guard() {
     let (_dir, file) = model_file();
     let (disk, store) = create_store(&file);
     let weights = store.load("weights").unwrap();
@@ -231,7 +231,7 @@ fn case_06_failed_flush_of_a_mutable_tensor_poisons_its_handle_and_an_open_guard
 }
 
 #[test]
-fn case_04_failed_commit_refuses_writes_and_flushes_of_an_open_guard() {
+fn failed_commit_refuses_writes_and_flushes_of_an_open_guard() {
     let (_dir, file) = model_file();
     let (disk, store) = create_store(&file);
     let weights = store.load("weights").unwrap();
@@ -249,7 +249,7 @@ fn case_04_failed_commit_refuses_writes_and_flushes_of_an_open_guard() {
 }
 
 #[test]
-fn case_04_failed_sync_during_creation_leaves_nothing_or_a_complete_store() {
+fn failed_sync_during_creation_leaves_nothing_or_a_complete_store() {
     let count = {
         let disk = SimulatedDisk::new();
         options(&disk).create("x").unwrap();

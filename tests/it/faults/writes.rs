@@ -78,7 +78,7 @@ fn assert_old_content_remains(errno: i32, is_due: fn(&Path) -> bool) -> usize {
 }
 
 #[test]
-fn case_08_full_disk_while_writing_metadata_leaves_the_old_content() {
+fn full_disk_while_writing_metadata_leaves_the_old_content() {
     let count = assert_old_content_remains(libc::ENOSPC, is_metadata);
     println!("{count} writes of a table and a manifest found the disk full in turn");
     assert!(count >= 2, "{count}");
@@ -87,7 +87,7 @@ fn case_08_full_disk_while_writing_metadata_leaves_the_old_content() {
 /// The standard library retries short and interrupted writes below the layer that tests replace. Here the rest of a
 /// short write is never written.
 #[test]
-fn case_10_short_write_leaves_the_old_content() {
+fn short_write_leaves_the_old_content() {
     let count = assert_old_content_remains(libc::EINTR, |_| true);
     println!("{count} writes of a commit ended half-way in turn");
     assert!(count >= 3, "{count}");

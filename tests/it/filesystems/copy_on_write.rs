@@ -119,7 +119,7 @@ fn change_or_be_refused(store: &Store, path: &Path) {
 }
 
 #[test]
-fn case_07_elements_are_changed_in_place_on_a_full_btrfs() {
+fn elements_are_changed_in_place_on_a_full_btrfs() {
     let Some(image) = btrfs() else { return };
     let path = image.path.join("x.smap");
     make_store(&path);
@@ -127,7 +127,7 @@ fn case_07_elements_are_changed_in_place_on_a_full_btrfs() {
 }
 
 #[test]
-fn case_07_copied_store_on_a_full_btrfs_refuses_changes_that_need_space() {
+fn copied_store_on_a_full_btrfs_refuses_changes_that_need_space() {
     let Some(image) = btrfs() else { return };
     let (path, copy) = (image.path.join("x.smap"), image.path.join("copy.smap"));
     make_store(&path);
@@ -138,7 +138,7 @@ fn case_07_copied_store_on_a_full_btrfs_refuses_changes_that_need_space() {
 }
 
 #[test]
-fn case_07_snapshot_of_a_full_btrfs_refuses_changes_that_need_space() {
+fn snapshot_of_a_full_btrfs_refuses_changes_that_need_space() {
     let Some(image) = btrfs() else { return };
     let path = image.path.join("x.smap");
     make_store(&path);
@@ -147,7 +147,7 @@ fn case_07_snapshot_of_a_full_btrfs_refuses_changes_that_need_space() {
 }
 
 #[test]
-fn case_07_reflinked_store_on_a_full_xfs_refuses_changes_that_need_space() {
+fn reflinked_store_on_a_full_xfs_refuses_changes_that_need_space() {
     let Some(image) = xfs() else { return };
     let (path, copy) = (image.path.join("x.smap"), image.path.join("copy.smap"));
     make_store(&path);
@@ -156,7 +156,7 @@ fn case_07_reflinked_store_on_a_full_xfs_refuses_changes_that_need_space() {
 }
 
 #[test]
-fn case_07_store_reflinked_between_two_guards_on_a_full_xfs_refuses_changes_that_need_space() {
+fn store_reflinked_between_two_guards_on_a_full_xfs_refuses_changes_that_need_space() {
     let Some(image) = xfs() else { return };
     let path = image.path.join("x.smap");
     make_store(&path);
@@ -164,7 +164,7 @@ fn case_07_store_reflinked_between_two_guards_on_a_full_xfs_refuses_changes_that
 }
 
 #[test]
-fn case_07_elements_are_changed_in_place_on_a_full_xfs() {
+fn elements_are_changed_in_place_on_a_full_xfs() {
     let Some(image) = xfs() else { return };
     let path = image.path.join("x.smap");
     make_store(&path);

@@ -135,7 +135,7 @@ fn page_bytes() -> u64 {
 const LARGE_BYTES: usize = 32 << 20;
 
 #[test]
-fn case_11_process_without_descriptors_gets_an_error_and_the_store_stays_intact() {
+fn process_without_descriptors_gets_an_error_and_the_store_stays_intact() {
     let (dir, path, store) = new_store();
     store.save("x", &vector(3)).unwrap();
     store.save("y", &vector(3)).unwrap();
@@ -150,7 +150,7 @@ fn case_11_process_without_descriptors_gets_an_error_and_the_store_stays_intact(
 }
 
 #[test]
-fn case_11_error_names_a_machine_without_descriptors() {
+fn error_names_a_machine_without_descriptors() {
     let (_dir, path) = new_path();
     Store::create(&path).unwrap();
     for (number, advice) in [(libc::ENFILE, "fs.file-max"), (libc::EMFILE, "ulimit -n")] {
@@ -164,7 +164,7 @@ fn case_11_error_names_a_machine_without_descriptors() {
 }
 
 #[test]
-fn case_12_process_without_address_space_gets_an_error_and_reads_without_mapping() {
+fn process_without_address_space_gets_an_error_and_reads_without_mapping() {
     let (_dir, path, store) = new_store();
     store.save("large", &filled(LARGE_BYTES, 9u8)).unwrap();
     let _ = store.create_tensor("changed", DType::U8, &[LARGE_BYTES], StorageKind::Mutable).unwrap();
@@ -172,7 +172,7 @@ fn case_12_process_without_address_space_gets_an_error_and_reads_without_mapping
 }
 
 #[test]
-fn case_12_load_leaves_mappings_to_the_rest_of_the_process() {
+fn load_leaves_mappings_to_the_rest_of_the_process() {
     let limit: usize = fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap();
     if limit > 200_000 {
         return println!("skipped: it takes minutes to make the {limit} mappings that a process may have");
@@ -184,7 +184,7 @@ fn case_12_load_leaves_mappings_to_the_rest_of_the_process() {
 }
 
 #[test]
-fn case_15_network_file_system_is_not_mapped_unless_that_is_allowed() {
+fn network_file_system_is_not_mapped_unless_that_is_allowed() {
     let (_dir, path) = new_path();
     Store::create(&path).unwrap().save("x", &vector(3)).unwrap();
     let network = Quirks { is_network: true, ..Quirks::default() };
@@ -206,7 +206,7 @@ fn case_15_network_file_system_is_not_mapped_unless_that_is_allowed() {
 }
 
 #[test]
-fn case_25_truncated_storage_under_an_open_handle_is_refused_before_it_is_mapped() {
+fn truncated_storage_under_an_open_handle_is_refused_before_it_is_mapped() {
     let (_dir, path) = new_path();
     Store::create(&path).unwrap().save("x", &vector(3)).unwrap();
     let storage = path.join("storages/0000000000000001.bin");
@@ -248,7 +248,7 @@ impl Drop for ReadOnly {
 }
 
 #[test]
-fn case_14_read_only_mount_serves_readers_with_their_pins_and_refuses_writers() {
+fn read_only_mount_serves_readers_with_their_pins_and_refuses_writers() {
     let (dir, path) = new_path();
     let writer = Store::create(&path).unwrap();
     writer.save("x", &vector(3)).unwrap();

@@ -143,7 +143,7 @@ fn live_tensor_can_be_sent_to_other_threads() {
 }
 
 #[test]
-fn case_40_tensor_without_elements_can_be_live() {
+fn tensor_without_elements_can_be_live() {
     let (_dir, path) = new_path();
     Store::create(&path).unwrap();
     let store = open_mapped(&path);

@@ -173,7 +173,7 @@ fn view_of_a_live_tensor_of_a_copied_store_is_refused() {
 }
 
 #[test]
-fn case_04_failed_commit_refuses_the_flush_of_live_elements() {
+fn failed_commit_refuses_the_flush_of_live_elements() {
     let (_dir, path) = new_path();
     let _ = Store::create(&path).unwrap().create_tensor("x", DType::I32, &[4], StorageKind::Live).unwrap();
     let disk = Hooked::before(|operation, path| match operation == "sync_dir" && path.ends_with("meta") {
@@ -190,7 +190,7 @@ fn case_04_failed_commit_refuses_the_flush_of_live_elements() {
 }
 
 #[test]
-fn case_06_failed_flush_of_live_elements_is_reported_to_every_handle() {
+fn failed_flush_of_live_elements_is_reported_to_every_handle() {
     let (_dir, path) = new_path();
     let _ = Store::create(&path).unwrap().create_tensor("x", DType::I32, &[4], StorageKind::Live).unwrap();
     let fails = Arc::new(AtomicBool::new(false));
@@ -223,7 +223,7 @@ fn case_06_failed_flush_of_live_elements_is_reported_to_every_handle() {
 }
 
 #[test]
-fn case_23_exclusive_guard_against_a_live_view_or_another_guard_is_refused_or_waits() {
+fn exclusive_guard_against_a_live_view_or_another_guard_is_refused_or_waits() {
     let (_dir, path) = new_path();
     Store::create(&path).unwrap();
     let options = StoreOptions::new().lock_timeout(Duration::from_millis(50));

@@ -303,7 +303,7 @@ fn sizes_that_do_not_broadcast_are_refused() {
 }
 
 #[test]
-fn case_38_views_with_one_element_at_several_indices_are_read_and_not_written() {
+fn views_with_one_element_at_several_indices_are_read_and_not_written() {
     let (_dir, path) = new_path();
     let _ =
         Store::create(&path).unwrap().create_tensor("x", DType::I64, &[3, 1], StorageKind::Mutable).unwrap();

@@ -76,7 +76,7 @@ fn elements_are_borrowed_only_under_a_guard_of_a_mapped_store() {
 }
 
 #[test]
-fn case_40_tensor_without_elements_is_borrowed_and_changed_like_any_other() {
+fn tensor_without_elements_is_borrowed_and_changed_like_any_other() {
     let (_dir, path) = new_path();
     let _ =
         Store::create(&path).unwrap().create_tensor("x", DType::I64, &[0, 2], StorageKind::Mutable).unwrap();
@@ -113,7 +113,7 @@ fn view_that_ndarray_cannot_borrow_mutably_is_changed_by_the_guard() {
 }
 
 #[test]
-fn case_23_guards_of_two_handles_and_threads_exclude_each_other() {
+fn guards_of_two_handles_and_threads_exclude_each_other() {
     let (_dir, path) = new_path();
     let _ = Store::create(&path).unwrap().create_tensor("x", DType::I64, &[2], StorageKind::Mutable).unwrap();
     let open = || StoreOptions::new().lock_timeout(Duration::from_millis(20)).open(&path).unwrap();

@@ -132,7 +132,7 @@ fn read_only_file_can_be_read_but_not_changed() {
 }
 
 #[test]
-fn case_06_failed_flush_is_an_error_and_so_is_the_next() {
+fn failed_flush_is_an_error_and_so_is_the_next() {
     let disk = SimulatedDisk::new();
     let store = StoreOptions::new().disk(Arc::new(disk.clone())).create("/x.smap").unwrap();
     let x = store.create_tensor("x", DType::I32, &[4], StorageKind::Mutable).unwrap();
@@ -151,7 +151,7 @@ fn case_06_failed_flush_is_an_error_and_so_is_the_next() {
 }
 
 #[test]
-fn case_06_failed_flush_is_reported_to_every_handle_and_after_reloading() {
+fn failed_flush_is_reported_to_every_handle_and_after_reloading() {
     let disk = SimulatedDisk::new();
     let options = StoreOptions::new().disk(Arc::new(disk.clone()));
     let store = options.create("/x.smap").unwrap();

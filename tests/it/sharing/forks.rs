@@ -406,7 +406,7 @@ assert_not_impl!(ExclusiveGuard<'static>: Send);
 assert_not_impl!(ExclusiveGuard<'static>: Sync);
 
 #[test]
-fn case_22_forked_child_can_use_an_inherited_live_tensor() {
+fn forked_child_can_use_an_inherited_live_tensor() {
     let (_dir, path) = new_path();
     let _ = Store::create(&path).unwrap().create_tensor("x", DType::I64, &[4], StorageKind::Live).unwrap();
     run_to_end("fork with a live tensor", &path);
@@ -414,7 +414,7 @@ fn case_22_forked_child_can_use_an_inherited_live_tensor() {
 
 /// In a malformed store, one file is both a sealed storage, which the child has inherited mapped, and a mutable one.
 #[test]
-fn case_22_forked_child_does_not_change_a_file_whose_mapping_it_inherited() {
+fn forked_child_does_not_change_a_file_whose_mapping_it_inherited() {
     let (_dir, path, store) = new_store();
     store.save("sealed", &filled(4, 1i64)).unwrap();
     let _ = store.create_tensor("changing", DType::I64, &[4], StorageKind::Mutable).unwrap();
@@ -440,14 +440,14 @@ fn store_is_created_in_an_empty_directory_of_another_owner() {
 }
 
 #[test]
-fn case_22_child_forked_during_a_commit_does_not_keep_the_writers_lock() {
+fn child_forked_during_a_commit_does_not_keep_the_writers_lock() {
     let (_dir, path) = new_path();
     Store::create(&path).unwrap();
     run_to_end("fork while committing", &path);
 }
 
 #[test]
-fn case_22_child_forked_between_commits_does_not_keep_the_lock_of_a_killed_writer() {
+fn child_forked_between_commits_does_not_keep_the_lock_of_a_killed_writer() {
     let (_dir, path) = new_path();
     Store::create(&path).unwrap();
     let mut writer = OtherProcess::start("fork between commits", &path);
@@ -461,14 +461,14 @@ fn case_22_child_forked_between_commits_does_not_keep_the_lock_of_a_killed_write
 }
 
 #[test]
-fn case_22_transaction_dropped_by_a_forked_child_still_belongs_to_the_parent() {
+fn transaction_dropped_by_a_forked_child_still_belongs_to_the_parent() {
     let (_dir, path) = new_path();
     Store::create(&path).unwrap();
     run_to_end("fork in a transaction", &path);
 }
 
 #[test]
-fn case_22_forked_child_drops_inherited_handles_if_another_thread_was_mapping() {
+fn forked_child_drops_inherited_handles_if_another_thread_was_mapping() {
     let (_dir, path, store) = new_store();
     for name in ["sealed", "other sealed"] {
         store.save(name, &filled(4, 0i64)).unwrap();

@@ -107,7 +107,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
 }
 
 #[test]
-fn case_16_second_writer_waits_or_is_busy() {
+fn second_writer_waits_or_is_busy() {
     let (_dir, path, store) = new_store();
     let hasty = StoreOptions::new().lock_timeout(Duration::from_millis(50)).open(&path).unwrap();
     let mut other = OtherProcess::start("stop before publishing", &path);
@@ -125,7 +125,7 @@ fn case_16_second_writer_waits_or_is_busy() {
 }
 
 #[test]
-fn case_17_next_writer_continues_after_a_writer_was_killed_holding_the_lock() {
+fn next_writer_continues_after_a_writer_was_killed_holding_the_lock() {
     let (_dir, path, store) = new_store();
     let mut other = OtherProcess::start("stop before publishing", &path);
     assert_eq!(other.read_line(), "publishing");
@@ -138,7 +138,7 @@ fn case_17_next_writer_continues_after_a_writer_was_killed_holding_the_lock() {
 }
 
 #[test]
-fn case_18_writer_that_waits_for_a_replaced_lock_gets_an_error() {
+fn writer_that_waits_for_a_replaced_lock_gets_an_error() {
     for is_recreated in [true, false] {
         let (_dir, path, store) = new_store();
         let lock = File::open(path.join("LOCK")).unwrap();
@@ -172,7 +172,7 @@ fn start_reader(role: &str) -> (tempfile::TempDir, Store, OtherProcess) {
 }
 
 #[test]
-fn case_19_reader_pinned_across_many_commits_and_collections_keeps_its_data() {
+fn reader_pinned_across_many_commits_and_collections_keeps_its_data() {
     for role in ["pin", "pin, mapped"] {
         let (_dir, store, mut reader) = start_reader(role);
         for i in 2..40 {
@@ -242,7 +242,7 @@ fn generation_of_a_store_that_was_replaced_is_not_opened() {
 }
 
 #[test]
-fn case_20_space_of_a_killed_reader_is_freed() {
+fn space_of_a_killed_reader_is_freed() {
     for role in ["pin", "pin, mapped"] {
         let (_dir, store, reader) = start_reader(role);
         store.save("x", &filled(1000, 2f32)).unwrap();
@@ -256,7 +256,7 @@ fn case_20_space_of_a_killed_reader_is_freed() {
 }
 
 #[test]
-fn case_21_open_succeeds_while_collections_run() {
+fn open_succeeds_while_collections_run() {
     let (_dir, path, store) = new_fast_store();
     store.save("x", &filled(1000, 0f32)).unwrap();
     let mut readers: Vec<OtherProcess> =
@@ -276,7 +276,7 @@ fn case_21_open_succeeds_while_collections_run() {
 
 /// At each point between the listing and the lock, the listed generation is replaced and collected.
 #[test]
-fn case_21_open_lists_again_if_its_manifest_is_collected_before_the_pin() {
+fn open_lists_again_if_its_manifest_is_collected_before_the_pin() {
     for (operation, is_listing) in [("list", true), ("open", false), ("try_lock", false)] {
         let (_dir, path) = new_path();
         fast().create(&path).unwrap().save("x", &filled(1000, 1f32)).unwrap();
@@ -309,7 +309,7 @@ fn case_21_open_lists_again_if_its_manifest_is_collected_before_the_pin() {
 }
 
 #[test]
-fn case_21_open_lists_again_if_its_manifest_is_locked_by_the_collector() {
+fn open_lists_again_if_its_manifest_is_locked_by_the_collector() {
     let (_dir, path, store) = new_fast_store();
     let manifest = File::open(path.join("meta/0000000000000001.man")).unwrap();
     drop(store);
@@ -328,7 +328,7 @@ fn case_21_open_lists_again_if_its_manifest_is_locked_by_the_collector() {
 }
 
 #[test]
-fn case_22_forked_child_is_refused_and_releases_no_lock() {
+fn forked_child_is_refused_and_releases_no_lock() {
     let (_dir, path) = new_path();
     super::forks::create_store_of_two(&path);
     for role in ["fork with everything open", "fork while a thread locks", "fork under a guard"] {
@@ -337,7 +337,7 @@ fn case_22_forked_child_is_refused_and_releases_no_lock() {
 }
 
 #[test]
-fn case_23_exclusive_guard_excludes_other_guards() {
+fn exclusive_guard_excludes_other_guards() {
     let (_dir, path) = new_path();
     let store = StoreOptions::new().lock_timeout(Duration::from_millis(50)).create(&path).unwrap();
     let x = store.create_tensor("x", DType::I64, &[3], StorageKind::Mutable).unwrap();
@@ -358,7 +358,7 @@ fn case_23_exclusive_guard_excludes_other_guards() {
 }
 
 #[test]
-fn case_24_aborted_transaction_leaves_no_file() {
+fn aborted_transaction_leaves_no_file() {
     let (_dir, path, store) = new_store();
     let mut dropping = OtherProcess::start("leave a transaction", &path);
     let mut dying = OtherProcess::start("leave a transaction", &path);
@@ -377,7 +377,7 @@ fn case_24_aborted_transaction_leaves_no_file() {
 }
 
 #[test]
-fn case_24_ids_of_committed_storages_are_not_reused() {
+fn ids_of_committed_storages_are_not_reused() {
     let (_dir, path) = new_path();
     Store::create(&path).unwrap();
     let mut ids = Vec::new();

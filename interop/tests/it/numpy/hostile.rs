@@ -31,7 +31,7 @@ fn bytes_of(shape: &str, elements: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn case_46_member_that_is_not_an_array_is_refused_by_name() {
+fn member_that_is_not_an_array_is_refused_by_name() {
     let place = Place::new();
     let good = bytes_of("(4,)", &[0; 4]);
     for (name, bytes, what) in [

@@ -129,7 +129,7 @@ fn checkpoints_are_imported_as_pytorch_describes_them() {
 }
 
 #[test]
-fn case_47_anything_but_plain_tensors_is_refused_by_name() {
+fn anything_but_plain_tensors_is_refused_by_name() {
     for (name, part) in [
         ("complex", "\"inner\" calls builtins.complex, which is code"),
         ("conj", "\"inner\" has the \"conj\" bit set"),
@@ -175,7 +175,7 @@ fn integers_keep_all_their_digits() {
 }
 
 #[test]
-fn case_47_hostile_checkpoints_are_refused_and_leave_the_store_unchanged() {
+fn hostile_checkpoints_are_refused_and_leave_the_store_unchanged() {
     let said: Vec<String> =
         checkpoints("pt").iter().filter(|path| is_refused(path)).map(|p| refusal(p)).collect();
     assert_eq!(said.len(), 5);

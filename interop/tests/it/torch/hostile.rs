@@ -83,7 +83,7 @@ fn headers_that_reach_past_their_storage_are_refused() {
 }
 
 #[test]
-fn case_47_calls_are_never_run_and_are_refused_by_name() {
+fn calls_are_never_run_and_are_refused_by_name() {
     for (object, part) in [
         (&b"\x80\x02cos\nsystem\nX\x02\0\0\0id\x85R."[..], "calls os.system, which is code"),
         (b"\x80\x02cos\nsystem\n.", "calls os.system, which is code"),

@@ -3,38 +3,21 @@
 //! Skipped, with the reason printed, if python3, numpy or xxhash is missing. `STRIDEMAP_REQUIRE_PYTHON` turns that
 //! into a failure.
 
-use std::env;
-use std::process::Command;
-
 use super::{copied, expected, stores};
+use crate::support::{python, python_has, stdout};
 
 const CHECK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/read_stores.py");
 
 #[test]
 fn python_reads_and_refuses_the_same_stores() {
-    let found = Command::new("python3").args(["-c", "import numpy, xxhash"]).output();
-    if !found.is_ok_and(|output| output.status.success()) {
-        println!("skipped: python3 with numpy and xxhash is not there");
-        assert!(
-            env::var_os("STRIDEMAP_REQUIRE_PYTHON").is_none(),
-            "python3 with numpy and xxhash is required"
-        );
+    if !python_has("numpy, xxhash") {
         return;
     }
-    let (mut command, mut copies) = (Command::new("python3"), Vec::new());
-    command.args(["-B", CHECK]);
-    for kind in ["good", "damaged"] {
-        for (_, dir) in stores(kind) {
-            // The format does not define which external files a reader may open.
-            if expected(&dir).get("load").is_some_and(|said| said["kind"] == "NotAllowed") {
-                continue;
-            }
-            let copy = copied(&dir);
-            command.arg(copy.path());
-            copies.push(copy);
-        }
-    }
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    print!("{}", String::from_utf8_lossy(&output.stdout));
+    let dirs = ["good", "damaged"].into_iter().flat_map(stores).map(|(_, dir)| dir);
+    // The format does not define which external files a reader may open.
+    let readable = dirs.filter(|dir| expected(dir)["load"]["kind"] != "NotAllowed");
+    let copies: Vec<_> = readable.map(|dir| copied(&dir)).collect();
+    let paths = copies.iter().map(|copy| copy.path().to_str().unwrap());
+    let args: Vec<&str> = [CHECK].into_iter().chain(paths).collect();
+    print!("{}", stdout(&python(&args)));
 }
