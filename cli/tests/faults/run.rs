@@ -64,13 +64,12 @@ pub(crate) fn refused(output: &Output) -> String {
 /// Starts this binary to play a role on a store.
 pub(crate) fn role(role: &str, path: &Path) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", "other_process", "--nocapture"]).env(ROLE, role).env(STORE, path);
+    command.args(["--exact", "other_process", "--ignored", "--nocapture"]).env(ROLE, role).env(STORE, path);
     command
 }
 
 pub(crate) fn play() {
-    let Ok(role) = env::var(ROLE) else { return };
-    let path = env::var(STORE).unwrap();
+    let (role, path) = (env::var(ROLE).unwrap(), env::var(STORE).unwrap());
     let path = Path::new(&path);
     match role.split_once(' ') {
         Some(("commit", how)) => crate::script::play(how, path),
