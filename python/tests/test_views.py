@@ -83,7 +83,7 @@ def test_chains_of_views_agree_with_pytorch(file: str, path: Path) -> None:
                 address = array.__array_interface__["data"][0]
                 assert address == lowest + x.storage_offset * x.itemsize
                 assert array.strides == x.strides or array.flags.c_contiguous
-    assert checked > 3000
+    assert checked > 1000
 
 
 def test_subscripts_are_those_of_numpy(store: stridemap.Store) -> None:

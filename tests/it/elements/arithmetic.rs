@@ -1,5 +1,5 @@
 //! Arithmetic in place, compared with PyTorch: `tests/data/torch_inplace.jsonl`, written by
-//! `make_torch_inplace.py` beside it.
+//! `make_torch_inplace.py` beside it: of 1,500 rows those that show two dtypes, or ranks, that no other shows.
 //!
 //! `STRIDEMAP_TORCH_INPLACE` names another file of such rows to run instead.
 
@@ -82,8 +82,7 @@ fn changes_in_place_agree_with_pytorch() -> Result<()> {
     }
     println!("changes in place that agree with PyTorch: {agreed}, refused as by PyTorch: {refused}");
     if other.is_none() {
-        assert_eq!(agreed + refused, 1500);
-        assert!(refused > 300 && agreed > 800, "{agreed} {refused}");
+        assert_eq!((agreed, refused), (433, 291));
     }
     Ok(())
 }
