@@ -68,7 +68,7 @@ pub(crate) fn tensor_record(next_id: u64) -> impl Strategy<Value = TensorRecord>
 }
 
 /// Returns a tensor of 64 dimensions, each with the longest size, stride and name.
-pub(crate) fn largest_record(storage_id: u64) -> TensorRecord {
+fn largest_record(storage_id: u64) -> TensorRecord {
     let name = |i: usize| Some(format!("{}{i:02}", "d".repeat(253)));
     let mut size = vec![u64::MAX; MAX_RANK];
     size[0] = 0;
