@@ -27,12 +27,17 @@ pub(crate) enum Changes {
 }
 
 impl Subject {
-    pub(crate) fn writer(args: &'static [&'static str]) -> Self {
+    pub(crate) const fn writer(args: &'static [&'static str]) -> Self {
         Subject { args, store: "s.smap", changes: Changes::Something }
     }
 
-    pub(crate) fn reader(args: &'static [&'static str]) -> Self {
+    pub(crate) const fn reader(args: &'static [&'static str]) -> Self {
         Subject { args, store: "s.smap", changes: Changes::Nothing }
+    }
+
+    /// Returns the command with a store of another name.
+    pub(crate) const fn of(self, store: &'static str) -> Self {
+        Subject { store, ..self }
     }
 }
 

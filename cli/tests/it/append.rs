@@ -6,11 +6,8 @@ use crate::harness::Dir;
 
 /// Writes a `.npy` file: rows of three bytes, counting up from `first`.
 fn write_rows(dir: &Dir, name: &str, first: u8, rows: u8) {
-    let header = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({rows}, 3), }}\n");
-    let preamble =
-        [&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes(), header.as_bytes()].concat();
     let elements: Vec<u8> = (first..first + rows * 3).collect();
-    dir.write(name, &[&preamble[..], &elements].concat());
+    dir.write_npy(name, "|u1", &format!("({rows}, 3)"), &elements);
 }
 
 fn rows(dir: &Dir) -> Vec<u8> {

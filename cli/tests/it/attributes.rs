@@ -1,7 +1,5 @@
 //! Attributes of tensors and prefixes: imported, exported, inspected and compared.
 
-use std::fs;
-
 use crate::harness::{Dir, tree};
 
 const MODEL: &str =
@@ -67,19 +65,6 @@ fn prefix_with_attributes_and_no_tensor_is_exported_where_the_format_has_attribu
     assert_eq!((again.attributes("")["who"].as_str(), again.names().unwrap().len()), ("d", 0));
     let none = dir.run(&["export", "s.smap", "out.npz", "--prefix", "dec."]);
     assert!(none.code == Some(1) && none.stderr.contains("no name begins with \"dec.\""), "{none:?}");
-}
-
-#[test]
-fn prefix_that_omits_an_adopted_tensor_does_not_replace_its_file() {
-    let dir = Dir::empty();
-    dir.write_safetensors("m.safetensors", MODEL, &[1; 8]);
-    dir.messages(&["import", "m.safetensors", "s.smap", "--in-place", "--external", "beside"]);
-    dir.messages(&["ln", "s.smap", "w", "enc.w"]);
-    let before = fs::read(dir.path("m.safetensors")).unwrap();
-    let args = ["export", "s.smap", "m.safetensors", "--prefix", "enc.", "--external", "beside", "--force"];
-    let refusal = dir.refusal(&args);
-    assert!(refusal.contains("s.smap uses this file in place, and 2 tensors such as enc.w"), "{refusal}");
-    assert_eq!(fs::read(dir.path("m.safetensors")).unwrap(), before);
 }
 
 #[test]

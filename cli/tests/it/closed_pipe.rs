@@ -28,12 +28,7 @@ fn place() -> Dir {
     dir.store_of("growing.smap", &[("log", Tensor::from_vec(vec![1u8; 3], &[1, 3]).unwrap())]);
     flip(&dir, "damaged.smap/storages/0000000000000001.bin");
     fs::remove_file(dir.path("unreadable.smap/storages/0000000000000001.bin")).unwrap();
-    let header = "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3), }\n";
-    dir.write(
-        "rows.npy",
-        &[&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes(), header.as_bytes(), &[1; 6]]
-            .concat(),
-    );
+    dir.write_npy("rows.npy", "|u1", "(2, 3)", &[1; 6]);
     dir
 }
 
@@ -54,62 +49,40 @@ fn unread(dir: &Dir, args: &[&str]) -> Option<i32> {
 fn closed_pipe_does_not_change_the_exit_code() {
     for (args, code) in [
         (&["diff", "s.smap", "s.smap"][..], 0),
-        (&["diff", "s.smap", "s.smap", "--json"], 0),
-        (&["diff", "s.smap", "other.smap"], 1),
         (&["diff", "s.smap", "other.smap", "--json"], 1),
         (&["diff", "s.smap", "damaged.smap"], 1),
         (&["diff", "many.smap", "s.smap"], 1),
-        (&["diff", "many.smap", "s.smap", "--json"], 1),
         (&["diff", "s.smap", "unreadable.smap"], 2),
-        (&["diff", "s.smap", "none"], 2),
         (&["verify", "s.smap"], 0),
         (&["verify", "damaged.smap"], 1),
         (&["verify", "damaged.smap", "--json"], 1),
-        (&["verify", "damaged.smap", "points"], 1),
         (&["verify", "none"], 2),
         (&["salvage", "s.smap", "--verify-only"], 0),
         (&["salvage", "damaged.smap", "--verify-only"], 1),
-        (&["salvage", "damaged.smap", "--verify-only", "--json"], 1),
         (&["salvage", "damaged.smap", "salvaged.smap"], 1),
-        (&["salvage", "none", "new.smap"], 2),
         (&["compact", "s.smap"], 0),
-        (&["compact", "none"], 2),
         (&["gc", "s.smap"], 0),
-        (&["gc", "none"], 2),
         (&["du", "s.smap"], 0),
-        (&["du", "s.smap", "--json"], 0),
-        (&["du", "none"], 2),
         (&["inspect", "many.smap"], 0),
         (&["inspect", "many.smap", "--json"], 0),
-        (&["inspect", "none"], 2),
         (&["info", "many.smap"], 0),
         (&["tree", "many.smap", "--all"], 0),
         (&["map", "many.smap", "--json"], 0),
         (&["stats", "many.smap"], 0),
-        (&["stats", "many.smap", "--json"], 0),
-        (&["stats", "none"], 2),
         (&["ls", "many.smap"], 0),
         (&["ls", "many.smap", "--json"], 0),
-        (&["ls", "none"], 2),
         (&["show", "s.smap", "points"], 0),
-        (&["show", "s.smap", "points", "--json"], 0),
         (&["show", "s.smap", "none"], 2),
         (&["show", "unreadable.smap", "points"], 2),
         (&["watch", "s.smap", "--timeout", "2"], 1),
         (&["watch", "s.smap"], 0),
-        (&["watch", "none"], 2),
         (&["import", "rows.npy", "new.smap"], 0),
-        (&["import", "none", "s.smap"], 2),
         (&["export", "s.smap", "new.safetensors"], 0),
         (&["export", "s.smap", "none/new.safetensors"], 2),
         (&["append", "growing.smap", "log", "rows.npy"], 0),
-        (&["append", "growing.smap", "none", "rows.npy"], 2),
         (&["view", "s.smap", "points", "new"], 0),
-        (&["view", "s.smap", "none", "new"], 2),
         (&["ln", "s.smap", "points", "new"], 0),
-        (&["ln", "s.smap", "none", "new"], 2),
         (&["mv", "s.smap", "points", "new"], 0),
-        (&["mv", "s.smap", "none", "new"], 2),
         (&["rm", "s.smap", "points"], 0),
         (&["rm", "s.smap", "none"], 2),
         (&["--help"], 0),

@@ -5,7 +5,6 @@ use std::fs;
 use stridemap::{DType, Store, Tensor};
 
 use crate::harness::Dir;
-use crate::sources::checkpoints;
 
 impl Dir {
     /// Runs `diff`, which must not print messages. Returns whether everything is equal, and the lines of output.
@@ -30,17 +29,6 @@ fn f32s(values: &[f32]) -> Tensor {
 }
 
 #[test]
-fn store_equals_itself() {
-    let dir = Dir::with_store();
-    assert_eq!(dir.diff(&["s.smap", "s.smap"]), (true, "equal: 3 tensors, 56 B\n".into()));
-    assert_eq!(dir.diff(&["s.smap", "s.smap", "--strict"]), (true, "equal: 3 tensors, 56 B\n".into()));
-    assert_eq!(
-        dir.diff(&["s.smap", "s.smap", "--no-values"]),
-        (true, "equal: 3 tensors, 56 B; values were not compared\n".into())
-    );
-}
-
-#[test]
 fn same_tensors_are_equal_in_all_formats() {
     let dir = Dir::with_store();
     let store = dir.store();
@@ -49,8 +37,12 @@ fn same_tensors_are_equal_in_all_formats() {
     dir.messages(&["export", "s.smap", "a.safetensors"]);
     dir.messages(&["export", "s.smap", "a.npz"]);
     dir.messages(&["export", "s.smap", "f.npz", "--order", "F", "--compress"]);
+    let length = |name: &str| fs::metadata(dir.path(name)).unwrap().len();
+    assert!(length("f.npz") < length("a.npz"));
     dir.messages(&["import", "f.npz", "f.smap"]);
     dir.messages(&["import", "a.safetensors", "in_place.smap", "--in-place"]);
+    let unread = dir.diff(&["s.smap", "a.npz", "--no-values"]).1;
+    assert!(unread.ends_with("equal: 5 tensors, 58 B; values were not compared\n"), "{unread}");
     let all = ["s.smap", "a.safetensors", "a.npz", "f.npz", "f.smap", "in_place.smap"];
     for a in all {
         for b in all {
@@ -59,20 +51,6 @@ fn same_tensors_are_equal_in_all_formats() {
                 is_equal && text.lines().last().unwrap().starts_with("equal: 5 tensors, 58 B"),
                 "{a} {b}: {text}"
             );
-        }
-    }
-}
-
-#[test]
-fn checkpoint_equals_its_import() {
-    let dir = Dir::empty();
-    let checkpoint = checkpoints().into_iter().find(|path| path.ends_with("state_dict_zip.pt")).unwrap();
-    let checkpoint = checkpoint.to_str().unwrap();
-    dir.messages(&["import", checkpoint, "s.smap"]);
-    dir.messages(&["export", "s.smap", "s.safetensors"]);
-    for a in [checkpoint, "s.smap", "s.safetensors"] {
-        for b in [checkpoint, "s.smap", "s.safetensors"] {
-            assert!(dir.diff(&[a, b]).0, "{a} {b}");
         }
     }
 }
@@ -268,19 +246,4 @@ fn unusual_names_stay_on_one_line() {
         text.starts_with("~ '\\u{1b}[31mred\\n~ x'\t") && text.contains("- 'tab\\t'\tfloat32\t[1]"),
         "{text}"
     );
-}
-
-#[test]
-fn invalid_diff_requests_are_refused() {
-    let dir = Dir::with_store();
-    for args in [
-        &["s.smap"][..],
-        &["s.smap", "s.smap", "--rtol", "-1"],
-        &["s.smap", "s.smap", "--atol", "nan"],
-        &["s.smap", "s.smap", "--no-values", "--rtol", "1"],
-    ] {
-        let run = dir.run(&[&["diff"], args].concat());
-        assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "{args:?}");
-        assert!(run.stderr.starts_with("error: "), "{run:?}");
-    }
 }

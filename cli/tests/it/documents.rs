@@ -53,21 +53,13 @@ fn pages() -> Vec<PathBuf> {
 
 /// Writes the input files of the sessions: the same as those of `docs/inputs.py`, without Python.
 fn write_inputs(dir: &Dir) {
-    let npy = |name: &str, shape: [usize; 2], elements: &[f32]| {
-        let header =
-            format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}\n", shape[0], shape[1]);
-        let mut bytes = [&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes()].concat();
-        bytes.extend(header.as_bytes());
-        bytes.extend(elements.iter().flat_map(|x| x.to_le_bytes()));
-        dir.write(name, &bytes);
-    };
-    npy("points.npy", [3, 2], &[1., 4., 2., 1., 3., 5.]);
-    npy("more.npy", [2, 2], &[6., 2., 7., 0.]);
-    npy("matrix.npy", [1000, 1000], &[1.; 1_000_000]);
+    let bytes = |elements: &[f32]| elements.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+    dir.write_npy("points.npy", "<f4", "(3, 2)", &bytes(&[1., 4., 2., 1., 3., 5.]));
+    dir.write_npy("more.npy", "<f4", "(2, 2)", &bytes(&[6., 2., 7., 0.]));
+    dir.write_npy("matrix.npy", "<f4", "(1000, 1000)", &bytes(&[1.; 1_000_000]));
     let header = r#"{"encoder.bias":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},
         "encoder.weight":{"dtype":"F32","shape":[2,3],"data_offsets":[8,32]}}"#;
-    let elements: Vec<u8> =
-        [0.5f32, 0.25, 1., 2., 3., 4., 5., 6.].iter().flat_map(|x| x.to_le_bytes()).collect();
+    let elements = bytes(&[0.5, 0.25, 1., 2., 3., 4., 5., 6.]);
     dir.write_safetensors("model.safetensors", header, &elements);
     fs::copy(format!("{ROOT}/interop/tests/data/pt/nested_zip.pt"), dir.path("checkpoint.pt")).unwrap();
 
@@ -260,11 +252,4 @@ fn methods_that_documents_name_exist() {
     }
     assert!(missing.is_empty(), "{missing:#?}");
     assert!(method_count >= 20, "{method_count}");
-}
-
-#[test]
-fn links_and_anchors_are_found() {
-    let text = "# A `b`, c\n[`d`](e.md#f) `[g](h)`\n```sh\n# [i](j)\n```\n## K-l\n[m](#k-l)\n";
-    assert_eq!(links(text), ["e.md#f", "#k-l"]);
-    assert_eq!(anchors(text), ["a-b-c", "k-l"].map(str::to_owned).into());
 }

@@ -15,20 +15,14 @@ fn dir() -> Dir {
     dir
 }
 
-/// Commands that would replace something, and the refusal of each.
+/// Commands that would replace something, and the beginning of the refusal of each.
 const REPLACING: [(&[&str], &str); 6] = [
-    (
-        &["view", "s.smap", "points[0]", "points_t"],
-        "view: \"points_t\" exists, float32 [2, 3]; --force replaces it",
-    ),
-    (&["ln", "s.smap", "points_t", "points"], "ln: \"points\" exists, float32 [3, 2]; --force replaces it"),
-    (&["ln", "s.smap", "points_t", "'points'"], "ln: \"points\" exists, float32 [3, 2]; --force replaces it"),
-    (&["mv", "s.smap", "points_t", "points"], "mv: \"points\" exists, float32 [3, 2]; --force replaces it"),
-    (
-        &["import", "m.safetensors", "s.smap"],
-        "import: \"points\" exists in s.smap, float32 [3, 2]; --force replaces it",
-    ),
-    (&["export", "s.smap", "out.npy", "points"], "export out.npy: the file exists; --force replaces it"),
+    (&["view", "s.smap", "points[0]", "points_t"], "view: \"points_t\" exists, float32 [2, 3]; "),
+    (&["ln", "s.smap", "points_t", "points"], "ln: \"points\" exists, float32 [3, 2]; "),
+    (&["ln", "s.smap", "points_t", "'points'"], "ln: \"points\" exists, float32 [3, 2]; "),
+    (&["mv", "s.smap", "points_t", "points"], "mv: \"points\" exists, float32 [3, 2]; "),
+    (&["import", "m.safetensors", "s.smap"], "import: \"points\" exists in s.smap, float32 [3, 2]; "),
+    (&["export", "s.smap", "out.npy", "points"], "export out.npy: the file exists; "),
 ];
 
 #[test]
@@ -37,7 +31,7 @@ fn existing_name_or_file_is_refused_and_replaced_with_force() {
         let dir = dir();
         let before = tree(&dir.path(""));
         for flags in [&[][..], &["--no-clobber"], &["-n"]] {
-            assert_eq!(dir.refusal(&[args, flags].concat()), refusal);
+            assert_eq!(dir.refusal(&[args, flags].concat()), format!("{refusal}--force replaces it"));
         }
         assert_eq!(tree(&dir.path("")), before, "{args:?}");
         dir.messages(&[args, &["--force"]].concat());

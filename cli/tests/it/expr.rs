@@ -15,16 +15,11 @@ const VIEWS: &[(&str, &str, &str)] = &[
     ("y[0, ..., 1:3]", "int64 [3, 2]", "1 2 5 6 9 10"),
     ("x[:, None, 2]", "int64 [2, 1]", "2 5"),
     ("x.select(1, -1)", "int64 [2]", "2 5"),
-    ("x.select(dim=1, index=0)", "int64 [2]", "0 3"),
     ("x.narrow(1, 1, 2)", "int64 [2, 2]", "1 2 4 5"),
-    ("x.narrow(1, -2, 1)", "int64 [2, 1]", "1 4"),
-    ("x.slice(1, None, None, 2)", "int64 [2, 2]", "0 2 3 5"),
     ("x.slice(1, 2, 0, -1)", "int64 [2, 2]", "2 1 5 4"),
     ("x.slice(start=1)", "int64 [1, 3]", "3 4 5"),
     ("x.flip(1)", "int64 [2, 3]", "2 1 0 5 4 3"),
-    ("x.flip(0, 1)", "int64 [2, 3]", "5 4 3 2 1 0"),
     ("x.flip([0, 1])", "int64 [2, 3]", "5 4 3 2 1 0"),
-    ("x.diagonal()", "int64 [2]", "0 4"),
     ("x.diagonal(1)", "int64 [2]", "1 5"),
     ("y.diagonal(0, 0, 2)", "int64 [3, 2]", "0 13 4 17 8 21"),
     ("y.diagonal(offset=-1, dim1=1, dim2=2)", "int64 [2, 2]", "4 9 16 21"),
@@ -32,70 +27,38 @@ const VIEWS: &[(&str, &str, &str)] = &[
     ("x.swapaxes(0, -1)", "int64 [3, 2]", "0 3 1 4 2 5"),
     ("x.t()", "int64 [3, 2]", "0 3 1 4 2 5"),
     ("x[...].T", "int64 [3, 2]", "0 3 1 4 2 5"),
-    ("x[...].mT", "int64 [3, 2]", "0 3 1 4 2 5"),
     ("y[:, :2, :2].mT", "int64 [2, 2, 2]", "0 4 1 5 12 16 13 17"),
-    (
-        "y.permute(2, 0, 1)",
-        "int64 [4, 2, 3]",
-        "0 4 8 12 16 20 1 5 9 13 17 21 2 6 10 14 18 22 3 7 11 15 19 23",
-    ),
-    ("x.permute([1, 0])", "int64 [3, 2]", "0 3 1 4 2 5"),
     ("x.permute((-1, 0))", "int64 [3, 2]", "0 3 1 4 2 5"),
     ("y.movedim(0, -1)", "int64 [3, 4, 2]", "0 12 1 13 2 14 3 15 4 16 5 17 6 18 7 19 8 20 9 21 10 22 11 23"),
-    (
-        "y.movedim([0, 1], [1, 2])",
-        "int64 [4, 2, 3]",
-        "0 4 8 12 16 20 1 5 9 13 17 21 2 6 10 14 18 22 3 7 11 15 19 23",
-    ),
     ("one.squeeze()", "int64 [3]", "0 1 2"),
-    ("one.squeeze(0)", "int64 [3, 1]", "0 1 2"),
     ("one.squeeze(dim=-1)", "int64 [1, 3]", "0 1 2"),
-    ("one.squeeze(0, 2)", "int64 [3]", "0 1 2"),
     ("one.squeeze((0, 1))", "int64 [3, 1]", "0 1 2"),
     ("x.unsqueeze(1)", "int64 [2, 1, 3]", "0 1 2 3 4 5"),
     ("one.expand(2, 3, -1)", "int64 [2, 3, 1]", "0 1 2 0 1 2"),
     ("one.broadcast_to(1, 3, 2)", "int64 [1, 3, 2]", "0 0 1 1 2 2"),
     ("x.view(3, 2)", "int64 [3, 2]", "0 1 2 3 4 5"),
-    ("x.view((-1,))", "int64 [6]", "0 1 2 3 4 5"),
     ("x[0].view(int32)", "int32 [6]", "0 0 1 0 2 0"),
     ("f.view(int16)", "int16 [2, 4]", "0 0 0 16256 0 16384 0 16448"),
-    ("x.reshape(-1)", "int64 [6]", "0 1 2 3 4 5"),
     ("x.t().reshape([3, 2])", "int64 [3, 2]", "0 3 1 4 2 5"),
     ("x.t().reshape(6)", "int64 [6]", "0 3 1 4 2 5"),
-    ("y.flatten()", "int64 [24]", "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23"),
-    ("x.flatten()", "int64 [6]", "0 1 2 3 4 5"),
     ("y[:, :, :2].flatten(1)", "int64 [2, 6]", "0 1 4 5 8 9 12 13 16 17 20 21"),
-    ("y[0].flatten(0, 1)", "int64 [12]", "0 1 2 3 4 5 6 7 8 9 10 11"),
     ("x.flatten(start_dim=1)", "int64 [2, 3]", "0 1 2 3 4 5"),
     ("x.unflatten(1, (3, 1))", "int64 [2, 3, 1]", "0 1 2 3 4 5"),
-    ("x.unflatten(-2, [1, -1])", "int64 [1, 2, 3]", "0 1 2 3 4 5"),
-    ("x.ravel()", "int64 [6]", "0 1 2 3 4 5"),
     ("x.t().ravel()", "int64 [6]", "0 3 1 4 2 5"),
     ("x.t().contiguous()", "int64 [3, 2]", "0 3 1 4 2 5"),
-    ("x.unfold(1, 2, 1)", "int64 [2, 2, 2]", "0 1 1 2 3 4 4 5"),
     ("x.unfold(dimension=1, size=1, step=2)", "int64 [2, 2, 1]", "0 2 3 5"),
-    ("x.sliding_window_view(2, 1)", "int64 [2, 2, 2]", "0 1 1 2 3 4 4 5"),
     ("x.sliding_window_view((2, 2))", "int64 [1, 2, 2, 2]", "0 1 3 4 1 2 4 5"),
     ("x.sliding_window_view([2], axis=-1)", "int64 [2, 2, 2]", "0 1 1 2 3 4 4 5"),
     ("x.as_strided((2, 2), (1, 2))", "int64 [2, 2]", "0 2 1 3"),
-    ("x.as_strided([3], [2], 1)", "int64 [3]", "1 3 5"),
     ("x[1].as_strided([2], [-1])", "int64 [2]", "3 2"),
-    ("x.chunk(2)[1]", "int64 [1, 3]", "3 4 5"),
     ("x.chunk(2, 1)[-1]", "int64 [2, 1]", "2 5"),
-    ("x.chunk(3, dim=1)[1]", "int64 [2, 1]", "1 4"),
     ("x.split(2, 1)[0]", "int64 [2, 2]", "0 1 3 4"),
     ("x.split([1, 2], 1)[1]", "int64 [2, 2]", "1 2 4 5"),
-    ("x.split(1)[0]", "int64 [1, 3]", "0 1 2"),
-    ("x.tensor_split(2, 1)[0]", "int64 [2, 2]", "0 1 3 4"),
     ("x.tensor_split((1,), 1)[1]", "int64 [2, 2]", "1 2 4 5"),
     ("x.tensor_split(indices=[1, 2], dim=1)[1]", "int64 [2, 1]", "1 4"),
-    ("x.unbind()[1]", "int64 [3]", "3 4 5"),
     ("x.unbind(-1)[0]", "int64 [2]", "0 3"),
-    ("z.real()", "float32 [3]", "1.0 3.0 5.0"),
     ("z[1:].real", "float32 [2]", "3.0 5.0"),
-    ("z.imag()", "float32 [3]", "2.0 4.0 6.0"),
     ("z[1:].imag", "float32 [2]", "4.0 6.0"),
-    ("x.real()", "int64 [2, 3]", "0 1 2 3 4 5"),
     ("z.view_as_real()", "float32 [3, 2]", "1.0 2.0 3.0 4.0 5.0 6.0"),
     ("f.view_as_complex()", "complex64 [2]", "[0.0,1.0] [2.0,3.0]"),
     ("x.refine_names(row, column).select('column', 0)", "int64 [2]", "0 3"),
@@ -125,7 +88,7 @@ fn store() -> Dir {
 }
 
 fn shown(dir: &Dir, expr: &str) -> (String, String) {
-    let json: Value = serde_json::from_str(&dir.stdout(&["show", "s.smap", expr, "--json"])).unwrap();
+    let json = dir.json(&["show", "s.smap", expr]);
     let size: Vec<u64> = serde_json::from_value(json["size"].clone()).unwrap();
     let values: Vec<String> = json["values"].as_array().unwrap().iter().map(Value::to_string).collect();
     (format!("{} {size:?}", json["dtype"].as_str().unwrap()), values.join(" "))
@@ -174,7 +137,7 @@ fn every_operation_is_tested_here() {
 fn dimension_names_are_saved() {
     let dir = store();
     let named = |name: &str| {
-        let listed: Value = serde_json::from_str(&dir.stdout(&["ls", "s.smap", name, "--json"])).unwrap();
+        let listed = dir.json(&["ls", "s.smap", name]);
         listed["dim_names"].clone()
     };
     for (expr, names) in [
@@ -195,24 +158,16 @@ fn refusal_marks_the_wrong_part() {
     let mut refusals = String::new();
     for expr in [
         "x[0",
-        "x[0].",
         "x[0].t(é)",
         "x[0].t",
         "x.reshpe(6)",
         "x[0, 3].t()",
         "x.t().select(0, 1, 2)",
-        "x.t().narrow(0, length=1)",
-        "x.narrow(0, 0, -1).t()",
         "x.select('column', 0)",
-        "f.view(float31)",
-        "x.unsqueeze(row)",
         "x.t().view(6)[0]",
-        "f.view_as_complex().imag().imag()",
         "y.chunk(3, 1)",
-        "y.chunk(3, 1) .t()",
         "y.chunk(3, 1)[-4]",
         "y.unbind()[0:1]",
-        "x.refine_names(a, a)",
     ] {
         refusals += &dir.stderr_of_a_refusal(expr);
     }
@@ -220,9 +175,6 @@ fn refusal_marks_the_wrong_part() {
     stridemap: expression, column 4: expected "," or "]", found the end
       | x[0
       |    ^
-    stridemap: expression, column 6: expected the name of an operation, found the end
-      | x[0].
-      |      ^
     stridemap: expression, column 8: expected a number or a name, found 'é'
       | x[0].t(é)
       |        ^
@@ -238,32 +190,14 @@ fn refusal_marks_the_wrong_part() {
     stridemap: expression, column 20: expected select(dim, index)
       | x.t().select(0, 1, 2)
       |                    ^
-    stridemap: expression, column 7: expected narrow(dim, start, length)
-      | x.t().narrow(0, length=1)
-      |       ^^^^^^^^^^^^^^^^^^^
-    stridemap: narrow(dim, start, length): expected a number of at least 0
-      | x.narrow(0, 0, -1).t()
-      |                ^^
     stridemap: select("column", 0): no dimension is named "column": size [2, 3] with stride [3, 1] has the names [None, None]
       | x.select('column', 0)
       |   ^^^^^^^^^^^^^^^^^^^
-    stridemap: view(*size): expected a dtype, such as float32
-      | f.view(float31)
-      |        ^^^^^^^
-    stridemap: unsqueeze(dim): expected a number
-      | x.unsqueeze(row)
-      |             ^^^
     stridemap: view([6]): size [3, 2] with stride [1, 3] needs a copy; use reshape
       | x.t().view(6)[0]
       |       ^^^^^^^
-    stridemap: view_as_real: the elements are float32, not complex64 or complex128
-      | f.view_as_complex().imag().imag()
-      |                            ^^^^^^
     stridemap: chunk returns a list of 3 views; pick one with a subscript
       | y.chunk(3, 1)
-      |   ^^^^^^^^^^^
-    stridemap: chunk returns a list of 3 views; pick one with a subscript
-      | y.chunk(3, 1) .t()
       |   ^^^^^^^^^^^
     stridemap: index -4 is out of range: chunk returns a list of 3 views
       | y.chunk(3, 1)[-4]
@@ -271,9 +205,6 @@ fn refusal_marks_the_wrong_part() {
     stridemap: expression, column 11: expected one number, which selects one of the views
       | y.unbind()[0:1]
       |           ^^^^^
-    stridemap: refine_names(["a", "a"]): "a" appears twice
-      | x.refine_names(a, a)
-      |   ^^^^^^^^^^^^^^^^^^
     "#);
 }
 
@@ -281,22 +212,16 @@ fn refusal_marks_the_wrong_part() {
 fn view_names_the_operation_that_would_copy() {
     let dir = store();
     let mut refusals = String::new();
-    for expr in ["x.t().reshape(-1)[0]", "x.t().flatten()", "x[:, :2].contiguous().t()", "x.t().view(6)"] {
+    for expr in ["x.t().reshape(-1)[0]", "x[:, :2].contiguous().t()"] {
         refusals += &dir.run(&["view", "s.smap", expr, "new"]).stderr;
     }
     insta::assert_snapshot!(refusals, @r"
     stridemap: a view copies no data, but reshape of size [3, 2] with stride [1, 3] needs a copy
       | x.t().reshape(-1)[0]
       |       ^^^^^^^^^^^
-    stridemap: a view copies no data, but flatten of size [3, 2] with stride [1, 3] needs a copy
-      | x.t().flatten()
-      |       ^^^^^^^^^
     stridemap: a view copies no data, but contiguous of size [2, 2] with stride [3, 1] needs a copy
       | x[:, :2].contiguous().t()
       |          ^^^^^^^^^^^^
-    stridemap: a view copies no data, but view of size [3, 2] with stride [1, 3] needs a copy
-      | x.t().view(6)
-      |       ^^^^^^^
     ");
 }
 

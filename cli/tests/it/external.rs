@@ -39,13 +39,13 @@ fn adopted_tensors_can_be_read_and_inspect_prints_their_files() {
     dir.messages(&["mv", "s.smap", "again", "moved"]);
     assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
     dir.messages(&["export", "s.smap", "out.npy", "moved"]);
-    let inspected: Value = serde_json::from_str(&dir.stdout(&["inspect", "s.smap", "--json"])).unwrap();
+    let inspected = dir.json(&["inspect", "s.smap"]);
     let storage = &inspected["storages"][0];
     assert_eq!((&storage["kind"], &storage["file"]), (&"external".into(), &"x.safetensors".into()));
     assert_eq!(storage["offset_bytes"], 8 + HEADER.len());
     let stats = dir.on_terminal(120, &["du", "s.smap"]);
     assert!(stats.contains("external     16 B, in files outside the store\n"), "{stats}");
-    let stats: Value = serde_json::from_str(&dir.stdout(&["du", "s.smap", "--json"])).unwrap();
+    let stats = dir.json(&["du", "s.smap"]);
     assert_eq!((&stats["external_bytes"], &stats["reachable_bytes"]), (&16.into(), &0.into()));
     assert!(dir.stdout(&["inspect", "s.smap"]).contains("by = hand"));
 }

@@ -12,20 +12,16 @@ const MATRIX: &str =
 const VECTOR: &str =
     r#"{"__metadata__":{"format":"np"},"b":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}"#;
 
-/// Writes the `.npy` file of `np.array([[1, 2, 3], [4, 5, 6]], 'u1', order=order)`.
-fn write_npy(dir: &Dir, name: &str, is_fortran_order: bool, elements: [u8; 6]) {
-    let order = if is_fortran_order { "True" } else { "False" };
-    let header = format!("{{'descr': '|u1', 'fortran_order': {order}, 'shape': (2, 3), }}\n");
-    let preamble =
-        [&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes(), header.as_bytes()].concat();
-    dir.write(name, &[&preamble[..], &elements].concat());
+/// Writes the `.npy` file of `np.array([[1, 2, 3], [4, 5, 6]], 'u1')`.
+fn write_npy(dir: &Dir, name: &str) {
+    dir.write_npy(name, "|u1", "(2, 3)", &[1, 2, 3, 4, 5, 6]);
 }
 
 #[test]
 fn import_creates_the_store_and_adds_all_files_in_one_commit() {
     let dir = Dir::empty();
     dir.write_safetensors("m.safetensors", MATRIX, &[0; 8]);
-    write_npy(&dir, "grid.v1.npy", false, [1, 2, 3, 4, 5, 6]);
+    write_npy(&dir, "grid.v1.npy");
     assert_eq!(
         dir.messages(&["import", "m.safetensors", "grid.v1.npy", "s.smap"]),
         "stridemap: imported 2 tensors, 14 B, into s.smap: generation 2\n"
@@ -37,11 +33,12 @@ fn import_creates_the_store_and_adds_all_files_in_one_commit() {
 #[test]
 fn import_detects_formats_by_content_and_adds_the_prefix_to_names() {
     let dir = Dir::with_store();
-    write_npy(&dir, "grid.safetensors", true, [1, 4, 2, 5, 3, 6]);
+    dir.messages(&["export", "s.smap", "points.npy", "points", "--order", "F"]);
+    fs::rename(dir.path("points.npy"), dir.path("grid.safetensors")).unwrap();
     dir.write_safetensors("w", MATRIX, &[0; 8]);
     dir.messages(&["import", "grid.safetensors", "w", "s.smap", "--prefix", "new."]);
     assert_eq!(dir.stdout(&["ls", "s.smap", "new."]), "new.grid\nnew.w\n");
-    assert_eq!(dir.store().load("new.grid").unwrap().read::<u8>().unwrap(), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(dir.store().load("new.grid").unwrap().read::<f32>().unwrap(), [1., 4., 2., 1., 3., 5.]);
 }
 
 #[test]
@@ -74,17 +71,6 @@ fn import_keeps_an_attribute_of_the_store_and_replaces_it_with_force() {
 }
 
 #[test]
-fn import_replaces_tensors_of_the_same_name_with_force() {
-    let dir = Dir::with_store();
-    write_npy(&dir, "points.npy", false, [1, 2, 3, 4, 5, 6]);
-    dir.messages(&["import", "points.npy", "s.smap", "--force"]);
-    assert_eq!(
-        dir.stdout(&["ls", "-l", "s.smap", "points"]),
-        "points\tuint8\t[2, 3]\t6\npoints_t\tfloat32\t[2, 3]\t24\n"
-    );
-}
-
-#[test]
 fn safetensors_export_imports_unchanged() {
     let dir = Dir::with_store();
     assert_eq!(
@@ -102,14 +88,6 @@ fn safetensors_export_imports_unchanged() {
         assert_eq!(original.size(), copied.size(), "{name}");
         assert_eq!(original.to_bytes().unwrap(), copied.to_bytes().unwrap(), "{name}");
     }
-}
-
-#[test]
-fn export_writes_only_the_given_names() {
-    let dir = Dir::with_store();
-    dir.messages(&["export", "s.smap", "out.safetensors", "points", "odd [name]"]);
-    dir.messages(&["import", "out.safetensors", "copy.smap"]);
-    assert_eq!(dir.stdout(&["ls", "copy.smap"]), "odd [name]\npoints\n");
 }
 
 #[test]
@@ -171,18 +149,10 @@ fn export_to_a_store_copies_it() {
 #[test]
 fn export_notes_names_over_the_same_bytes() {
     let dir = Dir::with_store();
-    let said = dir.messages(&["export", "s.smap", "out.safetensors"]);
-    assert!(
-        said.starts_with(
-            "stridemap: note: 1 tensor shares bytes with another, so the file stores them twice (up to 24 B extra): \
-             \"points_t\" with \"points\"\n"
-        ),
-        "{said}"
-    );
     for n in 0..9 {
         dir.messages(&["ln", "s.smap", "points", &format!("tied.{n}")]);
     }
-    let said = dir.messages(&["export", "s.smap", "out.safetensors", "--force"]);
+    let said = dir.messages(&["export", "s.smap", "out.safetensors"]);
     assert!(said.contains("10 tensors share bytes") && said.contains("240 B extra"), "{said}");
     assert!(said.contains("\"tied.0\" with \"points\"") && said.contains(", and 6 more\n"), "{said}");
     let said = dir.messages(&["export", "s.smap", "out.safetensors", "points", "--force"]);
@@ -204,43 +174,26 @@ fn verbose_import_reports_what_was_done_with_each_file() {
 }
 
 #[test]
-fn file_size_limit_is_an_error_and_does_not_kill_the_process() {
-    let dir = Dir::with_store();
-    dir.write_safetensors(
-        "m.safetensors",
-        r#"{"w":{"dtype":"U8","shape":[9000000],"data_offsets":[0,9000000]}}"#,
-        &[0; 9_000_000],
-    );
-    dir.messages(&["import", "m.safetensors", "s.smap"]);
-    for args in [
-        &["import", "m.safetensors", "s.smap", "--force"],
-        &["export", "s.smap", "out.safetensors", "--force"],
-    ] {
-        let limited = ["-c", "ulimit -f 1000 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_stridemap")];
-        let output = Command::new("sh").args(limited).args(args).current_dir(dir.path("")).output().unwrap();
-        let message = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{message}");
-        assert!(message.contains("File too large"), "{message}");
-    }
-    assert!(!dir.path("out.safetensors").exists());
-    assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
-}
-
-#[test]
-fn failed_import_leaves_nothing_behind() {
+fn import_or_export_above_the_file_size_limit_is_an_error_that_leaves_nothing_behind() {
     let dir = Dir::with_store();
     fs::create_dir(dir.path("empty")).unwrap();
     dir.write_safetensors("a.safetensors", MATRIX, &[0; 8]);
     let header = r#"{"big":{"dtype":"U8","shape":[9000000],"data_offsets":[0,9000000]}}"#;
     dir.write_safetensors("big.safetensors", header, &[0; 9_000_000]);
+    dir.messages(&["import", "big.safetensors", "big.smap"]);
     let before = tree(&dir.path(""));
-    for store in ["s.smap", "new.smap", "empty"] {
+    for args in [
+        &["import", "a.safetensors", "big.safetensors", "s.smap"][..],
+        &["import", "a.safetensors", "big.safetensors", "new.smap"],
+        &["import", "a.safetensors", "big.safetensors", "empty"],
+        &["import", "big.safetensors", "big.smap", "--force"],
+        &["export", "big.smap", "out.safetensors"],
+    ] {
         let limited = ["-c", "ulimit -f 1000 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_stridemap")];
-        let mut command = Command::new("sh");
-        command.args(limited).args(["import", "a.safetensors", "big.safetensors", store]);
-        let output = command.current_dir(dir.path("")).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{output:?}");
-        assert!(tree(&dir.path("")) == before, "{store}");
+        let output = Command::new("sh").args(limited).args(args).current_dir(dir.path("")).output().unwrap();
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && message.contains("File too large"), "{message}");
+        assert!(tree(&dir.path("")) == before, "{args:?}");
     }
 }
 
@@ -295,7 +248,7 @@ fn more_files_than_the_soft_limit_are_imported_and_exported() {
     };
     let files: Vec<String> = (0..50).map(|index| format!("{index}.npy")).collect();
     for file in &files {
-        write_npy(&dir, file, false, [1, 2, 3, 4, 5, 6]);
+        write_npy(&dir, file);
     }
     let files: Vec<&str> = files.iter().map(String::as_str).collect();
     run(&[&["import"], &files[..], &["s.smap"]].concat());

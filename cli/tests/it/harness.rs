@@ -64,10 +64,9 @@ impl Dir {
         self.write(name, &[&(header.len() as u64).to_le_bytes(), header.as_bytes(), elements].concat());
     }
 
-    /// Writes an npy file with elements of two bytes.
-    pub(crate) fn write_npy(&self, name: &str, descr: &str, elements: &[u8]) {
-        let count = elements.len() / 2;
-        let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({count},), }}\n");
+    /// Writes an npy file in row-major order.
+    pub(crate) fn write_npy(&self, name: &str, descr: &str, shape: &str, elements: &[u8]) {
+        let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n");
         let length = (header.len() as u16).to_le_bytes();
         self.write(name, &[b"\x93NUMPY\x01\x00", &length[..], header.as_bytes(), elements].concat());
     }
@@ -92,6 +91,11 @@ impl Dir {
         let run = self.run(args);
         assert_eq!((run.code, run.stderr.as_str()), (Some(0), ""), "{args:?}: {run:?}");
         run.stdout
+    }
+
+    /// Runs a command with `--json`, and returns what it prints.
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
+        serde_json::from_str(&self.stdout(&[args, &["--json"]].concat())).unwrap()
     }
 
     /// Runs a command as on a terminal of this width, asserts that it succeeds without a message, and returns its
@@ -139,8 +143,7 @@ impl Dir {
     /// Returns the content of the store, and the files beside it.
     fn content(&self) -> (Option<Value>, Vec<PathBuf>) {
         let is_store = self.path("s.smap").exists();
-        let inspected =
-            is_store.then(|| serde_json::from_str(&self.stdout(&["inspect", "s.smap", "--json"])).unwrap());
+        let inspected = is_store.then(|| self.json(&["inspect", "s.smap"]));
         let mut files: Vec<PathBuf> =
             fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
         files.sort();

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use stridemap::{StorageKind, Store, Tensor};
 
 use crate::harness::Dir;
@@ -31,7 +31,7 @@ fn summary_of_a_hundred_thousand_tensors_fits_one_screen() {
         assert!((15..=24).contains(&text.lines().count()), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
     }
-    let json: Value = serde_json::from_str(&dir.stdout(&["info", "large.safetensors", "--json"])).unwrap();
+    let json = dir.json(&["info", "large.safetensors"]);
     assert_eq!(json["store"]["tensor_count"], json!(100_000));
     assert_eq!(json["store"]["modules"].as_array().unwrap().len(), 999);
     assert_eq!(json["attributes"].as_object().unwrap().len(), 50);
@@ -71,7 +71,7 @@ fn summary_shows_totals_modules_and_attributes() {
     attributes  format = pt
                 unit of model.head. = m
     ");
-    let json: Value = serde_json::from_str(&dir.stdout(&["info", "s.smap", "--json"])).unwrap();
+    let json = dir.json(&["info", "s.smap"]);
     assert_eq!(json["attributes"], json!({ "format": "pt" }));
     assert_eq!(json["attributes_of"], json!({ "model.head.": { "unit": "m" } }));
     assert_eq!(
@@ -100,7 +100,7 @@ fn warnings_name_what_needs_attention() {
     dir.messages(&["export", "s.smap", "m.safetensors", "points"]);
     dir.messages(&["import", "m.safetensors", "s.smap", "--prefix", "ext.", "--in-place"]);
     fs::remove_file(dir.path("m.safetensors")).unwrap();
-    let json: Value = serde_json::from_str(&dir.stdout(&["info", "s.smap", "--json"])).unwrap();
+    let json = dir.json(&["info", "s.smap"]);
     let warnings: Vec<&str> =
         json["store"]["warnings"].as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect();
     assert!(warnings[0].starts_with("1 file that was imported in place is missing or too short: "), "{json}");

@@ -53,14 +53,6 @@ fn live_storage_is_listed_with_its_kind() {
     );
     let text = dir.on_terminal(100, &["inspect", "s.smap"]);
     assert!(text.contains("0000000000000001  live     24  storages/0000000000000001.bin"), "{text}");
-    assert_eq!(dir.stdout(&["ls", "-l", "s.smap"]), "x\tint32\t[2, 3]\t24\n");
-    assert_eq!(
-        dir.stdout(&["show", "s.smap", "x[:, ::2]"]),
-        "tensor([[1, 3],\n        [4, 6]], dtype=int32)\n"
-    );
-    dir.messages(&["view", "s.smap", "x.t()", "x_t"]);
-    dir.messages(&["export", "s.smap", "x.safetensors", "x", "x_t"]);
-    assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
 }
 
 #[test]
@@ -102,8 +94,7 @@ fn inspect_has_a_column_for_dimension_names_if_there_are_any() {
     points        float32  [3, 2]  [2, 1]       0  0000000000000001
     points_t      float32  [2, 3]  [1, 2]       0  0000000000000001
     ");
-    let json: serde_json::Value =
-        serde_json::from_str(&dir.stdout(&["inspect", "s.smap", "--json"])).unwrap();
+    let json = dir.json(&["inspect", "s.smap"]);
     let names: Vec<String> =
         json["tensors"].as_array().unwrap().iter().map(|tensor| tensor["dim_names"].to_string()).collect();
     assert_eq!(names, [r#"["row",null]"#, "null", "null", "null"]);

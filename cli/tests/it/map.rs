@@ -1,12 +1,12 @@
 //! The `map` command.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use stridemap::{Store, Tensor};
 
 use crate::harness::Dir;
 
 /// Creates a store with views of a matrix of 100 rows of 80 bytes, which is removed, and a second storage.
-fn views() -> Dir {
+pub(crate) fn views() -> Dir {
     let dir = Dir::empty();
     let store = Store::create(dir.path("s.smap")).unwrap();
     let mut txn = store.begin().unwrap();
@@ -66,7 +66,7 @@ fn names_and_globs_select_storages() {
 #[test]
 fn json_has_the_runs_of_bytes_and_who_shares_them() {
     let dir = views();
-    let json: Value = serde_json::from_str(&dir.stdout(&["map", "s.smap", "top", "--json"])).unwrap();
+    let json = dir.json(&["map", "s.smap", "top"]);
     assert_eq!((&json["v"], json["storages"].as_array().unwrap().len()), (&json!(1), 1));
     let storage = &json["storages"][0];
     // 25 rows, and 2 columns of the other 25 rows.
@@ -96,8 +96,8 @@ fn json_has_the_runs_of_bytes_and_who_shares_them() {
 #[test]
 fn numbers_agree_with_those_of_du() {
     let dir = views();
-    let map: Value = serde_json::from_str(&dir.stdout(&["map", "s.smap", "--json"])).unwrap();
-    let du: Value = serde_json::from_str(&dir.stdout(&["du", "s.smap", "--json"])).unwrap();
+    let map = dir.json(&["map", "s.smap"]);
+    let du = dir.json(&["du", "s.smap"]);
     let sum = |key: &str| -> u64 {
         map["storages"].as_array().unwrap().iter().map(|storage| storage[key].as_u64().unwrap()).sum()
     };
@@ -149,15 +149,6 @@ fn of_many_storages_and_tensors_only_those_that_share_are_drawn() {
 }
 
 #[test]
-fn map_fits_the_terminal() {
-    let dir = views();
-    for width in [30, 60, 80, 140] {
-        let text = dir.on_terminal(width, &["map", "s.smap"]);
-        assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
-    }
-}
-
-#[test]
 fn a_tensor_that_encloses_many_others_shares_bytes_with_all_of_them() {
     let dir = Dir::empty();
     let store = Store::create(dir.path("s.smap")).unwrap();
@@ -169,7 +160,7 @@ fn a_tensor_that_encloses_many_others_shares_bytes_with_all_of_them() {
         txn.save_view(&format!("column.{n}"), &m.select(1, n).unwrap()).unwrap();
     }
     txn.commit().unwrap();
-    let json: Value = serde_json::from_str(&dir.stdout(&["map", "s.smap", "--json"])).unwrap();
+    let json = dir.json(&["map", "s.smap"]);
     for tensor in json["storages"][0]["tensors"].as_array().unwrap() {
         let shares_with = &tensor["shares_with"];
         match tensor["name"].as_str().unwrap() {
@@ -210,12 +201,12 @@ fn sharing_that_takes_too_long_to_find_is_not_determined() {
     dir.messages(&["view", "s.smap", "hard.0000[0, ..., :1]", "easy"]);
     let said = "whether 201 tensors share bytes was not determined: their strides are unusual";
     assert!(dir.stdout(&["info", "s.smap"]).ends_with(&format!("warnings\t{said}\n")));
-    let info: Value = serde_json::from_str(&dir.stdout(&["info", "s.smap", "--json"])).unwrap();
+    let info = dir.json(&["info", "s.smap"]);
     assert_eq!(info["store"]["warnings"], json!([said]));
     assert!(dir.on_terminal(100, &["map", "s.smap"]).ends_with(&format!("\n{said}\n")));
     let text = dir.on_terminal(100, &["map", "s.smap", "--all"]);
     assert!(text.contains("sharing not determined\n"), "{text}");
-    let map: Value = serde_json::from_str(&dir.stdout(&["map", "s.smap", "--json"])).unwrap();
+    let map = dir.json(&["map", "s.smap"]);
     let tensors = map["storages"][0]["tensors"].as_array().unwrap();
     assert!(tensors.iter().all(|tensor| tensor["is_sharing_determined"] == false));
     dir.messages(&["report", "s.smap", "--no-elements", "-o", "s.html"]);

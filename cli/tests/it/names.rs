@@ -54,15 +54,6 @@ fn ln_adds_a_second_name_for_the_same_header() {
 }
 
 #[test]
-fn mv_replaces_with_force() {
-    let dir = Dir::with_store();
-    let said = dir.messages(&["mv", "s.smap", "points_t", "points", "--force"]);
-    assert_eq!(said, "stridemap: renamed points_t to points, replacing float32 [3, 2]: generation 3\n");
-    assert_eq!(listed(&dir), ["odd [name]", "points"]);
-    assert_eq!(dir.store().load("points").unwrap().size(), [2, 3]);
-}
-
-#[test]
 fn rm_removes_all_names_in_one_commit() {
     let dir = Dir::with_store();
     let said = dir.messages(&["rm", "s.smap", "points", "points_t"]);

@@ -32,14 +32,9 @@ fn closed_pipe_is_not_an_error() {
     let dir = large();
     for args in [
         &["ls", "s.smap"][..],
-        &["ls", "s.smap", "--json"],
-        &["inspect", "s.smap"],
-        &["inspect", "s.smap", "--json"],
         &["show", "s.smap", "x", "--json"],
         &["diff", "s.smap", "empty.smap"],
-        &["diff", "s.smap", "empty.smap", "--json"],
         &["inspect", "m.safetensors", "--json"],
-        &["ls", "m.safetensors"],
     ] {
         let mut child = dir.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut reader = BufReader::with_capacity(64, child.stdout.take().unwrap());
@@ -156,11 +151,32 @@ fn usage_error_has_the_words_of_the_argument_parser() {
         ),
         (&["ls", "s", "--color", "blue"], &["'blue'", "--color <WHEN>", "auto, always, never"]),
         (&["rm", "s"], &["<NAME>...", "Usage: stridemap rm "]),
+        (&["import", "s"], &["Usage: stridemap import "]),
+        (&["import", "x", ""], &["a value is required for '<FILE... STORE>...'"]),
         (&["lss"], &["'lss'", "'ls'"]),
+        (&["diff", "s"], &["Usage: stridemap diff "]),
+        (&["diff", "s", "s", "--rtol", "-1"], &["--rtol"]),
+        (&["diff", "s", "s", "--atol", "nan"], &["--atol"]),
+        (&["diff", "s", "s", "--no-values", "--rtol", "1"], &["--no-values"]),
     ] {
         let run = dir.run(args);
         assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""));
         assert!(run.stderr.starts_with("error: "), "{}", run.stderr);
         assert!(expected.iter().all(|part| run.stderr.contains(part)), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn tables_fit_the_terminal() {
+    for (dir, args, least) in [
+        (crate::ls::layers(), &["ls", "-l", "s.smap"][..], 20),
+        (crate::tree::layers(), &["tree", "s.smap"], 20),
+        (crate::map::views(), &["map", "s.smap"], 30),
+        (crate::stats::odd_tensors(), &["stats", "s.smap"], 30),
+    ] {
+        for width in [least, 40, 60, 80, 140] {
+            let text = dir.on_terminal(width, args);
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
+        }
     }
 }

@@ -30,14 +30,8 @@ fn store() -> Dir {
             ["br0", "all.1"].iter().try_for_each(|name| txn.save(name, &Tensor::from_vec(vec![1f32], &[1])?))
         })
         .unwrap();
-    dir.write("row.npy", &npy());
+    dir.write_npy("row.npy", "<f4", "(1,)", &[0; 4]);
     dir
-}
-
-/// Returns the file of a float32 array of one element.
-fn npy() -> Vec<u8> {
-    let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }\n";
-    [&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes(), header.as_bytes(), &[0; 4]].concat()
 }
 
 fn names(dir: &Dir) -> Vec<String> {

@@ -53,7 +53,7 @@ fn compact_skips_and_reports_damaged_storages_and_exits_with_1() {
 fn compact_json_has_what_was_freed_and_what_was_skipped() {
     let dir = with_column();
     dir.write("s.smap/storages/00000000000000ff.bin", &[0; 1000]);
-    let record: Value = serde_json::from_str(&dir.stdout(&["compact", "s.smap", "--json"])).unwrap();
+    let record = dir.json(&["compact", "s.smap"]);
     let expected = json!({
         "v": 1, "materialized_storage_count": 0, "materialized_bytes": 0, "compacted_storage_count": 1,
         "before_bytes": 400_000, "after_bytes": 4000, "deleted_file_count": 1, "deleted_bytes": 1000,
@@ -107,7 +107,7 @@ fn du_prints_four_numbers_that_add_up_to_the_folder() {
         ]
     );
 
-    let record: Value = serde_json::from_str(&dir.stdout(&["du", "s.smap", "--json"])).unwrap();
+    let record = dir.json(&["du", "s.smap"]);
     assert_eq!((&record["v"], &record["generation"]), (&json!(1), &json!(4)));
     assert_eq!((&record["reachable_bytes"], &record["reclaimable_bytes"]), (&json!(4000), &json!(397_000)));
     assert_eq!((&record["folder_bytes"], &record["external_bytes"]), (&json!(all), &json!(0)));
@@ -130,7 +130,7 @@ fn du_names_the_process_that_holds_space() {
     assert!(message.contains(held), "{message}");
     let message = dir.run(&["gc", "s.smap"]).stderr;
     assert!(message.contains(held), "{message}");
-    let record: Value = serde_json::from_str(&dir.stdout(&["du", "s.smap", "--json"])).unwrap();
+    let record = dir.json(&["du", "s.smap"]);
     let files = record["files"].as_array().unwrap();
     let pinned = files.iter().find(|file| file["file"] == json!("storages/0000000000000001.bin")).unwrap();
     assert_eq!((&pinned["reason"], &pinned["generation"]), (&json!("pinned"), &json!(4)));
@@ -153,7 +153,7 @@ fn du_of_a_prefix_counts_shared_bytes_once_and_apart() {
     dir.store().save_view("points.row", &points.select(0, 0).unwrap()).unwrap();
     let parts = dir.stdout(&["du", "s.smap", "points.", "points*", "'odd [name]'"]);
     assert_eq!(parts, "points.\t1\t8\t8\npoints*\t3\t24\t0\n'odd [name]'\t1\t8\t0\n");
-    let json: Value = serde_json::from_str(&dir.stdout(&["du", "s.smap", "points_t", "--json"])).unwrap();
+    let json = dir.json(&["du", "s.smap", "points_t"]);
     let expected =
         json!({ "pattern": "points_t", "tensor_count": 1, "reachable_bytes": 24, "shared_bytes": 24 });
     assert_eq!(json["patterns"], json!([expected]));

@@ -1,12 +1,12 @@
 //! The `tree` command.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use stridemap::{Store, Tensor};
 
 use crate::harness::Dir;
 
 /// Creates a store with twelve layers, the last of them different, and three other tensors.
-fn layers() -> Dir {
+pub(crate) fn layers() -> Dir {
     let dir = Dir::empty();
     let store = Store::create(dir.path("s.smap")).unwrap();
     let mut txn = store.begin().unwrap();
@@ -54,15 +54,6 @@ fn depth_limits_the_levels_and_all_shows_every_tensor() {
 }
 
 #[test]
-fn tree_fits_the_terminal() {
-    let dir = layers();
-    for width in [20, 40, 80, 140] {
-        let text = dir.on_terminal(width, &["tree", "s.smap"]);
-        assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
-    }
-}
-
-#[test]
 fn large_tree_is_cut_unless_all_of_it_is_asked_for() {
     let dir = Dir::empty();
     let tensors: Vec<String> = (0..3000)
@@ -78,7 +69,7 @@ fn large_tree_is_cut_unless_all_of_it_is_asked_for() {
 #[test]
 fn json_has_parts_in_parts() {
     let dir = layers();
-    let json: Value = serde_json::from_str(&dir.stdout(&["tree", "s.smap", "--json"])).unwrap();
+    let json = dir.json(&["tree", "s.smap"]);
     assert_eq!((&json["v"], &json["numel"], &json["tensor_count"]), (&json!(1), &json!(149), &json!(27)));
     let model = [&json["parts"][0], &json["parts"][1]];
     assert_eq!(model.map(|part| &part["name"]), ["model", "model"]);
