@@ -3,7 +3,6 @@
 mod conformance;
 pub(crate) mod forge;
 mod hostile;
-mod mutation;
 mod objects;
 mod real;
 mod small_tensors;

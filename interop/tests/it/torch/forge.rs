@@ -53,24 +53,6 @@ pub(crate) fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
     file
 }
 
-/// Returns the members of a zip file without compression, such as PyTorch writes.
-pub(super) fn members(archive: &[u8]) -> Vec<(String, Vec<u8>)> {
-    let number = |at: usize, width: usize| {
-        archive[at..at + width].iter().rev().fold(0usize, |high, &byte| high << 8 | usize::from(byte))
-    };
-    let end = (0..archive.len() - 21).rev().find(|&at| archive[at..].starts_with(b"PK\x05\x06")).unwrap();
-    let mut at = number(end + 16, 4);
-    let mut members = Vec::new();
-    for _ in 0..number(end + 10, 2) {
-        let name = String::from_utf8(archive[at + 46..at + 46 + number(at + 28, 2)].to_vec()).unwrap();
-        let header = number(at + 42, 4);
-        let start = header + 30 + number(header + 26, 2) + number(header + 28, 2);
-        members.push((name, archive[start..start + number(at + 24, 4)].to_vec()));
-        at += 46 + number(at + 28, 2) + number(at + 30, 2) + number(at + 32, 2);
-    }
-    members
-}
-
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0u32, |crc, &byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| crc >> 1 ^ (0xedb8_8320 & (crc & 1).wrapping_neg()))
