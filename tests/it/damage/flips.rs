@@ -1,4 +1,4 @@
-//! Every bit of every file of a store, flipped one at a time: cases 27 and 30.
+//! Every bit of every file of a store, flipped one at a time.
 
 use std::collections::BTreeSet;
 use std::fs;

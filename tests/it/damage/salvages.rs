@@ -127,27 +127,6 @@ fn storage_replaced_together_with_its_digests_is_lost() {
 }
 
 #[test]
-fn store_without_a_manifest_is_refused_whatever_its_table_says() {
-    let (_dir, path) = new_path();
-    create_small_store(&path);
-    let manifest = path.join("meta/0000000000000005.man");
-    assert!(path.join("meta/0000000000000004.tab").exists());
-    type Damage<'a> = &'a dyn Fn();
-    let cases: [(Damage<'_>, &str); 2] = [
-        (&|| fs::write(&manifest, b"nothing of it").unwrap(), "no manifest can be read"),
-        (&|| fs::remove_file(&manifest).unwrap(), "there is no manifest"),
-    ];
-    for (damage, why) in cases {
-        damage();
-        let new = path.with_extension("new");
-        for to in [None, Some(&*new)] {
-            assert_refused(fast().salvage(&path, to, |_| ()), ErrorKind::Corrupt, &[why]);
-        }
-        assert!(!new.exists());
-    }
-}
-
-#[test]
 fn manifest_without_its_table_keeps_its_own_changes() {
     let (_dir, path) = new_path();
     let expected = create_small_store(&path);

@@ -10,7 +10,6 @@ use stridemap::{DType, Index, StorageKind};
 use super::*;
 use crate::harness::assert_refused;
 use crate::harness::hooked::Hooked;
-use crate::harness::processes::{OtherProcess, send_line, wait_for_line};
 
 #[test]
 fn external_files_need_the_option_to_be_adopted_or_loaded() {
@@ -129,18 +128,6 @@ fn external_files_are_never_collected() {
 }
 
 #[test]
-fn stats_and_compaction_skip_external_storages() {
-    let adopted = Adopted::new();
-    let store = adopted.open();
-    store.save_view("row", &store.load("weight").unwrap().select(0, 1).unwrap()).unwrap();
-    store.remove("weight").unwrap();
-    let usage = store.disk_usage().unwrap();
-    assert_eq!((usage.reachable_bytes, usage.reclaimable_bytes), (0, 0));
-    let compacted = store.compact(false, |_| ()).unwrap();
-    assert_eq!((compacted.storage_count, compacted.skipped.len()), (0, 0));
-}
-
-#[test]
 fn materialized_tensors_no_longer_need_the_file() {
     let adopted = Adopted::new();
     let store = adopted.open();
@@ -160,16 +147,6 @@ fn materialized_tensors_no_longer_need_the_file() {
     assert!(column.shares_storage(&tied), "views that shared elements share them still");
     assert!(store.verify(|_| ()).unwrap().findings.is_empty());
     assert_eq!(store.materialize(|_| ()).unwrap().storage_count, 0);
-}
-
-#[test]
-fn changed_file_is_not_materialized() {
-    let adopted = Adopted::new();
-    set_mtime(&adopted.file, Duration::from_secs(60));
-    let store = adopted.open();
-    let before = store.generation();
-    assert_refused(store.materialize(|_| ()), ErrorKind::ExternalChanged, &["materialize", "mtime in ns"]);
-    assert_eq!(store.generation(), before);
 }
 
 #[test]
@@ -203,29 +180,6 @@ fn store_opened_through_a_link_or_dots_finds_its_external_file() {
         let shown = store.snapshot().storages().next().unwrap().unwrap().file;
         assert_eq!(fs::canonicalize(shown).unwrap(), fs::canonicalize(&adopted.file).unwrap());
     }
-}
-
-/// The role of the other process: loads the tensor, and loads it again on request.
-pub(crate) fn run_role(path: &Path) {
-    let store = external_beside().open(path).unwrap();
-    let tensor = store.load("weight").unwrap();
-    send_line(format!("{:?}", tensor.read::<f32>().unwrap()));
-    assert!(wait_for_line());
-    send_line(format!("{:?}", tensor.read::<f32>().unwrap_err().kind()));
-    drop(tensor);
-    send_line(format!("{:?}", store.load("weight").unwrap_err().kind()));
-}
-
-#[test]
-fn other_process_reads_an_adopted_file_and_notices_its_change() {
-    let adopted = Adopted::new();
-    let mut other = OtherProcess::start("external", &adopted.path);
-    assert_eq!(other.read_line(), format!("{:?}", weight()));
-    set_mtime(&adopted.file, Duration::from_secs(60));
-    other.resume();
-    assert_eq!(other.read_line(), "ExternalChanged");
-    assert_eq!(other.read_line(), "ExternalChanged");
-    other.assert_success();
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Malformed stores whose records name forbidden files: case 43.
+//! Malformed stores whose records name forbidden files.
 
 use std::os::unix::fs::{MetadataExt as _, symlink};
 

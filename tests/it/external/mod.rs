@@ -1,4 +1,4 @@
-//! External files, adopted in place. The numbered cases are in the other modules of this folder.
+//! External files, adopted in place.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -104,7 +104,6 @@ fn other_process() {
     let path = Path::new(&path);
     match role.as_str() {
         "sum" => return crate::sharing::memory::sum(path),
-        "external" => return crate::external::adopting::run_role(path),
         role if role.starts_with("compact.") => return crate::compaction::concurrent::run_role(role, path),
         role if role.starts_with("appender") => return crate::growth::appender::run_role(role, path),
         role if role.starts_with("grow") => return crate::growth::processes::run_role(role, path),
