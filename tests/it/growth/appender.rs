@@ -59,13 +59,13 @@ pub(crate) fn run_role(role: &str, path: &Path) {
             let store = fast().open(path).unwrap();
             let process = i64::from(std::process::id());
             for turn in 0..20 {
-                let row = Tensor::from_vec(vec![process, turn], &[1, 2]).unwrap();
+                let rows = Tensor::from_vec(vec![process, turn, process, turn], &[2, 2]).unwrap();
                 if turn % 2 == 0 {
-                    store.append("x", &row).unwrap();
+                    store.append("x", &rows).unwrap();
                     continue;
                 }
                 let mut appender = store.appender("x").unwrap();
-                appender.append(&row).unwrap();
+                appender.append(&rows).unwrap();
                 appender.commit().unwrap();
             }
         }
@@ -234,7 +234,7 @@ fn commits_of_a_killed_appender_are_whole_and_none_that_returned_is_lost() {
 }
 
 #[test]
-fn processes_that_append_in_both_ways_take_turns() {
+fn processes_that_append_whole_batches_in_both_ways_take_turns() {
     let (_dir, path, store) = new_fast_store();
     store.create_growable("x", DType::I64, &[0, 2], 0).unwrap();
     let mut processes: Vec<Child> = (0..4).map(|_| start("appender: take turns", &path)).collect();
@@ -242,10 +242,11 @@ fn processes_that_append_in_both_ways_take_turns() {
     store.refresh().unwrap();
     let elements: Vec<i64> = store.load("x").unwrap().read().unwrap();
     for process in &processes {
-        let own = elements.chunks(2).filter(|row| row[0] == i64::from(process.id())).map(|row| row[1]);
+        let own = elements.chunks(4).filter(|rows| rows[0] == i64::from(process.id())).map(|rows| rows[1]);
         assert!(own.eq(0..20), "{elements:?}");
     }
-    assert_eq!(elements.len(), 4 * 20 * 2);
+    assert!(elements.chunks(4).all(|rows| rows[..2] == rows[2..]), "an append was split: {elements:?}");
+    assert_eq!(elements.len(), 4 * 20 * 4);
     assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
 

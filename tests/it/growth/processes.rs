@@ -3,18 +3,13 @@
 use super::mapping::map_count;
 use super::{BIN, MIB, SUM, bytes_of, row, rows};
 use crate::harness::processes::{OtherProcess, proc, read_line, send_line, start, wait_for_line};
-use crate::harness::{fast, new_fast_store, new_path, open_mapped};
+use crate::harness::{fast, new_path, open_mapped};
 use crate::support::{scaled, temporary};
 use std::fs;
 use std::io::{BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::Child;
 use std::time::Duration;
-use stridemap::{DType, Error, ErrorKind, Store, StoreOptions, Tensor};
-
-/// The batches of each process, and the rows of a batch.
-const BATCHES: usize = 40;
-const BATCH: usize = 50;
+use stridemap::{DType, Error, ErrorKind, Store, StoreOptions};
 
 /// Runs a role in a started process.
 pub(crate) fn run_role(role: &str, path: &Path) {
@@ -23,14 +18,6 @@ pub(crate) fn run_role(role: &str, path: &Path) {
             let x = open_mapped(path).load("x").unwrap();
             assert!(x.as_slice::<f32>().unwrap()[9 * 256..].iter().copied().eq(row(9, 256, |i| i as f32)));
             send_line(format!("{:?}", x.size()));
-        }
-        "grow: batches" => {
-            let store = fast().open(path).unwrap();
-            let process = i64::from(std::process::id());
-            for batch in 0..BATCHES as i64 {
-                let elements = (0..BATCH as i64).flat_map(|row| [process, batch, row]).collect();
-                store.append("x", &Tensor::from_vec(elements, &[BATCH, 3]).unwrap()).unwrap();
-            }
         }
         "grow: stop half-way" => {
             let store = Store::open(path).unwrap();
@@ -73,34 +60,6 @@ pub(crate) fn run_role(role: &str, path: &Path) {
         }
         role => panic!("{role:?}"),
     }
-}
-
-#[test]
-fn two_processes_append_whole_batches_to_one_tensor() {
-    let (_dir, path, store) = new_fast_store();
-    store.create_growable("x", DType::I64, &[0, 3], 0).unwrap();
-    let mut processes: Vec<Child> = (0..2).map(|_| start("grow: batches", &path)).collect();
-    for process in &mut processes {
-        assert!(process.wait().unwrap().success());
-    }
-    store.refresh().unwrap();
-    let x = store.load("x").unwrap();
-    assert_eq!(x.size(), [2 * BATCHES * BATCH, 3]);
-    let elements: Vec<i64> = x.read().unwrap();
-    let (rows, _) = elements.as_chunks::<3>();
-    let mut next = std::collections::BTreeMap::from_iter(processes.iter().map(|p| (i64::from(p.id()), 0)));
-    let mut turns = 0;
-    let mut last = 0;
-    for batch in rows.chunks(BATCH) {
-        let [process, number, _] = batch[0];
-        assert_eq!(next.insert(process, number + 1), Some(number), "batches of a process come in its order");
-        assert!(batch.iter().enumerate().all(|(at, row)| *row == [process, number, at as i64]), "{batch:?}");
-        turns += usize::from(process != last);
-        last = process;
-    }
-    println!("{turns} turns of two processes");
-    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
-    assert_eq!(bytes_of(&path.join(BIN)), (2 * BATCHES * BATCH * 3 * 8) as u64);
 }
 
 /// Starts a process that has appended 3 MiB and does not commit.

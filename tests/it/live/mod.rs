@@ -49,13 +49,6 @@ pub(crate) fn run_role(role: &str, path: &Path) {
                 send_line("done");
             }
         }
-        "live hold" => {
-            let x = store.load("x").unwrap();
-            let mut guard = x.lock_exclusive().unwrap();
-            guard.fill_(5).unwrap();
-            send_line("ready");
-            wait_for_line();
-        }
         "live as nobody" => {
             // SAFETY: a system call that changes only this process, which ends here.
             assert_eq!(unsafe { libc::setuid(65534) }, 0);

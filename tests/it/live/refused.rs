@@ -1,22 +1,17 @@
-//! Tensors and files that cannot be live, flushes that fail, and guards.
+//! Tensors and files that cannot be live, and flushes that fail.
 
-use super::{live, stdout_of};
 use crate::harness::hooked::Hooked;
-use crate::harness::processes::{run_to_end, start};
+use crate::harness::processes::run_to_end;
 use crate::harness::{assert_refused, new_path, new_store, open_mapped};
 use crate::simulated::SimulatedDisk;
-use crate::support::temporary;
 use half::f16;
 use ndarray::ArrayViewD;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Duration;
 use stridemap::{DType, ErrorKind, StorageKind, Store, StoreOptions, Tensor};
 
 #[test]
@@ -154,25 +149,6 @@ fn read_only_file_can_be_read_but_is_not_live() {
 }
 
 #[test]
-fn view_of_a_live_tensor_of_a_copied_store_is_refused() {
-    let dir = temporary();
-    let (original, copy) = (dir.path().join("a.smap"), dir.path().join("b.smap"));
-    let store = Store::create(&original).unwrap();
-    let x = store.create_tensor("x", DType::I64, &[4], StorageKind::Live).unwrap();
-    assert!(Command::new("cp").arg("-r").args([&original, &copy]).status().unwrap().success());
-    let (mapped_copy, mapped_original) = (open_mapped(&copy), open_mapped(&original));
-    let other = mapped_copy.load("x").unwrap();
-    other.as_live::<i64>().unwrap().fill(2);
-    assert_refused(store.save_view("view", &other), ErrorKind::NeedsCopy, &["copy", "use save"]);
-    let live = mapped_original.load("x").unwrap().as_live::<i64>().unwrap();
-    assert_refused(live.at(&other), ErrorKind::InvalidArgument, &["at", "0000000000000001"]);
-    store.save_view("view", &x.flip([0]).unwrap()).unwrap();
-    live.set([0], 9).unwrap();
-    assert_eq!(store.load("view").unwrap().read::<i64>().unwrap(), [0, 0, 0, 9]);
-    assert_eq!(format!("{}", store.load("view").unwrap()), "tensor([0, 0, 0, 9])");
-}
-
-#[test]
 fn failed_commit_refuses_the_flush_of_live_elements() {
     let (_dir, path) = new_path();
     let _ = Store::create(&path).unwrap().create_tensor("x", DType::I32, &[4], StorageKind::Live).unwrap();
@@ -220,38 +196,4 @@ fn failed_flush_of_live_elements_is_reported_to_every_handle() {
     assert_refused(again.flush(), ErrorKind::Poisoned, &["earlier flush"]);
     again.set([0], 2).unwrap();
     assert_eq!(again.read().unwrap(), [2, 1, 1, 1]);
-}
-
-#[test]
-fn exclusive_guard_against_a_live_view_or_another_guard_is_refused_or_waits() {
-    let (_dir, path) = new_path();
-    Store::create(&path).unwrap();
-    let options = StoreOptions::new().lock_timeout(Duration::from_millis(50));
-    // SAFETY: the tests write through the library only.
-    let store = unsafe { options.open_mapped(&path).unwrap() };
-    // A storage is mutable or live, never both: a guard never meets a live view of the same storage.
-    let live = live(&store, "live", vec![1i64; 3], &[3]);
-    for refused in [live.lock_exclusive().map(drop), live.lock_shared().map(drop)] {
-        assert_refused(refused, ErrorKind::Unsupported, &["live", "as_live"]);
-    }
-    let x = store.create_tensor("x", DType::I64, &[3], StorageKind::Mutable).unwrap();
-    let mut holder = start("live hold", &path);
-    let _said = stdout_of(&mut holder);
-    assert_refused(x.as_live::<i64>(), ErrorKind::Unsupported, &["mutable", "lock_exclusive"]);
-    for refused in [x.lock_shared().map(drop), x.lock_exclusive().map(drop)] {
-        assert_refused(refused, ErrorKind::Busy, &["50ms", "try again"]);
-    }
-    let patient = open_mapped(&path).load("x").unwrap();
-    let waiting =
-        thread::spawn(move || patient.lock_exclusive().and_then(|mut guard| guard.add_(1).map(drop)));
-    thread::sleep(Duration::from_millis(50));
-    assert!(!waiting.is_finished(), "two guards, one of them exclusive");
-    writeln!(holder.stdin.as_mut().unwrap()).unwrap();
-    assert!(holder.wait().unwrap().success());
-    waiting.join().unwrap().unwrap();
-    assert_eq!(x.read::<i64>().unwrap(), [6; 3]);
-    let mut guard = x.lock_exclusive().unwrap();
-    assert_refused(x.as_live::<i64>(), ErrorKind::Unsupported, &["mutable"]);
-    guard.fill_(0).unwrap();
-    live.fill(5);
 }

@@ -6,7 +6,7 @@ use crate::harness::{assert_refused, new_path, new_store};
 use ndarray::{ArrayViewD, ArrayViewMutD};
 use std::thread;
 use std::time::Duration;
-use stridemap::{DType, ErrorKind, StorageKind, Store, StoreOptions, Tensor};
+use stridemap::{DType, ErrorKind, StorageKind, Store, StoreOptions};
 
 #[test]
 fn only_mutable_storages_are_locked() {
@@ -139,61 +139,4 @@ fn guards_of_two_handles_and_threads_exclude_each_other() {
     thread::scope(|scope| drop(scope.spawn(|| y.lock_shared().map(drop).unwrap())));
     drop(again);
     elsewhere().unwrap();
-}
-
-#[test]
-fn threads_that_add_under_the_guard_lose_nothing() {
-    let (_dir, path) = new_path();
-    let _ = Store::create(&path).unwrap().create_tensor("x", DType::I64, &[3], StorageKind::Mutable).unwrap();
-    for (how, store) in handles(&path) {
-        let x = store.load("x").unwrap();
-        x.lock_exclusive().unwrap().fill_(0).unwrap();
-        thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    let x = handles(&path)[usize::from(how == "mapped")].1.load("x").unwrap();
-                    for _ in 0..100 {
-                        x.lock_exclusive().unwrap().add_(1).unwrap();
-                    }
-                });
-            }
-        });
-        assert_eq!(x.read::<i64>().unwrap(), [400; 3], "{how}");
-    }
-}
-
-/// The examples of the tutorials that change elements, on a store that another handle reads.
-#[test]
-fn in_place_changes_of_the_tutorials() {
-    let (_dir, path, store) = new_store();
-    let mutable = |name: &str, tensor: &Tensor| {
-        store.write(|txn| txn.save_as(name, tensor, StorageKind::Mutable)).unwrap();
-        store.load(name).unwrap()
-    };
-    let seen = |name: &str| Store::open(&path).unwrap().load(name).unwrap();
-
-    // T-2: the storage's first element. T-6: a row's element. T-7: a clone has a different storage.
-    let points = mutable("points", &Tensor::from_vec(vec![1f32, 4., 2., 1., 3., 5.], &[3, 2]).unwrap());
-    points.view([6]).unwrap().select(0, 0).unwrap().lock_exclusive().unwrap().fill_(2).unwrap();
-    assert_eq!(seen("points").read::<f32>().unwrap(), [2., 4., 2., 1., 3., 5.]);
-    let second = points.select(0, 1).unwrap();
-    second.select(0, 0).unwrap().lock_exclusive().unwrap().fill_(10).unwrap();
-    assert_eq!(seen("points").read::<f32>().unwrap(), [2., 4., 10., 1., 3., 5.]);
-    let clone = mutable("clone", &second.clone_data().unwrap());
-    clone.lock_exclusive().unwrap().fill_(0).unwrap();
-    assert_eq!(seen("points").read::<f32>().unwrap(), [2., 4., 10., 1., 3., 5.]);
-
-    // T-12, T-14: an in-place change keeps the storage, and a view with a second name sees it.
-    let t1 = mutable("t1", &Tensor::from_vec(vec![6i64, 7, 8, 9], &[4]).unwrap());
-    store.save_view("t2", &t1).unwrap();
-    store.load("t2").unwrap().lock_exclusive().unwrap().add_(1).unwrap();
-    assert_eq!(seen("t1").read::<i64>().unwrap(), [7, 8, 9, 10]);
-    assert!(seen("t1").shares_storage(&seen("t2")) && seen("t2").storage_id() == t1.storage_id());
-
-    // T-17: b = a[2:]; b[1] = 0.
-    let a = mutable("a", &arange(&[5], |i| i));
-    let b = a.slice(0, Some(2), None, 1).unwrap();
-    b.select(0, 1).unwrap().lock_exclusive().unwrap().fill_(0).unwrap();
-    assert_eq!(seen("a").read::<i64>().unwrap(), [0, 1, 2, 0, 4]);
-    assert_eq!(b.read::<i64>().unwrap(), [2, 0, 4]);
 }

@@ -9,9 +9,9 @@ mod refused;
 use std::fs;
 use std::path::Path;
 
-use stridemap::{DType, ErrorKind, OnExisting, StorageKind, Store, Tensor};
+use stridemap::{DType, StorageKind, Store, Tensor};
 
-use crate::harness::{assert_refused, new_store, open_mapped};
+use crate::harness::{new_store, open_mapped};
 
 #[test]
 fn each_mutable_tensor_has_its_own_storage() {
@@ -62,25 +62,6 @@ fn mutable_storage_is_deleted_with_its_last_name() {
     store.remove("tail").unwrap();
     assert_eq!(fs::read_dir(path.join("storages")).unwrap().count(), 0);
     assert_eq!(x.read::<u8>().unwrap(), [0; 4], "a loaded tensor keeps its file");
-}
-
-#[test]
-fn kinds_that_cannot_be_created_are_refused() {
-    let (_dir, _, store) = new_store();
-    let create = |kind| store.create_tensor("x", DType::F32, &[2], kind);
-    assert_refused(create(StorageKind::Sealed), ErrorKind::InvalidArgument, &["\"x\"", "Mutable", "save"]);
-    assert_refused(create(StorageKind::External), ErrorKind::InvalidArgument, &["external"]);
-    let vector = Tensor::from_vec(vec![1u8], &[1]).unwrap();
-    let saved = store.write(|txn| txn.save_as("x", &vector, StorageKind::External));
-    assert_refused(saved, ErrorKind::InvalidArgument, &["save \"x\"", "external", "Mutable or Live"]);
-    let huge = store.create_tensor("x", DType::F64, &[1 << 62], StorageKind::Mutable);
-    assert_refused(huge, ErrorKind::LimitExceeded, &["too large"]);
-    store.save("x", &vector).unwrap();
-    let mut txn = store.begin().unwrap();
-    txn.on_existing(OnExisting::Refuse);
-    let again = txn.create_tensor("x", DType::F32, &[2], StorageKind::Mutable);
-    assert_refused(again, ErrorKind::NameExists, &["\"x\""]);
-    assert_eq!(store.generation(), 2);
 }
 
 /// Opens a store in both ways.

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use ndarray::Array2;
 use stridemap::{
-    DType, Error, ErrorKind, ExclusiveGuard, PrintOptions, Result, Source as _, StorageKind, Store,
-    StoreOptions, Tensor,
+    DType, ErrorKind, ExclusiveGuard, PrintOptions, Result, Source as _, StorageKind, Store, StoreOptions,
+    Tensor,
 };
 use stridemap_interop::{npy, npz, safetensors};
 
@@ -25,7 +25,6 @@ fn create(path: &std::path::Path) {
     let sevens = Tensor::from_vec(vec![7i64; NUMEL], &SIZE).unwrap();
     store.write(|txn| txn.save_as("x", &sevens, StorageKind::Mutable)).unwrap();
     store.write(|txn| txn.save_as("y", &sevens, StorageKind::Mutable)).unwrap();
-    store.write(|txn| txn.save_as("indices", &[1i64, 0], StorageKind::Mutable)).unwrap();
     store.create_growable("log", DType::I64, &[0, SIZE[1]], 1 << 12).unwrap();
 }
 
@@ -307,26 +306,6 @@ fn only_text_with_elements_needs_the_lock() {
     assert!(guard.to_string().starts_with("tensor([[7, 7, 7,"), "{guard:?}");
 }
 
-#[test]
-fn indices_and_operands_are_locked_too() {
-    let (_dir, path) = new_path();
-    create(&path);
-    let [store, _] = impatient(&path);
-    let (x, indices) = (store.load("x").unwrap(), store.load("indices").unwrap());
-    let guard = indices.lock_exclusive().unwrap();
-    let busy = |result: Result<()>| -> Error {
-        let error = result.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
-        error
-    };
-    busy(x.index_select(0, &indices).map(drop));
-    let mut changed = x.lock_exclusive().unwrap();
-    let operand = indices.select(0, 0).unwrap();
-    busy(changed.copy_(&operand).map(drop));
-    drop(guard);
-    changed.copy_(&operand).unwrap();
-}
-
 static IS_WAITING: AtomicBool = AtomicBool::new(false);
 
 /// An append holds its storage only once it has the lock of its source. Otherwise the two would wait for each other.
@@ -352,66 +331,4 @@ fn append_of_a_locked_tensor_does_not_hold_up_an_append_of_the_one_that_locks_it
         drop(guard);
         assert_eq!(appending.join().unwrap().unwrap(), SIZE[0]..2 * SIZE[0]);
     });
-}
-
-/// Two threads change all elements of the tensor at once, while each kind of copy is made.
-#[test]
-fn copies_of_a_tensor_that_others_change_are_whole() {
-    const ROUNDS: usize = 20;
-    let (_dir, path) = new_path();
-    create(&path);
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for number in [1i64, -1] {
-            let (path, stop) = (&path, &stop);
-            scope.spawn(move || {
-                let x = Store::open(path).unwrap().load("x").unwrap();
-                for k in 1.. {
-                    if stop.load(Relaxed) {
-                        break;
-                    }
-                    x.lock_exclusive().unwrap().fill_(number * k).unwrap();
-                }
-            });
-        }
-        let _ends_writers = Stopped(&stop);
-        let whole = |elements: Vec<i64>, what: &str| {
-            let torn = elements.iter().find(|&&element| element != elements[0]);
-            assert_eq!(torn, None, "{what}: {}", elements[0]);
-        };
-        for (how, store) in handles(&path) {
-            let x = store.load("x").unwrap();
-            for _ in 0..ROUNDS {
-                whole(x.read().unwrap(), how);
-                whole(x.t().unwrap().clone_data().unwrap().read().unwrap(), "transposed");
-                store.save("copy", &x).unwrap();
-                whole(store.load("copy").unwrap().read().unwrap(), "save");
-                let range = store.append("log", &x).unwrap();
-                let rows = store.load("log").unwrap().narrow(0, range.start as isize, SIZE[0]).unwrap();
-                whole(rows.read().unwrap(), "append");
-                let statistics = x.statistics(|_| ()).unwrap();
-                whole(vec![statistics.std().unwrap() as i64, 0], "statistics");
-                let mut file = Vec::new();
-                npy::Export::new().write_to(&mut file, &x, |_| ()).unwrap();
-                let elements = &file[file.len() - NUMEL * 8..];
-                whole(bytemuck_i64(elements), "export");
-                let mut y = y(&store).unwrap();
-                y.copy_(&x).unwrap();
-                whole(y.read().unwrap(), "copy_");
-            }
-        }
-    });
-}
-
-/// Ends the other threads when it is dropped, so that the test can also fail.
-struct Stopped<'a>(&'a AtomicBool);
-
-impl Drop for Stopped<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
-}
-
-fn bytemuck_i64(bytes: &[u8]) -> Vec<i64> {
-    bytes.as_chunks().0.iter().map(|&element| i64::from_le_bytes(element)).collect()
 }

@@ -2,8 +2,8 @@
 
 use super::arithmetic::arange;
 use super::handles;
-use crate::harness::{assert_refused, new_path, new_store};
-use crate::simulated::{Op, Outcome, SimulatedDisk};
+use crate::harness::{assert_refused, new_path, new_store, open_mapped};
+use crate::simulated::{Op, SimulatedDisk};
 use crate::support::temporary;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -56,18 +56,26 @@ fn unnamed_storage_is_not_changed_even_if_a_reader_keeps_its_file() {
 }
 
 #[test]
-fn view_of_a_mutable_tensor_of_a_copied_store_is_refused() {
+fn view_of_a_mutable_or_live_tensor_of_a_copied_store_is_refused() {
     let dir = temporary();
     let (original, copy) = (dir.path().join("a.smap"), dir.path().join("b.smap"));
     let store = Store::create(&original).unwrap();
-    store.write(|txn| txn.save_as("x", &arange(&[4], |i| i), StorageKind::Mutable)).unwrap();
-    store.save("sealed", &arange(&[4], |i| i)).unwrap();
+    let kinds =
+        [("mutable", StorageKind::Mutable), ("live", StorageKind::Live), ("sealed", StorageKind::Sealed)];
+    for (name, kind) in kinds {
+        store.write(|txn| txn.save_as(name, &arange(&[4], |i| i), kind)).unwrap();
+    }
     assert!(Command::new("cp").arg("-r").args([&original, &copy]).status().unwrap().success());
-    let other = Store::open(&copy).unwrap();
-    let x = other.load("x").unwrap();
-    x.lock_exclusive().unwrap().fill_(2).unwrap();
-    assert_refused(store.save_view("view", &x), ErrorKind::NeedsCopy, &["copy", "use save"]);
-    store.save_view("view", &store.load("x").unwrap()).unwrap();
+    let (other, mapped) = (open_mapped(&copy), open_mapped(&original));
+    other.load("mutable").unwrap().lock_exclusive().unwrap().fill_(2).unwrap();
+    for name in ["mutable", "live"] {
+        let refused = store.save_view("view", &other.load(name).unwrap());
+        assert_refused(refused, ErrorKind::NeedsCopy, &["copy", "use save"]);
+        store.save_view(&format!("{name} view"), &store.load(name).unwrap()).unwrap();
+    }
+    let live = mapped.load("live").unwrap().as_live::<i64>().unwrap();
+    let refused = live.at(&other.load("live").unwrap());
+    assert_refused(refused, ErrorKind::InvalidArgument, &["at", "0000000000000002"]);
     // The records are equal, and so are the bytes.
     store.save_view("sealed view", &other.load("sealed").unwrap()).unwrap();
 }

@@ -320,7 +320,6 @@ fn results_of_every_call(
         store.load("x").map(drop),
         store.begin().map(drop),
         store.save("y", x),
-        store.write(|txn| txn.save_as("y", x, StorageKind::Mutable)),
         store.save_view("y", x),
         store.append("x", x).map(drop),
         store.create_growable("y", DType::F32, &[0], 0).map(drop),

@@ -1,23 +1,16 @@
-//! Several processes on one store. Each test covers the numbered case in its name.
+//! Several processes on one store.
 
 use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use stridemap::{DType, ErrorKind, StorageKind, Store, StoreOptions};
 
 use crate::harness::hooked::Hooked;
 use crate::harness::processes::{OtherProcess, send_line, start, wait_for_line};
-use crate::harness::{assert_refused, fast, filled, new_fast_store, new_path, new_store, open_mapped};
-
-fn value(store: &Store, name: &str) -> f32 {
-    let elements: Vec<f32> = store.load(name).unwrap().read().unwrap();
-    assert_eq!(elements, vec![elements[0]; 1000]);
-    elements[0]
-}
+use crate::harness::{fast, filled, new_fast_store, new_path, new_store, open_mapped};
 
 fn storages(path: &Path) -> usize {
     fs::read_dir(path.join("storages")).unwrap().count()
@@ -26,27 +19,6 @@ fn storages(path: &Path) -> usize {
 /// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     match role {
-        "stop before publishing" => {
-            let disk = Hooked::before(|operation, path| {
-                if operation == "rename_new" && path.extension().is_some_and(|extension| extension == "man") {
-                    send_line("publishing");
-                    wait_for_line();
-                }
-                Ok(())
-            });
-            let store = StoreOptions::new().disk(Arc::new(disk)).open(path).unwrap();
-            store.save("of the other", &filled(1000, 7f32)).unwrap();
-        }
-        "say when LOCK is open" => {
-            let disk = Hooked::after(|operation, path| {
-                if operation == "open to write" && path.ends_with("LOCK") {
-                    send_line("opened");
-                }
-            });
-            let store = StoreOptions::new().disk(Arc::new(disk)).open(path).unwrap();
-            let refused = store.save("of the other", &filled(1000, 7f32)).unwrap_err();
-            send_line(format!("{:?}", refused.kind()));
-        }
         "pin" | "pin, mapped" => {
             let store = if role == "pin" { Store::open(path).unwrap() } else { open_mapped(path) };
             let snapshot = store.snapshot();
@@ -59,27 +31,6 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
             assert_eq!(x.read::<f32>().unwrap(), [1.; 1000]);
             send_line(x.get::<f32>(&[0]).unwrap());
             wait_for_line();
-        }
-        "open in a loop" => {
-            send_line("ready");
-            let is_over = AtomicBool::new(false);
-            let count = thread::scope(|scope| {
-                scope.spawn(|| {
-                    wait_for_line();
-                    is_over.store(true, Ordering::Relaxed);
-                });
-                let mut count = 0;
-                let mut last = 0.;
-                while !is_over.load(Ordering::Relaxed) || count == 0 {
-                    let store = Store::open(path).unwrap();
-                    let found = value(&store, "x");
-                    assert!(found >= last, "a commit was undone");
-                    last = found;
-                    count += 1;
-                }
-                count
-            });
-            send_line(count);
         }
         "hold a guard" => {
             let x = Store::open(path).unwrap().load("x").unwrap();
@@ -104,62 +55,6 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
         _ => return false,
     }
     true
-}
-
-#[test]
-fn second_writer_waits_or_is_busy() {
-    let (_dir, path, store) = new_store();
-    let hasty = StoreOptions::new().lock_timeout(Duration::from_millis(50)).open(&path).unwrap();
-    let mut other = OtherProcess::start("stop before publishing", &path);
-    assert_eq!(other.read_line(), "publishing");
-    assert_refused(hasty.save("y", &filled(1000, 1f32)), ErrorKind::Busy, &["LOCK", "50ms", "try again"]);
-    thread::scope(|scope| {
-        let waiter = scope.spawn(|| store.save("x", &filled(1000, 1f32)).unwrap());
-        other.resume();
-        waiter.join().unwrap();
-    });
-    other.assert_success();
-    store.refresh().unwrap();
-    assert_eq!(store.names().unwrap(), ["of the other", "x"]);
-    assert_eq!(store.generation(), 3);
-}
-
-#[test]
-fn next_writer_continues_after_a_writer_was_killed_holding_the_lock() {
-    let (_dir, path, store) = new_store();
-    let mut other = OtherProcess::start("stop before publishing", &path);
-    assert_eq!(other.read_line(), "publishing");
-    assert_eq!(storages(&path), 1, "the other had not got as far as its storage");
-    other.kill();
-    store.save("x", &filled(1000, 1f32)).unwrap();
-    assert_eq!((store.names().unwrap(), store.generation()), (vec!["x".to_owned()], 2));
-    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
-    assert_eq!(store.gc().unwrap().file_count, 0, "the next commit left files of the dead writer");
-}
-
-#[test]
-fn writer_that_waits_for_a_replaced_lock_gets_an_error() {
-    for is_recreated in [true, false] {
-        let (_dir, path, store) = new_store();
-        let lock = File::open(path.join("LOCK")).unwrap();
-        fs2::FileExt::lock_exclusive(&lock).unwrap();
-        let mut other = OtherProcess::start("say when LOCK is open", &path);
-        assert_eq!(other.read_line(), "opened");
-        fs::remove_file(path.join("LOCK")).unwrap();
-        if is_recreated {
-            fs::write(path.join("LOCK"), "").unwrap();
-        }
-        fs2::FileExt::unlock(&lock).unwrap();
-        assert_eq!(other.read_line(), "Stale");
-        other.assert_success();
-        assert!(!store.refresh().unwrap());
-        if !is_recreated {
-            assert_refused(store.save("x", &filled(1000, 1f32)), ErrorKind::Stale, &["LOCK", "empty file"]);
-            fs::write(path.join("LOCK"), "").unwrap();
-        }
-        store.save("x", &filled(1000, 1f32)).unwrap();
-        assert_eq!(store.names().unwrap(), ["x"]);
-    }
 }
 
 /// Starts a process that reads the first generation with `x`, opened as the role says.
@@ -256,59 +151,6 @@ fn space_of_a_killed_reader_is_freed() {
 }
 
 #[test]
-fn open_succeeds_while_collections_run() {
-    let (_dir, path, store) = new_fast_store();
-    store.save("x", &filled(1000, 0f32)).unwrap();
-    let mut readers: Vec<OtherProcess> =
-        (0..2).map(|_| OtherProcess::start("open in a loop", &path)).collect();
-    readers.iter_mut().for_each(|reader| assert_eq!(reader.read_line(), "ready"));
-    for i in 1..400 {
-        store.save("x", &filled(1000, i as f32)).unwrap();
-        store.gc().unwrap();
-    }
-    readers.iter_mut().for_each(OtherProcess::resume);
-    for mut reader in readers {
-        let opened = reader.read_line();
-        println!("opened {opened} times beside 400 commits and collections");
-        reader.assert_success();
-    }
-}
-
-/// At each point between the listing and the lock, the listed generation is replaced and collected.
-#[test]
-fn open_lists_again_if_its_manifest_is_collected_before_the_pin() {
-    for (operation, is_listing) in [("list", true), ("open", false), ("try_lock", false)] {
-        let (_dir, path) = new_path();
-        fast().create(&path).unwrap().save("x", &filled(1000, 1f32)).unwrap();
-        let (root, is_due) = (path.clone(), AtomicBool::new(true));
-        let lists = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&lists);
-        let intrude = move |done: &str, at: &Path| {
-            counted.fetch_add(usize::from(done == "list"), Ordering::Relaxed);
-            let is_manifest = at.extension().is_some_and(|extension| extension == "man");
-            let is_here = done == operation && (is_manifest || at.ends_with("meta"));
-            if is_here && is_due.swap(false, Ordering::Relaxed) {
-                let writer = fast().open(&root).unwrap();
-                writer.save("x", &filled(1000, 2f32)).unwrap();
-                writer.gc().unwrap();
-            }
-        };
-        let disk = match is_listing {
-            true => Hooked::after(intrude),
-            false => Hooked::before(move |done, at| {
-                intrude(done, at);
-                Ok(())
-            }),
-        };
-        let reader = fast().disk(Arc::new(disk)).open(&path).unwrap();
-        assert_eq!((reader.generation(), value(&reader, "x")), (3, 2.), "{operation}");
-        // Two listings that agree, after one that differed, or after two whose manifest was deleted.
-        let expected = if is_listing { 3 } else { 4 };
-        assert_eq!(lists.load(Ordering::Relaxed), expected, "{operation}");
-    }
-}
-
-#[test]
 fn open_lists_again_if_its_manifest_is_locked_by_the_collector() {
     let (_dir, path, store) = new_fast_store();
     let manifest = File::open(path.join("meta/0000000000000001.man")).unwrap();
@@ -374,23 +216,4 @@ fn aborted_transaction_leaves_no_file() {
     assert_eq!(storages(&path), 1, "the next commit left files that a killed process had staged");
     assert_eq!((store.names().unwrap(), store.generation()), (vec!["x".to_owned()], 2));
     assert_eq!(store.gc().unwrap().file_count, 0);
-}
-
-#[test]
-fn ids_of_committed_storages_are_not_reused() {
-    let (_dir, path) = new_path();
-    Store::create(&path).unwrap();
-    let mut ids = Vec::new();
-    for i in 0..5 {
-        let store = fast().open(&path).unwrap();
-        store.save("x", &filled(1000, i as f32)).unwrap();
-        ids.push(store.load("x").unwrap().storage_id().unwrap());
-        let mut aborted = store.begin().unwrap();
-        aborted.save("y", &filled(1000, 0f32)).unwrap();
-        drop(aborted);
-        store.remove("x").unwrap();
-        store.gc().unwrap();
-        assert_eq!(storages(&path), 0);
-    }
-    assert!(ids.is_sorted_by(|before, after| before < after), "{ids:?}");
 }

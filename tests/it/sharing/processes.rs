@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::process::Child;
 
-use ndarray::ArrayViewD;
-use stridemap::{DType, StorageKind, Store, Tensor};
+use stridemap::{DType, StorageKind, Store};
 
 use crate::harness::processes::{OtherProcess, proc, send_line, start, wait_for_line};
 use crate::harness::{fast, filled, new_path, new_store, open_mapped};
@@ -13,23 +12,6 @@ use crate::support::scaled;
 /// Runs a role in a started process. Returns false for a role in a different module.
 pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     match role {
-        "read" => {
-            let store = Store::open(path).unwrap();
-            let mapped = open_mapped(path);
-            for name in ["transposed", "stepped"] {
-                let tensor = mapped.load(name).unwrap();
-                let borrowed: Vec<f32> = ArrayViewD::try_from(&tensor).unwrap().iter().copied().collect();
-                assert_eq!(borrowed, store.load(name).unwrap().read::<f32>().unwrap());
-                send_line(format!("{:?} {:?} {borrowed:?}", tensor.size(), tensor.stride()));
-            }
-        }
-        "write" => {
-            let store = fast().open(path).unwrap();
-            for i in 0..50 {
-                store.save(&format!("{}.{i}", std::process::id()), &filled(3, i as f32)).unwrap();
-            }
-            send_line("done");
-        }
         "view" => {
             let before = proc("io", "wchar:");
             let store = Store::open(path).unwrap();
@@ -70,42 +52,6 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
         _ => return false,
     }
     true
-}
-
-#[test]
-fn second_process_reads_views_that_the_first_saved() {
-    let (_dir, path, store) = new_store();
-    store.save("x", &Tensor::from_vec((0..6u8).map(f32::from).collect(), &[2, 3]).unwrap()).unwrap();
-    let x = store.load("x").unwrap();
-    store.save_view("transposed", &x.t().unwrap()).unwrap();
-    store.save_view("stepped", &x.slice(1, None, None, 2).unwrap()).unwrap();
-    let mut reader = OtherProcess::start("read", &path);
-    assert_eq!(reader.read_line(), "[3, 2] [1, 3] [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]");
-    assert_eq!(reader.read_line(), "[2, 2] [3, 2] [0.0, 2.0, 3.0, 5.0]");
-    reader.assert_success();
-}
-
-#[test]
-fn four_writers_at_once_lose_nothing() {
-    let (_dir, path, store) = new_store();
-    let mut writers: Vec<Child> = (0..4).map(|_| start("write", &path)).collect();
-    for writer in &mut writers {
-        assert!(writer.wait().unwrap().success());
-    }
-    store.refresh().unwrap();
-    assert_eq!(store.generation(), 201);
-    for name in store.names().unwrap() {
-        let (_, i) = name.split_once('.').unwrap();
-        assert_eq!(store.load(&name).unwrap().read::<f32>().unwrap(), [i.parse::<f32>().unwrap(); 3]);
-    }
-    assert_eq!(store.names().unwrap().len(), 200);
-    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
-    store.save("last", &filled(1, 0f32)).unwrap();
-    assert_eq!(
-        store.gc().unwrap().file_count,
-        0,
-        "the writers left files behind that the next commit did not delete"
-    );
 }
 
 /// The number of times each process adds 1.

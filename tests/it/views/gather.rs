@@ -126,27 +126,11 @@ fn scattered(i: usize) -> u64 {
 }
 
 #[test]
-fn views_of_1_byte_elements_read_the_same_from_a_file_as_from_memory() {
+fn views_of_elements_of_any_size_read_the_same_from_a_file_as_from_memory() {
     read_alike(|i| scattered(i) as u8);
-}
-
-#[test]
-fn views_of_2_byte_elements_read_the_same_from_a_file_as_from_memory() {
     read_alike(|i| scattered(i) as u16);
-}
-
-#[test]
-fn views_of_4_byte_elements_read_the_same_from_a_file_as_from_memory() {
     read_alike(|i| scattered(i) as u32);
-}
-
-#[test]
-fn views_of_8_byte_elements_read_the_same_from_a_file_as_from_memory() {
     read_alike(scattered);
-}
-
-#[test]
-fn views_of_16_byte_elements_read_the_same_from_a_file_as_from_memory() {
     read_alike(|i| Complex::new(i as f64, -(i as f64)));
 }
 

@@ -15,7 +15,6 @@ pub(crate) mod indexing;
 mod live;
 mod model;
 mod queries;
-mod reopened;
 use draws::{Draws, Step};
 use model::{Expected, Model, coordinates, number, place};
 
