@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use stridemap::{ErrorKind, OnExisting, Result, Snapshot, Store, StoreOptions, Transaction};
-use stridemap_format::{Manifest, Marker, Rule};
 use stridemap_interop::{ForeignFile, adopt, import, safetensors};
 
 use crate::harness::assert_refused;
@@ -205,27 +204,6 @@ fn tensors_are_copied_out_of_a_store_with_a_damaged_leaf_and_attributes() {
         (vec!["t399".to_owned()], texts(&[("license", "MIT")]))
     );
     assert_eq!(copy.attributes("t"), texts(&[("k", "v")]));
-}
-
-#[test]
-fn manifest_with_a_malformed_scope_is_refused() {
-    let dir = temporary();
-    let store = store_of(&dir, &["x"], &[("scope", "k", "v")]);
-    let path = store.path().join(format!("meta/{:016x}.man", store.generation()));
-    let uuid = Marker::decode(&fs::read(store.path().join("FORMAT")).unwrap()).unwrap().uuid;
-    let whole = fs::read(&path).unwrap();
-    let mut manifest = Manifest::decode(&whole, uuid, store.generation()).unwrap();
-    manifest.attributes.insert(("s\0".into(), "k".into()), "v".into());
-    assert_eq!(manifest.encode().unwrap_err().rule(), Rule::Text, "a malformed scope would be written");
-    let at = whole.windows(5).position(|bytes| bytes == b"scope").unwrap();
-    let mut bytes = whole;
-    bytes[at] = 0;
-    let end = bytes.len() - 16;
-    let digest = stridemap_format::digest(&bytes[..end]);
-    bytes[end..].copy_from_slice(&digest);
-    drop(store);
-    fs::write(&path, bytes).unwrap();
-    assert_refused(Store::open(dir.path().join("x.smap")), ErrorKind::Corrupt, &["F-4", ".man"]);
 }
 
 #[test]

@@ -2,12 +2,10 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 
-use crate::simulated::SimulatedDisk;
 use ndarray::{ArrayViewD, array};
 use num_complex::Complex;
-use stridemap::{DType, Durability, Element, ErrorKind, Index, Snapshot, Store, StoreOptions, Tensor};
+use stridemap::{DType, Element, ErrorKind, Store, Tensor};
 
 use crate::harness::{arange, new_path, new_store, open_mapped};
 
@@ -160,17 +158,6 @@ fn transaction_reads_its_own_changes_and_saves_tied_tensors_in_one_commit() {
 }
 
 #[test]
-fn dropped_transaction_leaves_nothing() {
-    let (_dir, path, store) = new_store();
-    let mut txn = store.begin().unwrap();
-    txn.save("small", &arange(&[12])).unwrap();
-    txn.save("large", &arange(&[600_000])).unwrap();
-    drop(txn);
-    assert_eq!(fs::read_dir(path.join("storages")).unwrap().count(), 0);
-    assert_eq!(store.begin().unwrap().commit().unwrap(), 1, "an empty transaction is no commit");
-}
-
-#[test]
 fn storage_is_deleted_with_its_last_name_and_its_id_is_not_reused() {
     let (_dir, path, store) = new_store();
     store.save("a", &arange(&[10])).unwrap();
@@ -183,28 +170,6 @@ fn storage_is_deleted_with_its_last_name_and_its_id_is_not_reused() {
     store.save("d", &arange(&[10])).unwrap();
     assert_eq!(store.load("d").unwrap().storage_id(), Some(2));
     assert_eq!(store.verify(|_| ()).unwrap().findings, []);
-}
-
-#[test]
-fn snapshot_keeps_its_generation_and_its_files() {
-    let (_dir, path, store) = new_store();
-    store.save("a", &arange(&[10])).unwrap();
-    let snapshot: Snapshot = store.snapshot();
-    for i in 0..100 {
-        store.save("a", &arange(&[i])).unwrap();
-    }
-    store.gc().unwrap();
-    assert_eq!(snapshot.load("a").unwrap().read::<i64>().unwrap(), (0..10).collect::<Vec<i64>>());
-    assert_eq!((snapshot.generation(), store.generation()), (2, 102));
-    assert_eq!(
-        fs::read_dir(path.join("storages")).unwrap().count(),
-        2,
-        "what nobody needs was not collected"
-    );
-    drop(snapshot);
-    store.save("b", &arange(&[1])).unwrap();
-    assert_eq!(fs::read_dir(path.join("storages")).unwrap().count(), 2);
-    assert_eq!(fs::read_dir(path.join("meta")).unwrap().count(), 1, "old manifests stay");
 }
 
 #[test]
@@ -230,16 +195,6 @@ fn refresh_moves_a_handle_and_keeps_the_changes_of_other_writers() {
     assert_eq!(late.commit().unwrap_err().kind(), ErrorKind::Conflict);
     assert_eq!(remover.commit().unwrap_err().kind(), ErrorKind::Conflict);
     assert_eq!(Store::open(&path).unwrap().names().unwrap(), ["two"]);
-}
-
-#[test]
-fn store_works_on_a_simulated_disk() {
-    let disk = Arc::new(SimulatedDisk::new());
-    let options = StoreOptions::new().disk(disk).durability(Durability::Process);
-    options.create("x").unwrap().save("a", &arange(&[4])).unwrap();
-    let tensor = options.open("x").unwrap().load("a").unwrap();
-    let last_two = tensor.index([Index::Slice { start: Some(-2), end: None, step: 1 }]).unwrap();
-    assert_eq!(last_two.read::<i64>().unwrap(), [2, 3]);
 }
 
 #[test]

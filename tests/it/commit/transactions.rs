@@ -1,59 +1,18 @@
-//! Transactions that began before other commits: their appends, and the storages of their views.
+//! Transactions that began before other commits: the storages of their views, and what ends them.
 
 use std::panic::{self, AssertUnwindSafe};
-use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use stridemap::{DType, ErrorKind, Source, Store};
 
-use crate::harness::hooked::{Hooked, Quirks};
+use crate::harness::hooked::Hooked;
 use crate::harness::{assert_refused, fast, filled, new_fast_store, new_path};
 use crate::support::temporary;
 
 fn read(store: &Store, name: &str) -> Vec<u8> {
     store.load(name).unwrap().read().unwrap()
-}
-
-type During = Box<dyn FnOnce() + Send>;
-
-/// Creates a store on a disk where an action can run during one listing of `meta/`.
-fn listing_slowly(path: &Path) -> (Store, Arc<Mutex<Option<During>>>) {
-    let armed: Arc<Mutex<Option<During>>> = Arc::default();
-    let during = Arc::clone(&armed);
-    let disk = Hooked::before(move |operation, path| {
-        if operation == "list"
-            && path.ends_with("meta")
-            && let Some(act) = during.lock().unwrap().take()
-        {
-            act();
-        }
-        Ok(())
-    });
-    let disk = disk.with(Quirks { lists_slowly: true, ..Quirks::default() });
-    (fast().disk(Arc::new(disk)).open(path).unwrap(), armed)
-}
-
-#[test]
-fn open_during_a_commit_that_its_listing_misses_sees_the_last_acknowledged_one() {
-    let (_dir, path) = new_path();
-    let writer = fast().create(&path).unwrap();
-    writer.save("x", &filled(1, 1u8)).unwrap();
-    // An older generation that is kept, so that a listing can show it as if it were the newest.
-    let _reader = writer.snapshot();
-    writer.save("x", &filled(1, 2u8)).unwrap();
-    let is_due = AtomicBool::new(true);
-    let disk = Hooked::before(move |operation, path| {
-        if operation == "list" && path.ends_with("meta") && is_due.swap(false, Ordering::Relaxed) {
-            writer.save("y", &filled(1, 1u8)).unwrap();
-        }
-        Ok(())
-    });
-    let disk = disk.with(Quirks { lists_slowly: true, ..Quirks::default() });
-    let store = fast().disk(Arc::new(disk)).open(&path).unwrap();
-    assert_eq!(store.load("x").unwrap().read::<u8>().unwrap(), [2]);
 }
 
 #[test]
@@ -71,44 +30,6 @@ fn salvage_lists_again_when_a_commit_deletes_the_files_it_listed() {
     });
     let done = fast().disk(Arc::new(disk)).salvage(&path, None, |_| ()).unwrap();
     assert!(done.losses.is_empty() && done.copied.tensor_count == 2, "{done:?}");
-}
-
-#[test]
-fn append_during_a_commit_that_its_listing_misses_keeps_the_rows_of_others() {
-    for is_committed in [true, false] {
-        let (_dir, path) = new_path();
-        let first = fast().create(&path).unwrap();
-        first.create_growable("log", DType::U8, &[4], 0).unwrap();
-        let (store, armed) = listing_slowly(&path);
-        let mut txn = store.begin().unwrap();
-        first.append("log", &filled(6, 1u8)).unwrap();
-        drop(first);
-        // While `txn` looks for the newest generation, another commit replaces the generation with those rows. The
-        // older generation, which `txn` began on, stays.
-        let another = path.clone();
-        let commit = move || {
-            // This commit fails if the writer is kept out, which is what should happen.
-            let at_once = fast().lock_timeout(Duration::ZERO).open(&another).unwrap();
-            let _ = at_once.save("else", &filled(1, 1u8));
-        };
-        *armed.lock().unwrap() = Some(Box::new(commit));
-        let appended = txn.append("log", &filled(3, 9u8));
-        assert!(armed.lock().unwrap().is_none(), "no listing was made");
-        let rows = match (appended, is_committed) {
-            (Ok(rows), true) => txn.commit().map(|_| rows),
-            (appended, _) => appended,
-        };
-        let fresh = Store::open(&path).unwrap();
-        let expected: &[u8] = match (rows, is_committed) {
-            (Ok(rows), true) => {
-                assert_eq!(rows, 10..13);
-                &[0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 9, 9, 9]
-            }
-            _ => &[0, 0, 0, 0, 1, 1, 1, 1, 1, 1],
-        };
-        assert_eq!(read(&fresh, "log"), expected);
-        assert_eq!(fresh.verify(|_| ()).unwrap().findings, []);
-    }
 }
 
 #[test]

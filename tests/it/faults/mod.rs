@@ -7,7 +7,7 @@ mod writes;
 
 use std::sync::Arc;
 
-use crate::simulated::{Op, Outcome, SimulatedDisk};
+use crate::simulated::{Op, SimulatedDisk};
 use stridemap::{ErrorKind, Store, StoreOptions};
 
 use crate::harness::filled;
@@ -128,23 +128,6 @@ fn any_failed_operation_of_an_append_leaves_the_old_or_new_rows_and_a_growable_t
 }
 
 #[test]
-fn failed_sync_poisons_the_handle_and_is_told_by_later_errors() {
-    let (disk, store) = new_store();
-    disk.fail(|op| matches!(op, Op::Sync(_)));
-    let first = store.save("new", &filled(5, 3i64)).unwrap_err();
-    assert_eq!(first.kind(), ErrorKind::Io);
-    let written = [store.save("new", &filled(5, 3i64)), store.remove("old"), store.rename("old", "older")];
-    for refused in written.into_iter().chain([store.gc().map(|_| ())]) {
-        let refused = refused.unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::Poisoned);
-        assert!(refused.to_string().contains(&first.to_string()), "{refused}");
-        assert!(refused.io_error().is_some(), "the first cause is lost");
-    }
-    assert_eq!(store.load("old").unwrap().read::<i64>().unwrap(), [1; 5], "a poisoned handle reads on");
-    assert_eq!(names(&disk), ["old"]);
-}
-
-#[test]
 fn failed_sync_of_the_manifest_directory_is_a_commit_of_unknown_fate() {
     let (disk, store) = new_store();
     let log = operations_of_a_commit(&disk, &store);
@@ -174,40 +157,4 @@ fn transaction_can_only_be_dropped_after_a_failed_write() {
     assert_eq!(names(&disk), ["old"]);
     store.save("new", &filled(5, 3i64)).unwrap();
     assert_eq!(store.verify(|_| ()).unwrap().findings, []);
-}
-
-/// Simulates a writer that dies after it renames its manifest and before it syncs that name, so that a power cut can
-/// undo the newest generation. Returns the log, including what `next` does to it, and the start of `next` in it.
-fn power_cut_after_unknown_fate(next: impl Fn(&Store)) -> (Vec<Op>, usize) {
-    let (disk, store) = new_store();
-    let log = operations_of_a_commit(&disk, &store);
-    let Some(Op::SyncDir(meta)) = log.iter().rev().find(|op| matches!(op, Op::SyncDir(_))).cloned() else {
-        panic!("{log:?}");
-    };
-    disk.fail(move |op| *op == Op::SyncDir(meta));
-    assert_eq!(store.remove("old").unwrap_err().kind(), ErrorKind::CommitUnknown);
-    drop(store);
-    let began = disk.log().len();
-    next(&StoreOptions::new().disk(Arc::new(disk.clone())).open("x").unwrap());
-    (disk.log(), began)
-}
-
-#[test]
-fn collection_or_commit_after_a_commit_of_unknown_fate_survives_a_power_cut() {
-    let collect = |store: &Store| assert_ne!(store.gc().unwrap().file_count, 0);
-    let commit = |store: &Store| store.save("new", &filled(5, 3i64)).unwrap();
-    for (log, began) in [power_cut_after_unknown_fate(collect), power_cut_after_unknown_fate(commit)] {
-        for ops in (began..=log.len()).map(|end| &log[..end]) {
-            for outcome in (0..SimulatedDisk::pending_names(ops)).map(Outcome::OneNameKept) {
-                let after = SimulatedDisk::after_power_cut(ops, outcome);
-                let store = StoreOptions::new().disk(Arc::new(after)).open("x").unwrap();
-                assert_eq!(
-                    store.verify(|_| ()).unwrap().findings,
-                    [],
-                    "{outcome:?} of {} operations",
-                    ops.len()
-                );
-            }
-        }
-    }
 }

@@ -176,6 +176,7 @@ fn fail_one(
         let Err(refused) = refused else { panic!("{told}: {name} was done") };
         assert_eq!(refused.kind(), ErrorKind::Poisoned, "{told}: {name}: {refused}");
         assert!(refused.to_string().contains(&first.to_string()), "{told}: {name}: {refused}");
+        assert!(refused.io_error().is_some(), "{told}: {name}: the first cause is lost");
     }
     // The operation that failed does not sync again either: its log has only the syncs before.
     let log = disk.log();
