@@ -32,7 +32,7 @@ impl Elements<'_> {
         if !self.2.is_contiguous() {
             return Err(PyValueError::new_err("the bytes of the elements are not contiguous").into());
         }
-        Ok(Bytes {
+        Ok(Memory {
             dtype: self.dtype()?,
             size: &self.1,
             start: Address(self.2.data()),
@@ -65,14 +65,14 @@ impl Address {
 }
 
 /// The elements of an array that `Elements` keeps alive.
-struct Bytes<'a> {
+struct Memory<'a> {
     dtype: DType,
     size: &'a [usize],
     start: Address,
     nbytes: usize,
 }
 
-impl Source for Bytes<'_> {
+impl Source for Memory<'_> {
     fn dtype(&self) -> DType {
         self.dtype
     }

@@ -39,20 +39,20 @@ pub(super) fn print_text(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
 /// Prints one JSON object. It is written while the tensors are compared.
 pub(super) fn print_json(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
     #[derive(Serialize)]
-    struct Source {
+    struct Compared {
         path: String,
         format: &'static str,
     }
     #[derive(Serialize)]
     struct Comparison<'a, T, A, E> {
-        a: Source,
-        b: Source,
+        a: Compared,
+        b: Compared,
         tensors: T,
         attributes: A,
         counts: &'a RefCell<Tally>,
         equal: E,
     }
-    let source = |input: &Input| Source { path: input.path().display().to_string(), format: input.format() };
+    let source = |input: &Input| Compared { path: input.path().display().to_string(), format: input.format() };
     write_json(
         out,
         Comparison {

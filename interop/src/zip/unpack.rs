@@ -16,10 +16,10 @@ impl Member {
     pub(crate) fn unpack<'a>(&'a self, file: &'a RawFile) -> MemberReader<'a> {
         let packed = file.range(self.offset_bytes, self.packed_bytes);
         let bytes = match self.method {
-            Method::Stored => Bytes::Stored(packed),
+            Method::Stored => Packed::Stored(packed),
             Method::Deflated => {
                 let packed = BufReader::with_capacity(PACKED_PIECE_BYTES, packed);
-                Bytes::Deflated(Box::new(DeflateDecoder::new(packed)))
+                Packed::Deflated(Box::new(DeflateDecoder::new(packed)))
             }
         };
         MemberReader {
@@ -59,13 +59,13 @@ impl Member {
 pub(crate) struct MemberReader<'a> {
     file: &'a RawFile,
     member: &'a Member,
-    bytes: Bytes<'a>,
+    bytes: Packed<'a>,
     done_bytes: u64,
     crc: crc32fast::Hasher,
     is_checked: bool,
 }
 
-enum Bytes<'a> {
+enum Packed<'a> {
     Stored(FileRange<'a>),
     Deflated(Box<DeflateDecoder<BufReader<FileRange<'a>>>>),
 }
@@ -123,7 +123,7 @@ impl MemberReader<'_> {
         if self.bytes.read(&mut one_more).map_err(|e| self.broken(e))? > 0 {
             return Err(self.bad(format!("unpacks to more than the stated {} bytes", self.done_bytes)));
         }
-        if let Bytes::Deflated(decoder) = &self.bytes
+        if let Packed::Deflated(decoder) = &self.bytes
             && decoder.total_in() != self.member.packed_bytes
         {
             return Err(self.bad(format!(
@@ -152,11 +152,11 @@ impl MemberReader<'_> {
     }
 }
 
-impl Bytes<'_> {
+impl Packed<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
-            Bytes::Stored(range) => range.read(buf),
-            Bytes::Deflated(decoder) => decoder.read(buf),
+            Packed::Stored(range) => range.read(buf),
+            Packed::Deflated(decoder) => decoder.read(buf),
         }
     }
 }

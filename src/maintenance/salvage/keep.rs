@@ -9,7 +9,7 @@ use stridemap_format::{
     CHUNK_BYTES, Digest, RecordKind, StorageRecord, TensorParts, TensorRecord, full_chunk_count,
 };
 
-use super::newest::Source;
+use super::newest::Newest;
 use super::{Loss, reason_of};
 use crate::disk::StorePaths;
 use crate::error::{Error, ErrorKind, Result};
@@ -105,7 +105,7 @@ impl Left {
 /// Reads all data of a generation, and decides what to keep. Adds what is lost.
 pub(super) fn keep(
     store: &OpenStore,
-    source: &Source,
+    source: &Newest,
     losses: &mut Vec<Loss>,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Kept> {

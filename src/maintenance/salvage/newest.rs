@@ -17,7 +17,7 @@ const MAX_TRIES: u32 = 5;
 
 /// The generation that is read, and kept on disk.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct Newest {
     pub(super) manifest: Manifest,
     /// The table of the manifest. `None` if it has none, or if no generation with a usable table is left.
     pub(super) table: Option<Table>,
@@ -32,7 +32,7 @@ type Unusable = Vec<(PathBuf, String)>;
 /// This is the newest generation whose manifest can be read, and whose table has at least one readable leaf in each
 /// tree. If there is none, it is the newest whose table can be opened. If there is none of these either, it is the
 /// newest readable manifest without its table, because the records in a manifest do not depend on the table.
-pub(super) fn newest(disk: &dyn Disk, paths: &StorePaths, losses: &mut Vec<Loss>) -> Result<Source> {
+pub(super) fn newest(disk: &dyn Disk, paths: &StorePaths, losses: &mut Vec<Loss>) -> Result<Newest> {
     let has_meta = is_own_dir(disk, &paths.meta_dir(), Rule::MetadataFile)?;
     is_own_dir(disk, &paths.storages_dir(), Rule::StorageFile)?;
     let stated = readable(read_format(disk, paths))?.ok();
@@ -66,7 +66,7 @@ fn readable<T>(read: Result<T>) -> Result<Result<T, Error>> {
 }
 
 /// The generation, those that it takes the place of, and what is lost with them.
-type Found = (Source, Unusable, String);
+type Found = (Newest, Unusable, String);
 
 /// Finds the newest usable generation among these. If no `uuid` is given, the newest readable manifest states it.
 fn find(
@@ -76,7 +76,7 @@ fn find(
     mut uuid: Option<Uuid>,
 ) -> Result<Result<Found, Unusable>> {
     // The best generation so far, and how many newer ones are unusable.
-    let mut partial: Option<(Source, usize)> = None;
+    let mut partial: Option<(Newest, usize)> = None;
     let mut unusable = Unusable::new();
     for &number in numbers.iter().rev() {
         let path = paths.manifest(number);
@@ -109,13 +109,13 @@ fn find(
         let table_path = manifest.table.map(|table| paths.table(table.generation));
         let (table, why) = match opened {
             Ok((table, None)) => {
-                return Ok(Ok((Source { manifest, table, pin }, unusable, returns_to(number))));
+                return Ok(Ok((Newest { manifest, table, pin }, unusable, returns_to(number))));
             }
             Ok((table, Some(damage))) => (table, format!("{} ({})", damage.detail(), damage.rule())),
             Err(e) => (None, reason_of(&e)),
         };
         if partial.as_ref().is_none_or(|(best, _)| best.table.is_none() && table.is_some()) {
-            partial = Some((Source { manifest, table, pin }, unusable.len()));
+            partial = Some((Newest { manifest, table, pin }, unusable.len()));
         }
         unusable.push((table_path.unwrap_or(path), why));
     }

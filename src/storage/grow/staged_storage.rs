@@ -14,12 +14,12 @@ use crate::storage::file::external_file::ExternalFile;
 /// A complete storage that has no id yet.
 #[derive(Debug)]
 pub(crate) struct StagedStorage {
-    bytes: Bytes,
+    bytes: StagedBytes,
     record: StorageRecord,
 }
 
 #[derive(Debug)]
-enum Bytes {
+enum StagedBytes {
     /// Unfinished files: one with the bytes, and one with the chunk digests if there are any.
     Files { bytes: Staged, sum: Option<Staged> },
     /// A range of an external file, starting at `offset_bytes`. Nothing is written.
@@ -28,7 +28,7 @@ enum Bytes {
 
 impl StagedStorage {
     pub(in crate::storage) fn of_files(bytes: Staged, sum: Option<Staged>, record: StorageRecord) -> Self {
-        StagedStorage { bytes: Bytes::Files { bytes, sum }, record }
+        StagedStorage { bytes: StagedBytes::Files { bytes, sum }, record }
     }
 
     /// Stages a range of a file that the store will refer to by `path`.
@@ -39,7 +39,7 @@ impl StagedStorage {
         length_bytes: u64,
     ) -> Self {
         let kind = RecordKind::External(External { path, offset_bytes, stamp: file.stamp() });
-        let bytes = Bytes::External { disk: Arc::clone(disk), file: Arc::clone(file), offset_bytes };
+        let bytes = StagedBytes::External { disk: Arc::clone(disk), file: Arc::clone(file), offset_bytes };
         StagedStorage { bytes, record: StorageRecord { length_bytes, tensor_count: 0, kind } }
     }
 
@@ -51,8 +51,10 @@ impl StagedStorage {
     pub(crate) fn as_storage(&self, identity: (u64, u64)) -> Arc<Storage> {
         let length_bytes = self.record.length_bytes;
         match &self.bytes {
-            Bytes::Files { bytes, .. } => Storage::staged(identity, bytes.file(), bytes.path(), length_bytes),
-            Bytes::External { file, offset_bytes, .. } => {
+            StagedBytes::Files { bytes, .. } => {
+                Storage::staged(identity, bytes.file(), bytes.path(), length_bytes)
+            }
+            StagedBytes::External { file, offset_bytes, .. } => {
                 Storage::staged_range(identity, file, *offset_bytes, length_bytes)
             }
         }
@@ -65,7 +67,7 @@ impl StagedStorage {
     pub(crate) fn publish(&mut self, paths: &StorePaths, id: u64) -> Result<()> {
         let (target, sum_target) = (paths.storage(id), paths.sum(id));
         match &mut self.bytes {
-            Bytes::Files { bytes, sum } => {
+            StagedBytes::Files { bytes, sum } => {
                 let published = step!("rename-storage", bytes.publish_over_orphan(&target));
                 published.doing("publish storage", &target)?;
                 match sum {
@@ -76,7 +78,7 @@ impl StagedStorage {
                 // Until here, the lock marked the file as unfinished.
                 bytes.file().unlock().doing("unlock storage", &target)
             }
-            Bytes::External { disk, file, .. } => {
+            StagedBytes::External { disk, file, .. } => {
                 // Otherwise the record could have a stamp that does not match the elements.
                 step!("adopted-is-unchanged", file.check_unchanged())?;
                 [&target, &sum_target]
