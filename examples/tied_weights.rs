@@ -83,9 +83,9 @@ fn use_weights(path: &Path) -> Outcome {
     println!("\nin another process:");
     for tensor in store.snapshot().iter_tensors("")? {
         let tensor = tensor?;
-        let (size, stride) = (format!("{:?}", tensor.size()), format!("{:?}", tensor.stride()));
+        let (size, stride) = (format!("{:?}", tensor.header.size()), format!("{:?}", tensor.header.stride()));
         println!("{:<16} size {size:<11} stride {stride:<8} storage {}", tensor.name, tensor.storage_id);
-        assert_eq!(tensor.dtype, DType::F32);
+        assert_eq!(tensor.header.dtype(), DType::F32);
     }
     let (embedding, head, head_t) = (store.load("embedding")?, store.load("head")?, store.load("head_t")?);
     assert!(head.shares_storage(&embedding) && head_t.shares_storage(&embedding));

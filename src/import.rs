@@ -6,22 +6,22 @@
 //! 2. [`Transaction::stage`] writes a storage. [`Transaction::stage_shared`] shares the blocks of a file instead, if
 //!    the file system can do that. [`Transaction::adopt`] refers to a range of an [`ExternalFile`], and copies
 //!    nothing. Each returns a [`StorageKey`].
-//! 3. [`Transaction::save_header`] saves a tensor over that storage, with a [`Layout`]: size, stride and offset.
+//! 3. [`Transaction::save_header`] saves a tensor over that storage, with a [`Header`].
 //! 4. [`Transaction::commit`] makes all of them visible at once.
 //!
 //! [`Tensor::from_file`] reads a tensor from a file without a store. The `stridemap-interop` crate uses these
 //! functions to import safetensors, NumPy and PyTorch files.
 //!
 //! ```
-//! use stridemap::import::Layout;
+//! use stridemap::import::Header;
 //! use stridemap::{DType, Store};
 //!
 //! # let dir = tempfile::tempdir()?;
 //! let store = Store::create(dir.path().join("x.smap"))?;
 //! store.write(|txn| {
 //!     let storage = txn.stage(Some(4), |sink| sink(&[1, 2, 3, 4]))?;
-//!     txn.save_header("matrix", DType::U8, &Layout::contiguous(&[2, 2])?, storage)?;
-//!     txn.save_header("column", DType::U8, &Layout::new(vec![2], vec![2], 1)?, storage)
+//!     txn.save_header("matrix", &Header::contiguous(DType::U8, &[2, 2])?, storage)?;
+//!     txn.save_header("column", &Header::new(DType::U8, [2], [2], 1)?, storage)
 //! })?;
 //! assert_eq!(store.load("column")?.read::<u8>()?, [2, 4]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -35,6 +35,6 @@
 //! [`Transaction::stage`]: crate::Transaction::stage
 //! [`Transaction::stage_shared`]: crate::Transaction::stage_shared
 
-pub use crate::layout::Layout;
 pub use crate::storage::ExternalFile;
 pub use crate::store::StorageKey;
+pub use stridemap_format::Header;

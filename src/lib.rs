@@ -72,9 +72,6 @@
 #![deny(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[cfg(not(target_pointer_width = "64"))]
-compile_error!("stridemap maps files of any size, and so needs 64-bit addresses");
-
 #[cfg(not(target_endian = "little"))]
 compile_error!("stridemap borrows elements from the bytes of files, which are little-endian");
 

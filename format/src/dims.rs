@@ -1,9 +1,11 @@
 //! The sizes and strides of tensors.
 
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::codec;
 
 /// The number of dimensions that are kept without an allocation. Few tensors have more.
 const INLINE_CAPACITY: usize = 4;
@@ -33,6 +35,15 @@ impl<T> Deref for Dims<T> {
     }
 }
 
+impl<T> DerefMut for Dims<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match &mut self.0 {
+            Repr::Inline { count, values } => values.get_mut(..usize::from(*count)).unwrap_or_default(),
+            Repr::Heap(values) => values,
+        }
+    }
+}
+
 impl<T: fmt::Debug> fmt::Debug for Dims<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
@@ -42,6 +53,12 @@ impl<T: fmt::Debug> fmt::Debug for Dims<T> {
 impl<T: Serialize> Serialize for Dims<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         (**self).serialize(serializer)
+    }
+}
+
+impl<'de, T: Deserialize<'de> + Copy + Default> Deserialize<'de> for Dims<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        codec::dimensions(deserializer)
     }
 }
 
@@ -63,6 +80,18 @@ impl<T: Copy + Default> FromIterator<T> for Dims<T> {
 
 impl<T: Copy + Default> From<Vec<T>> for Dims<T> {
     fn from(values: Vec<T>) -> Self {
+        values.into_iter().collect()
+    }
+}
+
+impl<T: Copy + Default> From<&[T]> for Dims<T> {
+    fn from(values: &[T]) -> Self {
+        values.iter().copied().collect()
+    }
+}
+
+impl<T: Copy + Default, const RANK: usize> From<[T; RANK]> for Dims<T> {
+    fn from(values: [T; RANK]) -> Self {
         values.into_iter().collect()
     }
 }

@@ -82,12 +82,12 @@ impl Extent {
 ///
 /// # Errors
 /// [`Rule::Numel`] if it exceeds `i64::MAX`.
-pub fn check_numel(size: impl IntoIterator<Item = u64> + Clone) -> Result<u64> {
-    if size.clone().into_iter().any(|n| n == 0) {
+pub fn check_numel(size: &[usize]) -> Result<usize> {
+    if size.contains(&0) {
         return Ok(0);
     }
-    let product = size.into_iter().try_fold(1u64, u64::checked_mul);
-    product.filter(|&numel| i64::try_from(numel).is_ok()).ok_or_else(|| {
+    let product = size.iter().try_fold(1usize, |product, &n| product.checked_mul(n));
+    product.filter(|&numel| isize::try_from(numel).is_ok()).ok_or_else(|| {
         Error::new(Rule::Numel, "the product of the sizes does not fit in a signed 64-bit integer")
     })
 }
@@ -144,9 +144,9 @@ mod tests {
 
     #[test]
     fn numel_is_zero_before_it_overflows() {
-        assert_eq!(check_numel([]), Ok(1));
-        assert_eq!(check_numel([1 << 40, 0, 1 << 40]), Ok(0));
-        assert_eq!(check_numel([1 << 62, 2]).unwrap_err().rule(), Rule::Numel);
-        assert_eq!(check_numel([u64::MAX, u64::MAX]).unwrap_err().rule(), Rule::Numel);
+        assert_eq!(check_numel(&[]), Ok(1));
+        assert_eq!(check_numel(&[1 << 40, 0, 1 << 40]), Ok(0));
+        assert_eq!(check_numel(&[1 << 62, 2]).unwrap_err().rule(), Rule::Numel);
+        assert_eq!(check_numel(&[usize::MAX, usize::MAX]).unwrap_err().rule(), Rule::Numel);
     }
 }

@@ -9,10 +9,15 @@
 //! | [`Marker`] | `FORMAT` |
 //! | [`Manifest`] | `meta/<generation>.man` |
 //! | [`Node`], [`TableEncoder`] | `meta/<generation>.tab` |
-//! | [`StorageRecord`], [`TensorRecord`] | records inside manifests and tables |
+//! | [`StorageRecord`], [`TensorRecord`] with its [`Header`] | records inside manifests and tables |
 #![forbid(unsafe_code)]
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 #![cfg_attr(test, allow(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!(
+    "sizes, strides and offsets have 64 bits on disk, and those of a `Header` are `usize` and `isize`"
+);
 
 mod checksum;
 mod codec;
@@ -20,6 +25,7 @@ mod dims;
 mod dtype;
 mod error;
 mod extent;
+mod header;
 mod hints;
 pub mod limits;
 mod manifest;
@@ -35,13 +41,12 @@ pub use dims::Dims;
 pub use dtype::DType;
 pub use error::{Error, Result, Rule};
 pub use extent::{Extent, check_numel};
+pub use header::Header;
 pub use manifest::{Attributes, Manifest, ManifestHead, TableRef, TreeRef, attribute_size, check_attributes};
 pub use marker::Marker;
 pub use node::{Entry, Node, NodeHeader, PAGE_BYTES, Tree};
 pub use preamble::VERSION;
-pub use record::{
-    External, FileStamp, RecordKind, StorageRecord, TensorParts, TensorRecord, check_dim_name, check_text,
-};
+pub use record::{External, FileStamp, RecordKind, StorageRecord, TensorRecord, check_text};
 pub use sealed::{ChunkChain, Sealed, Sealer};
 pub use table::TableEncoder;
 

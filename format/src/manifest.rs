@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::limits::{MAX_ATTRIBUTES_BYTES, MAX_CHANGES, MAX_GARBAGE, MAX_MANIFEST_BYTES};
 use crate::preamble::{check_version, preamble, strip_preamble, take};
-use crate::record::{TensorWire, TensorWireRef, check_storage_id};
+use crate::record::{Unchecked, check_storage_id};
 use crate::{Error, Result, Rule, StorageRecord, TensorRecord, Uuid, check_text, codec, digest};
 
 const MAGIC: [u8; 8] = *b"SMAPMAN\n";
@@ -121,18 +121,9 @@ impl ManifestHead {
 struct BodyRef<'a> {
     head: ManifestHead,
     storages: &'a BTreeMap<u64, Option<StorageRecord>>,
-    #[serde(serialize_with = "tensors_as_encoded")]
     tensors: &'a BTreeMap<String, Option<TensorRecord>>,
     attributes: &'a Attributes,
     garbage: &'a BTreeMap<u64, u64>,
-}
-
-fn tensors_as_encoded<S: Serializer>(
-    tensors: &BTreeMap<String, Option<TensorRecord>>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer
-        .collect_map(tensors.iter().map(|(name, record)| (name, record.as_ref().map(TensorWireRef::from))))
 }
 
 /// A decoded manifest body.
@@ -142,7 +133,7 @@ struct Body {
     #[serde(deserialize_with = "codec::changes")]
     storages: BTreeMap<u64, Option<StorageRecord>>,
     #[serde(deserialize_with = "codec::changes")]
-    tensors: BTreeMap<String, Option<Box<TensorWire>>>,
+    tensors: BTreeMap<String, Option<Box<Unchecked>>>,
     #[serde(deserialize_with = "codec::attributes")]
     attributes: Attributes,
     #[serde(deserialize_with = "codec::garbage")]
@@ -214,8 +205,8 @@ impl Manifest {
         let body: Body = codec::decode(body)?;
         body.head.check(uuid, generation)?;
         let ManifestHead { next_storage_id, table, .. } = body.head;
-        let tensor = |(name, wire): (String, Option<Box<TensorWire>>)| {
-            Ok((name, wire.map(|wire| (*wire).try_into()).transpose()?))
+        let tensor = |(name, record): (String, Option<Box<Unchecked>>)| {
+            Ok((name, record.map(|record| (*record).try_into()).transpose()?))
         };
         let manifest = Manifest {
             uuid,

@@ -9,7 +9,7 @@ use std::sync::atomic::{self, AtomicBool};
 use crate::hints::{Hints, fingerprint, prefix_number};
 use crate::limits::{MAX_NODE_LEVEL, MAX_NODE_PAGES};
 use crate::preamble::take;
-use crate::record::{TensorWire, check_storage_id};
+use crate::record::{Unchecked, check_storage_id};
 use crate::{Digest, Error, Result, Rule, StorageRecord, TensorRecord, Uuid, check_text, codec, digest};
 
 /// The size of a page in bytes. A node begins at a page, and is a whole number of pages.
@@ -128,9 +128,9 @@ impl Entry for (String, TensorRecord) {
     }
 
     fn decode(bytes: &[u8], next_id: u64) -> Result<Self> {
-        let (name, wire): (String, TensorWire) = codec::decode(bytes)?;
+        let (name, record): (String, Unchecked) = codec::decode(bytes)?;
         check_text("name", &name)?;
-        let record: TensorRecord = wire.try_into()?;
+        let record = TensorRecord::try_from(record)?;
         check_storage_id(record.storage_id, next_id)?;
         Ok((name, record))
     }

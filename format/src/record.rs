@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::de::{Error as _, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::limits::{MAX_DIM_NAME_BYTES, MAX_RANK, MAX_RESERVED_BYTES, MAX_STORAGE_BYTES, MAX_TEXT_BYTES};
-use crate::{DType, Dims, Error, Extent, Result, Rule, Sealed, check_numel, codec};
+use crate::limits::{MAX_RESERVED_BYTES, MAX_STORAGE_BYTES, MAX_TEXT_BYTES};
+use crate::{DType, Dims, Error, Header, Result, Rule, Sealed, codec};
 
 /// Checks the name of a tensor, the scope or key of an attribute, or the path of an external file: 1 to 4096 bytes of
 /// UTF-8 without NUL (F-4). `what` is the word for the text in the error.
@@ -24,19 +24,6 @@ pub fn check_text(what: &str, text: &str) -> Result<()> {
         return Err(Error::new(Rule::Text, format!("{what} {shown:?}{more} of {} bytes", text.len())));
     }
     Ok(())
-}
-
-/// Checks the name of a dimension: 1 to 255 ASCII letters, digits and `_`, and no digit at the beginning (F-9).
-///
-/// # Errors
-/// [`Rule::DimNames`].
-pub fn check_dim_name(name: &str) -> Result<()> {
-    let mut chars = name.chars();
-    let starts = chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
-    if starts && chars.all(|c| c.is_ascii_alphanumeric() || c == '_') && name.len() <= MAX_DIM_NAME_BYTES {
-        return Ok(());
-    }
-    Err(Error::new(Rule::DimNames, format!("dimension name {name:?}")))
 }
 
 /// The kind of a storage: how its bytes may change, and what protects them.
@@ -164,103 +151,17 @@ impl StorageRecord {
     }
 }
 
-/// The fields of a [`TensorRecord`], unchecked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorParts {
-    /// The type of the elements.
-    pub dtype: DType,
-    /// The sizes, in elements.
-    pub size: Dims<u64>,
-    /// The strides, in elements. A negative stride runs backwards; a stride of zero repeats an element.
-    pub stride: Dims<i64>,
-    /// The offset of the element at index 0, 0, ... in the storage, in elements.
-    pub offset_elems: u64,
-    /// The id of the storage.
-    pub storage_id: u64,
-    /// An optional name for each dimension, if the dimensions are named.
-    pub dim_names: Option<Vec<Option<String>>>,
-}
-
-impl TensorParts {
-    /// Returns the range of bytes that this tensor covers in a storage of `length_bytes`.
-    ///
-    /// # Errors
-    /// [`Rule::Extent`] if the range is not inside the storage.
-    pub fn extent(&self, length_bytes: u64) -> Result<Extent> {
-        let dims = self
-            .size
-            .iter()
-            .zip(self.stride.iter())
-            .map(|(&size, &stride)| (i128::from(size), i128::from(stride)));
-        Extent::of(dims, i128::from(self.offset_elems), self.dtype, length_bytes)
-    }
-}
-
 /// The metadata of one tensor: a header over a storage. Its name is the key of the record.
 ///
-/// The clones of a record share its parts. The parts are on the heap, so that `None` takes little memory in a map of
+/// The clones of a record share its header. The header is on the heap, so that `None` takes little memory in a map of
 /// `Option<TensorRecord>`. In a manifest, a removed tensor is a `None`, which takes little more than its name, so a
 /// small manifest can have thousands of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorRecord(Arc<TensorParts>);
-
-impl TensorRecord {
-    /// Creates a record, after checking that its parts are consistent. Use [`extent`](TensorParts::extent) to check
-    /// that the view is inside its storage.
-    ///
-    /// # Errors
-    /// [`Rule::Rank`], [`Rule::Numel`], [`Rule::StorageId`], [`Rule::DimNames`].
-    pub fn new(parts: TensorParts) -> Result<Self> {
-        let (rank, strides) = (parts.size.len(), parts.stride.len());
-        if rank > MAX_RANK || rank != strides {
-            return Err(Error::new(Rule::Rank, format!("{rank} sizes and {strides} strides")));
-        }
-        check_numel(parts.size.iter().copied())?;
-        check_storage_id(parts.storage_id, u64::MAX)?;
-        if let Some(names) = &parts.dim_names {
-            if names.len() != rank {
-                return Err(Error::new(
-                    Rule::DimNames,
-                    format!("{} names for {rank} dimensions", names.len()),
-                ));
-            }
-            if names.iter().all(Option::is_none) {
-                return Err(Error::new(Rule::DimNames, "a list of dimension names without a name"));
-            }
-            let mut seen = std::collections::BTreeSet::new();
-            for name in names.iter().flatten() {
-                check_dim_name(name)?;
-                if !seen.insert(name) {
-                    return Err(Error::new(Rule::DimNames, format!("dimension name {name:?} appears twice")));
-                }
-            }
-        }
-        Ok(TensorRecord(Arc::new(parts)))
-    }
-
-    /// Returns the record of the same tensor on another storage.
-    ///
-    /// # Errors
-    /// [`Rule::StorageId`].
-    pub fn with_storage_id(mut self, storage_id: u64) -> Result<Self> {
-        check_storage_id(storage_id, u64::MAX)?;
-        Arc::make_mut(&mut self.0).storage_id = storage_id;
-        Ok(self)
-    }
-
-    /// Returns the parts of the record.
-    #[must_use]
-    pub fn into_parts(self) -> TensorParts {
-        Arc::unwrap_or_clone(self.0)
-    }
-}
-
-impl std::ops::Deref for TensorRecord {
-    type Target = TensorParts;
-
-    fn deref(&self) -> &TensorParts {
-        &self.0
-    }
+pub struct TensorRecord {
+    /// The dtype, size, stride, storage offset and names of dimensions.
+    pub header: Arc<Header>,
+    /// The id of the storage.
+    pub storage_id: u64,
 }
 
 /// Checks that a storage id is at least 1 and below the next id (F-12).
@@ -274,105 +175,50 @@ pub(crate) fn check_storage_id(id: u64, next_id: u64) -> Result<()> {
     Ok(())
 }
 
-/// The encoded form of a tensor record, unchecked.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct TensorWire {
-    dtype: u8,
-    #[serde(deserialize_with = "codec::dimensions")]
-    size: Dims<u64>,
-    #[serde(deserialize_with = "codec::dimensions")]
-    stride: Dims<i64>,
-    offset_elems: u64,
-    storage_id: u64,
-    dim_names: Option<DimNames>,
-}
+/// A tensor record as it is decoded: its fields in their order on disk, not yet checked.
+pub(crate) type Unchecked = (u8, Dims<usize>, Dims<isize>, usize, u64, Option<DimNames>);
 
 /// An optional name for each dimension.
 #[derive(Serialize, Deserialize)]
-struct DimNames(#[serde(deserialize_with = "codec::dimensions")] Vec<Option<String>>);
+pub(crate) struct DimNames(#[serde(deserialize_with = "codec::dimensions")] Vec<Option<Arc<str>>>);
 
-/// A borrowed tensor record, for encoding as a [`TensorWire`].
-#[derive(Serialize)]
-pub(crate) struct TensorWireRef<'a> {
-    dtype: u8,
-    size: &'a [u64],
-    stride: &'a [i64],
-    offset_elems: u64,
-    storage_id: u64,
-    dim_names: Option<&'a [Option<String>]>,
-}
-
-impl<'a> From<&'a TensorRecord> for TensorWireRef<'a> {
-    fn from(record: &'a TensorRecord) -> Self {
-        let TensorParts { dtype, size, stride, offset_elems, storage_id, dim_names } = &**record;
-        TensorWireRef {
-            dtype: dtype.code(),
-            size,
-            stride,
-            offset_elems: *offset_elems,
-            storage_id: *storage_id,
-            dim_names: dim_names.as_deref(),
-        }
+impl Serialize for TensorRecord {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let TensorRecord { header, storage_id } = self;
+        let (dtype, names) = (header.dtype().code(), header.dim_names());
+        (dtype, header.size(), header.stride(), header.storage_offset(), storage_id, names)
+            .serialize(serializer)
     }
 }
 
-impl TryFrom<TensorWire> for TensorRecord {
+impl TryFrom<Unchecked> for TensorRecord {
     type Error = Error;
 
-    fn try_from(wire: TensorWire) -> Result<Self> {
-        let TensorWire { dtype, size, stride, offset_elems, storage_id, dim_names } = wire;
-        let dtype = DType::from_code(dtype)?;
-        let dim_names = dim_names.map(|DimNames(names)| names);
-        TensorRecord::new(TensorParts { dtype, size, stride, offset_elems, storage_id, dim_names })
+    fn try_from((dtype, size, stride, offset, storage_id, names): Unchecked) -> Result<Self> {
+        let mut header = Header::new(DType::from_code(dtype)?, size, stride, offset)?;
+        if let Some(DimNames(names)) = names {
+            if names.iter().all(Option::is_none) {
+                return Err(Error::new(Rule::DimNames, "a list of dimension names without a name"));
+            }
+            header = header.with_dim_names(names)?;
+        }
+        Ok(TensorRecord { header: Arc::new(header), storage_id })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn parts() -> TensorParts {
-        TensorParts {
-            dtype: DType::F32,
-            size: vec![3, 2].into(),
-            stride: vec![2, 1].into(),
-            offset_elems: 0,
-            storage_id: 1,
-            dim_names: None,
-        }
-    }
-
-    #[test]
-    fn tensor_record_refuses_parts_that_disagree() {
-        let refused = |change: fn(&mut TensorParts)| {
-            let mut changed = parts();
-            change(&mut changed);
-            TensorRecord::new(changed).unwrap_err().rule()
-        };
-        assert_eq!(refused(|p| p.size = vec![3, 2, 1].into()), Rule::Rank);
-        assert_eq!(refused(|p| (p.size, p.stride) = (vec![1; 65].into(), vec![1; 65].into())), Rule::Rank);
-        assert_eq!(refused(|p| p.size = vec![1 << 32, 1 << 32].into()), Rule::Numel);
-        assert_eq!(refused(|p| p.storage_id = 0), Rule::StorageId);
-        assert_eq!(refused(|p| p.dim_names = Some(vec![None])), Rule::DimNames);
-        assert_eq!(refused(|p| p.dim_names = Some(vec![Some("a".into()), Some("a".into())])), Rule::DimNames);
-        assert_eq!(refused(|p| p.dim_names = Some(vec![Some("a b".into()), None])), Rule::DimNames);
-        assert!(TensorRecord::new(parts()).is_ok());
-    }
+    use crate::limits::MAX_RANK;
 
     #[test]
     fn the_largest_record_fits_in_a_node() {
-        let name = |i: usize| Some(format!("{i:a>255}"));
-        let record = TensorRecord::new(TensorParts {
-            size: vec![0; MAX_RANK].into_iter().map(|_: u64| u64::MAX).chain([0]).skip(1).collect(),
-            stride: vec![i64::MIN; MAX_RANK].into(),
-            offset_elems: u64::MAX,
-            storage_id: u64::MAX - 1,
-            dim_names: Some((0..MAX_RANK).map(name).collect()),
-            ..parts()
-        })
-        .unwrap();
-        let entry = ("n".repeat(MAX_TEXT_BYTES), TensorWireRef::from(&record));
-        let bytes = crate::codec::encode(&entry, u64::MAX, Rule::Canonical).unwrap();
+        let name = |i: usize| Some(format!("{i:a>255}").into());
+        let size: Vec<usize> = (0..MAX_RANK).map(|i| if i == 0 { 0 } else { usize::MAX }).collect();
+        let header = Header::new(DType::F32, size, vec![isize::MIN; MAX_RANK], usize::MAX).unwrap();
+        let header = header.with_dim_names((0..MAX_RANK).map(name)).unwrap().into();
+        let entry = ("n".repeat(MAX_TEXT_BYTES), TensorRecord { header, storage_id: u64::MAX - 1 });
+        let bytes = codec::encode(&entry, u64::MAX, Rule::Canonical).unwrap();
         let node_bytes = usize::from(crate::limits::MAX_NODE_PAGES) * crate::PAGE_BYTES;
         assert!(bytes.len() + 60 <= node_bytes, "{}", bytes.len());
     }

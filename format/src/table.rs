@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::limits::{MAX_NODE_LEVEL, MAX_NODE_PAGES};
 use crate::node::{NODE_HEADER_BYTES, NodeHeader, SLOT_BYTES};
-use crate::record::{TensorWireRef, check_storage_id};
+use crate::record::check_storage_id;
 use crate::{
     Error, PAGE_BYTES, Result, Rule, StorageRecord, TableRef, TensorRecord, Tree, TreeRef, Uuid, check_text,
     codec, digest,
@@ -122,7 +122,7 @@ impl TableEncoder {
         }
         self.finish_storages(out)?;
         name.clone_into(&mut self.last_name);
-        self.push_entry(Tree::Tensors, &name, &TensorWireRef::from(record), out)
+        self.push_entry(Tree::Tensors, &name, record, out)
     }
 
     /// Appends the remaining nodes to `out`, and returns the manifest's reference to the table.

@@ -354,7 +354,7 @@ fn check_extents<'a>(
 ) -> Result<(), Error> {
     for tensor in tensors {
         if let Some(storage) = storages.get(&tensor.storage_id) {
-            tensor.extent(storage.length_bytes)?;
+            tensor.header.extent(storage.length_bytes)?;
         }
     }
     Ok(())

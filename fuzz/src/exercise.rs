@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use stridemap::{
-    Durability, Element, Error, ErrorKind, ExternalFiles, Result, Store, StoreOptions, Tensor,
-};
+use stridemap::{Durability, Element, Error, ErrorKind, ExternalFiles, Result, Store, StoreOptions, Tensor};
 
 use crate::{elements, within};
 

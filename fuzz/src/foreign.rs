@@ -126,7 +126,7 @@ fn read(path: &Path, file_bytes: usize) -> Result<Tensors> {
     let mut tensors = Tensors::new();
     for info in file.tensors() {
         let tensor = file.load(&info.name)?;
-        assert_eq!((tensor.size(), tensor.stride()), (info.size(), info.stride()));
+        assert_eq!((tensor.size(), tensor.stride()), (info.header.size(), info.header.stride()));
         tensors.insert(info.name, content(&tensor, file_bytes)?);
     }
     assert_eq!(tensors.len() as u64, count, "a name appears twice");
@@ -146,7 +146,11 @@ fn check_typed(e: &Error) {
     let line = e.to_string();
     let is_typed = matches!(
         e.kind(),
-        ErrorKind::BadFile | ErrorKind::LimitExceeded | ErrorKind::OutOfMemory | ErrorKind::InvalidArgument | ErrorKind::Io
+        ErrorKind::BadFile
+            | ErrorKind::LimitExceeded
+            | ErrorKind::OutOfMemory
+            | ErrorKind::InvalidArgument
+            | ErrorKind::Io
     );
     assert!(is_typed && !line.contains('\n') && line.len() < 8 << 10, "{:?}: {line}", e.kind());
 }

@@ -68,7 +68,7 @@ pub fn read(bytes: &[u8]) {
                 (node.entry::<StorageEntry>(index, u64::MAX), node.entry::<TensorEntry>(index, u64::MAX));
             assert!(storage.is_err() || node.key_bytes::<StorageEntry>(index).is_ok());
             assert!(tensor.is_err() || node.key_bytes::<TensorEntry>(index).is_ok());
-            let _ = tensor.map(|(_, record)| record.extent(u64::from(u32::MAX)));
+            let _ = tensor.map(|(_, record)| record.header.extent(u64::from(u32::MAX)));
             let _ = (node.child::<StorageEntry>(index), node.child::<TensorEntry>(index));
         }
     }

@@ -26,7 +26,7 @@ fn read(bytes: &[u8], uuid: Uuid, generation: u64) {
     let storages = &manifest.storages;
     for tensor in manifest.tensors.values().flatten() {
         if let Some(Some(storage)) = storages.get(&tensor.storage_id)
-            && let Ok(extent) = tensor.extent(storage.length_bytes)
+            && let Ok(extent) = tensor.header.extent(storage.length_bytes)
         {
             assert!(extent.start_bytes() <= extent.end_bytes() && extent.end_bytes() <= storage.length_bytes);
         }

@@ -68,7 +68,7 @@ impl ForeignFile {
             }
             for (tensor, name) in tensors.iter().zip(&names) {
                 if let Some(&key) = keys.get(&tensor.storage) {
-                    txn.save_header(name, tensor.dtype, &tensor.layout, key)?;
+                    txn.save_header(name, &tensor.header, key)?;
                 }
             }
             Ok(())

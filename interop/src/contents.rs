@@ -5,10 +5,10 @@ use std::io::Write as _;
 use std::ops::Range;
 use std::sync::Arc;
 
-use stridemap::import::{ExternalFile, Layout};
+use stridemap::import::{ExternalFile, Header};
 use stridemap::{DType, Error, ErrorKind, Result, Source as _, Tensor};
 pub(super) use stridemap_format::limits::MAX_ATTRIBUTES_BYTES;
-use stridemap_format::{Extent, attribute_size, check_text};
+use stridemap_format::{attribute_size, check_text};
 
 use super::fields::Fields;
 use super::file::{PIECE_BYTES, RawFile, zeroed};
@@ -89,8 +89,7 @@ pub(super) struct Field {
 #[derive(Clone, Debug)]
 pub(super) struct ForeignTensor {
     pub(super) name: String,
-    pub(super) dtype: DType,
-    pub(super) layout: Layout,
+    pub(super) header: Header,
     /// The index of the storage.
     pub(super) storage: usize,
 }
@@ -110,8 +109,8 @@ impl Contents {
 
     /// Adds a tensor of bytes that do not lie in the file as they are.
     pub(super) fn add_bytes(&mut self, file: &Arc<RawFile>, name: String, bytes: Vec<u8>) -> Result<()> {
-        let layout = Layout::contiguous(&[bytes.len()])?;
-        self.tensors.push(ForeignTensor { name, dtype: DType::U8, layout, storage: self.storages.len() });
+        let header = header_of_bytes(bytes.len())?;
+        self.tensors.push(ForeignTensor { name, header, storage: self.storages.len() });
         self.storages.push(ForeignStorage::of_bytes(file, bytes));
         Ok(())
     }
@@ -177,15 +176,12 @@ impl Contents {
     /// accepted, because a prefix may make them valid.
     pub(super) fn checked(self, file: &RawFile) -> Result<Self> {
         let mut names = HashSet::new();
-        for ForeignTensor { name, dtype, layout, storage } in &self.tensors {
+        for ForeignTensor { name, header, storage } in &self.tensors {
             if !names.insert(name) {
                 return Err(file.bad(format!("two tensors are named {name:?}")));
             }
             let length_bytes = self.storages.get(*storage).map_or(0, |storage| storage.length_bytes);
-            let dims =
-                layout.size().iter().zip(layout.stride()).map(|(&n, &stride)| (n as i128, stride as i128));
-            Extent::of(dims, layout.offset() as i128, *dtype, length_bytes)
-                .map_err(|e| file.bad(format!("tensor {name:?}: {e}")))?;
+            header.extent(length_bytes).map_err(|e| file.bad(format!("tensor {name:?}: {e}")))?;
         }
         Ok(self)
     }
@@ -204,10 +200,14 @@ impl Contents {
     }
 }
 
+fn header_of_bytes(length_bytes: usize) -> Result<Header> {
+    Header::contiguous(DType::U8, &[length_bytes]).map_err(|e| Error::refused("bytes", e))
+}
+
 impl ForeignTensor {
     /// Returns the size of the elements in bytes.
     pub(super) fn size_bytes(&self) -> u64 {
-        (self.layout.numel() as u64).saturating_mul(self.dtype.itemsize() as u64)
+        self.header.nbytes() as u64
     }
 }
 
@@ -278,9 +278,9 @@ impl ForeignStorage {
     /// meanwhile.
     pub(super) fn read(&self, range: Range<u64>, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         if self.is_range() && self.conversion.member.is_none() {
-            let layout = Layout::contiguous(&[(range.end - range.start) as usize])?;
+            let header = header_of_bytes((range.end - range.start) as usize)?;
             let in_file = self.offset_bytes + range.start..self.offset_bytes + range.end;
-            let bytes = Tensor::from_file(self.file.external(), in_file, DType::U8, layout)?;
+            let bytes = Tensor::from_file(self.file.external(), in_file, header)?;
             return bytes.write_to(&mut |bytes| bytes.chunks(PIECE_BYTES).try_for_each(&mut *sink));
         }
         if let Some(bytes) = &self.conversion.bytes {

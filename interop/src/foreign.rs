@@ -25,7 +25,7 @@ use super::{numpy, safetensors, spool, torch, zip};
 /// # let tensor = stridemap::Tensor::zeros(DType::F8E4M3FN, &[2])?;
 /// # stridemap_interop::npy::Export::new().write(&path, &tensor, |_| ())?;
 /// let file = ForeignOptions::new().untyped(DType::F8E4M3FN).open(&path)?;
-/// assert_eq!(file.tensors().next().unwrap().dtype, DType::F8E4M3FN);
+/// assert_eq!(file.tensors().next().unwrap().header.dtype(), DType::F8E4M3FN);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
@@ -194,7 +194,7 @@ impl ForeignOptions {
 
 fn info_of(tensor: &ForeignTensor) -> TensorInfo {
     let storage_id = tensor.storage as u64 + 1;
-    TensorInfo::new(tensor.name.clone(), tensor.dtype, tensor.layout.clone(), storage_id)
+    TensorInfo::new(tensor.name.clone(), tensor.header.clone(), storage_id)
 }
 
 /// An open file in another format. Its headers have been checked against the file. Elements are read on demand.
@@ -388,16 +388,14 @@ impl ForeignFile {
     }
 
     fn tensor(&self, tensor: &ForeignTensor) -> Result<Tensor> {
-        let &ForeignTensor { dtype, ref layout, storage: index, .. } = tensor;
+        let (header, index) = (tensor.header.clone(), tensor.storage);
         match self.contents.storages.get(index) {
             Some(storage) if !storage.is_range() => {
                 let file = self.converted(index, storage)?;
-                Tensor::from_file(&file, 0..storage.length_bytes, dtype, layout.clone())
+                Tensor::from_file(&file, 0..storage.length_bytes, header)
             }
-            Some(storage) => {
-                Tensor::from_file(storage.file.external(), storage.bytes_range(), dtype, layout.clone())
-            }
-            None => Tensor::zeros(dtype, layout.size()),
+            Some(storage) => Tensor::from_file(storage.file.external(), storage.bytes_range(), header),
+            None => Tensor::zeros(header.dtype(), header.size()),
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use stridemap::import::{Layout, StorageKey};
+use stridemap::import::{Header, StorageKey};
 use stridemap::{DType, Error, Result, Source, Store, Transaction};
 
 use super::contents::{ForeignStorage, ForeignTensor};
@@ -124,25 +124,26 @@ impl ForeignFile {
         let shared = self.share_files(txn, progress)?;
         for (tensor, name) in self.contents.tensors.iter().zip(names) {
             if let Some(&key) = whole.get(&tensor.storage) {
-                txn.save_header(name, tensor.dtype, &tensor.layout, key)?;
+                txn.save_header(name, &tensor.header, key)?;
                 continue;
             }
             let Some(storage) = self.contents.storages.get(tensor.storage) else { continue };
             if let Some(&key) = shared.get(&Arc::as_ptr(&storage.file))
-                && let Some(layout) = layout_in_file(storage, tensor)
+                && let Some(header) = header_in_file(storage, tensor)
             {
-                txn.save_header(name, tensor.dtype, &layout, key)?;
+                txn.save_header(name, &header, key)?;
                 imported.copied_bytes -= tensor.size_bytes();
                 imported.shared_bytes += tensor.size_bytes();
                 continue;
             }
             let source = Streamed { storage, tensor, progress: RefCell::new(progress) };
-            let (size, stride) = (tensor.layout.size(), tensor.layout.stride());
-            if stride == Layout::contiguous(size)?.stride() {
+            let header = &tensor.header;
+            let row_major = Header::contiguous(header.dtype(), header.size());
+            if row_major.is_ok_and(|row_major| row_major.stride() == header.stride()) {
                 txn.save(name, &source)?;
             } else {
                 let key = txn.stage(Some(tensor.size_bytes()), |sink| source.write_to(sink))?;
-                txn.save_header(name, tensor.dtype, &Layout::new(size.to_vec(), stride.to_vec(), 0)?, key)?;
+                txn.save_header(name, &header.clone().with_storage_offset(0), key)?;
             }
         }
         Ok(imported)
@@ -157,7 +158,7 @@ impl ForeignFile {
         let mut sizes: HashMap<*const RawFile, (&RawFile, u64)> = HashMap::new();
         for tensor in &self.contents.tensors {
             let Some(storage) = self.contents.storages.get(tensor.storage) else { continue };
-            if layout_in_file(storage, tensor).is_some() {
+            if header_in_file(storage, tensor).is_some() {
                 let (_, size_bytes) = sizes.entry(Arc::as_ptr(&storage.file)).or_insert((&storage.file, 0));
                 *size_bytes = size_bytes.saturating_add(tensor.size_bytes());
             }
@@ -194,10 +195,10 @@ pub struct Imported {
 /// tensor that has its own storage.
 const MIN_SHARED_BYTES: u64 = 4 << 20;
 
-/// Returns the layout of a tensor in a storage that is the whole file. `None` if no header can describe the tensor
+/// Returns the header of a tensor in a storage that is the whole file. `None` if no header can describe the tensor
 /// there, or if its bytes must be converted, have a checksum to verify, or are imported as one storage.
-fn layout_in_file(storage: &ForeignStorage, tensor: &ForeignTensor) -> Option<Layout> {
-    let itemsize = tensor.dtype.itemsize();
+fn header_in_file(storage: &ForeignStorage, tensor: &ForeignTensor) -> Option<Header> {
+    let itemsize = tensor.header.dtype().itemsize();
     let start_bytes = usize::try_from(storage.offset_bytes).ok()?;
     if storage.is_imported_whole
         || !storage.is_range()
@@ -206,8 +207,8 @@ fn layout_in_file(storage: &ForeignStorage, tensor: &ForeignTensor) -> Option<La
     {
         return None;
     }
-    let offset = tensor.layout.offset().checked_add(start_bytes / itemsize)?;
-    Layout::new(tensor.layout.size().to_vec(), tensor.layout.stride().to_vec(), offset).ok()
+    let offset = tensor.header.storage_offset().checked_add(start_bytes / itemsize)?;
+    Some(tensor.header.clone().with_storage_offset(offset))
 }
 
 /// The bytes of one tensor, in the order of the file.
@@ -219,17 +220,17 @@ struct Streamed<'a, 'p> {
 
 impl Source for Streamed<'_, '_> {
     fn dtype(&self) -> DType {
-        self.tensor.dtype
+        self.tensor.header.dtype()
     }
 
     fn size(&self) -> Vec<usize> {
-        self.tensor.layout.size().to_vec()
+        self.tensor.header.size().to_vec()
     }
 
     fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let itemsize = self.tensor.dtype.itemsize() as u64;
-        let start = self.tensor.layout.offset() as u64 * itemsize;
-        let end = start + self.tensor.layout.numel() as u64 * itemsize;
+        let itemsize = self.tensor.header.dtype().itemsize() as u64;
+        let start = self.tensor.header.storage_offset() as u64 * itemsize;
+        let end = start + self.tensor.size_bytes();
         self.storage.read(start..end, &mut |bytes| {
             sink(bytes)?;
             (*self.progress.borrow_mut())(bytes.len() as u64);

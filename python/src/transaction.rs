@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use self_cell::self_cell;
-use stridemap::import::{ExternalFile, Layout, StorageKey};
-use stridemap::{OnExisting, Source as _, Store, Transaction};
+use stridemap::import::{ExternalFile, Header, StorageKey};
+use stridemap::{Error, OnExisting, Source as _, Store, Transaction};
 
 use crate::error::Result;
 use crate::interrupt::detach;
@@ -205,19 +205,18 @@ impl TransactionHandle {
         Ok(self.add_key(key))
     }
 
-    /// Saves a header over a storage that this transaction has staged.
+    /// Saves a header, given as its dtype, size, stride and storage offset, over a storage that this transaction has staged.
     fn save_header(
         &self,
         py: Python<'_>,
         name: &str,
-        dtype_name: &str,
-        layout: (Vec<usize>, Vec<isize>, usize),
+        header: (String, Vec<usize>, Vec<isize>, usize),
         storage: usize,
     ) -> Result<()> {
-        let (key, dtype) = (self.key(storage)?, dtype(dtype_name)?);
-        let (size, stride, storage_offset) = layout;
-        let layout = Layout::new(size, stride, storage_offset)?;
-        self.with(py, |txn| txn.save_header(name, dtype, &layout, key))
+        let (key, (dtype_name, size, stride, storage_offset)) = (self.key(storage)?, header);
+        let header = Header::new(dtype(&dtype_name)?, size, stride, storage_offset);
+        let header = header.map_err(|e| Error::refused(format_args!("save {name:?}"), e))?;
+        self.with(py, |txn| txn.save_header(name, &header, key))
     }
 
     /// Makes all changes in one commit. Returns the new generation.

@@ -146,7 +146,7 @@ class BlockFile:
         stride = [math.prod(max(size, 1) for size in self.shape[axis + 1 :]) for axis in range(len(self.shape))]
         with store.transaction() as txn:
             number = txn._handle.stage_file(self.path)
-            txn._handle.save_header(name, self.dtype, (self.shape, stride, 0), number)
+            txn._handle.save_header(name, (self.dtype, self.shape, stride, 0), number)
 
     def remove(self) -> None:
         """Remove the file, if it is still there."""

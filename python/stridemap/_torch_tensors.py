@@ -101,8 +101,8 @@ def save(txn: Transaction, group: Group, replaceable: Container[str]) -> None:
     storage = txn._handle.stage(elements_of(memory, f'save "{group[0][0]}"'))
     for name, tensor in group:
         txn._handle.on_existing(name in replaceable)
-        layout = (tuple(tensor.shape), tensor.stride(), (tensor.data_ptr() - start) // tensor.itemsize)
-        txn._handle.save_header(name, str(tensor.dtype).removeprefix("torch."), layout, storage)
+        dtype, offset = str(tensor.dtype).removeprefix("torch."), (tensor.data_ptr() - start) // tensor.itemsize
+        txn._handle.save_header(name, (dtype, tuple(tensor.shape), tensor.stride(), offset), storage)
 
 
 def _memory(group: Group, start: int, end: int) -> torch.Tensor:

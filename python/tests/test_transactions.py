@@ -314,7 +314,7 @@ def test_file_that_is_replaced_while_it_is_staged_is_not_read(path: Path, tmp_pa
         number = txn._handle.stage_file(first)
         has_ended.set()
         replacer.join()
-        txn._handle.save_header("x", "uint8", ([1000], [1], 0), number)
+        txn._handle.save_header("x", ("uint8", [1000], [1], 0), number)
     assert first.read_bytes() == b"b" * 1000
     with stridemap.open(path) as store:
         assert store["x"].numpy().tobytes() == b"a" * 1000

@@ -152,8 +152,16 @@ impl Error {
         error
     }
 
-    /// Creates the error for a value that would break a rule if it were written.
-    pub(crate) fn refused(action: impl fmt::Display, source: format::Error) -> Self {
+    /// Creates the error for a value that would break a rule if it were written, such as a
+    /// [`Header`](crate::import::Header).
+    ///
+    /// ```
+    /// # use stridemap::{DType, Error, ErrorKind, import::Header};
+    /// let header = Header::new(DType::U8, [2, 2], [1], 0);
+    /// let error = Error::refused("read x.bin", header.unwrap_err());
+    /// assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+    /// ```
+    pub fn refused(action: impl fmt::Display, source: format::Error) -> Self {
         use format::Rule;
         let kind = match source.rule() {
             Rule::Text | Rule::DimNames => ErrorKind::InvalidArgument,

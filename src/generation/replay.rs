@@ -11,7 +11,7 @@ use super::Generation;
 use super::changes::{Changes, FIRST_PROVISIONAL};
 use super::draft::{Applied, Draft};
 use crate::disk::step;
-use crate::error::{Error, ErrorKind, FormatContext, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::storage::Grown;
 
 /// The manifest to publish next, and the indices of the staged storages that it uses, with their final ids.
@@ -73,9 +73,10 @@ pub(crate) fn replay(
         }
     }
     for record in tensors.values_mut() {
-        if let Some(new_id) = record.as_ref().and_then(|record| new_ids.get(&record.storage_id)) {
-            let moved = record.take().map(|record| record.with_storage_id(*new_id)).transpose();
-            *record = moved.refused_to("save")?;
+        if let Some(record) = record
+            && let Some(&new_id) = new_ids.get(&record.storage_id)
+        {
+            record.storage_id = new_id;
         }
     }
     if manifest.tensors.is_empty() {

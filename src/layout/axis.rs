@@ -3,7 +3,10 @@
 use std::fmt;
 use std::fmt::Arguments;
 
-use super::{Integer, Layout};
+use stridemap_format::Header;
+
+use super::Integer;
+use super::names::axis_named;
 use crate::error::{Error, ErrorKind, Result};
 
 /// A dimension of a tensor, by position (negative from the end) or by name.
@@ -58,47 +61,50 @@ pub(crate) fn listed<'a>(axes: impl IntoIterator<Item = impl Into<Axis<'a>>>) ->
     axes.into_iter().map(Into::into).collect()
 }
 
-impl Layout {
-    /// Returns the position of an axis. A layout of rank 0 accepts the axes -1 and 0, as in PyTorch.
-    pub(crate) fn axis(&self, op: Arguments<'_>, axis: Axis<'_>) -> Result<usize> {
-        let axis = match axis {
-            Axis::At(axis) => axis,
-            Axis::Named(name) => return self.axis_named(op, name),
-        };
-        let rank = self.rank().max(1);
-        position_in(axis, rank).ok_or_else(|| {
-            let highest = rank.saturating_sub(1);
-            Error::new(
-                ErrorKind::OutOfRange,
-                format!("{op}: axis {axis} is out of range for {self}: axes go from -{rank} to {highest}"),
-            )
-        })
-    }
+/// Returns the position of an axis. A tensor of rank 0 accepts the axes -1 and 0, as in PyTorch.
+pub(crate) fn resolve_axis(header: &Header, op: Arguments<'_>, axis: Axis<'_>) -> Result<usize> {
+    let axis = match axis {
+        Axis::At(axis) => axis,
+        Axis::Named(name) => return axis_named(header, op, name),
+    };
+    let rank = header.ndim().max(1);
+    position_in(axis, rank).ok_or_else(|| {
+        let highest = rank.saturating_sub(1);
+        Error::new(
+            ErrorKind::OutOfRange,
+            format!("{op}: axis {axis} is out of range for {header}: axes go from -{rank} to {highest}"),
+        )
+    })
+}
 
-    /// Returns the position, size and stride of an axis. Fails for a layout of rank 0, which has no axes.
-    pub(super) fn dim(&self, op: Arguments<'_>, axis: Axis<'_>) -> Result<(usize, usize, isize)> {
-        let at = self.axis(op, axis)?;
-        self.dims()
-            .nth(at)
-            .map(|(size, stride)| (at, size, stride))
-            .ok_or_else(|| Error::new(ErrorKind::OutOfRange, format!("{op}: a tensor of rank 0 has no axes")))
-    }
+/// Returns the position, size and stride of an axis. Fails for a tensor of rank 0, which has no axes.
+pub(super) fn resolve_dim(
+    header: &Header,
+    op: Arguments<'_>,
+    axis: Axis<'_>,
+) -> Result<(usize, usize, isize)> {
+    let at = resolve_axis(header, op, axis)?;
+    header
+        .dims()
+        .nth(at)
+        .map(|(size, stride)| (at, size, stride))
+        .ok_or_else(|| Error::new(ErrorKind::OutOfRange, format!("{op}: a tensor of rank 0 has no axes")))
+}
 
-    /// Returns the positions of several axes. Fails if an axis is listed twice.
-    pub(super) fn axes(&self, op: Arguments<'_>, axes: &[Axis<'_>]) -> Result<Vec<usize>> {
-        let mut positions = Vec::with_capacity(axes.len());
-        for &axis in axes {
-            let position = self.axis(op, axis)?;
-            if positions.contains(&position) {
-                return Err(Error::new(
-                    ErrorKind::InvalidArgument,
-                    format!("{op}: axis {axis} is listed twice (tensor: {self})"),
-                ));
-            }
-            positions.push(position);
+/// Returns the positions of several axes. Fails if an axis is listed twice.
+pub(super) fn resolve_axes(header: &Header, op: Arguments<'_>, axes: &[Axis<'_>]) -> Result<Vec<usize>> {
+    let mut positions = Vec::with_capacity(axes.len());
+    for &axis in axes {
+        let position = resolve_axis(header, op, axis)?;
+        if positions.contains(&position) {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("{op}: axis {axis} is listed twice (tensor: {header})"),
+            ));
         }
-        Ok(positions)
+        positions.push(position);
     }
+    Ok(positions)
 }
 
 /// Resolves an index into `n` positions. A negative index counts from the end.

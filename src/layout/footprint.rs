@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use stridemap_format::{Result, TensorParts};
+use stridemap_format::{Header, Result};
 
 /// `count` offsets that are `stride` bytes apart. `count` is at least 2, and `stride` at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,18 +35,17 @@ impl Footprint {
     /// Returns `None` for a view without elements.
     ///
     /// # Errors
-    /// Those of [`TensorParts::extent`].
-    pub(super) fn of(view: &TensorParts, length_bytes: u64) -> Result<Option<Self>> {
+    /// Those of [`Header::extent`].
+    pub(super) fn of(view: &Header, length_bytes: u64) -> Result<Option<Self>> {
         let extent = view.extent(length_bytes)?;
         if extent.span_bytes() == 0 {
             return Ok(None);
         }
-        let unit = view.dtype.itemsize() as u64;
-        let dims = view
-            .size
-            .iter()
-            .zip(view.stride.iter())
-            .map(|(&count, &stride)| Step { stride: stride.unsigned_abs().saturating_mul(unit), count });
+        let unit = view.dtype().itemsize() as u64;
+        let dims = view.dims().map(|(n, stride)| Step {
+            stride: (stride.unsigned_abs() as u64).saturating_mul(unit),
+            count: n as u64,
+        });
         let mut inner_first: Vec<Step> = dims.filter(|step| step.count > 1 && step.stride > 0).collect();
         inner_first.sort_unstable();
         let mut run_bytes = unit;
@@ -85,9 +84,9 @@ impl Footprint {
 /// there are never more ranges than separate ones would fit into the storage.
 ///
 /// # Errors
-/// Those of [`TensorParts::extent`].
+/// Those of [`Header::extent`].
 pub(crate) fn for_each_range(
-    view: &TensorParts,
+    view: &Header,
     length_bytes: u64,
     gap_bytes: u64,
     mut body: impl FnMut(Range<u64>),
@@ -119,12 +118,8 @@ fn for_each_run(start: u64, run_bytes: u64, steps: &[Step], body: &mut impl FnMu
 /// than `max_runs` runs, because counting would take too long.
 ///
 /// # Errors
-/// Those of [`TensorParts::extent`].
-pub(crate) fn footprint_bytes(
-    views: &[&TensorParts],
-    length_bytes: u64,
-    max_runs: u64,
-) -> Result<Option<u64>> {
+/// Those of [`Header::extent`].
+pub(crate) fn footprint_bytes(views: &[&Header], length_bytes: u64, max_runs: u64) -> Result<Option<u64>> {
     let mut footprints = Vec::new();
     for view in views {
         footprints.extend(Footprint::of(view, length_bytes)?);

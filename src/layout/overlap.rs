@@ -6,7 +6,7 @@
 //! answer, and a caller that needs one takes it for yes. A caller that compares many pairs gives them a limit together:
 //! a store can have a million tensors with malicious strides.
 
-use super::Layout;
+use stridemap_format::Header;
 
 /// The limit on the steps of a search. A step is a visit to a term.
 const MAX_STEPS: u64 = 200_000;
@@ -27,76 +27,69 @@ impl Term {
     }
 }
 
-impl Layout {
-    /// Returns whether several indices refer to one element. If the search exceeds its limit, this may be a false
-    /// positive, but never a false negative.
-    pub(crate) fn overlaps_itself(&self) -> bool {
-        if self.numel() == 0 {
-            return false;
-        }
-        let mut terms = Vec::with_capacity(self.rank());
-        for (n, stride) in self.dims().filter(|&(n, _)| n > 1) {
-            if stride == 0 {
-                return true;
-            }
-            // The indices differ by a number of steps in either direction, so the sign of the stride does not matter.
-            terms.push(Term { stride: (stride as i128).abs(), highest: (n as i128).saturating_sub(1) });
-        }
-        terms.sort_by_key(|term| term.stride);
-        let mut inner_reach = 0i128;
-        let is_nested = terms.iter().all(|term| {
-            let clears = term.stride > inner_reach;
-            inner_reach = inner_reach.saturating_add(term.reach());
-            clears
-        });
-        !is_nested && (0..terms.len()).any(|first| collides_from(first, &terms).unwrap_or(true))
+/// Returns whether several indices refer to one element. If the search exceeds its limit, this may be a false
+/// positive, but never a false negative.
+pub(crate) fn overlaps_itself(header: &Header) -> bool {
+    if header.numel() == 0 {
+        return false;
     }
+    let mut terms = Vec::with_capacity(header.ndim());
+    for (n, stride) in header.dims().filter(|&(n, _)| n > 1) {
+        if stride == 0 {
+            return true;
+        }
+        // The indices differ by a number of steps in either direction, so the sign of the stride does not matter.
+        terms.push(Term { stride: (stride as i128).abs(), highest: (n as i128).saturating_sub(1) });
+    }
+    terms.sort_by_key(|term| term.stride);
+    let mut inner_reach = 0i128;
+    let is_nested = terms.iter().all(|term| {
+        let clears = term.stride > inner_reach;
+        inner_reach = inner_reach.saturating_add(term.reach());
+        clears
+    });
+    !is_nested && (0..terms.len()).any(|first| collides_from(first, &terms).unwrap_or(true))
+}
 
-    /// Returns whether the elements of two layouts over the same storage have a byte in common. The widths of the
-    /// elements are in bytes. Like [`overlaps_itself`](Self::overlaps_itself), this may be a false positive.
-    pub(crate) fn overlaps(&self, width: usize, other: &Layout, other_width: usize) -> bool {
-        self.overlaps_within(width, other, other_width, &mut MAX_STEPS.clone()).unwrap_or(true)
-    }
+/// Returns whether the elements of two tensors on the same storage have a byte in common. Like [`overlaps_itself`],
+/// this may be a false positive.
+pub(crate) fn overlaps(header: &Header, other: &Header) -> bool {
+    overlaps_within(header, other, &mut MAX_STEPS.clone()).unwrap_or(true)
+}
 
-    /// Like [`overlaps`](Self::overlaps), but takes its steps from `steps_left`. Returns `None` if the search exceeds
-    /// its own limit, or these.
-    pub(crate) fn overlaps_within(
-        &self,
-        width: usize,
-        other: &Layout,
-        other_width: usize,
-        steps_left: &mut u64,
-    ) -> Option<bool> {
-        if self.numel() == 0 || other.numel() == 0 {
-            return Some(false);
-        }
-        // offset + sum(stride * x) + part = other offset + sum(other stride * y) + other part, in units of the
-        // narrower element. A part counts the units inside an element, so that of the narrower element is always 0.
-        let unit = width.min(other_width);
-        let units = |width: usize| width.checked_div(unit).unwrap_or(1) as i128;
-        let (width, other_width) = (units(width), units(other_width));
-        let start = |layout: &Layout, width: i128| (layout.offset() as i128).saturating_mul(width);
-        let mut target = start(other, other_width).saturating_sub(start(self, width));
-        let strides = |layout: &Layout, factor: i128| -> Vec<(usize, i128)> {
-            layout.dims().map(|(n, stride)| (n, (stride as i128).saturating_mul(factor))).collect()
-        };
-        let dims = strides(self, width).into_iter().chain(strides(other, other_width.saturating_neg()));
-        let parts = [(width, 1i128), (other_width, -1)].map(|(n, stride)| (n as usize, stride));
-        let mut terms = Vec::new();
-        for (n, stride) in dims.chain(parts).filter(|&(n, stride)| n > 1 && stride != 0) {
-            let term = Term { stride: stride.abs(), highest: (n as i128).saturating_sub(1) };
-            if stride < 0 {
-                // Count from the other end to make the stride positive.
-                target = target.saturating_add(term.reach());
-            }
-            terms.push(term);
-        }
-        let mut own_steps = MAX_STEPS.min(*steps_left);
-        let before = own_steps;
-        let found = has_solution(terms, target, &mut own_steps);
-        *steps_left = steps_left.saturating_sub(before.saturating_sub(own_steps));
-        found
+/// Like [`overlaps`], but takes its steps from `steps_left`. Returns `None` if the search exceeds its own limit, or
+/// these.
+pub(crate) fn overlaps_within(header: &Header, other: &Header, steps_left: &mut u64) -> Option<bool> {
+    if header.numel() == 0 || other.numel() == 0 {
+        return Some(false);
     }
+    // offset + sum(stride * x) + part = other offset + sum(other stride * y) + other part, in units of the
+    // narrower element. A part counts the units inside an element, so that of the narrower element is always 0.
+    let (width, other_width) = (header.dtype().itemsize(), other.dtype().itemsize());
+    let unit = width.min(other_width);
+    let units = |width: usize| width.checked_div(unit).unwrap_or(1) as i128;
+    let (width, other_width) = (units(width), units(other_width));
+    let start = |of: &Header, width: i128| (of.storage_offset() as i128).saturating_mul(width);
+    let mut target = start(other, other_width).saturating_sub(start(header, width));
+    let strides = |of: &Header, factor: i128| -> Vec<(usize, i128)> {
+        of.dims().map(|(n, stride)| (n, (stride as i128).saturating_mul(factor))).collect()
+    };
+    let dims = strides(header, width).into_iter().chain(strides(other, other_width.saturating_neg()));
+    let parts = [(width, 1i128), (other_width, -1)].map(|(n, stride)| (n as usize, stride));
+    let mut terms = Vec::new();
+    for (n, stride) in dims.chain(parts).filter(|&(n, stride)| n > 1 && stride != 0) {
+        let term = Term { stride: stride.abs(), highest: (n as i128).saturating_sub(1) };
+        if stride < 0 {
+            // Count from the other end to make the stride positive.
+            target = target.saturating_add(term.reach());
+        }
+        terms.push(term);
+    }
+    let mut own_steps = MAX_STEPS.min(*steps_left);
+    let before = own_steps;
+    let found = has_solution(terms, target, &mut own_steps);
+    *steps_left = steps_left.saturating_sub(before.saturating_sub(own_steps));
+    found
 }
 
 /// Returns whether two indices that first differ in this term, by at least 1, refer to one element.
@@ -221,23 +214,32 @@ mod tests {
     use std::collections::HashSet;
 
     use proptest::prelude::*;
+    use stridemap_format::{DType, Dims};
 
     use super::*;
 
-    fn bytes(layout: &Layout, width: usize) -> Vec<isize> {
-        let mut places = vec![layout.offset() as isize];
-        for (n, stride) in layout.dims() {
+    fn bytes(header: &Header, width: usize) -> Vec<isize> {
+        let mut places = vec![header.storage_offset() as isize];
+        for (n, stride) in header.dims() {
             places = places.iter().flat_map(|at| (0..n as isize).map(move |i| at + i * stride)).collect();
         }
         places.iter().flat_map(|at| (0..width as isize).map(move |byte| at * width as isize + byte)).collect()
     }
 
-    fn layouts() -> impl Strategy<Value = Layout> {
+    /// Each item size once.
+    const DTYPES: [DType; 5] = [DType::U8, DType::U16, DType::U32, DType::U64, DType::C128];
+
+    fn header(size: impl Into<Dims<usize>>, stride: impl Into<Dims<isize>>, offset: usize) -> Header {
+        Header::new(DType::F32, size, stride, offset).unwrap()
+    }
+
+    fn headers() -> impl Strategy<Value = Header> {
         let many_short = prop::collection::vec((0..5usize, -9..10isize), 0..5);
         let few_long = prop::collection::vec((0..60usize, -9..10isize), 0..3);
-        (prop_oneof![many_short, few_long], 1100..1140usize).prop_map(|(dims, offset)| {
-            let (size, stride) = dims.into_iter().unzip();
-            Layout::new(size, stride, offset).unwrap()
+        let dtype = prop::sample::select(&DTYPES[..]);
+        (prop_oneof![many_short, few_long], 1100..1140usize, dtype).prop_map(|(dims, offset, dtype)| {
+            let (size, stride): (Vec<_>, Vec<_>) = dims.into_iter().unzip();
+            Header::new(dtype, size, stride, offset).unwrap()
         })
     }
 
@@ -245,37 +247,36 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn overlaps_of_small_views_match_their_bytes(a in layouts(), b in layouts(), widths in (0..5u32, 0..5u32)) {
+        fn overlaps_of_small_views_match_their_bytes(a in headers(), b in headers()) {
             let places = bytes(&a, 1);
             let is_doubled = places.iter().collect::<HashSet<_>>().len() < places.len();
-            prop_assert_eq!(a.overlaps_itself(), is_doubled, "{:?}", a);
+            prop_assert_eq!(overlaps_itself(&a), is_doubled, "{:?}", a);
 
-            let (width, other_width) = (1 << widths.0, 1 << widths.1);
-            let own: HashSet<isize> = bytes(&a, width).into_iter().collect();
-            let meet = bytes(&b, other_width).iter().any(|byte| own.contains(byte));
-            prop_assert_eq!(a.overlaps(width, &b, other_width), meet, "{:?} {:?} {:?}", a, b, (width, other_width));
+            let own: HashSet<isize> = bytes(&a, a.dtype().itemsize()).into_iter().collect();
+            let meet = bytes(&b, b.dtype().itemsize()).iter().any(|byte| own.contains(byte));
+            prop_assert_eq!(overlaps(&a, &b), meet, "{:?} {:?}", a, b);
         }
     }
 
     #[test]
     fn large_views_are_decided_without_counting() {
-        let matrix = Layout::contiguous(&[1 << 20, 1 << 20]).unwrap();
-        assert!(!matrix.overlaps_itself());
-        let shifted = Layout::new(vec![1 << 19, 1 << 19], vec![1 << 21, 2], 1).unwrap();
-        let even = Layout::new(vec![1 << 19, 1 << 19], vec![1 << 21, 2], 0).unwrap();
-        assert!(!shifted.overlaps(4, &even, 4));
-        assert!(shifted.overlaps(4, &matrix, 4));
-        assert!(Layout::new(vec![1 << 30, 2], vec![1, (1 << 30) - 1], 0).unwrap().overlaps_itself());
+        let matrix = Header::contiguous(DType::F32, &[1 << 20, 1 << 20]).unwrap();
+        assert!(!overlaps_itself(&matrix));
+        let shifted = header([1 << 19, 1 << 19], [1 << 21, 2], 1);
+        let even = header([1 << 19, 1 << 19], [1 << 21, 2], 0);
+        assert!(!overlaps(&shifted, &even));
+        assert!(overlaps(&shifted, &matrix));
+        assert!(overlaps_itself(&header(vec![1 << 30, 2], vec![1, (1 << 30) - 1], 0)));
     }
 
     #[test]
     fn overlap_of_long_slices_of_typical_tensors_is_exact() {
-        let slice = |n: usize, stride: isize, offset| Layout::new(vec![n], vec![stride], offset).unwrap();
-        let grid = |rows, row, columns, column, offset| {
-            Layout::new(vec![rows, columns], vec![row, column], offset).unwrap()
+        let slice = |n: usize, stride: isize, offset| header([n], [stride], offset);
+        let grid = |rows: usize, row: isize, columns: usize, column: isize, offset| {
+            header([rows, columns], [row, column], offset)
         };
         let n = 1 << 40;
-        let meet = |a: &Layout, b: &Layout| a.overlaps(4, b, 4);
+        let meet = |a: &Header, b: &Header| overlaps(a, b);
         assert!(!meet(&slice(n, 2, 0), &slice(n / 2, 4, 1)));
         assert!(!meet(&slice(n, 6, 0), &slice(n, 4, 1)));
         assert!(meet(&slice(n, 6, 0), &slice(n, 4, 2)));
@@ -284,44 +285,46 @@ mod tests {
         assert!(!meet(&grid(n, 4, 1, 1, 0), &grid(n, 2, 1, 1, 1)));
         assert!(!meet(&grid(n, 48, 8, 2, 0), &grid(n, 32, 8, 2, 1)));
         assert!(meet(&grid(n, 48, 8, 2, 0), &grid(n, 32, 8, 3, 1)));
+        let of_bytes = |rows: usize, row: isize, columns: usize| {
+            Header::new(DType::U8, [rows, columns], [row, 1], 0).unwrap()
+        };
         // Bytes of the first half of each row against floats of the second.
-        let (bytes, floats) = (grid(n, 800, 400, 1, 0), grid(n, 200, 100, 1, 100));
-        assert!(!bytes.overlaps(1, &floats, 4) && !floats.overlaps(4, &bytes, 1));
-        assert!(bytes.overlaps(1, &grid(n, 200, 100, 1, 99), 4));
+        let (bytes, floats) = (of_bytes(n, 800, 400), grid(n, 200, 100, 1, 100));
+        assert!(!overlaps(&bytes, &floats) && !overlaps(&floats, &bytes));
+        assert!(overlaps(&bytes, &grid(n, 200, 100, 1, 99)));
     }
 
     #[test]
     fn searches_share_their_steps() {
         let hard = |at: usize| {
-            let strides = (0..40).map(|i: isize| (1 << 35) + i * i * 7_919_003 + 1).collect();
-            Layout::new(vec![2; 40], strides, at).unwrap()
+            let strides: Vec<_> = (0..40).map(|i: isize| (1 << 35) + i * i * 7_919_003 + 1).collect();
+            Header::new(DType::U8, [2; 40], strides, at).unwrap()
         };
         let (a, b, mut steps) = (hard(0), hard(7), MAX_STEPS + MAX_STEPS / 2);
-        assert_eq!(a.overlaps_within(1, &b, 1, &mut steps), None);
+        assert_eq!(overlaps_within(&a, &b, &mut steps), None);
         assert_eq!(steps, MAX_STEPS / 2);
-        assert_eq!(a.overlaps_within(1, &b, 1, &mut steps), None);
+        assert_eq!(overlaps_within(&a, &b, &mut steps), None);
         assert_eq!(steps, 0);
         // Without steps, only what needs no search is found.
-        assert_eq!(a.overlaps_within(1, &b, 1, &mut steps), None);
-        let far = Layout::new(vec![2], vec![1], 1 << 50).unwrap();
-        assert_eq!(a.overlaps_within(1, &far, 1, &mut steps), Some(false));
-        assert!(a.overlaps(1, &b, 1));
+        assert_eq!(overlaps_within(&a, &b, &mut steps), None);
+        let far = Header::new(DType::U8, [2], [1], 1 << 50).unwrap();
+        assert_eq!(overlaps_within(&a, &far, &mut steps), Some(false));
+        assert!(overlaps(&a, &b));
         // An ordinary pair takes few.
-        let (rows, column) =
-            (Layout::contiguous(&[1000, 1000]).unwrap(), Layout::new(vec![1000], vec![1000], 7).unwrap());
+        let (rows, column) = (header([1000, 1000], [1000, 1], 0), header([1000], [1000], 7));
         let mut steps = 100;
-        assert_eq!(rows.overlaps_within(4, &column, 4, &mut steps), Some(true));
+        assert_eq!(overlaps_within(&rows, &column, &mut steps), Some(true));
         assert!(steps > 80, "{steps}");
     }
 
     #[test]
     fn a_search_beyond_the_limit_says_yes() {
         // Sixty nearly equal strides: a subset sum.
-        let strides = (0..60).map(|i| (1 << 40) + i * i * 7_919 + 1).collect();
-        assert!(Layout::new(vec![2; 60], strides, 0).unwrap().overlaps_itself());
+        let strides: Vec<isize> = (0..60).map(|i| (1 << 40) + i * i * 7_919 + 1).collect();
+        assert!(overlaps_itself(&header(vec![2; 60], strides, 0)));
         // Four strides. There are tens of millions of ways to choose steps along the larger ones such that the
         // smaller ones cannot cover the rest.
         let strides = vec![66, 23_807_482, 134_217_728, 4_294_967_296];
-        assert!(Layout::new(vec![11, 4098, 1 << 23, 1 << 14], strides, 0).unwrap().overlaps_itself());
+        assert!(overlaps_itself(&header(vec![11, 4098, 1 << 23, 1 << 14], strides, 0)));
     }
 }

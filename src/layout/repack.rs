@@ -11,8 +11,9 @@
 
 use std::ops::Range;
 
-use stridemap_format::{Result, TensorParts, TensorRecord, limits};
+use stridemap_format::{Dims, Header, Result, limits};
 
+use super::dims::names_of;
 use super::footprint::Footprint;
 use super::overlap::gcd;
 
@@ -35,28 +36,9 @@ const MAX_DEPTH: usize = limits::MAX_RANK;
 pub(crate) struct Repacked {
     /// The length of the new storage, at most that of the old one.
     pub(crate) length_bytes: u64,
-    /// The views over the new storage, in the given order.
-    pub(crate) views: Vec<RepackedView>,
+    /// The headers of the views over the new storage, in the given order. Their sizes are unchanged.
+    pub(crate) views: Vec<Header>,
     segments: Vec<Segment>,
-}
-
-/// A view over the new storage. Its sizes are unchanged.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RepackedView {
-    pub(crate) stride: Vec<i64>,
-    pub(crate) offset_elems: u64,
-}
-
-impl RepackedView {
-    /// Returns the header of the view over the new storage.
-    ///
-    /// # Errors
-    /// Those of [`TensorRecord::new`].
-    pub(crate) fn header(self, record: &TensorRecord, storage_id: u64) -> Result<TensorRecord> {
-        let RepackedView { stride, offset_elems } = self;
-        let stride = stride.into();
-        TensorRecord::new(TensorParts { stride, offset_elems, storage_id, ..record.clone().into_parts() })
-    }
 }
 
 /// The time and stack space used so far. Both are limited, because the store may be untrusted.
@@ -90,8 +72,8 @@ struct Periods {
 /// Plans a smaller storage for the bytes that the views use, and the views over it.
 ///
 /// # Errors
-/// Those of [`TensorParts::extent`] if a view is not inside a storage of `length_bytes`.
-pub(crate) fn repack(views: &[&TensorParts], length_bytes: u64) -> Result<Repacked> {
+/// Those of [`Header::extent`] if a view is not inside a storage of `length_bytes`.
+pub(crate) fn repack(views: &[&Header], length_bytes: u64) -> Result<Repacked> {
     let footprints: Vec<Option<Footprint>> =
         views.iter().map(|view| Footprint::of(view, length_bytes)).collect::<Result<_>>()?;
     let (segments, length_bytes) =
@@ -100,11 +82,11 @@ pub(crate) fn repack(views: &[&TensorParts], length_bytes: u64) -> Result<Repack
         Some(footprint) => placed(view, footprint.lowest, &segments),
         // The offset of an empty view must also be inside the storage.
         None => {
-            let highest = length_bytes.checked_div(view.dtype.itemsize() as u64).unwrap_or_default();
-            RepackedView { stride: view.stride.to_vec(), offset_elems: view.offset_elems.min(highest) }
+            let highest = length_bytes.checked_div(view.dtype().itemsize() as u64).unwrap_or_default();
+            Ok(Header::clone(view).with_storage_offset(view.storage_offset().min(highest as usize)))
         }
     });
-    let views = placed.collect();
+    let views = placed.collect::<Result<_>>()?;
     Ok(Repacked { length_bytes, views, segments })
 }
 
@@ -126,25 +108,26 @@ impl Repacked {
 }
 
 /// Returns the view over the new storage. All its bytes are kept, so the strides follow from their new offsets.
-fn placed(view: &TensorParts, lowest: u64, segments: &[Segment]) -> RepackedView {
-    let itemsize = view.dtype.itemsize() as u64;
+fn placed(view: &Header, lowest: u64, segments: &[Segment]) -> Result<Header> {
+    let itemsize = view.dtype().itemsize() as u64;
     let new_lowest = place(segments, lowest);
     let mut offset_bytes = new_lowest;
-    let stride = view.size.iter().zip(view.stride.iter()).map(|(&n, &stride)| {
+    let stride = view.dims().map(|(n, stride)| {
         if n <= 1 || stride == 0 {
             return stride;
         }
-        let next = lowest.saturating_add(stride.unsigned_abs().saturating_mul(itemsize));
+        let next = lowest.saturating_add((stride.unsigned_abs() as u64).saturating_mul(itemsize));
         let new_bytes = place(segments, next).saturating_sub(new_lowest);
-        let new_stride = new_bytes.checked_div(itemsize).unwrap_or_default() as i64;
+        let new_stride = new_bytes.checked_div(itemsize).unwrap_or_default() as isize;
         if stride > 0 {
             return new_stride;
         }
-        offset_bytes = offset_bytes.saturating_add(new_bytes.saturating_mul(n.saturating_sub(1)));
+        offset_bytes = offset_bytes.saturating_add(new_bytes.saturating_mul((n as u64).saturating_sub(1)));
         new_stride.saturating_neg()
     });
-    let stride = stride.collect();
-    RepackedView { stride, offset_elems: offset_bytes.checked_div(itemsize).unwrap_or_default() }
+    let stride: Dims<isize> = stride.collect();
+    let offset = offset_bytes.checked_div(itemsize).unwrap_or_default() as usize;
+    Header::new(view.dtype(), view.size(), stride, offset)?.with_dim_names(names_of(view).cloned())
 }
 
 /// Returns the new offset of a kept byte.

@@ -3,8 +3,12 @@
 use std::fmt;
 use std::fmt::Arguments;
 
+use super::axis::resolve_dim;
 use super::sealed::List;
-use super::{Axis, Integer, Layout};
+use super::slice::{narrow, select, slice};
+use stridemap_format::Header;
+
+use super::{Axis, Integer};
 use crate::error::{Context, Error, ErrorKind, Result};
 
 /// How to split an axis: one number, or a list of numbers. Each operation defines their meaning.
@@ -65,122 +69,119 @@ impl fmt::Display for Sections {
 /// The limit on the dimensions of all parts together. All parts are in memory at once.
 const MAX_PART_DIMS: usize = 1 << 22;
 
-impl Layout {
-    /// Splits an axis into at most `count` parts of equal size. The last part may be smaller.
-    pub(crate) fn chunk(&self, count: usize, axis: Axis<'_>) -> Result<Vec<Layout>> {
-        let op = format_args!("chunk({count}, {axis})");
-        let (axis, n, _) = self.dim(op, axis)?;
-        if count == 0 {
-            return Err(no_parts(op));
-        }
-        match n.div_ceil(count) {
-            // PyTorch returns as many empty parts as requested.
-            0 => self.parts(op, axis, count, |_| (0, 0)),
-            size => self.parts(op, axis, n.div_ceil(size), |i| equal_part(i, size, n)),
-        }
+/// Splits an axis into at most `count` parts of equal size. The last part may be smaller.
+pub(crate) fn chunk(header: &Header, count: usize, axis: Axis<'_>) -> Result<Vec<Header>> {
+    let op = format_args!("chunk({count}, {axis})");
+    let (axis, n, _) = resolve_dim(header, op, axis)?;
+    if count == 0 {
+        return Err(no_parts(op));
     }
+    match n.div_ceil(count) {
+        // PyTorch returns as many empty parts as requested.
+        0 => into_parts(header, op, axis, count, |_| (0, 0)),
+        size => into_parts(header, op, axis, n.div_ceil(size), |i| equal_part(i, size, n)),
+    }
+}
 
-    /// Splits an axis into parts of one size (the last part may be smaller), or into parts of the given sizes, which
-    /// must add up to the size of the axis.
-    pub(crate) fn split(&self, sections: &Sections, axis: Axis<'_>) -> Result<Vec<Layout>> {
-        let op = format_args!("split({sections}, {axis})");
-        let (axis, n, _) = self.dim(op, axis)?;
-        let refuse = |kind, why: &str| {
-            let why = format!("{op}: {why}: axis {axis} has size {n} (tensor: {self})");
-            Err(Error::new(kind, why))
-        };
-        match sections {
-            Sections::Number(size) => match (usize::try_from(*size), n) {
-                (Err(_), _) => refuse(ErrorKind::InvalidArgument, "a part has a negative size"),
-                (Ok(0), 0) => self.parts(op, axis, 1, |_| (0, 0)),
-                (Ok(0), _) => refuse(ErrorKind::InvalidArgument, "parts of size 0 cannot cover the axis"),
-                (Ok(size), _) => self.parts(op, axis, n.div_ceil(size).max(1), |i| equal_part(i, size, n)),
-            },
-            Sections::List(sizes) => {
-                let mut parts = Vec::with_capacity(sizes.len());
-                let mut start = 0usize;
-                for &size in sizes {
-                    let Ok(size) = usize::try_from(size) else {
-                        return refuse(ErrorKind::InvalidArgument, "a part has a negative size");
-                    };
-                    parts.push((start, size));
-                    start = start.saturating_add(size);
-                }
-                if start != n {
-                    return refuse(
-                        ErrorKind::SizeMismatch,
-                        &format!("the sizes of the parts add up to {start}"),
-                    );
-                }
-                self.parts(op, axis, parts.len(), |i| parts.get(i).copied().unwrap_or_default())
+/// Splits an axis into parts of one size (the last part may be smaller), or into parts of the given sizes, which
+/// must add up to the size of the axis.
+pub(crate) fn split(header: &Header, sections: &Sections, axis: Axis<'_>) -> Result<Vec<Header>> {
+    let op = format_args!("split({sections}, {axis})");
+    let (axis, n, _) = resolve_dim(header, op, axis)?;
+    let refuse = |kind, why: &str| {
+        let why = format!("{op}: {why}: axis {axis} has size {n} (tensor: {header})");
+        Err(Error::new(kind, why))
+    };
+    match sections {
+        Sections::Number(size) => match (usize::try_from(*size), n) {
+            (Err(_), _) => refuse(ErrorKind::InvalidArgument, "a part has a negative size"),
+            (Ok(0), 0) => into_parts(header, op, axis, 1, |_| (0, 0)),
+            (Ok(0), _) => refuse(ErrorKind::InvalidArgument, "parts of size 0 cannot cover the axis"),
+            (Ok(size), _) => {
+                into_parts(header, op, axis, n.div_ceil(size).max(1), |i| equal_part(i, size, n))
             }
-        }
-    }
-
-    /// Splits an axis into a number of parts whose sizes differ by at most 1, larger parts first, or splits it at the
-    /// given positions, which are bounds of Python slices.
-    pub(crate) fn tensor_split(&self, sections: &Sections, axis: Axis<'_>) -> Result<Vec<Layout>> {
-        let op = format_args!("tensor_split({sections}, {axis})");
-        let (axis, n, _) = self.dim(op, axis)?;
-        match sections {
-            Sections::Number(count) => {
-                let count = usize::try_from(*count).unwrap_or(0);
-                let (Some(size), Some(larger)) = (n.checked_div(count), n.checked_rem(count)) else {
-                    return Err(no_parts(op));
+        },
+        Sections::List(sizes) => {
+            let mut parts = Vec::with_capacity(sizes.len());
+            let mut start = 0usize;
+            for &size in sizes {
+                let Ok(size) = usize::try_from(size) else {
+                    return refuse(ErrorKind::InvalidArgument, "a part has a negative size");
                 };
-                self.parts(op, axis, count, |i| {
-                    let start = i.saturating_mul(size).saturating_add(i.min(larger));
-                    (start, size.saturating_add(usize::from(i < larger)))
-                })
+                parts.push((start, size));
+                start = start.saturating_add(size);
             }
-            Sections::List(ends) => {
-                self.check_count(op, ends.len().saturating_add(1))?;
-                let starts = std::iter::once(None).chain(ends.iter().map(|&at| Some(at)));
-                let ends = ends.iter().map(|&at| Some(at)).chain([None]);
-                let parts = starts.zip(ends).map(|(start, end)| self.slice(axis.into(), start, end, 1));
-                parts.collect::<Result<_>>().context(op)
+            if start != n {
+                return refuse(ErrorKind::SizeMismatch, &format!("the sizes of the parts add up to {start}"));
             }
+            into_parts(header, op, axis, parts.len(), |i| parts.get(i).copied().unwrap_or_default())
         }
     }
+}
 
-    /// Returns one view for each position along an axis, without that axis.
-    pub(crate) fn unbind(&self, axis: Axis<'_>) -> Result<Vec<Layout>> {
-        let op = format_args!("unbind({axis})");
-        let (axis, n, _) = self.dim(op, axis)?;
-        self.check_count(op, n)?;
-        (0..n)
-            .map(|position| self.select(axis.into(), isize::try_from(position).unwrap_or(isize::MAX)))
-            .collect()
-    }
-
-    fn check_count(&self, op: Arguments<'_>, count: usize) -> Result<()> {
-        let most = MAX_PART_DIMS.checked_div(self.rank()).unwrap_or(MAX_PART_DIMS);
-        if count <= most {
-            return Ok(());
+/// Splits an axis into a number of parts whose sizes differ by at most 1, larger parts first, or splits it at the
+/// given positions, which are bounds of Python slices.
+pub(crate) fn tensor_split(header: &Header, sections: &Sections, axis: Axis<'_>) -> Result<Vec<Header>> {
+    let op = format_args!("tensor_split({sections}, {axis})");
+    let (axis, n, _) = resolve_dim(header, op, axis)?;
+    match sections {
+        Sections::Number(count) => {
+            let count = usize::try_from(*count).unwrap_or(0);
+            let (Some(size), Some(larger)) = (n.checked_div(count), n.checked_rem(count)) else {
+                return Err(no_parts(op));
+            };
+            into_parts(header, op, axis, count, |i| {
+                let start = i.saturating_mul(size).saturating_add(i.min(larger));
+                (start, size.saturating_add(usize::from(i < larger)))
+            })
         }
-        Err(Error::new(
-            ErrorKind::LimitExceeded,
-            format!(
-                "{op}: {count} parts of {self} exceed the limit of {most}; take individual parts with select or narrow"
-            ),
-        ))
+        Sections::List(ends) => {
+            check_count(header, op, ends.len().saturating_add(1))?;
+            let starts = std::iter::once(None).chain(ends.iter().map(|&at| Some(at)));
+            let ends = ends.iter().map(|&at| Some(at)).chain([None]);
+            let parts = starts.zip(ends).map(|(start, end)| slice(header, axis.into(), start, end, 1));
+            parts.collect::<Result<_>>().context(op)
+        }
     }
+}
 
-    /// Makes `count` parts. `part` returns the start and the size of each.
-    fn parts(
-        &self,
-        op: Arguments<'_>,
-        axis: usize,
-        count: usize,
-        part: impl Fn(usize) -> (usize, usize),
-    ) -> Result<Vec<Layout>> {
-        self.check_count(op, count)?;
-        let narrowed = |i| {
-            let (start, size) = part(i);
-            self.narrow(axis.into(), isize::try_from(start).unwrap_or(isize::MAX), size)
-        };
-        (0..count).map(narrowed).collect::<Result<_>>().context(op)
+/// Returns one view for each position along an axis, without that axis.
+pub(crate) fn unbind(header: &Header, axis: Axis<'_>) -> Result<Vec<Header>> {
+    let op = format_args!("unbind({axis})");
+    let (axis, n, _) = resolve_dim(header, op, axis)?;
+    check_count(header, op, n)?;
+    (0..n)
+        .map(|position| select(header, axis.into(), isize::try_from(position).unwrap_or(isize::MAX)))
+        .collect()
+}
+
+fn check_count(header: &Header, op: Arguments<'_>, count: usize) -> Result<()> {
+    let most = MAX_PART_DIMS.checked_div(header.ndim()).unwrap_or(MAX_PART_DIMS);
+    if count <= most {
+        return Ok(());
     }
+    Err(Error::new(
+        ErrorKind::LimitExceeded,
+        format!(
+            "{op}: {count} parts of {header} exceed the limit of {most}; take individual parts with select or narrow"
+        ),
+    ))
+}
+
+/// Makes `count` parts. `part` returns the start and the size of each.
+fn into_parts(
+    header: &Header,
+    op: Arguments<'_>,
+    axis: usize,
+    count: usize,
+    part: impl Fn(usize) -> (usize, usize),
+) -> Result<Vec<Header>> {
+    check_count(header, op, count)?;
+    let narrowed = |i| {
+        let (start, size) = part(i);
+        narrow(header, axis.into(), isize::try_from(start).unwrap_or(isize::MAX), size)
+    };
+    (0..count).map(narrowed).collect::<Result<_>>().context(op)
 }
 
 fn equal_part(i: usize, size: usize, n: usize) -> (usize, usize) {

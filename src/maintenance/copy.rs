@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stridemap_format::{
-    Attributes, Digest, Error as FormatError, RecordKind, Rule, StorageRecord, TensorParts, TensorRecord,
+    Attributes, Digest, Error as FormatError, Header, RecordKind, Rule, StorageRecord, TensorRecord,
 };
 
 use crate::disk::{Disk, LockMode};
@@ -16,7 +16,7 @@ use crate::generation::{
     Change, Changes, Draft, Generation, IncompleteStore, OnExisting, OpenStore, StoreDir, not_created,
     publish,
 };
-use crate::layout::{Repacked, RepackedView, footprint_bytes, repack};
+use crate::layout::{Repacked, footprint_bytes, repack};
 use crate::storage::{
     InPlaceContext, LockedStorage, StagedStorage, Storage, StorageWriter, Stored, UnverifiedStorage,
     VerifiedStorage, Without,
@@ -88,8 +88,8 @@ pub(crate) struct Damaged {
 struct Part {
     /// The tensors that are copied; empty for all of them.
     tensors: Vec<(String, TensorRecord)>,
-    /// The location of these tensors in the copied storage, if not all bytes are copied.
-    placed: BTreeMap<String, RepackedView>,
+    /// The headers of these tensors on the copied storage, if not all bytes are copied.
+    placed: BTreeMap<String, Header>,
 }
 
 /// One commit of the copy.
@@ -228,9 +228,8 @@ impl Original<'_> {
                         new_id
                     }
                 };
-                let (stride, offset_elems) = (record.stride.to_vec(), record.offset_elems);
-                let placed = part.placed.remove(&name).unwrap_or(RepackedView { stride, offset_elems });
-                let record = placed.header(&record, new_id).map_err(|e| Error::refused(self.action, e))?;
+                let header = part.placed.remove(&name).map_or(record.header, Arc::new);
+                let record = TensorRecord { header, storage_id: new_id };
                 let put = Change::Put { action: self.action, name, record };
                 commit.draft.apply(put, OnExisting::Replace)?;
                 done.copied.tensor_count += 1;
@@ -342,7 +341,7 @@ impl Original<'_> {
             }
         };
         let lost = self.damaged.get(&id).map_or(&[][..], |damaged| &damaged.lost);
-        let views: Vec<&TensorParts> = part.tensors.iter().map(|(_, tensor)| &**tensor).collect();
+        let views: Vec<&Header> = part.tensors.iter().map(|(_, tensor)| &*tensor.header).collect();
         let broken = |e| Error::corrupt(&store.paths.storage(id), e);
         let is_whole = lost.is_empty()
             && (part.tensors.is_empty()

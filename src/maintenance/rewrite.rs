@@ -5,16 +5,16 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use stridemap_format::{StorageRecord, TensorRecord};
+use stridemap_format::{Header, StorageRecord, TensorRecord};
 
 use super::rewrite_candidates::{Candidate, Candidates};
 use super::storage_tensors::{StorageTensors, storages_with_tensors};
-use crate::error::{Error, ErrorKind, FormatContext, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{
     Change, Changes, Collected, Draft, Generation, Moved, OnExisting, OpenStore, Relocation, by_processes,
     check_ids_left, publish,
 };
-use crate::layout::{Repacked, RepackedView};
+use crate::layout::Repacked;
 use crate::storage::{GrowthLock, StagedStorage};
 
 /// What a compaction did, or [`Store::materialize`](crate::Store::materialize), which rewrites external storages and
@@ -162,7 +162,7 @@ pub(super) fn rewrite_group(
         match rewrite.copy(&storage, &repacked) {
             Ok(Some((copy, lock))) => {
                 let new_id = Changes::provisional_id(staged.len());
-                let change = Change::Relocate(Box::new(relocation(storage, repacked.views, new_id)?));
+                let change = Change::Relocate(Box::new(relocation(storage, repacked.views, new_id)));
                 draft.apply(change, OnExisting::Replace)?;
                 staged.push(copy);
                 locks.extend(lock);
@@ -207,13 +207,12 @@ fn is_disk_full(error: &Error) -> bool {
 }
 
 /// Plans the move of a storage's tensors to the storage with the provisional id `new_id`.
-fn relocation(storage: StorageTensors, views: Vec<RepackedView>, new_id: u64) -> Result<Relocation> {
+fn relocation(storage: StorageTensors, views: Vec<Header>, new_id: u64) -> Relocation {
     let StorageTensors { id, record, tensors } = storage;
-    let moved = |((name, before), placed): ((String, TensorRecord), RepackedView)| {
-        let after = placed.header(&before, new_id).refused_to("compact")?;
-        Ok((name, Moved { before, after }))
+    let moved = |((name, before), header): ((String, TensorRecord), Header)| {
+        let after = TensorRecord { header: header.into(), storage_id: new_id };
+        (name, Moved { before, after })
     };
-    let tensors: BTreeMap<String, Moved> =
-        tensors.into_iter().zip(views).map(moved).collect::<Result<_>>()?;
-    Ok(Relocation { storage_id: id, record, tensors })
+    let tensors: BTreeMap<String, Moved> = tensors.into_iter().zip(views).map(moved).collect();
+    Relocation { storage_id: id, record, tensors }
 }

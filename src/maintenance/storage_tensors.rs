@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stridemap_format::{RecordKind, StorageRecord, TensorParts, TensorRecord};
+use stridemap_format::{Header, RecordKind, StorageRecord, TensorRecord};
 
 use crate::error::{FormatContext, Result};
 use crate::generation::{Generation, OpenStore};
@@ -20,8 +20,8 @@ pub(crate) struct StorageTensors {
 }
 
 impl StorageTensors {
-    pub(crate) fn views(&self) -> Vec<&TensorParts> {
-        self.tensors.values().map(|record| &**record).collect()
+    pub(crate) fn views(&self) -> Vec<&Header> {
+        self.tensors.values().map(|record| &*record.header).collect()
     }
 
     /// Returns the layout of the storage without its unreferenced bytes.

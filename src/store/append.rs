@@ -13,7 +13,7 @@ use super::handle::Store;
 use super::transaction::Transaction;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes, Generation, OnExisting, Read};
-use crate::layout::Layout;
+use crate::layout;
 use crate::storage::{Growth, GrowthLock};
 use crate::tensor::Source;
 
@@ -190,7 +190,7 @@ impl Transaction<'_> {
             let message = format!("{op}: a tensor without dimensions has no rows; use size [0] for a vector");
             return Err(Error::new(ErrorKind::SizeMismatch, message));
         };
-        let layout = Layout::contiguous(size).context(&op)?;
+        let header = layout::contiguous(dtype, size).context(&op)?;
         // At least one row, which marks the storage as one that grows.
         let elems = row.iter().try_fold(capacity.max(1) as u64, |n, &size| n.checked_mul(size as u64));
         let reserved_bytes = elems.and_then(|n| n.checked_mul(dtype.itemsize() as u64));
@@ -202,7 +202,7 @@ impl Transaction<'_> {
             Error::new(ErrorKind::LimitExceeded, message)
         })?;
         let on_existing = self.on_existing_or(OnExisting::Refuse);
-        self.put(("create_growable", on_existing), name, (dtype, &layout), |txn, size_bytes| {
+        self.put(("create_growable", on_existing), name, header, |txn, size_bytes| {
             txn.stage_own(None, size_bytes, |writer| {
                 writer.reserve_address_space(reserved_bytes);
                 writer.zeros_up_to(size_bytes)
@@ -319,9 +319,9 @@ impl Transaction<'_> {
 
     /// Checks that the tensor ends at `length_bytes` of its storage, so that rows appended there follow its own.
     fn check_growable(&self, op: &str, name: &str, record: &TensorRecord, length_bytes: u64) -> Result<()> {
-        let layout = Layout::of_record(record);
+        let header = &*record.header;
         let kind = self.storage_record(op, record.storage_id)?.kind;
-        let end_bytes = end_bytes(record, &layout);
+        let end_bytes = end_bytes(header);
         let why = match kind {
             RecordKind::Mutable => {
                 "its storage is mutable: it is changed in place, and its size is fixed".to_owned()
@@ -330,20 +330,17 @@ impl Transaction<'_> {
             RecordKind::External(_) => {
                 "its storage is external: a file that does not belong to the store".to_owned()
             }
-            RecordKind::Sealed(_) if !layout.is_contiguous() => {
-                format!(
-                    "it is a view with stride {:?} of size {:?}, and not contiguous",
-                    layout.stride(),
-                    layout.size()
-                )
+            RecordKind::Sealed(_) if !header.is_contiguous() => {
+                let (stride, size) = (header.stride(), header.size());
+                format!("it is a view with stride {stride:?} of size {size:?}, and not contiguous")
             }
             RecordKind::Sealed(_) if end_bytes != Some(length_bytes) => {
                 self.why_not_last(name, record.storage_id, length_bytes)?
             }
             RecordKind::Sealed(_) => return Ok(()),
         };
-        let empty_size: Vec<usize> = [0].iter().chain(layout.size().iter().skip(1)).copied().collect();
-        let copied_bytes = layout.numel() as u128 * record.dtype.itemsize() as u128;
+        let empty_size: Vec<usize> = [0].iter().chain(header.size().iter().skip(1)).copied().collect();
+        let copied_bytes = header.nbytes();
         let message = format!(
             "{op}: {why}; use create_growable for a new tensor of size {empty_size:?}, and append this one to it, which \
              copies {copied_bytes} bytes"
@@ -357,8 +354,8 @@ impl Transaction<'_> {
             let (other_name, other) = entry?;
             if other.storage_id == storage_id
                 && other_name != name
-                && other.size.iter().all(|&n| n > 0)
-                && other.extent(length_bytes).is_ok_and(|extent| extent.end_bytes() == length_bytes)
+                && other.header.numel() > 0
+                && other.header.extent(length_bytes).is_ok_and(|extent| extent.end_bytes() == length_bytes)
             {
                 return Ok(format!("{other_name:?} follows it in the same storage"));
             }

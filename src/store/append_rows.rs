@@ -1,11 +1,11 @@
 //! Rows to append: checked, copied and written.
 
 use stridemap_format::limits::MAX_STORAGE_BYTES;
-use stridemap_format::{CHUNK_BYTES, DType, TensorRecord};
+use stridemap_format::{CHUNK_BYTES, DType, Header, TensorRecord};
 
-use super::write_elements::{record_of, write_elements};
+use super::write_elements::write_elements;
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::layout::Layout;
+use crate::layout;
 use crate::storage::{Growth, extend};
 use crate::tensor::Source;
 
@@ -69,16 +69,15 @@ pub(super) fn check_rows(op: &str, record: &TensorRecord, source: &(impl Source 
 
 /// Checks that rows of this dtype and size fit the tensor, and returns their number.
 pub(super) fn check_row_size(op: &str, record: &TensorRecord, dtype: DType, size: &[usize]) -> Result<usize> {
-    if dtype != record.dtype {
-        let message =
-            format!("{op}: the rows are {dtype}, but the tensor is {}; convert the rows first", record.dtype);
+    let header = &record.header;
+    if dtype != header.dtype() {
+        let own = header.dtype();
+        let message = format!("{op}: the rows are {dtype}, but the tensor is {own}; convert the rows first");
         return Err(Error::new(ErrorKind::DTypeMismatch, message));
     }
-    let row_of = |size: &[u64]| size.split_first().map(|(_, row)| row.to_vec());
-    let size_u64: Vec<u64> = size.iter().map(|&n| n as u64).collect();
-    match (size.first(), row_of(&size_u64), row_of(&record.size)) {
-        (Some(&rows), Some(row), Some(expected)) if row == expected => Ok(rows),
-        (_, _, None) => {
+    match (size.split_first(), header.size().split_first()) {
+        (Some((&rows, row)), Some((_, expected))) if row == expected => Ok(rows),
+        (_, None) => {
             let message = format!(
                 "{op}: the rows have size {size:?}, but the tensor has no dimensions, and therefore no rows"
             );
@@ -88,7 +87,7 @@ pub(super) fn check_row_size(op: &str, record: &TensorRecord, dtype: DType, size
             let message = format!(
                 "{op}: the rows have size {size:?}, but the tensor has size {:?}; all sizes except that of \
                  dimension 0 must be equal",
-                record.size
+                header.size()
             );
             Err(Error::new(ErrorKind::SizeMismatch, message))
         }
@@ -96,32 +95,33 @@ pub(super) fn check_row_size(op: &str, record: &TensorRecord, dtype: DType, size
 }
 
 pub(super) fn row_count(record: &TensorRecord) -> usize {
-    record.size.first().copied().unwrap_or_default() as usize
+    record.header.size().first().copied().unwrap_or_default()
 }
 
 /// Returns the record with `rows` more rows, and the size of those rows in bytes.
 pub(super) fn grown_record(op: &str, record: &TensorRecord, rows: usize) -> Result<(TensorRecord, u64)> {
-    let layout = Layout::of_record(record);
+    let header = &record.header;
     let too_large = || {
-        let message =
-            format!("{op}: {rows} rows are too many to append to size {:?} of {}", record.size, record.dtype);
+        let (size, dtype) = (header.size(), header.dtype());
+        let message = format!("{op}: {rows} rows are too many to append to size {size:?} of {dtype}");
         Error::new(ErrorKind::LimitExceeded, message)
     };
-    let mut size = layout.size().to_vec();
+    let mut size = header.size().to_vec();
     let first = size.first_mut().ok_or_else(too_large)?;
     *first = first.checked_add(rows).ok_or_else(too_large)?;
-    let grown = Layout::contiguous(&size).context(op)?.named(layout.names().cloned());
-    let size_bytes = (grown.numel() as u64)
-        .checked_sub(layout.numel() as u64)
-        .and_then(|elems| elems.checked_mul(record.dtype.itemsize() as u64));
-    let to = record_of("append", record.dtype, &grown, record.offset_elems, record.storage_id)?;
-    match (size_bytes, end_bytes(&to, &grown)) {
-        (Some(size_bytes), Some(end)) if end <= MAX_STORAGE_BYTES => Ok((to, size_bytes)),
+    let grown = layout::row_major(header, header.dtype(), &size).context(op)?;
+    let grown = grown.with_storage_offset(header.storage_offset());
+    match end_bytes(&grown) {
+        Some(end) if end <= MAX_STORAGE_BYTES => {
+            let size_bytes = (grown.nbytes() - header.nbytes()) as u64;
+            Ok((TensorRecord { header: grown.into(), storage_id: record.storage_id }, size_bytes))
+        }
         _ => Err(too_large()),
     }
 }
 
 /// Returns the end of a contiguous tensor in its storage, in bytes.
-pub(super) fn end_bytes(record: &TensorRecord, layout: &Layout) -> Option<u64> {
-    record.offset_elems.checked_add(layout.numel() as u64)?.checked_mul(record.dtype.itemsize() as u64)
+pub(super) fn end_bytes(header: &Header) -> Option<u64> {
+    let end_elems = header.storage_offset().checked_add(header.numel())?;
+    end_elems.checked_mul(header.dtype().itemsize()).map(|end| end as u64)
 }

@@ -85,7 +85,7 @@ impl Store {
         let op = format!("append to {name:?}");
         let mut txn = self.begin()?;
         let record = txn.draft.existing("append to", name)?;
-        if record.size.is_empty() {
+        if record.header.ndim() == 0 {
             let message = format!("{op}: the tensor has no dimensions, and therefore no rows");
             return Err(Error::new(ErrorKind::SizeMismatch, message));
         }

@@ -4,15 +4,14 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use stridemap_format::DType;
 use stridemap_format::limits::MAX_STORAGE_BYTES;
+use stridemap_format::{Header, TensorRecord};
 
 use super::staging::OWN_STORAGE_BYTES;
 use super::transaction::Transaction;
-use super::write_elements::{record_of, write_to_sink};
+use super::write_elements::write_to_sink;
 use crate::error::{Error, ErrorKind, FormatContext, Result};
 use crate::generation::{Change, OnExisting};
-use crate::layout::Layout;
 use crate::storage::{ExternalFile, StagedStorage, StorageWriter};
 
 /// The key of a storage that a [`Transaction`] has staged, for [`save_header`](Transaction::save_header) in the same
@@ -35,7 +34,7 @@ impl Transaction<'_> {
     /// share, at a multiple of 64 bytes. Each storage is a file, and a model can have thousands of small ones.
     ///
     /// ```
-    /// use stridemap::import::Layout;
+    /// use stridemap::import::Header;
     /// use stridemap::{DType, Store};
     ///
     /// # let dir = tempfile::tempdir()?;
@@ -44,8 +43,8 @@ impl Transaction<'_> {
     /// let mut txn = store.begin()?;
     /// let points = [1f32, 4., 2., 1., 3., 5.];
     /// let key = txn.stage(Some(24), |sink| points.iter().try_for_each(|x| sink(&x.to_le_bytes())))?;
-    /// txn.save_header("points", DType::F32, &Layout::contiguous(&[3, 2])?, key)?;
-    /// txn.save_header("points_t", DType::F32, &Layout::new(vec![2, 3], vec![1, 2], 0)?, key)?;
+    /// txn.save_header("points", &Header::contiguous(DType::F32, &[3, 2])?, key)?;
+    /// txn.save_header("points_t", &Header::new(DType::F32, [2, 3], [1, 2], 0)?, key)?;
     /// txn.commit()?;
     ///
     /// let (points, points_t) = (store.load("points")?, store.load("points_t")?);
@@ -110,7 +109,7 @@ impl Transaction<'_> {
     /// The file is read once, to compute its digests. `progress` is called with the bytes read since the last call.
     ///
     /// ```
-    /// use stridemap::import::{ExternalFile, Layout};
+    /// use stridemap::import::{ExternalFile, Header};
     /// use stridemap::{DType, Store};
     ///
     /// # let dir = tempfile::tempdir()?;
@@ -122,7 +121,7 @@ impl Transaction<'_> {
     ///     Some(key) => key,
     ///     None => txn.stage(Some(100), |sink| sink(&std::fs::read(&path).expect("it was written")))?,
     /// };
-    /// txn.save_header("x", DType::U8, &Layout::contiguous(&[100])?, key)?;
+    /// txn.save_header("x", &Header::contiguous(DType::U8, &[100])?, key)?;
     /// txn.commit()?;
     /// assert_eq!(store.load("x")?.read::<u8>()?, [7; 100]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -156,7 +155,7 @@ impl Transaction<'_> {
     /// The file is not synced.
     ///
     /// ```
-    /// use stridemap::import::{ExternalFile, Layout};
+    /// use stridemap::import::{ExternalFile, Header};
     /// use stridemap::{DType, ExternalFiles, StoreOptions};
     ///
     /// # let dir = tempfile::tempdir()?;
@@ -165,7 +164,7 @@ impl Transaction<'_> {
     /// let store = StoreOptions::new().external(ExternalFiles::Beside).create(dir.path().join("x.smap"))?;
     /// let mut txn = store.begin()?;
     /// let key = txn.adopt(&ExternalFile::open(&path)?, 4..8)?;
-    /// txn.save_header("digits", DType::U8, &Layout::contiguous(&[4])?, key)?;
+    /// txn.save_header("digits", &Header::contiguous(DType::U8, &[4])?, key)?;
     /// txn.commit()?;
     /// assert_eq!(store.load("digits")?.read::<u8>()?, b"0123");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -191,37 +190,32 @@ impl Transaction<'_> {
     /// replaces that tensor.
     ///
     /// ```
-    /// # use stridemap::import::Layout;
+    /// # use stridemap::import::Header;
     /// # use stridemap::{DType, Store};
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
     /// let mut txn = store.begin()?;
     /// let key = txn.stage(None, |sink| sink(&[1, 2, 3, 4]))?;
-    /// txn.save_header("backwards", DType::U8, &Layout::new(vec![4], vec![-1], 3)?, key)?;
-    /// assert!(txn.save_header("too long", DType::U8, &Layout::contiguous(&[5])?, key).is_err());
+    /// txn.save_header("backwards", &Header::new(DType::U8, [4], [-1], 3)?, key)?;
+    /// assert!(txn.save_header("too long", &Header::contiguous(DType::U8, &[5])?, key).is_err());
     /// txn.commit()?;
     /// assert_eq!(store.load("backwards")?.read::<u8>()?, [4, 3, 2, 1]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfRange`] for a layout that exceeds the storage; [`ErrorKind::InvalidArgument`] for a key of a
+    /// [`ErrorKind::OutOfRange`] for elements outside the storage; [`ErrorKind::InvalidArgument`] for a key of a
     /// different transaction; those of [`check_name`](Self::check_name).
-    pub fn save_header(
-        &mut self,
-        name: &str,
-        dtype: DType,
-        layout: &Layout,
-        storage: StorageKey,
-    ) -> Result<()> {
+    pub fn save_header(&mut self, name: &str, header: &Header, storage: StorageKey) -> Result<()> {
         if storage.transaction != self.id {
             let message = format!("save_header {name:?}: another transaction staged the storage");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        layout.extent(dtype, storage.length_bytes).refused_to(format_args!("save_header {name:?}"))?;
-        let first_elem = storage.offset_bytes / dtype.itemsize() as u64;
-        let offset_elems = first_elem.saturating_add(layout.offset() as u64);
-        let record = record_of("save_header", dtype, layout, offset_elems, storage.id)?;
+        header.extent(storage.length_bytes).refused_to(format_args!("save_header {name:?}"))?;
+        let first_elem = storage.offset_bytes as usize / header.dtype().itemsize();
+        let offset = first_elem.saturating_add(header.storage_offset());
+        let header = header.clone().with_storage_offset(offset).into();
+        let record = TensorRecord { header, storage_id: storage.id };
         self.apply(Change::Put { action: "save", name: name.to_owned(), record })
     }
 

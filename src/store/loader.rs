@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use stridemap_format::{Error as FormatError, RecordKind, Rule, StorageRecord, TensorRecord};
+use stridemap_format::{Error as FormatError, Header, RecordKind, Rule, StorageRecord, TensorRecord};
 
 use crate::disk::Disk;
 use crate::error::{Context, Error, FormatContext, Result};
 use crate::generation::{self, Generation, OpenStore, StoreDir};
-use crate::layout::Layout;
 use crate::storage::{Identity, InPlaceContext, KnownTails, MapPermit, Storage, Stored};
 use crate::tensor::Tensor;
 
@@ -39,10 +38,9 @@ impl Loader {
     }
 
     fn open_tensor(&self, generation: &Generation, record: &TensorRecord) -> Result<Tensor> {
-        let (id, dtype) = (record.storage_id, record.dtype);
-        let layout = Layout::of_record(record);
+        let &TensorRecord { ref header, storage_id: id } = record;
         // An open storage may be shorter than the tensor, because the file has grown since.
-        let is_inside = |storage: &Arc<Storage>| layout.extent(dtype, storage.length_bytes()).is_ok();
+        let is_inside = |storage: &Arc<Storage>| header.extent(storage.length_bytes()).is_ok();
         let storage = match self.store.storages.get(id).filter(is_inside) {
             Some(storage) => {
                 self.check_external(&storage)?;
@@ -50,7 +48,7 @@ impl Loader {
             }
             None => self.open(generation, id)?,
         };
-        Tensor::new(storage, dtype, layout).corrupt_in(&self.store.paths.storage(id))
+        Tensor::new(storage, Header::clone(header)).corrupt_in(&self.store.paths.storage(id))
     }
 
     /// Checks that the file of an external storage that is already open has not changed since it was adopted. A mapping

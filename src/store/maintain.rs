@@ -94,7 +94,7 @@ impl Store {
     /// collected.
     ///
     /// ```
-    /// # use stridemap::import::{ExternalFile, Layout};
+    /// # use stridemap::import::{ExternalFile, Header};
     /// # use stridemap::{DType, ExternalFiles, StoreOptions};
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.bin");
@@ -102,7 +102,7 @@ impl Store {
     /// # let store = StoreOptions::new().external(ExternalFiles::Beside).create(dir.path().join("x.smap"))?;
     /// store.write(|txn| {
     ///     let key = txn.adopt(&ExternalFile::open(&path)?, 0..4)?;
-    ///     txn.save_header("x", DType::U8, &Layout::contiguous(&[4])?, key)
+    ///     txn.save_header("x", &Header::contiguous(DType::U8, &[4])?, key)
     /// })?;
     /// assert_eq!(store.materialize(|_| ())?.storage_count, 1);
     /// std::fs::remove_file(&path)?; // the store has its own copy

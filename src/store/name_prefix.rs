@@ -30,6 +30,6 @@ impl Transaction<'_> {
         self.loader.store.check_process()?;
         self.draft.note_prefix(prefix, Read::Headers);
         let entries = self.draft.tensors(prefix)?;
-        Ok(entries.map(|entry| entry.map(|(name, record)| TensorInfo::of_record(name, &record))))
+        Ok(entries.map(|entry| entry.map(|(name, record)| TensorInfo::of_record(name, record))))
     }
 }

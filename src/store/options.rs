@@ -111,7 +111,7 @@ impl StoreOptions {
     /// [`ErrorKind::NotAllowed`](crate::ErrorKind::NotAllowed).
     ///
     /// ```
-    /// # use stridemap::import::{ExternalFile, Layout};
+    /// # use stridemap::import::{ExternalFile, Header};
     /// # use stridemap::{DType, ErrorKind, ExternalFiles, Store, StoreOptions};
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
@@ -120,7 +120,7 @@ impl StoreOptions {
     /// let store = StoreOptions::new().external(ExternalFiles::Beside).create(&path)?;
     /// store.write(|txn| {
     ///     let key = txn.adopt(&ExternalFile::open(&file)?, 0..2)?;
-    ///     txn.save_header("x", DType::U8, &Layout::contiguous(&[2])?, key)
+    ///     txn.save_header("x", &Header::contiguous(DType::U8, &[2])?, key)
     /// })?;
     /// assert_eq!(store.load("x")?.read::<u8>()?, [1, 2]);
     /// assert_eq!(Store::open(&path)?.load("x").unwrap_err().kind(), ErrorKind::NotAllowed);

@@ -2,10 +2,9 @@
 
 use std::io;
 
-use stridemap_format::{RecordKind, StorageRecord};
+use stridemap_format::{RecordKind, StorageRecord, TensorRecord};
 
 use super::transaction::Transaction;
-use super::write_elements::record_of;
 use crate::error::{Error, ErrorKind, IoContext, Result};
 use crate::generation::{self, Change, OnExisting};
 use crate::storage::Identity;
@@ -68,8 +67,7 @@ impl Transaction<'_> {
             Identity::Stored { .. } => return foreign("a storage of a different store"),
             Identity::Staged { .. } => return foreign("a storage of a different transaction"),
         };
-        let (dtype, layout) = (tensor.dtype(), tensor.layout());
-        let record = record_of("save_view", dtype, layout, tensor.storage_offset() as u64, storage_id)?;
+        let record = TensorRecord { header: tensor.header().clone().into(), storage_id };
         self.apply(Change::Put { action: "save_view", name: name.to_owned(), record })
     }
 

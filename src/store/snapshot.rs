@@ -5,12 +5,12 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use stridemap_format::{DType, RecordKind, StorageRecord, TensorParts, TensorRecord};
+use stridemap_format::{Header, RecordKind, StorageRecord, TensorRecord};
 
 use super::loader::Loader;
 use crate::error::{FormatContext, Result};
 use crate::generation::Generation;
-use crate::layout::{Layout, MAX_STEPS_TOGETHER, footprint_bytes, for_each_range, repack};
+use crate::layout::{MAX_STEPS_TOGETHER, footprint_bytes, for_each_range, overlaps, overlaps_within, repack};
 use crate::storage::StorageKind;
 use crate::tensor::Tensor;
 
@@ -40,8 +40,9 @@ impl fmt::Debug for Snapshot {
 /// store.save("x", &[[1f32, 2., 3.], [4., 5., 6.]])?;
 /// store.save_view("column", &store.load("x")?.select(1, 1)?)?;
 /// let column = store.snapshot().iter_tensors("column")?.next().unwrap()?;
-/// assert_eq!((column.size(), column.stride(), column.storage_offset()), (&[2][..], &[3][..], 1));
-/// assert_eq!((column.numel(), column.nbytes(), column.is_contiguous()), (2, 8, false));
+/// let header = &column.header;
+/// assert_eq!((header.size(), header.stride(), header.storage_offset()), (&[2][..], &[3][..], 1));
+/// assert_eq!((header.numel(), header.nbytes(), header.is_contiguous()), (2, 8, false));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -49,81 +50,34 @@ impl fmt::Debug for Snapshot {
 pub struct TensorInfo {
     /// The name of the tensor.
     pub name: String,
-    /// The type of the elements.
-    pub dtype: DType,
     /// The id of its storage.
     pub storage_id: u64,
-    /// The optional name of each dimension, if the dimensions are named.
-    pub dim_names: Option<Vec<Option<String>>>,
-    layout: Layout,
+    /// The dtype, size, stride and storage offset, and the names of its dimensions.
+    pub header: Header,
 }
 
 impl TensorInfo {
     /// Creates the header of a tensor in a file of a different format. The caller assigns the storage ids.
     ///
     /// ```
-    /// use stridemap::import::Layout;
+    /// use stridemap::import::Header;
     /// use stridemap::{DType, TensorInfo};
     ///
-    /// let info = TensorInfo::new("x".to_owned(), DType::F32, Layout::contiguous(&[3, 2])?, 1);
-    /// assert_eq!((info.size(), info.nbytes(), info.storage_id), (&[3, 2][..], 24, 1));
+    /// let info = TensorInfo::new("x".to_owned(), Header::contiguous(DType::F32, &[3, 2])?, 1);
+    /// assert_eq!((info.header.size(), info.header.nbytes(), info.storage_id), (&[3, 2][..], 24, 1));
     /// # Ok::<(), stridemap::Error>(())
     /// ```
     #[must_use]
-    pub fn new(name: String, dtype: DType, layout: Layout, storage_id: u64) -> Self {
-        TensorInfo { name, dtype, storage_id, dim_names: None, layout }
+    pub fn new(name: String, header: Header, storage_id: u64) -> Self {
+        TensorInfo { name, storage_id, header }
     }
 
-    pub(super) fn of_record(name: String, record: &TensorRecord) -> Self {
-        let (dim_names, layout) = (record.dim_names.clone(), Layout::of_record(record));
-        TensorInfo { name, dtype: record.dtype, storage_id: record.storage_id, dim_names, layout }
-    }
-
-    /// Returns the size of each dimension, in elements.
-    #[must_use]
-    pub fn size(&self) -> &[usize] {
-        self.layout.size()
-    }
-
-    /// Returns the stride of each dimension, in elements.
-    #[must_use]
-    pub fn stride(&self) -> &[isize] {
-        self.layout.stride()
-    }
-
-    /// Returns the offset of the element of index 0, 0, ... in the storage, in elements.
-    #[must_use]
-    pub fn storage_offset(&self) -> usize {
-        self.layout.offset()
-    }
-
-    /// Returns the number of elements.
-    #[must_use]
-    pub fn numel(&self) -> usize {
-        self.layout.numel()
-    }
-
-    /// Returns the size of the elements in bytes: their number times the size of one.
-    #[must_use]
-    pub fn nbytes(&self) -> usize {
-        self.numel().saturating_mul(self.dtype.itemsize())
-    }
-
-    /// Whether the elements are adjacent and in row-major order.
-    #[must_use]
-    pub fn is_contiguous(&self) -> bool {
-        self.layout.is_contiguous()
-    }
-
-    /// Returns the range of the storage's bytes from the first element to the end of the last, or `None` if there are
-    /// no elements. A view can skip bytes inside its range.
-    #[must_use]
-    pub fn byte_range(&self) -> Option<Range<u64>> {
-        self.layout.byte_range(self.dtype)
+    pub(super) fn of_record(name: String, record: TensorRecord) -> Self {
+        TensorInfo::new(name, Arc::unwrap_or_clone(record.header), record.storage_id)
     }
 
     /// Returns the ranges of the storage that the elements occupy. Ranges that are at most `gap_bytes` apart are
-    /// joined, so their number is at most 1 plus the length of the [`byte_range`](Self::byte_range) divided by
+    /// joined, so their number is at most 1 plus the length of the [`byte_range`](Header::byte_range) divided by
     /// `gap_bytes`. Usually the ranges are in ascending order; those of a view that overlaps itself may repeat bytes.
     ///
     /// ```
@@ -133,7 +87,7 @@ impl TensorInfo {
     /// store.save("x", &[[1f32, 2., 3.], [4., 5., 6.]])?;
     /// store.save_view("column", &store.load("x")?.select(1, 1)?)?;
     /// let column = store.snapshot().iter_tensors("column")?.next().unwrap()?;
-    /// assert_eq!(column.byte_range(), Some(4..20));
+    /// assert_eq!(column.header.byte_range(), Some(4..20));
     /// assert_eq!(column.byte_runs(0), [4..8, 16..20]);
     /// assert_eq!(column.byte_runs(8), [4..20]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -141,9 +95,9 @@ impl TensorInfo {
     #[must_use]
     pub fn byte_runs(&self, gap_bytes: u64) -> Vec<Range<u64>> {
         let mut runs = Vec::new();
-        // A layout that no storage can have occupies nothing.
-        if let Some(range) = self.byte_range() {
-            let _ = for_each_range(&self.parts(), range.end, gap_bytes, |run| runs.push(run));
+        // A header that no storage can have occupies nothing.
+        if let Some(range) = self.header.byte_range() {
+            let _ = for_each_range(&self.header, range.end, gap_bytes, |run| runs.push(run));
         }
         runs
     }
@@ -166,8 +120,7 @@ impl TensorInfo {
     /// ```
     #[must_use]
     pub fn overlaps(&self, other: &TensorInfo) -> bool {
-        self.storage_id == other.storage_id
-            && self.layout.overlaps(self.dtype.itemsize(), &other.layout, other.dtype.itemsize())
+        self.storage_id == other.storage_id && overlaps(&self.header, &other.header)
     }
 
     /// Like [`overlaps`](Self::overlaps), for many pairs of tensors: takes the steps of its search from `steps_left`.
@@ -191,12 +144,7 @@ impl TensorInfo {
         if self.storage_id != other.storage_id {
             return Some(false);
         }
-        let (width, other_width) = (self.dtype.itemsize(), other.dtype.itemsize());
-        self.layout.overlaps_within(width, &other.layout, other_width, steps_left)
-    }
-
-    fn parts(&self) -> TensorParts {
-        self.layout.tensor_parts(self.dtype, self.storage_id)
+        overlaps_within(&self.header, &other.header, steps_left)
     }
 }
 
@@ -208,12 +156,12 @@ impl serde::Serialize for TensorInfo {
         use serde::ser::SerializeStruct as _;
         let mut map = serializer.serialize_struct("TensorInfo", 7)?;
         map.serialize_field("name", &self.name)?;
-        map.serialize_field("dtype", &self.dtype)?;
-        map.serialize_field("size", self.size())?;
-        map.serialize_field("stride", self.stride())?;
-        map.serialize_field("storage_offset", &self.storage_offset())?;
+        map.serialize_field("dtype", &self.header.dtype())?;
+        map.serialize_field("size", self.header.size())?;
+        map.serialize_field("stride", self.header.stride())?;
+        map.serialize_field("storage_offset", &self.header.storage_offset())?;
         map.serialize_field("storage_id", &self.storage_id)?;
-        map.serialize_field("dim_names", &self.dim_names)?;
+        map.serialize_field("dim_names", &self.header.dim_names())?;
         map.end()
     }
 }
@@ -260,9 +208,7 @@ impl StorageInfo {
     /// # Errors
     /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a tensor that reaches past the storage.
     pub fn reached_bytes(&self, tensors: &[TensorInfo]) -> Result<Option<u64>> {
-        let parts = self.parts_of(tensors);
-        let views: Vec<&TensorParts> = parts.iter().collect();
-        footprint_bytes(&views, self.size_bytes, MAX_RUNS).corrupt_in(&self.file)
+        footprint_bytes(&self.own_headers(tensors), self.size_bytes, MAX_RUNS).corrupt_in(&self.file)
     }
 
     /// Returns the length that a compaction could bring it to: the bytes that the tensors reach, and those that it would
@@ -271,14 +217,13 @@ impl StorageInfo {
     /// # Errors
     /// As for [`reached_bytes`](Self::reached_bytes).
     pub fn compacted_bytes(&self, tensors: &[TensorInfo]) -> Result<u64> {
-        let parts = self.parts_of(tensors);
-        let views: Vec<&TensorParts> = parts.iter().collect();
-        let repacked = repack(&views, self.size_bytes).corrupt_in(&self.file)?;
+        let repacked = repack(&self.own_headers(tensors), self.size_bytes).corrupt_in(&self.file)?;
         Ok(repacked.length_bytes.min(self.size_bytes))
     }
 
-    fn parts_of(&self, tensors: &[TensorInfo]) -> Vec<TensorParts> {
-        tensors.iter().filter(|tensor| tensor.storage_id == self.id).map(TensorInfo::parts).collect()
+    fn own_headers<'a>(&self, tensors: &'a [TensorInfo]) -> Vec<&'a Header> {
+        let own = tensors.iter().filter(|tensor| tensor.storage_id == self.id);
+        own.map(|tensor| &tensor.header).collect()
     }
 }
 
@@ -400,7 +345,7 @@ impl Snapshot {
     /// a scan that reads headers as the iterator advances.
     ///
     /// ```
-    /// # use stridemap::{DType, Store};
+    /// # use stridemap::Store;
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
     /// store.save("encoder.weight", &[1f32, 2.])?;
@@ -408,7 +353,7 @@ impl Snapshot {
     /// let snapshot = store.snapshot();
     /// for info in snapshot.iter_tensors("encoder.")? {
     ///     let info = info?;
-    ///     assert_eq!((info.name.as_str(), info.dtype, info.size()), ("encoder.weight", DType::F32, &[2][..]));
+    ///     assert_eq!((info.name.as_str(), info.header.size()), ("encoder.weight", &[2][..]));
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -421,7 +366,7 @@ impl Snapshot {
     ) -> Result<impl Iterator<Item = Result<TensorInfo>> + 'a> {
         self.loader.store.check_process()?;
         let entries = self.generation.tensors(prefix)?;
-        Ok(entries.map(|entry| entry.map(|(name, record)| TensorInfo::of_record(name, &record))))
+        Ok(entries.map(|entry| entry.map(|(name, record)| TensorInfo::of_record(name, record))))
     }
 
     /// Returns the other names whose tensors share a byte with the given one, ascending. A change in place to the
@@ -453,15 +398,7 @@ impl Snapshot {
             let (other_name, other) = entry?;
             if other_name != name
                 && Some(other.storage_id) == tensor.storage_id()
-                && tensor
-                    .layout()
-                    .overlaps_within(
-                        tensor.dtype().itemsize(),
-                        &Layout::of_record(&other),
-                        other.dtype.itemsize(),
-                        &mut steps_left,
-                    )
-                    .unwrap_or(true)
+                && overlaps_within(tensor.header(), &other.header, &mut steps_left).unwrap_or(true)
             {
                 names.push(other_name);
             }

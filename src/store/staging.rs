@@ -1,13 +1,11 @@
 //! Writes elements to storages that are not committed yet.
 
 use stridemap_format::limits::MAX_STORAGE_BYTES;
-use stridemap_format::{DType, RecordKind};
+use stridemap_format::{Header, RecordKind, TensorRecord};
 
 use super::transaction::{Stage, Transaction};
-use super::write_elements::record_of;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::generation::{Change, Changes, OnExisting};
-use crate::layout::Layout;
 use crate::storage::{StagedStorage, StorageWriter};
 
 /// A tensor of at least this size has a storage of its own, which is freed when its last name is removed. Smaller
@@ -21,24 +19,21 @@ impl Transaction<'_> {
         &mut self,
         (action, on_existing): (&'static str, OnExisting),
         name: &str,
-        (dtype, layout): (DType, &Layout),
+        header: Header,
         stage: impl FnOnce(&mut Self, u64) -> Result<(u64, u64)>,
     ) -> Result<()> {
         let op = format_args!("{action} {name:?}");
         self.check_writable(op)?;
         self.draft.check_new(action, name, on_existing)?;
-        let size_bytes =
-            (layout.numel() as u64).checked_mul(dtype.itemsize() as u64).filter(|&n| n <= MAX_STORAGE_BYTES);
-        let size_bytes = size_bytes.ok_or_else(|| {
-            Error::new(
-                ErrorKind::LimitExceeded,
-                format!("{op}: size {:?} of {dtype} is too large", layout.size()),
-            )
-        })?;
+        let (dtype, size_bytes) = (header.dtype(), header.nbytes() as u64);
+        if size_bytes > MAX_STORAGE_BYTES {
+            let message = format!("{op}: size {:?} of {dtype} is too large", header.size());
+            return Err(Error::new(ErrorKind::LimitExceeded, message));
+        }
         let staged = stage(self, size_bytes).context(op);
         let (storage_id, offset_bytes) = self.record_failure(staged)?;
-        let offset_elems = offset_bytes / dtype.itemsize() as u64;
-        let record = record_of(action, dtype, layout, offset_elems, storage_id)?;
+        let header = header.with_storage_offset(offset_bytes as usize / dtype.itemsize()).into();
+        let record = TensorRecord { header, storage_id };
         self.draft.apply(Change::Put { action, name: name.to_owned(), record }, on_existing)
     }
 

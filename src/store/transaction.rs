@@ -10,10 +10,10 @@ use stridemap_format::{DType, StorageRecord};
 
 use super::loader::Loader;
 use super::staging::OWN_STORAGE_BYTES;
-use super::write_elements::{in_place_kind, row_major_layout, write_elements};
+use super::write_elements::{in_place_kind, row_major, write_elements};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::generation::{self, Change, Draft, Generation, OnExisting, WriterLock};
-use crate::layout::Layout;
+use crate::layout;
 use crate::storage::{ExternalFile, Grown, Growth, StagedStorage, StorageKind, StorageWriter};
 use crate::tensor::{Source, Tensor};
 
@@ -223,9 +223,9 @@ impl<'a> Transaction<'a> {
     pub fn save_as(&mut self, name: &str, source: &(impl Source + ?Sized), kind: StorageKind) -> Result<()> {
         let op = format_args!("save {name:?}");
         let in_place = in_place_kind(op, kind, source.dtype())?;
-        let layout = row_major_layout(source).context(op)?;
+        let header = row_major(source).context(op)?;
         let on_existing = self.on_existing_or(OnExisting::Replace);
-        self.put(("save", on_existing), name, (source.dtype(), &layout), |txn, size_bytes| {
+        self.put(("save", on_existing), name, header, |txn, size_bytes| {
             let write =
                 |writer: &mut StorageWriter| write_elements(source, size_bytes, |bytes| writer.write(bytes));
             match in_place {
@@ -269,9 +269,9 @@ impl<'a> Transaction<'a> {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
-        let layout = Layout::contiguous(size).context(op)?;
+        let header = layout::contiguous(dtype, size).context(op)?;
         let on_existing = self.on_existing_or(OnExisting::Refuse);
-        self.put(("create_tensor", on_existing), name, (dtype, &layout), |txn, size_bytes| {
+        self.put(("create_tensor", on_existing), name, header, |txn, size_bytes| {
             txn.stage_own(Some(kind), size_bytes, |writer| writer.zeros_up_to(size_bytes))
         })?;
         self.load(name)

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use stridemap_format::TensorRecord;
+use stridemap_format::{Header, TensorRecord};
 
 use super::transaction::{Stage, Transaction};
 use crate::error::{Error, ErrorKind, FormatContext, Result};
 use crate::generation::{Changes, Read};
-use crate::layout::Layout;
 use crate::storage::Storage;
 use crate::tensor::Tensor;
 
@@ -82,7 +81,7 @@ impl Transaction<'_> {
             let generation = self.draft.generation();
             if self.growths.contains_key(&record.storage_id)
                 && let Some(storage) = generation.storage(record.storage_id)?
-                && record.extent(storage.length_bytes).is_err()
+                && record.header.extent(storage.length_bytes).is_err()
             {
                 // Uncommitted rows are overwritten after this transaction is dropped, but the tensor could outlive
                 // it.
@@ -102,6 +101,6 @@ impl Transaction<'_> {
                 ));
             }
         };
-        Tensor::new(storage, record.dtype, Layout::of_record(record)).refused_to("load")
+        Tensor::new(storage, Header::clone(&record.header)).refused_to("load")
     }
 }

@@ -2,20 +2,17 @@
 
 use std::fmt;
 
-use stridemap_format::{DType, RecordKind, TensorParts, TensorRecord};
+use stridemap_format::{DType, Header, RecordKind};
 
 use crate::error::{Error, ErrorKind, FormatContext, Result};
-use crate::layout::Layout;
+use crate::layout;
 use crate::storage::StorageKind;
 use crate::tensor::{Source, can_be_live};
 
-/// Returns the layout of a row-major copy.
-pub(super) fn row_major_layout(source: &(impl Source + ?Sized)) -> Result<Layout> {
-    let layout = Layout::contiguous(&source.size())?;
-    match source.names().as_slice() {
-        [] => Ok(layout),
-        names => layout.rename(names),
-    }
+/// Returns the header of a row-major copy.
+pub(super) fn row_major(source: &(impl Source + ?Sized)) -> Result<Header> {
+    let names = source.names().into_iter().map(|name| name.map(Into::into));
+    layout::contiguous(source.dtype(), &source.size())?.with_dim_names(names).refused_to("names")
 }
 
 /// Returns the storage kind to record for elements of this dtype that are changed in place, or `None` for a sealed
@@ -79,15 +76,4 @@ pub(super) fn write_elements(
         ErrorKind::SizeMismatch,
         format!("the size says {size_bytes} bytes of elements, but the source wrote {written_bytes}"),
     ))
-}
-
-pub(super) fn record_of(
-    action: &str,
-    dtype: DType,
-    layout: &Layout,
-    offset_elems: u64,
-    storage_id: u64,
-) -> Result<TensorRecord> {
-    let parts = TensorParts { offset_elems, ..layout.tensor_parts(dtype, storage_id) };
-    TensorRecord::new(parts).refused_to(action)
 }

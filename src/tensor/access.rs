@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use stridemap_format::DType;
+use stridemap_format::{DType, Header};
 
 use super::element::Element;
 use super::{Tensor, copy};
 use crate::error::{Error, ErrorKind, FormatContext, Result};
-use crate::layout::{Integers, Layout};
+use crate::layout::{self, Integers};
 
 /// Copying and borrowing elements.
 ///
@@ -111,8 +111,8 @@ impl Tensor {
     /// [`ErrorKind::OutOfRange`] for a position that does not exist, or for too many positions;
     /// [`ErrorKind::SizeMismatch`] for too few positions; [`ErrorKind::DTypeMismatch`]; [`ErrorKind::Io`].
     pub fn get<T: Element>(&self, index: impl Integers) -> Result<T> {
-        let offset = self.layout().offset_of("get", &index)?;
-        self.with_layout(self.dtype(), Layout::new(Vec::new(), Vec::new(), offset)?).item()
+        let offset = layout::offset_of(self.header(), "get", &index)?;
+        self.with_header(Header::new(self.dtype(), [], [], offset).refused_to("get")?).item()
     }
 
     /// Borrows the elements of a contiguous tensor.
@@ -188,7 +188,7 @@ impl Tensor {
 
     /// Returns the byte range of the storage from the lowest to the highest element.
     pub(super) fn byte_span(&self, op: &str) -> Result<Range<usize>> {
-        let extent = self.layout().extent(self.dtype(), self.storage().length_bytes());
+        let extent = self.header().extent(self.storage().length_bytes());
         let extent = extent.refused_to(op)?;
         Ok(extent.start_bytes() as usize..extent.end_bytes() as usize)
     }

@@ -9,6 +9,7 @@ use stridemap_format::DType;
 use super::small_float::{E4M3FN, E4M3FNUZ, E5M2, E5M2FNUZ, F16, decode_e8m0, encode_e8m0};
 use super::{Element, Source, Tensor};
 use crate::error::{Error, ErrorKind, Result};
+use crate::layout::row_major;
 
 /// The number of elements widened at a time. They fit in the first-level cache.
 const RUN: usize = 512;
@@ -50,7 +51,7 @@ impl Tensor {
         }
         // Converting no elements checks that the conversion exists, before memory is allocated.
         convert(self.dtype(), &[], dtype, &mut [])?;
-        Tensor::filled(dtype, self.layout().to_contiguous()?, |mut rest| {
+        Tensor::filled(row_major(self.header(), dtype, self.size())?, |mut rest| {
             self.write_to(&mut |piece| {
                 let length_bytes = piece.len() / self.dtype().itemsize() * dtype.itemsize();
                 let (out, after) = std::mem::take(&mut rest).split_at_mut(length_bytes);

@@ -3,10 +3,11 @@
 //! A copy from or to a file visits the dimensions in storage order, from the widest stride to the narrowest, so the
 //! file is read forwards and about once.
 
+use stridemap_format::Header;
+
 use super::Tensor;
 use super::kernel::{self, Dim, Order, moved, span};
 use crate::error::{Error, ErrorKind, Result};
-use crate::layout::Layout;
 use crate::storage::{LockedStorage, Storage, resize_discarding};
 
 /// The maximum number of bytes of a file that are read or written at a time.
@@ -56,7 +57,7 @@ fn gather_elements<const W: usize>(bytes: Option<&[u8]>, tensor: &Tensor, out: &
     if tensor.numel() == 0 {
         return Ok(());
     }
-    let order = storage_order(tensor.layout());
+    let order = storage_order(tensor.header());
     match bytes {
         Some(bytes) => kernel::copy::<W>(bytes, out, &order.in_other_order()),
         None => gather_file::<W>(tensor.storage(), out, &order)?,
@@ -97,7 +98,7 @@ fn scatter_elements<const W: usize>(bytes: &[u8], view: &Tensor, storage: &mut L
     if view.numel() == 0 {
         return Ok(());
     }
-    let order = storage_order(view.layout());
+    let order = storage_order(view.header());
     match storage.bytes_mut()? {
         Some(out) => kernel::copy::<W>(bytes, out, &order),
         None => walk_file::<W>(&mut Scatter { storage, bytes, scratch: Vec::new() }, &order)?,
@@ -106,15 +107,15 @@ fn scatter_elements<const W: usize>(bytes: &[u8], view: &Tensor, storage: &mut L
 }
 
 /// Returns the order of a copy that follows the storage; the other side is memory.
-pub(super) fn storage_order(layout: &Layout) -> Order {
+pub(super) fn storage_order(header: &Header) -> Order {
     let mut next_stride = 1;
-    let dims = layout.dims().rev().map(|(n, stride)| {
+    let dims = header.dims().rev().map(|(n, stride)| {
         let stride_in_memory = next_stride;
         next_stride *= n as isize;
         (n, stride, stride_in_memory)
     });
     // `Order::of` sorts stably: dimensions with equal strides, such as those of a broadcast, keep this order.
-    Order::of(dims.collect::<Vec<_>>().into_iter().rev(), layout.offset(), 0)
+    Order::of(dims.collect::<Vec<_>>().into_iter().rev(), header.storage_offset(), 0)
 }
 
 /// The two directions of a copy between memory and a file.

@@ -4,11 +4,11 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use stridemap_format::DType;
+use stridemap_format::{DType, Header};
 
 use super::Element;
 use crate::error::{Error, ErrorKind, FormatContext, Result};
-use crate::layout::Layout;
+use crate::layout;
 use crate::storage::{AlignedBytes, ExternalFile, Identity, Storage};
 
 /// A tensor: dtype, size, stride and storage offset over a shared storage. Cloning is cheap and shares the storage.
@@ -31,8 +31,7 @@ use crate::storage::{AlignedBytes, ExternalFile, Identity, Storage};
 #[derive(Clone)]
 pub struct Tensor {
     storage: Arc<Storage>,
-    dtype: DType,
-    layout: Layout,
+    header: Header,
 }
 
 impl Tensor {
@@ -40,13 +39,9 @@ impl Tensor {
     ///
     /// # Errors
     /// An error with the violated extent rule, if an element is outside the storage.
-    pub(crate) fn new(
-        storage: Arc<Storage>,
-        dtype: DType,
-        layout: Layout,
-    ) -> Result<Self, stridemap_format::Error> {
-        layout.extent(dtype, storage.length_bytes())?;
-        Ok(Tensor { storage, dtype, layout })
+    pub(crate) fn new(storage: Arc<Storage>, header: Header) -> Result<Self, stridemap_format::Error> {
+        header.extent(storage.length_bytes())?;
+        Ok(Tensor { storage, header })
     }
 
     /// Creates a tensor over a byte range of a file, without reading any element. Tensors over the same range of one
@@ -54,46 +49,41 @@ impl Tensor {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use stridemap::import::{ExternalFile, Layout};
+    /// use stridemap::import::{ExternalFile, Header};
     /// use stridemap::{DType, Tensor};
     ///
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.bin");
     /// std::fs::write(&path, b"head0123")?;
     /// let file = Arc::new(ExternalFile::open(&path)?);
-    /// let digits = Tensor::from_file(&file, 4..8, DType::U8, Layout::contiguous(&[2, 2])?)?;
-    /// let even = Tensor::from_file(&file, 4..8, DType::U8, Layout::new(vec![2], vec![2], 0)?)?;
+    /// let digits = Tensor::from_file(&file, 4..8, Header::contiguous(DType::U8, &[2, 2])?)?;
+    /// let even = Tensor::from_file(&file, 4..8, Header::new(DType::U8, [2], [2], 0)?)?;
     /// assert_eq!((even.read::<u8>()?.as_slice(), even.shares_storage(&digits)), (&b"02"[..], true));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfRange`] if the range exceeds the file or the layout exceeds the range. Reading elements
+    /// [`ErrorKind::OutOfRange`] if the range exceeds the file or the elements exceed the range. Reading elements
     /// after the file has changed returns [`ErrorKind::ExternalChanged`].
-    pub fn from_file(
-        file: &Arc<ExternalFile>,
-        range: Range<u64>,
-        dtype: DType,
-        layout: Layout,
-    ) -> Result<Tensor> {
+    pub fn from_file(file: &Arc<ExternalFile>, range: Range<u64>, header: Header) -> Result<Tensor> {
         file.check_range(&range)?;
         let storage = Storage::of_range(file, range.start, range.end - range.start);
-        Tensor::new(storage, dtype, layout).refused_to(file.path().display())
+        Tensor::new(storage, header).refused_to(file.path().display())
     }
 
-    /// Returns a view of the same storage. Layout operations only reach elements that their input reaches, so the
+    /// Returns a view of the same storage. Operations of `layout` only reach elements that their input reaches, so the
     /// extent is not checked again.
-    pub(super) fn with_layout(&self, dtype: DType, layout: Layout) -> Tensor {
+    pub(super) fn with_header(&self, header: Header) -> Tensor {
         debug_assert!(
-            layout.extent(dtype, self.storage.length_bytes()).is_ok(),
-            "{layout:?} of {dtype} leaves the storage of {self:?}"
+            header.extent(self.storage.length_bytes()).is_ok(),
+            "{header:?} leaves the storage of {self:?}"
         );
-        Tensor { storage: Arc::clone(&self.storage), dtype, layout }
+        Tensor { storage: Arc::clone(&self.storage), header }
     }
 
     /// Returns the tensor on a different handle of its storage.
     pub(super) fn on_storage(&self, storage: &Arc<Storage>) -> Tensor {
-        Tensor { storage: Arc::clone(storage), dtype: self.dtype, layout: self.layout.clone() }
+        Tensor { storage: Arc::clone(storage), header: self.header.clone() }
     }
 
     /// Creates a tensor of zeros in row-major order.
@@ -109,7 +99,7 @@ impl Tensor {
     /// [`ErrorKind::LimitExceeded`] for more than 64 dimensions; [`ErrorKind::OutOfMemory`] if there is not enough
     /// memory.
     pub fn zeros(dtype: DType, size: &[usize]) -> Result<Tensor> {
-        Tensor::filled(dtype, Layout::contiguous(size)?, |_| Ok(()))
+        Tensor::filled(layout::contiguous(dtype, size)?, |_| Ok(()))
     }
 
     /// Creates a row-major tensor that takes ownership of `elements`, without copying them.
@@ -126,18 +116,18 @@ impl Tensor {
     /// [`ErrorKind::SizeMismatch`] if `size` does not match the number of elements; [`ErrorKind::LimitExceeded`] for
     /// more than 64 dimensions.
     pub fn from_vec<T: Element>(elements: Vec<T>, size: &[usize]) -> Result<Tensor> {
-        let layout = Layout::contiguous(size)?;
-        if layout.numel() != elements.len() {
+        let header = layout::contiguous(T::DTYPE, size)?;
+        if header.numel() != elements.len() {
             return Err(Error::new(
                 ErrorKind::SizeMismatch,
-                format!("size {size:?} holds {} elements, but {} were given", layout.numel(), elements.len()),
+                format!("size {size:?} holds {} elements, but {} were given", header.numel(), elements.len()),
             ));
         }
-        Ok(Tensor::from_elements(elements, layout))
+        Ok(Tensor::from_elements(elements, header))
     }
 
-    /// Takes ownership of `elements`. The layout must stay within them.
-    pub(crate) fn from_elements<T: Element>(elements: Vec<T>, layout: Layout) -> Tensor {
+    /// Takes ownership of `elements`. The header must have their type, and stay within them.
+    pub(crate) fn from_elements<T: Element>(elements: Vec<T>, header: Header) -> Tensor {
         struct Elements<T>(Vec<T>);
         impl<T: Element> AsRef<[u8]> for Elements<T> {
             fn as_ref(&self) -> &[u8] {
@@ -145,8 +135,8 @@ impl Tensor {
             }
         }
         let storage = Storage::on_heap(Elements(elements));
-        debug_assert!(layout.extent(T::DTYPE, storage.length_bytes()).is_ok(), "{layout:?}");
-        Tensor { storage, dtype: T::DTYPE, layout }
+        debug_assert!(header.extent(storage.length_bytes()).is_ok(), "{header:?}");
+        Tensor { storage, header }
     }
 
     /// Creates a tensor of any dtype from a copy of `bytes`: its elements, little-endian, in row-major order.
@@ -162,32 +152,27 @@ impl Tensor {
     /// [`ErrorKind::SizeMismatch`] if `size` does not match the number of bytes; [`ErrorKind::LimitExceeded`] for more
     /// than 64 dimensions; [`ErrorKind::OutOfMemory`] if there is not enough memory.
     pub fn from_bytes(dtype: DType, size: &[usize], bytes: &[u8]) -> Result<Tensor> {
-        let layout = Layout::contiguous(size)?;
-        let expected_bytes = layout.numel().checked_mul(dtype.itemsize());
-        if expected_bytes != Some(bytes.len()) {
+        let header = layout::contiguous(dtype, size)?;
+        if header.nbytes() != bytes.len() {
             return Err(Error::new(
                 ErrorKind::SizeMismatch,
                 format!(
                     "size {size:?} of {dtype} holds {} elements, but {} bytes were given",
-                    layout.numel(),
+                    header.numel(),
                     bytes.len()
                 ),
             ));
         }
         let mut copy = AlignedBytes::zeroed(bytes.len())?;
         copy.as_mut().copy_from_slice(bytes);
-        Ok(Tensor { storage: Storage::on_heap(copy), dtype, layout })
+        Ok(Tensor { storage: Storage::on_heap(copy), header })
     }
 
     /// Creates a row-major tensor on the heap and lets `fill` write its bytes.
-    pub(super) fn filled(
-        dtype: DType,
-        layout: Layout,
-        fill: impl FnOnce(&mut [u8]) -> Result<()>,
-    ) -> Result<Tensor> {
-        let mut bytes = AlignedBytes::zeroed(layout.numel().saturating_mul(dtype.itemsize()))?;
+    pub(super) fn filled(header: Header, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Tensor> {
+        let mut bytes = AlignedBytes::zeroed(header.nbytes())?;
         fill(bytes.as_mut())?;
-        Ok(Tensor { storage: Storage::on_heap(bytes), dtype, layout })
+        Ok(Tensor { storage: Storage::on_heap(bytes), header })
     }
 
     /// Returns the type of the elements.
@@ -199,7 +184,7 @@ impl Tensor {
     /// ```
     #[must_use]
     pub fn dtype(&self) -> DType {
-        self.dtype
+        self.header.dtype()
     }
 
     /// Returns the size of each dimension, in elements.
@@ -212,7 +197,7 @@ impl Tensor {
     /// ```
     #[must_use]
     pub fn size(&self) -> &[usize] {
-        self.layout.size()
+        self.header.size()
     }
 
     /// Returns the stride of each dimension: the distance between neighboring indices in the storage, in elements. It
@@ -228,7 +213,7 @@ impl Tensor {
     /// ```
     #[must_use]
     pub fn stride(&self) -> &[isize] {
-        self.layout.stride()
+        self.header.stride()
     }
 
     /// Returns the position in the storage of the element at index 0, 0, ..., in elements.
@@ -241,7 +226,7 @@ impl Tensor {
     /// ```
     #[must_use]
     pub fn storage_offset(&self) -> usize {
-        self.layout.offset()
+        self.header.storage_offset()
     }
 
     /// Returns the number of dimensions.
@@ -253,7 +238,7 @@ impl Tensor {
     /// ```
     #[must_use]
     pub fn ndim(&self) -> usize {
-        self.layout.rank()
+        self.header.ndim()
     }
 
     /// Returns the number of elements, which is 1 for a tensor without dimensions.
@@ -266,7 +251,7 @@ impl Tensor {
     /// ```
     #[must_use]
     pub fn numel(&self) -> usize {
-        self.layout.numel()
+        self.header.numel()
     }
 
     /// Returns the size of the elements in bytes, without gaps: `numel` times the item size.
@@ -278,7 +263,7 @@ impl Tensor {
     /// ```
     #[must_use]
     pub fn nbytes(&self) -> usize {
-        self.numel().saturating_mul(self.dtype.itemsize())
+        self.header.nbytes()
     }
 
     /// Returns whether the elements are adjacent in row-major order, by PyTorch's rule: strides of dimensions of size
@@ -292,7 +277,7 @@ impl Tensor {
     /// ```
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
-        self.layout.is_contiguous()
+        self.header.is_contiguous()
     }
 
     /// Returns whether several indices refer to the same element, as in an expanded or unfolded tensor. The answer is
@@ -306,7 +291,7 @@ impl Tensor {
     /// ```
     #[must_use]
     pub fn overlaps_itself(&self) -> bool {
-        self.layout.overlaps_itself()
+        layout::overlaps_itself(&self.header)
     }
 
     /// Returns whether the two tensors have a byte in common: they [share a storage](Self::shares_storage), and an
@@ -322,8 +307,7 @@ impl Tensor {
     /// ```
     #[must_use]
     pub fn overlaps(&self, other: &Tensor) -> bool {
-        self.shares_storage(other)
-            && self.layout.overlaps(self.dtype.itemsize(), &other.layout, other.dtype.itemsize())
+        self.shares_storage(other) && layout::overlaps(&self.header, &other.header)
     }
 
     /// Returns the size of the whole storage in bytes, including bytes outside this tensor.
@@ -351,7 +335,7 @@ impl Tensor {
     /// ```
     #[must_use]
     pub fn byte_range(&self) -> Option<Range<u64>> {
-        self.layout.byte_range(self.dtype)
+        self.header.byte_range()
     }
 
     /// Returns the id of the storage in its store, or `None` if it belongs to no store or its transaction has not
@@ -410,8 +394,8 @@ impl Tensor {
         &self.storage
     }
 
-    pub(crate) fn layout(&self) -> &Layout {
-        &self.layout
+    pub(crate) fn header(&self) -> &Header {
+        &self.header
     }
 }
 
@@ -424,7 +408,7 @@ impl fmt::Debug for Tensor {
             "Tensor({dtype}, size {size:?}, stride {stride:?}, storage_offset {}",
             self.storage_offset()
         )?;
-        if self.layout.has_names() {
+        if self.header.dim_names().is_some() {
             write!(f, ", names {:?}", self.names())?;
         }
         write!(f, ", storage {})", self.storage.identity())

@@ -9,6 +9,7 @@ use super::cast::convert;
 use super::stream::{PIECE_BYTES, for_each_piece, order_axes_like};
 use super::{ExclusiveGuard, Scalar, Tensor, copy};
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::layout;
 use crate::storage::resize_discarding;
 
 /// The number of elements computed at a time if all are in memory. They fit in the second-level cache.
@@ -247,13 +248,13 @@ impl ExclusiveGuard<'_> {
     /// Broadcasts `operand` to this size. Copies it first if it overlaps the elements that will change,
     /// unless it has the same dtype and layout: each element is then read before it changes.
     fn broadcast_operand(&self, op: &str, operand: &Tensor) -> Result<Tensor> {
-        self.layout().check_names_match(op, operand.layout())?;
-        let is_same = operand.dtype() == self.dtype() && operand.layout() == self.layout();
+        layout::check_names_match(self.header(), op, operand.header())?;
+        let is_same = operand.header() == self.header();
         let operand =
             if !is_same && self.overlaps(operand) { operand.clone_data()? } else { operand.clone() };
         operand.expand(self.size()).map_err(|e| match e.kind() {
             ErrorKind::SizeMismatch => {
-                let why = format!("{op}: {} does not broadcast to {}", operand.layout(), self.layout());
+                let why = format!("{op}: {} does not broadcast to {}", operand.header(), self.header());
                 Error::new(ErrorKind::SizeMismatch, why)
             }
             _ => e.context(op),

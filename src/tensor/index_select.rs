@@ -1,11 +1,11 @@
 //! Copies of the positions along an axis that a tensor of indices lists.
 
-use stridemap_format::DType;
+use stridemap_format::{DType, Header};
 
 use super::stream::for_each_piece;
 use super::{Tensor, copy};
-use crate::error::{Error, ErrorKind, Result};
-use crate::layout::{Axis, Layout};
+use crate::error::{Error, ErrorKind, FormatContext, Result};
+use crate::layout::{self, Axis};
 
 /// The number of runs copied at a time. Their positions take a few MiB.
 const PIECE_RUNS: usize = 256 << 10;
@@ -30,7 +30,7 @@ impl Tensor {
     /// there is not enough memory; [`ErrorKind::Io`].
     pub fn index_select<'a>(&self, axis: impl Into<Axis<'a>>, index: &Tensor) -> Result<Tensor> {
         let op = format_args!("index_select");
-        let axis = self.layout().axis(op, axis.into())?;
+        let axis = layout::resolve_axis(self.header(), op, axis.into())?;
         if !matches!(index.dtype(), DType::I32 | DType::I64) {
             let dtype = index.dtype();
             let why =
@@ -64,33 +64,35 @@ impl Tensor {
 /// Copies the positions of an axis. A run is a sequence of elements along the last axes that are adjacent in the
 /// storage, and are copied together.
 fn pick(tensor: &Tensor, axis: usize, indices: Vec<i64>) -> Result<Tensor> {
-    let layout = tensor.layout();
-    let mut size = layout.size().to_vec();
+    let header = tensor.header();
+    let mut size = header.size().to_vec();
     size.splice(axis..=axis, [indices.len()]);
     let (mut run_elems, mut rank) = (1, size.len());
-    for (n, stride) in layout.dims().rev().take(size.len() - axis - 1) {
+    for (n, stride) in header.dims().rev().take(size.len() - axis - 1) {
         if n != 1 && stride != run_elems as isize {
             break;
         }
         (run_elems, rank) = (run_elems * n, rank - 1);
     }
-    let new = Layout::contiguous(&size)?.named(layout.names().cloned());
+    let new = layout::row_major(header, header.dtype(), &size)?;
     let run_bytes = run_elems * tensor.dtype().itemsize();
-    Tensor::filled(tensor.dtype(), new, |mut rest| {
+    Tensor::filled(new, |mut rest| {
         if rest.is_empty() {
             return Ok(());
         }
         // `first` has one element for each run: that at position 0 of the axis. `steps` has its index.
         let runs = size[..rank].to_vec();
-        let mut stride = layout.stride()[..rank].to_vec();
+        let mut stride = header.stride()[..rank].to_vec();
         let step = stride.splice(axis..=axis, [0]).sum::<isize>();
-        let first = tensor.with_layout(tensor.dtype(), Layout::new(runs.clone(), stride, layout.offset())?);
+        let first = Header::new(header.dtype(), &*runs, stride, header.storage_offset());
+        let first = tensor.with_header(first.refused_to("index_select")?);
         let mut stride = vec![0; rank];
         stride[axis] = 1;
-        let steps = Tensor::from_elements(indices, Layout::new(runs, stride, 0)?);
+        let steps = Header::new(DType::I64, runs, stride, 0).refused_to("index_select")?;
+        let steps = Tensor::from_elements(indices, steps);
         for_each_piece(&[first, steps], PIECE_RUNS, &mut |pieces| {
             let [first, steps] = pieces else { return Ok(()) };
-            let mut places = offsets(first.layout());
+            let mut places = offsets(first.header());
             for (place, index) in places.iter_mut().zip(steps.read::<i64>()?) {
                 *place = place.wrapping_add_signed(index as isize * step);
             }
@@ -102,8 +104,8 @@ fn pick(tensor: &Tensor, axis: usize, indices: Vec<i64>) -> Result<Tensor> {
 }
 
 /// Returns the storage position of each element, in row-major order.
-fn offsets(layout: &Layout) -> Vec<usize> {
-    layout.dims().filter(|&(n, _)| n != 1).fold(vec![layout.offset()], |starts, (n, step)| {
+fn offsets(header: &Header) -> Vec<usize> {
+    header.dims().filter(|&(n, _)| n != 1).fold(vec![header.storage_offset()], |starts, (n, step)| {
         // Unlike `flat_map`, this knows the length of the result.
         let mut offsets = Vec::with_capacity(starts.len() * n);
         for start in starts {

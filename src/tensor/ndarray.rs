@@ -4,10 +4,10 @@ use ndarray::{
     Array, ArrayBase, ArrayD, ArrayView, ArrayViewD, ArrayViewMut, ArrayViewMutD, Data, Dimension, IxDyn,
     ShapeBuilder as _, StrideShape,
 };
-use stridemap_format::DType;
+use stridemap_format::{DType, Header};
 
-use crate::error::{Context, Error, ErrorKind, Result};
-use crate::layout::{Layout, contiguous_strides};
+use crate::error::{Error, ErrorKind, FormatContext, Result};
+use crate::layout::strides_with_unused_as_one;
 use crate::tensor::{Element, ExclusiveGuard, SharedGuard, Source, Tensor};
 
 /// The number of elements gathered at a time from an array that is not in row-major order.
@@ -158,14 +158,14 @@ impl<T: Element, D: Dimension> TryFrom<Array<T, D>> for Tensor {
     type Error = Error;
 
     fn try_from(array: Array<T, D>) -> Result<Tensor> {
-        let (size, mut stride) = (array.shape().to_vec(), array.strides().to_vec());
+        let (size, stride) = (array.shape().to_vec(), array.strides().to_vec());
         let (elements, first) = array.into_raw_vec_and_offset();
-        if first.is_none() {
-            // An empty array has no first element, and `ndarray` gives it strides of 0, unlike PyTorch.
-            stride = contiguous_strides(&size).unwrap_or(stride);
-        }
-        let layout = Layout::new(size, stride, first.unwrap_or_default()).context("convert from an array")?;
-        Ok(Tensor::from_elements(elements, layout))
+        // An empty array has no first element, and `ndarray` gives it strides of 0, unlike PyTorch.
+        let header = match first {
+            None => Header::contiguous(T::DTYPE, &size),
+            Some(first) => Header::new(T::DTYPE, size, stride, first),
+        };
+        Ok(Tensor::from_elements(elements, header.refused_to("convert from an array")?))
     }
 }
 
@@ -200,7 +200,7 @@ fn check_rank<D: Dimension>(tensor: &Tensor) -> Result<()> {
 /// Returns the size and strides in the form that `ndarray` expects for a slice that starts at the lowest element: a
 /// negative stride is given as its two's complement.
 fn shape_of(tensor: &Tensor) -> StrideShape<IxDyn> {
-    let stride = tensor.layout().strides_with_unused_as_one().into_iter();
+    let stride = strides_with_unused_as_one(tensor.header()).into_iter();
     let stride: Vec<usize> = stride.map(isize::cast_unsigned).collect();
     let is_empty = tensor.numel() == 0;
     if is_empty { IxDyn(tensor.size()).into() } else { IxDyn(tensor.size()).strides(IxDyn(&stride)) }

@@ -30,14 +30,13 @@ impl Tensor {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn prefetch(&self) {
-        // The ranges do not depend on the id of the storage.
-        let view = self.layout().tensor_parts(self.dtype(), 0);
-        let inside = for_each_range(&view, self.storage().length_bytes(), MAX_GAP_BYTES as u64, |range| {
-            for start in range.clone().step_by(HINT_BYTES) {
-                let end = range.end.min(start + HINT_BYTES as u64);
-                self.storage().advise(start..end, Hint::WillNeed);
-            }
-        });
+        let inside =
+            for_each_range(self.header(), self.storage().length_bytes(), MAX_GAP_BYTES as u64, |range| {
+                for start in range.clone().step_by(HINT_BYTES) {
+                    let end = range.end.min(start + HINT_BYTES as u64);
+                    self.storage().advise(start..end, Hint::WillNeed);
+                }
+            });
         debug_assert!(inside.is_ok(), "{self:?} leaves its storage");
     }
 

@@ -108,7 +108,7 @@ impl Tensor {
         if !is_default_dtype {
             suffixes.push(format!("dtype={}", self.dtype()));
         }
-        if self.layout().has_names() {
+        if self.header().dim_names().is_some() {
             let name = |name: Option<&str>| name.map_or("None".to_owned(), |name| format!("'{name}'"));
             suffixes.push(format!("names={}", python_tuple(self.names().into_iter().map(name))));
         }

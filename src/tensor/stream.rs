@@ -41,7 +41,7 @@ impl Source for Tensor {
     }
 
     fn names(&self) -> Vec<Option<&str>> {
-        if self.layout().has_names() { self.names() } else { Vec::new() }
+        if self.header().dim_names().is_some() { self.names() } else { Vec::new() }
     }
 
     fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {

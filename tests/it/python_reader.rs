@@ -58,10 +58,10 @@ fn varied_store(path: &Path) -> Store {
 
 fn assert_header(said: &Value, info: &TensorInfo) {
     assert_eq!(said["name"], info.name);
-    assert_eq!(said["dtype"], info.dtype.name());
-    assert_eq!(said["size"], serde_json::json!(info.size()), "{}", info.name);
-    assert_eq!(said["stride"], serde_json::json!(info.stride()), "{}", info.name);
-    assert_eq!(said["storage_offset"], info.storage_offset(), "{}", info.name);
+    assert_eq!(said["dtype"], info.header.dtype().name());
+    assert_eq!(said["size"], serde_json::json!(info.header.size()), "{}", info.name);
+    assert_eq!(said["stride"], serde_json::json!(info.header.stride()), "{}", info.name);
+    assert_eq!(said["storage_offset"], info.header.storage_offset(), "{}", info.name);
     assert_eq!(said["storage"], format!("{:016x}", info.storage_id), "{}", info.name);
 }
 
@@ -90,7 +90,7 @@ fn python_reads_every_tensor_that_rust_wrote() {
         let tensor = store.load(&info.name).unwrap();
         let expected: Vec<Value> = if said.get("bits").is_some() {
             let bytes = tensor.to_bytes().unwrap();
-            let elements = bytes.chunks(info.dtype.itemsize());
+            let elements = bytes.chunks(info.header.dtype().itemsize());
             elements
                 .map(|e| e.iter().rev().fold(0u64, |high, &byte| high << 8 | u64::from(byte)).into())
                 .collect()

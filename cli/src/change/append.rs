@@ -95,9 +95,9 @@ fn dry_run(args: &AppendArgs, sources: &[Tensor], snapshot: &Snapshot, out: &mut
     let row = |size: &[usize]| size.split_first().map(|(_, row)| row.to_vec());
     let mut rows = 0;
     for (path, source) in args.files.iter().zip(sources) {
-        if source.dtype() != info.dtype
-            || row(info.size()).is_none()
-            || row(source.size()) != row(info.size())
+        if source.dtype() != info.header.dtype()
+            || row(info.header.size()).is_none()
+            || row(source.size()) != row(info.header.size())
         {
             return Err(Error::Refused(format!(
                 "append {}: {} {:?} cannot follow {}",
@@ -110,15 +110,16 @@ fn dry_run(args: &AppendArgs, sources: &[Tensor], snapshot: &Snapshot, out: &mut
         rows += source.size().first().copied().unwrap_or_default();
     }
     let storages = snapshot.storages().collect::<stridemap::Result<Vec<_>>>()?;
-    let end_bytes = (info.storage_offset() * info.dtype.itemsize() + info.nbytes()) as u64;
+    let end_bytes =
+        (info.header.storage_offset() * info.header.dtype().itemsize() + info.header.nbytes()) as u64;
     let is_last = |storage: &StorageInfo| storage.id == info.storage_id && storage.size_bytes == end_bytes;
     let holder = storages.iter().find(|storage| is_last(storage) && storage.kind == StorageKind::Sealed);
-    if rows > 0 && (holder.is_none() || !info.is_contiguous()) {
+    if rows > 0 && (holder.is_none() || !info.header.is_contiguous()) {
         return Err(Error::Refused(format!(
             "append to {name:?}: it must be contiguous, and last in a sealed storage{ADVICE}"
         )));
     }
-    let total = info.size().first().copied().unwrap_or_default() + rows;
+    let total = info.header.size().first().copied().unwrap_or_default() + rows;
     let rows = counted(rows as u64, "row");
     Ok(writeln!(out, "would append {rows} to {}, which would then have {total}", quoted(&name))?)
 }

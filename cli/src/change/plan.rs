@@ -38,7 +38,7 @@ pub(crate) fn info(snapshot: &Snapshot, name: &str) -> Result<Option<TensorInfo>
 
 /// Formats the header of a tensor without its name: "float32 [3, 2]".
 pub(crate) fn header(info: &TensorInfo) -> String {
-    format!("{} {:?}", info.dtype, info.size())
+    format!("{} {:?}", info.header.dtype(), info.header.size())
 }
 
 /// Formats a tensor in a list: "weight, float32 [3, 2]".

@@ -24,7 +24,8 @@ pub(crate) fn note(tensors: Vec<TensorInfo>) -> Option<String> {
             let earlier = tensor.sharers.first().filter(|first| **first < index);
             let Some(other) = earlier.and_then(|first| placed.get(*first)) else { continue };
             count += 1;
-            more_bytes = more_bytes.saturating_add(tensor.info.nbytes().min(other.info.nbytes()) as u64);
+            more_bytes =
+                more_bytes.saturating_add(tensor.info.header.nbytes().min(other.info.header.nbytes()) as u64);
             if pairs.len() < MAX_PAIRS {
                 pairs.push(format!("{:?} with {:?}", tensor.info.name, other.info.name));
             }

@@ -14,8 +14,8 @@ use crate::ui::{counted, warn};
 /// Returns whether two headers of the same size have equivalent strides. The stride of an axis of size 1 is ignored,
 /// and so are all strides if there are no elements.
 pub(super) fn have_equal_strides(a: &TensorInfo, b: &TensorInfo) -> bool {
-    let mut axes = a.size().iter().zip(a.stride().iter().zip(b.stride()));
-    a.numel() == 0 || axes.all(|(&n, (a, b))| n < 2 || a == b)
+    let mut axes = a.header.size().iter().zip(a.header.stride().iter().zip(b.header.stride()));
+    a.header.numel() == 0 || axes.all(|(&n, (a, b))| n < 2 || a == b)
 }
 
 /// The tensors of A and of B that share bytes with others.
@@ -50,7 +50,7 @@ impl Sharing {
         let from = |sharers: &Sharers, offset: usize| {
             Some(offset.cast_signed() - sharers.get(&name)?.0.cast_signed())
         };
-        let (a, b) = (from(&self.a, a.storage_offset())?, from(&self.b, b.storage_offset())?);
+        let (a, b) = (from(&self.a, a.header.storage_offset())?, from(&self.b, b.header.storage_offset())?);
         (a != b).then_some(What::Offset { with: name, a, b })
     }
 }
@@ -62,7 +62,7 @@ fn sharers(input: &Input) -> Result<Sharers> {
         for tensor in map.tensors.iter().filter(|tensor| !tensor.sharers.is_empty()) {
             let name = |&other: &usize| Some(map.tensors.get(other)?.info.name.clone());
             let names = tensor.sharers.iter().filter_map(name).collect();
-            sharers.insert(tensor.info.name.clone(), (tensor.info.storage_offset(), names));
+            sharers.insert(tensor.info.name.clone(), (tensor.info.header.storage_offset(), names));
         }
     }
     if undetermined > 0 {

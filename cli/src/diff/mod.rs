@@ -10,7 +10,9 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::ser::SerializeStruct as _;
+use serde::{Serialize, Serializer};
+use stridemap::import::Header;
 use stridemap::{DType, Result as LibraryResult, Scalar, TensorInfo};
 
 use crate::args::{External, Reading};
@@ -79,7 +81,7 @@ pub(crate) fn run(args: &DiffArgs, out: &mut impl Write) -> Result<bool> {
     let mut size_bytes = 0u64;
     if !args.no_values {
         for tensor in a.tensors("")? {
-            size_bytes = size_bytes.saturating_add(tensor?.nbytes() as u64);
+            size_bytes = size_bytes.saturating_add(tensor?.header.nbytes() as u64);
         }
     }
     let diff = Diff {
@@ -189,17 +191,16 @@ struct Values {
     dtype: DType,
 }
 
-#[derive(PartialEq, Serialize)]
-struct Layout {
-    stride: Vec<isize>,
-    storage_offset: usize,
-    dim_names: Option<Vec<Option<String>>>,
-}
+/// A header, of which the stride, the storage offset and the names of dimensions are shown.
+struct Layout(Header);
 
-impl Layout {
-    fn of(info: TensorInfo) -> Self {
-        let stride = info.stride().to_vec();
-        Layout { stride, storage_offset: info.storage_offset(), dim_names: info.dim_names }
+impl Serialize for Layout {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_struct("Layout", 3)?;
+        map.serialize_field("stride", self.0.stride())?;
+        map.serialize_field("storage_offset", &self.0.storage_offset())?;
+        map.serialize_field("dim_names", &self.0.dim_names())?;
+        map.end()
     }
 }
 
@@ -208,15 +209,15 @@ impl Values {
         let (first, a, b) = difference.first;
         let relative = |(_, relative)| Element(Scalar::Float(relative));
         Values {
-            numel: info.numel(),
+            numel: info.header.numel(),
             differing: difference.count,
             nan: difference.nan_count,
             max_absolute: difference.largest.map(|(absolute, _)| Element(absolute)),
             max_relative: difference.largest.map(relative),
-            first: unravel_index(first, info.size()),
+            first: unravel_index(first, info.header.size()),
             a: Element(a),
             b: Element(b),
-            dtype: info.dtype,
+            dtype: info.header.dtype(),
         }
     }
 }
@@ -266,17 +267,17 @@ impl Diff<'_> {
             (Some(a), Some(b)) => (a, b),
             (Some(a), None) => {
                 tally.only_in_a += 1;
-                let what = What::OnlyInA { dtype: a.dtype.name(), size: a.size().to_vec() };
+                let what = What::OnlyInA { dtype: a.header.dtype().name(), size: a.header.size().to_vec() };
                 return vec![Finding { name: a.name, what }];
             }
             (None, Some(b)) => {
                 tally.only_in_b += 1;
-                let what = What::OnlyInB { dtype: b.dtype.name(), size: b.size().to_vec() };
+                let what = What::OnlyInB { dtype: b.header.dtype().name(), size: b.header.size().to_vec() };
                 return vec![Finding { name: b.name, what }];
             }
             (None, None) => return Vec::new(),
         };
-        let (name, nbytes) = (a.name.clone(), a.nbytes() as u64);
+        let (name, nbytes) = (a.name.clone(), a.header.nbytes() as u64);
         let found = self.differences(a, b, &mut tally);
         if found.iter().any(|what| matches!(what, What::Failed(_))) {
             tally.failed += 1;
@@ -295,11 +296,11 @@ impl Diff<'_> {
 
     fn differences(&self, a: TensorInfo, b: TensorInfo, tally: &mut Tally) -> Vec<What> {
         let mut found = Vec::new();
-        if a.dtype != b.dtype {
-            found.push(What::DType { a: a.dtype.name(), b: b.dtype.name() });
+        if a.header.dtype() != b.header.dtype() {
+            found.push(What::DType { a: a.header.dtype().name(), b: b.header.dtype().name() });
         }
-        if a.size() != b.size() {
-            found.push(What::Size { a: a.size().to_vec(), b: b.size().to_vec() });
+        if a.header.size() != b.header.size() {
+            found.push(What::Size { a: a.header.size().to_vec(), b: b.header.size().to_vec() });
         }
         if !found.is_empty() {
             return found;
@@ -320,8 +321,8 @@ impl Diff<'_> {
         tally.other_strides += u64::from(!is_stride_equal);
         if let Some(sharing) = &self.sharing {
             found.extend(sharing.compare(&a, &b));
-            if !is_stride_equal || a.dim_names != b.dim_names {
-                let (a, b) = (Layout::of(a), Layout::of(b));
+            if !is_stride_equal || a.header.dim_names() != b.header.dim_names() {
+                let (a, b) = (Layout(a.header), Layout(b.header));
                 found.push(What::Layout { a, b, is_stride_equal });
             }
         }
@@ -332,7 +333,7 @@ impl Diff<'_> {
         let a_tensor = self.a.load(&a.name).map_err(Failure::of(Side::A))?;
         let b_tensor = self.b.load(&b.name).map_err(Failure::of(Side::B))?;
         let tolerance = Tolerance { relative: self.args.rtol, absolute: self.args.atol };
-        let (bar, itemsize) = (&self.bar, a.dtype.itemsize());
+        let (bar, itemsize) = (&self.bar, a.header.dtype().itemsize());
         compare(&a_tensor, &b_tensor, tolerance, &|numel| bar.inc(numel.saturating_mul(itemsize) as u64))
     }
 

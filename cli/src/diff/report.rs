@@ -52,7 +52,8 @@ pub(super) fn print_json(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
         counts: &'a RefCell<Tally>,
         equal: E,
     }
-    let source = |input: &Input| Compared { path: input.path().display().to_string(), format: input.format() };
+    let source =
+        |input: &Input| Compared { path: input.path().display().to_string(), format: input.format() };
     write_json(
         out,
         Comparison {
@@ -128,10 +129,10 @@ impl Values {
 fn layout_text(a: &Layout, b: &Layout, is_stride_equal: bool) -> String {
     let mut parts = Vec::new();
     if !is_stride_equal {
-        parts.push(format!("stride {:?}, {:?}", a.stride, b.stride));
+        parts.push(format!("stride {:?}, {:?}", a.0.stride(), b.0.stride()));
     }
-    if a.dim_names != b.dim_names {
-        let names = |layout: &Layout| match &layout.dim_names {
+    if a.0.dim_names() != b.0.dim_names() {
+        let names = |layout: &Layout| match layout.0.dim_names() {
             Some(names) => format_dim_names(Some(names)),
             None => "none".to_owned(),
         };

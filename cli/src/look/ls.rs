@@ -87,13 +87,13 @@ pub(crate) fn run(args: &LsArgs, out: &mut impl Write) -> Result<bool> {
         is_selected
     })?;
     let count = infos.len();
-    infos.retain(|info| args.dtype.is_empty() || args.dtype.contains(&info.dtype));
-    infos.retain(|info| args.min_bytes.is_none_or(|least| info.nbytes() as u64 >= least));
+    infos.retain(|info| args.dtype.is_empty() || args.dtype.contains(&info.header.dtype()));
+    infos.retain(|info| args.min_bytes.is_none_or(|least| info.header.nbytes() as u64 >= least));
     // Tensors with equal keys stay in the order of their names.
     match args.sort {
         Sort::Name => {}
-        Sort::Bytes => infos.sort_by_key(|info| Reverse(info.nbytes())),
-        Sort::Numel => infos.sort_by_key(|info| Reverse(info.numel())),
+        Sort::Bytes => infos.sort_by_key(|info| Reverse(info.header.nbytes())),
+        Sort::Numel => infos.sort_by_key(|info| Reverse(info.header.numel())),
     }
     print(args, &infos, out)?;
     out.flush()?;
@@ -126,9 +126,9 @@ fn print(args: &LsArgs, infos: &[TensorInfo], out: &mut impl Write) -> Result<()
     if args.long {
         let mut table = Table::new(&COLUMNS);
         for info in infos {
-            let bytes = bytes_cell(info.nbytes() as u64);
-            let size = format!("{:?}", info.size());
-            table.add_row([quoted(&info.name).into_owned(), info.dtype.to_string(), size, bytes]);
+            let bytes = bytes_cell(info.header.nbytes() as u64);
+            let size = format!("{:?}", info.header.size());
+            table.add_row([quoted(&info.name).into_owned(), info.header.dtype().to_string(), size, bytes]);
         }
         return table.print_data(out);
     }

@@ -151,7 +151,7 @@ fn print_data(maps: &[StorageMap], out: &mut impl Write) -> Result<()> {
         let id = storage_id(map.storage.id);
         writeln!(out, "{id}\t\t{}\t{}", map.storage.size_bytes, notes(map))?;
         for tensor in &map.tensors {
-            let (name, bytes) = (quoted(&tensor.info.name), tensor.info.nbytes());
+            let (name, bytes) = (quoted(&tensor.info.name), tensor.info.header.nbytes());
             writeln!(out, "{id}\t{name}\t{bytes}\t{}", shared_with(map, tensor))?;
         }
     }
@@ -180,7 +180,7 @@ impl Drawn {
                 [
                     format!("{branch} {}", quoted(&tensor.info.name)),
                     cells.of_tensor(tensor),
-                    bytes_cell(tensor.info.nbytes() as u64),
+                    bytes_cell(tensor.info.header.nbytes() as u64),
                     shared_with(map, tensor),
                 ]
             });
@@ -311,8 +311,8 @@ fn record(map: &StorageMap, input: &Input) -> Record {
         let runs = info.byte_runs((range.end - range.start) / MAX_RUNS);
         json!({
             "name": info.name,
-            "dtype": info.dtype.name(),
-            "size": info.size(),
+            "dtype": info.header.dtype().name(),
+            "size": info.header.size(),
             "first_byte": range.start,
             "end_byte": range.end,
             "runs": runs.into_iter().map(|run| [run.start, run.end]).collect::<Vec<_>>(),

@@ -21,8 +21,8 @@ pub(crate) struct Totals {
 impl Totals {
     pub(crate) fn add(&mut self, info: &TensorInfo) {
         self.tensor_count += 1;
-        self.numel = self.numel.saturating_add(info.numel() as u64);
-        self.size_bytes = self.size_bytes.saturating_add(info.nbytes() as u64);
+        self.numel = self.numel.saturating_add(info.header.numel() as u64);
+        self.size_bytes = self.size_bytes.saturating_add(info.header.nbytes() as u64);
     }
 
     pub(crate) fn merge(&mut self, other: Totals) {
@@ -62,7 +62,7 @@ impl Node {
             node = node.parts.entry((part.to_owned(), parts.peek().is_some())).or_default();
             node.totals.add(info);
         }
-        node.tensor = Some((info.dtype, info.size().to_vec()));
+        node.tensor = Some((info.header.dtype(), info.header.size().to_vec()));
     }
 
     /// Returns the parts of this module in natural order, a tensor before a module of the same name. A module that

@@ -133,7 +133,7 @@ impl StorageMap {
 /// Finds the tensors of a storage that share bytes. They are in ascending order of name.
 pub(crate) fn placed_tensors(infos: Vec<TensorInfo>, steps_left: &mut u64) -> Vec<PlacedTensor> {
     let placed = |info: TensorInfo| PlacedTensor {
-        range: info.byte_range().unwrap_or_default(),
+        range: info.header.byte_range().unwrap_or_default(),
         sharers: Vec::new(),
         is_undetermined: false,
         info,

@@ -57,9 +57,9 @@ impl Summary {
         for info in input.tensors("")? {
             let info = info?;
             root.add(&info);
-            ranges.extend(info.byte_range().map(|range| (info.storage_id, range.start, range.end)));
-            dtypes.entry(info.dtype.name()).or_default().add(&info);
-            empty.add(&info.name, info.numel() == 0);
+            ranges.extend(info.header.byte_range().map(|range| (info.storage_id, range.start, range.end)));
+            dtypes.entry(info.header.dtype().name()).or_default().add(&info);
+            empty.add(&info.name, info.header.numel() == 0);
             unusual.add(&info.name, one_line(&info.name) != info.name);
         }
         let (mut storage_count, mut stored_size_bytes) = (0, 0u64);

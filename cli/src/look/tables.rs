@@ -1,6 +1,7 @@
 //! `info --full`: the tensors, the storages and the attributes.
 
 use std::io::Write;
+use std::sync::Arc;
 
 use super::info::{StorageRecord, print_head};
 use super::summary::Summary;
@@ -32,19 +33,18 @@ pub(super) fn print(summary: &Summary, input: &Input, out: &mut impl Write) -> R
     print_head(summary, input, out)?;
     let mut infos = input.sorted(|_| true)?;
     infos.truncate(MAX_ROWS);
-    let is_named = infos.iter().any(|tensor| tensor.dim_names.is_some());
+    let is_named = infos.iter().any(|tensor| tensor.header.dim_names().is_some());
     let mut tensors = Table::new(if is_named { &TENSORS } else { &TENSORS[..6] });
     for tensor in &infos {
         let row = [
             quoted(&tensor.name).into_owned(),
-            tensor.dtype.to_string(),
-            format!("{:?}", tensor.size()),
-            format!("{:?}", tensor.stride()),
-            tensor.storage_offset().to_string(),
+            tensor.header.dtype().to_string(),
+            format!("{:?}", tensor.header.size()),
+            format!("{:?}", tensor.header.stride()),
+            tensor.header.storage_offset().to_string(),
             storage_id(tensor.storage_id),
         ];
-        tensors
-            .add_row(row.into_iter().chain(is_named.then(|| format_dim_names(tensor.dim_names.as_deref()))));
+        tensors.add_row(row.into_iter().chain(is_named.then(|| format_dim_names(tensor.header.dim_names()))));
     }
     tensors.print_section(summary.tensor_count, "--json", out)?;
 
@@ -74,7 +74,7 @@ pub(super) fn print(summary: &Summary, input: &Input, out: &mut impl Write) -> R
 }
 
 /// Formats dimension names as a list without quotes: "[batch, None]". Empty if no dimension has a name.
-pub(crate) fn format_dim_names(names: Option<&[Option<String>]>) -> String {
+pub(crate) fn format_dim_names(names: Option<&[Option<Arc<str>>]>) -> String {
     let names: Vec<&str> =
         names.unwrap_or_default().iter().map(|name| name.as_deref().unwrap_or("None")).collect();
     if names.is_empty() { String::new() } else { format!("[{}]", names.join(", ")) }

@@ -35,7 +35,7 @@ pub(super) fn targets(select: &[String], input: &Input) -> Result<(Vec<Target>, 
         let infos = input.sorted(|info| pattern.is_none_or(|pattern| pattern.matches(&info.name)))?;
         let is_any = !infos.is_empty();
         for info in infos.into_iter().filter(|info| listed.insert(info.name.clone())) {
-            targets.push(Target { size_bytes: info.nbytes() as u64, label: info.name, view: None });
+            targets.push(Target { size_bytes: info.header.nbytes() as u64, label: info.name, view: None });
         }
         Ok(is_any)
     };

@@ -1,6 +1,7 @@
 //! JSON records of the commands.
 
 use std::io::Write;
+use std::sync::Arc;
 
 use serde::ser::{Error as _, SerializeSeq as _};
 use serde::{Serialize, Serializer};
@@ -35,22 +36,22 @@ pub(crate) struct TensorRecord {
     is_contiguous: bool,
     numel: usize,
     logical_size_bytes: usize,
-    dim_names: Option<Vec<Option<String>>>,
+    dim_names: Option<Vec<Option<Arc<str>>>>,
 }
 
 impl From<TensorInfo> for TensorRecord {
-    fn from(info: TensorInfo) -> Self {
+    fn from(TensorInfo { name, storage_id: id, header, .. }: TensorInfo) -> Self {
         TensorRecord {
-            dtype: info.dtype.name(),
-            size: info.size().to_vec(),
-            stride: info.stride().to_vec(),
-            storage_offset: info.storage_offset(),
-            storage: storage_id(info.storage_id),
-            is_contiguous: info.is_contiguous(),
-            numel: info.numel(),
-            logical_size_bytes: info.nbytes(),
-            name: info.name,
-            dim_names: info.dim_names,
+            dtype: header.dtype().name(),
+            size: header.size().to_vec(),
+            stride: header.stride().to_vec(),
+            storage_offset: header.storage_offset(),
+            storage: storage_id(id),
+            is_contiguous: header.is_contiguous(),
+            numel: header.numel(),
+            logical_size_bytes: header.nbytes(),
+            name,
+            dim_names: header.dim_names().map(<[_]>::to_vec),
         }
     }
 }

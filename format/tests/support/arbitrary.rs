@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use stridemap_format::limits::{MAX_RANK, MAX_RESERVED_BYTES};
 use stridemap_format::{
-    DType, External, FileStamp, Manifest, RecordKind, Sealed, StorageRecord, TableRef, TensorParts,
-    TensorRecord, TreeRef, Uuid,
+    DType, External, FileStamp, Header, Manifest, RecordKind, Sealed, StorageRecord, TableRef, TensorRecord,
+    TreeRef, Uuid,
 };
 
 use super::table::Table;
@@ -69,36 +69,30 @@ pub(crate) fn tensor_record(next_id: u64) -> impl Strategy<Value = TensorRecord>
 
 /// Returns a tensor of 64 dimensions, each with the longest size, stride and name.
 fn largest_record(storage_id: u64) -> TensorRecord {
-    let name = |i: usize| Some(format!("{}{i:02}", "d".repeat(253)));
-    let mut size = vec![u64::MAX; MAX_RANK];
+    let name = |i: usize| Some(format!("{}{i:02}", "d".repeat(253)).into());
+    let mut size = vec![usize::MAX; MAX_RANK];
     size[0] = 0;
-    TensorRecord::new(TensorParts {
-        dtype: DType::F32,
-        size: size.into(),
-        stride: vec![i64::MIN; MAX_RANK].into(),
-        offset_elems: u64::MAX,
-        storage_id,
-        dim_names: Some((0..MAX_RANK).map(name).collect()),
-    })
-    .unwrap()
+    let header = Header::new(DType::F32, size, vec![isize::MIN; MAX_RANK], usize::MAX).unwrap();
+    let header = header.with_dim_names((0..MAX_RANK).map(name)).unwrap();
+    TensorRecord { header: header.into(), storage_id }
 }
 
 fn small_record(next_id: u64) -> impl Strategy<Value = TensorRecord> {
-    let dim = (prop_oneof![4 => 0..70u64, 1 => number()], any::<i64>(), 0..64u32);
+    let dim =
+        (prop_oneof![4 => 0..70usize, 1 => number().prop_map(|n| n as usize)], any::<isize>(), 0..64u32);
     let dim = dim.prop_map(|(size, stride, shift)| (size, stride >> shift));
     let names = of((any::<u8>(), "[A-Za-z_][A-Za-z0-9_]{0,8}"));
     (dtype(), vec(dim, 0..6), number(), 1..next_id, names).prop_filter_map(
         "the number of elements fits",
-        |(dtype, dims, offset_elems, storage_id, names)| {
+        |(dtype, dims, offset, storage_id, names)| {
             let (size, stride): (Vec<_>, Vec<_>) = dims.into_iter().unzip();
-            let dim_names: Option<Vec<_>> = names.map(|(named, prefix)| {
-                let name = |i| (named >> i & 1 == 1).then(|| format!("{prefix}{i}"));
-                (0..size.len()).map(name).collect()
-            });
-            let dim_names = dim_names.filter(|names| names.iter().any(Option::is_some));
-            let (size, stride) = (size.into(), stride.into());
-            let parts = TensorParts { dtype, size, stride, offset_elems, storage_id, dim_names };
-            TensorRecord::new(parts).ok()
+            let rank = size.len();
+            let mut header = Header::new(dtype, size, stride, offset as usize).ok()?;
+            if let Some((named, prefix)) = names {
+                let name = |i| (named >> i & 1 == 1).then(|| format!("{prefix}{i}").into());
+                header = header.with_dim_names((0..rank).map(name)).ok()?;
+            }
+            Some(TensorRecord { header: header.into(), storage_id })
         },
     )
 }

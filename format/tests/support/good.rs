@@ -1,12 +1,13 @@
 //! The values of the good vectors.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use stridemap_format::limits::{
     MAX_DIM_NAME_BYTES, MAX_RANK, MAX_RESERVED_BYTES, MAX_STORAGE_BYTES, MAX_TEXT_BYTES,
 };
 use stridemap_format::{
-    Attributes, DType, External, FileStamp, Manifest, Marker, RecordKind, Sealed, StorageRecord, TensorParts,
+    Attributes, DType, External, FileStamp, Header, Manifest, Marker, RecordKind, Sealed, StorageRecord,
     TensorRecord, Uuid, digest,
 };
 
@@ -77,7 +78,6 @@ pub(crate) fn small_table() -> Table {
 
 /// Returns a manifest with every kind of change.
 fn deltas() -> Manifest {
-    let names = |names: &[Option<&str>]| Some(names.iter().map(|name| name.map(str::to_owned)).collect());
     let transposed = tensor(DType::F32, &[2, 3], &[1, 2], 0, 3);
     Manifest {
         generation: 7,
@@ -95,8 +95,8 @@ fn deltas() -> Manifest {
             ("removed", None),
             ("row major", Some(tensor(DType::F32, &[3, 2], &[2, 1], 0, 3))),
             ("transposed", Some(transposed.clone())),
-            ("named", Some(with_names(&transposed, names(&[Some("x"), Some("_y2")])))),
-            ("half named", Some(with_names(&transposed, names(&[None, Some("x")])))),
+            ("named", Some(with_names(&transposed, [Some("x"), Some("_y2")]))),
+            ("half named", Some(with_names(&transposed, [None, Some("x")]))),
             ("../..", Some(tensor(DType::I64, &[4], &[-2], 6, 4))),
             ("λ/权重 🦀\n", Some(tensor(DType::BF16, &[1000, 7], &[0, 1], 5, 4))),
             ("nothing", Some(tensor(DType::Bool, &[0, 3], &[3, 1], 0, 5))),
@@ -113,14 +113,14 @@ fn deltas() -> Manifest {
 /// Returns a manifest with the integers on both sides of every change of width.
 fn integers() -> Manifest {
     let unsigned = [0, 250, 251, 0xffff, 0x1_0000, 0xffff_ffff, 0x1_0000_0000, u64::MAX];
-    let signed = [125, -125, 126, -126, i64::MAX, i64::MIN, -1, 0x8000];
+    let size = unsigned.map(|n| n as usize);
+    let signed = [125, -125, 126, -126, isize::MAX, isize::MIN, -1, 0x8000];
     let removed = unsigned[1..7].iter().map(|&id| (id, None));
     Manifest {
         generation: u64::MAX,
         next_storage_id: u64::MAX,
         storages: removed.chain([(u64::MAX - 1, Some(sealed(0, 1)))]).collect(),
-        tensors: [("integers".to_owned(), Some(tensor(DType::U8, &unsigned, &signed, 0, u64::MAX - 1)))]
-            .into(),
+        tensors: [("integers".to_owned(), Some(tensor(DType::U8, &size, &signed, 0, u64::MAX - 1)))].into(),
         garbage: unsigned[1..7].iter().map(|&id| (id, id)).collect(),
         ..Manifest::first(UUID)
     }
@@ -129,15 +129,17 @@ fn integers() -> Manifest {
 /// Returns a tensor with the most dimensions, and the longest names of them.
 fn deep(storage_id: u64) -> TensorRecord {
     let name = |i: usize| Some(format!("d{i:0>width$}", width = MAX_DIM_NAME_BYTES - 1));
-    let dim_names = Some((0..MAX_RANK).map(name).collect());
-    with_names(&tensor(DType::F32, &[1; MAX_RANK], &[i64::MIN; MAX_RANK], 0, storage_id), dim_names)
+    with_names(
+        &tensor(DType::F32, &[1; MAX_RANK], &[isize::MIN; MAX_RANK], 0, storage_id),
+        (0..MAX_RANK).map(name),
+    )
 }
 
 /// Returns a manifest with every field at its maximum, and with the largest view that contains no element.
 fn limits() -> Manifest {
-    let wide = tensor(DType::U8, &[i64::MAX as u64; 1], &[1], 0, 1);
-    let (mut size, mut stride) = ([u64::MAX; MAX_RANK], [i64::MIN; MAX_RANK]);
-    (size[MAX_RANK - 1], stride[0]) = (0, i64::MAX);
+    let wide = tensor(DType::U8, &[isize::MAX as usize], &[1], 0, 1);
+    let (mut size, mut stride) = ([usize::MAX; MAX_RANK], [isize::MIN; MAX_RANK]);
+    (size[MAX_RANK - 1], stride[0]) = (0, isize::MAX);
     Manifest {
         next_storage_id: 4,
         storages: BTreeMap::from([
@@ -234,7 +236,7 @@ fn table() -> Table {
 fn levels() -> Table {
     let path = |id: u64| external(&format!("{id:0>1000}"), 0, 8);
     let view = |id: u64, end: u64| {
-        (format!("{}.{id:03}.{end}", "n".repeat(1000)), tensor(DType::I16, &[2], &[1], 2 * end, id))
+        (format!("{}.{id:03}.{end}", "n".repeat(1000)), tensor(DType::I16, &[2], &[1], 2 * end as usize, id))
     };
     Table {
         generation: 9,
@@ -277,19 +279,16 @@ fn external(path: &str, offset_bytes: u64, size_bytes: u64) -> RecordKind {
     RecordKind::External(External { path: path.to_owned(), offset_bytes, stamp })
 }
 
-fn tensor(dtype: DType, size: &[u64], stride: &[i64], offset_elems: u64, storage_id: u64) -> TensorRecord {
-    let (size, stride) = (size.to_vec(), stride.to_vec());
-    TensorRecord::new(TensorParts {
-        dtype,
-        size: size.into(),
-        stride: stride.into(),
-        offset_elems,
-        storage_id,
-        dim_names: None,
-    })
-    .unwrap()
+fn tensor(dtype: DType, size: &[usize], stride: &[isize], offset: usize, storage_id: u64) -> TensorRecord {
+    let header = Header::new(dtype, size, stride, offset).unwrap();
+    TensorRecord { header: header.into(), storage_id }
 }
 
-fn with_names(record: &TensorRecord, dim_names: Option<Vec<Option<String>>>) -> TensorRecord {
-    TensorRecord::new(TensorParts { dim_names, ..record.clone().into_parts() }).unwrap()
+fn with_names(
+    record: &TensorRecord,
+    names: impl IntoIterator<Item = Option<impl Into<Arc<str>>>>,
+) -> TensorRecord {
+    let header = Header::clone(&record.header);
+    let header = header.with_dim_names(names.into_iter().map(|name| name.map(Into::into))).unwrap();
+    TensorRecord { header: header.into(), ..*record }
 }

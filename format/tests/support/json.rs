@@ -80,13 +80,14 @@ fn storage(record: &StorageRecord) -> Value {
 }
 
 fn tensor(record: &TensorRecord) -> Value {
+    let header = &record.header;
     json!({
-        "dtype": record.dtype.name(),
-        "size": record.size.to_vec(),
-        "stride": record.stride.to_vec(),
-        "offset_elems": record.offset_elems,
+        "dtype": header.dtype().name(),
+        "size": header.size(),
+        "stride": header.stride(),
+        "offset_elems": header.storage_offset(),
         "storage_id": record.storage_id,
-        "dim_names": record.dim_names,
+        "dim_names": header.dim_names(),
     })
 }
 

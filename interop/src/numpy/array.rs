@@ -1,11 +1,11 @@
 //! The tensors of an array: one, or one for each field of a structured array.
 
-use stridemap::import::Layout;
+use stridemap::import::Header;
 use stridemap::{DType, Error};
 use stridemap_format::check_numel;
 
 use super::dtype::ParsedDescr;
-use super::header::{Descriptor, FieldDescr, Header, column_major};
+use super::header::{ArrayHeader, Descriptor, FieldDescr, column_major};
 use crate::ForeignOptions;
 use crate::budget::Budget;
 use crate::contents::{Contents, Field, ForeignStorage, ForeignTensor, Skipped};
@@ -48,8 +48,7 @@ pub(super) struct Array {
 struct Part {
     /// What follows the name of the array: nothing, or a dot and the name of the field.
     suffix: String,
-    dtype: DType,
-    layout: Layout,
+    header: Header,
 }
 
 /// A field that is copied out of the records, and the size of its units whose bytes must be reversed.
@@ -64,18 +63,18 @@ type ElementType = (DType, usize);
 
 impl Array {
     pub(super) fn of(
-        header: &Header<'_>,
+        header: &ArrayHeader<'_>,
         options: ForeignOptions,
         budget: &mut Budget,
     ) -> Result<Self, String> {
         let size = header.size.as_slice();
-        let layout = if header.is_fortran_order { column_major(size) } else { Layout::contiguous(size) };
-        let layout = || layout.map_err(|e| e.to_string());
+        let order = if header.is_fortran_order { column_major } else { Header::contiguous };
+        let array_of = |dtype| order(dtype, size).map_err(|e| e.to_string());
         match &header.descr {
             &Descriptor::One(descr) => {
                 let (dtype, swap_unit_bytes) = dtype_of(descr, options)?;
                 let length_bytes = length_of(size, dtype.itemsize() as u64)?;
-                let parts = vec![Part { suffix: String::new(), dtype, layout: layout()? }];
+                let parts = vec![Part { suffix: String::new(), header: array_of(dtype)? }];
                 Ok(Array {
                     parts,
                     copied: Vec::new(),
@@ -91,7 +90,7 @@ impl Array {
                 budget.charge(bytes.fold(0, usize::saturating_add))?;
                 let (field_offsets, record_bytes) = field_offsets(fields)?;
                 let length_bytes = length_of(size, record_bytes)?;
-                let (records, field_offsets) = (layout()?, field_offsets.into_iter());
+                let (records, field_offsets) = (array_of(DType::U8)?, field_offsets.into_iter());
                 let mut array = Array {
                     parts: Vec::new(),
                     copied: Vec::new(),
@@ -122,7 +121,7 @@ impl Array {
     fn add(
         &mut self,
         field: &FieldDescr<'_>,
-        records: &Layout,
+        records: &Header,
         (offset_bytes, record_bytes): (u64, u64),
         options: ForeignOptions,
     ) -> Result<(), String> {
@@ -142,7 +141,7 @@ impl Array {
             let size = records.size();
             format!("an array of size {size:?} with elements of {record_bytes} bytes is too large")
         };
-        let within = Layout::contiguous(&field.size).map_err(|e| e.to_string())?;
+        let within = Header::contiguous(dtype, &field.size).map_err(|e| e.to_string())?;
         let step_elems = if is_shared { record_bytes / item_bytes } else { within.numel() as u64 };
         let step = isize::try_from(step_elems).map_err(|_| too_large())?;
         let stride = records.stride().iter().map(|stride| stride.checked_mul(step));
@@ -151,8 +150,8 @@ impl Array {
         let size = [records.size(), &field.size].concat();
         let is_at_start = !is_shared || size.contains(&0);
         let offset = if is_at_start { 0 } else { (offset_bytes / item_bytes) as usize };
-        let layout = Layout::new(size, stride, offset).map_err(|e| e.to_string())?;
-        let part = Part { suffix: field.suffix(), dtype, layout };
+        let header = Header::new(dtype, size, stride, offset).map_err(|e| e.to_string())?;
+        let part = Part { suffix: field.suffix(), header };
         if is_shared {
             self.parts.push(part);
             return Ok(());
@@ -201,8 +200,7 @@ impl Array {
 impl Part {
     /// Returns the tensor of this part of the array with this name.
     fn named(self, array: &str, storage: usize) -> ForeignTensor {
-        let Part { suffix, dtype, layout } = self;
-        ForeignTensor { name: format!("{array}{suffix}"), dtype, layout, storage }
+        ForeignTensor { name: format!("{array}{}", self.suffix), header: self.header, storage }
     }
 }
 
@@ -254,7 +252,6 @@ fn dtype_of(descr: &str, options: ForeignOptions) -> Result<ElementType, String>
 
 /// Returns the length of an array in bytes.
 fn length_of(size: &[usize], item_bytes: u64) -> Result<u64, String> {
-    let numel = check_numel(size.iter().map(|&n| n as u64)).ok();
-    let length_bytes = numel.and_then(|numel| numel.checked_mul(item_bytes));
+    let length_bytes = check_numel(size).ok().and_then(|numel| (numel as u64).checked_mul(item_bytes));
     length_bytes.ok_or_else(|| format!("shape {size:?} is too large"))
 }

@@ -3,7 +3,8 @@
 // It is parsed here because the available crates do not suit untrusted files: npyz multiplies the shape unchecked,
 // and py_literal follows nested literals without bound.
 
-use stridemap::import::Layout;
+use stridemap::DType;
+use stridemap::import::Header;
 
 pub(super) const MAGIC: [u8; 6] = *b"\x93NUMPY";
 
@@ -58,11 +59,11 @@ impl Preamble {
     }
 }
 
-/// Returns the layout of an array in column-major order.
-pub(super) fn column_major(size: &[usize]) -> stridemap::Result<Layout> {
+/// Returns the header of an array in column-major order.
+pub(super) fn column_major(dtype: DType, size: &[usize]) -> stridemap_format::Result<Header> {
     let reversed: Vec<usize> = size.iter().rev().copied().collect();
-    let stride = Layout::contiguous(&reversed)?.stride().iter().rev().copied().collect();
-    Layout::new(size.to_vec(), stride, 0)
+    let stride: Vec<isize> = Header::contiguous(dtype, &reversed)?.stride().iter().rev().copied().collect();
+    Header::new(dtype, size, stride, 0)
 }
 
 /// Builds a header as NumPy does, in version 1.0. With at most 64 dimensions it stays far below 64 KiB.
@@ -95,13 +96,13 @@ pub(super) struct FieldDescr<'a> {
 }
 
 /// The three entries of a header.
-pub(super) struct Header<'a> {
+pub(super) struct ArrayHeader<'a> {
     pub(super) descr: Descriptor<'a>,
     pub(super) is_fortran_order: bool,
     pub(super) size: Vec<usize>,
 }
 
-impl<'a> Header<'a> {
+impl<'a> ArrayHeader<'a> {
     /// Parses a Python dict with exactly three keys, in any order.
     pub(super) fn parse(text: &'a str) -> Result<Self, String> {
         let mut parser = Parser { text, rest: text };
@@ -128,7 +129,7 @@ impl<'a> Header<'a> {
             return Err(parser.expected("the end"));
         }
         let missing = |key| format!("the header has no {key:?}");
-        Ok(Header {
+        Ok(ArrayHeader {
             descr: descr.ok_or_else(|| missing("descr"))?,
             is_fortran_order: is_fortran_order.ok_or_else(|| missing("fortran_order"))?,
             size: size.ok_or_else(|| missing("shape"))?,

@@ -25,7 +25,7 @@ use stridemap::{OnExisting, Result, Tensor};
 
 use super::array::{Array, budget};
 use super::dtype::ParsedDescr;
-use super::header::{Header, MAX_HEADER_BYTES, Preamble, header_of};
+use super::header::{ArrayHeader, MAX_HEADER_BYTES, Preamble, header_of};
 use crate::contents::{Contents, ForeignStorage};
 use crate::file::{self, RawFile};
 use crate::{FileFormat, ForeignOptions};
@@ -51,7 +51,7 @@ fn header(file: &RawFile, options: ForeignOptions) -> Result<(Array, u64)> {
     let preamble = Preamble::parse(file.preamble()?).map_err(bad)?;
     let header = file.header(preamble.start_bytes, preamble.header_bytes, MAX_HEADER_BYTES)?;
     let text = preamble.text(header).map_err(bad)?;
-    let header = Header::parse(&text).map_err(bad)?;
+    let header = ArrayHeader::parse(&text).map_err(bad)?;
     let array = Array::of(&header, options, &mut budget(file)).map_err(bad)?;
     Ok((array, preamble.elements_offset()))
 }

@@ -29,7 +29,7 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use super::array::{Array, budget};
-use super::header::{Header, MAGIC, PREAMBLE_BYTES, Preamble};
+use super::header::{ArrayHeader, MAGIC, PREAMBLE_BYTES, Preamble};
 use super::npy::{Order, arrange};
 use super::text::TextEncoding;
 use crate::budget::Budget;
@@ -100,7 +100,7 @@ fn read_member(
     unpacked.skip(preamble.start_bytes)?;
     unpacked.read_exact(&mut header)?;
     let header = preamble.text(header).map_err(bad)?;
-    let header = Header::parse(&header).map_err(bad)?;
+    let header = ArrayHeader::parse(&header).map_err(bad)?;
     let rest_bytes = member.unpacked_bytes.saturating_sub(preamble.elements_offset());
     if let Some((encoding, length_bytes)) = TextEncoding::of(&header) {
         check_elements(rest_bytes, length_bytes).map_err(bad)?;

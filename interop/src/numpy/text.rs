@@ -1,7 +1,7 @@
 //! Texts: string arrays without dimensions.
 
 use super::dtype::ParsedDescr;
-use super::header::{Descriptor, Header};
+use super::header::{ArrayHeader, Descriptor};
 
 /// How the bytes of a text are decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(super) enum TextEncoding {
 
 impl TextEncoding {
     /// Returns how to decode an array, and its length in bytes. Returns `None` if it is not a text.
-    pub(super) fn of(header: &Header<'_>) -> Option<(Self, u64)> {
+    pub(super) fn of(header: &ArrayHeader<'_>) -> Option<(Self, u64)> {
         let Descriptor::One(descr) = header.descr else { return None };
         let code = descr.trim_start_matches(['<', '>', '=', '|']);
         let encoding = match code.chars().next() {

@@ -13,7 +13,7 @@ use super::json::{FromEntries, Object};
 /// A header: an object of tensors by name, in the order of the text, and attributes under a reserved key. The caller
 /// checks that the names are unique: a list takes less memory than a map.
 #[derive(Default)]
-pub(super) struct Header {
+pub(super) struct FileHeader {
     pub(super) tensors: Vec<(String, Info)>,
     pub(super) attributes: Option<BTreeMap<String, String>>,
 }
@@ -30,7 +30,7 @@ pub(super) struct Info {
 /// refuse the tensor by name.
 pub(super) struct Shape(pub(super) Vec<usize>);
 
-impl<'de> FromEntries<'de> for Header {
+impl<'de> FromEntries<'de> for FileHeader {
     fn has(&self, key: &str) -> bool {
         key == METADATA_KEY && self.attributes.is_some()
     }

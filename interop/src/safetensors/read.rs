@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use stridemap::Result;
-use stridemap::import::Layout;
+use stridemap::import::Header;
 use stridemap_format::limits::MAX_RANK;
 
 use super::dtype::dtype_and_size;
-use super::header::{Header, Info};
+use super::header::{FileHeader, Info};
 use super::json::{Object, parse_pieces};
 use super::{MAX_HEADER_BYTES, PREAMBLE_BYTES};
 use crate::contents::{Contents, ForeignStorage, ForeignTensor};
@@ -25,7 +25,7 @@ pub(crate) fn read(file: &Arc<RawFile>, rest_bytes: u64, options: ForeignOptions
             offset_bytes - PREAMBLE_BYTES as u64
         )));
     }
-    let (Header { tensors, attributes }, length_bytes) = header(file, offset_bytes)?;
+    let (FileHeader { tensors, attributes }, length_bytes) = header(file, offset_bytes)?;
     check_elements(file.length_bytes() - offset_bytes, length_bytes).map_err(|e| file.bad(e))?;
 
     let whole = ForeignStorage::of_range(file, offset_bytes, length_bytes);
@@ -42,20 +42,19 @@ pub(crate) fn read(file: &Arc<RawFile>, rest_bytes: u64, options: ForeignOptions
             contents.skip(options, name, file.bad(what))?;
             continue;
         };
-        let layout = Layout::contiguous(&size).map_err(|e| file.bad(format!("tensor {name:?}: {e}")))?;
+        let own = Header::contiguous(dtype, &size).map_err(|e| file.bad(format!("tensor {name:?}: {e}")))?;
         let (start, end) = info.data_offsets;
         let is_aligned = start.is_multiple_of(dtype.itemsize());
-        let (storage, layout) = if is_aligned {
-            let stride = layout.stride().to_vec();
-            (0, Layout::new(size, stride, start / dtype.itemsize()).map_err(|e| file.bad(&e))?)
+        let (storage, header) = if is_aligned {
+            (0, own.with_storage_offset(start / dtype.itemsize()))
         } else {
             // The offset is not a multiple of the item size, so this tensor cannot be a header over the storage that
             // the aligned tensors share.
             let (offset_bytes, length_bytes) = (whole.offset_bytes + start as u64, (end - start) as u64);
             contents.storages.push(ForeignStorage::of_range(file, offset_bytes, length_bytes));
-            (contents.storages.len() - 1, layout)
+            (contents.storages.len() - 1, own)
         };
-        contents.tensors.push(ForeignTensor { name, dtype, layout, storage });
+        contents.tensors.push(ForeignTensor { name, header, storage });
     }
     Ok(contents)
 }
@@ -87,10 +86,10 @@ pub(crate) fn stated_bytes(file: &RawFile) -> Result<u64> {
 }
 
 /// Reads the header. Returns it with its tensors in the order of their elements, and the number of bytes of elements.
-fn header(file: &RawFile, offset_bytes: u64) -> Result<(Header, u64)> {
+fn header(file: &RawFile, offset_bytes: u64) -> Result<(FileHeader, u64)> {
     let header_bytes = offset_bytes - PREAMBLE_BYTES as u64;
     let json = file.header_range(PREAMBLE_BYTES as u64, header_bytes, MAX_HEADER_BYTES)?;
-    let Object(mut header) = parse_pieces::<Object<Header>>(file, "the header", json)?;
+    let Object(mut header) = parse_pieces::<Object<FileHeader>>(file, "the header", json)?;
     let bad = |name: &str, what: &str| file.bad(format!("the header: tensor {name:?} {what}"));
     header.tensors.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
     if let Some(pair) = header.tensors.windows(2).find(|pair| matches!(pair, [(a, _), (b, _)] if a == b)) {

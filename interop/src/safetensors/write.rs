@@ -209,7 +209,7 @@ impl<'a> Shard<'a> {
         let infos: Vec<_> = infos.collect();
         // Refuses files that could not be read again: sizes whose product overflows.
         Metadata::new(None, infos.clone()).map_err(|e| unwritable(path, e.to_string()))?;
-        let header = Header { metadata, tensors: infos };
+        let header = FileHeader { metadata, tensors: infos };
         let mut json = serde_json::to_vec(&header).map_err(|e| unwritable(path, e.to_string()))?;
         json.resize(json.len().next_multiple_of(PREAMBLE_BYTES), b' ');
         let header_bytes = json.len() as u64;
@@ -230,12 +230,12 @@ impl<'a> Shard<'a> {
 }
 
 /// A header with a fixed order of entries. The crate's own serializer orders the metadata differently in every run.
-struct Header<'a> {
+struct FileHeader<'a> {
     metadata: &'a BTreeMap<String, String>,
     tensors: Vec<(String, TensorInfo)>,
 }
 
-impl Serialize for Header<'_> {
+impl Serialize for FileHeader<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = serializer.serialize_map(None)?;
         if !self.metadata.is_empty() {

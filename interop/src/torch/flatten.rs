@@ -1,6 +1,6 @@
 //! Names the values of a pickle. A name is the keys and indices in the nested dicts, lists and tuples, joined by dots.
 
-use stridemap::import::Layout;
+use stridemap::import::Header;
 use stridemap_format::Extent;
 use stridemap_format::limits::MAX_RANK;
 
@@ -275,18 +275,18 @@ impl Flattening<'_> {
 
     fn add_tensor(&mut self, tensor: &TensorRef) -> Result<(), String> {
         self.budget.charge(TENSOR_BYTES)?;
-        let layout = match self.layout(tensor) {
-            Ok(layout) => layout,
+        let header = match self.header(tensor) {
+            Ok(header) => header,
             Err(e) => return self.skip_or_refuse(&e),
         };
         let name = self.new_name(Kind::Tensor, self.leaves.tensors.len())?;
         let storage = tensor.storage.number as usize;
-        self.leaves.tensors.push(ForeignTensor { name, dtype: tensor.dtype, layout, storage });
+        self.leaves.tensors.push(ForeignTensor { name, header, storage });
         Ok(())
     }
 
-    /// Returns the layout of a tensor, with the offset counted from the beginning of the storage in the file.
-    fn layout(&self, tensor: &TensorRef) -> Result<Layout, String> {
+    /// Returns the header of a tensor, with the offset counted from the beginning of the storage in the file.
+    fn header(&self, tensor: &TensorRef) -> Result<Header, String> {
         let (dtype, storage) = (tensor.dtype, tensor.storage);
         if let Some(flag) = tensor.flag {
             return Err(format!(
@@ -305,35 +305,35 @@ impl Flattening<'_> {
         let integer = |value: Value| self.arena.integer(value).unwrap_or(-1);
         let integers = |values: &[Value]| values.iter().map(|&value| integer(value)).collect::<Vec<_>>();
         let (size, stride, offset) = (integers(size), integers(stride), integer(tensor.offset));
-        let refused_layout = |why: &str| {
+        let refused_header = |why: &str| {
             format!(
                 "has size {size:?}, stride {stride:?} and offset {offset} in {} bytes of {dtype}: {why}",
                 storage.length_bytes
             )
         };
         if size.iter().chain(&stride).any(|&n| n < 0) || offset < 0 {
-            return Err(refused_layout("PyTorch allows no negative numbers"));
+            return Err(refused_header("PyTorch allows no negative numbers"));
         }
         if size.len() != stride.len() {
-            return Err(refused_layout("the numbers of sizes and strides differ"));
+            return Err(refused_header("the numbers of sizes and strides differ"));
         }
         let itemsize = dtype.itemsize() as u64;
         if !storage.start_bytes.is_multiple_of(itemsize) {
-            return Err(refused_layout("its storage does not begin at an element"));
+            return Err(refused_header("its storage does not begin at an element"));
         }
         let [start, elements] =
             [storage.start_bytes, storage.length_bytes].map(|n| n.checked_div(itemsize).unwrap_or(0));
         // In PyTorch, a tensor without elements may have any offset.
         let offset = if size.contains(&0) { offset.min(elements.into()) } else { offset };
         let dims = size.iter().copied().zip(stride.iter().copied());
-        Extent::of(dims, offset, dtype, storage.length_bytes).map_err(|e| refused_layout(e.detail()))?;
-        let layout = || {
-            let size = size.iter().map(|&n| n.try_into().ok()).collect::<Option<_>>()?;
-            let stride = stride.iter().map(|&n| n.try_into().ok()).collect::<Option<_>>()?;
-            Some(Layout::new(size, stride, offset.checked_add(start.into())?.try_into().ok()?))
+        Extent::of(dims, offset, dtype, storage.length_bytes).map_err(|e| refused_header(e.detail()))?;
+        let header = || {
+            let size = size.iter().map(|&n| n.try_into().ok()).collect::<Option<Vec<usize>>>()?;
+            let stride = stride.iter().map(|&n| n.try_into().ok()).collect::<Option<Vec<isize>>>()?;
+            Some(Header::new(dtype, size, stride, offset.checked_add(start.into())?.try_into().ok()?))
         };
-        let layout = layout().ok_or_else(|| refused_layout("a number does not fit in 64 bits"))?;
-        layout.map_err(|e| e.to_string())
+        let header = header().ok_or_else(|| refused_header("a number does not fit in 64 bits"))?;
+        header.map_err(|e| e.to_string())
     }
 
     /// Leaves out a value that cannot be read if the options allow that. Otherwise returns the reason as an error.

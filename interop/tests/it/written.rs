@@ -120,7 +120,7 @@ fn open_file_keeps_its_bytes_when_an_export_replaces_it() {
     symlink(&path, &link).unwrap();
     let file = ForeignFile::open(&path).unwrap();
     npy::Export::new().write(&link, &new, |_| ()).unwrap();
-    assert_eq!(ForeignFile::open(&path).unwrap().tensors().next().unwrap().dtype, DType::U16);
+    assert_eq!(ForeignFile::open(&path).unwrap().tensors().next().unwrap().header.dtype(), DType::U16);
     npy::Export::new().write(&path, &new, |_| ()).unwrap();
     let mut txn = place.store.begin().unwrap();
     file.import_into(&mut txn, "old ", |_| ()).unwrap();

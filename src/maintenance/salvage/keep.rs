@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stridemap_format::{
-    CHUNK_BYTES, Digest, RecordKind, StorageRecord, TensorParts, TensorRecord, full_chunk_count,
+    CHUNK_BYTES, Digest, Header, RecordKind, StorageRecord, TensorRecord, full_chunk_count,
 };
 
 use super::newest::Newest;
 use super::{Loss, reason_of};
 use crate::disk::StorePaths;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::generation::OpenStore;
-use crate::layout::{Coverage, Layout};
+use crate::layout::Coverage;
 use crate::maintenance::copy::Damaged;
 use crate::maintenance::verify::{Damage, Files, Survey, bytes_of_chunks, check_all};
 use crate::storage::{Unreadable, is_interrupted};
@@ -132,7 +132,7 @@ pub(super) fn keep(
             losses.push(Loss { name: Some(name.to_owned()), path: path.to_path_buf(), reason, lost_bytes });
         };
         let storage = survey.storages.get(&id).map(|storage| &storage.record);
-        let broken = storage.and_then(|storage| record.extent(storage.length_bytes).err());
+        let broken = storage.and_then(|storage| record.header.extent(storage.length_bytes).err());
         let unusable = match (storage, broken) {
             _ if kept.tensors.contains_key(name) => {
                 "the name is repeated; its first header is used".to_owned()
@@ -144,7 +144,7 @@ pub(super) fn keep(
                 let rows = damage.as_ref().and_then(|(at, _)| rows_before(record, storage, *at));
                 if let Some((_, reason)) = &damage {
                     let kept_bytes = rows.as_ref().map_or(0, bytes_of);
-                    let count = rows.as_ref().and_then(|rows| rows.size.first());
+                    let count = rows.as_ref().and_then(|rows| rows.header.size().first());
                     let rest =
                         count.map_or(String::new(), |count| format!("; its first {count} rows are kept"));
                     lose(
@@ -154,7 +154,7 @@ pub(super) fn keep(
                     );
                 }
                 if let Some(rows) = &rows {
-                    let start = rows.offset_elems * rows.dtype.itemsize() as u64;
+                    let start = (rows.header.storage_offset() * rows.header.dtype().itemsize()) as u64;
                     kept.shortened.insert(id, start + bytes_of(rows));
                 }
                 let whole = damage.is_none().then(|| record.clone());
@@ -228,11 +228,11 @@ fn what_is_left(
 fn first_loss(record: &TensorRecord, length_bytes: u64, left: &Left) -> Option<(u64, Reason)> {
     // Not limited together with other tensors, because a tensor would be lost with its limit.
     let mut steps_left = u64::MAX;
-    let Some(reached) = Coverage::of(record, length_bytes) else {
+    let Some(reached) = Coverage::of(&record.header, length_bytes) else {
         // A tensor without elements only needs a storage.
         let (range, reason) = left.lost.last()?;
         let has_no_place =
-            range.start == 0 && range.end == u64::MAX || record.extent(left.length_bytes).is_err();
+            range.start == 0 && range.end == u64::MAX || record.header.extent(left.length_bytes).is_err();
         return has_no_place.then(|| (range.start, Arc::clone(reason)));
     };
     let (range, reason) = left.lost.iter().find(|(range, _)| reached.overlaps(range, &mut steps_left))?;
@@ -242,22 +242,25 @@ fn first_loss(record: &TensorRecord, length_bytes: u64, left: &Left) -> Option<(
 /// Returns the header of the whole rows of a growable tensor that end before a byte of its storage, if there are any.
 fn rows_before(record: &TensorRecord, storage: &StorageRecord, lost_from: u64) -> Option<TensorRecord> {
     let RecordKind::Sealed(sealed) = &storage.kind else { return None };
-    let (layout, itemsize) = (Layout::of_record(record), record.dtype.itemsize() as u64);
-    let start = record.offset_elems.checked_mul(itemsize)?;
+    let header = &record.header;
+    let start = header.storage_offset().checked_mul(header.dtype().itemsize())? as u64;
     let is_growable = sealed.reserved_bytes > 0
-        && layout.is_contiguous()
+        && header.is_contiguous()
         && start.checked_add(bytes_of(record))? == storage.length_bytes;
-    let row_count = *record.size.first().filter(|_| is_growable)?;
-    let row_bytes = bytes_of(record).checked_div(row_count)?;
+    let row_count = *header.size().first().filter(|_| is_growable)?;
+    let row_bytes = bytes_of(record).checked_div(row_count as u64)?;
     let kept_count = lost_from.checked_sub(start)?.checked_div(row_bytes).filter(|&count| count > 0)?;
-    let mut size = record.size.to_vec();
-    *size.first_mut()? = kept_count;
-    TensorRecord::new(TensorParts { size: size.into(), ..record.clone().into_parts() }).ok()
+    let mut size = header.size().to_vec();
+    *size.first_mut()? = kept_count as usize;
+    let rows = Header::new(header.dtype(), size, header.stride(), header.storage_offset()).ok()?;
+    let names = header.dim_names().unwrap_or_default().iter().cloned();
+    let header = rows.with_dim_names(names).ok()?.into();
+    Some(TensorRecord { header, storage_id: record.storage_id })
 }
 
 /// Returns the size of a tensor's elements in bytes.
 fn bytes_of(record: &TensorRecord) -> u64 {
-    (Layout::of_record(record).numel() as u64).saturating_mul(record.dtype.itemsize() as u64)
+    record.header.nbytes() as u64
 }
 
 impl Kept {
@@ -268,7 +271,8 @@ impl Kept {
             let (Some(record), Some(damaged)) = (self.storages.get(&id), self.damaged.get(&id)) else {
                 continue;
             };
-            let spans = |tensor: &TensorRecord| Some(Coverage::of(tensor, record.length_bytes)?.span());
+            let spans =
+                |tensor: &TensorRecord| Some(Coverage::of(&tensor.header, record.length_bytes)?.span());
             let on_it = || self.tensors.iter().filter(|(_, tensor)| tensor.storage_id == id);
             let (mut behind, mut crosses) = (Vec::new(), false);
             for (name, span) in on_it().filter_map(|(name, tensor)| Some((name.clone(), spans(tensor)?))) {
@@ -284,10 +288,8 @@ impl Kept {
             self.damaged.insert(new_id, Damaged { file_id: id, corrected, lost, is_mark_lost: false });
             self.storages.insert(new_id, record);
             for name in behind {
-                if let Some(tensor) = self.tensors.remove(&name) {
-                    let moved = tensor.with_storage_id(new_id);
-                    let moved = moved.map_err(|e| Error::refused("salvage", e))?;
-                    self.tensors.insert(name, moved);
+                if let Some(tensor) = self.tensors.get_mut(&name) {
+                    tensor.storage_id = new_id;
                 }
             }
         }

@@ -69,7 +69,7 @@ fn affect(
     for &finding in &index.whole {
         findings.affect(finding, &name);
     }
-    let Some(reached) = Coverage::of(tensor.record, length_bytes) else { return };
+    let Some(reached) = Coverage::of(&tensor.record.header, length_bytes) else { return };
     let span = reached.span();
     for (range, finding) in &index.ranges {
         if range.start >= span.end || range.end <= span.start {

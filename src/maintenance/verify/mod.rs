@@ -179,7 +179,7 @@ fn check_metadata(
                 );
                 FormatError::new(Rule::TensorStorage, detail)
             }
-            Some(storage) => match record.extent(storage.record.length_bytes) {
+            Some(storage) => match record.header.extent(storage.record.length_bytes) {
                 Ok(_) => return Ok(()),
                 Err(e) => FormatError::new(e.rule(), format!("tensor {name:?}: {}", e.detail())),
             },

@@ -65,6 +65,7 @@ fn verify_one(
         )
     })?;
     record
+        .header
         .extent(storage.length_bytes)
         .map_err(|e| wrong(e.rule(), format!("tensor {name:?}: {}", e.detail())))?;
     if matches!(storage.kind, RecordKind::External(_)) {
@@ -79,7 +80,7 @@ fn verify_one(
         }
         return Ok(false);
     }
-    let reached = Coverage::of(&record, storage.length_bytes);
+    let reached = Coverage::of(&record.header, storage.length_bytes);
     let steps_left = Cell::new(MAX_STEPS_TOGETHER);
     let is_wanted = |index: u64| {
         let chunk = bytes_of_chunks(&(index..index + 1), storage.length_bytes);

@@ -21,14 +21,14 @@ use crate::error::{Error, ErrorKind, IoContext, Result};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use stridemap::import::{ExternalFile, Layout};
+/// use stridemap::import::{ExternalFile, Header};
 /// use stridemap::{DType, Tensor};
 ///
 /// # let dir = tempfile::tempdir()?;
 /// # let path = dir.path().join("points.bin");
 /// std::fs::write(&path, [1f32, 4., 2., 1., 3., 5.].map(f32::to_le_bytes).as_flattened())?;
 /// let file = Arc::new(ExternalFile::open(&path)?);
-/// let points = Tensor::from_file(&file, 0..file.size_bytes(), DType::F32, Layout::contiguous(&[3, 2])?)?;
+/// let points = Tensor::from_file(&file, 0..file.size_bytes(), Header::contiguous(DType::F32, &[3, 2])?)?;
 /// assert_eq!(points.t()?.read::<f32>()?, [1., 2., 3., 4., 1., 5.]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

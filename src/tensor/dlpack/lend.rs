@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use dlpark::ffi::{DLDevice, DLDeviceType};
 use dlpark::metadata::Dynamic;
 use dlpark::{AllocationDeleter, DlpackFlags, Managed, ManagedTensorBase, TensorRef, versioned};
-use stridemap_format::DType;
+use stridemap_format::{DType, Header};
 
 use super::dtype;
-use crate::error::{Context, Error, ErrorKind, FormatContext, Result};
-use crate::layout::Layout;
+use crate::error::{Error, ErrorKind, FormatContext, Result};
+use crate::layout::{self, strides_with_unused_as_one};
 use crate::storage::Storage;
 use crate::tensor::Tensor;
 
@@ -58,7 +58,7 @@ impl Tensor {
         let not_describable = |e: &dyn std::fmt::Display| {
             Error::new(ErrorKind::LimitExceeded, format!("{OP}: {self:?} cannot be described by DLPack: {e}"))
         };
-        let stride = self.layout().strides_with_unused_as_one();
+        let stride = strides_with_unused_as_one(self.header());
         let prepared =
             Dynamic::new(self.size(), stride.as_slice()).prepare().map_err(|e| not_describable(&e))?;
         let foreign = dtype::to_dlpack(self.dtype()).ok_or_else(|| {
@@ -66,7 +66,7 @@ impl Tensor {
         })?;
         let mut lent = prepared.initialize(Box::new(self.clone()));
         if self.numel() > 0 {
-            let extent = self.layout().extent(self.dtype(), self.storage().length_bytes());
+            let extent = self.header().extent(self.storage().length_bytes());
             let lowest = extent.refused_to(OP)?.start_bytes();
             let first = self.storage_offset() * self.dtype().itemsize() - lowest as usize;
             // Computed from the start of the run: with a negative stride, elements precede the first one.
@@ -123,12 +123,10 @@ impl Tensor {
     /// exceed the address space.
     #[expect(unsafe_code, reason = "states what DLPack's lender promises")]
     pub unsafe fn from_dlpack<M: ManagedTensorBase + 'static>(lent: Managed<M>) -> Result<Tensor> {
-        let (dtype, layout, run) = {
+        let (header, run) = {
             let descriptor = lent.validate().map_err(|e| refused(ErrorKind::InvalidArgument, e))?;
             let is_padded = lent.flags().contains(DlpackFlags::IS_SUBBYTE_TYPE_PADDED);
-            let dtype = dtype_of(&descriptor, is_padded)?;
-            let (layout, run) = layout_of(&descriptor, dtype)?;
-            (dtype, layout, run)
+            header_of(&descriptor, dtype_of(&descriptor, is_padded)?)?
         };
         let storage = match run {
             None => Storage::on_heap([]),
@@ -138,7 +136,7 @@ impl Tensor {
                 _deleter: lent.into_deleter(),
             }),
         };
-        Tensor::new(storage, dtype, layout).refused_to("from_dlpack")
+        Tensor::new(storage, header).refused_to("from_dlpack")
     }
 }
 
@@ -159,7 +157,7 @@ impl AsRef<[u8]> for Lent {
         // - in bounds, in one allocation, initialised: the run is what the lender's descriptor reaches;
         // - alive: the deleter is called when `self` is dropped, and `self` is borrowed for as long as the slice;
         // - no concurrent write: nothing writes to any byte of the run until then, and here it is only read;
-        // - aligned, not null: they are bytes, and `layout_of` has refused null.
+        // - aligned, not null: they are bytes, and `header_of` has refused null.
         unsafe { std::slice::from_raw_parts(self.start.load(Ordering::Relaxed), self.length_bytes) }
     }
 }
@@ -195,19 +193,19 @@ fn dtype_of(descriptor: &TensorRef<'_>, is_padded: bool) -> Result<DType> {
 }
 
 /// Returns the run of memory from the lowest to the highest element, as its start and its length in bytes, and the
-/// layout over it. If there are no elements, there is no run.
-fn layout_of(descriptor: &TensorRef<'_>, dtype: DType) -> Result<(Layout, Option<(*const u8, usize)>)> {
+/// header over it. If there are no elements, there is no run.
+fn header_of(descriptor: &TensorRef<'_>, dtype: DType) -> Result<(Header, Option<(*const u8, usize)>)> {
     let too_far = || refused(ErrorKind::LimitExceeded, "sizes and strides reach beyond the address space");
     let size = descriptor.shape().iter().map(|&n| usize::try_from(n)).collect::<Result<Vec<_>, _>>();
     let size = size.map_err(|_| too_far())?;
     if descriptor.num_elements() == 0 {
-        return Ok((Layout::contiguous(&size)?, None));
+        return Ok((layout::contiguous(dtype, &size)?, None));
     }
     let stride = descriptor.strides_or_compact().map_err(|e| refused(ErrorKind::InvalidArgument, e))?;
     let stride: Vec<isize> = stride.iter().map(|&step| step as isize).collect();
-    // Refuses sizes and strides that no layout may have. The layout itself is made below, with its offset.
-    Layout::new(size.clone(), stride.clone(), 0).context("from_dlpack")?;
-    let reaches = size.iter().zip(&stride).map(|(&n, &step)| (n as i128 - 1) * step as i128);
+    // With the right offset below.
+    let header = Header::new(dtype, size, stride, 0).refused_to("from_dlpack")?;
+    let reaches = header.dims().map(|(n, step)| (n as i128 - 1) * step as i128);
     let (mut lowest, mut highest) = (0i128, 0i128);
     for reach in reaches {
         lowest = lowest.checked_add(reach.min(0)).ok_or_else(too_far)?;
@@ -229,8 +227,8 @@ fn layout_of(descriptor: &TensorRef<'_>, dtype: DType) -> Result<(Layout, Option
     let end = start.filter(|&start| start > 0).and_then(|start| start.checked_add_signed(length_bytes));
     end.ok_or_else(too_far)?;
     let start = data.wrapping_add(offset_bytes).wrapping_offset(-before_bytes);
-    let layout = Layout::new(size, stride, before_bytes as usize / dtype.itemsize())?;
-    Ok((layout, Some((start, length_bytes as usize))))
+    let header = header.with_storage_offset(before_bytes as usize / dtype.itemsize());
+    Ok((header, Some((start, length_bytes as usize))))
 }
 
 /// Returns the alignment of an element, in bytes.

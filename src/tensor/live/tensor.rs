@@ -4,10 +4,12 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
 
+use stridemap_format::Header;
+
 use super::LiveElement;
 use super::open::check_view;
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::layout::{Integers, Layout};
+use crate::layout::{self, Integers};
 use crate::storage::LiveMapping;
 use crate::tensor::Tensor;
 use crate::tensor::copy::storage_order;
@@ -231,8 +233,8 @@ impl<T: LiveElement> LiveTensor<T> {
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] unless the length of `out` is the number of elements.
     pub fn read_into(&self, out: &mut [T]) -> Result<()> {
-        check_count("read_into", self.tensor.layout(), out.len())?;
-        for_each(self.atoms(), self.tensor.layout(), |i, atom| out[i] = T::load(atom));
+        check_count("read_into", self.tensor.header(), out.len())?;
+        for_each(self.atoms(), self.tensor.header(), |i, atom| out[i] = T::load(atom));
         Ok(())
     }
 
@@ -254,8 +256,8 @@ impl<T: LiveElement> LiveTensor<T> {
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] unless the length of `elements` is the number of elements.
     pub fn write_from(&self, elements: &[T]) -> Result<()> {
-        check_count("write_from", self.tensor.layout(), elements.len())?;
-        for_each(self.atoms(), self.tensor.layout(), |i, atom| elements[i].store(atom));
+        check_count("write_from", self.tensor.header(), elements.len())?;
+        for_each(self.atoms(), self.tensor.header(), |i, atom| elements[i].store(atom));
         Ok(())
     }
 
@@ -274,7 +276,7 @@ impl<T: LiveElement> LiveTensor<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn fill(&self, value: T) {
-        for_each(self.atoms(), self.tensor.layout(), |_, atom| value.store(atom));
+        for_each(self.atoms(), self.tensor.header(), |_, atom| value.store(atom));
     }
 
     /// Makes everything durable that any process has written to this storage so far. Without it, the operating system
@@ -316,7 +318,7 @@ impl<T: LiveElement> LiveTensor<T> {
     }
 
     fn atom(&self, op: &str, index: impl Integers) -> Result<&T::Atom> {
-        let place = self.tensor.layout().offset_of(op, &index)?;
+        let place = layout::offset_of(self.tensor.header(), op, &index)?;
         self.atoms()
             .get(place)
             .ok_or_else(|| Error::new(ErrorKind::OutOfRange, format!("{op}: outside the storage")))
@@ -324,21 +326,21 @@ impl<T: LiveElement> LiveTensor<T> {
 }
 
 /// Calls `body` with each element of a view and its index in row-major order.
-fn for_each<A>(atoms: &[A], layout: &Layout, mut body: impl FnMut(usize, &A)) {
-    if layout.numel() > 0 {
-        let order = storage_order(layout).in_other_order();
+fn for_each<A>(atoms: &[A], header: &Header, mut body: impl FnMut(usize, &A)) {
+    if header.numel() > 0 {
+        let order = storage_order(header).in_other_order();
         for_each_start(&order.dims, order.start, order.other_start, &mut |i, place| body(i, &atoms[place]));
     }
 }
 
-fn check_count(op: &str, layout: &Layout, count: usize) -> Result<()> {
-    if layout.numel() == count {
+fn check_count(op: &str, header: &Header, count: usize) -> Result<()> {
+    if header.numel() == count {
         return Ok(());
     }
     let message = format!(
         "{op}: size {:?} holds {} elements, but the slice has length {count}",
-        layout.size(),
-        layout.numel()
+        header.size(),
+        header.numel()
     );
     Err(Error::new(ErrorKind::SizeMismatch, message))
 }

@@ -2,7 +2,8 @@
 
 use stridemap_format::DType;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
+use crate::layout;
 use crate::tensor::Tensor;
 
 /// Views of the same bytes as elements of a different dtype. There is no view of the conjugate, because strides cannot
@@ -23,13 +24,11 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument) if the widths differ, and the tensor has no axis or its last
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) if the widths differ, and the tensor has no axis or its last
     /// stride is not 1; also if the new dtype is wider, and the ratio of the widths does not divide the last size, all
     /// other strides and the offset.
     pub fn view_dtype(&self, dtype: DType) -> Result<Tensor> {
-        let op = format_args!("view({dtype}) of {}", self.dtype());
-        let layout = self.layout().reinterpreted(op, self.dtype().itemsize(), dtype.itemsize())?;
-        Ok(self.with_layout(dtype, layout))
+        self.viewed(layout::view_dtype(self.header(), dtype))
     }
 
     /// Views complex elements as pairs of real and imaginary parts, along a new last axis of size 2.
@@ -44,15 +43,10 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`DTypeMismatch`](ErrorKind::DTypeMismatch) if the elements are not complex;
-    /// [`LimitExceeded`](ErrorKind::LimitExceeded) for a 65th axis.
+    /// [`DTypeMismatch`](crate::ErrorKind::DTypeMismatch) if the elements are not complex;
+    /// [`LimitExceeded`](crate::ErrorKind::LimitExceeded) for a 65th axis.
     pub fn view_as_real(&self) -> Result<Tensor> {
-        let part = match self.dtype() {
-            DType::C64 => DType::F32,
-            DType::C128 => DType::F64,
-            other => return Err(mismatch("view_as_real", other, "complex64 or complex128")),
-        };
-        Ok(self.with_layout(part, self.layout().as_pairs(format_args!("view_as_real"))?))
+        self.viewed(layout::view_as_real(self.header()))
     }
 
     /// Views pairs along a last axis of size 2 as complex elements.
@@ -67,19 +61,10 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`DTypeMismatch`](ErrorKind::DTypeMismatch) unless the elements are float32 or float64;
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument) unless the last axis has size 2 and stride 1, and the other
+    /// [`DTypeMismatch`](crate::ErrorKind::DTypeMismatch) unless the elements are float32 or float64;
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) unless the last axis has size 2 and stride 1, and the other
     /// strides and the offset are even.
     pub fn view_as_complex(&self) -> Result<Tensor> {
-        let complex = match self.dtype() {
-            DType::F32 => DType::C64,
-            DType::F64 => DType::C128,
-            other => return Err(mismatch("view_as_complex", other, "float32 or float64")),
-        };
-        Ok(self.with_layout(complex, self.layout().of_pairs(format_args!("view_as_complex"))?))
+        self.viewed(layout::view_as_complex(self.header()))
     }
-}
-
-fn mismatch(op: &str, dtype: DType, expected: &str) -> Error {
-    Error::new(ErrorKind::DTypeMismatch, format!("{op}: the elements are {dtype}, not {expected}"))
 }

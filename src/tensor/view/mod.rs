@@ -10,17 +10,17 @@ mod shape;
 mod split;
 mod window;
 
+use stridemap_format::Header;
+
 use super::Tensor;
 use crate::error::Result;
-use crate::layout::Layout;
 
 impl Tensor {
-    /// Returns a view with the same dtype.
-    fn viewed(&self, layout: Result<Layout>) -> Result<Tensor> {
-        Ok(self.with_layout(self.dtype(), layout?))
+    fn viewed(&self, header: Result<Header>) -> Result<Tensor> {
+        Ok(self.with_header(header?))
     }
 
-    fn views_of(&self, layouts: Result<Vec<Layout>>) -> Result<Vec<Tensor>> {
-        Ok(layouts?.into_iter().map(|layout| self.with_layout(self.dtype(), layout)).collect())
+    fn views_of(&self, headers: Result<Vec<Header>>) -> Result<Vec<Tensor>> {
+        Ok(headers?.into_iter().map(|header| self.with_header(header)).collect())
     }
 }

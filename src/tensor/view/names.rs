@@ -1,6 +1,7 @@
 //! Names of dimensions.
 
 use crate::error::Result;
+use crate::layout;
 use crate::tensor::Tensor;
 
 /// Names of dimensions. They are saved with a tensor, follow their dimensions through every view, and are accepted
@@ -22,7 +23,7 @@ impl Tensor {
     /// ```
     #[must_use]
     pub fn names(&self) -> Vec<Option<&str>> {
-        self.layout().names().map(Option::as_deref).collect()
+        layout::names_of(self.header()).map(Option::as_deref).collect()
     }
 
     /// Names unnamed dimensions. A dimension that already has a name must be listed under it.
@@ -42,7 +43,7 @@ impl Tensor {
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) if a name would change, for a name that is not an
     /// identifier or is listed twice, and for too many or too few names.
     pub fn refine_names<'a, N: Into<Option<&'a str>> + Copy>(&self, names: &[N]) -> Result<Tensor> {
-        self.viewed(self.layout().refine_names(&listed(names)))
+        self.viewed(layout::refine_names(self.header(), &listed(names)))
     }
 
     /// Replaces the names of all dimensions. `None` removes a name.
@@ -60,7 +61,7 @@ impl Tensor {
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument), as for [`refine_names`](Self::refine_names).
     pub fn rename<'a, N: Into<Option<&'a str>> + Copy>(&self, names: &[N]) -> Result<Tensor> {
-        self.viewed(self.layout().rename(&listed(names)))
+        self.viewed(layout::rename(self.header(), &listed(names)))
     }
 
     /// Reorders dimensions to match a list of names. For a name that no dimension has, a dimension of size 1 is
@@ -80,7 +81,7 @@ impl Tensor {
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) if a dimension is not listed and there is no `"..."`,
     /// for a name that is not an identifier or is listed twice, or for a `None`.
     pub fn align_to<'a, N: Into<Option<&'a str>> + Copy>(&self, names: &[N]) -> Result<Tensor> {
-        self.viewed(self.layout().align_to(&listed(names)))
+        self.viewed(layout::align_to(self.header(), &listed(names)))
     }
 
     /// Reorders dimensions to match the names of another tensor, as [`align_to`](Self::align_to) does.
@@ -98,7 +99,7 @@ impl Tensor {
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument), as for [`align_to`](Self::align_to).
     pub fn align_as(&self, other: &Tensor) -> Result<Tensor> {
-        self.viewed(self.layout().align_as(other.layout()))
+        self.viewed(layout::align_as(self.header(), other.header()))
     }
 }
 

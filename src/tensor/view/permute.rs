@@ -1,7 +1,7 @@
 //! Views with reordered axes.
 
 use crate::error::Result;
-use crate::layout::{Axis, listed};
+use crate::layout::{self, Axis, listed};
 use crate::tensor::Tensor;
 
 /// Views of the same elements with the axes in a different order.
@@ -20,7 +20,7 @@ impl Tensor {
     /// # Errors
     /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis that does not exist.
     pub fn transpose<'a>(&self, axis0: impl Into<Axis<'a>>, axis1: impl Into<Axis<'a>>) -> Result<Tensor> {
-        self.viewed(self.layout().transpose(axis0.into(), axis1.into()))
+        self.viewed(layout::transpose(self.header(), axis0.into(), axis1.into()))
     }
 
     /// Transposes a matrix. A tensor with fewer than two axes is returned unchanged.
@@ -37,7 +37,7 @@ impl Tensor {
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for more than two axes.
     pub fn t(&self) -> Result<Tensor> {
-        self.viewed(self.layout().t())
+        self.viewed(layout::t(self.header()))
     }
 
     /// Reorders the axes: axis `axes[i]` becomes axis `i`.
@@ -55,7 +55,7 @@ impl Tensor {
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) unless each axis is listed exactly once;
     /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis that does not exist.
     pub fn permute<'a>(&self, axes: impl IntoIterator<Item = impl Into<Axis<'a>>>) -> Result<Tensor> {
-        self.viewed(self.layout().permute(&listed(axes)))
+        self.viewed(layout::permute(self.header(), &listed(axes)))
     }
 
     /// Moves axes to new positions. The other axes keep their order.
@@ -78,6 +78,6 @@ impl Tensor {
         source: impl IntoIterator<Item = impl Into<Axis<'a>>>,
         destination: impl IntoIterator<Item = impl Into<Axis<'a>>>,
     ) -> Result<Tensor> {
-        self.viewed(self.layout().movedim(&listed(source), &listed(destination)))
+        self.viewed(layout::movedim(self.header(), &listed(source), &listed(destination)))
     }
 }

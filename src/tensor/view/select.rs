@@ -1,7 +1,7 @@
 //! Views of some of the elements.
 
 use crate::error::Result;
-use crate::layout::{Axis, Index, Integer, listed, non_negative};
+use crate::layout::{self, Axis, Index, Integer, listed, non_negative};
 use crate::tensor::Tensor;
 
 /// Views of some of the elements.
@@ -23,7 +23,7 @@ impl Tensor {
     /// # Errors
     /// `OutOfRange` for an axis or an index that does not exist.
     pub fn select<'a>(&self, axis: impl Into<Axis<'a>>, index: impl Integer) -> Result<Tensor> {
-        self.viewed(self.layout().select(axis.into(), index.to_isize()))
+        self.viewed(layout::select(self.header(), axis.into(), index.to_isize()))
     }
 
     /// Selects `length` positions along an axis, beginning at `start`, which may count from the end.
@@ -47,7 +47,7 @@ impl Tensor {
         length: impl Integer,
     ) -> Result<Tensor> {
         let length = non_negative("narrow", "length", length)?;
-        self.viewed(self.layout().narrow(axis.into(), start.to_isize(), length))
+        self.viewed(layout::narrow(self.header(), axis.into(), start.to_isize(), length))
     }
 
     /// Selects the positions of a Python slice `start:end:step` along an axis. A bound may be `None` or count from
@@ -73,7 +73,7 @@ impl Tensor {
         end: impl Into<Option<isize>>,
         step: impl Integer,
     ) -> Result<Tensor> {
-        self.viewed(self.layout().slice(axis.into(), start.into(), end.into(), step.to_isize()))
+        self.viewed(layout::slice(self.header(), axis.into(), start.into(), end.into(), step.to_isize()))
     }
 
     /// Applies a subscript such as `x[1, ::2, ..., None]`, with one [`Index`] per entry. The [`ix!`](crate::ix) macro
@@ -93,7 +93,7 @@ impl Tensor {
     /// `OutOfRange` for an index that does not exist, or for more indices than axes; `InvalidArgument` for a step of
     /// 0 or a second `...`.
     pub fn index(&self, subscript: impl AsRef<[Index]>) -> Result<Tensor> {
-        self.viewed(self.layout().index(subscript.as_ref()))
+        self.viewed(layout::index(self.header(), subscript.as_ref()))
     }
 
     /// Reverses the order along each of the axes. Unlike PyTorch's `flip`, this does not copy: it negates the
@@ -111,7 +111,7 @@ impl Tensor {
     /// # Errors
     /// `InvalidArgument` for an axis listed twice; `OutOfRange` for an axis that does not exist.
     pub fn flip<'a>(&self, axes: impl IntoIterator<Item = impl Into<Axis<'a>>>) -> Result<Tensor> {
-        self.viewed(self.layout().flip(&listed(axes)))
+        self.viewed(layout::flip(self.header(), &listed(axes)))
     }
 
     /// Returns the diagonal between two axes. It replaces both and becomes the last axis. A positive offset selects a
@@ -134,6 +134,6 @@ impl Tensor {
         axis0: impl Into<Axis<'a>>,
         axis1: impl Into<Axis<'a>>,
     ) -> Result<Tensor> {
-        self.viewed(self.layout().diagonal(offset.to_isize(), axis0.into(), axis1.into()))
+        self.viewed(layout::diagonal(self.header(), offset.to_isize(), axis0.into(), axis1.into()))
     }
 }

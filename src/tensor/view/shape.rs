@@ -1,7 +1,9 @@
 //! Views with different dimensions, and copies where strides cannot express the result.
 
+use stridemap_format::Header;
+
 use crate::error::{ErrorKind, Result};
-use crate::layout::{Axis, Integer, Integers, Layout, listed};
+use crate::layout::{self, Axis, Integer, Integers, listed};
 use crate::tensor::Tensor;
 use crate::tensor::copy;
 
@@ -27,7 +29,7 @@ impl Tensor {
     /// [`OutOfRange`](ErrorKind::OutOfRange) for an axis that does not exist;
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) for an axis listed twice.
     pub fn squeeze<'a>(&self, axes: impl IntoIterator<Item = impl Into<Axis<'a>>>) -> Result<Tensor> {
-        self.viewed(self.layout().squeeze(&listed(axes)))
+        self.viewed(layout::squeeze(self.header(), &listed(axes)))
     }
 
     /// Inserts an axis of size 1 at position `axis` of the result.
@@ -45,7 +47,7 @@ impl Tensor {
     /// [`OutOfRange`](ErrorKind::OutOfRange) for a position that does not exist;
     /// [`LimitExceeded`](ErrorKind::LimitExceeded) for a 65th axis.
     pub fn unsqueeze(&self, axis: impl Integer) -> Result<Tensor> {
-        self.viewed(self.layout().unsqueeze(axis.to_isize()))
+        self.viewed(layout::unsqueeze(self.header(), axis.to_isize()))
     }
 
     /// Adds leading axes and repeats axes of size 1, without copying: repeated axes have a stride of 0. A size of -1
@@ -64,7 +66,7 @@ impl Tensor {
     /// [`SizeMismatch`](ErrorKind::SizeMismatch) if an axis to repeat does not have size 1, or for fewer sizes than
     /// axes; [`InvalidArgument`](ErrorKind::InvalidArgument) for a size below -1, or for -1 on a new axis.
     pub fn expand(&self, size: impl Integers) -> Result<Tensor> {
-        self.viewed(self.layout().expand(&size.to_vec()))
+        self.viewed(layout::expand(self.header(), &size.to_vec()))
     }
 
     /// Views the same elements, in the same order, with a different size. One size may be -1 and is then inferred.
@@ -84,7 +86,7 @@ impl Tensor {
     /// copies. [`SizeMismatch`](ErrorKind::SizeMismatch) if the number of elements differs;
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) for a size below -1, or if a -1 cannot be inferred.
     pub fn view(&self, size: impl Integers) -> Result<Tensor> {
-        self.viewed(self.layout().view(&size.to_vec()))
+        self.viewed(layout::view(self.header(), &size.to_vec()))
     }
 
     /// Splits one axis into several. One size may be -1 and is then inferred.
@@ -103,7 +105,7 @@ impl Tensor {
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) for no sizes, a size below -1, or if a -1 cannot be inferred;
     /// [`OutOfRange`](ErrorKind::OutOfRange) for an axis that does not exist.
     pub fn unflatten<'a>(&self, axis: impl Into<Axis<'a>>, sizes: impl Integers) -> Result<Tensor> {
-        self.viewed(self.layout().unflatten(axis.into(), &sizes.to_vec()))
+        self.viewed(layout::unflatten(self.header(), axis.into(), &sizes.to_vec()))
     }
 
     /// Changes the size: a [`view`](Self::view) if strides can express it, otherwise a view of a
@@ -126,7 +128,7 @@ impl Tensor {
     /// it copies.
     pub fn reshape(&self, size: impl Integers) -> Result<Tensor> {
         let size = size.to_vec();
-        self.view_or_copy(|layout| layout.view_by(format_args!("reshape({size:?})"), &size))
+        self.view_or_copy(|header| layout::view_by(header, format_args!("reshape({size:?})"), &size))
     }
 
     /// Joins the axes from `start` to `end`, inclusive, copying if [`reshape`](Self::reshape) would. A single element
@@ -148,14 +150,14 @@ impl Tensor {
     /// [`to_bytes`](Self::to_bytes) if it copies.
     pub fn flatten<'a>(&self, start: impl Into<Axis<'a>>, end: impl Into<Axis<'a>>) -> Result<Tensor> {
         let (start, end) = (start.into(), end.into());
-        self.view_or_copy(|layout| layout.flatten(start, end))
+        self.view_or_copy(|header| layout::flatten(header, start, end))
     }
 
-    fn view_or_copy(&self, view: impl Fn(&Layout) -> Result<Layout>) -> Result<Tensor> {
-        match view(self.layout()) {
+    fn view_or_copy(&self, view: impl Fn(&Header) -> Result<Header>) -> Result<Tensor> {
+        match view(self.header()) {
             Err(e) if e.kind() == ErrorKind::NeedsCopy => {
                 let copy = self.contiguous()?;
-                copy.viewed(view(copy.layout()))
+                copy.viewed(view(copy.header()))
             }
             viewed => self.viewed(viewed),
         }
@@ -196,8 +198,7 @@ impl Tensor {
     /// # Errors
     /// [`OutOfMemory`](ErrorKind::OutOfMemory) if there is not enough memory; [`Io`](ErrorKind::Io).
     pub fn clone_data(&self) -> Result<Tensor> {
-        Tensor::filled(self.dtype(), self.layout().to_contiguous()?, |out| {
-            copy::gather(&*self.steady()?, out)
-        })
+        let header = layout::row_major(self.header(), self.dtype(), self.size())?;
+        Tensor::filled(header, |out| copy::gather(&*self.steady()?, out))
     }
 }

@@ -1,7 +1,7 @@
 //! Views that split an axis.
 
 use crate::error::Result;
-use crate::layout::{Axis, Integer, Sections, non_negative};
+use crate::layout::{self, Axis, Integer, Sections, non_negative};
 use crate::tensor::Tensor;
 
 /// Views that split an axis. They fail with [`LimitExceeded`](crate::ErrorKind::LimitExceeded) if the number of parts
@@ -23,7 +23,11 @@ impl Tensor {
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) unless there is at least one part;
     /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis that does not exist.
     pub fn chunk<'a>(&self, chunks: impl Integer, axis: impl Into<Axis<'a>>) -> Result<Vec<Tensor>> {
-        self.views_of(self.layout().chunk(non_negative("chunk", "number of chunks", chunks)?, axis.into()))
+        self.views_of(layout::chunk(
+            self.header(),
+            non_negative("chunk", "number of chunks", chunks)?,
+            axis.into(),
+        ))
     }
 
     /// Splits an axis into parts of one size (the last part may be smaller), or into parts of the given sizes, which
@@ -45,7 +49,7 @@ impl Tensor {
     /// for any negative size; [`SizeMismatch`](crate::ErrorKind::SizeMismatch) if the sizes do not add up to the size
     /// of the axis; [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis that does not exist.
     pub fn split<'a>(&self, size: impl Into<Sections>, axis: impl Into<Axis<'a>>) -> Result<Vec<Tensor>> {
-        self.views_of(self.layout().split(&size.into(), axis.into()))
+        self.views_of(layout::split(self.header(), &size.into(), axis.into()))
     }
 
     /// Splits an axis into a number of parts whose sizes differ by at most 1, larger parts first, or splits it at the
@@ -70,7 +74,7 @@ impl Tensor {
         sections: impl Into<Sections>,
         axis: impl Into<Axis<'a>>,
     ) -> Result<Vec<Tensor>> {
-        self.views_of(self.layout().tensor_split(&sections.into(), axis.into()))
+        self.views_of(layout::tensor_split(self.header(), &sections.into(), axis.into()))
     }
 
     /// Returns one view for each position along an axis, without that axis.
@@ -88,6 +92,6 @@ impl Tensor {
     /// # Errors
     /// [`OutOfRange`](crate::ErrorKind::OutOfRange) for an axis that does not exist.
     pub fn unbind<'a>(&self, axis: impl Into<Axis<'a>>) -> Result<Vec<Tensor>> {
-        self.views_of(self.layout().unbind(axis.into()))
+        self.views_of(layout::unbind(self.header(), axis.into()))
     }
 }

@@ -1,7 +1,7 @@
 //! Windows, and views with arbitrary strides.
 
 use crate::error::{FormatContext, Result};
-use crate::layout::{Axis, Integer, Integers, listed, non_negative, non_negative_list};
+use crate::layout::{self, Axis, Integer, Integers, listed, non_negative, non_negative_list};
 use crate::tensor::Tensor;
 
 /// Views that may contain an element more than once.
@@ -29,7 +29,7 @@ impl Tensor {
         step: impl Integer,
     ) -> Result<Tensor> {
         let (size, step) = (non_negative("unfold", "size", size)?, non_negative("unfold", "step", step)?);
-        self.viewed(self.layout().unfold(axis.into(), size, step))
+        self.viewed(layout::unfold(self.header(), axis.into(), size, step))
     }
 
     /// Returns all windows of the given size along each of the axes, 1 apart, as NumPy's `sliding_window_view` does.
@@ -54,7 +54,7 @@ impl Tensor {
         axes: impl IntoIterator<Item = impl Into<Axis<'a>>>,
     ) -> Result<Tensor> {
         let window = non_negative_list("sliding_window_view", "window", window)?;
-        self.viewed(self.layout().sliding_window_view(&window, &listed(axes)))
+        self.viewed(layout::sliding_window_view(self.header(), &window, &listed(axes)))
     }
 
     /// Views the storage with any size, stride and storage offset, in elements. An offset of `None` keeps the offset
@@ -81,9 +81,9 @@ impl Tensor {
         storage_offset: impl Into<Option<usize>>,
     ) -> Result<Tensor> {
         let (size, stride) = (non_negative_list("as_strided", "size", size)?, stride.to_vec());
-        let layout = self.layout().as_strided(&size, &stride, storage_offset.into())?;
-        let op = format_args!("as_strided({size:?}, {stride:?}, {})", layout.offset());
-        layout.extent(self.dtype(), self.storage_nbytes()).refused_to(op)?;
-        Ok(self.with_layout(self.dtype(), layout))
+        let view = layout::as_strided(self.header(), &size, &stride, storage_offset.into())?;
+        let op = format_args!("as_strided({size:?}, {stride:?}, {})", view.storage_offset());
+        view.extent(self.storage_nbytes()).refused_to(op)?;
+        Ok(self.with_header(view))
     }
 }

@@ -41,7 +41,7 @@ fn changes_between_snapshots_do_not_depend_on_their_tables() {
     }
     let content = |snapshot: &Snapshot| -> BTreeMap<String, (u64, usize)> {
         let infos = snapshot.iter_tensors("").unwrap().map(Result::unwrap);
-        infos.map(|info| (info.name.clone(), (info.storage_id, info.storage_offset()))).collect()
+        infos.map(|info| (info.name.clone(), (info.storage_id, info.header.storage_offset()))).collect()
     };
     for earlier in &snapshots {
         for later in &snapshots {

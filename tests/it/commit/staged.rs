@@ -3,14 +3,14 @@
 use std::fs;
 use std::sync::Arc;
 
-use stridemap::import::{ExternalFile, Layout};
+use stridemap::import::{ExternalFile, Header};
 use stridemap::{DType, Error, ErrorKind, ExternalFiles, Store, StoreOptions, Tensor};
 
 use crate::harness::new_store;
 use crate::support::temporary;
 
-fn contiguous(size: &[usize]) -> Layout {
-    Layout::contiguous(size).unwrap()
+fn bytes_of(count: usize) -> Header {
+    Header::contiguous(DType::U8, &[count]).unwrap()
 }
 
 fn files(store: &Store) -> usize {
@@ -22,11 +22,11 @@ fn staged_storage_of_unknown_length_has_the_written_length() {
     let (_dir, _, store) = new_store();
     let mut txn = store.begin().unwrap();
     let key = txn.stage(None, |sink| (0..=255u8).try_for_each(|byte| sink(&[byte; 10_000]))).unwrap();
-    let last = Layout::new(vec![2], vec![-1], 2_559_999).unwrap();
-    txn.save_header("last", DType::U8, &last, key).unwrap();
+    let last = Header::new(DType::U8, [2], [-1], 2_559_999).unwrap();
+    txn.save_header("last", &last, key).unwrap();
     assert_eq!(txn.load("last").unwrap().read::<u8>().unwrap(), [255, 255]);
-    let beyond = Layout::new(vec![2], vec![1], 2_559_999).unwrap();
-    assert_eq!(txn.save_header("x", DType::U8, &beyond, key).unwrap_err().kind(), ErrorKind::OutOfRange);
+    let beyond = Header::new(DType::U8, [2], [1], 2_559_999).unwrap();
+    assert_eq!(txn.save_header("x", &beyond, key).unwrap_err().kind(), ErrorKind::OutOfRange);
     txn.commit().unwrap();
     assert_eq!(store.names().unwrap(), ["last"]);
     assert_eq!(store.load("last").unwrap().storage_nbytes(), 2_560_000);
@@ -80,20 +80,20 @@ fn small_staged_storages_share_one_file_with_small_tensors() {
         let content = bytes(10 + i, i);
         let key = txn.stage(Some(content.len() as u64), |sink| content.chunks(7).try_for_each(sink)).unwrap();
         let name = |part: &str| format!("{part}{i}");
-        txn.save_header(&name("all"), DType::U8, &contiguous(&[content.len()]), key).unwrap();
-        let backwards = Layout::new(vec![4], vec![-1], 3).unwrap();
-        txn.save_header(&name("backwards"), DType::U16, &backwards, key).unwrap();
-        let beyond = Layout::new(vec![1], vec![1], content.len()).unwrap();
-        let error = txn.save_header("beyond", DType::U8, &beyond, key).unwrap_err();
+        txn.save_header(&name("all"), &bytes_of(content.len()), key).unwrap();
+        let backwards = Header::new(DType::U16, [4], [-1], 3).unwrap();
+        txn.save_header(&name("backwards"), &backwards, key).unwrap();
+        let beyond = Header::new(DType::U8, [1], [1], content.len()).unwrap();
+        let error = txn.save_header("beyond", &beyond, key).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
         txn.save(&name("saved"), &content).unwrap();
     }
     let large = vec![1u8; 4 * MIB];
     let key = txn.stage(Some(large.len() as u64), |sink| sink(&large)).unwrap();
-    txn.save_header("large", DType::U8, &contiguous(&[large.len()]), key).unwrap();
+    txn.save_header("large", &bytes_of(large.len()), key).unwrap();
     let almost = &large[1..];
     let key = txn.stage(Some(almost.len() as u64), |sink| sink(almost)).unwrap();
-    txn.save_header("almost", DType::U8, &contiguous(&[almost.len()]), key).unwrap();
+    txn.save_header("almost", &bytes_of(almost.len()), key).unwrap();
     let check = |load: &dyn Fn(&str) -> Tensor| {
         for i in 0..300 {
             let content = bytes(10 + i, i);
@@ -134,7 +134,7 @@ fn staged_key_of_another_transaction_is_refused() {
     let (mut one, mut other) = (store.begin().unwrap(), store.begin().unwrap());
     let key = one.stage(Some(1), |sink| sink(&[1])).unwrap();
     other.stage(Some(1), |sink| sink(&[2])).unwrap();
-    let error = other.save_header("x", DType::U8, &contiguous(&[1]), key).unwrap_err();
+    let error = other.save_header("x", &bytes_of(1), key).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
 }
 
@@ -151,13 +151,13 @@ fn ranges_outside_the_file_are_refused_and_keep_the_transaction() {
     for range in [0..11, 11..11, 5..4, 0..u64::MAX] {
         let error = txn.adopt(&file, range.clone()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
-        let error = Tensor::from_file(&file, range, DType::U8, contiguous(&[1])).unwrap_err();
+        let error = Tensor::from_file(&file, range, bytes_of(1)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
     }
-    let error = Tensor::from_file(&file, 2..4, DType::U8, contiguous(&[3])).unwrap_err();
+    let error = Tensor::from_file(&file, 2..4, bytes_of(3)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
     let key = txn.adopt(&file, 4..10).unwrap();
-    txn.save_header("x", DType::U8, &contiguous(&[6]), key).unwrap();
+    txn.save_header("x", &bytes_of(6), key).unwrap();
     txn.commit().unwrap();
     assert_eq!(store.load("x").unwrap().read::<u8>().unwrap(), b"456789");
 }
@@ -168,9 +168,7 @@ fn tensors_share_a_storage_if_their_ranges_are_equal() {
     let path = dir.path().join("file");
     fs::write(&path, b"0123456789").unwrap();
     let open = || Arc::new(ExternalFile::open(&path).unwrap());
-    let tensor = |file: &Arc<ExternalFile>, range| {
-        Tensor::from_file(file, range, DType::U8, contiguous(&[2])).unwrap()
-    };
+    let tensor = |file: &Arc<ExternalFile>, range| Tensor::from_file(file, range, bytes_of(2)).unwrap();
     let (one, again) = (open(), open());
     let first = tensor(&one, 0..4);
     assert!(first.shares_storage(&tensor(&one, 0..4)) && first.shares_storage(&tensor(&again, 0..4)));

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use stridemap::{ErrorKind, Store, Tensor};
 use stridemap_format::{
-    ChunkChain, Manifest, Marker, RecordKind, Sealed, StorageRecord, TensorParts, TensorRecord, digest,
+    ChunkChain, Header, Manifest, Marker, RecordKind, Sealed, StorageRecord, TensorRecord, digest,
 };
 
 use crate::harness::{assert_refused, fast, filled, new_path, new_store};
@@ -106,21 +106,15 @@ fn tensor_that_claims_an_enormous_size_is_refused_only_when_read() {
     let dir = temporary();
     let (made, path) = (dir.path().join("made.smap"), dir.path().join("x.smap"));
     Store::create(&made).unwrap().save("real", &filled(16, 7u8)).unwrap();
-    let record = TensorRecord::new(TensorParts {
-        dtype: stridemap::DType::U8,
-        size: vec![1 << 31, 1 << 31].into(),
-        stride: vec![0, 0].into(),
-        offset_elems: 0,
-        storage_id: 1,
-        dim_names: None,
-    })
-    .unwrap();
-    let complex = TensorParts { dtype: stridemap::DType::C128, ..record.clone().into_parts() };
+    let huge = |dtype| {
+        let header = Header::new(dtype, [1 << 31, 1 << 31], [0, 0], 0).unwrap();
+        Some(TensorRecord { header: header.into(), storage_id: 1 })
+    };
     let mut manifest =
         Manifest::decode(&fs::read(made.join("meta/0000000000000002.man")).unwrap(), uuid_of(&made), 2)
             .unwrap();
-    manifest.tensors.insert("huge".to_owned(), Some(record));
-    manifest.tensors.insert("huge.complex".to_owned(), Some(TensorRecord::new(complex).unwrap()));
+    manifest.tensors.insert("huge".to_owned(), huge(stridemap::DType::U8));
+    manifest.tensors.insert("huge.complex".to_owned(), huge(stridemap::DType::C128));
     store_of(&path, &manifest);
     fs::copy(made.join("FORMAT"), path.join("FORMAT")).unwrap();
     fs::copy(made.join("storages/0000000000000001.bin"), path.join("storages/0000000000000001.bin")).unwrap();

@@ -274,7 +274,7 @@ fn interrupted_change_is_copied_as_it_is_and_marked_in_the_new_store() {
     // A copy is refused, and leaves nothing.
     let copy = dir.path().join("copy.smap");
     assert_refused(
-        Store::open(&path).unwrap().copy_to(&copy, |_| ()),
+        Store::open(&path).unwrap().snapshot().copy_to(&copy, None, |_| ()),
         ErrorKind::Interrupted,
         &["\"first\""],
     );

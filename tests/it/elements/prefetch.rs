@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use memmap2::Mmap;
 use rustix::param::page_size;
-use stridemap::import::{ExternalFile, Layout};
+use stridemap::import::{ExternalFile, Header};
 use stridemap::parallel::thread_count;
 use stridemap::{Advice, DType, StorageKind, Store, Tensor, ix};
 
@@ -88,12 +88,12 @@ fn a_prefetch_loads_the_bytes_of_the_view_and_not_the_gaps() {
         return skip("STRIDEMAP_REQUIRE_ROOT", UNDROPPABLE);
     }
     let external = Arc::new(ExternalFile::open(&file).unwrap());
-    let layout = Layout::contiguous(&[COUNT, ROW_BYTES]).unwrap();
+    let header = Header::contiguous(DType::U8, &[COUNT, ROW_BYTES]).unwrap();
     let length = (COUNT * ROW_BYTES) as u64;
     // Pages that a process has mapped and read cannot be dropped, so the mapped tensor is last.
     let tensors = [
         ("unmapped", Store::open(&path).unwrap().load("x").unwrap()),
-        ("external", Tensor::from_file(&external, 0..length, DType::U8, layout).unwrap()),
+        ("external", Tensor::from_file(&external, 0..length, header).unwrap()),
         ("mapped", open_mapped(&path).load("x").unwrap()),
     ];
     for (kind, x) in &tensors {

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use stridemap::import::{ExternalFile, Layout};
+use stridemap::import::{ExternalFile, Header};
 use stridemap::{DType, Index, StorageKind};
 
 use super::*;
@@ -23,7 +23,7 @@ fn external_files_need_the_option_to_be_adopted_or_loaded() {
     assert_eq!((store.generation(), store.names().unwrap().len()), (before, 2));
     // Headers do not need the file.
     let infos: Vec<_> = store.snapshot().iter_tensors("").unwrap().map(Result::unwrap).collect();
-    assert_eq!(infos[1].size(), [3, 4]);
+    assert_eq!(infos[1].header.size(), [3, 4]);
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn each_name_of_a_file_is_recorded_as_it_was_adopted() {
     let mut txn = store.begin().unwrap();
     let adopt = |txn: &mut stridemap::Transaction<'_>, name: &str, path: &Path| {
         let key = txn.adopt(&ExternalFile::open(path).unwrap(), 0..4).unwrap();
-        txn.save_header(name, DType::U8, &Layout::contiguous(&[4]).unwrap(), key).unwrap();
+        txn.save_header(name, &Header::contiguous(DType::U8, &[4]).unwrap(), key).unwrap();
     };
     adopt(&mut txn, "a", &first);
     adopt(&mut txn, "b", &second);

@@ -89,7 +89,7 @@ fn killed_writer_leaves_a_mark_that_every_lock_and_read_reports() {
             assert!(x.to_string().contains("allow_interrupted"), "{role}, {how}");
             assert_interrupted(store.save("y", &x));
             assert_interrupted(x.to_dtype(DType::F32));
-            let copied = store.copy_to(dir.path().join("copy.smap"), |_| ());
+            let copied = store.snapshot().copy_to(dir.path().join("copy.smap"), None, |_| ());
             assert_refused(copied, ErrorKind::Interrupted, &["copy", "\"x\"", "allow_interrupted"]);
             assert!(!dir.path().join("copy.smap").exists());
             let found = store.verify(|_| ()).unwrap();

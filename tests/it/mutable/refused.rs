@@ -3,7 +3,7 @@
 use super::arithmetic::arange;
 use super::handles;
 use crate::harness::{assert_refused, new_path, new_store, open_mapped};
-use crate::simulated::{Op, SimulatedDisk};
+use crate::simulated::{Op, Outcome, SimulatedDisk};
 use crate::support::temporary;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

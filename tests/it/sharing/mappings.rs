@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use stridemap::import::Layout;
+use stridemap::import::Header;
 use stridemap::{DType, StorageKind, Store, Tensor};
 
 use crate::filesystems::limits::limited;
@@ -113,7 +113,7 @@ fn keep_many(path: &Path) {
         for i in from..TOO_MANY.min(from + TOO_MANY / 2 + 1) {
             // Of unstated length, so that each has a file.
             let key = txn.stage(None, |sink| sink(&(i as f32).to_le_bytes())).unwrap();
-            txn.save_header(&i.to_string(), DType::F32, &Layout::contiguous(&[1]).unwrap(), key).unwrap();
+            txn.save_header(&i.to_string(), &Header::contiguous(DType::F32, &[1]).unwrap(), key).unwrap();
         }
         txn.commit().unwrap();
     }

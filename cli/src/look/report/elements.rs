@@ -92,7 +92,7 @@ impl Elements {
             match found {
                 Ok((statistics, key, map)) => {
                     elements.heat_maps.extend(map.map(|map| (index, map)));
-                    if !statistics.is_constant && !statistics.is_zero && info.numel() > 1 {
+                    if !statistics.is_constant && !statistics.is_zero && info.header.numel() > 1 {
                         by_statistics.entry(key).or_default().push(index);
                     }
                     elements.statistics.push(Some(statistics));
@@ -126,7 +126,7 @@ impl Elements {
         let mut different = Vec::<(usize, &TensorInfo)>::new();
         for &(index, info) in alike {
             let same = different.iter().find(|(_, first)| {
-                if first.dtype != info.dtype || first.size() != info.size() {
+                if first.header.dtype() != info.header.dtype() || first.header.size() != info.header.size() {
                     return false;
                 }
                 let overlap = first.overlaps_within(info, steps_left);
@@ -179,7 +179,7 @@ impl Elements {
 pub(super) fn tensors_to_read(max_bytes: u64, infos: &[TensorInfo]) -> HashSet<usize> {
     let mut left_bytes = max_bytes;
     let mut is_read = |info: &TensorInfo| {
-        let left = left_bytes.checked_sub(info.nbytes() as u64).filter(|_| max_bytes > 0);
+        let left = left_bytes.checked_sub(info.header.nbytes() as u64).filter(|_| max_bytes > 0);
         left_bytes = left.unwrap_or(left_bytes);
         left.is_some()
     };
@@ -190,7 +190,7 @@ pub(super) fn tensors_to_read(max_bytes: u64, infos: &[TensorInfo]) -> HashSet<u
 fn largest(infos: &[TensorInfo], read: &HashSet<usize>) -> HashSet<usize> {
     let mut largest: Vec<(usize, &TensorInfo)> =
         infos.iter().enumerate().filter(|(index, _)| read.contains(index)).collect();
-    largest.sort_by_key(|&(index, info)| (Reverse(info.numel()), index));
+    largest.sort_by_key(|&(index, info)| (Reverse(info.header.numel()), index));
     let mut left_bytes = MAX_HEAT_BYTES;
     let sized = largest.into_iter().filter_map(|(index, info)| Some((index, HeatMap::size_bytes(info)?)));
     let fitting = sized.map_while(|(index, size_bytes)| {

@@ -48,7 +48,7 @@ impl HeatMap {
 
     /// Returns about how many bytes of the page a heat map takes. `None` if the tensor has too few elements for one.
     pub(super) fn size_bytes(info: &TensorInfo) -> Option<usize> {
-        let (rows, columns) = shape(info.size(), info.numel())?;
+        let (rows, columns) = shape(info.header.size(), info.header.numel())?;
         Some(2 * rows.min(MAX_SIDE) * columns.min(MAX_SIDE) + 100)
     }
 }

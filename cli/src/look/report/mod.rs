@@ -68,10 +68,11 @@ pub(crate) fn run(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
     file.check_unused(&input)?;
     let infos = input.sorted(|_| true)?;
     let max_bytes = if args.no_elements { 0 } else { args.max_read };
-    let all_bytes = infos.iter().map(|info| info.nbytes() as u64).fold(0, u64::saturating_add);
+    let all_bytes = infos.iter().map(|info| info.header.nbytes() as u64).fold(0, u64::saturating_add);
     let read = elements::tensors_to_read(max_bytes, &infos);
     let is_read = |(index, _): &(usize, &TensorInfo)| read.contains(index);
-    let read_bytes = infos.iter().enumerate().filter(is_read).map(|(_, info)| info.nbytes() as u64).sum();
+    let read_bytes =
+        infos.iter().enumerate().filter(is_read).map(|(_, info)| info.header.nbytes() as u64).sum();
     if args.existing.is_dry_run() {
         return Ok(writeln!(
             out,

@@ -75,7 +75,8 @@ impl<'a> Page<'a> {
                 places.insert(position, Place { storage, tensor, positions });
             }
         }
-        let dtype = |info: &TensorInfo| summary.dtypes.iter().position(|it| it.name == info.dtype.name());
+        let dtype =
+            |info: &TensorInfo| summary.dtypes.iter().position(|it| it.name == info.header.dtype().name());
         let row = |(index, info): (usize, &'a TensorInfo)| Row {
             info,
             dtype: dtype(info).unwrap_or_default(),

@@ -46,7 +46,7 @@ impl Row<'_> {
             ("constant", has(|statistics| statistics.is_constant && !statistics.is_zero)),
             ("shared", self.place.is_some_and(|place| !place.tensor.sharers.is_empty())),
             ("duplicate", self.is_duplicate),
-            ("empty", self.info.numel() == 0),
+            ("empty", self.info.header.numel() == 0),
         ]
         .into_iter()
         .filter_map(|(note, applies)| applies.then_some(note))
@@ -59,7 +59,7 @@ impl Serialize for Row<'_> {
         let (info, statistics) = (self.info, self.statistics);
         let range = self.place.map(|place| &place.tensor.range).filter(|range| !range.is_empty());
         // A contiguous tensor is one run.
-        let runs = range.filter(|_| !info.is_contiguous()).map(|range| {
+        let runs = range.filter(|_| !info.header.is_contiguous()).map(|range| {
             let runs = info.byte_runs((range.end - range.start) / MAX_RUNS);
             runs.into_iter().map(|run| [run.start, run.end]).collect::<Vec<_>>()
         });
@@ -71,13 +71,13 @@ impl Serialize for Row<'_> {
         let mut row = serializer.serialize_seq(None)?;
         row.serialize_element(&info.name)?;
         row.serialize_element(&self.dtype)?;
-        row.serialize_element(info.size())?;
-        row.serialize_element(&info.numel())?;
-        row.serialize_element(&info.nbytes())?;
+        row.serialize_element(info.header.size())?;
+        row.serialize_element(&info.header.numel())?;
+        row.serialize_element(&info.header.nbytes())?;
         row.serialize_element(&self.place.map(|place| place.storage))?;
-        row.serialize_element(&info.storage_offset())?;
-        row.serialize_element(&(!info.is_contiguous()).then_some(info.stride()))?;
-        row.serialize_element(&info.dim_names)?;
+        row.serialize_element(&info.header.storage_offset())?;
+        row.serialize_element(&(!info.header.is_contiguous()).then_some(info.header.stride()))?;
+        row.serialize_element(&info.header.dim_names())?;
         row.serialize_element(&range.map(|range| [range.start, range.end]))?;
         row.serialize_element(&runs)?;
         row.serialize_element(&sharers.filter(|sharers| !sharers.is_empty()))?;

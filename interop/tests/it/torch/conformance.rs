@@ -57,15 +57,15 @@ fn assert_holds(store: &Store, said: &Value, file: &Path, stem: &str) {
         let name = named(name);
         let info = &infos[&name];
         let place = format!("{}: {name}", file.display());
-        assert_eq!(tensor["dtype"], info.dtype.name(), "{place}");
-        assert_eq!(tensor["size"], serde_json::json!(info.size()), "{place}");
-        assert_eq!(tensor["stride"], serde_json::json!(info.stride()), "{place}");
-        let itemsize = info.dtype.itemsize() as u64;
+        assert_eq!(tensor["dtype"], info.header.dtype().name(), "{place}");
+        assert_eq!(tensor["size"], serde_json::json!(info.header.size()), "{place}");
+        assert_eq!(tensor["stride"], serde_json::json!(info.header.stride()), "{place}");
+        let itemsize = info.header.dtype().itemsize() as u64;
         let length_elems = tensor["storage_numel"].as_u64().unwrap();
         let offset = tensor["storage_offset"].as_u64().unwrap();
         // In PyTorch, but not here, a tensor without elements may have an offset past the end.
-        let offset = if info.numel() == 0 { offset.min(length_elems) } else { offset };
-        let start_bytes = (info.storage_offset() as u64 - offset) * itemsize;
+        let offset = if info.header.numel() == 0 { offset.min(length_elems) } else { offset };
+        let start_bytes = (info.header.storage_offset() as u64 - offset) * itemsize;
         let end_bytes = start_bytes + length_elems * itemsize;
         assert!(end_bytes <= lengths[&info.storage_id], "{place}");
         let found = (info.storage_id, start_bytes, end_bytes);

@@ -42,10 +42,14 @@ fn published_checkpoints_are_read() {
         assert_eq!(file.format(), FileFormat::PyTorch);
         let infos: Vec<_> = file.tensors().collect();
         assert_eq!((infos.len(), file.storages().count()), (tensor_count, tensor_count), "{path}");
-        assert_eq!(infos.iter().map(|info| info.nbytes()).sum::<usize>(), bytes, "{path}");
+        assert_eq!(infos.iter().map(|info| info.header.nbytes()).sum::<usize>(), bytes, "{path}");
         for info in infos {
-            assert!(matches!(info.dtype, DType::F32 | DType::I64), "{path}: {}", info.name);
-            assert!(info.dtype != DType::F32 || sum(&file, &info.name).is_finite(), "{path}: {}", info.name);
+            assert!(matches!(info.header.dtype(), DType::F32 | DType::I64), "{path}: {}", info.name);
+            assert!(
+                info.header.dtype() != DType::F32 || sum(&file, &info.name).is_finite(),
+                "{path}: {}",
+                info.name
+            );
         }
     }
     // The expected sums were computed in PyTorch, in the same order.

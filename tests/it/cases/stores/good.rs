@@ -302,8 +302,8 @@ pub(super) fn content(snapshot: &Snapshot) -> Value {
         let info = info.unwrap();
         let tensor = snapshot.load(&info.name).unwrap();
         json!({
-            "name": info.name, "dtype": info.dtype.name(), "size": info.size(), "stride": info.stride(),
-            "storage_offset": info.storage_offset(), "storage": format!("{:016x}", info.storage_id),
+            "name": info.name, "dtype": info.header.dtype().name(), "size": info.header.size(),
+            "stride": info.header.stride(), "storage_offset": info.header.storage_offset(), "storage": format!("{:016x}", info.storage_id),
             "dim_names": tensor.names(), "bytes": hex(&tensor.to_bytes().unwrap()),
         })
     };
