@@ -129,7 +129,7 @@ pub use parallel::set_num_threads;
 pub use storage::Writeback;
 pub use storage::{Advice, StorageKind};
 pub use store::{Appender, Snapshot, StorageInfo, Store, StoreOptions, TensorInfo, Transaction};
-pub use stridemap_format::{DType, Rule};
+pub use stridemap_format::{DType, Header, Rule};
 // Public for the Python package; not covered by semver.
 #[doc(hidden)]
 pub use tensor::HeldLock;

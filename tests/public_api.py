@@ -17,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.rs"))
+OF_FORMAT = {"DType", "Header", "Rule"}
 USERS = ["README.md", "docs", "cli", "interop", "candle", "python", "examples", "benches"]
 
 
@@ -62,13 +63,13 @@ def main():
     generated = {name for name in names if re.fullmatch(r"F8E\w+", name)}
     types = {name for name, kind in defined.items() if kind not in ("fn", "type")} | generated
     # From the crate of the format.
-    types |= names & {"DType", "Rule"}
+    types |= names & OF_FORMAT
 
     functions = defaultdict(list)
     for name, kind in defined.items():
         if kind == "fn":
             functions["(free functions)"].append(name)
-    for path in SOURCES + [ROOT / "format/src/dtype.rs", ROOT / "format/src/error.rs"]:
+    for path in SOURCES + [ROOT / "format/src/dtype.rs", ROOT / "format/src/error.rs", ROOT / "format/src/header.rs"]:
         text = re.sub(r"#\[cfg\(feature = \"simulation\"\)\]\s*pub fn|#\[doc\(hidden\)\]\s*(pub )?fn", "hidden", code(path))
         is_of_format = path not in SOURCES
         functions["(macros)"] += re.findall(r"#\[macro_export\]\s*macro_rules! (\w+)", text)
@@ -76,7 +77,7 @@ def main():
             owner = found[1]
             if " for " in found[0] or (owner not in types and owner != "$name"):
                 continue
-            if is_of_format and owner not in ("DType", "Rule"):
+            if is_of_format and owner not in OF_FORMAT:
                 continue
             methods = re.findall(
                 r"^\s*pub (?:const |unsafe )*fn (\w+)", text[found.start() : end_of_block(text, found.start())], re.M

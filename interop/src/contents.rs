@@ -5,8 +5,8 @@ use std::io::Write as _;
 use std::ops::Range;
 use std::sync::Arc;
 
-use stridemap::import::{ExternalFile, Header};
-use stridemap::{DType, Error, ErrorKind, Result, Source as _, Tensor};
+use stridemap::import::ExternalFile;
+use stridemap::{DType, Error, ErrorKind, Header, Result, Source as _, Tensor};
 pub(super) use stridemap_format::limits::MAX_ATTRIBUTES_BYTES;
 use stridemap_format::{attribute_size, check_text};
 

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use stridemap::import::{Header, StorageKey};
-use stridemap::{DType, Error, Result, Source, Store, Transaction};
+use stridemap::import::StorageKey;
+use stridemap::{DType, Error, Header, Result, Source, Store, Transaction};
 
 use super::contents::{ForeignStorage, ForeignTensor};
 use super::file::RawFile;

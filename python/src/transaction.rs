@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use self_cell::self_cell;
-use stridemap::import::{ExternalFile, Header, StorageKey};
-use stridemap::{Error, OnExisting, Source as _, Store, Transaction};
+use stridemap::import::{ExternalFile, StorageKey};
+use stridemap::{Error, Header, OnExisting, Source as _, Store, Transaction};
 
 use crate::error::Result;
 use crate::interrupt::detach;

@@ -153,10 +153,10 @@ impl Error {
     }
 
     /// Creates the error for a value that would break a rule if it were written, such as a
-    /// [`Header`](crate::import::Header).
+    /// [`Header`](crate::Header).
     ///
     /// ```
-    /// # use stridemap::{DType, Error, ErrorKind, import::Header};
+    /// # use stridemap::{DType, Error, ErrorKind, Header};
     /// let header = Header::new(DType::U8, [2, 2], [1], 0);
     /// let error = Error::refused("read x.bin", header.unwrap_err());
     /// assert_eq!(error.kind(), ErrorKind::LimitExceeded);

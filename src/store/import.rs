@@ -34,8 +34,7 @@ impl Transaction<'_> {
     /// share, at a multiple of 64 bytes. Each storage is a file, and a model can have thousands of small ones.
     ///
     /// ```
-    /// use stridemap::import::Header;
-    /// use stridemap::{DType, Store};
+    /// use stridemap::{DType, Header, Store};
     ///
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("points.smap");
@@ -109,8 +108,8 @@ impl Transaction<'_> {
     /// The file is read once, to compute its digests. `progress` is called with the bytes read since the last call.
     ///
     /// ```
-    /// use stridemap::import::{ExternalFile, Header};
-    /// use stridemap::{DType, Store};
+    /// use stridemap::import::ExternalFile;
+    /// use stridemap::{DType, Header, Store};
     ///
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.bin");
@@ -155,8 +154,8 @@ impl Transaction<'_> {
     /// The file is not synced.
     ///
     /// ```
-    /// use stridemap::import::{ExternalFile, Header};
-    /// use stridemap::{DType, ExternalFiles, StoreOptions};
+    /// use stridemap::import::ExternalFile;
+    /// use stridemap::{DType, ExternalFiles, Header, StoreOptions};
     ///
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.bin");
@@ -190,8 +189,7 @@ impl Transaction<'_> {
     /// replaces that tensor.
     ///
     /// ```
-    /// # use stridemap::import::Header;
-    /// # use stridemap::{DType, Store};
+    /// # use stridemap::{DType, Header, Store};
     /// # let dir = tempfile::tempdir()?;
     /// # let store = Store::create(dir.path().join("x.smap"))?;
     /// let mut txn = store.begin()?;

@@ -58,7 +58,7 @@ impl Store {
     /// reason. Mutable and live storages are never rewritten.
     ///
     /// ```
-    /// use stridemap::{Store, Tensor};
+    /// use stridemap::{Header, Store, Tensor};
     ///
     /// # let dir = tempfile::tempdir()?;
     /// let store = Store::create(dir.path().join("x.smap"))?;
@@ -94,15 +94,16 @@ impl Store {
     /// collected.
     ///
     /// ```
-    /// # use stridemap::import::{ExternalFile, Header};
-    /// # use stridemap::{DType, ExternalFiles, StoreOptions};
+    /// # use stridemap::import::ExternalFile;
+    /// # use stridemap::{DType, ExternalFiles, Header, StoreOptions};
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.bin");
     /// # std::fs::write(&path, [1, 2, 3, 4])?;
     /// # let store = StoreOptions::new().external(ExternalFiles::Beside).create(dir.path().join("x.smap"))?;
+    /// # let header = Header::contiguous(DType::U8, &[4])?;
     /// store.write(|txn| {
     ///     let key = txn.adopt(&ExternalFile::open(&path)?, 0..4)?;
-    ///     txn.save_header("x", &Header::contiguous(DType::U8, &[4])?, key)
+    ///     txn.save_header("x", &header, key)
     /// })?;
     /// assert_eq!(store.materialize(|_| ())?.storage_count, 1);
     /// std::fs::remove_file(&path)?; // the store has its own copy

@@ -16,7 +16,7 @@ impl Transaction<'_> {
     /// # let store = Store::create(dir.path().join("x.smap"))?;
     /// let mut txn = store.begin()?;
     /// txn.save("head.bias", &[1f32, 2.])?;
-    /// let sizes = txn.iter_tensors("head.")?.map(|info| Ok(info?.size().to_vec()));
+    /// let sizes = txn.iter_tensors("head.")?.map(|info| Ok(info?.header.size().to_vec()));
     /// assert_eq!(sizes.collect::<stridemap::Result<Vec<_>>>()?, [[2]]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

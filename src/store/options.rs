@@ -15,7 +15,7 @@ use crate::storage::{MapPermit, OnWait};
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use stridemap::{Durability, StoreOptions};
+/// use stridemap::{Header, Durability, StoreOptions};
 ///
 /// let store = StoreOptions::new()
 ///     .durability(Durability::Process)
@@ -111,16 +111,17 @@ impl StoreOptions {
     /// [`ErrorKind::NotAllowed`](crate::ErrorKind::NotAllowed).
     ///
     /// ```
-    /// # use stridemap::import::{ExternalFile, Header};
-    /// # use stridemap::{DType, ErrorKind, ExternalFiles, Store, StoreOptions};
+    /// # use stridemap::import::ExternalFile;
+    /// # use stridemap::{DType, ErrorKind, ExternalFiles, Header, Store, StoreOptions};
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.smap");
     /// # let file = dir.path().join("x.bin");
     /// # std::fs::write(&file, [1, 2])?;
     /// let store = StoreOptions::new().external(ExternalFiles::Beside).create(&path)?;
+    /// # let header = Header::contiguous(DType::U8, &[2])?;
     /// store.write(|txn| {
     ///     let key = txn.adopt(&ExternalFile::open(&file)?, 0..2)?;
-    ///     txn.save_header("x", &Header::contiguous(DType::U8, &[2])?, key)
+    ///     txn.save_header("x", &header, key)
     /// })?;
     /// assert_eq!(store.load("x")?.read::<u8>()?, [1, 2]);
     /// assert_eq!(Store::open(&path)?.load("x").unwrap_err().kind(), ErrorKind::NotAllowed);

@@ -60,12 +60,11 @@ impl TensorInfo {
     /// Creates the header of a tensor in a file of a different format. The caller assigns the storage ids.
     ///
     /// ```
-    /// use stridemap::import::Header;
-    /// use stridemap::{DType, TensorInfo};
+    /// use stridemap::{DType, Header, TensorInfo};
     ///
     /// let info = TensorInfo::new("x".to_owned(), Header::contiguous(DType::F32, &[3, 2])?, 1);
     /// assert_eq!((info.header.size(), info.header.nbytes(), info.storage_id), (&[3, 2][..], 24, 1));
-    /// # Ok::<(), stridemap::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn new(name: String, header: Header, storage_id: u64) -> Self {

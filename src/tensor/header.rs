@@ -49,8 +49,8 @@ impl Tensor {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use stridemap::import::{ExternalFile, Header};
-    /// use stridemap::{DType, Tensor};
+    /// use stridemap::import::ExternalFile;
+    /// use stridemap::{DType, Header, Tensor};
     ///
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("x.bin");

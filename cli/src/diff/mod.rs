@@ -12,8 +12,7 @@ use std::path::PathBuf;
 
 use serde::ser::SerializeStruct as _;
 use serde::{Serialize, Serializer};
-use stridemap::import::Header;
-use stridemap::{DType, Result as LibraryResult, Scalar, TensorInfo};
+use stridemap::{DType, Header, Result as LibraryResult, Scalar, TensorInfo};
 
 use crate::args::{External, Reading};
 use crate::error::{Error, Result};

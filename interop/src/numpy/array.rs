@@ -1,7 +1,6 @@
 //! The tensors of an array: one, or one for each field of a structured array.
 
-use stridemap::import::Header;
-use stridemap::{DType, Error};
+use stridemap::{DType, Error, Header};
 use stridemap_format::check_numel;
 
 use super::dtype::ParsedDescr;

@@ -3,8 +3,7 @@
 // It is parsed here because the available crates do not suit untrusted files: npyz multiplies the shape unchecked,
 // and py_literal follows nested literals without bound.
 
-use stridemap::DType;
-use stridemap::import::Header;
+use stridemap::{DType, Header};
 
 pub(super) const MAGIC: [u8; 6] = *b"\x93NUMPY";
 

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use stridemap::Result;
-use stridemap::import::Header;
+use stridemap::{Header, Result};
 use stridemap_format::limits::MAX_RANK;
 
 use super::dtype::dtype_and_size;

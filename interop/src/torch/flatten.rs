@@ -1,6 +1,6 @@
 //! Names the values of a pickle. A name is the keys and indices in the nested dicts, lists and tuples, joined by dots.
 
-use stridemap::import::Header;
+use stridemap::Header;
 use stridemap_format::Extent;
 use stridemap_format::limits::MAX_RANK;
 

@@ -21,8 +21,8 @@ use crate::error::{Error, ErrorKind, IoContext, Result};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use stridemap::import::{ExternalFile, Header};
-/// use stridemap::{DType, Tensor};
+/// use stridemap::import::ExternalFile;
+/// use stridemap::{Header, DType, Tensor};
 ///
 /// # let dir = tempfile::tempdir()?;
 /// # let path = dir.path().join("points.bin");

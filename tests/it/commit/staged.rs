@@ -3,8 +3,8 @@
 use std::fs;
 use std::sync::Arc;
 
-use stridemap::import::{ExternalFile, Header};
-use stridemap::{DType, Error, ErrorKind, ExternalFiles, Store, StoreOptions, Tensor};
+use stridemap::import::ExternalFile;
+use stridemap::{DType, Error, ErrorKind, ExternalFiles, Header, Store, StoreOptions, Tensor};
 
 use crate::harness::new_store;
 use crate::support::temporary;

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use memmap2::Mmap;
 use rustix::param::page_size;
-use stridemap::import::{ExternalFile, Header};
+use stridemap::import::ExternalFile;
 use stridemap::parallel::thread_count;
-use stridemap::{Advice, DType, StorageKind, Store, Tensor, ix};
+use stridemap::{Advice, DType, Header, StorageKind, Store, Tensor, ix};
 
 use crate::harness::hooked::Hooked;
 use crate::harness::{fast, new_fast_store, open_mapped};

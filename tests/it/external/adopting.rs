@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use stridemap::import::{ExternalFile, Header};
-use stridemap::{DType, Index, StorageKind};
+use stridemap::import::ExternalFile;
+use stridemap::{DType, Header, Index, StorageKind};
 
 use super::*;
 use crate::harness::assert_refused;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use stridemap::import::Header;
+use stridemap::Header;
 use stridemap::{DType, StorageKind, Store, Tensor};
 
 use crate::filesystems::limits::limited;
