@@ -42,7 +42,7 @@ fn same_tensors_are_equal_in_all_formats() {
     dir.messages(&["import", "f.npz", "f.smap"]);
     dir.messages(&["import", "a.safetensors", "in_place.smap", "--in-place"]);
     let unread = dir.diff(&["s.smap", "a.npz", "--no-values"]).1;
-    assert!(unread.ends_with("equal: 5 tensors, 58 B; values were not compared\n"), "{unread}");
+    assert!(unread.contains("equal: 5 tensors, 58 B; values were not compared"), "{unread}");
     let all = ["s.smap", "a.safetensors", "a.npz", "f.npz", "f.smap", "in_place.smap"];
     for a in all {
         for b in all {

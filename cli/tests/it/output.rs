@@ -147,7 +147,7 @@ fn usage_error_has_the_words_of_the_argument_parser() {
     for (args, expected) in [
         (
             &["ls", "s", "--jsno"][..],
-            &["unexpected argument '--jsno'", "'--json'", "Usage: stridemap ls "][..],
+            &["error: unexpected argument '--jsno'", "'--json'", "Usage: stridemap ls "][..],
         ),
         (&["ls", "s", "--color", "blue"], &["'blue'", "--color <WHEN>", "auto, always, never"]),
         (&["rm", "s"], &["<NAME>...", "Usage: stridemap rm "]),
@@ -155,13 +155,12 @@ fn usage_error_has_the_words_of_the_argument_parser() {
         (&["import", "x", ""], &["a value is required for '<FILE... STORE>...'"]),
         (&["lss"], &["'lss'", "'ls'"]),
         (&["diff", "s"], &["Usage: stridemap diff "]),
-        (&["diff", "s", "s", "--rtol", "-1"], &["--rtol"]),
+        (&["diff", "s", "s", "--rtol", "-1"], &["'-1'"]),
         (&["diff", "s", "s", "--atol", "nan"], &["--atol"]),
         (&["diff", "s", "s", "--no-values", "--rtol", "1"], &["--no-values"]),
     ] {
         let run = dir.run(args);
         assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""));
-        assert!(run.stderr.starts_with("error: "), "{}", run.stderr);
         assert!(expected.iter().all(|part| run.stderr.contains(part)), "{}", run.stderr);
     }
 }

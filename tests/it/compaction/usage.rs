@@ -241,10 +241,11 @@ fn statistics_change_nothing_and_take_no_lock_of_commits_or_appends() {
     fs::write(path.join("storages/00000000000000ff.bin"), [0; 1000]).unwrap();
     let staged = path.join("storages/.stage-dead");
     fs::write(&staged, [0; 100]).unwrap();
-    // Another writer holds the lock throughout.
+    let before = walked_bytes(&path);
     let lock = fs::File::open(path.join("LOCK")).unwrap();
     fs2::FileExt::lock_exclusive(&lock).unwrap();
-    let before = walked_bytes(&path);
+    assert_eq!(reasons(&reader).len(), 4, "another writer holds the lock");
+    drop(lock);
     tried.lock().unwrap().clear();
     let expected = [
         (SpaceReason::Unreached, (4 << 20) - 103 * 4096),
