@@ -86,7 +86,7 @@ impl IncompleteStore {
     /// The comments say what a crash just after the step leaves behind.
     ///
     /// # Errors
-    /// `AlreadyExists` if something exists at the path by now; `Io`. After a failed sync the store is there.
+    /// `AlreadyExists` if something exists at the path by now; `CommitUnknown` if the last sync failed; `Io`.
     pub(crate) fn finish(mut self, store: &OpenStore) -> Result<()> {
         let _lock = store.lock_writers()?;
         if store.is_durable() {
@@ -96,10 +96,20 @@ impl IncompleteStore {
         if store.is_durable() {
             // The store is there, even if its parent could not be opened to be synced.
             let synced = step!("sync-parent", sync_name(&*self.disk, &self.final_path));
-            synced.map_err(Error::after_failed_sync)?; // crash: the store, now durable
+            synced.map_err(|e| self.unknown(&e))?; // crash: the store, now durable
             let _ = store.disk.remove(&store.paths.unsynced());
         }
         Ok(())
+    }
+
+    /// Returns the error after a sync that failed when the store had its final path.
+    fn unknown(&self, e: &Error) -> Error {
+        let message = format!(
+            "create {}: the store may or may not have been published; open it to check; if it exists, commit or run gc \
+             to make it durable: {e}",
+            self.final_path.display()
+        );
+        Error::new(ErrorKind::CommitUnknown, message).caused_by(e).after_failed_sync()
     }
 
     /// Renames the store to its final path, and does not sync the name.

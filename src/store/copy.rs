@@ -64,7 +64,7 @@ impl Snapshot {
     /// mutable tensor is locked for longer than the lock timeout, or by this thread; `Interrupted` if a writer ended in
     /// the middle of a change ([`StoreOptions::salvage`](crate::StoreOptions::salvage) copies the elements as they are);
     /// `NotAllowed` and `ExternalChanged`; `Io`, for example for a full disk; `ReadOnly`; `Stale`. After each of these
-    /// nothing is left behind, unless the last sync failed.
+    /// nothing is left behind. `CommitUnknown` if the last sync failed: the copy may exist.
     pub fn copy_to(
         &self,
         path: impl AsRef<Path>,

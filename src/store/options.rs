@@ -238,17 +238,7 @@ impl StoreOptions {
         let mut txn = store.begin()?;
         fill(&mut txn)?;
         txn.commit().map_err(|e| generation::not_created(path, e))?;
-        incomplete.finish(&store.loader.store).map_err(|e| {
-            if !e.is_failed_sync() {
-                return e;
-            }
-            let message = format!(
-                "create {}: the store may or may not have been published; open it to check; if it exists, commit or \
-                 run gc to make it durable: {e}",
-                path.display()
-            );
-            Error::new(ErrorKind::CommitUnknown, message).caused_by(&e).after_failed_sync()
-        })?;
+        incomplete.finish(&store.loader.store)?;
         Ok(store.generation())
     }
 

@@ -145,7 +145,7 @@ impl StoreOptions {
     /// `NotFound`; `NotAStore`; `UnsupportedVersion` for a store of a newer version; `Corrupt` if no manifest can be
     /// read, or if `meta` or `storages` is not a directory; `AlreadyExists` if the new path exists; `InvalidArgument` if
     /// it is inside the damaged store; those of [`Snapshot::copy_to`](crate::Snapshot::copy_to), except `Interrupted`.
-    /// After each of these nothing is left behind, unless the last sync failed.
+    /// After each of these nothing is left behind, except after `CommitUnknown`.
     pub fn salvage(
         &self,
         path: impl AsRef<Path>,

@@ -312,7 +312,7 @@ fn commit_after_a_copy_was_killed(play: &Play) -> Fate {
     let seat = play.seat();
     let source = source(play, &seat)?;
     seat.fail("sync_dir", "x.smap/..");
-    refused("the copy", source.snapshot().copy_to(STORE, None, |_| ()), ErrorKind::Io)?;
+    refused("the copy", source.snapshot().copy_to(STORE, None, |_| ()), ErrorKind::CommitUnknown)?;
     let mut story = Story::begin(play);
     let store = open(&play.seat())?;
     story.step("save", || store.save("x", &vector(1)))?;
