@@ -100,7 +100,7 @@ pub mod small_float {
     //!
     //! A value of one of these types holds the bits that encode a number. It converts from and to `f32`, and compares
     //! and displays as that number. Tensors of all dtypes of 8 and 4 bits are saved, viewed and cast like all others;
-    //! those without a type here are read after [`Tensor::to_dtype`]. [`half`] has the 16-bit types.
+    //! those without a type here are read after [`Tensor::to_dtype`](crate::Tensor::to_dtype). [`half`] has the 16-bit types.
     //!
     //! ```
     //! use stridemap::small_float::F8E4M3FN;

@@ -33,7 +33,7 @@ const MAX_COMMIT_TENSORS: usize = 1 << 17;
 /// leave some bytes out.
 const MAX_RUNS: u64 = 1 << 20;
 
-/// The result of copying a store: see [`Store::copy_to`](crate::Store::copy_to).
+/// The result of copying a store: see [`Snapshot::copy_to`](crate::Snapshot::copy_to).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

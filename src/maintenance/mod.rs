@@ -45,7 +45,6 @@
 //! [`Snapshot::copy_to`]: crate::Snapshot::copy_to
 //! [`Store`]: crate::Store
 //! [`Store::compact`]: crate::Store::compact
-//! [`Store::copy_to`]: crate::Store::copy_to
 //! [`Store::gc`]: crate::Store::gc
 //! [`Store::materialize`]: crate::Store::materialize
 //! [`Store::refresh`]: crate::Store::refresh

@@ -377,7 +377,7 @@ impl ExclusiveGuard<'_> {
     /// [`ErrorKind::Io`] if writes since the last flush may be lost; a retry would not detect this. The same error
     /// reports that writes of another process were lost since the tensor was loaded. [`ErrorKind::Poisoned`] if an
     /// earlier flush of the storage failed in this process, through any handle, or a sync of the handle that loaded
-    /// the tensor failed; the source of the error is that failure. After `Io`, the handle that loaded the tensor can
+    /// the tensor failed; [`io_error`](crate::Error::io_error) returns that failure. After `Io`, the handle that loaded the tensor can
     /// no longer commit, flush or write in place.
     pub fn flush(&mut self) -> Result<()> {
         self.storage.sync()
