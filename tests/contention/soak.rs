@@ -165,11 +165,19 @@ fn open(link: &Path, options: &StoreOptions) -> Store {
     }
 }
 
+fn start(number: &str, dir: &Path) -> Child {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--exact", "soak::worker_process", "--nocapture"]);
+    command.env(DIR, dir).env(NUMBER, number).stdout(Stdio::null()).spawn().unwrap()
+}
+
+/// Plays the role of a started process. Without one, tests that a process that fails in its role is noticed.
 #[test]
-#[ignore = "the role of a started process"]
 fn worker_process() {
-    let dir = PathBuf::from(env::var(DIR).unwrap());
-    let process = env::var(NUMBER).unwrap().parse::<i64>().unwrap();
+    let (Ok(dir), Ok(number)) = (env::var(DIR), env::var(NUMBER)) else {
+        return assert!(!start("no number", Path::new("none")).wait().unwrap().success());
+    };
+    let (dir, process) = (PathBuf::from(dir), number.parse::<i64>().unwrap());
     let durability = if process % 4 == 0 { Durability::Full } else { Durability::Process };
     let options = StoreOptions::new().durability(durability).lock_timeout(Duration::from_secs(120));
     let store = open(&dir.join("current"), &options);
@@ -235,12 +243,7 @@ fn no_value_is_wrong_and_no_commit_is_lost_while_the_store_is_renamed() {
     drop(store);
     let foreign = create(&dir.join("other.smap"), FOREIGN).generation();
     symlink("live.smap", dir.join("current")).unwrap();
-    let start = |process: i64| {
-        let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--exact", "soak::worker_process", "--ignored", "--nocapture"]);
-        command.env(DIR, dir).env(NUMBER, process.to_string()).stdout(Stdio::null()).spawn().unwrap()
-    };
-    let mut children: Vec<Child> = (0..PROCESSES).map(start).collect();
+    let mut children: Vec<Child> = (0..PROCESSES).map(|process| start(&process.to_string(), dir)).collect();
     let waited = thread::spawn(move || children.iter_mut().all(|child| child.wait().unwrap().success()));
     let (live, other, shuffles) = shuffle(dir, || waited.is_finished());
     assert!(waited.join().unwrap(), "a process failed");

@@ -64,8 +64,12 @@ pub(crate) fn refused(output: &Output) -> String {
 /// Starts this binary to play a role on a store.
 pub(crate) fn role(role: &str, path: &Path) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", "other_process", "--ignored", "--nocapture"]).env(ROLE, role).env(STORE, path);
+    command.args(["--exact", "other_process", "--nocapture"]).env(ROLE, role).env(STORE, path);
     command
+}
+
+pub(crate) fn has_role() -> bool {
+    env::var_os(ROLE).is_some()
 }
 
 pub(crate) fn play() {

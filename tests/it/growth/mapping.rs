@@ -53,7 +53,7 @@ fn mapping_works_if_the_kernel_refuses_to_reserve_address_space() {
     let exe = std::env::current_exe().unwrap();
     let mut reader = Command::new("sh")
         .arg("-c")
-        .arg("ulimit -v 4000000 && exec \"$0\" --exact harness::processes::other_process --ignored --nocapture")
+        .arg("ulimit -v 4000000 && exec \"$0\" --exact harness::processes::other_process --nocapture")
         .arg(exe)
         .env("STRIDEMAP_TEST_ROLE", "grow: read mapped")
         .env("STRIDEMAP_TEST_STORE", &path)
