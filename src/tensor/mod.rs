@@ -14,6 +14,7 @@ mod in_place;
 mod index_select;
 mod kernel;
 mod live;
+mod locking;
 #[cfg(feature = "ndarray")]
 mod ndarray;
 mod prefetch;
