@@ -11,8 +11,7 @@ use super::snapshot::Snapshot;
 use super::transaction::Transaction;
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{self, Collected, OpenStore};
-use crate::maintenance;
+use crate::generation::{self, OpenStore};
 use crate::storage::{KnownTails, MapPermit};
 use crate::tensor::Tensor;
 
@@ -473,32 +472,5 @@ impl Store {
         self.loader.store.check_process()?;
         self.loader.store.check_poison()?;
         Ok(Transaction::new(&self.loader, self.loader.store.current()))
-    }
-
-    /// Deletes the files that neither the newest generation nor a handle or snapshot in any process needs.
-    ///
-    /// Each commit deletes the files that it makes unneeded. This also deletes what a power cut or a killed writer
-    /// left behind. The handle moves to the newest generation, so that it does not keep the files of an older one.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// let reader = Store::open(store.path())?;
-    /// store.save("x", &[0u8; 1000])?;
-    /// reader.refresh()?;
-    /// store.remove("x")?;
-    /// assert!(store.gc()?.size_bytes < 1000); // the reader's generation needs it
-    /// reader.refresh()?;
-    /// assert!(store.gc()?.size_bytes >= 1000);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `Busy`, `Conflict`, `Corrupt`, `LimitExceeded`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as
-    /// for every [write](Store#errors). What was deleted before the error stays deleted.
-    pub fn gc(&self) -> Result<Collected> {
-        self.loader.store.check_process()?;
-        maintenance::collect_all(&self.loader.store)
     }
 }

@@ -1,12 +1,41 @@
-//! Maintenance methods of a store: disk usage, compaction and materialization.
+//! Maintenance methods of a store: garbage collection, disk usage, compaction and materialization.
 
 use super::handle::Store;
 use crate::error::Result;
+use crate::generation::Collected;
 use crate::maintenance::{self, Compacted, DiskUsage, RewriteGain};
 
 impl Store {
-    /// Returns the disk usage of the store, and the files with bytes that the newest generation does not need. Reads all headers and inspects every file, but reads no element and changes no file. Other
-    /// processes can notice it: it holds some locks for a moment.
+    /// Deletes the files that neither the newest generation nor a handle or snapshot in any process needs.
+    ///
+    /// Each commit deletes the files that it makes unneeded. This also deletes what a power cut or a killed writer
+    /// left behind. The handle moves to the newest generation, so that it does not keep the files of an older one.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let reader = Store::open(store.path())?;
+    /// store.save("x", &[0u8; 1000])?;
+    /// reader.refresh()?;
+    /// store.remove("x")?;
+    /// assert!(store.gc()?.size_bytes < 1000); // the reader's generation needs it
+    /// reader.refresh()?;
+    /// assert!(store.gc()?.size_bytes >= 1000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Busy`, `Conflict`, `Corrupt`, `LimitExceeded`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as
+    /// for every [write](Store#errors). What was deleted before the error stays deleted.
+    pub fn gc(&self) -> Result<Collected> {
+        self.loader.store.check_process()?;
+        maintenance::collect_all(&self.loader.store)
+    }
+
+    /// Returns the disk usage of the store, and the files with bytes that the newest generation does not need. Reads
+    /// all headers and inspects every file, but reads no element and changes no file. Other processes can notice it:
+    /// it holds some locks for a moment.
     ///
     /// Locks of commits and appends are not taken: their holders are read from `/proc/locks`. If a holder is not listed
     /// there, for example a process of another namespace, its append or commit in progress counts as aborted.
