@@ -142,8 +142,8 @@ impl StoreOptions {
     /// ```
     ///
     /// # Errors
-    /// `NotFound`; `NotAStore`; `UnsupportedVersion` for a store of a newer version; `Corrupt` if no manifest can be
-    /// read, or if `meta` or `storages` is not a directory; `AlreadyExists` if the new path exists; `InvalidArgument` if
+    /// `NotFound`; `NotAStore`; `UnsupportedVersion` for a store of a newer version; `Corrupt` if no manifest is
+    /// whole, or if `meta` or `storages` is not a directory; `AlreadyExists` if the new path exists; `InvalidArgument` if
     /// it is inside the damaged store; those of [`Snapshot::copy_to`](crate::Snapshot::copy_to), except `Interrupted`.
     /// After each of these nothing is left behind, except after `CommitUnknown`.
     pub fn salvage(

@@ -50,7 +50,7 @@ pub(super) fn newest(disk: &dyn Disk, paths: &StorePaths, losses: &mut Vec<Loss>
         if tries < MAX_TRIES && list()? != numbers {
             continue;
         }
-        let (source, unusable, what_is_lost) = found.map_err(|unusable| nothing_left(paths, &unusable))?;
+        let (source, unusable, what_is_lost) = found.map_err(|nothing| nothing.into_error(paths))?;
         let loss = |(path, why)| Loss::of_metadata(path, format!("{why}; {what_is_lost}"));
         losses.extend(unusable.into_iter().map(loss));
         return Ok(source);
@@ -68,16 +68,44 @@ fn readable<T>(read: Result<T>) -> Result<Result<T, Error>> {
 /// The generation, those that it takes the place of, and what is lost with them.
 type Found = (Newest, Unusable, String);
 
+/// Why no generation was found. Nothing then says which tensors the store has: a table does not say which of its entries
+/// were removed or replaced later.
+struct Nothing {
+    unusable: Unusable,
+    /// The failure to read a manifest, which may be whole.
+    unread: Option<Error>,
+}
+
+impl Nothing {
+    fn into_error(self, paths: &StorePaths) -> Error {
+        let error = match (self.unread, self.unusable.first()) {
+            (Some(unread), _) => unread.context("no manifest can be read"),
+            (None, first) => {
+                let why = match first {
+                    Some((path, why)) => format!("no manifest can be read; {}: {why}", path.display()),
+                    None => "there is no manifest".to_owned(),
+                };
+                let detail = format!("{why}; nothing else says which tensors the store has");
+                Error::corrupt(&paths.meta_dir(), format::Error::new(Rule::MetadataFile, detail))
+            }
+        };
+        error.context("salvage").advised(
+            "nothing was made, and the elements are in storages/; put back meta/ from a copy of the store, and salvage \
+             again",
+        )
+    }
+}
+
 /// Finds the newest usable generation among these. If no `uuid` is given, the newest readable manifest states it.
 fn find(
     disk: &dyn Disk,
     paths: &StorePaths,
     numbers: &[u64],
     mut uuid: Option<Uuid>,
-) -> Result<Result<Found, Unusable>> {
+) -> Result<Result<Found, Nothing>> {
     // The best generation so far, and how many newer ones are unusable.
     let mut partial: Option<(Newest, usize)> = None;
-    let mut unusable = Unusable::new();
+    let (mut unusable, mut unread) = (Unusable::new(), None);
     for &number in numbers.iter().rev() {
         let path = paths.manifest(number);
         let (pin, manifest) = match readable(pinned_bytes(disk, paths, number))? {
@@ -99,6 +127,7 @@ fn find(
             }
             (_, Err(e)) => {
                 unusable.push((path, reason_of(&e)));
+                unread = unread.or_else(|| e.io_error().is_some().then_some(e));
                 continue;
             }
         };
@@ -119,7 +148,7 @@ fn find(
         }
         unusable.push((table_path.unwrap_or(path), why));
     }
-    let Some((source, newer_count)) = partial else { return Ok(Err(unusable)) };
+    let Some((source, newer_count)) = partial else { return Ok(Err(Nothing { unusable, unread })) };
     let what_is_lost = match &source.table {
         Some(_) => {
             unusable.truncate(newer_count);
@@ -132,19 +161,4 @@ fn find(
 
 fn returns_to(number: u64) -> String {
     format!("generation {number} is read instead, so later commits are lost")
-}
-
-/// Returns the error for a store without a readable manifest. In that case nothing says which tensors the store has:
-/// a table does not say which of its entries were removed or replaced later.
-fn nothing_left(paths: &StorePaths, unusable: &Unusable) -> Error {
-    let why = match unusable.first() {
-        Some((path, why)) => format!("no manifest can be read; {}: {why}", path.display()),
-        None => "there is no manifest".to_owned(),
-    };
-    let detail = format!("{why}; nothing else says which tensors the store has");
-    let error = Error::corrupt(&paths.meta_dir(), format::Error::new(Rule::MetadataFile, detail));
-    error.context("salvage").advised(
-        "nothing was made, and the elements are in storages/; put back meta/ from a copy of the store, and salvage \
-         again",
-    )
 }
