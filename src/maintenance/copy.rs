@@ -70,7 +70,7 @@ pub(crate) struct Done {
     pub(crate) interrupted: BTreeSet<u64>,
 }
 
-/// A damaged storage, of which only the bytes that tensors reach are copied.
+/// A damaged storage. Only the bytes that tensors reach are copied.
 #[derive(Debug, Default)]
 pub(crate) struct Damaged {
     /// The id of its files.

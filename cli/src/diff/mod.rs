@@ -190,7 +190,7 @@ struct Values {
     dtype: DType,
 }
 
-/// A header, of which the stride, the storage offset and the names of dimensions are shown.
+/// A header whose stride, storage offset and names of dimensions are shown.
 struct Layout(Header);
 
 impl Serialize for Layout {

@@ -185,7 +185,7 @@ pub(super) fn keep(
     Ok(kept)
 }
 
-/// Reads all storages. Returns what is left of those that are damaged, or of which a change was interrupted.
+/// Reads all storages. Returns what is left of those that are damaged, or whose last change was interrupted.
 fn what_is_left(
     store: &OpenStore,
     survey: &Survey<'_>,
@@ -264,8 +264,8 @@ fn bytes_of(record: &TensorRecord) -> u64 {
 }
 
 impl Kept {
-    /// Gives the tensors behind the last rows that are left a storage of their own, so that rows can be appended
-    /// again. They share no byte with the rows.
+    /// Moves the tensors behind the rows that are kept to a storage of their own, so that rows can be appended again.
+    /// They share no byte with these rows.
     fn divide_shortened(&mut self) -> Result<()> {
         for (id, end) in std::mem::take(&mut self.shortened) {
             let (Some(record), Some(damaged)) = (self.storages.get(&id), self.damaged.get(&id)) else {
