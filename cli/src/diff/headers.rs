@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use serde_json::json;
 use stridemap::TensorInfo;
 
-use super::What;
 use super::values::Side;
+use super::{Finding, Kind};
 use crate::error::Result;
 use crate::input::Input;
 use crate::look::sharing::StorageMap;
+use crate::names::quoted;
 use crate::ui::{counted, warn};
 
 /// Returns whether two headers of the same size have equivalent strides. The stride of an axis of size 1 is ignored,
@@ -34,7 +36,7 @@ impl Sharing {
 
     /// Compares how a tensor shares bytes in A and in B. Considers only the sharers with an earlier name, so that each
     /// pair of tensors that share bytes is compared once.
-    pub(super) fn compare(&self, a: &TensorInfo, b: &TensorInfo) -> Option<What> {
+    pub(super) fn compare(&self, a: &TensorInfo, b: &TensorInfo) -> Option<Finding> {
         let none = BTreeSet::new();
         let earlier = |sharers: &Sharers, name: &String| {
             let names = sharers.get(name).map_or(&none, |(_, names)| names);
@@ -43,15 +45,19 @@ impl Sharing {
         let (in_a, in_b) = (earlier(&self.a, &a.name), earlier(&self.b, &b.name));
         for (side, here, there) in [(Side::A, &in_a, &in_b), (Side::B, &in_b, &in_a)] {
             if let Some(name) = here.difference(there).next() {
-                return Some(What::Sharing { side, with: name.clone() });
+                let text = format!("shares bytes with {} only in {}", quoted(name), side.name());
+                return Some(Finding::new(a, Kind::Sharing, json!({ "side": side, "with": name }), text));
             }
         }
         let name = in_a.into_iter().next()?;
         let from = |sharers: &Sharers, offset: usize| {
             Some(offset.cast_signed() - sharers.get(&name)?.0.cast_signed())
         };
-        let (a, b) = (from(&self.a, a.header.storage_offset())?, from(&self.b, b.header.storage_offset())?);
-        (a != b).then_some(What::Offset { with: name, a, b })
+        let (in_a, in_b) =
+            (from(&self.a, a.header.storage_offset())?, from(&self.b, b.header.storage_offset())?);
+        let text = format!("offset from {} {in_a}, {in_b}", quoted(&name));
+        let record = json!({ "with": name, "a": in_a, "b": in_b });
+        (in_a != in_b).then(|| Finding::new(a, Kind::Offset, record, text))
     }
 }
 

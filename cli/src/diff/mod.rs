@@ -10,16 +10,18 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::path::PathBuf;
 
-use serde::ser::SerializeStruct as _;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
+use serde_json::{Value, json};
 use stridemap::{DType, Header, Result as LibraryResult, Scalar, TensorInfo};
 
 use crate::args::{External, Reading};
 use crate::error::{Error, Result};
 use crate::input::Input;
+use crate::look::format_dim_names;
 use crate::names::{Named as _, quoted};
 use crate::pieces::unravel_index;
-use crate::ui::{Element, Progress, counted, progress, warn};
+use crate::scalar::{digits, text_of};
+use crate::ui::{Element, Progress, counted, gap, progress, warn};
 use elements::Tolerance;
 use headers::{Sharing, have_equal_strides};
 use pairs::{Pair, pairs};
@@ -123,101 +125,100 @@ struct Diff<'a> {
     bar: Progress,
 }
 
-/// A difference or a failed comparison, and the name of the tensor.
+/// A difference or a failed comparison of a tensor.
 #[derive(Serialize)]
 struct Finding {
     name: String,
+    kind: Kind,
+    /// What else the JSON has.
     #[serde(flatten)]
-    what: What,
-}
-
-#[derive(Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-enum What {
-    OnlyInA {
-        dtype: &'static str,
-        size: Vec<usize>,
-    },
-    OnlyInB {
-        dtype: &'static str,
-        size: Vec<usize>,
-    },
-    #[serde(rename = "dtype")]
-    DType {
-        a: &'static str,
-        b: &'static str,
-    },
-    Size {
-        a: Vec<usize>,
-        b: Vec<usize>,
-    },
-    Values(Values),
-    /// The strides or the names of the dimensions.
-    Layout {
-        a: Layout,
-        b: Layout,
-        #[serde(skip)]
-        is_stride_equal: bool,
-    },
-    /// The tensor shares bytes with this one only in A, or only in B.
-    Sharing {
-        side: Side,
-        with: String,
-    },
-    /// The tensor shares bytes with this one in both. Their storage offsets differ by `a` in A, and by `b` in B.
-    Offset {
-        with: String,
-        a: isize,
-        b: isize,
-    },
-    /// The tensor could not be compared.
-    #[serde(rename = "error")]
-    Failed(Failure),
-}
-
-/// How the elements of two tensors differ: see [`Difference`].
-#[derive(Serialize)]
-struct Values {
-    numel: usize,
-    differing: u64,
-    nan: u64,
-    max_absolute: Option<Element>,
-    max_relative: Option<Element>,
-    first: Vec<usize>,
-    a: Element,
-    b: Element,
+    record: Value,
+    /// What the line has after the name.
     #[serde(skip)]
-    dtype: DType,
+    text: String,
 }
 
-/// A header whose stride, storage offset and names of dimensions are shown.
-struct Layout(Header);
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    OnlyInA,
+    OnlyInB,
+    Dtype,
+    Size,
+    Values,
+    /// The strides or the names of the dimensions.
+    Layout,
+    /// The tensor shares bytes with another one only in A, or only in B.
+    Sharing,
+    /// The tensor shares bytes with another one in both, and the distance of their storage offsets differs.
+    Offset,
+    /// The tensor could not be compared. A message has already said so.
+    Error,
+}
 
-impl Serialize for Layout {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_struct("Layout", 3)?;
-        map.serialize_field("stride", self.0.stride())?;
-        map.serialize_field("storage_offset", &self.0.storage_offset())?;
-        map.serialize_field("dim_names", &self.0.dim_names())?;
-        map.end()
+impl Finding {
+    fn new(info: &TensorInfo, kind: Kind, record: Value, text: String) -> Self {
+        Finding { name: info.name.clone(), kind, record, text }
     }
-}
 
-impl Values {
-    fn of(difference: &Difference, info: &TensorInfo) -> Self {
-        let (first, a, b) = difference.first;
-        let relative = |(_, relative)| Element(Scalar::Float(relative));
-        Values {
-            numel: info.header.numel(),
-            differing: difference.count,
-            nan: difference.nan_count,
-            max_absolute: difference.largest.map(|(absolute, _)| Element(absolute)),
-            max_relative: difference.largest.map(relative),
-            first: unravel_index(first, info.header.size()),
-            a: Element(a),
-            b: Element(b),
-            dtype: info.header.dtype(),
+    fn only(kind: Kind, info: &TensorInfo) -> Self {
+        let (dtype, size) = (info.header.dtype().name(), info.header.size());
+        let record = json!({ "dtype": dtype, "size": size });
+        Finding::new(info, kind, record, format!("{dtype}{}{size:?}", gap()))
+    }
+
+    fn values(info: &TensorInfo, difference: &Difference) -> Self {
+        let (position, a, b) = difference.first;
+        let (dtype, numel) = (info.header.dtype(), info.header.numel());
+        let first = unravel_index(position, info.header.size());
+        let mut text =
+            format!("values differ in {} of {}", difference.count, counted(numel as u64, "element"));
+        if difference.nan_count > 0 {
+            text += &format!(", {} of them NaN on one side only", difference.nan_count);
         }
+        let shown = |scalar, dtype| text_of(scalar, |number| digits(number, dtype));
+        let (absolute, relative) =
+            difference.largest.map(|(absolute, relative)| (absolute, Scalar::Float(relative))).unzip();
+        if let (Some(absolute), Some(relative)) = (absolute, relative) {
+            let [absolute, relative] = [absolute, relative].map(|it| shown(it, DType::F64));
+            text += &format!(", by at most {absolute} (relative {relative})");
+        }
+        text += &format!(", first at {first:?}: {}, {}", shown(a, dtype), shown(b, dtype));
+        let record = json!({
+            "numel": numel,
+            "differing": difference.count,
+            "nan": difference.nan_count,
+            "max_absolute": absolute.map(Element),
+            "max_relative": relative.map(Element),
+            "first": first,
+            "a": Element(a),
+            "b": Element(b),
+        });
+        Finding::new(info, Kind::Values, record, text)
+    }
+
+    /// Compares the strides and the names of the dimensions.
+    fn layout(info: &TensorInfo, a: &Header, b: &Header, is_stride_equal: bool) -> Option<Self> {
+        let mut parts = Vec::new();
+        if !is_stride_equal {
+            parts.push(format!("stride {:?}, {:?}", a.stride(), b.stride()));
+        }
+        if a.dim_names() != b.dim_names() {
+            let [a, b] = [a, b].map(|header| match header.dim_names() {
+                None => "none".to_owned(),
+                names => format_dim_names(names),
+            });
+            parts.push(format!("dimension names {a}, {b}"));
+        }
+        let [a, b] = [a, b].map(|header| {
+            json!({
+                "stride": header.stride(),
+                "storage_offset": header.storage_offset(),
+                "dim_names": header.dim_names(),
+            })
+        });
+        let record = json!({ "a": a, "b": b });
+        (!parts.is_empty()).then(|| Finding::new(info, Kind::Layout, record, parts.join("; ")))
     }
 }
 
@@ -266,64 +267,60 @@ impl Diff<'_> {
             (Some(a), Some(b)) => (a, b),
             (Some(a), None) => {
                 tally.only_in_a += 1;
-                let what = What::OnlyInA { dtype: a.header.dtype().name(), size: a.header.size().to_vec() };
-                return vec![Finding { name: a.name, what }];
+                return vec![Finding::only(Kind::OnlyInA, &a)];
             }
             (None, Some(b)) => {
                 tally.only_in_b += 1;
-                let what = What::OnlyInB { dtype: b.header.dtype().name(), size: b.header.size().to_vec() };
-                return vec![Finding { name: b.name, what }];
+                return vec![Finding::only(Kind::OnlyInB, &b)];
             }
             (None, None) => return Vec::new(),
         };
-        let (name, nbytes) = (a.name.clone(), a.header.nbytes() as u64);
-        let found = self.differences(a, b, &mut tally);
-        if found.iter().any(|what| matches!(what, What::Failed(_))) {
+        let found = self.differences(&a, &b, &mut tally);
+        if found.iter().any(|finding| finding.kind == Kind::Error) {
             tally.failed += 1;
         } else if found.is_empty() {
             tally.equal += 1;
-            tally.equal_bytes = tally.equal_bytes.saturating_add(nbytes);
+            tally.equal_bytes = tally.equal_bytes.saturating_add(a.header.nbytes() as u64);
         } else {
             tally.different += 1;
-            let is_layout = |what: &What| {
-                matches!(what, What::Layout { .. } | What::Sharing { .. } | What::Offset { .. })
-            };
+            let is_layout =
+                |finding: &Finding| matches!(finding.kind, Kind::Layout | Kind::Sharing | Kind::Offset);
             tally.only_layout += u64::from(found.iter().all(is_layout));
         }
-        found.into_iter().map(|what| Finding { name: name.clone(), what }).collect()
+        found
     }
 
-    fn differences(&self, a: TensorInfo, b: TensorInfo, tally: &mut Tally) -> Vec<What> {
+    fn differences(&self, a: &TensorInfo, b: &TensorInfo, tally: &mut Tally) -> Vec<Finding> {
         let mut found = Vec::new();
-        if a.header.dtype() != b.header.dtype() {
-            found.push(What::DType { a: a.header.dtype().name(), b: b.header.dtype().name() });
+        let [in_a, in_b] = [a, b].map(|info| info.header.dtype().name());
+        if in_a != in_b {
+            let text = format!("dtype {in_a}, {in_b}");
+            found.push(Finding::new(a, Kind::Dtype, json!({ "a": in_a, "b": in_b }), text));
         }
-        if a.header.size() != b.header.size() {
-            found.push(What::Size { a: a.header.size().to_vec(), b: b.header.size().to_vec() });
+        let [in_a, in_b] = [a, b].map(|info| info.header.size());
+        if in_a != in_b {
+            let text = format!("size {in_a:?}, {in_b:?}");
+            found.push(Finding::new(a, Kind::Size, json!({ "a": in_a, "b": in_b }), text));
         }
         if !found.is_empty() {
             return found;
         }
         if !self.args.no_values {
-            match self.compare_values(&a, &b) {
-                Ok(None) => {}
-                Ok(Some(difference)) => found.push(What::Values(Values::of(&difference, &a))),
-                Err(failure) => {
-                    let side = failure.side.map_or(String::new(), |side| format!("{}: ", side.name()));
-                    let text = format!("diff {}: {side}{}", quoted(&a.name), failure.why);
-                    self.bar.suspend(|| warn(&text));
-                    found.push(What::Failed(failure));
+            match self.compare_values(a, b) {
+                Ok(difference) => found.extend(difference.map(|it| Finding::values(a, &it))),
+                Err(Failure { side, why }) => {
+                    let place = side.map_or(String::new(), |side| format!("{}: ", side.name()));
+                    self.bar.suspend(|| warn(&format!("diff {}: {place}{why}", quoted(&a.name))));
+                    let record = json!({ "side": side, "message": why });
+                    found.push(Finding::new(a, Kind::Error, record, why));
                 }
             }
         }
-        let is_stride_equal = have_equal_strides(&a, &b);
+        let is_stride_equal = have_equal_strides(a, b);
         tally.other_strides += u64::from(!is_stride_equal);
         if let Some(sharing) = &self.sharing {
-            found.extend(sharing.compare(&a, &b));
-            if !is_stride_equal || a.header.dim_names() != b.header.dim_names() {
-                let (a, b) = (Layout(a.header), Layout(b.header));
-                found.push(What::Layout { a, b, is_stride_equal });
-            }
+            found.extend(sharing.compare(a, b));
+            found.extend(Finding::layout(a, &a.header, &b.header, is_stride_equal));
         }
         found
     }

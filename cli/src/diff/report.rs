@@ -5,25 +5,25 @@ use std::io::Write;
 
 use indicatif::HumanBytes;
 use serde::{Serialize, Serializer};
-use stridemap::DType;
 
 use super::values::Side;
-use super::{AttributeDifference, Diff, Finding, Layout, Tally, Values, What};
+use super::{AttributeDifference, Diff, Finding, Kind, Tally};
 use crate::error::Result;
 use crate::input::Input;
-use crate::look::format_dim_names;
 use crate::names::{of_scope, one_line, quoted};
-use crate::scalar::{digits, text_of};
-use crate::ui::{Element, List, counted, gap, write_json};
+use crate::ui::{List, counted, gap, write_json};
 
 /// Prints one line per finding, and a summary.
 pub(super) fn print_text(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
     for finding in diff.findings()? {
-        let finding = finding?;
-        diff.bar.suspend(|| match finding.to_text() {
-            Some(line) => writeln!(out, "{line}"),
-            None => Ok(()),
-        })?;
+        let Finding { name, kind, text, .. } = finding?;
+        let mark = match kind {
+            Kind::OnlyInA => '-',
+            Kind::OnlyInB => '+',
+            Kind::Error => continue,
+            _ => '~',
+        };
+        diff.bar.suspend(|| writeln!(out, "{mark} {}{}{text}", quoted(&name), gap()))?;
     }
     for AttributeDifference { scope, key, a, b } in diff.attributes() {
         let line = match (a, b) {
@@ -87,58 +87,6 @@ impl Side {
             Side::B => "B",
         }
     }
-}
-
-impl Finding {
-    /// Formats a finding as a line. A failed comparison returns `None`, because it was already reported as a message.
-    fn to_text(&self) -> Option<String> {
-        let (mark, what) = match &self.what {
-            What::OnlyInA { dtype, size } => ('-', format!("{dtype}{}{size:?}", gap())),
-            What::OnlyInB { dtype, size } => ('+', format!("{dtype}{}{size:?}", gap())),
-            What::DType { a, b } => ('~', format!("dtype {a}, {b}")),
-            What::Size { a, b } => ('~', format!("size {a:?}, {b:?}")),
-            What::Values(values) => ('~', values.to_text()),
-            What::Layout { a, b, is_stride_equal } => ('~', layout_text(a, b, *is_stride_equal)),
-            What::Sharing { side, with } => {
-                ('~', format!("shares bytes with {} only in {}", quoted(with), side.name()))
-            }
-            What::Offset { with, a, b } => ('~', format!("offset from {} {a}, {b}", quoted(with))),
-            What::Failed(_) => return None,
-        };
-        Some(format!("{mark} {}{}{what}", quoted(&self.name), gap()))
-    }
-}
-
-impl Values {
-    fn to_text(&self) -> String {
-        let mut text =
-            format!("values differ in {} of {}", self.differing, counted(self.numel as u64, "element"));
-        if self.nan > 0 {
-            text += &format!(", {} of them NaN on one side only", self.nan);
-        }
-        let shown = |element: &Element, dtype| text_of(element.0, |number| digits(number, dtype));
-        if let (Some(absolute), Some(relative)) = (&self.max_absolute, &self.max_relative) {
-            let [absolute, relative] = [absolute, relative].map(|it| shown(it, DType::F64));
-            text += &format!(", by at most {absolute} (relative {relative})");
-        }
-        let [a, b] = [&self.a, &self.b].map(|it| shown(it, self.dtype));
-        text + &format!(", first at {:?}: {a}, {b}", self.first)
-    }
-}
-
-fn layout_text(a: &Layout, b: &Layout, is_stride_equal: bool) -> String {
-    let mut parts = Vec::new();
-    if !is_stride_equal {
-        parts.push(format!("stride {:?}, {:?}", a.0.stride(), b.0.stride()));
-    }
-    if a.0.dim_names() != b.0.dim_names() {
-        let names = |layout: &Layout| match layout.0.dim_names() {
-            Some(names) => format_dim_names(Some(names)),
-            None => "none".to_owned(),
-        };
-        parts.push(format!("dimension names {}, {}", names(a), names(b)));
-    }
-    parts.join("; ")
 }
 
 impl Tally {

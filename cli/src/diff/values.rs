@@ -43,11 +43,10 @@ pub(super) enum Side {
 }
 
 /// The reason that the elements could not be compared.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub(super) struct Failure {
     /// The tensor that could not be read. `None` if the failure concerns both.
     pub(super) side: Option<Side>,
-    #[serde(rename = "message")]
     pub(super) why: String,
 }
 

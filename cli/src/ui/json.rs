@@ -91,7 +91,7 @@ impl Serialize for Element {
             Scalar::Complex(first, second) | Scalar::Pair(first, second) => {
                 [Float(first), Float(second)].serialize(serializer)
             }
-            other => Err(S::Error::custom(format!("{other:?} cannot be written as JSON yet"))),
+            other => format!("{other:?}").serialize(serializer),
         }
     }
 }
