@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use indicatif::HumanBytes;
-use serde::Serialize;
-use stridemap::maintenance::Salvaged;
+use serde_json::{Value, json};
+use stridemap::maintenance::{Loss, Salvaged};
 
 use crate::args::External;
 use crate::error::Result;
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &SalvageArgs, out: &mut impl Write) -> Result<bool> {
     bar.finish_and_clear();
     let salvaged = salvaged.map_err(|e| explain(&args.store, e))?;
     if args.json {
-        write_json(out, Record::of(&salvaged))?;
+        write_json(out, record(&salvaged))?;
         return Ok(salvaged.losses.is_empty());
     }
     for loss in &salvaged.losses {
@@ -88,39 +88,21 @@ pub(crate) fn run(args: &SalvageArgs, out: &mut impl Write) -> Result<bool> {
     Ok(losses.is_empty())
 }
 
-#[derive(Serialize)]
-struct Record<'a> {
-    generation: u64,
-    tensors: u64,
-    bytes_copied: u64,
-    bytes_shared: u64,
-    losses: Vec<LossRecord<'a>>,
-    interrupted: &'a [String],
-}
-
-#[derive(Serialize)]
-struct LossRecord<'a> {
-    name: Option<&'a str>,
-    bytes: u64,
-    file: String,
-    reason: &'a str,
-}
-
-impl<'a> Record<'a> {
-    fn of(salvaged: &'a Salvaged) -> Self {
-        let losses = salvaged.losses.iter().map(|loss| LossRecord {
-            name: loss.name.as_deref(),
-            bytes: loss.lost_bytes,
-            file: loss.path.display().to_string(),
-            reason: &loss.reason,
-        });
-        Record {
-            generation: salvaged.generation,
-            tensors: salvaged.copied.tensor_count,
-            bytes_copied: salvaged.copied.copied_bytes,
-            bytes_shared: salvaged.copied.shared_bytes,
-            losses: losses.collect(),
-            interrupted: &salvaged.interrupted,
-        }
-    }
+fn record(salvaged: &Salvaged) -> Value {
+    let loss = |loss: &Loss| {
+        json!({
+            "name": loss.name,
+            "bytes": loss.lost_bytes,
+            "file": loss.path.display().to_string(),
+            "reason": loss.reason,
+        })
+    };
+    json!({
+        "generation": salvaged.generation,
+        "tensors": salvaged.copied.tensor_count,
+        "bytes_copied": salvaged.copied.copied_bytes,
+        "bytes_shared": salvaged.copied.shared_bytes,
+        "losses": salvaged.losses.iter().map(loss).collect::<Vec<_>>(),
+        "interrupted": salvaged.interrupted,
+    })
 }

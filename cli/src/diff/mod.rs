@@ -21,7 +21,7 @@ use crate::look::format_dim_names;
 use crate::names::{Named as _, quoted};
 use crate::pieces::unravel_index;
 use crate::scalar::{digits, text_of};
-use crate::ui::{Element, Progress, counted, gap, progress, warn};
+use crate::ui::{Progress, counted, element, float, gap, progress, warn};
 use elements::Tolerance;
 use headers::{Sharing, have_equal_strides};
 use pairs::{Pair, pairs};
@@ -177,10 +177,9 @@ impl Finding {
             text += &format!(", {} of them NaN on one side only", difference.nan_count);
         }
         let shown = |scalar, dtype| text_of(scalar, |number| digits(number, dtype));
-        let (absolute, relative) =
-            difference.largest.map(|(absolute, relative)| (absolute, Scalar::Float(relative))).unzip();
+        let (absolute, relative) = difference.largest.unzip();
         if let (Some(absolute), Some(relative)) = (absolute, relative) {
-            let [absolute, relative] = [absolute, relative].map(|it| shown(it, DType::F64));
+            let [absolute, relative] = [absolute, Scalar::Float(relative)].map(|it| shown(it, DType::F64));
             text += &format!(", by at most {absolute} (relative {relative})");
         }
         text += &format!(", first at {first:?}: {}, {}", shown(a, dtype), shown(b, dtype));
@@ -188,11 +187,11 @@ impl Finding {
             "numel": numel,
             "differing": difference.count,
             "nan": difference.nan_count,
-            "max_absolute": absolute.map(Element),
-            "max_relative": relative.map(Element),
+            "max_absolute": absolute.map(element),
+            "max_relative": relative.map(float),
             "first": first,
-            "a": Element(a),
-            "b": Element(b),
+            "a": element(a),
+            "b": element(b),
         });
         Finding::new(info, Kind::Values, record, text)
     }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use indicatif::{HumanBytes, HumanCount};
 use serde::Serialize;
+use serde_json::{Value, json};
 use stridemap::{StorageInfo, StoreOptions};
 
 use super::modules::Totals;
@@ -15,7 +16,7 @@ use crate::args::Reading;
 use crate::error::Result;
 use crate::input::Input;
 use crate::names::{of_scope, one_line, quoted};
-use crate::ui::{Column, List, Table, TensorRecord, print_line, shorten, storage_id, width, write_json};
+use crate::ui::{Column, List, Table, print_line, shorten, storage_id, tensor_record, width, write_json};
 
 /// The maximum number of lines for dtypes, modules, attributes and warnings, so that the summary fits one screen.
 const MAX_DTYPES: usize = 4;
@@ -90,9 +91,9 @@ fn write_description(summary: &Summary, input: &Input, is_full: bool, out: &mut 
         attributes_of.entry(scope.clone()).or_default().insert(key.clone(), value.clone());
     }
     let attributes = attributes_of.remove("").unwrap_or_default();
-    let tensors = List(|| Ok(input.tensors("")?.map(|tensor| tensor.map(TensorRecord::from))));
+    let tensors = List(|| Ok(input.tensors("")?.map(|tensor| tensor.map(|info| tensor_record(&info)))));
     let storages =
-        List(|| Ok(input.storages().map(|storage| storage.map(|info| StorageRecord::new(info, input)))));
+        List(|| Ok(input.storages().map(|storage| storage.map(|info| storage_record(&info, input)))));
     write_json(
         out,
         Description {
@@ -105,32 +106,25 @@ fn write_description(summary: &Summary, input: &Input, is_full: bool, out: &mut 
     )
 }
 
-#[derive(Serialize)]
-pub(super) struct StorageRecord {
-    pub(super) id: String,
-    pub(super) kind: String,
-    pub(super) size_bytes: u64,
-    pub(super) file: String,
-    pub(super) offset_bytes: u64,
-    pub(super) tensor_count: u64,
+/// Returns what is known of a storage as JSON.
+pub(super) fn storage_record(info: &StorageInfo, input: &Input) -> Value {
+    json!({
+        "id": storage_id(info.id),
+        "kind": info.kind.to_string(),
+        "size_bytes": info.size_bytes,
+        "file": file_name(info, input),
+        "offset_bytes": info.offset_bytes,
+        "tensor_count": info.tensor_count,
+    })
 }
 
-impl StorageRecord {
-    /// Creates the record. A file inside the store is shown relative to the store's directory.
-    pub(super) fn new(info: StorageInfo, input: &Input) -> Self {
-        let file = match input {
-            Input::Store(store, _) => info.file.strip_prefix(store.path()).unwrap_or(&info.file),
-            Input::File(..) => &info.file,
-        };
-        StorageRecord {
-            id: storage_id(info.id),
-            kind: info.kind.to_string(),
-            size_bytes: info.size_bytes,
-            file: file.display().to_string(),
-            offset_bytes: info.offset_bytes,
-            tensor_count: info.tensor_count,
-        }
-    }
+/// Returns the file of a storage. A file inside the store is shown relative to the store's directory.
+pub(super) fn file_name(info: &StorageInfo, input: &Input) -> String {
+    let inside = match input {
+        Input::Store(store, _) => info.file.strip_prefix(store.path()).ok(),
+        Input::File(_) => None,
+    };
+    inside.unwrap_or(&info.file).display().to_string()
 }
 
 const COLUMNS: [Column; 5] = [

@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::input::Input;
 use crate::names::{Pattern, listed, pattern, quoted};
 use crate::size::parse_size;
-use crate::ui::{Column, Table, TensorRecord, bytes_cell, message, print_grid, width, write_json};
+use crate::ui::{Column, Table, bytes_cell, message, print_grid, tensor_record, width, write_json};
 
 /// List the tensors of a store or a file
 ///
@@ -118,7 +118,7 @@ pub(crate) fn run(args: &LsArgs, out: &mut impl Write) -> Result<bool> {
 
 fn print(args: &LsArgs, infos: &[TensorInfo], out: &mut impl Write) -> Result<()> {
     if args.json {
-        return infos.iter().try_for_each(|info| write_json(out, TensorRecord::from(info.clone())));
+        return infos.iter().try_for_each(|info| write_json(out, tensor_record(info)));
     }
     if args.null {
         return Ok(infos.iter().try_for_each(|info| write!(out, "{}\0", info.name))?);

@@ -4,17 +4,18 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use serde::Serialize;
 use serde_json::{Value, json};
 use stridemap::StoreOptions;
 use unicode_width::UnicodeWidthStr as _;
 
-use super::sharing::{MappedStorage, PlacedTensor, StorageMap};
+use super::sharing::{PlacedTensor, StorageMap};
 use crate::args::Reading;
 use crate::error::Result;
 use crate::input::Input;
 use crate::names::{Named as _, names, quoted};
-use crate::ui::{Column, MAX_ROWS, Table, bytes_cell, counted, shorten, storage_id, width, write_json};
+use crate::ui::{
+    Column, MAX_ROWS, Table, bytes_cell, counted, joined, shorten, storage_id, width, write_json,
+};
 
 /// Above this number of storages, those with at most one tensor and no unreachable bytes are not drawn. Above this
 /// number of tensors on one storage, those that share no byte are not drawn.
@@ -76,7 +77,7 @@ pub(crate) fn run(args: &MapArgs, out: &mut impl Write) -> Result<()> {
         maps.retain(|map| map.tensors.iter().any(|tensor| selected.contains(&tensor.info.name)));
     }
     if args.json {
-        let storages: Vec<Record> = maps.iter().map(|map| record(map, &input)).collect();
+        let storages: Vec<Value> = maps.iter().map(|map| record(map, &input)).collect();
         return write_json(out, json!({ "storages": storages }));
     }
     let Some(width) = width() else { return print_data(&maps, out) };
@@ -296,14 +297,8 @@ impl Cells {
     }
 }
 
-#[derive(Serialize)]
-struct Record {
-    #[serde(flatten)]
-    storage: MappedStorage,
-    tensors: Vec<Value>,
-}
-
-fn record(map: &StorageMap, input: &Input) -> Record {
+/// Returns a storage and its tensors as JSON.
+fn record(map: &StorageMap, input: &Input) -> Value {
     let tensor = |tensor: &PlacedTensor| {
         let PlacedTensor { info, range, sharers, is_undetermined } = tensor;
         let name = |&other: &usize| Some(&map.tensors.get(other)?.info.name);
@@ -321,5 +316,6 @@ fn record(map: &StorageMap, input: &Input) -> Record {
             "is_sharing_determined": !is_undetermined,
         })
     };
-    Record { storage: map.record(input), tensors: map.tensors.iter().map(tensor).collect() }
+    let tensors: Value = map.tensors.iter().map(tensor).collect();
+    joined(map.record(input), json!({ "tensors": tensors }))
 }

@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::Serialize;
+use serde_json::{Value, json};
 use stridemap::{StorageInfo, TensorInfo};
 
-use super::info::StorageRecord;
+use super::info::storage_record;
 use crate::error::Result;
 use crate::input::Input;
+use crate::ui::joined;
 
 /// The maximum number of earlier tensors that a tensor is compared with. If there are more, a half of this number are
 /// the nearest, and at least a quarter are the widest of the others.
@@ -28,6 +30,7 @@ pub(crate) struct StorageMap {
 }
 
 /// How many bytes of a storage some tensor reaches. The sum of the three numbers is the length of the storage.
+#[derive(Serialize)]
 pub(crate) struct StorageUsage {
     pub(crate) reachable_bytes: u64,
     /// Bytes that no tensor reaches, but which a compaction keeps.
@@ -49,17 +52,6 @@ impl StorageUsage {
             is_exact: reached.is_some(),
         })
     }
-}
-
-/// A storage in JSON, with its usage.
-#[derive(Serialize)]
-pub(crate) struct MappedStorage {
-    #[serde(flatten)]
-    record: StorageRecord,
-    reachable_bytes: u64,
-    padding_bytes: u64,
-    unreachable_bytes: u64,
-    is_exact: bool,
 }
 
 /// A tensor on its storage.
@@ -92,14 +84,9 @@ impl StorageMap {
         Ok(maps)
     }
 
-    pub(crate) fn record(&self, input: &Input) -> MappedStorage {
-        MappedStorage {
-            record: StorageRecord::new(self.storage.clone(), input),
-            reachable_bytes: self.usage.reachable_bytes,
-            padding_bytes: self.usage.padding_bytes,
-            unreachable_bytes: self.usage.unreachable_bytes,
-            is_exact: self.usage.is_exact,
-        }
+    /// Returns the storage and its usage as JSON.
+    pub(crate) fn record(&self, input: &Input) -> Value {
+        joined(storage_record(&self.storage, input), json!(self.usage))
     }
 
     /// Returns how many tensors there are of which it could not be found out whether they share bytes.

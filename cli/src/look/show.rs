@@ -14,7 +14,7 @@ use crate::expr::Copies;
 use crate::input::Input;
 use crate::pieces::{Cut, Pieces, steady};
 use crate::scalar::{digits, text_of};
-use crate::ui::{Element, List, write_json};
+use crate::ui::{List, element, write_json};
 
 /// Print the elements of a tensor or view
 ///
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
                 size: view.size(),
                 stride: view.stride(),
                 storage_offset: view.storage_offset(),
-                values: List(|| Ok(elements(view.clone()).map(|element| element.map(Element)))),
+                values: List(|| Ok(elements(view.clone()).map(|it| it.map(element)))),
             },
         )
     } else if args.csv {

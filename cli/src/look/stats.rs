@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use indicatif::HumanCount;
-use serde::Serialize;
+use serde_json::{Value, json};
 use stridemap::{Scalar, Statistics, Tensor};
 
 use super::chart::{print_bars, short, sparkline};
@@ -19,7 +19,7 @@ use crate::input::Input;
 use crate::interrupt;
 use crate::names::{one_line, quoted};
 use crate::scalar::text_of;
-use crate::ui::{Column, Element, Progress, Table, counted, progress, warn, write_json};
+use crate::ui::{Column, Progress, Table, counted, element, float, progress, warn, write_json};
 
 /// Summarize the elements of tensors: count, extremes, mean, deviation, NaN, histogram
 ///
@@ -109,8 +109,8 @@ pub(crate) fn run(args: &StatsArgs, out: &mut impl Write) -> Result<bool> {
         found_count += 1;
         let key = args.sort.key(&found);
         match args.json {
-            true if args.sort == Sort::Name => write_json(out, Record::of(label, &found))?,
-            true => records.push((key, serde_json::to_value(Record::of(label, &found))?)),
+            true if args.sort == Sort::Name => write_json(out, record(label, &found))?,
+            true => records.push((key, record(label, &found))),
             false if is_one => print_details(label, &found, out)?,
             false => rows.push((key, row(label, &found))),
         }
@@ -255,48 +255,26 @@ pub(crate) fn sample_note(statistics: &Statistics) -> Option<String> {
         .then(|| format!("the percentiles and the histogram are of a sample of {}", HumanCount(count)))
 }
 
-#[derive(Serialize)]
-struct Record<'a> {
-    name: &'a str,
-    dtype: &'static str,
-    size: &'a [usize],
-    count: u64,
-    nan_count: u64,
-    positive_infinity_count: u64,
-    negative_infinity_count: u64,
-    zero_count: u64,
-    min: Option<Element>,
-    max: Option<Element>,
-    mean: Option<Element>,
-    std: Option<Element>,
-    /// The number of elements from which the quantiles and the histogram are computed.
-    sample_count: u64,
-    /// Pairs of a fraction and this quantile of the finite elements.
-    quantiles: Vec<(f64, Element)>,
-    /// Counts in bins of equal width between min and max.
-    histogram: Vec<u64>,
-}
-
-impl<'a> Record<'a> {
-    fn of(name: &'a str, Found { tensor, statistics }: &'a Found) -> Self {
-        let real = |number: Option<f64>| number.map(|number| Element(Scalar::Float(number)));
-        let quantile = |fraction: f64| Some((fraction, real(statistics.quantile(fraction))?));
-        Record {
-            name,
-            dtype: tensor.dtype().name(),
-            size: tensor.size(),
-            count: statistics.count,
-            nan_count: statistics.nan_count,
-            positive_infinity_count: statistics.positive_infinity_count,
-            negative_infinity_count: statistics.negative_infinity_count,
-            zero_count: statistics.zero_count,
-            min: statistics.min.map(Element),
-            max: statistics.max.map(Element),
-            mean: real(statistics.mean()),
-            std: real(statistics.std()),
-            sample_count: statistics.sample_count,
-            quantiles: [0.001, 0.5, 0.999].into_iter().filter_map(quantile).collect(),
-            histogram: statistics.histogram(BINS),
-        }
-    }
+/// Returns the statistics as JSON. `sample_count` is the number of elements from which the quantiles and the histogram are
+/// computed. A quantile is a pair: a fraction, and the quantile of the finite elements.
+fn record(name: &str, Found { tensor, statistics }: &Found) -> Value {
+    let quantile = |fraction: f64| Some((fraction, float(statistics.quantile(fraction)?)));
+    let quantiles: Vec<_> = [0.001, 0.5, 0.999].into_iter().filter_map(quantile).collect();
+    json!({
+        "name": name,
+        "dtype": tensor.dtype().name(),
+        "size": tensor.size(),
+        "count": statistics.count,
+        "nan_count": statistics.nan_count,
+        "positive_infinity_count": statistics.positive_infinity_count,
+        "negative_infinity_count": statistics.negative_infinity_count,
+        "zero_count": statistics.zero_count,
+        "min": statistics.min.map(element),
+        "max": statistics.max.map(element),
+        "mean": statistics.mean().map(float),
+        "std": statistics.std().map(float),
+        "sample_count": statistics.sample_count,
+        "quantiles": quantiles,
+        "histogram": statistics.histogram(BINS),
+    })
 }

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use super::info::{StorageRecord, print_head};
+use super::info::{file_name, print_head};
 use super::summary::Summary;
 use crate::error::Result;
 use crate::input::Input;
@@ -50,12 +50,12 @@ pub(super) fn print(summary: &Summary, input: &Input, out: &mut impl Write) -> R
 
     let mut storages = Table::new(&STORAGES);
     for storage in input.storages().take(MAX_ROWS) {
-        let storage = StorageRecord::new(storage?, input);
+        let storage = storage?;
         storages.add_row([
-            storage.id,
-            storage.kind,
+            storage_id(storage.id),
+            storage.kind.to_string(),
             storage.size_bytes.to_string(),
-            one_line(&storage.file),
+            one_line(&file_name(&storage, input)),
             storage.offset_bytes.to_string(),
             storage.tensor_count.to_string(),
         ]);

@@ -4,10 +4,10 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use indicatif::{HumanBytes, HumanCount};
-use serde::Serialize;
+use serde_json::{Value, json};
 use stridemap::StoreOptions;
 
-use super::modules::{Node, Totals};
+use super::modules::Node;
 use crate::args::Reading;
 use crate::error::Result;
 use crate::input::Input;
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &TreeArgs, out: &mut impl Write) -> Result<()> {
     let path = input.path();
     let name = one_line(&path.file_name().unwrap_or(path.as_os_str()).to_string_lossy());
     if args.json {
-        return write_json(out, Record::of(&name, &root, args.depth));
+        return write_json(out, record(&name, &root, args.depth));
     }
     if width().is_none() {
         print_row(&name, &root, out)?;
@@ -150,27 +150,17 @@ fn numbered(name: &str) -> Option<(&str, u64)> {
     Some((stem, name[stem.len()..].parse().ok()?))
 }
 
-#[derive(Serialize)]
-struct Record {
-    name: String,
-    #[serde(flatten)]
-    totals: Totals,
-    dtype: Option<&'static str>,
-    size: Option<Vec<usize>>,
-    parts: Vec<Record>,
-}
-
-impl Record {
-    fn of(name: &str, node: &Node, depth: Option<usize>) -> Self {
-        let parts = if depth == Some(0) { Vec::new() } else { node.parts() };
-        let depth = depth.map(|depth| depth.saturating_sub(1));
-        let (dtype, size) = node.tensor.as_ref().map(|(dtype, size)| (dtype.name(), size.clone())).unzip();
-        Record {
-            name: name.to_owned(),
-            totals: node.totals,
-            dtype,
-            size,
-            parts: parts.iter().map(|(name, node)| Record::of(name, node, depth)).collect(),
-        }
-    }
+/// Returns a module or a tensor, and its parts down to this depth, as JSON.
+fn record(name: &str, node: &Node, depth: Option<usize>) -> Value {
+    let parts = if depth == Some(0) { Vec::new() } else { node.parts() };
+    let depth = depth.map(|depth| depth.saturating_sub(1));
+    json!({
+        "name": name,
+        "tensor_count": node.totals.tensor_count,
+        "numel": node.totals.numel,
+        "size_bytes": node.totals.size_bytes,
+        "dtype": node.tensor.as_ref().map(|(dtype, _)| dtype.name()),
+        "size": node.tensor.as_ref().map(|(_, size)| size),
+        "parts": parts.iter().map(|(name, node)| record(name, node, depth)).collect::<Value>(),
+    })
 }

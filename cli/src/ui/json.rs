@@ -1,10 +1,10 @@
 //! JSON records of the commands.
 
 use std::io::Write;
-use std::sync::Arc;
 
 use serde::ser::{Error as _, SerializeSeq as _};
 use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 use stridemap::{Scalar, TensorInfo};
 
 use crate::error::Result;
@@ -24,36 +24,28 @@ pub(crate) fn write_json(out: &mut impl Write, record: impl Serialize) -> Result
     Ok(writeln!(out)?)
 }
 
-/// The header of a tensor.
-#[derive(Serialize)]
-pub(crate) struct TensorRecord {
-    name: String,
-    dtype: &'static str,
-    size: Vec<usize>,
-    stride: Vec<isize>,
-    storage_offset: usize,
-    storage: String,
-    is_contiguous: bool,
-    numel: usize,
-    logical_size_bytes: usize,
-    dim_names: Option<Vec<Option<Arc<str>>>>,
+/// Returns the header of a tensor as JSON.
+pub(crate) fn tensor_record(info: &TensorInfo) -> Value {
+    json!({
+        "name": info.name,
+        "dtype": info.header.dtype().name(),
+        "size": info.header.size(),
+        "stride": info.header.stride(),
+        "storage_offset": info.header.storage_offset(),
+        "storage": storage_id(info.storage_id),
+        "is_contiguous": info.header.is_contiguous(),
+        "numel": info.header.numel(),
+        "logical_size_bytes": info.header.nbytes(),
+        "dim_names": info.header.dim_names(),
+    })
 }
 
-impl From<TensorInfo> for TensorRecord {
-    fn from(TensorInfo { name, storage_id: id, header, .. }: TensorInfo) -> Self {
-        TensorRecord {
-            dtype: header.dtype().name(),
-            size: header.size().to_vec(),
-            stride: header.stride().to_vec(),
-            storage_offset: header.storage_offset(),
-            storage: storage_id(id),
-            is_contiguous: header.is_contiguous(),
-            numel: header.numel(),
-            logical_size_bytes: header.nbytes(),
-            name,
-            dim_names: header.dim_names().map(<[_]>::to_vec),
-        }
+/// Returns an object with the keys of two.
+pub(crate) fn joined(mut record: Value, mut more: Value) -> Value {
+    if let (Some(record), Some(more)) = (record.as_object_mut(), more.as_object_mut()) {
+        record.append(more);
     }
+    record
 }
 
 /// Formats a storage id as sixteen hexadecimal digits, as in the name of the storage's file.
@@ -79,32 +71,22 @@ where
     }
 }
 
-/// An element in JSON. NaN and infinity are strings, and a complex number or a pair is a list of two numbers.
-pub(crate) struct Element(pub(crate) Scalar);
-
-impl Serialize for Element {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0 {
-            Scalar::Bool(value) => value.serialize(serializer),
-            Scalar::Int(value) => value.serialize(serializer),
-            Scalar::Float(value) => Float(value).serialize(serializer),
-            Scalar::Complex(first, second) | Scalar::Pair(first, second) => {
-                [Float(first), Float(second)].serialize(serializer)
-            }
-            other => format!("{other:?}").serialize(serializer),
-        }
+/// Returns an element as JSON. NaN and infinity are strings, and a complex number or a pair is a list of two numbers.
+pub(crate) fn element(scalar: Scalar) -> Value {
+    match scalar {
+        Scalar::Bool(value) => value.into(),
+        Scalar::Int(value) => json!(value),
+        Scalar::Float(value) => float(value),
+        Scalar::Complex(first, second) | Scalar::Pair(first, second) => json!([float(first), float(second)]),
+        other => format!("{other:?}").into(),
     }
 }
 
-struct Float(f64);
-
-impl Serialize for Float {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0 {
-            x if x.is_nan() => "NaN".serialize(serializer),
-            f64::INFINITY => "Infinity".serialize(serializer),
-            f64::NEG_INFINITY => "-Infinity".serialize(serializer),
-            x => x.serialize(serializer),
-        }
+pub(crate) fn float(number: f64) -> Value {
+    match number {
+        x if x.is_nan() => "NaN".into(),
+        f64::INFINITY => "Infinity".into(),
+        f64::NEG_INFINITY => "-Infinity".into(),
+        x => x.into(),
     }
 }

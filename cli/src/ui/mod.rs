@@ -8,7 +8,7 @@ mod table;
 mod term;
 
 pub(crate) use grid::print_grid;
-pub(crate) use json::{Element, List, TensorRecord, storage_id, write_json};
+pub(crate) use json::{List, element, float, joined, storage_id, tensor_record, write_json};
 pub(crate) use out::{Stdout, counted, message, warn};
 pub(crate) use progress::{Progress, progress};
 pub(crate) use table::{Column, MAX_ROWS, Table, bytes_cell, print_line, shorten};

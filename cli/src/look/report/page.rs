@@ -6,6 +6,7 @@ use std::io::{self, Write};
 
 use indicatif::{HumanBytes, HumanCount};
 use serde::{Serialize, Serializer};
+use serde_json::Value;
 use serde_json::ser::Formatter;
 use stridemap::TensorInfo;
 
@@ -13,7 +14,7 @@ use super::elements::Elements;
 use super::heat::HeatMap;
 use super::rows::{Place, Row};
 use crate::input::Input;
-use crate::look::sharing::{MappedStorage, StorageMap};
+use crate::look::sharing::StorageMap;
 use crate::look::summary::{Group, Summary};
 use crate::names::quoted;
 use crate::ui::counted;
@@ -48,7 +49,7 @@ pub(super) struct Page<'a> {
     tensors: Vec<Row<'a>>,
     #[serde(serialize_with = "serialize_heat_maps")]
     heat_maps: &'a [(usize, HeatMap)],
-    storages: Vec<MappedStorage>,
+    storages: Vec<Value>,
     attributes: Vec<(String, String, String)>,
 }
 
