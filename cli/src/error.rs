@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::path::Path;
 
 /// A result whose error this program prints.
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
@@ -27,6 +28,13 @@ impl fmt::Display for Error {
             Error::Output(e) => write!(f, "write to standard output: {e}"),
             Error::NoMatch(why) | Error::Refused(why) => f.write_str(&with_flags(&without_rule(why))),
         }
+    }
+}
+
+impl Error {
+    /// Returns the error that a command refuses a path.
+    pub(crate) fn at(command: &str, path: &Path, why: impl fmt::Display) -> Self {
+        Error::Refused(format!("{command} {}: {why}", path.display()))
     }
 }
 

@@ -38,7 +38,8 @@ impl Outputs<'_> {
         let parts: BTreeSet<PathBuf> = parts.chain([file.path().to_path_buf()]).collect();
         match self.replaced().into_iter().find(|path| parts.iter().any(|part| is_same(path, part))) {
             Some(path) => {
-                Err(self.refused(path, "the tensors are read from this file; write to another path"))
+                let why = "the tensors are read from this file; write to another path";
+                Err(Error::at(self.command, path, why))
             }
             None => self.check_stores(None),
         }
@@ -67,7 +68,7 @@ impl Outputs<'_> {
                 Err(e) => {
                     let why =
                         format!("{} may use this file in place, but could not be read: {e}", path.display());
-                    return Err(self.refused(replaced.first().copied().unwrap_or(&path), &why));
+                    return Err(Error::at(self.command, replaced.first().copied().unwrap_or(&path), why));
                 }
             }
         }
@@ -107,13 +108,11 @@ impl Outputs<'_> {
             _ => format!("{} such as {}", counted(count, "tensor"), quoted(&name)),
         };
         let (store, lost) = (store.display(), self.lost(path));
-        Err(self.refused(
-            path,
-            &format!(
-                "{store} uses this file in place, and {tensors} could no longer be read{lost}; write to another \
-                 path, or first copy the elements into the store: stridemap compact --materialize {store}"
-            ),
-        ))
+        let why = format!(
+            "{store} uses this file in place, and {tensors} could no longer be read{lost}; write to another path, or \
+             first copy the elements into the store: stridemap compact --materialize {store}"
+        );
+        Err(Error::at(self.command, path, why))
     }
 
     /// Says which tensors of the file the new file would not have.
@@ -128,10 +127,6 @@ impl Outputs<'_> {
             counted(count, "tensor"),
             quoted(&first)
         )
-    }
-
-    fn refused(&self, path: &Path, why: &str) -> Error {
-        Error::Refused(format!("{} {}: {why}", self.command, path.display()))
     }
 }
 

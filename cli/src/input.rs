@@ -65,9 +65,7 @@ impl Input {
                     _ => Ok(Input::File(file)),
                 }
             }
-            Ok(found) if !found.is_dir() => {
-                Err(Error::Refused(format!("open {}: not a store or a regular file", path.display())))
-            }
+            Ok(found) if !found.is_dir() => Err(Error::at("open", path, "not a store or a regular file")),
             _ => {
                 let store = open_store(options, path)?;
                 let snapshot = store.snapshot();
@@ -145,7 +143,7 @@ impl Input {
             Some(_) => format!("it has {count}; name the one to {verb}, as ls prints it"),
             None => "it has no tensors".to_owned(),
         };
-        Err(Error::Refused(format!("{verb} {}: {why}", self.path().display())))
+        Err(Error::at(verb, self.path(), why))
     }
 
     /// Returns the tensor of a file that gives it no name: a `.npy` file, or a PyTorch file that holds one bare
@@ -184,16 +182,14 @@ impl Named for Input {
 /// Refuses a path where there is nothing, and an empty file. `wanted` is what the path should lead to.
 pub(crate) fn check_found(path: &Path, wanted: &str) -> Result<()> {
     match fs::metadata(path) {
-        Ok(found) if found.is_file() && found.len() == 0 => {
-            Err(Error::Refused(format!("read {}: the file is empty", path.display())))
-        }
+        Ok(found) if found.is_file() && found.len() == 0 => Err(Error::at("read", path, "the file is empty")),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             let advice = if path.as_os_str() == "-" {
                 "; only import and export use - for a pipe".to_owned()
             } else {
                 advice(path)
             };
-            Err(Error::Refused(format!("open {}: no such {wanted}{advice}", path.display())))
+            Err(Error::at("open", path, format_args!("no such {wanted}{advice}")))
         }
         _ => Ok(()),
     }

@@ -30,24 +30,16 @@ impl<'a> OutputFile<'a> {
         extensions: &[&str],
         is_forced: bool,
     ) -> Result<Self> {
-        let mut file = OutputFile { path, command, is_forced, exists: false };
         // Another extension is likely a mistake, and --force would replace a file of tensors.
         let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
         if !extensions.iter().any(|&known| extension == known) {
             let known = extensions.join(" or .");
-            return Err(file.refused(&format!("the name of the file must end with .{known}")));
+            let why = format!("the name of the file must end with .{known}");
+            return Err(Error::at(command, path, why));
         }
         check_parent_dir(command, path)?;
-        match fs::symlink_metadata(path) {
-            Ok(found) if !found.is_file() && !found.is_symlink() => {
-                Err(file.refused("the path exists and is not a regular file"))
-            }
-            Ok(_) if !is_forced => Err(file.refused(EXISTS)),
-            found => {
-                file.exists = found.is_ok();
-                Ok(file)
-            }
-        }
+        let exists = check_replaceable(command, path, is_forced)?;
+        Ok(OutputFile { path, command, is_forced, exists })
     }
 
     pub(crate) fn path(self) -> &'a Path {
@@ -85,19 +77,27 @@ impl<'a> OutputFile<'a> {
             Ok(size_bytes)
         };
         write().map_err(|e: io::Error| match e.kind() {
-            io::ErrorKind::AlreadyExists => self.refused(EXISTS),
-            _ => self.refused(&e.to_string()),
+            io::ErrorKind::AlreadyExists => Error::at(self.command, self.path, EXISTS),
+            _ => Error::at(self.command, self.path, e),
         })
     }
+}
 
-    fn refused(self, why: &str) -> Error {
-        Error::Refused(format!("{} {}: {why}", self.command, self.path.display()))
+/// Refuses to replace a file unless `is_forced`. Always refuses a path that is not a file. Returns whether the file
+/// exists.
+pub(crate) fn check_replaceable(command: &str, path: &Path, is_forced: bool) -> Result<bool> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.is_file() && !found.is_symlink() => {
+            Err(Error::at(command, path, "the path exists and is not a regular file"))
+        }
+        Ok(_) if !is_forced => Err(Error::at(command, path, EXISTS)),
+        found => Ok(found.is_ok()),
     }
 }
 
 /// Refuses a path in a directory that does not exist, cannot be written, or belongs to a store.
 pub(crate) fn check_parent_dir(command: &str, path: &Path) -> Result<()> {
-    let refused = |why: String| Err(Error::Refused(format!("{command} {}: {why}", path.display())));
+    let refused = |why| Err(Error::at(command, path, why));
     let dir = parent_dir(path);
     if !dir.exists() {
         return refused(format!("the directory {} does not exist", dir.display()));
@@ -118,4 +118,4 @@ pub(crate) fn parent_dir(path: &Path) -> &Path {
     path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-pub(crate) const EXISTS: &str = "the file exists; --force replaces it";
+const EXISTS: &str = "the file exists; --force replaces it";

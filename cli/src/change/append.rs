@@ -99,13 +99,9 @@ fn dry_run(args: &AppendArgs, sources: &[Tensor], snapshot: &Snapshot, out: &mut
             || row(info.header.size()).is_none()
             || row(source.size()) != row(info.header.size())
         {
-            return Err(Error::Refused(format!(
-                "append {}: {} {:?} cannot follow {}",
-                path.display(),
-                source.dtype(),
-                source.size(),
-                described(&name, &info)
-            )));
+            let (dtype, size) = (source.dtype(), source.size());
+            let why = format!("{dtype} {size:?} cannot follow {}", described(&name, &info));
+            return Err(Error::at("append", path, why));
         }
         rows += source.size().first().copied().unwrap_or_default();
     }
@@ -135,13 +131,12 @@ fn only_tensor(path: &Path, reading: &Reading) -> Result<Tensor> {
     match (names.next(), names.count()) {
         (Some(name), 0) => Ok(file.load(&name)?),
         (first, others) => {
-            let count = others + usize::from(first.is_some());
-            let path = path.display();
-            Err(Error::Refused(format!(
-                "append {path}: {}, but one is expected; import the file into a new store, and export the tensor with \
-                 the rows to a .npy file",
-                counted(count as u64, "tensor")
-            )))
+            let count = counted(others as u64 + u64::from(first.is_some()), "tensor");
+            let why = format!(
+                "{count}, but one is expected; import the file into a new store, and export the tensor with the rows to \
+                 a .npy file"
+            );
+            Err(Error::at("append", path, why))
         }
     }
 }

@@ -12,7 +12,6 @@ use stridemap_interop::npz::Packing;
 use stridemap_interop::{npy, npz, safetensors};
 
 use super::plan::info;
-use super::replaced::{check_existing, index_path};
 use super::shared_bytes;
 use super::stdin::PIPE;
 use crate::args::{Existing, External};
@@ -20,7 +19,7 @@ use crate::error::{Error, Result, output_error};
 use crate::in_place::Outputs;
 use crate::input::{open_store, stored_bytes};
 use crate::names::{names, one_line, pattern, quoted};
-use crate::output_file::check_parent_dir;
+use crate::output_file::{check_parent_dir, check_replaceable};
 use crate::ui::{counted, message, progress};
 
 /// Write tensors to a file, or copy a store that is in use
@@ -126,11 +125,11 @@ impl Format {
             Some("safetensors") => Ok(Some(Format::Safetensors)),
             Some("npy") => Ok(Some(Format::Npy)),
             Some("npz") => Ok(Some(Format::Npz)),
-            _ => Err(Error::Refused(format!(
-                "export {}: the extension selects the format and must be .safetensors, .npy, .npz, or .smap for a \
-                 copy of the store{argument_hint}",
-                out.display()
-            ))),
+            _ => {
+                let why = "the extension selects the format and must be .safetensors, .npy, .npz, or .smap for a copy \
+                           of the store";
+                Err(Error::at("export", out, format_args!("{why}{argument_hint}")))
+            }
         }
     }
 
@@ -212,7 +211,10 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
 
 /// Says that a single file and a model in shards exist at once: some programs load one, and some the other.
 fn note_other_model(args: &ExportArgs, format: Format, is_sharded: bool) {
-    let other = if is_sharded { args.out.clone() } else { index_path(args) };
+    let mut other = args.out.clone();
+    if !is_sharded {
+        other.as_mut_os_string().push(".index.json");
+    }
     if matches!(format, Format::Safetensors) && !args.is_piped() && other.exists() {
         let other = other.display();
         message(&format!("note: {other} also exists; delete it, or programs may load it instead"));
@@ -239,7 +241,7 @@ fn check_contents(
     tensors: &[(String, Tensor)],
     has_attributes: bool,
 ) -> Result<()> {
-    let refused = |why: String| Err(Error::Refused(format!("export {}: {why}", args.out.display())));
+    let refused = |why| Err(Error::at("export", &args.out, why));
     let is_npy = matches!(format, Format::Npy);
     let writes_attributes = matches!(format, Format::Safetensors) && has_attributes;
     if tensors.iter().any(|(name, _)| name.is_empty()) && !is_npy {
@@ -291,7 +293,7 @@ fn check_files(
     let mut is_replacing = false;
     // The index is named first.
     for file in files.last().into_iter().chain(files) {
-        is_replacing |= check_existing(file, args)?;
+        is_replacing |= check_replaceable("export", file, args.existing.force)?;
     }
     let names = tensors.iter().map(|(name, _)| name.as_str()).collect();
     Outputs { command: "export", paths: files, names }.check_stores(Some((&args.store, snapshot)))?;
@@ -343,10 +345,8 @@ fn copy(
     out: &mut impl Write,
 ) -> Result<()> {
     if args.out.symlink_metadata().is_ok() {
-        return Err(Error::Refused(format!(
-            "export {}: the path exists, and a store is never replaced; choose a different path",
-            args.out.display()
-        )));
+        let why = "the path exists, and a store is never replaced; choose a different path";
+        return Err(Error::at("export", &args.out, why));
     }
     if args.existing.is_dry_run() {
         let count = if names.is_empty() { snapshot.names()?.len() } else { names.len() };
@@ -375,7 +375,7 @@ fn copy(
 
 /// Refuses to write a file to a terminal, and flags that do not apply to standard output, or to a file.
 fn check_pipe(args: &ExportArgs) -> Result<()> {
-    let refused = |why: &str| Err(Error::Refused(format!("export {}: {why}", args.out.display())));
+    let refused = |why| Err(Error::at("export", &args.out, why));
     if !args.is_piped() {
         return match args.format {
             Some(_) => refused("--format is for standard output; the extension of a file selects its format"),
@@ -393,7 +393,7 @@ fn check_pipe(args: &ExportArgs) -> Result<()> {
 
 /// Refuses flags that do not apply to the format: the user probably meant a different format.
 fn check_flags(args: &ExportArgs, format: Format) -> Result<()> {
-    let refused = |what| Err(Error::Refused(format!("export {}: {what}", args.out.display())));
+    let refused = |why| Err(Error::at("export", &args.out, why));
     match format {
         Format::Safetensors | Format::Store if args.order != Order::C => {
             refused("--order is for .npy and .npz files; others are always row-major")

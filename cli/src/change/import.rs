@@ -246,7 +246,7 @@ fn check_file(path: &Path) -> Result<()> {
         Some(index) => format!("a directory; name the index of the model in it, {}", index.display()),
         None => "a directory; name the files in it".to_owned(),
     };
-    Err(Error::Refused(format!("import {}: {what}", path.display())))
+    Err(Error::at("import", path, what))
 }
 
 /// Refuses to replace tensors of the store, unless `--force` is given.
@@ -310,12 +310,12 @@ fn check_locations(inputs: &[Input<'_>], target: &Path, allowed: ExternalFiles) 
         let is_beside = fs::canonicalize(&path)
             .is_ok_and(|place| holder.as_ref().is_some_and(|holder| place.starts_with(holder)));
         if !is_beside {
-            return Err(Error::Refused(format!(
-                "import --in-place {}: the file is not in the directory that contains {}; --external anywhere allows \
-                 that, for this command and every command that reads its elements",
-                path.display(),
+            let why = format!(
+                "the file is not in the directory that contains {}; --external anywhere allows that, for this command \
+                 and every command that reads its elements",
                 target.display()
-            )));
+            );
+            return Err(Error::at("import --in-place", &path, why));
         }
     }
     Ok(())
@@ -333,7 +333,7 @@ fn check_names(inputs: &[Input<'_>], prefix: &str) -> Result<u64> {
             let name = tensor.name;
             let refused = |e| {
                 let hint = "; give it another name with --rename, or leave it out with --skip";
-                Error::Refused(format!("import {}: {e}{hint}", path.display()))
+                Error::at("import", path, format_args!("{e}{hint}"))
             };
             check_text("name", &format!("{prefix}{name}")).map_err(refused)?;
             if let Some(other) = owners.insert(name.clone(), path) {
@@ -362,10 +362,10 @@ fn merge_attributes<'a>(kept: &Kept, inputs: &'a [Input<'_>]) -> Result<Merged<'
             let earlier = merged.insert(key.clone(), (path, value));
             if let Some((other, _)) = earlier.filter(|&(_, earlier)| earlier != value) {
                 if std::ptr::eq(other, *path) {
-                    return Err(Error::Refused(format!(
-                        "import {}: --rename gives two of its values the name {key:?}; leave one out with --skip",
-                        path.display()
-                    )));
+                    let why = format!(
+                        "--rename gives two of its values the name {key:?}; leave one out with --skip"
+                    );
+                    return Err(Error::at("import", path, why));
                 }
                 message(&format!(
                     "note: {} and {} disagree on {key:?}; the last wins",

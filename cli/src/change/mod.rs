@@ -8,7 +8,6 @@ mod freed;
 pub(crate) mod import;
 mod plan;
 mod rename;
-mod replaced;
 mod select;
 mod shared_bytes;
 mod stdin;

@@ -34,8 +34,6 @@ fn check_store_name(path: &Path) -> Result<()> {
     if is_store || !is_like_a_file(path) {
         return Ok(());
     }
-    Err(Error::Refused(format!(
-        "import {}: this is the name of a file, and the last path must be that of a store, such as model.smap",
-        path.display()
-    )))
+    let why = "this is the name of a file, and the last path must be that of a store, such as model.smap";
+    Err(Error::at("import", path, why))
 }
