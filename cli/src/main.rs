@@ -90,8 +90,7 @@ fn interrupted_message(command: &Command) -> &'static str {
 }
 
 fn run(command: &Command) -> Result<ExitCode> {
-    let out = if has_effect_or_answer(command) { Stdout::lock() } else { Stdout::lock_until_closed() };
-    let mut out = BufWriter::new(out);
+    let mut out = BufWriter::new(Stdout::lock(has_effect_or_answer(command)));
     let mut is_positive = true;
     match command {
         Command::Import(args) => import::run(args, &mut out)?,

@@ -8,26 +8,17 @@ use crate::names::one_line;
 /// Standard output.
 pub(crate) struct Stdout {
     out: StdoutLock<'static>,
-    on_closed_pipe: OnClosedPipe,
-}
-
-/// What happens to output after the pipe has been closed.
-enum OnClosedPipe {
-    Fail,
-    Discard { is_closed: bool },
+    /// Whether output is discarded, rather than an error, once the pipe has been closed.
+    may_discard: bool,
+    is_closed: bool,
 }
 
 impl Stdout {
-    /// Locks standard output. Once the pipe has been closed, output is discarded without an error, so that the command
-    /// finishes its work and exits with its usual code.
-    pub(crate) fn lock() -> Self {
-        Stdout { out: io::stdout().lock(), on_closed_pipe: OnClosedPipe::Discard { is_closed: false } }
-    }
-
-    /// Locks standard output for commands that only print. Once the pipe has been closed, a write fails with
-    /// `BrokenPipe`, which ends the command with exit code 0.
-    pub(crate) fn lock_until_closed() -> Self {
-        Stdout { out: io::stdout().lock(), on_closed_pipe: OnClosedPipe::Fail }
+    /// Locks standard output. Once the pipe has been closed, output of a command with an effect or an answer is discarded
+    /// without an error, so that the command finishes its work and exits with its usual code. In a command that only
+    /// prints, a write fails with `BrokenPipe`, which ends the command with exit code 0.
+    pub(crate) fn lock(has_effect_or_answer: bool) -> Self {
+        Stdout { out: io::stdout().lock(), may_discard: has_effect_or_answer, is_closed: false }
     }
 
     /// Runs `operation`. If output is discarded because the pipe has been closed, returns `done`.
@@ -36,12 +27,9 @@ impl Stdout {
         done: T,
         operation: impl FnOnce(&mut StdoutLock<'static>) -> io::Result<T>,
     ) -> io::Result<T> {
-        let OnClosedPipe::Discard { is_closed } = &mut self.on_closed_pipe else {
-            return operation(&mut self.out);
-        };
-        if !*is_closed {
+        if !self.is_closed {
             match operation(&mut self.out) {
-                Err(e) if e.kind() == io::ErrorKind::BrokenPipe => *is_closed = true,
+                Err(e) if self.may_discard && e.kind() == io::ErrorKind::BrokenPipe => self.is_closed = true,
                 ended => return ended,
             }
         }

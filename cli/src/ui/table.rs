@@ -105,16 +105,17 @@ impl<'a> Table<'a> {
         let widths = self.widths(width());
         if has_titles {
             let titles: Vec<String> = self.columns.iter().map(|column| column.title.to_owned()).collect();
-            writeln!(out, "{}", paint(BOLD, &self.line(&titles, &widths)))?;
+            writeln!(out, "{}", paint(BOLD, &self.line(&titles, widths.as_deref())))?;
         }
         for row in &self.rows {
-            writeln!(out, "{}", self.line(row, &widths))?;
+            writeln!(out, "{}", self.line(row, widths.as_deref()))?;
         }
         Ok(())
     }
 
-    fn line(&self, cells: &[String], widths: &Widths) -> String {
-        let Widths::Fit(widths) = widths else { return cells.join("\t") };
+    /// Returns a row: with tabs if there are no widths.
+    fn line(&self, cells: &[String], widths: Option<&[Option<usize>]>) -> String {
+        let Some(widths) = widths else { return cells.join("\t") };
         let mut line = String::new();
         for ((cell, column), &width) in cells.iter().zip(self.columns).zip(widths) {
             let Some(width) = width else { continue };
@@ -127,9 +128,10 @@ impl<'a> Table<'a> {
         line
     }
 
-    /// Returns the width of each column: `None` for those that are dropped because the table would be too wide.
-    fn widths(&self, width: Option<usize>) -> Widths {
-        let Some(width) = width else { return Widths::Tabs };
+    /// Returns the width of each column: `None` for those that are dropped because the table would be too wide. Without a
+    /// limit, there are no widths.
+    fn widths(&self, width: Option<usize>) -> Option<Vec<Option<usize>>> {
+        let width = width?;
         let natural: Vec<usize> = (0..self.columns.len()).map(|index| self.natural_width(index)).collect();
         let mut is_kept = vec![true; natural.len()];
         loop {
@@ -139,11 +141,11 @@ impl<'a> Table<'a> {
             let first = droppable.filter_map(|(column, is_kept)| Some((column.drop_order?, is_kept)));
             let first = first.min_by_key(|(order, _)| *order);
             if self.shorten_columns(&mut widths, first.is_none(), width) {
-                return Widths::Fit(widths);
+                return Some(widths);
             }
             match first {
                 Some((_, is_kept)) => *is_kept = false,
-                None => return Widths::Fit(widths),
+                None => return Some(widths),
             }
         }
     }
@@ -180,12 +182,6 @@ impl<'a> Table<'a> {
         };
         longest.min(limit).max(column.title.width())
     }
-}
-
-enum Widths {
-    /// The width of each column, or `None` if it is dropped.
-    Fit(Vec<Option<usize>>),
-    Tabs,
 }
 
 /// Prints a label and a value. On a terminal, the label is padded to `label_width`; in a pipe, a tab separates the two.
@@ -237,7 +233,7 @@ mod tests {
         let mut table = Table::new(&COLUMNS);
         rows.iter().for_each(|row| table.add_row(row.map(str::to_owned)));
         let widths = table.widths(width);
-        table.rows.iter().map(|row| table.line(row, &widths)).collect()
+        table.rows.iter().map(|row| table.line(row, widths.as_deref())).collect()
     }
 
     #[test]
