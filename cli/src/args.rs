@@ -4,12 +4,12 @@ use clap::{Parser, Subcommand};
 use stridemap::{DType, ExternalFiles, OnExisting, StoreOptions};
 use stridemap_interop::ForeignOptions;
 
-use crate::care::{CompactArgs, DuArgs, GcArgs, SalvageArgs, VerifyArgs, WatchArgs};
-use crate::change::{AppendArgs, AttrArgs, ExportArgs, ImportArgs, LnArgs, MvArgs, RmArgs, ViewArgs};
+use crate::care::{compact, du, gc, salvage, verify, watch};
+use crate::change::{append, attr, edit, export, import};
 use crate::diff::DiffArgs;
-use crate::look::{InfoArgs, LsArgs, MapArgs, ReportArgs, ShowArgs, StatsArgs, TreeArgs};
+use crate::look::{info, ls, map, report, show, stats, tree};
 use crate::plot::PlotArgs;
-use crate::shell::{CompletionsArgs, ManArgs};
+use crate::shell::{completions, man};
 use crate::ui::{Global, help_width};
 
 /// Store tensors and views of them in a memory-mapped store on disk.
@@ -39,34 +39,34 @@ pub(crate) fn parse_dtype(text: &str) -> Result<DType, String> {
 /// The help text of a command is the doc comment of the type of its arguments, such as `InfoArgs`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    Info(InfoArgs),
+    Info(info::InfoArgs),
     #[command(hide = true)]
-    Inspect(InfoArgs),
-    Ls(LsArgs),
-    Tree(TreeArgs),
-    Show(ShowArgs),
-    Stats(StatsArgs),
+    Inspect(info::InfoArgs),
+    Ls(ls::LsArgs),
+    Tree(tree::TreeArgs),
+    Show(show::ShowArgs),
+    Stats(stats::StatsArgs),
     Plot(PlotArgs),
-    Map(MapArgs),
-    Report(ReportArgs),
+    Map(map::MapArgs),
+    Report(report::ReportArgs),
     Diff(DiffArgs),
-    Import(ImportArgs),
-    Export(ExportArgs),
-    View(ViewArgs),
-    Ln(LnArgs),
-    Mv(MvArgs),
-    Rm(RmArgs),
-    Append(AppendArgs),
-    Attr(AttrArgs),
-    Du(DuArgs),
-    Compact(CompactArgs),
+    Import(import::ImportArgs),
+    Export(export::ExportArgs),
+    View(edit::ViewArgs),
+    Ln(edit::LnArgs),
+    Mv(edit::MvArgs),
+    Rm(edit::RmArgs),
+    Append(append::AppendArgs),
+    Attr(attr::AttrArgs),
+    Du(du::DuArgs),
+    Compact(compact::CompactArgs),
     #[command(hide = true)]
-    Gc(GcArgs),
-    Verify(VerifyArgs),
-    Salvage(SalvageArgs),
-    Watch(WatchArgs),
-    Completions(CompletionsArgs),
-    Man(ManArgs),
+    Gc(gc::GcArgs),
+    Verify(verify::VerifyArgs),
+    Salvage(salvage::SalvageArgs),
+    Watch(watch::WatchArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
 }
 
 // Options for reading files in other formats.

@@ -7,10 +7,3 @@ pub(crate) mod gc;
 pub(crate) mod salvage;
 pub(crate) mod verify;
 pub(crate) mod watch;
-
-pub(crate) use compact::CompactArgs;
-pub(crate) use du::DuArgs;
-pub(crate) use gc::GcArgs;
-pub(crate) use salvage::SalvageArgs;
-pub(crate) use verify::VerifyArgs;
-pub(crate) use watch::WatchArgs;

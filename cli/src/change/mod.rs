@@ -12,9 +12,3 @@ mod select;
 mod shared_bytes;
 mod stdin;
 mod target;
-
-pub(crate) use append::AppendArgs;
-pub(crate) use attr::AttrArgs;
-pub(crate) use edit::{LnArgs, MvArgs, RmArgs, ViewArgs};
-pub(crate) use export::ExportArgs;
-pub(crate) use import::ImportArgs;

@@ -18,14 +18,7 @@ pub(crate) mod tree;
 
 use stridemap::{DType, Statistics, Tensor};
 
-pub(crate) use info::InfoArgs;
-pub(crate) use ls::LsArgs;
-pub(crate) use map::MapArgs;
-pub(crate) use report::ReportArgs;
-pub(crate) use show::ShowArgs;
-pub(crate) use stats::StatsArgs;
 pub(crate) use tables::format_dim_names;
-pub(crate) use tree::TreeArgs;
 
 /// Returns whether a tensor has several elements, all of which are the same finite number. Tensors of complex numbers
 /// or pairs are never called constant, because their statistics are those of magnitudes, or of the numbers in a pair.

@@ -4,5 +4,4 @@ mod candidates;
 pub(crate) mod completions;
 pub(crate) mod man;
 
-pub(crate) use completions::{CompletionsArgs, complete};
-pub(crate) use man::ManArgs;
+pub(crate) use completions::complete;
