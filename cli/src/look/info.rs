@@ -143,8 +143,7 @@ fn print(summary: &Summary, input: &Input, out: &mut impl Write) -> Result<()> {
     }
     let mut groups = Table::new(&COLUMNS);
     add_groups(&mut groups, "dtypes", &summary.dtypes, MAX_DTYPES);
-    let mut outside = summary.totals();
-    summary.modules.iter().for_each(|module| outside -= module.totals);
+    let outside = summary.outside;
     let has_outside = outside.tensor_count > 0 && !summary.modules.is_empty();
     add_groups(&mut groups, "modules", &summary.modules, MAX_MODULES - usize::from(has_outside));
     if has_outside {

@@ -20,24 +20,17 @@ pub(crate) struct Totals {
 
 impl Totals {
     pub(crate) fn add(&mut self, info: &TensorInfo) {
-        self.tensor_count += 1;
-        self.numel = self.numel.saturating_add(info.header.numel() as u64);
-        self.size_bytes = self.size_bytes.saturating_add(info.header.nbytes() as u64);
+        self.merge(Totals {
+            tensor_count: 1,
+            numel: info.header.numel() as u64,
+            size_bytes: info.header.nbytes() as u64,
+        });
     }
 
     pub(crate) fn merge(&mut self, other: Totals) {
         self.tensor_count += other.tensor_count;
         self.numel = self.numel.saturating_add(other.numel);
         self.size_bytes = self.size_bytes.saturating_add(other.size_bytes);
-    }
-}
-
-/// Subtracts other totals, saturating at 0.
-impl std::ops::SubAssign for Totals {
-    fn sub_assign(&mut self, other: Totals) {
-        self.tensor_count = self.tensor_count.saturating_sub(other.tensor_count);
-        self.numel = self.numel.saturating_sub(other.numel);
-        self.size_bytes = self.size_bytes.saturating_sub(other.size_bytes);
     }
 }
 

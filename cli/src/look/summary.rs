@@ -31,6 +31,9 @@ pub(super) struct Summary {
     /// The totals of the tensors that share no byte with an earlier tensor: see [`without_views`].
     #[serde(skip)]
     pub(super) totals_without_views: Totals,
+    /// The totals of the tensors that are in none of the modules.
+    #[serde(skip)]
+    pub(super) outside: Totals,
 }
 
 /// Some of the tensors: those of a dtype, or those in a module.
@@ -42,10 +45,6 @@ pub(super) struct Group {
 }
 
 impl Summary {
-    pub(super) fn totals(&self) -> Totals {
-        Totals { tensor_count: self.tensor_count, numel: self.numel, size_bytes: self.logical_size_bytes }
-    }
-
     pub(super) fn of(input: &Input) -> Result<Self> {
         let (uuid, generation) = match input {
             Input::Store(store, snapshot) => (Some(store.uuid()), Some(snapshot.generation())),
@@ -97,6 +96,7 @@ impl Summary {
         let mut dtypes: Vec<Group> =
             dtypes.into_iter().map(|(name, totals)| Group { name: name.to_owned(), totals }).collect();
         dtypes.sort_by_key(|group| std::cmp::Reverse(group.totals.size_bytes));
+        let (modules, outside) = top_modules(&root);
         Ok(Summary {
             path: input.path().display().to_string(),
             uuid,
@@ -108,9 +108,10 @@ impl Summary {
             format: input.format(),
             numel: root.totals.numel,
             dtypes,
-            modules: top_modules(&root),
+            modules,
             warnings,
             totals_without_views,
+            outside,
         })
     }
 }
@@ -130,9 +131,9 @@ fn without_views(input: &Input) -> Result<(Totals, u64)> {
     Ok((totals, undetermined))
 }
 
-/// Returns the top modules, the largest first. If all tensors are in one module, such as `model`, returns the modules
-/// in it instead.
-fn top_modules(root: &Node) -> Vec<Group> {
+/// Returns the top modules, the largest first, and the totals of the tensors beside them. If all tensors are in one
+/// module, such as `model`, returns the modules in it instead.
+fn top_modules(root: &Node) -> (Vec<Group>, Totals) {
     let mut top = root.parts();
     let mut prefix = String::new();
     while let [(name, only)] = top.as_slice()
@@ -141,13 +142,14 @@ fn top_modules(root: &Node) -> Vec<Group> {
         prefix.extend([name, "."]);
         top = only.parts();
     }
-    let mut modules: Vec<Group> = top
-        .into_iter()
-        .filter(|(_, node)| node.is_module())
-        .map(|(name, node)| Group { name: format!("{prefix}{name}"), totals: node.totals })
-        .collect();
+    let (modules, tensors): (Vec<_>, Vec<_>) = top.into_iter().partition(|(_, node)| node.is_module());
+    let mut outside = Totals::default();
+    tensors.iter().for_each(|(_, node)| outside.merge(node.totals));
+    let group =
+        |(name, node): (String, &Node)| Group { name: format!("{prefix}{name}"), totals: node.totals };
+    let mut modules: Vec<Group> = modules.into_iter().map(group).collect();
     modules.sort_by_key(|group| std::cmp::Reverse(group.totals.size_bytes));
-    modules
+    (modules, outside)
 }
 
 /// Returns whether a file that was imported in place does not contain all bytes of the storage.
