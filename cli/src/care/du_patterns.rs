@@ -1,18 +1,17 @@
 //! The bytes of some tensors of a store, for `du`.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 
 use serde::Serialize;
 use stridemap::{Snapshot, StorageKind, TensorInfo};
 
 use crate::error::{Error, Result};
-use crate::look::sharing::StorageUsage;
+use crate::look::sharing::{StorageUsage, by_storage};
 use crate::names::{Pattern, one_line, pattern};
 use crate::ui::{Column, Table, bytes_cell};
 
 /// The tensors that a pattern selects, and their bytes in the store's storages.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub(super) struct PatternUsage {
     pattern: String,
     tensor_count: u64,
@@ -25,17 +24,8 @@ pub(super) struct PatternUsage {
 /// Returns the usage of each pattern. A pattern that selects no tensor is an error.
 pub(super) fn usages(texts: &[String], snapshot: &Snapshot) -> Result<Vec<PatternUsage>> {
     let patterns: Vec<Pattern> = texts.iter().map(|text| pattern(text, snapshot)).collect::<Result<_>>()?;
-    let mut by_storage = BTreeMap::<u64, Vec<TensorInfo>>::new();
-    for info in snapshot.iter_tensors("")? {
-        let info = info?;
-        by_storage.entry(info.storage_id).or_default().push(info);
-    }
-    let usage = |text: &String| PatternUsage {
-        pattern: text.clone(),
-        tensor_count: 0,
-        reachable_bytes: 0,
-        shared_bytes: 0,
-    };
+    let mut by_storage = by_storage(snapshot.iter_tensors("")?)?;
+    let usage = |text: &String| PatternUsage { pattern: text.clone(), ..PatternUsage::default() };
     let mut usages: Vec<PatternUsage> = texts.iter().map(usage).collect();
     for storage in snapshot.storages() {
         let storage = storage?;

@@ -192,13 +192,11 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
             "note: {name} is named {array} in the file: as a path, its name could lead anywhere"
         ));
     }
-    let infos = match names.is_empty() {
-        true => snapshot.iter_tensors(&args.prefix)?.collect::<stridemap::Result<_>>()?,
-        false => {
-            names.iter().filter_map(|name| info(&snapshot, name).transpose()).collect::<Result<Vec<_>>>()?
-        }
+    let infos: Vec<_> = match names.is_empty() {
+        true => snapshot.iter_tensors(&args.prefix)?.collect(),
+        false => names.iter().filter_map(|name| info(&snapshot, name).transpose()).collect(),
     };
-    if let Some(note) = shared_bytes::note(infos) {
+    if let Some(note) = shared_bytes::note(infos)? {
         message(&note);
     }
     let path = if args.is_piped() { "standard output".into() } else { args.out.to_string_lossy() };

@@ -1,6 +1,6 @@
 //! What the commands that change something have in common: what they may replace, and what `--dry-run` prints.
 
-use stridemap::{Snapshot, TensorInfo, Transaction};
+use stridemap::{Result as LibraryResult, Snapshot, TensorInfo, Transaction};
 
 use crate::args::Existing;
 use crate::error::{Error, Result};
@@ -31,7 +31,7 @@ pub(crate) fn replacing(
 }
 
 /// Returns the header of the tensor with this name.
-pub(crate) fn info(snapshot: &Snapshot, name: &str) -> Result<Option<TensorInfo>> {
+pub(crate) fn info(snapshot: &Snapshot, name: &str) -> LibraryResult<Option<TensorInfo>> {
     let first = snapshot.iter_tensors(name)?.next().transpose()?;
     Ok(first.filter(|info| info.name == name))
 }

@@ -9,9 +9,9 @@ use super::values::Side;
 use super::{Finding, Kind};
 use crate::error::Result;
 use crate::input::Input;
-use crate::look::sharing::StorageMap;
+use crate::look::sharing::{self, StorageMap};
 use crate::names::quoted;
-use crate::ui::{counted, warn};
+use crate::ui::warn;
 
 /// Returns whether two headers of the same size have equivalent strides. The stride of an axis of size 1 is ignored,
 /// and so are all strides if there are no elements.
@@ -72,10 +72,7 @@ fn sharers(input: &Input) -> Result<Sharers> {
         }
     }
     if undetermined > 0 {
-        let (path, tensors) = (input.path().display(), counted(undetermined, "tensor"));
-        warn(&format!(
-            "diff: {path}: whether {tensors} share bytes was not determined: their strides are unusual"
-        ));
+        warn(&format!("diff: {}: {}", input.path().display(), sharing::undetermined(undetermined)));
     }
     Ok(sharers)
 }

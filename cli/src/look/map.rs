@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use stridemap::StoreOptions;
 use unicode_width::UnicodeWidthStr as _;
 
-use super::sharing::{PlacedTensor, StorageMap};
+use super::sharing::{self, PlacedTensor, StorageMap};
 use crate::args::Reading;
 use crate::error::Result;
 use crate::input::Input;
@@ -127,8 +127,7 @@ fn print_groups(maps: &[StorageMap], width: usize, out: &mut impl Write) -> Resu
     let groups: Vec<Vec<&str>> = maps.iter().flat_map(StorageMap::groups).collect();
     let undetermined: u64 = maps.iter().map(StorageMap::undetermined_count).sum();
     if undetermined > 0 {
-        let tensors = counted(undetermined, "tensor");
-        writeln!(out, "whether {tensors} share bytes was not determined: their strides are unusual")?;
+        writeln!(out, "{}", sharing::undetermined(undetermined))?;
     } else if groups.is_empty() {
         return Ok(writeln!(out, "no tensors share bytes")?);
     }

@@ -11,7 +11,7 @@ use stridemap::{StorageInfo, TensorInfo};
 use super::info::storage_record;
 use crate::error::Result;
 use crate::input::Input;
-use crate::ui::joined;
+use crate::ui::{counted, joined};
 
 /// The maximum number of earlier tensors that a tensor is compared with. If there are more, a half of this number are
 /// the nearest, and at least a quarter are the widest of the others.
@@ -68,11 +68,7 @@ pub(crate) struct PlacedTensor {
 impl StorageMap {
     /// Reads the maps of all storages, in ascending order of id.
     pub(crate) fn read_all(input: &Input) -> Result<Vec<StorageMap>> {
-        let mut by_storage = BTreeMap::<u64, Vec<TensorInfo>>::new();
-        for info in input.tensors("")? {
-            let info = info?;
-            by_storage.entry(info.storage_id).or_default().push(info);
-        }
+        let mut by_storage = by_storage(input.tensors("")?)?;
         let mut maps = Vec::new();
         let mut steps_left = MAX_STEPS;
         for storage in input.storages() {
@@ -115,6 +111,24 @@ impl StorageMap {
         }
         groups
     }
+}
+
+/// Returns the headers of tensors by the id of their storage, each list in the order given.
+pub(crate) fn by_storage(
+    infos: impl IntoIterator<Item = stridemap::Result<TensorInfo>>,
+) -> Result<BTreeMap<u64, Vec<TensorInfo>>> {
+    let mut by_storage = BTreeMap::<u64, Vec<TensorInfo>>::new();
+    for info in infos {
+        let info = info?;
+        by_storage.entry(info.storage_id).or_default().push(info);
+    }
+    Ok(by_storage)
+}
+
+/// Says that it could not be found out of this many tensors whether they share bytes.
+pub(crate) fn undetermined(count: u64) -> String {
+    let tensors = counted(count, "tensor");
+    format!("whether {tensors} share bytes was not determined: their strides are unusual")
 }
 
 /// Finds the tensors of a storage that share bytes. They are in ascending order of name.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use stridemap::{StorageInfo, StorageKind};
 
 use super::modules::{Node, Totals};
-use super::sharing::{PlacedTensor, StorageMap};
+use super::sharing::{self, PlacedTensor, StorageMap};
 use crate::error::Result;
 use crate::input::Input;
 use crate::names::{one_line, quoted};
@@ -79,9 +79,7 @@ impl Summary {
             if ranges.windows(2).any(is_overlap) { without_views(input)? } else { (root.totals, 0) };
         let mut warnings = Vec::new();
         if undetermined > 0 {
-            let tensors = counted(undetermined, "tensor");
-            warnings
-                .push(format!("whether {tensors} share bytes was not determined: their strides are unusual"));
+            warnings.push(sharing::undetermined(undetermined));
         }
         warnings.extend(missing.warning(
             "file that was imported in place is missing or too short",
