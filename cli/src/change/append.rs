@@ -3,9 +3,8 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use stridemap::{DType, ErrorKind, Snapshot, Source, StorageInfo, StorageKind, StoreOptions, Tensor};
+use stridemap::{DType, ErrorKind, Source, Store, StoreOptions, Tensor};
 
-use super::plan::{described, info};
 use super::stdin::PIPE;
 use crate::args::{DryRun, Reading};
 use crate::error::{Error, Result};
@@ -43,8 +42,7 @@ pub(crate) fn run(args: &AppendArgs, out: &mut impl Write) -> Result<()> {
         args.files.iter().map(|path| only_tensor(path, &args.reading)).collect::<Result<_>>()?;
     let store = open_store(&StoreOptions::new(), &args.store)?;
     if args.dry_run.dry_run {
-        check_writable(&store)?;
-        return dry_run(args, &sources, &store.snapshot(), out);
+        return dry_run(args, &sources, &store, out);
     }
     let bar = progress("append", sources.iter().map(|source| source.nbytes() as u64).sum());
     let mut txn = store.begin()?;
@@ -88,36 +86,25 @@ impl Source for Watched<'_> {
     }
 }
 
-/// Prints what would be appended. This repeats the checks of the library, which writes rows as soon as it is called.
-fn dry_run(args: &AppendArgs, sources: &[Tensor], snapshot: &Snapshot, out: &mut impl Write) -> Result<()> {
-    let name = name(&args.name, snapshot)?;
-    let Some(info) = info(snapshot, &name)? else { return Ok(snapshot.load(&name).map(drop)?) };
-    let row = |size: &[usize]| size.split_first().map(|(_, row)| row.to_vec());
-    let mut rows = 0;
+/// Prints what would be appended. The library makes the checks, and writes no rows.
+fn dry_run(args: &AppendArgs, sources: &[Tensor], store: &Store, out: &mut impl Write) -> Result<()> {
+    check_writable(store)?;
+    let mut txn = store.begin()?;
+    let name = name(&args.name, &txn)?;
+    let mut total = txn.load(&name)?.size().first().copied().unwrap_or_default();
+    let mut added = 0;
     for (path, source) in args.files.iter().zip(sources) {
-        if source.dtype() != info.header.dtype()
-            || row(info.header.size()).is_none()
-            || row(source.size()) != row(info.header.size())
-        {
-            let (dtype, size) = (source.dtype(), source.size());
-            let why = format!("{dtype} {size:?} cannot follow {}", described(&name, &info));
-            return Err(Error::at("append", path, why));
-        }
-        rows += source.size().first().copied().unwrap_or_default();
+        let rows = source.size().first().copied().unwrap_or_default();
+        let checked = match rows {
+            // This also succeeds for a tensor that cannot grow.
+            0 => txn.append(&name, source).map(drop),
+            _ => txn.ensure_growable(&name, source.dtype(), source.size(), 0),
+        };
+        checked.map_err(|e| explain(path, args, e))?;
+        (added, total) = (added + rows, total + rows);
     }
-    let storages = snapshot.storages().collect::<stridemap::Result<Vec<_>>>()?;
-    let end_bytes =
-        (info.header.storage_offset() * info.header.dtype().itemsize() + info.header.nbytes()) as u64;
-    let is_last = |storage: &StorageInfo| storage.id == info.storage_id && storage.size_bytes == end_bytes;
-    let holder = storages.iter().find(|storage| is_last(storage) && storage.kind == StorageKind::Sealed);
-    if rows > 0 && (holder.is_none() || !info.header.is_contiguous()) {
-        return Err(Error::Refused(format!(
-            "append to {name:?}: it must be contiguous, and last in a sealed storage{ADVICE}"
-        )));
-    }
-    let total = info.header.size().first().copied().unwrap_or_default() + rows;
-    let rows = counted(rows as u64, "row");
-    Ok(writeln!(out, "would append {rows} to {}, which would then have {total}", quoted(&name))?)
+    let added = counted(added as u64, "row");
+    Ok(writeln!(out, "would append {added} to {}, which would then have {total}", quoted(&name))?)
 }
 
 /// How to get a tensor that can grow.
@@ -143,7 +130,9 @@ fn only_tensor(path: &Path, reading: &Reading) -> Result<Tensor> {
 
 /// Adds context to an error: the file that was refused, and how a command-line user can get a tensor that grows.
 fn explain(path: &Path, args: &AppendArgs, refused: stridemap::Error) -> Error {
-    let mut text = refused.to_string();
+    let text = refused.to_string();
+    let rest = text.strip_prefix("ensure_growable ").map(|rest| format!("append to {rest}"));
+    let mut text = rest.unwrap_or(text);
     if refused.kind() == ErrorKind::Unsupported {
         // The library's advice is for programs.
         text.truncate(text.find("; use create_growable").unwrap_or(text.len()));
