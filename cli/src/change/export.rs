@@ -48,7 +48,7 @@ pub(crate) struct ExportArgs {
     pub(crate) prefix: String,
     /// The format on standard output; the default is npy for a single NAME, and safetensors otherwise
     #[arg(long, value_enum, value_name = "FORMAT")]
-    format: Option<PipeFormat>,
+    format: Option<Format>,
     /// The order of elements in .npy and .npz
     #[arg(long, value_enum, default_value_t = Order::C)]
     pub(crate) order: Order,
@@ -94,18 +94,13 @@ impl From<Order> for stridemap_interop::Order {
     }
 }
 
-/// The formats that can be written in one pass.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum PipeFormat {
-    Npy,
-    Safetensors,
-}
-
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, ValueEnum)]
 enum Format {
-    Safetensors,
     Npy,
+    Safetensors,
+    #[value(skip)]
     Npz,
+    #[value(skip)]
     Store,
 }
 
@@ -114,10 +109,7 @@ impl Format {
     fn of(args: &ExportArgs) -> Result<Option<Self>> {
         let out = &args.out;
         if args.is_piped() {
-            return Ok(args.format.map(|format| match format {
-                PipeFormat::Npy => Format::Npy,
-                PipeFormat::Safetensors => Format::Safetensors,
-            }));
+            return Ok(args.format);
         }
         let argument_hint = if args.names.is_empty() { "" } else { "; OUT comes before the names" };
         match out.extension().and_then(OsStr::to_str) {
