@@ -4,13 +4,13 @@
 
 use std::io::Write;
 
-use clap::{CommandFactory as _, ValueEnum};
+use clap::CommandFactory as _;
 use clap_complete::CompleteEnv;
-use clap_complete::env::{Bash, EnvCompleter, Fish, Shells, Zsh};
+use clap_complete::env::{Bash, Fish, Shells, Zsh};
 
 use super::candidates::with_names;
 use crate::args::Args;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Print a script that completes commands, options, paths and tensor names
 ///
@@ -20,16 +20,11 @@ use crate::error::Result;
 #[command(after_help = "Example:\n  source <(stridemap completions bash)")]
 pub(crate) struct CompletionsArgs {
     /// The shell that runs the script
-    #[arg(value_enum)]
-    shell: Shell,
+    #[arg(value_parser = ["bash", "zsh", "fish"])]
+    shell: String,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Shell {
-    Bash,
-    Zsh,
-    Fish,
-}
+const SHELLS: Shells<'static> = Shells(&[&Bash, &Zsh, &Fish]);
 
 /// The variable that is set when a script runs this program.
 const VARIABLE: &str = "STRIDEMAP_COMPLETE";
@@ -37,16 +32,12 @@ const VARIABLE: &str = "STRIDEMAP_COMPLETE";
 const NAME: &str = "stridemap";
 
 pub(crate) fn run(args: &CompletionsArgs, out: &mut impl Write) -> Result<()> {
-    let shell: &dyn EnvCompleter = match args.shell {
-        Shell::Bash => &Bash,
-        Shell::Zsh => &Zsh,
-        Shell::Fish => &Fish,
-    };
+    let unknown = || Error::Refused(format!("completions: no shell is named {:?}", args.shell));
+    let shell = SHELLS.completer(&args.shell).ok_or_else(unknown)?;
     Ok(shell.write_registration(VARIABLE, NAME, NAME, NAME, out)?)
 }
 
 /// Prints completions and exits, if a script asks for them.
 pub(crate) fn complete() {
-    let shells = Shells(&[&Bash, &Zsh, &Fish]);
-    CompleteEnv::with_factory(|| with_names(Args::command())).var(VARIABLE).shells(shells).complete();
+    CompleteEnv::with_factory(|| with_names(Args::command())).var(VARIABLE).shells(SHELLS).complete();
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 
-use clap::{Command, CommandFactory as _};
+use clap::CommandFactory as _;
 use clap_mangen::Man;
 
 use crate::args::Args;
@@ -33,13 +33,9 @@ pub(crate) fn run(args: &ManArgs, out: &mut impl Write) -> Result<()> {
     command.build();
     let page = match &args.command {
         None => command,
-        Some(name) => subcommand(&command, name)?.clone(),
+        Some(name) => command.find_subcommand(name).cloned().ok_or_else(|| {
+            Error::Refused(format!("man: no command is named {name:?}; stridemap --help lists them"))
+        })?,
     };
     Ok(Man::new(page).render(out)?)
-}
-
-fn subcommand<'a>(command: &'a Command, name: &str) -> Result<&'a Command> {
-    let unknown =
-        || Error::Refused(format!("man: no command is named {name:?}; stridemap --help lists them"));
-    command.find_subcommand(name).ok_or_else(unknown)
 }
