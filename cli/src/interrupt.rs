@@ -38,7 +38,7 @@ fn catch() -> Arc<AtomicUsize> {
 
 /// Returns the signals that ask a command to end, except those that this process ignores. A shell can start a
 /// background command with SIGINT ignored.
-pub(crate) fn signals() -> impl Iterator<Item = i32> {
+fn signals() -> impl Iterator<Item = i32> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask =
         status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());

@@ -67,6 +67,8 @@ fn run_interruptible(command: &Command) -> Result<ExitCode> {
     let ended = interrupt::run(|| run(command));
     match (ended, interrupt::exit_code()) {
         (Some(ended), None) => ended,
+        // A signal is the usual end of `watch`.
+        (Some(ended), Some(_)) if matches!(command, Command::Watch(_)) => ended,
         // The command had done its work, and said so, before it could notice the signal.
         (Some(ended), Some(code)) => ended.map(|_| ExitCode::from(code)),
         (None, code) => {

@@ -2,16 +2,13 @@
 
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
-use signal_hook::flag;
 use stridemap::{NameChanges, StoreOptions};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::input::open_store;
 use crate::interrupt;
 use crate::names::quoted;
@@ -40,15 +37,15 @@ pub(crate) struct WatchArgs {
     pub(crate) timeout: Option<u64>,
 }
 
-/// The interval between checks whether standard output has been closed.
-const OUTPUT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// The interval between checks whether a signal has arrived or standard output has been closed.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The maximum number of names that are printed for one mark, unless `--verbose` is given.
 const MAX_NAMES: usize = 3;
 
 /// Runs the command. Returns false if the timeout expired.
 pub(crate) fn run(args: &WatchArgs, out: &mut impl Write) -> Result<bool> {
-    let signals = Signals::catch()?;
+    interrupt::catch_signals();
     let store = open_store(&StoreOptions::new(), &args.store)?;
     let mut seen = store.snapshot();
     let mut line_count = 0;
@@ -56,11 +53,12 @@ pub(crate) fn run(args: &WatchArgs, out: &mut impl Write) -> Result<bool> {
     message(&format!("watching {} from generation {}", store.path().display(), seen.generation()));
     while args.count.is_none_or(|count| line_count < count) {
         let left = args.timeout.map(|seconds| Duration::from_secs(seconds).saturating_sub(began.elapsed()));
-        let has_changed = signals.run_interruptible(|| {
-            store.wait_for_change(left.map_or(OUTPUT_CHECK_INTERVAL, |left| left.min(OUTPUT_CHECK_INTERVAL)))
-        });
-        let Some(has_changed) = has_changed else { return Ok(true) };
-        if !has_changed? {
+        let wait = left.map_or(CHECK_INTERVAL, |left| left.min(CHECK_INTERVAL));
+        let has_changed = store.wait_for_change(wait)?;
+        if interrupt::exit_code().is_some() {
+            return Ok(true);
+        }
+        if !has_changed {
             if left.is_some_and(|left| left.is_zero()) {
                 return Ok(false);
             }
@@ -113,33 +111,6 @@ impl Line {
             }
         }
         Ok(writeln!(out)?)
-    }
-}
-
-/// The signals that ask the process to end. While the process waits, a signal ends it at once. Otherwise, the process
-/// ends after the line that it is printing.
-struct Signals {
-    is_waiting: Arc<AtomicBool>,
-    has_arrived: Arc<AtomicBool>,
-}
-
-impl Signals {
-    fn catch() -> Result<Self> {
-        let signals = Signals { is_waiting: Arc::default(), has_arrived: Arc::default() };
-        for number in interrupt::signals() {
-            let caught = flag::register_conditional_shutdown(number, 0, Arc::clone(&signals.is_waiting))
-                .and_then(|_| flag::register(number, Arc::clone(&signals.has_arrived)));
-            caught.map_err(|e| Error::Refused(format!("catch termination signals: {e}")))?;
-        }
-        Ok(signals)
-    }
-
-    /// Runs `wait`, during which a signal ends the process. Returns `None` if a signal had already arrived.
-    fn run_interruptible<T>(&self, wait: impl FnOnce() -> T) -> Option<T> {
-        self.is_waiting.store(true, Ordering::SeqCst);
-        let waited = (!self.has_arrived.load(Ordering::SeqCst)).then(wait);
-        self.is_waiting.store(false, Ordering::SeqCst);
-        waited
     }
 }
 
