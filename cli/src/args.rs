@@ -36,7 +36,8 @@ pub(crate) fn parse_dtype(text: &str) -> Result<DType, String> {
     text.parse().map_err(|_| format!("expected one of {}", names()))
 }
 
-/// The help text of a command is the doc comment of the type of its arguments, such as `InfoArgs`.
+/// The help text of a command is the doc comment of the type of its arguments, such as `InfoArgs`, unless two commands
+/// have the same arguments.
 #[derive(Subcommand)]
 pub(crate) enum Command {
     Info(info::InfoArgs),
@@ -53,8 +54,12 @@ pub(crate) enum Command {
     Import(import::ImportArgs),
     Export(export::ExportArgs),
     View(edit::ViewArgs),
-    Ln(edit::LnArgs),
-    Mv(edit::MvArgs),
+    /// Save a tensor under a second name, without copying elements
+    #[command(after_help = "Example:\n  stridemap ln model.smap encoder.weight decoder.weight")]
+    Ln(edit::NewNameArgs),
+    /// Rename a tensor
+    #[command(after_help = "Example:\n  stridemap mv model.smap weight encoder.weight")]
+    Mv(edit::NewNameArgs),
     Rm(edit::RmArgs),
     Append(append::AppendArgs),
     Attr(attr::AttrArgs),

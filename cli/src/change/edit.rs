@@ -33,28 +33,13 @@ pub(crate) struct ViewArgs {
     pub(crate) external: External,
 }
 
-/// Save a tensor under a second name, without copying elements
+// The arguments of `ln` and `mv`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  stridemap ln model.smap encoder.weight decoder.weight")]
-pub(crate) struct LnArgs {
+pub(crate) struct NewNameArgs {
     /// The store
     pub(crate) store: PathBuf,
     /// The name of the tensor
-    pub(crate) src: String,
-    /// The second name
-    #[arg(value_name = "NEW")]
-    pub(crate) dst: String,
-    #[command(flatten)]
-    pub(crate) existing: Existing,
-}
-
-/// Rename a tensor
-#[derive(clap::Args)]
-#[command(after_help = "Example:\n  stridemap mv model.smap weight encoder.weight")]
-pub(crate) struct MvArgs {
-    /// The store
-    pub(crate) store: PathBuf,
-    /// The name of the tensor
+    #[arg(value_name = "NAME")]
     pub(crate) old: String,
     /// The new name
     pub(crate) new: String,
@@ -79,8 +64,7 @@ pub(crate) struct RmArgs {
 }
 
 pub(crate) fn view(args: &ViewArgs, out: &mut impl Write) -> Result<()> {
-    let edit = Edit { store: &args.store, options: args.external.options(), existing: &args.existing };
-    edit.commit(out, |txn, snapshot| {
+    commit(&args.store, &args.external.options(), &args.existing, out, |txn, snapshot| {
         let view = view_to_save(args, txn)?;
         let new = new_name("view", &args.new, txn)?;
         let replacing = replacing("view", &new, (txn, snapshot), &args.existing)?;
@@ -108,22 +92,20 @@ fn view_to_save(args: &ViewArgs, txn: &Transaction<'_>) -> Result<Tensor> {
     }
 }
 
-pub(crate) fn ln(args: &LnArgs, out: &mut impl Write) -> Result<()> {
-    let edit = Edit { store: &args.store, options: StoreOptions::new(), existing: &args.existing };
-    edit.commit(out, |txn, snapshot| {
-        let (src, dst) = (name(&args.src, txn)?, new_name("ln", &args.dst, txn)?);
-        if src == dst && txn.contains(&src)? {
+pub(crate) fn ln(args: &NewNameArgs, out: &mut impl Write) -> Result<()> {
+    commit(&args.store, &StoreOptions::new(), &args.existing, out, |txn, snapshot| {
+        let (old, new) = (name(&args.old, txn)?, new_name("ln", &args.new, txn)?);
+        if old == new && txn.contains(&old)? {
             return Ok(None);
         }
-        let replacing = replacing("ln", &dst, (txn, snapshot), &args.existing)?;
-        txn.copy(&src, &dst)?;
-        Ok(Some(("add", "added", format!("{}, a second name of {}{replacing}", quoted(&dst), quoted(&src)))))
+        let replacing = replacing("ln", &new, (txn, snapshot), &args.existing)?;
+        txn.copy(&old, &new)?;
+        Ok(Some(("add", "added", format!("{}, a second name of {}{replacing}", quoted(&new), quoted(&old)))))
     })
 }
 
-pub(crate) fn mv(args: &MvArgs, out: &mut impl Write) -> Result<()> {
-    let edit = Edit { store: &args.store, options: StoreOptions::new(), existing: &args.existing };
-    edit.commit(out, |txn, snapshot| {
+pub(crate) fn mv(args: &NewNameArgs, out: &mut impl Write) -> Result<()> {
+    commit(&args.store, &StoreOptions::new(), &args.existing, out, |txn, snapshot| {
         let (old, new) = (name(&args.old, txn)?, new_name("mv", &args.new, txn)?);
         if old == new {
             txn.rename(&old, &new)?;
@@ -167,34 +149,24 @@ pub(crate) fn rm(args: &RmArgs, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// A change of names in a store.
-struct Edit<'a> {
-    store: &'a Path,
-    options: StoreOptions,
-    existing: &'a Existing,
-}
-
-impl Edit<'_> {
-    /// Runs `change` and commits it. `change` returns a verb in two forms, such as "save" and "saved", and the rest of
-    /// the message, or `None` if there is nothing to commit. A dry run prints the message and commits nothing.
-    fn commit(
-        self,
-        out: &mut impl Write,
-        change: impl FnOnce(
-            &mut Transaction<'_>,
-            &Snapshot,
-        ) -> Result<Option<(&'static str, &'static str, String)>>,
-    ) -> Result<()> {
-        let store = open_store(&self.options, self.store)?;
-        let mut txn = store.begin()?;
-        txn.on_existing(self.existing.policy());
-        let Some((does, did, what)) = change(&mut txn, &store.snapshot())? else { return Ok(()) };
-        if self.existing.is_dry_run() {
-            check_writable(&store)?;
-            return Ok(writeln!(out, "would {does} {what}")?);
-        }
-        let generation = txn.commit()?;
-        message(&format!("{did} {what}: generation {generation}"));
-        Ok(())
+/// Runs `change` on a store and commits it. `change` returns a verb in two forms, such as "save" and "saved", and the rest
+/// of the message, or `None` if there is nothing to commit. A dry run prints the message and commits nothing.
+fn commit(
+    store: &Path,
+    options: &StoreOptions,
+    existing: &Existing,
+    out: &mut impl Write,
+    change: impl FnOnce(&mut Transaction<'_>, &Snapshot) -> Result<Option<(&'static str, &'static str, String)>>,
+) -> Result<()> {
+    let store = open_store(options, store)?;
+    let mut txn = store.begin()?;
+    txn.on_existing(existing.policy());
+    let Some((does, did, what)) = change(&mut txn, &store.snapshot())? else { return Ok(()) };
+    if existing.is_dry_run() {
+        check_writable(&store)?;
+        return Ok(writeln!(out, "would {does} {what}")?);
     }
+    let generation = txn.commit()?;
+    message(&format!("{did} {what}: generation {generation}"));
+    Ok(())
 }
