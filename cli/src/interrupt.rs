@@ -22,18 +22,16 @@ struct Interrupted;
 
 /// Catches signals from now on. A signal then ends the command at its next [`check`].
 pub(crate) fn catch_signals() {
-    CODE.get_or_init(catch);
-}
-
-fn catch() -> Arc<AtomicUsize> {
-    let (code, is_second) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
-    for number in signals() {
-        // A signal that cannot be caught ends the process.
-        let _ = flag::register_conditional_shutdown(number, 128 + number, Arc::clone(&is_second));
-        let _ = flag::register_usize(number, Arc::clone(&code), 128 + number as usize);
-        let _ = flag::register(number, Arc::clone(&is_second));
-    }
-    code
+    CODE.get_or_init(|| {
+        let (code, is_second) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
+        for number in signals() {
+            // A signal that cannot be caught ends the process.
+            let _ = flag::register_conditional_shutdown(number, 128 + number, Arc::clone(&is_second));
+            let _ = flag::register_usize(number, Arc::clone(&code), 128 + number as usize);
+            let _ = flag::register(number, Arc::clone(&is_second));
+        }
+        code
+    });
 }
 
 /// Returns the signals that ask a command to end, except those that this process ignores. A shell can start a

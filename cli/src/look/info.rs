@@ -143,11 +143,10 @@ fn print(summary: &Summary, input: &Input, out: &mut impl Write) -> Result<()> {
     }
     let mut groups = Table::new(&COLUMNS);
     add_groups(&mut groups, "dtypes", &summary.dtypes, MAX_DTYPES);
-    let outside = summary.outside;
-    let has_outside = outside.tensor_count > 0 && !summary.modules.is_empty();
+    let has_outside = summary.outside.tensor_count > 0 && !summary.modules.is_empty();
     add_groups(&mut groups, "modules", &summary.modules, MAX_MODULES - usize::from(has_outside));
     if has_outside {
-        groups.add_row(row("", "other tensors".to_owned(), outside));
+        groups.add_row(row("", "other tensors".to_owned(), summary.outside));
     }
     groups.print_section(0, "--full", out)?;
     print_list("attributes", &attributes(input), MAX_ATTRIBUTES, out)?;

@@ -92,7 +92,6 @@ pub(crate) fn run(args: &StatsArgs, out: &mut impl Write) -> Result<bool> {
     let bar = progress("stats", total);
     let (mut rows, mut records) = (Vec::new(), Vec::new());
     let (mut failed_count, mut found_count) = (0, 0);
-    let count = targets.len();
     for target in &targets {
         let label = &target.label;
         let found = match Found::read(target, &input, &bar) {
@@ -122,7 +121,7 @@ pub(crate) fn run(args: &StatsArgs, out: &mut impl Write) -> Result<bool> {
     table.print_data(out)?;
     out.flush()?;
     if failed_count > 0 {
-        let all = counted(count as u64, "tensor");
+        let all = counted(targets.len() as u64, "tensor");
         return Err(Error::Refused(format!("stats: {failed_count} of {all} could not be read")));
     }
     Ok(found_count > 0 || !args.non_finite)
