@@ -97,8 +97,8 @@ fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Import(args) => import::run(args, &mut out)?,
         Command::Export(args) => export::run(args, &mut out)?,
-        Command::Info(args) => info::run(args, &mut out)?,
-        Command::Inspect(args) => info::inspect(args, &mut out)?,
+        Command::Info(args) => info::run(args, args.full, &mut out)?,
+        Command::Inspect(args) => info::run(args, true, &mut out)?,
         Command::Tree(args) => tree::run(args, &mut out)?,
         Command::Map(args) => map::run(args, &mut out)?,
         Command::Report(args) => report::run(args, &mut out)?,
@@ -128,17 +128,10 @@ fn run(command: &Command) -> Result<ExitCode> {
 
 /// Returns whether a command has something to do, or to find out, after its output has been closed.
 fn has_effect_or_answer(command: &Command) -> bool {
+    use Command::{Du, Export, Info, Inspect, Ls, Map, Show, Stats, Tree, Watch};
     match command {
-        Command::Export(args) => !args.is_piped(),
-        Command::Info(_)
-        | Command::Inspect(_)
-        | Command::Ls(_)
-        | Command::Tree(_)
-        | Command::Show(_)
-        | Command::Stats(_)
-        | Command::Map(_)
-        | Command::Du(_)
-        | Command::Watch(_) => false,
+        Export(args) => !args.is_piped(),
+        Info(_) | Inspect(_) | Ls(_) | Tree(_) | Show(_) | Stats(_) | Map(_) | Du(_) | Watch(_) => false,
         _ => true,
     }
 }

@@ -41,7 +41,7 @@ pub(crate) struct InfoArgs {
     source: PathBuf,
     /// Also print all tensors, storages and attributes
     #[arg(long)]
-    full: bool,
+    pub(crate) full: bool,
     /// Print one JSON object; its modules, attributes and warnings are complete
     #[arg(long)]
     json: bool,
@@ -49,17 +49,8 @@ pub(crate) struct InfoArgs {
     reading: Reading,
 }
 
-/// Runs `info`.
-pub(crate) fn run(args: &InfoArgs, out: &mut impl Write) -> Result<()> {
-    describe(args, args.full, out)
-}
-
-/// Runs `inspect`, another name of `info --full`.
-pub(crate) fn inspect(args: &InfoArgs, out: &mut impl Write) -> Result<()> {
-    describe(args, true, out)
-}
-
-fn describe(args: &InfoArgs, is_full: bool, out: &mut impl Write) -> Result<()> {
+/// Runs `info`, or `inspect`, which is another name of `info --full`.
+pub(crate) fn run(args: &InfoArgs, is_full: bool, out: &mut impl Write) -> Result<()> {
     let input = Input::open(&args.source, &args.reading, &StoreOptions::new())?;
     let summary = Summary::of(&input)?;
     if args.json {
