@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
-use stridemap::{NameChanges, StoreOptions};
+use stridemap::{NameChanges, Snapshot, StoreOptions};
 
 use crate::error::Result;
 use crate::input::open_store;
@@ -69,12 +69,7 @@ pub(crate) fn run(args: &WatchArgs, out: &mut impl Write) -> Result<bool> {
             continue;
         }
         let now = store.snapshot();
-        let line = Line {
-            generation: now.generation(),
-            since: seen.generation(),
-            changes: now.changes_since(&seen)?,
-        };
-        line.print(args.json, out)?;
+        print_line(&seen, &now, args.json, out)?;
         out.flush()?;
         seen = now;
         line_count += 1;
@@ -83,35 +78,28 @@ pub(crate) fn run(args: &WatchArgs, out: &mut impl Write) -> Result<bool> {
     Ok(true)
 }
 
-/// The changes from one generation to another, usually those of one commit.
-struct Line {
-    generation: u64,
-    since: u64,
-    changes: NameChanges,
-}
-
-impl Line {
-    fn print(&self, is_json: bool, out: &mut impl Write) -> Result<()> {
-        let Line { generation, since, changes: NameChanges { added, changed, removed, .. } } = self;
-        if is_json {
-            let record = json!({ "generation": generation, "since": since, "added": added, "changed": changed,
-                "removed": removed });
-            return write_json(out, record);
-        }
-        write!(out, "{generation}")?;
-        if since + 1 != *generation {
-            write!(out, " since {since}")?;
-        }
-        let shown = if is_verbose() { usize::MAX } else { MAX_NAMES };
-        for (mark, names) in [('+', added), ('~', changed), ('-', removed)] {
-            if !names.is_empty() {
-                let first: Vec<_> = names.iter().take(shown).map(|name| quoted(name)).collect();
-                let rest = if names.len() > shown { ", ..." } else { "" };
-                write!(out, "{}{mark}{} {}{rest}", gap(), names.len(), first.join(", "))?;
-            }
-        }
-        Ok(writeln!(out)?)
+/// Prints the changes from one generation to another, usually those of one commit.
+fn print_line(seen: &Snapshot, now: &Snapshot, is_json: bool, out: &mut impl Write) -> Result<()> {
+    let (since, generation) = (seen.generation(), now.generation());
+    let NameChanges { added, changed, removed, .. } = now.changes_since(seen)?;
+    if is_json {
+        let record = json!({ "generation": generation, "since": since, "added": added, "changed": changed,
+            "removed": removed });
+        return write_json(out, record);
     }
+    write!(out, "{generation}")?;
+    if since + 1 != generation {
+        write!(out, " since {since}")?;
+    }
+    let shown = if is_verbose() { usize::MAX } else { MAX_NAMES };
+    for (mark, names) in [('+', added), ('~', changed), ('-', removed)] {
+        if !names.is_empty() {
+            let first: Vec<_> = names.iter().take(shown).map(|name| quoted(name)).collect();
+            let rest = if names.len() > shown { ", ..." } else { "" };
+            write!(out, "{}{mark}{} {}{rest}", gap(), names.len(), first.join(", "))?;
+        }
+    }
+    Ok(writeln!(out)?)
 }
 
 /// Returns whether standard output is a pipe whose reader has closed it. Between commits nothing is written, so no
