@@ -14,19 +14,13 @@ pub(crate) fn replacing(
     (txn, snapshot): (&Transaction<'_>, &Snapshot),
     existing: &Existing,
 ) -> Result<String> {
-    if !txn.contains(name)? {
-        return Ok(String::new());
-    }
-    let there = info(snapshot, name)?.map(|info| header(&info));
-    match there {
+    let there = if txn.contains(name)? { info(snapshot, name)? } else { None };
+    match there.map(|info| header(&info)) {
+        None => Ok(String::new()),
         Some(there) if existing.force => Ok(format!(", replacing {there}")),
         Some(there) => {
             Err(Error::Refused(format!("{command}: {name:?} exists, {there}; --force replaces it")))
         }
-        None if existing.force => Ok(", replacing a tensor that this command also saves".to_owned()),
-        None => Err(Error::Refused(format!(
-            "{command}: this command saves two tensors as {name:?}; --force keeps the last"
-        ))),
     }
 }
 
