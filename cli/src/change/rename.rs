@@ -22,24 +22,18 @@ impl Renames {
         let mut renames = Renames { names: BTreeMap::new(), patterns: Vec::new() };
         let refused = |why| Err(Error::Refused(why));
         for text in texts {
-            match Rename::parse(text, tensors)? {
-                Rename::Name(old, _) if !is_kept(&old) => {
-                    return refused(format!(
-                        "import: {old:?} is both renamed and left out by --skip or --only"
-                    ));
+            let (old, new) = split(text, tensors)?;
+            if !tensors.contains(&old) {
+                let pattern = PatternRename { old, new };
+                if !tensors.iter().any(|name| is_kept(name) && pattern.new_name(name).is_some()) {
+                    let why = format!("import --rename: no tensor or value matches {:?}", pattern.old);
+                    return Err(Error::NoMatch(why));
                 }
-                Rename::Name(old, new) => {
-                    if renames.names.insert(old.clone(), new).is_some() {
-                        return refused(format!("import --rename: {old:?} is renamed twice"));
-                    }
-                }
-                Rename::Pattern(pattern) => {
-                    if !tensors.iter().any(|name| is_kept(name) && pattern.new_name(name).is_some()) {
-                        let why = format!("import --rename: no tensor or value matches {:?}", pattern.old);
-                        return Err(Error::NoMatch(why));
-                    }
-                    renames.patterns.push(pattern);
-                }
+                renames.patterns.push(pattern);
+            } else if !is_kept(&old) {
+                return refused(format!("import: {old:?} is both renamed and left out by --skip or --only"));
+            } else if renames.names.insert(old.clone(), new).is_some() {
+                return refused(format!("import --rename: {old:?} is renamed twice"));
             }
         }
         Ok(renames)
@@ -52,37 +46,27 @@ impl Renames {
     }
 }
 
-enum Rename {
-    Name(String, String),
-    Pattern(PatternRename),
-}
-
-impl Rename {
-    /// Splits OLD=NEW after the name of a tensor or a pattern, because a name may contain "=".
-    fn parse(text: &str, names: &BTreeSet<String>) -> Result<Self> {
-        let split = |(at, _)| {
-            let old = name_in(&text[..at], |name| Ok(names.contains(name)))?;
-            Ok((old, text[at + 1..].to_owned()))
-        };
-        let splits: Vec<(String, String)> = text.match_indices('=').map(split).collect::<Result<_>>()?;
-        let Some((first, _)) = splits.first() else {
-            return Err(Error::Refused(format!("import --rename {text:?}: write OLD=NEW")));
-        };
-        if let Some((old, new)) = splits.iter().find(|(old, _)| names.contains(old)) {
-            return Ok(Rename::Name(old.clone(), new.clone()));
-        }
-        let Some((old, new)) = splits.iter().find(|(old, _)| old.contains('*')) else {
-            return Err(Error::Refused(format!("import --rename: no tensor or value is named {first:?}")));
-        };
-        let [in_old, in_new] = [old, new].map(|text| text.matches('*').count());
-        if in_old != in_new {
-            return Err(Error::Refused(format!(
-                "import --rename {text:?}: the old name has {in_old} *, and the new one {in_new}; each stands for the \
-                 same text in both"
-            )));
-        }
-        Ok(Rename::Pattern(PatternRename { old: old.clone(), new: new.clone() }))
+/// Splits OLD=NEW after the name of a tensor or a pattern, because a name may contain "=".
+fn split(text: &str, names: &BTreeSet<String>) -> Result<(String, String)> {
+    let split = |(at, _)| {
+        let old = name_in(&text[..at], |name| Ok(names.contains(name)))?;
+        Ok((old, text[at + 1..].to_owned()))
+    };
+    let mut splits: Vec<(String, String)> = text.match_indices('=').map(split).collect::<Result<_>>()?;
+    let refused = |why: String| Err(Error::Refused(format!("import --rename{why}")));
+    let Some((first, _)) = splits.first() else { return refused(format!(" {text:?}: write OLD=NEW")) };
+    let by_name = splits.iter().position(|(old, _)| names.contains(old));
+    let Some(at) = by_name.or_else(|| splits.iter().position(|(old, _)| old.contains('*'))) else {
+        return refused(format!(": no tensor or value is named {first:?}"));
+    };
+    let (old, new) = splits.swap_remove(at);
+    let [in_old, in_new] = [&old, &new].map(|text| text.matches('*').count());
+    if by_name.is_none() && in_old != in_new {
+        return refused(format!(
+            " {text:?}: the old name has {in_old} *, and the new one {in_new}; each stands for the same text in both"
+        ));
     }
+    Ok((old, new))
 }
 
 /// New names for all tensors that match a pattern.

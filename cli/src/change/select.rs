@@ -38,8 +38,9 @@ impl Selection {
             file.attributes().keys().chain(file.skipped().iter().map(|skipped| &skipped.name))
         });
         let values: BTreeSet<String> = values.cloned().collect();
-        let parts = Parts::of(&self.only, &tensors, &values)?;
-        let mut kept = Kept { skipped: self.skipped(&tensors, &values)?, parts, renames: Renames::default() };
+        let all = &tensors | &values;
+        let parts = self.parts(&all)?;
+        let mut kept = Kept { skipped: self.skipped(&all)?, parts, renames: Renames::default() };
         for file in &files {
             for unreadable in file.skipped() {
                 if kept.contains(&unreadable.name) {
@@ -64,16 +65,28 @@ impl Selection {
         Ok(kept)
     }
 
+    /// Parses `--only`. It is an error if one of the patterns selects nothing.
+    fn parts(&self, all: &BTreeSet<String>) -> Result<Vec<Pattern>> {
+        let part = |text: &String| {
+            let pattern = pattern_in(text, |name| Ok(all.contains(name)))?;
+            match all.iter().any(|name| is_part(&pattern, name)) {
+                true => Ok(pattern),
+                false => Err(Error::NoMatch(format!("import --only: no tensor or value matches {text:?}"))),
+            }
+        };
+        self.only.iter().map(part).collect()
+    }
+
     /// Returns what `--skip` leaves out.
-    fn skipped(&self, tensors: &BTreeSet<String>, values: &BTreeSet<String>) -> Result<BTreeSet<String>> {
+    fn skipped(&self, all: &BTreeSet<String>) -> Result<BTreeSet<String>> {
         let mut skipped = BTreeSet::new();
         for text in &self.skip {
-            let pattern = pattern_in(text, |name| Ok(tensors.contains(name) || values.contains(name)))?;
+            let pattern = pattern_in(text, |name| Ok(all.contains(name)))?;
             let is_matching = |name: &&String| match pattern.is_glob() {
                 true => pattern.matches(name),
                 false => **name == pattern.text,
             };
-            let mut matching = tensors.iter().chain(values).filter(is_matching).peekable();
+            let mut matching = all.iter().filter(is_matching).peekable();
             if matching.peek().is_none() {
                 return Err(Error::NoMatch(format!("import --skip: no tensor or value matches {text:?}")));
             }
@@ -98,41 +111,21 @@ impl Selection {
 
 /// What is imported, by the names in the files.
 pub(super) struct Kept {
-    parts: Parts,
+    /// What `--only` selects. Empty for everything.
+    parts: Vec<Pattern>,
     skipped: BTreeSet<String>,
     renames: Renames,
 }
 
 impl Kept {
     pub(super) fn contains(&self, name: &str) -> bool {
-        self.parts.contain(name) && !self.skipped.contains(name)
+        let is_selected = self.parts.is_empty() || self.parts.iter().any(|pattern| is_part(pattern, name));
+        is_selected && !self.skipped.contains(name)
     }
 
     /// Returns the name in the store of a tensor or value of a file.
     pub(super) fn new_name(&self, name: &str) -> String {
         self.renames.new_name(name)
-    }
-}
-
-/// The parts of files that `--only` selects. Without it, everything.
-struct Parts(Vec<Pattern>);
-
-impl Parts {
-    /// Parses the options. It is an error if one of them selects nothing.
-    fn of(texts: &[String], tensors: &BTreeSet<String>, values: &BTreeSet<String>) -> Result<Self> {
-        let pattern =
-            |text: &String| pattern_in(text, |name| Ok(tensors.contains(name) || values.contains(name)));
-        let parts = Parts(texts.iter().map(pattern).collect::<Result<_>>()?);
-        for (text, pattern) in texts.iter().zip(&parts.0) {
-            if !tensors.iter().chain(values).any(|name| is_part(pattern, name)) {
-                return Err(Error::NoMatch(format!("import --only: no tensor or value matches {text:?}")));
-            }
-        }
-        Ok(parts)
-    }
-
-    fn contain(&self, name: &str) -> bool {
-        self.0.is_empty() || self.0.iter().any(|pattern| is_part(pattern, name))
     }
 }
 
