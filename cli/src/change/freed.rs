@@ -1,13 +1,14 @@
 //! The bytes that a removal of tensors frees, and those that stay because other tensors are on the same storage.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use indicatif::HumanBytes;
-use stridemap::{Snapshot, StorageKind, TensorInfo};
+use stridemap::{Result as LibraryResult, Snapshot, StorageKind, TensorInfo};
 
 use super::plan::info;
 use crate::error::Result;
+use crate::look::sharing::by_storage;
 use crate::names::quoted;
 
 /// The minimum number of kept bytes for a note.
@@ -31,23 +32,19 @@ pub(super) struct Freed {
 impl Freed {
     /// Returns what the removal of these names frees. The snapshot is from before the removal.
     pub(super) fn of(removed: &BTreeSet<String>, snapshot: &Snapshot) -> Result<Self> {
-        let mut by_storage = BTreeMap::<u64, (Vec<TensorInfo>, Vec<TensorInfo>)>::new();
-        for name in removed {
-            if let Some(info) = info(snapshot, name)? {
-                by_storage.entry(info.storage_id).or_default();
-            }
-        }
-        for info in snapshot.iter_tensors("")? {
-            let info = info?;
-            if let Some((all, rest)) = by_storage.get_mut(&info.storage_id) {
-                rest.extend((!removed.contains(&info.name)).then(|| info.clone()));
-                all.push(info);
-            }
-        }
+        let removed_infos = removed.iter().filter_map(|name| info(snapshot, name).transpose());
+        let changed: BTreeSet<u64> =
+            removed_infos.map(|info| Ok(info?.storage_id)).collect::<LibraryResult<_>>()?;
+        let is_changed = |info: &LibraryResult<TensorInfo>| {
+            info.as_ref().map_or(true, |info| changed.contains(&info.storage_id))
+        };
+        let mut by_storage = by_storage(snapshot.iter_tensors("")?.filter(is_changed))?;
         let mut freed = Freed::default();
         for storage in snapshot.storages() {
             let storage = storage?;
-            let Some((all, rest)) = by_storage.remove(&storage.id) else { continue };
+            let Some(all) = by_storage.remove(&storage.id) else { continue };
+            let is_left = |info: &&TensorInfo| !removed.contains(&info.name);
+            let rest: Vec<TensorInfo> = all.iter().filter(is_left).cloned().collect();
             let Some(keeper) = rest.first() else {
                 if storage.kind != StorageKind::External {
                     freed.files.push((storage.file, storage.size_bytes));
