@@ -97,14 +97,9 @@ pub(crate) fn run(args: &LsArgs, out: &mut impl Write) -> Result<bool> {
     }
     print(args, &infos, out)?;
     out.flush()?;
-    let missing: Vec<&str> = patterns
-        .iter()
-        .zip(&unmatched)
-        .filter(|(_, unmatched)| **unmatched)
-        .map(|(it, _)| &*it.text)
-        .collect();
+    let missing = patterns.iter().zip(unmatched).filter(|(_, unmatched)| *unmatched);
+    let missing: Vec<String> = missing.map(|(pattern, _)| format!("{:?}", pattern.text)).collect();
     if !missing.is_empty() {
-        let missing: Vec<String> = missing.iter().map(|text| format!("{text:?}")).collect();
         message(&format!("ls {}: no tensor matches {}", args.source.display(), missing.join(" or ")));
     } else if infos.is_empty() && count > 0 {
         let given = [(!args.dtype.is_empty(), "--dtype"), (args.min_bytes.is_some(), "--min-bytes")];
