@@ -5,6 +5,7 @@ use std::io::Write;
 
 use indicatif::HumanBytes;
 use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 
 use super::values::Side;
 use super::{AttributeDifference, Diff, Finding, Kind, Tally};
@@ -39,21 +40,17 @@ pub(super) fn print_text(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
 /// Prints one JSON object. It is written while the tensors are compared.
 pub(super) fn print_json(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
     #[derive(Serialize)]
-    struct Compared {
-        path: String,
-        format: &'static str,
-    }
-    #[derive(Serialize)]
-    struct Comparison<'a, T, A, E> {
-        a: Compared,
-        b: Compared,
+    struct Comparison<'a, T, A> {
+        a: Value,
+        b: Value,
         tensors: T,
         attributes: A,
         counts: &'a RefCell<Tally>,
-        equal: E,
+        #[serde(serialize_with = "is_equal")]
+        equal: &'a RefCell<Tally>,
     }
     let source =
-        |input: &Input| Compared { path: input.path().display().to_string(), format: input.format() };
+        |input: &Input| json!({ "path": input.path().display().to_string(), "format": input.format() });
     write_json(
         out,
         Comparison {
@@ -62,21 +59,15 @@ pub(super) fn print_json(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
             tensors: List(|| diff.findings()),
             attributes: List(|| Ok(diff.attributes().map(Ok))),
             counts: &diff.tally,
-            equal: Deferred(|| {
-                let tally = diff.tally.borrow();
-                tally.difference_count() == 0 && tally.failed == 0
-            }),
+            equal: &diff.tally,
         },
     )
 }
 
-/// A value that is computed only when it is serialized.
-struct Deferred<F>(F);
-
-impl<T: Serialize, F: Fn() -> T> Serialize for Deferred<F> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0().serialize(serializer)
-    }
+/// Serializes whether no difference was found. By then, the tensors and attributes have been serialized and counted.
+fn is_equal<S: Serializer>(tally: &RefCell<Tally>, serializer: S) -> Result<S::Ok, S::Error> {
+    let tally = tally.borrow();
+    serializer.serialize_bool(tally.difference_count() == 0 && tally.failed == 0)
 }
 
 impl Side {
