@@ -12,7 +12,7 @@ use crate::error::{Error, Result, output_error};
 use crate::expr;
 use crate::expr::Copies;
 use crate::input::Input;
-use crate::pieces::{Cut, Pieces, steady};
+use crate::pieces::{Cut, Piece, Pieces, steady};
 use crate::scalar::{digits, text_of};
 use crate::ui::{List, element, write_json};
 
@@ -127,11 +127,8 @@ struct View<'a, T> {
 
 /// Iterates over the elements in row-major order, read in pieces.
 fn elements(view: Tensor) -> impl Iterator<Item = LibraryResult<Scalar>> {
-    let pieces = Pieces::of(vec![view], PIECE_ELEMS, Cut::Outermost).flat_map(|piece| match piece {
-        Ok(piece) => piece.views.into_iter().map(Ok).collect(),
-        Err(e) => vec![Err(e)],
-    });
-    pieces.flat_map(|piece| match piece.and_then(|piece: Tensor| piece.to_scalars()) {
+    let scalars = |piece: Piece| piece.views.first().map_or(Ok(Vec::new()), Tensor::to_scalars);
+    Pieces::of(vec![view], PIECE_ELEMS, Cut::Outermost).flat_map(move |piece| match piece.and_then(scalars) {
         Ok(elements) => elements.into_iter().map(Ok).collect(),
         Err(e) => vec![Err(e)],
     })
