@@ -6,13 +6,12 @@ use std::path::PathBuf;
 
 use indicatif::HumanBytes;
 use serde_json::{Value, json};
-use stridemap::Store;
 use stridemap::maintenance::{Compacted, DiskUsage, SkipReason, SpaceReason};
 
 use crate::args::External;
 use crate::error::Result;
 use crate::input::{open_store, stored_bytes};
-use crate::ui::{counted, message, progress, storage_id, warn, write_json};
+use crate::ui::{advance, counted, message, storage_id, warn, write_json};
 
 /// Rewrite storages to free bytes that no tensor refers to
 ///
@@ -46,11 +45,13 @@ pub(crate) struct CompactArgs {
 pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     let store = open_store(&args.external.options(), &args.store)?;
     let before = store.disk_usage()?;
-    let materialized = args.materialize.then(|| materialize(&store)).transpose()?;
-    let bar = progress("compact", bytes_to_write(&before, args.all));
-    let advance = |bytes| bar.inc(bytes);
-    let compacted = store.compact(args.all, advance)?;
-    bar.finish_and_clear();
+    let materialize = || -> Result<Compacted> {
+        // Bytes that no tensor refers to are not copied, so the bar may end early.
+        let size_bytes = stored_bytes(&store.snapshot(), true)?;
+        Ok(store.materialize(advance("materialize", size_bytes))?)
+    };
+    let materialized = args.materialize.then(materialize).transpose()?;
+    let compacted = store.compact(args.all, advance("compact", bytes_to_write(&before, args.all)))?;
     let after = store.disk_usage()?;
     let is_complete =
         !compacted.skipped.iter().any(|skipped| matches!(skipped.reason, SkipReason::Damaged(_)))
@@ -96,14 +97,6 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
         warn(&format!("skipped storage {id} ({bytes} reclaimable): {}", skipped.reason));
     }
     Ok(is_complete)
-}
-
-fn materialize(store: &Store) -> Result<Compacted> {
-    // Bytes that no tensor refers to are not copied, so the bar may end early.
-    let bar = progress("materialize", stored_bytes(&store.snapshot(), true)?);
-    let done = store.materialize(|bytes| bar.inc(bytes))?;
-    bar.finish_and_clear();
-    Ok(done)
 }
 
 fn record(materialized: Option<&Compacted>, compacted: &Compacted, held: &Held) -> Value {

@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::input::{explain, reporting_waits};
 use crate::names::one_line;
 use crate::output_file::check_parent_dir;
-use crate::ui::{counted, message, progress, write_json};
+use crate::ui::{advance, counted, message, write_json};
 
 /// Copy what is whole in a damaged store to a new store
 ///
@@ -52,9 +52,7 @@ pub(crate) fn run(args: &SalvageArgs, out: &mut impl Write) -> Result<bool> {
         check_parent_dir("salvage", new)?;
     }
     let options = reporting_waits(&args.external.options());
-    let bar = progress("salvage", 0);
-    let salvaged = options.salvage(&args.store, new, |bytes| bar.inc(bytes));
-    bar.finish_and_clear();
+    let salvaged = options.salvage(&args.store, new, advance("salvage", 0));
     let salvaged = salvaged.map_err(|e| explain(&args.store, e))?;
     if args.json {
         write_json(out, record(&salvaged))?;

@@ -98,7 +98,6 @@ fn verify_store(args: &VerifyArgs) -> Result<Verification> {
         Err(e) if e.kind() == ErrorKind::Corrupt => options.verify(&args.store, |bytes| bar.inc(bytes)),
         Err(e) => Err(e),
     };
-    bar.finish_and_clear();
     verified.map_err(|e| explain(&args.store, e))
 }
 

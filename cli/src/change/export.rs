@@ -20,7 +20,7 @@ use crate::in_place::Outputs;
 use crate::input::{open_store, stored_bytes};
 use crate::names::{names, one_line, pattern, quoted};
 use crate::output_file::{check_parent_dir, check_replaceable};
-use crate::ui::{counted, message, progress};
+use crate::ui::{advance, counted, message};
 
 /// Write tensors to a file, or copy a store that is in use
 ///
@@ -166,18 +166,15 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
         }
         return Ok(());
     }
-    let bar = progress("export", size_bytes);
-    let (shard_count, changed_names) = write(args, format, &tensors, &attributes, out, |bytes| {
-        bar.inc(bytes)
-    })
-    .map_err(|e| match e.kind() {
+    let progress = advance("export", size_bytes);
+    let written = write(args, format, &tensors, &attributes, out, progress);
+    let (shard_count, changed_names) = written.map_err(|e| match e.kind() {
         _ if args.is_piped() => output_error(e),
         ErrorKind::AlreadyExists if !args.existing.force => {
             Error::Refused(format!("{e}; --force replaces it"))
         }
         _ => e.into(),
     })?;
-    bar.finish_and_clear();
     for (name, array) in changed_names {
         let (name, array) = (quoted(&name), quoted(&array));
         message(&format!(
@@ -347,10 +344,9 @@ fn copy(
     }
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     // The size of a copy of some tensors is not known in advance.
-    let bar = progress("export", if names.is_empty() { stored_bytes(snapshot, false)? } else { 0 });
+    let size_bytes = if names.is_empty() { stored_bytes(snapshot, false)? } else { 0 };
     let chosen = (!names.is_empty()).then_some(&*names);
-    let copied = snapshot.copy_to(&args.out, chosen, |bytes| bar.inc(bytes))?;
-    bar.finish_and_clear();
+    let copied = snapshot.copy_to(&args.out, chosen, advance("export", size_bytes))?;
     let shared =
         format!("; {} share their blocks with {}", HumanBytes(copied.shared_bytes), args.store.display());
     message(&format!(

@@ -19,7 +19,7 @@ use crate::args::{Existing, External, Reading};
 use crate::error::{Error, Result};
 use crate::input::{check_found, check_writable};
 use crate::names::{one_line, quoted};
-use crate::ui::{counted, is_verbose, message, progress};
+use crate::ui::{advance, counted, is_verbose, message};
 
 /// Copy the tensors of files into a store, in one commit
 ///
@@ -101,9 +101,8 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
         ));
     }
     drop(snapshot); // The commit deletes what no snapshot needs.
-    let bar = progress("import", if args.in_place { 0 } else { size_bytes });
-    let generation = commit(args, &inputs, &attributes, target, store, |bytes| bar.inc(bytes))?;
-    bar.finish_and_clear();
+    let progress = advance("import", if args.in_place { 0 } else { size_bytes });
+    let generation = commit(args, &inputs, &attributes, target, store, progress)?;
     message(&format!(
         "{} {}, {}, into {}: generation {generation}",
         if args.in_place { "adopted" } else { "imported" },

@@ -10,6 +10,6 @@ mod term;
 pub(crate) use grid::print_grid;
 pub(crate) use json::{List, element, float, joined, storage_id, tensor_record, write_json};
 pub(crate) use out::{Stdout, counted, message, warn};
-pub(crate) use progress::{Progress, progress};
+pub(crate) use progress::{Progress, advance, progress};
 pub(crate) use table::{Column, MAX_ROWS, Table, bytes_cell, print_line, shorten};
 pub(crate) use term::{Global, gap, has_color, help_width, is_verbose, page_width, paint, width};

@@ -17,6 +17,12 @@ pub(crate) fn progress(verb: &'static str, total_bytes: u64) -> Progress {
     Progress(bar.with_finish(ProgressFinish::AndClear))
 }
 
+/// Returns a function that adds bytes to a progress bar: see [`progress`]. The bar is cleared when it is dropped.
+pub(crate) fn advance(verb: &'static str, total_bytes: u64) -> impl Fn(u64) {
+    let bar = progress(verb, total_bytes);
+    move |bytes| bar.inc(bytes)
+}
+
 fn style(total_bytes: u64) -> ProgressStyle {
     let template = match total_bytes {
         0 => "{msg} {bytes} {bytes_per_sec}",

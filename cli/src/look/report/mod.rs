@@ -19,7 +19,7 @@ use crate::input::Input;
 use crate::names::{natural, one_line};
 use crate::output_file::OutputFile;
 use crate::size::parse_size;
-use crate::ui::{counted, message, progress};
+use crate::ui::{advance, counted, message};
 use elements::Elements;
 use page::Page;
 
@@ -85,9 +85,7 @@ pub(crate) fn run(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
     }
     let summary = Summary::of(&input)?;
     let maps = StorageMap::read_all(&input)?;
-    let bar = progress("report", read_bytes);
-    let elements = Elements::read(&input, &infos, &read, max_bytes, |bytes| bar.inc(bytes));
-    bar.finish_and_clear();
+    let elements = Elements::read(&input, &infos, &read, max_bytes, advance("report", read_bytes));
     let positions = positions(&infos, &maps);
     let page = Page::new(&input, &summary, &infos, &maps, &positions, &elements);
     let size_bytes = file.write(|file| page.write(file))?;
