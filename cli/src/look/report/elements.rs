@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use stridemap::{Result, Scalar, Tensor, TensorInfo};
+use serde_json::{Value, json};
+use stridemap::{Result, Scalar, Statistics, Tensor, TensorInfo};
 
 use super::heat::HeatMap;
 use crate::error::Error;
@@ -25,21 +26,14 @@ const MAX_STEPS: u64 = 10_000_000;
 /// How many elements of two tensors are compared at a time.
 const PIECE_ELEMS: usize = 1 << 20;
 
-/// The statistics of one tensor.
-#[derive(Clone)]
+/// What the page has about the elements of one tensor.
 pub(super) struct TensorStatistics {
-    pub(super) min: Option<f64>,
-    pub(super) max: Option<f64>,
-    pub(super) mean: Option<f64>,
-    pub(super) std: Option<f64>,
-    pub(super) zero_count: u64,
-    pub(super) nan_count: u64,
-    pub(super) infinity_count: u64,
-    /// A digit in base 36 for each bin: the height of its bar. The fullest bin has the digit `z`. Empty if no element
-    /// is finite.
-    pub(super) histogram: String,
-    pub(super) is_zero: bool,
-    pub(super) is_constant: bool,
+    /// The last cells of its row: the minimum, the maximum, the mean, the deviation, the numbers of zeros, NaN and
+    /// infinities, and the histogram, which is a digit in base 36 for each bin: the height of its bar. The fullest bin
+    /// has the digit `z`. The histogram is empty if no element is finite.
+    pub(super) cells: Vec<Value>,
+    /// The words for what is unusual.
+    pub(super) notes: Vec<&'static str>,
     /// Whether an element is finite.
     has_finite: bool,
 }
@@ -92,7 +86,7 @@ impl Elements {
             match found {
                 Ok((statistics, key, map)) => {
                     elements.heat_maps.extend(map.map(|map| (index, map)));
-                    if !statistics.is_constant && !statistics.is_zero && info.header.numel() > 1 {
+                    if let Some(key) = key {
                         by_statistics.entry(key).or_default().push(index);
                     }
                     elements.statistics.push(Some(statistics));
@@ -174,16 +168,17 @@ impl Elements {
     }
 }
 
-/// Returns the positions of the tensors to read. They are taken in the given order, and a tensor that would exceed the
-/// limit is skipped. If the limit is 0, all tensors are skipped.
-pub(super) fn tensors_to_read(max_bytes: u64, infos: &[TensorInfo]) -> HashSet<usize> {
+/// Returns the positions of the tensors to read, and the number of their bytes. The tensors are taken in the given order,
+/// and one that would exceed the limit is skipped. If the limit is 0, all tensors are skipped.
+pub(super) fn tensors_to_read(max_bytes: u64, infos: &[TensorInfo]) -> (HashSet<usize>, u64) {
     let mut left_bytes = max_bytes;
     let mut is_read = |info: &TensorInfo| {
         let left = left_bytes.checked_sub(info.header.nbytes() as u64).filter(|_| max_bytes > 0);
         left_bytes = left.unwrap_or(left_bytes);
         left.is_some()
     };
-    infos.iter().enumerate().filter(|(_, info)| is_read(info)).map(|(index, _)| index).collect()
+    let read = infos.iter().enumerate().filter(|(_, info)| is_read(info)).map(|(index, _)| index).collect();
+    (read, max_bytes - left_bytes)
 }
 
 /// Returns the positions of the tensors that may get a heat map.
@@ -201,29 +196,40 @@ fn largest(infos: &[TensorInfo], read: &HashSet<usize>) -> HashSet<usize> {
 }
 
 impl TensorStatistics {
-    /// Returns the statistics, and a number that is equal for tensors with equal statistics.
-    fn of(tensor: &Tensor, progress: &mut impl FnMut(u64)) -> Result<(Self, u64)> {
+    /// Returns the statistics, and a number that is equal for tensors with equal statistics. There is no such number if
+    /// all elements are equal.
+    fn of(tensor: &Tensor, progress: &mut impl FnMut(u64)) -> Result<(Self, Option<u64>)> {
         let statistics = tensor.statistics(progress)?;
-        let counts = statistics.histogram(BIN_COUNT);
+        let Statistics { count, zero_count, nan_count, min, max, .. } = statistics;
         let infinity_count = statistics.positive_infinity_count + statistics.negative_infinity_count;
-        let summary = TensorStatistics {
-            min: statistics.min.and_then(number),
-            max: statistics.max.and_then(number),
-            mean: statistics.mean(),
-            std: statistics.std(),
-            zero_count: statistics.zero_count,
-            nan_count: statistics.nan_count,
-            infinity_count,
-            histogram: digits(&counts),
-            is_zero: statistics.count > 0 && statistics.zero_count == statistics.count,
-            is_constant: is_constant(tensor, &statistics),
+        let counts = statistics.histogram(BIN_COUNT);
+        let is_zero = count > 0 && zero_count == count;
+        let is_constant = is_constant(tensor, &statistics);
+        let numbers = [min.and_then(number), max.and_then(number), statistics.mean(), statistics.std()];
+        let mut key = DefaultHasher::new();
+        let bits = numbers.map(|number| number.map(f64::to_bits));
+        (bits, &counts, count, nan_count, infinity_count).hash(&mut key);
+        let numbers = numbers.iter().map(|number| json!(number.map(shortened)));
+        let counts_and_bins =
+            [json!(zero_count), json!(nan_count), json!(infinity_count), json!(digits(&counts))];
+        let notes = [
+            ("nan", nan_count > 0),
+            ("infinite", infinity_count > 0),
+            ("zero", is_zero),
+            ("constant", is_constant && !is_zero),
+        ];
+        let found = TensorStatistics {
+            cells: numbers.chain(counts_and_bins).collect(),
+            notes: notes.into_iter().filter_map(|(note, applies)| applies.then_some(note)).collect(),
             has_finite: statistics.finite_count() > 0,
         };
-        let mut key = DefaultHasher::new();
-        let moments = [summary.min, summary.max, summary.mean, summary.std].map(|x| x.map(f64::to_bits));
-        (moments, counts, statistics.count, summary.nan_count, infinity_count).hash(&mut key);
-        Ok((summary, key.finish()))
+        Ok((found, (!is_constant && !is_zero && count > 1).then(|| key.finish())))
     }
+}
+
+/// Rounds to six digits, which are enough for a page.
+fn shortened(number: f64) -> f64 {
+    format!("{number:.5e}").parse().unwrap_or(number)
 }
 
 fn number(scalar: Scalar) -> Option<f64> {

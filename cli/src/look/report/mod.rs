@@ -9,14 +9,13 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use indicatif::HumanBytes;
-use stridemap::TensorInfo;
 
-use super::sharing::{PlacedTensor, StorageMap};
+use super::sharing::StorageMap;
 use super::summary::Summary;
 use crate::args::{Existing, External, Reading};
 use crate::error::{Error, Result};
 use crate::input::Input;
-use crate::names::{natural, one_line};
+use crate::names::one_line;
 use crate::output_file::OutputFile;
 use crate::size::parse_size;
 use crate::ui::{advance, counted, message};
@@ -69,10 +68,7 @@ pub(crate) fn run(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
     let infos = input.sorted(|_| true)?;
     let max_bytes = if args.no_elements { 0 } else { args.max_read };
     let all_bytes = infos.iter().map(|info| info.header.nbytes() as u64).fold(0, u64::saturating_add);
-    let read = elements::tensors_to_read(max_bytes, &infos);
-    let is_read = |(index, _): &(usize, &TensorInfo)| read.contains(index);
-    let read_bytes =
-        infos.iter().enumerate().filter(is_read).map(|(_, info)| info.header.nbytes() as u64).sum();
+    let (read, read_bytes) = elements::tensors_to_read(max_bytes, &infos);
     if args.existing.is_dry_run() {
         return Ok(writeln!(
             out,
@@ -86,8 +82,7 @@ pub(crate) fn run(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
     let summary = Summary::of(&input)?;
     let maps = StorageMap::read_all(&input)?;
     let elements = Elements::read(&input, &infos, &read, max_bytes, advance("report", read_bytes));
-    let positions = positions(&infos, &maps);
-    let page = Page::new(&input, &summary, &infos, &maps, &positions, &elements);
+    let page = Page::new(&input, &summary, &infos, &maps, &elements);
     let size_bytes = file.write(|file| page.write(file))?;
     message(&format!(
         "reported {}, {}, in {}: {}",
@@ -104,12 +99,4 @@ pub(crate) fn run(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
             one_line(&path.to_string_lossy())
         ))),
     }
-}
-
-/// Returns, for each storage, the positions of its tensors in `infos`.
-fn positions(infos: &[TensorInfo], maps: &[StorageMap]) -> Vec<Vec<usize>> {
-    let position = |tensor: &PlacedTensor| {
-        infos.binary_search_by(|info| natural(&info.name, &tensor.info.name)).unwrap_or(0)
-    };
-    maps.iter().map(|map| map.tensors.iter().map(position).collect()).collect()
 }

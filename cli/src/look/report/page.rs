@@ -23,6 +23,9 @@ const TEMPLATE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
+/// The maximum number of sharing tensors that are written for a tensor.
+const MAX_SHARERS: usize = 64;
+
 /// The notes that are warnings, each with the words for one tensor and for several.
 const WARNINGS: [(&str, &str, &str); 5] = [
     ("nan", "tensor has NaN", "tensors have NaN"),
@@ -61,19 +64,20 @@ struct Warning {
 }
 
 impl<'a> Page<'a> {
-    /// `positions` has, for each storage, the positions of its tensors in `infos`, in the order of the map.
     pub(super) fn new(
         input: &'a Input,
         summary: &'a Summary,
         infos: &'a [TensorInfo],
         maps: &'a [StorageMap],
-        positions: &'a [Vec<usize>],
         elements: &'a Elements,
     ) -> Self {
+        let positions: HashMap<&str, usize> = infos.iter().map(|info| &*info.name).zip(0..).collect();
         let mut places = HashMap::new();
-        for (storage, (map, positions)) in maps.iter().zip(positions).enumerate() {
-            for (tensor, &position) in map.tensors.iter().zip(positions) {
-                places.insert(position, Place { storage, tensor, positions });
+        for (storage, map) in maps.iter().enumerate() {
+            for tensor in &map.tensors {
+                let position = |&other: &usize| positions.get(&*map.tensors.get(other)?.info.name).copied();
+                let sharers = tensor.sharers.iter().take(MAX_SHARERS).filter_map(position).collect();
+                places.insert(&*tensor.info.name, Place { storage, tensor, sharers });
             }
         }
         let dtype =
@@ -81,7 +85,7 @@ impl<'a> Page<'a> {
         let row = |(index, info): (usize, &'a TensorInfo)| Row {
             info,
             dtype: dtype(info).unwrap_or_default(),
-            place: places.get(&index).copied(),
+            place: places.remove(&*info.name),
             statistics: elements.statistics.get(index).and_then(Option::as_ref),
             is_duplicate: elements.duplicates.contains_key(&index),
         };
