@@ -4,9 +4,9 @@ use std::env;
 use std::io;
 use std::sync::OnceLock;
 
-use anstream::{AutoStream, ColorChoice};
+use anstream::AutoStream;
 use anstyle::Style;
-use clap::ValueEnum;
+use clap::ColorChoice;
 use rustix::termios::tcgetwinsize;
 
 /// The maximum width of a line of help text. Longer lines are hard to read.
@@ -26,20 +26,13 @@ pub(crate) struct Global {
         default_value = "auto",
         hide_default_value = true
     )]
-    color: When,
+    color: ColorChoice,
     /// Print errors and warnings, but no notes and no progress
     #[arg(short, long, global = true)]
     quiet: bool,
     /// Print more details
     #[arg(short, long, global = true)]
     verbose: bool,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum When {
-    Auto,
-    Always,
-    Never,
 }
 
 static GLOBAL: OnceLock<Global> = OnceLock::new();
@@ -97,9 +90,9 @@ pub(crate) fn paint(style: Style, text: &str) -> String {
 
 /// Returns whether standard output has colors.
 pub(crate) fn has_color() -> bool {
-    match GLOBAL.get().map_or(When::Never, |global| global.color) {
-        When::Auto => AutoStream::choice(&io::stdout()) != ColorChoice::Never,
-        When::Always => true,
-        When::Never => false,
+    match GLOBAL.get().map_or(ColorChoice::Never, |global| global.color) {
+        ColorChoice::Auto => AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never,
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
     }
 }
