@@ -92,17 +92,13 @@ pub(crate) fn run(args: &MapArgs, out: &mut impl Write) -> Result<()> {
         drawn.add(map, args);
     }
     drawn.table.print(drawn.row_count, "--json", out)?;
-    let mut skipped = Vec::new();
-    if skipped_storages > 0 {
-        let storages = counted(skipped_storages as u64, "storage");
-        skipped.push(format!("{storages} with at most one tensor and no unreachable bytes"));
-    }
-    if drawn.skipped_tensors > 0 {
-        skipped.push(format!(
-            "{} in which no shared bytes were found",
-            counted(drawn.skipped_tensors, "tensor")
-        ));
-    }
+    let skipped = [
+        (skipped_storages as u64, "storage", "with at most one tensor and no unreachable bytes"),
+        (drawn.skipped_tensors, "tensor", "in which no shared bytes were found"),
+    ];
+    let skipped = skipped.into_iter().filter(|&(count, ..)| count > 0);
+    let skipped: Vec<String> =
+        skipped.map(|(count, noun, what)| format!("{} {what}", counted(count, noun))).collect();
     if !skipped.is_empty() {
         writeln!(out, "... and {}; --all draws them", skipped.join(", "))?;
     }
