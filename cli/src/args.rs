@@ -1,5 +1,7 @@
 //! The commands of the command line, and the options that several of them share.
 
+use std::path::PathBuf;
+
 use clap::{Parser, Subcommand};
 use stridemap::{DType, ExternalFiles, OnExisting, StoreOptions};
 use stridemap_interop::ForeignOptions;
@@ -7,6 +9,8 @@ use stridemap_interop::ForeignOptions;
 use crate::care::{compact, du, gc, salvage, verify, watch};
 use crate::change::{append, attr, edit, export, import};
 use crate::diff::DiffArgs;
+use crate::error::Result;
+use crate::input::Input;
 use crate::look::{info, ls, map, report, show, stats, tree};
 use crate::plot::PlotArgs;
 use crate::shell::{completions, man};
@@ -72,6 +76,23 @@ pub(crate) enum Command {
     Watch(watch::WatchArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
+}
+
+// A store or file to read.
+#[derive(clap::Args)]
+pub(crate) struct Source {
+    /// The store, or a file in another format, detected from its content
+    #[arg(index = 1, value_name = "STORE|FILE")]
+    pub(crate) path: PathBuf,
+    #[command(flatten)]
+    reading: Reading,
+}
+
+impl Source {
+    /// Opens the source. The options are those for a store.
+    pub(crate) fn open(&self, options: &StoreOptions) -> Result<Input> {
+        Input::open(&self.path, &self.reading, options)
+    }
 }
 
 // Options for reading files in other formats.

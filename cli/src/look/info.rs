@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::PathBuf;
 
 use indicatif::{HumanBytes, HumanCount};
 use serde::Serialize;
@@ -12,7 +11,7 @@ use stridemap::{StorageInfo, StoreOptions};
 use super::modules::Totals;
 use super::summary::{Group, Summary};
 use super::tables;
-use crate::args::Reading;
+use crate::args::Source;
 use crate::error::Result;
 use crate::input::Input;
 use crate::names::{of_scope, one_line, quoted};
@@ -36,9 +35,6 @@ const MAX_WARNINGS: usize = 3;
     after_help = "Example:\n  stridemap info model.safetensors\n  stridemap info model.smap --full\n  stridemap info model.smap --json | jq .store"
 )]
 pub(crate) struct InfoArgs {
-    /// The store, or a file in another format, detected from its content
-    #[arg(value_name = "STORE|FILE")]
-    source: PathBuf,
     /// Also print all tensors, storages and attributes
     #[arg(long)]
     pub(crate) full: bool,
@@ -46,12 +42,12 @@ pub(crate) struct InfoArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reading: Reading,
+    source: Source,
 }
 
 /// Runs `info`, or `inspect`, which is another name of `info --full`.
 pub(crate) fn run(args: &InfoArgs, is_full: bool, out: &mut impl Write) -> Result<()> {
-    let input = Input::open(&args.source, &args.reading, &StoreOptions::new())?;
+    let input = args.source.open(&StoreOptions::new())?;
     let summary = Summary::of(&input)?;
     if args.json {
         write_description(&summary, &input, is_full, out)

@@ -2,14 +2,12 @@
 
 use std::cmp::Reverse;
 use std::io::Write;
-use std::path::PathBuf;
 
 use clap::ValueEnum;
 use stridemap::{DType, StoreOptions, TensorInfo};
 
-use crate::args::{Reading, parse_dtype};
+use crate::args::{Source, parse_dtype};
 use crate::error::Result;
-use crate::input::Input;
 use crate::names::{Pattern, listed, pattern, quoted};
 use crate::size::parse_size;
 use crate::ui::{Column, Table, bytes_cell, message, print_grid, tensor_record, width, write_json};
@@ -24,11 +22,8 @@ use crate::ui::{Column, Table, bytes_cell, message, print_grid, tensor_record, w
     after_help = "Example:\n  stridemap ls model.smap\n  stridemap ls -l --sort bytes model.pt\n  stridemap ls model.smap '*.weight' encoder."
 )]
 pub(crate) struct LsArgs {
-    /// The store, or a file in another format, detected from its content
-    #[arg(value_name = "STORE|FILE")]
-    pub(crate) source: PathBuf,
     /// Only names that match a glob, such as '*.weight', or begin with a prefix, such as 'encoder.'
-    #[arg(value_name = "GLOB|PREFIX")]
+    #[arg(index = 2, value_name = "GLOB|PREFIX")]
     patterns: Vec<String>,
     /// Also print the dtype, the size, and the bytes of the elements
     #[arg(short, long, conflicts_with_all = ["one", "null", "json"])]
@@ -52,7 +47,7 @@ pub(crate) struct LsArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reading: Reading,
+    source: Source,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -73,7 +68,7 @@ const COLUMNS: [Column; 4] = [
 /// Runs the command. Returns false if a pattern matches no tensor, or if tensors match but the other options leave
 /// none.
 pub(crate) fn run(args: &LsArgs, out: &mut impl Write) -> Result<bool> {
-    let input = Input::open(&args.source, &args.reading, &StoreOptions::new())?;
+    let input = args.source.open(&StoreOptions::new())?;
     let patterns: Vec<Pattern> =
         args.patterns.iter().map(|text| pattern(text, &input)).collect::<Result<_>>()?;
     let mut unmatched = vec![true; patterns.len()];
@@ -100,13 +95,13 @@ pub(crate) fn run(args: &LsArgs, out: &mut impl Write) -> Result<bool> {
     let missing = patterns.iter().zip(unmatched).filter(|(_, unmatched)| *unmatched);
     let missing: Vec<String> = missing.map(|(pattern, _)| format!("{:?}", pattern.text)).collect();
     if !missing.is_empty() {
-        message(&format!("ls {}: no tensor matches {}", args.source.display(), missing.join(" or ")));
+        message(&format!("ls {}: no tensor matches {}", args.source.path.display(), missing.join(" or ")));
     } else if infos.is_empty() && count > 0 {
         let given = [(!args.dtype.is_empty(), "--dtype"), (args.min_bytes.is_some(), "--min-bytes")];
         let given: Vec<&str> =
             given.iter().filter(|(is_given, _)| *is_given).map(|(_, name)| *name).collect();
         let given = given.join(" and ");
-        message(&format!("ls {}: no tensor is left by {given}", args.source.display()));
+        message(&format!("ls {}: no tensor is left by {given}", args.source.path.display()));
     }
     Ok(missing.is_empty() && (count == 0 || !infos.is_empty()))
 }

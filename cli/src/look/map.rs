@@ -2,14 +2,13 @@
 
 use std::io::Write;
 use std::ops::Range;
-use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use stridemap::StoreOptions;
 use unicode_width::UnicodeWidthStr as _;
 
 use super::sharing::{self, PlacedTensor, StorageMap};
-use crate::args::Reading;
+use crate::args::Source;
 use crate::error::Result;
 use crate::input::Input;
 use crate::names::{Named as _, names, quoted};
@@ -40,11 +39,8 @@ const MAX_RUNS: u64 = 1000;
     after_help = "Example:\n  stridemap map model.smap\n  stridemap map model.smap 'encoder.*' --json | jq .storages"
 )]
 pub(crate) struct MapArgs {
-    /// The store, or a file in another format, detected from its content
-    #[arg(value_name = "STORE|FILE")]
-    source: PathBuf,
     /// Only the storages of these tensors, by name or by glob ('*.weight')
-    #[arg(value_name = "NAME|GLOB")]
+    #[arg(index = 2, value_name = "NAME|GLOB")]
     names: Vec<String>,
     /// Draw every storage and every tensor
     #[arg(long)]
@@ -53,7 +49,7 @@ pub(crate) struct MapArgs {
     #[arg(long, conflicts_with = "all")]
     json: bool,
     #[command(flatten)]
-    reading: Reading,
+    source: Source,
 }
 
 const COLUMNS: [Column; 4] = [
@@ -64,7 +60,7 @@ const COLUMNS: [Column; 4] = [
 ];
 
 pub(crate) fn run(args: &MapArgs, out: &mut impl Write) -> Result<()> {
-    let input = Input::open(&args.source, &args.reading, &StoreOptions::new())?;
+    let input = args.source.open(&StoreOptions::new())?;
     let selected = names(&args.names, &input)?;
     for name in &selected {
         if !input.contains(name)? {

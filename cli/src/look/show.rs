@@ -1,17 +1,15 @@
 //! `show`: prints the elements of a view.
 
 use std::io::{self, IsTerminal as _, Write};
-use std::path::PathBuf;
 
 use serde::Serialize;
 use stridemap::{PrintOptions, Result as LibraryResult, Scalar, Tensor};
 use stridemap_interop::npy;
 
-use crate::args::{External, Reading};
+use crate::args::{External, Source};
 use crate::error::{Error, Result, output_error};
 use crate::expr;
 use crate::expr::Copies;
-use crate::input::Input;
 use crate::pieces::{Cut, Piece, Pieces, steady};
 use crate::scalar::{digits, text_of};
 use crate::ui::{List, element, write_json};
@@ -23,10 +21,8 @@ use crate::ui::{List, element, write_json};
 #[derive(clap::Args)]
 #[command(after_help = expr::help("show model.smap 'encoder.weight[0, ::2]'"))]
 pub(crate) struct ShowArgs {
-    /// The store, or a file in another format, detected from its content
-    #[arg(value_name = "STORE|FILE")]
-    pub(crate) source: PathBuf,
     /// The tensor or view; not needed if there is only one tensor
+    #[arg(index = 2)]
     pub(crate) expr: Option<String>,
     #[command(flatten)]
     text: Text,
@@ -40,7 +36,7 @@ pub(crate) struct ShowArgs {
     #[arg(long, conflicts_with = "json")]
     npy: bool,
     #[command(flatten)]
-    pub(crate) reading: Reading,
+    source: Source,
     #[command(flatten)]
     pub(crate) external: External,
 }
@@ -72,7 +68,7 @@ pub(crate) fn run(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
             "show: --npy writes bytes that a terminal does not show; redirect the output to a file or a pipe";
         return Err(Error::Refused(why.to_owned()));
     }
-    let source = Input::open(&args.source, &args.reading, &args.external.options())?;
+    let source = args.source.open(&args.external.options())?;
     let expr = args.expr.clone().map_or_else(|| source.only_name("show"), Ok)?;
     let (name, view) = expr::view(&expr, &source, Copies::Allowed)?;
     let (view, _guard) = steady(&view)?;

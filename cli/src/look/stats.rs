@@ -1,7 +1,6 @@
 //! `stats`: summarizes the elements of tensors and views.
 
 use std::io::Write;
-use std::path::PathBuf;
 
 use clap::ValueEnum;
 use indicatif::HumanCount;
@@ -12,7 +11,7 @@ use super::chart::{print_bars, short, sparkline};
 use super::is_constant;
 use super::reduce::first_nan;
 use super::targets::{Target, targets};
-use crate::args::{External, Reading};
+use crate::args::{External, Source};
 use crate::error::{Error, Result};
 use crate::expr;
 use crate::input::Input;
@@ -35,11 +34,8 @@ use crate::ui::{Column, Progress, Table, counted, element, float, progress, warn
 #[derive(clap::Args)]
 #[command(after_help = expr::help("stats model.smap\n  stridemap stats model.smap 'encoder.weight[0]'\n  stridemap stats model.pt --non-finite --sort non-finite"))]
 pub(crate) struct StatsArgs {
-    /// The store, or a file in another format, detected from its content
-    #[arg(value_name = "STORE|FILE")]
-    source: PathBuf,
     /// Views, names, globs such as '*.weight', or prefixes such as 'encoder.'; all tensors if none is given
-    #[arg(value_name = "EXPR|GLOB|PREFIX")]
+    #[arg(index = 2, value_name = "EXPR|GLOB|PREFIX")]
     select: Vec<String>,
     /// Only tensors with NaN or infinities; exit with 1 if there are none
     #[arg(long)]
@@ -51,7 +47,7 @@ pub(crate) struct StatsArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reading: Reading,
+    source: Source,
     #[command(flatten)]
     external: External,
 }
@@ -86,7 +82,7 @@ const COLUMNS: [Column; 9] = [
 
 /// Runs the command. Returns false if `--non-finite` is given and no tensor has NaN or infinities.
 pub(crate) fn run(args: &StatsArgs, out: &mut impl Write) -> Result<bool> {
-    let input = Input::open(&args.source, &args.reading, &args.external.options())?;
+    let input = args.source.open(&args.external.options())?;
     let (targets, is_one) = targets(&args.select, &input)?;
     let total = targets.iter().map(|target| target.size_bytes).fold(0, u64::saturating_add);
     let bar = progress("stats", total);

@@ -1,16 +1,14 @@
 //! `tree`: shows the modules of a store or a file in another format.
 
 use std::io::Write;
-use std::path::PathBuf;
 
 use indicatif::{HumanBytes, HumanCount};
 use serde_json::{Value, json};
 use stridemap::StoreOptions;
 
 use super::modules::Node;
-use crate::args::Reading;
+use crate::args::Source;
 use crate::error::Result;
-use crate::input::Input;
 use crate::names::{one_line, quoted};
 use crate::ui::{Column, MAX_ROWS, Table, width, write_json};
 
@@ -21,9 +19,6 @@ use crate::ui::{Column, MAX_ROWS, Table, width, write_json};
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  stridemap tree model.safetensors\n  stridemap tree --depth 2 model.smap")]
 pub(crate) struct TreeArgs {
-    /// The store, or a file in another format, detected from its content
-    #[arg(value_name = "STORE|FILE")]
-    source: PathBuf,
     /// Show only N levels
     #[arg(long, value_name = "N")]
     depth: Option<usize>,
@@ -34,7 +29,7 @@ pub(crate) struct TreeArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reading: Reading,
+    source: Source,
 }
 
 const COLUMNS: [Column; 5] = [
@@ -46,7 +41,7 @@ const COLUMNS: [Column; 5] = [
 ];
 
 pub(crate) fn run(args: &TreeArgs, out: &mut impl Write) -> Result<()> {
-    let input = Input::open(&args.source, &args.reading, &StoreOptions::new())?;
+    let input = args.source.open(&StoreOptions::new())?;
     let mut root = Node::default();
     for info in input.tensors("")? {
         root.add(&info?);

@@ -11,11 +11,10 @@ use indicatif::{HumanBytes, HumanCount};
 use plotters::prelude::{BitMapBackend, SVGBackend};
 use stridemap::Statistics;
 
-use crate::args::{External, Reading};
+use crate::args::{External, Source};
 use crate::error::{Error, Result};
 use crate::expr;
 use crate::expr::Copies;
-use crate::input::Input;
 use crate::look::chart::{print_bars, short};
 use crate::look::palette::Scale;
 use crate::look::reduce::{Blocks, RULE};
@@ -41,10 +40,8 @@ use figure::{Drawing, Figure};
 #[derive(clap::Args)]
 #[command(after_help = expr::help("plot model.smap 'encoder.weight[0]'\n  stridemap plot model.pt encoder.weight --histogram\n  stridemap plot model.pt encoder.weight -o weight.png"))]
 pub(crate) struct PlotArgs {
-    /// The store, or a file in another format, detected from its content
-    #[arg(value_name = "STORE|FILE")]
-    source: PathBuf,
     /// The tensor or view; not needed if there is only one tensor
+    #[arg(index = 2)]
     expr: Option<String>,
     /// Draw a histogram, whatever the dimensions are
     #[arg(long)]
@@ -56,7 +53,7 @@ pub(crate) struct PlotArgs {
     #[arg(long, requires = "out")]
     force: bool,
     #[command(flatten)]
-    reading: Reading,
+    source: Source,
     #[command(flatten)]
     external: External,
 }
@@ -72,7 +69,7 @@ pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
         .as_deref()
         .map(|path| OutputFile::new("plot", path, &["png", "svg"], args.force))
         .transpose()?;
-    let input = Input::open(&args.source, &args.reading, &args.external.options())?;
+    let input = args.source.open(&args.external.options())?;
     file.map_or(Ok(()), |file| file.check_unused(&input))?;
     let expr = args.expr.clone().map_or_else(|| input.only_name("plot"), Ok)?;
     let (_, view) = expr::view(&expr, &input, Copies::Allowed)?;

@@ -12,9 +12,8 @@ use indicatif::HumanBytes;
 
 use super::sharing::StorageMap;
 use super::summary::Summary;
-use crate::args::{Existing, External, Reading};
+use crate::args::{Existing, External, Source};
 use crate::error::{Error, Result};
-use crate::input::Input;
 use crate::names::one_line;
 use crate::output_file::OutputFile;
 use crate::size::parse_size;
@@ -35,9 +34,6 @@ use page::Page;
     after_help = "Example:\n  stridemap report model.safetensors -o model.html\n  stridemap report model.smap -o model.html --no-elements --force"
 )]
 pub(crate) struct ReportArgs {
-    /// The store, or a file in another format, detected from its content
-    #[arg(value_name = "STORE|FILE")]
-    source: PathBuf,
     /// The file to write
     #[arg(short, long, value_name = "FILE.html")]
     out: Option<PathBuf>,
@@ -50,20 +46,20 @@ pub(crate) struct ReportArgs {
     #[command(flatten)]
     existing: Existing,
     #[command(flatten)]
-    reading: Reading,
+    source: Source,
     #[command(flatten)]
     external: External,
 }
 
 pub(crate) fn run(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
     let Some(path) = &args.out else {
-        let (source, page) = (args.source.display(), args.source.with_extension("html"));
+        let (source, page) = (args.source.path.display(), args.source.path.with_extension("html"));
         let page = page.file_name().unwrap_or_default().to_string_lossy();
         let why = format!("report: name the file to write: stridemap report {source} -o {page}");
         return Err(Error::Refused(why));
     };
     let file = OutputFile::new("report", path, &["html", "htm"], args.existing.force)?;
-    let input = Input::open(&args.source, &args.reading, &args.external.options())?;
+    let input = args.source.open(&args.external.options())?;
     file.check_unused(&input)?;
     let infos = input.sorted(|_| true)?;
     let max_bytes = if args.no_elements { 0 } else { args.max_read };
