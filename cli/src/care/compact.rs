@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use indicatif::HumanBytes;
 use serde_json::{Value, json};
-use stridemap::maintenance::{Compacted, DiskUsage, SkipReason, SpaceReason};
+use stridemap::maintenance::{Collected, Compacted, DiskUsage, SkipReason, SpaceReason};
 
 use crate::args::External;
 use crate::error::Result;
@@ -74,12 +74,7 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     let has_done_other =
         deleted.file_count > 0 || materialized.as_ref().is_some_and(|done| done.storage_count > 0);
     if deleted.file_count > 0 {
-        writeln!(
-            out,
-            "deleted {}, {}",
-            counted(deleted.file_count, "file"),
-            counted(deleted.size_bytes, "byte")
-        )?;
+        report_deleted(deleted, out)?;
     }
     let storages = counted(compacted.storage_count, "storage");
     let (old, new) = (HumanBytes(compacted.before_bytes), HumanBytes(compacted.after_bytes));
@@ -158,6 +153,12 @@ fn report_kept_bytes(usage: &DiskUsage, compacted: &Compacted) {
             HumanBytes(bytes)
         ));
     }
+}
+
+/// Prints how many files were deleted.
+pub(crate) fn report_deleted(deleted: Collected, out: &mut impl Write) -> Result<()> {
+    let (files, bytes) = (counted(deleted.file_count, "file"), counted(deleted.size_bytes, "byte"));
+    Ok(writeln!(out, "deleted {files}, {bytes}")?)
 }
 
 /// Reports the bytes that cannot be deleted yet because readers hold them.

@@ -5,10 +5,9 @@ use std::path::PathBuf;
 
 use stridemap::StoreOptions;
 
-use super::compact::report_held_bytes;
+use super::compact::{report_deleted, report_held_bytes};
 use crate::error::Result;
 use crate::input::open_store;
-use crate::ui::counted;
 
 /// Delete files that are no longer needed
 #[derive(clap::Args)]
@@ -20,9 +19,7 @@ pub(crate) struct GcArgs {
 
 pub(crate) fn run(args: &GcArgs, out: &mut impl Write) -> Result<()> {
     let store = open_store(&StoreOptions::new(), &args.store)?;
-    let collected = store.gc()?;
-    let files = counted(collected.file_count, "file");
-    writeln!(out, "deleted {files}, {}", counted(collected.size_bytes, "byte"))?;
+    report_deleted(store.gc()?, out)?;
     report_held_bytes(&store.disk_usage()?);
     Ok(())
 }
