@@ -332,8 +332,8 @@ impl Diff<'_> {
         compare(&a_tensor, &b_tensor, tolerance, &|numel| bar.inc(numel.saturating_mul(itemsize) as u64))
     }
 
-    /// Returns the attributes that differ. The iterator also counts them.
-    fn attributes(&self) -> impl Iterator<Item = AttributeDifference> {
+    /// Returns the attributes that differ, and counts them.
+    fn attributes(&self) -> Vec<AttributeDifference> {
         let (a, b) = (self.a.attributes(), self.b.attributes());
         let only_in_b = b.keys().filter(|at| !a.contains_key(*at));
         let difference = |at: &(String, String)| {
@@ -342,11 +342,10 @@ impl Diff<'_> {
         };
         let all = a.keys().chain(only_in_b).map(difference);
         let found: Vec<AttributeDifference> = all.filter(|found| found.a != found.b).collect();
-        found.into_iter().inspect(|_| {
-            let mut tally = self.tally.borrow_mut();
-            tally.different_attributes += 1;
-            tally.are_attributes_strict = self.args.strict;
-        })
+        let mut tally = self.tally.borrow_mut();
+        tally.different_attributes = found.len() as u64;
+        tally.are_attributes_strict = self.args.strict;
+        found
     }
 }
 

@@ -57,7 +57,7 @@ pub(super) fn print_json(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
             a: source(diff.a),
             b: source(diff.b),
             tensors: List(|| diff.findings()),
-            attributes: List(|| Ok(diff.attributes().map(Ok))),
+            attributes: List(|| Ok(diff.attributes().into_iter().map(Ok))),
             counts: &diff.tally,
             equal: &diff.tally,
         },
