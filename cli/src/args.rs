@@ -148,7 +148,7 @@ impl Existing {
 #[derive(clap::Args)]
 pub(crate) struct External {
     /// Which files imported in place may be opened: none, those in or below the store's parent directory, or any
-    #[arg(long, value_name = "WHERE", value_enum, default_value = "beside", env = "STRIDEMAP_EXTERNAL")]
+    #[arg(long, value_name = "WHERE", default_value = "beside", env = "STRIDEMAP_EXTERNAL")]
     external: Where,
 }
 

@@ -59,17 +59,15 @@ impl Outputs<'_> {
         for path in stores_near(&replaced).into_iter().filter(|path| Some(path) != own.as_ref()) {
             match Store::open(&path) {
                 Ok(store) => self.check_store(&replaced, &path, &store.snapshot())?,
-                // No tensor of a damaged store, or of no store, can be read.
-                Err(e)
-                    if matches!(
-                        e.kind(),
-                        ErrorKind::NotFound | ErrorKind::NotAStore | ErrorKind::Corrupt
-                    ) => {}
-                Err(e) => {
-                    let why =
-                        format!("{} may use this file in place, but could not be read: {e}", path.display());
-                    return Err(Error::at(self.command, replaced.first().copied().unwrap_or(&path), why));
-                }
+                Err(e) => match e.kind() {
+                    // No tensor of a damaged store, or of no store, can be read.
+                    ErrorKind::NotFound | ErrorKind::NotAStore | ErrorKind::Corrupt => {}
+                    _ => {
+                        let store = path.display();
+                        let why = format!("{store} may use this file in place, but could not be read: {e}");
+                        return Err(Error::at(self.command, replaced.first().copied().unwrap_or(&path), why));
+                    }
+                },
             }
         }
         Ok(())
@@ -121,12 +119,8 @@ impl Outputs<'_> {
         let names = file.tensors().map(|tensor| tensor.name);
         let mut lost = names.filter(|name| !self.names.contains(name.as_str()));
         let Some(first) = lost.next() else { return String::new() };
-        let count = 1 + lost.count() as u64;
-        format!(
-            "; the new file would lack {} of the old one, such as {}",
-            counted(count, "tensor"),
-            quoted(&first)
-        )
+        let tensors = counted(1 + lost.count() as u64, "tensor");
+        format!("; the new file would lack {tensors} of the old one, such as {}", quoted(&first))
     }
 }
 

@@ -184,10 +184,9 @@ pub(crate) fn check_found(path: &Path, wanted: &str) -> Result<()> {
     match fs::metadata(path) {
         Ok(found) if found.is_file() && found.len() == 0 => Err(Error::at("read", path, "the file is empty")),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            let advice = if path.as_os_str() == "-" {
-                "; only import and export use - for a pipe".to_owned()
-            } else {
-                advice(path)
+            let advice = match path.as_os_str() == "-" {
+                true => "; only import and export use - for a pipe".to_owned(),
+                false => advice(path),
             };
             Err(Error::at("open", path, format_args!("no such {wanted}{advice}")))
         }
@@ -248,16 +247,13 @@ fn report_wait(processes: &[u32]) {
     if IS_SAID.swap(true, Ordering::Relaxed) {
         return;
     }
-    let holder = processes.first().map_or_else(
-        || "another process".to_owned(),
-        |id| {
-            let command = fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
-            format!(
-                "process {id}{}",
-                if command.is_empty() { command } else { format!(" ({})", command.trim()) }
-            )
+    let holder = match processes.first() {
+        None => "another process".to_owned(),
+        Some(id) => match fs::read_to_string(format!("/proc/{id}/comm")) {
+            Ok(command) => format!("process {id} ({})", command.trim()),
+            Err(_) => format!("process {id}"),
         },
-    );
+    };
     message(&format!("note: waiting for {holder}, which is writing to the store"));
 }
 

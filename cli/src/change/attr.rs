@@ -115,9 +115,8 @@ pub(crate) fn run(args: &AttrArgs, out: &mut impl Write) -> Result<()> {
         Action::Set { value, dry_run: DryRun { dry_run: true }, .. } => {
             check_writable(&store)?;
             store.begin()?.set_attribute(&scope, &place.key, value)?;
-            let replacing = place
-                .value(&snapshot, &scope)
-                .map_or_else(|_| String::new(), |value| format!(", replacing {}", one_line(&value)));
+            let old = place.value(&snapshot, &scope).ok();
+            let replacing = old.map(|old| format!(", replacing {}", one_line(&old))).unwrap_or_default();
             writeln!(out, "would set {shown} to {}{replacing}", one_line(value))?;
         }
         Action::Set { value, .. } => {

@@ -47,7 +47,7 @@ pub(crate) struct ExportArgs {
     #[arg(long, value_name = "P", default_value = "", hide_default_value = true, conflicts_with = "names")]
     pub(crate) prefix: String,
     /// The format on standard output; the default is npy for a single NAME, and safetensors otherwise
-    #[arg(long, value_enum, value_name = "FORMAT")]
+    #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
     /// The order of elements in .npy and .npz
     #[arg(long, value_enum, default_value_t = Order::C)]
@@ -69,10 +69,6 @@ impl ExportArgs {
     pub(crate) fn is_piped(&self) -> bool {
         self.out.as_os_str() == PIPE
     }
-
-    pub(crate) fn packing(&self) -> Packing {
-        if self.compress { Packing::Deflated } else { Packing::Stored }
-    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -83,15 +79,6 @@ pub(crate) enum Order {
     /// Column-major
     #[value(name = "F", alias = "f")]
     F,
-}
-
-impl From<Order> for stridemap_interop::Order {
-    fn from(order: Order) -> Self {
-        match order {
-            Order::C => stridemap_interop::Order::C,
-            Order::F => stridemap_interop::Order::F,
-        }
-    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -297,6 +284,10 @@ fn write(
     progress: impl FnMut(u64),
 ) -> stridemap::Result<(usize, Vec<(String, String)>)> {
     let (path, existing) = (&args.out, args.existing.policy());
+    let order = match args.order {
+        Order::C => stridemap_interop::Order::C,
+        Order::F => stridemap_interop::Order::F,
+    };
     match (format, tensors) {
         (Format::Safetensors, _) => {
             let export = model(args, attributes);
@@ -308,7 +299,7 @@ fn write(
             }
         }
         (Format::Npy, [(_, tensor)]) => {
-            let export = npy::Export::new().order(args.order.into()).on_existing(existing);
+            let export = npy::Export::new().order(order).on_existing(existing);
             if args.is_piped() {
                 export.write_to(out, tensor, progress)?;
             } else {
@@ -316,7 +307,8 @@ fn write(
             }
         }
         (Format::Npz, _) => {
-            let export = npz::Export::new().order(args.order.into()).packing(args.packing());
+            let packing = if args.compress { Packing::Deflated } else { Packing::Stored };
+            let export = npz::Export::new().order(order).packing(packing);
             return Ok((1, export.on_existing(existing).write(path, tensors, progress)?));
         }
         (Format::Npy | Format::Store, _) => unreachable!("refused by check_contents, or written by copy"),
@@ -347,15 +339,13 @@ fn copy(
     let size_bytes = if names.is_empty() { stored_bytes(snapshot, false)? } else { 0 };
     let chosen = (!names.is_empty()).then_some(&*names);
     let copied = snapshot.copy_to(&args.out, chosen, advance("export", size_bytes))?;
-    let shared =
-        format!("; {} share their blocks with {}", HumanBytes(copied.shared_bytes), args.store.display());
-    message(&format!(
-        "exported {}, {}, to {}{}",
-        counted(copied.tensor_count, "tensor"),
-        HumanBytes(copied.copied_bytes + copied.shared_bytes),
-        args.out.display(),
-        if copied.shared_bytes > 0 { &shared } else { "" }
-    ));
+    let shared = match copied.shared_bytes {
+        0 => String::new(),
+        bytes => format!("; {} share their blocks with {}", HumanBytes(bytes), args.store.display()),
+    };
+    let size = HumanBytes(copied.copied_bytes + copied.shared_bytes);
+    let tensors = counted(copied.tensor_count, "tensor");
+    message(&format!("exported {tensors}, {size}, to {}{shared}", args.out.display()));
     Ok(())
 }
 
@@ -390,7 +380,7 @@ fn check_flags(args: &ExportArgs, format: Format) -> Result<()> {
         Format::Store if !args.prefix.is_empty() => {
             refused("--prefix is for files in other formats; a copy of a store keeps its names")
         }
-        Format::Safetensors | Format::Npy | Format::Store if args.packing() == Packing::Deflated => {
+        Format::Safetensors | Format::Npy | Format::Store if args.compress => {
             refused("--compress is for .npz files; others are never compressed")
         }
         _ => Ok(()),

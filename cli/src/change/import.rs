@@ -86,11 +86,11 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     let store = open_existing(&options, target)?;
     let snapshot = store.as_ref().map(Store::snapshot);
     check_existing(args, &inputs, target, snapshot.as_ref())?;
+    let (tensors, size) = (counted(tensor_count, "tensor"), HumanBytes(size_bytes));
     if args.existing.is_dry_run() {
         store.as_ref().map_or(Ok(()), check_writable)?;
-        let (count, size) = (counted(tensor_count, "tensor"), HumanBytes(size_bytes));
         let new = if store.is_none() { ", a new store" } else { "" };
-        writeln!(out, "would import {count}, {size}, into {}{new}", one_line(&target.to_string_lossy()))?;
+        writeln!(out, "would import {tensors}, {size}, into {}{new}", one_line(&target.to_string_lossy()))?;
         return print_items(args, &inputs, snapshot.as_ref(), out);
     }
     let is_word = args.prefix.ends_with(|c: char| c.is_alphanumeric());
@@ -103,13 +103,8 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     drop(snapshot); // The commit deletes what no snapshot needs.
     let progress = advance("import", if args.in_place { 0 } else { size_bytes });
     let generation = commit(args, &inputs, &attributes, target, store, progress)?;
-    message(&format!(
-        "{} {}, {}, into {}: generation {generation}",
-        if args.in_place { "adopted" } else { "imported" },
-        counted(tensor_count, "tensor"),
-        HumanBytes(size_bytes),
-        target.display()
-    ));
+    let done = if args.in_place { "adopted" } else { "imported" };
+    message(&format!("{done} {tensors}, {size}, into {}: generation {generation}", target.display()));
     Ok(())
 }
 

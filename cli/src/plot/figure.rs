@@ -109,11 +109,8 @@ impl Figure<'_> {
         match self.drawing {
             Drawing::HeatMap { blocks, scale, size } => {
                 let bar_x = place.0 + (label_width + width + 28) as i32;
-                draw_scale(
-                    scale,
-                    height as i32,
-                    &root.clone().shrink((bar_x, place.1), (150, height as u32)),
-                )?;
+                let bar_area = root.clone().shrink((bar_x, place.1), (150, height as u32));
+                draw_scale(scale, height as i32, &bar_area)?;
                 draw_heat_map(blocks, scale, size, &area)?;
                 // What is outside of an area would be drawn on its edge.
                 let bottom = place.1 + height as i32;

@@ -64,11 +64,8 @@ const BINS: usize = 30;
 const MAX_ROWS: usize = 40;
 
 pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
-    let file = args
-        .out
-        .as_deref()
-        .map(|path| OutputFile::new("plot", path, &["png", "svg"], args.force))
-        .transpose()?;
+    let new = |path| OutputFile::new("plot", path, &["png", "svg"], args.force);
+    let file = args.out.as_deref().map(new).transpose()?;
     let input = args.source.open(&args.external.options())?;
     file.map_or(Ok(()), |file| file.check_unused(&input))?;
     let expr = args.expr.clone().map_or_else(|| input.only_name("plot"), Ok)?;

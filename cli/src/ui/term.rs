@@ -18,14 +18,7 @@ pub(crate) const BOLD: Style = Style::new().bold();
 #[derive(clap::Args, Clone, Copy)]
 pub(crate) struct Global {
     /// When to use color; auto: on a terminal, unless NO_COLOR is set
-    #[arg(
-        long,
-        global = true,
-        value_name = "WHEN",
-        value_enum,
-        default_value = "auto",
-        hide_default_value = true
-    )]
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_default_value = true)]
     color: ColorChoice,
     /// Print errors and warnings, but no notes and no progress
     #[arg(short, long, global = true)]

@@ -65,34 +65,23 @@ pub(crate) fn run(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
     let max_bytes = if args.no_elements { 0 } else { args.max_read };
     let all_bytes = infos.iter().map(|info| info.header.nbytes() as u64).fold(0, u64::saturating_add);
     let (read, read_bytes) = elements::tensors_to_read(max_bytes, &infos);
+    let (tensors, file_name) = (counted(infos.len() as u64, "tensor"), one_line(&path.to_string_lossy()));
     if args.existing.is_dry_run() {
-        return Ok(writeln!(
-            out,
-            "would write {}{}: {}; would read {}",
-            one_line(&path.to_string_lossy()),
-            if file.exists() { ", replacing it" } else { "" },
-            counted(infos.len() as u64, "tensor"),
-            HumanBytes(read_bytes)
-        )?);
+        let (replacing, read) = (if file.exists() { ", replacing it" } else { "" }, HumanBytes(read_bytes));
+        return Ok(writeln!(out, "would write {file_name}{replacing}: {tensors}; would read {read}")?);
     }
     let summary = Summary::of(&input)?;
     let maps = StorageMap::read_all(&input)?;
     let elements = Elements::read(&input, &infos, &read, max_bytes, advance("report", read_bytes));
     let page = Page::new(&input, &summary, &infos, &maps, &elements);
     let size_bytes = file.write(|file| page.write(file))?;
-    message(&format!(
-        "reported {}, {}, in {}: {}",
-        counted(infos.len() as u64, "tensor"),
-        HumanBytes(all_bytes),
-        path.display(),
-        HumanBytes(size_bytes)
-    ));
+    let (all_bytes, size_bytes) = (HumanBytes(all_bytes), HumanBytes(size_bytes));
+    message(&format!("reported {tensors}, {all_bytes}, in {}: {size_bytes}", path.display()));
     match elements.failed.len() {
         0 => Ok(()),
-        failed_count => Err(Error::Refused(format!(
-            "report: {failed_count} of {} could not be read; {} says why",
-            counted(infos.len() as u64, "tensor"),
-            one_line(&path.to_string_lossy())
-        ))),
+        failed_count => {
+            let why = format!("{failed_count} of {tensors} could not be read; {file_name} says why");
+            Err(Error::Refused(format!("report: {why}")))
+        }
     }
 }
