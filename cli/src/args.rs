@@ -14,7 +14,7 @@ use crate::input::Input;
 use crate::look::{info, ls, map, report, show, stats, tree};
 use crate::plot::PlotArgs;
 use crate::shell::{completions, man};
-use crate::ui::{Global, help_width};
+use crate::ui::{Global, examples, help_width};
 
 /// Store tensors and views of them in a memory-mapped store on disk.
 #[derive(Parser)]
@@ -59,10 +59,10 @@ pub(crate) enum Command {
     Export(export::ExportArgs),
     View(edit::ViewArgs),
     /// Save a tensor under a second name, without copying elements
-    #[command(after_help = "Example:\n  stridemap ln model.smap encoder.weight decoder.weight")]
+    #[command(after_help = examples(&["ln model.smap encoder.weight decoder.weight"]))]
     Ln(edit::NewNameArgs),
     /// Rename a tensor
-    #[command(after_help = "Example:\n  stridemap mv model.smap weight encoder.weight")]
+    #[command(after_help = examples(&["mv model.smap weight encoder.weight"]))]
     Mv(edit::NewNameArgs),
     Rm(edit::RmArgs),
     Append(append::AppendArgs),

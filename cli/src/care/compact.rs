@@ -11,7 +11,7 @@ use stridemap::maintenance::{Collected, Compacted, DiskUsage, SkipReason, SpaceR
 use crate::args::External;
 use crate::error::Result;
 use crate::input::{open_store, stored_bytes};
-use crate::ui::{advance, counted, message, storage_id, warn, write_json};
+use crate::ui::{advance, counted, examples, message, storage_id, warn, write_json};
 
 /// Rewrite storages to free bytes that no tensor refers to
 ///
@@ -24,7 +24,7 @@ use crate::ui::{advance, counted, message, storage_id, warn, write_json};
 /// With --materialize, elements in files that were imported in place are first copied into the store, which then no
 /// longer needs the files. If another process changes a tensor meanwhile, its file is skipped, and the exit code is 1.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  stridemap compact model.smap")]
+#[command(after_help = examples(&["compact model.smap"]))]
 pub(crate) struct CompactArgs {
     /// The store
     pub(crate) store: PathBuf,

@@ -11,7 +11,9 @@ use super::du_patterns;
 use crate::error::Result;
 use crate::input::{open_store, stored_bytes};
 use crate::names::{one_line, quoted};
-use crate::ui::{Column, MAX_ROWS, Table, bytes_cell, is_verbose, print_line, storage_id, width, write_json};
+use crate::ui::{
+    Column, MAX_ROWS, Table, bytes_cell, examples, is_verbose, print_line, storage_id, width, write_json,
+};
 
 /// Show disk usage, and what could be freed
 ///
@@ -25,9 +27,7 @@ use crate::ui::{Column, MAX_ROWS, Table, bytes_cell, is_verbose, print_line, sto
 /// the bytes that are not shared become unreachable, and compact frees them if at least a quarter of the storage, and
 /// at least 4 KiB, is unreachable.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Example:\n  stridemap du model.smap\n  stridemap du model.smap encoder. '*.bias'\n  stridemap du model.smap --json | jq .reclaimable_bytes"
-)]
+#[command(after_help = examples(&["du model.smap", "du model.smap encoder. '*.bias'", "du model.smap --json | jq .reclaimable_bytes"]))]
 pub(crate) struct DuArgs {
     /// The store
     pub(crate) store: PathBuf,

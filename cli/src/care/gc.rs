@@ -8,10 +8,11 @@ use stridemap::StoreOptions;
 use super::compact::{report_deleted, report_held_bytes};
 use crate::error::Result;
 use crate::input::open_store;
+use crate::ui::examples;
 
 /// Delete files that are no longer needed
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  stridemap gc model.smap")]
+#[command(after_help = examples(&["gc model.smap"]))]
 pub(crate) struct GcArgs {
     /// The store
     pub(crate) store: PathBuf,

@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::input::{explain, reporting_waits};
 use crate::names::one_line;
 use crate::output_file::check_parent_dir;
-use crate::ui::{advance, counted, message, write_json};
+use crate::ui::{advance, counted, examples, message, write_json};
 
 /// Copy what is whole in a damaged store to a new store
 ///
@@ -26,9 +26,7 @@ use crate::ui::{advance, counted, message, write_json};
 /// and listed as interrupted. NEW must not exist; it appears when it is complete. A killed salvage leaves a .stage-*
 /// directory beside NEW; that directory can be deleted.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Example:\n  stridemap salvage model.smap --verify-only\n  stridemap salvage model.smap salvaged.smap"
-)]
+#[command(after_help = examples(&["salvage model.smap --verify-only", "salvage model.smap salvaged.smap"]))]
 pub(crate) struct SalvageArgs {
     /// The damaged store
     pub(crate) store: PathBuf,

@@ -11,7 +11,7 @@ use crate::args::External;
 use crate::error::Result;
 use crate::input::{explain, stored_bytes};
 use crate::names::{names, one_line};
-use crate::ui::{counted, message, progress, write_json};
+use crate::ui::{counted, examples, message, progress, write_json};
 
 /// Verify a store, or some tensors, and report damage
 ///
@@ -23,9 +23,7 @@ use crate::ui::{counted, message, progress, write_json};
 /// changed since then. Mutable and live storages have no digests, so their elements are not checked. A mutable tensor is
 /// listed if a process ended while it was changing the elements: some may be changed, and others not.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Example:\n  stridemap verify model.smap && echo whole\n  stridemap verify model.smap --json | jq .findings[].affects"
-)]
+#[command(after_help = examples(&["verify model.smap && echo whole", "verify model.smap --json | jq .findings[].affects"]))]
 pub(crate) struct VerifyArgs {
     /// The store
     pub(crate) store: PathBuf,

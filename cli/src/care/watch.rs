@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::input::open_store;
 use crate::interrupt;
 use crate::names::quoted;
-use crate::ui::{gap, is_verbose, message, write_json};
+use crate::ui::{examples, gap, is_verbose, message, write_json};
 
 /// Print a line for each commit by any process
 ///
@@ -22,7 +22,7 @@ use crate::ui::{gap, is_verbose, message, write_json};
 /// of each; --verbose prints all. Commits that arrive faster than they can be printed are combined: "7 since 4" shows
 /// the changes in generations 5 to 7. Changes in place are not commits, and are not shown.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  stridemap watch model.smap --json | jq -c .added")]
+#[command(after_help = examples(&["watch model.smap --json | jq -c .added"]))]
 pub(crate) struct WatchArgs {
     /// The store
     pub(crate) store: PathBuf,

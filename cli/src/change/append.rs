@@ -10,7 +10,7 @@ use crate::args::{DryRun, Reading};
 use crate::error::{Error, Result};
 use crate::input::{check_found, check_writable, open_store};
 use crate::names::{name, quoted};
-use crate::ui::{Progress, counted, message, progress};
+use crate::ui::{Progress, counted, examples, message, progress};
 
 /// Append rows from files to a tensor, in one commit: all or none
 ///
@@ -18,7 +18,7 @@ use crate::ui::{Progress, counted, message, progress};
 /// for a tensor that was imported by itself. Processes that have already loaded the tensor keep seeing its old
 /// size.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  stridemap append model.smap log monday.npy tuesday.npy")]
+#[command(after_help = examples(&["append model.smap log monday.npy tuesday.npy"]))]
 pub(crate) struct AppendArgs {
     /// The store
     pub(crate) store: PathBuf,

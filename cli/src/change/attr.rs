@@ -9,16 +9,14 @@ use crate::args::DryRun;
 use crate::error::{Error, Result};
 use crate::input::{check_writable, open_store};
 use crate::names::{name, of_scope, one_line, quoted};
-use crate::ui::{Column, Table, message, width};
+use crate::ui::{Column, Table, examples, message, width};
 
 /// List, print, set or remove attributes: texts under keys
 ///
 /// An attribute belongs to the store, or with --of to a tensor or to a prefix of names, such as 'encoder.'.
 /// info --full also prints all attributes.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Example:\n  stridemap attr set model.smap license MIT\n  stridemap attr get model.smap unit --of depth"
-)]
+#[command(after_help = examples(&["attr set model.smap license MIT", "attr get model.smap unit --of depth"]))]
 pub(crate) struct AttrArgs {
     #[command(subcommand)]
     action: Action,

@@ -15,11 +15,11 @@ use crate::expr;
 use crate::expr::Copies;
 use crate::input::{check_writable, open_store};
 use crate::names::{name, names, new_name, one_line, quoted};
-use crate::ui::{counted, message};
+use crate::ui::{counted, examples, message};
 
 /// Save a view of a tensor under a new name, without copying elements
 #[derive(clap::Args)]
-#[command(after_help = expr::help("view model.smap 'weight.t()' weight_t"))]
+#[command(after_help = expr::help(&["view model.smap 'weight.t()' weight_t"]))]
 pub(crate) struct ViewArgs {
     /// The store
     pub(crate) store: PathBuf,
@@ -52,7 +52,7 @@ pub(crate) struct NewNameArgs {
 /// A storage is deleted with its last tensor. If other tensors remain on it, the bytes that only the removed tensors
 /// used stay until compact frees them.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  stridemap rm model.smap encoder.weight encoder.bias")]
+#[command(after_help = examples(&["rm model.smap encoder.weight encoder.bias"]))]
 pub(crate) struct RmArgs {
     /// The store
     pub(crate) store: PathBuf,

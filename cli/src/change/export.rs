@@ -20,7 +20,7 @@ use crate::in_place::Outputs;
 use crate::input::{open_store, stored_bytes};
 use crate::names::{names, one_line, pattern, quoted};
 use crate::output_file::{check_parent_dir, check_replaceable};
-use crate::ui::{advance, counted, message};
+use crate::ui::{advance, counted, examples, message};
 
 /// Write tensors to a file, or copy a store that is in use
 ///
@@ -31,9 +31,7 @@ use crate::ui::{advance, counted, message};
 /// an error. COPY.smap must not exist. A killed export leaves a .stage-* directory beside the path of the copy; that
 /// directory can be deleted.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Example:\n  stridemap export model.smap weight.npy encoder.weight\n  stridemap export model.smap copy.smap"
-)]
+#[command(after_help = examples(&["export model.smap weight.npy encoder.weight", "export model.smap copy.smap"]))]
 pub(crate) struct ExportArgs {
     /// The store
     pub(crate) store: PathBuf,

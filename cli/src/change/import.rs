@@ -19,7 +19,7 @@ use crate::args::{Existing, External, Reading};
 use crate::error::{Error, Result};
 use crate::input::{check_found, check_writable};
 use crate::names::{one_line, quoted};
-use crate::ui::{advance, counted, is_verbose, message};
+use crate::ui::{advance, counted, examples, is_verbose, message};
 
 /// Copy the tensors of files into a store, in one commit
 ///
@@ -29,7 +29,7 @@ use crate::ui::{advance, counted, is_verbose, message};
 /// can leave a .stage-* directory beside the path of the store; that directory can be deleted. With --verbose, a line
 /// for each file tells whether it was copied or shares disk blocks with the store.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  stridemap import model.safetensors bias.npy model.smap")]
+#[command(after_help = examples(&["import model.safetensors bias.npy model.smap"]))]
 #[command(override_usage = "stridemap import [OPTIONS] <FILE>... <STORE>")]
 pub(crate) struct ImportArgs {
     /// Files to import, then the store, which is created if it does not exist. The format is detected from the content;

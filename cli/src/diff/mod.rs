@@ -21,7 +21,7 @@ use crate::look::format_dim_names;
 use crate::names::{Named as _, quoted};
 use crate::pieces::unravel_index;
 use crate::scalar::{digits, text_of};
-use crate::ui::{Progress, counted, element, float, gap, progress, warn};
+use crate::ui::{Progress, counted, element, examples, float, gap, progress, warn};
 use elements::Tolerance;
 use headers::{Sharing, have_equal_strides};
 use pairs::{Pair, pairs};
@@ -39,9 +39,7 @@ use values::{Difference, Failure, Side, compare};
 /// (@). The last line is a summary. Exit code: 0 if there is no difference, 1 if there is one, 2 after an error.
 /// If a tensor cannot be read, the others are still compared.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Example:\n  stridemap diff model.safetensors model.smap\n  stridemap diff before.pt after.pt --rtol 1e-5 --json | jq .equal"
-)]
+#[command(after_help = examples(&["diff model.safetensors model.smap", "diff before.pt after.pt --rtol 1e-5 --json | jq .equal"]))]
 pub(crate) struct DiffArgs {
     /// The first store or file
     pub(crate) a: PathBuf,

@@ -20,7 +20,7 @@ use stridemap::{ErrorKind, Index, Tensor};
 
 use crate::error::{Error, Result};
 use crate::names::{Named, prefix_hint};
-use crate::ui::{counted, message};
+use crate::ui::{counted, examples, message};
 use arguments::{Argument, Arguments};
 use mistake::Mistake;
 use operations::{Call, Operation};
@@ -56,7 +56,7 @@ struct Pick {
 }
 
 /// Returns the help of a command that takes an expression.
-pub(crate) fn help(example: &str) -> String {
+pub(crate) fn help(commands: &[&str]) -> String {
     format!(
         "\
 EXPR is a NAME, then any of
@@ -66,9 +66,9 @@ An axis is a number or a name. An operation that returns a list needs an index: 
 A text that is the name of a tensor is used as this name. Quote a name before operations if it contains \"[\" or \
 \".word(\": 'odd [name]'[0]. Write -- before a name that begins with -.
 
-Example:
-  stridemap {example}",
-        operations::help()
+{}",
+        operations::help(),
+        examples(commands)
     )
 }
 

@@ -15,7 +15,9 @@ use crate::args::Source;
 use crate::error::Result;
 use crate::input::Input;
 use crate::names::{of_scope, one_line, quoted};
-use crate::ui::{Column, List, Table, print_line, shorten, storage_id, tensor_record, width, write_json};
+use crate::ui::{
+    Column, List, Table, examples, print_line, shorten, storage_id, tensor_record, width, write_json,
+};
 
 /// The maximum number of lines for dtypes, modules, attributes and warnings, so that the summary fits one screen.
 const MAX_DTYPES: usize = 4;
@@ -31,9 +33,7 @@ const MAX_WARNINGS: usize = 3;
 /// .safetensors, .npy, .npz and .pt files are read in place; tensors have the names that an import would use. In JSON,
 /// a file has no uuid and no generation.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Example:\n  stridemap info model.safetensors\n  stridemap info model.smap --full\n  stridemap info model.smap --json | jq .store"
-)]
+#[command(after_help = examples(&["info model.safetensors", "info model.smap --full", "info model.smap --json | jq .store"]))]
 pub(crate) struct InfoArgs {
     /// Also print all tensors, storages and attributes
     #[arg(long)]

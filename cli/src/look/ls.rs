@@ -10,7 +10,7 @@ use crate::args::{Source, parse_dtype};
 use crate::error::Result;
 use crate::names::{Pattern, listed, pattern, quoted};
 use crate::size::parse_size;
-use crate::ui::{Column, Table, bytes_cell, message, print_grid, tensor_record, width, write_json};
+use crate::ui::{Column, Table, bytes_cell, examples, message, print_grid, tensor_record, width, write_json};
 
 /// List the tensors of a store or a file
 ///
@@ -18,9 +18,7 @@ use crate::ui::{Column, Table, bytes_cell, message, print_grid, tensor_record, w
 /// layer.2 comes before layer.10. If a pattern matches nothing, or --dtype and --min-bytes leave no tensor, the exit
 /// code is 1.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Example:\n  stridemap ls model.smap\n  stridemap ls -l --sort bytes model.pt\n  stridemap ls model.smap '*.weight' encoder."
-)]
+#[command(after_help = examples(&["ls model.smap", "ls -l --sort bytes model.pt", "ls model.smap '*.weight' encoder."]))]
 pub(crate) struct LsArgs {
     /// Only names that match a glob, such as '*.weight', or begin with a prefix, such as 'encoder.'
     #[arg(index = 2, value_name = "GLOB|PREFIX")]

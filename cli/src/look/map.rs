@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::input::Input;
 use crate::names::{Named as _, names, quoted};
 use crate::ui::{
-    Column, MAX_ROWS, Table, bytes_cell, counted, joined, shorten, storage_id, width, write_json,
+    Column, MAX_ROWS, Table, bytes_cell, counted, examples, joined, shorten, storage_id, width, write_json,
 };
 
 /// Above this number of storages, those with at most one tensor and no unreachable bytes are not drawn. Above this
@@ -35,9 +35,7 @@ const MAX_RUNS: u64 = 1000;
 /// earlier tensors. For many dimensions with unusual strides, it may not be determined whether tensors share bytes; a
 /// note then says so.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Example:\n  stridemap map model.smap\n  stridemap map model.smap 'encoder.*' --json | jq .storages"
-)]
+#[command(after_help = examples(&["map model.smap", "map model.smap 'encoder.*' --json | jq .storages"]))]
 pub(crate) struct MapArgs {
     /// Only the storages of these tensors, by name or by glob ('*.weight')
     #[arg(index = 2, value_name = "NAME|GLOB")]

@@ -19,7 +19,7 @@ use crate::ui::{List, element, write_json};
 /// The format and its options are those of PyTorch. Lines have PyTorch's width, whatever the terminal's is. With --csv,
 /// each row is a line: a vector is printed as a column, and a tensor of more than two dimensions as all of its rows.
 #[derive(clap::Args)]
-#[command(after_help = expr::help("show model.smap 'encoder.weight[0, ::2]'"))]
+#[command(after_help = expr::help(&["show model.smap 'encoder.weight[0, ::2]'"]))]
 pub(crate) struct ShowArgs {
     /// The tensor or view; not needed if there is only one tensor
     #[arg(index = 2)]

@@ -32,7 +32,7 @@ use crate::ui::{Column, Progress, Table, counted, element, float, progress, warn
 /// If nothing matches a glob, the exit code is 1. If a tensor cannot be read, the others are still shown, and the exit
 /// code is 2.
 #[derive(clap::Args)]
-#[command(after_help = expr::help("stats model.smap\n  stridemap stats model.smap 'encoder.weight[0]'\n  stridemap stats model.pt --non-finite --sort non-finite"))]
+#[command(after_help = expr::help(&["stats model.smap", "stats model.smap 'encoder.weight[0]'", "stats model.pt --non-finite --sort non-finite"]))]
 pub(crate) struct StatsArgs {
     /// Views, names, globs such as '*.weight', or prefixes such as 'encoder.'; all tensors if none is given
     #[arg(index = 2, value_name = "EXPR|GLOB|PREFIX")]

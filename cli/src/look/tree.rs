@@ -10,14 +10,14 @@ use super::modules::Node;
 use crate::args::Source;
 use crate::error::Result;
 use crate::names::{one_line, quoted};
-use crate::ui::{Column, MAX_ROWS, Table, width, write_json};
+use crate::ui::{Column, MAX_ROWS, Table, examples, width, write_json};
 
 /// Show the modules and tensors of a store or a file as a tree
 ///
 /// Modules and tensors that are alike and have consecutive numbers are shown once, with the sizes of one: "layer.0 …
 /// layer.5" has "6 × 1,000" parameters. In a pipe, each module and each tensor is a row with its whole name.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  stridemap tree model.safetensors\n  stridemap tree --depth 2 model.smap")]
+#[command(after_help = examples(&["tree model.safetensors", "tree --depth 2 model.smap"]))]
 pub(crate) struct TreeArgs {
     /// Show only N levels
     #[arg(long, value_name = "N")]

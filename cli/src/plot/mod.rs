@@ -38,7 +38,7 @@ use figure::{Drawing, Figure};
 /// With -o, the drawing is written as an image with its indices, its scale and a caption: a .png file of at most 1024 ×
 /// 1024 blocks, or an .svg file of at most 256 × 256. The font of .png has Latin characters; others are drawn as boxes.
 #[derive(clap::Args)]
-#[command(after_help = expr::help("plot model.smap 'encoder.weight[0]'\n  stridemap plot model.pt encoder.weight --histogram\n  stridemap plot model.pt encoder.weight -o weight.png"))]
+#[command(after_help = expr::help(&["plot model.smap 'encoder.weight[0]'", "plot model.pt encoder.weight --histogram", "plot model.pt encoder.weight -o weight.png"]))]
 pub(crate) struct PlotArgs {
     /// The tensor or view; not needed if there is only one tensor
     #[arg(index = 2)]

@@ -9,12 +9,13 @@ use clap_mangen::Man;
 
 use crate::args::Args;
 use crate::error::{Error, Result};
+use crate::ui::examples;
 
 /// Print a man page, or write all of them
 ///
 /// The pages have the same text as --help. Without a command, this prints the page that lists the commands.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  stridemap man import | man -l -")]
+#[command(after_help = examples(&["man import | man -l -"]))]
 pub(crate) struct ManArgs {
     /// The command whose page to print
     #[arg(value_name = "COMMAND")]

@@ -12,4 +12,4 @@ pub(crate) use json::{List, element, float, joined, storage_id, tensor_record, w
 pub(crate) use out::{Stdout, counted, message, warn};
 pub(crate) use progress::{Progress, advance, progress};
 pub(crate) use table::{Column, MAX_ROWS, Table, bytes_cell, print_line, shorten};
-pub(crate) use term::{Global, gap, has_color, help_width, is_verbose, page_width, paint, width};
+pub(crate) use term::{Global, examples, gap, has_color, help_width, is_verbose, page_width, paint, width};

@@ -76,6 +76,12 @@ pub(crate) fn help_width() -> usize {
     width().map_or(MAX_HELP_WIDTH, |width| width.min(MAX_HELP_WIDTH))
 }
 
+/// Returns the part of a help text that shows examples: arguments of this program.
+pub(crate) fn examples(examples: &[&str]) -> String {
+    let lines = examples.iter().map(|example| format!("\n  stridemap {example}"));
+    format!("Example:{}", lines.collect::<String>())
+}
+
 /// Returns the text in a style, or as it is if standard output has no colors.
 pub(crate) fn paint(style: Style, text: &str) -> String {
     if has_color() { format!("{style}{text}{style:#}") } else { text.to_owned() }

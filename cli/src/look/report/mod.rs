@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::names::one_line;
 use crate::output_file::OutputFile;
 use crate::size::parse_size;
-use crate::ui::{advance, counted, message};
+use crate::ui::{advance, counted, examples, message};
 use elements::Elements;
 use page::Page;
 
@@ -30,9 +30,7 @@ use page::Page;
 /// is skipped. If a tensor cannot be read, the page is still written, and the exit code is 2.
 #[derive(clap::Args)]
 #[command(override_usage = "stridemap report [OPTIONS] -o <FILE.html> <STORE|FILE>")]
-#[command(
-    after_help = "Example:\n  stridemap report model.safetensors -o model.html\n  stridemap report model.smap -o model.html --no-elements --force"
-)]
+#[command(after_help = examples(&["report model.safetensors -o model.html", "report model.smap -o model.html --no-elements --force"]))]
 pub(crate) struct ReportArgs {
     /// The file to write
     #[arg(short, long, value_name = "FILE.html")]
