@@ -11,7 +11,7 @@ use crate::args::External;
 use crate::error::Result;
 use crate::input::{explain, stored_bytes};
 use crate::names::{names, one_line};
-use crate::ui::{counted, examples, message, progress, write_json};
+use crate::ui::{advance, counted, examples, message, write_json};
 
 /// Verify a store, or some tensors, and report damage
 ///
@@ -81,19 +81,18 @@ pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
 /// Verifies a store. A store that is too damaged to be opened is verified by its path.
 fn verify_store(args: &VerifyArgs) -> Result<Verification> {
     let options = args.external.options();
-    let bar = progress("verify", 0);
     let verified = match options.open(&args.store) {
         Ok(store) if args.names.is_empty() => {
             // What cannot be read is reported.
-            bar.set_total(stored_bytes(&store.snapshot(), false).unwrap_or_default());
-            store.verify(|bytes| bar.inc(bytes))
+            let size_bytes = stored_bytes(&store.snapshot(), false).unwrap_or_default();
+            store.verify(advance("verify", size_bytes))
         }
         Ok(store) => {
             let names = names(&args.names, &store.snapshot())?;
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            store.verify_tensors(&names, |bytes| bar.inc(bytes))
+            store.verify_tensors(&names, advance("verify", 0))
         }
-        Err(e) if e.kind() == ErrorKind::Corrupt => options.verify(&args.store, |bytes| bar.inc(bytes)),
+        Err(e) if e.kind() == ErrorKind::Corrupt => options.verify(&args.store, advance("verify", 0)),
         Err(e) => Err(e),
     };
     verified.map_err(|e| explain(&args.store, e))

@@ -38,11 +38,6 @@ impl Progress {
         self.0.inc(bytes);
     }
 
-    pub(crate) fn set_total(&self, total_bytes: u64) {
-        self.0.set_length(total_bytes);
-        self.0.set_style(style(total_bytes));
-    }
-
     /// Prints something while the bar is hidden.
     pub(crate) fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
         self.0.suspend(print)
