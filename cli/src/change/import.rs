@@ -70,10 +70,9 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     let texts = attributes.iter().map(|(key, &(_, value))| (args.prefix.as_str(), key.as_str(), value));
     let attributes_bytes = attributes.iter().map(|(key, (_, value))| key.len() + value.len()).sum::<usize>();
     if attributes_bytes > MAX_ATTRIBUTES_BYTES {
-        return Err(Error::Refused(format!(
-            "import: the attributes of the files have {attributes_bytes} bytes, but a store holds at most \
-             {MAX_ATTRIBUTES_BYTES}; --only leaves some out"
-        )));
+        let what = format!("the attributes of the files have {attributes_bytes} bytes");
+        let why = format!("{what}, but a store holds at most {MAX_ATTRIBUTES_BYTES}; --only leaves some out");
+        return Err(Error::Refused(format!("import: {why}")));
     }
     check_attributes(texts).map_err(|e| Error::Refused(format!("import: {e}")))?;
     let size_bytes = inputs.iter().map(|(_, file)| file.size_bytes()).fold(0, u64::saturating_add);
@@ -82,27 +81,25 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
         inputs.iter().try_for_each(|(_, file)| file.check_adoptable())?;
     }
 
-    let options = args.external.options();
-    let store = open_existing(&options, target)?;
+    let import = Import { args, target, inputs: &inputs, attributes: &attributes };
+    let store = open_existing(&args.external.options(), target)?;
     let snapshot = store.as_ref().map(Store::snapshot);
-    check_existing(args, &inputs, target, snapshot.as_ref())?;
+    import.check_existing(snapshot.as_ref())?;
     let (tensors, size) = (counted(tensor_count, "tensor"), HumanBytes(size_bytes));
     if args.existing.is_dry_run() {
         store.as_ref().map_or(Ok(()), check_writable)?;
         let new = if store.is_none() { ", a new store" } else { "" };
         writeln!(out, "would import {tensors}, {size}, into {}{new}", one_line(&target.to_string_lossy()))?;
-        return print_items(args, &inputs, snapshot.as_ref(), out);
+        return import.print_items(snapshot.as_ref(), out);
     }
     let is_word = args.prefix.ends_with(|c: char| c.is_alphanumeric());
-    if let Some(first) = inputs.iter().flat_map(|(_, file)| file.tensors()).next().filter(|_| is_word) {
-        message(&format!(
-            "note: --prefix has no dot at its end, so the names are like {}",
-            quoted(&args.name_of(&first))
-        ));
+    if let Some(first) = import.tensors().next().filter(|_| is_word) {
+        let name = args.name_of(&first);
+        message(&format!("note: --prefix has no dot at its end, so the names are like {}", quoted(&name)));
     }
     drop(snapshot); // The commit deletes what no snapshot needs.
     let progress = advance("import", if args.in_place { 0 } else { size_bytes });
-    let generation = commit(args, &inputs, &attributes, target, store, progress)?;
+    let generation = import.commit(store, progress)?;
     let done = if args.in_place { "adopted" } else { "imported" };
     message(&format!("{done} {tensors}, {size}, into {}: generation {generation}", target.display()));
     Ok(())
@@ -141,77 +138,111 @@ fn open<'a>(args: &ImportArgs, files: &'a [PathBuf], mut piped: Option<Piped>) -
     files.iter().map(open).collect()
 }
 
-/// Imports all files in one commit, and creates the store if there is none. Returns the new generation.
-fn commit(
-    args: &ImportArgs,
-    inputs: &[Input<'_>],
-    attributes: &Merged<'_>,
-    target: &Path,
-    store: Option<Store>,
-    progress: impl Fn(u64),
-) -> Result<u64> {
-    let options = args.external.options();
-    let fill_existing = |store: &Store| {
-        let current = store.attributes(&args.prefix);
-        store.write(|txn| fill(txn, args, inputs, (&current, attributes), &progress))?;
-        Ok(store.generation())
-    };
-    if let Some(store) = store {
-        return fill_existing(&store);
-    }
-    let none = BTreeMap::new();
-    match options.create_with(target, |txn| fill(txn, args, inputs, (&none, attributes), &progress)) {
-        Ok(generation) => Ok(generation),
-        // Another process may have created the store in the meantime.
-        Err(e) => match open_existing(&options, target) {
-            Ok(Some(store)) if e.kind() == ErrorKind::AlreadyExists => {
-                check_existing(args, inputs, target, Some(&store.snapshot()))?;
-                fill_existing(&store)
-            }
-            _ => Err(e.into()),
-        },
-    }
+/// Files to import, after they have been checked.
+struct Import<'a> {
+    args: &'a ImportArgs,
+    target: &'a Path,
+    inputs: &'a [Input<'a>],
+    attributes: &'a Merged<'a>,
 }
 
-/// Imports all files. `current` are the attributes that the store has.
-fn fill(
-    txn: &mut Transaction<'_>,
-    args: &ImportArgs,
-    inputs: &[Input<'_>],
-    (current, attributes): (&BTreeMap<String, String>, &Merged<'_>),
-    mut progress: impl FnMut(u64),
-) -> stridemap::Result<()> {
-    txn.on_existing(args.existing.policy());
-    for (path, file) in inputs {
-        let outcome = if args.in_place {
-            file.adopt_into(txn, &args.prefix)?;
-            "left in place".to_owned()
-        } else {
-            describe(file.import_into(txn, &args.prefix, &mut progress)?)
+impl Import<'_> {
+    fn tensors(&self) -> impl Iterator<Item = TensorInfo> {
+        self.inputs.iter().flat_map(|(_, file)| file.tensors())
+    }
+
+    /// Refuses to replace tensors of the store, unless `--force` is given.
+    fn check_existing(&self, snapshot: Option<&Snapshot>) -> Result<()> {
+        let Some(snapshot) = snapshot.filter(|_| !self.args.existing.force) else { return Ok(()) };
+        let names = self.tensors().map(|info| self.args.name_of(&info));
+        let found = names.map(|name| info(snapshot, &name)).filter_map(Result::transpose);
+        let found: Vec<TensorInfo> = found.collect::<stridemap::Result<_>>()?;
+        let Some(first) = found.first() else { return Ok(()) };
+        let (others, they) = match found.len() - 1 {
+            0 => (String::new(), "it"),
+            count => (format!(", and so do {count} more of the names to import"), "them"),
         };
-        if is_verbose() {
-            message(&format!("{}: {outcome}", path.display()));
+        let (store, header) = (self.target.display(), header(first));
+        let what = format!("{:?} exists in {store}, {header}{others}", first.name);
+        Err(Error::Refused(format!("import: {what}; --force replaces {they}")))
+    }
+
+    /// Prints the tensors that would be imported, and those that they would replace.
+    fn print_items(&self, snapshot: Option<&Snapshot>, out: &mut impl Write) -> Result<()> {
+        for tensor in self.tensors() {
+            let name = self.args.name_of(&tensor);
+            let there = snapshot.map(|snapshot| info(snapshot, &name)).transpose()?.flatten();
+            let replacing = there.map_or_else(String::new, |there| format!(", replacing {}", header(&there)));
+            writeln!(out, "  {}{replacing}", described(&name, &tensor))?;
+        }
+        Ok(())
+    }
+
+    /// Imports all files in one commit, and creates the store if there is none. Returns the new generation.
+    fn commit(&self, store: Option<Store>, progress: impl Fn(u64)) -> Result<u64> {
+        let options = self.args.external.options();
+        let fill_existing = |store: &Store| {
+            let current = store.attributes(&self.args.prefix);
+            store.write(|txn| self.fill(txn, &current, &progress))?;
+            Ok(store.generation())
+        };
+        if let Some(store) = store {
+            return fill_existing(&store);
+        }
+        let none = BTreeMap::new();
+        match options.create_with(self.target, |txn| self.fill(txn, &none, &progress)) {
+            Ok(generation) => Ok(generation),
+            // Another process may have created the store in the meantime.
+            Err(e) => match open_existing(&options, self.target) {
+                Ok(Some(store)) if e.kind() == ErrorKind::AlreadyExists => {
+                    self.check_existing(Some(&store.snapshot()))?;
+                    fill_existing(&store)
+                }
+                _ => Err(e.into()),
+            },
         }
     }
-    let owner = match args.prefix.as_str() {
-        "" => "the store".to_owned(),
-        prefix => format!("{prefix:?}"),
-    };
-    for (key, &(path, value)) in attributes {
-        let differs = current.get(key).is_some_and(|current| current != value);
-        if differs && !args.existing.force {
-            message(&format!(
-                "note: {owner} keeps its own {key:?}, not that of {}, without --force",
-                path.display()
-            ));
-        } else {
-            if differs {
-                message(&format!("note: the {key:?} of {} replaces that of {owner}", path.display()));
+
+    /// Imports all files. `current` are the attributes that the store has.
+    fn fill(
+        &self,
+        txn: &mut Transaction<'_>,
+        current: &BTreeMap<String, String>,
+        mut progress: impl FnMut(u64),
+    ) -> stridemap::Result<()> {
+        let args = self.args;
+        txn.on_existing(args.existing.policy());
+        for (path, file) in self.inputs {
+            let outcome = if args.in_place {
+                file.adopt_into(txn, &args.prefix)?;
+                "left in place".to_owned()
+            } else {
+                describe(file.import_into(txn, &args.prefix, &mut progress)?)
+            };
+            if is_verbose() {
+                message(&format!("{}: {outcome}", path.display()));
             }
-            txn.set_attribute(&args.prefix, key, value)?;
         }
+        let owner = match args.prefix.as_str() {
+            "" => "the store".to_owned(),
+            prefix => format!("{prefix:?}"),
+        };
+        for (key, &(path, value)) in self.attributes {
+            let differs = current.get(key).is_some_and(|current| current != value);
+            if differs && !args.existing.force {
+                message(&format!(
+                    "note: {owner} keeps its own {key:?}, not that of {}, without --force",
+                    path.display()
+                ));
+            } else {
+                if differs {
+                    message(&format!("note: the {key:?} of {} replaces that of {owner}", path.display()));
+                }
+                txn.set_attribute(&args.prefix, key, value)?;
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 fn describe(imported: Imported) -> String {
@@ -241,46 +272,6 @@ fn check_file(path: &Path) -> Result<()> {
         None => "a directory; name the files in it".to_owned(),
     };
     Err(Error::at("import", path, what))
-}
-
-/// Refuses to replace tensors of the store, unless `--force` is given.
-fn check_existing(
-    args: &ImportArgs,
-    inputs: &[Input<'_>],
-    target: &Path,
-    snapshot: Option<&Snapshot>,
-) -> Result<()> {
-    let Some(snapshot) = snapshot.filter(|_| !args.existing.force) else { return Ok(()) };
-    let names = inputs.iter().flat_map(|(_, file)| file.tensors()).map(|info| args.name_of(&info));
-    let found = names.map(|name| info(snapshot, &name)).filter_map(Result::transpose);
-    let found: Vec<TensorInfo> = found.collect::<Result<_>>()?;
-    let Some(first) = found.first() else { return Ok(()) };
-    let (others, they) = match found.len() - 1 {
-        0 => (String::new(), "it"),
-        count => (format!(", and so do {count} more of the names to import"), "them"),
-    };
-    Err(Error::Refused(format!(
-        "import: {:?} exists in {}, {}{others}; --force replaces {they}",
-        first.name,
-        target.display(),
-        header(first)
-    )))
-}
-
-/// Prints the tensors that would be imported, and those that they would replace.
-fn print_items(
-    args: &ImportArgs,
-    inputs: &[Input<'_>],
-    snapshot: Option<&Snapshot>,
-    out: &mut impl Write,
-) -> Result<()> {
-    for tensor in inputs.iter().flat_map(|(_, file)| file.tensors()) {
-        let name = args.name_of(&tensor);
-        let there = snapshot.map(|snapshot| info(snapshot, &name)).transpose()?.flatten();
-        let replacing = there.map_or_else(String::new, |there| format!(", replacing {}", header(&there)));
-        writeln!(out, "  {}{replacing}", described(&name, &tensor))?;
-    }
-    Ok(())
 }
 
 /// Refuses files that the store could not open in place. The store may not exist yet, so this compares paths. The
