@@ -18,14 +18,15 @@ pub(super) struct Operation {
 
 /// The result of a call. The outer error is a wrong argument, the inner one an error of the library.
 type CallResult<T> = Result<LibraryResult<T>, Mistake>;
-type MakeView = fn(&Tensor, &mut Arguments<'_>) -> CallResult<Tensor>;
+type Make<T> = fn(&Tensor, &mut Arguments<'_>) -> CallResult<T>;
+type WouldCopy = fn(&Tensor, &mut Arguments<'_>) -> Result<bool, Mistake>;
 
 pub(super) enum Call {
-    View(MakeView),
+    View(Make<Tensor>),
     /// Copies if strides cannot express the result. The second function returns whether that is the case, without
     /// copying.
-    OrCopy(MakeView, fn(&Tensor, &mut Arguments<'_>) -> Result<bool, Mistake>),
-    Parts(fn(&Tensor, &mut Arguments<'_>) -> CallResult<Vec<Tensor>>),
+    OrCopy(Make<Tensor>, WouldCopy),
+    Parts(Make<Vec<Tensor>>),
 }
 
 pub(super) static OPERATIONS: &[Operation] = &[
@@ -101,22 +102,15 @@ pub(super) static ALIASES: &[(&str, &str)] = &[
     ("ravel", "flatten"),
 ];
 
-const fn view(signature: &'static str, view: MakeView) -> Operation {
+const fn view(signature: &'static str, view: Make<Tensor>) -> Operation {
     Operation { signature, call: Call::View(view) }
 }
 
-const fn or_copy(
-    signature: &'static str,
-    view: MakeView,
-    would_copy: fn(&Tensor, &mut Arguments<'_>) -> Result<bool, Mistake>,
-) -> Operation {
+const fn or_copy(signature: &'static str, view: Make<Tensor>, would_copy: WouldCopy) -> Operation {
     Operation { signature, call: Call::OrCopy(view, would_copy) }
 }
 
-const fn parts(
-    signature: &'static str,
-    parts: fn(&Tensor, &mut Arguments<'_>) -> CallResult<Vec<Tensor>>,
-) -> Operation {
+const fn parts(signature: &'static str, parts: Make<Vec<Tensor>>) -> Operation {
     Operation { signature, call: Call::Parts(parts) }
 }
 
