@@ -14,7 +14,6 @@ mod parse;
 mod tests;
 
 use std::ops::Range;
-use std::str::FromStr;
 
 use stridemap::{ErrorKind, Index, Tensor};
 
@@ -88,7 +87,7 @@ pub(crate) fn view(text: &str, tensors: &impl Named, copies: Copies) -> Result<(
         if text.is_empty() {
             return Err(Error::Refused("the expression is empty".to_owned()));
         }
-        let expr = text.parse::<Expr>()?.split_properties(tensors)?;
+        let expr = Expr::parse(text)?.split_properties(tensors)?;
         let tensor = match tensors.load(&expr.name) {
             Err(e) if e.kind() == ErrorKind::NameNotFound => {
                 return Err(prefix_hint(&expr.name, tensors)?.map_or(e.into(), Error::Refused));
@@ -97,7 +96,7 @@ pub(crate) fn view(text: &str, tensors: &impl Named, copies: Copies) -> Result<(
         };
         return Ok((expr.name.clone(), expr.apply(tensor, copies)?));
     }
-    if let Ok(expr) = text.parse::<Expr>()
+    if let Ok(expr) = Expr::parse(text)
         && let expr = expr.split_properties(tensors)?
         && expr.name != text
         && tensors.contains(&expr.name)?
@@ -109,7 +108,7 @@ pub(crate) fn view(text: &str, tensors: &impl Named, copies: Copies) -> Result<(
 
 /// Returns whether the text is an operation on a tensor, and not the name of one.
 pub(crate) fn is_operation(text: &str, tensors: &impl Named) -> Result<bool> {
-    let Ok(expr) = text.parse::<Expr>() else { return Ok(false) };
+    let Ok(expr) = Expr::parse(text) else { return Ok(false) };
     Ok(!expr.steps.is_empty() && tensors.contains(&expr.name)? && !tensors.contains(text)?)
 }
 
@@ -120,6 +119,10 @@ pub(crate) fn unquoted(text: &str) -> Option<String> {
 }
 
 impl Expr {
+    fn parse(text: &str) -> Result<Self> {
+        parse::parse(text).map_err(|mistake| in_expression(mistake, text))
+    }
+
     /// Splits properties off the end of a bare name: `x.T` becomes the property `T` of the tensor `x`. A name is not
     /// split if operations follow it and a tensor has this name. A name that is the whole text is not looked up here,
     /// because the caller has done so.
@@ -140,12 +143,10 @@ impl Expr {
 
     /// Returns a note that the text is used as a name, and how to write the expression that it could also be.
     fn note_of_name(&self) -> String {
-        let note = format!(
-            "note: {:?} is used as the name of a tensor, not as a view of {:?}",
-            self.text, self.name
-        );
-        match self.text.strip_prefix(&self.name) {
-            Some(rest) => format!("{note}; for the view, quote the name: \"'{}'{rest}\"", self.name),
+        let Expr { name, text, .. } = self;
+        let note = format!("note: {text:?} is used as the name of a tensor, not as a view of {name:?}");
+        match text.strip_prefix(name) {
+            Some(rest) => format!("{note}; for the view, quote the name: \"'{name}'{rest}\""),
             None => note,
         }
     }
@@ -183,12 +184,10 @@ impl Step {
             }
             Call::Parts(parts) => {
                 let parts = parts(tensor, &mut arguments.clone()).map_err(wrong)?.map_err(refused)?;
+                let list = list_of(&parts);
                 match pick {
                     Some(pick) => pick.take_from(name, parts),
-                    None => Err(mistake_here(format!(
-                        "{name} returns {}; pick one with a subscript",
-                        list_of(&parts)
-                    ))),
+                    None => Err(mistake_here(format!("{name} returns {list}; pick one with a subscript"))),
                 }
             }
         }
@@ -216,14 +215,6 @@ fn list_of(parts: &[Tensor]) -> String {
 fn copy_message(name: &str, tensor: &Tensor) -> String {
     let (size, stride) = (tensor.size(), tensor.stride());
     format!("a view copies no data, but {name} of size {size:?} with stride {stride:?} needs a copy")
-}
-
-impl FromStr for Expr {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        parse::parse(text).map_err(|mistake| in_expression(mistake, text))
-    }
 }
 
 fn in_expression(mistake: Mistake, text: &str) -> Error {

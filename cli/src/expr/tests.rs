@@ -10,12 +10,12 @@ use crate::names::quoted;
 const PAGE: &str = include_str!("../../../docs/views.md");
 
 fn parsed(text: &str) -> Expr {
-    text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
+    Expr::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"))
 }
 
 /// Returns the message, without the text and the mark under it.
 fn refusal(text: &str) -> String {
-    text.parse::<Expr>().unwrap_err().to_string().lines().next().unwrap().to_owned()
+    Expr::parse(text).unwrap_err().to_string().lines().next().unwrap().to_owned()
 }
 
 fn arange(size: &[usize]) -> Tensor {
@@ -264,7 +264,7 @@ proptest! {
 
     #[test]
     fn no_expression_panics_when_it_is_applied(operations in grammar_like()) {
-        let expr = format!("'x'{operations}").parse::<Expr>();
+        let expr = Expr::parse(&format!("'x'{operations}"));
         for copies in [Copies::Allowed, Copies::Refused] {
             let applied = expr.as_ref().map(|expr| expr.apply(arange(&[2, 3]), copies));
             if let Err(message) = applied.map_err(|e| e.to_string()).and_then(|view| view.map_err(|e| e.to_string())) {
