@@ -57,7 +57,7 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
         !compacted.skipped.iter().any(|skipped| matches!(skipped.reason, SkipReason::Damaged(_)))
             && materialized.as_ref().is_none_or(|done| done.skipped.is_empty());
     if args.json {
-        write_json(out, record(materialized.as_ref(), &compacted, &Held::of(&after)))?;
+        write_json(out, record(materialized.as_ref(), &compacted, &after))?;
         return Ok(is_complete);
     }
     if let Some(done) = &materialized {
@@ -94,7 +94,8 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     Ok(is_complete)
 }
 
-fn record(materialized: Option<&Compacted>, compacted: &Compacted, held: &Held) -> Value {
+fn record(materialized: Option<&Compacted>, compacted: &Compacted, after: &DiskUsage) -> Value {
+    let (held_bytes, held_by) = held(after);
     let skipped = materialized.iter().flat_map(|it| &it.skipped).chain(&compacted.skipped);
     let skipped = skipped.map(|skipped| {
         json!({
@@ -112,29 +113,22 @@ fn record(materialized: Option<&Compacted>, compacted: &Compacted, held: &Held) 
         "after_bytes": compacted.after_bytes,
         "deleted_file_count": compacted.collected.file_count,
         "deleted_bytes": compacted.collected.size_bytes,
-        "held_bytes": held.bytes,
-        "held_by": held.processes,
+        "held_bytes": held_bytes,
+        "held_by": held_by,
         "skipped": skipped.collect::<Vec<_>>(),
     })
 }
 
-/// The bytes that cannot be deleted yet, and the readers that hold them.
-struct Held {
-    bytes: u64,
-    processes: BTreeSet<u32>,
-}
-
-impl Held {
-    fn of(usage: &DiskUsage) -> Self {
-        let mut held = Held { bytes: 0, processes: BTreeSet::new() };
-        for file in &usage.spare {
-            if let SpaceReason::Pinned { processes, .. } = &file.reason {
-                held.bytes = held.bytes.saturating_add(file.spare_bytes);
-                held.processes.extend(processes);
-            }
+/// Returns the bytes that cannot be deleted yet, and the readers that hold them.
+fn held(usage: &DiskUsage) -> (u64, BTreeSet<u32>) {
+    let (mut bytes, mut readers) = (0u64, BTreeSet::new());
+    for file in &usage.spare {
+        if let SpaceReason::Pinned { processes, .. } = &file.reason {
+            bytes = bytes.saturating_add(file.spare_bytes);
+            readers.extend(processes);
         }
-        held
     }
+    (bytes, readers)
 }
 
 /// The minimum number of unreachable bytes for a note.
@@ -163,7 +157,7 @@ pub(crate) fn report_deleted(deleted: Collected, out: &mut impl Write) -> Result
 
 /// Reports the bytes that cannot be deleted yet because readers hold them.
 pub(crate) fn report_held_bytes(usage: &DiskUsage) {
-    let Held { bytes, processes } = Held::of(usage);
+    let (bytes, processes) = held(usage);
     if bytes > 0 {
         let processes: Vec<String> = processes.into_iter().map(|id| format!(" {id}")).collect();
         let bytes = HumanBytes(bytes);
