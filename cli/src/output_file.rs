@@ -15,11 +15,12 @@ use crate::input::Input;
 /// The path of a file to write, after it has been checked.
 #[derive(Clone, Copy)]
 pub(crate) struct OutputFile<'a> {
-    path: &'a Path,
+    pub(crate) path: &'a Path,
     /// The name of the command, for errors.
     command: &'static str,
     is_forced: bool,
-    exists: bool,
+    /// Whether there is a file that will be replaced.
+    pub(crate) exists: bool,
 }
 
 impl<'a> OutputFile<'a> {
@@ -42,19 +43,10 @@ impl<'a> OutputFile<'a> {
         Ok(OutputFile { path, command, is_forced, exists })
     }
 
-    pub(crate) fn path(self) -> &'a Path {
-        self.path
-    }
-
     /// Refuses to replace a file from which the command reads, or that a store uses in place.
     pub(crate) fn check_unused(self, input: &Input) -> Result<()> {
         let paths = [self.path.to_path_buf()];
         Outputs { command: self.command, paths: &paths, names: BTreeSet::new() }.check(input)
-    }
-
-    /// Returns whether there is a file that will be replaced.
-    pub(crate) fn exists(self) -> bool {
-        self.exists
     }
 
     /// Writes the file under a temporary name, and renames it when it is complete. Returns its length.

@@ -74,16 +74,13 @@ pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
     let is_histogram = args.histogram || view.ndim() < 2;
     let size = match *view.size() {
         [rows, columns] => (rows, columns),
-        _ => (0, 0),
+        _ if is_histogram => (0, 0),
+        ref size => {
+            let what = format!("plot: {expr} has {} dimensions, size {size:?}", size.len());
+            let why = format!("{what}; select two, as in {expr}[0], or give --histogram");
+            return Err(Error::Refused(why));
+        }
     };
-    if !is_histogram && view.ndim() != 2 {
-        let why = format!(
-            "plot: {expr} has {} dimensions, size {:?}; select two, as in {expr}[0], or give --histogram",
-            view.ndim(),
-            view.size()
-        );
-        return Err(Error::Refused(why));
-    }
     let (view, _guard) = steady(&view)?;
     let passes = if is_histogram { 1 } else { 2 };
     let bar = progress("plot", (view.nbytes() as u64).saturating_mul(passes));
@@ -133,7 +130,7 @@ pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
 }
 
 fn is_svg(file: OutputFile<'_>) -> bool {
-    file.path().extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg"))
+    file.path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg"))
 }
 
 fn save(expr: &str, file: OutputFile<'_>, figure: &Figure<'_>) -> Result<()> {
@@ -150,7 +147,7 @@ fn save(expr: &str, file: OutputFile<'_>, figure: &Figure<'_>) -> Result<()> {
     })?;
     message(&format!(
         "plotted {expr} in {}: {width} × {height} pixels, {}",
-        file.path().display(),
+        file.path.display(),
         HumanBytes(size_bytes)
     ));
     Ok(())

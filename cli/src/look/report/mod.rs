@@ -65,7 +65,7 @@ pub(crate) fn run(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
     let (read, read_bytes) = elements::tensors_to_read(max_bytes, &infos);
     let (tensors, file_name) = (counted(infos.len() as u64, "tensor"), one_line(&path.to_string_lossy()));
     if args.existing.is_dry_run() {
-        let (replacing, read) = (if file.exists() { ", replacing it" } else { "" }, HumanBytes(read_bytes));
+        let (replacing, read) = (if file.exists { ", replacing it" } else { "" }, HumanBytes(read_bytes));
         return Ok(writeln!(out, "would write {file_name}{replacing}: {tensors}; would read {read}")?);
     }
     let summary = Summary::of(&input)?;
