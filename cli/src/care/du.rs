@@ -43,10 +43,9 @@ pub(crate) fn run(args: &DuArgs, out: &mut impl Write) -> Result<()> {
     let store = open_store(&StoreOptions::new(), &args.store)?;
     if !args.patterns.is_empty() {
         let patterns = du_patterns::usages(&args.patterns, &store.snapshot())?;
-        return if args.json {
-            write_json(out, json!({ "patterns": patterns }))
-        } else {
-            du_patterns::print(&patterns, out)
+        return match args.json {
+            true => write_json(out, json!({ "patterns": patterns })),
+            false => du_patterns::print(&patterns, out),
         };
     }
     let (usage, external_bytes) = (store.disk_usage()?, stored_bytes(&store.snapshot(), true)?);

@@ -217,20 +217,16 @@ fn check_contents(
     let is_npy = matches!(format, Format::Npy);
     let writes_attributes = matches!(format, Format::Safetensors) && has_attributes;
     if tensors.iter().any(|(name, _)| name.is_empty()) && !is_npy {
-        return refused(format!(
-            "the tensor {:?} has no name without the prefix; use a longer name or a shorter prefix",
-            args.prefix
-        ));
+        let what = format!("the tensor {:?} has no name without the prefix", args.prefix);
+        return refused(format!("{what}; use a longer name or a shorter prefix"));
     }
     if tensors.is_empty() && !writes_attributes && !args.prefix.is_empty() {
         let why = format!("no name begins with {:?}; ls lists the names", args.prefix);
         return Err(Error::NoMatch(format!("export {}: {why}", args.out.display())));
     }
     if is_npy && tensors.len() != 1 {
-        return refused(format!(
-            "a .npy file holds one tensor, not {}; name the one to export, or write an .npz file",
-            tensors.len()
-        ));
+        let what = format!("a .npy file holds one tensor, not {}", tensors.len());
+        return refused(format!("{what}; name the one to export, or write an .npz file"));
     }
     Ok(())
 }

@@ -229,17 +229,15 @@ impl Import<'_> {
         };
         for (key, &(path, value)) in self.attributes {
             let differs = current.get(key).is_some_and(|current| current != value);
+            let path = path.display();
             if differs && !args.existing.force {
-                message(&format!(
-                    "note: {owner} keeps its own {key:?}, not that of {}, without --force",
-                    path.display()
-                ));
-            } else {
-                if differs {
-                    message(&format!("note: the {key:?} of {} replaces that of {owner}", path.display()));
-                }
-                txn.set_attribute(&args.prefix, key, value)?;
+                message(&format!("note: {owner} keeps its own {key:?}, not that of {path}, without --force"));
+                continue;
             }
+            if differs {
+                message(&format!("note: the {key:?} of {path} replaces that of {owner}"));
+            }
+            txn.set_attribute(&args.prefix, key, value)?;
         }
         Ok(())
     }
@@ -322,11 +320,8 @@ fn check_names(inputs: &[Input<'_>], prefix: &str) -> Result<u64> {
             };
             check_text("name", &format!("{prefix}{name}")).map_err(refused)?;
             if let Some(other) = owners.insert(name.clone(), path) {
-                return Err(Error::Refused(format!(
-                    "import: {} and {} both have a tensor {name:?}; import them separately, with --prefix",
-                    other.display(),
-                    path.display()
-                )));
+                let both = format!("{} and {} both have a tensor {name:?}", other.display(), path.display());
+                return Err(Error::Refused(format!("import: {both}; import them separately, with --prefix")));
             }
         }
     }
@@ -352,11 +347,8 @@ fn merge_attributes<'a>(kept: &Kept, inputs: &'a [Input<'_>]) -> Result<Merged<'
                     );
                     return Err(Error::at("import", path, why));
                 }
-                message(&format!(
-                    "note: {} and {} disagree on {key:?}; the last wins",
-                    other.display(),
-                    path.display()
-                ));
+                let (other, path) = (other.display(), path.display());
+                message(&format!("note: {other} and {path} disagree on {key:?}; the last wins"));
             }
         }
     }

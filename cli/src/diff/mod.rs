@@ -91,10 +91,9 @@ pub(crate) fn run(args: &DiffArgs, out: &mut impl Write) -> Result<bool> {
         tally: RefCell::default(),
         bar: progress("diff", size_bytes),
     };
-    if args.json {
-        report::print_json(&diff, out)?
-    } else {
-        report::print_text(&diff, out)?
+    match args.json {
+        true => report::print_json(&diff, out)?,
+        false => report::print_text(&diff, out)?,
     }
     diff.bar.finish_and_clear();
     out.flush()?;

@@ -197,11 +197,8 @@ pub(super) fn print_head(summary: &Summary, input: &Input, out: &mut impl Write)
 fn add_groups(table: &mut Table<'_>, label: &str, groups: &[Group], most: usize) {
     let shown = if groups.len() > most { most - 1 } else { groups.len() };
     for (index, group) in groups.iter().take(shown).enumerate() {
-        table.add_row(row(
-            if index == 0 { label } else { "" },
-            quoted(&group.name).into_owned(),
-            group.totals,
-        ));
+        let label = if index == 0 { label } else { "" };
+        table.add_row(row(label, quoted(&group.name).into_owned(), group.totals));
     }
     if shown < groups.len() {
         let mut rest = Totals::default();

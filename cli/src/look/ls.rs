@@ -96,9 +96,8 @@ pub(crate) fn run(args: &LsArgs, out: &mut impl Write) -> Result<bool> {
         message(&format!("ls {}: no tensor matches {}", args.source.path.display(), missing.join(" or ")));
     } else if infos.is_empty() && count > 0 {
         let given = [(!args.dtype.is_empty(), "--dtype"), (args.min_bytes.is_some(), "--min-bytes")];
-        let given: Vec<&str> =
-            given.iter().filter(|(is_given, _)| *is_given).map(|(_, name)| *name).collect();
-        let given = given.join(" and ");
+        let given = given.into_iter().filter_map(|(is_given, name)| is_given.then_some(name));
+        let given = given.collect::<Vec<_>>().join(" and ");
         message(&format!("ls {}: no tensor is left by {given}", args.source.path.display()));
     }
     Ok(missing.is_empty() && (count == 0 || !infos.is_empty()))

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use stridemap::StoreOptions;
 use unicode_width::UnicodeWidthStr as _;
 
-use super::sharing::{self, PlacedTensor, StorageMap};
+use super::sharing::{self, PlacedTensor, StorageMap, StorageUsage};
 use crate::args::Source;
 use crate::error::Result;
 use crate::input::Input;
@@ -187,8 +187,8 @@ impl Drawn {
 
 fn notes(map: &StorageMap) -> String {
     let mut notes = map.storage.kind.to_string();
-    for (bytes, what) in [(map.usage.padding_bytes, "padding"), (map.usage.unreachable_bytes, "unreachable")]
-    {
+    let StorageUsage { padding_bytes, unreachable_bytes, .. } = map.usage;
+    for (bytes, what) in [(padding_bytes, "padding"), (unreachable_bytes, "unreachable")] {
         if bytes > 0 {
             notes += &format!(", {} {what}", bytes_cell(bytes));
         }
@@ -196,11 +196,8 @@ fn notes(map: &StorageMap) -> String {
     notes
 }
 
-/// The note of a tensor whose strides are too unusual to find out what it shares.
-const UNDETERMINED: &str = "sharing not determined";
-
 fn shared_with(map: &StorageMap, tensor: &PlacedTensor) -> String {
-    let undetermined = if tensor.is_undetermined { UNDETERMINED } else { "" };
+    let undetermined = if tensor.is_undetermined { "sharing not determined" } else { "" };
     let [first, rest @ ..] = tensor.sharers.as_slice() else { return undetermined.to_owned() };
     let Some(first) = map.tensors.get(*first) else { return String::new() };
     let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };

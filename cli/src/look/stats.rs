@@ -210,10 +210,7 @@ fn print_details(label: &str, found: &Found, out: &mut impl Write) -> Result<()>
     let real = |number: Option<f64>| number.map_or("-".to_owned(), short);
     let scalar = |scalar: Option<Scalar>| scalar.map_or("-".to_owned(), |scalar| text_of(scalar, short));
     let quantile = |fraction| real(statistics.quantile(fraction));
-    let first_nan = match statistics.nan_count {
-        0 => None,
-        _ => first_nan(tensor, |_| interrupt::check())?,
-    };
+    let first_nan = if statistics.nan_count > 0 { first_nan(tensor, |_| interrupt::check())? } else { None };
     let first_nan = first_nan.map(|index| format!(", first at {index:?}")).unwrap_or_default();
     let rows = [
         ("name", one_line(label)),

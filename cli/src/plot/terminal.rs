@@ -29,11 +29,8 @@ pub(crate) fn print(
     let step = if has_color { 2 } else { 1 };
     let number = |row: usize, column: usize| blocks.numbers.get(row * column_count + column).copied();
     for (line, row) in (0..row_count).step_by(step).enumerate() {
-        let label = if line % LABEL_ROWS == 0 {
-            first_index(row, row_count, size.0).to_string()
-        } else {
-            String::new()
-        };
+        let label = (line % LABEL_ROWS == 0).then(|| first_index(row, row_count, size.0).to_string());
+        let label = label.unwrap_or_default();
         write!(out, "{label:>label_width$} ")?;
         for column in 0..column_count {
             let top = number(row, column).unwrap_or_default();

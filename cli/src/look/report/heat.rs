@@ -57,9 +57,8 @@ impl HeatMap {
 /// a heat map.
 fn shape(size: &[usize], numel: usize) -> Option<(usize, usize)> {
     match *size {
-        _ if numel < 16 => None,
-        [] => None,
-        [n] => Some((1, n)),
-        [first, ..] => Some((first, numel / first)),
+        [n] if n >= 16 => Some((1, n)),
+        [first, _, ..] if numel >= 16 => Some((first, numel / first)),
+        _ => None,
     }
 }

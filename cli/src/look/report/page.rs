@@ -160,10 +160,8 @@ fn warnings(summary: &Summary, tensors: &[Row<'_>], maps: &[StorageMap]) -> Vec<
     }
     let unreachable = maps.iter().map(|map| map.usage.unreachable_bytes).fold(0, u64::saturating_add);
     if unreachable > 0 {
-        warnings.push(Warning {
-            text: format!("{} of the storages are in no tensor", HumanBytes(unreachable)),
-            note: None,
-        });
+        let text = format!("{} of the storages are in no tensor", HumanBytes(unreachable));
+        warnings.push(Warning { text, note: None });
     }
     warnings.extend(summary.warnings.iter().map(|text| Warning { text: text.clone(), note: None }));
     warnings
