@@ -77,10 +77,13 @@ pub(crate) fn decode_first_text(bytes: &[u8]) -> Result<&[u8]> {
     decode_first(bytes)
 }
 
-/// Returns the length of the encoding of `value`, in bytes.
-pub(crate) fn encoded_length(value: &impl Serialize) -> Result<usize> {
-    let length = options().serialized_size(value).ok().and_then(|length| usize::try_from(length).ok());
-    length.ok_or_else(|| Error::new(Rule::Canonical, "a value whose encoding is too long"))
+/// Returns the length in bytes of the value at the start of `bytes`, which must be in canonical form. More bytes may
+/// follow.
+pub(crate) fn first_length<'a, T: Serialize + Deserialize<'a>>(bytes: &'a [u8]) -> Result<usize> {
+    let value: T = decode_first(bytes)?;
+    let not_canonical = || Error::new(Rule::Canonical, "the start of a record is not in canonical form");
+    let rest = after_encoding_of(bytes, &value).ok_or_else(not_canonical)?;
+    Ok(bytes.len().saturating_sub(rest.len()))
 }
 
 /// Returns whether `bytes` are the encoding of `value`, without building a second encoding.

@@ -65,7 +65,7 @@ pub trait Entry: Sized {
     /// Returns the bytes of a key if it is a name, and `None` if it is an id.
     fn name(key: &Self::Key) -> Option<&[u8]>;
 
-    /// Returns the length of the key at the start of an encoded entry, in bytes.
+    /// Returns the length of the key at the start of an encoded entry, in bytes. The key must be in canonical form.
     ///
     /// # Errors
     /// [`Rule::Canonical`].
@@ -95,7 +95,7 @@ impl Entry for (u64, StorageRecord) {
     }
 
     fn key_length(bytes: &[u8]) -> Result<usize> {
-        codec::encoded_length(&codec::decode_first::<u64>(bytes)?)
+        codec::first_length::<u64>(bytes)
     }
 
     fn decode(bytes: &[u8], next_id: u64) -> Result<Self> {
@@ -124,7 +124,7 @@ impl Entry for (String, TensorRecord) {
     }
 
     fn key_length(bytes: &[u8]) -> Result<usize> {
-        codec::encoded_length(&codec::decode_first::<&str>(bytes)?)
+        codec::first_length::<&str>(bytes)
     }
 
     fn decode(bytes: &[u8], next_id: u64) -> Result<Self> {

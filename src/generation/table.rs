@@ -211,6 +211,11 @@ impl<'a, E: Entry> Scan<'a, E> {
         let Some((page, parent, next)) = self.path.last_mut() else { return Ok(()) };
         let table = self.table;
         let (child_page, child) = table.child::<E>(*page, parent, *next)?;
+        // An error in the first entry itself comes before F-24.
+        match child.level() {
+            0 => table.entry::<E>(child_page, &child, 0).map(drop)?,
+            _ => child.child::<E>(0).map(drop).map_err(|e| table.corrupt(child_page, e))?,
+        }
         let first_key = child.key_bytes::<E>(0).map_err(|e| table.corrupt(child_page, e))?;
         if first_key != parent.key_bytes::<E>(*next).map_err(|e| table.corrupt(*page, e))? {
             return Err(table.corrupt(*page, wrong_first_key(*page, child_page)));

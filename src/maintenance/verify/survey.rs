@@ -44,7 +44,8 @@ pub(crate) struct SurveyedStorage {
 /// What is kept of a node. Of a leaf, only its header and first key are kept, to compare with what its parent states.
 struct SurveyedNode {
     header: NodeHeader,
-    first_key: Box<[u8]>,
+    /// `None` if it cannot be decoded.
+    first_key: Option<Box<[u8]>>,
     /// The node itself, unless it is a leaf.
     inner: Option<Node>,
     /// Whether a root leads to it.
@@ -63,8 +64,9 @@ pub(crate) struct Tensor<'a> {
 
 /// Why a lookup cannot go from one node to the next.
 enum Broken {
-    /// The next node is in a run of damaged pages. The number is that of the first page of the run.
-    Unreadable(u64),
+    /// Damage that [`read_nodes`](Survey::read_nodes) has found: in a run of damaged pages, or in a node. The number is
+    /// that of the first page of the run, or of the node.
+    Known(u64),
     /// The next node is not the one that is expected.
     Wrong(FormatError),
 }
@@ -142,10 +144,12 @@ impl<'a> Survey<'a> {
                 Tree::Tensors => node.key_bytes::<TensorEntry>(0),
             };
             // A key that cannot be decoded is damage to its entry.
-            let first_key = first_key.unwrap_or_default().into();
+            let first_key = first_key.ok().map(Box::from);
             let is_leaf = node.level() == 0;
             match node.tree() {
-                Tree::Storages if is_leaf => self.read_leaf(page, &node, |survey, (id, record)| {
+                Tree::Storages if !is_leaf => self.read_children::<StorageEntry>(page, &node),
+                Tree::Tensors if !is_leaf => self.read_children::<TensorEntry>(page, &node),
+                Tree::Storages => self.read_leaf(page, &node, |survey, (id, record)| {
                     survey.read_storages += 1;
                     let ascends = last_id < id;
                     last_id = id;
@@ -156,7 +160,7 @@ impl<'a> Survey<'a> {
                     }
                     ascends
                 }),
-                Tree::Tensors if is_leaf => self.read_leaf(page, &node, |survey, (name, record)| {
+                Tree::Tensors => self.read_leaf(page, &node, |survey, (name, record)| {
                     survey.read_tensors += 1;
                     let ascends = last_name < name;
                     if !survey.manifest.tensors.contains_key(&name) {
@@ -165,13 +169,18 @@ impl<'a> Survey<'a> {
                     last_name = name;
                     ascends
                 }),
-                _ => {}
             }
             let header = *node;
             let inner = (!is_leaf).then_some(node);
             self.nodes.insert(page, SurveyedNode { header, first_key, inner, is_reached: false });
         }
         Ok(())
+    }
+
+    /// Decodes the entries of an inner node.
+    fn read_children<E: Entry>(&mut self, page: u64, node: &Node) {
+        let broken = (0..node.len()).filter_map(|index| node.child::<E>(index).err());
+        broken.for_each(|e| self.damage.add(page, e));
     }
 
     /// Visits the entries of a leaf. `visit` returns whether the key follows the one before it in the file.
@@ -247,7 +256,7 @@ impl<'a> Survey<'a> {
         let Some(node) = self.nodes.get(&page) else {
             let absent =
                 || FormatError::new(Rule::NodeChild, format!("no node begins at page {page}")).into();
-            return Err(self.damage.run_at(page).map_or_else(absent, Broken::Unreadable));
+            return Err(self.damage.run_at(page).map_or_else(absent, Broken::Known));
         };
         node.header.check_child(E::TREE, level)?;
         Ok(node)
@@ -255,12 +264,13 @@ impl<'a> Survey<'a> {
 
     /// Returns the page of a child.
     fn child_at<E: Entry>(&self, page: u64, parent: &Node, index: usize) -> Result<u64, Broken> {
-        let child_page = parent.child::<E>(index)?;
+        let child_page = parent.child::<E>(index).map_err(|_| Broken::Known(page))?;
         let child = self.node_at::<E>(child_page, parent.level().checked_sub(1))?;
-        if *child.first_key != *parent.key_bytes::<E>(index)? {
-            return Err(wrong_first_key(page, child_page).into());
+        let stated = parent.key_bytes::<E>(index)?;
+        match &child.first_key {
+            Some(first_key) if **first_key != *stated => Err(wrong_first_key(page, child_page).into()),
+            _ => Ok(child_page),
         }
-        Ok(child_page)
     }
 
     /// Visits all tensors whose record can be read, those of a table before those of its manifest.
@@ -322,7 +332,7 @@ impl<'a> Survey<'a> {
         loop {
             let page = match found {
                 Ok(page) => page,
-                Err(Broken::Unreadable(run)) => return Some(run),
+                Err(Broken::Known(page)) => return Some(page),
                 Err(Broken::Wrong(_)) => return Some(parent),
             };
             met = self.damage.is_at(page).then_some(page).or(met);

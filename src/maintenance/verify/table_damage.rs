@@ -1,8 +1,9 @@
 //! What is wrong in a table: one item for each run of unreadable pages, and one for each readable node with errors.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
-use stridemap_format::{Error as FormatError, PAGE_BYTES};
+use stridemap_format::{Error as FormatError, PAGE_BYTES, Rule};
 
 /// The damage to a table, by the page at which it begins.
 #[derive(Debug, Default)]
@@ -10,7 +11,7 @@ pub(crate) struct TableDamage(BTreeMap<u64, Item>);
 
 #[derive(Debug)]
 struct Item {
-    /// The first error there.
+    /// The first error there. An error other than F-24 comes before F-24.
     error: FormatError,
     /// How many more errors there are in the node.
     more: u64,
@@ -21,8 +22,17 @@ struct Item {
 impl TableDamage {
     /// Adds an error in a node that can be read.
     pub(super) fn add(&mut self, page: u64, error: FormatError) {
-        let item = Item { error: error.at(page.saturating_mul(PAGE_BYTES as u64)), more: 0, pages: 0 };
-        self.0.entry(page).and_modify(|item| item.more += 1).or_insert(item);
+        let error = error.at(page.saturating_mul(PAGE_BYTES as u64));
+        match self.0.entry(page) {
+            Entry::Vacant(place) => drop(place.insert(Item { error, more: 0, pages: 0 })),
+            Entry::Occupied(mut place) => {
+                let item = place.get_mut();
+                item.more += 1;
+                if item.error.rule() == Rule::EntryOrder && error.rule() != Rule::EntryOrder {
+                    item.error = error;
+                }
+            }
+        }
     }
 
     /// Adds an error that affects whole pages. If the run that ends directly before them has the same kind of error, it
