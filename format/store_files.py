@@ -1,4 +1,4 @@
-"""Decodes the files of a stridemap store: records, manifests and tables, chapters 2 to 5 of SPEC.md."""
+"""Decodes the files of a stridemap store: records, manifests and tables, chapters 2 to 5 and 7 of SPEC.md."""
 import bisect
 import heapq
 import math
@@ -85,20 +85,27 @@ def read_at(file, count, offset, rule):
 
 
 class Record:
-    """Decodes the values of a record (section 3) one after another."""
+    """Decodes the values of a record (chapter 3) one after another, and checks them in the order of chapter 7."""
 
     def __init__(self, data, next_id):
         self.data, self.next_id, self.at = data, next_id, 0
-        self.flaw = None  # the first value that is not in canonical form: it counts only if nothing else is wrong
+        self.flaw = None  # the first value that is not in canonical form: it counts only if the rest can be decoded
+        self.wrong = None  # the first value that breaks another rule: it counts only if the encoding is canonical
+
+    def check(self, condition, rule, message):
+        if not condition and not self.wrong:
+            self.wrong = FormatError(rule, message)
+
+    def end(self):
+        require(self.at == len(self.data), 14, "bytes follow the end of a record")
+        require(not self.flaw, 14, self.flaw)
+        if self.wrong:
+            raise self.wrong
 
     def take(self, count):
         require(count <= len(self.data) - self.at, 14, "a record ends early")
         self.at += count
         return self.data[self.at - count:self.at]
-
-    def end(self):
-        require(self.at == len(self.data), 14, "bytes follow the end of a record")
-        require(not self.flaw, 14, self.flaw)
 
     def uint(self):
         first = self.take(1)[0]
@@ -118,19 +125,23 @@ class Record:
     def count(self):
         """Return the number of items that follow. Each takes at least one byte."""
         count = self.uint()
-        require(count <= len(self.data) - self.at, 14, "a record ends early")
+        require(count <= len(self.data) - self.at, 14, "a record ends before the items that it counts")
         return count
 
     def text(self):
+        """Return the bytes of a text."""
+        raw = self.take(self.uint())
         try:
-            return self.take(self.uint()).decode()
+            raw.decode()
         except UnicodeDecodeError:
             raise FormatError(14, "text is not UTF-8") from None
+        return raw
 
     def name(self, least=1):
         """Return the bytes of a name, an attribute key, a scope (which may be empty) or a path."""
-        raw = self.text().encode()
-        require(least <= len(raw) <= 4096 and 0 not in raw, 4, f"{raw[:80]!r} is not {least} to 4096 bytes without NUL")
+        raw = self.text()
+        self.check(least <= len(raw) <= 4096 and 0 not in raw, 4,
+                   f"{raw[:80]!r} is not {least} to 4096 bytes without NUL")
         return raw
 
     def optional(self, read):
@@ -138,62 +149,65 @@ class Record:
         require(flag <= 1, 14, f"{flag} does not begin an optional value")
         return read() if flag else None
 
-    def map(self, read_key, read_value, most):
-        result, last, count = {}, None, self.count()
-        require(count <= most, 13, f"a list of the manifest has {count} entries; at most {most} are allowed")
-        for _ in range(count):
-            key = read_key()
+    def list(self, read):
+        """Return a list with an item for each dimension."""
+        items = tuple(read() for _ in range(self.count()))
+        require(len(items) <= 64, 5, f"a tensor has {len(items)} dimensions")
+        return items
+
+    def map(self, read_key, read_value, most, size=lambda key, value: 1):
+        result, last, total = {}, None, 0
+        for _ in range(self.count()):
+            key, value = read_key(), read_value()
             if last is not None and last >= key:
                 self.flaw = self.flaw or "the keys of a map do not ascend"
-            result[key], last = read_value(), key
+            result[key], last, total = value, key, total + size(key, value)
+        require(total <= most, 13, f"a map of the manifest has a size of {total}; at most {most} is allowed")
         return result
 
     def storage_id(self):
         value = self.uint()
-        require(1 <= value < self.next_id, 12, f"storage id {value} is 0 or not below the next id {self.next_id}")
+        self.check(1 <= value < self.next_id, 12, f"storage id {value} is 0 or not below the next id {self.next_id}")
         return value
 
     def storage(self):
         length, tensor_count, kind = self.uint(), self.uint(), self.uint()
-        require(length < 2**63, 11, f"a storage of {length} bytes is too long")
+        self.check(length < 2**63, 11, f"a storage of {length} bytes is too long")
         require(kind <= EXTERNAL, 10, f"storage kind {kind} is unknown")
         if kind == EXTERNAL:
             self.name()
             offset, _inode, size, _mtime = self.uint(), self.uint(), self.uint(), self.int()
-            require(offset + length <= size, 11, "an external storage does not end inside its file")
+            self.check(offset + length <= size, 11, "an external storage does not end inside its file")
         detail = None
         if kind == SEALED:
             detail = Sealed(self.take(16), self.take(16), self.uint())
-            require(detail.reserved <= MAX_RESERVED, 11, f"a storage reserves {detail.reserved} bytes")
+            self.check(detail.reserved <= MAX_RESERVED, 11, f"a storage reserves {detail.reserved} bytes")
         if kind == LIVE:
             detail = self.take(1)[0]
-            require(detail in (1, 2, 4, 8), 10, f"a live storage has accesses of {detail} bytes")
+            self.check(detail in (1, 2, 4, 8), 10, f"a live storage has accesses of {detail} bytes")
         return Storage(length, tensor_count, kind, detail)
 
     def tensor(self):
-        code, rank = self.take(1)[0], self.count()
-        require(code < len(DTYPES), 6, f"dtype code {code} is unknown")
-        require(rank <= 64, 5, f"a tensor has {rank} dimensions")
-        size = tuple(self.uint() for _ in range(rank))
-        require(math.prod(size) < 2**63, 7, "a tensor has too many elements")
-        require(self.count() == rank, 5, "a tensor does not have a stride for each dimension")
-        stride = tuple(self.int() for _ in range(rank))
-        offset, storage_id = self.uint(), self.storage_id()
-        return Header(DTYPES[code][0], size, stride, offset, storage_id, self.optional(lambda: self.dim_names(rank)))
+        code, size, stride = self.take(1)[0], self.list(self.uint), self.list(self.int)
+        offset, storage_id, names = self.uint(), self.storage_id(), self.optional(lambda: self.list(self.dim_name))
+        self.check(code < len(DTYPES), 6, f"dtype code {code} is unknown")
+        self.check(len(size) == len(stride), 5, "a tensor does not have a stride for each dimension")
+        self.check(math.prod(size) < 2**63, 7, "a tensor has too many elements")
+        if names is not None:
+            given = [name for name in names if name is not None]
+            self.check(len(names) == len(size), 9, "the numbers of dimensions and of their names differ")
+            self.check(given, 9, "a list of dimension names has no name")
+            self.check(len(set(given)) == len(given), 9, "a dimension name appears twice")
+            self.check(all(re.fullmatch("[A-Za-z_][A-Za-z0-9_]{0,254}", name) for name in given), 9,
+                       "a dimension name is not an identifier")
+        return Header(DTYPES[code][0] if code < len(DTYPES) else None, size, stride, offset, storage_id, names)
 
-    def dim_names(self, rank):
-        require(self.count() == rank, 9, "the numbers of dimensions and of their names differ")
-        names = tuple(self.optional(self.text) for _ in range(rank))
-        given = [name for name in names if name is not None]
-        require(given, 9, "a list of dimension names has no name")
-        require(len(set(given)) == len(given), 9, "a dimension name appears twice")
-        require(all(re.fullmatch("[A-Za-z_][A-Za-z0-9_]{0,254}", name) for name in given), 9,
-                "a dimension name is not an identifier")
-        return names
+    def dim_name(self):
+        return self.optional(lambda: self.text().decode())
 
 
 class Manifest:
-    """A manifest (section 4), checked against the uuid of the store and the generation in its file name."""
+    """A manifest (chapter 4), checked against the uuid of the store and the generation in its file name."""
 
     def __init__(self, data, uuid, generation):
         require(40 <= len(data) <= MAX_MANIFEST, 15, "a manifest is too short or longer than 16 MiB")
@@ -202,21 +216,22 @@ class Manifest:
         check_digest(16, "the manifest", data[:-16], data[-16:])
         require(version == VERSION, 3, "the version of the manifest is unknown")
         record = Record(data[24:-16], 0)
-        require(record.take(16) == uuid, 17, "the manifest belongs to a different store")
-        require(record.uint() == generation >= 1, 18, "the generation of the manifest is not that of its file name, or 0")
+        record.check(record.take(16) == uuid, 17, "the manifest belongs to a different store")
+        record.check(record.uint() == generation, 18, "the generation of the manifest is not that of its file name")
+        record.check(generation >= 1, 18, "the generation of the manifest is 0")
         self.next_id = record.next_id = record.uint()
-        require(self.next_id >= 1, 12, "the next storage id is 0")
+        record.check(self.next_id >= 1, 12, "the next storage id is 0")
         self.table = record.optional(lambda: TableRef(*(record.uint() for _ in range(6))))
-        require(not self.table or 1 <= self.table.generation <= generation, 18,
-                "the generation of the table is 0, or above that of the manifest")
+        record.check(not self.table or 1 <= self.table.generation <= generation, 18,
+                     "the generation of the table is 0, or above that of the manifest")
         self.storages = record.map(record.storage_id, lambda: record.optional(record.storage), MAX_CHANGES)
         self.tensors = record.map(record.name, lambda: record.optional(record.tensor), MAX_CHANGES)
-        attributes = record.map(lambda: (record.name(least=0), record.name()), record.text, len(data))
-        require(sum(16 + len(scope) + len(key) + len(value.encode()) for (scope, key), value in attributes.items())
-                <= MAX_ATTRIBUTES, 13, "the attributes are too long")
-        self.attributes = {(scope.decode(), key.decode()): value for (scope, key), value in attributes.items()}
+        attributes = record.map(lambda: (record.name(least=0), record.name()), record.text, MAX_ATTRIBUTES,
+                                lambda key, value: 16 + len(key[0]) + len(key[1]) + len(value))
+        self.attributes = {(scope.decode(), key.decode()): value.decode() for (scope, key), value in attributes.items()}
         garbage = record.map(record.storage_id, record.uint, MAX_GARBAGE)
-        require(max(garbage.values(), default=0) <= generation, 18, "garbage has a later generation than the manifest")
+        record.check(max(garbage.values(), default=0) <= generation, 18,
+                     "garbage has a later generation than the manifest")
         record.end()
 
 
@@ -258,10 +273,11 @@ class Table:
 
 
 class Tree:
-    """One tree of a table. `read_key` and `read_value` decode an entry of a leaf."""
+    """One tree of a table. `read_key` and `read_value` decode an entry of a leaf; `any_key` decodes a key unchecked."""
 
-    def __init__(self, table, number, root, read_key, read_value):
-        self.table, self.number, self.read_key, self.read_value = table, number, read_key, read_value
+    def __init__(self, table, number, root, any_key, read_key, read_value):
+        self.table, self.number = table, number
+        self.any_key, self.read_key, self.read_value = any_key, read_key, read_value
         self.root = self.checked(table.node(root))
 
     def checked(self, node, level=None):
@@ -272,14 +288,16 @@ class Tree:
                 f"the node at page {node.page} is not in its place")
         return node
 
-    def decode(self, entry, read):
-        record = Record(entry, self.table.next_id)
-        result = self.read_key(record), read(record)
+    def entry(self, node, index):
+        """Return the key of an entry, and its value or the page of the child."""
+        record = Record(node.entries[index], self.table.next_id)
+        read_key, read_value = (self.any_key, Record.uint) if node.level else (self.read_key, self.read_value)
+        result = read_key(record), read_value(record)
         record.end()
         return result
 
     def child(self, node, index):
-        key, page = self.decode(node.entries[index], Record.uint)
+        key, page = self.entry(node, index)
         return key, self.checked(self.table.node(page), node.level - 1)
 
     def first_greater(self, node, key):
@@ -287,7 +305,7 @@ class Tree:
         return bisect.bisect_right(node.entries, key, key=self.key_of)
 
     def key_of(self, entry):
-        return self.read_key(Record(entry, self.table.next_id))
+        return self.any_key(Record(entry, self.table.next_id))
 
     def get(self, key):
         """Return the value of a key, or None."""
@@ -297,8 +315,7 @@ class Tree:
             if index < 0:
                 return None
             if node.level == 0:
-                found, value = self.decode(node.entries[index], self.read_value)
-                return value if found == key else None
+                return self.entry(node, index)[1] if self.key_of(node.entries[index]) == key else None
             _, node = self.child(node, index)
 
     def scan(self, start, node=None):
@@ -307,12 +324,12 @@ class Tree:
         first = max(self.first_greater(node, start) - 1, 0)
         for index in range(first, len(node.entries)):
             if node.level == 0:
-                key, value = self.decode(node.entries[index], self.read_value)
+                key, value = self.entry(node, index)
                 if key >= start:
                     yield key, value
             else:
                 key, child = self.child(node, index)
-                require(self.key_of(child.entries[0]) == key, 24,
+                require(self.entry(child, 0)[0] == key, 24,
                         f"the node at page {child.page} does not begin with the key that its parent states")
                 yield from self.scan(start, child)
 
@@ -355,8 +372,8 @@ class Catalog:
 def trees(table):
     """Return the trees of storages and of tensors of a table."""
     reference = table.reference
-    return (Tree(table, 0, reference.storages_root, Record.storage_id, Record.storage),
-            Tree(table, 1, reference.tensors_root, Record.name, Record.tensor))
+    return (Tree(table, 0, reference.storages_root, Record.uint, Record.storage_id, Record.storage),
+            Tree(table, 1, reference.tensors_root, Record.text, Record.name, Record.tensor))
 
 
 def check_table(table):

@@ -1,6 +1,7 @@
 //! Files that each break one rule, which their names state.
 
 use stridemap_format::TableRef;
+use stridemap_format::limits::{MAX_ATTRIBUTES_BYTES, MAX_GARBAGE};
 
 use super::bad_tables;
 use super::frame::{digested, manifest_of};
@@ -11,6 +12,9 @@ use super::wire::{
 
 const MAGIC: &[u8] = b"\x89SMAP\r\n\x1a";
 const MANIFEST_BODY: usize = 24;
+
+/// The bad manifest whose file is named after generation 0, not after [`GENERATION`].
+pub(crate) const OF_GENERATION_0: &str = "F-18-generation-0.man";
 
 /// Returns every bad file: its name and its bytes.
 pub(crate) fn files() -> Vec<(String, Vec<u8>)> {
@@ -66,6 +70,8 @@ fn markers() -> Vec<(&'static str, Vec<u8>)> {
 /// Returns broken records: the changed fields of a storage or a tensor, for both a manifest and a table.
 fn records() -> Vec<(&'static str, Vec<Change>)> {
     let with_long_stride = list(&[long(4, 2), int(1)]);
+    let names_64 = || (0..64).map(|i| some(text(format!("d{i}"))));
+    let names = |last: &[u8]| some(list(&names_64().chain([some(text(last))]).collect::<Vec<_>>()));
     let (zeros, ones) = (ints(&[0, 0]), (uints(&[1; 65]), ints(&[1; 65])));
     let external_length = |length: u64| ("length", uint(length));
     vec![
@@ -73,6 +79,7 @@ fn records() -> Vec<(&'static str, Vec<Change>)> {
         ("F-4-name-of-4097-bytes", vec![("name", text("n".repeat(4097)))]),
         ("F-4-name-with-nul", vec![("name", text("a\0b"))]),
         ("F-5-65-dimensions", vec![("size", ones.0), ("stride", ones.1)]),
+        ("F-5-65-dim-names", vec![("dim_names", names(b"d64"))]),
         ("F-5-stride-missing", vec![("stride", ints(&[2]))]),
         ("F-5-stride-too-many", vec![("stride", ints(&[2, 1, 1]))]),
         ("F-6-dtype-21", vec![("dtype", vec![21])]),
@@ -134,6 +141,8 @@ fn records() -> Vec<(&'static str, Vec<Change>)> {
         ("F-14-integer-byte-255", vec![("offset", vec![255])]),
         ("F-14-option-byte-2", vec![("dim_names", vec![2])]),
         ("F-14-option-in-a-list-byte-2", vec![("dim_names", some(list(&[vec![2], vec![0]])))]),
+        ("F-14-in-65-dim-names", vec![("dim_names", names(b"\xff"))]),
+        ("F-14-in-65-sizes", vec![("size", [uint(65), uint(1).repeat(64), vec![255]].concat())]),
         ("F-14-text-of-2-to-60-bytes", vec![("name", uint(1 << 60))]),
         ("F-14-name-not-utf-8", vec![("name", text(b"\xff"))]),
         ("F-14-name-with-surrogate", vec![("name", text(b"\xed\xa0\x80"))]),
@@ -164,6 +173,7 @@ fn manifest_frames() -> Vec<(&'static str, Vec<u8>)> {
         ("F-15-length-1-too-long", stated(body_bytes + 1)),
         ("F-15-length-2-to-64-less-1", stated(u64::MAX)),
         ("F-16-one-bit-flipped", overwritten(good(), MANIFEST_BODY, &[1])),
+        ("F-16-version-2", overwritten(good(), 8, &[2])),
         ("F-16-one-bit-flipped-in-the-digest", {
             let last = good().len() - 1;
             overwritten(good(), last, &[good()[last] ^ 1])
@@ -202,23 +212,43 @@ fn manifests() -> Vec<(&'static str, Vec<u8>)> {
         let tag_alone = ["length", "count", "kind"].map(|field| (field, vec![]));
         manifest(&[&[("storage", uint(id)), ("storage_tag", vec![0])], &tag_alone[..]].concat())
     };
-    // Removals before the only entry of the map, which make one change too many.
-    let (past_ids, past_names): (Vec<u8>, Vec<u8>) = (
-        (1000..1000 + 4096).flat_map(|id| [uint(id), vec![0]].concat()).collect(),
-        (1000..1000 + 4096).flat_map(|name: u64| [text(name.to_string()), vec![0]].concat()).collect(),
-    );
+    // Removals before the only entry of the map. 4096 make one change too many.
+    let id_removals =
+        |count: u64| (1000..1000 + count).flat_map(|id| [uint(id), vec![0]].concat()).collect::<Vec<_>>();
+    let name_removals = |count: u64| {
+        let removal = |name: u64| [text(name.to_string()), vec![0]].concat();
+        (1000..1000 + count).flat_map(removal).collect::<Vec<_>>()
+    };
+    let (past_ids, past_names) = (id_removals(4096), name_removals(4096));
     let descending_ids = (1000..1000 + 4096).rev().flat_map(|id| [uint(id), vec![0]].concat()).collect();
-    let past = |field: &'static str, removals: Vec<u8>, key: &[Change]| {
-        let removals = (field, [uint(4097), removals].concat());
+    let past = |field: &'static str, removals: &Vec<u8>, key: &[Change]| {
+        let removals = (field, [&uint(4097)[..], removals].concat());
         manifest(&[&[removals, ("next_id", uint(10_000))], key].concat())
     };
+    let last_id = [("storage", uint(9000)), ("on", uint(9000))];
+    let sizes = [("size", uints(&[1; 65])), ("stride", ints(&[1; 65]))];
+    let empty = {
+        let maps = ["storages", "tensors"].map(|field| (field, uint(0)));
+        let entries =
+            [storage_fields(), tensor_fields(), vec![("storage_tag", vec![]), ("tensor_tag", vec![])]];
+        let entries = entries.concat().into_iter().map(|(field, _)| (field, vec![]));
+        maps.into_iter().chain(entries).collect::<Vec<_>>()
+    };
+    let another_store = || ("uuid", vec![0; 16]);
+    let next_generation = || ("generation", uint(GENERATION + 1));
     vec![
-        (
-            "F-13-4097-changes-of-storages",
-            past("storages", past_ids, &[("storage", uint(9000)), ("on", uint(9000))]),
-        ),
-        ("F-13-4097-changes-of-tensors", past("tensors", past_names, &[])),
-        ("F-13-4097-changes-that-descend", past("storages", descending_ids, &[])),
+        ("F-13-4097-changes-of-storages", past("storages", &past_ids, &last_id)),
+        ("F-13-4097-changes-of-tensors", past("tensors", &past_names, &[])),
+        ("F-13-4097-changes-that-descend", past("storages", &descending_ids, &[])),
+        ("F-13-4097-changes-in-another-store", past("storages", &past_ids, &[another_store()])),
+        ("F-10-in-4097-changes", past("storages", &past_ids, &[("kind", uint(4))])),
+        ("F-5-in-4097-changes", past("tensors", &past_names, &sizes)),
+        ("F-12-with-4096-changes-of-both", {
+            let counted = |removals: Vec<u8>| [uint(4096), removals].concat();
+            let maps = [("storages", counted(id_removals(4095))), ("tensors", counted(name_removals(4095)))];
+            manifest(&[&maps[..], &[("next_id", uint(9000)), ("storage", uint(9000))]].concat())
+        }),
+        ("F-12-next-id-0", manifest(&[&empty[..], &[("next_id", uint(0))]].concat())),
         ("F-12-removed-storage-is-the-next-id", storage_removed(NEXT_ID)),
         ("F-12-garbage-0", garbage(&[dropped(0, 5)])),
         ("F-12-garbage-is-the-next-id", garbage(&[dropped(NEXT_ID, 5)])),
@@ -254,8 +284,14 @@ fn manifests() -> Vec<(&'static str, Vec<u8>)> {
         ("F-14-garbage-twice", garbage(&[dropped(2, 5), dropped(2, 5)])),
         ("F-14-count-2-to-60-of-storages", manifest_of(&[&body[..21], &uint(1 << 60)].concat())),
         ("F-14-count-2-to-60-of-attributes", attributes_cut),
-        ("F-17-another-store", manifest(&[("uuid", vec![0; 16])])),
-        ("F-18-another-generation", manifest(&[("generation", uint(GENERATION + 1))])),
+        ("F-14-long-generation-in-another-store", {
+            manifest(&[another_store(), ("generation", long(GENERATION, 2))])
+        }),
+        ("F-17-another-store", manifest(&[another_store()])),
+        ("F-17-another-store-and-generation", manifest(&[another_store(), next_generation()])),
+        ("F-18-another-generation", manifest(&[next_generation()])),
+        ("F-18-another-generation-and-id", manifest(&[next_generation(), ("on", uint(NEXT_ID))])),
+        ("F-18-generation-0", manifest(&[("generation", uint(0))])),
         ("F-18-table-is-later", table_of(GENERATION + 1)),
         ("F-18-table-of-generation-0", table_of(0)),
         ("F-18-garbage-is-later", garbage(&[dropped(2, GENERATION + 1)])),
@@ -265,6 +301,31 @@ fn manifests() -> Vec<(&'static str, Vec<u8>)> {
         ("F-4-key-of-a-scope-empty", attributes(&[scoped(b"s", b"", b"")])),
         ("F-4-scope-with-nul", attributes(&[scoped(b"a\0b", b"k", b"")])),
         ("F-4-scope-of-4097-bytes", attributes(&[scoped(&[b's'; 4097], b"k", b"")])),
+    ]
+}
+
+/// Returns the bad manifests that are too large to be files of their own.
+pub(crate) fn large() -> Vec<(&'static str, Vec<u8>)> {
+    let attribute = |value_bytes: usize| {
+        let texts = ["s".repeat(4096), "k".repeat(4096), "v".repeat(value_bytes)];
+        ("attributes", list(&[texts.map(text).concat()]))
+    };
+    // F-13 counts 16 bytes more than the three texts.
+    let most = MAX_ATTRIBUTES_BYTES - 2 * 4096 - 16;
+    let short = [uint(0), text("k"), text("")].concat();
+    let dropped = [uint(1), uint(1)].concat();
+    let repeated = |item: Vec<u8>, count: usize| [uint(count as u64), item.repeat(count)].concat();
+    let of_length = |bytes: usize| {
+        let others = manifest(&[attribute(1 << 20)]).len() - (1 << 20);
+        manifest(&[attribute(bytes - others)])
+    };
+    vec![
+        ("F-13-attribute-of-1048577-bytes.man", manifest(&[attribute(most + 1)])),
+        ("F-12-with-an-attribute-of-1048576-bytes.man", manifest(&[attribute(most), ("on", uint(NEXT_ID))])),
+        ("F-13-61681-attributes-of-17-bytes.man", manifest(&[("attributes", repeated(short, 61681))])),
+        ("F-13-garbage-1048577-times.man", manifest(&[("garbage", repeated(dropped, MAX_GARBAGE + 1))])),
+        ("F-13-file-of-16777216-bytes.man", of_length(1 << 24)),
+        ("F-15-file-of-16777217-bytes.man", of_length((1 << 24) + 1)),
     ]
 }
 

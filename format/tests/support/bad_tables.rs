@@ -5,7 +5,8 @@ use stridemap_format::{TableRef, TreeRef};
 use super::bad::table_changed;
 use super::frame::redigested;
 use super::wire::{
-    changed, child, long, node, overwritten, reference, storage_fields, table, tensor_fields, text, uint,
+    NEXT_ID, changed, child, long, node, overwritten, reference, storage_fields, table, tensor_fields, text,
+    uint,
 };
 
 /// The name of a file without its extension, its bytes, and the manifest's reference to it.
@@ -52,6 +53,29 @@ fn root_inside(name: &'static str) -> BadTable {
     (name, bytes, reference)
 }
 
+/// Returns a table whose root of tensors, at page 2, is the second page of an inner node. All entries of both nodes can be
+/// decoded: the inner node contains the root as a part of a key, whose text is UTF-8.
+fn root_inside_a_key(name: &'static str) -> BadTable {
+    // With this name, the bytes of the digest are ASCII.
+    let root = leaf(2, &["t36186"]);
+    let key = [vec![b'k'; 4096 - 65], root].concat();
+    assert!(key.is_ascii(), "the digest of the root is not UTF-8");
+    let outer = node((1, 1, 1), &[child(text(&key), 3), child(text("z"), 3)]);
+    let bytes = [node((0, 0, 0), &[storage(1)]), outer].concat();
+    let reference = reference(&bytes, (0, 1), (2, 1));
+    (name, bytes, reference)
+}
+
+/// Returns a table whose storages 1 and 2 are in two leaves. `stated` are the ids that the root states for them.
+fn over_storages(name: &'static str, stated: [u64; 2]) -> BadTable {
+    let unused = changed(storage_fields(), &[("storage", uint(2)), ("count", uint(0))]).0;
+    let [first, second] = [node((0, 0, 0), &[storage(1)]), node((1, 0, 0), &[unused])];
+    let root = node((2, 0, 1), &[child(uint(stated[0]), 0), child(uint(stated[1]), 1)]);
+    let bytes = [first, second, root, leaf(3, &["t"])].concat();
+    let reference = reference(&bytes, (2, 2), (3, 1));
+    (name, bytes, reference)
+}
+
 /// Returns a table whose tree of tensors has 42 levels. Each inner node has the same child twice, which only a whole
 /// reading of the table would refuse.
 fn root_at_level_41(name: &'static str) -> BadTable {
@@ -73,6 +97,12 @@ pub(crate) fn entries() -> Vec<BadTable> {
     let with_child =
         |entry: Vec<u8>| vec![leaf(1, &["t"]), leaf(2, &["u"]), node((3, 1, 1), &[entry, second()])];
     let of_child = child(text("t"), 1);
+    let long_name = || [long(1, 2), vec![b't']].concat();
+    // The first entry of the first of two leaves. The root states that its name is "t".
+    let with_first = |name: Vec<u8>| {
+        let first = node((1, 1, 0), &[changed(tensor_fields(), &[("name", name)]).0]);
+        vec![first, leaf(2, &["u"]), inner(3, &[("t", 1), ("u", 2)])]
+    };
     vec![
         named("F-14-storage-cut-short", leaves(&[shorter(s())], &[t()])),
         named("F-14-byte-after-the-storage", leaves(&[longer(s())], &[t()])),
@@ -81,6 +111,24 @@ pub(crate) fn entries() -> Vec<BadTable> {
         tree("F-14-byte-after-the-child", 2, &with_child(longer(of_child.clone()))),
         tree("F-14-child-cut-short", 2, &with_child(shorter(of_child))),
         tree("F-14-long-page-of-a-child", 2, &with_child([text("t"), long(1, 2)].concat())),
+        tree("F-14-long-name-of-a-child", 2, &with_child(child(long_name(), 1))),
+        tree("F-14-name-of-a-child-not-utf-8", 2, &with_child(child(text(b"\xff"), 1))),
+        tree("F-14-long-first-name", 2, &with_first(long_name())),
+        tree("F-14-first-name-not-utf-8", 2, &with_first(text(b"\xff"))),
+        tree("F-4-first-name-with-nul", 2, &with_first(text("t\0"))),
+        tree(
+            "F-14-first-name-of-an-inner-node-not-utf-8",
+            4,
+            &[
+                leaf(1, &["a"]),
+                leaf(2, &["b"]),
+                leaf(3, &["c"]),
+                leaf(4, &["d"]),
+                node((5, 1, 1), &[child(text(b"\xff"), 1), child(text("b"), 2)]),
+                inner(6, &[("c", 3), ("d", 4)]),
+                node((7, 1, 2), &[child(text("a"), 5), child(text("c"), 6)]),
+            ],
+        ),
         named("F-24-storages-descend", leaves(&[storage(2), s()], &[t()])),
         named("F-24-storages-ascend-only-as-bytes", leaves(&[s(), storage(256), storage(255)], &[])),
         named("F-24-storage-twice", leaves(&[s(), s()], &[])),
@@ -108,6 +156,7 @@ pub(crate) fn nodes() -> Vec<BadTable> {
         let first_page = redigested(long[4096..8192].to_vec());
         [&long[..4096], &first_page, &long[8192..]].concat()
     };
+    let second_page_missing = [&long[..4096], &redigested(long[4096..8192].to_vec())].concat();
     let ten_pages = {
         let ten = overwritten(vec![0; 10 * 4096], 0, &overwritten(good[4096..].to_vec(), 54, &[10]));
         [&good[..4096], &redigested(ten[..9 * 4096].to_vec()), &ten[9 * 4096..]].concat()
@@ -126,8 +175,23 @@ pub(crate) fn nodes() -> Vec<BadTable> {
         TableRef { storages: tree(0, storages), tensors: tree(1, tensors), ..good_reference }
     };
     let two = [changed(storage_fields(), &[]).0, storage(2)];
+    // The first node with two other fields.
+    let patched_twice = |first: (usize, u8), second: (usize, u8)| {
+        let node = overwritten(good[..4096].to_vec(), first.0, &[first.1]);
+        [&redigested(overwritten(node, second.0, &[second.1])), &good[4096..]].concat()
+    };
+    let two_pages_at_the_end = redigested(overwritten(good[4096..].to_vec(), 54, &[2]));
+    let slots_equal = table(&[vec![], storage(1)], &[tensor("t")]);
+    let past_the_end = reference(&good, (0, 1), (2, 1));
     vec![
         of("F-17-another-store", patched(16, &[1])),
+        of("F-17-another-store-and-generation", patched_twice((16, 1), (32, 8))),
+        of("F-18-another-generation-and-page", patched_twice((32, 8), (40, 1))),
+        of("F-22-another-page-and-tree", patched_twice((40, 1), (48, 2))),
+        ("F-22-another-page-and-a-root-past-the-end", patched(40, &[1]), past_the_end),
+        of("F-22-second-page-missing", second_page_missing),
+        of("F-22-2-pages-at-the-end", [&good[..4096], &two_pages_at_the_end].concat()),
+        named("F-22-slots-equal", slots_equal),
         of("F-18-another-generation", patched(32, &[8])),
         of("F-20-empty", vec![]),
         of("F-20-cut-inside-a-page", good[..8191].to_vec()),
@@ -221,6 +285,11 @@ pub(crate) fn trees() -> Vec<BadTable> {
         over_leaves("F-24-first-key-of-a-child-differs", &[("a", 1), ("f", 2)]),
         over_leaves("F-24-first-key-of-the-first-child-differs", &[("Z", 1), ("e", 2)]),
         over_leaves("F-24-children-descend", &[("e", 2), ("a", 1)]),
+        over_leaves("F-24-name-of-a-child-empty", &[("", 1), ("e", 2)]),
+        over_leaves("F-24-name-of-a-child-with-nul", &[("a", 1), ("e\0", 2)]),
+        over_leaves("F-24-name-of-a-child-of-4097-bytes", &[("a", 1), (&"e".repeat(4097), 2)]),
+        over_storages("F-24-id-of-a-child-0", [0, 2]),
+        over_storages("F-24-id-of-a-child-is-the-next-id", [1, NEXT_ID]),
         tree("F-24-child-twice", 2, &[leaf(1, &["a", "c"]), inner(2, &[("a", 1), ("a", 1)])]),
         tree(
             "F-23-leaf-without-a-parent",
@@ -231,6 +300,7 @@ pub(crate) fn trees() -> Vec<BadTable> {
         tree("F-23-inner-node-without-a-parent", 1, &[inner(1, &[("t", 2), ("t", 2)]), leaf(2, &["t"])]),
         tree("F-23-tree-7-without-a-root", 1, &[node((1, 7, 0), &[tensor("u")]), leaf(2, &["t"])]),
         root_inside("F-23-root-inside-a-node-of-tree-7"),
+        root_inside_a_key("F-23-root-inside-a-node"),
         tree(
             "F-24-leaves-not-in-the-order-of-the-file",
             4,

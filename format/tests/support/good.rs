@@ -42,6 +42,7 @@ pub(crate) fn tables() -> Vec<(&'static str, Table)> {
         ("late", late),
         ("levels", levels()),
         ("long-nodes", long_nodes()),
+        ("packing", packing()),
     ]
 }
 
@@ -254,6 +255,28 @@ fn long_nodes() -> Table {
     Table {
         tensors: [(name("a"), short.clone()), (name("b"), deep(1)), (name("c"), short)].into(),
         storages: BTreeMap::from([(1, storage(4, 3, external(&"p".repeat(MAX_TEXT_BYTES), 0, 4)))]),
+        ..small_table()
+    }
+}
+
+/// Returns a table whose nodes have room that a writer leaves free. The record of each short name takes more than half a
+/// page, so it has a leaf of its own.
+///
+/// The first leaf has two pages, and the second entry would fit in them. The first inner node has two pages too, and the
+/// third and fourth child would fit. The last name does not fit in the page of the second inner node, but no other child
+/// follows, so it does not begin a third one.
+fn packing() -> Table {
+    let name = |letter: &str, bytes: usize| letter.repeat(bytes);
+    let half_a_page = with_names(
+        &tensor(DType::U8, &[1; 9], &[1; 9], 0, 1),
+        (0..9).map(|i| Some(format!("d{i:0>width$}", width = MAX_DIM_NAME_BYTES - 1))),
+    );
+    let long = ["y", "z"].map(|letter| (name(letter, 2500), half_a_page.clone()));
+    let short = ["b", "c", "d", "e"].map(|letter| (name(letter, 1), half_a_page.clone()));
+    let first = (name("a", MAX_TEXT_BYTES), tensor(DType::U8, &[], &[], 0, 1));
+    Table {
+        tensors: [first].into_iter().chain(short).chain(long).collect(),
+        storages: BTreeMap::from([(1, sealed(1, 7))]),
         ..small_table()
     }
 }

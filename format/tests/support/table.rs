@@ -144,6 +144,11 @@ impl<'a> TableFile<'a> {
                 scan.entries.push(entry);
             } else {
                 let (child_page, child) = self.child::<E>(node, index)?;
+                // An error in the first entry itself comes before F-24.
+                match child.level() {
+                    0 => drop(child.entry::<E>(0, self.next_storage_id)?),
+                    _ => drop(child.child::<E>(0)?),
+                }
                 if child.key_bytes::<E>(0)? != node.key_bytes::<E>(index)? {
                     return out_of_order();
                 }

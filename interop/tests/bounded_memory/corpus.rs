@@ -119,7 +119,13 @@ fn vectors(dir: &Path) -> Vec<(String, PathBuf)> {
         let (path, bytes) = (dir.join(&name), fs::read(&file).unwrap());
         match name.rsplit('.').next().unwrap() {
             "format" => marker(&path, bytes),
-            "man" => bombs::store_of(&path, &bytes, None),
+            "man" => {
+                bombs::store_of(&path, &bytes, None);
+                if name == "F-18-generation-0.man" {
+                    let [from, to] = [GENERATION, 0].map(|it| path.join(format!("meta/{it:016x}.man")));
+                    fs::rename(from, to).unwrap();
+                }
+            }
             "tab" => {
                 let manifest = bombs::manifest_on(&table_ref(references.get(&name)));
                 bombs::store_of(&path, &manifest, Some(&bytes));
@@ -128,7 +134,7 @@ fn vectors(dir: &Path) -> Vec<(String, PathBuf)> {
         }
         (name, path)
     };
-    let is_vector = |file: &PathBuf| !file.ends_with("tables.json");
+    let is_vector = |file: &PathBuf| file.extension().is_some_and(|extension| extension != "json");
     in_folder(FOLDER).into_iter().filter(is_vector).map(in_store).collect()
 }
 
@@ -148,16 +154,37 @@ fn damage_all_over_a_table_takes_little_memory_to_report() {
     }
 }
 
+/// Returns the number of the broken rule that ends a listing of a store's storages and tensors.
+fn rule_named_by_a_listing(path: &Path) -> Option<u8> {
+    let list = || {
+        let store = Store::open(path)?;
+        store.snapshot().storages().try_for_each(|storage| storage.map(drop))?;
+        store.names().map(drop)
+    };
+    list().err().map(|error: stridemap::Error| error.rule().unwrap().number())
+}
+
+/// A reader finds violations in the order of chapter 7 of `SPEC.md`.
 #[test]
-fn verify_names_the_rule_of_each_bad_table() {
+fn verify_and_a_listing_name_the_rule_of_each_bad_table_first() {
+    /// What a listing does not check: the extents of tensors, the order of leaves in the file, whether each node is
+    /// reached, and the counts.
+    const ONLY_VERIFIED: [&str; 4] = ["F-8-", "F-23-", "F-24-leaves-not-in-the-order", "F-28-"];
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let tables = vectors(dir.path()).into_iter().filter(|(name, _)| name.ends_with(".tab"));
-    let mut count = 0;
+    let (mut count, mut failures) = (0, Vec::new());
     for (name, path) in tables {
         let rule: u8 = name.split('-').nth(1).unwrap().parse().unwrap();
         let findings = StoreOptions::new().verify(&path, |_| ()).unwrap().findings;
-        assert!(findings.iter().any(|finding| finding.rule.number() == rule), "{name}: {findings:#?}");
+        if findings[0].rule.number() != rule {
+            failures.push(format!("{name}: {findings:#?}"));
+        }
+        let may_be_listed = ONLY_VERIFIED.iter().any(|start| name.starts_with(start));
+        let named = rule_named_by_a_listing(&path);
+        if named != Some(rule) && !(named.is_none() && may_be_listed) {
+            failures.push(format!("{name}: a listing names {named:?}"));
+        }
         let lines = findings.iter().map(ToString::to_string);
         assert!(lines.into_iter().all(|line| !line.contains("bincode")), "{name}: {findings:#?}");
         let new = dir.path().join("new");
@@ -166,6 +193,7 @@ fn verify_names_the_rule_of_each_bad_table() {
         fs::remove_dir_all(&new).unwrap();
         count += 1;
     }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
     assert!(count > 100, "{count} tables");
 }
 

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Tests the vectors: changes reader.py and store_files.py in many ways, and checks that some vector notices each.
+
+    python3 mutants.py   print each change that no vector notices; exit with 1 if there is one
+
+The changes are those in MUTANTS, and the removal of each check that is not in NOT_NEEDED. What is in these lists and no
+longer in the source is an error.
+"""
+import ast
+import sys
+import types
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+HERE = Path(__file__).parent
+PATHS = {"store_files": HERE.parent / "store_files.py", "reader": HERE.parent / "reader.py", "check": HERE / "check.py"}
+SOURCES = {name: path.read_text() for name, path in PATHS.items()}
+
+# What is changed, the text in store_files.py, and its replacement.
+MUTANTS = [
+    ("F-4: names of 4097 bytes", "len(raw) <= 4096", "len(raw) <= 4097"),
+    ("F-4: names of at most 4095 bytes", "len(raw) <= 4096", "len(raw) <= 4095"),
+    ("F-4: empty names", "least <= len(raw)", "0 <= len(raw)"),
+    ("F-4: no empty scope", "record.name(least=0)", "record.name()"),
+    ("F-4: checked for names of children", "Record.text, Record.name,", "Record.name, Record.name,"),
+    ("F-12: checked for ids of children", "Record.uint, Record.storage_id,", "Record.storage_id, Record.storage_id,"),
+    ("F-5: 63 dimensions", "len(items) <= 64", "len(items) <= 63"),
+    ("F-5: 65 dimensions", "len(items) <= 64", "len(items) <= 65"),
+    ("F-5: no limit on names of dimensions", "self.optional(lambda: self.list(self.dim_name))",
+     "self.optional(lambda: [self.dim_name() for _ in range(self.count())])"),
+    ("F-5: before the items", "items = tuple(read() for _ in range(self.count()))",
+     "items = range(self.count()); require(len(items) <= 64, 5, ''); items = tuple(read() for _ in items)"),
+    ("F-13: before the entries", "key, value = read_key(), read_value()",
+     "require(_ < most, 13, ''); key, value = read_key(), read_value()"),
+    ("F-13: at most 4095 changes", "MAX_CHANGES = 4096", "MAX_CHANGES = 4095"),
+    ("F-13: 4097 changes", "MAX_CHANGES = 4096", "MAX_CHANGES = 4097"),
+    ("F-13: no limit on garbage", "MAX_GARBAGE = 1 << 20", "MAX_GARBAGE = 1 << 30"),
+    ("F-13: no limit on attributes", "MAX_ATTRIBUTES = 1 << 20", "MAX_ATTRIBUTES = 1 << 30"),
+    ("F-13: one byte of attributes less", "MAX_ATTRIBUTES = 1 << 20", "MAX_ATTRIBUTES = (1 << 20) - 1"),
+    ("F-13: without plus 16", "16 + len(key[0])", "len(key[0])"),
+    ("F-13: without scopes", "16 + len(key[0])", "16"),
+    ("F-13: without keys", "+ len(key[1])", ""),
+    ("F-13: without values", "+ len(value))", ")"),
+    ("F-15: no limit of 16 MiB", "MAX_MANIFEST = 16 << 20", "MAX_MANIFEST = 1 << 40"),
+    ("F-15: less than 16 MiB", "MAX_MANIFEST = 16 << 20", "MAX_MANIFEST = (16 << 20) - 1"),
+    ("F-18: a manifest of generation 0", "record.check(generation >= 1,", "record.check(generation >= 0,"),
+    ("F-12: the next id 0", "record.check(self.next_id >= 1,", "record.check(self.next_id >= 0,"),
+    ("F-11: one byte more", "offset + length <= size", "offset + length <= size + 1"),
+    ("F-11: one byte less", "offset + length <= size", "offset + length < size"),
+    ("F-17: after F-18", "record.check(record.take(16) == uuid, 17, ",
+     "state = record.take(16) == uuid, 17; record.check(struct.unpack_from('<B', record.data, 16)[0] == generation, 18, '');"
+     " record.check(*state, "),
+    ("F-22: slots that are equal", "map(int.__lt__", "map(int.__le__"),
+    ("F-22: any number of pages", "pages * PAGE == len(data) >= end_of_slots", "len(data) >= end_of_slots"),
+    ("F-22: pages after the end of the file", "min(max(pages, 1), MAX_PAGES, self.reference.pages - page)",
+     "min(max(pages, 1), MAX_PAGES)"),
+    ("F-22: at most 8 pages", "MAX_PAGES = 9", "MAX_PAGES = 8"),
+    ("F-22: 10 pages", "MAX_PAGES = 9", "MAX_PAGES = 10"),
+    ("F-23: an inner node with one child", "(2 if node.level else", "(1 if node.level else"),
+    ("F-23: an empty leaf", "level is not None)\n", "0)\n"),
+    ("F-23: no empty root", "level is not None)\n", "1)\n"),
+    ("F-23: level 41", "MAX_LEVEL = 40", "MAX_LEVEL = 41"),
+    ("F-23: a child of any level", "node.level == level", "True"),
+    ("F-24: before the child's own entry", "self.entry(child, 0)[0] == key", "self.key_of(child.entries[0]) == key"),
+    ("F-24: keys that are equal", "last < (key, layer)", "last <= (key, layer)"),
+    ("canonical form before the end of the record", "self.flaw = self.flaw or \"an integer",
+     "require(False, 14, 'early'); self.flaw = \"an integer"),
+    ("values before canonical form", "        require(not self.flaw, 14, self.flaw)\n        if self.wrong:\n"
+     "            raise self.wrong\n",
+     "        if self.wrong:\n            raise self.wrong\n        require(not self.flaw, 14, self.flaw)\n"),
+    ("values before the rest of the record", "            self.wrong = FormatError(rule, message)",
+     "            raise FormatError(rule, message)"),
+]
+
+# The messages of checks without which every vector has the same result, and why.
+SEVERAL_FILES = "a vector is one whole, regular file"
+NOT_NEEDED = {
+    "is not a regular file": SEVERAL_FILES,
+    "a file ends early": SEVERAL_FILES,
+    "is not a directory": SEVERAL_FILES,
+    "has no manifest": SEVERAL_FILES,
+    "has no record": SEVERAL_FILES,
+    "is shorter than its record says": SEVERAL_FILES,
+    "the .sum file of {what} was changed": SEVERAL_FILES,
+    "does not have a digest for each chunk": SEVERAL_FILES,
+    "refer to it": SEVERAL_FILES,
+    "and there are only 0 and 1": "such a node is no root and no child, which breaks the same rule",
+    "before the items that it counts": "the first item that is missing breaks the same rule",
+    "are inside other nodes": "then the other node is not reached, or the keys in it break other rules",
+    "two links lead to": "the keys do not ascend, which breaks the same rule",
+}
+
+
+def load(sources):
+    """Return check.py as a module. It uses these sources of the other two."""
+    for name, source in sources.items():
+        module = sys.modules[name] = types.ModuleType(name)
+        module.__file__ = str(PATHS[name])
+        exec(source if isinstance(source, types.CodeType) else compile(source, PATHS[name], "exec"), module.__dict__)
+    return sys.modules["check"]
+
+
+def noticed_by(sources, rule=""):
+    """Return a vector with a wrong result, or None. Those of a rule are read first."""
+    check = load(sources)
+    for path in sorted(check.all_vectors(), key=lambda path: not path.name.startswith(f"{rule}-")):
+        try:
+            wrong = check.check(path)
+        except Exception as error:  # a changed reader may fail in any way
+            wrong = repr(error)
+        if wrong:
+            return f"{path.parent.name}/{path.name}"
+    return None
+
+
+def replaced(source, what, old, new):
+    if source.count(old) != 1:
+        raise SystemExit(f"mutants.py: {what}: {source.count(old)} times in the source, not once: {old!r}")
+    return source.replace(old, new)
+
+
+def checks(source):
+    """Return the condition, the rule and the message of each check in a source."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and len(node.args) == 3]
+    named = [node for node in calls if getattr(node.func, "id", getattr(node.func, "attr", "")) in ("require", "check")]
+    return [(node.args[0], *map(ast.unparse, node.args[1:])) for node in named]
+
+
+def without(source, condition):
+    """Return the source with `True` in place of the condition of a check."""
+    lines = source.encode().splitlines(keepends=True)
+    before = b"".join(lines[:condition.lineno - 1]) + lines[condition.lineno - 1][:condition.col_offset]
+    after = lines[condition.end_lineno - 1][condition.end_col_offset:] + b"".join(lines[condition.end_lineno:])
+    return (before + b"True" + after).decode()
+
+
+def main():
+    if noticed_by(SOURCES):
+        print("mutants.py: check.py fails without any change", file=sys.stderr)
+        return 2
+    mutants = [(what, "store_files", replaced(SOURCES["store_files"], what, old, new)) for what, old, new in MUTANTS]
+    not_needed = dict(NOT_NEEDED)
+    for name in "store_files", "reader":
+        for condition, rule, message in checks(SOURCES[name]):
+            listed = [part for part in NOT_NEEDED if part in message]
+            if not listed:
+                mutants.append((f"F-{rule}: without the check {message}", name, without(SOURCES[name], condition)))
+            not_needed = {part: why for part, why in not_needed.items() if part not in listed}
+    if not_needed:
+        raise SystemExit(f"mutants.py: NOT_NEEDED has messages that are not in the source: {list(not_needed)}")
+    missed = []
+    for what, name, source in mutants:
+        vector = noticed_by({**SOURCES, name: source}, what.split(":")[0])
+        if "-v" in sys.argv:
+            print(f"{what}: {vector}")
+        if not vector:
+            missed.append(what)
+    print(*missed, f"{len(mutants) - len(missed)} of {len(mutants)} changes are noticed", sep="\n")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
