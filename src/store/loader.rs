@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stridemap_format::{Error as FormatError, Header, RecordKind, Rule, StorageRecord, TensorRecord};
 
 use crate::disk::Disk;
-use crate::error::{Context, Error, FormatContext, Result};
+use crate::error::{Context, Error, Result};
 use crate::generation::{self, Generation, OpenStore, StoreDir};
 use crate::storage::{Identity, InPlaceContext, KnownTails, MapPermit, Storage, Stored};
 use crate::tensor::Tensor;
@@ -48,7 +48,9 @@ impl Loader {
             }
             None => self.open(generation, id)?,
         };
-        Tensor::new(storage, Header::clone(header)).corrupt_in(&self.store.paths.storage(id))
+        // A load is too short to make the path for an error that it does not have.
+        let outside = |e| Error::corrupt(&self.store.paths.storage(id), e);
+        Tensor::new(storage, Header::clone(header)).map_err(outside)
     }
 
     /// Checks that the file of an external storage that is already open has not changed since it was adopted. A mapping
