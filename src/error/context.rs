@@ -40,7 +40,8 @@ impl<T> Context<T> for Result<T> {
 
 /// Context for the result of a check by the format.
 pub(crate) trait FormatContext<T> {
-    /// For bytes that were read from the file at `path`.
+    /// For bytes that were read from the file at `path`. Where no error must cost nothing, make the path in a
+    /// `map_err`.
     fn corrupt_in(self, path: &Path) -> Result<T>;
     /// For a value that would break a rule if it were written.
     fn refused_to(self, action: impl fmt::Display) -> Result<T>;

@@ -15,7 +15,7 @@ use crate::disk::{
     Access, Disk, LockMode, StorePaths, if_test_omits_step, is_not_regular, number_in, read_again,
     read_capped, step,
 };
-use crate::error::{Error, ErrorKind, FormatContext, IoContext, Result};
+use crate::error::{Error, ErrorKind, IoContext, Result};
 
 /// How many times a reader lists again because a writer deleted the manifest that it was opening. Each time, a commit
 /// was made.
@@ -149,7 +149,8 @@ pub(crate) fn newest_has_storage(store: &StoreDir, id: u64, known: &AtomicU64) -
 pub(crate) fn pin(store: &StoreDir, number: u64) -> Result<Option<Generation>> {
     let (disk, paths) = (&*store.disk, &store.paths);
     let Some((pin, bytes)) = pinned_bytes(disk, paths, number)? else { return Ok(None) };
-    let manifest = Manifest::decode(&bytes, store.uuid, number).corrupt_in(&paths.manifest(number))?;
+    let decoded = Manifest::decode(&bytes, store.uuid, number);
+    let manifest = decoded.map_err(|e| Error::corrupt(&paths.manifest(number), e))?;
     let table = Table::of(disk, paths, &manifest)?.map(Arc::new);
     Ok(Some(Generation::new(manifest, table, pin, false)))
 }
