@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use stridemap_format::{Error as FormatError, Header, RecordKind, Rule, StorageRecord, TensorRecord};
+use stridemap_format::{Error as FormatError, RecordKind, Rule, StorageRecord, TensorRecord};
 
 use crate::disk::Disk;
 use crate::error::{Context, Error, Result};
@@ -50,7 +50,7 @@ impl Loader {
         };
         // A load is too short to make the path for an error that it does not have.
         let outside = |e| Error::corrupt(&self.store.paths.storage(id), e);
-        Tensor::new(storage, Header::clone(header)).map_err(outside)
+        Tensor::new(storage, Arc::clone(header)).map_err(outside)
     }
 
     /// Checks that the file of an external storage that is already open has not changed since it was adopted. A mapping

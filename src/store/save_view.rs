@@ -1,6 +1,7 @@
 //! Saving views, and checking that a commit can refer to their storages.
 
 use std::io;
+use std::sync::Arc;
 
 use stridemap_format::{RecordKind, StorageRecord, TensorRecord};
 
@@ -67,7 +68,7 @@ impl Transaction<'_> {
             Identity::Stored { .. } => return foreign("a storage of a different store"),
             Identity::Staged { .. } => return foreign("a storage of a different transaction"),
         };
-        let record = TensorRecord { header: tensor.header().clone().into(), storage_id };
+        let record = TensorRecord { header: Arc::clone(tensor.header()), storage_id };
         self.apply(Change::Put { action: "save_view", name: name.to_owned(), record })
     }
 

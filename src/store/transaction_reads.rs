@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stridemap_format::{Header, TensorRecord};
+use stridemap_format::TensorRecord;
 
 use super::transaction::{Stage, Transaction};
 use crate::error::{Error, ErrorKind, FormatContext, Result};
@@ -101,6 +101,6 @@ impl Transaction<'_> {
                 ));
             }
         };
-        Tensor::new(storage, Header::clone(&record.header)).refused_to("load")
+        Tensor::new(storage, Arc::clone(&record.header)).refused_to("load")
     }
 }

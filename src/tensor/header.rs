@@ -31,7 +31,8 @@ use crate::storage::{AlignedBytes, ExternalFile, Identity, Storage};
 #[derive(Clone)]
 pub struct Tensor {
     storage: Arc<Storage>,
-    header: Header,
+    /// Shared with the clones of the tensor, and with the record that it was loaded from.
+    header: Arc<Header>,
 }
 
 impl Tensor {
@@ -39,7 +40,11 @@ impl Tensor {
     ///
     /// # Errors
     /// An error with the violated extent rule, if an element is outside the storage.
-    pub(crate) fn new(storage: Arc<Storage>, header: Header) -> Result<Self, stridemap_format::Error> {
+    pub(crate) fn new(
+        storage: Arc<Storage>,
+        header: impl Into<Arc<Header>>,
+    ) -> Result<Self, stridemap_format::Error> {
+        let header = header.into();
         header.extent(storage.length_bytes())?;
         Ok(Tensor { storage, header })
     }
@@ -78,12 +83,12 @@ impl Tensor {
             header.extent(self.storage.length_bytes()).is_ok(),
             "{header:?} leaves the storage of {self:?}"
         );
-        Tensor { storage: Arc::clone(&self.storage), header }
+        Tensor { storage: Arc::clone(&self.storage), header: header.into() }
     }
 
     /// Returns the tensor on a different handle of its storage.
     pub(super) fn on_storage(&self, storage: &Arc<Storage>) -> Tensor {
-        Tensor { storage: Arc::clone(storage), header: self.header.clone() }
+        Tensor { storage: Arc::clone(storage), header: Arc::clone(&self.header) }
     }
 
     /// Creates a tensor of zeros in row-major order.
@@ -136,7 +141,7 @@ impl Tensor {
         }
         let storage = Storage::on_heap(Elements(elements));
         debug_assert!(header.extent(storage.length_bytes()).is_ok(), "{header:?}");
-        Tensor { storage, header }
+        Tensor { storage, header: header.into() }
     }
 
     /// Creates a tensor of any dtype from a copy of `bytes`: its elements, little-endian, in row-major order.
@@ -165,14 +170,14 @@ impl Tensor {
         }
         let mut copy = AlignedBytes::zeroed(bytes.len())?;
         copy.as_mut().copy_from_slice(bytes);
-        Ok(Tensor { storage: Storage::on_heap(copy), header })
+        Ok(Tensor { storage: Storage::on_heap(copy), header: header.into() })
     }
 
     /// Creates a row-major tensor on the heap and lets `fill` write its bytes.
     pub(super) fn filled(header: Header, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Tensor> {
         let mut bytes = AlignedBytes::zeroed(header.nbytes())?;
         fill(bytes.as_mut())?;
-        Ok(Tensor { storage: Storage::on_heap(bytes), header })
+        Ok(Tensor { storage: Storage::on_heap(bytes), header: header.into() })
     }
 
     /// Returns the type of the elements.
@@ -394,7 +399,7 @@ impl Tensor {
         &self.storage
     }
 
-    pub(crate) fn header(&self) -> &Header {
+    pub(crate) fn header(&self) -> &Arc<Header> {
         &self.header
     }
 }
