@@ -47,6 +47,7 @@ impl Header {
     /// # Errors
     /// [`Rule::Rank`] unless there are as many strides as sizes, and at most 64; [`Rule::Numel`] for a number of
     /// elements that does not fit in an `i64`.
+    #[inline] // the decoder of records is 5 % slower if the sizes and strides are moved once more
     pub fn new(
         dtype: DType,
         size: impl Into<Dims<usize>>,
