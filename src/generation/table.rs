@@ -71,46 +71,40 @@ impl Table {
         Ok(scan)
     }
 
-    /// Reads the nodes of the file in order. After a damaged node, the search for the next begins one page later: the
-    /// length of a damaged node is unknown.
-    pub(crate) fn nodes(
-        &self,
-        unreadable: Unreadable,
-    ) -> impl Iterator<Item = Result<(u64, format::Result<Node>)>> {
+    /// Reads the nodes of the file in order. The inner error is that of a damaged node, or of one that could not be read
+    /// and is skipped. The search for the next begins one page later: the length of such a node is unknown.
+    pub(crate) fn nodes(&self, unreadable: Unreadable) -> impl Iterator<Item = Result<(u64, Result<Node>)>> {
         let mut next_page = 0;
         std::iter::from_fn(move || {
             let page = next_page;
             let read = (page < self.nodes.page_count()).then(|| self.nodes.read(page))?;
             next_page += read.as_ref().map_or(1, |node| node.pages());
-            Some(match read {
-                Ok(node) => Ok((page, Ok(node))),
-                Err(e) if unreadable.skips(&e) => {
-                    let broken = format::Error::new(Rule::TableFile, format!("could not be read: {e}"));
-                    Ok((page, Err(broken)))
-                }
-                Err(e) => e.format_error().cloned().map(|broken| (page, Err(broken))).ok_or(e),
-            })
+            Some(unreadable.damage_in(read).map(|read| (page, read)))
         })
     }
 
-    /// Returns the first damage of the table if no leaf of a tree can be read, although the tree has entries.
-    pub(crate) fn lost_tree(&self) -> Result<Option<format::Error>> {
+    /// If no leaf of a tree can be read, although the tree has entries, returns the error of the first node that is
+    /// damaged or could not be read.
+    pub(crate) fn lost_tree(&self) -> Result<Option<Error>> {
         let TableRef { storages, tensors, .. } = self.reference;
         let mut unseen = vec![(Tree::Storages, storages), (Tree::Tensors, tensors)];
         unseen.retain(|(_, tree)| tree.entry_count > 0);
-        let mut damage = None;
+        let mut first = None;
         for read in self.nodes(Unreadable::Skip) {
             match read? {
                 (_, Ok(node)) if node.level() == 0 => unseen.retain(|(tree, _)| *tree != node.tree()),
                 (_, Ok(_)) => {}
-                (_, Err(e)) => drop(damage.get_or_insert(e)),
+                (_, Err(e)) => drop(first.get_or_insert(e)),
             }
             if unseen.is_empty() {
                 return Ok(None);
             }
         }
-        let missing = |(tree, _)| format::Error::new(Rule::NodeChild, format!("no leaf of {tree}"));
-        Ok(damage.or_else(|| unseen.pop().map(missing)))
+        let missing = |(tree, _)| {
+            let broken = format::Error::new(Rule::NodeChild, format!("no leaf of {tree}"));
+            self.corrupt(self.root_page(tree), broken)
+        };
+        Ok(first.or_else(|| unseen.pop().map(missing)))
     }
 
     /// Reads a node from the file, even if it is in memory.

@@ -116,8 +116,7 @@ pub(super) fn keep(
         .map_or_else(|| store.paths.manifest(source.manifest.generation), |table| table.path().to_path_buf());
     let (storages, tensors) = survey.lost_entries();
     if storages + tensors > 0 {
-        let what = survey.damage.errors().next();
-        let what = what.map(|(_, error)| format!("{} ({})", error.detail(), error.rule()));
+        let what = survey.damage.errors().next().map(|(_, error)| reason_of(&error));
         let what = what.unwrap_or_else(|| "it has fewer than its manifest says".to_owned());
         // The manifest may remove or replace some of them.
         let lost =
@@ -138,7 +137,7 @@ pub(super) fn keep(
                 "the name is repeated; its first header is used".to_owned()
             }
             (_, Some(e)) => format!("its header reaches outside its storage ({})", e.rule()),
-            (None, _) => format!("there is no record of storage {id:016x}"),
+            (None, _) => format!("no record of storage {id:016x} can be read"),
             (Some(storage), None) => {
                 let damage = left.get(&id).and_then(|left| first_loss(record, storage.length_bytes, left));
                 let rows = damage.as_ref().and_then(|(at, _)| rows_before(record, storage, *at));

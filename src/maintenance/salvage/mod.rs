@@ -41,9 +41,9 @@ pub struct Loss {
     /// The tensor that is lost, or that has lost its last rows. `None` if metadata is lost: which tensors it described
     /// is not known.
     pub name: Option<String>,
-    /// The damaged file.
+    /// The file that is damaged, or that could not be read or opened.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// What is wrong with it, or `could not be read: ` and the error of the disk: then the bytes may be whole.
     pub reason: String,
     /// The bytes of the tensor's elements that are lost.
     pub lost_bytes: u64,

@@ -140,7 +140,7 @@ fn find(
             Ok((table, None)) => {
                 return Ok(Ok((Newest { manifest, table, pin }, unusable, returns_to(number))));
             }
-            Ok((table, Some(damage))) => (table, format!("{} ({})", damage.detail(), damage.rule())),
+            Ok((table, Some(damage))) => (table, reason_of(&damage)),
             Err(e) => (None, reason_of(&e)),
         };
         if partial.as_ref().is_none_or(|(best, _)| best.table.is_none() && table.is_some()) {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 
 use stridemap_format::{CHUNK_BYTES, Error as FormatError, Rule};
@@ -10,7 +9,7 @@ use stridemap_format::{CHUNK_BYTES, Error as FormatError, Rule};
 use super::finding::{FindingIndex, Findings};
 use super::storages::Damage;
 use super::survey::{Survey, Tensor};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::generation::OpenStore;
 use crate::layout::{Coverage, MAX_STEPS_TOGETHER};
 use crate::maintenance::external_check::Fault;
@@ -36,7 +35,7 @@ pub(super) fn report(
     let length_bytes = |id: &u64| survey.storages.get(id).map_or(0, |storage| storage.record.length_bytes);
     let mut indices: BTreeMap<u64, DamageIndex> = BTreeMap::new();
     for (id, damage) in damage {
-        indices.insert(*id, add_findings(store, *id, length_bytes(id), damage, findings));
+        indices.insert(*id, add_findings(store, *id, length_bytes(id), damage, findings)?);
     }
     for Fault { path, detail, ids } in faults {
         let finding = findings.push(path, &FormatError::new(Rule::ExternalFile, detail));
@@ -88,14 +87,14 @@ pub(super) fn add_findings(
     length_bytes: u64,
     damage: &Damage,
     findings: &mut Findings,
-) -> DamageIndex {
+) -> Result<DamageIndex> {
     let path = store.paths.storage(id);
     let mut index = DamageIndex::default();
     if let Some(error) = &damage.file {
-        index.whole.push(push(&path, error, findings));
+        index.whole.push(findings.add_broken_rule(error.clone())?);
     }
     if let Some(sum) = &damage.sum {
-        let finding = push(&path, &sum.error, findings);
+        let finding = findings.add_broken_rule(sum.error.clone())?;
         match &sum.corrected {
             None => index.whole.push(finding),
             Some(corrected) => {
@@ -114,18 +113,7 @@ pub(super) fn add_findings(
         let broken = FormatError::new(Rule::ChunkDigest, detail).at(range.start);
         index.ranges.push((range, findings.push(&path, &broken)));
     }
-    index
-}
-
-/// Adds a finding for an error about damage.
-fn push(path: &Path, error: &Error, findings: &mut Findings) -> FindingIndex {
-    match (error.broken_path(), error.format_error()) {
-        (Some(path), Some(broken)) => findings.push(path, broken),
-        _ => {
-            let broken = FormatError::new(Rule::StorageFile, error.to_string());
-            findings.push(path, &broken)
-        }
-    }
+    Ok(index)
 }
 
 /// Returns the byte range of a run of chunks.

@@ -150,8 +150,10 @@ fn check_metadata(
         || store.paths.manifest(generation.number()),
         |table| store.paths.table(table.reference().generation),
     );
-    let damage: BTreeMap<u64, _> =
-        survey.damage.errors().map(|(page, e)| (page, findings.push(&table_path, &e))).collect();
+    let mut damage = BTreeMap::new();
+    for (page, e) in survey.damage.errors() {
+        damage.insert(page, findings.add_broken_rule(e)?);
+    }
     if let Some(detail) = survey.miscount() {
         findings.push(&table_path, &FormatError::new(Rule::RecordCount, detail));
     }

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, btree_map};
 use std::mem;
 
 use stridemap_format::{
-    Entry, Error as FormatError, Manifest, Node, NodeHeader, PAGE_BYTES, Rule, StorageRecord, TensorRecord,
-    Tree,
+    Entry, Error as FormatError, Manifest, Node, NodeHeader, Rule, StorageRecord, TensorRecord, Tree,
 };
 
 use super::table_damage::TableDamage;
@@ -64,8 +63,8 @@ pub(crate) struct Tensor<'a> {
 
 /// Why a lookup cannot go from one node to the next.
 enum Broken {
-    /// Damage that [`read_nodes`](Survey::read_nodes) has found: in a run of damaged pages, or in a node. The number is
-    /// that of the first page of the run, or of the node.
+    /// Damage that [`read_nodes`](Survey::read_nodes) has found: in a run of damaged or unread pages, or in a node. The
+    /// number is that of the first page of the run, or of the node.
     Known(u64),
     /// The next node is not the one that is expected.
     Wrong(FormatError),
@@ -147,9 +146,9 @@ impl<'a> Survey<'a> {
             let first_key = first_key.ok().map(Box::from);
             let is_leaf = node.level() == 0;
             match node.tree() {
-                Tree::Storages if !is_leaf => self.read_children::<StorageEntry>(page, &node),
-                Tree::Tensors if !is_leaf => self.read_children::<TensorEntry>(page, &node),
-                Tree::Storages => self.read_leaf(page, &node, |survey, (id, record)| {
+                Tree::Storages if !is_leaf => self.read_children::<StorageEntry>(table, page, &node),
+                Tree::Tensors if !is_leaf => self.read_children::<TensorEntry>(table, page, &node),
+                Tree::Storages => self.read_leaf(table, page, &node, |survey, (id, record)| {
                     survey.read_storages += 1;
                     let ascends = last_id < id;
                     last_id = id;
@@ -160,7 +159,7 @@ impl<'a> Survey<'a> {
                     }
                     ascends
                 }),
-                Tree::Tensors => self.read_leaf(page, &node, |survey, (name, record)| {
+                Tree::Tensors => self.read_leaf(table, page, &node, |survey, (name, record)| {
                     survey.read_tensors += 1;
                     let ascends = last_name < name;
                     if !survey.manifest.tensors.contains_key(&name) {
@@ -178,20 +177,26 @@ impl<'a> Survey<'a> {
     }
 
     /// Decodes the entries of an inner node.
-    fn read_children<E: Entry>(&mut self, page: u64, node: &Node) {
+    fn read_children<E: Entry>(&mut self, table: &Table, page: u64, node: &Node) {
         let broken = (0..node.len()).filter_map(|index| node.child::<E>(index).err());
-        broken.for_each(|e| self.damage.add(page, e));
+        broken.for_each(|e| self.damage.add(page, table.corrupt(page, e)));
     }
 
     /// Visits the entries of a leaf. `visit` returns whether the key follows the one before it in the file.
-    fn read_leaf<E: Entry>(&mut self, page: u64, leaf: &Node, mut visit: impl FnMut(&mut Self, E) -> bool) {
+    fn read_leaf<E: Entry>(
+        &mut self,
+        table: &Table,
+        page: u64,
+        leaf: &Node,
+        mut visit: impl FnMut(&mut Self, E) -> bool,
+    ) {
         for index in 0..leaf.len() {
             let wrong = match leaf.entry(index, self.manifest.next_storage_id) {
                 Err(e) => Some(e),
                 Ok(entry) => (!visit(self, entry)).then(|| wrong_order(page, index)),
             };
             if let Some(e) = wrong {
-                self.damage.add(page, e);
+                self.damage.add(page, table.corrupt(page, e));
             }
         }
     }
@@ -212,7 +217,8 @@ impl<'a> Survey<'a> {
                     if is_again || is_leaf && last_leaf.replace(page) > Some(page) {
                         let detail =
                             format!("the node at page {page} does not follow the one before it in the tree");
-                        self.damage.add(parent, FormatError::new(Rule::EntryOrder, detail));
+                        let broken = FormatError::new(Rule::EntryOrder, detail);
+                        self.damage.add(parent, table.corrupt(parent, broken));
                     } else if !is_leaf {
                         path.push((page, 0));
                     }
@@ -220,7 +226,7 @@ impl<'a> Survey<'a> {
                 Err(broken) => {
                     is_whole = false;
                     if let Broken::Wrong(e) = broken {
-                        self.damage.add(parent, e);
+                        self.damage.add(parent, table.corrupt(parent, e));
                     }
                 }
             }
@@ -231,8 +237,8 @@ impl<'a> Survey<'a> {
             let is_left = |node: &&SurveyedNode| node.header.tree() == E::TREE && !node.is_reached;
             for (&page, node) in self.nodes.iter().filter(|(_, node)| is_left(node)) {
                 let detail = format!("no root leads to the node at page {page}");
-                let error = FormatError::new(Rule::NodeChild, detail).at(page * PAGE_BYTES as u64);
-                self.damage.add_pages(page, node.header.pages(), error);
+                let broken = FormatError::new(Rule::NodeChild, detail);
+                self.damage.add_pages(page, node.header.pages(), table.corrupt(page, broken));
             }
         }
     }

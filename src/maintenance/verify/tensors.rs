@@ -91,7 +91,7 @@ fn verify_one(
     };
     let damage = check_chunks(&*store.disk, &store.paths, (id, &storage), is_wanted, progress)?;
     if let Some(damage) = damage {
-        let DamageIndex { whole, ranges } = add_findings(store, id, storage.length_bytes, &damage, findings);
+        let DamageIndex { whole, ranges } = add_findings(store, id, storage.length_bytes, &damage, findings)?;
         let chunks = ranges.into_iter().map(|(_, finding)| finding);
         whole.into_iter().chain(chunks).for_each(|finding| findings.affect(finding, name));
     }

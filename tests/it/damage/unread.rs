@@ -118,6 +118,9 @@ fn unreadable(file: &Path, bytes: Range<u64>) -> StoreOptions {
     fast().disk(Arc::new(disk))
 }
 
+/// The reason for the loss of what the disk cannot read.
+const UNREAD: &str = "could not be read: Input/output error (os error 5)";
+
 #[test]
 fn bytes_that_the_disk_cannot_read_cost_only_the_tensors_on_them() {
     let dir = temporary();
@@ -150,7 +153,7 @@ fn bytes_that_the_disk_cannot_read_cost_only_the_tensors_on_them() {
             "{what}"
         );
         for loss in &done.losses {
-            assert_eq!(loss.reason, "could not be read: Input/output error (os error 5)", "{what}");
+            assert_eq!(loss.reason, UNREAD, "{what}");
             assert_eq!(
                 (&loss.path, loss.lost_bytes),
                 (&file, expected[loss.name.as_ref().unwrap()].1.len() as u64)
@@ -175,7 +178,14 @@ fn bytes_that_the_disk_cannot_read_cost_only_the_tensors_on_them() {
     let pages = fs::metadata(&table).unwrap().len() / 4096;
     for page in 0..pages {
         let bytes = page * 4096..(page + 1) * 4096;
-        let done = unreadable(&table, bytes).salvage(&small, Some(&new), |_| ()).unwrap();
+        let done = unreadable(&table, bytes.clone()).salvage(&small, Some(&new), |_| ()).unwrap();
+        // No rule is broken by what could not be read.
+        for loss in &done.losses {
+            assert!(!loss.reason.contains("(F-"), "page {page}: {loss}");
+            assert!(loss.name.is_some() || loss.reason.ends_with(UNREAD), "page {page}: {loss}");
+        }
+        let verified = unreadable(&table, bytes).verify(&small, |_| ());
+        assert_refused(verified, ErrorKind::Io, &["Input/output error"]);
         let left = content(&new);
         assert!(left.iter().all(|(name, tensor)| expected[name] == *tensor), "page {page}");
         assert!(left.len() == expected.len() || !done.losses.is_empty(), "page {page}");
