@@ -25,6 +25,13 @@ impl<'a> Coverage<'a> {
         self.span.clone()
     }
 
+    /// Returns those of the ranges that overlap the span. The ranges must be in ascending order.
+    pub(crate) fn near<'r, T>(&self, ranges: &'r [(Range<u64>, T)]) -> &'r [(Range<u64>, T)] {
+        let start = ranges.partition_point(|(range, _)| range.end <= self.span.start);
+        let end = ranges.partition_point(|(range, _)| range.start < self.span.end);
+        ranges.get(start..end).unwrap_or_default()
+    }
+
     /// Returns whether the range contains a byte of an element. For a view with many dimensions, or if no steps are left,
     /// this may be a false positive, but never a false negative.
     pub(crate) fn overlaps(&self, range: &Range<u64>, steps_left: &mut u64) -> bool {
@@ -58,6 +65,15 @@ mod tests {
                 && !column.overlaps(&(0..12), &mut 1000)
                 && !column.overlaps(&(3616..4000), &mut 1000)
         );
+        let near = |ranges: &[Range<u64>]| -> Vec<Range<u64>> {
+            let ranges: Vec<_> = ranges.iter().map(|range| (range.clone(), ())).collect();
+            column.near(&ranges).iter().map(|(range, ())| range.clone()).collect()
+        };
+        let ranges = [0..5, 5..12, 12..13, 20..30, 3615..3616, 3616..3617, 5000..5001];
+        assert_eq!(near(&ranges), ranges[2..5]);
+        assert_eq!([near(&ranges[..2]), near(&ranges[5..]), near(&[])], [const { Vec::new() }; 3]);
+        let all = [0..20, 20..u64::MAX];
+        assert_eq!(near(&all), all);
         let reversed = view(10, -100, 903);
         let reversed = Coverage::of(&reversed, 4000).unwrap();
         assert!(reversed.overlaps(&(12..16), &mut 1000) && !reversed.overlaps(&(16..412), &mut 1000));

@@ -1,6 +1,7 @@
 //! Decides which storages and tensors of a damaged generation are kept.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use super::{Loss, reason_of};
 use crate::disk::StorePaths;
 use crate::error::{ErrorKind, Result};
 use crate::generation::OpenStore;
-use crate::layout::Coverage;
+use crate::layout::{Coverage, MAX_STEPS_TOGETHER};
 use crate::maintenance::copy::Damaged;
 use crate::maintenance::verify::{Damage, Files, Survey, bytes_of_chunks, check_all};
 use crate::storage::{Unreadable, is_interrupted};
@@ -125,6 +126,9 @@ pub(super) fn keep(
     }
     let left = what_is_left(store, &survey, progress)?;
     let mut kept = Kept::default();
+    // As in a verification: once no steps are left, a tensor counts as reaching everything between its first byte and
+    // its last.
+    let mut steps_left = MAX_STEPS_TOGETHER;
     survey.each_tensor(|tensor| {
         let (name, record, id) = (tensor.name, tensor.record, tensor.record.storage_id);
         let mut lose = |path: &Path, reason: String, lost_bytes| {
@@ -139,7 +143,9 @@ pub(super) fn keep(
             (_, Some(e)) => format!("its header reaches outside its storage ({})", e.rule()),
             (None, _) => format!("no record of storage {id:016x} can be read"),
             (Some(storage), None) => {
-                let damage = left.get(&id).and_then(|left| first_loss(record, storage.length_bytes, left));
+                let damage = left
+                    .get(&id)
+                    .and_then(|left| first_loss(record, storage.length_bytes, left, &mut steps_left));
                 let rows = damage.as_ref().and_then(|(at, _)| rows_before(record, storage, *at));
                 if let Some((_, reason)) = &damage {
                     let kept_bytes = rows.as_ref().map_or(0, bytes_of);
@@ -180,7 +186,7 @@ pub(super) fn keep(
         }
         kept.storages.insert(id, record);
     }
-    kept.divide_shortened()?;
+    kept.divide_shortened();
     Ok(kept)
 }
 
@@ -224,9 +230,12 @@ fn what_is_left(
 }
 
 /// Returns the first byte of a tensor that is lost, and why. Returns `None` if it is whole.
-fn first_loss(record: &TensorRecord, length_bytes: u64, left: &Left) -> Option<(u64, Reason)> {
-    // Not limited together with other tensors, because a tensor would be lost with its limit.
-    let mut steps_left = u64::MAX;
+fn first_loss(
+    record: &TensorRecord,
+    length_bytes: u64,
+    left: &Left,
+    steps_left: &mut u64,
+) -> Option<(u64, Reason)> {
     let Some(reached) = Coverage::of(&record.header, length_bytes) else {
         // A tensor without elements only needs a storage.
         let (range, reason) = left.lost.last()?;
@@ -234,7 +243,8 @@ fn first_loss(record: &TensorRecord, length_bytes: u64, left: &Left) -> Option<(
             range.start == 0 && range.end == u64::MAX || record.header.extent(left.length_bytes).is_err();
         return has_no_place.then(|| (range.start, Arc::clone(reason)));
     };
-    let (range, reason) = left.lost.iter().find(|(range, _)| reached.overlaps(range, &mut steps_left))?;
+    let mut near = reached.near(&left.lost).iter();
+    let (range, reason) = near.find(|(range, _)| reached.overlaps(range, steps_left))?;
     Some((range.start, Arc::clone(reason)))
 }
 
@@ -265,33 +275,127 @@ fn bytes_of(record: &TensorRecord) -> u64 {
 impl Kept {
     /// Moves the tensors behind the rows that are kept to a storage of their own, so that rows can be appended again.
     /// They share no byte with these rows.
-    fn divide_shortened(&mut self) -> Result<()> {
-        for (id, end) in std::mem::take(&mut self.shortened) {
+    fn divide_shortened(&mut self) {
+        let shortened = mem::take(&mut self.shortened);
+        let behind = names_behind(&shortened, &self.storages, self.tensors.iter());
+        let new_ids: Vec<u64> = free_ids(self.storages.keys().copied()).take(behind.len()).collect();
+        for ((id, names), new_id) in behind.into_iter().zip(new_ids) {
             let (Some(record), Some(damaged)) = (self.storages.get(&id), self.damaged.get(&id)) else {
                 continue;
             };
-            let spans =
-                |tensor: &TensorRecord| Some(Coverage::of(&tensor.header, record.length_bytes)?.span());
-            let on_it = || self.tensors.iter().filter(|(_, tensor)| tensor.storage_id == id);
-            let (mut behind, mut crosses) = (Vec::new(), false);
-            for (name, span) in on_it().filter_map(|(name, tensor)| Some((name.clone(), spans(tensor)?))) {
-                crosses |= span.start < end && span.end > end;
-                behind.extend((span.start >= end).then_some(name));
-            }
-            if crosses || behind.is_empty() {
-                continue;
-            }
             let (corrected, lost) = (damaged.corrected.clone(), damaged.lost.clone());
             let record = record.clone();
-            let Some(new_id) = (1..).find(|id| !self.storages.contains_key(id)) else { continue };
             self.damaged.insert(new_id, Damaged { file_id: id, corrected, lost, is_mark_lost: false });
             self.storages.insert(new_id, record);
-            for name in behind {
+            for name in names {
                 if let Some(tensor) = self.tensors.get_mut(&name) {
                     tensor.storage_id = new_id;
                 }
             }
         }
-        Ok(())
+    }
+}
+
+/// Returns the tensors behind the ends of the rows that shortened storages keep, by storage. Leaves out a storage with a
+/// tensor that reaches both sides of its end.
+fn names_behind<'a>(
+    ends: &BTreeMap<u64, u64>,
+    storages: &BTreeMap<u64, StorageRecord>,
+    tensors: impl Iterator<Item = (&'a String, &'a TensorRecord)>,
+) -> BTreeMap<u64, Vec<String>> {
+    let (mut behind, mut crossed) = (BTreeMap::<u64, Vec<String>>::new(), BTreeSet::new());
+    for (name, tensor) in tensors {
+        let id = tensor.storage_id;
+        let (Some(&end), Some(storage)) = (ends.get(&id), storages.get(&id)) else { continue };
+        let Some(reached) = Coverage::of(&tensor.header, storage.length_bytes) else { continue };
+        let span = reached.span();
+        if span.start >= end {
+            behind.entry(id).or_default().push(name.clone());
+        } else if span.end > end {
+            crossed.insert(id);
+        }
+    }
+    behind.retain(|id, _| !crossed.contains(id));
+    behind
+}
+
+/// Returns the ids that are not used, given those that are, in ascending order.
+fn free_ids(used: impl Iterator<Item = u64>) -> impl Iterator<Item = u64> {
+    let mut used = used.peekable();
+    (1..).filter(move |id| used.next_if_eq(id).is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use stridemap_format::DType;
+
+    use super::*;
+
+    fn tensor(storage_id: u64, size: &[usize], stride: &[isize], offset: usize) -> TensorRecord {
+        let header = Header::new(DType::U8, size, stride, offset).unwrap();
+        TensorRecord { header: header.into(), storage_id }
+    }
+
+    #[test]
+    fn hostile_views_share_their_steps() {
+        let strides: Vec<isize> = (0..40).map(|i: isize| (1 << 35) + i * i * 7_919_003 + 1).collect();
+        let (hostile, length_bytes) = (tensor(1, &[2; 40], &strides, 0), 1 << 50);
+        let why: Reason = Arc::new((PathBuf::new(), String::new()));
+        // Each of them is between two elements.
+        let lost = (1..10_000u64).map(|i| (i << 21..(i << 21) + 1, Arc::clone(&why))).collect();
+        let left = Left { lost, length_bytes, ..Left::default() };
+        let mut steps_left = 3_000_000;
+        let mut found_at = Vec::new();
+        for _ in 0..1000 {
+            found_at.push(first_loss(&hostile, length_bytes, &left, &mut steps_left).map(|(at, _)| at));
+        }
+        assert_eq!(steps_left, 0);
+        // Without steps, the first lost byte between its first byte and its last is taken for one of it.
+        assert_eq!(found_at.last(), Some(&Some(1 << 21)));
+        // A tensor without gaps needs none.
+        let whole = tensor(1, &[1 << 20], &[1], (5 << 21) + 1);
+        assert!(first_loss(&whole, length_bytes, &left, &mut steps_left).is_none());
+        let damaged = tensor(1, &[1 << 20], &[1], 5 << 21);
+        assert_eq!(
+            first_loss(&damaged, length_bytes, &left, &mut steps_left).map(|(at, _)| at),
+            Some(5 << 21)
+        );
+    }
+
+    #[test]
+    fn each_tensor_and_each_id_is_visited_once_to_divide_shortened_storages() {
+        const COUNT: u64 = 20_000;
+        let mut kept = Kept::default();
+        for id in (1..=COUNT).map(|i| 2 * i - 1) {
+            let record = StorageRecord { length_bytes: 100, tensor_count: 3, kind: RecordKind::Mutable };
+            kept.storages.insert(id, record);
+            kept.damaged.insert(id, Damaged { file_id: id, ..Damaged::default() });
+            kept.shortened.insert(id, 50);
+            kept.tensors.insert(format!("rows {id}"), tensor(id, &[50], &[1], 0));
+            kept.tensors.insert(format!("behind {id}"), tensor(id, &[10], &[1], 60));
+            // Every tenth storage cannot be divided.
+            let size = if id % 10 == 9 { [20] } else { [10] };
+            kept.tensors.insert(format!("other {id}"), tensor(id, &size, &[1], 40));
+        }
+        let visits = Cell::new(0);
+        let visited = kept.tensors.iter().inspect(|_| visits.set(visits.get() + 1));
+        assert_eq!(names_behind(&kept.shortened, &kept.storages, visited).len() as u64, COUNT / 5 * 4);
+        assert_eq!(visits.take(), kept.tensors.len());
+        let used = kept.storages.keys().copied().inspect(|_| visits.set(visits.get() + 1));
+        assert_eq!(free_ids(used).nth(COUNT as usize), Some(2 * COUNT + 1));
+        assert_eq!(visits.take(), kept.storages.len());
+
+        kept.divide_shortened();
+        assert_eq!(kept.storages.len() as u64, COUNT + COUNT / 5 * 4);
+        let id_of = |name: &str, id: u64| kept.tensors[&format!("{name} {id}")].storage_id;
+        let mut new_ids = BTreeSet::new();
+        for id in (1..=COUNT).map(|i| 2 * i - 1) {
+            let new_id = id_of("behind", id);
+            assert_eq!([id_of("rows", id), id_of("other", id)], [id; 2]);
+            assert_eq!((new_id == id, kept.damaged[&new_id].file_id), (id % 10 == 9, id));
+            assert!(new_ids.insert(new_id));
+        }
     }
 }

@@ -19,7 +19,7 @@ use crate::maintenance::external_check::Fault;
 pub(super) struct DamageIndex {
     /// Findings that affect every tensor on the storage.
     pub(super) whole: Vec<FindingIndex>,
-    /// Findings that affect the tensors that reach a byte of the range.
+    /// Findings that affect the tensors that reach a byte of the range, in ascending order.
     pub(super) ranges: Vec<(Range<u64>, FindingIndex)>,
 }
 
@@ -69,11 +69,7 @@ fn affect(
         findings.affect(finding, &name);
     }
     let Some(reached) = Coverage::of(&tensor.record.header, length_bytes) else { return };
-    let span = reached.span();
-    for (range, finding) in &index.ranges {
-        if range.start >= span.end || range.end <= span.start {
-            continue;
-        }
+    for (range, finding) in reached.near(&index.ranges) {
         if reached.overlaps(range, steps_left) {
             findings.affect(*finding, &name);
         }
