@@ -11,7 +11,7 @@ use stridemap_format::{
 };
 
 use crate::disk::{Disk, LockMode};
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::generation::{
     Change, Changes, Draft, Generation, IncompleteStore, OnExisting, OpenStore, StoreDir, not_created,
     publish,
@@ -57,8 +57,9 @@ pub(crate) struct Original<'a> {
     pub(crate) generation: &'a Generation,
     /// The storages that are damaged, by id. Damage to any other is an error.
     pub(crate) damaged: BTreeMap<u64, Damaged>,
-    /// Whether mutable storages are copied although a change of them was interrupted.
-    pub(crate) allows_interrupted: bool,
+    /// Whether what can be copied is wanted: mutable storages although a change of them was interrupted, and a copy
+    /// without the external files that it may not use.
+    pub(crate) is_salvage: bool,
 }
 
 /// What was copied.
@@ -68,6 +69,9 @@ pub(crate) struct Done {
     /// The mutable storages whose change was interrupted, or may have been, by the id of the original. Their copies are
     /// marked.
     pub(crate) interrupted: BTreeSet<u64>,
+    /// Why the copy may not use the files of these external storages, by the id of the original. They are left out, with
+    /// their tensors.
+    pub(crate) refused: BTreeMap<u64, Error>,
 }
 
 /// A damaged storage. Only the bytes that tensors reach are copied.
@@ -220,9 +224,11 @@ impl Original<'_> {
                 let part = parts.entry(id).or_default();
                 let new_id = match ids.get(&id) {
                     Some(&new_id) => new_id,
+                    None if done.refused.contains_key(&id) => continue,
                     None => {
                         let storage = self.stage(target, id, part, &mut done, progress);
-                        let new_id = commit.stage(storage.context(format!("{name:?}"))?);
+                        let Some(storage) = storage.context(format!("{name:?}"))? else { continue };
+                        let new_id = commit.stage(storage);
                         ids.insert(id, new_id);
                         staged.push((id, name.clone()));
                         new_id
@@ -245,7 +251,7 @@ impl Original<'_> {
         }
     }
 
-    /// Copies a storage, or the part of it that tensors reach, into a staged one.
+    /// Copies a storage, or the part of it that tensors reach, into a staged one. Returns `None` if it is left out.
     fn stage(
         &self,
         target: &OpenStore,
@@ -253,7 +259,7 @@ impl Original<'_> {
         part: &mut Part,
         done: &mut Done,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<StagedStorage> {
+    ) -> Result<Option<StagedStorage>> {
         let record = self.generation.storage(id)?.ok_or_else(|| {
             let detail =
                 format!("generation {} has no record of storage {id:016x}", self.generation.number());
@@ -261,15 +267,21 @@ impl Original<'_> {
         })?;
         match &record.kind {
             RecordKind::External(external) => {
-                let file = self.store.externals.open(external)?;
-                let (path, file) = target.externals.adopt(&file, None)?;
+                let file = self.store.externals.open(external);
+                let (path, file) = match file.and_then(|file| target.externals.adopt(&file, None)) {
+                    Err(e) if self.is_salvage && is_refused(&e) => {
+                        done.refused.insert(id, e);
+                        return Ok(None);
+                    }
+                    adopted => adopted?,
+                };
                 let (offset_bytes, length_bytes) = (external.offset_bytes, record.length_bytes);
-                Ok(StagedStorage::external(&target.disk, (path, &file), offset_bytes, length_bytes))
+                Ok(Some(StagedStorage::external(&target.disk, (path, &file), offset_bytes, length_bytes)))
             }
             RecordKind::Sealed(_) => {
-                self.stage_sealed(target, (id, &record), part, &mut done.copied, progress)
+                self.stage_sealed(target, (id, &record), part, &mut done.copied, progress).map(Some)
             }
-            _ => self.stage_in_place(target, (id, record), done, progress),
+            _ => self.stage_in_place(target, (id, record), done, progress).map(Some),
         }
     }
 
@@ -300,7 +312,7 @@ impl Original<'_> {
         // too, which this detects.
         self.generation.check_named(&**disk, paths)?;
         let mut storage = storage?;
-        if self.allows_interrupted {
+        if self.is_salvage {
             storage = storage.allowing_interrupted().unwrap_or(storage);
         }
         let mut writer = StorageWriter::in_place(kind, &target.disk, &target.paths, target.is_durable())?;
@@ -370,4 +382,10 @@ impl Original<'_> {
         part.placed = names.zip(repacked.views).collect();
         writer.finish()
     }
+}
+
+/// Whether a store may not use an external file from its path: the file is not allowed there, its path there cannot be
+/// recorded, or it has changed.
+fn is_refused(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotAllowed | ErrorKind::InvalidArgument | ErrorKind::ExternalChanged)
 }

@@ -1,11 +1,11 @@
 //! Checks the external files of a generation.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use stridemap_format::{External, FileStamp, RecordKind, StorageRecord};
 
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::generation::OpenStore;
 
 /// What is wrong with an external file.
@@ -40,13 +40,15 @@ pub(super) fn check_external<'a>(
             Ok(_) => {}
             Err(e) if e.kind() == ErrorKind::NotAllowed => refused.push(path),
             Err(e) if e.kind() != ErrorKind::ExternalChanged => return Err(e),
-            Err(e) => {
-                let error = e.to_string();
-                let detail = error.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&error);
-                faults.push(Fault { detail: detail.to_owned(), path, ids });
-            }
+            Err(e) => faults.push(Fault { detail: detail_of(&path, &e), path, ids }),
         }
     }
     refused.dedup();
     Ok((faults, refused))
+}
+
+/// Returns the message of an error about the file at `path`, without that path.
+pub(super) fn detail_of(path: &Path, error: &Error) -> String {
+    let message = error.to_string();
+    message.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&message).to_owned()
 }

@@ -83,13 +83,6 @@ impl Snapshot {
         let (disk, store) = (&self.loader.disk, &self.loader.store);
         store.check_process()?;
         let generation = self.pinned_generation();
-        Ok(Original {
-            action: "copy",
-            disk,
-            store,
-            generation,
-            damaged: BTreeMap::new(),
-            allows_interrupted: false,
-        })
+        Ok(Original { action: "copy", disk, store, generation, damaged: BTreeMap::new(), is_salvage: false })
     }
 }

@@ -118,7 +118,8 @@ impl StoreOptions {
     ///   originals if the file system can do that, and the new store has a uuid of its own. It appears whole or not at
     ///   all.
     ///
-    /// An external file that this handle may not open, or that has changed, counts as lost.
+    /// An external file that this handle may not open, or that has changed, counts as lost. So does one that the new
+    /// store may not open from its own path, which is known only if it is made.
     ///
     /// A file that could not be read is not damaged: it is read once more, and then its error is returned. The exception
     /// is an error of the disk or the file system (EIO, EUCLEAN), which would not go away: what cannot be read is lost,

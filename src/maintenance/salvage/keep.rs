@@ -17,6 +17,7 @@ use crate::error::{ErrorKind, Result};
 use crate::generation::OpenStore;
 use crate::layout::{Coverage, MAX_STEPS_TOGETHER};
 use crate::maintenance::copy::Damaged;
+use crate::maintenance::external_check::detail_of;
 use crate::maintenance::verify::{Damage, Files, Survey, bytes_of_chunks, check_all};
 use crate::storage::{Unreadable, is_interrupted};
 
@@ -216,8 +217,7 @@ fn what_is_left(
             Ok(_) => {}
             Err(e) if matches!(e.kind(), ErrorKind::NotAllowed | ErrorKind::ExternalChanged) => {
                 let path = store.externals.path(external);
-                let why = e.to_string();
-                let why = why.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&why).to_owned();
+                let why = detail_of(&path, &e);
                 left.insert(id, Left::nothing(path, why));
             }
             Err(e) if Unreadable::Skip.skips(&e) => {

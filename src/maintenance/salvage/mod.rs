@@ -8,9 +8,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stridemap_format::TensorRecord;
+use stridemap_format::{RecordKind, TensorRecord};
 
 use super::copy::{Copied, Done, Original};
+use super::external_check::detail_of;
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result, one_line};
 use crate::generation::{Generation, OpenStore, Options, StoreDir, check_free, open_dirs};
@@ -92,7 +93,7 @@ pub(crate) fn salvage(
     let store = OpenStore::at(dir, options, Arc::new(Generation::stand_in(uuid, number)));
     let kept = keep(&store, &source, &mut losses, progress)?;
     let copied = Copied { tensor_count: kept.tensors.len() as u64, ..Copied::default() };
-    let mut done = Done { copied, interrupted: kept.interrupted };
+    let mut done = Done { copied, interrupted: kept.interrupted, ..Done::default() };
     let mut manifest = source.manifest;
     manifest.table = None;
     manifest.storages = kept.storages.into_iter().map(|(id, record)| (id, Some(record))).collect();
@@ -100,21 +101,39 @@ pub(crate) fn salvage(
     let generation = &Generation::new(manifest, None, source.pin, true);
     if let Some(new) = new {
         let damaged = kept.damaged;
-        let original = Original {
-            action: "salvage",
-            disk,
-            store: &store,
-            generation,
-            damaged,
-            allows_interrupted: true,
-        };
+        let original =
+            Original { action: "salvage", disk, store: &store, generation, damaged, is_salvage: true };
         done = original.copy(new, progress)?;
     }
+    losses.extend(refused_losses(&store, generation, &done));
     let on_interrupted = |(name, record): (&String, &Option<TensorRecord>)| {
         done.interrupted.contains(&record.as_ref()?.storage_id).then(|| name.clone())
     };
     let interrupted = generation.manifest().tensors.iter().filter_map(on_interrupted).collect();
     Ok(Salvaged { generation: number, copied: done.copied, losses, interrupted })
+}
+
+/// Returns the losses of tensors in external files that the new store may not use.
+fn refused_losses(store: &OpenStore, generation: &Generation, done: &Done) -> Vec<Loss> {
+    let manifest = generation.manifest();
+    let loss = |(name, record): (&String, &Option<TensorRecord>)| {
+        let record = record.as_ref()?;
+        let refusal = done.refused.get(&record.storage_id)?;
+        let RecordKind::External(external) = &manifest.storages.get(&record.storage_id)?.as_ref()?.kind
+        else {
+            return None;
+        };
+        let path = store.externals.path(external);
+        let why = detail_of(&path, refusal);
+        let reason = match refusal.kind() {
+            ErrorKind::ExternalChanged => why,
+            _ => format!(
+                "the new store may not use it: {why}; a new store in a directory that contains the file may"
+            ),
+        };
+        Some(Loss { name: Some(name.clone()), path, reason, lost_bytes: record.header.nbytes() as u64 })
+    };
+    manifest.tensors.iter().filter_map(loss).collect()
 }
 
 /// Refuses a new store inside the damaged one, which would change it.

@@ -1,7 +1,9 @@
 //! Salvages: the tensors that are kept and lost.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, symlink};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -12,6 +14,7 @@ use super::support::{
     Content, Outcome, assert_salvaged, content, copy, create_chunked_store, create_small_store, lost_records,
     salvage_to, tree, verify,
 };
+use crate::external::{Adopted, external_anywhere, external_beside, write_model};
 use crate::harness::{assert_refused, fast, filled, new_path, new_store};
 use crate::images::{is_shared, on_each};
 use crate::support::temporary;
@@ -378,6 +381,58 @@ fn damaged_leaf_loses_only_its_tensors_and_a_damaged_inner_node_loses_nothing() 
             "{lost}: {gone:?}"
         );
     }
+}
+
+#[test]
+fn external_file_that_the_new_store_may_not_use_costs_only_its_tensors() {
+    let adopted = Adopted::new();
+    let own = filled(5, 7u8);
+    adopted.open().save("own", &own).unwrap();
+    let other = adopted.dir.path().join("other");
+    fs::create_dir(&other).unwrap();
+    let salvage = |options: StoreOptions, path: &Path, new: &Path| {
+        let done = options.salvage(path, Some(new), |_| ()).unwrap();
+        let store = options.open(new).unwrap();
+        assert_eq!(store.verify(|_| ()).unwrap().findings, []);
+        assert_eq!(store.load("own").unwrap().to_bytes().unwrap(), own.to_bytes().unwrap());
+        let names = store.names().unwrap();
+        assert_eq!(names.len() as u64, done.copied.tensor_count);
+        fs::remove_dir_all(new).unwrap();
+        let lost: Vec<_> = done.losses.iter().map(|loss| loss.name.clone().unwrap()).collect();
+        (names, lost, done.losses)
+    };
+    let (all, gone) = (["bias", "own", "weight"], ["bias", "weight"]);
+    // Its file would be outside the directory of the new store.
+    let (left, lost, losses) = salvage(external_beside(), &adopted.path, &other.join("new.smap"));
+    assert_eq!((&left[..], &lost[..]), (&["own".to_owned()][..], &gone.map(str::to_owned)[..]));
+    for (loss, bytes) in losses.iter().zip([4 * 8, 12 * 4]) {
+        assert_eq!((&loss.path, loss.lost_bytes), (&adopted.file, bytes));
+        let says =
+            ["the new store may not use it", "external anywhere", "in a directory that contains the file"];
+        assert!(says.iter().all(|part| loss.reason.contains(part)), "{loss}");
+    }
+    for (options, new) in [
+        (external_anywhere(), other.join("new.smap")),
+        (external_beside(), adopted.dir.path().join("new.smap")),
+    ] {
+        assert_eq!(salvage(options, &adopted.path, &new), (all.map(str::to_owned).to_vec(), vec![], vec![]));
+    }
+    // A copy is a choice, and is refused.
+    let copied = adopted.open().snapshot().copy_to(other.join("copy.smap"), None, |_| ());
+    assert_refused(copied, ErrorKind::NotAllowed, &["external anywhere"]);
+
+    // Its path, as seen from the new store, is not UTF-8.
+    let holder = adopted.dir.path().join(OsStr::from_bytes(b"\xff"));
+    fs::create_dir(&holder).unwrap();
+    let path = holder.join("model.smap");
+    write_model(&holder.join("model.safetensors"));
+    let store = external_beside().create(&path).unwrap();
+    stridemap_interop::adopt(&store, holder.join("model.safetensors"), "").unwrap();
+    store.save("own", &own).unwrap();
+    drop(store);
+    let (left, lost, losses) = salvage(external_anywhere(), &path, &other.join("new.smap"));
+    assert_eq!((&left[..], &lost[..]), (&["own".to_owned()][..], &gone.map(str::to_owned)[..]));
+    assert!(losses.iter().all(|loss| loss.reason.contains("not UTF-8")), "{losses:?}");
 }
 
 #[test]
