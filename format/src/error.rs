@@ -95,6 +95,7 @@ pub struct Error {
     rule: Rule,
     offset_bytes: Option<u64>,
     detail: String,
+    is_mismatch: bool,
 }
 
 impl fmt::Display for Error {
@@ -108,7 +109,12 @@ impl std::error::Error for Error {}
 impl Error {
     /// Creates an error. `detail` describes the values that broke `rule`.
     pub fn new(rule: Rule, detail: impl Into<String>) -> Self {
-        Error { rule, offset_bytes: None, detail: detail.into() }
+        Error { rule, offset_bytes: None, detail: detail.into(), is_mismatch: false }
+    }
+
+    /// Creates an error for values that do not match each other.
+    pub(crate) fn mismatch(rule: Rule, detail: impl Into<String>) -> Self {
+        Error { is_mismatch: true, ..Error::new(rule, detail) }
     }
 
     /// Sets the offset in the file at which the value or the part that breaks the rule begins, in bytes, unless it is
@@ -123,6 +129,18 @@ impl Error {
     #[must_use]
     pub fn rule(&self) -> Rule {
         self.rule
+    }
+
+    /// Returns whether the rule was broken by values that do not match each other. Each of them may be allowed.
+    ///
+    /// ```
+    /// # use stridemap_format::{DType, Header};
+    /// assert!(Header::new(DType::U8, [2, 2], [1], 0).unwrap_err().is_mismatch());
+    /// assert!(!Header::contiguous(DType::U8, &[1; 65]).unwrap_err().is_mismatch());
+    /// ```
+    #[must_use]
+    pub fn is_mismatch(&self) -> bool {
+        self.is_mismatch
     }
 
     /// Returns a description of the values that broke the rule.

@@ -55,9 +55,12 @@ impl Header {
         storage_offset: usize,
     ) -> Result<Self> {
         let (size, stride) = (size.into(), stride.into());
-        if size.len() > MAX_RANK || size.len() != stride.len() {
+        if size.len() != stride.len() {
             let detail = format!("{} sizes and {} strides", size.len(), stride.len());
-            return Err(Error::new(Rule::Rank, detail));
+            return Err(Error::mismatch(Rule::Rank, detail));
+        }
+        if size.len() > MAX_RANK {
+            return Err(Error::new(Rule::Rank, format!("{} dimensions", size.len())));
         }
         check_numel(&size)?;
         Ok(Header { dtype, size, stride, storage_offset, dim_names: Vec::new() })
@@ -98,7 +101,7 @@ impl Header {
         self.dim_names = names.into_iter().collect();
         let (count, rank) = (self.dim_names.len(), self.ndim());
         if count != 0 && count != rank {
-            return Err(Error::new(Rule::DimNames, format!("{count} names for {rank} dimensions")));
+            return Err(Error::mismatch(Rule::DimNames, format!("{count} names for {rank} dimensions")));
         }
         if self.dim_names.iter().all(Option::is_none) {
             self.dim_names = Vec::new();

@@ -138,7 +138,7 @@ impl StorageRecord {
                 .checked_add(self.length_bytes)
                 .is_none_or(|end| end > external.stamp.size_bytes)
             {
-                return Err(Error::new(
+                return Err(Error::mismatch(
                     Rule::StorageLength,
                     format!(
                         "{} bytes at offset {} of an external file of {} bytes",

@@ -153,18 +153,24 @@ impl Error {
     }
 
     /// Creates the error for a value that would break a rule if it were written, such as a
-    /// [`Header`](crate::Header).
+    /// [`Header`](crate::Header): [`InvalidArgument`](ErrorKind::InvalidArgument) for invalid values and for values that
+    /// do not match each other, [`OutOfRange`](ErrorKind::OutOfRange) for elements outside the storage, and otherwise
+    /// [`LimitExceeded`](ErrorKind::LimitExceeded).
     ///
     /// ```
     /// # use stridemap::{DType, Error, ErrorKind, Header};
-    /// let header = Header::new(DType::U8, [2, 2], [1], 0);
-    /// let error = Error::refused("read x.bin", header.unwrap_err());
-    /// assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+    /// let refused = |size: &[usize], stride: &[isize]| {
+    ///     let header = Header::new(DType::U8, size, stride, 0);
+    ///     Error::refused("read x.bin", header.unwrap_err()).kind()
+    /// };
+    /// assert_eq!(refused(&[2, 2], &[1]), ErrorKind::InvalidArgument);
+    /// assert_eq!(refused(&[1; 65], &[1; 65]), ErrorKind::LimitExceeded);
     /// ```
     pub fn refused(action: impl fmt::Display, source: format::Error) -> Self {
         use format::Rule;
         let kind = match source.rule() {
-            Rule::Text | Rule::DimNames => ErrorKind::InvalidArgument,
+            Rule::Text | Rule::DimNames | Rule::DType | Rule::StorageKind => ErrorKind::InvalidArgument,
+            _ if source.is_mismatch() => ErrorKind::InvalidArgument,
             Rule::Extent => ErrorKind::OutOfRange,
             _ => ErrorKind::LimitExceeded,
         };

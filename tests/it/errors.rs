@@ -4,9 +4,9 @@ use std::error::Error as _;
 use std::io;
 use std::path::Path;
 
-use stridemap::{Error, ErrorKind, Store, StoreOptions};
+use stridemap::{DType, Error, ErrorKind, Header, Store, StoreOptions};
 
-use crate::harness::filled;
+use crate::harness::{assert_refused, filled};
 use crate::support::temporary;
 
 const RETRY: [bool; 4] = [true, false, false, false];
@@ -87,6 +87,31 @@ fn errors_of_real_stores_tell_what_a_caller_can_do() {
     }
     std::fs::write(path.join("meta/0000000000000002.man"), "no manifest").unwrap();
     assert_eq!(predicates(&Store::open(&path).unwrap_err()), DAMAGE);
+}
+
+#[test]
+fn header_that_is_refused_is_an_invalid_argument_or_exceeds_a_limit() {
+    let header = |size: &[usize], stride: &[isize]| Header::new(DType::U8, size, stride, 0);
+    let named = |names: &[&str]| {
+        header(&[2, 3], &[3, 1]).unwrap().with_dim_names(names.iter().map(|&name| Some(name.into())))
+    };
+    let (invalid, limit) = (ErrorKind::InvalidArgument, ErrorKind::LimitExceeded);
+    let tiny_storage = header(&[2, 3], &[3, 1]).unwrap().extent(5);
+    for (refused, kind, says) in [
+        (header(&[3, 2, 1], &[2, 1]).unwrap_err(), invalid, "3 sizes and 2 strides"),
+        (header(&[3, 2], &[4, 2, 1]).unwrap_err(), invalid, "2 sizes and 3 strides"),
+        (header(&[1; 65], &[1; 64]).unwrap_err(), invalid, "65 sizes and 64 strides"),
+        (header(&[1; 65], &[1; 65]).unwrap_err(), limit, "65 dimensions"),
+        (Header::contiguous(DType::U8, &[1; 65]).unwrap_err(), limit, "65 dimensions"),
+        (header(&[1 << 32, 1 << 32], &[1, 1]).unwrap_err(), limit, "64-bit"),
+        (named(&["row"]).unwrap_err(), invalid, "1 names for 2 dimensions"),
+        (named(&["row", "row"]).unwrap_err(), invalid, "twice"),
+        ("float99".parse::<DType>().unwrap_err(), invalid, "float99"),
+        (tiny_storage.unwrap_err(), ErrorKind::OutOfRange, "5 bytes"),
+    ] {
+        let error = Error::refused("read x.bin", refused);
+        assert_refused(Err::<(), _>(error), kind, &["read x.bin", says]);
+    }
 }
 
 /// The chain of causes of an error, as `{:#}` of `anyhow` prints it.
