@@ -14,6 +14,9 @@ use crate::{DType, Dims, Error, Extent, Result, Rule, check_numel};
 /// dimensions that are identifiers and differ. It does not know its storage: [`extent`](Self::extent) checks that the
 /// elements are inside one.
 ///
+/// Its errors name a [`Rule`]. Where errors of `stridemap` are expected, as in a closure of `Store::write`,
+/// `stridemap::Error::refused` converts them: `Header::new(..).map_err(|e| Error::refused("save x", e))?`.
+///
 /// ```
 /// use stridemap_format::{DType, Header};
 ///

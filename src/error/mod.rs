@@ -292,6 +292,9 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {}
 
+// No `From<format::Error>`: `?` on the result of `Store::write` finds the type of the closure's error by the only `From`
+// that this type has. With another, `store.write(|txn| { ..; Ok(()) })?` would need annotations.
+
 /// Keeps the kind of the operating system's error, if there is one.
 ///
 /// ```

@@ -190,6 +190,23 @@ impl Store {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
+    /// The errors of a [`Header`](crate::Header) are those of the format. [`Error::refused`] converts them:
+    ///
+    /// ```
+    /// # use stridemap::{DType, Error, Header, Store};
+    /// # fn main() -> stridemap::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.write(|txn| {
+    ///     let storage = txn.stage(Some(4), |sink| sink(&[1, 2, 3, 4]))?;
+    ///     let header = Header::new(DType::U8, [2], [2], 1);
+    ///     txn.save_header("column", &header.map_err(|e| Error::refused("save column", e))?, storage)
+    /// })?;
+    /// assert_eq!(store.load("column")?.read::<u8>()?, [2, 4]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// `Busy`, `Conflict`, `Corrupt`, `LimitExceeded`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as
     /// for every [write](Store#errors); those of `change`.

@@ -184,4 +184,18 @@ fn closure_of_write_fails_with_any_error_that_a_library_error_becomes() {
     std::fs::write(&text, "no number").unwrap();
     assert!(by_anyhow().unwrap_err().is::<std::num::ParseIntError>());
     assert_eq!(store.names().unwrap(), ["x"]);
+
+    // In a function that returns the library's errors, the closure needs no annotation.
+    fn column(store: &Store, strides: &[isize]) -> stridemap::Result<()> {
+        store.write(|txn| {
+            let storage = txn.stage(Some(4), |sink| sink(&[1, 2, 3, 4]))?;
+            let header = Header::new(DType::U8, [2], strides, 1);
+            txn.save_header("column", &header.map_err(|e| Error::refused("column", e))?, storage)?;
+            Ok(())
+        })?;
+        Ok(())
+    }
+    column(&store, &[2]).unwrap();
+    assert_eq!(store.load("column").unwrap().read::<u8>().unwrap(), [2, 4]);
+    assert_refused(column(&store, &[2, 1]), ErrorKind::InvalidArgument, &["column", "1 sizes and 2 strides"]);
 }
