@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use stridemap_format::{Digest, RecordKind, full_chunk_count};
 
-use crate::disk::StoreFile;
+use crate::disk::{FileId, StoreFile};
 use crate::error::{ErrorKind, IoContext, Result, one_line};
 use crate::generation::{
     Generation, GenerationInUse, OpenStore, by_processes, generations_in_use, holders, writers_of,
@@ -158,10 +158,29 @@ pub(crate) struct ListedFile {
     pub(crate) file: StoreFile,
     path: PathBuf,
     pub(crate) size_bytes: u64,
+    /// The inode, unless this is its only name, or it is a directory.
+    pub(crate) shared_id: Option<FileId>,
     spare: Option<Spare>,
 }
 
 impl ListedFile {
+    /// Returns how little the file is needed: 0 if the newest generation needs it, 1 if a process holds it, 2 if it is
+    /// garbage, and 3 if it is not the store's.
+    pub(crate) fn spareness(&self) -> u8 {
+        match &self.spare {
+            Some(Spare { reason: SpaceReason::Foreign, .. }) => 3,
+            Some(spare) if spare.bytes < self.size_bytes => 0,
+            Some(spare) => {
+                if spare.reason.is_held() {
+                    1
+                } else {
+                    2
+                }
+            }
+            None => 0,
+        }
+    }
+
     /// Returns the bytes that the newest generation does not need, if there are any.
     pub(crate) fn spare(self) -> Option<SpareFile> {
         let Spare { bytes, reason } = self.spare?;
@@ -244,14 +263,17 @@ fn list(store: &OpenStore) -> Result<Vec<ListedFile>> {
             match store.disk.stat(&path) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 stat => {
-                    let size_bytes = stat.map_or(0, |stat| stat.size_bytes);
+                    // A directory is not the store's, whatever its name.
+                    let is_dir = store.disk.is_dir(&path).unwrap_or(false);
                     let file = match is_meta {
-                        // A directory is not the store's, whatever its name.
-                        _ if store.disk.is_dir(&path).unwrap_or(false) => StoreFile::Foreign,
+                        _ if is_dir => StoreFile::Foreign,
                         true => StoreFile::in_meta(&name),
                         false => StoreFile::in_storages(&name),
                     };
-                    files.push(ListedFile { file, path, size_bytes, spare: None });
+                    let size_bytes = stat.as_ref().map_or(0, |stat| stat.size_bytes);
+                    let shared = stat.ok().filter(|stat| stat.link_count > 1 && !is_dir);
+                    let shared_id = shared.map(|stat| stat.id());
+                    files.push(ListedFile { file, path, size_bytes, shared_id, spare: None });
                 }
             }
         }

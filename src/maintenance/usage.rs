@@ -1,11 +1,12 @@
 //! Disk usage: adds up the inventory and the bytes that tensors reach.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
-use super::inventory::{Inventory, SpaceReason, SpareFile};
+use super::inventory::{Inventory, ListedFile, SpaceReason, SpareFile};
 use super::storage_tensors::{RewriteGain, StorageTensors, each_storage, rewrite_gain};
-use crate::disk::{STAGE_PREFIX, StoreFile, tree_bytes};
+use crate::disk::{FileId, STAGE_PREFIX, StoreFile, tree_bytes};
 use crate::error::{Error, Result};
 use crate::generation::{OpenStore, writers_of};
 use crate::layout::repack;
@@ -15,7 +16,8 @@ use crate::storage::StorageKind;
 const MAX_NAMES: usize = 3;
 
 /// The disk usage of a store: see [`Store::disk_usage`](crate::Store::disk_usage). The sum of the four numbers of bytes
-/// is the length of everything in the store's directory, as `du -sb` prints it.
+/// is the length of everything in the store's directory, as `du -sb` prints it: a file with several names there counts
+/// once, by the name that is needed most.
 #[must_use = "this only reports"]
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
@@ -72,17 +74,23 @@ impl DiskUsage {
 
 /// Adds up the sizes of all files, and the bytes that tensors reach.
 pub(crate) fn usage(store: &OpenStore) -> Result<DiskUsage> {
-    let Inventory { newest, files } = Inventory::take(store)?;
+    let Inventory { newest, mut files } = Inventory::take(store)?;
     let mut usage = DiskUsage { generation: newest.number(), ..DiskUsage::default() };
-    add_root(&mut usage, store)?;
+    let mut counted = Counted::default();
+    let others = add_root(&mut usage, store, &mut counted)?;
+    files.sort_by_key(ListedFile::spareness);
     // How many bytes of each storage's `.bin` file are needed.
     let mut needed = BTreeMap::<u64, u64>::new();
     for listed in files {
-        let (file, size_bytes) = (listed.file, listed.size_bytes);
+        let (file, mut size_bytes, shared_id) = (listed.file, listed.size_bytes, listed.shared_id);
         let mut spare = listed.spare();
         if let (StoreFile::Foreign, Some(file)) = (file, &mut spare) {
-            file.size_bytes = bytes_at(store, &file.path);
-            file.spare_bytes = file.size_bytes;
+            file.spare_bytes = counted.bytes_at(store, &file.path);
+            file.size_bytes = file.size_bytes.max(file.spare_bytes);
+            size_bytes = file.spare_bytes;
+        } else if !counted.is_first(shared_id) {
+            size_bytes = 0;
+            spare.iter_mut().for_each(|file| file.spare_bytes = 0);
         }
         let spare_bytes = spare.as_ref().map_or(0, |spare| spare.spare_bytes);
         let needed_bytes = size_bytes.saturating_sub(spare_bytes);
@@ -102,6 +110,9 @@ pub(crate) fn usage(store: &OpenStore) -> Result<DiskUsage> {
     })?;
     // A damaged generation may need every storage.
     needed.into_values().for_each(|bytes| add(&mut usage.reachable_bytes, bytes));
+    for path in others {
+        add_other(&mut usage, store, path, &mut counted);
+    }
     usage.spare.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(usage)
 }
@@ -110,33 +121,35 @@ fn add(sum: &mut u64, bytes: u64) {
     *sum = sum.saturating_add(bytes);
 }
 
-/// Adds the store's own directory and what is in it, except for the contents of `meta` and `storages`.
-fn add_root(usage: &mut DiskUsage, store: &OpenStore) -> Result<()> {
+/// Adds the store's own directory, and its own files and directories in it, except for the contents of `meta` and
+/// `storages`. Returns what else is there.
+fn add_root(usage: &mut DiskUsage, store: &OpenStore, counted: &mut Counted) -> Result<Vec<PathBuf>> {
     let (paths, root) = (&store.paths, store.paths.root());
     let own = [paths.format_file(), paths.lock(), paths.unsynced(), paths.meta_dir(), paths.storages_dir()];
-    add(&mut usage.metadata_bytes, size_of(store, root));
+    add(&mut usage.metadata_bytes, counted.size_of(store, root));
+    let mut others = Vec::new();
     for name in store.disk.list(root).map_err(|e| Error::io("list", root, e))? {
         let path = root.join(&name);
-        if own.contains(&path) {
-            add(&mut usage.metadata_bytes, size_of(store, &path));
-            continue;
+        match own.contains(&path) {
+            true => add(&mut usage.metadata_bytes, counted.size_of(store, &path)),
+            false => others.push(path),
         }
-        let reason = match name.starts_with(STAGE_PREFIX) && !store.disk.is_dir(&path).unwrap_or(false) {
-            true => writers_of(store, &path)
-                .map_or(SpaceReason::Garbage, |processes| SpaceReason::Writing { processes }),
-            false => SpaceReason::Foreign,
-        };
-        let size_bytes = bytes_at(store, &path);
-        usage.add(SpareFile {
-            path,
-            spare_bytes: size_bytes,
-            reason,
-            size_bytes,
-            storage_id: None,
-            names: Vec::new(),
-        });
     }
-    Ok(())
+    Ok(others)
+}
+
+/// Adds a file or directory in the store's directory that is neither one of its own nor in one of its own.
+fn add_other(usage: &mut DiskUsage, store: &OpenStore, path: PathBuf, counted: &mut Counted) {
+    let is_staged =
+        path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with(STAGE_PREFIX));
+    let reason = match is_staged && !store.disk.is_dir(&path).unwrap_or(false) {
+        true => writers_of(store, &path)
+            .map_or(SpaceReason::Garbage, |processes| SpaceReason::Writing { processes }),
+        false => SpaceReason::Foreign,
+    };
+    let spare_bytes = counted.bytes_at(store, &path);
+    let size_bytes = store.disk.stat(&path).map_or(0, |stat| stat.size_bytes).max(spare_bytes);
+    usage.add(SpareFile { path, spare_bytes, reason, size_bytes, storage_id: None, names: Vec::new() });
 }
 
 /// Returns the bytes of a storage that no tensor reaches and that a compaction does not keep, if there are any.
@@ -160,12 +173,28 @@ fn unreached(store: &OpenStore, storage: StorageTensors, needed_bytes: u64) -> R
     }))
 }
 
-/// Returns the length of a file, or of a directory and all that is in it.
-fn bytes_at(store: &OpenStore, path: &Path) -> u64 {
-    if store.disk.is_dir(path).unwrap_or(false) { tree_bytes(path) } else { size_of(store, path) }
-}
+/// The files with several names of which one was counted.
+#[derive(Default)]
+struct Counted(HashSet<FileId>);
 
-/// Returns the length of a file, or zero if there is none.
-fn size_of(store: &OpenStore, path: &Path) -> u64 {
-    store.disk.stat(path).map_or(0, |stat| stat.size_bytes)
+impl Counted {
+    /// Returns whether no other name of the file was counted.
+    fn is_first(&mut self, shared_id: Option<FileId>) -> bool {
+        shared_id.is_none_or(|id| self.0.insert(id))
+    }
+
+    /// Returns the length of a file, or of a directory and all that is in it.
+    fn bytes_at(&mut self, store: &OpenStore, path: &Path) -> u64 {
+        match store.disk.is_dir(path).unwrap_or(false) {
+            true => tree_bytes(path, &mut self.0),
+            false => self.size_of(store, path),
+        }
+    }
+
+    /// Returns the length of a file or of the directory itself, or zero if there is none, or if it was counted.
+    fn size_of(&mut self, store: &OpenStore, path: &Path) -> u64 {
+        let Ok(stat) = store.disk.stat(path) else { return 0 };
+        let shared_id = (stat.link_count > 1).then(|| stat.id());
+        if self.is_first(shared_id) { stat.size_bytes } else { 0 }
+    }
 }

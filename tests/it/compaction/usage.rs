@@ -5,6 +5,7 @@ use crate::external::Adopted;
 use crate::harness::hooked::Hooked;
 use crate::harness::processes::{OtherProcess, read_line, start};
 use crate::harness::{fast, new_path};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::BufReader;
 use std::os::unix::fs::MetadataExt as _;
@@ -29,12 +30,18 @@ pub(super) fn folder_bytes(path: &Path) -> u64 {
     printed.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// Returns the length of everything in a directory, as a walk of the tree finds it.
+/// Returns the length of everything in a directory, as a walk of the tree finds it. A file with several names counts
+/// once.
 fn walked_bytes(path: &Path) -> u64 {
-    let found = fs::symlink_metadata(path).unwrap();
-    let entries = if found.is_dir() { Some(fs::read_dir(path).unwrap()) } else { None };
-    let inside = entries.into_iter().flatten().map(|entry| walked_bytes(&entry.unwrap().path()));
-    found.len() + inside.sum::<u64>()
+    let (mut lengths, mut paths) = (BTreeMap::new(), vec![path.to_path_buf()]);
+    while let Some(path) = paths.pop() {
+        let found = fs::symlink_metadata(&path).unwrap();
+        if found.is_dir() {
+            paths.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+        lengths.insert((found.dev(), found.ino()), found.len());
+    }
+    lengths.values().sum()
 }
 
 /// Returns the disk usage, after checking that its numbers add up to the directory, and to the files that it lists.
@@ -159,6 +166,56 @@ fn four_numbers_add_up_to_the_bytes_of_the_folder_in_every_state() {
     let now = checked(&store, &path);
     assert_eq!(now.held_bytes, 0, "{now:#?}");
     assert!(now.reclaimable_bytes < 10_000, "{now:#?}");
+}
+
+#[test]
+fn file_with_several_names_is_counted_once_by_the_name_that_is_needed_most() {
+    let (dir, path) = new_path();
+    let store = Store::create(&path).unwrap();
+    for (name, bytes) in [("a", 5 << 20), ("b", 6 << 20), ("same", 5 << 20), ("gone", 7 << 20)] {
+        store.save(name, &vec![1u8; bytes]).unwrap();
+    }
+    let bin = |id: u64| path.join(format!("storages/{id:016x}.bin"));
+    let before = checked(&store, &path);
+    assert_eq!(before.reachable_bytes, 23 << 20);
+    // A name outside changes nothing.
+    fs::hard_link(bin(1), dir.path().join("backup.bin")).unwrap();
+    let outside = checked(&store, &path);
+    assert_eq!(outside.reachable_bytes, before.reachable_bytes);
+    assert_eq!(outside.metadata_bytes, before.metadata_bytes);
+
+    // Names of a needed storage that come before its own: foreign, in a foreign directory, and of no storage.
+    fs::create_dir_all(path.join("aside/deep")).unwrap();
+    fs::create_dir(path.join("meta/more")).unwrap();
+    let others = ["a.bin", "aside/deep/a.bin", "meta/a", "meta/more/a", "storages/0", "LOCK.bin"];
+    for other in others {
+        fs::hard_link(bin(1), path.join(other)).unwrap();
+    }
+    fs::hard_link(bin(1), path.join("storages/0000000000000000.bin")).unwrap();
+    let linked = checked(&store, &path);
+    assert_eq!((linked.reachable_bytes, linked.reclaimable_bytes), (23 << 20, before.reclaimable_bytes));
+    assert!(linked.metadata_bytes < before.metadata_bytes + (1 << 20), "{linked:?}");
+    for name in ["meta/a", "a.bin"] {
+        let listed = linked.spare.iter().find(|file| file.path.ends_with(name)).unwrap();
+        assert_eq!((listed.size_bytes, listed.spare_bytes), (5 << 20, 0));
+    }
+
+    // Two storages in one file, as a program that replaces equal files by links leaves them.
+    fs::remove_file(bin(3)).unwrap();
+    fs::hard_link(bin(1), bin(3)).unwrap();
+    assert_eq!(checked(&store, &path).reachable_bytes, 18 << 20);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
+
+    // Garbage, and a foreign name of it.
+    let reader = Store::open(&path).unwrap();
+    store.remove("gone").unwrap();
+    fs::hard_link(bin(4), path.join("gone.bin")).unwrap();
+    let held = checked(&store, &path);
+    assert_eq!(held.reachable_bytes, 11 << 20);
+    assert!(held.held_bytes >= 7 << 20, "{held:?}");
+    drop(reader);
+    let unheld = checked(&store, &path);
+    assert!(unheld.held_bytes < 1 << 20 && unheld.reclaimable_bytes >= 7 << 20, "{unheld:?}");
 }
 
 #[test]
