@@ -220,41 +220,45 @@ pub(in crate::storage) fn wait(
 }
 
 /// Returns a region of a file. Its first `length_bytes` may be borrowed from now on. If no existing region is long
-/// enough, calls `map` with the length of the longest existing one. If mappings that are kept for the next load prevent
-/// this, releases them and tries again.
+/// enough, calls `prepare`, which may take long, because it does not lock the registry, and then `map` with the length of
+/// the longest existing one. If mappings that are kept for the next load prevent this, releases them and tries again.
 ///
 /// # Errors
-/// `Conflict` if a different use of the file forbids it; the errors of `map`.
+/// `Conflict` if a different use of the file forbids it; the errors of `prepare` and `map`.
 pub(in crate::storage) fn reuse_or_map(
     file: FileId,
     mapped_as: MappedAs,
     length_bytes: usize,
+    prepare: impl Fn() -> io::Result<()>,
     map: impl Fn(usize) -> io::Result<(MmapRaw, Reservation)>,
 ) -> Result<Arc<Region>, MapError> {
-    kept_mappings::retry_after_release(
-        || try_reuse_or_map(file, mapped_as, length_bytes, &map),
-        |e| matches!(e, MapError::Conflict(_)) || e.is_out_of_memory(),
-    )
+    let reuse_or_map = || {
+        let reused = lock().reuse(file, mapped_as, length_bytes)?;
+        match reused {
+            Some(region) => Ok(region),
+            None => {
+                prepare()?;
+                reuse_or_map_prepared(file, mapped_as, length_bytes, &map)
+            }
+        }
+    };
+    kept_mappings::retry_after_release(reuse_or_map, |e| {
+        matches!(e, MapError::Conflict(_)) || e.is_out_of_memory()
+    })
 }
 
-fn try_reuse_or_map(
+fn reuse_or_map_prepared(
     file: FileId,
     mapped_as: MappedAs,
     length_bytes: usize,
     map: impl Fn(usize) -> io::Result<(MmapRaw, Reservation)>,
 ) -> Result<Arc<Region>, MapError> {
     let mut registry = lock();
+    // Another thread may have mapped it meanwhile.
+    if let Some(region) = registry.reuse(file, mapped_as, length_bytes)? {
+        return Ok(region);
+    }
     let file_use = registry.by_file.entry(file).or_default();
-    if let Some(conflict) = file_use.conflict_with_mapping(mapped_as, length_bytes) {
-        return Err(MapError::Conflict(conflict));
-    }
-    let long_enough = file_use.regions.iter_mut().filter(|region| region.mapped_bytes >= length_bytes);
-    for found in long_enough {
-        if let Some(region) = found.region.upgrade() {
-            found.borrowable_bytes = found.borrowable_bytes.max(length_bytes);
-            return Ok(region);
-        }
-    }
     let longest_bytes = file_use.regions().map(|region| region.mapped_bytes).max().unwrap_or_default();
     let (map, reservation) = match map(longest_bytes) {
         Ok(mapped) => mapped,
@@ -277,6 +281,30 @@ fn try_reuse_or_map(
 impl FileRegistry {
     pub(in crate::storage) fn file(&self, id: FileId) -> &FileUse {
         self.by_file.get(&id).unwrap_or(&UNUSED)
+    }
+
+    /// Returns a region of a file whose first `length_bytes` may be borrowed from now on, if one is long enough.
+    ///
+    /// # Errors
+    /// `Conflict` if a different use of the file forbids it.
+    fn reuse(
+        &mut self,
+        file: FileId,
+        mapped_as: MappedAs,
+        length_bytes: usize,
+    ) -> Result<Option<Arc<Region>>, MapError> {
+        let Some(file_use) = self.by_file.get_mut(&file) else { return Ok(None) };
+        if let Some(conflict) = file_use.conflict_with_mapping(mapped_as, length_bytes) {
+            return Err(MapError::Conflict(conflict));
+        }
+        let long_enough = file_use.regions.iter_mut().filter(|region| region.mapped_bytes >= length_bytes);
+        for found in long_enough {
+            if let Some(region) = found.region.upgrade() {
+                found.borrowable_bytes = found.borrowable_bytes.max(length_bytes);
+                return Ok(Some(region));
+            }
+        }
+        Ok(None)
     }
 
     /// Records that the calling thread has locked a file, as its only holder or together with threads that already
@@ -448,5 +476,51 @@ impl Drop for LockHold {
             UNLOCKED.notify_all();
             drop(held);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::os::unix::fs::MetadataExt as _;
+
+    use memmap2::MmapOptions;
+
+    use super::*;
+
+    #[test]
+    fn registry_is_not_locked_while_a_mapping_is_prepared_and_a_reused_one_needs_no_preparation() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(100).unwrap();
+        let stat = file.metadata().unwrap();
+        let id = (stat.dev(), stat.ino());
+        let map_of = |length_bytes: usize, prepare: &dyn Fn() -> io::Result<()>| {
+            reuse_or_map(id, MappedAs::Sealed, length_bytes, prepare, |_| {
+                Ok((MmapOptions::new().len(length_bytes).map_raw_read_only(&file)?, Reservation::of(0)))
+            })
+        };
+        // Threads of other tests lock it for moments.
+        let is_free = || {
+            (0..1_000_000).any(|_| {
+                thread::yield_now();
+                REGISTRY.try_lock().is_ok()
+            })
+        };
+        let prepared = Cell::new(0);
+        let count = || {
+            assert!(is_free(), "no thread can use a file meanwhile");
+            prepared.set(prepared.get() + 1);
+            Ok(())
+        };
+        let region = map_of(50, &count).unwrap();
+        let same = map_of(40, &count).unwrap();
+        assert!(Arc::ptr_eq(&region, &same));
+        assert_eq!(prepared.get(), 1);
+        // At the limit of mappings, an existing one can still be used.
+        let fail = || Err(io::Error::other("no room"));
+        assert!(Arc::ptr_eq(&map_of(50, &fail).unwrap(), &region));
+        assert!(matches!(map_of(100, &fail), Err(MapError::Io(e)) if e.to_string() == "no room"));
+        assert!(!Arc::ptr_eq(&map_of(100, &count).unwrap(), &region));
+        assert_eq!(prepared.get(), 2);
     }
 }

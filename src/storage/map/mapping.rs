@@ -68,11 +68,12 @@ impl Mapping {
             || if Reservation::is_available(reserved_bytes) { Ok(()) } else { Err(()) },
             |()| true,
         );
-        let region =
-            file_registry::reuse_or_map(stat.id(), MappedAs::Sealed, length_bytes, |mapped_bytes| {
-                let doubled_bytes = mapped_bytes.saturating_mul(2);
-                map_with_room(file, length_bytes, [reserved_bytes.max(doubled_bytes), doubled_bytes])
-            })?;
+        let map = |mapped_bytes: usize| {
+            let doubled_bytes = mapped_bytes.saturating_mul(2);
+            map_with_room(file, length_bytes, [reserved_bytes.max(doubled_bytes), doubled_bytes])
+        };
+        let count = available_memory::leave_mappings;
+        let region = file_registry::reuse_or_map(stat.id(), MappedAs::Sealed, length_bytes, count, map)?;
         Ok(Mapping { region, length_bytes })
     }
 
@@ -138,7 +139,6 @@ fn map_with_room(
     length_bytes: usize,
     with_room_bytes: [usize; 2],
 ) -> io::Result<(MmapRaw, Reservation)> {
-    available_memory::leave_mappings()?;
     // On overlayfs a later writer may copy the file up. The file that is mapped here then does not get the rows that
     // the writer appends.
     let may_grow = FileSystem::of(file)? != FileSystem::Overlay;
@@ -341,11 +341,9 @@ impl LiveMapping {
         if length_bytes == 0 {
             return Ok(LiveMapping { region: None, access_bytes });
         }
-        let region =
-            file_registry::reuse_or_map(stat.id(), MappedAs::Live { access_bytes }, length_bytes, |_| {
-                available_memory::leave_mappings()?;
-                Ok((MmapOptions::new().len(length_bytes).map_raw(file)?, Reservation::of(0)))
-            })?;
+        let map = |_| Ok((MmapOptions::new().len(length_bytes).map_raw(file)?, Reservation::of(0)));
+        let (mapped_as, count) = (MappedAs::Live { access_bytes }, available_memory::leave_mappings);
+        let region = file_registry::reuse_or_map(stat.id(), mapped_as, length_bytes, count, map)?;
         Ok(LiveMapping { region: Some(region), access_bytes })
     }
 
