@@ -51,6 +51,15 @@ impl LockHandle {
         })
     }
 
+    /// Releases the lock. If a change of the storage was interrupted before, that stays so.
+    fn abandon(&self, py: Python<'_>) {
+        py.detach(|| {
+            if let Some(mut held) = self.held.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                held.abandon();
+            }
+        });
+    }
+
     /// Releases the lock. Releasing it again does nothing.
     fn release(&self, py: Python<'_>) {
         py.detach(|| *self.held.lock().unwrap_or_else(PoisonError::into_inner) = None);

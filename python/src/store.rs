@@ -201,7 +201,7 @@ impl StoreHandle {
         let found = detach(py, || store.verify(|_| interrupt::check()))?;
         let interrupted = found.interrupted.iter().map(|name| {
             format!(
-                "{name:?}: a process ended while it was changing the elements; allow_interrupted() reads and locks them"
+                "{name:?}: a change of the elements was interrupted; allow_interrupted() reads and locks them"
             )
         });
         Ok(found.findings.iter().map(ToString::to_string).chain(interrupted).collect())

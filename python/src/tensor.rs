@@ -307,7 +307,7 @@ impl Tensor {
         from_arrays_module(slf, "Lock")?.call1((slf, exclusive))
     }
 
-    /// Returns the same tensor, which can be locked and read even if a process ended while it was changing the storage.
+    /// Returns the same tensor, which can be locked and read even if a change of the storage was interrupted.
     fn allow_interrupted(&self) -> Tensor {
         self.with_same_origin(self.inner.allow_interrupted())
     }

@@ -209,17 +209,17 @@ class Lock:
         try:
             array = self._map()
         except BaseException:
-            held.release()
+            held.abandon()
             raise
         self._held = held
         return array
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether a process ended while it was changing the storage, before this lock was taken.
+        """Whether a change of the storage was interrupted before this lock was taken.
 
         Only the lock of `Tensor.allow_interrupted()` can be taken then. When it is released, and was exclusive, the
-        elements count as whole.
+        elements count as whole, unless an exception ends the block.
         """
         if self._held is None:
             raise RuntimeError("the lock is not held")
@@ -231,13 +231,15 @@ class Lock:
             raise RuntimeError("the lock is not held")
         self._held.flush()
 
-    def __exit__(self, *_: object) -> None:
-        if self._held is not None:
-            self._held.release()
-            self._held = None
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # First, because others may lock and change the elements once the lock is released.
         for view in list(self._views.values()):
             if (array := view()) is not None:
                 array.flags.writeable = False
+        if self._held is not None:
+            end = self._held.release if kind is None else self._held.abandon
+            end()
+            self._held = None
         self._views.clear()
 
     def _add(self, array: LockedArray) -> None:

@@ -497,3 +497,46 @@ def test_exception_in_a_block_leaves_no_mark(store: stridemap.Store) -> None:
     lock = store["m"].allow_interrupted().lock()
     with lock:
         assert not lock.was_interrupted
+
+
+def test_repair_that_fails_leaves_the_mark(store: stridemap.Store) -> None:
+    store.save("m", [1, 2], kind="mutable")
+    m = store["m"]
+    end_in_a_block(store.path, exclusive=True)
+    with pytest.raises(ZeroDivisionError), m.allow_interrupted().lock() as array:
+        array[:] = 3
+        raise ZeroDivisionError
+    with pytest.raises(stridemap.StateError, match="allow_interrupted"):
+        m.numpy()
+    # The array cannot be made, because the store is not at its path.
+    moved = Path(store.path).with_name("moved.smap")
+    Path(store.path).rename(moved)
+    with pytest.raises(stridemap.StateError, match="not the file of this tensor"), m.allow_interrupted().lock():
+        pass
+    moved.rename(store.path)
+    with pytest.raises(stridemap.StateError, match="allow_interrupted"):
+        m.numpy()
+    with m.allow_interrupted().lock() as array:
+        array[:] = 4
+    assert m.numpy().tolist() == [4, 4]
+
+
+def test_arrays_of_a_lock_become_read_only_before_it_is_released(store: stridemap.Store) -> None:
+    store.save("m", [1, 2], kind="mutable")
+    freed = []
+
+    class Probe(stridemap._arrays.LockedArray):
+        @property
+        def flags(self) -> object:
+            try:
+                with store["m"].lock(exclusive=False):
+                    freed.append(True)
+            except stridemap.BusyError:
+                freed.append(False)
+            return super().flags
+
+    with store["m"].lock() as array:
+        probe = array.view(Probe)
+    assert freed == [False] and not array.flags.writeable
+    with pytest.raises(ValueError, match="read-only"):
+        probe[0] = 7

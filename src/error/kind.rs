@@ -62,7 +62,7 @@ pub enum ErrorKind {
     CommitUnknown,
     /// An earlier sync failed, so this handle can no longer write. The message contains that failure.
     Poisoned,
-    /// A process ended, or a thread panicked, while it was changing the mutable storage. Use
+    /// A process ended, a thread panicked, or an operation failed, while it was changing the mutable storage. Use
     /// [`allow_interrupted`](crate::Tensor::allow_interrupted) to go on.
     Interrupted,
     /// An imported file is malformed, or the format of an exported file cannot represent a tensor.

@@ -118,7 +118,8 @@ impl Deref for SharedGuard {
 /// The operations have PyTorch's names and follow its rules for dtypes and broadcasting: operands are broadcast to
 /// the size of the tensor, and the elements keep their dtype. They work on every store: in memory if the store is
 /// mapped, otherwise by reading and writing pieces of a few MiB. An operation that is refused changes nothing; one
-/// that fails with [`ErrorKind::Io`] may have changed some elements.
+/// that fails with [`ErrorKind::Io`] may have changed some elements. If the guard is dropped then, the storage counts as
+/// [interrupted](Tensor::allow_interrupted), as if its process had ended.
 ///
 /// ```
 /// use stridemap::{DType, StorageKind, Store};
@@ -198,7 +199,8 @@ impl ExclusiveGuard<'_> {
     }
 
     /// Whether a change of the storage was interrupted before this guard was taken through
-    /// [`allow_interrupted`](Tensor::allow_interrupted). Dropping the guard declares the elements whole.
+    /// [`allow_interrupted`](Tensor::allow_interrupted). Dropping the guard declares the elements whole, unless its last
+    /// operation failed.
     #[must_use]
     pub fn was_interrupted(&self) -> bool {
         self.storage.was_interrupted()
@@ -275,8 +277,20 @@ impl ExclusiveGuard<'_> {
     /// `DTypeMismatch` and `NeedsCopy`, as for [`Tensor::as_slice`]; [`ErrorKind::Unsupported`] if several indices
     /// refer to one element.
     pub fn as_slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
+        self.change(|guard| guard.borrow_slice_mut::<T>().map(|_| ()))?.borrow_slice_mut()
+    }
+
+    fn borrow_slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
         self.tensor.check_slice::<T>("as_slice_mut")?;
         self.borrow_span_mut("as_slice_mut")
+    }
+
+    /// Runs an operation that changes elements, or lends them to be changed, and notes how it ended. What is written to
+    /// lent elements is not known, so it counts as done.
+    pub(super) fn change(&mut self, run: impl FnOnce(&mut Self) -> Result<()>) -> Result<&mut Self> {
+        let done = run(self);
+        self.storage.note_outcome(done.is_ok());
+        done.map(|()| self)
     }
 
     pub(crate) fn borrow_span<T: Element>(&self, op: &str) -> Result<&[T]> {

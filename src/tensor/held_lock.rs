@@ -32,6 +32,14 @@ impl From<ExclusiveGuard<'static>> for HeldLock {
 }
 
 impl HeldLock {
+    /// Says that what was to be done under the lock has failed: if a change of the storage was interrupted before, that
+    /// stays so.
+    pub fn abandon(&mut self) {
+        if let Held::Exclusive(lock) = &mut self.0 {
+            lock.note_outcome(false);
+        }
+    }
+
     /// Makes all changes of the storage durable, as [`ExclusiveGuard::flush`] does. Does nothing under a shared lock.
     ///
     /// # Errors

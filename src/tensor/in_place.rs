@@ -65,11 +65,13 @@ impl ExclusiveGuard<'_> {
     /// `OutOfRange` for a number that the dtype cannot hold; `DTypeMismatch` for a number in place of a
     /// `float4_e2m1fn_x2` pair, or the reverse; `Unsupported`; `Io`.
     pub fn fill_(&mut self, value: impl Into<Scalar>) -> Result<&mut Self> {
-        let element = value.into().encode(self.dtype()).context("fill_")?;
-        let run = element.split_at(self.dtype().itemsize()).0.repeat(256);
-        self.rewrite("fill_", OldElements::Ignored, &[], |out, _| {
-            out.chunks_mut(run.len()).for_each(|out| out.copy_from_slice(run.split_at(out.len()).0));
-            Ok(())
+        self.change(|guard| {
+            let element = value.into().encode(guard.dtype()).context("fill_")?;
+            let run = element.split_at(guard.dtype().itemsize()).0.repeat(256);
+            guard.rewrite("fill_", OldElements::Ignored, &[], |out, _| {
+                out.chunks_mut(run.len()).for_each(|out| out.copy_from_slice(run.split_at(out.len()).0));
+                Ok(())
+            })
         })
     }
 
@@ -91,14 +93,16 @@ impl ExclusiveGuard<'_> {
     /// # Errors
     /// `SizeMismatch`; `DTypeMismatch` if the dtypes cannot be converted; `Unsupported`; `Io`.
     pub fn copy_(&mut self, source: &Tensor) -> Result<&mut Self> {
-        let (from, to) = (source.dtype(), self.dtype());
-        // Converting no elements checks that the conversion exists, before anything is written.
-        convert(from, &[], to, &mut []).context("copy_")?;
-        let source = self.operand(source)?;
-        let source = self.broadcast_operand("copy_", &source)?;
-        let mut buffer = Vec::new();
-        self.rewrite("copy_", OldElements::Ignored, &[source], |out, operands| {
-            operands.iter().try_for_each(|source| load_into(source, to, &mut buffer, out))
+        self.change(|guard| {
+            let (from, to) = (source.dtype(), guard.dtype());
+            // Converting no elements checks that the conversion exists, before anything is written.
+            convert(from, &[], to, &mut []).context("copy_")?;
+            let source = guard.operand(source)?;
+            let source = guard.broadcast_operand("copy_", &source)?;
+            let mut buffer = Vec::new();
+            guard.rewrite("copy_", OldElements::Ignored, &[source], |out, operands| {
+                operands.iter().try_for_each(|source| load_into(source, to, &mut buffer, out))
+            })
         })
     }
 
@@ -128,7 +132,7 @@ impl ExclusiveGuard<'_> {
     /// than this dtype (in the order bool, integer, float, complex), if two integers have no common dtype, and for
     /// floats of 8 bits and below.
     pub fn add_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
-        self.compute("add_", Op::Add, other.into())
+        self.change(|guard| guard.compute("add_", Op::Add, other.into()))
     }
 
     /// Subtracts `other`, by the rules of [`add_`](Self::add_).
@@ -147,7 +151,7 @@ impl ExclusiveGuard<'_> {
     /// # Errors
     /// `SizeMismatch`, `Unsupported` and `Io`, as for [`add_`](Self::add_); `DTypeMismatch` for bools.
     pub fn sub_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
-        self.compute("sub_", Op::Sub, other.into())
+        self.change(|guard| guard.compute("sub_", Op::Sub, other.into()))
     }
 
     /// Multiplies by `other`, by the rules of [`add_`](Self::add_), except that a single number is not rounded to 16
@@ -167,7 +171,7 @@ impl ExclusiveGuard<'_> {
     /// # Errors
     /// `SizeMismatch`, `Unsupported`, `Io` and `DTypeMismatch`, as for [`add_`](Self::add_).
     pub fn mul_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
-        self.compute("mul_", Op::Mul, other.into())
+        self.change(|guard| guard.compute("mul_", Op::Mul, other.into()))
     }
 
     /// Divides by `other`, by the rules of [`add_`](Self::add_), except that a single number is not rounded to 16 bits
@@ -188,10 +192,10 @@ impl ExclusiveGuard<'_> {
     /// `SizeMismatch`, `Unsupported` and `Io`, as for [`add_`](Self::add_); `DTypeMismatch` for integers and bools,
     /// whose quotients are floats.
     pub fn div_<'o>(&mut self, other: impl Into<Operand<'o>>) -> Result<&mut Self> {
-        self.compute("div_", Op::Div, other.into())
+        self.change(|guard| guard.compute("div_", Op::Div, other.into()))
     }
 
-    fn compute(&mut self, op_name: &str, op: Op, other: Operand<'_>) -> Result<&mut Self> {
+    fn compute(&mut self, op_name: &str, op: Op, other: Operand<'_>) -> Result<()> {
         let other_kind = match other {
             Operand::Number(number) => OtherDType::Number(dtype_of(number)),
             Operand::Tensor(tensor) if tensor.ndim() == 0 => OtherDType::ZeroDim(tensor.dtype()),
@@ -268,10 +272,10 @@ impl ExclusiveGuard<'_> {
         old_elements: OldElements,
         operands: &[Tensor],
         mut body: impl FnMut(&mut [u8], &[Tensor]) -> Result<()>,
-    ) -> Result<&mut Self> {
+    ) -> Result<()> {
         self.check_writable(op)?;
         if self.numel() == 0 {
-            return Ok(self);
+            return Ok(());
         }
         let (tensor, storage) = self.parts();
         let views: Vec<Tensor> =
@@ -282,12 +286,13 @@ impl ExclusiveGuard<'_> {
         } else {
             PIECE_BYTES / views.iter().map(|view| view.dtype().itemsize()).fold(1, usize::max)
         };
-        let mut buffer = Vec::new();
-        for_each_piece(&views, limit, &mut |pieces| {
+        let (mut buffer, mut has_changed) = (Vec::new(), false);
+        let done = for_each_piece(&views, limit, &mut |pieces| {
             let Some((piece, operands)) = pieces.split_first() else { return Ok(()) };
             if piece.is_contiguous()
                 && let Some(bytes) = storage.bytes_mut()?
             {
+                has_changed = true;
                 return body(bytes.get_mut(piece.byte_span(op)?).unwrap_or_default(), operands);
             }
             resize_discarding(&mut buffer, piece.nbytes())?;
@@ -295,9 +300,13 @@ impl ExclusiveGuard<'_> {
                 copy::gather_from(storage.bytes()?, piece, &mut buffer)?;
             }
             body(&mut buffer, operands)?;
+            has_changed = true;
             copy::scatter(&buffer, piece, storage)
-        })?;
-        Ok(self)
+        });
+        if done.is_err() && has_changed {
+            storage.note_half_changed();
+        }
+        done
     }
 }
 

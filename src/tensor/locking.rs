@@ -25,8 +25,9 @@ use crate::storage::{Identity, LockedStorage};
 ///
 /// If a process ends, or a thread panics, while it holds an exclusive guard with which it has changed elements, some of
 /// them may be changed and others not. All later locks and reads of the storage, in every process, then fail with
-/// [`ErrorKind::Interrupted`], until an exclusive guard that [allows it](Tensor::allow_interrupted) is dropped. An
-/// operation that fails is no such end, even if it has changed some elements: the caller still has the guard.
+/// [`ErrorKind::Interrupted`], until an exclusive guard that [allows it](Tensor::allow_interrupted) is dropped. The same
+/// holds if an operation fails with [`ErrorKind::Io`] after it may have changed some elements, and the guard is dropped
+/// before one succeeds. An operation that is refused changes nothing.
 impl Tensor {
     /// Waits until no process or thread is changing the storage, and prevents changes while the guard is held.
     ///
@@ -86,13 +87,13 @@ impl Tensor {
         Ok(ExclusiveGuard::new(self, self.lock("lock_exclusive", LockMode::Exclusive)?))
     }
 
-    /// Returns the same tensor, which can be locked and read even if a process ended, or a thread panicked, while it
-    /// was changing the storage. Its views can be, too.
+    /// Returns the same tensor, which can be locked and read even if a process ended, a thread panicked, or an operation
+    /// failed, while it was changing the storage. Its views can be, too.
     ///
     /// The elements are as that process or thread left them: some may be changed, and others not. The guards of the
     /// tensor say [whether that is so](ExclusiveGuard::was_interrupted). Dropping an exclusive guard of it declares the
-    /// elements whole: the storage can then be locked as before, whether or not the guard has changed anything. For a
-    /// tensor on a different kind of storage, this is only a clone.
+    /// elements whole, unless its last operation failed: the storage can then be locked as before, whether or not the guard
+    /// has changed anything. For a tensor on a different kind of storage, this is only a clone.
     ///
     /// ```
     /// use stridemap::{ErrorKind, StorageKind, Store};

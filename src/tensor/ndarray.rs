@@ -95,12 +95,18 @@ impl<'a, T: Element, D: Dimension> TryFrom<&'a mut ExclusiveGuard<'_>> for Array
     type Error = Error;
 
     fn try_from(guard: &'a mut ExclusiveGuard<'_>) -> Result<Self> {
-        check_rank::<D>(guard)?;
-        guard.check_dtype::<T>(BORROW_MUT)?;
-        let tensor = Tensor::clone(guard);
-        let array = ArrayViewMutD::from_shape(shape_of(&tensor), guard.borrow_span_mut(BORROW_MUT)?);
-        array.and_then(ArrayBase::into_dimensionality).map_err(|e| refused(BORROW_MUT, &tensor, &e))
+        borrow_mut(guard.change(|guard| borrow_mut::<T, D>(guard).map(|_| ()))?)
     }
+}
+
+fn borrow_mut<'a, T: Element, D: Dimension>(
+    guard: &'a mut ExclusiveGuard<'_>,
+) -> Result<ArrayViewMut<'a, T, D>> {
+    check_rank::<D>(guard)?;
+    guard.check_dtype::<T>(BORROW_MUT)?;
+    let tensor = Tensor::clone(guard);
+    let array = ArrayViewMutD::from_shape(shape_of(&tensor), guard.borrow_span_mut(BORROW_MUT)?);
+    array.and_then(ArrayBase::into_dimensionality).map_err(|e| refused(BORROW_MUT, &tensor, &e))
 }
 
 /// Copies all elements, in row-major order.

@@ -22,8 +22,8 @@ use crate::ui::{advance, counted, examples, message, write_json};
 /// The damaged store is only read. Nothing is guessed: data that does not match its checksum is lost. If the newest
 /// generation cannot be read, the newest one that can be read is copied. Other tensors in the same storage as a lost one
 /// are kept, and a growable tensor keeps its rows before the damage. Whole storages share their blocks with the damaged
-/// store if the file system can do that. A mutable tensor that a process was changing when it ended is copied as it is,
-/// and listed as interrupted. NEW must not exist; it appears when it is complete. A killed salvage leaves a .stage-*
+/// store if the file system can do that. A mutable tensor whose change was interrupted is copied as it is, and listed as
+/// interrupted. NEW must not exist; it appears when it is complete. A killed salvage leaves a .stage-*
 /// directory beside NEW; that directory can be deleted.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["salvage model.smap --verify-only", "salvage model.smap salvaged.smap"]))]
@@ -60,8 +60,7 @@ pub(crate) fn run(args: &SalvageArgs, out: &mut impl Write) -> Result<bool> {
         writeln!(out, "lost: {}", one_line(&loss.to_string()))?;
     }
     for name in &salvaged.interrupted {
-        let line =
-            format!("{name:?}: a process ended, or may have ended, while it was changing the elements");
+        let line = format!("{name:?}: a change of the elements was interrupted, or may have been");
         writeln!(out, "interrupted: {}", one_line(&line))?;
     }
     out.flush()?;

@@ -21,7 +21,7 @@ use crate::ui::{advance, counted, examples, message, write_json};
 /// tensors are named, only the 1 MiB chunks that contain their elements are read. Files that are no longer needed
 /// are listed, but are not damage. A file that was imported in place is not read; verify checks that it has not
 /// changed since then. Mutable and live storages have no digests, so their elements are not checked. A mutable tensor is
-/// listed if a process ended while it was changing the elements: some may be changed, and others not.
+/// listed if a change of it was interrupted: some elements may be changed, and others not.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["verify model.smap && echo whole", "verify model.smap --json | jq .findings[].affects"]))]
 pub(crate) struct VerifyArgs {
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
     }
     for name in &verified.interrupted {
         let line = format!(
-            "{name:?}: a process ended while it was changing the elements; set them right under \
+            "{name:?}: a change of the elements was interrupted; set them right under \
              allow_interrupted().lock() in Python, or allow_interrupted().lock_exclusive() in Rust"
         );
         writeln!(out, "{}", one_line(&line))?;

@@ -1,4 +1,4 @@
-//! The tensors that a process or thread was changing when it ended.
+//! The tensors of which a change was interrupted.
 
 use std::collections::BTreeSet;
 

@@ -37,7 +37,7 @@ pub(crate) use tensors::verify_tensors;
 pub struct Verification {
     /// Broken rules of the format. Empty for an undamaged store.
     pub findings: Vec<Finding>,
-    /// The tensors whose storage a process or thread was changing when it ended. They can be read with
+    /// The tensors of which a change was interrupted. They can be read with
     /// [`allow_interrupted`](crate::Tensor::allow_interrupted). At most about a million names are kept.
     pub interrupted: Vec<String>,
     /// Files that no process needs, which is not damage. They are not searched for if only some tensors are verified,

@@ -41,6 +41,10 @@ pub(crate) struct LockedStorage {
     was_interrupted: bool,
     /// Whether the mark is set, and must be cleared when the lock is released.
     is_marked: bool,
+    /// Whether the last operation failed.
+    has_failed: bool,
+    /// Whether an operation that failed may have left elements half changed, and none has succeeded since.
+    is_half_changed: bool,
     /// Whether the thread was panicking when it took the lock. The guard is then not why it panics.
     was_panicking: bool,
 }
@@ -90,6 +94,8 @@ impl MutableFile {
             has_room: OnceLock::new(),
             was_interrupted,
             is_marked: was_interrupted && mode == LockMode::Exclusive,
+            has_failed: false,
+            is_half_changed: false,
             was_panicking: thread::panicking(),
         })
     }
@@ -119,9 +125,9 @@ impl MutableFile {
             return Ok(is_set);
         }
         let message = format!(
-            "{}: a process ended, or a thread panicked, while it was changing the storage, so some elements may be \
-             changed and others not; read or lock them as they are through allow_interrupted; dropping an exclusive \
-             guard that was taken through it ends this error",
+            "{}: a process ended, a thread panicked, or an operation failed, while it was changing the storage, so some \
+             elements may be changed and others not; read or lock them as they are through allow_interrupted; dropping \
+             an exclusive guard that was taken through it ends this error",
             path.display()
         );
         Err(Error::new(ErrorKind::Interrupted, message))
@@ -200,6 +206,26 @@ impl LockedStorage {
         self.was_interrupted
     }
 
+    /// Notes that an operation fails after it may have changed elements.
+    pub(crate) fn note_half_changed(&mut self) {
+        self.is_half_changed = true;
+    }
+
+    /// Notes how an operation that changes elements has ended.
+    pub(crate) fn note_outcome(&mut self, is_ok: bool) {
+        self.has_failed = !is_ok;
+        self.is_half_changed &= !is_ok;
+    }
+
+    /// Whether the elements can be declared whole. If a change was interrupted before, an operation that failed has not set
+    /// them right, even if it changed nothing.
+    fn is_whole(&self) -> bool {
+        let has_panicked = thread::panicking() && !self.was_panicking;
+        let is_unrepaired = self.was_interrupted && self.has_failed;
+        let is_poisoned = self.storage.in_place.check_poison().is_err();
+        !(self.is_half_changed || is_unrepaired || has_panicked || is_poisoned)
+    }
+
     /// Sets the mark before the first change under this lock.
     ///
     /// # Errors
@@ -272,14 +298,10 @@ impl LockedStorage {
 }
 
 impl Drop for LockedStorage {
-    /// Clears the mark, unless the changes may be incomplete: the thread has panicked since it took the lock, or a sync
-    /// has failed. A forked child leaves the mark to its parent.
+    /// Clears the mark, unless the changes may be incomplete: an operation or a sync has failed, or the thread has
+    /// panicked since it took the lock. A forked child leaves the mark to its parent.
     fn drop(&mut self) {
-        let has_panicked = thread::panicking() && !self.was_panicking;
-        if !self.is_marked || has_panicked || self.check_process().is_err() {
-            return;
-        }
-        if self.storage.in_place.check_poison().is_ok() {
+        if self.is_marked && self.check_process().is_ok() && self.is_whole() {
             // If this fails, the storage counts as interrupted, although it is whole.
             let _ = step!("unmark", self.write_mark(mark::WHOLE));
         }

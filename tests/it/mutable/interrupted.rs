@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
+use ndarray::ArrayViewMut1;
 use stridemap::{DType, ErrorKind, ExclusiveGuard, StorageKind, Store, StoreOptions, Tensor};
 
 use super::handles;
+use crate::harness::hooked::Hooked;
 use crate::harness::processes::{OtherProcess, send_line, wait_for_line};
-use crate::harness::{assert_refused, new_path, open_mapped};
+use crate::harness::{assert_refused, filled, new_path, open_mapped};
 use crate::simulated::{Op, SimulatedDisk};
 
 const BIN: &str = "storages/0000000000000001.bin";
@@ -203,7 +205,7 @@ fn living_guard_is_not_reported_as_interrupted() {
     assert_eq!(guard.read::<i64>().unwrap(), [5; 4], "a guard reads what it is changing");
     assert!(store.verify(|_| ()).unwrap().is_whole());
     assert!(store.verify_tensors(&["x"], |_| ()).unwrap().is_whole());
-    // An error is no interruption: the caller still has the guard.
+    // A refusal is no interruption.
     guard.add_(1.5).unwrap_err();
     drop(guard);
     assert_eq!(x.read::<i64>().unwrap(), [5; 4]);
@@ -284,4 +286,77 @@ fn guard_that_changes_nothing_writes_nothing() {
     guard.add_(1).unwrap().add_(1).unwrap();
     drop(guard);
     assert_eq!(written(), before + 4, "two changes, and the mark twice");
+}
+
+/// The elements of a piece of an in-place operation, and half as many.
+const TWO_PIECES: usize = 3 << 19;
+
+#[test]
+fn operation_that_fails_after_it_changed_elements_leaves_the_mark_until_one_succeeds() {
+    let disk = SimulatedDisk::new().without_log();
+    let store = StoreOptions::new().disk(Arc::new(disk.clone())).create("/x.smap").unwrap();
+    let x = store.create_tensor("x", DType::I64, &[TWO_PIECES], StorageKind::Mutable).unwrap();
+    // Refuses one write of elements. The mark is one byte.
+    let refuse_once = |from: u64| {
+        disk.fail(move |op| {
+            matches!(op, Op::Write { offset_bytes, bytes, .. } if *offset_bytes >= from && bytes.len() > 1)
+        });
+    };
+    let assert_fails = |guard: &mut ExclusiveGuard<'_>| {
+        assert_refused(guard.fill_(7).map(drop), ErrorKind::Io, &["write storage", BIN]);
+    };
+    refuse_once(1);
+    let mut guard = x.lock_exclusive().unwrap();
+    assert_fails(&mut guard);
+    // One that is refused changes nothing about it.
+    guard.add_(1.5).unwrap_err();
+    drop(guard);
+    assert_interrupted(x.get::<i64>([0]));
+    let found = x.allow_interrupted().read::<i64>().unwrap();
+    assert_eq!((found[0], found[TWO_PIECES - 1]), (7, 0));
+
+    // A repair that fails repairs nothing, even if it was refused.
+    refuse_once(0);
+    let mut guard = x.allow_interrupted().lock_exclusive().unwrap();
+    assert_fails(&mut guard);
+    drop(guard);
+    assert_interrupted(x.get::<i64>([0]));
+    let first = x.narrow(0, 0, 1).unwrap();
+    let refused: [fn(&mut ExclusiveGuard<'_>) -> bool; 4] = [
+        |guard| guard.as_slice_mut::<i64>().is_err(),
+        |guard| ArrayViewMut1::<i64>::try_from(guard).is_err(),
+        |guard| guard.fill_(1).and_then(|guard| guard.fill_(1e30)).is_err(),
+        |guard| guard.fill_(1).and_then(|guard| guard.add_(1.5)).is_err(),
+    ];
+    for is_refused in refused {
+        let mut guard = x.allow_interrupted().lock_exclusive().unwrap();
+        assert!(is_refused(&mut guard.at(&first).unwrap()));
+        drop(guard);
+        assert_interrupted(x.get::<i64>([0]));
+    }
+
+    refuse_once(1);
+    let mut guard = x.allow_interrupted().lock_exclusive().unwrap();
+    assert_fails(&mut guard);
+    guard.fill_(8).unwrap();
+    drop(guard);
+    assert!(x.read::<i64>().unwrap() == [8; TWO_PIECES]);
+}
+
+#[test]
+fn operation_on_mapped_elements_that_fails_half_way_leaves_the_mark() {
+    let (_dir, path) = new_path();
+    let store = Store::create(&path).unwrap();
+    store.save("source", &filled(TWO_PIECES, 7i64)).unwrap();
+    let _ = store.create_tensor("x", DType::I64, &[TWO_PIECES], StorageKind::Mutable).unwrap();
+    let last = TWO_PIECES as u64 * 8 - 1;
+    let disk = Hooked { unreadable: Some((path.join(BIN), last..last + 1)), ..Hooked::default() };
+    let source = StoreOptions::new().disk(Arc::new(disk)).open(&path).unwrap().load("source").unwrap();
+    let x = open_mapped(&path).load("x").unwrap();
+    let mut guard = x.lock_exclusive().unwrap();
+    assert_refused(guard.copy_(&source).map(drop), ErrorKind::Io, &["read storage", BIN]);
+    drop(guard);
+    assert_refused(x.get::<i64>([0]), ErrorKind::Interrupted, &["allow_interrupted"]);
+    let found = x.allow_interrupted().read::<i64>().unwrap();
+    assert_eq!((found[0], found[TWO_PIECES - 1]), (7, 0));
 }
