@@ -13,7 +13,7 @@ use super::handles;
 use crate::harness::hooked::Hooked;
 use crate::harness::processes::{OtherProcess, send_line, wait_for_line};
 use crate::harness::{assert_refused, filled, new_path, open_mapped};
-use crate::simulated::{Op, SimulatedDisk};
+use crate::simulated::{Op, Outcome, SimulatedDisk};
 
 const BIN: &str = "storages/0000000000000001.bin";
 
@@ -47,6 +47,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
             guard.copy_(&Tensor::from_vec(vec![1i64; 3], &[3]).unwrap()).unwrap_err();
         }
         "flush" => guard.flush().unwrap(),
+        "fill_, flush" => guard.fill_(7).and_then(|guard| guard.flush()).unwrap(),
         "exit" => {
             guard.fill_(7).unwrap();
             std::process::exit(0);
@@ -76,7 +77,7 @@ fn assert_interrupted<T: std::fmt::Debug>(result: stridemap::Result<T>) {
 
 #[test]
 fn killed_writer_leaves_a_mark_that_every_lock_and_read_reports() {
-    for role in ["as_slice_mut", "copy_", "fill_", "unmapped fill_", "exit"] {
+    for role in ["as_slice_mut", "copy_", "fill_", "unmapped fill_", "fill_, flush", "exit"] {
         let (dir, path) = with_ones();
         let before = Store::open(&path).unwrap().load("x").unwrap();
         kill_after(role, &path);
@@ -101,7 +102,7 @@ fn killed_writer_leaves_a_mark_that_every_lock_and_read_reports() {
 
             // Views of a tensor that allows it, and the reads of its guards, see what is there.
             let allowed = x.allow_interrupted();
-            let changed = if role == "exit" { 7 } else { 1 };
+            let changed = if matches!(role, "fill_, flush" | "exit") { 7 } else { 1 };
             assert_eq!(allowed.read::<i64>().unwrap(), [7, changed, changed, changed], "{role}, {how}");
             assert_eq!(allowed.select(0, 0).unwrap().item::<i64>().unwrap(), 7);
             let guard = allowed.lock_shared().unwrap();
@@ -359,4 +360,20 @@ fn operation_on_mapped_elements_that_fails_half_way_leaves_the_mark() {
     assert_refused(x.get::<i64>([0]), ErrorKind::Interrupted, &["allow_interrupted"]);
     let found = x.allow_interrupted().read::<i64>().unwrap();
     assert_eq!((found[0], found[TWO_PIECES - 1]), (7, 0));
+}
+
+#[test]
+fn flush_under_a_second_guard_makes_the_removal_of_the_mark_durable() {
+    let disk = SimulatedDisk::new();
+    let store = StoreOptions::new().disk(Arc::new(disk.clone())).create("/x.smap").unwrap();
+    let x = store.create_tensor("x", DType::I64, &[4], StorageKind::Mutable).unwrap();
+    x.lock_exclusive().unwrap().fill_(7).unwrap().flush().unwrap();
+    let after_power_cut = || {
+        let left = SimulatedDisk::after_power_cut(&disk.log(), Outcome::EverythingLost);
+        StoreOptions::new().disk(Arc::new(left)).open("/x.smap").unwrap().load("x").unwrap()
+    };
+    assert_interrupted(after_power_cut().read::<i64>());
+    assert_eq!(after_power_cut().allow_interrupted().read::<i64>().unwrap(), [7; 4]);
+    x.lock_exclusive().unwrap().flush().unwrap();
+    assert_eq!(after_power_cut().read::<i64>().unwrap(), [7; 4]);
 }
