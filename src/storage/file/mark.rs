@@ -8,8 +8,9 @@ use std::path::Path;
 
 use stridemap_format::{RecordKind, StorageRecord};
 
-use crate::disk::{Access, Disk, DiskFile, LockMode, read_again};
+use crate::disk::{Access, Disk, DiskFile, read_again};
 use crate::error::{IoContext, Result};
+use crate::storage::map::file_registry::FileLock;
 use crate::storage::open_file::OpenContext;
 
 /// The mark of a storage that nothing is changing. Any other value is a mark that is set.
@@ -44,8 +45,6 @@ pub(crate) fn is_interrupted(disk: &dyn Disk, path: &Path, record: &StorageRecor
         return Ok(false);
     }
     // A guard clears its mark before it releases its lock.
-    let is_locked = file.try_lock(LockMode::Shared).doing("lock storage", path)?;
-    let is_interrupted = is_locked && read(&*file)?;
-    file.unlock().doing("lock storage", path)?;
-    Ok(is_interrupted)
+    let is_set = FileLock::read_unless_locked(&file, path, || read(&*file))?;
+    Ok(is_set.unwrap_or(false))
 }

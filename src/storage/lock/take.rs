@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::lock_queue::Turn;
 use super::lock_wait::{LockWait, WaitReports};
-use crate::disk::{DiskFile, FileId, step};
+use crate::disk::{DiskFile, FileId, LockMode, step};
 use crate::error::{Error, ErrorKind, IoContext, Result};
 use crate::storage::map::file_registry::{self, FileLock, Purpose};
 
@@ -98,6 +98,33 @@ impl FileLock {
             return Ok(None);
         }
         Ok(try_lock(&**file, purpose, path)?.then(|| registry.add_lock(id, purpose, file)))
+    }
+
+    /// Calls `read` under the shared lock of `file`, if that is free or this process has it. Otherwise returns `None`.
+    ///
+    /// The registry is locked meanwhile. So no other thread finds the file locked, which would refuse it a lock that it does
+    /// not wait for.
+    ///
+    /// # Errors
+    /// `Io`; those of `read`.
+    pub(in crate::storage) fn read_unless_locked<T>(
+        file: &Arc<dyn DiskFile>,
+        path: &Path,
+        read: impl FnOnce() -> Result<T>,
+    ) -> Result<Option<T>> {
+        let id = file.stat().doing("examine storage", path)?.id();
+        let registry = file_registry::lock();
+        match registry.file(id).held_lock() {
+            Some((Purpose::Share, _)) => return read().map(Some),
+            Some((Purpose::Change | Purpose::Grow, _)) => return Ok(None),
+            None => {}
+        }
+        if !file.try_lock(LockMode::Shared).doing("lock storage", path)? {
+            return Ok(None);
+        }
+        let read = read();
+        file.unlock().doing("lock storage", path)?;
+        read.map(Some)
     }
 }
 

@@ -11,8 +11,8 @@
 //! Each new use is checked against the others and recorded without unlocking the mutex in between. A mapping that a
 //! handle keeps for the next load is a use as well. If it conflicts, it is released, and the check begins again.
 //!
-//! While the mutex is locked, code may map a file or try to lock it, but must not drop a [`Region`], because that would
-//! lock the mutex again. A weak region is therefore upgraded only to be returned to the caller.
+//! While the mutex is locked, code may map a file, try to lock it or read its mark, but must not drop a [`Region`], because
+//! that would lock the mutex again. A weak region is therefore upgraded only to be returned to the caller.
 
 use std::collections::HashMap;
 use std::io;

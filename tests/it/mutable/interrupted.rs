@@ -3,8 +3,9 @@
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use ndarray::ArrayViewMut1;
 use stridemap::{DType, ErrorKind, ExclusiveGuard, StorageKind, Store, StoreOptions, Tensor};
@@ -376,4 +377,47 @@ fn flush_under_a_second_guard_makes_the_removal_of_the_mark_durable() {
     assert_eq!(after_power_cut().allow_interrupted().read::<i64>().unwrap(), [7; 4]);
     x.lock_exclusive().unwrap().flush().unwrap();
     assert_eq!(after_power_cut().read::<i64>().unwrap(), [7; 4]);
+}
+
+#[test]
+fn verify_refuses_no_guard_of_this_process() {
+    let (_dir, path) = with_ones();
+    kill_after("fill_", &path);
+    let at_once = StoreOptions::new().lock_timeout(Duration::ZERO);
+    let x = Mutex::new(Some(at_once.open(&path).unwrap().load("x").unwrap().allow_interrupted()));
+    let locking = Arc::new(Mutex::new(None));
+    let started = Arc::clone(&locking);
+    // While `verify` has the lock under which it reads the mark, another thread asks for a guard. Either it is refused, or
+    // it sleeps until `verify` goes on.
+    let disk = Hooked::after(move |operation, path| {
+        if operation != "try_lock" || !path.ends_with(BIN) {
+            return;
+        }
+        let Some(x) = x.lock().unwrap().take() else { return };
+        let (send, receive) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            send.send(fs::read_link("/proc/thread-self").unwrap()).unwrap();
+            x.lock_exclusive().map(|guard| guard.was_interrupted())
+        });
+        let stat = Path::new("/proc").join(receive.recv().unwrap()).join("stat");
+        let is_asleep = || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "));
+        while !thread.is_finished() && !is_asleep() {
+            thread::yield_now();
+        }
+        *started.lock().unwrap() = Some(thread);
+    });
+    let store = StoreOptions::new().disk(Arc::new(disk)).open(&path).unwrap();
+    assert_eq!(store.verify(|_| ()).unwrap().interrupted, ["x"]);
+    let thread = locking.lock().unwrap().take().unwrap();
+    assert!(thread.join().unwrap().unwrap());
+}
+
+#[test]
+fn verify_reads_the_mark_beside_shared_guards_of_this_process() {
+    let (_dir, path) = with_ones();
+    kill_after("fill_", &path);
+    let store = Store::open(&path).unwrap();
+    let guard = store.load("x").unwrap().allow_interrupted().lock_shared().unwrap();
+    assert_eq!(store.verify(|_| ()).unwrap().interrupted, ["x"]);
+    assert!(guard.was_interrupted());
 }
