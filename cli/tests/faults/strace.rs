@@ -1,5 +1,6 @@
 //! Counts system calls, and makes them fail, with strace.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -83,14 +84,51 @@ pub(crate) fn run(dir: &Path, args: &[&str], fault: Option<&Fault>) -> (Output, 
         command.args(["-e", &format!("inject={call}:{how}:when={when}")]);
     }
     let output = output(command.arg(EXECUTABLE).args(args).current_dir(dir));
-    (output, String::from_utf8(fs::read(trace).unwrap()).unwrap())
+    (output, joined(&String::from_utf8(fs::read(trace).unwrap()).unwrap()))
+}
+
+/// Returns the trace with one line for each call. strace divides a call if a different thread makes one before its end.
+fn joined(trace: &str) -> String {
+    let (mut begun, mut lines) = (BTreeMap::new(), Vec::new());
+    for line in trace.lines() {
+        let (thread, event) = line.split_once(' ').unwrap_or_default();
+        let end = event.trim_start().strip_prefix("<... ").and_then(|event| event.split_once(" resumed>"));
+        if let Some(begin) = line.strip_suffix(" <unfinished ...>") {
+            begun.insert(thread, begin);
+        } else if let Some((begin, (_, end))) = begun.get(thread).zip(end) {
+            lines.push(format!("{begin}{end}"));
+            begun.remove(thread);
+        } else {
+            lines.push(line.to_owned());
+        }
+    }
+    // The process ended during these calls.
+    lines.extend(begun.into_values().map(str::to_owned));
+    lines.join("\n")
+}
+
+#[test]
+fn call_that_a_different_thread_divides_is_one_line() {
+    let trace = "10    openat(AT_FDCWD</>, \"a\" <unfinished ...>\n\
+                 101   fsync(3</b> <unfinished ...>\n\
+                 10    <... openat resumed>) = 4</proc/a>\n\
+                 101   <... fsync resumed>) = -1 EIO (Input/output error) (INJECTED)\n\
+                 101   fsync(3</b>) = 0\n\
+                 10    read(4</proc/a> <unfinished ...>\n\
+                 101   +++ killed by SIGKILL +++";
+    let lines = "10    openat(AT_FDCWD</>, \"a\") = 4</proc/a>\n\
+                 101   fsync(3</b>) = -1 EIO (Input/output error) (INJECTED)\n\
+                 101   fsync(3</b>) = 0\n\
+                 101   +++ killed by SIGKILL +++\n\
+                 10    read(4</proc/a>";
+    assert_eq!(joined(trace), lines);
 }
 
 /// Returns each call of a trace after the start of the program: its name, its position among calls of that name, and
 /// its line.
 fn calls(trace: &str) -> Vec<(String, usize, String)> {
     let main = trace.split_whitespace().next().unwrap_or_default();
-    let mut counts = std::collections::BTreeMap::new();
+    let mut counts = BTreeMap::new();
     let mut calls = Vec::new();
     let mut has_begun = false;
     for line in trace.lines() {
