@@ -119,7 +119,7 @@ pub(crate) fn unquoted(text: &str) -> Option<String> {
 }
 
 impl Expr {
-    fn parse(text: &str) -> Result<Self> {
+    pub(crate) fn parse(text: &str) -> Result<Self> {
         parse::parse(text).map_err(|mistake| in_expression(mistake, text))
     }
 
