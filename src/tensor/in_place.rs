@@ -292,8 +292,10 @@ impl ExclusiveGuard<'_> {
             if piece.is_contiguous()
                 && let Some(bytes) = storage.bytes_mut()?
             {
-                has_changed = true;
-                return body(bytes.get_mut(piece.byte_span(op)?).unwrap_or_default(), operands);
+                let done = body(bytes.get_mut(piece.byte_span(op)?).unwrap_or_default(), operands);
+                // If the old elements are needed, what can fail comes before the first write.
+                has_changed |= done.is_ok() || old_elements == OldElements::Ignored;
+                return done;
             }
             resize_discarding(&mut buffer, piece.nbytes())?;
             if old_elements == OldElements::Needed {
@@ -303,8 +305,12 @@ impl ExclusiveGuard<'_> {
             has_changed = true;
             copy::scatter(&buffer, piece, storage)
         });
-        if done.is_err() && has_changed {
-            storage.note_half_changed();
+        let is_all = tensor.is_contiguous() && tensor.nbytes() as u64 == tensor.storage().length_bytes();
+        match done {
+            Err(_) if has_changed => storage.note_half_changed(),
+            // All elements have new values, which do not depend on those of before.
+            Ok(()) if is_all && old_elements == OldElements::Ignored => storage.note_replaced(),
+            _ => {}
         }
         done
     }

@@ -26,8 +26,8 @@ use crate::storage::{Identity, LockedStorage};
 /// If a process ends, or a thread panics, while it holds an exclusive guard with which it has changed elements, some of
 /// them may be changed and others not. All later locks and reads of the storage, in every process, then fail with
 /// [`ErrorKind::Interrupted`], until an exclusive guard that [allows it](Tensor::allow_interrupted) is dropped. The same
-/// holds if an operation fails with [`ErrorKind::Io`] after it may have changed some elements, and the guard is dropped
-/// before one succeeds. An operation that is refused changes nothing.
+/// holds if an operation fails after it may have changed some elements, unless a later `fill_` or `copy_` under the guard
+/// replaces all elements of the storage. An operation that is refused changes nothing.
 impl Tensor {
     /// Waits until no process or thread is changing the storage, and prevents changes while the guard is held.
     ///

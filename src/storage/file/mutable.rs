@@ -211,10 +211,14 @@ impl LockedStorage {
         self.is_half_changed = true;
     }
 
+    /// Notes that all elements were replaced.
+    pub(crate) fn note_replaced(&mut self) {
+        self.is_half_changed = false;
+    }
+
     /// Notes how an operation that changes elements has ended.
     pub(crate) fn note_outcome(&mut self, is_ok: bool) {
         self.has_failed = !is_ok;
-        self.is_half_changed &= !is_ok;
     }
 
     /// Whether the elements can be declared whole. If a change was interrupted before, an operation that failed has not set

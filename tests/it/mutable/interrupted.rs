@@ -294,7 +294,7 @@ fn guard_that_changes_nothing_writes_nothing() {
 const TWO_PIECES: usize = 3 << 19;
 
 #[test]
-fn operation_that_fails_after_it_changed_elements_leaves_the_mark_until_one_succeeds() {
+fn operation_that_fails_after_it_changed_elements_leaves_the_mark_until_all_are_replaced() {
     let disk = SimulatedDisk::new().without_log();
     let store = StoreOptions::new().disk(Arc::new(disk.clone())).create("/x.smap").unwrap();
     let x = store.create_tensor("x", DType::I64, &[TWO_PIECES], StorageKind::Mutable).unwrap();
@@ -337,6 +337,24 @@ fn operation_that_fails_after_it_changed_elements_leaves_the_mark_until_one_succ
         assert_interrupted(x.get::<i64>([0]));
     }
 
+    // Nor does one that succeeds, if it reads the elements, changes only some, or changes none.
+    let later: [fn(&mut ExclusiveGuard<'_>, &Tensor) -> bool; 3] = [
+        |guard, _| guard.add_(1).is_ok(),
+        |guard, first| guard.at(first).is_ok_and(|mut guard| guard.fill_(1).is_ok()),
+        |guard, first| {
+            let nothing = first.narrow(0, 0, 0).unwrap();
+            guard.at(&nothing).is_ok_and(|mut guard| guard.fill_(1).is_ok())
+        },
+    ];
+    for later in later {
+        refuse_once(1);
+        let mut guard = x.allow_interrupted().lock_exclusive().unwrap();
+        assert_fails(&mut guard);
+        assert!(later(&mut guard, &first));
+        drop(guard);
+        assert_interrupted(x.get::<i64>([0]));
+    }
+
     refuse_once(1);
     let mut guard = x.allow_interrupted().lock_exclusive().unwrap();
     assert_fails(&mut guard);
@@ -355,6 +373,14 @@ fn operation_on_mapped_elements_that_fails_half_way_leaves_the_mark() {
     let disk = Hooked { unreadable: Some((path.join(BIN), last..last + 1)), ..Hooked::default() };
     let source = StoreOptions::new().disk(Arc::new(disk)).open(&path).unwrap().load("source").unwrap();
     let x = open_mapped(&path).load("x").unwrap();
+    let mut guard = x.lock_exclusive().unwrap();
+    // What fails before it changes the first element leaves no mark.
+    let unreadable = source.narrow(0, TWO_PIECES - 1, 1).unwrap();
+    let mut one = guard.at(&x.narrow(0, 0, 1).unwrap()).unwrap();
+    assert_refused(one.add_(&unreadable).map(drop), ErrorKind::Io, &["read storage", BIN]);
+    drop(one);
+    drop(guard);
+    assert_eq!(x.get::<i64>([0]).unwrap(), 0);
     let mut guard = x.lock_exclusive().unwrap();
     assert_refused(guard.copy_(&source).map(drop), ErrorKind::Io, &["read storage", BIN]);
     drop(guard);
