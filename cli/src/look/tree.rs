@@ -149,13 +149,19 @@ fn numbered(name: &str) -> Option<(&str, u64)> {
 fn record(name: &str, node: &Node, depth: Option<usize>) -> Value {
     let parts = if depth == Some(0) { Vec::new() } else { node.parts() };
     let depth = depth.map(|depth| depth.saturating_sub(1));
-    json!({
+    let parts: Vec<Value> = parts.iter().map(|(name, node)| record(name, node, depth)).collect();
+    let mut record = json!({
         "name": name,
         "tensor_count": node.totals.tensor_count,
         "numel": node.totals.numel,
         "size_bytes": node.totals.size_bytes,
         "dtype": node.tensor.as_ref().map(|(dtype, _)| dtype.name()),
         "size": node.tensor.as_ref().map(|(_, size)| size),
-        "parts": parts.iter().map(|(name, node)| record(name, node, depth)).collect::<Value>(),
-    })
+        "parts": null,
+    });
+    // Moved: `json!` would copy all that is below once for each level.
+    if let Some(record) = record.as_object_mut() {
+        record.insert("parts".to_owned(), parts.into());
+    }
+    record
 }
