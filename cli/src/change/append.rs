@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use stridemap::{DType, ErrorKind, Source, Store, StoreOptions, Tensor};
 
+use super::plan;
 use super::stdin::PIPE;
 use crate::args::{DryRun, Reading};
 use crate::error::{Error, Result};
@@ -91,7 +92,11 @@ fn dry_run(args: &AppendArgs, sources: &[Tensor], store: &Store, out: &mut impl 
     check_writable(store)?;
     let mut txn = store.begin()?;
     let name = name(&args.name, &txn)?;
-    let mut total = txn.load(&name)?.size().first().copied().unwrap_or_default();
+    // By the header: the elements may be in a file that this command does not open.
+    let Some(info) = plan::info(&store.snapshot(), &name)? else {
+        return Ok(txn.load(&name).map(drop)?); // says which names there are
+    };
+    let mut total = info.header.size().first().copied().unwrap_or_default();
     let mut added = 0;
     for (path, source) in args.files.iter().zip(sources) {
         let rows = source.size().first().copied().unwrap_or_default();
