@@ -128,8 +128,8 @@ pub(super) fn keep(
     let left = what_is_left(store, &survey, progress)?;
     let mut kept = Kept::default();
     // As in a verification: once no steps are left, a tensor counts as reaching everything between its first byte and
-    // its last.
-    let mut steps_left = MAX_STEPS_TOGETHER;
+    // its last. A single one cannot use up those of the others.
+    let mut all_steps_left = MAX_STEPS_TOGETHER;
     survey.each_tensor(|tensor| {
         let (name, record, id) = (tensor.name, tensor.record, tensor.record.storage_id);
         let mut lose = |path: &Path, reason: String, lost_bytes| {
@@ -144,9 +144,12 @@ pub(super) fn keep(
             (_, Some(e)) => format!("its header reaches outside its storage ({})", e.rule()),
             (None, _) => format!("no record of storage {id:016x} can be read"),
             (Some(storage), None) => {
+                let own_steps = all_steps_left.min(MAX_STEPS_TOGETHER / 100);
+                let mut steps_left = own_steps;
                 let damage = left
                     .get(&id)
                     .and_then(|left| first_loss(record, storage.length_bytes, left, &mut steps_left));
+                all_steps_left -= own_steps - steps_left;
                 let rows = damage.as_ref().and_then(|(at, _)| rows_before(record, storage, *at));
                 if let Some((_, reason)) = &damage {
                     let kept_bytes = rows.as_ref().map_or(0, bytes_of);
@@ -245,6 +248,10 @@ fn first_loss(
     };
     let mut near = reached.near(&left.lost).iter();
     let (range, reason) = near.find(|(range, _)| reached.overlaps(range, steps_left))?;
+    if *steps_left == 0 {
+        let why = format!("{}; whether the tensor reaches it takes too long to find out", reason.1);
+        return Some((range.start, Arc::new((reason.0.clone(), why))));
+    }
     Some((range.start, Arc::clone(reason)))
 }
 
