@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -74,12 +75,20 @@ const MAX_UNCOUNTED: usize = 1024;
 /// How many mappings can be made before they are counted again.
 static UNCOUNTED: AtomicUsize = AtomicUsize::new(0);
 
+/// Held by the thread that counts.
+static COUNTING: Mutex<()> = Mutex::new(());
+
 /// Checks that the process can make more mappings than the one that the caller is about to make. They are counted, and
 /// counted again once half of those that were left are made. As above, there is no trial.
 ///
 /// # Errors
 /// `ENOMEM`, as if the limit were smaller. A read of the counts that fails is no error.
 pub(crate) fn leave_mappings() -> io::Result<()> {
+    if UNCOUNTED.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1)).is_ok() {
+        return Ok(());
+    }
+    // One thread counts, and those that wait for it use what it found.
+    let _counting = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
     if UNCOUNTED.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1)).is_ok() {
         return Ok(());
     }
