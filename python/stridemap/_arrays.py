@@ -232,15 +232,20 @@ class Lock:
         self._held.flush()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # First, because others may lock and change the elements once the lock is released.
-        for view in list(self._views.values()):
-            if (array := view()) is not None:
-                array.flags.writeable = False
-        if self._held is not None:
-            end = self._held.release if kind is None else self._held.abandon
-            end()
-            self._held = None
-        self._views.clear()
+        held, self._held = self._held, None
+        try:
+            # First, because others may lock and change the elements once the lock is released.
+            for view in list(self._views.values()):
+                if (array := view()) is not None:
+                    array.flags.writeable = False
+            self._views.clear()
+        except BaseException:
+            kind = BaseException
+            raise
+        finally:
+            if held is not None:
+                end = held.release if kind is None else held.abandon
+                end()
 
     def _add(self, array: LockedArray) -> None:
         """Make an array read-only when the lock is released."""
