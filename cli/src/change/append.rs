@@ -96,8 +96,7 @@ fn dry_run(args: &AppendArgs, sources: &[Tensor], store: &Store, out: &mut impl 
     let Some(info) = plan::info(&store.snapshot(), &name)? else {
         return Ok(txn.load(&name).map(drop)?); // says which names there are
     };
-    let mut total = info.header.size().first().copied().unwrap_or_default();
-    let mut added = 0;
+    let (mut total, mut added) = (info.header.size().first().copied().unwrap_or_default(), 0);
     for (path, source) in args.files.iter().zip(sources) {
         let rows = source.size().first().copied().unwrap_or_default();
         let checked = match rows {
@@ -108,8 +107,8 @@ fn dry_run(args: &AppendArgs, sources: &[Tensor], store: &Store, out: &mut impl 
         checked.map_err(|e| explain(path, args, e))?;
         (added, total) = (added + rows, total + rows);
     }
-    let added = counted(added as u64, "row");
-    Ok(writeln!(out, "would append {added} to {}, which would then have {total}", quoted(&name))?)
+    let (added, name) = (counted(added as u64, "row"), quoted(&name));
+    Ok(writeln!(out, "would append {added} to {name}, which would then have {total}")?)
 }
 
 /// How to get a tensor that can grow.

@@ -150,18 +150,14 @@ fn record(name: &str, node: &Node, depth: Option<usize>) -> Value {
     let parts = if depth == Some(0) { Vec::new() } else { node.parts() };
     let depth = depth.map(|depth| depth.saturating_sub(1));
     let parts: Vec<Value> = parts.iter().map(|(name, node)| record(name, node, depth)).collect();
-    let mut record = json!({
-        "name": name,
-        "tensor_count": node.totals.tensor_count,
-        "numel": node.totals.numel,
-        "size_bytes": node.totals.size_bytes,
-        "dtype": node.tensor.as_ref().map(|(dtype, _)| dtype.name()),
-        "size": node.tensor.as_ref().map(|(_, size)| size),
-        "parts": null,
-    });
-    // Moved: `json!` would copy all that is below once for each level.
-    if let Some(record) = record.as_object_mut() {
-        record.insert("parts".to_owned(), parts.into());
-    }
-    record
+    // Each value is moved: `json!` would copy all that is below once for each level.
+    Value::from_iter([
+        ("name", json!(name)),
+        ("tensor_count", json!(node.totals.tensor_count)),
+        ("numel", json!(node.totals.numel)),
+        ("size_bytes", json!(node.totals.size_bytes)),
+        ("dtype", json!(node.tensor.as_ref().map(|(dtype, _)| dtype.name()))),
+        ("size", json!(node.tensor.as_ref().map(|(_, size)| size))),
+        ("parts", parts.into()),
+    ])
 }
