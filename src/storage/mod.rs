@@ -7,7 +7,7 @@
 //! | chunk digest | the digest of 1 MiB of a sealed storage, compared when it is read | `digest/verified_reader.rs` |
 //! | external file | a file outside the store that a storage uses in place | `file/external_file.rs`, `file/open_external.rs` |
 //! | file registry | what this process maps and locks each file as, so that two kinds never meet in one file | `map/file_registry.rs` |
-//! | file lock | the lock of a storage's file, shared by the guards of one process | `lock/take.rs` |
+//! | file lock | the lock of a storage's file, shared by the guards of one process | `map/file_lock.rs`, `lock/take.rs` |
 //! | growth | rows written after the end of a sealed storage, invisible until they are committed | `grow/growth.rs` |
 //! | heap storage | bytes in memory, of a tensor that was never saved | `file/heap_bytes.rs` |
 //! | hint | an advice, given ahead of a read | `map/advice.rs` |

@@ -15,7 +15,7 @@ use super::open_external::ExternalOpener;
 use crate::disk::{Access, Disk, DiskFile, FileId, FileStat, LockMode};
 use crate::error::{Error, ErrorKind, IoContext, Result};
 use crate::storage::map::advice::Hint;
-use crate::storage::map::file_registry::{FileLock, Held, LockRef};
+use crate::storage::map::file_lock::{FileLock, Held, LockRef};
 use crate::storage::map::mapping::{MapPermit, Mapping};
 use crate::storage::open_file::{MapError, OpenContext, check_length, open_whole};
 

@@ -10,7 +10,7 @@ use stridemap_format::{RecordKind, StorageRecord};
 
 use crate::disk::{Access, Disk, DiskFile, read_again};
 use crate::error::{IoContext, Result};
-use crate::storage::map::file_registry::FileLock;
+use crate::storage::map::file_lock::FileLock;
 use crate::storage::open_file::OpenContext;
 
 /// The mark of a storage that nothing is changing. Any other value is a mark that is set.

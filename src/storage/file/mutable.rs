@@ -7,7 +7,7 @@ use super::in_place::InPlaceFile;
 use super::mark;
 use crate::disk::{Access, DiskFile, LockMode, step};
 use crate::error::{Error, ErrorKind, IoContext, Result};
-use crate::storage::map::file_registry::{FileLock, LockRef};
+use crate::storage::map::file_lock::{FileLock, LockRef};
 use crate::storage::map::mapping::LockedMapping;
 use crate::storage::open_file::MapError;
 

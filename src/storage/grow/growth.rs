@@ -15,7 +15,8 @@ use crate::disk::{
 };
 use crate::error::{Error, ErrorKind, FormatContext, IoContext, Result};
 use crate::storage::lock::lock_wait::LockWait;
-use crate::storage::map::file_registry::{FileLock, Purpose};
+use crate::storage::map::file_lock::FileLock;
+use crate::storage::map::file_registry::Purpose;
 use crate::storage::open_file::{OpenContext, broken, check_length, other_names_error};
 use crate::storage::zeroed;
 

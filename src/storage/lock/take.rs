@@ -9,7 +9,8 @@ use super::lock_queue::Turn;
 use super::lock_wait::{LockWait, WaitReports};
 use crate::disk::{DiskFile, FileId, LockMode, step};
 use crate::error::{Error, ErrorKind, IoContext, Result};
-use crate::storage::map::file_registry::{self, FileLock, Purpose};
+use crate::storage::map::file_lock::FileLock;
+use crate::storage::map::file_registry::{self, Purpose};
 
 impl FileLock {
     /// Locks `file`, waiting at most the timeout of `wait`, in the order in which locks were requested. A thread that

@@ -14,7 +14,8 @@ use rustix::param::page_size;
 
 use super::address_space::Reservation;
 use super::advice::Hint;
-use super::file_registry::{self, FileLock, MappedAs, Purpose, Region};
+use super::file_lock::FileLock;
+use super::file_registry::{self, MappedAs, Purpose, Region};
 use super::kept_mappings;
 use crate::available_memory;
 use crate::disk::{FileId, FileStat, FileSystem, LockMode};
