@@ -170,13 +170,8 @@ impl ListedFile {
         match &self.spare {
             Some(Spare { reason: SpaceReason::Foreign, .. }) => 3,
             Some(spare) if spare.bytes < self.size_bytes => 0,
-            Some(spare) => {
-                if spare.reason.is_held() {
-                    1
-                } else {
-                    2
-                }
-            }
+            Some(spare) if spare.reason.is_held() => 1,
+            Some(_) => 2,
             None => 0,
         }
     }

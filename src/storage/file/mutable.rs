@@ -43,7 +43,7 @@ pub(crate) struct LockedStorage {
     is_marked: bool,
     /// Whether the last operation failed.
     has_failed: bool,
-    /// Whether an operation that failed may have left elements half changed, and none has succeeded since.
+    /// Whether an operation that failed may have left elements half changed, and not all were replaced since.
     is_half_changed: bool,
     /// Whether the thread was panicking when it took the lock. The guard is then not why it panics.
     was_panicking: bool,
