@@ -83,6 +83,14 @@ pub mod disk;
 mod disk;
 mod error;
 mod generation;
+pub mod history {
+    //! The history of a store: tags, the log, and which tags to keep.
+    //!
+    //! The operations are methods of [`Store`](crate::Store), [`Transaction`](crate::Transaction) and
+    //! [`Snapshot`](crate::Snapshot).
+
+    pub use crate::store::{At, LogEntry, Retention, TagInfo};
+}
 pub mod import;
 mod layout;
 pub mod maintenance;

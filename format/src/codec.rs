@@ -11,7 +11,7 @@ use bincode::Options;
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::limits::{MAX_ATTRIBUTES_BYTES, MAX_CHANGES, MAX_GARBAGE, MAX_RANK};
+use crate::limits::{MAX_ATTRIBUTES_BYTES, MAX_CHANGES, MAX_RANK};
 use crate::{Attributes, Error, Result, Rule, attribute_size};
 
 fn options() -> impl Options {
@@ -168,18 +168,7 @@ where
         count = count.saturating_add(1);
         count <= MAX_CHANGES
     };
-    let too_much = "more than 4096 changes of storages, or of tensors";
-    deserializer.deserialize_map(Map { fits, too_much, kept: BTreeMap::new() })
-}
-
-/// Decodes the garbage of a manifest. At most [`MAX_GARBAGE`] entries are kept (F-13).
-pub(crate) fn garbage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<u64, u64>, D::Error> {
-    let mut count = 0usize;
-    let fits = |_: &u64, _: &u64| {
-        count = count.saturating_add(1);
-        count <= MAX_GARBAGE
-    };
-    let too_much = "more than 1048576 storages of garbage";
+    let too_much = "more than 4096 changes of one tree";
     deserializer.deserialize_map(Map { fits, too_much, kept: BTreeMap::new() })
 }
 
@@ -234,11 +223,13 @@ where
 /// Returns the error for bytes that cannot be decoded. bincode's own messages are not used: they describe bincode's
 /// types, not the file.
 fn decode_error(error: &bincode::ErrorKind, what: &str) -> Error {
-    use bincode::ErrorKind::{Custom, InvalidTagEncoding, InvalidUtf8Encoding};
+    use bincode::ErrorKind::{Custom, InvalidBoolEncoding, InvalidTagEncoding, InvalidUtf8Encoding};
     let (rule, detail) = match error {
         Custom(_) => REFUSED.take().unwrap_or((Rule::Canonical, "it has an invalid integer")),
         InvalidUtf8Encoding(_) => (Rule::Canonical, "it has text that is not UTF-8"),
-        InvalidTagEncoding(_) => (Rule::Canonical, "it has an option that is neither 0 nor 1"),
+        InvalidTagEncoding(_) | InvalidBoolEncoding(_) => {
+            (Rule::Canonical, "it has an option or a flag that is neither 0 nor 1")
+        }
         _ => (Rule::Canonical, "it ends early"),
     };
     Error::new(rule, format!("{what} cannot be decoded: {detail}"))

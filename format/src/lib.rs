@@ -7,8 +7,8 @@
 //! | type | file in a store |
 //! |---|---|
 //! | [`Marker`] | `FORMAT` |
-//! | [`Manifest`] | `meta/<generation>.man` |
-//! | [`Node`], [`TableEncoder`] | `meta/<generation>.tab` |
+//! | [`Manifest`] | `meta/<generation>.man`, and `generations/<generation>.man` of a tagged generation |
+//! | [`Node`], [`TableEncoder`] | `generations/<generation>.tab`, and `meta/<generation>.his` of the history |
 //! | [`StorageRecord`], [`TensorRecord`] with its [`Header`] | records inside manifests and tables |
 #![forbid(unsafe_code)]
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
@@ -23,10 +23,12 @@ mod checksum;
 mod codec;
 mod dims;
 mod dtype;
+mod entry;
 mod error;
 mod extent;
 mod header;
 mod hints;
+mod history;
 pub mod limits;
 mod manifest;
 mod marker;
@@ -39,16 +41,18 @@ mod table;
 pub use checksum::{CHUNK_BYTES, Digest, Digester, digest, digests_of_chunks, full_chunk_count};
 pub use dims::Dims;
 pub use dtype::DType;
+pub use entry::{Bounds, Entry, Tree};
 pub use error::{Error, Result, Rule};
 pub use extent::{Extent, check_numel};
 pub use header::Header;
-pub use manifest::{Attributes, Manifest, ManifestHead, TableRef, TreeRef, attribute_size, check_attributes};
+pub use history::{GarbageKey, KeptGeneration, KeptKey, Tag};
+pub use manifest::{Attributes, Manifest, ManifestHead, attribute_size, check_attributes};
 pub use marker::Marker;
-pub use node::{Entry, Node, NodeHeader, PAGE_BYTES, Tree};
+pub use node::{Node, NodeHeader, PAGE_BYTES};
 pub use preamble::VERSION;
 pub use record::{External, FileStamp, RecordKind, StorageRecord, TensorRecord, check_text};
 pub use sealed::{ChunkChain, Sealed, Sealer};
-pub use table::TableEncoder;
+pub use table::{TableEncoder, TableRef, TreeRef};
 
 /// The identity of a store: 16 random bytes, chosen when the store is created.
 pub type Uuid = [u8; 16];

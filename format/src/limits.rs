@@ -3,8 +3,8 @@
 /// The maximum number of dimensions of a tensor. PyTorch has the same limit.
 pub const MAX_RANK: usize = 64;
 
-/// The maximum number of bytes in a tensor's name, an attribute's scope or key, or an external path. This is
-/// `PATH_MAX` on Linux, long enough for any module path, and short enough for a table entry.
+/// The maximum number of bytes in the name of a tensor or tag, an attribute's scope or key, a message, or an external
+/// path. This is `PATH_MAX` on Linux, long enough for any module path, and short enough for a table entry.
 pub const MAX_TEXT_BYTES: usize = 4096;
 
 /// The maximum number of bytes in the name of a dimension. A table entry with [`MAX_RANK`] such names still fits in a
@@ -20,18 +20,13 @@ pub const MAX_NODE_PAGES: u16 = 9;
 pub const MAX_NODE_LEVEL: u16 = 40;
 
 /// The maximum length of a manifest in bytes. If the changes since the last table would exceed it, a new table is
-/// written. Garbage and attributes have limits of their own, so only a malformed file exceeds this one.
+/// written. Attributes have a limit of their own, so only a malformed file exceeds this one.
 pub const MAX_MANIFEST_BYTES: u64 = 16 * 1024 * 1024;
 
-/// The maximum number of changes of storages in a manifest, and also of changes of tensors. A new table is written when
-/// the changes exceed about the square root of the table's entries. Because of this limit, a table of more than 2^24
-/// entries is rewritten earlier. In memory, a change can take twenty times its size in the file, so a limit in bytes
-/// would not be enough.
+/// The maximum number of changes of each tree of the table in a manifest. A new table is written when the changes exceed
+/// about the square root of the table's entries. Because of this limit, a table of more than 2^24 entries is rewritten
+/// earlier. In memory, a change can take twenty times its size in the file, so a limit in bytes would not be enough.
 pub const MAX_CHANGES: usize = 1 << 12;
-
-/// The maximum number of garbage storages in a manifest: those that one commit drops, and those that readers still
-/// need. A commit with more is refused.
-pub const MAX_GARBAGE: usize = 1 << 20;
 
 /// The maximum size of all attributes together, in bytes: their scopes, keys and values, and 16 for each attribute.
 /// Every commit writes all attributes again.

@@ -4,50 +4,16 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{MAX_ATTRIBUTES_BYTES, MAX_CHANGES, MAX_GARBAGE, MAX_MANIFEST_BYTES};
+use crate::entry::{Bounds, Tree};
+use crate::history::{GarbageKey, KeptGeneration, KeptKey, Tag, check_message};
+use crate::limits::{MAX_ATTRIBUTES_BYTES, MAX_CHANGES, MAX_MANIFEST_BYTES};
 use crate::preamble::{check_version, preamble, strip_preamble, take};
 use crate::record::{Unchecked, check_storage_id};
-use crate::{Error, Result, Rule, StorageRecord, TensorRecord, Uuid, check_text, codec, digest};
+use crate::{Error, Result, Rule, StorageRecord, TableRef, TensorRecord, Uuid, check_text, codec, digest};
 
 const MAGIC: [u8; 8] = *b"SMAPMAN\n";
 /// The number of bytes around the body: the magic and version, the length of the body, and the digest.
 const FRAME_BYTES: u64 = 16 + 8 + 16;
-
-/// A manifest's reference to its table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TableRef {
-    /// The generation that wrote the table. The table's file is named after it.
-    pub generation: u64,
-    /// The length of the file, in pages of [`PAGE_BYTES`](crate::PAGE_BYTES).
-    pub page_count: u64,
-    /// The tree of storages.
-    pub storages: TreeRef,
-    /// The tree of tensors.
-    pub tensors: TreeRef,
-}
-
-impl TableRef {
-    /// Returns the length of the table's file in bytes.
-    #[must_use]
-    pub fn length_bytes(&self) -> u64 {
-        self.page_count.saturating_mul(crate::PAGE_BYTES as u64)
-    }
-
-    /// Returns the number of storages and tensors in the table.
-    #[must_use]
-    pub fn entry_count(&self) -> u64 {
-        self.storages.entry_count.saturating_add(self.tensors.entry_count)
-    }
-}
-
-/// A reference to one of the two trees in a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TreeRef {
-    /// The page at which the root begins.
-    pub root_page: u64,
-    /// The number of entries in the leaves.
-    pub entry_count: u64,
-}
 
 /// Texts by scope and key. The scope `""` is the store itself; any other is the name of a tensor, or a prefix of names.
 pub type Attributes = BTreeMap<(String, String), String>;
@@ -61,32 +27,48 @@ pub struct Manifest {
     pub uuid: Uuid,
     /// The number of this commit, from 1.
     pub generation: u64,
+    /// When it was published, in nanoseconds since 1970. Clocks jump: only the numbers give the order.
+    pub time_ns: i64,
+    /// What the user says about it.
+    pub message: Option<String>,
     /// The next storage id. Ids grow and are never reused.
     pub next_storage_id: u64,
-    /// The table that the changes apply to, if one was ever written.
+    /// The table that the changes of storages and tensors apply to, if one was ever written.
     pub table: Option<TableRef>,
+    /// The table that the changes of tags, kept generations and garbage apply to, if one was ever written.
+    pub history: Option<TableRef>,
     /// Storages added, changed or removed since the table, by id.
     pub storages: BTreeMap<u64, Option<StorageRecord>>,
     /// Tensors added, changed or removed since the table, by name.
     pub tensors: BTreeMap<String, Option<TensorRecord>>,
     /// The attributes that the user set on the store, on tensors and on prefixes of their names.
     pub attributes: Attributes,
-    /// Storages that no tensor refers to any more, and the generation that dropped each. Their files are deleted once
-    /// no reader can be on a generation that needs them.
-    pub garbage: BTreeMap<u64, u64>,
+    /// Tags added, changed or removed since the table, by name.
+    pub tags: BTreeMap<String, Option<Tag>>,
+    /// Kept generations added, changed or removed since the table.
+    pub kept: BTreeMap<KeptKey, Option<KeptGeneration>>,
+    /// Storages that no tensor refers to any more, added or removed since the table. Their files are deleted once no
+    /// tag and no reader can need them.
+    pub garbage: BTreeMap<GarbageKey, Option<StorageRecord>>,
 }
 
 /// The fields at the start of every manifest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestHead {
     /// The store's identity.
     pub uuid: Uuid,
     /// The number of this commit.
     pub generation: u64,
+    /// When it was published, in nanoseconds since 1970.
+    pub time_ns: i64,
+    /// What the user says about it.
+    pub message: Option<String>,
     /// The next storage id.
     pub next_storage_id: u64,
-    /// The table that the changes apply to, if one was ever written.
+    /// The table of storages and tensors, if one was ever written.
     pub table: Option<TableRef>,
+    /// The table of tags, kept generations and garbage, if one was ever written.
+    pub history: Option<TableRef>,
 }
 
 impl ManifestHead {
@@ -123,7 +105,9 @@ struct BodyRef<'a> {
     storages: &'a BTreeMap<u64, Option<StorageRecord>>,
     tensors: &'a BTreeMap<String, Option<TensorRecord>>,
     attributes: &'a Attributes,
-    garbage: &'a BTreeMap<u64, u64>,
+    tags: &'a BTreeMap<String, Option<Tag>>,
+    kept: &'a BTreeMap<KeptKey, Option<KeptGeneration>>,
+    garbage: &'a BTreeMap<GarbageKey, Option<StorageRecord>>,
 }
 
 /// A decoded manifest body.
@@ -136,8 +120,12 @@ struct Body {
     tensors: BTreeMap<String, Option<Box<Unchecked>>>,
     #[serde(deserialize_with = "codec::attributes")]
     attributes: Attributes,
-    #[serde(deserialize_with = "codec::garbage")]
-    garbage: BTreeMap<u64, u64>,
+    #[serde(deserialize_with = "codec::changes")]
+    tags: BTreeMap<String, Option<Tag>>,
+    #[serde(deserialize_with = "codec::changes")]
+    kept: BTreeMap<KeptKey, Option<KeptGeneration>>,
+    #[serde(deserialize_with = "codec::changes")]
+    garbage: BTreeMap<GarbageKey, Option<StorageRecord>>,
 }
 
 impl Manifest {
@@ -147,11 +135,16 @@ impl Manifest {
         Manifest {
             uuid,
             generation: 1,
+            time_ns: 0,
+            message: None,
             next_storage_id: 1,
             table: None,
+            history: None,
             storages: BTreeMap::new(),
             tensors: BTreeMap::new(),
             attributes: BTreeMap::new(),
+            tags: BTreeMap::new(),
+            kept: BTreeMap::new(),
             garbage: BTreeMap::new(),
         }
     }
@@ -192,30 +185,42 @@ impl Manifest {
     /// Returns the head of the file.
     #[must_use]
     pub fn head(&self) -> ManifestHead {
-        let Manifest { uuid, generation, next_storage_id, table, .. } = *self;
-        ManifestHead { uuid, generation, next_storage_id, table }
+        let Manifest { uuid, generation, time_ns, next_storage_id, table, history, .. } = *self;
+        let message = self.message.clone();
+        ManifestHead { uuid, generation, time_ns, message, next_storage_id, table, history }
+    }
+
+    /// Returns what the entries of this generation may refer to.
+    #[must_use]
+    pub fn bounds(&self) -> Bounds {
+        Bounds { generation: self.generation, next_storage_id: self.next_storage_id }
     }
 
     fn body(&self) -> BodyRef<'_> {
-        let Manifest { storages, tensors, attributes, garbage, .. } = self;
-        BodyRef { head: self.head(), storages, tensors, attributes, garbage }
+        let Manifest { storages, tensors, attributes, tags, kept, garbage, .. } = self;
+        BodyRef { head: self.head(), storages, tensors, attributes, tags, kept, garbage }
     }
 
     fn decode_body(body: &[u8], uuid: Uuid, generation: u64) -> Result<Self> {
         let body: Body = codec::decode(body)?;
         body.head.check(uuid, generation)?;
-        let ManifestHead { next_storage_id, table, .. } = body.head;
+        let ManifestHead { time_ns, message, next_storage_id, table, history, .. } = body.head;
         let tensor = |(name, record): (String, Option<Box<Unchecked>>)| {
             Ok((name, record.map(|record| (*record).try_into()).transpose()?))
         };
         let manifest = Manifest {
             uuid,
             generation,
+            time_ns,
+            message,
             next_storage_id,
             table,
+            history,
             storages: body.storages,
             tensors: body.tensors.into_iter().map(tensor).collect::<Result<_>>()?,
             attributes: body.attributes,
+            tags: body.tags,
+            kept: body.kept,
             garbage: body.garbage,
         };
         manifest.check()?;
@@ -223,30 +228,24 @@ impl Manifest {
     }
 
     fn check(&self) -> Result<()> {
-        for (what, count, limit) in [
-            ("changes of storages", self.storages.len(), MAX_CHANGES),
-            ("changes of tensors", self.tensors.len(), MAX_CHANGES),
-            ("storages of garbage", self.garbage.len(), MAX_GARBAGE),
-        ] {
-            if count > limit {
-                let detail = format!("a manifest with {count} {what}; at most {limit} are allowed");
+        for (tree, count) in self.change_counts() {
+            if count > MAX_CHANGES {
+                let detail =
+                    format!("a manifest with {count} changes of {tree}; at most {MAX_CHANGES} are allowed");
                 return Err(Error::new(Rule::ManifestLimits, detail));
             }
         }
         if self.next_storage_id == 0 {
             return Err(Error::new(Rule::StorageId, "the next storage id is 0"));
         }
-        let wrong_generation = |what: &str, other: u64| {
-            Error::new(Rule::Generation, format!("generation {} with {what} {other}", self.generation))
-        };
         if self.generation == 0 {
             return Err(Error::new(Rule::Generation, "a manifest of generation 0"));
         }
-        if let Some(table) = &self.table
-            && (table.generation > self.generation || table.generation == 0)
-        {
-            return Err(wrong_generation("a table of generation", table.generation));
+        check_message(self.message.as_deref())?;
+        for (table, is_history) in [(&self.table, false), (&self.history, true)] {
+            table.as_ref().map_or(Ok(()), |table| table.check(self.generation, is_history))?;
         }
+        let bounds = self.bounds();
         for (&id, record) in &self.storages {
             check_storage_id(id, self.next_storage_id)?;
             record.as_ref().map_or(Ok(()), StorageRecord::check)?;
@@ -257,19 +256,55 @@ impl Manifest {
                 .as_ref()
                 .map_or(Ok(()), |record| check_storage_id(record.storage_id, self.next_storage_id))?;
         }
-        for (&id, &dropped) in &self.garbage {
-            check_storage_id(id, self.next_storage_id)?;
-            if dropped > self.generation {
-                return Err(wrong_generation("garbage of generation", dropped));
-            }
+        for (name, tag) in &self.tags {
+            check_text("tag", name)?;
+            tag.as_ref().map_or(Ok(()), |tag| tag.check(bounds))?;
+        }
+        for (key, kept) in &self.kept {
+            key.check(bounds)?;
+            kept.as_ref().map_or(Ok(()), |kept| kept.check(*key, bounds))?;
+        }
+        for (key, record) in &self.garbage {
+            key.check(bounds)?;
+            record.as_ref().map_or(Ok(()), StorageRecord::check_garbage)?;
         }
         check_attributes(self.attributes.iter().map(|((scope, key), value)| (&**scope, &**key, &**value)))
     }
 
-    /// Returns the number of changes since the table.
+    /// Returns the number of changes of each tree since the table.
+    fn change_counts(&self) -> [(Tree, usize); 5] {
+        [
+            (Tree::Storages, self.storages.len()),
+            (Tree::Tensors, self.tensors.len()),
+            (Tree::Tags, self.tags.len()),
+            (Tree::Generations, self.kept.len()),
+            (Tree::Garbage, self.garbage.len()),
+        ]
+    }
+
+    /// Returns the number of changes since the table of storages and tensors, or since that of the history.
     #[must_use]
-    pub fn change_count(&self) -> u64 {
-        self.storages.len().saturating_add(self.tensors.len()) as u64
+    pub fn change_count(&self, is_history: bool) -> u64 {
+        let counts = self.change_counts().into_iter();
+        let counts = counts.filter(|(tree, _)| tree.is_history() == is_history);
+        counts.fold(0, |sum: u64, (_, count)| sum.saturating_add(count as u64))
+    }
+
+    /// Returns the manifest of this generation that a tag keeps: without the tags, the kept generations and the
+    /// garbage, of which only the newest manifest counts.
+    #[must_use]
+    pub fn without_history(&self) -> Self {
+        Manifest {
+            history: None,
+            tags: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            garbage: BTreeMap::new(),
+            message: self.message.clone(),
+            storages: self.storages.clone(),
+            tensors: self.tensors.clone(),
+            attributes: self.attributes.clone(),
+            ..*self
+        }
     }
 }
 

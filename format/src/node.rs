@@ -1,140 +1,21 @@
 //! The nodes of a table: decoding, and searching for a key.
 
 use std::cmp::Ordering;
-use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::OnceLock;
 use std::sync::atomic::{self, AtomicBool};
 
+use crate::entry::Bounds;
 use crate::hints::{Hints, fingerprint, prefix_number};
 use crate::limits::{MAX_NODE_LEVEL, MAX_NODE_PAGES};
 use crate::preamble::take;
-use crate::record::{Unchecked, check_storage_id};
-use crate::{Digest, Error, Result, Rule, StorageRecord, TensorRecord, Uuid, check_text, codec, digest};
+use crate::{Digest, Entry, Error, Result, Rule, Tree, Uuid, codec, digest};
 
 /// The size of a page in bytes. A node begins at a page, and is a whole number of pages.
 pub const PAGE_BYTES: usize = 4096;
 
 pub(crate) const NODE_HEADER_BYTES: usize = 56;
 pub(crate) const SLOT_BYTES: usize = 2;
-
-/// One of the two trees in a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tree {
-    /// Storages by id.
-    Storages,
-    /// Tensors by name.
-    Tensors,
-}
-
-impl Tree {
-    pub(crate) fn code(self) -> u16 {
-        match self {
-            Tree::Storages => 0,
-            Tree::Tensors => 1,
-        }
-    }
-}
-
-impl fmt::Display for Tree {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Tree::Storages => "storages",
-            Tree::Tensors => "tensors",
-        })
-    }
-}
-
-/// An entry in a leaf of a table: a key and its record.
-pub trait Entry: Sized {
-    /// The key that orders the tree.
-    type Key: ?Sized + Ord;
-
-    /// The tree that contains such entries.
-    const TREE: Tree;
-
-    /// Returns the key.
-    fn key(&self) -> &Self::Key;
-
-    /// Compares the key at the start of an encoded entry with `key`.
-    ///
-    /// # Errors
-    /// [`Rule::Canonical`].
-    fn compare(bytes: &[u8], key: &Self::Key) -> Result<Ordering>;
-
-    /// Returns the bytes of a key if it is a name, and `None` if it is an id.
-    fn name(key: &Self::Key) -> Option<&[u8]>;
-
-    /// Returns the length of the key at the start of an encoded entry, in bytes. The key must be in canonical form.
-    ///
-    /// # Errors
-    /// [`Rule::Canonical`].
-    fn key_length(bytes: &[u8]) -> Result<usize>;
-
-    /// Decodes an entry. `next_id` is the manifest's next storage id.
-    ///
-    /// # Errors
-    /// [`Rule::Canonical`], and the rules of the key and the record.
-    fn decode(bytes: &[u8], next_id: u64) -> Result<Self>;
-}
-
-impl Entry for (u64, StorageRecord) {
-    type Key = u64;
-    const TREE: Tree = Tree::Storages;
-
-    fn key(&self) -> &u64 {
-        &self.0
-    }
-
-    fn name(_key: &u64) -> Option<&[u8]> {
-        None
-    }
-
-    fn compare(bytes: &[u8], key: &u64) -> Result<Ordering> {
-        Ok(codec::decode_first::<u64>(bytes)?.cmp(key))
-    }
-
-    fn key_length(bytes: &[u8]) -> Result<usize> {
-        codec::first_length::<u64>(bytes)
-    }
-
-    fn decode(bytes: &[u8], next_id: u64) -> Result<Self> {
-        let (id, record): (u64, StorageRecord) = codec::decode(bytes)?;
-        check_storage_id(id, next_id)?;
-        record.check()?;
-        Ok((id, record))
-    }
-}
-
-impl Entry for (String, TensorRecord) {
-    type Key = str;
-    const TREE: Tree = Tree::Tensors;
-
-    fn key(&self) -> &str {
-        &self.0
-    }
-
-    fn name(key: &str) -> Option<&[u8]> {
-        Some(key.as_bytes())
-    }
-
-    fn compare(bytes: &[u8], key: &str) -> Result<Ordering> {
-        // A string is encoded like its UTF-8 bytes, and sorts like them.
-        Ok(codec::decode_first_text(bytes)?.cmp(key.as_bytes()))
-    }
-
-    fn key_length(bytes: &[u8]) -> Result<usize> {
-        codec::first_length::<&str>(bytes)
-    }
-
-    fn decode(bytes: &[u8], next_id: u64) -> Result<Self> {
-        let (name, record): (String, Unchecked) = codec::decode(bytes)?;
-        check_text("name", &name)?;
-        let record = TensorRecord::try_from(record)?;
-        check_storage_id(record.storage_id, next_id)?;
-        Ok((name, record))
-    }
-}
 
 /// The header of a node: its place in the tables of a store, its tree and level, and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,7 +59,7 @@ impl NodeHeader {
     /// Returns the tree that the node is part of.
     #[must_use]
     pub fn tree(&self) -> Tree {
-        if self.tree == Tree::Storages.code() { Tree::Storages } else { Tree::Tensors }
+        Tree::of(self.tree).unwrap_or(Tree::Storages) // a node of any other tree is not decoded
     }
 
     /// Returns the level: 0 for a leaf.
@@ -199,25 +80,21 @@ impl NodeHeader {
         usize::from(self.count)
     }
 
-    /// Returns whether the node has no entries. Only the root of an empty tree has none.
+    /// Returns whether the node has no entries. No valid node has none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
     /// Checks that the node belongs to `tree`, is at `level`, and has enough entries: a leaf one, an inner node two.
-    /// `level` is one less than the parent's. A root has no parent: then `level` is `None`, any level up to the limit
-    /// is right, and a leaf may be empty.
+    /// `level` is one less than the parent's. A root has no parent: then `level` is `None`, and any level up to the
+    /// limit is right.
     ///
     /// # Errors
     /// [`Rule::NodeChild`].
     pub fn check_child(&self, tree: Tree, level: Option<u16>) -> Result<()> {
         let is_at_level = level.map_or(self.level <= MAX_NODE_LEVEL, |level| level == self.level);
-        let least = match (self.level, level) {
-            (0, None) => 0,
-            (0, Some(_)) => 1,
-            _ => 2,
-        };
+        let least = if self.level == 0 { 1 } else { 2 };
         if self.tree() == tree && is_at_level && self.len() >= least {
             return Ok(());
         }
@@ -294,11 +171,9 @@ impl Node {
         if !node.slots_are_valid() {
             return refused(Rule::NodeLayout, format!("has wrong slots for {} entries", header.count));
         }
-        if header.tree > Tree::Tensors.code() {
-            return refused(
-                Rule::NodeChild,
-                format!("belongs to tree {}, and there are only 0 and 1", header.tree),
-            );
+        if Tree::of(header.tree).is_none() {
+            let detail = format!("belongs to tree {}, and there are only 0 to 4", header.tree);
+            return refused(Rule::NodeChild, detail);
         }
         Ok(node)
     }
@@ -358,7 +233,7 @@ impl Node {
         Ok(Err(start))
     }
 
-    /// Returns the hints about the names in this node, from its second lookup on. A node of storages has none. The
+    /// Returns the hints about the names in this node, from its second lookup on. Only nodes of tensors have them. The
     /// hints take at most half as much memory as the node.
     fn hints(&self) -> Option<&Hints> {
         let is_second = self.was_searched.swap(true, atomic::Ordering::Relaxed);
@@ -429,12 +304,14 @@ impl Node {
         Ok(bytes.get(..E::key_length(bytes)?).unwrap_or_default())
     }
 
-    /// Decodes an entry of a leaf. `next_id` is the manifest's next storage id.
+    /// Decodes an entry of a leaf.
     ///
     /// # Errors
     /// [`Rule::Canonical`], and the rules of the key and the record.
-    pub fn entry<E: Entry>(&self, index: usize, next_id: u64) -> Result<E> {
-        E::decode(self.entry_bytes(index), next_id)
+    pub fn entry<E: Entry>(&self, index: usize, bounds: Bounds) -> Result<E> {
+        let entry = E::decode(self.entry_bytes(index))?;
+        entry.check(bounds)?;
+        Ok(entry)
     }
 
     /// Decodes the page of a child.

@@ -106,13 +106,31 @@ pub struct StorageRecord {
     pub tensor_count: u64,
     /// How the bytes may change.
     pub kind: RecordKind,
+    /// Whether the storage was garbage before, and was restored. Then some generations between those that have it
+    /// may lack it.
+    pub is_restored: bool,
 }
 
 impl StorageRecord {
+    /// Creates the record of a storage to which no tensor refers yet.
+    #[must_use]
+    pub fn new(length_bytes: u64, kind: RecordKind) -> Self {
+        StorageRecord { length_bytes, tensor_count: 0, kind, is_restored: false }
+    }
+
     /// Returns how many bytes the storage needs in its file. A mutable storage has its mark after its bytes.
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
         self.length_bytes.saturating_add(u64::from(self.kind == RecordKind::Mutable))
+    }
+
+    /// Checks the record of garbage.
+    pub(crate) fn check_garbage(&self) -> Result<()> {
+        if self.tensor_count > 0 {
+            let detail = format!("garbage to which {} tensors refer", self.tensor_count);
+            return Err(Error::new(Rule::RecordCount, detail));
+        }
+        self.check()
     }
 
     pub(crate) fn check(&self) -> Result<()> {

@@ -1,32 +1,89 @@
-//! Tables, `meta/<generation>.tab`: encoding.
+//! Tables, `generations/<generation>.tab` and `meta/<generation>.his`: a manifest's reference to one, and encoding.
 
-use serde::Serialize;
+use std::cmp::Ordering;
+
+use serde::{Deserialize, Serialize};
 
 use crate::limits::{MAX_NODE_LEVEL, MAX_NODE_PAGES};
 use crate::node::{NODE_HEADER_BYTES, NodeHeader, SLOT_BYTES};
-use crate::record::check_storage_id;
-use crate::{
-    Error, PAGE_BYTES, Result, Rule, StorageRecord, TableRef, TensorRecord, Tree, TreeRef, Uuid, check_text,
-    codec, digest,
-};
+use crate::{Bounds, Entry, Error, PAGE_BYTES, Result, Rule, Tree, Uuid, codec, digest};
 
-/// An encoder of a table. Add the storages by ascending id, then the tensors by ascending name.
+/// A manifest's reference to its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableRef {
+    /// The generation that wrote the table. The table's file is named after it.
+    pub generation: u64,
+    /// The length of the file, in pages of [`PAGE_BYTES`](crate::PAGE_BYTES).
+    pub page_count: u64,
+    /// The trees, in the order of [`Tree::ALL`].
+    pub trees: [TreeRef; Tree::ALL.len()],
+}
+
+impl TableRef {
+    /// Returns the length of the table's file in bytes.
+    #[must_use]
+    pub fn length_bytes(&self) -> u64 {
+        self.page_count.saturating_mul(crate::PAGE_BYTES as u64)
+    }
+
+    /// Returns the number of entries in all trees.
+    #[must_use]
+    pub fn entry_count(&self) -> u64 {
+        self.trees.iter().fold(0, |sum: u64, tree| sum.saturating_add(tree.entry_count))
+    }
+
+    /// Returns the reference to one of the trees.
+    #[must_use]
+    pub fn tree(&self, tree: Tree) -> TreeRef {
+        self.trees.get(usize::from(tree.code())).copied().unwrap_or_default()
+    }
+
+    /// Checks the table of a manifest of `generation`.
+    pub(crate) fn check(&self, generation: u64, is_history: bool) -> Result<()> {
+        if self.generation > generation || self.generation == 0 {
+            let detail = format!("generation {generation} with a table of generation {}", self.generation);
+            return Err(Error::new(Rule::Generation, detail));
+        }
+        for (name, tree) in Tree::ALL.iter().zip(self.trees) {
+            if tree.entry_count > 0 && name.is_history() != is_history {
+                return Err(Error::new(Rule::NodeChild, format!("{name} in a table that has none")));
+            }
+            if tree.entry_count == 0 && tree.root_page > 0 {
+                let detail = format!("no {name} in the table, but a root at page {}", tree.root_page);
+                return Err(Error::new(Rule::NodeChild, detail));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A reference to one of the trees in a table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TreeRef {
+    /// The page at which the root begins. A tree without entries has no root, and 0 here.
+    pub root_page: u64,
+    /// The number of entries in the leaves.
+    pub entry_count: u64,
+}
+
+/// An encoder of a table. Add the entries of each tree in the order of their keys, and the trees in the order of
+/// [`Tree::ALL`].
 ///
-/// A table is two trees of nodes. The bytes that [`push_storage`](Self::push_storage),
-/// [`push_tensor`](Self::push_tensor) and [`finish`](Self::finish) append are the file, from its first byte to its
-/// last.
+/// A table is several trees of nodes. The bytes that [`push`](Self::push) and [`finish`](Self::finish) append are the
+/// file, from its first byte to its last.
 #[derive(Debug)]
 pub struct TableEncoder {
     uuid: Uuid,
-    generation: u64,
-    next_storage_id: u64,
+    bounds: Bounds,
     /// The page at which the next node begins.
     next_page: u64,
-    storages: Option<TreeRef>,
-    /// The tree that grows: the storages until they are finished, then the tensors.
-    tree: Levels,
-    last_id: u64,
-    last_name: String,
+    /// The trees that are finished.
+    trees: [TreeRef; Tree::ALL.len()],
+    /// The tree that grows.
+    tree: Tree,
+    levels: Levels,
+    /// The encoding of the last entry.
+    last: Vec<u8>,
     /// A buffer for the encoding of the entry that is being added.
     entry: Vec<u8>,
 }
@@ -75,54 +132,46 @@ impl Unfinished {
 }
 
 impl TableEncoder {
-    /// Creates an encoder for the table of a generation.
+    /// Creates an encoder for the table of the generation whose manifest has these bounds.
     #[must_use]
-    pub fn new(uuid: Uuid, generation: u64, next_storage_id: u64) -> Self {
+    pub fn new(uuid: Uuid, bounds: Bounds) -> Self {
         TableEncoder {
             uuid,
-            generation,
-            next_storage_id,
+            bounds,
             next_page: 0,
-            storages: None,
-            tree: Levels::default(),
-            last_id: 0,
-            last_name: String::new(),
+            trees: Default::default(),
+            tree: Tree::Storages,
+            levels: Levels::default(),
+            last: Vec::new(),
             entry: Vec::new(),
         }
     }
 
-    /// Adds a storage, and appends to `out` the nodes that are full.
+    /// Adds an entry, and appends to `out` the nodes that are full.
     ///
     /// # Errors
-    /// [`Rule::EntryOrder`] if the id does not ascend, or a tensor was added before; [`Rule::StorageId`]; and the rules
-    /// of the record.
-    pub fn push_storage(&mut self, id: u64, record: &StorageRecord, out: &mut Vec<u8>) -> Result<()> {
-        check_storage_id(id, self.next_storage_id)?;
-        record.check()?;
-        if self.storages.is_some() {
-            return Err(Error::new(Rule::EntryOrder, format!("storage {id} after the first tensor")));
-        }
-        if id <= self.last_id {
-            return Err(Error::new(Rule::EntryOrder, format!("storage {id} after storage {}", self.last_id)));
-        }
-        self.last_id = id;
-        self.push_entry(Tree::Storages, &id, record, out)
-    }
-
-    /// Adds a tensor, and appends to `out` the nodes that are full.
-    ///
-    /// # Errors
-    /// [`Rule::EntryOrder`] if the name does not ascend; [`Rule::Text`]; [`Rule::StorageId`].
-    pub fn push_tensor(&mut self, name: &str, record: &TensorRecord, out: &mut Vec<u8>) -> Result<()> {
-        check_text("name", name)?;
-        check_storage_id(record.storage_id, self.next_storage_id)?;
-        if name <= self.last_name.as_str() {
-            let detail = format!("tensor {name:?} after tensor {:?}", self.last_name);
+    /// [`Rule::EntryOrder`] if the key or the tree does not ascend; and the rules of the key and the record.
+    pub fn push<E: Entry>(&mut self, entry: &E, out: &mut Vec<u8>) -> Result<()> {
+        entry.check(self.bounds)?;
+        if E::TREE < self.tree {
+            let detail = format!("{} after the first of {}", E::TREE, self.tree);
             return Err(Error::new(Rule::EntryOrder, detail));
         }
-        self.finish_storages(out)?;
-        name.clone_into(&mut self.last_name);
-        self.push_entry(Tree::Tensors, &name, record, out)
+        if E::TREE > self.tree {
+            self.finish_tree(out)?;
+            self.tree = E::TREE;
+        }
+        if self.levels.entry_count > 0 && E::compare(&self.last, entry.key())? != Ordering::Less {
+            let detail = format!("an entry of {} whose key does not follow the one before", E::TREE);
+            return Err(Error::new(Rule::EntryOrder, detail));
+        }
+        let mut bytes = std::mem::take(&mut self.entry);
+        bytes.clear();
+        codec::encode_into(&mut bytes, entry, u64::MAX, Rule::NodeLayout)?;
+        self.levels.entry_count = self.levels.entry_count.saturating_add(1);
+        self.push_to(0, &bytes, E::key_length(&bytes)?, out)?;
+        self.entry = std::mem::replace(&mut self.last, bytes);
+        Ok(())
     }
 
     /// Appends the remaining nodes to `out`, and returns the manifest's reference to the table.
@@ -130,54 +179,20 @@ impl TableEncoder {
     /// # Errors
     /// [`Rule::NodeLayout`] for a table of more than 2^64 pages.
     pub fn finish(mut self, out: &mut Vec<u8>) -> Result<TableRef> {
-        let storages = self.finish_storages(out)?;
-        let tensors = self.finish_tree(Tree::Tensors, out)?;
-        Ok(TableRef { generation: self.generation, page_count: self.next_page, storages, tensors })
-    }
-
-    fn finish_storages(&mut self, out: &mut Vec<u8>) -> Result<TreeRef> {
-        if let Some(storages) = self.storages {
-            return Ok(storages);
-        }
-        let storages = self.finish_tree(Tree::Storages, out)?;
-        self.storages = Some(storages);
-        Ok(storages)
-    }
-
-    fn push_entry(
-        &mut self,
-        tree: Tree,
-        key: &impl Serialize,
-        value: &impl Serialize,
-        out: &mut Vec<u8>,
-    ) -> Result<()> {
-        let mut entry = std::mem::take(&mut self.entry);
-        entry.clear();
-        codec::encode_into(&mut entry, key, u64::MAX, Rule::NodeLayout)?;
-        let key_bytes = entry.len();
-        codec::encode_into(&mut entry, value, u64::MAX, Rule::NodeLayout)?;
-        self.tree.entry_count = self.tree.entry_count.saturating_add(1);
-        self.push(tree, 0, &entry, key_bytes, out)?;
-        self.entry = entry;
-        Ok(())
+        self.finish_tree(out)?;
+        let TableEncoder { bounds, next_page, trees, .. } = self;
+        Ok(TableRef { generation: bounds.generation, page_count: next_page, trees })
     }
 
     /// Adds an entry to the unfinished node of a level. The first `key_bytes` of the entry are its key.
-    fn push(
-        &mut self,
-        tree: Tree,
-        level: usize,
-        entry: &[u8],
-        key_bytes: usize,
-        out: &mut Vec<u8>,
-    ) -> Result<()> {
-        if self.tree.nodes.len() <= level {
-            self.tree.nodes.resize_with(level.saturating_add(1), Unfinished::default);
+    fn push_to(&mut self, level: usize, entry: &[u8], key_bytes: usize, out: &mut Vec<u8>) -> Result<()> {
+        if self.levels.nodes.len() <= level {
+            self.levels.nodes.resize_with(level.saturating_add(1), Unfinished::default);
         }
-        let Some(node) = self.tree.nodes.get_mut(level) else { return Ok(()) };
+        let Some(node) = self.levels.nodes.get_mut(level) else { return Ok(()) };
         if level == 0 {
             if !node.ends.is_empty() && node.length_with(1, entry.len()) > PAGE_BYTES {
-                self.finish_node(tree, level, out)?;
+                self.finish_node(level, out)?;
             }
         // F-23: an inner node has at least two children, however long their keys are. A child that no longer fits stays
         // in the node until another one comes, so that the next node begins with two. The last node of a level keeps it.
@@ -185,44 +200,50 @@ impl TableEncoder {
             && node.length_with(0, 0) > PAGE_BYTES
             && let Some((moved, moved_key_bytes)) = node.pop()
         {
-            self.finish_node(tree, level, out)?;
-            self.push(tree, level, &moved, moved_key_bytes, out)?;
+            self.finish_node(level, out)?;
+            self.push_to(level, &moved, moved_key_bytes, out)?;
         }
-        if let Some(node) = self.tree.nodes.get_mut(level) {
+        if let Some(node) = self.levels.nodes.get_mut(level) {
             node.push(entry, key_bytes);
         }
         Ok(())
     }
 
     /// Appends the unfinished node of a level to `out`, and adds it to its parent.
-    fn finish_node(&mut self, tree: Tree, level: usize, out: &mut Vec<u8>) -> Result<()> {
+    fn finish_node(&mut self, level: usize, out: &mut Vec<u8>) -> Result<()> {
         let mut child = self
-            .tree
+            .levels
             .nodes
             .get_mut(level)
             .map(|node| std::mem::take(&mut node.first_key))
             .unwrap_or_default();
         let key_bytes = child.len();
-        let page = self.write_node(tree, level, out)?;
+        let page = self.write_node(level, out)?;
         codec::encode_into(&mut child, &page, u64::MAX, Rule::NodeLayout)?;
-        self.push(tree, level.saturating_add(1), &child, key_bytes, out)
+        self.push_to(level.saturating_add(1), &child, key_bytes, out)
     }
 
-    /// Appends the unfinished nodes of a tree to `out`, the root last.
-    fn finish_tree(&mut self, tree: Tree, out: &mut Vec<u8>) -> Result<TreeRef> {
+    /// Appends the unfinished nodes of the tree to `out`, the root last. A tree without entries has no nodes.
+    fn finish_tree(&mut self, out: &mut Vec<u8>) -> Result<()> {
+        if self.levels.entry_count == 0 {
+            return Ok(());
+        }
         let mut level = 0usize;
-        while level.saturating_add(1) < self.tree.nodes.len() {
-            self.finish_node(tree, level, out)?;
+        while level.saturating_add(1) < self.levels.nodes.len() {
+            self.finish_node(level, out)?;
             level = level.saturating_add(1);
         }
-        let root_page = self.write_node(tree, level, out)?;
-        let Levels { entry_count, .. } = std::mem::take(&mut self.tree);
-        Ok(TreeRef { root_page, entry_count })
+        let root_page = self.write_node(level, out)?;
+        let Levels { entry_count, .. } = std::mem::take(&mut self.levels);
+        if let Some(tree) = self.trees.get_mut(usize::from(self.tree.code())) {
+            *tree = TreeRef { root_page, entry_count };
+        }
+        Ok(())
     }
 
     /// Appends the unfinished node of a level to `out`, and returns its page.
-    fn write_node(&mut self, tree: Tree, level: usize, out: &mut Vec<u8>) -> Result<u64> {
-        let node = self.tree.nodes.get_mut(level).map(std::mem::take).unwrap_or_default();
+    fn write_node(&mut self, level: usize, out: &mut Vec<u8>) -> Result<u64> {
+        let node = self.levels.nodes.get_mut(level).map(std::mem::take).unwrap_or_default();
         let (start, length) = (out.len(), node.length_with(0, 0));
         let page_count = length.div_ceil(PAGE_BYTES);
         let too_large =
@@ -233,9 +254,9 @@ impl TableEncoder {
         }
         let header = NodeHeader {
             uuid: self.uuid,
-            generation: self.generation,
+            generation: self.bounds.generation,
             page: self.next_page,
-            tree: tree.code(),
+            tree: self.tree.code(),
             level: to_u16(level)?,
             count: to_u16(node.ends.len())?,
             page_count: to_u16(page_count)

@@ -96,15 +96,15 @@ impl FileStat {
 
 /// A file system. A crash may happen after each method call.
 pub trait Disk: Debug + Send + Sync {
-    /// Opens the directories of a store: the one at `store`, and `meta` and `storages` in it. On the returned disk,
-    /// paths that begin with `store` are looked up in these directories, even if they are later renamed or replaced.
+    /// Opens the directories of a store: the one at `store`, and `meta`, `storages` and `generations` in it. On the returned
+    /// disk, paths that begin with `store` are looked up in these directories, even if they are later renamed or replaced.
     /// Any other path is refused, except by [`Access::ReadForeign`] and [`open_external`](Self::open_external).
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, or an error of the file system.
     fn hold(&self, store: &Path) -> io::Result<Arc<dyn Disk>>;
 
-    /// Whether `meta` and `storages` in the store are still the directories that [`hold`](Self::hold) opened. Always
+    /// Whether `meta`, `storages` and `generations` in the store are still the directories that [`hold`](Self::hold) opened. Always
     /// true on other disks.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// The directories in a store that hold its files.
-const SUBDIRS: [&str; 2] = ["meta", "storages"];
+const SUBDIRS: [&str; 3] = ["meta", "storages", "generations"];
 
 /// The directories of the store at `path`, each as a `D`: a file descriptor, or an equivalent on another disk.
 ///

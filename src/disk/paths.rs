@@ -47,6 +47,15 @@ impl StorePaths {
         self.root.join("meta")
     }
 
+    pub(crate) fn generations_dir(&self) -> PathBuf {
+        self.root.join("generations")
+    }
+
+    /// The directories that hold the store's files. What manifests refer to comes before them.
+    pub(crate) fn dirs(&self) -> [PathBuf; 3] {
+        [self.storages_dir(), self.generations_dir(), self.meta_dir()]
+    }
+
     pub(crate) fn storage(&self, id: u64) -> PathBuf {
         self.root.join(format!("storages/{id:016x}.bin"))
     }
@@ -59,8 +68,18 @@ impl StorePaths {
         self.root.join(format!("meta/{generation:016x}.man"))
     }
 
+    /// The manifest of a generation that a tag names.
+    pub(crate) fn kept_manifest(&self, generation: u64) -> PathBuf {
+        self.root.join(format!("generations/{generation:016x}.man"))
+    }
+
+    /// The table of tags, kept generations and garbage.
+    pub(crate) fn history(&self, generation: u64) -> PathBuf {
+        self.root.join(format!("meta/{generation:016x}.his"))
+    }
+
     pub(crate) fn table(&self, generation: u64) -> PathBuf {
-        self.root.join(format!("meta/{generation:016x}.tab"))
+        self.root.join(format!("generations/{generation:016x}.tab"))
     }
 }
 
@@ -71,13 +90,17 @@ pub(crate) fn number_in(name: &str, extension: &str) -> Option<u64> {
     canonical.then(|| u64::from_str_radix(digits, 16).ok())?
 }
 
-/// A file of `meta/` or `storages/`, by its name.
+/// A file in one of the store's directories, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoreFile {
-    /// The manifest of this generation.
+    /// The manifest of this generation, in `meta/`.
     Manifest(u64),
-    /// The table written by this generation.
+    /// The manifest of this generation, in `generations/`, where a tag keeps it.
+    KeptManifest(u64),
+    /// The table of storages and tensors written by this generation.
     Table(u64),
+    /// The table of tags, kept generations and garbage written by this generation.
+    History(u64),
     /// The bytes of the storage with this id.
     Storage(u64),
     /// The chunk digests of the storage with this id.
@@ -89,31 +112,19 @@ pub(crate) enum StoreFile {
 }
 
 impl StoreFile {
-    pub(crate) fn in_meta(name: &str) -> Self {
-        match Self::of(name) {
-            StoreFile::Storage(_) | StoreFile::Digests(_) => StoreFile::Foreign,
-            file => file,
-        }
-    }
-
-    pub(crate) fn in_storages(name: &str) -> Self {
-        match Self::of(name) {
-            StoreFile::Manifest(_) | StoreFile::Table(_) => StoreFile::Foreign,
-            file => file,
-        }
-    }
-
-    pub(crate) fn of(name: &str) -> Self {
-        let number = |extension| number_in(name, extension);
-        if name.starts_with(STAGE_PREFIX) {
-            return StoreFile::Unfinished;
-        }
-        number("man")
-            .map(StoreFile::Manifest)
-            .or_else(|| number("tab").map(StoreFile::Table))
-            .or_else(|| number("bin").map(StoreFile::Storage))
-            .or_else(|| number("sum").map(StoreFile::Digests))
-            .unwrap_or(StoreFile::Foreign)
+    /// Returns the file of this name in one of the store's [directories](StorePaths::dirs).
+    pub(crate) fn in_dir(paths: &StorePaths, dir: &Path, name: &str) -> Self {
+        let number = |extension, file: fn(u64) -> StoreFile| number_in(name, extension).map(file);
+        let found = if name.starts_with(STAGE_PREFIX) {
+            Some(StoreFile::Unfinished)
+        } else if dir == paths.meta_dir() {
+            number("man", StoreFile::Manifest).or_else(|| number("his", StoreFile::History))
+        } else if dir == paths.generations_dir() {
+            number("man", StoreFile::KeptManifest).or_else(|| number("tab", StoreFile::Table))
+        } else {
+            number("bin", StoreFile::Storage).or_else(|| number("sum", StoreFile::Digests))
+        };
+        found.unwrap_or(StoreFile::Foreign)
     }
 }
 

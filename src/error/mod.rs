@@ -112,6 +112,20 @@ impl Error {
         name: &str,
         names: impl IntoIterator<Item = String>,
     ) -> Self {
+        Self::not_found(action, "tensor", name, names)
+    }
+
+    /// Like [`name_not_found`](Self::name_not_found), for the name of a tag.
+    pub(crate) fn tag_not_found(action: &str, name: &str, names: impl IntoIterator<Item = String>) -> Self {
+        Self::not_found(action, "tag", name, names)
+    }
+
+    fn not_found(
+        action: impl fmt::Display,
+        what: &str,
+        name: &str,
+        names: impl IntoIterator<Item = String>,
+    ) -> Self {
         let mut nearest: Vec<(f64, String)> = names
             .into_iter()
             .take(MAX_COMPARED_NAMES)
@@ -121,7 +135,7 @@ impl Error {
             .collect();
         nearest.sort_by_key(|(similarity, _)| Reverse((similarity * 1e6) as u64));
         nearest.truncate(3);
-        let mut message = format!("{action} {name:?}: no tensor with this name");
+        let mut message = format!("{action} {name:?}: no {what} with this name");
         if !nearest.is_empty() {
             let listed: Vec<String> = nearest.iter().map(|(_, other)| format!("{other:?}")).collect();
             message += &format!("; did you mean {}?", listed.join(" or "));

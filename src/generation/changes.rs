@@ -1,9 +1,11 @@
 //! The changes that a transaction requests.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use stridemap_format::{StorageRecord, TensorRecord};
 
+use super::Generation;
 use super::relocate::Relocation;
 
 /// Ids from here on are provisional: they number a transaction's staged storages.
@@ -50,6 +52,20 @@ pub(crate) enum Change {
         from: TensorRecord,
         to: TensorRecord,
     },
+    /// Makes a tag of the generation that this transaction publishes, or of an earlier one.
+    Tag {
+        name: String,
+        earlier: Option<Arc<Generation>>,
+    },
+    Untag {
+        name: String,
+    },
+    /// Gives the names that begin with a prefix the headers and attributes that they had in an earlier generation, and
+    /// removes the other names with this prefix.
+    Restore {
+        from: Arc<Generation>,
+        prefix: String,
+    },
     /// Sets an attribute, or removes it if there is no value.
     SetAttribute {
         scope: String,
@@ -75,6 +91,8 @@ pub(crate) struct Changes {
     pub(crate) requested: Vec<(Change, OnExisting)>,
     /// The storages of earlier generations that the new headers refer to, as the transaction saw them.
     pub(crate) expected: BTreeMap<u64, StorageRecord>,
+    /// What the user says about the generation.
+    pub(crate) message: Option<String>,
     /// Applies to later changes. `None` if each kind of change has its own default.
     pub(crate) on_existing: Option<OnExisting>,
 }

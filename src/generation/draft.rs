@@ -8,7 +8,9 @@ use stridemap_format::{self as format, Attributes, StorageRecord, TensorRecord};
 
 use super::attributes::{BoundedAttributes, has_scope};
 use super::changes::{Change, Changes, OnExisting};
-use super::pinned::{Generation, Merged, cloned, not_found};
+use super::entries::Merged;
+use super::history::NewTag;
+use super::pinned::{Generation, not_found};
 use super::reads::{Read, Reads};
 use crate::disk::step;
 use crate::error::{Error, ErrorKind, FormatContext, Result};
@@ -26,6 +28,10 @@ pub(crate) struct Draft {
     reads: Mutex<Reads>,
     /// For each name that was renamed or copied from a name of the generation: that name.
     origins: BTreeMap<String, String>,
+    /// The tags that are made, or removed.
+    tags: BTreeMap<String, Option<NewTag>>,
+    /// The generations that headers were restored from.
+    restored: Vec<Arc<Generation>>,
 }
 
 /// The changes of a transaction on the newest generation.
@@ -36,6 +42,9 @@ pub(super) struct Applied {
     pub(super) expected: BTreeMap<u64, StorageRecord>,
     /// All attributes, if any of them have changed.
     pub(super) attributes: Option<Attributes>,
+    pub(super) tags: BTreeMap<String, Option<NewTag>>,
+    pub(super) message: Option<String>,
+    pub(super) restored: Vec<Arc<Generation>>,
 }
 
 impl Draft {
@@ -47,6 +56,8 @@ impl Draft {
             attributes: None,
             reads: Mutex::default(),
             origins: BTreeMap::new(),
+            tags: BTreeMap::new(),
+            restored: Vec::new(),
         }
     }
 
@@ -56,6 +67,18 @@ impl Draft {
 
     pub(crate) fn attributes(&self) -> &Attributes {
         self.attributes.as_ref().map_or(&self.generation.manifest().attributes, |changed| &changed.entries)
+    }
+
+    /// Returns the generation that has a record of a storage, among that of this draft and those that were restored.
+    pub(crate) fn generation_with(&self, id: u64) -> Result<&Arc<Generation>> {
+        if self.generation.storage(id)?.is_none() {
+            for earlier in self.restored.iter().rev() {
+                if earlier.storage(id)?.is_some() {
+                    return Ok(earlier);
+                }
+            }
+        }
+        Ok(&self.generation)
     }
 
     fn attributes_mut(&mut self) -> &mut BoundedAttributes {
@@ -110,7 +133,8 @@ impl Draft {
         prefix: &'a str,
     ) -> Result<impl Iterator<Item = Result<(String, TensorRecord)>> + 'a> {
         let delta = self.changed().range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
-        let merged = Merged::new(self.generation.tensors(prefix)?, cloned(delta));
+        let delta = delta.map(|(name, record)| (name.clone(), record.clone()));
+        let merged = Merged::new(self.generation.tensors(prefix)?, delta);
         Ok(merged.take_while(move |entry| entry.as_ref().map_or(true, |(name, _)| name.starts_with(prefix))))
     }
 
@@ -163,6 +187,18 @@ impl Draft {
                 }
                 self.set(name.clone(), Some(to.clone()));
             }
+            Change::Tag { name, earlier } => {
+                self.check_new_tag(name, on_existing)?;
+                self.tags.insert(name.clone(), Some(NewTag { earlier: earlier.clone() }));
+            }
+            Change::Untag { name } => {
+                if self.tag(name)?.is_none() {
+                    let tags = self.generation.tags()?.filter_map(|entry| Some(entry.ok()?.0));
+                    return Err(Error::tag_not_found("remove", name, tags));
+                }
+                self.tags.insert(name.clone(), None);
+            }
+            Change::Restore { from, prefix } => self.restore(from, prefix)?,
             Change::SetAttribute { scope, key, value } => {
                 let at = (scope.clone(), key.clone());
                 match value {
@@ -173,6 +209,67 @@ impl Draft {
             }
         }
         self.changes.requested.push((change, on_existing));
+        Ok(())
+    }
+
+    /// Returns the generation that a tag names, or will name.
+    fn tag(&self, name: &str) -> Result<Option<u64>> {
+        match self.tags.get(name) {
+            Some(changed) => Ok(changed.as_ref().map(|new| match &new.earlier {
+                Some(earlier) => earlier.number(),
+                None => self.generation.number().saturating_add(1),
+            })),
+            None => Ok(self.generation.tag(name)?.map(|tag| tag.generation)),
+        }
+    }
+
+    fn check_new_tag(&self, name: &str, on_existing: OnExisting) -> Result<()> {
+        format::check_text("tag", name).refused_to("tag")?;
+        let existing = if on_existing == OnExisting::Refuse { self.tag(name)? } else { None };
+        existing.map_or(Ok(()), |generation| {
+            let message = format!(
+                "tag {name:?}: the tag exists, and names generation {generation}; choose a different name, remove that \
+                 tag first, or replace it, with Transaction::on_existing"
+            );
+            Err(Error::new(ErrorKind::NameExists, message))
+        })
+    }
+
+    /// Gives the names that begin with `prefix` the headers and attributes that they have in an earlier generation.
+    fn restore(&mut self, from: &Arc<Generation>, prefix: &str) -> Result<()> {
+        let mut now = self.tensors(prefix)?.collect::<Result<BTreeMap<_, _>>>()?;
+        let mut is_empty = true;
+        for entry in from.tensors(prefix)? {
+            let (name, record) = entry?;
+            is_empty = false;
+            if now.remove(&name).as_ref() != Some(&record) {
+                self.origins.remove(&name);
+                self.set(name, Some(record));
+            }
+        }
+        if is_empty && !prefix.is_empty() {
+            let action = format!("restore from generation {}", from.number());
+            return Err(not_found(&action, prefix, from.tensors("")));
+        }
+        for (name, _) in now {
+            self.origins.remove(&name);
+            self.set(name, None);
+        }
+        let is_within = |scope: &str| scope.starts_with(prefix);
+        let (before, after) = (self.attributes(), &from.manifest().attributes);
+        let own = |attributes: &Attributes| -> Attributes {
+            let own = attributes.iter().filter(|((scope, _), _)| is_within(scope));
+            own.map(|(at, value)| (at.clone(), value.clone())).collect()
+        };
+        let (before, after) = (own(before), own(after));
+        if before != after {
+            let attributes = self.attributes_mut();
+            before.keys().for_each(|at| attributes.remove(at));
+            for (at, value) in after {
+                attributes.set(at, &value)?;
+            }
+        }
+        self.restored.push(Arc::clone(from));
         Ok(())
     }
 
@@ -230,12 +327,14 @@ impl Draft {
         // Without a rebase, the changes could undo those of another commit.
         let is_on_newest = step!("rebase", self.generation.number() == newest.number());
         let draft = if is_on_newest { self } else { Draft::rebased(self.changes, Arc::clone(newest))? };
-        let Changes { requested, expected, .. } = draft.changes;
+        let Draft { tags, restored, .. } = draft;
+        let Changes { requested, expected, message, .. } = draft.changes;
         // The records are moved out of the changes, not cloned: a record with clones is copied when its storage id
         // changes.
         let puts = || requested.into_iter().filter_map(|(change, _)| change.into_put()).collect();
         let tensors = draft.tensors.into_inner().unwrap_or_else(puts);
-        Ok(Applied { tensors, expected, attributes: draft.attributes.map(|attributes| attributes.entries) })
+        let attributes = draft.attributes.map(|attributes| attributes.entries);
+        Ok(Applied { tensors, expected, attributes, tags, message, restored })
     }
 }
 

@@ -1,12 +1,14 @@
 //! Deletes older manifests that no process holds, and the files that only they needed.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use stridemap_format::{Manifest, ManifestHead, limits};
+use stridemap_format::{GarbageKey, KeptKey, Manifest, ManifestHead, limits};
 
 use super::Generation;
+use super::entries::{Entries, GarbageEntry, KeptEntry, StorageEntry, remove};
 use super::in_use::{GenerationInUse, ManifestNeeds};
 use super::pinned::Pin;
 use super::recover::{list, numbers_among};
@@ -34,10 +36,10 @@ pub(crate) struct Collector<'a> {
     pub(crate) collected: Collected,
 }
 
-/// Whether the newest generation has no record of a storage that is listed as garbage. A malformed store may list one
-/// that has a record.
-fn is_really_garbage(newest: &Generation, id: u64) -> bool {
-    step!("garbage-is-garbage", matches!(newest.storage(id), Ok(None)))
+/// Whether a generation has no record of a storage that is listed as garbage. A malformed store may list one that has a
+/// record.
+fn is_really_garbage(entries: Entries<'_>, id: u64) -> bool {
+    step!("garbage-is-garbage", matches!(entries.find::<StorageEntry>(&id), Ok(None)))
 }
 
 /// How many older manifests a commit checks: half are the latest ones, and the other half rotates through the rest.
@@ -46,12 +48,22 @@ const CHECKED_PER_COMMIT: usize = 8;
 /// How many older manifests a commit reads, unless they are so few that each commit checks them all.
 const READ_PER_COMMIT: usize = 1;
 
+/// A manifest before the newest one.
+#[derive(Clone, Copy, Debug)]
+struct OlderManifest {
+    generation: u64,
+    /// Whether it is in `generations/`: a tag kept it.
+    is_kept: bool,
+    /// `None` if it was not read: then its readers may need anything.
+    needs: Option<ManifestNeeds>,
+}
+
 /// The manifests before the newest one, and what is known about them. A handle keeps this from one commit to the
 /// next, so that the work per commit does not grow with their number.
 #[derive(Debug, Default)]
 pub(crate) struct OlderManifests {
-    /// In ascending order of generation. `None` for a manifest that was not read: its readers may need anything.
-    manifests: Vec<(u64, Option<ManifestNeeds>)>,
+    /// In ascending order of generation.
+    manifests: Vec<OlderManifest>,
     /// The newest generation when this was listed. While it is still the newest, no earlier manifest is added.
     as_of: u64,
     /// Garbage dropped up to this generation is needed by one of `manifests`, so a commit skips it.
@@ -60,7 +72,9 @@ pub(crate) struct OlderManifests {
     needed_to_after: u64,
     /// The lock of this handle on one of `manifests`, which no other part of this process uses.
     own_pin: Option<(u64, Pin)>,
-    tables: Vec<u64>,
+    histories: Vec<u64>,
+    /// The tables of manifests that were deleted.
+    freed_tables: BTreeSet<u64>,
     /// The unfinished files that were listed. Only the holder of the writers' lock creates any in `meta/`.
     unfinished: Vec<String>,
 }
@@ -80,10 +94,13 @@ impl OlderManifests {
             Some(names) => names,
         };
         let numbers = numbers_among(&names, "man").into_iter().filter(|&number| number < newest.number());
-        self.manifests = numbers.map(|number| (number, self.needs(number))).collect();
+        let is_kept = false;
+        let known = |generation| OlderManifest { generation, is_kept, needs: self.needs(generation) };
+        self.manifests = numbers.map(known).collect();
         self.as_of = newest.number();
         self.needed_to = 0;
-        self.tables = numbers_among(&names, "tab");
+        self.histories = numbers_among(&names, "his");
+        self.update_released(newest)?;
         self.unfinished = names.into_iter().filter(|name| name.starts_with(STAGE_PREFIX)).collect();
         Ok(())
     }
@@ -91,51 +108,99 @@ impl OlderManifests {
     /// Adds the generation that was the newest until now. If nothing else in this process uses it, its lock is kept
     /// for [`after_commit`](Self::after_commit), which then need not open the manifest.
     pub(crate) fn add(&mut self, newest: Arc<Generation>) {
-        let (number, needs) = (newest.number(), ManifestNeeds::from(newest.manifest().head()));
-        self.tables.extend(needs.table.filter(|table| !self.tables.contains(table)));
-        self.manifests.push((number, Some(needs)));
+        let (number, needs) = (newest.number(), ManifestNeeds::from(&newest.manifest().head()));
+        self.histories.extend(needs.history.filter(|history| !self.histories.contains(history)));
+        self.manifests.push(OlderManifest { generation: number, is_kept: false, needs: Some(needs) });
         self.own_pin = Arc::into_inner(newest).and_then(Generation::into_pin).map(|pin| (number, pin));
+    }
+
+    /// Makes the kept manifests those of the generations whose last tag was removed: a reader may still use them.
+    fn update_released(&mut self, newest: &Generation) -> Result<()> {
+        if_test_omits_step!("released-holds-back", return Ok(()));
+        let released = newest.released()?.collect::<Result<BTreeMap<_, _>>>()?;
+        // A generation that was tagged again is not released any more.
+        let key = |generation| KeptKey { is_tagged: false, generation };
+        self.forget(|older| older.is_kept && !released.contains_key(&key(older.generation)));
+        for (KeptKey { generation, .. }, kept) in released {
+            let at = self.position(generation);
+            let is_known = |older: &OlderManifest| older.generation == generation && older.is_kept;
+            if !self.manifests.iter().skip(at).take(2).any(is_known) {
+                let needs = Some(ManifestNeeds::from(&kept));
+                self.manifests.insert(at, OlderManifest { generation, is_kept: true, needs });
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes manifests that do not exist, or hold nothing back. Each may have been the only one that needed its table,
+    /// and what was dropped after it.
+    fn forget(&mut self, is_gone: impl Fn(&OlderManifest) -> bool) {
+        for gone in self.manifests.extract_if(.., |older| is_gone(older)) {
+            self.freed_tables.extend(gone.needs.and_then(|needs| needs.table));
+            self.needed_to = self.needed_to.min(gone.generation);
+        }
     }
 
     /// Returns the index of the first manifest that is not before a generation.
     fn position(&self, generation: u64) -> usize {
-        self.manifests.partition_point(|&(number, _)| number < generation)
+        self.manifests.partition_point(|older| older.generation < generation)
     }
 
     fn needs(&self, generation: u64) -> Option<ManifestNeeds> {
-        self.manifests.get(self.position(generation)).filter(|(number, _)| *number == generation)?.1
+        self.manifests.get(self.position(generation)).filter(|older| older.generation == generation)?.needs
     }
 
-    /// Deletes the files of garbage that no older generation can need, and drops them from the garbage list. Returns
-    /// whether any were dropped: then `storages/` must be synced before a manifest without them is published. Every
-    /// existing manifest counts as held.
+    /// Deletes the files of garbage that no tag keeps and no older generation can need, and drops them from the garbage
+    /// of `next`. Returns whether any were dropped: then `storages/` must be synced before a manifest without them is
+    /// published. Every existing manifest counts as held.
     ///
-    /// A reader that stays on an old generation keeps what that generation needs, and nothing else. Every manifest
-    /// repeats the garbage list and every commit scans it, so it must not grow with the commits made during a long
-    /// read.
+    /// A reader that stays on an old generation keeps what that generation needs, and nothing else. Every commit
+    /// examines this garbage, so it must not grow with the commits made during a long read.
     pub(crate) fn delete_garbage(
         &mut self,
         store: &StoreDir,
         newest: &Generation,
         next: &mut Manifest,
-    ) -> bool {
-        let before = next.garbage.len();
+    ) -> Result<bool> {
+        let tables = newest.tables();
+        // A kept manifest that was deleted holds nothing back any more.
+        for released in newest.released()? {
+            let (key, _) = released?;
+            let path = store.paths.kept_manifest(key.generation);
+            if matches!(store.disk.stat(&path), Err(e) if e.kind() == io::ErrorKind::NotFound) {
+                remove::<KeptEntry>(next, tables, &key)?;
+                self.forget(|older| older.is_kept && older.generation == key.generation);
+            }
+        }
         let mut collector = Collector::new(store);
-        let generation = next.generation;
-        let mut needed_to = newest.number();
-        next.garbage.retain(|&id, &mut dropped_at| {
-            // A storage that this commit drops still has a record in the generation before it.
-            if dropped_at <= self.needed_to || dropped_at >= generation || self.is_needed(id, dropped_at) {
-                return true;
+        let (mut needed_to, mut deleted) = (newest.number(), Vec::new());
+        let start = GarbageKey { is_tagged: false, dropped: self.needed_to.saturating_add(1), id: 0 };
+        let entries = Entries { manifest: next, tables };
+        // Of the generation before: what this commit drops, or takes from a tag, is still needed there.
+        let before = newest.entries();
+        if_test_omits_step!("garbage-of-before", before = entries);
+        for entry in before.scan::<GarbageEntry>(Some(&start))? {
+            let (key, _) = entry?;
+            let GarbageKey { is_tagged, dropped, id } = key;
+            if is_tagged {
+                break;
             }
-            let is_deleted = is_really_garbage(newest, id) && collector.remove_storage(id);
-            if !is_deleted {
-                needed_to = needed_to.min(dropped_at - 1);
+            // This commit may restore it, or tag a generation that needs it.
+            if self.is_needed(id, dropped) || entries.find::<GarbageEntry>(&key)?.is_none() {
+                continue;
             }
-            !is_deleted
-        });
+            let is_garbage = is_really_garbage(newest.entries(), id) && is_really_garbage(entries, id);
+            if is_garbage && collector.remove_storage(id) {
+                deleted.push(key);
+            } else {
+                needed_to = needed_to.min(dropped - 1);
+            }
+        }
         self.needed_to_after = needed_to;
-        next.garbage.len() < before
+        for key in &deleted {
+            remove::<GarbageEntry>(next, tables, key)?;
+        }
+        Ok(!deleted.is_empty())
     }
 
     /// Runs after a commit: deletes what the new generation no longer needs and, if `sweeps`, crashed writers' leftovers.
@@ -143,6 +208,7 @@ impl OlderManifests {
     pub(crate) fn after_commit(&mut self, store: &StoreDir, newest: &Generation, sweeps: bool) {
         self.as_of = newest.number();
         self.needed_to = self.needed_to_after;
+        let is_complete = self.update_released(newest).is_ok();
         let mut collector = Collector::new(store);
         let others = self.manifests.len().saturating_sub(CHECKED_PER_COMMIT / 2) as u64;
         // Successive commits check all of them in turn.
@@ -152,7 +218,9 @@ impl OlderManifests {
         let reads = if others == 0 { CHECKED_PER_COMMIT } else { READ_PER_COMMIT };
         self.collect(is_selected, reads, &mut collector);
         self.own_pin = None;
-        collector.remove_garbage(newest, self);
+        if is_complete {
+            let _ = collector.remove_garbage(newest, self);
+        }
         if sweeps {
             let next_id = newest.manifest().next_storage_id;
             let is_later =
@@ -170,20 +238,21 @@ impl OlderManifests {
         collector: &mut Collector<'_>,
     ) {
         for index in (0..self.manifests.len()).rev().filter(|&index| is_selected(index)) {
-            let Some((number, needs)) = self.manifests.get_mut(index) else { continue };
-            let (number, read) = (*number, needs.is_none() && reads_left > 0);
+            let Some(older) = self.manifests.get_mut(index) else { continue };
+            let (number, read) = (older.generation, older.needs.is_none() && reads_left > 0);
             reads_left -= usize::from(read);
-            let own = self.own_pin.take_if(|(own, _)| *own == number).map(|(_, pin)| pin);
-            let exists = match collect_one(number, own, read, collector) {
-                Ok(None) => false,
-                Ok(Some(found)) => {
-                    *needs = needs.or(found);
-                    true
+            let is_own = |(own, _): &mut (u64, Pin)| *own == number && !older.is_kept;
+            let own = self.own_pin.take_if(is_own).map(|(_, pin)| pin);
+            let exists = match collect_one(*older, own, read, collector) {
+                Ok(Collection { is_deleted, needs }) => {
+                    older.needs = older.needs.or(needs);
+                    !is_deleted
                 }
                 // The file was deleted, or it is not a regular file and so has no readers.
                 Err(e) => e.kind() != io::ErrorKind::NotFound && !is_not_regular(&e),
             };
             if !exists {
+                self.freed_tables.extend(older.needs.and_then(|needs| needs.table));
                 self.manifests.remove(index);
             }
             if !exists || read {
@@ -195,10 +264,10 @@ impl OlderManifests {
 
     /// Returns every manifest that exists as a generation in use.
     pub(crate) fn all_as_in_use(&self) -> impl Iterator<Item = GenerationInUse> {
-        self.manifests.iter().map(|&(generation, needs)| GenerationInUse {
-            generation,
+        self.manifests.iter().map(|older| GenerationInUse {
+            generation: older.generation,
             processes: Vec::new(),
-            needs,
+            needs: older.needs,
         })
     }
 
@@ -212,46 +281,61 @@ impl OlderManifests {
     /// last generation before that does not need it, no earlier one does.
     fn is_needed(&self, id: u64, dropped_at: u64) -> bool {
         let before = self.position(dropped_at).checked_sub(1);
-        let Some(&(_, needs)) = before.and_then(|at| self.manifests.get(at)) else { return false };
+        let Some(needs) = before.and_then(|at| self.manifests.get(at)).map(|older| older.needs) else {
+            return false;
+        };
         if_test_omits_step!("pinned-holds-back", return Self::may_need_anything(needs));
         Self::may_need_anything(needs) || needs.is_some_and(|it| it.has_storage(id))
     }
 
-    /// Whether a reader may need a table. A later generation has the same table or a later one: if the first
-    /// generation that could have this table does not need it, no later one does.
-    fn is_table_needed(&self, table: u64) -> bool {
-        let Some(&(_, needs)) = self.manifests.get(self.position(table)) else { return false };
-        if_test_omits_step!("pinned-tables", return Self::may_need_anything(needs));
-        Self::may_need_anything(needs) || needs.is_some_and(|it| it.table == Some(table))
+    /// Whether a reader may need a table, by the table that its manifest names. A later generation has the same table or
+    /// a later one: if the first generation that could have this table does not need it, no later one does.
+    fn is_table_needed(&self, table: u64, named: impl Fn(ManifestNeeds) -> Option<u64>) -> bool {
+        let at = self.position(table);
+        let Some(first) = self.manifests.get(at) else { return false };
+        if_test_omits_step!("pinned-tables", return Self::may_need_anything(first.needs));
+        // A manifest that a tag kept is a second one of its generation, and names no history.
+        let same = self.manifests.iter().skip(at).take_while(|older| older.generation == first.generation);
+        let mut needs = same.map(|older| older.needs);
+        needs.any(|needs| Self::may_need_anything(needs) || needs.and_then(&named) == Some(table))
     }
 }
 
-/// Deletes a manifest unless a process holds it. Releases `own`, a lock of this handle on it. Returns `None` if it was
-/// deleted, and otherwise what it needs, if `read` is set.
+/// What became of a manifest.
+struct Collection {
+    is_deleted: bool,
+    /// What it needs, if it was read.
+    needs: Option<ManifestNeeds>,
+}
+
+/// Deletes a manifest unless a process holds it. Releases `own`, a lock of this handle on it. Reads one that is held if
+/// `read` is set.
 fn collect_one(
-    number: u64,
+    older: OlderManifest,
     own: Option<Pin>,
     read: bool,
     collector: &mut Collector<'_>,
-) -> io::Result<Option<Option<ManifestNeeds>>> {
-    let store = collector.store;
-    let path = store.paths.manifest(number);
+) -> io::Result<Collection> {
+    let (store, number) = (collector.store, older.generation);
+    let path = if older.is_kept { store.paths.kept_manifest(number) } else { store.paths.manifest(number) };
     let file = match &own {
         Some(pin) => Arc::clone(pin.file()),
         None => read_again(|| store.disk.open(&path, Access::Read))?,
     };
     // Locked until the file is deleted: a reader that opens it meanwhile sees the lock, or sees that the file has no
     // name.
-    if step!("lock-older-manifest", file.try_lock(LockMode::Exclusive))? {
+    let is_free = step!("lock-older-manifest", file.try_lock(LockMode::Exclusive))?;
+    let mut needs = None;
+    if older.needs.is_none() && (is_free || read) {
+        let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES)?;
+        let head = ManifestHead::decode(&bytes, store.uuid, number);
+        // A damaged manifest that nobody holds is deleted too; a collection finds its table.
+        needs = if is_free { head.ok() } else { Some(head.map_err(io::Error::other)?) };
+    }
+    if is_free {
         collector.remove(&path)?;
-        return Ok(None);
     }
-    if !read {
-        return Ok(Some(None));
-    }
-    let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES)?;
-    let head = ManifestHead::decode(&bytes, store.uuid, number).map_err(io::Error::other)?;
-    Ok(Some(Some(head.into())))
+    Ok(Collection { is_deleted: is_free, needs: needs.as_ref().map(ManifestNeeds::from) })
 }
 
 impl<'a> Collector<'a> {
@@ -278,37 +362,47 @@ impl<'a> Collector<'a> {
         is_gone(&paths.sum(id)) && is_bytes_gone
     }
 
-    /// Deletes tables, and storages on the garbage list, unless the newest generation or an older one that may be held
-    /// needs them. Also deletes the unfinished files in `meta/`.
-    pub(crate) fn remove_garbage(&mut self, newest: &Generation, older: &mut OlderManifests) {
+    /// Deletes the tables of manifests that were deleted, and the storages that are garbage, unless a tag, the newest
+    /// generation or an older one that may be held needs them. Also deletes the unfinished files in `meta/`.
+    pub(crate) fn remove_garbage(&mut self, newest: &Generation, older: &mut OlderManifests) -> Result<()> {
         let paths = &self.store.paths;
-        for (&id, &dropped_at) in &newest.manifest().garbage {
-            if dropped_at > older.needed_to
-                && !older.is_needed(id, dropped_at)
-                && is_really_garbage(newest, id)
-            {
+        let start = GarbageKey { is_tagged: false, dropped: older.needed_to.saturating_add(1), id: 0 };
+        for entry in newest.entries().scan::<GarbageEntry>(Some(&start))? {
+            let (GarbageKey { is_tagged, dropped, id }, _) = entry?;
+            if is_tagged {
+                break;
+            }
+            if !older.is_needed(id, dropped) && is_really_garbage(newest.entries(), id) {
                 self.remove_storage(id);
             }
         }
-        let own = newest.manifest().table.map(|table| table.generation);
-        let mut tables = std::mem::take(&mut older.tables);
-        tables.retain(|&table| {
-            let is_needed = Some(table) == own || older.is_table_needed(table);
-            is_needed || self.remove(&paths.table(table)).is_err()
+        let mut freed = std::mem::take(&mut older.freed_tables);
+        for table in std::mem::take(&mut freed) {
+            let is_needed = is_table_of(newest, table)? || older.is_table_needed(table, |needs| needs.table);
+            if !is_needed {
+                let _ = self.remove(&paths.table(table));
+            }
+        }
+        let own = newest.manifest().history.map(|history| history.generation);
+        let mut histories = std::mem::take(&mut older.histories);
+        histories.retain(|&history| {
+            let is_needed = Some(history) == own || older.is_table_needed(history, |needs| needs.history);
+            is_needed || self.remove(&paths.history(history)).is_err()
         });
-        older.tables = tables;
+        older.histories = histories;
         for name in older.unfinished.drain(..) {
             let _ = self.remove(&paths.meta_dir().join(name));
         }
+        Ok(())
     }
 
-    /// Deletes crashed writers' unfinished files, and the unneeded files in `storages/`.
+    /// Deletes crashed writers' unfinished files, and the unneeded files in `storages/` and `generations/`.
     pub(crate) fn sweep(&mut self, is_unneeded: impl Fn(StoreFile) -> bool) -> Result<()> {
         let store = self.store;
-        let (dir, root) = (store.paths.storages_dir(), store.paths.root());
-        for dir in [root, &dir] {
+        let root = store.paths.root();
+        for dir in [root, &store.paths.storages_dir(), &store.paths.generations_dir()] {
             for name in store.disk.list(dir).doing("list", dir)? {
-                let (file, path) = (StoreFile::in_storages(&name), dir.join(&name));
+                let (file, path) = (StoreFile::in_dir(&store.paths, dir, &name), dir.join(&name));
                 // Locked until the file is deleted: its writer may be about to lock it, and must then see that it was
                 // deleted.
                 let abandoned = match file {
@@ -322,6 +416,17 @@ impl<'a> Collector<'a> {
         }
         Ok(())
     }
+}
+
+/// Whether the newest generation, or one that a tag keeps, has a table.
+pub(crate) fn is_table_of(newest: &Generation, table: u64) -> Result<bool> {
+    if newest.manifest().table.is_some_and(|own| own.generation == table) {
+        return Ok(true);
+    }
+    // The first tagged generation that could have the table: a later one has the same or a later one.
+    let first = newest.tagged(table)?.next().transpose()?;
+    if_test_omits_step!("tag-keeps-table", return Ok(false));
+    Ok(first.is_some_and(|(_, kept)| kept.table == Some(table)))
 }
 
 /// Opens and locks an unfinished file. Returns `None` while a live writer holds it.

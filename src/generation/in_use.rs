@@ -4,7 +4,7 @@ use std::cell::LazyCell;
 use std::io;
 use std::path::Path;
 
-use stridemap_format::{ManifestHead, limits};
+use stridemap_format::{KeptGeneration, ManifestHead, limits};
 
 use super::Generation;
 use super::recover::manifest_numbers;
@@ -31,6 +31,10 @@ impl GenerationInUse {
     pub(crate) fn needs_table(&self, table: u64) -> bool {
         self.needs.is_none_or(|needs| needs.table == Some(table))
     }
+
+    pub(crate) fn needs_history(&self, history: u64) -> bool {
+        self.needs.is_none_or(|needs| needs.history == Some(history))
+    }
 }
 
 /// The files that the readers of a manifest may need, as far as the manifest says. What it says stays true as long as
@@ -39,6 +43,7 @@ impl GenerationInUse {
 pub(crate) struct ManifestNeeds {
     next_storage_id: u64,
     pub(crate) table: Option<u64>,
+    pub(super) history: Option<u64>,
 }
 
 impl ManifestNeeds {
@@ -48,23 +53,35 @@ impl ManifestNeeds {
     }
 }
 
-impl From<ManifestHead> for ManifestNeeds {
-    fn from(head: ManifestHead) -> Self {
+impl From<&ManifestHead> for ManifestNeeds {
+    fn from(head: &ManifestHead) -> Self {
         ManifestNeeds {
             next_storage_id: head.next_storage_id,
             table: head.table.map(|table| table.generation),
+            history: head.history.map(|history| history.generation),
         }
+    }
+}
+
+impl From<&KeptGeneration> for ManifestNeeds {
+    fn from(kept: &KeptGeneration) -> Self {
+        let KeptGeneration { next_storage_id, table, .. } = *kept;
+        ManifestNeeds { next_storage_id, table, history: None }
     }
 }
 
 /// Returns the generations before `newest` that a process uses. Changes nothing, and keeps no lock.
 pub(crate) fn generations_in_use(store: &StoreDir, newest: &Generation) -> Result<Vec<GenerationInUse>> {
     let (mut pins, holders) = (Vec::new(), LazyCell::new(|| store.disk.lock_holders()));
-    for generation in manifest_numbers(&*store.disk, &store.paths)? {
-        if generation >= newest.number() {
-            continue;
-        }
-        let path = store.paths.manifest(generation);
+    let older = manifest_numbers(&*store.disk, &store.paths)?.into_iter();
+    let older = older.filter(|&generation| generation < newest.number());
+    let mut manifests: Vec<_> =
+        older.map(|generation| (generation, store.paths.manifest(generation))).collect();
+    for released in newest.released()? {
+        let generation = released?.0.generation;
+        manifests.push((generation, store.paths.kept_manifest(generation)));
+    }
+    for (generation, path) in manifests {
         match generation_in_use(store, &path, generation, &holders) {
             Ok(pin) => pins.extend(pin),
             // The file was deleted since it was listed, or it is not a regular file and so has no readers.
@@ -88,7 +105,7 @@ fn generation_in_use(
     }
     let bytes = read_capped(&*file, limits::MAX_MANIFEST_BYTES)?;
     let head = ManifestHead::decode(&bytes, store.uuid, generation);
-    Ok(Some(GenerationInUse { generation, processes, needs: head.ok().map(ManifestNeeds::from) }))
+    Ok(Some(GenerationInUse { generation, processes, needs: head.ok().as_ref().map(ManifestNeeds::from) }))
 }
 
 /// Whether a lock of this mode is refused now. Takes the lock for a moment if it is free. So it is called only where

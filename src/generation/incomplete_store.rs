@@ -167,13 +167,13 @@ fn delete_files(disk: &dyn Disk, paths: &StorePaths) {
         let _ = disk.remove(&file);
     }
     // `storages/` last: until it is gone, no other process creates a store here.
-    for dir in [paths.meta_dir(), paths.storages_dir()] {
-        for name in disk.list(&dir).unwrap_or_default() {
-            if StoreFile::of(&name) != StoreFile::Foreign {
+    for dir in paths.dirs().iter().rev() {
+        for name in disk.list(dir).unwrap_or_default() {
+            if StoreFile::in_dir(paths, dir, &name) != StoreFile::Foreign {
                 let _ = disk.remove(&dir.join(name));
             }
         }
-        let _ = disk.remove_dir(&dir);
+        let _ = disk.remove_dir(dir);
     }
 }
 

@@ -30,7 +30,9 @@ mod attributes;
 mod changes;
 mod create;
 mod draft;
+mod entries;
 mod garbage;
+mod history;
 mod in_use;
 mod incomplete_store;
 pub(crate) mod kept_watch;
@@ -55,8 +57,10 @@ pub use changes::OnExisting;
 pub(crate) use changes::{Change, Changes};
 pub(crate) use create::{create, is_empty_dir};
 pub(crate) use draft::Draft;
+pub(crate) use entries::{GarbageEntry, KeptEntry, StorageEntry, TagEntry, TensorEntry};
 pub use garbage::Collected;
 pub(crate) use garbage::Collector;
+pub(crate) use history::is_kept;
 pub(crate) use in_use::{GenerationInUse, by_processes, generations_in_use, holders, writers_of};
 pub(crate) use incomplete_store::{IncompleteStore, Unfilled, check_free, not_created};
 pub use name_changes::NameChanges;
@@ -68,7 +72,8 @@ pub(crate) use pinned::{Generation, Pin};
 pub(crate) use publish::publish;
 pub(crate) use reads::Read;
 pub(crate) use recover::{
-    list, manifest_numbers, newest_has_storage, pin, pinned_bytes, reread, uuid_stated_in,
+    kept_numbers, list, manifest_numbers, newest_has_storage, pin, pin_kept, pinned_bytes, reread,
+    uuid_stated_in,
 };
 pub(crate) use relocate::{Moved, Relocation};
 pub(crate) use replay::{check_ids_left, storage_gone};

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use stridemap_format::{Manifest, Marker, Uuid};
 
@@ -41,10 +42,10 @@ fn make(
     made: &mut Vec<PathBuf>,
 ) -> io::Result<Uuid> {
     let uuid = uuid::Uuid::new_v4().into_bytes();
-    let manifest = Manifest::first(uuid);
+    let manifest = Manifest { time_ns: now_ns(), ..Manifest::first(uuid) };
     let bytes = manifest.encode().map_err(io::Error::other)?;
     // If two processes create a store in one directory, only one gets past the first of these.
-    for dir in [paths.storages_dir(), paths.meta_dir()] {
+    for dir in paths.dirs() {
         disk.create_dir(&dir)?;
         made.push(dir);
     }
@@ -55,8 +56,8 @@ fn make(
     if !durable {
         write(paths.unsynced(), &[])?;
     } else {
-        // Without this sync, the store could have no generation. `storages/` needs no sync: it is empty, and its
-        // name is in the root.
+        // Without this sync, the store could have no generation. The others need no sync: they are empty, and
+        // their names are in the root.
         step!("sync-new-meta", disk.sync_dir(&paths.meta_dir()))?;
     }
     if durable && visibility == Visibility::Visible {
@@ -70,6 +71,16 @@ fn make(
         sync_root(&**disk, paths.root())?; // otherwise the directory may not be a store
     }
     Ok(uuid)
+}
+
+/// Returns the time of this moment, in nanoseconds since 1970.
+pub(super) fn now_ns() -> i64 {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since_1970.map_or_else(|e| -nanoseconds(e.duration()), nanoseconds)
+}
+
+fn nanoseconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
 pub(super) fn failed(path: &Path, e: io::Error) -> Error {

@@ -31,7 +31,8 @@ pub(crate) fn open_dirs(disk: &Arc<dyn Disk>, path: &Path) -> Result<(Arc<dyn Di
 /// Reads FORMAT, which makes a directory a store, and checks that the store has its directories. Returns the uuid.
 pub(crate) fn check_store(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
     let uuid = read_format(disk, paths)?;
-    for (dir, rule) in [(paths.storages_dir(), Rule::StorageFile), (paths.meta_dir(), Rule::MetadataFile)] {
+    for dir in paths.dirs() {
+        let rule = if dir == paths.storages_dir() { Rule::StorageFile } else { Rule::MetadataFile };
         if !is_own_dir(disk, &dir, rule)? {
             return Err(Error::corrupt(&dir, format::Error::new(rule, "the directory is missing")));
         }

@@ -11,7 +11,7 @@ use super::store_dir::StoreDir;
 use super::writer_lock::{NewestListed, WriterLock};
 use super::{Generation, recover};
 use crate::disk::{Watch, if_test_omits_step};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::storage::{AccessOptions, ExternalOpener, LockWait, OpenStorages, Poison};
 
 /// What a commit survives once it has returned.
@@ -67,6 +67,8 @@ pub(crate) struct OpenStore {
     pub(crate) storages: Arc<OpenStorages>,
     pub(crate) externals: ExternalOpener,
     pub(crate) poison: Poison,
+    /// Whether this handle stays on its generation.
+    is_fixed: bool,
     /// Whether this handle has deleted the leftovers of crashed writers.
     pub(crate) is_swept: AtomicBool,
     /// What is known about the generations before the newest. Only locked under the writers' lock.
@@ -99,6 +101,7 @@ impl OpenStore {
             options,
             current: RwLock::new(current),
             poison: Poison::default(),
+            is_fixed: false,
             is_swept: AtomicBool::new(false),
             older: Mutex::default(),
             meta_watch: Mutex::default(),
@@ -137,9 +140,33 @@ impl OpenStore {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the newest generation on disk.
+    /// Returns the newest generation on disk, or the one that this handle stays on.
     pub(crate) fn newest(&self) -> Result<Arc<Generation>> {
+        if self.is_fixed {
+            self.check_process()?;
+            return Ok(self.current());
+        }
+        self.newest_of_all()
+    }
+
+    /// Returns the newest generation on disk.
+    pub(crate) fn newest_of_all(&self) -> Result<Arc<Generation>> {
         Ok(self.newest_by(recover::settled_list)?.0)
+    }
+
+    /// Makes this handle stay on a generation, and refuse to write.
+    pub(crate) fn fixed_at(mut self, generation: Arc<Generation>) -> Self {
+        let message = format!(
+            "{}: the store was opened at generation {}, to read it; open it without a tag to write",
+            self.paths.root().display(),
+            generation.number()
+        );
+        self.poison.set(&Error::new(ErrorKind::ReadOnly, message));
+        *self.number.get_mut() = generation.number();
+        self.storages = OpenStorages::new(generation.number());
+        self.current = RwLock::new(generation);
+        self.is_fixed = true;
+        self
     }
 
     /// Finds the newest generation while no other writer commits. A listing during a commit may miss names that are
@@ -169,7 +196,7 @@ impl OpenStore {
             let has_changed = meta_watch.watch.wait(Duration::ZERO).unwrap_or(true);
             meta_watch.newest = meta_watch.newest.filter(|_| !has_changed);
             if meta_watch.newest == Some(current.number()) {
-                current.check_named(&*self.disk, &self.paths)?;
+                current.check_named(&*self.disk)?;
                 return Ok((current, None));
             }
         }

@@ -1,16 +1,15 @@
 //! A pinned generation, and lookups in it.
 
-use std::collections::{BTreeMap, btree_map};
+use std::collections::BTreeMap;
 use std::io;
-use std::iter::Peekable;
-use std::ops::Bound;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use stridemap_format::{Manifest, StorageRecord, TensorRecord, Uuid};
+use stridemap_format::{KeptKey, Manifest, StorageRecord, Tag, TensorRecord, Tree, Uuid};
 
+use super::entries::{Entries, KeptEntry, StorageEntry, Tables, TagEntry, TensorEntry};
 use super::table::Table;
-use crate::disk::{self, Disk, DiskFile, FileId, LockedFile, StorePaths, step};
+use crate::disk::{self, Disk, DiskFile, FileId, LockedFile, step};
 use crate::error::{Error, ErrorKind, IoContext, Result};
 
 /// One generation of a store on disk. All lookups go through it.
@@ -20,6 +19,7 @@ use crate::error::{Error, ErrorKind, IoContext, Result};
 pub(crate) struct Generation {
     manifest: Manifest,
     table: Option<Arc<Table>>,
+    history: Option<Arc<Table>>,
     pin: Option<Pin>,
     is_synced: bool,
 }
@@ -29,16 +29,19 @@ pub(crate) struct Generation {
 pub(crate) struct Pin {
     lock: LockedFile,
     id: FileId,
+    /// The manifest's path.
+    path: PathBuf,
 }
 
 impl Pin {
-    /// Holds the lock that the caller has just taken on a manifest.
-    pub(crate) fn new(file: &Arc<dyn DiskFile>) -> io::Result<Pin> {
-        Ok(Pin { lock: LockedFile::new(file), id: file.stat()?.id() })
+    /// Holds the lock that the caller has just taken on the manifest at `path`.
+    pub(crate) fn new(file: &Arc<dyn DiskFile>, path: PathBuf) -> io::Result<Pin> {
+        Ok(Pin { lock: LockedFile::new(file), id: file.stat()?.id(), path })
     }
 
-    /// Records the identity of the file after a rename. On some FUSE file systems it depends on the name.
-    pub(super) fn renamed(mut self) -> Pin {
+    /// Records the identity of the file after a rename to `path`. On some FUSE file systems it depends on the name.
+    pub(super) fn renamed(mut self, path: PathBuf) -> Pin {
+        self.path = path;
         if let Ok(stat) = self.file().stat() {
             self.id = stat.id();
         }
@@ -50,31 +53,36 @@ impl Pin {
         self.lock.file()
     }
 
-    /// Whether a path still leads to the file.
-    pub(crate) fn is_named(&self, disk: &dyn Disk, path: &Path) -> Result<bool> {
-        disk::is_named(disk, path, self.id).doing("examine", path)
+    /// Whether the path of the manifest still leads to the file.
+    pub(crate) fn is_named(&self, disk: &dyn Disk) -> Result<bool> {
+        disk::is_named(disk, &self.path, self.id).doing("examine", &self.path)
     }
 }
 
 impl Generation {
     /// `is_synced` says whether the name of the manifest is known to be durable.
-    pub(crate) fn new(manifest: Manifest, table: Option<Arc<Table>>, pin: Pin, is_synced: bool) -> Self {
-        Generation { manifest, table, pin: Some(pin), is_synced }
+    pub(crate) fn new(
+        manifest: Manifest,
+        table: Option<Arc<Table>>,
+        history: Option<Arc<Table>>,
+        pin: Pin,
+        is_synced: bool,
+    ) -> Self {
+        Generation { manifest, table, history, pin: Some(pin), is_synced }
     }
 
     /// Refuses a store whose files were deleted or replaced. The protocol never deletes a pinned manifest, so if this
     /// one no longer has its name, something else removed it.
-    pub(crate) fn check_named(&self, disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
+    pub(crate) fn check_named(&self, disk: &dyn Disk) -> Result<()> {
         let Some(pin) = &self.pin else { return Ok(()) };
-        let path = paths.manifest(self.number());
         // Without this check, a commit could build on a generation of another store, or of an older copy of this one.
-        if step!("known-is-named", pin.is_named(disk, &path)?) {
+        if step!("known-is-named", pin.is_named(disk)?) {
             return Ok(());
         }
         let message = format!(
             "{}: the store was deleted or replaced while it was open: this manifest is gone, or another file has \
              its name; open the store again",
-            path.display()
+            pin.path.display()
         );
         Err(Error::new(ErrorKind::Stale, message))
     }
@@ -83,7 +91,7 @@ impl Generation {
     /// and for a salvage.
     pub(crate) fn stand_in(uuid: Uuid, number: u64) -> Self {
         let manifest = Manifest { generation: number, ..Manifest::first(uuid) };
-        Generation { manifest, table: None, pin: None, is_synced: false }
+        Generation { manifest, table: None, history: None, pin: None, is_synced: false }
     }
 
     /// Returns the lock on the manifest, or `None` for a stand-in.
@@ -108,12 +116,20 @@ impl Generation {
         self.table.as_ref()
     }
 
+    pub(crate) fn history(&self) -> Option<&Arc<Table>> {
+        self.history.as_ref()
+    }
+
+    pub(crate) fn entries(&self) -> Entries<'_> {
+        Entries { manifest: &self.manifest, tables: self.tables() }
+    }
+
+    pub(crate) fn tables(&self) -> Tables<'_> {
+        Tables { table: self.table.as_deref(), history: self.history.as_deref() }
+    }
+
     pub(crate) fn tensor(&self, name: &str) -> Result<Option<TensorRecord>> {
-        match (self.manifest.tensors.get(name), &self.table) {
-            (Some(changed), _) => Ok(changed.clone()),
-            (None, Some(table)) => table.tensor(name),
-            (None, None) => Ok(None),
-        }
+        self.entries().find::<TensorEntry>(name)
     }
 
     /// Like [`tensor`](Self::tensor), but refuses a name that does not exist.
@@ -122,28 +138,60 @@ impl Generation {
     }
 
     pub(crate) fn storage(&self, id: u64) -> Result<Option<StorageRecord>> {
-        match (self.manifest.storages.get(&id), &self.table) {
-            (Some(changed), _) => Ok(changed.clone()),
-            (None, Some(table)) => table.storage(id),
-            (None, None) => Ok(None),
-        }
+        self.entries().find::<StorageEntry>(&id)
+    }
+
+    pub(crate) fn tag(&self, name: &str) -> Result<Option<Tag>> {
+        self.entries().find::<TagEntry>(name)
     }
 
     /// Returns the tensors whose name begins with `prefix`, in ascending order of name.
     pub(crate) fn tensors<'a>(
         &'a self,
         prefix: &'a str,
-    ) -> Result<impl Iterator<Item = Result<(String, TensorRecord)>> + 'a> {
-        let base = self.table.as_ref().map(|table| table.scan_tensors(prefix)).transpose()?;
-        let delta = self.manifest.tensors.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
-        let merged = Merged::new(base.into_iter().flatten(), cloned(delta));
-        Ok(merged.take_while(move |entry| entry.as_ref().map_or(true, |(name, _)| name.starts_with(prefix))))
+    ) -> Result<impl Iterator<Item = Result<TensorEntry>> + 'a> {
+        let start = (!prefix.is_empty()).then_some(prefix);
+        let entries = self.entries().scan::<TensorEntry>(start)?;
+        Ok(entries.take_while(move |entry| entry.as_ref().map_or(true, |(name, _)| name.starts_with(prefix))))
     }
 
     /// Returns all storages, in ascending order of id.
-    pub(crate) fn storages(&self) -> impl Iterator<Item = Result<(u64, StorageRecord)>> + '_ {
-        let base = self.table.iter().flat_map(|table| table.scan_storages());
-        Merged::new(base, cloned(self.manifest.storages.range(..)))
+    pub(crate) fn storages(&self) -> Result<impl Iterator<Item = Result<StorageEntry>> + '_> {
+        self.entries().scan::<StorageEntry>(None)
+    }
+
+    /// Returns all tags, in ascending order of name.
+    pub(crate) fn tags(&self) -> Result<impl Iterator<Item = Result<TagEntry>> + '_> {
+        self.entries().scan::<TagEntry>(None)
+    }
+
+    /// Returns the generations that tags name, from `first` on, in ascending order.
+    pub(crate) fn tagged(&self, first: u64) -> Result<impl Iterator<Item = Result<KeptEntry>> + '_> {
+        self.entries().scan::<KeptEntry>(Some(&KeptKey { is_tagged: true, generation: first }))
+    }
+
+    /// Whether a tag names a generation.
+    pub(crate) fn is_tagged(&self, generation: u64) -> Result<bool> {
+        Ok(self.entries().find::<KeptEntry>(&KeptKey { is_tagged: true, generation })?.is_some())
+    }
+
+    /// Whether a generation is one that no tag names any more, but whose manifest may still be in `generations/`.
+    pub(crate) fn is_released(&self, generation: u64) -> Result<bool> {
+        Ok(self.entries().find::<KeptEntry>(&KeptKey { is_tagged: false, generation })?.is_some())
+    }
+
+    /// Returns the last generation that a tag names. It has every storage that an earlier tagged one has and that was not
+    /// dropped since.
+    pub(crate) fn last_tagged(&self) -> Result<Option<KeptEntry>> {
+        let end = KeptKey { is_tagged: true, generation: u64::MAX };
+        let last = self.entries().last_before::<KeptEntry>(&end)?;
+        Ok(last.filter(|(key, _)| key.is_tagged))
+    }
+
+    /// Returns the generations that no tag names any more, but whose manifests may still be in `generations/`.
+    pub(crate) fn released(&self) -> Result<impl Iterator<Item = Result<KeptEntry>> + '_> {
+        let entries = self.entries().scan::<KeptEntry>(None)?;
+        Ok(entries.take_while(|entry| entry.as_ref().map_or(true, |(key, _)| !key.is_tagged)))
     }
 
     /// Returns the records of the tensors with these names. Many names are found by one scan, few by one lookup each.
@@ -151,7 +199,8 @@ impl Generation {
         &self,
         names: &'a BTreeMap<String, T>,
     ) -> Result<BTreeMap<&'a str, TensorRecord>> {
-        let table_count = self.table.as_ref().map_or(0, |table| table.reference().tensors.entry_count);
+        let table_count =
+            self.table.as_ref().map_or(0, |table| table.reference().tree(Tree::Tensors).entry_count);
         let all_count = table_count.saturating_add(self.manifest.tensors.len() as u64);
         let lookup_cost = if table_count == 0 { 1 } else { LOOKUP_COST };
         let mut found = BTreeMap::new();
@@ -185,47 +234,3 @@ pub(super) fn not_found<T>(
 
 /// How many entries a scan reads in the time of one lookup in a table.
 const LOOKUP_COST: u64 = 16;
-
-/// Merges a sorted base with sorted changes. A change replaces the entry that has the same key. A change to `None`
-/// removes that entry.
-pub(crate) struct Merged<B: Iterator, D: Iterator> {
-    base: Peekable<B>,
-    delta: Peekable<D>,
-}
-
-impl<B: Iterator, D: Iterator> Merged<B, D> {
-    pub(crate) fn new(base: B, delta: D) -> Self {
-        Merged { base: base.peekable(), delta: delta.peekable() }
-    }
-}
-
-/// Clones changes, to merge them.
-pub(crate) fn cloned<'a, K: Clone, V: Clone>(
-    changes: btree_map::Range<'a, K, Option<V>>,
-) -> impl Iterator<Item = (K, Option<V>)> + use<'a, K, V> {
-    changes.map(|(key, value)| (key.clone(), value.clone()))
-}
-
-impl<B, D, K, V> Iterator for Merged<B, D>
-where
-    B: Iterator<Item = Result<(K, V)>>,
-    D: Iterator<Item = (K, Option<V>)>,
-    K: Ord,
-{
-    type Item = Result<(K, V)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            let Some((changed_key, _)) = self.delta.peek() else { return self.base.next() };
-            match self.base.peek() {
-                Some(Err(_)) => return self.base.next(),
-                Some(Ok((base_key, _))) if base_key < changed_key => return self.base.next(),
-                Some(Ok((base_key, _))) if base_key == changed_key => drop(self.base.next()),
-                _ => {}
-            }
-            if let Some((key, Some(value))) = self.delta.next() {
-                return Some(Ok((key, value)));
-            }
-        }
-    }
-}

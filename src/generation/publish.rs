@@ -2,22 +2,23 @@
 
 use std::io;
 use std::mem::take;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use stridemap_format::limits::MAX_CHANGES;
-use stridemap_format::{Manifest, Rule, StorageRecord, TableEncoder, TableRef};
+use stridemap_format::{KeptKey, Manifest, Rule, StorageRecord, TableEncoder, TableRef};
 
 use super::Draft;
 use super::OpenStore;
-use super::pinned::{Generation, Merged, Pin};
+use super::entries::{GarbageEntry, KeptEntry, Merged, Recorded, StorageEntry, TagEntry, TensorEntry};
+use super::pinned::{Generation, Pin};
 use super::replay::{NextManifest, replay};
 use super::table::Table;
 use super::unsynced;
 use super::writer_lock::WriterLock;
-use crate::disk::{LockMode, Staged, if_test_omits_step, step};
+use crate::disk::{LockMode, Staged, dir_of, if_test_omits_step, step};
 use crate::error::{Error, ErrorKind, FormatContext, IoContext, Result};
 use crate::storage::{Grown, StagedStorage, resize_discarding};
 
@@ -55,13 +56,13 @@ fn publish_locked(
     unsynced::settle_creation(store, &newest, lock)?; // crash: the store's own name, now durable
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
     let only_relocates = draft.changes.only_relocates();
-    let NextManifest { mut manifest, used_staged } = replay(&newest, draft, &records, &grown)?;
+    let NextManifest { mut manifest, used_staged, tagged } = replay(&newest, draft, &records, &grown)?;
     if only_relocates && used_staged.is_empty() {
         return Ok((newest, Vec::new()));
     }
 
     // 2. Storages.
-    let deletes_files = older.delete_garbage(store, &newest, &mut manifest); // crash: garbage, deleted again next time
+    let deletes_files = older.delete_garbage(store, &newest, &mut manifest)?; // crash: garbage, deleted again next time
     for &(index, id) in &used_staged {
         let storage = staged.get_mut(index);
         storage.map_or(Ok(()), |storage| storage.publish(&store.paths, id))?; // crash: an orphan, deleted later
@@ -75,11 +76,22 @@ fn publish_locked(
         step!("sync-storages-dir", store.sync_dir(&store.paths.storages_dir()))?; // crash: the same, now durable
     }
 
-    // 3. to 5. The table and the manifest.
-    let table = newest.table().cloned();
-    let generation = Arc::new(publish_manifest(store, manifest, table, lock)?); // crash: this generation, durable
+    // 3. The manifests of earlier generations that get a tag.
+    for earlier in &tagged {
+        // A reader may have locked the manifest since it was tagged before.
+        let path = store.paths.kept_manifest(earlier.number());
+        let is_there = newest.is_released(earlier.number())? && store.disk.stat(&path).is_ok();
+        if_test_omits_step!("kept-manifest-stays", is_there = false);
+        if is_there {
+            continue;
+        }
+        keep_manifest(store, earlier.manifest())?; // crash: an unreferenced manifest, deleted later
+    }
 
-    // 6. The handle moves on and releases its old generation. What no reader needs is deleted.
+    // 4. to 6. The tables and the manifest.
+    let generation = Arc::new(publish_manifest(store, manifest, &newest, lock)?); // crash: this generation, durable
+
+    // 7. The handle moves on and releases its old generation. What no reader needs is deleted.
     store.install(Arc::clone(&generation));
     store.note_published(generation.number(), lock);
     older.add(newest);
@@ -88,8 +100,8 @@ fn publish_locked(
     Ok((generation, used_staged.into_iter().map(|(index, _)| index).collect()))
 }
 
-/// Publishes a generation whose storages exist and are durable. The manifest holds its changes to `table`, or its
-/// whole content if there is no table.
+/// Publishes a generation whose storages exist and are durable. The manifest holds its changes to the tables of
+/// `newest`, or its whole content if there are none.
 ///
 /// # Errors
 /// `CommitUnknown` if the manifest may have its final name, but that name is not known to be durable; `Io` and
@@ -97,25 +109,43 @@ fn publish_locked(
 fn publish_manifest(
     store: &OpenStore,
     mut manifest: Manifest,
-    mut table: Option<Arc<Table>>,
+    newest: &Generation,
     _lock: &WriterLock,
 ) -> Result<Generation> {
     let disk = &*store.disk;
-    // 3. The table if one is due, then the manifest, under names that no process reads.
-    let bytes = match encode_without_table(&manifest, table.as_deref())? {
-        Some(bytes) => bytes,
-        None => {
-            let reference = write_table(store, &mut manifest, table.as_deref())?; // crash: an orphaned table, deleted later
+    let own = KeptKey { is_tagged: true, generation: manifest.generation };
+    let is_tagged = manifest.kept.contains_key(&own);
+    let (mut table, mut history) = (newest.table().cloned(), newest.history().cloned());
+    // 4. The tables that are due, then the manifest, under names that no process reads.
+    let mut is_due = [false, true].map(|is_history| is_table_due(&manifest, newest, is_history));
+    let bytes = loop {
+        let [tables_due, history_due] = is_due;
+        if tables_due {
+            manifest.table = write_table(store, &mut manifest, table.as_deref(), false)?; // crash: an orphaned table, deleted later
             // A power cut can keep either of two unsynced names, and a manifest without its table does not open.
-            step!("sync-table-name", store.sync_dir(&store.paths.meta_dir()))?; // crash: the same
-            manifest.table = Some(reference);
+            step!("sync-table-name", store.sync_dir(&store.paths.generations_dir()))?; // crash: the same
             table = Table::of(disk, &store.paths, &manifest)?.map(Arc::new);
-            manifest.encode().map_err(unencodable)?
         }
+        if let Some(Some(kept)) = manifest.kept.get_mut(&own) {
+            kept.table = manifest.table.map(|table| table.generation);
+        }
+        if history_due {
+            manifest.history = write_table(store, &mut manifest, history.as_deref(), true)?; // crash: an orphan, deleted later
+            step!("sync-history-name", store.sync_dir(&store.paths.meta_dir()))?; // crash: the same
+            history = Table::of_history(disk, &store.paths, &manifest)?.map(Arc::new);
+        }
+        is_due = match manifest.encode() {
+            Err(e) if e.rule() == Rule::ManifestFrame && manifest.change_count(false) > 0 => [true, false],
+            Err(e) if e.rule() == Rule::ManifestFrame && manifest.change_count(true) > 0 => [false, true],
+            encoded => break encoded.map_err(unencodable)?,
+        };
     };
+    if is_tagged {
+        keep_manifest(store, &manifest)?; // crash: a manifest of no generation, replaced or deleted later
+    }
     let (mut file, pin) = write_manifest(store, &bytes)?; // crash: an unfinished file, deleted later
 
-    // 4. and 5. The rename that publishes the manifest, and the durability point.
+    // 5. and 6. The rename that publishes the manifest, and the durability point.
     let target = store.paths.manifest(manifest.generation);
     let unknown = |e: Error| {
         let generation = manifest.generation;
@@ -132,7 +162,7 @@ fn publish_manifest(
     } // crash: the old generation or this one
     let synced = step!("sync-manifest-name", store.sync_dir(&store.paths.meta_dir()));
     synced.map_err(unknown)?; // crash: this generation
-    Ok(Generation::new(manifest, table, pin.renamed(), store.is_durable()))
+    Ok(Generation::new(manifest, table, history, pin.renamed(target), store.is_durable()))
 }
 
 /// Whether an error says that a rename on a local disk was not done: there is no space or no permission, or something is
@@ -148,70 +178,121 @@ fn is_refusal(e: &io::Error) -> bool {
     e.raw_os_error().is_some_and(|number| REFUSALS.contains(&Errno::from_raw_os_error(number)))
 }
 
-/// Encodes a manifest with its changes. Returns `None` if a new table is due first, or if the changes since the last
-/// table are too long for one manifest.
-fn encode_without_table(manifest: &Manifest, table: Option<&Table>) -> Result<Option<Vec<u8>>> {
-    if is_table_due(manifest, table) {
-        return Ok(None);
-    }
-    match manifest.encode() {
-        Err(e) if e.rule() == Rule::ManifestFrame && manifest.change_count() > 0 => Ok(None),
-        encoded => Ok(Some(encoded.map_err(unencodable)?)),
-    }
-}
-
 fn unencodable(e: stridemap_format::Error) -> Error {
     Error::refused("write a manifest", e)
 }
 
-/// Whether to write a new table: if there are more than 64 changes since the last one, and more than the square root of
-/// its entry count. Each manifest repeats the changes, and each table repeats everything; this limit balances the two
-/// costs. If the table has very many entries, the limit on the changes in a manifest comes first.
-fn is_table_due(manifest: &Manifest, table: Option<&Table>) -> bool {
+/// Whether to write a new table. Each manifest repeats the changes since the last table, and each table repeats
+/// everything. If every commit makes as many changes as this one, the two costs are balanced when the square of the
+/// changes is twice the product of the table's entries and the changes of a commit. If the table has very many entries,
+/// the limit on the changes in a manifest comes first.
+///
+/// Each tag keeps a manifest, but not the changes of the history. Of those, a manifest has few, so that commits stay
+/// short in a store with many tags.
+fn is_table_due(manifest: &Manifest, newest: &Generation, is_history: bool) -> bool {
     const SMALL_DELTA: u64 = 64;
+    const MAX_HISTORY: u64 = 512;
+    let change_count = manifest.change_count(is_history);
+    let (table, limit) = match is_history {
+        false => (newest.table(), MAX_CHANGES as u64),
+        true => (newest.history(), MAX_HISTORY),
+    };
     let entry_count = table.map_or(0, |table| table.reference().entry_count());
-    manifest.change_count() > SMALL_DELTA.max(entry_count.isqrt()).min(MAX_CHANGES as u64)
+    let own_changes = change_count.saturating_sub(newest.manifest().change_count(is_history)).max(1);
+    let balanced = entry_count.saturating_mul(own_changes).saturating_mul(2).isqrt();
+    change_count > SMALL_DELTA.max(balanced).min(limit)
 }
 
 /// Moves the changes of `manifest` to a new table, with everything in its base table, and publishes the table under
-/// its name.
-fn write_table(store: &OpenStore, manifest: &mut Manifest, base: Option<&Table>) -> Result<TableRef> {
-    const FLUSH_BYTES: usize = 1 << 20;
-    let dir = store.paths.meta_dir();
-    let base_bytes = base.map_or(0, |table| table.reference().length_bytes());
-    let failed = |e| unwritten("write a table in", &dir, base_bytes, e);
-    let mut staged = Staged::create(&store.disk, &dir).map_err(failed)?;
-    let mut encoder = TableEncoder::new(store.uuid, manifest.generation, manifest.next_storage_id);
-    let (mut buffer, mut offset_bytes) = (Vec::new(), 0);
-    // With room for the nodes that one entry completes.
-    resize_discarding(&mut buffer, 2 * FLUSH_BYTES)?;
-    buffer.clear();
-    let mut flush = |buffer: &mut Vec<u8>, at_least: usize| {
-        if buffer.len() >= at_least {
-            staged.file().write_all_at(buffer, offset_bytes).map_err(failed)?;
-            offset_bytes += buffer.len() as u64;
-            buffer.clear();
-        }
-        Ok::<_, Error>(())
+/// its name. A table has either the storages and the tensors, or the history. Returns `None` if nothing is left.
+fn write_table(
+    store: &OpenStore,
+    manifest: &mut Manifest,
+    base: Option<&Table>,
+    is_history: bool,
+) -> Result<Option<TableRef>> {
+    let target = match is_history {
+        false => store.paths.table(manifest.generation),
+        true => store.paths.history(manifest.generation),
     };
-    let base_storages = base.into_iter().flat_map(Table::scan_storages);
-    for entry in Merged::new(base_storages, take(&mut manifest.storages).into_iter()) {
-        let (id, record) = entry?;
-        encoder.push_storage(id, &record, &mut buffer).refused_to("write a table")?;
-        flush(&mut buffer, FLUSH_BYTES)?;
+    let mut writer = TableWriter::create(store, manifest, base, dir_of(&target))?;
+    if is_history {
+        writer.add::<TagEntry>(manifest, base)?;
+        writer.add::<KeptEntry>(manifest, base)?;
+        writer.add::<GarbageEntry>(manifest, base)?;
+    } else {
+        writer.add::<StorageEntry>(manifest, base)?;
+        writer.add::<TensorEntry>(manifest, base)?;
     }
-    let base_tensors = base.map(|table| table.scan_tensors("")).transpose()?.into_iter().flatten();
-    for entry in Merged::new(base_tensors, take(&mut manifest.tensors).into_iter()) {
-        let (name, record) = entry?;
-        encoder.push_tensor(&name, &record, &mut buffer).refused_to("write a table")?;
-        flush(&mut buffer, FLUSH_BYTES)?;
-    }
+    let TableWriter { mut staged, encoder, mut buffer, offset_bytes, base_bytes, .. } = writer;
     let reference = encoder.finish(&mut buffer).refused_to("write a table")?;
-    flush(&mut buffer, 0)?;
+    if reference.entry_count() == 0 {
+        return Ok(None);
+    }
+    let dir = dir_of(&target);
+    let written = staged.file().write_all_at(&buffer, offset_bytes);
+    written.map_err(|e| unwritten("write a table in", dir, base_bytes, e))?;
     step!("sync-table", sync_file(store, &staged))?;
-    let target = store.paths.table(manifest.generation);
     step!("rename-table", staged.publish_over_orphan(&target)).doing("publish table", &target)?;
-    Ok(reference)
+    Ok(Some(reference))
+}
+
+/// A table that is being written.
+struct TableWriter {
+    staged: Staged,
+    dir: PathBuf,
+    encoder: TableEncoder,
+    /// The nodes that are not in the file yet.
+    buffer: Vec<u8>,
+    offset_bytes: u64,
+    /// The length of the base table, for an error.
+    base_bytes: u64,
+}
+
+impl TableWriter {
+    const FLUSH_BYTES: usize = 1 << 20;
+
+    fn create(store: &OpenStore, manifest: &Manifest, base: Option<&Table>, dir: &Path) -> Result<Self> {
+        let base_bytes = base.map_or(0, |table| table.reference().length_bytes());
+        let failed = |e| unwritten("write a table in", dir, base_bytes, e);
+        let staged = Staged::create(&store.disk, dir).map_err(failed)?;
+        let mut buffer = Vec::new();
+        // With room for the nodes that one entry completes.
+        resize_discarding(&mut buffer, 2 * Self::FLUSH_BYTES)?;
+        buffer.clear();
+        let encoder = TableEncoder::new(store.uuid, manifest.bounds());
+        Ok(TableWriter { staged, dir: dir.to_owned(), encoder, buffer, offset_bytes: 0, base_bytes })
+    }
+
+    /// Adds the entries of a tree of `base` with the changes in `manifest`, and takes those from it.
+    fn add<E: Recorded>(&mut self, manifest: &mut Manifest, base: Option<&Table>) -> Result<()> {
+        let base = base.map(|table| table.scan::<E>(None)).transpose()?.into_iter().flatten();
+        let base = base.map(|entry| entry.map(Recorded::into_parts));
+        for entry in Merged::new(base, take(E::changes_mut(manifest)).into_iter()) {
+            let (key, record) = entry?;
+            let entry = E::of_parts(key, record);
+            self.encoder.push(&entry, &mut self.buffer).refused_to("write a table")?;
+            if self.buffer.len() >= Self::FLUSH_BYTES {
+                let written = self.staged.file().write_all_at(&self.buffer, self.offset_bytes);
+                written.map_err(|e| unwritten("write a table in", &self.dir, self.base_bytes, e))?;
+                self.offset_bytes += self.buffer.len() as u64;
+                self.buffer.clear();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes the manifest of a generation to `generations/`, where its tags keep it.
+fn keep_manifest(store: &OpenStore, manifest: &Manifest) -> Result<()> {
+    let (target, dir) = (store.paths.kept_manifest(manifest.generation), store.paths.generations_dir());
+    let bytes = manifest.without_history().encode().map_err(unencodable)?;
+    let failed = |e| unwritten("write a manifest in", &dir, bytes.len() as u64, e);
+    let mut staged = Staged::create(&store.disk, &dir).map_err(failed)?;
+    staged.file().write_all_at(&bytes, 0).map_err(failed)?;
+    step!("sync-kept-manifest", sync_file(store, &staged))?; // otherwise a tag could name an empty manifest
+    step!("rename-kept-manifest", staged.publish_over_orphan(&target)).doing("publish manifest", &target)?;
+    step!("sync-kept-manifest-name", store.sync_dir(&dir)) // otherwise a tag could name nothing
 }
 
 /// Writes the manifest under a temporary name, and pins it.
@@ -225,7 +306,7 @@ fn write_manifest(store: &OpenStore, bytes: &[u8]) -> Result<(Staged, Pin)> {
     if !step!("pin-published", staged.file().try_lock(LockMode::Shared)).map_err(failed)? {
         return Err(failed(io::ErrorKind::WouldBlock.into()));
     }
-    let pin = Pin::new(staged.file()).map_err(failed)?;
+    let pin = Pin::new(staged.file(), staged.path().to_owned()).map_err(failed)?;
     Ok((staged, pin))
 }
 

@@ -1,6 +1,7 @@
 //! Finds and pins generations on disk.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -39,7 +40,7 @@ pub(crate) fn newest_listed(
 ) -> Result<(Arc<Generation>, Vec<String>)> {
     let (disk, paths) = (&*store.disk, &store.paths);
     for tries in 0..MAX_TRIES {
-        known.as_ref().map_or(Ok(()), |known| known.check_named(disk, paths))?;
+        known.as_ref().map_or(Ok(()), |known| known.check_named(disk))?;
         let names = list(disk, paths)?;
         let Some(number) = numbers_among(&names, "man").pop() else {
             let detail = "no manifest; a store has at least one";
@@ -76,7 +77,8 @@ pub(crate) fn reread(store: &StoreDir, known: &Generation) -> Result<()> {
             .open(&paths.manifest(known.number()), Access::Read)
             .and_then(|file| read_capped(&*file, limits::MAX_MANIFEST_BYTES));
         if bytes.is_ok_and(|bytes| manifest.is_encoded_in(&bytes)) {
-            return Table::of(disk, paths, manifest).map(drop);
+            Table::of(disk, paths, manifest)?;
+            return Table::of_history(disk, paths, manifest).map(drop);
         }
     }
     // There was another commit, or there is damage: open the store as a new reader would.
@@ -86,6 +88,12 @@ pub(crate) fn reread(store: &StoreDir, known: &Generation) -> Result<()> {
 /// Returns the generations whose manifests exist, in ascending order.
 pub(crate) fn manifest_numbers(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<u64>> {
     Ok(numbers_among(&list(disk, paths)?, "man"))
+}
+
+/// Returns the generations whose manifests are in `generations/`, in ascending order.
+pub(crate) fn kept_numbers(disk: &dyn Disk, paths: &StorePaths) -> Result<Vec<u64>> {
+    let dir = paths.generations_dir();
+    Ok(numbers_among(&disk.list(&dir).doing("list", &dir)?, "man"))
 }
 
 /// Lists the names in `meta/`: [`list`] under the writers' lock, otherwise [`settled_list`].
@@ -147,21 +155,26 @@ pub(crate) fn newest_has_storage(store: &StoreDir, id: u64, known: &AtomicU64) -
 
 /// Opens one generation under a shared lock. Returns `None` if a collector holds or has deleted it.
 pub(crate) fn pin(store: &StoreDir, number: u64) -> Result<Option<Generation>> {
+    pin_at(store, number, store.paths.manifest(number))
+}
+
+/// Opens a generation that a tag names, like [`pin`].
+pub(crate) fn pin_kept(store: &StoreDir, number: u64) -> Result<Option<Generation>> {
+    pin_at(store, number, store.paths.kept_manifest(number))
+}
+
+fn pin_at(store: &StoreDir, number: u64, path: PathBuf) -> Result<Option<Generation>> {
     let (disk, paths) = (&*store.disk, &store.paths);
-    let Some((pin, bytes)) = pinned_bytes(disk, paths, number)? else { return Ok(None) };
+    let Some((pin, bytes)) = pinned_bytes(disk, path.clone())? else { return Ok(None) };
     let decoded = Manifest::decode(&bytes, store.uuid, number);
-    let manifest = decoded.map_err(|e| Error::corrupt(&paths.manifest(number), e))?;
+    let manifest = decoded.map_err(|e| Error::corrupt(&path, e))?;
     let table = Table::of(disk, paths, &manifest)?.map(Arc::new);
-    Ok(Some(Generation::new(manifest, table, pin, false)))
+    let history = Table::of_history(disk, paths, &manifest)?.map(Arc::new);
+    Ok(Some(Generation::new(manifest, table, history, pin, false)))
 }
 
 /// Reads the bytes of a manifest under a shared lock. Returns `None` if a collector holds or has deleted it.
-pub(crate) fn pinned_bytes(
-    disk: &dyn Disk,
-    paths: &StorePaths,
-    number: u64,
-) -> Result<Option<(Pin, Vec<u8>)>> {
-    let path = paths.manifest(number);
+pub(crate) fn pinned_bytes(disk: &dyn Disk, path: PathBuf) -> Result<Option<(Pin, Vec<u8>)>> {
     let file = match read_again(|| disk.open(&path, Access::Read)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) if is_not_regular(&e) => {
@@ -176,9 +189,9 @@ pub(crate) fn pinned_bytes(
     if !step!("pin-manifest", read_again(try_lock)).doing("open manifest", &path)? {
         return Ok(None);
     }
-    let pin = read_again(|| Pin::new(&file)).doing("open manifest", &path)?;
+    let pin = read_again(|| Pin::new(&file, path.clone())).doing("open manifest", &path)?;
     // A collector may have been faster.
-    let is_named = || pin.is_named(disk, &path);
+    let is_named = || pin.is_named(disk);
     if !step!("pin-is-named", is_named().or_else(|_| is_named())?) {
         return Ok(None);
     }

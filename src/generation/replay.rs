@@ -10,14 +10,20 @@ use stridemap_format::{self as format, Manifest, RecordKind, Rule, StorageRecord
 use super::Generation;
 use super::changes::{Changes, FIRST_PROVISIONAL};
 use super::draft::{Applied, Draft};
+use super::entries::{StorageEntry, TensorEntry, insert, remove};
+use super::history::{change_tags, drop_storage, take_garbage};
+use super::new_store::now_ns;
 use crate::disk::step;
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::Grown;
 
-/// The manifest to publish next, and the indices of the staged storages that it uses, with their final ids.
+/// The manifest to publish next, and what must be on disk before it.
 pub(crate) struct NextManifest {
     pub(crate) manifest: Manifest,
+    /// The indices of the staged storages that it uses, with their final ids.
     pub(crate) used_staged: Vec<(usize, u64)>,
+    /// The earlier generations that it tags for the first time.
+    pub(crate) tagged: Vec<Arc<Generation>>,
 }
 
 /// Applies a transaction to the newest generation.
@@ -27,18 +33,22 @@ pub(crate) fn replay(
     staged: &[StorageRecord],
     grown: &[Grown],
 ) -> Result<NextManifest> {
-    let Applied { mut tensors, expected, attributes } = draft.apply_to(newest)?;
+    let Applied { mut tensors, expected, attributes, tags, message, restored } = draft.apply_to(newest)?;
     check_ids_left(newest)?;
+    let tables = newest.tables();
     let mut manifest = newest.manifest().clone();
     manifest.generation = manifest.generation.checked_add(1).ok_or_else(|| out_of_numbers("generations"))?;
+    manifest.time_ns = now_ns();
+    manifest.message = message;
 
     let mut gains = tensor_gains(newest, &tensors)?;
     let grown = grown_storages(newest, grown)?;
     for &id in grown.keys() {
         gains.entry(id).or_default();
     }
+    let mut taken = restored_storages(newest, &mut manifest, &gains, &restored)?;
 
-    let (mut used_staged, mut new_ids) = (Vec::new(), BTreeMap::new());
+    let (mut used_staged, mut new_ids, mut dropped) = (Vec::new(), BTreeMap::new(), Vec::new());
     for (&id, &gain) in &gains {
         let (id, record) = match Changes::staged_index(id) {
             Some(_) if gain == 0 => continue,
@@ -49,9 +59,10 @@ pub(crate) fn replay(
                 new_ids.insert(id, new_id);
                 (new_id, staged.get(index).cloned())
             }
-            None => match grown.get(&id) {
-                Some(grown) => (id, Some(grown.clone())),
-                None => (id, expected_storage(newest, &expected, id)?),
+            None => match (grown.get(&id), taken.remove(&id)) {
+                (Some(grown), _) => (id, Some(grown.clone())),
+                (None, Some(taken)) => (id, Some(taken)),
+                (None, None) => (id, expected_storage(newest, &expected, id)?),
             },
         };
         let broken = |rule, detail| {
@@ -66,17 +77,18 @@ pub(crate) fn replay(
             .filter(|&count| count > 0 || gain < 0)
             .ok_or_else(|| broken(Rule::RecordCount, "more tensors than counted refer to storage"))?;
         if record.tensor_count == 0 {
-            manifest.garbage.insert(id, manifest.generation);
-            manifest.storages.insert(id, None);
+            dropped.push((id, record));
         } else if gain != 0 || grown.contains_key(&id) {
-            manifest.storages.insert(id, Some(record));
+            insert::<StorageEntry>(&mut manifest, id, record);
         }
     }
-    for record in tensors.values_mut() {
-        if let Some(record) = record
-            && let Some(&new_id) = new_ids.get(&record.storage_id)
-        {
-            record.storage_id = new_id;
+    let mut removed = Vec::new();
+    for (name, record) in &mut tensors {
+        match record {
+            Some(record) => {
+                record.storage_id = new_ids.get(&record.storage_id).copied().unwrap_or(record.storage_id);
+            }
+            None => removed.push(name.clone()),
         }
     }
     if manifest.tensors.is_empty() {
@@ -84,15 +96,47 @@ pub(crate) fn replay(
     } else {
         manifest.tensors.extend(tensors);
     }
-    if manifest.table.is_none() {
-        // Without a table, a removal has no entry to hide.
-        manifest.tensors.retain(|_, record| record.is_some());
-        manifest.storages.retain(|_, record| record.is_some());
+    for name in removed {
+        remove::<TensorEntry>(&mut manifest, tables, &name)?;
     }
     if let Some(attributes) = attributes {
         manifest.attributes = attributes;
     }
-    Ok(NextManifest { manifest, used_staged })
+    let tagged = change_tags(&mut manifest, tables, tags)?;
+    // After the tags, which decide what keeps them.
+    for (id, record) in dropped {
+        remove::<StorageEntry>(&mut manifest, tables, &id)?;
+        drop_storage(&mut manifest, tables, id, record)?;
+    }
+    Ok(NextManifest { manifest, used_staged, tagged })
+}
+
+/// Takes back the storages that only earlier generations have, for the headers that are restored from those.
+fn restored_storages(
+    newest: &Generation,
+    next: &mut Manifest,
+    gains: &BTreeMap<u64, i64>,
+    restored: &[Arc<Generation>],
+) -> Result<BTreeMap<u64, StorageRecord>> {
+    if restored.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let mut ids = Vec::new();
+    for (&id, _) in gains.iter().filter(|&(&id, &gain)| gain > 0 && Changes::staged_index(id).is_none()) {
+        if newest.storage(id)?.is_none() {
+            ids.push(id);
+        }
+    }
+    let taken = take_garbage(next, newest.tables(), &ids)?;
+    for (id, record) in &taken {
+        // The record is that of the last generation with the storage. It is at least as long as in any earlier one, so
+        // a later append cannot write over rows that a different tag keeps.
+        let mut seen = restored.iter().filter_map(|earlier| earlier.storage(*id).transpose());
+        if !seen.all(|seen| seen.is_ok_and(|seen| still_holds(record, &seen))) {
+            return Err(storage_gone("restore", *id, newest.number()));
+        }
+    }
+    Ok(taken)
 }
 
 /// Returns how many tensors each storage gains or loses by these changes. `None` removes a tensor.

@@ -2,13 +2,12 @@
 
 use std::cmp::Ordering;
 use std::marker::PhantomData;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stridemap_format::{
-    self as format, Entry, Manifest, Node, Rule, StorageRecord, TableRef, TensorRecord, Tree,
-};
+use stridemap_format::{self as format, Bounds, Entry, Manifest, Node, Rule, TableRef, Tree};
 
+use super::entries::{StorageEntry, TensorEntry};
 use super::table_nodes::{Found, Nodes};
 use crate::disk::{Disk, StorePaths};
 use crate::error::{Error, Result};
@@ -19,27 +18,42 @@ use crate::storage::Unreadable;
 pub(crate) struct Table {
     nodes: Arc<Nodes>,
     reference: TableRef,
-    next_storage_id: u64,
+    /// Those of the manifest.
+    bounds: Bounds,
 }
 
 impl Table {
-    /// Opens the table of a manifest, if it has one, and reads the roots.
+    /// Opens the table of storages and tensors of a manifest, if it has one, and reads the roots.
     pub(crate) fn of(disk: &dyn Disk, paths: &StorePaths, manifest: &Manifest) -> Result<Option<Self>> {
         let Some(table) = Self::open_unchecked(disk, paths, manifest)? else { return Ok(None) };
-        table.root::<(u64, StorageRecord)>()?;
-        table.root::<(String, TensorRecord)>()?;
+        table.root::<StorageEntry>()?;
+        table.root::<TensorEntry>()?;
         Ok(Some(table))
     }
 
-    /// Opens the table of a manifest, if it has one. Its nodes may be damaged.
+    /// Opens the table of storages and tensors of a manifest, if it has one. Its nodes may be damaged.
     pub(crate) fn open_unchecked(
         disk: &dyn Disk,
         paths: &StorePaths,
         manifest: &Manifest,
     ) -> Result<Option<Self>> {
-        let Some(reference) = manifest.table else { return Ok(None) };
-        let nodes = Nodes::open(disk, paths.table(reference.generation), manifest.uuid, &reference)?;
-        Ok(Some(Table { nodes, reference, next_storage_id: manifest.next_storage_id }))
+        let open = |table: TableRef| Self::open(disk, paths.table(table.generation), manifest, table);
+        manifest.table.map(open).transpose()
+    }
+
+    /// Opens the table of tags, kept generations and garbage of a manifest, if it has one. Its nodes may be damaged.
+    pub(crate) fn of_history(
+        disk: &dyn Disk,
+        paths: &StorePaths,
+        manifest: &Manifest,
+    ) -> Result<Option<Self>> {
+        let open = |table: TableRef| Self::open(disk, paths.history(table.generation), manifest, table);
+        manifest.history.map(open).transpose()
+    }
+
+    fn open(disk: &dyn Disk, path: PathBuf, manifest: &Manifest, reference: TableRef) -> Result<Self> {
+        let nodes = Nodes::open(disk, path, manifest.uuid, &reference)?;
+        Ok(Table { nodes, reference, bounds: manifest.bounds() })
     }
 
     pub(crate) fn reference(&self) -> &TableRef {
@@ -50,24 +64,10 @@ impl Table {
         self.nodes.path()
     }
 
-    pub(crate) fn storage(&self, id: u64) -> Result<Option<StorageRecord>> {
-        Ok(self.find::<(u64, StorageRecord)>(&id)?.map(|(_, record)| record))
-    }
-
-    pub(crate) fn tensor(&self, name: &str) -> Result<Option<TensorRecord>> {
-        Ok(self.find::<(String, TensorRecord)>(name)?.map(|(_, record)| record))
-    }
-
-    pub(crate) fn scan_storages(&self) -> Scan<'_, (u64, StorageRecord)> {
-        Scan::new(self)
-    }
-
-    /// Returns the tensors with the name `start` or a later one.
-    pub(crate) fn scan_tensors(&self, start: &str) -> Result<Scan<'_, (String, TensorRecord)>> {
+    /// Returns the entries in ascending order of key, from `start` on, or all.
+    pub(crate) fn scan<E: Entry>(&self, start: Option<&E::Key>) -> Result<Scan<'_, E>> {
         let mut scan = Scan::new(self);
-        if !start.is_empty() {
-            scan.start_at(start)?;
-        }
+        start.map_or(Ok(()), |start| scan.start_at(start))?;
         Ok(scan)
     }
 
@@ -86,13 +86,12 @@ impl Table {
     /// If no leaf of a tree can be read, although the tree has entries, returns the error of the first node that is
     /// damaged or could not be read.
     pub(crate) fn lost_tree(&self) -> Result<Option<Error>> {
-        let TableRef { storages, tensors, .. } = self.reference;
-        let mut unseen = vec![(Tree::Storages, storages), (Tree::Tensors, tensors)];
-        unseen.retain(|(_, tree)| tree.entry_count > 0);
+        let mut unseen = Tree::ALL.to_vec();
+        unseen.retain(|&tree| self.reference.tree(tree).entry_count > 0);
         let mut first = None;
         for read in self.nodes(Unreadable::Skip) {
             match read? {
-                (_, Ok(node)) if node.level() == 0 => unseen.retain(|(tree, _)| *tree != node.tree()),
+                (_, Ok(node)) if node.level() == 0 => unseen.retain(|&tree| tree != node.tree()),
                 (_, Ok(_)) => {}
                 (_, Err(e)) => drop(first.get_or_insert(e)),
             }
@@ -100,9 +99,9 @@ impl Table {
                 return Ok(None);
             }
         }
-        let missing = |(tree, _)| {
+        let missing = |tree: Tree| {
             let broken = format::Error::new(Rule::NodeChild, format!("no leaf of {tree}"));
-            self.corrupt(self.root_page(tree), broken)
+            self.corrupt(self.reference.tree(tree).root_page, broken)
         };
         Ok(first.or_else(|| unseen.pop().map(missing)))
     }
@@ -114,7 +113,7 @@ impl Table {
 
     /// Decodes an entry of a leaf at `page`.
     fn entry<E: Entry>(&self, page: u64, leaf: &Node, index: usize) -> Result<E> {
-        leaf.entry(index, self.next_storage_id).map_err(|e| self.corrupt(page, e))
+        leaf.entry(index, self.bounds).map_err(|e| self.corrupt(page, e))
     }
 
     /// Returns the error for the node at `page`.
@@ -122,19 +121,17 @@ impl Table {
         self.nodes.corrupt(page, e)
     }
 
-    /// Returns the page of a tree's root.
-    pub(crate) fn root_page(&self, tree: Tree) -> u64 {
-        match tree {
-            Tree::Storages => self.reference.storages.root_page,
-            Tree::Tensors => self.reference.tensors.root_page,
-        }
+    /// Returns the page of a tree's root, or `None` for a tree without entries.
+    pub(crate) fn root_page(&self, tree: Tree) -> Option<u64> {
+        let reference = self.reference.tree(tree);
+        (reference.entry_count > 0).then_some(reference.root_page)
     }
 
-    fn root<E: Entry>(&self) -> Result<(u64, Found<'_>)> {
-        let page = self.root_page(E::TREE);
+    fn root<E: Entry>(&self) -> Result<Option<(u64, Found<'_>)>> {
+        let Some(page) = self.root_page(E::TREE) else { return Ok(None) };
         let root = self.nodes.get(page)?;
         root.check_child(E::TREE, None).map_err(|e| self.corrupt(page, e))?;
-        Ok((page, root))
+        Ok(Some((page, root)))
     }
 
     /// Returns a child and its page.
@@ -146,8 +143,9 @@ impl Table {
         Ok((child_page, child))
     }
 
-    fn find<E: Entry>(&self, key: &E::Key) -> Result<Option<E>> {
-        let (mut page, mut node) = self.root::<E>()?;
+    /// Returns the entry with a key.
+    pub(crate) fn find<E: Entry>(&self, key: &E::Key) -> Result<Option<E>> {
+        let Some((mut page, mut node)) = self.root::<E>()? else { return Ok(None) };
         loop {
             if node.level() == 0 {
                 let found = node.find::<E>(key).map_err(|e| self.corrupt(page, e))?;
@@ -159,6 +157,20 @@ impl Table {
                 Err(0) => return Ok(None),
                 Err(next) => next - 1,
             };
+            (page, node) = self.child::<E>(page, &node, index)?;
+        }
+    }
+
+    /// Returns the last entry before a key.
+    pub(crate) fn last_before<E: Entry>(&self, key: &E::Key) -> Result<Option<E>> {
+        let Some((mut page, mut node)) = self.root::<E>()? else { return Ok(None) };
+        loop {
+            // The first entry that is not before the key. In an inner node, the child before it has the one sought.
+            let (Ok(next) | Err(next)) = node.search::<E>(key).map_err(|e| self.corrupt(page, e))?;
+            let Some(index) = next.checked_sub(1) else { return Ok(None) };
+            if node.level() == 0 {
+                return self.entry(page, &node, index).map(Some);
+            }
             (page, node) = self.child::<E>(page, &node, index)?;
         }
     }
@@ -179,7 +191,7 @@ pub(crate) struct Scan<'a, E> {
 impl<'a, E: Entry> Scan<'a, E> {
     fn new(table: &'a Table) -> Self {
         let (path, failed) = match table.root::<E>() {
-            Ok((page, root)) => (vec![(page, root, 0)], None),
+            Ok(root) => (root.into_iter().map(|(page, root)| (page, root, 0)).collect(), None),
             Err(e) => (Vec::new(), Some(e)),
         };
         Scan { table, path, failed, previous: None, entries: PhantomData }

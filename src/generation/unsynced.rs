@@ -22,7 +22,7 @@ pub(crate) fn settle(store: &OpenStore, _lock: &WriterLock) -> Result<()> {
     if store.is_durable() && is_marked {
         let device = |dir: &Path| Ok(disk.stat(dir).doing("examine", dir)?.device);
         // A directory may be on a separate file system. What manifests refer to becomes durable before them.
-        for dir in [store.paths.storages_dir(), store.paths.meta_dir()] {
+        for dir in store.paths.dirs() {
             if device(&dir)? != device(root)? {
                 step!("sync-mounts", disk.sync_file_system(&dir)).syncing("sync the file system of", &dir)?;
             }

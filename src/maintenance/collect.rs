@@ -40,8 +40,8 @@ pub(crate) fn collect_all(store: &OpenStore) -> Result<Collected> {
     older.collect(|_| true, usize::MAX, &mut collector);
     let pins = older.all_as_in_use().collect();
     if_test_omits_step!("pinned-storages", pins = Vec::new());
-    let needs = Needs::of(&newest, pins, false)?;
-    collector.remove_garbage(&newest, &mut older);
+    let needs = Needs::of(store, &newest, pins, false)?;
+    collector.remove_garbage(&newest, &mut older)?;
     collector.sweep(|file| needs.unneeded(file))?;
     for (id, length_bytes) in needs.sealed_storages() {
         cut_storage(&mut collector, store, id, length_bytes);

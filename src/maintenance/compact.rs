@@ -33,6 +33,8 @@ pub(crate) fn compact(
 
 fn candidates(store: &OpenStore, least: RewriteGain, compacted: &mut Compacted) -> Result<Vec<Candidate>> {
     let mut candidates = Vec::new();
+    let newest = store.newest()?;
+    let tagged = newest.last_tagged()?;
     let visit = |storage: StorageTensors| {
         let (id, length_bytes) = (storage.id, storage.record.length_bytes);
         let new_bytes = match repacked(store, &storage) {
@@ -45,19 +47,23 @@ fn candidates(store: &OpenStore, least: RewriteGain, compacted: &mut Compacted) 
         if rewrite_gain(length_bytes, new_bytes) < least {
             return Ok(());
         }
+        let tagged = tagged.filter(|(_, kept)| id < kept.next_storage_id).map(|(key, _)| key.generation);
         let reason = match storage.record.kind {
             RecordKind::Mutable => SkipReason::Mutable,
             RecordKind::Live { .. } => SkipReason::Live,
-            _ => {
-                let tensor_count = storage.record.tensor_count;
-                candidates.push(Candidate { id, length_bytes, new_bytes, tensor_count, names: None });
-                return Ok(());
-            }
+            _ => match tagged {
+                Some(generation) => SkipReason::Tagged { generation },
+                None => {
+                    let tensor_count = storage.record.tensor_count;
+                    candidates.push(Candidate { id, length_bytes, new_bytes, tensor_count, names: None });
+                    return Ok(());
+                }
+            },
         };
         compacted.skip(id, length_bytes - new_bytes, reason);
         Ok(())
     };
-    each_storage(&*store.newest()?, false, visit)?;
+    each_storage(&newest, false, visit)?;
     Ok(candidates)
 }
 

@@ -310,7 +310,7 @@ impl Original<'_> {
         let storage = open().or_else(|_| open());
         // The storage may be that of an older copy of the store, restored over this one. The manifest was then replaced
         // too, which this detects.
-        self.generation.check_named(&**disk, paths)?;
+        self.generation.check_named(&**disk)?;
         let mut storage = storage?;
         if self.is_salvage {
             storage = storage.allowing_interrupted().unwrap_or(storage);

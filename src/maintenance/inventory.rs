@@ -2,18 +2,19 @@
 //! `usage` adds it up.
 
 use std::cell::LazyCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use stridemap_format::{Digest, RecordKind, full_chunk_count};
+use stridemap_format::{Digest, GarbageKey, KeptGeneration, RecordKind, full_chunk_count};
 
 use crate::disk::{FileId, StoreFile};
 use crate::error::{ErrorKind, IoContext, Result, one_line};
 use crate::generation::{
-    Generation, GenerationInUse, OpenStore, by_processes, generations_in_use, holders, writers_of,
+    GarbageEntry, Generation, GenerationInUse, OpenStore, StoreDir, by_processes, generations_in_use,
+    holders, pin, pin_kept, writers_of,
 };
 
 /// How many times the files are listed, if a commit is made during each listing.
@@ -58,6 +59,12 @@ pub enum SpaceReason {
     /// of 4 KiB, or the storage is mutable or live, and its file is changed in place. Saving its tensors again moves
     /// them to new storages.
     Kept,
+    /// Only tagged generations need the file. Once their tags are removed, the next commit or
+    /// [`Store::gc`](crate::Store::gc) deletes it.
+    Tagged {
+        /// The oldest tagged generation that needs it.
+        generation: u64,
+    },
     /// Only an older generation needs the file, and some process still uses that generation. Once these processes
     /// have moved on, the next commit or [`Store::gc`](crate::Store::gc) deletes it.
     Pinned {
@@ -80,7 +87,8 @@ pub enum SpaceReason {
 }
 
 impl SpaceReason {
-    /// Returns the reason as one word: `unreached`, `kept`, `pinned`, `writing`, `garbage` or `foreign`.
+    /// Returns the reason as one word: `unreached`, `kept`, `tagged`, `pinned`, `writing`, `garbage` or
+    /// `foreign`.
     ///
     /// ```
     /// # use stridemap::maintenance::SpaceReason;
@@ -91,6 +99,7 @@ impl SpaceReason {
         match self {
             SpaceReason::Unreached => "unreached",
             SpaceReason::Kept => "kept",
+            SpaceReason::Tagged { .. } => "tagged",
             SpaceReason::Pinned { .. } => "pinned",
             SpaceReason::Writing { .. } => "writing",
             SpaceReason::Garbage => "garbage",
@@ -119,9 +128,9 @@ impl SpaceReason {
         }
     }
 
-    /// Returns whether a process needs the bytes now.
+    /// Returns whether a tag or a process needs the bytes now.
     pub(crate) fn is_held(&self) -> bool {
-        matches!(self, SpaceReason::Pinned { .. } | SpaceReason::Writing { .. })
+        matches!(self, SpaceReason::Tagged { .. } | SpaceReason::Pinned { .. } | SpaceReason::Writing { .. })
     }
 }
 
@@ -133,6 +142,7 @@ impl fmt::Display for SpaceReason {
             SpaceReason::Kept => {
                 "unreferenced bytes that compact leaves; saving the tensors again frees them"
             }
+            SpaceReason::Tagged { generation } => return write!(f, "generation {generation} is tagged"),
             SpaceReason::Pinned { generation, processes } => {
                 return write!(f, "generation {generation} is held{}", by_processes(processes));
             }
@@ -152,7 +162,7 @@ struct Spare {
     reason: SpaceReason,
 }
 
-/// A file of `meta/` or `storages/`.
+/// A file in one of the store's directories.
 #[derive(Debug)]
 pub(crate) struct ListedFile {
     pub(crate) file: StoreFile,
@@ -216,7 +226,7 @@ impl Inventory {
 
     fn of(store: &OpenStore, newest: Arc<Generation>, mut files: Vec<ListedFile>) -> Result<Self> {
         let pins = generations_in_use(store, &newest)?;
-        let needs = Needs::of(&newest, pins, true)?;
+        let needs = Needs::of(store, &newest, pins, true)?;
         let writers = LazyCell::new(|| holders(store, &store.paths.lock()));
         for listed in &mut files {
             listed.spare = needs.spare(listed.file, listed.size_bytes);
@@ -252,7 +262,7 @@ impl Inventory {
 
 fn list(store: &OpenStore) -> Result<Vec<ListedFile>> {
     let mut files = Vec::new();
-    for (dir, is_meta) in [(store.paths.meta_dir(), true), (store.paths.storages_dir(), false)] {
+    for dir in store.paths.dirs() {
         for name in store.disk.list(&dir).doing("list", &dir)? {
             let path = dir.join(&name);
             match store.disk.stat(&path) {
@@ -260,10 +270,9 @@ fn list(store: &OpenStore) -> Result<Vec<ListedFile>> {
                 stat => {
                     // A directory is not the store's, whatever its name.
                     let is_dir = store.disk.is_dir(&path).unwrap_or(false);
-                    let file = match is_meta {
-                        _ if is_dir => StoreFile::Foreign,
-                        true => StoreFile::in_meta(&name),
-                        false => StoreFile::in_storages(&name),
+                    let file = match is_dir {
+                        true => StoreFile::Foreign,
+                        false => StoreFile::in_dir(&store.paths, &dir, &name),
                     };
                     let size_bytes = stat.as_ref().map_or(0, |stat| stat.size_bytes);
                     let shared = stat.ok().filter(|stat| stat.link_count > 1 && !is_dir);
@@ -277,28 +286,36 @@ fn list(store: &OpenStore) -> Result<Vec<ListedFile>> {
     Ok(files)
 }
 
-/// The files that the newest generation and older ones in use need.
+/// The files that the newest generation, the tagged ones, and older ones in use need.
 #[derive(Debug)]
-pub(super) struct Needs<'a> {
+pub(super) struct Needs {
     newest: u64,
     next_storage_id: u64,
     table: Option<u64>,
+    history: Option<u64>,
     /// The storages of the newest generation: the length of a sealed one, `None` for one that is changed in place.
     storages: BTreeMap<u64, Option<u64>>,
-    garbage: &'a BTreeMap<u64, u64>,
+    /// For each storage that is garbage: the generation that dropped it.
+    dropped: BTreeMap<u64, u64>,
+    /// The tagged generations, in ascending order.
+    tagged: Vec<(u64, KeptGeneration)>,
+    /// For each storage that was restored and dropped again: the generations, tagged or in use, that have it. Some
+    /// between those lack it.
+    restored: BTreeMap<u64, BTreeSet<u64>>,
     /// Whether part of the newest generation cannot be read, so that it may need any file.
     is_damaged: bool,
     pins: Vec<GenerationInUse>,
 }
 
-impl<'a> Needs<'a> {
+impl Needs {
     /// Collects what a generation and the pinned ones need. If `allows_damage` is set, a damaged generation may need
     /// every file.
     ///
     /// # Errors
     /// `Corrupt` for a damaged entry of the newest generation, unless `allows_damage` is set.
     pub(super) fn of(
-        newest: &'a Generation,
+        store: &StoreDir,
+        newest: &Generation,
         pins: Vec<GenerationInUse>,
         allows_damage: bool,
     ) -> Result<Self> {
@@ -307,12 +324,19 @@ impl<'a> Needs<'a> {
             newest: newest.number(),
             next_storage_id: manifest.next_storage_id,
             table: manifest.table.map(|table| table.generation),
+            history: manifest.history.map(|history| history.generation),
             storages: BTreeMap::new(),
-            garbage: &manifest.garbage,
+            dropped: BTreeMap::new(),
+            tagged: Vec::new(),
+            restored: BTreeMap::new(),
             is_damaged: false,
             pins,
         };
-        for entry in newest.storages() {
+        match needs.add_history(store, newest) {
+            Err(e) if allows_damage && e.kind() == ErrorKind::Corrupt => needs.is_damaged = true,
+            added => added?,
+        }
+        for entry in newest.storages()? {
             let (id, record) = match entry {
                 Err(e) if allows_damage && e.kind() == ErrorKind::Corrupt => {
                     needs.is_damaged = true;
@@ -330,6 +354,51 @@ impl<'a> Needs<'a> {
         Ok(needs)
     }
 
+    /// Adds what tags keep, and what is garbage.
+    fn add_history(&mut self, store: &StoreDir, newest: &Generation) -> Result<()> {
+        for kept in newest.tagged(0)? {
+            let (key, kept) = kept?;
+            self.tagged.push((key.generation, kept));
+        }
+        for garbage in newest.entries().scan::<GarbageEntry>(None)? {
+            let (GarbageKey { dropped, id, .. }, record) = garbage?;
+            self.dropped.insert(id, dropped);
+            if record.is_restored {
+                self.restored.insert(id, BTreeSet::new());
+            }
+        }
+        if self.restored.is_empty() {
+            return Ok(());
+        }
+        let tagged = self.tagged.iter().map(|(generation, _)| *generation);
+        let generations: BTreeSet<u64> = tagged.chain(self.pins.iter().map(|pin| pin.generation)).collect();
+        for generation in generations {
+            let pinned = match pin_kept(store, generation)? {
+                Some(kept) => Some(kept),
+                None => pin(store, generation)?,
+            };
+            for (&id, having) in &mut self.restored {
+                // One that cannot be opened may have it.
+                if pinned.as_ref().map_or(Ok(true), |pinned| Ok(pinned.storage(id)?.is_some()))? {
+                    having.insert(generation);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the first tagged generation that needs a storage.
+    pub(super) fn tagged_with(&self, id: u64, dropped: u64) -> Option<u64> {
+        let at = self.tagged.partition_point(|(_, kept)| kept.next_storage_id <= id);
+        let mut tagged = self.tagged.iter().skip(at).map(|(generation, _)| *generation);
+        tagged.find(|&generation| self.may_have(generation, id)).filter(|first| *first < dropped)
+    }
+
+    /// Whether a generation before the one that dropped a storage may have it.
+    fn may_have(&self, generation: u64, id: u64) -> bool {
+        self.restored.get(&id).is_none_or(|having| having.contains(&generation))
+    }
+
     /// Returns the sealed storages of the newest generation, with their lengths.
     pub(super) fn sealed_storages(&self) -> impl Iterator<Item = (u64, u64)> {
         self.storages.iter().filter_map(|(&id, &length_bytes)| Some((id, length_bytes?)))
@@ -338,7 +407,9 @@ impl<'a> Needs<'a> {
     /// Whether the file may be one that a commit in progress is about to publish.
     fn may_be_published(&self, file: StoreFile) -> bool {
         match file {
-            StoreFile::Table(number) => number > self.newest,
+            StoreFile::Table(number) | StoreFile::History(number) | StoreFile::KeptManifest(number) => {
+                number > self.newest
+            }
             StoreFile::Storage(id) | StoreFile::Digests(id) => id >= self.next_storage_id,
             _ => false,
         }
@@ -354,12 +425,35 @@ impl<'a> Needs<'a> {
             StoreFile::Manifest(number) if number >= self.newest => None,
             StoreFile::Manifest(number) => all(self.reason(|pin| pin.generation == number)),
             _ if self.is_damaged && !self.has_storage(file) => None,
+            StoreFile::KeptManifest(number) => {
+                let tagged = self.tagged.binary_search_by_key(&number, |(generation, _)| *generation);
+                all(match tagged {
+                    Ok(_) => SpaceReason::Tagged { generation: number },
+                    Err(_) => self.reason(|pin| pin.generation == number),
+                })
+            }
             StoreFile::Table(number) if Some(number) == self.table => None,
-            StoreFile::Table(number) => all(self.reason(|pin| pin.needs_table(number))),
+            StoreFile::Table(number) => {
+                let at = self.tagged.partition_point(|(generation, _)| *generation < number);
+                let first = self.tagged.get(at).filter(|(_, kept)| kept.table == Some(number));
+                all(match first {
+                    Some(&(generation, _)) => SpaceReason::Tagged { generation },
+                    None => self.reason(|pin| pin.needs_table(number)),
+                })
+            }
+            StoreFile::History(number) if Some(number) == self.history => None,
+            StoreFile::History(number) => all(self.reason(|pin| pin.needs_history(number))),
             StoreFile::Storage(id) | StoreFile::Digests(id) => {
                 let Some(&length_bytes) = self.storages.get(&id) else {
-                    let dropped = self.garbage.get(&id).copied().unwrap_or(u64::MAX);
-                    return all(self.reason(|pin| pin.needs_storage(id, dropped)));
+                    let dropped = self.dropped.get(&id).copied();
+                    let needs = |pin: &GenerationInUse| {
+                        pin.needs_storage(id, dropped.unwrap_or(u64::MAX))
+                            && self.may_have(pin.generation, id)
+                    };
+                    return all(match dropped.and_then(|dropped| self.tagged_with(id, dropped)) {
+                        Some(generation) => SpaceReason::Tagged { generation },
+                        None => self.reason(needs),
+                    });
                 };
                 let needed_bytes = match (file, length_bytes) {
                     (StoreFile::Storage(_), None) => return None,
@@ -376,11 +470,11 @@ impl<'a> Needs<'a> {
         }
     }
 
-    /// Whether a file of `storages/` can be deleted.
+    /// Whether a file of `storages/` or `generations/` can be deleted.
     pub(super) fn unneeded(&self, file: StoreFile) -> bool {
         // With the size 0, `Garbage` is returned only if no byte of the file is needed.
-        let is_storage = matches!(file, StoreFile::Storage(_) | StoreFile::Digests(_));
-        is_storage && self.spare(file, 0).is_some_and(|spare| spare.reason == SpaceReason::Garbage)
+        let is_own = !matches!(file, StoreFile::Unfinished | StoreFile::Foreign);
+        is_own && self.spare(file, 0).is_some_and(|spare| spare.reason == SpaceReason::Garbage)
     }
 
     fn has_storage(&self, file: StoreFile) -> bool {

@@ -66,6 +66,11 @@ pub enum SkipReason {
     Live,
     /// Other processes are appending to it or compacting it. Contains their ids, as far as the system reports them.
     Busy(Vec<u32>),
+    /// A tag keeps the storage, so a rewrite would free nothing.
+    Tagged {
+        /// The last generation with a tag that has the storage.
+        generation: u64,
+    },
     /// Another commit changed the storage or its tensors meanwhile. A later compaction can rewrite it.
     Changed,
     /// Bytes that would be kept are damaged; this is the finding. A rewrite would give the damaged bytes valid
@@ -83,6 +88,9 @@ impl fmt::Display for SkipReason {
                 f.write_str("live: its file may be written at any time, and cannot be replaced")
             }
             SkipReason::Busy(processes) => write!(f, "in use{}; try again", by_processes(processes)),
+            SkipReason::Tagged { generation } => {
+                write!(f, "generation {generation} has it and is tagged; a rewrite would free nothing")
+            }
             SkipReason::Changed => f.write_str("another commit changed it meanwhile; try again"),
             SkipReason::Damaged(finding) => write!(f, "damaged: {finding}"),
         }

@@ -42,7 +42,7 @@ pub(crate) fn each_storage(
     mut visit: impl FnMut(StorageTensors) -> Result<()>,
 ) -> Result<()> {
     let mut records = Vec::new();
-    for entry in generation.storages() {
+    for entry in generation.storages()? {
         let (id, record) = entry?;
         if matches!(record.kind, RecordKind::External(_)) == is_external {
             records.push((id, record));

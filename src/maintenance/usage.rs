@@ -15,7 +15,7 @@ use crate::storage::StorageKind;
 /// The maximum number of names that are listed for one storage.
 const MAX_NAMES: usize = 3;
 
-/// The disk usage of a store: see [`Store::disk_usage`](crate::Store::disk_usage). The sum of the four numbers of bytes
+/// The disk usage of a store: see [`Store::disk_usage`](crate::Store::disk_usage). The sum of the five numbers of bytes
 /// is the length of everything in the store's directory, as `du -sb` prints it: a file with several names there counts
 /// once, by the name that is needed most.
 #[must_use = "this only reports"]
@@ -27,7 +27,9 @@ pub struct DiskUsage {
     /// The bytes of storages that a compaction keeps: those of tensors, those that align them or are between the
     /// elements of views, and the space that is reserved for a tensor to grow.
     pub reachable_bytes: u64,
-    /// Bytes that the newest generation does not need, but which a process still uses or is writing.
+    /// Bytes that the newest generation does not need, but a tag keeps.
+    pub tagged_bytes: u64,
+    /// Bytes that neither the newest generation nor a tag needs, but which a process still uses or is writing.
     pub held_bytes: u64,
     /// Bytes that nothing needs, and which could be freed now.
     pub reclaimable_bytes: u64,
@@ -40,7 +42,7 @@ pub struct DiskUsage {
 }
 
 impl DiskUsage {
-    /// Returns the length of everything in the store's directory: the sum of the four numbers.
+    /// Returns the length of everything in the store's directory: the sum of the five numbers.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -55,7 +57,10 @@ impl DiskUsage {
     /// ```
     #[must_use]
     pub fn folder_bytes(&self) -> u64 {
-        [self.reachable_bytes, self.held_bytes, self.reclaimable_bytes, self.metadata_bytes]
+        let DiskUsage {
+            reachable_bytes, tagged_bytes, held_bytes, reclaimable_bytes, metadata_bytes, ..
+        } = *self;
+        [reachable_bytes, tagged_bytes, held_bytes, reclaimable_bytes, metadata_bytes]
             .into_iter()
             .fold(0, u64::saturating_add)
     }
@@ -64,6 +69,7 @@ impl DiskUsage {
     fn add(&mut self, file: SpareFile) {
         let sum = match &file.reason {
             SpaceReason::Foreign => &mut self.metadata_bytes,
+            SpaceReason::Tagged { .. } => &mut self.tagged_bytes,
             reason if reason.is_held() => &mut self.held_bytes,
             _ => &mut self.reclaimable_bytes,
         };
@@ -100,9 +106,12 @@ pub(crate) fn usage(store: &OpenStore) -> Result<DiskUsage> {
         }
         spare.into_iter().for_each(|spare| usage.add(spare));
     }
+    let tagged = newest.last_tagged()?;
     each_storage(&newest, false, |storage| {
         let needed_bytes = needed.remove(&storage.id).unwrap_or_default();
-        let unreached = unreached(store, storage, needed_bytes)?;
+        let tagged =
+            tagged.filter(|(_, kept)| storage.id < kept.next_storage_id).map(|(key, _)| key.generation);
+        let unreached = unreached(store, storage, needed_bytes, tagged)?;
         let unreached_bytes = unreached.as_ref().map_or(0, |file| file.spare_bytes);
         add(&mut usage.reachable_bytes, needed_bytes.saturating_sub(unreached_bytes));
         unreached.into_iter().for_each(|file| usage.add(file));
@@ -121,11 +130,12 @@ fn add(sum: &mut u64, bytes: u64) {
     *sum = sum.saturating_add(bytes);
 }
 
-/// Adds the store's own directory, and its own files and directories in it, except for the contents of `meta` and
-/// `storages`. Returns what else is there.
+/// Adds the store's own directory, and its own files and directories in it, except for the contents of these
+/// directories. Returns what else is there.
 fn add_root(usage: &mut DiskUsage, store: &OpenStore, counted: &mut Counted) -> Result<Vec<PathBuf>> {
     let (paths, root) = (&store.paths, store.paths.root());
-    let own = [paths.format_file(), paths.lock(), paths.unsynced(), paths.meta_dir(), paths.storages_dir()];
+    let own = paths.dirs().into_iter().chain([paths.format_file(), paths.lock(), paths.unsynced()]);
+    let own: Vec<_> = own.collect();
     add(&mut usage.metadata_bytes, counted.size_of(store, root));
     let mut others = Vec::new();
     for name in store.disk.list(root).map_err(|e| Error::io("list", root, e))? {
@@ -152,14 +162,23 @@ fn add_other(usage: &mut DiskUsage, store: &OpenStore, path: PathBuf, counted: &
     usage.add(SpareFile { path, spare_bytes, reason, size_bytes, storage_id: None, names: Vec::new() });
 }
 
-/// Returns the bytes of a storage that no tensor reaches and that a compaction does not keep, if there are any.
-fn unreached(store: &OpenStore, storage: StorageTensors, needed_bytes: u64) -> Result<Option<SpareFile>> {
+/// Returns the bytes of a storage that no tensor reaches and that a compaction does not keep, if there are any. `tagged`
+/// is a tagged generation with the storage.
+fn unreached(
+    store: &OpenStore,
+    storage: StorageTensors,
+    needed_bytes: u64,
+    tagged: Option<u64>,
+) -> Result<Option<SpareFile>> {
     let (path, length_bytes) = (store.paths.storage(storage.id), storage.record.length_bytes);
     let repacked = repack(&storage.views(), length_bytes).map_err(|e| Error::corrupt(&path, e))?;
     let kept_bytes = repacked.length_bytes.min(length_bytes);
-    let reason = match (rewrite_gain(length_bytes, kept_bytes), StorageKind::of(&storage.record.kind)) {
-        (RewriteGain::Nothing, _) => return Ok(None),
-        (RewriteGain::Enough, StorageKind::Sealed) => SpaceReason::Unreached,
+    let gain = rewrite_gain(length_bytes, kept_bytes);
+    let reason = match (gain, StorageKind::of(&storage.record.kind), tagged) {
+        (RewriteGain::Nothing, _, _) => return Ok(None),
+        // A rewrite would free nothing: the tag keeps the storage.
+        (_, _, Some(generation)) => SpaceReason::Tagged { generation },
+        (RewriteGain::Enough, StorageKind::Sealed, None) => SpaceReason::Unreached,
         _ => SpaceReason::Kept,
     };
     Ok(Some(SpareFile {

@@ -4,13 +4,14 @@ use std::ops::Range;
 use std::time::Instant;
 
 use stridemap_format::limits::MAX_RESERVED_BYTES;
-use stridemap_format::{DType, RecordKind, StorageRecord, TensorRecord};
+use stridemap_format::{DType, Header, RecordKind, StorageRecord, TensorRecord};
 
 use super::append_rows::{
     ShortRows, check_row_size, check_rows, end_bytes, grown_record, row_count, write_rows,
 };
 use super::handle::Store;
 use super::transaction::Transaction;
+use super::write_elements::write_elements;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes, Generation, OnExisting, Read};
 use crate::layout;
@@ -24,9 +25,10 @@ impl Store {
     /// Loaded tensors, snapshots and other names keep their size. To see the new rows, [`refresh`](Self::refresh) and
     /// load again. Dimension names are kept. Appending no rows changes nothing.
     ///
-    /// The tensor must be contiguous and the last in its sealed storage. That is true of:
+    /// The tensor must be contiguous and the last in its sealed storage. If bytes that no tensor reaches follow it, as after
+    /// a [`restore`](Self::restore) of fewer rows, the first append copies it to a new storage. It is the last if it is:
     ///
-    /// - a tensor made by [`create_growable`](Self::create_growable);
+    /// - made by [`create_growable`](Self::create_growable);
     /// - a saved or imported tensor that has its own storage, as every tensor of at least 4 MiB has;
     /// - the last of several smaller tensors saved in one transaction, which share a storage.
     ///
@@ -143,6 +145,9 @@ impl Transaction<'_> {
         if check_rows(&op, &record, source)? == 0 {
             let end = row_count(&record);
             return Ok(end..end);
+        }
+        if self.is_followed_by_unreferenced(&op, name, &record)? {
+            return self.append_to_copy(&op, name, record, Some(source));
         }
         // Before the storage's lock: whoever has the source's lock may be about to append to the same storage.
         let source_lock = source.lock_to_read().context(&op)?;
@@ -314,6 +319,10 @@ impl Transaction<'_> {
         if self.draft.changes.expected.contains_key(&id) && generation.storage(id)?.is_none() {
             return Err(generation::storage_gone(op, id, generation.number()));
         }
+        if self.draft.generation_with(id)?.number() != generation.number() {
+            let message = format!("{op}: it was restored in this transaction; commit first, then append");
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         self.loader.record(generation, id).context(op)
     }
 
@@ -348,8 +357,59 @@ impl Transaction<'_> {
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 
+    /// Whether bytes that no tensor reaches follow a tensor in its storage, and nothing else prevents it from growing.
+    /// This is so after a restore, if an earlier or a later generation has more rows: those bytes may be needed there.
+    pub(super) fn is_followed_by_unreferenced(
+        &self,
+        op: &str,
+        name: &str,
+        record: &TensorRecord,
+    ) -> Result<bool> {
+        let (id, header) = (record.storage_id, &record.header);
+        if Changes::staged_index(id).is_some() || self.growths.contains_key(&id) || !header.is_contiguous() {
+            return Ok(false);
+        }
+        let storage = self.storage_record(op, id)?;
+        let is_shorter = end_bytes(header).is_some_and(|end| end < storage.length_bytes);
+        Ok(matches!(storage.kind, RecordKind::Sealed(_))
+            && is_shorter
+            && self.follower(name, id, storage.length_bytes)?.is_none())
+    }
+
+    /// Copies a tensor to a new storage, with rows appended to it.
+    pub(super) fn append_to_copy(
+        &mut self,
+        op: &str,
+        name: &str,
+        record: TensorRecord,
+        source: Option<&(impl Source + ?Sized)>,
+    ) -> Result<Range<usize>> {
+        let rows = source.map_or(Ok(0), |source| check_rows(op, &record, source))?;
+        let (to, added_bytes) = grown_record(op, &record, rows)?;
+        let own = self.load(name)?;
+        let own_bytes = record.header.nbytes() as u64;
+        let staged = self.stage_own(None, own_bytes + added_bytes, |writer| {
+            write_elements(&own, own_bytes, |bytes| writer.write(bytes))?;
+            source.map_or(Ok(()), |source| write_elements(source, added_bytes, |bytes| writer.write(bytes)))
+        });
+        let (storage_id, _) = self.record_failure(staged.context(op))?;
+        let header = Header::clone(&to.header).with_storage_offset(0).into();
+        let new_rows = row_count(&record)..row_count(&to);
+        let to = TensorRecord { header, storage_id };
+        self.apply(Change::Grow { name: name.to_owned(), from: record, to })?;
+        Ok(new_rows)
+    }
+
     /// Explains what follows a tensor that is not last in its storage.
     fn why_not_last(&self, name: &str, storage_id: u64, length_bytes: u64) -> Result<String> {
+        Ok(match self.follower(name, storage_id, length_bytes)? {
+            Some(follower) => format!("{follower:?} follows it in the same storage"),
+            None => "unreferenced bytes follow it in its storage".to_owned(),
+        })
+    }
+
+    /// Returns a different tensor that reaches the end of a storage.
+    fn follower(&self, name: &str, storage_id: u64, length_bytes: u64) -> Result<Option<String>> {
         for entry in self.draft.tensors("")? {
             let (other_name, other) = entry?;
             if other.storage_id == storage_id
@@ -357,9 +417,9 @@ impl Transaction<'_> {
                 && other.header.numel() > 0
                 && other.header.extent(length_bytes).is_ok_and(|extent| extent.end_bytes() == length_bytes)
             {
-                return Ok(format!("{other_name:?} follows it in the same storage"));
+                return Ok(Some(other_name));
             }
         }
-        Ok("unreferenced bytes follow it in its storage".to_owned())
+        Ok(None)
     }
 }

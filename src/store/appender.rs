@@ -12,7 +12,7 @@ use super::loader::Loader;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes, Draft, OnExisting};
 use crate::storage::Growth;
-use crate::tensor::Source;
+use crate::tensor::{Source, Tensor};
 
 /// Appends rows to one tensor, batch after batch. Until it is dropped, nothing else can append to the tensor.
 ///
@@ -83,11 +83,18 @@ impl Store {
     /// `Stale`, `ReadOnly`, `Io` and `Poisoned`, as for [`append`](Self::append).
     pub fn appender(&self, name: &str) -> Result<Appender> {
         let op = format!("append to {name:?}");
-        let mut txn = self.begin()?;
-        let record = txn.draft.existing("append to", name)?;
+        let txn = self.begin()?;
+        let mut record = txn.draft.existing("append to", name)?;
         if record.header.ndim() == 0 {
             let message = format!("{op}: the tensor has no dimensions, and therefore no rows");
             return Err(Error::new(ErrorKind::SizeMismatch, message));
+        }
+        let mut txn = txn;
+        if txn.is_followed_by_unreferenced(&op, name, &record)? {
+            txn.append_to_copy(&op, name, record, None::<&Tensor>)?;
+            txn.commit()?;
+            txn = self.begin()?;
+            record = txn.draft.existing("append to", name)?;
         }
         let committed = txn.hold_storage(&op, name, record)?;
         let Some(growth) = txn.growths.remove(&committed.storage_id) else {

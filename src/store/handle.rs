@@ -10,7 +10,7 @@ use super::options::StoreOptions;
 use super::snapshot::Snapshot;
 use super::transaction::Transaction;
 use crate::disk::Disk;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::generation::{self, OpenStore};
 use crate::storage::{KnownTails, MapPermit};
 use crate::tensor::Tensor;
@@ -299,47 +299,6 @@ impl Store {
         let newest = self.loader.store.newest()?;
         self.loader.store.install(Arc::clone(&newest));
         Ok(Snapshot::new(Arc::clone(&self.loader), newest))
-    }
-
-    /// Returns a snapshot of an earlier generation, such as one whose number another process has sent. The generation
-    /// is on disk for as long as a handle or a snapshot, in any process, sees it.
-    ///
-    /// ```
-    /// use stridemap::{ErrorKind, Store};
-    ///
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.save("x", &1i32)?;
-    /// let reader = Store::open(store.path())?;
-    /// store.save("x", &2i32)?;
-    /// let snapshot = store.snapshot_of(reader.generation())?;
-    /// assert_eq!(snapshot.load("x")?.item::<i32>()?, 1);
-    /// assert_eq!(store.snapshot_of(1).unwrap_err().kind(), ErrorKind::Conflict); // nothing sees the empty store
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `Conflict` if the generation is not on disk; `Corrupt` if it is damaged; `Stale`; `Io`.
-    pub fn snapshot_of(&self, generation: u64) -> Result<Snapshot> {
-        let store = &self.loader.store;
-        store.check_process()?;
-        let current = store.current();
-        if current.number() == generation {
-            return Ok(self.snapshot());
-        }
-        // Generations of a different store, restored over this one, have the same numbers.
-        current.check_named(&*store.disk, &store.paths)?;
-        let pinned = generation::pin(store, generation)?;
-        let pinned = pinned.ok_or_else(|| {
-            let message = format!(
-                "open generation {generation} of {}: it is not on disk, because no handle or snapshot sees it; this \
-                 handle is on generation {}",
-                self.path().display(),
-                current.number()
-            );
-            Error::new(ErrorKind::Conflict, message)
-        })?;
-        Ok(Snapshot::new(Arc::clone(&self.loader), Arc::new(pinned)))
     }
 
     /// Returns all names, ascending.

@@ -89,7 +89,7 @@ impl Loader {
         };
         // The storage may be that of an older copy of the store, restored over this one. The manifest was then replaced
         // too, which this detects.
-        generation.check_named(&*store.disk, &store.paths)?;
+        generation.check_named(&*store.disk)?;
         let storage = storage?;
         store.storages.insert(generation.number(), id, &storage);
         Ok(storage)

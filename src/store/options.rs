@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::handle::Store;
+use super::history::{self, At};
 use super::transaction::Transaction;
 use crate::disk::{Disk, ExternalFiles, RealDisk, StorePaths};
 use crate::error::{Error, ErrorKind, IoContext, Result};
@@ -28,11 +29,12 @@ use crate::storage::{MapPermit, OnWait};
 pub struct StoreOptions {
     pub(super) options: Options,
     pub(super) disk: Arc<dyn Disk>,
+    at: Option<At>,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        StoreOptions { options: Options::default(), disk: Arc::new(RealDisk::default()) }
+        StoreOptions { options: Options::default(), disk: Arc::new(RealDisk::default()), at: None }
     }
 }
 
@@ -64,6 +66,28 @@ impl StoreOptions {
     /// ```
     pub fn durability(mut self, durability: Durability) -> Self {
         self.options.durability = durability;
+        self
+    }
+
+    /// Opens an earlier generation: one that a tag names, or one with a number. The handle stays on it, and only reads:
+    /// every write fails with [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly). For a store that is created, this has no
+    /// effect.
+    ///
+    /// ```
+    /// # use stridemap::{Store, StoreOptions};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// let store = Store::create(&path)?;
+    /// store.save("x", &1i32)?;
+    /// store.tag("v1")?;
+    /// store.save("x", &2i32)?;
+    /// let earlier = StoreOptions::new().at("v1").open(&path)?;
+    /// assert_eq!(earlier.load("x")?.item::<i32>()?, 1);
+    /// assert!(earlier.remove("x").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn at(mut self, at: impl Into<At>) -> Self {
+        self.at = Some(at.into());
         self
     }
 
@@ -182,7 +206,7 @@ impl StoreOptions {
     pub fn create(&self, path: impl AsRef<Path>) -> Result<Store> {
         let path = path.as_ref();
         let uuid = generation::create(&self.disk, path, self.options.durability == Durability::Full)?;
-        let store = self.open_with(path, None)?;
+        let store = StoreOptions { at: None, ..self.clone() }.open_with(path, None)?;
         if store.loader.store.uuid != uuid {
             let message =
                 format!("create {}: a different store has taken its place; open that one", path.display());
@@ -325,7 +349,11 @@ impl StoreOptions {
         if permit.is_some() && !self.options.access.allows_network_mapping {
             check_local(&*disk, &paths)?;
         }
-        let store = OpenStore::open(StoreDir::new(disk, paths, uuid), self.options)?;
+        let mut store = OpenStore::open(StoreDir::new(disk, paths, uuid), self.options)?;
+        if let Some(at) = &self.at {
+            let generation = history::find(&store, at)?;
+            store = store.fixed_at(generation);
+        }
         Ok(Store::new(Arc::clone(&self.disk), store, permit))
     }
 }

@@ -423,7 +423,13 @@ impl Snapshot {
     /// `Corrupt` for damaged metadata; `Stale`; `Io`; for each item.
     pub fn storages(&self) -> impl Iterator<Item = Result<StorageInfo>> + '_ {
         let refused = self.loader.store.check_process().err();
-        let storages = refused.is_none().then(|| self.generation.storages()).into_iter().flatten();
+        let storages = refused.is_none().then(|| self.generation.storages());
+        let (storages, failed) = match storages {
+            Some(Ok(storages)) => (Some(storages), None),
+            Some(Err(e)) => (None, Some(e)),
+            None => (None, None),
+        };
+        let (refused, storages) = (refused.or(failed), storages.into_iter().flatten());
         let infos = storages.map(|entry| entry.map(|(id, record)| self.storage_info(id, record)));
         refused.map(Err).into_iter().chain(infos)
     }
@@ -438,6 +444,10 @@ impl Snapshot {
         };
         let StorageRecord { length_bytes: size_bytes, tensor_count, .. } = record;
         StorageInfo { id, kind, size_bytes, file, offset_bytes, tensor_count }
+    }
+
+    pub(super) fn generation_arc(&self) -> Arc<Generation> {
+        Arc::clone(&self.generation)
     }
 
     pub(super) fn pinned_generation(&self) -> &Generation {

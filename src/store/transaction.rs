@@ -368,7 +368,7 @@ impl<'a> Transaction<'a> {
     pub(super) fn apply(&mut self, change: Change) -> Result<()> {
         self.loader.store.check_process()?;
         let default = match change {
-            Change::Rename { .. } | Change::Copy { .. } => OnExisting::Refuse,
+            Change::Rename { .. } | Change::Copy { .. } | Change::Tag { .. } => OnExisting::Refuse,
             _ => OnExisting::Replace,
         };
         let on_existing = self.on_existing_or(default);

@@ -88,7 +88,7 @@ impl Transaction<'_> {
                 let message = format!("load {name:?}: rows were appended in this transaction; commit first");
                 return Err(Error::new(ErrorKind::Unsupported, message));
             }
-            return self.loader.tensor(generation, name, record);
+            return self.loader.tensor(self.draft.generation_with(record.storage_id)?, name, record);
         };
         let identity = (self.id, record.storage_id);
         let storage: Arc<Storage> = match self.staged.get(index) {

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use stridemap::{DType, Store};
+use stridemap::{DType, Snapshot, Store};
 
-/// Tensors (name, header and elements) and attributes.
+/// Tensors (name, header and elements), attributes, and the sealed tensors of each tag.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Content {
     pub(crate) tensors: BTreeMap<String, Entry>,
     pub(crate) attributes: BTreeMap<String, String>,
+    pub(crate) tags: BTreeMap<String, BTreeMap<String, Entry>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -23,28 +24,40 @@ pub(crate) struct Entry {
     pub(crate) elements: Vec<Vec<u8>>,
 }
 
+fn entries(snapshot: &Snapshot) -> stridemap::Result<BTreeMap<String, Entry>> {
+    let mut tensors = BTreeMap::new();
+    for name in snapshot.names()? {
+        // A power cut may leave the mark of a complete change.
+        let tensor = snapshot.load(&name)?.allow_interrupted();
+        let entry = Entry {
+            dtype: tensor.dtype(),
+            size: tensor.size().to_vec(),
+            stride: Some(tensor.stride().to_vec()),
+            offset: Some(tensor.storage_offset()),
+            elements: vec![tensor.to_bytes()?],
+        };
+        tensors.insert(name, entry);
+    }
+    Ok(tensors)
+}
+
 impl Content {
     pub(crate) fn of(store: &Store) -> stridemap::Result<Content> {
-        let mut tensors = BTreeMap::new();
-        for name in store.names()? {
-            // A power cut may leave the mark of a complete change.
-            let tensor = store.load(&name)?.allow_interrupted();
-            let entry = Entry {
-                dtype: tensor.dtype(),
-                size: tensor.size().to_vec(),
-                stride: Some(tensor.stride().to_vec()),
-                offset: Some(tensor.storage_offset()),
-                elements: vec![tensor.to_bytes()?],
-            };
-            tensors.insert(name, entry);
+        let mut tags = BTreeMap::new();
+        for tag in store.tags()? {
+            tags.insert(tag.name.clone(), entries(&store.at(&*tag.name)?)?);
         }
-        Ok(Content { tensors, attributes: store.attributes("") })
+        let tensors = entries(&store.snapshot())?;
+        Ok(Content { tensors, attributes: store.attributes(""), tags })
     }
 
     /// Compares found content with this one. Returns the first difference that is not allowed.
     pub(crate) fn compare(&self, found: &Content) -> Result<(), String> {
         if self.attributes != found.attributes {
             return Err(format!("attributes {:?}, and not {:?}", found.attributes, self.attributes));
+        }
+        if self.tags != found.tags {
+            return Err(format!("tags {:?}, and not {:?}", found.tags, self.tags));
         }
         if !self.tensors.keys().eq(found.tensors.keys()) {
             let (found, expected) = (found.tensors.keys(), self.tensors.keys());

@@ -42,6 +42,8 @@ fn all_scripts(file: &std::path::Path) -> Vec<Script> {
         scripts::two_handles(),
         scripts::growth(),
         scripts::tables(),
+        scripts::history(),
+        scripts::history_tables(),
         scripts::compaction(),
         scripts::adoption(file, false),
         scripts::adoption(file, true),

@@ -1,5 +1,6 @@
 //! The checks after a power cut.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -139,37 +140,63 @@ pub(crate) fn check_no_leftovers(disk: &SimulatedDisk, store: &Store) -> Result<
         names.sort_unstable();
         Ok::<_, String>(names)
     };
-    let mut known = Vec::new();
-    for storage in store.snapshot().storages() {
-        let storage = storage.map_err(|e| e.to_string())?;
-        if storage.kind == StorageKind::External {
-            continue;
-        }
-        let mark_bytes = u64::from(storage.kind == StorageKind::Mutable);
-        known.push((format!("{:016x}.bin", storage.id), storage.size_bytes + mark_bytes));
-        if storage.kind == StorageKind::Sealed && storage.size_bytes >= 1 << 20 {
-            known.push((format!("{:016x}.sum", storage.id), (storage.size_bytes >> 20) * 16));
+    let fails = |e: Error| e.to_string();
+    let tags = store.tags().map_err(fails)?;
+    let mut snapshots = vec![store.snapshot()];
+    for tag in &tags {
+        snapshots.push(store.at(&*tag.name).map_err(fails)?);
+    }
+    // The length of each file. Rows that only a tag without its name had may follow those of a tag.
+    let mut known: BTreeMap<String, (u64, bool)> = BTreeMap::new();
+    for (index, snapshot) in snapshots.iter().enumerate() {
+        for storage in snapshot.storages() {
+            let storage = storage.map_err(fails)?;
+            if storage.kind == StorageKind::External {
+                continue;
+            }
+            let mark_bytes = u64::from(storage.kind == StorageKind::Mutable);
+            let mut add = |name, bytes| {
+                let known = known.entry(name).or_insert((bytes, index == 0));
+                known.0 = known.0.max(bytes);
+            };
+            add(format!("{:016x}.bin", storage.id), storage.size_bytes + mark_bytes);
+            if storage.kind == StorageKind::Sealed && storage.size_bytes >= 1 << 20 {
+                add(format!("{:016x}.sum", storage.id), (storage.size_bytes >> 20) * 16);
+            }
         }
     }
-    known.sort_unstable();
-    let mut found = Vec::new();
+    let mut found = BTreeMap::new();
     for name in list(&root.join("storages"))? {
         let size_bytes = disk.stat(&root.join("storages").join(&name)).map_err(|e| e.to_string())?.size_bytes;
-        found.push((name, size_bytes));
+        found.insert(name, size_bytes);
     }
-    if found != known {
+    let is_right = |(name, size_bytes): (&String, &u64)| {
+        known
+            .get(name)
+            .is_some_and(|(bytes, is_newest)| size_bytes == bytes || !is_newest && size_bytes > bytes)
+    };
+    if found.len() != known.len() || !found.iter().all(is_right) {
         return Err(format!(
             "left over after the next commit and a collection: {found:?}, and not {known:?}"
         ));
     }
     let manifest = format!("{:016x}.man", store.generation());
     let meta = list(&root.join("meta"))?;
-    let tables = meta.iter().filter(|name| name.ends_with(".tab")).count();
-    if tables > 1 || meta.len() != 1 + tables || !meta.contains(&manifest) {
+    let histories = meta.iter().filter(|name| name.ends_with(".his")).count();
+    if histories > 1 || meta.len() != 1 + histories || !meta.contains(&manifest) {
         return Err(format!("left over after the next commit and a collection: {meta:?} in meta/"));
     }
+    let tagged: BTreeSet<u64> = tags.iter().map(|tag| tag.generation).collect();
+    let generations = list(&root.join("generations"))?;
+    let tables = generations.iter().filter(|name| name.ends_with(".tab")).count();
+    let are_listed = tagged.iter().all(|number| generations.contains(&format!("{number:016x}.man")));
+    if tables > tagged.len() + 1 || generations.len() != tagged.len() + tables || !are_listed {
+        return Err(format!(
+            "left over after the next commit and a collection: {generations:?} in generations/"
+        ));
+    }
     match list(root)? {
-        top if top == ["FORMAT", "LOCK", "meta", "storages"] => Ok(()),
+        top if top == ["FORMAT", "LOCK", "generations", "meta", "storages"] => Ok(()),
         top => Err(format!("left over after the next commit and a collection: {top:?}")),
     }
 }

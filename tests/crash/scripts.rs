@@ -42,6 +42,63 @@ pub(crate) fn commits() -> Script {
     })
 }
 
+/// Tags generations, goes back to one, appends to what was restored, and removes tags.
+pub(crate) fn history() -> Script {
+    Script::new("history", |recorder| {
+        recorder.create();
+        recorder.commit(|store| {
+            let mut txn = store.begin().unwrap();
+            txn.save("a", &vector(12, 1)).unwrap();
+            txn.create_growable("log", DType::U32, &[0], 0).unwrap();
+            txn.message("the first");
+            txn.tag("one").unwrap();
+            txn.commit().unwrap();
+        });
+        recorder.commit(|store| store.append("log", &vector(3, 2)).unwrap());
+        recorder.commit(|store| store.tag("two").unwrap());
+        recorder.commit(|store| store.append("log", &vector(2, 3)).unwrap());
+        recorder.commit(|store| {
+            let mut txn = store.begin().unwrap();
+            txn.save("a", &vector(2, 4)).unwrap();
+            txn.remove("log").unwrap();
+            txn.tag("three").unwrap();
+            txn.commit().unwrap();
+        });
+        recorder.commit(|store| store.restore(&store.at("two").unwrap()).unwrap());
+        recorder.commit(|store| store.append("log", &vector(2, 5)).unwrap());
+        recorder.commit(|store| store.untag("two").unwrap());
+        recorder.commit(|store| store.gc().unwrap());
+        recorder.commit(|store| store.untag("one").unwrap());
+        recorder.commit(|store| store.save("b", &vector(1, 6)).unwrap());
+    })
+}
+
+/// Adds enough tags and names for both tables, and removes the tags.
+pub(crate) fn history_tables() -> Script {
+    Script::new("tables of a history", |recorder| {
+        recorder.create();
+        recorder.commit(|store| {
+            let mut txn = store.begin().unwrap();
+            (0..66).for_each(|row| txn.save(&format!("row.{row}"), &vector(1, row)).unwrap());
+            txn.tag("rows").unwrap();
+            txn.commit().unwrap();
+        });
+        recorder.commit(|store| {
+            let mut txn = store.begin().unwrap();
+            (0..66).for_each(|tag| txn.tag(&format!("t{tag}")).unwrap());
+            txn.commit().unwrap();
+        });
+        recorder.commit(|store| {
+            let mut txn = store.begin().unwrap();
+            (0..66).for_each(|row| txn.remove(&format!("row.{row}")).unwrap());
+            (1..66).for_each(|tag| txn.untag(&format!("t{tag}")).unwrap());
+            txn.commit().unwrap();
+        });
+        recorder.commit(|store| store.untag("rows").unwrap());
+        recorder.commit(|store| store.restore(&store.at("t0").unwrap()).unwrap());
+    })
+}
+
 /// Adds enough names for a table, then changes to it, and then the next table.
 pub(crate) fn tables() -> Script {
     let save_rows = |store: &Store, rows: std::ops::Range<u32>| {

@@ -376,7 +376,12 @@ mod tests {
         const COUNT: u64 = 20_000;
         let mut kept = Kept::default();
         for id in (1..=COUNT).map(|i| 2 * i - 1) {
-            let record = StorageRecord { length_bytes: 100, tensor_count: 3, kind: RecordKind::Mutable };
+            let record = StorageRecord {
+                length_bytes: 100,
+                tensor_count: 3,
+                kind: RecordKind::Mutable,
+                is_restored: false,
+            };
             kept.storages.insert(id, record);
             kept.damaged.insert(id, Damaged { file_id: id, ..Damaged::default() });
             kept.shortened.insert(id, 50);

@@ -98,7 +98,8 @@ pub(crate) fn salvage(
     manifest.table = None;
     manifest.storages = kept.storages.into_iter().map(|(id, record)| (id, Some(record))).collect();
     manifest.tensors = kept.tensors.into_iter().map(|(name, record)| (name, Some(record))).collect();
-    let generation = &Generation::new(manifest, None, source.pin, true);
+    manifest.history = None;
+    let generation = &Generation::new(manifest, None, None, source.pin, true);
     if let Some(new) = new {
         let damaged = kept.damaged;
         let original =

@@ -8,7 +8,7 @@ use super::{Loss, reason_of};
 use crate::disk::{Disk, StorePaths};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{
-    Pin, Table, is_own_dir, manifest_numbers, pinned_bytes, read_format, uuid_stated_in,
+    Pin, Table, is_own_dir, kept_numbers, manifest_numbers, pinned_bytes, read_format, uuid_stated_in,
 };
 use crate::storage::Unreadable;
 
@@ -24,6 +24,9 @@ pub(super) struct Newest {
     pub(super) pin: Pin,
 }
 
+/// The number and the path of a manifest.
+type Listed = (u64, PathBuf);
+
 /// The generations that cannot be used, newest first: their files, and what is wrong with them.
 type Unusable = Vec<(PathBuf, String)>;
 
@@ -36,18 +39,25 @@ pub(super) fn newest(disk: &dyn Disk, paths: &StorePaths, losses: &mut Vec<Loss>
     let has_meta = is_own_dir(disk, &paths.meta_dir(), Rule::MetadataFile)?;
     is_own_dir(disk, &paths.storages_dir(), Rule::StorageFile)?;
     let stated = readable(read_format(disk, paths))?.ok();
-    let list = || if has_meta { manifest_numbers(disk, paths) } else { Ok(Vec::new()) };
+    let has_kept = is_own_dir(disk, &paths.generations_dir(), Rule::MetadataFile)?;
+    // The newest manifests, then those that tags keep. The last is tried first.
+    let list = || -> Result<Vec<Listed>> {
+        let kept = if has_kept { kept_numbers(disk, paths)? } else { Vec::new() };
+        let newest = if has_meta { manifest_numbers(disk, paths)? } else { Vec::new() };
+        let kept = kept.into_iter().map(|number| (number, paths.kept_manifest(number)));
+        Ok(kept.chain(newest.into_iter().map(|number| (number, paths.manifest(number)))).collect())
+    };
     let mut tries = 0;
     loop {
-        let numbers = list()?;
-        let mut found = find(disk, paths, &numbers, stated)?;
+        let manifests = list()?;
+        let mut found = find(disk, paths, &manifests, stated)?;
         if let (Err(_), Some(_)) = (&found, stated) {
             // FORMAT is of another store than all manifests.
-            found = find(disk, paths, &numbers, None)?;
+            found = find(disk, paths, &manifests, None)?;
         }
         tries += 1;
         // A commit deletes manifests that were listed before.
-        if tries < MAX_TRIES && list()? != numbers {
+        if tries < MAX_TRIES && list()? != manifests {
             continue;
         }
         let (source, unusable, what_is_lost) = found.map_err(|nothing| nothing.into_error(paths))?;
@@ -100,15 +110,14 @@ impl Nothing {
 fn find(
     disk: &dyn Disk,
     paths: &StorePaths,
-    numbers: &[u64],
+    manifests: &[Listed],
     mut uuid: Option<Uuid>,
 ) -> Result<Result<Found, Nothing>> {
     // The best generation so far, and how many newer ones are unusable.
     let mut partial: Option<(Newest, usize)> = None;
     let (mut unusable, mut unread) = (Unusable::new(), None);
-    for &number in numbers.iter().rev() {
-        let path = paths.manifest(number);
-        let (pin, manifest) = match readable(pinned_bytes(disk, paths, number))? {
+    for (number, path) in manifests.iter().rev().cloned() {
+        let (pin, manifest) = match readable(pinned_bytes(disk, path.clone()))? {
             Ok(None) => continue,
             Ok(Some((pin, bytes))) => {
                 let decoded = Manifest::decode(&bytes, uuid_stated_in(&bytes), number);

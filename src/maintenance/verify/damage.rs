@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use stridemap_format::{CHUNK_BYTES, Error as FormatError, Rule};
+use stridemap_format::{CHUNK_BYTES, Error as FormatError, Rule, TensorRecord};
 
 use super::finding::{FindingIndex, Findings};
 use super::storages::Damage;
-use super::survey::{Survey, Tensor};
+use super::survey::Survey;
 use crate::error::Result;
 use crate::generation::OpenStore;
 use crate::layout::{Coverage, MAX_STEPS_TOGETHER};
@@ -24,14 +24,14 @@ pub(super) struct DamageIndex {
 }
 
 /// Adds findings for the damage to each storage and each external file, with the names of the tensors that each
-/// affects.
+/// affects. Returns the findings by storage.
 pub(super) fn report(
     store: &OpenStore,
     survey: &Survey<'_>,
     damage: &[(u64, Damage)],
     faults: Vec<Fault>,
     findings: &mut Findings,
-) -> Result<()> {
+) -> Result<BTreeMap<u64, DamageIndex>> {
     let length_bytes = |id: &u64| survey.storages.get(id).map_or(0, |storage| storage.record.length_bytes);
     let mut indices: BTreeMap<u64, DamageIndex> = BTreeMap::new();
     for (id, damage) in damage {
@@ -44,34 +44,37 @@ pub(super) fn report(
         }
     }
     if indices.is_empty() {
-        return Ok(());
+        return Ok(indices);
     }
     // Once no steps are left, a tensor counts as reaching everything between its first byte and its last.
     let mut steps_left = MAX_STEPS_TOGETHER;
     survey.each_tensor(|tensor| {
         let id = &tensor.record.storage_id;
         if let Some(index) = indices.get(id) {
-            affect(&tensor, length_bytes(id), index, &mut steps_left, findings);
+            index.each_reached(tensor.record, length_bytes(id), &mut steps_left, |finding| {
+                findings.affect(finding, &Arc::from(tensor.name));
+            });
         }
         Ok(())
-    })
+    })?;
+    Ok(indices)
 }
 
-fn affect(
-    tensor: &Tensor<'_>,
-    length_bytes: u64,
-    index: &DamageIndex,
-    steps_left: &mut u64,
-    findings: &mut Findings,
-) {
-    let name = Arc::from(tensor.name);
-    for &finding in &index.whole {
-        findings.affect(finding, &name);
-    }
-    let Some(reached) = Coverage::of(&tensor.record.header, length_bytes) else { return };
-    for (range, finding) in reached.near(&index.ranges) {
-        if reached.overlaps(range, steps_left) {
-            findings.affect(*finding, &name);
+impl DamageIndex {
+    /// Visits the findings that affect a tensor on the storage.
+    pub(super) fn each_reached(
+        &self,
+        record: &TensorRecord,
+        length_bytes: u64,
+        steps_left: &mut u64,
+        mut visit: impl FnMut(FindingIndex),
+    ) {
+        self.whole.iter().copied().for_each(&mut visit);
+        let Some(reached) = Coverage::of(&record.header, length_bytes) else { return };
+        for (range, finding) in reached.near(&self.ranges) {
+            if reached.overlaps(range, steps_left) {
+                visit(*finding);
+            }
         }
     }
 }

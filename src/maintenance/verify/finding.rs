@@ -36,6 +36,8 @@ pub struct Finding {
     pub names: Vec<Arc<str>>,
     /// How many more tensors it affects.
     pub more_names: u64,
+    /// The tags whose generations lose something by it, in ascending order.
+    pub tags: Vec<String>,
 }
 
 #[cfg(feature = "serde")]
@@ -92,6 +94,10 @@ impl fmt::Display for Finding {
         let affected = self.affected_text();
         let line =
             format!("{}{place}: {detail} ({rule}: {}); affects {affected}", path.display(), rule.text());
+        let line = match self.tags.as_slice() {
+            [] => line,
+            tags => format!("{line}; tags that lose something: {}", tags.join(", ")),
+        };
         f.write_str(&one_line(&line))
     }
 }
@@ -116,6 +122,7 @@ impl Findings {
             affects_all: false,
             names: Vec::new(),
             more_names: 0,
+            tags: Vec::new(),
         });
         self.list.len() - 1
     }
@@ -152,9 +159,18 @@ impl Findings {
         }
     }
 
-    /// Sorts the names, and removes duplicates.
+    /// Adds tags whose generations lose something.
+    pub(super) fn affect_tags(&mut self, finding: FindingIndex, tags: &[String]) {
+        if let Some(finding) = self.list.get_mut(finding) {
+            finding.tags.extend_from_slice(tags);
+        }
+    }
+
+    /// Sorts the names and tags, and removes duplicates.
     pub(super) fn finish(mut self) -> Vec<Finding> {
         for finding in &mut self.list {
+            finding.tags.sort_unstable();
+            finding.tags.dedup();
             finding.names.sort_unstable();
             finding.names.dedup();
         }

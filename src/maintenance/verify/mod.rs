@@ -2,6 +2,7 @@
 
 mod damage;
 mod finding;
+mod history;
 mod interrupted;
 mod storages;
 mod survey;
@@ -117,7 +118,12 @@ pub(crate) fn verify(
         progress(bytes);
     })?;
     let (faults, unchecked_files) = check_external(store, storages())?;
-    damage::report(store, &survey, &damage, faults, &mut findings)?;
+    let damage = damage::report(store, &survey, &damage, faults, &mut findings)?;
+    let checked = history::Checked { survey: &survey, damage };
+    history::check_history(store, generation, checked, &mut findings, &mut |bytes| {
+        read_bytes += bytes;
+        progress(bytes);
+    })?;
     let orphans = match orphans(store) {
         Err(e) if e.kind() == ErrorKind::Corrupt => Vec::new(),
         orphans => orphans?,

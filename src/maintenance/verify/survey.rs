@@ -9,11 +9,10 @@ use stridemap_format::{
 
 use super::table_damage::TableDamage;
 use crate::error::Result;
-use crate::generation::{Table, wrong_first_key, wrong_order};
+use crate::generation::{
+    GarbageEntry, KeptEntry, StorageEntry, Table, TagEntry, TensorEntry, wrong_first_key, wrong_order,
+};
 use crate::storage::Unreadable;
-
-type StorageEntry = (u64, StorageRecord);
-type TensorEntry = (String, TensorRecord);
 
 /// The metadata of a generation. All leaves of its table are read, even if a damaged node leads to them.
 pub(crate) struct Survey<'a> {
@@ -24,9 +23,8 @@ pub(crate) struct Survey<'a> {
     pub(crate) damage: TableDamage,
     /// How many records in the table repeat the id of an earlier record. The earlier one is used.
     pub(crate) repeated_storages: u64,
-    /// How many storages and tensors of the table can be read.
-    read_storages: u64,
-    read_tensors: u64,
+    /// How many entries of each tree of the table can be read.
+    read: BTreeMap<Tree, u64>,
     /// The nodes that can be read, by page.
     nodes: BTreeMap<u64, SurveyedNode>,
 }
@@ -80,7 +78,7 @@ impl From<FormatError> for Broken {
 type Path = Vec<(u64, usize)>;
 
 impl<'a> Survey<'a> {
-    /// Surveys a manifest and its table. Each node is read once.
+    /// Surveys a manifest and one of its tables. Each node is read once.
     ///
     /// # Errors
     /// `Io`. A broken rule is not an error, but part of the survey.
@@ -95,8 +93,7 @@ impl<'a> Survey<'a> {
             storages: BTreeMap::new(),
             damage: TableDamage::default(),
             repeated_storages: 0,
-            read_storages: 0,
-            read_tensors: 0,
+            read: BTreeMap::new(),
             nodes: BTreeMap::new(),
         };
         let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
@@ -105,6 +102,9 @@ impl<'a> Survey<'a> {
             survey.read_nodes(table, unreadable, &mut count)?;
             survey.walk::<StorageEntry>(table);
             survey.walk::<TensorEntry>(table);
+            survey.walk::<TagEntry>(table);
+            survey.walk::<KeptEntry>(table);
+            survey.walk::<GarbageEntry>(table);
         }
         for (&id, record) in &manifest.storages {
             survey.storages.remove(&id);
@@ -129,7 +129,8 @@ impl<'a> Survey<'a> {
         unreadable: Unreadable,
         count: &mut impl FnMut(&TensorRecord),
     ) -> Result<()> {
-        let (mut last_id, mut last_name) = (0, String::new());
+        let (mut last_id, mut last_name, mut last_tag) = (0, String::new(), String::new());
+        let (mut last_kept, mut last_garbage) = (None, None);
         for read in table.nodes(unreadable) {
             let (page, node) = match read? {
                 (page, Ok(node)) => (page, node),
@@ -141,15 +142,14 @@ impl<'a> Survey<'a> {
             let first_key = match node.tree() {
                 Tree::Storages => node.key_bytes::<StorageEntry>(0),
                 Tree::Tensors => node.key_bytes::<TensorEntry>(0),
+                Tree::Tags => node.key_bytes::<TagEntry>(0),
+                Tree::Generations => node.key_bytes::<KeptEntry>(0),
+                Tree::Garbage => node.key_bytes::<GarbageEntry>(0),
             };
             // A key that cannot be decoded is damage to its entry.
             let first_key = first_key.ok().map(Box::from);
-            let is_leaf = node.level() == 0;
             match node.tree() {
-                Tree::Storages if !is_leaf => self.read_children::<StorageEntry>(table, page, &node),
-                Tree::Tensors if !is_leaf => self.read_children::<TensorEntry>(table, page, &node),
-                Tree::Storages => self.read_leaf(table, page, &node, |survey, (id, record)| {
-                    survey.read_storages += 1;
+                Tree::Storages => self.read_entries(table, page, &node, |survey, (id, record)| {
                     let ascends = last_id < id;
                     last_id = id;
                     let storage = SurveyedStorage { record, tensor_count: 0, leaf: Some(page) };
@@ -159,8 +159,7 @@ impl<'a> Survey<'a> {
                     }
                     ascends
                 }),
-                Tree::Tensors => self.read_leaf(table, page, &node, |survey, (name, record)| {
-                    survey.read_tensors += 1;
+                Tree::Tensors => self.read_entries(table, page, &node, |survey, (name, record)| {
                     let ascends = last_name < name;
                     if !survey.manifest.tensors.contains_key(&name) {
                         count(&record);
@@ -168,32 +167,44 @@ impl<'a> Survey<'a> {
                     last_name = name;
                     ascends
                 }),
+                Tree::Tags => self.read_entries(table, page, &node, |_, (name, _): TagEntry| {
+                    let ascends = last_tag < name;
+                    last_tag = name;
+                    ascends
+                }),
+                Tree::Generations => self.read_entries(table, page, &node, |_, (key, _): KeptEntry| {
+                    last_kept.replace(key) < Some(key)
+                }),
+                Tree::Garbage => self.read_entries(table, page, &node, |_, (key, _): GarbageEntry| {
+                    last_garbage.replace(key) < Some(key)
+                }),
             }
             let header = *node;
-            let inner = (!is_leaf).then_some(node);
+            let inner = (node.level() > 0).then_some(node);
             self.nodes.insert(page, SurveyedNode { header, first_key, inner, is_reached: false });
         }
         Ok(())
     }
 
-    /// Decodes the entries of an inner node.
-    fn read_children<E: Entry>(&mut self, table: &Table, page: u64, node: &Node) {
-        let broken = (0..node.len()).filter_map(|index| node.child::<E>(index).err());
-        broken.for_each(|e| self.damage.add(page, table.corrupt(page, e)));
-    }
-
-    /// Visits the entries of a leaf. `visit` returns whether the key follows the one before it in the file.
-    fn read_leaf<E: Entry>(
+    /// Decodes the entries of a node, and visits those of a leaf. `visit` returns whether the key follows the one before it
+    /// in the file.
+    fn read_entries<E: Entry>(
         &mut self,
         table: &Table,
         page: u64,
-        leaf: &Node,
+        node: &Node,
         mut visit: impl FnMut(&mut Self, E) -> bool,
     ) {
-        for index in 0..leaf.len() {
-            let wrong = match leaf.entry(index, self.manifest.next_storage_id) {
-                Err(e) => Some(e),
-                Ok(entry) => (!visit(self, entry)).then(|| wrong_order(page, index)),
+        for index in 0..node.len() {
+            let wrong = match node.level() {
+                0 => match node.entry(index, self.manifest.bounds()) {
+                    Err(e) => Some(e),
+                    Ok(entry) => {
+                        *self.read.entry(E::TREE).or_default() += 1;
+                        (!visit(self, entry)).then(|| wrong_order(page, index))
+                    }
+                },
+                _ => node.child::<E>(index).err(),
             };
             if let Some(e) = wrong {
                 self.damage.add(page, table.corrupt(page, e));
@@ -205,7 +216,7 @@ impl<'a> Survey<'a> {
     /// `read_nodes` has checked that entries ascend in the order of the file. So if the tree visits the leaves in this
     /// order, they ascend in the tree too.
     fn walk<E: Entry>(&mut self, table: &Table) {
-        let root = table.root_page(E::TREE);
+        let Some(root) = table.root_page(E::TREE) else { return self.check_reached(table, E::TREE) };
         let (mut path, mut last_leaf, mut is_whole) = (Path::new(), None, true);
         let mut link = Some((root, self.node_at::<E>(root, None).map(|_| root)));
         while let Some((parent, found)) = link {
@@ -234,12 +245,17 @@ impl<'a> Survey<'a> {
         }
         // Otherwise the damage explains why other nodes are not reached.
         if is_whole {
-            let is_left = |node: &&SurveyedNode| node.header.tree() == E::TREE && !node.is_reached;
-            for (&page, node) in self.nodes.iter().filter(|(_, node)| is_left(node)) {
-                let detail = format!("no root leads to the node at page {page}");
-                let broken = FormatError::new(Rule::NodeChild, detail);
-                self.damage.add_pages(page, node.header.pages(), table.corrupt(page, broken));
-            }
+            self.check_reached(table, E::TREE);
+        }
+    }
+
+    /// Checks that the root of a tree leads to all of its nodes.
+    fn check_reached(&mut self, table: &Table, tree: Tree) {
+        let is_left = |node: &&SurveyedNode| node.header.tree() == tree && !node.is_reached;
+        for (&page, node) in self.nodes.iter().filter(|(_, node)| is_left(node)) {
+            let detail = format!("no root leads to the node at page {page}");
+            let broken = FormatError::new(Rule::NodeChild, detail);
+            self.damage.add_pages(page, node.header.pages(), table.corrupt(page, broken));
         }
     }
 
@@ -289,7 +305,7 @@ impl<'a> Survey<'a> {
             let leaf = table.node(page)?;
             let is_damaged = self.damage.is_at(page);
             for index in 0..leaf.len() {
-                let (name, record): TensorEntry = match leaf.entry(index, self.manifest.next_storage_id) {
+                let (name, record): TensorEntry = match leaf.entry(index, self.manifest.bounds()) {
                     Ok(entry) => entry,
                     Err(_) if is_damaged => continue,
                     Err(e) => return Err(table.corrupt(page, e)),
@@ -333,7 +349,7 @@ impl<'a> Survey<'a> {
         key: &E::Key,
         is_leaf: impl Fn(u64) -> bool,
     ) -> Option<u64> {
-        let (mut parent, mut met) = (table.root_page(E::TREE), None);
+        let (mut parent, mut met) = (table.root_page(E::TREE)?, None);
         let mut found = self.node_at::<E>(parent, None).map(|_| parent);
         loop {
             let page = match found {
@@ -355,23 +371,21 @@ impl<'a> Survey<'a> {
     /// Returns how many storages and tensors of the table cannot be read, by the counts of the manifest.
     pub(crate) fn lost_entries(&self) -> (u64, u64) {
         self.table.map_or((0, 0), |table| {
-            let stated = table.reference();
-            let storages = stated.storages.entry_count.saturating_sub(self.read_storages);
-            (storages, stated.tensors.entry_count.saturating_sub(self.read_tensors))
+            let lost = |tree| table.reference().tree(tree).entry_count.saturating_sub(self.read_count(tree));
+            (lost(Tree::Storages), lost(Tree::Tensors))
         })
+    }
+
+    fn read_count(&self, tree: Tree) -> u64 {
+        self.read.get(&tree).copied().unwrap_or_default()
     }
 
     /// Returns how the table differs from the counts in the manifest, if no damage explains it.
     pub(crate) fn miscount(&self) -> Option<String> {
         let stated = self.table.filter(|_| self.damage.is_empty())?.reference();
-        let counts = [stated.storages.entry_count, stated.tensors.entry_count];
-        let found = [self.read_storages, self.read_tensors];
-        (counts != found).then(|| {
-            let ([storages, tensors], [stated_storages, stated_tensors]) = (found, counts);
-            format!(
-                "the table has {storages} storages and {tensors} tensors, but the manifest says {stated_storages} and \
-                 {stated_tensors}"
-            )
-        })
+        let is_wrong = |tree: &Tree| stated.tree(*tree).entry_count != self.read_count(*tree);
+        let tree = Tree::ALL.into_iter().find(is_wrong)?;
+        let (stated, found) = (stated.tree(tree).entry_count, self.read_count(tree));
+        Some(format!("the table has {found} entries of {tree}, but the manifest says {stated}"))
     }
 }

@@ -13,14 +13,15 @@ use crate::error::{Error, ErrorKind, Result};
 pub(crate) struct Poison(Arc<OnceLock<Error>>);
 
 impl Poison {
-    /// Checks that no sync has failed.
+    /// Checks that no sync has failed, and that the handle may write.
     ///
     /// # Errors
-    /// `Poisoned` once a sync has failed, with that failure in the message.
+    /// `Poisoned` once a sync has failed, with that failure in the message; `ReadOnly` for a handle that only reads.
     pub(crate) fn check(&self) -> Result<()> {
         if_test_omits_step!("poison", return Ok(()));
         match self.0.get() {
             None => Ok(()),
+            Some(refusal) if refusal.kind() == ErrorKind::ReadOnly => Err(refusal.clone()),
             Some(first) => Err(Error::new(
                 ErrorKind::Poisoned,
                 format!(
@@ -32,7 +33,7 @@ impl Poison {
         }
     }
 
-    /// Records a failed sync, unless an earlier one is recorded.
+    /// Records a failed sync, or why the handle only reads, unless an earlier one is recorded.
     pub(crate) fn set(&self, failed: &Error) {
         let _ = self.0.set(failed.clone());
     }

@@ -40,7 +40,7 @@ impl StagedStorage {
     ) -> Self {
         let kind = RecordKind::External(External { path, offset_bytes, stamp: file.stamp() });
         let bytes = StagedBytes::External { disk: Arc::clone(disk), file: Arc::clone(file), offset_bytes };
-        StagedStorage { bytes, record: StorageRecord { length_bytes, tensor_count: 0, kind } }
+        StagedStorage { bytes, record: StorageRecord::new(length_bytes, kind) }
     }
 
     pub(crate) fn record(&self) -> &StorageRecord {

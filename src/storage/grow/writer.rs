@@ -333,7 +333,7 @@ impl StorageWriter {
                 (RecordKind::Sealed(sealed), sum)
             }
         };
-        let record = StorageRecord { length_bytes, tensor_count: 0, kind };
+        let record = StorageRecord::new(length_bytes, kind);
         Ok(StagedStorage::of_files(self.staged, sum, record))
     }
 }

@@ -3,6 +3,7 @@
 
 mod foreign;
 mod growth;
+mod history;
 mod in_place;
 mod play;
 mod power;
@@ -93,6 +94,18 @@ fn interleavings() -> Vec<Simulation> {
         of("garbage that is in use", readers::garbage_that_is_in_use, &["garbage-is-garbage"]),
         of("table of a pinned generation", readers::table_of_a_pinned_generation, &["pinned-tables"]),
         of("change of an unnamed tensor", readers::change_of_an_unnamed_tensor, &["in-place-is-in-use"]),
+        of("storage that a tag keeps", history::storage_that_a_tag_keeps, &["tag-keeps-dropped"]),
+        of("storage that a late tag keeps", history::storage_that_a_late_tag_keeps, &["tag-keeps-garbage"]),
+        of("table that a tag keeps", history::table_that_a_tag_keeps, &["tag-keeps-table"]),
+        of("tag removed under a reader", history::tag_removed_under_a_reader, &["released-holds-back"]),
+        of("tag made again under a reader", history::tag_made_again_under_a_reader, &["kept-manifest-stays"]),
+        of(
+            "tag removed by a writer that fails",
+            history::tag_removed_by_a_writer_that_fails,
+            &["garbage-of-before"],
+        ),
+        of("collection during a restore", history::collection_during_a_restore, &["pin-manifest"]),
+        of("append after a restore", history::append_after_a_restore, &[]),
         of("two appends", growth::two_appends, &["lock-storage"]),
         of(
             "two appends without visible locks",

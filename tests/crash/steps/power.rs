@@ -47,6 +47,12 @@ pub(crate) fn simulations() -> Vec<Simulation> {
         ),
         of("power cuts in commits of tables", tables, &["sync-table", "rename-table", "sync-table-name"]),
         of(
+            "power cuts in commits with tags",
+            tags,
+            &["sync-kept-manifest", "rename-kept-manifest", "sync-kept-manifest-name"],
+        ),
+        of("power cuts in commits of many tags", many_tags, &["sync-history-name"]),
+        of(
             "power cuts in appends",
             growth,
             &[
@@ -120,16 +126,22 @@ pub(crate) fn simulations() -> Vec<Simulation> {
     ]
 }
 
-/// Tensors by name: sizes and elements.
+/// Tensors by name, and those of tags by tag and name: sizes and elements.
 type Content = BTreeMap<String, (Vec<usize>, Vec<u8>)>;
 
 fn content(store: &Store) -> stridemap::Result<Content> {
-    let entry = |name: String| {
-        let tensor = store.load(&name)?;
-        let entry = (tensor.size().to_vec(), tensor.to_bytes()?);
-        Ok((name, entry))
-    };
-    store.names()?.into_iter().map(entry).collect()
+    let mut snapshots = vec![(String::new(), store.snapshot())];
+    for tag in store.tags()? {
+        snapshots.push((format!("{}@", tag.name), store.at(&*tag.name)?));
+    }
+    let mut content = Content::new();
+    for (tag, snapshot) in snapshots {
+        for name in snapshot.names()? {
+            let tensor = snapshot.load(&name)?;
+            content.insert(format!("{tag}{name}"), (tensor.size().to_vec(), tensor.to_bytes()?));
+        }
+    }
+    Ok(content)
 }
 
 fn numbers(count: usize, seed: u32) -> Tensor {
@@ -224,9 +236,10 @@ fn check_verified(store: &Store) -> Fate {
 
 /// Checks that every storage file has a record: a file without one stays until a collection.
 fn check_every_storage_has_a_record(seat: &Seat, store: &Store) -> Fate {
-    let snapshot = store.snapshot();
-    let known: Vec<String> =
-        snapshot.storages().map(|storage| format!("{:016x}.bin", storage.unwrap().id)).collect();
+    let mut snapshots = vec![store.snapshot()];
+    snapshots.extend(store.tags().unwrap().iter().map(|tag| store.at(&*tag.name).unwrap()));
+    let storages = snapshots.iter().flat_map(|snapshot| snapshot.storages().map(Result::unwrap));
+    let known: Vec<String> = storages.map(|storage| format!("{:016x}.bin", storage.id)).collect();
     let found = seat.disk().list(&Path::new(STORE).join("storages")).map_err(|e| e.to_string())?;
     let mut others = found.iter().filter(|name| name.ends_with(".bin") && !known.contains(name));
     others.next().map_or(Ok(()), |name| Err(format!("{name} is nobody's")))
@@ -340,6 +353,34 @@ fn tables(play: &Play) -> Fate {
         txn.commit()
     })?;
     story.step("copy", || store.write(|txn| txn.copy("row.7", "seven")))?;
+    story.explore(from)
+}
+
+/// A tag with its commit, one of an earlier generation, and their removal.
+fn tags(play: &Play) -> Fate {
+    let (mut story, store) = Story::create(play)?;
+    let from = play.simulated.log().len();
+    story.step("tag", || {
+        store.write(|txn| {
+            txn.save("x", &vector(1))?;
+            txn.tag("a")
+        })
+    })?;
+    let before = store.snapshot();
+    story.step("replace", || store.save("x", &vector(2)))?;
+    story.step("tag the earlier one", || store.write(|txn| txn.tag_snapshot("b", &before)))?;
+    drop(before);
+    story.step("remove a tag", || store.untag("a"))?;
+    story.step("remove the other", || store.untag("b"))?;
+    story.explore(from)
+}
+
+fn many_tags(play: &Play) -> Fate {
+    let (mut story, store) = Story::create(play)?;
+    story.step("save", || store.save("x", &vector(1)))?;
+    let from = play.simulated.log().len();
+    story.step("tag", || store.write(|txn| (0..70).try_for_each(|tag| txn.tag(&format!("{tag}")))))?;
+    story.step("replace", || store.save("x", &vector(2)))?;
     story.explore(from)
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use stridemap::{DType, ErrorKind, StorageKind, Store, Tensor};
-use stridemap_format::{Manifest, Marker};
+use stridemap_format::{GarbageKey, Manifest, Marker, RecordKind, StorageRecord};
 
 use super::play::{Fate, Play, STORE, check_intact, create, expect_ok, has, holds, open, refused, vector};
 use super::seat::When;
@@ -129,7 +129,9 @@ pub(crate) fn garbage_that_is_in_use(play: &Play) -> Fate {
     let lie = || {
         let marker = Marker::decode(&read(&root.join("FORMAT"))?).map_err(std::io::Error::other)?;
         let mut manifest = Manifest::decode(&read(&path)?, marker.uuid, 3).map_err(std::io::Error::other)?;
-        manifest.garbage.insert(1, 2);
+        let key = GarbageKey { is_tagged: false, dropped: 2, id: 1 };
+        let garbage = StorageRecord::new(0, RecordKind::Mutable);
+        manifest.garbage.insert(key, Some(garbage));
         let bytes = manifest.encode().map_err(std::io::Error::other)?;
         let file = play.disk.open(&path, Access::Write)?;
         file.set_len(bytes.len() as u64)?;

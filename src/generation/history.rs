@@ -1,0 +1,190 @@
+//! Tags, the generations that they keep, and the garbage that only those generations need.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use stridemap_format::{GarbageKey, KeptGeneration, KeptKey, Manifest, StorageRecord, Tag};
+
+use super::Generation;
+use super::entries::{Entries, GarbageEntry, KeptEntry, Tables, TagEntry, insert, remove};
+use crate::disk::if_test_omits_step;
+use crate::error::Result;
+
+/// A tag that a transaction makes.
+#[derive(Clone, Debug)]
+pub(super) struct NewTag {
+    /// The generation; `None` for the one that the transaction publishes.
+    pub(super) earlier: Option<Arc<Generation>>,
+}
+
+/// Changes the tags of the next generation: `None` removes a tag. Returns the earlier generations that gain their first
+/// tag. Their manifests must be in `generations/` before the next generation is published.
+pub(super) fn change_tags(
+    next: &mut Manifest,
+    tables: Tables<'_>,
+    changes: BTreeMap<String, Option<NewTag>>,
+) -> Result<Vec<Arc<Generation>>> {
+    let mut counts: BTreeMap<u64, i64> = BTreeMap::new();
+    let mut earlier_tagged: BTreeMap<u64, Arc<Generation>> = BTreeMap::new();
+    for (name, new) in changes {
+        if let Some(before) = (Entries { manifest: next, tables }).find::<TagEntry>(&name)? {
+            *counts.entry(before.generation).or_default() -= 1;
+        }
+        let Some(NewTag { earlier }) = new else {
+            remove::<TagEntry>(next, tables, &name)?;
+            continue;
+        };
+        let generation = earlier.as_ref().map_or(next.generation, |earlier| earlier.number());
+        let stated = |earlier: &Arc<Generation>| earlier.manifest().message.clone();
+        let message = next.message.clone().or_else(|| earlier.as_ref().and_then(stated));
+        *counts.entry(generation).or_default() += 1;
+        insert::<TagEntry>(next, name, Tag { generation, message });
+        earlier_tagged.extend(earlier.map(|earlier| (generation, earlier)));
+    }
+    let mut gained = Vec::new();
+    // In ascending order, so that garbage which several of them kept is examined once.
+    for (generation, change) in counts {
+        let [tagged, released] = [true, false].map(|is_tagged| KeptKey { is_tagged, generation });
+        let entries = Entries { manifest: next, tables };
+        let before = entries.find::<KeptEntry>(&tagged)?;
+        let count_before = before.map_or(0, |kept| kept.tag_count);
+        let tag_count = count_before.saturating_add_signed(change);
+        let earlier = earlier_tagged.remove(&generation);
+        let kept = match (before, &earlier) {
+            (Some(kept), _) => kept,
+            (None, Some(earlier)) => kept_of(earlier.manifest()),
+            (None, None) if generation == next.generation => kept_of(next),
+            // Only a malformed store has a tag of a generation that is not listed as kept.
+            (None, None) => continue,
+        };
+        match (count_before, tag_count) {
+            (_, 0) => {
+                remove::<KeptEntry>(next, tables, &tagged)?;
+                insert::<KeptEntry>(next, released, KeptGeneration { tag_count, ..kept });
+                release_garbage(next, tables, generation)?;
+                continue;
+            }
+            (0, _) => {
+                remove::<KeptEntry>(next, tables, &released)?;
+                keep_garbage(next, tables, generation, kept.next_storage_id)?;
+                gained.extend(earlier);
+            }
+            _ => {}
+        }
+        insert::<KeptEntry>(next, tagged, KeptGeneration { tag_count, ..kept });
+    }
+    Ok(gained)
+}
+
+fn kept_of(manifest: &Manifest) -> KeptGeneration {
+    KeptGeneration {
+        time_ns: manifest.time_ns,
+        next_storage_id: manifest.next_storage_id,
+        table: manifest.table.map(|table| table.generation),
+        tag_count: 0,
+    }
+}
+
+/// Returns the last tagged generation before `generation`. Ids only grow: if it does not need a storage that a later
+/// generation dropped, no earlier one does.
+pub(super) fn tagged_before(entries: Entries<'_>, generation: u64) -> Result<Option<KeptGeneration>> {
+    let before = entries.last_before::<KeptEntry>(&KeptKey { is_tagged: true, generation })?;
+    Ok(before.filter(|(key, _)| key.is_tagged).map(|(_, kept)| kept))
+}
+
+/// Whether the tags of a generation keep a storage that `dropped` dropped.
+pub(crate) fn is_kept(entries: Entries<'_>, id: u64, dropped: u64) -> Result<bool> {
+    Ok(tagged_before(entries, dropped)?.is_some_and(|kept| id < kept.next_storage_id))
+}
+
+/// Adds a storage that no tensor of the next generation refers to.
+pub(super) fn drop_storage(
+    next: &mut Manifest,
+    tables: Tables<'_>,
+    id: u64,
+    record: StorageRecord,
+) -> Result<()> {
+    let dropped = next.generation;
+    let is_tagged = is_kept(Entries { manifest: next, tables }, id, dropped)?;
+    if_test_omits_step!("tag-keeps-dropped", is_tagged = false);
+    insert::<GarbageEntry>(next, GarbageKey { is_tagged, dropped, id }, record);
+    Ok(())
+}
+
+/// Lists the garbage that a generation, which was tagged, needs as kept by a tag.
+fn keep_garbage(next: &mut Manifest, tables: Tables<'_>, generation: u64, next_id: u64) -> Result<()> {
+    if_test_omits_step!("tag-keeps-garbage", return Ok(()));
+    let start = GarbageKey { is_tagged: false, dropped: generation.saturating_add(1), id: 0 };
+    let found = (Entries { manifest: next, tables }).scan::<GarbageEntry>(Some(&start))?;
+    let mut moved = Vec::new();
+    for entry in found {
+        let (key, record) = entry?;
+        if key.is_tagged {
+            break;
+        }
+        if key.id < next_id {
+            moved.push((key, record));
+        }
+    }
+    move_garbage(next, tables, moved)
+}
+
+/// Lists the garbage that only a generation kept, which is no longer tagged, as kept by no tag.
+fn release_garbage(next: &mut Manifest, tables: Tables<'_>, generation: u64) -> Result<()> {
+    let entries = Entries { manifest: next, tables };
+    let before = tagged_before(entries, generation)?.map_or(0, |kept| kept.next_storage_id);
+    // What the next tagged generation still has was dropped after it.
+    let after = KeptKey { is_tagged: true, generation: generation.saturating_add(1) };
+    let after = entries.scan::<KeptEntry>(Some(&after))?.next().transpose()?;
+    let last = after.map_or(u64::MAX, |(key, _)| key.generation);
+    let start = GarbageKey { is_tagged: true, dropped: generation.saturating_add(1), id: 0 };
+    let mut moved = Vec::new();
+    for entry in entries.scan::<GarbageEntry>(Some(&start))? {
+        let (key, record) = entry?;
+        if key.dropped > last {
+            break;
+        }
+        if key.id >= before {
+            moved.push((key, record));
+        }
+    }
+    move_garbage(next, tables, moved)
+}
+
+/// Moves garbage between that which a tag keeps and that which none does.
+fn move_garbage(
+    next: &mut Manifest,
+    tables: Tables<'_>,
+    moved: Vec<(GarbageKey, StorageRecord)>,
+) -> Result<()> {
+    for (key, record) in moved {
+        remove::<GarbageEntry>(next, tables, &key)?;
+        insert::<GarbageEntry>(next, GarbageKey { is_tagged: !key.is_tagged, ..key }, record);
+    }
+    Ok(())
+}
+
+/// Finds storages among the garbage, and removes them from it. `ids` ascend. The caller holds a generation that needs
+/// them, so their files exist.
+pub(super) fn take_garbage(
+    next: &mut Manifest,
+    tables: Tables<'_>,
+    ids: &[u64],
+) -> Result<BTreeMap<u64, StorageRecord>> {
+    let mut found = BTreeMap::new();
+    if ids.is_empty() {
+        return Ok(found);
+    }
+    let mut keys = Vec::new();
+    for entry in (Entries { manifest: next, tables }).scan::<GarbageEntry>(None)? {
+        let (key, record) = entry?;
+        if ids.binary_search(&key.id).is_ok() {
+            keys.push(key);
+            found.insert(key.id, StorageRecord { is_restored: true, ..record });
+        }
+    }
+    for key in keys {
+        remove::<GarbageEntry>(next, tables, &key)?;
+    }
+    Ok(found)
+}

@@ -1,0 +1,590 @@
+//! The history of a store: tags, and what they keep.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use stridemap_format::{KeptGeneration, RecordKind};
+
+use super::handle::Store;
+use super::retention::Retention;
+use super::snapshot::Snapshot;
+use super::transaction::Transaction;
+use crate::error::{Error, ErrorKind, Result};
+use crate::generation::{self, Change, GarbageEntry, Generation};
+
+/// A generation of a store, by the name of a tag or by its number.
+///
+/// ```
+/// use stridemap::history::At;
+///
+/// assert_eq!(At::from("v1").to_string(), "\"v1\"");
+/// assert_eq!(At::from(7).to_string(), "generation 7");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum At {
+    /// The generation that a tag names.
+    Tag(String),
+    /// The generation with this number.
+    Generation(u64),
+}
+
+impl From<&str> for At {
+    fn from(tag: &str) -> Self {
+        At::Tag(tag.to_owned())
+    }
+}
+
+impl From<u64> for At {
+    fn from(generation: u64) -> Self {
+        At::Generation(generation)
+    }
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            At::Tag(tag) => write!(f, "{tag:?}"),
+            At::Generation(generation) => write!(f, "generation {generation}"),
+        }
+    }
+}
+
+/// A tag: a name for a generation, which keeps the generation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct TagInfo {
+    /// The name.
+    pub name: String,
+    /// The generation that it names.
+    pub generation: u64,
+    /// When the generation was published, by the clock of the machine that did it.
+    pub time: SystemTime,
+    /// What the user said about it.
+    pub message: Option<String>,
+}
+
+/// A generation that is kept: one with tags, or the newest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct LogEntry {
+    /// The number of the generation.
+    pub generation: u64,
+    /// When it was published, by the clock of the machine that did it.
+    pub time: SystemTime,
+    /// What the user said about it: the message of its commit, or of one of its tags.
+    pub message: Option<String>,
+    /// Its tags, in ascending order of name.
+    pub tags: Vec<String>,
+    /// The bytes of storages that no other generation in the log has.
+    pub own_bytes: u64,
+}
+
+/// How often a tag is looked up again, if its generation is about to be moved or deleted.
+const MAX_TRIES: u32 = 100;
+
+impl Store {
+    /// Returns a snapshot of an earlier generation: one that a tag names, or one whose number another process has sent.
+    /// A generation without a tag is on disk for as long as a handle or a snapshot, in any process, sees it.
+    ///
+    /// ```
+    /// use stridemap::{ErrorKind, Store};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &1i32)?;
+    /// store.tag("first")?;
+    /// store.save("x", &2i32)?;
+    /// assert_eq!(store.at("first")?.load("x")?.item::<i32>()?, 1);
+    ///
+    /// let reader = Store::open(store.path())?;
+    /// store.save("x", &3i32)?;
+    /// assert_eq!(store.at(reader.generation())?.load("x")?.item::<i32>()?, 2);
+    /// assert_eq!(store.at(1).unwrap_err().kind(), ErrorKind::Conflict); // nothing keeps the empty store
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NameNotFound` for a tag that does not exist; `Conflict` if the generation is not on disk; `Corrupt` if it is
+    /// damaged; `Stale`; `Io`.
+    pub fn at(&self, at: impl Into<At>) -> Result<Snapshot> {
+        let generation = find(&self.loader.store, &at.into())?;
+        Ok(Snapshot::new(Arc::clone(&self.loader), generation))
+    }
+
+    /// Gives the generation of this handle a name, which keeps it. Sealed tensors cannot change in a tagged generation.
+    /// Mutable and live tensors are changed in place: a tag keeps their storages, but not the values of their elements.
+    ///
+    /// The tag is a commit of its own. To tag the generation that a transaction publishes, call
+    /// [`Transaction::tag`].
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &1i32)?;
+    /// store.tag("before")?;
+    /// store.remove("x")?;
+    /// assert!(store.at("before")?.contains("x")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Busy`, `Corrupt`, `LimitExceeded`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as for every
+    /// [write](Store#errors); `NameExists`; `InvalidArgument` for a name that is empty, has a NUL or more than 4096
+    /// bytes.
+    pub fn tag(&self, name: &str) -> Result<()> {
+        let snapshot = self.snapshot();
+        self.write(|txn| txn.tag_snapshot(name, &snapshot))
+    }
+
+    /// Removes a tag. What only its generation needed is deleted when nothing holds that generation any more.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.tag("empty")?;
+    /// store.untag("empty")?;
+    /// assert!(store.tags()?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Busy`, `Conflict`, `Corrupt`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as for every
+    /// [write](Store#errors); `NameNotFound`.
+    pub fn untag(&self, name: &str) -> Result<()> {
+        self.write(|txn| txn.untag(name))
+    }
+
+    /// Returns the tags of the newest generation, in ascending order of generation, then of name.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.write(|txn| {
+    ///     txn.save("x", &1i32)?;
+    ///     txn.message("the first value");
+    ///     txn.tag("v1")
+    /// })?;
+    /// let tags = store.tags()?;
+    /// assert_eq!((tags[0].name.as_str(), tags[0].generation), ("v1", 2));
+    /// assert_eq!(tags[0].message.as_deref(), Some("the first value"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Corrupt` for damaged metadata; `Stale`; `Io`.
+    pub fn tags(&self) -> Result<Vec<TagInfo>> {
+        tags_of(&*self.loader.store.newest_of_all()?)
+    }
+
+    /// Returns the generations that are kept, the newest first: those with tags, and the newest.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &vec![1u8; 10_000])?;
+    /// store.tag("v1")?;
+    /// store.save("x", &vec![2u8; 20_000])?;
+    /// let log = store.log()?;
+    /// assert_eq!(log.iter().map(|entry| entry.own_bytes).collect::<Vec<_>>(), [20_000, 10_000]);
+    /// assert_eq!(log[1].tags, ["v1"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Corrupt` for damaged metadata; `Stale`; `Io`.
+    pub fn log(&self) -> Result<Vec<LogEntry>> {
+        let newest = self.loader.store.newest_of_all()?;
+        let mut entries: BTreeMap<u64, LogEntry> = BTreeMap::new();
+        let kept = kept_of(&newest)?;
+        let own = own_bytes(&newest, &kept)?;
+        for TagInfo { name, generation, time, message } in tags_of(&newest)? {
+            let entry = entries.entry(generation).or_insert_with(|| LogEntry {
+                generation,
+                time,
+                message: None,
+                tags: Vec::new(),
+                own_bytes: own.get(&generation).copied().unwrap_or_default(),
+            });
+            entry.tags.push(name);
+            entry.message = entry.message.take().or(message);
+        }
+        let first_new = kept.last().map_or(0, |(_, kept)| kept.next_storage_id);
+        let mut newest_bytes = 0u64;
+        for entry in newest.storages()? {
+            let (id, record) = entry?;
+            if id >= first_new && !matches!(record.kind, RecordKind::External(_)) {
+                newest_bytes = newest_bytes.saturating_add(record.length_bytes);
+            }
+        }
+        let manifest = newest.manifest();
+        entries.entry(newest.number()).or_insert_with(|| LogEntry {
+            generation: newest.number(),
+            time: time_of(manifest.time_ns),
+            message: manifest.message.clone(),
+            tags: Vec::new(),
+            own_bytes: newest_bytes,
+        });
+        Ok(entries.into_values().rev().collect())
+    }
+
+    /// Gives all names the headers and the attributes that they have in a snapshot of this store. No element is copied.
+    /// Names that the snapshot does not have are removed. Tags stay as they are. To restore a part, call
+    /// [`Transaction::restore`].
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &1i32)?;
+    /// store.tag("v1")?;
+    /// store.save("x", &2i32)?;
+    /// store.restore(&store.at("v1")?)?;
+    /// assert_eq!(store.load("x")?.item::<i32>()?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Busy`, `Conflict`, `Corrupt`, `LimitExceeded`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as
+    /// for every [write](Store#errors); `InvalidArgument` for a snapshot of a different store.
+    pub fn restore(&self, snapshot: &Snapshot) -> Result<()> {
+        self.write(|txn| txn.restore(snapshot, ""))
+    }
+
+    /// Removes the tags that a policy does not keep, in one commit, and returns them. `is_candidate` says for each name
+    /// whether the policy is about it; other tags stay.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// use stridemap::history::Retention;
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// for step in 0..5 {
+    ///     store.write(|txn| {
+    ///         txn.save("x", &step)?;
+    ///         txn.tag(&format!("step{step}"))
+    ///     })?;
+    /// }
+    /// let removed = store.retain(&Retention { keep_last: Some(2), ..Retention::default() }, |_| true)?;
+    /// assert_eq!(removed.iter().map(|tag| &tag.name[..]).collect::<Vec<_>>(), ["step0", "step1", "step2"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Busy`, `Conflict`, `Corrupt`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as for every
+    /// [write](Store#errors); `InvalidArgument` for a policy that keeps nothing.
+    pub fn retain(&self, policy: &Retention, is_candidate: impl Fn(&str) -> bool) -> Result<Vec<TagInfo>> {
+        let mut txn = self.begin_exclusive()?;
+        let removed = policy.removes(tags_of(txn.generation())?, is_candidate)?;
+        for tag in &removed {
+            txn.untag(&tag.name)?;
+        }
+        txn.commit()?;
+        Ok(removed)
+    }
+
+    /// Returns how many bytes of storages only the generations of these tags have, so that removing all of them frees
+    /// this space. Names that are not tags are ignored.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &vec![1u8; 10_000])?;
+    /// store.tag("v1")?;
+    /// assert_eq!(store.freed_without(&["v1"])?, 0);
+    /// store.remove("x")?;
+    /// assert_eq!(store.freed_without(&["v1"])?, 10_000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Corrupt` for damaged metadata; `Stale`; `Io`.
+    pub fn freed_without(&self, tags: &[&str]) -> Result<u64> {
+        let newest = self.loader.store.newest_of_all()?;
+        let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
+        for name in tags {
+            if let Some(tag) = newest.tag(name)? {
+                *counts.entry(tag.generation).or_default() += 1;
+            }
+        }
+        let mut rest = kept_of(&newest)?;
+        rest.retain(|(generation, kept)| counts.get(generation).is_none_or(|count| *count < kept.tag_count));
+        let mut freed = 0u64;
+        each_kept_garbage(&newest, |id, dropped, bytes| {
+            if last_with(&rest, id, dropped).is_none() {
+                freed = freed.saturating_add(bytes);
+            }
+        })?;
+        Ok(freed)
+    }
+}
+
+impl Transaction<'_> {
+    /// Sets what the user says about the generation that this transaction publishes. [`Store::log`] shows it. An empty
+    /// text says nothing.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.write(|txn| {
+    ///     txn.message("start of the run");
+    ///     txn.save("x", &1i32)
+    /// })?;
+    /// assert_eq!(store.snapshot().message(), Some("start of the run"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// At the commit: `InvalidArgument` for a text of more than 4096 bytes, or with a NUL.
+    pub fn message(&mut self, message: &str) {
+        self.draft.changes.message = (!message.is_empty()).then(|| message.to_owned());
+    }
+
+    /// Gives the generation that this transaction publishes a name, which keeps it, as [`Store::tag`] does.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.write(|txn| {
+    ///     txn.save("x", &1i32)?;
+    ///     txn.tag("step1") // both or neither
+    /// })?;
+    /// assert_eq!(store.tags()?[0].generation, store.generation());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NameExists`, unless [`OnExisting::Replace`](crate::OnExisting::Replace) was chosen; `InvalidArgument` for an
+    /// invalid name.
+    pub fn tag(&mut self, name: &str) -> Result<()> {
+        self.add_tag(name, None)
+    }
+
+    /// Gives the generation of a snapshot of this store a name, which keeps it.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &1i32)?;
+    /// let before = store.snapshot();
+    /// store.write(|txn| {
+    ///     txn.save("x", &2i32)?;
+    ///     txn.tag_snapshot("before", &before)
+    /// })?;
+    /// assert_eq!(store.at("before")?.load("x")?.item::<i32>()?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NameExists`, unless [`OnExisting::Replace`](crate::OnExisting::Replace) was chosen; `InvalidArgument` for an
+    /// invalid name, or for a snapshot of a different store.
+    pub fn tag_snapshot(&mut self, name: &str, snapshot: &Snapshot) -> Result<()> {
+        self.check_own(format_args!("tag {name:?}"), snapshot)?;
+        self.add_tag(name, Some(snapshot.generation_arc()))
+    }
+
+    fn add_tag(&mut self, name: &str, earlier: Option<Arc<Generation>>) -> Result<()> {
+        self.apply(Change::Tag { name: name.to_owned(), earlier })
+    }
+
+    /// Removes a tag, as [`Store::untag`] does.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.tag("a")?;
+    /// store.tag("b")?;
+    /// store.write(|txn| {
+    ///     txn.untag("a")?;
+    ///     txn.untag("b")
+    /// })?;
+    /// assert!(store.tags()?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NameNotFound`.
+    pub fn untag(&mut self, name: &str) -> Result<()> {
+        self.apply(Change::Untag { name: name.to_owned() })
+    }
+
+    /// Gives the names that begin with `prefix` the headers and attributes that they have in a snapshot of this store, and
+    /// removes the others with this prefix. No element is copied. The attributes of the store itself are restored only
+    /// with the prefix `""`.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("encoder.x", &1i32)?;
+    /// store.save("decoder.x", &1i32)?;
+    /// store.tag("v1")?;
+    /// store.save("encoder.x", &2i32)?;
+    /// store.save("decoder.x", &2i32)?;
+    /// let v1 = store.at("v1")?;
+    /// store.write(|txn| txn.restore(&v1, "encoder."))?;
+    /// assert_eq!(store.load("encoder.x")?.item::<i32>()?, 1);
+    /// assert_eq!(store.load("decoder.x")?.item::<i32>()?, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NameNotFound` if no name of the snapshot begins with a prefix that is not empty; `InvalidArgument` for a snapshot
+    /// of a different store; `Corrupt`; `Io`.
+    pub fn restore(&mut self, snapshot: &Snapshot, prefix: &str) -> Result<()> {
+        self.check_own("restore", snapshot)?;
+        self.apply(Change::Restore { from: snapshot.generation_arc(), prefix: prefix.to_owned() })
+    }
+
+    fn check_own(&self, action: impl fmt::Display, snapshot: &Snapshot) -> Result<()> {
+        let (own, other) = (&self.loader.store, &snapshot.loader.store);
+        if own.uuid == other.uuid {
+            return Ok(());
+        }
+        let message = format!(
+            "{action}: the snapshot is of {}, and this transaction changes {}",
+            other.paths.root().display(),
+            own.paths.root().display()
+        );
+        Err(Error::new(ErrorKind::InvalidArgument, message))
+    }
+}
+
+impl Snapshot {
+    /// Returns when the generation was published, by the clock of the machine that did it.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// assert!(store.snapshot().time().elapsed()?.as_secs() < 3600);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn time(&self) -> SystemTime {
+        time_of(self.pinned_generation().manifest().time_ns)
+    }
+
+    /// Returns what the user said about the generation: see [`Transaction::message`].
+    #[must_use]
+    pub fn message(&self) -> Option<&str> {
+        self.pinned_generation().manifest().message.as_deref()
+    }
+}
+
+/// Opens and pins a generation.
+pub(super) fn find(store: &generation::OpenStore, at: &At) -> Result<Arc<Generation>> {
+    store.check_process()?;
+    for tries in 0..MAX_TRIES {
+        let newest = store.newest_of_all()?;
+        // Generations of a different store, restored over this one, have the same numbers.
+        let (number, is_tagged) = match at {
+            At::Tag(name) => match newest.tag(name)? {
+                Some(tag) => (tag.generation, true),
+                None => {
+                    let tags = newest.tags()?.filter_map(|entry| Some(entry.ok()?.0));
+                    return Err(Error::tag_not_found("open tag", name, tags));
+                }
+            },
+            At::Generation(number) => (*number, newest.is_tagged(*number)?),
+        };
+        for known in [&newest, &store.current()] {
+            if known.number() == number {
+                return Ok(Arc::clone(known));
+            }
+        }
+        let pinned =
+            if is_tagged { generation::pin_kept(store, number)? } else { generation::pin(store, number)? };
+        match pinned {
+            Some(pinned) => return Ok(Arc::new(pinned)),
+            None if is_tagged => thread::sleep(Duration::from_millis(u64::from(tries > 1))),
+            None => {
+                let message = format!(
+                    "open generation {number} of {}: it is not on disk, because no tag, handle or snapshot keeps it; \
+                     the newest is generation {}",
+                    store.paths.root().display(),
+                    newest.number()
+                );
+                return Err(Error::new(ErrorKind::Conflict, message));
+            }
+        }
+    }
+    let message = format!("open {at} of {}: it is locked; try again", store.paths.root().display());
+    Err(Error::new(ErrorKind::Busy, message))
+}
+
+fn tags_of(newest: &Generation) -> Result<Vec<TagInfo>> {
+    let times: BTreeMap<u64, i64> =
+        kept_of(newest)?.into_iter().map(|(generation, kept)| (generation, kept.time_ns)).collect();
+    let mut tags = Vec::new();
+    for tag in newest.tags()? {
+        let (name, tag) = tag?;
+        let time = time_of(times.get(&tag.generation).copied().unwrap_or_default());
+        tags.push(TagInfo { name, generation: tag.generation, time, message: tag.message });
+    }
+    // The names ascend already, and the sort keeps the order of equal ones.
+    tags.sort_by_key(|tag| tag.generation);
+    Ok(tags)
+}
+
+/// Returns the tagged generations, in ascending order.
+fn kept_of(newest: &Generation) -> Result<Vec<(u64, KeptGeneration)>> {
+    newest.tagged(0)?.map(|entry| entry.map(|(key, kept)| (key.generation, kept))).collect()
+}
+
+/// Visits the storages that only tagged generations have: the id, the generation that dropped it, and its bytes.
+fn each_kept_garbage(newest: &Generation, mut visit: impl FnMut(u64, u64, u64)) -> Result<()> {
+    let tagged = stridemap_format::GarbageKey { is_tagged: true, dropped: 0, id: 0 };
+    for entry in newest.entries().scan::<GarbageEntry>(Some(&tagged))? {
+        let (key, record) = entry?;
+        if !matches!(record.kind, RecordKind::External(_)) {
+            visit(key.id, key.dropped, record.length_bytes);
+        }
+    }
+    Ok(())
+}
+
+/// Returns the index of the last of these generations that has a storage, which `dropped` dropped.
+fn last_with(kept: &[(u64, KeptGeneration)], id: u64, dropped: u64) -> Option<usize> {
+    let last = kept.partition_point(|(generation, _)| *generation < dropped).checked_sub(1)?;
+    (id < kept.get(last)?.1.next_storage_id).then_some(last)
+}
+
+/// Returns how many bytes of storages each tagged generation has that no other kept generation has.
+fn own_bytes(newest: &Generation, kept: &[(u64, KeptGeneration)]) -> Result<BTreeMap<u64, u64>> {
+    let mut own = BTreeMap::new();
+    each_kept_garbage(newest, |id, dropped, bytes| {
+        let Some(last) = last_with(kept, id, dropped) else { return };
+        let before = last.checked_sub(1).and_then(|before| kept.get(before));
+        if before.is_none_or(|(_, before)| id >= before.next_storage_id)
+            && let Some((generation, _)) = kept.get(last)
+        {
+            *own.entry(*generation).or_insert(0u64) += bytes;
+        }
+    })?;
+    Ok(own)
+}
+
+fn time_of(time_ns: i64) -> SystemTime {
+    let since_1970 = Duration::from_nanos(time_ns.unsigned_abs());
+    let time = if time_ns < 0 {
+        SystemTime::UNIX_EPOCH.checked_sub(since_1970)
+    } else {
+        SystemTime::UNIX_EPOCH.checked_add(since_1970)
+    };
+    time.unwrap_or(SystemTime::UNIX_EPOCH)
+}
