@@ -5,6 +5,7 @@ mod commit;
 mod compact;
 mod copy;
 mod gather;
+mod history;
 mod interop;
 mod load;
 mod memory;
@@ -23,6 +24,7 @@ pub(crate) fn run(bench: &mut Bench) -> Outcome {
         load::run,
         save::run,
         commit::run,
+        history::run,
         append::run,
         writers::run,
         copy::run,
