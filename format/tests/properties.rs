@@ -2,13 +2,14 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use stridemap_format::{
-    DType, Entry, Extent, Header, Manifest, Marker, Node, PAGE_BYTES, Result, Rule, StorageRecord,
-    TableEncoder, TableRef, TensorRecord, Uuid, check_numel,
+    Bounds, DType, Entry, Extent, GarbageKey, Header, KeptKey, Manifest, Marker, Node, PAGE_BYTES, Result,
+    Rule, TableEncoder, TableRef, TensorRecord, Tree, Uuid, check_numel,
 };
 
 mod support {
@@ -16,12 +17,12 @@ mod support {
     pub(crate) mod frame;
     pub(crate) mod table;
 }
-use support::arbitrary::{dtype, manifest, number, storage_record, table, tensor_record};
+use support::arbitrary::{dtype, garbage, kept, manifest, number, storage_record, table, tag, tensor_record};
 use support::frame::{digested, manifest_of, node_of, redigested};
-use support::table::{Table, TableFile};
+use support::table::{GarbageEntry, KeptEntry, StorageEntry, Table, TableFile, TagEntry, TensorEntry};
 
-type StorageEntry = (u64, StorageRecord);
-type TensorEntry = (String, TensorRecord);
+/// The bounds of entries that are not in a table.
+const BOUNDS: Bounds = Bounds { generation: 1000, next_storage_id: 1000 };
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
@@ -65,7 +66,7 @@ proptest! {
     #[test]
     fn table_reads_back_by_scan_and_by_lookup(table in table()) {
         let (bytes, reference) = table.encode();
-        let decoded = Table::decode(&bytes, table.uuid, &reference, table.next_storage_id);
+        let decoded = Table::decode(&bytes, table.uuid, &reference, table.bounds);
         prop_assert_eq!(decoded.as_ref(), Ok(&table));
         check_lookups(&table, &bytes, &reference)?;
     }
@@ -76,8 +77,8 @@ proptest! {
         names in btree_set(("(a{0,2}|a{200,300})", "[ab\u{1}é]{0,12}").prop_map(|(start, end)| start + &end), 0..400),
     ) {
         let tensors = names.into_iter().filter(|name| !name.is_empty()).map(|name| (name, record.clone())).collect();
-        let (uuid, generation, next_storage_id) = ([7; 16], 3, 2);
-        let table = Table { uuid, generation, next_storage_id, storages: BTreeMap::new(), tensors };
+        let bounds = Bounds { generation: 3, next_storage_id: 2 };
+        let table = Table { tensors, ..Table::empty([7; 16], bounds) };
         let (bytes, reference) = table.encode();
         check_lookups(&table, &bytes, &reference)?;
     }
@@ -91,14 +92,14 @@ proptest! {
             starts.push(page);
             page += node.pages();
         }
-        let storages_end = starts.iter().position(|&start| start == reference.storages.root_page).unwrap();
-        let node_is_in_storages: Vec<_> = starts
-            .iter()
-            .map(|&page| node_at(&table, &bytes, page).unwrap().tree() == StorageEntry::TREE)
-            .collect();
-        let expected: Vec<_> = (0..starts.len()).map(|index| index <= storages_end).collect();
-        prop_assert_eq!(node_is_in_storages, expected);
-        prop_assert_eq!(starts.last(), Some(&reference.tensors.root_page));
+        let trees: Vec<_> = starts.iter().map(|&page| node_at(&table, &bytes, page).unwrap().tree()).collect();
+        prop_assert!(trees.is_sorted(), "{:?}", trees);
+        for tree in Tree::ALL {
+            let last = starts.iter().zip(&trees).rfind(|(_, of)| **of == tree).map(|(&page, _)| page);
+            let stated = reference.tree(tree);
+            prop_assert_eq!(stated.root_page, last.unwrap_or_default(), "{}", tree);
+            prop_assert_eq!(stated.entry_count == 0, last.is_none(), "{}", tree);
+        }
     }
 
     #[test]
@@ -107,9 +108,9 @@ proptest! {
         bits in vec(any::<Index>(), 6),
     ) {
         let (bytes, reference) = table.encode();
-        for bit in bits.iter().map(|bit| bit.index(bytes.len() * 8)) {
+        for bit in bits.iter().filter(|_| !bytes.is_empty()).map(|bit| bit.index(bytes.len() * 8)) {
             let damaged = flipped(&bytes, bit);
-            let whole = Table::decode(&damaged, table.uuid, &reference, table.next_storage_id);
+            let whole = Table::decode(&damaged, table.uuid, &reference, table.bounds);
             prop_assert!(whole.is_err(), "bit {bit} flipped: {whole:?}");
             check_lookups(&table, &damaged, &reference)?;
         }
@@ -118,8 +119,9 @@ proptest! {
     #[test]
     fn truncated_table_is_refused(table in table(), lengths in vec(any::<Index>(), 16)) {
         let (bytes, reference) = table.encode();
-        for length in lengths.iter().map(|length| length.index(bytes.len())) {
-            let cut = Table::decode(&bytes[..length], table.uuid, &reference, table.next_storage_id);
+        // A table without entries has no bytes.
+        for length in lengths.iter().filter_map(|length| Some(length.index(bytes.len().checked_sub(1)? + 1))) {
+            let cut = Table::decode(&bytes[..length], table.uuid, &reference, table.bounds);
             prop_assert_eq!(cut.unwrap_err().rule(), Rule::TableFile);
         }
     }
@@ -132,12 +134,15 @@ proptest! {
         check_manifest(&manifest_of(&bytes), generation)?;
         check_manifest(&manifest_of(&[&[0; 16], &bytes[..]].concat()), generation)?;
         check_node(&bytes)?;
-        check_entries(&bytes, u64::MAX)?;
+        check_entries(&bytes)?;
     }
 
     #[test]
     fn mutated_node_is_refused_or_the_only_one_with_its_entries(table in table(), edits in edits(), at in any::<Index>()) {
         let (bytes, reference) = table.encode();
+        if bytes.is_empty() {
+            return Ok(());
+        }
         let page = at.index(reference.page_count as usize);
         let node = edited(&bytes[page * PAGE_BYTES..], &edits);
         check_node(&node)?;
@@ -165,12 +170,20 @@ proptest! {
     fn mutated_entry_is_refused_or_reads_back(
         storage in storage_record(),
         tensor in tensor_record(1000),
+        tag in tag(BOUNDS),
+        kept in kept(BOUNDS),
+        garbage in garbage(BOUNDS),
         edits in edits(),
     ) {
-        let storages = leaf_of(|encoder, out| encoder.push_storage(1, &storage, out).unwrap(), 1000, 0);
-        let tensors = leaf_of(|encoder, out| encoder.push_tensor("t", &tensor, out).unwrap(), 1000, 1);
-        for leaf in [storages, tensors] {
-            check_entries(&edited(&only_entry(&leaf), &edits), 1000)?;
+        let leaves = [
+            leaf_of(&(1, storage)),
+            leaf_of(&("t".to_owned(), tensor)),
+            leaf_of(&("t".to_owned(), tag)),
+            leaf_of(&kept),
+            leaf_of(&garbage),
+        ];
+        for leaf in leaves {
+            check_entries(&edited(&only_entry(&leaf), &edits))?;
         }
     }
 
@@ -228,13 +241,14 @@ fn lookup_in_a_million_tensors_reads_at_most_four_nodes() {
     let header = Header::new(DType::F32, [4096, 1024], [1024, 1], 1 << 20).unwrap();
     let record = TensorRecord { header: header.into(), storage_id: 1 };
     let name = |i: u64| format!("model.layers.{i:07}.weight");
-    let (mut encoder, mut bytes) = (TableEncoder::new([7; 16], 3, 2), Vec::new());
+    let bounds = Bounds { generation: 3, next_storage_id: 2 };
+    let (mut encoder, mut bytes) = (TableEncoder::new([7; 16], bounds), Vec::new());
     for i in 0..COUNT {
-        encoder.push_tensor(&name(2 * i), &record, &mut bytes).unwrap();
+        encoder.push(&(name(2 * i), record.clone()), &mut bytes).unwrap();
     }
     let reference = encoder.finish(&mut bytes).unwrap();
-    assert_eq!((reference.storages.entry_count, reference.tensors.entry_count), (0, COUNT));
-    let file = TableFile::open(&bytes, [7; 16], &reference, 2).unwrap();
+    assert_eq!((reference.entry_count(), reference.tree(Tree::Tensors).entry_count), (COUNT, COUNT));
+    let file = TableFile::open(&bytes, [7; 16], &reference, bounds).unwrap();
     for i in (0..COUNT).step_by(9973).chain([COUNT - 1]) {
         let (found, node_count) = file.find::<TensorEntry>(&name(2 * i)).unwrap();
         assert_eq!(found, Some((name(2 * i), record.clone())));
@@ -247,40 +261,59 @@ fn lookup_in_a_million_tensors_reads_at_most_four_nodes() {
 /// damaged, an error.
 fn check_lookups(table: &Table, bytes: &[u8], reference: &TableRef) -> Result<(), TestCaseError> {
     let is_whole = bytes == table.encode().0;
-    let file = TableFile::open(bytes, table.uuid, reference, table.next_storage_id).unwrap();
-    let ids = table.storages.keys().flat_map(|&id| [id - 1, id, id + 1]).chain([0, u64::MAX]);
-    for id in ids {
-        match file.find::<StorageEntry>(&id) {
-            Ok((found, _)) => {
-                let found = found.map(|(_, record)| record);
-                prop_assert_eq!(found.as_ref(), table.storages.get(&id), "{}", id);
-            }
-            Err(e) => prop_assert!(!is_whole, "{id}: {e}"),
-        }
-    }
+    let file = TableFile::open(bytes, table.uuid, reference, table.bounds).unwrap();
+    let around = |&number: &u64| [number.saturating_sub(1), number, number.saturating_add(1)];
     let beside = |name: &String| {
         let mut shorter = name.clone();
         shorter.pop();
         [shorter, name.clone(), format!("{name}\u{1}")]
     };
-    let names = table.tensors.keys().flat_map(beside).chain([String::new(), "\u{10ffff}".repeat(5)]);
-    for name in names {
-        match file.find::<TensorEntry>(&name) {
-            Ok((found, _)) => {
-                let found = found.map(|(_, record)| record);
-                prop_assert_eq!(found.as_ref(), table.tensors.get(&name), "{}", name);
-            }
-            Err(e) => prop_assert!(!is_whole, "{name}: {e}"),
+    for id in table.storages.keys().flat_map(around).chain([0, u64::MAX]) {
+        check_lookup::<StorageEntry>(&file, &id, entry_of(&table.storages, &id), is_whole)?;
+    }
+    for name in table.tensors.keys().flat_map(beside).chain([String::new(), "\u{10ffff}".repeat(5)]) {
+        check_lookup::<TensorEntry>(&file, &name, entry_of(&table.tensors, &name), is_whole)?;
+    }
+    for name in table.tags.keys().flat_map(beside) {
+        check_lookup::<TagEntry>(&file, &name, entry_of(&table.tags, &name), is_whole)?;
+    }
+    for key in table.kept.keys() {
+        for generation in around(&key.generation) {
+            let key = KeptKey { generation, ..*key };
+            check_lookup::<KeptEntry>(&file, &key, entry_of(&table.kept, &key), is_whole)?;
+        }
+    }
+    for key in table.garbage.keys() {
+        for is_tagged in [false, true] {
+            let key = GarbageKey { is_tagged, ..*key };
+            check_lookup::<GarbageEntry>(&file, &key, entry_of(&table.garbage, &key), is_whole)?;
         }
     }
     Ok(())
+}
+
+fn check_lookup<E: Entry + PartialEq + Debug>(
+    file: &TableFile<'_>,
+    key: &E::Key,
+    expected: Option<E>,
+    is_whole: bool,
+) -> Result<(), TestCaseError> {
+    match file.find::<E>(key) {
+        Ok((found, _)) => prop_assert_eq!(found, expected),
+        Err(e) => prop_assert!(!is_whole, "{expected:?}: {e}"),
+    }
+    Ok(())
+}
+
+fn entry_of<K: Ord + Clone, V: Clone>(entries: &BTreeMap<K, V>, key: &K) -> Option<(K, V)> {
+    entries.get_key_value(key).map(|(key, record)| (key.clone(), record.clone()))
 }
 
 /// Decodes the node at a page of a valid table.
 fn node_at(table: &Table, bytes: &[u8], page: u64) -> Result<Node> {
     let rest = &bytes[page as usize * PAGE_BYTES..];
     let length = Node::page_count(rest) as usize * PAGE_BYTES;
-    Node::decode(rest[..length].into(), table.uuid, table.generation, page)
+    Node::decode(rest[..length].into(), table.uuid, table.bounds.generation, page)
 }
 
 /// Decodes any bytes as a node, at the place that they state. If they are accepted, no other node has these entries.
@@ -297,23 +330,24 @@ fn check_node(bytes: &[u8]) -> Result<(), TestCaseError> {
     let entries: Vec<_> = slots.windows(2).map(|slots| bytes[slots[0]..slots[1]].to_vec()).collect();
     let again = node_of(uuid, generation, (page, number(48, 2) as u16, node.level()), &entries);
     prop_assert!(again == bytes, "two nodes have the same entries");
+    // These must not panic.
+    try_all::<StorageEntry>(&node, &5);
+    try_all::<TensorEntry>(&node, "t");
+    try_all::<TagEntry>(&node, "t");
+    try_all::<KeptEntry>(&node, &KeptKey { is_tagged: true, generation: 5 });
+    try_all::<GarbageEntry>(&node, &GarbageKey { is_tagged: true, dropped: 5, id: 5 });
+    Ok(())
+}
+
+/// Reads a node as one of a tree, which it may not be.
+fn try_all<E: Entry>(node: &Node, key: &E::Key) {
     for index in 0..node.len() {
-        // These must not panic.
-        let _ = (
-            node.key_bytes::<StorageEntry>(index).is_ok(),
-            node.entry::<StorageEntry>(index, u64::MAX).is_ok(),
-        );
-        let _ = (
-            node.key_bytes::<TensorEntry>(index).is_ok(),
-            node.entry::<TensorEntry>(index, u64::MAX).is_ok(),
-        );
-        let _ = (node.child::<StorageEntry>(index).is_ok(), node.child::<TensorEntry>(index).is_ok());
+        let _ = node.key_bytes::<E>(index).is_ok();
+        let _ = (node.entry::<E>(index, BOUNDS).is_ok(), node.child::<E>(index).is_ok());
     }
     for _ in 0..3 {
-        let _ = (node.search::<StorageEntry>(&5).is_ok(), node.search::<TensorEntry>("t").is_ok());
-        let _ = (node.find::<StorageEntry>(&5).is_ok(), node.find::<TensorEntry>("t").is_ok());
+        let _ = (node.search::<E>(key).is_ok(), node.find::<E>(key).is_ok());
     }
-    Ok(())
 }
 
 fn check_marker(bytes: &[u8]) -> Result<(), TestCaseError> {
@@ -330,33 +364,34 @@ fn check_manifest(bytes: &[u8], generation: u64) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Reads `entry` both as a storage and as a tensor. If it is accepted, it is what the encoder writes.
-fn check_entries(entry: &[u8], next_id: u64) -> Result<(), TestCaseError> {
-    let leaf = |page: u64, tree: u16| node_of([0; 16], 1, (page, tree, 0), &[entry.to_vec()]);
-    let decode = |leaf: &[u8], page: u64| Node::decode(leaf.into(), [0; 16], 1, page);
-    let (storages, tensors) = (leaf(0, 0), leaf(1, 1));
-    let (Ok(as_storage), Ok(as_tensor)) = (decode(&storages, 0), decode(&tensors, 1)) else {
+/// Reads `entry` as one of each tree. If it is accepted, it is what the encoder writes.
+fn check_entries(entry: &[u8]) -> Result<(), TestCaseError> {
+    check_entry::<StorageEntry>(entry)?;
+    check_entry::<TensorEntry>(entry)?;
+    check_entry::<TagEntry>(entry)?;
+    check_entry::<KeptEntry>(entry)?;
+    check_entry::<GarbageEntry>(entry)
+}
+
+fn check_entry<E: Entry>(entry: &[u8]) -> Result<(), TestCaseError> {
+    let tree = Tree::ALL.iter().position(|&tree| tree == E::TREE).unwrap() as u16;
+    let leaf = node_of([0; 16], BOUNDS.generation, (0, tree, 0), &[entry.to_vec()]);
+    let Ok(node) = Node::decode(leaf[..].into(), [0; 16], BOUNDS.generation, 0) else {
         prop_assert!(entry.is_empty(), "a leaf with one entry was refused");
         return Ok(());
     };
-    if let Ok((id, record)) = as_storage.entry::<StorageEntry>(0, next_id) {
-        let encoded = leaf_of(|encoder, out| encoder.push_storage(id, &record, out).unwrap(), next_id, 0);
-        prop_assert!(encoded == storages);
-    }
-    if let Ok((name, record)) = as_tensor.entry::<TensorEntry>(0, next_id) {
-        let encoded = leaf_of(|encoder, out| encoder.push_tensor(&name, &record, out).unwrap(), next_id, 1);
-        prop_assert!(encoded == tensors);
+    if let Ok(decoded) = node.entry::<E>(0, BOUNDS) {
+        prop_assert!(leaf_of(&decoded) == leaf);
     }
     Ok(())
 }
 
-/// Returns the leaf at `page` of a table of generation 1 with one entry.
-fn leaf_of(push: impl Fn(&mut TableEncoder, &mut Vec<u8>), next_id: u64, page: u64) -> Vec<u8> {
-    let (mut encoder, mut bytes) = (TableEncoder::new([0; 16], 1, next_id), Vec::new());
-    push(&mut encoder, &mut bytes);
+/// Returns a table with one entry: a leaf.
+fn leaf_of<E: Entry>(entry: &E) -> Vec<u8> {
+    let (mut encoder, mut bytes) = (TableEncoder::new([0; 16], BOUNDS), Vec::new());
+    encoder.push(entry, &mut bytes).unwrap();
     encoder.finish(&mut bytes).unwrap();
-    let rest = &bytes[page as usize * PAGE_BYTES..];
-    rest[..Node::page_count(rest) as usize * PAGE_BYTES].to_vec()
+    bytes
 }
 
 /// Returns the bytes of the entry in a leaf with one.

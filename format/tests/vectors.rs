@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use serde_json::Value;
-use stridemap_format::limits::{MAX_ATTRIBUTES_BYTES, MAX_CHANGES, MAX_GARBAGE, MAX_MANIFEST_BYTES};
+use stridemap_format::limits::{MAX_ATTRIBUTES_BYTES, MAX_CHANGES, MAX_MANIFEST_BYTES};
 use stridemap_format::{
-    Error, Manifest, Marker, PAGE_BYTES, Rule, StorageRecord, TableEncoder, TableRef, TensorRecord,
+    Bounds, Entry, Error, GarbageKey, KeptKey, Manifest, Marker, PAGE_BYTES, Rule, StorageRecord,
+    TableEncoder, TableRef, TensorRecord,
 };
 
 mod support {
@@ -23,7 +24,7 @@ mod support {
     pub(crate) mod table;
     pub(crate) mod wire;
 }
-use support::table::{Table, TableFile};
+use support::table::{GarbageEntry, KeptEntry, StorageEntry, Table, TableFile, TagEntry, TensorEntry};
 use support::wire::{GENERATION, NEXT_ID, UUID};
 use support::{bad, good, json, wire};
 
@@ -47,10 +48,10 @@ fn good_manifests_are_written_and_read_unchanged() {
 
 #[test]
 fn good_tables_are_written_and_read_unchanged() {
-    for (name, value) in good::tables() {
+    for (name, value) in all_good_tables() {
         let (bytes, reference) = value.encode();
-        check_good(&format!("{name}.tab"), &bytes, &json::table(&value, &reference), |bytes| {
-            json::table(&read_table(bytes, &reference, value.next_storage_id).unwrap(), &reference)
+        check_good(&name, &bytes, &json::table(&value, &reference), |bytes| {
+            json::table(&read_table(bytes, &reference, value.bounds).unwrap(), &reference)
         });
     }
 }
@@ -89,7 +90,7 @@ fn every_rule_about_a_single_file_has_a_bad_file() {
 
 #[test]
 fn references_to_bad_tables_are_listed() {
-    let listed = bad::tables().into_iter().filter(|(_, _, reference)| *reference != usual_reference());
+    let listed = bad::tables().into_iter().filter(|(name, _, reference)| *reference != usual_reference(name));
     let listed: serde_json::Map<String, Value> =
         listed.map(|(name, _, reference)| (name, json::table_ref(&reference))).collect();
     let pretty = serde_json::to_string_pretty(&listed).unwrap() + "\n";
@@ -112,18 +113,29 @@ fn large_bad_files_match_the_second_encoder() {
 
 #[test]
 fn levels_and_long_nodes_are_in_the_good_tables() {
-    let table = |wanted: &str| good::tables().into_iter().find(|(name, _)| *name == wanted).unwrap().1;
-    let levels_of = |table: &Table| {
+    let table = |wanted: &str| all_good_tables().into_iter().find(|(name, _)| name == wanted).unwrap().1;
+    let levels_of = |wanted: &str| {
+        let table = table(wanted);
         let (bytes, reference) = table.encode();
-        let file = TableFile::open(&bytes, table.uuid, &reference, table.next_storage_id).unwrap();
-        let (id, name) = (*table.storages.keys().next().unwrap(), table.tensors.keys().next().unwrap());
-        let storage = file.find::<(u64, StorageRecord)>(&id).unwrap();
-        let tensor = file.find::<(String, TensorRecord)>(name).unwrap();
-        (storage.1, tensor.1, bytes.len() / PAGE_BYTES)
+        let file = TableFile::open(&bytes, table.uuid, &reference, table.bounds).unwrap();
+        let levels = [
+            levels::<StorageEntry>(&file, table.storages.keys().next()),
+            levels::<TensorEntry>(&file, table.tensors.keys().next().map(String::as_str)),
+            levels::<TagEntry>(&file, table.tags.keys().next().map(String::as_str)),
+            levels::<KeptEntry>(&file, table.kept.keys().next()),
+            levels::<GarbageEntry>(&file, table.garbage.keys().next()),
+        ];
+        (levels, bytes.len() / PAGE_BYTES)
     };
-    assert_eq!(levels_of(&table("levels")), (2, 3, 13));
-    assert_eq!(levels_of(&table("long-nodes")), (1, 2, 16));
-    assert_eq!(levels_of(&table("packing")), (1, 3, 17));
+    assert_eq!(levels_of("levels.tab"), ([2, 3, 0, 0, 0], 13));
+    assert_eq!(levels_of("long-nodes.tab"), ([1, 2, 0, 0, 0], 16));
+    assert_eq!(levels_of("packing.tab"), ([1, 3, 0, 0, 0], 17));
+    assert_eq!(levels_of("history-levels.his"), ([0, 0, 3, 2, 2], 36));
+}
+
+/// Returns the number of nodes on the way to a key, or 0 for a tree without entries.
+fn levels<E: Entry>(file: &TableFile<'_>, key: Option<&E::Key>) -> usize {
+    key.map_or(0, |key| file.find::<E>(key).unwrap().1)
 }
 
 /// A reader refuses an inner node with fewer than two children, so decoding checks all of them.
@@ -137,7 +149,7 @@ fn table_of_any_entry_count_has_two_children_in_each_inner_node() {
             let tensors = (0..count).map(|i| (name(i), tensor.clone())).collect();
             let table = Table { tensors, ..small.clone() };
             let (bytes, reference) = table.encode();
-            let read = Table::decode(&bytes, table.uuid, &reference, table.next_storage_id);
+            let read = Table::decode(&bytes, table.uuid, &reference, table.bounds);
             assert!(read.as_ref() == Ok(&table), "{count} names of {name_bytes} bytes: {:?}", read.err());
         }
     }
@@ -145,17 +157,16 @@ fn table_of_any_entry_count_has_two_children_in_each_inner_node() {
 
 #[test]
 fn every_good_file_belongs_to_a_value() {
-    let files = |names: Vec<&str>, extension: &str| -> Vec<String> {
-        names.iter().flat_map(|name| [format!("{name}.{extension}"), format!("{name}.json")]).collect()
-    };
-    let mut expected = [
-        files(good::markers().iter().map(|(name, _)| *name).collect(), "format"),
-        files(good::manifests().iter().map(|(name, _)| *name).collect(), "man"),
-        files(good::tables().iter().map(|(name, _)| *name).collect(), "tab"),
+    let mut expected: Vec<_> = [
+        good::markers().iter().map(|(name, _)| format!("{name}.format")).collect::<Vec<_>>(),
+        good::manifests().iter().map(|(name, _)| format!("{name}.man")).collect(),
+        all_good_tables().into_iter().map(|(name, _)| name).collect(),
     ]
     .concat();
-    let found: Vec<_> = files_in("good").iter().map(|path| file_name(path)).collect();
+    let json = |name: &String| Path::new(name).with_extension("json").to_str().unwrap().to_owned();
+    expected.extend(expected.clone().iter().map(json));
     expected.sort();
+    let found: Vec<_> = files_in("good").iter().map(|path| file_name(path)).collect();
     assert_eq!(found, expected);
 }
 
@@ -165,15 +176,63 @@ fn second_encoder_agrees_with_the_crate_on_valid_files() {
     assert_eq!(marker.encode(), bad::good_marker(), "FORMAT");
     assert_eq!(good::small_manifest().encode().unwrap(), wire::manifest(&[]), "manifest");
     assert_eq!(good::small_table().encode(), bad::table_changed(&[]), "table");
+    assert_eq!(good::small_history().encode(), bad::history_changed(&[]), "history");
 }
 
 #[test]
-fn table_encoder_refuses_a_storage_after_a_tensor() {
-    let table = good::small_table();
-    let mut encoder = TableEncoder::new(UUID, GENERATION, NEXT_ID);
-    encoder.push_tensor("t", &table.tensors["t"], &mut Vec::new()).unwrap();
-    let refused = encoder.push_storage(1, &table.storages[&1], &mut Vec::new()).unwrap_err();
-    assert_eq!(refused.rule(), Rule::EntryOrder, "{refused}");
+fn table_encoder_refuses_a_tree_after_a_later_one_and_a_key_that_does_not_follow() {
+    let (table, history) = (good::small_table(), good::small_history());
+    let tensor = ("t".to_owned(), table.tensors["t"].clone());
+    let storage = (1, table.storages[&1].clone());
+    let (key, garbage) = history.garbage.first_key_value().unwrap();
+    let (key, garbage) = (*key, garbage.clone());
+    let earlier = GarbageKey { is_tagged: false, ..key };
+    let refused = [
+        pushed(&tensor, &storage),
+        pushed(&(key, garbage.clone()), &tensor),
+        pushed(&tensor, &tensor),
+        pushed(&(key, garbage.clone()), &(key, garbage.clone())),
+        pushed(&(key, garbage.clone()), &(earlier, garbage)),
+    ];
+    for refused in refused {
+        let error = refused.unwrap_err();
+        assert_eq!(error.rule(), Rule::EntryOrder, "{error}");
+    }
+}
+
+/// Adds two entries to a table.
+fn pushed<A: Entry, B: Entry>(first: &A, second: &B) -> Result<(), Error> {
+    let bounds = Bounds { generation: GENERATION, next_storage_id: NEXT_ID };
+    let mut encoder = TableEncoder::new(UUID, bounds);
+    encoder.push(first, &mut Vec::new()).unwrap();
+    encoder.push(second, &mut Vec::new())
+}
+
+/// What a reader of the table would refuse, the writer does not write.
+#[test]
+fn table_encoder_refuses_entries_past_the_bounds_of_its_manifest() {
+    let bounds = Bounds { generation: 4, next_storage_id: 2 };
+    let mut encoder = TableEncoder::new(UUID, bounds);
+    let history = good::small_history();
+    let tag = history.tags.first_key_value().map(|(name, tag)| (name.clone(), tag.clone())).unwrap();
+    let kept = history.kept.first_key_value().map(|(key, kept)| (*key, *kept)).unwrap();
+    let garbage = history.garbage.first_key_value().map(|(key, record)| (*key, record.clone())).unwrap();
+    let out = &mut Vec::new();
+    assert_eq!(encoder.push(&tag, out).unwrap_err().rule(), Rule::Generation);
+    assert_eq!(encoder.push(&kept, out).unwrap_err().rule(), Rule::Generation);
+    assert_eq!(encoder.push(&garbage, out).unwrap_err().rule(), Rule::StorageId);
+}
+
+#[test]
+fn kept_manifest_has_everything_of_its_generation_but_the_history() {
+    for (name, manifest) in good::manifests() {
+        let kept = manifest.without_history();
+        assert!(kept.history.is_none() && kept.tags.is_empty(), "{name}");
+        assert!(kept.kept.is_empty() && kept.garbage.is_empty(), "{name}");
+        assert_eq!(kept.change_count(true), 0, "{name}");
+        let Manifest { history, tags, kept: generations, garbage, .. } = manifest.clone();
+        assert_eq!(Manifest { history, tags, kept: generations, garbage, ..kept }, manifest, "{name}");
+    }
 }
 
 #[test]
@@ -209,41 +268,45 @@ fn well_formed_attributes_far_past_their_limit_are_refused_by_that_rule() {
     let past = read_manifest(&wire::manifest(&[("attributes", attributes.clone())]), GENERATION).unwrap_err();
     assert_eq!(past.rule(), Rule::ManifestLimits, "{past}");
     let cut = attributes[..attributes.len() - 1].to_vec();
-    let past = read_manifest(&wire::manifest(&[("attributes", cut), ("garbage", vec![])]), GENERATION);
+    let past = read_manifest(&wire::manifest_up_to("attributes", &cut), GENERATION);
     assert_eq!(past.unwrap_err().rule(), Rule::Canonical);
 }
 
 #[test]
-fn too_many_changes_or_too_much_garbage_is_refused() {
-    let refused = |manifest: &Manifest, what: &str| {
-        let error = manifest.encode().unwrap_err();
-        assert_eq!(error.rule(), Rule::ManifestLimits, "{error}");
-        assert!(error.detail().contains(what), "{error}");
+fn too_many_changes_of_a_tree_are_refused() {
+    let past = MAX_CHANGES as u64 + 1;
+    let first = Manifest { generation: u64::MAX, next_storage_id: u64::MAX, ..Manifest::first(UUID) };
+    let of = |count: u64, tree: &str| {
+        let (ids, is) = (1..=count, |map| tree == map || tree == "all");
+        let mut manifest = first.clone();
+        if is("storages") {
+            manifest.storages = ids.clone().map(|id| (id, None)).collect();
+        }
+        if is("tensors") {
+            manifest.tensors = ids.clone().map(|id| (id.to_string(), None)).collect();
+        }
+        if is("tags") {
+            manifest.tags = ids.clone().map(|id| (id.to_string(), None)).collect();
+        }
+        if is("generations") {
+            let key = |generation| KeptKey { is_tagged: true, generation };
+            manifest.kept = ids.clone().map(|id| (key(id), None)).collect();
+        }
+        if is("garbage") {
+            let key = |id| GarbageKey { is_tagged: false, dropped: 1, id };
+            manifest.garbage = ids.map(|id| (key(id), None)).collect();
+        }
+        manifest
     };
-    let ids = 1..=MAX_CHANGES as u64;
-    let mut full = Manifest { next_storage_id: u64::MAX, ..Manifest::first(UUID) };
-    full.storages = ids.clone().map(|id| (id, None)).collect();
-    full.tensors = ids.map(|id| (id.to_string(), None)).collect();
-    full.garbage = (1..=MAX_GARBAGE as u64).map(|id| (id, 1)).collect();
+    let full = of(MAX_CHANGES as u64, "all");
     let bytes = full.encode().unwrap();
-    assert!(Manifest::decode(&bytes, UUID, 1).unwrap() == full);
-
-    let garbage_past = MAX_GARBAGE as u64 + 1;
-    full.garbage.insert(garbage_past, 1);
-    refused(&full, "1048577 storages of garbage; at most 1048576 are allowed");
-    let dropped = |id: u64| [wire::uint(id), wire::uint(1)].concat();
-    let garbage = wire::list(&(1..=garbage_past).map(dropped).collect::<Vec<_>>());
-    let past = wire::manifest(&[("next_id", wire::uint(1 << 40)), ("garbage", garbage)]);
-    let past = read_manifest(&past, GENERATION).unwrap_err();
-    assert_eq!(past.rule(), Rule::ManifestLimits, "{past}");
-    assert!(past.detail().contains(&format!("more than {MAX_GARBAGE} storages of garbage")), "{past}");
-
-    full.garbage.clear();
-    full.storages.insert(u64::MAX - 1, None);
-    refused(&full, "4097 changes of storages; at most 4096 are allowed");
-    full.storages.clear();
-    full.tensors.insert("past".into(), None);
-    refused(&full, "4097 changes of tensors; at most 4096 are allowed");
+    assert!(Manifest::decode(&bytes, UUID, u64::MAX).unwrap() == full);
+    for tree in ["storages", "tensors", "tags", "generations", "garbage"] {
+        let error = of(past, tree).encode().unwrap_err();
+        assert_eq!(error.rule(), Rule::ManifestLimits, "{error}");
+        let detail = format!("4097 changes of {tree}; at most 4096 are allowed");
+        assert!(error.detail().contains(&detail), "{error}");
+    }
 }
 
 #[test]
@@ -339,9 +402,17 @@ fn large() -> BTreeMap<String, Vec<u8>> {
     runs.into_iter().map(|(name, runs)| (name, bytes(runs))).collect()
 }
 
-/// Returns the reference to a table of two pages: a leaf with a storage, and a leaf with a tensor.
-fn usual_reference() -> TableRef {
-    bad::table_changed(&[]).1
+/// Returns what most references to tables with the extension of a name are: those to a leaf with one entry for each tree.
+fn usual_reference(name: &str) -> TableRef {
+    if name.ends_with(".his") { bad::history_changed(&[]).1 } else { bad::table_changed(&[]).1 }
+}
+
+/// Returns the good tables by the names of their files.
+fn all_good_tables() -> Vec<(String, Table)> {
+    let named = |tables: Vec<(&str, Table)>, extension: &str| {
+        tables.into_iter().map(|(name, table)| (format!("{name}.{extension}"), table)).collect::<Vec<_>>()
+    };
+    [named(good::tables(), "tab"), named(good::histories(), "his")].concat()
 }
 
 fn read_bad(name: &str, bytes: &[u8]) -> Result<(), Error> {
@@ -349,9 +420,10 @@ fn read_bad(name: &str, bytes: &[u8]) -> Result<(), Error> {
         "format" => drop(Marker::decode(bytes)?),
         "man" if name == bad::OF_GENERATION_0 => drop(read_manifest(bytes, 0)?),
         "man" => drop(read_manifest(bytes, GENERATION)?),
-        "tab" => {
+        "tab" | "his" => {
             let (_, _, reference) = bad::tables().into_iter().find(|table| table.0 == name).unwrap();
-            drop(read_table(bytes, &reference, NEXT_ID)?);
+            let bounds = Bounds { generation: GENERATION, next_storage_id: NEXT_ID };
+            drop(read_table(bytes, &reference, bounds)?);
         }
         other => panic!("a vector ending in {other:?}"),
     }
@@ -365,8 +437,8 @@ fn read_manifest(bytes: &[u8], generation: u64) -> Result<Manifest, Error> {
     Ok(manifest)
 }
 
-fn read_table(bytes: &[u8], reference: &TableRef, next_storage_id: u64) -> Result<Table, Error> {
-    let table = Table::decode(bytes, UUID, reference, next_storage_id)?;
+fn read_table(bytes: &[u8], reference: &TableRef, bounds: Bounds) -> Result<Table, Error> {
+    let table = Table::decode(bytes, UUID, reference, bounds)?;
     let storages = table.storages.iter().map(|(&id, record)| (id, record));
     check_extents(&storages.collect(), table.tensors.values())?;
     Ok(table)

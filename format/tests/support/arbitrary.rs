@@ -1,13 +1,16 @@
 //! Random valid values.
 
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
 use proptest::collection::{btree_map, vec};
 use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::select;
 use stridemap_format::limits::{MAX_RANK, MAX_RESERVED_BYTES};
 use stridemap_format::{
-    DType, External, FileStamp, Header, Manifest, RecordKind, Sealed, StorageRecord, TableRef, TensorRecord,
-    TreeRef, Uuid,
+    Bounds, DType, External, FileStamp, GarbageKey, Header, KeptGeneration, KeptKey, Manifest, RecordKind,
+    Sealed, StorageRecord, TableRef, Tag, TensorRecord, Tree, TreeRef, Uuid,
 };
 
 use super::table::Table;
@@ -52,13 +55,13 @@ pub(crate) fn storage_record() -> impl Strategy<Value = StorageRecord> {
         select(&[1u8, 2, 4, 8][..]).prop_map(|access_bytes| RecordKind::Live { access_bytes }),
         external,
     ];
-    (number(), number(), kind).prop_map(|(length, tensor_count, mut kind)| {
+    (number(), number(), kind, any::<bool>()).prop_map(|(length, tensor_count, mut kind, is_restored)| {
         let mut length_bytes = length >> 1;
         if let RecordKind::External(external) = &mut kind {
             external.offset_bytes = external.offset_bytes.min(external.stamp.size_bytes);
             length_bytes = length_bytes.min(external.stamp.size_bytes - external.offset_bytes);
         }
-        StorageRecord { length_bytes, tensor_count, kind }
+        StorageRecord { length_bytes, tensor_count, kind, is_restored }
     })
 }
 
@@ -97,47 +100,115 @@ fn small_record(next_id: u64) -> impl Strategy<Value = TensorRecord> {
     )
 }
 
+/// A text of a user: a name without NUL.
+fn message() -> impl Strategy<Value = Option<String>> {
+    of(name())
+}
+
+pub(crate) fn tag(bounds: Bounds) -> impl Strategy<Value = Tag> {
+    (1..=bounds.generation, message()).prop_map(|(generation, message)| Tag { generation, message })
+}
+
+pub(crate) fn kept(bounds: Bounds) -> impl Strategy<Value = (KeptKey, KeptGeneration)> {
+    let key = (any::<bool>(), number()).prop_map(move |(is_tagged, generation)| KeptKey {
+        is_tagged,
+        generation: generation.clamp(1, bounds.generation),
+    });
+    (key, any::<i64>(), 1..=bounds.next_storage_id, of(number()), number()).prop_map(
+        |(key, time_ns, next_storage_id, table, count)| {
+            let table = table.map(|table| table.clamp(1, key.generation));
+            let tag_count = if key.is_tagged { count.max(1) } else { 0 };
+            (key, KeptGeneration { time_ns, next_storage_id, table, tag_count })
+        },
+    )
+}
+
+pub(crate) fn garbage(bounds: Bounds) -> impl Strategy<Value = (GarbageKey, StorageRecord)> {
+    let key = (any::<bool>(), 1..=bounds.generation, 1..bounds.next_storage_id);
+    (key, storage_record()).prop_map(|((is_tagged, dropped, id), record)| {
+        (GarbageKey { is_tagged, dropped, id }, StorageRecord { tensor_count: 0, ..record })
+    })
+}
+
+/// Entries of a map of changes: some of them are removals.
+fn changes<K: Ord + Debug, V: Debug>(
+    entry: impl Strategy<Value = (K, V)>,
+) -> impl Strategy<Value = BTreeMap<K, Option<V>>> {
+    let entry = (entry, any::<bool>()).prop_map(|((key, value), stays)| (key, stays.then_some(value)));
+    vec(entry, 0..6).prop_map(BTreeMap::from_iter)
+}
+
 fn tree_ref() -> impl Strategy<Value = TreeRef> {
-    (number(), number()).prop_map(|(root_page, entry_count)| TreeRef { root_page, entry_count })
+    let tree_ref = |(root_page, entry_count): (u64, u64)| TreeRef { root_page, entry_count };
+    // A tree without entries has no root.
+    prop_oneof![Just((0, 0)), (number(), number().prop_map(|count| count.max(1)))].prop_map(tree_ref)
+}
+
+fn table_ref(generation: u64, is_history: bool) -> impl Strategy<Value = TableRef> {
+    (1..=generation, number(), [tree_ref(), tree_ref(), tree_ref(), tree_ref(), tree_ref()]).prop_map(
+        move |(generation, page_count, mut trees)| {
+            for (tree, reference) in Tree::ALL.iter().zip(&mut trees) {
+                if tree.is_history() != is_history {
+                    *reference = TreeRef::default();
+                }
+            }
+            TableRef { generation, page_count, trees }
+        },
+    )
+}
+
+fn bounds() -> impl Strategy<Value = Bounds> {
+    (number(), number()).prop_map(|(generation, next_storage_id)| Bounds {
+        generation: generation.max(1),
+        next_storage_id: next_storage_id.max(2),
+    })
 }
 
 prop_compose! {
-    fn table_ref(generation: u64)(
-        generation in 1..=generation,
-        page_count in number(),
-        storages in tree_ref(),
-        tensors in tree_ref(),
-    ) -> TableRef {
-        TableRef { generation, page_count, storages, tensors }
-    }
-}
-
-prop_compose! {
-    pub(crate) fn manifest()(
-        generation in number().prop_map(|n| n.max(1)),
-        next_storage_id in number().prop_map(|n| n.max(2)),
-    )(
+    pub(crate) fn manifest()(bounds in bounds())(
+        bounds in Just(bounds),
         uuid in any::<Uuid>(),
-        generation in Just(generation),
-        next_storage_id in Just(next_storage_id),
-        table in of(table_ref(generation)),
-        storages in btree_map(1..next_storage_id, of(storage_record()), 0..8),
-        tensors in btree_map(name(), of(tensor_record(next_storage_id)), 0..8),
+        time_ns in any::<i64>(),
+        message in message(),
+        (table, history) in (of(table_ref(bounds.generation, false)), of(table_ref(bounds.generation, true))),
+        storages in btree_map(1..bounds.next_storage_id, of(storage_record()), 0..8),
+        tensors in btree_map(name(), of(tensor_record(bounds.next_storage_id)), 0..8),
         attributes in btree_map((prop_oneof![Just(String::new()), name()], name()), ".{0,20}", 0..4),
-        garbage in btree_map(1..next_storage_id, 0..=generation, 0..4),
+        tags in btree_map(name(), of(tag(bounds)), 0..6),
+        (kept, garbage) in (changes(kept(bounds)), changes(garbage(bounds))),
     ) -> Manifest {
-        Manifest { uuid, generation, next_storage_id, table, storages, tensors, attributes, garbage }
+        let Bounds { generation, next_storage_id } = bounds;
+        Manifest {
+            uuid, generation, time_ns, message, next_storage_id, table, history, storages, tensors, attributes, tags,
+            kept, garbage,
+        }
     }
 }
 
 prop_compose! {
-    pub(crate) fn table()(next_storage_id in number().prop_map(|n| n.max(2)))(
+    fn table_of_tensors()(bounds in bounds())(
+        bounds in Just(bounds),
         uuid in any::<Uuid>(),
-        generation in number().prop_map(|n| n.max(1)),
-        next_storage_id in Just(next_storage_id),
-        storages in btree_map(1..next_storage_id, storage_record(), 0..30),
-        tensors in btree_map(name(), tensor_record(next_storage_id), 0..30),
+        storages in btree_map(1..bounds.next_storage_id, storage_record(), 0..30),
+        tensors in btree_map(name(), tensor_record(bounds.next_storage_id), 0..30),
     ) -> Table {
-        Table { uuid, generation, next_storage_id, storages, tensors }
+        Table { storages, tensors, ..Table::empty(uuid, bounds) }
     }
+}
+
+prop_compose! {
+    fn history()(bounds in bounds())(
+        bounds in Just(bounds),
+        uuid in any::<Uuid>(),
+        tags in btree_map(name(), tag(bounds), 0..30),
+        kept in vec(kept(bounds), 0..100),
+        garbage in vec(garbage(bounds), 0..60),
+    ) -> Table {
+        let (kept, garbage) = (kept.into_iter().collect(), garbage.into_iter().collect());
+        Table { tags, kept, garbage, ..Table::empty(uuid, bounds) }
+    }
+}
+
+pub(crate) fn table() -> impl Strategy<Value = Table> {
+    prop_oneof![2 => table_of_tensors(), 1 => history()]
 }

@@ -1,12 +1,12 @@
 //! Tables that each break one rule, in an entry, in a node, or in the tree.
 
-use stridemap_format::{TableRef, TreeRef};
+use stridemap_format::TableRef;
 
-use super::bad::table_changed;
+use super::bad::{history_changed, table_changed};
 use super::frame::redigested;
 use super::wire::{
-    NEXT_ID, changed, child, long, node, overwritten, reference, storage_fields, table, tensor_fields, text,
-    uint,
+    NEXT_ID, changed, child, garbage_fields, history, kept_fields, long, node, overwritten, reference,
+    storage_fields, table, tag_fields, tensor_fields, text, uint,
 };
 
 /// The name of a file without its extension, its bytes, and the manifest's reference to it.
@@ -29,7 +29,7 @@ fn tree(name: &'static str, count: usize, nodes: &[Vec<u8>]) -> BadTable {
     let leaf = node((0, 0, 0), &[storage(1)]);
     let root_page = 1 + nodes.len() as u64 - 1;
     let bytes = [&[leaf][..], nodes].concat().concat();
-    let reference = reference(&bytes, (0, 1), (root_page, count));
+    let reference = reference(&bytes, 0, &[(0, 1), (root_page, count)]);
     (name, bytes, reference)
 }
 
@@ -49,7 +49,7 @@ fn root_inside(name: &'static str) -> BadTable {
     let entry = [vec![1; 4096 - 60], leaf(2, &["t"])].concat();
     let outer = node((1, 7, 0), &[entry]);
     let bytes = [node((0, 0, 0), &[storage(1)]), outer].concat();
-    let reference = reference(&bytes, (0, 1), (2, 1));
+    let reference = reference(&bytes, 0, &[(0, 1), (2, 1)]);
     (name, bytes, reference)
 }
 
@@ -62,7 +62,7 @@ fn root_inside_a_key(name: &'static str) -> BadTable {
     assert!(key.is_ascii(), "the digest of the root is not UTF-8");
     let outer = node((1, 1, 1), &[child(text(&key), 3), child(text("z"), 3)]);
     let bytes = [node((0, 0, 0), &[storage(1)]), outer].concat();
-    let reference = reference(&bytes, (0, 1), (2, 1));
+    let reference = reference(&bytes, 0, &[(0, 1), (2, 1)]);
     (name, bytes, reference)
 }
 
@@ -72,7 +72,7 @@ fn over_storages(name: &'static str, stated: [u64; 2]) -> BadTable {
     let [first, second] = [node((0, 0, 0), &[storage(1)]), node((1, 0, 0), &[unused])];
     let root = node((2, 0, 1), &[child(uint(stated[0]), 0), child(uint(stated[1]), 1)]);
     let bytes = [first, second, root, leaf(3, &["t"])].concat();
-    let reference = reference(&bytes, (2, 2), (3, 1));
+    let reference = reference(&bytes, 0, &[(2, 2), (3, 1)]);
     (name, bytes, reference)
 }
 
@@ -170,10 +170,7 @@ pub(crate) fn nodes() -> Vec<BadTable> {
         let digest: Vec<u8> = good[..16].iter().rev().copied().collect();
         overwritten(good.clone(), 0, &digest)
     };
-    let count = |storages, tensors| {
-        let tree = |root_page, entry_count| TreeRef { root_page, entry_count };
-        TableRef { storages: tree(0, storages), tensors: tree(1, tensors), ..good_reference }
-    };
+    let count = |storages, tensors| reference(&good, 0, &[(0, storages), (1, tensors)]);
     let two = [changed(storage_fields(), &[]).0, storage(2)];
     // The first node with two other fields.
     let patched_twice = |first: (usize, u8), second: (usize, u8)| {
@@ -182,12 +179,12 @@ pub(crate) fn nodes() -> Vec<BadTable> {
     };
     let two_pages_at_the_end = redigested(overwritten(good[4096..].to_vec(), 54, &[2]));
     let slots_equal = table(&[vec![], storage(1)], &[tensor("t")]);
-    let past_the_end = reference(&good, (0, 1), (2, 1));
+    let past_the_end = reference(&good, 0, &[(0, 1), (2, 1)]);
     vec![
         of("F-17-another-store", patched(16, &[1])),
         of("F-17-another-store-and-generation", patched_twice((16, 1), (32, 8))),
         of("F-18-another-generation-and-page", patched_twice((32, 8), (40, 1))),
-        of("F-22-another-page-and-tree", patched_twice((40, 1), (48, 2))),
+        of("F-22-another-page-and-tree", patched_twice((40, 1), (48, 5))),
         ("F-22-another-page-and-a-root-past-the-end", patched(40, &[1]), past_the_end),
         of("F-22-second-page-missing", second_page_missing),
         of("F-22-2-pages-at-the-end", [&good[..4096], &two_pages_at_the_end].concat()),
@@ -228,8 +225,7 @@ pub(crate) fn nodes() -> Vec<BadTable> {
         of("F-22-byte-after-the-last-entry", patched(usize::from(end), &[1])),
         of("F-22-last-byte-is-not-0", patched(4095, &[1])),
         ("F-28-storage-too-many", good.clone(), count(2, 1)),
-        ("F-28-tensor-too-many", good.clone(), count(1, u64::MAX)),
-        ("F-28-no-tensor", good.clone(), count(1, 0)),
+        ("F-28-tensor-too-many", good.clone(), count(1, usize::MAX)),
     ]
 }
 
@@ -237,10 +233,10 @@ pub(crate) fn nodes() -> Vec<BadTable> {
 pub(crate) fn trees() -> Vec<BadTable> {
     let (good, good_reference) = table_changed(&[]);
     let roots = |name, storages_page, tensors_page| {
-        (name, good.clone(), reference(&good, (storages_page, 1), (tensors_page, 1)))
+        (name, good.clone(), reference(&good, 0, &[(storages_page, 1), (tensors_page, 1)]))
     };
     let unknown_tree = {
-        let second = redigested(overwritten(good[4096..].to_vec(), 48, &[2]));
+        let second = redigested(overwritten(good[4096..].to_vec(), 48, &[5]));
         [&good[..4096], &second].concat()
     };
     let at_level = |page, level, entries: &[Vec<u8>]| node((page, 1, level), entries);
@@ -259,7 +255,12 @@ pub(crate) fn trees() -> Vec<BadTable> {
         roots("F-23-root-of-the-other-tree", 1, 0),
         roots("F-23-root-past-the-end", 0, 2),
         roots("F-23-root-at-2-to-52", 0, 1 << 52),
-        ("F-23-tree-2", unknown_tree, good_reference),
+        ("F-23-tree-5", unknown_tree, good_reference),
+        ("F-23-leaf-of-a-tree-without-entries", good.clone(), reference(&good, 0, &[(0, 1)])),
+        ("F-23-leaf-of-tags", [&good[..], &node((2, 2, 0), &[changed(tag_fields(), &[]).0])].concat(), {
+            TableRef { page_count: 3, ..good_reference }
+        }),
+        tree("F-23-root-empty", 1, &[leaf(1, &[])]),
         child_at("F-23-child-past-the-end", 4),
         child_at("F-23-child-at-2-to-64-less-1", u64::MAX),
         child_at("F-23-child-of-the-other-tree", 0),
@@ -311,5 +312,68 @@ pub(crate) fn trees() -> Vec<BadTable> {
             4,
             &[leaf(1, &["a", "f"]), leaf(2, &["e", "g"]), inner(3, &[("a", 1), ("e", 2)])],
         ),
+    ]
+}
+
+fn tag(name: &str) -> Vec<u8> {
+    changed(tag_fields(), &[("tag", text(name))]).0
+}
+
+fn kept(is_tagged: u8, generation: u64) -> Vec<u8> {
+    let key = [("kept_is_tagged", vec![is_tagged]), ("kept_generation", uint(generation))];
+    changed(kept_fields(), &[&key[..], &[("tag_count", vec![is_tagged]), ("kept_table", vec![0])]].concat()).0
+}
+
+fn garbage(is_tagged: u8, dropped: u64, id: u64) -> Vec<u8> {
+    let key = [("garbage_is_tagged", vec![is_tagged]), ("dropped", uint(dropped)), ("garbage_id", uint(id))];
+    changed(garbage_fields(), &key).0
+}
+
+/// Returns histories with a bad entry, node or tree.
+pub(crate) fn histories() -> Vec<BadTable> {
+    let (good, good_reference) = history_changed(&[]);
+    let of = |name, bytes: Vec<u8>| (name, bytes, good_reference);
+    let roots =
+        |name, roots: [u64; 3]| (name, good.clone(), reference(&good, 2, &roots.map(|page| (page, 1))));
+    let counts = |name, counts: [usize; 3]| {
+        let trees = [(0, counts[0]), (1, counts[1]), (2, counts[2])];
+        (name, good.clone(), reference(&good, 2, &trees))
+    };
+    let kept_alone = |name, entries: &[Vec<u8>]| named(name, history(&[tag("v1")], entries, &[]));
+    let garbage_alone = |name, entries: &[Vec<u8>]| named(name, history(&[], &[], entries));
+    let longer = |entry: Vec<u8>| [entry, vec![0]].concat();
+    // A tree of garbage with two leaves, whose root states these first keys.
+    let over = |name, keys: [&[u8]; 2]| {
+        let leaves = [node((0, 4, 0), &[garbage(0, 5, 2)]), node((1, 4, 0), &[garbage(1, 5, 3)])];
+        let root = node((2, 4, 1), &[child(keys[0].to_vec(), 0), child(keys[1].to_vec(), 1)]);
+        let bytes = [leaves.concat(), root].concat();
+        let reference = reference(&bytes, 4, &[(2, 2)]);
+        (name, bytes, reference)
+    };
+    vec![
+        of("F-20-a-page-missing", good[..8192].to_vec()),
+        of("F-21-one-bit-flipped", overwritten(good.clone(), 8192 + 70, &[good[8192 + 70] ^ 1])),
+        roots("F-23-root-of-another-tree", [0, 2, 1]),
+        roots("F-23-root-past-the-end", [0, 1, 3]),
+        counts("F-23-leaf-of-a-tree-without-entries", [1, 1, 0]),
+        counts("F-28-tag-too-many", [2, 1, 1]),
+        counts("F-28-kept-generation-too-many", [1, 2, 1]),
+        counts("F-28-garbage-too-many", [1, 1, 2]),
+        named("F-14-byte-after-the-tag", history(&[longer(tag("v1"))], &[], &[])),
+        kept_alone("F-14-byte-after-the-kept-generation", &[longer(kept(1, 5))]),
+        garbage_alone("F-14-byte-after-the-garbage", &[longer(garbage(1, 5, 2))]),
+        named("F-24-tags-descend", history(&[tag("b"), tag("a")], &[], &[])),
+        named("F-24-tag-twice", history(&[tag("a"), tag("a")], &[], &[])),
+        kept_alone("F-24-kept-generations-descend", &[kept(1, 6), kept(1, 5)]),
+        kept_alone("F-24-kept-generation-after-a-tagged-one", &[kept(1, 5), kept(0, 6)]),
+        garbage_alone("F-24-garbage-descends", &[garbage(0, 5, 3), garbage(0, 5, 2)]),
+        garbage_alone("F-24-garbage-by-id", &[garbage(0, 6, 2), garbage(0, 5, 3)]),
+        garbage_alone("F-24-garbage-after-that-of-a-tag", &[garbage(1, 5, 2), garbage(0, 6, 3)]),
+        garbage_alone("F-24-garbage-twice", &[garbage(1, 5, 2), garbage(1, 5, 2)]),
+        garbage_alone("F-24-garbage-ascends-only-as-bytes", &[garbage(0, 5, 256), garbage(0, 5, 255)]),
+        over("F-14-is-tagged-2-in-a-child", [&[0, 5, 2], &[2, 5, 3]]),
+        over("F-14-long-id-in-a-child", [&[0, 5, 2], &[1, 5, 251, 3, 0]]),
+        over("F-24-key-of-a-child-differs", [&[0, 5, 2], &[0, 5, 3]]),
+        over("F-24-key-of-a-child-of-generation-0", [&[0, 0, 2], &[1, 5, 3]]),
     ]
 }

@@ -7,8 +7,8 @@ use stridemap_format::limits::{
     MAX_DIM_NAME_BYTES, MAX_RANK, MAX_RESERVED_BYTES, MAX_STORAGE_BYTES, MAX_TEXT_BYTES,
 };
 use stridemap_format::{
-    Attributes, DType, External, FileStamp, Header, Manifest, Marker, RecordKind, Sealed, StorageRecord,
-    TensorRecord, Uuid, digest,
+    Attributes, Bounds, DType, External, FileStamp, GarbageKey, Header, KeptGeneration, KeptKey, Manifest,
+    Marker, RecordKind, Sealed, StorageRecord, Tag, TensorRecord, Uuid, digest,
 };
 
 use super::table::Table;
@@ -29,51 +29,88 @@ pub(crate) fn manifests() -> Vec<(&'static str, Manifest)> {
         ("limits", limits()),
         ("scopes", scopes()),
         ("on-table", on_table()),
+        ("history", on_history()),
+        ("kept", on_history().without_history()),
+        ("messages", messages()),
     ]
 }
 
+/// Returns the tables of storages and tensors.
 pub(crate) fn tables() -> Vec<(&'static str, Table)> {
-    let empty = Table { storages: BTreeMap::new(), tensors: BTreeMap::new(), generation: 1, ..table() };
-    let late = Table { generation: 0x7_0000_0003, ..small_table() };
+    let late = Bounds { generation: 0x7_0000_0003, ..SMALL };
+    let no_tensors = Table { tensors: BTreeMap::new(), ..small_table() };
     vec![
         ("table", table()),
-        ("empty", empty),
+        ("no-tensors", no_tensors),
         ("small-table", small_table()),
-        ("late", late),
+        ("late", Table { bounds: late, ..small_table() }),
         ("levels", levels()),
         ("long-nodes", long_nodes()),
         ("packing", packing()),
     ]
 }
 
+/// Returns the tables of tags, kept generations and garbage.
+pub(crate) fn histories() -> Vec<(&'static str, Table)> {
+    let only_garbage = Table { tags: BTreeMap::new(), kept: BTreeMap::new(), ..small_history() };
+    vec![
+        ("history-table", history()),
+        ("small-history", small_history()),
+        ("only-garbage", only_garbage),
+        ("history-levels", history_levels()),
+        ("history-limits", history_limits()),
+    ]
+}
+
+/// The bounds of most vectors.
+const SMALL: Bounds = Bounds { generation: 7, next_storage_id: 400 };
+
 /// Returns the manifest from which each bad one differs in one rule.
 pub(crate) fn small_manifest() -> Manifest {
-    let table = small_table();
+    let (table, history) = (small_table(), small_history());
     Manifest {
-        generation: table.generation,
-        next_storage_id: table.next_storage_id,
-        storages: table.storages.into_iter().map(|(id, record)| (id, Some(record))).collect(),
-        tensors: table.tensors.into_iter().map(|(name, record)| (name, Some(record))).collect(),
+        time_ns: -3,
+        message: Some("m".into()),
+        storages: added(table.storages),
+        tensors: added(table.tensors),
         attributes: attributes(&[("", "k", "v")]),
-        ..Manifest::first(UUID)
+        tags: added(history.tags),
+        kept: added(history.kept),
+        garbage: added(history.garbage),
+        ..manifest_of(SMALL)
     }
+}
+
+fn manifest_of(bounds: Bounds) -> Manifest {
+    let Bounds { generation, next_storage_id } = bounds;
+    Manifest { generation, next_storage_id, ..Manifest::first(UUID) }
+}
+
+/// Returns a map of changes without removals.
+fn added<K: Ord, V>(entries: BTreeMap<K, V>) -> BTreeMap<K, Option<V>> {
+    entries.into_iter().map(|(key, value)| (key, Some(value))).collect()
 }
 
 /// Returns the table from which each bad one differs in one rule.
 pub(crate) fn small_table() -> Table {
     Table {
-        uuid: UUID,
-        generation: 7,
-        next_storage_id: 400,
-        storages: BTreeMap::from([(
-            1,
-            storage(
-                24,
-                1,
-                RecordKind::Sealed(Sealed { chunks: [0; 16], tail: [0xaa; 16], reserved_bytes: 0 }),
-            ),
-        )]),
+        storages: BTreeMap::from([(1, storage(24, 1, small_kind()))]),
         tensors: BTreeMap::from([("t".to_owned(), tensor(DType::F32, &[3, 2], &[2, 1], 0, 1))]),
+        ..Table::empty(UUID, SMALL)
+    }
+}
+
+fn small_kind() -> RecordKind {
+    RecordKind::Sealed(Sealed { chunks: [0; 16], tail: [0xaa; 16], reserved_bytes: 0 })
+}
+
+/// Returns the history from which each bad one differs in one rule.
+pub(crate) fn small_history() -> Table {
+    Table {
+        tags: BTreeMap::from([("v1".to_owned(), Tag { generation: 5, message: None })]),
+        kept: BTreeMap::from([kept(5, 1, (-4, 400, Some(5)))]),
+        garbage: BTreeMap::from([(garbage(true, 7, 2), storage(24, 0, small_kind()))]),
+        ..Table::empty(UUID, SMALL)
     }
 }
 
@@ -81,8 +118,7 @@ pub(crate) fn small_table() -> Table {
 fn deltas() -> Manifest {
     let transposed = tensor(DType::F32, &[2, 3], &[1, 2], 0, 3);
     Manifest {
-        generation: 7,
-        next_storage_id: 10,
+        time_ns: 1_700_000_000_123_456_789,
         storages: BTreeMap::from([
             (1, None),
             (3, Some(sealed(24, 4))),
@@ -90,6 +126,7 @@ fn deltas() -> Manifest {
             (5, Some(storage(0, 1, RecordKind::Live { access_bytes: 1 }))),
             (6, Some(storage(8, 0, RecordKind::Live { access_bytes: 2 }))),
             (7, Some(reserving(3 << 20, 1 << 30))),
+            (8, Some(StorageRecord { is_restored: true, ..sealed(100, 1) })),
             (9, Some(storage(1000, 1, external("data/λ.safetensors", 88, 2000)))),
         ]),
         tensors: [
@@ -106,8 +143,25 @@ fn deltas() -> Manifest {
         .map(|(name, record)| (name.to_owned(), record))
         .into(),
         attributes: attributes(&[("", "author", "Ada"), ("", "empty", ""), ("", "ключ", "a\0b\n")]),
-        garbage: BTreeMap::from([(1, 7), (2, 3)]),
-        ..Manifest::first(UUID)
+        tags: BTreeMap::from([
+            ("../λ \n".to_owned(), Some(Tag { generation: 6, message: Some("a\nb".to_owned()) })),
+            ("now".to_owned(), Some(Tag { generation: 7, message: None })),
+            ("removed".to_owned(), None),
+        ]),
+        // Generation 3 lost its last tag, and generation 4 was deleted since.
+        kept: BTreeMap::from([
+            (kept(3, 0, (5, 2, None)).0, Some(kept(3, 0, (5, 2, None)).1)),
+            (kept(4, 0, (0, 1, None)).0, None),
+            (kept(3, 1, (0, 1, None)).0, None),
+            (kept(6, 1, (-1, 2, None)).0, Some(kept(6, 1, (-1, 2, None)).1)),
+            (kept(7, 1, (0, 10, None)).0, Some(kept(7, 1, (1_700_000_000_123_456_789, 10, None)).1)),
+        ]),
+        garbage: BTreeMap::from([
+            (garbage(false, 3, 2), None),
+            (garbage(false, 7, 2), Some(storage(1 << 20, 0, RecordKind::Mutable))),
+            (garbage(true, 7, 1), Some(StorageRecord { is_restored: true, ..sealed(24, 0) })),
+        ]),
+        ..manifest_of(Bounds { generation: 7, next_storage_id: 10 })
     }
 }
 
@@ -118,12 +172,15 @@ fn integers() -> Manifest {
     let signed = [125, -125, 126, -126, isize::MAX, isize::MIN, -1, 0x8000];
     let removed = unsigned[1..7].iter().map(|&id| (id, None));
     Manifest {
-        generation: u64::MAX,
-        next_storage_id: u64::MAX,
+        time_ns: i64::MAX,
         storages: removed.chain([(u64::MAX - 1, Some(sealed(0, 1)))]).collect(),
         tensors: [("integers".to_owned(), Some(tensor(DType::U8, &size, &signed, 0, u64::MAX - 1)))].into(),
-        garbage: unsigned[1..7].iter().map(|&id| (id, id)).collect(),
-        ..Manifest::first(UUID)
+        tags: added(
+            unsigned[1..].iter().map(|&at| (at.to_string(), Tag { generation: at, message: None })).collect(),
+        ),
+        kept: added(unsigned[1..].iter().map(|&at| kept(at, at, (-(at as i64), at, Some(at)))).collect()),
+        garbage: unsigned[1..7].iter().map(|&id| (garbage(false, id, id), None)).collect(),
+        ..manifest_of(Bounds { generation: u64::MAX, next_storage_id: u64::MAX })
     }
 }
 
@@ -142,6 +199,8 @@ fn limits() -> Manifest {
     let (mut size, mut stride) = ([usize::MAX; MAX_RANK], [isize::MIN; MAX_RANK]);
     (size[MAX_RANK - 1], stride[0]) = (0, isize::MAX);
     Manifest {
+        time_ns: i64::MIN,
+        message: Some("m".repeat(MAX_TEXT_BYTES)),
         next_storage_id: 4,
         storages: BTreeMap::from([
             (1, Some(storage(MAX_STORAGE_BYTES, 1, RecordKind::Live { access_bytes: 8 }))),
@@ -157,6 +216,15 @@ fn limits() -> Manifest {
             ("", &"k".repeat(MAX_TEXT_BYTES), ""),
             (&"s".repeat(MAX_TEXT_BYTES), &"k".repeat(MAX_TEXT_BYTES), ""),
         ]),
+        tags: BTreeMap::from([(
+            "t".repeat(MAX_TEXT_BYTES),
+            Some(Tag { generation: 1, message: Some("m".repeat(MAX_TEXT_BYTES)) }),
+        )]),
+        kept: added([kept(1, u64::MAX, (i64::MIN, 4, Some(1)))].into()),
+        garbage: BTreeMap::from([(
+            garbage(true, 1, 3),
+            Some(storage(4, 0, external(&"p".repeat(MAX_TEXT_BYTES), u64::MAX - 4, u64::MAX))),
+        )]),
         ..Manifest::first(UUID)
     }
 }
@@ -187,8 +255,6 @@ fn on_table() -> Manifest {
     let table = table();
     let live = StorageRecord { tensor_count: 2, ..table.storages[&4].clone() };
     Manifest {
-        generation: 8,
-        next_storage_id: table.next_storage_id,
         table: Some(table.encode().1),
         storages: BTreeMap::from([(3, None), (4, Some(live))]),
         tensors: BTreeMap::from([
@@ -197,8 +263,55 @@ fn on_table() -> Manifest {
             ("views/reversed".to_owned(), None),
             ("views/live".to_owned(), Some(tensor(DType::I32, &[4, 4], &[4, 1], 0, 4))),
         ]),
-        garbage: BTreeMap::from([(3, 8)]),
-        ..Manifest::first(UUID)
+        garbage: BTreeMap::from([(garbage(false, 8, 3), Some(storage(16, 0, RecordKind::Mutable)))]),
+        ..manifest_of(Bounds { generation: 8, ..table.bounds })
+    }
+}
+
+/// Returns changes over the history of generation 7: its tag "b" is moved to generation 8, its tag "a" and what only that
+/// kept are released, and storage 5 is restored.
+fn on_history() -> Manifest {
+    let history = history();
+    let table = table();
+    let (moved, left) = (kept(8, 1, (90, 301, Some(7))), kept(6, 1, (-60, 299, Some(5))));
+    let released = kept(2, 0, (-20, 3, None));
+    let storage_2 = history.garbage[&garbage(true, 4, 2)].clone();
+    Manifest {
+        time_ns: 90,
+        message: Some("restore storage 5".to_owned()),
+        table: Some(table.encode().1),
+        history: Some(history.encode().1),
+        storages: BTreeMap::from([(5, Some(StorageRecord { is_restored: true, ..sealed(48, 1) }))]),
+        tensors: BTreeMap::from([("restored".to_owned(), Some(tensor(DType::U8, &[40], &[1], 0, 5)))]),
+        attributes: attributes(&[("", "step", "8")]),
+        tags: BTreeMap::from([
+            ("a".to_owned(), None),
+            ("b".to_owned(), Some(Tag { generation: 8, message: Some("restore storage 5".to_owned()) })),
+        ]),
+        kept: BTreeMap::from([
+            (KeptKey { is_tagged: true, generation: 2 }, None),
+            (released.0, Some(released.1)),
+            (left.0, Some(left.1)),
+            (moved.0, Some(moved.1)),
+        ]),
+        garbage: BTreeMap::from([
+            (garbage(true, 4, 2), None),
+            (garbage(false, 4, 2), Some(storage_2)),
+            (garbage(true, 7, 5), None),
+        ]),
+        ..manifest_of(Bounds { generation: 8, ..table.bounds })
+    }
+}
+
+/// Returns a manifest with messages in several scripts, and the earliest time.
+fn messages() -> Manifest {
+    let tag = |message: &str| Some(Tag { generation: 7, message: Some(message.to_owned()) });
+    Manifest {
+        time_ns: i64::MIN,
+        message: Some("second line:\n\tλ 权重 🦀".to_owned()),
+        tags: BTreeMap::from([("λ/权重 🦀".to_owned(), tag("\u{1}")), ("a b".to_owned(), tag(" "))]),
+        kept: added([kept(7, 2, (i64::MIN, 400, None))].into()),
+        ..manifest_of(SMALL)
     }
 }
 
@@ -215,9 +328,6 @@ fn table() -> Table {
         ("views/wide", tensor(DType::F16, &[1 << 20, 2], &[2, 1], 0, 2)),
     ];
     Table {
-        uuid: UUID,
-        generation: 7,
-        next_storage_id: 301,
         storages: BTreeMap::from([
             (1, sealed(96, DType::ALL.len() as u64)),
             (2, sealed(4 << 20, 1)),
@@ -230,7 +340,83 @@ fn table() -> Table {
             .map(of_dtype)
             .chain(views.map(|(name, record)| (name.to_owned(), record)))
             .collect(),
+        ..Table::empty(UUID, Bounds { generation: 7, next_storage_id: 301 })
     }
+}
+
+/// Returns a history with tags that share a generation, kept generations with and without tags, and garbage of every
+/// kind, which a tag keeps or none does.
+fn history() -> Table {
+    let tag = |generation, message: Option<&str>| Tag { generation, message: message.map(str::to_owned) };
+    Table {
+        tags: [
+            ("a", tag(2, None)),
+            ("b", tag(6, Some("moved later"))),
+            ("step/1", tag(6, None)),
+            ("λ", tag(7, Some("the newest"))),
+        ]
+        .map(|(name, tag)| (name.to_owned(), tag))
+        .into(),
+        kept: BTreeMap::from([
+            kept(1, 0, (0, 1, None)),
+            kept(5, 0, (-50, 9, Some(5))),
+            kept(2, 1, (-20, 3, None)),
+            kept(6, 2, (-60, 299, Some(5))),
+            kept(7, 1, (1_700_000_000_123_456_789, 301, Some(7))),
+        ]),
+        garbage: BTreeMap::from([
+            (garbage(false, 6, 8), storage(16, 0, RecordKind::Mutable)),
+            (garbage(false, 7, 299), storage(64, 0, RecordKind::Live { access_bytes: 4 })),
+            (garbage(true, 4, 2), sealed(24, 0)),
+            (garbage(true, 7, 5), StorageRecord { is_restored: true, ..sealed(48, 0) }),
+            (garbage(true, 7, 6), storage(32, 0, external("/mnt/weights.bin", 0, 32))),
+        ]),
+        ..Table::empty(UUID, Bounds { generation: 7, next_storage_id: 301 })
+    }
+}
+
+/// Returns a history whose three trees have several levels.
+fn history_levels() -> Table {
+    let name = |number: u64| format!("{}{number:03}", "t".repeat(700));
+    let message = |number: u64| Some("m".repeat(number as usize + 1));
+    let path = |number: u64| external(&format!("{number:0>900}"), 0, 8);
+    Table {
+        tags: (1..=40).map(|at| (name(at), Tag { generation: 100 * at, message: message(at) })).collect(),
+        kept: (1..=200)
+            .flat_map(|at| [kept(20 * at, at % 2, (-1 << at.min(60), at, Some(20 * at)))])
+            .collect(),
+        garbage: (1..=40)
+            .map(|at| (garbage(at % 3 == 0, 100 * at, 300 - at), storage(8, 0, path(at))))
+            .collect(),
+        ..Table::empty(UUID, Bounds { generation: 4000, next_storage_id: 300 })
+    }
+}
+
+/// Returns a history with the longest tag and message, and the largest numbers.
+fn history_limits() -> Table {
+    let most = u64::MAX;
+    let long = || "x".repeat(MAX_TEXT_BYTES);
+    Table {
+        tags: [(long(), Tag { generation: most, message: Some(long()) })].into(),
+        kept: [kept(1, 0, (i64::MAX, 1, Some(1))), kept(most, most, (i64::MIN, most, Some(most)))].into(),
+        garbage: [
+            (garbage(false, most, most - 1), storage(4, 0, external(&long(), most - 4, most))),
+            (garbage(true, 1, 1), storage(MAX_STORAGE_BYTES, 0, RecordKind::Mutable)),
+        ]
+        .into(),
+        ..Table::empty(UUID, Bounds { generation: most, next_storage_id: most })
+    }
+}
+
+/// Returns a kept generation. `rest` is its time, its next storage id, and the generation of its table.
+fn kept(generation: u64, tag_count: u64, rest: (i64, u64, Option<u64>)) -> (KeptKey, KeptGeneration) {
+    let (time_ns, next_storage_id, table) = rest;
+    let key = KeptKey { is_tagged: tag_count > 0, generation };
+    (key, KeptGeneration { time_ns, next_storage_id, table, tag_count })
+}
+
+fn garbage(is_tagged: bool, dropped: u64, id: u64) -> GarbageKey {
+    GarbageKey { is_tagged, dropped, id }
 }
 
 /// Returns a table whose tree of storages has two levels, and whose tree of tensors has three.
@@ -240,8 +426,7 @@ fn levels() -> Table {
         (format!("{}.{id:03}.{end}", "n".repeat(1000)), tensor(DType::I16, &[2], &[1], 2 * end as usize, id))
     };
     Table {
-        generation: 9,
-        next_storage_id: 300,
+        bounds: Bounds { generation: 9, next_storage_id: 300 },
         storages: (1..=9).map(|id| (id * 30, storage(8, 2, path(id)))).collect(),
         tensors: (1..=9).flat_map(|id| [view(id * 30, 0), view(id * 30, 1)]).collect(),
         ..small_table()
@@ -282,7 +467,7 @@ fn packing() -> Table {
 }
 
 fn storage(length_bytes: u64, tensor_count: u64, kind: RecordKind) -> StorageRecord {
-    StorageRecord { length_bytes, tensor_count, kind }
+    StorageRecord { tensor_count, ..StorageRecord::new(length_bytes, kind) }
 }
 
 /// Returns a sealed storage. Its digests are those of the bytes of its length.

@@ -70,9 +70,9 @@ pub(crate) fn live(access_bytes: u8) -> Vec<u8> {
 
 /// Encodes a manifest's reference to a table.
 pub(crate) fn table_ref(reference: &TableRef) -> Vec<u8> {
-    let TableRef { generation, page_count, storages, tensors } = *reference;
-    let trees = [storages.root_page, storages.entry_count, tensors.root_page, tensors.entry_count];
-    some([uint(generation), uint(page_count), trees.map(uint).concat()].concat())
+    let trees = reference.trees.iter().flat_map(|tree| [tree.root_page, tree.entry_count]);
+    let numbers = [reference.generation, reference.page_count].into_iter().chain(trees);
+    some(numbers.flat_map(uint).collect())
 }
 
 /// A field that a bad vector replaces, and its new bytes.
@@ -80,33 +80,69 @@ pub(crate) type Change = (&'static str, Vec<u8>);
 
 /// Returns the fields of a small valid manifest, in order: its whole body.
 fn manifest_fields() -> Vec<Change> {
-    let head = [
+    let head = vec![
         ("uuid", UUID.to_vec()),
         ("generation", uint(GENERATION)),
+        ("time", int(-3)),
+        ("message", some(text("m"))),
         ("next_id", uint(NEXT_ID)),
         ("table", vec![0]),
-        ("storages", uint(1)),
+        ("history", vec![0]),
     ];
-    let (storage, tensor) = (storage_fields(), tensor_fields());
-    let tail = [
-        ("attributes", list(&[[text(""), text("k"), text("v")].concat()])),
-        ("garbage", list(&[])),
-        ("end", vec![]),
-    ];
-    let optional = |mut fields: Vec<Change>, tag: &'static str| {
-        fields.insert(1, (tag, vec![1]));
+    // A map with one entry, whose value is optional. The key is the first `key_fields` of the fields.
+    let map = |count, mut fields: Vec<Change>, key_fields, option| {
+        fields.insert(key_fields, (option, vec![1]));
+        fields.insert(0, (count, uint(1)));
         fields
     };
-    head.into_iter()
-        .chain(optional(storage, "storage_tag"))
-        .chain([("tensors", uint(1))])
-        .chain(optional(tensor, "tensor_tag"))
-        .chain(tail)
-        .collect()
+    [
+        head,
+        map("storages", storage_fields(), 1, "storage_option"),
+        map("tensors", tensor_fields(), 1, "tensor_option"),
+        vec![("attributes", list(&[[text(""), text("k"), text("v")].concat()]))],
+        map("tags", tag_fields(), 1, "tag_option"),
+        map("kept", kept_fields(), 2, "kept_option"),
+        map("garbage", garbage_fields(), 3, "garbage_option"),
+        vec![("end", vec![])],
+    ]
+    .concat()
 }
 
 pub(crate) fn storage_fields() -> Vec<Change> {
-    vec![("storage", uint(1)), ("length", uint(24)), ("count", uint(1)), ("kind", sealed(0))]
+    vec![
+        ("storage", uint(1)),
+        ("length", uint(24)),
+        ("count", uint(1)),
+        ("kind", sealed(0)),
+        ("is_restored", vec![0]),
+    ]
+}
+
+pub(crate) fn tag_fields() -> Vec<Change> {
+    vec![("tag", text("v1")), ("tag_generation", uint(5)), ("tag_message", vec![0])]
+}
+
+pub(crate) fn kept_fields() -> Vec<Change> {
+    vec![
+        ("kept_is_tagged", vec![1]),
+        ("kept_generation", uint(5)),
+        ("kept_time", int(-4)),
+        ("kept_next_id", uint(NEXT_ID)),
+        ("kept_table", some(uint(5))),
+        ("tag_count", uint(1)),
+    ]
+}
+
+pub(crate) fn garbage_fields() -> Vec<Change> {
+    vec![
+        ("garbage_is_tagged", vec![1]),
+        ("dropped", uint(GENERATION)),
+        ("garbage_id", uint(2)),
+        ("garbage_length", uint(24)),
+        ("garbage_count", uint(0)),
+        ("garbage_kind", sealed(0)),
+        ("garbage_is_restored", vec![0]),
+    ]
 }
 
 pub(crate) fn tensor_fields() -> Vec<Change> {
@@ -140,6 +176,31 @@ pub(crate) fn manifest(changes: &[Change]) -> Vec<u8> {
     manifest_of(&body)
 }
 
+/// Returns the body of the small valid manifest up to a field, and `rest` in place of what follows.
+pub(crate) fn manifest_up_to(field: &str, rest: &[u8]) -> Vec<u8> {
+    let before = manifest_fields().into_iter().take_while(|(name, _)| *name != field);
+    manifest_of(&[&before.flat_map(|(_, bytes)| bytes).collect::<Vec<_>>(), rest].concat())
+}
+
+/// Returns a small manifest whose map `name` is `entries`.
+pub(crate) fn manifest_with(name: &'static str, entries: Vec<u8>) -> Vec<u8> {
+    manifest(&[&[(name, entries)], &without_entry(name)[1..]].concat())
+}
+
+/// Returns the changes that empty a map of the small manifest.
+pub(crate) fn without_entry(name: &'static str) -> Vec<Change> {
+    let own = match name {
+        "storages" => [storage_fields(), vec![("storage_option", vec![])]],
+        "tensors" => [tensor_fields(), vec![("tensor_option", vec![])]],
+        "tags" => [tag_fields(), vec![("tag_option", vec![])]],
+        "kept" => [kept_fields(), vec![("kept_option", vec![])]],
+        "garbage" => [garbage_fields(), vec![("garbage_option", vec![])]],
+        _ => [vec![], vec![]],
+    };
+    let fields = own.concat().into_iter().map(|(field, _)| (field, vec![]));
+    [(name, uint(0))].into_iter().chain(fields).collect()
+}
+
 pub(crate) fn marker(magic: &[u8], version: u64) -> Vec<u8> {
     digested(&[magic, &version.to_le_bytes(), &UUID].concat())
 }
@@ -160,23 +221,40 @@ pub(crate) fn child(key: Vec<u8>, page: u64) -> Vec<u8> {
     [key, uint(page)].concat()
 }
 
-/// Returns a table of two leaves, and a manifest's reference to it.
+/// Returns a table of storages and tensors, each in one leaf, and a manifest's reference to it.
 pub(crate) fn table(storages: &[Vec<u8>], tensors: &[Vec<u8>]) -> (Vec<u8>, TableRef) {
-    let storage_leaf = node((0, 0, 0), storages);
-    let tensor_page = (storage_leaf.len() / PAGE_BYTES) as u64;
-    let bytes = [storage_leaf, node((tensor_page, 1, 0), tensors)].concat();
-    let reference = reference(&bytes, (0, storages.len()), (tensor_page, tensors.len()));
+    leaves(0, &[storages, tensors])
+}
+
+/// Returns a table of tags, kept generations and garbage, each in one leaf, and a manifest's reference to it.
+pub(crate) fn history(tags: &[Vec<u8>], kept: &[Vec<u8>], garbage: &[Vec<u8>]) -> (Vec<u8>, TableRef) {
+    leaves(2, &[tags, kept, garbage])
+}
+
+/// Returns a table of one leaf for each tree with entries, from tree `first` on.
+fn leaves(first: u16, trees: &[&[Vec<u8>]]) -> (Vec<u8>, TableRef) {
+    let (mut bytes, mut roots) = (Vec::new(), Vec::new());
+    for (tree, entries) in (first..).zip(trees) {
+        let page = (bytes.len() / PAGE_BYTES) as u64;
+        roots.push(if entries.is_empty() { (0, 0) } else { (page, entries.len()) });
+        if !entries.is_empty() {
+            bytes.extend(node((page, tree, 0), entries));
+        }
+    }
+    let reference = reference(&bytes, first, &roots);
     (bytes, reference)
 }
 
-/// Returns the reference to a table of generation 7. Each tree is the page of its root and the number of its entries.
-pub(crate) fn reference(table: &[u8], storages: (u64, usize), tensors: (u64, usize)) -> TableRef {
-    let tree =
-        |(root_page, entry_count): (u64, usize)| TreeRef { root_page, entry_count: entry_count as u64 };
-    TableRef {
+/// Returns the reference to a table of generation 7. `trees` are the page of the root and the number of entries of each
+/// tree, from tree `first` on.
+pub(crate) fn reference(table: &[u8], first: u16, trees: &[(u64, usize)]) -> TableRef {
+    let mut reference = TableRef {
         generation: GENERATION,
         page_count: table.len().div_ceil(PAGE_BYTES) as u64,
-        storages: tree(storages),
-        tensors: tree(tensors),
+        trees: Default::default(),
+    };
+    for (tree, &(root_page, entry_count)) in reference.trees[usize::from(first)..].iter_mut().zip(trees) {
+        *tree = TreeRef { root_page, entry_count: entry_count as u64 };
     }
+    reference
 }
