@@ -3,6 +3,8 @@
 
     python3 reader.py STORE            print one JSON object per line for each tensor
     python3 reader.py STORE NAME       print one tensor with its elements, in row-major order
+    python3 reader.py --at TAG STORE [NAME]   print what the generation that a tag names has
+    python3 reader.py --tags STORE     print one JSON object per line for each tag
     python3 reader.py --verify STORE   verify the whole store; exit with 1 if it is damaged
 """
 import fcntl
@@ -16,25 +18,40 @@ from itertools import takewhile
 
 import numpy as np
 
-from store_files import (EXTERNAL, MAX_MANIFEST, MUTABLE, NUMPY, RAW, SEALED, VERSION, Catalog, FormatError, Manifest,
-                         MissingFile, Table, check_digest, check_table, open_regular, read_at, require, trees, xxhash)
+from store_files import (EXTERNAL, GARBAGE, KEPT, MAX_MANIFEST, MUTABLE, NUMPY, RAW, SEALED, STORAGES, TAGS, TENSORS,
+                         VERSION, Catalog, FormatError, Manifest, MissingFile, Table, Tree, check_digest, check_table,
+                         open_regular, read_at, require, xxhash)
 
 CHUNK = 1 << 20
 ATTEMPTS = 20  # attempts to open the newest manifest while writers delete older ones
 
 
 class Store:
-    """A store at the generation that was newest when it was opened. This object keeps that generation from deletion."""
+    """A store at the generation that was newest when it was opened, or at the one that the tag `at` names.
 
-    def __init__(self, path):
+    This object keeps that generation from deletion.
+    """
+
+    def __init__(self, path, at=None):
         self.path = os.fspath(path)
         self.uuid = self._read_format()
         for _ in range(ATTEMPTS):
             try:
-                return self._open_newest()
-            except MissingFile as error:
+                self._open_newest()
+                return self._open_kept(self.tag(at).generation) if at is not None else None
+            except MissingFile as error:  # or a tag was moved or removed
                 missing = error
         raise missing
+
+    def tag(self, name):
+        tag = self._catalog(TAGS).get(name.encode())
+        if tag is None:
+            raise KeyError(f"no tag is named {name!r}")
+        return tag
+
+    def tags(self):
+        """Iterate over pairs of a name and a tag. A generation that a tag names has none itself."""
+        return ((name.decode(), tag) for name, tag in self._catalog(TAGS).scan(b""))
 
     def names(self, prefix=""):
         """Iterate over the names that begin with `prefix`, ascending byte by byte."""
@@ -73,9 +90,40 @@ class Store:
         return np.nditer(self.tensor(name), flags=["external_loop", "buffered"], order="C")
 
     def verify(self):
-        """Verify every entry of the table, every record and every sealed byte."""
+        """Verify every entry of the tables, every record and every sealed byte, also of the generations with tags."""
         if not xxhash:
             raise RuntimeError("verifying a store needs the xxhash module")
+        self._verify_own()
+        if self._history:
+            check_table(self._history)
+        named = Counter(tag.generation for _, tag in self.tags())
+        kept = {generation: kept for (_, generation), kept in self._catalog(KEPT).scan((True, 0))}
+        require(named == {generation: kept.tag_count for generation, kept in kept.items()}, 28,
+                "the kept generations do not count the tags that name them")
+        for (is_tagged, dropped, storage_id), _ in self._catalog(GARBAGE).scan((False, 0, 0)):
+            last = max((generation for generation in kept if generation < dropped), default=None)
+            require(is_tagged == (last is not None and storage_id < kept[last].next_id), 28,
+                    f"the garbage {storage_id:016x} is listed as kept by a tag, but is not, or vice versa")
+        garbage = {key[2] for key, _ in self._catalog(GARBAGE).scan((True, 0, 0))}
+        for generation, stated in kept.items():
+            tagged = Store.__new__(Store)
+            tagged.path, tagged.uuid = self.path, self.uuid
+            try:
+                tagged._open_kept(generation)
+            except MissingFile:
+                if self._newest() != f"{self.generation:016x}.man":
+                    raise RuntimeError("the store was changed during the verification; verify it again") from None
+                raise
+            table = tagged._manifest.table
+            require((tagged._manifest.bounds.next_id, table and table.generation) == (stated.next_id, stated.table), 28,
+                    f"generation {generation} is not as the newest manifest says")
+            tagged._verify_own()
+            for storage_id, _ in tagged._storages.scan(0):
+                require(storage_id in garbage or self._storages.get(storage_id), 28,
+                        f"storage {storage_id:016x} of a tag is neither used nor listed as garbage")
+
+    def _verify_own(self):
+        """Verify what this generation refers to."""
         if self._table:
             check_table(self._table)
         counts = Counter(header.storage_id for _, header in self.items())
@@ -98,18 +146,28 @@ class Store:
         return data[16:32]
 
     def _open_newest(self):
-        """Open the newest manifest and its table. MissingFile may mean that a writer has just deleted a file."""
-        meta = os.path.join(self.path, "meta")
-        for name, rule in ("storages", 26), ("meta", 19):
+        for name, rule in ("storages", 26), ("meta", 19), ("generations", 19):
             path = os.path.join(self.path, name)
             require(os.path.isdir(path) and not os.path.islink(path), rule, f"{path} is not a directory")
+        newest = self._newest()
+        require(newest, 19, f"{os.path.join(self.path, 'meta')} has no manifest")
+        self._open_manifest("meta", int(newest[:16], 16))
+
+    def _newest(self):
+        """Return the name of the newest manifest. One listing during a commit may miss it."""
         newest, last = "", None
-        while newest != last:  # one listing during a commit may miss the newest manifest
-            found = [name for name in os.listdir(meta) if re.fullmatch(r"[0-9a-f]{16}\.man", name)]
+        while newest != last:
+            found = [name for name in os.listdir(os.path.join(self.path, "meta")) if re.fullmatch(r"[0-9a-f]{16}\.man", name)]
             newest, last = max(found, default=""), newest
-        require(newest, 19, f"{meta} has no manifest")
-        path = os.path.join(meta, newest)
-        self.generation = int(newest[:16], 16)
+        return newest
+
+    def _open_kept(self, generation):
+        self._open_manifest("generations", generation)
+
+    def _open_manifest(self, directory, generation):
+        """Open a manifest and its tables. MissingFile may mean that a writer has just deleted a file."""
+        path = os.path.join(self.path, directory, f"{generation:016x}.man")
+        self.generation = generation
         self._file, _ = open_regular(path, 15, missing=19)  # kept open, because the lock on it keeps this generation
         try:
             fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -118,16 +176,23 @@ class Store:
         if not os.path.exists(path) or not os.path.samestat(os.fstat(self._file.fileno()), os.lstat(path)):
             raise MissingFile(19, f"{path} has been deleted")
         manifest = Manifest(os.pread(self._file.fileno(), MAX_MANIFEST + 1, 0), self.uuid, self.generation)
-        self._table, storages, tensors = None, None, None
-        if manifest.table:
-            path = os.path.join(meta, f"{manifest.table.generation:016x}.tab")
-            self._table = Table(path, self.uuid, manifest.next_id, manifest.table)
-            storages, tensors = trees(self._table)
-
-        self._attributes = manifest.attributes
+        self._manifest, self._attributes = manifest, manifest.attributes
         self.attributes = self.attributes_of("")
-        self._storages = Catalog(manifest.storages, storages)
-        self._tensors = Catalog(manifest.tensors, tensors)
+        self._table = self._open_table("generations", "tab", manifest.table)
+        self._storages, self._tensors = self._catalog(STORAGES), self._catalog(TENSORS)
+        self._history = self._open_table("meta", "his", manifest.history)
+
+    def _open_table(self, directory, extension, reference):
+        if not reference:
+            return None
+        path = os.path.join(self.path, directory, f"{reference.generation:016x}.{extension}")
+        return Table(path, self.uuid, self._manifest.bounds, reference)
+
+    def _catalog(self, tree):
+        """Return the entries of a tree, after checking its root."""
+        manifest, table = self._manifest, self._table if tree in (STORAGES, TENSORS) else self._history
+        changes = (manifest.storages, manifest.tensors, manifest.tags, manifest.kept, manifest.garbage)[tree]
+        return Catalog(changes, table and Tree(table, tree))
 
     def _scan(self, prefix):
         start = prefix.encode()
@@ -207,17 +272,24 @@ def print_tensor(store, name):
 
 
 def main(arguments):
-    verify = arguments[:1] == ["--verify"]
-    arguments = arguments[verify:]
-    if not 1 <= len(arguments) <= 2 - verify:
-        print("usage: reader.py STORE [NAME] | reader.py --verify STORE", file=sys.stderr)
+    option, at = (arguments.pop(0) if arguments[:1] in (["--verify"], ["--tags"], ["--at"]) else None), None
+    if option == "--at" and arguments:
+        at = arguments.pop(0)
+    verify = option == "--verify"
+    if not 1 <= len(arguments) <= (1 if option in ("--verify", "--tags") else 2):
+        print("usage: reader.py [--at TAG] STORE [NAME] | reader.py --tags STORE | reader.py --verify STORE",
+              file=sys.stderr)
         return 2
     if not xxhash and not verify:
         print("reader.py: digests are not checked, because the xxhash module is not installed", file=sys.stderr)
     try:
-        store = Store(arguments[0])
+        store = Store(arguments[0], at)
         if verify:
             store.verify()
+        elif option == "--tags":
+            for name, tag in store.tags():
+                message = tag.message and tag.message.decode()
+                print(json.dumps({"tag": name, "generation": tag.generation, "message": message}))
         elif len(arguments) == 2:
             print_tensor(store, arguments[1])
         else:

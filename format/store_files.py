@@ -18,7 +18,6 @@ except ImportError:
 VERSION = struct.pack("<Q", 1)
 MAX_MANIFEST = 16 << 20
 MAX_CHANGES = 4096
-MAX_GARBAGE = 1 << 20
 MAX_ATTRIBUTES = 1 << 20
 PAGE = 4096
 MAX_PAGES = 9  # of one node
@@ -38,9 +37,13 @@ RAW = {name for name in NUMPY if name.startswith(("bfloat", "float8", "float4"))
 # The records of tensors (offset and strides in elements) and storages. The `detail` of a storage is a `Sealed` for a
 # sealed one, the access size in bytes for a live one, and None for others.
 Header = namedtuple("Header", "dtype size stride offset storage_id dim_names")
-Storage = namedtuple("Storage", "length tensor_count kind detail")
+Storage = namedtuple("Storage", "length tensor_count kind detail is_restored")
 Sealed = namedtuple("Sealed", "chunks tail reserved")
-TableRef = namedtuple("TableRef", "generation pages storages_root storages tensors_root tensors")
+Tag = namedtuple("Tag", "generation message")
+Kept = namedtuple("Kept", "time next_id table tag_count")
+TableRef = namedtuple("TableRef", "generation pages trees")
+TreeRef = namedtuple("TreeRef", "root count")
+Bounds = namedtuple("Bounds", "generation next_id")  # those of the manifest that has the record
 Node = namedtuple("Node", "page tree level pages entries")  # the entries are bytes
 
 
@@ -87,8 +90,9 @@ def read_at(file, count, offset, rule):
 class Record:
     """Decodes the values of a record (chapter 3) one after another, and checks them in the order of chapter 7."""
 
-    def __init__(self, data, next_id):
-        self.data, self.next_id, self.at = data, next_id, 0
+    def __init__(self, data, bounds):
+        self.data, self.bounds, self.at = data, bounds, 0
+        self.key = None  # of the kept generation that is being decoded
         self.flaw = None  # the first value that is not in canonical form: it counts only if the rest can be decoded
         self.wrong = None  # the first value that breaks another rule: it counts only if the encoding is canonical
 
@@ -144,16 +148,23 @@ class Record:
                    f"{raw[:80]!r} is not {least} to 4096 bytes without NUL")
         return raw
 
-    def optional(self, read):
+    def flag(self):
         flag = self.take(1)[0]
-        require(flag <= 1, 14, f"{flag} does not begin an optional value")
-        return read() if flag else None
+        require(flag <= 1, 14, f"{flag} is neither 0 nor 1")
+        return flag == 1
+
+    def optional(self, read):
+        return read() if self.flag() else None
 
     def list(self, read):
         """Return a list with an item for each dimension."""
         items = tuple(read() for _ in range(self.count()))
         require(len(items) <= 64, 5, f"a tensor has {len(items)} dimensions")
         return items
+
+    def changes(self, read_key, read_value):
+        """Return the changes of one tree."""
+        return self.map(read_key, lambda: self.optional(read_value), MAX_CHANGES)
 
     def map(self, read_key, read_value, most, size=lambda key, value: 1):
         result, last, total = {}, None, 0
@@ -167,7 +178,12 @@ class Record:
 
     def storage_id(self):
         value = self.uint()
-        self.check(1 <= value < self.next_id, 12, f"storage id {value} is 0 or not below the next id {self.next_id}")
+        self.check(1 <= value < self.bounds.next_id, 12, f"storage id {value} is 0 or not below the next id")
+        return value
+
+    def generation(self, last=None):
+        value, last = self.uint(), self.bounds.generation if last is None else last
+        self.check(1 <= value <= last, 18, f"generation {value} is 0 or above {last}")
         return value
 
     def storage(self):
@@ -185,7 +201,44 @@ class Record:
         if kind == LIVE:
             detail = self.take(1)[0]
             self.check(detail in (1, 2, 4, 8), 10, f"a live storage has accesses of {detail} bytes")
-        return Storage(length, tensor_count, kind, detail)
+        return Storage(length, tensor_count, kind, detail, self.flag())
+
+    def garbage(self):
+        storage = self.storage()
+        self.check(storage.tensor_count == 0, 28, "tensors refer to garbage")
+        return storage
+
+    def tag(self):
+        return Tag(self.generation(), self.optional(self.name))
+
+    def kept(self):
+        is_tagged, generation = self.key
+        kept = Kept(self.int(), self.uint(), self.optional(lambda: self.generation(generation)), self.uint())
+        self.check(1 <= kept.next_id <= self.bounds.next_id, 12, "the next id of a kept generation is 0 or too high")
+        self.check(is_tagged == (kept.tag_count > 0), 28, "a kept generation is listed as tagged, but counts no tag, or vice versa")
+        return kept
+
+    def kept_key(self):
+        self.key = self.flag(), self.generation()
+        return self.key
+
+    def garbage_key(self):
+        return self.flag(), self.generation(), self.storage_id()
+
+    def any_kept_key(self):
+        return self.flag(), self.uint()
+
+    def any_garbage_key(self):
+        return self.flag(), self.uint(), self.uint()
+
+    def table_ref(self, own):
+        """Return a reference to a table whose entries are in the trees `own`."""
+        generation, pages = self.generation(), self.uint()
+        trees = tuple(TreeRef(self.uint(), self.uint()) for _ in TREES)
+        self.check(all(number in own or not tree.count for number, tree in enumerate(trees)), 23,
+                   "a table has entries of a tree that it cannot have")
+        self.check(all(tree.count or not tree.root for tree in trees), 23, "a tree without entries has a root")
+        return TableRef(generation, pages, trees)
 
     def tensor(self):
         code, size, stride = self.take(1)[0], self.list(self.uint), self.list(self.int)
@@ -206,6 +259,17 @@ class Record:
         return self.optional(lambda: self.text().decode())
 
 
+# How an entry of each tree is decoded: the key without checks, as in an inner node; the key; and the record.
+TREES = [
+    (Record.uint, Record.storage_id, Record.storage),
+    (Record.text, Record.name, Record.tensor),
+    (Record.text, Record.name, Record.tag),
+    (Record.any_kept_key, Record.kept_key, Record.kept),
+    (Record.any_garbage_key, Record.garbage_key, Record.garbage),
+]
+STORAGES, TENSORS, TAGS, KEPT, GARBAGE = range(5)
+
+
 class Manifest:
     """A manifest (chapter 4), checked against the uuid of the store and the generation in its file name."""
 
@@ -215,31 +279,31 @@ class Manifest:
         require(magic == b"SMAPMAN\n" and length == len(data) - 40, 15, "not a manifest of the stated length")
         check_digest(16, "the manifest", data[:-16], data[-16:])
         require(version == VERSION, 3, "the version of the manifest is unknown")
-        record = Record(data[24:-16], 0)
+        record = Record(data[24:-16], Bounds(generation, 0))
         record.check(record.take(16) == uuid, 17, "the manifest belongs to a different store")
         record.check(record.uint() == generation, 18, "the generation of the manifest is not that of its file name")
         record.check(generation >= 1, 18, "the generation of the manifest is 0")
-        self.next_id = record.next_id = record.uint()
-        record.check(self.next_id >= 1, 12, "the next storage id is 0")
-        self.table = record.optional(lambda: TableRef(*(record.uint() for _ in range(6))))
-        record.check(not self.table or 1 <= self.table.generation <= generation, 18,
-                     "the generation of the table is 0, or above that of the manifest")
-        self.storages = record.map(record.storage_id, lambda: record.optional(record.storage), MAX_CHANGES)
-        self.tensors = record.map(record.name, lambda: record.optional(record.tensor), MAX_CHANGES)
+        self.time, self.message, next_id = record.int(), record.optional(record.name), record.uint()
+        self.bounds = record.bounds = Bounds(generation, next_id)
+        record.check(next_id >= 1, 12, "the next storage id is 0")
+        self.table = record.optional(lambda: record.table_ref((STORAGES, TENSORS)))
+        self.history = record.optional(lambda: record.table_ref((TAGS, KEPT, GARBAGE)))
+        self.storages = record.changes(record.storage_id, record.storage)
+        self.tensors = record.changes(record.name, record.tensor)
         attributes = record.map(lambda: (record.name(least=0), record.name()), record.text, MAX_ATTRIBUTES,
                                 lambda key, value: 16 + len(key[0]) + len(key[1]) + len(value))
         self.attributes = {(scope.decode(), key.decode()): value.decode() for (scope, key), value in attributes.items()}
-        garbage = record.map(record.storage_id, record.uint, MAX_GARBAGE)
-        record.check(max(garbage.values(), default=0) <= generation, 18,
-                     "garbage has a later generation than the manifest")
+        self.tags = record.changes(record.name, record.tag)
+        self.kept = record.changes(record.kept_key, record.kept)
+        self.garbage = record.changes(record.garbage_key, record.garbage)
         record.end()
 
 
 class Table:
-    """An open table (section 5). Nodes are read on demand."""
+    """An open table (chapter 5). Nodes are read on demand."""
 
-    def __init__(self, path, uuid, next_id, reference):
-        self.next_id, self.uuid, self.reference = next_id, uuid, reference
+    def __init__(self, path, uuid, bounds, reference):
+        self.bounds, self.uuid, self.reference = bounds, uuid, reference
         self.file, size = open_regular(path, 20, missing=19)
         require(size == reference.pages * PAGE, 20, "the table does not have as many pages as the manifest states")
 
@@ -260,7 +324,7 @@ class Table:
         slots = struct.unpack_from(f"<{count + 1}H", data, 56)
         require(slots[0] == end_of_slots and all(map(int.__lt__, slots, slots[1:])) and -(-slots[-1] // PAGE) == pages
                 and not any(data[slots[-1]:]), 22, f"the slots of {what} do not ascend within its last page")
-        require(tree <= 1, 23, f"{what} belongs to tree {tree}, and there are only 0 and 1")
+        require(tree < len(TREES), 23, f"{what} belongs to tree {tree}, and there are only 0 to 4")
         return Node(page, tree, level, pages, [data[start:end] for start, end in zip(slots, slots[1:])])
 
     def nodes(self):
@@ -273,16 +337,17 @@ class Table:
 
 
 class Tree:
-    """One tree of a table. `read_key` and `read_value` decode an entry of a leaf; `any_key` decodes a key unchecked."""
+    """One tree of a table."""
 
-    def __init__(self, table, number, root, any_key, read_key, read_value):
+    def __init__(self, table, number):
         self.table, self.number = table, number
-        self.any_key, self.read_key, self.read_value = any_key, read_key, read_value
-        self.root = self.checked(table.node(root))
+        self.any_key, self.read_key, self.read_value = TREES[number]
+        root, count = table.reference.trees[number]
+        self.root = self.checked(table.node(root)) if count else None
 
     def checked(self, node, level=None):
-        """Check F-23: a child is at `level`. An inner node has two entries, a leaf one; the root may be an empty leaf."""
-        is_filled = len(node.entries) >= (2 if node.level else level is not None)
+        """Check F-23: a child is at `level`. An inner node has two entries, and a leaf one."""
+        is_filled = len(node.entries) >= (2 if node.level else 1)
         is_at_level = node.level <= MAX_LEVEL if level is None else node.level == level
         require(node.tree == self.number and is_at_level and is_filled, 23,
                 f"the node at page {node.page} is not in its place")
@@ -290,7 +355,7 @@ class Tree:
 
     def entry(self, node, index):
         """Return the key of an entry, and its value or the page of the child."""
-        record = Record(node.entries[index], self.table.next_id)
+        record = Record(node.entries[index], self.table.bounds)
         read_key, read_value = (self.any_key, Record.uint) if node.level else (self.read_key, self.read_value)
         result = read_key(record), read_value(record)
         record.end()
@@ -305,22 +370,25 @@ class Tree:
         return bisect.bisect_right(node.entries, key, key=self.key_of)
 
     def key_of(self, entry):
-        return self.any_key(Record(entry, self.table.next_id))
+        return self.any_key(Record(entry, self.table.bounds))
 
     def get(self, key):
         """Return the value of a key, or None."""
         node = self.root
-        while True:
+        while node:
             index = self.first_greater(node, key) - 1
             if index < 0:
                 return None
             if node.level == 0:
                 return self.entry(node, index)[1] if self.key_of(node.entries[index]) == key else None
             _, node = self.child(node, index)
+        return None
 
-    def scan(self, start, node=None):
+    def scan(self, start):
         """Iterate over keys from `start` on, ascending, and their values."""
-        node = node or self.root
+        return self.scan_below(self.root, start) if self.root else iter(())
+
+    def scan_below(self, node, start):
         first = max(self.first_greater(node, start) - 1, 0)
         for index in range(first, len(node.entries)):
             if node.level == 0:
@@ -331,7 +399,7 @@ class Tree:
                 key, child = self.child(node, index)
                 require(self.entry(child, 0)[0] == key, 24,
                         f"the node at page {child.page} does not begin with the key that its parent states")
-                yield from self.scan(start, child)
+                yield from self.scan_below(child, start)
 
     def reach(self, node, leaves, others):
         """Add the first page of each node to `leaves`, a list, or `others`, a set."""
@@ -346,7 +414,7 @@ class Tree:
 
 
 class Catalog:
-    """The storages or the tensors of a store: the changes in the manifest, and a tree of the table, if there is one."""
+    """The entries of a tree: the changes in the manifest, and the tree in the table, if there is one."""
 
     def __init__(self, changes, tree=None):
         self.changes, self.tree = changes, tree
@@ -369,19 +437,13 @@ class Catalog:
             last = key, layer
 
 
-def trees(table):
-    """Return the trees of storages and of tensors of a table."""
-    reference = table.reference
-    return (Tree(table, 0, reference.storages_root, Record.uint, Record.storage_id, Record.storage),
-            Tree(table, 1, reference.tensors_root, Record.text, Record.name, Record.tensor))
-
-
 def check_table(table):
     """Check that the trees lead to each node, and their leaves in order (F-23, F-24), and count the entries (F-28)."""
     reached = set()
-    for tree in trees(table):
-        leaves, others = [], set()
-        tree.reach(tree.root, leaves, others)
+    for number in range(len(TREES)):
+        tree, leaves, others = Tree(table, number), [], set()
+        if tree.root:
+            tree.reach(tree.root, leaves, others)
         reached.update(leaves, others)
     counts = Counter()
     for node in table.nodes():
@@ -389,5 +451,5 @@ def check_table(table):
         reached.remove(node.page)
         counts[node.tree] += 0 if node.level else len(node.entries)
     require(not reached, 23, f"the pages {sorted(reached)} are inside other nodes")
-    require((counts[0], counts[1]) == (table.reference.storages, table.reference.tensors), 28,
+    require(all(counts[number] == tree.count for number, tree in enumerate(table.reference.trees)), 28,
             "the table does not have as many entries as the manifest states")

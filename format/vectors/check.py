@@ -14,7 +14,7 @@ sys.path.insert(0, str(HERE.parent))
 import reader  # noqa: E402
 import store_files  # noqa: E402
 
-UUID, GENERATION, NEXT_ID = bytes(range(16)), 7, 400
+UUID, BOUNDS = bytes(range(16)), store_files.Bounds(7, 400)
 OF_GENERATION_0 = "F-18-generation-0.man"
 REFERENCES = json.loads((HERE / "bad/tables.json").read_text())  # those that are not the usual one
 LARGE = json.loads((HERE / "bad/large.json").read_text())  # pieces in hexadecimal, each with its number of times
@@ -30,18 +30,30 @@ def read_marker(path):
         reader.open_regular = plain_open
 
 
+MAPS = "storages", "tensors", "tags", "kept", "garbage"  # in the order of the trees
+STARTS = 0, b"", b"", (False, 0), (False, 0, 0)
+
+
 def table_ref(stated):
     """Return the reference in its JSON form as one of reader.py."""
-    trees = stated["storages"], stated["tensors"]
+    none = {"root_page": 0, "entry_count": 0}
+    trees = (stated.get(name, none) for name in MAPS)
     return store_files.TableRef(stated["generation"], stated["page_count"],
-                           *(tree[field] for tree in trees for field in ("root_page", "entry_count")))
+                                tuple(store_files.TreeRef(tree["root_page"], tree["entry_count"]) for tree in trees))
 
 
-def read_table(path, uuid, next_id, reference):
-    """Return all storages and tensors of a table, and check that a lookup finds each."""
-    table = store_files.Table(path, uuid, next_id, reference)
+def usual_reference(is_history):
+    """Return the reference to a table of one leaf with one entry for each tree."""
+    roots = [(0, 0), (0, 0), (0, 1), (1, 1), (2, 1)] if is_history else [(0, 1), (1, 1), (0, 0), (0, 0), (0, 0)]
+    return store_files.TableRef(7, 3 if is_history else 2, tuple(store_files.TreeRef(*tree) for tree in roots))
+
+
+def read_table(path, uuid, bounds, reference):
+    """Return all entries of a table by tree, and check that a lookup finds each."""
+    table = store_files.Table(path, uuid, bounds, reference)
     found = []
-    for tree, start in zip(store_files.trees(table), (0, b"")):
+    for number, start in enumerate(STARTS):
+        tree = store_files.Tree(table, number)
         entries = dict(store_files.Catalog({}, tree).scan(start))
         assert all(tree.get(key) == value for key, value in entries.items()), "a lookup differs from the scan"
         assert not any(tree.get(key[:-1]) for key in entries if start == b"" and key[:-1] not in entries)
@@ -66,47 +78,73 @@ def bytes_of(path):
 
 
 def read(path, content):
+    """Return what a file contains: the uuid of FORMAT, or the maps of a manifest or table, and what else there is."""
     uuid = bytes.fromhex(content["uuid"]) if content else UUID
     if path.suffix == ".format":
         return read_marker(path)
     if path.suffix == ".man":
-        generation = content["generation"] if content else 0 if path.name == OF_GENERATION_0 else GENERATION
+        generation = content["generation"] if content else 0 if path.name == OF_GENERATION_0 else BOUNDS.generation
         manifest = store_files.Manifest(bytes_of(path), uuid, generation)
-        storages, tensors, attributes = manifest.storages, manifest.tensors, manifest.attributes
+        maps = [getattr(manifest, name) for name in MAPS]
+        others = manifest.attributes, manifest.time, manifest.message, manifest.table, manifest.history
     else:
         stated = content["reference"] if content else REFERENCES.get(path.name)
-        reference = table_ref(stated) if stated else store_files.TableRef(GENERATION, 2, 0, 1, 1, 1)
-        storages, tensors = read_table(path, uuid, content["next_storage_id"] if content else NEXT_ID, reference)
-        attributes = {}
-    check_extents(storages, tensors)
-    return storages, tensors, attributes
+        reference = table_ref(stated) if stated else usual_reference(path.suffix == ".his")
+        bounds = store_files.Bounds(reference.generation, content["next_storage_id"]) if content else BOUNDS
+        maps, others = read_table(path, uuid, bounds, reference), ()
+    check_extents(*maps[:2])
+    return maps, others
 
 
-def as_json(storages, tensors, attributes):
-    """Return the parts of a decoded file that reader.py keeps, in the form of `expected`."""
+def as_json(maps, others):
+    """Return a decoded file, as far as reader.py keeps it, in the form of `expected`."""
     def tensor(header):
-        return header and [header.dtype, list(header.size), list(header.stride), header.offset, header.storage_id,
-                           None if header.dim_names is None else list(header.dim_names)]
+        return [header.dtype, list(header.size), list(header.stride), header.offset, header.storage_id,
+                None if header.dim_names is None else list(header.dim_names)]
 
     def storage(record):
-        return record and [record.length, record.tensor_count, record.detail if isinstance(record.detail, int) else record.detail and
-                           [record.detail[0].hex(), record.detail[1].hex(), record.detail[2]]]
+        detail = record.detail
+        sealed = isinstance(detail, store_files.Sealed) and [detail.chunks.hex(), detail.tail.hex(), detail.reserved]
+        return [record.length, record.tensor_count, sealed or detail, record.is_restored]
 
-    return ({str(key): storage(value) for key, value in storages.items()},
-            {key.decode(): tensor(value) for key, value in tensors.items()}, attributes)
+    def tag(tag):
+        return [tag.generation, tag.message and tag.message.decode()]
+
+    plain = [
+        {number: value and storage(value) for number, value in maps[0].items()},
+        {name.decode(): value and tensor(value) for name, value in maps[1].items()},
+        {name.decode(): value and tag(value) for name, value in maps[2].items()},
+        {key: value and list(value) for key, value in maps[3].items()},
+        {key: value and storage(value) for key, value in maps[4].items()},
+    ]
+    if others:
+        attributes, time, message, *tables = others
+        others = attributes, time, message and message.decode(), *tables
+    return plain, others
 
 
 def expected(content):
     def tensor(t):
-        return t and [t["dtype"], t["size"], t["stride"], t["offset_elems"], t["storage_id"], t["dim_names"]]
+        return [t["dtype"], t["size"], t["stride"], t["offset_elems"], t["storage_id"], t["dim_names"]]
 
     def storage(s):
-        sealed = [s["chunks"], s["tail"], s["reserved_bytes"]] if s and s["kind"] == "sealed" else None
-        return s and [s["length_bytes"], s["tensor_count"], sealed or s.get("access_bytes")]
+        sealed = [s["chunks"], s["tail"], s["reserved_bytes"]] if s["kind"] == "sealed" else None
+        return [s["length_bytes"], s["tensor_count"], sealed or s.get("access_bytes"), s["is_restored"]]
 
-    return ({key: storage(value) for key, value in content["storages"].items()},
-            {key: tensor(value) for key, value in content["tensors"].items()},
-            {(scope, key): value for scope, texts in content.get("attributes", {}).items() for key, value in texts.items()})
+    plain = [
+        {int(number): value and storage(value) for number, value in content.get("storages", {}).items()},
+        {name: value and tensor(value) for name, value in content.get("tensors", {}).items()},
+        {name: value and [value["generation"], value["message"]] for name, value in content.get("tags", {}).items()},
+        {(key["is_tagged"], key["generation"]): value and [value[field] for field in
+         ("time_ns", "next_storage_id", "table", "tag_count")] for key, value in content.get("kept", [])},
+        {(key["is_tagged"], key["dropped"], key["id"]): value and storage(value)
+         for key, value in content.get("garbage", [])},
+    ]
+    if "attributes" not in content:
+        return plain, ()
+    texts = {(scope, key): value for scope, texts in content["attributes"].items() for key, value in texts.items()}
+    tables = [content[name] and table_ref(content[name]) for name in ("table", "history")]
+    return plain, (texts, content["time_ns"], content["message"], *tables)
 
 
 def check(path):
@@ -126,7 +164,7 @@ def check(path):
 
 def all_vectors():
     """Return the paths of all vectors, the large ones last."""
-    files = [path for path in sorted(HERE.glob("*/*")) if path.suffix in (".format", ".man", ".tab")]
+    files = [path for path in sorted(HERE.glob("*/*")) if path.suffix in (".format", ".man", ".tab", ".his")]
     return files + [HERE / "bad" / name for name in LARGE]
 
 

@@ -382,8 +382,8 @@ fn history_levels() -> Table {
     let path = |number: u64| external(&format!("{number:0>900}"), 0, 8);
     Table {
         tags: (1..=40).map(|at| (name(at), Tag { generation: 100 * at, message: message(at) })).collect(),
-        kept: (1..=200)
-            .flat_map(|at| [kept(20 * at, at % 2, (-1 << at.min(60), at, Some(20 * at)))])
+        kept: (1..=400)
+            .map(|at| kept(10 * at, at % 2, (-1 << at.min(60), at.min(300), Some(10 * at))))
             .collect(),
         garbage: (1..=40)
             .map(|at| (garbage(at % 3 == 0, 100 * at, 300 - at), storage(8, 0, path(at))))
