@@ -83,7 +83,7 @@ seeds_of() {
     case $1 in
         marker) echo ../format/vectors/*/*.format ;;
         manifest) echo ../format/vectors/*/*.man ;;
-        table) echo ../format/vectors/*/*.tab ;;
+        table) echo ../format/vectors/*/*.tab ../format/vectors/*/*.his ;;
         pickle) echo ../interop/tests/data/pt/*.pt ../interop/tests/data/pt_more/*.pt ;;
     esac
 }

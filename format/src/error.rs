@@ -39,7 +39,7 @@ rules! {
     MarkerMagic = 1, "FORMAT begins with the magic of a stridemap store";
     MarkerDigest = 2, "FORMAT is 48 bytes and ends with a matching digest";
     Version = 3, "the format version is one that this reader knows";
-    Text = 4, "names, attribute keys and external paths are 1 to 4096 bytes of UTF-8 without NUL";
+    Text = 4, "names, messages, attribute keys and external paths are 1 to 4096 bytes of UTF-8 without NUL";
     Rank = 5, "a tensor has at most 64 dimensions and a stride for each";
     DType = 6, "the dtype code is known";
     Numel = 7, "the number of elements fits in a signed 64-bit integer";
@@ -48,13 +48,13 @@ rules! {
     StorageKind = 10, "the storage kind is known, and accesses to a live storage are 1, 2, 4 or 8 bytes";
     StorageLength = 11, "a storage is at most 2^63 - 1 bytes, and its reserved_bytes are at most 2^46";
     StorageId = 12, "a storage id is at least 1 and below the next id";
-    ManifestLimits = 13, "a manifest has at most 4096 changes of storages, 4096 changes of tensors, 1048576 storages of garbage and 1 MiB of attributes";
+    ManifestLimits = 13, "a manifest has at most 4096 changes of each tree and 1 MiB of attributes";
     Canonical = 14, "an encoding is canonical: shortest integers, ascending keys, nothing after the end";
     ManifestFrame = 15, "a manifest is a preamble, a body of the stated length and a digest, at most 16 MiB together";
     ManifestDigest = 16, "a manifest ends with the digest of all bytes before it";
     StoreUuid = 17, "a manifest or table carries the uuid of its store";
     Generation = 18, "a manifest or table states the same generation as its file name, and refers to no later generation";
-    MetadataFile = 19, "the newest manifest exists, and so does the table that it refers to";
+    MetadataFile = 19, "the newest manifest exists, and so do its tables and the manifests of generations with tags";
     TableFile = 20, "a table's file has as many pages as the manifest states";
     NodeDigest = 21, "a table's node begins with the digest of its other bytes";
     NodeLayout = 22, "a table's node states the page at which it is, and its slots ascend from the first entry to the last";
@@ -63,7 +63,7 @@ rules! {
     ChunkDigest = 25, "sealed bytes have the digests that their record states";
     StorageFile = 26, "a storage's file is a regular file at least as long as its record says";
     TensorStorage = 27, "a tensor's storage has a record";
-    RecordCount = 28, "a storage's record counts the tensors that refer to it, and a manifest counts its table's entries";
+    RecordCount = 28, "records count the tensors and tags that refer to them, and a manifest counts its tables' entries";
     ExternalFile = 29, "an external storage's file is the one that was adopted, and is not part of a store";
     LockFile = 30, "LOCK is a regular file";
 }

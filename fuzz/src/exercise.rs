@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use stridemap::{Durability, Element, Error, ErrorKind, ExternalFiles, Result, Store, StoreOptions, Tensor};
+use stridemap::{
+    Durability, Element, Error, ErrorKind, ExternalFiles, Result, Snapshot, Store, StoreOptions, Tensor,
+};
 
 use crate::{elements, within};
 
@@ -73,6 +75,7 @@ pub fn exercise(root: &Path, work: Work) {
     if is_whole {
         check_whole(&before);
     }
+    within(WORK_BYTES, || history(&store, is_whole));
     within(WORK_BYTES, || mapped(root, &before));
     if let Err(e) = within(WORK_BYTES, || store.disk_usage()) {
         check(&e);
@@ -93,7 +96,10 @@ fn check(e: &Error) {
 
 fn contents(store: &Store) -> Contents {
     let _ = (store.uuid(), store.generation(), store.attributes(""));
-    let snapshot = store.snapshot();
+    contents_of(&store.snapshot())
+}
+
+fn contents_of(snapshot: &Snapshot) -> Contents {
     for (scope, key) in snapshot.all_attributes().keys() {
         assert!(snapshot.attributes(scope).contains_key(key), "{scope:?}: {key:?}");
     }
@@ -171,6 +177,33 @@ fn verify(store: &Store) -> bool {
         Err(e) => {
             check(&e);
             false
+        }
+    }
+}
+
+/// Reads the history: the tags, and what their generations contain.
+fn history(store: &Store, is_whole: bool) {
+    let tags = match (store.log(), store.tags()) {
+        (Ok(_), Ok(tags)) => tags,
+        (Err(e), _) | (_, Err(e)) => {
+            check(&e);
+            assert!(!is_whole, "the store verifies, but its history cannot be read: {e}");
+            return;
+        }
+    };
+    let names: Vec<_> = tags.iter().map(|tag| &tag.name[..]).collect();
+    let _ = store.freed_without(&names).map_err(|e| check(&e));
+    for name in names.into_iter().take(4) {
+        let contents = match store.at(name) {
+            Ok(snapshot) => contents_of(&snapshot),
+            Err(e) => {
+                check(&e);
+                assert!(!is_whole, "the store verifies, but tag {name:?} cannot be opened: {e}");
+                continue;
+            }
+        };
+        if is_whole {
+            check_whole(&contents);
         }
     }
 }
@@ -301,6 +334,15 @@ fn write(root: &Path, store: &Store, before: &Contents, is_whole: bool) {
             store.append("~grown", &Tensor::zeros(tensor.dtype(), &rows)?).map(drop)
         });
         wrote("append", appended);
+    }
+    // A restore of what was just tagged changes nothing.
+    if wrote("tag", store.tag("~tag")).is_some()
+        && let Ok(snapshot) = store.at("~tag")
+    {
+        wrote("restore", store.restore(&snapshot));
+    }
+    for tag in store.tags().unwrap_or_default().iter().take(4) {
+        wrote("untag", store.untag(&tag.name));
     }
     wrote("compact", store.compact(false, |_| ()).map(drop));
     wrote("materialize", store.materialize(|_| ()).map(drop));

@@ -2,16 +2,16 @@
 //! bytes.
 
 /// The file names. The index of a name encodes it.
-pub const NAMES: [&str; 16] = [
+pub const NAMES: [&str; 20] = [
     "FORMAT",
     "LOCK",
     "UNSYNCED",
     "meta/0000000000000001.man",
     "meta/0000000000000002.man",
     "meta/0000000000000003.man",
-    "meta/0000000000000001.tab",
-    "meta/0000000000000002.tab",
-    "meta/0000000000000003.tab",
+    "generations/0000000000000001.tab",
+    "generations/0000000000000002.tab",
+    "generations/0000000000000003.tab",
     "storages/0000000000000001.bin",
     "storages/0000000000000002.bin",
     "storages/0000000000000003.bin",
@@ -19,6 +19,10 @@ pub const NAMES: [&str; 16] = [
     "storages/0000000000000002.sum",
     "storages/.stage-0",
     "meta/.stage-1",
+    "generations/0000000000000001.man",
+    "generations/0000000000000002.man",
+    "meta/0000000000000002.his",
+    "meta/0000000000000003.his",
 ];
 
 /// The bit of the name byte that means that the file's digests are corrected.

@@ -1,6 +1,8 @@
 //! Reads a table completely, and corrects its digests.
 
-use stridemap_format::{Node, PAGE_BYTES, StorageRecord, TableRef, TensorRecord, TreeRef, Uuid};
+use std::fmt::Debug;
+
+use stridemap_format::{Bounds, Entry, GarbageKey, KeptKey, Node, PAGE_BYTES, TableRef, TreeRef, Uuid};
 
 use crate::frame::redigested;
 use crate::{u16_at, u64_at, uuid_at};
@@ -8,10 +10,10 @@ use crate::{u16_at, u64_at, uuid_at};
 /// The reader of the format's own tests.
 #[path = "../../format/tests/support/table.rs"]
 mod whole;
-use whole::{Table, TableFile};
+use whole::{GarbageEntry, KeptEntry, StorageEntry, Table, TableFile, TagEntry, TensorEntry};
 
-type StorageEntry = (u64, StorageRecord);
-type TensorEntry = (String, TensorRecord);
+/// Those of a manifest with the largest numbers.
+const BOUNDS: Bounds = Bounds { generation: u64::MAX, next_storage_id: u64::MAX };
 
 /// Returns the offset and the length of each node, as the nodes state it.
 fn nodes(bytes: &[u8]) -> Vec<(usize, usize)> {
@@ -25,20 +27,20 @@ fn nodes(bytes: &[u8]) -> Vec<(usize, usize)> {
     nodes
 }
 
-/// Returns a manifest's reference to these bytes, unchanged. The last node of a tree is its root.
+/// Returns a manifest's reference to these bytes, unchanged: to a table of all trees. The last node of a tree is its
+/// root.
 #[must_use]
 pub fn reference(bytes: &[u8]) -> (Uuid, TableRef) {
-    let mut trees = [TreeRef { root_page: 0, entry_count: 0 }; 2];
+    let mut trees = [TreeRef::default(); 5];
     for (start, _) in nodes(bytes) {
-        let tree = &mut trees[u16_at(bytes, start + 48) as usize % 2];
+        let tree = &mut trees[u16_at(bytes, start + 48) as usize % 5];
         tree.root_page = (start / PAGE_BYTES) as u64;
         if u16_at(bytes, start + 50) == 0 {
             tree.entry_count += u64::from(u16_at(bytes, start + 52));
         }
     }
-    let [storages, tensors] = trees;
     let page_count = bytes.len().div_ceil(PAGE_BYTES) as u64;
-    (uuid_at(bytes, 16), TableRef { generation: u64_at(bytes, 32), page_count, storages, tensors })
+    (uuid_at(bytes, 16), TableRef { generation: u64_at(bytes, 32), page_count, trees })
 }
 
 /// Corrects the page, uuid, generation and digest of every node. The first node has the uuid and generation.
@@ -59,28 +61,50 @@ pub fn mend(bytes: &mut Vec<u8>) {
 /// If it is not.
 pub fn read(bytes: &[u8]) {
     let (uuid, reference) = reference(bytes);
-    let Ok(file) = TableFile::open(bytes, uuid, &reference, u64::MAX) else { return };
+    let Ok(file) = TableFile::open(bytes, uuid, &reference, BOUNDS) else { return };
     for page in 0..reference.page_count {
         let Ok(node) = file.node(page) else { continue };
-        let _ = (node.search::<StorageEntry>(&1), node.search::<TensorEntry>("t"));
+        read_as::<StorageEntry>(&node, &1);
+        read_as::<TensorEntry>(&node, "t");
+        read_as::<TagEntry>(&node, "t");
+        read_as::<KeptEntry>(&node, &KeptKey { is_tagged: true, generation: 1 });
+        read_as::<GarbageEntry>(&node, &GarbageKey { is_tagged: true, dropped: 1, id: 1 });
         for index in 0..node.len() {
-            let (storage, tensor) =
-                (node.entry::<StorageEntry>(index, u64::MAX), node.entry::<TensorEntry>(index, u64::MAX));
-            assert!(storage.is_err() || node.key_bytes::<StorageEntry>(index).is_ok());
-            assert!(tensor.is_err() || node.key_bytes::<TensorEntry>(index).is_ok());
+            let tensor = node.entry::<TensorEntry>(index, BOUNDS);
             let _ = tensor.map(|(_, record)| record.header.extent(u64::from(u32::MAX)));
-            let _ = (node.child::<StorageEntry>(index), node.child::<TensorEntry>(index));
         }
     }
-    let Ok(table) = Table::decode(bytes, uuid, &reference, u64::MAX) else { return };
+    let Ok(table) = Table::decode(bytes, uuid, &reference, BOUNDS) else { return };
     for (id, record) in &table.storages {
-        let found = file.find::<StorageEntry>(id).expect("a table that was accepted");
-        assert_eq!(found.0.map(|(_, record)| record).as_ref(), Some(record));
+        find::<StorageEntry>(&file, id, (*id, record.clone()));
     }
     for (name, record) in &table.tensors {
-        let found = file.find::<TensorEntry>(name).expect("a table that was accepted");
-        assert_eq!(found.0.map(|(_, record)| record).as_ref(), Some(record));
+        find::<TensorEntry>(&file, name, (name.clone(), record.clone()));
+    }
+    for (name, tag) in &table.tags {
+        find::<TagEntry>(&file, name, (name.clone(), tag.clone()));
+    }
+    for (key, kept) in &table.kept {
+        find::<KeptEntry>(&file, key, (*key, *kept));
+    }
+    for (key, record) in &table.garbage {
+        find::<GarbageEntry>(&file, key, (*key, record.clone()));
     }
     let (again, reference) = table.encode();
-    assert_eq!(Table::decode(&again, uuid, &reference, u64::MAX).as_ref(), Ok(&table));
+    assert_eq!(Table::decode(&again, uuid, &reference, BOUNDS).as_ref(), Ok(&table));
+}
+
+/// Reads a node as one of a tree, which it may not be.
+fn read_as<E: Entry>(node: &Node, key: &E::Key) {
+    let _ = node.search::<E>(key);
+    for index in 0..node.len() {
+        let is_decoded = node.entry::<E>(index, BOUNDS).is_ok();
+        assert!(!is_decoded || node.key_bytes::<E>(index).is_ok());
+        let _ = node.child::<E>(index);
+    }
+}
+
+fn find<E: Entry + PartialEq + Debug>(file: &TableFile<'_>, key: &E::Key, expected: E) {
+    let found = file.find::<E>(key).expect("a table that was accepted");
+    assert_eq!(found.0, Some(expected));
 }

@@ -12,7 +12,7 @@ use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use stridemap_format::{DType, Extent};
 use stridemap_fuzz::exercise::{Work, exercise};
-use stridemap_fuzz::model::{Model, Storage, Table, Tensor};
+use stridemap_fuzz::model::{Garbage, Kept, Model, Storage, Table, Tag, Tensor};
 use stridemap_fuzz::{fix_digest, scratch, table};
 
 #[derive(Arbitrary, Debug)]
@@ -28,6 +28,9 @@ struct Plan {
     damages: Vec<Damage>,
     has_older: bool,
     work: u8,
+    tags: Vec<(u8, Option<String>)>,
+    released: Option<u8>,
+    history: Option<u8>,
 }
 
 #[derive(Arbitrary, Debug)]
@@ -97,6 +100,23 @@ enum Field {
     MoreDims(u8),
     DimNames(u8),
     Garbage(u8),
+    IsRestored(u8),
+    TagGeneration(u8),
+    KeptGeneration(u8),
+    KeptNextId(u8),
+    KeptTable(u8),
+    TagCount(u8),
+    KeptIsTagged(u8),
+    GarbageId(u8),
+    GarbageLength(u8),
+    GarbageIsTagged(u8),
+    HistoryGeneration,
+    HistoryRoot,
+    HistoryTags,
+    HistoryGarbage,
+    HistoryPages,
+    HistoryDigest,
+    HistoryField(u8),
 }
 
 #[derive(Arbitrary, Debug)]
@@ -256,14 +276,60 @@ impl Plan {
                 model.removed_storages.push(model.next_id - 1);
             }
         }
-        if let Some(&n) = self.garbage.first() {
-            model.garbage.push((model.next_id - 2, u64::from(n) % model.generation));
-        }
+        self.add_history(&mut model);
         self.wrong_values
             .iter()
             .take(4)
             .for_each(|(field, number)| set_wrong_value(&mut model, field, number));
         model
+    }
+}
+
+/// The history.
+impl Plan {
+    /// Adds tags, the generations that they keep, and the garbage.
+    fn add_history(&self, model: &mut Model) {
+        let mut tags: BTreeMap<Vec<u8>, Tag> = BTreeMap::new();
+        for (n, message) in self.tags.iter().take(4) {
+            let name = format!("v{}", n % 16).into_bytes();
+            let generation = u64::from(n / 16) % model.generation + 1;
+            let message = message.as_ref().map(|text| text.chars().take(40).collect());
+            tags.insert(name.clone(), Tag { name, generation, message });
+        }
+        let mut counts: BTreeMap<(u8, u64), u64> = BTreeMap::new();
+        tags.values().for_each(|tag| *counts.entry((1, tag.generation)).or_default() += 1);
+        if let Some(n) = self.released {
+            counts.insert((0, u64::from(n) % model.generation + 1), 0);
+        }
+        // An earlier generation has no newer table.
+        let table_at =
+            |generation| model.table.as_ref().map(|table| table.generation).filter(|&t| t <= generation);
+        let kept = counts.iter().map(|(&(is_tagged, generation), &tag_count)| Kept {
+            is_tagged,
+            generation,
+            time_ns: -1 - i64::try_from(generation).unwrap_or_default(),
+            next_id: model.next_id,
+            table: table_at(generation),
+            tag_count,
+        });
+        model.kept = kept.collect();
+        if let Some(&n) = self.garbage.first() {
+            let (dropped, id) = (u64::from(n) % model.generation + 1, model.next_id - 2);
+            let is_tagged = tags.values().any(|tag| tag.generation < dropped);
+            let bytes = (0..n).map(|i| i & 1).collect();
+            model.garbage.push(Garbage {
+                is_tagged: is_tagged.into(),
+                dropped,
+                storage: Storage::sealed(id, bytes),
+            });
+        }
+        model.history = self.history.map(|n| Table {
+            generation: model.generation - u64::from(n % 2),
+            entries_per_node: usize::from(n / 2 % 4) + 1,
+            ..Table::default()
+        });
+        model.tags = tags.into_values().collect();
+        (model.time_ns, model.message) = (-1, model.tags.first().and_then(|tag| tag.message.clone()));
     }
 }
 
@@ -281,8 +347,8 @@ fn set_wrong_value(model: &mut Model, field: &Field, number: &Number) {
         Field::TableRoot => set(model.table.as_mut().map(|table| &mut table.more_root)),
         Field::NextId => set(Some(&mut model.next_id)),
         Field::TableGeneration => set(model.table.as_mut().map(|table| &mut table.generation)),
-        Field::TableStorages => set(model.table.as_mut().map(|table| &mut table.more_storages)),
-        Field::TableTensors => set(model.table.as_mut().map(|table| &mut table.more_tensors)),
+        Field::TableStorages => set(model.table.as_mut().map(|table| &mut table.more_first)),
+        Field::TableTensors => set(model.table.as_mut().map(|table| &mut table.more_last)),
         Field::TablePages => set(model.table.as_mut().map(|table| &mut table.more_pages)),
         Field::TableDigest => model.table.iter_mut().for_each(|table| table.is_damaged = true),
         Field::NodeField(n) => {
@@ -322,7 +388,34 @@ fn set_wrong_value(model: &mut Model, field: &Field, number: &Number) {
         Field::DimNames(n) => nth(tensors, n).into_iter().for_each(|tensor| {
             tensor.dim_names = Some(vec![Some("d".into()); number.of(2) as usize % 70]);
         }),
-        Field::Garbage(n) => set(nth(&mut model.garbage, n).map(|(_, dropped)| dropped)),
+        Field::Garbage(n) => set(nth(&mut model.garbage, n).map(|garbage| &mut garbage.dropped)),
+        Field::IsRestored(n) => {
+            nth(storages, n).into_iter().for_each(|storage| storage.is_restored = number.of(1) as u8);
+        }
+        Field::TagGeneration(n) => set(nth(&mut model.tags, n).map(|tag| &mut tag.generation)),
+        Field::KeptGeneration(n) => set(nth(&mut model.kept, n).map(|kept| &mut kept.generation)),
+        Field::KeptNextId(n) => set(nth(&mut model.kept, n).map(|kept| &mut kept.next_id)),
+        Field::KeptTable(n) => set(nth(&mut model.kept, n).and_then(|kept| kept.table.as_mut())),
+        Field::TagCount(n) => set(nth(&mut model.kept, n).map(|kept| &mut kept.tag_count)),
+        Field::KeptIsTagged(n) => {
+            nth(&mut model.kept, n).into_iter().for_each(|kept| kept.is_tagged = number.of(1) as u8);
+        }
+        Field::GarbageId(n) => set(nth(&mut model.garbage, n).map(|garbage| &mut garbage.storage.id)),
+        Field::GarbageLength(n) => {
+            set(nth(&mut model.garbage, n).map(|garbage| &mut garbage.storage.length_bytes));
+        }
+        Field::GarbageIsTagged(n) => {
+            nth(&mut model.garbage, n).into_iter().for_each(|garbage| garbage.is_tagged = number.of(1) as u8);
+        }
+        Field::HistoryGeneration => set(model.history.as_mut().map(|table| &mut table.generation)),
+        Field::HistoryRoot => set(model.history.as_mut().map(|table| &mut table.more_root)),
+        Field::HistoryTags => set(model.history.as_mut().map(|table| &mut table.more_first)),
+        Field::HistoryGarbage => set(model.history.as_mut().map(|table| &mut table.more_last)),
+        Field::HistoryPages => set(model.history.as_mut().map(|table| &mut table.more_pages)),
+        Field::HistoryDigest => model.history.iter_mut().for_each(|table| table.is_damaged = true),
+        Field::HistoryField(n) => {
+            model.history.iter_mut().for_each(|table| table.fields.push((n.into(), number.of(60))));
+        }
     }
 }
 
@@ -333,7 +426,7 @@ fn damage(root: &Path, paths: &[PathBuf], damage: &Damage) -> std::io::Result<()
         let mut bytes = fs::read(&path)?;
         change(&mut bytes);
         match path.extension().and_then(|extension| extension.to_str()) {
-            Some("tab") if is_mended => table::mend(&mut bytes),
+            Some("tab" | "his") if is_mended => table::mend(&mut bytes),
             Some("man") | None if is_mended => fix_digest(&mut bytes),
             _ => {}
         }
@@ -394,7 +487,7 @@ fuzz_target!(|plan: Plan| {
     static ROOT: OnceLock<PathBuf> = OnceLock::new();
     let dir = ROOT.get_or_init(|| scratch("malformed").expect("a directory to work in"));
     let root = dir.join("store.smap");
-    for part in ["meta", "storages"] {
+    for part in ["meta", "generations", "storages"] {
         fs::create_dir_all(root.join(part)).expect("a directory");
     }
     let outside = dir.join("outside.bin");

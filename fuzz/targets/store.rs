@@ -15,7 +15,7 @@ use stridemap_fuzz::{fix_digest, scratch, table, u32_at};
 fuzz_target!(|bytes: &[u8]| {
     static ROOT: OnceLock<PathBuf> = OnceLock::new();
     let root = ROOT.get_or_init(|| scratch("store").expect("a directory to work in")).join("store.smap");
-    for dir in ["meta", "storages"] {
+    for dir in ["meta", "generations", "storages"] {
         fs::create_dir_all(root.join(dir)).expect("a directory");
     }
     let Some((&work, mut rest)) = bytes.split_first() else { return };
@@ -25,7 +25,8 @@ fuzz_target!(|bytes: &[u8]| {
         let mut file = file.to_vec();
         let name = NAMES[usize::from(number & !MENDED) % NAMES.len()];
         if number & MENDED != 0 {
-            if name.ends_with(".tab") { table::mend(&mut file) } else { fix_digest(&mut file) }
+            let is_table = name.ends_with(".tab") || name.ends_with(".his");
+            if is_table { table::mend(&mut file) } else { fix_digest(&mut file) }
         }
         fs::write(root.join(name), &file).expect("a file");
         rest = after;

@@ -1,4 +1,4 @@
-//! `meta/<generation>.tab`: unchanged, and with the places and digests of its nodes corrected.
+//! `generations/<generation>.tab` or `meta/<generation>.his`: unchanged, and with the places and digests of its nodes corrected.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

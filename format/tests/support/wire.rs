@@ -182,6 +182,14 @@ pub(crate) fn manifest_up_to(field: &str, rest: &[u8]) -> Vec<u8> {
     manifest_of(&[&before.flat_map(|(_, bytes)| bytes).collect::<Vec<_>>(), rest].concat())
 }
 
+/// Returns a manifest without changes on these tables.
+pub(crate) fn manifest_on(table: Option<&TableRef>, history: Option<&TableRef>) -> Vec<u8> {
+    let maps = ["storages", "tensors", "tags", "kept", "garbage"].map(without_entry).concat();
+    let tables = [("table", table), ("history", history)];
+    let tables = tables.map(|(field, table)| (field, table.map_or(vec![0], table_ref)));
+    manifest(&[&maps[..], &tables].concat())
+}
+
 /// Returns a small manifest whose map `name` is `entries`.
 pub(crate) fn manifest_with(name: &'static str, entries: Vec<u8>) -> Vec<u8> {
     manifest(&[&[(name, entries)], &without_entry(name)[1..]].concat())
@@ -241,13 +249,18 @@ fn leaves(first: u16, trees: &[&[Vec<u8>]]) -> (Vec<u8>, TableRef) {
             bytes.extend(node((page, tree, 0), entries));
         }
     }
-    let reference = reference(&bytes, first, &roots);
+    let reference = reference_to(&bytes, first, &roots);
     (bytes, reference)
 }
 
-/// Returns the reference to a table of generation 7. `trees` are the page of the root and the number of entries of each
-/// tree, from tree `first` on.
-pub(crate) fn reference(table: &[u8], first: u16, trees: &[(u64, usize)]) -> TableRef {
+/// Returns the reference to a table of storages and tensors of generation 7. Each tree is the page of its root and the
+/// number of its entries.
+pub(crate) fn reference(table: &[u8], storages: (u64, usize), tensors: (u64, usize)) -> TableRef {
+    reference_to(table, 0, &[storages, tensors])
+}
+
+/// Returns the reference to a table of generation 7, with these trees from tree `first` on.
+pub(crate) fn reference_to(table: &[u8], first: u16, trees: &[(u64, usize)]) -> TableRef {
     let mut reference = TableRef {
         generation: GENERATION,
         page_count: table.len().div_ceil(PAGE_BYTES) as u64,

@@ -22,24 +22,24 @@ const REST_BYTES: usize = 400;
 
 const MARKER_MAGIC: &[u8] = b"\x89SMAP\r\n\x1a";
 
-/// Creates a store with these bytes as its only manifest, and as its table if there is one.
-pub(crate) fn store_of(path: &Path, manifest: &[u8], table: Option<&[u8]>) {
-    fs::create_dir_all(path.join("meta")).unwrap();
-    fs::create_dir_all(path.join("storages")).unwrap();
+/// The path of a table of storages and tensors in a store.
+pub(crate) const TABLE: &str = "generations/0000000000000007.tab";
+
+/// The path of the table of a history in a store.
+pub(crate) const HISTORY: &str = "meta/0000000000000007.his";
+
+/// Creates a store with these bytes as its only manifest, and with a table at a path if there is one.
+pub(crate) fn store_of(path: &Path, manifest: &[u8], table: Option<(&str, &[u8])>) {
+    for dir in ["meta", "generations", "storages"] {
+        fs::create_dir_all(path.join(dir)).unwrap();
+    }
     fs::write(path.join("FORMAT"), wire::marker(MARKER_MAGIC, 1)).unwrap();
     fs::write(path.join("LOCK"), "").unwrap();
     fs::write(path.join(format!("meta/{GENERATION:016x}.man")), manifest).unwrap();
-    if let Some(table) = table {
-        fs::write(path.join(format!("meta/{GENERATION:016x}.tab")), table).unwrap();
+    if let Some((table, bytes)) = table {
+        fs::write(path.join(table), bytes).unwrap();
     }
     fs::write(path.join("storages/0000000000000001.bin"), [0; 24]).unwrap();
-}
-
-/// Returns an empty manifest on a table.
-pub(crate) fn manifest_on(table: &TableRef) -> Vec<u8> {
-    let table = wire::table_ref(table);
-    let body = [&wire::UUID[..], &uint(GENERATION), &uint(wire::NEXT_ID), &table, &[0; 4]].concat();
-    frame::manifest_of(&body)
 }
 
 /// Returns manifests of nearly 16 MiB, by name.
@@ -65,17 +65,21 @@ fn manifests() -> Vec<(&'static str, Vec<u8>)> {
         ("40,000 tensors of 64 named dimensions", wide_tensors(40_000)),
         ("as many attributes of three bytes as there may be", attributes((1 << 20) / 19)),
         ("1,900,000 attributes", attributes(1_900_000)),
-        ("as much garbage as there may be", garbage(1 << 20)),
-        ("garbage of 2,000,000 storages", garbage(2_000_000)),
+        ("as much garbage with long paths as there may be", garbage(1 << 12, 4000)),
+        ("garbage of 190,000 storages with short paths", garbage(190_000, 40)),
+        ("as many tags with long messages as there may be", tags(1 << 12, 4000)),
+        ("1,200,000 tags", tags(1_200_000, 1)),
+        ("1,200,000 kept generations", kept(1_200_000)),
         ("removals of 500,000 storages", storage_removals()),
         ("removals of 500,000 names", one(&[("tensors", counted(removal_count + 1, removals))])),
     ]
 }
 
-/// Returns a manifest of these maps: storages, tensors, attributes and garbage, each with its count.
-fn manifest_of_maps(maps: [(usize, Vec<u8>); 4]) -> Vec<u8> {
+/// Returns a manifest of these maps: storages, tensors, attributes, tags, kept generations and garbage, each with its
+/// count.
+fn manifest_of_maps(maps: [(usize, Vec<u8>); 6]) -> Vec<u8> {
     let next_id = uint(u64::from(u32::MAX));
-    let head = [&wire::UUID[..], &uint(GENERATION), &next_id, &[0]].concat();
+    let head = [&wire::UUID[..], &uint(GENERATION), &[0, 0], &next_id, &[0, 0]].concat();
     let maps = maps.map(|(count, bytes)| [uint(count as u64), bytes].concat()).concat();
     frame::manifest_of(&[head, maps].concat())
 }
@@ -86,7 +90,7 @@ const NONE: (usize, Vec<u8>) = (0, Vec::new());
 fn storage_removals() -> Vec<u8> {
     let (count, first) = (500_000, 1 << 16);
     let removals = (first..first + count).flat_map(|id| [uint(id), vec![0]].concat()).collect();
-    manifest_of_maps([(count as usize, removals), NONE, NONE, NONE])
+    manifest_of_maps([(count as usize, removals), NONE, NONE, NONE, NONE, NONE])
 }
 
 /// Returns tensors of the maximum rank. Each dimension name is a separate allocation.
@@ -103,19 +107,51 @@ fn wide_tensors(count: usize) -> Vec<u8> {
         });
         fields.flatten().collect::<Vec<u8>>()
     };
-    manifest_of_maps([NONE, (count, (0..count).flat_map(tensor).collect()), NONE, NONE])
+    manifest_of_maps([NONE, (count, (0..count).flat_map(tensor).collect()), NONE, NONE, NONE, NONE])
 }
 
 /// Returns attributes with a scope of one byte, a key of two, and an empty value.
 fn attributes(count: usize) -> Vec<u8> {
     let key = |i: usize| [(i >> 14) as u8 + 1, (i >> 7 & 127) as u8, (i & 127) as u8];
     let keys = (0..1 << 21).map(key).filter(|key| !key.contains(&0)).take(count);
-    manifest_of_maps([NONE, NONE, (count, keys.flat_map(|[a, b, c]| [1, a, 2, b, c, 0]).collect()), NONE])
+    manifest_of_maps([
+        NONE,
+        NONE,
+        (count, keys.flat_map(|[a, b, c]| [1, a, 2, b, c, 0]).collect()),
+        NONE,
+        NONE,
+        NONE,
+    ])
 }
 
-fn garbage(count: usize) -> Vec<u8> {
-    let dropped = (1 << 16..).take(count).flat_map(|id| [uint(id), vec![1]].concat()).collect();
-    manifest_of_maps([NONE, NONE, NONE, (count, dropped)])
+/// Returns garbage: external storages with paths of this length.
+fn garbage(count: usize, path_bytes: usize) -> Vec<u8> {
+    let record = |id: u64| {
+        let kind = wire::external(&vec![b'p'; path_bytes], 0, 0);
+        [&[0, 1][..], &uint(id), &[1, 0, 0], &kind, &[0]].concat()
+    };
+    manifest_of_maps([
+        NONE,
+        NONE,
+        NONE,
+        NONE,
+        NONE,
+        (count, (1 << 16..).take(count).flat_map(record).collect()),
+    ])
+}
+
+/// Returns tags with messages of this length.
+fn tags(count: usize, message_bytes: usize) -> Vec<u8> {
+    let message = wire::some(wire::text(vec![b'm'; message_bytes]));
+    let tag = |i: usize| [&wire::text(format!("{i:07}"))[..], &[1, 1], &message].concat();
+    manifest_of_maps([NONE, NONE, NONE, (count, (0..count).flat_map(tag).collect()), NONE, NONE])
+}
+
+/// Returns generations that no tag names any more.
+fn kept(count: usize) -> Vec<u8> {
+    let kept = |i: u64| [&[0][..], &uint(i), &[1, 0, 1, 0, 0]].concat();
+    let kept = (1..).take(count).flat_map(kept).collect();
+    manifest_of_maps([NONE, NONE, NONE, NONE, (count, kept), NONE])
 }
 
 /// Creates stores in directories below `dir`, and returns them by the name of their long field.
@@ -144,14 +180,15 @@ pub(crate) fn tables(dir: &Path) -> [(&'static str, PathBuf); 2] {
         &[wire::changed(wire::tensor_fields(), &[]).0],
     );
     let pages = 1 << 14;
-    store_of(&sparse, &manifest_on(&TableRef { page_count: pages, ..reference }), Some(&table));
-    let grown = fs::File::options().write(true).open(sparse.join("meta/0000000000000007.tab")).unwrap();
+    let on = |page_count| wire::manifest_on(Some(&TableRef { page_count, ..reference }), None);
+    store_of(&sparse, &on(pages), Some((TABLE, &table)));
+    let grown = fs::File::options().write(true).open(sparse.join(TABLE)).unwrap();
     grown.set_len(pages * PAGE_BYTES as u64).unwrap();
     // Leaves of entries that cannot be decoded, one byte each.
     let pages = 2..102;
     let leaves = pages.clone().map(|page| wire::node((page, 1, 0), &vec![vec![255]; 1300]));
     let all = [table, leaves.collect::<Vec<_>>().concat()].concat();
-    store_of(&junk, &manifest_on(&TableRef { page_count: pages.end, ..reference }), Some(&all));
+    store_of(&junk, &on(pages.end), Some((TABLE, &all)));
     [("a table of 16,382 pages that are no nodes", sparse), ("a table of 130,000 bad entries", junk)]
 }
 

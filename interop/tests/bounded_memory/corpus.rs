@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 
 use serde_json::Value;
 use stridemap::{Durability, ExternalFiles, Store, StoreOptions};
-use stridemap_format::{TableRef, TreeRef};
+use stridemap_format::{PAGE_BYTES, TableRef, TreeRef};
 use stridemap_interop::{ForeignFile, ForeignOptions};
 
 use crate::bombs::wire::GENERATION;
@@ -88,21 +88,22 @@ fn header_of_many_tensors_takes_little_memory() {
     assert!(peak <= 32 * count as u64, "{peak} bytes");
 }
 
-/// Returns the reference to a bad table, as the vectors state it: two leaves of one entry if they state none.
-fn table_ref(stated: Option<&Value>) -> TableRef {
-    let number = |pointer: &str, usual: u64| {
-        stated.map_or(usual, |stated| stated.pointer(pointer).and_then(Value::as_u64).unwrap())
+/// Returns the reference to a bad table, as the vectors state it: for each tree of its kind, a leaf of one entry, if they
+/// state none.
+fn table_ref(stated: Option<&Value>, is_history: bool) -> TableRef {
+    let Some(stated) = stated else {
+        let trees = if is_history { 2..5 } else { 0..2 };
+        let pages = vec![0; PAGE_BYTES * trees.len()];
+        let leaves: Vec<_> = (0..).zip(trees.clone()).map(|(page, _)| (page, 1)).collect();
+        return bombs::wire::reference_to(&pages, trees.start, &leaves);
     };
-    let tree = |tree: &str, page: u64| TreeRef {
-        root_page: number(&format!("/{tree}/root_page"), page),
-        entry_count: number(&format!("/{tree}/entry_count"), 1),
-    };
-    TableRef {
-        generation: number("/generation", GENERATION),
-        page_count: number("/page_count", 2),
-        storages: tree("storages", 0),
-        tensors: tree("tensors", 1),
-    }
+    // A tree that is not listed has no entries.
+    let number = |pointer: &str| stated.pointer(pointer).and_then(Value::as_u64).unwrap_or_default();
+    let trees = ["storages", "tensors", "tags", "kept", "garbage"].map(|tree| TreeRef {
+        root_page: number(&format!("/{tree}/root_page")),
+        entry_count: number(&format!("/{tree}/entry_count")),
+    });
+    TableRef { generation: number("/generation"), page_count: number("/page_count"), trees }
 }
 
 /// Creates a store for each vector of the format, and returns their names and directories.
@@ -127,8 +128,14 @@ fn vectors(dir: &Path) -> Vec<(String, PathBuf)> {
                 }
             }
             "tab" => {
-                let manifest = bombs::manifest_on(&table_ref(references.get(&name)));
-                bombs::store_of(&path, &manifest, Some(&bytes));
+                let table = table_ref(references.get(&name), false);
+                let manifest = bombs::wire::manifest_on(Some(&table), None);
+                bombs::store_of(&path, &manifest, Some((bombs::TABLE, &bytes)));
+            }
+            "his" => {
+                let history = table_ref(references.get(&name), true);
+                let manifest = bombs::wire::manifest_on(None, Some(&history));
+                bombs::store_of(&path, &manifest, Some((bombs::HISTORY, &bytes)));
             }
             other => panic!("a vector ending in {other}"),
         }
@@ -207,6 +214,24 @@ fn verify_and_a_listing_name_the_rule_of_each_bad_table_first() {
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     assert!(count > 100, "{count} tables");
+}
+
+#[test]
+fn verify_names_the_rule_of_each_bad_history_first() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let histories = vectors(dir.path()).into_iter().filter(|(name, _)| name.ends_with(".his"));
+    let (mut count, mut failures) = (0, Vec::new());
+    for (name, path) in histories {
+        let rule: u8 = name.split('-').nth(1).unwrap().parse().unwrap();
+        match StoreOptions::new().verify(&path, |_| ()) {
+            Ok(verified) if verified.findings.first().map(|first| first.rule.number()) == Some(rule) => {}
+            other => failures.push(format!("{name}: {other:#?}")),
+        }
+        count += 1;
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(count > 50, "{count} histories");
 }
 
 #[test]
