@@ -202,7 +202,8 @@ impl Model {
         }
         for kept in &self.kept {
             let path = format!("generations/{:016x}.man", kept.generation);
-            files.insert(path, self.at(kept).manifest_bytes(&mut files));
+            let manifest = self.at(kept).manifest_bytes(&mut files);
+            files.insert(path, manifest);
         }
         let manifest = self.manifest_bytes(&mut files);
         files.insert(format!("meta/{:016x}.man", self.generation), manifest);

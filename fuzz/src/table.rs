@@ -9,6 +9,7 @@ use crate::{u16_at, u64_at, uuid_at};
 
 /// The reader of the format's own tests.
 #[path = "../../format/tests/support/table.rs"]
+#[allow(dead_code, reason = "only some of it is used here")]
 mod whole;
 use whole::{GarbageEntry, KeptEntry, StorageEntry, Table, TableFile, TagEntry, TensorEntry};
 

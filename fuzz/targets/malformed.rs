@@ -299,7 +299,10 @@ impl Plan {
         let mut counts: BTreeMap<(u8, u64), u64> = BTreeMap::new();
         tags.values().for_each(|tag| *counts.entry((1, tag.generation)).or_default() += 1);
         if let Some(n) = self.released {
-            counts.insert((0, u64::from(n) % model.generation + 1), 0);
+            let generation = u64::from(n) % model.generation + 1;
+            if !counts.contains_key(&(1, generation)) {
+                counts.insert((0, generation), 0);
+            }
         }
         // An earlier generation has no newer table.
         let table_at =

@@ -7,9 +7,9 @@ use super::bad_tables;
 use super::frame::{digested, manifest_of};
 use super::wire::{
     Change, GENERATION, NEXT_ID, changed, dim_names, external, garbage_fields, history, int, ints,
-    kept_fields, list, live, long, manifest, manifest_up_to, manifest_with, marker, overwritten,
-    reference_to, sealed, some, storage_fields, table, table_ref, tag_fields, tensor_fields, text, uint,
-    uints, without_entry,
+    kept_fields, list, live, long, manifest, manifest_up_to, manifest_with, marker, overwritten, reference,
+    sealed, some, storage_fields, table, table_ref, tag_fields, tensor_fields, text, uint, uints,
+    without_entry,
 };
 
 const MAGIC: &[u8] = b"\x89SMAP\r\n\x1a";
@@ -247,8 +247,8 @@ fn manifests() -> Vec<(&'static str, Vec<u8>)> {
     let body = &good[MANIFEST_BODY..good.len() - 16];
     let attributes = |items: &[Vec<u8>]| manifest(&[("attributes", list(items))]);
     let of_table = |field: &'static str, reference: TableRef| manifest(&[(field, table_ref(&reference))]);
-    let small_table = || reference_to(&[0; 8192], 0, &[(0, 1), (1, 1)]);
-    let small_history = || reference_to(&[0; 12288], 2, &[(0, 1), (1, 1), (2, 1)]);
+    let small_table = || reference(&[0; 8192], 0, &[(0, 1), (1, 1)]);
+    let small_history = || reference(&[0; 12288], 2, &[(0, 1), (1, 1), (2, 1)]);
     let table_of = |generation| of_table("table", TableRef { generation, ..small_table() });
     let history_of = |generation| of_table("history", TableRef { generation, ..small_history() });
     // One more tree of a table has entries, or a root.

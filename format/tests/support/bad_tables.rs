@@ -5,7 +5,7 @@ use stridemap_format::TableRef;
 use super::bad::{history_changed, table_changed};
 use super::frame::redigested;
 use super::wire::{
-    NEXT_ID, changed, child, garbage_fields, history, kept_fields, long, node, overwritten, reference_to,
+    NEXT_ID, changed, child, garbage_fields, history, kept_fields, long, node, overwritten, reference,
     storage_fields, table, tag_fields, tensor_fields, text, uint,
 };
 
@@ -29,7 +29,7 @@ fn tree(name: &'static str, count: usize, nodes: &[Vec<u8>]) -> BadTable {
     let leaf = node((0, 0, 0), &[storage(1)]);
     let root_page = 1 + nodes.len() as u64 - 1;
     let bytes = [&[leaf][..], nodes].concat().concat();
-    let reference = reference_to(&bytes, 0, &[(0, 1), (root_page, count)]);
+    let reference = reference(&bytes, 0, &[(0, 1), (root_page, count)]);
     (name, bytes, reference)
 }
 
@@ -49,7 +49,7 @@ fn root_inside(name: &'static str) -> BadTable {
     let entry = [vec![1; 4096 - 60], leaf(2, &["t"])].concat();
     let outer = node((1, 7, 0), &[entry]);
     let bytes = [node((0, 0, 0), &[storage(1)]), outer].concat();
-    let reference = reference_to(&bytes, 0, &[(0, 1), (2, 1)]);
+    let reference = reference(&bytes, 0, &[(0, 1), (2, 1)]);
     (name, bytes, reference)
 }
 
@@ -62,7 +62,7 @@ fn root_inside_a_key(name: &'static str) -> BadTable {
     assert!(key.is_ascii(), "the digest of the root is not UTF-8");
     let outer = node((1, 1, 1), &[child(text(&key), 3), child(text("z"), 3)]);
     let bytes = [node((0, 0, 0), &[storage(1)]), outer].concat();
-    let reference = reference_to(&bytes, 0, &[(0, 1), (2, 1)]);
+    let reference = reference(&bytes, 0, &[(0, 1), (2, 1)]);
     (name, bytes, reference)
 }
 
@@ -72,7 +72,7 @@ fn over_storages(name: &'static str, stated: [u64; 2]) -> BadTable {
     let [first, second] = [node((0, 0, 0), &[storage(1)]), node((1, 0, 0), &[unused])];
     let root = node((2, 0, 1), &[child(uint(stated[0]), 0), child(uint(stated[1]), 1)]);
     let bytes = [first, second, root, leaf(3, &["t"])].concat();
-    let reference = reference_to(&bytes, 0, &[(2, 2), (3, 1)]);
+    let reference = reference(&bytes, 0, &[(2, 2), (3, 1)]);
     (name, bytes, reference)
 }
 
@@ -170,7 +170,7 @@ pub(crate) fn nodes() -> Vec<BadTable> {
         let digest: Vec<u8> = good[..16].iter().rev().copied().collect();
         overwritten(good.clone(), 0, &digest)
     };
-    let count = |storages, tensors| reference_to(&good, 0, &[(0, storages), (1, tensors)]);
+    let count = |storages, tensors| reference(&good, 0, &[(0, storages), (1, tensors)]);
     let two = [changed(storage_fields(), &[]).0, storage(2)];
     // The first node with two other fields.
     let patched_twice = |first: (usize, u8), second: (usize, u8)| {
@@ -179,7 +179,7 @@ pub(crate) fn nodes() -> Vec<BadTable> {
     };
     let two_pages_at_the_end = redigested(overwritten(good[4096..].to_vec(), 54, &[2]));
     let slots_equal = table(&[vec![], storage(1)], &[tensor("t")]);
-    let past_the_end = reference_to(&good, 0, &[(0, 1), (2, 1)]);
+    let past_the_end = reference(&good, 0, &[(0, 1), (2, 1)]);
     vec![
         of("F-17-another-store", patched(16, &[1])),
         of("F-17-another-store-and-generation", patched_twice((16, 1), (32, 8))),
@@ -233,7 +233,7 @@ pub(crate) fn nodes() -> Vec<BadTable> {
 pub(crate) fn trees() -> Vec<BadTable> {
     let (good, good_reference) = table_changed(&[]);
     let roots = |name, storages_page, tensors_page| {
-        (name, good.clone(), reference_to(&good, 0, &[(storages_page, 1), (tensors_page, 1)]))
+        (name, good.clone(), reference(&good, 0, &[(storages_page, 1), (tensors_page, 1)]))
     };
     let unknown_tree = {
         let second = redigested(overwritten(good[4096..].to_vec(), 48, &[5]));
@@ -256,7 +256,7 @@ pub(crate) fn trees() -> Vec<BadTable> {
         roots("F-23-root-past-the-end", 0, 2),
         roots("F-23-root-at-2-to-52", 0, 1 << 52),
         ("F-23-tree-5", unknown_tree, good_reference),
-        ("F-23-leaf-of-a-tree-without-entries", good.clone(), reference_to(&good, 0, &[(0, 1)])),
+        ("F-23-leaf-of-a-tree-without-entries", good.clone(), reference(&good, 0, &[(0, 1)])),
         ("F-23-leaf-of-tags", [&good[..], &node((2, 2, 0), &[changed(tag_fields(), &[]).0])].concat(), {
             TableRef { page_count: 3, ..good_reference }
         }),
@@ -334,10 +334,10 @@ pub(crate) fn histories() -> Vec<BadTable> {
     let (good, good_reference) = history_changed(&[]);
     let of = |name, bytes: Vec<u8>| (name, bytes, good_reference);
     let roots =
-        |name, roots: [u64; 3]| (name, good.clone(), reference_to(&good, 2, &roots.map(|page| (page, 1))));
+        |name, roots: [u64; 3]| (name, good.clone(), reference(&good, 2, &roots.map(|page| (page, 1))));
     let counts = |name, counts: [usize; 3]| {
         let trees = [(0, counts[0]), (1, counts[1]), (2, counts[2])];
-        (name, good.clone(), reference_to(&good, 2, &trees))
+        (name, good.clone(), reference(&good, 2, &trees))
     };
     let kept_alone = |name, entries: &[Vec<u8>]| named(name, history(&[tag("v1")], entries, &[]));
     let garbage_alone = |name, entries: &[Vec<u8>]| named(name, history(&[], &[], entries));
@@ -347,7 +347,7 @@ pub(crate) fn histories() -> Vec<BadTable> {
         let leaves = [node((0, 4, 0), &[garbage(0, 5, 2)]), node((1, 4, 0), &[garbage(1, 5, 3)])];
         let root = node((2, 4, 1), &[child(keys[0].to_vec(), 0), child(keys[1].to_vec(), 1)]);
         let bytes = [leaves.concat(), root].concat();
-        let reference = reference_to(&bytes, 4, &[(2, 2)]);
+        let reference = reference(&bytes, 4, &[(2, 2)]);
         (name, bytes, reference)
     };
     vec![

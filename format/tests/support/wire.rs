@@ -249,18 +249,12 @@ fn leaves(first: u16, trees: &[&[Vec<u8>]]) -> (Vec<u8>, TableRef) {
             bytes.extend(node((page, tree, 0), entries));
         }
     }
-    let reference = reference_to(&bytes, first, &roots);
+    let reference = reference(&bytes, first, &roots);
     (bytes, reference)
 }
 
-/// Returns the reference to a table of storages and tensors of generation 7. Each tree is the page of its root and the
-/// number of its entries.
-pub(crate) fn reference(table: &[u8], storages: (u64, usize), tensors: (u64, usize)) -> TableRef {
-    reference_to(table, 0, &[storages, tensors])
-}
-
 /// Returns the reference to a table of generation 7, with these trees from tree `first` on.
-pub(crate) fn reference_to(table: &[u8], first: u16, trees: &[(u64, usize)]) -> TableRef {
+pub(crate) fn reference(table: &[u8], first: u16, trees: &[(u64, usize)]) -> TableRef {
     let mut reference = TableRef {
         generation: GENERATION,
         page_count: table.len().div_ceil(PAGE_BYTES) as u64,

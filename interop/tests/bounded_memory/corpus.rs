@@ -95,7 +95,7 @@ fn table_ref(stated: Option<&Value>, is_history: bool) -> TableRef {
         let trees = if is_history { 2..5 } else { 0..2 };
         let pages = vec![0; PAGE_BYTES * trees.len()];
         let leaves: Vec<_> = (0..).zip(trees.clone()).map(|(page, _)| (page, 1)).collect();
-        return bombs::wire::reference_to(&pages, trees.start, &leaves);
+        return bombs::wire::reference(&pages, trees.start, &leaves);
     };
     // A tree that is not listed has no entries.
     let number = |pointer: &str| stated.pointer(pointer).and_then(Value::as_u64).unwrap_or_default();
