@@ -3,10 +3,11 @@
 //! Skipped, with the reason printed, if python3 or numpy is missing. `STRIDEMAP_REQUIRE_PYTHON` turns that into a
 //! failure.
 
+use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
-use stridemap::{DType, Index, Store, Tensor, TensorInfo};
+use stridemap::{DType, Index, OnExisting, Store, Tensor, TensorInfo};
 
 use crate::harness::{fast, new_path};
 use crate::support::{as_json, python, python_has, stdout};
@@ -113,12 +114,67 @@ fn python_verifies_a_store_and_finds_a_changed_byte() {
     let verify = || python(&[READER, "--verify", path.to_str().unwrap()]);
     assert_eq!(stdout(&verify()), "");
     let file = path.join("storages/0000000000000001.bin");
-    let mut bytes = std::fs::read(&file).unwrap();
+    let mut bytes = fs::read(&file).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
-    std::fs::write(&file, bytes).unwrap();
+    fs::write(&file, bytes).unwrap();
     let output = verify();
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8(output.stderr).unwrap().contains("F-25"));
+}
+
+/// There are more tags than a manifest lists, so the history has a table.
+#[test]
+fn python_reads_at_each_tag_what_rust_tagged() {
+    if !python_has("numpy, xxhash") {
+        return;
+    }
+    let (_dir, path) = new_path();
+    let store = fast().create(&path).unwrap();
+    for step in 0..100i32 {
+        let saved = store.write(|txn| -> stridemap::Result<()> {
+            txn.on_existing(OnExisting::Replace);
+            txn.save("x", &step)?;
+            txn.message(&format!("after {step} steps"));
+            txn.tag(&format!("step{step:02}"))
+        });
+        saved.unwrap();
+    }
+    store.untag("step07").unwrap();
+    store.restore(&store.at("step50").unwrap()).unwrap();
+    assert!(
+        fs::read_dir(path.join("meta"))
+            .unwrap()
+            .any(|file| { file.unwrap().path().extension().is_some_and(|extension| extension == "his") })
+    );
+    let kept = path.join(format!("generations/{:016x}.man", store.at("step00").unwrap().generation()));
+    let path = path.to_str().unwrap();
+    let verify = || python(&[READER, "--verify", path]);
+    assert_eq!(stdout(&verify()), "");
+
+    let listed = stdout(&python(&[READER, "--tags", path]));
+    let listed: Vec<Value> = listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let tags = store.tags().unwrap();
+    assert_eq!((listed.len(), tags.len()), (99, 99));
+    for (said, tag) in listed.iter().zip(&tags) {
+        let expected =
+            serde_json::json!({ "tag": tag.name, "generation": tag.generation, "message": tag.message });
+        assert_eq!(*said, expected);
+    }
+    let value = |arguments: &[&str]| {
+        let said: Value = serde_json::from_str(&stdout(&python(&[&[READER], arguments].concat()))).unwrap();
+        said["values"].clone()
+    };
+    assert_eq!(value(&[path, "x"]), serde_json::json!([50]));
+    for step in [0, 50, 99] {
+        let tag = format!("step{step:02}");
+        assert_eq!(value(&["--at", &tag, path, "x"]), serde_json::json!([step]), "{tag}");
+    }
+    let missing = python(&[READER, "--at", "step07", path]);
+    assert!(String::from_utf8(missing.stderr).unwrap().contains("no tag is named 'step07'"));
+    fs::remove_file(kept).unwrap();
+    let damaged = verify();
+    assert_eq!(damaged.status.code(), Some(1));
+    assert!(String::from_utf8(damaged.stderr).unwrap().contains("F-19"));
 }
 
 #[test]
