@@ -180,7 +180,10 @@ pub(crate) fn tables(dir: &Path) -> [(&'static str, PathBuf); 2] {
         &[wire::changed(wire::tensor_fields(), &[]).0],
     );
     let pages = 1 << 14;
-    let on = |page_count| wire::manifest_on(Some(&TableRef { page_count, ..reference }), None);
+    let on = |page_count| {
+        let table = TableRef { page_count, trees: reference.trees, generation: reference.generation };
+        wire::manifest_on(Some(&table), None)
+    };
     store_of(&sparse, &on(pages), Some((TABLE, &table)));
     let grown = fs::File::options().write(true).open(sparse.join(TABLE)).unwrap();
     grown.set_len(pages * PAGE_BYTES as u64).unwrap();

@@ -46,6 +46,10 @@ fn read_whole_store(path: &Path) {
             let _ = store.load(name).map(|tensor| tensor.to_text(&stridemap::PrintOptions::default()));
         }
         store.snapshot().storages().take(100).for_each(drop);
+        let _ = store.log();
+        for tag in store.tags().iter().flatten().take(10) {
+            let _ = store.at(&tag.name[..]).and_then(|snapshot| snapshot.names());
+        }
         let _ = store.verify(|_| ());
         let _ = store.disk_usage();
     }
