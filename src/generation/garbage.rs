@@ -146,8 +146,14 @@ impl OlderManifests {
         self.manifests.partition_point(|older| older.generation < generation)
     }
 
+    /// Returns what is known about a manifest in `meta/`. One that a tag kept names no history.
     fn needs(&self, generation: u64) -> Option<ManifestNeeds> {
-        self.manifests.get(self.position(generation)).filter(|older| older.generation == generation)?.needs
+        self.first_in_meta(generation).filter(|older| older.generation == generation)?.needs
+    }
+
+    /// Returns the first manifest in `meta/` that is not before a generation.
+    fn first_in_meta(&self, generation: u64) -> Option<&OlderManifest> {
+        self.manifests.iter().skip(self.position(generation)).find(|older| !older.is_kept)
     }
 
     /// Deletes the files of garbage that no tag keeps and no older generation can need, and drops them from the garbage
@@ -288,16 +294,20 @@ impl OlderManifests {
         Self::may_need_anything(needs) || needs.is_some_and(|it| it.has_storage(id))
     }
 
-    /// Whether a reader may need a table, by the table that its manifest names. A later generation has the same table or
-    /// a later one: if the first generation that could have this table does not need it, no later one does.
-    fn is_table_needed(&self, table: u64, named: impl Fn(ManifestNeeds) -> Option<u64>) -> bool {
-        let at = self.position(table);
-        let Some(first) = self.manifests.get(at) else { return false };
+    /// Whether a reader may need a table of storages and tensors. A later generation has the same table or a later one: if
+    /// the first generation that could have this table does not need it, no later one does.
+    fn is_table_needed(&self, table: u64) -> bool {
+        let Some(first) = self.manifests.get(self.position(table)) else { return false };
         if_test_omits_step!("pinned-tables", return Self::may_need_anything(first.needs));
-        // A manifest that a tag kept is a second one of its generation, and names no history.
-        let same = self.manifests.iter().skip(at).take_while(|older| older.generation == first.generation);
-        let mut needs = same.map(|older| older.needs);
-        needs.any(|needs| Self::may_need_anything(needs) || needs.and_then(&named) == Some(table))
+        Self::may_need_anything(first.needs) || first.needs.and_then(|needs| needs.table) == Some(table)
+    }
+
+    /// Whether a reader may need a table of the history, in the same way. A manifest that a tag kept names none.
+    fn is_history_needed(&self, history: u64) -> bool {
+        self.first_in_meta(history).is_some_and(|first| {
+            Self::may_need_anything(first.needs)
+                || first.needs.and_then(|needs| needs.history) == Some(history)
+        })
     }
 }
 
@@ -378,7 +388,7 @@ impl<'a> Collector<'a> {
         }
         let mut freed = std::mem::take(&mut older.freed_tables);
         for table in std::mem::take(&mut freed) {
-            let is_needed = is_table_of(newest, table)? || older.is_table_needed(table, |needs| needs.table);
+            let is_needed = is_table_of(newest, table)? || older.is_table_needed(table);
             if !is_needed {
                 let _ = self.remove(&paths.table(table));
             }
@@ -386,7 +396,7 @@ impl<'a> Collector<'a> {
         let own = newest.manifest().history.map(|history| history.generation);
         let mut histories = std::mem::take(&mut older.histories);
         histories.retain(|&history| {
-            let is_needed = Some(history) == own || older.is_table_needed(history, |needs| needs.history);
+            let is_needed = Some(history) == own || older.is_history_needed(history);
             is_needed || self.remove(&paths.history(history)).is_err()
         });
         older.histories = histories;
