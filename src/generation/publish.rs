@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use stridemap_format::limits::MAX_CHANGES;
-use stridemap_format::{KeptKey, Manifest, Rule, StorageRecord, TableEncoder, TableRef};
+use stridemap_format::{KeptGeneration, KeptKey, Manifest, Rule, StorageRecord, TableEncoder, TableRef};
 
 use super::Draft;
 use super::OpenStore;
@@ -114,7 +114,7 @@ fn publish_manifest(
 ) -> Result<Generation> {
     let disk = &*store.disk;
     let own = KeptKey { is_tagged: true, generation: manifest.generation };
-    let is_tagged = manifest.kept.contains_key(&own);
+    let own_kept = manifest.kept.get(&own).copied().flatten();
     let (mut table, mut history) = (newest.table().cloned(), newest.history().cloned());
     // 4. The tables that are due, then the manifest, under names that no process reads.
     let mut is_due = [false, true].map(|is_history| is_table_due(&manifest, newest, is_history));
@@ -126,8 +126,10 @@ fn publish_manifest(
             step!("sync-table-name", store.sync_dir(&store.paths.generations_dir()))?; // crash: the same
             table = Table::of(disk, &store.paths, &manifest)?.map(Arc::new);
         }
-        if let Some(Some(kept)) = manifest.kept.get_mut(&own) {
-            kept.table = manifest.table.map(|table| table.generation);
+        // Again if the table becomes due only after that of the history was written.
+        if let Some(kept) = own_kept {
+            let table = manifest.table.map(|table| table.generation);
+            manifest.kept.insert(own, Some(KeptGeneration { table, ..kept }));
         }
         if history_due {
             manifest.history = write_table(store, &mut manifest, history.as_deref(), true)?; // crash: an orphan, deleted later
@@ -140,7 +142,7 @@ fn publish_manifest(
             encoded => break encoded.map_err(unencodable)?,
         };
     };
-    if is_tagged {
+    if own_kept.is_some() {
         keep_manifest(store, &manifest)?; // crash: a manifest of no generation, replaced or deleted later
     }
     let (mut file, pin) = write_manifest(store, &bytes)?; // crash: an unfinished file, deleted later

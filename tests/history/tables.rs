@@ -83,3 +83,28 @@ fn reader_keeps_its_history_while_the_released_manifest_of_its_generation_is_hel
     );
     drop(held);
 }
+
+/// The manifest is too long only after the table of the history was written, so the table of tensors is due then.
+#[test]
+fn tagged_generation_keeps_a_table_that_its_history_was_written_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = fast().create(dir.path().join("s.smap")).unwrap();
+    store.save("x", &1i32).unwrap();
+    let copies = |prefix: char, count: usize, name_bytes: usize, tags: usize| {
+        let committed = store.write(|txn| -> Result<()> {
+            for i in 0..count {
+                txn.copy("x", &format!("{prefix}{i:0>width$}", width = name_bytes - 1))?;
+            }
+            (0..tags).try_for_each(|i| txn.tag(&format!("{prefix}{i}")))
+        });
+        committed.unwrap();
+    };
+    // With so many entries, a table is due only when the changes are too long for a manifest.
+    copies('a', 2200, 8, 0);
+    copies('b', 4090, 4096, 100);
+    copies('c', 3000, 8, 0);
+    copies('d', 3000, 8, 0);
+    let findings = store.verify(|_| ()).unwrap().findings;
+    assert!(findings.is_empty(), "{findings:?}");
+    assert_eq!(store.at("b0").unwrap().names().unwrap().len(), 1 + 2200 + 4090);
+}
