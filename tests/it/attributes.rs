@@ -188,7 +188,7 @@ fn tensors_are_copied_out_of_a_store_with_a_damaged_leaf_and_attributes() {
     let names: Vec<String> = (100..400).map(|i| format!("t{i}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let store = store_of(&dir, &names, &[("", "license", "MIT"), ("t", "k", "v")]);
-    let table = fs::read_dir(store.path().join("meta")).unwrap().map(|entry| entry.unwrap().path());
+    let table = fs::read_dir(store.path().join("generations")).unwrap().map(|entry| entry.unwrap().path());
     let table = table.into_iter().find(|path| path.extension().is_some_and(|it| it == "tab")).unwrap();
     let mut bytes = fs::read(&table).unwrap();
     let at = bytes.windows(4).position(|window| window == b"t100").unwrap();

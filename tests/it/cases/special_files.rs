@@ -82,7 +82,7 @@ fn names_that_look_like_paths_are_only_names_in_every_format() {
     for store in ["x.smap", "again.smap"].map(|name| inside.join(name)) {
         let known = |path: &PathBuf| {
             let name = path.strip_prefix(&store).unwrap().to_str().unwrap();
-            matches!(name, "FORMAT" | "LOCK" | "meta" | "storages") || name.ends_with(".man")
+            matches!(name, "FORMAT" | "LOCK" | "generations" | "meta" | "storages") || name.ends_with(".man")
         };
         let unknown: Vec<_> = paths(&store).into_iter().filter(|path| !known(path)).collect();
         assert!(unknown.is_empty(), "a name became a path: {unknown:?}");

@@ -42,7 +42,7 @@ fn created_store_is_invisible_until_it_is_complete() {
         let store = Store::open(path).unwrap();
         assert_eq!(generation.unwrap(), store.generation());
         assert_eq!((store.names().unwrap(), store.generation()), (vec!["x".to_owned()], 2));
-        assert_eq!(entries(path), ["FORMAT", "LOCK", "meta", "storages"]);
+        assert_eq!(entries(path), ["FORMAT", "LOCK", "generations", "meta", "storages"]);
         store.save("y", &1i32).unwrap();
         assert!(store.verify(|_| ()).unwrap().findings.is_empty());
     }

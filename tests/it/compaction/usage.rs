@@ -18,7 +18,8 @@ use stridemap::{DType, StorageKind, Store, Tensor};
 /// Returns the lengths of a store's files and of their blocks on disk, in bytes, as `du` counts them.
 pub(super) fn disk_usage(path: &Path) -> (u64, u64) {
     let own = files(path).into_iter().filter(|file| file.is_file());
-    let all = own.chain(files(&path.join("storages"))).chain(files(&path.join("meta")));
+    let inside = ["generations", "meta", "storages"].into_iter().flat_map(|dir| files(&path.join(dir)));
+    let all = own.chain(inside);
     all.fold((0, 0), |(bytes, blocks), file| (bytes + file.len(), blocks + file.blocks() * 512))
 }
 
@@ -46,9 +47,10 @@ fn walked_bytes(path: &Path) -> u64 {
 
 /// Returns the disk usage, after checking that its numbers add up to the directory, and to the files that it lists.
 #[track_caller]
-fn checked(store: &Store, path: &Path) -> DiskUsage {
+pub(crate) fn checked(store: &Store, path: &Path) -> DiskUsage {
     let usage = store.disk_usage().unwrap();
-    let sum = usage.reachable_bytes + usage.held_bytes + usage.reclaimable_bytes + usage.metadata_bytes;
+    let DiskUsage { reachable_bytes, tagged_bytes, held_bytes, reclaimable_bytes, metadata_bytes, .. } = usage;
+    let sum = reachable_bytes + tagged_bytes + held_bytes + reclaimable_bytes + metadata_bytes;
     assert_eq!([sum, usage.folder_bytes()], [walked_bytes(path); 2], "{usage:#?}");
     assert_eq!(sum, folder_bytes(path), "{usage:#?}");
     let listed = |is_counted: &dyn Fn(&SpaceReason) -> bool| {
@@ -56,17 +58,19 @@ fn checked(store: &Store, path: &Path) -> DiskUsage {
         files.map(|file| file.spare_bytes).sum::<u64>()
     };
     let is_foreign = |reason: &SpaceReason| *reason == SpaceReason::Foreign;
+    let is_tagged = |reason: &SpaceReason| matches!(reason, SpaceReason::Tagged { .. });
     let is_held =
         |reason: &SpaceReason| matches!(reason, SpaceReason::Pinned { .. } | SpaceReason::Writing { .. });
-    assert_eq!(listed(&is_held), usage.held_bytes, "{usage:#?}");
-    let reclaimable = listed(&|reason| !is_held(reason) && !is_foreign(reason));
+    assert_eq!([listed(&is_tagged), listed(&is_held)], [tagged_bytes, held_bytes], "{usage:#?}");
+    let is_needed = |reason: &SpaceReason| is_tagged(reason) || is_held(reason);
+    let reclaimable = listed(&|reason| !is_needed(reason) && !is_foreign(reason));
     assert_eq!(reclaimable, usage.reclaimable_bytes, "{usage:#?}");
     assert!(listed(&is_foreign) < usage.metadata_bytes);
     usage
 }
 
 #[test]
-fn four_numbers_add_up_to_the_bytes_of_the_folder_in_every_state() {
+fn five_numbers_add_up_to_the_bytes_of_the_folder_in_every_state() {
     let (_dir, path) = new_path();
     let store = Store::create(&path).unwrap();
     let _ = checked(&store, &path);
@@ -119,7 +123,7 @@ fn four_numbers_add_up_to_the_bytes_of_the_folder_in_every_state() {
     let file = fs::File::options().append(true).open(path.join("storages/0000000000000001.bin")).unwrap();
     file.set_len(file.metadata().unwrap().len() + 5000).unwrap();
     fs::create_dir_all(path.join("kept/by/someone")).unwrap();
-    for name in ["storages/more", "storages/.stage-dir", "meta/0000000000000077.tab", ".stage-dir"] {
+    for name in ["storages/more", "storages/.stage-dir", "meta/0000000000000077.his", ".stage-dir"] {
         fs::create_dir(path.join(name)).unwrap();
     }
     std::os::unix::fs::symlink("nowhere", path.join("link")).unwrap();
@@ -133,7 +137,7 @@ fn four_numbers_add_up_to_the_bytes_of_the_folder_in_every_state() {
         ("kept/.stage-4", 3002),
         ("storages/more/x", 3003),
         ("storages/.stage-dir/x", 3004),
-        ("meta/0000000000000077.tab/x", 3005),
+        ("meta/0000000000000077.his/x", 3005),
         (".stage-dir/x", 3006),
         ("storages/00000000000000ff.bin", 4001),
     ] {
@@ -153,7 +157,7 @@ fn four_numbers_add_up_to_the_bytes_of_the_folder_in_every_state() {
         ".stage-dir",
         "kept",
         "link",
-        "meta/0000000000000077.tab",
+        "meta/0000000000000077.his",
         "meta/notes",
         "notes.txt",
         "storages/.stage-dir",

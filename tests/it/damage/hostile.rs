@@ -26,7 +26,7 @@ fn names(dir: &Path) -> BTreeSet<String> {
 fn directory_that_is_a_link_is_refused_when_format_is_damaged_too() {
     let (dir, path) = new_path();
     create_small_store(&path);
-    for name in ["meta", "storages"] {
+    for name in ["generations", "meta", "storages"] {
         let outside = dir.path().join(name);
         fs::rename(path.join(name), &outside).unwrap();
         symlink(&outside, path.join(name)).unwrap();
@@ -49,7 +49,7 @@ fn tensors_on_a_storage_whose_record_is_lost_are_named() {
     let (_dir, path) = new_path();
     let expected = create_small_store(&path);
     // The first leaf of the table has the records of the storages.
-    overwrite(&path.join("meta/0000000000000004.tab"), 113);
+    overwrite(&path.join("generations/0000000000000004.tab"), 113);
     let (lost, done) = salvage_to(&path, &path.with_extension("new"), &expected, "records");
     let what = "of up to 0 tensors and the records of up to 3 storages are lost";
     assert!(done.losses.iter().any(|loss| loss.reason.contains(what)), "{done:?}");
@@ -59,7 +59,13 @@ fn tensors_on_a_storage_whose_record_is_lost_are_named() {
 
 #[test]
 fn files_of_impossible_ids_and_generations_are_no_obstacle() {
-    for name in ["storages/fffffffffffffff0.bin", "meta/fffffffffffffffe.man", "meta/fffffffffffffffe.tab"] {
+    for name in [
+        "storages/fffffffffffffff0.bin",
+        "generations/fffffffffffffffe.man",
+        "generations/fffffffffffffffe.tab",
+        "meta/fffffffffffffffe.his",
+        "meta/fffffffffffffffe.man",
+    ] {
         let dir = temporary();
         let path = dir.path().join("chunked.smap");
         let expected = create_chunked_store(&path);

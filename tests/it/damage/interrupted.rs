@@ -74,7 +74,7 @@ fn damaged_store(disk: &SimulatedDisk) -> BTreeMap<String, Vec<u8>> {
         let names = disk.list(&Path::new(STORE).join(dir)).unwrap();
         names.into_iter().map(|name| format!("{dir}/{name}")).collect::<Vec<_>>()
     };
-    let files = ["meta", "storages"].into_iter().flat_map(listed).chain(["FORMAT".to_owned()]);
+    let files = ["generations", "meta", "storages"].into_iter().flat_map(listed).chain(["FORMAT".to_owned()]);
     files.map(|file| (file.clone(), read(disk, &file))).collect()
 }
 

@@ -56,8 +56,12 @@ fn verify_reads_digests_of_any_number_of_chunks() {
     let mut chain = ChunkChain::default();
     (0..CHUNKS).for_each(|_| chain.push(of_zeros));
     let sealed = Sealed { chunks: chain.link(), tail: digest(&[]), reserved_bytes: 0 };
-    let record =
-        StorageRecord { length_bytes: CHUNKS << 20, tensor_count: 0, kind: RecordKind::Sealed(sealed) };
+    let record = StorageRecord {
+        length_bytes: CHUNKS << 20,
+        tensor_count: 0,
+        kind: RecordKind::Sealed(sealed),
+        is_restored: false,
+    };
     let mut manifest = Manifest { next_storage_id: 2, ..Manifest::first(uuid_of(&made)) };
     manifest.storages.insert(1, Some(record));
     store_of(&path, &manifest);

@@ -133,10 +133,10 @@ fn storage_replaced_together_with_its_digests_is_lost() {
 fn manifest_without_its_table_keeps_its_own_changes() {
     let (_dir, path) = new_path();
     let expected = create_small_store(&path);
-    fs::write(path.join("meta/0000000000000004.tab"), b"nothing of it").unwrap();
+    fs::write(path.join("generations/0000000000000004.tab"), b"nothing of it").unwrap();
     let new = path.with_extension("new");
     let (lost, done) = salvage_to(&path, &new, &expected, "table");
-    assert!(done.losses.iter().any(|loss| loss.path == path.join("meta/0000000000000004.tab")), "{done:?}");
+    assert!(done.losses.iter().any(|loss| loss.path == path.join("generations/0000000000000004.tab")), "{done:?}");
     // The manifest also has the record of the storage of `v7`.
     let left = content(&new);
     assert_eq!(left.keys().collect::<Vec<_>>(), ["counts", "later", "shared", "v7"]);
@@ -363,7 +363,7 @@ fn damaged_leaf_loses_only_its_tensors_and_a_damaged_inner_node_loses_nothing() 
     txn.commit().unwrap();
     drop((store, row));
     let expected = content(&path);
-    let table = Path::new("meta/0000000000000003.tab");
+    let table = Path::new("generations/0000000000000003.tab");
     let bytes = fs::read(path.join(table)).unwrap();
     for (at, most) in
         [(bytes.windows(4).position(|window| window == b"v500").unwrap(), 400), (bytes.len() - 4000, 0)]

@@ -78,7 +78,7 @@ pub(crate) fn create_small_store(path: &Path) -> Content {
 
 pub(crate) fn files(path: &Path) -> Vec<PathBuf> {
     let listed = |dir: &str| fs::read_dir(path.join(dir)).unwrap().map(|entry| entry.unwrap().path());
-    let mut files: Vec<PathBuf> = listed("meta").chain(listed("storages")).collect();
+    let mut files: Vec<PathBuf> = ["generations", "meta", "storages"].into_iter().flat_map(listed).collect();
     files.push(path.join("FORMAT"));
     files.sort();
     files

@@ -27,7 +27,7 @@ fn save_views(store: &Store, names: impl Iterator<Item = String>) {
 
 /// Returns the newest table of a store.
 fn table_of(path: &Path) -> PathBuf {
-    let files = fs::read_dir(path.join("meta")).unwrap().map(|entry| entry.unwrap().path());
+    let files = fs::read_dir(path.join("generations")).unwrap().map(|entry| entry.unwrap().path());
     files.filter(|file| file.extension().is_some_and(|it| it == "tab")).max().unwrap()
 }
 
@@ -105,13 +105,14 @@ fn salvage_keeps_the_first_of_two_records_with_one_name() {
     let leaf = |page: u64, dtype: u8| node((page, 1, 0), &[tensor(dtype)]);
     let root = node((3, 1, 1), &[child(text("a"), 1), child(text("a"), 2)]);
     let table = [node((0, 0, 0), &[storage]), leaf(1, 11), leaf(2, 7), root].concat();
-    let reference = wire::table_ref(&wire::reference(&table, (0, 1), (3, 2)));
-    let head = [uint(wire::GENERATION), uint(wire::NEXT_ID), reference, vec![0; 4]].concat();
+    let reference = wire::table_ref(&wire::reference(&table, 0, &[(0, 1), (3, 2)]));
+    // No time, no message, no history, no changes and no attributes.
+    let head = [uint(wire::GENERATION), vec![0; 2], uint(wire::NEXT_ID), reference, vec![0; 7]].concat();
     fs::remove_file(path.join("meta/0000000000000001.man")).unwrap();
     let manifest = frame::manifest_of(&[&wire::UUID[..], &head].concat());
     fs::write(path.join("FORMAT"), wire::marker(b"\x89SMAP\r\n\x1a", 1)).unwrap();
     fs::write(path.join("meta/0000000000000007.man"), manifest).unwrap();
-    fs::write(path.join("meta/0000000000000007.tab"), table).unwrap();
+    fs::write(path.join("generations/0000000000000007.tab"), table).unwrap();
     fs::write(path.join("storages/0000000000000001.bin"), [0; 25]).unwrap();
 
     let findings = verify(&path).findings;

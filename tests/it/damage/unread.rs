@@ -174,7 +174,7 @@ fn bytes_that_the_disk_cannot_read_cost_only_the_tensors_on_them() {
     // A page of the table, and a manifest.
     let (small, expected) =
         (dir.path().join("small.smap"), create_small_store(&dir.path().join("small.smap")));
-    let table = small.join("meta/0000000000000004.tab");
+    let table = small.join("generations/0000000000000004.tab");
     let pages = fs::metadata(&table).unwrap().len() / 4096;
     for page in 0..pages {
         let bytes = page * 4096..(page + 1) * 4096;

@@ -33,11 +33,11 @@ fn open_with_short_write(
 }
 
 fn is_metadata(path: &Path) -> bool {
-    path.parent().is_some_and(|dir| dir.ends_with("meta"))
+    path.parent().is_some_and(|dir| dir.ends_with("meta") || dir.ends_with("generations"))
 }
 
 fn files(path: &Path) -> usize {
-    ["meta", "storages"].iter().map(|dir| fs::read_dir(path.join(dir)).unwrap().count()).sum()
+    ["generations", "meta", "storages"].iter().map(|dir| fs::read_dir(path.join(dir)).unwrap().count()).sum()
 }
 
 /// Asserts that a commit that fails at a write leaves nothing, and that the same handle can commit it again, because

@@ -282,7 +282,7 @@ fn relative_external_files_follow_a_renamed_store() {
 
 /// Restores an older copy's files into the directories of a store.
 fn restore(backup: &Path, store: &Path) {
-    for sub in ["meta", "storages"] {
+    for sub in ["generations", "meta", "storages"] {
         for entry in fs::read_dir(store.join(sub)).unwrap() {
             fs::remove_file(entry.unwrap().path()).unwrap();
         }

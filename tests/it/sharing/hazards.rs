@@ -93,18 +93,18 @@ fn generation_that_another_process_reads_can_be_opened_until_nothing_reads_it() 
     }
     let path = store.path().to_owned();
     for other in [store.clone(), fast().open(&path).unwrap(), open_mapped(&path)] {
-        let snapshot = other.snapshot_of(2).unwrap();
+        let snapshot = other.at(2).unwrap();
         assert_eq!((snapshot.generation(), other.generation()), (2, 5));
         assert_eq!(snapshot.load("x").unwrap().read::<f32>().unwrap()[0], 1.);
         assert_eq!(other.load("x").unwrap().read::<f32>().unwrap()[0], 4.);
-        assert_eq!(other.snapshot_of(5).unwrap().generation(), 5);
+        assert_eq!(other.at(5).unwrap().generation(), 5);
         for absent in [0, 1, 3, 6, u64::MAX] {
-            let refused = other.snapshot_of(absent).unwrap_err();
+            let refused = other.at(absent).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::Conflict, "{refused}");
             assert!(refused.to_string().contains(&format!("generation {absent} of")), "{refused}");
         }
     }
-    let snapshot = store.snapshot_of(2).unwrap();
+    let snapshot = store.at(2).unwrap();
     reader.resume();
     assert_eq!(reader.read_line(), "1");
     reader.resume();
@@ -115,10 +115,10 @@ fn generation_that_another_process_reads_can_be_opened_until_nothing_reads_it() 
         1.,
         "the snapshot keeps the generation"
     );
-    assert_eq!(store.snapshot_of(2).unwrap().generation(), 2);
+    assert_eq!(store.at(2).unwrap().generation(), 2);
     drop(snapshot);
     store.gc().unwrap();
-    assert_eq!(store.snapshot_of(2).unwrap_err().kind(), ErrorKind::Conflict);
+    assert_eq!(store.at(2).unwrap_err().kind(), ErrorKind::Conflict);
 }
 
 #[test]
@@ -131,9 +131,9 @@ fn generation_of_a_store_that_was_replaced_is_not_opened() {
     let _readers = [other.snapshot(), store.snapshot()];
     other.save("y", &filled(10, 3f32)).unwrap();
     for number in [1, 3, 4] {
-        assert_eq!(store.snapshot_of(number).unwrap_err().kind(), ErrorKind::Stale);
+        assert_eq!(store.at(number).unwrap_err().kind(), ErrorKind::Stale);
     }
-    assert_eq!(store.snapshot_of(2).unwrap().names().unwrap(), ["x"]);
+    assert_eq!(store.at(2).unwrap().names().unwrap(), ["x"]);
 }
 
 #[test]

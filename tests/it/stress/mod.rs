@@ -269,11 +269,13 @@ fn check_files(path: &Path, store: &Store) {
     let meta: Vec<String> = lengths(path.join("meta")).into_keys().collect();
     let endings: Vec<&str> = meta.iter().map(|name| name.rsplit('.').next().unwrap()).collect();
     assert!(matches!(endings.iter().filter(|ending| **ending == "man").count(), 1), "{meta:?}");
-    assert!(endings.iter().filter(|ending| **ending == "tab").count() <= 1, "{meta:?}");
-    assert!(endings.iter().all(|ending| ["man", "tab"].contains(ending)), "{meta:?}");
+    assert!(endings.iter().filter(|ending| **ending == "his").count() <= 1, "{meta:?}");
+    assert!(endings.iter().all(|ending| ["man", "his"].contains(ending)), "{meta:?}");
+    let tables: Vec<String> = lengths(path.join("generations")).into_keys().collect();
+    assert!(tables.len() <= 1 && tables.iter().all(|name| name.ends_with(".tab")), "{tables:?}");
     assert!(meta.contains(&format!("{:016x}.man", store.generation())));
     let root: BTreeSet<String> = lengths(path.to_path_buf()).into_keys().collect();
-    assert!(root.iter().eq(["FORMAT", "LOCK", "meta", "storages"]), "{root:?}");
+    assert!(root.iter().eq(["FORMAT", "LOCK", "generations", "meta", "storages"]), "{root:?}");
 }
 
 /// `STRIDEMAP_STRESS_SECONDS` sets the duration, by default 3. `STRIDEMAP_STRESS_SEED` repeats the choices of a run,

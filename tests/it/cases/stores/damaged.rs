@@ -11,12 +11,12 @@ use stridemap_format::{TableRef, digest};
 
 use super::frame::{digested, manifest_of, redigested};
 use super::wire::{
-    self, Change, GENERATION, NEXT_ID, UUID, changed, external, ints, long, overwritten, storage_fields,
-    table_ref, tensor_fields, text, uint, uints,
+    self, Change, GENERATION, NEXT_ID, UUID, changed, external, int, ints, long, overwritten, storage_fields,
+    table_ref, tensor_fields, text, uint, uints, without_entry,
 };
 
 const MAN: &str = "meta/0000000000000007.man";
-const TAB: &str = "meta/0000000000000007.tab";
+const TAB: &str = "generations/0000000000000007.tab";
 const BIN: &str = "storages/0000000000000001.bin";
 const MAGIC: &[u8] = b"\x89SMAP\r\n\x1a";
 
@@ -56,9 +56,9 @@ fn sealed(bytes: &[u8]) -> Vec<u8> {
     [uint(0), vec![0; 16], digest(bytes).to_vec(), uint(0)].concat()
 }
 
-/// Returns a manifest of the storage and the tensor, valid except for `changes`.
+/// Returns a manifest of the storage and the tensor, without a history, valid except for `changes`.
 fn manifest(changes: &[Change]) -> Vec<u8> {
-    let mut all = changes.to_vec();
+    let mut all = [changes, &["tags", "kept", "garbage"].map(without_entry).concat()].concat();
     if !all.iter().any(|(field, _)| *field == "kind") {
         all.push(("kind", sealed(&elements())));
     }
@@ -89,9 +89,10 @@ type Table = (Vec<u8>, TableRef);
 
 /// Returns a store with a table, and a manifest without changes over it.
 fn on_table((table, reference): Table) -> Files {
-    let none = || uint(0);
-    let head = [UUID.to_vec(), uint(GENERATION), uint(NEXT_ID), table_ref(&reference)].concat();
-    let mut files = store(manifest_of(&[head, none(), none(), none(), none()].concat()));
+    let (time, none) = (int(0), || vec![0]);
+    let head = [UUID.to_vec(), uint(GENERATION), time, none(), uint(NEXT_ID), table_ref(&reference), none()];
+    // The maps of changes are empty, and so are the attributes.
+    let mut files = store(manifest_of(&[head.concat(), vec![0; 6]].concat()));
     files.insert(TAB.to_owned(), Node::File(table));
     files
 }
@@ -120,7 +121,7 @@ fn table_of_two_levels(children: &[(&str, u64)]) -> Table {
     let children: Vec<_> = children.iter().map(|&(name, page)| wire::child(text(name), page)).collect();
     let storages = wire::node((0, 0, 0), &[storage_of(2)]);
     let bytes = [storages, leaf(1, "s"), leaf(2, "t"), wire::node((3, 1, 1), &children)].concat();
-    let reference = wire::reference(&bytes, (0, 1), (3, 2));
+    let reference = wire::reference(&bytes, 0, &[(0, 1), (3, 2)]);
     (bytes, reference)
 }
 
@@ -174,7 +175,7 @@ fn metadata() -> Vec<Row> {
         ("name-of-2-to-60-bytes", store(manifest(&[("name", uint(1 << 60))])), Open(14, MAN)),
         (
             "2-to-60-storages",
-            store(manifest_of(&[&good()[24..45], &uint(1 << 60)[..]].concat())),
+            store(wire::manifest_up_to("storages", &uint(1 << 60))),
             Open(14, MAN),
         ),
         ("2-to-60-dimensions", store(manifest(&[("size", uint(1 << 60))])), Open(14, MAN)),
@@ -299,10 +300,10 @@ fn tables() -> Vec<Row> {
         ("table-of-2-to-52-pages", counting(|reference| reference.page_count = 1 << 52), Open(20, TAB)),
         (
             "table-of-2-to-61-tensors",
-            counting(|reference| reference.tensors.entry_count = 1 << 61),
+            counting(|reference| reference.trees[1].entry_count = 1 << 61),
             Verify(&[(28, TAB)]),
         ),
-        ("table-root-past-the-end", counting(|reference| reference.tensors.root_page = 2), Open(23, TAB)),
+        ("table-root-past-the-end", counting(|reference| reference.trees[1].root_page = 2), Open(23, TAB)),
         ("table-of-another-store", with_bytes(good(), |b| patched(&b, 16, &[9; 16])), Open(17, TAB)),
         ("table-of-another-generation", with_bytes(good(), |b| patched(&b, 32, &[6])), Open(18, TAB)),
         ("table-is-later", counting(|reference| reference.generation = 8), Open(18, MAN)),
@@ -404,7 +405,7 @@ impl Damaged {
     /// Writes the store and the expected results into a directory.
     pub(super) fn write(&self, dir: &Path) {
         let root = dir.join("store");
-        for folder in ["meta", "storages"] {
+        for folder in ["meta", "generations", "storages"] {
             if !matches!(self.files.get(folder), Some(Node::Link(_))) {
                 fs::create_dir_all(root.join(folder)).unwrap();
             }

@@ -114,7 +114,7 @@ fn make_missing() {
 
 /// Git does not keep a directory without files.
 fn keep_empty(store: &Path) {
-    for dir in ["meta", "storages"].map(|name| store.join(name)) {
+    for dir in ["generations", "meta", "storages"].map(|name| store.join(name)) {
         if dir.is_dir() && fs::read_dir(&dir).unwrap().next().is_none() {
             fs::write(dir.join(".keep"), "").unwrap();
         }

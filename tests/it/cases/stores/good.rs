@@ -272,7 +272,10 @@ fn foreign_files(path: &Path) {
         "meta/.stage-xyz",
         "meta/7.man",
         "meta/0000000000000009.man~",
+        "meta/0000000000000009.his",
         "meta/0000000000000009.tab",
+        "generations/0000000000000009.man",
+        "generations/0000000000000009.tab",
     ] {
         fs::write(path.join(file), "of others").unwrap();
     }
