@@ -13,7 +13,11 @@ impl Store {
     /// elements, several MiB at a time. `progress` is called on this thread, with the bytes of elements read since the
     /// last call.
     ///
-    /// If an entry of a table cannot be read, the name of its tensor is unknown and not in the finding.
+    /// What the [tags](Self::tags) of the newest generation keep is verified too. A finding there names the tags that lose
+    /// something, and says nothing about the tensors of this generation.
+    ///
+    /// If an entry of a table cannot be read, the name of its tensor is unknown and not in the finding. The same is true of
+    /// tags.
     ///
     /// External files have no digests: each is compared with the stamp that was recorded when it was adopted, and its
     /// elements are not read. A file that this handle may not open is skipped, and listed in
@@ -103,7 +107,7 @@ impl StoreOptions {
     ///
     /// Nothing is guessed: whatever has a checksum, and is not confirmed by it, is lost and reported.
     ///
-    /// - The newest generation that can be read is copied. If its table is damaged, the entries of a damaged leaf are
+    /// - The newest generation that can be read is copied: if need be, one that a tag keeps. If its table is damaged, the entries of a damaged leaf are
     ///   lost, and the others are kept. If no generation has a usable table, the newest manifest is read without its
     ///   table. Without a readable manifest, a salvage fails. FORMAT and LOCK are not needed.
     /// - A tensor is lost if its header or the record of its storage is lost, or if it reaches a chunk that is damaged or
@@ -113,6 +117,7 @@ impl StoreOptions {
     /// - A mutable tensor of which a change was [interrupted](crate::Tensor::allow_interrupted) is copied as it is, and
     ///   listed in [`Salvaged::interrupted`]. The new store says so, too, when the tensor is read or locked.
     /// - Wrong or missing chunk digests are computed again from the chunks, and used only if they match the record.
+    /// - No [tag](crate::Store::tags) is copied, nor what only a tagged generation has. Each tag is a loss.
     /// - Everything else is as in a [copy](crate::Snapshot::copy_to): tensors that share a storage still share it, mutable,
     ///   live and external storages keep their kind, all attributes are kept, whole storages share their blocks with the
     ///   originals if the file system can do that, and the new store has a uuid of its own. It appears whole or not at
@@ -144,7 +149,7 @@ impl StoreOptions {
     ///
     /// # Errors
     /// `NotFound`; `NotAStore`; `UnsupportedVersion` for a store of a newer version; `Corrupt` if no manifest is
-    /// whole, or if `meta` or `storages` is not a directory; `AlreadyExists` if the new path exists; `InvalidArgument` if
+    /// whole, or if `meta`, `generations` or `storages` is not a directory; `AlreadyExists` if the new path exists; `InvalidArgument` if
     /// it is inside the damaged store; those of [`Snapshot::copy_to`](crate::Snapshot::copy_to), except `Interrupted`.
     /// After each of these nothing is left behind, except after `CommitUnknown`.
     pub fn salvage(

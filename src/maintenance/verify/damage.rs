@@ -15,7 +15,7 @@ use crate::layout::{Coverage, MAX_STEPS_TOGETHER};
 use crate::maintenance::external_check::Fault;
 
 /// The findings about one storage, each with the part of the storage that it affects.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct DamageIndex {
     /// Findings that affect every tensor on the storage.
     pub(super) whole: Vec<FindingIndex>,
@@ -61,6 +61,15 @@ pub(super) fn report(
 }
 
 impl DamageIndex {
+    /// Returns the findings that affect bytes before an end.
+    pub(super) fn before(&self, end_bytes: u64) -> Self {
+        let before = |(range, finding): &(Range<u64>, FindingIndex)| {
+            let range = range.start..range.end.min(end_bytes);
+            (!range.is_empty()).then_some((range, *finding))
+        };
+        DamageIndex { whole: self.whole.clone(), ranges: self.ranges.iter().filter_map(before).collect() }
+    }
+
     /// Visits the findings that affect a tensor on the storage.
     pub(super) fn each_reached(
         &self,

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use stridemap_format::{
-    Error as FormatError, GarbageKey, KeptGeneration, RecordKind, Rule, StorageRecord, TensorRecord,
-    full_chunk_count,
+    CHUNK_BYTES, Error as FormatError, GarbageKey, KeptGeneration, RecordKind, Rule, StorageRecord,
+    TensorRecord, full_chunk_count,
 };
 
 use super::check_metadata;
@@ -18,18 +18,59 @@ use crate::layout::MAX_STEPS_TOGETHER;
 use crate::maintenance::inventory::Needs;
 use crate::storage::Unreadable;
 
-/// What has been found of the newest generation.
+/// How many times what tags keep is verified again, because tags were removed meanwhile.
+const MAX_TRIES: u32 = 5;
+
+/// What has been found of the generation of the handle.
 pub(super) struct Checked<'a> {
     pub(super) survey: &'a Survey<'a>,
-    /// The findings by storage. Those of storages that only tags keep are added.
+    /// The findings by storage.
     pub(super) damage: BTreeMap<u64, DamageIndex>,
 }
 
-/// Verifies what the tags of a generation keep. Findings there name the tags that lose something.
+/// Verifies what the tags of the newest generation keep. Findings there name the tags that lose something.
 pub(super) fn check_history(
     store: &OpenStore,
+    checked: &Checked<'_>,
+    findings: &mut Findings,
+    progress: &mut dyn FnMut(u64),
+) -> Result<()> {
+    for _ in 1..MAX_TRIES {
+        let newest = match store.newest_of_all() {
+            // The generation of the handle may be whole. What the newest has is a finding already.
+            Err(e) if e.kind() == ErrorKind::Corrupt => return Ok(()),
+            newest => newest?,
+        };
+        let before = findings.list.len();
+        check_kept_by(store, &newest, checked, findings, progress)?;
+        let is_outdated = || has_lost_tags(&newest, &*store.newest_of_all()?);
+        if findings.list.len() == before || !is_outdated().unwrap_or(false) {
+            return Ok(());
+        }
+        // The files that only a removed tag kept may have been deleted.
+        findings.list.truncate(before);
+    }
+    Ok(())
+}
+
+/// Whether tags of a generation were removed or moved before a later one.
+fn has_lost_tags(earlier: &Generation, later: &Generation) -> Result<bool> {
+    if earlier.number() == later.number() {
+        return Ok(false);
+    }
+    for tag in earlier.tags()? {
+        let (name, tag) = tag?;
+        if later.tag(&name)?.is_none_or(|now| now.generation != tag.generation) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn check_kept_by(
+    store: &OpenStore,
     newest: &Generation,
-    checked: Checked<'_>,
+    checked: &Checked<'_>,
     findings: &mut Findings,
     progress: &mut dyn FnMut(u64),
 ) -> Result<()> {
@@ -39,8 +80,17 @@ pub(super) fn check_history(
     );
     if let Some(history) = newest.history() {
         let survey = Survey::of(newest.manifest(), Some(history), Unreadable::Fail)?;
-        for (_, e) in survey.damage.errors() {
-            findings.add_broken_rule(e)?;
+        let damage = survey.damage.errors().map(|(_, e)| findings.add_broken_rule(e));
+        let damage: Vec<_> = damage.collect::<Result<_>>()?;
+        for name in survey.tags.keys() {
+            if newest.tag(name).is_err() {
+                damage.iter().for_each(|&finding| findings.affect_tags(finding, &[name.clone()]));
+            }
+        }
+        if let (lost, Some(&finding)) = (survey.lost_tags(), damage.first())
+            && lost > 0
+        {
+            findings.list[finding].detail += &format!("; {lost} tags cannot be read");
         }
         if let Some(detail) = survey.miscount() {
             findings.push(&path, &FormatError::new(Rule::RecordCount, detail));
@@ -74,7 +124,19 @@ pub(super) fn check_history(
         miscounted(format!("generation {generation} has no tag, but its record says otherwise"));
     }
     let needs = Needs::of(store, newest, Vec::new(), true)?;
-    let mut garbage: BTreeMap<u64, StorageRecord> = BTreeMap::new();
+    // The storages of tagged generations that have not been verified.
+    let mut others: BTreeMap<u64, StorageRecord> = BTreeMap::new();
+    let next_id = kept.values().map(|kept| kept.next_storage_id).max().unwrap_or_default();
+    for entry in newest.storages()? {
+        // The handle may be on a generation without them, or in which they are shorter.
+        let (id, record) = entry?;
+        let is_verified = checked.survey.storages.get(&id).is_some_and(|known| {
+            (known.record.length_bytes, &known.record.kind) == (record.length_bytes, &record.kind)
+        });
+        if id < next_id && !is_verified && !matches!(record.kind, RecordKind::External(_)) {
+            others.insert(id, record);
+        }
+    }
     for entry in newest.entries().scan::<GarbageEntry>(None)? {
         let (GarbageKey { is_tagged, dropped, id }, record) = entry?;
         if is_tagged != is_kept(newest.entries(), id, dropped)? {
@@ -82,17 +144,17 @@ pub(super) fn check_history(
         }
         // A collection may have deleted a storage that was restored, dropped again, and is in no tagged generation.
         if is_tagged && needs.tagged_with(id, dropped).is_some() {
-            garbage.insert(id, record);
+            others.insert(id, record);
         }
     }
     let files = Files { disk: &*store.disk, paths: &store.paths, unreadable: Unreadable::Fail };
-    let Checked { survey, mut damage } = checked;
-    for (id, found) in check_all(&files, garbage.iter().map(|(&id, record)| (id, record)), progress)? {
-        let length_bytes = garbage.get(&id).map_or(0, |record| record.length_bytes);
+    let mut damage = checked.damage.clone();
+    for (id, found) in check_all(&files, others.iter().map(|(&id, record)| (id, record)), progress)? {
+        let length_bytes = others.get(&id).map_or(0, |record| record.length_bytes);
         damage.insert(id, add_findings(store, id, length_bytes, &found, findings)?);
     }
-    let longest =
-        |id: &u64| survey.storages.get(id).map(|storage| &storage.record).or_else(|| garbage.get(id));
+    let known = |id: &u64| checked.survey.storages.get(id).map(|storage| &storage.record);
+    let longest = |id: &u64| others.get(id).or_else(|| known(id));
     let mut steps_left = MAX_STEPS_TOGETHER;
     for (generation, record) in kept {
         let Some(names) = tags.get(&generation) else { continue };
@@ -103,9 +165,10 @@ pub(super) fn check_history(
             &longest,
             findings,
             progress,
-            |tensor, length_bytes, findings| {
+            |tensor, storage, findings| {
                 if let Some(index) = damage.get(&tensor.storage_id) {
-                    index.each_reached(tensor, length_bytes, &mut steps_left, |finding| {
+                    let index = index.before(storage.shared_bytes);
+                    index.each_reached(tensor, storage.length_bytes, &mut steps_left, |finding| {
                         findings.affect_tags(finding, names);
                     });
                 }
@@ -116,6 +179,14 @@ pub(super) fn check_history(
     Ok(())
 }
 
+/// A storage of a tagged generation.
+#[derive(Clone, Copy, Default)]
+struct KeptStorage {
+    length_bytes: u64,
+    /// How many of its bytes the digests of the longest record are about. Its own digest is about the rest.
+    shared_bytes: u64,
+}
+
 /// Verifies a tagged generation: its manifest, its table, and the digests that its records state where the storage has
 /// grown since. `longest` returns the record whose bytes have been verified. Visits the tensors.
 fn check_kept<'a>(
@@ -124,7 +195,7 @@ fn check_kept<'a>(
     longest: &impl Fn(&u64) -> Option<&'a StorageRecord>,
     findings: &mut Findings,
     progress: &mut dyn FnMut(u64),
-    mut visit: impl FnMut(&TensorRecord, u64, &mut Findings),
+    mut visit: impl FnMut(&TensorRecord, KeptStorage, &mut Findings),
 ) -> Result<()> {
     let path = store.paths.kept_manifest(number);
     let kept = match pin_kept(store, number) {
@@ -149,8 +220,11 @@ fn check_kept<'a>(
     }
     let survey = Survey::of(head, kept.table().map(AsRef::as_ref), Unreadable::Fail)?;
     check_metadata(store, &kept, &survey, findings)?;
+    let mut storages: BTreeMap<u64, KeptStorage> = BTreeMap::new();
     for (&id, storage) in &survey.storages {
         let record = &storage.record;
+        let length_bytes = record.length_bytes;
+        let mut shared_bytes = length_bytes;
         match longest(&id) {
             None => {
                 let detail =
@@ -158,18 +232,21 @@ fn check_kept<'a>(
                 findings.push(&path, &FormatError::new(Rule::RecordCount, detail));
             }
             Some(longest) if longest.kind != record.kind && matches!(record.kind, RecordKind::Sealed(_)) => {
-                let is_tail = |chunk| chunk == full_chunk_count(record.length_bytes);
+                let full = full_chunk_count(length_bytes);
+                let is_tail = |chunk| chunk == full;
                 let damage = check_chunks(&*store.disk, &store.paths, (id, record), is_tail, progress)?;
-                if let Some(damage) = damage {
-                    add_findings(store, id, record.length_bytes, &damage, findings)?;
+                match damage {
+                    Some(damage) => drop(add_findings(store, id, length_bytes, &damage, findings)?),
+                    None => shared_bytes = full.saturating_mul(CHUNK_BYTES),
                 }
             }
             Some(_) => {}
         }
+        storages.insert(id, KeptStorage { length_bytes, shared_bytes });
     }
     survey.each_tensor(|tensor| {
-        let storage = survey.storages.get(&tensor.record.storage_id);
-        visit(tensor.record, storage.map_or(0, |storage| storage.record.length_bytes), findings);
+        let storage = storages.get(&tensor.record.storage_id).copied().unwrap_or_default();
+        visit(tensor.record, storage, findings);
         Ok(())
     })
 }

@@ -120,7 +120,7 @@ pub(crate) fn verify(
     let (faults, unchecked_files) = check_external(store, storages())?;
     let damage = damage::report(store, &survey, &damage, faults, &mut findings)?;
     let checked = history::Checked { survey: &survey, damage };
-    history::check_history(store, generation, checked, &mut findings, &mut |bytes| {
+    history::check_history(store, &checked, &mut findings, &mut |bytes| {
         read_bytes += bytes;
         progress(bytes);
     })?;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, btree_map};
 use std::mem;
 
 use stridemap_format::{
-    Entry, Error as FormatError, Manifest, Node, NodeHeader, Rule, StorageRecord, TensorRecord, Tree,
+    Entry, Error as FormatError, Manifest, Node, NodeHeader, Rule, StorageRecord, Tag, TensorRecord, Tree,
 };
 
 use super::table_damage::TableDamage;
@@ -21,6 +21,8 @@ pub(crate) struct Survey<'a> {
     /// All storages whose record can be read.
     pub(crate) storages: BTreeMap<u64, SurveyedStorage>,
     pub(crate) damage: TableDamage,
+    /// The tags whose entries can be read, even if a damaged node leads to them.
+    pub(crate) tags: BTreeMap<String, Tag>,
     /// How many records in the table repeat the id of an earlier record. The earlier one is used.
     pub(crate) repeated_storages: u64,
     /// How many entries of each tree of the table can be read.
@@ -92,6 +94,7 @@ impl<'a> Survey<'a> {
             table,
             storages: BTreeMap::new(),
             damage: TableDamage::default(),
+            tags: BTreeMap::new(),
             repeated_storages: 0,
             read: BTreeMap::new(),
             nodes: BTreeMap::new(),
@@ -105,6 +108,10 @@ impl<'a> Survey<'a> {
             survey.walk::<TagEntry>(table);
             survey.walk::<KeptEntry>(table);
             survey.walk::<GarbageEntry>(table);
+        }
+        for (name, tag) in &manifest.tags {
+            survey.tags.remove(name);
+            survey.tags.extend(tag.clone().map(|tag| (name.clone(), tag)));
         }
         for (&id, record) in &manifest.storages {
             survey.storages.remove(&id);
@@ -167,8 +174,9 @@ impl<'a> Survey<'a> {
                     last_name = name;
                     ascends
                 }),
-                Tree::Tags => self.read_entries(table, page, &node, |_, (name, _): TagEntry| {
+                Tree::Tags => self.read_entries(table, page, &node, |survey, (name, tag): TagEntry| {
                     let ascends = last_tag < name;
+                    survey.tags.insert(name.clone(), tag);
                     last_tag = name;
                     ascends
                 }),
@@ -370,10 +378,17 @@ impl<'a> Survey<'a> {
 
     /// Returns how many storages and tensors of the table cannot be read, by the counts of the manifest.
     pub(crate) fn lost_entries(&self) -> (u64, u64) {
-        self.table.map_or((0, 0), |table| {
-            let lost = |tree| table.reference().tree(tree).entry_count.saturating_sub(self.read_count(tree));
-            (lost(Tree::Storages), lost(Tree::Tensors))
-        })
+        (self.lost_count(Tree::Storages), self.lost_count(Tree::Tensors))
+    }
+
+    /// Returns how many tags of the table cannot be read, by the count of the manifest.
+    pub(crate) fn lost_tags(&self) -> u64 {
+        self.lost_count(Tree::Tags)
+    }
+
+    fn lost_count(&self, tree: Tree) -> u64 {
+        let stated = self.table.map_or(0, |table| table.reference().tree(tree).entry_count);
+        stated.saturating_sub(self.read_count(tree))
     }
 
     fn read_count(&self, tree: Tree) -> u64 {
