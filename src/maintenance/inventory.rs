@@ -214,9 +214,9 @@ impl Inventory {
     pub(crate) fn take(store: &OpenStore) -> Result<Self> {
         let mut tries = 0;
         loop {
-            let before = store.newest()?.number();
+            let before = store.newest_of_all()?.number();
             let files = list(store)?;
-            let newest = store.newest()?;
+            let newest = store.newest_of_all()?;
             tries += 1;
             if newest.number() == before || tries == MAX_TRIES {
                 return Self::of(store, newest, files);
