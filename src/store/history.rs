@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use stridemap_format::{KeptGeneration, RecordKind};
+use stridemap_format::{Error as FormatError, KeptGeneration, RecordKind, Rule};
 
 use super::handle::Store;
 use super::retention::Retention;
@@ -489,6 +490,11 @@ impl Snapshot {
 /// Opens and pins a generation.
 pub(super) fn find(store: &generation::OpenStore, at: &At) -> Result<Arc<Generation>> {
     store.check_process()?;
+    let current = store.current();
+    if *at == At::Generation(current.number()) {
+        return Ok(current);
+    }
+    let mut kept = None;
     for tries in 0..MAX_TRIES {
         let newest = store.newest_of_all()?;
         // Generations of a different store, restored over this one, have the same numbers.
@@ -502,16 +508,22 @@ pub(super) fn find(store: &generation::OpenStore, at: &At) -> Result<Arc<Generat
             },
             At::Generation(number) => (*number, newest.is_tagged(*number)?),
         };
-        for known in [&newest, &store.current()] {
+        for known in [&newest, &current] {
             if known.number() == number {
                 return Ok(Arc::clone(known));
             }
         }
-        let pinned =
-            if is_tagged { generation::pin_kept(store, number)? } else { generation::pin(store, number)? };
+        let mut pinned = if is_tagged { None } else { generation::pin(store, number)? };
+        // A reader may still use what a tag kept.
+        if pinned.is_none() && (is_tagged || newest.is_released(number)?) {
+            pinned = generation::pin_kept(store, number)?;
+        }
         match pinned {
             Some(pinned) => return Ok(Arc::new(pinned)),
-            None if is_tagged => thread::sleep(Duration::from_millis(u64::from(tries > 1))),
+            None if is_tagged => {
+                thread::sleep(Duration::from_millis(u64::from(tries > 1)));
+                kept = Some(store.paths.kept_manifest(number));
+            }
             None => {
                 let message = format!(
                     "open generation {number} of {}: it is not on disk, because no tag, handle or snapshot keeps it; \
@@ -522,6 +534,12 @@ pub(super) fn find(store: &generation::OpenStore, at: &At) -> Result<Arc<Generat
                 return Err(Error::new(ErrorKind::Conflict, message));
             }
         }
+    }
+    if let Some(path) = kept
+        && store.disk.stat(&path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+    {
+        let detail = "the manifest of a tagged generation is missing";
+        return Err(Error::corrupt(&path, FormatError::new(Rule::MetadataFile, detail)));
     }
     let message = format!("open {at} of {}: it is locked; try again", store.paths.root().display());
     Err(Error::new(ErrorKind::Busy, message))
