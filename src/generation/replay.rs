@@ -220,7 +220,7 @@ fn expected_storage(
 pub(crate) fn storage_gone(action: impl fmt::Display, id: u64, generation: u64) -> Error {
     let message = format!(
         "{action}: storage {id:016x}, which it refers to, is gone from generation {generation}: its tensors were \
-         removed, or moved by a compaction; load the tensor again, or save it, which copies its elements"
+         removed, or moved by a compaction; load the tensor again, restore it, or save it, which copies its elements"
     );
     Error::new(ErrorKind::Conflict, message)
 }

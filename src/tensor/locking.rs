@@ -61,8 +61,8 @@ impl Tensor {
     /// Waits until no other guard of the storage is held, and prevents others while this guard is held. The elements
     /// can then be changed.
     ///
-    /// A storage that no tensor of the newest generation refers to is refused, because writes to it would be lost.
-    /// The last name can still be removed while the guard is held. Later writes are then lost.
+    /// A storage that no tensor of the newest generation refers to is refused: writes to it would be lost, or change what
+    /// a tag keeps. The last name can still be removed while the guard is held.
     ///
     /// ```
     /// use stridemap::{DType, StorageKind, Store};

@@ -166,7 +166,7 @@ impl InPlaceFile {
     ///
     /// # Errors
     /// `Stale` if the name of the loaded file now belongs to a different file; `Conflict` if the file has several
-    /// names, or if no tensor is backed by the storage any more.
+    /// names, or if no tensor of the newest generation is backed by the storage.
     pub(in crate::storage) fn check_changeable(&self, file: &Arc<dyn DiskFile>) -> Result<()> {
         let stat = file.stat().doing("examine storage", &self.path)?;
         if !step!("in-place-is-same", self.is_same_file(stat)) {
@@ -304,8 +304,8 @@ impl InPlaceFile {
 
     fn unreferenced_error(&self) -> Error {
         let message = format!(
-            "{}: no tensor is backed by the storage any more, and writes would be lost; save the elements under \
-             a new name",
+            "{}: no tensor of the newest generation is backed by the storage, so it is not changed; restore a tensor \
+             that is, or save the elements under a new name",
             self.path.display()
         );
         Error::new(ErrorKind::Conflict, message)
