@@ -8,15 +8,17 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stridemap_format::{RecordKind, TensorRecord};
+use stridemap_format::{RecordKind, TableRef, Tag, TensorRecord};
 
 use super::copy::{Copied, Done, Original};
 use super::external_check::detail_of;
+use super::verify::Survey;
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result, one_line};
-use crate::generation::{Generation, OpenStore, Options, StoreDir, check_free, open_dirs};
+use crate::generation::{Generation, OpenStore, Options, StoreDir, Table, check_free, open_dirs};
+use crate::storage::Unreadable;
 use keep::keep;
-use newest::newest;
+use newest::{Newest, newest, readable};
 
 /// What a salvage copied, and what it lost. See [`StoreOptions::salvage`](crate::StoreOptions::salvage).
 #[must_use = "what is lost is reported here, and is not an error"]
@@ -27,7 +29,8 @@ pub struct Salvaged {
     pub generation: u64,
     /// What was copied. If nothing was to be made, only the number of tensors that can be.
     pub copied: Copied,
-    /// What is lost: tensors, and metadata.
+    /// What is lost: tensors, metadata, and tags. A salvage copies one generation, so no tag is copied, nor what only a
+    /// tagged generation has.
     pub losses: Vec<Loss>,
     /// The tensors in the new store whose elements may be a mix of old and new ones: a process or thread ended while it
     /// was changing their storage, or the file is too short to say so. They are copied as they are, and marked, so they
@@ -39,12 +42,13 @@ pub struct Salvaged {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Loss {
-    /// The tensor that is lost, or that has lost its last rows. `None` if metadata is lost: which tensors it described
-    /// is not known.
+    /// The tensor that is lost, or that has lost its last rows. `None` for a tag, and if metadata is lost: which tensors it
+    /// described is not known.
     pub name: Option<String>,
-    /// The file that is damaged, or that could not be read or opened.
+    /// The file that is damaged, or that could not be read or opened, or the manifest that a tag keeps.
     pub path: PathBuf,
-    /// What is wrong with it, or `could not be read: ` and the error of the disk: then the bytes may be whole.
+    /// What is wrong with it, or `could not be read: ` and the error of the disk: then the bytes may be whole. Or which
+    /// tag is not copied.
     pub reason: String,
     /// The bytes of the tensor's elements that are lost.
     pub lost_bytes: u64,
@@ -92,6 +96,7 @@ pub(crate) fn salvage(
     let dir = StoreDir::new(held, paths, uuid);
     let store = OpenStore::at(dir, options, Arc::new(Generation::stand_in(uuid, number)));
     let kept = keep(&store, &source, &mut losses, progress)?;
+    add_tags(&store, &source, &mut losses)?;
     let copied = Copied { tensor_count: kept.tensors.len() as u64, ..Copied::default() };
     let mut done = Done { copied, interrupted: kept.interrupted, ..Done::default() };
     let mut manifest = source.manifest;
@@ -135,6 +140,38 @@ fn refused_losses(store: &OpenStore, generation: &Generation, done: &Done) -> Ve
         Some(Loss { name: Some(name.clone()), path, reason, lost_bytes: record.header.nbytes() as u64 })
     };
     manifest.tensors.iter().filter_map(loss).collect()
+}
+
+/// Adds the tags to the losses.
+fn add_tags(store: &OpenStore, source: &Newest, losses: &mut Vec<Loss>) -> Result<()> {
+    let (paths, manifest) = (&store.paths, &source.manifest);
+    if source.is_kept {
+        let reason = "the names of the tags are lost, and only one of the tagged generations is copied";
+        losses.push(Loss::of_metadata(paths.generations_dir(), reason.to_owned()));
+        return Ok(());
+    }
+    let unknown = |history: TableRef, why: String| {
+        Loss::of_metadata(
+            paths.history(history.generation),
+            format!("{why}; tags that it lists are not known"),
+        )
+    };
+    let history = match (readable(Table::of_history(&*store.disk, paths, manifest))?, manifest.history) {
+        (Err(e), Some(history)) => {
+            losses.push(unknown(history, reason_of(&e)));
+            None
+        }
+        (history, _) => history?,
+    };
+    let survey = Survey::of(manifest, history.as_ref(), Unreadable::Skip)?;
+    for (_, e) in survey.damage.errors() {
+        losses.extend(manifest.history.map(|history| unknown(history, reason_of(&e))));
+    }
+    for (name, Tag { generation, .. }) in &survey.tags {
+        let reason = format!("tag {name:?} of generation {generation} is not copied");
+        losses.push(Loss::of_metadata(paths.kept_manifest(*generation), reason));
+    }
+    Ok(())
 }
 
 /// Refuses a new store inside the damaged one, which would change it.

@@ -22,6 +22,8 @@ pub(super) struct Newest {
     /// The table of the manifest. `None` if it has none, or if no generation with a usable table is left.
     pub(super) table: Option<Table>,
     pub(super) pin: Pin,
+    /// Whether the manifest is one that a tag keeps. It names no tags.
+    pub(super) is_kept: bool,
 }
 
 /// The number and the path of a manifest.
@@ -68,7 +70,7 @@ pub(super) fn newest(disk: &dyn Disk, paths: &StorePaths, losses: &mut Vec<Loss>
 }
 
 /// Separates what is damaged or cannot be read, which is the inner error. A newer version is not damage.
-fn readable<T>(read: Result<T>) -> Result<Result<T, Error>> {
+pub(super) fn readable<T>(read: Result<T>) -> Result<Result<T, Error>> {
     match read {
         Err(e) if e.kind() == ErrorKind::UnsupportedVersion => Err(e),
         read => Unreadable::Skip.damage_in(read),
@@ -145,15 +147,16 @@ fn find(
             Ok((table, damage))
         }))?;
         let table_path = manifest.table.map(|table| paths.table(table.generation));
+        let is_kept = path == paths.kept_manifest(number);
         let (table, why) = match opened {
             Ok((table, None)) => {
-                return Ok(Ok((Newest { manifest, table, pin }, unusable, returns_to(number))));
+                return Ok(Ok((Newest { manifest, table, pin, is_kept }, unusable, returns_to(number))));
             }
             Ok((table, Some(damage))) => (table, reason_of(&damage)),
             Err(e) => (None, reason_of(&e)),
         };
         if partial.as_ref().is_none_or(|(best, _)| best.table.is_none() && table.is_some()) {
-            partial = Some((Newest { manifest, table, pin }, unusable.len()));
+            partial = Some((Newest { manifest, table, pin, is_kept }, unusable.len()));
         }
         unusable.push((table_path.unwrap_or(path), why));
     }
