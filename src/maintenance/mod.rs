@@ -9,16 +9,18 @@
 //! | to | call | which returns |
 //! |---|---|---|
 //! | see which bytes no tensor reaches, and why they are still on disk | [`Store::disk_usage`] | [`DiskUsage`] |
+//! | see what a tag keeps, and what its removal would free | [`Store::log`], [`Store::freed_without`] | [`LogEntry`], bytes |
 //! | delete what a killed writer or a power cut left behind | [`Store::gc`] | [`Collected`] |
 //! | rewrite storages without the bytes that no tensor reaches | [`Store::compact`] | [`Compacted`] |
 //! | copy the elements of external files into the store | [`Store::materialize`] | [`Compacted`] |
 //! | back up a store that others write | [`Snapshot::copy_to`] | [`Copied`] |
-//! | find damage | [`Store::verify`], [`StoreOptions::verify`] | [`Verification`] |
+//! | find damage, also to what tags keep | [`Store::verify`], [`StoreOptions::verify`] | [`Verification`] |
 //! | copy what is whole in a damaged store | [`StoreOptions::salvage`] | [`Salvaged`] |
 //!
 //! A long-running program should call [`Store::refresh`] now and then, because a handle keeps the files of its
-//! generation. Compaction frees space after large tensors were removed and only views of them remain. Verification
-//! reads every byte: run it at night, or before a backup replaces an older one.
+//! generation. A tag keeps them until it is removed: [`Store::retain`] removes old ones. Compaction frees space after
+//! large tensors were removed and only views of them remain, unless a tag keeps their storages. Copies and salvages are of
+//! one generation, without tags. Verification reads every byte: run it at night, or before a backup replaces an older one.
 //!
 //! ```
 //! use stridemap::Store;
@@ -47,7 +49,11 @@
 //! [`Store::compact`]: crate::Store::compact
 //! [`Store::gc`]: crate::Store::gc
 //! [`Store::materialize`]: crate::Store::materialize
+//! [`LogEntry`]: crate::history::LogEntry
+//! [`Store::freed_without`]: crate::Store::freed_without
+//! [`Store::log`]: crate::Store::log
 //! [`Store::refresh`]: crate::Store::refresh
+//! [`Store::retain`]: crate::Store::retain
 //! [`Store::disk_usage`]: crate::Store::disk_usage
 //! [`Store::verify`]: crate::Store::verify
 //! [`StoreOptions`]: crate::StoreOptions

@@ -35,7 +35,8 @@ use crate::tensor::Tensor;
 /// # Disk space
 /// A handle keeps the files of its generation on disk, as a [`Snapshot`] does, in any process. So an idle handle on an
 /// old generation keeps the space of everything removed or replaced since. Drop it, or call `refresh` now and then. A
-/// loaded tensor keeps the space of its own storage until it is dropped. [`disk_usage`](Self::disk_usage) shows which
+/// [tag](Self::tag) keeps the files of its generation, too, until it is [removed](Self::untag). A loaded tensor keeps the
+/// space of its own storage until it is dropped. [`disk_usage`](Self::disk_usage) shows which
 /// space is kept, and by which processes; [`gc`](Self::gc) deletes what is no longer kept, as does the next commit.
 ///
 /// # Forks

@@ -6,7 +6,7 @@ use crate::generation::Collected;
 use crate::maintenance::{self, Compacted, DiskUsage, RewriteGain};
 
 impl Store {
-    /// Deletes the files that neither the newest generation nor a handle or snapshot in any process needs.
+    /// Deletes the files that neither the newest generation, nor a tag, nor a handle or snapshot in any process needs.
     ///
     /// Each commit deletes the files that it makes unneeded. This also deletes what a power cut or a killed writer
     /// left behind. The handle moves to the newest generation, so that it does not keep the files of an older one.
@@ -76,15 +76,16 @@ impl Store {
     /// It first collects garbage, as [`gc`](Self::gc) does. Then it copies storages, about 64 MiB or 64 of them per
     /// commit, smaller ones first, so that the space they free is available to the next. It needs free space for the
     /// copies of one commit: about 64 MiB, or the new length of the longest storage if that is more. Old files are
-    /// deleted with each commit, or once no handle or snapshot in any process needs them. Each commit is durable before
+    /// deleted with each commit, or once no handle or snapshot in any process needs them. A storage that a tag keeps is not
+    /// rewritten, because that would free nothing. Each commit is durable before
     /// its old files are deleted, unless the handle was opened with
     /// [`Durability::Process`](crate::Durability::Process): then a power cut may lose what was durable before.
     ///
     /// A tensor that was loaded before keeps its elements, but [`save_view`](Self::save_view) of it or of its views
     /// now fails with `Conflict`: load it again.
     ///
-    /// A storage that is damaged or that others are changing is left unchanged, and [`Compacted::skipped`] gives the
-    /// reason. Mutable and live storages are never rewritten.
+    /// A storage that is damaged, that a tag keeps or that others are changing is left unchanged, and
+    /// [`Compacted::skipped`] gives the reason. Mutable and live storages are never rewritten.
     ///
     /// ```
     /// use stridemap::{Header, Store, Tensor};
