@@ -52,7 +52,11 @@ def main(dirs):
             expected = json.load(file)
         path = os.path.join(directory, "store")
         if "tensors" in expected:
-            check_good(reader.Store(path), expected)
+            store = reader.Store(path)
+            check_good(store, expected)
+            assert {name: tag.generation for name, tag in store.tags()} == expected.get("tags", {})
+            for tag, generation in expected.get("tags", {}).items():
+                check_good(reader.Store(path, at=tag), expected["tagged"][str(generation)])
             counts["read"] += 1
         else:
             said = [expected[key] for key in ("open", "load") if key in expected] or expected["verify"]

@@ -15,6 +15,7 @@ mod faults;
 mod filesystems;
 mod growth;
 mod harness;
+mod history;
 #[path = "../common/images.rs"]
 mod images;
 mod live;

@@ -49,7 +49,8 @@ fn walked_bytes(path: &Path) -> u64 {
 #[track_caller]
 pub(crate) fn checked(store: &Store, path: &Path) -> DiskUsage {
     let usage = store.disk_usage().unwrap();
-    let DiskUsage { reachable_bytes, tagged_bytes, held_bytes, reclaimable_bytes, metadata_bytes, .. } = usage;
+    let DiskUsage { reachable_bytes, tagged_bytes, held_bytes, reclaimable_bytes, metadata_bytes, .. } =
+        usage;
     let sum = reachable_bytes + tagged_bytes + held_bytes + reclaimable_bytes + metadata_bytes;
     assert_eq!([sum, usage.folder_bytes()], [walked_bytes(path); 2], "{usage:#?}");
     assert_eq!(sum, folder_bytes(path), "{usage:#?}");

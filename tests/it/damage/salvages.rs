@@ -136,7 +136,10 @@ fn manifest_without_its_table_keeps_its_own_changes() {
     fs::write(path.join("generations/0000000000000004.tab"), b"nothing of it").unwrap();
     let new = path.with_extension("new");
     let (lost, done) = salvage_to(&path, &new, &expected, "table");
-    assert!(done.losses.iter().any(|loss| loss.path == path.join("generations/0000000000000004.tab")), "{done:?}");
+    assert!(
+        done.losses.iter().any(|loss| loss.path == path.join("generations/0000000000000004.tab")),
+        "{done:?}"
+    );
     // The manifest also has the record of the storage of `v7`.
     let left = content(&new);
     assert_eq!(left.keys().collect::<Vec<_>>(), ["counts", "later", "shared", "v7"]);

@@ -125,6 +125,7 @@ fn other_process() {
         crate::filesystems::limits::run_role,
         crate::filesystems::overlay::run_role,
         crate::filesystems::replaced::run_role,
+        crate::history::run_role,
         crate::mutable::interrupted::run_role,
         crate::refusals::run_role,
         crate::sharing::forks::run_role,

@@ -23,10 +23,10 @@ use crate::harness::{assert_refused, filled, new_path, new_store, open_mapped};
 
 /// A running forked child.
 #[derive(Debug)]
-struct Forked(libc::pid_t);
+pub(crate) struct Forked(libc::pid_t);
 
 /// Forks. The child runs this, and ends.
-fn fork(child: impl FnOnce()) -> Forked {
+pub(crate) fn fork(child: impl FnOnce()) -> Forked {
     // SAFETY: the child has only this thread. If other threads are running, it uses nothing that they may have locked,
     // except what this library allows, and the allocator, which is usable after a fork.
     let id = unsafe { libc::fork() };
@@ -41,7 +41,7 @@ fn fork(child: impl FnOnce()) -> Forked {
 
 impl Forked {
     /// Waits for its end. Returns whether it succeeded.
-    fn succeeds(self) -> bool {
+    pub(crate) fn succeeds(self) -> bool {
         let mut status = 1;
         // SAFETY: the pointer is to a live integer.
         assert_eq!(unsafe { libc::waitpid(self.0, &raw mut status, 0) }, self.0);

@@ -12,11 +12,13 @@ use stridemap_format::{TableRef, digest};
 use super::frame::{digested, manifest_of, redigested};
 use super::wire::{
     self, Change, GENERATION, NEXT_ID, UUID, changed, external, int, ints, long, overwritten, storage_fields,
-    table_ref, tensor_fields, text, uint, uints, without_entry,
+    table_ref, tag_fields, tensor_fields, text, uint, uints, without_entry,
 };
 
 const MAN: &str = "meta/0000000000000007.man";
 const TAB: &str = "generations/0000000000000007.tab";
+const HIS: &str = "meta/0000000000000007.his";
+const KEPT: &str = "generations/0000000000000005.man";
 const BIN: &str = "storages/0000000000000001.bin";
 const MAGIC: &[u8] = b"\x89SMAP\r\n\x1a";
 
@@ -58,7 +60,17 @@ fn sealed(bytes: &[u8]) -> Vec<u8> {
 
 /// Returns a manifest of the storage and the tensor, without a history, valid except for `changes`.
 fn manifest(changes: &[Change]) -> Vec<u8> {
-    let mut all = [changes, &["tags", "kept", "garbage"].map(without_entry).concat()].concat();
+    manifest_without(&["tags", "kept", "garbage"], changes)
+}
+
+/// Returns a manifest of the storage and the tensor, and of a tag of generation 5, which has no table.
+fn tagged(changes: &[Change]) -> Vec<u8> {
+    manifest_without(&["garbage"], &[changes, &[("kept_table", vec![0])]].concat())
+}
+
+fn manifest_without(maps: &[&'static str], changes: &[Change]) -> Vec<u8> {
+    let empty: Vec<Change> = maps.iter().flat_map(|map| without_entry(map)).collect();
+    let mut all = [changes, &empty].concat();
     if !all.iter().any(|(field, _)| *field == "kind") {
         all.push(("kind", sealed(&elements())));
     }
@@ -136,7 +148,7 @@ fn file(bytes: impl AsRef<[u8]>) -> Node {
 
 /// Returns every damaged store.
 pub(super) fn all() -> Vec<Damaged> {
-    let made = [metadata(), records(), tables(), storages(), paths()].into_iter().flatten();
+    let made = [metadata(), records(), tables(), storages(), paths(), history()].into_iter().flatten();
     made.map(|(name, files, refused)| Damaged { name, files, refused }).collect()
 }
 
@@ -173,11 +185,7 @@ fn metadata() -> Vec<Row> {
             Open(15, MAN),
         ),
         ("name-of-2-to-60-bytes", store(manifest(&[("name", uint(1 << 60))])), Open(14, MAN)),
-        (
-            "2-to-60-storages",
-            store(wire::manifest_up_to("storages", &uint(1 << 60))),
-            Open(14, MAN),
-        ),
+        ("2-to-60-storages", store(wire::manifest_up_to("storages", &uint(1 << 60))), Open(14, MAN)),
         ("2-to-60-dimensions", store(manifest(&[("size", uint(1 << 60))])), Open(14, MAN)),
         ("format-version-2", with_file("FORMAT", Node::File(wire::marker(MAGIC, 2))), Open(3, "FORMAT")),
         (
@@ -394,6 +402,40 @@ fn paths() -> Vec<Row> {
         ("external-is-a-file-of-the-store", reaches("store/FORMAT"), External),
         ("storage-is-a-directory", directory, Load(26, BIN, &[(26, BIN)])),
         ("manifest-is-a-directory", manifest_is_a_directory, Open(15, MAN)),
+    ]
+}
+
+/// Returns stores with a tag whose generation is damaged, or with a damaged list of tags.
+fn history() -> Vec<Row> {
+    let with_kept = |bytes: Vec<u8>| {
+        let mut files = store(tagged(&[]));
+        files.insert(KEPT.to_owned(), Node::File(bytes));
+        files
+    };
+    let kept = || manifest(&[("generation", uint(5))]);
+    let tags = |tags: &[&str]| {
+        let entries: Vec<Vec<u8>> =
+            tags.iter().map(|tag| changed(tag_fields(), &[("tag", text(tag))]).0).collect();
+        let (bytes, reference) = wire::history(&entries, &[], &[]);
+        let only_kept = [("history", table_ref(&reference)), ("tag_count", uint(tags.len() as u64))];
+        let mut files = with_kept(kept());
+        let no_table = [("kept_table", vec![0])];
+        let manifest = manifest_without(&["garbage", "tags"], &[&only_kept[..], &no_table].concat());
+        files.insert(MAN.to_owned(), Node::File(manifest));
+        files.insert(HIS.to_owned(), Node::File(bytes));
+        files
+    };
+    let mut without_list = tags(&["v1"]);
+    without_list.remove(HIS).unwrap();
+    let mut not_kept = store(manifest_without(&["kept", "garbage"], &[]));
+    not_kept.insert(KEPT.to_owned(), Node::File(kept()));
+    vec![
+        ("kept-manifest-missing", store(tagged(&[])), Verify(&[(19, KEPT)])),
+        ("kept-manifest-bit-flipped", with_kept(flipped(kept(), 40)), Verify(&[(16, KEPT)])),
+        ("kept-manifest-of-another-generation", with_kept(manifest(&[])), Verify(&[(18, KEPT)])),
+        ("tag-of-a-generation-that-is-not-kept", not_kept, Verify(&[(28, MAN)])),
+        ("list-of-tags-missing", without_list, Open(19, HIS)),
+        ("list-of-tags-descends", tags(&["v2", "v1"]), Verify(&[(24, HIS)])),
     ]
 }
 

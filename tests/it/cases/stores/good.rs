@@ -17,7 +17,7 @@ use crate::harness::{fast, filled, open_mapped};
 
 type Recipe = (&'static str, &'static str, fn(&Path));
 
-pub(super) const RECIPES: [Recipe; 16] = [
+pub(super) const RECIPES: [Recipe; 17] = [
     ("empty", "no tensor was ever saved", |path| drop(Store::create(path).unwrap())),
     ("emptied", "all tensors were removed again: the ids go on", emptied),
     ("dtypes", "a tensor of each dtype", dtypes),
@@ -38,6 +38,7 @@ pub(super) const RECIPES: [Recipe; 16] = [
     ),
     ("garbage", "storages that lost their last name while a reader was on an older generation", garbage),
     ("foreign_files", "files of others, and a mark of commits without syncs", foreign_files),
+    ("tags", "generations that tags keep, one restored in part, and a table of tags and garbage", tags),
 ];
 
 fn counted(dtype: DType, size: &[usize]) -> Tensor {
@@ -258,6 +259,29 @@ fn garbage(path: &Path) {
     std::mem::forget(older);
 }
 
+fn tags(path: &Path) {
+    let store = Store::create(path).unwrap();
+    store.create_growable("rows", DType::I16, &[0], 0).unwrap();
+    store.append("rows", &counted(DType::I16, &[3])).unwrap();
+    store
+        .write(|txn| {
+            txn.save("x", &counted(DType::F32, &[3]))?;
+            txn.set_attribute("x", "unit", "m")?;
+            txn.message("the first");
+            txn.tag("v1")
+        })
+        .unwrap();
+    store.append("rows", &counted(DType::I16, &[4])).unwrap();
+    store.remove("x").unwrap();
+    // Enough for a table.
+    store.write(|txn| (0..70).try_for_each(|i| txn.tag(&format!("same.{i}")))).unwrap();
+    store.save("y", &counted(DType::U8, &[5])).unwrap();
+    let v1 = store.at("v1").unwrap();
+    store.write(|txn| txn.restore(&v1, "x")).unwrap();
+    store.remove("rows").unwrap();
+    store.untag("same.7").unwrap();
+}
+
 fn foreign_files(path: &Path) {
     let store = fast().create(path).unwrap();
     store.save("x", &counted(DType::U8, &[3])).unwrap();
@@ -292,6 +316,10 @@ pub(super) fn describe(name: &str, about: &str, path: &Path) -> Value {
     } else {
         BTreeMap::new()
     };
+    for tag in store.tags().unwrap() {
+        described["tags"][tag.name.as_str()] = tag.generation.into();
+        described["tagged"][tag.generation.to_string()] = content(&store.at(tag.name.as_str()).unwrap());
+    }
     described["about"] = about.into();
     for (key, value) in more {
         described[key] = value;

@@ -14,7 +14,7 @@ use super::{copied, expected, good, opened, stores};
 /// Returns the recorded content of a store, without its description.
 fn stated(dir: &Path) -> Value {
     let mut stated = expected(dir);
-    for key in ["about", "filled"] {
+    for key in ["about", "filled", "tags", "tagged"] {
         stated.as_object_mut().unwrap().remove(key);
     }
     stated
@@ -33,6 +33,12 @@ fn good_stores_have_their_recorded_content() {
             let store = store.unwrap_or_else(|e| panic!("{name}: {e}"));
             assert_eq!(good::content(&store.snapshot()), stated(&dir), "{name}");
             assert_eq!(store.verify(|_| ()).unwrap().findings, [], "{name}");
+            let tags = expected(&dir).get("tags").and_then(Value::as_object).cloned().unwrap_or_default();
+            assert_eq!(store.tags().unwrap().len(), tags.len(), "{name}");
+            for (tag, generation) in &tags {
+                let stated = &expected(&dir)["tagged"][generation.to_string()];
+                assert_eq!(good::content(&store.at(tag.as_str()).unwrap()), *stated, "{name}: {tag}");
+            }
             for tensor in store.names().unwrap() {
                 assert_lent(&store.load(&tensor).unwrap());
             }

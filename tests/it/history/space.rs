@@ -1,0 +1,110 @@
+//! Disk usage and compaction of stores with tags.
+
+use stridemap::maintenance::{SkipReason, SpaceReason};
+use stridemap::{StorageKind, Store};
+
+use super::{save_many, save_tagged};
+use crate::compaction::usage::checked;
+use crate::harness::{filled, new_path, new_store};
+
+#[test]
+fn bytes_that_only_tags_keep_are_a_number_of_their_own() {
+    let (_dir, path, store) = new_store();
+    save_tagged(&store, "x", &filled(10_000, 1u8), "v1");
+    store
+        .write(|txn| {
+            txn.save("x", &filled(20_000, 2u8))?;
+            txn.save_as("mutable", &filled(30_000, 2u8), StorageKind::Mutable)?;
+            txn.tag("v2")
+        })
+        .unwrap();
+    let usage = checked(&store, &path);
+    // The storage of v1, and the two manifests.
+    assert!((10_000..11_000).contains(&usage.tagged_bytes), "{usage:#?}");
+    store.write(|txn| ["x", "mutable"].iter().try_for_each(|name| txn.remove(name))).unwrap();
+    let usage = checked(&store, &path);
+    assert!((60_000..62_000).contains(&usage.tagged_bytes), "{usage:#?}");
+    assert_eq!((usage.reachable_bytes, usage.held_bytes), (0, 0), "{usage:#?}");
+    let storages = usage.spare.iter().filter(|file| file.path.starts_with(path.join("storages")));
+    let reasons: Vec<_> = storages.map(|file| (file.reason.to_string(), file.reason.name())).collect();
+    let tagged = |generation: u64| (format!("generation {generation} is tagged"), "tagged");
+    assert_eq!(reasons, [tagged(2), tagged(3), tagged(3)]);
+    assert_eq!(store.gc().unwrap().file_count, 0);
+    assert!(store.verify(|_| ()).unwrap().orphans.is_empty());
+
+    // A reader of a generation without a tag holds bytes; those that a tag keeps too are counted once.
+    store.save("z", &filled(5_000, 1u8)).unwrap();
+    let reader = Store::open(&path).unwrap();
+    store.remove("z").unwrap();
+    let usage = checked(&store, &path);
+    assert!((5_000..6_500).contains(&usage.held_bytes), "{usage:#?}");
+    assert!((60_000..62_000).contains(&usage.tagged_bytes), "{usage:#?}");
+    drop(reader);
+
+    // What the removal of a tag frees is what was said.
+    let freed = store.freed_without(&["v2", "no tag"]).unwrap();
+    assert_eq!(freed, 50_000);
+    assert_eq!(store.freed_without(&["v1", "v2"]).unwrap(), 60_000);
+    assert_eq!(store.freed_without(&[]).unwrap(), 0);
+    store.gc().unwrap();
+    let before =
+        super::files(&path, "storages", "bin").iter().map(|f| f.metadata().unwrap().len()).sum::<u64>();
+    store.untag("v2").unwrap();
+    store.gc().unwrap();
+    let after =
+        super::files(&path, "storages", "bin").iter().map(|f| f.metadata().unwrap().len()).sum::<u64>();
+    // A mutable storage has a byte more.
+    assert_eq!(before - after, freed + 1);
+    let usage = checked(&store, &path);
+    assert!((10_000..11_000).contains(&usage.tagged_bytes), "{usage:#?}");
+}
+
+#[test]
+fn tables_that_tags_keep_are_tagged() {
+    let (_dir, path) = new_path();
+    let store = Store::create(&path).unwrap();
+    save_many(&store, "a", 500);
+    store.tag("v1").unwrap();
+    save_many(&store, "b", 1500);
+    store.write(|txn| (0..500).try_for_each(|i| txn.remove(&format!("a{i:04}")))).unwrap();
+    store.gc().unwrap();
+    let tables = super::files(&path, "generations", "tab");
+    assert!(tables.len() >= 2, "{tables:?}");
+    let usage = checked(&store, &path);
+    let kept = usage.spare.iter().find(|file| file.path == tables[0]).unwrap();
+    assert_eq!(kept.reason, SpaceReason::Tagged { generation: 3 });
+    assert_eq!(store.at("v1").unwrap().names().unwrap().len(), 501);
+    store.untag("v1").unwrap();
+    store.gc().unwrap();
+    assert_eq!(super::files(&path, "generations", "tab").len(), 1);
+    assert_eq!(checked(&store, &path).tagged_bytes, 0);
+}
+
+#[test]
+fn compaction_leaves_what_a_tag_keeps_and_says_so() {
+    let (_dir, path, store) = new_store();
+    save_tagged(&store, "all", &filled(100_000, 1u8), "v1");
+    store.save_view("some", &store.load("all").unwrap().narrow(0, 0, 1000).unwrap()).unwrap();
+    store.remove("all").unwrap();
+    let usage = checked(&store, &path);
+    let unreached = usage.spare.iter().find(|file| file.storage_id == Some(1)).unwrap();
+    assert_eq!((&unreached.reason, unreached.spare_bytes), (&SpaceReason::Tagged { generation: 2 }, 99_000));
+    let compacted = store.compact(true, |_| ()).unwrap();
+    assert_eq!(compacted.storage_count, 0);
+    let [skipped] = compacted.skipped.as_slice() else { panic!("{compacted:?}") };
+    assert_eq!((skipped.storage_id, skipped.reclaimable_bytes), (1, 99_000));
+    assert_eq!(skipped.reason, SkipReason::Tagged { generation: 2 });
+    assert_eq!(skipped.reason.to_string(), "generation 2 has it and is tagged; a rewrite would free nothing");
+    // Storages that are newer than the tag are rewritten.
+    store.save("later", &filled(100_000, 2u8)).unwrap();
+    store.save_view("part", &store.load("later").unwrap().narrow(0, 0, 1000).unwrap()).unwrap();
+    store.remove("later").unwrap();
+    let compacted = store.compact(false, |_| ()).unwrap();
+    assert_eq!((compacted.storage_count, compacted.skipped.len()), (1, 1));
+    store.untag("v1").unwrap();
+    let compacted = store.compact(false, |_| ()).unwrap();
+    assert_eq!((compacted.storage_count, compacted.after_bytes, compacted.skipped.len()), (1, 1000, 0));
+    assert_eq!(store.load("some").unwrap().read::<u8>().unwrap(), [1; 1000]);
+    store.gc().unwrap();
+    assert_eq!(checked(&store, &path).reachable_bytes, 2000);
+}
