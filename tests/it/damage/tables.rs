@@ -50,7 +50,7 @@ fn salvage_prefers_an_older_generation_to_one_without_its_tensors() {
     let (expected, reader) = (content(&path), Store::open(&path).unwrap());
     let snapshot = reader.snapshot();
     let older = table_of(&path);
-    save_views(&store, (0..100).map(|i| format!("w{i}")));
+    save_views(&store, (0..300).map(|i| format!("w{i}")));
     drop(store);
     let table = table_of(&path);
     assert_ne!(table, older);
