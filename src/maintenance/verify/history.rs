@@ -1,6 +1,7 @@
 //! Verifies the tags of a store, the generations that they keep, and the storages that only these need.
 
 use std::collections::BTreeMap;
+use std::slice;
 
 use stridemap_format::{
     CHUNK_BYTES, Error as FormatError, GarbageKey, KeptGeneration, RecordKind, Rule, StorageRecord,
@@ -84,7 +85,7 @@ fn check_kept_by(
         let damage: Vec<_> = damage.collect::<Result<_>>()?;
         for name in survey.tags.keys() {
             if newest.tag(name).is_err() {
-                damage.iter().for_each(|&finding| findings.affect_tags(finding, &[name.clone()]));
+                damage.iter().for_each(|&finding| findings.affect_tags(finding, slice::from_ref(name)));
             }
         }
         if let (lost, Some(&finding)) = (survey.lost_tags(), damage.first())
