@@ -112,7 +112,11 @@ fn unnamed_or_renamed_storage_is_not_mapped_for_writing() {
     let (reader, x) = (open_mapped(&path), open_mapped(&path).load("x").unwrap());
     let snapshot = reader.snapshot();
     store.remove("x").unwrap();
-    assert_refused(x.as_live::<u8>(), ErrorKind::Conflict, &["lost", "new name"]);
+    assert_refused(
+        x.as_live::<u8>(),
+        ErrorKind::Conflict,
+        &["no tensor of the newest generation", "new name"],
+    );
     drop((snapshot, reader));
     // An open live tensor can still be used, but no other process can open it.
     live.fill(3);

@@ -25,7 +25,11 @@ fn unnamed_storage_can_be_read_but_not_changed() {
     fs::rename(dir.path().join("copy"), &file).unwrap();
     assert_refused(x.lock_exclusive(), ErrorKind::Stale, &["replaced", "load it again"]);
     store.remove("x").unwrap();
-    assert_refused(x.lock_exclusive(), ErrorKind::Conflict, &["lost", "new name"]);
+    assert_refused(
+        x.lock_exclusive(),
+        ErrorKind::Conflict,
+        &["no tensor of the newest generation", "new name"],
+    );
     assert_eq!(x.lock_shared().unwrap().read::<u8>().unwrap(), [0; 4]);
 }
 
@@ -47,7 +51,11 @@ fn unnamed_storage_is_not_changed_even_if_a_reader_keeps_its_file() {
     }
     let x = reader.load("x").unwrap();
     writer.write(|txn| txn.save_as("x", &[0u8; 4], StorageKind::Mutable)).unwrap();
-    assert_refused(x.lock_exclusive(), ErrorKind::Conflict, &["lost", "new name"]);
+    assert_refused(
+        x.lock_exclusive(),
+        ErrorKind::Conflict,
+        &["no tensor of the newest generation", "new name"],
+    );
     assert_eq!(x.lock_shared().unwrap().read::<u8>().unwrap(), [1; 4]);
     assert_eq!(writer.load("x").unwrap().read::<u8>().unwrap(), [0; 4]);
     assert!(reader.refresh().unwrap());
