@@ -10,6 +10,7 @@ use crate::care::{compact, du, gc, salvage, verify, watch};
 use crate::change::{append, attr, edit, export, import};
 use crate::diff::DiffArgs;
 use crate::error::Result;
+use crate::history::{log, prune, restore, tag};
 use crate::input::Input;
 use crate::look::{info, ls, map, report, show, stats, tree};
 use crate::plot::PlotArgs;
@@ -67,6 +68,10 @@ pub(crate) enum Command {
     Rm(edit::RmArgs),
     Append(append::AppendArgs),
     Attr(attr::AttrArgs),
+    Tag(tag::TagArgs),
+    Log(log::LogArgs),
+    Restore(restore::RestoreArgs),
+    Prune(prune::PruneArgs),
     Du(du::DuArgs),
     Compact(compact::CompactArgs),
     #[command(hide = true)]
@@ -81,8 +86,8 @@ pub(crate) enum Command {
 // A store or file to read.
 #[derive(clap::Args)]
 pub(crate) struct Source {
-    /// The store, or a file in another format, detected from its content
-    #[arg(index = 1, value_name = "STORE|FILE")]
+    /// The store, one of its tagged generations, or a file in another format, detected from its content
+    #[arg(index = 1, value_name = "STORE[@TAG]|FILE")]
     pub(crate) path: PathBuf,
     #[command(flatten)]
     reading: Reading,

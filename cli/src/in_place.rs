@@ -31,7 +31,7 @@ impl Outputs<'_> {
     /// [`check_stores`](Self::check_stores).
     pub(crate) fn check(&self, input: &Input) -> Result<()> {
         let file = match input {
-            Input::Store(store, snapshot) => return self.check_stores(Some((store.path(), snapshot))),
+            Input::Store(store, snapshot, _) => return self.check_stores(Some((store.path(), snapshot))),
             Input::File(file) => file,
         };
         let parts = file.storages().map(|storage| storage.file);

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use stridemap_interop::{FileFormat, ForeignFile, ForeignOptions};
 
 use crate::args::Reading;
 use crate::error::{Error, Result};
+use crate::history::{check_untagged, snapshot_at, split};
 use crate::interrupt;
 use crate::names::{Named, natural, quoted};
 use crate::output_file::parent_dir;
@@ -24,8 +25,9 @@ use crate::ui::{counted, message, warn};
 
 /// A source of tensors, opened for reading only.
 pub(crate) enum Input {
-    /// A store, with a snapshot from when it was opened.
-    Store(Store, Snapshot),
+    /// A store, with a snapshot: of the newest generation when it was opened, or of the one that a tag names. The path is
+    /// that of the argument, which may be `STORE@TAG`.
+    Store(Store, Snapshot, PathBuf),
     /// A file in another format.
     File(ForeignFile),
 }
@@ -54,6 +56,10 @@ impl Input {
 
     /// Opens a source, and leaves out what cannot be read. A file in which nothing can be read is refused.
     pub(crate) fn open_quietly(path: &Path, reading: &Reading, options: &StoreOptions) -> Result<Self> {
+        if split(path).is_some() {
+            let (store, snapshot) = open_at(options, path)?;
+            return Ok(Input::Store(store, snapshot, path.to_path_buf()));
+        }
         check_found(path, "file or store")?;
         match fs::metadata(path) {
             Ok(found) if found.is_file() => {
@@ -67,16 +73,15 @@ impl Input {
             }
             Ok(found) if !found.is_dir() => Err(Error::at("open", path, "not a store or a regular file")),
             _ => {
-                let store = open_store(options, path)?;
-                let snapshot = store.snapshot();
-                Ok(Input::Store(store, snapshot))
+                let (store, snapshot) = open_at(options, path)?;
+                Ok(Input::Store(store, snapshot, path.to_path_buf()))
             }
         }
     }
 
     pub(crate) fn path(&self) -> &Path {
         match self {
-            Input::Store(store, _) => store.path(),
+            Input::Store(_, _, path) => path,
             Input::File(file) => file.path(),
         }
     }
@@ -100,7 +105,7 @@ impl Input {
     /// Iterates over the headers of the tensors whose names begin with `prefix`, in ascending order of name.
     pub(crate) fn tensors<'a>(&'a self, prefix: &'a str) -> LibraryResult<Items<'a, TensorInfo>> {
         Ok(match self {
-            Input::Store(_, snapshot) => Box::new(snapshot.iter_tensors(prefix)?),
+            Input::Store(_, snapshot, _) => Box::new(snapshot.iter_tensors(prefix)?),
             Input::File(file) => Box::new(file.tensors_with(prefix).map(Ok)),
         })
     }
@@ -118,7 +123,7 @@ impl Input {
     /// Iterates over the storages in ascending order of id.
     pub(crate) fn storages(&self) -> Items<'_, StorageInfo> {
         match self {
-            Input::Store(_, snapshot) => Box::new(snapshot.storages()),
+            Input::Store(_, snapshot, _) => Box::new(snapshot.storages()),
             Input::File(file) => Box::new(file.storages().map(Ok)),
         }
     }
@@ -126,7 +131,7 @@ impl Input {
     /// Returns all attributes by scope and key. A file is one scope, `""`.
     pub(crate) fn attributes(&self) -> Cow<'_, BTreeMap<(String, String), String>> {
         match self {
-            Input::Store(_, snapshot) => Cow::Borrowed(snapshot.all_attributes()),
+            Input::Store(_, snapshot, _) => Cow::Borrowed(snapshot.all_attributes()),
             Input::File(file) => {
                 let texts = file.attributes().iter();
                 Cow::Owned(texts.map(|(key, value)| ((String::new(), key.clone()), value.clone())).collect())
@@ -161,7 +166,7 @@ impl Input {
 impl Named for Input {
     fn contains(&self, name: &str) -> LibraryResult<bool> {
         match self {
-            Input::Store(_, snapshot) => snapshot.contains(name),
+            Input::Store(_, snapshot, _) => snapshot.contains(name),
             Input::File(file) => Ok(file.contains(name)),
         }
     }
@@ -169,7 +174,7 @@ impl Named for Input {
     /// Returns the tensor with this name. No element is read.
     fn load(&self, name: &str) -> LibraryResult<Tensor> {
         match self {
-            Input::Store(_, snapshot) => snapshot.load(name),
+            Input::Store(_, snapshot, _) => snapshot.load(name),
             Input::File(file) => file.load(name),
         }
     }
@@ -210,9 +215,22 @@ fn advice(path: &Path) -> String {
     }
 }
 
-/// Opens a store. See [`explain`] for the error.
+/// Opens a store, for a command that is about its newest generation. See [`explain`] for the error.
 pub(crate) fn open_store(options: &StoreOptions, path: &Path) -> Result<Store> {
+    check_untagged(path)?;
     reporting_waits(options).open(path).map_err(|refused| explain(path, refused))
+}
+
+/// Opens a store to look at it: at the newest generation, or for `STORE@TAG` at the one that the tag names.
+pub(crate) fn open_at(options: &StoreOptions, path: &Path) -> Result<(Store, Snapshot)> {
+    let Some((path, tag)) = split(path) else {
+        let store = open_store(options, path)?;
+        let snapshot = store.snapshot();
+        return Ok((store, snapshot));
+    };
+    let store = open_store(options, path)?;
+    let snapshot = snapshot_at(&store, tag)?;
+    Ok((store, snapshot))
 }
 
 /// Returns the total length of the storages that are in external files, or of those inside the store.

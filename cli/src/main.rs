@@ -12,6 +12,7 @@ mod change;
 mod diff;
 mod error;
 mod expr;
+mod history;
 mod in_place;
 mod input;
 mod interrupt;
@@ -38,6 +39,7 @@ use crate::args::{Args, Command};
 use crate::care::{compact, du, gc, salvage, verify, watch};
 use crate::change::{append, attr, edit, export, import};
 use crate::error::{Error, Result};
+use crate::history::{log, prune, restore, tag};
 use crate::look::{info, ls, map, report, show, stats, tree};
 use crate::shell::{completions, man};
 use crate::ui::Stdout;
@@ -112,6 +114,10 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Mv(args) => edit::mv(args, &mut out)?,
         Command::Rm(args) => edit::rm(args, &mut out)?,
         Command::Attr(args) => attr::run(args, &mut out)?,
+        Command::Tag(args) => tag::run(args, &mut out)?,
+        Command::Log(args) => log::run(args, &mut out)?,
+        Command::Restore(args) => restore::run(args, &mut out)?,
+        Command::Prune(args) => prune::run(args, &mut out)?,
         Command::Append(args) => append::run(args, &mut out)?,
         Command::Gc(args) => gc::run(args, &mut out)?,
         Command::Compact(args) => is_positive = compact::run(args, &mut out)?,
@@ -128,10 +134,13 @@ fn run(command: &Command) -> Result<ExitCode> {
 
 /// Returns whether a command has something to do, or to find out, after its output has been closed.
 fn has_effect_or_answer(command: &Command) -> bool {
-    use Command::{Du, Export, Info, Inspect, Ls, Map, Show, Stats, Tree, Watch};
+    use Command::{Du, Export, Info, Inspect, Log, Ls, Map, Show, Stats, Tag, Tree, Watch};
     match command {
         Export(args) => !args.is_piped(),
-        Info(_) | Inspect(_) | Ls(_) | Tree(_) | Show(_) | Stats(_) | Map(_) | Du(_) | Watch(_) => false,
+        Tag(args) => !args.is_list(),
+        Info(_) | Inspect(_) | Ls(_) | Tree(_) | Show(_) | Stats(_) | Map(_) | Du(_) | Log(_) | Watch(_) => {
+            false
+        }
         _ => true,
     }
 }

@@ -20,8 +20,26 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// Returns the tags to remove, of those for which `is_candidate` holds. `tags` ascend by generation.
-    pub(super) fn removes(
+    /// Returns the tags that [`Store::retain`](crate::Store::retain) would remove, of those for which `is_candidate` holds.
+    /// `tags` ascend by generation, as those of [`Store::tags`](crate::Store::tags) do.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// use stridemap::history::Retention;
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.tag("a")?;
+    /// store.tag("b")?;
+    /// let policy = Retention { keep_last: Some(1), ..Retention::default() };
+    /// assert_eq!(policy.removes(store.tags()?, |_| true)?[0].name, "a");
+    /// assert_eq!(store.tags()?.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a policy that keeps nothing.
+    pub fn removes(
         &self,
         mut tags: Vec<TagInfo>,
         is_candidate: impl Fn(&str) -> bool,

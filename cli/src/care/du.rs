@@ -4,12 +4,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use stridemap::StoreOptions;
 use stridemap::maintenance::{DiskUsage, SpaceReason, SpareFile};
+use stridemap::{Snapshot, Store, StoreOptions};
 
 use super::du_patterns;
 use crate::error::Result;
-use crate::input::{open_store, stored_bytes};
+use crate::history::split;
+use crate::input::{open_at, stored_bytes};
 use crate::names::{one_line, quoted};
 use crate::ui::{
     Column, MAX_ROWS, Table, bytes_cell, examples, is_verbose, print_line, storage_id, width, write_json,
@@ -17,10 +18,13 @@ use crate::ui::{
 
 /// Show disk usage, and what could be freed
 ///
-/// Reachable bytes are those of tensors, and what a compaction keeps beside them. Held bytes are no longer needed, but a
-/// reader still uses them, or a writer is writing them. Reclaimable bytes can be freed by gc or compact. Everything else
+/// Reachable bytes are those of tensors, and what a compaction keeps beside them. Tagged bytes are those that only tagged
+/// generations need. Held bytes are no longer needed, but a reader still uses them, or a writer is writing them. Reclaimable bytes can be freed by gc or compact. Everything else
 /// is metadata: headers, checksums, the directories, and files that are not the store's. The sum is what du -sb prints.
 /// With -v, lists the files with bytes that are not needed, and why they are there.
+///
+/// With STORE@TAG, shows the bytes of the storages of the tagged generation, and how many of them only it has: those that
+/// removing its tags frees.
 ///
 /// With a GLOB or PREFIX, shows how many bytes the elements of these tensors take, and how many of these bytes are
 /// shared with other tensors. Removing the tensors frees the storages that have no other tensors. In other storages,
@@ -29,7 +33,8 @@ use crate::ui::{
 #[derive(clap::Args)]
 #[command(after_help = examples(&["du model.smap", "du model.smap encoder. '*.bias'", "du model.smap --json | jq .reclaimable_bytes"]))]
 pub(crate) struct DuArgs {
-    /// The store
+    /// The store, or one of its tagged generations
+    #[arg(value_name = "STORE[@TAG]")]
     pub(crate) store: PathBuf,
     /// Only the tensors whose names match a glob, or begin with a prefix, in place of the whole store
     #[arg(value_name = "GLOB|PREFIX")]
@@ -40,15 +45,20 @@ pub(crate) struct DuArgs {
 }
 
 pub(crate) fn run(args: &DuArgs, out: &mut impl Write) -> Result<()> {
-    let store = open_store(&StoreOptions::new(), &args.store)?;
+    let (store, snapshot) = open_at(&StoreOptions::new(), &args.store)?;
     if !args.patterns.is_empty() {
-        let patterns = du_patterns::usages(&args.patterns, &store.snapshot())?;
+        let patterns = du_patterns::usages(&args.patterns, &snapshot)?;
         return match args.json {
             true => write_json(out, json!({ "patterns": patterns })),
             false => du_patterns::print(&patterns, out),
         };
     }
-    let (usage, external_bytes) = (store.disk_usage()?, stored_bytes(&store.snapshot(), true)?);
+    let external_bytes = stored_bytes(&snapshot, true)?;
+    if split(&args.store).is_some() {
+        return print_tagged(args, (&store, &snapshot), external_bytes, out);
+    }
+    drop(snapshot); // It would be reported as a reader, once another process has committed.
+    let usage = store.disk_usage()?;
     if !args.json {
         return print(&usage, external_bytes, store.path(), out);
     }
@@ -69,6 +79,7 @@ pub(crate) fn run(args: &DuArgs, out: &mut impl Write) -> Result<()> {
         json!({
             "generation": usage.generation,
             "reachable_bytes": usage.reachable_bytes,
+            "tagged_bytes": usage.tagged_bytes,
             "held_bytes": usage.held_bytes,
             "reclaimable_bytes": usage.reclaimable_bytes,
             "metadata_bytes": usage.metadata_bytes,
@@ -77,6 +88,42 @@ pub(crate) fn run(args: &DuArgs, out: &mut impl Write) -> Result<()> {
             "files": usage.spare.iter().map(file).collect::<Vec<_>>(),
         }),
     )
+}
+
+/// Prints the bytes of a tagged generation.
+fn print_tagged(
+    args: &DuArgs,
+    (store, snapshot): (&Store, &Snapshot),
+    external_bytes: u64,
+    out: &mut impl Write,
+) -> Result<()> {
+    let generation = snapshot.generation();
+    let (all, own_bytes) = (stored_bytes(snapshot, false)?, own_bytes(store, generation)?);
+    if args.json {
+        let record = json!({ "generation": generation, "storage_bytes": all, "own_bytes": own_bytes,
+            "external_bytes": external_bytes });
+        return write_json(out, record);
+    }
+    print_line("generation", &generation.to_string(), 13, out)?;
+    print_line("storages", &bytes_cell(all), 13, out)?;
+    print_line("own", &bytes_cell(own_bytes), 13, out)?;
+    print_external(external_bytes, out)
+}
+
+/// Returns the bytes that only one generation has.
+fn own_bytes(store: &Store, generation: u64) -> Result<u64> {
+    let log = store.log()?;
+    Ok(log.iter().find(|entry| entry.generation == generation).map_or(0, |entry| entry.own_bytes))
+}
+
+/// Prints the bytes in external files, if there are any.
+fn print_external(bytes: u64, out: &mut impl Write) -> Result<()> {
+    // A pipe gets only the number.
+    let outside = if width().is_some() { ", in files outside the store" } else { "" };
+    match bytes {
+        0 => Ok(()),
+        _ => print_line("external", &format!("{}{outside}", bytes_cell(bytes)), 13, out),
+    }
 }
 
 /// Returns the name of a file, relative to the store's directory.
@@ -97,6 +144,7 @@ fn print(usage: &DiskUsage, external_bytes: u64, store: &Path, out: &mut impl Wr
     line("generation", &usage.generation.to_string())?;
     for (what, bytes) in [
         ("reachable", usage.reachable_bytes),
+        ("tagged", usage.tagged_bytes),
         ("held", usage.held_bytes),
         ("reclaimable", usage.reclaimable_bytes),
         ("metadata", usage.metadata_bytes),
@@ -104,11 +152,7 @@ fn print(usage: &DiskUsage, external_bytes: u64, store: &Path, out: &mut impl Wr
     ] {
         line(what, &bytes_cell(bytes))?;
     }
-    if external_bytes > 0 {
-        // A pipe gets only the number.
-        let outside = if width().is_some() { ", in files outside the store" } else { "" };
-        line("external", &format!("{}{outside}", bytes_cell(external_bytes)))?;
-    }
+    print_external(external_bytes, out)?;
     if !is_verbose() {
         return Ok(());
     }

@@ -9,7 +9,8 @@ use stridemap::maintenance::{Finding, SpareFile, Verification};
 
 use crate::args::External;
 use crate::error::Result;
-use crate::input::{explain, stored_bytes};
+use crate::history::split;
+use crate::input::{explain, open_at, stored_bytes};
 use crate::names::{names, one_line};
 use crate::ui::{advance, counted, examples, message, write_json};
 
@@ -18,14 +19,16 @@ use crate::ui::{advance, counted, examples, message, write_json};
 /// The exit code is 1 if damage is found, or a tensor whose change was interrupted.
 ///
 /// Each line shows the file, the offset, the damage, the broken rule of the format, and the affected tensors. If
-/// tensors are named, only the 1 MiB chunks that contain their elements are read. Files that are no longer needed
-/// are listed, but are not damage. A file that was imported in place is not read; verify checks that it has not
+/// tensors are named, only the 1 MiB chunks that contain their elements are read. Damage to what only
+/// tagged generations need is found, too, and the line names their tags. Files that are no longer needed are listed, but
+/// are not damage. A file that was imported in place is not read; verify checks that it has not
 /// changed since then. Mutable and live storages have no digests, so their elements are not checked. A mutable tensor is
 /// listed if a change of it was interrupted: some elements may be changed, and others not.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["verify model.smap && echo whole", "verify model.smap --json | jq .findings[].affects"]))]
 pub(crate) struct VerifyArgs {
-    /// The store
+    /// The store, or one of its tagged generations
+    #[arg(value_name = "STORE[@TAG]")]
     pub(crate) store: PathBuf,
     /// The tensors to verify, by name or by glob ('encoder.*'); the whole store if none is named
     #[arg(value_name = "NAME")]
@@ -80,8 +83,14 @@ pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
 
 /// Verifies a store. A store that is too damaged to be opened is verified by its path.
 fn verify_store(args: &VerifyArgs) -> Result<Verification> {
-    let options = args.external.options();
-    let verified = match options.open(&args.store) {
+    let mut options = args.external.options();
+    let (mut path, mut _tagged) = (args.store.as_path(), None);
+    if let Some((store, _)) = split(path) {
+        let (_, snapshot) = open_at(&options, path)?;
+        (options, path) = (options.at(snapshot.generation()), store);
+        _tagged = Some(snapshot); // It stays on disk until it has been verified.
+    }
+    let verified = match options.open(path) {
         Ok(store) if args.names.is_empty() => {
             // What cannot be read is reported.
             let size_bytes = stored_bytes(&store.snapshot(), false).unwrap_or_default();
@@ -92,10 +101,10 @@ fn verify_store(args: &VerifyArgs) -> Result<Verification> {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             store.verify_tensors(&names, advance("verify", 0))
         }
-        Err(e) if e.kind() == ErrorKind::Corrupt => options.verify(&args.store, advance("verify", 0)),
+        Err(e) if e.kind() == ErrorKind::Corrupt => options.verify(path, advance("verify", 0)),
         Err(e) => Err(e),
     };
-    verified.map_err(|e| explain(&args.store, e))
+    verified.map_err(|e| explain(path, e))
 }
 
 fn record(verified: &Verification) -> Value {
@@ -112,6 +121,7 @@ fn record(verified: &Verification) -> Value {
             "detail": finding.detail,
             "affects": affects,
             "affects_more": finding.more_names,
+            "tags": finding.tags,
         })
     };
     let orphan = |orphan: &SpareFile| {

@@ -1,12 +1,13 @@
 //! `watch`: prints a line for each commit.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
-use stridemap::{NameChanges, Snapshot, StoreOptions};
+use stridemap::{NameChanges, Snapshot, Store, StoreOptions};
 
 use crate::error::Result;
 use crate::input::open_store;
@@ -19,7 +20,7 @@ use crate::ui::{examples, gap, is_verbose, message, write_json};
 /// Runs until it is interrupted.
 ///
 /// Each line shows the generation, and how many names were added (+), changed (~) or removed (-), with the first three
-/// of each; --verbose prints all. Commits that arrive faster than they can be printed are combined: "7 since 4" shows
+/// of each; --verbose prints all; then the tags that were made, each with its generation, and those that were removed. Commits that arrive faster than they can be printed are combined: "7 since 4" shows
 /// the changes in generations 5 to 7. Changes in place are not commits, and are not shown.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["watch model.smap --json | jq -c .added"]))]
@@ -47,7 +48,7 @@ const MAX_NAMES: usize = 3;
 pub(crate) fn run(args: &WatchArgs, out: &mut impl Write) -> Result<bool> {
     interrupt::catch_signals();
     let store = open_store(&StoreOptions::new(), &args.store)?;
-    let mut seen = store.snapshot();
+    let (mut seen, mut seen_tags) = (store.snapshot(), tags(&store)?);
     let mut line_count = 0;
     let mut began = Instant::now();
     message(&format!("watching {} from generation {}", store.path().display(), seen.generation()));
@@ -68,23 +69,41 @@ pub(crate) fn run(args: &WatchArgs, out: &mut impl Write) -> Result<bool> {
             }
             continue;
         }
-        let now = store.snapshot();
-        print_line(&seen, &now, args.json, out)?;
+        let (now, now_tags) = (store.snapshot(), tags(&store)?);
+        print_line((&seen, &seen_tags), (&now, &now_tags), args.json, out)?;
         out.flush()?;
-        seen = now;
+        (seen, seen_tags) = (now, now_tags);
         line_count += 1;
         began = Instant::now();
     }
     Ok(true)
 }
 
+/// The tags of a store, with their generations.
+type Tags = BTreeMap<String, u64>;
+
+fn tags(store: &Store) -> Result<Tags> {
+    Ok(store.tags()?.into_iter().map(|tag| (tag.name, tag.generation)).collect())
+}
+
 /// Prints the changes from one generation to another, usually those of one commit.
-fn print_line(seen: &Snapshot, now: &Snapshot, is_json: bool, out: &mut impl Write) -> Result<()> {
+fn print_line(
+    (seen, seen_tags): (&Snapshot, &Tags),
+    (now, now_tags): (&Snapshot, &Tags),
+    is_json: bool,
+    out: &mut impl Write,
+) -> Result<()> {
     let (since, generation) = (seen.generation(), now.generation());
     let NameChanges { added, changed, removed, .. } = now.changes_since(seen)?;
+    let tagged: Tags = now_tags
+        .iter()
+        .filter(|(name, at)| seen_tags.get(*name) != Some(*at))
+        .map(|(name, at)| (name.clone(), *at))
+        .collect();
+    let untagged: Vec<&String> = seen_tags.keys().filter(|name| !now_tags.contains_key(*name)).collect();
     if is_json {
         let record = json!({ "generation": generation, "since": since, "added": added, "changed": changed,
-            "removed": removed });
+            "removed": removed, "tagged": tagged, "untagged": untagged });
         return write_json(out, record);
     }
     write!(out, "{generation}")?;
@@ -98,6 +117,12 @@ fn print_line(seen: &Snapshot, now: &Snapshot, is_json: bool, out: &mut impl Wri
             let rest = if names.len() > shown { ", ..." } else { "" };
             write!(out, "{}{mark}{} {}{rest}", gap(), names.len(), first.join(", "))?;
         }
+    }
+    for (name, at) in tagged {
+        write!(out, "{}tagged {} ({at})", gap(), quoted(&name))?;
+    }
+    for name in untagged {
+        write!(out, "{}untagged {}", gap(), quoted(name))?;
     }
     Ok(writeln!(out)?)
 }

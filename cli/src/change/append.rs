@@ -9,6 +9,7 @@ use super::plan;
 use super::stdin::PIPE;
 use crate::args::{DryRun, Reading};
 use crate::error::{Error, Result};
+use crate::history::Before;
 use crate::input::{check_found, check_writable, open_store};
 use crate::names::{name, quoted};
 use crate::ui::{Progress, counted, examples, message, progress};
@@ -31,6 +32,8 @@ pub(crate) struct AppendArgs {
     #[command(flatten)]
     pub(crate) reading: Reading,
     #[command(flatten)]
+    before: Before,
+    #[command(flatten)]
     pub(crate) dry_run: DryRun,
 }
 
@@ -47,6 +50,10 @@ pub(crate) fn run(args: &AppendArgs, out: &mut impl Write) -> Result<()> {
     }
     let bar = progress("append", sources.iter().map(|source| source.nbytes() as u64).sum());
     let mut txn = store.begin()?;
+    let snapshot = store.latest()?;
+    args.before.apply(&mut txn, &snapshot)?;
+    let tagged = args.before.described(snapshot.generation());
+    drop(snapshot); // The commit deletes what no snapshot needs.
     let name = name(&args.name, &txn)?;
     let (mut added, mut total) = (0, 0);
     for (path, source) in args.files.iter().zip(&sources) {
@@ -56,7 +63,7 @@ pub(crate) fn run(args: &AppendArgs, out: &mut impl Write) -> Result<()> {
     let generation = txn.commit()?;
     bar.finish_and_clear();
     let added = counted(added, "row");
-    message(&format!("appended {added} to {name:?}, which now has {total}: generation {generation}"));
+    message(&format!("appended {added} to {name:?}, which now has {total}{tagged}: generation {generation}"));
     Ok(())
 }
 

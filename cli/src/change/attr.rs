@@ -7,7 +7,8 @@ use stridemap::{Snapshot, StoreOptions};
 
 use crate::args::DryRun;
 use crate::error::{Error, Result};
-use crate::input::{check_writable, open_store};
+use crate::history::{Before, check_untagged};
+use crate::input::{check_writable, open_at};
 use crate::names::{name, of_scope, one_line, quoted};
 use crate::ui::{Column, Table, examples, message, width};
 
@@ -28,7 +29,8 @@ enum Action {
     /// belongs to
     #[command(visible_alias = "ls")]
     List {
-        /// The store
+        /// The store, or one of its tagged generations
+        #[arg(value_name = "STORE[@TAG]")]
         store: PathBuf,
     },
     /// Print the value of an attribute; exit with 1 if there is none
@@ -40,12 +42,16 @@ enum Action {
         /// The value
         value: String,
         #[command(flatten)]
+        before: Before,
+        #[command(flatten)]
         dry_run: DryRun,
     },
     /// Remove an attribute; exit with 1 if there is none
     Rm {
         #[command(flatten)]
         place: Place,
+        #[command(flatten)]
+        before: Before,
         #[command(flatten)]
         dry_run: DryRun,
     },
@@ -88,7 +94,7 @@ const COLUMNS: [Column; 3] = [
 
 fn list(store: &Path, out: &mut impl Write) -> Result<()> {
     let mut table = Table::new(&COLUMNS);
-    for ((scope, key), value) in open_store(&StoreOptions::new(), store)?.snapshot().all_attributes() {
+    for ((scope, key), value) in open_at(&StoreOptions::new(), store)?.1.all_attributes() {
         table.add_row([key, value, scope].map(|text| one_line(text)));
     }
     table.print_data(out)
@@ -99,8 +105,10 @@ pub(crate) fn run(args: &AttrArgs, out: &mut impl Write) -> Result<()> {
         Action::List { store } => return list(store, out),
         Action::Get(place) | Action::Set { place, .. } | Action::Rm { place, .. } => place,
     };
-    let store = open_store(&StoreOptions::new(), &place.store)?;
-    let snapshot = store.snapshot();
+    if !matches!(args.action, Action::Get(_)) {
+        check_untagged(&place.store)?;
+    }
+    let (store, snapshot) = open_at(&StoreOptions::new(), &place.store)?;
     let scope = place.scope(&snapshot)?;
     let shown = place.shown(&scope);
     match &args.action {
@@ -117,19 +125,25 @@ pub(crate) fn run(args: &AttrArgs, out: &mut impl Write) -> Result<()> {
             let replacing = old.map(|old| format!(", replacing {}", one_line(&old))).unwrap_or_default();
             writeln!(out, "would set {shown} to {}{replacing}", one_line(value))?;
         }
-        Action::Set { value, .. } => {
-            store.write(|txn| txn.set_attribute(&scope, &place.key, value))?;
+        Action::Set { value, before, .. } => {
+            store.write(|txn| {
+                before.apply(txn, &snapshot)?;
+                Ok::<_, Error>(txn.set_attribute(&scope, &place.key, value)?)
+            })?;
             if snapshot.iter_tensors(&scope)?.next().is_none() && !scope.is_empty() {
                 message(&format!("note: no tensor name begins with {}", quoted(&scope)));
             }
         }
-        Action::Rm { dry_run, .. } => {
+        Action::Rm { before, dry_run, .. } => {
             place.value(&snapshot, &scope)?;
             if dry_run.dry_run {
                 check_writable(&store)?;
                 writeln!(out, "would remove {shown}")?;
             } else {
-                store.write(|txn| txn.remove_attribute(&scope, &place.key))?;
+                store.write(|txn| {
+                    before.apply(txn, &snapshot)?;
+                    Ok::<_, Error>(txn.remove_attribute(&scope, &place.key)?)
+                })?;
             }
         }
     }

@@ -1,5 +1,6 @@
 //! `view`, `ln`, `mv` and `rm`: add, change and remove names. No elements are copied.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +14,7 @@ use crate::care::compact::report_held_bytes;
 use crate::error::{Error, Result};
 use crate::expr;
 use crate::expr::Copies;
+use crate::history::{Before, Replaced, kept_by_tags};
 use crate::input::{check_writable, open_store};
 use crate::names::{name, names, new_name, one_line, quoted};
 use crate::ui::{counted, examples, message};
@@ -28,7 +30,9 @@ pub(crate) struct ViewArgs {
     /// The new name
     pub(crate) new: String,
     #[command(flatten)]
-    pub(crate) existing: Existing,
+    existing: Existing,
+    #[command(flatten)]
+    before: Before,
     #[command(flatten)]
     pub(crate) external: External,
 }
@@ -44,7 +48,9 @@ pub(crate) struct NewNameArgs {
     /// The new name
     pub(crate) new: String,
     #[command(flatten)]
-    pub(crate) existing: Existing,
+    existing: Existing,
+    #[command(flatten)]
+    before: Before,
 }
 
 /// Remove tensors in one commit: all or none
@@ -60,17 +66,21 @@ pub(crate) struct RmArgs {
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,
     #[command(flatten)]
-    pub(crate) dry_run: DryRun,
+    before: Before,
+    #[command(flatten)]
+    dry_run: DryRun,
 }
 
 pub(crate) fn view(args: &ViewArgs, out: &mut impl Write) -> Result<()> {
-    commit(&args.store, &args.external.options(), &args.existing, out, |txn, snapshot| {
+    let options = (args.external.options(), &args.existing, &args.before);
+    commit(&args.store, options, out, |txn, snapshot| {
         let view = view_to_save(args, txn)?;
         let new = new_name("view", &args.new, txn)?;
         let replacing = replacing("view", &new, (txn, snapshot), &args.existing)?;
         txn.save_view(&new, &view)?;
         let (expr, dtype, size) = (one_line(&args.expr), view.dtype(), view.size());
-        Ok(Some(("save", "saved", format!("{expr} ({dtype} {size:?}) as {}{replacing}", quoted(&new)))))
+        let what = format!("{expr} ({dtype} {size:?}) as {}{replacing}", quoted(&new));
+        Ok(Some(Change { does: "save", did: "saved", what, new }))
     })
 }
 
@@ -93,19 +103,22 @@ fn view_to_save(args: &ViewArgs, txn: &Transaction<'_>) -> Result<Tensor> {
 }
 
 pub(crate) fn ln(args: &NewNameArgs, out: &mut impl Write) -> Result<()> {
-    commit(&args.store, &StoreOptions::new(), &args.existing, out, |txn, snapshot| {
+    let options = (StoreOptions::new(), &args.existing, &args.before);
+    commit(&args.store, options, out, |txn, snapshot| {
         let (old, new) = (name(&args.old, txn)?, new_name("ln", &args.new, txn)?);
         if old == new && txn.contains(&old)? {
             return Ok(None);
         }
         let replacing = replacing("ln", &new, (txn, snapshot), &args.existing)?;
         txn.copy(&old, &new)?;
-        Ok(Some(("add", "added", format!("{}, a second name of {}{replacing}", quoted(&new), quoted(&old)))))
+        let what = format!("{}, a second name of {}{replacing}", quoted(&new), quoted(&old));
+        Ok(Some(Change { does: "add", did: "added", what, new }))
     })
 }
 
 pub(crate) fn mv(args: &NewNameArgs, out: &mut impl Write) -> Result<()> {
-    commit(&args.store, &StoreOptions::new(), &args.existing, out, |txn, snapshot| {
+    let options = (StoreOptions::new(), &args.existing, &args.before);
+    commit(&args.store, options, out, |txn, snapshot| {
         let (old, new) = (name(&args.old, txn)?, new_name("mv", &args.new, txn)?);
         if old == new {
             txn.rename(&old, &new)?;
@@ -113,7 +126,8 @@ pub(crate) fn mv(args: &NewNameArgs, out: &mut impl Write) -> Result<()> {
         }
         let replacing = replacing("mv", &new, (txn, snapshot), &args.existing)?;
         txn.rename(&old, &new)?;
-        Ok(Some(("rename", "renamed", format!("{} to {}{replacing}", quoted(&old), quoted(&new)))))
+        let what = format!("{} to {}{replacing}", quoted(&old), quoted(&new));
+        Ok(Some(Change { does: "rename", did: "renamed", what, new }))
     })
 }
 
@@ -122,51 +136,78 @@ pub(crate) fn rm(args: &RmArgs, out: &mut impl Write) -> Result<()> {
     let mut txn = store.begin()?;
     // A glob reads all names. One that is added meanwhile is not a reason to fail.
     txn.ignore_reads();
+    let snapshot = store.latest()?;
+    args.before.apply(&mut txn, &snapshot)?;
     let names = names(&args.names, &txn)?;
     names.iter().try_for_each(|name| txn.remove(name))?;
-    let freed = Freed::of(&names, &store.snapshot())?;
+    let (freed, replaced) = (Freed::of(&names, &snapshot)?, Replaced::of(&names, &snapshot)?);
     let all_bytes = freed.bytes(|_| true);
     if args.dry_run.dry_run {
         check_writable(&store)?;
         names.iter().try_for_each(|name| writeln!(out, "would remove {}", quoted(name)))?;
-        if all_bytes > 0 {
-            writeln!(out, "would free {}", HumanBytes(all_bytes))?;
+        let kept = if args.before.name.is_some() { freed.ids() } else { kept_by_tags(&store, freed.ids())? };
+        let bytes = freed.bytes(|storage| !kept.contains(&storage.id));
+        if bytes > 0 {
+            writeln!(out, "would free {}", HumanBytes(bytes))?;
         }
-        return Ok(());
+        let advice = replaced.advice_before(&args.before, &store, &args.store)?;
+        return advice.iter().try_for_each(|advice| Ok(writeln!(out, "{advice}")?));
     }
+    let tagged = args.before.described(snapshot.generation());
+    drop(snapshot); // The commit deletes what no snapshot needs.
     let generation = txn.commit()?;
     let removed = match names.first() {
         Some(name) if names.len() == 1 => quoted(name).into_owned(),
         _ => counted(names.len() as u64, "tensor"),
     };
-    let bytes = freed.bytes(|file| !file.exists());
+    let bytes = freed.bytes(|storage| !storage.file.exists());
     let and_freed = if bytes > 0 { format!(", freed {}", HumanBytes(bytes)) } else { String::new() };
-    message(&format!("removed {removed}{and_freed}: generation {generation}"));
+    message(&format!("removed {removed}{and_freed}{tagged}: generation {generation}"));
     if bytes < all_bytes {
         report_held_bytes(&store.disk_usage()?);
     }
     freed.note(&args.store).iter().for_each(|note| message(note));
+    replaced.report(&store, &args.store);
     Ok(())
 }
 
-/// Runs `change` on a store and commits it. `change` returns a verb in two forms, such as "save" and "saved", and the rest
-/// of the message, or `None` if there is nothing to commit. A dry run prints the message and commits nothing.
+/// A change of one name.
+struct Change {
+    /// The verb, such as "save".
+    does: &'static str,
+    /// The past tense of the verb, such as "saved".
+    did: &'static str,
+    /// The rest of the message.
+    what: String,
+    /// The name that may have replaced a tensor.
+    new: String,
+}
+
+/// Runs `change` on a store and commits it. `change` returns `None` if there is nothing to commit. A dry run prints the
+/// message and commits nothing.
 fn commit(
-    store: &Path,
-    options: &StoreOptions,
-    existing: &Existing,
+    path: &Path,
+    (options, existing, before): (StoreOptions, &Existing, &Before),
     out: &mut impl Write,
-    change: impl FnOnce(&mut Transaction<'_>, &Snapshot) -> Result<Option<(&'static str, &'static str, String)>>,
+    change: impl FnOnce(&mut Transaction<'_>, &Snapshot) -> Result<Option<Change>>,
 ) -> Result<()> {
-    let store = open_store(options, store)?;
+    let store = open_store(&options, path)?;
     let mut txn = store.begin()?;
+    let snapshot = store.latest()?;
+    before.apply(&mut txn, &snapshot)?;
     txn.on_existing(existing.policy());
-    let Some((does, did, what)) = change(&mut txn, &store.snapshot())? else { return Ok(()) };
+    let Some(Change { does, did, what, new }) = change(&mut txn, &snapshot)? else { return Ok(()) };
+    let replaced = Replaced::of(&BTreeSet::from([new]), &snapshot)?;
     if existing.is_dry_run() {
         check_writable(&store)?;
-        return Ok(writeln!(out, "would {does} {what}")?);
+        writeln!(out, "would {does} {what}")?;
+        let advice = replaced.advice_before(before, &store, path)?;
+        return advice.iter().try_for_each(|advice| Ok(writeln!(out, "{advice}")?));
     }
+    let tagged = before.described(snapshot.generation());
+    drop(snapshot); // The commit deletes what no snapshot needs.
     let generation = txn.commit()?;
-    message(&format!("{did} {what}: generation {generation}"));
+    message(&format!("{did} {what}{tagged}: generation {generation}"));
+    replaced.report(&store, path);
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal as _, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use indicatif::HumanBytes;
@@ -17,7 +17,7 @@ use super::stdin::PIPE;
 use crate::args::{Existing, External};
 use crate::error::{Error, Result, output_error};
 use crate::in_place::Outputs;
-use crate::input::{open_store, stored_bytes};
+use crate::input::{open_at, stored_bytes};
 use crate::names::{names, one_line, pattern, quoted};
 use crate::output_file::{check_parent_dir, check_replaceable};
 use crate::ui::{advance, counted, examples, message};
@@ -33,7 +33,8 @@ use crate::ui::{advance, counted, examples, message};
 #[derive(clap::Args)]
 #[command(after_help = examples(&["export model.smap weight.npy encoder.weight", "export model.smap copy.smap"]))]
 pub(crate) struct ExportArgs {
-    /// The store
+    /// The store, or one of its tagged generations
+    #[arg(value_name = "STORE[@TAG]")]
     pub(crate) store: PathBuf,
     /// The file to write; its extension selects the format: .safetensors, .npy, .npz, or .smap for a copy of the store.
     /// - is standard output
@@ -124,7 +125,7 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
     if !args.is_piped() {
         check_parent_dir("export", &args.out)?;
     }
-    let snapshot = open_store(&args.external.options(), &args.store)?.snapshot();
+    let (store, snapshot) = open_at(&args.external.options(), &args.store)?;
     let names = names(&args.names, &snapshot)?;
     let format = match format {
         Some(format) => format,
@@ -139,7 +140,7 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
     check_contents(args, format, &tensors, !attributes.is_empty())?;
     let size_bytes = tensors.iter().map(|(_, tensor)| tensor.nbytes() as u64).fold(0, u64::saturating_add);
     let files = files(args, format, &tensors)?;
-    let is_replacing = check_files(args, &files, &tensors, &snapshot)?;
+    let is_replacing = check_files(args, &files, &tensors, (store.path(), &snapshot))?;
     let contents = format!("{}, {}", counted(tensors.len() as u64, "tensor"), HumanBytes(size_bytes));
     if args.existing.is_dry_run() {
         let replacing = if is_replacing { ", replacing it" } else { "" };
@@ -256,7 +257,7 @@ fn check_files(
     args: &ExportArgs,
     files: &[PathBuf],
     tensors: &[(String, Tensor)],
-    snapshot: &Snapshot,
+    store: (&Path, &Snapshot),
 ) -> Result<bool> {
     let mut is_replacing = false;
     // The index is named first.
@@ -264,7 +265,7 @@ fn check_files(
         is_replacing |= check_replaceable("export", file, args.existing.force)?;
     }
     let names = tensors.iter().map(|(name, _)| name.as_str()).collect();
-    Outputs { command: "export", paths: files, names }.check_stores(Some((&args.store, snapshot)))?;
+    Outputs { command: "export", paths: files, names }.check_stores(Some(store))?;
     Ok(is_replacing)
 }
 

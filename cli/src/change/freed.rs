@@ -1,10 +1,10 @@
 //! The bytes that a removal of tensors frees, and those that stay because other tensors are on the same storage.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use indicatif::HumanBytes;
-use stridemap::{Result as LibraryResult, Snapshot, StorageKind, TensorInfo};
+use stridemap::{Result as LibraryResult, Snapshot, StorageInfo, StorageKind, TensorInfo};
 
 use super::plan::info;
 use crate::error::Result;
@@ -18,9 +18,9 @@ const MIN_REPORTED_BYTES: u64 = 4096;
 const MIN_COMPACTED_BYTES: u64 = 4096;
 
 #[derive(Default)]
-pub(super) struct Freed {
-    /// The files of the storages that lose all their tensors, with their lengths.
-    files: Vec<(PathBuf, u64)>,
+pub(crate) struct Freed {
+    /// The storages in the store that lose all their tensors.
+    storages: Vec<StorageInfo>,
     /// How many bytes of other sealed storages become unreachable.
     kept_bytes: u64,
     /// A tensor that remains on one of those storages.
@@ -31,7 +31,7 @@ pub(super) struct Freed {
 
 impl Freed {
     /// Returns what the removal of these names frees. The snapshot is from before the removal.
-    pub(super) fn of(removed: &BTreeSet<String>, snapshot: &Snapshot) -> Result<Self> {
+    pub(crate) fn of(removed: &BTreeSet<String>, snapshot: &Snapshot) -> Result<Self> {
         let removed_infos = removed.iter().filter_map(|name| info(snapshot, name).transpose());
         let changed: BTreeSet<u64> =
             removed_infos.map(|info| Ok(info?.storage_id)).collect::<LibraryResult<_>>()?;
@@ -47,7 +47,7 @@ impl Freed {
             let rest: Vec<TensorInfo> = all.iter().filter(is_left).cloned().collect();
             let Some(keeper) = rest.first() else {
                 if storage.kind != StorageKind::External {
-                    freed.files.push((storage.file, storage.size_bytes));
+                    freed.storages.push(storage);
                 }
                 continue;
             };
@@ -68,9 +68,20 @@ impl Freed {
         Ok(freed)
     }
 
-    /// Returns the total length of the files that are deleted. A file that a reader still uses is not deleted yet.
-    pub(super) fn bytes(&self, is_deleted: impl Fn(&Path) -> bool) -> u64 {
-        self.files.iter().filter(|(file, _)| is_deleted(file)).map(|(_, bytes)| bytes).sum()
+    /// Returns the ids of the storages that lose all their tensors.
+    pub(super) fn ids(&self) -> BTreeSet<u64> {
+        self.storages.iter().map(|storage| storage.id).collect()
+    }
+
+    /// Returns the total length of the storages that are deleted. One that a reader or a tag still needs is not deleted
+    /// yet.
+    pub(super) fn bytes(&self, is_deleted: impl Fn(&StorageInfo) -> bool) -> u64 {
+        self.storages.iter().filter(|storage| is_deleted(storage)).map(|storage| storage.size_bytes).sum()
+    }
+
+    /// Returns how many bytes of elements no tensor refers to afterwards.
+    pub(crate) fn lost_bytes(&self) -> u64 {
+        self.bytes(|_| true).saturating_add(self.kept_bytes)
     }
 
     /// Returns a note about the bytes that become unreachable and stay, if they are many.

@@ -17,6 +17,7 @@ use super::stdin::{self, Piped};
 use super::target::open_existing;
 use crate::args::{Existing, External, Reading};
 use crate::error::{Error, Result};
+use crate::history::{Before, Replaced};
 use crate::input::{check_found, check_writable};
 use crate::names::{one_line, quoted};
 use crate::ui::{advance, counted, examples, is_verbose, message};
@@ -50,6 +51,8 @@ pub(crate) struct ImportArgs {
     pub(crate) reading: Reading,
     #[command(flatten)]
     pub(crate) existing: Existing,
+    #[command(flatten)]
+    before: Before,
 }
 
 impl ImportArgs {
@@ -85,23 +88,34 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     let store = open_existing(&args.external.options(), target)?;
     let snapshot = store.as_ref().map(Store::snapshot);
     import.check_existing(snapshot.as_ref())?;
+    if let (None, Some(tag)) = (&store, &args.before.name) {
+        let (why, target) = ("there is no store yet whose state could be tagged", target.display());
+        return Err(Error::Refused(format!(
+            "import --tag {tag}: {why}; to tag what is imported, afterwards: stridemap tag {target} {tag}"
+        )));
+    }
+    let replaced = import.replaced(snapshot.as_ref())?;
     let (tensors, size) = (counted(tensor_count, "tensor"), HumanBytes(size_bytes));
     if args.existing.is_dry_run() {
         store.as_ref().map_or(Ok(()), check_writable)?;
         let new = if store.is_none() { ", a new store" } else { "" };
         writeln!(out, "would import {tensors}, {size}, into {}{new}", one_line(&target.to_string_lossy()))?;
-        return import.print_items(snapshot.as_ref(), out);
+        import.print_items(snapshot.as_ref(), out)?;
+        let Some(store) = store else { return Ok(()) };
+        let advice = replaced.advice_before(&args.before, &store, target)?;
+        return advice.iter().try_for_each(|advice| Ok(writeln!(out, "{advice}")?));
     }
     let is_word = args.prefix.ends_with(|c: char| c.is_alphanumeric());
     if let Some(first) = import.tensors().next().filter(|_| is_word) {
         let name = args.name_of(&first);
         message(&format!("note: --prefix has no dot at its end, so the names are like {}", quoted(&name)));
     }
-    drop(snapshot); // The commit deletes what no snapshot needs.
+    let tagged = snapshot.map(|snapshot| args.before.described(snapshot.generation())).unwrap_or_default();
     let progress = advance("import", if args.in_place { 0 } else { size_bytes });
-    let generation = import.commit(store, progress)?;
+    let generation = import.commit(store.as_ref(), progress)?;
     let done = if args.in_place { "adopted" } else { "imported" };
-    message(&format!("{done} {tensors}, {size}, into {}: generation {generation}", target.display()));
+    message(&format!("{done} {tensors}, {size}, into {}{tagged}: generation {generation}", target.display()));
+    store.iter().for_each(|store| replaced.report(store, target));
     Ok(())
 }
 
@@ -167,6 +181,15 @@ impl Import<'_> {
         Err(Error::Refused(format!("import: {what}; --force replaces {they}")))
     }
 
+    /// Returns the tensors of the store that have names of imported ones.
+    fn replaced(&self, snapshot: Option<&Snapshot>) -> Result<Replaced> {
+        let Some(snapshot) = snapshot.filter(|_| self.args.existing.force) else {
+            return Ok(Replaced::default());
+        };
+        let names: BTreeSet<String> = self.tensors().map(|info| self.args.name_of(&info)).collect();
+        Replaced::of(&names, snapshot)
+    }
+
     /// Prints the tensors that would be imported, and those that they would replace.
     fn print_items(&self, snapshot: Option<&Snapshot>, out: &mut impl Write) -> Result<()> {
         for tensor in self.tensors() {
@@ -179,15 +202,18 @@ impl Import<'_> {
     }
 
     /// Imports all files in one commit, and creates the store if there is none. Returns the new generation.
-    fn commit(&self, store: Option<Store>, progress: impl Fn(u64)) -> Result<u64> {
+    fn commit(&self, store: Option<&Store>, progress: impl Fn(u64)) -> Result<u64> {
         let options = self.args.external.options();
         let fill_existing = |store: &Store| {
             let current = store.attributes(&self.args.prefix);
-            store.write(|txn| self.fill(txn, &current, &progress))?;
+            store.write(|txn| {
+                self.args.before.apply(txn, &store.latest()?)?;
+                Ok::<_, Error>(self.fill(txn, &current, &progress)?)
+            })?;
             Ok(store.generation())
         };
         if let Some(store) = store {
-            return fill_existing(&store);
+            return fill_existing(store);
         }
         let none = BTreeMap::new();
         match options.create_with(self.target, |txn| self.fill(txn, &none, &progress)) {

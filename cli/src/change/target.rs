@@ -6,6 +6,7 @@ use std::path::Path;
 use stridemap::{ErrorKind, Store, StoreOptions};
 
 use crate::error::{Error, Result};
+use crate::history::check_untagged;
 use crate::input::reporting_waits;
 use crate::names::is_like_a_file;
 use crate::output_file::check_parent_dir;
@@ -13,6 +14,7 @@ use crate::output_file::check_parent_dir;
 /// Opens the store to import into. Returns `None` if it is to be created, because the path does not exist or is an
 /// empty directory.
 pub(super) fn open_existing(options: &StoreOptions, path: &Path) -> Result<Option<Store>> {
+    check_untagged(path)?;
     check_store_name(path)?;
     check_parent_dir("import", path)?;
     let is_empty = || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());

@@ -39,11 +39,13 @@ use values::{Difference, Failure, Side, compare};
 /// (@). The last line is a summary. Exit code: 0 if there is no difference, 1 if there is one, 2 after an error.
 /// If a tensor cannot be read, the others are still compared.
 #[derive(clap::Args)]
-#[command(after_help = examples(&["diff model.safetensors model.smap", "diff before.pt after.pt --rtol 1e-5 --json | jq .equal"]))]
+#[command(after_help = examples(&["diff model.safetensors model.smap", "diff model.smap@v1 model.smap@v2", "diff before.pt after.pt --rtol 1e-5 --json | jq .equal"]))]
 pub(crate) struct DiffArgs {
-    /// The first store or file
+    /// The first store, tagged generation of a store, or file
+    #[arg(value_name = "A[@TAG]")]
     pub(crate) a: PathBuf,
-    /// The second store or file
+    /// The second
+    #[arg(value_name = "B[@TAG]")]
     pub(crate) b: PathBuf,
     /// Print one JSON object
     #[arg(long)]

@@ -108,7 +108,7 @@ pub(super) fn storage_record(info: &StorageInfo, input: &Input) -> Value {
 /// Returns the file of a storage. A file inside the store is shown relative to the store's directory.
 pub(super) fn file_name(info: &StorageInfo, input: &Input) -> String {
     let inside = match input {
-        Input::Store(store, _) => info.file.strip_prefix(store.path()).ok(),
+        Input::Store(store, ..) => info.file.strip_prefix(store.path()).ok(),
         Input::File(_) => None,
     };
     inside.unwrap_or(&info.file).display().to_string()
@@ -167,7 +167,7 @@ pub(super) fn print_head(summary: &Summary, input: &Input, out: &mut impl Write)
     let mut line = |label: &str, value: &str| print_line(label, value, 12, out);
     line("path", &one_line(&summary.path))?;
     match input {
-        Input::Store(store, snapshot) => {
+        Input::Store(store, snapshot, _) => {
             line("format", &format!("store, generation {}", snapshot.generation()))?;
             line("uuid", &store.uuid())?;
         }

@@ -47,7 +47,7 @@ pub(super) struct Group {
 impl Summary {
     pub(super) fn of(input: &Input) -> Result<Self> {
         let (uuid, generation) = match input {
-            Input::Store(store, snapshot) => (Some(store.uuid()), Some(snapshot.generation())),
+            Input::Store(store, snapshot, _) => (Some(store.uuid()), Some(snapshot.generation())),
             Input::File(..) => (None, None),
         };
         let (mut root, mut dtypes) = (Node::default(), BTreeMap::<&str, Totals>::new());

@@ -1,4 +1,4 @@
-//! The tensor names that complete a word.
+//! The names of tensors and tags that complete a word.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -6,10 +6,11 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, Command};
-use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter};
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter as _};
 use stridemap::{ExternalFiles, StoreOptions};
 
 use crate::args::Reading;
+use crate::history::split;
 use crate::input::Input;
 
 /// The maximum number of names that are offered. If there are more, at most this many of their modules are offered
@@ -22,14 +23,59 @@ const OTHERS: [&str; 3] = ["KEY", "VALUE", "COMMAND"];
 /// The options whose value is the name of a tensor or the beginning of one.
 const OPTIONS: [&str; 4] = ["of", "prefix", "rename", "skip"];
 
-/// Returns the command with completions for every argument that is a path or the name of a tensor.
+/// The commands whose positional arguments after the store are tags.
+const TAG_COMMANDS: [&str; 3] = ["tag", "restore", "prune"];
+
+/// The value names of arguments that are paths, and can have a tag after an @.
+const TAGGABLE: &str = "@TAG";
+
+/// Returns the command with completions for every argument that is a path, the name of a tensor or a tag.
 pub(super) fn with_names(command: Command) -> Command {
-    let with_completer = |arg: Arg| match (is_path(&arg), is_name(&arg)) {
-        (true, _) => arg.add(ArgValueCompleter::new(PathCompleter::any().filter(is_plain_path))),
-        (_, true) => arg.add(ArgValueCompleter::new(names)),
-        _ => arg,
+    let takes_tags = TAG_COMMANDS.contains(&command.get_name());
+    let with_completer = |arg: Arg| {
+        let has_value_name =
+            |part: &str| arg.get_value_names().unwrap_or_default().iter().any(|name| name.contains(part));
+        let is_prefix = arg.get_id() == "prefix";
+        let is_tag = takes_tags && arg.is_positional() && !is_prefix || arg.get_long() == Some("at");
+        match (is_path(&arg), is_tag, is_name(&arg)) {
+            (true, ..) if has_value_name(TAGGABLE) => arg.add(ArgValueCompleter::new(paths_and_tags)),
+            (true, ..) => arg.add(ArgValueCompleter::new(paths())),
+            (_, true, _) => arg.add(ArgValueCompleter::new(tags)),
+            (.., true) => arg.add(ArgValueCompleter::new(names)),
+            _ => arg,
+        }
     };
     command.mut_args(with_completer).mut_subcommands(with_names)
+}
+
+fn paths() -> PathCompleter {
+    PathCompleter::any().filter(is_plain_path)
+}
+
+/// Returns the paths that begin with `current`. After the @ of `STORE@TAG`, returns the tags of the store.
+fn paths_and_tags(current: &OsStr) -> Vec<CompletionCandidate> {
+    let found = || {
+        let (path, tag) = split(Path::new(current))?;
+        let tags = tags_of(&open(path.into())?, tag)?;
+        Some(tags.into_iter().map(|tag| format!("{}@{tag}", path.display())).collect::<Vec<_>>())
+    };
+    match found() {
+        Some(found) => found.into_iter().map(CompletionCandidate::new).collect(),
+        None => paths().complete(current),
+    }
+}
+
+/// Returns the tags that begin with `current`, of the first store on the command line.
+fn tags(current: &OsStr) -> Vec<CompletionCandidate> {
+    let found = || tags_of(&env::args_os().skip(3).find_map(open)?, current.to_str()?);
+    found().unwrap_or_default().into_iter().map(CompletionCandidate::new).collect()
+}
+
+/// Returns the tags of a store that begin with `start`, the newest first.
+fn tags_of(input: &Input, start: &str) -> Option<Vec<String>> {
+    let Input::Store(store, ..) = input else { return None };
+    let tags = store.tags().ok()?.into_iter().map(|tag| tag.name).rev();
+    Some(tags.filter(|tag| tag.starts_with(start) && is_plain(tag)).take(MAX_NAMES).collect())
 }
 
 fn is_path(arg: &Arg) -> bool {
@@ -70,7 +116,9 @@ fn open(word: OsString) -> Option<Input> {
         Err(_) => PathBuf::from(word),
     };
     let options = StoreOptions::new().external(ExternalFiles::Refuse);
-    path.exists().then(|| Input::open_quietly(&path, &Reading::default(), &options).ok()).flatten()
+    (path.exists() || split(&path).is_some())
+        .then(|| Input::open_quietly(&path, &Reading::default(), &options).ok())
+        .flatten()
 }
 
 /// Returns whether a name means itself in every shell. A shell inserts a candidate as it is, and would run what is

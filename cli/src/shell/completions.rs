@@ -12,7 +12,7 @@ use super::candidates::with_names;
 use crate::args::Args;
 use crate::error::{Error, Result};
 
-/// Print a script that completes commands, options, paths and tensor names
+/// Print a script that completes commands, options, paths, tensor names and tags
 ///
 /// Load it when the shell starts: add the line of the example to ~/.bashrc or ~/.zshrc, or write the script to
 /// ~/.config/fish/completions/stridemap.fish. Names are looked up in the store or file that the command line names.
@@ -31,10 +31,17 @@ const VARIABLE: &str = "STRIDEMAP_COMPLETE";
 
 const NAME: &str = "stridemap";
 
+/// Makes `STORE@TAG` one word in bash, which otherwise completes the name of a host after an @.
+const ONE_WORD: &str = "COMP_WORDBREAKS=${COMP_WORDBREAKS//@/}";
+
 pub(crate) fn run(args: &CompletionsArgs, out: &mut impl Write) -> Result<()> {
     let unknown = || Error::Refused(format!("completions: no shell is named {:?}", args.shell));
     let shell = SHELLS.completer(&args.shell).ok_or_else(unknown)?;
-    Ok(shell.write_registration(VARIABLE, NAME, NAME, NAME, out)?)
+    shell.write_registration(VARIABLE, NAME, NAME, NAME, out)?;
+    if args.shell == "bash" {
+        writeln!(out, "{ONE_WORD}")?;
+    }
+    Ok(())
 }
 
 /// Prints completions and exits, if a script asks for them.

@@ -1,0 +1,23 @@
+//! The history of a store: tags, the log, restore and prune, and tags in the arguments of other commands.
+
+mod at;
+mod before;
+pub(crate) mod log;
+pub(crate) mod prune;
+mod recovery;
+pub(crate) mod restore;
+pub(crate) mod tag;
+mod time;
+
+use stridemap::maintenance::DiskUsage;
+
+pub(crate) use at::{check_untagged, snapshot_at, split};
+pub(crate) use before::Before;
+pub(crate) use recovery::{Replaced, kept_by_tags};
+
+/// Returns the length of all storages, whatever keeps them. The difference of two shows what a change has freed.
+fn storage_bytes(usage: &DiskUsage) -> u64 {
+    [usage.reachable_bytes, usage.tagged_bytes, usage.held_bytes, usage.reclaimable_bytes]
+        .into_iter()
+        .fold(0, u64::saturating_add)
+}

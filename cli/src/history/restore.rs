@@ -1,0 +1,132 @@
+//! `restore`: commits the headers of an earlier generation again.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::PathBuf;
+
+use stridemap::{Snapshot, StoreOptions};
+
+use super::at::snapshot_at;
+use super::{Before, Replaced};
+use crate::args::DryRun;
+use crate::change::plan::{header, info};
+use crate::error::Result;
+use crate::input::{check_writable, open_store};
+use crate::names::{name, of_scope, one_line, quoted};
+use crate::ui::{examples, gap, message};
+
+/// Give the tensors the headers that they have in a tagged generation, in one commit
+///
+/// No element is copied. Names that the tagged generation does not have are removed, and attributes are restored, too.
+/// With a PREFIX, only names that begin with it are changed. Tags stay as they are.
+///
+/// With -n, each line shows a tensor that would be added (+), changed (~) or removed (-), or an attribute (@).
+#[derive(clap::Args)]
+#[command(after_help = examples(&["restore model.smap v1 -n", "restore model.smap v1 encoder. --tag before"]))]
+pub(crate) struct RestoreArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// The tag to restore, or the number of a generation that is kept
+    #[arg(value_name = "TAG")]
+    at: String,
+    /// Only the tensors and attributes whose names begin with this
+    #[arg(default_value = "", hide_default_value = true)]
+    prefix: String,
+    #[command(flatten)]
+    before: Before,
+    #[command(flatten)]
+    dry_run: DryRun,
+}
+
+pub(crate) fn run(args: &RestoreArgs, out: &mut impl Write) -> Result<()> {
+    let store = open_store(&StoreOptions::new(), &args.store)?;
+    let from = snapshot_at(&store, &args.at)?;
+    let prefix = name(&args.prefix, &from)?;
+    let mut txn = store.begin()?;
+    let now = store.latest()?;
+    args.before.apply(&mut txn, &now)?;
+    txn.restore(&from, &prefix)?;
+    let changes = Changes::between(&now, &from, &prefix)?;
+    let whole = if prefix.is_empty() { String::new() } else { format!("{} of ", quoted(&prefix)) };
+    let what = format!("{whole}{}, generation {}", quoted(&args.at), from.generation());
+    if changes.is_empty() {
+        message(&format!("nothing to restore: the store has {what} already"));
+        return Ok(());
+    }
+    let replaced: BTreeSet<String> = changes.changed.iter().chain(&changes.removed).cloned().collect();
+    let replaced = Replaced::of(&replaced, &now)?;
+    if args.dry_run.dry_run {
+        check_writable(&store)?;
+        changes.print(&now, &from, out)?;
+        writeln!(out, "would restore {what}: {}", changes.counts())?;
+        let advice = replaced.advice_before(&args.before, &store, &args.store)?;
+        return advice.iter().try_for_each(|advice| Ok(writeln!(out, "{advice}")?));
+    }
+    let tagged = args.before.described(now.generation());
+    drop(now); // The commit deletes what no snapshot needs.
+    let generation = txn.commit()?;
+    message(&format!("restored {what}: {}{tagged}: generation {generation}", changes.counts()));
+    replaced.report(&store, &args.store);
+    Ok(())
+}
+
+/// What a restore changes.
+struct Changes {
+    added: Vec<String>,
+    changed: Vec<String>,
+    removed: Vec<String>,
+    /// The scopes and keys of attributes.
+    attributes: Vec<(String, String)>,
+}
+
+impl Changes {
+    fn between(now: &Snapshot, from: &Snapshot, prefix: &str) -> Result<Self> {
+        let changes = from.changes_since(now)?;
+        let within = |names: Vec<String>| -> Vec<String> {
+            names.into_iter().filter(|name| name.starts_with(prefix)).collect()
+        };
+        let (before, after) = (now.all_attributes(), from.all_attributes());
+        let keys: BTreeSet<&(String, String)> = before.keys().chain(after.keys()).collect();
+        let is_changed =
+            |at: &&(String, String)| at.0.starts_with(prefix) && before.get(*at) != after.get(*at);
+        Ok(Changes {
+            added: within(changes.added),
+            changed: within(changes.changed),
+            removed: within(changes.removed),
+            attributes: keys.into_iter().filter(is_changed).cloned().collect(),
+        })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.added.is_empty()
+            && self.changed.is_empty()
+            && self.removed.is_empty()
+            && self.attributes.is_empty()
+    }
+
+    fn counts(&self) -> String {
+        let counts = [
+            (self.added.len(), "added"),
+            (self.changed.len(), "changed"),
+            (self.removed.len(), "removed"),
+            (self.attributes.len(), "of the attributes"),
+        ];
+        let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+        counts.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(", ")
+    }
+
+    fn print(&self, now: &Snapshot, from: &Snapshot, out: &mut impl Write) -> Result<()> {
+        for (mark, names, snapshot) in
+            [('+', &self.added, from), ('~', &self.changed, from), ('-', &self.removed, now)]
+        {
+            for name in names {
+                let header = info(snapshot, name)?.map(|info| header(&info)).unwrap_or_default();
+                writeln!(out, "{mark} {}{}{header}", quoted(name), gap())?;
+            }
+        }
+        for (scope, key) in &self.attributes {
+            writeln!(out, "@ {}{}", one_line(key), of_scope(scope))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! `tag`: lists, makes and removes tags.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::PathBuf;
+
+use indicatif::HumanBytes;
+use serde_json::json;
+use stridemap::history::TagInfo;
+use stridemap::{OnExisting, Snapshot, StorageKind, Store, StoreOptions};
+
+use super::at::{snapshot_at, unknown};
+use super::storage_bytes;
+use super::time::{time_cell, utc};
+use crate::args::DryRun;
+use crate::care::compact::report_held_bytes;
+use crate::error::{Error, Result};
+use crate::input::{check_writable, open_store};
+use crate::names::{one_line, quoted};
+use crate::ui::{Column, Table, counted, examples, message, write_json};
+
+/// List, make or remove tags: names for generations, which keep them
+///
+/// Without a NAME, lists the tags, the oldest generation first. With a NAME, tags the newest generation, or the one of
+/// --at. A tagged generation stays on disk with all its tensors until its last tag is removed: STORE@TAG names it for
+/// the commands that look at stores, restore makes it the newest again, and log lists what has changed.
+///
+/// The elements of sealed tensors never change. Those of mutable and live tensors are changed in place: a tag keeps
+/// the tensors, but not their elements.
+#[derive(clap::Args)]
+#[command(after_help = examples(&["tag model.smap", "tag model.smap v1 -m 'before fine-tuning'", "tag -d model.smap v1"]))]
+pub(crate) struct TagArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// The tag to make, or with -d the tags to remove
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Remove tags, and delete what only they keep
+    #[arg(short, long, requires = "names")]
+    delete: bool,
+    /// A text that the list and the log show
+    #[arg(short, long, value_name = "TEXT", requires = "names", conflicts_with = "delete")]
+    message: Option<String>,
+    /// The generation to tag, by number or by another tag; only generations that are kept can be tagged
+    #[arg(long, value_name = "N|TAG", requires = "names", conflicts_with = "delete")]
+    at: Option<String>,
+    /// Replace the tag if it exists
+    #[arg(long, requires = "names", conflicts_with = "delete")]
+    force: bool,
+    /// Print one JSON object per tag
+    #[arg(long, conflicts_with = "names")]
+    json: bool,
+    #[command(flatten)]
+    dry_run: DryRun,
+}
+
+impl TagArgs {
+    /// Whether the command only lists tags.
+    pub(crate) fn is_list(&self) -> bool {
+        self.names.is_empty()
+    }
+}
+
+pub(crate) fn run(args: &TagArgs, out: &mut impl Write) -> Result<()> {
+    let store = open_store(&StoreOptions::new(), &args.store)?;
+    match args.names.as_slice() {
+        [] => list(args, &store, out),
+        names if args.delete => delete(args, &store, names, out),
+        [name] => make(args, &store, name, out),
+        _ => Err(Error::Refused("tag: one tag is made at a time; with -d, several are removed".to_owned())),
+    }
+}
+
+const COLUMNS: [Column; 4] = [
+    Column::new("tag").shortenable_names(),
+    Column::new("generation").right(),
+    Column::new("time").drop_order(0),
+    Column::new("message").shortenable().drop_order(1),
+];
+
+fn list(args: &TagArgs, store: &Store, out: &mut impl Write) -> Result<()> {
+    let mut table = Table::new(&COLUMNS);
+    for tag in store.tags()? {
+        let TagInfo { name, generation, time, message, .. } = &tag;
+        if args.json {
+            let time = utc(*time);
+            let record = json!({ "name": name, "generation": generation, "time": time, "message": message });
+            write_json(out, record)?;
+            continue;
+        }
+        let message = one_line(message.as_deref().unwrap_or_default());
+        table.add_row([quoted(name).into_owned(), generation.to_string(), time_cell(*time), message]);
+    }
+    table.print_data(out)
+}
+
+fn make(args: &TagArgs, store: &Store, name: &str, out: &mut impl Write) -> Result<()> {
+    let is_dry_run = args.dry_run.dry_run;
+    if is_dry_run {
+        check_writable(store)?;
+    }
+    // The generation must be the newest when it is tagged.
+    let mut txn = if is_dry_run { store.begin()? } else { store.begin_exclusive()? };
+    let snapshot = match &args.at {
+        Some(text) => snapshot_at(store, text)?,
+        None => store.latest()?,
+    };
+    if args.force {
+        txn.on_existing(OnExisting::Replace);
+    }
+    if let Some(text) = &args.message {
+        txn.message(text);
+    }
+    txn.tag_snapshot(name, &snapshot)?;
+    let replaced = store.tags()?.into_iter().find(|tag| tag.name == name);
+    let replacing = replaced.as_ref().map(|tag| format!(", no longer generation {}", tag.generation));
+    let what =
+        format!("generation {} as {}{}", snapshot.generation(), quoted(name), replacing.unwrap_or_default());
+    if is_dry_run {
+        writeln!(out, "would tag {what}")?;
+        return report_changing(&snapshot);
+    }
+    let before_bytes = storage_bytes(&store.disk_usage()?);
+    let generation = txn.commit()?;
+    let freed = if replaced.is_some() { freed_since(before_bytes, store)? } else { String::new() };
+    message(&format!("tagged {what}{freed}: generation {generation}"));
+    report_changing(&snapshot)
+}
+
+/// Says which tensors of a tagged generation still change.
+fn report_changing(snapshot: &Snapshot) -> Result<()> {
+    let mut changing = BTreeSet::new();
+    for storage in snapshot.storages() {
+        let storage = storage?;
+        if matches!(storage.kind, StorageKind::Mutable | StorageKind::Live) {
+            changing.insert(storage.id);
+        }
+    }
+    let mut names = Vec::new();
+    if !changing.is_empty() {
+        for info in snapshot.iter_tensors("")? {
+            let info = info?;
+            names.extend(changing.contains(&info.storage_id).then_some(info.name));
+        }
+    }
+    if let Some(first) = names.first() {
+        let (tensors, are) =
+            (counted(names.len() as u64, "tensor"), if names.len() == 1 { "is" } else { "are" });
+        message(&format!(
+            "note: {tensors} {are} mutable or live, such as {}: the tag does not keep their elements, which change in \
+             place",
+            quoted(first)
+        ));
+    }
+    Ok(())
+}
+
+fn delete(args: &TagArgs, store: &Store, names: &[String], out: &mut impl Write) -> Result<()> {
+    let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+    let tags = store.tags()?;
+    if let Some(name) = names.iter().find(|name| !tags.iter().any(|tag| tag.name == **name)) {
+        return Err(unknown(store, name)?);
+    }
+    let tags: Vec<TagInfo> = tags.into_iter().filter(|tag| names.contains(tag.name.as_str())).collect();
+    remove(store, &tags, args.dry_run.dry_run, out)
+}
+
+/// Removes tags in one commit, and says what that frees. A dry run only says what it would free.
+pub(super) fn remove(store: &Store, tags: &[TagInfo], is_dry_run: bool, out: &mut impl Write) -> Result<()> {
+    let names: Vec<&str> = tags.iter().map(|tag| tag.name.as_str()).collect();
+    if is_dry_run {
+        check_writable(store)?;
+        for TagInfo { name, generation, time, .. } in tags {
+            writeln!(out, "would remove {}, generation {generation}, {}", quoted(name), time_cell(*time))?;
+        }
+        return Ok(writeln!(out, "would free {}", HumanBytes(store.freed_without(&names)?))?);
+    }
+    let before_bytes = storage_bytes(&store.disk_usage()?);
+    let mut txn = store.begin()?;
+    names.iter().try_for_each(|name| txn.untag(name))?;
+    let generation = txn.commit()?;
+    let removed = match names.as_slice() {
+        [name] => quoted(name).into_owned(),
+        _ => counted(names.len() as u64, "tag"),
+    };
+    let freed = freed_since(before_bytes, store)?;
+    message(&format!("removed {removed}{freed}: generation {generation}"));
+    report_held_bytes(&store.disk_usage()?);
+    Ok(())
+}
+
+/// Returns the part of a message that says how many bytes of storages are gone.
+fn freed_since(before_bytes: u64, store: &Store) -> Result<String> {
+    let freed_bytes = before_bytes.saturating_sub(storage_bytes(&store.disk_usage()?));
+    Ok(if freed_bytes > 0 { format!(", freed {}", HumanBytes(freed_bytes)) } else { String::new() })
+}
