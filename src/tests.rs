@@ -65,6 +65,8 @@ mod documents {
     mod file_formats {}
     #[doc = include_str!("../docs/external-files.md")]
     mod external_files {}
+    #[doc = include_str!("../docs/history.md")]
+    mod history {}
     #[doc = include_str!("../docs/disk-space.md")]
     mod disk_space {}
     #[doc = include_str!("../docs/python.md")]

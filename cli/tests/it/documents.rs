@@ -1,19 +1,25 @@
 //! The documents: sessions print the output they show, links resolve, and lists are complete.
 //!
 //! The `console` blocks of a document are one session. The sessions of the guide run in one directory, which holds the
-//! files of `write_inputs`. With `STRIDEMAP_BLESS=1`, the actual output replaces the output in the documents. The
-//! README's session needs `silero_vad_16k.safetensors`, whose path is in `STRIDEMAP_MODEL`. Without it, that session is
-//! skipped, and a message says so.
+//! files of `write_inputs`. With `STRIDEMAP_BLESS=1`, the actual output replaces the output in the documents. Times in the
+//! output are replaced by `TIME`. The sessions of the README and of the page about history need
+//! `silero_vad_16k.safetensors`, whose path is in `STRIDEMAP_MODEL`. Without it, these sessions are skipped, and a message
+//! says so.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
+use stridemap::{Store, Tensor};
+
 use crate::harness::Dir;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const MODEL: &str = "silero_vad_16k.safetensors";
+/// The page whose session needs the model.
+const HISTORY: &str = "history.md";
+const TIME: &str = "2026-01-31 12:00:00";
 
 fn read(document: &Path) -> String {
     fs::read_to_string(document).unwrap()
@@ -87,11 +93,27 @@ fn played(text: &str, dir: &Dir) -> String {
             // As on a terminal of this width.
             shell.env("STRIDEMAP_COLUMNS", "100");
             let output = String::from_utf8(shell.output().unwrap().stdout).unwrap();
-            played += &format!("$ {command}\n{output}");
+            played += &format!("$ {command}\n{}", with_fixed_times(&output));
         }
         played += &format!("```{rest}");
     }
     played
+}
+
+/// Replaces times such as [`TIME`].
+fn with_fixed_times(text: &str) -> String {
+    let (mut fixed, mut rest) = (String::new(), text);
+    let is_time = |text: &str| {
+        text.chars().zip(TIME.chars()).all(|(c, t)| if t.is_ascii_digit() { c.is_ascii_digit() } else { c == t })
+    };
+    while let Some(c) = rest.chars().next() {
+        let is_here = rest.len() >= TIME.len() && is_time(rest);
+        let length = if is_here { TIME.len() } else { c.len_utf8() };
+        let (start, end) = rest.split_at(length);
+        fixed += if is_here { TIME } else { start };
+        rest = end;
+    }
+    fixed
 }
 
 #[track_caller]
@@ -105,15 +127,47 @@ fn assert_session(document: &Path, dir: &Dir) {
     assert_eq!(text, played, "{}", document.display());
 }
 
-#[test]
-fn readme_session_prints_the_shown_output() {
+/// Returns a directory with the real model, or `None` if its path is not known.
+fn with_model() -> Option<Dir> {
     let Some(model) = env::var_os("STRIDEMAP_MODEL") else {
         println!("skipped: STRIDEMAP_MODEL is not the path of {MODEL}");
-        return;
+        return None;
     };
     let dir = Dir::empty();
     fs::copy(model, dir.path(MODEL)).unwrap();
+    Some(dir)
+}
+
+#[test]
+fn readme_session_prints_the_shown_output() {
+    let Some(dir) = with_model() else { return };
     assert_session(&Path::new(ROOT).join("README.md"), &dir);
+}
+
+#[test]
+fn history_session_prints_the_shown_output() {
+    let Some(dir) = with_model() else { return };
+    write_steps(&dir);
+    assert_session(&Path::new(ROOT).join("docs").join(HISTORY), &dir);
+}
+
+/// Writes the files of the session about history, as the Python script in that page does: the tensors of the LSTM,
+/// smaller by a quarter after each step.
+fn write_steps(dir: &Dir) {
+    dir.messages(&["import", "--quiet", MODEL, "model.smap"]);
+    let model = Store::open(dir.path("model.smap")).unwrap();
+    for (file, factor) in [("step1.safetensors", 0.75f32), ("step2.safetensors", 0.5625)] {
+        let step = Store::create(dir.path("step.smap")).unwrap();
+        for info in model.snapshot().iter_tensors("lstm_cell.").unwrap() {
+            let info = info.unwrap();
+            let elements = model.load(&info.name).unwrap().read::<f32>().unwrap();
+            let trained = elements.into_iter().map(|x| x * factor).collect();
+            step.save(&info.name, &Tensor::from_vec(trained, info.header.size()).unwrap()).unwrap();
+        }
+        dir.messages(&["export", "--quiet", "step.smap", file]);
+        fs::remove_dir_all(dir.path("step.smap")).unwrap();
+    }
+    fs::remove_dir_all(dir.path("model.smap")).unwrap();
 }
 
 #[test]
@@ -123,7 +177,7 @@ fn sessions_of_the_guide_print_the_shown_output() {
     let dir = Dir::empty();
     write_inputs(&dir);
     for page in pages() {
-        if read(&page).contains("```console\n") {
+        if read(&page).contains("```console\n") && !page.ends_with(HISTORY) {
             assert_session(&page, &dir);
             session_count += 1;
         }

@@ -12,6 +12,7 @@ mod expr;
 mod external;
 mod files;
 mod harness;
+mod history;
 mod import;
 mod info;
 mod inspect;

@@ -57,6 +57,9 @@ fn dir() -> Dir {
         r#"{"w.x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#,
         &[0],
     );
+    for tag in ["v1", "v2", "v`./evil`"] {
+        dir.messages(&["tag", "s.smap", tag]);
+    }
     dir
 }
 
@@ -80,6 +83,15 @@ fn bash_completes_commands_options_paths_and_names() {
         ("stridemap attr get s.smap k", &[]),
         ("stridemap show none.smap po", &[]),
         ("stridemap completions z", &["zsh"]),
+        ("stridemap ls s.smap@", &["s.smap@v2", "s.smap@v1"]),
+        ("stridemap show s.smap@v1 points_", &["points_t"]),
+        ("stridemap diff s.smap@v1 s.smap@v2", &["s.smap@v2"]),
+        ("stridemap rm s.smap@", &[]),
+        ("stridemap tag -d s.smap v", &["v2", "v1"]),
+        ("stridemap tag s.smap new --at v1", &["v1"]),
+        ("stridemap restore s.smap v", &["v2", "v1"]),
+        ("stridemap restore s.smap v1 points_", &["points_t"]),
+        ("stridemap prune s.smap v", &["v2", "v1"]),
     ] {
         assert_eq!(offered(&dir, line), expected, "{line}");
     }
@@ -135,6 +147,7 @@ fn completed_name_is_one_argument_in_an_interactive_bash() {
         ("stridemap show s.smap points_\t\n", "<show><s.smap><points_t>"),
         ("stridemap show m.saf\t w\t\n", "<show><m.safetensors><w.x>"),
         ("stridemap info s.smap --fu\t\n", "<info><s.smap><--full>"),
+        ("stridemap ls s.smap@v1\t po\t_\t\n", "<ls><s.smap@v1><points_t>"),
     ];
     let typed: String = lines.iter().map(|(typed, _)| *typed).collect();
     dir.write("keys", format!("{typed}exit\n").as_bytes());
@@ -186,6 +199,7 @@ fn zsh_and_fish_get_the_same_candidates() {
             (&["ls", "s.sm"], "s.smap/"),
             (&["verif"], "verify"),
             (&["show", "m.safetensors", "w"], "w.x"),
+            (&["show", "s.smap@v2"], "s.smap@v2"),
         ] {
             let mut command = dir.command(&[&["--", "stridemap"], words].concat());
             let index = words.len().to_string();

@@ -72,13 +72,13 @@ fn compact_json_has_what_was_freed_and_what_was_skipped() {
 }
 
 #[test]
-fn du_prints_four_numbers_that_add_up_to_the_folder() {
+fn du_prints_five_numbers_that_add_up_to_the_folder() {
     let dir = with_column();
     dir.write("s.smap/storages/00000000000000ff.bin", &[0; 1000]);
     dir.write("s.smap/notes.txt", &[0; 77]);
     let piped = dir.stdout(&["du", "s.smap"]);
     let labels: Vec<&str> = piped.lines().map(|line| line.split('\t').next().unwrap()).collect();
-    assert_eq!(labels, ["generation", "reachable", "held", "reclaimable", "metadata", "folder"]);
+    assert_eq!(labels, ["generation", "reachable", "tagged", "held", "reclaimable", "metadata", "folder"]);
     let number = |label: &str| -> u64 {
         let line = piped.lines().find_map(|line| line.strip_prefix(label)).unwrap();
         line.trim().parse().unwrap()
@@ -88,7 +88,7 @@ fn du_prints_four_numbers_that_add_up_to_the_folder() {
     let all: u64 = String::from_utf8(du.stdout).unwrap().split_whitespace().next().unwrap().parse().unwrap();
     assert_eq!([4000 + 397_000 + number("metadata"), number("folder")], [all; 2]);
     let printed = dir.on_terminal(160, &["du", "s.smap"]);
-    for line in ["generation   4", "reachable    3.91 KiB", "held         0 B", "reclaimable  387.70 KiB"] {
+    for line in ["generation   4", "reachable    3.91 KiB", "tagged       0 B", "held         0 B", "reclaimable  387.70 KiB"] {
         assert!(printed.lines().any(|other| other == line), "{printed}");
     }
 

@@ -92,9 +92,33 @@ fn watch_prints_json_objects() {
     dir.messages(&["mv", "s.smap", "points", "xy"]);
     let line: Value = serde_json::from_str(&watcher.line()).unwrap();
     let expected =
-        json!({"v": 1, "generation": 3, "since": 2, "added": ["xy"], "changed": [], "removed": ["points"]});
+        json!({"v": 1, "generation": 3, "since": 2, "added": ["xy"], "changed": [], "removed": ["points"], "tagged": {},
+            "untagged": []});
     assert_eq!(line, expected);
     assert_eq!(watcher.end(), (Some(0), String::new()));
+}
+
+#[test]
+fn watch_says_when_tags_are_made_moved_and_removed() {
+    let dir = Dir::with_store();
+    let [mut text, mut json] =
+        [&["--count", "4"][..], &["--count", "4", "--json"]].map(|args| Watcher::start(&dir, args));
+    for (args, line, tagged, untagged) in [
+        (&["tag", "s.smap", "v1"][..], "3\ttagged v1 (2)\n", json!({ "v1": 2 }), json!([])),
+        (
+            &["ln", "s.smap", "points", "a", "--tag", "a b"],
+            "4\t+1 a\ttagged 'a b' (3)\n",
+            json!({ "a b": 3 }),
+            json!([]),
+        ),
+        (&["tag", "s.smap", "v1", "--force"], "5\ttagged v1 (4)\n", json!({ "v1": 4 }), json!([])),
+        (&["tag", "-d", "s.smap", "a b"], "6\tuntagged 'a b'\n", json!({}), json!(["a b"])),
+    ] {
+        dir.messages(args);
+        assert_eq!(text.line(), line);
+        let record: Value = serde_json::from_str(&json.line()).unwrap();
+        assert_eq!((&record["tagged"], &record["untagged"]), (&tagged, &untagged));
+    }
 }
 
 #[test]
