@@ -166,8 +166,10 @@ pub(crate) fn rm(args: &RmArgs, out: &mut impl Write) -> Result<()> {
     if bytes < all_bytes {
         report_held_bytes(&store.disk_usage()?);
     }
-    freed.note(&args.store).iter().for_each(|note| message(note));
-    replaced.report(&store, &args.store);
+    // compact frees no bytes of a storage that a tag keeps.
+    if !replaced.report(&store, &args.store) {
+        freed.note(&args.store).iter().for_each(|note| message(note));
+    }
     Ok(())
 }
 

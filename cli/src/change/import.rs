@@ -115,7 +115,9 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     let generation = import.commit(store.as_ref(), progress)?;
     let done = if args.in_place { "adopted" } else { "imported" };
     message(&format!("{done} {tensors}, {size}, into {}{tagged}: generation {generation}", target.display()));
-    store.iter().for_each(|store| replaced.report(store, target));
+    if let Some(store) = &store {
+        replaced.report(store, target);
+    }
     Ok(())
 }
 

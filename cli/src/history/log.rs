@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use stridemap::history::LogEntry;
-use stridemap::{ErrorKind, NameChanges, Snapshot, Store, StoreOptions};
+use stridemap::{NameChanges, Snapshot, Store, StoreOptions};
 
+use super::recovery::at;
 use super::time::{time_cell, utc};
 use crate::error::Result;
 use crate::input::open_store;
@@ -97,11 +98,7 @@ fn each_entry(store: &Store, mut visit: impl FnMut(&LogEntry, &NameChanges) -> R
     };
     let mut last: Option<(LogEntry, Snapshot)> = None;
     for entry in store.log()? {
-        let snapshot = match store.at(entry.generation) {
-            // Another process has removed it since.
-            Err(e) if e.kind() == ErrorKind::Conflict => continue,
-            snapshot => snapshot?,
-        };
+        let Some(snapshot) = at(store, entry.generation)? else { continue };
         if let Some((above, above_snapshot)) = &last {
             visit_between(above, above_snapshot, Some(&snapshot))?;
         }

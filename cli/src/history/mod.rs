@@ -17,7 +17,6 @@ pub(crate) use recovery::{Replaced, kept_by_tags};
 
 /// Returns the length of all storages, whatever keeps them. The difference of two shows what a change has freed.
 fn storage_bytes(usage: &DiskUsage) -> u64 {
-    [usage.reachable_bytes, usage.tagged_bytes, usage.held_bytes, usage.reclaimable_bytes]
-        .into_iter()
-        .fold(0, u64::saturating_add)
+    let spare = usage.spare.iter().filter(|file| file.storage_id.is_some()).map(|file| file.spare_bytes);
+    spare.fold(usage.reachable_bytes, u64::saturating_add)
 }

@@ -104,7 +104,9 @@ fn played(text: &str, dir: &Dir) -> String {
 fn with_fixed_times(text: &str) -> String {
     let (mut fixed, mut rest) = (String::new(), text);
     let is_time = |text: &str| {
-        text.chars().zip(TIME.chars()).all(|(c, t)| if t.is_ascii_digit() { c.is_ascii_digit() } else { c == t })
+        text.chars()
+            .zip(TIME.chars())
+            .all(|(c, t)| if t.is_ascii_digit() { c.is_ascii_digit() } else { c == t })
     };
     while let Some(c) = rest.chars().next() {
         let is_here = rest.len() >= TIME.len() && is_time(rest);

@@ -508,7 +508,7 @@ fn du_shows_what_tags_hold_and_what_one_of_them_has() {
 #[test]
 fn damage_to_what_only_a_tag_needs_names_the_tag() {
     let dir = with_tags();
-    let storage = dir.store().at("v1").unwrap().load("b").unwrap().storage_id();
+    let storage = dir.store().at("v1").unwrap().load("b").unwrap().storage_id().unwrap();
     fs::write(dir.path(format!("s.smap/storages/{storage:016x}.bin")), vec![9; LEN]).unwrap();
     let run = dir.run(&["verify", "s.smap"]);
     assert_eq!(run.code, Some(1));

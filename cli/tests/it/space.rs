@@ -88,7 +88,13 @@ fn du_prints_five_numbers_that_add_up_to_the_folder() {
     let all: u64 = String::from_utf8(du.stdout).unwrap().split_whitespace().next().unwrap().parse().unwrap();
     assert_eq!([4000 + 397_000 + number("metadata"), number("folder")], [all; 2]);
     let printed = dir.on_terminal(160, &["du", "s.smap"]);
-    for line in ["generation   4", "reachable    3.91 KiB", "tagged       0 B", "held         0 B", "reclaimable  387.70 KiB"] {
+    for line in [
+        "generation   4",
+        "reachable    3.91 KiB",
+        "tagged       0 B",
+        "held         0 B",
+        "reclaimable  387.70 KiB",
+    ] {
         assert!(printed.lines().any(|other| other == line), "{printed}");
     }
 

@@ -91,8 +91,7 @@ fn watch_prints_json_objects() {
     let mut watcher = Watcher::start(&dir, &["--json", "--count", "1"]);
     dir.messages(&["mv", "s.smap", "points", "xy"]);
     let line: Value = serde_json::from_str(&watcher.line()).unwrap();
-    let expected =
-        json!({"v": 1, "generation": 3, "since": 2, "added": ["xy"], "changed": [], "removed": ["points"], "tagged": {},
+    let expected = json!({"v": 1, "generation": 3, "since": 2, "added": ["xy"], "changed": [], "removed": ["points"], "tagged": {},
             "untagged": []});
     assert_eq!(line, expected);
     assert_eq!(watcher.end(), (Some(0), String::new()));
