@@ -145,7 +145,7 @@ pub(crate) fn rm(args: &RmArgs, out: &mut impl Write) -> Result<()> {
     if args.dry_run.dry_run {
         check_writable(&store)?;
         names.iter().try_for_each(|name| writeln!(out, "would remove {}", quoted(name)))?;
-        let kept = if args.before.name.is_some() { freed.ids() } else { kept_by_tags(&store, freed.ids())? };
+        let kept = if args.before.tag.is_some() { freed.ids() } else { kept_by_tags(&store, freed.ids())? };
         let bytes = freed.bytes(|storage| !kept.contains(&storage.id));
         if bytes > 0 {
             writeln!(out, "would free {}", HumanBytes(bytes))?;

@@ -88,7 +88,7 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     let store = open_existing(&args.external.options(), target)?;
     let snapshot = store.as_ref().map(Store::snapshot);
     import.check_existing(snapshot.as_ref())?;
-    if let (None, Some(tag)) = (&store, &args.before.name) {
+    if let (None, Some(tag)) = (&store, &args.before.tag) {
         let (why, target) = ("there is no store yet whose state could be tagged", target.display());
         return Err(Error::Refused(format!(
             "import --tag {tag}: {why}; to tag what is imported, afterwards: stridemap tag {target} {tag}"

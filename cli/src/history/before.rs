@@ -8,15 +8,15 @@ use crate::names::quoted;
 #[derive(clap::Args)]
 pub(crate) struct Before {
     /// Tag the state before the change, in the same commit, so that restore can bring it back
-    #[arg(long = "tag", value_name = "TAG")]
-    pub(crate) name: Option<String>,
+    #[arg(long, value_name = "TAG")]
+    pub(crate) tag: Option<String>,
 }
 
 impl Before {
     /// Tags the snapshot from before the change, if a tag was given. To be called before [`Transaction::on_existing`],
     /// because `--force` does not replace this tag.
     pub(crate) fn apply(&self, txn: &mut Transaction<'_>, snapshot: &Snapshot) -> Result<()> {
-        let Some(name) = &self.name else { return Ok(()) };
+        let Some(name) = &self.tag else { return Ok(()) };
         txn.tag_snapshot(name, snapshot).map_err(|e| match e.kind() {
             ErrorKind::NameExists => {
                 Error::Refused(format!("--tag {}: the tag exists; choose a different name", quoted(name)))
@@ -28,6 +28,6 @@ impl Before {
     /// Returns the end of the sentence that describes the change.
     pub(crate) fn described(&self, generation: u64) -> String {
         let tagged = |name: &String| format!(", with generation {generation} tagged {}", quoted(name));
-        self.name.as_ref().map(tagged).unwrap_or_default()
+        self.tag.as_ref().map(tagged).unwrap_or_default()
     }
 }

@@ -56,7 +56,7 @@ impl Replaced {
         store: &Store,
         path: &Path,
     ) -> Result<Option<String>> {
-        match &before.name {
+        match &before.tag {
             Some(tag) if !self.infos.is_empty() => {
                 Ok(Some(format!("{} would keep {}", quoted(tag), self.pronoun())))
             }

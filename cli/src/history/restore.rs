@@ -15,10 +15,11 @@ use crate::input::{check_writable, open_store};
 use crate::names::{name, of_scope, one_line, quoted};
 use crate::ui::{examples, gap, message};
 
-/// Give the tensors the headers that they have in a tagged generation, in one commit
+/// Go back to a tagged generation, with all tensors or some, in one commit
 ///
-/// No element is copied. Names that the tagged generation does not have are removed, and attributes are restored, too.
-/// With a PREFIX, only names that begin with it are changed. Tags stay as they are.
+/// Each name gets the header that it has in the tagged generation, and no element is copied. Names that the tagged
+/// generation does not have are removed, and attributes are restored, too. With a PREFIX, only names that begin with it
+/// are changed. Tags stay as they are.
 ///
 /// With -n, each line shows a tensor that would be added (+), changed (~) or removed (-), or an attribute (@).
 #[derive(clap::Args)]
