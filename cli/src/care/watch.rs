@@ -12,7 +12,7 @@ use stridemap::{NameChanges, Snapshot, Store, StoreOptions};
 use crate::error::Result;
 use crate::input::open_store;
 use crate::interrupt;
-use crate::names::quoted;
+use crate::names::{quoted, shell_word};
 use crate::ui::{examples, gap, is_verbose, message, write_json};
 
 /// Print a line for each commit by any process
@@ -119,10 +119,10 @@ fn print_line(
         }
     }
     for (name, at) in tagged {
-        write!(out, "{}tagged {} ({at})", gap(), quoted(&name))?;
+        write!(out, "{}tagged {} ({at})", gap(), shell_word(&name))?;
     }
     for name in untagged {
-        write!(out, "{}untagged {}", gap(), quoted(name))?;
+        write!(out, "{}untagged {}", gap(), shell_word(name))?;
     }
     Ok(writeln!(out)?)
 }

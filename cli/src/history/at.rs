@@ -5,7 +5,7 @@ use std::path::Path;
 use stridemap::{ErrorKind, Snapshot, Store};
 
 use crate::error::{Error, Result};
-use crate::names::quoted;
+use crate::names::shell_word;
 use crate::ui::counted;
 
 /// The maximum number of tags that an error lists.
@@ -29,8 +29,9 @@ pub(crate) fn check_untagged(path: &Path) -> Result<()> {
     let store = store.display();
     Err(Error::Refused(format!(
         "{}: a tagged generation can be looked at, but this command is about the newest one; name the store, {store}, or \
-         make the tagged generation the newest again: stridemap restore {store} {tag}",
-        path.display()
+         make the tagged generation the newest again: stridemap restore {store} {}",
+        path.display(),
+        shell_word(tag)
     )))
 }
 
@@ -48,7 +49,7 @@ pub(crate) fn snapshot_at(store: &Store, text: &str) -> Result<Snapshot> {
 /// Returns the error that a store has no tag with this name. It says which there are, the newest first.
 pub(super) fn unknown(store: &Store, name: &str) -> Result<Error> {
     let tags = store.tags()?;
-    let shown: Vec<_> = tags.iter().rev().take(MAX_TAGS).map(|tag| quoted(&tag.name)).collect();
+    let shown: Vec<_> = tags.iter().rev().take(MAX_TAGS).map(|tag| shell_word(&tag.name)).collect();
     let (path, shown) = (store.path().display(), shown.join(", "));
     let there = match tags.len().saturating_sub(MAX_TAGS) {
         _ if tags.is_empty() => format!("{path} has no tags"),

@@ -3,7 +3,7 @@
 use stridemap::{ErrorKind, Snapshot, Transaction};
 
 use crate::error::{Error, Result};
-use crate::names::quoted;
+use crate::names::shell_word;
 
 #[derive(clap::Args)]
 pub(crate) struct Before {
@@ -19,7 +19,7 @@ impl Before {
         let Some(name) = &self.tag else { return Ok(()) };
         txn.tag_snapshot(name, snapshot).map_err(|e| match e.kind() {
             ErrorKind::NameExists => {
-                Error::Refused(format!("--tag {}: the tag exists; choose a different name", quoted(name)))
+                Error::Refused(format!("--tag {}: the tag exists; choose a different name", shell_word(name)))
             }
             _ => e.into(),
         })
@@ -27,7 +27,7 @@ impl Before {
 
     /// Returns the end of the sentence that describes the change.
     pub(crate) fn described(&self, generation: u64) -> String {
-        let tagged = |name: &String| format!(", with generation {generation} tagged {}", quoted(name));
+        let tagged = |name: &String| format!(", with generation {generation} tagged {}", shell_word(name));
         self.tag.as_ref().map(tagged).unwrap_or_default()
     }
 }

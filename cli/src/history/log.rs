@@ -11,7 +11,7 @@ use super::recovery::at;
 use super::time::{time_cell, utc};
 use crate::error::Result;
 use crate::input::open_store;
-use crate::names::{one_line, quoted};
+use crate::names::{one_line, shell_word};
 use crate::ui::{Column, Table, bytes_cell, examples, write_json};
 
 /// List the tagged generations and the newest one, the newest first
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &LogArgs, out: &mut impl Write) -> Result<()> {
             return write_json(out, record(entry, changes));
         }
         let NameChanges { added, changed, removed, .. } = changes;
-        let tags: Vec<_> = entry.tags.iter().map(|tag| quoted(tag)).collect();
+        let tags: Vec<_> = entry.tags.iter().map(|tag| shell_word(tag)).collect();
         let message = one_line(entry.message.as_deref().unwrap_or_default());
         let counts = [added, changed, removed].map(|names| names.len().to_string());
         let first = [

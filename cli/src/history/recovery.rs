@@ -9,7 +9,7 @@ use super::Before;
 use crate::change::freed::Freed;
 use crate::change::plan::info;
 use crate::error::Result;
-use crate::names::quoted;
+use crate::names::shell_word;
 use crate::ui::{counted, message};
 
 /// The maximum number of tagged generations in which tensors are looked for.
@@ -58,7 +58,7 @@ impl Replaced {
     ) -> Result<Option<String>> {
         match &before.tag {
             Some(tag) if !self.infos.is_empty() => {
-                Ok(Some(format!("{} would keep {}", quoted(tag), self.pronoun())))
+                Ok(Some(format!("{} would keep {}", shell_word(tag), self.pronoun())))
             }
             _ => Ok(self.advice(store, path)?.text),
         }
@@ -74,15 +74,17 @@ impl Replaced {
         }
         let (it, path) = (self.pronoun(), path.display());
         let (found, unexamined) = self.find(store)?;
+        let they = if self.infos.len() == 1 { "it" } else { "they" };
         let (none, lost) = match unexamined {
-            0 => ("no tag", format!(", so {it} cannot be brought back")),
+            0 => ("no tag", format!(", so {they} cannot be brought back")),
             _ => ("none of the last tags", String::new()),
         };
         let is_kept = found.is_some();
         let text = match found {
             Some(Keeper { tag, kept, others }) => {
-                let (prefix, name) = (self.common_prefix(), quoted(&tag));
-                let prefix = if prefix.is_empty() { String::new() } else { format!(" {}", quoted(prefix)) };
+                let (prefix, name) = (self.common_prefix(), shell_word(&tag));
+                let prefix =
+                    if prefix.is_empty() { String::new() } else { format!(" {}", shell_word(prefix)) };
                 let which = match kept == self.infos.len() {
                     true => format!("{name} keeps {it}"),
                     false => format!("{name} keeps {kept} of {}", counted(self.infos.len() as u64, "tensor")),

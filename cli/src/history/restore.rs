@@ -12,7 +12,7 @@ use crate::args::DryRun;
 use crate::change::plan::{header, info};
 use crate::error::Result;
 use crate::input::{check_writable, open_store};
-use crate::names::{name, of_scope, one_line, quoted};
+use crate::names::{name, of_scope, one_line, quoted, shell_word};
 use crate::ui::{examples, gap, message};
 
 /// Go back to a tagged generation, with all tensors or some, in one commit
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &RestoreArgs, out: &mut impl Write) -> Result<()> {
     txn.restore(&from, &prefix)?;
     let changes = Changes::between(&now, &from, &prefix)?;
     let whole = if prefix.is_empty() { String::new() } else { format!("{} of ", quoted(&prefix)) };
-    let what = format!("{whole}{}, generation {}", quoted(&args.at), from.generation());
+    let what = format!("{whole}{}, generation {}", shell_word(&args.at), from.generation());
     if changes.is_empty() {
         message(&format!("nothing to restore: the store has {what} already"));
         return Ok(());

@@ -16,7 +16,7 @@ use crate::args::DryRun;
 use crate::care::compact::report_held_bytes;
 use crate::error::{Error, Result};
 use crate::input::{check_writable, open_store};
-use crate::names::{one_line, quoted};
+use crate::names::{listed, one_line, quoted, shell_word};
 use crate::ui::{Column, Table, counted, examples, message, write_json};
 
 /// List, make or remove tags: names for generations, which keep them
@@ -89,7 +89,7 @@ fn list(args: &TagArgs, store: &Store, out: &mut impl Write) -> Result<()> {
             continue;
         }
         let message = one_line(message.as_deref().unwrap_or_default());
-        table.add_row([quoted(name).into_owned(), generation.to_string(), time_cell(*time), message]);
+        table.add_row([listed(name).into_owned(), generation.to_string(), time_cell(*time), message]);
     }
     table.print_data(out)
 }
@@ -114,8 +114,12 @@ fn make(args: &TagArgs, store: &Store, name: &str, out: &mut impl Write) -> Resu
     txn.tag_snapshot(name, &snapshot)?;
     let replaced = store.tags()?.into_iter().find(|tag| tag.name == name);
     let replacing = replaced.as_ref().map(|tag| format!(", no longer generation {}", tag.generation));
-    let what =
-        format!("generation {} as {}{}", snapshot.generation(), quoted(name), replacing.unwrap_or_default());
+    let what = format!(
+        "generation {} as {}{}",
+        snapshot.generation(),
+        shell_word(name),
+        replacing.unwrap_or_default()
+    );
     if is_dry_run {
         writeln!(out, "would tag {what}")?;
         return report_changing(&snapshot);
@@ -171,7 +175,12 @@ pub(super) fn remove(store: &Store, tags: &[TagInfo], is_dry_run: bool, out: &mu
     if is_dry_run {
         check_writable(store)?;
         for TagInfo { name, generation, time, .. } in tags {
-            writeln!(out, "would remove {}, generation {generation}, {}", quoted(name), time_cell(*time))?;
+            writeln!(
+                out,
+                "would remove {}, generation {generation}, {}",
+                shell_word(name),
+                time_cell(*time)
+            )?;
         }
         return Ok(writeln!(out, "would free {}", HumanBytes(store.freed_without(&names)?))?);
     }
@@ -180,7 +189,7 @@ pub(super) fn remove(store: &Store, tags: &[TagInfo], is_dry_run: bool, out: &mu
     names.iter().try_for_each(|name| txn.untag(name))?;
     let generation = txn.commit()?;
     let removed = match names.as_slice() {
-        [name] => quoted(name).into_owned(),
+        [name] => shell_word(name).into_owned(),
         _ => counted(names.len() as u64, "tag"),
     };
     let freed = freed_since(before_bytes, store)?;

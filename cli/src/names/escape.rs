@@ -41,6 +41,20 @@ pub(crate) fn listed(name: &str) -> Cow<'_, str> {
     if is_unclear(name) { quoted(name) } else { name.into() }
 }
 
+/// Returns whether a text means itself in every shell.
+pub(crate) fn is_plain(text: &str) -> bool {
+    text.chars().all(|c| c.is_alphanumeric() || "._/-+@%,".contains(c))
+}
+
+/// Returns the text as one word of a shell's command line: quoted if the shell would change it.
+pub(crate) fn shell_word(text: &str) -> Cow<'_, str> {
+    if is_plain(text) && !text.is_empty() {
+        text.into()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''")).into()
+    }
+}
+
 /// Returns the text to print after the key of an attribute: " of" and the tensor or prefix that the attribute belongs
 /// to, or nothing if it belongs to the store or file itself.
 pub(crate) fn of_scope(scope: &str) -> String {

@@ -12,6 +12,7 @@ use stridemap::{ExternalFiles, StoreOptions};
 use crate::args::Reading;
 use crate::history::split;
 use crate::input::Input;
+use crate::names::is_plain;
 
 /// The maximum number of names that are offered. If there are more, at most this many of their modules are offered
 /// instead.
@@ -82,7 +83,8 @@ fn is_path(arg: &Arg) -> bool {
     arg.get_value_parser().type_id() == clap::builder::ValueParser::path_buf().type_id()
 }
 
-/// Returns whether the last part of a path can be offered. The parts before it have been typed.
+/// Returns whether the last part of a path can be offered: a shell inserts a candidate as it is, and would run what is
+/// between backticks. The parts before it have been typed.
 fn is_plain_path(path: &Path) -> bool {
     path.file_name().is_none_or(|name| name.to_str().is_some_and(is_plain))
 }
@@ -119,12 +121,6 @@ fn open(word: OsString) -> Option<Input> {
     (path.exists() || split(&path).is_some())
         .then(|| Input::open_quietly(&path, &Reading::default(), &options).ok())
         .flatten()
-}
-
-/// Returns whether a name means itself in every shell. A shell inserts a candidate as it is, and would run what is
-/// between backticks.
-fn is_plain(name: &str) -> bool {
-    name.chars().all(|c| c.is_alphanumeric() || "._/-+@%,".contains(c))
 }
 
 /// Returns the names, or the modules that follow `current` if there are too many names.

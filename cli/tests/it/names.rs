@@ -75,11 +75,16 @@ fn rm_says_what_it_freed_and_what_stays() {
     let matrix = Tensor::from_vec(vec![0f32; 100_000], &[1000, 100]).unwrap();
     dir.store().save("m", &matrix).unwrap();
     dir.messages(&["view", "s.smap", "m[:, 16]", "column"]);
+    let lost = "no tag keeps it, so it cannot be brought back; --tag NAME tags the state before a change\n";
     let note = "stridemap: note: 386.72 KiB are now unused, but remain in storages of other tensors, such as column; free them \
                 with stridemap compact s.smap\n";
-    assert_eq!(dir.messages(&["rm", "s.smap", "m"]), format!("stridemap: removed m: generation 7\n{note}"));
+    assert_eq!(
+        dir.messages(&["rm", "s.smap", "m"]),
+        format!("stridemap: removed m: generation 7\nstridemap: note: {lost}{note}")
+    );
     let reader = dir.store();
-    assert_eq!(dir.stdout(&["rm", "s.smap", "column", "-n"]), "would remove column\nwould free 390.62 KiB\n");
+    let would_free = "would remove column\nwould free 390.62 KiB\n";
+    assert_eq!(dir.stdout(&["rm", "s.smap", "column", "-n"]), format!("{would_free}{lost}"));
     let said = dir.messages(&["rm", "s.smap", "column"]);
     // Also the headers of the reader's generation.
     let held = "removed column: generation 8\nstridemap: 390.76 KiB are held by readers on older generations (process";

@@ -22,6 +22,11 @@ fn on_store(store: &str) -> Vec<Vec<&str>> {
         vec!["salvage", store, "new.smap"],
         vec!["salvage", store, "--verify-only"],
         vec!["watch", store],
+        vec!["tag", store],
+        vec!["tag", store, "v1"],
+        vec!["log", store],
+        vec!["restore", store, "v1"],
+        vec!["prune", store, "--keep-last", "1"],
     ]
 }
 

@@ -182,7 +182,8 @@ fn compact_says_why_it_rewrites_nothing() {
     drop(store);
     assert_eq!(
         dir.messages(&["rm", "s.smap", "small"]),
-        "stridemap: removed small: generation 3\nstridemap: note: 9.80 KiB are now unused, but remain in storages of \
+        "stridemap: removed small: generation 3\nstridemap: note: no tag keeps it, so it cannot be brought back; --tag NAME tags \
+         the state before a change\nstridemap: note: 9.80 KiB are now unused, but remain in storages of \
          other tensors, such as large; free them with stridemap compact --all s.smap\n"
     );
     let run = dir.run(&["compact", "s.smap"]);
