@@ -46,13 +46,13 @@ pub(crate) fn is_plain(text: &str) -> bool {
     text.chars().all(|c| c.is_alphanumeric() || "._/-+@%,".contains(c))
 }
 
-/// Returns the text as one word of a shell's command line: quoted if the shell would change it.
+/// Returns the text as one word of a shell's command line: quoted if the shell would change it. Hidden characters are
+/// escaped, as by [`one_line`].
 pub(crate) fn shell_word(text: &str) -> Cow<'_, str> {
     if is_plain(text) && !text.is_empty() {
-        text.into()
-    } else {
-        format!("'{}'", text.replace('\'', r"'\''")).into()
+        return text.into();
     }
+    format!("'{}'", one_line(text).replace('\'', r"'\''")).into()
 }
 
 /// Returns the text to print after the key of an attribute: " of" and the tensor or prefix that the attribute belongs
