@@ -86,8 +86,8 @@ pub(crate) enum Command {
 // A store or file to read.
 #[derive(clap::Args)]
 pub(crate) struct Source {
-    /// The store, one of its tagged generations, or a file in another format, detected from its content
-    #[arg(index = 1, value_name = "STORE[@TAG]|FILE")]
+    /// The store, a tagged generation (STORE@TAG), or a file in another format, detected from its content
+    #[arg(index = 1, value_name = "STORE|FILE")]
     pub(crate) path: PathBuf,
     #[command(flatten)]
     reading: Reading,

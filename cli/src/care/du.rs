@@ -33,8 +33,7 @@ use crate::ui::{
 #[derive(clap::Args)]
 #[command(after_help = examples(&["du model.smap", "du model.smap encoder. '*.bias'", "du model.smap --json | jq .reclaimable_bytes"]))]
 pub(crate) struct DuArgs {
-    /// The store, or one of its tagged generations
-    #[arg(value_name = "STORE[@TAG]")]
+    /// The store, or a tagged generation: STORE@TAG
     pub(crate) store: PathBuf,
     /// Only the tensors whose names match a glob, or begin with a prefix, in place of the whole store
     #[arg(value_name = "GLOB|PREFIX")]

@@ -27,8 +27,7 @@ use crate::ui::{advance, counted, examples, message, write_json};
 #[derive(clap::Args)]
 #[command(after_help = examples(&["verify model.smap && echo whole", "verify model.smap --json | jq .findings[].affects"]))]
 pub(crate) struct VerifyArgs {
-    /// The store, or one of its tagged generations
-    #[arg(value_name = "STORE[@TAG]")]
+    /// The store, or a tagged generation: STORE@TAG
     pub(crate) store: PathBuf,
     /// The tensors to verify, by name or by glob ('encoder.*'); the whole store if none is named
     #[arg(value_name = "NAME")]

@@ -29,8 +29,7 @@ enum Action {
     /// belongs to
     #[command(visible_alias = "ls")]
     List {
-        /// The store, or one of its tagged generations
-        #[arg(value_name = "STORE[@TAG]")]
+        /// The store, or a tagged generation: STORE@TAG
         store: PathBuf,
     },
     /// Print the value of an attribute; exit with 1 if there is none

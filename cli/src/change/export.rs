@@ -33,8 +33,7 @@ use crate::ui::{advance, counted, examples, message};
 #[derive(clap::Args)]
 #[command(after_help = examples(&["export model.smap weight.npy encoder.weight", "export model.smap copy.smap"]))]
 pub(crate) struct ExportArgs {
-    /// The store, or one of its tagged generations
-    #[arg(value_name = "STORE[@TAG]")]
+    /// The store, or a tagged generation: STORE@TAG
     pub(crate) store: PathBuf,
     /// The file to write; its extension selects the format: .safetensors, .npy, .npz, or .smap for a copy of the store.
     /// - is standard output

@@ -41,11 +41,9 @@ use values::{Difference, Failure, Side, compare};
 #[derive(clap::Args)]
 #[command(after_help = examples(&["diff model.safetensors model.smap", "diff model.smap@v1 model.smap@v2", "diff before.pt after.pt --rtol 1e-5 --json | jq .equal"]))]
 pub(crate) struct DiffArgs {
-    /// The first store, tagged generation of a store, or file
-    #[arg(value_name = "A[@TAG]")]
+    /// The first store, tagged generation (STORE@TAG), or file
     pub(crate) a: PathBuf,
     /// The second
-    #[arg(value_name = "B[@TAG]")]
     pub(crate) b: PathBuf,
     /// Print one JSON object
     #[arg(long)]

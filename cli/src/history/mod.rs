@@ -9,7 +9,7 @@ pub(crate) mod restore;
 pub(crate) mod tag;
 mod time;
 
-use stridemap::maintenance::DiskUsage;
+use stridemap::maintenance::{DiskUsage, SpareFile};
 
 pub(crate) use at::{check_untagged, snapshot_at, split};
 pub(crate) use before::Before;
@@ -17,6 +17,7 @@ pub(crate) use recovery::{Replaced, kept_by_tags};
 
 /// Returns the length of all storages, whatever keeps them. The difference of two shows what a change has freed.
 fn storage_bytes(usage: &DiskUsage) -> u64 {
-    let spare = usage.spare.iter().filter(|file| file.storage_id.is_some()).map(|file| file.spare_bytes);
+    let is_storage = |file: &&SpareFile| file.path.extension().is_some_and(|ending| ending == "bin");
+    let spare = usage.spare.iter().filter(is_storage).map(|file| file.spare_bytes);
     spare.fold(usage.reachable_bytes, u64::saturating_add)
 }

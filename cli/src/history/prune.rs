@@ -18,11 +18,12 @@ use crate::ui::{counted, examples, message};
 
 /// Remove old tags, and delete what only they keep
 ///
-/// A tag stays if at least one of the rules keeps it. With a GLOB or PREFIX, the rules are about the tags that match,
+/// At least one of the rules must be given: --keep-last, --keep-within, --keep-every. A tag stays if one of them keeps it. With a GLOB or PREFIX, the rules are about the tags that match,
 /// and all others stay. The order of tags is that of their generations. If the clock of the machine has jumped, so that
 /// the times of some tags are out of order, --keep-within keeps these tags.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["prune model.smap --keep-last 3 --keep-every 100 -n", "prune model.smap --keep-within 7d 'step*'"]))]
+#[command(override_usage = "stridemap prune [OPTIONS] <STORE> [GLOB|PREFIX]...")]
 #[command(group = clap::ArgGroup::new("rule").required(true).multiple(true))]
 pub(crate) struct PruneArgs {
     /// The store

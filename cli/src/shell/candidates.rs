@@ -27,19 +27,23 @@ const OPTIONS: [&str; 4] = ["of", "prefix", "rename", "skip"];
 /// The commands whose positional arguments after the store are tags.
 const TAG_COMMANDS: [&str; 3] = ["tag", "restore", "prune"];
 
-/// The value names of arguments that are paths, and can have a tag after an @.
-const TAGGABLE: &str = "@TAG";
+/// The commands that take `STORE@TAG`.
+const LOOKING: [&str; 15] = [
+    "info", "inspect", "ls", "tree", "show", "stats", "plot", "map", "report", "diff", "export", "verify",
+    "du", "list", "get",
+];
 
 /// Returns the command with completions for every argument that is a path, the name of a tensor or a tag.
 pub(super) fn with_names(command: Command) -> Command {
     let takes_tags = TAG_COMMANDS.contains(&command.get_name());
+    let looks = LOOKING.contains(&command.get_name());
     let with_completer = |arg: Arg| {
-        let has_value_name =
-            |part: &str| arg.get_value_names().unwrap_or_default().iter().any(|name| name.contains(part));
         let is_prefix = arg.get_id() == "prefix";
         let is_tag = takes_tags && arg.is_positional() && !is_prefix || arg.get_long() == Some("at");
         match (is_path(&arg), is_tag, is_name(&arg)) {
-            (true, ..) if has_value_name(TAGGABLE) => arg.add(ArgValueCompleter::new(paths_and_tags)),
+            (true, ..) if looks && arg.is_positional() && arg.get_id() != "out" => {
+                arg.add(ArgValueCompleter::new(paths_and_tags))
+            }
             (true, ..) => arg.add(ArgValueCompleter::new(paths())),
             (_, true, _) => arg.add(ArgValueCompleter::new(tags)),
             (.., true) => arg.add(ArgValueCompleter::new(names)),

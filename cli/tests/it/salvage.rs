@@ -53,6 +53,7 @@ fn verify_json_has_the_findings_and_the_affected_tensors() {
         "detail": "the 24-byte chunk starting here was changed",
         "affects": ["weight", "weight_t"],
         "affects_more": 0,
+        "tags": [],
     });
     assert_eq!(damaged["findings"], json!([finding]));
     let orphan = &damaged["orphans"][0];

@@ -29,7 +29,7 @@ use page::Page;
 /// For the statistics, tensors are read in the order of their names. A tensor that would exceed the limit of --max-read
 /// is skipped. If a tensor cannot be read, the page is still written, and the exit code is 2.
 #[derive(clap::Args)]
-#[command(override_usage = "stridemap report [OPTIONS] -o <FILE.html> <STORE[@TAG]|FILE>")]
+#[command(override_usage = "stridemap report [OPTIONS] -o <FILE.html> <STORE|FILE>")]
 #[command(after_help = examples(&["report model.safetensors -o model.html", "report model.smap -o model.html --no-elements --force"]))]
 pub(crate) struct ReportArgs {
     /// The file to write
