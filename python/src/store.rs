@@ -1,12 +1,13 @@
 //! Stores and snapshots.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use stridemap::history::{At, LogEntry, Retention, TagInfo};
 use stridemap::{Durability, ExternalFiles, StorageKind, Store, StoreOptions};
 
 use crate::error::Result;
@@ -29,11 +30,29 @@ pub(crate) struct StoreHandle {
     open_mode: OpenMode,
 }
 
+/// A generation: the name of a tag, or a number.
+#[derive(FromPyObject)]
+pub(crate) enum AtArgument {
+    Tag(String),
+    Generation(u64),
+}
+
+impl From<AtArgument> for At {
+    fn from(at: AtArgument) -> At {
+        match at {
+            AtArgument::Tag(name) => At::Tag(name),
+            AtArgument::Generation(number) => At::Generation(number),
+        }
+    }
+}
+
 /// Opens a store. With `mapped`, no other program may change its files; see `stridemap.open`.
 #[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "they are those of `stridemap.open`, which gives all of them")]
 pub(crate) fn open(
     py: Python<'_>,
     path: PathBuf,
+    at: Option<AtArgument>,
     mapped: bool,
     writable: bool,
     durable: bool,
@@ -41,7 +60,10 @@ pub(crate) fn open(
     external: &str,
 ) -> Result<StoreHandle> {
     let open_mode = OpenMode { mapped, writable, external: external.to_owned() };
-    let options = options(durable, timeout, external)?;
+    let mut options = options(durable, timeout, external)?;
+    if let Some(at) = at {
+        options = options.at(at);
+    }
     let store = detach(py, || match mapped {
         // SAFETY: `stridemap.open` states the contract: only stridemap changes the files of the store.
         true => unsafe { options.open_mapped(path) },
@@ -76,6 +98,25 @@ fn options(durable: bool, timeout: f64, external: &str) -> Result<StoreOptions> 
     let durability = if durable { Durability::Full } else { Durability::Process };
     let options = StoreOptions::new().durability(durability).lock_timeout(timeout).external(external);
     Ok(options.on_wait(SIGNAL_INTERVAL, |_| interrupt::check()))
+}
+
+/// Microseconds since 1970: what Python makes a time of.
+fn microseconds(time: SystemTime) -> i128 {
+    match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) => since.as_micros() as i128,
+        Err(before) => -(before.duration().as_micros() as i128),
+    }
+}
+
+/// The name of a tag, its generation, the time and the message.
+type Tag = (String, u64, i128, Option<String>);
+
+/// A generation, the time, the message, the tags and the own bytes.
+type Entry = (u64, i128, Option<String>, Vec<String>, u64);
+
+fn tags(found: Vec<TagInfo>) -> Vec<Tag> {
+    let tag = |tag: TagInfo| (tag.name, tag.generation, microseconds(tag.time), tag.message);
+    found.into_iter().map(tag).collect()
 }
 
 pub(crate) fn kind_of(name: &str) -> Result<StorageKind> {
@@ -178,15 +219,54 @@ impl StoreHandle {
         }
     }
 
-    /// Returns a snapshot of the generation of the handle, or of an earlier one that is still on disk.
-    #[pyo3(signature = (generation=None))]
-    fn snapshot(&self, py: Python<'_>, generation: Option<u64>) -> Result<Snapshot> {
+    /// Returns a snapshot of the generation of the handle.
+    fn snapshot(&self) -> Result<Snapshot> {
         let store = self.store()?;
-        let snapshot = match generation {
-            Some(generation) => detach(py, || store.snapshot_of(generation))?,
-            None => store.snapshot(),
-        };
+        Ok(Snapshot { snapshot: store.snapshot(), store, open_mode: self.open_mode.clone() })
+    }
+
+    /// Returns a snapshot of an earlier generation.
+    fn at(&self, py: Python<'_>, at: AtArgument) -> Result<Snapshot> {
+        let store = self.store()?;
+        let snapshot = detach(py, || store.at(at))?;
         Ok(Snapshot { snapshot, store, open_mode: self.open_mode.clone() })
+    }
+
+    fn tags(&self, py: Python<'_>) -> Result<Vec<Tag>> {
+        let store = self.store()?;
+        Ok(tags(detach(py, || store.tags())?))
+    }
+
+    /// Returns the generations that are kept, the newest first.
+    fn log(&self, py: Python<'_>) -> Result<Vec<Entry>> {
+        let store = self.store()?;
+        let entries = detach(py, || store.log())?.into_iter();
+        let entry = |entry: LogEntry| {
+            (entry.generation, microseconds(entry.time), entry.message, entry.tags, entry.own_bytes)
+        };
+        Ok(entries.map(entry).collect())
+    }
+
+    /// Removes those of the tags in `candidates` that no rule keeps, and the files that only they needed. Returns the
+    /// removed tags.
+    fn prune(
+        &self,
+        py: Python<'_>,
+        candidates: BTreeSet<String>,
+        keep_last: Option<usize>,
+        keep_within: Option<f64>,
+        keep_every: Option<u64>,
+    ) -> Result<Vec<Tag>> {
+        let store = self.store()?;
+        let keep_within = keep_within.map(|seconds| Duration::from_secs_f64(seconds.clamp(0., MAX_SECONDS)));
+        let policy = Retention { keep_last, keep_within, keep_every };
+        let removed = detach(py, || -> stridemap::Result<_> {
+            let removed = store.retain(&policy, |name| candidates.contains(name))?;
+            // A commit deletes the files of a few generations only.
+            store.gc()?;
+            Ok(removed)
+        })?;
+        Ok(tags(removed))
     }
 
     fn begin(&self, py: Python<'_>, exclusive: bool) -> Result<TransactionHandle> {
@@ -226,7 +306,7 @@ impl StoreHandle {
 /// One generation of a store, which never changes.
 #[pyclass(frozen, module = "stridemap")]
 pub(crate) struct Snapshot {
-    snapshot: stridemap::Snapshot,
+    pub(crate) snapshot: stridemap::Snapshot,
     store: Store,
     open_mode: OpenMode,
 }
@@ -236,6 +316,30 @@ impl Snapshot {
     #[getter]
     fn generation(&self) -> u64 {
         self.snapshot.generation()
+    }
+
+    /// When the generation was published, in microseconds since 1970.
+    #[getter]
+    fn time(&self) -> i128 {
+        microseconds(self.snapshot.time())
+    }
+
+    /// What the user said about the generation.
+    #[getter]
+    fn message(&self) -> Option<&str> {
+        self.snapshot.message()
+    }
+
+    /// Returns the ids of the sealed storages.
+    fn sealed_storages(&self, py: Python<'_>) -> Result<BTreeSet<u64>> {
+        detach(py, || -> stridemap::Result<_> {
+            let mut sealed = BTreeSet::new();
+            for storage in self.snapshot.storages() {
+                let storage = storage?;
+                sealed.extend((storage.kind == StorageKind::Sealed).then_some(storage.id));
+            }
+            Ok(sealed)
+        })
     }
 
     #[getter]

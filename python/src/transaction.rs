@@ -13,7 +13,7 @@ use stridemap::{Error, Header, OnExisting, Source as _, Store, Transaction};
 use crate::error::Result;
 use crate::interrupt::detach;
 use crate::source::{Elements, dtype, dtype_of};
-use crate::store::kind_of;
+use crate::store::{Snapshot, kind_of};
 use crate::tensor::{Origin, Tensor};
 
 type Open<'a> = Option<Transaction<'a>>;
@@ -92,6 +92,31 @@ impl TransactionHandle {
             txn.ignore_reads();
             Ok(())
         })
+    }
+
+    /// Sets what the user says about the generation that the commit publishes.
+    fn message(&self, py: Python<'_>, message: &str) -> Result<()> {
+        self.with(py, |txn| {
+            txn.message(message);
+            Ok(())
+        })
+    }
+
+    /// Tags the generation that the commit publishes, or that of a snapshot.
+    #[pyo3(signature = (name, snapshot = None))]
+    fn tag(&self, py: Python<'_>, name: &str, snapshot: Option<&Snapshot>) -> Result<()> {
+        self.with(py, |txn| match snapshot {
+            Some(earlier) => txn.tag_snapshot(name, &earlier.snapshot),
+            None => txn.tag(name),
+        })
+    }
+
+    fn untag(&self, py: Python<'_>, name: &str) -> Result<()> {
+        self.with(py, |txn| txn.untag(name))
+    }
+
+    fn restore(&self, py: Python<'_>, snapshot: &Snapshot, prefix: &str) -> Result<()> {
+        self.with(py, |txn| txn.restore(&snapshot.snapshot, prefix))
     }
 
     /// Returns the names that begin with `prefix`.

@@ -24,6 +24,7 @@ from ._errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
+from ._history import LogEntry, TagInfo
 from ._store import Attributes, Change, SnapshotView, Store, Transaction, open
 from ._stridemap import LiveTensor, Tensor
 
@@ -41,6 +42,7 @@ __all__ = [
     "FileError",
     "LiveTensor",
     "Lock",
+    "LogEntry",
     "NameExistsError",
     "NameNotFoundError",
     "OutOfMemoryError",
@@ -51,6 +53,7 @@ __all__ = [
     "Store",
     "StoreExistsError",
     "StoreNotFoundError",
+    "TagInfo",
     "Tensor",
     "Transaction",
     "open",

@@ -16,11 +16,11 @@ class Error(Exception):
 
 
 class NameNotFoundError(Error, KeyError):
-    """The store has no tensor with this name."""
+    """The store has no tensor, or no tag, with this name."""
 
 
 class NameExistsError(Error, ValueError):
-    """A tensor with this name exists, and the change does not replace it."""
+    """A tensor or a tag with this name exists, and the change does not replace it."""
 
 
 class StoreNotFoundError(Error, FileNotFoundError):
@@ -64,7 +64,7 @@ class StateError(Error, RuntimeError):
 
 
 class ConflictError(StateError):
-    """Another commit changed what this one depends on. Nothing was changed: read again, and try again."""
+    """Another commit changed what this one depends on, or a generation is gone. Nothing was changed: read again."""
 
 
 class ArgumentError(Error, ValueError):
@@ -110,6 +110,8 @@ _WORDS = {
     "StoreOptions::external(ExternalFiles::Beside) (--external beside)": "external='beside'",
     "StoreOptions::external(ExternalFiles::Anywhere) (--external anywhere)": "external='anywhere'",
     ", remove that tensor first, or replace it, with Transaction::on_existing": ", remove that tensor first, or give replace=True",
+    ", remove that tag first, or replace it, with Transaction::on_existing": ", remove that tag first, or give replace=True",
+    "retain: the policy keeps no tag; say which to keep, or remove": "prune: no rule keeps a tag; give keep_last, keep_within or keep_every, or remove",
 }
 
 

@@ -19,10 +19,10 @@ _stores: dict[tuple[Any, ...], Store] = {}
 _MAX_STORES = 8
 
 
-def store(path: str, uuid: str, open_mode: OpenMode) -> Store:
-    """Open a store from a handle that another process made."""
+def store(path: str, uuid: str, open_mode: OpenMode, generation: int | None = None) -> Store:
+    """Open a store from a handle that another process made, at a generation if it was opened at one."""
     mode: Literal["r", "r+"] = "r+" if open_mode["writable"] else "r"
-    opened = open(path, mode, mapped=open_mode["mapped"], external=open_mode["external"])
+    opened = open(path, mode, at=generation, mapped=open_mode["mapped"], external=open_mode["external"])
     if opened.uuid != uuid:
         raise _errors.make("Stale", f"{path}: a different store has taken its place since the handle was made")
     return opened
@@ -41,8 +41,8 @@ def _reopened(path: str, uuid: str, open_mode: OpenMode) -> Store:
 
 
 def snapshot(path: str | os.PathLike[str], uuid: str, open_mode: OpenMode, generation: int) -> SnapshotView:
-    """Open a snapshot from a handle that another process made. It exists while a store or a snapshot sees it."""
-    return SnapshotView(_reopened(os.fspath(path), uuid, open_mode)._handle.snapshot(generation))
+    """Open a snapshot from a handle that another process made. It exists while a tag keeps it, or a reader sees it."""
+    return _reopened(os.fspath(path), uuid, open_mode).at(generation)
 
 
 def reduce(tensor: Tensor) -> tuple[Any, ...]:

@@ -6,10 +6,12 @@ import os
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
-from . import _arrays, _errors, _stridemap
+from . import _arrays, _errors, _history, _stridemap
+from ._history import At, LogEntry, TagInfo
 from ._stridemap import Snapshot, Tensor
 
 Kind = Literal["sealed", "mutable", "live"]
@@ -22,6 +24,7 @@ def open(
     path: str | os.PathLike[str],
     mode: Literal["r", "r+", "a", "w", "x"] = "r",
     *,
+    at: At | None = None,
     mapped: bool = True,
     durable: bool = True,
     timeout: float = 30.0,
@@ -31,6 +34,9 @@ def open(
 
     `mode` is "r" to read, or "r+" to read and write. "a", "w" and "x" create the store if there is none. If the store
     exists, "a" opens it like "r+", "w" removes all its tensors and attributes, and "x" fails.
+
+    With `at`, the name of a tag or the number of a generation, the store shows that generation, and stays on it. The
+    mode must be "r".
 
     With `mapped`, arrays are views of the files in memory. This is safe as long as only stridemap changes the files of
     the store, on this and every other machine: if something else shortened a file, reading an array would end the
@@ -45,16 +51,24 @@ def open(
     ...     store["points"] = [[1.0, 4.0], [2.0, 1.0], [3.0, 5.0]]
     ...     store.save_view("points_t", store["points"].T)
     ...     print(store["points_t"].shape, list(store))
+    ...     store.tag("v1")
+    ...     del store["points_t"]
+    ...     print(list(store), list(open(store.path, at="v1")))
     (2, 3) ['points', 'points_t']
+    ['points'] ['points', 'points_t']
     """
     if mode not in ("r", "r+", "a", "w", "x"):
         raise ValueError(f"mode must be 'r', 'r+', 'a', 'w' or 'x', and is {mode!r}")
+    if at is not None and mode != "r":
+        raise ValueError(f"with at, a store is opened to be read: mode must be 'r', and is {mode!r}")
     # Processes with a different working directory open tensors by this path.
     path = os.path.abspath(os.fsdecode(path))
     if mode in ("x", "a", "w"):
         _stridemap.create(path, mode, durable, timeout)
-    handle = _stridemap.open(path, mapped, mode != "r", durable, timeout, external)
-    store = Store(handle, mode != "r", {"mapped": mapped, "writable": mode != "r", "external": external})
+    wanted = None if at is None else _history.checked(at)
+    handle = _stridemap.open(path, wanted, mapped, mode != "r", durable, timeout, external)
+    open_mode = {"mapped": mapped, "writable": mode != "r", "external": external}
+    store = Store(handle, mode != "r", open_mode, at is not None)
     if mode == "w":
         with store.transaction(exclusive=True) as txn:
             store.refresh()
@@ -212,8 +226,10 @@ class Store(_Changes):
 
     _handle: _stridemap.StoreHandle
 
-    def __init__(self, handle: _stridemap.StoreHandle, writable: bool, open_mode: dict[str, Any]) -> None:
-        self._handle, self._writable, self._open_mode = handle, writable, open_mode
+    def __init__(
+        self, handle: _stridemap.StoreHandle, writable: bool, open_mode: dict[str, Any], is_fixed: bool
+    ) -> None:
+        self._handle, self._writable, self._open_mode, self._is_fixed = handle, writable, open_mode, is_fixed
 
     def __enter__(self) -> Store:
         return self
@@ -244,7 +260,8 @@ class Store(_Changes):
     def generation(self) -> int:
         """The number of the commit that this handle shows.
 
-        Commits by this handle, `refresh` and `wait_for_change` move the handle to a newer one.
+        Commits by this handle, `refresh` and `wait_for_change` move the handle to a newer one, unless it was opened with
+        `at`.
         """
         return self._handle.generation
 
@@ -278,15 +295,122 @@ class Store(_Changes):
         """Return a snapshot of the generation that the handle shows. The snapshot does not change."""
         return SnapshotView(self._handle.snapshot())
 
-    def transaction(self, *, exclusive: bool = False) -> Transaction:
+    def at(self, at: At) -> SnapshotView:
+        """Return a snapshot of an earlier generation: that of a tag, or the one with a number.
+
+        A generation without a tag is there for as long as a store or a snapshot, in any process, sees it.
+
+        >>> import tempfile
+        >>> with open(tempfile.mkdtemp() + "/x.smap", "x") as store:
+        ...     store["x"] = 1
+        ...     store.tag("before")
+        ...     store["x"] = 2
+        ...     print(store.at("before")["x"].item(), store["x"].item())
+        1 2
+        """
+        return SnapshotView(self._handle.at(_history.checked(at)))
+
+    def tag(self, name: str, message: str | None = None, *, at: At | None = None, replace: bool = False) -> None:
+        """Give a generation a name, which keeps it: the one that this handle shows, or `at`, an earlier one.
+
+        The tag is a commit of its own. To tag the generation that a transaction publishes, call its `tag`. An existing
+        tag is moved only if `replace` is true. Sealed tensors do not change in a tagged generation. Mutable and live
+        ones are changed in place: a tag keeps their storages, and not the values of their elements.
+
+        >>> import tempfile
+        >>> with open(tempfile.mkdtemp() + "/x.smap", "x") as store:
+        ...     store["x"] = 1
+        ...     store.tag("v1", "the first value")
+        ...     [tag] = store.tags()
+        ...     print(tag.name, tag.generation, tag.message)
+        v1 2 the first value
+        """
+        earlier = self._handle.snapshot() if at is None else self.at(at)._handle
+        with self.transaction(message=message) as txn:
+            txn._tag(name, earlier, replace)
+
+    def untag(self, name: str) -> None:
+        """Remove a tag.
+
+        What only its generation needed is deleted once no store and no snapshot, in any process, sees that generation.
+        """
+        with self.transaction() as txn:
+            txn.untag(name)
+
+    def tags(self) -> list[TagInfo]:
+        """Return the tags, by generation and then by name, whatever generation this handle shows."""
+        return _history.tags(self._handle.tags())
+
+    def log(self) -> list[LogEntry]:
+        """Return the generations that are kept, the newest first: those with tags, and the newest.
+
+        >>> import tempfile
+        >>> with open(tempfile.mkdtemp() + "/x.smap", "x") as store:
+        ...     store["x"] = [0] * 1000
+        ...     store.tag("v1")
+        ...     store["x"] = [1] * 2000
+        ...     print([(entry.generation, entry.tags, entry.own_bytes) for entry in store.log()])
+        [(4, (), 16000), (2, ('v1',), 8000)]
+        """
+        return _history.log(self._handle)
+
+    def restore(self, at: At, prefix: str = "") -> None:
+        """Give the names that begin with `prefix` the tensors and attributes of an earlier generation, in one commit.
+
+        Other names with this prefix are removed. No element is copied, and tags stay as they are.
+
+        >>> import tempfile
+        >>> with open(tempfile.mkdtemp() + "/x.smap", "x") as store:
+        ...     store["x"] = 1
+        ...     store.tag("v1")
+        ...     store.clear()
+        ...     store.restore("v1")
+        ...     print(store["x"].item())
+        1
+        """
+        snapshot = self.at(at)
+        with self.transaction() as txn:
+            txn.restore(snapshot, prefix)
+
+    def prune(
+        self,
+        keep_last: int | None = None,
+        keep_within: timedelta | float | None = None,
+        keep_every: int | None = None,
+        names: str = "*",
+    ) -> list[TagInfo]:
+        """Remove the tags that no rule keeps, in one commit. Return them.
+
+        `keep_last` keeps so many tags, the last ones by generation. `keep_within` keeps the tags whose time is within a
+        duration, a `timedelta` or seconds, before that of the last tag; a tag whose time is out of order stays, too.
+        `keep_every` keeps the last tag of every so many generations. Tags that the pattern `names`, as of `fnmatch`,
+        does not match stay, and count for no rule.
+
+        >>> import tempfile
+        >>> with open(tempfile.mkdtemp() + "/x.smap", "x") as store:
+        ...     for step in range(4):
+        ...         store["x"] = step
+        ...         store.tag(f"step{step}")
+        ...     print([tag.name for tag in store.prune(keep_last=2, names="step*")])
+        ['step0', 'step1']
+        """
+        self._check_writable()
+        return _history.prune(self._handle, keep_last, keep_within, keep_every, names)
+
+    def transaction(self, *, exclusive: bool = False, message: str | None = None) -> Transaction:
         """Begin a transaction, for a `with` block. The end of the block commits, unless an exception leaves it.
+
+        `message` is what `log`, and a tag of the new generation, say about the commit.
 
         If another writer has changed by then what was read through the transaction, the commit raises a `ConflictError`
         and changes nothing. With `exclusive`, other writers wait until the block ends, so that nothing changes: this
         call waits for them first, for up to the timeout of the store. Do not wait for other processes in such a block.
         """
         self._check_writable()
-        return Transaction(self._handle.begin(exclusive))
+        handle = self._handle.begin(exclusive)
+        if message is not None:
+            handle.message(message)
+        return Transaction(handle)
 
     def append(self, name: str, rows: Any) -> range:
         """Append rows to a tensor. Return their positions."""
@@ -318,7 +442,7 @@ class Store(_Changes):
             raise TypeError("only a store opened with mode 'r' can be sent to another process; open it there")
         from . import _handles
 
-        return _handles.store, (self.path, self.uuid, self._open_mode)
+        return _handles.store, (self.path, self.uuid, self._open_mode, self.generation if self._is_fixed else None)
 
     def __repr__(self) -> str:
         if self.closed:
@@ -338,6 +462,16 @@ class SnapshotView(_Names):
     def generation(self) -> int:
         """The number of the commit."""
         return self._handle.generation
+
+    @property
+    def time(self) -> datetime:
+        """When the generation was published, in UTC, by the clock of the machine that did it."""
+        return _history.time(self._handle.time)
+
+    @property
+    def message(self) -> str | None:
+        """The message of the transaction that published the generation."""
+        return self._handle.message
 
     def __reduce__(self) -> tuple[Any, ...]:
         from . import _handles
@@ -379,6 +513,36 @@ class Transaction(_Changes):
         """Discard the changes made so far, without waiting for the end of the block."""
         self._has_ended = True
         self._handle.abort()
+
+    def tag(self, name: str, *, replace: bool = False) -> None:
+        """Give the generation that this transaction publishes a name, which keeps it: both or neither. See `Store.tag`.
+
+        >>> import tempfile
+        >>> with open(tempfile.mkdtemp() + "/x.smap", "x") as store:
+        ...     with store.transaction(message="the first value") as txn:
+        ...         txn["x"] = 1
+        ...         txn.tag("v1")
+        ...     print(store.at("v1").message)
+        the first value
+        """
+        self._tag(name, None, replace)
+
+    def _tag(self, name: str, earlier: Snapshot | None, replace: bool) -> None:
+        with self._change() as txn:
+            txn._handle.on_existing(replace)
+            txn._handle.tag(_checked(name, "tag"), earlier)
+
+    def untag(self, name: str) -> None:
+        """Remove a tag. See `Store.untag`."""
+        with self._change() as txn:
+            txn._handle.untag(_checked(name, "tag"))
+
+    def restore(self, snapshot: SnapshotView, prefix: str = "") -> None:
+        """Give the names that begin with `prefix` the tensors and attributes of a snapshot. See `Store.restore`."""
+        if not isinstance(snapshot, SnapshotView):
+            raise TypeError(f"restore: give a snapshot, such as store.at('v1'), not {type(snapshot).__name__}")
+        with self._change() as txn:
+            txn._handle.restore(snapshot._handle, prefix)
 
     def ignore_reads(self) -> None:
         """Let the commit succeed even if another writer changes what this transaction has read, or will read."""
@@ -454,7 +618,7 @@ def _sizes(shape: Any) -> list[int]:
     return sizes
 
 
-def _checked(name: object) -> str:
+def _checked(name: object, what: str = "tensor") -> str:
     if not isinstance(name, str):
-        raise TypeError(f"the name of a tensor is a str, not {type(name).__name__}")
+        raise TypeError(f"the name of a {what} is a str, not {type(name).__name__}")
     return name
