@@ -32,7 +32,7 @@ def main(width: int = 2048, steps: int = 20) -> None:
             save_checkpoint(store, f"step{step}", state)
         size = sum(file.stat().st_size for file in Path(folder).rglob("*.bin"))
         whole = sum(tensor.nbytes for tensor in model.state_dict().values())
-        assert load_checkpoint(store)["step"] == steps - 1
+        assert (load_checkpoint(store)["step"], load_checkpoint(store, "step0")["step"]) == (steps - 1, 0)
         print(f"{steps} checkpoints of {whole >> 10} KiB take {size >> 10} KiB")
 
 

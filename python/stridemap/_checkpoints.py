@@ -1,8 +1,8 @@
 """Checkpoints: states of models and optimizers, as tensors and a description of what holds them.
 
-The checkpoint `NAME` has its description under `NAME.json`, and each tensor under `NAME/` and its key path. A key path
-has no "/" and does not end with ".json", which are escaped, so two checkpoints never need the same name. What else is in
-the store can have such a name, so the description says which tensors belong to the checkpoint.
+A checkpoint is a tagged generation. The names in it are the same in each: `checkpoint/` and the key path of a tensor, and
+`checkpoint/description.json`. What else is in the store can have such a name, too, so the description says which tensors
+belong to the checkpoint.
 """
 
 from __future__ import annotations
@@ -19,91 +19,83 @@ from . import _arrays, _errors, _torch_storages, _torch_tensors
 from ._store import SnapshotView, Store
 from ._stridemap import Tensor
 
+#: What the names begin with.
+_PREFIX = "checkpoint/"
+
+#: The name of the description, after the prefix.
+_DESCRIPTION = "description.json"
+
 #: The key of a description, by which it is recognized.
 _KEY = "stridemap checkpoint"
 
-
-class Checkpoints:
-    """The checkpoints among some names."""
-
-    def __init__(self, names: Mapping[str, Tensor]) -> None:
-        self._names = names
-        self._found: dict[str, set[str] | None] = {}
-
-    def names_of(self, checkpoint: str) -> set[str]:
-        """Return the names of a checkpoint: those of its tensors and of its description. Empty if there is none."""
-        if checkpoint not in self._found:
-            description = described(self._names, checkpoint)
-            names = None if description is None else _tensor_names(description[_KEY], checkpoint)
-            self._found[checkpoint] = None if names is None else {*names, f"{checkpoint}.json"}
-        return self._found[checkpoint] or set()
-
-    def owner(self, name: str) -> str | None:
-        """Return the checkpoint to which the tensor with this name belongs."""
-        is_description = name.endswith(".json")
-        checkpoint = name.removesuffix(".json") if is_description else name.rpartition("/")[0]
-        return checkpoint if name in self.names_of(checkpoint) else None
+#: How many bytes of two tensors are compared at a time.
+_PIECE_BYTES = 1 << 20
 
 
-def described(names: Mapping[str, Tensor], checkpoint: str) -> dict[str, Any] | None:
-    """Return the description of a checkpoint, or `None` if there is none."""
-    if f"{checkpoint}.json" not in names:
+def save(store: Store, name: str, state: Any, replace: bool) -> None:
+    """Save a state: see `stridemap.torch.save_checkpoint`."""
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a checkpoint is a str, not {type(name).__name__}")
+    # No tensor gets the name of the description.
+    parts = {_DESCRIPTION: torch.empty(0)}
+    text = json.dumps({_KEY: _described(state, "", parts)})
+    parts[_DESCRIPTION] = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+    tensors = {_PREFIX + part: tensor for part, tensor in parts.items()}
+    groups = _torch_tensors.groups_of(tensors)
+    with store.transaction() as txn:
+        txn.tag(name, replace=replace)
+        existing = set(txn._handle.names(_PREFIX))
+        own = _names(txn) & existing
+        for taken in sorted(tensors.keys() & existing - own):
+            message = f'the name "{taken}" exists, and does not belong to a checkpoint; rename or remove that tensor'
+            raise _errors.make("NameExists", f'save_checkpoint "{name}" in {store.path}: {message}')
+        for stale in own - tensors.keys():
+            del txn[stale]
+        # The transaction may be on a newer generation. What was sealed since is saved again.
+        sealed, kept = store._handle.snapshot().sealed_storages(), _Kept()
+        for group in groups:
+            names = [full for full, _ in group]
+            if not own.issuperset(names):
+                _torch_tensors.save(txn, group, own)
+                continue
+            saved = [txn[full] for full in names]
+            is_sealed = all(tensor.storage_id in sealed for tensor in saved)
+            if not (is_sealed and _is_unchanged(saved, [tensor for _, tensor in group], kept)):
+                _torch_tensors.save(txn, group, own)
+
+
+def load(snapshot: SnapshotView, where: str) -> Any:
+    """Return a state: see `stridemap.torch.load_checkpoint`. `where` is for the error if there is none."""
+    description = _description(snapshot)
+    if description is None:
+        raise _errors.make("NameNotFound", f"load_checkpoint: there is no checkpoint in {where}")
+    parts = sorted(_parts(description))
+    tensors = _torch_storages.to_torch([snapshot[_PREFIX + part] for part in parts], {})
+    return _restored(description, dict(zip(parts, tensors, strict=True)))
+
+
+def _description(names: Mapping[str, Tensor]) -> Any:
+    """Return the description of the checkpoint among some names, or `None` if there is none."""
+    if (name := _PREFIX + _DESCRIPTION) not in names:
         return None
-    tensor = names[f"{checkpoint}.json"]
+    tensor = names[name]
     if tensor.dtype != "uint8" or tensor.ndim != 1:
         return None
     try:
         found = json.loads(tensor.numpy().tobytes())
     except ValueError:
         return None
-    return found if isinstance(found, dict) and found.keys() == {_KEY} else None
+    return found[_KEY] if isinstance(found, dict) and found.keys() == {_KEY} else None
 
 
-def save(store: Store, name: str, state: Any) -> None:
-    """Save a state: see `stridemap.torch.save_checkpoint`."""
-    if not isinstance(name, str):
-        raise TypeError(f"the name of a checkpoint is a str, not {type(name).__name__}")
-    parts: dict[str, torch.Tensor] = {}
-    text = json.dumps({_KEY: _described(state, "", parts)})
-    groups = _torch_tensors.groups_of({f"{name}/{part}": tensor for part, tensor in parts.items()})
-    new = {f"{name}.json", *(f"{name}/{part}" for part in parts)}
-    with store.transaction() as txn:
-        own = Checkpoints(txn).names_of(name)
-        for taken in sorted(new - own):
-            if taken in txn:
-                message = f'the name "{taken}" exists, and does not belong to this checkpoint; choose a different name'
-                raise _errors.make("NameExists", f'save_checkpoint "{name}" in {store.path}: {message}')
-        last, reused = store.attrs.get("checkpoint"), _Reused()
-        for group in groups:
-            old_names = [f"{last}/{full.removeprefix(f'{name}/')}" for full, _ in group]
-            if last is not None and all(old in txn for old in old_names):
-                old_tensors = [txn[old] for old in old_names]
-                if _can_reuse(old_tensors, [tensor for _, tensor in group], reused):
-                    for old_tensor, (full, _) in zip(old_tensors, group, strict=True):
-                        txn.save_view(full, old_tensor, replace=full in own)
-                    continue
-            _torch_tensors.save(txn, group, own)
-        for stale in own - new:
-            if stale in txn:
-                del txn[stale]
-        txn.save(f"{name}.json", np.frombuffer(text.encode(), np.uint8), replace=f"{name}.json" in own)
-        txn.attrs["checkpoint"] = name
+def _names(names: Mapping[str, Tensor]) -> set[str]:
+    """Return the names of the checkpoint among some names: those of its tensors and of its description."""
+    description = _description(names)
+    return set() if description is None else {_PREFIX + part for part in (_DESCRIPTION, *_parts(description))}
 
 
-def load(store: Store, snapshot: SnapshotView, name: str | None) -> Any:
-    """Return a state: see `stridemap.torch.load_checkpoint`."""
-    name = store.attrs.get("checkpoint") if name is None else name
-    description = None if name is None else described(snapshot, name)
-    if description is None:
-        message = f"{store.path}: no checkpoint {'' if name is None else repr(name)}".rstrip()
-        raise _errors.make("NameNotFound", message)
-    parts = sorted(_parts(description[_KEY]))
-    tensors = _torch_storages.to_torch([snapshot[f"{name}/{part}"] for part in parts], {})
-    return _restored(description[_KEY], dict(zip(parts, tensors, strict=True)))
-
-
-class _Reused:
-    """The byte ranges of storages that a checkpoint reuses. They do not overlap."""
+class _Kept:
+    """The byte ranges of storages that a checkpoint keeps from the last one. They do not overlap."""
 
     def __init__(self) -> None:
         self._ranges: dict[int | None, list[tuple[int, int]]] = {}
@@ -118,32 +110,40 @@ class _Reused:
         return True
 
 
-def _can_reuse(saved: list[Tensor], new: list[torch.Tensor], reused: _Reused) -> bool:
-    """Return whether saved tensors can be reused for those of a group.
+def _is_unchanged(saved: list[Tensor], new: list[torch.Tensor], kept: _Kept) -> bool:
+    """Return whether the saved tensors of a group can stay: then adds them to `kept`.
 
-    They must be equal, overlap each other in the same places, and not overlap saved tensors that another group reuses.
+    They must be equal, overlap each other in the same places, and not overlap saved tensors that another group keeps.
     """
     first, first_new = saved[0], new[0]
     shift = first.storage_offset * first.itemsize - first_new.data_ptr()
     for old, tensor in zip(saved, new, strict=True):
-        header = (f"torch.{old.dtype}", old.shape, old.stride(), old.storage_id)
-        if header != (str(tensor.dtype), tuple(tensor.shape), tensor.stride(), first.storage_id):
+        header = (f"torch.{old.dtype}", old.shape, _steps(old), old.storage_id)
+        if header != (str(tensor.dtype), tuple(tensor.shape), _steps(tensor), first.storage_id):
             return False
         if old.size and old.storage_offset * old.itemsize != tensor.data_ptr() + shift:
             return False
-        # Compare with the memory that is lent read-only: this process may have written to the mapping of `to_torch`.
-        elements = np.asarray(old.contiguous()._lend() or old.copy()._lend())
-        if not np.array_equal(elements.reshape(-1).view(np.uint8), _arrays.elements_of(tensor, "compare")[2]):
-            return False
+    if not all(map(_is_equal, saved, new)):
+        return False
     spans = [_torch_tensors.span(tensor) for tensor in new if tensor.numel()]
     if not spans:
         return True
     starts, ends = zip(*spans, strict=True)
-    return reused.add(first.storage_id, min(starts) + shift, max(ends) + shift)
+    return kept.add(first.storage_id, min(starts) + shift, max(ends) + shift)
 
 
-def _tensor_names(value: Any, checkpoint: str) -> set[str]:
-    return {f"{checkpoint}/{part}" for part in _parts(value)}
+def _steps(tensor: Tensor | torch.Tensor) -> list[int]:
+    """Return the strides that matter: a dimension of size 1 can have any."""
+    return [step for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
+
+
+def _is_equal(saved: Tensor, tensor: torch.Tensor) -> bool:
+    """Return whether two tensors of the same dtype and shape have the same bytes."""
+    # The memory that is lent read-only: this process may have written to the mapping of `to_torch`.
+    lent = np.asarray(saved.contiguous()._lend() or saved.copy()._lend()).reshape(-1).view(np.uint8)
+    elements = _arrays.elements_of(tensor, "compare")[2]
+    pieces = (slice(start, start + _PIECE_BYTES) for start in range(0, len(lent), _PIECE_BYTES))
+    return all(np.array_equal(lent[piece], elements[piece]) for piece in pieces)
 
 
 def _parts(value: Any) -> set[str]:
@@ -161,9 +161,7 @@ def _described(value: Any, key_path: str, tensors: dict[str, torch.Tensor]) -> A
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, torch.Tensor):
-        part = key_path.removesuffix(".").replace("%", "%25").replace("/", "%2F")
-        if part.endswith(".json"):
-            part = f"{part.removesuffix('.json')}%2Ejson"
+        part = key_path.removesuffix(".")
         # Keys such as 1 and "1", or "a.b" and "a" with "b", have the same key path.
         while part in tensors:
             part += "'"

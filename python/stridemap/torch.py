@@ -21,6 +21,7 @@ import torch
 
 from . import _checkpoints, _errors, _torch_storages, _torch_tensors
 from ._arrays import elements_of
+from ._history import At
 from ._store import SnapshotView, Store, open
 
 __all__ = ["load_checkpoint", "load_file", "load_model", "save_checkpoint", "save_file", "save_model"]
@@ -35,7 +36,7 @@ def save_file(
 
     `place` is an open store, or a path. If the prefix does not end with "." or "/", a "." follows it. Tensors of the
     same names are replaced. If there are others whose names begin with the prefix, an error names them; with `replace`,
-    they are removed, and so is a checkpoint that loses a tensor.
+    they are removed. What a tag names does not change.
     """
     _save(tensors, place, prefix, replace, "save_file")
 
@@ -46,16 +47,10 @@ def _save(tensors: Mapping[str, torch.Tensor], place: Place, prefix: str, replac
     new = {prefix + name for name in tensors}
     with _writing(place) as store, store.transaction() as txn:
         removed = set(txn._handle.names(prefix)) - new
-        checkpoints = _checkpoints.Checkpoints(txn)
-        broken = {owner for name in removed | new if (owner := checkpoints.owner(name)) is not None}
-        removed = removed.union(*map(checkpoints.names_of, broken)) - new
-        if (removed or broken) and not replace:
-            raise _errors.make("NameExists", _refusal(f"{action} to {store.path}", prefix, removed, broken))
+        if removed and not replace:
+            raise _errors.make("NameExists", _refusal(f"{action} to {store.path}", prefix, removed))
         for name in removed:
             del txn[name]
-        # Reading an attribute would make the commit depend on it.
-        if broken and txn.attrs.get("checkpoint") in broken:
-            del txn.attrs["checkpoint"]
         for group in groups:
             _torch_tensors.save(txn, [(prefix + name, tensor) for name, tensor in group], new)
 
@@ -117,21 +112,36 @@ def load_model(
     return absent, unexpected
 
 
-def save_checkpoint(place: Place, name: str, state: Any) -> None:
+def save_checkpoint(place: Place, name: str, state: Any, *, replace: bool = False) -> None:
     """Save a state, such as that of a model or an optimizer: dicts, lists, tuples, tensors and plain values.
 
-    Tensors that are equal to those of the last checkpoint in the store are saved as headers over them. A checkpoint of
-    the same name is replaced. Nothing else is: the names of its tensors begin with `NAME/`, and its description is
-    `NAME.json`. If another save has used one of them, an error says so.
+    This is one commit, which gets the tag `name`. An existing tag is moved only if `replace` is true. The tensors have the
+    same names in each checkpoint, `checkpoint/` and their key paths, so the newest one is also in the store without a
+    tag. A tensor that is equal to that of the last checkpoint is not written again. Other tensors stay as they are.
+
+    >>> import tempfile
+    >>> with open(tempfile.mkdtemp() + "/run.smap", "x") as store:
+    ...     for step in range(3):
+    ...         save_checkpoint(store, f"step{step}", {"w": torch.full((2,), float(step)), "step": step})
+    ...     print(load_checkpoint(store), load_checkpoint(store, "step0")["w"])
+    ...     print([tag.name for tag in store.prune(keep_last=2)], store["checkpoint/w"].shape)
+    {'w': tensor([2., 2.]), 'step': 2} tensor([0., 0.])
+    ['step0'] (2,)
     """
     with _writing(place) as store:
-        _checkpoints.save(store, name, state)
+        _checkpoints.save(store, name, state, replace)
 
 
-def load_checkpoint(place: Place, name: str | None = None) -> Any:
-    """Return the state of a checkpoint, by default the last one. Its tensors are mapped."""
+def load_checkpoint(place: Place, at: At | None = None) -> Any:
+    """Return the state of a checkpoint. Its tensors are mapped.
+
+    `at` is the name that it was saved with, or the number of a generation. Without it, this is the newest checkpoint, or
+    the one that an open store shows.
+    """
     with _reading(place) as (store, snapshot):
-        return _checkpoints.load(store, snapshot, name)
+        if at is None:
+            return _checkpoints.load(snapshot, f"generation {snapshot.generation} of {store.path}")
+        return _checkpoints.load(store.at(at), f"{at!r} of {store.path}")
 
 
 @contextmanager
@@ -159,16 +169,15 @@ def _ended(prefix: str) -> str:
     return prefix if not prefix or prefix.endswith((".", "/")) else f"{prefix}."
 
 
-def _refusal(request: str, prefix: str, removed: set[str], broken: set[str]) -> str:
+def _refusal(request: str, prefix: str, removed: set[str]) -> str:
     """Return the message of an error that says what a save would remove."""
     names = [f'"{name}"' for name in sorted(removed)[:3]]
     if len(removed) > len(names):
         names.append(f"{len(removed) - len(names)} more")
-    what = [f"{len(removed)} {'tensor' if len(removed) == 1 else 'tensors'}: {', '.join(names)}"] if removed else []
-    what += [f'the checkpoint "{name}"' for name in sorted(broken)[:3]]
+    what = f"{len(removed)} {'tensor' if len(removed) == 1 else 'tensors'}: {', '.join(names)}"
     request += f' with the prefix "{prefix}"' if prefix else ""
     advice = f"choose {'another' if prefix else 'a'} prefix, or give replace=True to remove what is there"
-    return f"{request}: it would remove {', and '.join(what)}; {advice}"
+    return f"{request}: it would remove {what}; {advice}"
 
 
 def _tied(model: torch.nn.Module) -> list[list[str]]:

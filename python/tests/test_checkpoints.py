@@ -1,8 +1,12 @@
-"""Checkpoints come back as they were saved, share what is unchanged, and leave everything else as it is."""
+"""Checkpoints are tags: they come back as they were saved, share what is unchanged, and leave everything else as it is."""
 
 from __future__ import annotations
 
 import copy
+import multiprocessing
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,7 @@ import torch
 from test_torch import Tied
 
 import stridemap
-from stridemap.torch import load_checkpoint, load_file, save_checkpoint, save_file
+from stridemap.torch import load_checkpoint, load_file, load_model, save_checkpoint, save_file, save_model
 
 
 def train(model: Tied, optimizer: torch.optim.Optimizer, steps: int) -> None:
@@ -49,24 +53,77 @@ def disk_usage(store: stridemap.Store) -> int:
     return sum(file.stat().st_size for file in Path(store.path).rglob("*") if file.is_file())
 
 
-def test_unchanged_tensors_of_a_checkpoint_are_headers(store: stridemap.Store) -> None:
+def names(store: stridemap.Store) -> list[str]:
+    return [tag.name for tag in store.tags()]
+
+
+def test_unchanged_tensors_of_a_checkpoint_are_not_written_again(store: stridemap.Store) -> None:
     frozen, trained = torch.zeros(1_000_000), torch.zeros(1000)
     tied = frozen.view(1000, 1000).t()
     for step in range(10):
         trained += 1
         before = disk_usage(store)
         save_checkpoint(store, f"step{step}", {"frozen": frozen, "tied": tied, "trained": trained, "step": step})
-        assert step == 0 or disk_usage(store) - before < 50_000
+        assert step == 0 or disk_usage(store) - before < 20_000
+    assert names(store) == [f"step{step}" for step in range(10)]
     first, last = load_checkpoint(store, "step0"), load_checkpoint(store)
     assert (first["step"], last["step"]) == (0, 9)
     assert first["trained"][0] == 1 and last["trained"][0] == 10
     assert last["frozen"].data_ptr() == last["tied"].data_ptr()
-    assert store["step0/frozen"].shares_storage(store["step9/tied"])
-    with pytest.raises(KeyError, match="step99"):
+    assert store.at("step0")["checkpoint/frozen"].shares_storage(store["checkpoint/tied"])
+    assert load_checkpoint(store, store.tags()[4].generation)["step"] == 4
+    with pytest.raises(KeyError, match="no tag with this name; did you mean"):
         load_checkpoint(store, "step99")
     with pytest.raises(TypeError, match="opaque"):
         save_checkpoint(store, "wrong", {"opaque": object()})
-    assert load_checkpoint(store)["step"] == 9
+    assert load_checkpoint(store)["step"] == 9 and len(names(store)) == 10
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_tensor_is_compared_whatever_it_was_loaded_from(path: Path, assign: bool) -> None:
+    """Also if its neighbours, in the file and in memory, have changed."""
+    net = torch.nn.Sequential(*(torch.nn.Linear(100, 100) for _ in range(6)))
+    save_model(net, path.with_suffix(".base"))
+    load_model(net, path.with_suffix(".base"), assign=assign)
+    with stridemap.open(path, "x", durable=False) as store:
+        save_checkpoint(store, "0", net.state_dict())
+        ids = [store[f"checkpoint/{index}.weight"].storage_id for index in range(6)]
+        for step in range(1, 6):
+            with torch.no_grad():
+                net[step].weight += 1
+            save_checkpoint(store, f"{step}", net.state_dict())
+            now = [store[f"checkpoint/{index}.weight"].storage_id for index in range(6)]
+            assert [index for index in range(6) if ids[index] != now[index]] == [step]
+            ids = now
+        net.load_state_dict(load_checkpoint(store, "3"), assign=assign)
+        save_checkpoint(store, "again", net.state_dict())
+        now = [store[f"checkpoint/{index}.weight"].storage_id for index in range(6)]
+        assert now[:4] == ids[:4] and now[4] != ids[4]
+        for name, tensor in load_checkpoint(store, "3").items():
+            assert torch.equal(tensor, load_checkpoint(store)[name])
+
+
+def test_strides_of_dimensions_of_size_1_make_no_difference(store: stridemap.Store) -> None:
+    weight = torch.randn(8, 4, 1, 1).to(memory_format=torch.channels_last)
+    assert weight.is_contiguous() and weight.stride() != torch.empty(8, 4, 1, 1).stride()
+    save_checkpoint(store, "1", {"w": weight})
+    before = store["checkpoint/w"].storage_id
+    save_checkpoint(store, "2", {"w": weight})
+    assert store["checkpoint/w"].storage_id == before
+    save_checkpoint(store, "3", {"w": torch.randn(8, 4, 2, 2).to(memory_format=torch.channels_last)})
+    assert load_checkpoint(store)["w"].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_fine_tuning_of_a_loaded_model_writes_what_it_trains(tmp_path: Path) -> None:
+    """The benchmark loads each checkpoint again, and compares the bytes on disk with those of what has changed."""
+    steps = os.environ.get("STRIDEMAP_TEST_CHECKPOINT_STEPS")
+    arguments = [steps] if steps else ["4", "200"]
+    program = Path(__file__).parents[1] / "benches/checkpoints.py"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    run = subprocess.run([sys.executable, program, *arguments], capture_output=True, text=True, env=environment)
+    assert run.returncode == 0, run.stderr
+    assert f"{arguments[0]} checkpoints of a model" in run.stdout
+    print(run.stdout)
 
 
 def test_checkpoint_of_any_nesting(store: stridemap.Store) -> None:
@@ -83,106 +140,152 @@ def test_checkpoint_of_any_nesting(store: stridemap.Store) -> None:
 def test_checkpoint_has_the_values_and_ties_of_now_and_not_those_of_the_last(store: stridemap.Store) -> None:
     x = torch.zeros(10_000)
     save_checkpoint(store, "1", {"w": x, "tied": [x, x], "apart": [x + 1, x + 1]})
-    written = store["1/w"].torch()
+    written = store["checkpoint/w"].torch()
     written += 1
     save_checkpoint(store, "2", {"w": written, "tied": [x, x.clone()], "apart": [(y := x + 1), y]})
     loaded = load_checkpoint(store, "2")
     assert loaded["w"][0] == 1 and load_checkpoint(store, "1")["w"][0] == 0
     assert loaded["tied"][0].data_ptr() != loaded["tied"][1].data_ptr()
     assert loaded["apart"][0].data_ptr() == loaded["apart"][1].data_ptr()
-    save_checkpoint(store, "2", {"other": x})
-    assert "2/w" not in store and load_checkpoint(store)["other"].shape == (10_000,)
+    save_checkpoint(store, "3", {"other": x})
+    assert "checkpoint/w" not in store and load_checkpoint(store)["other"].shape == (10_000,)
+    assert load_checkpoint(store, "2")["w"][0] == 1
 
 
-def test_checkpoint_removes_only_its_own_tensors(store: stridemap.Store) -> None:
-    save_checkpoint(store, "run", {"w": torch.ones(2), "old": torch.ones(3)})
-    save_checkpoint(store, "run/step1", {"w": torch.zeros(2)})
-    store["run/notes"] = [1]
-    save_checkpoint(store, "run", {"w": torch.full((2,), 3.0)})
-    assert "run/old" not in store and store["run/notes"].shape == (1,)
-    assert load_checkpoint(store, "run/step1")["w"].tolist() == [0, 0]
-    assert load_checkpoint(store.path, "run")["w"].tolist() == [3, 3]
-    store["other.json"] = [1]
-    with pytest.raises(stridemap.NameExistsError, match="does not belong to this checkpoint"):
-        save_checkpoint(store, "other", {})
+def test_checkpoint_is_replaced_only_by_request(store: stridemap.Store) -> None:
+    save_checkpoint(store, "best", {"w": torch.zeros(2)})
+    before = store.generation
+    with pytest.raises(stridemap.NameExistsError, match='tag "best": the tag exists, .*give replace=True'):
+        save_checkpoint(store, "best", {"w": torch.ones(2)})
+    assert store.generation == before and load_checkpoint(store, "best")["w"].tolist() == [0, 0]
+    save_checkpoint(store, "best", {"w": torch.ones(2)}, replace=True)
+    assert load_checkpoint(store, "best")["w"].tolist() == [1, 1] and names(store) == ["best"]
+
+
+def test_checkpoints_are_listed_deleted_and_pruned_as_tags(store: stridemap.Store) -> None:
+    for step in range(5):
+        save_checkpoint(store, f"step{step}", {"w": torch.full((50_000,), float(step)), "step": step})
+    store.tag("best", at="step1")
+    store.untag("step3")
+    assert [tag.name for tag in store.prune(keep_last=1, names="step*")] == ["step0", "step1", "step2"]
+    assert names(store) == ["best", "step4"] and load_checkpoint(store, "best")["w"][0] == 1
+    assert disk_usage(store) < 450_000
+    store.restore("best")
+    assert load_checkpoint(store)["w"][0] == 1
+
+
+def test_checkpoint_leaves_other_tensors_as_they_are(store: stridemap.Store) -> None:
+    store["checkpoint/notes"] = [1]
+    store["w"] = [2]
+    store.save("checkpoint.json", [3], kind="mutable")
+    save_checkpoint(store, "1", {"w": torch.ones(2), "old": torch.ones(3)})
+    save_checkpoint(store, "2", {"w": torch.zeros(2)})
+    assert list(store) == ["checkpoint.json", "checkpoint/description.json", "checkpoint/notes", "checkpoint/w", "w"]
+    assert (store["checkpoint/notes"].item(), store["w"].item(), store["checkpoint.json"].item()) == (1, 2, 3)
+    with pytest.raises(stridemap.NameExistsError, match='"checkpoint/notes" exists, and does not belong to a checkpoint'):
+        save_checkpoint(store, "3", {"notes": torch.ones(1)})
+    assert names(store) == ["1", "2"] and store["checkpoint/notes"].item() == 1
     with pytest.raises(TypeError, match="key"):
-        save_checkpoint(store, "run", {torch.ones(1): 1})
+        save_checkpoint(store, "3", {torch.ones(1): 1})
 
 
-
-
-def test_checkpoints_never_need_the_same_name(store: stridemap.Store) -> None:
-    save_checkpoint(store, "run", {"epoch1/w": torch.ones(3)})
-    save_checkpoint(store, "run/epoch1", {"w": torch.zeros(3)})
-    assert sorted(store) == ["run.json", "run/epoch1%2Fw", "run/epoch1.json", "run/epoch1/w"]
-    assert load_checkpoint(store, "run")["epoch1/w"].tolist() == [1, 1, 1]
-    save_checkpoint(store, "run", {"x": torch.ones(1)})
-    assert load_checkpoint(store, "run/epoch1")["w"].tolist() == [0, 0, 0]
-    assert load_checkpoint(store, "run").keys() == {"x"} and "run/epoch1%2Fw" not in store
+def test_tensor_that_was_saved_over_that_of_a_checkpoint_is_not_kept(store: stridemap.Store) -> None:
+    save_checkpoint(store, "1", {"w": torch.ones(2), "v": torch.ones(2)})
+    store.save("checkpoint/w", torch.ones(2), kind="mutable")
+    store["checkpoint/v"] = torch.zeros(2)
+    save_checkpoint(store, "2", {"w": torch.ones(2), "v": torch.ones(2)})
+    with pytest.raises(stridemap.Error), store["checkpoint/w"].lock():
+        pass
+    assert store["checkpoint/v"].numpy().tolist() == [1, 1]
 
 
 bytes_of_json = torch.tensor(list(b'{"stridemap checkpoint": {"tensor": "w"}}'), dtype=torch.uint8)
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
+    "state",
     [
-        (("a", {"b": {"c/d": torch.ones(1)}}), ("a/b.c", {"d": torch.zeros(1)})),
-        (("a", {"b/c": torch.ones(1)}), ("a/b", {"c": torch.zeros(1)})),
-        (("a", {"b%2Fc": torch.ones(1), "b/c": torch.zeros(1)}), ("a/b", {"c": torch.zeros(1)})),
-        (("a", {"b.json": bytes_of_json}), ("a/b", {"w": torch.zeros(1)})),
-        (("a", {"b": {"json": bytes_of_json}}), ("a/b", {})),
-        (("a", {"b%2Ejson": bytes_of_json, "b.json": bytes_of_json}), ("a/b", {"w": torch.zeros(1)})),
-        (("a", torch.ones(1)), ("a/", torch.zeros(1))),
-        (("a", {"": torch.ones(1)}), ("a/", {"": torch.zeros(1)})),
-        (("a.json", {"w": torch.ones(1)}), ("a", {"json/w": torch.zeros(1)})),
-        (("", {"a/w": torch.ones(1)}), ("a", {"w": torch.zeros(1)})),
-        (("", torch.ones(1)), ("/", torch.zeros(1))),
-        (("a", {"b'": torch.ones(1), "b": torch.ones(2)}), ("a/b", {"'": torch.zeros(1)})),
+        {"description.json": bytes_of_json, "description.json'": torch.ones(1)},
+        {"description": {"json": torch.ones(1)}},
+        {"b/c": torch.ones(1), "b": {"/c": torch.ones(2)}, "b%2Fc": torch.ones(3)},
+        {"b'": torch.ones(1), "b": torch.ones(2)},
+        torch.ones(1),
+        {"": torch.ones(1)},
+        {},
+        5,
     ],
 )
-@pytest.mark.parametrize("is_reversed", [False, True])
-def test_checkpoints_do_not_change_each_other(
-    first: tuple[str, Any], second: tuple[str, Any], is_reversed: bool, store: stridemap.Store
-) -> None:
-    both = [second, first] if is_reversed else [first, second]
-    for name, state in both:
-        save_checkpoint(store, name, state)
-    for name, state in both:
-        assert repr(load_checkpoint(store, name)) == repr(state)
-    save_checkpoint(store, both[0][0], {})
-    assert repr(load_checkpoint(store, both[1][0])) == repr(both[1][1])
+def test_state_of_any_names_comes_back(state: Any, store: stridemap.Store) -> None:
+    save_checkpoint(store, "other", {"w": torch.zeros(1), "b": torch.zeros(2)})
+    save_checkpoint(store, "x", state)
+    assert repr(load_checkpoint(store)) == repr(load_checkpoint(store, "x")) == repr(state)
+    save_checkpoint(store, "y", {"w": torch.zeros(1)})
+    assert repr(load_checkpoint(store, "x")) == repr(state)
+    assert list(store) == ["checkpoint/description.json", "checkpoint/w"]
 
 
 @pytest.mark.parametrize(
     "save",
     [
-        lambda store: save_file({"w": torch.ones(2)}, store, prefix="best/"),
-        lambda store: store.save("best/w", [1.0, 1.0]),
-        lambda store: store.save("best/w", [1.0, 1.0], kind="mutable"),
-        lambda store: store.save("best.json", np.frombuffer(b'{"dict": [["w", {"tensor": "best/w"}]]}', np.uint8)),
-        lambda store: store.save("best.json", np.frombuffer(b"5", np.uint8)),
-        lambda store: store.save("best.json", [1.0]),
+        lambda store: save_file({"w": torch.ones(2)}, store, prefix="checkpoint/"),
+        lambda store: store.save("checkpoint/w", [1.0, 1.0], kind="mutable"),
+        lambda store: store.save("checkpoint/description.json", np.frombuffer(b'{"dict": []}', np.uint8)),
+        lambda store: store.save("checkpoint/description.json", np.frombuffer(b"5", np.uint8)),
+        lambda store: store.save("checkpoint/description.json", [1.0]),
     ],
 )
 def test_checkpoint_changes_nothing_that_another_save_made(save: Any, store: stridemap.Store) -> None:
     save(store)
     before = {name: tensor.numpy().tolist() for name, tensor in store.items()}
-    with pytest.raises(stridemap.NameExistsError, match="choose a different name"):
+    with pytest.raises(stridemap.NameExistsError, match="does not belong to a checkpoint; rename or remove"):
         save_checkpoint(store, "best", {"w": torch.zeros(2)})
-    assert {name: tensor.numpy().tolist() for name, tensor in store.items()} == before
-    with pytest.raises(KeyError, match="no checkpoint"):
-        load_checkpoint(store, "best")
+    assert {name: tensor.numpy().tolist() for name, tensor in store.items()} == before and names(store) == []
+    with pytest.raises(KeyError, match="there is no checkpoint in generation"):
+        load_checkpoint(store)
+    store.tag("v1")
+    with pytest.raises(KeyError, match="there is no checkpoint in 'v1' of"):
+        load_checkpoint(store, "v1")
 
 
 def test_checkpoint_sees_what_other_writers_saved(path: Path) -> None:
     with stridemap.open(path, "x", durable=False) as store, stridemap.open(path, "r+", durable=False) as other:
         save_checkpoint(other, "a", {"w": torch.zeros(2)})
-        other["b/w"] = 1
-        with pytest.raises(ValueError, match='"b/w" exists, and does not belong to this checkpoint'):
-            save_checkpoint(store, "b", {"w": torch.ones(2)})
+        other["checkpoint/v"] = 1
+        with pytest.raises(ValueError, match='"checkpoint/v" exists, and does not belong to a checkpoint'):
+            save_checkpoint(store, "b", {"v": torch.ones(2)})
         save_checkpoint(store, "c", {"w": torch.zeros(2)})
-        assert store["c/w"].shares_storage(store["a/w"])
+        assert store["checkpoint/w"].storage_id == store.at("a")["checkpoint/w"].storage_id
+
+
+def train_until_told(path: Path, has_begun: Any) -> None:
+    for step in range(1000):
+        save_checkpoint(path, f"step{step}", {"w": torch.full((1000,), float(step)), "frozen": torch.ones(1000), "step": step})
+        has_begun.set()
+
+
+def test_checkpoints_of_a_killed_process_are_whole(path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    has_begun = context.Event()
+    child = context.Process(target=train_until_told, args=(path, has_begun))
+    child.start()
+    assert has_begun.wait(120)
+    with stridemap.open(path) as store:
+        while store.wait_for_change(60) and len(names(store)) < 10:
+            pass
+    child.kill()
+    child.join()
+    with stridemap.open(path) as store:
+        saved = store.tags()
+        assert len(saved) >= 10 and load_checkpoint(store)["step"] == len(saved) - 1
+        for step, tag in enumerate(saved):
+            state = load_checkpoint(store, tag.name)
+            assert (tag.name, state["step"]) == (f"step{step}", step)
+            assert state["w"].unique().tolist() == [step] and state["frozen"].unique().tolist() == [1]
+        assert store.verify() == []
+        assert load_file(store, prefix="checkpoint/").keys() == {"description.json", "frozen", "w"}
+        assert load_checkpoint(path, "step3")["step"] == 3
+    with stridemap.open(path, at="step5") as earlier:
+        assert load_checkpoint(earlier)["step"] == 5
 
 
 def test_what_a_checkpoint_cannot_hold_is_named(store: stridemap.Store) -> None:
