@@ -140,6 +140,11 @@ impl OpenStore {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Whether this handle stays on its generation.
+    pub(crate) fn is_fixed(&self) -> bool {
+        self.is_fixed
+    }
+
     /// Returns the newest generation on disk, or the one that this handle stays on.
     pub(crate) fn newest(&self) -> Result<Arc<Generation>> {
         if self.is_fixed {

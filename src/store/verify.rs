@@ -14,7 +14,8 @@ impl Store {
     /// last call.
     ///
     /// What the [tags](Self::tags) of the newest generation keep is verified too. A finding there names the tags that lose
-    /// something, and says nothing about the tensors of this generation.
+    /// something, and says nothing about the tensors of this generation. A handle that was opened
+    /// [at](StoreOptions::at) a generation verifies only this one.
     ///
     /// If an entry of a table cannot be read, the name of its tensor is unknown and not in the finding. The same is true of
     /// tags.

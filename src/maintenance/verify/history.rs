@@ -24,6 +24,7 @@ const MAX_TRIES: u32 = 5;
 
 /// What has been found of the generation of the handle.
 pub(super) struct Checked<'a> {
+    pub(super) generation: u64,
     pub(super) survey: &'a Survey<'a>,
     /// The findings by storage.
     pub(super) damage: BTreeMap<u64, DamageIndex>,
@@ -105,7 +106,7 @@ fn check_kept_by(
         let (name, tag) = tag?;
         tags.entry(tag.generation).or_default().push(name);
     }
-    let mut miscounted = |detail| {
+    let miscounted = |findings: &mut Findings, detail| {
         findings.push(&path, &FormatError::new(Rule::RecordCount, detail));
     };
     let mut kept: BTreeMap<u64, KeptGeneration> = BTreeMap::new();
@@ -115,14 +116,14 @@ fn check_kept_by(
     }
     for (generation, names) in &tags {
         if kept.get(generation).is_none_or(|kept| kept.tag_count != names.len() as u64) {
-            miscounted(format!(
-                "generation {generation} has {} tags, but its record says otherwise",
-                names.len()
-            ));
+            miscounted(
+                findings,
+                format!("generation {generation} has {} tags, but its record says otherwise", names.len()),
+            );
         }
     }
     if let Some((generation, _)) = kept.iter().find(|(generation, _)| !tags.contains_key(generation)) {
-        miscounted(format!("generation {generation} has no tag, but its record says otherwise"));
+        miscounted(findings, format!("generation {generation} has no tag, but its record says otherwise"));
     }
     let needs = Needs::of(store, newest, Vec::new(), true)?;
     // The storages of tagged generations that have not been verified.
@@ -130,7 +131,16 @@ fn check_kept_by(
     let next_id = kept.values().map(|kept| kept.next_storage_id).max().unwrap_or_default();
     for entry in newest.storages()? {
         // The handle may be on a generation without them, or in which they are shorter.
-        let (id, record) = entry?;
+        let (id, record) = match entry {
+            Err(e) if e.kind() == ErrorKind::Corrupt => {
+                // That of the handle's own generation is a finding already.
+                if newest.number() != checked.generation {
+                    findings.add_broken_rule(e)?;
+                }
+                continue;
+            }
+            entry => entry?,
+        };
         let is_verified = checked.survey.storages.get(&id).is_some_and(|known| {
             (known.record.length_bytes, &known.record.kind) == (record.length_bytes, &record.kind)
         });
@@ -141,7 +151,10 @@ fn check_kept_by(
     for entry in newest.entries().scan::<GarbageEntry>(None)? {
         let (GarbageKey { is_tagged, dropped, id }, record) = entry?;
         if is_tagged != is_kept(newest.entries(), id, dropped)? {
-            miscounted(format!("storage {id:016x} is garbage that tags keep, but its record says otherwise"));
+            miscounted(
+                findings,
+                format!("storage {id:016x} is garbage that tags keep, but its record says otherwise"),
+            );
         }
         // A collection may have deleted a storage that was restored, dropped again, and is in no tagged generation.
         if is_tagged && needs.tagged_with(id, dropped).is_some() {

@@ -119,11 +119,13 @@ pub(crate) fn verify(
     })?;
     let (faults, unchecked_files) = check_external(store, storages())?;
     let damage = damage::report(store, &survey, &damage, faults, &mut findings)?;
-    let checked = history::Checked { survey: &survey, damage };
-    history::check_history(store, &checked, &mut findings, &mut |bytes| {
-        read_bytes += bytes;
-        progress(bytes);
-    })?;
+    if !store.is_fixed() {
+        let checked = history::Checked { generation: generation.number(), survey: &survey, damage };
+        history::check_history(store, &checked, &mut findings, &mut |bytes| {
+            read_bytes += bytes;
+            progress(bytes);
+        })?;
+    }
     let orphans = match orphans(store) {
         Err(e) if e.kind() == ErrorKind::Corrupt => Vec::new(),
         orphans => orphans?,
