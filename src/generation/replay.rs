@@ -121,18 +121,22 @@ fn restored_storages(
     if restored.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let mut ids = Vec::new();
+    // The records in the restored generations, which are held: the files exist.
+    let mut seen: BTreeMap<u64, Vec<StorageRecord>> = BTreeMap::new();
     for (&id, _) in gains.iter().filter(|&(&id, &gain)| gain > 0 && Changes::staged_index(id).is_none()) {
         if newest.storage(id)?.is_none() {
-            ids.push(id);
+            for record in restored.iter().filter_map(|earlier| earlier.storage(id).transpose()) {
+                seen.entry(id).or_default().push(record?);
+            }
         }
     }
+    let ids: Vec<u64> = seen.keys().copied().collect();
     let taken = take_garbage(next, newest.tables(), &ids)?;
     for (id, record) in &taken {
         // The record is that of the last generation with the storage. It is at least as long as in any earlier one, so
         // a later append cannot write over rows that a different tag keeps.
-        let mut seen = restored.iter().filter_map(|earlier| earlier.storage(*id).transpose());
-        if !seen.all(|seen| seen.is_ok_and(|seen| still_holds(record, &seen))) {
+        let holds = |seen: &Vec<StorageRecord>| seen.iter().all(|seen| still_holds(record, seen));
+        if !seen.get(id).is_some_and(holds) {
             return Err(storage_gone("restore", *id, newest.number()));
         }
     }
