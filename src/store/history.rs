@@ -282,7 +282,7 @@ impl Store {
     ///
     /// # Errors
     /// `Busy`, `Conflict`, `Corrupt`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown` and `Poisoned`, as for every
-    /// [write](Store#errors); `InvalidArgument` for a policy that keeps nothing.
+    /// [write](Store#errors); `InvalidArgument` for a policy without a rule, or with a count of 0.
     pub fn retain(&self, policy: &Retention, is_candidate: impl Fn(&str) -> bool) -> Result<Vec<TagInfo>> {
         let mut txn = self.begin_exclusive()?;
         let removed = policy.removes(tags_of(txn.generation())?, is_candidate)?;

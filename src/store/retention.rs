@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Which tags [`Store::retain`](crate::Store::retain) keeps: those that at least one of the rules keeps. The order of
 /// tags is that of their generations.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
     /// Keeps the last so many tags.
     pub keep_last: Option<usize>,
@@ -38,15 +38,20 @@ impl Retention {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` for a policy that keeps nothing.
+    /// `InvalidArgument` for a policy without a rule, or with a count of 0.
     pub fn removes(
         &self,
         mut tags: Vec<TagInfo>,
         is_candidate: impl Fn(&str) -> bool,
     ) -> Result<Vec<TagInfo>> {
-        if *self == Retention::default() || self.keep_every == Some(0) {
-            let message =
-                "retain: the policy keeps no tag; say which to keep, or remove tags by name".to_owned();
+        let why = match self {
+            Retention { keep_last: None, keep_within: None, keep_every: None } => "has no rule",
+            Retention { keep_last: Some(0), .. } => "has keep_last: 0, which keeps no tag",
+            Retention { keep_every: Some(0), .. } => "has keep_every: 0; the least is 1, which keeps all",
+            _ => "",
+        };
+        if !why.is_empty() {
+            let message = format!("retain: the policy {why}; say which tags to keep, or remove tags by name");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         tags.retain(|tag| is_candidate(&tag.name));
@@ -125,8 +130,14 @@ mod tests {
     }
 
     #[test]
-    fn policy_without_a_rule_is_refused() {
-        let refused = Retention::default().removes(tags(&[0]), |_| true);
-        assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    fn policy_without_a_rule_or_with_a_count_of_zero_is_refused() {
+        let none = Retention::default();
+        let last = Retention { keep_last: Some(0), keep_every: Some(1), ..none };
+        let every = Retention { keep_last: Some(1), keep_every: Some(0), ..none };
+        for (policy, why) in [(none, "no rule"), (last, "keep_last: 0"), (every, "keep_every: 0")] {
+            let refused = policy.removes(tags(&[0]), |_| true).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+            assert!(refused.to_string().contains(why), "{refused}");
+        }
     }
 }
