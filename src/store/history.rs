@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::ptr;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -13,7 +14,7 @@ use super::handle::Store;
 use super::retention::Retention;
 use super::snapshot::Snapshot;
 use super::transaction::Transaction;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, IoContext, Result};
 use crate::generation::{self, Change, GarbageEntry, Generation};
 
 /// A generation of a store, by the name of a tag or by its number.
@@ -453,11 +454,17 @@ impl Transaction<'_> {
 
     fn check_own(&self, action: impl fmt::Display, snapshot: &Snapshot) -> Result<()> {
         let (own, other) = (&self.loader.store, &snapshot.loader.store);
-        if own.uuid == other.uuid {
+        let id = |store: &generation::OpenStore| {
+            let root = store.paths.root();
+            Ok(store.disk.stat(root).doing("examine", root)?.id())
+        };
+        // A copy of the directory has the same uuid, and other bytes under the same ids.
+        if own.uuid == other.uuid && (ptr::eq(&**own, &**other) || id(own)? == id(other)?) {
             return Ok(());
         }
+        let what = if own.uuid == other.uuid { ", a copy with the same uuid" } else { "" };
         let message = format!(
-            "{action}: the snapshot is of {}, and this transaction changes {}",
+            "{action}: the snapshot is of {}{what}, and this transaction changes {}",
             other.paths.root().display(),
             own.paths.root().display()
         );

@@ -1,9 +1,10 @@
 //! The methods of a store and a transaction, and what they refuse.
 
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use stridemap::history::{At, Retention};
-use stridemap::{ErrorKind, OnExisting, Store};
+use stridemap::{ErrorKind, OnExisting, Store, StoreOptions};
 
 use super::{first_of, save_tagged, tag_names};
 use crate::harness::{assert_refused, fast, filled, new_fast_store, new_path, new_store};
@@ -177,6 +178,26 @@ fn snapshots_of_other_stores_are_refused() {
     let refused = store.restore(&foreign).unwrap_err();
     assert_eq!((refused.kind(), refused.to_string()), (ErrorKind::InvalidArgument, expected("restore")));
     assert_eq!(store.generation(), 1);
+}
+
+#[test]
+fn snapshots_of_a_copy_of_the_directory_are_refused() {
+    let (dir, path, store) = new_fast_store();
+    save_tagged(&store, "x", &filled(10, 1i64), "v1");
+    let copy = dir.path().join("copy");
+    assert!(Command::new("cp").arg("-r").args([&path, &copy]).status().unwrap().success());
+    let copied = Store::open(&copy).unwrap();
+    // Each has a storage with the same id, and different bytes.
+    store.save("y", &filled(10, 2i64)).unwrap();
+    copied.save("z", &filled(20, 3i64)).unwrap();
+    let words = ["the snapshot is of", "a copy with the same uuid", copy.to_str().unwrap()];
+    assert_refused(store.restore(&copied.snapshot()), ErrorKind::InvalidArgument, &words);
+    let tagged = store.write(|txn| txn.tag_snapshot("t", &copied.snapshot()));
+    assert_refused(tagged, ErrorKind::InvalidArgument, &words);
+    // A second handle is of the same store, and so is the one at a tag.
+    let again = StoreOptions::new().at("v1").open(&path).unwrap();
+    store.restore(&again.snapshot()).unwrap();
+    assert_eq!(store.names().unwrap(), ["x"]);
 }
 
 #[test]
