@@ -1,5 +1,6 @@
 //! The findings of a verification, and the tensors that they affect.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -164,6 +165,16 @@ impl Findings {
         if let Some(finding) = self.list.get_mut(finding) {
             finding.tags.extend_from_slice(tags);
         }
+    }
+
+    /// Forgets tags that are gone: those among the findings, and the findings from `start` on that then name no tag.
+    pub(super) fn drop_tags(&mut self, start: FindingIndex, gone: &BTreeSet<String>) {
+        let mut index = 0;
+        self.list.retain_mut(|finding| {
+            finding.tags.retain(|tag| !gone.contains(tag));
+            index += 1;
+            index <= start || !finding.tags.is_empty()
+        });
     }
 
     /// Sorts the names and tags, and removes duplicates.

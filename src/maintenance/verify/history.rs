@@ -1,6 +1,7 @@
 //! Verifies the tags of a store, the generations that they keep, and the storages that only these need.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::slice;
 
 use stridemap_format::{
@@ -19,9 +20,6 @@ use crate::layout::MAX_STEPS_TOGETHER;
 use crate::maintenance::inventory::Needs;
 use crate::storage::Unreadable;
 
-/// How many times what tags keep is verified again, because tags were removed meanwhile.
-const MAX_TRIES: u32 = 5;
-
 /// What has been found of the generation of the handle.
 pub(super) struct Checked<'a> {
     pub(super) generation: u64,
@@ -37,45 +35,48 @@ pub(super) fn check_history(
     findings: &mut Findings,
     progress: &mut dyn FnMut(u64),
 ) -> Result<()> {
-    for _ in 1..MAX_TRIES {
-        let newest = match store.newest_of_all() {
-            // The generation of the handle may be whole. What the newest has is a finding already.
-            Err(e) if e.kind() == ErrorKind::Corrupt => return Ok(()),
-            newest => newest?,
-        };
-        let before = findings.list.len();
-        check_kept_by(store, &newest, checked, findings, progress)?;
-        let is_outdated = || has_lost_tags(&newest, &*store.newest_of_all()?);
-        if findings.list.len() == before || !is_outdated().unwrap_or(false) {
-            return Ok(());
-        }
-        // The files that only a removed tag kept may have been deleted.
-        findings.list.truncate(before);
+    let newest = match store.newest_of_all() {
+        // The generation of the handle may be whole. What the newest has is a finding already.
+        Err(e) if e.kind() == ErrorKind::Corrupt => return Ok(()),
+        newest => newest?,
+    };
+    let Some(tags) = check_tags(store, &newest, findings)? else { return Ok(()) };
+    let before = findings.list.len();
+    check_kept_by(store, &newest, (checked, &tags), findings, progress)?;
+    // The files that only a removed tag kept may have been deleted meanwhile.
+    let lost = lost_tags(&newest, &*store.newest_of_all()?)?;
+    if !lost.is_empty() {
+        findings.drop_tags(before, &lost);
     }
     Ok(())
 }
 
-/// Whether tags of a generation were removed or moved before a later one.
-fn has_lost_tags(earlier: &Generation, later: &Generation) -> Result<bool> {
+/// Returns the tags that were removed or moved between a generation and a later one.
+fn lost_tags(earlier: &Generation, later: &Generation) -> Result<BTreeSet<String>> {
+    let mut lost = BTreeSet::new();
     if earlier.number() == later.number() {
-        return Ok(false);
+        return Ok(lost);
     }
     for tag in earlier.tags()? {
         let (name, tag) = tag?;
         if later.tag(&name)?.is_none_or(|now| now.generation != tag.generation) {
-            return Ok(true);
+            lost.insert(name);
         }
     }
-    Ok(false)
+    Ok(lost)
 }
 
-fn check_kept_by(
-    store: &OpenStore,
-    newest: &Generation,
-    checked: &Checked<'_>,
-    findings: &mut Findings,
-    progress: &mut dyn FnMut(u64),
-) -> Result<()> {
+/// What the tags of a generation are.
+struct Tags {
+    /// The file with the list of them.
+    path: PathBuf,
+    /// By the generation that they name.
+    names: BTreeMap<u64, Vec<String>>,
+    kept: BTreeMap<u64, KeptGeneration>,
+}
+
+/// Checks the list of tags. Returns `None` if it is damaged.
+fn check_tags(store: &OpenStore, newest: &Generation, findings: &mut Findings) -> Result<Option<Tags>> {
     let path = newest.manifest().history.map_or_else(
         || store.paths.manifest(newest.number()),
         |history| store.paths.history(history.generation),
@@ -98,37 +99,45 @@ fn check_kept_by(
             findings.push(&path, &FormatError::new(Rule::RecordCount, detail));
         }
         if !survey.damage.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
     }
-    let mut tags: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+    let mut names: BTreeMap<u64, Vec<String>> = BTreeMap::new();
     for tag in newest.tags()? {
         let (name, tag) = tag?;
-        tags.entry(tag.generation).or_default().push(name);
+        names.entry(tag.generation).or_default().push(name);
     }
-    let miscounted = |findings: &mut Findings, detail| {
-        findings.push(&path, &FormatError::new(Rule::RecordCount, detail));
-    };
     let mut kept: BTreeMap<u64, KeptGeneration> = BTreeMap::new();
     for entry in newest.tagged(0)? {
         let (key, record) = entry?;
         kept.insert(key.generation, record);
     }
-    for (generation, names) in &tags {
+    for (generation, names) in &names {
         if kept.get(generation).is_none_or(|kept| kept.tag_count != names.len() as u64) {
-            miscounted(
-                findings,
-                format!("generation {generation} has {} tags, but its record says otherwise", names.len()),
-            );
+            let detail =
+                format!("generation {generation} has {} tags, but its record says otherwise", names.len());
+            findings.push(&path, &FormatError::new(Rule::RecordCount, detail));
         }
     }
-    if let Some((generation, _)) = kept.iter().find(|(generation, _)| !tags.contains_key(generation)) {
-        miscounted(findings, format!("generation {generation} has no tag, but its record says otherwise"));
+    if let Some((generation, _)) = kept.iter().find(|(generation, _)| !names.contains_key(generation)) {
+        let detail = format!("generation {generation} has no tag, but its record says otherwise");
+        findings.push(&path, &FormatError::new(Rule::RecordCount, detail));
     }
+    Ok(Some(Tags { path, names, kept }))
+}
+
+/// Verifies what these tags keep.
+fn check_kept_by(
+    store: &OpenStore,
+    newest: &Generation,
+    (checked, tags): (&Checked<'_>, &Tags),
+    findings: &mut Findings,
+    progress: &mut dyn FnMut(u64),
+) -> Result<()> {
     let needs = Needs::of(store, newest, Vec::new(), true)?;
     // The storages of tagged generations that have not been verified.
     let mut others: BTreeMap<u64, StorageRecord> = BTreeMap::new();
-    let next_id = kept.values().map(|kept| kept.next_storage_id).max().unwrap_or_default();
+    let next_id = tags.kept.values().map(|kept| kept.next_storage_id).max().unwrap_or_default();
     for entry in newest.storages()? {
         // The handle may be on a generation without them, or in which they are shorter.
         let (id, record) = match entry {
@@ -151,10 +160,9 @@ fn check_kept_by(
     for entry in newest.entries().scan::<GarbageEntry>(None)? {
         let (GarbageKey { is_tagged, dropped, id }, record) = entry?;
         if is_tagged != is_kept(newest.entries(), id, dropped)? {
-            miscounted(
-                findings,
-                format!("storage {id:016x} is garbage that tags keep, but its record says otherwise"),
-            );
+            let detail =
+                format!("storage {id:016x} is garbage that tags keep, but its record says otherwise");
+            findings.push(&tags.path, &FormatError::new(Rule::RecordCount, detail));
         }
         // A collection may have deleted a storage that was restored, dropped again, and is in no tagged generation.
         if is_tagged && needs.tagged_with(id, dropped).is_some() {
@@ -170,8 +178,8 @@ fn check_kept_by(
     let known = |id: &u64| checked.survey.storages.get(id).map(|storage| &storage.record);
     let longest = |id: &u64| others.get(id).or_else(|| known(id));
     let mut steps_left = MAX_STEPS_TOGETHER;
-    for (generation, record) in kept {
-        let Some(names) = tags.get(&generation) else { continue };
+    for (&generation, &record) in &tags.kept {
+        let Some(names) = tags.names.get(&generation) else { continue };
         let before = findings.list.len();
         check_kept(
             store,

@@ -191,3 +191,26 @@ fn damaged_rows_name_exactly_the_tags_that_have_them() {
     fs::write(&storage, &whole).unwrap();
     assert_eq!(findings(&path), []);
 }
+
+/// A store may be written while it is verified.
+#[test]
+fn damage_is_reported_although_other_tags_go_meanwhile() {
+    let (_dir, path, store) = new_store();
+    save_tagged(&store, "kept", &filled(100, 1i64), "stays");
+    save_tagged(&store, "old", &filled(100, 2i64), "goes 0");
+    (1..10).for_each(|i| store.tag(&format!("goes {i}")).unwrap());
+    store.write(|txn| ["kept", "old"].iter().try_for_each(|name| txn.remove(name))).unwrap();
+    let storage = files(&path, "storages", "bin").remove(0);
+    fs::write(&storage, vec![0; 800]).unwrap();
+    let mut gone = 0;
+    let verified = StoreOptions::new().verify(&path, |_| {
+        store.untag(&format!("goes {gone}")).unwrap();
+        store.gc().unwrap();
+        gone += 1;
+    });
+    let found = verified.unwrap().findings;
+    assert!(gone > 0);
+    assert_eq!((found.len(), &found[0].path), (1, &storage), "{found:#?}");
+    let left = (gone..10).map(|i| format!("goes {i}")).chain(["stays".to_owned()]);
+    assert_eq!(found[0].tags, left.collect::<Vec<_>>());
+}
