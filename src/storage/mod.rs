@@ -35,7 +35,7 @@ mod lock;
 mod map;
 mod open_file;
 
-pub(crate) use digest::rewrite::{UnverifiedStorage, Without};
+pub(crate) use digest::rewrite::{ByteSource, UnverifiedStorage, Without};
 pub(crate) use digest::verified_reader::{DamagedChunk, Unreadable, VerifiedStorage};
 pub(crate) use file::backing::{Identity, ReadLock, Storage, Stored};
 pub use file::external_file::ExternalFile;

@@ -4,14 +4,13 @@ use std::ops::Range;
 use std::time::Instant;
 
 use stridemap_format::limits::MAX_RESERVED_BYTES;
-use stridemap_format::{DType, Header, RecordKind, StorageRecord, TensorRecord};
+use stridemap_format::{DType, RecordKind, StorageRecord, TensorRecord};
 
 use super::append_rows::{
     ShortRows, check_row_size, check_rows, end_bytes, grown_record, row_count, write_rows,
 };
 use super::handle::Store;
 use super::transaction::Transaction;
-use super::write_elements::write_elements;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::generation::{self, Change, Changes, Generation, OnExisting, Read};
 use crate::layout;
@@ -74,11 +73,15 @@ impl Store {
         // for the writers' lock with the storage's lock held, other appenders to the storage would wait for all writers
         // in the queue.
         let mut txn = Transaction::under_lock(&self.loader, Instant::now())?;
-        match txn.append(name, &rows) {
+        let record = txn.draft.existing("append to", name)?;
+        // Other writers must not wait for a copy of the whole tensor.
+        let must_copy = txn.must_copy_to_append(&op, name, &record)?;
+        match (!must_copy).then(|| txn.append(name, &rows)) {
             // Another process holds the storage, and may need the writers' lock to finish: release that lock, and lock
             // the storage first, as a long append does.
-            Err(e) if e.kind() == ErrorKind::Busy => drop(txn),
-            appended => {
+            None => drop(txn),
+            Some(Err(e)) if e.kind() == ErrorKind::Busy => drop(txn),
+            Some(appended) => {
                 let range = appended?;
                 txn.publish()?;
                 return Ok(range);
@@ -146,7 +149,7 @@ impl Transaction<'_> {
             let end = row_count(&record);
             return Ok(end..end);
         }
-        if self.is_followed_by_unreferenced(&op, name, &record)? {
+        if self.must_copy_to_append(&op, name, &record)? {
             return self.append_to_copy(&op, name, record, Some(source));
         }
         // Before the storage's lock: whoever has the source's lock may be about to append to the same storage.
@@ -254,6 +257,7 @@ impl Transaction<'_> {
         match Changes::staged_index(record.storage_id) {
             // It was made in this transaction.
             Some(_) => Ok(()),
+            None if self.must_copy_to_append(&op, name, &record)? => Ok(()),
             None => {
                 let length_bytes = self.storage_record(&op, record.storage_id)?.length_bytes;
                 self.check_growable(&op, name, &record, length_bytes)
@@ -314,7 +318,7 @@ impl Transaction<'_> {
         }
     }
 
-    fn storage_record(&self, op: &str, id: u64) -> Result<StorageRecord> {
+    pub(super) fn storage_record(&self, op: &str, id: u64) -> Result<StorageRecord> {
         let generation = self.draft.generation();
         if self.draft.changes.expected.contains_key(&id) && generation.storage(id)?.is_none() {
             return Err(generation::storage_gone(op, id, generation.number()));
@@ -357,49 +361,6 @@ impl Transaction<'_> {
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 
-    /// Whether bytes that no tensor reaches follow a tensor in its storage, and nothing else prevents it from growing.
-    /// This is so after a restore, if an earlier or a later generation has more rows: those bytes may be needed there.
-    pub(super) fn is_followed_by_unreferenced(
-        &self,
-        op: &str,
-        name: &str,
-        record: &TensorRecord,
-    ) -> Result<bool> {
-        let (id, header) = (record.storage_id, &record.header);
-        if Changes::staged_index(id).is_some() || self.growths.contains_key(&id) || !header.is_contiguous() {
-            return Ok(false);
-        }
-        let storage = self.storage_record(op, id)?;
-        let is_shorter = end_bytes(header).is_some_and(|end| end < storage.length_bytes);
-        Ok(matches!(storage.kind, RecordKind::Sealed(_))
-            && is_shorter
-            && self.follower(name, id, storage.length_bytes)?.is_none())
-    }
-
-    /// Copies a tensor to a new storage, with rows appended to it.
-    pub(super) fn append_to_copy(
-        &mut self,
-        op: &str,
-        name: &str,
-        record: TensorRecord,
-        source: Option<&(impl Source + ?Sized)>,
-    ) -> Result<Range<usize>> {
-        let rows = source.map_or(Ok(0), |source| check_rows(op, &record, source))?;
-        let (to, added_bytes) = grown_record(op, &record, rows)?;
-        let own = self.load(name)?;
-        let own_bytes = record.header.nbytes() as u64;
-        let staged = self.stage_own(None, own_bytes + added_bytes, |writer| {
-            write_elements(&own, own_bytes, |bytes| writer.write(bytes))?;
-            source.map_or(Ok(()), |source| write_elements(source, added_bytes, |bytes| writer.write(bytes)))
-        });
-        let (storage_id, _) = self.record_failure(staged.context(op))?;
-        let header = Header::clone(&to.header).with_storage_offset(0).into();
-        let new_rows = row_count(&record)..row_count(&to);
-        let to = TensorRecord { header, storage_id };
-        self.apply(Change::Grow { name: name.to_owned(), from: record, to })?;
-        Ok(new_rows)
-    }
-
     /// Explains what follows a tensor that is not last in its storage.
     fn why_not_last(&self, name: &str, storage_id: u64, length_bytes: u64) -> Result<String> {
         Ok(match self.follower(name, storage_id, length_bytes)? {
@@ -409,7 +370,7 @@ impl Transaction<'_> {
     }
 
     /// Returns a different tensor that reaches the end of a storage.
-    fn follower(&self, name: &str, storage_id: u64, length_bytes: u64) -> Result<Option<String>> {
+    pub(super) fn follower(&self, name: &str, storage_id: u64, length_bytes: u64) -> Result<Option<String>> {
         for entry in self.draft.tensors("")? {
             let (other_name, other) = entry?;
             if other.storage_id == storage_id

@@ -90,7 +90,7 @@ impl Store {
             return Err(Error::new(ErrorKind::SizeMismatch, message));
         }
         let mut txn = txn;
-        if txn.is_followed_by_unreferenced(&op, name, &record)? {
+        if txn.must_copy_to_append(&op, name, &record)? {
             txn.append_to_copy(&op, name, record, None::<&Tensor>)?;
             txn.commit()?;
             txn = self.begin()?;

@@ -1,6 +1,7 @@
 //! The main types of the API: stores, transactions and snapshots.
 
 mod append;
+mod append_copy;
 mod append_rows;
 mod appender;
 mod attributes;

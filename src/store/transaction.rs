@@ -1,6 +1,6 @@
 //! Several changes in one commit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -67,6 +67,8 @@ pub struct Transaction<'a> {
     pub(super) staged: Vec<Stage>,
     /// The storages that rows were appended to, by id, under their growth locks.
     pub(super) growths: BTreeMap<u64, Growth>,
+    /// The staged storages that appends have copied tensors to.
+    pub(super) append_copies: BTreeSet<u64>,
     /// The index in `staged` of the storage that small tensors share.
     pub(super) shared_stage: Option<usize>,
     /// The last file that a range was adopted from, and the path that is recorded for it.
@@ -102,6 +104,7 @@ impl<'a> Transaction<'a> {
             draft: Draft::new(generation),
             staged: Vec::new(),
             growths: BTreeMap::new(),
+            append_copies: BTreeSet::new(),
             shared_stage: None,
             adopted: None,
             failure: None,

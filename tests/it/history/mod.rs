@@ -7,6 +7,7 @@ use stridemap::{Store, Tensor};
 
 use crate::harness::filled;
 
+mod appends;
 mod differences;
 mod durability;
 mod fixed;
