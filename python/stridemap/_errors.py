@@ -111,7 +111,7 @@ _WORDS = {
     "StoreOptions::external(ExternalFiles::Anywhere) (--external anywhere)": "external='anywhere'",
     ", remove that tensor first, or replace it, with Transaction::on_existing": ", remove that tensor first, or give replace=True",
     ", remove that tag first, or replace it, with Transaction::on_existing": ", remove that tag first, or give replace=True",
-    "retain: the policy keeps no tag; say which to keep, or remove": "prune: no rule keeps a tag; give keep_last, keep_within or keep_every, or remove",
+    "retain: the policy has no rule; say which tags to keep, or remove": "prune: no rule keeps a tag; give keep_last, keep_within or keep_every, or remove",
 }
 
 
