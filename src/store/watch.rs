@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::handle::Store;
 use crate::disk::Watch;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::generation::kept_watch;
 
 /// The polling interval if the system does not report changes.
@@ -45,9 +45,19 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `Corrupt`, `UnsupportedVersion`, `Busy`, `Stale` and `Io`, as for [`refresh`](Self::refresh).
+    /// `Corrupt`, `UnsupportedVersion`, `Busy`, `Stale` and `Io`, as for [`refresh`](Self::refresh); `Unsupported` for a
+    /// handle that was opened [at](crate::StoreOptions::at) a generation, which never moves.
     pub fn wait_for_change(&self, timeout: Duration) -> Result<bool> {
         let store = &self.loader.store;
+        if store.is_fixed() {
+            let message = format!(
+                "wait for a change of {}: the store was opened at generation {}, and stays there; open it without a \
+                 tag to follow it",
+                store.paths.root().display(),
+                store.generation_number()
+            );
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         let (before, began) = (store.generation_number(), Instant::now());
         let has_moved = || {
             self.refresh()?;
