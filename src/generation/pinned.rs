@@ -194,6 +194,14 @@ impl Generation {
         Ok(entries.take_while(|entry| entry.as_ref().map_or(true, |(key, _)| !key.is_tagged)))
     }
 
+    /// Returns about how many files the store has: those of small stores are not counted.
+    pub(crate) fn file_count(&self) -> u64 {
+        let tables = [self.table(), self.history()].into_iter().flatten();
+        let trees = [Tree::Storages, Tree::Generations, Tree::Garbage];
+        let counts = tables.flat_map(|table| trees.map(|tree| table.reference().tree(tree).entry_count));
+        counts.fold(0, u64::saturating_add)
+    }
+
     /// Returns the records of the tensors with these names. Many names are found by one scan, few by one lookup each.
     pub(crate) fn tensors_named<'a, T>(
         &self,

@@ -22,6 +22,9 @@ use crate::disk::{LockMode, Staged, dir_of, if_test_omits_step, step};
 use crate::error::{Error, ErrorKind, FormatContext, IoContext, Result};
 use crate::storage::{Grown, StagedStorage, resize_discarding};
 
+/// How many files are listed for each generation, on average, to find what crashed writers left.
+const FILES_PER_SWEEP: u64 = 1024;
+
 /// Publishes a transaction as the next generation, and moves the handle to it.
 ///
 /// The storages are whole and synced, including those that have `grown`, whose growth locks are held until this
@@ -95,7 +98,9 @@ fn publish_locked(
     store.install(Arc::clone(&generation));
     store.note_published(generation.number(), lock);
     older.add(newest);
-    let sweeps = !store.is_swept.swap(true, Ordering::Relaxed);
+    // Finding the leftovers takes a listing of all files. Among many files only some generations make it.
+    let is_due = generation.number() % (1 + generation.file_count() / FILES_PER_SWEEP) == 0;
+    let sweeps = is_due && !store.is_swept.swap(true, Ordering::Relaxed);
     older.after_commit(store, &generation, sweeps); // crash: garbage, deleted next time
     Ok((generation, used_staged.into_iter().map(|(index, _)| index).collect()))
 }

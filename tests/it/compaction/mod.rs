@@ -4,6 +4,7 @@ pub(crate) mod bounds;
 pub(crate) mod concurrent;
 mod full_disk;
 pub(crate) mod killed;
+mod leftovers;
 pub(crate) mod usage;
 
 use std::collections::BTreeMap;
