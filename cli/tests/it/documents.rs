@@ -3,21 +3,19 @@
 //! The `console` blocks of a document are one session. The sessions of the guide run in one directory, which holds the
 //! files of `write_inputs`. With `STRIDEMAP_BLESS=1`, the actual output replaces the output in the documents. Times in the
 //! output are replaced by `TIME`. The sessions of the README and of the page about history need
-//! `silero_vad_16k.safetensors`, whose path is in `STRIDEMAP_MODEL`. Without it, these sessions are skipped, and a message
-//! says so.
+//! `silero_vad_16k.safetensors`, whose path is in `STRIDEMAP_MODEL`, and the latter also PyTorch, because it trains the
+//! model. Without these, the sessions are skipped, and a message says so.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-use stridemap::{Store, Tensor};
-
 use crate::harness::Dir;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const MODEL: &str = "silero_vad_16k.safetensors";
-/// The page whose session needs the model.
+/// The page whose session trains the model, with the Python script in it.
 const HISTORY: &str = "history.md";
 const TIME: &str = "2026-01-31 12:00:00";
 
@@ -90,8 +88,8 @@ fn played(text: &str, dir: &Dir) -> String {
         for command in session.lines().filter_map(|line| line.strip_prefix("$ ")) {
             let mut shell = Command::new("sh");
             shell.args(["-c", &format!("exec 2>&1\n{command}")]).current_dir(dir.path("")).env("PATH", &path);
-            // As on a terminal of this width.
-            shell.env("STRIDEMAP_COLUMNS", "100");
+            // As on a terminal of this width. One thread is faster for a small model, if other tests run.
+            shell.env("STRIDEMAP_COLUMNS", "100").env("OMP_NUM_THREADS", "1");
             let output = String::from_utf8(shell.output().unwrap().stdout).unwrap();
             played += &format!("$ {command}\n{}", with_fixed_times(&output));
         }
@@ -140,36 +138,33 @@ fn with_model() -> Option<Dir> {
     Some(dir)
 }
 
+/// Whether python3 is there, and has a module.
+fn has_python_with(module: &str) -> bool {
+    // Importing PyTorch takes seconds.
+    let code = format!("import importlib.util; assert importlib.util.find_spec({module:?})");
+    Command::new("python3").args(["-c", &code]).output().is_ok_and(|output| output.status.success())
+}
+
 #[test]
 fn readme_session_prints_the_shown_output() {
     let Some(dir) = with_model() else { return };
     assert_session(&Path::new(ROOT).join("README.md"), &dir);
 }
 
+/// Skipped, with the reason printed, where python3 has no PyTorch; `STRIDEMAP_REQUIRE_TORCH` makes that a failure.
 #[test]
 fn history_session_prints_the_shown_output() {
     let Some(dir) = with_model() else { return };
-    write_steps(&dir);
-    assert_session(&Path::new(ROOT).join("docs").join(HISTORY), &dir);
-}
-
-/// Writes the files of the session about history, as the Python script in that page does: the tensors of the LSTM,
-/// smaller by a quarter after each step.
-fn write_steps(dir: &Dir) {
-    dir.messages(&["import", "--quiet", MODEL, "model.smap"]);
-    let model = Store::open(dir.path("model.smap")).unwrap();
-    for (file, factor) in [("step1.safetensors", 0.75f32), ("step2.safetensors", 0.5625)] {
-        let step = Store::create(dir.path("step.smap")).unwrap();
-        for info in model.snapshot().iter_tensors("lstm_cell.").unwrap() {
-            let info = info.unwrap();
-            let elements = model.load(&info.name).unwrap().read::<f32>().unwrap();
-            let trained = elements.into_iter().map(|x| x * factor).collect();
-            step.save(&info.name, &Tensor::from_vec(trained, info.header.size()).unwrap()).unwrap();
-        }
-        dir.messages(&["export", "--quiet", "step.smap", file]);
-        fs::remove_dir_all(dir.path("step.smap")).unwrap();
+    if !(has_python_with("torch") && has_python_with("safetensors")) {
+        println!("skipped: python3 with torch and safetensors is not there");
+        assert!(env::var_os("STRIDEMAP_REQUIRE_TORCH").is_none(), "python3 with torch is required");
+        return;
     }
-    fs::remove_dir_all(dir.path("model.smap")).unwrap();
+    let page = Path::new(ROOT).join("docs").join(HISTORY);
+    let text = read(&page);
+    let (_, script) = text.split_once("```python\n").unwrap();
+    fs::write(dir.path("finetune.py"), script.split_once("```").unwrap().0).unwrap();
+    assert_session(&page, &dir);
 }
 
 #[test]
@@ -191,8 +186,7 @@ fn sessions_of_the_guide_print_the_shown_output() {
 /// failure.
 #[test]
 fn script_of_the_guide_makes_the_files_of_the_sessions() {
-    let found = Command::new("python3").args(["-c", "import numpy"]).output();
-    if !found.is_ok_and(|output| output.status.success()) {
+    if !has_python_with("numpy") {
         println!("skipped: python3 with numpy is not there");
         assert!(env::var_os("STRIDEMAP_REQUIRE_PYTHON").is_none(), "python3 with numpy is required");
         return;
