@@ -45,6 +45,7 @@
 //!
 //! # Modules
 //!
+//! - [`history`]: tags, which keep generations; the log; which tags to keep.
 //! - [`maintenance`]: disk usage, compaction, copies, verification and salvage.
 //! - [`import`]: types for importers of other file formats. The `stridemap-interop` crate imports safetensors, NumPy
 //!   and PyTorch files.
