@@ -1,4 +1,4 @@
-//! Manifests, `meta/<generation>.man`.
+//! Manifests, `meta/<generation>.man` and `generations/<generation>.man`.
 
 use std::collections::BTreeMap;
 

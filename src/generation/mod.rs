@@ -7,7 +7,7 @@
 //! | collector | deletes files that no generation needs, and counts them | `garbage.rs` |
 //! | current generation | the one that a handle shows | `open_store.rs` |
 //! | draft | a generation with changes that are not published yet | `draft.rs` |
-//! | garbage | storages without a name, which a reader of an older generation may still need | `garbage.rs` |
+//! | garbage | storages without a name, which a tag or a reader of an older generation may still need | `garbage.rs`, `history.rs` |
 //! | generation | one committed state of the store: the tensors, the storages and the attributes | `pinned.rs` |
 //! | in use | an older generation that a process has pinned, and the processes that hold a lock | `in_use.rs` |
 //! | incomplete store | a store under a name that no process opens, until it is renamed | `incomplete_store.rs` |
@@ -20,8 +20,10 @@
 //! | read | what a transaction looked up, which must be the same in the generation that it changes | `reads.rs` |
 //! | relocation | the tensors of a storage, moved to a smaller copy of it | `relocate.rs` |
 //! | replay | a draft, applied to the newest generation under the writers' lock | `replay.rs` |
+//! | restore | gives names the headers of an earlier generation, and takes storages back from the garbage | `replay.rs`, `history.rs` |
 //! | store directory | the directory of a store, and its files of known names | `store_dir.rs`, `open_dirs.rs`, `new_store.rs` |
 //! | table | the file of all tensors and storages at one generation, in pages | `table.rs`, `table_nodes.rs` |
+//! | tag | a name for a generation, which keeps it | `history.rs` |
 //! | unsynced | the mark of a store that has commits without a sync | `unsynced.rs` |
 //! | watch | tells that names were added to `meta/`; one idle watch is kept | `kept_watch.rs` |
 //! | writers' lock | the exclusive lock of `LOCK`, by which writers take turns | `writer_lock.rs` |

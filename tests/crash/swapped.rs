@@ -397,7 +397,7 @@ fn every_omitted_sync_is_detected() {
 const COMMUTING: [&[&str]; 4] = [
     // Nothing refers to these files before the manifest does, and the sync of `storages/` covers their names.
     &["sync .bin", "sync .sum", "rename .bin", "rename .sum"],
-    // Only the manifest refers to the table, and it comes after both. The sync of `meta/` covers the table's name.
+    // Only the manifest refers to the table, and it comes after both. The sync of `generations/` covers the table's name.
     &["sync .bin", "sync .sum", "sync storages/", "sync .tab", "rename .tab"],
     // The same step twice.
     &["sync meta/"],
