@@ -108,10 +108,10 @@ def main(steps: int = 200, width: int = 1120) -> None:
         print(f"{steps} checkpoints of a model of {whole / 1e6:.1f} MB, loaded again and equal")
         print(f"changed tensors and their optimizer state: {changed / 1e6:.3f} MB a step")
         print(f"bytes a step: median {statistics.median(growths) / 1e6:.3f} MB, most {max(growths) / 1e6:.3f} MB")
-        print(f"ratio: {statistics.mean(growths) / changed:.4f}")
+        print(f"ratio: mean {statistics.mean(growths) / changed:.4f}, most {max(growths) / changed:.4f}")
         for program, durations in times.items():
             print(f"{program:<26}{statistics.median(durations) * 1e3:>8.1f} ms")
-        assert statistics.mean(growths) <= 1.1 * changed
+        assert max(growths) <= 1.1 * changed
 
 
 if __name__ == "__main__":
