@@ -126,6 +126,40 @@ def test_fine_tuning_of_a_loaded_model_writes_what_it_trains(tmp_path: Path) -> 
     print(run.stdout)
 
 
+#: The dtypes that NumPy does not have, and those of two parts.
+DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "complex64", "complex128")
+
+
+@pytest.mark.parametrize("dtype", [getattr(torch, name) for name in DTYPES if hasattr(torch, name)], ids=str)
+def test_tensors_of_any_dtype_are_compared_and_come_back(dtype: torch.dtype, store: stridemap.Store) -> None:
+    # All bytes there are, so also NaNs, which are not equal to themselves.
+    whole = torch.arange(16 * 256, dtype=torch.int64).to(torch.uint8).view(dtype)
+    state = {"whole": whole, "other": whole.clone(), "every third": whole[1::3], "t": whole.reshape(16, -1).t(), "one": whole[5], "none": whole[:0]}
+    if dtype.is_complex:
+        state |= {"conj": whole.conj(), "real": whole.real, "minus": whole.conj().imag}
+    save_checkpoint(store, "1", state)
+    ids = {name: store[f"checkpoint/{name}"].storage_id for name in state}
+    save_checkpoint(store, "2", state)
+    assert {name: store[f"checkpoint/{name}"].storage_id for name in state} == ids
+    before = {name: tensor.clone() for name, tensor in state.items()}
+    state["other"].view(torch.uint8)[9] += 1
+    save_checkpoint(store, "3", state)
+    assert {name for name in state if store[f"checkpoint/{name}"].storage_id != ids[name]} == {"other"}
+    for tag, expected in (("2", before), ("3", state)):
+        loaded = load_checkpoint(store, tag)
+        for name, tensor in expected.items():
+            back = loaded[name]
+            assert (back.dtype, back.shape) == (tensor.dtype, tensor.shape), name
+            assert bits(back) == bits(tensor), (tag, name)
+        assert loaded["whole"].data_ptr() == loaded["t"].data_ptr() != loaded["other"].data_ptr()
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    """Return the bytes of the elements, in row-major order."""
+    whole = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return bytes(whole.view(torch.uint8).numpy())
+
+
 def test_checkpoint_of_any_nesting(store: stridemap.Store) -> None:
     state: Any = {1: [torch.ones(2), {"a.b": (torch.zeros(0), float("inf"))}], "tensor": {"tuple": None}, (1, 2): []}
     state |= {"1": [torch.full((2,), 2.0)], "a.b": torch.full((1,), 3.0), "a": {"b": torch.full((1,), 4.0)}}
