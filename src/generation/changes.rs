@@ -52,10 +52,9 @@ pub(crate) enum Change {
         from: TensorRecord,
         to: TensorRecord,
     },
-    /// Makes a tag of the generation that this transaction publishes, or of an earlier one.
     Tag {
         name: String,
-        earlier: Option<Arc<Generation>>,
+        of: Tagged,
     },
     Untag {
         name: String,
@@ -72,6 +71,16 @@ pub(crate) enum Change {
         key: String,
         value: Option<String>,
     },
+}
+
+/// The generation that a new tag names.
+#[derive(Clone, Debug)]
+pub(crate) enum Tagged {
+    /// The one that the transaction publishes.
+    Published,
+    /// The one before it, on which the changes are repeated.
+    Previous,
+    Earlier(Arc<Generation>),
 }
 
 impl Change {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use stridemap_format::{self as format, Attributes, StorageRecord, TensorRecord};
 
 use super::attributes::{BoundedAttributes, has_scope};
-use super::changes::{Change, Changes, OnExisting};
+use super::changes::{Change, Changes, OnExisting, Tagged};
 use super::entries::Merged;
 use super::history::NewTag;
 use super::pinned::{Generation, not_found};
@@ -187,9 +187,14 @@ impl Draft {
                 }
                 self.set(name.clone(), Some(to.clone()));
             }
-            Change::Tag { name, earlier } => {
+            Change::Tag { name, of } => {
                 self.check_new_tag(name, on_existing)?;
-                self.tags.insert(name.clone(), Some(NewTag { earlier: earlier.clone() }));
+                let earlier = match of {
+                    Tagged::Published => None,
+                    Tagged::Previous => Some(Arc::clone(&self.generation)),
+                    Tagged::Earlier(earlier) => Some(Arc::clone(earlier)),
+                };
+                self.tags.insert(name.clone(), Some(NewTag { earlier }));
             }
             Change::Untag { name } => {
                 if self.tag(name)?.is_none() {
@@ -248,8 +253,9 @@ impl Draft {
             }
         }
         if is_empty && !prefix.is_empty() {
-            let action = format!("restore from generation {}", from.number());
-            return Err(not_found(&action, prefix, from.tensors("")));
+            let message =
+                format!("restore {prefix:?} from generation {}: no name begins with this", from.number());
+            return Err(Error::new(ErrorKind::NameNotFound, message));
         }
         for (name, _) in now {
             self.origins.remove(&name);

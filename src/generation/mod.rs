@@ -56,7 +56,7 @@ mod writer_lock;
 
 pub(crate) use attributes::attributes_of;
 pub use changes::OnExisting;
-pub(crate) use changes::{Change, Changes};
+pub(crate) use changes::{Change, Changes, Tagged};
 pub(crate) use create::{create, is_empty_dir};
 pub(crate) use draft::Draft;
 pub(crate) use entries::{GarbageEntry, KeptEntry, StorageEntry, TagEntry, TensorEntry};

@@ -15,7 +15,7 @@ use super::retention::Retention;
 use super::snapshot::Snapshot;
 use super::transaction::Transaction;
 use crate::error::{Error, ErrorKind, IoContext, Result};
-use crate::generation::{self, Change, GarbageEntry, Generation};
+use crate::generation::{self, Change, GarbageEntry, Generation, Tagged};
 
 /// A generation of a store, by the name of a tag or by its number.
 ///
@@ -82,7 +82,8 @@ pub struct LogEntry {
     pub message: Option<String>,
     /// Its tags, in ascending order of name.
     pub tags: Vec<String>,
-    /// The bytes of storages that no other generation in the log has.
+    /// The bytes of storages that no other generation in the log has. To remove its tags frees them, unless it is the
+    /// newest.
     pub own_bytes: u64,
 }
 
@@ -219,7 +220,8 @@ impl Store {
             entry.tags.push(name);
             entry.message = entry.message.take().or(message);
         }
-        let first_new = kept.last().map_or(0, |(_, kept)| kept.next_storage_id);
+        let earlier = kept.iter().rfind(|(generation, _)| *generation < newest.number());
+        let first_new = earlier.map_or(0, |(_, kept)| kept.next_storage_id);
         let mut newest_bytes = 0u64;
         for entry in newest.storages()? {
             let (id, record) = entry?;
@@ -228,13 +230,14 @@ impl Store {
             }
         }
         let manifest = newest.manifest();
-        entries.entry(newest.number()).or_insert_with(|| LogEntry {
+        let entry = entries.entry(newest.number()).or_insert_with(|| LogEntry {
             generation: newest.number(),
             time: time_of(manifest.time_ns),
             message: manifest.message.clone(),
             tags: Vec::new(),
-            own_bytes: newest_bytes,
+            own_bytes: 0,
         });
+        entry.own_bytes = newest_bytes;
         Ok(entries.into_values().rev().collect())
     }
 
@@ -371,7 +374,30 @@ impl Transaction<'_> {
     /// `NameExists`, unless [`OnExisting::Replace`](crate::OnExisting::Replace) was chosen; `InvalidArgument` for an
     /// invalid name.
     pub fn tag(&mut self, name: &str) -> Result<()> {
-        self.add_tag(name, None)
+        self.add_tag(name, Tagged::Published)
+    }
+
+    /// Gives the generation before the one that this transaction publishes a name, which keeps what this transaction
+    /// changes. If other writers commit first, this is the last of their generations.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("x", &2i32)?;
+    /// txn.tag_previous("before")?;
+    /// store.save("x", &1i32)?; // another commit
+    /// txn.commit()?;
+    /// assert_eq!(store.at("before")?.load("x")?.item::<i32>()?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NameExists`, unless [`OnExisting::Replace`](crate::OnExisting::Replace) was chosen; `InvalidArgument` for an
+    /// invalid name.
+    pub fn tag_previous(&mut self, name: &str) -> Result<()> {
+        self.add_tag(name, Tagged::Previous)
     }
 
     /// Gives the generation of a snapshot of this store a name, which keeps it.
@@ -395,11 +421,11 @@ impl Transaction<'_> {
     /// invalid name, or for a snapshot of a different store.
     pub fn tag_snapshot(&mut self, name: &str, snapshot: &Snapshot) -> Result<()> {
         self.check_own(format_args!("tag {name:?}"), snapshot)?;
-        self.add_tag(name, Some(snapshot.generation_arc()))
+        self.add_tag(name, Tagged::Earlier(snapshot.generation_arc()))
     }
 
-    fn add_tag(&mut self, name: &str, earlier: Option<Arc<Generation>>) -> Result<()> {
-        self.apply(Change::Tag { name: name.to_owned(), earlier })
+    fn add_tag(&mut self, name: &str, of: Tagged) -> Result<()> {
+        self.apply(Change::Tag { name: name.to_owned(), of })
     }
 
     /// Removes a tag, as [`Store::untag`] does.

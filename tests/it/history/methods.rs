@@ -54,6 +54,24 @@ fn commit_that_fails_makes_no_tag() {
 }
 
 #[test]
+fn previous_generation_is_that_of_the_last_other_writer() {
+    let (_dir, path, store) = new_store();
+    save_tagged(&store, "x", &filled(1000, 1i64), "v1");
+    let other = Store::open(&path).unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.save("x", &filled(1000, 3i64)).unwrap();
+    assert_refused(txn.tag_previous("v1"), ErrorKind::NameExists, &["the tag exists"]);
+    txn.tag_previous("before").unwrap();
+    other.save("x", &filled(1000, 2i64)).unwrap();
+    let published = txn.commit().unwrap();
+    assert_eq!(store.tags().unwrap().last().unwrap().generation, published - 1);
+    drop(other);
+    store.gc().unwrap();
+    assert_eq!((first_of(&store, "v1", "x"), first_of(&store, "before", "x")), (1, 2));
+    assert!(store.verify(|_| ()).unwrap().is_whole());
+}
+
+#[test]
 fn held_generation_can_be_tagged_and_stays_when_its_holder_goes() {
     let (_dir, path, store) = new_store();
     store.save("x", &filled(1000, 1i64)).unwrap();
@@ -238,6 +256,9 @@ fn log_lists_what_is_kept_and_which_bytes_each_alone_has() {
             txn.tag("c")
         })
         .unwrap();
+    // The newest generation is a tagged one.
+    let own: Vec<_> = store.log().unwrap().iter().map(|entry| (entry.generation, entry.own_bytes)).collect();
+    assert_eq!(own, [(4, 30_000), (2, 0)]);
     store.save("x", &filled(5_000, 2u8)).unwrap();
     store.save("y", &filled(70_000, 2u8)).unwrap();
     let log = store.log().unwrap();

@@ -87,7 +87,11 @@ fn restore_of_a_prefix_without_names_is_refused() {
     let (_dir, store) = changed_store();
     let (v1, before) = (store.at("v1").unwrap(), store.generation());
     let refused = store.write(|txn| txn.restore(&v1, "encodr."));
-    assert_refused(refused, ErrorKind::NameNotFound, &["restore from generation 2", "\"encodr.\""]);
+    assert_refused(
+        refused,
+        ErrorKind::NameNotFound,
+        &["restore \"encodr.\" from generation 2: no name begins with this"],
+    );
     assert_eq!(store.generation(), before);
     // An empty generation has no names, and restoring all of it is no mistake.
     let (_dir, _, other) = new_fast_store();
