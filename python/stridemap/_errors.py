@@ -111,6 +111,7 @@ _WORDS = {
     "StoreOptions::external(ExternalFiles::Anywhere) (--external anywhere)": "external='anywhere'",
     ", remove that tensor first, or replace it, with Transaction::on_existing": ", remove that tensor first, or give replace=True",
     ", remove that tag first, or replace it, with Transaction::on_existing": ", remove that tag first, or give replace=True",
+    "no tag, handle or snapshot keeps it": "no tag, store or snapshot keeps it",
     "retain: the policy has no rule; say which tags to keep, or remove": "prune: no rule keeps a tag; give keep_last, keep_within or keep_every, or remove",
 }
 

@@ -51,7 +51,7 @@ def test_snapshot_opens_while_a_reader_keeps_its_generation(path: Path, mapped: 
     _handles._stores.clear()
     with stridemap.open(path, "r+", durable=False) as writer:
         writer["c"] = 1
-    with pytest.raises(RuntimeError, match="not on disk, because no tag, handle or snapshot keeps it"):
+    with pytest.raises(RuntimeError, match="not on disk, because no tag, store or snapshot keeps it"):
         pickle.loads(sent)
 
 
