@@ -8,7 +8,7 @@ use stridemap::ErrorKind;
 use stridemap::maintenance::{Finding, SpareFile, Verification};
 
 use crate::args::External;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::history::split;
 use crate::input::{explain, open_at, stored_bytes};
 use crate::names::{names, one_line};
@@ -85,9 +85,17 @@ fn verify_store(args: &VerifyArgs) -> Result<Verification> {
     let mut options = args.external.options();
     let (mut path, mut _tagged) = (args.store.as_path(), None);
     if let Some((store, _)) = split(path) {
-        let (_, snapshot) = open_at(&options, path)?;
-        (options, path) = (options.at(snapshot.generation()), store);
-        _tagged = Some(snapshot); // It stays on disk until it has been verified.
+        match open_at(&options, path) {
+            Ok((_, snapshot)) => {
+                (options, path) = (options.at(snapshot.generation()), store);
+                _tagged = Some(snapshot); // It stays on disk until it has been verified.
+            }
+            // The damage is found by verifying the whole store.
+            Err(Error::Library(e)) if e.kind() == ErrorKind::Corrupt => {
+                return options.verify(store, advance("verify", 0)).map_err(|e| explain(store, e));
+            }
+            Err(e) => return Err(e),
+        }
     }
     let verified = match options.open(path) {
         Ok(store) if args.names.is_empty() => {
