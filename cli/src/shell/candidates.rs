@@ -45,6 +45,7 @@ pub(super) fn with_names(command: Command) -> Command {
                 arg.add(ArgValueCompleter::new(paths_and_tags))
             }
             (true, ..) => arg.add(ArgValueCompleter::new(paths())),
+            _ if is_prefix && takes_tags => arg.add(ArgValueCompleter::new(tagged_names)),
             (_, true, _) => arg.add(ArgValueCompleter::new(tags)),
             (.., true) => arg.add(ArgValueCompleter::new(names)),
             _ => arg,
@@ -108,6 +109,22 @@ fn is_name(arg: &Arg) -> bool {
 fn names(current: &OsStr) -> Vec<CompletionCandidate> {
     let found = || {
         let (current, source) = (current.to_str()?, env::args_os().skip(3).find_map(open)?);
+        let names = source.tensors(current).ok()?.map_while(Result::ok).map(|info| info.name);
+        Some(shortened(names.filter(|name| is_plain(name)).collect(), current))
+    };
+    found().unwrap_or_default().into_iter().map(CompletionCandidate::new).collect()
+}
+
+/// Returns the names that begin with `current` at the tag that follows the first store on the command line.
+fn tagged_names(current: &OsStr) -> Vec<CompletionCandidate> {
+    let found = || {
+        let current = current.to_str()?;
+        let words: Vec<OsString> = env::args_os().skip(3).collect();
+        let at = words.iter().position(|word| open(word.clone()).is_some())?;
+        let mut tagged = words.get(at)?.clone();
+        tagged.push("@");
+        tagged.push(words.get(at + 1..)?.iter().find(|word| !word.as_encoded_bytes().starts_with(b"-"))?);
+        let source = open(tagged)?;
         let names = source.tensors(current).ok()?.map_while(Result::ok).map(|info| info.name);
         Some(shortened(names.filter(|name| is_plain(name)).collect(), current))
     };

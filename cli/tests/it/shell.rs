@@ -60,6 +60,7 @@ fn dir() -> Dir {
     for tag in ["v1", "v2", "v`./evil`"] {
         dir.messages(&["tag", "s.smap", tag]);
     }
+    dir.messages(&["ln", "s.smap", "points", "later"]);
     dir
 }
 
@@ -91,6 +92,8 @@ fn bash_completes_commands_options_paths_and_names() {
         ("stridemap tag s.smap new --at v1", &["v1"]),
         ("stridemap restore s.smap v", &["v2", "v1"]),
         ("stridemap restore s.smap v1 points_", &["points_t"]),
+        ("stridemap restore s.smap v1 later", &[]),
+        ("stridemap rm s.smap later", &["later"]),
         ("stridemap prune s.smap v", &["v2", "v1"]),
     ] {
         assert_eq!(offered(&dir, line), expected, "{line}");
