@@ -24,7 +24,7 @@ use crate::ui::{
 /// With -v, lists the files with bytes that are not needed, and why they are there.
 ///
 /// With STORE@TAG, shows the bytes of the storages of the tagged generation, and how many of them only it has: those that
-/// removing its tags frees.
+/// removing its tags frees, unless it is the newest.
 ///
 /// With a GLOB or PREFIX, shows how many bytes the elements of these tensors take, and how many of these bytes are
 /// shared with other tensors. Removing the tensors frees the storages that have no other tensors. In other storages,

@@ -10,6 +10,7 @@ use serde_json::json;
 use stridemap::{NameChanges, Snapshot, Store, StoreOptions};
 
 use crate::error::Result;
+use crate::history::of_one_generation;
 use crate::input::open_store;
 use crate::interrupt;
 use crate::names::{quoted, shell_word};
@@ -48,7 +49,7 @@ const MAX_NAMES: usize = 3;
 pub(crate) fn run(args: &WatchArgs, out: &mut impl Write) -> Result<bool> {
     interrupt::catch_signals();
     let store = open_store(&StoreOptions::new(), &args.store)?;
-    let (mut seen, mut seen_tags) = (store.snapshot(), tags(&store)?);
+    let (mut seen, mut seen_tags) = newest(&store)?;
     let mut line_count = 0;
     let mut began = Instant::now();
     message(&format!("watching {} from generation {}", store.path().display(), seen.generation()));
@@ -69,7 +70,7 @@ pub(crate) fn run(args: &WatchArgs, out: &mut impl Write) -> Result<bool> {
             }
             continue;
         }
-        let (now, now_tags) = (store.snapshot(), tags(&store)?);
+        let (now, now_tags) = newest(&store)?;
         print_line((&seen, &seen_tags), (&now, &now_tags), args.json, out)?;
         out.flush()?;
         (seen, seen_tags) = (now, now_tags);
@@ -82,8 +83,12 @@ pub(crate) fn run(args: &WatchArgs, out: &mut impl Write) -> Result<bool> {
 /// The tags of a store, with their generations.
 type Tags = BTreeMap<String, u64>;
 
-fn tags(store: &Store) -> Result<Tags> {
-    Ok(store.tags()?.into_iter().map(|tag| (tag.name, tag.generation)).collect())
+/// Returns the newest generation with its tags.
+fn newest(store: &Store) -> Result<(Snapshot, Tags)> {
+    of_one_generation(store, |newest| {
+        let tags = store.tags()?.into_iter().map(|tag| (tag.name, tag.generation)).collect();
+        Ok((store.latest()?.generation() == newest.generation()).then_some(tags))
+    })
 }
 
 /// Prints the changes from one generation to another, usually those of one commit.

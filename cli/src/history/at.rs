@@ -5,7 +5,7 @@ use std::path::Path;
 use stridemap::{ErrorKind, Snapshot, Store};
 
 use crate::error::{Error, Result};
-use crate::names::shell_word;
+use crate::names::{command_line, shell_word};
 use crate::ui::counted;
 
 /// The maximum number of tags that an error lists.
@@ -25,14 +25,17 @@ pub(crate) fn split(path: &Path) -> Option<(&Path, &str)> {
 
 /// Refuses `STORE@TAG`, for a command that is about the newest generation.
 pub(crate) fn check_untagged(path: &Path) -> Result<()> {
-    let Some((store, tag)) = split(path) else { return Ok(()) };
-    let store = store.display();
-    Err(Error::Refused(format!(
-        "{}: a tagged generation can be looked at, but this command is about the newest one; name the store, {store}, or \
-         make the tagged generation the newest again: stridemap restore {store} {}",
-        path.display(),
-        shell_word(tag)
-    )))
+    match split(path) {
+        Some((store, _)) => Err(refused(path, &format!("name the store, {}", store.display()))),
+        None => Ok(()),
+    }
+}
+
+/// Returns the error that a command does not take `STORE@TAG`.
+pub(super) fn refused(path: &Path, advice: &str) -> Error {
+    let path = path.display();
+    let why = "a tagged generation can be looked at, but this command is about the newest one";
+    Error::Refused(format!("{path}: {why}; {advice}"))
 }
 
 /// Opens the generation that a tag names, or the one with a number. A tag whose name is a number wins.
@@ -55,8 +58,9 @@ pub(super) fn unknown(store: &Store, name: &str) -> Result<Error> {
         _ if tags.is_empty() => format!("{path} has no tags"),
         0 => format!("the tags of {path} are {shown}"),
         more => format!(
-            "{path} has {shown} and {}; stridemap tag {path} lists them",
-            counted(more as u64, "more tag")
+            "{path} has {shown} and {}; {} lists them",
+            counted(more as u64, "more tag"),
+            command_line("tag", &[&store.path().to_string_lossy()])
         ),
     };
     Ok(Error::Refused(format!("no tag is named {name:?}; {there}")))

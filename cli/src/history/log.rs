@@ -7,6 +7,7 @@ use serde_json::json;
 use stridemap::history::LogEntry;
 use stridemap::{NameChanges, Snapshot, Store, StoreOptions};
 
+use super::of_one_generation;
 use super::recovery::at;
 use super::time::{time_cell, utc};
 use crate::error::Result;
@@ -18,7 +19,7 @@ use crate::ui::{Column, Table, bytes_cell, examples, write_json};
 ///
 /// Each line shows a generation, when it was published, its tags and its message; how many tensors were added (+), changed
 /// (~) and removed (-) since the generation on the next line; and the bytes that only this generation has: those that
-/// removing its tags frees. A tensor that was saved again counts as changed, even if its elements are the same. The newest
+/// removing its tags frees, unless it is the newest. A tensor that was saved again counts as changed, even if its elements are the same. The newest
 /// generation is left out if it has the tensors and attributes of the last tagged one.
 ///
 /// On a terminal, times are in your time zone. In a pipe and in JSON, they are in UTC: 2026-01-31T12:00:00.000000000Z.
@@ -97,7 +98,13 @@ fn each_entry(store: &Store, mut visit: impl FnMut(&LogEntry, &NameChanges) -> R
         if entry.tags.is_empty() && is_like_below() { Ok(()) } else { visit(entry, &changes) }
     };
     let mut last: Option<(LogEntry, Snapshot)> = None;
-    for entry in store.log()? {
+    // Held, so that the newest generation stays until it has been visited.
+    let (_newest, log) = of_one_generation(store, |newest| {
+        let log = store.log()?;
+        let is_of_newest = log.first().is_some_and(|first| first.generation == newest.generation());
+        Ok(is_of_newest.then_some(log))
+    })?;
+    for entry in log {
         let Some(snapshot) = at(store, entry.generation)? else { continue };
         if let Some((above, above_snapshot)) = &last {
             visit_between(above, above_snapshot, Some(&snapshot))?;

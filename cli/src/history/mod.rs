@@ -9,15 +9,31 @@ pub(crate) mod restore;
 pub(crate) mod tag;
 mod time;
 
-use stridemap::maintenance::{DiskUsage, SpareFile};
+use stridemap::{Snapshot, Store};
+
+use crate::error::{Error, Result};
 
 pub(crate) use at::{check_untagged, snapshot_at, split};
 pub(crate) use before::Before;
 pub(crate) use recovery::{Replaced, kept_by_tags};
 
-/// Returns the length of all storages, whatever keeps them. The difference of two shows what a change has freed.
-fn storage_bytes(usage: &DiskUsage) -> u64 {
-    let is_storage = |file: &&SpareFile| file.path.extension().is_some_and(|ending| ending == "bin");
-    let spare = usage.spare.iter().filter(is_storage).map(|file| file.spare_bytes);
-    spare.fold(usage.reachable_bytes, u64::saturating_add)
+/// How often something is read again, because another process commits meanwhile.
+const MAX_TRIES: u32 = 1000;
+
+/// Reads something that is always that of the newest generation on disk. `read` returns `None` if it is not that of the
+/// snapshot, which is then taken again.
+pub(crate) fn of_one_generation<T>(
+    store: &Store,
+    mut read: impl FnMut(&Snapshot) -> Result<Option<T>>,
+) -> Result<(Snapshot, T)> {
+    for _ in 0..MAX_TRIES {
+        let newest = store.latest()?;
+        if let Some(found) = read(&newest)? {
+            return Ok((newest, found));
+        }
+    }
+    let path = store.path().display();
+    Err(Error::Refused(format!(
+        "{path}: other processes commit faster than the store can be read; try again"
+    )))
 }

@@ -8,7 +8,8 @@ use clap::value_parser;
 use stridemap::StoreOptions;
 use stridemap::history::Retention;
 
-use super::tag::remove;
+use super::at::unknown;
+use super::tag::{report_removed, stored, would_remove};
 use super::time::parse_duration;
 use crate::args::DryRun;
 use crate::error::{Error, Result};
@@ -18,18 +19,18 @@ use crate::ui::{counted, examples, message};
 
 /// Remove old tags, and delete what only they keep
 ///
-/// At least one of the rules must be given: --keep-last, --keep-within, --keep-every. A tag stays if one of them keeps it. With a GLOB or PREFIX, the rules are about the tags that match,
-/// and all others stay. The order of tags is that of their generations. If the clock of the machine has jumped, so that
+/// At least one of the rules must be given: --keep-last, --keep-within, --keep-every. A tag stays if one of them keeps it. With a TAG or GLOB, the rules are about the tags that it
+/// names or matches, and all others stay. The order of tags is that of their generations. If the clock of the machine has jumped, so that
 /// the times of some tags are out of order, --keep-within keeps these tags.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["prune model.smap --keep-last 3 --keep-every 100 -n", "prune model.smap --keep-within 7d 'step*'"]))]
-#[command(override_usage = "stridemap prune [OPTIONS] <STORE> [GLOB|PREFIX]...")]
+#[command(override_usage = "stridemap prune [OPTIONS] <STORE> [TAG|GLOB]...")]
 #[command(group = clap::ArgGroup::new("rule").required(true).multiple(true))]
 pub(crate) struct PruneArgs {
     /// The store
     pub(crate) store: PathBuf,
-    /// Only tags that match a glob, such as 'step*', or begin with a prefix; all tags if none is given
-    #[arg(value_name = "GLOB|PREFIX")]
+    /// Only these tags, and those whose whole name matches a glob, such as 'step*'; all tags if none is given
+    #[arg(value_name = "TAG|GLOB")]
     patterns: Vec<String>,
     /// Keep the last N tags
     #[arg(long, value_name = "N", group = "rule", value_parser = value_parser!(u64).range(1..))]
@@ -47,27 +48,42 @@ pub(crate) struct PruneArgs {
 pub(crate) fn run(args: &PruneArgs, out: &mut impl Write) -> Result<()> {
     let store = open_store(&StoreOptions::new(), &args.store)?;
     let tags = store.tags()?;
-    let is_tag = |text: &String| tags.iter().any(|tag| tag.name == *text);
+    let selects = |pattern: &Pattern, tag: &str| match pattern.is_glob() {
+        true => pattern.matches(tag),
+        false => pattern.text == tag,
+    };
     let pattern = |text: &String| {
-        let pattern = Pattern::parse(text.clone(), is_tag(text))?;
-        match tags.iter().any(|tag| pattern.matches(&tag.name)) {
+        let is_tag = tags.iter().any(|tag| tag.name == *text);
+        let pattern = Pattern::parse(text.clone(), is_tag)?;
+        match tags.iter().any(|tag| selects(&pattern, &tag.name)) {
             true => Ok(pattern),
-            false => Err(Error::NoMatch(format!("prune: no tag matches {text:?}"))),
+            false if pattern.is_glob() => Err(Error::NoMatch(format!("prune: no tag matches {text:?}"))),
+            false => Err(unknown(&store, text)?),
         }
     };
     let patterns: Vec<Pattern> = args.patterns.iter().map(pattern).collect::<Result<_>>()?;
     let is_candidate =
-        |name: &str| patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(name));
+        |name: &str| patterns.is_empty() || patterns.iter().any(|pattern| selects(pattern, name));
     let policy = Retention {
         keep_last: args.keep_last.map(|count| usize::try_from(count).unwrap_or(usize::MAX)),
         keep_within: args.keep_within,
         keep_every: args.keep_every,
     };
     let count = tags.iter().filter(|tag| is_candidate(&tag.name)).count() as u64;
-    let removed = policy.removes(tags, is_candidate)?;
+    // These tags would go now. Those that go are chosen again under the lock of the commit.
+    let (removed, before) = match policy.removes(tags, is_candidate)? {
+        removed if removed.is_empty() => (removed, None),
+        removed if args.dry_run.dry_run => return would_remove(&store, &removed, out),
+        _ => {
+            let before = stored(&store);
+            (store.retain(&policy, is_candidate)?, before)
+        }
+    };
     if removed.is_empty() {
         message(&format!("nothing to prune: the rules keep {}", counted(count, "tag")));
         return Ok(());
     }
-    remove(&store, &removed, args.dry_run.dry_run, out)
+    let names: Vec<&str> = removed.iter().map(|tag| tag.name.as_str()).collect();
+    report_removed(&store, &names, before.as_ref(), store.generation());
+    Ok(())
 }

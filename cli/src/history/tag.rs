@@ -7,13 +7,14 @@ use std::path::PathBuf;
 use indicatif::HumanBytes;
 use serde_json::json;
 use stridemap::history::TagInfo;
+use stridemap::maintenance::{DiskUsage, SpareFile};
 use stridemap::{OnExisting, Snapshot, StorageKind, Store, StoreOptions};
 
-use super::at::{snapshot_at, unknown};
-use super::storage_bytes;
+use super::at::{refused, snapshot_at, split, unknown};
 use super::time::{time_cell, utc};
 use crate::args::DryRun;
 use crate::care::compact::report_held_bytes;
+use crate::change::plan::begin;
 use crate::error::{Error, Result};
 use crate::input::{check_writable, open_store};
 use crate::names::{listed, one_line, quoted, shell_word};
@@ -62,6 +63,15 @@ impl TagArgs {
 }
 
 pub(crate) fn run(args: &TagArgs, out: &mut impl Write) -> Result<()> {
+    if let Some((path, tag)) = split(&args.store)
+        && !args.is_list()
+        && !args.delete
+        && args.at.is_none()
+    {
+        let advice =
+            format!("name the store, {}, and the generation with --at {}", path.display(), shell_word(tag));
+        return Err(refused(&args.store, &advice));
+    }
     let store = open_store(&StoreOptions::new(), &args.store)?;
     match args.names.as_slice() {
         [] => list(args, &store, out),
@@ -96,14 +106,11 @@ fn list(args: &TagArgs, store: &Store, out: &mut impl Write) -> Result<()> {
 
 fn make(args: &TagArgs, store: &Store, name: &str, out: &mut impl Write) -> Result<()> {
     let is_dry_run = args.dry_run.dry_run;
-    if is_dry_run {
-        check_writable(store)?;
-    }
-    // The generation must be the newest when it is tagged.
-    let mut txn = if is_dry_run { store.begin()? } else { store.begin_exclusive()? };
+    let before = if args.force && !is_dry_run { stored(store) } else { None };
+    let (mut txn, newest) = begin(store, is_dry_run)?;
     let snapshot = match &args.at {
         Some(text) => snapshot_at(store, text)?,
-        None => store.latest()?,
+        None => newest,
     };
     if args.force {
         txn.on_existing(OnExisting::Replace);
@@ -124,11 +131,14 @@ fn make(args: &TagArgs, store: &Store, name: &str, out: &mut impl Write) -> Resu
         writeln!(out, "would tag {what}")?;
         return report_changing(&snapshot);
     }
-    let before_bytes = storage_bytes(&store.disk_usage()?);
     let generation = txn.commit()?;
-    let freed = if replaced.is_some() { freed_since(before_bytes, store)? } else { String::new() };
+    let after = before.filter(|_| replaced.is_some()).and_then(|before| Some((before, stored(store)?)));
+    let freed = after.map(|(before, after)| freed(&before, &after)).unwrap_or_default();
     message(&format!("tagged {what}{freed}: generation {generation}"));
-    report_changing(&snapshot)
+    if let Err(e) = report_changing(&snapshot) {
+        message(&format!("note: it could not be found out which tensors still change: {e}"));
+    }
+    Ok(())
 }
 
 /// Says which tensors of a tagged generation still change.
@@ -169,37 +179,57 @@ fn delete(args: &TagArgs, store: &Store, names: &[String], out: &mut impl Write)
     remove(store, &tags, args.dry_run.dry_run, out)
 }
 
-/// Removes tags in one commit, and says what that frees. A dry run only says what it would free.
-pub(super) fn remove(store: &Store, tags: &[TagInfo], is_dry_run: bool, out: &mut impl Write) -> Result<()> {
+fn remove(store: &Store, tags: &[TagInfo], is_dry_run: bool, out: &mut impl Write) -> Result<()> {
     let names: Vec<&str> = tags.iter().map(|tag| tag.name.as_str()).collect();
     if is_dry_run {
-        check_writable(store)?;
-        for TagInfo { name, generation, time, .. } in tags {
-            writeln!(
-                out,
-                "would remove {}, generation {generation}, {}",
-                shell_word(name),
-                time_cell(*time)
-            )?;
-        }
-        return Ok(writeln!(out, "would free {}", HumanBytes(store.freed_without(&names)?))?);
+        return would_remove(store, tags, out);
     }
-    let before_bytes = storage_bytes(&store.disk_usage()?);
+    let before = stored(store);
     let mut txn = store.begin()?;
     names.iter().try_for_each(|name| txn.untag(name))?;
     let generation = txn.commit()?;
-    let removed = match names.as_slice() {
-        [name] => shell_word(name).into_owned(),
-        _ => counted(names.len() as u64, "tag"),
-    };
-    let freed = freed_since(before_bytes, store)?;
-    message(&format!("removed {removed}{freed}: generation {generation}"));
-    report_held_bytes(&store.disk_usage()?);
+    report_removed(store, &names, before.as_ref(), generation);
     Ok(())
 }
 
+/// Says which tags would be removed, and what that would free.
+pub(super) fn would_remove(store: &Store, tags: &[TagInfo], out: &mut impl Write) -> Result<()> {
+    check_writable(store)?;
+    for TagInfo { name, generation, time, .. } in tags {
+        writeln!(out, "would remove {}, generation {generation}, {}", shell_word(name), time_cell(*time))?;
+    }
+    let names: Vec<&str> = tags.iter().map(|tag| tag.name.as_str()).collect();
+    Ok(writeln!(out, "would free {}", HumanBytes(store.freed_without(&names)?))?)
+}
+
+/// Says which tags have been removed, and what that has freed. `before` is the disk usage from before.
+pub(super) fn report_removed(store: &Store, names: &[&str], before: Option<&DiskUsage>, generation: u64) {
+    let removed = match names {
+        [name] => shell_word(name).into_owned(),
+        _ => counted(names.len() as u64, "tag"),
+    };
+    let after = stored(store);
+    let freed = before.zip(after.as_ref()).map(|(before, after)| freed(before, after)).unwrap_or_default();
+    message(&format!("removed {removed}{freed}: generation {generation}"));
+    after.iter().for_each(report_held_bytes);
+}
+
+/// Returns the disk usage, for a message. If it cannot be found out, a change of tags is none the worse.
+pub(super) fn stored(store: &Store) -> Option<DiskUsage> {
+    store.disk_usage().ok()
+}
+
 /// Returns the part of a message that says how many bytes of storages are gone.
-fn freed_since(before_bytes: u64, store: &Store) -> Result<String> {
-    let freed_bytes = before_bytes.saturating_sub(storage_bytes(&store.disk_usage()?));
-    Ok(if freed_bytes > 0 { format!(", freed {}", HumanBytes(freed_bytes)) } else { String::new() })
+fn freed(before: &DiskUsage, after: &DiskUsage) -> String {
+    match storage_bytes(before).saturating_sub(storage_bytes(after)) {
+        0 => String::new(),
+        bytes => format!(", freed {}", HumanBytes(bytes)),
+    }
+}
+
+/// Returns the length of all storages, whatever keeps them.
+fn storage_bytes(usage: &DiskUsage) -> u64 {
+    let is_storage = |file: &&SpareFile| file.path.extension().is_some_and(|ending| ending == "bin");
+    let spare = usage.spare.iter().filter(is_storage).map(|file| file.spare_bytes);
+    spare.fold(usage.reachable_bytes, u64::saturating_add)
 }

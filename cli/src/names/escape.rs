@@ -47,12 +47,44 @@ pub(crate) fn is_plain(text: &str) -> bool {
 }
 
 /// Returns the text as one word of a shell's command line: quoted if the shell would change it. Hidden characters are
-/// escaped, as by [`one_line`].
+/// escaped, as bash, zsh and ksh read them.
 pub(crate) fn shell_word(text: &str) -> Cow<'_, str> {
     if is_plain(text) && !text.is_empty() {
         return text.into();
     }
-    format!("'{}'", one_line(text).replace('\'', r"'\''")).into()
+    if !text.contains(is_hidden) {
+        return format!("'{}'", text.replace('\'', r"'\''")).into();
+    }
+    let mut word = String::from("$'");
+    for c in text.chars() {
+        match c {
+            '\'' | '\\' => word.extend(['\\', c]),
+            c if is_hidden(c) && c.is_ascii() => word += &format!("\\x{:02x}", u32::from(c)),
+            c if is_hidden(c) => word += &format!("\\U{:08x}", u32::from(c)),
+            c => word.push(c),
+        }
+    }
+    word.push('\'');
+    word.into()
+}
+
+/// Returns a command line of this program for a shell, with these positional arguments.
+pub(crate) fn command_line(command: &str, arguments: &[&str]) -> String {
+    let mut line = format!("stridemap {command}");
+    if arguments.iter().any(|argument| argument.starts_with('-')) {
+        line += " --";
+    }
+    for argument in arguments {
+        line += " ";
+        line += &shell_word(argument);
+    }
+    line
+}
+
+/// Returns the name as an argument that stands for it: one that begins with a quote is quoted, because it would otherwise
+/// be read as a name in quotes.
+pub(crate) fn argument(name: &str) -> Cow<'_, str> {
+    if name.starts_with(QUOTE) { quoted(name) } else { name.into() }
 }
 
 /// Returns the text to print after the key of an attribute: " of" and the tensor or prefix that the attribute belongs

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::expr::{is_operation, unquoted};
 use crate::ui::{counted, message};
 
-pub(crate) use escape::{is_plain, listed, of_scope, one_line, quoted, shell_word};
+pub(crate) use escape::{argument, command_line, is_plain, listed, of_scope, one_line, quoted, shell_word};
 pub(crate) use glob::Pattern;
 pub(crate) use new::{is_like_a_file, new_name};
 pub(crate) use order::natural;
