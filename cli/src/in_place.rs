@@ -10,7 +10,7 @@ use stridemap_interop::ForeignFile;
 
 use crate::error::{Error, Result};
 use crate::input::Input;
-use crate::names::quoted;
+use crate::names::{command_line, quoted};
 use crate::output_file::parent_dir;
 use crate::ui::counted;
 
@@ -105,10 +105,11 @@ impl Outputs<'_> {
             1 => format!("tensor {}", quoted(&name)),
             _ => format!("{} such as {}", counted(count, "tensor"), quoted(&name)),
         };
+        let compact = command_line("compact --materialize", &[&store.to_string_lossy()]);
         let (store, lost) = (store.display(), self.lost(path));
         let why = format!(
             "{store} uses this file in place, and {tensors} could no longer be read{lost}; write to another path, or \
-             first copy the elements into the store: stridemap compact --materialize {store}"
+             first copy the elements into the store: {compact}"
         );
         Err(Error::at(self.command, path, why))
     }

@@ -19,7 +19,7 @@ use crate::args::Reading;
 use crate::error::{Error, Result};
 use crate::history::{check_untagged, snapshot_at, split};
 use crate::interrupt;
-use crate::names::{Named, natural, quoted};
+use crate::names::{Named, command_line, natural, quoted};
 use crate::output_file::parent_dir;
 use crate::ui::{counted, message, warn};
 
@@ -282,9 +282,10 @@ pub(crate) fn explain(path: &Path, refused: stridemap::Error) -> Error {
         && fs::metadata(path).is_ok_and(|found| found.is_file())
         && let Ok(file) = ForeignOptions::new().skip_unreadable(true).open(path)
     {
+        let import = command_line("import", &[&path.to_string_lossy(), "STORE"]);
         let (path, format) = (path.display(), file.format());
         return Error::Refused(format!(
-            "open {path}: a {format} file, not a store; import it first: stridemap import {path} STORE"
+            "open {path}: a {format} file, not a store; import it first: {import}"
         ));
     }
     match refused.kind() {

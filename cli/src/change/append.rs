@@ -50,10 +50,7 @@ pub(crate) fn run(args: &AppendArgs, out: &mut impl Write) -> Result<()> {
     }
     let bar = progress("append", sources.iter().map(|source| source.nbytes() as u64).sum());
     let mut txn = store.begin()?;
-    let snapshot = store.latest()?;
-    args.before.apply(&mut txn, &snapshot)?;
-    let tagged = args.before.described(snapshot.generation());
-    drop(snapshot); // The commit deletes what no snapshot needs.
+    args.before.apply(&mut txn)?;
     let name = name(&args.name, &txn)?;
     let (mut added, mut total) = (0, 0);
     for (path, source) in args.files.iter().zip(&sources) {
@@ -62,7 +59,7 @@ pub(crate) fn run(args: &AppendArgs, out: &mut impl Write) -> Result<()> {
     }
     let generation = txn.commit()?;
     bar.finish_and_clear();
-    let added = counted(added, "row");
+    let (added, tagged) = (counted(added, "row"), args.before.described(generation));
     message(&format!("appended {added} to {name:?}, which now has {total}{tagged}: generation {generation}"));
     Ok(())
 }
@@ -98,6 +95,7 @@ impl Source for Watched<'_> {
 fn dry_run(args: &AppendArgs, sources: &[Tensor], store: &Store, out: &mut impl Write) -> Result<()> {
     check_writable(store)?;
     let mut txn = store.begin()?;
+    args.before.apply(&mut txn)?;
     let name = name(&args.name, &txn)?;
     // By the header: the elements may be in a file that this command does not open.
     let Some(info) = plan::info(&store.snapshot(), &name)? else {

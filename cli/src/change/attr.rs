@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use stridemap::{Snapshot, StoreOptions};
 
+use super::plan::begin;
 use crate::args::DryRun;
 use crate::error::{Error, Result};
-use crate::history::{Before, check_untagged};
-use crate::input::{check_writable, open_at};
+use crate::history::Before;
+use crate::input::{open_at, open_store};
 use crate::names::{name, of_scope, one_line, quoted};
 use crate::ui::{Column, Table, examples, message, width};
 
@@ -33,12 +34,14 @@ enum Action {
         store: PathBuf,
     },
     /// Print the value of an attribute; exit with 1 if there is none
+    #[command(mut_arg("store", |store| store.help("The store, or a tagged generation: STORE@TAG")))]
     Get(Place),
     /// Set an attribute; an existing value is replaced
     Set {
         #[command(flatten)]
         place: Place,
         /// The value
+        #[arg(index = 3)]
         value: String,
         #[command(flatten)]
         before: Before,
@@ -58,9 +61,12 @@ enum Action {
 
 #[derive(clap::Args)]
 struct Place {
+    // The positions are explicit because `get` describes the store differently, which moves its argument to the end.
     /// The store
+    #[arg(index = 1)]
     store: PathBuf,
     /// The key
+    #[arg(index = 2)]
     key: String,
     /// The tensor or the prefix that the attribute belongs to
     #[arg(long, value_name = "NAME|PREFIX")]
@@ -100,51 +106,47 @@ fn list(store: &Path, out: &mut impl Write) -> Result<()> {
 }
 
 pub(crate) fn run(args: &AttrArgs, out: &mut impl Write) -> Result<()> {
-    let place = match &args.action {
-        Action::List { store } => return list(store, out),
-        Action::Get(place) | Action::Set { place, .. } | Action::Rm { place, .. } => place,
-    };
-    if !matches!(args.action, Action::Get(_)) {
-        check_untagged(&place.store)?;
-    }
-    let (store, snapshot) = open_at(&StoreOptions::new(), &place.store)?;
-    let scope = place.scope(&snapshot)?;
-    let shown = place.shown(&scope);
     match &args.action {
-        Action::List { .. } => {}
-        Action::Get(_) => {
-            let value = place.value(&snapshot, &scope)?;
+        Action::List { store } => list(store, out),
+        Action::Get(place) => {
+            let (_, snapshot) = open_at(&StoreOptions::new(), &place.store)?;
+            let value = place.value(&snapshot, &place.scope(&snapshot)?)?;
             // A terminal would execute control characters.
-            writeln!(out, "{}", if width().is_some() { one_line(&value) } else { value })?;
+            Ok(writeln!(out, "{}", if width().is_some() { one_line(&value) } else { value })?)
         }
-        Action::Set { value, dry_run: DryRun { dry_run: true }, .. } => {
-            check_writable(&store)?;
-            store.begin()?.set_attribute(&scope, &place.key, value)?;
-            let old = place.value(&snapshot, &scope).ok();
-            let replacing = old.map(|old| format!(", replacing {}", one_line(&old))).unwrap_or_default();
-            writeln!(out, "would set {shown} to {}{replacing}", one_line(value))?;
-        }
-        Action::Set { value, before, .. } => {
-            store.write(|txn| {
-                before.apply(txn, &snapshot)?;
-                Ok::<_, Error>(txn.set_attribute(&scope, &place.key, value)?)
-            })?;
-            if snapshot.iter_tensors(&scope)?.next().is_none() && !scope.is_empty() {
+        Action::Set { place, value, before, dry_run } => {
+            let store = open_store(&StoreOptions::new(), &place.store)?;
+            let (mut txn, snapshot) = begin(&store, dry_run.dry_run)?;
+            before.apply(&mut txn)?;
+            let scope = place.scope(&snapshot)?;
+            txn.set_attribute(&scope, &place.key, value)?;
+            if dry_run.dry_run {
+                let old = place.value(&snapshot, &scope).ok();
+                let replacing = old.map(|old| format!(", replacing {}", one_line(&old))).unwrap_or_default();
+                let (shown, value) = (place.shown(&scope), one_line(value));
+                return Ok(writeln!(out, "would set {shown} to {value}{replacing}")?);
+            }
+            let is_unused = snapshot.iter_tensors(&scope)?.next().is_none() && !scope.is_empty();
+            drop(snapshot); // The commit deletes what no snapshot needs.
+            txn.commit()?;
+            if is_unused {
                 message(&format!("note: no tensor name begins with {}", quoted(&scope)));
             }
+            Ok(())
         }
-        Action::Rm { before, dry_run, .. } => {
+        Action::Rm { place, before, dry_run } => {
+            let store = open_store(&StoreOptions::new(), &place.store)?;
+            let (mut txn, snapshot) = begin(&store, dry_run.dry_run)?;
+            before.apply(&mut txn)?;
+            let scope = place.scope(&snapshot)?;
             place.value(&snapshot, &scope)?;
+            txn.remove_attribute(&scope, &place.key)?;
             if dry_run.dry_run {
-                check_writable(&store)?;
-                writeln!(out, "would remove {shown}")?;
-            } else {
-                store.write(|txn| {
-                    before.apply(txn, &snapshot)?;
-                    Ok::<_, Error>(txn.remove_attribute(&scope, &place.key)?)
-                })?;
+                return Ok(writeln!(out, "would remove {}", place.shown(&scope))?);
             }
+            drop(snapshot); // The commit deletes what no snapshot needs.
+            txn.commit()?;
+            Ok(())
         }
     }
-    Ok(())
 }

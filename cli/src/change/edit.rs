@@ -8,14 +8,14 @@ use indicatif::HumanBytes;
 use stridemap::{ErrorKind, Snapshot, StoreOptions, Tensor, Transaction};
 
 use super::freed::Freed;
-use super::plan::replacing;
+use super::plan::{begin, replacing};
 use crate::args::{DryRun, Existing, External};
 use crate::care::compact::report_held_bytes;
 use crate::error::{Error, Result};
 use crate::expr;
 use crate::expr::Copies;
 use crate::history::{Before, Replaced, kept_by_tags};
-use crate::input::{check_writable, open_store};
+use crate::input::open_store;
 use crate::names::{name, names, new_name, one_line, quoted};
 use crate::ui::{counted, examples, message};
 
@@ -133,17 +133,13 @@ pub(crate) fn mv(args: &NewNameArgs, out: &mut impl Write) -> Result<()> {
 
 pub(crate) fn rm(args: &RmArgs, out: &mut impl Write) -> Result<()> {
     let store = open_store(&StoreOptions::new(), &args.store)?;
-    let mut txn = store.begin()?;
-    // A glob reads all names. One that is added meanwhile is not a reason to fail.
-    txn.ignore_reads();
-    let snapshot = store.latest()?;
-    args.before.apply(&mut txn, &snapshot)?;
+    let (mut txn, snapshot) = begin(&store, args.dry_run.dry_run)?;
+    args.before.apply(&mut txn)?;
     let names = names(&args.names, &txn)?;
     names.iter().try_for_each(|name| txn.remove(name))?;
     let (freed, replaced) = (Freed::of(&names, &snapshot)?, Replaced::of(&names, &snapshot)?);
     let all_bytes = freed.bytes(|_| true);
     if args.dry_run.dry_run {
-        check_writable(&store)?;
         names.iter().try_for_each(|name| writeln!(out, "would remove {}", quoted(name)))?;
         let kept = if args.before.tag.is_some() { freed.ids() } else { kept_by_tags(&store, freed.ids())? };
         let bytes = freed.bytes(|storage| !kept.contains(&storage.id));
@@ -153,9 +149,9 @@ pub(crate) fn rm(args: &RmArgs, out: &mut impl Write) -> Result<()> {
         let advice = replaced.advice_before(&args.before, &store, &args.store)?;
         return advice.iter().try_for_each(|advice| Ok(writeln!(out, "{advice}")?));
     }
-    let tagged = args.before.described(snapshot.generation());
     drop(snapshot); // The commit deletes what no snapshot needs.
     let generation = txn.commit()?;
+    let tagged = args.before.described(generation);
     let removed = match names.first() {
         Some(name) if names.len() == 1 => quoted(name).into_owned(),
         _ => counted(names.len() as u64, "tensor"),
@@ -163,12 +159,15 @@ pub(crate) fn rm(args: &RmArgs, out: &mut impl Write) -> Result<()> {
     let bytes = freed.bytes(|storage| !storage.file.exists());
     let and_freed = if bytes > 0 { format!(", freed {}", HumanBytes(bytes)) } else { String::new() };
     message(&format!("removed {removed}{and_freed}{tagged}: generation {generation}"));
-    if bytes < all_bytes {
-        report_held_bytes(&store.disk_usage()?);
+    if bytes < all_bytes
+        && let Ok(usage) = store.disk_usage()
+    {
+        report_held_bytes(&usage);
     }
+    replaced.report(&store, &args.store);
     // compact frees no bytes of a storage that a tag keeps.
-    if !replaced.report(&store, &args.store) {
-        freed.note(&args.store).iter().for_each(|note| message(note));
+    if let Ok(tagged) = kept_by_tags(&store, freed.shared_ids()) {
+        freed.note(&args.store, &tagged).iter().for_each(|note| message(note));
     }
     Ok(())
 }
@@ -194,21 +193,19 @@ fn commit(
     change: impl FnOnce(&mut Transaction<'_>, &Snapshot) -> Result<Option<Change>>,
 ) -> Result<()> {
     let store = open_store(&options, path)?;
-    let mut txn = store.begin()?;
-    let snapshot = store.latest()?;
-    before.apply(&mut txn, &snapshot)?;
+    let (mut txn, snapshot) = begin(&store, existing.is_dry_run())?;
+    before.apply(&mut txn)?;
     txn.on_existing(existing.policy());
     let Some(Change { does, did, what, new }) = change(&mut txn, &snapshot)? else { return Ok(()) };
     let replaced = Replaced::of(&BTreeSet::from([new]), &snapshot)?;
     if existing.is_dry_run() {
-        check_writable(&store)?;
         writeln!(out, "would {does} {what}")?;
         let advice = replaced.advice_before(before, &store, path)?;
         return advice.iter().try_for_each(|advice| Ok(writeln!(out, "{advice}")?));
     }
-    let tagged = before.described(snapshot.generation());
     drop(snapshot); // The commit deletes what no snapshot needs.
     let generation = txn.commit()?;
+    let tagged = before.described(generation);
     message(&format!("{did} {what}{tagged}: generation {generation}"));
     replaced.report(&store, path);
     Ok(())

@@ -9,7 +9,7 @@ use stridemap::{Result as LibraryResult, Snapshot, StorageInfo, StorageKind, Ten
 use super::plan::info;
 use crate::error::Result;
 use crate::look::sharing::by_storage;
-use crate::names::quoted;
+use crate::names::{command_line, quoted};
 
 /// The minimum number of kept bytes for a note.
 const MIN_REPORTED_BYTES: u64 = 4096;
@@ -21,11 +21,18 @@ const MIN_COMPACTED_BYTES: u64 = 4096;
 pub(crate) struct Freed {
     /// The storages in the store that lose all their tensors.
     storages: Vec<StorageInfo>,
-    /// How many bytes of other sealed storages become unreachable.
+    /// The sealed storages of which a part becomes unreachable.
+    shared: Vec<Shared>,
+}
+
+/// A storage that keeps some of its tensors.
+struct Shared {
+    id: u64,
+    /// How many bytes become unreachable.
     kept_bytes: u64,
-    /// A tensor that remains on one of those storages.
-    keeper: Option<String>,
-    /// Whether `compact` needs `--all` to free all kept bytes.
+    /// A tensor that remains.
+    keeper: String,
+    /// Whether `compact` needs `--all` to free the bytes.
     needs_all: bool,
 }
 
@@ -59,10 +66,10 @@ impl Freed {
             };
             let kept_bytes = before_bytes.saturating_sub(after_bytes);
             if storage.kind == StorageKind::Sealed && kept_bytes > 0 {
-                freed.kept_bytes += kept_bytes;
                 let unreachable_bytes = storage.size_bytes.saturating_sub(after_bytes);
-                freed.needs_all |= unreachable_bytes < (storage.size_bytes / 4).max(MIN_COMPACTED_BYTES);
-                freed.keeper.get_or_insert(keeper.name.clone());
+                let needs_all = unreachable_bytes < (storage.size_bytes / 4).max(MIN_COMPACTED_BYTES);
+                let keeper = keeper.name.clone();
+                freed.shared.push(Shared { id: storage.id, kept_bytes, keeper, needs_all });
             }
         }
         Ok(freed)
@@ -73,6 +80,11 @@ impl Freed {
         self.storages.iter().map(|storage| storage.id).collect()
     }
 
+    /// Returns the ids of the storages of which a part becomes unreachable.
+    pub(super) fn shared_ids(&self) -> BTreeSet<u64> {
+        self.shared.iter().map(|shared| shared.id).collect()
+    }
+
     /// Returns the total length of the storages that are deleted. One that a reader or a tag still needs is not deleted
     /// yet.
     pub(super) fn bytes(&self, is_deleted: impl Fn(&StorageInfo) -> bool) -> u64 {
@@ -81,17 +93,24 @@ impl Freed {
 
     /// Returns how many bytes of elements no tensor refers to afterwards.
     pub(crate) fn lost_bytes(&self) -> u64 {
-        self.bytes(|_| true).saturating_add(self.kept_bytes)
+        let kept_bytes = self.shared.iter().map(|shared| shared.kept_bytes);
+        kept_bytes.fold(self.bytes(|_| true), u64::saturating_add)
     }
 
-    /// Returns a note about the bytes that become unreachable and stay, if they are many.
-    pub(super) fn note(&self, store: &Path) -> Option<String> {
-        let keeper = self.keeper.as_ref().filter(|_| self.kept_bytes >= MIN_REPORTED_BYTES)?;
-        let (bytes, keeper, store) = (HumanBytes(self.kept_bytes), quoted(keeper), store.display());
-        let all = if self.needs_all { "--all " } else { "" };
+    /// Returns a note about the bytes that become unreachable and stay, if they are many. `compact` does not free those of
+    /// `tagged` storages, which a tag keeps.
+    pub(super) fn note(&self, store: &Path, tagged: &BTreeSet<u64>) -> Option<String> {
+        let shared: Vec<&Shared> = self.shared.iter().filter(|shared| !tagged.contains(&shared.id)).collect();
+        let kept_bytes = shared.iter().map(|shared| shared.kept_bytes).fold(0, u64::saturating_add);
+        let first = shared.first().filter(|_| kept_bytes >= MIN_REPORTED_BYTES)?;
+        let (bytes, keeper, store) = (HumanBytes(kept_bytes), quoted(&first.keeper), store.to_string_lossy());
+        let compact = match shared.iter().any(|shared| shared.needs_all) {
+            true => command_line("compact --all", &[&store]),
+            false => command_line("compact", &[&store]),
+        };
         Some(format!(
             "note: {bytes} are now unused, but remain in storages of other tensors, such as {keeper}; free them with \
-             stridemap compact {all}{store}"
+             {compact}"
         ))
     }
 }

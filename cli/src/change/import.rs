@@ -19,7 +19,7 @@ use crate::args::{Existing, External, Reading};
 use crate::error::{Error, Result};
 use crate::history::{Before, Replaced};
 use crate::input::{check_found, check_writable};
-use crate::names::{one_line, quoted};
+use crate::names::{command_line, one_line, quoted, shell_word};
 use crate::ui::{advance, counted, examples, is_verbose, message};
 
 /// Copy the tensors of files into a store, in one commit
@@ -89,15 +89,17 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     let snapshot = store.as_ref().map(Store::snapshot);
     import.check_existing(snapshot.as_ref())?;
     if let (None, Some(tag)) = (&store, &args.before.tag) {
-        let (why, target) = ("there is no store yet whose state could be tagged", target.display());
-        return Err(Error::Refused(format!(
-            "import --tag {tag}: {why}; to tag what is imported, afterwards: stridemap tag {target} {tag}"
-        )));
+        let why = "there is no store yet whose state could be tagged; to tag what is imported, afterwards";
+        let advice = command_line("tag", &[&target.to_string_lossy(), tag]);
+        return Err(Error::Refused(format!("import --tag {}: {why}: {advice}", shell_word(tag))));
     }
     let replaced = import.replaced(snapshot.as_ref())?;
     let (tensors, size) = (counted(tensor_count, "tensor"), HumanBytes(size_bytes));
     if args.existing.is_dry_run() {
-        store.as_ref().map_or(Ok(()), check_writable)?;
+        if let Some(store) = &store {
+            check_writable(store)?;
+            args.before.apply(&mut store.begin()?)?;
+        }
         let new = if store.is_none() { ", a new store" } else { "" };
         writeln!(out, "would import {tensors}, {size}, into {}{new}", one_line(&target.to_string_lossy()))?;
         import.print_items(snapshot.as_ref(), out)?;
@@ -110,13 +112,18 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
         let name = args.name_of(&first);
         message(&format!("note: --prefix has no dot at its end, so the names are like {}", quoted(&name)));
     }
-    let tagged = snapshot.map(|snapshot| args.before.described(snapshot.generation())).unwrap_or_default();
+    let examined = snapshot.map(|snapshot| snapshot.generation());
     let progress = advance("import", if args.in_place { 0 } else { size_bytes });
     let generation = import.commit(store.as_ref(), progress)?;
+    let tagged = args.before.described(generation);
     let done = if args.in_place { "adopted" } else { "imported" };
     message(&format!("{done} {tensors}, {size}, into {}{tagged}: generation {generation}", target.display()));
-    if let Some(store) = &store {
-        replaced.report(store, target);
+    match &store {
+        Some(store) if examined.is_some_and(|examined| examined + 1 == generation) => {
+            replaced.report(store, target);
+        }
+        Some(store) if args.existing.force => import.report_replaced(store),
+        _ => {}
     }
     Ok(())
 }
@@ -192,6 +199,19 @@ impl Import<'_> {
         Replaced::of(&names, snapshot)
     }
 
+    /// Says how to get back what was replaced, if other processes have committed since that was examined.
+    fn report_replaced(&self, store: &Store) {
+        let before = &self.args.before;
+        let found = before.tag.as_ref().map(|tag| self.replaced(Some(&store.at(tag.as_str())?)));
+        match found {
+            Some(Ok(replaced)) => replaced.report(store, self.target),
+            _ => message(
+                "note: another process has committed meanwhile, so what was replaced is not known; --tag NAME tags the \
+                 state before a change",
+            ),
+        }
+    }
+
     /// Prints the tensors that would be imported, and those that they would replace.
     fn print_items(&self, snapshot: Option<&Snapshot>, out: &mut impl Write) -> Result<()> {
         for tensor in self.tensors() {
@@ -207,18 +227,15 @@ impl Import<'_> {
     fn commit(&self, store: Option<&Store>, progress: impl Fn(u64)) -> Result<u64> {
         let options = self.args.external.options();
         let fill_existing = |store: &Store| {
-            let current = store.attributes(&self.args.prefix);
-            store.write(|txn| {
-                self.args.before.apply(txn, &store.latest()?)?;
-                Ok::<_, Error>(self.fill(txn, &current, &progress)?)
-            })?;
-            Ok(store.generation())
+            let mut txn = store.begin()?;
+            self.args.before.apply(&mut txn)?;
+            self.fill(&mut txn, || Ok(store.latest()?.attributes(&self.args.prefix)), &progress)?;
+            Ok(txn.commit()?)
         };
         if let Some(store) = store {
             return fill_existing(store);
         }
-        let none = BTreeMap::new();
-        match options.create_with(self.target, |txn| self.fill(txn, &none, &progress)) {
+        match options.create_with(self.target, |txn| self.fill(txn, || Ok(BTreeMap::new()), &progress)) {
             Ok(generation) => Ok(generation),
             // Another process may have created the store in the meantime.
             Err(e) => match open_existing(&options, self.target) {
@@ -231,11 +248,11 @@ impl Import<'_> {
         }
     }
 
-    /// Imports all files. `current` are the attributes that the store has.
+    /// Imports all files. `current` returns the attributes that the store has, once the elements are written.
     fn fill(
         &self,
         txn: &mut Transaction<'_>,
-        current: &BTreeMap<String, String>,
+        current: impl FnOnce() -> stridemap::Result<BTreeMap<String, String>>,
         mut progress: impl FnMut(u64),
     ) -> stridemap::Result<()> {
         let args = self.args;
@@ -255,6 +272,7 @@ impl Import<'_> {
             "" => "the store".to_owned(),
             prefix => format!("{prefix:?}"),
         };
+        let current = if self.attributes.is_empty() { BTreeMap::new() } else { current()? };
         for (key, &(path, value)) in self.attributes {
             let differs = current.get(key).is_some_and(|current| current != value);
             let path = path.display();

@@ -1,10 +1,21 @@
 //! What the commands that change something have in common: what they may replace, and what `--dry-run` prints.
 
-use stridemap::{Result as LibraryResult, Snapshot, TensorInfo, Transaction};
+use stridemap::{Result as LibraryResult, Snapshot, Store, TensorInfo, Transaction};
 
 use crate::args::Existing;
 use crate::error::{Error, Result};
+use crate::input::check_writable;
 use crate::names::quoted;
+
+/// Begins the transaction of a command that writes headers only. Returns the newest generation, too, to which the change
+/// applies: no other process commits meanwhile. A dry run waits for nobody.
+pub(crate) fn begin(store: &Store, is_dry_run: bool) -> Result<(Transaction<'_>, Snapshot)> {
+    if is_dry_run {
+        check_writable(store)?;
+    }
+    let txn = if is_dry_run { store.begin()? } else { store.begin_exclusive()? };
+    Ok((txn, store.latest()?))
+}
 
 /// Refuses a name that is already taken, unless `--force` is given. Returns the end of the sentence that describes the
 /// change.

@@ -1,6 +1,6 @@
 //! `--tag`: tags the state before a change.
 
-use stridemap::{ErrorKind, Snapshot, Transaction};
+use stridemap::{ErrorKind, Transaction};
 
 use crate::error::{Error, Result};
 use crate::names::shell_word;
@@ -13,11 +13,11 @@ pub(crate) struct Before {
 }
 
 impl Before {
-    /// Tags the snapshot from before the change, if a tag was given. To be called before [`Transaction::on_existing`],
+    /// Tags the generation before the change, if a tag was given. To be called before [`Transaction::on_existing`],
     /// because `--force` does not replace this tag.
-    pub(crate) fn apply(&self, txn: &mut Transaction<'_>, snapshot: &Snapshot) -> Result<()> {
+    pub(crate) fn apply(&self, txn: &mut Transaction<'_>) -> Result<()> {
         let Some(name) = &self.tag else { return Ok(()) };
-        txn.tag_snapshot(name, snapshot).map_err(|e| match e.kind() {
+        txn.tag_previous(name).map_err(|e| match e.kind() {
             ErrorKind::NameExists => {
                 Error::Refused(format!("--tag {}: the tag exists; choose a different name", shell_word(name)))
             }
@@ -25,9 +25,10 @@ impl Before {
         })
     }
 
-    /// Returns the end of the sentence that describes the change.
+    /// Returns the end of the sentence that describes the change, which has published `generation`.
     pub(crate) fn described(&self, generation: u64) -> String {
-        let tagged = |name: &String| format!(", with generation {generation} tagged {}", shell_word(name));
+        let before = generation.saturating_sub(1);
+        let tagged = |name: &String| format!(", with generation {before} tagged {}", shell_word(name));
         self.tag.as_ref().map(tagged).unwrap_or_default()
     }
 }

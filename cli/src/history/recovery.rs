@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use stridemap::{ErrorKind, Result as LibraryResult, Snapshot, Store, TensorInfo};
+use stridemap::{ErrorKind, NameChanges, Result as LibraryResult, Snapshot, Store, TensorInfo};
 
 use super::Before;
 use crate::change::freed::Freed;
 use crate::change::plan::info;
 use crate::error::Result;
-use crate::names::shell_word;
+use crate::names::{argument, command_line, quoted, shell_word};
 use crate::ui::{counted, message};
 
 /// The maximum number of tagged generations in which tensors are looked for.
@@ -23,6 +23,8 @@ const MAX_LOOKUPS: usize = 200_000;
 #[derive(Default)]
 pub(crate) struct Replaced {
     infos: BTreeMap<String, TensorInfo>,
+    /// The attributes of these tensors.
+    attributes: BTreeMap<(String, String), String>,
     /// How many bytes no tensor refers to afterwards.
     lost_bytes: u64,
 }
@@ -33,19 +35,18 @@ impl Replaced {
         let infos = names.iter().filter_map(|name| info(snapshot, name).transpose());
         let infos = infos.map(|info| info.map(|info| (info.name.clone(), info)));
         let infos: BTreeMap<String, TensorInfo> = infos.collect::<LibraryResult<_>>()?;
+        let attributes = snapshot.all_attributes().iter().filter(|((scope, _), _)| infos.contains_key(scope));
+        let attributes = attributes.map(|(at, value)| (at.clone(), value.clone())).collect();
         let lost_bytes = if infos.is_empty() { 0 } else { Freed::of(names, snapshot)?.lost_bytes() };
-        Ok(Replaced { infos, lost_bytes })
+        Ok(Replaced { infos, attributes, lost_bytes })
     }
 
-    /// Says how to get the tensors back, or that it is not possible. Returns whether a tag keeps some. The change has been
-    /// made, so it does not fail any more.
-    pub(crate) fn report(&self, store: &Store, path: &Path) -> bool {
-        let advice = self.advice(store, path).unwrap_or_else(|e| Advice {
-            text: Some(format!("it could not be found out whether a tag keeps {}: {e}", self.pronoun())),
-            is_kept: false,
+    /// Says how to get the tensors back, or that it is not possible. The change has been made, so it does not fail any more.
+    pub(crate) fn report(&self, store: &Store, path: &Path) {
+        let text = self.advice(store, path).unwrap_or_else(|e| {
+            Some(format!("it could not be found out whether a tag keeps {}: {e}", self.pronoun()))
         });
-        advice.text.iter().for_each(|text| message(&format!("note: {text}")));
-        advice.is_kept
+        text.iter().for_each(|text| message(&format!("note: {text}")));
     }
 
     /// Returns what a dry run says: how the tensors could be brought back, or that it would not be possible. `before` is the
@@ -60,7 +61,7 @@ impl Replaced {
             Some(tag) if !self.infos.is_empty() => {
                 Ok(Some(format!("{} would keep {}", shell_word(tag), self.pronoun())))
             }
-            _ => Ok(self.advice(store, path)?.text),
+            _ => self.advice(store, path),
         }
     }
 
@@ -68,85 +69,140 @@ impl Replaced {
         if self.infos.len() == 1 { "it" } else { "them" }
     }
 
-    fn advice(&self, store: &Store, path: &Path) -> Result<Advice> {
+    /// Returns how to get the tensors back, or that it is not possible; `None` if nothing is lost.
+    fn advice(&self, store: &Store, path: &Path) -> Result<Option<String>> {
         if self.infos.is_empty() {
-            return Ok(Advice { text: None, is_kept: false });
+            return Ok(None);
         }
-        let (it, path) = (self.pronoun(), path.display());
-        let (found, unexamined) = self.find(store)?;
-        let they = if self.infos.len() == 1 { "it" } else { "they" };
-        let (none, lost) = match unexamined {
-            0 => ("no tag", format!(", so {they} cannot be brought back")),
-            _ => ("none of the last tags", String::new()),
+        let tagged = tagged(store)?;
+        let most = (MAX_LOOKUPS / self.infos.len()).clamp(1, MAX_GENERATIONS);
+        let is_complete = tagged.len() <= most;
+        let examined = tagged.get(..most).unwrap_or(&tagged);
+        if let Some(keeper) = self.find(store, examined, |snapshot| self.by_name(snapshot))? {
+            return Ok(Some(self.kept(&keeper, path)));
+        }
+        if self.lost_bytes == 0 {
+            return Ok(None);
+        }
+        if let Some(keeper) = self.find(store, examined, |snapshot| self.by_storage(snapshot))? {
+            return Ok(Some(self.kept(&keeper, path)));
+        }
+        let (it, they) = (self.pronoun(), if self.infos.len() == 1 { "it" } else { "they" });
+        let lost = match is_complete {
+            true => format!("no tag keeps {it}, so {they} cannot be brought back"),
+            false => format!("none of the last tags keeps {it}"),
         };
-        let is_kept = found.is_some();
-        let text = match found {
-            Some(Keeper { tag, kept, others }) => {
-                let (prefix, name) = (self.common_prefix(), shell_word(&tag));
-                let prefix =
-                    if prefix.is_empty() { String::new() } else { format!(" {}", shell_word(prefix)) };
-                let which = match kept == self.infos.len() {
-                    true => format!("{name} keeps {it}"),
-                    false => format!("{name} keeps {kept} of {}", counted(self.infos.len() as u64, "tensor")),
-                };
-                let others = if others { "; -n shows what else that changes" } else { "" };
-                Some(format!("{which}; to get {it} back: stridemap restore {path} {name}{prefix}{others}"))
-            }
-            None if self.lost_bytes == 0 => None,
-            None => Some(format!("{none} keeps {it}{lost}; --tag NAME tags the state before a change")),
-        };
-        Ok(Advice { text, is_kept })
+        Ok(Some(format!("{lost}; --tag NAME tags the state before a change")))
     }
 
-    /// Finds the tag that keeps most of the tensors, the newest of several. Also returns how many generations were not
-    /// examined.
-    fn find(&self, store: &Store) -> Result<(Option<Keeper>, usize)> {
-        let mut best: Option<Keeper> = None;
-        let tagged = tagged(store)?;
-        let most = (MAX_LOOKUPS / self.infos.len().max(1)).clamp(1, MAX_GENERATIONS);
-        let unexamined = tagged.len().saturating_sub(most);
-        for (tag, generation) in tagged.into_iter().take(most) {
-            let Some(snapshot) = at(store, generation)? else { continue };
-            let mut kept = 0;
-            for old in self.infos.values() {
-                kept += usize::from(info(&snapshot, &old.name)?.is_some_and(|info| is_same(&info, old)));
+    /// Says how to get back what a tag keeps.
+    fn kept(&self, keeper: &Keeper, path: &Path) -> String {
+        let (it, tag, count) = (self.pronoun(), shell_word(&keeper.tag), keeper.names.len());
+        let is_all = count == self.infos.len();
+        let those = match (is_all, count) {
+            (true, _) => it,
+            (false, 1) => "that one",
+            (false, _) => "those",
+        };
+        let renamed = keeper.names.iter().find(|(there, name)| there != name);
+        let which = match renamed {
+            Some((there, _)) if self.infos.len() == 1 => {
+                format!("no tag keeps it under this name, but {tag} has it as {}", quoted(there))
             }
-            if kept > best.as_ref().map_or(0, |best| best.kept) {
-                let others = self.changes_others(&snapshot, &store.snapshot())?;
-                best = Some(Keeper { tag, kept, others });
+            Some((there, name)) => format!(
+                "no tag keeps them under these names, but {tag} has {count} of {}, such as {} as {}",
+                counted(self.infos.len() as u64, "tensor"),
+                quoted(name),
+                quoted(there)
+            ),
+            None if is_all => format!("{tag} keeps {it}"),
+            None => format!("{tag} keeps {count} of {}", counted(self.infos.len() as u64, "tensor")),
+        };
+        let (path, prefix) = (path.to_string_lossy(), argument(keeper.prefix()));
+        let mut arguments = vec![&*path, &*keeper.tag];
+        arguments.extend((!prefix.is_empty()).then_some(&*prefix));
+        let others = if keeper.changes_others { "; -n shows what else that changes" } else { "" };
+        format!("{which}; to get {those} back: {}{others}", command_line("restore", &arguments))
+    }
+
+    /// Finds the tag that keeps most of the tensors, the newest of several. `names_in` returns the names of those that a
+    /// generation has, as in [`Keeper::names`].
+    fn find(
+        &self,
+        store: &Store,
+        tagged: &[(String, u64)],
+        names_in: impl Fn(&Snapshot) -> LibraryResult<BTreeMap<String, String>>,
+    ) -> Result<Option<Keeper>> {
+        let mut best: Option<(Keeper, Snapshot)> = None;
+        for (tag, generation) in tagged {
+            let Some(snapshot) = at(store, *generation)? else { continue };
+            let names = names_in(&snapshot)?;
+            let is_complete = names.len() == self.infos.len();
+            if names.len() > best.as_ref().map_or(0, |(best, _)| best.names.len()) {
+                best = Some((Keeper { tag: tag.clone(), names, changes_others: false }, snapshot));
             }
-            if kept == self.infos.len() {
+            if is_complete {
                 break;
             }
         }
-        Ok((best, unexamined))
+        let Some((mut keeper, snapshot)) = best else { return Ok(None) };
+        keeper.changes_others = self.changes_others(&keeper, &snapshot, &store.snapshot())?;
+        Ok(Some(keeper))
     }
 
-    /// Returns whether restoring the common prefix would change other tensors, too.
-    fn changes_others(&self, tagged: &Snapshot, now: &Snapshot) -> LibraryResult<bool> {
-        let prefix = self.common_prefix();
-        let differ = |from: &Snapshot, to: &Snapshot| -> LibraryResult<bool> {
-            for there in from.iter_tensors(prefix)? {
-                let there = there?;
-                let is_equal = info(to, &there.name)?.is_some_and(|info| is_same(&info, &there));
-                if !is_equal && !self.infos.contains_key(&there.name) {
-                    return Ok(true);
-                }
+    /// Returns those of the tensors that a generation has under their names.
+    fn by_name(&self, tagged: &Snapshot) -> LibraryResult<BTreeMap<String, String>> {
+        let mut names = BTreeMap::new();
+        for (name, old) in &self.infos {
+            if info(tagged, name)?.is_some_and(|info| is_same(&info, old)) {
+                names.insert(name.clone(), name.clone());
             }
-            Ok(false)
-        };
-        Ok(differ(tagged, now)? || differ(now, tagged)?)
+        }
+        Ok(names)
     }
 
-    /// Returns the longest text with which all the names begin.
-    fn common_prefix(&self) -> &str {
-        let mut names = self.infos.keys().map(String::as_str);
-        let first = names.next().unwrap_or_default();
-        names.fold(first, |prefix, name| {
-            let common = prefix.char_indices().zip(name.chars()).take_while(|((_, a), b)| a == b);
-            let end = common.last().map_or(0, |((at, c), _)| at + c.len_utf8());
-            prefix.get(..end).unwrap_or_default()
-        })
+    /// Returns those of the tensors that a generation has under any names.
+    fn by_storage(&self, tagged: &Snapshot) -> LibraryResult<BTreeMap<String, String>> {
+        let mut wanted: BTreeMap<u64, Vec<&TensorInfo>> = BTreeMap::new();
+        self.infos.values().for_each(|old| wanted.entry(old.storage_id).or_default().push(old));
+        let mut names = BTreeMap::new();
+        let mut is_there = false;
+        for storage in tagged.storages() {
+            is_there |= wanted.contains_key(&storage?.id);
+        }
+        if !is_there {
+            return Ok(names);
+        }
+        for there in tagged.iter_tensors("")? {
+            let there = there?;
+            let Some(olds) = wanted.get_mut(&there.storage_id) else { continue };
+            if let Some(index) = olds.iter().position(|old| is_same(&there, old)) {
+                names.insert(there.name, olds.swap_remove(index).name.clone());
+            }
+        }
+        Ok(names)
+    }
+
+    /// Returns whether restoring what a tag keeps also changes anything that was different before the change.
+    fn changes_others(&self, keeper: &Keeper, tagged: &Snapshot, now: &Snapshot) -> LibraryResult<bool> {
+        let prefix = keeper.prefix();
+        let NameChanges { added, changed, removed, .. } = tagged.changes_since(now)?;
+        let is_kept = |name: &String| keeper.names.contains_key(name);
+        // A kept name that the change did not free has another tensor now.
+        let is_other = |name: &String| !(is_kept(name) && self.infos.contains_key(name));
+        if added.iter().any(|name| name.starts_with(prefix) && !is_kept(name))
+            || changed.iter().any(|name| name.starts_with(prefix) && is_other(name))
+            || removed.iter().any(|name| name.starts_with(prefix))
+        {
+            return Ok(true);
+        }
+        let (after, before) = (tagged.all_attributes(), now.all_attributes());
+        let is_as_before = |(scope, key): &(String, String)| {
+            let old = keeper.names.get(scope).map(|name| (name.clone(), key.clone()));
+            old.is_some_and(|old| self.attributes.get(&old) == after.get(&(scope.clone(), key.clone())))
+        };
+        let mut keys = after.keys().chain(before.keys()).filter(|(scope, _)| scope.starts_with(prefix));
+        Ok(keys.any(|at| after.get(at) != before.get(at) && !is_as_before(at)))
     }
 }
 
@@ -181,19 +237,26 @@ pub(super) fn at(store: &Store, generation: u64) -> LibraryResult<Option<Snapsho
     }
 }
 
-struct Advice {
-    /// How to get the tensors back, or that it is not possible. `None` if nothing is lost.
-    text: Option<String>,
-    /// Whether a tag keeps some of the tensors.
-    is_kept: bool,
-}
-
 /// A tag that keeps some of the tensors.
 struct Keeper {
     tag: String,
-    kept: usize,
-    /// Whether restoring them changes other tensors, too.
-    others: bool,
+    /// The names of the tensors in the tagged generation, each with the name that the tensor had before the change.
+    names: BTreeMap<String, String>,
+    /// Whether restoring them changes anything else, too.
+    changes_others: bool,
+}
+
+impl Keeper {
+    /// Returns the longest text with which all names in the tagged generation begin.
+    fn prefix(&self) -> &str {
+        let mut names = self.names.keys().map(String::as_str);
+        let first = names.next().unwrap_or_default();
+        names.fold(first, |prefix, name| {
+            let common = prefix.char_indices().zip(name.chars()).take_while(|((_, a), b)| a == b);
+            let end = common.last().map_or(0, |((at, c), _)| at + c.len_utf8());
+            prefix.get(..end).unwrap_or_default()
+        })
+    }
 }
 
 fn is_same(a: &TensorInfo, b: &TensorInfo) -> bool {

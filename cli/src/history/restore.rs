@@ -9,9 +9,9 @@ use stridemap::{Snapshot, StoreOptions};
 use super::at::snapshot_at;
 use super::{Before, Replaced};
 use crate::args::DryRun;
-use crate::change::plan::{header, info};
+use crate::change::plan::{begin, header, info};
 use crate::error::Result;
-use crate::input::{check_writable, open_store};
+use crate::input::open_store;
 use crate::names::{name, of_scope, one_line, quoted, shell_word};
 use crate::ui::{examples, gap, message};
 
@@ -43,9 +43,8 @@ pub(crate) fn run(args: &RestoreArgs, out: &mut impl Write) -> Result<()> {
     let store = open_store(&StoreOptions::new(), &args.store)?;
     let from = snapshot_at(&store, &args.at)?;
     let prefix = name(&args.prefix, &from)?;
-    let mut txn = store.begin()?;
-    let now = store.latest()?;
-    args.before.apply(&mut txn, &now)?;
+    let (mut txn, now) = begin(&store, args.dry_run.dry_run)?;
+    args.before.apply(&mut txn)?;
     txn.restore(&from, &prefix)?;
     let changes = Changes::between(&now, &from, &prefix)?;
     let whole = if prefix.is_empty() { String::new() } else { format!("{} of ", quoted(&prefix)) };
@@ -57,15 +56,14 @@ pub(crate) fn run(args: &RestoreArgs, out: &mut impl Write) -> Result<()> {
     let replaced: BTreeSet<String> = changes.changed.iter().chain(&changes.removed).cloned().collect();
     let replaced = Replaced::of(&replaced, &now)?;
     if args.dry_run.dry_run {
-        check_writable(&store)?;
         changes.print(&now, &from, out)?;
         writeln!(out, "would restore {what}: {}", changes.counts())?;
         let advice = replaced.advice_before(&args.before, &store, &args.store)?;
         return advice.iter().try_for_each(|advice| Ok(writeln!(out, "{advice}")?));
     }
-    let tagged = args.before.described(now.generation());
     drop(now); // The commit deletes what no snapshot needs.
     let generation = txn.commit()?;
+    let tagged = args.before.described(generation);
     message(&format!("restored {what}: {}{tagged}: generation {generation}", changes.counts()));
     replaced.report(&store, &args.store);
     Ok(())

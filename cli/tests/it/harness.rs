@@ -151,6 +151,11 @@ impl Dir {
     }
 }
 
+/// Returns a name in the quotes of an expression.
+pub(crate) fn quoted(name: &str) -> String {
+    format!("'{}'", name.replace('\\', r"\\").replace('\'', r"\'"))
+}
+
 /// Longer than any command of a test takes.
 const PATIENCE: Duration = Duration::from_secs(120);
 

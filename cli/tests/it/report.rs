@@ -283,7 +283,7 @@ fn names_of_pages_and_images_must_fit_their_command() {
         assert!(refusal(&out).contains("the directory none does not exist"));
     }
     assert!(dir.refusal(&["report", "none.smap", "-o", "r.html"]).contains("no such file or store"));
-    let unnamed = "report: name the file to write: stridemap report s.smap -o s.html";
+    let unnamed = "report: name the file to write: stridemap report -o s.html s.smap";
     assert_eq!(dir.refusal(&["report", "s.smap"]), unnamed);
 }
 

@@ -14,7 +14,7 @@ use super::sharing::StorageMap;
 use super::summary::Summary;
 use crate::args::{Existing, External, Source};
 use crate::error::{Error, Result};
-use crate::names::one_line;
+use crate::names::{command_line, one_line, shell_word};
 use crate::output_file::OutputFile;
 use crate::size::parse_size;
 use crate::ui::{advance, counted, examples, message};
@@ -51,9 +51,10 @@ pub(crate) struct ReportArgs {
 
 pub(crate) fn run(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
     let Some(path) = &args.out else {
-        let (source, page) = (args.source.path.display(), args.source.path.with_extension("html"));
+        let (source, page) = (args.source.path.to_string_lossy(), args.source.path.with_extension("html"));
         let page = page.file_name().unwrap_or_default().to_string_lossy();
-        let why = format!("report: name the file to write: stridemap report {source} -o {page}");
+        let command = command_line(&format!("report -o {}", shell_word(&page)), &[&source]);
+        let why = format!("report: name the file to write: {command}");
         return Err(Error::Refused(why));
     };
     let file = OutputFile::new("report", path, &["html", "htm"], args.existing.force)?;

@@ -1,0 +1,153 @@
+//! Making, listing and removing tags, and what they hold.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use stridemap::{StorageKind, Transaction};
+
+use super::{LEN, lines, with_tags};
+use crate::harness::Dir;
+
+#[test]
+fn tag_is_made_listed_replaced_and_removed() {
+    let dir = Dir::with_store();
+    assert_eq!(
+        dir.messages(&["tag", "s.smap", "v1", "-m", "the first"]),
+        "stridemap: tagged generation 2 as v1: generation 3\n"
+    );
+    assert_eq!(
+        dir.refusal(&["tag", "s.smap", "v1"]),
+        "tag \"v1\": the tag exists, and names generation 2; choose a different name, remove that tag first, or give \
+         --force"
+    );
+    assert_eq!(
+        dir.messages(&["tag", "s.smap", "v1", "--force"]),
+        "stridemap: tagged generation 3 as v1, no longer generation 2: generation 4\n"
+    );
+    dir.messages(&["tag", "s.smap", "also v1", "--at", "v1"]);
+    let tags = lines(&dir, &["tag", "s.smap"]);
+    let of = |tag: &Value| (tag["v"].clone(), tag["name"].clone(), tag["generation"].clone());
+    assert_eq!(
+        tags.iter().map(of).collect::<Vec<_>>(),
+        [(json!(1), json!("also v1"), json!(3)), (json!(1), json!("v1"), json!(3))]
+    );
+    let time = tags[0]["time"].as_str().unwrap();
+    assert!(time.len() == 30 && time.ends_with('Z') && time.contains('T'), "{time}");
+    let listed = dir.stdout(&["tag", "s.smap"]);
+    let columns: Vec<&str> = listed.lines().next().unwrap().split('\t').collect();
+    assert_eq!(columns, ["also v1", "3", time, "the first"]);
+
+    assert_eq!(dir.stdout(&["tag", "-d", "s.smap", "v1", "-n"]).lines().last().unwrap(), "would free 0 B");
+    assert_eq!(
+        dir.messages(&["tag", "-d", "s.smap", "v1", "also v1"]),
+        "stridemap: removed 2 tags: generation 6\n"
+    );
+    assert_eq!(dir.stdout(&["tag", "s.smap"]), "");
+    assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
+}
+
+#[test]
+fn dry_run_of_a_tag_changes_nothing() {
+    let dir = Dir::with_store();
+    assert_eq!(dir.stdout(&["tag", "s.smap", "v1", "-n"]), "would tag generation 2 as v1\n");
+    assert_eq!(dir.stdout(&["tag", "s.smap"]), "");
+}
+
+#[test]
+fn tag_that_is_removed_frees_what_only_it_kept() {
+    let dir = with_tags();
+    let said = dir.stdout(&["tag", "-d", "s.smap", "v1", "-n"]);
+    assert!(
+        said.starts_with("would remove v1, generation 3, ") && said.ends_with("would free 19.53 KiB\n"),
+        "{said}"
+    );
+    assert_eq!(
+        dir.messages(&["tag", "-d", "s.smap", "v1"]),
+        "stridemap: removed v1, freed 19.53 KiB: generation 7\n"
+    );
+    assert_eq!(dir.store().at("v2").unwrap().load("a").unwrap().get::<u8>(&[0]).unwrap(), 3);
+}
+
+#[test]
+fn unknown_tag_is_refused_with_those_that_there_are() {
+    let dir = with_tags();
+    let there = "no tag is named \"v3\"; the tags of s.smap are v2, v1";
+    for args in [
+        &["ls", "s.smap@v3"][..],
+        &["export", "s.smap@v3", "x.npz"],
+        &["verify", "s.smap@v3"],
+        &["du", "s.smap@v3"],
+        &["restore", "s.smap", "v3"],
+        &["tag", "s.smap", "new", "--at", "v3"],
+        &["tag", "-d", "s.smap", "v1", "v3"],
+    ] {
+        assert_eq!(dir.refusal(args), there, "{args:?}");
+    }
+    let none = Dir::with_store();
+    assert_eq!(none.refusal(&["ls", "s.smap@v1"]), "no tag is named \"v1\"; s.smap has no tags");
+    let store = none.store();
+    let tag = |txn: &mut Transaction<'_>| (0..12).try_for_each(|i| txn.tag(&format!("t{i:02}")));
+    store.write(tag).unwrap();
+    let refusal = none.refusal(&["ls", "s.smap@v1"]);
+    assert!(refusal.ends_with("t02 and 2 more tags; stridemap tag s.smap lists them"), "{refusal}");
+}
+
+#[test]
+fn tag_says_which_tensors_still_change() {
+    let dir = Dir::with_store();
+    dir.store().write(|txn| txn.save_as("counter", &0i64, StorageKind::Mutable)).unwrap();
+    assert_eq!(
+        dir.messages(&["tag", "s.smap", "v1"]),
+        "stridemap: tagged generation 3 as v1: generation 4\nstridemap: note: 1 tensor is mutable or live, such as \
+         counter: the tag does not keep their elements, which change in place\n"
+    );
+}
+
+#[test]
+fn du_shows_what_tags_hold_and_what_one_of_them_has() {
+    let dir = with_tags();
+    let usage = dir.json(&["du", "s.smap"]);
+    assert_eq!((&usage["reachable_bytes"], &usage["held_bytes"]), (&json!(1), &json!(0)));
+    let sum: u64 = ["reachable_bytes", "tagged_bytes", "held_bytes", "reclaimable_bytes", "metadata_bytes"]
+        .iter()
+        .map(|key| usage[key].as_u64().unwrap())
+        .sum();
+    assert_eq!(json!(sum), usage["folder_bytes"]);
+    // Three storages of 10,000 bytes, and what is left of the manifests.
+    assert!((30_000..40_000).contains(&usage["tagged_bytes"].as_u64().unwrap()), "{usage}");
+    assert!(dir.on_terminal(120, &["du", "-v", "s.smap"]).contains("generation 3 is tagged"));
+    assert_eq!(
+        dir.json(&["du", "s.smap@v1"]),
+        json!({ "v": 1, "generation": 3, "storage_bytes": 20_000, "own_bytes": 20_000, "external_bytes": 0 })
+    );
+    assert_eq!(dir.stdout(&["du", "s.smap@v2"]), "generation\t5\nstorages\t10001\nown\t10000\n");
+    assert_eq!(dir.stdout(&["du", "s.smap@v1", "a"]), "a\t1\t10000\t0\n");
+}
+
+#[test]
+fn damage_to_what_only_a_tag_needs_names_the_tag() {
+    let dir = with_tags();
+    let storage = dir.store().at("v1").unwrap().load("b").unwrap().storage_id().unwrap();
+    fs::write(dir.path(format!("s.smap/storages/{storage:016x}.bin")), vec![9; LEN]).unwrap();
+    let run = dir.run(&["verify", "s.smap"]);
+    assert_eq!(run.code, Some(1));
+    assert!(run.stdout.contains("tags that lose something: v1"), "{run:?}");
+    let run = dir.run(&["verify", "s.smap", "--json"]);
+    let record: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(record["findings"][0]["tags"], json!(["v1"]));
+    assert_eq!(dir.run(&["verify", "s.smap@v1"]).code, Some(1));
+    assert_eq!(dir.stdout(&["verify", "s.smap@v2"]), "ok\n");
+}
+
+#[test]
+fn verify_of_a_tag_reports_damage_to_its_manifest() {
+    let dir = with_tags();
+    let manifest = dir.path("s.smap/generations/0000000000000003.man");
+    let mut bytes = fs::read(&manifest).unwrap();
+    bytes[40] ^= 1;
+    fs::write(&manifest, bytes).unwrap();
+    let run = dir.run(&["verify", "s.smap@v1"]);
+    assert_eq!((run.code, run.stderr.as_str()), (Some(1), ""), "{run:?}");
+    assert!(run.stdout.contains("generations/0000000000000003.man") && run.stdout.contains("v1"), "{run:?}");
+    assert_eq!(dir.stdout(&["verify", "s.smap@v2"]), "ok\n");
+}
