@@ -1,6 +1,6 @@
 //! Tags, the generations that they keep, and the garbage that only those generations need.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stridemap_format::{GarbageKey, KeptGeneration, KeptKey, Manifest, StorageRecord, Tag};
@@ -17,13 +17,21 @@ pub(super) struct NewTag {
     pub(super) earlier: Option<Arc<Generation>>,
 }
 
-/// Changes the tags of the next generation: `None` removes a tag. Returns the earlier generations that gain their first
-/// tag. Their manifests must be in `generations/` before the next generation is published.
+/// The earlier generations that a transaction tags for the first time, and those that lose their last tag.
+#[derive(Debug, Default)]
+pub(crate) struct TagChanges {
+    /// Their manifests must be in `generations/` before the next generation is published.
+    pub(super) gained: Vec<Arc<Generation>>,
+    /// In ascending order. Once the next generation is published, only readers of these need them.
+    pub(super) released: Vec<(u64, KeptGeneration)>,
+}
+
+/// Changes the tags of the next generation: `None` removes a tag.
 pub(super) fn change_tags(
     next: &mut Manifest,
     tables: Tables<'_>,
     changes: BTreeMap<String, Option<NewTag>>,
-) -> Result<Vec<Arc<Generation>>> {
+) -> Result<TagChanges> {
     let mut counts: BTreeMap<u64, i64> = BTreeMap::new();
     let mut earlier_tagged: BTreeMap<u64, Arc<Generation>> = BTreeMap::new();
     for (name, new) in changes {
@@ -41,7 +49,7 @@ pub(super) fn change_tags(
         insert::<TagEntry>(next, name, Tag { generation, message });
         earlier_tagged.extend(earlier.map(|earlier| (generation, earlier)));
     }
-    let mut gained = Vec::new();
+    let mut tag_changes = TagChanges::default();
     // In ascending order, so that garbage which several of them kept is examined once.
     for (generation, change) in counts {
         let [tagged, released] = [true, false].map(|is_tagged| KeptKey { is_tagged, generation });
@@ -60,20 +68,22 @@ pub(super) fn change_tags(
         match (count_before, tag_count) {
             (_, 0) => {
                 remove::<KeptEntry>(next, tables, &tagged)?;
-                insert::<KeptEntry>(next, released, KeptGeneration { tag_count, ..kept });
+                let kept = KeptGeneration { tag_count, ..kept };
+                insert::<KeptEntry>(next, released, kept);
+                tag_changes.released.push((generation, kept));
                 release_garbage(next, tables, generation)?;
                 continue;
             }
             (0, _) => {
                 remove::<KeptEntry>(next, tables, &released)?;
                 keep_garbage(next, tables, generation, kept.next_storage_id)?;
-                gained.extend(earlier);
+                tag_changes.gained.extend(earlier);
             }
             _ => {}
         }
         insert::<KeptEntry>(next, tagged, KeptGeneration { tag_count, ..kept });
     }
-    Ok(gained)
+    Ok(tag_changes)
 }
 
 fn kept_of(manifest: &Manifest) -> KeptGeneration {
@@ -164,23 +174,30 @@ fn move_garbage(
     Ok(())
 }
 
-/// Finds storages among the garbage, and removes them from it. `ids` ascend. The caller holds a generation that needs
-/// them, so their files exist.
+/// Finds storages of an earlier generation among the garbage, and removes them from it. The caller holds the generation,
+/// so their files exist.
 pub(super) fn take_garbage(
     next: &mut Manifest,
     tables: Tables<'_>,
-    ids: &[u64],
+    earlier: u64,
+    ids: &BTreeSet<u64>,
 ) -> Result<BTreeMap<u64, StorageRecord>> {
-    let mut found = BTreeMap::new();
-    if ids.is_empty() {
-        return Ok(found);
-    }
-    let mut keys = Vec::new();
-    for entry in (Entries { manifest: next, tables }).scan::<GarbageEntry>(None)? {
-        let (key, record) = entry?;
-        if ids.binary_search(&key.id).is_ok() {
-            keys.push(key);
-            found.insert(key.id, StorageRecord { is_restored: true, ..record });
+    let entries = Entries { manifest: next, tables };
+    // All garbage of a tagged generation is listed as kept by a tag.
+    let is_tagged = entries.find::<KeptEntry>(&KeptKey { is_tagged: true, generation: earlier })?.is_some();
+    let (mut found, mut keys) = (BTreeMap::new(), Vec::new());
+    for is_tagged in [is_tagged, !is_tagged] {
+        // What the generation has was dropped after it, usually soon.
+        let start = GarbageKey { is_tagged, dropped: earlier.saturating_add(1), id: 0 };
+        let mut garbage = entries.scan::<GarbageEntry>(Some(&start))?;
+        while found.len() < ids.len()
+            && let Some((key, record)) = garbage.next().transpose()?
+            && key.is_tagged == is_tagged
+        {
+            if ids.contains(&key.id) {
+                keys.push(key);
+                found.insert(key.id, StorageRecord { is_restored: true, ..record });
+            }
         }
     }
     for key in keys {

@@ -13,7 +13,7 @@
 //! | incomplete store | a store under a name that no process opens, until it is renamed | `incomplete_store.rs` |
 //! | manifest | the file of a generation: its changes to a table, or everything | `publish.rs` |
 //! | newest generation | the one with the highest number on disk | `recover.rs` |
-//! | older manifests | those before the newest, and what their readers may need | `garbage.rs` |
+//! | older manifests | those before the newest, and what their readers may need | `older.rs` |
 //! | open store | what one handle keeps from one commit to the next | `open_store.rs` |
 //! | pin | the shared lock of a manifest, which keeps the files of its generation | `pinned.rs` |
 //! | publish | write storages, table and manifest, and rename the manifest: the commit | `publish.rs` |
@@ -40,6 +40,7 @@ mod incomplete_store;
 pub(crate) mod kept_watch;
 mod name_changes;
 mod new_store;
+mod older;
 mod open_dirs;
 mod open_store;
 mod pinned;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use super::garbage::OlderManifests;
+use super::older::OlderManifests;
 use super::store_dir::StoreDir;
 use super::writer_lock::{NewestListed, WriterLock};
 use super::{Generation, recover};

@@ -9,7 +9,7 @@ use stridemap_format::{KeptKey, Manifest, StorageRecord, Tag, TensorRecord, Tree
 
 use super::entries::{Entries, KeptEntry, StorageEntry, Tables, TagEntry, TensorEntry};
 use super::table::Table;
-use crate::disk::{self, Disk, DiskFile, FileId, LockedFile, step};
+use crate::disk::{self, Disk, DiskFile, FileId, LockedFile, StorePaths, step};
 use crate::error::{Error, ErrorKind, IoContext, Result};
 
 /// One generation of a store on disk. All lookups go through it.
@@ -118,6 +118,14 @@ impl Generation {
 
     pub(crate) fn history(&self) -> Option<&Arc<Table>> {
         self.history.as_ref()
+    }
+
+    /// Returns the path of the table of the history, or of the manifest if that has the whole history.
+    pub(crate) fn history_path(&self, paths: &StorePaths) -> PathBuf {
+        match &self.manifest.history {
+            Some(history) => paths.history(history.generation),
+            None => paths.manifest(self.number()),
+        }
     }
 
     pub(crate) fn entries(&self) -> Entries<'_> {

@@ -59,7 +59,7 @@ fn publish_locked(
     unsynced::settle_creation(store, &newest, lock)?; // crash: the store's own name, now durable
     let records: Vec<StorageRecord> = staged.iter().map(|storage| storage.record().clone()).collect();
     let only_relocates = draft.changes.only_relocates();
-    let NextManifest { mut manifest, used_staged, tagged } = replay(&newest, draft, &records, &grown)?;
+    let NextManifest { mut manifest, used_staged, tag_changes } = replay(&newest, draft, &records, &grown)?;
     if only_relocates && used_staged.is_empty() {
         return Ok((newest, Vec::new()));
     }
@@ -80,7 +80,7 @@ fn publish_locked(
     }
 
     // 3. The manifests of earlier generations that get a tag.
-    for earlier in &tagged {
+    for earlier in &tag_changes.gained {
         // A reader may have locked the manifest since it was tagged before.
         let path = store.paths.kept_manifest(earlier.number());
         let is_there = newest.is_released(earlier.number())? && store.disk.stat(&path).is_ok();
@@ -101,7 +101,7 @@ fn publish_locked(
     // Finding the leftovers takes a listing of all files. Among many files only some generations make it.
     let is_due = generation.number() % (1 + generation.file_count() / FILES_PER_SWEEP) == 0;
     let sweeps = is_due && !store.is_swept.swap(true, Ordering::Relaxed);
-    older.after_commit(store, &generation, sweeps); // crash: garbage, deleted next time
+    older.after_commit(store, &generation, &tag_changes, sweeps); // crash: garbage, deleted next time
     Ok((generation, used_staged.into_iter().map(|(index, _)| index).collect()))
 }
 

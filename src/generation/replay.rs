@@ -1,7 +1,7 @@
 //! Replays the changes of a transaction on the newest generation, which may not be the one that the transaction began
 //! on. The result is the next manifest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use super::Generation;
 use super::changes::{Changes, FIRST_PROVISIONAL};
 use super::draft::{Applied, Draft};
 use super::entries::{StorageEntry, TensorEntry, insert, remove};
-use super::history::{change_tags, drop_storage, take_garbage};
+use super::history::{TagChanges, change_tags, drop_storage, take_garbage};
 use super::new_store::now_ns;
-use crate::disk::step;
+use crate::disk::{if_test_omits_step, step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::Grown;
 
@@ -22,8 +22,8 @@ pub(crate) struct NextManifest {
     pub(crate) manifest: Manifest,
     /// The indices of the staged storages that it uses, with their final ids.
     pub(crate) used_staged: Vec<(usize, u64)>,
-    /// The earlier generations that it tags for the first time.
-    pub(crate) tagged: Vec<Arc<Generation>>,
+    /// The earlier generations that gain or lose their tags.
+    pub(crate) tag_changes: TagChanges,
 }
 
 /// Applies a transaction to the newest generation.
@@ -102,13 +102,13 @@ pub(crate) fn replay(
     if let Some(attributes) = attributes {
         manifest.attributes = attributes;
     }
-    let tagged = change_tags(&mut manifest, tables, tags)?;
+    let tag_changes = change_tags(&mut manifest, tables, tags)?;
     // After the tags, which decide what keeps them.
     for (id, record) in dropped {
         remove::<StorageEntry>(&mut manifest, tables, &id)?;
         drop_storage(&mut manifest, tables, id, record)?;
     }
-    Ok(NextManifest { manifest, used_staged, tagged })
+    Ok(NextManifest { manifest, used_staged, tag_changes })
 }
 
 /// Takes back the storages that only earlier generations have, for the headers that are restored from those.
@@ -118,20 +118,30 @@ fn restored_storages(
     gains: &BTreeMap<u64, i64>,
     restored: &[Arc<Generation>],
 ) -> Result<BTreeMap<u64, StorageRecord>> {
-    if restored.is_empty() {
-        return Ok(BTreeMap::new());
-    }
-    // The records in the restored generations, which are held: the files exist.
+    // The last of them that has each storage: one that none of them has may be deleted.
+    let mut ids: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
     let mut seen: BTreeMap<u64, Vec<StorageRecord>> = BTreeMap::new();
-    for (&id, _) in gains.iter().filter(|&(&id, &gain)| gain > 0 && Changes::staged_index(id).is_none()) {
-        if newest.storage(id)?.is_none() {
-            for record in restored.iter().filter_map(|earlier| earlier.storage(id).transpose()) {
-                seen.entry(id).or_default().push(record?);
-            }
+    let is_wanted = |&(&id, &gain): &(&u64, &i64)| gain > 0 && Changes::staged_index(id).is_none();
+    for (&id, _) in gains.iter().filter(|_| !restored.is_empty()).filter(is_wanted) {
+        if newest.storage(id)?.is_some() {
+            continue;
+        }
+        let mut last = None;
+        for earlier in restored {
+            let record = earlier.storage(id)?;
+            let has_storage = record.is_some();
+            if_test_omits_step!("restored-has-storage", has_storage = true);
+            last = last.max(has_storage.then_some(earlier.number()));
+            seen.entry(id).or_default().extend(record);
+        }
+        if let Some(last) = last {
+            ids.entry(last).or_default().insert(id);
         }
     }
-    let ids: Vec<u64> = seen.keys().copied().collect();
-    let taken = take_garbage(next, newest.tables(), &ids)?;
+    let mut taken = BTreeMap::new();
+    for (earlier, ids) in ids {
+        taken.extend(take_garbage(next, newest.tables(), earlier, &ids)?);
+    }
     for (id, record) in &taken {
         // The record is that of the last generation with the storage. It is at least as long as in any earlier one, so
         // a later append cannot write over rows that a different tag keeps.

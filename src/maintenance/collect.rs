@@ -37,11 +37,11 @@ pub(crate) fn collect_all(store: &OpenStore) -> Result<Collected> {
     store.install(Arc::clone(&newest));
     let mut collector = Collector::new(store);
     let mut older = store.older(Some(names), &newest, &lock)?;
-    older.collect(|_| true, usize::MAX, &mut collector);
+    older.collect_all(&mut collector);
     let pins = older.all_as_in_use().collect();
     if_test_omits_step!("pinned-storages", pins = Vec::new());
     let needs = Needs::of(store, &newest, pins, false)?;
-    collector.remove_garbage(&newest, &mut older)?;
+    older.remove_garbage(&newest, &mut collector)?;
     collector.sweep(|file| needs.unneeded(file))?;
     for (id, length_bytes) in needs.sealed_storages() {
         cut_storage(&mut collector, store, id, length_bytes);

@@ -77,10 +77,7 @@ struct Tags {
 
 /// Checks the list of tags. Returns `None` if it is damaged.
 fn check_tags(store: &OpenStore, newest: &Generation, findings: &mut Findings) -> Result<Option<Tags>> {
-    let path = newest.manifest().history.map_or_else(
-        || store.paths.manifest(newest.number()),
-        |history| store.paths.history(history.generation),
-    );
+    let path = newest.history_path(&store.paths);
     if let Some(history) = newest.history() {
         let survey = Survey::of(newest.manifest(), Some(history), Unreadable::Fail)?;
         let damage = survey.damage.errors().map(|(_, e)| findings.add_broken_rule(e));

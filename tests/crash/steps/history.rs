@@ -1,8 +1,10 @@
 //! Tags, readers of what they keep, and restores.
 
-use stridemap::{DType, Store};
+use stridemap::{DType, ErrorKind, Store};
 
-use super::play::{Fate, Play, STORE, create, expect_ok, has, holds, open, options, vector};
+use super::play::{
+    Fate, Play, STORE, check_intact, create, expect_ok, has, holds, open, options, refused, vector,
+};
 use super::seat::When;
 
 /// Creates a store in which the tag `t` keeps a tensor `x` of ones, and the newest generation has one of twos.
@@ -88,6 +90,19 @@ pub(crate) fn tag_made_again_under_a_reader(play: &Play) -> Fate {
     has(&reader, "x", 1)
 }
 
+/// The same, and the tag stays when the reader goes.
+pub(crate) fn tag_made_again_and_kept(play: &Play) -> Fate {
+    let store = tagged_x(play)?;
+    let reader = expect_ok("open at the tag", options(&play.seat()).at("t").open(STORE))?;
+    expect_ok("remove the tag", store.untag("t"))?;
+    expect_ok("tag again", store.write(|txn| txn.tag_snapshot("t", &reader.snapshot())))?;
+    drop(reader);
+    for value in 3..6 {
+        expect_ok("another", store.save("y", &vector(value)))?;
+    }
+    has_ones(play)
+}
+
 /// The power is cut, or the process killed, after the files of an untagged generation were deleted and before the
 /// removal of the tag was published.
 pub(crate) fn tag_removed_by_a_writer_that_fails(play: &Play) -> Fate {
@@ -115,6 +130,21 @@ pub(crate) fn collection_during_a_restore(play: &Play) -> Fate {
     expect_ok("restore", store.restore(&tagged))?;
     holds("nothing came between", seat.is_done())?;
     has(&open(&play.seat())?, "x", 1)
+}
+
+/// Another process removes a tensor, and its file is deleted, before a transaction is published that restores a different
+/// tensor and saves a view of this one.
+pub(crate) fn view_of_a_removed_tensor_beside_a_restore(play: &Play) -> Fate {
+    let store = tagged_x(play)?;
+    expect_ok("another", store.save("y", &vector(3)))?;
+    let second = open(&play.seat())?;
+    let y = expect_ok("load", second.load("y"))?;
+    let mut txn = expect_ok("begin", second.begin())?;
+    expect_ok("restore", expect_ok("at", second.at("t")).map(|tagged| txn.restore(&tagged, "x"))?)?;
+    expect_ok("save_view", txn.save_view("view", &y))?;
+    expect_ok("remove", store.remove("y"))?;
+    refused("the commit of the view", txn.commit(), ErrorKind::Conflict)?;
+    check_intact(play, &["x"])
 }
 
 /// An append after a restore to fewer rows does not change the rows that a different tag keeps.

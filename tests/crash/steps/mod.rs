@@ -97,14 +97,24 @@ fn interleavings() -> Vec<Simulation> {
         of("storage that a tag keeps", history::storage_that_a_tag_keeps, &["tag-keeps-dropped"]),
         of("storage that a late tag keeps", history::storage_that_a_late_tag_keeps, &["tag-keeps-garbage"]),
         of("table that a tag keeps", history::table_that_a_tag_keeps, &["tag-keeps-table"]),
-        of("tag removed under a reader", history::tag_removed_under_a_reader, &["released-holds-back"]),
+        of(
+            "tag removed under a reader",
+            history::tag_removed_under_a_reader,
+            &["released-holds-back", "released-is-gone"],
+        ),
         of("tag made again under a reader", history::tag_made_again_under_a_reader, &["kept-manifest-stays"]),
+        of("tag made again and kept", history::tag_made_again_and_kept, &["tagged-again-stays"]),
         of(
             "tag removed by a writer that fails",
             history::tag_removed_by_a_writer_that_fails,
             &["garbage-of-before"],
         ),
         of("collection during a restore", history::collection_during_a_restore, &["pin-manifest"]),
+        of(
+            "view of a removed tensor beside a restore",
+            history::view_of_a_removed_tensor_beside_a_restore,
+            &["restored-has-storage"],
+        ),
         of("append after a restore", history::append_after_a_restore, &[]),
         of("two appends", growth::two_appends, &["lock-storage"]),
         of(
