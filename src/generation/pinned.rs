@@ -188,14 +188,6 @@ impl Generation {
         Ok(self.entries().find::<KeptEntry>(&KeptKey { is_tagged: false, generation })?.is_some())
     }
 
-    /// Returns the last generation that a tag names. It has every storage that an earlier tagged one has and that was not
-    /// dropped since.
-    pub(crate) fn last_tagged(&self) -> Result<Option<KeptEntry>> {
-        let end = KeptKey { is_tagged: true, generation: u64::MAX };
-        let last = self.entries().last_before::<KeptEntry>(&end)?;
-        Ok(last.filter(|(key, _)| key.is_tagged))
-    }
-
     /// Returns the generations that no tag names any more, but whose manifests may still be in `generations/`.
     pub(crate) fn released(&self) -> Result<impl Iterator<Item = Result<KeptEntry>> + '_> {
         let entries = self.entries().scan::<KeptEntry>(None)?;

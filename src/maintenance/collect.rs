@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stridemap_format::{Digest, full_chunk_count};
 
-use super::inventory::Needs;
+use super::needs::Needs;
 use crate::disk::{Access, if_test_omits_step, step};
 use crate::error::Result;
 use crate::generation::{Collected, Collector, OpenStore, list, unsynced};

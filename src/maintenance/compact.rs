@@ -8,6 +8,7 @@ use super::collect::collect_all;
 use super::rewrite::{Compacted, Rewrite, Rewritten, SkipReason, rewrite_all, rewrite_group};
 use super::rewrite_candidates::Candidate;
 use super::storage_tensors::{RewriteGain, StorageTensors, each_storage, rewrite_gain};
+use super::tagged::TaggedGenerations;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{OpenStore, holders};
 use crate::layout::Repacked;
@@ -21,20 +22,30 @@ pub(crate) fn compact(
 ) -> Result<Compacted> {
     let mut compacted = Compacted { collected: collect_all(store)?, ..Compacted::default() };
     let mut compaction = Compaction { store, least, held: None, progress };
-    let candidates = candidates(store, least, &mut compacted)?;
+    let Found { candidates, are_restored } = candidates(store, least, &mut compacted)?;
     // One at a time, with no other growth lock held: otherwise this could wait for a process that is waiting for this
     // one.
     for candidate in rewrite_all(store, &mut compaction, candidates, &mut compacted)? {
         compaction.rewrite_busy(candidate, &mut compacted)?;
     }
+    if are_restored {
+        // Only a collection examines whether a tagged generation has a storage that was restored.
+        collect_all(store)?;
+    }
     compacted.skipped.sort_by_key(|skipped| skipped.storage_id);
     Ok(compacted)
 }
 
-fn candidates(store: &OpenStore, least: RewriteGain, compacted: &mut Compacted) -> Result<Vec<Candidate>> {
-    let mut candidates = Vec::new();
+/// The storages to rewrite.
+struct Found {
+    candidates: Vec<Candidate>,
+    /// Whether some of them were restored.
+    are_restored: bool,
+}
+
+fn candidates(store: &OpenStore, least: RewriteGain, compacted: &mut Compacted) -> Result<Found> {
+    let (mut candidates, mut restored) = (Vec::new(), Vec::new());
     let newest = store.newest()?;
-    let tagged = newest.last_tagged()?;
     let visit = |storage: StorageTensors| {
         let (id, length_bytes) = (storage.id, storage.record.length_bytes);
         let new_bytes = match repacked(store, &storage) {
@@ -47,24 +58,31 @@ fn candidates(store: &OpenStore, least: RewriteGain, compacted: &mut Compacted) 
         if rewrite_gain(length_bytes, new_bytes) < least {
             return Ok(());
         }
-        let tagged = tagged.filter(|(_, kept)| id < kept.next_storage_id).map(|(key, _)| key.generation);
         let reason = match storage.record.kind {
             RecordKind::Mutable => SkipReason::Mutable,
             RecordKind::Live { .. } => SkipReason::Live,
-            _ => match tagged {
-                Some(generation) => SkipReason::Tagged { generation },
-                None => {
-                    let tensor_count = storage.record.tensor_count;
-                    candidates.push(Candidate { id, length_bytes, new_bytes, tensor_count, names: None });
-                    return Ok(());
-                }
-            },
+            _ => {
+                let tensor_count = storage.record.tensor_count;
+                candidates.push(Candidate { id, length_bytes, new_bytes, tensor_count, names: None });
+                restored.extend(storage.record.is_restored.then_some(id));
+                return Ok(());
+            }
         };
         compacted.skip(id, length_bytes - new_bytes, reason);
         Ok(())
     };
     each_storage(&newest, false, visit)?;
-    Ok(candidates)
+    let mut tagged = TaggedGenerations::list(&newest)?;
+    tagged.find_restored(store, &restored, &[])?;
+    candidates.retain(|candidate| {
+        let last = tagged.with_storage(candidate.id).next_back();
+        let skip = |generation| {
+            compacted.skip(candidate.id, candidate.gain_bytes(), SkipReason::Tagged { generation });
+        };
+        last.map(skip).is_none()
+    });
+    let are_restored = candidates.iter().any(|candidate| restored.contains(&candidate.id));
+    Ok(Found { candidates, are_restored })
 }
 
 /// Returns the layout of a storage without its unreferenced bytes.

@@ -2,20 +2,15 @@
 //! `usage` adds it up.
 
 use std::cell::LazyCell;
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use stridemap_format::{Digest, GarbageKey, KeptGeneration, RecordKind, full_chunk_count};
-
+use super::needs::Needs;
 use crate::disk::{FileId, StoreFile};
-use crate::error::{ErrorKind, IoContext, Result, one_line};
-use crate::generation::{
-    GarbageEntry, Generation, GenerationInUse, OpenStore, StoreDir, by_processes, generations_in_use,
-    holders, pin, pin_kept, writers_of,
-};
+use crate::error::{IoContext, Result, one_line};
+use crate::generation::{Generation, OpenStore, by_processes, generations_in_use, holders, writers_of};
 
 /// How many times the files are listed, if a commit is made during each listing.
 const MAX_TRIES: u32 = 10;
@@ -59,8 +54,7 @@ pub enum SpaceReason {
     /// of 4 KiB, or the storage is mutable or live, and its file is changed in place. Saving its tensors again moves
     /// them to new storages.
     Kept,
-    /// Only tagged generations need the file. Once their tags are removed, the next commit or
-    /// [`Store::gc`](crate::Store::gc) deletes it.
+    /// Only tagged generations need the file, or the bytes. The commit that removes their tags deletes the file.
     Tagged {
         /// The oldest tagged generation that needs it.
         generation: u64,
@@ -157,9 +151,9 @@ impl fmt::Display for SpaceReason {
 
 /// Bytes of a file that the newest generation does not need, and why they are on disk.
 #[derive(Debug)]
-struct Spare {
-    bytes: u64,
-    reason: SpaceReason,
+pub(super) struct Spare {
+    pub(super) bytes: u64,
+    pub(super) reason: SpaceReason,
 }
 
 /// A file in one of the store's directories.
@@ -241,7 +235,7 @@ impl Inventory {
                     None => writers.clone(),
                 },
                 // The bytes are past the end of the storage.
-                StoreFile::Storage(id) | StoreFile::Digests(id) if needs.storages.contains_key(&id) => {
+                StoreFile::Storage(id) | StoreFile::Digests(id) if needs.has_storage(listed.file) => {
                     holders(store, &store.paths.storage(id))
                 }
                 file if needs.may_be_published(file) => writers.clone(),
@@ -284,210 +278,4 @@ fn list(store: &OpenStore) -> Result<Vec<ListedFile>> {
     }
     files.sort_unstable_by(|a, b| a.path.cmp(&b.path));
     Ok(files)
-}
-
-/// The files that the newest generation, the tagged ones, and older ones in use need.
-#[derive(Debug)]
-pub(super) struct Needs {
-    newest: u64,
-    next_storage_id: u64,
-    table: Option<u64>,
-    history: Option<u64>,
-    /// The storages of the newest generation: the length of a sealed one, `None` for one that is changed in place.
-    storages: BTreeMap<u64, Option<u64>>,
-    /// For each storage that is garbage: the generation that dropped it.
-    dropped: BTreeMap<u64, u64>,
-    /// The tagged generations, in ascending order.
-    tagged: Vec<(u64, KeptGeneration)>,
-    /// For each storage that was restored and dropped again: the generations, tagged or in use, that have it. Some
-    /// between those lack it.
-    restored: BTreeMap<u64, BTreeSet<u64>>,
-    /// Whether part of the newest generation cannot be read, so that it may need any file.
-    is_damaged: bool,
-    pins: Vec<GenerationInUse>,
-}
-
-impl Needs {
-    /// Collects what a generation and the pinned ones need. If `allows_damage` is set, a damaged generation may need
-    /// every file.
-    ///
-    /// # Errors
-    /// `Corrupt` for a damaged entry of the newest generation, unless `allows_damage` is set.
-    pub(super) fn of(
-        store: &StoreDir,
-        newest: &Generation,
-        pins: Vec<GenerationInUse>,
-        allows_damage: bool,
-    ) -> Result<Self> {
-        let manifest = newest.manifest();
-        let mut needs = Needs {
-            newest: newest.number(),
-            next_storage_id: manifest.next_storage_id,
-            table: manifest.table.map(|table| table.generation),
-            history: manifest.history.map(|history| history.generation),
-            storages: BTreeMap::new(),
-            dropped: BTreeMap::new(),
-            tagged: Vec::new(),
-            restored: BTreeMap::new(),
-            is_damaged: false,
-            pins,
-        };
-        match needs.add_history(store, newest) {
-            Err(e) if allows_damage && e.kind() == ErrorKind::Corrupt => needs.is_damaged = true,
-            added => added?,
-        }
-        for entry in newest.storages()? {
-            let (id, record) = match entry {
-                Err(e) if allows_damage && e.kind() == ErrorKind::Corrupt => {
-                    needs.is_damaged = true;
-                    continue;
-                }
-                entry => entry?,
-            };
-            let sealed_bytes = match record.kind {
-                RecordKind::External(_) => continue,
-                RecordKind::Sealed(_) => Some(record.length_bytes),
-                RecordKind::Mutable | RecordKind::Live { .. } => None,
-            };
-            needs.storages.insert(id, sealed_bytes);
-        }
-        Ok(needs)
-    }
-
-    /// Adds what tags keep, and what is garbage.
-    fn add_history(&mut self, store: &StoreDir, newest: &Generation) -> Result<()> {
-        for kept in newest.tagged(0)? {
-            let (key, kept) = kept?;
-            self.tagged.push((key.generation, kept));
-        }
-        for garbage in newest.entries().scan::<GarbageEntry>(None)? {
-            let (GarbageKey { dropped, id, .. }, record) = garbage?;
-            self.dropped.insert(id, dropped);
-            if record.is_restored {
-                self.restored.insert(id, BTreeSet::new());
-            }
-        }
-        if self.restored.is_empty() {
-            return Ok(());
-        }
-        let tagged = self.tagged.iter().map(|(generation, _)| *generation);
-        let generations: BTreeSet<u64> = tagged.chain(self.pins.iter().map(|pin| pin.generation)).collect();
-        for generation in generations {
-            let pinned = match pin_kept(store, generation)? {
-                Some(kept) => Some(kept),
-                None => pin(store, generation)?,
-            };
-            for (&id, having) in &mut self.restored {
-                // One that cannot be opened may have it.
-                if pinned.as_ref().map_or(Ok(true), |pinned| Ok(pinned.storage(id)?.is_some()))? {
-                    having.insert(generation);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the first tagged generation that needs a storage.
-    pub(super) fn tagged_with(&self, id: u64, dropped: u64) -> Option<u64> {
-        let at = self.tagged.partition_point(|(_, kept)| kept.next_storage_id <= id);
-        let mut tagged = self.tagged.iter().skip(at).map(|(generation, _)| *generation);
-        tagged.find(|&generation| self.may_have(generation, id)).filter(|first| *first < dropped)
-    }
-
-    /// Whether a generation before the one that dropped a storage may have it.
-    fn may_have(&self, generation: u64, id: u64) -> bool {
-        self.restored.get(&id).is_none_or(|having| having.contains(&generation))
-    }
-
-    /// Returns the sealed storages of the newest generation, with their lengths.
-    pub(super) fn sealed_storages(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.storages.iter().filter_map(|(&id, &length_bytes)| Some((id, length_bytes?)))
-    }
-
-    /// Whether the file may be one that a commit in progress is about to publish.
-    fn may_be_published(&self, file: StoreFile) -> bool {
-        match file {
-            StoreFile::Table(number) | StoreFile::History(number) | StoreFile::KeptManifest(number) => {
-                number > self.newest
-            }
-            StoreFile::Storage(id) | StoreFile::Digests(id) => id >= self.next_storage_id,
-            _ => false,
-        }
-    }
-
-    /// Returns the bytes of a file that the newest generation does not need, and why they exist. Ignores writers.
-    fn spare(&self, file: StoreFile, size_bytes: u64) -> Option<Spare> {
-        let all = |reason| Some(Spare { bytes: size_bytes, reason });
-        match file {
-            StoreFile::Unfinished => all(SpaceReason::Garbage),
-            StoreFile::Foreign => all(SpaceReason::Foreign),
-            // A later generation was published meanwhile.
-            StoreFile::Manifest(number) if number >= self.newest => None,
-            StoreFile::Manifest(number) => all(self.reason(|pin| pin.generation == number)),
-            _ if self.is_damaged && !self.has_storage(file) => None,
-            StoreFile::KeptManifest(number) => {
-                let tagged = self.tagged.binary_search_by_key(&number, |(generation, _)| *generation);
-                all(match tagged {
-                    Ok(_) => SpaceReason::Tagged { generation: number },
-                    Err(_) => self.reason(|pin| pin.generation == number),
-                })
-            }
-            StoreFile::Table(number) if Some(number) == self.table => None,
-            StoreFile::Table(number) => {
-                let at = self.tagged.partition_point(|(generation, _)| *generation < number);
-                let first = self.tagged.get(at).filter(|(_, kept)| kept.table == Some(number));
-                all(match first {
-                    Some(&(generation, _)) => SpaceReason::Tagged { generation },
-                    None => self.reason(|pin| pin.needs_table(number)),
-                })
-            }
-            StoreFile::History(number) if Some(number) == self.history => None,
-            StoreFile::History(number) => all(self.reason(|pin| pin.needs_history(number))),
-            StoreFile::Storage(id) | StoreFile::Digests(id) => {
-                let Some(&length_bytes) = self.storages.get(&id) else {
-                    let dropped = self.dropped.get(&id).copied();
-                    let needs = |pin: &GenerationInUse| {
-                        pin.needs_storage(id, dropped.unwrap_or(u64::MAX))
-                            && self.may_have(pin.generation, id)
-                    };
-                    return all(match dropped.and_then(|dropped| self.tagged_with(id, dropped)) {
-                        Some(generation) => SpaceReason::Tagged { generation },
-                        None => self.reason(needs),
-                    });
-                };
-                let needed_bytes = match (file, length_bytes) {
-                    (StoreFile::Storage(_), None) => return None,
-                    (_, None) => return all(SpaceReason::Garbage),
-                    (StoreFile::Storage(_), Some(length_bytes)) => length_bytes,
-                    (_, Some(length_bytes)) => match full_chunk_count(length_bytes) {
-                        0 => return all(SpaceReason::Garbage),
-                        count => count * size_of::<Digest>() as u64,
-                    },
-                };
-                let bytes = size_bytes.saturating_sub(needed_bytes);
-                (bytes > 0).then_some(Spare { bytes, reason: SpaceReason::Garbage })
-            }
-        }
-    }
-
-    /// Whether a file of `storages/` or `generations/` can be deleted.
-    pub(super) fn unneeded(&self, file: StoreFile) -> bool {
-        // With the size 0, `Garbage` is returned only if no byte of the file is needed.
-        let is_own = !matches!(file, StoreFile::Unfinished | StoreFile::Foreign);
-        is_own && self.spare(file, 0).is_some_and(|spare| spare.reason == SpaceReason::Garbage)
-    }
-
-    fn has_storage(&self, file: StoreFile) -> bool {
-        matches!(file, StoreFile::Storage(id) | StoreFile::Digests(id) if self.storages.contains_key(&id))
-    }
-
-    /// Returns `Pinned` if older generations need a file, otherwise `Garbage`.
-    fn reason(&self, needs: impl Fn(&GenerationInUse) -> bool) -> SpaceReason {
-        let pins = || self.pins.iter().filter(|pin| needs(pin));
-        let Some(generation) = pins().map(|pin| pin.generation).min() else { return SpaceReason::Garbage };
-        let mut processes: Vec<u32> = pins().flat_map(|pin| pin.processes.iter().copied()).collect();
-        processes.sort_unstable();
-        processes.dedup();
-        SpaceReason::Pinned { generation, processes }
-    }
 }

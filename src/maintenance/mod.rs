@@ -66,10 +66,12 @@ mod copy;
 mod external_check;
 mod inventory;
 mod materialize;
+mod needs;
 mod rewrite;
 mod rewrite_candidates;
 mod salvage;
 mod storage_tensors;
+mod tagged;
 mod usage;
 mod verify;
 

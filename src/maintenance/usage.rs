@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::inventory::{Inventory, ListedFile, SpaceReason, SpareFile};
 use super::storage_tensors::{RewriteGain, StorageTensors, each_storage, rewrite_gain};
+use super::tagged::TaggedGenerations;
 use crate::disk::{FileId, STAGE_PREFIX, StoreFile, tree_bytes};
 use crate::error::{Error, Result};
 use crate::generation::{OpenStore, writers_of};
@@ -106,17 +107,26 @@ pub(crate) fn usage(store: &OpenStore) -> Result<DiskUsage> {
         }
         spare.into_iter().for_each(|spare| usage.add(spare));
     }
-    let tagged = newest.last_tagged()?;
+    let (mut unreached, mut restored) = (Vec::new(), Vec::new());
     each_storage(&newest, false, |storage| {
-        let needed_bytes = needed.remove(&storage.id).unwrap_or_default();
-        let tagged =
-            tagged.filter(|(_, kept)| storage.id < kept.next_storage_id).map(|(key, _)| key.generation);
-        let unreached = unreached(store, storage, needed_bytes, tagged)?;
-        let unreached_bytes = unreached.as_ref().map_or(0, |file| file.spare_bytes);
+        let (id, is_restored) = (storage.id, storage.record.is_restored);
+        let needed_bytes = needed.remove(&id).unwrap_or_default();
+        let found = unreached_bytes(store, storage, needed_bytes)?;
+        let unreached_bytes = found.as_ref().map_or(0, |file| file.spare_bytes);
         add(&mut usage.reachable_bytes, needed_bytes.saturating_sub(unreached_bytes));
-        unreached.into_iter().for_each(|file| usage.add(file));
+        restored.extend((is_restored && found.is_some()).then_some(id));
+        unreached.extend(found.map(|file| (id, file)));
         Ok(())
     })?;
+    let mut tagged = TaggedGenerations::list(&newest)?;
+    tagged.find_restored(store, &restored, &[])?;
+    for (id, mut file) in unreached {
+        // A rewrite would free nothing: the tag keeps the storage.
+        if let Some(generation) = tagged.with_storage(id).next() {
+            file.reason = SpaceReason::Tagged { generation };
+        }
+        usage.add(file);
+    }
     // A damaged generation may need every storage.
     needed.into_values().for_each(|bytes| add(&mut usage.reachable_bytes, bytes));
     for path in others {
@@ -162,23 +172,18 @@ fn add_other(usage: &mut DiskUsage, store: &OpenStore, path: PathBuf, counted: &
     usage.add(SpareFile { path, spare_bytes, reason, size_bytes, storage_id: None, names: Vec::new() });
 }
 
-/// Returns the bytes of a storage that no tensor reaches and that a compaction does not keep, if there are any. `tagged`
-/// is a tagged generation with the storage.
-fn unreached(
+/// Returns the bytes of a storage that no tensor reaches and that a compaction does not keep, if there are any.
+fn unreached_bytes(
     store: &OpenStore,
     storage: StorageTensors,
     needed_bytes: u64,
-    tagged: Option<u64>,
 ) -> Result<Option<SpareFile>> {
     let (path, length_bytes) = (store.paths.storage(storage.id), storage.record.length_bytes);
     let repacked = repack(&storage.views(), length_bytes).map_err(|e| Error::corrupt(&path, e))?;
     let kept_bytes = repacked.length_bytes.min(length_bytes);
-    let gain = rewrite_gain(length_bytes, kept_bytes);
-    let reason = match (gain, StorageKind::of(&storage.record.kind), tagged) {
-        (RewriteGain::Nothing, _, _) => return Ok(None),
-        // A rewrite would free nothing: the tag keeps the storage.
-        (_, _, Some(generation)) => SpaceReason::Tagged { generation },
-        (RewriteGain::Enough, StorageKind::Sealed, None) => SpaceReason::Unreached,
+    let reason = match (rewrite_gain(length_bytes, kept_bytes), StorageKind::of(&storage.record.kind)) {
+        (RewriteGain::Nothing, _) => return Ok(None),
+        (RewriteGain::Enough, StorageKind::Sealed) => SpaceReason::Unreached,
         _ => SpaceReason::Kept,
     };
     Ok(Some(SpareFile {

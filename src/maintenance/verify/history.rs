@@ -17,7 +17,7 @@ use super::survey::Survey;
 use crate::error::{ErrorKind, Result};
 use crate::generation::{GarbageEntry, Generation, OpenStore, is_kept, pin_kept};
 use crate::layout::MAX_STEPS_TOGETHER;
-use crate::maintenance::inventory::Needs;
+use crate::maintenance::needs::Needs;
 use crate::storage::Unreadable;
 
 /// What has been found of the generation of the handle.
@@ -108,6 +108,13 @@ fn check_tags(store: &OpenStore, newest: &Generation, findings: &mut Findings) -
     for entry in newest.tagged(0)? {
         let (key, record) = entry?;
         kept.insert(key.generation, record);
+    }
+    for entry in newest.released()? {
+        let generation = entry?.0.generation;
+        if kept.contains_key(&generation) {
+            let detail = format!("generation {generation} is listed both with tags and without");
+            findings.push(&path, &FormatError::new(Rule::RecordCount, detail));
+        }
     }
     for (generation, names) in &names {
         if kept.get(generation).is_none_or(|kept| kept.tag_count != names.len() as u64) {

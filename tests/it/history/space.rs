@@ -108,3 +108,32 @@ fn compaction_leaves_what_a_tag_keeps_and_says_so() {
     store.gc().unwrap();
     assert_eq!(checked(&store, &path).reachable_bytes, 2000);
 }
+
+#[test]
+fn compaction_and_usage_know_which_tags_have_a_restored_storage() {
+    let (_dir, path, store) = new_store();
+    save_tagged(&store, "all", &filled(100_000, 1u8), "with");
+    store.remove("all").unwrap();
+    save_tagged(&store, "other", &filled(10, 1u8), "without");
+    store.restore(&store.at("with").unwrap()).unwrap();
+    store.save_view("some", &store.load("all").unwrap().narrow(0, 0, 1000).unwrap()).unwrap();
+    store.remove("all").unwrap();
+    let reason = || {
+        let unreached = checked(&store, &path).spare.into_iter().find(|file| file.storage_id == Some(1));
+        unreached.map(|file| (file.reason, file.spare_bytes)).unwrap()
+    };
+    // "without" is later, but lacks the storage.
+    assert_eq!(reason(), (SpaceReason::Tagged { generation: 2 }, 99_000));
+    let compacted = store.compact(false, |_| ()).unwrap();
+    let reasons: Vec<_> = compacted.skipped.into_iter().map(|skipped| skipped.reason).collect();
+    assert_eq!((compacted.storage_count, reasons), (0, vec![SkipReason::Tagged { generation: 2 }]));
+
+    store.untag("with").unwrap();
+    assert_eq!(reason(), (SpaceReason::Unreached, 99_000));
+    let compacted = store.compact(false, |_| ()).unwrap();
+    assert_eq!((compacted.storage_count, compacted.after_bytes, compacted.skipped.len()), (1, 1000, 0));
+    assert!(!path.join("storages/0000000000000001.bin").exists());
+    assert_eq!(store.load("some").unwrap().read::<u8>().unwrap(), [1; 1000]);
+    assert_eq!(store.gc().unwrap().file_count, 0);
+    assert!(store.verify(|_| ()).unwrap().is_whole());
+}
