@@ -98,6 +98,9 @@ class Store:
             check_table(self._history)
         named = Counter(tag.generation for _, tag in self.tags())
         kept = {generation: kept for (_, generation), kept in self._catalog(KEPT).scan((True, 0))}
+        for (is_tagged, generation), _ in self._catalog(KEPT).scan((False, 0)):
+            require(is_tagged or generation not in kept, 28,
+                    f"generation {generation} is kept by a tag, and is listed as one without")
         require(named == {generation: kept.tag_count for generation, kept in kept.items()}, 28,
                 "the kept generations do not count the tags that name them")
         for (is_tagged, dropped, storage_id), _ in self._catalog(GARBAGE).scan((False, 0, 0)):
@@ -176,6 +179,8 @@ class Store:
         if not os.path.exists(path) or not os.path.samestat(os.fstat(self._file.fileno()), os.lstat(path)):
             raise MissingFile(19, f"{path} has been deleted")
         manifest = Manifest(os.pread(self._file.fileno(), MAX_MANIFEST + 1, 0), self.uuid, self.generation)
+        has_history = manifest.history or manifest.tags or manifest.kept or manifest.garbage
+        require(directory == "meta" or not has_history, 28, f"{path} has a history of its own")
         self._manifest, self._attributes = manifest, manifest.attributes
         self.attributes = self.attributes_of("")
         self._table = self._open_table("generations", "tab", manifest.table)

@@ -296,6 +296,8 @@ class Manifest:
         self.tags = record.changes(record.name, record.tag)
         self.kept = record.changes(record.kept_key, record.kept)
         self.garbage = record.changes(record.garbage_key, record.garbage)
+        twice = [number for (is_tagged, number), kept in self.kept.items() if kept and self.kept.get((not is_tagged, number))]
+        record.check(not twice, 28, f"the kept generations {twice} are listed both with tags and without")
         record.end()
 
 

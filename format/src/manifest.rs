@@ -176,6 +176,19 @@ impl Manifest {
         Self::decode_body(body, uuid, generation).map_err(|e| e.at(24))
     }
 
+    /// Decodes the manifest in `generations/` of a generation that a tag keeps, as [`decode`](Self::decode) does others.
+    ///
+    /// # Errors
+    /// Those of `decode`, and [`Rule::RecordCount`] for a manifest with a history, which only the newest one states.
+    pub fn decode_kept(bytes: &[u8], uuid: Uuid, generation: u64) -> Result<Self> {
+        let manifest = Self::decode(bytes, uuid, generation)?;
+        if manifest.history.is_some() || manifest.change_count(true) > 0 {
+            let detail = "a manifest that a tag keeps, with a history of its own";
+            return Err(Error::new(Rule::RecordCount, detail).at(24));
+        }
+        Ok(manifest)
+    }
+
     /// Returns whether `bytes` would [`decode`](Self::decode) to this manifest, without creating a second manifest.
     #[must_use]
     pub fn is_encoded_in(&self, bytes: &[u8]) -> bool {
@@ -263,6 +276,11 @@ impl Manifest {
         for (key, kept) in &self.kept {
             key.check(bounds)?;
             kept.as_ref().map_or(Ok(()), |kept| kept.check(*key, bounds))?;
+            let other = KeptKey { is_tagged: !key.is_tagged, ..*key };
+            if kept.is_some() && self.kept.get(&other).is_some_and(Option::is_some) {
+                let detail = format!("generation {} is listed both with tags and without", key.generation);
+                return Err(Error::new(Rule::RecordCount, detail));
+            }
         }
         for (key, record) in &self.garbage {
             key.check(bounds)?;

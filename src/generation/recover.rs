@@ -155,18 +155,23 @@ pub(crate) fn newest_has_storage(store: &StoreDir, id: u64, known: &AtomicU64) -
 
 /// Opens one generation under a shared lock. Returns `None` if a collector holds or has deleted it.
 pub(crate) fn pin(store: &StoreDir, number: u64) -> Result<Option<Generation>> {
-    pin_at(store, number, store.paths.manifest(number))
+    pin_at(store, number, store.paths.manifest(number), Manifest::decode)
 }
 
 /// Opens a generation that a tag names, like [`pin`].
 pub(crate) fn pin_kept(store: &StoreDir, number: u64) -> Result<Option<Generation>> {
-    pin_at(store, number, store.paths.kept_manifest(number))
+    pin_at(store, number, store.paths.kept_manifest(number), Manifest::decode_kept)
 }
 
-fn pin_at(store: &StoreDir, number: u64, path: PathBuf) -> Result<Option<Generation>> {
+fn pin_at(
+    store: &StoreDir,
+    number: u64,
+    path: PathBuf,
+    decode: fn(&[u8], Uuid, u64) -> format::Result<Manifest>,
+) -> Result<Option<Generation>> {
     let (disk, paths) = (&*store.disk, &store.paths);
     let Some((pin, bytes)) = pinned_bytes(disk, path.clone())? else { return Ok(None) };
-    let decoded = Manifest::decode(&bytes, store.uuid, number);
+    let decoded = decode(&bytes, store.uuid, number);
     let manifest = decoded.map_err(|e| Error::corrupt(&path, e))?;
     let table = Table::of(disk, paths, &manifest)?.map(Arc::new);
     let history = Table::of_history(disk, paths, &manifest)?.map(Arc::new);

@@ -138,6 +138,18 @@ fn changes<K: Ord + Debug, V: Debug>(
     vec(entry, 0..6).prop_map(BTreeMap::from_iter)
 }
 
+/// Changes of kept generations, none of which is listed twice.
+fn kept_changes(bounds: Bounds) -> impl Strategy<Value = BTreeMap<KeptKey, Option<KeptGeneration>>> {
+    changes(kept(bounds)).prop_map(|mut kept| {
+        let released = |key: &KeptKey| KeptKey { is_tagged: false, ..*key };
+        let all = kept.clone();
+        kept.retain(|key, kept| {
+            !key.is_tagged || kept.is_none() || !matches!(all.get(&released(key)), Some(Some(_)))
+        });
+        kept
+    })
+}
+
 fn tree_ref() -> impl Strategy<Value = TreeRef> {
     let tree_ref = |(root_page, entry_count): (u64, u64)| TreeRef { root_page, entry_count };
     // A tree without entries has no root.
@@ -175,7 +187,7 @@ prop_compose! {
         tensors in btree_map(name(), of(tensor_record(bounds.next_storage_id)), 0..8),
         attributes in btree_map((prop_oneof![Just(String::new()), name()], name()), ".{0,20}", 0..4),
         tags in btree_map(name(), of(tag(bounds)), 0..6),
-        (kept, garbage) in (changes(kept(bounds)), changes(garbage(bounds))),
+        (kept, garbage) in (kept_changes(bounds), changes(garbage(bounds))),
     ) -> Manifest {
         let Bounds { generation, next_storage_id } = bounds;
         Manifest {

@@ -343,6 +343,10 @@ fn manifests() -> Vec<(&'static str, Vec<u8>)> {
         ("F-14-kept-generations-descend", removals("kept", &[kept(0, 6), kept(0, 5)])),
         ("F-14-kept-generation-twice", removals("kept", &[kept(1, 5), kept(1, 5)])),
         ("F-14-kept-generation-after-a-tagged-one", removals("kept", &[kept(1, 5), kept(0, 6)])),
+        ("F-28-kept-generation-with-tags-and-without", {
+            let record = |tag_count| [vec![1], int(-4), uint(NEXT_ID), vec![0], uint(tag_count)].concat();
+            manifest_with("kept", list(&[[kept(0, 5), record(0)].concat(), [kept(1, 5), record(1)].concat()]))
+        }),
         ("F-14-garbage-descends", removals("garbage", &[garbage(0, 5, 3), garbage(0, 5, 2)])),
         ("F-14-garbage-twice", removals("garbage", &[garbage(0, 5, 2), garbage(0, 5, 2)])),
         ("F-14-garbage-by-id", removals("garbage", &[garbage(0, 6, 2), garbage(0, 5, 3)])),

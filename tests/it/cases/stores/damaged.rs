@@ -427,12 +427,48 @@ fn history() -> Vec<Row> {
     };
     let mut without_list = tags(&["v1"]);
     without_list.remove(HIS).unwrap();
+    // Generation 5 is listed as one whose last tag was removed, too.
+    let twice_kept = |entry: &[Vec<u8>]| {
+        let released = [vec![0], uint(5), entry.concat(), int(-4), uint(NEXT_ID), vec![0], uint(0)].concat();
+        (released, with_kept(kept()))
+    };
+    let (released, mut twice) = twice_kept(&[vec![1]]);
+    let both = [uint(2), released].concat();
+    twice.insert(MAN.to_owned(), Node::File(tagged(&[("kept", both)])));
+    let (released, mut twice_in_two_files) = twice_kept(&[]);
+    let (bytes, reference) = wire::history(&[], &[released], &[]);
+    let manifest_on_list = tagged(&[("history", table_ref(&reference))]);
+    twice_in_two_files.insert(MAN.to_owned(), Node::File(manifest_on_list));
+    twice_in_two_files.insert(HIS.to_owned(), Node::File(bytes));
+    // The manifest of generation 5 has a history.
+    let kept_with = |maps: &[&'static str], changes: &[Change]| {
+        let earlier = [("generation", uint(5)), ("dropped", uint(5)), ("kept_table", vec![0])];
+        let is_there = |(field, _): &Change| match *field {
+            "dropped" => !maps.contains(&"garbage"),
+            "kept_table" => !maps.contains(&"kept"),
+            _ => true,
+        };
+        let earlier: Vec<Change> = earlier.into_iter().filter(is_there).collect();
+        with_kept(manifest_without(maps, &[&earlier[..], changes].concat()))
+    };
+    let reference = TableRef { generation: 5, ..reference };
+    let history = [("history", table_ref(&reference))];
     let mut not_kept = store(manifest_without(&["kept", "garbage"], &[]));
     not_kept.insert(KEPT.to_owned(), Node::File(kept()));
     vec![
         ("kept-manifest-missing", store(tagged(&[])), Verify(&[(19, KEPT)])),
         ("kept-manifest-bit-flipped", with_kept(flipped(kept(), 40)), Verify(&[(16, KEPT)])),
         ("kept-manifest-of-another-generation", with_kept(manifest(&[])), Verify(&[(18, KEPT)])),
+        (
+            "kept-manifest-with-a-list-of-tags",
+            kept_with(&["tags", "kept", "garbage"], &history),
+            Verify(&[(28, KEPT)]),
+        ),
+        ("kept-manifest-with-a-tag", kept_with(&["kept", "garbage"], &[]), Verify(&[(28, KEPT)])),
+        ("kept-manifest-with-a-kept-generation", kept_with(&["tags", "garbage"], &[]), Verify(&[(28, KEPT)])),
+        ("kept-manifest-with-garbage", kept_with(&["tags", "kept"], &[]), Verify(&[(28, KEPT)])),
+        ("generation-with-tags-and-without", twice, Open(28, MAN)),
+        ("generation-with-tags-and-without-in-two-files", twice_in_two_files, Verify(&[(28, HIS)])),
         ("tag-of-a-generation-that-is-not-kept", not_kept, Verify(&[(28, MAN)])),
         ("list-of-tags-missing", without_list, Open(19, HIS)),
         ("list-of-tags-descends", tags(&["v2", "v1"]), Verify(&[(24, HIS)])),

@@ -70,3 +70,28 @@ fn damaged_stores_are_refused_by_the_recorded_rule_and_file() {
         check(&name, &dir);
     }
 }
+
+/// Such a generation is tagged, and its manifest would be deleted as one that no tag keeps.
+#[test]
+fn store_with_a_generation_that_is_tagged_and_not_is_read_and_not_written() {
+    let (_, dir) = stores("damaged")
+        .into_iter()
+        .find(|(name, _)| name == "generation-with-tags-and-without-in-two-files")
+        .unwrap();
+    let copy = copied(&dir);
+    let root = copy.path().join("store");
+    let before = digests_of(copy.path());
+    let store = Store::open(&root).unwrap();
+    assert_eq!(store.at("v1").unwrap().load("t").unwrap().read::<f32>().unwrap().len(), 6);
+    let refused = [
+        store.save("x", &1i32).unwrap_err(),
+        store.untag("v1").unwrap_err(),
+        store.gc().map(drop).unwrap_err(),
+    ];
+    for error in refused {
+        let text = error.to_string();
+        assert_eq!(error.rule().map(|rule| rule.number()), Some(28), "{text}");
+        assert!(text.contains("generation 5 is listed both with tags and without"), "{text}");
+    }
+    assert_eq!(digests_of(copy.path()), before);
+}
