@@ -2,7 +2,7 @@
 //! bytes.
 
 /// The file names. The index of a name encodes it.
-pub const NAMES: [&str; 20] = [
+pub const NAMES: [&str; 21] = [
     "FORMAT",
     "LOCK",
     "UNSYNCED",
@@ -23,6 +23,7 @@ pub const NAMES: [&str; 20] = [
     "generations/0000000000000002.man",
     "meta/0000000000000002.his",
     "meta/0000000000000003.his",
+    "generations/0000000000000003.man",
 ];
 
 /// The bit of the name byte that means that the file's digests are corrected.
