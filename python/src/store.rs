@@ -247,8 +247,7 @@ impl StoreHandle {
         Ok(entries.map(entry).collect())
     }
 
-    /// Removes those of the tags in `candidates` that no rule keeps, and the files that only they needed. Returns the
-    /// removed tags.
+    /// Removes those of the tags in `candidates` that no rule keeps. Returns the removed tags.
     fn prune(
         &self,
         py: Python<'_>,
@@ -260,13 +259,7 @@ impl StoreHandle {
         let store = self.store()?;
         let keep_within = keep_within.map(|seconds| Duration::from_secs_f64(seconds.clamp(0., MAX_SECONDS)));
         let policy = Retention { keep_last, keep_within, keep_every };
-        let removed = detach(py, || -> stridemap::Result<_> {
-            let removed = store.retain(&policy, |name| candidates.contains(name))?;
-            // A commit deletes the files of a few generations only.
-            store.gc()?;
-            Ok(removed)
-        })?;
-        Ok(tags(removed))
+        Ok(tags(detach(py, || store.retain(&policy, |name| candidates.contains(name)))?))
     }
 
     fn begin(&self, py: Python<'_>, exclusive: bool) -> Result<TransactionHandle> {

@@ -64,7 +64,8 @@ pub(crate) struct OlderManifests {
 
 impl OlderManifests {
     /// Makes this the manifests before `newest`. `names` are the names in `meta/`. Without them, the known manifests are
-    /// used if they are still current, and otherwise the directory is listed.
+    /// used if they are still current, and otherwise the directory is listed. The released generations are read only if
+    /// another handle has published since.
     pub(super) fn update(
         &mut self,
         store: &StoreDir,
@@ -76,12 +77,24 @@ impl OlderManifests {
             None => list(&*store.disk, &store.paths)?,
             Some(names) => names,
         };
-        let numbers = numbers_among(&names, "man").into_iter().filter(|&number| number < newest.number());
-        let is_kept = false;
-        let known = |generation| OlderManifest { generation, is_kept, needs: self.needs(generation) };
-        self.manifests = numbers.map(known).collect();
-        self.needed_to = 0;
+        let mut numbers = numbers_among(&names, "man");
+        numbers.retain(|&number| number < newest.number());
+        if self.as_of == newest.number() {
+            self.forget(|older| !older.is_kept && numbers.binary_search(&older.generation).is_err());
+        } else {
+            self.list_again(store, &numbers, newest)?;
+        }
         self.histories = numbers_among(&names, "his");
+        self.unfinished = names.into_iter().filter(|name| name.starts_with(STAGE_PREFIX)).collect();
+        self.as_of = newest.number();
+        Ok(())
+    }
+
+    /// Makes this the manifests with these numbers in `meta/`, and those of the released generations.
+    fn list_again(&mut self, store: &StoreDir, numbers: &[u64], newest: &Generation) -> Result<()> {
+        let known = |&generation| OlderManifest { generation, is_kept: false, needs: self.needs(generation) };
+        self.manifests = numbers.iter().map(known).collect();
+        self.needed_to = 0;
         let released = newest.released()?.map(|entry| {
             let (KeptKey { generation, .. }, kept) = entry?;
             // Otherwise, the manifest of a tag would be deleted.
@@ -93,8 +106,6 @@ impl OlderManifests {
         let released: Vec<_> = released.collect::<Result<_>>()?;
         self.add_released(&released);
         self.find_gone(store, newest.number());
-        self.unfinished = names.into_iter().filter(|name| name.starts_with(STAGE_PREFIX)).collect();
-        self.as_of = newest.number();
         Ok(())
     }
 

@@ -145,7 +145,8 @@ impl Store {
         self.write(|txn| txn.tag_snapshot(name, &snapshot))
     }
 
-    /// Removes a tag. What only its generation needed is deleted when nothing holds that generation any more.
+    /// Removes a tag, and deletes what only its generation needed. If a handle or a snapshot, in any process, holds that
+    /// generation, a later commit or [`gc`](Store::gc) does.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -264,8 +265,8 @@ impl Store {
         self.write(|txn| txn.restore(snapshot, ""))
     }
 
-    /// Removes the tags that a policy does not keep, in one commit, and returns them. `is_candidate` says for each name
-    /// whether the policy is about it; other tags stay.
+    /// Removes the tags that a policy does not keep, in one commit, and returns them. What only they kept is deleted as by
+    /// [`untag`](Store::untag). `is_candidate` says for each name whether the policy is about it; other tags stay.
     ///
     /// ```
     /// # use stridemap::Store;

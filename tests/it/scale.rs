@@ -156,3 +156,62 @@ fn cost_of_replacing_commits_does_not_grow_with_an_old_reader() {
     store.save("replaced", &row(9)).unwrap();
     assert_eq!(std::fs::read_dir(path.join("storages")).unwrap().count(), 2, "the reader is gone");
 }
+
+/// Of the generations that a tag keeps, and of those that only readers hold since their tags were removed, a commit looks at
+/// a few.
+#[test]
+fn cost_of_commits_does_not_grow_with_tags_and_the_generations_of_readers() {
+    let cost = |count: u64| {
+        let (dir, disk) = (temporary(), Hooked::default());
+        let path = dir.path().join("tagged.smap");
+        let store = options(&disk).create(&path).unwrap();
+        for step in 0..2 * count {
+            let saved = store.write(|txn| {
+                txn.save("x", &filled(8, step))?;
+                txn.tag(&format!("t{step}"))
+            });
+            saved.unwrap();
+        }
+        let reader = Store::open(&path).unwrap();
+        let held: Vec<_> = (0..count).map(|step| reader.at(&*format!("t{step}")).unwrap()).collect();
+        store.write(|txn| (0..count).try_for_each(|step| txn.untag(&format!("t{step}")))).unwrap();
+        store.save("y", &0i32).unwrap();
+        disk.take_counts();
+        (0..50).for_each(|step| store.save("y", &step).unwrap());
+        let counts = disk.take_counts();
+        for (snapshot, step) in held.iter().zip(0u64..) {
+            assert_eq!(snapshot.load("x").unwrap().read::<u64>().unwrap(), [step; 8]);
+        }
+        println!("50 commits beside {count} tags and {count} held generations: {counts:?}");
+        counts.operation_count
+    };
+    let (few, many) = (cost(20), cost(200));
+    assert!(many <= few * 11 / 10, "{many} operations instead of {few}");
+}
+
+/// A restore finds its storages among the garbage that was dropped soon after the restored generation.
+#[test]
+fn cost_of_a_restore_does_not_grow_with_the_garbage_of_other_tags() {
+    let (dir, disk) = (temporary(), Hooked::default());
+    let path = dir.path().join("restored.smap");
+    let store = options(&disk).create(&path).unwrap();
+    for step in 0..2000u64 {
+        let saved = store.write(|txn| {
+            txn.save("x", &filled(8, step))?;
+            txn.tag(&format!("t{step:04}"))
+        });
+        saved.unwrap();
+    }
+    drop(store);
+    let read = [1000, 1500, 1998].map(|step| {
+        let store = options(&disk).open(&path).unwrap();
+        let tagged = store.at(&*format!("t{step}")).unwrap();
+        disk.take_counts();
+        store.restore(&tagged).unwrap();
+        assert_eq!(store.load("x").unwrap().read::<u64>().unwrap(), [step; 8]);
+        disk.take_counts().metadata_read_bytes
+    });
+    println!("restored with {read:?} bytes of metadata");
+    // One of these commits may write the table of the history again.
+    assert!(read.iter().filter(|&&bytes| bytes < 64 * KIB).count() >= 2, "{read:?} bytes to restore");
+}

@@ -140,7 +140,8 @@ pub(crate) fn view_of_a_removed_tensor_beside_a_restore(play: &Play) -> Fate {
     let second = open(&play.seat())?;
     let y = expect_ok("load", second.load("y"))?;
     let mut txn = expect_ok("begin", second.begin())?;
-    expect_ok("restore", expect_ok("at", second.at("t")).map(|tagged| txn.restore(&tagged, "x"))?)?;
+    let tagged = expect_ok("at", second.at("t"))?;
+    expect_ok("restore", txn.restore(&tagged, "x"))?;
     expect_ok("save_view", txn.save_view("view", &y))?;
     expect_ok("remove", store.remove("y"))?;
     refused("the commit of the view", txn.commit(), ErrorKind::Conflict)?;

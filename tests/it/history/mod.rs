@@ -14,6 +14,7 @@ mod fixed;
 mod in_place;
 mod methods;
 mod processes;
+mod removals;
 mod restores;
 mod salvages;
 mod space;
