@@ -86,7 +86,7 @@ pub(super) fn change_tags(
     Ok(tag_changes)
 }
 
-fn kept_of(manifest: &Manifest) -> KeptGeneration {
+pub(super) fn kept_of(manifest: &Manifest) -> KeptGeneration {
     KeptGeneration {
         time_ns: manifest.time_ns,
         next_storage_id: manifest.next_storage_id,

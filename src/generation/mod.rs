@@ -12,6 +12,7 @@
 //! | in use | an older generation that a process has pinned, and the processes that hold a lock | `in_use.rs` |
 //! | incomplete store | a store under a name that no process opens, until it is renamed | `incomplete_store.rs` |
 //! | manifest | the file of a generation: its changes to a table, or everything | `publish.rs` |
+//! | metadata copy | the manifests and tables of a copy of a store with its tags | `metadata_copy.rs` |
 //! | newest generation | the one with the highest number on disk | `recover.rs` |
 //! | older manifests | those before the newest, and what their readers may need | `older.rs` |
 //! | open store | what one handle keeps from one commit to the next | `open_store.rs` |
@@ -38,6 +39,7 @@ mod history;
 mod in_use;
 mod incomplete_store;
 pub(crate) mod kept_watch;
+mod metadata_copy;
 mod name_changes;
 mod new_store;
 mod older;
@@ -66,6 +68,7 @@ pub(crate) use garbage::Collector;
 pub(crate) use history::is_kept;
 pub(crate) use in_use::{GenerationInUse, by_processes, generations_in_use, holders, writers_of};
 pub(crate) use incomplete_store::{IncompleteStore, Unfilled, check_free, not_created};
+pub(crate) use metadata_copy::MetadataCopy;
 pub use name_changes::NameChanges;
 pub(crate) use name_changes::changes_between;
 pub(crate) use open_dirs::{check_store, is_own_dir, open_dirs, read_format};

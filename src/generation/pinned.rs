@@ -94,6 +94,11 @@ impl Generation {
         Generation { manifest, table: None, history: None, pin: None, is_synced: false }
     }
 
+    /// Returns the generation with a table of storages and tensors.
+    pub(super) fn with_table(self, table: Option<Arc<Table>>) -> Self {
+        Generation { table, ..self }
+    }
+
     /// Returns the lock on the manifest, or `None` for a stand-in.
     pub(super) fn into_pin(self) -> Option<Pin> {
         self.pin

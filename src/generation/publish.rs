@@ -111,7 +111,7 @@ fn publish_locked(
 /// # Errors
 /// `CommitUnknown` if the manifest may have its final name, but that name is not known to be durable; `Io` and
 /// `ReadOnly`, after which nothing was published.
-fn publish_manifest(
+pub(super) fn publish_manifest(
     store: &OpenStore,
     mut manifest: Manifest,
     newest: &Generation,
@@ -212,7 +212,7 @@ fn is_table_due(manifest: &Manifest, newest: &Generation, is_history: bool) -> b
 
 /// Moves the changes of `manifest` to a new table, with everything in its base table, and publishes the table under
 /// its name. A table has either the storages and the tensors, or the history. Returns `None` if nothing is left.
-fn write_table(
+pub(super) fn write_table(
     store: &OpenStore,
     manifest: &mut Manifest,
     base: Option<&Table>,
@@ -291,7 +291,7 @@ impl TableWriter {
 }
 
 /// Writes the manifest of a generation to `generations/`, where its tags keep it.
-fn keep_manifest(store: &OpenStore, manifest: &Manifest) -> Result<()> {
+pub(super) fn keep_manifest(store: &OpenStore, manifest: &Manifest) -> Result<()> {
     let (target, dir) = (store.paths.kept_manifest(manifest.generation), store.paths.generations_dir());
     let bytes = manifest.without_history().encode().map_err(unencodable)?;
     let failed = |e| unwritten("write a manifest in", &dir, bytes.len() as u64, e);

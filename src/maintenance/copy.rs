@@ -33,13 +33,16 @@ const MAX_COMMIT_TENSORS: usize = 1 << 17;
 /// leave some bytes out.
 const MAX_RUNS: u64 = 1 << 20;
 
-/// The result of copying a store: see [`Snapshot::copy_to`](crate::Snapshot::copy_to).
+/// The result of copying a store: see [`Snapshot::copy_to`](crate::Snapshot::copy_to) and
+/// [`Store::copy_with_tags`](crate::Store::copy_with_tags).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Copied {
-    /// The number of tensors in the copy.
+    /// The number of tensors in the newest generation of the copy.
     pub tensor_count: u64,
+    /// The number of tags in the copy.
+    pub tag_count: u64,
     /// The bytes of storages that were written.
     pub copied_bytes: u64,
     /// The bytes of storages that share their blocks on disk with those of the source, until one of the two is
@@ -89,7 +92,7 @@ pub(crate) struct Damaged {
 
 /// The part of a storage that is copied.
 #[derive(Debug, Default)]
-struct Part {
+pub(super) struct Part {
     /// The tensors that are copied; empty for all of them.
     tensors: Vec<(String, TensorRecord)>,
     /// The headers of these tensors on the copied storage, if not all bytes are copied.
@@ -181,10 +184,14 @@ impl Original<'_> {
         attributes: Attributes,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Done> {
+        self.build(path, |target| self.fill(target, parts, tensors, attributes, progress))
+    }
+
+    /// Makes a new store, which appears at `path` when it is filled.
+    pub(super) fn build<T>(&self, path: &Path, fill: impl FnOnce(&OpenStore) -> Result<T>) -> Result<T> {
         let copy = || {
             let (building, target) = IncompleteStore::open(self.disk, path, self.store.options)?;
-            let done = self.fill(&target, parts, tensors, attributes, progress);
-            let done = done.map_err(|e| not_created(path, e))?;
+            let done = fill(&target).map_err(|e| not_created(path, e))?;
             building.finish(&target)?;
             Ok(done)
         };
@@ -265,6 +272,18 @@ impl Original<'_> {
                 format!("generation {} has no record of storage {id:016x}", self.generation.number());
             Error::corrupt(&self.store.paths.storage(id), FormatError::new(Rule::TensorStorage, detail))
         })?;
+        self.stage_record(target, (id, &record), part, done, progress)
+    }
+
+    /// Copies a storage with this record, like [`stage`](Self::stage).
+    pub(super) fn stage_record(
+        &self,
+        target: &OpenStore,
+        (id, record): (u64, &StorageRecord),
+        part: &mut Part,
+        done: &mut Done,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Option<StagedStorage>> {
         match &record.kind {
             RecordKind::External(external) => {
                 let file = self.store.externals.open(external);
@@ -279,9 +298,9 @@ impl Original<'_> {
                 Ok(Some(StagedStorage::external(&target.disk, (path, &file), offset_bytes, length_bytes)))
             }
             RecordKind::Sealed(_) => {
-                self.stage_sealed(target, (id, &record), part, &mut done.copied, progress).map(Some)
+                self.stage_sealed(target, (id, record), part, &mut done.copied, progress).map(Some)
             }
-            _ => self.stage_in_place(target, (id, record), done, progress).map(Some),
+            _ => self.stage_in_place(target, (id, record.clone()), done, progress).map(Some),
         }
     }
 

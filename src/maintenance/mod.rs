@@ -13,14 +13,14 @@
 //! | delete what a killed writer or a power cut left behind | [`Store::gc`] | [`Collected`] |
 //! | rewrite storages without the bytes that no tensor reaches | [`Store::compact`] | [`Compacted`] |
 //! | copy the elements of external files into the store | [`Store::materialize`] | [`Compacted`] |
-//! | back up a store that others write | [`Snapshot::copy_to`] | [`Copied`] |
+//! | back up a store that others write | [`Snapshot::copy_to`], [`Store::copy_with_tags`] | [`Copied`] |
 //! | find damage, also to what tags keep | [`Store::verify`], [`StoreOptions::verify`] | [`Verification`] |
 //! | copy what is whole in a damaged store | [`StoreOptions::salvage`] | [`Salvaged`] |
 //!
 //! A long-running program should call [`Store::refresh`] now and then, because a handle keeps the files of its
 //! generation. A tag keeps them until it is removed: [`Store::retain`] removes old ones. Compaction frees space after
-//! large tensors were removed and only views of them remain, unless a tag keeps their storages. Copies and salvages are of
-//! one generation, without tags. Verification reads every byte: run it at night, or before a backup replaces an older one.
+//! large tensors were removed and only views of them remain, unless a tag keeps their storages. A salvage is of one
+//! generation, without tags. Verification reads every byte: run it at night, or before a backup replaces an older one.
 //!
 //! ```
 //! use stridemap::Store;
@@ -47,6 +47,7 @@
 //! [`Snapshot::copy_to`]: crate::Snapshot::copy_to
 //! [`Store`]: crate::Store
 //! [`Store::compact`]: crate::Store::compact
+//! [`Store::copy_with_tags`]: crate::Store::copy_with_tags
 //! [`Store::gc`]: crate::Store::gc
 //! [`Store::materialize`]: crate::Store::materialize
 //! [`LogEntry`]: crate::history::LogEntry
@@ -63,6 +64,7 @@
 mod collect;
 mod compact;
 mod copy;
+mod copy_tags;
 mod external_check;
 mod inventory;
 mod materialize;

@@ -3,12 +3,69 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::handle::Store;
+use super::history::{At, find};
 use super::snapshot::Snapshot;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::maintenance::{Copied, Original};
 
+impl Store {
+    /// Copies the newest generation and all [tagged](Self::tag) ones to a path that does not exist. To copy one generation
+    /// without tags, use [`Snapshot::copy_to`]; all that it says about the copy, its storages and its path holds here too.
+    ///
+    /// The copied generations keep their numbers, times, messages and tags. Each storage is copied once, however many
+    /// generations have it. So the copy takes as much space as what the newest generation and the tags need in this store,
+    /// and tags can be removed from it, and states restored, as here. A mutable or live storage has the same elements in
+    /// all generations that have it, those of now. An external file that only a tag needs must be unchanged too.
+    ///
+    /// Other processes may make and remove tags meanwhile. New tags are not copied. A tag that is removed, or moved to
+    /// another generation, is missing in the copy if its generation is deleted before it is copied. The generations are
+    /// copied from the oldest on, and the next hundred are held, so in a store with fewer tags none goes missing.
+    ///
+    /// `progress` is called with the bytes of elements read since the last call.
+    ///
+    /// ```
+    /// use stridemap::Store;
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let dir = dir.path();
+    /// let store = Store::create(dir.join("run.smap"))?;
+    /// store.save("frozen", &vec![0f32; 100_000])?;
+    /// for step in 1..4 {
+    ///     store.write(|txn| {
+    ///         txn.save("trained", &vec![step as f32; 1000])?;
+    ///         txn.tag(&format!("step{step}"))
+    ///     })?;
+    /// }
+    /// let copied = store.copy_with_tags(dir.join("copy.smap"), |_| ())?;
+    /// assert_eq!(copied.tag_count, 3);
+    /// assert_eq!(copied.copied_bytes + copied.shared_bytes, 400_000 + 3 * 4000);
+    ///
+    /// let copy = Store::open(dir.join("copy.smap"))?;
+    /// assert_eq!(copy.log()?, store.log()?);
+    /// copy.restore(&copy.at("step1")?)?;
+    /// assert_eq!(copy.load("trained")?.read::<f32>()?[0], 1.);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::copy_to`], except `NameNotFound`, for the newest generation and for what tags keep; `Busy`
+    /// also if the manifest of a tagged generation stays locked. The message says which tag needs what could not be copied.
+    pub fn copy_with_tags(&self, path: impl AsRef<Path>, mut progress: impl FnMut(u64)) -> Result<Copied> {
+        let store = &self.loader.store;
+        store.check_process()?;
+        let newest = Snapshot::new(self.loader.clone(), store.newest_of_all()?);
+        let pin = |number| match find(store, &At::Generation(number)) {
+            Err(e) if e.kind() == ErrorKind::Conflict => Ok(None),
+            found => found.map(Some),
+        };
+        newest.original()?.copy_with_tags(path.as_ref(), &pin, &mut progress)
+    }
+}
+
 impl Snapshot {
-    /// Copies this generation to a path that does not exist. Other processes may read and write the store meanwhile.
+    /// Copies this generation to a path that does not exist, without tags, which
+    /// [`Store::copy_with_tags`](crate::Store::copy_with_tags) copies too. Other processes may read and write the store meanwhile.
     /// The copy is a store with its own uuid. It appears whole or not at all, and is as durable as the handle's
     /// commits when this returns. A process that is killed leaves a directory beside the path, named `.stage-` and a
     /// hexadecimal number, which may be deleted.

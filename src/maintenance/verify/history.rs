@@ -11,10 +11,10 @@ use stridemap_format::{
 
 use super::check_metadata;
 use super::damage::{DamageIndex, add_findings};
-use super::finding::Findings;
+use super::finding::{Finding, Findings};
 use super::storages::{Files, check_all, check_chunks};
 use super::survey::Survey;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{GarbageEntry, Generation, OpenStore, is_kept, pin_kept};
 use crate::layout::MAX_STEPS_TOGETHER;
 use crate::maintenance::needs::Needs;
@@ -244,8 +244,26 @@ fn check_kept<'a>(
         let detail = "the manifest of a tagged generation differs from what the newest manifest says of it";
         findings.push(&path, &FormatError::new(Rule::RecordCount, detail));
     }
-    let survey = Survey::of(head, kept.table().map(AsRef::as_ref), Unreadable::Fail)?;
-    check_metadata(store, &kept, &survey, findings)?;
+    let (survey, storages) = check_records(store, &kept, longest, findings, progress)?;
+    survey.each_tensor(|tensor| {
+        let storage = storages.get(&tensor.record.storage_id).copied().unwrap_or_default();
+        visit(tensor.record, storage, findings);
+        Ok(())
+    })
+}
+
+/// Verifies the metadata of a generation, and the digests that its records state where the storage has grown since.
+/// `longest` returns the record whose bytes are verified elsewhere.
+fn check_records<'a, 'k>(
+    store: &OpenStore,
+    generation: &'k Generation,
+    longest: &impl Fn(&u64) -> Option<&'a StorageRecord>,
+    findings: &mut Findings,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(Survey<'k>, BTreeMap<u64, KeptStorage>)> {
+    let table = generation.table().map(AsRef::as_ref);
+    let survey = Survey::of(generation.manifest(), table, Unreadable::Fail)?;
+    check_metadata(store, generation, &survey, findings)?;
     let mut storages: BTreeMap<u64, KeptStorage> = BTreeMap::new();
     for (&id, storage) in &survey.storages {
         let record = &storage.record;
@@ -255,7 +273,8 @@ fn check_kept<'a>(
             None => {
                 let detail =
                     format!("storage {id:016x} of a tagged generation is neither used nor listed as garbage");
-                findings.push(&path, &FormatError::new(Rule::RecordCount, detail));
+                let path = store.paths.kept_manifest(generation.number());
+                findings.push(path, &FormatError::new(Rule::RecordCount, detail));
             }
             Some(longest) if longest.kind != record.kind && matches!(record.kind, RecordKind::Sealed(_)) => {
                 let full = full_chunk_count(length_bytes);
@@ -270,9 +289,25 @@ fn check_kept<'a>(
         }
         storages.insert(id, KeptStorage { length_bytes, shared_bytes });
     }
-    survey.each_tensor(|tensor| {
-        let storage = storages.get(&tensor.record.storage_id).copied().unwrap_or_default();
-        visit(tensor.record, storage, findings);
-        Ok(())
-    })
+    Ok((survey, storages))
+}
+
+/// Verifies the metadata of a generation before it is copied. Returns it.
+///
+/// # Errors
+/// `Corrupt` for the first finding; `Io`.
+pub(crate) fn checked_metadata<'a, 'k>(
+    store: &OpenStore,
+    generation: &'k Generation,
+    longest: &impl Fn(&u64) -> Option<&'a StorageRecord>,
+) -> Result<Survey<'k>> {
+    let mut findings = Findings::default();
+    let (survey, _) = check_records(store, generation, longest, &mut findings, &mut |_| ())?;
+    match findings.list.into_iter().next() {
+        None => Ok(survey),
+        Some(Finding { path, offset_bytes, rule, detail, .. }) => {
+            let broken = FormatError::new(rule, detail);
+            Err(Error::corrupt(&path, offset_bytes.map_or(broken.clone(), |offset| broken.at(offset))))
+        }
+    }
 }

@@ -26,6 +26,7 @@ use finding::Findings;
 
 pub(super) use damage::bytes_of_chunks;
 pub use finding::Finding;
+pub(super) use history::checked_metadata;
 pub(super) use storages::{Damage, Files, check_all};
 pub(super) use survey::Survey;
 pub(crate) use tensors::verify_tensors;

@@ -211,8 +211,8 @@ fn every_omitted_sync_and_rename_is_detected_after_a_power_cut() {
     check(power::simulations());
 }
 
-/// The step that occurs in two places.
-const IN_TWO_PLACES: [&str; 1] = ["sync-parent"];
+/// The steps that occur in two places.
+const IN_TWO_PLACES: [&str; 3] = ["sync-parent", "sync-storages-dir", "sync-table-name"];
 
 #[test]
 fn every_step_in_the_sources_has_a_simulation_that_detects_its_absence() {

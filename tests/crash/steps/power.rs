@@ -88,6 +88,23 @@ pub(crate) fn simulations() -> Vec<Simulation> {
             ],
         ),
         of(
+            "power cuts in a copy with tags",
+            copying_with_tags,
+            &[
+                "sync-storage",
+                "sync-digests",
+                "sync-storages-dir",
+                "sync-kept-manifest",
+                "rename-kept-manifest",
+                "sync-table",
+                "sync-table-name",
+                "sync-manifest",
+                "sync-manifest-name",
+                "rename-store",
+                "sync-parent",
+            ],
+        ),
+        of(
             "a commit after a copy was killed",
             commit_after_a_copy_was_killed,
             &["mark-unsynced", "sync-file-system"],
@@ -317,6 +334,26 @@ fn copying(play: &Play) -> Fate {
     let from = play.simulated.log().len();
     let mut story = Story::begin(play);
     story.step("copy", || source.snapshot().copy_to(STORE, None, |_| ()))?;
+    story.explore(from)
+}
+
+/// Only a tag has a storage of two chunks, and the newest generation has a table.
+fn copying_with_tags(play: &Play) -> Fate {
+    let seat = play.seat();
+    let source = source(play, &seat)?;
+    let every_step = omit_step(None);
+    let rows = options(&Seat::new(&play.disk, 0)).open(SOURCE).and_then(|whole| {
+        whole.tag("v1")?;
+        whole.write(|txn| {
+            txn.remove("chunked")?;
+            (0..70).try_for_each(|row| txn.save(&format!("row.{row}"), &vector(row)))
+        })
+    });
+    expect_ok("save", rows)?;
+    drop(every_step);
+    let from = play.simulated.log().len();
+    let mut story = Story::begin(play);
+    story.step("copy", || source.copy_with_tags(STORE, |_| ()))?;
     story.explore(from)
 }
 

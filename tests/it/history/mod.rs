@@ -8,6 +8,7 @@ use stridemap::{Store, Tensor};
 use crate::harness::filled;
 
 mod appends;
+mod copies;
 mod differences;
 mod durability;
 mod fixed;
@@ -20,7 +21,10 @@ mod salvages;
 mod space;
 mod verify;
 
-pub(crate) use processes::run_role;
+/// Runs a role in a started process. Returns false for a role in a different module.
+pub(crate) fn run_role(role: &str, path: &Path) -> bool {
+    processes::run_role(role, path) || copies::run_role(role, path)
+}
 
 /// Saves a name in a commit of its own that makes a tag.
 fn save_tagged(store: &Store, name: &str, tensor: &Tensor, tag: &str) {

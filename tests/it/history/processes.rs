@@ -12,7 +12,7 @@ use crate::harness::{assert_refused, filled, new_fast_store, new_store};
 use crate::sharing::forks::fork;
 
 /// Runs a role in a started process. Returns false for a role in a different module.
-pub(crate) fn run_role(role: &str, path: &Path) -> bool {
+pub(super) fn run_role(role: &str, path: &Path) -> bool {
     match role {
         "history: hold" => {
             let store = Store::open(path).unwrap();
