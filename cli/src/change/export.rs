@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use indicatif::HumanBytes;
-use stridemap::{ErrorKind, Snapshot, Tensor};
+use stridemap::{ErrorKind, Snapshot, Store, Tensor};
 use stridemap_interop::npz::Packing;
 use stridemap_interop::{npy, npz, safetensors};
 
@@ -16,6 +16,7 @@ use super::shared_bytes;
 use super::stdin::PIPE;
 use crate::args::{Existing, External};
 use crate::error::{Error, Result, output_error};
+use crate::history::split;
 use crate::in_place::Outputs;
 use crate::input::{open_at, stored_bytes};
 use crate::names::{names, one_line, pattern, quoted};
@@ -26,12 +27,12 @@ use crate::ui::{advance, counted, examples, message};
 ///
 /// Elements are written to other formats without being verified; run verify first to find damage.
 ///
-/// A copy of a store contains exactly one generation, whereas cp -r can mix files of several. The copy has its own
-/// uuid, and shares blocks with the store where the file system supports it. It is verified while it is made; damage is
-/// an error. COPY.smap must not exist. A killed export leaves a .stage-* directory beside the path of the copy; that
-/// directory can be deleted.
+/// A copy of a store contains exactly one generation, whereas cp -r can mix files of several. With --tags, it contains
+/// the newest generation and all tagged ones. The copy has its own uuid, and shares blocks with the store where the file
+/// system supports it. It is verified while it is made; damage is an error. COPY.smap must not exist. A killed export
+/// leaves a .stage-* directory beside the path of the copy; that directory can be deleted.
 #[derive(clap::Args)]
-#[command(after_help = examples(&["export model.smap weight.npy encoder.weight", "export model.smap copy.smap"]))]
+#[command(after_help = examples(&["export model.smap weight.npy encoder.weight", "export model.smap copy.smap", "export model.smap copy.smap --tags"]))]
 pub(crate) struct ExportArgs {
     /// The store, or a tagged generation: STORE@TAG
     pub(crate) store: PathBuf,
@@ -44,6 +45,9 @@ pub(crate) struct ExportArgs {
     /// Write the tensors whose names begin with P, with P removed from their names, and the attributes of P
     #[arg(long, value_name = "P", default_value = "", hide_default_value = true, conflicts_with = "names")]
     pub(crate) prefix: String,
+    /// Copy all tags, too, and what they keep, to a copy of the store
+    #[arg(long)]
+    tags: bool,
     /// The format on standard output; the default is npy for a single NAME, and safetensors otherwise
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
@@ -121,6 +125,7 @@ impl Format {
 pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
     check_pipe(args)?;
     let format = Format::of(args)?;
+    check_tags(args, format)?;
     if !args.is_piped() {
         check_parent_dir("export", &args.out)?;
     }
@@ -132,7 +137,7 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
     };
     check_flags(args, format)?;
     if matches!(format, Format::Store) {
-        return copy(args, &names, &snapshot, out);
+        return copy(args, &names, (&store, &snapshot), out);
     }
     let tensors = load(args, &names, &snapshot)?;
     let attributes = snapshot.attributes(&args.prefix);
@@ -314,7 +319,7 @@ fn write(
 fn copy(
     args: &ExportArgs,
     names: &BTreeSet<String>,
-    snapshot: &Snapshot,
+    (store, snapshot): (&Store, &Snapshot),
     out: &mut impl Write,
 ) -> Result<()> {
     if args.out.symlink_metadata().is_ok() {
@@ -326,21 +331,53 @@ fn copy(
         names.iter().try_for_each(|name| snapshot.load(name).map(drop))?;
         let count = counted(count as u64, "tensor");
         let path = one_line(&args.out.to_string_lossy());
-        return Ok(writeln!(out, "would write {path}, a copy of the store: {count}")?);
+        let tags = if args.tags { with_tags(store.tags()?.len() as u64) } else { String::new() };
+        return Ok(writeln!(out, "would write {path}, a copy of the store: {count}{tags}")?);
     }
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     // The size of a copy of some tensors is not known in advance.
     let size_bytes = if names.is_empty() { stored_bytes(snapshot, false)? } else { 0 };
     let chosen = (!names.is_empty()).then_some(&*names);
-    let copied = snapshot.copy_to(&args.out, chosen, advance("export", size_bytes))?;
+    let (copied, tags) = if args.tags {
+        let all = store.tags()?;
+        let all: Vec<&str> = all.iter().map(|tag| &*tag.name).collect();
+        let size_bytes = size_bytes.saturating_add(store.freed_without(&all)?);
+        let copied = store.copy_with_tags(&args.out, advance("export", size_bytes))?;
+        (copied, with_tags(copied.tag_count))
+    } else {
+        (snapshot.copy_to(&args.out, chosen, advance("export", size_bytes))?, String::new())
+    };
     let shared = match copied.shared_bytes {
         0 => String::new(),
         bytes => format!("; {} share their blocks with {}", HumanBytes(bytes), args.store.display()),
     };
     let size = HumanBytes(copied.copied_bytes + copied.shared_bytes);
     let tensors = counted(copied.tensor_count, "tensor");
-    message(&format!("exported {tensors}, {size}, to {}{shared}", args.out.display()));
+    message(&format!("exported {tensors}{tags}, {size}, to {}{shared}", args.out.display()));
     Ok(())
+}
+
+fn with_tags(count: u64) -> String {
+    format!(" and {}", counted(count, "tag"))
+}
+
+/// Refuses `--tags` for anything but a copy of a whole store.
+fn check_tags(args: &ExportArgs, format: Option<Format>) -> Result<()> {
+    let refused = |why: &str| Err(Error::at("export", &args.out, why));
+    match split(&args.store) {
+        _ if !args.tags => Ok(()),
+        _ if !matches!(format, Some(Format::Store)) => {
+            refused("--tags is for a copy of the store; name it COPY.smap")
+        }
+        _ if !args.names.is_empty() => {
+            refused("--tags copies whole generations; leave out the names, or leave out --tags")
+        }
+        Some((store, tag)) => refused(&format!(
+            "--tags copies all tagged generations and the newest one; name the store, {}, without @{tag}",
+            store.display()
+        )),
+        None => Ok(()),
+    }
 }
 
 /// Refuses to write a file to a terminal, and flags that do not apply to standard output, or to a file.

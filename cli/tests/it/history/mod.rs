@@ -1,6 +1,7 @@
 //! Tags, the log, restore and prune, and tagged generations in the arguments of other commands.
 
 mod at;
+mod copies;
 mod log;
 mod prune;
 mod races;
