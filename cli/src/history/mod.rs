@@ -20,13 +20,18 @@ pub(crate) use recovery::{Replaced, kept_by_tags};
 /// How often something is read again, because another process commits meanwhile.
 const MAX_TRIES: u32 = 1000;
 
+/// After how many tries other processes are kept from committing.
+const UNLOCKED_TRIES: u32 = 20;
+
 /// Reads something that is always that of the newest generation on disk. `read` returns `None` if it is not that of the
 /// snapshot, which is then taken again.
 pub(crate) fn of_one_generation<T>(
     store: &Store,
     mut read: impl FnMut(&Snapshot) -> Result<Option<T>>,
 ) -> Result<(Snapshot, T)> {
-    for _ in 0..MAX_TRIES {
+    for tries in 0..MAX_TRIES {
+        // Others may commit faster than this process can read.
+        let _exclusive = if tries < UNLOCKED_TRIES { None } else { store.begin_exclusive().ok() };
         let newest = store.latest()?;
         if let Some(found) = read(&newest)? {
             return Ok((newest, found));
