@@ -73,7 +73,7 @@ fn candidates(store: &OpenStore, least: RewriteGain, compacted: &mut Compacted) 
     };
     each_storage(&newest, false, visit)?;
     let mut tagged = TaggedGenerations::list(&newest)?;
-    tagged.find_restored(store, &restored, &[])?;
+    tagged.find_restored(store, &newest, &restored, &[])?;
     candidates.retain(|candidate| {
         let last = tagged.with_storage(candidate.id).next_back();
         let skip = |generation| {

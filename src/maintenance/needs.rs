@@ -83,7 +83,7 @@ impl Needs {
             restored.extend(record.is_restored.then_some(id));
         }
         let in_use: Vec<u64> = self.pins.iter().map(|pin| pin.generation).collect();
-        self.tagged.find_restored(store, &restored, &in_use)
+        self.tagged.find_restored(store, newest, &restored, &in_use)
     }
 
     /// Returns the first tagged generation that needs a storage.

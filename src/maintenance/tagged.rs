@@ -31,17 +31,23 @@ impl TaggedGenerations {
     ///
     /// # Errors
     /// `Io`. A generation that is damaged, or cannot be opened, may have all of them.
-    pub(super) fn find_restored(&mut self, store: &StoreDir, ids: &[u64], in_use: &[u64]) -> Result<()> {
+    pub(super) fn find_restored(
+        &mut self,
+        store: &StoreDir,
+        newest: &Generation,
+        ids: &[u64],
+        in_use: &[u64],
+    ) -> Result<()> {
         let Some(first) = ids.iter().min().copied() else { return Ok(()) };
         let mut restored: BTreeMap<u64, BTreeSet<u64>> =
             ids.iter().map(|&id| (id, BTreeSet::new())).collect();
         let tagged = self.with_storage(first);
         let generations: BTreeSet<u64> = tagged.chain(in_use.iter().copied()).collect();
         for generation in generations {
-            let mut opened = unless_damaged(pin_kept(store, generation))?.flatten();
-            if opened.is_none() {
-                opened = unless_damaged(pin(store, generation))?.flatten();
-            }
+            // A commit that failed may have left a manifest in `generations/` with the number of a different generation.
+            let is_kept = newest.is_tagged(generation)? || newest.is_released(generation)?;
+            let open = if is_kept { pin_kept } else { pin };
+            let opened = unless_damaged(open(store, generation))?.flatten();
             for (&id, having) in &mut restored {
                 let found = opened.as_ref().map(|opened| unless_damaged(opened.storage(id))).transpose()?;
                 if found.flatten().is_none_or(|found| found.is_some()) {

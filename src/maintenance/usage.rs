@@ -119,7 +119,7 @@ pub(crate) fn usage(store: &OpenStore) -> Result<DiskUsage> {
         Ok(())
     })?;
     let mut tagged = TaggedGenerations::list(&newest)?;
-    tagged.find_restored(store, &restored, &[])?;
+    tagged.find_restored(store, &newest, &restored, &[])?;
     for (id, mut file) in unreached {
         // A rewrite would free nothing: the tag keeps the storage.
         if let Some(generation) = tagged.with_storage(id).next() {

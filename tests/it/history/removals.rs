@@ -1,15 +1,15 @@
 //! What the removal of tags deletes, and when.
 
-use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::{fs, io};
 
 use stridemap::history::Retention;
-use stridemap::{ErrorKind, Store};
+use stridemap::{ErrorKind, Store, StoreOptions};
 
 use super::{files, save_tagged};
 use crate::harness::hooked::Hooked;
-use crate::harness::{assert_refused, fast, filled, new_fast_store, new_store};
+use crate::harness::{assert_refused, fast, filled, new_fast_store, new_path, new_store};
 
 /// Saves a tensor `x` again and again, and tags each generation.
 fn save_steps(store: &Store, count: i64) {
@@ -128,4 +128,39 @@ fn collection_keeps_what_a_damaged_tag_may_need() {
     store.gc().unwrap();
     assert_eq!(counts(&path), (1, 1), "the tag has only the storage of y");
     assert!(store.verify(|_| ()).unwrap().is_whole());
+}
+
+/// A commit that fails after it has kept its manifest leaves it with the number of the generation that comes instead.
+#[test]
+fn manifest_of_a_failed_commit_says_nothing_about_the_generation_with_its_number() {
+    let (_dir, path) = new_path();
+    let store = Store::create(&path).unwrap();
+    save_tagged(&store, "x", &filled(100, 1i64), "v1");
+    store.save("x", &filled(100, 2i64)).unwrap();
+    store.restore(&store.at("v1").unwrap()).unwrap();
+    let disk = Hooked::before(|operation: &str, path: &Path| {
+        let is_manifest =
+            path.extension().is_some_and(|end| end == "man") && path.to_string_lossy().contains("/meta/");
+        match operation == "rename_new" && is_manifest {
+            true => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
+            false => Ok(()),
+        }
+    });
+    let failing = StoreOptions::new().disk(Arc::new(disk)).open(&path).unwrap();
+    let failed = failing.write(|txn| {
+        txn.save("x", &filled(100, 3i64))?;
+        txn.tag("v2")
+    });
+    assert_eq!(failed.unwrap_err().kind(), ErrorKind::Io);
+    drop(failing);
+    let next = path.join(format!("generations/{:016x}.man", store.generation() + 1));
+    assert!(next.exists());
+    // Another commit takes the number, and a reader stays there.
+    store.save("y", &filled(1, 4i64)).unwrap();
+    let reader = Store::open(&path).unwrap();
+    store.untag("v1").unwrap();
+    store.save("x", &filled(100, 5i64)).unwrap();
+    Store::open(&path).unwrap().gc().unwrap();
+    assert_eq!(reader.load("x").unwrap().read::<i64>().unwrap(), [1; 100]);
+    assert!(!next.exists());
 }
