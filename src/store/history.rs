@@ -14,7 +14,7 @@ use super::handle::Store;
 use super::retention::Retention;
 use super::snapshot::Snapshot;
 use super::transaction::Transaction;
-use crate::error::{Error, ErrorKind, IoContext, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{self, Change, GarbageEntry, Generation, Tagged};
 
 /// A generation of a store, by the name of a tag or by its number.
@@ -481,12 +481,9 @@ impl Transaction<'_> {
 
     fn check_own(&self, action: impl fmt::Display, snapshot: &Snapshot) -> Result<()> {
         let (own, other) = (&self.loader.store, &snapshot.loader.store);
-        let id = |store: &generation::OpenStore| {
-            let root = store.paths.root();
-            Ok(store.disk.stat(root).doing("examine", root)?.id())
-        };
-        // A copy of the directory has the same uuid, and other bytes under the same ids.
-        if own.uuid == other.uuid && (ptr::eq(&**own, &**other) || id(own)? == id(other)?) {
+        let is_same_handle = ptr::eq(&**own, &**other);
+        if is_same_handle || own.uuid == other.uuid && has_same_generation(own, snapshot.pinned_generation())?
+        {
             return Ok(());
         }
         let what = if own.uuid == other.uuid { ", a copy with the same uuid" } else { "" };
@@ -518,6 +515,15 @@ impl Snapshot {
     #[must_use]
     pub fn message(&self) -> Option<&str> {
         self.pinned_generation().manifest().message.as_deref()
+    }
+}
+
+/// Whether a store with the uuid of a generation has this generation. A copy of the directory has the same uuid, and
+/// other bytes under the same ids, except in the generations that both have had since before the copy.
+fn has_same_generation(store: &generation::OpenStore, generation: &Generation) -> Result<bool> {
+    match find(store, &At::Generation(generation.number())) {
+        Err(e) if e.kind() == ErrorKind::Conflict => Ok(false),
+        found => Ok(found?.manifest().without_history() == generation.manifest().without_history()),
     }
 }
 
