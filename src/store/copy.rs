@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::at::{At, find};
 use super::handle::Store;
-use super::history::{At, find};
 use super::snapshot::Snapshot;
 use crate::error::{ErrorKind, Result};
 use crate::maintenance::{Copied, Original};

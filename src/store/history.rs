@@ -1,58 +1,17 @@
 //! The history of a store: tags, and what they keep.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::io;
-use std::ptr;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, SystemTime};
 
-use stridemap_format::{Error as FormatError, KeptGeneration, RecordKind, Rule};
+use stridemap_format::{KeptGeneration, RecordKind};
 
+use super::at::{At, find};
 use super::handle::Store;
 use super::retention::Retention;
 use super::snapshot::Snapshot;
-use super::transaction::Transaction;
-use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{self, Change, GarbageEntry, Generation, Tagged};
-
-/// A generation of a store, by the name of a tag or by its number.
-///
-/// ```
-/// use stridemap::history::At;
-///
-/// assert_eq!(At::from("v1").to_string(), "\"v1\"");
-/// assert_eq!(At::from(7).to_string(), "generation 7");
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum At {
-    /// The generation that a tag names.
-    Tag(String),
-    /// The generation with this number.
-    Generation(u64),
-}
-
-impl From<&str> for At {
-    fn from(tag: &str) -> Self {
-        At::Tag(tag.to_owned())
-    }
-}
-
-impl From<u64> for At {
-    fn from(generation: u64) -> Self {
-        At::Generation(generation)
-    }
-}
-
-impl fmt::Display for At {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            At::Tag(tag) => write!(f, "{tag:?}"),
-            At::Generation(generation) => write!(f, "generation {generation}"),
-        }
-    }
-}
+use crate::error::Result;
+use crate::generation::{GarbageEntry, Generation};
 
 /// A tag: a name for a generation, which keeps the generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,9 +46,6 @@ pub struct LogEntry {
     pub own_bytes: u64,
 }
 
-/// How often a tag is looked up again, if its generation is about to be moved or deleted.
-const MAX_TRIES: u32 = 100;
-
 impl Store {
     /// Returns a snapshot of an earlier generation: one that a tag names, or one whose number another process has sent.
     /// A generation without a tag is on disk for as long as a handle or a snapshot, in any process, sees it.
@@ -123,7 +79,7 @@ impl Store {
     /// Mutable and live tensors are changed in place: a tag keeps their storages, but not the values of their elements.
     ///
     /// The tag is a commit of its own. To tag the generation that a transaction publishes, call
-    /// [`Transaction::tag`].
+    /// [`Transaction::tag`](crate::Transaction::tag).
     ///
     /// ```
     /// # use stridemap::Store;
@@ -244,7 +200,7 @@ impl Store {
 
     /// Gives all names the headers and the attributes that they have in a snapshot of this store. No element is copied.
     /// Names that the snapshot does not have are removed. Tags stay as they are. To restore a part, call
-    /// [`Transaction::restore`].
+    /// [`Transaction::restore`](crate::Transaction::restore).
     ///
     /// ```
     /// # use stridemap::Store;
@@ -335,167 +291,6 @@ impl Store {
     }
 }
 
-impl Transaction<'_> {
-    /// Sets what the user says about the generation that this transaction publishes. [`Store::log`] shows it. An empty
-    /// text says nothing.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.write(|txn| {
-    ///     txn.message("start of the run");
-    ///     txn.save("x", &1i32)
-    /// })?;
-    /// assert_eq!(store.snapshot().message(), Some("start of the run"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// At the commit: `InvalidArgument` for a text of more than 4096 bytes, or with a NUL.
-    pub fn message(&mut self, message: &str) {
-        self.draft.changes.message = (!message.is_empty()).then(|| message.to_owned());
-    }
-
-    /// Gives the generation that this transaction publishes a name, which keeps it, as [`Store::tag`] does.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.write(|txn| {
-    ///     txn.save("x", &1i32)?;
-    ///     txn.tag("step1") // both or neither
-    /// })?;
-    /// assert_eq!(store.tags()?[0].generation, store.generation());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `NameExists`, unless [`OnExisting::Replace`](crate::OnExisting::Replace) was chosen; `InvalidArgument` for an
-    /// invalid name.
-    pub fn tag(&mut self, name: &str) -> Result<()> {
-        self.add_tag(name, Tagged::Published)
-    }
-
-    /// Gives the generation before the one that this transaction publishes a name, which keeps what this transaction
-    /// changes. If other writers commit first, this is the last of their generations.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// let mut txn = store.begin()?;
-    /// txn.save("x", &2i32)?;
-    /// txn.tag_previous("before")?;
-    /// store.save("x", &1i32)?; // another commit
-    /// txn.commit()?;
-    /// assert_eq!(store.at("before")?.load("x")?.item::<i32>()?, 1);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `NameExists`, unless [`OnExisting::Replace`](crate::OnExisting::Replace) was chosen; `InvalidArgument` for an
-    /// invalid name.
-    pub fn tag_previous(&mut self, name: &str) -> Result<()> {
-        self.add_tag(name, Tagged::Previous)
-    }
-
-    /// Gives the generation of a snapshot of this store a name, which keeps it.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.save("x", &1i32)?;
-    /// let before = store.snapshot();
-    /// store.write(|txn| {
-    ///     txn.save("x", &2i32)?;
-    ///     txn.tag_snapshot("before", &before)
-    /// })?;
-    /// assert_eq!(store.at("before")?.load("x")?.item::<i32>()?, 1);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `NameExists`, unless [`OnExisting::Replace`](crate::OnExisting::Replace) was chosen; `InvalidArgument` for an
-    /// invalid name, or for a snapshot of a different store.
-    pub fn tag_snapshot(&mut self, name: &str, snapshot: &Snapshot) -> Result<()> {
-        self.check_own(format_args!("tag {name:?}"), snapshot)?;
-        self.add_tag(name, Tagged::Earlier(snapshot.generation_arc()))
-    }
-
-    fn add_tag(&mut self, name: &str, of: Tagged) -> Result<()> {
-        self.apply(Change::Tag { name: name.to_owned(), of })
-    }
-
-    /// Removes a tag, as [`Store::untag`] does.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.tag("a")?;
-    /// store.tag("b")?;
-    /// store.write(|txn| {
-    ///     txn.untag("a")?;
-    ///     txn.untag("b")
-    /// })?;
-    /// assert!(store.tags()?.is_empty());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `NameNotFound`.
-    pub fn untag(&mut self, name: &str) -> Result<()> {
-        self.apply(Change::Untag { name: name.to_owned() })
-    }
-
-    /// Gives the names that begin with `prefix` the headers and attributes that they have in a snapshot of this store, and
-    /// removes the others with this prefix. No element is copied. The attributes of the store itself are restored only
-    /// with the prefix `""`.
-    ///
-    /// ```
-    /// # use stridemap::Store;
-    /// # let dir = tempfile::tempdir()?;
-    /// # let store = Store::create(dir.path().join("x.smap"))?;
-    /// store.save("encoder.x", &1i32)?;
-    /// store.save("decoder.x", &1i32)?;
-    /// store.tag("v1")?;
-    /// store.save("encoder.x", &2i32)?;
-    /// store.save("decoder.x", &2i32)?;
-    /// let v1 = store.at("v1")?;
-    /// store.write(|txn| txn.restore(&v1, "encoder."))?;
-    /// assert_eq!(store.load("encoder.x")?.item::<i32>()?, 1);
-    /// assert_eq!(store.load("decoder.x")?.item::<i32>()?, 2);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `NameNotFound` if no name of the snapshot begins with a prefix that is not empty; `InvalidArgument` for a snapshot
-    /// of a different store; `Corrupt`; `Io`.
-    pub fn restore(&mut self, snapshot: &Snapshot, prefix: &str) -> Result<()> {
-        self.check_own("restore", snapshot)?;
-        self.apply(Change::Restore { from: snapshot.generation_arc(), prefix: prefix.to_owned() })
-    }
-
-    fn check_own(&self, action: impl fmt::Display, snapshot: &Snapshot) -> Result<()> {
-        let (own, other) = (&self.loader.store, &snapshot.loader.store);
-        let is_same_handle = ptr::eq(&**own, &**other);
-        if is_same_handle || own.uuid == other.uuid && has_same_generation(own, snapshot.pinned_generation())?
-        {
-            return Ok(());
-        }
-        let what = if own.uuid == other.uuid { ", a copy with the same uuid" } else { "" };
-        let message = format!(
-            "{action}: the snapshot is of {}{what}, and this transaction changes {}",
-            other.paths.root().display(),
-            own.paths.root().display()
-        );
-        Err(Error::new(ErrorKind::InvalidArgument, message))
-    }
-}
-
 impl Snapshot {
     /// Returns when the generation was published, by the clock of the machine that did it.
     ///
@@ -511,78 +306,11 @@ impl Snapshot {
         time_of(self.pinned_generation().manifest().time_ns)
     }
 
-    /// Returns what the user said about the generation: see [`Transaction::message`].
+    /// Returns what the user said about the generation: see [`Transaction::message`](crate::Transaction::message).
     #[must_use]
     pub fn message(&self) -> Option<&str> {
         self.pinned_generation().manifest().message.as_deref()
     }
-}
-
-/// Whether a store with the uuid of a generation has this generation. A copy of the directory has the same uuid, and
-/// other bytes under the same ids, except in the generations that both have had since before the copy.
-fn has_same_generation(store: &generation::OpenStore, generation: &Generation) -> Result<bool> {
-    match find(store, &At::Generation(generation.number())) {
-        Err(e) if e.kind() == ErrorKind::Conflict => Ok(false),
-        found => Ok(found?.manifest().without_history() == generation.manifest().without_history()),
-    }
-}
-
-/// Opens and pins a generation.
-pub(super) fn find(store: &generation::OpenStore, at: &At) -> Result<Arc<Generation>> {
-    store.check_process()?;
-    let current = store.current();
-    if *at == At::Generation(current.number()) {
-        return Ok(current);
-    }
-    let mut kept = None;
-    for tries in 0..MAX_TRIES {
-        let newest = store.newest_of_all()?;
-        // Generations of a different store, restored over this one, have the same numbers.
-        let (number, is_tagged) = match at {
-            At::Tag(name) => match newest.tag(name)? {
-                Some(tag) => (tag.generation, true),
-                None => {
-                    let tags = newest.tags()?.filter_map(|entry| Some(entry.ok()?.0));
-                    return Err(Error::tag_not_found("open tag", name, tags));
-                }
-            },
-            At::Generation(number) => (*number, newest.is_tagged(*number)?),
-        };
-        for known in [&newest, &current] {
-            if known.number() == number {
-                return Ok(Arc::clone(known));
-            }
-        }
-        let mut pinned = if is_tagged { None } else { generation::pin(store, number)? };
-        // A reader may still use what a tag kept.
-        if pinned.is_none() && (is_tagged || newest.is_released(number)?) {
-            pinned = generation::pin_kept(store, number)?;
-        }
-        match pinned {
-            Some(pinned) => return Ok(Arc::new(pinned)),
-            None if is_tagged => {
-                thread::sleep(Duration::from_millis(u64::from(tries > 1)));
-                kept = Some(store.paths.kept_manifest(number));
-            }
-            None => {
-                let message = format!(
-                    "open generation {number} of {}: it is not on disk, because no tag, handle or snapshot keeps it; \
-                     the newest is generation {}",
-                    store.paths.root().display(),
-                    newest.number()
-                );
-                return Err(Error::new(ErrorKind::Conflict, message));
-            }
-        }
-    }
-    if let Some(path) = kept
-        && store.disk.stat(&path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
-    {
-        let detail = "the manifest of a tagged generation is missing";
-        return Err(Error::corrupt(&path, FormatError::new(Rule::MetadataFile, detail)));
-    }
-    let message = format!("open {at} of {}: it is locked; try again", store.paths.root().display());
-    Err(Error::new(ErrorKind::Busy, message))
 }
 
 fn tags_of(newest: &Generation) -> Result<Vec<TagInfo>> {

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::at::{At, find};
 use super::handle::Store;
-use super::history::{self, At};
 use super::transaction::Transaction;
 use crate::disk::{Disk, ExternalFiles, RealDisk, StorePaths};
 use crate::error::{Error, ErrorKind, IoContext, Result};
@@ -351,7 +351,7 @@ impl StoreOptions {
         }
         let mut store = OpenStore::open(StoreDir::new(disk, paths, uuid), self.options)?;
         if let Some(at) = &self.at {
-            let generation = history::find(&store, at)?;
+            let generation = find(&store, at)?;
             store = store.fixed_at(generation);
         }
         Ok(Store::new(Arc::clone(&self.disk), store, permit))

@@ -1,0 +1,172 @@
+//! Tags and restores in a transaction.
+
+use std::fmt;
+use std::ptr;
+
+use super::at::has_same_generation;
+use super::snapshot::Snapshot;
+use super::transaction::Transaction;
+use crate::error::{Error, ErrorKind, Result};
+use crate::generation::{Change, Tagged};
+
+impl Transaction<'_> {
+    /// Sets what the user says about the generation that this transaction publishes.
+    /// [`Store::log`](crate::Store::log) shows it. An empty text says nothing.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.write(|txn| {
+    ///     txn.message("start of the run");
+    ///     txn.save("x", &1i32)
+    /// })?;
+    /// assert_eq!(store.snapshot().message(), Some("start of the run"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// At the commit: `InvalidArgument` for a text of more than 4096 bytes, or with a NUL.
+    pub fn message(&mut self, message: &str) {
+        self.draft.changes.message = (!message.is_empty()).then(|| message.to_owned());
+    }
+
+    /// Gives the generation that this transaction publishes a name, which keeps it, as
+    /// [`Store::tag`](crate::Store::tag) does.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.write(|txn| {
+    ///     txn.save("x", &1i32)?;
+    ///     txn.tag("step1") // both or neither
+    /// })?;
+    /// assert_eq!(store.tags()?[0].generation, store.generation());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NameExists`, unless [`OnExisting::Replace`](crate::OnExisting::Replace) was chosen; `InvalidArgument` for an
+    /// invalid name.
+    pub fn tag(&mut self, name: &str) -> Result<()> {
+        self.add_tag(name, Tagged::Published)
+    }
+
+    /// Gives the generation before the one that this transaction publishes a name, which keeps what this transaction
+    /// changes. If other writers commit first, this is the last of their generations.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// let mut txn = store.begin()?;
+    /// txn.save("x", &2i32)?;
+    /// txn.tag_previous("before")?;
+    /// store.save("x", &1i32)?; // another commit
+    /// txn.commit()?;
+    /// assert_eq!(store.at("before")?.load("x")?.item::<i32>()?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NameExists`, unless [`OnExisting::Replace`](crate::OnExisting::Replace) was chosen; `InvalidArgument` for an
+    /// invalid name.
+    pub fn tag_previous(&mut self, name: &str) -> Result<()> {
+        self.add_tag(name, Tagged::Previous)
+    }
+
+    /// Gives the generation of a snapshot of this store a name, which keeps it.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &1i32)?;
+    /// let before = store.snapshot();
+    /// store.write(|txn| {
+    ///     txn.save("x", &2i32)?;
+    ///     txn.tag_snapshot("before", &before)
+    /// })?;
+    /// assert_eq!(store.at("before")?.load("x")?.item::<i32>()?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NameExists`, unless [`OnExisting::Replace`](crate::OnExisting::Replace) was chosen; `InvalidArgument` for an
+    /// invalid name, or for a snapshot of a different store.
+    pub fn tag_snapshot(&mut self, name: &str, snapshot: &Snapshot) -> Result<()> {
+        self.check_own(format_args!("tag {name:?}"), snapshot)?;
+        self.add_tag(name, Tagged::Earlier(snapshot.generation_arc()))
+    }
+
+    fn add_tag(&mut self, name: &str, of: Tagged) -> Result<()> {
+        self.apply(Change::Tag { name: name.to_owned(), of })
+    }
+
+    /// Removes a tag, as [`Store::untag`](crate::Store::untag) does.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.tag("a")?;
+    /// store.tag("b")?;
+    /// store.write(|txn| {
+    ///     txn.untag("a")?;
+    ///     txn.untag("b")
+    /// })?;
+    /// assert!(store.tags()?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NameNotFound`.
+    pub fn untag(&mut self, name: &str) -> Result<()> {
+        self.apply(Change::Untag { name: name.to_owned() })
+    }
+
+    /// Gives the names that begin with `prefix` the headers and attributes that they have in a snapshot of this store, and
+    /// removes the others with this prefix. No element is copied. The attributes of the store itself are restored only
+    /// with the prefix `""`.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("encoder.x", &1i32)?;
+    /// store.save("decoder.x", &1i32)?;
+    /// store.tag("v1")?;
+    /// store.save("encoder.x", &2i32)?;
+    /// store.save("decoder.x", &2i32)?;
+    /// let v1 = store.at("v1")?;
+    /// store.write(|txn| txn.restore(&v1, "encoder."))?;
+    /// assert_eq!(store.load("encoder.x")?.item::<i32>()?, 1);
+    /// assert_eq!(store.load("decoder.x")?.item::<i32>()?, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NameNotFound` if no name of the snapshot begins with a prefix that is not empty; `InvalidArgument` for a snapshot
+    /// of a different store; `Corrupt`; `Io`.
+    pub fn restore(&mut self, snapshot: &Snapshot, prefix: &str) -> Result<()> {
+        self.check_own("restore", snapshot)?;
+        self.apply(Change::Restore { from: snapshot.generation_arc(), prefix: prefix.to_owned() })
+    }
+
+    fn check_own(&self, action: impl fmt::Display, snapshot: &Snapshot) -> Result<()> {
+        let (own, other) = (&self.loader.store, &snapshot.loader.store);
+        let is_same_handle = ptr::eq(&**own, &**other);
+        if is_same_handle || own.uuid == other.uuid && has_same_generation(own, snapshot.pinned_generation())?
+        {
+            return Ok(());
+        }
+        let what = if own.uuid == other.uuid { ", a copy with the same uuid" } else { "" };
+        let message = format!(
+            "{action}: the snapshot is of {}{what}, and this transaction changes {}",
+            other.paths.root().display(),
+            own.paths.root().display()
+        );
+        Err(Error::new(ErrorKind::InvalidArgument, message))
+    }
+}
