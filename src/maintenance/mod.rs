@@ -88,6 +88,7 @@ pub use rewrite::{Compacted, SkipReason, Skipped};
 pub(crate) use salvage::salvage;
 pub use salvage::{Loss, Salvaged};
 pub(crate) use storage_tensors::RewriteGain;
+pub(crate) use tagged::TaggedGenerations;
 pub use usage::DiskUsage;
 pub(crate) use usage::usage;
 pub use verify::{Finding, Verification};

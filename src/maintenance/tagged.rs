@@ -13,7 +13,7 @@ use crate::generation::{Generation, StoreDir, pin, pin_kept};
 /// a later generation has it too. But between the generations with a storage that was restored, some lack it, and only
 /// their own records tell.
 #[derive(Debug, Default)]
-pub(super) struct TaggedGenerations {
+pub(crate) struct TaggedGenerations {
     /// In ascending order.
     kept: Vec<(u64, KeptGeneration)>,
     /// For each restored storage that was examined: the generations, tagged or in use, that may have it.
@@ -21,7 +21,7 @@ pub(super) struct TaggedGenerations {
 }
 
 impl TaggedGenerations {
-    pub(super) fn list(newest: &Generation) -> Result<Self> {
+    pub(crate) fn list(newest: &Generation) -> Result<Self> {
         let kept = newest.tagged(0)?.map(|entry| entry.map(|(key, kept)| (key.generation, kept)));
         Ok(TaggedGenerations { kept: kept.collect::<Result<_>>()?, restored: BTreeMap::new() })
     }
@@ -31,7 +31,7 @@ impl TaggedGenerations {
     ///
     /// # Errors
     /// `Io`. A generation that is damaged, or cannot be opened, may have all of them.
-    pub(super) fn find_restored(
+    pub(crate) fn find_restored(
         &mut self,
         store: &StoreDir,
         newest: &Generation,
@@ -46,8 +46,13 @@ impl TaggedGenerations {
         for generation in generations {
             // A commit that failed may have left a manifest in `generations/` with the number of a different generation.
             let is_kept = newest.is_tagged(generation)? || newest.is_released(generation)?;
-            let open = if is_kept { pin_kept } else { pin };
-            let opened = unless_damaged(open(store, generation))?.flatten();
+            let mut opened = None;
+            if is_kept {
+                opened = unless_damaged(pin_kept(store, generation))?.flatten();
+            }
+            if opened.is_none() {
+                opened = unless_damaged(pin(store, generation))?.flatten();
+            }
             for (&id, having) in &mut restored {
                 let found = opened.as_ref().map(|opened| unless_damaged(opened.storage(id))).transpose()?;
                 if found.flatten().is_none_or(|found| found.is_some()) {
@@ -61,7 +66,7 @@ impl TaggedGenerations {
 
     /// Returns those with a storage that the newest generation has, or that is garbage, in ascending order. Those that are
     /// not before the one that dropped it do not have it.
-    pub(super) fn with_storage(&self, id: u64) -> impl DoubleEndedIterator<Item = u64> {
+    pub(crate) fn with_storage(&self, id: u64) -> impl DoubleEndedIterator<Item = u64> {
         let at = self.kept.partition_point(|(_, kept)| kept.next_storage_id <= id);
         let tagged = self.kept.iter().skip(at).map(|(generation, _)| *generation);
         tagged.filter(move |&generation| self.may_have(generation, id))

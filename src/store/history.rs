@@ -1,17 +1,18 @@
 //! The history of a store: tags, and what they keep.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use stridemap_format::{KeptGeneration, RecordKind};
+use stridemap_format::{GarbageKey, KeptGeneration, RecordKind, StorageRecord};
 
 use super::at::{At, find};
 use super::handle::Store;
 use super::retention::Retention;
 use super::snapshot::Snapshot;
 use crate::error::Result;
-use crate::generation::{GarbageEntry, Generation};
+use crate::generation::{GarbageEntry, Generation, OpenStore};
+use crate::maintenance::TaggedGenerations;
 
 /// A tag: a name for a generation, which keeps the generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,8 +165,8 @@ impl Store {
     pub fn log(&self) -> Result<Vec<LogEntry>> {
         let newest = self.loader.store.newest_of_all()?;
         let mut entries: BTreeMap<u64, LogEntry> = BTreeMap::new();
-        let kept = kept_of(&newest)?;
-        let own = own_bytes(&newest, &kept)?;
+        let storages = LoggedStorages::of(&self.loader.store, &newest)?;
+        let own = storages.own_bytes();
         for TagInfo { name, generation, time, message } in tags_of(&newest)? {
             let entry = entries.entry(generation).or_insert_with(|| LogEntry {
                 generation,
@@ -177,15 +178,9 @@ impl Store {
             entry.tags.push(name);
             entry.message = entry.message.take().or(message);
         }
-        let earlier = kept.iter().rfind(|(generation, _)| *generation < newest.number());
-        let first_new = earlier.map_or(0, |(_, kept)| kept.next_storage_id);
-        let mut newest_bytes = 0u64;
-        for entry in newest.storages()? {
-            let (id, record) = entry?;
-            if id >= first_new && !matches!(record.kind, RecordKind::External(_)) {
-                newest_bytes = newest_bytes.saturating_add(record.length_bytes);
-            }
-        }
+        let is_own = |&&(id, _): &&(u64, u64)| storages.before(newest.number(), id).next().is_none();
+        let own =
+            storages.newest.iter().filter(is_own).fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes));
         let manifest = newest.manifest();
         let entry = entries.entry(newest.number()).or_insert_with(|| LogEntry {
             generation: newest.number(),
@@ -194,7 +189,7 @@ impl Store {
             tags: Vec::new(),
             own_bytes: 0,
         });
-        entry.own_bytes = newest_bytes;
+        entry.own_bytes = own;
         Ok(entries.into_values().rev().collect())
     }
 
@@ -279,14 +274,21 @@ impl Store {
                 *counts.entry(tag.generation).or_default() += 1;
             }
         }
-        let mut rest = kept_of(&newest)?;
-        rest.retain(|(generation, kept)| counts.get(generation).is_none_or(|count| *count < kept.tag_count));
+        let mut removed = BTreeSet::new();
+        for (generation, kept) in kept_of(&newest)? {
+            if counts.get(&generation).is_some_and(|count| *count == kept.tag_count) {
+                removed.insert(generation);
+            }
+        }
+        let storages = LoggedStorages::of(&self.loader.store, &newest)?;
         let mut freed = 0u64;
-        each_kept_garbage(&newest, |id, dropped, bytes| {
-            if last_with(&rest, id, dropped).is_none() {
+        for &(id, dropped, bytes) in &storages.kept {
+            let mut with = storages.before(dropped, id).peekable();
+            // One that no tag has waits for a collection.
+            if with.peek().is_some() && with.all(|generation| removed.contains(&generation)) {
                 freed = freed.saturating_add(bytes);
             }
-        })?;
+        }
         Ok(freed)
     }
 }
@@ -332,37 +334,52 @@ fn kept_of(newest: &Generation) -> Result<Vec<(u64, KeptGeneration)>> {
     newest.tagged(0)?.map(|entry| entry.map(|(key, kept)| (key.generation, kept))).collect()
 }
 
-/// Visits the storages that only tagged generations have: the id, the generation that dropped it, and its bytes.
-fn each_kept_garbage(newest: &Generation, mut visit: impl FnMut(u64, u64, u64)) -> Result<()> {
-    let tagged = stridemap_format::GarbageKey { is_tagged: true, dropped: 0, id: 0 };
-    for entry in newest.entries().scan::<GarbageEntry>(Some(&tagged))? {
-        let (key, record) = entry?;
-        if !matches!(record.kind, RecordKind::External(_)) {
-            visit(key.id, key.dropped, record.length_bytes);
+/// The storages that generations in the log have.
+struct LoggedStorages {
+    /// Those of the newest generation: the id and the bytes.
+    newest: Vec<(u64, u64)>,
+    /// Those that only tagged generations have: the id, the generation that dropped it, and its bytes.
+    kept: Vec<(u64, u64, u64)>,
+    tagged: TaggedGenerations,
+}
+
+impl LoggedStorages {
+    fn of(store: &OpenStore, newest: &Generation) -> Result<Self> {
+        let (mut storages, mut kept, mut restored) = (Vec::new(), Vec::new(), Vec::new());
+        let is_external = |record: &StorageRecord| matches!(record.kind, RecordKind::External(_));
+        for entry in newest.storages()? {
+            let (id, record) = entry?;
+            restored.extend(record.is_restored.then_some(id));
+            storages.extend((!is_external(&record)).then_some((id, record.length_bytes)));
         }
+        let start = GarbageKey { is_tagged: true, dropped: 0, id: 0 };
+        for entry in newest.entries().scan::<GarbageEntry>(Some(&start))? {
+            let (GarbageKey { dropped, id, .. }, record) = entry?;
+            restored.extend(record.is_restored.then_some(id));
+            kept.extend((!is_external(&record)).then_some((id, dropped, record.length_bytes)));
+        }
+        let mut tagged = TaggedGenerations::list(newest)?;
+        tagged.find_restored(store, newest, &restored, &[])?;
+        Ok(LoggedStorages { newest: storages, kept, tagged })
     }
-    Ok(())
-}
 
-/// Returns the index of the last of these generations that has a storage, which `dropped` dropped.
-fn last_with(kept: &[(u64, KeptGeneration)], id: u64, dropped: u64) -> Option<usize> {
-    let last = kept.partition_point(|(generation, _)| *generation < dropped).checked_sub(1)?;
-    (id < kept.get(last)?.1.next_storage_id).then_some(last)
-}
+    /// Returns the tagged generations before another one that have a storage.
+    fn before(&self, generation: u64, id: u64) -> impl Iterator<Item = u64> {
+        self.tagged.with_storage(id).take_while(move |&tagged| tagged < generation)
+    }
 
-/// Returns how many bytes of storages each tagged generation has that no other kept generation has.
-fn own_bytes(newest: &Generation, kept: &[(u64, KeptGeneration)]) -> Result<BTreeMap<u64, u64>> {
-    let mut own = BTreeMap::new();
-    each_kept_garbage(newest, |id, dropped, bytes| {
-        let Some(last) = last_with(kept, id, dropped) else { return };
-        let before = last.checked_sub(1).and_then(|before| kept.get(before));
-        if before.is_none_or(|(_, before)| id >= before.next_storage_id)
-            && let Some((generation, _)) = kept.get(last)
-        {
-            *own.entry(*generation).or_insert(0u64) += bytes;
+    /// Returns how many bytes of storages each tagged generation has that no other kept generation has.
+    fn own_bytes(&self) -> BTreeMap<u64, u64> {
+        let mut own = BTreeMap::new();
+        for &(id, dropped, bytes) in &self.kept {
+            let mut with = self.before(dropped, id);
+            if let (Some(only), None) = (with.next(), with.next()) {
+                let sum = own.entry(only).or_insert(0u64);
+                *sum = sum.saturating_add(bytes);
+            }
         }
-    })?;
-    Ok(own)
+        own
+    }
 }
 
 fn time_of(time_ns: i64) -> SystemTime {

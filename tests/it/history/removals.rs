@@ -162,5 +162,7 @@ fn manifest_of_a_failed_commit_says_nothing_about_the_generation_with_its_number
     store.save("x", &filled(100, 5i64)).unwrap();
     Store::open(&path).unwrap().gc().unwrap();
     assert_eq!(reader.load("x").unwrap().read::<i64>().unwrap(), [1; 100]);
+    drop(reader);
+    Store::open(&path).unwrap().gc().unwrap();
     assert!(!next.exists());
 }

@@ -137,3 +137,31 @@ fn compaction_and_usage_know_which_tags_have_a_restored_storage() {
     assert_eq!(store.gc().unwrap().file_count, 0);
     assert!(store.verify(|_| ()).unwrap().is_whole());
 }
+
+#[test]
+fn storage_that_was_restored_and_removed_counts_for_no_tag_that_lacks_it() {
+    let (_dir, path, store) = new_store();
+    for step in 1..=3u8 {
+        save_tagged(&store, "x", &filled(10_000, step), &format!("v{step}"));
+    }
+    let own = |store: &Store| -> Vec<(u64, u64)> {
+        store.log().unwrap().iter().map(|entry| (entry.generation, entry.own_bytes)).collect()
+    };
+    assert_eq!(own(&store), [(4, 10_000), (3, 10_000), (2, 10_000)]);
+    store.restore(&store.at("v1").unwrap()).unwrap();
+    assert_eq!(own(&store), [(5, 0), (4, 10_000), (3, 10_000), (2, 0)]);
+    store.restore(&store.at("v3").unwrap()).unwrap();
+    assert_eq!(own(&store), [(6, 0), (4, 0), (3, 10_000), (2, 10_000)]);
+    store.untag("v1").unwrap();
+    store.untag("v3").unwrap();
+    // Before a collection and after it.
+    for _ in 0..2 {
+        assert_eq!(own(&store), [(8, 10_000), (3, 10_000)]);
+        assert_eq!(store.freed_without(&["v2"]).unwrap(), 10_000);
+        store.gc().unwrap();
+    }
+    let before = store.disk_usage().unwrap().tagged_bytes;
+    assert!((10_000..11_000).contains(&before), "{before}");
+    store.untag("v2").unwrap();
+    assert_eq!(super::files(&path, "storages", "bin").len(), 1);
+}
