@@ -1,23 +1,28 @@
 //! `salvage`: copies what is whole in a damaged store to a new store, and lists the rest.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use indicatif::HumanBytes;
 use serde_json::{Value, json};
 use stridemap::maintenance::{Loss, Salvaged};
 
 use crate::args::External;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::history::split;
 use crate::input::{explain, reporting_waits};
-use crate::names::one_line;
+use crate::names::{command_line, one_line, shell_word};
 use crate::output_file::check_parent_dir;
 use crate::ui::{advance, counted, examples, message, write_json};
 
 /// Copy what is whole in a damaged store to a new store
 ///
-/// The exit code is 1 if something is lost; each line shows a lost tensor, its bytes, the damaged file and the reason.
-/// It is 2 if no store could be made.
+/// The exit code is 1 if something is lost or left out; each line shows a lost tensor, its bytes, the damaged file and
+/// the reason. It is 2 if no store could be made.
+///
+/// One generation is copied, without tags. Tags are left out even if their generations are whole: export STORE@TAG NEW
+/// copies such a generation. If the newest generation is whole, remove the damaged tags with tag -d, and copy the store
+/// with export STORE NEW --tags.
 ///
 /// The damaged store is only read. Nothing is guessed: data that does not match its checksum is lost. If the newest
 /// generation cannot be read, the newest one that can be read is copied. Other tensors in the same storage as a lost one
@@ -43,18 +48,27 @@ pub(crate) struct SalvageArgs {
     external: External,
 }
 
-/// Runs the command. Returns whether nothing is lost.
+/// Runs the command. Returns whether nothing is lost or left out.
 pub(crate) fn run(args: &SalvageArgs, out: &mut impl Write) -> Result<bool> {
     let new = args.new.as_deref().filter(|_| !args.verify_only);
     if let Some(new) = new {
         check_parent_dir("salvage", new)?;
     }
     let options = reporting_waits(&args.external.options());
+    if let Some((store, tag)) = split(&args.store) {
+        let (store, new) = (store.to_string_lossy(), args.new.as_deref().unwrap_or(Path::new("NEW")));
+        return Err(Error::Refused(format!(
+            "salvage {store}@{tag}: a salvage is of a whole store; name {store}, or copy a tagged generation that is whole: \
+             {}",
+            command_line("export", &[&args.store.to_string_lossy(), &new.to_string_lossy()])
+        )));
+    }
     let salvaged = options.salvage(&args.store, new, advance("salvage", 0));
     let salvaged = salvaged.map_err(|e| explain(&args.store, e))?;
+    let is_complete = salvaged.losses.is_empty() && salvaged.tags.is_empty();
     if args.json {
         write_json(out, record(&salvaged))?;
-        return Ok(salvaged.losses.is_empty());
+        return Ok(is_complete);
     }
     for loss in &salvaged.losses {
         writeln!(out, "lost: {}", one_line(&loss.to_string()))?;
@@ -63,8 +77,11 @@ pub(crate) fn run(args: &SalvageArgs, out: &mut impl Write) -> Result<bool> {
         let line = format!("{name:?}: a change of the elements was interrupted, or may have been");
         writeln!(out, "interrupted: {}", one_line(&line))?;
     }
+    for tag in &salvaged.tags {
+        writeln!(out, "left out: tag {}", shell_word(tag))?;
+    }
     out.flush()?;
-    let Salvaged { generation, copied, losses, .. } = &salvaged;
+    let Salvaged { generation, copied, losses, tags, .. } = &salvaged;
     let kept = counted(copied.tensor_count, "tensor");
     let names = losses.iter().filter(|loss| loss.name.is_some()).count() as u64;
     let lost = losses.iter().map(|loss| loss.lost_bytes).fold(0, u64::saturating_add);
@@ -80,7 +97,19 @@ pub(crate) fn run(args: &SalvageArgs, out: &mut impl Write) -> Result<bool> {
         }
         None => format!("{kept} of generation {generation} can be salvaged; {lost}"),
     });
-    Ok(losses.is_empty())
+    if let Some(tag) = tags.first() {
+        let path = args.store.to_string_lossy();
+        message(&format!(
+            "note: a salvage copies one generation, so {} {} left out, damaged or not; to keep the generation of one: {}; \
+             to keep all, if the newest generation is whole: remove the damaged tags, {}, then {}",
+            counted(tags.len() as u64, "tag"),
+            if tags.len() == 1 { "is" } else { "are" },
+            command_line("export", &[&format!("{path}@{tag}"), "NEW"]),
+            command_line("tag -d", &[&path, "TAG"]),
+            command_line("export --tags", &[&path, "NEW"])
+        ));
+    }
+    Ok(is_complete)
 }
 
 fn record(salvaged: &Salvaged) -> Value {
@@ -98,6 +127,7 @@ fn record(salvaged: &Salvaged) -> Value {
         "bytes_copied": salvaged.copied.copied_bytes,
         "bytes_shared": salvaged.copied.shared_bytes,
         "losses": salvaged.losses.iter().map(loss).collect::<Vec<_>>(),
+        "tags": salvaged.tags,
         "interrupted": salvaged.interrupted,
     })
 }

@@ -88,6 +88,7 @@ fn salvage_json_has_the_losses_and_what_was_copied() {
             "bytes_copied": 0,
             "bytes_shared": 0,
             "losses": losses,
+            "tags": [],
             "interrupted": [],
         })
     );

@@ -8,7 +8,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stridemap_format::{RecordKind, TableRef, Tag, TensorRecord};
+use stridemap_format::{RecordKind, TableRef, TensorRecord};
 
 use super::copy::{Copied, Done, Original};
 use super::external_check::detail_of;
@@ -29,9 +29,12 @@ pub struct Salvaged {
     pub generation: u64,
     /// What was copied. If nothing was to be made, only the number of tensors that can be.
     pub copied: Copied,
-    /// What is lost: tensors, metadata, and tags. A salvage copies one generation, so no tag is copied, nor what only a
-    /// tagged generation has.
+    /// What is lost: tensors and metadata.
     pub losses: Vec<Loss>,
+    /// The tags of the damaged store. A salvage copies one generation, so neither a tag is copied, nor what only tagged
+    /// generations have. Whether these are whole is not checked: to keep one,
+    /// [copy](crate::Snapshot::copy_to) what [`Store::at`](crate::Store::at) returns.
+    pub tags: Vec<String>,
     /// The tensors in the new store whose elements may be a mix of old and new ones: a process or thread ended while it
     /// was changing their storage, or the file is too short to say so. They are copied as they are, and marked, so they
     /// must be read through [`allow_interrupted`](crate::Tensor::allow_interrupted) in the new store, too.
@@ -42,13 +45,12 @@ pub struct Salvaged {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Loss {
-    /// The tensor that is lost, or that has lost its last rows. `None` for a tag, and if metadata is lost: which tensors it
-    /// described is not known.
+    /// The tensor that is lost, or that has lost its last rows. `None` if metadata is lost: which tensors it described is not
+    /// known.
     pub name: Option<String>,
-    /// The file that is damaged, or that could not be read or opened, or the manifest that a tag keeps.
+    /// The file that is damaged, or that could not be read or opened.
     pub path: PathBuf,
-    /// What is wrong with it, or `could not be read: ` and the error of the disk: then the bytes may be whole. Or which
-    /// tag is not copied.
+    /// What is wrong with it, or `could not be read: ` and the error of the disk: then the bytes may be whole.
     pub reason: String,
     /// The bytes of the tensor's elements that are lost.
     pub lost_bytes: u64,
@@ -96,7 +98,7 @@ pub(crate) fn salvage(
     let dir = StoreDir::new(held, paths, uuid);
     let store = OpenStore::at(dir, options, Arc::new(Generation::stand_in(uuid, number)));
     let kept = keep(&store, &source, &mut losses, progress)?;
-    add_tags(&store, &source, &mut losses)?;
+    let tags = tags_of(&store, &source, &mut losses)?;
     let copied = Copied { tensor_count: kept.tensors.len() as u64, ..Copied::default() };
     let mut done = Done { copied, interrupted: kept.interrupted, ..Done::default() };
     let mut manifest = source.manifest;
@@ -116,7 +118,7 @@ pub(crate) fn salvage(
         done.interrupted.contains(&record.as_ref()?.storage_id).then(|| name.clone())
     };
     let interrupted = generation.manifest().tensors.iter().filter_map(on_interrupted).collect();
-    Ok(Salvaged { generation: number, copied: done.copied, losses, interrupted })
+    Ok(Salvaged { generation: number, copied: done.copied, losses, tags, interrupted })
 }
 
 /// Returns the losses of tensors in external files that the new store may not use.
@@ -142,13 +144,13 @@ fn refused_losses(store: &OpenStore, generation: &Generation, done: &Done) -> Ve
     manifest.tensors.iter().filter_map(loss).collect()
 }
 
-/// Adds the tags to the losses.
-fn add_tags(store: &OpenStore, source: &Newest, losses: &mut Vec<Loss>) -> Result<()> {
+/// Returns the tags, and adds to the losses that some are not known.
+fn tags_of(store: &OpenStore, source: &Newest, losses: &mut Vec<Loss>) -> Result<Vec<String>> {
     let (paths, manifest) = (&store.paths, &source.manifest);
     if source.is_kept {
         let reason = "the names of the tags are lost, and only one of the tagged generations is copied";
         losses.push(Loss::of_metadata(paths.generations_dir(), reason.to_owned()));
-        return Ok(());
+        return Ok(Vec::new());
     }
     let unknown = |history: TableRef, why: String| {
         Loss::of_metadata(
@@ -167,11 +169,7 @@ fn add_tags(store: &OpenStore, source: &Newest, losses: &mut Vec<Loss>) -> Resul
     for (_, e) in survey.damage.errors() {
         losses.extend(manifest.history.map(|history| unknown(history, reason_of(&e))));
     }
-    for (name, Tag { generation, .. }) in &survey.tags {
-        let reason = format!("tag {name:?} of generation {generation} is not copied");
-        losses.push(Loss::of_metadata(paths.kept_manifest(*generation), reason));
-    }
-    Ok(())
+    Ok(survey.tags.into_keys().collect())
 }
 
 /// Refuses a new store inside the damaged one, which would change it.
