@@ -51,8 +51,8 @@ pub enum SpaceReason {
     /// them.
     Unreached,
     /// Like `Unreached`, but a compaction leaves them: they are less than a quarter of the storage or less than a block
-    /// of 4 KiB, or the storage is mutable or live, and its file is changed in place. Saving its tensors again moves
-    /// them to new storages.
+    /// of 4 KiB, which a compaction of all storages frees, or the storage is mutable or live, and its file is changed in
+    /// place. Saving its tensors again moves them to new storages.
     Kept,
     /// Only tagged generations need the file, or the bytes. The commit that removes their tags deletes the file.
     Tagged {
@@ -134,7 +134,8 @@ impl fmt::Display for SpaceReason {
         f.write_str(match self {
             SpaceReason::Unreached => "unreferenced bytes; compact frees them",
             SpaceReason::Kept => {
-                "unreferenced bytes that compact leaves; saving the tensors again frees them"
+                "unreferenced bytes that compact leaves; compact --all, if the tensors are sealed, or saving them again \
+                 frees the bytes"
             }
             SpaceReason::Tagged { generation } => return write!(f, "generation {generation} is tagged"),
             SpaceReason::Pinned { generation, processes } => {
