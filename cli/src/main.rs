@@ -46,7 +46,7 @@ use crate::ui::Stdout;
 
 /// The exit code of a command that ran, but whose answer is no. `verify` and `compact` return it for damage (with
 /// `--materialize`, `compact` also for a skipped file), `salvage` for something that is lost, `diff` for a difference, `attr` for a
-/// missing attribute, `watch` for a timeout, and most commands for a prefix, a glob or a filter that matches no tensor.
+/// missing attribute, `log` for a generation that cannot be read, `watch` for a timeout, and most commands for a prefix, a glob or a filter that matches no tensor.
 const NEGATIVE: u8 = 1;
 const FAILED: u8 = 2;
 
@@ -115,7 +115,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Rm(args) => edit::rm(args, &mut out)?,
         Command::Attr(args) => attr::run(args, &mut out)?,
         Command::Tag(args) => tag::run(args, &mut out)?,
-        Command::Log(args) => log::run(args, &mut out)?,
+        Command::Log(args) => is_positive = log::run(args, &mut out)?,
         Command::Restore(args) => restore::run(args, &mut out)?,
         Command::Prune(args) => prune::run(args, &mut out)?,
         Command::Append(args) => append::run(args, &mut out)?,

@@ -1,5 +1,7 @@
 //! The log.
 
+use std::fs;
+
 use serde_json::{Value, json};
 
 use super::{lines, with_tags, without_times};
@@ -18,11 +20,11 @@ fn log_lists_the_tagged_generations_and_the_newest() {
         log.iter().map(without_time).collect::<Vec<_>>(),
         [
             json!({ "v": 1, "generation": 6, "tags": [], "message": null, "added": [], "changed": [],
-                "removed": ["a"], "own_bytes": 0 }),
+                "removed": ["a"], "own_bytes": 0, "error": null }),
             json!({ "v": 1, "generation": 5, "tags": ["v2"], "message": null, "added": ["c"], "changed": ["a"],
-                "removed": ["b"], "own_bytes": 10_000 }),
+                "removed": ["b"], "own_bytes": 10_000, "error": null }),
             json!({ "v": 1, "generation": 3, "tags": ["v1"], "message": "two tensors", "added": ["a", "b"],
-                "changed": [], "removed": [], "own_bytes": 20_000 }),
+                "changed": [], "removed": [], "own_bytes": 20_000, "error": null }),
         ]
     );
     let piped: Vec<String> =
@@ -67,4 +69,35 @@ fn log_fits_the_terminal_and_has_local_times() {
         time.split(' ').next_back().unwrap().parse().unwrap()
     };
     assert_eq!(hour("UTC-5"), (hour("UTC0") + 5) % 24);
+}
+
+#[test]
+fn log_shows_a_generation_that_cannot_be_read_and_the_others() {
+    let dir = with_tags();
+    let manifest = dir.path("s.smap/generations/0000000000000005.man");
+    let mut whole = fs::read(&manifest).unwrap();
+    whole[40] ^= 1;
+    fs::write(&manifest, whole).unwrap();
+    let run = dir.run(&["log", "s.smap"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    let lines: Vec<String> = run.stdout.lines().map(|line| without_times(&line.replace('\t', " "))).collect();
+    assert_eq!(
+        lines,
+        [
+            "6 TIME (newest) 1 0 2 0 ",
+            "5 TIME v2 ? ? ? 10000 (cannot be read)",
+            "3 TIME v1 2 0 0 20000 two tensors"
+        ]
+    );
+    assert!(
+        run.stderr.starts_with("stridemap: generation 5 cannot be read: ")
+            && run.stderr.contains("generations/0000000000000005.man"),
+        "{run:?}"
+    );
+    let run = dir.run(&["log", "s.smap", "--json"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    let entries: Vec<Value> = run.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&entries[1]["tags"], &entries[1]["added"]), (&json!(["v2"]), &Value::Null));
+    assert!(entries[1]["error"].as_str().unwrap().contains("0000000000000005.man"), "{entries:?}");
+    assert_eq!((&entries[0]["error"], &entries[2]["tags"]), (&Value::Null, &json!(["v1"])));
 }
