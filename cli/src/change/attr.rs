@@ -128,7 +128,8 @@ pub(crate) fn run(args: &AttrArgs, out: &mut impl Write) -> Result<()> {
             }
             let is_unused = snapshot.iter_tensors(&scope)?.next().is_none() && !scope.is_empty();
             drop(snapshot); // The commit deletes what no snapshot needs.
-            txn.commit()?;
+            let generation = txn.commit()?;
+            before.report(&format!("set {}", place.shown(&scope)), generation);
             if is_unused {
                 message(&format!("note: no tensor name begins with {}", quoted(&scope)));
             }
@@ -145,7 +146,8 @@ pub(crate) fn run(args: &AttrArgs, out: &mut impl Write) -> Result<()> {
                 return Ok(writeln!(out, "would remove {}", place.shown(&scope))?);
             }
             drop(snapshot); // The commit deletes what no snapshot needs.
-            txn.commit()?;
+            let generation = txn.commit()?;
+            before.report(&format!("removed {}", place.shown(&scope)), generation);
             Ok(())
         }
     }

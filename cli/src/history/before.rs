@@ -4,6 +4,7 @@ use stridemap::{ErrorKind, Transaction};
 
 use crate::error::{Error, Result};
 use crate::names::shell_word;
+use crate::ui::message;
 
 #[derive(clap::Args)]
 pub(crate) struct Before {
@@ -23,6 +24,13 @@ impl Before {
             }
             _ => e.into(),
         })
+    }
+
+    /// Says which tag was made, for a command that says nothing without one.
+    pub(crate) fn report(&self, did: &str, generation: u64) {
+        if self.tag.is_some() {
+            message(&format!("{did}{}: generation {generation}", self.described(generation)));
+        }
     }
 
     /// Returns the end of the sentence that describes the change, which has published `generation`.

@@ -223,3 +223,25 @@ fn printed_command_can_be_run_in_a_shell() {
         assert!(store.latest().unwrap().contains(name).unwrap(), "{name:?}");
     }
 }
+
+#[test]
+fn attr_says_which_state_it_tagged() {
+    let dir = with_x();
+    let before = dir.store().generation();
+    assert_eq!(
+        dir.messages(&["attr", "set", "s.smap", "unit", "m", "--of", "x.a", "--tag", "before"]),
+        format!(
+            "stridemap: set unit of x.a, with generation {before} tagged before: generation {}\n",
+            before + 1
+        )
+    );
+    assert_eq!(
+        dir.messages(&["attr", "rm", "s.smap", "unit", "--of", "x.a", "--tag", "v2"]),
+        format!(
+            "stridemap: removed unit of x.a, with generation {} tagged v2: generation {}\n",
+            before + 1,
+            before + 2
+        )
+    );
+    assert_eq!(dir.messages(&["attr", "set", "s.smap", "unit", "m"]), "");
+}
