@@ -4,7 +4,6 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::value_parser;
 use stridemap::StoreOptions;
 use stridemap::history::Retention;
 
@@ -17,10 +16,16 @@ use crate::input::open_store;
 use crate::names::Pattern;
 use crate::ui::{counted, examples, message};
 
+/// Parses a number of tags or generations.
+fn parse_count(text: &str) -> Result<u64, String> {
+    let count = text.parse().ok().filter(|count| *count > 0);
+    count.ok_or_else(|| "expected a whole number, at least 1".to_owned())
+}
+
 /// Remove old tags, and delete what only they keep
 ///
 /// At least one of the rules must be given: --keep-last, --keep-within, --keep-every. A tag stays if one of them keeps it. With a TAG or GLOB, the rules are about the tags that it
-/// names or matches, and all others stay. The order of tags is that of their generations. If the clock of the machine has jumped, so that
+/// names or matches, and all others stay. The order of tags is that of their generations, and of their names if they have the same. If the clock of the machine has jumped, so that
 /// the times of some tags are out of order, --keep-within keeps these tags.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["prune model.smap --keep-last 3 --keep-every 100 -n", "prune model.smap --keep-within 7d 'step*'"]))]
@@ -32,14 +37,14 @@ pub(crate) struct PruneArgs {
     /// Only these tags, and those whose whole name matches a glob, such as 'step*'; all tags if none is given
     #[arg(value_name = "TAG|GLOB")]
     patterns: Vec<String>,
-    /// Keep the last N tags
-    #[arg(long, value_name = "N", group = "rule", value_parser = value_parser!(u64).range(1..))]
+    /// Keep the last N tags; two tags of one generation count twice
+    #[arg(long, value_name = "N", group = "rule", allow_negative_numbers = true, value_parser = parse_count)]
     keep_last: Option<u64>,
     /// Keep the tags of generations published at most this long before that of the last tag: 90m, 12h, 7d, 2w
-    #[arg(long, value_name = "DURATION", group = "rule", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", group = "rule", allow_hyphen_values = true, value_parser = parse_duration)]
     keep_within: Option<Duration>,
-    /// Keep the last tag of every N generations
-    #[arg(long, value_name = "N", group = "rule", value_parser = value_parser!(u64).range(1..))]
+    /// Keep the last tag of every N generations; each commit is one, also that of tag
+    #[arg(long, value_name = "N", group = "rule", allow_negative_numbers = true, value_parser = parse_count)]
     keep_every: Option<u64>,
     #[command(flatten)]
     dry_run: DryRun,

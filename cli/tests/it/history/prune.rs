@@ -57,6 +57,15 @@ fn prune_without_a_rule_or_a_match_is_refused() {
     for rule in [["--keep-last", "0"], ["--keep-every", "0"], ["--keep-within", "1 month"]] {
         assert_eq!(dir.run(&["prune", "s.smap", rule[0], rule[1]]).code, Some(2), "{rule:?}");
     }
+    let run = dir.run(&["prune", "s.smap", "--keep-last", "-1"]);
+    assert!(
+        run.code == Some(2)
+            && run.stderr.contains("expected a whole number, at least 1")
+            && !run.stderr.contains("tip"),
+        "{run:?}"
+    );
+    let run = dir.run(&["prune", "s.smap", "--keep-within", "7"]);
+    assert!(run.stderr.contains("expected a number with a unit, up to weeks: 90m"), "{run:?}");
     assert_eq!(lines(&dir, &["tag", "s.smap"]).len(), 2);
 }
 
