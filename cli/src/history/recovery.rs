@@ -9,15 +9,22 @@ use super::Before;
 use crate::change::freed::Freed;
 use crate::change::plan::info;
 use crate::error::Result;
+use crate::look::sharing::by_storage;
 use crate::names::{argument, command_line, quoted, shell_word};
 use crate::ui::{counted, message};
 
 /// The maximum number of tagged generations in which tensors are looked for.
 const MAX_GENERATIONS: usize = 100;
 
+/// The maximum number of tagged generations in which a tensor is looked for that an error is about.
+const MAX_HINT_GENERATIONS: usize = 20;
+
 /// The maximum number of tensors that are looked for, counted once for each generation. After as many, no further
 /// generation is examined.
 const MAX_LOOKUPS: usize = 200_000;
+
+/// The maximum number of tensors that a refusal names.
+const MAX_SHOWN: usize = 3;
 
 /// Tensors that a change removes or replaces.
 #[derive(Default)]
@@ -65,6 +72,46 @@ impl Replaced {
         }
     }
 
+    /// Returns why the change should not be made without `--tag`: elements of some of the tensors would be lost, because no
+    /// tag keeps them. The snapshot is from before the change.
+    pub(crate) fn refusal(&self, store: &Store, snapshot: &Snapshot) -> Result<Option<String>> {
+        if self.lost_bytes == 0 {
+            return Ok(None);
+        }
+        let (tagged, is_complete) = self.examined(tagged(store)?);
+        let mut left = Replaced { infos: self.infos.clone(), ..Replaced::default() };
+        for (_, generation) in &tagged {
+            let Some(kept) = at(store, *generation)? else { continue };
+            left.by_name(&kept)?.values().for_each(|name| drop(left.infos.remove(name)));
+            left.with_elements_in(&kept)?.iter().for_each(|name| drop(left.infos.remove(name)));
+            if left.infos.is_empty() {
+                return Ok(None);
+            }
+        }
+        let names: BTreeSet<String> = left.infos.keys().cloned().collect();
+        if Freed::of(&names, snapshot)?.lost_bytes() == 0 {
+            return Ok(None);
+        }
+        let shown: Vec<_> = names.iter().take(MAX_SHOWN).map(|name| quoted(name)).collect();
+        let more = match names.len().saturating_sub(MAX_SHOWN) {
+            0 => String::new(),
+            more => format!(" and {}", counted(more as u64, "more tensor")),
+        };
+        let keeps = if is_complete { "no tag keeps" } else { "none of the last tags keeps" };
+        Ok(Some(format!(
+            "{keeps} the present state of {}{more}; --tag NAME tags it in the same commit, --force lets it be lost",
+            shown.join(", ")
+        )))
+    }
+
+    /// Returns the tagged generations in which the tensors are looked for, and whether these are all.
+    fn examined(&self, mut tagged: Vec<(String, u64)>) -> (Vec<(String, u64)>, bool) {
+        let most = (MAX_LOOKUPS / self.infos.len().max(1)).clamp(1, MAX_GENERATIONS);
+        let is_complete = tagged.len() <= most;
+        tagged.truncate(most);
+        (tagged, is_complete)
+    }
+
     fn pronoun(&self) -> &'static str {
         if self.infos.len() == 1 { "it" } else { "them" }
     }
@@ -74,17 +121,14 @@ impl Replaced {
         if self.infos.is_empty() {
             return Ok(None);
         }
-        let tagged = tagged(store)?;
-        let most = (MAX_LOOKUPS / self.infos.len()).clamp(1, MAX_GENERATIONS);
-        let is_complete = tagged.len() <= most;
-        let examined = tagged.get(..most).unwrap_or(&tagged);
-        if let Some(keeper) = self.find(store, examined, |snapshot| self.by_name(snapshot))? {
+        let (examined, is_complete) = self.examined(tagged(store)?);
+        if let Some(keeper) = self.find(store, &examined, |snapshot| self.by_name(snapshot))? {
             return Ok(Some(self.kept(&keeper, path)));
         }
         if self.lost_bytes == 0 {
             return Ok(None);
         }
-        if let Some(keeper) = self.find(store, examined, |snapshot| self.by_storage(snapshot))? {
+        if let Some(keeper) = self.find(store, &examined, |snapshot| self.by_storage(snapshot))? {
             return Ok(Some(self.kept(&keeper, path)));
         }
         let (it, they) = (self.pronoun(), if self.infos.len() == 1 { "it" } else { "they" });
@@ -183,6 +227,30 @@ impl Replaced {
         Ok(names)
     }
 
+    /// Returns the names of those of the tensors whose elements tensors of a generation have, too.
+    fn with_elements_in(&self, tagged: &Snapshot) -> Result<Vec<String>> {
+        let ids: BTreeSet<u64> = self.infos.values().map(|info| info.storage_id).collect();
+        let mut storages = BTreeMap::new();
+        for storage in tagged.storages() {
+            let storage = storage?;
+            storages.extend(ids.contains(&storage.id).then_some((storage.id, storage)));
+        }
+        if storages.is_empty() {
+            return Ok(Vec::new());
+        }
+        let is_on_these = |info: &LibraryResult<TensorInfo>| {
+            info.as_ref().map_or(true, |info| storages.contains_key(&info.storage_id))
+        };
+        let by_storage = by_storage(tagged.iter_tensors("")?.filter(is_on_these))?;
+        let has_elements = |info: &TensorInfo| -> Option<bool> {
+            let (storage, there) = (storages.get(&info.storage_id)?, by_storage.get(&info.storage_id)?);
+            let with: Vec<TensorInfo> = there.iter().chain([info]).cloned().collect();
+            Some(storage.compacted_bytes(there).ok()? == storage.compacted_bytes(&with).ok()?)
+        };
+        let there = self.infos.iter().filter(|(_, info)| has_elements(info) == Some(true));
+        Ok(there.map(|(name, _)| name.clone()).collect())
+    }
+
     /// Returns whether restoring what a tag keeps also changes anything that was different before the change.
     fn changes_others(&self, keeper: &Keeper, tagged: &Snapshot, now: &Snapshot) -> LibraryResult<bool> {
         let prefix = keeper.prefix();
@@ -227,6 +295,13 @@ fn tagged(store: &Store) -> LibraryResult<Vec<(String, u64)>> {
     tags.reverse();
     tags.dedup_by_key(|(_, generation)| *generation);
     Ok(tags)
+}
+
+/// Returns the newest tag whose generation has something, of the last tags.
+pub(crate) fn newest_tag_with(store: &Store, has_it: impl Fn(&Snapshot) -> bool) -> Option<String> {
+    let tagged = tagged(store).ok()?.into_iter().take(MAX_HINT_GENERATIONS);
+    let mut tagged = tagged.filter_map(|(tag, generation)| Some((tag, at(store, generation).ok()??)));
+    tagged.find(|(_, snapshot)| has_it(snapshot)).map(|(tag, _)| tag)
 }
 
 /// Opens a tagged generation. Returns `None` if another process has removed its tags.

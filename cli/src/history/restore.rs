@@ -10,7 +10,7 @@ use super::at::snapshot_at;
 use super::{Before, Replaced};
 use crate::args::DryRun;
 use crate::change::plan::{begin, header, info};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::input::open_store;
 use crate::names::{name, of_scope, one_line, quoted, shell_word};
 use crate::ui::{examples, gap, message};
@@ -21,6 +21,9 @@ use crate::ui::{examples, gap, message};
 /// generation does not have are removed, and attributes are restored, too. With a PREFIX, only names that begin with it
 /// are changed. Tags stay as they are.
 ///
+/// If this would remove or replace tensors as they are in no tagged generation, restore refuses: --tag tags the present
+/// state in the same commit, and --force does without.
+///
 /// With -n, each line shows a tensor that would be added (+), changed (~) or removed (-), or an attribute (@).
 #[derive(clap::Args)]
 #[command(after_help = examples(&["restore model.smap v1 -n", "restore model.smap v1 encoder. --tag before"]))]
@@ -30,11 +33,14 @@ pub(crate) struct RestoreArgs {
     /// The tag to restore, or the number of a generation that is kept
     #[arg(value_name = "TAG")]
     at: String,
-    /// Only the tensors and attributes whose names begin with this
+    /// Only the tensors whose names begin with this, and their attributes; those of the store come back only without it
     #[arg(default_value = "", hide_default_value = true)]
     prefix: String,
     #[command(flatten)]
     before: Before,
+    /// Restore even if what no tag keeps is lost
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     dry_run: DryRun,
 }
@@ -55,8 +61,15 @@ pub(crate) fn run(args: &RestoreArgs, out: &mut impl Write) -> Result<()> {
     }
     let replaced: BTreeSet<String> = changes.changed.iter().chain(&changes.removed).cloned().collect();
     let replaced = Replaced::of(&replaced, &now)?;
+    let refusal =
+        if args.force || args.before.tag.is_some() { None } else { replaced.refusal(&store, &now)? };
     if args.dry_run.dry_run {
         changes.print(&now, &from, out)?;
+    }
+    if let Some(why) = refusal {
+        return Err(Error::Refused(format!("restore {}: {why}", shell_word(&args.at))));
+    }
+    if args.dry_run.dry_run {
         writeln!(out, "would restore {what}: {}", changes.counts())?;
         let advice = replaced.advice_before(&args.before, &store, &args.store)?;
         return advice.iter().try_for_each(|advice| Ok(writeln!(out, "{advice}")?));

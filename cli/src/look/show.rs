@@ -3,13 +3,16 @@
 use std::io::{self, IsTerminal as _, Write};
 
 use serde::Serialize;
-use stridemap::{PrintOptions, Result as LibraryResult, Scalar, Tensor};
+use stridemap::{ErrorKind, PrintOptions, Result as LibraryResult, Scalar, Snapshot, Tensor};
 use stridemap_interop::npy;
 
 use crate::args::{External, Source};
 use crate::error::{Error, Result, output_error};
 use crate::expr;
 use crate::expr::Copies;
+use crate::history::{newest_tag_with, split};
+use crate::input::Input;
+use crate::names::{command_line, shell_word};
 use crate::pieces::{Cut, Piece, Pieces, steady};
 use crate::scalar::{digits, text_of};
 use crate::ui::{List, element, write_json};
@@ -70,7 +73,8 @@ pub(crate) fn run(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
     }
     let source = args.source.open(&args.external.options())?;
     let expr = args.expr.clone().map_or_else(|| source.only_name("show"), Ok)?;
-    let (name, view) = expr::view(&expr, &source, Copies::Allowed)?;
+    let found = expr::view(&expr, &source, Copies::Allowed);
+    let (name, view) = found.map_err(|e| with_tag(e, &expr, &source))?;
     let (view, _guard) = steady(&view)?;
     if args.json {
         write_json(
@@ -98,6 +102,25 @@ pub(crate) fn run(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
             line_width,
         };
         Ok(writeln!(out, "{}", view.to_text(&options)?)?)
+    }
+}
+
+/// Adds to the error that there is no such tensor which tag has one.
+fn with_tag(e: Error, expr: &str, source: &Input) -> Error {
+    match (&e, source) {
+        (Error::Library(missing), Input::Store(store, _, path))
+            if missing.kind() == ErrorKind::NameNotFound && split(path).is_none() =>
+        {
+            let has_it = |snapshot: &Snapshot| expr::view(expr, snapshot, Copies::Allowed).is_ok();
+            let Some(tag) = newest_tag_with(store, has_it) else { return e };
+            let at = format!("{}@{tag}", path.display());
+            Error::Refused(format!(
+                "{e}; {} has it: {}",
+                shell_word(&tag),
+                command_line("show", &[&at, expr])
+            ))
+        }
+        _ => e,
     }
 }
 

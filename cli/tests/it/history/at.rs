@@ -109,3 +109,13 @@ fn commands_that_change_the_store_refuse_a_tagged_generation() {
          and the generation with --at v1"
     );
 }
+
+#[test]
+fn show_says_which_tag_has_a_tensor_that_is_gone() {
+    let dir = with_tags();
+    let refusal = dir.refusal(&["show", "s.smap", "b[:2]"]);
+    assert!(refusal.ends_with("; v1 has it: stridemap show s.smap@v1 'b[:2]'"), "{refusal}");
+    assert!(dir.refusal(&["show", "s.smap", "a"]).ends_with("; v2 has it: stridemap show s.smap@v2 a"));
+    assert!(!dir.refusal(&["show", "s.smap@v2", "b"]).contains("has it"));
+    assert!(!dir.refusal(&["show", "s.smap", "x"]).contains("has it"));
+}

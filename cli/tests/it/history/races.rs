@@ -82,14 +82,18 @@ fn tag_before_a_change_has_the_last_commit_before_it() {
 fn restore_says_what_it_undoes_of_another_commit() {
     let dir = with_w();
     dir.messages(&["tag", "s.smap", "v1"]);
-    let (code, said) = run_during(&dir, &["restore", "s.smap", "v1"], |txn| {
+    let save = |txn: &mut Transaction<'_>| {
         txn.save("w", &bytes(2)).unwrap();
         txn.save("w2", &bytes(2)).unwrap();
-    });
+    };
+    let (code, said) = run_during(&dir, &["restore", "s.smap", "v1"], save);
+    assert_eq!(code, Some(2));
+    assert!(said.contains("no tag keeps the present state of w, w2; "), "{said}");
+    let (code, said) = run_during(&dir, &["restore", "s.smap", "v1", "--force"], save);
     assert_eq!(code, Some(0));
     assert_eq!(
         said,
-        "stridemap: restored v1, generation 3: 1 changed, 1 removed: generation 6\nstridemap: note: no tag keeps them, so \
+        "stridemap: restored v1, generation 3: 1 changed, 1 removed: generation 7\nstridemap: note: no tag keeps them, so \
          they cannot be brought back; --tag NAME tags the state before a change\n"
     );
 }

@@ -1,6 +1,6 @@
 //! Going back to a tagged generation.
 
-use super::with_tags;
+use super::{bytes, with_tags};
 
 #[test]
 fn restore_brings_back_all_or_a_prefix() {
@@ -31,4 +31,39 @@ fn restore_brings_back_all_or_a_prefix() {
     assert_eq!(dir.run(&["verify", "s.smap"]).stdout, "ok\n");
     let refusal = dir.refusal(&["restore", "s.smap", "v1", "x"]);
     assert_eq!(refusal, "restore \"x\" from generation 3: no name begins with this");
+}
+
+#[test]
+fn restore_refuses_to_lose_what_no_tag_keeps() {
+    let dir = with_tags();
+    let store = dir.store();
+    store
+        .write(|txn| ["b", "d", "e.1", "e.2", "f"].iter().try_for_each(|name| txn.save(name, &bytes(9))))
+        .unwrap();
+    drop(store);
+    let refusal = "restore v1: no tag keeps the present state of b, d, e.1 and 2 more tensors; --tag NAME tags it in the \
+                   same commit, --force lets it be lost";
+    assert_eq!(dir.refusal(&["restore", "s.smap", "v1"]), refusal);
+    let run = dir.run(&["restore", "s.smap", "v1", "-n"]);
+    assert_eq!((run.code, run.stderr), (Some(2), format!("stridemap: {refusal}\n")));
+    assert!(run.stdout.starts_with("+ a\tuint8 [10000]\n~ b\t") && !run.stdout.contains("would restore"));
+    assert!(dir.refusal(&["restore", "s.smap", "v1", "b"]).contains("no tag keeps the present state of b;"));
+
+    // What a tag or another name keeps does not count, nor does what is only added.
+    assert_eq!(dir.run(&["restore", "s.smap", "v1", "a"]).code, Some(0));
+    dir.messages(&["ln", "s.smap", "a", "b.copy"]);
+    dir.messages(&["mv", "s.smap", "b", "g"]);
+    assert_eq!(dir.run(&["restore", "s.smap", "v1", "b"]).code, Some(0));
+    assert_eq!(dir.stdout(&["ls", "s.smap"]), "a\nb\nc\nd\ne.1\ne.2\nf\ng\n");
+
+    let said = dir.stdout(&["restore", "s.smap", "v1", "-n", "--tag", "before"]);
+    assert!(said.contains("\n- g\t") && said.contains("before would keep"), "{said}");
+    assert!(dir.stdout(&["restore", "s.smap", "v1", "-n", "--force"]).contains("would restore v1"));
+    assert!(dir.messages(&["restore", "s.smap", "v1", "--tag", "before"]).contains("tagged before"));
+    dir.messages(&["restore", "s.smap", "before"]);
+    assert_eq!(dir.stdout(&["ls", "s.smap"]), "a\nb\nc\nd\ne.1\ne.2\nf\ng\n");
+    dir.messages(&["tag", "-d", "s.smap", "before"]);
+    let said = dir.messages(&["restore", "s.smap", "v1", "--force"]);
+    assert!(said.contains("cannot be brought back") || said.contains("keeps 1 of 6 tensors"), "{said}");
+    assert_eq!(dir.stdout(&["ls", "s.smap"]), "a\nb\n");
 }
