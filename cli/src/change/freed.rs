@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use indicatif::HumanBytes;
-use stridemap::{Result as LibraryResult, Snapshot, StorageInfo, StorageKind, TensorInfo};
+use stridemap::maintenance::{DiskUsage, SpaceReason, SpareFile};
+use stridemap::{Result as LibraryResult, Snapshot, StorageInfo, StorageKind, Store, TensorInfo};
 
 use super::plan::info;
 use crate::error::Result;
@@ -103,14 +104,38 @@ impl Freed {
         let shared: Vec<&Shared> = self.shared.iter().filter(|shared| !tagged.contains(&shared.id)).collect();
         let kept_bytes = shared.iter().map(|shared| shared.kept_bytes).fold(0, u64::saturating_add);
         let first = shared.first().filter(|_| kept_bytes >= MIN_REPORTED_BYTES)?;
-        let (bytes, keeper, store) = (HumanBytes(kept_bytes), quoted(&first.keeper), store.to_string_lossy());
-        let compact = match shared.iter().any(|shared| shared.needs_all) {
-            true => command_line("compact --all", &[&store]),
-            false => command_line("compact", &[&store]),
-        };
-        Some(format!(
-            "note: {bytes} are now unused, but remain in storages of other tensors, such as {keeper}; free them with \
-             {compact}"
-        ))
+        Some(note(kept_bytes, &first.keeper, shared.iter().any(|shared| shared.needs_all), store))
     }
+}
+
+/// Returns a note about bytes that no tag keeps any more, but which stay because other tensors are on the same storages, if
+/// they are many. The disk usages are from before and after.
+pub(crate) fn note_without_tags(store: &Store, before: &DiskUsage, after: &DiskUsage) -> Option<String> {
+    let was_tagged = |file: &&SpareFile| {
+        let is_of_tag = |reason: &SpaceReason| matches!(reason, SpaceReason::Tagged { .. });
+        before.spare.iter().any(|old| old.path == file.path && is_of_tag(&old.reason))
+    };
+    let mut sealed = BTreeSet::new();
+    for storage in store.latest().ok()?.storages() {
+        let storage = storage.ok()?;
+        sealed.extend((storage.kind == StorageKind::Sealed).then_some(storage.id));
+    }
+    let is_compacted = |file: &&SpareFile| {
+        matches!(file.reason, SpaceReason::Unreached | SpaceReason::Kept)
+            && file.storage_id.is_some_and(|id| sealed.contains(&id))
+    };
+    let files: Vec<&SpareFile> = after.spare.iter().filter(is_compacted).filter(was_tagged).collect();
+    let bytes = files.iter().map(|file| file.spare_bytes).fold(0, u64::saturating_add);
+    let keeper = files.first()?.names.first().filter(|_| bytes >= MIN_REPORTED_BYTES)?;
+    Some(note(bytes, keeper, files.iter().any(|file| file.reason == SpaceReason::Kept), store.path()))
+}
+
+fn note(bytes: u64, keeper: &str, needs_all: bool, store: &Path) -> String {
+    let compact =
+        command_line(if needs_all { "compact --all" } else { "compact" }, &[&store.to_string_lossy()]);
+    format!(
+        "note: {} are now unused, but remain in storages of other tensors, such as {}; free them with {compact}",
+        HumanBytes(bytes),
+        quoted(keeper)
+    )
 }

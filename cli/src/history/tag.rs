@@ -7,17 +7,18 @@ use std::path::PathBuf;
 use indicatif::HumanBytes;
 use serde_json::json;
 use stridemap::history::TagInfo;
-use stridemap::maintenance::{DiskUsage, SpareFile};
+use stridemap::maintenance::{DiskUsage, SpaceReason, SpareFile};
 use stridemap::{OnExisting, Snapshot, StorageKind, Store, StoreOptions};
 
 use super::at::{refused, snapshot_at, split, unknown};
 use super::time::{time_cell, utc};
 use crate::args::DryRun;
 use crate::care::compact::report_held_bytes;
+use crate::change::freed::note_without_tags;
 use crate::change::plan::begin;
 use crate::error::{Error, Result};
 use crate::input::{check_writable, open_store};
-use crate::names::{listed, one_line, quoted, shell_word};
+use crate::names::{command_line, listed, one_line, quoted, shell_word};
 use crate::ui::{Column, Table, counted, examples, message, write_json};
 
 /// List, make or remove tags: names for generations, which keep them
@@ -109,7 +110,10 @@ fn make(args: &TagArgs, store: &Store, name: &str, out: &mut impl Write) -> Resu
     let before = if args.force && !is_dry_run { stored(store) } else { None };
     let (mut txn, newest) = begin(store, is_dry_run)?;
     let snapshot = match &args.at {
-        Some(text) => snapshot_at(store, text)?,
+        Some(text) => {
+            drop(newest);
+            snapshot_at(store, text)?
+        }
         None => newest,
     };
     if args.force {
@@ -127,22 +131,30 @@ fn make(args: &TagArgs, store: &Store, name: &str, out: &mut impl Write) -> Resu
         shell_word(name),
         replacing.unwrap_or_default()
     );
+    let changing = changing(&snapshot);
     if is_dry_run {
         writeln!(out, "would tag {what}")?;
-        return report_changing(&snapshot);
+        if replaced.is_some_and(|tag| tag.generation != snapshot.generation()) {
+            writeln!(out, "would free {}", HumanBytes(store.freed_without(&[name])?))?;
+        }
+        changing?.iter().for_each(|note| message(note));
+        return Ok(());
     }
+    drop(snapshot); // The commit deletes what no snapshot needs.
     let generation = txn.commit()?;
-    let after = before.filter(|_| replaced.is_some()).and_then(|before| Some((before, stored(store)?)));
-    let freed = after.map(|(before, after)| freed(&before, &after)).unwrap_or_default();
+    let usages = before.filter(|_| replaced.is_some()).and_then(|before| Some((before, stored(store)?)));
+    let freed = usages.as_ref().map(|(before, after)| freed(before, after)).unwrap_or_default();
     message(&format!("tagged {what}{freed}: generation {generation}"));
-    if let Err(e) = report_changing(&snapshot) {
-        message(&format!("note: it could not be found out which tensors still change: {e}"));
+    usages.iter().for_each(|(before, after)| report_unfreed(store, before, after));
+    match changing {
+        Ok(note) => note.iter().for_each(|note| message(note)),
+        Err(e) => message(&format!("note: it could not be found out which tensors still change: {e}")),
     }
     Ok(())
 }
 
-/// Says which tensors of a tagged generation still change.
-fn report_changing(snapshot: &Snapshot) -> Result<()> {
+/// Returns a note that says which tensors of a tagged generation still change.
+fn changing(snapshot: &Snapshot) -> Result<Option<String>> {
     let mut changing = BTreeSet::new();
     for storage in snapshot.storages() {
         let storage = storage?;
@@ -157,16 +169,15 @@ fn report_changing(snapshot: &Snapshot) -> Result<()> {
             names.extend(changing.contains(&info.storage_id).then_some(info.name));
         }
     }
-    if let Some(first) = names.first() {
+    Ok(names.first().map(|first| {
         let (tensors, are) =
             (counted(names.len() as u64, "tensor"), if names.len() == 1 { "is" } else { "are" });
-        message(&format!(
+        format!(
             "note: {tensors} {are} mutable or live, such as {}: the tag does not keep their elements, which change in \
              place",
             quoted(first)
-        ));
-    }
-    Ok(())
+        )
+    }))
 }
 
 fn delete(args: &TagArgs, store: &Store, names: &[String], out: &mut impl Write) -> Result<()> {
@@ -211,7 +222,25 @@ pub(super) fn report_removed(store: &Store, names: &[&str], before: Option<&Disk
     let after = stored(store);
     let freed = before.zip(after.as_ref()).map(|(before, after)| freed(before, after)).unwrap_or_default();
     message(&format!("removed {removed}{freed}: generation {generation}"));
-    after.iter().for_each(report_held_bytes);
+    before.zip(after.as_ref()).iter().for_each(|(before, after)| report_unfreed(store, before, after));
+}
+
+/// Says what is not freed yet, and what frees it.
+fn report_unfreed(store: &Store, before: &DiskUsage, after: &DiskUsage) {
+    report_held_bytes(after);
+    let is_garbage = |file: &&SpareFile| is_storage(file) && file.reason == SpaceReason::Garbage;
+    let garbage = after.spare.iter().filter(is_garbage).map(|file| file.spare_bytes);
+    let bytes = garbage.fold(0, u64::saturating_add);
+    if bytes > 0 {
+        let gc = command_line("gc", &[&store.path().to_string_lossy()]);
+        message(&format!("note: {gc} frees {} more", HumanBytes(bytes)));
+    }
+    note_without_tags(store, before, after).iter().for_each(|note| message(note));
+}
+
+/// Whether a file has elements.
+fn is_storage(file: &SpareFile) -> bool {
+    file.path.extension().is_some_and(|ending| ending == "bin")
 }
 
 /// Returns the disk usage, for a message. If it cannot be found out, a change of tags is none the worse.
@@ -229,7 +258,6 @@ fn freed(before: &DiskUsage, after: &DiskUsage) -> String {
 
 /// Returns the length of all storages, whatever keeps them.
 fn storage_bytes(usage: &DiskUsage) -> u64 {
-    let is_storage = |file: &&SpareFile| file.path.extension().is_some_and(|ending| ending == "bin");
-    let spare = usage.spare.iter().filter(is_storage).map(|file| file.spare_bytes);
+    let spare = usage.spare.iter().filter(|file| is_storage(file)).map(|file| file.spare_bytes);
     spare.fold(usage.reachable_bytes, u64::saturating_add)
 }

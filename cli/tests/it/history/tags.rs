@@ -151,3 +151,93 @@ fn verify_of_a_tag_reports_damage_to_its_manifest() {
     assert!(run.stdout.contains("generations/0000000000000003.man") && run.stdout.contains("v1"), "{run:?}");
     assert_eq!(dir.stdout(&["verify", "s.smap@v2"]), "ok\n");
 }
+
+#[test]
+fn tag_that_is_replaced_says_what_that_frees() {
+    let dir = with_tags();
+    assert_eq!(
+        dir.stdout(&["tag", "s.smap", "v1", "--force", "-n"]),
+        "would tag generation 6 as v1, no longer generation 3\nwould free 19.53 KiB\n"
+    );
+    assert_eq!(
+        dir.messages(&["tag", "s.smap", "v1", "--force"]),
+        "stridemap: tagged generation 6 as v1, no longer generation 3, freed 19.53 KiB: generation 7\n"
+    );
+    assert_eq!(
+        dir.stdout(&["tag", "s.smap", "v1", "--at", "v1", "--force", "-n"]),
+        "would tag generation 6 as v1, no longer generation 6\n"
+    );
+}
+
+#[test]
+fn what_a_removed_tag_kept_and_is_not_freed_yet_is_said() {
+    let dir = with_tags();
+    // A reader holds it.
+    let held = dir.store().at("v1").unwrap();
+    let said = dir.messages(&["tag", "-d", "s.smap", "v1"]);
+    let readers = format!("held by readers on older generations (process {})", std::process::id());
+    assert!(said.starts_with("stridemap: removed v1: generation 7\n") && said.contains(&readers), "{said}");
+    drop(held);
+    dir.stdout(&["gc", "s.smap"]);
+
+    // A storage that was restored after a generation without it.
+    let dir = with_tags();
+    dir.messages(&["restore", "s.smap", "v1", "b"]);
+    dir.messages(&["rm", "s.smap", "b"]);
+    let said = dir.messages(&["tag", "-d", "s.smap", "v1"]);
+    assert_eq!(
+        said,
+        "stridemap: removed v1, freed 9.77 KiB: generation 9\nstridemap: note: stridemap gc s.smap frees 9.77 KiB more\n"
+    );
+    dir.stdout(&["gc", "s.smap"]);
+    assert_eq!(dir.json(&["du", "s.smap"])["reclaimable_bytes"], json!(0));
+}
+
+#[test]
+fn salvage_leaves_tags_out_and_says_how_to_keep_them() {
+    let dir = with_tags();
+    let run = dir.run(&["salvage", "s.smap", "new.smap"]);
+    assert_eq!((run.code, run.stdout.as_str()), (Some(1), "left out: tag v1\nleft out: tag v2\n"), "{run:?}");
+    assert_eq!(
+        run.stderr,
+        "stridemap: salvaged 1 tensor of generation 6 into new.smap; nothing is lost\nstridemap: note: a salvage copies one \
+         generation, so 2 tags are left out, damaged or not; to keep the generation of one: stridemap export s.smap@v1 NEW; \
+         to keep all, if the newest generation is whole: remove the damaged tags, stridemap tag -d s.smap TAG, then \
+         stridemap export --tags s.smap NEW\n"
+    );
+    let run = dir.run(&["salvage", "s.smap", "--verify-only", "--json"]);
+    let record: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!((&record["tags"], &record["losses"]), (&json!(["v1", "v2"]), &json!([])));
+    assert_eq!(
+        dir.refusal(&["salvage", "s.smap@v1", "other.smap"]),
+        "salvage s.smap@v1: a salvage is of a whole store; name s.smap, or copy a tagged generation that is whole: \
+         stridemap export s.smap@v1 other.smap"
+    );
+    // The commands that are named keep what is whole.
+    let storage = dir.store().at("v1").unwrap().load("b").unwrap().storage_id().unwrap();
+    fs::write(dir.path(format!("s.smap/storages/{storage:016x}.bin")), vec![9; LEN]).unwrap();
+    assert_eq!(dir.run(&["export", "s.smap@v2", "v2.smap"]).code, Some(0));
+    dir.messages(&["tag", "-d", "s.smap", "v1"]);
+    assert_eq!(dir.run(&["export", "--tags", "s.smap", "all.smap"]).code, Some(0));
+    assert_eq!(dir.stdout(&["ls", "all.smap@v2"]), "a\nc\n");
+}
+
+#[test]
+fn last_tag_of_tensors_that_share_a_storage_with_others_leaves_bytes_to_compact() {
+    let dir = Dir::empty();
+    let header = r#"{"p":{"dtype":"U8","shape":[9000],"data_offsets":[0,9000]},"q":{"dtype":"U8","shape":[9000],"data_offsets":[9000,18000]}}"#;
+    dir.write_safetensors("m.safetensors", header, &[1; 18_000]);
+    dir.messages(&["import", "m.safetensors", "s.smap"]);
+    dir.messages(&["tag", "s.smap", "v1"]);
+    dir.messages(&["rm", "s.smap", "p"]);
+    let said = dir.messages(&["tag", "-d", "s.smap", "v1"]);
+    assert!(
+        said.ends_with(
+            "stridemap: note: 8.81 KiB are now unused, but remain in storages of other tensors, such as q; free them with \
+             stridemap compact s.smap\n"
+        ),
+        "{said}"
+    );
+    dir.stdout(&["compact", "s.smap"]);
+    assert_eq!(dir.json(&["du", "s.smap"])["reclaimable_bytes"], json!(0));
+}
