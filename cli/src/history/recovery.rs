@@ -242,13 +242,24 @@ impl Replaced {
             info.as_ref().map_or(true, |info| storages.contains_key(&info.storage_id))
         };
         let by_storage = by_storage(tagged.iter_tensors("")?.filter(is_on_these))?;
-        let has_elements = |info: &TensorInfo| -> Option<bool> {
-            let (storage, there) = (storages.get(&info.storage_id)?, by_storage.get(&info.storage_id)?);
-            let with: Vec<TensorInfo> = there.iter().chain([info]).cloned().collect();
-            Some(storage.compacted_bytes(there).ok()? == storage.compacted_bytes(&with).ok()?)
-        };
-        let there = self.infos.iter().filter(|(_, info)| has_elements(info) == Some(true));
-        Ok(there.map(|(name, _)| name.clone()).collect())
+        let mut wanted: BTreeMap<u64, Vec<&TensorInfo>> = BTreeMap::new();
+        self.infos.values().for_each(|info| wanted.entry(info.storage_id).or_default().push(info));
+        let mut found = Vec::new();
+        for (id, infos) in wanted {
+            let (Some(storage), Some(there)) = (storages.get(&id), by_storage.get(&id)) else { continue };
+            let has = |infos: &[&TensorInfo]| {
+                let with: Vec<TensorInfo> = there.iter().chain(infos.iter().copied()).cloned().collect();
+                let bytes = |infos: &[TensorInfo]| storage.compacted_bytes(infos).ok();
+                bytes(there).is_some_and(|there| bytes(&with) == Some(there))
+            };
+            if has(&infos) {
+                found.extend(infos.iter().map(|info| info.name.clone()));
+            } else if infos.len().saturating_mul(there.len()) <= MAX_LOOKUPS {
+                let those = infos.iter().filter(|info| has(&[info]));
+                found.extend(those.map(|info| info.name.clone()));
+            }
+        }
+        Ok(found)
     }
 
     /// Returns whether restoring what a tag keeps also changes anything that was different before the change.

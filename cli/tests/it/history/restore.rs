@@ -1,6 +1,9 @@
 //! Going back to a tagged generation.
 
+use stridemap::DType;
+
 use super::{bytes, with_tags};
+use crate::harness::Dir;
 
 #[test]
 fn restore_brings_back_all_or_a_prefix() {
@@ -66,4 +69,20 @@ fn restore_refuses_to_lose_what_no_tag_keeps() {
     let said = dir.messages(&["restore", "s.smap", "v1", "--force"]);
     assert!(said.contains("cannot be brought back") || said.contains("keeps 1 of 6 tensors"), "{said}");
     assert_eq!(dir.stdout(&["ls", "s.smap"]), "a\nb\n");
+}
+
+#[test]
+fn rows_that_were_appended_since_the_tag_are_not_lost_without_asking() {
+    let dir = Dir::with_store();
+    dir.store().create_growable("log", DType::U8, &[1], 9).unwrap();
+    dir.write_npy("row.npy", "|u1", "(1,)", &[9]);
+    dir.messages(&["append", "s.smap", "log", "row.npy"]);
+    dir.messages(&["tag", "s.smap", "v1"]);
+    dir.messages(&["append", "s.smap", "log", "row.npy"]);
+    let refusal = dir.refusal(&["restore", "s.smap", "v1"]);
+    assert!(refusal.contains("no tag keeps the present state of log; "), "{refusal}");
+    // These elements are also those of the tagged tensor.
+    dir.messages(&["restore", "s.smap", "v1", "--force"]);
+    dir.messages(&["view", "s.smap", "log[:1]", "log", "--force"]);
+    assert!(dir.messages(&["restore", "s.smap", "v1"]).contains("1 changed"));
 }
