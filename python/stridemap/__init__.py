@@ -7,6 +7,7 @@ transposes and tied tensors can be saved as headers, without copying an element.
 from importlib.metadata import version as _version
 
 from ._arrays import Lock
+from ._attributes import Attributes
 from ._errors import (
     ArgumentError,
     BusyError,
@@ -25,7 +26,8 @@ from ._errors import (
     StoreNotFoundError,
 )
 from ._history import LogEntry, TagInfo
-from ._store import Attributes, Change, SnapshotView, Store, Transaction, open
+from ._snapshots import Change, SnapshotView
+from ._store import Store, Transaction, open
 from ._stridemap import LiveTensor, Tensor
 
 __version__ = _version("stridemap")

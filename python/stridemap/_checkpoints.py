@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from . import _arrays, _errors, _torch_storages, _torch_tensors
-from ._store import SnapshotView, Store
+from ._snapshots import SnapshotView
+from ._store import Store
 from ._stridemap import Tensor
 
 #: What the names begin with.

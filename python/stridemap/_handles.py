@@ -6,7 +6,8 @@ import os
 from typing import Any, Literal
 
 from . import _errors
-from ._store import SnapshotView, Store, open
+from ._snapshots import SnapshotView
+from ._store import Store, open
 from ._stridemap import Tensor
 
 #: How a store was opened: the arguments "mapped" and "external" of `open`, and whether it is "writable".

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from . import _arrays, _errors, _history, _stridemap
+from ._attributes import Attributes, Updates
 from ._history import At, LogEntry, TagInfo
+from ._snapshots import Change, Names, SnapshotView, checked_name
 from ._stridemap import Snapshot, Tensor
 
 Kind = Literal["sealed", "mutable", "live"]
-
-_V = TypeVar("_V")
-_NONE: Any = object()
 
 
 def open(
@@ -78,71 +76,7 @@ def open(
     return store
 
 
-class _Names(Mapping[str, Tensor]):
-    """What stores, snapshots and transactions have in common: names of tensors."""
-
-    _handle: Any
-
-    #: A mapping is equal to itself only: to compare names, use `list`.
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
-
-    def __getitem__(self, name: str) -> Tensor:
-        tensor: Tensor = self._handle.load(_checked(name))
-        return tensor
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and bool(self._handle.contains(name))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._handle.names())
-
-    def __len__(self) -> int:
-        return len(self._handle.names())
-
-
-class _Updates(MutableMapping[str, _V]):
-    """A mapping whose methods that read and then write do both in one transaction, so that no writer comes between."""
-
-    def _alone(self) -> AbstractContextManager[MutableMapping[str, _V]]:
-        """Return this mapping in a transaction during which no other writer commits."""
-        raise NotImplementedError
-
-    def pop(self, key: str, default: Any = _NONE) -> Any:
-        """Remove a key, and return its value. If there is no such key, return `default`, or raise a `KeyError`."""
-        with self._alone() as alone:
-            if default is not _NONE and key not in alone:
-                return default
-            value = alone[key]
-            del alone[key]
-            return value
-
-    def popitem(self) -> tuple[str, _V]:
-        """Remove the first key, and return it and its value."""
-        with self._alone() as alone:
-            key = next(iter(alone), None)
-            if key is None:
-                raise KeyError("popitem: the mapping is empty")
-            value = alone[key]
-            del alone[key]
-            return key, value
-
-    def setdefault(self, key: str, default: Any = None) -> _V:
-        """Return the value of a key. If there is no such key, save `default` first."""
-        with self._alone() as alone:
-            if key in alone:
-                return alone[key]
-            alone[key] = default
-        return self[key]
-
-    def clear(self) -> None:
-        """Remove everything, in one commit."""
-        with self._alone() as alone:
-            for key in list(alone):
-                del alone[key]
-
-
-class _Changes(_Names, _Updates[Tensor]):
+class Changes(Names, Updates[Tensor]):
     """What stores and transactions have in common: methods that change names, each in a transaction."""
 
     def _change(self) -> AbstractContextManager[Transaction]:
@@ -158,14 +92,14 @@ class _Changes(_Names, _Updates[Tensor]):
 
     def attrs_of(self, name: str) -> Attributes:
         """Return the attributes of a tensor, or of a prefix of names. Those of the prefix "" are those of the store."""
-        return Attributes(self, _checked(name))
+        return Attributes(self, checked_name(name))
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.save(name, value)
 
     def __delitem__(self, name: str) -> None:
         with self._change() as txn:
-            txn._handle.remove(_checked(name))
+            txn._handle.remove(checked_name(name))
 
     def update(self, other: Any = (), /, **named: Any) -> None:
         """Save several tensors, in one commit."""
@@ -181,21 +115,21 @@ class _Changes(_Names, _Updates[Tensor]):
         with self._change() as txn:
             txn._handle.on_existing(replace)
             if isinstance(value, Tensor):
-                txn._handle.save_tensor(_checked(name), value, kind)
+                txn._handle.save_tensor(checked_name(name), value, kind)
             else:
-                txn._handle.save(_checked(name), _arrays.elements_of(value, f'save "{name}"'), kind)
+                txn._handle.save(checked_name(name), _arrays.elements_of(value, f'save "{name}"'), kind)
 
     def save_view(self, name: str, view: Tensor, *, replace: bool = True) -> None:
         """Save a view of a tensor of this store under a name of its own. Only a header is written."""
         with self._change() as txn:
             txn._handle.on_existing(replace)
-            txn._handle.save_view(_checked(name), view)
+            txn._handle.save_view(checked_name(name), view)
 
     def create(self, name: str, shape: tuple[int, ...], dtype: Any, *, kind: Kind = "mutable", replace: bool = False) -> None:
         """Create a tensor of zeros. An existing tensor with this name is replaced only if `replace` is true."""
         with self._change() as txn:
             txn._handle.on_existing(replace)
-            txn._handle.create_tensor(_checked(name), dtype, _sizes(shape), kind)
+            txn._handle.create_tensor(checked_name(name), dtype, _sizes(shape), kind)
 
     def create_growable(
         self, name: str, row_shape: tuple[int, ...], dtype: Any, *, capacity: int = 0, replace: bool = False
@@ -206,22 +140,22 @@ class _Changes(_Names, _Updates[Tensor]):
         """
         with self._change() as txn:
             txn._handle.on_existing(replace)
-            txn._handle.create_growable(_checked(name), dtype, [0, *_sizes(row_shape)], capacity)
+            txn._handle.create_growable(checked_name(name), dtype, [0, *_sizes(row_shape)], capacity)
 
     def append(self, name: str, rows: Any) -> range:
         """Append rows to a tensor. Return their positions."""
         with self._change() as txn:
-            start, end = txn._handle.append(_checked(name), _arrays.elements_of(rows, f'append to "{name}"'))
+            start, end = txn._handle.append(checked_name(name), _arrays.elements_of(rows, f'append to "{name}"'))
             return range(start, end)
 
     def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
         """Rename a tensor. An existing tensor with the new name is replaced only if `replace` is true."""
         with self._change() as txn:
             txn._handle.on_existing(replace)
-            txn._handle.rename(_checked(name), _checked(new_name))
+            txn._handle.rename(checked_name(name), checked_name(new_name))
 
 
-class Store(_Changes):
+class Store(Changes):
     """An open store: a mapping of names to tensors. See `open`."""
 
     _handle: _stridemap.StoreHandle
@@ -415,7 +349,7 @@ class Store(_Changes):
     def append(self, name: str, rows: Any) -> range:
         """Append rows to a tensor. Return their positions."""
         self._check_writable()
-        start, end = self._handle.append(_checked(name), _arrays.elements_of(rows, f'append to "{name}"'))
+        start, end = self._handle.append(checked_name(name), _arrays.elements_of(rows, f'append to "{name}"'))
         return range(start, end)
 
     def verify(self) -> list[str]:
@@ -450,36 +384,7 @@ class Store(_Changes):
         return f"<stridemap.Store {self.path!r}, generation {self.generation}>"
 
 
-class SnapshotView(_Names):
-    """One generation of a store: a mapping of names to tensors that does not change."""
-
-    _handle: Snapshot
-
-    def __init__(self, handle: Snapshot) -> None:
-        self._handle = handle
-
-    @property
-    def generation(self) -> int:
-        """The number of the commit."""
-        return self._handle.generation
-
-    @property
-    def time(self) -> datetime:
-        """When the generation was published, in UTC, by the clock of the machine that did it."""
-        return _history.time(self._handle.time)
-
-    @property
-    def message(self) -> str | None:
-        """The message of the transaction that published the generation."""
-        return self._handle.message
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        from . import _handles
-
-        return _handles.snapshot, self._handle._origin
-
-
-class Transaction(_Changes):
+class Transaction(Changes):
     """Changes that become visible together. See `Store.transaction`."""
 
     _handle: _stridemap.TransactionHandle
@@ -530,12 +435,12 @@ class Transaction(_Changes):
     def _tag(self, name: str, earlier: Snapshot | None, replace: bool) -> None:
         with self._change() as txn:
             txn._handle.on_existing(replace)
-            txn._handle.tag(_checked(name, "tag"), earlier)
+            txn._handle.tag(checked_name(name, "tag"), earlier)
 
     def untag(self, name: str) -> None:
         """Remove a tag. See `Store.untag`."""
         with self._change() as txn:
-            txn._handle.untag(_checked(name, "tag"))
+            txn._handle.untag(checked_name(name, "tag"))
 
     def restore(self, snapshot: SnapshotView, prefix: str = "") -> None:
         """Give the names that begin with `prefix` the tensors and attributes of a snapshot. See `Store.restore`."""
@@ -557,68 +462,8 @@ class Transaction(_Changes):
         return self._change()
 
 
-class Attributes(_Updates[str]):
-    """Attributes of a store, a tensor or a prefix of names. Each change is a commit, or part of a transaction."""
-
-    def __init__(self, owner: _Changes, scope: str) -> None:
-        self._owner, self._scope = owner, scope
-
-    def _all(self) -> dict[str, str]:
-        return dict(self._owner._handle.attributes(self._scope))
-
-    @contextmanager
-    def _alone(self) -> Iterator[Attributes]:
-        with self._owner._alone() as txn:
-            yield txn.attrs_of(self._scope)
-
-    def __getitem__(self, key: str) -> str:
-        return self._all()[key]
-
-    def __setitem__(self, key: str, value: str) -> None:
-        self.update({key: value})
-
-    def __delitem__(self, key: str) -> None:
-        with self._owner._alone() as txn:
-            if key not in txn.attrs_of(self._scope):
-                raise KeyError(key)
-            txn._handle.set_attribute(self._scope, key, None)
-
-    def update(self, other: Any = (), /, **named: Any) -> None:
-        """Set several attributes, in one commit."""
-        with self._owner._change() as txn:
-            for key, value in dict(other, **named).items():
-                if not isinstance(value, str):
-                    raise TypeError(f"the value of an attribute is a str, not {type(value).__name__}: {key!r}")
-                txn._handle.set_attribute(self._scope, key, value)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
-
-    def __repr__(self) -> str:
-        return repr(self._all())
-
-
-@dataclass(frozen=True)
-class Change:
-    """The names that were added, changed and removed between the last generation seen and this one."""
-
-    generation: int
-    added: list[str]
-    changed: list[str]
-    removed: list[str]
-
-
 def _sizes(shape: Any) -> list[int]:
     sizes = [shape] if isinstance(shape, int) else list(shape)
     if any(size < 0 for size in sizes):
         raise _errors.make("InvalidArgument", f"a size is negative: {sizes}")
     return sizes
-
-
-def _checked(name: object, what: str = "tensor") -> str:
-    if not isinstance(name, str):
-        raise TypeError(f"the name of a {what} is a str, not {type(name).__name__}")
-    return name

@@ -22,7 +22,8 @@ import torch
 from . import _checkpoints, _errors, _torch_storages, _torch_tensors
 from ._arrays import elements_of
 from ._history import At
-from ._store import SnapshotView, Store, open
+from ._snapshots import SnapshotView
+from ._store import Store, open
 
 __all__ = ["load_checkpoint", "load_file", "load_model", "save_checkpoint", "save_file", "save_model"]
 

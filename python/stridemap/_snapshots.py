@@ -1,0 +1,80 @@
+"""Snapshots as mappings of names to tensors, and the changes between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from . import _history
+from ._stridemap import Snapshot, Tensor
+
+
+class Names(Mapping[str, Tensor]):
+    """What stores, snapshots and transactions have in common: names of tensors."""
+
+    _handle: Any
+
+    #: A mapping is equal to itself only: to compare names, use `list`.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor: Tensor = self._handle.load(checked_name(name))
+        return tensor
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and bool(self._handle.contains(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._handle.names())
+
+    def __len__(self) -> int:
+        return len(self._handle.names())
+
+
+class SnapshotView(Names):
+    """One generation of a store: a mapping of names to tensors that does not change."""
+
+    _handle: Snapshot
+
+    def __init__(self, handle: Snapshot) -> None:
+        self._handle = handle
+
+    @property
+    def generation(self) -> int:
+        """The number of the commit."""
+        return self._handle.generation
+
+    @property
+    def time(self) -> datetime:
+        """When the generation was published, in UTC, by the clock of the machine that did it."""
+        return _history.time(self._handle.time)
+
+    @property
+    def message(self) -> str | None:
+        """The message of the transaction that published the generation."""
+        return self._handle.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from . import _handles
+
+        return _handles.snapshot, self._handle._origin
+
+
+@dataclass(frozen=True)
+class Change:
+    """The names that were added, changed and removed between the last generation seen and this one."""
+
+    generation: int
+    added: list[str]
+    changed: list[str]
+    removed: list[str]
+
+
+def checked_name(name: object, what: str = "tensor") -> str:
+    """Return a name, if it is a text."""
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a {what} is a str, not {type(name).__name__}")
+    return name
