@@ -244,7 +244,10 @@ class Store(Changes):
         """
         return SnapshotView(self._handle.at(_history.checked(at)))
 
-    def tag(self, name: str, message: str | None = None, *, at: At | None = None, replace: bool = False) -> None:
+    def _snapshot_of(self, at: At | SnapshotView) -> SnapshotView:
+        return at if isinstance(at, SnapshotView) else self.at(at)
+
+    def tag(self, name: str, message: str | None = None, *, at: At | SnapshotView | None = None, replace: bool = False) -> None:
         """Give a generation a name, which keeps it: the one that this handle shows, or `at`, an earlier one.
 
         The tag is a commit of its own. To tag the generation that a transaction publishes, call its `tag`. An existing
@@ -259,7 +262,7 @@ class Store(Changes):
         ...     print(tag.name, tag.generation, tag.message)
         v1 2 the first value
         """
-        earlier = self._handle.snapshot() if at is None else self.at(at)._handle
+        earlier = self._handle.snapshot() if at is None else self._snapshot_of(at)._handle
         with self.transaction(message=message) as txn:
             txn._tag(name, earlier, replace)
 
@@ -288,10 +291,11 @@ class Store(Changes):
         """
         return _history.log(self._handle)
 
-    def restore(self, at: At, prefix: str = "") -> None:
+    def restore(self, at: At | SnapshotView, prefix: str = "") -> None:
         """Give the names that begin with `prefix` the tensors and attributes of an earlier generation, in one commit.
 
-        Other names with this prefix are removed. No element is copied, and tags stay as they are.
+        `at` is a tag, a number or a snapshot of this store. Other names with this prefix are removed. The attributes of
+        the store itself are restored only without a prefix. No element is copied, and tags stay as they are.
 
         >>> import tempfile
         >>> with open(tempfile.mkdtemp() + "/x.smap", "x") as store:
@@ -302,7 +306,7 @@ class Store(Changes):
         ...     print(store["x"].item())
         1
         """
-        snapshot = self.at(at)
+        snapshot = self._snapshot_of(at)
         with self.transaction() as txn:
             txn.restore(snapshot, prefix)
 
@@ -344,7 +348,7 @@ class Store(Changes):
         handle = self._handle.begin(exclusive)
         if message is not None:
             handle.message(message)
-        return Transaction(handle)
+        return Transaction(handle, self)
 
     def append(self, name: str, rows: Any) -> range:
         """Append rows to a tensor. Return their positions."""
@@ -389,8 +393,8 @@ class Transaction(Changes):
 
     _handle: _stridemap.TransactionHandle
 
-    def __init__(self, handle: _stridemap.TransactionHandle) -> None:
-        self._handle = handle
+    def __init__(self, handle: _stridemap.TransactionHandle, store: Store) -> None:
+        self._handle, self._store = handle, store
         self._has_begun, self._has_ended = False, False
 
     def __enter__(self) -> Transaction:
@@ -442,10 +446,9 @@ class Transaction(Changes):
         with self._change() as txn:
             txn._handle.untag(checked_name(name, "tag"))
 
-    def restore(self, snapshot: SnapshotView, prefix: str = "") -> None:
-        """Give the names that begin with `prefix` the tensors and attributes of a snapshot. See `Store.restore`."""
-        if not isinstance(snapshot, SnapshotView):
-            raise TypeError(f"restore: give a snapshot, such as store.at('v1'), not {type(snapshot).__name__}")
+    def restore(self, at: At | SnapshotView, prefix: str = "") -> None:
+        """Give the names that begin with `prefix` the state of an earlier generation. See `Store.restore`."""
+        snapshot = self._store._snapshot_of(at)
         with self._change() as txn:
             txn._handle.restore(snapshot._handle, prefix)
 

@@ -130,12 +130,36 @@ def test_restore_of_all_and_of_a_prefix(store: stridemap.Store) -> None:
         store.restore("v1", "wrong.")
 
 
-def test_restore_takes_a_snapshot_of_the_same_store(store: stridemap.Store, path: Path) -> None:
+def test_restore_and_tag_take_a_tag_a_number_or_a_snapshot(store: stridemap.Store) -> None:
+    store["x"] = 1
+    store.tag("v1")
+    for number, at in enumerate(("v1", store.generation - 1, store.at("v1"))):
+        store["x"] = 2
+        store.restore(at)
+        assert store["x"].item() == 1
+        store["x"] = 2
+        with store.transaction(exclusive=True) as txn:
+            txn.restore(at, "x")
+            assert txn["x"].item() == 1
+        store["x"] = 2
+        store.tag(f"tag{number}", at=at)
+        assert store.at(f"tag{number}")["x"].item() == 1
+    with pytest.raises(TypeError, match="a generation is the name of a tag or a number, not NoneType"):
+        store.restore(None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a generation is"), store.transaction() as txn:
+        txn.restore(1.0)  # type: ignore[arg-type]
+    with pytest.raises(KeyError, match="no tag with this name"), store.transaction() as txn:
+        txn.restore("v2")
+
+
+def test_restore_and_tag_refuse_a_snapshot_of_a_different_store(store: stridemap.Store, path: Path) -> None:
     with stridemap.open(path.with_suffix(".other"), "x", durable=False) as other:
         with pytest.raises(ValueError, match="the snapshot is of"), store.transaction() as txn:
             txn.restore(other.snapshot())
-    with pytest.raises(TypeError, match="restore: give a snapshot, such as"), store.transaction() as txn:
-        txn.restore("v1")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="the snapshot is of"):
+            store.restore(other.snapshot())
+        with pytest.raises(ValueError, match="the snapshot is of"):
+            store.tag("x", at=other.snapshot())
 
 
 def test_prune_removes_the_tags_that_no_rule_keeps_and_frees_their_bytes(store: stridemap.Store) -> None:
