@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from fnmatch import fnmatchcase
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from . import _errors
@@ -80,13 +82,22 @@ def prune(
     keep_last: int | None,
     keep_within: timedelta | float | None,
     keep_every: int | None,
-    names: str,
+    names: str | Iterable[str],
 ) -> list[TagInfo]:
     """Remove tags: see `Store.prune`."""
+    for rule, count in ("keep_last", keep_last), ("keep_every", keep_every):
+        if count is not None and not isinstance(count, Integral):
+            raise TypeError(f"prune: {rule} is an integer, not {type(count).__name__}")
+    if keep_within is not None and not isinstance(keep_within, timedelta | Real):
+        message = f"prune: keep_within is a timedelta or a number of seconds, not {type(keep_within).__name__}"
+        raise TypeError(f"{message}; for a week, give timedelta(days=7)")
+    patterns = [names] if isinstance(names, str) else list(names)
+    if not all(isinstance(pattern, str) for pattern in patterns):
+        raise TypeError(f"prune: names is a pattern or several, such as 'step*', and is {names!r}")
     seconds = keep_within.total_seconds() if isinstance(keep_within, timedelta) else keep_within
     for rule, value, least in (("keep_last", keep_last, 1), ("keep_within", seconds, 0), ("keep_every", keep_every, 1)):
         if value is not None and not least <= value < 1 << 63:
             raise _errors.make("InvalidArgument", f"prune: {rule} is {value}; give a number from {least}")
     # A tag that another process makes meanwhile stays.
-    candidates = {name for name, *_ in handle.tags() if fnmatchcase(name, names)}
+    candidates = {name for name, *_ in handle.tags() if any(fnmatchcase(name, pattern) for pattern in patterns)}
     return tags(handle.prune(candidates, keep_last, seconds, keep_every))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from types import TracebackType
@@ -315,14 +315,15 @@ class Store(Changes):
         keep_last: int | None = None,
         keep_within: timedelta | float | None = None,
         keep_every: int | None = None,
-        names: str = "*",
+        names: str | Iterable[str] = "*",
     ) -> list[TagInfo]:
         """Remove the tags that no rule keeps, in one commit. Return them.
 
         `keep_last` keeps so many tags, the last ones by generation. `keep_within` keeps the tags whose time is within a
         duration, a `timedelta` or seconds, before that of the last tag; a tag whose time is out of order stays, too.
-        `keep_every` keeps the last tag of every so many generations. Tags that the pattern `names`, as of `fnmatch`,
-        does not match stay, and count for no rule.
+        `keep_every` keeps the last tag of every so many generations; every commit is a generation, also that of a tag.
+        The rules are about the tags that `names` matches, a pattern as of `fnmatch`, or several. Other tags stay. If
+        `names` matches no tag, the list is empty.
 
         >>> import tempfile
         >>> with open(tempfile.mkdtemp() + "/x.smap", "x") as store:

@@ -191,7 +191,27 @@ def test_prune_without_a_rule_is_refused(store: stridemap.Store) -> None:
     for rules in wrong:
         with pytest.raises(ValueError, match="^prune: keep_.* give a number from"):
             store.prune(**rules)
+    for rules, message in (
+        ({"keep_last": "x"}, "keep_last is an integer, not str"),
+        ({"keep_last": 1.5}, "keep_last is an integer, not float"),
+        ({"keep_every": "x"}, "keep_every is an integer, not str"),
+        ({"keep_within": "7d"}, r"keep_within is a timedelta or a number of seconds, not str; .* timedelta\(days=7\)"),
+        ({"keep_last": 1, "names": [1]}, r"names is a pattern or several, such as 'step\*', and is \[1\]"),
+    ):
+        with pytest.raises(TypeError, match=f"^prune: {message}"):
+            store.prune(**rules)
     assert names(store.tags()) == ["x"]
+
+
+def test_prune_takes_several_patterns_and_numbers_of_numpy(store: stridemap.Store) -> None:
+    for name in ("a1", "a2", "b", "c1", "c2"):
+        store["x"] = 1
+        store.tag(name)
+    assert names(store.prune(keep_last=1, names=["a*", "b"])) == ["a1", "a2"]
+    assert store.prune(keep_last=1, names=["missing", "d*"]) == [] == store.prune(keep_last=1, names=())
+    assert names(store.prune(keep_last=np.int64(1), names="c*")) == ["c1"]
+    assert store.prune(keep_within=np.float32(3600)) == []
+    assert names(store.tags()) == ["b", "c2"]
 
 
 @pytest.mark.parametrize("mapped", [True, False])
