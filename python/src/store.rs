@@ -354,6 +354,10 @@ impl Snapshot {
         detach(py, || self.snapshot.contains(name))
     }
 
+    fn attributes(&self, scope: &str) -> BTreeMap<String, String> {
+        self.snapshot.attributes(scope)
+    }
+
     /// Returns the names that were added, changed and removed since an earlier snapshot.
     fn changes_since(
         &self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from . import _history
@@ -57,6 +58,33 @@ class SnapshotView(Names):
         """The message of the transaction that published the generation."""
         return self._handle.message
 
+    @property
+    def attrs(self) -> Mapping[str, str]:
+        """The attributes of the store in this generation. They cannot be changed."""
+        return self.attrs_of("")
+
+    def attrs_of(self, name: str) -> Mapping[str, str]:
+        """Return the attributes of a tensor, or of a prefix of names. Those of the prefix "" are those of the store."""
+        return MappingProxyType(self._handle.attributes(checked_name(name)))
+
+    def changes_since(self, earlier: SnapshotView) -> Change:
+        """Return the names that were added, changed and removed since an earlier snapshot of the same store.
+
+        A tensor that was saved again counts as changed, even if its elements are the same. Changes in place do not
+        count. If `earlier` is the newer of the two, the result lists what undoes the commits between them.
+
+        >>> import tempfile, stridemap
+        >>> with stridemap.open(tempfile.mkdtemp() + "/x.smap", "x") as store:
+        ...     store["x"] = 1
+        ...     store.tag("v1")
+        ...     store.update(x=2, y=3)
+        ...     print(store.snapshot().changes_since(store.at("v1")))
+        Change(generation=4, added=['y'], changed=['x'], removed=[])
+        """
+        if not isinstance(earlier, SnapshotView):
+            raise TypeError(f"changes_since: give a snapshot, such as store.at('v1'), not {type(earlier).__name__}")
+        return Change(self.generation, *self._handle.changes_since(earlier._handle))
+
     def __reduce__(self) -> tuple[Any, ...]:
         from . import _handles
 
@@ -65,7 +93,7 @@ class SnapshotView(Names):
 
 @dataclass(frozen=True)
 class Change:
-    """The names that were added, changed and removed between the last generation seen and this one."""
+    """The names that were added, changed and removed between an earlier generation and this one."""
 
     generation: int
     added: list[str]

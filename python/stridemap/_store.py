@@ -215,12 +215,12 @@ class Store(Changes):
 
         Changes are counted from this call on. The iterator ends when there was no commit for `timeout` seconds.
         """
-        before = self._handle.snapshot()
+        before = self.snapshot()
 
-        def changes(before: Snapshot) -> Iterator[Change]:
+        def changes(before: SnapshotView) -> Iterator[Change]:
             while self.wait_for_change(timeout):
-                after = self._handle.snapshot()
-                yield Change(after.generation, *after.changes_since(before))
+                after = self.snapshot()
+                yield after.changes_since(before)
                 before = after
 
         return changes(before)

@@ -162,6 +162,36 @@ def test_restore_and_tag_refuse_a_snapshot_of_a_different_store(store: stridemap
             store.tag("x", at=other.snapshot())
 
 
+def test_snapshot_has_attributes_that_cannot_be_changed(store: stridemap.Store) -> None:
+    with store.transaction() as txn:
+        txn["x"], txn.attrs["by"], txn.attrs_of("x")["unit"] = 1, "me", "m"
+        txn.tag("v1")
+    store.clear()
+    store.attrs["by"] = "you"
+    v1 = store.at("v1")
+    assert (dict(v1.attrs), dict(v1.attrs_of("x")), dict(v1.attrs_of("y"))) == ({"by": "me"}, {"unit": "m"}, {})
+    assert dict(store.snapshot().attrs) == {"by": "you"}
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        v1.attrs["by"] = "x"  # type: ignore[index]
+    with pytest.raises(TypeError, match="the name of a tensor is a str"):
+        v1.attrs_of(1)  # type: ignore[arg-type]
+
+
+def test_changes_between_two_snapshots(store: stridemap.Store, path: Path) -> None:
+    store.update({"a": 1, "b": 1, "c": 1})
+    store.tag("v1")
+    del store["a"]
+    store.update({"b": 2, "d": 1})
+    v1, now = store.at("v1"), store.snapshot()
+    assert now.changes_since(v1) == stridemap.Change(now.generation, ["d"], ["b"], ["a"])
+    assert v1.changes_since(now) == stridemap.Change(v1.generation, ["a"], ["b"], ["d"])
+    with stridemap.open(path.with_suffix(".other"), "x", durable=False) as other:
+        with pytest.raises(ValueError, match="compare two snapshots of one store"):
+            now.changes_since(other.snapshot())
+    with pytest.raises(TypeError, match="changes_since: give a snapshot, such as"):
+        now.changes_since("v1")  # type: ignore[arg-type]
+
+
 def test_prune_removes_the_tags_that_no_rule_keeps_and_frees_their_bytes(store: stridemap.Store) -> None:
     for step in range(20):
         with store.transaction() as txn:
