@@ -111,6 +111,11 @@ impl TransactionHandle {
         })
     }
 
+    /// Tags the generation before the one that the commit publishes.
+    fn tag_previous(&self, py: Python<'_>, name: &str) -> Result<()> {
+        self.with(py, |txn| txn.tag_previous(name))
+    }
+
     fn untag(&self, py: Python<'_>, name: &str) -> Result<()> {
         self.with(py, |txn| txn.untag(name))
     }

@@ -442,6 +442,24 @@ class Transaction(Changes):
             txn._handle.on_existing(replace)
             txn._handle.tag(checked_name(name, "tag"), earlier)
 
+    def tag_previous(self, name: str, *, replace: bool = False) -> None:
+        """Give the generation before the one that this transaction publishes a name, which keeps what is changed here.
+
+        If other writers commit first, this is the last of their generations. The tag and the changes are one commit.
+
+        >>> import tempfile
+        >>> with open(tempfile.mkdtemp() + "/x.smap", "x") as store:
+        ...     store["x"] = 1
+        ...     with store.transaction() as txn:
+        ...         txn["x"] = 2
+        ...         txn.tag_previous("before")
+        ...     print(store.at("before")["x"].item(), store["x"].item())
+        1 2
+        """
+        with self._change() as txn:
+            txn._handle.on_existing(replace)
+            txn._handle.tag_previous(checked_name(name, "tag"))
+
     def untag(self, name: str) -> None:
         """Remove a tag. See `Store.untag`."""
         with self._change() as txn:

@@ -99,6 +99,31 @@ def test_tag_that_exists_is_moved_only_by_request(store: stridemap.Store) -> Non
             store.tag(name)
 
 
+def test_transaction_tags_the_generation_before_it(store: stridemap.Store, path: Path) -> None:
+    store["x"] = 1
+    with store.transaction() as txn:
+        del txn["x"]
+        txn.tag_previous("before")
+        with stridemap.open(path, "r+", durable=False) as other:
+            other["x"] = 2
+        txn.ignore_reads()
+    assert "x" not in store and store.at("before")["x"].item() == 2
+    assert store.tags()[0].generation == store.generation - 1
+    with pytest.raises(stridemap.NameExistsError, match="or give replace=True$"), store.transaction() as txn:
+        txn.tag_previous("before")
+    store["x"] = 3
+    with store.transaction() as txn:
+        txn["x"] = 4
+        txn.tag_previous("before", replace=True)
+    assert store.at("before")["x"].item() == 3
+    with pytest.raises(ZeroDivisionError), store.transaction() as txn:
+        txn.tag_previous("never")
+        txn["x"] = 1 // 0
+    with pytest.raises(TypeError, match="the name of a tag is a str"), store.transaction() as txn:
+        txn.tag_previous(1)  # type: ignore[arg-type]
+    assert names(store.tags()) == ["before"]
+
+
 def test_transaction_that_fails_leaves_no_tag(store: stridemap.Store) -> None:
     store.tag("old")
     with pytest.raises(ZeroDivisionError), store.transaction() as txn:
