@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from . import _errors
+from . import _errors, _stridemap
 
 if TYPE_CHECKING:
     from ._stridemap import StoreHandle
@@ -53,6 +53,21 @@ def checked(at: Any) -> At:
     if isinstance(at, int) and not 0 < at < 1 << 64:
         raise _errors.make("InvalidArgument", f"generation {at}: generations have numbers from 1")
     return at
+
+
+def meant(path: str) -> str | None:
+    """Return how to open what a command would take `path` for: `STORE@TAG`. Without such a store, return `None`."""
+    for end in range(len(path) - 1, 0, -1):
+        if path[end] != "@":
+            continue
+        place, at = path[:end], path[end + 1 :]
+        try:
+            found = _stridemap.open(place, None, False, False, False, 0.0, "refuse").tags()
+        except _errors.Error:
+            continue
+        is_number = at.isdecimal() and all(name != at for name, *_ in found)
+        return f"to open {place} at a tag, give at={int(at) if is_number else at!r}"
+    return None
 
 
 def time(microseconds: int) -> datetime:

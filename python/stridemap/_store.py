@@ -34,7 +34,7 @@ def open(
     exists, "a" opens it like "r+", "w" removes all its tensors and attributes, and "x" fails.
 
     With `at`, the name of a tag or the number of a generation, the store shows that generation, and stays on it. The
-    mode must be "r".
+    mode must be "r". A path such as "x.smap@v1", as commands take it, is not the path of a store.
 
     With `mapped`, arrays are views of the files in memory. This is safe as long as only stridemap changes the files of
     the store, on this and every other machine: if something else shortened a file, reading an array would end the
@@ -64,7 +64,12 @@ def open(
     if mode in ("x", "a", "w"):
         _stridemap.create(path, mode, durable, timeout)
     wanted = None if at is None else _history.checked(at)
-    handle = _stridemap.open(path, wanted, mapped, mode != "r", durable, timeout, external)
+    try:
+        handle = _stridemap.open(path, wanted, mapped, mode != "r", durable, timeout, external)
+    except _errors.StoreNotFoundError as error:
+        if (meant := _history.meant(path)) is None:
+            raise
+        raise _errors.make(error.kind, f"{error}; {meant}") from None
     open_mode = {"mapped": mapped, "writable": mode != "r", "external": external}
     store = Store(handle, mode != "r", open_mode, at is not None)
     if mode == "w":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import re
@@ -293,6 +294,21 @@ def test_store_opened_at_a_tag_stays_there_and_only_reads(path: Path, mapped: bo
             stridemap.open(path, at="v2")
         with pytest.raises(TypeError, match="a generation is"):
             stridemap.open(path, at=1.5)  # type: ignore[arg-type]
+
+
+def test_path_with_a_tag_is_refused_with_the_way_to_open_it(store: stridemap.Store) -> None:
+    store.tag("v1")
+    store.tag("a@b/c")
+    store.tag("8")
+    for at, meant in (("v1", "'v1'"), ("a@b/c", "'a@b/c'"), ("v2", "'v2'"), ("7", "7"), ("8", "'8'")):
+        for mode in ("r", "r+"):
+            message = f"no store at this path; to open {store.path} at a tag, give at={meant}"
+            with pytest.raises(stridemap.StoreNotFoundError, match=f"{re.escape(message)}$") as raised:
+                stridemap.open(f"{store.path}@{at}", mode)  # type: ignore[arg-type]
+            assert raised.value.errno == errno.ENOENT
+    for path in (f"{store.path}.other@v1", f"{store.path}/x@v1", f"@{store.path}"):
+        with pytest.raises(stridemap.StoreNotFoundError, match="no store at this path$"):
+            stridemap.open(path)
 
 
 @pytest.mark.parametrize("mapped", [True, False])
