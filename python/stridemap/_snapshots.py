@@ -90,6 +90,10 @@ class SnapshotView(Names):
 
         return _handles.snapshot, self._handle._origin
 
+    def __repr__(self) -> str:
+        message = "" if self.message is None else f", {self.message!r}"
+        return f"<stridemap.SnapshotView of {str(self._handle._origin[0])!r}, generation {self.generation}{message}>"
+
 
 @dataclass(frozen=True)
 class Change:

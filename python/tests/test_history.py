@@ -43,6 +43,8 @@ def test_tagged_generation_is_read_by_tag_and_by_number(store: stridemap.Store) 
         assert snapshot.message == "the first" and snapshot.generation == first
         assert before - timedelta(seconds=1) <= snapshot.time <= datetime.now(timezone.utc) + timedelta(seconds=1)
     assert store.at("v2")["x"].item() == 2 and store.at("v2").message is None
+    assert repr(store.at("v1")) == f"<stridemap.SnapshotView of {store.path!r}, generation {first}, 'the first'>"
+    assert repr(store.at("v2")) == f"<stridemap.SnapshotView of {store.path!r}, generation {first + 1}>"
     v1, v2 = store.tags()
     assert (v1.name, v1.generation, v1.message, v1.time) == ("v1", first, "the first", store.at("v1").time)
     assert (v2.name, v2.generation, v2.message) == ("v2", first + 1, "the second")
