@@ -31,7 +31,8 @@ def open(
     """Open a store: a directory of tensors.
 
     `mode` is "r" to read, or "r+" to read and write. "a", "w" and "x" create the store if there is none. If the store
-    exists, "a" opens it like "r+", "w" removes all its tensors and attributes, and "x" fails.
+    exists, "a" opens it like "r+", "w" removes all its tensors and attributes, and "x" fails. Tags stay with "w", too, and so
+    do the bytes that they keep: `untag` and `prune` remove them.
 
     With `at`, the name of a tag or the number of a generation, the store shows that generation, and stays on it. The
     mode must be "r". A path such as "x.smap@v1", as commands take it, is not the path of a store.

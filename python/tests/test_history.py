@@ -127,6 +127,20 @@ def test_transaction_tags_the_generation_before_it(store: stridemap.Store, path:
     assert names(store.tags()) == ["before"]
 
 
+def test_mode_w_removes_the_tensors_and_keeps_the_tags(path: Path) -> None:
+    with stridemap.open(path, "x", durable=False) as store:
+        store["x"], store.attrs["by"] = np.ones(100_000), "me"
+        store.tag("v1")
+    with stridemap.open(path, "w", durable=False) as store:
+        assert list(store) == [] and dict(store.attrs) == {} and names(store.tags()) == ["v1"]
+        assert store.at("v1")["x"].numpy().sum() == 100_000 and disk_usage(store) > 800_000
+        with pytest.raises(stridemap.NameExistsError, match="remove that tag first, or give replace=True$"):
+            store.tag("v1")
+        store.untag("v1")
+        store["x"] = 1
+        assert disk_usage(store) < 100_000
+
+
 def test_transaction_that_fails_leaves_no_tag(store: stridemap.Store) -> None:
     store.tag("old")
     with pytest.raises(ZeroDivisionError), store.transaction() as txn:
