@@ -109,11 +109,17 @@ pub(super) fn find(store: &generation::OpenStore, at: &At) -> Result<Arc<Generat
     Err(Error::new(ErrorKind::Busy, message))
 }
 
-/// Whether a store with the uuid of a generation has this generation. A copy of the directory has the same uuid, and
-/// other bytes under the same ids, except in the generations that both have had since before the copy.
-pub(super) fn has_same_generation(store: &generation::OpenStore, generation: &Generation) -> Result<bool> {
-    match find(store, &At::Generation(generation.number())) {
-        Err(e) if e.kind() == ErrorKind::Conflict => Ok(false),
-        found => Ok(found?.manifest().without_history() == generation.manifest().without_history()),
-    }
+/// Opens and pins the same generation in a store with the same uuid, if it has it. A copy of the directory has the same
+/// uuid, and other bytes under the same ids, except in the generations that both have had since before the copy. A pin in
+/// one of the two keeps nothing in the other.
+pub(super) fn find_same(
+    store: &generation::OpenStore,
+    generation: &Generation,
+) -> Result<Option<Arc<Generation>>> {
+    let found = match find(store, &At::Generation(generation.number())) {
+        Err(e) if e.kind() == ErrorKind::Conflict => return Ok(None),
+        found => found?,
+    };
+    let is_same = found.manifest().without_history() == generation.manifest().without_history();
+    Ok(is_same.then_some(found))
 }

@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::ptr;
+use std::sync::Arc;
 
-use super::at::has_same_generation;
+use super::at::find_same;
 use super::snapshot::Snapshot;
 use super::transaction::Transaction;
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{Change, Tagged};
+use crate::generation::{Change, Generation, Tagged};
 
 impl Transaction<'_> {
     /// Sets what the user says about the generation that this transaction publishes.
@@ -96,8 +97,8 @@ impl Transaction<'_> {
     /// `NameExists`, unless [`OnExisting::Replace`](crate::OnExisting::Replace) was chosen; `InvalidArgument` for an
     /// invalid name, or for a snapshot of a different store.
     pub fn tag_snapshot(&mut self, name: &str, snapshot: &Snapshot) -> Result<()> {
-        self.check_own(format_args!("tag {name:?}"), snapshot)?;
-        self.add_tag(name, Tagged::Earlier(snapshot.generation_arc()))
+        let earlier = self.own_generation(format_args!("tag {name:?}"), snapshot)?;
+        self.add_tag(name, Tagged::Earlier(earlier))
     }
 
     fn add_tag(&mut self, name: &str, of: Tagged) -> Result<()> {
@@ -150,16 +151,20 @@ impl Transaction<'_> {
     /// `NameNotFound` if no name of the snapshot begins with a prefix that is not empty; `InvalidArgument` for a snapshot
     /// of a different store; `Corrupt`; `Io`.
     pub fn restore(&mut self, snapshot: &Snapshot, prefix: &str) -> Result<()> {
-        self.check_own("restore", snapshot)?;
-        self.apply(Change::Restore { from: snapshot.generation_arc(), prefix: prefix.to_owned() })
+        let from = self.own_generation("restore", snapshot)?;
+        self.apply(Change::Restore { from, prefix: prefix.to_owned() })
     }
 
-    fn check_own(&self, action: impl fmt::Display, snapshot: &Snapshot) -> Result<()> {
+    /// Returns the generation of a snapshot, pinned in the store of this transaction.
+    fn own_generation(&self, action: impl fmt::Display, snapshot: &Snapshot) -> Result<Arc<Generation>> {
         let (own, other) = (&self.loader.store, &snapshot.loader.store);
-        let is_same_handle = ptr::eq(&**own, &**other);
-        if is_same_handle || own.uuid == other.uuid && has_same_generation(own, snapshot.pinned_generation())?
+        if ptr::eq(&**own, &**other) {
+            return Ok(snapshot.generation_arc());
+        }
+        if own.uuid == other.uuid
+            && let Some(found) = find_same(own, snapshot.pinned_generation())?
         {
-            return Ok(());
+            return Ok(found);
         }
         let what = if own.uuid == other.uuid { ", a copy with the same uuid" } else { "" };
         let message = format!(
