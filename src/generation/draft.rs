@@ -194,7 +194,8 @@ impl Draft {
                     Tagged::Previous => Some(Arc::clone(&self.generation)),
                     Tagged::Earlier(earlier) => Some(Arc::clone(earlier)),
                 };
-                self.tags.insert(name.clone(), Some(NewTag { earlier }));
+                let has_message = !matches!(of, Tagged::Previous);
+                self.tags.insert(name.clone(), Some(NewTag { has_message, earlier }));
             }
             Change::Untag { name } => {
                 if self.tag(name)?.is_none() {

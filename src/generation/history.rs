@@ -13,6 +13,8 @@ use crate::error::Result;
 /// A tag that a transaction makes.
 #[derive(Clone, Debug)]
 pub(super) struct NewTag {
+    /// Whether the message of the transaction is about the tag. It is not if the tag only keeps what is changed.
+    pub(super) has_message: bool,
     /// The generation; `None` for the one that the transaction publishes.
     pub(super) earlier: Option<Arc<Generation>>,
 }
@@ -38,13 +40,14 @@ pub(super) fn change_tags(
         if let Some(before) = (Entries { manifest: next, tables }).find::<TagEntry>(&name)? {
             *counts.entry(before.generation).or_default() -= 1;
         }
-        let Some(NewTag { earlier }) = new else {
+        let Some(NewTag { earlier, has_message }) = new else {
             remove::<TagEntry>(next, tables, &name)?;
             continue;
         };
         let generation = earlier.as_ref().map_or(next.generation, |earlier| earlier.number());
         let stated = |earlier: &Arc<Generation>| earlier.manifest().message.clone();
-        let message = next.message.clone().or_else(|| earlier.as_ref().and_then(stated));
+        let own = next.message.clone().filter(|_| has_message);
+        let message = own.or_else(|| earlier.as_ref().and_then(stated));
         *counts.entry(generation).or_default() += 1;
         insert::<TagEntry>(next, name, Tag { generation, message });
         earlier_tagged.extend(earlier.map(|earlier| (generation, earlier)));
