@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stridemap_format::{Error as FormatError, Rule};
@@ -167,13 +167,19 @@ impl Findings {
         }
     }
 
-    /// Forgets tags that are gone: those among the findings, and the findings from `start` on that then name no tag.
-    pub(super) fn drop_tags(&mut self, start: FindingIndex, gone: &BTreeSet<String>) {
+    /// Forgets tags that are gone, and the findings from `start` on that were only about these, or whose files are gone.
+    pub(super) fn drop_tags(
+        &mut self,
+        start: FindingIndex,
+        gone: &BTreeSet<String>,
+        is_file_gone: impl Fn(&Path) -> bool,
+    ) {
         let mut index = 0;
         self.list.retain_mut(|finding| {
+            let had_tags = !finding.tags.is_empty();
             finding.tags.retain(|tag| !gone.contains(tag));
             index += 1;
-            index <= start || !finding.tags.is_empty()
+            index <= start || !finding.tags.is_empty() || !had_tags && !is_file_gone(&finding.path)
         });
     }
 

@@ -1,7 +1,8 @@
 //! Verifies the tags of a store, the generations that they keep, and the storages that only these need.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::slice;
 
 use stridemap_format::{
@@ -46,7 +47,9 @@ pub(super) fn check_history(
     // The files that only a removed tag kept may have been deleted meanwhile.
     let lost = lost_tags(&newest, &*store.newest_of_all()?)?;
     if !lost.is_empty() {
-        findings.drop_tags(before, &lost);
+        let stat = |path: &Path| store.disk.stat(path);
+        let is_gone = |path: &Path| stat(path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+        findings.drop_tags(before, &lost, is_gone);
     }
     Ok(())
 }
