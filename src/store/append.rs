@@ -144,13 +144,16 @@ impl Transaction<'_> {
     pub fn append(&mut self, name: &str, source: &(impl Source + ?Sized)) -> Result<Range<usize>> {
         let op = format!("append to {name:?}");
         self.check_writable(&op)?;
-        let record = self.draft.existing("append to", name)?;
+        let mut record = self.draft.existing("append to", name)?;
         if check_rows(&op, &record, source)? == 0 {
             let end = row_count(&record);
             return Ok(end..end);
         }
         if self.must_copy_to_append(&op, name, &record)? {
-            return self.append_to_copy(&op, name, record, Some(source));
+            record = self.hold_to_copy(&op, name, record)?;
+            if self.must_copy_to_append(&op, name, &record)? {
+                return self.append_to_copy(&op, name, record, Some(source));
+            }
         }
         // Before the storage's lock: whoever has the source's lock may be about to append to the same storage.
         let source_lock = source.lock_to_read().context(&op)?;

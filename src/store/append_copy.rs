@@ -9,7 +9,7 @@ use super::transaction::{Stage, Transaction};
 use super::write_elements::write_elements;
 use crate::error::{Context, Error, Result};
 use crate::generation::{Change, Changes};
-use crate::storage::{ByteSource, StagedStorage, StorageWriter, VerifiedStorage};
+use crate::storage::{ByteSource, GrowthLock, StagedStorage, StorageWriter, VerifiedStorage};
 use crate::tensor::Source;
 
 impl Transaction<'_> {
@@ -31,6 +31,29 @@ impl Transaction<'_> {
             && self.follower(name, id, storage.length_bytes)?.is_none())
     }
 
+    /// Takes the growth lock of the storage of a tensor that must be copied, and moves to the newest generation. Returns
+    /// the record there: another writer may have made the copy meanwhile.
+    pub(super) fn hold_to_copy(
+        &mut self,
+        op: &str,
+        name: &str,
+        record: TensorRecord,
+    ) -> Result<TensorRecord> {
+        let (id, store) = (record.storage_id, &self.loader.store);
+        if Changes::staged_index(id).is_some() || self.copied.contains_key(&id) {
+            return Ok(record);
+        }
+        let path = store.paths.storage(id);
+        let lock = match self.lock {
+            None => GrowthLock::take(&store.disk, &path, store.options.lock_wait),
+            Some(_) => GrowthLock::take_or_busy(&store.disk, &path),
+        };
+        let lock = lock.context(op)?;
+        self.copied.extend(lock.map(|lock| (id, lock)));
+        self.rebase()?;
+        self.draft.existing("append to", name)
+    }
+
     /// Copies a tensor to a new storage, with rows appended to it. A damaged chunk of the tensor is an error: a new digest
     /// would hide the damage.
     pub(super) fn append_to_copy(
@@ -45,7 +68,15 @@ impl Transaction<'_> {
         let source = source.map(|source| (source, added_bytes));
         let staged = self.copy_with_rows(op, name, &record, source);
         let staged = self.record_failure(staged.context(op))?;
-        let storage_id = self.stage_finished(staged);
+        let storage_id = match Changes::staged_index(record.storage_id).and_then(|at| self.staged.get_mut(at))
+        {
+            // The rows of the copy before are at the start of this one, so names that refer to it stay valid.
+            Some(stage) => {
+                *stage = Stage::Finished(staged);
+                record.storage_id
+            }
+            None => self.stage_finished(staged),
+        };
         self.append_copies.insert(storage_id);
         let header = (*to.header).clone().with_storage_offset(0).into();
         let new_rows = row_count(&record)..row_count(&to);

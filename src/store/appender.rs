@@ -91,9 +91,12 @@ impl Store {
         }
         let mut txn = txn;
         if txn.must_copy_to_append(&op, name, &record)? {
-            txn.append_to_copy(&op, name, record, None::<&Tensor>)?;
-            txn.commit()?;
-            txn = self.begin()?;
+            record = txn.hold_to_copy(&op, name, record)?;
+            if txn.must_copy_to_append(&op, name, &record)? {
+                txn.append_to_copy(&op, name, record, None::<&Tensor>)?;
+                txn.commit()?;
+                txn = self.begin()?;
+            }
             record = txn.draft.existing("append to", name)?;
         }
         let committed = txn.hold_storage(&op, name, record)?;

@@ -14,7 +14,7 @@ use super::write_elements::{in_place_kind, row_major, write_elements};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::generation::{self, Change, Draft, Generation, OnExisting, WriterLock};
 use crate::layout;
-use crate::storage::{ExternalFile, Grown, Growth, StagedStorage, StorageKind, StorageWriter};
+use crate::storage::{ExternalFile, Grown, Growth, GrowthLock, StagedStorage, StorageKind, StorageWriter};
 use crate::tensor::{Source, Tensor};
 
 /// Several changes that are committed together or not at all.
@@ -67,6 +67,8 @@ pub struct Transaction<'a> {
     pub(super) staged: Vec<Stage>,
     /// The storages that rows were appended to, by id, under their growth locks.
     pub(super) growths: BTreeMap<u64, Growth>,
+    /// The growth locks of storages from which appends copy tensors, by id.
+    pub(super) copied: BTreeMap<u64, GrowthLock>,
     /// The staged storages that appends have copied tensors to.
     pub(super) append_copies: BTreeSet<u64>,
     /// The index in `staged` of the storage that small tensors share.
@@ -104,6 +106,7 @@ impl<'a> Transaction<'a> {
             draft: Draft::new(generation),
             staged: Vec::new(),
             growths: BTreeMap::new(),
+            copied: BTreeMap::new(),
             append_copies: BTreeSet::new(),
             shared_stage: None,
             adopted: None,

@@ -1,6 +1,6 @@
 //! Appends after a restore of fewer rows, which go to a new storage.
 
-use std::fs;
+use std::{fs, thread};
 
 use stridemap::{DType, ErrorKind, Snapshot, Store, StoreOptions};
 
@@ -33,15 +33,43 @@ fn one_transaction_appends_several_times_after_a_restore() {
     store
         .write(|txn| {
             assert_eq!(txn.append("x", &filled(2, 3u8))?, 10..12);
+            txn.save_view("before", &txn.load("x")?)?;
             assert_eq!(txn.append("x", &filled(2, 4u8))?, 12..14);
             assert_eq!(txn.load("x")?.read::<u8>()?, expected);
             Ok::<_, stridemap::Error>(())
         })
         .unwrap();
     assert_eq!(rows(&store.snapshot()), expected);
+    assert_eq!(store.load("before").unwrap().read::<u8>().unwrap(), expected[..12]);
+    assert!(store.load("before").unwrap().shares_storage(&store.load("x").unwrap()));
     assert_eq!(store.append("x", &filled(1, 5u8)).unwrap(), 14..15);
     assert_eq!(rows(&store.at("b").unwrap()), [&[1u8; 10][..], &[2]].concat());
     assert!(store.verify(|_| ()).unwrap().is_whole());
+}
+
+#[test]
+fn appends_after_a_restore_wait_for_each_other() {
+    let (_dir, path, store) = with_fewer_rows(10);
+    let mut txn = store.begin().unwrap();
+    assert_eq!(txn.append("x", &filled(1, 3u8)).unwrap(), 10..11);
+    let [short, appender] = [false, true].map(|through_appender| {
+        let path = path.clone();
+        thread::spawn(move || {
+            let store = Store::open(path).unwrap();
+            if !through_appender {
+                return store.append("x", &filled(1, 4u8)).unwrap();
+            }
+            let mut appender = store.appender("x").unwrap();
+            let range = appender.append(&filled(1, 4u8)).unwrap();
+            appender.commit().unwrap();
+            range
+        })
+    });
+    txn.commit().unwrap();
+    let mut ranges = [short.join().unwrap(), appender.join().unwrap()];
+    ranges.sort_by_key(|range| range.start);
+    assert_eq!(ranges, [11..12, 12..13]);
+    assert_eq!(rows(&store.latest().unwrap()), [&[1u8; 10][..], &[3, 4, 4]].concat());
 }
 
 #[test]
