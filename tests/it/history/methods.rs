@@ -62,9 +62,11 @@ fn previous_generation_is_that_of_the_last_other_writer() {
     txn.save("x", &filled(1000, 3i64)).unwrap();
     assert_refused(txn.tag_previous("v1"), ErrorKind::NameExists, &["the tag exists"]);
     txn.tag_previous("before").unwrap();
+    txn.message("of the new generation");
     other.save("x", &filled(1000, 2i64)).unwrap();
     let published = txn.commit().unwrap();
-    assert_eq!(store.tags().unwrap().last().unwrap().generation, published - 1);
+    let tags = store.tags().unwrap();
+    assert_eq!((tags[1].generation, &tags[1].message), (published - 1, &None));
     drop(other);
     store.gc().unwrap();
     assert_eq!((first_of(&store, "v1", "x"), first_of(&store, "before", "x")), (1, 2));
@@ -212,6 +214,19 @@ fn snapshots_of_a_copy_of_the_directory_are_refused() {
     assert_refused(store.restore(&copied.snapshot()), ErrorKind::InvalidArgument, &words);
     let tagged = store.write(|txn| txn.tag_snapshot("t", &copied.snapshot()));
     assert_refused(tagged, ErrorKind::InvalidArgument, &words);
+    // What both have had since before the copy is the same. It must be kept in this store, whatever is held in the copy.
+    let shared = copied.at("v1").unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.restore(&shared, "").unwrap();
+    let another = Store::open(&path).unwrap();
+    another.untag("v1").unwrap();
+    another.save("x", &filled(1, 4i64)).unwrap();
+    another.gc().unwrap();
+    txn.commit().unwrap();
+    assert_eq!(store.load("x").unwrap().read::<i64>().unwrap(), [1; 10]);
+    assert!(store.verify(|_| ()).unwrap().is_whole());
+    store.tag("v1").unwrap();
+    store.save("y", &filled(10, 2i64)).unwrap();
     // A second handle is of the same store, and so is the one at a tag.
     let again = StoreOptions::new().at("v1").open(&path).unwrap();
     store.restore(&again.snapshot()).unwrap();

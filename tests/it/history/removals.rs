@@ -54,7 +54,8 @@ fn removal_of_many_tags_deletes_in_its_commit_what_only_they_kept() {
     looked_for.lock().unwrap().clear();
     store.save("z", &1i32).unwrap();
     let looked_for = looked_for.lock().unwrap().clone();
-    let manifests: Vec<_> = looked_for.iter().filter(|path| path.ends_with("man")).collect();
+    let manifests: Vec<_> =
+        looked_for.iter().filter(|path| path.extension().is_some_and(|end| end == "man")).collect();
     assert!(manifests.is_empty(), "{manifests:?}");
     assert!(store.verify(|_| ()).unwrap().is_whole());
     assert_eq!(store.at("t59").unwrap().load("x").unwrap().read::<i64>().unwrap(), [59; 10]);
