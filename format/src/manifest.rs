@@ -308,8 +308,8 @@ impl Manifest {
         counts.fold(0, |sum: u64, (_, count)| sum.saturating_add(count as u64))
     }
 
-    /// Returns the manifest of this generation that a tag keeps: without the tags, the kept generations and the
-    /// garbage, of which only the newest manifest counts.
+    /// Returns the manifest that a tag keeps of this generation. It lacks the tags, the kept generations and the garbage:
+    /// readers take these from the newest manifest.
     #[must_use]
     pub fn without_history(&self) -> Self {
         Manifest {

@@ -59,7 +59,7 @@ pub(crate) enum Change {
     Untag {
         name: String,
     },
-    /// Gives the names that begin with a prefix the headers and attributes that they had in an earlier generation, and
+    /// Restores the headers and attributes of the names that begin with a prefix, as they are in an earlier generation, and
     /// removes the other names with this prefix.
     Restore {
         from: Arc<Generation>,

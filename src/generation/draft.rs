@@ -241,7 +241,7 @@ impl Draft {
         })
     }
 
-    /// Gives the names that begin with `prefix` the headers and attributes that they have in an earlier generation.
+    /// Restores the names that begin with `prefix` as they are in an earlier generation: their headers and attributes.
     fn restore(&mut self, from: &Arc<Generation>, prefix: &str) -> Result<()> {
         let mut now = self.tensors(prefix)?.collect::<Result<BTreeMap<_, _>>>()?;
         let mut is_empty = true;

@@ -76,7 +76,7 @@ impl Store {
         Ok(Snapshot::new(Arc::clone(&self.loader), generation))
     }
 
-    /// Gives the generation of this handle a name, which keeps it. Sealed tensors cannot change in a tagged generation.
+    /// Tags the generation of this handle, so that it is kept. Sealed tensors cannot change in a tagged generation.
     /// Mutable and live tensors are changed in place: a tag keeps their storages, but not the values of their elements.
     ///
     /// The tag is a commit of its own. To tag the generation that a transaction publishes, call
@@ -193,8 +193,8 @@ impl Store {
         Ok(entries.into_values().rev().collect())
     }
 
-    /// Gives all names the headers and the attributes that they have in a snapshot of this store. No element is copied.
-    /// Names that the snapshot does not have are removed. Tags stay as they are. To restore a part, call
+    /// Restores the names, headers and attributes of a snapshot of this store. No element is copied. Names that the
+    /// snapshot does not have are removed. Tags stay as they are. To restore a part, call
     /// [`Transaction::restore`](crate::Transaction::restore).
     ///
     /// ```

@@ -84,8 +84,8 @@ impl Store {
     /// A tensor that was loaded before keeps its elements, but [`save_view`](Self::save_view) of it or of its views
     /// now fails with `Conflict`: load it again.
     ///
-    /// A storage that is damaged, that a tag keeps or that others are changing is left unchanged, and
-    /// [`Compacted::skipped`] gives the reason. Mutable and live storages are never rewritten.
+    /// A storage is left unchanged if it is damaged, if a tag keeps it, or if others are changing it.
+    /// [`Compacted::skipped`] says why. Mutable and live storages are never rewritten.
     ///
     /// ```
     /// use stridemap::{Header, Store, Tensor};

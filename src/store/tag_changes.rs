@@ -32,8 +32,7 @@ impl Transaction<'_> {
         self.draft.changes.message = (!message.is_empty()).then(|| message.to_owned());
     }
 
-    /// Gives the generation that this transaction publishes a name, which keeps it, as
-    /// [`Store::tag`](crate::Store::tag) does.
+    /// Tags the generation that this transaction publishes. Otherwise as [`Store::tag`](crate::Store::tag).
     ///
     /// ```
     /// # use stridemap::Store;
@@ -54,8 +53,8 @@ impl Transaction<'_> {
         self.add_tag(name, Tagged::Published)
     }
 
-    /// Gives the generation before the one that this transaction publishes a name, which keeps what this transaction
-    /// changes. If other writers commit first, this is the last of their generations.
+    /// Tags the generation just before this commit, so that what the transaction changes can be restored. If other writers
+    /// commit first, that is the last of their generations.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -77,7 +76,7 @@ impl Transaction<'_> {
         self.add_tag(name, Tagged::Previous)
     }
 
-    /// Gives the generation of a snapshot of this store a name, which keeps it.
+    /// Tags the generation of a snapshot of this store.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -127,9 +126,9 @@ impl Transaction<'_> {
         self.apply(Change::Untag { name: name.to_owned() })
     }
 
-    /// Gives the names that begin with `prefix` the headers and attributes that they have in a snapshot of this store, and
-    /// removes the others with this prefix. No element is copied. The attributes of the store itself are restored only
-    /// with the prefix `""`.
+    /// Restores the names that begin with `prefix` from a snapshot of this store: their headers and attributes. Other names
+    /// with this prefix are removed. No element is copied. The attributes of the store itself are restored only with the
+    /// prefix `""`.
     ///
     /// ```
     /// # use stridemap::Store;

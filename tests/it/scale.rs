@@ -85,7 +85,7 @@ fn commits_of_the_longest_headers_are_not_refused_before_a_table_is_due() {
     }
     let (dir, disk) = (temporary(), Hooked::default());
     let path = dir.path().join("long.smap");
-    // With a million tensors, a table is due after 4,096 changes, of which fewer make a manifest as long as it can be.
+    // With a million tensors, a table is due after 4,096 changes. Fewer of these make a manifest as long as it can be.
     drop(store_of(&path, &disk, count));
     let store = fast().open(&path).unwrap();
     let names: Vec<String> = (0..64).map(|axis| format!("{axis:n>255}")).collect();
