@@ -56,11 +56,9 @@ impl Input {
 
     /// Opens a source, and leaves out what cannot be read. A file in which nothing can be read is refused.
     pub(crate) fn open_quietly(path: &Path, reading: &Reading, options: &StoreOptions) -> Result<Self> {
-        if split(path).is_some() {
-            let (store, snapshot) = open_at(options, path)?;
-            return Ok(Input::Store(store, snapshot, path.to_path_buf()));
+        if split(path).is_none() {
+            check_found(path, "file or store")?;
         }
-        check_found(path, "file or store")?;
         match fs::metadata(path) {
             Ok(found) if found.is_file() => {
                 let file = reading.options().skip_unreadable(true).open(path)?;

@@ -58,7 +58,7 @@ pub(crate) fn run(args: &SalvageArgs, out: &mut impl Write) -> Result<bool> {
     if let Some((store, tag)) = split(&args.store) {
         let (store, new) = (store.to_string_lossy(), args.new.as_deref().unwrap_or(Path::new("NEW")));
         return Err(Error::Refused(format!(
-            "salvage {store}@{tag}: a salvage is of a whole store; name {store}, or copy a tagged generation that is whole: \
+            "salvage {store}@{tag}: salvage takes a store, not a tag; name {store}, or copy the tagged generation, if it is whole: \
              {}",
             command_line("export", &[&args.store.to_string_lossy(), &new.to_string_lossy()])
         )));

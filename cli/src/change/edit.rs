@@ -137,7 +137,8 @@ pub(crate) fn rm(args: &RmArgs, out: &mut impl Write) -> Result<()> {
     args.before.apply(&mut txn)?;
     let names = names(&args.names, &txn)?;
     names.iter().try_for_each(|name| txn.remove(name))?;
-    let (freed, replaced) = (Freed::of(&names, &snapshot)?, Replaced::of(&names, &snapshot)?);
+    let freed = Freed::of(&names, &snapshot)?;
+    let replaced = Replaced::with(&names, &snapshot, &freed)?;
     let all_bytes = freed.bytes(|_| true);
     if args.dry_run.dry_run {
         names.iter().try_for_each(|name| writeln!(out, "would remove {}", quoted(name)))?;
@@ -146,8 +147,7 @@ pub(crate) fn rm(args: &RmArgs, out: &mut impl Write) -> Result<()> {
         if bytes > 0 {
             writeln!(out, "would free {}", HumanBytes(bytes))?;
         }
-        let advice = replaced.advice_before(&args.before, &store, &args.store)?;
-        return advice.iter().try_for_each(|advice| Ok(writeln!(out, "{advice}")?));
+        return replaced.print_advice(&args.before, &store, &args.store, out);
     }
     drop(snapshot); // The commit deletes what no snapshot needs.
     let generation = txn.commit()?;
@@ -200,8 +200,7 @@ fn commit(
     let replaced = Replaced::of(&BTreeSet::from([new]), &snapshot)?;
     if existing.is_dry_run() {
         writeln!(out, "would {does} {what}")?;
-        let advice = replaced.advice_before(before, &store, path)?;
-        return advice.iter().try_for_each(|advice| Ok(writeln!(out, "{advice}")?));
+        return replaced.print_advice(before, &store, path, out);
     }
     drop(snapshot); // The commit deletes what no snapshot needs.
     let generation = txn.commit()?;

@@ -104,8 +104,7 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
         writeln!(out, "would import {tensors}, {size}, into {}{new}", one_line(&target.to_string_lossy()))?;
         import.print_items(snapshot.as_ref(), out)?;
         let Some(store) = store else { return Ok(()) };
-        let advice = replaced.advice_before(&args.before, &store, target)?;
-        return advice.iter().try_for_each(|advice| Ok(writeln!(out, "{advice}")?));
+        return replaced.print_advice(&args.before, &store, target, out);
     }
     let is_word = args.prefix.ends_with(|c: char| c.is_alphanumeric());
     if let Some(first) = import.tensors().next().filter(|_| is_word) {

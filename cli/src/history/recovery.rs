@@ -1,6 +1,7 @@
 //! How to get back what a change removed or replaced.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 use std::path::Path;
 
 use stridemap::{ErrorKind, NameChanges, Result as LibraryResult, Snapshot, Store, TensorInfo};
@@ -39,13 +40,17 @@ pub(crate) struct Replaced {
 impl Replaced {
     /// Returns the tensors with these names. The snapshot is from before the change.
     pub(crate) fn of(names: &BTreeSet<String>, snapshot: &Snapshot) -> Result<Self> {
+        Self::with(names, snapshot, &Freed::of(names, snapshot)?)
+    }
+
+    /// Like [`of`](Self::of), if it is already known what removing them frees.
+    pub(crate) fn with(names: &BTreeSet<String>, snapshot: &Snapshot, freed: &Freed) -> Result<Self> {
         let infos = names.iter().filter_map(|name| info(snapshot, name).transpose());
         let infos = infos.map(|info| info.map(|info| (info.name.clone(), info)));
         let infos: BTreeMap<String, TensorInfo> = infos.collect::<LibraryResult<_>>()?;
         let attributes = snapshot.all_attributes().iter().filter(|((scope, _), _)| infos.contains_key(scope));
         let attributes = attributes.map(|(at, value)| (at.clone(), value.clone())).collect();
-        let lost_bytes = if infos.is_empty() { 0 } else { Freed::of(names, snapshot)?.lost_bytes() };
-        Ok(Replaced { infos, attributes, lost_bytes })
+        Ok(Replaced { infos, attributes, lost_bytes: freed.lost_bytes() })
     }
 
     /// Says how to get the tensors back, or that it is not possible. The change has been made, so it does not fail any more.
@@ -56,20 +61,22 @@ impl Replaced {
         text.iter().for_each(|text| message(&format!("note: {text}")));
     }
 
-    /// Returns what a dry run says: how the tensors could be brought back, or that it would not be possible. `before` is the
-    /// tag that the change would make.
-    pub(crate) fn advice_before(
+    /// Prints for a dry run how the tensors could be brought back, or that it would not be possible. `before` is the tag
+    /// that the change would make.
+    pub(crate) fn print_advice(
         &self,
         before: &Before,
         store: &Store,
         path: &Path,
-    ) -> Result<Option<String>> {
-        match &before.tag {
+        out: &mut impl Write,
+    ) -> Result<()> {
+        let advice = match &before.tag {
             Some(tag) if !self.infos.is_empty() => {
-                Ok(Some(format!("{} would keep {}", shell_word(tag), self.pronoun())))
+                Some(format!("{} would keep {}", shell_word(tag), self.pronoun()))
             }
-            _ => self.advice(store, path),
-        }
+            _ => self.advice(store, path)?,
+        };
+        advice.iter().try_for_each(|advice| Ok(writeln!(out, "{advice}")?))
     }
 
     /// Returns why the change should not be made without `--tag`: elements of some of the tensors would be lost, because no

@@ -21,8 +21,8 @@ use crate::ui::{examples, gap, message};
 /// generation does not have are removed, and attributes are restored, too. With a PREFIX, only names that begin with it
 /// are changed. Tags stay as they are.
 ///
-/// If this would remove or replace tensors as they are in no tagged generation, restore refuses: --tag tags the present
-/// state in the same commit, and --force does without.
+/// If no tag keeps the elements that this would remove or replace, restore refuses: --tag tags the present state in
+/// the same commit, and --force restores anyway.
 ///
 /// With -n, each line shows a tensor that would be added (+), changed (~) or removed (-), or an attribute (@).
 #[derive(clap::Args)]
@@ -33,12 +33,12 @@ pub(crate) struct RestoreArgs {
     /// The tag to restore, or the number of a generation that is kept
     #[arg(value_name = "TAG")]
     at: String,
-    /// Only the tensors whose names begin with this, and their attributes; those of the store come back only without it
+    /// Only the tensors whose names begin with this, and their attributes; without it, also the attributes of the store
     #[arg(default_value = "", hide_default_value = true)]
     prefix: String,
     #[command(flatten)]
     before: Before,
-    /// Restore even if what no tag keeps is lost
+    /// Restore even if elements are lost because no tag keeps them
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -71,8 +71,7 @@ pub(crate) fn run(args: &RestoreArgs, out: &mut impl Write) -> Result<()> {
     }
     if args.dry_run.dry_run {
         writeln!(out, "would restore {what}: {}", changes.counts())?;
-        let advice = replaced.advice_before(&args.before, &store, &args.store)?;
-        return advice.iter().try_for_each(|advice| Ok(writeln!(out, "{advice}")?));
+        return replaced.print_advice(&args.before, &store, &args.store, out);
     }
     drop(now); // The commit deletes what no snapshot needs.
     let generation = txn.commit()?;

@@ -187,14 +187,10 @@ fn delete(args: &TagArgs, store: &Store, names: &[String], out: &mut impl Write)
         return Err(unknown(store, name)?);
     }
     let tags: Vec<TagInfo> = tags.into_iter().filter(|tag| names.contains(tag.name.as_str())).collect();
-    remove(store, &tags, args.dry_run.dry_run, out)
-}
-
-fn remove(store: &Store, tags: &[TagInfo], is_dry_run: bool, out: &mut impl Write) -> Result<()> {
-    let names: Vec<&str> = tags.iter().map(|tag| tag.name.as_str()).collect();
-    if is_dry_run {
-        return would_remove(store, tags, out);
+    if args.dry_run.dry_run {
+        return would_remove(store, &tags, out);
     }
+    let names: Vec<&str> = names.into_iter().collect();
     let before = stored(store);
     let mut txn = store.begin()?;
     names.iter().try_for_each(|name| txn.untag(name))?;

@@ -210,7 +210,7 @@ fn salvage_leaves_tags_out_and_says_how_to_keep_them() {
     assert_eq!((&record["tags"], &record["losses"]), (&json!(["v1", "v2"]), &json!([])));
     assert_eq!(
         dir.refusal(&["salvage", "s.smap@v1", "other.smap"]),
-        "salvage s.smap@v1: a salvage is of a whole store; name s.smap, or copy a tagged generation that is whole: \
+        "salvage s.smap@v1: salvage takes a store, not a tag; name s.smap, or copy the tagged generation, if it is whole: \
          stridemap export s.smap@v1 other.smap"
     );
     // The commands that are named keep what is whole.
