@@ -291,7 +291,7 @@ def test_checkpoint_sees_what_other_writers_saved(path: Path) -> None:
         assert store["checkpoint/w"].storage_id == store.at("a")["checkpoint/w"].storage_id
 
 
-def train_until_told(path: Path, has_begun: Any) -> None:
+def train_until_killed(path: Path, has_begun: Any) -> None:
     for step in range(1000):
         save_checkpoint(path, f"step{step}", {"w": torch.full((1000,), float(step)), "frozen": torch.ones(1000), "step": step})
         has_begun.set()
@@ -300,7 +300,7 @@ def train_until_told(path: Path, has_begun: Any) -> None:
 def test_checkpoints_of_a_killed_process_are_whole(path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     has_begun = context.Event()
-    child = context.Process(target=train_until_told, args=(path, has_begun))
+    child = context.Process(target=train_until_killed, args=(path, has_begun))
     child.start()
     assert has_begun.wait(120)
     with stridemap.open(path) as store:

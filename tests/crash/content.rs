@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use stridemap::{DType, Snapshot, Store};
 
-/// Tensors (name, header and elements), attributes, and the sealed tensors of each tag.
+/// Tensors (name, header and elements), attributes, and the tensors of each tag.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Content {
     pub(crate) tensors: BTreeMap<String, Entry>,

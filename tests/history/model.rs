@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use stridemap::Snapshot;
 
-/// The tensors of a generation, by name: the elements of each, and whether rows can be appended.
+/// The elements of the tensors of a generation, by name.
 pub(crate) type State = BTreeMap<String, Rc<Vec<i32>>>;
 
 /// A store as it must be.

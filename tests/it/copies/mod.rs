@@ -20,7 +20,7 @@ fn copy(store: &Store, path: &Path) -> Copied {
     store.snapshot().copy_to(path, None, |_| ()).unwrap()
 }
 
-fn names_in(dir: &Path) -> Vec<String> {
+pub(crate) fn names_in(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> =
         fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();

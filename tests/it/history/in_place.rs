@@ -68,9 +68,8 @@ fn tensors_that_only_a_tag_has_are_read_but_not_changed() {
     assert!(super::files(&path, "storages", "bin").is_empty());
 }
 
-#[test]
-fn interrupted_change_is_reported_at_a_tag_too() {
-    let (_dir, store) = tagged_store();
+/// Leaves the mark of a change of `mutable` that did not end.
+pub(super) fn interrupt_change(store: &Store) {
     let x = store.load("mutable").unwrap();
     let ended = std::thread::spawn(move || {
         let mut guard = x.lock_exclusive().unwrap();
@@ -78,6 +77,12 @@ fn interrupted_change_is_reported_at_a_tag_too() {
         panic!("a bug");
     });
     assert!(ended.join().is_err());
+}
+
+#[test]
+fn interrupted_change_is_reported_at_a_tag_too() {
+    let (_dir, store) = tagged_store();
+    interrupt_change(&store);
     store.remove("mutable").unwrap();
     let x = store.at("v1").unwrap().load("mutable").unwrap();
     assert_refused(x.read::<i64>(), ErrorKind::Interrupted, &[]);

@@ -118,15 +118,22 @@ fn generation_that_a_process_reads_can_be_tagged_again() {
     assert!(store.verify(|_| ()).unwrap().is_whole());
 }
 
-#[test]
-fn processes_that_tag_and_untag_leave_what_each_needs() {
-    let (_dir, path, store) = new_fast_store();
-    save_tagged(&store, "x", &filled(10, 1i64), "kept");
-    let mut others: Vec<_> = (0..3).map(|_| OtherProcess::start("history: tag and untag", &path)).collect();
+/// Starts processes that make and remove tags again and again.
+pub(super) fn start_tagging(path: &Path, count: usize) -> Vec<OtherProcess> {
+    let mut others: Vec<_> =
+        (0..count).map(|_| OtherProcess::start("history: tag and untag", path)).collect();
     for other in &mut others {
         assert_eq!(other.read_line(), "ready");
     }
     others.iter_mut().for_each(OtherProcess::resume);
+    others
+}
+
+#[test]
+fn processes_that_tag_and_untag_leave_what_each_needs() {
+    let (_dir, path, store) = new_fast_store();
+    save_tagged(&store, "x", &filled(10, 1i64), "kept");
+    let others = start_tagging(&path, 3);
     let mut count = 0;
     let policy = Retention { keep_last: Some(100), ..Retention::default() };
     while count < 10 {

@@ -23,7 +23,7 @@ fn keep_last(store: &Store) -> usize {
     store.retain(&policy, |_| true).unwrap().len()
 }
 
-/// Returns how many manifests and storages are in a store because of tags or the newest generation.
+/// Returns how many kept manifests and how many storages are in a store.
 fn counts(path: &Path) -> (usize, usize) {
     (files(path, "generations", "man").len(), files(path, "storages", "bin").len())
 }

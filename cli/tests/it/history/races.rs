@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -128,18 +129,18 @@ fn prune_follows_a_tag_that_is_moved_meanwhile() {
 
 /// Runs `act` while a thread commits again and again.
 fn while_committing(dir: &Dir, commit: impl Fn(&Store, usize) + Send + 'static, act: impl FnOnce()) {
-    static IS_OVER: AtomicBool = AtomicBool::new(false);
-    IS_OVER.store(false, Ordering::Relaxed);
+    let is_over = Arc::new(AtomicBool::new(false));
+    let has_ended = Arc::clone(&is_over);
     let store = StoreOptions::new().durability(Durability::Process).open(dir.path("s.smap")).unwrap();
     let writer = thread::spawn(move || {
         let mut count = 0;
-        while !IS_OVER.load(Ordering::Relaxed) {
+        while !has_ended.load(Ordering::Relaxed) {
             commit(&store, count);
             count += 1;
         }
     });
     act();
-    IS_OVER.store(true, Ordering::Relaxed);
+    is_over.store(true, Ordering::Relaxed);
     writer.join().unwrap();
 }
 

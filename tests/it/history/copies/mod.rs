@@ -6,12 +6,12 @@ mod removed;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
 
 use stridemap::maintenance::Copied;
 use stridemap::{DType, ErrorKind, Snapshot, StorageKind, Store};
 
 use super::{save_many, save_tagged};
+use crate::copies::names_in;
 use crate::external::{Adopted, external_anywhere};
 use crate::harness::{arange, assert_refused, fast, filled, new_path, new_store, open_mapped};
 
@@ -30,9 +30,9 @@ fn lengths(store: &Store, dir: &str) -> BTreeMap<String, u64> {
     files.map(|file| (file.file_name().into_string().unwrap(), file.metadata().unwrap().len())).collect()
 }
 
-/// Asserts that a generation of one store is that of the other: headers, ids, attributes, and elements if `has_elements`.
+/// Asserts that a generation of one store is that of the other: headers, ids, attributes and elements.
 #[track_caller]
-fn assert_same_generation(copy: &Snapshot, original: &Snapshot, has_elements: bool) {
+fn assert_same_generation(copy: &Snapshot, original: &Snapshot) {
     assert_eq!((copy.generation(), copy.time()), (original.generation(), original.time()));
     assert_eq!(copy.message(), original.message());
     assert_eq!(copy.all_attributes(), original.all_attributes());
@@ -48,7 +48,7 @@ fn assert_same_generation(copy: &Snapshot, original: &Snapshot, has_elements: bo
         storages.map(record).collect()
     };
     assert_eq!(storages(copy), storages(original));
-    for name in original.names().unwrap().iter().filter(|_| has_elements) {
+    for name in &original.names().unwrap() {
         let bytes = |snapshot: &Snapshot| snapshot.load(name).unwrap().to_bytes().unwrap();
         assert!(bytes(copy) == bytes(original), "{name} of generation {}", copy.generation());
     }
@@ -65,7 +65,7 @@ fn assert_copy(copy: &Store, original: &Store) {
     assert_eq!(copy.tags().unwrap(), original.tags().unwrap());
     for entry in &log {
         let at = |store: &Store| store.at(entry.generation).unwrap();
-        assert_same_generation(&at(copy), &at(original), true);
+        assert_same_generation(&at(copy), &at(original));
     }
     // The original has no leftovers either. Of a live or mutable storage, all bytes are copied.
     original.gc().unwrap();
@@ -307,12 +307,4 @@ fn store_without_tags_is_copied_too() {
     let path = dir.path().join("tagged.smap");
     store.copy_with_tags(&path, |_| ()).unwrap();
     assert_copy(&Store::open(&path).unwrap(), &store);
-}
-
-/// Returns the names in a directory, in ascending order.
-fn names_in(dir: &Path) -> Vec<String> {
-    let mut names: Vec<_> =
-        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
 }

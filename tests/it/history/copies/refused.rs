@@ -10,6 +10,7 @@ use stridemap_format::{Manifest, Marker, RecordKind};
 use super::{assert_copy, copy_of, names_in};
 use crate::external::{Adopted, external_beside, write_model};
 use crate::harness::{assert_refused, filled, new_store};
+use crate::history::in_place::interrupt_change;
 use crate::history::{files, save_many, save_tagged};
 
 const CHUNK: usize = 1 << 20;
@@ -98,13 +99,7 @@ fn interrupted_change_that_only_a_tag_has_is_refused() {
             txn.tag("v1")
         })
         .unwrap();
-    let x = store.load("mutable").unwrap();
-    let ended = std::thread::spawn(move || {
-        let mut guard = x.lock_exclusive().unwrap();
-        guard.fill_(5).unwrap();
-        panic!("a bug");
-    });
-    assert!(ended.join().is_err());
+    interrupt_change(&store);
     store.remove("mutable").unwrap();
     let refused = store.copy_with_tags(dir.path().join("copy.smap"), |_| ());
     assert_refused(refused, ErrorKind::Interrupted, &["tag \"v1\"", "\"mutable\""]);

@@ -8,6 +8,7 @@ use stridemap::Store;
 use super::{assert_copy, copy_of, names_in};
 use crate::harness::processes::{OtherProcess, send_line};
 use crate::harness::{filled, new_fast_store, new_store};
+use crate::history::processes::start_tagging;
 use crate::history::{first_of, save_tagged, tag_names};
 
 /// Runs a role in a started process. Returns false for a role in a different module.
@@ -77,11 +78,7 @@ fn tags_that_are_removed_meanwhile_are_copied_if_their_generations_were_held() {
 fn copies_made_while_processes_tag_and_untag_are_whole() {
     let (_dir, path, store) = new_fast_store();
     save_tagged(&store, "x", &filled(10, 1i64), "kept");
-    let mut others: Vec<_> = (0..2).map(|_| OtherProcess::start("history: tag and untag", &path)).collect();
-    for other in &mut others {
-        assert_eq!(other.read_line(), "ready");
-    }
-    others.iter_mut().for_each(OtherProcess::resume);
+    let others = start_tagging(&path, 2);
     for _ in 0..20 {
         let (copied, copy) = copy_of(&store);
         let verified = copy.verify(|_| ()).unwrap();
