@@ -23,9 +23,10 @@ pub const MAX_NODE_LEVEL: u16 = 40;
 /// written. Attributes have a limit of their own, so only a malformed file exceeds this one.
 pub const MAX_MANIFEST_BYTES: u64 = 16 * 1024 * 1024;
 
-/// The maximum number of changes of each tree of the table in a manifest. A new table is written when the changes exceed
-/// about the square root of the table's entries. Because of this limit, a table of more than 2^24 entries is rewritten
-/// earlier. In memory, a change can take twenty times its size in the file, so a limit in bytes would not be enough.
+/// The maximum number of changes of each tree of the table in a manifest. A new table is written when the square of
+/// the changes exceeds twice the product of the table's entries and the changes of a commit. Because of this limit, a
+/// table of more than 2^23 entries is rewritten earlier, or of fewer if commits make several changes. In memory, a
+/// change can take twenty times its size in the file, so a limit in bytes would not be enough.
 pub const MAX_CHANGES: usize = 1 << 12;
 
 /// The maximum size of all attributes together, in bytes: their scopes, keys and values, and 16 for each attribute.

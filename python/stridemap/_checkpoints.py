@@ -69,7 +69,7 @@ def load(snapshot: SnapshotView, where: str) -> Any:
     """Return a state: see `stridemap.torch.load_checkpoint`. `where` is for the error if there is none."""
     description = _description(snapshot)
     if description is None:
-        raise _errors.make("NameNotFound", f"load_checkpoint: there is no checkpoint in {where}")
+        raise _errors.make("NameNotFound", f"load_checkpoint: there is no checkpoint in {where}; Store.tags lists the names to load")
     parts = sorted(_parts(description))
     tensors = _torch_storages.to_torch([snapshot[_PREFIX + part] for part in parts], {})
     return _restored(description, dict(zip(parts, tensors, strict=True)))

@@ -325,10 +325,10 @@ class Store(Changes):
     ) -> list[TagInfo]:
         """Remove the tags that no rule keeps, in one commit. Return them.
 
-        `keep_last` keeps so many tags, the last ones by generation. `keep_within` keeps the tags whose time is within a
+        `keep_last` keeps that many tags, the last ones by generation. `keep_within` keeps the tags whose time is within a
         duration, a `timedelta` or seconds, before that of the last tag; a tag whose time is out of order stays, too.
-        `keep_every` keeps the last tag of every so many generations; every commit is a generation, also that of a tag.
-        The rules are about the tags that `names` matches, a pattern as of `fnmatch`, or several. Other tags stay. If
+        `keep_every` keeps the last tag of every that many generations, such as every 100; every commit is a generation, also that of a tag.
+        The rules are about the tags that `names` matches, a pattern as in `fnmatch`, or several. Other tags stay. If
         `names` matches no tag, the list is empty.
 
         >>> import tempfile

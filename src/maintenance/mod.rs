@@ -19,8 +19,8 @@
 //!
 //! A long-running program should call [`Store::refresh`] now and then, because a handle keeps the files of its
 //! generation. A tag keeps them until it is removed: [`Store::retain`] removes old ones. Compaction frees space after
-//! large tensors were removed and only views of them remain, unless a tag keeps their storages. A salvage is of one
-//! generation, without tags. Verification reads every byte: run it at night, or before a backup replaces an older one.
+//! large tensors were removed and only views of them remain, unless a tag keeps their storages. A salvage copies
+//! one generation, without tags. Verification reads every byte: run it at night, or before a backup replaces an older one.
 //!
 //! ```
 //! use stridemap::Store;

@@ -84,7 +84,7 @@ pub(crate) fn run(bench: &mut Bench) -> Outcome {
             let path = scratch.path().join("x.smap");
             fill(&path, count, 10, is_random)?;
             let case = Case::new(name).unit(Unit::Bytes).add("stridemap", |clock| {
-                let bytes = bytes_in(&path.join("meta"), "")? + bytes_in(&path.join("generations"), "")?;
+                let bytes = bytes_in(&path.join("meta"))? + bytes_in(&path.join("generations"))?;
                 clock.record(bytes as f64 / count as f64);
                 Ok(())
             });
@@ -150,14 +150,11 @@ fn fill(path: &Path, tags: usize, changed: usize, is_random: bool) -> Outcome {
     Ok(())
 }
 
-/// Returns the length of the files in a directory whose names have this end.
-fn bytes_in(dir: &Path, end: &str) -> Outcome<u64> {
+/// Returns the length of the files in a directory.
+fn bytes_in(dir: &Path) -> Outcome<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        if entry.file_name().to_string_lossy().ends_with(end) {
-            bytes += entry.metadata()?.len();
-        }
+        bytes += entry?.metadata()?.len();
     }
     Ok(bytes)
 }
