@@ -78,7 +78,7 @@ pub(crate) fn generations_in_use(store: &StoreDir, newest: &Generation) -> Resul
     let mut manifests: Vec<_> =
         older.map(|generation| (generation, store.paths.manifest(generation))).collect();
     for released in newest.released()? {
-        let generation = released?.0.generation;
+        let (generation, _) = released?;
         manifests.push((generation, store.paths.kept_manifest(generation)));
     }
     for (generation, path) in manifests {

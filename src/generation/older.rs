@@ -96,7 +96,7 @@ impl OlderManifests {
         self.manifests = numbers.iter().map(known).collect();
         self.needed_to = 0;
         let released = newest.released()?.map(|entry| {
-            let (KeptKey { generation, .. }, kept) = entry?;
+            let (generation, kept) = entry?;
             // Otherwise, the manifest of a tag would be deleted.
             match newest.is_tagged(generation)? {
                 true => Err(kept_twice(store, newest, generation)),
@@ -331,8 +331,7 @@ impl OlderManifests {
                 collector.remove_storage(id);
             }
         }
-        let mut freed = std::mem::take(&mut self.freed_tables);
-        for table in std::mem::take(&mut freed) {
+        for table in std::mem::take(&mut self.freed_tables) {
             let is_needed = is_table_of(newest, table)? || self.is_table_needed(table);
             if !is_needed {
                 let _ = collector.remove(&paths.table(table));

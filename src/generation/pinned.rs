@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use stridemap_format::{KeptKey, Manifest, StorageRecord, Tag, TensorRecord, Tree, Uuid};
+use stridemap_format::{KeptGeneration, KeptKey, Manifest, StorageRecord, Tag, TensorRecord, Tree, Uuid};
 
 use super::entries::{Entries, KeptEntry, StorageEntry, Tables, TagEntry, TensorEntry};
 use super::table::Table;
@@ -179,8 +179,13 @@ impl Generation {
     }
 
     /// Returns the generations that tags name, from `first` on, in ascending order.
-    pub(crate) fn tagged(&self, first: u64) -> Result<impl Iterator<Item = Result<KeptEntry>> + '_> {
-        self.entries().scan::<KeptEntry>(Some(&KeptKey { is_tagged: true, generation: first }))
+    pub(crate) fn tagged(
+        &self,
+        first: u64,
+    ) -> Result<impl Iterator<Item = Result<(u64, KeptGeneration)>> + '_> {
+        let entries =
+            self.entries().scan::<KeptEntry>(Some(&KeptKey { is_tagged: true, generation: first }))?;
+        Ok(entries.map(|entry| entry.map(|(key, kept)| (key.generation, kept))))
     }
 
     /// Whether a tag names a generation.
@@ -194,9 +199,10 @@ impl Generation {
     }
 
     /// Returns the generations that no tag names any more, but whose manifests may still be in `generations/`.
-    pub(crate) fn released(&self) -> Result<impl Iterator<Item = Result<KeptEntry>> + '_> {
+    pub(crate) fn released(&self) -> Result<impl Iterator<Item = Result<(u64, KeptGeneration)>> + '_> {
         let entries = self.entries().scan::<KeptEntry>(None)?;
-        Ok(entries.take_while(|entry| entry.as_ref().map_or(true, |(key, _)| !key.is_tagged)))
+        let released = entries.take_while(|entry| entry.as_ref().map_or(true, |(key, _)| !key.is_tagged));
+        Ok(released.map(|entry| entry.map(|(key, kept)| (key.generation, kept))))
     }
 
     /// Returns about how many files the store has: those of small stores are not counted.

@@ -134,8 +134,8 @@ impl fmt::Display for SpaceReason {
         f.write_str(match self {
             SpaceReason::Unreached => "unreferenced bytes; compact frees them",
             SpaceReason::Kept => {
-                "unreferenced bytes that compact leaves; compact --all, if the tensors are sealed, or saving them again \
-                 frees the bytes"
+                "unreferenced bytes that compact leaves; compact --all frees them if the tensors are sealed, and \
+                 saving the tensors again always does"
             }
             SpaceReason::Tagged { generation } => return write!(f, "generation {generation} is tagged"),
             SpaceReason::Pinned { generation, processes } => {

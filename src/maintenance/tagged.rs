@@ -22,8 +22,8 @@ pub(crate) struct TaggedGenerations {
 
 impl TaggedGenerations {
     pub(crate) fn list(newest: &Generation) -> Result<Self> {
-        let kept = newest.tagged(0)?.map(|entry| entry.map(|(key, kept)| (key.generation, kept)));
-        Ok(TaggedGenerations { kept: kept.collect::<Result<_>>()?, restored: BTreeMap::new() })
+        let kept = newest.tagged(0)?.collect::<Result<_>>()?;
+        Ok(TaggedGenerations { kept, restored: BTreeMap::new() })
     }
 
     /// Opens the generations with tags, and those in use, to see which of them have these storages. Does nothing if there
@@ -64,8 +64,8 @@ impl TaggedGenerations {
         Ok(())
     }
 
-    /// Returns those with a storage that the newest generation has, or that is garbage, in ascending order. Those that are
-    /// not before the one that dropped it do not have it.
+    /// Returns the tagged generations that have a storage, in ascending order. The storage is one of the newest generation,
+    /// or garbage. For garbage, only those before the generation that dropped it count.
     pub(crate) fn with_storage(&self, id: u64) -> impl DoubleEndedIterator<Item = u64> {
         let at = self.kept.partition_point(|(_, kept)| kept.next_storage_id <= id);
         let tagged = self.kept.iter().skip(at).map(|(generation, _)| *generation);

@@ -83,13 +83,12 @@ impl Store {
     /// `Stale`, `ReadOnly`, `Io` and `Poisoned`, as for [`append`](Self::append).
     pub fn appender(&self, name: &str) -> Result<Appender> {
         let op = format!("append to {name:?}");
-        let txn = self.begin()?;
+        let mut txn = self.begin()?;
         let mut record = txn.draft.existing("append to", name)?;
         if record.header.ndim() == 0 {
             let message = format!("{op}: the tensor has no dimensions, and therefore no rows");
             return Err(Error::new(ErrorKind::SizeMismatch, message));
         }
-        let mut txn = txn;
         if txn.must_copy_to_append(&op, name, &record)? {
             record = txn.hold_to_copy(&op, name, record)?;
             if txn.must_copy_to_append(&op, name, &record)? {

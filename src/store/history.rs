@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use stridemap_format::{GarbageKey, KeptGeneration, RecordKind, StorageRecord};
+use stridemap_format::{GarbageKey, RecordKind, StorageRecord};
 
 use super::at::{At, find};
 use super::handle::Store;
@@ -42,7 +42,7 @@ pub struct LogEntry {
     pub message: Option<String>,
     /// Its tags, in ascending order of name.
     pub tags: Vec<String>,
-    /// The bytes of storages that no other generation in the log has. To remove its tags frees them, unless it is the
+    /// The bytes of storages that no other generation in the log has. Removing its tags frees them, unless it is the
     /// newest.
     pub own_bytes: u64,
 }
@@ -103,7 +103,7 @@ impl Store {
     }
 
     /// Removes a tag, and deletes what only its generation needed. If a handle or a snapshot, in any process, holds that
-    /// generation, a later commit or [`gc`](Store::gc) does.
+    /// generation, a later commit or [`gc`](Store::gc) deletes it.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -275,7 +275,8 @@ impl Store {
             }
         }
         let mut removed = BTreeSet::new();
-        for (generation, kept) in kept_of(&newest)? {
+        for entry in newest.tagged(0)? {
+            let (generation, kept) = entry?;
             if counts.get(&generation).is_some_and(|count| *count == kept.tag_count) {
                 removed.insert(generation);
             }
@@ -316,8 +317,8 @@ impl Snapshot {
 }
 
 fn tags_of(newest: &Generation) -> Result<Vec<TagInfo>> {
-    let times: BTreeMap<u64, i64> =
-        kept_of(newest)?.into_iter().map(|(generation, kept)| (generation, kept.time_ns)).collect();
+    let times = newest.tagged(0)?.map(|entry| entry.map(|(generation, kept)| (generation, kept.time_ns)));
+    let times: BTreeMap<u64, i64> = times.collect::<Result<_>>()?;
     let mut tags = Vec::new();
     for tag in newest.tags()? {
         let (name, tag) = tag?;
@@ -327,11 +328,6 @@ fn tags_of(newest: &Generation) -> Result<Vec<TagInfo>> {
     // The names ascend already, and the sort keeps the order of equal ones.
     tags.sort_by_key(|tag| tag.generation);
     Ok(tags)
-}
-
-/// Returns the tagged generations, in ascending order.
-fn kept_of(newest: &Generation) -> Result<Vec<(u64, KeptGeneration)>> {
-    newest.tagged(0)?.map(|entry| entry.map(|(key, kept)| (key.generation, kept))).collect()
 }
 
 /// The storages that generations in the log have.

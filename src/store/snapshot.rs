@@ -422,14 +422,12 @@ impl Snapshot {
     /// # Errors
     /// `Corrupt` for damaged metadata; `Stale`; `Io`; for each item.
     pub fn storages(&self) -> impl Iterator<Item = Result<StorageInfo>> + '_ {
-        let refused = self.loader.store.check_process().err();
-        let storages = refused.is_none().then(|| self.generation.storages());
-        let (storages, failed) = match storages {
-            Some(Ok(storages)) => (Some(storages), None),
-            Some(Err(e)) => (None, Some(e)),
-            None => (None, None),
+        let storages = self.loader.store.check_process().and_then(|()| self.generation.storages());
+        let (storages, refused) = match storages {
+            Ok(storages) => (Some(storages), None),
+            Err(e) => (None, Some(e)),
         };
-        let (refused, storages) = (refused.or(failed), storages.into_iter().flatten());
+        let storages = storages.into_iter().flatten();
         let infos = storages.map(|entry| entry.map(|(id, record)| self.storage_info(id, record)));
         refused.map(Err).into_iter().chain(infos)
     }

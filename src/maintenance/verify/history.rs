@@ -107,13 +107,9 @@ fn check_tags(store: &OpenStore, newest: &Generation, findings: &mut Findings) -
         let (name, tag) = tag?;
         names.entry(tag.generation).or_default().push(name);
     }
-    let mut kept: BTreeMap<u64, KeptGeneration> = BTreeMap::new();
-    for entry in newest.tagged(0)? {
-        let (key, record) = entry?;
-        kept.insert(key.generation, record);
-    }
+    let kept: BTreeMap<u64, KeptGeneration> = newest.tagged(0)?.collect::<Result<_>>()?;
     for entry in newest.released()? {
-        let generation = entry?.0.generation;
+        let (generation, _) = entry?;
         if kept.contains_key(&generation) {
             let detail = format!("generation {generation} is listed both with tags and without");
             findings.push(&path, &FormatError::new(Rule::RecordCount, detail));
