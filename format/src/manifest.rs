@@ -176,7 +176,7 @@ impl Manifest {
         Self::decode_body(body, uuid, generation).map_err(|e| e.at(24))
     }
 
-    /// Decodes the manifest in `generations/` of a generation that a tag keeps, as [`decode`](Self::decode) does others.
+    /// Decodes a manifest in `generations/`, which a tag keeps. It has no history. Otherwise as [`decode`](Self::decode).
     ///
     /// # Errors
     /// Those of `decode`, and [`Rule::RecordCount`] for a manifest with a history, which only the newest one states.

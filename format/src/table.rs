@@ -46,7 +46,7 @@ impl TableRef {
         }
         for (name, tree) in Tree::ALL.iter().zip(self.trees) {
             if tree.entry_count > 0 && name.is_history() != is_history {
-                return Err(Error::new(Rule::NodeChild, format!("{name} in a table that has none")));
+                return Err(Error::new(Rule::NodeChild, format!("{name} in the wrong table")));
             }
             if tree.entry_count == 0 && tree.root_page > 0 {
                 let detail = format!("no {name} in the table, but a root at page {}", tree.root_page);

@@ -124,7 +124,7 @@ pub(super) fn drop_storage(
     Ok(())
 }
 
-/// Lists the garbage that a generation, which was tagged, needs as kept by a tag.
+/// Marks the garbage that a newly tagged generation needs as kept by a tag.
 fn keep_garbage(next: &mut Manifest, tables: Tables<'_>, generation: u64, next_id: u64) -> Result<()> {
     if_test_omits_step!("tag-keeps-garbage", return Ok(()));
     let start = GarbageKey { is_tagged: false, dropped: generation.saturating_add(1), id: 0 };
@@ -142,7 +142,7 @@ fn keep_garbage(next: &mut Manifest, tables: Tables<'_>, generation: u64, next_i
     move_garbage(next, tables, moved)
 }
 
-/// Lists the garbage that only a generation kept, which is no longer tagged, as kept by no tag.
+/// Marks the garbage that only this generation kept, now without tags, as kept by no tag.
 fn release_garbage(next: &mut Manifest, tables: Tables<'_>, generation: u64) -> Result<()> {
     let entries = Entries { manifest: next, tables };
     let before = tagged_before(entries, generation)?.map_or(0, |kept| kept.next_storage_id);

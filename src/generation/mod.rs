@@ -21,7 +21,7 @@
 //! | read | what a transaction looked up, which must be the same in the generation that it changes | `reads.rs` |
 //! | relocation | the tensors of a storage, moved to a smaller copy of it | `relocate.rs` |
 //! | replay | a draft, applied to the newest generation under the writers' lock | `replay.rs` |
-//! | restore | gives names the headers of an earlier generation, and takes storages back from the garbage | `replay.rs`, `history.rs` |
+//! | restore | returns names to their headers in an earlier generation, and takes storages back from the garbage | `replay.rs`, `history.rs` |
 //! | store directory | the directory of a store, and its files of known names | `store_dir.rs`, `open_dirs.rs`, `new_store.rs` |
 //! | table | the file of all tensors and storages at one generation, in pages | `table.rs`, `table_nodes.rs` |
 //! | tag | a name for a generation, which keeps it | `history.rs` |

@@ -162,7 +162,7 @@ impl OpenStore {
     /// Makes this handle stay on a generation, and refuse to write.
     pub(crate) fn fixed_at(mut self, generation: Arc<Generation>) -> Self {
         let message = format!(
-            "{}: the store was opened at generation {}, to read it; open it without a tag to write",
+            "{}: the store was opened at generation {}, to read it; open the newest generation to write",
             self.paths.root().display(),
             generation.number()
         );

@@ -98,7 +98,7 @@ fn publish_locked(
     store.install(Arc::clone(&generation));
     store.note_published(generation.number(), lock);
     older.add(newest);
-    // Finding the leftovers takes a listing of all files. Among many files only some generations make it.
+    // A sweep lists all files. In a store with many files, only some generations are due for one.
     let is_due = generation.number() % (1 + generation.file_count() / FILES_PER_SWEEP) == 0;
     let sweeps = is_due && !store.is_swept.swap(true, Ordering::Relaxed);
     older.after_commit(store, &generation, &tag_changes, sweeps); // crash: garbage, deleted next time
@@ -194,8 +194,7 @@ fn unencodable(e: stridemap_format::Error) -> Error {
 /// changes is twice the product of the table's entries and the changes of a commit. If the table has very many entries,
 /// the limit on the changes in a manifest comes first.
 ///
-/// Each tag keeps a manifest, but not the changes of the history. Of those, a manifest has few, so that commits stay
-/// short in a store with many tags.
+/// The changes of the history have a lower limit: no tag keeps them, and commits stay short in a store with many tags.
 fn is_table_due(manifest: &Manifest, newest: &Generation, is_history: bool) -> bool {
     const SMALL_DELTA: u64 = 64;
     const MAX_HISTORY: u64 = 512;

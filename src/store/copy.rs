@@ -14,9 +14,9 @@ impl Store {
     /// without tags, use [`Snapshot::copy_to`]; all that it says about the copy, its storages and its path holds here too.
     ///
     /// The copied generations keep their numbers, times, messages and tags. Each storage is copied once, however many
-    /// generations have it. So the copy takes as much space as what the newest generation and the tags need in this store,
-    /// and tags can be removed from it, and states restored, as here. A mutable or live storage has the same elements in
-    /// all generations that have it, those of now. An external file that only a tag needs must be unchanged too.
+    /// generations have it. So the copy takes the space that the newest generation and the tags need in this store. Its
+    /// tags can be removed and its states restored, as in this store. A mutable or live storage has its current elements
+    /// in every generation. An external file that only a tag needs must be unchanged too.
     ///
     /// Other processes may make and remove tags meanwhile. New tags are not copied. A tag that is removed, or moved to
     /// another generation, is missing in the copy if its generation is deleted before it is copied. The generations are
@@ -64,9 +64,9 @@ impl Store {
 }
 
 impl Snapshot {
-    /// Copies this generation to a path that does not exist, without tags, which
-    /// [`Store::copy_with_tags`](crate::Store::copy_with_tags) copies too. Other processes may read and write the store meanwhile.
-    /// The copy is a store with its own uuid. It appears whole or not at all, and is as durable as the handle's
+    /// Copies this generation to a path that does not exist. Tags are not copied:
+    /// [`Store::copy_with_tags`](crate::Store::copy_with_tags) copies them too. Other processes may read and write the
+    /// store meanwhile. The copy is a store with its own uuid. It appears whole or not at all, and is as durable as the handle's
     /// commits when this returns. A process that is killed leaves a directory beside the path, named `.stage-` and a
     /// hexadecimal number, which may be deleted.
     ///

@@ -10,12 +10,12 @@ use crate::error::{Error, ErrorKind, Result};
 /// tags is that of their generations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
-    /// Keeps the last so many tags.
+    /// Keeps this many of the last tags.
     pub keep_last: Option<usize>,
     /// Keeps the tags whose generations were published within this duration before that of the last tag. Clocks jump: a
     /// tag is kept, too, if its time is not between the times of the tags before and after it.
     pub keep_within: Option<Duration>,
-    /// Keeps the last tag of every so many generations.
+    /// Keeps the last tag of each period of this many generations.
     pub keep_every: Option<u64>,
 }
 

@@ -167,7 +167,8 @@ impl Transaction<'_> {
         }
         let what = if own.uuid == other.uuid { ", a copy with the same uuid" } else { "" };
         let message = format!(
-            "{action}: the snapshot is of {}{what}, and this transaction changes {}",
+            "{action}: the snapshot is of {}{what}, and this transaction changes {}; take the snapshot from the store \
+             that is changed",
             other.paths.root().display(),
             own.paths.root().display()
         );

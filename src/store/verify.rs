@@ -118,7 +118,8 @@ impl StoreOptions {
     /// - A mutable tensor of which a change was [interrupted](crate::Tensor::allow_interrupted) is copied as it is, and
     ///   listed in [`Salvaged::interrupted`]. The new store says so, too, when the tensor is read or locked.
     /// - Wrong or missing chunk digests are computed again from the chunks, and used only if they match the record.
-    /// - No [tag](crate::Store::tags) is copied, nor what only a tagged generation has. Each tag is a loss.
+    /// - No [tag](crate::Store::tags) is copied, nor what only other tagged generations have. [`Salvaged::tags`] lists the
+    ///   tags.
     /// - Everything else is as in a [copy](crate::Snapshot::copy_to): tensors that share a storage still share it, mutable,
     ///   live and external storages keep their kind, all attributes are kept, whole storages share their blocks with the
     ///   originals if the file system can do that, and the new store has a uuid of its own. It appears whole or not at

@@ -51,8 +51,8 @@ impl Store {
         let store = &self.loader.store;
         if store.is_fixed() {
             let message = format!(
-                "wait for a change of {}: the store was opened at generation {}, and stays there; open it without a \
-                 tag to follow it",
+                "wait for a change of {}: the store was opened at generation {}, and stays there; open the \
+                 newest generation to follow the store",
                 store.paths.root().display(),
                 store.generation_number()
             );

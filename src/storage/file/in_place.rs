@@ -304,8 +304,8 @@ impl InPlaceFile {
 
     fn unreferenced_error(&self) -> Error {
         let message = format!(
-            "{}: no tensor of the newest generation is backed by the storage, so it is not changed; restore a tensor \
-             that is, or save the elements under a new name",
+            "{}: no tensor of the newest generation is backed by the storage, so it cannot be changed; \
+             restore one of its tensors, or save the elements under a new name",
             self.path.display()
         );
         Error::new(ErrorKind::Conflict, message)

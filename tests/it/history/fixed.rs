@@ -29,7 +29,7 @@ fn handle_at_a_tag_reads_its_generation_and_refuses_every_write() {
     save_tagged(&store, "x", &filled(10, 2i64), "v2");
     let mapped = open_mapped_at(&path, "v1");
     let refusal = format!(
-        "{}: the store was opened at generation 2, to read it; open it without a tag to write",
+        "{}: the store was opened at generation 2, to read it; open the newest generation to write",
         path.display()
     );
     let before = store.disk_usage().unwrap();

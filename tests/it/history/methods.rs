@@ -191,8 +191,12 @@ fn snapshots_of_other_stores_are_refused() {
     other.save("x", &filled(1, 1i64)).unwrap();
     let foreign = other.snapshot();
     let (own, theirs) = (path.display(), other_path.display());
-    let expected =
-        |what: &str| format!("{what}: the snapshot is of {theirs}, and this transaction changes {own}");
+    let expected = |what: &str| {
+        format!(
+            "{what}: the snapshot is of {theirs}, and this transaction changes {own}; take the snapshot from the store \
+             that is changed"
+        )
+    };
     let refused = store.write(|txn| txn.tag_snapshot("t", &foreign)).unwrap_err();
     assert_eq!((refused.kind(), refused.to_string()), (ErrorKind::InvalidArgument, expected("tag \"t\"")));
     let refused = store.restore(&foreign).unwrap_err();
