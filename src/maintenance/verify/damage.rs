@@ -18,9 +18,11 @@ use crate::maintenance::external_check::Fault;
 #[derive(Clone, Debug, Default)]
 pub(super) struct DamageIndex {
     /// Findings that affect every tensor on the storage.
-    pub(super) whole: Vec<FindingIndex>,
+    whole: Vec<FindingIndex>,
+    /// The length of a file that is too short: it affects every tensor in the generations that need more.
+    short: Option<(u64, FindingIndex)>,
     /// Findings that affect the tensors that reach a byte of the range, in ascending order.
-    pub(super) ranges: Vec<(Range<u64>, FindingIndex)>,
+    ranges: Vec<(Range<u64>, FindingIndex)>,
 }
 
 /// Adds findings for the damage to each storage and each external file, with the names of the tensors that each
@@ -61,13 +63,21 @@ pub(super) fn report(
 }
 
 impl DamageIndex {
+    /// Returns all findings.
+    pub(super) fn findings(&self) -> impl Iterator<Item = FindingIndex> {
+        let short = self.short.iter().map(|(_, finding)| *finding);
+        let ranges = self.ranges.iter().map(|(_, finding)| *finding);
+        self.whole.iter().copied().chain(short).chain(ranges)
+    }
+
     /// Returns the findings that affect bytes before an end.
     pub(super) fn before(&self, end_bytes: u64) -> Self {
         let before = |(range, finding): &(Range<u64>, FindingIndex)| {
             let range = range.start..range.end.min(end_bytes);
             (!range.is_empty()).then_some((range, *finding))
         };
-        DamageIndex { whole: self.whole.clone(), ranges: self.ranges.iter().filter_map(before).collect() }
+        let ranges = self.ranges.iter().filter_map(before).collect();
+        DamageIndex { whole: self.whole.clone(), short: self.short, ranges }
     }
 
     /// Visits the findings that affect a tensor on the storage.
@@ -79,6 +89,8 @@ impl DamageIndex {
         mut visit: impl FnMut(FindingIndex),
     ) {
         self.whole.iter().copied().for_each(&mut visit);
+        let short = self.short.filter(|&(found_bytes, _)| found_bytes < length_bytes);
+        short.into_iter().for_each(|(_, finding)| visit(finding));
         let Some(reached) = Coverage::of(&record.header, length_bytes) else { return };
         for (range, finding) in reached.near(&self.ranges) {
             if reached.overlaps(range, steps_left) {
@@ -99,7 +111,11 @@ pub(super) fn add_findings(
     let path = store.paths.storage(id);
     let mut index = DamageIndex::default();
     if let Some(error) = &damage.file {
-        index.whole.push(findings.add_broken_rule(error.clone())?);
+        let finding = findings.add_broken_rule(error.clone())?;
+        match damage.found_bytes.filter(|&found_bytes| found_bytes < length_bytes) {
+            Some(found_bytes) => index.short = Some((found_bytes, finding)),
+            None => index.whole.push(finding),
+        }
     }
     if let Some(sum) = &damage.sum {
         let finding = findings.add_broken_rule(sum.error.clone())?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stridemap_format::{Error as FormatError, RecordKind, Rule};
 
 use super::Verification;
-use super::damage::{DamageIndex, add_findings, bytes_of_chunks};
+use super::damage::{add_findings, bytes_of_chunks};
 use super::finding::Findings;
 use super::storages::check_chunks;
 use crate::error::{Error, ErrorKind, Result};
@@ -91,9 +91,8 @@ fn verify_one(
     };
     let damage = check_chunks(&*store.disk, &store.paths, (id, &storage), is_wanted, progress)?;
     if let Some(damage) = damage {
-        let DamageIndex { whole, ranges } = add_findings(store, id, storage.length_bytes, &damage, findings)?;
-        let chunks = ranges.into_iter().map(|(_, finding)| finding);
-        whole.into_iter().chain(chunks).for_each(|finding| findings.affect(finding, name));
+        let index = add_findings(store, id, storage.length_bytes, &damage, findings)?;
+        index.findings().for_each(|finding| findings.affect(finding, name));
     }
     is_interrupted(&*store.disk, &store.paths.storage(id), &storage)
 }
