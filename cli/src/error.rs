@@ -14,7 +14,7 @@ pub(crate) enum Error {
     Library(stridemap::Error),
     /// Standard output could not be written.
     Output(io::Error),
-    /// No tensor matches a glob or a prefix, or no attribute has the given key.
+    /// No tensor or tag matches a glob, no tensor has a prefix, or no attribute has the given key.
     NoMatch(String),
     /// An error of the command itself.
     Refused(String),

@@ -45,8 +45,9 @@ use crate::shell::{completions, man};
 use crate::ui::Stdout;
 
 /// The exit code of a command that ran, but whose answer is no. `verify` and `compact` return it for damage (with
-/// `--materialize`, `compact` also for a skipped file), `salvage` for something that is lost, `diff` for a difference, `attr` for a
-/// missing attribute, `log` for a generation that cannot be read, `watch` for a timeout, and most commands for a prefix, a glob or a filter that matches no tensor.
+/// `--materialize`, `compact` also for a skipped file), `salvage` for something that is lost or left out, `diff` for a
+/// difference, `attr` for a missing attribute, `log` for a generation that cannot be read, `watch` for a timeout, and most
+/// commands for a prefix, a glob or a filter that matches nothing.
 const NEGATIVE: u8 = 1;
 const FAILED: u8 = 2;
 

@@ -18,18 +18,19 @@ use crate::ui::{
 
 /// Show disk usage, and what could be freed
 ///
-/// Reachable bytes are those of tensors, and what a compaction keeps beside them. Tagged bytes are those that only tagged
-/// generations need. Held bytes are no longer needed, but a reader still uses them, or a writer is writing them. Reclaimable bytes can be freed by gc or compact. Everything else
-/// is metadata: headers, checksums, the directories, and files that are not the store's. The sum is what du -sb prints.
-/// With -v, lists the files with bytes that are not needed, and why they are there.
+/// Reachable bytes are those of tensors, and what a compaction keeps beside them. Tagged bytes are those that the newest
+/// generation does not need, but a tag keeps. Held bytes are no longer needed, but a reader still uses them, or a writer
+/// is writing them. Reclaimable bytes can be freed by gc or compact. Everything else is metadata: headers, checksums, the
+/// directories, and files that are not the store's. The sum is what du -sb prints. With -v, lists the files with bytes
+/// that are not needed, and why they are there.
 ///
 /// With STORE@TAG, shows the bytes of the storages of the tagged generation, and how many of them only it has: those that
 /// removing its tags frees, unless it is the newest.
 ///
 /// With a GLOB or PREFIX, shows how many bytes the elements of these tensors take, and how many of these bytes are
-/// shared with other tensors. Removing the tensors frees the storages that have no other tensors. In other storages,
-/// the bytes that are not shared become unreachable, and compact frees them if at least a quarter of the storage, and
-/// at least 4 KiB, is unreachable.
+/// shared with other tensors. Removing the tensors frees the storages that have no other tensors and that no tag
+/// keeps. In other storages, the bytes that are not shared become unreachable, and compact frees them if at least a
+/// quarter of the storage, and at least 4 KiB, is unreachable.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["du model.smap", "du model.smap encoder. '*.bias'", "du model.smap --json | jq .reclaimable_bytes"]))]
 pub(crate) struct DuArgs {
@@ -105,14 +106,16 @@ fn print_tagged(
     }
     print_line("generation", &generation.to_string(), 13, out)?;
     print_line("storages", &bytes_cell(all), 13, out)?;
-    print_line("own", &bytes_cell(own_bytes), 13, out)?;
+    if let Some(own_bytes) = own_bytes {
+        print_line("own", &bytes_cell(own_bytes), 13, out)?;
+    }
     print_external(external_bytes, out)
 }
 
-/// Returns the bytes that only one generation has.
-fn own_bytes(store: &Store, generation: u64) -> Result<u64> {
+/// Returns the bytes that only one generation has. `None` if no tag keeps it: the log does not have it then.
+fn own_bytes(store: &Store, generation: u64) -> Result<Option<u64>> {
     let log = store.log()?;
-    Ok(log.iter().find(|entry| entry.generation == generation).map_or(0, |entry| entry.own_bytes))
+    Ok(log.iter().find(|entry| entry.generation == generation).map(|entry| entry.own_bytes))
 }
 
 /// Prints the bytes in external files, if there are any.

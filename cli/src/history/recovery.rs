@@ -212,10 +212,16 @@ impl Replaced {
         Ok(names)
     }
 
+    /// Returns the tensors by the id of their storage.
+    fn on_storages(&self) -> BTreeMap<u64, Vec<&TensorInfo>> {
+        let mut on: BTreeMap<u64, Vec<&TensorInfo>> = BTreeMap::new();
+        self.infos.values().for_each(|info| on.entry(info.storage_id).or_default().push(info));
+        on
+    }
+
     /// Returns those of the tensors that a generation has under any names.
     fn by_storage(&self, tagged: &Snapshot) -> LibraryResult<BTreeMap<String, String>> {
-        let mut wanted: BTreeMap<u64, Vec<&TensorInfo>> = BTreeMap::new();
-        self.infos.values().for_each(|old| wanted.entry(old.storage_id).or_default().push(old));
+        let mut wanted = self.on_storages();
         let mut names = BTreeMap::new();
         let mut is_there = false;
         for storage in tagged.storages() {
@@ -236,11 +242,11 @@ impl Replaced {
 
     /// Returns the names of those of the tensors whose elements tensors of a generation have, too.
     fn with_elements_in(&self, tagged: &Snapshot) -> Result<Vec<String>> {
-        let ids: BTreeSet<u64> = self.infos.values().map(|info| info.storage_id).collect();
+        let wanted = self.on_storages();
         let mut storages = BTreeMap::new();
         for storage in tagged.storages() {
             let storage = storage?;
-            storages.extend(ids.contains(&storage.id).then_some((storage.id, storage)));
+            storages.extend(wanted.contains_key(&storage.id).then_some((storage.id, storage)));
         }
         if storages.is_empty() {
             return Ok(Vec::new());
@@ -249,8 +255,6 @@ impl Replaced {
             info.as_ref().map_or(true, |info| storages.contains_key(&info.storage_id))
         };
         let by_storage = by_storage(tagged.iter_tensors("")?.filter(is_on_these))?;
-        let mut wanted: BTreeMap<u64, Vec<&TensorInfo>> = BTreeMap::new();
-        self.infos.values().for_each(|info| wanted.entry(info.storage_id).or_default().push(info));
         let mut found = Vec::new();
         for (id, infos) in wanted {
             let (Some(storage), Some(there)) = (storages.get(&id), by_storage.get(&id)) else { continue };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 
-use stridemap::{Snapshot, StoreOptions};
+use stridemap::{ErrorKind, Snapshot, StoreOptions};
 
 use super::at::snapshot_at;
 use super::{Before, Replaced};
@@ -12,7 +12,7 @@ use crate::args::DryRun;
 use crate::change::plan::{begin, header, info};
 use crate::error::{Error, Result};
 use crate::input::open_store;
-use crate::names::{name, of_scope, one_line, quoted, shell_word};
+use crate::names::{command_line, name, of_scope, one_line, quoted, shell_word};
 use crate::ui::{examples, gap, message};
 
 /// Go back to a tagged generation, with all tensors or some, in one commit
@@ -51,7 +51,17 @@ pub(crate) fn run(args: &RestoreArgs, out: &mut impl Write) -> Result<()> {
     let prefix = name(&args.prefix, &from)?;
     let (mut txn, now) = begin(&store, args.dry_run.dry_run)?;
     args.before.apply(&mut txn)?;
-    txn.restore(&from, &prefix)?;
+    txn.restore(&from, &prefix).map_err(|e| match e.kind() {
+        ErrorKind::NameNotFound => {
+            let at = format!("{}@{}", args.store.to_string_lossy(), args.at);
+            let advice = command_line("ls", &[&at]);
+            let tag = shell_word(&args.at);
+            Error::NoMatch(format!(
+                "restore: no name of {tag} begins with {prefix:?}; {advice} lists the names"
+            ))
+        }
+        _ => e.into(),
+    })?;
     let changes = Changes::between(&now, &from, &prefix)?;
     let whole = if prefix.is_empty() { String::new() } else { format!("{} of ", quoted(&prefix)) };
     let what = format!("{whole}{}, generation {}", shell_word(&args.at), from.generation());

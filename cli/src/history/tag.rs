@@ -25,7 +25,7 @@ use crate::ui::{Column, Table, counted, examples, message, write_json};
 ///
 /// Without a NAME, lists the tags, the oldest generation first. With a NAME, tags the newest generation, or the one of
 /// --at. A tagged generation stays on disk with all its tensors until its last tag is removed: STORE@TAG names it for
-/// the commands that look at stores, restore makes it the newest again, and log lists what has changed.
+/// the commands that look at stores, restore commits its state again, and log lists what has changed.
 ///
 /// The elements of sealed tensors never change. Those of mutable and live tensors are changed in place: a tag keeps
 /// the tensors, but not their elements.
@@ -123,7 +123,8 @@ fn make(args: &TagArgs, store: &Store, name: &str, out: &mut impl Write) -> Resu
         txn.message(text);
     }
     txn.tag_snapshot(name, &snapshot)?;
-    let replaced = store.tags()?.into_iter().find(|tag| tag.name == name);
+    let is_moved = |tag: &TagInfo| tag.name == name && tag.generation != snapshot.generation();
+    let replaced = store.tags()?.into_iter().find(is_moved);
     let replacing = replaced.as_ref().map(|tag| format!(", no longer generation {}", tag.generation));
     let what = format!(
         "generation {} as {}{}",
@@ -134,7 +135,7 @@ fn make(args: &TagArgs, store: &Store, name: &str, out: &mut impl Write) -> Resu
     let changing = changing(&snapshot);
     if is_dry_run {
         writeln!(out, "would tag {what}")?;
-        if replaced.is_some_and(|tag| tag.generation != snapshot.generation()) {
+        if replaced.is_some() {
             writeln!(out, "would free {}", HumanBytes(store.freed_without(&[name])?))?;
         }
         changing?.iter().for_each(|note| message(note));
@@ -239,7 +240,7 @@ fn is_storage(file: &SpareFile) -> bool {
     file.path.extension().is_some_and(|ending| ending == "bin")
 }
 
-/// Returns the disk usage, for a message. If it cannot be found out, a change of tags is none the worse.
+/// Returns the disk usage, for a message. `None` if it cannot be read: the change of tags does not depend on it.
 pub(super) fn stored(store: &Store) -> Option<DiskUsage> {
     store.disk_usage().ok()
 }

@@ -108,9 +108,8 @@ fn is_name(arg: &Arg) -> bool {
 /// Returns the names that begin with `current`, in the first store or file on the command line.
 fn names(current: &OsStr) -> Vec<CompletionCandidate> {
     let found = || {
-        let (current, source) = (current.to_str()?, env::args_os().skip(3).find_map(open)?);
-        let names = source.tensors(current).ok()?.map_while(Result::ok).map(|info| info.name);
-        Some(shortened(names.filter(|name| is_plain(name)).collect(), current))
+        let source = env::args_os().skip(3).find_map(open)?;
+        names_in(&source, current.to_str()?)
     };
     found().unwrap_or_default().into_iter().map(CompletionCandidate::new).collect()
 }
@@ -118,17 +117,20 @@ fn names(current: &OsStr) -> Vec<CompletionCandidate> {
 /// Returns the names that begin with `current` at the tag that follows the first store on the command line.
 fn tagged_names(current: &OsStr) -> Vec<CompletionCandidate> {
     let found = || {
-        let current = current.to_str()?;
         let words: Vec<OsString> = env::args_os().skip(3).collect();
         let at = words.iter().position(|word| open(word.clone()).is_some())?;
         let mut tagged = words.get(at)?.clone();
         tagged.push("@");
         tagged.push(words.get(at + 1..)?.iter().find(|word| !word.as_encoded_bytes().starts_with(b"-"))?);
-        let source = open(tagged)?;
-        let names = source.tensors(current).ok()?.map_while(Result::ok).map(|info| info.name);
-        Some(shortened(names.filter(|name| is_plain(name)).collect(), current))
+        names_in(&open(tagged)?, current.to_str()?)
     };
     found().unwrap_or_default().into_iter().map(CompletionCandidate::new).collect()
+}
+
+/// Returns the names of a store or a file that begin with `current`.
+fn names_in(source: &Input, current: &str) -> Option<Vec<String>> {
+    let names = source.tensors(current).ok()?.map_while(Result::ok).map(|info| info.name);
+    Some(shortened(names.filter(|name| is_plain(name)).collect(), current))
 }
 
 /// Opens a word of the command line, if it is a store or a file with tensors. Few words are other paths, and these are
