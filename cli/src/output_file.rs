@@ -24,7 +24,8 @@ pub(crate) struct OutputFile<'a> {
 }
 
 impl<'a> OutputFile<'a> {
-    /// Checks the path and its parent directory. The path must have one of `extensions`. An existing file is refused unless `is_forced`.
+    /// Checks the path and its parent directory. The path must have one of `extensions`. An existing file is
+    /// refused unless `is_forced`.
     pub(crate) fn new(
         command: &'static str,
         path: &'a Path,

@@ -63,8 +63,8 @@ impl ForeignOptions {
     ///
     /// This applies to members of a `.npz` file, fields of a structured array, tensors and metadata of a `.safetensors`
     /// file, and values of a checkpoint. An object of an unknown class is left out, but tensors and plain values in its
-    /// items and attributes are read. A file whose structure is damaged is still refused. Elements are not read when a file is opened, so damage to them is found later, and is still an
-    /// error.
+    /// items and attributes are read. A file whose structure is damaged is still refused. Elements are not read when a
+    /// file is opened, so damage to them is found later, and is still an error.
     ///
     /// ```
     /// use stridemap_interop::ForeignOptions;

@@ -56,11 +56,8 @@ def save(store: Store, name: str, state: Any, replace: bool) -> None:
         sealed, kept = store._handle.snapshot().sealed_storages(), _Kept()
         for group in groups:
             names = [full for full, _ in group]
-            if not own.issuperset(names):
-                _torch_tensors.save(txn, group, own)
-                continue
-            saved = [txn[full] for full in names]
-            is_sealed = all(tensor.storage_id in sealed for tensor in saved)
+            saved = [txn[full] for full in names] if own.issuperset(names) else []
+            is_sealed = bool(saved) and all(tensor.storage_id in sealed for tensor in saved)
             if not (is_sealed and _is_unchanged(saved, [tensor for _, tensor in group], kept)):
                 _torch_tensors.save(txn, group, own)
 

@@ -31,7 +31,7 @@ def open(
     """Open a store: a directory of tensors.
 
     `mode` is "r" to read, or "r+" to read and write. "a", "w" and "x" create the store if there is none. If the store
-    exists, "a" opens it like "r+", "w" removes all its tensors and attributes, and "x" fails. Tags stay with "w", too, and so
+    exists, "a" opens it like "r+", "w" removes all its tensors and attributes, and "x" fails. Tags stay with "w", and so
     do the bytes that they keep: `untag` and `prune` remove them.
 
     With `at`, the name of a tag or the number of a generation, the store shows that generation, and stays on it. The
@@ -72,7 +72,7 @@ def open(
             raise
         raise _errors.make(error.kind, f"{error}; {meant}") from None
     open_mode = {"mapped": mapped, "writable": mode != "r", "external": external}
-    store = Store(handle, mode != "r", open_mode, at is not None)
+    store = Store(handle, open_mode, at is not None)
     if mode == "w":
         with store.transaction(exclusive=True) as txn:
             store.refresh()
@@ -167,9 +167,10 @@ class Store(Changes):
     _handle: _stridemap.StoreHandle
 
     def __init__(
-        self, handle: _stridemap.StoreHandle, writable: bool, open_mode: dict[str, Any], is_fixed: bool
+        self, handle: _stridemap.StoreHandle, open_mode: dict[str, Any], is_fixed: bool
     ) -> None:
-        self._handle, self._writable, self._open_mode, self._is_fixed = handle, writable, open_mode, is_fixed
+        self._handle, self._open_mode, self._is_fixed = handle, open_mode, is_fixed
+        self._writable: bool = open_mode["writable"]
 
     def __enter__(self) -> Store:
         return self
@@ -327,7 +328,7 @@ class Store(Changes):
 
         `keep_last` keeps that many tags, the last ones by generation. `keep_within` keeps the tags whose time is within a
         duration, a `timedelta` or seconds, before that of the last tag; a tag whose time is out of order stays, too.
-        `keep_every` keeps the last tag of every that many generations, such as every 100; every commit is a generation, also that of a tag.
+        `keep_every=100` keeps the last tag of every 100 generations; every commit is a generation, also that of a tag.
         The rules are about the tags that `names` matches, a pattern as in `fnmatch`, or several. Other tags stay. If
         `names` matches no tag, the list is empty.
 

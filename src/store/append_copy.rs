@@ -1,4 +1,4 @@
-//! Appending to a tensor that cannot grow where it is, because a restore gave it fewer rows than its storage has.
+//! Appending to a tensor that cannot grow where it is, because bytes that no tensor reaches follow it in its storage.
 
 use std::ops::Range;
 

@@ -47,9 +47,10 @@ use crate::tensor::{Source, Tensor};
 /// ```
 ///
 /// What is compared is what the methods returned: [`load`](Self::load) and [`iter_tensors`](Self::iter_tensors) read
-/// headers, [`contains`](Self::contains) and [`names`](Self::names) read which names exist, and [`attributes`](Self::attributes) reads the attributes of one scope, or of all scopes if the
-/// transaction has renamed or copied a tensor before. A name that does not exist counts as well. A tensor that the
-/// transaction itself has saved or removed before does not.
+/// headers, [`contains`](Self::contains) and [`names`](Self::names) read which names exist, and
+/// [`attributes`](Self::attributes) reads the attributes of one scope, or of all scopes if the transaction has renamed
+/// or copied a tensor before. A name that does not exist counts as well. A tensor that the transaction itself has saved
+/// or removed before does not.
 /// - A tensor counts as changed if its name was saved again, renamed, removed or appended to, or if a compaction moved
 ///   its elements.
 /// - Changes in place of mutable and live tensors are not commits, and are not noticed. Nor are reads through a

@@ -108,9 +108,10 @@ impl StoreOptions {
     ///
     /// Nothing is guessed: whatever has a checksum, and is not confirmed by it, is lost and reported.
     ///
-    /// - The newest generation that can be read is copied: if need be, one that a tag keeps. If its table is damaged, the entries of a damaged leaf are
-    ///   lost, and the others are kept. If no generation has a usable table, the newest manifest is read without its
-    ///   table. Without a readable manifest, a salvage fails. FORMAT and LOCK are not needed.
+    /// - The newest generation that can be read is copied: if need be, one that a tag keeps. If its table is damaged,
+    ///   the entries of a damaged leaf are lost, and the others are kept. If no generation has a usable table, the
+    ///   newest manifest is read without its table. Without a readable manifest, a salvage fails. FORMAT and LOCK are
+    ///   not needed.
     /// - A tensor is lost if its header or the record of its storage is lost, or if it reaches a chunk that is damaged or
     ///   missing. A tensor made by [`create_growable`](crate::Store::create_growable) keeps its rows before that chunk.
     ///   The other tensors on a damaged storage are copied without the bytes that only lost tensors reach, so strides and
@@ -151,9 +152,9 @@ impl StoreOptions {
     ///
     /// # Errors
     /// `NotFound`; `NotAStore`; `UnsupportedVersion` for a store of a newer version; `Corrupt` if no manifest is
-    /// whole, or if `meta`, `generations` or `storages` is not a directory; `AlreadyExists` if the new path exists; `InvalidArgument` if
-    /// it is inside the damaged store; those of [`Snapshot::copy_to`](crate::Snapshot::copy_to), except `Interrupted`.
-    /// After each of these nothing is left behind, except after `CommitUnknown`.
+    /// whole, or if `meta`, `generations` or `storages` is not a directory; `AlreadyExists` if the new path exists;
+    /// `InvalidArgument` if it is inside the damaged store; those of [`Snapshot::copy_to`](crate::Snapshot::copy_to),
+    /// except `Interrupted`. After each of these nothing is left behind, except after `CommitUnknown`.
     pub fn salvage(
         &self,
         path: impl AsRef<Path>,

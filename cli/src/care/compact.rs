@@ -16,10 +16,11 @@ use crate::ui::{advance, counted, examples, message, storage_id, warn, write_jso
 /// Rewrite storages to free bytes that no tensor refers to
 ///
 /// This frees unused parts of storages. A whole storage needs no compaction: rm deletes it when its last tensor is
-/// removed. A storage is rewritten if that frees at least a quarter of it, and at least 4 KiB; with --all, if it frees
-/// anything. Compaction first deletes files that are no longer needed. Tensors keep their names, sizes and elements.
-/// Old files that readers still use are deleted by the first commit or compaction after the readers have finished. A
-/// storage that another process is changing is skipped. A damaged storage is skipped too, and the exit code is then 1.
+/// removed, unless a tag keeps it. A storage is rewritten if that frees at least a quarter of it, and at least 4
+/// KiB; with --all, if it frees anything. Compaction first deletes files that are no longer needed. Tensors keep
+/// their names, sizes and elements. Old files that readers still use are deleted by the first commit or compaction
+/// after the readers have finished. A storage that a tag keeps, or that another process is changing, is skipped. A
+/// damaged storage is skipped too, and the exit code is then 1.
 ///
 /// With --materialize, elements in files that were imported in place are first copied into the store, which then no
 /// longer needs the files. If another process changes a tensor meanwhile, its file is skipped, and the exit code is 1.

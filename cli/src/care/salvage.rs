@@ -20,9 +20,9 @@ use crate::ui::{advance, counted, examples, message, write_json};
 /// The exit code is 1 if something is lost or left out; each line shows a lost tensor, its bytes, the damaged file and
 /// the reason. It is 2 if no store could be made.
 ///
-/// One generation is copied, without tags. Tags are left out even if their generations are whole: export STORE@TAG NEW
-/// copies such a generation. If the newest generation is whole, remove the damaged tags with tag -d, and copy the store
-/// with export STORE NEW --tags.
+/// One generation is copied, without tags. Tags are left out even if their generations are whole: export STORE@TAG
+/// NEW.smap copies such a generation. If the newest generation is whole, remove the damaged tags with tag -d, and
+/// copy the store with export STORE NEW.smap --tags.
 ///
 /// The damaged store is only read. Nothing is guessed: data that does not match its checksum is lost. If the newest
 /// generation cannot be read, the newest one that can be read is copied. Other tensors in the same storage as a lost one
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &SalvageArgs, out: &mut impl Write) -> Result<bool> {
     }
     let options = reporting_waits(&args.external.options());
     if let Some((store, tag)) = split(&args.store) {
-        let (store, new) = (store.to_string_lossy(), args.new.as_deref().unwrap_or(Path::new("NEW")));
+        let (store, new) = (store.to_string_lossy(), args.new.as_deref().unwrap_or(Path::new("NEW.smap")));
         return Err(Error::Refused(format!(
             "salvage {store}@{tag}: salvage takes a store, not a tag; name {store}, or copy the tagged generation, if it is whole: \
              {}",
@@ -104,9 +104,9 @@ pub(crate) fn run(args: &SalvageArgs, out: &mut impl Write) -> Result<bool> {
              to keep all, if the newest generation is whole: remove the damaged tags, {}, then {}",
             counted(tags.len() as u64, "tag"),
             if tags.len() == 1 { "is" } else { "are" },
-            command_line("export", &[&format!("{path}@{tag}"), "NEW"]),
+            command_line("export", &[&format!("{path}@{tag}"), "NEW.smap"]),
             command_line("tag -d", &[&path, "TAG"]),
-            command_line("export --tags", &[&path, "NEW"])
+            command_line("export --tags", &[&path, "NEW.smap"])
         ));
     }
     Ok(is_complete)

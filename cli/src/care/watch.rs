@@ -21,8 +21,9 @@ use crate::ui::{examples, gap, is_verbose, message, write_json};
 /// Runs until it is interrupted.
 ///
 /// Each line shows the generation, and how many names were added (+), changed (~) or removed (-), with the first three
-/// of each; --verbose prints all; then the tags that were made, each with its generation, and those that were removed. Commits that arrive faster than they can be printed are combined: "7 since 4" shows
-/// the changes in generations 5 to 7. Changes in place are not commits, and are not shown.
+/// of each (--verbose prints all). Then come the tags that were made, each with its generation, and those that were
+/// removed. Commits that arrive faster than they can be printed are combined: "7 since 4" shows the changes in
+/// generations 5 to 7. Changes in place are not commits, and are not shown.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["watch model.smap --json | jq -c .added"]))]
 pub(crate) struct WatchArgs {

@@ -55,8 +55,8 @@ pub(crate) struct NewNameArgs {
 
 /// Remove tensors in one commit: all or none
 ///
-/// A storage is deleted with its last tensor. If other tensors remain on it, the bytes that only the removed tensors
-/// used stay until compact frees them.
+/// A storage is deleted with its last tensor, unless a tag keeps it. If other tensors remain on it, the bytes that
+/// only the removed tensors used stay until compact frees them.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["rm model.smap encoder.weight encoder.bias"]))]
 pub(crate) struct RmArgs {

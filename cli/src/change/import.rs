@@ -26,9 +26,10 @@ use crate::ui::{advance, counted, examples, is_verbose, message};
 ///
 /// The files are .safetensors, .npy, .npz or .pt. To import a model in several files, name its index, such as
 /// model.safetensors.index.json. The metadata of a .safetensors file and the plain values of a .pt file become
-/// attributes of the store; what is too large for that becomes tensors of bytes. An import that fails or is killed changes nothing, and creates no store. A killed import
-/// can leave a .stage-* directory beside the path of the store; that directory can be deleted. With --verbose, a line
-/// for each file tells whether it was copied or shares disk blocks with the store.
+/// attributes of the store; what is too large for that becomes tensors of bytes. An import that fails or is killed
+/// changes nothing, and creates no store. A killed import can leave a .stage-* directory beside the path of the
+/// store; that directory can be deleted. With --verbose, a line for each file tells whether it was copied or shares
+/// disk blocks with the store.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["import model.safetensors bias.npy model.smap"]))]
 #[command(override_usage = "stridemap import [OPTIONS] <FILE>... <STORE>")]
@@ -89,7 +90,8 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     let snapshot = store.as_ref().map(Store::snapshot);
     import.check_existing(snapshot.as_ref())?;
     if let (None, Some(tag)) = (&store, &args.before.tag) {
-        let why = "there is no store yet whose state could be tagged; to tag what is imported, afterwards";
+        let why =
+            "there is no store yet whose state could be tagged; to tag what is imported, run this afterwards";
         let advice = command_line("tag", &[&target.to_string_lossy(), tag]);
         return Err(Error::Refused(format!("import --tag {}: {why}: {advice}", shell_word(tag))));
     }

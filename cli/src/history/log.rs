@@ -17,10 +17,11 @@ use crate::ui::{Column, Table, bytes_cell, examples, warn, write_json};
 
 /// List the tagged generations and the newest one, the newest first
 ///
-/// Each line shows a generation, when it was published, its tags and its message; how many tensors were added (+), changed
-/// (~) and removed (-) since the generation on the next line; and the bytes that only this generation has: those that
-/// removing its tags frees, unless it is the newest. A tensor that was saved again counts as changed, even if its elements are the same. The newest
-/// generation is left out if it has the tensors and attributes of the last tagged one.
+/// Each line shows a generation, when it was published, its tags and its message; how many tensors were added (+),
+/// changed (~) and removed (-) since the generation on the next line; and the bytes that only this generation has:
+/// those that removing its tags frees, unless it is the newest. A tensor that was saved again counts as changed,
+/// even if its elements are the same. The newest generation is left out if it has the tensors and attributes of the
+/// last tagged one.
 ///
 /// If a generation cannot be read, its line says so, the reason follows as a message, and the exit code is 1. The line before
 /// it shows what has changed since the next generation that can be read.

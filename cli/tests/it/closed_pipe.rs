@@ -26,16 +26,10 @@ fn place() -> Dir {
     txn.commit().unwrap();
     drop(many);
     dir.store_of("growing.smap", &[("log", Tensor::from_vec(vec![1u8; 3], &[1, 3]).unwrap())]);
-    flip(&dir, "damaged.smap/storages/0000000000000001.bin");
+    dir.flip("damaged.smap/storages/0000000000000001.bin", 0);
     fs::remove_file(dir.path("unreadable.smap/storages/0000000000000001.bin")).unwrap();
     dir.write_npy("rows.npy", "|u1", "(2, 3)", &[1; 6]);
     dir
-}
-
-fn flip(dir: &Dir, file: &str) {
-    let mut bytes = fs::read(dir.path(file)).unwrap();
-    bytes[0] ^= 1;
-    fs::write(dir.path(file), bytes).unwrap();
 }
 
 /// Returns the exit code of a command whose standard output is closed.
@@ -106,7 +100,7 @@ fn closed_pipe_does_not_hide_the_damage_that_compact_found() {
         let x = store.load("x").unwrap();
         store.save_view("x", &x.narrow(0, 0, 100).unwrap()).unwrap();
         drop((x, store));
-        flip(&dir, "s.smap/storages/0000000000000001.bin");
+        dir.flip("s.smap/storages/0000000000000001.bin", 0);
         let args = ["compact", "s.smap"];
         assert_eq!(if is_read { dir.run(&args).code } else { unread(&dir, &args) }, Some(1));
     }

@@ -60,6 +60,13 @@ impl Dir {
     }
 
     /// Writes a safetensors file with this header.
+    /// Changes a bit of a file.
+    pub(crate) fn flip(&self, name: &str, at: usize) {
+        let mut bytes = fs::read(self.path(name)).unwrap();
+        bytes[at] ^= 1;
+        self.write(name, &bytes);
+    }
+
     pub(crate) fn write_safetensors(&self, name: &str, header: &str, elements: &[u8]) {
         self.write(name, &[&(header.len() as u64).to_le_bytes(), header.as_bytes(), elements].concat());
     }
@@ -149,6 +156,11 @@ impl Dir {
         files.sort();
         (inspected, files)
     }
+}
+
+/// Returns the JSON objects of a text, one per line.
+pub(crate) fn json_lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// Returns a name in the quotes of an expression.

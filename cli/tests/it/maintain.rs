@@ -26,10 +26,7 @@ fn negative(dir: &Dir) -> String {
 #[test]
 fn verify_prints_a_line_for_each_finding_and_exits_with_1() {
     let dir = Dir::with_store();
-    let storage = dir.path("s.smap/storages/0000000000000001.bin");
-    let mut bytes = fs::read(&storage).unwrap();
-    bytes[0] ^= 1;
-    fs::write(&storage, bytes).unwrap();
+    dir.flip("s.smap/storages/0000000000000001.bin", 0);
     let findings = negative(&dir);
     assert_eq!(findings.lines().count(), 1);
     assert!(findings.starts_with("s.smap/storages/0000000000000001.bin at byte 0: "), "{findings}");

@@ -21,13 +21,6 @@ fn with_model() -> Dir {
     dir
 }
 
-fn damage(dir: &Dir, file: &str, at: usize) {
-    let path = dir.path("model.smap").join(file);
-    let mut bytes = fs::read(&path).unwrap();
-    bytes[at] ^= 1;
-    fs::write(&path, bytes).unwrap();
-}
-
 fn json(dir: &Dir, args: &[&str], code: i32) -> Value {
     let run = dir.run(args);
     assert_eq!(run.code, Some(code), "{run:?}");
@@ -42,7 +35,7 @@ fn verify_json_has_the_findings_and_the_affected_tensors() {
         whole,
         json!({"v": 1, "findings": [], "interrupted": [], "orphans": [], "unchecked": [], "bytes_read": 36})
     );
-    damage(&dir, "storages/0000000000000001.bin", 5);
+    dir.flip("model.smap/storages/0000000000000001.bin", 5);
     dir.write("model.smap/storages/00000000000000ff.bin", b"orphan");
     let damaged = json(&dir, &["verify", "model.smap", "--json"], 1);
     let finding = json!({
@@ -60,7 +53,7 @@ fn verify_json_has_the_findings_and_the_affected_tensors() {
     assert_eq!((&orphan["bytes"], &orphan["reason"]), (&json!(6), &json!("garbage")), "{damaged}");
     let named = json(&dir, &["verify", "model.smap", "bias", "--json"], 0);
     assert_eq!(named["bytes_read"], 12, "{named}");
-    damage(&dir, "FORMAT", 20);
+    dir.flip("model.smap/FORMAT", 20);
     let lost = json(&dir, &["verify", "model.smap", "--json"], 1);
     assert_eq!(lost["findings"][0]["affects"], "all");
 }
@@ -68,7 +61,7 @@ fn verify_json_has_the_findings_and_the_affected_tensors() {
 #[test]
 fn salvage_json_has_the_losses_and_what_was_copied() {
     let dir = with_model();
-    damage(&dir, "storages/0000000000000001.bin", 5);
+    dir.flip("model.smap/storages/0000000000000001.bin", 5);
     let loss = |name: &str| {
         json!({
             "name": name,
@@ -115,7 +108,7 @@ fn salvage_says_what_is_lost_and_exits_with_0_only_if_nothing_is() {
     let Run { code, stdout, stderr } = dir.run(&["salvage", "model.smap", "new.smap"]);
     let line = "stridemap: salvaged 3 tensors of generation 4 into new.smap; nothing is lost\n";
     assert_eq!((code, stdout.as_str(), stderr.as_str()), (Some(0), "", line));
-    damage(&dir, "storages/0000000000000002.bin", 5);
+    dir.flip("model.smap/storages/0000000000000002.bin", 5);
     let Run { code, stdout, stderr } = dir.run(&["salvage", "model.smap", "newer.smap"]);
     assert_eq!((code, stdout.lines().count()), (Some(1), 1), "{stdout}");
     assert!(stdout.starts_with("lost: \"bias\": 12 bytes: model.smap/storages/"), "{stdout}");

@@ -39,10 +39,7 @@ fn compact_reports_the_freed_bytes_and_keeps_the_elements() {
 #[test]
 fn compact_skips_and_reports_damaged_storages_and_exits_with_1() {
     let dir = with_column();
-    let storage = dir.path("s.smap/storages/0000000000000001.bin");
-    let mut bytes = fs::read(&storage).unwrap();
-    bytes[5000] ^= 1;
-    fs::write(&storage, bytes).unwrap();
+    dir.flip("s.smap/storages/0000000000000001.bin", 5000);
     let run = dir.run(&["compact", "s.smap"]);
     assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""), "{run:?}");
     let message = "stridemap: skipped storage 0000000000000001 (386.72 KiB reclaimable): damaged: ";

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 use stridemap::{DType, Store, Tensor};
 
-use crate::harness::Dir;
+use crate::harness::{Dir, json_lines};
 
 /// Creates a store with tensors that have something to notice.
 pub(crate) fn odd_tensors() -> Dir {
@@ -24,10 +24,6 @@ pub(crate) fn odd_tensors() -> Dir {
     txn.save("mask", &Tensor::from_vec(vec![true, false, false], &[3]).unwrap()).unwrap();
     txn.commit().unwrap();
     dir
-}
-
-fn json_lines(text: &str) -> Vec<Value> {
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]

@@ -10,7 +10,9 @@ use stridemap::Tensor;
 use crate::harness::{Deadline, Dir};
 
 /// A running `watch` process.
-struct Watcher {
+pub(crate) struct Watcher {
+    /// The generation from which it watches.
+    pub(crate) from: u64,
     child: Child,
     stdout: BufReader<ChildStdout>,
     stderr: BufReader<ChildStderr>,
@@ -18,16 +20,17 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn start(dir: &Dir, args: &[&str]) -> Self {
+    pub(crate) fn start(dir: &Dir, args: &[&str]) -> Self {
         let args: Vec<&str> = ["watch", "s.smap"].into_iter().chain(args.iter().copied()).collect();
         let mut child = dir.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let _deadline = Deadline::of(&child);
-        let mut watcher = Watcher { child, stdout, stderr, _deadline };
+        let mut watcher = Watcher { from: 0, child, stdout, stderr, _deadline };
         let mut begun = String::new();
         watcher.stderr.read_line(&mut begun).unwrap();
-        assert_eq!(begun, "stridemap: watching s.smap from generation 2\n");
+        let from = begun.strip_prefix("stridemap: watching s.smap from generation ").unwrap();
+        watcher.from = from.trim_end().parse().unwrap();
         watcher
     }
 
@@ -44,7 +47,7 @@ impl Watcher {
     }
 
     /// Waits for the end, and returns the exit code and the remaining output.
-    fn end(mut self) -> (Option<i32>, String) {
+    pub(crate) fn end(mut self) -> (Option<i32>, String) {
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).unwrap();
         self.stderr.read_to_string(&mut rest).unwrap();
@@ -149,7 +152,7 @@ fn watch_exits_with_0_at_a_signal() {
 #[test]
 fn watch_exits_with_0_when_its_output_is_closed() {
     let dir = Dir::with_store();
-    let Watcher { mut child, stdout, mut stderr, _deadline } = Watcher::start(&dir, &[]);
+    let Watcher { mut child, stdout, mut stderr, _deadline, .. } = Watcher::start(&dir, &[]);
     drop(stdout);
     let mut messages = String::new();
     stderr.read_to_string(&mut messages).unwrap();

@@ -304,8 +304,9 @@ impl<T: LiveElement> LiveTensor<T> {
     /// [`ErrorKind::Io`]: what was written since the last flush may be lost, and another flush would not report it. It
     /// is also returned if another process's writes were lost since the tensor was loaded. [`ErrorKind::Poisoned`] if
     /// an earlier flush of the storage failed in this process, through any handle, or if a sync of the handle that
-    /// loaded the tensor failed; [`io_error`](crate::Error::io_error) returns that failure. After `Io`, the handle that loaded the tensor can no
-    /// longer commit or flush. `set`, `fill` and similar methods still work, because they only write to memory.
+    /// loaded the tensor failed; [`io_error`](crate::Error::io_error) returns that failure. After `Io`, the handle that
+    /// loaded the tensor can no longer commit or flush. `set`, `fill` and similar methods still work, because they only
+    /// write to memory.
     /// [`ErrorKind::Stale`] in a forked child, because the kernel would report a failure to the child instead of the
     /// parent.
     pub fn flush(&self) -> Result<()> {

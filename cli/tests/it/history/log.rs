@@ -1,11 +1,9 @@
 //! The log.
 
-use std::fs;
-
 use serde_json::{Value, json};
 
 use super::{lines, with_tags, without_times};
-use crate::harness::Dir;
+use crate::harness::{Dir, json_lines};
 
 #[test]
 fn log_lists_the_tagged_generations_and_the_newest() {
@@ -74,10 +72,7 @@ fn log_fits_the_terminal_and_has_local_times() {
 #[test]
 fn log_shows_a_generation_that_cannot_be_read_and_the_others() {
     let dir = with_tags();
-    let manifest = dir.path("s.smap/generations/0000000000000005.man");
-    let mut whole = fs::read(&manifest).unwrap();
-    whole[40] ^= 1;
-    fs::write(&manifest, whole).unwrap();
+    dir.flip("s.smap/generations/0000000000000005.man", 40);
     let run = dir.run(&["log", "s.smap"]);
     assert_eq!(run.code, Some(1), "{run:?}");
     let lines: Vec<String> = run.stdout.lines().map(|line| without_times(&line.replace('\t', " "))).collect();
@@ -96,7 +91,7 @@ fn log_shows_a_generation_that_cannot_be_read_and_the_others() {
     );
     let run = dir.run(&["log", "s.smap", "--json"]);
     assert_eq!(run.code, Some(1), "{run:?}");
-    let entries: Vec<Value> = run.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let entries = json_lines(&run.stdout);
     assert_eq!((&entries[1]["tags"], &entries[1]["added"]), (&json!(["v2"]), &Value::Null));
     assert!(entries[1]["error"].as_str().unwrap().contains("0000000000000005.man"), "{entries:?}");
     assert_eq!((&entries[0]["error"], &entries[2]["tags"]), (&Value::Null, &json!(["v1"])));

@@ -12,7 +12,7 @@ mod undo;
 use serde_json::Value;
 use stridemap::{Store, Tensor};
 
-use crate::harness::Dir;
+use crate::harness::{Dir, json_lines};
 
 /// The length of the tensors of [`with_tags`].
 const LEN: usize = 10_000;
@@ -55,8 +55,7 @@ fn with_tags() -> Dir {
 
 /// Returns the JSON objects that a command prints, one per line.
 fn lines(dir: &Dir, args: &[&str]) -> Vec<Value> {
-    let text = dir.stdout(&[args, &["--json"]].concat());
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    json_lines(&dir.stdout(&[args, &["--json"]].concat()))
 }
 
 /// Replaces the times in a text.

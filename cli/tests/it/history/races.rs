@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -11,6 +11,7 @@ use stridemap::{Durability, OnExisting, Store, StoreOptions, Tensor, Transaction
 
 use super::{bytes, lines};
 use crate::harness::{Deadline, Dir};
+use crate::watch::Watcher;
 
 /// Runs a command while another writer holds the store. That writer commits `change` once the command waits for it. Returns
 /// the exit code and the messages of the command after the wait.
@@ -162,20 +163,6 @@ fn log_always_has_the_newest_generation() {
     );
 }
 
-/// Starts `watch`, and returns it with the generation from which it watches.
-fn watch(dir: &Dir) -> (Child, u64) {
-    let mut child = dir
-        .command(&["watch", "s.smap", "--count", "3"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
-    let from = line.trim_end().rsplit(' ').next().unwrap().parse().unwrap();
-    (child, from)
-}
-
 #[test]
 fn watch_misses_no_tag_that_is_made_as_it_starts() {
     let dir = with_w();
@@ -183,11 +170,10 @@ fn watch_misses_no_tag_that_is_made_as_it_starts() {
     let tag = |store: &Store, count: usize| store.tag(&format!("t{count}")).unwrap();
     while_committing(&dir, tag, || {
         for _ in 0..6 {
-            let (mut child, from) = watch(&dir);
-            let _deadline = Deadline::of(&child);
-            let mut text = String::new();
-            child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-            assert!(child.wait().unwrap().success());
+            let watcher = Watcher::start(&dir, &["--count", "3"]);
+            let from = watcher.from;
+            let (code, text) = watcher.end();
+            assert_eq!(code, Some(0));
             let first = text.lines().next().unwrap();
             assert!(first.contains(&format!("\ttagged t{} (", from - 3)), "from {from}: {first}");
         }

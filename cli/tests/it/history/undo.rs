@@ -86,7 +86,7 @@ fn tag_before_a_change_is_made_in_its_commit() {
     );
     assert_eq!(
         dir.refusal(&["import", "m.safetensors", "new.smap", "--tag", "t0"]),
-        "import --tag t0: there is no store yet whose state could be tagged; to tag what is imported, afterwards: \
+        "import --tag t0: there is no store yet whose state could be tagged; to tag what is imported, run this afterwards: \
          stridemap tag new.smap t0"
     );
     let refusal = dir.refusal(&["import", "m.safetensors", "new.smap", "--tag", "a b"]);
