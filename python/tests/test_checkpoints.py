@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from test_handles import disk_usage
 from test_torch import Tied
 
 import stridemap
@@ -47,10 +48,6 @@ def test_training_continues_from_a_checkpoint_as_if_it_had_not_ended(store: stri
     train(other, resumed, 4)
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, other.state_dict()[name]), name
-
-
-def disk_usage(store: stridemap.Store) -> int:
-    return sum(file.stat().st_size for file in Path(store.path).rglob("*") if file.is_file())
 
 
 def names(store: stridemap.Store) -> list[str]:

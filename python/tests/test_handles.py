@@ -22,6 +22,10 @@ print([(name, value[name].numpy().tolist()) for name in value] if hasattr(value,
 """
 
 
+def disk_usage(store: stridemap.Store) -> int:
+    return sum(file.stat().st_size for file in Path(store.path).rglob("*") if file.is_file())
+
+
 def in_child(value: Any) -> str:
     """Return what another process reads from a handle, or how its error ends."""
     run = subprocess.run([sys.executable, "-c", CHILD, pickle.dumps(value).hex()], capture_output=True, text=True)

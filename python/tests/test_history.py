@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_handles import in_child
+from test_handles import disk_usage, in_child
 
 import stridemap
 from stridemap import _handles, _history
@@ -22,10 +22,6 @@ from stridemap import _handles, _history
 
 def names(tags: list[stridemap.TagInfo]) -> list[str]:
     return [tag.name for tag in tags]
-
-
-def disk_usage(store: stridemap.Store) -> int:
-    return sum(file.stat().st_size for file in Path(store.path).rglob("*") if file.is_file())
 
 
 def test_tagged_generation_is_read_by_tag_and_by_number(store: stridemap.Store) -> None:

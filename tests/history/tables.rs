@@ -81,7 +81,10 @@ fn reader_keeps_its_history_while_the_released_manifest_of_its_generation_is_hel
         "{own:?} is gone, and generation {} needs it",
         reader.generation()
     );
-    drop(held);
+    drop((held, reader, store));
+    writer.save("end", &1i32).unwrap();
+    writer.gc().unwrap();
+    assert!(!own.iter().any(|path| path.exists()), "{own:?} is there, and nothing needs it");
 }
 
 /// The manifest is too long only after the table of the history was written, so the table of tensors is due then.

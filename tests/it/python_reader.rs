@@ -141,11 +141,7 @@ fn python_reads_at_each_tag_what_rust_tagged() {
     }
     store.untag("step07").unwrap();
     store.restore(&store.at("step50").unwrap()).unwrap();
-    assert!(
-        fs::read_dir(path.join("meta"))
-            .unwrap()
-            .any(|file| { file.unwrap().path().extension().is_some_and(|extension| extension == "his") })
-    );
+    assert!(!crate::history::files(&path, "meta", "his").is_empty());
     let kept = path.join(format!("generations/{:016x}.man", store.at("step00").unwrap().generation()));
     let path = path.to_str().unwrap();
     let verify = || python(&[READER, "--verify", path]);

@@ -271,7 +271,7 @@ fn copy_of_some_tensors_contains_no_byte_of_the_others() {
 }
 
 #[test]
-fn external_file_is_recorded_relative_to_the_copy() {
+fn copy_finds_an_external_file_from_its_own_place() {
     let adopted = Adopted::new();
     let elsewhere = temporary();
     let path = elsewhere.path().join("copy.smap");

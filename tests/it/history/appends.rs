@@ -1,5 +1,7 @@
 //! Appends after a restore of fewer rows, which go to a new storage.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use std::{fs, thread};
 
 use stridemap::{DType, ErrorKind, Snapshot, Store, StoreOptions};
@@ -49,13 +51,18 @@ fn one_transaction_appends_several_times_after_a_restore() {
 
 #[test]
 fn appends_after_a_restore_wait_for_each_other() {
+    static WAITING: [AtomicBool; 2] = [AtomicBool::new(false), AtomicBool::new(false)];
     let (_dir, path, store) = with_fewer_rows(10);
     let mut txn = store.begin().unwrap();
     assert_eq!(txn.append("x", &filled(1, 3u8)).unwrap(), 10..11);
     let [short, appender] = [false, true].map(|through_appender| {
         let path = path.clone();
+        let on_wait: fn(&[u32]) = match through_appender {
+            false => |_| WAITING[0].store(true, Ordering::Relaxed),
+            true => |_| WAITING[1].store(true, Ordering::Relaxed),
+        };
         thread::spawn(move || {
-            let store = Store::open(path).unwrap();
+            let store = StoreOptions::new().on_wait(Duration::ZERO, on_wait).open(path).unwrap();
             if !through_appender {
                 return store.append("x", &filled(1, 4u8)).unwrap();
             }
@@ -65,6 +72,10 @@ fn appends_after_a_restore_wait_for_each_other() {
             range
         })
     });
+    while !WAITING.iter().all(|waiting| waiting.load(Ordering::Relaxed)) {
+        assert!(!short.is_finished() && !appender.is_finished(), "an append did not wait");
+        thread::yield_now();
+    }
     txn.commit().unwrap();
     let mut ranges = [short.join().unwrap(), appender.join().unwrap()];
     ranges.sort_by_key(|range| range.start);

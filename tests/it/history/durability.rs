@@ -25,7 +25,6 @@ fn assert_old_state_remains(commit: impl Fn(&Store) -> stridemap::Result<()>) ->
         save_tagged(&store, "x", &filled(100, 1i64), "v1");
         store.save("x", &filled(100, 2i64)).unwrap();
         drop(store);
-        let before = super::files(&path, "generations", "man");
         let seen = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&seen);
         let disk = Hooked::before(move |operation: &str, path: &Path| {
@@ -60,7 +59,8 @@ fn assert_old_state_remains(commit: impl Fn(&Store) -> stridemap::Result<()>) ->
         store.untag("v1").unwrap();
         store.gc().unwrap();
         let left = super::files(&path, "generations", "man");
-        assert!(left.len() <= before.len(), "{nth}: {left:?}");
+        assert_eq!(left.len(), tag_names(&store).len(), "{nth}: {left:?}");
+        assert_eq!(store.verify(|_| ()).unwrap().orphans, [], "{nth}");
     }
     unreachable!("the loop returns")
 }

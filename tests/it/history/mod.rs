@@ -46,7 +46,7 @@ fn first_of(store: &Store, at: &str, name: &str) -> i64 {
 }
 
 /// Returns the files with this ending in a directory of a store, in ascending order.
-fn files(path: &Path, dir: &str, ending: &str) -> Vec<PathBuf> {
+pub(crate) fn files(path: &Path, dir: &str, ending: &str) -> Vec<PathBuf> {
     let all = fs::read_dir(path.join(dir)).unwrap().map(|entry| entry.unwrap().path());
     let mut all: Vec<_> = all.filter(|file| file.extension().is_some_and(|it| it == ending)).collect();
     all.sort();

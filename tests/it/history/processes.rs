@@ -7,7 +7,7 @@ use stridemap::maintenance::SpaceReason;
 use stridemap::{ErrorKind, Store, StoreOptions};
 
 use super::{first_of, on_another_thread, save_tagged, tag_names};
-use crate::harness::processes::{OtherProcess, run_to_end, send_line, wait_for_line};
+use crate::harness::processes::{OtherProcess, run_to_end, send_line, start_together, wait_for_line};
 use crate::harness::{assert_refused, filled, new_fast_store, new_store};
 use crate::sharing::forks::fork;
 
@@ -118,26 +118,13 @@ fn generation_that_a_process_reads_can_be_tagged_again() {
     assert!(store.verify(|_| ()).unwrap().is_whole());
 }
 
-/// Starts processes that make and remove tags again and again.
-pub(super) fn start_tagging(path: &Path, count: usize) -> Vec<OtherProcess> {
-    let mut others: Vec<_> =
-        (0..count).map(|_| OtherProcess::start("history: tag and untag", path)).collect();
-    for other in &mut others {
-        assert_eq!(other.read_line(), "ready");
-    }
-    others.iter_mut().for_each(OtherProcess::resume);
-    others
-}
-
 #[test]
 fn processes_that_tag_and_untag_leave_what_each_needs() {
     let (_dir, path, store) = new_fast_store();
     save_tagged(&store, "x", &filled(10, 1i64), "kept");
-    let others = start_tagging(&path, 3);
-    let mut count = 0;
+    let others = start_together("history: tag and untag", &path, 3);
     let policy = Retention { keep_last: Some(100), ..Retention::default() };
-    while count < 10 {
-        count += 1;
+    for _ in 0..10 {
         let verified = store.verify(|_| ()).unwrap();
         assert!(verified.findings.is_empty(), "{verified:#?}");
         assert!(store.log().unwrap().iter().any(|entry| entry.tags == ["kept"]));

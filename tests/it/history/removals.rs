@@ -34,7 +34,7 @@ fn removal_of_many_tags_deletes_in_its_commit_what_only_they_kept() {
     save_steps(&store, 60);
     drop(store);
     assert_eq!(counts(&path), (60, 60));
-    // Each from its own process, as the command does it.
+    // With a new handle, as each run of the command has.
     let store = fast().open(&path).unwrap();
     assert_eq!(keep_last(&store), 59);
     assert_eq!(counts(&path), (1, 1));

@@ -232,7 +232,7 @@ fn storages_that_change_in_place_are_copied_as_they_are_now() {
 }
 
 #[test]
-fn external_files_are_recorded_relative_to_the_copy() {
+fn copy_finds_external_files_from_its_own_place() {
     for is_tagged in [true, false] {
         let adopted = Adopted::new();
         let elsewhere = crate::support::temporary();

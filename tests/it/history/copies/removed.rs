@@ -6,9 +6,8 @@ use std::path::Path;
 use stridemap::Store;
 
 use super::{assert_copy, copy_of, names_in};
-use crate::harness::processes::{OtherProcess, send_line};
+use crate::harness::processes::{OtherProcess, send_line, start_together};
 use crate::harness::{filled, new_fast_store, new_store};
-use crate::history::processes::start_tagging;
 use crate::history::{first_of, save_tagged, tag_names};
 
 /// Runs a role in a started process. Returns false for a role in a different module.
@@ -78,7 +77,7 @@ fn tags_that_are_removed_meanwhile_are_copied_if_their_generations_were_held() {
 fn copies_made_while_processes_tag_and_untag_are_whole() {
     let (_dir, path, store) = new_fast_store();
     save_tagged(&store, "x", &filled(10, 1i64), "kept");
-    let others = start_tagging(&path, 2);
+    let others = start_together("history: tag and untag", &path, 2);
     for _ in 0..20 {
         let (copied, copy) = copy_of(&store);
         let verified = copy.verify(|_| ()).unwrap();
