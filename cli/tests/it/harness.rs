@@ -59,7 +59,6 @@ impl Dir {
         fs::write(self.path(name), bytes).unwrap();
     }
 
-    /// Writes a safetensors file with this header.
     /// Changes a bit of a file.
     pub(crate) fn flip(&self, name: &str, at: usize) {
         let mut bytes = fs::read(self.path(name)).unwrap();
@@ -67,6 +66,7 @@ impl Dir {
         self.write(name, &bytes);
     }
 
+    /// Writes a safetensors file with this header.
     pub(crate) fn write_safetensors(&self, name: &str, header: &str, elements: &[u8]) {
         self.write(name, &[&(header.len() as u64).to_le_bytes(), header.as_bytes(), elements].concat());
     }

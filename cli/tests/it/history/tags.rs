@@ -122,6 +122,12 @@ fn du_shows_what_tags_hold_and_what_one_of_them_has() {
     );
     assert_eq!(dir.stdout(&["du", "s.smap@v2"]), "generation\t5\nstorages\t10001\nown\t10000\n");
     assert_eq!(dir.stdout(&["du", "s.smap@v1", "a"]), "a\t1\t10000\t0\n");
+    // Nothing but a reader keeps generation 6, and no log has it.
+    let reader = dir.store();
+    dir.messages(&["attr", "set", "s.smap", "step", "3"]);
+    assert_eq!(dir.stdout(&["du", "s.smap@6"]), "generation\t6\nstorages\t1\n");
+    assert_eq!(dir.json(&["du", "s.smap@6"])["own_bytes"], Value::Null);
+    drop(reader);
 }
 
 #[test]
