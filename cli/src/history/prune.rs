@@ -28,6 +28,9 @@ fn parse_count(text: &str) -> Result<u64, String> {
 /// keeps it. With a TAG or GLOB, the rules are about the tags that it names or matches, and all others stay. The
 /// order of tags is that of their generations, and of their names if they have the same. If the clock of the
 /// machine has jumped, so that the times of some tags are out of order, --keep-within keeps these tags.
+///
+/// What a process still reads, and what was restored and removed again, is not deleted at once: the message says what
+/// gc frees later.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["prune model.smap --keep-last 3 --keep-every 100 -n", "prune model.smap --keep-within 7d 'step*'"]))]
 #[command(override_usage = "stridemap prune [OPTIONS] <STORE> [TAG|GLOB]...")]

@@ -29,6 +29,9 @@ use crate::ui::{Column, Table, counted, examples, message, write_json};
 ///
 /// The elements of sealed tensors never change. Those of mutable and live tensors are changed in place: a tag keeps
 /// the tensors, but not their elements.
+///
+/// With -d, what a process still reads, and what was restored and removed again, is not deleted at once: the message
+/// says what gc frees later.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["tag model.smap", "tag model.smap v1 -m 'before fine-tuning'", "tag -d model.smap v1"]))]
 pub(crate) struct TagArgs {
@@ -230,7 +233,8 @@ fn report_unfreed(store: &Store, before: &DiskUsage, after: &DiskUsage) {
     let bytes = garbage.fold(0, u64::saturating_add);
     if bytes > 0 {
         let gc = command_line("gc", &[&store.path().to_string_lossy()]);
-        message(&format!("note: {gc} frees {} more", HumanBytes(bytes)));
+        let more = if freed(before, after).is_empty() { "" } else { " more" };
+        message(&format!("note: {gc} frees {}{more}", HumanBytes(bytes)));
     }
     note_without_tags(store, before, after).iter().for_each(|note| message(note));
 }

@@ -194,6 +194,15 @@ fn what_a_removed_tag_kept_and_is_not_freed_yet_is_said() {
     );
     dir.stdout(&["gc", "s.smap"]);
     assert_eq!(dir.json(&["du", "s.smap"])["reclaimable_bytes"], json!(0));
+
+    // All of them.
+    let dir = with_tags();
+    dir.messages(&["restore", "s.smap", "v1", "--force"]);
+    dir.messages(&["rm", "s.smap", "a", "b"]);
+    assert_eq!(
+        dir.messages(&["tag", "-d", "s.smap", "v1"]),
+        "stridemap: removed v1: generation 9\nstridemap: note: stridemap gc s.smap frees 19.53 KiB\n"
+    );
 }
 
 #[test]
