@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """A reader of stridemap stores, written only from SPEC.md. Digests are checked if the xxhash module is installed.
 
+STORE can be a remote in a local directory too, written only from REMOTE.md, which needs the blake3 module.
+
     python3 reader.py STORE            print one JSON object per line for each tensor
     python3 reader.py STORE NAME       print one tensor with its elements, in row-major order
     python3 reader.py --at TAG STORE [NAME]   print what the generation that a tag names has
@@ -18,6 +20,7 @@ from itertools import takewhile
 
 import numpy as np
 
+from remote_files import Remote
 from store_files import (EXTERNAL, GARBAGE, KEPT, MAX_MANIFEST, MUTABLE, NUMPY, RAW, SEALED, STORAGES, TAGS, TENSORS,
                          VERSION, Catalog, FormatError, Manifest, MissingFile, Table, Tree, check_digest, check_table,
                          open_regular, read_at, require, xxhash)
@@ -31,6 +34,8 @@ class Store:
 
     This object keeps that generation from deletion.
     """
+
+    _remote = None
 
     def __init__(self, path, at=None):
         self.path = os.fspath(path)
@@ -109,8 +114,7 @@ class Store:
                     f"the garbage {storage_id:016x} is listed as kept by a tag, but is not, or vice versa")
         garbage = {key[2] for key, _ in self._catalog(GARBAGE).scan((True, 0, 0))}
         for generation, stated in kept.items():
-            tagged = Store.__new__(Store)
-            tagged.path, tagged.uuid = self.path, self.uuid
+            tagged = self._at_same_place()
             try:
                 tagged._open_kept(generation)
             except MissingFile:
@@ -137,6 +141,12 @@ class Store:
                 with self._open_storage(storage_id, storage) as file:
                     if storage.kind == SEALED:
                         self._check_sealed(file, storage_id, storage)
+
+    def _at_same_place(self):
+        """Return a store at the same path, of which no generation is open yet."""
+        other = type(self).__new__(type(self))
+        other.path, other.uuid, other._remote = self.path, self.uuid, self._remote
+        return other
 
     def _read_format(self):
         file, size = open_regular(os.path.join(self.path, "FORMAT"), 1)
@@ -169,16 +179,8 @@ class Store:
 
     def _open_manifest(self, directory, generation):
         """Open a manifest and its tables. MissingFile may mean that a writer has just deleted a file."""
-        path = os.path.join(self.path, directory, f"{generation:016x}.man")
-        self.generation = generation
-        self._file, _ = open_regular(path, 15, missing=19)  # kept open, because the lock on it keeps this generation
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise MissingFile(19, f"{path} is being deleted") from None
-        if not os.path.exists(path) or not os.path.samestat(os.fstat(self._file.fileno()), os.lstat(path)):
-            raise MissingFile(19, f"{path} has been deleted")
-        manifest = Manifest(os.pread(self._file.fileno(), MAX_MANIFEST + 1, 0), self.uuid, self.generation)
+        self.generation, name = generation, f"{directory}/{generation:016x}.man"
+        manifest, path = Manifest(self._read_manifest(name), self.uuid, generation), os.path.join(self.path, name)
         has_history = manifest.history or manifest.tags or manifest.kept or manifest.garbage
         require(directory == "meta" or not has_history, 28, f"{path} has a history of its own")
         self._manifest, self._attributes = manifest, manifest.attributes
@@ -190,8 +192,22 @@ class Store:
     def _open_table(self, directory, extension, reference):
         if not reference:
             return None
-        path = os.path.join(self.path, directory, f"{reference.generation:016x}.{extension}")
-        return Table(path, self.uuid, self._manifest.bounds, reference)
+        opened = self._open_file(f"{directory}/{reference.generation:016x}.{extension}", 20, missing=19)
+        return Table(opened, self.uuid, self._manifest.bounds, reference)
+
+    def _open_file(self, name, rule, missing=None):
+        return open_regular(os.path.join(self.path, name), rule, missing)
+
+    def _read_manifest(self, name):
+        path = os.path.join(self.path, name)
+        self._file, _ = open_regular(path, 15, missing=19)  # kept open, because the lock on it keeps this generation
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise MissingFile(19, f"{path} is being deleted") from None
+        if not os.path.exists(path) or not os.path.samestat(os.fstat(self._file.fileno()), os.lstat(path)):
+            raise MissingFile(19, f"{path} has been deleted")
+        return os.pread(self._file.fileno(), MAX_MANIFEST + 1, 0)
 
     def _catalog(self, tree):
         """Return the entries of a tree, after checking its root."""
@@ -216,15 +232,12 @@ class Store:
                 f"a tensor is not inside storage {header.storage_id:016x}")
         return header
 
-    def _storage_path(self, storage_id, extension):
-        return os.path.join(self.path, "storages", f"{storage_id:016x}{extension}")
-
     def _open_storage(self, storage_id, storage):
-        path = self._storage_path(storage_id, ".bin")
-        file, size = open_regular(path, 26)
+        name = f"storages/{storage_id:016x}.bin"
+        file, size = self._open_file(name, 26)
         # A mutable storage has its mark after its bytes.
         needed = storage.length + (storage.kind == MUTABLE)
-        require(size >= needed, 26, f"{path} is shorter than its record says")
+        require(size >= needed, 26, f"{os.path.join(self.path, name)} is shorter than its record says")
         return file
 
     def _map(self, storage_id):
@@ -240,7 +253,7 @@ class Store:
         what, (chunks, tail) = f"sealed storage {storage_id:016x}", divmod(storage.length, CHUNK)
         link = bytes(16)
         if chunks:
-            sum_file, size = open_regular(self._storage_path(storage_id, ".sum"), 26)
+            sum_file, size = self._open_file(f"storages/{storage_id:016x}.sum", 26)
             with sum_file:
                 require(size >= 16 * chunks, 26, f"the .sum file of {what} does not have a digest for each chunk")
                 for start in range(0, chunks * CHUNK, CHUNK):
@@ -249,6 +262,32 @@ class Store:
                     check_digest(25, f"the MiB at {start} of {what}", read_at(file, CHUNK, start, 26), digest)
         require(link == storage.detail.chunks, 25, f"the .sum file of {what} was changed")
         check_digest(25, f"the end of {what}", read_at(file, tail, chunks * CHUNK, 26), storage.detail.tail)
+
+
+class RemoteStore(Store):
+    """A store in a remote, which has no locks. Each file that is used is put together in a temporary file."""
+
+    def _open_newest(self):
+        self._remote = Remote(self.path, self.uuid)
+        self._open_manifest("meta", self._remote.head.generation)
+
+    def _newest(self):
+        return f"{self._remote.head.generation:016x}.man"
+
+    def _open_file(self, name, rule, missing=None):
+        return self._remote.open(name, rule, missing)
+
+    def _read_manifest(self, name):
+        if name.startswith("meta/"):
+            return self._remote.manifest.manifest
+        file, _ = self._open_file(name, 15, missing=19)
+        with file:
+            return file.read(MAX_MANIFEST + 1)
+
+
+def open_store(path, at=None):
+    """Open a store, or a remote in a directory, which has a file HEAD."""
+    return (RemoteStore if os.path.exists(os.path.join(path, "HEAD")) else Store)(path, at)
 
 
 def describe(name, header):
@@ -288,7 +327,7 @@ def main(arguments):
     if not xxhash and not verify:
         print("reader.py: digests are not checked, because the xxhash module is not installed", file=sys.stderr)
     try:
-        store = Store(arguments[0], at)
+        store = open_store(arguments[0], at)
         if verify:
             store.verify()
         elif option == "--tags":

@@ -48,11 +48,11 @@ Node = namedtuple("Node", "page tree level pages entries")  # the entries are by
 
 
 class FormatError(Exception):
-    """A store breaks rule F-`rule` of the specification."""
+    """A store breaks a rule: that of a number, F-1 and so on, or of a text such as "R-1"."""
 
     def __init__(self, rule, message):
-        super().__init__(f"F-{rule}: {message}")
-        self.rule = rule
+        self.rule, self.label = rule, rule if isinstance(rule, str) else f"F-{rule}"
+        super().__init__(f"{self.label}: {message}")
 
 
 class MissingFile(FormatError):
@@ -304,9 +304,9 @@ class Manifest:
 class Table:
     """An open table (chapter 5). Nodes are read on demand."""
 
-    def __init__(self, path, uuid, bounds, reference):
+    def __init__(self, opened, uuid, bounds, reference):
         self.bounds, self.uuid, self.reference = bounds, uuid, reference
-        self.file, size = open_regular(path, 20, missing=19)
+        self.file, size = opened
         require(size == reference.pages * PAGE, 20, "the table does not have as many pages as the manifest states")
 
     def node(self, page):

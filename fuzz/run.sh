@@ -69,6 +69,7 @@ options_of() {
         marker) echo -max_len=96 ;;
         manifest) echo -max_len=8192 ;;
         table) echo -max_len=24576 ;;
+        remote) echo -max_len=12000 ;;
         # An operation that splits a view holds all parts in memory.
         expr) echo "-max_len=512 -dict=dicts/expr.dict -rss_limit_mb=$((1024 * memory_factor)) -malloc_limit_mb=700" ;;
         store) echo -max_len=40000 ;;
@@ -84,6 +85,7 @@ seeds_of() {
         marker) echo ../format/vectors/*/*.format ;;
         manifest) echo ../format/vectors/*/*.man ;;
         table) echo ../format/vectors/*/*.tab ../format/vectors/*/*.his ;;
+        remote) echo ../format/vectors/remotes/*/*.head ../format/vectors/remotes/*/*.remote ../format/vectors/remotes/*/*.page ;;
         pickle) echo ../interop/tests/data/pt/*.pt ../interop/tests/data/pt_more/*.pt ;;
     esac
 }

@@ -8,10 +8,10 @@ use std::iter;
 use std::marker::PhantomData;
 
 use bincode::Options;
-use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::limits::{MAX_ATTRIBUTES_BYTES, MAX_CHANGES, MAX_RANK};
+use crate::limits::{MAX_ATTRIBUTES_BYTES, MAX_CHANGES, MAX_PAGE_ENTRIES, MAX_RANK};
 use crate::{Attributes, Error, Result, Rule, attribute_size};
 
 fn options() -> impl Options {
@@ -113,7 +113,7 @@ impl io::Write for Expected<'_> {
 }
 
 /// A rule that a decoded value breaks, and how. It is set by [`refuse`], because the errors of serde are only text.
-type Refusal = (Rule, &'static str);
+pub(crate) type Refusal = (Rule, &'static str);
 
 thread_local! {
     /// The refusal of the value that this thread decodes.
@@ -135,24 +135,71 @@ where
     C: FromIterator<T>,
     D: Deserializer<'de>,
 {
-    deserializer.deserialize_seq(Dimensions(PhantomData))
+    list(deserializer, MAX_RANK, (Rule::Rank, "more than 64 dimensions"))
 }
 
-struct Dimensions<T, C>(PhantomData<(T, C)>);
+/// Decodes a list, of which at most `limit` items are kept. If there are more, it breaks the rule of `refusal`. Items
+/// beyond the limit are still decoded, as in [`dimensions`].
+pub(crate) fn list<'de, T, C, D>(deserializer: D, limit: usize, refusal: Refusal) -> Result<C, D::Error>
+where
+    T: Deserialize<'de>,
+    C: FromIterator<T>,
+    D: Deserializer<'de>,
+{
+    deserializer.deserialize_seq(List { limit, refusal, items: PhantomData })
+}
 
-impl<'de, T: Deserialize<'de>, C: FromIterator<T>> Visitor<'de> for Dimensions<T, C> {
+struct List<T, C> {
+    limit: usize,
+    refusal: Refusal,
+    items: PhantomData<(T, C)>,
+}
+
+impl<'de, T: Deserialize<'de>, C: FromIterator<T>> Visitor<'de> for List<T, C> {
     type Value = C;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "at most {MAX_RANK} dimensions")
+        write!(f, "at most {} items", self.limit)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<C, A::Error> {
         let mut values = iter::from_fn(|| sequence.next_element::<T>().transpose());
-        let kept = values.by_ref().take(MAX_RANK).collect::<Result<C, _>>()?;
+        let kept = values.by_ref().take(self.limit).collect::<Result<C, _>>()?;
         // An error in the rest is reported first.
         let has_more = values.try_fold(false, |_, value| value.map(|_| true))?;
-        if has_more { Err(refuse(Rule::Rank, "more than 64 dimensions")) } else { Ok(kept) }
+        let (rule, detail) = self.refusal;
+        if has_more { Err(refuse(rule, detail)) } else { Ok(kept) }
+    }
+}
+
+/// A choice: a number, and then the fields of that choice.
+pub(crate) trait Choice<'de>: Sized {
+    /// Decodes the fields of the choice with a number. A number that is not known is refused with [`refuse`].
+    fn decode_fields<A: SeqAccess<'de>>(number: u64, fields: &mut A) -> Result<Self, A::Error>;
+}
+
+/// Decodes a choice.
+pub(crate) fn choice<'de, T: Choice<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    deserializer.deserialize_tuple(2, ChoiceVisitor(PhantomData))
+}
+
+/// Decodes the next field of a choice. All fields of a choice are one value: a tuple if there are several.
+pub(crate) fn field<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(fields: &mut A) -> Result<T, A::Error> {
+    fields.next_element()?.ok_or_else(|| A::Error::custom("a choice without its fields"))
+}
+
+struct ChoiceVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Choice<'de>> Visitor<'de> for ChoiceVisitor<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the number of a choice, and its fields")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<T, A::Error> {
+        let number = field(&mut parts)?;
+        T::decode_fields(number, &mut parts)
     }
 }
 
@@ -168,8 +215,37 @@ where
         count = count.saturating_add(1);
         count <= MAX_CHANGES
     };
-    let too_much = "more than 4096 changes of one tree";
-    deserializer.deserialize_map(Map { fits, too_much, kept: BTreeMap::new() })
+    let refusal = (Rule::ManifestLimits, "more than 4096 changes of one tree");
+    deserializer.deserialize_map(Map { fits, refusal, kept: BTreeMap::new() })
+}
+
+/// Decodes the files of a page of the index of a remote. At most [`MAX_PAGE_ENTRIES`] are kept.
+pub(crate) fn page_entries<'de, K, V, D>(deserializer: D) -> Result<BTreeMap<K, V>, D::Error>
+where
+    K: Deserialize<'de> + Ord,
+    V: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    let mut count = 0usize;
+    let fits = |_: &K, _: &V| {
+        count = count.saturating_add(1);
+        count <= MAX_PAGE_ENTRIES
+    };
+    let refusal = (Rule::IndexPage, "a page of more than 8192 files");
+    deserializer.deserialize_map(Map { fits, refusal, kept: BTreeMap::new() })
+}
+
+/// Bytes as a list of bytes, which are copied together rather than one by one.
+pub(crate) mod bytes {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(bytes)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        <&[u8]>::deserialize(deserializer).map(<[u8]>::to_vec)
+    }
 }
 
 /// Decodes the attributes of a store. At most [`MAX_ATTRIBUTES_BYTES`] are kept (F-13).
@@ -179,15 +255,15 @@ pub(crate) fn attributes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<A
         total_bytes = total_bytes.saturating_add(attribute_size(scope, key, value));
         total_bytes <= MAX_ATTRIBUTES_BYTES
     };
-    let too_much = "attributes of more than 1048576 bytes";
-    deserializer.deserialize_map(Map { fits, too_much, kept: BTreeMap::new() })
+    let refusal = (Rule::ManifestLimits, "attributes of more than 1048576 bytes");
+    deserializer.deserialize_map(Map { fits, refusal, kept: BTreeMap::new() })
 }
 
 /// A map whose entries are kept until they exceed a limit. Entries beyond the limit are still decoded, as in
 /// [`dimensions`].
 struct Map<K, V, F> {
     fits: F,
-    too_much: &'static str,
+    refusal: Refusal,
     kept: BTreeMap<K, V>,
 }
 
@@ -200,7 +276,7 @@ where
     type Value = BTreeMap<K, V>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a map without {}", self.too_much)
+        write!(f, "a map without {}", self.refusal.1)
     }
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut entries: A) -> Result<BTreeMap<K, V>, A::Error> {
@@ -216,7 +292,8 @@ where
                 self.kept.clear();
             }
         }
-        if is_too_much { Err(refuse(Rule::ManifestLimits, self.too_much)) } else { Ok(self.kept) }
+        let (rule, detail) = self.refusal;
+        if is_too_much { Err(refuse(rule, detail)) } else { Ok(self.kept) }
     }
 }
 

@@ -10,6 +10,9 @@
 //! | [`Manifest`] | `meta/<generation>.man`, and `generations/<generation>.man` of a tagged generation |
 //! | [`Node`], [`TableEncoder`] | `generations/<generation>.tab`, and `meta/<generation>.his` of the history |
 //! | [`StorageRecord`], [`TensorRecord`] with its [`Header`] | records inside manifests and tables |
+//!
+//! The module [`remote`] has the objects of a store in object storage, which `REMOTE.md` defines in rules, and
+//! so on.
 #![forbid(unsafe_code)]
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 #![cfg_attr(test, allow(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
@@ -35,6 +38,7 @@ mod marker;
 mod node;
 mod preamble;
 mod record;
+pub mod remote;
 mod sealed;
 mod table;
 

@@ -39,3 +39,25 @@ pub const MAX_STORAGE_BYTES: u64 = i64::MAX as u64;
 /// The maximum number of bytes of address space that a storage may ask a reader to reserve. This is half of the address
 /// space of a process on x86-64, so a malformed record cannot request all of it.
 pub const MAX_RESERVED_BYTES: u64 = 1 << 46;
+
+/// The maximum length of an object of a remote in bytes, and so of a segment. A failed upload repeats at most this much.
+pub const MAX_OBJECT_BYTES: u64 = 64 * 1024 * 1024;
+
+/// The maximum length of a remote manifest in bytes: that of a manifest, and as much again for the index and for the
+/// replaced objects, rounded up.
+pub const MAX_REMOTE_MANIFEST_BYTES: u64 = 64 * 1024 * 1024;
+
+/// The maximum number of pages of the index of a remote. Pages of the usual length then have 20 million files.
+pub const MAX_INDEX_PAGES: usize = 1 << 16;
+
+/// The maximum length of a page of the index of a remote in bytes. Writers make pages of at most
+/// [`PAGE_TARGET_BYTES`](crate::remote::PAGE_TARGET_BYTES), unless one file has more segments than that. A file can
+/// therefore have about 100,000 segments, which together may be 7 TB.
+pub const MAX_PAGE_BYTES: u64 = 4 * 1024 * 1024;
+
+/// The maximum number of files of a page of the index of a remote. A page of the usual length cannot have as many. In
+/// memory, a file takes twenty times its least size in the page, so a limit in bytes would not be enough.
+pub const MAX_PAGE_ENTRIES: usize = 1 << 13;
+
+/// The maximum number of replaced objects in a remote manifest. Their names take half of its maximum length.
+pub const MAX_REPLACED: usize = 1 << 20;

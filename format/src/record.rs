@@ -1,9 +1,8 @@
 //! The records of storages and tensors.
 
-use std::fmt;
 use std::sync::Arc;
 
-use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::de::SeqAccess;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::limits::{MAX_RESERVED_BYTES, MAX_STORAGE_BYTES, MAX_TEXT_BYTES};
@@ -45,31 +44,17 @@ pub enum RecordKind {
 
 impl<'de> Deserialize<'de> for RecordKind {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        // A choice is encoded as its number, then its content.
-        deserializer.deserialize_tuple(2, KindVisitor)
+        codec::choice(deserializer)
     }
 }
 
-struct KindVisitor;
-
-impl<'de> Visitor<'de> for KindVisitor {
-    type Value = RecordKind;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a storage kind")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> std::result::Result<RecordKind, A::Error> {
-        fn next<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(
-            parts: &mut A,
-        ) -> std::result::Result<T, A::Error> {
-            parts.next_element()?.ok_or_else(|| A::Error::invalid_length(0, &KindVisitor))
-        }
-        Ok(match next::<u64, A>(&mut parts)? {
-            0 => RecordKind::Sealed(next(&mut parts)?),
+impl<'de> codec::Choice<'de> for RecordKind {
+    fn decode_fields<A: SeqAccess<'de>>(number: u64, fields: &mut A) -> std::result::Result<Self, A::Error> {
+        Ok(match number {
+            0 => RecordKind::Sealed(codec::field(fields)?),
             1 => RecordKind::Mutable,
-            2 => RecordKind::Live { access_bytes: next(&mut parts)? },
-            3 => RecordKind::External(next(&mut parts)?),
+            2 => RecordKind::Live { access_bytes: codec::field(fields)? },
+            3 => RecordKind::External(codec::field(fields)?),
             _ => return Err(codec::refuse(Rule::StorageKind, "it has an unknown storage kind")),
         })
     }

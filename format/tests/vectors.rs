@@ -5,8 +5,8 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::{env, fs};
 
 use serde_json::Value;
 use stridemap_format::limits::{MAX_ATTRIBUTES_BYTES, MAX_CHANGES, MAX_MANIFEST_BYTES};
@@ -18,13 +18,18 @@ use stridemap_format::{
 mod support {
     pub(crate) mod bad;
     pub(crate) mod bad_tables;
+    pub(crate) mod files;
     pub(crate) mod frame;
     pub(crate) mod good;
+    pub(crate) mod hex;
     pub(crate) mod json;
     pub(crate) mod table;
     #[allow(dead_code, reason = "tests of other packages use the rest")]
     pub(crate) mod wire;
 }
+use support::files::{
+    LARGE, check_good, check_large, committed, file_name, files_in, large, rule_in, vectors,
+};
 use support::table::{GarbageEntry, KeptEntry, StorageEntry, Table, TableFile, TagEntry, TensorEntry};
 use support::wire::{GENERATION, NEXT_ID, UUID};
 use support::{bad, good, json, wire};
@@ -32,7 +37,7 @@ use support::{bad, good, json, wire};
 #[test]
 fn good_markers_are_written_and_read_unchanged() {
     for (name, value) in good::markers() {
-        check_good(&format!("{name}.format"), &value.encode(), &json::marker(&value), |bytes| {
+        check_good(&good_file(&format!("{name}.format")), &value.encode(), &json::marker(&value), |bytes| {
             json::marker(&Marker::decode(bytes).unwrap())
         });
     }
@@ -41,9 +46,12 @@ fn good_markers_are_written_and_read_unchanged() {
 #[test]
 fn good_manifests_are_written_and_read_unchanged() {
     for (name, value) in good::manifests() {
-        check_good(&format!("{name}.man"), &value.encode().unwrap(), &json::manifest(&value), |bytes| {
-            json::manifest(&read_manifest(bytes, value.generation).unwrap())
-        });
+        check_good(
+            &good_file(&format!("{name}.man")),
+            &value.encode().unwrap(),
+            &json::manifest(&value),
+            |bytes| json::manifest(&read_manifest(bytes, value.generation).unwrap()),
+        );
     }
 }
 
@@ -51,7 +59,7 @@ fn good_manifests_are_written_and_read_unchanged() {
 fn good_tables_are_written_and_read_unchanged() {
     for (name, value) in all_good_tables() {
         let (bytes, reference) = value.encode();
-        check_good(&name, &bytes, &json::table(&value, &reference), |bytes| {
+        check_good(&good_file(&name), &bytes, &json::table(&value, &reference), |bytes| {
             json::table(&read_table(bytes, &reference, value.bounds).unwrap(), &reference)
         });
     }
@@ -71,9 +79,9 @@ fn bad_files_are_refused_by_the_rule_in_their_name() {
     let is_vector = |path: &PathBuf| ![REFERENCES, LARGE].contains(&&*file_name(path));
     let files = files_in("bad").into_iter().filter(is_vector);
     let files = files.map(|path| (file_name(&path), fs::read(&path).unwrap()));
-    for (name, bytes) in files.chain(large()) {
+    for (name, bytes) in files.chain(large("bad")) {
         match read_bad(&name, &bytes) {
-            Err(error) if error.rule().number() == rule_in(&name) => {}
+            Err(error) if error.rule().to_string() == rule_in(&name) => {}
             Err(error) => failures.push(format!("{name}: {error:?}")),
             Ok(()) => failures.push(format!("{name}: accepted")),
         }
@@ -83,10 +91,10 @@ fn bad_files_are_refused_by_the_rule_in_their_name() {
 
 #[test]
 fn every_rule_about_a_single_file_has_a_bad_file() {
-    let covered: BTreeSet<u8> = bad::files().iter().map(|(name, _)| rule_in(name)).collect();
+    let covered: BTreeSet<String> = bad::files().iter().map(|(name, _)| rule_in(name)).collect();
     let needs_no_other_file = |rule: &&Rule| **rule <= Rule::EntryOrder && **rule != Rule::MetadataFile;
     let within_one_file = Rule::ALL.iter().filter(needs_no_other_file).chain([&Rule::RecordCount]);
-    assert_eq!(covered, within_one_file.map(|rule| rule.number()).collect());
+    assert_eq!(covered, within_one_file.map(ToString::to_string).collect());
 }
 
 #[test]
@@ -103,13 +111,7 @@ fn references_to_bad_tables_are_listed() {
 
 #[test]
 fn large_bad_files_match_the_second_encoder() {
-    let expected: BTreeMap<_, _> =
-        bad::large().into_iter().map(|(name, bytes)| (name.to_owned(), bytes)).collect();
-    let runs: BTreeMap<_, _> = expected.iter().map(|(name, bytes)| (name, json::runs(bytes))).collect();
-    committed(&vectors("bad").join(LARGE), (serde_json::to_string_pretty(&runs).unwrap() + "\n").as_bytes());
-    for (name, bytes) in large() {
-        assert!(expected.get(&name) == Some(&bytes), "{name}: the encoder of bad files changed");
-    }
+    check_large("bad", bad::large());
 }
 
 #[test]
@@ -352,56 +354,12 @@ fn manifest_past_16_mib_is_refused() {
     assert_eq!(largest.encode().unwrap_err().rule(), Rule::ManifestFrame);
 }
 
-fn vectors(folder: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors").join(folder)
-}
-
-fn files_in(folder: &str) -> BTreeSet<PathBuf> {
-    fs::read_dir(vectors(folder)).unwrap().map(|entry| entry.unwrap().path()).collect()
-}
-
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap().to_str().unwrap().to_owned()
-}
-
-/// Returns the bytes of a committed file. When blessing, writes `expected` to it first.
-fn committed(path: &Path, expected: &[u8]) -> Vec<u8> {
-    if env::var_os("STRIDEMAP_BLESS").is_some_and(|value| value == "1") {
-        fs::write(path, expected).unwrap();
-    }
-    fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-}
-
-fn check_good(file: &str, encoded: &[u8], content: &Value, decode: impl Fn(&[u8]) -> Value) {
-    let path = vectors("good").join(file);
-    let bytes = committed(&path, encoded);
-    assert!(bytes == encoded, "{file}: the encoding changed");
-    let pretty = serde_json::to_string_pretty(content).unwrap() + "\n";
-    let stated = committed(&path.with_extension("json"), pretty.as_bytes());
-    let stated: Value = serde_json::from_slice(&stated).unwrap();
-    assert_eq!(decode(&bytes), stated, "{file}: the decoded content differs from the JSON");
-}
-
-/// Returns the number in a name such as `F-16-one-bit-flipped.man`.
-fn rule_in(name: &str) -> u8 {
-    let number = name.split('-').nth(1).and_then(|number| number.parse().ok());
-    number.unwrap_or_else(|| panic!("{name} names no rule"))
+fn good_file(name: &str) -> PathBuf {
+    vectors("good").join(name)
 }
 
 /// The file with the references to bad tables that are not [`usual_reference`].
 const REFERENCES: &str = "tables.json";
-
-/// The file with the bad vectors that are too large to be files of their own.
-const LARGE: &str = "large.json";
-
-/// Returns the vectors in [`LARGE`].
-fn large() -> BTreeMap<String, Vec<u8>> {
-    let runs: BTreeMap<String, Vec<(String, usize)>> =
-        serde_json::from_slice(&fs::read(vectors("bad").join(LARGE)).unwrap()).unwrap();
-    let bytes =
-        |runs: Vec<(String, usize)>| runs.iter().flat_map(|(hex, n)| json::unhex(hex).repeat(*n)).collect();
-    runs.into_iter().map(|(name, runs)| (name, bytes(runs))).collect()
-}
 
 /// Returns what most references to tables with the extension of a name are: those to a leaf with one entry for each tree.
 fn usual_reference(name: &str) -> TableRef {

@@ -12,12 +12,16 @@ sys.dont_write_bytecode = True
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 import reader  # noqa: E402
+import remote_files  # noqa: E402
 import store_files  # noqa: E402
 
 UUID, BOUNDS = bytes(range(16)), store_files.Bounds(7, 400)
 OF_GENERATION_0 = "F-18-generation-0.man"
 REFERENCES = json.loads((HERE / "bad/tables.json").read_text())  # those that are not the usual one
-LARGE = json.loads((HERE / "bad/large.json").read_text())  # pieces in hexadecimal, each with its number of times
+# By the name of the folder and of the vector: pieces in hexadecimal, each with its number of times.
+LARGE = {(folder, name): pieces for folder in ("bad", "remotes/bad")
+         for name, pieces in json.loads((HERE / folder / "large.json").read_text()).items()}
+OF_REMOTES = ".head", ".remote", ".page"
 
 
 def read_marker(path):
@@ -50,7 +54,7 @@ def usual_reference(is_history):
 
 def read_table(path, uuid, bounds, reference):
     """Return all entries of a table by tree, and check that a lookup finds each."""
-    table = store_files.Table(path, uuid, bounds, reference)
+    table = store_files.Table(store_files.open_regular(path, 20, missing=19), uuid, bounds, reference)
     found = []
     for number, start in enumerate(STARTS):
         tree = store_files.Tree(table, number)
@@ -72,9 +76,37 @@ def check_extents(storages, tensors):
 
 
 def bytes_of(path):
-    if path.name in LARGE:
-        return b"".join(bytes.fromhex(piece) * count for piece, count in LARGE[path.name])
-    return path.read_bytes()
+    pieces = LARGE.get((str(path.parent.relative_to(HERE)), path.name))
+    return path.read_bytes() if pieces is None else b"".join(bytes.fromhex(piece) * count for piece, count in pieces)
+
+
+def read_remote(path, content):
+    """Return an object of a remote in its JSON form."""
+    uuid = bytes.fromhex(content["uuid"]) if content and path.suffix != ".page" else UUID
+
+    def segment(of):
+        plain = {"object": of.object.hex(), "length_bytes": of.length}
+        return plain | ({"offset_bytes": of.offset, "check": of.check.hex()} if of.check is not None else {})
+
+    def name(key):
+        directory, extension = remote_files.KINDS[key[0]]
+        return f"{directory}/{key[1]:016x}.{extension}"
+
+    def page(of):
+        place = {"inline": of.place.hex()} if isinstance(of.place, bytes) else {"stored": segment(of.place)}
+        return {"first": name(of.first), "entry_count": of.count, "place": place}
+
+    if path.suffix == ".head":
+        head = remote_files.Head(bytes_of(path), uuid)
+        return {"uuid": head.uuid.hex(), "generation": head.generation, "manifest": head.manifest.hex(),
+                "manifest_length_bytes": head.length}
+    if path.suffix == ".page":
+        return [[name(key), [segment(of) for of in segments]] for key, segments in remote_files.page_files(bytes_of(path)).items()]
+    manifest = remote_files.RemoteManifest(bytes_of(path), uuid, content["generation"] if content else BOUNDS.generation)
+    previous = manifest.previous and {"generation": manifest.previous[0], "digest": manifest.previous[1].hex()}
+    return {"uuid": uuid.hex(), "generation": manifest.generation, "nonce": manifest.nonce.hex(), "previous": previous,
+            "manifest": manifest.manifest.hex(), "pages": [page(of) for of in manifest.pages],
+            "replaced": [replaced.hex() for replaced in manifest.replaced]}
 
 
 def read(path, content):
@@ -151,21 +183,24 @@ def check(path):
     """Return what was wrong with the result of a vector, or None."""
     if path.parent.name == "good":
         content = json.loads(path.with_suffix(".json").read_text())
+        if path.suffix in OF_REMOTES:
+            return None if read_remote(path, content) == content else "does not match its JSON"
         found = read(path, content)
         is_right = found.hex() == content["uuid"] if path.suffix == ".format" else as_json(*found) == expected(content)
         return None if is_right else "does not match its JSON"
-    rule = int(path.name.split("-")[1])
+    rule = "-".join(path.name.split("-")[:2])
     try:
-        read(path, None)
+        (read_remote if path.suffix in OF_REMOTES else read)(path, None)
     except store_files.FormatError as error:
-        return None if error.rule == rule else f"refused by {error}"
+        return None if error.label == rule else f"refused by {error}"
     return "not refused"
 
 
 def all_vectors():
     """Return the paths of all vectors, the large ones last."""
-    files = [path for path in sorted(HERE.glob("*/*")) if path.suffix in (".format", ".man", ".tab", ".his")]
-    return files + [HERE / "bad" / name for name in LARGE]
+    suffixes = (".format", ".man", ".tab", ".his", *OF_REMOTES)
+    files = [path for path in sorted(HERE.glob("**/*")) if path.suffix in suffixes]
+    return files + [HERE / folder / name for folder, name in LARGE]
 
 
 def main():

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests the vectors: changes reader.py and store_files.py in many ways, and checks that some vector notices each.
+"""Tests the vectors: changes reader.py, store_files.py and remote_files.py in many ways, and checks that some vector
+notices each.
 
     python3 mutants.py   print each change that no vector notices; exit with 1 if there is one
 
@@ -13,10 +14,11 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 HERE = Path(__file__).parent
-PATHS = {"store_files": HERE.parent / "store_files.py", "reader": HERE.parent / "reader.py", "check": HERE / "check.py"}
+READERS = "store_files", "remote_files", "reader"  # in the order of their imports
+PATHS = {**{name: HERE.parent / f"{name}.py" for name in READERS}, "check": HERE / "check.py"}
 SOURCES = {name: path.read_text() for name, path in PATHS.items()}
 
-# What is changed, the text in store_files.py, and its replacement.
+# What is changed, the text in store_files.py or remote_files.py, and its replacement.
 MUTANTS = [
     ("F-4: names of 4097 bytes", "len(raw) <= 4096", "len(raw) <= 4097"),
     ("F-4: names of at most 4095 bytes", "len(raw) <= 4096", "len(raw) <= 4095"),
@@ -120,6 +122,36 @@ MUTANTS = [
      "        if self.wrong:\n            raise self.wrong\n        require(not self.flaw, 14, self.flaw)\n"),
     ("values before the rest of the record", "            self.wrong = FormatError(rule, message)",
      "            raise FormatError(rule, message)"),
+    ("R-5: 64 MiB less 1 byte", "MAX_REMOTE_MANIFEST = 64 << 20", "MAX_REMOTE_MANIFEST = (64 << 20) - 1"),
+    ("R-5: 64 MiB and 1 byte", "MAX_REMOTE_MANIFEST = 64 << 20", "MAX_REMOTE_MANIFEST = (64 << 20) + 1"),
+    ("R-5: HEAD with a length of 0", "1 <= self.length <=", "0 <= self.length <="),
+    ("R-5: a manifest of 0 bytes", "1 <= len(self.manifest)", "0 <= len(self.manifest)"),
+    ("R-5: a manifest of 16 MiB and 1 byte", "len(self.manifest) <= MAX_MANIFEST", "len(self.manifest) <= MAX_MANIFEST + 1"),
+    ("R-4: previous of generation 0", "self.previous[0] >= 1", "self.previous[0] >= 0"),
+    ("R-6: kind 5 of files", "kind < len(KINDS)", "kind <= len(KINDS)"),
+    ("R-6: no kind 4 of files", "kind < len(KINDS)", "kind < len(KINDS) - 1"),
+    ("R-7: 64 MiB less 1 byte", "MAX_OBJECT = 64 << 20", "MAX_OBJECT = (64 << 20) - 1"),
+    ("R-7: 64 MiB and 1 byte", "MAX_OBJECT = 64 << 20", "MAX_OBJECT = (64 << 20) + 1"),
+    ("R-7: 0 bytes", "1 <= length and", "0 <= length and"),
+    ("R-7: only the length", "offset + length <= MAX_OBJECT", "length <= MAX_OBJECT"),
+    ("R-7: wraps", "offset + length <= MAX_OBJECT", "(offset + length) % (1 << 64) <= MAX_OBJECT"),
+    ("R-7: before the rest of the page", "self.check(1 <= length", "require(1 <= length"),
+    ("R-8: 4 MiB less 1 byte", "MAX_INDEX_PAGE = 4 << 20", "MAX_INDEX_PAGE = (4 << 20) - 1"),
+    ("R-8: 4 MiB and 1 byte", "MAX_INDEX_PAGE = 4 << 20", "MAX_INDEX_PAGE = (4 << 20) + 1"),
+    ("R-8: 8191 files", "MAX_FILES = 8192", "MAX_FILES = 8191"),
+    ("R-8: 8193 files", "MAX_FILES = 8192", "MAX_FILES = 8193"),
+    ("R-8: 0 files stated", "1 <= page.count", "0 <= page.count"),
+    ("R-8: files are counted once", 'require(count <= MAX_FILES, "R-8"', 'require(len(files) <= MAX_FILES, "R-8"'),
+    ("R-9: pages that are equal", "require(page.first < following.first", "require(page.first <= following.first"),
+    ("R-9: overlap by one file", "keys[-1] < self.pages", "keys[-1] <= self.pages"),
+    ("R-10: 65537 pages", "MAX_INDEX_PAGES = 65536", "MAX_INDEX_PAGES = 65537"),
+    ("R-10: before the items", "items = [read() for _ in range(self.count())]\n        require",
+     "items = range(self.count()); require(len(items) <= most, 'R-10', ''); items = [read() for _ in items]\n        require"),
+    ("R-10: replaced objects that are equal", "bytes.__lt__", "bytes.__le__"),
+    ("F-14: files that are equal", "last >= key:\n                self.flaw = self.flaw or \"the files",
+     "last > key:\n                self.flaw = self.flaw or \"the files"),
+    ("F-14: the check before the length", "name, offset, length = self.take(32), self.uint() if choice == 1 else 0, self.uint()",
+     "name, length, offset = self.take(32), self.uint() if choice == 1 else 0, self.uint()"),
 ]
 
 # The messages of checks without which every vector has the same result, and why.
@@ -143,12 +175,18 @@ NOT_NEEDED = {
     "and there are only 0 to 4": "such a node is no root and no child, which breaks the same rule",
     "before the items that it counts": "the first item that is missing breaks the same rule",
     "are inside other nodes": "then the other node is not reached, or the keys in it break other rules",
+    "ends before one of its parts": SEVERAL_FILES,
+    "the part at {segment.offset}": SEVERAL_FILES,
+    "{path} has {size} bytes": SEVERAL_FILES,
+    "does not have the digest in its name": SEVERAL_FILES,
+    "HEAD is not 96 bytes": "a digest of another length does not match, which breaks the same rule",
+    "the generation of the remote manifest is 0": "that of HEAD is not 0, which breaks the same rule",
     "two links lead to": "the keys do not ascend, which breaks the same rule",
 }
 
 
 def load(sources):
-    """Return check.py as a module. It uses these sources of the other two."""
+    """Return check.py as a module. It uses these sources of the others."""
     for name, source in sources.items():
         module = sys.modules[name] = types.ModuleType(name)
         module.__file__ = str(PATHS[name])
@@ -194,13 +232,17 @@ def main():
     if noticed_by(SOURCES):
         print("mutants.py: check.py fails without any change", file=sys.stderr)
         return 2
-    mutants = [(what, "store_files", replaced(SOURCES["store_files"], what, old, new)) for what, old, new in MUTANTS]
+    mutants = []
+    for what, old, new in MUTANTS:
+        name = "remote_files" if what.startswith("R-") or old not in SOURCES["store_files"] else "store_files"
+        mutants.append((what, name, replaced(SOURCES[name], what, old, new)))
     not_needed = dict(NOT_NEEDED)
-    for name in "store_files", "reader":
+    for name in READERS:
         for condition, rule, message in checks(SOURCES[name]):
             listed = [part for part in NOT_NEEDED if part in message]
             if not listed:
-                mutants.append((f"F-{rule}: without the check {message}", name, without(SOURCES[name], condition)))
+                label = ast.literal_eval(rule) if rule.startswith("'") else f"F-{rule}"
+                mutants.append((f"{label}: without the check {message}", name, without(SOURCES[name], condition)))
             not_needed = {part: why for part, why in not_needed.items() if part not in listed}
     if not_needed:
         raise SystemExit(f"mutants.py: NOT_NEEDED has messages that are not in the source: {list(not_needed)}")
