@@ -49,6 +49,7 @@
 //! - [`maintenance`]: disk usage, compaction, copies, verification and salvage.
 //! - [`import`]: types for importers of other file formats. The `stridemap-interop` crate imports safetensors, NumPy
 //!   and PyTorch files.
+//! - [`replica`]: reads a store whose files are not in a file system, and lists what a copy of one needs.
 //! - [`small_float`]: element types of 8 bits. [`half`] and [`num_complex`] have other element types.
 //!
 //! # Guarantees
@@ -133,6 +134,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use generation::{Durability, NameChanges, OnExisting};
 pub use layout::{Axis, Index, Integer, Integers, Sections};
 pub use parallel::set_num_threads;
+pub use store::replica;
 // Public for `stridemap-interop`; not covered by semver.
 #[doc(hidden)]
 pub use storage::Writeback;

@@ -67,6 +67,8 @@ mod documents {
     mod external_files {}
     #[doc = include_str!("../docs/history.md")]
     mod history {}
+    #[doc = include_str!("../docs/remotes.md")]
+    mod remotes {}
     #[doc = include_str!("../docs/disk-space.md")]
     mod disk_space {}
     #[doc = include_str!("../docs/python.md")]

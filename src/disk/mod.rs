@@ -13,6 +13,7 @@ mod paths;
 mod process;
 mod real_disk;
 mod staged_file;
+mod stream;
 mod system_calls;
 mod watch;
 
@@ -36,12 +37,13 @@ pub use omit_step::{OmittedStep, omit_step};
 pub(crate) use omit_step::{if_test_omits_step, step};
 #[cfg(feature = "simulation")]
 pub use open_dirs::OpenDirs;
-pub use paths::STAGE_PREFIX;
+pub use paths::{REMOTE_PREFIX, STAGE_PREFIX};
 pub(crate) use paths::{StoreFile, StorePaths, dir_of, number_in};
 pub(crate) use process::OwnerProcess;
 pub use real_disk::RealDisk;
 pub(crate) use real_disk::opened;
 pub(crate) use staged_file::Staged;
+pub(crate) use stream::stream;
 pub(crate) use system_calls::{needs_new_blocks, start_writeback};
 
 use crate::available_memory;
@@ -110,6 +112,11 @@ pub trait Disk: Debug + Send + Sync {
     /// # Errors
     /// Errors of the file system.
     fn is_intact(&self) -> io::Result<bool>;
+
+    /// Whether no file of the store ever changes, appears or is deleted, so that a file that is missing once stays missing.
+    fn never_changes(&self) -> bool {
+        false
+    }
 
     /// Opens an existing regular file. A store's own files are never opened through a symbolic link, which could
     /// point anywhere.
@@ -284,6 +291,22 @@ pub trait DiskFile: Debug + Send + Sync {
     /// `UnexpectedEof` if the file is too short, or an error of the file system.
     fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<()>;
 
+    /// Passes a range of bytes to `sink`, in order, in pieces of any length.
+    ///
+    /// # Errors
+    /// Those of [`read_exact_at`](Self::read_exact_at) and of `sink`.
+    fn stream(&self, range: Range<u64>, sink: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        stream_by_reads(range, sink, |buf, offset_bytes| self.read_exact_at(buf, offset_bytes))
+    }
+
+    /// Whether reads are faster if [`prefetch`](Self::prefetch) announces them.
+    fn reads_ahead(&self) -> bool {
+        false
+    }
+
+    /// Announces that a range will be read soon. Does nothing unless [`reads_ahead`](Self::reads_ahead).
+    fn prefetch(&self, _range: Range<u64>) {}
+
     /// Writes all of `bytes` at `offset_bytes`.
     ///
     /// # Errors
@@ -383,13 +406,34 @@ pub trait DiskFile: Debug + Send + Sync {
 /// Whether an open was refused because the path is not a regular file. The system's own EINVAL has the same kind, and
 /// says nothing about the file.
 pub(crate) fn is_not_regular(e: &io::Error) -> bool {
-    e.kind() == io::ErrorKind::InvalidInput && e.raw_os_error().is_none()
+    e.kind() == io::ErrorKind::InvalidInput && e.raw_os_error().is_none() && Error::inside(e).is_none()
 }
 
 /// Calls `read`, and calls it again if it fails. A disk may fail once, and file systems on a network may deny for a
-/// moment that a file exists.
+/// moment that a file exists. An error that contains one of this crate is final: whoever made it has tried again.
 pub(crate) fn read_again<T>(mut read: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    read().or_else(|_| read())
+    read().or_else(|e| if Error::inside(&e).is_some() { Err(e) } else { read() })
+}
+
+/// Passes a range of bytes to `sink`, in blocks that `read` fills one after another.
+///
+/// # Errors
+/// Those of `read` and `sink`.
+pub(crate) fn stream_by_reads(
+    range: Range<u64>,
+    sink: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    read: impl Fn(&mut [u8], u64) -> io::Result<()>,
+) -> io::Result<()> {
+    const BLOCK_BYTES: u64 = 4 << 20;
+    let mut block = vec![0; range.end.saturating_sub(range.start).min(BLOCK_BYTES) as usize];
+    let mut start = range.start;
+    while start < range.end {
+        let length = (range.end - start).min(BLOCK_BYTES) as usize;
+        read(&mut block[..length], start)?;
+        sink(&block[..length])?;
+        start += length as u64;
+    }
+    Ok(())
 }
 
 /// Reads a whole file of at most `limit_bytes`. A longer file is cut off one byte past the limit.

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 /// The prefix of the names of unfinished files.
 pub const STAGE_PREFIX: &str = ".stage-";
 
+/// How the names of the files begin, in the directory of the store, in which the remotes of the store are recorded.
+pub const REMOTE_PREFIX: &str = "REMOTE-";
+
 /// Returns the directory that contains a path.
 pub(crate) fn dir_of(path: &Path) -> &Path {
     path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
@@ -21,6 +24,11 @@ impl StorePaths {
     /// removes it too.
     pub(crate) fn new(root: &Path) -> Self {
         StorePaths { root: root.components().collect() }
+    }
+
+    /// Returns the paths of a store that is not in a file system. `location` is kept as it is, so `//` in a URL stays.
+    pub(crate) fn of_location(location: &str) -> Self {
+        StorePaths { root: PathBuf::from(location.trim_end_matches('/')) }
     }
 
     pub(crate) fn root(&self) -> &Path {

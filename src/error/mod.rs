@@ -65,7 +65,8 @@ impl Error {
         Error(Box::new(Inner { kind, message, is_failed_sync: false, broken_path: None, cause: None }))
     }
 
-    /// Creates the error of a failed file operation. `action` is a verb and its object: "publish manifest".
+    /// Creates the error of a failed file operation. `action` is a verb and its object: "publish manifest". If `source`
+    /// contains an error of this crate, as made by [`io::Error::other`] or by `From`, its kind, rule and cause are kept.
     ///
     /// ```
     /// # use std::{io, path::Path};
@@ -74,6 +75,9 @@ impl Error {
     /// assert_eq!((error.kind(), error.to_string()), (ErrorKind::Io, "write: x.bin: no storage space".to_owned()));
     /// ```
     pub fn io(action: &str, path: &Path, source: io::Error) -> Self {
+        if let Some(inner) = Error::inside(&source) {
+            return inner.clone().context(format!("{action}: {}", path.display()));
+        }
         let kind = match source.kind() {
             io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
             // Of the system, it may also be a limit on mappings.
@@ -97,6 +101,11 @@ impl Error {
         let mut error = Error::new(kind, format!("{action}: {}: {source}{advice}", path.display()));
         error.0.cause = Some(Cause::Io(Arc::new(source)));
         error
+    }
+
+    /// Returns the error of this crate that an error of a file operation contains.
+    pub(crate) fn inside(source: &io::Error) -> Option<&Error> {
+        source.get_ref()?.downcast_ref()
     }
 
     /// Creates the error for a name that is not among `names`. It suggests the most similar of the first 2,000 names.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use stridemap_format::Uuid;
 
 use super::incomplete_store::IncompleteStore;
-use super::new_store::{Visibility, failed, fill, occupied, sync_name, sync_root};
+use super::new_store::{Visibility, failed, fill, first_manifest, occupied, sync_name, sync_root};
 use crate::disk::{Disk, StorePaths, step};
 use crate::error::{Error, Result};
 
@@ -21,17 +21,19 @@ pub(crate) fn create(disk: &Arc<dyn Disk>, path: &Path, durable: bool) -> Result
         // Until the store is complete, no lookup uses a path that another process may redirect.
         let root = StorePaths::new(path).root().to_path_buf();
         let held = disk.hold(&root).map_err(|e| failed(path, e))?;
-        let uuid = fill(&held, &root, durable, Visibility::Visible).map_err(|e| failed(path, e))?;
+        let first = first_manifest();
+        fill(&held, &root, durable, Visibility::Visible, &first).map_err(|e| failed(path, e))?;
         if durable {
             // If this fails, the store is not deleted, because other processes may use it by now. Its first commit
             // makes its names durable.
             sync_root(&*held, &root).map_err(|e| e.at(path))?;
         }
-        uuid
+        first.uuid
     } else {
-        let (mut building, uuid) = IncompleteStore::create(disk, path, durable)?;
+        let first = first_manifest();
+        let mut building = IncompleteStore::create(disk, path, durable, &first)?;
         building.rename()?;
-        uuid
+        first.uuid
     };
     if durable {
         // Otherwise the store could disappear. It is there already, even if its parent could not be opened to be synced.

@@ -81,6 +81,12 @@ impl<'a> Tables<'a> {
 }
 
 impl<'a> Entries<'a> {
+    /// Returns the keys that this manifest or another one changes. If both refer to the same tables, their generations
+    /// differ in no other key.
+    pub(crate) fn changed_keys<E: Recorded>(self, other: Entries<'a>) -> impl Iterator<Item = &'a E::Owned> {
+        E::changes(self.manifest).keys().chain(E::changes(other.manifest).keys())
+    }
+
     /// Returns the record of a key.
     pub(crate) fn find<E: Recorded>(&self, key: &E::Key) -> Result<Option<E::Record>> {
         match (E::changes(self.manifest).get(key), self.tables.of::<E>()) {

@@ -4,8 +4,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::Generation;
-use super::entries::{Entries, StorageEntry};
+use stridemap_format::KeptKey;
+
+use super::entries::{Entries, KeptEntry, StorageEntry};
 use super::store_dir::StoreDir;
 use crate::disk::{Access, DiskFile, LockMode, StoreFile, if_test_omits_step, step};
 use crate::error::{IoContext, Result};
@@ -80,12 +81,13 @@ impl<'a> Collector<'a> {
 }
 
 /// Whether the newest generation, or one that a tag keeps, has a table.
-pub(crate) fn is_table_of(newest: &Generation, table: u64) -> Result<bool> {
-    if newest.manifest().table.is_some_and(|own| own.generation == table) {
+pub(crate) fn is_table_of(newest: Entries<'_>, table: u64) -> Result<bool> {
+    if newest.manifest.table.is_some_and(|own| own.generation == table) {
         return Ok(true);
     }
     // The first tagged generation that could have the table: a later one has the same or a later one.
-    let first = newest.tagged(table)?.next().transpose()?;
+    let start = KeptKey { is_tagged: true, generation: table };
+    let first = newest.scan::<KeptEntry>(Some(&start))?.next().transpose()?;
     if_test_omits_step!("tag-keeps-table", return Ok(false));
     Ok(first.is_some_and(|(_, kept)| kept.table == Some(table)))
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stridemap_format::Uuid;
+use stridemap_format::Manifest;
 
 use super::new_store::{self, Visibility, sync_name};
 use super::open_dirs::open_dirs;
@@ -42,18 +42,23 @@ impl IncompleteStore {
         Ok(IncompleteStore { disk, path, final_path, owner, is_unfinished: true })
     }
 
-    /// Creates an empty store, which [`finish`](Self::finish) brings to its final path.
+    /// Creates an empty store, which [`finish`](Self::finish) brings to its final path. `first` is its first manifest.
     ///
     /// # Errors
     /// Those of [`create`](super::create()).
-    pub(crate) fn create(disk: &Arc<dyn Disk>, final_path: &Path, durable: bool) -> Result<(Self, Uuid)> {
+    pub(super) fn create(
+        disk: &Arc<dyn Disk>,
+        final_path: &Path,
+        durable: bool,
+        first: &Manifest,
+    ) -> Result<Self> {
         let building = IncompleteStore::beside(disk, final_path)?;
         disk.create_dir(building.path())
             // From here on, no lookup uses a path that another process may redirect.
             .and_then(|()| disk.hold(building.path()))
-            .and_then(|held| new_store::fill(&held, building.path(), durable, Visibility::Hidden))
+            .and_then(|held| new_store::fill(&held, building.path(), durable, Visibility::Hidden, first))
             .map_err(|e| new_store::failed(final_path, e))
-            .map(|uuid| (building, uuid))
+            .map(|()| building)
     }
 
     /// Like [`create`](Self::create), and opens the store.
@@ -65,9 +70,22 @@ impl IncompleteStore {
         final_path: &Path,
         options: Options,
     ) -> Result<(Self, OpenStore)> {
-        let (building, uuid) = Self::create(disk, final_path, options.durability == Durability::Full)?;
+        Self::open_with(disk, final_path, options, &new_store::first_manifest())
+    }
+
+    /// Like [`open`](Self::open), for a store with this first manifest, and so with its uuid.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub(crate) fn open_with(
+        disk: &Arc<dyn Disk>,
+        final_path: &Path,
+        options: Options,
+        first: &Manifest,
+    ) -> Result<(Self, OpenStore)> {
+        let building = Self::create(disk, final_path, options.durability == Durability::Full, first)?;
         let (disk, paths) = open_dirs(disk, building.path())?;
-        let store = OpenStore::open(StoreDir::new(disk, paths, uuid), options)?;
+        let store = OpenStore::open(StoreDir::new(disk, paths, first.uuid), options)?;
         Ok((building, store))
     }
 

@@ -10,7 +10,7 @@ use stridemap_format::{
 
 use super::entries::StorageEntry;
 use super::history::kept_of;
-use super::publish::{keep_manifest, publish_manifest, write_table};
+use super::publish::{Base, keep_manifest, publish_manifest, write_table};
 use super::table::Table;
 use super::{Generation, OpenStore};
 use crate::disk::step;
@@ -78,8 +78,9 @@ impl<'a> MetadataCopy<'a> {
         let lock = target.lock_writers()?;
         step!("sync-storages-dir", target.sync_dir(&target.paths.storages_dir()))?; // otherwise tensors could be left without storages
         let table = Table::of(&*target.disk, &target.paths, &manifest)?.map(Arc::new);
-        let base = Generation::stand_in(target.uuid, first.number()).with_table(table);
-        target.install(Arc::new(publish_manifest(target, manifest, &base, &lock)?));
+        let newest = &Generation::stand_in(target.uuid, first.number()).with_table(table.clone());
+        let base = Base { newest, table, is_received: false };
+        target.install(Arc::new(publish_manifest(target, manifest, base, &lock)?));
         let path = target.paths.manifest(first.number());
         target.disk.remove(&path).doing("delete", &path)?;
         Ok(tag_count)

@@ -9,7 +9,10 @@
 //! | draft | a generation with changes that are not published yet | `draft.rs` |
 //! | garbage | storages without a name, which a tag or a reader of an older generation may still need | `garbage.rs`, `history.rs` |
 //! | generation | one committed state of the store: the tensors, the storages and the attributes | `pinned.rs` |
+//! | early file | a file of a received generation that has its final name before the commit | `early.rs` |
+//! | identity | the number of a generation and the digest of its manifest, the same in each copy of the store | `id.rs` |
 //! | in use | an older generation that a process has pinned, and the processes that hold a lock | `in_use.rs` |
+//! | incoming | the metadata of a generation of the same store elsewhere | `incoming.rs` |
 //! | incomplete store | a store under a name that no process opens, until it is renamed | `incomplete_store.rs` |
 //! | manifest | the file of a generation: its changes to a table, or everything | `publish.rs` |
 //! | metadata copy | the manifests and tables of a copy of a store with its tags | `metadata_copy.rs` |
@@ -19,12 +22,14 @@
 //! | pin | the shared lock of a manifest, which keeps the files of its generation | `pinned.rs` |
 //! | publish | write storages, table and manifest, and rename the manifest: the commit | `publish.rs` |
 //! | read | what a transaction looked up, which must be the same in the generation that it changes | `reads.rs` |
+//! | receive | what a later generation of the same store elsewhere has more, and the commit that makes it the newest | `receive.rs` |
 //! | relocation | the tensors of a storage, moved to a smaller copy of it | `relocate.rs` |
 //! | replay | a draft, applied to the newest generation under the writers' lock | `replay.rs` |
 //! | restore | returns names to their headers in an earlier generation, and takes storages back from the garbage | `replay.rs`, `history.rs` |
 //! | store directory | the directory of a store, and its files of known names | `store_dir.rs`, `open_dirs.rs`, `new_store.rs` |
 //! | table | the file of all tensors and storages at one generation, in pages | `table.rs`, `table_nodes.rs` |
 //! | tag | a name for a generation, which keeps it | `history.rs` |
+//! | transfer | counts what is read from another store | `transfer.rs` |
 //! | unsynced | the mark of a store that has commits without a sync | `unsynced.rs` |
 //! | watch | tells that names were added to `meta/`; one idle watch is kept | `kept_watch.rs` |
 //! | writers' lock | the exclusive lock of `LOCK`, by which writers take turns | `writer_lock.rs` |
@@ -33,10 +38,13 @@ mod attributes;
 mod changes;
 mod create;
 mod draft;
+mod early;
 mod entries;
 mod garbage;
 mod history;
+mod id;
 mod in_use;
+mod incoming;
 mod incomplete_store;
 pub(crate) mod kept_watch;
 mod metadata_copy;
@@ -48,12 +56,14 @@ mod open_store;
 mod pinned;
 mod publish;
 mod reads;
+mod receive;
 mod recover;
 mod relocate;
 mod replay;
 mod store_dir;
 mod table;
 mod table_nodes;
+mod transfer;
 pub(crate) mod unsynced;
 mod writer_lock;
 
@@ -62,11 +72,14 @@ pub use changes::OnExisting;
 pub(crate) use changes::{Change, Changes, Tagged};
 pub(crate) use create::{create, is_empty_dir};
 pub(crate) use draft::Draft;
-pub(crate) use entries::{GarbageEntry, KeptEntry, StorageEntry, TagEntry, TensorEntry};
+pub(crate) use early::EarlyFiles;
+pub(crate) use entries::{Entries, GarbageEntry, KeptEntry, StorageEntry, TagEntry, TensorEntry};
 pub use garbage::Collected;
-pub(crate) use garbage::Collector;
+pub(crate) use garbage::{Collector, is_table_of};
 pub(crate) use history::is_kept;
+pub use id::GenerationId;
 pub(crate) use in_use::{GenerationInUse, by_processes, generations_in_use, holders, writers_of};
+pub(crate) use incoming::MetadataFetch;
 pub(crate) use incomplete_store::{IncompleteStore, Unfilled, check_free, not_created};
 pub(crate) use metadata_copy::MetadataCopy;
 pub use name_changes::NameChanges;
@@ -77,13 +90,15 @@ pub(crate) use open_store::{OpenStore, Options};
 pub(crate) use pinned::{Generation, Pin};
 pub(crate) use publish::publish;
 pub(crate) use reads::Read;
+pub(crate) use receive::{Need, Wanted, differences, publish_received};
 pub(crate) use recover::{
-    kept_numbers, list, manifest_numbers, newest_has_storage, pin, pin_kept, pinned_bytes, reread,
-    uuid_stated_in,
+    generation_stated_in, kept_numbers, list, manifest_numbers, newest_has_storage, pin, pin_kept,
+    pinned_bytes, reread, uuid_stated_in,
 };
 pub(crate) use relocate::{Moved, Relocation};
 pub(crate) use replay::{check_ids_left, storage_gone};
 pub(crate) use store_dir::StoreDir;
 pub(crate) use table::{Table, wrong_first_key, wrong_order};
+pub(crate) use transfer::Transfer;
 pub(crate) use unsynced::settle_name;
 pub(crate) use writer_lock::WriterLock;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use stridemap_format::{Manifest, Marker, Uuid};
+use stridemap_format::{Manifest, Marker};
 
 use crate::disk::{Disk, Staged, StorePaths, SyncDirError, step};
 use crate::error::{Error, ErrorKind, Result};
@@ -17,15 +17,21 @@ pub(super) enum Visibility {
     Hidden,
 }
 
-/// Turns an empty directory into an empty store, or leaves it empty.
+/// Returns the first manifest of a new store, with a random uuid.
+pub(super) fn first_manifest() -> Manifest {
+    Manifest { time_ns: now_ns(), ..Manifest::first(uuid::Uuid::new_v4().into_bytes()) }
+}
+
+/// Turns an empty directory into an empty store whose first manifest is `first`, or leaves it empty.
 pub(super) fn fill(
     disk: &Arc<dyn Disk>,
     root: &Path,
     durable: bool,
     visibility: Visibility,
-) -> io::Result<Uuid> {
+    first: &Manifest,
+) -> io::Result<()> {
     let mut made = Vec::new();
-    make(disk, &StorePaths::new(root), durable, visibility, &mut made).inspect_err(|_| {
+    make(disk, &StorePaths::new(root), durable, visibility, first, &mut made).inspect_err(|_| {
         // FORMAT first, so that an interrupted deletion does not leave a store. What others put here stays.
         for path in made.iter().rev() {
             let _ = disk.remove(path).or_else(|_| disk.remove_dir(path));
@@ -39,11 +45,10 @@ fn make(
     paths: &StorePaths,
     durable: bool,
     visibility: Visibility,
+    first: &Manifest,
     made: &mut Vec<PathBuf>,
-) -> io::Result<Uuid> {
-    let uuid = uuid::Uuid::new_v4().into_bytes();
-    let manifest = Manifest { time_ns: now_ns(), ..Manifest::first(uuid) };
-    let bytes = manifest.encode().map_err(io::Error::other)?;
+) -> io::Result<()> {
+    let bytes = first.encode().map_err(io::Error::other)?;
     // If two processes create a store in one directory, only one gets past the first of these.
     for dir in paths.dirs() {
         disk.create_dir(&dir)?;
@@ -51,7 +56,7 @@ fn make(
     }
     let mut write =
         |path: PathBuf, bytes: &[u8]| write_new(disk, &path, bytes, durable).map(|()| made.push(path));
-    write(paths.manifest(manifest.generation), &bytes)?;
+    write(paths.manifest(first.generation), &bytes)?;
     write(paths.lock(), &[])?;
     if !durable {
         write(paths.unsynced(), &[])?;
@@ -66,11 +71,11 @@ fn make(
     }
     // FORMAT makes the directory a store. If other processes can see the directory, nothing follows FORMAT here, so a
     // failure never deletes a store in use.
-    write(paths.format_file(), &Marker { uuid }.encode())?;
+    write(paths.format_file(), &Marker { uuid: first.uuid }.encode())?;
     if durable && visibility == Visibility::Hidden {
         sync_root(&**disk, paths.root())?; // otherwise the directory may not be a store
     }
-    Ok(uuid)
+    Ok(())
 }
 
 /// Returns the time of this moment, in nanoseconds since 1970.

@@ -9,9 +9,8 @@ use stridemap_format::{
 };
 
 use super::Generation;
-use super::entries::{Entries, GarbageEntry, KeptEntry, remove};
+use super::entries::{Entries, GarbageEntry, KeptEntry, Tables, remove};
 use super::garbage::{Collector, is_really_garbage, is_table_of};
-use super::history::TagChanges;
 use super::in_use::{GenerationInUse, ManifestNeeds};
 use super::pinned::Pin;
 use super::recover::{list, numbers_among};
@@ -191,14 +190,13 @@ impl OlderManifests {
     /// published. Every existing manifest counts as held.
     ///
     /// A reader that stays on an old generation keeps what that generation needs, and nothing else. Every commit
-    /// examines this garbage, so it must not grow with the commits made during a long read.
+    /// examines this garbage, so it must not grow with the commits made during a long read. `tables` are those of `next`.
     pub(crate) fn delete_garbage(
         &mut self,
         store: &StoreDir,
         newest: &Generation,
-        next: &mut Manifest,
+        (next, tables): (&mut Manifest, Tables<'_>),
     ) -> Result<bool> {
-        let tables = newest.tables();
         // A commit that fails may have written a manifest of a generation that is gone.
         self.as_of = 0;
         for &generation in &self.gone {
@@ -237,30 +235,30 @@ impl OlderManifests {
 
     /// Runs after a commit: deletes what the new generation no longer needs and, if `sweeps`, crashed writers' leftovers.
     /// Checks few manifests, and those of all generations that the commit released, which only readers of these need.
+    /// `gained` are those that it tagged.
     /// Best effort: a file that cannot be deleted is tried again later.
     pub(crate) fn after_commit(
         &mut self,
         store: &StoreDir,
         newest: &Generation,
-        tags: &TagChanges,
+        (gained, released): (BTreeSet<u64>, &[(u64, KeptGeneration)]),
         sweeps: bool,
     ) {
         self.as_of = newest.number();
         self.needed_to = self.needed_to_after;
         self.gone.clear();
-        if !tags.gained.is_empty() {
-            let gained: BTreeSet<u64> = tags.gained.iter().map(|earlier| earlier.number()).collect();
+        if !gained.is_empty() {
             if_test_omits_step!("tagged-again-stays", gained = BTreeSet::new());
             self.forget(|older| older.is_kept && gained.contains(&older.generation));
         }
-        self.add_released(&tags.released);
+        self.add_released(released);
         let half = CHECKED_PER_COMMIT / 2;
         let others = self.manifests.len().saturating_sub(half);
         let mut selected: BTreeSet<usize> = (others..self.manifests.len()).collect();
         // Successive commits check all of them in turn.
         let start = (newest.number() as usize).wrapping_mul(half) % others.max(1);
         selected.extend((0..half.min(others)).map(|turn| (start + turn) % others));
-        selected.extend(tags.released.iter().filter_map(|&(generation, _)| self.kept_at(generation)));
+        selected.extend(released.iter().filter_map(|&(generation, _)| self.kept_at(generation)));
         let reads = if others == 0 { CHECKED_PER_COMMIT } else { READ_PER_COMMIT };
         let mut collector = Collector::new(store);
         self.collect(selected.into_iter().rev(), reads, &mut collector);
@@ -332,7 +330,7 @@ impl OlderManifests {
             }
         }
         for table in std::mem::take(&mut self.freed_tables) {
-            let is_needed = is_table_of(newest, table)? || self.is_table_needed(table);
+            let is_needed = is_table_of(newest.entries(), table)? || self.is_table_needed(table);
             if !is_needed {
                 let _ = collector.remove(&paths.table(table));
             }
@@ -378,7 +376,7 @@ impl OlderManifests {
 
     /// Whether a reader may need a table of storages and tensors. A later generation has the same table or a later one: if
     /// the first generation that could have this table does not need it, no later one does.
-    fn is_table_needed(&self, table: u64) -> bool {
+    pub(super) fn is_table_needed(&self, table: u64) -> bool {
         let Some(first) = self.manifests.get(self.position(table)) else { return false };
         if_test_omits_step!("pinned-tables", return Self::may_need_anything(first.needs));
         Self::may_need_anything(first.needs) || first.needs.and_then(|needs| needs.table) == Some(table)

@@ -161,11 +161,16 @@ impl OpenStore {
 
     /// Makes this handle stay on a generation, and refuse to write.
     pub(crate) fn fixed_at(mut self, generation: Arc<Generation>) -> Self {
-        let message = format!(
-            "{}: the store was opened at generation {}, to read it; open the newest generation to write",
-            self.paths.root().display(),
-            generation.number()
-        );
+        let (root, number) = (self.paths.root().display(), generation.number());
+        let message = match self.disk.never_changes() {
+            true => format!(
+                "{root}: the store is read where it is, at generation {number}, and cannot be changed there; copy it to \
+                 a path, and change the copy"
+            ),
+            false => format!(
+                "{root}: the store was opened at generation {number}, to read it; open the newest generation to write"
+            ),
+        };
         self.poison.set(&Error::new(ErrorKind::ReadOnly, message));
         *self.number.get_mut() = generation.number();
         self.storages = OpenStorages::new(generation.number());

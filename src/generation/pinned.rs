@@ -71,6 +71,15 @@ impl Generation {
         Generation { manifest, table, history, pin: Some(pin), is_synced }
     }
 
+    /// Returns a generation that is not one of this store yet, so nothing keeps its files.
+    pub(super) fn without_pin(
+        manifest: Manifest,
+        table: Option<Arc<Table>>,
+        history: Option<Arc<Table>>,
+    ) -> Self {
+        Generation { manifest, table, history, pin: None, is_synced: false }
+    }
+
     /// Refuses a store whose files were deleted or replaced. The protocol never deletes a pinned manifest, so if this
     /// one no longer has its name, something else removed it.
     pub(crate) fn check_named(&self, disk: &dyn Disk) -> Result<()> {
@@ -135,6 +144,13 @@ impl Generation {
 
     pub(crate) fn entries(&self) -> Entries<'_> {
         Entries { manifest: &self.manifest, tables: self.tables() }
+    }
+
+    /// Returns the entries of an earlier generation, or `None` if its tables are others.
+    pub(crate) fn entries_before<'a>(&'a self, earlier: &'a Manifest) -> Option<Entries<'a>> {
+        let tables = |manifest: &Manifest| (manifest.table, manifest.history);
+        let has_same = tables(earlier) == tables(&self.manifest);
+        has_same.then(|| Entries { manifest: earlier, tables: self.tables() })
     }
 
     pub(crate) fn tables(&self) -> Tables<'_> {

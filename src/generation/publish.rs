@@ -1,5 +1,6 @@
 //! Publishes the next generation: storages, table, manifest, and the rename that makes it the newest.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::mem::take;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use stridemap_format::{KeptGeneration, KeptKey, Manifest, Rule, StorageRecord, T
 use super::Draft;
 use super::OpenStore;
 use super::entries::{GarbageEntry, KeptEntry, Merged, Recorded, StorageEntry, TagEntry, TensorEntry};
+use super::older::OlderManifests;
 use super::pinned::{Generation, Pin};
 use super::replay::{NextManifest, replay};
 use super::table::Table;
@@ -65,7 +67,7 @@ fn publish_locked(
     }
 
     // 2. Storages.
-    let deletes_files = older.delete_garbage(store, &newest, &mut manifest)?; // crash: garbage, deleted again next time
+    let deletes_files = older.delete_garbage(store, &newest, (&mut manifest, newest.tables()))?; // crash: garbage, deleted again next time
     for &(index, id) in &used_staged {
         let storage = staged.get_mut(index);
         storage.map_or(Ok(()), |storage| storage.publish(&store.paths, id))?; // crash: an orphan, deleted later
@@ -92,21 +94,52 @@ fn publish_locked(
     }
 
     // 4. to 6. The tables and the manifest.
-    let generation = Arc::new(publish_manifest(store, manifest, &newest, lock)?); // crash: this generation, durable
+    let base = Base::of(&newest);
+    let generation = Arc::new(publish_manifest(store, manifest, base, lock)?); // crash: this generation, durable
 
     // 7. The handle moves on and releases its old generation. What no reader needs is deleted.
-    store.install(Arc::clone(&generation));
-    store.note_published(generation.number(), lock);
-    older.add(newest);
-    // A sweep lists all files. In a store with many files, only some generations are due for one.
-    let is_due = generation.number() % (1 + generation.file_count() / FILES_PER_SWEEP) == 0;
-    let sweeps = is_due && !store.is_swept.swap(true, Ordering::Relaxed);
-    older.after_commit(store, &generation, &tag_changes, sweeps); // crash: garbage, deleted next time
+    let gained = tag_changes.gained.iter().map(|earlier| earlier.number()).collect();
+    move_on(store, (newest, &generation), &mut older, (gained, &tag_changes.released), lock); // crash: garbage, deleted next time
     Ok((generation, used_staged.into_iter().map(|(index, _)| index).collect()))
 }
 
+/// Moves the handle from the generation before to the one that it has published, and deletes what no reader needs. The
+/// last pair is the earlier generations that gained their first tag, and those that lost their last one.
+pub(super) fn move_on(
+    store: &OpenStore,
+    (before, published): (Arc<Generation>, &Arc<Generation>),
+    older: &mut OlderManifests,
+    tags: (BTreeSet<u64>, &[(u64, KeptGeneration)]),
+    lock: &WriterLock,
+) {
+    store.install(Arc::clone(published));
+    store.note_published(published.number(), lock);
+    older.add(before);
+    // A sweep lists all files. In a store with many files, only some generations are due for one.
+    let is_due = published.number() % (1 + published.file_count() / FILES_PER_SWEEP) == 0;
+    let sweeps = is_due && !store.is_swept.swap(true, Ordering::Relaxed);
+    older.after_commit(store, published, tags, sweeps);
+}
+
+/// What the manifest of the next generation is based on.
+pub(super) struct Base<'a> {
+    /// The generation before.
+    pub(super) newest: &'a Generation,
+    /// The table of storages and tensors to which its changes apply.
+    pub(super) table: Option<Arc<Table>>,
+    /// Whether the next generation has that table, and no other. Another store has written it.
+    pub(super) is_received: bool,
+}
+
+impl<'a> Base<'a> {
+    /// The base of a commit: the generation before.
+    pub(super) fn of(newest: &'a Generation) -> Self {
+        Base { newest, table: newest.table().cloned(), is_received: false }
+    }
+}
+
 /// Publishes a generation whose storages exist and are durable. The manifest holds its changes to the tables of
-/// `newest`, or its whole content if there are none.
+/// `base`, or its whole content if there are none.
 ///
 /// # Errors
 /// `CommitUnknown` if the manifest may have its final name, but that name is not known to be durable; `Io` and
@@ -114,15 +147,16 @@ fn publish_locked(
 pub(super) fn publish_manifest(
     store: &OpenStore,
     mut manifest: Manifest,
-    newest: &Generation,
+    Base { newest, mut table, is_received }: Base<'_>,
     _lock: &WriterLock,
 ) -> Result<Generation> {
     let disk = &*store.disk;
     let own = KeptKey { is_tagged: true, generation: manifest.generation };
     let own_kept = manifest.kept.get(&own).copied().flatten();
-    let (mut table, mut history) = (newest.table().cloned(), newest.history().cloned());
+    let mut history = newest.history().cloned();
     // 4. The tables that are due, then the manifest, under names that no process reads.
-    let mut is_due = [false, true].map(|is_history| is_table_due(&manifest, newest, is_history));
+    let tables_due = !is_received && is_table_due(&manifest, newest, false);
+    let mut is_due = [tables_due, is_table_due(&manifest, newest, true)];
     let bytes = loop {
         let [tables_due, history_due] = is_due;
         if tables_due {
@@ -142,7 +176,9 @@ pub(super) fn publish_manifest(
             history = Table::of_history(disk, &store.paths, &manifest)?.map(Arc::new);
         }
         is_due = match manifest.encode() {
-            Err(e) if e.rule() == Rule::ManifestFrame && manifest.change_count(false) > 0 => [true, false],
+            Err(e) if e.rule() == Rule::ManifestFrame && !is_received && manifest.change_count(false) > 0 => {
+                [true, false]
+            }
             Err(e) if e.rule() == Rule::ManifestFrame && manifest.change_count(true) > 0 => [false, true],
             encoded => break encoded.map_err(unencodable)?,
         };

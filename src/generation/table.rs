@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -51,6 +52,11 @@ impl Table {
         manifest.history.map(open).transpose()
     }
 
+    /// Opens a table that does not have its final name yet.
+    pub(super) fn at(disk: &dyn Disk, path: &Path, manifest: &Manifest, reference: TableRef) -> Result<Self> {
+        Self::open(disk, path.to_owned(), manifest, reference)
+    }
+
     fn open(disk: &dyn Disk, path: PathBuf, manifest: &Manifest, reference: TableRef) -> Result<Self> {
         let nodes = Nodes::open(disk, path, manifest.uuid, &reference)?;
         Ok(Table { nodes, reference, bounds: manifest.bounds() })
@@ -74,9 +80,13 @@ impl Table {
     /// Reads the nodes of the file in order. The inner error is that of a damaged node, or of one that could not be read
     /// and is skipped. The search for the next begins one page later: the length of such a node is unknown.
     pub(crate) fn nodes(&self, unreadable: Unreadable) -> impl Iterator<Item = Result<(u64, Result<Node>)>> {
-        let mut next_page = 0;
+        let (mut next_page, mut announced) = (0, 0);
         std::iter::from_fn(move || {
             let page = next_page;
+            if page >= announced {
+                announced = page + MAX_ANNOUNCED_NODES;
+                self.nodes.prefetch(page..announced);
+            }
             let read = (page < self.nodes.page_count()).then(|| self.nodes.read(page))?;
             next_page += read.as_ref().map_or(1, |node| node.pages());
             Some(unreadable.damage_in(read).map(|read| (page, read)))
@@ -143,6 +153,17 @@ impl Table {
         Ok((child_page, child))
     }
 
+    /// Announces that children of a node at level 1 will be read soon. They are usually in the order of the file.
+    fn announce<E: Entry>(&self, parent: &Node, children: Range<usize>) {
+        let page = |index| parent.child::<E>(index).ok();
+        if children.len() > 1
+            && let (Some(first), Some(last)) = (page(children.start), page(children.end - 1))
+            && last.checked_sub(first).is_some_and(|pages| pages < MAX_ANNOUNCED_NODES)
+        {
+            self.nodes.prefetch(first..last + 1);
+        }
+    }
+
     /// Returns the entry with a key.
     pub(crate) fn find<E: Entry>(&self, key: &E::Key) -> Result<Option<E>> {
         let Some((mut page, mut node)) = self.root::<E>()? else { return Ok(None) };
@@ -176,6 +197,9 @@ impl Table {
     }
 }
 
+/// The limit on leaves, or on pages, that a scan announces at once: 4 MiB.
+const MAX_ANNOUNCED_NODES: u64 = 1024;
+
 /// Iterates over entries in order, and checks their order.
 pub(crate) struct Scan<'a, E> {
     table: &'a Table,
@@ -183,6 +207,9 @@ pub(crate) struct Scan<'a, E> {
     path: Vec<(u64, Found<'a>, usize)>,
     /// The error of the root, which is returned by the first call.
     failed: Option<Error>,
+    /// How many children of the last inner node were announced, and how many are announced next. A scan may end soon, so
+    /// the number begins small and doubles.
+    announced: (usize, usize),
     /// The leaf before the current one.
     previous: Option<Found<'a>>,
     entries: PhantomData<E>,
@@ -194,11 +221,12 @@ impl<'a, E: Entry> Scan<'a, E> {
             Ok(root) => (root.into_iter().map(|(page, root)| (page, root, 0)).collect(), None),
             Err(e) => (Vec::new(), Some(e)),
         };
-        Scan { table, path, failed, previous: None, entries: PhantomData }
+        Scan { table, path, failed, announced: (0, 16), previous: None, entries: PhantomData }
     }
 
     /// Moves to the first entry with this key or a later one. Must be called first.
     fn start_at(&mut self, key: &E::Key) -> Result<()> {
+        self.announced.1 = 1;
         while let Some((page, node, next)) = self.path.last_mut() {
             let found = node.search::<E>(key).map_err(|e| self.table.corrupt(*page, e))?;
             if node.level() == 0 {
@@ -216,6 +244,14 @@ impl<'a, E: Entry> Scan<'a, E> {
     fn descend(&mut self) -> Result<()> {
         let Some((page, parent, next)) = self.path.last_mut() else { return Ok(()) };
         let table = self.table;
+        if parent.level() == 1 {
+            let (announced, count) = &mut self.announced;
+            if *next == 0 || *next >= *announced {
+                *announced = parent.len().min(*next + *count);
+                *count = (2 * *count).min(MAX_ANNOUNCED_NODES as usize);
+                table.announce::<E>(parent, *next..*announced);
+            }
+        }
         let (child_page, child) = table.child::<E>(*page, parent, *next)?;
         // An error in the first entry itself comes before F-24.
         match child.level() {

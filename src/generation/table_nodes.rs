@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -168,6 +168,14 @@ impl Nodes {
         let block = self.kept.get((page / BLOCK_PAGES) as usize)?;
         let block = block.get_or_init(|| (0..BLOCK_PAGES).map(|_| OnceLock::new()).collect());
         block.get((page % BLOCK_PAGES) as usize)
+    }
+
+    /// Announces that pages will be read soon, if that is of use. They are read from memory if they are kept.
+    pub(super) fn prefetch(&self, pages: Range<u64>) {
+        let end = pages.end.min(self.page_count);
+        if self.file.reads_ahead() && pages.start < end {
+            self.file.prefetch(pages.start * PAGE_BYTES as u64..end * PAGE_BYTES as u64);
+        }
     }
 
     /// Reads a node from the file.

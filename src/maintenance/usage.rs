@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use super::inventory::{Inventory, ListedFile, SpaceReason, SpareFile};
 use super::storage_tensors::{RewriteGain, StorageTensors, each_storage, rewrite_gain};
 use super::tagged::TaggedGenerations;
-use crate::disk::{FileId, STAGE_PREFIX, StoreFile, tree_bytes};
-use crate::error::{Error, Result};
+use crate::disk::{FileId, REMOTE_PREFIX, STAGE_PREFIX, StoreFile, tree_bytes};
+use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{OpenStore, writers_of};
 use crate::layout::repack;
 use crate::storage::StorageKind;
@@ -81,6 +81,13 @@ impl DiskUsage {
 
 /// Adds up the sizes of all files, and the bytes that tensors reach.
 pub(crate) fn usage(store: &OpenStore) -> Result<DiskUsage> {
+    if store.disk.never_changes() {
+        let message = format!(
+            "disk usage of {}: the store is not in a file system; list its storages for their sizes, or copy it to a path",
+            store.paths.root().display()
+        );
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
     let Inventory { newest, mut files } = Inventory::take(store)?;
     let mut usage = DiskUsage { generation: newest.number(), ..DiskUsage::default() };
     let mut counted = Counted::default();
@@ -150,7 +157,7 @@ fn add_root(usage: &mut DiskUsage, store: &OpenStore, counted: &mut Counted) -> 
     let mut others = Vec::new();
     for name in store.disk.list(root).map_err(|e| Error::io("list", root, e))? {
         let path = root.join(&name);
-        match own.contains(&path) {
+        match own.contains(&path) || name.starts_with(REMOTE_PREFIX) {
             true => add(&mut usage.metadata_bytes, counted.size_of(store, &path)),
             false => others.push(path),
         }

@@ -22,7 +22,10 @@
 //! | mutable storage | elements that a guard changes under the file's lock | `file/mutable.rs` |
 //! | open storages | the storages that a handle has open, so that equal ids share one file | `file/open_storages.rs` |
 //! | poison | a failed sync, after which nothing more is written through a handle | `file/poison.rs` |
+//! | read ahead | what will be read of a file that is far away, announced so that it is fetched meanwhile | `read_ahead.rs` |
+//! | replacement | new bytes for a storage that is changed in place, from a copy of it elsewhere | `file/replace.rs` |
 //! | rewrite | copying the bytes of a storage to a new one, whole or without those that no tensor reaches | `digest/rewrite.rs` |
+//! | spool | an unfinished file of bytes that were received, and are not in their storages yet | `grow/spool.rs` |
 //! | staged storage | a file that is written and not yet published | `grow/staged_storage.rs`, `grow/writer.rs` |
 //! | storage | the bytes that tensors share, whatever holds them | `file/backing.rs` |
 //! | wait | how long a lock is waited for, and what is told meanwhile | `lock/lock_wait.rs` |
@@ -34,6 +37,7 @@ mod grow;
 mod lock;
 mod map;
 mod open_file;
+mod read_ahead;
 
 pub(crate) use digest::rewrite::{ByteSource, UnverifiedStorage, Without};
 pub(crate) use digest::verified_reader::{DamagedChunk, Unreadable, VerifiedStorage};
@@ -47,9 +51,11 @@ pub(crate) use file::mutable::LockedStorage;
 pub(crate) use file::open_external::{AccessOptions, ExternalOpener};
 pub(crate) use file::open_storages::OpenStorages;
 pub(crate) use file::poison::Poison;
+pub(crate) use file::replace::replace_bytes;
 pub use file::storage_kind::StorageKind;
 pub(crate) use grow::growth::{Grown, Growth, GrowthLock};
 pub(crate) use grow::known_tails::KnownTails;
+pub(crate) use grow::spool::Spool;
 pub(crate) use grow::staged_storage::StagedStorage;
 pub use grow::writeback::Writeback;
 pub(crate) use grow::writer::StorageWriter;
@@ -59,6 +65,10 @@ pub use map::advice::Advice;
 pub(crate) use map::advice::Hint;
 pub(crate) use map::mapping::{Atom, LiveMapping, MapPermit};
 pub(crate) use open_file::{OpenContext, check_length, open_whole};
+pub(crate) use read_ahead::{
+    MAX_GAP_BYTES as READ_AHEAD_GAP_BYTES, RANGE_BYTES as READ_AHEAD_RANGE_BYTES,
+    WINDOW_BYTES as READ_AHEAD_WINDOW_BYTES,
+};
 
 /// The alignment, in bytes, of each tensor in a storage that several tensors share: a cache line, which is more than
 /// the alignment of any element.

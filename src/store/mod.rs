@@ -15,6 +15,7 @@ mod maintain;
 mod name_changes;
 mod name_prefix;
 mod options;
+pub mod replica;
 mod retention;
 mod save_view;
 mod snapshot;

@@ -29,7 +29,7 @@ use crate::storage::{MapPermit, OnWait};
 pub struct StoreOptions {
     pub(super) options: Options,
     pub(super) disk: Arc<dyn Disk>,
-    at: Option<At>,
+    pub(super) at: Option<At>,
 }
 
 impl Default for StoreOptions {

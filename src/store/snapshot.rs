@@ -3,11 +3,12 @@
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use stridemap_format::{Header, RecordKind, StorageRecord, TensorRecord};
 
 use super::loader::Loader;
+use super::replica::TaggedGarbage;
 use crate::error::{FormatContext, Result};
 use crate::generation::Generation;
 use crate::layout::{MAX_STEPS_TOGETHER, footprint_bytes, for_each_range, overlaps, overlaps_within, repack};
@@ -23,6 +24,7 @@ use crate::tensor::Tensor;
 pub struct Snapshot {
     pub(super) loader: Arc<Loader>,
     generation: Arc<Generation>,
+    pub(super) tagged_garbage: Arc<OnceLock<TaggedGarbage>>,
 }
 
 impl fmt::Debug for Snapshot {
@@ -228,7 +230,7 @@ impl StorageInfo {
 
 impl Snapshot {
     pub(super) fn new(loader: Arc<Loader>, generation: Arc<Generation>) -> Self {
-        Snapshot { loader, generation }
+        Snapshot { loader, generation, tagged_garbage: Arc::default() }
     }
 
     /// Returns the number of the commit that made this generation; 1 is the empty store.

@@ -46,13 +46,17 @@ impl Store {
     ///
     /// # Errors
     /// `Corrupt`, `UnsupportedVersion`, `Busy`, `Stale` and `Io`, as for [`refresh`](Self::refresh); `Unsupported` for a
-    /// handle that was opened [at](crate::StoreOptions::at) a generation, which never moves.
+    /// handle that was opened [at](crate::StoreOptions::at) a generation or by
+    /// [`open_files`](crate::StoreOptions::open_files), which never moves.
     pub fn wait_for_change(&self, timeout: Duration) -> Result<bool> {
         let store = &self.loader.store;
         if store.is_fixed() {
+            let advice = match store.disk.never_changes() {
+                true => "open the store again to see a newer one",
+                false => "open the newest generation to follow the store",
+            };
             let message = format!(
-                "wait for a change of {}: the store was opened at generation {}, and stays there; open the \
-                 newest generation to follow the store",
+                "wait for a change of {}: the store was opened at generation {}, and stays there; {advice}",
                 store.paths.root().display(),
                 store.generation_number()
             );

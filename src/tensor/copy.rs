@@ -3,6 +3,8 @@
 //! A copy from or to a file visits the dimensions in storage order, from the widest stride to the narrowest, so the
 //! file is read forwards and about once.
 
+use std::ops::Range;
+
 use stridemap_format::Header;
 
 use super::Tensor;
@@ -71,13 +73,24 @@ fn gather_file<const W: usize>(storage: &Storage, out: &mut [u8], order: &Order)
     let read_count = read_count::<W>(&order.dims);
     let cost_bytes = out.len().saturating_add(read_count.saturating_mul(READ_COST_BYTES));
     let elem_cost_bytes = cost_bytes / order.numel();
-    let most_threads = if out.len() / read_count < BLOCK_BYTES { MAX_READERS } else { 1 };
+    // Of a file that is far away, several ranges are fetched at once for one thread.
+    let is_far = storage.reads_ahead();
+    let most_threads = if out.len() / read_count < BLOCK_BYTES && !is_far { MAX_READERS } else { 1 };
     // Pieces must not share bytes of the file: each would read them again.
     let may_cut = |outer: Dim, inner: &[Dim]| {
         inner.iter().all(|dim| dim.other_stride.unsigned_abs() <= outer.other_stride.unsigned_abs())
     };
     let read = |out: &mut [u8], order: &Order| {
-        walk_file::<W>(&mut Gather { storage, out, scratch: Vec::new() }, order)
+        let parts = || Parts::of::<W>(order, if is_far { BLOCK_BYTES } else { usize::MAX });
+        let mut ahead = storage.read_ahead(parts().map(|part| part.range::<W>()));
+        let mut gather = Gather { storage, out, scratch: Vec::new() };
+        parts().try_for_each(|part| {
+            if let Some(ahead) = &mut ahead {
+                let range = part.range::<W>();
+                ahead.before_read_of(range.end - range.start);
+            }
+            part.copy::<W>(&mut gather)
+        })
     };
     let done = kernel::in_parallel(
         (cost_bytes, most_threads),
@@ -101,7 +114,10 @@ fn scatter_elements<const W: usize>(bytes: &[u8], view: &Tensor, storage: &mut L
     let order = storage_order(view.header());
     match storage.bytes_mut()? {
         Some(out) => kernel::copy::<W>(bytes, out, &order),
-        None => walk_file::<W>(&mut Scatter { storage, bytes, scratch: Vec::new() }, &order)?,
+        None => {
+            let mut scatter = Scatter { storage, bytes, scratch: Vec::new() };
+            Parts::of::<W>(&order, usize::MAX).try_for_each(|part| part.copy::<W>(&mut scatter))?;
+        }
     }
     Ok(())
 }
@@ -175,38 +191,105 @@ impl FileCopy for Scatter<'_> {
     }
 }
 
-/// Divides a copy into runs and blocks.
-fn walk_file<const W: usize>(copy: &mut impl FileCopy, order: &Order) -> Result<()> {
-    let &Order { ref dims, start: storage_at, other_start: memory_at } = order;
-    let Some((&outer, inner)) = dims.split_first() else { return copy.run::<W>(1, storage_at, memory_at) };
-    if inner.is_empty() && outer.stride == 1 && outer.other_stride == 1 {
-        return copy.run::<W>(outer.n, storage_at, memory_at);
+/// A part of a copy that one transfer makes.
+enum Part {
+    /// Elements that are adjacent on both sides, and their number.
+    Run { n: usize, storage_at: usize, memory_at: usize },
+    /// Elements whose span in the file is small enough to transfer at once.
+    Block(Order),
+}
+
+impl Part {
+    /// Returns the bytes of the storage from the first element to the last.
+    fn range<const W: usize>(&self) -> Range<u64> {
+        let (start, count) = match self {
+            Part::Run { n, storage_at, .. } => (*storage_at, *n),
+            Part::Block(order) => (order.start, span(&order.dims)),
+        };
+        (start * W) as u64..((start + count) * W) as u64
     }
-    let inner_span = span(inner);
-    let step = outer.stride.max(1);
-    let rows = BLOCK_BYTES
-        .checked_div(W)
-        .and_then(|elems| elems.checked_sub(inner_span))
-        .map(|rest| rest / step + 1);
-    let at = |row: usize, dims: Vec<Dim>| Order {
-        dims,
-        start: storage_at + row * outer.stride,
-        other_start: moved(memory_at, row, outer.other_stride),
-    };
-    match rows {
-        Some(rows) if is_dense::<W>(dims) => {
-            for first in (0..outer.n).step_by(rows) {
-                let block = Dim { n: rows.min(outer.n - first), ..outer };
-                copy.block::<W>(at(first, [&[block], inner].concat()))?;
-            }
-        }
-        _ => {
-            for row in 0..outer.n {
-                walk_file::<W>(copy, &at(row, inner.to_vec()))?;
-            }
+
+    fn copy<const W: usize>(self, copy: &mut impl FileCopy) -> Result<()> {
+        match self {
+            Part::Run { n, storage_at, memory_at } => copy.run::<W>(n, storage_at, memory_at),
+            Part::Block(order) => copy.block::<W>(order),
         }
     }
-    Ok(())
+}
+
+/// Divides a copy into runs and blocks, in the order of the storage.
+struct Parts<'a> {
+    order: &'a Order,
+    /// The indices of the next part in the outer dimensions, of which each row has parts of its own.
+    rows: Vec<usize>,
+    /// The next row of the dimension after these that is not in a part yet.
+    first: usize,
+    /// How many rows of that dimension a part has.
+    step: usize,
+    is_run: bool,
+    is_done: bool,
+}
+
+impl<'a> Parts<'a> {
+    /// `limit_bytes` limits the length of a run.
+    fn of<const W: usize>(order: &'a Order, limit_bytes: usize) -> Self {
+        let mut outer_count = 0;
+        let (step, is_run) = loop {
+            let dims = order.dims.get(outer_count..).unwrap_or_default();
+            let Some((outer, inner)) = dims.split_first() else { break (1, true) };
+            if inner.is_empty() && outer.stride == 1 && outer.other_stride == 1 {
+                break ((limit_bytes / W).max(1), true);
+            }
+            let rest = (BLOCK_BYTES / W).checked_sub(span(inner));
+            if let Some(rest) = rest.filter(|_| is_dense::<W>(dims)) {
+                break (rest / outer.stride.max(1) + 1, false);
+            }
+            outer_count += 1;
+        };
+        Parts { order, rows: vec![0; outer_count], first: 0, step, is_run, is_done: false }
+    }
+
+    /// Moves to the next row of the outer dimensions.
+    fn advance(&mut self) {
+        for (row, dim) in self.rows.iter_mut().zip(&self.order.dims).rev() {
+            *row += 1;
+            if *row < dim.n {
+                return;
+            }
+            *row = 0;
+        }
+        self.is_done = true;
+    }
+}
+
+impl Iterator for Parts<'_> {
+    type Item = Part;
+
+    fn next(&mut self) -> Option<Part> {
+        if self.is_done {
+            return None;
+        }
+        let Order { dims, start, other_start } = self.order;
+        let (outer, dims) = dims.split_at(self.rows.len());
+        let (mut storage_at, mut memory_at) = (*start, *other_start);
+        let divided = dims.first().copied().unwrap_or(Dim { n: 1, stride: 1, other_stride: 1 });
+        for (dim, row) in outer.iter().chain([&divided]).zip(self.rows.iter().chain([&self.first])) {
+            storage_at += row * dim.stride;
+            memory_at = moved(memory_at, *row, dim.other_stride);
+        }
+        let n = self.step.min(divided.n - self.first);
+        self.first += n;
+        if self.first == divided.n {
+            self.first = 0;
+            self.advance();
+        }
+        if self.is_run {
+            return Some(Part::Run { n, storage_at, memory_at });
+        }
+        let inner = dims.get(1..).unwrap_or_default();
+        let dims = [&[Dim { n, ..divided }], inner].concat();
+        Some(Part::Block(Order { dims, start: storage_at, other_start: memory_at }))
+    }
 }
 
 /// Returns the number of runs and blocks of a copy. Blocks that are longer than the limit count as one.
@@ -253,6 +336,8 @@ fn gather_places_of<const W: usize>(
     let (run_bytes, mut window) = (run * W, Vec::new());
     let mut order: Vec<usize> = (0..places.len()).collect();
     order.sort_by_key(|&i| places[i]);
+    let ranges = order.iter().map(|&i| (places[i] * W) as u64..((places[i] + run) * W) as u64);
+    let mut ahead = storage.read_ahead(ranges);
     let mut rest = order.as_slice();
     while let Some(&first) = rest.first() {
         let (start, mut last) = (places[first], places[first]);
@@ -267,6 +352,9 @@ fn gather_places_of<const W: usize>(
         let count = rest.iter().take_while(is_near).count().max(1);
         let (members, after) = rest.split_at(count);
         let start_bytes = (start * W) as u64;
+        if let Some(ahead) = &mut ahead {
+            ahead.before_read_of((members.len() * run_bytes) as u64);
+        }
         if let &[i] = members {
             storage.read_at(&mut out[i * run_bytes..][..run_bytes], start_bytes)?;
         } else {

@@ -3,16 +3,18 @@
 use super::Tensor;
 use super::copy::MAX_GAP_BYTES;
 use crate::layout::for_each_range;
-use crate::storage::{Advice, Hint};
+use crate::storage::{Advice, Hint, READ_AHEAD_GAP_BYTES, READ_AHEAD_RANGE_BYTES, READ_AHEAD_WINDOW_BYTES};
 
 /// The bytes of one hint. Of a longer range, the kernel may read only the beginning: by default 128 KiB, if the disk
 /// states no other limit.
-const HINT_BYTES: usize = 64 << 10;
+const HINT_BYTES: u64 = 64 << 10;
 
 /// Hints to the kernel about how elements on disk will be accessed. They never change a result, so they return no
 /// error: the kernel may ignore them. They do nothing for a tensor on the heap.
 impl Tensor {
     /// Asks the kernel to read the elements into the page cache, so that a later access need not wait for the disk.
+    ///
+    /// Of a store that is not in a [file system](crate::replica), it asks for at most 64 MiB.
     ///
     /// Only the bytes of this view are read, and gaps of at most 16 KiB between them. This does not wait until they are
     /// read, but it does wait while the queue of the disk is full. Bytes that are in the page cache already are not
@@ -30,13 +32,20 @@ impl Tensor {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn prefetch(&self) {
-        let inside =
-            for_each_range(self.header(), self.storage().length_bytes(), MAX_GAP_BYTES as u64, |range| {
-                for start in range.clone().step_by(HINT_BYTES) {
-                    let end = range.end.min(start + HINT_BYTES as u64);
-                    self.storage().advise(start..end, Hint::WillNeed);
-                }
-            });
+        let storage = self.storage();
+        let (gap_bytes, piece_bytes, mut left_bytes) = match storage.reads_ahead() {
+            true => (READ_AHEAD_GAP_BYTES, READ_AHEAD_RANGE_BYTES, READ_AHEAD_WINDOW_BYTES),
+            false => (MAX_GAP_BYTES as u64, HINT_BYTES, u64::MAX),
+        };
+        let inside = for_each_range(self.header(), storage.length_bytes(), gap_bytes, |range| {
+            let mut start = range.start;
+            while start < range.end && left_bytes > 0 {
+                let end = range.end.min(start + piece_bytes);
+                storage.advise(start..end, Hint::WillNeed);
+                left_bytes = left_bytes.saturating_sub(end - start);
+                start = end;
+            }
+        });
         debug_assert!(inside.is_ok(), "{self:?} leaves its storage");
     }
 

@@ -79,6 +79,8 @@ fn gather_in_order(tensor: &Tensor, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -
         thread_count,
         |push| {
             for_each_piece(slice::from_ref(tensor), limit, &mut |pieces| {
+                // Of a file that is far away, the next piece is fetched while this one is copied.
+                pieces.iter().filter(|piece| piece.storage().reads_ahead()).for_each(Tensor::prefetch);
                 pieces.iter().cloned().try_for_each(&mut *push)
             })
         },

@@ -12,6 +12,8 @@ mod errors;
 mod examples;
 mod external;
 mod faults;
+#[path = "../common/files.rs"]
+mod files;
 mod filesystems;
 mod growth;
 mod harness;
@@ -23,7 +25,9 @@ mod mutable;
 mod python_reader;
 #[path = "../common/random.rs"]
 mod random;
+mod receive;
 mod refusals;
+mod replica;
 mod scale;
 mod serialized;
 mod sharing;

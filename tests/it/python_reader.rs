@@ -14,6 +14,7 @@ use crate::support::{as_json, python, python_has, stdout};
 
 const READER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/format/reader.py");
 const CHECK_VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/format/vectors/check.py");
+const CHECK_REMOTES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/format/vectors/check_remotes.py");
 
 /// Prints every tensor of a store with its elements, using the reader's functions.
 const PRINT_ALL: &str = "
@@ -178,4 +179,15 @@ fn python_reads_the_golden_vectors() {
     if python_has("numpy, xxhash") {
         print!("{}", stdout(&python(&[CHECK_VECTORS])));
     }
+}
+
+#[test]
+fn python_reads_remotes_as_it_reads_their_stores_and_finds_every_damaged_object() {
+    if !python_has("blake3, numpy, xxhash") {
+        return;
+    }
+    let (_dir, path) = new_path();
+    drop(varied_store(&path));
+    print!("{}", stdout(&python(&[CHECK_REMOTES, path.to_str().unwrap()])));
+    print!("{}", stdout(&python(&[CHECK_REMOTES])));
 }

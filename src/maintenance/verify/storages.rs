@@ -93,10 +93,14 @@ impl SealedCheck {
         damaged: &mut Vec<DamagedChunk>,
     ) -> Result<u64> {
         let mut bytes = 0;
+        let mut ahead = self.storage.read_ahead(chunks.clone());
         for index in chunks {
             let end_bytes = ((index + 1) * CHUNK_BYTES).min(self.length_bytes);
             if end_bytes > self.storage.found_bytes() {
                 continue;
+            }
+            if let Some(ahead) = &mut ahead {
+                ahead.before_read_of(end_bytes.saturating_sub(index * CHUNK_BYTES));
             }
             match self.storage.read_chunk(index, buffer) {
                 Err(e) if self.unreadable.skips(&e) => damaged.push(DamagedChunk { index, found: Err(e) }),

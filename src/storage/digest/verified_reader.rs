@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs::File;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::io::Errno;
 use stridemap_format::{
@@ -18,6 +18,7 @@ use crate::disk::{Access, Disk, DiskFile, StorePaths, read_again};
 use crate::error::{Error, Result};
 use crate::storage::grow::writer::StorageWriter;
 use crate::storage::open_file::{OpenContext, broken, check_length, read_error};
+use crate::storage::read_ahead::ReadAhead;
 use crate::storage::resize_discarding;
 
 /// The number of chunk digests in memory at a time. It is limited because a record may claim any number of chunks.
@@ -47,6 +48,8 @@ struct SumFile {
     file: Arc<dyn DiskFile>,
     path: PathBuf,
     count: u64,
+    /// Of a file that is far away: the digests that were read last, and the index of the first.
+    last: Mutex<(u64, Vec<Digest>)>,
 }
 
 /// A chunk that was read and does not match its digest. The bytes after the last full chunk, possibly none, also count
@@ -170,6 +173,19 @@ impl VerifiedStorage {
         self.file.as_file()
     }
 
+    /// Returns what announces reads of these chunks, or `None` if that is of no use.
+    pub(crate) fn read_ahead(
+        &self,
+        chunks: Range<u64>,
+    ) -> Option<ReadAhead<impl Iterator<Item = Range<u64>> + use<>>> {
+        let length_bytes = self.length_bytes;
+        let bytes = move |index: u64| {
+            let start = index * CHUNK_BYTES;
+            start..(start + CHUNK_BYTES).min(length_bytes).max(start)
+        };
+        ReadAhead::of(&self.file, chunks.map(bytes))
+    }
+
     pub(crate) fn found_bytes(&self) -> u64 {
         self.found_bytes
     }
@@ -204,7 +220,7 @@ impl VerifiedStorage {
         if let Some((_, digest)) = corrected.ok().and_then(|at| self.corrected.get(at)) {
             return Ok(Some(*digest));
         }
-        Ok(self.digests(index, 1)?.first().copied())
+        self.sum.as_ref().map_or(Ok(None), |sum| sum.digest(index))
     }
 
     /// Returns up to `count` digests of full chunks from the `.sum` file, fewer at its end.
@@ -253,12 +269,16 @@ impl ByteSource for VerifiedStorage {
             let detail = format!("{} bytes, but a read ends at byte {}", self.length_bytes, range.end);
             return Err(broken(&self.path, detail));
         }
+        let mut ahead = self.read_ahead(range.start / CHUNK_BYTES..range.end.div_ceil(CHUNK_BYTES));
         let mut start = range.start;
         while start < range.end {
             let (index, within) = (start / CHUNK_BYTES, start % CHUNK_BYTES);
             let count = (range.end - start).min(CHUNK_BYTES - within);
             if self.chunk_index != Some(index) {
                 self.chunk_index = None;
+                if let Some(ahead) = &mut ahead {
+                    ahead.before_read_of((self.length_bytes - index * CHUNK_BYTES).min(CHUNK_BYTES));
+                }
                 let mut chunk = std::mem::take(&mut self.chunk);
                 let read = self.read_chunk(index, &mut chunk);
                 self.chunk = chunk;
@@ -286,7 +306,21 @@ impl SumFile {
             broken(&path, detail)
         });
         let count = (found_bytes / DIGEST_BYTES).min(chunk_count);
-        Ok((SumFile { file, path, count }, error))
+        Ok((SumFile { file, path, count, last: Mutex::default() }, error))
+    }
+
+    /// Returns the digest of a chunk, or `None` after the end of the file.
+    fn digest(&self, index: u64) -> Result<Option<Digest>> {
+        if !self.file.reads_ahead() {
+            return Ok(self.digests(index, 1)?.first().copied());
+        }
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let (first, digests) = &mut *last;
+        let is_read = |first: u64| index.checked_sub(first).is_some_and(|at| at < digests.len() as u64);
+        if !is_read(*first) {
+            (*first, *digests) = (index, self.digests(index, PIECE_DIGESTS)?);
+        }
+        Ok(digests.get((index - *first) as usize).copied())
     }
 
     /// Returns up to `count` digests, fewer at the end of the file.

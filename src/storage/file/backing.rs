@@ -18,6 +18,7 @@ use crate::storage::map::advice::Hint;
 use crate::storage::map::file_lock::{FileLock, Held, LockRef};
 use crate::storage::map::mapping::{MapPermit, Mapping};
 use crate::storage::open_file::{MapError, OpenContext, check_length, open_whole};
+use crate::storage::read_ahead::ReadAhead;
 
 /// The store that a storage belongs to, if any, and the id of the storage in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -402,8 +403,32 @@ impl Storage {
         Ok(())
     }
 
-    /// Passes a hint about a range of bytes inside the storage to the kernel. Bytes on the heap need none.
+    /// Returns the store's file, if the bytes are read from it.
+    pub(crate) fn file(&self) -> Option<&Arc<dyn DiskFile>> {
+        match &self.bytes {
+            Bytes::File(file, _) => Some(file),
+            Bytes::Mutable(file, _) => Some(&file.in_place().file),
+            Bytes::Live(file) => Some(&file.in_place().file),
+            Bytes::None | Bytes::Heap(_) | Bytes::Range(..) | Bytes::Mapped(..) => None,
+        }
+    }
+
+    /// Whether reads are faster if they are announced.
+    pub(crate) fn reads_ahead(&self) -> bool {
+        self.file().is_some_and(|file| file.reads_ahead())
+    }
+
+    /// Returns what announces the ranges of a read, or `None` if that is of no use.
+    pub(crate) fn read_ahead<I: Iterator<Item = Range<u64>>>(&self, ranges: I) -> Option<ReadAhead<I>> {
+        ReadAhead::of(self.file()?, ranges)
+    }
+
+    /// Passes a hint about a range of bytes inside the storage to the kernel, or to a file that is not the kernel's. Bytes
+    /// on the heap need none.
     pub(crate) fn advise(&self, range: Range<u64>, hint: Hint) {
+        if let (Some(file), Hint::WillNeed) = (self.file().filter(|file| file.reads_ahead()), hint) {
+            return file.prefetch(range);
+        }
         let (file, start_bytes) = match &self.bytes {
             Bytes::None | Bytes::Heap(_) => return,
             Bytes::Mapped(mapping, start) => {

@@ -10,4 +10,5 @@ pub(in crate::storage) mod mutable;
 pub(in crate::storage) mod open_external;
 pub(in crate::storage) mod open_storages;
 pub(in crate::storage) mod poison;
+pub(in crate::storage) mod replace;
 pub(in crate::storage) mod storage_kind;

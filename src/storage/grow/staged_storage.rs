@@ -60,6 +60,24 @@ impl StagedStorage {
         }
     }
 
+    /// Renames the files to their final names before the commit, without the writers' lock, and closes them. `publish`
+    /// renames one file.
+    pub(crate) fn publish_early(
+        self,
+        paths: &StorePaths,
+        id: u64,
+        publish: impl Fn(&mut Staged, &Path) -> Result<()>,
+    ) -> Result<()> {
+        let StagedBytes::Files { bytes, sum } = self.bytes else { return Ok(()) };
+        let files = [Some((bytes, paths.storage(id))), sum.map(|sum| (sum, paths.sum(id)))];
+        for (mut file, target) in files.into_iter().flatten() {
+            publish(&mut file, &target)?;
+            // Until here, the lock marked the file as unfinished.
+            file.file().unlock().doing("unlock storage", &target)?;
+        }
+        Ok(())
+    }
+
     /// Renames the files to their final names, under the writers' lock.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ mod in_place;
 mod play;
 mod power;
 mod readers;
+mod receive;
 mod replaced;
 pub(crate) mod seat;
 mod writers;
@@ -115,6 +116,7 @@ fn interleavings() -> Vec<Simulation> {
             history::view_of_a_removed_tensor_beside_a_restore,
             &["restored-has-storage"],
         ),
+        of("collection during a receive", receive::collection_during_a_receive, &["received-is-named"]),
         of("append after a restore", history::append_after_a_restore, &[]),
         of("two appends", growth::two_appends, &["lock-storage"]),
         of(
@@ -211,16 +213,22 @@ fn every_omitted_sync_and_rename_is_detected_after_a_power_cut() {
     check(power::simulations());
 }
 
-/// The steps that occur in two places.
-const IN_TWO_PLACES: [&str; 3] = ["sync-parent", "sync-storages-dir", "sync-table-name"];
+#[test]
+fn every_omitted_step_of_a_receive_is_detected_after_a_power_cut() {
+    check(receive::simulations());
+}
+
+/// The steps that occur in more than one place, once for each further one.
+const IN_MORE_PLACES: [&str; 4] =
+    ["sync-parent", "sync-storages-dir", "sync-storages-dir", "sync-table-name"];
 
 #[test]
 fn every_step_in_the_sources_has_a_simulation_that_detects_its_absence() {
     let mut sources = steps_below(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
     sources.sort();
-    let simulations = interleavings().into_iter().chain(power::simulations());
+    let simulations = interleavings().into_iter().chain(power::simulations()).chain(receive::simulations());
     let found: BTreeSet<_> = simulations.flat_map(|simulation| simulation.finds).copied().collect();
-    let mut found: Vec<_> = found.into_iter().chain(IN_TWO_PLACES).collect();
+    let mut found: Vec<_> = found.into_iter().chain(IN_MORE_PLACES).collect();
     found.sort();
     assert_eq!(sources, found);
 }

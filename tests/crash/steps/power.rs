@@ -161,7 +161,7 @@ fn content(store: &Store) -> stridemap::Result<Content> {
     Ok(content)
 }
 
-fn numbers(count: usize, seed: u32) -> Tensor {
+pub(super) fn numbers(count: usize, seed: u32) -> Tensor {
     let number = |i: u32| i.wrapping_mul(2_654_435_761).wrapping_add(seed);
     Tensor::from_vec((0..count as u32).map(number).collect(), &[count]).unwrap()
 }
@@ -170,17 +170,21 @@ const BEGAN: &str = "began";
 const RETURNED: &str = "returned";
 
 /// The operations on a store, and its content after each step: `None` while there is no store.
-struct Story<'a> {
+pub(super) struct Story<'a> {
     play: &'a Play,
     contents: Vec<Option<Content>>,
 }
 
 impl<'a> Story<'a> {
-    fn begin(play: &'a Play) -> Self {
+    pub(super) fn begin(play: &'a Play) -> Self {
         Story { play, contents: vec![None] }
     }
 
-    fn step<T>(&mut self, what: &str, act: impl FnOnce() -> stridemap::Result<T>) -> Result<T, String> {
+    pub(super) fn step<T>(
+        &mut self,
+        what: &str,
+        act: impl FnOnce() -> stridemap::Result<T>,
+    ) -> Result<T, String> {
         self.play.simulated.mark(BEGAN);
         let done = expect_ok(what, act())?;
         self.play.simulated.mark(RETURNED);
@@ -197,7 +201,7 @@ impl<'a> Story<'a> {
     }
 
     /// Cuts the power after every operation from this point of the log on.
-    fn explore(&self, from: usize) -> Fate {
+    pub(super) fn explore(&self, from: usize) -> Fate {
         let log = self.play.simulated.log();
         for point in from..=log.len() {
             let ops = &log[..point];
