@@ -228,6 +228,61 @@ def gather_numpy(path, size, indices):
     return lambda: x.take(index, axis=0), None
 
 
+# Objects of a bucket. `files` are put, or got to `dir`, with `jobs` requests at a time.
+
+
+def obstore_at(url):
+    from obstore.store import S3Store
+
+    bucket, prefix = url.removeprefix("s3://").split("/", 1)
+    options = {"allow_http": True} if os.environ.get("AWS_ALLOW_HTTP") else {}
+    return S3Store(bucket, prefix=prefix, client_options=options)
+
+
+def put_all(store, files, jobs):
+    import concurrent.futures
+
+    import obstore
+
+    def put(path):
+        with open(path, "rb") as file:
+            obstore.put(store, os.path.basename(path), file.read(), use_multipart=False)
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(put, files))
+
+
+@peer("obstore")
+def put_obstore(url, files, jobs):
+    store = obstore_at(url)
+    return lambda: put_all(store, files, jobs), None
+
+
+@peer("obstore")
+def get_obstore(url, files, jobs, dir):
+    import concurrent.futures
+
+    import obstore
+
+    store = obstore_at(url)
+    put_all(store, files, jobs)
+
+    def get(path):
+        name = os.path.basename(path)
+        with open(os.path.join(dir, name), "wb") as file:
+            file.write(obstore.get(store, name).bytes())
+
+    def timed():
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(get, files))
+
+    def remove():
+        for path in files:
+            os.remove(os.path.join(dir, os.path.basename(path)))
+
+    return timed, remove
+
+
 def use_processors(count):
     """Restricts all threads of this process to some processors, as stridemap-bench is."""
     chosen = sorted(PROCESSORS)[:count]
@@ -239,7 +294,7 @@ def use_processors(count):
 
 def answer(request):
     if "list" in request:
-        packages = ["numpy", "torch", "h5py", "zarr", "tensordict", "safetensors"]
+        packages = ["numpy", "torch", "h5py", "zarr", "tensordict", "safetensors", "obstore"]
         installed = [name for name in packages if importlib.util.find_spec(name)]
         versions = {name: importlib.metadata.version(name) for name in installed}
         return {"functions": sorted(FUNCTIONS), "versions": {"Python": sys.version.split()[0], **versions}}

@@ -26,6 +26,8 @@ pub(crate) struct Bench {
     dir: TempDir,
     python: Option<Rc<RefCell<Python>>>,
     model: Option<PathBuf>,
+    remote: Option<String>,
+    remote_mib: usize,
     report: Option<PathBuf>,
     load: String,
     results: Vec<Measured>,
@@ -70,6 +72,8 @@ impl Bench {
             dir: TempDir::with_prefix_in("run-", fs::canonicalize(&args.dir)?)?,
             python: python.map(|python| Rc::new(RefCell::new(python))),
             model: args.model.clone(),
+            remote: args.remote.clone(),
+            remote_mib: args.remote_mib,
             report: args.report.clone(),
             load: machine::load()?,
             results: Vec::new(),
@@ -98,6 +102,16 @@ impl Bench {
     /// Returns a safetensors file of a real model, if one was given.
     pub(crate) fn model(&self) -> Option<PathBuf> {
         self.model.clone()
+    }
+
+    /// Returns the URL for the cases of remotes, if one was given.
+    pub(crate) fn remote(&self) -> Option<String> {
+        self.remote.clone()
+    }
+
+    /// Returns how much the cases of remotes transfer, in MiB.
+    pub(crate) fn remote_mib(&self) -> usize {
+        self.remote_mib
     }
 
     /// Returns a new directory, deleted when the value is dropped.

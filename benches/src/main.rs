@@ -47,6 +47,12 @@ struct Args {
     /// A safetensors file of a real model, for more cases.
     #[arg(long, env = "STRIDEMAP_MODEL")]
     model: Option<PathBuf>,
+    /// A URL in an S3 bucket, for the cases of remotes. Objects below it are deleted.
+    #[arg(long, env = "STRIDEMAP_BENCH_REMOTE")]
+    remote: Option<String>,
+    /// How much the cases of remotes transfer, in MiB.
+    #[arg(long, default_value_t = 256)]
+    remote_mib: usize,
     #[command(subcommand)]
     job: Option<Job>,
 }

@@ -10,6 +10,7 @@ mod interop;
 mod load;
 mod memory;
 mod open;
+mod remote;
 mod save;
 mod scan;
 mod statistics;
@@ -34,6 +35,7 @@ pub(crate) fn run(bench: &mut Bench) -> Outcome {
         interop::run,
         compact::run,
         memory::run,
+        remote::run,
     ];
     subjects.into_iter().try_for_each(|run| run(bench))
 }

@@ -1,0 +1,73 @@
+//! The generations that a remote had, from the newest back to the last one that was not pruned.
+
+use std::time::SystemTime;
+
+use stridemap::history::At;
+use stridemap::{ErrorKind, Result, Snapshot, Store, StoreOptions};
+use stridemap_format::remote::{RemoteManifest, manifest_path};
+
+use crate::Remote;
+use crate::remote::Published;
+
+/// A remote manifest.
+pub(crate) struct Link {
+    pub(crate) name: String,
+    /// When it was put, by the clock of the server.
+    pub(crate) modified: SystemTime,
+    pub(crate) manifest: RemoteManifest,
+}
+
+impl Remote {
+    /// Returns a snapshot of a generation, for reading in place: that of a tag, or one by its number, until it is pruned.
+    ///
+    /// # Errors
+    /// Those of [`store_at`](Self::store_at).
+    pub fn at(&self, at: impl Into<At>) -> Result<Snapshot> {
+        Ok(self.store_at(at)?.snapshot())
+    }
+
+    /// Opens a generation for reading in place: that of a tag, or one by its number, until it is pruned.
+    ///
+    /// # Errors
+    /// Those of [`store`](Self::store); `NameNotFound` if there is no such tag; `Conflict` if the remote does not have
+    /// the generation.
+    pub fn store_at(&self, at: impl Into<At>) -> Result<Store> {
+        let at = at.into();
+        let published = self.published()?.ok_or_else(|| self.not_found())?;
+        let open = |manifest: &RemoteManifest| {
+            StoreOptions::new().at(at.clone()).open_files(self.files(manifest), self.location())
+        };
+        let found = open(&published.manifest);
+        match (&found, &at) {
+            (Err(e), At::Generation(number)) if e.kind() == ErrorKind::Conflict => {
+                let mut links = self.links(&published);
+                while let Some(link) = links.next().transpose()? {
+                    if link.manifest.generation == *number {
+                        return open(&link.manifest);
+                    }
+                }
+                found
+            }
+            _ => found,
+        }
+    }
+
+    /// Iterates over the remote manifests from the newest on, until one does not exist.
+    pub(crate) fn links(&self, published: &Published) -> impl Iterator<Item = Result<Link>> {
+        let head = &published.head_record;
+        let uuid = head.uuid;
+        let mut next = Some((head.generation, head.manifest));
+        std::iter::from_fn(move || {
+            let (generation, digest) = next.take()?;
+            let read = self.manifest(uuid, generation, &digest).transpose()?;
+            Some(read.map(|(manifest, modified)| {
+                next = manifest.previous.as_ref().map(|previous| (previous.generation, previous.digest));
+                Link { name: manifest_path(generation, &digest), modified, manifest }
+            }))
+        })
+    }
+
+    pub(crate) fn chain(&self, published: &Published) -> Result<Vec<Link>> {
+        self.links(published).collect()
+    }
+}

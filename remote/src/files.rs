@@ -1,0 +1,149 @@
+//! The files of a store that are objects of a remote.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use stridemap::Result;
+use stridemap::replica::{FileReader, Files};
+use stridemap_format::remote::{FileKey, FileKind, ObjectName, RemoteManifest, Segment};
+
+use crate::client::Client;
+use crate::fetch;
+use crate::index::Index;
+use crate::object_reader::{InMemory, ObjectReader};
+use crate::packs::Packs;
+
+/// The files of one generation. Its index is read when it is needed, and kept in memory.
+#[derive(Debug)]
+pub(crate) struct RemoteFiles {
+    source: Arc<Source>,
+    generation: u64,
+    /// The bytes of `meta/<generation>.man`.
+    manifest: Bytes,
+    marker: Bytes,
+    index: Mutex<Index>,
+    /// The `.sum` files that were opened.
+    sums: Mutex<HashMap<u64, Arc<ObjectReader>>>,
+}
+
+/// Where the bytes come from.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) client: Client,
+    pub(crate) jobs: usize,
+    pub(crate) packs: Packs,
+}
+
+impl RemoteFiles {
+    pub(crate) fn new(client: Client, jobs: usize, manifest: &RemoteManifest) -> Self {
+        RemoteFiles {
+            source: Arc::new(Source { client, jobs, packs: Packs::default() }),
+            generation: manifest.generation,
+            manifest: Bytes::from(manifest.manifest.clone()),
+            marker: Bytes::from(crate::Remote::marker(manifest)),
+            index: Mutex::new(Index::new(&manifest.pages)),
+            sums: Mutex::default(),
+        }
+    }
+
+    fn segments(&self, key: FileKey) -> Result<Option<Vec<Segment>>> {
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = index.get(key, &|segments| self.fetch(segments))?;
+        Ok(found.map(<[Segment]>::to_vec))
+    }
+
+    fn fetch(&self, segments: &[Segment]) -> Result<Vec<Bytes>> {
+        fetch::segments(&self.source.client, segments, self.source.jobs)
+    }
+
+    fn keys(&self, kind: FileKind) -> Result<Vec<FileKey>> {
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = |number| FileKey { kind, number };
+        index.keys(key(0), key(u64::MAX), &|segments| self.fetch(segments))
+    }
+
+    fn object_reader(&self, key: FileKey) -> Result<Option<Arc<ObjectReader>>> {
+        let Some(segments) = self.segments(key)? else { return Ok(None) };
+        let sums = match key.kind {
+            FileKind::Storage => self.sums(key.number)?,
+            _ => None,
+        };
+        Ok(Some(Arc::new(ObjectReader::new(Arc::clone(&self.source), key, segments, sums))))
+    }
+
+    /// Returns the reader of a storage's digests. It is looked up in the index only if the storage has full chunks.
+    fn sums(&self, id: u64) -> Result<Option<Arc<ObjectReader>>> {
+        let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = sums.get(&id) {
+            return Ok(Some(Arc::clone(known)));
+        }
+        let Some(opened) = self.object_reader(FileKey { kind: FileKind::Sum, number: id })? else {
+            return Ok(None);
+        };
+        sums.insert(id, Arc::clone(&opened));
+        Ok(Some(opened))
+    }
+
+    /// Returns all files with their lengths, and how many bytes they have together.
+    pub(crate) fn total_bytes(&self) -> Result<u64> {
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut total = 0u64;
+        for (_, segments) in index.all(&|segments| self.fetch(segments))? {
+            total = segments.iter().fold(total, |sum, segment| sum.saturating_add(segment.length_bytes()));
+        }
+        Ok(total)
+    }
+
+    /// Returns how many bytes of each file the other index does not have.
+    pub(crate) fn bytes_since(&self, before: &mut Index) -> Result<u64> {
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        let fetch = |segments: &[Segment]| self.fetch(segments);
+        let known: std::collections::HashSet<(ObjectName, u64)> = before
+            .all(&fetch)?
+            .flat_map(|(_, segments)| {
+                segments.iter().map(|segment| (segment.object(), segment.offset_bytes()))
+            })
+            .collect();
+        let new = index.all(&fetch)?.flat_map(|(_, segments)| segments);
+        let new = new.filter(|segment| !known.contains(&(segment.object(), segment.offset_bytes())));
+        Ok(new.fold(0, |sum, segment| sum.saturating_add(segment.length_bytes())))
+    }
+}
+
+impl Files for RemoteFiles {
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        let name = |key: FileKey| key.path().rsplit('/').next().unwrap_or_default().to_owned();
+        match dir {
+            "meta" => {
+                let mut names = vec![format!("{:016x}.man", self.generation)];
+                names.extend(self.keys(FileKind::History)?.into_iter().map(name));
+                Ok(names)
+            }
+            "generations" => {
+                let mut keys = self.keys(FileKind::KeptManifest)?;
+                keys.extend(self.keys(FileKind::Table)?);
+                Ok(keys.into_iter().map(name).collect())
+            }
+            "storages" => {
+                let mut keys = self.keys(FileKind::Storage)?;
+                keys.extend(self.keys(FileKind::Sum)?);
+                Ok(keys.into_iter().map(name).collect())
+            }
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn FileReader>> {
+        if name == "FORMAT" {
+            return Ok(Arc::new(InMemory(self.marker.clone())));
+        }
+        if name == format!("meta/{:016x}.man", self.generation) {
+            return Ok(Arc::new(InMemory(self.manifest.clone())));
+        }
+        let not_found = || io::Error::from(io::ErrorKind::NotFound);
+        let key = FileKey::from_path(name).ok_or_else(not_found)?;
+        Ok(self.object_reader(key)?.ok_or_else(not_found)?)
+    }
+}

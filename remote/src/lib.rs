@@ -1,0 +1,53 @@
+//! Stores of [stridemap] in object storage: S3, Google Cloud Storage, Azure, HTTP, and directories.
+//!
+//! A *remote* is a store whose files are cut into immutable objects. [`Remote::push`] makes the newest generation of a
+//! local store that of the remote, [`Remote::pull`] does the reverse, and [`Remote::follow`] pulls whenever the remote
+//! changes. [`Remote::store`] reads a remote in place, by ranges. `format/REMOTE.md` defines the objects.
+//!
+//! A remote and the stores that were pulled from it are the same store: they have the same uuid, and the same generations
+//! under the same numbers. One of them at a time makes the next generation. If two do, the first push wins, and the other
+//! one gets a [`Conflict`](stridemap::ErrorKind::Conflict).
+//!
+//! | URL | service |
+//! |---|---|
+//! | `s3://bucket/path` | Amazon S3, and services that speak its protocol (`AWS_ENDPOINT_URL`) |
+//! | `gs://bucket/path` | Google Cloud Storage |
+//! | `az://container/path` | Azure Blob Storage |
+//! | `http://host/path`, `https://host/path` | any web server with ranges; for reading only |
+//! | `file:///path` | a directory, for example of a network file system |
+//! | `memory://name/path` | memory of this process, for tests |
+#![forbid(unsafe_code)]
+
+mod chain;
+mod client;
+mod fetch;
+mod files;
+mod follow;
+mod index;
+mod object_reader;
+mod packs;
+mod progress;
+mod prune;
+mod pull;
+mod push;
+mod record;
+mod remote;
+mod upload;
+
+pub use client::Requests;
+// Public for tests; not covered by semver.
+#[cfg(feature = "simulation")]
+pub use client::faults;
+#[doc(hidden)]
+pub use client::{Check, Client, Object, ObjectInfo, Put, Version};
+pub use follow::Followed;
+pub use progress::{Done, Progress};
+pub use prune::{PruneOptions, Pruned};
+pub use pull::Pulled;
+pub use push::Pushed;
+pub use remote::{Remote, RemoteOptions};
+
+/// Returns the error of an object whose bytes are wrong.
+pub(crate) fn damage(message: String) -> stridemap::Error {
+    stridemap::Error::new(stridemap::ErrorKind::Corrupt, message)
+}

@@ -1,0 +1,334 @@
+//! Reads a file of a store from the segments of a remote.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use bytes::Bytes;
+use stridemap::Result;
+use stridemap::replica::FileReader;
+use stridemap_format::limits::MAX_OBJECT_BYTES;
+use stridemap_format::remote::{FileKey, FileKind, Segment, object_path};
+use stridemap_format::{CHUNK_BYTES, digest};
+
+use crate::damage;
+use crate::fetch::{self, MAX_REQUEST_BYTES};
+use crate::files::Source;
+
+/// A segment of at most this length is read, and checked, as a whole.
+const SMALL_BYTES: u64 = 128 * 1024;
+
+/// How much of a table is read at a time, at least. Nodes that are needed together are often near each other.
+const TABLE_BLOCK_BYTES: u64 = 32 * 1024;
+
+/// How much is read ahead at most, when a file is read in order.
+const MAX_AHEAD_BYTES: u64 = 4 * 1024 * 1024;
+
+/// A file in memory.
+#[derive(Debug)]
+pub(crate) struct InMemory(pub(crate) Bytes);
+
+impl FileReader for InMemory {
+    fn size_bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<()> {
+        let start = usize::try_from(offset_bytes).map_err(|_| io::ErrorKind::UnexpectedEof)?;
+        let end = start.checked_add(buf.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        buf.copy_from_slice(self.0.get(start..end).ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}
+
+/// A file of a store, as segments.
+#[derive(Debug)]
+pub(crate) struct ObjectReader {
+    source: Arc<Source>,
+    key: FileKey,
+    segments: Vec<Placed>,
+    size_bytes: u64,
+    /// The digests of the storage's full chunks.
+    sums: Option<Arc<ObjectReader>>,
+    state: Mutex<State>,
+}
+
+/// How a file is read.
+#[derive(Clone, Copy, PartialEq)]
+enum Reading {
+    /// From its beginning to its end, as a pull does, which usually needs the neighbours of a small file too.
+    InOrder,
+    Anywhere,
+}
+
+/// A segment, and where its bytes are in the file.
+#[derive(Debug)]
+struct Placed {
+    start: u64,
+    segment: Segment,
+}
+
+/// What was read last, and what will be read soon.
+#[derive(Debug, Default)]
+struct State {
+    /// Bytes of the file, each from an offset on, the last read ones last.
+    kept: Vec<(u64, Bytes)>,
+    /// The end of the last read, and how much was read ahead then.
+    last_end: u64,
+    ahead_bytes: u64,
+    /// Ranges that were announced and are not read yet.
+    soon: VecDeque<Range<u64>>,
+}
+
+/// How many runs of bytes are kept. Tables keep all: their nodes are read again and again.
+const MAX_KEPT_RUNS: usize = 16;
+const MAX_KEPT_TABLE_RUNS: usize = 1024;
+
+impl Placed {
+    fn end(&self) -> u64 {
+        self.start + self.segment.length_bytes()
+    }
+}
+
+impl ObjectReader {
+    pub(crate) fn new(
+        source: Arc<Source>,
+        key: FileKey,
+        segments: Vec<Segment>,
+        sums: Option<Arc<ObjectReader>>,
+    ) -> Self {
+        let mut start = 0;
+        let place = |segment: Segment| {
+            let placed = Placed { start, segment };
+            start = placed.end();
+            placed
+        };
+        let segments: Vec<Placed> = segments.into_iter().map(place).collect();
+        let size_bytes = segments.last().map_or(0, Placed::end);
+        ObjectReader { source, key, segments, size_bytes, sums, state: Mutex::default() }
+    }
+
+    fn is_table(&self) -> bool {
+        matches!(self.key.kind, FileKind::Table | FileKind::History)
+    }
+
+    /// Returns the segments that a range touches.
+    fn touched(&self, range: &Range<u64>) -> &[Placed] {
+        let first = self.segments.partition_point(|placed| placed.end() <= range.start);
+        let last = self.segments.partition_point(|placed| placed.start < range.end);
+        self.segments.get(first..last).unwrap_or_default()
+    }
+
+    /// Extends a range that is to be read: to whole small segments, and to what will probably be read next.
+    fn widened(&self, range: Range<u64>, state: &mut State) -> Range<u64> {
+        let Range { mut start, mut end } = range;
+        if self.is_table() {
+            let is_in_order = start == state.last_end && start > 0;
+            let ahead = if is_in_order { state.ahead_bytes.saturating_mul(2) } else { TABLE_BLOCK_BYTES };
+            state.ahead_bytes = ahead.clamp(TABLE_BLOCK_BYTES, MAX_AHEAD_BYTES);
+            start -= start % TABLE_BLOCK_BYTES;
+            end = end.max(start.saturating_add(state.ahead_bytes)).min(self.size_bytes);
+            state.last_end = end;
+        }
+        if let [first, .., last] | [first @ last] = self.touched(&(start..end)) {
+            if first.segment.length_bytes() <= SMALL_BYTES {
+                start = first.start;
+            }
+            if last.segment.length_bytes() <= SMALL_BYTES {
+                end = last.end();
+            }
+        }
+        start..end
+    }
+
+    /// Reads a range from its objects, in parallel, and checks each whole segment and each whole chunk in it.
+    fn fetch(&self, range: Range<u64>, read: Reading) -> Result<Bytes> {
+        let touched = self.touched(&range);
+        let mut parts = Vec::new();
+        for placed in touched {
+            let object = fetch::place(&placed.segment);
+            let (start, end) = (range.start.max(placed.start), range.end.min(placed.end()));
+            let mut at = start;
+            while at < end {
+                let next = end.min(at.saturating_add(MAX_REQUEST_BYTES));
+                let from = object.start + (at - placed.start);
+                parts.push((object_path(&placed.segment.object()), from..from + (next - at)));
+                at = next;
+            }
+        }
+        let mut pieces = match touched {
+            [placed] if read == Reading::InOrder && parts.len() == 1 => vec![self.part(placed, &parts)?],
+            _ => fetch::ranges(&self.source.client, &parts, self.source.jobs)?,
+        };
+        let bytes = match pieces.len() {
+            1 => pieces.pop().unwrap_or_default(),
+            _ => Bytes::from(concatenated(&pieces)),
+        };
+        for placed in touched {
+            if range.start <= placed.start && placed.end() <= range.end {
+                let place = (placed.start - range.start) as usize..(placed.end() - range.start) as usize;
+                fetch::check(&self.source.client, &placed.segment, bytes.get(place).unwrap_or_default())?;
+            }
+        }
+        self.check_chunks(range.start, &bytes)?;
+        Ok(bytes)
+    }
+
+    /// Reads a range of one segment. An object of which many parts are read is read as a whole.
+    fn part(&self, placed: &Placed, parts: &[(String, Range<u64>)]) -> Result<Bytes> {
+        let Source { client, jobs, packs } = &*self.source;
+        let object = placed.segment.object();
+        if let (Segment::Part { .. }, [(name, range)]) = (&placed.segment, parts) {
+            if let Some(bytes) = packs.get(&object, range) {
+                return Ok(bytes);
+            }
+            if packs.is_frequent(&object)
+                && let Some(whole) = client.get(name, MAX_OBJECT_BYTES)?
+            {
+                if *blake3::hash(&whole.bytes).as_bytes() != object {
+                    let location = client.location();
+                    return Err(damage(format!(
+                        "{location}/{name}: the bytes are not those that the name of the object states"
+                    )));
+                }
+                packs.keep(object, whole.bytes);
+                if let Some(bytes) = packs.get(&object, range) {
+                    return Ok(bytes);
+                }
+            }
+        }
+        Ok(fetch::ranges(client, parts, *jobs)?.pop().unwrap_or_default())
+    }
+
+    /// Compares the whole chunks in bytes of a storage with their digests.
+    fn check_chunks(&self, start: u64, bytes: &[u8]) -> Result<()> {
+        let Some(sums) = &self.sums else { return Ok(()) };
+        let first = start.div_ceil(CHUNK_BYTES);
+        let end = (start + bytes.len() as u64) / CHUNK_BYTES;
+        if first >= end || sums.size_bytes < end.saturating_mul(16) {
+            return Ok(());
+        }
+        let mut digests = vec![0; (end - first) as usize * 16];
+        sums.read(&mut digests, first * 16)?;
+        let skipped = (first * CHUNK_BYTES - start) as usize;
+        let chunks = bytes.get(skipped..).unwrap_or_default().chunks_exact(CHUNK_BYTES as usize);
+        for ((number, chunk), expected) in (first..end).zip(chunks).zip(digests.chunks_exact(16)) {
+            if digest(chunk) != expected {
+                return Err(damage(format!(
+                    "{}/{}: the bytes of chunk {number} differ from their digest",
+                    self.source.client.location(),
+                    self.key.path()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the announced ranges from the wanted one on, in parallel. Returns false if it was not announced.
+    fn fetch_soon(&self, state: &mut State, wanted: &Range<u64>) -> Result<bool> {
+        let holds = |range: &Range<u64>| range.start <= wanted.start && wanted.end <= range.end;
+        let Some(first) = state.soon.iter().position(holds) else { return Ok(false) };
+        state.soon.drain(..first);
+        let count = state.soon.len().min(self.source.jobs);
+        let ranges: Vec<Range<u64>> = state.soon.drain(..count).collect();
+        let results: Vec<Result<Bytes>> = thread::scope(|scope| {
+            let fetch = |range: &Range<u64>| self.fetch(range.clone(), Reading::Anywhere);
+            let [others @ .., last] = ranges.as_slice() else { return Vec::new() };
+            let others: Vec<_> = others.iter().map(|range| scope.spawn(move || fetch(range))).collect();
+            let last = fetch(last);
+            let joined = others.into_iter().filter_map(|other| other.join().ok());
+            joined.chain([last]).collect()
+        });
+        for (range, bytes) in ranges.iter().zip(results) {
+            self.keep(state, range.start, bytes?);
+        }
+        Ok(true)
+    }
+
+    fn keep(&self, state: &mut State, start: u64, bytes: Bytes) {
+        let limit = if self.is_table() { MAX_KEPT_TABLE_RUNS } else { MAX_KEPT_RUNS };
+        if state.kept.len() >= limit {
+            state.kept.remove(0);
+        }
+        state.kept.push((start, bytes));
+    }
+
+    fn read(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
+        let wanted = offset_bytes..offset_bytes.saturating_add(buf.len() as u64);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if copy_kept(&state, buf, &wanted) {
+            return Ok(());
+        }
+        if self.fetch_soon(&mut state, &wanted)? && copy_kept(&state, buf, &wanted) {
+            return Ok(());
+        }
+        let range = self.widened(wanted.clone(), &mut state);
+        // Large reads are not kept, and run beside each other.
+        let is_kept = range != wanted || range.end - range.start <= SMALL_BYTES;
+        if !is_kept {
+            drop(state);
+            buf.copy_from_slice(&self.fetch(range, Reading::Anywhere)?);
+            return Ok(());
+        }
+        let bytes = self.fetch(range.clone(), Reading::Anywhere)?;
+        self.keep(&mut state, range.start, bytes);
+        copy_kept(&state, buf, &wanted);
+        Ok(())
+    }
+}
+
+fn concatenated(parts: &[Bytes]) -> Vec<u8> {
+    let mut all = Vec::with_capacity(parts.iter().map(Bytes::len).sum());
+    parts.iter().for_each(|part| all.extend_from_slice(part));
+    all
+}
+
+/// Copies bytes that were read before. Returns false if they were not.
+fn copy_kept(state: &State, buf: &mut [u8], wanted: &Range<u64>) -> bool {
+    let found = state.kept.iter().rev().find_map(|(start, bytes)| {
+        let from = usize::try_from(wanted.start.checked_sub(*start)?).ok()?;
+        bytes.get(from..from.checked_add(buf.len())?)
+    });
+    found.map(|bytes| buf.copy_from_slice(bytes)).is_some()
+}
+
+impl FileReader for ObjectReader {
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<()> {
+        let end = offset_bytes.checked_add(buf.len() as u64);
+        if end.is_none_or(|end| end > self.size_bytes) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if buf.is_empty() {
+            return Ok(());
+        }
+        Ok(self.read(buf, offset_bytes)?)
+    }
+
+    fn stream(&self, range: Range<u64>, sink: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        if range.end > self.size_bytes {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut at = range.start;
+        while at < range.end {
+            // A segment at a time: at most 64 MiB, read by several requests, and checked as a whole.
+            let end = self.touched(&(at..range.end)).first().map_or(range.end, Placed::end).min(range.end);
+            sink(&self.fetch(at..end, Reading::InOrder)?)?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    fn prefetch(&self, range: Range<u64>) {
+        let range = range.start..range.end.min(self.size_bytes);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if range.start < range.end && !state.soon.contains(&range) && state.soon.len() < MAX_KEPT_RUNS {
+            state.soon.push_back(range);
+        }
+    }
+}

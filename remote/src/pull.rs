@@ -1,0 +1,194 @@
+//! Pull: a local store becomes the same as the remote.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use stridemap::replica::{GenerationId, ReceiveOptions};
+use stridemap::{Error, ErrorKind, Result, Snapshot, Store, StoreOptions};
+
+use crate::Remote;
+use crate::files::RemoteFiles;
+use crate::index::Index;
+use crate::progress::{Progress, Tally};
+use crate::record::{Common, Record};
+use crate::remote::Published;
+
+/// The result of a pull.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pulled {
+    /// The generation that the local store has now.
+    pub generation: u64,
+    /// The generation that it had before, if it existed.
+    pub previous: Option<u64>,
+    /// The bytes of elements, tables and manifests that were received.
+    pub received_bytes: u64,
+    /// The number of storages that were new or had grown.
+    pub storage_count: u64,
+}
+
+/// What a pull starts from.
+struct Start {
+    published: Published,
+    files: Arc<RemoteFiles>,
+    snapshot: Snapshot,
+    id: GenerationId,
+    /// The local store, and its newest generation.
+    local: Option<(Store, GenerationId)>,
+    record: Option<Record>,
+}
+
+impl Remote {
+    /// Makes the store at `path` the same as the newest generation of the remote, with its tags. If nothing is at the
+    /// path, this makes a new store there. Otherwise it must be a store that was pulled from this remote or pushed to
+    /// it, without commits of its own since.
+    ///
+    /// Only what the store lacks is received. Its digests are compared. One commit publishes all of it, so readers of
+    /// the local store see the old generation or the new one. If a pull was killed, another one goes on where it ended.
+    ///
+    /// # Errors
+    /// `NotFound` if the remote does not exist; `Conflict` if the local store has commits of its own, or is a different
+    /// store; `Busy` if another push or pull between the two is running; `Corrupt` for a damaged remote; `Io`; those of a
+    /// commit; errors of `progress`. After each of these the local store is as it was.
+    pub fn pull(&self, path: &Path, progress: &Progress<'_>) -> Result<Pulled> {
+        self.pull_with(path, StoreOptions::new(), progress)
+    }
+
+    /// Like [`pull`](Self::pull), with options for the local store.
+    ///
+    /// # Errors
+    /// Those of [`pull`](Self::pull).
+    pub fn pull_with(&self, path: &Path, options: StoreOptions, progress: &Progress<'_>) -> Result<Pulled> {
+        self.check_local(path)?;
+        let start = self.start_pull(path, options.clone())?;
+        let pulled = self.pull_from(path, options, start, progress);
+        pulled.map_err(|e| e.context(format!("pull {} to {}", self.location(), path.display())))
+    }
+
+    /// Returns what a [pull](Self::pull) would receive, without receiving it.
+    ///
+    /// # Errors
+    /// Those of [`pull`](Self::pull).
+    pub fn plan_pull(&self, path: &Path) -> Result<Pulled> {
+        self.check_local(path)?;
+        let start = self.start_pull(path, StoreOptions::new())?;
+        let previous = start.local.as_ref().map(|(_, id)| id.number);
+        let mut planned = Pulled { generation: start.id.number, previous, ..Pulled::default() };
+        if !start.is_same() {
+            planned.received_bytes = self.missing_bytes(&start)?;
+        }
+        Ok(planned)
+    }
+
+    fn start_pull(&self, path: &Path, options: StoreOptions) -> Result<Start> {
+        let local = match options.open(path) {
+            Ok(store) => Some(store),
+            Err(e) if e.kind() == ErrorKind::NotFound => None,
+            Err(e) => return Err(e),
+        };
+        let published = self.published()?.ok_or_else(|| self.not_found())?;
+        let id = published.id()?;
+        let files = self.files(&published.manifest);
+        let snapshot = StoreOptions::new().open_files(files.clone(), self.location())?.snapshot();
+        let Some(store) = local else {
+            return Ok(Start { published, files, snapshot, id, local: None, record: None });
+        };
+        let mut record = Record::open(store.path(), self.location())?;
+        let local_id = store.latest()?.id()?;
+        self.check_pull(&store, local_id, &published, id, &mut record)?;
+        Ok(Start { published, files, snapshot, id, local: Some((store, local_id)), record: Some(record) })
+    }
+
+    /// Refuses a local store that is a different one, or has commits that the remote does not have.
+    fn check_pull(
+        &self,
+        store: &Store,
+        local: GenerationId,
+        published: &Published,
+        remote: GenerationId,
+        record: &mut Record,
+    ) -> Result<()> {
+        let refused = |why: &str| {
+            let (path, location) = (store.path().display(), self.location());
+            let message = format!("pull {location} to {path}: {why}");
+            Err(Error::new(ErrorKind::Conflict, message))
+        };
+        if store.uuid() != uuid::Uuid::from_bytes(published.manifest.uuid).to_string() {
+            return refused("the path has a different store; choose a path at which nothing is");
+        }
+        if local == remote {
+            return Ok(());
+        }
+        if let Some(begun) = record.state.begun.clone().filter(|begun| begun.id() == Some(local)) {
+            // The pull that was to bring this generation was killed after it had.
+            record.settle(begun)?;
+        }
+        let common = record.state.common.as_ref().and_then(Common::id);
+        match common {
+            Some(common) if common == local && remote.number > local.number => Ok(()),
+            Some(common) if common == local => refused(
+                "the remote has an earlier generation than this store had after its last push or pull",
+            ),
+            Some(common) if common.number < local.number => refused(
+                "the store has commits of its own since its last push or pull; push them, or pull to a new path",
+            ),
+            _ => refused(
+                "the store was not pushed to this remote or pulled from it; choose a path at which nothing is",
+            ),
+        }
+    }
+
+    fn pull_from(
+        &self,
+        path: &Path,
+        options: StoreOptions,
+        start: Start,
+        progress: &Progress<'_>,
+    ) -> Result<Pulled> {
+        let common = Common::new(&start.published.head.bytes, start.id);
+        let previous = start.local.as_ref().map(|(_, id)| id.number);
+        let is_same = start.is_same();
+        let tally = Tally::new(progress, if is_same { 0 } else { self.missing_bytes(&start)? });
+        let add = |bytes| tally.add(bytes);
+        let receive = ReceiveOptions { jobs: self.jobs, progress: &add };
+        let (received, mut record) = match (start.local, start.record) {
+            (Some((store, local)), Some(mut record)) => {
+                if !is_same {
+                    record.state.begun = Some(common.clone());
+                    record.save()?;
+                }
+                (store.receive(&start.snapshot, Some(local), &receive)?, record)
+            }
+            _ => {
+                let (store, received) = options.create_replica(path, &start.snapshot, &receive)?;
+                (received, Record::open(store.path(), self.location())?)
+            }
+        };
+        if record.state.common.as_ref() != Some(&common) {
+            record.settle(common)?;
+        }
+        Ok(Pulled {
+            generation: received.generation,
+            previous,
+            received_bytes: received.received_bytes,
+            storage_count: received.storage_count,
+        })
+    }
+
+    /// Returns how many bytes the local store lacks, as far as the record says.
+    fn missing_bytes(&self, start: &Start) -> Result<u64> {
+        let common = start.record.as_ref().and_then(|record| record.state.common.as_ref());
+        if let Some(manifest) = common.and_then(Common::head).map(|head| self.decode_head(&head))
+            && let Some(before) = self.manifest_of(manifest?)?
+        {
+            return start.files.bytes_since(&mut Index::new(&before.pages));
+        }
+        start.files.total_bytes()
+    }
+}
+
+impl Start {
+    fn is_same(&self) -> bool {
+        self.local.as_ref().is_some_and(|(_, local)| *local == self.id)
+    }
+}

@@ -1,0 +1,373 @@
+//! Push: the newest generation of a store becomes that of a remote.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use stridemap::replica::{GenerationId, ReplicaFiles};
+use stridemap::{Error, ErrorKind, Result, Snapshot, Store};
+use stridemap_format::limits::MAX_OBJECT_BYTES;
+use stridemap_format::remote::{
+    Head, ObjectName, Page, Previous, RemoteManifest, Segment, manifest_path, object_path,
+};
+
+use crate::client::{Object, Put, Version};
+use crate::index::Index;
+use crate::progress::{Progress, Tally};
+use crate::record::{Common, Record};
+use crate::remote::{MAX_HEAD_BYTES, Published};
+use crate::upload::Uploads;
+use crate::{Remote, damage};
+
+/// The result of a push.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pushed {
+    /// The generation that the remote has now.
+    pub generation: u64,
+    /// The generation that it had before, if it had one.
+    pub previous: Option<u64>,
+    /// The bytes of storages, tables and manifests that the remote lacked.
+    pub changed_bytes: u64,
+    /// The bytes of all objects that were sent: these, the index, the remote manifest and HEAD.
+    pub sent_bytes: u64,
+    /// The number of objects that were sent.
+    pub object_count: u64,
+}
+
+/// What a push starts from.
+struct Start {
+    snapshot: Snapshot,
+    id: GenerationId,
+    /// What the remote has.
+    published: Option<Published>,
+    /// Whether that is what the store has.
+    is_same: bool,
+}
+
+impl Remote {
+    /// Makes the newest generation of a store, with its tags and what they keep, the newest of the remote. Only what the
+    /// remote lacks is sent, and it appears there at once, or not at all.
+    ///
+    /// The first push to a URL makes the remote. After that, the remote must have the generation that this store pushed or
+    /// pulled last. Elements of mutable and live storages are sent as they are at that moment. A push that was killed is
+    /// repeated by calling this again, which does not send finished objects again.
+    ///
+    /// # Errors
+    /// `Conflict` if someone else pushed since, or if the remote has a different store; `NotAllowed` for external storages,
+    /// and for a URL that cannot be written; `Busy` if another push or pull between the two is running; `Corrupt` for a
+    /// damaged remote; `Io`; errors of `progress`. After each of these the remote is as it was.
+    pub fn push(&self, store: &Store, progress: &Progress<'_>) -> Result<Pushed> {
+        let mut record = Record::open(store.path(), self.location())?;
+        let start = self.start_push(store, &mut record)?;
+        let result = self.push_from(store, start, Some(&mut record), progress);
+        result.map_err(|e| e.context(format!("push {} to {}", store.path().display(), self.location())))
+    }
+
+    /// Returns what a [push](Self::push) would do, without doing it. The bytes sent are at least those stated.
+    ///
+    /// # Errors
+    /// Those of [`push`](Self::push).
+    pub fn plan_push(&self, store: &Store) -> Result<Pushed> {
+        let mut record = Record::open(store.path(), self.location())?;
+        let start = self.start_push(store, &mut record)?;
+        self.push_from(store, start, None, &|_| Ok(()))
+    }
+
+    /// Decides whether the store may be pushed.
+    fn start_push(&self, store: &Store, record: &mut Record) -> Result<Start> {
+        let snapshot = store.latest()?;
+        let id = snapshot.id()?;
+        let Some(head) = self.client.get("HEAD", MAX_HEAD_BYTES)? else {
+            return Ok(Start { snapshot, id, published: None, is_same: false });
+        };
+        let remote_head = self.decode_head(&head.bytes)?;
+        let uuid = snapshot_uuid(store)?;
+        if remote_head.uuid != uuid {
+            let message = format!(
+                "push {} to {}: the remote has a different store; push to a new URL, or pull that store to a path of \
+                 its own",
+                store.path().display(),
+                self.location()
+            );
+            return Err(Error::new(ErrorKind::Conflict, message));
+        }
+        if let Some(begun) = record.state.begun.clone().filter(|begun| begun.is_at(&head.bytes)) {
+            // The push that was to make this HEAD was killed after it had.
+            record.settle(begun)?;
+        }
+        let common = record.state.common.clone().filter(|common| common.is_at(&head.bytes));
+        let common_id = common.as_ref().and_then(Common::id);
+        let published = self.published_by(head)?;
+        let is_ancestor = match common_id {
+            Some(common) => common.number < id.number || common == id,
+            None => self.is_ancestor(store, &snapshot, id, &published)?,
+        };
+        if !is_ancestor {
+            return Err(self.forked(store, &published, id));
+        }
+        let is_same = published.manifest.generation == id.number;
+        Ok(Start { snapshot, id, published: Some(published), is_same })
+    }
+
+    /// Whether the generation of the remote is this one, or one that the store still has.
+    fn is_ancestor(
+        &self,
+        store: &Store,
+        snapshot: &Snapshot,
+        id: GenerationId,
+        published: &Published,
+    ) -> Result<bool> {
+        let remote_id = published.id()?;
+        if remote_id.number == snapshot.generation() {
+            return Ok(remote_id == id);
+        }
+        match store.at(remote_id.number) {
+            Ok(earlier) => Ok(earlier.id()? == remote_id),
+            Err(e) if e.kind() == ErrorKind::Conflict => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn forked(&self, store: &Store, published: &Published, id: GenerationId) -> Error {
+        let message = format!(
+            "push {} to {}: the remote has generation {}, which this store, at generation {}, neither pushed nor pulled; \
+             pull it to a new path and make the changes there, or push to a new URL",
+            store.path().display(),
+            self.location(),
+            published.manifest.generation,
+            id.number
+        );
+        Error::new(ErrorKind::Conflict, message)
+    }
+
+    fn push_from(
+        &self,
+        store: &Store,
+        start: Start,
+        mut record: Option<&mut Record>,
+        progress: &Progress<'_>,
+    ) -> Result<Pushed> {
+        let Start { snapshot, id, published, is_same } = start;
+        let since = published.as_ref().map(|published| published.manifest.manifest.as_slice());
+        let replica = snapshot.replica_files(since)?;
+        let mut index = Index::new(published.as_ref().map_or(&[][..], |published| &published.manifest.pages));
+        let fetch = |segments: &[Segment]| self.fetch_pages(segments);
+        let mut replaced = BTreeSet::new();
+        remove_unneeded(&mut index, &replica, &mut replaced, &fetch)?;
+        let is_resumed = record.as_ref().is_some_and(|record| record.state.has_unfinished_push);
+        let mut uploads = Uploads::new(self, &snapshot, is_resumed);
+        for (&key, needed) in &replica.needed {
+            uploads.add(key, needed, index.get(key, &fetch)?)?;
+        }
+        let previous = published.as_ref().map(|published| published.manifest.generation);
+        let mut pushed = Pushed { generation: id.number, previous, ..Pushed::default() };
+        if is_same && uploads.is_empty() {
+            if let (Some(record), Some(published)) = (record, &published) {
+                let common = Common::new(&published.head.bytes, id);
+                if record.state.common.as_ref() != Some(&common) {
+                    record.settle(common)?;
+                }
+            }
+            return Ok(pushed);
+        }
+        let tally = Tally::new(progress, uploads.total_bytes());
+        if let Some(record) = record.as_deref_mut()
+            && !uploads.is_empty()
+            && !record.state.has_unfinished_push
+        {
+            record.state.has_unfinished_push = true;
+            record.save()?;
+        }
+        let Some(record) = record else {
+            pushed.changed_bytes = uploads.total_bytes() + replica.manifest.len() as u64;
+            return Ok(pushed);
+        };
+        let changed = uploads.run(&tally)?;
+        pushed.changed_bytes = changed.sent_bytes + replica.manifest.len() as u64;
+        pushed.sent_bytes = changed.sent_bytes;
+        pushed.object_count = changed.object_count;
+        let reused = changed.reused;
+        for (key, segments) in changed.files {
+            let kept: BTreeSet<ObjectName> = segments.iter().map(|segment| segment.object()).collect();
+            let before = index.set(key, Some(segments), &fetch)?;
+            replaced.extend(
+                before.iter().map(|segment| segment.object()).filter(|object| !kept.contains(object)),
+            );
+        }
+        replaced.extend(index.replaced_pages());
+        let pages = index.finish(|pages| {
+            let mut segments = Vec::new();
+            for pack in packs_of(&pages) {
+                let (placed, sent) = self.put_pages(pack)?;
+                pushed.sent_bytes += sent;
+                pushed.object_count += 1;
+                segments.extend(placed);
+            }
+            Ok(segments)
+        })?;
+        Uploads::check_reused(self, &reused)?;
+        self.publish(store, (id, replica), published, pages, replaced, (record, &mut pushed))?;
+        Ok(pushed)
+    }
+
+    /// Puts the remote manifest, and makes HEAD name it.
+    fn publish(
+        &self,
+        store: &Store,
+        (id, replica): (GenerationId, ReplicaFiles),
+        published: Option<Published>,
+        pages: Vec<Page>,
+        replaced: BTreeSet<ObjectName>,
+        (record, pushed): (&mut Record, &mut Pushed),
+    ) -> Result<()> {
+        let uuid = snapshot_uuid(store)?;
+        let previous = published.as_ref().map(|published| Previous {
+            generation: published.head_record.generation,
+            digest: published.head_record.manifest,
+        });
+        let manifest = RemoteManifest {
+            uuid,
+            generation: id.number,
+            nonce: uuid::Uuid::new_v4().into_bytes(),
+            previous,
+            pages,
+            replaced: replaced.into_iter().collect(),
+            manifest: replica.manifest,
+        };
+        let encoded = manifest.encode().map_err(|e| Error::refused("write a remote manifest", e))?;
+        let digest = *blake3::hash(&encoded).as_bytes();
+        let manifest_length_bytes = encoded.len() as u64;
+        pushed.sent_bytes += manifest_length_bytes;
+        if published.is_none() {
+            self.put_marker(store, &replica.format)?;
+        }
+        self.client.put(&manifest_path(id.number, &digest), Bytes::from(encoded))?;
+        pushed.object_count += 1;
+        let head = Head { uuid, generation: id.number, manifest: digest, manifest_length_bytes };
+        let head = Bytes::from(head.encode().map_err(|e| Error::refused("write HEAD", e))?);
+        let common = Common::new(&head, id);
+        record.state.begun = Some(common.clone());
+        record.save()?;
+        pushed.sent_bytes += head.len() as u64;
+        pushed.object_count += 1;
+        let version = published.as_ref().map(|published| &published.head.version);
+        let put = self.put_head(&head, version);
+        if matches!(put, Ok(true)) {
+            return record.settle(common);
+        }
+        // The answer to a try that succeeded may have been lost.
+        match (self.client.get("HEAD", MAX_HEAD_BYTES), put) {
+            (Ok(Some(Object { bytes, .. })), _) if bytes == head => record.settle(common),
+            // The record says what was begun, and the next push finds out what became of it.
+            (_, Err(e)) | (Err(e), _) => Err(e),
+            _ => {
+                record.state.begun = None;
+                record.save()?;
+                let message = format!(
+                    "{} was changed by another push at the same time; this store's generation {} was not published; pull \
+                     to a new path and make the changes there, or push to a new URL",
+                    self.location(),
+                    id.number
+                );
+                Err(Error::new(ErrorKind::Conflict, message))
+            }
+        }
+    }
+
+    /// Makes the bytes the HEAD, if it is still the one of `version`, or there is still none. Returns false if it is not.
+    fn put_head(&self, head: &Bytes, version: Option<&Version>) -> Result<bool> {
+        let put = match version {
+            Some(version) => self.client.put_if_match("HEAD", head.clone(), version)?,
+            None => self.client.put_new("HEAD", head.clone())?,
+        };
+        Ok(matches!(put, Put::Written(_)))
+    }
+
+    /// Puts FORMAT, which says whose remote this is.
+    fn put_marker(&self, store: &Store, marker: &[u8]) -> Result<()> {
+        if let Put::Written(_) = self.client.put_new("FORMAT", Bytes::copy_from_slice(marker))? {
+            return Ok(());
+        }
+        match self.client.get("FORMAT", 1024)? {
+            Some(found) if found.bytes == marker => Ok(()),
+            _ => {
+                let message = format!(
+                    "{}: another store was pushed there, or began to be; push {} to a new URL",
+                    self.location(),
+                    store.path().display()
+                );
+                Err(Error::new(ErrorKind::Conflict, message))
+            }
+        }
+    }
+
+    /// Puts pages of the index into an object.
+    fn put_pages(&self, pages: &[Vec<u8>]) -> Result<(Vec<Segment>, u64)> {
+        let bytes = Bytes::from(pages.concat());
+        let object = *blake3::hash(&bytes).as_bytes();
+        let mut offset_bytes = 0;
+        let place = |page: &Vec<u8>| {
+            let (offset, length_bytes) = (offset_bytes, page.len() as u64);
+            offset_bytes += length_bytes;
+            crate::upload::part(object, offset, length_bytes, page)
+        };
+        let segments = pages.iter().map(place).collect();
+        let sent = bytes.len() as u64;
+        self.client.put(&object_path(&object), bytes)?;
+        Ok((segments, sent))
+    }
+}
+
+/// Divides pages into runs that fit in an object.
+fn packs_of(pages: &[Vec<u8>]) -> Vec<&[Vec<u8>]> {
+    let mut packs = Vec::new();
+    let (mut start, mut length_bytes) = (0, 0);
+    for (at, page) in pages.iter().enumerate() {
+        if length_bytes + page.len() as u64 > MAX_OBJECT_BYTES {
+            packs.extend(pages.get(start..at));
+            (start, length_bytes) = (at, 0);
+        }
+        length_bytes += page.len() as u64;
+    }
+    packs.extend(pages.get(start..));
+    packs
+}
+
+/// Removes the files that the generation does not need from the index.
+fn remove_unneeded(
+    index: &mut Index,
+    replica: &ReplicaFiles,
+    replaced: &mut BTreeSet<ObjectName>,
+    fetch: crate::index::FetchPages<'_>,
+) -> Result<()> {
+    let removed: Vec<_> = match replica.is_complete {
+        true => {
+            index.all(fetch)?.map(|(key, _)| key).filter(|key| !replica.needed.contains_key(key)).collect()
+        }
+        false => replica.removed.iter().copied().collect(),
+    };
+    for key in removed {
+        let before = index.set(key, None, fetch)?;
+        replaced.extend(before.iter().map(|segment| segment.object()));
+    }
+    Ok(())
+}
+
+/// Returns the identity of a store.
+fn snapshot_uuid(store: &Store) -> Result<stridemap_format::Uuid> {
+    let uuid = uuid::Uuid::parse_str(&store.uuid());
+    uuid.map(uuid::Uuid::into_bytes).map_err(|e| damage(format!("{}: {e}", store.path().display())))
+}
+
+impl Published {
+    /// Returns the identity of the generation.
+    pub(crate) fn id(&self) -> Result<GenerationId> {
+        let RemoteManifest { uuid, generation, manifest, .. } = &self.manifest;
+        let decoded = stridemap_format::Manifest::decode(manifest, *uuid, *generation);
+        let manifest =
+            decoded.map_err(|e| damage(format!("the manifest of generation {generation}: {e}")))?;
+        let encoded = manifest.without_history().encode();
+        let encoded = encoded.map_err(|e| damage(format!("the manifest of generation {generation}: {e}")))?;
+        Ok(GenerationId { number: *generation, digest: stridemap_format::digest(&encoded) })
+    }
+}

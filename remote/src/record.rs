@@ -1,0 +1,135 @@
+//! What a store remembers of a remote: the generation that both have.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use stridemap::replica::GenerationId;
+use stridemap::{Error, ErrorKind, Result};
+
+/// A generation that both have, and the HEAD of the remote when it had it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Common {
+    /// The bytes of HEAD, in hexadecimal.
+    head: String,
+    generation: u64,
+    /// The digest of the generation, in hexadecimal.
+    digest: String,
+}
+
+impl Common {
+    pub(crate) fn new(head: &[u8], id: GenerationId) -> Self {
+        Common { head: hex(head), generation: id.number, digest: hex(&id.digest) }
+    }
+
+    pub(crate) fn is_at(&self, head: &[u8]) -> bool {
+        self.head == hex(head)
+    }
+
+    /// Returns the generation, or `None` if the file was changed by hand.
+    pub(crate) fn id(&self) -> Option<GenerationId> {
+        let digest = bytes_of(&self.digest)?.try_into().ok()?;
+        Some(GenerationId { number: self.generation, digest })
+    }
+
+    /// Returns the bytes of HEAD.
+    pub(crate) fn head(&self) -> Option<Vec<u8>> {
+        bytes_of(&self.head)
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes_of(hex: &str) -> Option<Vec<u8>> {
+    let digits = hex.as_bytes().chunks(2);
+    digits.map(|pair| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok()).collect()
+}
+
+/// The content of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct State {
+    /// The remote, for people who read the file.
+    remote: String,
+    /// What both had after the last push or pull.
+    pub(crate) common: Option<Common>,
+    /// What both will have after the push or pull that has begun. If it was killed, it may have succeeded.
+    pub(crate) begun: Option<Common>,
+    /// Whether a push has put objects and did not end, so that some objects may be there already.
+    pub(crate) has_unfinished_push: bool,
+}
+
+/// The record of a remote in a store, locked: of the pushes and pulls between the two, one runs at a time.
+#[derive(Debug)]
+pub(crate) struct Record {
+    path: PathBuf,
+    _lock: File,
+    pub(crate) state: State,
+}
+
+impl Record {
+    /// Opens the record of a remote in the store at `store`.
+    ///
+    /// # Errors
+    /// `Busy` if a push to that remote, or a pull from it, is running; `Io`.
+    pub(crate) fn open(store: &Path, location: &str) -> Result<Self> {
+        let name: String = hex(blake3::hash(location.as_bytes()).as_bytes()).chars().take(16).collect();
+        let path = store.join(format!("REMOTE-{name}"));
+        let failed = |e| Error::io("open the record of a remote", &path, e);
+        let lock_path = path.with_extension("lock");
+        let lock =
+            File::options().write(true).create(true).truncate(false).open(lock_path).map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => {
+                let message = format!(
+                    "{}: another process pushes to {location} or pulls from it; try again when it has ended",
+                    store.display()
+                );
+                return Err(Error::new(ErrorKind::Busy, message));
+            }
+            Err(fs::TryLockError::Error(e)) => return Err(failed(e)),
+        }
+        let state: State = match fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|e| {
+                let message = format!(
+                    "{}: the record of {location} cannot be understood: {e}; delete it, and push or pull again",
+                    path.display()
+                );
+                Error::new(ErrorKind::BadFile, message)
+            })?,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => State::default(),
+            Err(e) => return Err(failed(e)),
+        };
+        let state = State { remote: location.to_owned(), ..state };
+        Ok(Record { path, _lock: lock, state })
+    }
+
+    /// Writes the state, durably: an older one could make a push build on a generation that the store has left.
+    pub(crate) fn save(&mut self) -> Result<()> {
+        let write = || -> io::Result<()> {
+            let dir = self.path.parent().unwrap_or(Path::new("."));
+            let mut file = tempfile::Builder::new().prefix("REMOTE-").suffix(".new").tempfile_in(dir)?;
+            let mut text = serde_json::to_string_pretty(&self.state)?;
+            text.push('\n');
+            file.write_all(text.as_bytes())?;
+            file.as_file().sync_all()?;
+            file.persist(&self.path)?;
+            File::open(dir)?.sync_all()
+        };
+        write().map_err(|e| Error::io("write the record of a remote", &self.path, e))
+    }
+
+    /// Notes that both have a generation.
+    pub(crate) fn settle(&mut self, common: Common) -> Result<()> {
+        self.state = State {
+            common: Some(common),
+            begun: None,
+            has_unfinished_push: false,
+            remote: std::mem::take(&mut self.state.remote),
+        };
+        self.save()
+    }
+}

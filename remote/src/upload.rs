@@ -1,0 +1,251 @@
+//! Puts the bytes of files that a remote lacks into objects.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use bytes::Bytes;
+use stridemap::replica::NeededFile;
+use stridemap::{Error, ErrorKind, Result, Snapshot};
+use stridemap_format::limits::MAX_OBJECT_BYTES;
+use stridemap_format::remote::{FileKey, FileKind, ObjectName, Segment, object_path, total_bytes};
+
+use crate::Remote;
+use crate::progress::Tally;
+
+/// A piece of a file of at most this length shares an object with others.
+const SMALL_BYTES: u64 = 4 * 1024 * 1024;
+
+/// A file of more segments than this is put again as few segments, so that its entry in the index stays short.
+const MAX_SEGMENTS: usize = 512;
+
+/// What a push has to send.
+pub(crate) struct Uploads<'a> {
+    remote: &'a Remote,
+    snapshot: &'a Snapshot,
+    /// Whether objects may be there already, from a push that was killed.
+    is_resumed: bool,
+    /// For each file, the segments that stay.
+    files: BTreeMap<FileKey, Vec<Segment>>,
+    /// The pieces that are sent, in the order of the files.
+    pieces: Vec<Piece>,
+}
+
+/// A range of a file that becomes a segment.
+#[derive(Clone, Debug)]
+struct Piece {
+    key: FileKey,
+    range: Range<u64>,
+}
+
+/// What was sent.
+#[derive(Debug, Default)]
+pub(crate) struct Sent {
+    /// All segments of the files that changed.
+    pub(crate) files: BTreeMap<FileKey, Vec<Segment>>,
+    pub(crate) sent_bytes: u64,
+    pub(crate) object_count: u64,
+    /// The objects that an earlier push left.
+    pub(crate) reused: Vec<ObjectName>,
+}
+
+impl<'a> Uploads<'a> {
+    pub(crate) fn new(remote: &'a Remote, snapshot: &'a Snapshot, is_resumed: bool) -> Self {
+        Uploads { remote, snapshot, is_resumed, files: BTreeMap::new(), pieces: Vec::new() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    pub(crate) fn total_bytes(&self) -> u64 {
+        self.pieces.iter().map(|piece| piece.range.end - piece.range.start).sum()
+    }
+
+    /// Adds a file, of which the remote has the segments `known`, if it has the file.
+    pub(crate) fn add(&mut self, key: FileKey, needed: &NeededFile, known: Option<&[Segment]>) -> Result<()> {
+        let (is_known, known) = (known.is_some(), known.unwrap_or_default());
+        let known_bytes: u64 = total_bytes(known);
+        let length_bytes = needed.length_bytes;
+        // Files of the history have the number of a generation, and each machine may write its own for that number.
+        let may_differ = needed.is_in_place || key.kind == FileKind::History;
+        if is_known && known_bytes == length_bytes && (!may_differ || self.is_same(key, known)?) {
+            return Ok(());
+        }
+        let can_grow = matches!(key.kind, FileKind::Storage | FileKind::Sum)
+            && !may_differ
+            && known_bytes <= length_bytes
+            && known.len() < MAX_SEGMENTS;
+        let (kept, start) = if can_grow { (known.to_vec(), known_bytes) } else { (Vec::new(), 0) };
+        self.files.insert(key, kept);
+        let mut at = start;
+        while at < length_bytes {
+            let end = length_bytes.min(at.saturating_add(MAX_OBJECT_BYTES));
+            self.pieces.push(Piece { key, range: at..end });
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Whether a file has the bytes that the remote has.
+    fn is_same(&self, key: FileKey, known: &[Segment]) -> Result<bool> {
+        let mut at = 0;
+        for segment in known {
+            let range = at..at + segment.length_bytes();
+            at = range.end;
+            let bytes = self.read(&Piece { key, range })?;
+            let hash = blake3::hash(&bytes);
+            let is_same = match segment {
+                Segment::Whole { object, .. } => hash.as_bytes() == object,
+                Segment::Part { check, .. } => hash.as_bytes().starts_with(check),
+            };
+            if !is_same {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn read(&self, piece: &Piece) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.read_into(piece, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn read_into(&self, piece: &Piece, bytes: &mut Vec<u8>) -> Result<()> {
+        let file = self.snapshot.open_replica_file(piece.key)?;
+        bytes.reserve(usize::try_from(piece.range.end - piece.range.start).unwrap_or(0));
+        let streamed = file.stream(piece.range.clone(), &mut |part| {
+            bytes.extend_from_slice(part);
+            Ok(())
+        });
+        streamed.map_err(|e| Error::io("read", std::path::Path::new(&piece.key.path()), e))
+    }
+
+    /// Returns the pieces of each object.
+    fn objects(&self) -> Vec<Vec<Piece>> {
+        let mut objects = Vec::new();
+        let (mut pack, mut pack_bytes) = (Vec::new(), 0);
+        for piece in &self.pieces {
+            let length_bytes = piece.range.end - piece.range.start;
+            if length_bytes > SMALL_BYTES {
+                objects.push(vec![piece.clone()]);
+                continue;
+            }
+            if pack_bytes + length_bytes > MAX_OBJECT_BYTES {
+                objects.push(std::mem::take(&mut pack));
+                pack_bytes = 0;
+            }
+            pack_bytes += length_bytes;
+            pack.push(piece.clone());
+        }
+        if !pack.is_empty() {
+            objects.push(pack);
+        }
+        objects
+    }
+
+    /// Sends everything, several objects at a time.
+    pub(crate) fn run(mut self, tally: &Tally<'_>) -> Result<Sent> {
+        let objects = self.objects();
+        let next = AtomicU64::new(0);
+        let is_over = AtomicBool::new(false);
+        let (sent_bytes, object_count) = (AtomicU64::new(0), AtomicU64::new(0));
+        let done: Mutex<Vec<(Piece, Segment)>> = Mutex::default();
+        let reused: Mutex<Vec<ObjectName>> = Mutex::default();
+        let failure: Mutex<Option<Error>> = Mutex::default();
+        let work = || {
+            while !is_over.load(Ordering::Relaxed)
+                && let Some(pieces) = objects.get(next.fetch_add(1, Ordering::Relaxed) as usize)
+            {
+                match self.send(pieces, tally) {
+                    Ok((segments, sent)) => {
+                        if let (0, Some(segment)) = (sent, segments.first()) {
+                            let mut reused = reused.lock().unwrap_or_else(PoisonError::into_inner);
+                            reused.push(segment.object());
+                        }
+                        sent_bytes.fetch_add(sent, Ordering::Relaxed);
+                        object_count.fetch_add(u64::from(sent > 0), Ordering::Relaxed);
+                        let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+                        done.extend(pieces.iter().cloned().zip(segments));
+                    }
+                    Err(e) => {
+                        is_over.store(true, Ordering::Relaxed);
+                        failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+                    }
+                }
+            }
+        };
+        thread::scope(|scope| {
+            let others = self.remote.jobs.min(objects.len()).saturating_sub(1);
+            (0..others).for_each(|_| drop(scope.spawn(work)));
+            work();
+        });
+        if let Some(e) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(e);
+        }
+        let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        done.sort_by_key(|(piece, _)| (piece.key, piece.range.start));
+        for (piece, segment) in done {
+            self.files.entry(piece.key).or_default().push(segment);
+        }
+        Ok(Sent {
+            files: self.files,
+            sent_bytes: sent_bytes.into_inner(),
+            object_count: object_count.into_inner(),
+            reused: reused.into_inner().unwrap_or_else(PoisonError::into_inner),
+        })
+    }
+
+    /// Checks that the objects that were there already still are: a prune may have taken them for garbage meanwhile.
+    pub(crate) fn check_reused(remote: &Remote, reused: &[ObjectName]) -> Result<()> {
+        for name in reused.iter().map(object_path) {
+            if remote.client.info(&name)?.is_none() {
+                let message = format!("{name} was deleted by a prune during this push; push again");
+                return Err(Error::new(ErrorKind::Conflict, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts one object. Returns its segments, and how many bytes were sent: none if the object was there.
+    fn send(&self, pieces: &[Piece], tally: &Tally<'_>) -> Result<(Vec<Segment>, u64)> {
+        let mut bytes = Vec::new();
+        let mut ends = Vec::new();
+        for piece in pieces {
+            self.read_into(piece, &mut bytes)?;
+            ends.push(bytes.len());
+        }
+        let object = *blake3::hash(&bytes).as_bytes();
+        let length_bytes = bytes.len() as u64;
+        let mut start = 0;
+        let segments = match pieces {
+            [_] => vec![Segment::Whole { object, length_bytes }],
+            _ => ends
+                .iter()
+                .map(|&end| {
+                    let range = std::mem::replace(&mut start, end)..end;
+                    let piece = bytes.get(range.clone()).unwrap_or_default();
+                    part(object, range.start as u64, piece.len() as u64, piece)
+                })
+                .collect(),
+        };
+        let name = object_path(&object);
+        let is_there = self.is_resumed
+            && self.remote.client.info(&name)?.is_some_and(|info| info.length_bytes == length_bytes);
+        if !is_there {
+            self.remote.client.put(&name, Bytes::from(bytes))?;
+        }
+        tally.add(length_bytes)?;
+        Ok((segments, if is_there { 0 } else { length_bytes }))
+    }
+}
+
+/// Returns the segment of some bytes of an object.
+pub(crate) fn part(object: ObjectName, offset_bytes: u64, length_bytes: u64, bytes: &[u8]) -> Segment {
+    let mut check = [0; 16];
+    check.copy_from_slice(blake3::hash(bytes).as_bytes().split_at(16).0);
+    Segment::Part { object, offset_bytes, length_bytes, check }
+}

@@ -1,0 +1,4 @@
+//! Servers for tests.
+
+pub(crate) mod azurite;
+pub(crate) mod moto;

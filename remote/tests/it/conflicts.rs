@@ -1,0 +1,126 @@
+//! Two stores that push to one remote.
+
+use std::sync::Barrier;
+use std::thread;
+
+use stridemap::ErrorKind;
+
+use crate::support::{Place, assert_same, assert_whole, ignore, open};
+
+#[test]
+fn store_that_is_behind_can_neither_push_nor_pull_over_its_own_commits() {
+    let place = Place::in_memory();
+    let first = place.create("a.smap");
+    first.save("x", &1f32).unwrap();
+    place.push(&first);
+    place.pull("b.smap");
+    let second = open(&place.path("b.smap"));
+    first.save("x", &2f32).unwrap();
+    place.push(&first);
+    second.save("y", &3f32).unwrap();
+    let refused = place.remote.push(&second, &ignore).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Conflict, "{refused}");
+    let refused = place.remote.pull(&place.path("b.smap"), &ignore).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Conflict, "{refused}");
+    assert!(refused.to_string().contains("commits of its own"), "{refused}");
+    assert_eq!(second.names().unwrap(), ["x", "y"]);
+    // The way out: a new path.
+    place.pull("c.smap");
+    let third = open(&place.path("c.smap"));
+    third.save("y", &3f32).unwrap();
+    place.push(&third);
+    place.pull("a.smap");
+    first.refresh().unwrap();
+    assert_same(&first, &third);
+}
+
+#[test]
+fn different_store_is_refused() {
+    let place = Place::in_memory();
+    let first = place.create("a.smap");
+    place.push(&first);
+    let other = place.create("other.smap");
+    other.save("x", &1f32).unwrap();
+    assert_eq!(place.remote.push(&other, &ignore).unwrap_err().kind(), ErrorKind::Conflict);
+    let refused = place.remote.pull(&place.path("other.smap"), &ignore).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Conflict, "{refused}");
+    assert_eq!(other.names().unwrap(), ["x"]);
+}
+
+#[test]
+fn copy_of_the_directory_that_went_its_own_way_is_refused() {
+    let place = Place::in_memory();
+    let store = place.create("a.smap");
+    store.save("x", &1f32).unwrap();
+    place.push(&store);
+    let copied = std::process::Command::new("cp")
+        .arg("-r")
+        .args([place.path("a.smap"), place.path("b.smap")])
+        .status();
+    assert!(copied.unwrap().success());
+    // Both make generation 3, with different content.
+    store.save("x", &2f32).unwrap();
+    let fork = open(&place.path("b.smap"));
+    fork.save("x", &3f32).unwrap();
+    place.push(&store);
+    assert_eq!(place.remote.push(&fork, &ignore).unwrap_err().kind(), ErrorKind::Conflict);
+    assert_eq!(place.remote.pull(&place.path("b.smap"), &ignore).unwrap_err().kind(), ErrorKind::Conflict);
+    assert_eq!(place.remote.store().unwrap().load("x").unwrap().item::<f32>().unwrap(), 2.);
+}
+
+#[test]
+fn of_two_pushes_at_the_same_time_exactly_one_wins() {
+    let rounds = std::env::var("STRIDEMAP_TEST_RACES").map_or(20, |rounds| rounds.parse().unwrap());
+    for (place, rounds) in [(Place::in_memory(), rounds), (Place::in_files(), rounds / 4 + 1)] {
+        let store = place.create("0.smap");
+        store.save("x", &0u64).unwrap();
+        place.push(&store);
+        let mut winner = "0.smap".to_owned();
+        for round in 1..=rounds {
+            let names = [format!("{round}a.smap"), format!("{round}b.smap")];
+            let stores = names.each_ref().map(|name| {
+                place.pull(name);
+                let store = open(&place.path(name));
+                store.save("x", &(round * 1000 + name.len() as u64)).unwrap();
+                store.save(name, &round).unwrap();
+                store
+            });
+            let barrier = Barrier::new(2);
+            let results = thread::scope(|scope| {
+                let pushes = stores.each_ref().map(|store| {
+                    scope.spawn(|| {
+                        barrier.wait();
+                        place.remote.push(store, &ignore)
+                    })
+                });
+                pushes.map(|push| push.join().unwrap())
+            });
+            let won: Vec<bool> = results.iter().map(Result::is_ok).collect();
+            assert_eq!(won.iter().filter(|won| **won).count(), 1, "round {round}: {results:?}");
+            let lost = results.into_iter().find_map(Result::err).unwrap();
+            assert_eq!(lost.kind(), ErrorKind::Conflict, "{lost}");
+            let which = usize::from(won[1]);
+            assert_same(&place.remote.store().unwrap(), &stores[which]);
+            std::fs::remove_dir_all(place.path(&winner)).unwrap();
+            std::fs::remove_dir_all(place.path(&names[1 - which])).unwrap();
+            winner = names[which].clone();
+        }
+        assert_whole(&place.remote.store().unwrap());
+        assert_eq!(place.remote.store().unwrap().names().unwrap().len() as u64, rounds + 1);
+    }
+}
+
+#[test]
+fn second_push_from_the_same_store_is_told_that_one_is_running() {
+    let place = Place::in_memory();
+    let store = place.create("a.smap");
+    store.save("x", &vec![1u8; 1000]).unwrap();
+    let inner = std::sync::Mutex::new(None);
+    let push = |_| {
+        let second = place.remote.push(&store, &ignore);
+        inner.lock().unwrap().get_or_insert(second.unwrap_err().kind());
+        Ok(())
+    };
+    place.remote.push(&store, &push).unwrap();
+    assert_eq!(*inner.lock().unwrap(), Some(ErrorKind::Busy));
+}

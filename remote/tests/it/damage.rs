@@ -1,0 +1,142 @@
+//! Objects that are corrupted, cut, swapped, missing, or of another store.
+
+use std::fs;
+use std::path::PathBuf;
+
+use stridemap::{ErrorKind, Store};
+
+use crate::support::{Place, ignore, open};
+
+/// A remote with each kind of object: HEAD, FORMAT, remote manifests, and objects of one and of several segments.
+fn place() -> (Place, Store) {
+    let place = Place::in_files();
+    let store = place.create("a.smap");
+    store.save("large", &vec![1u8; 5 << 20]).unwrap();
+    store.save("small", &vec![2u32; 50_000]).unwrap();
+    store.tag("v1").unwrap();
+    store.write(|txn| (0..3000u32).try_for_each(|i| txn.save(&format!("many/{i}"), &i))).unwrap();
+    store.write(|txn| (0..3000u32).try_for_each(|i| txn.save(&format!("more/{i}"), &i))).unwrap();
+    place.push(&store);
+    store.append("large", &vec![3u8; 3 << 20]).unwrap();
+    place.push(&store);
+    (place, store)
+}
+
+/// Reads everything that the remote has.
+fn read_all(place: &Place) -> stridemap::Result<()> {
+    let store = place.remote.store()?;
+    for name in store.names()? {
+        store.load(&name)?.to_bytes()?;
+    }
+    for tag in store.tags()? {
+        store.at(tag.name.as_str())?.load("small")?.to_bytes()?;
+    }
+    let verification = store.verify(|_| ())?;
+    match verification.is_whole() {
+        true => Ok(()),
+        false => Err(stridemap::Error::new(ErrorKind::Corrupt, format!("{verification:?}"))),
+    }
+}
+
+/// Changes each object in turn, and checks that reading and pulling notice it. FORMAT is read by pushes only.
+fn each_object(change: impl Fn(&mut Vec<u8>)) {
+    let (place, store) = place();
+    let current = |path: &PathBuf| {
+        let head = fs::read(place.path("remote/HEAD")).unwrap();
+        let newest = stridemap_format::remote::Head::decode(&head, None).unwrap();
+        let name = path.to_string_lossy();
+        let digest = stridemap_format::remote::object_hex(&newest.manifest);
+        (!name.contains("generations/") || name.contains(&digest))
+            && !name.ends_with("FORMAT")
+            && !name.ends_with(".lock")
+    };
+    let objects: Vec<PathBuf> = place.objects().into_keys().filter(current).collect();
+    assert!(objects.len() >= 5, "{objects:?}");
+    for (round, path) in objects.iter().enumerate() {
+        let original = fs::read(path).unwrap();
+        let mut changed = original.clone();
+        change(&mut changed);
+        fs::write(path, changed).unwrap();
+        let read = read_all(&place).unwrap_err();
+        assert!(matches!(read.kind(), ErrorKind::Corrupt | ErrorKind::Io), "{}: {read:?}", path.display());
+        let target = place.path(&format!("{round}.smap"));
+        let pulled = place.remote.pull(&target, &ignore).unwrap_err();
+        assert!(
+            matches!(pulled.kind(), ErrorKind::Corrupt | ErrorKind::Io),
+            "{}: {pulled:?}",
+            path.display()
+        );
+        assert!(!target.exists());
+        fs::write(path, original).unwrap();
+    }
+    read_all(&place).unwrap();
+    place.pull("whole.smap");
+    crate::support::assert_same(&open(&place.path("whole.smap")), &store);
+}
+
+#[test]
+fn changed_byte_in_the_middle_of_an_object_is_noticed() {
+    each_object(|bytes| {
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+    });
+}
+
+#[test]
+fn changed_first_and_last_bytes_of_an_object_are_noticed() {
+    each_object(|bytes| bytes[0] ^= 0x80);
+    each_object(|bytes| *bytes.last_mut().unwrap() ^= 0x80);
+}
+
+#[test]
+fn cut_object_is_noticed() {
+    each_object(|bytes| bytes.truncate(bytes.len() - 1));
+    each_object(Vec::clear);
+}
+
+#[test]
+fn missing_object_is_named() {
+    let (place, _) = place();
+    for path in place.objects().into_keys() {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if name == "HEAD" || name == "FORMAT" || name.ends_with(".lock") {
+            continue;
+        }
+        let aside = place.path("aside");
+        fs::rename(&path, &aside).unwrap();
+        if let Err(e) = read_all(&place) {
+            assert_eq!(e.kind(), ErrorKind::Corrupt, "{e}");
+            assert!(e.to_string().contains(&name) || e.to_string().contains("Verification"), "{name}: {e}");
+        } else {
+            // An earlier generation.
+            assert!(path.to_string_lossy().contains("generations/"), "{}", path.display());
+        }
+        fs::rename(&aside, &path).unwrap();
+    }
+}
+
+#[test]
+fn objects_of_two_stores_that_were_swapped_are_noticed() {
+    let (first, _) = place();
+    let (second, _) = place();
+    for name in ["HEAD", "FORMAT"] {
+        let path = first.path("remote").join(name);
+        let original = fs::read(&path).unwrap();
+        fs::write(&path, fs::read(second.path("remote").join(name)).unwrap()).unwrap();
+        if name == "HEAD" {
+            assert_eq!(first.remote.store().unwrap_err().kind(), ErrorKind::Corrupt);
+        }
+        fs::write(&path, original).unwrap();
+    }
+    // Objects of the same remote.
+    let objects: Vec<PathBuf> =
+        first.objects().into_keys().filter(|path| path.to_string_lossy().contains("objects/")).collect();
+    let contents: Vec<Vec<u8>> = objects.iter().map(|path| fs::read(path).unwrap()).collect();
+    for at in 0..objects.len() {
+        fs::write(&objects[at], &contents[(at + 1) % contents.len()]).unwrap();
+        let read = read_all(&first).unwrap_err();
+        assert!(matches!(read.kind(), ErrorKind::Corrupt | ErrorKind::Io), "{read:?}");
+        fs::write(&objects[at], &contents[at]).unwrap();
+    }
+    read_all(&first).unwrap();
+}

@@ -1,0 +1,149 @@
+//! How many requests an operation makes.
+
+use stridemap::{DType, Tensor};
+use stridemap_remote::{Remote, Requests};
+
+use crate::support::{Place, ignore};
+
+fn count(requests: Requests) -> u64 {
+    requests.total()
+}
+
+/// The requests of an operation on a remote that was just opened.
+fn requests_of(place: &Place, operation: impl FnOnce(&Remote)) -> Requests {
+    let remote = Remote::open(place.remote.location()).unwrap();
+    operation(&remote);
+    remote.requests()
+}
+
+#[test]
+fn slice_of_one_tensor_of_very_many_needs_few_requests() {
+    let tensor_count: u32 =
+        std::env::var("STRIDEMAP_TEST_REMOTE_TENSORS").map_or(20_000, |count| count.parse().unwrap());
+    let place = Place::in_files();
+    let store = place.create("a.smap");
+    for first in (0..tensor_count).step_by(10_000) {
+        store
+            .write(|txn| {
+                (first..tensor_count.min(first + 10_000)).try_for_each(|i| {
+                    txn.save(
+                        &format!("model.layers.{i:06}.attention.projection.weight"),
+                        &[i, i + 1, i + 2, i + 3],
+                    )
+                })
+            })
+            .unwrap();
+    }
+    place.push(&store);
+    let remote = Remote::open(place.remote.location()).unwrap();
+    let opened = remote.store().unwrap();
+    let load = |i: u32| {
+        let tensor = opened.load(&format!("model.layers.{i:06}.attention.projection.weight")).unwrap();
+        assert_eq!(tensor.narrow(0, 1, 2).unwrap().read::<u32>().unwrap(), [i + 1, i + 2]);
+    };
+    load(tensor_count / 2);
+    let first = remote.requests();
+    println!("first slice of {tensor_count}: {first:?}");
+    assert!(count(first) <= 8, "{first:?}");
+    assert!(first.received_bytes <= 300 * 1024, "{first:?}");
+    let mut before = count(first);
+    for i in [0, tensor_count - 1, tensor_count / 3, tensor_count / 7] {
+        load(i);
+        let after = count(remote.requests());
+        println!("a further tensor: {}", after - before);
+        assert!(after - before <= 3, "{}", after - before);
+        before = after;
+    }
+}
+
+#[test]
+fn listing_a_thousand_tensors_needs_at_most_four_requests() {
+    let place = Place::in_files();
+    let store = place.create("a.smap");
+    store.write(|txn| (0..1000u32).try_for_each(|i| txn.save(&format!("layer{i}"), &i))).unwrap();
+    place.push(&store);
+    // The same, with a table.
+    let other = Place::in_files();
+    let large = other.create("a.smap");
+    for first in [0, 3000u32] {
+        large
+            .write(|txn| (first..first + 3000).try_for_each(|i| txn.save(&format!("layer{i}"), &i)))
+            .unwrap();
+    }
+    other.push(&large);
+    for place in [place, other] {
+        let requests = requests_of(&place, |remote| drop(remote.store().unwrap().names().unwrap()));
+        println!("ls: {requests:?}");
+        assert!(count(requests) <= 4, "{requests:?}");
+    }
+}
+
+#[test]
+fn push_of_a_header_needs_at_most_four_requests_and_without_a_change_two() {
+    let place = Place::in_files();
+    let store = place.create("a.smap");
+    store.save("x", &Tensor::zeros(DType::F32, &[1000, 100]).unwrap()).unwrap();
+    for i in 0..100 {
+        store.save(&format!("other{i}"), &vec![i; 10]).unwrap();
+    }
+    place.push(&store);
+    for column in 0..10 {
+        store.save_view("column", &store.load("x").unwrap().select(1, column).unwrap()).unwrap();
+        let requests = requests_of(&place, |remote| {
+            remote.push(&store, &ignore).unwrap();
+        });
+        println!("push of a header: {requests:?}");
+        assert!(count(requests) <= 4, "{requests:?}");
+        let requests = requests_of(&place, |remote| {
+            remote.push(&store, &ignore).unwrap();
+        });
+        println!("push without a change: {requests:?}");
+        assert!(count(requests) <= 2, "{requests:?}");
+    }
+}
+
+#[test]
+fn hundred_pushes_send_what_changed_and_little_more() {
+    let place = Place::in_files();
+    let store = place.create("a.smap");
+    store.save("frozen", &vec![0u8; 1 << 20]).unwrap();
+    store.save("rows", &vec![[0f32; 256]; 100]).unwrap();
+    place.push(&store);
+    let (mut sent, mut changed, mut worst) = (0, 0, 0u64);
+    for step in 0..100u32 {
+        store
+            .write(|txn| {
+                let mut bytes = 0;
+                match step % 5 {
+                    0 => {
+                        txn.save("weight", &vec![step; 100_000])?;
+                        bytes = 400_000;
+                    }
+                    1 => {
+                        txn.append("rows", &vec![[step as f32; 256]; 300])?;
+                        bytes = 300 * 1024;
+                    }
+                    2 => {
+                        let view = txn.load("frozen")?.narrow(0, step as usize, 10)?;
+                        txn.save_view("view", &view)?;
+                    }
+                    3 => txn.remove("weight")?,
+                    _ => txn.restore(&store.at(format!("step{}", step - 3).as_str())?, "weight")?,
+                }
+                txn.tag(&format!("step{step}"))?;
+                Ok::<u64, stridemap::Error>(bytes)
+            })
+            .map(|bytes| {
+                let pushed = place.push(&store);
+                let extra = pushed.sent_bytes.saturating_sub(bytes + bytes / 50);
+                assert!(extra <= 64 * 1024, "step {step}: {pushed:?}");
+                worst = worst.max(extra);
+                sent += pushed.sent_bytes;
+                changed += bytes;
+            })
+            .unwrap();
+    }
+    println!(
+        "100 pushes: {sent} bytes sent for {changed} changed; at most {worst} more than 1.02 times in one"
+    );
+}
