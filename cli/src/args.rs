@@ -14,6 +14,7 @@ use crate::history::{log, prune, restore, tag};
 use crate::input::Input;
 use crate::look::{info, ls, map, report, show, stats, tree};
 use crate::plot::PlotArgs;
+use crate::remote::{follow, pull, push};
 use crate::shell::{completions, man};
 use crate::ui::{Global, examples, help_width};
 
@@ -79,6 +80,9 @@ pub(crate) enum Command {
     Verify(verify::VerifyArgs),
     Salvage(salvage::SalvageArgs),
     Watch(watch::WatchArgs),
+    Push(push::PushArgs),
+    Pull(pull::PullArgs),
+    Follow(follow::FollowArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
 }
@@ -86,7 +90,7 @@ pub(crate) enum Command {
 // A store or file to read.
 #[derive(clap::Args)]
 pub(crate) struct Source {
-    /// The store, a tagged generation (STORE@TAG), or a file in another format, detected from its content
+    /// The store, its URL, a tagged generation (STORE@TAG, URL@TAG), or a file in another format, detected from its content
     #[arg(index = 1, value_name = "STORE|FILE")]
     pub(crate) path: PathBuf,
     #[command(flatten)]

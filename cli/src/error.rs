@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use crate::remote::shown;
+
 /// A result whose error this program prints.
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -34,7 +36,7 @@ impl fmt::Display for Error {
 impl Error {
     /// Returns the error that a command refuses a path.
     pub(crate) fn at(command: &str, path: &Path, why: impl fmt::Display) -> Self {
-        Error::Refused(format!("{command} {}: {why}", path.display()))
+        Error::Refused(format!("{command} {}: {why}", shown(path)))
     }
 }
 

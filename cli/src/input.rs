@@ -21,6 +21,7 @@ use crate::history::{check_untagged, snapshot_at, split};
 use crate::interrupt;
 use crate::names::{Named, command_line, natural, quoted};
 use crate::output_file::parent_dir;
+use crate::remote::{self, check_local, is_url};
 use crate::ui::{counted, message, warn};
 
 /// A source of tensors, opened for reading only.
@@ -56,6 +57,14 @@ impl Input {
 
     /// Opens a source, and leaves out what cannot be read. A file in which nothing can be read is refused.
     pub(crate) fn open_quietly(path: &Path, reading: &Reading, options: &StoreOptions) -> Result<Self> {
+        if is_url(path) {
+            let (store, snapshot) = open_at(options, path)?;
+            let mut shown = store.path().as_os_str().to_owned();
+            if let Some((_, tag)) = split(path) {
+                shown.push(format!("@{tag}"));
+            }
+            return Ok(Input::Store(store, snapshot, shown.into()));
+        }
         if split(path).is_none() {
             check_found(path, "file or store")?;
         }
@@ -184,6 +193,7 @@ impl Named for Input {
 
 /// Refuses a path where there is nothing, and an empty file. `wanted` is what the path should lead to.
 pub(crate) fn check_found(path: &Path, wanted: &str) -> Result<()> {
+    check_local(path)?;
     match fs::metadata(path) {
         Ok(found) if found.is_file() && found.len() == 0 => Err(Error::at("read", path, "the file is empty")),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -219,8 +229,16 @@ pub(crate) fn open_store(options: &StoreOptions, path: &Path) -> Result<Store> {
     reporting_waits(options).open(path).map_err(|refused| explain(path, refused))
 }
 
-/// Opens a store to look at it: at the newest generation, or for `STORE@TAG` at the one that the tag names.
+/// Opens a store or a URL to look at its history.
+pub(crate) fn open_to_look(options: &StoreOptions, path: &Path) -> Result<Store> {
+    if is_url(path) { remote::open_newest(options, path) } else { open_store(options, path) }
+}
+
+/// Opens a store or a URL to look at it: at the newest generation, or for `STORE@TAG` or `URL@TAG` at the one that the tag names.
 pub(crate) fn open_at(options: &StoreOptions, path: &Path) -> Result<(Store, Snapshot)> {
+    if is_url(path) {
+        return remote::open(options, path);
+    }
     let Some((path, tag)) = split(path) else {
         let store = open_store(options, path)?;
         let snapshot = store.snapshot();

@@ -1,9 +1,10 @@
 //! SIGINT (Ctrl-C) and SIGTERM.
 //!
 //! A command that reports progress checks for a signal at each report, and while it waits for a lock. It unwinds from
-//! there, so that unfinished files are deleted as after an error. A second signal ends the process at once.
+//! there, so that unfinished files are deleted as after an error. An operation that reports from several threads, or waits
+//! for a server, gets an error instead: see [`stop`]. A second signal ends the process at once.
 //!
-//! `watch` ends after the line that it is printing. Other commands end at the first signal; the next commit deletes the
+//! `watch` and `follow` end after the line that they are printing. Other commands end at the first signal; the next commit deletes the
 //! unfinished files that they leave in the store.
 
 use std::fs;
@@ -55,6 +56,24 @@ pub(crate) fn check() {
     if exit_code().is_some() {
         resume_unwind(Box::new(Interrupted));
     }
+}
+
+/// Whether [`stop`] has returned an error.
+static HAS_STOPPED: AtomicBool = AtomicBool::new(false);
+
+/// Returns an error if a signal has arrived, so that an operation of the library ends with it. For any thread.
+#[cfg(feature = "remote")]
+pub(crate) fn stop() -> stridemap::Result<()> {
+    if exit_code().is_none() {
+        return Ok(());
+    }
+    HAS_STOPPED.store(true, Ordering::Relaxed);
+    Err(stridemap::Error::new(stridemap::ErrorKind::Interrupted, "a signal has ended the command"))
+}
+
+/// Returns whether a signal has ended an operation of the library. Its error says no more than that.
+pub(crate) fn has_stopped() -> bool {
+    HAS_STOPPED.load(Ordering::Relaxed)
 }
 
 /// Runs a command. Returns `None` if it was interrupted.

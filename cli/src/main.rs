@@ -22,6 +22,7 @@ mod output_file;
 mod pieces;
 mod plot;
 mod proportion;
+mod remote;
 mod scalar;
 mod shell;
 mod size;
@@ -41,6 +42,7 @@ use crate::change::{append, attr, edit, export, import};
 use crate::error::{Error, Result};
 use crate::history::{log, prune, restore, tag};
 use crate::look::{info, ls, map, report, show, stats, tree};
+use crate::remote::{follow, pull, push};
 use crate::shell::{completions, man};
 use crate::ui::Stdout;
 
@@ -70,15 +72,19 @@ fn run_interruptible(command: &Command) -> Result<ExitCode> {
     let ended = interrupt::run(|| run(command));
     match (ended, interrupt::exit_code()) {
         (Some(ended), None) => ended,
-        // A signal is the usual end of `watch`.
-        (Some(ended), Some(_)) if matches!(command, Command::Watch(_)) => ended,
+        // A signal is the usual end of these.
+        (Some(ended), Some(_)) if matches!(command, Command::Watch(_) | Command::Follow(_)) => ended,
+        (Some(Err(_)), code) if interrupt::has_stopped() => interrupted(command, code),
         // The command had done its work, and said so, before it could notice the signal.
         (Some(ended), Some(code)) => ended.map(|_| ExitCode::from(code)),
-        (None, code) => {
-            ui::warn(interrupted_message(command));
-            Ok(ExitCode::from(code.unwrap_or(FAILED)))
-        }
+        (None, code) => interrupted(command, code),
     }
+}
+
+/// Says what an interrupted command has done. Returns its exit code.
+fn interrupted(command: &Command, code: Option<u8>) -> Result<ExitCode> {
+    ui::warn(interrupted_message(command));
+    Ok(ExitCode::from(code.unwrap_or(FAILED)))
 }
 
 /// Returns the message that says what an interrupted command has done.
@@ -90,6 +96,9 @@ fn interrupted_message(command: &Command) -> &'static str {
         Command::Append(_) => "append: interrupted; nothing was appended",
         Command::Compact(_) => "compact: interrupted; what was rewritten until then stays",
         Command::Salvage(_) => "salvage: interrupted; nothing was made",
+        Command::Push(_) => remote::push::interrupted_message(),
+        Command::Pull(_) => "pull: interrupted; nothing was changed",
+        Command::Prune(_) => "prune: interrupted; what was deleted until then stays deleted",
         _ => "interrupted",
     }
 }
@@ -126,6 +135,9 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Verify(args) => is_positive = verify::run(args, &mut out)?,
         Command::Salvage(args) => is_positive = salvage::run(args, &mut out)?,
         Command::Watch(args) => is_positive = watch::run(args, &mut out)?,
+        Command::Push(args) => push::run(args, &mut out)?,
+        Command::Pull(args) => pull::run(args, &mut out)?,
+        Command::Follow(args) => follow::run(args, &mut out)?,
         Command::Completions(args) => completions::run(args, &mut out)?,
         Command::Man(args) => man::run(args, &mut out)?,
     }
@@ -135,13 +147,12 @@ fn run(command: &Command) -> Result<ExitCode> {
 
 /// Returns whether a command has something to do, or to find out, after its output has been closed.
 fn has_effect_or_answer(command: &Command) -> bool {
-    use Command::{Du, Export, Info, Inspect, Log, Ls, Map, Show, Stats, Tag, Tree, Watch};
+    use Command::{Du, Export, Follow, Info, Inspect, Log, Ls, Map, Show, Stats, Tag, Tree, Watch};
     match command {
         Export(args) => !args.is_piped(),
         Tag(args) => !args.is_list(),
-        Info(_) | Inspect(_) | Ls(_) | Tree(_) | Show(_) | Stats(_) | Map(_) | Du(_) | Log(_) | Watch(_) => {
-            false
-        }
+        Info(_) | Inspect(_) | Ls(_) | Tree(_) | Show(_) | Stats(_) | Map(_) | Du(_) | Log(_) | Watch(_)
+        | Follow(_) => false,
         _ => true,
     }
 }

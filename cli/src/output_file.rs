@@ -11,6 +11,7 @@ use stridemap_interop::persist_new;
 use crate::error::{Error, Result};
 use crate::in_place::Outputs;
 use crate::input::Input;
+use crate::remote::check_local;
 
 /// The path of a file to write, after it has been checked.
 #[derive(Clone, Copy)]
@@ -88,8 +89,9 @@ pub(crate) fn check_replaceable(command: &str, path: &Path, is_forced: bool) -> 
     }
 }
 
-/// Refuses a path in a directory that does not exist, cannot be written, or belongs to a store.
+/// Refuses a URL, and a path in a directory that does not exist, cannot be written, or belongs to a store.
 pub(crate) fn check_parent_dir(command: &str, path: &Path) -> Result<()> {
+    check_local(path)?;
     let refused = |why| Err(Error::at(command, path, why));
     let dir = parent_dir(path);
     if !dir.exists() {

@@ -34,7 +34,7 @@ use crate::ui::{
 #[derive(clap::Args)]
 #[command(after_help = examples(&["du model.smap", "du model.smap encoder. '*.bias'", "du model.smap --json | jq .reclaimable_bytes"]))]
 pub(crate) struct DuArgs {
-    /// The store, or a tagged generation: STORE@TAG
+    /// The store, or a tagged generation: STORE@TAG, URL@TAG
     pub(crate) store: PathBuf,
     /// Only the tensors whose names match a glob, or begin with a prefix, in place of the whole store
     #[arg(value_name = "GLOB|PREFIX")]

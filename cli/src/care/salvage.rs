@@ -13,6 +13,7 @@ use crate::history::split;
 use crate::input::{explain, reporting_waits};
 use crate::names::{command_line, one_line, shell_word};
 use crate::output_file::check_parent_dir;
+use crate::remote::check_local;
 use crate::ui::{advance, counted, examples, message, write_json};
 
 /// Copy what is whole in a damaged store to a new store
@@ -50,6 +51,7 @@ pub(crate) struct SalvageArgs {
 
 /// Runs the command. Returns whether nothing is lost or left out.
 pub(crate) fn run(args: &SalvageArgs, out: &mut impl Write) -> Result<bool> {
+    check_local(&args.store)?;
     let new = args.new.as_deref().filter(|_| !args.verify_only);
     if let Some(new) = new {
         check_parent_dir("salvage", new)?;

@@ -4,14 +4,15 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use stridemap::ErrorKind;
 use stridemap::maintenance::{Finding, SpareFile, Verification};
+use stridemap::{ErrorKind, Store, StoreOptions};
 
 use crate::args::External;
 use crate::error::{Error, Result};
 use crate::history::split;
 use crate::input::{explain, open_at, stored_bytes};
 use crate::names::{names, one_line};
+use crate::remote::{self, is_url};
 use crate::ui::{advance, counted, examples, message, write_json};
 
 /// Verify a store, or some tensors, and report damage
@@ -27,7 +28,7 @@ use crate::ui::{advance, counted, examples, message, write_json};
 #[derive(clap::Args)]
 #[command(after_help = examples(&["verify model.smap && echo whole", "verify model.smap --json | jq .findings[].affects"]))]
 pub(crate) struct VerifyArgs {
-    /// The store, or a tagged generation: STORE@TAG
+    /// The store, its URL, or a tagged generation: STORE@TAG, URL@TAG
     pub(crate) store: PathBuf,
     /// The tensors to verify, by name or by glob ('encoder.*'); the whole store if none is named
     #[arg(value_name = "NAME")]
@@ -83,6 +84,9 @@ pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
 /// Verifies a store. A store that is too damaged to be opened is verified by its path.
 fn verify_store(args: &VerifyArgs) -> Result<Verification> {
     let mut options = args.external.options();
+    if is_url(&args.store) {
+        return verify_remote(args, &options);
+    }
     let (mut path, mut _tagged) = (args.store.as_path(), None);
     if let Some((store, _)) = split(path) {
         match open_at(&options, path) {
@@ -98,20 +102,31 @@ fn verify_store(args: &VerifyArgs) -> Result<Verification> {
         }
     }
     let verified = match options.open(path) {
-        Ok(store) if args.names.is_empty() => {
-            // What cannot be read is reported.
-            let size_bytes = stored_bytes(&store.snapshot(), false).unwrap_or_default();
-            store.verify(advance("verify", size_bytes))
-        }
-        Ok(store) => {
-            let names = names(&args.names, &store.snapshot())?;
-            let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            store.verify_tensors(&names, advance("verify", 0))
-        }
-        Err(e) if e.kind() == ErrorKind::Corrupt => options.verify(path, advance("verify", 0)),
-        Err(e) => Err(e),
+        Ok(store) => verify_open(args, &store),
+        Err(e) if e.kind() == ErrorKind::Corrupt => Ok(options.verify(path, advance("verify", 0))),
+        Err(e) => Ok(Err(e)),
     };
-    verified.map_err(|e| explain(path, e))
+    verified?.map_err(|e| explain(path, e))
+}
+
+/// Verifies the store at a URL. The first read of a damaged object is the error.
+fn verify_remote(args: &VerifyArgs, options: &StoreOptions) -> Result<Verification> {
+    let (store, snapshot) = open_at(options, &args.store)?;
+    let Some((url, _)) = split(&args.store) else { return Ok(verify_open(args, &store)??) };
+    let tagged = remote::open_newest(&options.clone().at(snapshot.generation()), url)?;
+    Ok(verify_open(args, &tagged)??)
+}
+
+/// Verifies an open store, or the named tensors. The outer error is about the names.
+fn verify_open(args: &VerifyArgs, store: &Store) -> Result<stridemap::Result<Verification>> {
+    if args.names.is_empty() {
+        // What cannot be read is reported.
+        let size_bytes = stored_bytes(&store.snapshot(), false).unwrap_or_default();
+        return Ok(store.verify(advance("verify", size_bytes)));
+    }
+    let names = names(&args.names, &store.snapshot())?;
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    Ok(store.verify_tensors(&names, advance("verify", 0)))
 }
 
 fn record(verified: &Verification) -> Value {

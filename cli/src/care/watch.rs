@@ -135,7 +135,7 @@ fn print_line(
 
 /// Returns whether standard output is a pipe whose reader has closed it. Between commits nothing is written, so no
 /// write would detect it.
-fn is_output_closed() -> bool {
+pub(crate) fn is_output_closed() -> bool {
     let out = io::stdout();
     let mut polled = [PollFd::new(&out, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -30,11 +30,11 @@ enum Action {
     /// belongs to
     #[command(visible_alias = "ls")]
     List {
-        /// The store, or a tagged generation: STORE@TAG
+        /// The store, its URL, or a tagged generation: STORE@TAG, URL@TAG
         store: PathBuf,
     },
     /// Print the value of an attribute; exit with 1 if there is none
-    #[command(mut_arg("store", |store| store.help("The store, or a tagged generation: STORE@TAG")))]
+    #[command(mut_arg("store", |store| store.help("The store, its URL, or a tagged generation: STORE@TAG, URL@TAG")))]
     Get(Place),
     /// Set an attribute; an existing value is replaced
     Set {

@@ -21,6 +21,7 @@ use crate::in_place::Outputs;
 use crate::input::{open_at, stored_bytes};
 use crate::names::{names, one_line, pattern, quoted};
 use crate::output_file::{check_parent_dir, check_replaceable};
+use crate::remote::shown;
 use crate::ui::{advance, counted, examples, message};
 
 /// Write tensors to a file, or copy a store that is in use
@@ -34,7 +35,7 @@ use crate::ui::{advance, counted, examples, message};
 #[derive(clap::Args)]
 #[command(after_help = examples(&["export model.smap weight.npy encoder.weight", "export model.smap copy.smap", "export model.smap copy.smap --tags"]))]
 pub(crate) struct ExportArgs {
-    /// The store, or a tagged generation: STORE@TAG
+    /// The store, its URL, or a tagged generation: STORE@TAG, URL@TAG
     pub(crate) store: PathBuf,
     /// The file to write; its extension selects the format: .safetensors, .npy, .npz, or .smap for a copy of the store.
     /// - is standard output
@@ -349,7 +350,7 @@ fn copy(
     };
     let shared = match copied.shared_bytes {
         0 => String::new(),
-        bytes => format!("; {} share their blocks with {}", HumanBytes(bytes), args.store.display()),
+        bytes => format!("; {} share their blocks with {}", HumanBytes(bytes), shown(&args.store)),
     };
     let size = HumanBytes(copied.copied_bytes + copied.shared_bytes);
     let tensors = counted(copied.tensor_count, "tensor");
@@ -374,7 +375,7 @@ fn check_tags(args: &ExportArgs, format: Option<Format>) -> Result<()> {
         }
         Some((store, tag)) => refused(&format!(
             "--tags copies all tagged generations and the newest one; name the store, {}, without @{tag}",
-            store.display()
+            shown(store)
         )),
         None => Ok(()),
     }

@@ -6,13 +6,17 @@ use stridemap::{ErrorKind, Snapshot, Store};
 
 use crate::error::{Error, Result};
 use crate::names::{command_line, shell_word};
+use crate::remote::{check_local, is_url, split_url};
 use crate::ui::counted;
 
 /// The maximum number of tags that an error lists.
 const MAX_TAGS: usize = 10;
 
-/// Splits `STORE@TAG`. Returns `None` for a path where something exists, and if no part before an @ is a store.
+/// Splits `STORE@TAG` or `URL@TAG`. Returns `None` for a path where something exists, and if no part before an @ is a store.
 pub(crate) fn split(path: &Path) -> Option<(&Path, &str)> {
+    if is_url(path) {
+        return split_url(path);
+    }
     if path.symlink_metadata().is_ok() {
         return None;
     }
@@ -23,8 +27,9 @@ pub(crate) fn split(path: &Path) -> Option<(&Path, &str)> {
         .find_map(|(store, tag)| Path::new(store).join("FORMAT").is_file().then_some((Path::new(store), tag)))
 }
 
-/// Refuses `STORE@TAG`, for a command that is about the newest generation.
+/// Refuses a URL and `STORE@TAG`, for a command that changes a store, or is about its newest generation.
 pub(crate) fn check_untagged(path: &Path) -> Result<()> {
+    check_local(path)?;
     match split(path) {
         Some((store, _)) => Err(refused(path, &format!("name the store, {}", store.display()))),
         None => Ok(()),

@@ -11,7 +11,7 @@ use super::of_one_generation;
 use super::recovery::at;
 use super::time::{time_cell, utc};
 use crate::error::{Error, Result};
-use crate::input::open_store;
+use crate::input::open_to_look;
 use crate::names::{one_line, shell_word};
 use crate::ui::{Column, Table, bytes_cell, examples, warn, write_json};
 
@@ -31,7 +31,7 @@ use crate::ui::{Column, Table, bytes_cell, examples, warn, write_json};
 #[derive(clap::Args)]
 #[command(after_help = examples(&["log model.smap", "log model.smap --json | jq -r .tags[]"]))]
 pub(crate) struct LogArgs {
-    /// The store
+    /// The store, or its URL
     pub(crate) store: PathBuf,
     /// Print one JSON object per generation
     #[arg(long)]
@@ -51,7 +51,7 @@ const COLUMNS: [Column; 8] = [
 
 /// Runs the command. Returns whether all generations can be read.
 pub(crate) fn run(args: &LogArgs, out: &mut impl Write) -> Result<bool> {
-    let store = open_store(&StoreOptions::new(), &args.store)?;
+    let store = open_to_look(&StoreOptions::new(), &args.store)?;
     let mut table = Table::new(&COLUMNS);
     let mut unreadable = Vec::new();
     each_entry(&store, |entry, changes| {

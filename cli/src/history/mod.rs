@@ -16,6 +16,8 @@ use crate::error::{Error, Result};
 pub(crate) use at::{check_untagged, snapshot_at, split};
 pub(crate) use before::Before;
 pub(crate) use recovery::{Replaced, kept_by_tags, newest_tag_with};
+#[cfg(feature = "remote")]
+pub(crate) use time::parse_duration;
 
 /// How often something is read again, because another process commits meanwhile.
 const MAX_TRIES: u32 = 1000;

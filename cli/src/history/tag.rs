@@ -17,8 +17,9 @@ use crate::care::compact::report_held_bytes;
 use crate::change::freed::note_without_tags;
 use crate::change::plan::begin;
 use crate::error::{Error, Result};
-use crate::input::{check_writable, open_store};
+use crate::input::{check_writable, open_store, open_to_look};
 use crate::names::{command_line, listed, one_line, quoted, shell_word};
+use crate::remote::is_url;
 use crate::ui::{Column, Table, counted, examples, message, write_json};
 
 /// List, make or remove tags: names for generations, which keep them
@@ -35,7 +36,7 @@ use crate::ui::{Column, Table, counted, examples, message, write_json};
 #[derive(clap::Args)]
 #[command(after_help = examples(&["tag model.smap", "tag model.smap v1 -m 'before fine-tuning'", "tag -d model.smap v1"]))]
 pub(crate) struct TagArgs {
-    /// The store
+    /// The store; to list the tags, also a URL
     pub(crate) store: PathBuf,
     /// The tag to make, or with -d the tags to remove
     #[arg(value_name = "NAME")]
@@ -68,6 +69,7 @@ impl TagArgs {
 
 pub(crate) fn run(args: &TagArgs, out: &mut impl Write) -> Result<()> {
     if let Some((path, tag)) = split(&args.store)
+        && !is_url(&args.store)
         && !args.is_list()
         && !args.delete
         && args.at.is_none()
@@ -76,9 +78,11 @@ pub(crate) fn run(args: &TagArgs, out: &mut impl Write) -> Result<()> {
             format!("name the store, {}, and the generation with --at {}", path.display(), shell_word(tag));
         return Err(refused(&args.store, &advice));
     }
+    if args.is_list() {
+        return list(args, &open_to_look(&StoreOptions::new(), &args.store)?, out);
+    }
     let store = open_store(&StoreOptions::new(), &args.store)?;
     match args.names.as_slice() {
-        [] => list(args, &store, out),
         names if args.delete => delete(args, &store, names, out),
         [name] => make(args, &store, name, out),
         _ => Err(Error::Refused("tag: one tag is made at a time; with -d, several are removed".to_owned())),

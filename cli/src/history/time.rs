@@ -26,7 +26,7 @@ fn timestamp(time: SystemTime) -> Timestamp {
 }
 
 /// Parses a duration: 90m, 12h, 7d, "1 week".
-pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let expected = |_| "expected a number with a unit, up to weeks: 90m, 12h, 7d, 2w".to_owned();
     let span: Span = text.parse().map_err(expected)?;
     let duration = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(expected)?;

@@ -13,13 +13,14 @@ use crate::args::Reading;
 use crate::history::split;
 use crate::input::Input;
 use crate::names::is_plain;
+use crate::remote::is_url;
 
 /// The maximum number of names that are offered. If there are more, at most this many of their modules are offered
 /// instead.
 const MAX_NAMES: usize = 500;
 
 /// The value names of positional arguments that are neither paths nor names of tensors.
-const OTHERS: [&str; 3] = ["KEY", "VALUE", "COMMAND"];
+const OTHERS: [&str; 4] = ["KEY", "VALUE", "COMMAND", "URL"];
 
 /// The options whose value is the name of a tensor or the beginning of one.
 const OPTIONS: [&str; 4] = ["of", "prefix", "rename", "skip"];
@@ -61,7 +62,8 @@ fn paths() -> PathCompleter {
 /// Returns the paths that begin with `current`. After the @ of `STORE@TAG`, returns the tags of the store.
 fn paths_and_tags(current: &OsStr) -> Vec<CompletionCandidate> {
     let found = || {
-        let (path, tag) = split(Path::new(current))?;
+        let current = Some(Path::new(current)).filter(|current| !is_url(current))?;
+        let (path, tag) = split(current)?;
         let tags = tags_of(&open(path.into())?, tag)?;
         Some(tags.into_iter().map(|tag| format!("{}@{tag}", path.display())).collect::<Vec<_>>())
     };
@@ -134,14 +136,14 @@ fn names_in(source: &Input, current: &str) -> Option<Vec<String>> {
 }
 
 /// Opens a word of the command line, if it is a store or a file with tensors. Few words are other paths, and these are
-/// refused.
+/// refused. A completion sends no request, so a URL is refused, too.
 fn open(word: OsString) -> Option<Input> {
     let path = match Path::new(&word).strip_prefix("~") {
         Ok(rest) => PathBuf::from(env::var_os("HOME")?).join(rest),
         Err(_) => PathBuf::from(word),
     };
     let options = StoreOptions::new().external(ExternalFiles::Refuse);
-    (path.exists() || split(&path).is_some())
+    (!is_url(&path) && (path.exists() || split(&path).is_some()))
         .then(|| Input::open_quietly(&path, &Reading::default(), &options).ok())
         .flatten()
 }

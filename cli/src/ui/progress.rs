@@ -26,7 +26,7 @@ pub(crate) fn advance(verb: &'static str, total_bytes: u64) -> impl Fn(u64) {
 fn style(total_bytes: u64) -> ProgressStyle {
     let template = match total_bytes {
         0 => "{msg} {bytes} {bytes_per_sec}",
-        _ => "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}",
+        _ => "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
     };
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
@@ -36,6 +36,16 @@ impl Progress {
     pub(crate) fn inc(&self, bytes: u64) {
         interrupt::check();
         self.0.inc(bytes);
+    }
+
+    /// Moves the bar, from any thread. Unlike [`inc`](Progress::inc), this never ends the command.
+    #[cfg(feature = "remote")]
+    pub(crate) fn set(&self, done_bytes: u64, total_bytes: u64) {
+        if self.0.length() != Some(total_bytes) {
+            self.0.set_style(style(total_bytes));
+            self.0.set_length(total_bytes);
+        }
+        self.0.set_position(done_bytes);
     }
 
     /// Prints something while the bar is hidden.

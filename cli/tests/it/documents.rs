@@ -2,7 +2,7 @@
 //!
 //! The `console` blocks of a document are one session. The sessions of the guide run in one directory, which holds the
 //! files of `write_inputs`. With `STRIDEMAP_BLESS=1`, the actual output replaces the output in the documents. Times in the
-//! output are replaced by `TIME`. The sessions of the README and of the page about history need
+//! output are replaced by `TIME`, and the directory by `/data`. The sessions of the README and of the page about history need
 //! `silero_vad_16k.safetensors`, whose path is in `STRIDEMAP_MODEL`, and the latter also PyTorch, because it trains the
 //! model. Without these, the sessions are skipped, and a message says so.
 
@@ -80,6 +80,8 @@ fn played(text: &str, dir: &Dir) -> String {
     let bin = Path::new(env!("CARGO_BIN_EXE_stridemap")).parent().unwrap();
     let inherited = env::var_os("PATH").unwrap();
     let path = env::join_paths([bin.into()].into_iter().chain(env::split_paths(&inherited))).unwrap();
+    let here = dir.path("");
+    let here = here.to_str().unwrap();
     let mut blocks = text.split("```console\n");
     let mut played = blocks.next().unwrap().to_owned();
     for block in blocks {
@@ -91,6 +93,7 @@ fn played(text: &str, dir: &Dir) -> String {
             // As on a terminal of this width. One thread is faster for a small model, if other tests run.
             shell.env("STRIDEMAP_COLUMNS", "100").env("OMP_NUM_THREADS", "1");
             let output = String::from_utf8(shell.output().unwrap().stdout).unwrap();
+            let output = output.replace(here, "/data/");
             played += &format!("$ {command}\n{}", with_fixed_times(&output));
         }
         played += &format!("```{rest}");

@@ -27,6 +27,7 @@ mod output;
 mod pipes;
 mod plot;
 mod refusals;
+mod remote;
 mod report;
 mod round_trip;
 mod salvage;

@@ -71,6 +71,9 @@ fn help_texts() {
         "verify",
         "salvage",
         "watch",
+        "push",
+        "pull",
+        "follow",
         "completions",
         "man",
     ];

@@ -6,7 +6,7 @@ mod page;
 mod rows;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use indicatif::HumanBytes;
 
@@ -16,6 +16,7 @@ use crate::args::{Existing, External, Source};
 use crate::error::{Error, Result};
 use crate::names::{command_line, one_line, shell_word};
 use crate::output_file::OutputFile;
+use crate::remote::shown;
 use crate::size::parse_size;
 use crate::ui::{advance, counted, examples, message};
 use elements::Elements;
@@ -51,7 +52,8 @@ pub(crate) struct ReportArgs {
 
 pub(crate) fn run(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
     let Some(path) = &args.out else {
-        let (source, page) = (args.source.path.to_string_lossy(), args.source.path.with_extension("html"));
+        let source = shown(&args.source.path);
+        let page = Path::new(&*source).with_extension("html");
         let page = page.file_name().unwrap_or_default().to_string_lossy();
         let command = command_line(&format!("report -o {}", shell_word(&page)), &[&source]);
         let why = format!("report: name the file to write: {command}");

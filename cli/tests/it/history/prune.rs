@@ -51,7 +51,10 @@ fn prune_without_a_rule_or_a_match_is_refused() {
     let dir = with_tags();
     let run = dir.run(&["prune", "s.smap"]);
     assert_eq!(run.code, Some(2));
-    assert!(run.stderr.contains("<--keep-last <N>|--keep-within <DURATION>|--keep-every <N>>"), "{run:?}");
+    assert!(
+        run.stderr.contains("give at least one: --keep-last N, --keep-within DURATION, --keep-every N"),
+        "{run:?}"
+    );
     let run = dir.run(&["prune", "s.smap", "--keep-last", "1", "step*"]);
     assert_eq!((run.code, run.stderr.as_str()), (Some(1), "stridemap: prune: no tag matches \"step*\"\n"));
     for rule in [["--keep-last", "0"], ["--keep-every", "0"], ["--keep-within", "1 month"]] {

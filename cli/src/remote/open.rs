@@ -1,0 +1,40 @@
+//! Remotes that are read in place.
+
+use std::path::Path;
+
+use stridemap::{ErrorKind, Snapshot, Store, StoreOptions};
+use stridemap_remote::Remote;
+
+use super::requests::RequestArgs;
+use super::url::{check_untagged_url, split_url};
+use crate::error::{Error, Result};
+use crate::history::snapshot_at;
+
+/// Opens the store at a URL, for a command that is about its newest generation, or about that of the options.
+pub(crate) fn open_newest(options: &StoreOptions, url: &Path) -> Result<Store> {
+    check_untagged_url(url)?;
+    Ok(remote(url)?.store_with(options.clone())?)
+}
+
+/// Opens a store to look at it: for `URL@TAG` at the generation that the tag names, or that has this number.
+pub(crate) fn open(options: &StoreOptions, argument: &Path) -> Result<(Store, Snapshot)> {
+    let Some((url, tag)) = split_url(argument) else {
+        let store = open_newest(options, argument)?;
+        let snapshot = store.snapshot();
+        return Ok((store, snapshot));
+    };
+    let remote = remote(url)?;
+    let store = remote.store_with(options.clone())?;
+    let snapshot = match (snapshot_at(&store, tag), tag.parse::<u64>()) {
+        // An earlier generation without a tag, which was not pruned.
+        (Err(Error::Library(e)), Ok(generation)) if e.kind() == ErrorKind::Conflict => {
+            remote.at(generation)?
+        }
+        (snapshot, _) => snapshot?,
+    };
+    Ok((store, snapshot))
+}
+
+fn remote(url: &Path) -> Result<Remote> {
+    RequestArgs::of_environment()?.open(&url.to_string_lossy())
+}

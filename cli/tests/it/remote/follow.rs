@@ -1,0 +1,71 @@
+//! `follow` in another process.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use stridemap::Store;
+
+use super::{element, save, url};
+use crate::harness::{Deadline, Dir};
+
+fn start(dir: &Dir, args: &[&str]) -> (Child, Deadline) {
+    let child = dir.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let deadline = Deadline::of(&child);
+    (child, deadline)
+}
+
+#[test]
+fn follower_sees_each_push_in_order_until_a_signal() {
+    let dir = Dir::empty();
+    let (store, url) = (Store::create(dir.path("s.smap")).unwrap(), url(&dir));
+    let (mut child, _deadline) = start(&dir, &["follow", &url, "f.smap", "--interval", "20ms", "--json"]);
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut seen = Vec::new();
+    for step in 0..10 {
+        save(&store, "x", step);
+        // The first push comes after follow has begun, which waits for the remote.
+        dir.messages(&["push", "s.smap", &url]);
+        let line: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        let followed = Store::open(dir.path("f.smap")).unwrap();
+        seen.push((line["generation"].as_u64().unwrap(), line["since"].as_u64(), element(&followed, "x")));
+    }
+    let expected: Vec<_> =
+        (0..10).map(|step: i64| (step as u64 + 2, (step > 0).then_some(step as u64 + 1), step)).collect();
+    assert_eq!(seen, expected);
+    let began = Instant::now();
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.starts_with(&format!("stridemap: following {url} into f.smap\n")), "{said}");
+    assert!(said.contains("there is no store; push one to this URL first; trying again in "), "{said}");
+    assert_eq!(dir.stdout(&["verify", "f.smap", "-q"]), "ok\n");
+}
+
+#[test]
+fn follow_combines_pushes_and_ends_after_a_number_of_lines() {
+    let dir = Dir::empty();
+    let (store, url) = (Store::create(dir.path("s.smap")).unwrap(), url(&dir));
+    save(&store, "x", 0);
+    dir.messages(&["push", "s.smap", &url]);
+    let once = |dir: &Dir| dir.stdout(&["follow", &url, "f.smap", "--count", "1", "-q"]);
+    assert!(once(&dir).starts_with("2\t"));
+    save(&store, "x", 1);
+    save(&store, "x", 2);
+    dir.messages(&["push", "s.smap", &url]);
+    assert!(once(&dir).starts_with("4 since 2\t"));
+}
+
+#[test]
+fn follow_ends_when_its_output_is_closed() {
+    let dir = Dir::with_store();
+    let url = url(&dir);
+    dir.messages(&["push", "s.smap", &url]);
+    let (mut child, _deadline) = start(&dir, &["follow", &url, "f.smap", "-q"]);
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    stdout.read_line(&mut String::new()).unwrap();
+    drop(stdout);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}

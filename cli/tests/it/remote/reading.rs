@@ -1,0 +1,114 @@
+//! Commands that look at a store, with its URL.
+
+use super::{failure, url};
+use crate::harness::Dir;
+
+/// Returns a directory with a store, with two tags and attributes, that has been pushed.
+fn pushed() -> (Dir, String) {
+    let dir = Dir::with_store();
+    let url = url(&dir);
+    dir.messages(&["tag", "s.smap", "v1", "-m", "the first"]);
+    dir.messages(&["attr", "set", "s.smap", "unit", "m", "--of", "points"]);
+    dir.messages(&["ln", "s.smap", "points", "encoder.weight"]);
+    dir.messages(&["tag", "s.smap", "v2"]);
+    dir.messages(&["push", "s.smap", &url]);
+    (dir, url)
+}
+
+/// Commands that only look, with `STORE` for the store.
+const LOOKING: [&[&str]; 25] = [
+    &["ls", "STORE"],
+    &["ls", "-l", "STORE", "p*"],
+    &["ls", "--json", "STORE"],
+    &["info", "STORE"],
+    &["info", "--full", "STORE"],
+    &["info", "--full", "--json", "STORE"],
+    &["show", "STORE", "points.t()[:, ::-1]"],
+    &["show", "STORE", "'odd [name]'"],
+    &["stats", "STORE"],
+    &["stats", "--json", "STORE", "points"],
+    &["plot", "STORE", "points"],
+    &["diff", "STORE", "STORE@v1"],
+    &["tree", "STORE"],
+    &["map", "STORE"],
+    &["verify", "STORE", "--quiet"],
+    &["verify", "STORE@v1", "--quiet"],
+    &["verify", "STORE", "points*"],
+    &["log", "STORE"],
+    &["log", "--json", "STORE"],
+    &["tag", "STORE"],
+    &["tag", "--json", "STORE"],
+    &["attr", "list", "STORE"],
+    &["attr", "get", "STORE@v2", "unit", "--of", "points"],
+    &["du", "STORE", "points"],
+    &["du", "STORE@v1"],
+];
+
+#[test]
+fn commands_that_look_print_of_a_url_what_they_print_of_the_store() {
+    let (dir, url) = pushed();
+    for args in LOOKING {
+        let run = |place: &str| {
+            let args: Vec<String> = args.iter().map(|arg| arg.replace("STORE", place)).collect();
+            let run = dir.run(&args.iter().map(String::as_str).collect::<Vec<_>>());
+            let texts =
+                [run.stdout, run.stderr].map(|text| text.replace(place, "STORE").replace("s.smap", "STORE"));
+            (run.code, texts)
+        };
+        let (code, local) = run("s.smap");
+        assert!(matches!(code, Some(0 | 1)) && !local[0].is_empty(), "{args:?}: {local:?}");
+        assert_eq!(run(&url), (code, local), "{args:?}");
+    }
+}
+
+#[test]
+fn tagged_generation_of_a_url_is_read_by_tag_and_by_number() {
+    let (dir, url) = pushed();
+    let local = dir.stdout(&["ls", "s.smap@v1"]);
+    assert!(!local.contains("encoder"));
+    for at in ["v1", "2"] {
+        assert_eq!(dir.stdout(&["ls", &format!("{url}@{at}")]), local);
+    }
+    // An earlier generation without a tag.
+    dir.messages(&["rm", "s.smap", "points_t"]);
+    dir.messages(&["push", "s.smap", &url]);
+    dir.messages(&["rm", "s.smap", "points"]);
+    dir.messages(&["push", "s.smap", &url]);
+    assert_eq!(dir.stdout(&["ls", &format!("{url}@7")]).lines().count(), 3);
+    let run = dir.run(&["ls", &format!("{url}@v3")]);
+    assert!(failure(&run).starts_with("no tag is named \"v3\"; the tags of "), "{run:?}");
+}
+
+#[test]
+fn export_and_report_read_a_url() {
+    let (dir, url) = pushed();
+    for (out, names) in
+        [("o.npy", &["points"][..]), ("o.safetensors", &[]), ("c.smap", &["points*"]), ("d.smap", &[])]
+    {
+        dir.messages(&[&["export", &url, out], names].concat());
+        dir.messages(&[&["export", "s.smap", &format!("local-{out}")], names].concat());
+        assert!(dir.stdout(&["diff", out, &format!("local-{out}")]).starts_with("equal"));
+    }
+    dir.messages(&["export", &url, "tags.smap", "--tags"]);
+    assert_eq!(dir.stdout(&["tag", "tags.smap"]), dir.stdout(&["tag", "s.smap"]));
+    dir.messages(&["report", &url, "-o", "r.html"]);
+    assert!(std::fs::read_to_string(dir.path("r.html")).unwrap().contains("encoder.weight"));
+}
+
+#[test]
+fn damaged_object_is_reported_with_its_name() {
+    let (dir, url) = pushed();
+    let objects = std::fs::read_dir(dir.path("remote/s.smap/objects")).unwrap();
+    for object in objects {
+        let name = object.unwrap().file_name().into_string().unwrap();
+        let path = format!("remote/s.smap/objects/{name}");
+        let length = std::fs::metadata(dir.path(&path)).unwrap().len();
+        dir.write(&path, &vec![0; length as usize]);
+    }
+    let run = dir.run(&["show", &url, "points"]);
+    let said = failure(&run);
+    assert!(said.contains("objects/"), "{said}");
+    let run = dir.run(&["pull", &url, "p.smap"]);
+    assert!(failure(&run).contains("objects/"), "{run:?}");
+    assert!(!dir.path("p.smap").exists());
+}
