@@ -1,13 +1,25 @@
 //! Work without the interpreter's lock, and how a signal such as Ctrl-C ends it.
 
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::Duration;
 
 use pyo3::prelude::*;
 
 use crate::error::{Error, Result};
 
+/// How often a call that sends requests looks for signals.
+const TICK: Duration = Duration::from_millis(20);
+
 /// What unwinds from the place where a signal was noticed: the exception of its handler.
 struct Interrupted(PyErr);
+
+/// What unwinds from work whose call was cancelled: the caller has the exception.
+struct Cancelled;
 
 /// Acts without the interpreter's lock, so that other threads run.
 pub(crate) fn detach<R: Send, E: Into<Error>>(
@@ -26,7 +38,98 @@ pub(crate) fn detach<R: Send, E: Into<Error>>(
 /// Runs the handlers of signals that have arrived. If a handler raises an exception, the work ends with that exception.
 /// Called during long work, and while waiting for a lock. Only the main thread runs handlers.
 pub(crate) fn check() {
+    if let Some(call) = CALL.with_borrow(Option::clone) {
+        if call.is_cancelled() {
+            resume_unwind(Box::new(Cancelled));
+        }
+        return;
+    }
     if let Err(e) = Python::attach(|py| py.check_signals()) {
         resume_unwind(Box::new(Interrupted(e)));
     }
+}
+
+/// A call that sends requests. It works on a thread of its own, while the thread of its caller runs handlers of signals:
+/// the work may wait for other threads, which cannot run them.
+#[derive(Clone, Default)]
+pub(crate) struct Call {
+    is_cancelled: Arc<AtomicBool>,
+}
+
+thread_local! {
+    /// The call that works on this thread.
+    static CALL: RefCell<Option<Call>> = const { RefCell::new(None) };
+}
+
+/// The number of calls that are cancelled, and still work.
+static CANCELLED_CALLS: AtomicUsize = AtomicUsize::new(0);
+
+impl Call {
+    fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(Ordering::Relaxed)
+    }
+
+    /// Fails once the call is cancelled.
+    pub(crate) fn check(&self) -> stridemap::Result<()> {
+        if self.is_cancelled() { Err(interrupted()) } else { Ok(()) }
+    }
+}
+
+fn interrupted() -> stridemap::Error {
+    stridemap::Error::new(stridemap::ErrorKind::Io, "the call was interrupted")
+}
+
+/// Fails once the call that works on this thread is cancelled. On a thread that helps a call, fails while any call is
+/// cancelled: which one it helps is unknown. The requests of remotes that several calls share are checked like this.
+pub(crate) fn check_requests() -> stridemap::Result<()> {
+    match CALL.with_borrow(Option::clone) {
+        Some(call) => call.check(),
+        None if CANCELLED_CALLS.load(Ordering::Relaxed) > 0 => Err(interrupted()),
+        None => Ok(()),
+    }
+}
+
+/// Acts on another thread, without the interpreter's lock. Meanwhile, this thread runs the handlers of signals and calls
+/// `tick`, also once at the end. If one of these raises an exception, the work is cancelled, and ends with that exception.
+pub(crate) fn apart<R: Send, E: Into<Error>>(
+    py: Python<'_>,
+    mut tick: impl FnMut(Python<'_>) -> PyResult<()>,
+    act: impl FnOnce(&Call) -> Result<R, E> + Send,
+) -> Result<R> {
+    let call = Call::default();
+    thread::scope(|scope| {
+        let (end, mut ended) = sync_channel::<()>(0);
+        let work = {
+            let call = call.clone();
+            move || {
+                // Dropped when the work has ended, however it does.
+                let _end = end;
+                CALL.set(Some(call.clone()));
+                act(&call).map_err(Into::into)
+            }
+        };
+        let thread = thread::Builder::new().name("stridemap".to_owned()).spawn_scoped(scope, work);
+        let thread = thread
+            .map_err(|e| stridemap::Error::new(stridemap::ErrorKind::Io, format!("start a thread: {e}")))?;
+        let mut raised: Option<PyErr> = None;
+        let mut is_over = false;
+        while !is_over {
+            // A receiver is not shared between threads, so it is lent.
+            let end = &mut ended;
+            is_over = py.detach(move || end.recv_timeout(TICK) == Err(RecvTimeoutError::Disconnected));
+            if raised.is_none()
+                && let Err(e) = py.check_signals().and_then(|()| tick(py))
+            {
+                call.is_cancelled.store(true, Ordering::Relaxed);
+                CANCELLED_CALLS.fetch_add(1, Ordering::Relaxed);
+                raised = Some(e);
+            }
+        }
+        let result = py.detach(|| thread.join());
+        if let Some(e) = raised {
+            CANCELLED_CALLS.fetch_sub(1, Ordering::Relaxed);
+            return Err(e.into());
+        }
+        result.unwrap_or_else(|payload| resume_unwind(payload))
+    })
 }

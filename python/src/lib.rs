@@ -5,6 +5,7 @@ mod error;
 mod interrupt;
 mod live;
 mod lock;
+mod remote;
 mod scalar;
 mod source;
 mod store;
@@ -18,6 +19,8 @@ mod _stridemap {
     use super::live::LiveTensor;
     #[pymodule_export]
     use super::lock::LockHandle;
+    #[pymodule_export]
+    use super::remote::{follow, open_remote, prune, pull, pull_names};
     #[pymodule_export]
     use super::store::{Snapshot, StoreHandle, create, open};
     #[pymodule_export]

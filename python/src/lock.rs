@@ -8,6 +8,7 @@ use stridemap::{DType, HeldLock};
 
 use crate::error::Result;
 use crate::interrupt::detach;
+use crate::tensor::Tensor;
 
 /// A lock on a mutable storage, until it is released. Any thread may release it: Python drops objects on any thread.
 #[pyclass(frozen)]
@@ -19,8 +20,9 @@ pub(crate) struct LockHandle {
 }
 
 impl LockHandle {
-    pub(crate) fn take(py: Python<'_>, tensor: &stridemap::Tensor, exclusive: bool) -> Result<LockHandle> {
-        let (held, was_interrupted) = detach(py, || -> stridemap::Result<_> {
+    pub(crate) fn take(py: Python<'_>, tensor: &Tensor, exclusive: bool) -> Result<LockHandle> {
+        let (held, was_interrupted) = tensor.detach(py, || -> stridemap::Result<_> {
+            let tensor = &tensor.inner;
             Ok(if exclusive {
                 let mut guard = tensor.lock_exclusive()?;
                 let was_interrupted = guard.was_interrupted();

@@ -1,6 +1,7 @@
 //! Stores and snapshots.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -8,7 +9,8 @@ use std::time::{Duration, Instant, SystemTime};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use stridemap::history::{At, LogEntry, Retention, TagInfo};
-use stridemap::{Durability, ExternalFiles, StorageKind, Store, StoreOptions};
+use stridemap::{Durability, ErrorKind, ExternalFiles, StorageKind, Store, StoreOptions};
+use stridemap_remote::Remote;
 
 use crate::error::Result;
 use crate::interrupt::{self, detach};
@@ -28,10 +30,19 @@ pub(crate) struct StoreHandle {
     /// `None` once it is closed.
     store: Mutex<Option<Store>>,
     open_mode: OpenMode,
+    remote: Option<OpenRemote>,
+}
+
+/// The remote of a store that is read in place.
+#[derive(Clone)]
+struct OpenRemote {
+    remote: Remote,
+    /// Whether the handle was opened at a generation, and stays on it.
+    is_fixed: bool,
 }
 
 /// A generation: the name of a tag, or a number.
-#[derive(FromPyObject)]
+#[derive(Clone, FromPyObject)]
 pub(crate) enum AtArgument {
     Tag(String),
     Generation(u64),
@@ -59,7 +70,7 @@ pub(crate) fn open(
     timeout: f64,
     external: &str,
 ) -> Result<StoreHandle> {
-    let open_mode = OpenMode { mapped, writable, external: external.to_owned() };
+    let open_mode = OpenMode { mapped, writable, external: external.to_owned(), remote: false };
     let mut options = options(durable, timeout, external)?;
     if let Some(at) = at {
         options = options.at(at);
@@ -69,7 +80,7 @@ pub(crate) fn open(
         true => unsafe { options.open_mapped(path) },
         false => options.open(path),
     })?;
-    Ok(StoreHandle { store: Mutex::new(Some(store)), open_mode })
+    Ok(StoreHandle { store: Mutex::new(Some(store)), open_mode, remote: None })
 }
 
 /// Creates an empty store. In any mode but "x", the store may exist.
@@ -137,7 +148,20 @@ fn origin(store: &Store, open_mode: &OpenMode, generation: u64, name: &str) -> O
 }
 
 impl StoreHandle {
-    fn store(&self) -> Result<Store> {
+    pub(crate) fn of_remote(
+        store: Store,
+        open_mode: OpenMode,
+        remote: Remote,
+        is_fixed: bool,
+    ) -> StoreHandle {
+        StoreHandle {
+            store: Mutex::new(Some(store)),
+            open_mode,
+            remote: Some(OpenRemote { remote, is_fixed }),
+        }
+    }
+
+    pub(crate) fn store(&self) -> Result<Store> {
         let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         store.clone().ok_or_else(|| PyValueError::new_err("the store is closed").into())
     }
@@ -156,9 +180,10 @@ impl StoreHandle {
         self.store.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
+    /// The path of the store, or the URL of its remote. The class `Path` of Python would change a URL.
     #[getter]
-    fn path(&self) -> Result<PathBuf> {
-        Ok(self.store()?.path().to_owned())
+    fn path(&self) -> Result<OsString> {
+        Ok(self.store()?.path().into())
     }
 
     #[getter]
@@ -173,17 +198,43 @@ impl StoreHandle {
 
     fn refresh(&self, py: Python<'_>) -> Result<bool> {
         let store = self.store()?;
-        detach(py, || store.refresh())
+        match &self.remote {
+            None => detach(py, || store.refresh()),
+            Some(remote) if remote.is_fixed => Ok(false),
+            Some(OpenRemote { remote, .. }) => {
+                let newest = self.open_mode.detach(py, || remote.store())?;
+                if newest.uuid() != store.uuid() {
+                    let message = format!(
+                        "{}: a different store has taken its place; open it again",
+                        remote.location()
+                    );
+                    return Err(stridemap::Error::new(ErrorKind::Stale, message).into());
+                }
+                let is_newer = newest.generation() != store.generation();
+                let mut open = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+                // Another thread may have closed it.
+                if is_newer && open.is_some() {
+                    *open = Some(newest);
+                }
+                Ok(is_newer)
+            }
+        }
+    }
+
+    /// Returns another handle on the same generation.
+    fn duplicate(&self, is_fixed: bool) -> Result<StoreHandle> {
+        let remote = self.remote.clone().map(|remote| OpenRemote { is_fixed, ..remote });
+        Ok(StoreHandle { store: Mutex::new(Some(self.store()?)), open_mode: self.open_mode.clone(), remote })
     }
 
     fn names(&self, py: Python<'_>) -> Result<Vec<String>> {
         let store = self.store()?;
-        detach(py, || store.names())
+        self.open_mode.detach(py, || store.names())
     }
 
     fn contains(&self, py: Python<'_>, name: &str) -> Result<bool> {
         let store = self.store()?;
-        detach(py, || store.contains(name))
+        self.open_mode.detach(py, || store.contains(name))
     }
 
     fn append(&self, py: Python<'_>, name: &str, elements: Elements<'_>) -> Result<(usize, usize)> {
@@ -194,7 +245,7 @@ impl StoreHandle {
 
     fn load(&self, py: Python<'_>, name: &str) -> Result<Tensor> {
         let store = self.store()?;
-        let inner = detach(py, || store.load(name))?;
+        let inner = self.open_mode.detach(py, || store.load(name))?;
         let origin = origin(&store, &self.open_mode, store.generation(), name);
         Ok(Tensor { inner, origin: Some(Arc::new(origin)) })
     }
@@ -228,19 +279,24 @@ impl StoreHandle {
     /// Returns a snapshot of an earlier generation.
     fn at(&self, py: Python<'_>, at: AtArgument) -> Result<Snapshot> {
         let store = self.store()?;
-        let snapshot = detach(py, || store.at(at))?;
+        let at = At::from(at);
+        let snapshot = self.open_mode.detach(py, || match (store.at(at.clone()), &self.remote) {
+            // The remote may still have it, until it is pruned.
+            (Err(e), Some(OpenRemote { remote, .. })) if e.kind() == ErrorKind::Conflict => remote.at(at),
+            (found, _) => found,
+        })?;
         Ok(Snapshot { snapshot, store, open_mode: self.open_mode.clone() })
     }
 
     fn tags(&self, py: Python<'_>) -> Result<Vec<Tag>> {
         let store = self.store()?;
-        Ok(tags(detach(py, || store.tags())?))
+        Ok(tags(self.open_mode.detach(py, || store.tags())?))
     }
 
     /// Returns the generations that are kept, the newest first.
     fn log(&self, py: Python<'_>) -> Result<Vec<Entry>> {
         let store = self.store()?;
-        let entries = detach(py, || store.log())?.into_iter();
+        let entries = self.open_mode.detach(py, || store.log())?.into_iter();
         let entry = |entry: LogEntry| {
             (entry.generation, microseconds(entry.time), entry.message, entry.tags, entry.own_bytes)
         };
@@ -271,7 +327,7 @@ impl StoreHandle {
     /// Checks all metadata and every sealed byte. Returns a line for each finding and each interrupted change.
     fn verify(&self, py: Python<'_>) -> Result<Vec<String>> {
         let store = self.store()?;
-        let found = detach(py, || store.verify(|_| interrupt::check()))?;
+        let found = self.open_mode.detach(py, || store.verify(|_| interrupt::check()))?;
         let interrupted = found.interrupted.iter().map(|name| {
             format!(
                 "{name:?}: a change of the elements was interrupted; allow_interrupted() reads and locks them"
@@ -325,7 +381,7 @@ impl Snapshot {
 
     /// Returns the ids of the sealed storages.
     fn sealed_storages(&self, py: Python<'_>) -> Result<BTreeSet<u64>> {
-        detach(py, || -> stridemap::Result<_> {
+        self.open_mode.detach(py, || -> stridemap::Result<_> {
             let mut sealed = BTreeSet::new();
             for storage in self.snapshot.storages() {
                 let storage = storage?;
@@ -336,22 +392,22 @@ impl Snapshot {
     }
 
     #[getter]
-    fn _origin(&self) -> (PathBuf, String, OpenMode, u64) {
-        (self.store.path().to_owned(), self.store.uuid(), self.open_mode.clone(), self.snapshot.generation())
+    fn _origin(&self) -> (OsString, String, OpenMode, u64) {
+        (self.store.path().into(), self.store.uuid(), self.open_mode.clone(), self.snapshot.generation())
     }
 
     fn names(&self, py: Python<'_>) -> Result<Vec<String>> {
-        detach(py, || self.snapshot.names())
+        self.open_mode.detach(py, || self.snapshot.names())
     }
 
     fn load(&self, py: Python<'_>, name: &str) -> Result<Tensor> {
-        let inner = detach(py, || self.snapshot.load(name))?;
+        let inner = self.open_mode.detach(py, || self.snapshot.load(name))?;
         let origin = origin(&self.store, &self.open_mode, self.snapshot.generation(), name);
         Ok(Tensor { inner, origin: Some(Arc::new(origin)) })
     }
 
     fn contains(&self, py: Python<'_>, name: &str) -> Result<bool> {
-        detach(py, || self.snapshot.contains(name))
+        self.open_mode.detach(py, || self.snapshot.contains(name))
     }
 
     fn attributes(&self, scope: &str) -> BTreeMap<String, String> {
@@ -364,7 +420,7 @@ impl Snapshot {
         py: Python<'_>,
         earlier: &Snapshot,
     ) -> Result<(Vec<String>, Vec<String>, Vec<String>)> {
-        let changes = detach(py, || self.snapshot.changes_since(&earlier.snapshot))?;
+        let changes = self.open_mode.detach(py, || self.snapshot.changes_since(&earlier.snapshot))?;
         Ok((changes.added, changes.changed, changes.removed))
     }
 }

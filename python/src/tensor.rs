@@ -1,5 +1,6 @@
 //! Tensors: their headers, and the memory that they lend to arrays.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -10,20 +11,35 @@ use stridemap::half::{bf16, f16};
 use stridemap::num_complex::Complex;
 use stridemap::{DType, Element, ErrorKind, Source as _};
 
-use crate::error::Result;
-use crate::interrupt::{self, detach};
+use crate::error::{Error, Result};
+use crate::interrupt::{self, apart, detach};
 use crate::live::LiveTensor;
 use crate::lock::LockHandle;
 use crate::scalar::to_python;
 use crate::source::{Elements, dtype_of};
 
-/// How a store was opened: whether it is mapped, whether it is writable (not with mode "r"), and which external files
-/// it opens.
+/// How a store was opened: whether it is mapped, whether it is writable (not with mode "r"), which external files it
+/// opens, and whether it is read in place from a remote.
 #[derive(Clone, IntoPyObject)]
 pub(crate) struct OpenMode {
     pub(crate) mapped: bool,
     pub(crate) writable: bool,
     pub(crate) external: String,
+    pub(crate) remote: bool,
+}
+
+impl OpenMode {
+    /// Acts without the interpreter's lock. Ctrl-C ends requests to a remote.
+    pub(crate) fn detach<R: Send, E: Into<Error>>(
+        &self,
+        py: Python<'_>,
+        act: impl FnOnce() -> Result<R, E> + Send,
+    ) -> Result<R> {
+        match self.remote {
+            true => apart(py, |_| Ok(()), |_| act()),
+            false => detach(py, act),
+        }
+    }
 }
 
 /// Where a tensor was loaded from.
@@ -59,9 +75,27 @@ impl Tensor {
         Tensor { origin, ..self }
     }
 
+    /// Reads elements without the interpreter's lock. Ctrl-C ends requests to a remote.
+    pub(crate) fn detach<R: Send, E: Into<Error>>(
+        &self,
+        py: Python<'_>,
+        act: impl FnOnce() -> Result<R, E> + Send,
+    ) -> Result<R> {
+        match &self.origin {
+            Some(origin) => origin.open_mode.detach(py, act),
+            None => detach(py, act),
+        }
+    }
+
     /// Refuses to change elements of a store that was opened with mode "r".
     fn check_writable(&self, op: &str) -> Result<()> {
         match &self.origin {
+            Some(origin) if origin.open_mode.remote => {
+                let path = origin.store.display();
+                let message =
+                    format!("{op}: {path} is not on this machine; change a local store, and push it");
+                Err(stridemap::Error::new(ErrorKind::ReadOnly, message).into())
+            }
             Some(origin) if !origin.open_mode.writable => {
                 let path = origin.store.display();
                 let message = format!("{op}: {path} was opened with mode 'r'; open it with 'r+'");
@@ -174,25 +208,25 @@ impl Tensor {
             let message = format!("item: the tensor has {} elements, not one", self.inner.numel());
             return Err(pyo3::exceptions::PyValueError::new_err(message).into());
         }
-        let element = detach(py, || self.inner.to_scalars())?;
+        let element = self.detach(py, || self.inner.to_scalars())?;
         Ok(to_python(py, element[0])?)
     }
 
     /// Returns the elements converted to another dtype, in memory, or the tensor itself if it has that dtype.
     fn astype(&self, py: Python<'_>, dtype: &Bound<'_, PyAny>) -> Result<Tensor> {
         let dtype = dtype_of(dtype)?;
-        Ok(self.with_same_origin(detach(py, || self.inner.to_dtype(dtype))?))
+        Ok(self.with_same_origin(self.detach(py, || self.inner.to_dtype(dtype))?))
     }
 
     /// Returns a copy of the elements in memory.
     fn copy(&self, py: Python<'_>) -> Result<Tensor> {
-        Ok(self.with_same_origin(detach(py, || self.inner.clone_data())?))
+        Ok(self.with_same_origin(self.detach(py, || self.inner.clone_data())?))
     }
 
     /// Returns statistics of all elements, computed on all processors: counts, extremes, mean, standard deviation and
     /// quantiles. Quantiles are of `sample_count` finite elements: of all, or of a sample of a large tensor.
     fn statistics<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
-        let found = detach(py, || self.inner.statistics(|_| interrupt::check()))?;
+        let found = self.detach(py, || self.inner.statistics(|_| interrupt::check()))?;
         let result = PyDict::new(py);
         result.set_item("count", found.count)?;
         result.set_item("nan_count", found.nan_count)?;
@@ -230,7 +264,7 @@ impl Tensor {
         if exclusive {
             self.check_writable("lock")?;
         }
-        LockHandle::take(py, &self.inner, exclusive)
+        LockHandle::take(py, self, exclusive)
     }
 
     /// Returns a handle to read and write elements by atomic operations. The storage must be live.
@@ -242,6 +276,9 @@ impl Tensor {
     #[getter]
     fn _storage_path(&self) -> Option<PathBuf> {
         let (origin, id) = (self.origin.as_ref()?, self.inner.storage_id()?);
+        if origin.open_mode.remote {
+            return None;
+        }
         Some(origin.store.join(format!("storages/{id:016x}.bin")))
     }
 
@@ -254,10 +291,10 @@ impl Tensor {
     /// Where the tensor was loaded from: the path and the uuid of the store, how the store was opened, the generation
     /// and the name. A view has the origin of the tensor that was loaded.
     #[getter]
-    fn _origin(&self) -> Option<(PathBuf, String, OpenMode, u64, String)> {
+    fn _origin(&self) -> Option<(OsString, String, OpenMode, u64, String)> {
         let origin = self.origin.as_ref()?;
         Some((
-            origin.store.clone(),
+            origin.store.clone().into(),
             origin.uuid.clone(),
             origin.open_mode.clone(),
             origin.generation,
@@ -346,7 +383,7 @@ impl Tensor {
 
     fn __repr__(&self, py: Python<'_>) -> Result<String> {
         // Waits for the lock of a mutable tensor. Ctrl-C ends the wait.
-        detach(py, || -> stridemap::Result<_> { Ok(self.inner.to_string()) })
+        self.detach(py, || -> stridemap::Result<_> { Ok(self.inner.to_string()) })
     }
 }
 

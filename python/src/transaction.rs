@@ -51,12 +51,14 @@ impl TransactionHandle {
         py: Python<'_>,
         act: impl FnOnce(&mut Transaction<'_>) -> stridemap::Result<R> + Send,
     ) -> Result<R> {
-        detach(py, || {
-            let mut cell = self.transaction.lock().unwrap_or_else(PoisonError::into_inner);
-            cell.with_dependent_mut(|_, transaction| match transaction {
-                Some(transaction) => Ok(act(transaction)?),
-                None => Err(ended()),
-            })
+        detach(py, || self.act(act))
+    }
+
+    fn act<R>(&self, act: impl FnOnce(&mut Transaction<'_>) -> stridemap::Result<R>) -> Result<R> {
+        let mut cell = self.transaction.lock().unwrap_or_else(PoisonError::into_inner);
+        cell.with_dependent_mut(|_, transaction| match transaction {
+            Some(transaction) => Ok(act(transaction)?),
+            None => Err(ended()),
         })
     }
 
@@ -154,8 +156,8 @@ impl TransactionHandle {
 
     /// Saves a copy of the elements of a tensor.
     fn save_tensor(&self, py: Python<'_>, name: &str, tensor: &Tensor, kind: &str) -> Result<()> {
-        let (tensor, kind) = (&tensor.inner, kind_of(kind)?);
-        self.with(py, |txn| txn.save_as(name, tensor, kind))
+        let kind = kind_of(kind)?;
+        tensor.detach(py, || self.act(|txn| txn.save_as(name, &tensor.inner, kind)))
     }
 
     fn save_view(&self, py: Python<'_>, name: &str, tensor: &Tensor) -> Result<()> {

@@ -6,7 +6,6 @@ use pyo3::types::{PyBool, PyEllipsis, PySlice, PyTuple};
 use stridemap::{Axis, Index, Sections};
 
 use crate::error::Result;
-use crate::interrupt::detach;
 use crate::source::dtype_of;
 use crate::tensor::Tensor;
 
@@ -78,7 +77,7 @@ impl Tensor {
         py: Python<'_>,
         view: impl FnOnce() -> stridemap::Result<stridemap::Tensor> + Send,
     ) -> Result<Tensor> {
-        Ok(self.with_same_origin(detach(py, view)?))
+        Ok(self.with_same_origin(self.detach(py, view)?))
     }
 
     fn all_wrapped(&self, views: stridemap::Result<Vec<stridemap::Tensor>>) -> Result<Vec<Tensor>> {

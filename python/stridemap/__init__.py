@@ -26,6 +26,7 @@ from ._errors import (
     StoreNotFoundError,
 )
 from ._history import LogEntry, TagInfo
+from ._remotes import Pruned, Pulled, Pushed, follow, prune, pull
 from ._snapshots import Change, SnapshotView
 from ._store import Store, Transaction, open
 from ._stridemap import LiveTensor, Tensor
@@ -48,6 +49,9 @@ __all__ = [
     "NameExistsError",
     "NameNotFoundError",
     "OutOfMemoryError",
+    "Pruned",
+    "Pulled",
+    "Pushed",
     "RangeError",
     "ReadOnlyError",
     "SnapshotView",
@@ -58,5 +62,8 @@ __all__ = [
     "TagInfo",
     "Tensor",
     "Transaction",
+    "follow",
     "open",
+    "prune",
+    "pull",
 ]

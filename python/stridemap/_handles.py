@@ -1,4 +1,8 @@
-"""Handles sent to other processes: stores, snapshots and tensors as paths and headers."""
+"""Handles sent to other processes: stores, snapshots and tensors as paths and headers.
+
+A handle of a store that is read from a URL has the URL instead of a path. The URL holds no credentials: the process that
+opens the handle takes those of its environment.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,8 @@ from ._snapshots import SnapshotView
 from ._store import Store, open
 from ._stridemap import Tensor
 
-#: How a store was opened: the arguments "mapped" and "external" of `open`, and whether it is "writable".
+#: How a store was opened: the arguments "mapped" and "external" of `open`, whether it is "writable", and whether it is
+#: "remote", read from a URL.
 OpenMode = dict[str, Any]
 
 #: The stores that this process has opened for handles, the last used at the end. A child of a fork opens its own.
@@ -29,21 +34,60 @@ def store(path: str, uuid: str, open_mode: OpenMode, generation: int | None = No
     return opened
 
 
-def _reopened(path: str, uuid: str, open_mode: OpenMode) -> Store:
-    """Return the store that this process uses for handles of tensors and snapshots."""
-    key = (os.getpid(), path, *sorted(open_mode.items()))
-    found = _stores.pop(key, None)
-    if found is None or found.uuid != uuid:
-        found = store(path, uuid, open_mode)
+def _kept(key: tuple[Any, ...], found: Store) -> Store:
+    """Keep a store open for more handles."""
+    _stores.pop(key, None)
     _stores[key] = found
     for old in list(_stores)[:-_MAX_STORES]:
-        del _stores[old]
+        _stores.pop(old, None)
     return found
 
 
-def snapshot(path: str | os.PathLike[str], uuid: str, open_mode: OpenMode, generation: int) -> SnapshotView:
+def remote_store(url: str, uuid: str, open_mode: OpenMode, generation: int, is_fixed: bool) -> Store:
+    """Open a store of a URL from a handle that another process made, at its generation.
+
+    If the generation is gone, the store is opened at the newest, unless it was opened `at` the one that is gone.
+    """
+    try:
+        found = _remote_at(url, uuid, open_mode, generation)
+    except _errors.ConflictError:
+        if is_fixed:
+            raise
+        found = _newest_remote(url, uuid, open_mode)
+    return Store(found._handle.duplicate(is_fixed), open_mode, is_fixed)
+
+
+def _remote_at(url: str, uuid: str, open_mode: OpenMode, generation: int) -> Store:
+    """Return the store that this process uses for handles of one generation of a URL."""
+    key = (os.getpid(), url, open_mode["external"], generation)
+    found = _stores.get(key)
+    if found is None or found.uuid != uuid:
+        found = _newest_remote(url, uuid, open_mode)
+        if found.generation != generation:
+            found = store(url, uuid, open_mode, generation)
+    return _kept(key, found)
+
+
+def _newest_remote(url: str, uuid: str, open_mode: OpenMode) -> Store:
+    """Open the newest generation of a URL."""
+    found = store(url, uuid, open_mode)
+    return _kept((os.getpid(), url, open_mode["external"], found.generation), found)
+
+
+def _reopened(path: str, uuid: str, open_mode: OpenMode) -> Store:
+    """Return the store that this process uses for handles of tensors and snapshots."""
+    key = (os.getpid(), path, *sorted(open_mode.items()))
+    found = _stores.get(key)
+    if found is None or found.uuid != uuid:
+        found = store(path, uuid, open_mode)
+    return _kept(key, found)
+
+
+def snapshot(path: str, uuid: str, open_mode: OpenMode, generation: int) -> SnapshotView:
     """Open a snapshot from a handle that another process made. It exists while a tag keeps it, or a reader sees it."""
-    return _reopened(os.fspath(path), uuid, open_mode).at(generation)
+    if open_mode["remote"]:
+        return _remote_at(path, uuid, open_mode, generation).snapshot()
+    return _reopened(path, uuid, open_mode).at(generation)
 
 
 def reduce(tensor: Tensor) -> tuple[Any, ...]:
@@ -52,7 +96,43 @@ def reduce(tensor: Tensor) -> tuple[Any, ...]:
         raise TypeError("a tensor in memory cannot be sent to another process; save it, or send its numpy() array")
     path, uuid, open_mode, generation, name = tensor._origin
     layout = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset)
-    return load, (os.fspath(path), uuid, open_mode, generation, name, tensor.storage_id, *layout)
+    return load, (path, uuid, open_mode, generation, name, tensor.storage_id, *layout)
+
+
+def _find(path: str, uuid: str, open_mode: OpenMode, generation: int, name: str, storage_id: int) -> Tensor:
+    """Return the tensor that has the name and the storage, in the newest generation or in that of the handle."""
+    store = _reopened(path, uuid, open_mode)
+    found = store[name] if name in store else None
+    if found is None or found.storage_id != storage_id or store.generation < generation:
+        store.refresh()
+        found = store[name] if name in store else None
+    if found is not None and found.storage_id == storage_id:
+        return found
+    try:
+        earlier = snapshot(path, uuid, open_mode, generation)[name]
+    except (_errors.StateError, _errors.NameNotFoundError):
+        earlier = None
+    if earlier is not None and earlier.storage_id == storage_id:
+        return earlier
+    raise _gone(name, generation, store, found)
+
+
+def _find_remote(url: str, uuid: str, open_mode: OpenMode, generation: int, name: str, storage_id: int) -> Tensor:
+    """Return the tensor that has the name and the storage, in the generation of the handle or in the newest."""
+    try:
+        store = _remote_at(url, uuid, open_mode, generation)
+    except _errors.ConflictError:
+        store = _newest_remote(url, uuid, open_mode)
+    found = store[name] if name in store else None
+    if found is not None and found.storage_id == storage_id:
+        return found
+    raise _gone(name, generation, store, found)
+
+
+def _gone(name: str, generation: int, store: Store, found: Tensor | None) -> _errors.Error:
+    state = "was removed" if found is None else "was moved or has other elements; send it again"
+    message = f"{name!r} of generation {generation} of {store.path} no longer exists: in generation {store.generation} it"
+    return _errors.make("Conflict", f"{message} {state}")
 
 
 def load(
@@ -68,20 +148,8 @@ def load(
     storage_offset: int,
 ) -> Tensor:
     """Open a tensor from a handle that another process made."""
-    store = _reopened(path, uuid, open_mode)
-    found = store[name] if name in store else None
-    if found is None or found.storage_id != storage_id or store.generation < generation:
-        store.refresh()
-        found = store[name] if name in store else None
-    if found is None or found.storage_id != storage_id:
-        state = "was removed" if found is None else "was moved or has other elements; send it again"
-        try:
-            found = snapshot(path, uuid, open_mode, generation)[name]
-        except (_errors.StateError, _errors.NameNotFoundError):
-            found = None
-        if found is None or found.storage_id != storage_id:
-            message = f"{name!r} of generation {generation} of {path} no longer exists: in generation {store.generation} it"
-            raise _errors.make("Conflict", f"{message} {state}")
+    find = _find_remote if open_mode["remote"] else _find
+    found = find(path, uuid, open_mode, generation, name, storage_id)
     same = (found.dtype, found.shape, found.stride(), found.storage_offset)
     if same == (dtype, shape, stride, storage_offset):
         return found

@@ -9,7 +9,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal
 
-from . import _arrays, _errors, _history, _stridemap
+from . import _arrays, _errors, _history, _remotes, _stridemap
 from ._attributes import Attributes, Updates
 from ._history import At, LogEntry, TagInfo
 from ._snapshots import Change, Names, SnapshotView, checked_name
@@ -45,6 +45,11 @@ def open(
     another process; Ctrl-C ends the wait. `external` says which files outside the store may be opened, for tensors that
     refer to such a file.
 
+    The path may be a URL to which a store was pushed, such as "s3://bucket/x.smap". The store is then read in place, by
+    ranges of its objects: elements are copied when they are needed. The mode must be "r". The store stays on the
+    generation that was the newest, until `refresh`. A failed request is repeated for up to `timeout`. Credentials come
+    from the environment.
+
     >>> import tempfile
     >>> with open(tempfile.mkdtemp() + "/x.smap", "x") as store:
     ...     store["points"] = [[1.0, 4.0], [2.0, 1.0], [3.0, 5.0]]
@@ -60,6 +65,8 @@ def open(
         raise ValueError(f"mode must be 'r', 'r+', 'a', 'w' or 'x', and is {mode!r}")
     if at is not None and mode != "r":
         raise ValueError(f"with at, a store is opened to be read: mode must be 'r', and is {mode!r}")
+    if isinstance(path, str) and _remotes.is_url(path):
+        return _open_url(path, mode, at, timeout, external)
     # Processes with a different working directory open tensors by this path.
     path = os.path.abspath(os.fsdecode(path))
     if mode in ("x", "a", "w"):
@@ -71,7 +78,7 @@ def open(
         if (meant := _history.meant(path)) is None:
             raise
         raise _errors.make(error.kind, f"{error}; {meant}") from None
-    open_mode = {"mapped": mapped, "writable": mode != "r", "external": external}
+    open_mode = {"mapped": mapped, "writable": mode != "r", "external": external, "remote": False}
     store = Store(handle, open_mode, at is not None)
     if mode == "w":
         with store.transaction(exclusive=True) as txn:
@@ -80,6 +87,15 @@ def open(
                 del txn.attrs_of(scope)[key]
             txn.clear()
     return store
+
+
+def _open_url(url: str, mode: str, at: At | None, timeout: float, external: str) -> Store:
+    if mode != "r":
+        message = f"open with mode {mode!r}: a URL can only be read; change a store on this machine, and push it"
+        raise _errors.make("ReadOnly", message)
+    wanted = None if at is None else _history.checked(at)
+    handle = _stridemap.open_remote(url, wanted, timeout, external)
+    return Store(handle, {"mapped": False, "writable": False, "external": external, "remote": True}, at is not None)
 
 
 class Changes(Names, Updates[Tensor]):
@@ -189,8 +205,8 @@ class Store(Changes):
 
     @property
     def path(self) -> str:
-        """The directory of the store."""
-        return os.fspath(self._handle.path)
+        """The directory of the store, or the URL that it is read from."""
+        return self._handle.path
 
     @property
     def uuid(self) -> str:
@@ -207,7 +223,7 @@ class Store(Changes):
         return self._handle.generation
 
     def refresh(self) -> bool:
-        """Move to the newest generation. Return whether there was a newer one."""
+        """Move to the newest generation. Return whether there was a newer one. A store opened `at` one stays on it."""
         return self._handle.refresh()
 
     def wait_for_change(self, timeout: float | None = None) -> bool:
@@ -343,6 +359,33 @@ class Store(Changes):
         self._check_writable()
         return _history.prune(self._handle, keep_last, keep_within, keep_every, names)
 
+    def push(
+        self,
+        url: str,
+        *,
+        jobs: int = 8,
+        timeout: float = 60.0,
+        progress: _remotes.Progress | None = None,
+        dry_run: bool = False,
+    ) -> _remotes.Pushed:
+        """Make the newest generation of this store, with its tags and what they keep, the newest at a URL.
+
+        The URL is that of a place in object storage, such as "s3://bucket/x.smap", or "file:///directory". Only what
+        the remote lacks is sent. It appears there at once, or not at all. `open` reads it in place, and `pull` makes a
+        local store of it, which is the same as this one.
+
+        Only one store at a time may push to a URL: if the remote has a generation that this store neither pushed nor
+        pulled, a `ConflictError` is raised, and nothing is changed. The arguments are those of `pull`.
+
+        >>> import tempfile
+        >>> with open(tempfile.mkdtemp() + "/x.smap", "x") as store:
+        ...     store["x"] = [1, 2]
+        ...     pushed = store.push("memory://push/x.smap")
+        ...     print(pushed.generation == store.generation, open("memory://push/x.smap")["x"].numpy())
+        True [1 2]
+        """
+        return _remotes.push(self._handle, url, jobs, timeout, progress, dry_run)
+
     def transaction(self, *, exclusive: bool = False, message: str | None = None) -> Transaction:
         """Begin a transaction, for a `with` block. The end of the block commits, unless an exception leaves it.
 
@@ -374,6 +417,8 @@ class Store(Changes):
         self._handle.compact()
 
     def _check_writable(self) -> None:
+        if self._open_mode["remote"]:
+            raise _errors.make("ReadOnly", f"{self.path}: a URL can only be read; change a store on this machine, and push it")
         if not self._writable:
             raise _errors.make("ReadOnly", f"{self.path}: the store was opened with mode 'r'; use 'r+'")
 
@@ -388,6 +433,8 @@ class Store(Changes):
             raise TypeError("only a store opened with mode 'r' can be sent to another process; open it there")
         from . import _handles
 
+        if self._open_mode["remote"]:
+            return _handles.remote_store, (self.path, self.uuid, self._open_mode, self.generation, self._is_fixed)
         return _handles.store, (self.path, self.uuid, self._open_mode, self.generation if self._is_fixed else None)
 
     def __repr__(self) -> str:

@@ -3,6 +3,9 @@
 Workers on other machines need a file system that they share with the caller: what one machine has written and synced,
 another must see when it opens the file (NFS does this). Mapping a store on a network file system is refused, because a
 change by another machine could end the process. Open such a store with `mapped=False`; its blocks are then copied.
+
+Workers that share only a bucket read a store that was pushed there: `from_store` takes its URL, or a store that was opened
+by it. Each task requests the bytes of its block, with the credentials of the worker's environment.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ class _Sliceable:
 
 
 def from_store(place: Place, name: str, chunks: Any = "auto") -> da.Array:
-    """Return a tensor as an array of Dask. Its blocks are views of the mapped file; the graph has no elements."""
+    """Return a tensor as an array of Dask. Its blocks are views of the mapped file; the graph has no elements.
+
+    If the place is a URL, or a store that was opened by one, each block is read when it is needed.
+    """
     tensor = open_to_read(place)[name]
     token = tokenize(tensor._origin, tensor.storage_id, tensor.dtype, tensor.shape, tensor.stride())
     meta = np.empty((0,) * tensor.ndim, numpy_dtype(tensor.dtype))

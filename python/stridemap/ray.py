@@ -1,7 +1,8 @@
 """Tensors of a store in tasks and actors of Ray.
 
 Tensors, snapshots and stores that are open for reading can be arguments of tasks: they travel as a path and a header,
-and each process maps the file once. `stridemap.dask` says what other machines need.
+and each process maps the file once. Those of a store that was opened by a URL travel as the URL and a header.
+`stridemap.dask` says what other machines need.
 """
 
 from __future__ import annotations
