@@ -3,10 +3,12 @@
 use std::time::SystemTime;
 
 use stridemap::history::At;
+use stridemap::replica::GenerationId;
 use stridemap::{ErrorKind, Result, Snapshot, Store, StoreOptions};
 use stridemap_format::remote::{RemoteManifest, manifest_path};
 
 use crate::Remote;
+use crate::push::id_of;
 use crate::remote::Published;
 
 /// A remote manifest.
@@ -65,6 +67,28 @@ impl Remote {
                 Link { name: manifest_path(generation, &digest), modified, manifest }
             }))
         })
+    }
+
+    /// Whether the remote had a remote manifest of a generation under this name.
+    pub(crate) fn has_had(&self, published: &Published, generation: u64, name: &str) -> Result<bool> {
+        for link in self.links(published) {
+            let link = link?;
+            if link.name == name || link.manifest.generation < generation {
+                return Ok(link.name == name);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether the remote had a generation, as far as it was not pruned.
+    pub(crate) fn has_had_generation(&self, published: &Published, id: GenerationId) -> Result<bool> {
+        for link in self.links(published) {
+            let link = link?;
+            if link.manifest.generation <= id.number {
+                return Ok(id_of(&link.manifest)? == id);
+            }
+        }
+        Ok(false)
     }
 
     pub(crate) fn chain(&self, published: &Published) -> Result<Vec<Link>> {

@@ -172,6 +172,7 @@ impl Index {
     }
 
     fn load(&mut self, range: std::ops::Range<usize>, fetch: FetchPages<'_>) -> Result<()> {
+        let loaded = range.clone();
         let pages = self.pages.get_mut(range).unwrap_or_default();
         let mut missing = Vec::new();
         for page in pages.iter_mut().filter(|page| page.entries.is_none()) {
@@ -188,12 +189,13 @@ impl Index {
         for (page, bytes) in unread.zip(fetched) {
             page.entries = Some(decoded(page, &bytes)?);
         }
-        self.check_order()
+        self.check_order(loaded)
     }
 
-    /// Checks that the files of a page come before those of the next one.
-    fn check_order(&self) -> Result<()> {
-        for (page, next) in self.pages.iter().zip(self.pages.iter().skip(1)) {
+    /// Checks that the files of each of some pages come before those of the next one.
+    fn check_order(&self, range: std::ops::Range<usize>) -> Result<()> {
+        let pages = self.pages.iter().zip(self.pages.iter().skip(1));
+        for (page, next) in pages.skip(range.start).take(range.len()) {
             let last = page.entries.as_ref().and_then(|entries| entries.keys().next_back());
             if last.is_some_and(|last| *last >= next.first) && !page.is_changed {
                 return Err(damage(format!(

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use bytes::Bytes;
-use stridemap::Result;
 use stridemap::replica::FileReader;
+use stridemap::{Error, ErrorKind, Result};
 use stridemap_format::limits::MAX_OBJECT_BYTES;
 use stridemap_format::remote::{FileKey, FileKind, Segment, object_path};
 use stridemap_format::{CHUNK_BYTES, digest};
@@ -238,7 +238,8 @@ impl ObjectReader {
             let [others @ .., last] = ranges.as_slice() else { return Vec::new() };
             let others: Vec<_> = others.iter().map(|range| scope.spawn(move || fetch(range))).collect();
             let last = fetch(last);
-            let joined = others.into_iter().filter_map(|other| other.join().ok());
+            let ended = |_| Err(Error::new(ErrorKind::Io, "read an object: the thread panicked"));
+            let joined = others.into_iter().map(|other| other.join().unwrap_or_else(ended));
             joined.chain([last]).collect()
         });
         for (range, bytes) in ranges.iter().zip(results) {
@@ -262,6 +263,11 @@ impl ObjectReader {
             return Ok(());
         }
         if self.fetch_soon(&mut state, &wanted)? && copy_kept(&state, buf, &wanted) {
+            return Ok(());
+        }
+        if wanted.end - wanted.start >= MAX_AHEAD_BYTES {
+            drop(state);
+            buf.copy_from_slice(&self.fetch(wanted, Reading::Anywhere)?);
             return Ok(());
         }
         let range = self.widened(wanted.clone(), &mut state);

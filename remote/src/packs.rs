@@ -34,12 +34,13 @@ impl Packs {
         (range.end <= bytes.len() && range.start <= range.end).then(|| bytes.slice(range))
     }
 
-    /// Counts a read of a part of an object. Returns whether the object is to be read as a whole.
+    /// Counts a read of a part of an object. Returns whether the object is to be read as a whole: once, because it may be
+    /// needed again after others have taken its place in memory.
     pub(crate) fn is_frequent(&self, object: &ObjectName) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let reads = state.reads.entry(*object).or_insert(0);
         *reads = reads.saturating_add(1);
-        *reads > MAX_SINGLE_READS
+        *reads == MAX_SINGLE_READS + 1
     }
 
     /// Keeps the bytes of an object.

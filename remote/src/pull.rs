@@ -44,7 +44,8 @@ impl Remote {
     /// it, without commits of its own since.
     ///
     /// Only what the store lacks is received. Its digests are compared. One commit publishes all of it, so readers of
-    /// the local store see the old generation or the new one. If a pull was killed, another one goes on where it ended.
+    /// the local store see the old generation or the new one. If a pull to an existing store was
+    /// killed, another one goes on where it ended. The first pull to a path begins anew.
     ///
     /// # Errors
     /// `NotFound` if the remote does not exist; `Conflict` if the local store has commits of its own, or is a different
@@ -119,10 +120,7 @@ impl Remote {
         if local == remote {
             return Ok(());
         }
-        if let Some(begun) = record.state.begun.clone().filter(|begun| begun.id() == Some(local)) {
-            // The pull that was to bring this generation was killed after it had.
-            record.settle(begun)?;
-        }
+        record.settle_begun(&published.head.bytes, local)?;
         let common = record.state.common.as_ref().and_then(Common::id);
         match common {
             Some(common) if common == local && remote.number > local.number => Ok(()),
@@ -130,8 +128,11 @@ impl Remote {
                 "the remote has an earlier generation than this store had after its last push or pull",
             ),
             Some(common) if common.number < local.number => refused(
-                "the store has commits of its own since its last push or pull; push them, or pull to a new path",
+                "the store has commits of its own since its last push or pull; push them if the remote has no newer ones, \
+                 or pull to a new path",
             ),
+            // The first pull was killed after it had made the store, and before it recorded that.
+            None if self.has_had_generation(published, local)? => Ok(()),
             _ => refused(
                 "the store was not pushed to this remote or pulled from it; choose a path at which nothing is",
             ),
@@ -148,13 +149,17 @@ impl Remote {
         let common = Common::new(&start.published.head.bytes, start.id);
         let previous = start.local.as_ref().map(|(_, id)| id.number);
         let is_same = start.is_same();
+        let is_current = start.record.as_ref().and_then(|record| record.state.common.as_ref());
+        if is_same && is_current.is_some_and(|common| common.is_at(&start.published.head.bytes)) {
+            return Ok(Pulled { generation: start.id.number, previous, ..Pulled::default() });
+        }
         let tally = Tally::new(progress, if is_same { 0 } else { self.missing_bytes(&start)? });
         let add = |bytes| tally.add(bytes);
         let receive = ReceiveOptions { jobs: self.jobs, progress: &add };
         let (received, mut record) = match (start.local, start.record) {
             (Some((store, local)), Some(mut record)) => {
                 if !is_same {
-                    record.state.begun = Some(common.clone());
+                    record.state.begun_pull = Some(common.clone());
                     record.save()?;
                 }
                 (store.receive(&start.snapshot, Some(local), &receive)?, record)
@@ -178,12 +183,13 @@ impl Remote {
     /// Returns how many bytes the local store lacks, as far as the record says.
     fn missing_bytes(&self, start: &Start) -> Result<u64> {
         let common = start.record.as_ref().and_then(|record| record.state.common.as_ref());
-        if let Some(manifest) = common.and_then(Common::head).map(|head| self.decode_head(&head))
-            && let Some(before) = self.manifest_of(manifest?)?
-        {
-            return start.files.bytes_since(&mut Index::new(&before.pages));
+        // Only for the progress, so an earlier manifest that cannot be read is no reason to fail.
+        let before = common.and_then(Common::head).and_then(|head| self.decode_head(&head).ok());
+        let before = before.and_then(|head| self.manifest_of(head).ok()?);
+        match before {
+            Some(before) => start.files.bytes_since(&mut Index::new(&before.pages)),
+            None => start.files.total_bytes(),
         }
-        start.files.total_bytes()
     }
 }
 

@@ -91,10 +91,7 @@ impl Remote {
             );
             return Err(Error::new(ErrorKind::Conflict, message));
         }
-        if let Some(begun) = record.state.begun.clone().filter(|begun| begun.is_at(&head.bytes)) {
-            // The push that was to make this HEAD was killed after it had.
-            record.settle(begun)?;
-        }
+        record.settle_begun(&head.bytes, id)?;
         let common = record.state.common.clone().filter(|common| common.is_at(&head.bytes));
         let common_id = common.as_ref().and_then(Common::id);
         let published = self.published_by(head)?;
@@ -169,6 +166,13 @@ impl Remote {
                 }
             }
             return Ok(pushed);
+        }
+        if let (true, Some(published), Some(record)) = (is_same, &published, &record)
+            && record.state.common.as_ref().is_some_and(|common| !common.is_at(&published.head.bytes))
+        {
+            let message = "someone else pushed elements of mutable or live tensors since, without a commit; a pull brings \
+                           them, and replaces those of this store";
+            return Err(Error::new(ErrorKind::Conflict, message));
         }
         let tally = Tally::new(progress, uploads.total_bytes());
         if let Some(record) = record.as_deref_mut()
@@ -246,7 +250,7 @@ impl Remote {
         let head = Head { uuid, generation: id.number, manifest: digest, manifest_length_bytes };
         let head = Bytes::from(head.encode().map_err(|e| Error::refused("write HEAD", e))?);
         let common = Common::new(&head, id);
-        record.state.begun = Some(common.clone());
+        record.state.begun_push = Some(common.clone());
         record.save()?;
         pushed.sent_bytes += head.len() as u64;
         pushed.object_count += 1;
@@ -260,8 +264,18 @@ impl Remote {
             (Ok(Some(Object { bytes, .. })), _) if bytes == head => record.settle(common),
             // The record says what was begun, and the next push finds out what became of it.
             (_, Err(e)) | (Err(e), _) => Err(e),
-            _ => {
-                record.state.begun = None;
+            (Ok(found), Ok(_)) => {
+                // Another push may have built on this one, whose answer was lost.
+                if let Some(found) = found
+                    && self.has_had(
+                        &self.published_by(found)?,
+                        id.number,
+                        &manifest_path(id.number, &digest),
+                    )?
+                {
+                    return record.settle(common);
+                }
+                record.state.begun_push = None;
                 record.save()?;
                 let message = format!(
                     "{} was changed by another push at the same time; this store's generation {} was not published; pull \
@@ -362,12 +376,15 @@ fn snapshot_uuid(store: &Store) -> Result<stridemap_format::Uuid> {
 impl Published {
     /// Returns the identity of the generation.
     pub(crate) fn id(&self) -> Result<GenerationId> {
-        let RemoteManifest { uuid, generation, manifest, .. } = &self.manifest;
-        let decoded = stridemap_format::Manifest::decode(manifest, *uuid, *generation);
-        let manifest =
-            decoded.map_err(|e| damage(format!("the manifest of generation {generation}: {e}")))?;
-        let encoded = manifest.without_history().encode();
-        let encoded = encoded.map_err(|e| damage(format!("the manifest of generation {generation}: {e}")))?;
-        Ok(GenerationId { number: *generation, digest: stridemap_format::digest(&encoded) })
+        id_of(&self.manifest)
     }
+}
+
+/// Returns the identity of the generation of a remote manifest.
+pub(crate) fn id_of(remote: &RemoteManifest) -> Result<GenerationId> {
+    let RemoteManifest { uuid, generation, manifest, .. } = remote;
+    let damaged = |e| damage(format!("the manifest of generation {generation}: {e}"));
+    let decoded = stridemap_format::Manifest::decode(manifest, *uuid, *generation).map_err(damaged)?;
+    let encoded = decoded.without_history().encode().map_err(damaged)?;
+    Ok(GenerationId { number: *generation, digest: stridemap_format::digest(&encoded) })
 }

@@ -55,8 +55,11 @@ pub(crate) struct State {
     remote: String,
     /// What both had after the last push or pull.
     pub(crate) common: Option<Common>,
-    /// What both will have after the push or pull that has begun. If it was killed, it may have succeeded.
-    pub(crate) begun: Option<Common>,
+    /// What both will have after the push that has begun. It may have been killed after it succeeded: then HEAD says so.
+    pub(crate) begun_push: Option<Common>,
+    /// What both will have after the pull that has begun. It may have been killed after it succeeded: then the store is at
+    /// this generation. This says nothing about pushes, because HEAD was the remote's before the pull began.
+    pub(crate) begun_pull: Option<Common>,
     /// Whether a push has put objects and did not end, so that some objects may be there already.
     pub(crate) has_unfinished_push: bool,
 }
@@ -122,11 +125,20 @@ impl Record {
         write().map_err(|e| Error::io("write the record of a remote", &self.path, e))
     }
 
+    /// Finds out whether a push or pull that was killed had succeeded, and then notes that. `head` is that of the remote,
+    /// and `local` the newest generation of the store.
+    pub(crate) fn settle_begun(&mut self, head: &[u8], local: GenerationId) -> Result<()> {
+        let pushed = self.state.begun_push.clone().filter(|begun| begun.is_at(head));
+        let pulled = self.state.begun_pull.clone().filter(|begun| begun.id() == Some(local));
+        pushed.or(pulled).map_or(Ok(()), |done| self.settle(done))
+    }
+
     /// Notes that both have a generation.
     pub(crate) fn settle(&mut self, common: Common) -> Result<()> {
         self.state = State {
             common: Some(common),
-            begun: None,
+            begun_push: None,
+            begun_pull: None,
             has_unfinished_push: false,
             remote: std::mem::take(&mut self.state.remote),
         };

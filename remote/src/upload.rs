@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use stridemap::replica::NeededFile;
@@ -13,6 +14,7 @@ use stridemap_format::limits::MAX_OBJECT_BYTES;
 use stridemap_format::remote::{FileKey, FileKind, ObjectName, Segment, object_path, total_bytes};
 
 use crate::Remote;
+use crate::client::ObjectInfo;
 use crate::progress::Tally;
 
 /// A piece of a file of at most this length shares an object with others.
@@ -20,6 +22,10 @@ const SMALL_BYTES: u64 = 4 * 1024 * 1024;
 
 /// A file of more segments than this is put again as few segments, so that its entry in the index stays short.
 const MAX_SEGMENTS: usize = 512;
+
+/// How old an object that an earlier push left may be, to be used again. This is by the clock of this machine, and so much
+/// less than the usual grace period of a prune.
+const MAX_REUSED_AGE: Duration = Duration::from_secs(60 * 60);
 
 /// What a push has to send.
 pub(crate) struct Uploads<'a> {
@@ -29,6 +35,8 @@ pub(crate) struct Uploads<'a> {
     is_resumed: bool,
     /// For each file, the segments that stay.
     files: BTreeMap<FileKey, Vec<Segment>>,
+    /// Mutable storages of several pieces, each of which is read under a lock of its own.
+    locked: Vec<FileKey>,
     /// The pieces that are sent, in the order of the files.
     pieces: Vec<Piece>,
 }
@@ -53,7 +61,14 @@ pub(crate) struct Sent {
 
 impl<'a> Uploads<'a> {
     pub(crate) fn new(remote: &'a Remote, snapshot: &'a Snapshot, is_resumed: bool) -> Self {
-        Uploads { remote, snapshot, is_resumed, files: BTreeMap::new(), pieces: Vec::new() }
+        Uploads {
+            remote,
+            snapshot,
+            is_resumed,
+            files: BTreeMap::new(),
+            locked: Vec::new(),
+            pieces: Vec::new(),
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -80,6 +95,9 @@ impl<'a> Uploads<'a> {
             && known.len() < MAX_SEGMENTS;
         let (kept, start) = if can_grow { (known.to_vec(), known_bytes) } else { (Vec::new(), 0) };
         self.files.insert(key, kept);
+        if needed.has_lock && length_bytes > MAX_OBJECT_BYTES {
+            self.locked.push(key);
+        }
         let mut at = start;
         while at < length_bytes {
             let end = length_bytes.min(at.saturating_add(MAX_OBJECT_BYTES));
@@ -191,6 +209,14 @@ impl<'a> Uploads<'a> {
         for (piece, segment) in done {
             self.files.entry(piece.key).or_default().push(segment);
         }
+        // If the pieces are still the same, the storage had all of them together before this second reading began.
+        for key in &self.locked {
+            let segments = self.files.get(key).map(Vec::as_slice).unwrap_or_default();
+            if !self.is_same(*key, segments)? {
+                let message = format!("{}: the tensor was changed while it was sent; push again", key.path());
+                return Err(Error::new(ErrorKind::Busy, message));
+            }
+        }
         Ok(Sent {
             files: self.files,
             sent_bytes: sent_bytes.into_inner(),
@@ -233,8 +259,12 @@ impl<'a> Uploads<'a> {
                 .collect(),
         };
         let name = object_path(&object);
-        let is_there = self.is_resumed
-            && self.remote.client.info(&name)?.is_some_and(|info| info.length_bytes == length_bytes);
+        // An old object may be garbage that a prune is about to delete, so it is put again, which makes it young.
+        let is_young = |info: ObjectInfo| {
+            let age = SystemTime::now().duration_since(info.modified).unwrap_or_default();
+            info.length_bytes == length_bytes && age < MAX_REUSED_AGE
+        };
+        let is_there = self.is_resumed && self.remote.client.info(&name)?.is_some_and(is_young);
         if !is_there {
             self.remote.client.put(&name, Bytes::from(bytes))?;
         }

@@ -36,8 +36,9 @@ impl Fetch<'_> {
     /// Reads all these storages. New ones get their final names. Returns what was received for others.
     pub(super) fn all(&self, mut wanted: Vec<Wanted>) -> Result<Vec<Spooled>> {
         let Receiving { store, transfer, jobs, .. } = self.receiving;
-        // Long ones first, so that no thread is left with one at the end.
-        wanted.sort_by_key(|wanted| std::cmp::Reverse(wanted.record.length_bytes));
+        // Long ones first, so that no thread is left with one at the end. Short ones stay in the order of their ids, in which
+        // they are in the packs of a remote.
+        wanted.sort_by_key(|wanted| std::cmp::Reverse(wanted.record.length_bytes / (4 << 20)));
         let threads = parallel::thread_count(jobs.min(&wanted.len()).max(&1).to_owned());
         let queue = Mutex::new(VecDeque::from(wanted));
         let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();

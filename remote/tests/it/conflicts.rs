@@ -2,8 +2,11 @@
 
 use std::sync::Barrier;
 use std::thread;
+use std::time::Duration;
 
-use stridemap::ErrorKind;
+use stridemap::{ErrorKind, StorageKind, Store};
+use stridemap_remote::Remote;
+use stridemap_remote::faults::{Fault, Faults};
 
 use crate::support::{Place, assert_same, assert_whole, ignore, open};
 
@@ -123,4 +126,99 @@ fn second_push_from_the_same_store_is_told_that_one_is_running() {
     };
     place.remote.push(&store, &push).unwrap();
     assert_eq!(*inner.lock().unwrap(), Some(ErrorKind::Busy));
+}
+
+#[test]
+fn push_after_a_pull_that_failed_does_not_replace_what_the_pull_was_to_bring() {
+    let place = Place::in_memory();
+    let first = place.create("a.smap");
+    first.save("x", &1f32).unwrap();
+    place.push(&first);
+    place.pull("b.smap");
+    let second = open(&place.path("b.smap"));
+    first.save("x", &vec![2f32; 100_000]).unwrap();
+    first.save("y", &2f32).unwrap();
+    place.push(&first);
+    let end = |_| Err(stridemap::Error::new(ErrorKind::Busy, "ended"));
+    assert_eq!(place.remote.pull(&place.path("b.smap"), &end).unwrap_err().kind(), ErrorKind::Busy);
+    for step in 0..5u32 {
+        second.save("own", &step).unwrap();
+    }
+    let refused = place.remote.push(&second, &ignore).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Conflict, "{refused}");
+    assert_same(&place.remote.store().unwrap(), &first);
+}
+
+#[test]
+fn pull_after_a_push_that_failed_at_its_end_does_not_undo_commits() {
+    let faults = Faults::new();
+    let remote = Remote::with_client(faults.client(Duration::from_millis(250)), 1);
+    let place = Place::in_memory();
+    let first = place.create("a.smap");
+    first.save("x", &1f32).unwrap();
+    remote.push(&first, &ignore).unwrap();
+    remote.pull(&place.path("b.smap"), &ignore).unwrap();
+    first.save("own", &1f32).unwrap();
+    for request in 1.. {
+        faults.reset();
+        faults.inject_from(request, Fault::Status(403));
+        remote.push(&first, &ignore).unwrap_err();
+        if faults.log().iter().any(|request| request == "put HEAD") {
+            break;
+        }
+    }
+    faults.reset();
+    let second = open(&place.path("b.smap"));
+    for step in 0..5u32 {
+        second.save("y", &step).unwrap();
+    }
+    remote.push(&second, &ignore).unwrap();
+    let refused = remote.pull(&place.path("a.smap"), &ignore).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Conflict, "{refused}");
+    assert_eq!(first.latest().unwrap().names().unwrap(), ["own", "x"]);
+}
+
+#[test]
+fn elements_changed_in_place_are_not_replaced_by_older_ones() {
+    let place = Place::in_memory();
+    let first = place.create("a.smap");
+    first.write(|txn| txn.save_as("state", &[1f32; 10], StorageKind::Mutable)).unwrap();
+    place.push(&first);
+    place.pull("b.smap");
+    let second = open(&place.path("b.smap"));
+    let fill = |store: &Store, value: f32| {
+        store.load("state").unwrap().lock_exclusive().unwrap().fill_(value).unwrap();
+    };
+    let first_element = |store: &Store| store.load("state").unwrap().read::<f32>().unwrap()[0];
+    // A pull that brings nothing new.
+    fill(&second, 2.);
+    place.pull("b.smap");
+    assert_eq!(first_element(&second), 2.);
+    place.push(&second);
+    // A push over elements that somebody else pushed.
+    fill(&first, 3.);
+    let refused = place.remote.push(&first, &ignore).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Conflict, "{refused}");
+    assert_eq!(first_element(&place.remote.store().unwrap()), 2.);
+    place.pull("a.smap");
+    assert_eq!(first_element(&first), 2.);
+}
+
+#[test]
+fn replica_whose_record_was_lost_is_known_by_its_generation() {
+    let place = Place::in_memory();
+    let store = place.create("a.smap");
+    store.save("x", &1f32).unwrap();
+    place.push(&store);
+    place.pull("b.smap");
+    for file in std::fs::read_dir(place.path("b.smap")).unwrap() {
+        let path = file.unwrap().path();
+        if path.file_name().unwrap().to_string_lossy().starts_with("REMOTE-") {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+    store.save("x", &2f32).unwrap();
+    place.push(&store);
+    place.pull("b.smap");
+    assert_same(&open(&place.path("b.smap")), &store);
 }

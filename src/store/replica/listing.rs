@@ -42,6 +42,8 @@ pub struct NeededFile {
     pub length_bytes: u64,
     /// Whether the bytes may change without a commit: those of a mutable or live storage. Such a file is always listed.
     pub is_in_place: bool,
+    /// Whether it is of a mutable storage, which changes only under its lock. Reads of several parts may still differ.
+    pub has_lock: bool,
 }
 
 impl Snapshot {
@@ -132,8 +134,11 @@ fn earlier_manifest(generation: &Generation, since: &[u8]) -> Result<Manifest> {
 
 /// The files of a storage, and their lengths.
 fn files_of(id: u64, record: &StorageRecord) -> impl Iterator<Item = (FileKey, NeededFile)> {
-    let is_in_place = matches!(record.kind, RecordKind::Mutable | RecordKind::Live { .. });
-    let file = |kind, length_bytes| (FileKey { kind, number: id }, NeededFile { length_bytes, is_in_place });
+    let has_lock = matches!(record.kind, RecordKind::Mutable);
+    let is_in_place = has_lock || matches!(record.kind, RecordKind::Live { .. });
+    let file = |kind, length_bytes| {
+        (FileKey { kind, number: id }, NeededFile { length_bytes, is_in_place, has_lock })
+    };
     let bytes = file(FileKind::Storage, record.file_bytes());
     let sum_bytes = sum_bytes(record);
     [Some(bytes), (sum_bytes > 0).then(|| file(FileKind::Sum, sum_bytes))].into_iter().flatten()
@@ -294,7 +299,7 @@ impl Listing<'_> {
     }
 
     fn add(&mut self, key: FileKey, length_bytes: u64) {
-        self.needed.insert(key, NeededFile { length_bytes, is_in_place: false });
+        self.needed.insert(key, NeededFile { length_bytes, is_in_place: false, has_lock: false });
     }
 
     /// Adds a file whose length no record states.
