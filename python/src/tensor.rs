@@ -93,7 +93,7 @@ impl Tensor {
             Some(origin) if origin.open_mode.remote => {
                 let path = origin.store.display();
                 let message =
-                    format!("{op}: {path} is not on this machine; change a local store, and push it");
+                    format!("{op}: {path} is only read; change a store on this machine, and push it");
                 Err(stridemap::Error::new(ErrorKind::ReadOnly, message).into())
             }
             Some(origin) if !origin.open_mode.writable => {
@@ -269,6 +269,9 @@ impl Tensor {
 
     /// Returns a handle to read and write elements by atomic operations. The storage must be live.
     fn live(&self) -> Result<LiveTensor> {
+        if self.origin.as_ref().is_some_and(|origin| origin.open_mode.remote) {
+            self.check_writable("live")?;
+        }
         LiveTensor::open(&self.inner, self.check_writable("live").is_ok())
     }
 

@@ -75,6 +75,14 @@ impl Remote {
 
     /// Decides whether the store may be pushed.
     fn start_push(&self, store: &Store, record: &mut Record) -> Result<Start> {
+        if self.client.is_read_only() {
+            let message = format!(
+                "push {} to {}: a remote behind http or https can only be read; use the URL of its bucket or directory",
+                store.path().display(),
+                self.location()
+            );
+            return Err(Error::new(ErrorKind::NotAllowed, message));
+        }
         let snapshot = store.latest()?;
         let id = snapshot.id()?;
         let Some(head) = self.client.get("HEAD", MAX_HEAD_BYTES)? else {

@@ -111,7 +111,7 @@ mod tests {
         assert!(check_local(Path::new("a/b:c@v1")).is_ok());
         let refused = check_local(Path::new("s3://b/m.smap@v1")).unwrap_err().to_string();
         assert!(refused.starts_with("s3://b/m.smap: this must be a path on this machine"), "{refused}");
-        assert!(refused.contains("stridemap pull s3://b/m.smap STORE"), "{refused}");
-        assert!(refused.ends_with("stridemap push STORE s3://b/m.smap"), "{refused}");
+        assert!(refused.contains("stridemap pull 's3://b/m.smap' STORE"), "{refused}");
+        assert!(refused.ends_with("stridemap push STORE 's3://b/m.smap'"), "{refused}");
     }
 }
