@@ -12,6 +12,12 @@ mod interrupt;
 mod names;
 #[path = "../../cli/src/ui/mod.rs"]
 mod ui;
+#[path = "../../cli/src/remote/url.rs"]
+mod url;
+
+mod remote {
+    pub(crate) use crate::url::shown;
+}
 
 use std::sync::OnceLock;
 
