@@ -138,7 +138,7 @@ where
     list(deserializer, MAX_RANK, (Rule::Rank, "more than 64 dimensions"))
 }
 
-/// Decodes a list, of which at most `limit` items are kept. If there are more, it breaks the rule of `refusal`. Items
+/// Decodes a list, and keeps at most `limit` items. If there are more, it breaks the rule of `refusal`. Items
 /// beyond the limit are still decoded, as in [`dimensions`].
 pub(crate) fn list<'de, T, C, D>(deserializer: D, limit: usize, refusal: Refusal) -> Result<C, D::Error>
 where

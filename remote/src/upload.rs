@@ -79,7 +79,7 @@ impl<'a> Uploads<'a> {
         self.pieces.iter().map(|piece| piece.range.end - piece.range.start).sum()
     }
 
-    /// Adds a file, of which the remote has the segments `known`, if it has the file.
+    /// Adds a file. `known` are its segments in the remote, if the remote has the file.
     pub(crate) fn add(&mut self, key: FileKey, needed: &NeededFile, known: Option<&[Segment]>) -> Result<()> {
         let (is_known, known) = (known.is_some(), known.unwrap_or_default());
         let known_bytes: u64 = total_bytes(known);

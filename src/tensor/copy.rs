@@ -220,7 +220,7 @@ impl Part {
 /// Divides a copy into runs and blocks, in the order of the storage.
 struct Parts<'a> {
     order: &'a Order,
-    /// The indices of the next part in the outer dimensions, of which each row has parts of its own.
+    /// The indices of the next part in the outer dimensions. Each of their rows is divided into parts.
     rows: Vec<usize>,
     /// The next row of the dimension after these that is not in a part yet.
     first: usize,

@@ -54,7 +54,7 @@ impl Snapshot {
     /// manifest and the table of each generation that a tag names; and the files of all storages, and of the garbage that
     /// tags keep. A snapshot [at](crate::Store::at) a tag has no tags, as the manifest that a tag keeps states none.
     ///
-    /// `since` is the manifest of an earlier generation of this store, of which the other place has all files. If the
+    /// `since` is the manifest of an earlier generation of this store. The other place has all files of that one. If the
     /// tables are still the same, only the differences between both generations are listed. A file that both have is
     /// listed if its storage has grown, or is changed in place.
     ///

@@ -1,4 +1,4 @@
-//! A store elsewhere gives the same answers as in a file system.
+//! A store elsewhere gives the same answers as the same store in a directory.
 
 use stridemap::{ErrorKind, Snapshot, Store, Tensor, ix};
 
