@@ -210,13 +210,8 @@ where
     V: Deserialize<'de>,
     D: Deserializer<'de>,
 {
-    let mut count = 0usize;
-    let fits = |_: &K, _: &V| {
-        count = count.saturating_add(1);
-        count <= MAX_CHANGES
-    };
     let refusal = (Rule::ManifestLimits, "more than 4096 changes of one tree");
-    deserializer.deserialize_map(Map { fits, refusal, kept: BTreeMap::new() })
+    limited_map(deserializer, MAX_CHANGES, refusal)
 }
 
 /// Decodes the files of a page of the index of a remote. At most [`MAX_PAGE_ENTRIES`] are kept.
@@ -226,12 +221,25 @@ where
     V: Deserialize<'de>,
     D: Deserializer<'de>,
 {
+    limited_map(deserializer, MAX_PAGE_ENTRIES, (Rule::IndexPage, "a page of more than 8192 files"))
+}
+
+/// Decodes a map, and keeps at most `limit` entries. If there are more, it breaks the rule of `refusal`.
+fn limited_map<'de, K, V, D>(
+    deserializer: D,
+    limit: usize,
+    refusal: Refusal,
+) -> Result<BTreeMap<K, V>, D::Error>
+where
+    K: Deserialize<'de> + Ord,
+    V: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
     let mut count = 0usize;
     let fits = |_: &K, _: &V| {
         count = count.saturating_add(1);
-        count <= MAX_PAGE_ENTRIES
+        count <= limit
     };
-    let refusal = (Rule::IndexPage, "a page of more than 8192 files");
     deserializer.deserialize_map(Map { fits, refusal, kept: BTreeMap::new() })
 }
 
