@@ -44,8 +44,9 @@ impl Remote {
     /// it, without commits of its own since.
     ///
     /// Only what the store lacks is received. Its digests are compared. One commit publishes all of it, so readers of
-    /// the local store see the old generation or the new one. If a pull to an existing store was
-    /// killed, another one goes on where it ended. The first pull to a path begins anew.
+    /// the local store see the old generation or the new one. If a pull to an existing store was killed, another one goes on
+    /// where it ended. The first pull to a path begins anew. If the elements of mutable or live tensors have changed in the
+    /// remote, they replace those of the local store, also if these were changed without a commit.
     ///
     /// # Errors
     /// `NotFound` if the remote does not exist; `Conflict` if the local store has commits of its own, or is a different

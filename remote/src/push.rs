@@ -50,10 +50,11 @@ impl Remote {
     ///
     /// The first push to a URL makes the remote. After that, the remote must have the generation that this store pushed or
     /// pulled last. Elements of mutable and live storages are sent as they are at that moment. A push that was killed is
-    /// repeated by calling this again, which does not send finished objects again.
+    /// repeated by calling this again, which does not send objects again that were finished within the last hour.
     ///
     /// # Errors
-    /// `Conflict` if someone else pushed since, or if the remote has a different store; `NotAllowed` for external storages,
+    /// `Conflict` if someone else pushed since, also if only elements that change in place, or if the remote has a different
+    /// store; `NotAllowed` for external storages,
     /// and for a URL that cannot be written; `Busy` if another push or pull between the two is running; `Corrupt` for a
     /// damaged remote; `Io`; errors of `progress`. After each of these the remote is as it was.
     pub fn push(&self, store: &Store, progress: &Progress<'_>) -> Result<Pushed> {
