@@ -183,14 +183,14 @@ fn missing_files_are_refused() {
 fn commit_or_collection_during_a_receive_is_a_conflict() {
     let dir = temporary();
     let (store, replica) = pair(dir.path());
-    store.save("new", &arange(&[400_000])).unwrap();
+    store.save("new", &arange(&[600_000])).unwrap();
     store.append("log", &arange(&[10])).unwrap();
     let base = replica.snapshot().id().unwrap();
     for action in ["collect", "commit"] {
         let other = Store::open(replica.path()).unwrap();
         let (has_long, done) = (AtomicBool::new(false), AtomicBool::new(false));
         let progress = |bytes: u64| {
-            // The longest storage is read first. It has its name when the next is read.
+            // Storages of 4 MiB and more are read before shorter ones. It has its name when the next is read.
             if has_long.load(Ordering::Relaxed) && !done.swap(true, Ordering::Relaxed) {
                 match action {
                     "collect" => drop(other.gc()?),
