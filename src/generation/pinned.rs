@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use stridemap_format::{KeptGeneration, KeptKey, Manifest, StorageRecord, Tag, TensorRecord, Tree, Uuid};
 
@@ -21,7 +22,8 @@ pub(crate) struct Generation {
     table: Option<Arc<Table>>,
     history: Option<Arc<Table>>,
     pin: Option<Pin>,
-    is_synced: bool,
+    /// Whether the generation is known to survive a power cut.
+    is_synced: AtomicBool,
 }
 
 /// A manifest's file, under a shared lock.
@@ -68,7 +70,7 @@ impl Generation {
         pin: Pin,
         is_synced: bool,
     ) -> Self {
-        Generation { manifest, table, history, pin: Some(pin), is_synced }
+        Generation { manifest, table, history, pin: Some(pin), is_synced: AtomicBool::new(is_synced) }
     }
 
     /// Returns a generation that is not one of this store yet, so nothing keeps its files.
@@ -77,7 +79,7 @@ impl Generation {
         table: Option<Arc<Table>>,
         history: Option<Arc<Table>>,
     ) -> Self {
-        Generation { manifest, table, history, pin: None, is_synced: false }
+        Generation { manifest, table, history, pin: None, is_synced: AtomicBool::default() }
     }
 
     /// Refuses a store whose files were deleted or replaced. The protocol never deletes a pinned manifest, so if this
@@ -100,7 +102,7 @@ impl Generation {
     /// and for a salvage.
     pub(crate) fn stand_in(uuid: Uuid, number: u64) -> Self {
         let manifest = Manifest { generation: number, ..Manifest::first(uuid) };
-        Generation { manifest, table: None, history: None, pin: None, is_synced: false }
+        Generation { manifest, table: None, history: None, pin: None, is_synced: AtomicBool::default() }
     }
 
     /// Returns the generation with a table of storages and tensors.
@@ -115,7 +117,12 @@ impl Generation {
 
     /// Whether the generation is known to survive a power cut.
     pub(crate) fn is_synced(&self) -> bool {
-        self.is_synced
+        self.is_synced.load(Ordering::Relaxed)
+    }
+
+    /// Records that the generation survives a power cut.
+    pub(super) fn set_synced(&self) {
+        self.is_synced.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn number(&self) -> u64 {

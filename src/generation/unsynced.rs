@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use stridemap_format::Manifest;
 
@@ -40,6 +41,29 @@ pub(crate) fn mark(store: &OpenStore) -> Result<()> {
     let (disk, path) = (&store.disk, store.paths.unsynced());
     let mark = || Staged::create(disk, store.paths.root())?.publish(&path);
     step!("mark-unsynced", mark()).map_err(|e| Error::at_first_write("mark the store as unsynced", &path, e))
+}
+
+/// Makes the newest generation durable, and returns it, for a caller that publishes nothing: for a handle that does not
+/// sync, only as far as is needed before what the generation replaced may be deleted.
+///
+/// The writer of the newest generation may have died before it synced the name of the manifest, and a power cut could
+/// then remove that name.
+pub(crate) fn settle_newest(store: &OpenStore, lock: &WriterLock) -> Result<Arc<Generation>> {
+    store.check_poison()?;
+    // A handle that does not sync has nothing to do here: nothing is published, so the store need not be marked.
+    if store.is_durable() {
+        store.record_failure(settle(store, lock))?;
+    }
+    let newest = store.newest_listed(lock)?.0;
+    store.record_failure(settle_creation(store, &newest, lock))?;
+    // In a marked store, commits that are not synced have the same effect.
+    if !newest.is_synced() && (store.is_durable() || !is_marked(store)?) {
+        let dir = store.paths.meta_dir();
+        let synced = step!("sync-newest-name", store.disk.sync_dir(&dir));
+        store.record_failure(synced.map_err(|e| e.at(&dir)))?;
+        newest.set_synced();
+    }
+    Ok(newest)
 }
 
 /// Makes the store's own name, and that of FORMAT, durable before a writer relies on the newest generation, if that is

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stridemap_format::{Digest, full_chunk_count};
 
 use super::needs::Needs;
-use crate::disk::{Access, if_test_omits_step, step};
+use crate::disk::{Access, if_test_omits_step};
 use crate::error::Result;
 use crate::generation::{Collected, Collector, OpenStore, list, unsynced};
 use crate::storage::GrowthLock;
@@ -14,27 +14,10 @@ use crate::storage::GrowthLock;
 /// Deletes every file that neither the newest generation nor a pinned one needs, and cuts off bytes past the end of
 /// sealed storages.
 pub(crate) fn collect_all(store: &OpenStore) -> Result<Collected> {
-    store.check_poison()?;
     let lock = store.lock_writers()?;
-    // A handle that does not sync has nothing to do here: a collection publishes nothing, so the store need not be
-    // marked as unsynced.
-    if store.is_durable() {
-        store.record_failure(unsynced::settle(store, &lock))?;
-    }
-    let newest = store.newest_listed(&lock)?.0;
-    let names = list(&*store.disk, &store.paths)?;
-    store.record_failure(unsynced::settle_creation(store, &newest, &lock))?;
-    if !newest.is_synced() {
-        // The writer of `newest` may have died before it did this sync. What that generation replaced must not be
-        // deleted while a power cut could still remove the name of the newest manifest. In a marked store, commits
-        // that are not synced have the same effect.
-        let dir = store.paths.meta_dir();
-        if store.is_durable() || !unsynced::is_marked(store)? {
-            let synced = step!("sync-before-collection", store.disk.sync_dir(&dir));
-            store.record_failure(synced.map_err(|e| e.at(&dir)))?;
-        }
-    }
+    let newest = unsynced::settle_newest(store, &lock)?;
     store.install(Arc::clone(&newest));
+    let names = list(&*store.disk, &store.paths)?;
     let mut collector = Collector::new(store);
     let mut older = store.older(Some(names), &newest, &lock)?;
     older.collect_all(&mut collector);

@@ -12,7 +12,7 @@ use super::loader::Loader;
 use super::staging::OWN_STORAGE_BYTES;
 use super::write_elements::{in_place_kind, row_major, write_elements};
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::generation::{self, Change, Draft, Generation, OnExisting, WriterLock};
+use crate::generation::{self, Change, Draft, Generation, OnExisting, WriterLock, unsynced};
 use crate::layout;
 use crate::storage::{ExternalFile, Grown, Growth, GrowthLock, StagedStorage, StorageKind, StorageWriter};
 use crate::tensor::{Source, Tensor};
@@ -404,8 +404,8 @@ impl<'a> Transaction<'a> {
     }
 
     /// Publishes all changes as one generation, and returns its number. With
-    /// [`Durability::Full`](crate::Durability::Full), it is durable when this returns. Without changes nothing is
-    /// written.
+    /// [`Durability::Full`](crate::Durability::Full), it and all earlier ones are durable when this returns, those of
+    /// writers that do not sync too. Without changes no generation is published.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -430,7 +430,12 @@ impl<'a> Transaction<'a> {
         let store = &self.loader.store;
         self.check_writable("commit")?;
         if self.draft.changes.is_empty() {
-            return Ok(Arc::clone(self.draft.generation()));
+            let generation = Arc::clone(self.draft.generation());
+            if store.is_durable() && (!generation.is_synced() || unsynced::is_marked(store)?) {
+                let lock = self.lock.map_or_else(|| store.lock_writers(), Ok);
+                unsynced::settle_newest(store, &store.record_failure(lock)?)?;
+            }
+            return Ok(generation);
         }
         let finish_stage = |stage| match stage {
             Stage::Open(writer) => writer.finish(),

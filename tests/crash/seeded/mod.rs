@@ -62,3 +62,10 @@ fn stores_that_lose_power_repeatedly_keep_acknowledged_commits() {
     );
     assert!(all.depth >= 3, "{all}");
 }
+
+/// An unsynced commit, then a commit without changes by a handle that syncs, then a power cut.
+#[test]
+fn commit_without_changes_keeps_what_it_returned_for() {
+    let figures = Episode::new(1_795_754_581_044_725_056).run(LIVES).unwrap();
+    assert!(figures.recoveries > 0, "{figures}");
+}

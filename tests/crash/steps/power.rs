@@ -128,17 +128,27 @@ pub(crate) fn simulations() -> Vec<Simulation> {
             settled_by_a_collection,
             &["mark-unsynced", "sync-file-system"],
         ),
+        of(
+            "a commit without changes after commits without syncs",
+            settled_by_an_empty_commit,
+            &["mark-unsynced", "sync-file-system"],
+        ),
         of("a commit after commits without syncs, on two file systems", settled_on_two, &["sync-mounts"]),
         of("a commit after a commit of unknown fate", unknown_fate_then_commit, &[]),
         of(
+            "a commit without changes after a commit of unknown fate",
+            unknown_fate_then_empty_commit,
+            &["sync-newest-name"],
+        ),
+        of(
             "a collection after a commit of unknown fate",
             unknown_fate_then_collection,
-            &["sync-before-collection"],
+            &["sync-newest-name"],
         ),
         of(
             "a collection without syncs after a commit of unknown fate",
             unknown_fate_then_unsynced_collection,
-            &["sync-before-collection"],
+            &["sync-newest-name"],
         ),
     ]
 }
@@ -485,6 +495,10 @@ fn settled_by_a_collection(play: &Play) -> Fate {
     settled(play, |store| store.gc().map(drop))
 }
 
+fn settled_by_an_empty_commit(play: &Play) -> Fate {
+    settled(play, |store| store.begin()?.commit().map(drop))
+}
+
 fn settled_on_two(play: &Play) -> Fate {
     let seat = play.seat();
     let store = expect_ok("create", options(&seat).durability(Durability::Process).create(STORE))?;
@@ -522,6 +536,19 @@ fn unknown_fate_then_collection(play: &Play) -> Fate {
 
 fn unknown_fate_then_unsynced_collection(play: &Play) -> Fate {
     unknown(play, Durability::Process, |store| store.gc().map(drop))
+}
+
+/// What a commit without changes returned for is not lost.
+fn unknown_fate_then_empty_commit(play: &Play) -> Fate {
+    let seat = play.seat();
+    let store = create(&seat)?;
+    seat.fail("sync_dir", "meta");
+    refused("the commit", store.save("x", &vector(1)), ErrorKind::CommitUnknown)?;
+    drop(store);
+    let mut story = Story::begin(play);
+    let other = open(&play.seat())?;
+    story.step("commit nothing", || other.begin()?.commit().map(drop))?;
+    story.explore(play.simulated.log().len())
 }
 
 /// A writer dies after it renames its manifest and before it syncs that name. The commit deletes a storage. Another
