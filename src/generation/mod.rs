@@ -6,6 +6,7 @@
 //! | change | what a transaction asks for; kept, so that it can be repeated on a newer generation | `changes.rs` |
 //! | collector | deletes files that no generation needs, and counts them | `garbage.rs` |
 //! | current generation | the one that a handle shows | `open_store.rs` |
+//! | differences | what a later generation of the same store elsewhere has more | `differences.rs`, `tag_differences.rs` |
 //! | draft | a generation with changes that are not published yet | `draft.rs` |
 //! | garbage | storages without a name, which a tag or a reader of an older generation may still need | `garbage.rs`, `history.rs` |
 //! | generation | one committed state of the store: the tensors, the storages and the attributes | `pinned.rs` |
@@ -15,6 +16,7 @@
 //! | incoming | the metadata of a generation of the same store elsewhere | `incoming.rs` |
 //! | incomplete store | a store under a name that no process opens, until it is renamed | `incomplete_store.rs` |
 //! | manifest | the file of a generation: its changes to a table, or everything | `publish.rs` |
+//! | merge | two ascending sequences of entries, side by side | `merge.rs` |
 //! | metadata copy | the manifests and tables of a copy of a store with its tags | `metadata_copy.rs` |
 //! | newest generation | the one with the highest number on disk | `recover.rs` |
 //! | older manifests | those before the newest, and what their readers may need | `older.rs` |
@@ -22,7 +24,7 @@
 //! | pin | the shared lock of a manifest, which keeps the files of its generation | `pinned.rs` |
 //! | publish | write storages, table and manifest, and rename the manifest: the commit | `publish.rs` |
 //! | read | what a transaction looked up, which must be the same in the generation that it changes | `reads.rs` |
-//! | receive | what a later generation of the same store elsewhere has more, and the commit that makes it the newest | `receive.rs` |
+//! | receive | the commit that makes a later generation of the same store elsewhere the newest | `receive.rs` |
 //! | relocation | the tensors of a storage, moved to a smaller copy of it | `relocate.rs` |
 //! | replay | a draft, applied to the newest generation under the writers' lock | `replay.rs` |
 //! | restore | returns names to their headers in an earlier generation, and takes storages back from the garbage | `replay.rs`, `history.rs` |
@@ -37,6 +39,7 @@
 mod attributes;
 mod changes;
 mod create;
+mod differences;
 mod draft;
 mod early;
 mod entries;
@@ -47,6 +50,7 @@ mod in_use;
 mod incoming;
 mod incomplete_store;
 pub(crate) mod kept_watch;
+mod merge;
 mod metadata_copy;
 mod name_changes;
 mod new_store;
@@ -63,6 +67,7 @@ mod replay;
 mod store_dir;
 mod table;
 mod table_nodes;
+mod tag_differences;
 mod transfer;
 pub(crate) mod unsynced;
 mod writer_lock;
@@ -71,6 +76,7 @@ pub(crate) use attributes::attributes_of;
 pub use changes::OnExisting;
 pub(crate) use changes::{Change, Changes, Tagged};
 pub(crate) use create::{create, is_empty_dir};
+pub(crate) use differences::{Need, Wanted, differences};
 pub(crate) use draft::Draft;
 pub(crate) use early::EarlyFiles;
 pub(crate) use entries::{Entries, GarbageEntry, KeptEntry, StorageEntry, TagEntry, TensorEntry};
@@ -90,7 +96,7 @@ pub(crate) use open_store::{OpenStore, Options};
 pub(crate) use pinned::{Generation, Pin};
 pub(crate) use publish::publish;
 pub(crate) use reads::Read;
-pub(crate) use receive::{Need, Wanted, differences, publish_received};
+pub(crate) use receive::publish_received;
 pub(crate) use recover::{
     generation_stated_in, kept_numbers, list, manifest_numbers, newest_has_storage, pin, pin_kept,
     pinned_bytes, reread, uuid_stated_in,

@@ -19,12 +19,12 @@ fn new_replica_has_everything_and_nothing_more() {
         bytes.fetch_add(read, Ordering::Relaxed);
         Ok(())
     };
-    for (path, jobs) in [("one.smap", 1), ("many.smap", 8)] {
-        let options = ReceiveOptions { jobs, progress: &progress };
+    // Durable, with several threads, and neither.
+    let durable = StoreOptions::new();
+    for (path, jobs, options) in [("one.smap", 1, fast()), ("many.smap", 8, durable)] {
+        let receive = ReceiveOptions { jobs, progress: &progress };
         let path = dir.path().join(path);
-        // Durable, with several threads.
-        let created = StoreOptions::new().create_replica(&path, &store.snapshot(), &options);
-        let (replica, received) = created.unwrap();
+        let (replica, received) = options.create_replica(&path, &store.snapshot(), &receive).unwrap();
         assert_eq!(received.generation, store.generation());
         assert_eq!(received.received_bytes, bytes.swap(0, Ordering::Relaxed));
         assert!(received.received_bytes > 2_400_000 + 1_120_000, "{received:?}");
@@ -35,6 +35,8 @@ fn new_replica_has_everything_and_nothing_more() {
             assert_eq!(files(&replica, name), files(&store, name));
         }
         assert_eq!(files(&replica, "meta").len(), 1);
+        let verification = replica.verify(|_| ()).unwrap();
+        assert!(verification.is_whole() && verification.orphans.is_empty(), "{verification:?}");
         assert_same(&Store::open(&path).unwrap(), &store);
     }
 }
