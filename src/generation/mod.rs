@@ -106,5 +106,5 @@ pub(crate) use replay::{check_ids_left, storage_gone};
 pub(crate) use store_dir::StoreDir;
 pub(crate) use table::{Table, wrong_first_key, wrong_order};
 pub(crate) use transfer::Transfer;
-pub(crate) use unsynced::settle_name;
+pub(crate) use unsynced::{settle_name, settle_sent};
 pub(crate) use writer_lock::WriterLock;

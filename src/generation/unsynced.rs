@@ -18,22 +18,32 @@ use crate::error::{Error, IoContext, Result};
 ///
 /// Neither the mark nor its removal needs to survive a power cut, because after a power cut nothing is left to sync.
 pub(crate) fn settle(store: &OpenStore, _lock: &WriterLock) -> Result<()> {
-    let (disk, path, root) = (&store.disk, store.paths.unsynced(), store.paths.root());
     let is_marked = is_marked(store)?;
     if store.is_durable() && is_marked {
-        let device = |dir: &Path| Ok(disk.stat(dir).doing("examine", dir)?.device);
-        // A directory may be on a separate file system. What manifests refer to becomes durable before them.
-        for dir in store.paths.dirs() {
-            if device(&dir)? != device(root)? {
-                step!("sync-mounts", disk.sync_file_system(&dir)).syncing("sync the file system of", &dir)?;
-            }
-        }
-        step!("sync-file-system", disk.sync_file_system(root)).syncing("sync the file system of", root)?;
-        let _ = disk.remove(&path);
+        sync_all(store)?;
+        let _ = store.disk.remove(&store.paths.unsynced());
     } else if !store.is_durable() && !is_marked {
         mark(store)?;
     }
     Ok(())
+}
+
+/// Makes all commits so far durable before one of them is sent elsewhere. A power cut could otherwise take it back here,
+/// and the next commit would be another generation of the same number. Needs no lock, so the mark stays.
+pub(crate) fn settle_sent(store: &StoreDir) -> Result<()> {
+    if is_marked(store)? { sync_all(store) } else { Ok(()) }
+}
+
+fn sync_all(store: &StoreDir) -> Result<()> {
+    let (disk, root) = (&store.disk, store.paths.root());
+    let device = |dir: &Path| Ok(disk.stat(dir).doing("examine", dir)?.device);
+    // A directory may be on a separate file system. What manifests refer to becomes durable before them.
+    for dir in store.paths.dirs() {
+        if device(&dir)? != device(root)? {
+            step!("sync-mounts", disk.sync_file_system(&dir)).syncing("sync the file system of", &dir)?;
+        }
+    }
+    step!("sync-file-system", disk.sync_file_system(root)).syncing("sync the file system of", root)
 }
 
 /// Marks the store, so that the next writer that syncs makes everything durable first.

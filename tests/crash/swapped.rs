@@ -335,6 +335,27 @@ fn full_commit_or_collection_makes_earlier_unsynced_commits_durable() {
     }
 }
 
+/// Another place must not have a generation that a power cut takes back here.
+#[test]
+fn commits_without_syncs_are_durable_before_they_are_sent_elsewhere() {
+    let disk = SimulatedDisk::new();
+    let unsynced = StoreOptions::new().durability(Durability::Process).disk(Arc::new(disk.clone()));
+    let store = unsynced.create(STORE).unwrap();
+    store.save("replaced", &vector(5, 1)).unwrap();
+    store.save("chunked", &vector(300_000, 2)).unwrap();
+    store.save("replaced", &vector(5, 4)).unwrap();
+    let expected = content(&store).unwrap();
+    assert!(!disk.log().contains(&Op::SyncAll));
+    disk.mark("returned");
+    disk.mark("began");
+    assert!(!store.snapshot().replica_files(None).unwrap().needed.is_empty());
+    disk.mark("returned");
+    let log = disk.log();
+    let synced = log.iter().rposition(|op| *op == Op::SyncAll).unwrap();
+    let states = cut_everywhere(&log, synced + 1, &[expected.clone(), expected]).unwrap();
+    println!("{states} states after a list of what another place needs, none wrong");
+}
+
 /// Returns the steps of the protocol: the operations of the log whose order matters, named by the kind of file.
 fn steps(log: &[Op]) -> Vec<(usize, String)> {
     let kind_of = |inode: u64| {

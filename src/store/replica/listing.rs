@@ -13,6 +13,7 @@ use crate::disk::{Access, read_again, read_capped};
 use crate::error::{Error, ErrorKind, FormatContext as _, IoContext as _, Result};
 use crate::generation::{
     Entries, GarbageEntry, Generation, KeptEntry, OpenStore, StorageEntry, generation_stated_in, is_table_of,
+    settle_sent,
 };
 use crate::maintenance::TaggedGenerations;
 use crate::store::Snapshot;
@@ -58,6 +59,9 @@ impl Snapshot {
     /// tables are still the same, only the differences between both generations are listed. A file that both have is
     /// listed if its storage has grown, or is changed in place.
     ///
+    /// If the store has commits that were not synced, they are made durable first: a power cut cannot take back what another
+    /// place has.
+    ///
     /// The snapshot keeps the files of its generation. A file that only a tag keeps may be deleted after the tag is
     /// removed; opening it then fails with `Conflict`.
     ///
@@ -87,6 +91,7 @@ impl Snapshot {
     pub fn replica_files(&self, since: Option<&[u8]>) -> Result<ReplicaFiles> {
         let (store, generation) = (&self.loader.store, self.pinned_generation());
         store.check_process()?;
+        settle_sent(store)?;
         let own_path = store.paths.manifest(generation.number());
         let manifest = generation.manifest().encode().corrupt_in(&own_path)?;
         let earlier = since.map(|since| earlier_manifest(generation, since)).transpose()?;
