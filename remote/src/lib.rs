@@ -30,6 +30,7 @@ mod progress;
 mod prune;
 mod pull;
 mod push;
+mod put_object;
 mod record;
 mod remote;
 mod upload;

@@ -8,7 +8,9 @@ use stridemap::{Error, ErrorKind, Result};
 use stridemap_format::remote::{Segment, object_path};
 
 use crate::Remote;
+use crate::chain::Link;
 use crate::index::Index;
+use crate::remote::{MAX_HEAD_BYTES, Published};
 
 /// How many generations a prune keeps, if no number is set.
 const DEFAULT_KEPT: usize = 10;
@@ -89,67 +91,95 @@ impl Remote {
 
     fn prune_with(&self, options: &PruneOptions) -> Result<Pruned> {
         let published = self.published()?.ok_or_else(|| self.not_found())?;
-        let links = self.chain(&published)?;
         let now = self.server_time(options.is_plan)?;
-        let fetch = |segments: &[Segment]| self.fetch_pages(segments);
+        let mut unneeded = self.unneeded(&published, options)?;
+        self.keep_newer(published, &mut unneeded)?;
+        self.delete_unneeded(unneeded, now, options)
+    }
+
+    /// Finds what the last generations and tags do not need.
+    fn unneeded(&self, published: &Published, options: &PruneOptions) -> Result<Unneeded> {
+        let links = self.chain(published)?;
+        let mut found = Unneeded::default();
         let mut needed = BTreeSet::new();
         for link in links.iter().take(options.keep_last) {
-            needed.extend(Index::new(&link.manifest.pages).objects(&fetch)?);
+            needed.extend(self.needed_by(link)?);
+            found.generation_count += 1;
         }
-        let needed: BTreeSet<String> = needed.iter().map(object_path).collect();
-
-        // By name, since when an object is not needed. A manifest was needed until the next one was put, and so was what
-        // that one replaced.
-        let mut unneeded: BTreeMap<String, SystemTime> = BTreeMap::new();
+        // A manifest was needed until the next one was put, and so was what that one replaced.
         let mut next_put = None;
         for (at, link) in links.iter().enumerate() {
             for name in link.manifest.replaced.iter().map(object_path).filter(|name| !needed.contains(name)) {
-                unneeded.entry(name).or_insert(link.modified);
+                found.since.entry(name).or_insert(link.modified);
             }
             if at >= options.keep_last {
-                unneeded.insert(link.name.clone(), next_put.unwrap_or(link.modified));
+                found.since.insert(link.name.clone(), next_put.unwrap_or(link.modified));
             }
             next_put = Some(link.modified);
         }
         if options.orphans {
             let known: BTreeSet<&String> = links.iter().map(|link| &link.name).collect();
             for dir in ["objects", "generations"] {
-                for found in self.client.list(dir)? {
-                    if !needed.contains(&found.name) && !known.contains(&found.name) {
-                        unneeded.entry(found.name).or_insert(found.modified);
+                for listed in self.client.list(dir)? {
+                    if !needed.contains(&listed.name) && !known.contains(&listed.name) {
+                        found.since.entry(listed.name).or_insert(listed.modified);
                     }
                 }
             }
         }
-        let generation_count = links.len().min(options.keep_last) as u64;
-        let pruned = Pruned { generation_count, ..Pruned::default() };
-        self.delete_unneeded(unneeded, now, options, pruned)
+        Ok(found)
+    }
+
+    /// Keeps what was pushed since the remote was examined.
+    fn keep_newer(&self, mut examined: Published, unneeded: &mut Unneeded) -> Result<()> {
+        while let Some(head) = self.client.get_if_changed("HEAD", &examined.head.version, MAX_HEAD_BYTES)?
+            && head.bytes != examined.head.bytes
+        {
+            let newer = self.published_by(head)?;
+            let known = examined.head_record.manifest_path();
+            for link in self.links(&newer) {
+                let link = link?;
+                if link.name == known {
+                    break;
+                }
+                unneeded.since.remove(&link.name);
+                for name in self.needed_by(&link)? {
+                    unneeded.since.remove(&name);
+                }
+            }
+            examined = newer;
+        }
+        Ok(())
+    }
+
+    /// Returns the names of the objects that a generation needs.
+    fn needed_by(&self, link: &Link) -> Result<impl Iterator<Item = String>> {
+        let fetch = |segments: &[Segment]| self.fetch_pages(segments);
+        let objects = Index::new(&link.manifest.pages).objects(&fetch)?;
+        Ok(objects.into_iter().map(|object| object_path(&object)))
     }
 
     /// Deletes objects for which the grace period is over.
-    fn delete_unneeded(
-        &self,
-        unneeded: BTreeMap<String, SystemTime>,
-        now: SystemTime,
-        options: &PruneOptions,
-        mut pruned: Pruned,
-    ) -> Result<Pruned> {
+    fn delete_unneeded(&self, unneeded: Unneeded, now: SystemTime, options: &PruneOptions) -> Result<Pruned> {
+        let mut pruned = Pruned { generation_count: unneeded.generation_count, ..Pruned::default() };
+        // What is put later than this, as by a push that has just put an object again, is kept.
+        let before = now.checked_sub(options.grace);
         // The manifests last, and the oldest of them first: while one is there, a prune finds what is older.
-        let mut order: Vec<(String, SystemTime)> = unneeded.into_iter().collect();
+        let mut order: Vec<(String, SystemTime)> = unneeded.since.into_iter().collect();
         order.sort_by_key(|(name, since)| (name.starts_with("generations/"), *since, name.clone()));
         for (name, since) in order {
-            let Some(info) = self.client.info(&name)? else { continue };
-            // A push may just have put the object again.
-            let since = since.max(info.modified);
-            if now.duration_since(since).unwrap_or_default() < options.grace {
+            let before = before.filter(|before| since <= *before);
+            let info = match before {
+                Some(before) if !options.is_plan => self.client.delete_if_older(&name, before)?,
+                _ => self.client.info(&name)?,
+            };
+            let Some(info) = info else { continue };
+            if before.is_some_and(|before| info.modified <= before) {
+                pruned.object_count += 1;
+                pruned.freed_bytes += info.length_bytes;
+            } else {
                 pruned.waiting_count += 1;
                 pruned.waiting_bytes += info.length_bytes;
-                continue;
-            }
-            pruned.object_count += 1;
-            pruned.freed_bytes += info.length_bytes;
-            if !options.is_plan {
-                self.client.delete(&name)?;
             }
         }
         Ok(pruned)
@@ -168,4 +198,13 @@ impl Remote {
             || Error::new(ErrorKind::Conflict, format!("{name}: the object was deleted by someone else"));
         Ok(info?.ok_or_else(lost)?.modified)
     }
+}
+
+/// What neither the last generations nor tags need.
+#[derive(Default)]
+struct Unneeded {
+    /// By name, since when an object is not needed.
+    since: BTreeMap<String, SystemTime>,
+    /// How many generations are kept.
+    generation_count: u64,
 }

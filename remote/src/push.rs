@@ -5,14 +5,12 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use stridemap::replica::{GenerationId, ReplicaFiles};
 use stridemap::{Error, ErrorKind, Result, Snapshot, Store};
-use stridemap_format::limits::MAX_OBJECT_BYTES;
-use stridemap_format::remote::{
-    Head, ObjectName, Page, Previous, RemoteManifest, Segment, manifest_path, object_path,
-};
+use stridemap_format::remote::{Head, ObjectName, Page, Previous, RemoteManifest, Segment, manifest_path};
 
 use crate::client::{Object, Put, Version};
 use crate::index::Index;
 use crate::progress::{Progress, Tally};
+use crate::put_object::{MAX_PACK_BYTES, Stored, part};
 use crate::record::{Common, Record};
 use crate::remote::{MAX_HEAD_BYTES, Published};
 use crate::upload::Uploads;
@@ -199,7 +197,7 @@ impl Remote {
         pushed.changed_bytes = changed.sent_bytes + replica.manifest.len() as u64;
         pushed.sent_bytes = changed.sent_bytes;
         pushed.object_count = changed.object_count;
-        let reused = changed.reused;
+        let mut reused = changed.reused;
         for (key, segments) in changed.files {
             let kept: BTreeSet<ObjectName> = segments.iter().map(|segment| segment.object()).collect();
             let before = index.set(key, Some(segments), &fetch)?;
@@ -211,9 +209,10 @@ impl Remote {
         let pages = index.finish(|pages| {
             let mut segments = Vec::new();
             for pack in packs_of(&pages) {
-                let (placed, sent) = self.put_pages(pack)?;
-                pushed.sent_bytes += sent;
-                pushed.object_count += 1;
+                let (placed, stored) = self.put_pages(pack)?;
+                pushed.sent_bytes += stored.sent_bytes;
+                pushed.object_count += stored.object_count;
+                reused.extend(stored.reused());
                 segments.extend(placed);
             }
             Ok(segments)
@@ -325,19 +324,15 @@ impl Remote {
     }
 
     /// Puts pages of the index into an object.
-    fn put_pages(&self, pages: &[Vec<u8>]) -> Result<(Vec<Segment>, u64)> {
-        let bytes = Bytes::from(pages.concat());
-        let object = *blake3::hash(&bytes).as_bytes();
-        let mut offset_bytes = 0;
+    fn put_pages(&self, pages: &[Vec<u8>]) -> Result<(Vec<Segment>, Stored)> {
+        let stored = self.put_object(&Bytes::from(pages.concat()), false)?;
+        let mut offset = 0;
         let place = |page: &Vec<u8>| {
-            let (offset, length_bytes) = (offset_bytes, page.len() as u64);
-            offset_bytes += length_bytes;
-            crate::upload::part(object, offset, length_bytes, page)
+            let start = offset;
+            offset += page.len();
+            part(stored.first(), start, page)
         };
-        let segments = pages.iter().map(place).collect();
-        let sent = bytes.len() as u64;
-        self.client.put(&object_path(&object), bytes)?;
-        Ok((segments, sent))
+        Ok((pages.iter().map(place).collect(), stored))
     }
 }
 
@@ -346,7 +341,7 @@ fn packs_of(pages: &[Vec<u8>]) -> Vec<&[Vec<u8>]> {
     let mut packs = Vec::new();
     let (mut start, mut length_bytes) = (0, 0);
     for (at, page) in pages.iter().enumerate() {
-        if length_bytes + page.len() as u64 > MAX_OBJECT_BYTES {
+        if length_bytes + page.len() as u64 > MAX_PACK_BYTES {
             packs.extend(pages.get(start..at));
             (start, length_bytes) = (at, 0);
         }

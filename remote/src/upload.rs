@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use stridemap::replica::NeededFile;
@@ -14,18 +13,14 @@ use stridemap_format::limits::MAX_OBJECT_BYTES;
 use stridemap_format::remote::{FileKey, FileKind, ObjectName, Segment, object_path, total_bytes};
 
 use crate::Remote;
-use crate::client::ObjectInfo;
 use crate::progress::Tally;
+use crate::put_object::{MAX_PACK_BYTES, Stored, part};
 
 /// A piece of a file of at most this length shares an object with others.
 const SMALL_BYTES: u64 = 4 * 1024 * 1024;
 
 /// A file of more segments than this is put again as few segments, so that its entry in the index stays short.
 const MAX_SEGMENTS: usize = 512;
-
-/// How old an object that an earlier push left may be, to be used again. This is by the clock of this machine, and so much
-/// less than the usual grace period of a prune.
-const MAX_REUSED_AGE: Duration = Duration::from_secs(60 * 60);
 
 /// What a push has to send.
 pub(crate) struct Uploads<'a> {
@@ -152,7 +147,7 @@ impl<'a> Uploads<'a> {
                 objects.push(vec![piece.clone()]);
                 continue;
             }
-            if pack_bytes + length_bytes > MAX_OBJECT_BYTES {
+            if pack_bytes + length_bytes > MAX_PACK_BYTES {
                 objects.push(std::mem::take(&mut pack));
                 pack_bytes = 0;
             }
@@ -171,7 +166,7 @@ impl<'a> Uploads<'a> {
         let next = AtomicU64::new(0);
         let is_over = AtomicBool::new(false);
         let (sent_bytes, object_count) = (AtomicU64::new(0), AtomicU64::new(0));
-        let done: Mutex<Vec<(Piece, Segment)>> = Mutex::default();
+        let done: Mutex<Vec<(Piece, Vec<Segment>)>> = Mutex::default();
         let reused: Mutex<Vec<ObjectName>> = Mutex::default();
         let failure: Mutex<Option<Error>> = Mutex::default();
         let work = || {
@@ -179,13 +174,12 @@ impl<'a> Uploads<'a> {
                 && let Some(pieces) = objects.get(next.fetch_add(1, Ordering::Relaxed) as usize)
             {
                 match self.send(pieces, tally) {
-                    Ok((segments, sent)) => {
-                        if let (0, Some(segment)) = (sent, segments.first()) {
-                            let mut reused = reused.lock().unwrap_or_else(PoisonError::into_inner);
-                            reused.push(segment.object());
-                        }
-                        sent_bytes.fetch_add(sent, Ordering::Relaxed);
-                        object_count.fetch_add(u64::from(sent > 0), Ordering::Relaxed);
+                    Ok((segments, stored)) => {
+                        let mut reused = reused.lock().unwrap_or_else(PoisonError::into_inner);
+                        reused.extend(stored.reused());
+                        drop(reused);
+                        sent_bytes.fetch_add(stored.sent_bytes, Ordering::Relaxed);
+                        object_count.fetch_add(stored.object_count, Ordering::Relaxed);
                         let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
                         done.extend(pieces.iter().cloned().zip(segments));
                     }
@@ -206,8 +200,8 @@ impl<'a> Uploads<'a> {
         }
         let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
         done.sort_by_key(|(piece, _)| (piece.key, piece.range.start));
-        for (piece, segment) in done {
-            self.files.entry(piece.key).or_default().push(segment);
+        for (piece, segments) in done {
+            self.files.entry(piece.key).or_default().extend(segments);
         }
         // If the pieces are still the same, the storage had all of them together before this second reading began.
         for key in &self.locked {
@@ -236,46 +230,28 @@ impl<'a> Uploads<'a> {
         Ok(())
     }
 
-    /// Puts one object. Returns its segments, and how many bytes were sent: none if the object was there.
-    fn send(&self, pieces: &[Piece], tally: &Tally<'_>) -> Result<(Vec<Segment>, u64)> {
+    /// Puts some pieces. Returns the segments of each.
+    fn send(&self, pieces: &[Piece], tally: &Tally<'_>) -> Result<(Vec<Vec<Segment>>, Stored)> {
         let mut bytes = Vec::new();
         let mut ends = Vec::new();
         for piece in pieces {
             self.read_into(piece, &mut bytes)?;
             ends.push(bytes.len());
         }
-        let object = *blake3::hash(&bytes).as_bytes();
-        let length_bytes = bytes.len() as u64;
+        let bytes = Bytes::from(bytes);
+        let stored = self.remote.put_object(&bytes, self.is_resumed)?;
         let mut start = 0;
         let segments = match pieces {
-            [_] => vec![Segment::Whole { object, length_bytes }],
-            _ => ends
-                .iter()
-                .map(|&end| {
-                    let range = std::mem::replace(&mut start, end)..end;
-                    let piece = bytes.get(range.clone()).unwrap_or_default();
-                    part(object, range.start as u64, piece.len() as u64, piece)
-                })
-                .collect(),
+            [_] => vec![stored.segments(&bytes)],
+            _ => {
+                let object = stored.first();
+                let pieces = ends.iter().map(|&end| std::mem::replace(&mut start, end)..end);
+                pieces
+                    .map(|range| vec![part(object, range.start, bytes.get(range).unwrap_or_default())])
+                    .collect()
+            }
         };
-        let name = object_path(&object);
-        // An old object may be garbage that a prune is about to delete, so it is put again, which makes it young.
-        let is_young = |info: ObjectInfo| {
-            let age = SystemTime::now().duration_since(info.modified).unwrap_or_default();
-            info.length_bytes == length_bytes && age < MAX_REUSED_AGE
-        };
-        let is_there = self.is_resumed && self.remote.client.info(&name)?.is_some_and(is_young);
-        if !is_there {
-            self.remote.client.put(&name, Bytes::from(bytes))?;
-        }
-        tally.add(length_bytes)?;
-        Ok((segments, if is_there { 0 } else { length_bytes }))
+        tally.add(bytes.len() as u64)?;
+        Ok((segments, stored))
     }
-}
-
-/// Returns the segment of some bytes of an object.
-pub(crate) fn part(object: ObjectName, offset_bytes: u64, length_bytes: u64, bytes: &[u8]) -> Segment {
-    let mut check = [0; 16];
-    check.copy_from_slice(blake3::hash(bytes).as_bytes().split_at(16).0);
-    Segment::Part { object, offset_bytes, length_bytes, check }
 }

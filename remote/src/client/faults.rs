@@ -90,6 +90,8 @@ pub struct Faults {
 struct Shared {
     objects: InMemory,
     plan: Mutex<Plan>,
+    /// How much older objects are than they would be.
+    ages: Mutex<BTreeMap<Path, Duration>>,
 }
 
 #[derive(Debug, Default)]
@@ -142,6 +144,28 @@ impl Faults {
     /// Forgets all faults, and counts from 0 again. The objects stay.
     pub fn reset(&self) {
         *self.plan() = Plan::default();
+    }
+
+    /// Makes all objects that are there now older. An object that is put again is as old as it is.
+    pub fn age(&self, by: Duration) {
+        let found = futures_util::future::FutureExt::now_or_never(
+            self.shared.objects.list(None).try_collect::<Vec<ObjectMeta>>(),
+        );
+        let mut ages = self.ages();
+        for meta in found.into_iter().flatten().flatten() {
+            *ages.entry(meta.location).or_default() += by;
+        }
+    }
+
+    fn ages(&self) -> MutexGuard<'_, BTreeMap<Path, Duration>> {
+        self.shared.ages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with_age(&self, mut meta: ObjectMeta) -> ObjectMeta {
+        if let Some(age) = self.ages().get(&meta.location) {
+            meta.last_modified -= *age;
+        }
+        meta
     }
 
     /// Returns the requests so far: "put HEAD", "get objects/...".
@@ -225,6 +249,9 @@ impl ObjectStore for Faults {
     async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
         let fault = self.begin(format!("put {location}")).await?;
         let result = self.shared.objects.put_opts(location, payload, opts).await;
+        if result.is_ok() {
+            self.ages().remove(location);
+        }
         end(fault).await?;
         result
     }
@@ -233,7 +260,8 @@ impl ObjectStore for Faults {
         let verb = if options.head { "head" } else { "get" };
         let is_head = options.head;
         let fault = self.begin(format!("{verb} {location}")).await?;
-        let result = self.shared.objects.get_opts(location, options).await?;
+        let mut result = self.shared.objects.get_opts(location, options).await?;
+        result.meta = self.with_age(result.meta);
         if is_head || !matches!(fault, Some(Fault::Truncated | Fault::Wrong)) {
             end(fault).await?;
             return Ok(result);
@@ -272,7 +300,7 @@ impl ObjectStore for Faults {
             let shown = prefix.as_ref().map(Path::to_string).unwrap_or_default();
             let fault = this.begin(format!("list {shown}").trim().to_owned()).await?;
             let mut found: Vec<Result<ObjectMeta>> =
-                this.shared.objects.list(prefix.as_ref()).collect().await;
+                this.shared.objects.list(prefix.as_ref()).map_ok(|meta| this.with_age(meta)).collect().await;
             if matches!(fault, Some(Fault::Truncated)) {
                 found.truncate(found.len() / 2);
                 found.push(Err(connection_lost()));

@@ -8,7 +8,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use object_store::{GetOptions, PutMode};
@@ -288,6 +288,19 @@ impl Client {
         let (owned, connection) = (name.to_owned(), Arc::clone(&self.connection));
         let result = self.wait(async move { connection.delete(&owned).await })?;
         result.map_err(|failed| self.error(failed, "delete", name))
+    }
+
+    /// Deletes an object that was put at this time of the server, or before. Returns what was found, or `None` if there is
+    /// no object with this name. Each attempt looks at the object just before it deletes it.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`put_new`](Self::put_new).
+    pub fn delete_if_older(&self, name: &str, than: SystemTime) -> Result<Option<ObjectInfo>> {
+        self.check_writable("delete", name)?;
+        let (owned, connection) = (name.to_owned(), Arc::clone(&self.connection));
+        let result = self.wait(async move { connection.delete_if_older(&owned, than).await })?;
+        self.unless_absent(result, "delete", name)
     }
 
     /// Lists the objects below a name that ends before a slash, as "objects", or all of them for "". The order is the

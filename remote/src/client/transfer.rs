@@ -2,9 +2,9 @@
 
 use std::future::Future;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
@@ -91,30 +91,52 @@ impl Connection {
 
     pub(super) async fn info(&self, name: &str) -> Result<ObjectInfo, Failed> {
         let path = &self.path(name)?;
-        let head = || async {
-            self.counters.count(Kind::Head);
-            let options = GetOptions { head: true, ..GetOptions::default() };
-            let result = self.store.get_opts(path, options).await.map_err(|e| self.failure(&e))?;
-            Ok(info(name.to_owned(), &result.meta))
-        };
-        self.repeat(&Volume::sent(0), head).await
+        self.repeat(&Volume::sent(0), || self.info_once(name, path)).await
+    }
+
+    async fn info_once(&self, name: &str, path: &ObjectPath) -> Result<ObjectInfo, Failure> {
+        self.counters.count(Kind::Head);
+        let options = GetOptions { head: true, ..GetOptions::default() };
+        let result = self.store.get_opts(path, options).await.map_err(|e| self.failure(&e))?;
+        Ok(info(name.to_owned(), &result.meta))
     }
 
     pub(super) async fn delete(&self, name: &str) -> Result<(), Failed> {
         let path = &self.path(name)?;
-        let delete = || async {
-            self.counters.count(Kind::Delete);
-            let one = path.clone();
-            let mut deleted = self.store.delete_stream(futures_util::stream::iter([Ok(one)]).boxed());
-            while let Some(result) = deleted.next().await {
-                result.map_err(|e| self.failure(&e))?;
-            }
-            Ok(())
-        };
-        match self.repeat(&Volume::sent(0), delete).await {
+        match self.repeat(&Volume::sent(0), || self.delete_once(path)).await {
             Err(failed) if failed.failure.trouble == Trouble::Absent => Ok(()),
             result => result,
         }
+    }
+
+    /// Deletes an object that was put at this time or before. Each attempt looks at it first: after an attempt whose answer
+    /// was lost, someone else may have put it again. Returns what was found.
+    pub(super) async fn delete_if_older(&self, name: &str, than: SystemTime) -> Result<ObjectInfo, Failed> {
+        let path = &self.path(name)?;
+        let deleted: Mutex<Option<ObjectInfo>> = Mutex::default();
+        let known = || deleted.lock().unwrap_or_else(PoisonError::into_inner);
+        let attempt = || async {
+            let found = match self.info_once(name, path).await {
+                Err(failure) if failure.trouble == Trouble::Absent => return known().take().ok_or(failure),
+                found => found?,
+            };
+            if found.modified <= than {
+                *known() = Some(found.clone());
+                self.delete_once(path).await?;
+            }
+            Ok(found)
+        };
+        self.repeat(&Volume::sent(0), attempt).await
+    }
+
+    async fn delete_once(&self, path: &ObjectPath) -> Result<(), Failure> {
+        self.counters.count(Kind::Delete);
+        let one = path.clone();
+        let mut deleted = self.store.delete_stream(futures_util::stream::iter([Ok(one)]).boxed());
+        while let Some(result) = deleted.next().await {
+            result.map_err(|e| self.failure(&e))?;
+        }
+        Ok(())
     }
 
     pub(super) async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>, Failed> {

@@ -1,10 +1,83 @@
 //! Pruning a remote.
 
+use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
-use stridemap_remote::PruneOptions;
+use stridemap::Store;
+use stridemap_remote::faults::{Fault, Faults};
+use stridemap_remote::{PruneOptions, Remote};
 
 use crate::support::{Place, assert_same, assert_whole, ignore, open};
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A remote whose requests can be stopped, and a store.
+struct Scene {
+    place: Place,
+    faults: Faults,
+    remote: Remote,
+    store: Store,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (place, faults) = (Place::in_memory(), Faults::new());
+        let remote = Remote::with_client(faults.client(Duration::from_secs(5)), 1);
+        let store = place.create("a.smap");
+        Scene { place, faults, remote, store }
+    }
+
+    /// A store that has the elements again that an old object has, which no generation needs any more. `Some` length of
+    /// the object, or some small tensors, which are in one pack.
+    fn with_old_garbage(length: Option<usize>) -> Self {
+        let scene = Scene::new();
+        let save = |byte| match length {
+            Some(length) => scene.store.save("x", &vec![byte; length]).unwrap(),
+            None => scene
+                .store
+                .write(|txn| (0..9u8).try_for_each(|i| txn.save(&format!("x{i}"), &[byte, i])))
+                .unwrap(),
+        };
+        for byte in [1, 2] {
+            save(byte);
+            scene.remote.push(&scene.store, &ignore).unwrap();
+        }
+        scene.faults.age(3 * DAY);
+        save(1);
+        scene.faults.reset();
+        scene
+    }
+
+    /// What happens when a push runs at this moment. It runs on a thread of its own, because a hook is called by the
+    /// runtime.
+    fn push_hook(&self) -> Arc<dyn Fn() + Send + Sync> {
+        let (remote, path) = (self.remote.clone(), self.store.path().to_owned());
+        Arc::new(move || {
+            let (remote, store) = (remote.clone(), open(&path));
+            thread::spawn(move || remote.push(&store, &ignore).unwrap()).join().unwrap();
+        })
+    }
+
+    /// The number of a request of a prune.
+    fn request_of(&self, options: PruneOptions, is_it: impl Fn(&str) -> bool) -> u64 {
+        // A plan makes the same requests, but for deletions.
+        let planned = self.remote.prune(&options).unwrap();
+        assert!(planned.object_count > 0, "{planned:?}");
+        let log = self.faults.log();
+        self.faults.reset();
+        log.iter().position(|request| is_it(request)).unwrap_or_else(|| panic!("{log:?}")) as u64
+    }
+
+    #[track_caller]
+    fn check(&self) {
+        let remote = self.remote.store().unwrap();
+        assert_same(&remote, &self.store);
+        assert_whole(&remote);
+        self.remote.pull(&self.place.path("b.smap"), &ignore).unwrap();
+        assert_same(&open(&self.place.path("b.smap")), &self.store);
+    }
+}
 
 #[test]
 fn prune_frees_what_neither_tags_nor_the_last_generations_need() {
@@ -75,4 +148,57 @@ fn prune_of_orphans_deletes_what_a_push_left() {
     assert_eq!(place.objects(), before);
     assert_eq!(place.remote.push(&store, &ignore).unwrap().generation, store.generation());
     assert_whole(&place.remote.store().unwrap());
+}
+
+/// A prune has found an old object and is about to delete it, when a push needs the same bytes.
+#[test]
+fn push_of_bytes_that_a_prune_is_about_to_delete_loses_nothing() {
+    for length in [Some(5 << 20), Some(64 << 20), None] {
+        let scene = Scene::with_old_garbage(length);
+        let options = PruneOptions::new().keep_last(1);
+        let first = scene.request_of(options.plan(true), |request| request.starts_with("head objects/"));
+        // A time object is put, looked at and deleted, which a plan does not do. Then each object is looked at and deleted.
+        let delete = first + 4;
+        scene.faults.inject(delete, Fault::Before(scene.push_hook()));
+        let pruned = scene.remote.prune(&options).unwrap();
+        let log = scene.faults.log();
+        assert!(log[delete as usize].starts_with("delete objects/"), "{log:?}");
+        assert!(pruned.object_count > 0, "{pruned:?}");
+        scene.check();
+        // What the push has put is not garbage later, and the object that was deleted is not needed.
+        scene.faults.age(3 * DAY);
+        scene.remote.prune(&options.orphans(true)).unwrap();
+        scene.check();
+    }
+}
+
+#[test]
+fn repeated_request_of_a_prune_does_not_delete_what_was_put_again_meanwhile() {
+    let scene = Scene::with_old_garbage(Some(5 << 20));
+    let options = PruneOptions::new().keep_last(1);
+    let first = scene.request_of(options.plan(true), |request| request.starts_with("head objects/"));
+    scene.faults.inject(first + 4, Fault::AnswerLost);
+    scene.faults.inject(first + 5, Fault::Before(scene.push_hook()));
+    scene.remote.prune(&options).unwrap();
+    assert!(scene.faults.log()[first as usize + 4].starts_with("delete objects/"));
+    scene.check();
+}
+
+#[test]
+fn prune_keeps_what_was_pushed_since_it_began() {
+    let scene = Scene::new();
+    scene.store.save("x", &vec![1u8; 5 << 20]).unwrap();
+    scene.remote.push(&scene.store, &ignore).unwrap();
+    scene.store.save("x", &vec![2u8; 5 << 20]).unwrap();
+    scene.remote.push(&scene.store, &ignore).unwrap();
+    scene.store.save("y", &vec![3u8; 5 << 20]).unwrap();
+    std::thread::sleep(Duration::from_millis(5));
+    scene.faults.reset();
+    let options = PruneOptions::new().keep_last(1).grace(Duration::ZERO).orphans(true);
+    let list = scene.request_of(options.plan(true), |request| request == "list objects") + 3;
+    scene.faults.inject(list, Fault::Before(scene.push_hook()));
+    let pruned = scene.remote.prune(&options).unwrap();
+    assert_eq!(scene.faults.log()[list as usize], "list objects");
+    assert!(pruned.object_count > 0, "{pruned:?}");
+    scene.check();
 }
