@@ -90,8 +90,4 @@ impl Remote {
         }
         Ok(false)
     }
-
-    pub(crate) fn chain(&self, published: &Published) -> Result<Vec<Link>> {
-        self.links(published).collect()
-    }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use stridemap::{Error, ErrorKind, Result};
-use stridemap_format::remote::{Segment, object_path};
+use stridemap_format::remote::{ObjectName, object_path};
 
 use crate::Remote;
 use crate::chain::Link;
@@ -99,29 +99,39 @@ impl Remote {
 
     /// Finds what the last generations and tags do not need.
     fn unneeded(&self, published: &Published, options: &PruneOptions) -> Result<Unneeded> {
-        let links = self.chain(published)?;
         let mut found = Unneeded::default();
-        let mut needed = BTreeSet::new();
-        for link in links.iter().take(options.keep_last) {
-            needed.extend(self.needed_by(link)?);
-            found.generation_count += 1;
-        }
-        // A manifest was needed until the next one was put, and so was what that one replaced.
-        let mut next_put = None;
-        for (at, link) in links.iter().enumerate() {
-            for name in link.manifest.replaced.iter().map(object_path).filter(|name| !needed.contains(name)) {
-                found.since.entry(name).or_insert(link.modified);
+        let (mut needed, mut replaced) = (BTreeSet::new(), BTreeMap::new());
+        let (mut known, mut next_put) = (BTreeSet::new(), None);
+        // A remote manifest may have 64 MiB, so one at a time is in memory.
+        for link in self.links(published) {
+            let link = link?;
+            let is_kept = found.generation_count < options.keep_last as u64;
+            if is_kept {
+                needed.extend(self.needed_by(&link)?);
+                found.generation_count += 1;
             }
-            if at >= options.keep_last {
+            // What a manifest replaced was needed until it was put.
+            for object in &link.manifest.replaced {
+                if is_kept || !needed.contains(object) {
+                    replaced.entry(*object).or_insert(link.modified);
+                }
+            }
+            if !is_kept {
+                // It was needed until the next one was put.
                 found.since.insert(link.name.clone(), next_put.unwrap_or(link.modified));
+            }
+            if options.orphans {
+                known.insert(link.name);
             }
             next_put = Some(link.modified);
         }
+        replaced.retain(|object, _| !needed.contains(object));
+        found.since.extend(replaced.into_iter().map(|(object, since)| (object_path(&object), since)));
         if options.orphans {
-            let known: BTreeSet<&String> = links.iter().map(|link| &link.name).collect();
+            known.extend(needed.iter().map(object_path));
             for dir in ["objects", "generations"] {
                 for listed in self.client.list(dir)? {
-                    if !needed.contains(&listed.name) && !known.contains(&listed.name) {
+                    if !known.contains(&listed.name) {
                         found.since.entry(listed.name).or_insert(listed.modified);
                     }
                 }
@@ -143,8 +153,8 @@ impl Remote {
                     break;
                 }
                 unneeded.since.remove(&link.name);
-                for name in self.needed_by(&link)? {
-                    unneeded.since.remove(&name);
+                for object in self.needed_by(&link)? {
+                    unneeded.since.remove(&object_path(&object));
                 }
             }
             examined = newer;
@@ -152,11 +162,9 @@ impl Remote {
         Ok(())
     }
 
-    /// Returns the names of the objects that a generation needs.
-    fn needed_by(&self, link: &Link) -> Result<impl Iterator<Item = String>> {
-        let fetch = |segments: &[Segment]| self.fetch_pages(segments);
-        let objects = Index::new(&link.manifest.pages).objects(&fetch)?;
-        Ok(objects.into_iter().map(|object| object_path(&object)))
+    /// Returns the objects that a generation needs.
+    fn needed_by(&self, link: &Link) -> Result<BTreeSet<ObjectName>> {
+        Index::new(&link.manifest.pages).objects(&|segments| self.fetch_pages(segments))
     }
 
     /// Deletes objects for which the grace period is over.

@@ -5,12 +5,62 @@ use std::thread;
 use std::time::Duration;
 
 use stridemap::Store;
+use stridemap_format::remote::{Head, Previous, RemoteManifest, manifest_path};
 use stridemap_remote::faults::{Fault, Faults};
 use stridemap_remote::{PruneOptions, Remote};
 
 use crate::support::{Place, assert_same, assert_whole, ignore, open};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The test that starts itself again as another process, which prunes this URL.
+const MEMORY_TEST: &str = "collection::prune_of_a_long_chain_takes_the_memory_of_one_manifest";
+const PRUNED: &str = "STRIDEMAP_TEST_REMOTE_PRUNED";
+
+#[test]
+fn prune_of_a_long_chain_takes_the_memory_of_one_manifest() {
+    if let Ok(url) = std::env::var(PRUNED) {
+        let remote = Remote::open(&url).unwrap();
+        remote.prune(&PruneOptions::new().keep_last(2).plan(true)).unwrap();
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        println!("{}", status.lines().find(|line| line.starts_with("VmHWM:")).unwrap());
+        return;
+    }
+    // A remote manifest has the manifest of its generation inside, which is long if there are many changes.
+    let place = Place::in_files();
+    let (uuid, count) = ([7; 16], 12);
+    let mut previous = None;
+    for generation in 1..=count {
+        let manifest = RemoteManifest {
+            uuid,
+            generation,
+            nonce: [0; 16],
+            previous: previous.take(),
+            pages: Vec::new(),
+            replaced: Vec::new(),
+            manifest: vec![generation as u8; 16 << 20],
+        };
+        let bytes = manifest.encode().unwrap();
+        let digest = *blake3::hash(&bytes).as_bytes();
+        let path = place.path("remote").join(manifest_path(generation, &digest));
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, &bytes).unwrap();
+        let head = Head { uuid, generation, manifest: digest, manifest_length_bytes: bytes.len() as u64 };
+        std::fs::write(place.path("remote/HEAD"), head.encode().unwrap()).unwrap();
+        previous = Some(Previous { generation, digest });
+    }
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([MEMORY_TEST, "--exact", "--nocapture"])
+        .env(PRUNED, place.remote.location())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(child.stdout).unwrap();
+    assert!(child.status.success(), "{said}");
+    let peak = said.split("VmHWM:").nth(1).and_then(|rest| rest.split_whitespace().next());
+    let peak_mib = peak.unwrap_or_else(|| panic!("{said}")).parse::<u64>().unwrap() / 1024;
+    println!("{peak_mib} MiB for {count} manifests of 16 MiB");
+    assert!(peak_mib < 120, "{peak_mib} MiB");
+}
 
 /// A remote whose requests can be stopped, and a store.
 struct Scene {
