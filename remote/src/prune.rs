@@ -18,6 +18,12 @@ const DEFAULT_KEPT: usize = 10;
 /// How long a prune keeps what is not needed any more, if no time is set: readers may still use it.
 const DEFAULT_GRACE: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// The object that is put to learn the time of the server. One that a killed prune left is replaced and deleted by the next.
+const TIME_OBJECT: &str = "PRUNE";
+
+/// How often it is put, if other prunes delete it.
+const MAX_TIME_TRIES: u32 = 5;
+
 /// Settings of a prune.
 #[must_use = "options change nothing until a remote is pruned with them"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,13 +204,18 @@ impl Remote {
         if is_plan {
             return Ok(SystemTime::now());
         }
-        let name = format!("PRUNE-{}", uuid::Uuid::new_v4().simple());
-        self.client.put(&name, Bytes::from_static(b"asks for the time of the server"))?;
-        let info = self.client.info(&name);
-        self.client.delete(&name)?;
-        let lost =
-            || Error::new(ErrorKind::Conflict, format!("{name}: the object was deleted by someone else"));
-        Ok(info?.ok_or_else(lost)?.modified)
+        for _ in 0..MAX_TIME_TRIES {
+            self.client.put(TIME_OBJECT, Bytes::from_static(b"asks for the time of the server"))?;
+            let info = self.client.info(TIME_OBJECT);
+            self.client.delete(TIME_OBJECT)?;
+            // Another prune may have deleted it.
+            if let Some(info) = info? {
+                return Ok(info.modified);
+            }
+        }
+        let message =
+            format!("{TIME_OBJECT}: other prunes delete the object again and again; prune again later");
+        Err(Error::new(ErrorKind::Conflict, message))
     }
 }
 

@@ -252,3 +252,22 @@ fn prune_keeps_what_was_pushed_since_it_began() {
     assert!(pruned.object_count > 0, "{pruned:?}");
     scene.check();
 }
+
+#[test]
+fn next_prune_removes_what_a_killed_one_left() {
+    let scene = Scene::with_old_garbage(Some(5 << 20));
+    scene.faults.inject_from(3, Fault::Status(403));
+    // After it has put an object to learn the time.
+    scene.remote.prune(&PruneOptions::new()).unwrap_err();
+    let log = scene.faults.log();
+    assert!(log.iter().any(|request| request.starts_with("put PRUNE")), "{log:?}");
+    scene.faults.reset();
+    let client = scene.faults.client(Duration::from_secs(5));
+    let left = || {
+        let names = client.list("").unwrap().into_iter().map(|object| object.name);
+        names.filter(|name| name.starts_with("PRUNE")).collect::<Vec<_>>()
+    };
+    assert_eq!(left().len(), 1);
+    scene.remote.prune(&PruneOptions::new()).unwrap();
+    assert_eq!(left(), Vec::<String>::new());
+}
