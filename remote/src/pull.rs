@@ -62,18 +62,18 @@ impl Remote {
     /// Those of [`pull`](Self::pull).
     pub fn pull_with(&self, path: &Path, options: StoreOptions, progress: &Progress<'_>) -> Result<Pulled> {
         self.check_local(path)?;
-        let start = self.start_pull(path, options.clone())?;
+        let start = self.start_pull(path, options.clone(), Record::open)?;
         let pulled = self.pull_from(path, options, start, progress);
         pulled.map_err(|e| e.context(format!("pull {} to {}", self.location(), path.display())))
     }
 
-    /// Returns what a [pull](Self::pull) would receive, without receiving it.
+    /// Returns what a [pull](Self::pull) would receive, without receiving it. Nothing is written anywhere.
     ///
     /// # Errors
     /// Those of [`pull`](Self::pull).
     pub fn plan_pull(&self, path: &Path) -> Result<Pulled> {
         self.check_local(path)?;
-        let start = self.start_pull(path, StoreOptions::new())?;
+        let start = self.start_pull(path, StoreOptions::new(), Record::for_plan)?;
         let previous = start.local.as_ref().map(|(_, id)| id.number);
         let mut planned = Pulled { generation: start.id.number, previous, ..Pulled::default() };
         if !start.is_same() {
@@ -82,7 +82,12 @@ impl Remote {
         Ok(planned)
     }
 
-    fn start_pull(&self, path: &Path, options: StoreOptions) -> Result<Start> {
+    fn start_pull(
+        &self,
+        path: &Path,
+        options: StoreOptions,
+        open_record: fn(&Path, &str) -> Result<Record>,
+    ) -> Result<Start> {
         let local = match options.open(path) {
             Ok(store) => Some(store),
             Err(e) if e.kind() == ErrorKind::NotFound => None,
@@ -95,7 +100,7 @@ impl Remote {
         let Some(store) = local else {
             return Ok(Start { published, files, snapshot, id, local: None, record: None });
         };
-        let mut record = Record::open(store.path(), self.location())?;
+        let mut record = open_record(store.path(), self.location())?;
         let local_id = store.latest()?.id()?;
         self.check_pull(&store, local_id, &published, id, &mut record)?;
         Ok(Start { published, files, snapshot, id, local: Some((store, local_id)), record: Some(record) })

@@ -57,19 +57,23 @@ impl Remote {
     /// damaged remote; `Io`; errors of `progress`. After each of these the remote is as it was.
     pub fn push(&self, store: &Store, progress: &Progress<'_>) -> Result<Pushed> {
         let mut record = Record::open(store.path(), self.location())?;
-        let start = self.start_push(store, &mut record)?;
-        let result = self.push_from(store, start, Some(&mut record), progress);
-        result.map_err(|e| e.context(format!("push {} to {}", store.path().display(), self.location())))
+        self.push_once(store, &mut record, progress)
     }
 
-    /// Returns what a [push](Self::push) would do, without doing it. The bytes sent are at least those stated.
+    /// Returns what a [push](Self::push) would do, without doing it. Nothing is written anywhere. The bytes sent are at least
+    /// those stated.
     ///
     /// # Errors
     /// Those of [`push`](Self::push).
     pub fn plan_push(&self, store: &Store) -> Result<Pushed> {
-        let mut record = Record::open(store.path(), self.location())?;
-        let start = self.start_push(store, &mut record)?;
-        self.push_from(store, start, None, &|_| Ok(()))
+        let mut record = Record::for_plan(store.path(), self.location())?;
+        self.push_once(store, &mut record, &|_| Ok(()))
+    }
+
+    fn push_once(&self, store: &Store, record: &mut Record, progress: &Progress<'_>) -> Result<Pushed> {
+        let start = self.start_push(store, record)?;
+        let pushed = self.push_from(store, start, record, progress);
+        pushed.map_err(|e| e.context(format!("push {} to {}", store.path().display(), self.location())))
     }
 
     /// Decides whether the store may be pushed.
@@ -148,7 +152,7 @@ impl Remote {
         &self,
         store: &Store,
         start: Start,
-        mut record: Option<&mut Record>,
+        record: &mut Record,
         progress: &Progress<'_>,
     ) -> Result<Pushed> {
         let Start { snapshot, id, published, is_same } = start;
@@ -158,15 +162,14 @@ impl Remote {
         let fetch = |segments: &[Segment]| self.fetch_pages(segments);
         let mut replaced = BTreeSet::new();
         remove_unneeded(&mut index, &replica, &mut replaced, &fetch)?;
-        let is_resumed = record.as_ref().is_some_and(|record| record.state.has_unfinished_push);
-        let mut uploads = Uploads::new(self, &snapshot, is_resumed);
+        let mut uploads = Uploads::new(self, &snapshot, record.state.has_unfinished_push);
         for (&key, needed) in &replica.needed {
             uploads.add(key, needed, index.get(key, &fetch)?)?;
         }
         let previous = published.as_ref().map(|published| published.manifest.generation);
         let mut pushed = Pushed { generation: id.number, previous, ..Pushed::default() };
         if is_same && uploads.is_empty() {
-            if let (Some(record), Some(published)) = (record, &published) {
+            if let Some(published) = &published {
                 let common = Common::new(&published.head.bytes, id);
                 if record.state.common.as_ref() != Some(&common) {
                     record.settle(common)?;
@@ -174,25 +177,22 @@ impl Remote {
             }
             return Ok(pushed);
         }
-        if let (true, Some(published), Some(record)) = (is_same, &published, &record)
+        if let (true, Some(published)) = (is_same, &published)
             && record.state.common.as_ref().is_some_and(|common| !common.is_at(&published.head.bytes))
         {
             let message = "someone else pushed elements of mutable or live tensors since, without a commit; a pull brings \
                            them, and replaces those of this store";
             return Err(Error::new(ErrorKind::Conflict, message));
         }
+        if record.is_for_plan() {
+            pushed.changed_bytes = uploads.total_bytes() + replica.manifest.len() as u64;
+            return Ok(pushed);
+        }
         let tally = Tally::new(progress, uploads.total_bytes());
-        if let Some(record) = record.as_deref_mut()
-            && !uploads.is_empty()
-            && !record.state.has_unfinished_push
-        {
+        if !uploads.is_empty() && !record.state.has_unfinished_push {
             record.state.has_unfinished_push = true;
             record.save()?;
         }
-        let Some(record) = record else {
-            pushed.changed_bytes = uploads.total_bytes() + replica.manifest.len() as u64;
-            return Ok(pushed);
-        };
         let changed = uploads.run(&tally)?;
         pushed.changed_bytes = changed.sent_bytes + replica.manifest.len() as u64;
         pushed.sent_bytes = changed.sent_bytes;

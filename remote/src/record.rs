@@ -64,11 +64,12 @@ pub(crate) struct State {
     pub(crate) has_unfinished_push: bool,
 }
 
-/// The record of a remote in a store, locked: of the pushes and pulls between the two, one runs at a time.
+/// The record of a remote in a store.
 #[derive(Debug)]
 pub(crate) struct Record {
     path: PathBuf,
-    _lock: File,
+    /// Of the pushes and pulls between the two, one runs at a time. A plan takes no lock, and writes nothing.
+    lock: Option<File>,
     pub(crate) state: State,
 }
 
@@ -78,9 +79,8 @@ impl Record {
     /// # Errors
     /// `Busy` if a push to that remote, or a pull from it, is running; `Io`.
     pub(crate) fn open(store: &Path, location: &str) -> Result<Self> {
-        let name: String = hex(blake3::hash(location.as_bytes()).as_bytes()).chars().take(16).collect();
-        let path = store.join(format!("REMOTE-{name}"));
-        let failed = |e| Error::io("open the record of a remote", &path, e);
+        let path = path_of(store, location);
+        let failed = |e| unopened(&path, e);
         let lock_path = path.with_extension("lock");
         let lock =
             File::options().write(true).create(true).truncate(false).open(lock_path).map_err(failed)?;
@@ -95,23 +95,29 @@ impl Record {
             }
             Err(fs::TryLockError::Error(e)) => return Err(failed(e)),
         }
-        let state: State = match fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|e| {
-                let message = format!(
-                    "{}: the record of {location} cannot be understood: {e}; delete it, and push or pull again",
-                    path.display()
-                );
-                Error::new(ErrorKind::BadFile, message)
-            })?,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => State::default(),
-            Err(e) => return Err(failed(e)),
-        };
-        let state = State { remote: location.to_owned(), ..state };
-        Ok(Record { path, _lock: lock, state })
+        let state = read(&path, location)?;
+        Ok(Record { path, lock: Some(lock), state })
+    }
+
+    /// Reads the record for a plan, which changes no file.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn for_plan(store: &Path, location: &str) -> Result<Self> {
+        let path = path_of(store, location);
+        let state = read(&path, location)?;
+        Ok(Record { path, lock: None, state })
+    }
+
+    pub(crate) fn is_for_plan(&self) -> bool {
+        self.lock.is_none()
     }
 
     /// Writes the state, durably: an older one could make a push build on a generation that the store has left.
     pub(crate) fn save(&mut self) -> Result<()> {
+        if self.is_for_plan() {
+            return Ok(());
+        }
         let write = || -> io::Result<()> {
             let dir = self.path.parent().unwrap_or(Path::new("."));
             let mut file = tempfile::Builder::new().prefix("REMOTE-").suffix(".new").tempfile_in(dir)?;
@@ -144,4 +150,28 @@ impl Record {
         };
         self.save()
     }
+}
+
+fn path_of(store: &Path, location: &str) -> PathBuf {
+    let name: String = hex(blake3::hash(location.as_bytes()).as_bytes()).chars().take(16).collect();
+    store.join(format!("REMOTE-{name}"))
+}
+
+fn unopened(path: &Path, e: io::Error) -> Error {
+    Error::io("open the record of a remote", path, e)
+}
+
+fn read(path: &Path, location: &str) -> Result<State> {
+    let state: State = match fs::read(path) {
+        Ok(bytes) => serde_json::from_slice(&bytes).map_err(|e| {
+            let message = format!(
+                "{}: the record of {location} cannot be understood: {e}; delete it, and push or pull again",
+                path.display()
+            );
+            Error::new(ErrorKind::BadFile, message)
+        })?,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => State::default(),
+        Err(e) => return Err(unopened(path, e)),
+    };
+    Ok(State { remote: location.to_owned(), ..state })
 }
