@@ -86,17 +86,17 @@ impl RemoteFiles {
         Ok(Some(opened))
     }
 
-    /// Returns all files with their lengths, and how many bytes they have together.
+    /// Returns how many bytes a replica receives. It computes the digests of chunks itself.
     pub(crate) fn total_bytes(&self) -> Result<u64> {
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         let mut total = 0u64;
-        for (_, segments) in index.all(&|segments| self.fetch(segments))? {
+        for (_, segments) in index.all(&|segments| self.fetch(segments))?.filter(is_received) {
             total = segments.iter().fold(total, |sum, segment| sum.saturating_add(segment.length_bytes()));
         }
         Ok(total)
     }
 
-    /// Returns how many bytes of each file the other index does not have.
+    /// Returns how many of these bytes the other index does not have.
     pub(crate) fn bytes_since(&self, before: &mut Index) -> Result<u64> {
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         let fetch = |segments: &[Segment]| self.fetch(segments);
@@ -106,10 +106,14 @@ impl RemoteFiles {
                 segments.iter().map(|segment| (segment.object(), segment.offset_bytes()))
             })
             .collect();
-        let new = index.all(&fetch)?.flat_map(|(_, segments)| segments);
+        let new = index.all(&fetch)?.filter(is_received).flat_map(|(_, segments)| segments);
         let new = new.filter(|segment| !known.contains(&(segment.object(), segment.offset_bytes())));
         Ok(new.fold(0, |sum, segment| sum.saturating_add(segment.length_bytes())))
     }
+}
+
+fn is_received((key, _): &(FileKey, &[Segment])) -> bool {
+    key.kind != FileKind::Sum
 }
 
 impl Files for RemoteFiles {

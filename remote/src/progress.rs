@@ -10,7 +10,7 @@ use stridemap::Result;
 pub struct Done {
     /// The bytes that were sent or received, or were there already.
     pub done_bytes: u64,
-    /// The bytes of the whole operation, if they are known.
+    /// The bytes of the whole operation, as far as they are known: it may grow, and at the end both are equal.
     pub total_bytes: u64,
 }
 
@@ -32,7 +32,19 @@ impl<'a> Tally<'a> {
     pub(crate) fn add(&self, bytes: u64) -> Result<()> {
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         done.done_bytes = done.done_bytes.saturating_add(bytes);
+        done.total_bytes = done.total_bytes.max(done.done_bytes);
         let done = *done;
         (self.progress)(done)
+    }
+
+    /// Says that everything is done. What was not received was there already.
+    pub(crate) fn finish(&self) {
+        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        if done.done_bytes < done.total_bytes {
+            done.done_bytes = done.total_bytes;
+            let done = *done;
+            // It has succeeded, so nothing can end it any more.
+            let _ = (self.progress)(done);
+        }
     }
 }

@@ -159,7 +159,7 @@ impl Remote {
         if is_same && is_current.is_some_and(|common| common.is_at(&start.published.head.bytes)) {
             return Ok(Pulled { generation: start.id.number, previous, ..Pulled::default() });
         }
-        let tally = Tally::new(progress, if is_same { 0 } else { self.missing_bytes(&start)? });
+        let tally = Tally::new(progress, self.missing_bytes(&start)?);
         let add = |bytes| tally.add(bytes);
         let receive = ReceiveOptions { jobs: self.jobs, progress: &add };
         let (received, mut record) = match (start.local, start.record) {
@@ -175,6 +175,7 @@ impl Remote {
                 (received, Record::open(store.path(), self.location())?)
             }
         };
+        tally.finish();
         if record.state.common.as_ref() != Some(&common) {
             record.settle(common)?;
         }

@@ -1,11 +1,13 @@
-//! Plans, which change nothing.
+//! Plans, which change nothing, and the progress that is reported.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
-use stridemap_remote::PruneOptions;
+use stridemap::StorageKind;
+use stridemap_remote::{Done, PruneOptions};
 
-use crate::support::Place;
+use crate::support::{Place, open};
 
 /// All files below a directory, with their contents.
 fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -72,4 +74,62 @@ fn plan_is_made_while_a_push_is_running() {
         Ok(())
     };
     place.remote.push(&store, &plan).unwrap();
+}
+
+/// Runs an operation, and checks that its progress never goes back and ends at its total.
+#[track_caller]
+fn check_progress(
+    operation: impl FnOnce(&(dyn Fn(Done) -> stridemap::Result<()> + Sync)) -> stridemap::Result<()>,
+) {
+    let seen: Mutex<Vec<Done>> = Mutex::default();
+    operation(&|done| {
+        seen.lock().unwrap().push(done);
+        Ok(())
+    })
+    .unwrap();
+    let seen = seen.into_inner().unwrap();
+    assert!(seen.is_sorted_by_key(|done| done.done_bytes), "{seen:?}");
+    assert!(seen.iter().all(|done| done.done_bytes <= done.total_bytes), "{seen:?}");
+    let last = seen.last().unwrap();
+    assert_eq!(last.done_bytes, last.total_bytes, "{seen:?}");
+}
+
+#[test]
+fn progress_ends_at_the_announced_total() {
+    let place = Place::in_memory();
+    let store = place.create("a.smap");
+    store
+        .write(|txn| {
+            txn.save("large", &vec![1u8; 9 << 20])?;
+            txn.save("rows", &vec![[1f32; 64]; 10_000])?;
+            txn.save_as("state", &vec![1u8; 3 << 20], StorageKind::Mutable)
+        })
+        .unwrap();
+    store.tag("v1").unwrap();
+    store.write(|txn| (0..3000u32).try_for_each(|i| txn.save(&format!("many/{i}"), &i))).unwrap();
+    store.write(|txn| (0..3000u32).try_for_each(|i| txn.save(&format!("more/{i}"), &i))).unwrap();
+    let (path, remote) = (place.path("b.smap"), &place.remote);
+    check_progress(|progress| remote.push(&store, progress).map(drop));
+    check_progress(|progress| remote.pull(&path, progress).map(drop));
+
+    store.append("rows", &vec![[2f32; 64]; 10_000]).unwrap();
+    store.save("new", &vec![3u8; 2 << 20]).unwrap();
+    check_progress(|progress| remote.push(&store, progress).map(drop));
+    check_progress(|progress| remote.pull(&path, progress).map(drop));
+
+    // Only elements that change in place.
+    store.load("state").unwrap().lock_exclusive().unwrap().fill_(2u8).unwrap();
+    check_progress(|progress| remote.push(&store, progress).map(drop));
+    check_progress(|progress| remote.pull(&path, progress).map(drop));
+
+    // A pull that was ended has left some storages, which are not received again.
+    store.write(|txn| (0..4u8).try_for_each(|i| txn.save(&format!("y{i}"), &vec![i; 5 << 20]))).unwrap();
+    check_progress(|progress| remote.push(&store, progress).map(drop));
+    let end = |done: Done| match done.done_bytes > 11 << 20 {
+        true => Err(stridemap::Error::new(stridemap::ErrorKind::Busy, "ended")),
+        false => Ok(()),
+    };
+    remote.pull(&path, &end).unwrap_err();
+    check_progress(|progress| remote.pull(&path, progress).map(drop));
+    crate::support::assert_same(&open(&path), &store);
 }
