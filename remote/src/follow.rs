@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use stridemap::{Error, Result, StoreOptions};
 
 use crate::client::Version;
+use crate::ended::Ended;
 use crate::progress::Progress;
 use crate::remote::MAX_HEAD_BYTES;
 use crate::{Pulled, Remote};
@@ -31,10 +32,12 @@ pub enum Followed {
 
 impl Remote {
     /// Pulls now, and then whenever HEAD of the remote changes. HEAD is asked for every `interval`; after errors that may
-    /// pass, the pause doubles up to 30 seconds. Ends when `report` returns false.
+    /// pass, the pause doubles up to 30 seconds. If another process collects in the local store or commits there during a
+    /// pull, the next one is after the `interval`. Ends when `report` returns false.
     ///
     /// # Errors
-    /// Those of [`pull`](Self::pull) that do not pass by waiting, such as `Conflict`; errors of `progress`.
+    /// Those of [`pull`](Self::pull) that do not pass by waiting, such as `Conflict` if the local store has commits of its
+    /// own; errors of `progress`.
     pub fn follow(
         &self,
         path: &Path,
@@ -56,12 +59,17 @@ impl Remote {
                     pause = interval;
                     report(Followed::Waiting)?
                 }
-                Err(e) if may_pass(&e) => {
+                // What others did to the local store does not hinder the next try, unless it is a commit, which that finds.
+                Err(Ended::Overtaken(e)) => {
+                    (known, pause) = (None, interval);
+                    report(Followed::Failed(e, pause))?
+                }
+                Err(Ended::Failed(e)) if may_pass(&e) => {
                     known = None;
                     pause = pause.max(Duration::from_millis(500)).saturating_mul(2).min(MAX_PAUSE);
                     report(Followed::Failed(e, pause))?
                 }
-                Err(e) => return Err(e),
+                Err(Ended::Failed(e)) => return Err(e),
             };
             if !goes_on {
                 return Ok(());
@@ -84,15 +92,15 @@ impl Remote {
         options: &StoreOptions,
         progress: &Progress<'_>,
         known: &mut Option<Version>,
-    ) -> Result<Option<Pulled>> {
+    ) -> Result<Option<Pulled>, Ended> {
         let head = match known {
             Some(version) => self.client.get_if_changed("HEAD", version, MAX_HEAD_BYTES)?,
             None => self.client.get("HEAD", MAX_HEAD_BYTES)?,
         };
         let Some(head) = head else {
-            return if known.is_some() { Ok(None) } else { Err(self.not_found()) };
+            return if known.is_some() { Ok(None) } else { Err(self.not_found().into()) };
         };
-        let pulled = self.pull_with(path, options.clone(), progress)?;
+        let pulled = self.pull_once(path, options, progress)?;
         *known = Some(head.version);
         let is_new = pulled.previous != Some(pulled.generation) || pulled.received_bytes > 0;
         Ok(is_new.then_some(pulled))

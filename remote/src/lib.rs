@@ -20,6 +20,7 @@
 
 mod chain;
 mod client;
+mod ended;
 mod fetch;
 mod files;
 mod follow;

@@ -7,6 +7,7 @@ use stridemap::replica::{GenerationId, ReceiveOptions};
 use stridemap::{Error, ErrorKind, Result, Snapshot, Store, StoreOptions};
 
 use crate::Remote;
+use crate::ended::{Ended, repeat};
 use crate::files::RemoteFiles;
 use crate::index::Index;
 use crate::progress::{Progress, Tally};
@@ -61,10 +62,19 @@ impl Remote {
     /// # Errors
     /// Those of [`pull`](Self::pull).
     pub fn pull_with(&self, path: &Path, options: StoreOptions, progress: &Progress<'_>) -> Result<Pulled> {
+        repeat(|| self.pull_once(path, &options, progress))
+    }
+
+    pub(crate) fn pull_once(
+        &self,
+        path: &Path,
+        options: &StoreOptions,
+        progress: &Progress<'_>,
+    ) -> Result<Pulled, Ended> {
         self.check_local(path)?;
         let start = self.start_pull(path, options.clone(), Record::open)?;
         let pulled = self.pull_from(path, options, start, progress);
-        pulled.map_err(|e| e.context(format!("pull {} to {}", self.location(), path.display())))
+        pulled.map_err(|e| e.context(&format!("pull {} to {}", self.location(), path.display())))
     }
 
     /// Returns what a [pull](Self::pull) would receive, without receiving it. Nothing is written anywhere.
@@ -148,10 +158,10 @@ impl Remote {
     fn pull_from(
         &self,
         path: &Path,
-        options: StoreOptions,
+        options: &StoreOptions,
         start: Start,
         progress: &Progress<'_>,
-    ) -> Result<Pulled> {
+    ) -> Result<Pulled, Ended> {
         let common = Common::new(&start.published.head.bytes, start.id);
         let previous = start.local.as_ref().map(|(_, id)| id.number);
         let is_same = start.is_same();
@@ -168,10 +178,16 @@ impl Remote {
                     record.state.begun_pull = Some(common.clone());
                     record.save()?;
                 }
-                (store.receive(&start.snapshot, Some(local), &receive)?, record)
+                let received = store.receive(&start.snapshot, Some(local), &receive);
+                (received.map_err(Ended::by_others)?, record)
             }
             _ => {
-                let (store, received) = options.create_replica(path, &start.snapshot, &receive)?;
+                let created = options.create_replica(path, &start.snapshot, &receive);
+                let (store, received) = created.map_err(|e| match e.kind() {
+                    // Another process may have pulled to the same path.
+                    ErrorKind::AlreadyExists => Ended::Overtaken(e),
+                    _ => Ended::by_others(e),
+                })?;
                 (received, Record::open(store.path(), self.location())?)
             }
         };

@@ -8,6 +8,7 @@ use stridemap::{Error, ErrorKind, Result, Snapshot, Store};
 use stridemap_format::remote::{Head, ObjectName, Page, Previous, RemoteManifest, Segment, manifest_path};
 
 use crate::client::{Object, Put, Version};
+use crate::ended::{Ended, repeat};
 use crate::index::Index;
 use crate::progress::{Progress, Tally};
 use crate::put_object::{MAX_PACK_BYTES, Stored, part};
@@ -51,13 +52,13 @@ impl Remote {
     /// repeated by calling this again, which does not send objects again that were finished within the last hour.
     ///
     /// # Errors
-    /// `Conflict` if someone else pushed since, also if only elements that change in place, or if the remote has a different
-    /// store; `NotAllowed` for external storages,
+    /// `Conflict` if someone else pushed since, also if only elements that change in place, if the remote has a different
+    /// store, or if other processes go on deleting what this needs; `NotAllowed` for external storages,
     /// and for a URL that cannot be written; `Busy` if another push or pull between the two is running; `Corrupt` for a
     /// damaged remote; `Io`; errors of `progress`. After each of these the remote is as it was.
     pub fn push(&self, store: &Store, progress: &Progress<'_>) -> Result<Pushed> {
         let mut record = Record::open(store.path(), self.location())?;
-        self.push_once(store, &mut record, progress)
+        repeat(|| self.push_once(store, &mut record, progress))
     }
 
     /// Returns what a [push](Self::push) would do, without doing it. Nothing is written anywhere. The bytes sent are at least
@@ -67,13 +68,18 @@ impl Remote {
     /// Those of [`push`](Self::push).
     pub fn plan_push(&self, store: &Store) -> Result<Pushed> {
         let mut record = Record::for_plan(store.path(), self.location())?;
-        self.push_once(store, &mut record, &|_| Ok(()))
+        repeat(|| self.push_once(store, &mut record, &|_| Ok(())))
     }
 
-    fn push_once(&self, store: &Store, record: &mut Record, progress: &Progress<'_>) -> Result<Pushed> {
+    fn push_once(
+        &self,
+        store: &Store,
+        record: &mut Record,
+        progress: &Progress<'_>,
+    ) -> Result<Pushed, Ended> {
         let start = self.start_push(store, record)?;
         let pushed = self.push_from(store, start, record, progress);
-        pushed.map_err(|e| e.context(format!("push {} to {}", store.path().display(), self.location())))
+        pushed.map_err(|e| e.context(&format!("push {} to {}", store.path().display(), self.location())))
     }
 
     /// Decides whether the store may be pushed.
@@ -154,17 +160,17 @@ impl Remote {
         start: Start,
         record: &mut Record,
         progress: &Progress<'_>,
-    ) -> Result<Pushed> {
+    ) -> Result<Pushed, Ended> {
         let Start { snapshot, id, published, is_same } = start;
         let since = published.as_ref().map(|published| published.manifest.manifest.as_slice());
-        let replica = snapshot.replica_files(since)?;
+        let replica = snapshot.replica_files(since).map_err(Ended::by_others)?;
         let mut index = Index::new(published.as_ref().map_or(&[][..], |published| &published.manifest.pages));
         let fetch = |segments: &[Segment]| self.fetch_pages(segments);
         let mut replaced = BTreeSet::new();
         remove_unneeded(&mut index, &replica, &mut replaced, &fetch)?;
         let mut uploads = Uploads::new(self, &snapshot, record.state.has_unfinished_push);
         for (&key, needed) in &replica.needed {
-            uploads.add(key, needed, index.get(key, &fetch)?)?;
+            uploads.add(key, needed, index.get(key, &fetch)?).map_err(Ended::by_others)?;
         }
         let previous = published.as_ref().map(|published| published.manifest.generation);
         let mut pushed = Pushed { generation: id.number, previous, ..Pushed::default() };
@@ -182,7 +188,7 @@ impl Remote {
         {
             let message = "someone else pushed elements of mutable or live tensors since, without a commit; a pull brings \
                            them, and replaces those of this store";
-            return Err(Error::new(ErrorKind::Conflict, message));
+            return Err(Error::new(ErrorKind::Conflict, message).into());
         }
         if record.is_for_plan() {
             pushed.changed_bytes = uploads.total_bytes() + replica.manifest.len() as u64;
@@ -217,7 +223,7 @@ impl Remote {
             }
             Ok(segments)
         })?;
-        Uploads::check_reused(self, &reused)?;
+        Uploads::check_reused(self, &reused).map_err(Ended::by_others)?;
         self.publish(store, (id, replica), published, pages, replaced, (record, &mut pushed))?;
         Ok(pushed)
     }

@@ -13,6 +13,7 @@ use stridemap_format::limits::MAX_OBJECT_BYTES;
 use stridemap_format::remote::{FileKey, FileKind, ObjectName, Segment, object_path, total_bytes};
 
 use crate::Remote;
+use crate::ended::Ended;
 use crate::progress::Tally;
 use crate::put_object::{MAX_PACK_BYTES, Stored, part};
 
@@ -30,7 +31,7 @@ pub(crate) struct Uploads<'a> {
     is_resumed: bool,
     /// For each file, the segments that stay.
     files: BTreeMap<FileKey, Vec<Segment>>,
-    /// Mutable storages of several pieces, each of which is read under a lock of its own.
+    /// Mutable storages of several pieces.
     locked: Vec<FileKey>,
     /// The pieces that are sent, in the order of the files.
     pieces: Vec<Piece>,
@@ -42,6 +43,9 @@ struct Piece {
     key: FileKey,
     range: Range<u64>,
 }
+
+/// The hashes of pieces, by the file and the offset of each.
+type Hashes = BTreeMap<(FileKey, u64), blake3::Hash>;
 
 /// What was sent.
 #[derive(Debug, Default)]
@@ -128,13 +132,46 @@ impl<'a> Uploads<'a> {
     }
 
     fn read_into(&self, piece: &Piece, bytes: &mut Vec<u8>) -> Result<()> {
-        let file = self.snapshot.open_replica_file(piece.key)?;
         bytes.reserve(usize::try_from(piece.range.end - piece.range.start).unwrap_or(0));
-        let streamed = file.stream(piece.range.clone(), &mut |part| {
-            bytes.extend_from_slice(part);
+        self.stream(piece.key, piece.range.clone(), &mut |part| bytes.extend_from_slice(part))
+    }
+
+    fn stream(&self, key: FileKey, range: Range<u64>, sink: &mut dyn FnMut(&[u8])) -> Result<()> {
+        let file = self.snapshot.open_replica_file(key)?;
+        let streamed = file.stream(range, &mut |part| {
+            sink(part);
             Ok(())
         });
-        streamed.map_err(|e| Error::io("read", std::path::Path::new(&piece.key.path()), e))
+        streamed.map_err(|e| Error::io("read", std::path::Path::new(&key.path()), e))
+    }
+
+    /// Reads each mutable storage of several pieces under one lock, and returns the hashes of its pieces: together they
+    /// are one state. The pieces are read again to be sent, each under a lock of its own.
+    fn states(&self) -> Result<Hashes, Ended> {
+        let mut hashes = Hashes::new();
+        for key in &self.locked {
+            let pieces: Vec<&Piece> = self.pieces.iter().filter(|piece| piece.key == *key).collect();
+            let range = 0..pieces.last().map_or(0, |piece| piece.range.end);
+            let mut ends = pieces.iter().map(|piece| piece.range.end);
+            let (mut at, mut end, mut hasher) = (0, ends.next(), blake3::Hasher::new());
+            let mut found = Vec::new();
+            self.stream(*key, range, &mut |mut bytes| {
+                while let Some(length) = end.map(|end| bytes.len().min((end - at) as usize))
+                    && !bytes.is_empty()
+                {
+                    let (piece, rest) = bytes.split_at(length);
+                    hasher.update(piece);
+                    (at, bytes) = (at + length as u64, rest);
+                    if Some(at) == end {
+                        found.push(std::mem::take(&mut hasher).finalize());
+                        end = ends.next();
+                    }
+                }
+            })
+            .map_err(Ended::by_others)?;
+            hashes.extend(pieces.iter().map(|piece| (*key, piece.range.start)).zip(found));
+        }
+        Ok(hashes)
     }
 
     /// Returns the pieces of each object.
@@ -161,19 +198,20 @@ impl<'a> Uploads<'a> {
     }
 
     /// Sends everything, several objects at a time.
-    pub(crate) fn run(mut self, tally: &Tally<'_>) -> Result<Sent> {
+    pub(crate) fn run(mut self, tally: &Tally<'_>) -> Result<Sent, Ended> {
+        let expected = self.states()?;
         let objects = self.objects();
         let next = AtomicU64::new(0);
         let is_over = AtomicBool::new(false);
         let (sent_bytes, object_count) = (AtomicU64::new(0), AtomicU64::new(0));
         let done: Mutex<Vec<(Piece, Vec<Segment>)>> = Mutex::default();
         let reused: Mutex<Vec<ObjectName>> = Mutex::default();
-        let failure: Mutex<Option<Error>> = Mutex::default();
+        let failure: Mutex<Option<Ended>> = Mutex::default();
         let work = || {
             while !is_over.load(Ordering::Relaxed)
                 && let Some(pieces) = objects.get(next.fetch_add(1, Ordering::Relaxed) as usize)
             {
-                match self.send(pieces, tally) {
+                match self.send(pieces, &expected, tally) {
                     Ok((segments, stored)) => {
                         let mut reused = reused.lock().unwrap_or_else(PoisonError::into_inner);
                         reused.extend(stored.reused());
@@ -203,14 +241,6 @@ impl<'a> Uploads<'a> {
         for (piece, segments) in done {
             self.files.entry(piece.key).or_default().extend(segments);
         }
-        // If the pieces are still the same, the storage had all of them together before this second reading began.
-        for key in &self.locked {
-            let segments = self.files.get(key).map(Vec::as_slice).unwrap_or_default();
-            if !self.is_same(*key, segments)? {
-                let message = format!("{}: the tensor was changed while it was sent; push again", key.path());
-                return Err(Error::new(ErrorKind::Busy, message));
-            }
-        }
         Ok(Sent {
             files: self.files,
             sent_bytes: sent_bytes.into_inner(),
@@ -231,11 +261,26 @@ impl<'a> Uploads<'a> {
     }
 
     /// Puts some pieces. Returns the segments of each.
-    fn send(&self, pieces: &[Piece], tally: &Tally<'_>) -> Result<(Vec<Vec<Segment>>, Stored)> {
+    fn send(
+        &self,
+        pieces: &[Piece],
+        expected: &Hashes,
+        tally: &Tally<'_>,
+    ) -> Result<(Vec<Vec<Segment>>, Stored), Ended> {
         let mut bytes = Vec::new();
         let mut ends = Vec::new();
         for piece in pieces {
-            self.read_into(piece, &mut bytes)?;
+            let start = bytes.len();
+            self.read_into(piece, &mut bytes).map_err(Ended::by_others)?;
+            let is_other =
+                |hash: &blake3::Hash| blake3::hash(bytes.get(start..).unwrap_or_default()) != *hash;
+            if expected.get(&(piece.key, piece.range.start)).is_some_and(is_other) {
+                let message = format!(
+                    "{}: the tensor was changed several times while it was sent; push again when its writers pause",
+                    piece.key.path()
+                );
+                return Err(Ended::Overtaken(Error::new(ErrorKind::Busy, message)));
+            }
             ends.push(bytes.len());
         }
         let bytes = Bytes::from(bytes);

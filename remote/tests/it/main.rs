@@ -14,6 +14,7 @@ mod every_request;
 mod faults;
 mod history;
 mod in_place;
+mod overtaken;
 mod plans;
 mod requests;
 mod support;
