@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use stridemap::{Error, ErrorKind, Result};
+use stridemap::Result;
 use stridemap_format::remote::{Segment, object_path};
+use stridemap_format::{Error as FormatError, Rule};
 
+use crate::broken;
 use crate::client::Client;
-use crate::damage;
 
 /// How much one request reads at most.
 pub(crate) const MAX_REQUEST_BYTES: u64 = 8 * 1024 * 1024;
@@ -58,23 +59,7 @@ pub(crate) fn segments(client: &Client, segments: &[Segment], jobs: usize) -> Re
 
 /// Reads ranges of objects in parallel, each of any length.
 pub(crate) fn ranges(client: &Client, parts: &[(String, Range<u64>)], jobs: usize) -> Result<Vec<Bytes>> {
-    client
-        .get_ranges(parts, jobs)
-        .into_iter()
-        .zip(parts)
-        .map(|(read, (name, _))| read.map_err(|e| not_found_is_damage(client, name, e)))
-        .collect()
-}
-
-/// An object that a remote manifest names must exist.
-fn not_found_is_damage(client: &Client, name: &str, e: Error) -> Error {
-    match e.kind() {
-        ErrorKind::NotFound => damage(format!(
-            "{}/{name}: the object is missing; if the remote was pruned, open it again",
-            client.location()
-        )),
-        _ => e,
-    }
+    client.get_ranges(parts, jobs).into_iter().collect()
 }
 
 /// Compares the bytes of a whole segment with its digest.
@@ -88,11 +73,10 @@ pub(crate) fn check(client: &Client, segment: &Segment, bytes: &[u8]) -> Result<
         return Ok(());
     }
     let place = place(segment);
-    Err(damage(format!(
-        "{}/{}: bytes {} to {} are not those that were pushed: their digest differs",
-        client.location(),
-        object_path(&segment.object()),
-        place.start,
-        place.end
-    )))
+    let detail = format!(
+        "bytes {} to {} are not those that were pushed: their digest differs",
+        place.start, place.end
+    );
+    let name = object_path(&segment.object());
+    Err(broken(client.location(), &name, FormatError::new(Rule::ObjectDigest, detail)))
 }

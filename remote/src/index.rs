@@ -1,14 +1,14 @@
 //! The index of a remote: which segments of objects make up each file of the store.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use bytes::Bytes;
 use stridemap::{Error, Result};
 use stridemap_format::remote::{
-    Entries, FileKey, ObjectName, Page, Place, Segment, decode_page, encode_pages,
+    Entries, FileKey, ObjectName, Page, Place, Segment, decode_page, encode_pages, object_path,
 };
-
-use crate::damage;
+use stridemap_format::{Error as FormatError, Rule};
 
 /// How many bytes of pages a remote manifest contains at most. More are put into an object.
 const MAX_INLINE_BYTES: usize = 16 * 1024;
@@ -198,10 +198,8 @@ impl Index {
         for (page, next) in pages.skip(range.start).take(range.len()) {
             let last = page.entries.as_ref().and_then(|entries| entries.keys().next_back());
             if last.is_some_and(|last| *last >= next.first) && !page.is_changed {
-                return Err(damage(format!(
-                    "a page of the index has files of the page of {}",
-                    next.first.path()
-                )));
+                let detail = format!("a page of the index has files of the page of {}", next.first.path());
+                return Err(page.broken(FormatError::new(Rule::IndexOrder, detail)));
             }
         }
         Ok(())
@@ -209,13 +207,30 @@ impl Index {
 }
 
 fn decoded(page: &IndexPage, bytes: &[u8]) -> Result<Entries> {
-    let entries = decode_page(bytes).map_err(|e| damage(format!("a page of the index: {e}")))?;
-    let is_as_stated = entries.len() as u64 == page.entry_count
-        && entries.first_key_value().is_some_and(|(first, _)| *first == page.first);
-    if is_as_stated {
-        Ok(entries)
-    } else {
-        Err(damage("a page of the index does not begin with the key, or has not the number of entries, that the remote manifest states".to_owned()))
+    let entries = decode_page(bytes).map_err(|e| page.broken(e))?;
+    let wrong = |rule, detail| Err(page.broken(FormatError::new(rule, detail)));
+    if entries.len() as u64 != page.entry_count {
+        return wrong(
+            Rule::IndexPage,
+            "a page of the index has another number of files than its remote manifest states",
+        );
+    }
+    if entries.first_key_value().is_none_or(|(first, _)| *first != page.first) {
+        return wrong(
+            Rule::IndexOrder,
+            "a page of the index begins with another file than its remote manifest states",
+        );
+    }
+    Ok(entries)
+}
+
+impl IndexPage {
+    fn broken(&self, broken: FormatError) -> Error {
+        let name = match &self.place {
+            Place::Inline(_) => format!("page of {} in a remote manifest", self.first.path()),
+            Place::Stored(segment) => object_path(&segment.object()),
+        };
+        Error::corrupt(Path::new(&name), broken)
     }
 }
 

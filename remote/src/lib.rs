@@ -49,7 +49,14 @@ pub use pull::Pulled;
 pub use push::Pushed;
 pub use remote::{Remote, RemoteOptions};
 
-/// Returns the error of an object whose bytes are wrong.
-pub(crate) fn damage(message: String) -> stridemap::Error {
-    stridemap::Error::new(stridemap::ErrorKind::Corrupt, message)
+/// Returns the error of an object that breaks a rule.
+pub(crate) fn broken(location: &str, name: &str, broken: stridemap_format::Error) -> stridemap::Error {
+    stridemap::Error::corrupt(std::path::Path::new(&format!("{location}/{name}")), broken)
+}
+
+/// Returns the error of an object whose bytes are not those that its name states.
+pub(crate) fn wrong_bytes(location: &str, name: &str) -> stridemap::Error {
+    let detail = "the bytes are not those that the name of the object states";
+    let rule = stridemap_format::Rule::ObjectDigest;
+    broken(location, name, stridemap_format::Error::new(rule, detail))
 }

@@ -11,9 +11,10 @@ use stridemap::replica::FileReader;
 use stridemap::{Error, ErrorKind, Result};
 use stridemap_format::limits::MAX_OBJECT_BYTES;
 use stridemap_format::remote::{FileKey, FileKind, Segment, object_path};
-use stridemap_format::{CHUNK_BYTES, digest};
+use stridemap_format::{CHUNK_BYTES, Error as FormatError, Rule, digest};
 
-use crate::damage;
+use crate::broken;
+use crate::client::Client;
 use crate::fetch::{self, MAX_REQUEST_BYTES};
 use crate::files::Source;
 
@@ -184,16 +185,12 @@ impl ObjectReader {
             if let Some(bytes) = packs.get(&object, range) {
                 return Ok(bytes);
             }
+            // If the object as a whole is damaged, this part may still be right, which its check tells.
             if packs.is_frequent(&object)
-                && let Some(whole) = client.get(name, MAX_OBJECT_BYTES)?
+                && let Some(whole) = whole_object(client, name)?
+                && *blake3::hash(&whole).as_bytes() == object
             {
-                if *blake3::hash(&whole.bytes).as_bytes() != object {
-                    let location = client.location();
-                    return Err(damage(format!(
-                        "{location}/{name}: the bytes are not those that the name of the object states"
-                    )));
-                }
-                packs.keep(object, whole.bytes);
+                packs.keep(object, whole);
                 if let Some(bytes) = packs.get(&object, range) {
                     return Ok(bytes);
                 }
@@ -216,11 +213,9 @@ impl ObjectReader {
         let chunks = bytes.get(skipped..).unwrap_or_default().chunks_exact(CHUNK_BYTES as usize);
         for ((number, chunk), expected) in (first..end).zip(chunks).zip(digests.chunks_exact(16)) {
             if digest(chunk) != expected {
-                return Err(damage(format!(
-                    "{}/{}: the bytes of chunk {number} differ from their digest",
-                    self.source.client.location(),
-                    self.key.path()
-                )));
+                let detail = format!("the bytes of chunk {number} differ from their digest");
+                let wrong = FormatError::new(Rule::ChunkDigest, detail).at(number * CHUNK_BYTES);
+                return Err(broken(self.source.client.location(), &self.key.path(), wrong));
             }
         }
         Ok(())
@@ -282,6 +277,14 @@ impl ObjectReader {
         self.keep(&mut state, range.start, bytes);
         copy_kept(&state, buf, &wanted);
         Ok(())
+    }
+}
+
+/// Reads an object. `None` if it does not exist, or is longer than any object.
+fn whole_object(client: &Client, name: &str) -> Result<Option<Bytes>> {
+    match client.get(name, MAX_OBJECT_BYTES) {
+        Err(e) if e.kind() == ErrorKind::LimitExceeded => Ok(None),
+        found => Ok(found?.map(|object| object.bytes)),
     }
 }
 

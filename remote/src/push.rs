@@ -1,12 +1,14 @@
 //! Push: the newest generation of a store becomes that of a remote.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use bytes::Bytes;
 use stridemap::replica::{GenerationId, ReplicaFiles};
 use stridemap::{Error, ErrorKind, Result, Snapshot, Store};
 use stridemap_format::remote::{Head, ObjectName, Page, Previous, RemoteManifest, Segment, manifest_path};
 
+use crate::Remote;
 use crate::client::{Object, Put, Version};
 use crate::ended::{Ended, repeat};
 use crate::index::Index;
@@ -15,7 +17,6 @@ use crate::put_object::{MAX_PACK_BYTES, Stored, part};
 use crate::record::{Common, Record};
 use crate::remote::{MAX_HEAD_BYTES, Published};
 use crate::upload::Uploads;
-use crate::{Remote, damage};
 
 /// The result of a push.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -380,7 +381,8 @@ fn remove_unneeded(
 /// Returns the identity of a store.
 fn snapshot_uuid(store: &Store) -> Result<stridemap_format::Uuid> {
     let uuid = uuid::Uuid::parse_str(&store.uuid());
-    uuid.map(uuid::Uuid::into_bytes).map_err(|e| damage(format!("{}: {e}", store.path().display())))
+    let invalid = |e| Error::new(ErrorKind::Corrupt, format!("{}: {e}", store.path().display()));
+    uuid.map(uuid::Uuid::into_bytes).map_err(invalid)
 }
 
 impl Published {
@@ -393,7 +395,8 @@ impl Published {
 /// Returns the identity of the generation of a remote manifest.
 pub(crate) fn id_of(remote: &RemoteManifest) -> Result<GenerationId> {
     let RemoteManifest { uuid, generation, manifest, .. } = remote;
-    let damaged = |e| damage(format!("the manifest of generation {generation}: {e}"));
+    let path = format!("meta/{generation:016x}.man in a remote manifest");
+    let damaged = |e| Error::corrupt(Path::new(&path), e);
     let decoded = stridemap_format::Manifest::decode(manifest, *uuid, *generation).map_err(damaged)?;
     let encoded = decoded.without_history().encode().map_err(damaged)?;
     Ok(GenerationId { number: *generation, digest: stridemap_format::digest(&encoded) })

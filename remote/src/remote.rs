@@ -9,11 +9,11 @@ use bytes::Bytes;
 use stridemap::{Error, ErrorKind, Result, Store, StoreOptions};
 use stridemap_format::limits::MAX_REMOTE_MANIFEST_BYTES;
 use stridemap_format::remote::{Head, ObjectName, RemoteManifest, Segment, manifest_path};
-use stridemap_format::{Marker, Uuid};
+use stridemap_format::{Error as FormatError, Marker, Rule, Uuid};
 
 use crate::client::{Client, Object, Requests};
 use crate::files::RemoteFiles;
-use crate::{damage, fetch};
+use crate::{broken, fetch, wrong_bytes};
 
 /// The number of requests at a time, if none is set.
 const DEFAULT_JOBS: usize = 8;
@@ -209,18 +209,19 @@ impl Remote {
         let head_record = self.decode_head(&head.bytes)?;
         let manifest = self.manifest(head_record.uuid, head_record.generation, &head_record.manifest)?;
         let (manifest, _) = manifest.ok_or_else(|| {
-            let name = head_record.manifest_path();
-            damage(format!("{}/{name}: HEAD names this object, and it does not exist", self.location()))
+            let detail = "HEAD names this object, and it does not exist";
+            let missing = FormatError::new(Rule::RemoteObject, detail);
+            broken(self.location(), &head_record.manifest_path(), missing)
         })?;
         if manifest.generation != head_record.generation {
             let what = "HEAD and the remote manifest that it names are of different generations";
-            return Err(damage(format!("{}/HEAD: {what}", self.location())));
+            return Err(broken(self.location(), "HEAD", FormatError::new(Rule::RemoteGeneration, what)));
         }
         Ok(Published { head, head_record, manifest })
     }
 
     pub(crate) fn decode_head(&self, bytes: &[u8]) -> Result<Head> {
-        Head::decode(bytes, None).map_err(|e| damage(format!("{}/HEAD: {e}", self.location())))
+        Head::decode(bytes, None).map_err(|e| broken(self.location(), "HEAD", e))
     }
 
     /// Reads a remote manifest of a store and the time when it was put, and compares its bytes with its name. `None` if
@@ -233,14 +234,11 @@ impl Remote {
     ) -> Result<Option<(RemoteManifest, SystemTime)>> {
         let name = manifest_path(generation, digest);
         let Some(object) = self.client.get(&name, MAX_REMOTE_MANIFEST_BYTES)? else { return Ok(None) };
-        let location = format!("{}/{name}", self.location());
         if blake3::hash(&object.bytes).as_bytes() != digest {
-            return Err(damage(format!(
-                "{location}: the bytes are not those that the name of the object states"
-            )));
+            return Err(wrong_bytes(self.location(), &name));
         }
         let decoded = RemoteManifest::decode(&object.bytes, uuid);
-        let manifest = decoded.map_err(|e| damage(format!("{location}: {e}")))?;
+        let manifest = decoded.map_err(|e| broken(self.location(), &name, e))?;
         Ok(Some((manifest, object.modified)))
     }
 

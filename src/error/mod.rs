@@ -163,8 +163,18 @@ impl Error {
         error
     }
 
-    /// Creates the error for a file whose bytes break a rule.
-    pub(crate) fn corrupt(path: &Path, source: format::Error) -> Self {
+    /// Creates the error for a file whose bytes break a rule: [`Corrupt`](ErrorKind::Corrupt), or
+    /// [`UnsupportedVersion`](ErrorKind::UnsupportedVersion) for that rule. If [`Files`](crate::replica::Files) return it,
+    /// inside an [`io::Error`], a [verification](crate::Store::verify) lists it as damage and goes on.
+    ///
+    /// ```
+    /// # use std::path::Path;
+    /// # use stridemap::{Error, ErrorKind, Rule};
+    /// let broken = stridemap_format::Error::new(Rule::RemoteObject, "the object does not exist");
+    /// let error = Error::corrupt(Path::new("s3://bucket/x/objects/1234"), broken);
+    /// assert_eq!((error.kind(), error.rule()), (ErrorKind::Corrupt, Some(Rule::RemoteObject)));
+    /// ```
+    pub fn corrupt(path: &Path, source: format::Error) -> Self {
         let kind = match source.rule() {
             format::Rule::Version => ErrorKind::UnsupportedVersion,
             _ => ErrorKind::Corrupt,

@@ -109,9 +109,12 @@ fn verify_store(args: &VerifyArgs) -> Result<Verification> {
     verified?.map_err(|e| explain(path, e))
 }
 
-/// Verifies the store at a URL. The first read of a damaged object is the error.
+/// Verifies the store at a URL. If HEAD, the remote manifest or the root of a table is damaged, that is all that is known.
 fn verify_remote(args: &VerifyArgs, options: &StoreOptions) -> Result<Verification> {
-    let (store, snapshot) = open_at(options, &args.store)?;
+    let (store, snapshot) = match open_at(options, &args.store) {
+        Err(Error::Library(e)) if e.rule().is_some() => return Ok(Verification::of_unopened(e)?),
+        opened => opened?,
+    };
     let Some((url, _)) = split(&args.store) else { return Ok(verify_open(args, &store)??) };
     let tagged = remote::open_newest(&options.clone().at(snapshot.generation()), url)?;
     Ok(verify_open(args, &tagged)??)

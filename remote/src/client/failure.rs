@@ -155,7 +155,6 @@ impl Failure {
         let advice = trouble.advice();
         let kind = match trouble {
             Trouble::NoBucket => ErrorKind::NotFound,
-            Trouble::BeyondEnd | Trouble::Absent => ErrorKind::Corrupt,
             Trouble::TooLong => ErrorKind::LimitExceeded,
             _ => {
                 let cause = io::Error::new(trouble.io_kind(), format!("{text}{tried}{advice}"));

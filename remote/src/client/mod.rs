@@ -12,7 +12,8 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use object_store::{GetOptions, PutMode};
-use stridemap::{Error, ErrorKind, Result};
+use stridemap::{Error, ErrorKind, Result, Rule};
+use stridemap_format::Error as FormatError;
 use tokio::task::JoinSet;
 
 pub use object::{Object, ObjectInfo, Put, Version};
@@ -322,6 +323,16 @@ impl Client {
     }
 
     fn error(&self, failed: Failed, verb: &str, name: &str) -> Error {
+        let rule = match failed.failure.trouble {
+            Trouble::Absent => {
+                Some((Rule::RemoteObject, "the object is missing; if the remote was pruned, open it again"))
+            }
+            Trouble::BeyondEnd => Some((Rule::ObjectDigest, failed.failure.text.as_str())),
+            _ => None,
+        };
+        if let Some((rule, detail)) = rule {
+            return crate::broken(&self.location, name, FormatError::new(rule, detail));
+        }
         let tried = failed.tried();
         failed.failure.into_error(format!("{verb} {name}").trim(), &self.location, &tried)
     }

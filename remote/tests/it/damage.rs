@@ -140,3 +140,89 @@ fn objects_of_two_stores_that_were_swapped_are_noticed() {
     }
     read_all(&first).unwrap();
 }
+
+/// A change of an object, or `None` to delete it.
+type Change = fn(&mut Vec<u8>);
+
+#[test]
+fn verification_lists_each_damaged_object_and_goes_on() {
+    let changes: [(&str, Option<Change>); 3] = [
+        ("missing", None),
+        ("cut", Some(|bytes| bytes.truncate(bytes.len() / 2))),
+        (
+            "wrong",
+            Some(|bytes| {
+                let middle = bytes.len() / 2;
+                bytes[middle] ^= 1;
+            }),
+        ),
+    ];
+    for (what, change) in changes {
+        let place = Place::in_files();
+        let store = place.create("a.smap");
+        let state = stridemap::StorageKind::Mutable;
+        place.push(&store);
+        let mut objects = std::collections::BTreeMap::new();
+        // Each in an object of its own, but for the two small ones.
+        for name in ["first", "good", "second", "state"] {
+            let before = place.objects();
+            let length = 5 << 20;
+            let byte = name.as_bytes()[0] + name.as_bytes()[1];
+            match name {
+                "state" => store.write(|txn| txn.save_as(name, &vec![byte; length], state)).unwrap(),
+                _ => store.save(name, &vec![byte; length]).unwrap(),
+            }
+            place.push(&store);
+            let new = place.objects().into_iter().filter(|(path, bytes)| {
+                !before.contains_key(path) && path.to_string_lossy().contains("objects/") && *bytes >= 5 << 20
+            });
+            objects.insert(name, new.map(|(path, _)| path).next().unwrap());
+        }
+        store.write(|txn| ["small", "tiny"].iter().try_for_each(|name| txn.save(name, &[7u8; 9]))).unwrap();
+        store.tag("v1").unwrap();
+        place.push(&store);
+        for name in ["first", "second", "state"] {
+            let path = &objects[name];
+            let mut bytes = fs::read(path).unwrap();
+            fs::remove_file(path).unwrap();
+            if let Some(change) = change {
+                change(&mut bytes);
+                fs::write(path, bytes).unwrap();
+            }
+        }
+        let damaged = place.remote.store().unwrap();
+        let verification = damaged.verify(|_| ()).unwrap();
+        let findings: Vec<String> = verification.findings.iter().map(ToString::to_string).collect();
+        for name in ["first", "second", "state"] {
+            let about = verification.findings.iter().filter(|finding| finding.affects(name));
+            assert_eq!(about.count(), 1, "{what} {name}: {findings:#?}");
+        }
+        for name in ["good", "small", "tiny"] {
+            assert!(
+                !verification.findings.iter().any(|finding| finding.affects(name)),
+                "{what}: {findings:#?}"
+            );
+            let one = damaged.verify_tensors(&[name], |_| ()).unwrap();
+            assert!(one.is_whole(), "{what} {name}: {one:?}");
+        }
+        let is_named = |text: &String| text.contains("/objects/") || text.contains("/storages/");
+        assert!(findings.iter().all(is_named), "{what}: {findings:#?}");
+        assert!(verification.findings.iter().all(|finding| finding.tags == ["v1"]), "{what}: {findings:#?}");
+        let one = damaged.verify_tensors(&["first"], |_| ()).unwrap();
+        assert_eq!(one.findings.len(), 1, "{what}: {one:?}");
+    }
+}
+
+#[test]
+fn object_that_many_tensors_need_is_one_finding() {
+    let place = Place::in_files();
+    let store = place.create("a.smap");
+    store.write(|txn| (0..40u8).try_for_each(|i| txn.save(&format!("x{i}"), &[i; 9]))).unwrap();
+    place.push(&store);
+    let pack = place.objects().into_iter().filter(|(path, _)| path.to_string_lossy().contains("objects/"));
+    let pack = pack.max_by_key(|(_, bytes)| *bytes).unwrap().0;
+    fs::remove_file(pack).unwrap();
+    let verification = place.remote.store().unwrap().verify(|_| ()).unwrap();
+    assert_eq!(verification.findings.len(), 1, "{verification:?}");
+    assert_eq!(verification.findings[0].names.len(), 40);
+}

@@ -1,6 +1,6 @@
 //! The findings of a verification, and the tensors that they affect.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -110,6 +110,8 @@ pub(super) type FindingIndex = usize;
 pub(super) struct Findings {
     pub(super) list: Vec<Finding>,
     kept_names: usize,
+    /// The finding of each error that several files may have: one object of a remote has parts of many.
+    shared: HashMap<(PathBuf, String), FindingIndex>,
 }
 
 impl Findings {
@@ -133,6 +135,15 @@ impl Findings {
         match (error.broken_path(), error.format_error()) {
             // A newer version is not damage.
             _ if error.kind() == ErrorKind::UnsupportedVersion => Err(error),
+            (Some(path), Some(broken)) if broken.rule().document() == Rule::RemoteObject.document() => {
+                let key = (path.to_path_buf(), broken.detail().to_owned());
+                if let Some(&known) = self.shared.get(&key) {
+                    return Ok(known);
+                }
+                let finding = self.push(path, broken);
+                self.shared.insert(key, finding);
+                Ok(finding)
+            }
             (Some(path), Some(broken)) => Ok(self.push(path, broken)),
             _ => Err(error),
         }

@@ -12,7 +12,12 @@ use crate::storage::is_interrupted;
 pub(super) fn names(store: &OpenStore, survey: &Survey<'_>) -> Result<Vec<String>> {
     let mut ids = BTreeSet::new();
     for (&id, storage) in &survey.storages {
-        if is_interrupted(&*store.disk, &store.paths.storage(id), &storage.record)? {
+        let is_interrupted = match is_interrupted(&*store.disk, &store.paths.storage(id), &storage.record) {
+            // Damage is a finding already.
+            Err(e) if e.format_error().is_some() => false,
+            found => found?,
+        };
+        if is_interrupted {
             ids.insert(id);
         }
     }

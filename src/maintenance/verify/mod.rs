@@ -19,7 +19,7 @@ use stridemap_format::{Error as FormatError, Rule};
 use super::external_check::check_external;
 use super::inventory::{Inventory, ListedFile, SpareFile};
 use crate::disk::{Access, Disk, StorePaths, is_not_regular, read_again};
-use crate::error::{ErrorKind, IoContext, Result};
+use crate::error::{Error, ErrorKind, IoContext, Result};
 use crate::generation::{self, Generation, OpenStore, Options, StoreDir, check_store, open_dirs};
 use crate::storage::Unreadable;
 use finding::Findings;
@@ -52,6 +52,26 @@ pub struct Verification {
 }
 
 impl Verification {
+    /// Returns what a verification finds of a store that is too damaged to be opened: the error, which affects every
+    /// tensor. For a store in a directory, [`StoreOptions::verify`](crate::StoreOptions::verify) does this.
+    ///
+    /// ```
+    /// # use std::path::Path;
+    /// # use stridemap::{Error, Rule, Verification};
+    /// let broken = stridemap_format::Error::new(Rule::RemoteObject, "the object does not exist");
+    /// let error = Error::corrupt(Path::new("s3://bucket/x/HEAD"), broken);
+    /// assert!(Verification::of_unopened(error)?.findings[0].affects_all);
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The error, if it is not about damage to a known file.
+    pub fn of_unopened(error: Error) -> Result<Self> {
+        let mut findings = Findings::default();
+        findings.add_for_all(error)?;
+        Ok(Verification { findings: findings.finish(), ..Verification::default() })
+    }
+
     /// Whether neither damage nor an interrupted change was found. Files that are not needed or could not be checked do
     /// not matter.
     ///

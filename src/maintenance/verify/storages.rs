@@ -139,7 +139,7 @@ impl SealedCheck {
 }
 
 /// Checks a mutable or live storage. It has no digests, so only the length of its file is checked, unless bytes that
-/// cannot be read are to be found.
+/// cannot be read are to be found, or the files are elsewhere, where they may have digests of their own.
 fn check_in_place(files: &Files<'_>, id: u64, record: &StorageRecord) -> Result<Damage> {
     let path = files.paths.storage(id);
     let file = read_again(|| files.disk.open(&path, Access::Read)).opening("open storage", &path)?;
@@ -155,6 +155,9 @@ fn check_in_place(files: &Files<'_>, id: u64, record: &StorageRecord) -> Result<
                 read => read?,
             }
         }
+    }
+    if files.disk.never_changes() {
+        file.stream(0..found_bytes.min(record.file_bytes()), &mut |_| Ok(())).doing("read storage", &path)?;
     }
     let file = check_length(&path, found_bytes, record.file_bytes()).err();
     Ok(Damage { file, found_bytes: Some(found_bytes), chunks, sum: None })

@@ -93,6 +93,9 @@ fn verify_one(
     if let Some(damage) = damage {
         let index = add_findings(store, id, storage.length_bytes, &damage, findings)?;
         index.findings().for_each(|finding| findings.affect(finding, name));
+        if damage.file.is_some() {
+            return Ok(false);
+        }
     }
     is_interrupted(&*store.disk, &store.paths.storage(id), &storage)
 }

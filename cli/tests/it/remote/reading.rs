@@ -1,5 +1,8 @@
 //! Commands that look at a store, with its URL.
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use super::{failure, url};
 use crate::harness::Dir;
 
@@ -111,4 +114,41 @@ fn damaged_object_is_reported_with_its_name() {
     let run = dir.run(&["pull", &url, "p.smap"]);
     assert!(failure(&run).contains("objects/"), "{run:?}");
     assert!(!dir.path("p.smap").exists());
+}
+
+/// All objects below a directory.
+fn objects(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { objects(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn verify_lists_damaged_objects_as_it_does_damaged_files() {
+    let dir = Dir::with_store();
+    let url = url(&dir);
+    dir.messages(&["push", "s.smap", &url]);
+    for path in objects(&dir.path("remote")) {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if name == "FORMAT" || name.ends_with(".lock") {
+            continue;
+        }
+        let original = fs::read(&path).unwrap();
+        let mut wrong = original.clone();
+        wrong[original.len() / 2] ^= 1;
+        // HEAD that does not exist is no damage, and no store.
+        let missing = (name != "HEAD").then_some(None);
+        let cut = original[..original.len() - 1].to_vec();
+        for damaged in [Some(Some(wrong)), Some(Some(cut)), missing].into_iter().flatten() {
+            match &damaged {
+                Some(bytes) => fs::write(&path, bytes).unwrap(),
+                None => fs::remove_file(&path).unwrap(),
+            }
+            let run = dir.run(&["verify", &url]);
+            assert_eq!(run.code, Some(1), "{name}: {run:?}");
+            assert!(run.stdout.contains(name) && run.stdout.contains("(R-"), "{name}: {run:?}");
+            assert_eq!(run.stderr, "", "{name}");
+            fs::write(&path, &original).unwrap();
+        }
+    }
+    assert_eq!(dir.stdout(&["verify", &url]), "ok\n");
 }
