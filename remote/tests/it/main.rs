@@ -12,6 +12,7 @@ mod damage;
 mod directories;
 mod every_request;
 mod faults;
+mod followers;
 mod history;
 mod in_place;
 mod overtaken;
