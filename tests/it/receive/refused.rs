@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use stridemap::import::ExternalFile;
 use stridemap::replica::ReceiveOptions;
@@ -189,15 +189,18 @@ fn commit_or_collection_during_a_receive_is_a_conflict() {
     for action in ["collect", "commit"] {
         let other = Store::open(replica.path()).unwrap();
         let (has_long, done) = (AtomicBool::new(false), AtomicBool::new(false));
+        let received = AtomicU64::new(0);
         let progress = |bytes: u64| {
-            // Storages of 4 MiB and more are read before shorter ones. It has its name when the next is read.
+            // Storages of 4 MiB and more are read before shorter ones, in pieces of which the last is short. The first has
+            // its name when the next is read.
             if has_long.load(Ordering::Relaxed) && !done.swap(true, Ordering::Relaxed) {
                 match action {
                     "collect" => drop(other.gc()?),
                     _ => other.save("own", &1i32)?,
                 }
             }
-            has_long.fetch_or(bytes > 1_000_000, Ordering::Relaxed);
+            let before = received.fetch_add(bytes, Ordering::Relaxed);
+            has_long.fetch_or(before + bytes >= 4_800_000, Ordering::Relaxed);
             Ok(())
         };
         let options = ReceiveOptions { jobs: 1, progress: &progress };
