@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use stridemap_format::{KeptGeneration, KeptKey, Manifest, StorageRecord, Tag, TensorRecord, Tree, Uuid};
+use stridemap_format::{
+    Error as FormatError, KeptGeneration, KeptKey, Manifest, Rule, StorageRecord, Tag, TensorRecord, Tree,
+    Uuid,
+};
 
 use super::entries::{Entries, KeptEntry, StorageEntry, Tables, TagEntry, TensorEntry};
 use super::table::Table;
@@ -24,6 +27,8 @@ pub(crate) struct Generation {
     pin: Option<Pin>,
     /// Whether the generation is known to survive a power cut.
     is_synced: AtomicBool,
+    /// The number of tensors, once it was counted.
+    tensor_count: OnceLock<u64>,
 }
 
 /// A manifest's file, under a shared lock.
@@ -70,7 +75,14 @@ impl Generation {
         pin: Pin,
         is_synced: bool,
     ) -> Self {
-        Generation { manifest, table, history, pin: Some(pin), is_synced: AtomicBool::new(is_synced) }
+        Generation {
+            manifest,
+            table,
+            history,
+            pin: Some(pin),
+            is_synced: AtomicBool::new(is_synced),
+            tensor_count: OnceLock::new(),
+        }
     }
 
     /// Returns a generation that is not one of this store yet, so nothing keeps its files.
@@ -79,7 +91,14 @@ impl Generation {
         table: Option<Arc<Table>>,
         history: Option<Arc<Table>>,
     ) -> Self {
-        Generation { manifest, table, history, pin: None, is_synced: AtomicBool::default() }
+        Generation {
+            manifest,
+            table,
+            history,
+            pin: None,
+            is_synced: AtomicBool::default(),
+            tensor_count: OnceLock::new(),
+        }
     }
 
     /// Refuses a store whose files were deleted or replaced. The protocol never deletes a pinned manifest, so if this
@@ -102,12 +121,19 @@ impl Generation {
     /// and for a salvage.
     pub(crate) fn stand_in(uuid: Uuid, number: u64) -> Self {
         let manifest = Manifest { generation: number, ..Manifest::first(uuid) };
-        Generation { manifest, table: None, history: None, pin: None, is_synced: AtomicBool::default() }
+        Generation {
+            manifest,
+            table: None,
+            history: None,
+            pin: None,
+            is_synced: AtomicBool::default(),
+            tensor_count: OnceLock::new(),
+        }
     }
 
     /// Returns the generation with a table of storages and tensors.
     pub(super) fn with_table(self, table: Option<Arc<Table>>) -> Self {
-        Generation { table, ..self }
+        Generation { table, tensor_count: OnceLock::new(), ..self }
     }
 
     /// Returns the lock on the manifest, or `None` for a stand-in.
@@ -191,6 +217,36 @@ impl Generation {
         Ok(entries.take_while(move |entry| entry.as_ref().map_or(true, |(name, _)| name.starts_with(prefix))))
     }
 
+    /// Returns the number of tensors, without a scan: that of the table, corrected by each change in the manifest. Counted
+    /// once for each generation.
+    pub(crate) fn tensor_count(&self) -> Result<u64> {
+        if let Some(count) = self.tensor_count.get() {
+            return Ok(*count);
+        }
+        let mut count = self.table_tensor_count();
+        if let Some(table) = self.table.as_ref()
+            && count > table.reference().length_bytes()
+        {
+            // Callers reserve memory for this many names.
+            let detail = format!("{count} tensors in a table of {} bytes", table.reference().length_bytes());
+            let root_page = table.reference().tree(Tree::Tensors).root_page;
+            return Err(table.corrupt(root_page, FormatError::new(Rule::NodeChild, detail)));
+        }
+        for (name, change) in &self.manifest.tensors {
+            let table = self.table.as_ref().map(|table| table.find::<TensorEntry>(name)).transpose()?;
+            match (change, table.flatten()) {
+                (Some(_), None) => count = count.saturating_add(1),
+                (None, Some(_)) => count = count.saturating_sub(1),
+                _ => {}
+            }
+        }
+        Ok(*self.tensor_count.get_or_init(|| count))
+    }
+
+    fn table_tensor_count(&self) -> u64 {
+        self.table.as_ref().map_or(0, |table| table.reference().tree(Tree::Tensors).entry_count)
+    }
+
     /// Returns all storages, in ascending order of id.
     pub(crate) fn storages(&self) -> Result<impl Iterator<Item = Result<StorageEntry>> + '_> {
         self.entries().scan::<StorageEntry>(None)
@@ -241,8 +297,7 @@ impl Generation {
         &self,
         names: &'a BTreeMap<String, T>,
     ) -> Result<BTreeMap<&'a str, TensorRecord>> {
-        let table_count =
-            self.table.as_ref().map_or(0, |table| table.reference().tree(Tree::Tensors).entry_count);
+        let table_count = self.table_tensor_count();
         let all_count = table_count.saturating_add(self.manifest.tensors.len() as u64);
         let lookup_cost = if table_count == 0 { 1 } else { LOOKUP_COST };
         let mut found = BTreeMap::new();

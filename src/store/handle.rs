@@ -422,7 +422,7 @@ impl Store {
     /// at once if this thread has begun an exclusive transaction that has not ended; `ReadOnly`.
     pub fn begin_exclusive(&self) -> Result<Transaction<'_>> {
         let txn = Transaction::under_lock(&self.loader, Instant::now())?;
-        generation::check_ids_left(txn.generation())?;
+        generation::check_ids_left(txn.base())?;
         Ok(txn.held_by_this_thread())
     }
 

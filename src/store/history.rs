@@ -241,7 +241,7 @@ impl Store {
     /// [write](Store#errors); `InvalidArgument` for a policy without a rule, or with a count of 0.
     pub fn retain(&self, policy: &Retention, is_candidate: impl Fn(&str) -> bool) -> Result<Vec<TagInfo>> {
         let mut txn = self.begin_exclusive()?;
-        let removed = policy.removes(tags_of(txn.generation())?, is_candidate)?;
+        let removed = policy.removes(tags_of(txn.base())?, is_candidate)?;
         for tag in &removed {
             txn.untag(&tag.name)?;
         }

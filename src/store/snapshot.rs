@@ -324,6 +324,25 @@ impl Snapshot {
         Ok(self.generation.tensor(name)?.is_some())
     }
 
+    /// Returns the number of tensors, as the metadata states it. No header is read, and the time does not grow with the
+    /// number: a generation is counted once, by a look-up of each change since its table was written.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("x", &1i32)?;
+    /// assert_eq!(store.snapshot().tensor_count()?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Corrupt` for damaged metadata; `Stale`; `Io`.
+    pub fn tensor_count(&self) -> Result<u64> {
+        self.loader.store.check_process()?;
+        self.generation.tensor_count()
+    }
+
     /// Returns all names, ascending.
     ///
     /// ```

@@ -92,7 +92,7 @@ pub(super) enum Stage {
 
 impl fmt::Debug for Transaction<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (path, generation) = (self.loader.store.paths.root(), self.generation().number());
+        let (path, generation) = (self.loader.store.paths.root(), self.generation());
         let change_count = self.draft.changes.requested.len();
         write!(f, "Transaction({path:?}, on generation {generation}, changes {change_count})")
     }
@@ -130,6 +130,22 @@ impl<'a> Transaction<'a> {
     pub(super) fn held_by_this_thread(mut self) -> Self {
         self.lock = self.lock.map(WriterLock::held_by_this_thread);
         self
+    }
+
+    /// Returns the number of the generation that the transaction began on: the newest one then.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// # let store = Store::create(&path)?;
+    /// Store::open(&path)?.save("x", &1i32)?;
+    /// assert_eq!((store.generation(), store.begin()?.generation()), (1, 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.base().number()
     }
 
     /// Lets the commit succeed even if another writer has changed what this transaction has read, or will read.
@@ -361,14 +377,14 @@ impl<'a> Transaction<'a> {
             return Ok(()); // no other writer has committed
         }
         let newest = self.loader.store.newest_for_certain()?;
-        if newest.number() != self.generation().number() {
+        if newest.number() != self.generation() {
             self.draft.rebase(newest)?;
         }
         Ok(())
     }
 
     /// Returns the generation that the changes apply to until the commit.
-    pub(super) fn generation(&self) -> &Arc<Generation> {
+    pub(super) fn base(&self) -> &Arc<Generation> {
         self.draft.generation()
     }
 
