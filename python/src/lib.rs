@@ -1,6 +1,7 @@
 //! The extension module of the Python package: stores, transactions and tensors. It contains only what Python could not
 //! do equally well. The package in `stridemap/` adds arrays, the mapping interface of a store, and pickling.
 
+mod array;
 mod error;
 mod interrupt;
 mod live;

@@ -147,6 +147,21 @@ fn origin(store: &Store, open_mode: &OpenMode, generation: u64, name: &str) -> O
     Origin { store: path, uuid: store.uuid(), open_mode: open_mode.clone(), generation, name }
 }
 
+/// Returns the names of a generation that begin with `prefix`.
+fn names(snapshot: &stridemap::Snapshot, prefix: &str) -> stridemap::Result<Vec<String>> {
+    snapshot.iter_tensors(prefix)?.map(|info| Ok(info?.name)).collect()
+}
+
+/// Whether a name of a generation begins with `prefix`.
+fn has_prefix(snapshot: &stridemap::Snapshot, prefix: &str) -> stridemap::Result<bool> {
+    Ok(snapshot.iter_tensors(prefix)?.next().transpose()?.is_some())
+}
+
+/// Loads a tensor of a generation, if it has one with this name.
+fn find(snapshot: &stridemap::Snapshot, name: &str) -> stridemap::Result<Option<stridemap::Tensor>> {
+    snapshot.contains(name)?.then(|| snapshot.load(name)).transpose()
+}
+
 impl StoreHandle {
     pub(crate) fn of_remote(
         store: Store,
@@ -227,9 +242,32 @@ impl StoreHandle {
         Ok(StoreHandle { store: Mutex::new(Some(self.store()?)), open_mode: self.open_mode.clone(), remote })
     }
 
-    fn names(&self, py: Python<'_>) -> Result<Vec<String>> {
+    /// Returns the names that begin with `prefix`.
+    #[pyo3(signature = (prefix = ""))]
+    fn names(&self, py: Python<'_>, prefix: &str) -> Result<Vec<String>> {
         let store = self.store()?;
-        self.open_mode.detach(py, || store.names())
+        self.open_mode.detach(py, || names(&store.snapshot(), prefix))
+    }
+
+    /// Whether a name begins with `prefix`.
+    fn has_prefix(&self, py: Python<'_>, prefix: &str) -> Result<bool> {
+        let store = self.store()?;
+        self.open_mode.detach(py, || has_prefix(&store.snapshot(), prefix))
+    }
+
+    /// Returns the number of tensors.
+    fn tensor_count(&self, py: Python<'_>) -> Result<u64> {
+        let store = self.store()?;
+        self.open_mode.detach(py, || store.snapshot().tensor_count())
+    }
+
+    /// Loads a tensor. Returns `None` if there is none, without the time that the error of `load` takes.
+    fn find(&self, py: Python<'_>, name: &str) -> Result<Option<Tensor>> {
+        let store = self.store()?;
+        let snapshot = store.snapshot();
+        let Some(inner) = self.open_mode.detach(py, || find(&snapshot, name))? else { return Ok(None) };
+        let origin = origin(&store, &self.open_mode, snapshot.generation(), name);
+        Ok(Some(Tensor { inner, origin: Some(Arc::new(origin)) }))
     }
 
     fn contains(&self, py: Python<'_>, name: &str) -> Result<bool> {
@@ -396,8 +434,23 @@ impl Snapshot {
         (self.store.path().into(), self.store.uuid(), self.open_mode.clone(), self.snapshot.generation())
     }
 
-    fn names(&self, py: Python<'_>) -> Result<Vec<String>> {
-        self.open_mode.detach(py, || self.snapshot.names())
+    #[pyo3(signature = (prefix = ""))]
+    fn names(&self, py: Python<'_>, prefix: &str) -> Result<Vec<String>> {
+        self.open_mode.detach(py, || names(&self.snapshot, prefix))
+    }
+
+    fn has_prefix(&self, py: Python<'_>, prefix: &str) -> Result<bool> {
+        self.open_mode.detach(py, || has_prefix(&self.snapshot, prefix))
+    }
+
+    fn tensor_count(&self, py: Python<'_>) -> Result<u64> {
+        self.open_mode.detach(py, || self.snapshot.tensor_count())
+    }
+
+    fn find(&self, py: Python<'_>, name: &str) -> Result<Option<Tensor>> {
+        let Some(inner) = self.open_mode.detach(py, || find(&self.snapshot, name))? else { return Ok(None) };
+        let origin = origin(&self.store, &self.open_mode, self.snapshot.generation(), name);
+        Ok(Some(Tensor { inner, origin: Some(Arc::new(origin)) }))
     }
 
     fn load(&self, py: Python<'_>, name: &str) -> Result<Tensor> {

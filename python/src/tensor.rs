@@ -121,12 +121,6 @@ impl Tensor {
         Ok(Tensor { inner, origin: None })
     }
 
-    /// The name of the type of the elements, as in NumPy and PyTorch: "float32", "bfloat16", "complex64".
-    #[getter]
-    fn dtype(&self) -> &'static str {
-        self.inner.dtype().name()
-    }
-
     /// The size of each dimension.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
@@ -246,7 +240,7 @@ impl Tensor {
 
     /// Lends the memory of the elements to an array, without a copy. Returns `None` if the elements are not mapped, are
     /// misaligned, or may change.
-    fn _lend(&self) -> Result<Option<Lent>> {
+    pub(crate) fn _lend(&self) -> Result<Option<Lent>> {
         match address(&self.inner) {
             Ok(address) => Ok(Some(Lent {
                 address,
@@ -303,12 +297,6 @@ impl Tensor {
             origin.generation,
             origin.name.clone(),
         ))
-    }
-
-    /// Returns the elements as a read-only array of NumPy, with any strides. The array is a view of the mapped memory.
-    /// Elements that are not mapped, are misaligned, or may change are copied.
-    fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        from_arrays_module(slf, "to_numpy")?.call1((slf,))
     }
 
     /// Returns the elements as a tensor of PyTorch. The tensor maps the file if the store is mapped, the storage is
@@ -377,11 +365,6 @@ impl Tensor {
 
     fn __contains__(&self, _value: &Bound<'_, PyAny>) -> PyResult<bool> {
         Err(PyTypeError::new_err("a tensor is not searched for elements; use its numpy() array"))
-    }
-
-    /// Whether the only element is not zero, as in NumPy and PyTorch.
-    fn __bool__(&self, py: Python<'_>) -> Result<bool> {
-        Ok(self.item(py)?.is_truthy(py)?)
     }
 
     fn __repr__(&self, py: Python<'_>) -> Result<String> {

@@ -8,7 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use self_cell::self_cell;
 use stridemap::import::{ExternalFile, StorageKey};
-use stridemap::{Error, Header, OnExisting, Source as _, Store, Transaction};
+use stridemap::{Error, ErrorKind, Header, OnExisting, Source as _, Store, Transaction};
 
 use crate::error::Result;
 use crate::interrupt::detach;
@@ -141,6 +141,31 @@ impl TransactionHandle {
 
     fn contains(&self, py: Python<'_>, name: &str) -> Result<bool> {
         self.with(py, |txn| txn.contains(name))
+    }
+
+    fn has_prefix(&self, py: Python<'_>, prefix: &str) -> Result<bool> {
+        self.with(py, |txn| Ok(txn.iter_tensors(prefix)?.next().transpose()?.is_some()))
+    }
+
+    /// Loads a tensor. Returns `None` if there is none, without the time that the error of `load` takes.
+    fn find(&self, py: Python<'_>, name: &str) -> Result<Option<Tensor>> {
+        match self.contains(py, name)? {
+            true => Ok(Some(self.load(py, name)?)),
+            false => Ok(None),
+        }
+    }
+
+    /// Refuses a generation that was not the newest when the transaction began.
+    fn expect(&self, py: Python<'_>, generation: u64) -> Result<()> {
+        self.with(py, |txn| match txn.generation() {
+            newest if newest == generation => Ok(()),
+            newest => {
+                let message = format!(
+                    "transaction: generation {generation} is expected, and {newest} is the newest; refresh the store, and read again"
+                );
+                Err(Error::new(ErrorKind::Conflict, message))
+            }
+        })
     }
 
     fn load(&self, py: Python<'_>, name: &str) -> Result<Tensor> {

@@ -2,9 +2,10 @@
 
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyEllipsis, PySlice, PyTuple};
+use pyo3::types::{PyBool, PyEllipsis, PyInt, PyList, PySlice, PyTuple};
 use stridemap::{Axis, Index, Sections};
 
+use crate::array::arrays;
 use crate::error::Result;
 use crate::source::dtype_of;
 use crate::tensor::Tensor;
@@ -87,13 +88,18 @@ impl Tensor {
 
 #[pymethods]
 impl Tensor {
-    fn __getitem__(&self, subscript: &Bound<'_, PyAny>) -> Result<Tensor> {
+    /// Returns a view, or an array of NumPy with a copy of the elements that lists and masks select.
+    fn __getitem__<'py>(slf: &Bound<'py, Self>, subscript: &Bound<'py, PyAny>) -> Result<Bound<'py, PyAny>> {
         let entries: Vec<Bound<'_, PyAny>> = match subscript.cast::<PyTuple>() {
             Ok(tuple) => tuple.iter().collect(),
             Err(_) => vec![subscript.clone()],
         };
+        if entries.iter().any(selects_elements) {
+            return Ok(arrays(slf.py())?.getattr("take")?.call1((slf, subscript))?);
+        }
         let indices = entries.iter().map(index).collect::<PyResult<Vec<Index>>>()?;
-        self.wrapped(self.inner.index(indices))
+        let view = slf.get().wrapped(slf.get().inner.index(indices))?;
+        Ok(Bound::new(slf.py(), view)?.into_any())
     }
 
     /// The same elements with the dimensions in reverse order, as in NumPy.
@@ -262,6 +268,16 @@ impl Tensor {
     }
 }
 
+/// Whether an entry of a subscript is a list or an array of positions or of bools.
+fn selects_elements(entry: &Bound<'_, PyAny>) -> bool {
+    if entry.is_instance_of::<PyInt>() || entry.is_instance_of::<PySlice>() || entry.is_none() {
+        return false;
+    }
+    let has_dimensions =
+        || entry.getattr("ndim").and_then(|ndim| ndim.extract::<usize>()).is_ok_and(|ndim| ndim > 0);
+    entry.is_instance_of::<PyList>() || has_dimensions()
+}
+
 /// Converts one entry of a subscript: an integer, a slice, `...` or `None`.
 fn index(entry: &Bound<'_, PyAny>) -> PyResult<Index> {
     if entry.is_none() {
@@ -287,7 +303,7 @@ fn index(entry: &Bound<'_, PyAny>) -> PyResult<Index> {
     Err({
         let kind = entry.get_type();
         PyTypeError::new_err(format!(
-            "a view takes integers, slices, an ellipsis (...) and None, not {kind}; index the numpy() array instead"
+            "a subscript takes integers, slices, an ellipsis (...), None, and lists or arrays of integers or bools, not {kind}"
         ))
     })
 }

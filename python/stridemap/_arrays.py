@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import operator
 import os
 import sys
 import weakref
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 
 from . import _errors
@@ -22,18 +24,13 @@ if TYPE_CHECKING:
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """Return the dtype of NumPy with this name, from `ml_dtypes` if NumPy has none.
 
-    >>> numpy_dtype("float32")
-    dtype('float32')
+    >>> numpy_dtype("float32"), numpy_dtype("bfloat16")
+    (dtype('float32'), dtype(bfloat16))
     """
     try:
         return np.dtype(name)
     except TypeError:
         pass
-    try:
-        import ml_dtypes
-    except ImportError:
-        message = f"NumPy has no dtype {name}: install ml_dtypes, or use torch(), or view_dtype('uint8')"
-        raise _errors.DTypeError(message) from None
     if not hasattr(ml_dtypes, name):
         raise _errors.DTypeError(f"NumPy and ml_dtypes have no dtype {name}: use view_dtype('uint8')")
     dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
@@ -72,11 +69,66 @@ def rows(tensor: Tensor) -> Iterator[Tensor]:
 
 def to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
     """Return the elements as an array: of the mapped memory if possible, and otherwise a copy."""
-    dtype = numpy_dtype(tensor.dtype)
-    lent = tensor._lend() or tensor.copy()._lend()
-    assert lent is not None, "memory can always be lent"
-    array = np.asarray(lent)
-    return array if array.dtype == dtype else array.view(dtype)
+    return tensor.numpy() if tensor._lend() is not None else tensor.copy().numpy()
+
+
+def to_list(tensor: Tensor) -> Any:
+    """Return the elements as nested lists: see `Tensor.tolist`."""
+    return to_numpy(tensor).tolist()
+
+
+def _operand(value: Any) -> Any:
+    """Return what NumPy calculates with: arrays of tensors, and everything else as it is."""
+    if isinstance(value, Tensor):
+        return to_numpy(value)
+    if isinstance(value, tuple):
+        return tuple(map(_operand, value))
+    if "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor):
+        name, shape, flat = elements_of(value, "convert a tensor of PyTorch")
+        return flat.view(numpy_dtype(name)).reshape(shape)
+    return value
+
+
+def compare(name: str, tensor: Tensor, other: Any) -> Any:
+    """Compare elementwise, by a function of `operator`. The result is an array of bools."""
+    result: Any = getattr(operator, name)(to_numpy(tensor), _operand(other))
+    return result
+
+
+def take(tensor: Tensor, subscript: Any) -> np.ndarray[Any, Any]:
+    """Return a copy of the elements that a subscript with lists or masks selects, as NumPy does."""
+    parts = _operand(subscript)
+    if tensor.ndim > 0 and tensor._lend() is None and (rows := _rows(tensor, parts)) is not None:
+        # Not all elements are read.
+        index = Tensor._of_elements(elements_of(rows, "index"))
+        return tensor._rows(index).numpy().copy()
+    selected: np.ndarray[Any, Any] = to_numpy(tensor)[parts]
+    return selected
+
+
+def _rows(tensor: Tensor, parts: Any) -> np.ndarray[Any, Any] | None:
+    """Return the positions of the rows that a list or a mask selects, if it selects rows and nothing else."""
+    if isinstance(parts, tuple):
+        return None
+    index = np.asarray(parts)
+    if index.ndim != 1:
+        return None
+    if index.dtype == bool and len(index) == len(tensor):
+        return np.flatnonzero(index)
+    if index.dtype.kind not in "iu" or (index >= len(tensor)).any() or (index < -len(tensor)).any():
+        return None
+    return np.where(index < 0, index + len(tensor), index).astype(np.int64)
+
+
+def assign(tensor: Tensor, subscript: Any, value: Any) -> None:
+    """Change elements of a mutable tensor, under a lock taken for it."""
+    # Before the lock is taken: the value may be on the same storage, which this thread could not lock again.
+    value, subscript = _operand(_without_mask(value, "change elements")), _operand(subscript)
+    try:
+        with Lock(tensor, True) as array:
+            array[subscript] = value
+    except _errors.ArgumentError as error:
+        raise _errors.make(error.kind, f"change elements: {error}") from None
 
 
 def to_array(tensor: Tensor, dtype: Any, copy: bool | None) -> np.ndarray[Any, Any]:
@@ -146,7 +198,11 @@ def elements_of(value: Any, action: str) -> tuple[str, tuple[int, ...], np.ndarr
         value = np.from_dlpack(value)
     array = np.asarray(_without_mask(value, action))
     if not can_save(array.dtype.name):
-        advice = "save each field, such as array['x']" if array.dtype.names else "numbers and bools can; convert them"
+        advice = "numbers and bools can; convert them"
+        if array.dtype.names:
+            advice = "save each field, such as array['x']"
+        elif array.dtype.kind in "mM":
+            advice = "save array.view('int64'), and str(array.dtype) as an attribute: store.attrs_of(name)['dtype']"
         raise _errors.DTypeError(f"{action}: elements of dtype {array.dtype} cannot be saved; {advice}")
     array = array.astype(array.dtype.newbyteorder("<"), copy=False)
     return array.dtype.name, array.shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -253,7 +309,7 @@ class Lock:
         views[key] = weakref.ref(array, lambda _: views.pop(key, None))
 
     def _map(self) -> np.ndarray[Any, Any]:
-        tensor, dtype = self._tensor, numpy_dtype(self._tensor.dtype)
+        tensor, dtype = self._tensor, self._tensor.dtype
         if tensor.size == 0:
             array = np.empty(tensor.shape, dtype).view(LockedArray)
         elif tensor._origin is not None and not tensor._origin[2]["mapped"]:

@@ -77,7 +77,7 @@ def _description(names: Mapping[str, Tensor]) -> Any:
     if (name := _PREFIX + _DESCRIPTION) not in names:
         return None
     tensor = names[name]
-    if tensor.dtype != "uint8" or tensor.ndim != 1:
+    if tensor._dtype_name != "uint8" or tensor.ndim != 1:
         return None
     try:
         found = json.loads(tensor.numpy().tobytes())
@@ -116,7 +116,7 @@ def _is_unchanged(saved: list[Tensor], new: list[torch.Tensor], kept: _Kept) -> 
     first, first_new = saved[0], new[0]
     shift = first.storage_offset * first.itemsize - first_new.data_ptr()
     for old, tensor in zip(saved, new, strict=True):
-        header = (f"torch.{old.dtype}", old.shape, _steps(old), old.storage_id)
+        header = (f"torch.{old._dtype_name}", old.shape, _steps(old), old.storage_id)
         if header != (str(tensor.dtype), tuple(tensor.shape), _steps(tensor), first.storage_id):
             return False
         if old.size and old.storage_offset * old.itemsize != tensor.data_ptr() + shift:

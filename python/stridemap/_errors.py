@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from typing import Any
 
 
 class Error(Exception):
@@ -17,6 +18,35 @@ class Error(Exception):
 
 class NameNotFoundError(Error, KeyError):
     """The store has no tensor, or no tag, with this name."""
+
+    kind = "NameNotFound"
+
+    #: Where the name was looked up, until somebody reads the message: similar names take longer to find than that.
+    _looked_up: tuple[Any, str] | None = None
+
+    @classmethod
+    def of(cls, names: Any, name: str) -> NameNotFoundError:
+        """Return the error for a name that a store, a snapshot or a transaction does not have."""
+        error = cls(f'load "{name}": no tensor with this name')
+        error._looked_up = (names, name)
+        return error
+
+    def __str__(self) -> str:
+        looked_up, self._looked_up = self._looked_up, None
+        if looked_up is not None:
+            names, name = looked_up
+            try:
+                names._handle.load(name)
+            except NameNotFoundError as error:
+                self.args = error.args
+            except Exception:
+                pass  # The store was closed, or the transaction has ended.
+        return super().__str__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        str(self)
+        reduced: tuple[Any, ...] = super().__reduce__()  # type: ignore[assignment]
+        return reduced
 
 
 class NameExistsError(Error, ValueError):
@@ -111,6 +141,12 @@ _WORDS = {
     "StoreOptions::external(ExternalFiles::Anywhere) (--external anywhere)": "external='anywhere'",
     ", remove that tensor first, or replace it, with Transaction::on_existing": ", remove that tensor first, or give replace=True",
     ", remove that tag first, or replace it, with Transaction::on_existing": ", remove that tag first, or give replace=True",
+    "use save_as with StorageKind::Mutable to make a copy that can be locked": (
+        "save the name again with other elements, or with kind='mutable' to change them in place"
+    ),
+    "read and write its elements with as_live": "read and write its elements with live()",
+    "lock_exclusive: ": "lock: ",
+    "lock_shared: ": "lock(exclusive=False): ",
     "no tag, handle or snapshot keeps it": "no tag, store or snapshot keeps it",
     "retain: the policy has no rule; say which tags to keep, or remove": "prune: no rule keeps a tag; give keep_last, keep_within or keep_every, or remove",
 }

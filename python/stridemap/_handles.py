@@ -95,22 +95,22 @@ def reduce(tensor: Tensor) -> tuple[Any, ...]:
     if tensor._origin is None:
         raise TypeError("a tensor in memory cannot be sent to another process; save it, or send its numpy() array")
     path, uuid, open_mode, generation, name = tensor._origin
-    layout = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset)
+    layout = (tensor._dtype_name, tensor.shape, tensor.stride(), tensor.storage_offset)
     return load, (path, uuid, open_mode, generation, name, tensor.storage_id, *layout)
 
 
 def _find(path: str, uuid: str, open_mode: OpenMode, generation: int, name: str, storage_id: int) -> Tensor:
     """Return the tensor that has the name and the storage, in the newest generation or in that of the handle."""
     store = _reopened(path, uuid, open_mode)
-    found = store[name] if name in store else None
+    found = store._handle.find(name)
     if found is None or found.storage_id != storage_id or store.generation < generation:
         store.refresh()
-        found = store[name] if name in store else None
+        found = store._handle.find(name)
     if found is not None and found.storage_id == storage_id:
         return found
     try:
-        earlier = snapshot(path, uuid, open_mode, generation)[name]
-    except (_errors.StateError, _errors.NameNotFoundError):
+        earlier = snapshot(path, uuid, open_mode, generation)._handle.find(name)
+    except _errors.StateError:
         earlier = None
     if earlier is not None and earlier.storage_id == storage_id:
         return earlier
@@ -123,7 +123,7 @@ def _find_remote(url: str, uuid: str, open_mode: OpenMode, generation: int, name
         store = _remote_at(url, uuid, open_mode, generation)
     except _errors.ConflictError:
         store = _newest_remote(url, uuid, open_mode)
-    found = store[name] if name in store else None
+    found = store._handle.find(name)
     if found is not None and found.storage_id == storage_id:
         return found
     raise _gone(name, generation, store, found)
@@ -150,7 +150,7 @@ def load(
     """Open a tensor from a handle that another process made."""
     find = _find_remote if open_mode["remote"] else _find
     found = find(path, uuid, open_mode, generation, name, storage_id)
-    same = (found.dtype, found.shape, found.stride(), found.storage_offset)
+    same = (found._dtype_name, found.shape, found.stride(), found.storage_offset)
     if same == (dtype, shape, stride, storage_offset):
         return found
     flat = found.as_strided([found.storage_nbytes // found.itemsize], [1], 0).view_dtype("uint8")

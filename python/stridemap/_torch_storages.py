@@ -145,7 +145,7 @@ def _copied(tensor: Tensor) -> torch.Tensor:
 
 
 def _dtype(tensor: Tensor) -> torch.dtype:
-    dtype: Any = getattr(torch, tensor.dtype, None)
+    dtype: Any = getattr(torch, tensor._dtype_name, None)
     if not isinstance(dtype, torch.dtype):
-        raise _errors.DTypeError(f"PyTorch has no dtype {tensor.dtype}: use view_dtype('uint8')")
+        raise _errors.DTypeError(f"PyTorch has no dtype {tensor._dtype_name}: use view_dtype('uint8')")
     return dtype

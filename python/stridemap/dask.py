@@ -33,10 +33,10 @@ class _Sliceable:
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor, self.shape, self.ndim = tensor, tensor.shape, tensor.ndim
-        self.dtype = numpy_dtype(tensor.dtype)
+        self.dtype = tensor.dtype
 
     def __getitem__(self, index: Any) -> np.ndarray[Any, Any]:
-        return self.tensor[index].numpy()
+        return np.asarray(self.tensor[index])
 
 
 def from_store(place: Place, name: str, chunks: Any = "auto") -> da.Array:
@@ -45,8 +45,8 @@ def from_store(place: Place, name: str, chunks: Any = "auto") -> da.Array:
     If the place is a URL, or a store that was opened by one, each block is read when it is needed.
     """
     tensor = open_to_read(place)[name]
-    token = tokenize(tensor._origin, tensor.storage_id, tensor.dtype, tensor.shape, tensor.stride())
-    meta = np.empty((0,) * tensor.ndim, numpy_dtype(tensor.dtype))
+    token = tokenize(tensor._origin, tensor.storage_id, tensor._dtype_name, tensor.shape, tensor.stride())
+    meta = np.empty((0,) * tensor.ndim, tensor.dtype)
     name = f"stridemap-{token}"
     array: da.Array = da.from_array(  # type: ignore[no-untyped-call]
         _Sliceable(tensor), chunks, name=name, lock=False, inline_array=True, meta=meta
