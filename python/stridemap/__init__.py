@@ -25,6 +25,7 @@ from ._errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
+from ._groups import Group
 from ._history import LogEntry, TagInfo
 from ._remotes import Pruned, Pulled, Pushed, follow, prune, pull
 from ._snapshots import Change, SnapshotView
@@ -43,6 +44,7 @@ __all__ = [
     "DamagedError",
     "Error",
     "FileError",
+    "Group",
     "LiveTensor",
     "Lock",
     "LogEntry",

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+import json
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from . import _errors
 
 if TYPE_CHECKING:
     from ._store import Changes
 
 _V = TypeVar("_V")
 _NONE: Any = object()
+
+#: What the text of an attribute begins with if JSON follows. An attribute is a text in the store.
+_JSON = "json:"
 
 
 class Updates(MutableMapping[str, _V]):
@@ -54,13 +63,16 @@ class Updates(MutableMapping[str, _V]):
                 del alone[key]
 
 
-class Attributes(Updates[str]):
-    """Attributes of a store, a tensor or a prefix of names. Each change is a commit, or part of a transaction."""
+class Attributes(Updates[Any]):
+    """Attributes of a store, a tensor or a prefix of names: a mapping of texts to whatever JSON has.
+
+    Each change is a commit, or part of a transaction. A value is a copy: to change a list or a dict, set the key again.
+    """
 
     def __init__(self, owner: Changes, scope: str) -> None:
         self._owner, self._scope = owner, scope
 
-    def _all(self) -> dict[str, str]:
+    def _texts(self) -> dict[str, str]:
         return dict(self._owner._handle.attributes(self._scope))
 
     @contextmanager
@@ -68,10 +80,10 @@ class Attributes(Updates[str]):
         with self._owner._alone() as txn:
             yield txn.attrs_of(self._scope)
 
-    def __getitem__(self, key: str) -> str:
-        return self._all()[key]
+    def __getitem__(self, key: str) -> Any:
+        return decoded(self._texts()[key])
 
-    def __setitem__(self, key: str, value: str) -> None:
+    def __setitem__(self, key: str, value: Any) -> None:
         self.update({key: value})
 
     def __delitem__(self, key: str) -> None:
@@ -82,17 +94,70 @@ class Attributes(Updates[str]):
 
     def update(self, other: Any = (), /, **named: Any) -> None:
         """Set several attributes, in one commit."""
+        texts = {key: encoded(value, f"set attribute {key!r}") for key, value in dict(other, **named).items()}
         with self._owner._change() as txn:
-            for key, value in dict(other, **named).items():
-                if not isinstance(value, str):
-                    raise TypeError(f"the value of an attribute is a str, not {type(value).__name__}: {key!r}")
-                txn._handle.set_attribute(self._scope, key, value)
+            for key, text in texts.items():
+                txn._handle.set_attribute(self._scope, key, text)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
+        return iter(self._texts())
 
     def __len__(self) -> int:
-        return len(self._all())
+        return len(self._texts())
 
     def __repr__(self) -> str:
-        return repr(self._all())
+        return repr(dict(self))
+
+
+def fixed(texts: dict[str, str]) -> Mapping[str, Any]:
+    """Return attributes as a mapping that cannot be changed."""
+    return MappingProxyType({key: decoded(text) for key, text in texts.items()})
+
+
+def encoded(value: Any, action: str) -> str:
+    """Return the text of an attribute: a text as it is, and everything else as JSON after a mark.
+
+    >>> encoded("m/s", ""), encoded([1, None], ""), encoded("json:", "")
+    ('m/s', 'json:[1, null]', 'json:"json:"')
+    """
+    if isinstance(value, str) and not value.startswith(_JSON):
+        return value
+    try:
+        return _JSON + json.dumps(_plain(value, action), allow_nan=False)
+    except ValueError:
+        message = f"{action}: JSON has no NaN and no infinities; set a text, such as 'nan'"
+        raise _errors.make("InvalidArgument", message) from None
+    except RecursionError:
+        raise _errors.make("InvalidArgument", f"{action}: the lists and dicts are nested too deeply") from None
+
+
+def decoded(text: str) -> Any:
+    """Return the value of an attribute. What is not JSON after the mark is a text.
+
+    >>> decoded("m/s"), decoded("json:[1, null]"), decoded('json:"json:"'), decoded("json:?")
+    ('m/s', [1, None], 'json:', 'json:?')
+    """
+    if not text.startswith(_JSON):
+        return text
+    try:
+        return json.loads(text[len(_JSON) :])
+    except (ValueError, RecursionError):
+        return text
+
+
+def _plain(value: Any, action: str) -> Any:
+    """Return a value of JSON, or refuse one that would come back as something else."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case np.generic():
+            return _plain(value.item(), action)
+        case list() | tuple():
+            return [_plain(part, action) for part in value]
+        case dict():
+            if wrong := [key for key in value if not isinstance(key, str)]:
+                raise TypeError(f"{action}: a key of a dict is a str, not {type(wrong[0]).__name__}: {wrong[0]!r}")
+            return {key: _plain(part, action) for key, part in value.items()}
+    advice = "; save it as a tensor, or its tolist()" if hasattr(value, "tolist") else ""
+    message = f"{action}: JSON has texts, numbers, bools, None, lists and dicts, and not {type(value).__name__}{advice}"
+    raise TypeError(message)

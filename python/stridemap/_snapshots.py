@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import _history
+from . import _attributes, _errors, _forks, _history
 from ._stridemap import Snapshot, Tensor
+
+if TYPE_CHECKING:
+    from ._groups import Group
+
+#: What the prefix of a group ends with.
+_ENDS = (".", "/")
 
 
 class Names(Mapping[str, Tensor]):
@@ -21,18 +26,43 @@ class Names(Mapping[str, Tensor]):
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
-    def __getitem__(self, name: str) -> Tensor:
-        tensor: Tensor = self._handle.load(checked_name(name))
-        return tensor
+    def __getitem__(self, name: str) -> Any:
+        tensor = self._handle.find(checked_name(name))
+        return self._group_or_error(name) if tensor is None else tensor
+
+    def _group_or_error(self, name: str) -> Group:
+        if name.endswith(_ENDS) and self._handle.has_prefix(name):
+            return self.group(name)
+        raise _errors.NameNotFoundError.of(self, name)
+
+    def group(self, prefix: str) -> Group:
+        """Return the tensors whose names begin with a prefix, such as "encoder.", as a mapping of what follows it.
+
+        The prefix ends with "." or "/". The group sees what the store sees, and has its methods; its `attrs` are the
+        attributes of the prefix. `store["encoder."]` is the same, if there are such names.
+
+        >>> import tempfile, stridemap
+        >>> with stridemap.open(tempfile.mkdtemp() + "/x.smap", "x") as store:
+        ...     encoder = store.group("encoder.")
+        ...     encoder.update({"0.weight": [1, 2], "0.bias": 3})
+        ...     print(list(store), list(encoder), store["encoder.0."]["bias"].item())
+        ['encoder.0.bias', 'encoder.0.weight'] ['0.bias', '0.weight'] 3
+        """
+        from ._groups import Group
+
+        return Group(self, checked_prefix(prefix))
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and bool(self._handle.contains(name))
+        if not isinstance(name, str):
+            return False
+        return self._handle.contains(name) or (name.endswith(_ENDS) and self._handle.has_prefix(name))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._handle.names())
 
     def __len__(self) -> int:
-        return len(self._handle.names())
+        count: int = self._handle.tensor_count()
+        return count
 
 
 class SnapshotView(Names):
@@ -42,6 +72,8 @@ class SnapshotView(Names):
 
     def __init__(self, handle: Snapshot) -> None:
         self._handle = handle
+        if not handle._origin[2]["remote"]:
+            _forks.register(self, self.__reduce__())
 
     @property
     def generation(self) -> int:
@@ -59,13 +91,13 @@ class SnapshotView(Names):
         return self._handle.message
 
     @property
-    def attrs(self) -> Mapping[str, str]:
+    def attrs(self) -> Mapping[str, Any]:
         """The attributes of the store in this generation. They cannot be changed."""
         return self.attrs_of("")
 
-    def attrs_of(self, name: str) -> Mapping[str, str]:
+    def attrs_of(self, name: str) -> Mapping[str, Any]:
         """Return the attributes of a tensor, or of a prefix of names. Those of the prefix "" are those of the store."""
-        return MappingProxyType(self._handle.attributes(checked_name(name)))
+        return _attributes.fixed(self._handle.attributes(checked_name(name)))
 
     def changes_since(self, earlier: SnapshotView) -> Change:
         """Return the names that were added, changed and removed since an earlier snapshot of the same store.
@@ -110,3 +142,12 @@ def checked_name(name: object, what: str = "tensor") -> str:
     if not isinstance(name, str):
         raise TypeError(f"the name of a {what} is a str, not {type(name).__name__}")
     return name
+
+
+def checked_prefix(prefix: object) -> str:
+    """Return the prefix of a group, if it is one."""
+    checked = checked_name(prefix, "group")
+    if checked and not checked.endswith(_ENDS):
+        message = f"group {checked!r}: a prefix ends with '.' or '/', such as {checked + '.'!r}"
+        raise _errors.make("InvalidArgument", message)
+    return checked

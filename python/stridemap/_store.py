@@ -7,20 +7,23 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from . import _arrays, _errors, _history, _remotes, _stridemap
+from . import _arrays, _errors, _forks, _history, _remotes, _stridemap
 from ._attributes import Attributes, Updates
 from ._history import At, LogEntry, TagInfo
-from ._snapshots import Change, Names, SnapshotView, checked_name
+from ._snapshots import Change, Names, SnapshotView, checked_name, checked_prefix
 from ._stridemap import Snapshot, Tensor
+
+if TYPE_CHECKING:
+    from ._groups import ChangingGroup
 
 Kind = Literal["sealed", "mutable", "live"]
 
 
 def open(
     path: str | os.PathLike[str],
-    mode: Literal["r", "r+", "a", "w", "x"] = "r",
+    mode: Literal["r", "r+", "a", "w", "w-", "x"] = "r",
     *,
     at: At | None = None,
     mapped: bool = True,
@@ -31,7 +34,7 @@ def open(
     """Open a store: a directory of tensors.
 
     `mode` is "r" to read, or "r+" to read and write. "a", "w" and "x" create the store if there is none. If the store
-    exists, "a" opens it like "r+", "w" removes all its tensors and attributes, and "x" fails. Tags stay with "w", and so
+    exists, "a" opens it like "r+", "w" removes all its tensors and attributes, and "x" (or "w-") fails. Tags stay with "w", and so
     do the bytes that they keep: `untag` and `prune` remove them.
 
     With `at`, the name of a tag or the number of a generation, the store shows that generation, and stays on it. The
@@ -61,8 +64,10 @@ def open(
     (2, 3) ['points', 'points_t']
     ['points'] ['points', 'points_t']
     """
+    if mode == "w-":
+        mode = "x"
     if mode not in ("r", "r+", "a", "w", "x"):
-        raise ValueError(f"mode must be 'r', 'r+', 'a', 'w' or 'x', and is {mode!r}")
+        raise ValueError(f"mode must be 'r', 'r+', 'a', 'w', 'w-' or 'x', and is {mode!r}")
     if at is not None and mode != "r":
         raise ValueError(f"with at, a store is opened to be read: mode must be 'r', and is {mode!r}")
     if isinstance(path, str) and _remotes.is_url(path):
@@ -101,15 +106,21 @@ def _open_url(url: str, mode: str, at: At | None, timeout: float, external: str)
 class Changes(Names, Updates[Tensor]):
     """What stores and transactions have in common: methods that change names, each in a transaction."""
 
-    def _change(self) -> AbstractContextManager[Transaction]:
+    def _change(self) -> AbstractContextManager[Changes]:
         raise NotImplementedError
 
-    def _alone(self) -> AbstractContextManager[Transaction]:
+    def _alone(self) -> AbstractContextManager[Changes]:
         raise NotImplementedError
+
+    def group(self, prefix: str) -> ChangingGroup:
+        """Return the tensors whose names begin with a prefix: see `SnapshotView.group`. Its changes are changes here."""
+        from ._groups import ChangingGroup
+
+        return ChangingGroup(self, checked_prefix(prefix))
 
     @property
     def attrs(self) -> Attributes:
-        """The attributes of the store: a mapping of texts to texts."""
+        """The attributes of the store: a mapping of texts to whatever JSON has, such as texts, numbers and lists."""
         return Attributes(self, "")
 
     def attrs_of(self, name: str) -> Attributes:
@@ -187,11 +198,15 @@ class Store(Changes):
     ) -> None:
         self._handle, self._open_mode, self._is_fixed = handle, open_mode, is_fixed
         self._writable: bool = open_mode["writable"]
+        if not self._writable and not open_mode["remote"]:
+            _forks.register(self, self.__reduce__())
 
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, _errors.NameNotFoundError):
+            str(error)  # while similar names can be looked up
         self.close()
 
     def close(self) -> None:
@@ -386,7 +401,9 @@ class Store(Changes):
         """
         return _remotes.push(self._handle, url, jobs, timeout, progress, dry_run)
 
-    def transaction(self, *, exclusive: bool = False, message: str | None = None) -> Transaction:
+    def transaction(
+        self, *, exclusive: bool = False, expect: int | None = None, message: str | None = None
+    ) -> Transaction:
         """Begin a transaction, for a `with` block. The end of the block commits, unless an exception leaves it.
 
         `message` is what `log`, and a tag of the new generation, say about the commit.
@@ -394,9 +411,27 @@ class Store(Changes):
         If another writer has changed by then what was read through the transaction, the commit raises a `ConflictError`
         and changes nothing. With `exclusive`, other writers wait until the block ends, so that nothing changes: this
         call waits for them first, for up to the timeout of the store. Do not wait for other processes in such a block.
+
+        `expect` is for what was read outside of the block: the number of the generation that it was read from. If that is
+        no longer the newest, this call raises a `ConflictError`. Otherwise, the transaction is exclusive.
+
+        >>> import tempfile
+        >>> with open(tempfile.mkdtemp() + "/x.smap", "x") as store:
+        ...     store["n"] = 1
+        ...     n = store["n"].item()
+        ...     with store.transaction(expect=store.generation) as txn:
+        ...         txn["n"] = n + 1
+        ...     print(store["n"].item())
+        2
         """
         self._check_writable()
-        handle = self._handle.begin(exclusive)
+        handle = self._handle.begin(exclusive or expect is not None)
+        if expect is not None:
+            try:
+                handle.expect(expect)
+            except BaseException:
+                handle.abort()
+                raise
         if message is not None:
             handle.message(message)
         return Transaction(handle, self)
@@ -463,6 +498,8 @@ class Transaction(Changes):
     ) -> None:
         if self._has_ended:
             return
+        if isinstance(error, _errors.NameNotFoundError):
+            str(error)  # while similar names can be looked up
         if kind is None:
             self.commit()
         else:
@@ -536,6 +573,9 @@ class Transaction(Changes):
 
     def _alone(self) -> AbstractContextManager[Transaction]:
         return self._change()
+
+    def __len__(self) -> int:
+        return len(self._handle.names())
 
 
 def _sizes(shape: Any) -> list[int]:

@@ -32,7 +32,7 @@ def argument(draw: random.Random, store: stridemap.Store, depth: int = 0) -> Any
         case 3:
             return draw.choice([1 << 62, -(1 << 63), 1 << 70, 0, None, True, 1.5, float("nan"), ...])
         case 4:
-            return draw.choice(["a", "b", "c", "", "\0", "x" * 300])
+            return draw.choice(["a", "b", "c", "", "\0", "x" * 300, "g.", "g.a", "g/", ".2f", "json:[", "json:[1]"])
         case 5:
             return draw.choice(DTYPES)
         case 6:
@@ -44,7 +44,7 @@ def argument(draw: random.Random, store: stridemap.Store, depth: int = 0) -> Any
         case 9 | 10:
             return tuple(argument(draw, store, depth + 1) for _ in range(draw.randrange(4)))
         case 11:
-            return [draw.randrange(-1, 5) for _ in range(draw.randrange(4))]
+            return draw.choice([[draw.randrange(-1, 5) for _ in range(draw.randrange(4))], [True, False], {"a": [1.5]}])
         case 12:
             names = list(store)
             return store[draw.choice(names)] if names else None
@@ -57,8 +57,11 @@ def act(draw: random.Random, store: stridemap.Store, objects: list[Any]) -> None
     target = draw.choice(objects)
     names = [name for name in dir(type(target)) if not name.startswith("__")]
     extra = ["__getitem__", "__setitem__", "__delitem__", "__len__", "__repr__", "__reduce__", "__array__"]
-    if isinstance(target, stridemap.Tensor | stridemap.Store):
+    if isinstance(target, stridemap.Tensor | stridemap.Store | stridemap.Group):
         names += extra * 3
+    if isinstance(target, stridemap.Tensor):
+        names += ["__eq__", "__lt__", "__ne__", "__float__", "__int__", "__complex__", "__index__", "__format__", "__bool__"]
+        names += ["sum", "mean", "min", "max", "std"]
     if (name := draw.choice(names)) in ("watch", "wait_for_change", "close", "verify", "_abc_impl", "__delitem__"):
         return
     value = getattr(target, name)
@@ -100,9 +103,11 @@ def run(path: str, seconds: float) -> None:
             objects = [store]
             gc.collect()
             store["a"] = np.arange(24.0).reshape(2, 3, 4)
+            store["g.a"], store["g.one"], store.attrs["k"] = np.arange(6, dtype=np.uint8), 1, "json:[1]"
             store.save("b", np.arange(12), kind="mutable")
             store.save("c", np.arange(12), kind="live")
             objects = [store, store["a"], store["b"], store["c"], store["c"].live(), store.snapshot()]
+            objects += [store.group("g."), store["g.a"], store["g.one"], store.attrs, store.snapshot().group("g.")]
         try:
             act(draw, store, objects)
         except Exception:
