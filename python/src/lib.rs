@@ -3,6 +3,7 @@
 
 mod array;
 mod error;
+mod file;
 mod interrupt;
 mod live;
 mod lock;
@@ -16,6 +17,10 @@ mod views;
 
 #[pyo3::pymodule]
 mod _stridemap {
+    #[pymodule_export]
+    use super::file::{
+        FileHandle, open_bytes, open_file, safetensors_bytes, write_npy, write_npz, write_safetensors,
+    };
     #[pymodule_export]
     use super::live::LiveTensor;
     #[pymodule_export]

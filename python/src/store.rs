@@ -395,7 +395,7 @@ impl StoreHandle {
 pub(crate) struct Snapshot {
     pub(crate) snapshot: stridemap::Snapshot,
     store: Store,
-    open_mode: OpenMode,
+    pub(crate) open_mode: OpenMode,
 }
 
 #[pymethods]

@@ -46,7 +46,7 @@ impl TransactionHandle {
     }
 
     /// Acts without the interpreter's lock, so that other threads run while bytes are written.
-    fn with<R: Send>(
+    pub(crate) fn with<R: Send>(
         &self,
         py: Python<'_>,
         act: impl FnOnce(&mut Transaction<'_>) -> stridemap::Result<R> + Send,

@@ -25,9 +25,12 @@ from ._errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
+from ._files import File
 from ._groups import Group
 from ._history import LogEntry, TagInfo
+from ._interop import adopt, export, import_file
 from ._remotes import Pruned, Pulled, Pushed, follow, prune, pull
+from ._safe_open import safe_open
 from ._snapshots import Change, SnapshotView
 from ._store import Store, Transaction, open
 from ._stridemap import LiveTensor, Tensor
@@ -43,6 +46,7 @@ __all__ = [
     "DTypeError",
     "DamagedError",
     "Error",
+    "File",
     "FileError",
     "Group",
     "LiveTensor",
@@ -64,8 +68,12 @@ __all__ = [
     "TagInfo",
     "Tensor",
     "Transaction",
+    "adopt",
+    "export",
     "follow",
+    "import_file",
     "open",
     "prune",
     "pull",
+    "safe_open",
 ]

@@ -147,7 +147,7 @@ def to_torch(tensor: Tensor) -> torch.Tensor:
     """Return the elements as a tensor of PyTorch, without a copy if possible."""
     from . import _torch_storages
 
-    return _torch_storages.to_torch([tensor], _torch_storages.in_use)[0]
+    return _torch_storages.one(tensor)
 
 
 def open_storage(tensor: Tensor, flags: int) -> int | None:

@@ -54,11 +54,11 @@ class NameExistsError(Error, ValueError):
 
 
 class StoreNotFoundError(Error, FileNotFoundError):
-    """There is no store at the path."""
+    """There is no store and no file at the path."""
 
 
 class StoreExistsError(Error, FileExistsError):
-    """The path of a new store already exists."""
+    """The path of a new store or file already exists."""
 
 
 class DamagedError(Error, ValueError):
@@ -147,6 +147,9 @@ _WORDS = {
     "read and write its elements with as_live": "read and write its elements with live()",
     "lock_exclusive: ": "lock: ",
     "lock_shared: ": "lock(exclusive=False): ",
+    "the file already exists, and may not be replaced": "the file already exists; give replace=True to replace it",
+    "state their type (--untyped, or ForeignOptions::untyped)": "state their type (untyped=..., of import_file)",
+    "say so (--untyped, or ForeignOptions::untyped)": "say so (untyped='bfloat16', of import_file)",
     "no tag, handle or snapshot keeps it": "no tag, store or snapshot keeps it",
     "retain: the policy has no rule; say which tags to keep, or remove": "prune: no rule keeps a tag; give keep_last, keep_within or keep_every, or remove",
 }

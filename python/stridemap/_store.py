@@ -30,8 +30,8 @@ def open(
     durable: bool = True,
     timeout: float = 30.0,
     external: Literal["refuse", "beside", "anywhere"] = "refuse",
-) -> Store:
-    """Open a store: a directory of tensors.
+) -> Store | Any:
+    """Open a store: a directory of tensors. Or open a file of tensors, to read it.
 
     `mode` is "r" to read, or "r+" to read and write. "a", "w" and "x" create the store if there is none. If the store
     exists, "a" opens it like "r+", "w" removes all its tensors and attributes, and "x" (or "w-") fails. Tags stay with "w", and so
@@ -47,6 +47,10 @@ def open(
     A commit survives a power cut if `durable`. `timeout` is how long, in seconds, a change or a lock waits for
     another process; Ctrl-C ends the wait. `external` says which files outside the store may be opened, for tensors that
     refer to such a file.
+
+    The path may be that of a file: safetensors, also the index of a sharded model, `.npy` and `.npz` of NumPy, or `.pt` of
+    PyTorch. The result is then a `File`, a mapping that can be read, and not a `Store`. The format is recognized from the
+    contents, and no code in a file is run. The mode must be "r".
 
     The path may be a URL to which a store was pushed, such as "s3://bucket/x.smap". The store is then read in place, by
     ranges of its objects: elements are copied when they are needed. The mode must be "r". The store stays on the
@@ -72,6 +76,8 @@ def open(
         raise ValueError(f"with at, a store is opened to be read: mode must be 'r', and is {mode!r}")
     if isinstance(path, str) and _remotes.is_url(path):
         return _open_url(path, mode, at, timeout, external)
+    if os.path.isfile(path):
+        return _open_file(path, mode, at)
     # Processes with a different working directory open tensors by this path.
     path = os.path.abspath(os.fsdecode(path))
     if mode in ("x", "a", "w"):
@@ -101,6 +107,18 @@ def _open_url(url: str, mode: str, at: At | None, timeout: float, external: str)
     wanted = None if at is None else _history.checked(at)
     handle = _stridemap.open_remote(url, wanted, timeout, external)
     return Store(handle, {"mapped": False, "writable": False, "external": external, "remote": True}, at is not None)
+
+
+def _open_file(path: str | os.PathLike[str], mode: str, at: At | None) -> Any:
+    from . import _files
+
+    if mode == "x":
+        raise _errors.make("AlreadyExists", f"{os.fsdecode(path)}: a file has this path; choose another")
+    if mode != "r" or at is not None:
+        what = f"mode {mode!r}" if at is None else "at"
+        advice = "it is a file, which can only be read; import_file and export convert files and stores"
+        raise _errors.make("NotAStore", f"open {os.fsdecode(path)} with {what}: {advice}")
+    return _files.open_file(path)
 
 
 class Changes(Names, Updates[Tensor]):

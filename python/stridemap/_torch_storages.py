@@ -55,22 +55,57 @@ def byte_range(offset: int, shape: Sequence[int], stride: Sequence[int], itemsiz
     return offset * itemsize, (offset + last + 1) * itemsize
 
 
-def to_torch(tensors: Sequence[Tensor], storages: Storages) -> list[torch.Tensor]:
-    """Return tensors of one store as tensors of PyTorch, without a copy if possible. Those that overlap share a storage."""
+def to_torch(
+    tensors: Sequence[Tensor], storages: Storages, ids: Sequence[int | None] | None = None
+) -> list[torch.Tensor]:
+    """Return tensors of one store as tensors of PyTorch, without a copy if possible. Those that overlap share a storage.
+
+    `ids` are the storages of tensors of a file, which have none in a store.
+    """
     made: dict[int, torch.Tensor] = {}
     spans: dict[int, tuple[Hashable, int, int]] = {}
-    for index, tensor in enumerate(tensors):
+    for index, (tensor, other_id) in enumerate(zip(tensors, ids or [None] * len(tensors), strict=True)):
+        storage_id = other_id if tensor.storage_id is None else tensor.storage_id
         if tensor.size == 0:
             made[index] = torch.empty_strided(tensor.shape, tensor.stride(), dtype=_dtype(tensor), device="cpu")
-        elif tensor.storage_id is None or _has_negative_stride(tensor):
+        elif storage_id is None or _has_negative_stride(tensor):
             made[index] = _copied(tensor)
         else:
-            spans[index] = (tensor.storage_id, *_span(tensor))
+            spans[index] = (storage_id, *_span(tensor))
     indices = list(spans)
     for group in overlapping(list(spans.values())):
         members = [indices[position] for position in group]
         made |= zip(members, _group([tensors[index] for index in members], storages), strict=True)
     return [made[index] for index in range(len(tensors))]
+
+
+def one(tensor: Tensor) -> torch.Tensor:
+    """Return a tensor as one of PyTorch, as `to_torch` does, but faster. It shares storages that are in use."""
+    if tensor.size == 0 or tensor.storage_id is None or _has_negative_stride(tensor):
+        return to_torch([tensor], in_use)[0]
+    return _group([tensor], in_use)[0]
+
+
+def moved(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+    """Return tensors on a device. Those that share a storage share one there, too.
+
+    >>> x = torch.arange(6.0)
+    >>> [a, b] = moved([x[:2], x[1:]], torch.device("meta"))
+    >>> a.device, b.storage_offset(), a.untyped_storage()._cdata == b.untyped_storage()._cdata
+    (device(type='meta'), 1, True)
+    """
+    if device.type == "cpu":
+        return list(tensors)
+    storages: dict[int, torch.UntypedStorage] = {}
+    result = []
+    for tensor in tensors:
+        whole = tensor.untyped_storage()
+        if (storage := storages.get(whole._cdata)) is None:
+            flat = torch.empty(0, dtype=torch.uint8).set_(whole)
+            storage = storages[whole._cdata] = flat.to(device).untyped_storage()
+        empty = torch.empty(0, dtype=tensor.dtype, device=device)
+        result.append(empty.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride()))
+    return result
 
 
 def can_map(tensor: Tensor) -> bool:

@@ -10,9 +10,8 @@ of another. Tensors that overlap are on one storage of PyTorch, and each of the 
 
 from __future__ import annotations
 
-import os
+import warnings
 from collections.abc import Hashable, Iterator, Mapping
-from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -21,60 +20,112 @@ import torch
 
 from . import _checkpoints, _errors, _torch_storages, _torch_tensors
 from ._arrays import elements_of
+from ._files import File
 from ._history import At
-from ._snapshots import SnapshotView
-from ._store import Store, open
+from ._interop import of_bytes, to_bytes
+from ._places import Place, ended, reading, replacing, writing
+from ._safe_open import safe_open
 
-__all__ = ["load_checkpoint", "load_file", "load_model", "save_checkpoint", "save_file", "save_model"]
+__all__ = [
+    "load",
+    "load_checkpoint",
+    "load_file",
+    "load_model",
+    "safe_open",
+    "save",
+    "save_checkpoint",
+    "save_file",
+    "save_model",
+]
 
-Place = Store | str | os.PathLike[str]
+Device = torch.device | str | int
 
 
 def save_file(
-    tensors: Mapping[str, torch.Tensor], place: Place, *, prefix: str = "", replace: bool = False
+    tensors: Mapping[str, torch.Tensor],
+    place: Place,
+    metadata: Mapping[str, str] | None = None,
+    *,
+    prefix: str = "",
+    replace: bool = False,
 ) -> None:
     """Save tensors in one commit, each under its name after `prefix`. `load_file` then returns exactly these tensors.
 
-    `place` is an open store, or a path. If the prefix does not end with "." or "/", a "." follows it. Tensors of the
-    same names are replaced. If there are others whose names begin with the prefix, an error names them; with `replace`,
-    they are removed. What a tag names does not change.
+    `place` is an open store, or the path of one, which is created if there is none. If the prefix does not end with "."
+    or "/", a "." follows it. Tensors of the same names are replaced. If there are others whose names begin with the
+    prefix, an error names them; with `replace`, they are removed. What a tag names does not change.
+
+    `metadata` become the attributes of the store, or of the prefix. If they are given, others are removed like tensors.
     """
-    _save(tensors, place, prefix, replace, "save_file")
+    _save(tensors, place, metadata, prefix, replace, "save_file")
 
 
-def _save(tensors: Mapping[str, torch.Tensor], place: Place, prefix: str, replace: bool, action: str) -> None:
-    prefix = _ended(prefix)
+def _save(
+    tensors: Mapping[str, torch.Tensor],
+    place: Place,
+    metadata: Mapping[str, str] | None,
+    prefix: str,
+    replace: bool,
+    action: str,
+) -> None:
+    prefix = ended(prefix)
     groups = _torch_tensors.groups_of(tensors)
-    new = {prefix + name for name in tensors}
-    with _writing(place) as store, store.transaction() as txn:
-        removed = set(txn._handle.names(prefix)) - new
-        if removed and not replace:
-            raise _errors.make("NameExists", _refusal(f"{action} to {store.path}", prefix, removed))
-        for name in removed:
-            del txn[name]
+    with replacing(place, prefix, tensors, metadata, replace, action) as (txn, new):
         for group in groups:
             _torch_tensors.save(txn, [(prefix + name, tensor) for name, tensor in group], new)
 
 
-def load_file(place: Place, *, prefix: str = "") -> dict[str, torch.Tensor]:
-    """Return the tensors whose names begin with `prefix`, by their names without it. They are mapped, not read.
+def load_file(place: Place, device: Device = "cpu", *, prefix: str = "") -> dict[str, torch.Tensor]:
+    """Return the tensors whose names begin with `prefix`, by their names without it. Those of a store are mapped, not read.
 
-    If the prefix does not end with "." or "/", a "." follows it.
+    `place` is an open store, or a path: of a store, or of a file that `stridemap.open` reads. Tensors of a file are
+    copied. If the prefix does not end with "." or "/", a "." follows it. Tensors that are moved to another `device` share
+    memory there, if they do in the store.
     """
-    prefix = _ended(prefix)
-    with _reading(place) as (_, snapshot):
-        names = [name for name in snapshot if name.startswith(prefix)]
-        tensors = _torch_storages.to_torch([snapshot[name] for name in names], {})
-        return {name.removeprefix(prefix): tensor for name, tensor in zip(names, tensors, strict=True)}
+    prefix = ended(prefix)
+    with reading(place) as source:
+        names = [name for name in source if name.startswith(prefix)]
+        ids = source._handle.storage_ids() if isinstance(source, File) else {}
+        found = [source[name] for name in names]
+        tensors = _torch_storages.to_torch(found, {}, [ids.get(name) for name in names])
+    moved = _torch_storages.moved(tensors, torch.device(device))
+    return {name.removeprefix(prefix): tensor for name, tensor in zip(names, moved, strict=True)}
 
 
-def save_model(model: torch.nn.Module, place: Place, *, prefix: str = "", replace: bool = False) -> None:
+def save(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
+    """Return tensors as the bytes of a safetensors file. Those that share memory are written apart.
+
+    >>> load(save({"x": torch.arange(3)}))
+    {'x': tensor([0, 1, 2])}
+    """
+    return to_bytes(tensors, metadata)
+
+
+def load(data: bytes) -> dict[str, torch.Tensor]:
+    """Return the tensors in the bytes of a safetensors file, or of another file that `stridemap.open` reads."""
+    return {name: tensor.torch() for name, tensor in of_bytes(data).items()}
+
+
+def save_model(
+    model: torch.nn.Module,
+    place: Place,
+    metadata: Mapping[str, str] | None = None,
+    *,
+    prefix: str = "",
+    replace: bool = False,
+) -> None:
     """Save the state dict of a model, as `save_file` does. Tied weights stay tied."""
-    _save(model.state_dict(), place, prefix, replace, "save_model")
+    _save(model.state_dict(), place, metadata, prefix, replace, "save_model")
 
 
 def load_model(
-    model: torch.nn.Module, place: Place, *, prefix: str = "", strict: bool = True, assign: bool = False
+    model: torch.nn.Module,
+    place: Place,
+    strict: bool = True,
+    device: Device = "cpu",
+    *,
+    prefix: str = "",
+    assign: bool = False,
 ) -> tuple[list[str], list[str]]:
     """Copy the tensors of a store into the parameters and buffers of a model, which keep their dtype and device.
 
@@ -84,6 +135,22 @@ def load_model(
     With `assign`, nothing is copied: the mapped tensors become the parameters and buffers, with the dtypes of the store.
     The parameters are then new objects: do this before the model is moved to its device, before the optimizer is made,
     and before the model is wrapped, as by `DistributedDataParallel`.
+
+    Parameters and buffers on the device meta have no memory to be copied into. The mapped tensors become these parameters,
+    without a copy if they have the dtype of the model. A warning names buffers that stay on meta, because no state dict has
+    them: make the model with `accelerate.init_empty_weights`, which computes them, or compute them afterwards.
+
+    Tensors are moved to `device` before they are copied or assigned.
+
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/x.smap"
+    >>> save_model(torch.nn.Linear(3, 2), path)
+    >>> with torch.device("meta"):
+    ...     model = torch.nn.Linear(3, 2)                 # no memory is allocated
+    >>> load_model(model, path)                           # the parameters are the mapped tensors
+    ([], [])
+    >>> model(torch.ones(3)).shape
+    torch.Size([2])
     """
     tied = _tied(model)
     state = load_file(place, prefix=prefix)
@@ -93,24 +160,47 @@ def load_model(
             if not _is_same(state[names[0]], state[name]):
                 message = f"{names[0]!r} and {name!r} are tied in the model, but have different elements in the store"
                 raise _errors.make("InvalidArgument", message)
-    for name, tensor in () if assign else chain(model.named_parameters(), model.named_buffers()):
-        if tensor.device.type == "meta" and name in state:
-            message = f"load_model: {name!r} of the model is on the device meta, so nothing can be copied into it"
-            raise _errors.make("InvalidArgument", f"{message}; give assign=True, or call the model's to_empty() before")
-    result = model.load_state_dict(state, strict=False, assign=assign)
+    state = dict(zip(state, _torch_storages.moved(list(state.values()), torch.device(device)), strict=True))
+    on_meta = {} if assign else _of_meta(model, state)
+    if on_meta:
+        rest = {name: tensor for name, tensor in state.items() if name not in on_meta}
+        model.load_state_dict(on_meta, strict=False, assign=True)
+        result = model.load_state_dict(rest, strict=False)
+        missing = [name for name in result.missing_keys if name not in on_meta]
+    else:
+        result = model.load_state_dict(state, strict=False, assign=assign)
+        missing = result.missing_keys
     present = {name for names, found in zip(tied, loaded, strict=True) if found for name in names}
-    if assign:
-        for names, found in zip(tied, loaded, strict=True):
-            first = _attribute(model, (found or names)[0])
-            for name in names:
-                owner, _, own_name = name.rpartition(".")
-                setattr(model.get_submodule(owner), own_name, first)
-    absent = [name for name in result.missing_keys if name not in present]
+    for names, found in zip(tied, loaded, strict=True):
+        first = _attribute(model, (found or names)[0])
+        for name in names if assign or not on_meta.keys().isdisjoint(names) else ():
+            owner, _, own_name = name.rpartition(".")
+            setattr(model.get_submodule(owner), own_name, first)
+    absent = [name for name in missing if name not in present]
     unexpected = list(result.unexpected_keys)
     if strict and (absent or unexpected):
         message = f"missing in the store: {absent}; not in the model: {unexpected}"
         raise RuntimeError(f"load_model: {type(model).__name__}: {message}; pass strict=False to load the others")
+    empty = [name for name, buffer in model.named_buffers() if buffer.device.type == "meta" and name not in {*absent, *state}]
+    if empty:
+        advice = "compute them, or make the model with accelerate.init_empty_weights"
+        message = f"load_model: no state dict has these buffers, so they stay on the device meta: {empty}; {advice}"
+        warnings.warn(message, stacklevel=2)
     return absent, unexpected
+
+
+def _of_meta(model: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the tensors for what is on the device meta, in the dtypes of the model. Tied tensors stay tied."""
+    converted: dict[Hashable, torch.Tensor] = {}
+    found = {}
+    for name, tensor in _named(model):
+        if tensor.device.type == "meta" and name in state:
+            value = state[name]
+            if not torch.nn.parameter.is_lazy(tensor):
+                key = (value.data_ptr(), value.shape, value.stride(), value.dtype, tensor.dtype)
+                value = converted.setdefault(key, value.to(tensor.dtype)) if value.numel() else value.to(tensor.dtype)
+            found[name] = value
+    return found
 
 
 def save_checkpoint(place: Place, name: str, state: Any, *, replace: bool = False) -> None:
@@ -120,8 +210,8 @@ def save_checkpoint(place: Place, name: str, state: Any, *, replace: bool = Fals
     same names in each checkpoint, `checkpoint/` and their key paths, so the newest one is also in the store without a
     tag. A tensor that is equal to that of the last checkpoint is not written again. Other tensors stay as they are.
 
-    >>> import tempfile
-    >>> with open(tempfile.mkdtemp() + "/run.smap", "x") as store:
+    >>> import tempfile, stridemap
+    >>> with stridemap.open(tempfile.mkdtemp() + "/run.smap", "x") as store:
     ...     for step in range(3):
     ...         save_checkpoint(store, f"step{step}", {"w": torch.full((2,), float(step)), "step": step})
     ...     print(load_checkpoint(store), load_checkpoint(store, "step0")["w"])
@@ -129,7 +219,7 @@ def save_checkpoint(place: Place, name: str, state: Any, *, replace: bool = Fals
     {'w': tensor([2., 2.]), 'step': 2} tensor([0., 0.])
     ['step0'] (2,)
     """
-    with _writing(place) as store:
+    with writing(place) as store:
         _checkpoints.save(store, name, state, replace)
 
 
@@ -139,59 +229,29 @@ def load_checkpoint(place: Place, at: At | None = None) -> Any:
     `at` is the name that it was saved with, or the number of a generation. Without it, this is the newest checkpoint, or
     the one that an open store shows.
     """
-    with _reading(place) as (store, snapshot):
+    with reading(place) as store:
+        if isinstance(store, File):
+            raise _errors.make("NotAStore", f"load_checkpoint: {store.path} is a {store.format} file, not a store; use load_file")
         if at is None:
+            snapshot = store.snapshot()
             return _checkpoints.load(snapshot, f"generation {snapshot.generation} of {store.path}")
         return _checkpoints.load(store.at(at), f"{at!r} of {store.path}")
-
-
-@contextmanager
-def _writing(place: Place) -> Iterator[Store]:
-    if isinstance(place, Store):
-        # What is replaced or removed is decided on what is there now.
-        place.refresh()
-        yield place
-    else:
-        with open(place, "a") as store:
-            yield store
-
-
-@contextmanager
-def _reading(place: Place) -> Iterator[tuple[Store, SnapshotView]]:
-    if isinstance(place, Store):
-        yield place, place.snapshot()
-    else:
-        with open(place) as store:
-            yield store, store.snapshot()
-
-
-def _ended(prefix: str) -> str:
-    """Return a prefix with a separator at its end, so that "model1" is not a prefix of "model10.weight"."""
-    return prefix if not prefix or prefix.endswith((".", "/")) else f"{prefix}."
-
-
-def _refusal(request: str, prefix: str, removed: set[str]) -> str:
-    """Return the message of an error that says what a save would remove."""
-    names = [f'"{name}"' for name in sorted(removed)[:3]]
-    if len(removed) > len(names):
-        names.append(f"{len(removed) - len(names)} more")
-    what = f"{len(removed)} {'tensor' if len(removed) == 1 else 'tensors'}: {', '.join(names)}"
-    request += f' with the prefix "{prefix}"' if prefix else ""
-    advice = f"choose {'another' if prefix else 'a'} prefix, or give replace=True to remove what is there"
-    return f"{request}: it would remove {what}; {advice}"
 
 
 def _tied(model: torch.nn.Module) -> list[list[str]]:
     """Return the names of each parameter and buffer. Those with the same memory are tied, although they are two objects."""
     named: dict[Hashable, list[str]] = {}
-    for name, tensor in chain(
-        model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)
-    ):
+    for name, tensor in _named(model):
         key: Hashable = id(tensor)
         if _torch_tensors.why_not(tensor) is None and tensor.numel():
             key = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
         named.setdefault(key, []).append(name)
     return [names for names in named.values() if len(names) > 1]
+
+
+def _named(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the parameters and buffers of a model. Tied ones are yielded for each name."""
+    return chain(model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
 
 
 def _attribute(model: torch.nn.Module, name: str) -> Any:

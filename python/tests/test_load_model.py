@@ -8,15 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
 import torch.distributed
 import torch.multiprocessing
+from mappings import is_mapped
 from torch import nn
 
-import stridemap
 from stridemap.torch import load_file, load_model, save_file, save_model
 
 
@@ -182,14 +181,67 @@ def test_sizes_that_differ_are_an_error(path: Path) -> None:
             load_model(nn.Linear(2, 2), path, assign=assign)
 
 
-def test_model_on_the_device_meta_needs_assign(path: Path) -> None:
-    save_model(net(), path)
+def on_meta(make: Callable[[], nn.Module]) -> nn.Module:
     with torch.device("meta"):
-        model = net()
-    with pytest.raises(ValueError, match="assign=True"):
-        load_model(model, path)
+        return make()
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_model_on_the_device_meta_gets_the_mapped_tensors(path: Path, assign: bool) -> None:
+    original = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    save_model(original, path)
+    model = on_meta(lambda: nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))).requires_grad_(False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        load_model(model, path, assign=True)
-    with stridemap.open(path) as store:
-        assert np.array_equal(model.weight.detach().numpy(), store["weight"].numpy())
+        assert load_model(model, path, assign=assign) == ([], [])
+    for name, tensor in original.state_dict().items():
+        assert torch.equal(model.state_dict()[name], tensor) and is_mapped(model.state_dict()[name])
+    assert isinstance(model[0].weight, nn.Parameter) and not model[0].weight.requires_grad
+
+
+def test_part_of_a_model_on_the_device_meta_is_mapped_and_the_rest_is_copied(path: Path) -> None:
+    save_model(nn.ModuleDict({"a": net(), "b": net()}), path)
+    model = nn.ModuleDict({"a": net(), "b": on_meta(net)})
+    parameter = model["a"].weight
+    assert load_model(model, path) == ([], [])
+    assert model["a"].weight is parameter and not is_mapped(parameter) and is_mapped(model["b"].weight)
+    for name, tensor in load_file(path).items():
+        assert torch.equal(model.state_dict()[name], tensor)
+
+
+def test_model_on_the_device_meta_keeps_its_dtype(path: Path) -> None:
+    save_model(tied(2), path)
+    model = on_meta(lambda: tied(0)).half()
+    assert model["a"].weight is model["b"].weight
+    load_model(model, path)
+    assert model["a"].weight is model["b"].weight and model["a"].weight.dtype == torch.float16
+    load_model(model := on_meta(lambda: tied(0)).half(), path, assign=True)
+    assert model["a"].weight.dtype == torch.float32
+
+
+def test_what_is_missing_stays_on_the_device_meta_and_is_named(path: Path) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = net()
+            self.register_buffer("positions", torch.arange(3), persistent=False)
+
+    save_file({"other": torch.ones(1)}, path)
+    with pytest.raises(RuntimeError, match="missing in the store: .'linear.weight'."):
+        load_model(on_meta(Model), path)
+    save_model(Model(), path, replace=True)
+    for assign in (False, True):
+        with pytest.warns(UserWarning, match="stay on the device meta: .'positions'.; compute them"):
+            load_model(on_meta(Model), path, assign=assign)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        load_model(on_meta(lambda: nn.ModuleDict({"linear": nn.Linear(3, 3, bias=False)})), path)
+
+
+def test_model_is_loaded_through_a_device(path: Path) -> None:
+    save_model(tied(2), path)
+    for device in ("meta", torch.device("meta")):
+        load_model(model := tied(0), path, True, device, assign=True)
+        assert model["a"].weight is model["b"].weight and model["a"].weight.device.type == "meta"
+    loaded = load_file(path, "meta")
+    assert len({tensor.untyped_storage()._cdata for tensor in loaded.values()}) == 1, "they still share memory"
+    assert loaded["a.weight"].shape == (2, 2) and loaded["a.weight"].dtype == torch.float32

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -87,3 +88,37 @@ def test_what_other_writers_add_is_seen(path: Path) -> None:
         with pytest.raises(ValueError, match="theirs"):
             save_file({"ours": torch.ones(1)}, store)
         assert list(load_file(store)) == ["theirs"]
+
+
+def test_metadata_become_attributes(place: Path | stridemap.Store, path: Path) -> None:
+    save_file({"a": torch.ones(2)}, place, {"format": "pt", "step": "1"})
+    save_model(nn.Linear(2, 2), place, metadata={"format": "pt"}, prefix="model")
+    save_file({"a": torch.zeros(2)}, place, prefix="other.")  # leaves attributes as they are
+    with stridemap.open(path) as store:
+        assert dict(store.attrs) == {"format": "pt", "step": "1"} and dict(store.attrs_of("model.")) == {"format": "pt"}
+    save_model(nn.Linear(2, 2), place, {"format": "new", "epoch": "2"}, prefix="model")
+    with pytest.raises(stridemap.NameExistsError, match='it would remove 1 attribute: "epoch"; choose another prefix, or'):
+        save_model(nn.Linear(2, 2), place, {"format": "pt"}, prefix="model")
+    with pytest.raises(ValueError, match='remove 1 tensor: "model.bias" and 2 attributes: "epoch", "format"; choose'):
+        save_file({"weight": torch.ones(1)}, place, {}, prefix="model")
+    with stridemap.open(path) as store:
+        assert dict(store.attrs_of("model.")) == {"format": "new", "epoch": "2"}
+    save_file({"weight": torch.ones(1)}, place, {"a": "b"}, prefix="model", replace=True)
+    with pytest.raises(TypeError, match="the value of an attribute is a str, not int: 'step'"):
+        save_file({"weight": torch.zeros(1)}, place, {"step": 1}, prefix="model", replace=True)  # type: ignore[dict-item]
+    with stridemap.open(path) as store:
+        assert dict(store.attrs_of("model.")) == {"a": "b"} and store["model.weight"].item() == 1
+        assert dict(store.attrs) == {"format": "pt", "step": "1"}
+
+
+def test_arrays_are_saved_like_tensors(place: Path | stridemap.Store, path: Path) -> None:
+    import stridemap.numpy
+
+    stridemap.numpy.save_file({"a": np.arange(3), "b": np.ones((2, 2))}, place, {"format": "np"})
+    with pytest.raises(stridemap.NameExistsError, match='save_file to .*: it would remove 1 tensor: "b"'):
+        stridemap.numpy.save_file({"a": np.zeros(3)}, place)
+    stridemap.numpy.save_file({"a": np.zeros(3)}, place, prefix="other")
+    assert stridemap.numpy.load_file(path, prefix="other").keys() == {"a"}
+    loaded = stridemap.numpy.load_file(place)
+    assert loaded.keys() == {"a", "b", "other.a"} and loaded["a"].tolist() == [0, 1, 2]
+    assert not loaded["a"].flags.writeable and load_file(path)["b"].tolist() == [[1, 1], [1, 1]]

@@ -1,0 +1,98 @@
+"""Files in other formats as mappings of names to tensors, read in place."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from . import _errors, _stridemap
+from ._snapshots import Names
+
+#: The maximum number of names in a warning about what cannot be read.
+_MAX_SHOWN = 3
+
+
+class File(Names):
+    """An open file in another format: a mapping of names to tensors that cannot be changed. See `open`.
+
+    Elements are read when an array of them is needed, and are never mapped: another program may change the file. If it
+    does, reading raises a `StateError`. The names are in the order of the file.
+
+    >>> import tempfile, numpy, stridemap
+    >>> path = tempfile.mkdtemp() + "/x.npz"
+    >>> numpy.savez(path, a=numpy.arange(6).reshape(2, 3), b=numpy.zeros(2))
+    >>> with stridemap.open(path) as file:
+    ...     print(file.format, list(file), file["a"][1].numpy())
+    npz ['a', 'b'] [3 4 5]
+    """
+
+    def __init__(self, path: str) -> None:
+        opened = _stridemap.open_file(path, True, None)
+        self._path, self._skipped = path, opened.skipped()
+        self._opened: _stridemap.FileHandle | None = opened
+        if self._skipped and not opened.names() and not opened.attributes():
+            raise _errors.make("BadFile", self._skipped[0][1])
+
+    @property
+    def _handle(self) -> _stridemap.FileHandle:
+        if self._opened is None:
+            raise ValueError("the file is closed")
+        return self._opened
+
+    def __enter__(self) -> File:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file. Tensors of it stay valid. Closing it again does nothing."""
+        self._opened = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether the file is closed."""
+        return self._opened is None
+
+    @property
+    def path(self) -> str:
+        """The path of the file."""
+        return self._path
+
+    @property
+    def format(self) -> str:
+        """The format, which is recognized from the contents: safetensors, shard-index, npy, npz or pytorch."""
+        return self._handle.format
+
+    @property
+    def attrs(self) -> Mapping[str, str]:
+        """The text in the file besides its tensors. They cannot be changed.
+
+        These are the metadata of a safetensors file, and the plain values of a checkpoint, by key path.
+        """
+        return MappingProxyType(self._handle.attributes())
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """What cannot be read and was left out: the reasons, by name."""
+        return dict(self._skipped)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return File, (self._path,)
+
+    def __repr__(self) -> str:
+        return "<stridemap.File, closed>" if self.closed else f"<stridemap.File {self._path!r}, {self.format}>"
+
+
+def open_file(path: str | os.PathLike[str]) -> File:
+    """Open a file. Warn about what cannot be read."""
+    file = File(os.path.abspath(os.fsdecode(path)))
+    if skipped := file.skipped:
+        names = ", ".join(f'"{name}"' for name in list(skipped)[:_MAX_SHOWN])
+        more = f" and {len(skipped) - _MAX_SHOWN} more" if len(skipped) > _MAX_SHOWN else ""
+        reason = next(iter(skipped.values()))
+        warnings.warn(f"not readable in {file.path}: {names}{more}: {reason}; see File.skipped", stacklevel=3)
+    return file
