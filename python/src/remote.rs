@@ -48,13 +48,13 @@ fn open_for(options: RemoteOptions, url: &str, call: &Call) -> stridemap::Result
 }
 
 /// Calls a function of Python with the bytes that are done and those of the whole operation, when they have changed.
-struct Progress<'a> {
+pub(crate) struct Progress<'a> {
     function: Option<&'a Py<PyAny>>,
     done: Mutex<Option<(u64, u64)>>,
 }
 
 impl<'a> Progress<'a> {
-    fn new(function: Option<&'a Py<PyAny>>) -> Self {
+    pub(crate) fn new(function: Option<&'a Py<PyAny>>) -> Self {
         Progress { function, done: Mutex::default() }
     }
 
@@ -67,8 +67,20 @@ impl<'a> Progress<'a> {
         }
     }
 
+    /// Returns what an operation calls with more bytes that are done, of a total that may turn out to be larger. Runs the
+    /// handlers of signals.
+    pub(crate) fn advance(&self, total_bytes: u64) -> impl FnMut(u64) {
+        let mut done_bytes = 0u64;
+        move |bytes| {
+            done_bytes = done_bytes.saturating_add(bytes);
+            let done = Some((done_bytes, total_bytes.max(done_bytes)));
+            *self.done.lock().unwrap_or_else(PoisonError::into_inner) = done;
+            interrupt::check();
+        }
+    }
+
     /// Calls the function, on the thread of the caller.
-    fn tick(&self, py: Python<'_>) -> PyResult<()> {
+    pub(crate) fn tick(&self, py: Python<'_>) -> PyResult<()> {
         let done = self.done.lock().unwrap_or_else(PoisonError::into_inner).take();
         match (self.function, done) {
             (Some(function), Some(done)) => function.call1(py, done).map(drop),
@@ -162,13 +174,7 @@ pub(crate) fn pull_names(
             for name in &names {
                 total_bytes = total_bytes.saturating_add(snapshot.load(name)?.nbytes() as u64);
             }
-            let mut done_bytes = 0u64;
-            let copied = snapshot.copy_to(&path, Some(&names), |bytes| {
-                done_bytes = done_bytes.saturating_add(bytes);
-                let done = Some((done_bytes, total_bytes.max(done_bytes)));
-                *progress.done.lock().unwrap_or_else(PoisonError::into_inner) = done;
-                interrupt::check();
-            })?;
+            let copied = snapshot.copy_to(&path, Some(&names), progress.advance(total_bytes))?;
             let copy = StoreOptions::new().open(&path)?.snapshot();
             let mut storage_count = 0;
             for storage in copy.storages() {

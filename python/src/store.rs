@@ -9,11 +9,12 @@ use std::time::{Duration, Instant, SystemTime};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use stridemap::history::{At, LogEntry, Retention, TagInfo};
-use stridemap::{Durability, ErrorKind, ExternalFiles, StorageKind, Store, StoreOptions};
+use stridemap::{Durability, ErrorKind, ExternalFiles, StorageKind, Store, StoreOptions, TensorInfo};
 use stridemap_remote::Remote;
 
 use crate::error::Result;
-use crate::interrupt::{self, detach};
+use crate::interrupt::{self, apart, detach};
+use crate::remote::Progress;
 use crate::source::Elements;
 use crate::tensor::{OpenMode, Origin, Tensor};
 use crate::transaction::TransactionHandle;
@@ -124,6 +125,9 @@ type Tag = (String, u64, i128, Option<String>);
 
 /// A generation, the time, the message, the tags and the own bytes.
 type Entry = (u64, i128, Option<String>, Vec<String>, u64);
+
+/// The name, the dtype, the size and the number of bytes of a tensor.
+type Listed = (String, &'static str, Vec<usize>, usize);
 
 fn tags(found: Vec<TagInfo>) -> Vec<Tag> {
     let tag = |tag: TagInfo| (tag.name, tag.generation, microseconds(tag.time), tag.message);
@@ -363,9 +367,21 @@ impl StoreHandle {
     }
 
     /// Checks all metadata and every sealed byte. Returns a line for each finding and each interrupted change.
-    fn verify(&self, py: Python<'_>) -> Result<Vec<String>> {
+    fn verify(&self, py: Python<'_>, progress: Option<Py<PyAny>>) -> Result<Vec<String>> {
         let store = self.store()?;
-        let found = self.open_mode.detach(py, || store.verify(|_| interrupt::check()))?;
+        let progress = Progress::new(progress.as_ref());
+        let found = apart(
+            py,
+            |py| progress.tick(py),
+            |_| {
+                // What cannot be read is reported.
+                let sealed = store.snapshot();
+                let sealed =
+                    sealed.storages().flatten().filter(|storage| storage.kind == StorageKind::Sealed);
+                let total_bytes = sealed.fold(0u64, |sum, storage| sum.saturating_add(storage.size_bytes));
+                store.verify(progress.advance(total_bytes))
+            },
+        )?;
         let interrupted = found.interrupted.iter().map(|name| {
             format!(
                 "{name:?}: a change of the elements was interrupted; allow_interrupted() reads and locks them"
@@ -451,6 +467,17 @@ impl Snapshot {
         let Some(inner) = self.open_mode.detach(py, || find(&self.snapshot, name))? else { return Ok(None) };
         let origin = origin(&self.store, &self.open_mode, self.snapshot.generation(), name);
         Ok(Some(Tensor { inner, origin: Some(Arc::new(origin)) }))
+    }
+
+    /// Returns the name, the dtype, the size and the number of bytes of each tensor, without opening its storage.
+    fn tensors(&self, py: Python<'_>) -> Result<Vec<Listed>> {
+        self.open_mode.detach(py, || -> stridemap::Result<_> {
+            let listed = |info: TensorInfo| {
+                let header = &info.header;
+                (info.name, header.dtype().name(), header.size().to_vec(), header.nbytes())
+            };
+            self.snapshot.iter_tensors("")?.map(|info| info.map(listed)).collect()
+        })
     }
 
     fn load(&self, py: Python<'_>, name: &str) -> Result<Tensor> {

@@ -367,9 +367,14 @@ impl Tensor {
         Err(PyTypeError::new_err("a tensor is not searched for elements; use its numpy() array"))
     }
 
-    fn __repr__(&self, py: Python<'_>) -> Result<String> {
-        // Waits for the lock of a mutable tensor. Ctrl-C ends the wait.
-        self.detach(py, || -> stridemap::Result<_> { Ok(self.inner.to_string()) })
+    /// Describes the header. No element is read, because reading one may wait for a lock or a request.
+    fn __repr__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("stridemap._html")?.getattr("described")?.call1((slf,))
+    }
+
+    /// Returns what a notebook shows.
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("stridemap._html")?.getattr("of_tensor")?.call1((slf,))
     }
 }
 

@@ -117,6 +117,14 @@ impl Tensor {
         }
     }
 
+    /// Names dimensions that have no name, as PyTorch did. A dimension that has one is listed under it, `None` is no name,
+    /// and "..." stands for all dimensions that are not listed. A name is an identifier. A saved view keeps its names.
+    #[pyo3(signature = (*names))]
+    fn refine_names(&self, names: Vec<Option<String>>) -> Result<Tensor> {
+        let names: Vec<Option<&str>> = names.iter().map(Option::as_deref).collect();
+        self.wrapped(self.inner.refine_names(&names))
+    }
+
     /// The real parts of complex numbers.
     #[getter]
     fn real(&self) -> Result<Tensor> {

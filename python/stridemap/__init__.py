@@ -77,3 +77,8 @@ __all__ = [
     "pull",
     "safe_open",
 ]
+
+
+def __dir__() -> list[str]:
+    """List what is public, for completion."""
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

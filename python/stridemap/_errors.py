@@ -135,10 +135,13 @@ _NUMBERS = {
     "NotAllowed": errno.EACCES,
 }
 
-#: Names of Rust in messages of the library, and what replaces them here.
+#: Words of Rust in messages of the library, and what replaces them here. Longer ones are before those that they contain.
 _WORDS = {
     "StoreOptions::external(ExternalFiles::Beside) (--external beside)": "external='beside'",
     "StoreOptions::external(ExternalFiles::Anywhere) (--external anywhere)": "external='anywhere'",
+    "use open, or StoreOptions::allow_network_mapping if only one machine writes it": "open the store with mapped=False",
+    "open it with open_mapped": "open it with mapped=True",
+    "open_mapped ": "open ",
     ", remove that tensor first, or replace it, with Transaction::on_existing": ", remove that tensor first, or give replace=True",
     ", remove that tag first, or replace it, with Transaction::on_existing": ", remove that tag first, or give replace=True",
     "use save_as with StorageKind::Mutable to make a copy that can be locked": (
@@ -150,8 +153,19 @@ _WORDS = {
     "the file already exists, and may not be replaced": "the file already exists; give replace=True to replace it",
     "state their type (--untyped, or ForeignOptions::untyped)": "state their type (untyped=..., of import_file)",
     "say so (--untyped, or ForeignOptions::untyped)": "say so (untyped='bfloat16', of import_file)",
+    "with Store::materialize or stridemap materialize": "with the command stridemap materialize",
     "no tag, handle or snapshot keeps it": "no tag, store or snapshot keeps it",
     "retain: the policy has no rule; say which tags to keep, or remove": "prune: no rule keeps a tag; give keep_last, keep_within or keep_every, or remove",
+    "use save_as with StorageKind::Mutable to make": "save it with kind=\"mutable\" to make",
+    "use save_as with StorageKind::Live to make": "save it with kind=\"live\" to make",
+    "use save_as, which makes": "save the tensor again, which makes",
+    "clone_data makes": "copy() makes",
+    "allow_interrupted; dropping an exclusive guard that was taken through it ends": "allow_interrupted(); releasing an exclusive lock of it ends",
+    "exclusive guard of the storage; use that guard, or drop it first": "exclusive lock of the storage; use its array, or release it first",
+    "shared guard of the storage; drop it first": "shared lock of the storage; release it first",
+    "a guard of the storage": "a lock of the storage",
+    "the guard was taken": "the lock was taken",
+    "this thread has an appender for the storage, or a transaction that has appended to it; drop the appender, or commit or drop the transaction, first": "this thread has a transaction that has appended to the storage; commit or abort it first",
 }
 
 

@@ -11,12 +11,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from . import _errors, _stridemap
+from ._progress import Progress, reporter
 
 if TYPE_CHECKING:
     from ._stridemap import StoreHandle
-
-#: Called with the bytes that are done and those of the whole operation, as it advances.
-Progress = Callable[[int, int], object]
 
 _log = logging.getLogger("stridemap")
 
@@ -75,10 +73,11 @@ def is_url(path: object) -> bool:
 
 
 def push(
-    handle: StoreHandle, url: str, jobs: int, timeout: float, progress: Progress | None, dry_run: bool
+    handle: StoreHandle, url: str, jobs: int, timeout: float, progress: Progress | bool | None, dry_run: bool
 ) -> Pushed:
     """Push a store: see `Store.push`."""
-    return Pushed(*handle.push(_url(url), (jobs, timeout), progress, dry_run))
+    with reporter("push", progress) as report:
+        return Pushed(*handle.push(_url(url), (jobs, timeout), report, dry_run))
 
 
 def pull(
@@ -88,7 +87,7 @@ def pull(
     *,
     jobs: int = 8,
     timeout: float = 60.0,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     durable: bool = True,
     dry_run: bool = False,
 ) -> Pulled:
@@ -104,7 +103,7 @@ def pull(
 
     `jobs` is how many requests are sent at a time, and `timeout` how long, in seconds, a request that fails is repeated.
     `progress` is called with the bytes that are done and the bytes of all, and ends the pull if it raises an exception;
-    so does Ctrl-C. With `dry_run`, nothing is changed: the result says what would be received. `durable` is as in `open`.
+    so does Ctrl-C. With `progress=True`, `tqdm` shows a bar if it is installed. With `dry_run`, nothing is changed: the result says what would be received. `durable` is as in `open`.
 
     >>> import stridemap, tempfile
     >>> dir = tempfile.mkdtemp()
@@ -120,13 +119,15 @@ def pull(
     """
     url, path = _url(url), _local(path)
     if names is None:
-        return Pulled(*_stridemap.pull(url, path, (jobs, timeout), progress, durable, dry_run))
+        with reporter("pull", progress) as report:
+            return Pulled(*_stridemap.pull(url, path, (jobs, timeout), report, durable, dry_run))
     if dry_run:
         raise _errors.make("InvalidArgument", "pull: dry_run is not possible with names; open the URL to see sizes")
     wanted = [names] if isinstance(names, str) else list(names)
     if not all(isinstance(name, str) for name in wanted):
         raise TypeError(f"pull: names are texts, not {names!r}")
-    return Pulled(*_stridemap.pull_names(url, path, wanted, (jobs, timeout), progress))
+    with reporter("pull", progress) as report:
+        return Pulled(*_stridemap.pull_names(url, path, wanted, (jobs, timeout), report))
 
 
 def follow(
@@ -136,7 +137,7 @@ def follow(
     interval: float = 1.0,
     jobs: int = 8,
     timeout: float = 60.0,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     on_error: Callable[[_errors.Error, float], object] | None = None,
     durable: bool = True,
 ) -> Generator[Pulled, None, None]:
@@ -173,7 +174,9 @@ def follow(
 
     def values() -> Generator[Pulled, None, None]:
         while True:
-            yield Pulled(*_stridemap.follow(url, path, interval, (jobs, timeout), progress, report, durable))
+            with reporter("follow", progress) as advance:
+                pulled = Pulled(*_stridemap.follow(url, path, interval, (jobs, timeout), advance, report, durable))
+            yield pulled
 
     return values()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from . import _attributes, _errors, _forks, _history
+from . import _attributes, _errors, _forks, _history, _html
 from ._stridemap import Snapshot, Tensor
 
 if TYPE_CHECKING:
@@ -121,6 +121,12 @@ class SnapshotView(Names):
         from . import _handles
 
         return _handles.snapshot, self._handle._origin
+
+    def _repr_html_(self) -> str:
+        return _html.of_store(self)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
 
     def __repr__(self) -> str:
         message = "" if self.message is None else f", {self.message!r}"

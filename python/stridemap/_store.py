@@ -9,7 +9,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from . import _arrays, _errors, _forks, _history, _remotes, _stridemap
+from . import _arrays, _errors, _forks, _history, _html, _progress, _remotes, _stridemap
 from ._attributes import Attributes, Updates
 from ._history import At, LogEntry, TagInfo
 from ._snapshots import Change, Names, SnapshotView, checked_name, checked_prefix
@@ -398,7 +398,7 @@ class Store(Changes):
         *,
         jobs: int = 8,
         timeout: float = 60.0,
-        progress: _remotes.Progress | None = None,
+        progress: _progress.Progress | bool | None = None,
         dry_run: bool = False,
     ) -> _remotes.Pushed:
         """Make the newest generation of this store, with its tags and what they keep, the newest at a URL.
@@ -460,9 +460,20 @@ class Store(Changes):
         start, end = self._handle.append(checked_name(name), _arrays.elements_of(rows, f'append to "{name}"'))
         return range(start, end)
 
-    def verify(self) -> list[str]:
-        """Check the metadata and all sealed bytes. Return a line for each finding: an empty list if all is whole."""
-        return self._handle.verify()
+    def verify(self, *, progress: _progress.Progress | bool | None = None) -> list[str]:
+        """Check the metadata and all sealed bytes. Return a line for each finding: an empty list if all is whole.
+
+        `progress` is called with the bytes that are done and those of all. With `True`, `tqdm` shows a bar if it is
+        installed.
+
+        >>> import tempfile
+        >>> with open(tempfile.mkdtemp() + "/x.smap", "x") as store:
+        ...     store["x"] = [1, 2]
+        ...     store.verify()
+        []
+        """
+        with _progress.reporter("verify", progress) as report:
+            return self._handle.verify(report)
 
     def compact(self) -> None:
         """Free disk space: rewrite sealed storages without the bytes that no tensor reaches."""
@@ -489,6 +500,12 @@ class Store(Changes):
         if self._open_mode["remote"]:
             return _handles.remote_store, (self.path, self.uuid, self._open_mode, self.generation, self._is_fixed)
         return _handles.store, (self.path, self.uuid, self._open_mode, self.generation if self._is_fixed else None)
+
+    def _repr_html_(self) -> str:
+        return _html.of_store(self)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return [] if self.closed else list(self)
 
     def __repr__(self) -> str:
         if self.closed:

@@ -1,0 +1,38 @@
+"""Progress of long work: a function of the caller, or a bar of `tqdm`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+#: Called with the bytes that are done and those of the whole operation, as it advances.
+Progress = Callable[[int, int], object]
+
+
+@contextmanager
+def reporter(action: str, progress: Progress | bool | None) -> Iterator[Progress | None]:
+    """Yield the function that is called as work advances. With `True`, it shows a bar, if `tqdm` is installed."""
+    if not isinstance(progress, bool):
+        yield progress
+        return
+    if not progress or find_spec("tqdm") is None:
+        yield None
+        return
+    # Without work, there is nothing to show.
+    bar: Any = None
+
+    def advance(done: int, total: int) -> None:
+        nonlocal bar
+        if bar is None:
+            bar = import_module("tqdm.auto").tqdm(desc=action, unit="B", unit_scale=True, unit_divisor=1024)
+        bar.total = total
+        bar.update(done - bar.n)
+
+    try:
+        yield advance
+    finally:
+        if bar is not None:
+            bar.close()
