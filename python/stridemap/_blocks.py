@@ -22,7 +22,7 @@ import numpy as np
 
 from . import _errors
 from ._arrays import dtype_name, elements_of, numpy_dtype
-from ._store import Store, open
+from ._store import Store, Transaction, open
 from ._stridemap import Tensor
 
 #: Where a block is: slices and integers, and perhaps `...`, as in a subscript.
@@ -143,10 +143,14 @@ class BlockFile:
 
     def commit(self, store: Store, name: str) -> None:
         """Save the tensor in one commit."""
-        stride = [math.prod(max(size, 1) for size in self.shape[axis + 1 :]) for axis in range(len(self.shape))]
         with store.transaction() as txn:
-            number = txn._handle.stage_file(self.path)
-            txn._handle.save_header(name, (self.dtype, self.shape, stride, 0), number)
+            self.save(txn, name)
+
+    def save(self, txn: Transaction, name: str) -> None:
+        """Save the tensor in a transaction."""
+        stride = [math.prod(max(size, 1) for size in self.shape[axis + 1 :]) for axis in range(len(self.shape))]
+        number = txn._handle.stage_file(self.path)
+        txn._handle.save_header(name, (self.dtype, self.shape, stride, 0), number)
 
     def remove(self) -> None:
         """Remove the file, if it is still there."""
