@@ -60,9 +60,25 @@ impl FileHandle {
         self.0.format().name()
     }
 
-    /// Returns the names of the tensors, in the order of the file.
-    fn names(&self) -> Vec<String> {
-        self.0.tensors().map(|tensor| tensor.name).collect()
+    /// Returns the names of the tensors that begin with `prefix`, in the order of the file.
+    #[pyo3(signature = (prefix = ""))]
+    fn names(&self, prefix: &str) -> Vec<String> {
+        self.0.tensors().map(|tensor| tensor.name).filter(|name| name.starts_with(prefix)).collect()
+    }
+
+    /// Whether a name begins with `prefix`.
+    fn has_prefix(&self, prefix: &str) -> bool {
+        self.0.tensors().any(|tensor| tensor.name.starts_with(prefix))
+    }
+
+    /// Returns the number of tensors.
+    fn tensor_count(&self) -> usize {
+        self.0.tensors().count()
+    }
+
+    /// Loads a tensor. Returns `None` if there is none.
+    fn find(&self, py: Python<'_>, name: &str) -> Result<Option<Tensor>> {
+        self.0.contains(name).then(|| self.load(py, name)).transpose()
     }
 
     fn contains(&self, name: &str) -> bool {
@@ -78,9 +94,10 @@ impl FileHandle {
         self.0.tensors().map(|tensor| (tensor.name, tensor.storage_id)).collect()
     }
 
-    /// Returns the text in the file besides its tensors.
-    fn attributes(&self) -> BTreeMap<String, String> {
-        self.0.attributes().clone()
+    /// Returns the text in the file besides its tensors, which belongs to no name: to the prefix "".
+    #[pyo3(signature = (scope = ""))]
+    fn attributes(&self, scope: &str) -> BTreeMap<String, String> {
+        if scope.is_empty() { self.0.attributes().clone() } else { BTreeMap::new() }
     }
 
     /// Returns the names that were left out, and why.

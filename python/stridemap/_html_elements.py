@@ -68,7 +68,8 @@ def _sample(tensor: Tensor) -> Tensor:
         step = -(-count // taken)
         steps.append(slice(None, None, step))
         left //= -(-count // step)
-    return tensor[tuple(reversed(steps))]
+    sample: Tensor = tensor[tuple(reversed(steps))]
+    return sample
 
 
 def _histogram(tensor: Tensor) -> str:

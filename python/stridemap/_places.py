@@ -47,6 +47,9 @@ def replacing(
     Yield it, and the names with the prefix. Removing others, or attributes of the prefix that are not in the
     `metadata`, must be allowed by `replace`.
     """
+    for key, value in (metadata or {}).items():
+        if not isinstance(value, str):
+            raise TypeError(f"metadata are texts, and the value of {key!r} is of type {type(value).__name__}")
     new = {prefix + name for name in names}
     with writing(place) as store, store.transaction() as txn:
         removed, attributes = set(txn._handle.names(prefix)) - new, txn.attrs_of(prefix)

@@ -90,7 +90,7 @@ class Slice:
 
     def get_dtype(self) -> str:
         """Return the name that safetensors has for the dtype, such as "F32"."""
-        return _SAFETENSORS_NAMES.get(self._tensor.dtype, self._tensor.dtype)
+        return _SAFETENSORS_NAMES.get(self._tensor._dtype_name, self._tensor._dtype_name)
 
     def __getitem__(self, subscript: Any) -> Any:
         return self._opened._converted(self._tensor[subscript])

@@ -208,7 +208,8 @@ class _Array(BackendArray):
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.BASIC, self._read)
 
     def _read(self, key: tuple[int | slice, ...]) -> np.ndarray[Any, Any]:
-        array = self.tensor[key].numpy()
+        part: Tensor = self.tensor[key]
+        array = part.numpy()
         return array if array.dtype == self.dtype else array.view(self.dtype)
 
 

@@ -104,7 +104,7 @@ def test_metadata_become_attributes(place: Path | stridemap.Store, path: Path) -
     with stridemap.open(path) as store:
         assert dict(store.attrs_of("model.")) == {"format": "new", "epoch": "2"}
     save_file({"weight": torch.ones(1)}, place, {"a": "b"}, prefix="model", replace=True)
-    with pytest.raises(TypeError, match="the value of an attribute is a str, not int: 'step'"):
+    with pytest.raises(TypeError, match="metadata are texts, and the value of 'step' is of type int"):
         save_file({"weight": torch.zeros(1)}, place, {"step": 1}, prefix="model", replace=True)  # type: ignore[dict-item]
     with stridemap.open(path) as store:
         assert dict(store.attrs_of("model.")) == {"a": "b"} and store["model.weight"].item() == 1

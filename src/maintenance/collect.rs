@@ -14,6 +14,7 @@ use crate::storage::GrowthLock;
 /// Deletes every file that neither the newest generation nor a pinned one needs, and cuts off bytes past the end of
 /// sealed storages.
 pub(crate) fn collect_all(store: &OpenStore) -> Result<Collected> {
+    store.check_poison()?;
     let lock = store.lock_writers()?;
     let newest = unsynced::settle_newest(store, &lock)?;
     store.install(Arc::clone(&newest));

@@ -27,7 +27,7 @@ fn commit(store: &Store, step: u64) {
             txn.save("down", &vec![u64::MAX - step; 50_000])?;
             match step {
                 0 => txn.save("rows", &[[step; 8]])?,
-                _ => drop(txn.append("rows", &[[step; 8]])?),
+                _ => txn.append("rows", &[[step; 8]]).map(|_| ())?,
             }
             txn.tag(&format!("step{step}"))
         })
