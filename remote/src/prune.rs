@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use stridemap::{Error, ErrorKind, Result};
-use stridemap_format::remote::{ObjectName, object_path};
+use stridemap_format::remote::{ObjectName, manifest_from_path, object_from_path, object_path};
 
 use crate::Remote;
 use crate::chain::Link;
@@ -137,7 +137,10 @@ impl Remote {
             known.extend(needed.iter().map(object_path));
             for dir in ["objects", "generations"] {
                 for listed in self.client.list(dir)? {
-                    if !known.contains(&listed.name) {
+                    // Others may keep objects of their own in a directory of this name.
+                    let is_own = object_from_path(&listed.name).is_some()
+                        || manifest_from_path(&listed.name).is_some();
+                    if is_own && !known.contains(&listed.name) {
                         found.since.entry(listed.name).or_insert(listed.modified);
                     }
                 }

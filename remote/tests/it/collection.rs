@@ -271,3 +271,27 @@ fn next_prune_removes_what_a_killed_one_left() {
     scene.remote.prune(&PruneOptions::new()).unwrap();
     assert_eq!(left(), Vec::<String>::new());
 }
+
+#[test]
+fn objects_of_others_are_not_deleted_as_orphans() {
+    let place = Place::in_files();
+    let store = place.create("a.smap");
+    store.save("x", &1f32).unwrap();
+    place.push(&store);
+    let foreign = ["objects/photos/2019.jpg", "objects/report.pdf", "generations/0000000000000003.man"];
+    for name in foreign {
+        let path = place.path("remote").join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, b"not of a remote").unwrap();
+    }
+    let orphan = place.path("remote/objects").join("ab".repeat(32));
+    std::fs::write(&orphan, b"left by a push that was killed").unwrap();
+    let options = PruneOptions::new().orphans(true).grace(Duration::ZERO);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(place.remote.prune(&options).unwrap().object_count, 1);
+    assert!(!orphan.exists());
+    for name in foreign {
+        assert!(place.path("remote").join(name).exists(), "{name}");
+    }
+    assert_whole(&store);
+}
