@@ -11,8 +11,8 @@ use stridemap_interop::{ForeignFile, ForeignOptions, Order, npy, npz, safetensor
 
 use crate::error::Result;
 use crate::interrupt::{check, detach};
+use crate::snapshot::Snapshot;
 use crate::source::dtype_of;
-use crate::store::Snapshot;
 use crate::tensor::Tensor;
 use crate::transaction::TransactionHandle;
 

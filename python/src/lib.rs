@@ -9,6 +9,7 @@ mod live;
 mod lock;
 mod remote;
 mod scalar;
+mod snapshot;
 mod source;
 mod store;
 mod tensor;
@@ -28,7 +29,9 @@ mod _stridemap {
     #[pymodule_export]
     use super::remote::{follow, open_remote, prune, pull, pull_names};
     #[pymodule_export]
-    use super::store::{Snapshot, StoreHandle, create, open};
+    use super::snapshot::Snapshot;
+    #[pymodule_export]
+    use super::store::{StoreHandle, create, open};
     #[pymodule_export]
     use super::tensor::{Lent, Tensor};
     #[pymodule_export]

@@ -12,8 +12,9 @@ use stridemap::{Error, ErrorKind, Header, OnExisting, Source as _, Store, Transa
 
 use crate::error::Result;
 use crate::interrupt::detach;
+use crate::snapshot::Snapshot;
 use crate::source::{Elements, dtype, dtype_of};
-use crate::store::{Snapshot, kind_of};
+use crate::store::kind_of;
 use crate::tensor::{Origin, Tensor};
 
 type Open<'a> = Option<Transaction<'a>>;

@@ -1,0 +1,132 @@
+//! A generation of a store, as a mapping of names to tensors.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use stridemap::{StorageKind, Store, TensorInfo};
+
+use crate::error::Result;
+use crate::store::{microseconds, origin};
+use crate::tensor::{OpenMode, Tensor};
+
+/// The name, the dtype, the size and the number of bytes of a tensor.
+type Listed = (String, &'static str, Vec<usize>, usize);
+
+/// One generation of a store, which never changes.
+#[pyclass(frozen, module = "stridemap")]
+pub(crate) struct Snapshot {
+    pub(crate) snapshot: stridemap::Snapshot,
+    pub(crate) store: Store,
+    pub(crate) open_mode: OpenMode,
+}
+
+#[pymethods]
+impl Snapshot {
+    #[getter]
+    fn generation(&self) -> u64 {
+        self.snapshot.generation()
+    }
+
+    /// When the generation was published, in microseconds since 1970.
+    #[getter]
+    fn time(&self) -> i128 {
+        microseconds(self.snapshot.time())
+    }
+
+    /// What the user said about the generation.
+    #[getter]
+    fn message(&self) -> Option<&str> {
+        self.snapshot.message()
+    }
+
+    /// Returns the ids of the sealed storages.
+    fn sealed_storages(&self, py: Python<'_>) -> Result<BTreeSet<u64>> {
+        self.open_mode.detach(py, || -> stridemap::Result<_> {
+            let mut sealed = BTreeSet::new();
+            for storage in self.snapshot.storages() {
+                let storage = storage?;
+                sealed.extend((storage.kind == StorageKind::Sealed).then_some(storage.id));
+            }
+            Ok(sealed)
+        })
+    }
+
+    #[getter]
+    fn _origin(&self) -> (OsString, String, OpenMode, u64) {
+        (self.store.path().into(), self.store.uuid(), self.open_mode.clone(), self.snapshot.generation())
+    }
+
+    #[pyo3(signature = (prefix = ""))]
+    fn names(&self, py: Python<'_>, prefix: &str) -> Result<Vec<String>> {
+        self.open_mode.detach(py, || names(&self.snapshot, prefix))
+    }
+
+    fn has_prefix(&self, py: Python<'_>, prefix: &str) -> Result<bool> {
+        self.open_mode.detach(py, || has_prefix(&self.snapshot, prefix))
+    }
+
+    fn tensor_count(&self, py: Python<'_>) -> Result<u64> {
+        self.open_mode.detach(py, || self.snapshot.tensor_count())
+    }
+
+    fn find(&self, py: Python<'_>, name: &str) -> Result<Option<Tensor>> {
+        let Some(inner) = self.open_mode.detach(py, || find(&self.snapshot, name))? else { return Ok(None) };
+        let origin = origin(&self.store, &self.open_mode, self.snapshot.generation(), name);
+        Ok(Some(Tensor { inner, origin: Some(Arc::new(origin)) }))
+    }
+
+    /// Returns the name, the dtype, the size and the number of bytes of each tensor, without opening its storage.
+    fn tensors(&self, py: Python<'_>) -> Result<Vec<Listed>> {
+        self.open_mode.detach(py, || -> stridemap::Result<_> {
+            let listed = |info: TensorInfo| {
+                let header = &info.header;
+                (info.name, header.dtype().name(), header.size().to_vec(), header.nbytes())
+            };
+            self.snapshot.iter_tensors("")?.map(|info| info.map(listed)).collect()
+        })
+    }
+
+    fn load(&self, py: Python<'_>, name: &str) -> Result<Tensor> {
+        let inner = self.open_mode.detach(py, || self.snapshot.load(name))?;
+        let origin = origin(&self.store, &self.open_mode, self.snapshot.generation(), name);
+        Ok(Tensor { inner, origin: Some(Arc::new(origin)) })
+    }
+
+    fn contains(&self, py: Python<'_>, name: &str) -> Result<bool> {
+        self.open_mode.detach(py, || self.snapshot.contains(name))
+    }
+
+    fn attributes(&self, scope: &str) -> BTreeMap<String, String> {
+        self.snapshot.attributes(scope)
+    }
+
+    /// Returns the names that were added, changed and removed since an earlier snapshot.
+    fn changes_since(
+        &self,
+        py: Python<'_>,
+        earlier: &Snapshot,
+    ) -> Result<(Vec<String>, Vec<String>, Vec<String>)> {
+        let changes = self.open_mode.detach(py, || self.snapshot.changes_since(&earlier.snapshot))?;
+        Ok((changes.added, changes.changed, changes.removed))
+    }
+}
+
+/// Returns the names of a generation that begin with `prefix`.
+pub(crate) fn names(snapshot: &stridemap::Snapshot, prefix: &str) -> stridemap::Result<Vec<String>> {
+    snapshot.iter_tensors(prefix)?.map(|info| Ok(info?.name)).collect()
+}
+
+/// Whether a name of a generation begins with `prefix`.
+pub(crate) fn has_prefix(snapshot: &stridemap::Snapshot, prefix: &str) -> stridemap::Result<bool> {
+    Ok(snapshot.iter_tensors(prefix)?.next().transpose()?.is_some())
+}
+
+/// Loads a tensor of a generation, if it has one with this name.
+pub(crate) fn find(
+    snapshot: &stridemap::Snapshot,
+    name: &str,
+) -> stridemap::Result<Option<stridemap::Tensor>> {
+    snapshot.contains(name)?.then(|| snapshot.load(name)).transpose()
+}
