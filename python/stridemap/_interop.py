@@ -53,11 +53,7 @@ def import_file(
     ['imported.points'] (2, 3)
     """
     opened = _stridemap.open_file(os.path.abspath(os.fsdecode(file)), skip_unreadable, untyped)
-    prefix = ended(prefix)
-    with _changing(target) as txn:
-        txn._handle.on_existing(replace)
-        txn._handle.import_file(opened, prefix)
-        _add_attributes(txn, f"import {os.fsdecode(file)}", opened.attributes(), prefix, replace)
+    _add(opened, f"import {os.fsdecode(file)}", target, ended(prefix), replace, is_adopted=False)
 
 
 def adopt(
@@ -85,11 +81,19 @@ def adopt(
     [3 4 5]
     """
     opened = _stridemap.open_file(os.path.abspath(os.fsdecode(file)), skip_unreadable, untyped)
-    prefix = ended(prefix)
+    _add(opened, f"adopt {os.fsdecode(file)}", target, ended(prefix), replace, is_adopted=True)
+
+
+def _add(
+    file: _stridemap.FileHandle, request: str, target: Target, prefix: str, replace: bool, is_adopted: bool
+) -> None:
     with _changing(target) as txn:
         txn._handle.on_existing(replace)
-        txn._handle.adopt_file(opened, prefix)
-        _add_attributes(txn, f"adopt {os.fsdecode(file)}", opened.attributes(), prefix, replace)
+        if is_adopted:
+            txn._handle.adopt_file(file, prefix)
+        else:
+            txn._handle.import_file(file, prefix)
+        _add_attributes(txn, request, file.attributes(), prefix, replace)
 
 
 @contextmanager
