@@ -83,7 +83,9 @@ def load_file(place: Place, device: Device = "cpu", *, prefix: str = "") -> dict
     memory there, if they do in the store.
     """
     prefix = ended(prefix)
-    with reading(place) as source:
+    with reading(place) as opened:
+        # All names are of one generation, also if another thread refreshes the store.
+        source = opened if isinstance(opened, File) else opened.snapshot()
         names = [name for name in source if name.startswith(prefix)]
         ids = source._handle.storage_ids() if isinstance(source, File) else {}
         found = [source[name] for name in names]
