@@ -19,7 +19,7 @@ fn commit_count() -> u64 {
 /// How long a reader waits for the next generation. The server is slow if other tests run beside this one.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Makes generation `step` + 2, of which each tensor tells the step.
+/// Makes generation `step` + 2. The elements of every tensor in it show the step.
 fn commit(store: &Store, step: u64) {
     store
         .write(|txn| {
