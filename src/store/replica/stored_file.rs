@@ -2,7 +2,8 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use stridemap_format::remote::{FileKey, FileKind};
 use stridemap_format::{RecordKind, StorageRecord};
@@ -11,12 +12,16 @@ use super::files::FileReader;
 use super::listing::{deleted, missing, sum_bytes};
 use crate::disk::{Access, DiskFile, read_again};
 use crate::error::{Error, ErrorKind, IoContext as _, Result};
-use crate::storage::{InPlaceContext, OpenContext as _, Storage, Stored, check_length};
+use crate::storage::{
+    ByteSource as _, InPlaceContext, OpenContext as _, Storage, Stored, VerifiedStorage, check_length,
+};
 use crate::store::Snapshot;
 
 impl Snapshot {
     /// Opens a file that a replica of this generation needs, as [`replica_files`](Self::replica_files) lists it. The
-    /// reader has the bytes that belong to the generation, even if the file is longer.
+    /// reader has the bytes that belong to the generation, even if the file is longer. [`stream`](FileReader::stream) of a
+    /// sealed storage passes only bytes that match their digests, and otherwise fails with a [`stridemap::Error`](Error) in
+    /// an [`io::Error`]: `Corrupt`.
     ///
     /// A mutable storage has one byte more than its elements: the mark of an interrupted change, which is copied as it is.
     /// Each read takes the shared lock of the storage, so [`stream`](FileReader::stream) of the whole file copies one
@@ -86,6 +91,11 @@ impl Snapshot {
                 let storage = Storage::open(&store.disk, &path, stored, None, context)?;
                 Ok(Arc::new(MutableReader { storage, size_bytes }))
             }
+            Some(record) if key.kind == FileKind::Storage && matches!(record.kind, RecordKind::Sealed(_)) => {
+                let verified = VerifiedStorage::open(&*store.disk, &store.paths, key.number, &record)?;
+                let file = StoredFile { file, size_bytes };
+                Ok(Arc::new(SealedReader { file, path, verified: Mutex::new(verified) }))
+            }
             _ => Ok(Arc::new(StoredFile { file, size_bytes })),
         }
     }
@@ -133,6 +143,36 @@ impl FileReader for StoredFile {
     fn stream(&self, range: Range<u64>, sink: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         check_range(&range, self.size_bytes)?;
         self.file.stream(range, sink)
+    }
+
+    fn prefetch(&self, range: Range<u64>) {
+        self.file.prefetch(range);
+    }
+}
+
+/// The file of a sealed storage. Bytes that are copied in order are compared with their digests, so that damage is not
+/// copied along.
+#[derive(Debug)]
+struct SealedReader {
+    file: StoredFile,
+    path: PathBuf,
+    verified: Mutex<VerifiedStorage>,
+}
+
+impl FileReader for SealedReader {
+    fn size_bytes(&self) -> u64 {
+        self.file.size_bytes
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<()> {
+        self.file.read_exact_at(buf, offset_bytes)
+    }
+
+    fn stream(&self, range: Range<u64>, sink: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        check_range(&range, self.file.size_bytes)?;
+        let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+        let pass = &mut |bytes: &[u8]| sink(bytes).doing("copy", &self.path);
+        verified.read(range, pass).map_err(io::Error::from)
     }
 
     fn prefetch(&self, range: Range<u64>) {
