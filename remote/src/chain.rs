@@ -47,6 +47,9 @@ impl Remote {
                     if link.manifest.generation == *number {
                         return open(&link.manifest);
                     }
+                    if link.manifest.generation < *number {
+                        break;
+                    }
                 }
                 found
             }
@@ -78,6 +81,30 @@ impl Remote {
             }
         }
         Ok(false)
+    }
+
+    /// Whether the newest generation follows the last one that both sides had, as far as the remote was not pruned. `head` is
+    /// that of the remote at that time.
+    pub(crate) fn follows(
+        &self,
+        published: &Published,
+        last: GenerationId,
+        head: Option<Vec<u8>>,
+    ) -> Result<bool> {
+        let before = head.and_then(|head| self.decode_head(&head).ok()).map(|head| head.manifest);
+        if published.manifest.previous.as_ref().is_some_and(|previous| Some(previous.digest) == before) {
+            return Ok(true);
+        }
+        for link in self.links(published) {
+            let manifest = link?.manifest;
+            if manifest.generation <= last.number {
+                return Ok(id_of(&manifest)? == last);
+            }
+            if manifest.previous.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Whether the remote had a generation, as far as it was not pruned.

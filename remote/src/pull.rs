@@ -51,7 +51,7 @@ impl Remote {
     ///
     /// # Errors
     /// `NotFound` if the remote does not exist; `Conflict` if the local store has commits of its own, or is a different
-    /// store; `Busy` if another push or pull between the two is running; `Corrupt` for a damaged remote; `Io`; those of a
+    /// store, or if the remote was made anew from a state without the last generation that both had; `Busy` if another push or pull between the two is running; `Corrupt` for a damaged remote; `Io`; those of a
     /// commit; errors of `progress`. After each of these the local store is as it was.
     pub fn pull(&self, path: &Path, progress: &Progress<'_>) -> Result<Pulled> {
         self.pull_with(path, StoreOptions::new(), progress)
@@ -86,7 +86,7 @@ impl Remote {
         let start = self.start_pull(path, StoreOptions::new(), Record::for_plan)?;
         let previous = start.local.as_ref().map(|(_, id)| id.number);
         let mut planned = Pulled { generation: start.id.number, previous, ..Pulled::default() };
-        if !start.is_same() {
+        if !start.is_current() {
             planned.received_bytes = self.missing_bytes(&start)?;
         }
         Ok(planned)
@@ -139,7 +139,16 @@ impl Remote {
         record.settle_begun(&published.head.bytes, local)?;
         let common = record.state.common.as_ref().and_then(Common::id);
         match common {
-            Some(common) if common == local && remote.number > local.number => Ok(()),
+            Some(common) if common == local && remote.number > local.number => {
+                let last = record.state.common.as_ref().and_then(Common::head);
+                match self.follows(published, common, last)? {
+                    true => Ok(()),
+                    false => refused(
+                        "the remote has a generation that does not follow the one that this store had after its last push or \
+                         pull; pull to a new path",
+                    ),
+                }
+            }
             Some(common) if common == local => refused(
                 "the remote has an earlier generation than this store had after its last push or pull",
             ),
@@ -165,8 +174,7 @@ impl Remote {
         let common = Common::new(&start.published.head.bytes, start.id);
         let previous = start.local.as_ref().map(|(_, id)| id.number);
         let is_same = start.is_same();
-        let is_current = start.record.as_ref().and_then(|record| record.state.common.as_ref());
-        if is_same && is_current.is_some_and(|common| common.is_at(&start.published.head.bytes)) {
+        if start.is_current() {
             return Ok(Pulled { generation: start.id.number, previous, ..Pulled::default() });
         }
         let tally = Tally::new(progress, self.missing_bytes(&start)?);
@@ -219,5 +227,11 @@ impl Remote {
 impl Start {
     fn is_same(&self) -> bool {
         self.local.as_ref().is_some_and(|(_, local)| *local == self.id)
+    }
+
+    /// Whether the local store has all that the remote has, elements that change in place too.
+    fn is_current(&self) -> bool {
+        let common = self.record.as_ref().and_then(|record| record.state.common.as_ref());
+        self.is_same() && common.is_some_and(|common| common.is_at(&self.published.head.bytes))
     }
 }

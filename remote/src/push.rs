@@ -118,7 +118,8 @@ impl Remote {
             None => self.is_ancestor(store, &snapshot, id, &published)?,
         };
         if !is_ancestor {
-            return Err(self.forked(store, &published, id));
+            let last = record.state.common.as_ref().and_then(Common::id);
+            return Err(self.forked(store, &published, id, last != Some(id)));
         }
         let is_same = published.manifest.generation == id.number;
         Ok(Start { snapshot, id, published: Some(published), is_same })
@@ -143,10 +144,14 @@ impl Remote {
         }
     }
 
-    fn forked(&self, store: &Store, published: &Published, id: GenerationId) -> Error {
+    fn forked(&self, store: &Store, published: &Published, id: GenerationId, has_own: bool) -> Error {
+        let way_out = match has_own {
+            true => "pull it to a new path and make the changes there, or push to a new URL",
+            false => "this store has nothing newer; pull",
+        };
         let message = format!(
             "push {} to {}: the remote has generation {}, which this store, at generation {}, neither pushed nor pulled; \
-             pull it to a new path and make the changes there, or push to a new URL",
+             {way_out}",
             store.path().display(),
             self.location(),
             published.manifest.generation,
@@ -184,12 +189,21 @@ impl Remote {
             }
             return Ok(pushed);
         }
-        if let (true, Some(published)) = (is_same, &published)
-            && record.state.common.as_ref().is_some_and(|common| !common.is_at(&published.head.bytes))
+        if let (Some(published), Some(common)) = (&published, &record.state.common)
+            && !common.is_at(&published.head.bytes)
+            && (is_same || uploads.has_in_place() && common.id() == Some(published.id()?))
         {
-            let message = "someone else pushed elements of mutable or live tensors since, without a commit; a pull brings \
-                           them, and replaces those of this store";
+            let way_out = match is_same {
+                true => "a pull brings them, and replaces those of this store",
+                false => "pull to a new path and make the changes there, or push to a new URL",
+            };
+            let message = format!(
+                "someone else pushed elements of mutable or live tensors since, without a commit; {way_out}"
+            );
             return Err(Error::new(ErrorKind::Conflict, message).into());
+        }
+        if published.is_none() {
+            self.claim(store, &replica.format, record.is_for_plan())?;
         }
         if record.is_for_plan() {
             pushed.changed_bytes = uploads.total_bytes() + replica.manifest.len() as u64;
@@ -257,9 +271,6 @@ impl Remote {
         let digest = *blake3::hash(&encoded).as_bytes();
         let manifest_length_bytes = encoded.len() as u64;
         pushed.sent_bytes += manifest_length_bytes;
-        if published.is_none() {
-            self.put_marker(store, &replica.format)?;
-        }
         self.client.put(&manifest_path(id.number, &digest), Bytes::from(encoded))?;
         pushed.object_count += 1;
         let head = Head { uuid, generation: id.number, manifest: digest, manifest_length_bytes };
@@ -312,12 +323,15 @@ impl Remote {
         Ok(matches!(put, Put::Written(_)))
     }
 
-    /// Puts FORMAT, which says whose remote this is.
-    fn put_marker(&self, store: &Store, marker: &[u8]) -> Result<()> {
-        if let Put::Written(_) = self.client.put_new("FORMAT", Bytes::copy_from_slice(marker))? {
+    /// Puts FORMAT, which says whose remote this is, or only looks whether that would be possible.
+    fn claim(&self, store: &Store, marker: &[u8], is_for_plan: bool) -> Result<()> {
+        if !is_for_plan
+            && let Put::Written(_) = self.client.put_new("FORMAT", Bytes::copy_from_slice(marker))?
+        {
             return Ok(());
         }
         match self.client.get("FORMAT", 1024)? {
+            None if is_for_plan => Ok(()),
             Some(found) if found.bytes == marker => Ok(()),
             _ => {
                 let message = format!(

@@ -4,6 +4,7 @@
 //! generation. A prune may have found that it is old, and be about to delete it, and neither a put nor a look at it would
 //! stop that. So bytes that are there in an old object are put under another name, which no prune can have found yet.
 
+use std::io;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -112,7 +113,12 @@ impl Remote {
 
     /// Whether an object is there, and was put a short time ago.
     fn is_young(&self, name: &str, length_bytes: u64) -> Result<bool> {
-        let Some(info) = self.client.info(name)? else { return Ok(false) };
+        let info = match self.client.info(name) {
+            // Without the permission to list objects, S3 says this of an object that is not there.
+            Err(e) if e.io_error().is_some_and(|e| e.kind() == io::ErrorKind::PermissionDenied) => None,
+            info => info?,
+        };
+        let Some(info) = info else { return Ok(false) };
         let age = SystemTime::now().duration_since(info.modified).unwrap_or_default();
         Ok(info.length_bytes == length_bytes && age < MAX_REUSED_AGE)
     }

@@ -20,8 +20,9 @@ use crate::put_object::{MAX_PACK_BYTES, Stored, part};
 /// A piece of a file of at most this length shares an object with others.
 const SMALL_BYTES: u64 = 4 * 1024 * 1024;
 
-/// A file of more segments than this is put again as few segments, so that its entry in the index stays short.
-const MAX_SEGMENTS: usize = 512;
+/// If a file ends with more short segments than this, they are put again as few long ones, so that its entry in the index
+/// stays short.
+const MAX_SHORT_SEGMENTS: usize = 512;
 
 /// What a push has to send.
 pub(crate) struct Uploads<'a> {
@@ -31,6 +32,7 @@ pub(crate) struct Uploads<'a> {
     is_resumed: bool,
     /// For each file, the segments that stay.
     files: BTreeMap<FileKey, Vec<Segment>>,
+    has_in_place: bool,
     /// Mutable storages of several pieces.
     locked: Vec<FileKey>,
     /// The pieces that are sent, in the order of the files.
@@ -58,6 +60,18 @@ pub(crate) struct Sent {
     pub(crate) reused: Vec<ObjectName>,
 }
 
+/// Returns the segments of a file that stay when it grows.
+fn kept_segments(known: &[Segment]) -> &[Segment] {
+    let is_short = |segment: &Segment| segment.length_bytes() < MAX_OBJECT_BYTES;
+    match known.iter().filter(|segment| is_short(segment)).count() {
+        ..MAX_SHORT_SEGMENTS => known,
+        _ => {
+            let first = known.iter().position(is_short).unwrap_or(known.len());
+            known.get(..first).unwrap_or_default()
+        }
+    }
+}
+
 impl<'a> Uploads<'a> {
     pub(crate) fn new(remote: &'a Remote, snapshot: &'a Snapshot, is_resumed: bool) -> Self {
         Uploads {
@@ -65,6 +79,7 @@ impl<'a> Uploads<'a> {
             snapshot,
             is_resumed,
             files: BTreeMap::new(),
+            has_in_place: false,
             locked: Vec::new(),
             pieces: Vec::new(),
         }
@@ -72,6 +87,11 @@ impl<'a> Uploads<'a> {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.files.is_empty()
+    }
+
+    /// Whether elements are sent that may have changed without a commit.
+    pub(crate) fn has_in_place(&self) -> bool {
+        self.has_in_place
     }
 
     pub(crate) fn total_bytes(&self) -> u64 {
@@ -90,10 +110,11 @@ impl<'a> Uploads<'a> {
         }
         let can_grow = matches!(key.kind, FileKind::Storage | FileKind::Sum)
             && !may_differ
-            && known_bytes <= length_bytes
-            && known.len() < MAX_SEGMENTS;
-        let (kept, start) = if can_grow { (known.to_vec(), known_bytes) } else { (Vec::new(), 0) };
-        self.files.insert(key, kept);
+            && known_bytes <= length_bytes;
+        let kept = if can_grow { kept_segments(known) } else { &[] };
+        let start = total_bytes(kept);
+        self.files.insert(key, kept.to_vec());
+        self.has_in_place |= needed.is_in_place;
         if needed.has_lock && length_bytes > MAX_OBJECT_BYTES {
             self.locked.push(key);
         }
@@ -298,5 +319,20 @@ impl<'a> Uploads<'a> {
         };
         tally.add(bytes.len() as u64)?;
         Ok((segments, stored))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_segments_stay_when_a_long_file_grows() {
+        let segment = |length_bytes| Segment::Whole { object: [0; 32], length_bytes };
+        let mut known = vec![segment(MAX_OBJECT_BYTES); 2 * MAX_SHORT_SEGMENTS];
+        known.resize(known.len() + MAX_SHORT_SEGMENTS - 1, segment(1));
+        assert_eq!(kept_segments(&known).len(), known.len());
+        known.push(segment(1));
+        assert_eq!(kept_segments(&known).len(), 2 * MAX_SHORT_SEGMENTS);
     }
 }

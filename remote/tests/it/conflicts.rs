@@ -178,6 +178,97 @@ fn pull_after_a_push_that_failed_at_its_end_does_not_undo_commits() {
     assert_eq!(first.latest().unwrap().names().unwrap(), ["own", "x"]);
 }
 
+fn fill(store: &Store, value: f32) {
+    store.load("state").unwrap().lock_exclusive().unwrap().fill_(value).unwrap();
+}
+
+fn first_element(store: &Store) -> f32 {
+    store.load("state").unwrap().read::<f32>().unwrap()[0]
+}
+
+#[test]
+fn elements_that_another_store_pushed_are_not_replaced_by_a_push_with_a_commit() {
+    let place = Place::in_memory();
+    let first = place.create("a.smap");
+    let save = |txn: &mut stridemap::Transaction<'_>| {
+        txn.save_as("state", &[1f32; 10], StorageKind::Mutable)?;
+        txn.tag("v1") // keeps the generation, so that the store still has it after the next commit
+    };
+    first.write(save).unwrap();
+    place.push(&first);
+    place.pull("b.smap");
+    let second = open(&place.path("b.smap"));
+    fill(&second, 2.);
+    place.push(&second);
+    first.save("x", &1f32).unwrap();
+    let refused = place.remote.push(&first, &ignore).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Conflict, "{refused}");
+    assert!(refused.to_string().contains("pull to a new path"), "{refused}");
+    assert_eq!(place.remote.plan_push(&first).unwrap_err().kind(), ErrorKind::Conflict);
+    assert_eq!(first_element(&place.remote.store().unwrap()), 2.);
+}
+
+#[test]
+fn remote_that_was_made_anew_by_another_store_is_not_pulled_over_commits() {
+    let place = Place::in_files();
+    let first = place.create("a.smap");
+    place.push(&first);
+    place.pull("b.smap");
+    first.save("own", &1f32).unwrap();
+    place.push(&first);
+    std::fs::remove_dir_all(place.path("remote")).unwrap();
+    let second = open(&place.path("b.smap"));
+    second.save("y", &1f32).unwrap();
+    second.save("z", &1f32).unwrap();
+    place.push(&second);
+    let refused = place.remote.pull(&place.path("a.smap"), &ignore).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Conflict, "{refused}");
+    assert!(refused.to_string().contains("does not follow"), "{refused}");
+    assert_eq!(open(&place.path("a.smap")).names().unwrap(), ["own"]);
+}
+
+#[test]
+fn push_of_a_store_that_is_only_behind_says_to_pull() {
+    let place = Place::in_memory();
+    let first = place.create("a.smap");
+    place.push(&first);
+    place.pull("b.smap");
+    first.save("x", &1f32).unwrap();
+    place.push(&first);
+    let refused = place.remote.push(&open(&place.path("b.smap")), &ignore).unwrap_err();
+    assert!(refused.to_string().ends_with("this store has nothing newer; pull"), "{refused}");
+}
+
+#[test]
+fn url_with_another_store_is_refused_before_anything_is_sent() {
+    let place = Place::in_files();
+    let store = place.create("a.smap");
+    store.save("x", &vec![1f32; 100_000]).unwrap();
+    std::fs::create_dir_all(place.path("remote")).unwrap();
+    std::fs::write(place.path("remote/FORMAT"), [0; 48]).unwrap();
+    for refused in
+        [place.remote.plan_push(&store).unwrap_err(), place.remote.push(&store, &ignore).unwrap_err()]
+    {
+        assert_eq!(refused.kind(), ErrorKind::Conflict, "{refused}");
+    }
+    assert_eq!(place.objects().len(), 1, "{:?}", place.objects());
+}
+
+#[test]
+fn damaged_elements_are_not_pushed() {
+    let place = Place::in_memory();
+    let store = place.create("a.smap");
+    store.save("x", &vec![1u8; 3_000_000]).unwrap();
+    let path = place.path("a.smap/storages/0000000000000001.bin");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[2_000_000] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let refused = place.remote.push(&store, &ignore).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
+    assert!(refused.to_string().contains("0000000000000001.bin"), "{refused}");
+    assert!(place.remote.store().is_err());
+}
+
 #[test]
 fn elements_changed_in_place_are_not_replaced_by_older_ones() {
     let place = Place::in_memory();
@@ -186,10 +277,6 @@ fn elements_changed_in_place_are_not_replaced_by_older_ones() {
     place.push(&first);
     place.pull("b.smap");
     let second = open(&place.path("b.smap"));
-    let fill = |store: &Store, value: f32| {
-        store.load("state").unwrap().lock_exclusive().unwrap().fill_(value).unwrap();
-    };
-    let first_element = |store: &Store| store.load("state").unwrap().read::<f32>().unwrap()[0];
     // A pull that brings nothing new.
     fill(&second, 2.);
     place.pull("b.smap");
@@ -200,6 +287,7 @@ fn elements_changed_in_place_are_not_replaced_by_older_ones() {
     let refused = place.remote.push(&first, &ignore).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Conflict, "{refused}");
     assert_eq!(first_element(&place.remote.store().unwrap()), 2.);
+    assert!(place.remote.plan_pull(&place.path("a.smap")).unwrap().received_bytes > 0);
     place.pull("a.smap");
     assert_eq!(first_element(&first), 2.);
 }
@@ -221,4 +309,25 @@ fn replica_whose_record_was_lost_is_known_by_its_generation() {
     place.push(&store);
     place.pull("b.smap");
     assert_same(&open(&place.path("b.smap")), &store);
+}
+
+#[test]
+fn push_goes_on_after_an_end_without_the_permission_to_list() {
+    let faults = Faults::new();
+    let remote = Remote::with_client(faults.client(Duration::from_millis(250)), 1);
+    let place = Place::in_memory();
+    let store = place.create("a.smap");
+    store.save("x", &vec![1f32; 2_000_000]).unwrap();
+    store.save("y", &vec![2f32; 2_000_000]).unwrap();
+    // FORMAT and the first object are put, and then nothing is.
+    faults.inject_from(3, Fault::Status(403));
+    remote.push(&store, &ignore).unwrap_err();
+    let request = faults.log().iter().position(|request| request.starts_with("put objects/")).unwrap() as u64;
+    assert_eq!(request, 2, "{:?}", faults.log());
+    faults.reset();
+    // S3 answers so to a look at an object that is not there.
+    faults.inject(4, Fault::Status(403));
+    remote.push(&store, &ignore).unwrap();
+    assert!(faults.log()[4].starts_with("head objects/"), "{:?}", faults.log());
+    assert_same(&remote.store().unwrap(), &store);
 }
