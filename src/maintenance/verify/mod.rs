@@ -57,7 +57,8 @@ impl Verification {
     ///
     /// ```
     /// # use std::path::Path;
-    /// # use stridemap::{Error, Rule, Verification};
+    /// # use stridemap::maintenance::Verification;
+    /// # use stridemap::{Error, Rule};
     /// let broken = stridemap_format::Error::new(Rule::RemoteObject, "the object does not exist");
     /// let error = Error::corrupt(Path::new("s3://bucket/x/HEAD"), broken);
     /// assert!(Verification::of_unopened(error)?.findings[0].affects_all);
