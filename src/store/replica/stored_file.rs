@@ -2,7 +2,6 @@
 
 use std::io;
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use stridemap_format::remote::{FileKey, FileKind};
@@ -94,7 +93,7 @@ impl Snapshot {
             Some(record) if key.kind == FileKind::Storage && matches!(record.kind, RecordKind::Sealed(_)) => {
                 let verified = VerifiedStorage::open(&*store.disk, &store.paths, key.number, &record)?;
                 let file = StoredFile { file, size_bytes };
-                Ok(Arc::new(SealedReader { file, path, verified: Mutex::new(verified) }))
+                Ok(Arc::new(SealedReader { file, verified: Mutex::new(verified) }))
             }
             _ => Ok(Arc::new(StoredFile { file, size_bytes })),
         }
@@ -155,7 +154,6 @@ impl FileReader for StoredFile {
 #[derive(Debug)]
 struct SealedReader {
     file: StoredFile,
-    path: PathBuf,
     verified: Mutex<VerifiedStorage>,
 }
 
@@ -171,8 +169,13 @@ impl FileReader for SealedReader {
     fn stream(&self, range: Range<u64>, sink: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         check_range(&range, self.file.size_bytes)?;
         let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
-        let pass = &mut |bytes: &[u8]| sink(bytes).doing("copy", &self.path);
-        verified.read(range, pass).map_err(io::Error::from)
+        // An error of the sink is returned as it is.
+        let mut ended = Ok(());
+        let read = verified.read(range, &mut |bytes| {
+            ended = sink(bytes);
+            ended.as_ref().map_err(|_| Error::new(ErrorKind::Io, "the sink has failed")).copied()
+        });
+        ended.and_then(|()| read.map_err(io::Error::from))
     }
 
     fn prefetch(&self, range: Range<u64>) {
