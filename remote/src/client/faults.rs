@@ -199,7 +199,7 @@ impl Faults {
                 Ok(None)
             }
             Some(Fault::Before(hook)) => {
-                hook();
+                call(hook).await;
                 Ok(None)
             }
             after => Ok(after),
@@ -213,10 +213,17 @@ async fn end(fault: Option<Fault>) -> Result<()> {
         Some(Fault::AnswerLost | Fault::Truncated) => Err(connection_lost()),
         Some(Fault::AnswerHangs) => std::future::pending().await,
         Some(Fault::After(hook)) => {
-            hook();
+            call(hook).await;
             Ok(())
         }
         _ => Ok(()),
+    }
+}
+
+/// Calls a hook on a thread that requests do not need: hooks send requests themselves, and wait for them.
+async fn call(hook: Arc<dyn Fn() + Send + Sync>) {
+    if let Err(error) = tokio::task::spawn_blocking(move || hook()).await {
+        std::panic::resume_unwind(error.into_panic());
     }
 }
 

@@ -1,7 +1,6 @@
 //! Pruning a remote.
 
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use stridemap::Store;
@@ -99,13 +98,11 @@ impl Scene {
         scene
     }
 
-    /// What happens when a push runs at this moment. It runs on a thread of its own, because a hook is called by the
-    /// runtime.
+    /// What happens when a push runs at this moment.
     fn push_hook(&self) -> Arc<dyn Fn() + Send + Sync> {
         let (remote, path) = (self.remote.clone(), self.store.path().to_owned());
         Arc::new(move || {
-            let (remote, store) = (remote.clone(), open(&path));
-            thread::spawn(move || remote.push(&store, &ignore).unwrap()).join().unwrap();
+            remote.push(&open(&path), &ignore).unwrap();
         })
     }
 
