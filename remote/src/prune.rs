@@ -184,8 +184,12 @@ impl Remote {
         // The manifests last, and the oldest of them first: while one is there, a prune finds what is older.
         let mut order: Vec<(String, SystemTime)> = unneeded.since.into_iter().collect();
         order.sort_by_key(|(name, since)| (name.starts_with("generations/"), *since, name.clone()));
+        let mut oldest_waiting = None;
         for (name, since) in order {
-            let before = before.filter(|before| since <= *before);
+            // Only the manifest that replaced an object names it, and it was needed longer than the object.
+            let is_named_by_it = |waiting: SystemTime| name.starts_with("generations/") && since > waiting;
+            let before =
+                before.filter(|before| since <= *before && !oldest_waiting.is_some_and(is_named_by_it));
             let info = match before {
                 Some(before) if !options.is_plan => self.client.delete_if_older(&name, before)?,
                 _ => self.client.info(&name)?,
@@ -195,6 +199,7 @@ impl Remote {
                 pruned.object_count += 1;
                 pruned.freed_bytes += info.length_bytes;
             } else {
+                oldest_waiting = Some(oldest_waiting.map_or(since, |oldest: SystemTime| oldest.min(since)));
                 pruned.waiting_count += 1;
                 pruned.waiting_bytes += info.length_bytes;
             }

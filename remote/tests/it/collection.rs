@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stridemap::Store;
-use stridemap_format::remote::{Head, Previous, RemoteManifest, manifest_path};
+use stridemap_format::remote::{Head, Previous, RemoteManifest, manifest_path, object_path};
 use stridemap_remote::faults::{Fault, Faults};
 use stridemap_remote::{PruneOptions, Remote};
 
@@ -195,6 +195,30 @@ fn prune_of_orphans_deletes_what_a_push_left() {
     assert_eq!(place.objects(), before);
     assert_eq!(place.remote.push(&store, &ignore).unwrap().generation, store.generation());
     assert_whole(&place.remote.store().unwrap());
+}
+
+#[test]
+fn prune_finds_an_object_that_it_left_once_the_grace_period_is_over() {
+    let scene = Scene::new();
+    for byte in 1..=3u8 {
+        scene.store.save("x", &vec![byte; 5 << 20]).unwrap();
+        scene.remote.push(&scene.store, &ignore).unwrap();
+    }
+    scene.faults.age(3 * DAY);
+    // As by a push that came too late: the bytes of the first generation.
+    let first = vec![1u8; 5 << 20];
+    let name = object_path(blake3::hash(&first).as_bytes());
+    let client = scene.faults.client(Duration::from_secs(5));
+    client.put(&name, first.into()).unwrap();
+    let options = PruneOptions::new().keep_last(1);
+    let pruned = scene.remote.prune(&options).unwrap();
+    assert!(pruned.waiting_bytes >= 5 << 20 && pruned.freed_bytes >= 5 << 20, "{pruned:?}");
+    scene.faults.age(3 * DAY);
+    let pruned = scene.remote.prune(&options).unwrap();
+    assert!(pruned.freed_bytes >= 5 << 20, "{pruned:?}");
+    assert_eq!(pruned.waiting_count, 0);
+    assert!(client.info(&name).unwrap().is_none());
+    scene.check();
 }
 
 /// A prune has found an old object and is about to delete it, when a push needs the same bytes.

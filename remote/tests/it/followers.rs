@@ -115,6 +115,8 @@ fn readers_of_three_followers_see_whole_generations_in_order_up_to_the_last() {
             commit(&store, step);
             let pushed = publisher.push(&store, &ignore).unwrap();
             println!("step {step}: {} bytes changed, {} sent", pushed.changed_bytes, pushed.sent_bytes);
+            let limit = pushed.changed_bytes + pushed.changed_bytes / 50 + (64 << 10);
+            assert!(pushed.sent_bytes <= limit, "{pushed:?}");
             (changed, sent) = (changed + pushed.changed_bytes, sent + pushed.sent_bytes);
         }
         println!("all {last} pushes: {changed} bytes changed, {sent} sent");
