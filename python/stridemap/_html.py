@@ -5,6 +5,7 @@ Names and attributes are those of a file, so they are escaped, and what is shown
 
 from __future__ import annotations
 
+import json
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -145,6 +146,7 @@ def _attributes(attributes: dict[str, Any]) -> str:
     if not attributes:
         return ""
     shown = list(attributes.items())[:_MAX_ATTRIBUTES]
-    lines = "".join(f"<tr><th>{text(key)}</th><td>{text(value)}</td></tr>" for key, value in shown)
+    values = ((key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)) for key, value in shown)
+    lines = "".join(f"<tr><th>{text(key)}</th><td>{text(value)}</td></tr>" for key, value in values)
     rest = f"<div>and {len(attributes) - len(shown):,} more</div>" if len(attributes) > len(shown) else ""
     return f'<details><summary>attributes ({len(attributes):,})</summary><table class="sm-header">{lines}</table>{rest}</details>'

@@ -95,6 +95,14 @@ def test_names_and_attributes_stay_text(store: stridemap.Store) -> None:
     assert "a" * 200 not in html
 
 
+def test_attributes_of_any_value_are_shown(store: stridemap.Store) -> None:
+    values = {"text": "a", "rate": 0.5, "none": None, "on": True, "sizes": [1, {"é": 2}]}
+    store.attrs.update(values)
+    texts = check(store._repr_html_()).texts
+    for key, shown in zip(values, ["a", "0.5", "null", "true", '[1, {"é": 2}]'], strict=True):
+        assert texts[texts.index(key) + 1] == shown
+
+
 @pytest.mark.parametrize("form", ["flat", "layers", "deep", "wide"])
 def test_100_000_names_are_shown_in_bounded_space(store: stridemap.Store, form: str) -> None:
     forms = {
