@@ -28,6 +28,12 @@ pub(crate) struct TagChanges {
     pub(super) released: Vec<(u64, KeptGeneration)>,
 }
 
+/// Whether the message of a transaction is about earlier generations only, which it tags.
+pub(super) fn is_about_earlier(changes: &BTreeMap<String, Option<NewTag>>) -> bool {
+    let mut made = changes.values().flatten().peekable();
+    made.peek().is_some() && made.all(|tag| tag.earlier.is_some() && tag.has_message)
+}
+
 /// Changes the tags of the next generation: `None` removes a tag.
 pub(super) fn change_tags(
     next: &mut Manifest,

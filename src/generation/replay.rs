@@ -11,7 +11,7 @@ use super::Generation;
 use super::changes::{Changes, FIRST_PROVISIONAL};
 use super::draft::{Applied, Draft};
 use super::entries::{StorageEntry, TensorEntry, insert, remove};
-use super::history::{TagChanges, change_tags, drop_storage, take_garbage};
+use super::history::{TagChanges, change_tags, drop_storage, is_about_earlier, take_garbage};
 use super::new_store::now_ns;
 use crate::disk::{if_test_omits_step, step};
 use crate::error::{Error, ErrorKind, Result};
@@ -40,6 +40,8 @@ pub(crate) fn replay(
     manifest.generation = manifest.generation.checked_add(1).ok_or_else(|| out_of_numbers("generations"))?;
     manifest.time_ns = now_ns();
     manifest.message = message;
+
+    let is_unchanged = tensors.is_empty() && attributes.is_none() && grown.is_empty();
 
     let mut gains = tensor_gains(newest, &tensors)?;
     let grown = grown_storages(newest, grown)?;
@@ -102,7 +104,12 @@ pub(crate) fn replay(
     if let Some(attributes) = attributes {
         manifest.attributes = attributes;
     }
+    let is_about_tags = is_unchanged && is_about_earlier(&tags);
     let tag_changes = change_tags(&mut manifest, tables, tags)?;
+    if is_about_tags {
+        // The tags have it. A later tag of this generation would otherwise have it too.
+        manifest.message = None;
+    }
     // After the tags, which decide what keeps them.
     for (id, record) in dropped {
         remove::<StorageEntry>(&mut manifest, tables, &id)?;

@@ -76,6 +76,35 @@ fn previous_generation_is_that_of_the_last_other_writer() {
 }
 
 #[test]
+fn message_of_a_tag_is_not_one_of_the_generation_that_its_commit_makes() {
+    let (_dir, _, store) = new_store();
+    store.save("x", &1i64).unwrap();
+    let tag = |name: &str, message: &str| {
+        store.write(|txn| {
+            txn.message(message);
+            txn.tag_snapshot(name, &store.snapshot())
+        })
+    };
+    tag("v1", "the first").unwrap();
+    assert_eq!(store.snapshot().message(), None);
+    store.tag("v2").unwrap();
+    tag("v3", "the third").unwrap();
+    let tags = store.tags().unwrap();
+    let messages: Vec<_> =
+        tags.iter().map(|tag| (tag.name.as_str(), tag.generation, tag.message.as_deref())).collect();
+    assert_eq!(messages, [("v1", 2, Some("the first")), ("v2", 3, None), ("v3", 4, Some("the third"))]);
+    // One that also changes something is of the new generation too.
+    store
+        .write(|txn| {
+            txn.message("both");
+            txn.save("y", &1i64)?;
+            txn.tag_snapshot("v4", &store.snapshot())
+        })
+        .unwrap();
+    assert_eq!(store.snapshot().message(), Some("both"));
+}
+
+#[test]
 fn held_generation_can_be_tagged_and_stays_when_its_holder_goes() {
     let (_dir, path, store) = new_store();
     store.save("x", &filled(1000, 1i64)).unwrap();
