@@ -1,6 +1,6 @@
 //! The files of a store that are objects of a remote.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -100,7 +100,7 @@ impl RemoteFiles {
     pub(crate) fn bytes_since(&self, before: &mut Index) -> Result<u64> {
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         let fetch = |segments: &[Segment]| self.fetch(segments);
-        let known: std::collections::HashSet<(ObjectName, u64)> = before
+        let known: HashSet<(ObjectName, u64)> = before
             .all(&fetch)?
             .flat_map(|(_, segments)| {
                 segments.iter().map(|segment| (segment.object(), segment.offset_bytes()))
@@ -109,6 +109,19 @@ impl RemoteFiles {
         let new = index.all(&fetch)?.filter(is_received).flat_map(|(_, segments)| segments);
         let new = new.filter(|segment| !known.contains(&(segment.object(), segment.offset_bytes())));
         Ok(new.fold(0, |sum, segment| sum.saturating_add(segment.length_bytes())))
+    }
+
+    /// Returns the storages whose bytes are where the other index has them.
+    pub(crate) fn unchanged_since(&self, before: &mut Index) -> Result<HashSet<u64>> {
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        let fetch = |segments: &[Segment]| self.fetch(segments);
+        let mut unchanged = HashSet::new();
+        for (key, segments) in index.all(&fetch)?.filter(|(key, _)| key.kind == FileKind::Storage) {
+            if before.get(key, &fetch)? == Some(segments) {
+                unchanged.insert(key.number);
+            }
+        }
+        Ok(unchanged)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Pull: a local store becomes the same as the remote.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -46,8 +47,9 @@ impl Remote {
     ///
     /// Only what the store lacks is received. Its digests are compared. One commit publishes all of it, so readers of
     /// the local store see the old generation or the new one. If a pull to an existing store was killed, another one goes on
-    /// where it ended. The first pull to a path begins anew. If the elements of mutable or live tensors have changed in the
-    /// remote, they replace those of the local store, also if these were changed without a commit.
+    /// where it ended. The first pull to a path begins anew. If the elements of a mutable or live storage have changed in the
+    /// remote since the last push or pull, they replace those of the local store, also if these were changed without a
+    /// commit. So they do if the generation of the last push or pull was pruned.
     ///
     /// # Errors
     /// `NotFound` if the remote does not exist; `Conflict` if the local store has commits of its own, or is a different
@@ -87,7 +89,7 @@ impl Remote {
         let previous = start.local.as_ref().map(|(_, id)| id.number);
         let mut planned = Pulled { generation: start.id.number, previous, ..Pulled::default() };
         if !start.is_current() {
-            planned.received_bytes = self.missing_bytes(&start)?;
+            planned.received_bytes = missing_bytes(&start, self.index_before(&start)?.as_mut())?;
         }
         Ok(planned)
     }
@@ -133,10 +135,10 @@ impl Remote {
         if store.uuid() != uuid::Uuid::from_bytes(published.manifest.uuid).to_string() {
             return refused("the path has a different store; choose a path at which nothing is");
         }
+        record.settle_begun(&published.head.bytes, local)?;
         if local == remote {
             return Ok(());
         }
-        record.settle_begun(&published.head.bytes, local)?;
         let common = record.state.common.as_ref().and_then(Common::id);
         match common {
             Some(common) if common == local && remote.number > local.number => {
@@ -177,9 +179,16 @@ impl Remote {
         if start.is_current() {
             return Ok(Pulled { generation: start.id.number, previous, ..Pulled::default() });
         }
-        let tally = Tally::new(progress, self.missing_bytes(&start)?);
+        let mut before = self.index_before(&start)?;
+        let tally = Tally::new(progress, missing_bytes(&start, before.as_mut())?);
+        let unchanged =
+            before.map_or(Ok(HashSet::new()), |mut before| start.files.unchanged_since(&mut before))?;
         let add = |bytes| tally.add(bytes);
-        let receive = ReceiveOptions { jobs: self.jobs, progress: &add };
+        let receive = ReceiveOptions {
+            jobs: self.jobs,
+            progress: &add,
+            is_unchanged: &|id| unchanged.contains(&id),
+        };
         let (received, mut record) = match (start.local, start.record) {
             (Some((store, local)), Some(mut record)) => {
                 if !is_same {
@@ -211,16 +220,26 @@ impl Remote {
         })
     }
 
-    /// Returns how many bytes the local store lacks, as far as the record says.
-    fn missing_bytes(&self, start: &Start) -> Result<u64> {
+    /// Returns the index that the remote had after the last push or pull between the two. `None` if there was none, or if
+    /// it was pruned or damaged since.
+    fn index_before(&self, start: &Start) -> Result<Option<Index>> {
         let common = start.record.as_ref().and_then(|record| record.state.common.as_ref());
-        // Only for the progress, so an earlier manifest that cannot be read is no reason to fail.
-        let before = common.and_then(Common::head).and_then(|head| self.decode_head(&head).ok());
-        let before = before.and_then(|head| self.manifest_of(head).ok()?);
-        match before {
-            Some(before) => start.files.bytes_since(&mut Index::new(&before.pages)),
-            None => start.files.total_bytes(),
-        }
+        let Some(head) = common.and_then(Common::head) else { return Ok(None) };
+        let read = || {
+            let Some(manifest) = self.manifest_of(self.decode_head(&head)?)? else { return Ok(None) };
+            let mut index = Index::new(&manifest.pages);
+            drop(index.all(&|segments| self.fetch_pages(segments))?);
+            Ok(Some(index))
+        };
+        read().or_else(|e: Error| if e.kind() == ErrorKind::Corrupt { Ok(None) } else { Err(e) })
+    }
+}
+
+/// Returns how many bytes the local store lacks.
+fn missing_bytes(start: &Start, before: Option<&mut Index>) -> Result<u64> {
+    match before {
+        Some(before) => start.files.bytes_since(before),
+        None => start.files.total_bytes(),
     }
 }
 

@@ -23,6 +23,8 @@ pub(crate) struct Receiving<'a> {
     pub(crate) base: Option<GenerationId>,
     pub(crate) jobs: usize,
     pub(crate) transfer: &'a Transfer<'a>,
+    /// Whether the other store still has the elements of a storage that were received from it, or sent to it, last.
+    pub(crate) is_unchanged: &'a (dyn Fn(u64) -> bool + Sync),
 }
 
 impl Receiving<'_> {
@@ -81,8 +83,9 @@ impl Receiving<'_> {
     }
 
     /// Leaves out the garbage that no tagged generation has after all: if it was restored before, it is only listed as if
-    /// one had it. The other store may have deleted its files.
+    /// one had it. The other store may have deleted its files. Also leaves out the elements that only this store has changed.
     fn needed(&self, incoming: &Generation, mut wanted: Vec<Wanted>) -> Result<Vec<Wanted>> {
+        wanted.retain(|wanted| !matches!(wanted.need, Need::InPlace) || !(self.is_unchanged)(wanted.id));
         let is_uncertain = |wanted: &&Wanted| wanted.dropped.is_some() && wanted.record.is_restored;
         let uncertain: Vec<u64> = wanted.iter().filter(is_uncertain).map(|wanted| wanted.id).collect();
         let mut tagged = TaggedGenerations::list(incoming)?;

@@ -178,11 +178,11 @@ fn pull_after_a_push_that_failed_at_its_end_does_not_undo_commits() {
     assert_eq!(first.latest().unwrap().names().unwrap(), ["own", "x"]);
 }
 
-fn fill(store: &Store, value: f32) {
+pub(crate) fn fill(store: &Store, value: f32) {
     store.load("state").unwrap().lock_exclusive().unwrap().fill_(value).unwrap();
 }
 
-fn first_element(store: &Store) -> f32 {
+pub(crate) fn first_element(store: &Store) -> f32 {
     store.load("state").unwrap().read::<f32>().unwrap()[0]
 }
 

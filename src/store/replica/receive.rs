@@ -19,12 +19,15 @@ pub struct ReceiveOptions<'a> {
     /// Is called with the bytes read since the last call, on any of these threads. An error ends the operation, and is
     /// returned.
     pub progress: &'a (dyn Fn(u64) -> Result<()> + Sync),
+    /// Whether the other store still has the elements of a mutable or live storage that this store received from it, or sent
+    /// to it, last. The elements of this store then stay as they are, also if they were changed since.
+    pub is_unchanged: &'a (dyn Fn(u64) -> bool + Sync),
 }
 
 impl Default for ReceiveOptions<'_> {
-    /// Reads four files at a time.
+    /// Reads four files at a time, and the elements of all mutable and live storages.
     fn default() -> Self {
-        ReceiveOptions { jobs: 4, progress: &|_| Ok(()) }
+        ReceiveOptions { jobs: 4, progress: &|_| Ok(()), is_unchanged: &|_| false }
     }
 }
 
@@ -58,7 +61,8 @@ impl Store {
     ///
     /// Only the storages that this store lacks are read, and the new rows of those that have grown. All of these are verified
     /// before anything is changed. Mutable and live tensors are not versioned: their elements are overwritten, just before the
-    /// commit, by those of the other store, each storage under its lock. Garbage, and what readers of the other store keep,
+    /// commit, by those of the other store, each storage under its lock, unless [`ReceiveOptions::is_unchanged`] says that the
+    /// other store has not changed them. Garbage, and what readers of the other store keep,
     /// is not received.
     ///
     /// Other processes may use both stores meanwhile. What a receive that was killed has read is used by the next one, unless
@@ -163,7 +167,9 @@ fn receive(
     let generation = from.pinned_generation();
     let transfer = Transfer::new(options.progress);
     let jobs = options.jobs.max(1);
-    let receiving = Receiving { store, tails, from: other, generation, base, jobs, transfer: &transfer };
+    let ReceiveOptions { is_unchanged, .. } = *options;
+    let receiving =
+        Receiving { store, tails, from: other, generation, base, jobs, transfer: &transfer, is_unchanged };
     let storage_count = receiving.run().map_err(|e| {
         let (number, from) = (generation.number(), other.paths.root().display());
         e.context(format!("receive generation {number} of {from} into {}", store.paths.root().display()))

@@ -40,7 +40,8 @@ pub(crate) fn simulations() -> Vec<Simulation> {
 const SOURCE: &str = "source.smap";
 
 /// The calling thread reads everything, so it omits the same step.
-const ONE_THREAD: ReceiveOptions<'_> = ReceiveOptions { jobs: 1, progress: &|_| Ok(()) };
+const ONE_THREAD: ReceiveOptions<'_> =
+    ReceiveOptions { jobs: 1, progress: &|_| Ok(()), is_unchanged: &|_| false };
 
 /// Changes the store elsewhere with every step.
 fn elsewhere<T>(act: impl FnOnce() -> stridemap::Result<T>) -> Result<T, String> {
@@ -123,7 +124,7 @@ pub(crate) fn collection_during_a_receive(play: &Play) -> Fate {
     })?;
     let collector = expect_ok("open", options(&other).open(STORE))?;
     let progress = |_| collector.gc().map(drop);
-    let options = ReceiveOptions { jobs: 1, progress: &progress };
+    let options = ReceiveOptions { jobs: 1, progress: &progress, ..ONE_THREAD };
     let names = replica.names().unwrap();
     let received = replica.receive(&source.snapshot(), Some(base), &options);
     refused("the receive", received, ErrorKind::Conflict)?;

@@ -22,7 +22,7 @@ fn new_replica_has_everything_and_nothing_more() {
     // Durable, with several threads, and neither.
     let durable = StoreOptions::new();
     for (path, jobs, options) in [("one.smap", 1, fast()), ("many.smap", 8, durable)] {
-        let receive = ReceiveOptions { jobs, progress: &progress };
+        let receive = ReceiveOptions { jobs, progress: &progress, ..ReceiveOptions::default() };
         let path = dir.path().join(path);
         let (replica, received) = options.create_replica(&path, &store.snapshot(), &receive).unwrap();
         assert_eq!(received.generation, store.generation());
@@ -82,7 +82,7 @@ fn replica_that_fails_leaves_nothing() {
     };
     for jobs in [1, 3] {
         left.store(4, Ordering::Relaxed);
-        let options = ReceiveOptions { jobs, progress: &progress };
+        let options = ReceiveOptions { jobs, progress: &progress, ..ReceiveOptions::default() };
         let created = fast().create_replica(dir.path().join("b.smap"), &store.snapshot(), &options);
         assert_refused(created.map(drop), ErrorKind::Busy, &["stopped by the caller", "receive generation"]);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), before);

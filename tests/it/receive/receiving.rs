@@ -109,7 +109,7 @@ fn what_a_killed_receive_has_read_is_not_read_again() {
         4_800_000.. => Err(stridemap::Error::new(stridemap::ErrorKind::Busy, "killed")),
         _ => Ok(()),
     };
-    let options = ReceiveOptions { jobs: 1, progress: &progress };
+    let options = ReceiveOptions { jobs: 1, progress: &progress, ..ReceiveOptions::default() };
     let _ = replica.receive(&store.snapshot(), Some(base), &options).unwrap_err();
     let received = receive(&replica, &store).unwrap();
     assert!(received.received_bytes < 600_000, "{received:?}");
@@ -151,4 +151,29 @@ fn many_tags_and_names_are_received_with_tables() {
     for name in ["storages", "generations"] {
         assert_eq!(files(&replica, name), files(&store, name));
     }
+}
+
+#[test]
+fn elements_that_the_other_store_has_not_changed_stay_as_they_are() {
+    let dir = temporary();
+    let (store, replica) = pair(dir.path());
+    let fill = |store: &Store, name: &str, value: i64| {
+        let tensor = open_mapped(store.path()).load(name).unwrap();
+        match name {
+            "live" => tensor.as_live::<i64>().unwrap().set([3], value).unwrap(),
+            _ => drop(tensor.lock_exclusive().unwrap().fill_(value).unwrap()),
+        }
+    };
+    for name in ["mutable", "live"] {
+        fill(&replica, name, 7);
+        fill(&store, name, 8);
+    }
+    store.save("new", &1i32).unwrap();
+    let changed = store.load("live").unwrap().storage_id();
+    let options = ReceiveOptions { is_unchanged: &|id| Some(id) != changed, ..ReceiveOptions::default() };
+    let base = replica.snapshot().id().unwrap();
+    let received = replica.receive(&store.latest().unwrap(), Some(base), &options).unwrap();
+    assert_eq!(received.storage_count, 2);
+    let element = |name: &str| replica.load(name).unwrap().read::<i64>().unwrap()[3];
+    assert_eq!((element("mutable"), element("live")), (7, 8));
 }

@@ -203,7 +203,7 @@ fn commit_or_collection_during_a_receive_is_a_conflict() {
             has_long.fetch_or(before + bytes >= 4_800_000, Ordering::Relaxed);
             Ok(())
         };
-        let options = ReceiveOptions { jobs: 1, progress: &progress };
+        let options = ReceiveOptions { jobs: 1, progress: &progress, ..ReceiveOptions::default() };
         let received = replica.receive(&store.latest().unwrap(), Some(base), &options);
         assert!(done.into_inner(), "{action}");
         assert_refused(received, ErrorKind::Conflict, &["nothing was changed"]);
