@@ -145,8 +145,8 @@ impl<'a> EarlyFiles<'a> {
 
 fn deleted(path: &Path) -> Error {
     let message = format!(
-        "{}: another process deleted this file, in a collection, before the generation that needs it was published, and \
-         nothing was changed; receive again",
+        "{}: another process deleted this file, in a collection, before the generation that needs it was published, so \
+         that was not published; receive again",
         path.display()
     );
     Error::new(ErrorKind::Conflict, message)
@@ -161,7 +161,7 @@ fn check_same(base: &Generation, newest: &Generation) -> Result<()> {
         return Ok(());
     }
     let message = format!(
-        "another process committed generation {} to this store, which was at generation {}, and nothing was changed; \
+        "another process committed generation {} to this store, which was at generation {}, so the received one was not published; \
          receive again, or keep the commits of this store",
         newest.number(),
         base.number()

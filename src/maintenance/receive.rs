@@ -5,8 +5,8 @@ use super::fetch::{Fetch, Spooled};
 use super::tagged::TaggedGenerations;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{
-    EarlyFiles, Generation, GenerationId, MetadataFetch, Need, OpenStore, StoreDir, Transfer, Wanted,
-    differences, publish_received,
+    Differences, EarlyFiles, Generation, GenerationId, Incoming, MetadataFetch, Need, OpenStore, StoreDir,
+    Transfer, Wanted, differences, publish_received,
 };
 use crate::storage::{
     Grown, Growth, GrowthLock, InPlaceContext, KnownTails, Spool, Storage, Stored, replace_bytes,
@@ -58,17 +58,40 @@ impl Receiving<'_> {
         // Nothing in this store has changed until here. This is checked again under the lock.
         early.check_base(&*store.newest()?)?;
 
+        let mut replaced_count = 0;
+        let changes = (incoming, differences, early);
+        let published = self.publish(changes, is_same, (&spooled, &spool), &mut replaced_count);
+        published.map_err(|e| match replaced_count {
+            0 => e,
+            count => e.context(format_args!(
+                "the elements of {count} mutable or live storages were replaced by those of the other store before this \
+                 error"
+            )),
+        })?;
+        Ok(storage_count)
+    }
+
+    /// Makes the generation that of this store. Counts the storages whose elements were replaced in place: these cannot be
+    /// undone. Their locks may be waited for, so they are not taken under LOCK, and another process may commit meanwhile.
+    fn publish(
+        &self,
+        (incoming, differences, early): (Incoming, Differences, EarlyFiles<'_>),
+        is_same: bool,
+        (spooled, spool): (&[Spooled], &Spool<'_>),
+        replaced_count: &mut u64,
+    ) -> Result<()> {
+        let store = self.store;
         // The locks of storages that are changed in place come before those of storages that grow.
         for spooled in spooled.iter().filter(|spooled| matches!(spooled.wanted.need, Need::InPlace)) {
-            self.replace(spooled, &spool)?;
+            *replaced_count += u64::from(self.replace(spooled, spool)?);
         }
         if is_same {
-            return Ok(storage_count);
+            return Ok(());
         }
         let (mut growths, mut grown) = (Vec::new(), Vec::new());
-        for spooled in &spooled {
+        for spooled in spooled {
             if let Need::Longer(_) = spooled.wanted.need {
-                let (growth, longer) = self.grow(spooled, &spool)?;
+                let (growth, longer) = self.grow(spooled, spool)?;
                 growths.push(growth);
                 grown.push(longer);
             }
@@ -79,7 +102,7 @@ impl Receiving<'_> {
         for (growth, grown) in growths.into_iter().zip(&grown) {
             growth.release(&grown.to, self.tails);
         }
-        Ok(storage_count)
+        Ok(())
     }
 
     /// Leaves out the garbage that no tagged generation has after all: if it was restored before, it is only listed as if
@@ -123,8 +146,8 @@ impl Receiving<'_> {
         }
     }
 
-    /// Replaces the bytes of a storage that is changed in place.
-    fn replace(&self, spooled: &Spooled, spool: &Spool<'_>) -> Result<()> {
+    /// Replaces the bytes of a storage that is changed in place. Returns whether they were others.
+    fn replace(&self, spooled: &Spooled, spool: &Spool<'_>) -> Result<bool> {
         let store = self.store;
         let (id, record) = (spooled.wanted.id, spooled.wanted.record.clone());
         let stored = Stored { store: store.uuid, id, record };

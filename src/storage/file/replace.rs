@@ -53,12 +53,13 @@ impl Target for LiveTarget<'_> {
 }
 
 /// Replaces all bytes of a mutable or live storage, and makes them durable if `durable`. Bytes that are the same are not
-/// written. If a change of a mutable storage was interrupted before, the storage is whole afterwards.
+/// written. If a change of a mutable storage was interrupted before, the storage is whole afterwards. Returns whether anything
+/// was written.
 ///
 /// # Errors
 /// Those of an exclusive lock, for a mutable storage; `Conflict` if the file is not that of the storage any more; `Io`,
 /// after which a mutable storage may count as interrupted.
-pub(crate) fn replace_bytes(storage: &Storage, bytes: NewBytes<'_>, durable: bool) -> Result<()> {
+pub(crate) fn replace_bytes(storage: &Storage, bytes: NewBytes<'_>, durable: bool) -> Result<bool> {
     if let Some(live) = storage.as_live() {
         let own = live.in_place();
         own.check_process()?;
@@ -73,11 +74,11 @@ pub(crate) fn replace_bytes(storage: &Storage, bytes: NewBytes<'_>, durable: boo
             // The mark is set from the first change on. It stays if they are not complete.
             replace(&mut lock, bytes, durable).inspect_err(|_| lock.note_half_changed())
         }
-        None => Ok(()),
+        None => Ok(false),
     }
 }
 
-fn replace(target: &mut dyn Target, bytes: NewBytes<'_>, durable: bool) -> Result<()> {
+fn replace(target: &mut dyn Target, bytes: NewBytes<'_>, durable: bool) -> Result<bool> {
     let (mut before, mut offset_bytes, mut has_changed) = (Vec::new(), 0, false);
     bytes(&mut |piece| {
         resize_discarding(&mut before, piece.len())?;
@@ -89,5 +90,8 @@ fn replace(target: &mut dyn Target, bytes: NewBytes<'_>, durable: bool) -> Resul
         offset_bytes += piece.len() as u64;
         Ok(())
     })?;
-    if has_changed && durable { target.sync() } else { Ok(()) }
+    if has_changed && durable {
+        target.sync()?;
+    }
+    Ok(has_changed)
 }

@@ -94,7 +94,8 @@ impl Store {
     /// `NotAllowed` for external tensors, which must be [materialized](Store::materialize) first; `Interrupted` if a writer of
     /// the other store ended in the middle of a change; `Busy`, `LimitExceeded`, `Stale`, `ReadOnly`, `Io`, `CommitUnknown`
     /// and `Poisoned`, as for every [write](Store#errors); that of `progress`. After all of these except `CommitUnknown`,
-    /// names, sealed elements and tags are unchanged.
+    /// names, sealed elements and tags are unchanged. If elements of mutable or live storages were replaced already, the error
+    /// says so.
     pub fn receive(
         &self,
         from: &Snapshot,

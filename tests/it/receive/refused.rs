@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use stridemap::import::ExternalFile;
 use stridemap::replica::ReceiveOptions;
-use stridemap::{DType, ErrorKind, ExternalFiles, Header, Store, StoreOptions};
+use stridemap::{DType, ErrorKind, ExternalFiles, Header, StorageKind, Store, StoreOptions};
 
 use super::{Tensors, assert_same, filled_store, pair, receive, replica_of, tensors};
 use crate::harness::{arange, assert_refused, fast};
@@ -206,7 +206,7 @@ fn commit_or_collection_during_a_receive_is_a_conflict() {
         let options = ReceiveOptions { jobs: 1, progress: &progress, ..ReceiveOptions::default() };
         let received = replica.receive(&store.latest().unwrap(), Some(base), &options);
         assert!(done.into_inner(), "{action}");
-        assert_refused(received, ErrorKind::Conflict, &["nothing was changed"]);
+        assert_refused(received, ErrorKind::Conflict, &["not published"]);
         let verified = replica.verify(|_| ()).unwrap();
         assert!(verified.is_whole(), "{action}: {:?}", verified.findings);
         if action == "collect" {
@@ -215,4 +215,41 @@ fn commit_or_collection_during_a_receive_is_a_conflict() {
             let _ = replica.gc().unwrap();
         }
     }
+}
+
+#[test]
+fn elements_that_were_replaced_before_a_conflict_are_stated() {
+    let dir = temporary();
+    let store = fast().create(dir.path().join("a.smap")).unwrap();
+    let save = |txn: &mut stridemap::Transaction<'_>| {
+        txn.save_as("first", &arange(&[5]), StorageKind::Mutable)?;
+        txn.save_as("second", &arange(&[5]), StorageKind::Mutable)
+    };
+    store.write(save).unwrap();
+    let replica = replica_of(&store, &dir.path().join("b.smap"));
+    let base = replica.snapshot().id().unwrap();
+    for name in ["first", "second"] {
+        store.load(name).unwrap().lock_exclusive().unwrap().fill_(7i64).unwrap();
+    }
+    store.save("new", &1i32).unwrap();
+    let other = Store::open(replica.path()).unwrap();
+    let second = other.load("second").unwrap();
+    let guard = second.lock_exclusive().unwrap();
+    let options = ReceiveOptions { jobs: 1, ..ReceiveOptions::default() };
+    std::thread::scope(|scope| {
+        let receiving = scope.spawn(|| replica.receive(&store.latest().unwrap(), Some(base), &options));
+        let first = other.load("first").unwrap();
+        while first.read::<i64>().unwrap() != [7; 5] {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        other.save("own", &1i32).unwrap();
+        drop(guard);
+        let refused = receiving.join().unwrap();
+        assert_refused(
+            refused,
+            ErrorKind::Conflict,
+            &["of 2 mutable or live storages were replaced", "not published"],
+        );
+    });
+    assert_eq!(other.latest().unwrap().names().unwrap(), ["first", "own", "second"]);
 }
