@@ -20,7 +20,7 @@ pub use object::{Object, ObjectInfo, Put, Version};
 pub use requests::Requests;
 pub use runtime::Check;
 
-use address::{Address, Place};
+use address::Address;
 use attempts::{Failed, Pace};
 use failure::{Failure, Trouble};
 use redact::Secrets;
@@ -39,6 +39,7 @@ mod object;
 mod redact;
 mod requests;
 mod runtime;
+mod settings;
 mod stores;
 mod transfer;
 mod written_file;
@@ -102,7 +103,9 @@ impl Client {
     pub fn open_with(url: &str, timeout: Duration, variables: Vec<(String, String)>) -> Result<Self> {
         let address = Address::parse(url)?;
         let secrets = Secrets::of(&variables);
-        check_endpoint(&address, &variables)?;
+        settings::check(&address.place, &variables).map_err(|wrong| {
+            Error::new(ErrorKind::InvalidArgument, format!("open {}: {wrong}", address.location))
+        })?;
         let opened = stores::open(address.place, &variables).map_err(|error| {
             let failure = Failure::of(&error, &secrets);
             let text = format!("open {}: {}; see the environment variables", address.location, failure.text);
@@ -383,19 +386,4 @@ async fn get_ranges(
         }
     }
     results
-}
-
-/// Refuses an endpoint that every request would refuse.
-fn check_endpoint(address: &Address, variables: &[(String, String)]) -> Result<()> {
-    let value = |name: &str| variables.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
-    let is_plain = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"]
-        .iter()
-        .find_map(|name| value(name))
-        .is_some_and(|endpoint| endpoint.starts_with("http://"));
-    let is_allowed = value("AWS_ALLOW_HTTP").is_some_and(|allowed| !matches!(allowed, "" | "0" | "false"));
-    if matches!(address.place, Place::S3 { .. }) && is_plain && !is_allowed {
-        let hint = "the endpoint in the environment is http:// without TLS; set AWS_ALLOW_HTTP=true if that is meant";
-        return Err(Error::new(ErrorKind::InvalidArgument, format!("open {}: {hint}", address.location)));
-    }
-    Ok(())
 }

@@ -96,10 +96,10 @@ pub(super) fn open(place: Place, variables: &[(String, String)]) -> Result<Opene
     Ok(Opened { store, prefix, is_read_only: false })
 }
 
-/// Parses variables as `from_env` of object_store does.
+/// Parses variables as `from_env` of object_store does. An empty one counts as not set.
 fn options<K: FromStr>(variables: &[(String, String)], prefix: &str) -> Vec<(K, String)> {
     let parse = |(name, value): &(String, String)| {
-        let key = name.starts_with(prefix).then(|| name.to_ascii_lowercase().parse().ok())??;
+        let key = (name.starts_with(prefix) && !value.is_empty()).then(|| name.to_ascii_lowercase().parse().ok())??;
         Some((key, value.clone()))
     };
     variables.iter().filter_map(parse).collect()

@@ -243,6 +243,44 @@ fn plain_http_for_s3_needs_consent() {
 }
 
 #[test]
+fn settings_that_no_request_can_use_are_refused_by_name() {
+    for (url, name, value) in [
+        ("s3://b/p", "AWS_ENDPOINT_URL", "localhost:9000"),
+        ("s3://b/p", "AWS_ENDPOINT_URL", "127.0.0.1"),
+        ("s3://b/p", "AWS_ENDPOINT_URL", "https://host\n"),
+        ("s3://b/p", "AWS_ENDPOINT_URL_S3", "https://"),
+        ("s3://b/p", "AWS_ENDPOINT", "ftp://host"),
+        ("s3://b/p", "AWS_ENDPOINT_URL_STS", "sts"),
+        ("s3://b/p", "AWS_REGION", "us-east-1\n"),
+        ("s3://b/p", "AWS_REGION", "us east"),
+        ("s3://b/p", "AWS_ACCESS_KEY_ID", "canary\n"),
+        ("s3://b/p", "AWS_SECRET_ACCESS_KEY", "canary\r"),
+        ("s3://b/p", "AWS_SESSION_TOKEN", "can\u{e4}ry"),
+        ("gs://b/p", "GOOGLE_BASE_URL", "localhost:4443"),
+        ("gs://b/p", "GOOGLE_BEARER_TOKEN", "canary\n"),
+        ("az://c/p", "AZURE_ENDPOINT", "localhost:10000"),
+        ("az://c/p", "AZURE_STORAGE_ACCOUNT_NAME", "name\n"),
+        ("az://c/p", "IDENTITY_ENDPOINT", "localhost"),
+    ] {
+        let mut variables: Vec<(String, String)> = [
+            ("AWS_ACCESS_KEY_ID", CANARY),
+            ("AWS_SECRET_ACCESS_KEY", CANARY),
+            ("AWS_REGION", "us-east-1"),
+            ("AZURE_STORAGE_ACCOUNT_NAME", "account"),
+            ("AZURE_STORAGE_ACCOUNT_KEY", "a2V5"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
+        variables.retain(|(known, _)| known != name);
+        variables.push((name.to_owned(), value.to_owned()));
+        let error = Client::open_with(url, TIMEOUT, variables).map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{name}={value:?}: {error}");
+        assert!(error.to_string().contains(&format!("variable {name} ")), "{name}={value:?}: {error}");
+        assert!(!error.to_string().contains("can"), "{error}");
+    }
+}
+
+#[test]
 fn google_compares_generations() {
     let found = answer("200 OK", &format!("{WHOLE}x-goog-generation: 7\r\n"), "bytes");
     let unmet = answer("412 Precondition Failed", "", &error_body("PreconditionFailed"));
