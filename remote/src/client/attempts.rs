@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::failure::{Failure, Trouble};
+use super::payload::Payload;
 
 /// The time limits of a client.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +25,11 @@ const SLOWEST_BYTES_PER_SECOND: u64 = 64 << 10;
 /// How long a server is tried that has never answered: its name may be wrong.
 const FIRST_ANSWER: Duration = Duration::from_secs(10);
 
+/// Returns the time for so many bytes on a slow connection.
+pub(super) fn transfer_time(size_bytes: u64) -> Duration {
+    Duration::from_secs(size_bytes / SLOWEST_BYTES_PER_SECOND)
+}
+
 impl Pace {
     pub(super) fn new(timeout: Duration) -> Self {
         Pace {
@@ -32,10 +38,6 @@ impl Pace {
             first_pause: Duration::from_millis(100),
             longest_pause: Duration::from_secs(5),
         }
-    }
-
-    fn transfer(size_bytes: u64) -> Duration {
-        Duration::from_secs(size_bytes / SLOWEST_BYTES_PER_SECOND)
     }
 
     /// Returns a random pause of up to twice the previous maximum ("full jitter"), so that many clients do not come
@@ -49,22 +51,56 @@ impl Pace {
 
 /// How much a request transfers, which gives it more time.
 #[derive(Debug)]
-pub(super) struct Volume {
+pub(super) struct Volume<'a> {
     /// At most, by one attempt.
     limit_bytes: u64,
     /// By all attempts.
     moved_bytes: AtomicU64,
+    /// What is sent, if it shows how much of it was.
+    payload: Option<&'a Payload>,
 }
 
-impl Volume {
-    /// For a request that sends this many bytes. Nothing tells how many have arrived.
-    pub(super) fn sent(size_bytes: u64) -> Self {
-        Volume { limit_bytes: size_bytes, moved_bytes: AtomicU64::new(size_bytes) }
+impl<'a> Volume<'a> {
+    /// For a request of few bytes.
+    pub(super) fn small() -> Self {
+        Self::received(0)
+    }
+
+    /// For a request that sends a payload to a server.
+    pub(super) fn sent(payload: &'a Payload) -> Self {
+        Volume { payload: Some(payload), ..Self::small() }
+    }
+
+    /// For a request that writes this many bytes to a directory, without saying how many it has written.
+    pub(super) fn written(size_bytes: u64) -> Self {
+        Volume { limit_bytes: size_bytes, moved_bytes: AtomicU64::new(size_bytes), payload: None }
     }
 
     /// For a request that receives at most this many bytes, and limits each wait for more of them itself.
     pub(super) fn received(limit_bytes: u64) -> Self {
-        Volume { limit_bytes, moved_bytes: AtomicU64::new(0) }
+        Volume { limit_bytes, moved_bytes: AtomicU64::new(0), payload: None }
+    }
+
+    /// Returns how much more time all attempts get.
+    fn time(&self) -> Duration {
+        match self.payload {
+            Some(payload) => payload.progress_time(),
+            None => transfer_time(self.moved_bytes.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Makes one attempt. `left` is the rest of the time for all attempts.
+    async fn limit<T>(
+        &self,
+        (attempt_time, left): (Duration, Duration),
+        attempt: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let stall = attempt_time.min(left);
+        if let Some(payload) = self.payload {
+            return payload.watch((stall, left), attempt).await;
+        }
+        let limit = stall.saturating_add(transfer_time(self.limit_bytes));
+        tokio::time::timeout(limit, attempt).await.unwrap_or_else(|_| Err(Failure::timed_out(limit)))
     }
 
     pub(super) fn count(&self, size_bytes: u64) {
@@ -105,24 +141,22 @@ impl Failed {
 /// Makes attempts until one succeeds, fails for good, or time is up. `has_answered` is shared by all requests of a client.
 pub(super) async fn repeat<T, F: Future<Output = Result<T, Failure>>>(
     pace: Pace,
-    volume: &Volume,
+    volume: &Volume<'_>,
     has_answered: &AtomicBool,
     attempt: impl Fn() -> F,
 ) -> Result<T, Failed> {
     let start = Instant::now();
-    let allowed = || pace.timeout.saturating_add(Pace::transfer(volume.moved_bytes.load(Ordering::Relaxed)));
+    let allowed = || pace.timeout.saturating_add(volume.time());
     let mut attempts = 0;
     loop {
         attempts += 1;
         let left = allowed().saturating_sub(start.elapsed());
-        let limit = pace.attempt.min(left).saturating_add(Pace::transfer(volume.limit_bytes));
-        let failure = match tokio::time::timeout(limit, attempt()).await {
-            Ok(Ok(value)) => {
+        let failure = match volume.limit((pace.attempt, left), attempt()).await {
+            Ok(value) => {
                 has_answered.store(true, Ordering::Relaxed);
                 return Ok(value);
             }
-            Ok(Err(failure)) => failure,
-            Err(_) => Failure::timed_out(limit),
+            Err(failure) => failure,
         };
         if failure.trouble.is_answer() {
             has_answered.store(true, Ordering::Relaxed);

@@ -126,8 +126,7 @@ impl Faults {
             longest_pause: Duration::from_millis(8),
         };
         let location = format!("memory://simulated/{}", OPENED.fetch_add(1, Ordering::Relaxed));
-        let opened = Opened { store: Arc::new(self.clone()), prefix: String::new(), is_read_only: false };
-        Client::connect(&location, opened, Secrets::default(), pace).expect("threads are started")
+        Client::connect(&location, Opened::of(self.clone()), Secrets::default(), pace).expect("threads are started")
     }
 
     /// Lets the request with this number fail. The next one after [`reset`](Self::reset) has number 0, and each attempt

@@ -36,6 +36,7 @@ mod failure;
 pub mod faults;
 mod file_store;
 mod object;
+mod payload;
 mod redact;
 mod requests;
 mod runtime;
@@ -80,8 +81,8 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Opens a connection, without any request yet. `timeout` limits each request of few bytes with all its attempts;
-    /// one that transfers more gets more time.
+    /// Opens a connection, without any request yet. `timeout` limits each request of few bytes with all its attempts.
+    /// One that transfers more gets more time, as long as bytes move.
     ///
     /// URLs are `s3://bucket/path`, `gs://bucket/path`, `az://container/path`, `https://host/path` (read-only),
     /// `file:///absolute/path`, and `memory://name/path`, which is shared within the process. Credentials, region and
@@ -122,6 +123,7 @@ impl Client {
             counters: Counters::default(),
             pace,
             has_answered: AtomicBool::new(false),
+            is_directory: opened.is_directory,
         };
         Ok(Client {
             connection: Arc::new(connection),
@@ -230,7 +232,7 @@ impl Client {
     /// [`NotAllowed`](ErrorKind::NotAllowed) for a remote that is read-only, [`NotFound`](ErrorKind::NotFound) if there is
     /// no such bucket, and [`Io`](ErrorKind::Io). After an `Io` error, the object may have been written.
     pub fn put_new(&self, name: &str, bytes: Bytes) -> Result<Put> {
-        self.put_with(name, bytes, PutMode::Create)
+        self.put_with(name, vec![bytes], PutMode::Create)
     }
 
     /// Replaces an object that still has this version. If it has not, or is gone, nothing changes, and the result is
@@ -240,7 +242,7 @@ impl Client {
     ///
     /// As those of [`put_new`](Self::put_new).
     pub fn put_if_match(&self, name: &str, bytes: Bytes, version: &Version) -> Result<Put> {
-        self.put_with(name, bytes, PutMode::Update(version.to_update()))
+        self.put_with(name, vec![bytes], PutMode::Update(version.to_update()))
     }
 
     /// Writes an object, whether or not there is one: for a name that says what the bytes are. It is durable when this
@@ -250,7 +252,12 @@ impl Client {
     ///
     /// As those of [`put_new`](Self::put_new).
     pub fn put(&self, name: &str, bytes: Bytes) -> Result<Version> {
-        match self.put_with(name, bytes, PutMode::Overwrite)? {
+        self.put_parts(name, vec![bytes])
+    }
+
+    /// Like [`put`](Self::put), for an object of several parts, one after another.
+    pub(crate) fn put_parts(&self, name: &str, parts: Vec<Bytes>) -> Result<Version> {
+        match self.put_with(name, parts, PutMode::Overwrite)? {
             Put::Written(version) => Ok(version),
             Put::Exists => Err(Error::new(
                 ErrorKind::Io,
@@ -259,10 +266,10 @@ impl Client {
         }
     }
 
-    fn put_with(&self, name: &str, bytes: Bytes, mode: PutMode) -> Result<Put> {
+    fn put_with(&self, name: &str, parts: Vec<Bytes>, mode: PutMode) -> Result<Put> {
         self.check_writable("write", name)?;
         let (owned, connection) = (name.to_owned(), Arc::clone(&self.connection));
-        let result = self.wait(async move { connection.put(&owned, bytes, mode).await })?;
+        let result = self.wait(async move { connection.put(&owned, &parts, mode).await })?;
         result.map_err(|failed| match failed.failure.trouble {
             // Nothing else can be absent where an object is written.
             Trouble::Absent => self.error(failed.with(Trouble::NoBucket), "write", name),

@@ -20,6 +20,14 @@ pub(super) struct Opened {
     pub(super) prefix: String,
     /// Servers of files take no puts.
     pub(super) is_read_only: bool,
+    pub(super) is_directory: bool,
+}
+
+impl Opened {
+    /// A store that can be written, with names as they are.
+    pub(super) fn of(store: impl ObjectStore) -> Self {
+        Opened { store: Arc::new(store), prefix: String::new(), is_read_only: false, is_directory: false }
+    }
 }
 
 /// The stores in the memory of this process, by name.
@@ -84,22 +92,25 @@ pub(super) fn open(place: Place, variables: &[(String, String)]) -> Result<Opene
                 .with_config(ClientConfigKey::Timeout, NO_TIMEOUT)
                 .with_retry(retries)
                 .build()?;
-            return Ok(Opened { store: Arc::new(store), prefix: String::new(), is_read_only: true });
+            return Ok(Opened { is_read_only: true, ..Opened::of(store) });
         }
-        Place::File { root } => (Arc::new(FileStore::new(root)), String::new()),
+        Place::File { root } => {
+            return Ok(Opened { is_directory: true, ..Opened::of(FileStore::new(root)) });
+        }
         Place::Memory { name, path } => {
             let mut stores = IN_MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
             let store: Arc<InMemory> = Arc::clone(stores.entry(name).or_default());
             (store, path)
         }
     };
-    Ok(Opened { store, prefix, is_read_only: false })
+    Ok(Opened { store, prefix, is_read_only: false, is_directory: false })
 }
 
 /// Parses variables as `from_env` of object_store does. An empty one counts as not set.
 fn options<K: FromStr>(variables: &[(String, String)], prefix: &str) -> Vec<(K, String)> {
     let parse = |(name, value): &(String, String)| {
-        let key = (name.starts_with(prefix) && !value.is_empty()).then(|| name.to_ascii_lowercase().parse().ok())??;
+        let key = (name.starts_with(prefix) && !value.is_empty())
+            .then(|| name.to_ascii_lowercase().parse().ok())??;
         Some((key, value.clone()))
     };
     variables.iter().filter_map(parse).collect()

@@ -14,6 +14,7 @@ use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, PutMode, PutOp
 use super::attempts::{self, Failed, Pace, Volume};
 use super::failure::{Failure, Trouble};
 use super::object::{Object, ObjectInfo, Put, Version};
+use super::payload::Payload;
 use super::redact::Secrets;
 use super::requests::{Counters, Kind};
 
@@ -27,6 +28,8 @@ pub(super) struct Connection {
     pub(super) counters: Counters,
     pub(super) pace: Pace,
     pub(super) has_answered: AtomicBool,
+    /// A directory does not show how much of an object it has written.
+    pub(super) is_directory: bool,
 }
 
 /// A listing of more objects is refused: it has to fit in memory.
@@ -65,14 +68,17 @@ impl Connection {
         Err(failed)
     }
 
-    pub(super) async fn put(&self, name: &str, bytes: Bytes, mode: PutMode) -> Result<Put, Failed> {
-        let (path, mode, bytes) = (&self.path(name)?, &mode, &bytes);
-        let volume = Volume::sent(bytes.len() as u64);
+    pub(super) async fn put(&self, name: &str, parts: &[Bytes], mode: PutMode) -> Result<Put, Failed> {
+        let (path, mode, payload) = (&self.path(name)?, &mode, &Payload::new(parts));
+        let volume = match self.is_directory {
+            true => Volume::written(payload.size_bytes()),
+            false => Volume::sent(payload),
+        };
         let put = || async {
             self.counters.count(Kind::Put);
-            self.counters.count_sent(bytes.len());
+            self.counters.count_sent(payload.size_bytes());
             let options = PutOptions { mode: mode.clone(), ..PutOptions::default() };
-            match self.store.put_opts(path, bytes.clone().into(), options).await {
+            match self.store.put_opts(path, payload.pieces(), options).await {
                 Ok(result) => Ok(Put::Written(Version::of_put(result))),
                 Err(error) => Err(self.failure(&error)),
             }
@@ -91,7 +97,7 @@ impl Connection {
 
     pub(super) async fn info(&self, name: &str) -> Result<ObjectInfo, Failed> {
         let path = &self.path(name)?;
-        self.repeat(&Volume::sent(0), || self.info_once(name, path)).await
+        self.repeat(&Volume::small(), || self.info_once(name, path)).await
     }
 
     async fn info_once(&self, name: &str, path: &ObjectPath) -> Result<ObjectInfo, Failure> {
@@ -103,7 +109,7 @@ impl Connection {
 
     pub(super) async fn delete(&self, name: &str) -> Result<(), Failed> {
         let path = &self.path(name)?;
-        match self.repeat(&Volume::sent(0), || self.delete_once(path)).await {
+        match self.repeat(&Volume::small(), || self.delete_once(path)).await {
             Err(failed) if failed.failure.trouble == Trouble::Absent => Ok(()),
             result => result,
         }
@@ -126,7 +132,7 @@ impl Connection {
             }
             Ok(found)
         };
-        self.repeat(&Volume::sent(0), attempt).await
+        self.repeat(&Volume::small(), attempt).await
     }
 
     async fn delete_once(&self, path: &ObjectPath) -> Result<(), Failure> {
@@ -153,7 +159,7 @@ impl Connection {
 
     async fn repeat<T, F: Future<Output = Result<T, Failure>>>(
         &self,
-        volume: &Volume,
+        volume: &Volume<'_>,
         attempt: impl Fn() -> F,
     ) -> Result<T, Failed> {
         attempts::repeat(self.pace, volume, &self.has_answered, attempt).await
@@ -174,7 +180,7 @@ impl Connection {
         path: &ObjectPath,
         options: &GetOptions,
         limit_bytes: u64,
-        volume: &Volume,
+        volume: &Volume<'_>,
     ) -> Result<Object, Failure> {
         self.counters.count(Kind::Get);
         let answer = self.wait(self.store.get_opts(path, options.clone())).await?;
@@ -202,7 +208,7 @@ impl Connection {
         Ok(Object { bytes, version: Version::of_object(&meta), modified: meta.last_modified.into() })
     }
 
-    async fn list_once(&self, path: &ObjectPath, volume: &Volume) -> Result<Vec<ObjectInfo>, Failure> {
+    async fn list_once(&self, path: &ObjectPath, volume: &Volume<'_>) -> Result<Vec<ObjectInfo>, Failure> {
         self.counters.count(Kind::List);
         let above = match self.prefix.as_str() {
             "" => 0,

@@ -21,3 +21,4 @@ mod plans;
 mod requests;
 mod support;
 mod transfers;
+mod uploads;
