@@ -58,6 +58,16 @@ pub fn thread_count(most: usize) -> usize {
     if IS_WORKER.get() { 1 } else { num_threads().min(most) }
 }
 
+/// Returns the number of threads for `most` pieces of work that mostly wait, so it may exceed the number of processors. It
+/// is not above a limit set by the user.
+pub(crate) fn waiting_thread_count(most: usize) -> usize {
+    match LIMIT.load(Ordering::Relaxed) {
+        _ if IS_WORKER.get() => 1,
+        0 => most.min(MAX_THREADS),
+        limit => limit.min(most),
+    }
+}
+
 /// An upper bound on the address space that a new thread takes, in bytes: its stack, and the 64 MiB that the C library
 /// reserves for its heap. Without room for the stack, the process would abort. If heaps took all the room, the next
 /// allocation of a buffer would fail.

@@ -23,7 +23,7 @@ pub(crate) fn place(segment: &Segment) -> Range<u64> {
 }
 
 /// Reads whole segments, and checks them. Neighbouring segments of one object are read by one request.
-pub(crate) fn segments(client: &Client, segments: &[Segment], jobs: usize) -> Result<Vec<Bytes>> {
+pub(crate) fn segments(client: &Client, segments: &[Segment]) -> Result<Vec<Bytes>> {
     let mut runs: Vec<(String, Range<u64>, Vec<usize>)> = Vec::new();
     let mut order: Vec<usize> = (0..segments.len()).collect();
     order.sort_by_key(|&at| segments.get(at).map(|segment| (segment.object(), segment.offset_bytes())));
@@ -45,26 +45,30 @@ pub(crate) fn segments(client: &Client, segments: &[Segment], jobs: usize) -> Re
     let parts: Vec<(String, Range<u64>)> =
         runs.iter().map(|(name, run, _)| (name.clone(), run.clone())).collect();
     let mut read = vec![Bytes::new(); segments.len()];
-    for ((_, run, members), bytes) in runs.iter().zip(ranges(client, &parts, jobs)?) {
+    for ((_, run, members), bytes) in runs.iter().zip(ranges(client, &parts)?) {
         for &at in members {
             let (Some(segment), Some(read)) = (segments.get(at), read.get_mut(at)) else { continue };
             let place = place(segment);
             let range = (place.start - run.start) as usize..(place.end - run.start) as usize;
             *read = bytes.slice(range);
-            check(client, segment, read)?;
+            check(client, segment, std::slice::from_ref(read))?;
         }
     }
     Ok(read)
 }
 
 /// Reads ranges of objects in parallel, each of any length.
-pub(crate) fn ranges(client: &Client, parts: &[(String, Range<u64>)], jobs: usize) -> Result<Vec<Bytes>> {
-    client.get_ranges(parts, jobs).into_iter().collect()
+pub(crate) fn ranges(client: &Client, parts: &[(String, Range<u64>)]) -> Result<Vec<Bytes>> {
+    client.get_ranges(parts).into_iter().collect()
 }
 
-/// Compares the bytes of a whole segment with its digest.
-pub(crate) fn check(client: &Client, segment: &Segment, bytes: &[u8]) -> Result<()> {
-    let hash = blake3::hash(bytes);
+/// Compares the bytes of a whole segment, in pieces, with its digest.
+pub(crate) fn check(client: &Client, segment: &Segment, pieces: &[Bytes]) -> Result<()> {
+    let mut hasher = blake3::Hasher::new();
+    for piece in pieces {
+        hasher.update(piece);
+    }
+    let hash = hasher.finalize();
     let is_right = match segment {
         Segment::Whole { object, .. } => hash.as_bytes() == object,
         Segment::Part { check, .. } => hash.as_bytes().starts_with(check),

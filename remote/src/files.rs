@@ -32,14 +32,13 @@ pub(crate) struct RemoteFiles {
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) client: Client,
-    pub(crate) jobs: usize,
     pub(crate) packs: Packs,
 }
 
 impl RemoteFiles {
-    pub(crate) fn new(client: Client, jobs: usize, manifest: &RemoteManifest) -> Self {
+    pub(crate) fn new(client: Client, manifest: &RemoteManifest) -> Self {
         RemoteFiles {
-            source: Arc::new(Source { client, jobs, packs: Packs::default() }),
+            source: Arc::new(Source { client, packs: Packs::default() }),
             generation: manifest.generation,
             manifest: Bytes::from(manifest.manifest.clone()),
             marker: Bytes::from(crate::Remote::marker(manifest)),
@@ -55,7 +54,7 @@ impl RemoteFiles {
     }
 
     fn fetch(&self, segments: &[Segment]) -> Result<Vec<Bytes>> {
-        fetch::segments(&self.source.client, segments, self.source.jobs)
+        fetch::segments(&self.source.client, segments)
     }
 
     fn keys(&self, kind: FileKind) -> Result<Vec<FileKey>> {

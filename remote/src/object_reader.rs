@@ -91,6 +91,10 @@ impl Placed {
     fn end(&self) -> u64 {
         self.start + self.segment.length_bytes()
     }
+
+    fn is_in(&self, range: &Range<u64>) -> bool {
+        range.start <= self.start && self.end() <= range.end
+    }
 }
 
 impl ObjectReader {
@@ -144,10 +148,13 @@ impl ObjectReader {
         start..end
     }
 
-    /// Reads a range from its objects, in parallel, and checks each whole segment and each whole chunk in it.
-    fn fetch(&self, range: Range<u64>, read: Reading) -> Result<Bytes> {
+    /// Reads a range from its objects, in parallel, and checks each whole segment and each whole chunk in it. The pieces are
+    /// not copied together: they may be as long as all memory that a job has.
+    fn fetch(&self, range: Range<u64>, read: Reading) -> Result<Vec<Bytes>> {
         let touched = self.touched(&range);
         let mut parts = Vec::new();
+        // For each segment, the first part after it.
+        let mut ends = Vec::new();
         for placed in touched {
             let object = fetch::place(&placed.segment);
             let (start, end) = (range.start.max(placed.start), range.end.min(placed.end()));
@@ -158,28 +165,30 @@ impl ObjectReader {
                 parts.push((object_path(&placed.segment.object()), from..from + (next - at)));
                 at = next;
             }
+            ends.push(parts.len());
         }
-        let mut pieces = match touched {
+        let pieces = match touched {
             [placed] if read == Reading::InOrder && parts.len() == 1 => vec![self.part(placed, &parts)?],
-            _ => fetch::ranges(&self.source.client, &parts, self.source.jobs)?,
+            _ => fetch::ranges(&self.source.client, &parts)?,
         };
-        let bytes = match pieces.len() {
-            1 => pieces.pop().unwrap_or_default(),
-            _ => Bytes::from(concatenated(&pieces)),
-        };
-        for placed in touched {
-            if range.start <= placed.start && placed.end() <= range.end {
-                let place = (placed.start - range.start) as usize..(placed.end() - range.start) as usize;
-                fetch::check(&self.source.client, &placed.segment, bytes.get(place).unwrap_or_default())?;
+        let mut first = 0;
+        for (placed, end) in touched.iter().zip(ends) {
+            if placed.is_in(&range) {
+                fetch::check(
+                    &self.source.client,
+                    &placed.segment,
+                    pieces.get(first..end).unwrap_or_default(),
+                )?;
             }
+            first = end;
         }
-        self.check_chunks(range.start, &bytes)?;
-        Ok(bytes)
+        self.check_chunks(&range, &pieces)?;
+        Ok(pieces)
     }
 
     /// Reads a range of one segment. An object of which many parts are read is read as a whole.
     fn part(&self, placed: &Placed, parts: &[(String, Range<u64>)]) -> Result<Bytes> {
-        let Source { client, jobs, packs } = &*self.source;
+        let Source { client, packs } = &*self.source;
         let object = placed.segment.object();
         if let (Segment::Part { .. }, [(name, range)]) = (&placed.segment, parts) {
             if let Some(bytes) = packs.get(&object, range) {
@@ -196,23 +205,26 @@ impl ObjectReader {
                 }
             }
         }
-        Ok(fetch::ranges(client, parts, *jobs)?.pop().unwrap_or_default())
+        Ok(fetch::ranges(client, parts)?.pop().unwrap_or_default())
     }
 
-    /// Compares the whole chunks in bytes of a storage with their digests.
-    fn check_chunks(&self, start: u64, bytes: &[u8]) -> Result<()> {
+    /// Compares the whole chunks in a range of a storage with their digests.
+    fn check_chunks(&self, range: &Range<u64>, pieces: &[Bytes]) -> Result<()> {
         let Some(sums) = &self.sums else { return Ok(()) };
-        let first = start.div_ceil(CHUNK_BYTES);
-        let end = (start + bytes.len() as u64) / CHUNK_BYTES;
-        if first >= end || sums.size_bytes < end.saturating_mul(16) {
+        let place = |number: u64| number * CHUNK_BYTES..(number + 1) * CHUNK_BYTES;
+        let whole = range.start.div_ceil(CHUNK_BYTES)..range.end / CHUNK_BYTES;
+        let numbers: Vec<u64> = whole.collect();
+        let (Some(&first), Some(&last)) = (numbers.first(), numbers.last()) else { return Ok(()) };
+        if sums.size_bytes < (last + 1).saturating_mul(16) {
             return Ok(());
         }
-        let mut digests = vec![0; (end - first) as usize * 16];
+        let mut digests = vec![0; (last + 1 - first) as usize * 16];
         sums.read(&mut digests, first * 16)?;
-        let skipped = (first * CHUNK_BYTES - start) as usize;
-        let chunks = bytes.get(skipped..).unwrap_or_default().chunks_exact(CHUNK_BYTES as usize);
-        for ((number, chunk), expected) in (first..end).zip(chunks).zip(digests.chunks_exact(16)) {
-            if digest(chunk) != expected {
+        for number in numbers {
+            let chunk = place(number);
+            let chunk = slice_of(pieces, chunk.start - range.start..chunk.end - range.start);
+            let expected = digests.chunks_exact(16).nth((number - first) as usize);
+            if expected.is_some_and(|expected| digest(&chunk) != expected) {
                 let detail = format!("the bytes of chunk {number} differ from their digest");
                 let wrong = FormatError::new(Rule::ChunkDigest, detail).at(number * CHUNK_BYTES);
                 return Err(broken(self.source.client.location(), &self.key.path(), wrong));
@@ -226,16 +238,16 @@ impl ObjectReader {
         let holds = |range: &Range<u64>| range.start <= wanted.start && wanted.end <= range.end;
         let Some(first) = state.soon.iter().position(holds) else { return Ok(false) };
         state.soon.drain(..first);
-        let count = state.soon.len().min(self.source.jobs);
+        let count = state.soon.len().min(self.source.client.jobs());
         let ranges: Vec<Range<u64>> = state.soon.drain(..count).collect();
         let results: Vec<Result<Bytes>> = thread::scope(|scope| {
-            let fetch = |range: &Range<u64>| self.fetch(range.clone(), Reading::Anywhere);
+            let fetch = |range: &Range<u64>| Ok(joined(self.fetch(range.clone(), Reading::Anywhere)?));
             let [others @ .., last] = ranges.as_slice() else { return Vec::new() };
             let others: Vec<_> = others.iter().map(|range| scope.spawn(move || fetch(range))).collect();
             let last = fetch(last);
             let ended = |_| Err(Error::new(ErrorKind::Io, "read an object: the thread panicked"));
-            let joined = others.into_iter().map(|other| other.join().unwrap_or_else(ended));
-            joined.chain([last]).collect()
+            let others = others.into_iter().map(|other| other.join().unwrap_or_else(ended));
+            others.chain([last]).collect()
         });
         for (range, bytes) in ranges.iter().zip(results) {
             self.keep(state, range.start, bytes?);
@@ -262,7 +274,7 @@ impl ObjectReader {
         }
         if wanted.end - wanted.start >= MAX_AHEAD_BYTES {
             drop(state);
-            buf.copy_from_slice(&self.fetch(wanted, Reading::Anywhere)?);
+            copy_pieces(&self.fetch(wanted, Reading::Anywhere)?, buf);
             return Ok(());
         }
         let range = self.widened(wanted.clone(), &mut state);
@@ -270,10 +282,10 @@ impl ObjectReader {
         let is_kept = range != wanted || range.end - range.start <= SMALL_BYTES;
         if !is_kept {
             drop(state);
-            buf.copy_from_slice(&self.fetch(range, Reading::Anywhere)?);
+            copy_pieces(&self.fetch(range, Reading::Anywhere)?, buf);
             return Ok(());
         }
-        let bytes = self.fetch(range.clone(), Reading::Anywhere)?;
+        let bytes = joined(self.fetch(range.clone(), Reading::Anywhere)?);
         self.keep(&mut state, range.start, bytes);
         copy_kept(&state, buf, &wanted);
         Ok(())
@@ -288,10 +300,34 @@ fn whole_object(client: &Client, name: &str) -> Result<Option<Bytes>> {
     }
 }
 
-fn concatenated(parts: &[Bytes]) -> Vec<u8> {
-    let mut all = Vec::with_capacity(parts.iter().map(Bytes::len).sum());
-    parts.iter().for_each(|part| all.extend_from_slice(part));
-    all
+/// Returns pieces as one. A single one is not copied.
+fn joined(mut pieces: Vec<Bytes>) -> Bytes {
+    match pieces.len() {
+        1 => pieces.pop().unwrap_or_default(),
+        _ => Bytes::from(pieces.concat()),
+    }
+}
+
+fn copy_pieces(pieces: &[Bytes], mut buf: &mut [u8]) {
+    for piece in pieces {
+        let (place, rest) = buf.split_at_mut(piece.len());
+        place.copy_from_slice(piece);
+        buf = rest;
+    }
+}
+
+/// Returns a range of the bytes of all pieces. One that is in a single piece is not copied.
+fn slice_of(pieces: &[Bytes], range: Range<u64>) -> Bytes {
+    let (mut start, mut found) = (0, Vec::new());
+    for piece in pieces {
+        let end = start + piece.len() as u64;
+        let (from, to) = (range.start.max(start), range.end.min(end));
+        if from < to {
+            found.push(piece.slice((from - start) as usize..(to - start) as usize));
+        }
+        start = end;
+    }
+    joined(found)
 }
 
 /// Copies bytes that were read before. Returns false if they were not.
@@ -327,7 +363,9 @@ impl FileReader for ObjectReader {
         while at < range.end {
             // A segment at a time: at most 64 MiB, read by several requests, and checked as a whole.
             let end = self.touched(&(at..range.end)).first().map_or(range.end, Placed::end).min(range.end);
-            sink(&self.fetch(at..end, Reading::InOrder)?)?;
+            for piece in self.fetch(at..end, Reading::InOrder)? {
+                sink(&piece)?;
+            }
             at = end;
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Objects of many small segments, which are read as a whole if several of their segments are needed.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
@@ -10,10 +10,7 @@ use stridemap_format::remote::ObjectName;
 /// How many reads of one object are made one by one, before the object is read as a whole.
 const MAX_SINGLE_READS: u32 = 2;
 
-/// How many objects are kept in memory, each of at most 64 MiB.
-const MAX_KEPT: usize = 2;
-
-/// Which objects are read how often, and the bytes of those that were read last.
+/// Which objects are read how often, and the bytes of the one that was read last, at most 64 MiB.
 #[derive(Debug, Default)]
 pub(crate) struct Packs {
     state: Mutex<State>,
@@ -22,14 +19,14 @@ pub(crate) struct Packs {
 #[derive(Debug, Default)]
 struct State {
     reads: HashMap<ObjectName, u32>,
-    kept: VecDeque<(ObjectName, Bytes)>,
+    kept: Option<(ObjectName, Bytes)>,
 }
 
 impl Packs {
     /// Returns bytes of an object that is in memory.
     pub(crate) fn get(&self, object: &ObjectName, range: &Range<u64>) -> Option<Bytes> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (_, bytes) = state.kept.iter().find(|(kept, _)| kept == object)?;
+        let (_, bytes) = state.kept.as_ref().filter(|(kept, _)| kept == object)?;
         let range = usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?;
         (range.end <= bytes.len() && range.start <= range.end).then(|| bytes.slice(range))
     }
@@ -43,15 +40,8 @@ impl Packs {
         *reads == MAX_SINGLE_READS + 1
     }
 
-    /// Keeps the bytes of an object.
+    /// Keeps the bytes of an object, in place of those before.
     pub(crate) fn keep(&self, object: ObjectName, bytes: Bytes) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.kept.iter().any(|(kept, _)| *kept == object) {
-            return;
-        }
-        if state.kept.len() >= MAX_KEPT {
-            state.kept.pop_front();
-        }
-        state.kept.push_back((object, bytes));
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).kept = Some((object, bytes));
     }
 }

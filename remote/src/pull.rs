@@ -186,7 +186,7 @@ impl Remote {
             before.map_or(Ok(HashSet::new()), |mut before| start.files.unchanged_since(&mut before))?;
         let add = |bytes| tally.add(bytes);
         let receive = ReceiveOptions {
-            jobs: self.jobs,
+            jobs: self.client.jobs(),
             progress: &add,
             is_unchanged: &|id| unchanged.contains(&id),
         };

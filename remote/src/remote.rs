@@ -11,12 +11,9 @@ use stridemap_format::limits::MAX_REMOTE_MANIFEST_BYTES;
 use stridemap_format::remote::{Head, ObjectName, RemoteManifest, Segment, manifest_path};
 use stridemap_format::{Error as FormatError, Marker, Rule, Uuid};
 
-use crate::client::{Client, Object, Requests};
+use crate::client::{Client, DEFAULT_JOBS, Object, Requests};
 use crate::files::RemoteFiles;
 use crate::{broken, fetch, wrong_bytes};
-
-/// The number of requests at a time, if none is set.
-const DEFAULT_JOBS: usize = 8;
 
 /// How long an operation on one object is repeated, if no time is set.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -62,7 +59,8 @@ impl RemoteOptions {
         Self::default()
     }
 
-    /// Sets how many requests run at a time, at least 1. Each needs up to 64 MiB of memory.
+    /// Sets how many requests run at a time, at least 1. A push or a pull needs up to 64 MiB of memory for each, and up to 128
+    /// MiB more.
     pub fn jobs(self, jobs: usize) -> Self {
         RemoteOptions { jobs: jobs.max(1), ..self }
     }
@@ -83,11 +81,11 @@ impl RemoteOptions {
     /// # Errors
     /// `InvalidArgument` for a URL that is not valid; `Io` for credentials in the environment that are not.
     pub fn open(self, url: &str) -> Result<Remote> {
-        let mut client = Client::open(url, self.timeout)?;
+        let mut client = Client::open(url, self.timeout)?.with_jobs(self.jobs);
         if let Some(check) = self.check {
             client = client.with_check(check);
         }
-        Ok(Remote { client, jobs: self.jobs })
+        Ok(Remote { client })
     }
 }
 
@@ -120,7 +118,6 @@ impl RemoteOptions {
 #[derive(Clone, Debug)]
 pub struct Remote {
     pub(crate) client: Client,
-    pub(crate) jobs: usize,
 }
 
 /// The HEAD of a remote, and what it names.
@@ -145,7 +142,7 @@ impl Remote {
     #[doc(hidden)]
     #[must_use]
     pub fn with_client(client: Client, jobs: usize) -> Remote {
-        Remote { client, jobs }
+        Remote { client: client.with_jobs(jobs) }
     }
 
     /// Returns the URL, without anything secret.
@@ -181,7 +178,7 @@ impl Remote {
     }
 
     pub(crate) fn files(&self, manifest: &RemoteManifest) -> Arc<RemoteFiles> {
-        Arc::new(RemoteFiles::new(self.client.clone(), self.jobs, manifest))
+        Arc::new(RemoteFiles::new(self.client.clone(), manifest))
     }
 
     pub(crate) fn not_found(&self) -> Error {
@@ -250,7 +247,7 @@ impl Remote {
 
     /// Reads pages of an index.
     pub(crate) fn fetch_pages(&self, segments: &[Segment]) -> Result<Vec<Bytes>> {
-        fetch::segments(&self.client, segments, self.jobs)
+        fetch::segments(&self.client, segments)
     }
 
     /// Refuses a URL in a place where a store on this machine is needed.

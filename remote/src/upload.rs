@@ -250,7 +250,7 @@ impl<'a> Uploads<'a> {
             }
         };
         thread::scope(|scope| {
-            let others = self.remote.jobs.min(objects.len()).saturating_sub(1);
+            let others = self.remote.client.jobs().min(objects.len()).saturating_sub(1);
             (0..others).for_each(|_| drop(scope.spawn(work)));
             work();
         });
@@ -288,7 +288,8 @@ impl<'a> Uploads<'a> {
         expected: &Hashes,
         tally: &Tally<'_>,
     ) -> Result<(Vec<Vec<Segment>>, Stored), Ended> {
-        let mut bytes = Vec::new();
+        let length_bytes = pieces.iter().map(|piece| piece.range.end - piece.range.start).sum::<u64>();
+        let mut bytes = Vec::with_capacity(usize::try_from(length_bytes).unwrap_or(0));
         let mut ends = Vec::new();
         for piece in pieces {
             let start = bytes.len();

@@ -39,7 +39,7 @@ impl Fetch<'_> {
         // Long ones first, so that no thread is left with one at the end. Short ones stay in the order of their ids, in which
         // they are in the packs of a remote.
         wanted.sort_by_key(|wanted| std::cmp::Reverse(wanted.record.length_bytes / (4 << 20)));
-        let threads = parallel::thread_count(jobs.min(&wanted.len()).max(&1).to_owned());
+        let threads = parallel::waiting_thread_count(wanted.len().clamp(1, *jobs));
         let queue = Mutex::new(VecDeque::from(wanted));
         let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         let mut spooled = Vec::new();

@@ -92,6 +92,8 @@ struct Shared {
     plan: Mutex<Plan>,
     /// How much older objects are than they would be.
     ages: Mutex<BTreeMap<Path, Duration>>,
+    /// How many slow requests run now, and how many ran at a time at most.
+    slow: Mutex<(u64, u64)>,
 }
 
 #[derive(Debug, Default)]
@@ -126,7 +128,8 @@ impl Faults {
             longest_pause: Duration::from_millis(8),
         };
         let location = format!("memory://simulated/{}", OPENED.fetch_add(1, Ordering::Relaxed));
-        Client::connect(&location, Opened::of(self.clone()), Secrets::default(), pace).expect("threads are started")
+        Client::connect(&location, Opened::of(self.clone()), Secrets::default(), pace)
+            .expect("threads are started")
     }
 
     /// Lets the request with this number fail. The next one after [`reset`](Self::reset) has number 0, and each attempt
@@ -143,6 +146,7 @@ impl Faults {
     /// Forgets all faults, and counts from 0 again. The objects stay.
     pub fn reset(&self) {
         *self.plan() = Plan::default();
+        *self.slow() = (0, 0);
     }
 
     /// Makes all objects that are there now older. An object that is put again is as old as it is.
@@ -173,6 +177,16 @@ impl Faults {
         self.plan().log.clone()
     }
 
+    /// Returns how many requests with [`Slow`](Fault::Slow) there were at a time at most.
+    #[must_use]
+    pub fn most_slow_at_once(&self) -> u64 {
+        self.slow().1
+    }
+
+    fn slow(&self) -> MutexGuard<'_, (u64, u64)> {
+        self.shared.slow.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn plan(&self) -> MutexGuard<'_, Plan> {
         self.shared.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -194,7 +208,13 @@ impl Faults {
                 Err(Error::Generic { store: "simulated", source: Box::new(Answered(status)) })
             }
             Some(Fault::Slow(time)) => {
+                {
+                    let (now, most) = &mut *self.slow();
+                    *now += 1;
+                    *most = (*most).max(*now);
+                }
                 tokio::time::sleep(time).await;
+                self.slow().0 -= 1;
                 Ok(None)
             }
             Some(Fault::Before(hook)) => {

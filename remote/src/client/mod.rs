@@ -14,6 +14,7 @@ use bytes::Bytes;
 use object_store::{GetOptions, PutMode};
 use stridemap::{Error, ErrorKind, Result, Rule};
 use stridemap_format::Error as FormatError;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 pub use object::{Object, ObjectInfo, Put, Version};
@@ -45,7 +46,10 @@ mod stores;
 mod transfer;
 mod written_file;
 
-/// A connection to the objects below a URL. Clones share it.
+/// The number of requests at a time, if none is set.
+pub(crate) const DEFAULT_JOBS: usize = 8;
+
+/// A connection to the objects below a URL. Clones share it, and its limit of requests at a time.
 ///
 /// Each call blocks. A request that fails for a reason that may pass (no answer, a lost connection, a server that is
 /// busy) is repeated until the timeout is over, with pauses that grow; the error then says how often it was tried. An
@@ -72,6 +76,9 @@ pub struct Client {
     is_read_only: bool,
     threads: Threads,
     check: Option<Check>,
+    jobs: usize,
+    /// One for each request that may send or receive bytes of objects.
+    permits: Arc<Semaphore>,
 }
 
 impl fmt::Debug for Client {
@@ -131,7 +138,24 @@ impl Client {
             is_read_only: opened.is_read_only,
             threads: Threads::shared()?,
             check: None,
+            jobs: DEFAULT_JOBS,
+            permits: Arc::new(Semaphore::new(DEFAULT_JOBS)),
         })
+    }
+
+    /// Limits the number of requests at a time that send or receive bytes of objects, of this client and its later clones
+    /// together: at least 1, and 8 by default. Others wait, which does not count towards their timeout.
+    #[must_use]
+    pub fn with_jobs(mut self, jobs: usize) -> Self {
+        self.jobs = jobs.clamp(1, Semaphore::MAX_PERMITS);
+        self.permits = Arc::new(Semaphore::new(self.jobs));
+        self
+    }
+
+    /// Returns the number of requests that may run at a time.
+    #[must_use]
+    pub fn jobs(&self) -> usize {
+        self.jobs
     }
 
     /// Calls `check` many times a second while a request is waited for. An error of it ends the request, and is returned.
@@ -179,7 +203,7 @@ impl Client {
     pub fn get_if_changed(&self, name: &str, version: &Version, limit_bytes: u64) -> Result<Option<Object>> {
         let options = GetOptions { if_none_match: version.e_tag.clone(), ..GetOptions::default() };
         let (owned, connection) = (name.to_owned(), Arc::clone(&self.connection));
-        let result = self.wait(async move { connection.get(&owned, options, limit_bytes).await })?;
+        let result = self.transfer(async move { connection.get(&owned, options, limit_bytes).await })?;
         match result {
             // Some servers ignore the condition.
             Ok(object) if object.version == *version && version.e_tag.is_some() => Ok(None),
@@ -191,7 +215,7 @@ impl Client {
 
     fn get_with(&self, name: &str, limit_bytes: u64, options: GetOptions) -> Result<Option<Object>> {
         let (owned, connection) = (name.to_owned(), Arc::clone(&self.connection));
-        let result = self.wait(async move { connection.get(&owned, options, limit_bytes).await })?;
+        let result = self.transfer(async move { connection.get(&owned, options, limit_bytes).await })?;
         self.unless_absent(result, "read", name)
     }
 
@@ -206,15 +230,16 @@ impl Client {
             return Ok(Bytes::new());
         }
         let (owned, connection) = (name.to_owned(), Arc::clone(&self.connection));
-        let result = self.wait(async move { connection.get_range(&owned, range).await })?;
+        let result = self.transfer(async move { connection.get_range(&owned, range).await })?;
         result.map_err(|failed| self.error(failed, "read", name))
     }
 
-    /// Reads ranges as [`get_range`](Self::get_range) does, with up to `jobs` requests at a time. The results are in the
-    /// order of `parts`. If [`check`](Self::with_check) fails, its error is the result of each part.
-    pub fn get_ranges(&self, parts: &[(String, Range<u64>)], jobs: usize) -> Vec<Result<Bytes>> {
+    /// Reads ranges as [`get_range`](Self::get_range) does, at the same time. The results are in the order of `parts`. If
+    /// [`check`](Self::with_check) fails, its error is the result of each part.
+    pub fn get_ranges(&self, parts: &[(String, Range<u64>)]) -> Vec<Result<Bytes>> {
         let (owned, connection) = (parts.to_vec(), Arc::clone(&self.connection));
-        let mut results = match self.wait(get_ranges(connection, owned, jobs.max(1))) {
+        let ranges = get_ranges(connection, owned, (self.jobs, Arc::clone(&self.permits)));
+        let mut results = match self.wait(ranges) {
             Ok(results) => results,
             Err(error) => return parts.iter().map(|_| Err(error.clone())).collect(),
         };
@@ -269,7 +294,7 @@ impl Client {
     fn put_with(&self, name: &str, parts: Vec<Bytes>, mode: PutMode) -> Result<Put> {
         self.check_writable("write", name)?;
         let (owned, connection) = (name.to_owned(), Arc::clone(&self.connection));
-        let result = self.wait(async move { connection.put(&owned, &parts, mode).await })?;
+        let result = self.transfer(async move { connection.put(&owned, &parts, mode).await })?;
         result.map_err(|failed| match failed.failure.trouble {
             // Nothing else can be absent where an object is written.
             Trouble::Absent => self.error(failed.with(Trouble::NoBucket), "write", name),
@@ -332,6 +357,17 @@ impl Client {
         self.threads.wait(self.check.as_ref(), future)
     }
 
+    /// Waits for a request that sends or receives the bytes of an object.
+    fn transfer<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> Result<T> {
+        let permits = Arc::clone(&self.permits);
+        let request = async move {
+            // Only a closed semaphore would return an error.
+            let _permit = permits.acquire().await;
+            future.await
+        };
+        self.wait(request)
+    }
+
     fn error(&self, failed: Failed, verb: &str, name: &str) -> Error {
         let rule = match failed.failure.trouble {
             Trouble::Absent => {
@@ -364,11 +400,11 @@ impl Client {
     }
 }
 
-/// Reads ranges, up to `jobs` of them at a time. Dropping the future ends all requests.
+/// Reads ranges, each by a request that has a permit. At most `jobs` wait for one. Dropping the future ends all requests.
 async fn get_ranges(
     connection: Arc<Connection>,
     parts: Vec<(String, Range<u64>)>,
-    jobs: usize,
+    (jobs, permits): (usize, Arc<Semaphore>),
 ) -> BTreeMap<usize, Result<Bytes, Failed>> {
     let mut running = JoinSet::new();
     let mut results = BTreeMap::new();
@@ -378,8 +414,9 @@ async fn get_ranges(
         {
             results.insert(index, result);
         }
-        let connection = Arc::clone(&connection);
+        let (connection, permits) = (Arc::clone(&connection), Arc::clone(&permits));
         running.spawn(async move {
+            let _permit = permits.acquire().await;
             let result = match range.is_empty() {
                 true => Ok(Bytes::new()),
                 false => connection.get_range(&name, range).await,

@@ -183,7 +183,7 @@ fn a_request_that_hangs_ends_when_the_check_fails() {
         assert!(end - start < Duration::from_secs(2));
     });
     let parts = vec![("HEAD".to_owned(), 0..1); 9];
-    assert!(long.get_ranges(&parts, 3).iter().all(|result| result.is_err()));
+    assert!(long.get_ranges(&parts).iter().all(|result| result.is_err()));
     remote.reset();
     assert!(client.get("HEAD", 10).unwrap().is_some());
 }
@@ -202,11 +202,11 @@ fn ranges_are_read_in_parallel_and_at_most_so_many_at_a_time() {
     };
     // An attempt takes much longer than the check waits, so none of them is the second of its part.
     let slow = remote.client(Duration::from_secs(60)).with_check(check);
-    assert!(slow.get_ranges(&parts, 8).into_iter().all(|result| result.is_err()));
+    assert!(slow.get_ranges(&parts).into_iter().all(|result| result.is_err()));
     assert_eq!(remote.log().len(), 8);
 
     remote.reset();
-    for (index, result) in client.get_ranges(&parts, 8).into_iter().enumerate() {
+    for (index, result) in client.get_ranges(&parts).into_iter().enumerate() {
         assert_eq!(result.unwrap(), (index % 9).to_string());
     }
     assert_eq!(remote.log().len(), 32);
@@ -220,7 +220,7 @@ fn faults_of_one_part_do_not_disturb_the_others() {
         remote.inject(request as u64, fault);
     }
     remote.inject(8, Fault::Status(403));
-    let results = client.get_ranges(&parts, 4);
+    let results = client.get_ranges(&parts);
     assert_eq!(results.iter().filter(|result| result.is_err()).count(), 1);
     for (index, result) in results.into_iter().enumerate() {
         if let Ok(bytes) = result {

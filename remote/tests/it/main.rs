@@ -15,6 +15,7 @@ mod faults;
 mod followers;
 mod history;
 mod in_place;
+mod jobs;
 mod local_changes;
 mod overtaken;
 mod plans;
