@@ -103,6 +103,26 @@ fn push_of_a_header_needs_at_most_four_requests_and_without_a_change_two() {
 }
 
 #[test]
+fn pull_requests_no_digests_of_segments_that_it_reads_as_a_whole() {
+    let place = Place::in_files();
+    let store = place.create("a.smap");
+    store.save("x", &vec![7u8; 6 << 20]).unwrap();
+    place.push(&store);
+    let requests = requests_of(&place, |remote| {
+        remote.pull(&place.path("b.smap"), &ignore).unwrap();
+    });
+    // HEAD, the remote manifest, and the elements.
+    assert_eq!((requests.get, count(requests)), (3, 3), "{requests:?}");
+    store.append("x", &vec![8u8; 5 << 20]).unwrap();
+    place.push(&store);
+    let requests = requests_of(&place, |remote| {
+        remote.pull(&place.path("b.smap"), &ignore).unwrap();
+    });
+    // Also the remote manifest that was pulled last.
+    assert_eq!((requests.get, count(requests)), (4, 4), "{requests:?}");
+}
+
+#[test]
 fn hundred_pushes_send_what_changed_and_little_more() {
     let place = Place::in_files();
     let store = place.create("a.smap");
