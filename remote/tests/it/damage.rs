@@ -102,25 +102,56 @@ fn cut_object_is_noticed() {
     each_object(0, Vec::clear);
 }
 
+/// The remote manifest that HEAD names.
+fn newest_manifest(place: &Place) -> PathBuf {
+    let head = fs::read(place.path("remote/HEAD")).unwrap();
+    let head = stridemap_format::remote::Head::decode(&head, None).unwrap();
+    place.path("remote").join(head.manifest_path())
+}
+
 #[test]
 fn missing_object_is_named() {
     let (place, _) = place();
+    let newest = newest_manifest(&place);
+    let (mut needed, mut earlier) = (0, 0);
     for path in place.objects().into_keys() {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         if name == "HEAD" || name == "FORMAT" || name.ends_with(".lock") {
             continue;
         }
+        let is_earlier = path.to_string_lossy().contains("/generations/") && path != newest;
         let aside = place.path("aside");
         fs::rename(&path, &aside).unwrap();
-        if let Err(e) = read_all(&place) {
-            assert_eq!(e.kind(), ErrorKind::Corrupt, "{e}");
-            assert!(e.to_string().contains(&name) || e.to_string().contains("Verification"), "{name}: {e}");
-        } else {
-            // An earlier generation.
-            assert!(path.to_string_lossy().contains("generations/"), "{}", path.display());
-        }
+        let target = place.path("pulled.smap");
+        let pulled = place.remote.pull(&target, &ignore);
+        let is_missing = |text: &str| text.contains("missing") || text.contains("does not exist");
+        let verified = place.remote.store().and_then(|store| store.verify(|_| ()));
         fs::rename(&aside, &path).unwrap();
+        if is_earlier {
+            assert!(verified.unwrap().is_whole(), "{name}");
+            pulled.unwrap();
+            fs::remove_dir_all(target).unwrap();
+            earlier += 1;
+            continue;
+        }
+        let findings: Vec<String> = match verified {
+            Ok(verification) => verification.findings.iter().map(ToString::to_string).collect(),
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Corrupt, "{name}: {e}");
+                vec![e.to_string()]
+            }
+        };
+        assert!(
+            findings.iter().any(|text| text.contains(&name) && is_missing(text)),
+            "{name}: {findings:#?}"
+        );
+        let pulled = pulled.unwrap_err();
+        assert_eq!(pulled.kind(), ErrorKind::Corrupt, "{name}: {pulled}");
+        assert!(pulled.to_string().contains(&name), "{name}: {pulled}");
+        assert!(!target.exists());
+        needed += 1;
     }
+    assert!(needed >= 4 && earlier == 1, "{needed} {earlier}");
 }
 
 #[test]
