@@ -120,7 +120,14 @@ fn lock(path: &Path) -> io::Result<File> {
 fn create_dirs(dir: &Path) -> io::Result<()> {
     match fs::create_dir(dir) {
         Ok(()) => (),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        // Another process may have created it a moment ago, and not synced it yet. One that was there before may be in a
+        // directory that cannot be opened.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            return match dir.parent().map_or(Ok(()), sync_dir) {
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+                synced => synced,
+            };
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             create_dirs(dir.parent().ok_or(error)?)?;
             match fs::create_dir(dir) {
