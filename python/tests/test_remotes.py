@@ -180,7 +180,7 @@ def test_remote_cannot_be_changed(store: stridemap.Store, file_url: str) -> None
     with remote["m"].lock(exclusive=False) as array:
         assert array.tolist() == [1] and not array.flags.writeable
     assert remote["l"].numpy().tolist() == [1]
-    for wrong in "s3://", "ftp://host/x", "s3://me:secret@bucket/x", "s3://bucket/x?sig=secret":
+    for wrong in "s3://", "ftp://host/x", "s3://me:secret@bucket/x", "s3://bucket/x?sig=secret", f"file://{store.path}":
         with pytest.raises(ValueError) as raised:
             stridemap.open(wrong)
         assert "secret" not in str(raised.value)

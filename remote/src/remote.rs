@@ -79,7 +79,8 @@ impl RemoteOptions {
     /// Opens a remote. This sends no request.
     ///
     /// # Errors
-    /// `InvalidArgument` for a URL that is not valid; `Io` for credentials in the environment that are not.
+    /// `InvalidArgument` for a URL that is not valid, or is the directory of a local store, and for settings in the
+    /// environment that are not valid; `Io`.
     pub fn open(self, url: &str) -> Result<Remote> {
         let mut client = Client::open(url, self.timeout)?.with_jobs(self.jobs);
         if let Some(check) = self.check {

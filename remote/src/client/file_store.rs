@@ -43,6 +43,14 @@ impl FileStore {
     }
 }
 
+/// Returns the local store whose directory this is, or contains it, through symbolic links too. Objects have no place there.
+pub(super) fn local_store_around(root: &Path) -> Option<PathBuf> {
+    // The rest of the path does not exist yet.
+    let existing = root.ancestors().find_map(|dir| dir.canonicalize().ok())?;
+    let is_store = |dir: &&Path| dir.join("FORMAT").is_file() && dir.join("meta").is_dir();
+    existing.ancestors().find(is_store).map(Path::to_path_buf)
+}
+
 impl fmt::Display for FileStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "FileStore({})", self.root.display())

@@ -21,7 +21,7 @@ pub use object::{Object, ObjectInfo, Put, Version};
 pub use requests::Requests;
 pub use runtime::Check;
 
-use address::Address;
+use address::{Address, Place};
 use attempts::{Failed, Pace};
 use failure::{Failure, Trouble};
 use redact::Secrets;
@@ -97,8 +97,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for another URL, one with a user name, a query or a fragment, and
-    /// for settings in the environment that are not valid or missing.
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for another URL, one with a user name, a query or a fragment, for
+    /// the directory of a local store, and for settings in the environment that are not valid or missing.
     pub fn open(url: &str, timeout: Duration) -> Result<Self> {
         let variables = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -114,6 +114,7 @@ impl Client {
         settings::check(&address.place, &variables).map_err(|wrong| {
             Error::new(ErrorKind::InvalidArgument, format!("open {}: {wrong}", address.location))
         })?;
+        check_directory(&address)?;
         let opened = stores::open(address.place, &variables).map_err(|error| {
             let failure = Failure::of(&error, &secrets);
             let text = format!("open {}: {}; see the environment variables", address.location, failure.text);
@@ -430,4 +431,18 @@ async fn get_ranges(
         }
     }
     results
+}
+
+/// Refuses the directory of a local store: a push would put its objects among the files of that store.
+fn check_directory(address: &Address) -> Result<()> {
+    let Place::File { root } = &address.place else { return Ok(()) };
+    let Some(store) = file_store::local_store_around(root) else { return Ok(()) };
+    let (location, path) = (&address.location, store.display());
+    let message = match root.canonicalize().is_ok_and(|root| root == store) {
+        true => format!(
+            "this is a local store, not a remote; open it by its path, {path}, or push to another URL"
+        ),
+        false => format!("this is inside a local store, {path}; a remote needs a directory of its own"),
+    };
+    Err(Error::new(ErrorKind::InvalidArgument, format!("open {location}: {message}")))
 }

@@ -65,6 +65,34 @@ fn commands_that_write_refuse_a_url_and_say_what_to_do() {
 }
 
 #[test]
+fn directory_of_a_local_store_is_no_remote() {
+    let dir = Dir::with_store();
+    dir.messages(&["export", "s.smap", "other.smap"]);
+    std::os::unix::fs::symlink(dir.path("s.smap"), dir.path("link")).unwrap();
+    for name in ["s.smap", "other.smap", "link"] {
+        let url = format!("file://{}", dir.path(name).display());
+        for args in [
+            &["push", "s.smap", &url][..],
+            &["push", "s.smap", &url, "-n"],
+            &["pull", &url, "p.smap"],
+            &["pull", &url, "p.smap", "points"],
+            &["follow", &url, "p.smap"],
+            &["prune", &url],
+            &["ls", &url],
+            &["ls", &format!("{url}@v1")],
+        ] {
+            let said = dir.refusal(args);
+            assert!(said.starts_with(&format!("open {url}: this is a local store, not a remote")), "{said}");
+            assert!(said.contains("; open it by its path, /"), "{said}");
+        }
+        let inside = format!("{url}/storages/remote");
+        let said = dir.refusal(&["push", "s.smap", &inside]);
+        assert!(said.starts_with(&format!("open {inside}: this is inside a local store, /")), "{said}");
+    }
+    assert_eq!(dir.stdout(&["verify", "other.smap", "-q"]), "ok\n");
+}
+
+#[test]
 fn prune_refuses_rules_that_are_for_the_other_place() {
     let dir = Dir::with_store();
     let url = url(&dir);
