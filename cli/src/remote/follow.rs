@@ -10,7 +10,7 @@ use stridemap_remote::{Followed, Pulled};
 
 use super::bar::Bar;
 use super::requests::{self, RequestArgs, parse_timeout};
-use super::url::{check_local, check_untagged_url};
+use super::url::{check_local, check_order, check_untagged_url};
 use crate::care::watch::is_output_closed;
 use crate::error::Result;
 use crate::input::reporting_waits;
@@ -47,6 +47,7 @@ pub(crate) struct FollowArgs {
 }
 
 pub(crate) fn run(args: &FollowArgs, out: &mut impl Write) -> Result<()> {
+    check_order("follow", Path::new(&args.url), &args.store)?;
     check_local(&args.store)?;
     check_parent_dir("follow", &args.store)?;
     check_untagged_url(Path::new(&args.url))?;

@@ -11,7 +11,7 @@ use stridemap_remote::{Pulled, Remote};
 
 use super::bar::Bar;
 use super::requests::{self, RequestArgs};
-use super::url::{check_local, check_untagged_url};
+use super::url::{check_local, check_order, check_untagged_url};
 use crate::args::DryRun;
 use crate::error::{Error, Result};
 use crate::input::reporting_waits;
@@ -48,6 +48,7 @@ pub(crate) struct PullArgs {
 }
 
 pub(crate) fn run(args: &PullArgs, out: &mut impl Write) -> Result<()> {
+    check_order("pull", Path::new(&args.url), &args.store)?;
     check_local(&args.store)?;
     check_parent_dir("pull", &args.store)?;
     check_untagged_url(Path::new(&args.url))?;

@@ -11,7 +11,7 @@ use stridemap_remote::{Done, Pushed, Remote};
 
 use super::bar::Bar;
 use super::requests::{self, RequestArgs};
-use super::url::check_untagged_url;
+use super::url::{check_order, check_untagged_url};
 use crate::args::DryRun;
 use crate::error::Result;
 use crate::input::open_store;
@@ -60,6 +60,7 @@ pub(crate) fn interrupted_message() -> &'static str {
 }
 
 pub(crate) fn run(args: &PushArgs, out: &mut impl Write) -> Result<()> {
+    check_order("push", Path::new(&args.url), &args.store)?;
     check_untagged_url(Path::new(&args.url))?;
     let store = open_store(&StoreOptions::new(), &args.store)?;
     let remote = args.requests.open(&args.url)?;

@@ -52,6 +52,21 @@ pub(crate) fn check_local(argument: &Path) -> Result<()> {
     Err(Error::Refused(format!("{url}: {why}; pull it, {pull}, change STORE, and push it, {push}")))
 }
 
+/// Refuses a store and a URL in the wrong order.
+#[cfg(feature = "remote")]
+pub(super) fn check_order(command: &str, url: &Path, store: &Path) -> Result<()> {
+    if is_url(url) || !is_url(store) {
+        return Ok(());
+    }
+    let (path, url) = (url.to_string_lossy(), shown(store));
+    let (order, arguments) = match command {
+        "push" => ("STORE URL", [&*path, &*url]),
+        _ => ("URL STORE", [&*url, &*path]),
+    };
+    let meant = command_line(command, &arguments);
+    Err(Error::Refused(format!("{command}: the arguments are {order}, in this order; did you mean {meant}?")))
+}
+
 /// Refuses `URL@TAG`, for a command that is about the newest generation.
 #[cfg(feature = "remote")]
 pub(super) fn check_untagged_url(argument: &Path) -> Result<()> {

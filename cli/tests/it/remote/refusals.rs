@@ -93,6 +93,24 @@ fn directory_of_a_local_store_is_no_remote() {
 }
 
 #[test]
+fn arguments_in_the_wrong_order_are_refused_with_the_right_one() {
+    let dir = Dir::with_store();
+    let url = url(&dir);
+    for (command, order, meant) in [
+        ("push", "STORE URL", format!("push s.smap '{url}'")),
+        ("pull", "URL STORE", format!("pull '{url}' s.smap")),
+        ("follow", "URL STORE", format!("follow '{url}' s.smap")),
+    ] {
+        let args = match command {
+            "push" => [command, &url, "s.smap"],
+            _ => [command, "s.smap", &url],
+        };
+        let why = format!("the arguments are {order}, in this order; did you mean stridemap {meant}?");
+        assert_eq!(dir.refusal(&args), format!("{command}: {why}"));
+    }
+}
+
+#[test]
 fn prune_refuses_rules_that_are_for_the_other_place() {
     let dir = Dir::with_store();
     let url = url(&dir);
