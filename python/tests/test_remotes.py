@@ -82,7 +82,7 @@ def test_pushed_store_is_pulled_as_the_same_store(store: stridemap.Store, url: s
     store["x"] = np.arange(100_000)
     store.tag("v1", "first")
     planned = store.push(url, dry_run=True)
-    with pytest.raises(stridemap.StoreNotFoundError, match="push one to this URL first"):
+    with pytest.raises(stridemap.StoreNotFoundError, match="push a store to it first"):
         stridemap.open(url)
     pushed = store.push(url)
     assert (pushed.generation, pushed.previous) == (planned.generation, planned.previous) == (store.generation, None)

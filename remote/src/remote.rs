@@ -183,7 +183,8 @@ impl Remote {
     }
 
     pub(crate) fn not_found(&self) -> Error {
-        let message = format!("open {}: there is no store; push one to this URL first", self.location());
+        let hint = "check the URL, or push a store to it first";
+        let message = format!("open {}: there is no store; {hint}", self.location());
         Error::new(ErrorKind::NotFound, message)
     }
 

@@ -29,57 +29,55 @@ const EXAMPLES: &str = "write s3://bucket/path, gs://bucket/path, az://container
 impl Address {
     /// # Errors
     ///
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument). The message has no more of the URL than its scheme and host, because
-    /// what follows may be a signature.
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument). The message has the URL without what may be secret: see [`shown`].
     pub(super) fn parse(url: &str) -> Result<Self> {
+        let refused = |hint: &str| Err(refused(&shown(url), hint));
         let Some((scheme, rest)) = url.split_once("://") else {
-            return Err(refused("a remote", format!("the URL has no scheme; {EXAMPLES}")));
+            return refused(&format!("this is not a URL; {EXAMPLES}"));
         };
         let scheme = scheme.to_ascii_lowercase();
         if !matches!(scheme.as_str(), "s3" | "gs" | "az" | "http" | "https" | "file" | "memory") {
-            let shown: String = scheme.chars().filter(char::is_ascii_alphanumeric).take(20).collect();
-            return Err(refused(&format!("{shown}://"), format!("the scheme is unknown; {EXAMPLES}")));
+            return refused(&format!("the scheme is unknown; {EXAMPLES}"));
         }
-        let scheme_only = format!("{scheme}://");
         if rest.contains(['?', '#']) {
-            let hint = "a remote's URL has no query and no fragment; credentials come from the environment";
-            return Err(refused(&scheme_only, hint));
+            return refused(
+                "a remote's URL has no query and no fragment; credentials come from the environment",
+            );
         }
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
         if host.contains('@') {
-            let hint =
-                "a remote's URL has no user name and no password; credentials come from the environment";
-            return Err(refused(&scheme_only, hint));
+            return refused(
+                "a remote's URL has no user name and no password; credentials come from the environment",
+            );
         }
         if rest.chars().any(char::is_control) {
-            return Err(refused(&scheme_only, "the URL has control characters"));
+            return refused("the URL has control characters");
         }
-        match scheme.as_str() {
+        let parsed = match scheme.as_str() {
             "file" => Self::file(host, path),
             "http" | "https" => Self::http(&scheme, rest),
             _ => Self::bucket(&scheme, host, path),
-        }
+        };
+        parsed.or_else(|hint| refused(&hint))
     }
 
-    fn bucket(scheme: &str, host: &str, path: &str) -> Result<Self> {
+    /// The error is what is wrong, and what to write.
+    fn bucket(scheme: &str, host: &str, path: &str) -> Parsed {
         let example = match scheme {
             "az" => "az://container/path",
             "memory" => "memory://name/path",
             _ => "bucket/path after the scheme, as in s3://bucket/path",
         };
         if host.is_empty() {
-            return Err(refused(
-                &format!("{scheme}://"),
-                format!("the URL names no bucket; write {example}"),
-            ));
+            return Err(format!("the URL names no bucket; write {example}"));
         }
         if !host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) {
             let hint = "the name of a bucket has letters, digits, '-', '_' and '.', without a port";
-            return Err(refused(&format!("{scheme}://"), hint));
+            return Err(hint.to_owned());
         }
-        let path = path.trim_matches('/');
+        let path = path.trim_end_matches('/');
+        check_segments(path)?;
         let location = [scheme, "://", host, if path.is_empty() { "" } else { "/" }, path].concat();
-        check_segments(path).map_err(|hint| refused(&location, hint))?;
         let (name, path) = (host.to_owned(), path.to_owned());
         let place = match scheme {
             "s3" => Place::S3 { bucket: name, path },
@@ -90,40 +88,64 @@ impl Address {
         Ok(Address { location, place })
     }
 
-    fn http(scheme: &str, rest: &str) -> Result<Self> {
+    fn http(scheme: &str, rest: &str) -> Parsed {
         let location = format!("{scheme}://{}", rest.trim_end_matches('/'));
-        let url = Url::parse(&location)
-            .map_err(|e| refused(&format!("{scheme}://"), format!("{e}; write https://host/path")))?;
-        check_segments(url.path().trim_matches('/')).map_err(|hint| refused(&location, hint))?;
+        let url = Url::parse(&location).map_err(|e| format!("{e}; write https://host/path"))?;
+        let (_, path) = rest.trim_end_matches('/').split_once('/').unwrap_or((rest, ""));
+        check_segments(path)?;
         Ok(Address { location, place: Place::Http { base: url.into() } })
     }
 
-    fn file(host: &str, path: &str) -> Result<Self> {
+    /// In the path of a directory, several slashes are as one, so that each directory has one location.
+    fn file(host: &str, path: &str) -> Parsed {
         let example = "write file:///absolute/path, with three slashes";
         if !matches!(host, "" | "localhost") {
-            return Err(refused("file://", format!("the path is not absolute; {example}")));
+            return Err(format!("the path is not absolute; {example}"));
         }
-        let root = Url::parse(&format!("file:///{path}"))
+        let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+        let path = segments.join("/");
+        check_segments(&path)?;
+        let location = format!("file:///{path}");
+        let root = Url::parse(&location)
             .ok()
             .and_then(|url| url.to_file_path().ok())
             .filter(|root| root != Path::new("/"))
-            .ok_or_else(|| refused("file://", format!("the path is not valid; {example}")))?;
-        let location = format!("file:///{}", path.trim_matches('/'));
+            .ok_or_else(|| format!("the path is not valid; {example}"))?;
         Ok(Address { location, place: Place::File { root } })
     }
 }
 
-fn check_segments(path: &str) -> std::result::Result<(), &'static str> {
+type Parsed = std::result::Result<Address, String>;
+
+fn check_segments(path: &str) -> std::result::Result<(), String> {
     if path.is_empty() {
         return Ok(());
     }
-    match path.split('/').any(|segment| matches!(segment, "" | "." | "..")) {
-        true => Err("the path has an empty part, \".\" or \"..\""),
-        false => Ok(()),
+    match path.split('/').find(|segment| matches!(*segment, "" | "." | "..")) {
+        Some("") => Err("the path has two slashes in a row; write one".to_owned()),
+        Some(segment) => Err(format!("the path has the part {segment:?}; write it without")),
+        None => Ok(()),
     }
 }
 
-fn refused(shown: &str, hint: impl std::fmt::Display) -> Error {
+/// Returns a URL that is not valid for a message: without its query and fragment, and without all that follows the scheme if
+/// there may be a user name or a password.
+fn shown(url: &str) -> String {
+    let plain: String =
+        url.chars().take_while(|c| !matches!(c, '?' | '#')).filter(|c| !c.is_control()).collect();
+    let (scheme, rest) = plain.split_once("://").unwrap_or(("", &plain));
+    let host = rest.split('/').next().unwrap_or_default();
+    let port = host.rsplit_once(':').map_or("", |(_, port)| port);
+    if !scheme.contains('@') && !rest.contains('@') && port.bytes().all(|byte| byte.is_ascii_digit()) {
+        return plain;
+    }
+    match scheme.is_empty() || !scheme.chars().all(char::is_alphanumeric) {
+        true => "the URL".to_owned(),
+        false => format!("{scheme}://"),
+    }
+}
+
+fn refused(shown: &str, hint: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, format!("open {shown}: {hint}"))
 }
 
@@ -151,7 +173,11 @@ mod tests {
             Address::parse("file:///tmp/a%20b/").unwrap().place,
             Place::File { root: PathBuf::from("/tmp/a b") }
         );
-        assert_eq!(Address::parse("file://localhost/tmp/x").unwrap().location, "file:///tmp/x");
+        for url in ["file://localhost/tmp/x", "file:////tmp//x//"] {
+            let address = Address::parse(url).unwrap();
+            assert_eq!(address.location, "file:///tmp/x");
+            assert_eq!(address.place, Place::File { root: PathBuf::from("/tmp/x") });
+        }
         assert_eq!(
             Address::parse("https://h:8080/x/").unwrap().place,
             Place::Http { base: "https://h:8080/x".into() }
@@ -163,25 +189,38 @@ mod tests {
         for url in [
             "model.smap",
             "/tmp/model",
-            "ftp://h/s3cret-part",
+            "ftp://h/p?s3cret-part",
+            "ftp://user:s3cret-part@h",
+            "ftp://user:pa/s3cret-part@h",
+            "ftp://user:s3cret-part",
+            "s3cret-part@host://x",
+            "user:s3cret-part@host/x",
             "s3://",
-            "s3:///s3cret-part",
+            "s3:///part",
+            "s3://b/\u{1b}p",
             "s3://b/p?sig=s3cret-part",
             "s3://b/p#s3cret-part",
             "s3://user:s3cret-part@b/p",
             "https://user:s3cret-part@h/p",
             "https://h/p?X-Amz-Signature=s3cret-part",
-            "file://relative/s3cret-part",
+            "file://relative/part",
+            "file:///a/../b",
             "file:///",
             "file:",
             "s3://b/a/../s3cret",
             "s3://b/a//c",
+            "s3://b//a",
+            "https://h//a",
             "memory://",
             "https://",
         ] {
             let error = Address::parse(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{url}");
             assert!(!error.to_string().contains("s3cret-part"), "{error}");
+        }
+        for url in ["ftp://h/x", "s3:///x", "s3://b//x", "file://x/y", "x.smap", "https://h:1/a/../b"] {
+            let said = Address::parse(url).unwrap_err().to_string();
+            assert!(said.starts_with(&format!("open {url}: ")), "{said}");
         }
         assert!(Address::parse("x").unwrap_err().to_string().contains("s3://bucket/path"));
         assert!(Address::parse("file://a/b").unwrap_err().to_string().contains("file:///absolute/path"));

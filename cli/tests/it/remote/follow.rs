@@ -40,7 +40,10 @@ fn follower_sees_each_push_in_order_until_a_signal() {
     let mut said = String::new();
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert!(said.starts_with(&format!("stridemap: following {url} into f.smap\n")), "{said}");
-    assert!(said.contains("there is no store; push one to this URL first; trying again in "), "{said}");
+    assert!(
+        said.contains("there is no store; check the URL, or push a store to it first; trying again in "),
+        "{said}"
+    );
     assert_eq!(dir.stdout(&["verify", "f.smap", "-q"]), "ok\n");
 }
 

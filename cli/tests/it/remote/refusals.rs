@@ -139,10 +139,19 @@ fn url_with_nothing_there_and_a_wrong_url_are_refused() {
     let dir = Dir::with_store();
     let url = url(&dir);
     for args in [&["ls", &url][..], &["pull", &url, "p.smap"], &["log", &url], &["prune", &url]] {
-        assert!(dir.refusal(args).ends_with("there is no store; push one to this URL first"), "{args:?}");
+        assert!(
+            dir.refusal(args).ends_with("there is no store; check the URL, or push a store to it first"),
+            "{args:?}"
+        );
     }
-    assert!(dir.refusal(&["ls", "ftp://host/x"]).contains("the scheme is unknown"));
-    assert!(dir.refusal(&["push", "s.smap", "p.smap"]).contains("the URL has no scheme"));
+    assert!(dir.refusal(&["ls", "ftp://host/x"]).starts_with("open ftp://host/x: the scheme is unknown; "));
+    assert!(
+        dir.refusal(&["push", "s.smap", "p.smap"]).starts_with("open p.smap: this is not a URL; write s3://")
+    );
+    for double in ["s3://bucket//x", "s3://bucket/a//x", "https://host//x"] {
+        let said = dir.refusal(&["push", "s.smap", double]);
+        assert_eq!(said, format!("open {double}: the path has two slashes in a row; write one"));
+    }
     for (flag, value) in [("--jobs", "0"), ("--jobs", "1000"), ("--timeout", "0s"), ("--timeout", "5")] {
         let run = dir.run(&["push", "s.smap", &url, flag, value]);
         assert!(run.code == Some(2) && run.stderr.contains(flag), "{run:?}");
