@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use stridemap::history::At;
 use stridemap::replica::GenerationId;
-use stridemap::{ErrorKind, Result, Snapshot, Store, StoreOptions};
+use stridemap::{Error, ErrorKind, Result, Snapshot, Store, StoreOptions};
 use stridemap_format::remote::{RemoteManifest, manifest_path};
 
 use crate::Remote;
@@ -51,7 +51,15 @@ impl Remote {
                         break;
                     }
                 }
-                found
+                let (location, newest) = (self.location(), published.manifest.generation);
+                let why = match *number > newest {
+                    true => "it was not pushed",
+                    false => "it was not pushed, or was pruned",
+                };
+                let message = format!(
+                    "open generation {number} of {location}: it is not there, because {why}; the newest is generation {newest}"
+                );
+                Err(Error::new(ErrorKind::Conflict, message))
             }
             _ => found,
         }

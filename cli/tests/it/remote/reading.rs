@@ -80,6 +80,11 @@ fn tagged_generation_of_a_url_is_read_by_tag_and_by_number() {
     assert_eq!(dir.stdout(&["ls", &format!("{url}@7")]).lines().count(), 3);
     let run = dir.run(&["ls", &format!("{url}@v3")]);
     assert!(failure(&run).starts_with("no tag is named \"v3\"; the tags of "), "{run:?}");
+    for (number, why) in [("3", "it was not pushed, or was pruned"), ("99", "it was not pushed")] {
+        let run = dir.run(&["ls", &format!("{url}@{number}")]);
+        let why = format!("it is not there, because {why}; the newest is generation 8");
+        assert_eq!(failure(&run), format!("open generation {number} of {url}: {why}"));
+    }
 }
 
 #[test]
