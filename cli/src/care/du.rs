@@ -12,6 +12,7 @@ use crate::error::Result;
 use crate::history::split;
 use crate::input::{open_at, stored_bytes};
 use crate::names::{one_line, quoted};
+use crate::remote::is_url;
 use crate::ui::{
     Column, MAX_ROWS, Table, bytes_cell, examples, is_verbose, print_line, storage_id, width, write_json,
 };
@@ -24,8 +25,8 @@ use crate::ui::{
 /// directories, and files that are not the store's. The sum is what du -sb prints. With -v, lists the files with bytes
 /// that are not needed, and why they are there.
 ///
-/// With STORE@TAG, shows the bytes of the storages of the tagged generation, and how many of them only it has: those that
-/// removing its tags frees, unless it is the newest.
+/// With STORE@TAG or a URL, shows the bytes of the storages of that generation, and how many of them only it has. In a store
+/// on this machine, removing its tags frees these, unless it is the newest. For a URL, prune -n shows what could be freed.
 ///
 /// With a GLOB or PREFIX, shows how many bytes the elements of these tensors take, and how many of these bytes are
 /// shared with other tensors. Removing the tensors frees the storages that have no other tensors and that no tag
@@ -34,7 +35,7 @@ use crate::ui::{
 #[derive(clap::Args)]
 #[command(after_help = examples(&["du model.smap", "du model.smap encoder. '*.bias'", "du model.smap --json | jq .reclaimable_bytes"]))]
 pub(crate) struct DuArgs {
-    /// The store, or a tagged generation: STORE@TAG, URL@TAG
+    /// The store, its URL, or a tagged generation: STORE@TAG, URL@TAG
     pub(crate) store: PathBuf,
     /// Only the tensors whose names match a glob, or begin with a prefix, in place of the whole store
     #[arg(value_name = "GLOB|PREFIX")]
@@ -54,8 +55,8 @@ pub(crate) fn run(args: &DuArgs, out: &mut impl Write) -> Result<()> {
         };
     }
     let external_bytes = stored_bytes(&snapshot, true)?;
-    if split(&args.store).is_some() {
-        return print_tagged(args, (&store, &snapshot), external_bytes, out);
+    if is_url(&args.store) || split(&args.store).is_some() {
+        return print_generation(args, (&store, &snapshot), external_bytes, out);
     }
     drop(snapshot); // It would be reported as a reader, once another process has committed.
     let usage = store.disk_usage()?;
@@ -90,8 +91,8 @@ pub(crate) fn run(args: &DuArgs, out: &mut impl Write) -> Result<()> {
     )
 }
 
-/// Prints the bytes of a tagged generation.
-fn print_tagged(
+/// Prints the bytes of a generation.
+fn print_generation(
     args: &DuArgs,
     (store, snapshot): (&Store, &Snapshot),
     external_bytes: u64,

@@ -85,6 +85,9 @@ fn tagged_generation_of_a_url_is_read_by_tag_and_by_number() {
         let why = format!("it is not there, because {why}; the newest is generation 8");
         assert_eq!(failure(&run), format!("open generation {number} of {url}: {why}"));
     }
+    // A URL without a tag is its newest generation.
+    let usage = dir.stdout(&["du", &url]);
+    assert!(usage.starts_with("generation\t8\n") && usage.contains("\nown\t"), "{usage}");
 }
 
 #[test]
