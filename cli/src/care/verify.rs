@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::history::split;
 use crate::input::{explain, open_at, stored_bytes};
 use crate::names::{names, one_line};
-use crate::remote::{self, is_url};
+use crate::remote::{self, check_local, is_url};
 use crate::ui::{advance, counted, examples, message, write_json};
 
 /// Verify a store, or some tensors, and report damage
@@ -87,6 +87,7 @@ fn verify_store(args: &VerifyArgs) -> Result<Verification> {
     if is_url(&args.store) {
         return verify_remote(args, &options);
     }
+    check_local(&args.store)?;
     let (mut path, mut _tagged) = (args.store.as_path(), None);
     if let Some((store, _)) = split(path) {
         match open_at(&options, path) {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::names::command_line;
+use crate::names::{command_line, shell_word};
 
 /// What stands between the scheme of a URL and the rest.
 const SEPARATOR: &str = "://";
@@ -40,16 +40,31 @@ pub(crate) fn shown(argument: &Path) -> Cow<'_, str> {
     }
 }
 
-/// Refuses a URL, for a command that changes a store or writes a file.
+/// Refuses a URL and the directory of a remote, for a command that needs a store or a file on this machine.
 pub(crate) fn check_local(argument: &Path) -> Result<()> {
     if !is_url(argument) {
-        return Ok(());
+        return check_no_remote(argument);
     }
     let url = shown(split_url(argument).map_or(argument, |(url, _)| url)).into_owned();
     let why = "this must be a path on this machine: a store at a URL is read in place, and changed by a push";
     let [pull, push] = [("pull", [&*url, "STORE"]), ("push", ["STORE", &*url])]
         .map(|(command, args)| command_line(command, &args));
     Err(Error::Refused(format!("{url}: {why}; pull it, {pull}, change STORE, and push it, {push}")))
+}
+
+/// Refuses the directory of a remote, which is named by its URL.
+fn check_no_remote(path: &Path) -> Result<()> {
+    let is_remote =
+        path.join("objects").is_dir() && path.join("FORMAT").is_file() && !path.join("meta").exists();
+    if !is_remote {
+        return Ok(());
+    }
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let escaped = absolute.to_string_lossy().replace('%', "%25").replace('?', "%3F").replace('#', "%23");
+    let (path, url) = (path.display(), shell_word(&format!("file://{escaped}")).into_owned());
+    Err(Error::Refused(format!(
+        "{path}: this is the directory of a remote, not a store; name it by its URL, {url}"
+    )))
 }
 
 /// Refuses a store and a URL in the wrong order.

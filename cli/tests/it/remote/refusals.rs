@@ -111,6 +111,33 @@ fn arguments_in_the_wrong_order_are_refused_with_the_right_one() {
 }
 
 #[test]
+fn directory_of_a_remote_is_named_by_its_url() {
+    let dir = Dir::with_store();
+    dir.write_npy("x.npy", "|u1", "(1,)", &[0]);
+    dir.messages(&["push", "s.smap", &url(&dir)]);
+    let remote = dir.path("remote/s.smap");
+    let path = remote.to_str().unwrap();
+    for args in [
+        &["ls", path][..],
+        &["info", path],
+        &["verify", path],
+        &["verify", path, "--json"],
+        &["log", path],
+        &["diff", path, "s.smap"],
+        &["du", path],
+        &["tag", path, "v1"],
+        &["salvage", path, "new.smap"],
+        &["import", "x.npy", path],
+        &["push", path, "s3://bucket/x"],
+        &["pull", &url(&dir), path],
+    ] {
+        let why =
+            format!("this is the directory of a remote, not a store; name it by its URL, '{}'", url(&dir));
+        assert_eq!(dir.refusal(args), format!("{path}: {why}"), "{args:?}");
+    }
+}
+
+#[test]
 fn prune_refuses_rules_that_are_for_the_other_place() {
     let dir = Dir::with_store();
     let url = url(&dir);
