@@ -96,7 +96,7 @@ def pull(
     If nothing is at the path, this makes a new store there. Otherwise it must be a store that was pulled from this URL
     or pushed to it, without commits of its own since; if it has some, a `ConflictError` is raised. Only what it lacks
     is received, and compared with its digests. One commit publishes it. If a pull fails, or is killed, the store at the
-    path is as it was.
+    path is as it was, or has the whole new generation if that happened after the commit.
 
     With `names`, a new store at `path` gets these tensors and nothing else. It is a store of its own: with a different
     uuid, no tags, and no relation to the URL, so that it cannot be pulled again.

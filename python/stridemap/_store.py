@@ -408,7 +408,8 @@ class Store(Changes):
         local store of it, which is the same as this one.
 
         Only one store at a time may push to a URL: if the remote has a generation that this store neither pushed nor
-        pulled, a `ConflictError` is raised, and nothing is changed. The arguments are those of `pull`.
+        pulled, a `ConflictError` is raised, and nothing is changed. If the answer to the last request is lost, the error
+        says that the generation may have been published; push again to find out. The arguments are those of `pull`.
 
         >>> import tempfile
         >>> with open(tempfile.mkdtemp() + "/x.smap", "x") as store:

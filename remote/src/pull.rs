@@ -54,8 +54,9 @@ impl Remote {
     /// # Errors
     /// `NotFound` if the remote does not exist; `Conflict` if the local store has commits of its own, or is a different
     /// store, or if the remote was made anew from a state without the last generation that both had; `Busy` if another push or pull between the two is running; `Corrupt` for a damaged remote; `Io`; those of a
-    /// commit; errors of `progress`. After each of these the local store is as it was, except that elements of mutable and live
-    /// storages may have been replaced already: if another process then commits or collects there, the commit cannot be made.
+    /// commit; errors of `progress`. After each of these except `CommitUnknown`, names, sealed elements and tags
+    /// of the local store are as they were. Elements of mutable and live tensors may be those of the remote already. If only
+    /// the record of the pull cannot be written after the commit, the next pull finds that the store has the generation.
     pub fn pull(&self, path: &Path, progress: &Progress<'_>) -> Result<Pulled> {
         self.pull_with(path, StoreOptions::new(), progress)
     }

@@ -1,6 +1,7 @@
 //! Push: the newest generation of a store becomes that of a remote.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -56,7 +57,9 @@ impl Remote {
     /// `Conflict` if someone else pushed since, also if only elements that change in place, if the remote has a different
     /// store, or if other processes go on deleting what this needs; `NotAllowed` for external storages,
     /// and for a URL that cannot be written; `Busy` if another push or pull between the two is running; `Corrupt` for a
-    /// damaged remote; `Io`; errors of `progress`. After each of these the remote is as it was.
+    /// damaged remote; `Io`; errors of `progress`. After each of these the remote is as it was for readers, except in two
+    /// cases: the answer to the request that publishes the generation was lost, and the error says that the generation may have
+    /// been published; or it was published, and the record of that in the store cannot be written. Another push finds out.
     pub fn push(&self, store: &Store, progress: &Progress<'_>) -> Result<Pushed> {
         let mut record = Record::open(store.path(), self.location())?;
         repeat(|| self.push_once(store, &mut record, progress))
@@ -285,21 +288,24 @@ impl Remote {
         if matches!(put, Ok(true)) {
             return record.settle(common);
         }
-        // The answer to a try that succeeded may have been lost.
+        // The answer to a try that succeeded may have been lost. If this cannot find out, the record says what was begun, and
+        // the next push finds out.
+        let unknown = |e: Error| {
+            e.context(format!("generation {} may have been published; push again to find out", id.number))
+        };
         match (self.client.get("HEAD", MAX_HEAD_BYTES), put) {
             (Ok(Some(Object { bytes, .. })), _) if bytes == head => record.settle(common),
-            // The record says what was begun, and the next push finds out what became of it.
-            (_, Err(e)) | (Err(e), _) => Err(e),
+            (_, Err(e)) if is_refusal(&e) => Err(e),
+            (_, Err(e)) | (Err(e), _) => Err(unknown(e)),
             (Ok(found), Ok(_)) => {
                 // Another push may have built on this one, whose answer was lost.
-                if let Some(found) = found
-                    && self.has_had(
-                        &self.published_by(found)?,
-                        id.number,
-                        &manifest_path(id.number, &digest),
-                    )?
-                {
-                    return record.settle(common);
+                if let Some(found) = found {
+                    let name = manifest_path(id.number, &digest);
+                    let found =
+                        self.published_by(found).and_then(|found| self.has_had(&found, id.number, &name));
+                    if found.map_err(unknown)? {
+                        return record.settle(common);
+                    }
                 }
                 record.state.begun_push = None;
                 record.save()?;
@@ -355,6 +361,12 @@ impl Remote {
         };
         Ok((pages.iter().map(place).collect(), stored))
     }
+}
+
+/// Whether a server has refused a request, so that it has had no effect.
+fn is_refusal(e: &Error) -> bool {
+    let kind = e.io_error().map(io::Error::kind);
+    matches!(kind, Some(io::ErrorKind::PermissionDenied | io::ErrorKind::StorageFull))
 }
 
 /// Divides pages into runs that fit in an object.

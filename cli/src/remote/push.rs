@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use indicatif::HumanBytes;
 use serde_json::json;
 use stridemap::{Store, StoreOptions};
-use stridemap_remote::{Done, Pushed, Remote};
+use stridemap_remote::{Pushed, Remote};
 
 use super::bar::Bar;
 use super::requests::{self, RequestArgs};
@@ -48,13 +48,16 @@ pub(crate) struct PushArgs {
     requests: RequestArgs,
 }
 
-/// Whether all elements have been sent, so that the remote may have the new generation at any moment.
-static IS_SENT: AtomicBool = AtomicBool::new(false);
+/// Whether the remote may have the new generation, though the push has failed.
+static MAY_BE_PUBLISHED: AtomicBool = AtomicBool::new(false);
 
 /// Returns the message that says what an interrupted push has done.
 pub(crate) fn interrupted_message() -> &'static str {
-    match IS_SENT.load(Ordering::Relaxed) {
-        true => "push: interrupted while it was published; push again to find out whether it was",
+    match MAY_BE_PUBLISHED.load(Ordering::Relaxed) {
+        true => {
+            "push: interrupted while the generation was being published, so the URL may have it; push again to find out: that \
+             says that the URL is up to date, or publishes it"
+        }
         false => "push: interrupted; nothing was published",
     }
 }
@@ -64,8 +67,12 @@ pub(crate) fn run(args: &PushArgs, out: &mut impl Write) -> Result<()> {
     check_untagged_url(Path::new(&args.url))?;
     let store = open_store(&StoreOptions::new(), &args.store)?;
     let remote = args.requests.open(&args.url)?;
+    let refused = |e: stridemap::Error| {
+        MAY_BE_PUBLISHED.store(e.to_string().contains("may have been published"), Ordering::Relaxed);
+        e
+    };
     if args.dry_run.dry_run {
-        let planned = remote.plan_push(&store)?;
+        let planned = remote.plan_push(&store).map_err(refused)?;
         if args.json {
             return print_json(args, &planned, (&store, &remote), out);
         }
@@ -78,10 +85,7 @@ pub(crate) fn run(args: &PushArgs, out: &mut impl Write) -> Result<()> {
         };
     }
     let bar = Bar::new("push");
-    let pushed = remote.push(&store, &|done: Done| {
-        IS_SENT.store(done.done_bytes >= done.total_bytes, Ordering::Relaxed);
-        bar.show(done)
-    })?;
+    let pushed = remote.push(&store, &|done| bar.show(done)).map_err(refused)?;
     bar.clear();
     if args.json {
         print_json(args, &pushed, (&store, &remote), out)?;

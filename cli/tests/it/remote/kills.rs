@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use stridemap::{Store, Tensor};
 
-use super::{json, save, url};
+use super::{failure, json, save, url};
 use crate::harness::{Deadline, Dir};
 
 /// The length of the large tensor. It is cut into five objects.
@@ -114,4 +114,37 @@ fn interrupted_or_killed_pull_changes_nothing_and_can_be_repeated() {
     dir.messages(&args);
     assert!(dir.stdout(&["diff", "s.smap", "p.smap"]).starts_with("equal"));
     assert_eq!(dir.stdout(&["verify", "p.smap", "-q"]), "ok\n");
+}
+
+#[test]
+fn push_that_ends_while_it_is_published_says_that_it_may_have_been_and_how_to_find_out() {
+    let dir = Dir::with_store();
+    let url = url(&dir);
+    dir.messages(&["push", "s.smap", &url]);
+    save(&dir.store(), "x", 1);
+    // HEAD is replaced under this lock, so the last request of the push waits.
+    let lock = fs::File::create(dir.path("remote/s.smap/HEAD.lock")).unwrap();
+    lock.lock().unwrap();
+    let run = dir.run(&["push", "s.smap", &url, "--timeout", "500ms"]);
+    let why = "generation 3 may have been published; push again to find out: ";
+    assert!(failure(&run).starts_with(&format!("push s.smap to {url}: {why}")), "{run:?}");
+
+    let manifests = || fs::read_dir(dir.path("remote/s.smap/generations")).unwrap().count();
+    let before = manifests();
+    let args = ["push", "s.smap", &url];
+    let child = dir.command(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let _deadline = Deadline::of(&child);
+    while manifests() == before {
+        thread::sleep(Duration::from_millis(1));
+    }
+    thread::sleep(Duration::from_millis(200));
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    let expected = "stridemap: push: interrupted while the generation was being published, so the URL may have it; push \
+                    again to find out: that says that the URL is up to date, or publishes it\n";
+    assert_eq!((output.status.code(), said.as_str()), (Some(130), expected));
+    drop(lock);
+    assert!(dir.messages(&args).starts_with("stridemap: pushed s.smap to "));
+    assert_eq!(dir.stdout(&["show", &url, "x"]), "tensor([1])\n");
 }
