@@ -20,6 +20,7 @@
 
 mod chain;
 mod client;
+mod conflict;
 mod ended;
 mod fetch;
 mod files;
@@ -47,6 +48,8 @@ pub use progress::{Done, Progress};
 pub use prune::{PruneOptions, Pruned};
 pub use pull::Pulled;
 pub use push::Pushed;
+#[doc(hidden)]
+pub use record::recorded_remotes;
 pub use remote::{Remote, RemoteOptions};
 
 /// Returns the error of an object that breaks a rule.

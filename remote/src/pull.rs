@@ -8,6 +8,7 @@ use stridemap::replica::{GenerationId, ReceiveOptions};
 use stridemap::{Error, ErrorKind, Result, Snapshot, Store, StoreOptions};
 
 use crate::Remote;
+use crate::conflict;
 use crate::ended::{Ended, repeat};
 use crate::files::RemoteFiles;
 use crate::index::Index;
@@ -141,25 +142,27 @@ impl Remote {
         if local == remote {
             return Ok(());
         }
-        let common = record.state.common.as_ref().and_then(Common::id);
-        match common {
-            Some(common) if common == local && remote.number > local.number => {
-                let last = record.state.common.as_ref().and_then(Common::head);
-                match self.follows(published, common, last)? {
+        let state = &record.state;
+        let last = state.common.as_ref().and_then(Common::id);
+        match last {
+            Some(last) if last == local && remote.number > local.number => {
+                let head = state.common.as_ref().and_then(Common::head);
+                match self.follows(published, last, head)? {
                     true => Ok(()),
-                    false => refused(
-                        "the remote has a generation that does not follow the one that this store had after its last push or \
-                         pull; pull to a new path",
-                    ),
+                    false => refused(&conflict::forked(local, remote, Some(last))),
                 }
             }
-            Some(common) if common == local => refused(
-                "the remote has an earlier generation than this store had after its last push or pull",
-            ),
-            Some(common) if common.number < local.number => refused(
-                "the store has commits of its own since its last push or pull; push them if the remote has no newer ones, \
-                 or pull to a new path",
-            ),
+            Some(last) if last.number < local.number && last == remote => {
+                let own = conflict::own(last, local);
+                let what = format!("the store has commits of its own since its last push or pull, {own}");
+                match state.common.as_ref().is_some_and(|common| common.is_at(&published.head.bytes)) {
+                    true => refused(&format!("{what}, and the remote has nothing newer; push it")),
+                    false => refused(&conflict::forked(local, remote, Some(last))),
+                }
+            }
+            Some(last) if last == local || last.number < local.number => {
+                refused(&conflict::forked(local, remote, Some(last)))
+            }
             // The first pull was killed after it had made the store, and before it recorded that.
             None if self.has_had_generation(published, local)? => Ok(()),
             _ => refused(

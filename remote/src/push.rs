@@ -11,6 +11,7 @@ use stridemap_format::remote::{Head, ObjectName, Page, Previous, RemoteManifest,
 
 use crate::Remote;
 use crate::client::{Object, Put, Version};
+use crate::conflict::{self, OTHER_ELEMENTS, WAYS_OUT};
 use crate::ended::{Ended, repeat};
 use crate::index::Index;
 use crate::progress::{Progress, Tally};
@@ -105,8 +106,7 @@ impl Remote {
         let uuid = snapshot_uuid(store)?;
         if remote_head.uuid != uuid {
             let message = format!(
-                "push {} to {}: the remote has a different store; push to a new URL, or pull that store to a path of \
-                 its own",
+                "push {} to {}: the remote has a different store; push this one to another URL",
                 store.path().display(),
                 self.location()
             );
@@ -122,7 +122,7 @@ impl Remote {
         };
         if !is_ancestor {
             let last = record.state.common.as_ref().and_then(Common::id);
-            return Err(self.forked(store, &published, id, last != Some(id)));
+            return Err(self.forked(store, published.id()?, id, last));
         }
         let is_same = published.manifest.generation == id.number;
         Ok(Start { snapshot, id, published: Some(published), is_same })
@@ -147,19 +147,23 @@ impl Remote {
         }
     }
 
-    fn forked(&self, store: &Store, published: &Published, id: GenerationId, has_own: bool) -> Error {
-        let way_out = match has_own {
-            true => "pull it to a new path and make the changes there, or push to a new URL",
-            false => "this store has nothing newer; pull",
+    fn forked(
+        &self,
+        store: &Store,
+        remote: GenerationId,
+        id: GenerationId,
+        last: Option<GenerationId>,
+    ) -> Error {
+        let why = match last == Some(id) && remote.number > id.number {
+            true => {
+                let (remote, local) = (remote.number, id.number);
+                format!(
+                    "the remote has generation {remote}, and this store, at generation {local}, has nothing newer; pull"
+                )
+            }
+            false => conflict::forked(id, remote, last),
         };
-        let message = format!(
-            "push {} to {}: the remote has generation {}, which this store, at generation {}, neither pushed nor pulled; \
-             {way_out}",
-            store.path().display(),
-            self.location(),
-            published.manifest.generation,
-            id.number
-        );
+        let message = format!("push {} to {}: {why}", store.path().display(), self.location());
         Error::new(ErrorKind::Conflict, message)
     }
 
@@ -196,17 +200,17 @@ impl Remote {
             && !common.is_at(&published.head.bytes)
             && (is_same || uploads.has_in_place() && common.id() == Some(published.id()?))
         {
-            let way_out = match is_same {
-                true => "a pull brings them, and replaces those of this store",
-                false => "pull to a new path and make the changes there, or push to a new URL",
+            let ways_out = match is_same {
+                true => {
+                    "a pull brings them, and replaces those of this store; to keep these, push this store to another URL"
+                }
+                false => WAYS_OUT,
             };
-            let message = format!(
-                "someone else pushed elements of mutable or live tensors since, without a commit; {way_out}"
-            );
+            let message = format!("{OTHER_ELEMENTS}; {ways_out}");
             return Err(Error::new(ErrorKind::Conflict, message).into());
         }
         if published.is_none() {
-            self.claim(store, &replica.format, record.is_for_plan())?;
+            self.claim(&replica.format, record.is_for_plan())?;
         }
         if record.is_for_plan() {
             pushed.changed_bytes = uploads.total_bytes() + replica.manifest.len() as u64;
@@ -310,8 +314,8 @@ impl Remote {
                 record.state.begun_push = None;
                 record.save()?;
                 let message = format!(
-                    "{} was changed by another push at the same time; this store's generation {} was not published; pull \
-                     to a new path and make the changes there, or push to a new URL",
+                    "{} was changed by another push at the same time, and generation {} of this store was not published; \
+                     {WAYS_OUT}",
                     self.location(),
                     id.number
                 );
@@ -330,7 +334,7 @@ impl Remote {
     }
 
     /// Puts FORMAT, which says whose remote this is, or only looks whether that would be possible.
-    fn claim(&self, store: &Store, marker: &[u8], is_for_plan: bool) -> Result<()> {
+    fn claim(&self, marker: &[u8], is_for_plan: bool) -> Result<()> {
         if !is_for_plan
             && let Put::Written(_) = self.client.put_new("FORMAT", Bytes::copy_from_slice(marker))?
         {
@@ -341,9 +345,8 @@ impl Remote {
             Some(found) if found.bytes == marker => Ok(()),
             _ => {
                 let message = format!(
-                    "{}: another store was pushed there, or began to be; push {} to a new URL",
+                    "{}: another store was pushed there, or began to be; push this one to another URL",
                     self.location(),
-                    store.path().display()
                 );
                 Err(Error::new(ErrorKind::Conflict, message))
             }

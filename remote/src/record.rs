@@ -120,7 +120,7 @@ impl Record {
         }
         let write = || -> io::Result<()> {
             let dir = self.path.parent().unwrap_or(Path::new("."));
-            let mut file = tempfile::Builder::new().prefix("REMOTE-").suffix(".new").tempfile_in(dir)?;
+            let mut file = tempfile::Builder::new().prefix(PREFIX).suffix(".new").tempfile_in(dir)?;
             let mut text = serde_json::to_string_pretty(&self.state)?;
             text.push('\n');
             file.write_all(text.as_bytes())?;
@@ -152,9 +152,26 @@ impl Record {
     }
 }
 
+/// The beginning of the name of a record.
+const PREFIX: &str = "REMOTE-";
+
+/// Returns the URLs to which the store at a path was pushed, or from which it was pulled, as far as its records can be read.
+#[doc(hidden)]
+pub fn recorded_remotes(store: &Path) -> Vec<String> {
+    let entries = fs::read_dir(store).into_iter().flatten().flatten();
+    let is_record = |name: &str| name.starts_with(PREFIX) && !name.contains('.');
+    let records = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_record));
+    let states =
+        records.filter_map(|record| serde_json::from_slice::<State>(&fs::read(record.path()).ok()?).ok());
+    let mut urls: Vec<String> =
+        states.filter(|state| state.common.is_some()).map(|state| state.remote).collect();
+    urls.sort();
+    urls
+}
+
 fn path_of(store: &Path, location: &str) -> PathBuf {
     let name: String = hex(blake3::hash(location.as_bytes()).as_bytes()).chars().take(16).collect();
-    store.join(format!("REMOTE-{name}"))
+    store.join(format!("{PREFIX}{name}"))
 }
 
 fn unopened(path: &Path, e: io::Error) -> Error {

@@ -13,6 +13,7 @@ use crate::change::plan::{begin, header, info};
 use crate::error::{Error, Result};
 use crate::input::open_store;
 use crate::names::{command_line, name, of_scope, one_line, quoted, shell_word};
+use crate::remote::note_unpullable;
 use crate::ui::{examples, gap, message};
 
 /// Go back to a tagged generation, with all tensors or some, in one commit
@@ -81,13 +82,16 @@ pub(crate) fn run(args: &RestoreArgs, out: &mut impl Write) -> Result<()> {
     }
     if args.dry_run.dry_run {
         writeln!(out, "would restore {what}: {}", changes.counts())?;
-        return replaced.print_advice(&args.before, &store, &args.store, out);
+        replaced.print_advice(&args.before, &store, &args.store, out)?;
+        note_unpullable(&args.store);
+        return Ok(());
     }
     drop(now); // The commit deletes what no snapshot needs.
     let generation = txn.commit()?;
     let tagged = args.before.described(generation);
     message(&format!("restored {what}: {}{tagged}: generation {generation}", changes.counts()));
     replaced.report(&store, &args.store);
+    note_unpullable(&args.store);
     Ok(())
 }
 

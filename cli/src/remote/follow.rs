@@ -9,6 +9,7 @@ use stridemap::StoreOptions;
 use stridemap_remote::{Followed, Pulled};
 
 use super::bar::Bar;
+use super::conflict::with_commands;
 use super::requests::{self, RequestArgs, parse_timeout};
 use super::url::{check_local, check_order, check_untagged_url};
 use crate::care::watch::is_output_closed;
@@ -79,7 +80,7 @@ pub(crate) fn run(args: &FollowArgs, out: &mut impl Write) -> Result<()> {
     match followed {
         // A signal is the usual end.
         Err(_) if interrupt::has_stopped() => {}
-        followed => followed?,
+        followed => followed.map_err(|e| with_commands(e, &args.store, remote.location()))?,
     }
     requests::report(&remote);
     Ok(())

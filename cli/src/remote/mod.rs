@@ -4,6 +4,8 @@
 #[cfg(feature = "remote")]
 mod bar;
 #[cfg(feature = "remote")]
+mod conflict;
+#[cfg(feature = "remote")]
 pub(crate) mod follow;
 #[cfg(feature = "remote")]
 mod open;
@@ -20,7 +22,9 @@ mod url;
 mod without;
 
 #[cfg(feature = "remote")]
+pub(crate) use conflict::note_unpullable;
+#[cfg(feature = "remote")]
 pub(crate) use open::{open, open_newest};
 pub(crate) use url::{check_local, is_url, shown, split_url};
 #[cfg(not(feature = "remote"))]
-pub(crate) use without::{follow, open, open_newest, prune, pull, push};
+pub(crate) use without::{follow, note_unpullable, open, open_newest, prune, pull, push};

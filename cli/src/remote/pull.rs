@@ -10,6 +10,7 @@ use stridemap::{Snapshot, StoreOptions};
 use stridemap_remote::{Pulled, Remote};
 
 use super::bar::Bar;
+use super::conflict::with_commands;
 use super::requests::{self, RequestArgs};
 use super::url::{check_local, check_order, check_untagged_url};
 use crate::args::DryRun;
@@ -23,8 +24,9 @@ use crate::ui::{advance, counted, examples, message, write_json};
 ///
 /// If nothing is at the path, this makes a store there. It is the same store, with the same generations and tags. It can
 /// be pulled again, which receives only what has changed, and it can be changed and pushed. Readers of the store see the
-/// old generation or the new one. A store with commits of its own since its last push or pull is refused: push them, or
-/// pull to a new path.
+/// old generation or the new one. A store with commits of its own since its last push or pull is refused, because nothing
+/// is merged: push it if the remote has nothing newer. Otherwise, keep one of both: push the store to another URL, or pull
+/// to a new path.
 ///
 /// With a NAME, this makes an independent store of these tensors, as export does, and receives only them. Nothing may be
 /// at the path.
@@ -63,8 +65,9 @@ pub(crate) fn run(args: &PullArgs, out: &mut impl Write) -> Result<()> {
 
 fn pull(args: &PullArgs, remote: &Remote, out: &mut impl Write) -> Result<()> {
     let (path, location) = (args.store.display(), remote.location());
+    let refused = |e| with_commands(e, &args.store, location);
     if args.dry_run.dry_run {
-        let planned = remote.plan_pull(&args.store)?;
+        let planned = remote.plan_pull(&args.store).map_err(refused)?;
         let (generation, bytes) = (planned.generation, HumanBytes(planned.received_bytes));
         return match args.json {
             true => write_json(out, record(args, &planned, remote)),
@@ -78,7 +81,7 @@ fn pull(args: &PullArgs, remote: &Remote, out: &mut impl Write) -> Result<()> {
     }
     let bar = Bar::new("pull");
     let options = reporting_waits(&StoreOptions::new());
-    let pulled = remote.pull_with(&args.store, options, &|done| bar.show(done))?;
+    let pulled = remote.pull_with(&args.store, options, &|done| bar.show(done)).map_err(refused)?;
     bar.clear();
     if args.json {
         write_json(out, record(args, &pulled, remote))?;

@@ -10,6 +10,7 @@ use stridemap::{Store, StoreOptions};
 use stridemap_remote::{Pushed, Remote};
 
 use super::bar::Bar;
+use super::conflict::with_commands;
 use super::requests::{self, RequestArgs};
 use super::url::{check_order, check_untagged_url};
 use crate::args::DryRun;
@@ -23,8 +24,8 @@ use crate::ui::{counted, examples, message, write_json};
 /// once or not at all. It is read in place (ls URL), or as a copy that stays the same store (pull, follow). A push that
 /// was killed is repeated by the same command, which does not send finished objects again.
 ///
-/// If someone else has pushed since this store was pushed or pulled, push refuses: pull to a new path and make the
-/// changes there, or push to a new URL.
+/// If someone else has pushed since this store was pushed or pulled, push refuses, because nothing is merged. Keep one of
+/// both: push to another URL, or pull to a new path, and make the changes there again.
 ///
 /// URL is s3://bucket/path, gs://bucket/path, az://container/path or file:///path. Credentials come from the
 /// environment: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, GOOGLE_SERVICE_ACCOUNT,
@@ -69,7 +70,7 @@ pub(crate) fn run(args: &PushArgs, out: &mut impl Write) -> Result<()> {
     let remote = args.requests.open(&args.url)?;
     let refused = |e: stridemap::Error| {
         MAY_BE_PUBLISHED.store(e.to_string().contains("may have been published"), Ordering::Relaxed);
-        e
+        with_commands(e, &args.store, remote.location())
     };
     if args.dry_run.dry_run {
         let planned = remote.plan_push(&store).map_err(refused)?;

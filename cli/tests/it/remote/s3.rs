@@ -103,7 +103,10 @@ fn store_goes_through_a_bucket_to_another_machine_and_back() {
     save(&stridemap::Store::open(dir.path("p.smap")).unwrap(), "x", 2);
     server.succeeds(&dir, &["push", "p.smap", url]);
     let run = server.run(&dir, &["push", "s.smap", url]);
-    assert!(run.code == Some(2) && run.stderr.contains("or push to a new URL"), "{run:?}");
+    assert!(
+        run.code == Some(2) && run.stderr.contains("push it to another URL (stridemap push s.smap NEW-URL)"),
+        "{run:?}"
+    );
     assert_eq!(
         server.succeeds(&dir, &["follow", url, "f.smap", "--count", "1", "-q"]).split('\t').next(),
         Some("4")
