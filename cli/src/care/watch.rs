@@ -1,6 +1,5 @@
 //! `watch`: prints a line for each commit.
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,10 +9,10 @@ use serde_json::json;
 use stridemap::{NameChanges, Snapshot, Store, StoreOptions};
 
 use crate::error::Result;
-use crate::history::of_one_generation;
+use crate::history::{TagChanges, Tags, of_one_generation, tags};
 use crate::input::open_store;
 use crate::interrupt;
-use crate::names::{quoted, shell_word};
+use crate::names::quoted;
 use crate::ui::{examples, gap, is_verbose, message, write_json};
 
 /// Print a line for each commit by any process
@@ -81,13 +80,10 @@ pub(crate) fn run(args: &WatchArgs, out: &mut impl Write) -> Result<bool> {
     Ok(true)
 }
 
-/// The tags of a store, with their generations.
-type Tags = BTreeMap<String, u64>;
-
 /// Returns the newest generation with its tags.
 fn newest(store: &Store) -> Result<(Snapshot, Tags)> {
     of_one_generation(store, |newest| {
-        let tags = store.tags()?.into_iter().map(|tag| (tag.name, tag.generation)).collect();
+        let tags = tags(store)?;
         Ok((store.latest()?.generation() == newest.generation()).then_some(tags))
     })
 }
@@ -101,15 +97,10 @@ fn print_line(
 ) -> Result<()> {
     let (since, generation) = (seen.generation(), now.generation());
     let NameChanges { added, changed, removed, .. } = now.changes_since(seen)?;
-    let tagged: Tags = now_tags
-        .iter()
-        .filter(|(name, at)| seen_tags.get(*name) != Some(*at))
-        .map(|(name, at)| (name.clone(), *at))
-        .collect();
-    let untagged: Vec<&String> = seen_tags.keys().filter(|name| !now_tags.contains_key(*name)).collect();
+    let tag_changes = TagChanges::between(seen_tags, now_tags);
     if is_json {
         let record = json!({ "generation": generation, "since": since, "added": added, "changed": changed,
-            "removed": removed, "tagged": tagged, "untagged": untagged });
+            "removed": removed, "tagged": tag_changes.tagged, "untagged": tag_changes.untagged });
         return write_json(out, record);
     }
     write!(out, "{generation}")?;
@@ -124,12 +115,7 @@ fn print_line(
             write!(out, "{}{mark}{} {}{rest}", gap(), names.len(), first.join(", "))?;
         }
     }
-    for (name, at) in tagged {
-        write!(out, "{}tagged {} ({at})", gap(), shell_word(&name))?;
-    }
-    for name in untagged {
-        write!(out, "{}untagged {}", gap(), shell_word(name))?;
-    }
+    tag_changes.print(out)?;
     Ok(writeln!(out)?)
 }
 

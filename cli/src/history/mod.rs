@@ -7,6 +7,7 @@ pub(crate) mod prune;
 mod recovery;
 pub(crate) mod restore;
 pub(crate) mod tag;
+mod tag_changes;
 mod time;
 
 use stridemap::{Snapshot, Store};
@@ -16,8 +17,9 @@ use crate::error::{Error, Result};
 pub(crate) use at::{check_untagged, snapshot_at, split};
 pub(crate) use before::Before;
 pub(crate) use recovery::{Replaced, kept_by_tags, newest_tag_with};
+pub(crate) use tag_changes::{TagChanges, Tags, tags};
 #[cfg(feature = "remote")]
-pub(crate) use time::parse_duration;
+pub(crate) use time::{parse_duration, time_cell, utc};
 
 /// How often something is read again, because another process commits meanwhile.
 const MAX_TRIES: u32 = 1000;

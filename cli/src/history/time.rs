@@ -8,12 +8,12 @@ use jiff::{Span, SpanRelativeTo, Timestamp};
 use crate::ui::width;
 
 /// Formats a time in a fixed form: in UTC, with nanoseconds, as in RFC 3339.
-pub(super) fn utc(time: SystemTime) -> String {
+pub(crate) fn utc(time: SystemTime) -> String {
     format!("{:.9}", timestamp(time))
 }
 
 /// Formats a time: for people on a terminal, in their time zone, and in the fixed form in a pipe.
-pub(super) fn time_cell(time: SystemTime) -> String {
+pub(crate) fn time_cell(time: SystemTime) -> String {
     match width() {
         Some(_) => timestamp(time).to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
         None => utc(time),

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 use stridemap::StoreOptions;
@@ -14,16 +14,18 @@ use super::requests::{self, RequestArgs, parse_timeout};
 use super::url::{check_local, check_order, check_untagged_url};
 use crate::care::watch::is_output_closed;
 use crate::error::Result;
+use crate::history::{TagChanges, Tags, tags, time_cell, utc};
 use crate::input::reporting_waits;
 use crate::interrupt;
 use crate::output_file::check_parent_dir;
-use crate::ui::{bytes_cell, examples, gap, message, write_json};
+use crate::ui::{bytes_cell, examples, gap, message, width, write_json};
 
 /// Pull the store at a URL whenever it changes
 ///
-/// Runs until it is interrupted. Each line shows the generation that the store on this machine has now, and the bytes that
-/// were received. Pushes that arrive faster than they can be pulled are combined: "7 since 4" is the generation and the
-/// one before. Programs that have the store open see each generation when it is complete.
+/// Runs until it is interrupted. Each line shows the generation that the store on this machine has now, the time, the bytes
+/// that were received, and the tags that were made, each with its generation, and removed. Pushes that arrive faster than
+/// they can be pulled are combined: "7 since 4" is the generation and the one before. Programs that have the store open see
+/// each generation when it is complete.
 ///
 /// If the server cannot be reached, or nothing was pushed yet, follow says so and tries again, at least every 30
 /// seconds. If the store has commits of its own, follow ends.
@@ -34,7 +36,7 @@ pub(crate) struct FollowArgs {
     url: String,
     /// The path of the store on this machine; it is made if nothing is there
     store: PathBuf,
-    /// How long to wait between two questions whether the remote has changed
+    /// How long to wait between two questions whether the remote has changed: 1s, 500ms
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_timeout)]
     interval: Duration,
     /// Stop after N lines
@@ -58,11 +60,16 @@ pub(crate) fn run(args: &FollowArgs, out: &mut impl Write) -> Result<()> {
     let options = reporting_waits(&StoreOptions::new());
     let mut line_count = 0;
     let mut printed = Ok(());
+    let mut seen = tags_at(&args.store).unwrap_or_default();
     let mut report = |followed| {
         match followed {
             Followed::Pulled(pulled) => {
                 bar.clear();
-                printed = print_line(&pulled, args.json, out);
+                printed = tags_at(&args.store).and_then(|now| {
+                    print_line(&pulled, &TagChanges::between(&seen, &now), args.json, out)?;
+                    seen = now;
+                    Ok(())
+                });
                 line_count += 1;
             }
             Followed::Failed(e, pause) => {
@@ -86,17 +93,29 @@ pub(crate) fn run(args: &FollowArgs, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
+/// Returns the tags of a store on this machine.
+fn tags_at(store: &Path) -> Result<Tags> {
+    tags(&StoreOptions::new().open(store)?)
+}
+
 /// Prints what was pulled.
-fn print_line(pulled: &Pulled, is_json: bool, out: &mut impl Write) -> Result<()> {
+fn print_line(pulled: &Pulled, changes: &TagChanges, is_json: bool, out: &mut impl Write) -> Result<()> {
     let Pulled { generation, previous, received_bytes, storage_count, .. } = *pulled;
+    let now = SystemTime::now();
     if is_json {
-        let record = json!({ "generation": generation, "since": previous, "received_bytes": received_bytes,
-            "storages": storage_count });
+        let record = json!({ "generation": generation, "since": previous, "time": utc(now),
+            "received_bytes": received_bytes, "storages": storage_count, "tagged": changes.tagged,
+            "untagged": changes.untagged });
         write_json(out, record)?;
     } else {
         let since = previous.filter(|previous| previous + 1 != generation);
         let since = since.map(|previous| format!(" since {previous}")).unwrap_or_default();
-        writeln!(out, "{generation}{since}{}{}", gap(), bytes_cell(received_bytes))?;
+        // A pipe gets only the number.
+        let received = if width().is_some() { " received" } else { "" };
+        let (gap, time, bytes) = (gap(), time_cell(now), bytes_cell(received_bytes));
+        write!(out, "{generation}{since}{gap}{time}{gap}{bytes}{received}")?;
+        changes.print(out)?;
+        writeln!(out)?;
     }
     Ok(out.flush()?)
 }

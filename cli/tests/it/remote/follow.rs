@@ -54,11 +54,33 @@ fn follow_combines_pushes_and_ends_after_a_number_of_lines() {
     save(&store, "x", 0);
     dir.messages(&["push", "s.smap", &url]);
     let once = |dir: &Dir| dir.stdout(&["follow", &url, "f.smap", "--count", "1", "-q"]);
-    assert!(once(&dir).starts_with("2\t"));
+    // The generation, the time, the bytes, and the tags.
+    let fields = |line: String| -> Vec<String> { line.trim_end().split('\t').map(str::to_owned).collect() };
+    let line = fields(once(&dir));
+    assert!(line.len() == 3 && line[0] == "2" && line[1].ends_with('Z') && line[1].len() == 30, "{line:?}");
+    assert!(line[2].parse::<u64>().unwrap() > 0, "{line:?}");
     save(&store, "x", 1);
-    save(&store, "x", 2);
+    store.tag("v1").unwrap();
     dir.messages(&["push", "s.smap", &url]);
-    assert!(once(&dir).starts_with("4 since 2\t"));
+    let line = fields(once(&dir));
+    assert_eq!((&*line[0], &line[3..]), ("4 since 2", &["tagged v1 (3)".to_owned()][..]), "{line:?}");
+    dir.messages(&["tag", "-d", "s.smap", "v1"]);
+    dir.messages(&["push", "s.smap", &url]);
+    let shown = dir.on_terminal(80, &["follow", &url, "f.smap", "--count", "1", "-q"]);
+    assert!(shown.starts_with("5  20") && shown.ends_with(" B received  untagged v1\n"), "{shown}");
+    dir.messages(&["tag", "s.smap", "v2"]);
+    dir.messages(&["push", "s.smap", &url]);
+    let json: serde_json::Value =
+        serde_json::from_str(&dir.stdout(&["follow", &url, "f.smap", "--count", "1", "-q", "--json"]))
+            .unwrap();
+    assert_eq!(
+        (&json["generation"], &json["since"], &json["tagged"]["v2"]),
+        (&6.into(), &5.into(), &5.into())
+    );
+    assert!(
+        json["time"].as_str().unwrap().ends_with('Z') && json["received_bytes"].as_u64().is_some(),
+        "{json}"
+    );
 }
 
 #[test]
