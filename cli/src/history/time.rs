@@ -25,8 +25,11 @@ fn timestamp(time: SystemTime) -> Timestamp {
     Timestamp::try_from(time).unwrap_or_default()
 }
 
-/// Parses a duration: 90m, 12h, 7d, "1 week".
+/// Parses a duration: 90m, 12h, 7d, "1 week", or 0, which needs no unit.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
     let expected = |_| "expected a number with a unit, up to weeks: 90m, 12h, 7d, 2w".to_owned();
     let span: Span = text.parse().map_err(expected)?;
     let duration = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(expected)?;
@@ -42,6 +45,7 @@ mod tests {
         for (text, hours) in [("7d", 168), ("12h", 12), ("1 week", 168), ("2w 1h", 337), ("1d12h", 36)] {
             assert_eq!(parse_duration(text), Ok(Duration::from_secs(hours * 3600)), "{text}");
         }
+        assert_eq!(parse_duration("0"), Ok(Duration::ZERO));
         for text in ["", "7", "d", "-1d", "1 month", "1y", "7 x"] {
             assert!(parse_duration(text).is_err(), "{text}");
         }

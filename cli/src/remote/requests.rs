@@ -30,8 +30,10 @@ fn parse_jobs(text: &str) -> Result<usize, String> {
 
 /// Parses a duration that is not zero.
 pub(super) fn parse_timeout(text: &str) -> Result<Duration, String> {
-    let duration = parse_duration(text).ok().filter(|duration| !duration.is_zero());
-    duration.ok_or_else(|| "expected a number with a unit: 500ms, 60s, 5m".to_owned())
+    match parse_duration(text) {
+        Ok(Duration::ZERO) => Err("must be more than 0: 500ms, 60s, 5m".to_owned()),
+        parsed => parsed.map_err(|_| "expected a number with a unit: 500ms, 60s, 5m".to_owned()),
+    }
 }
 
 /// For commands that have no options about requests: only the variables count.

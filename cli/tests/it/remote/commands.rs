@@ -127,7 +127,7 @@ fn prune_of_a_url_deletes_what_neither_the_last_generations_nor_tags_need() {
     let run = dir.run(&["prune", &url, "--keep-last", "1"]);
     assert!(run.stderr.contains("are not needed, and kept until the grace period is over"), "{run:?}");
     assert_eq!((run.code, file_count()), (Some(0), before));
-    let args = ["prune", &url, "--keep-last", "1", "--grace", "0s"];
+    let args = ["prune", &url, "--keep-last", "1", "--grace", "0"];
     let planned = dir.stdout(&[&args[..], &["-n"]].concat());
     assert!(
         planned.starts_with("would delete ") && planned.ends_with(", and keep 1 generation\n"),
