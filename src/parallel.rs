@@ -1,11 +1,12 @@
 //! Work on several threads. The library and the command line start all their threads here, except for the one that
 //! waits in the kernel's queue for a lock (`storage::lock_queue`).
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::{self, Scope, ScopedJoinHandle};
 
@@ -19,6 +20,21 @@ const MAX_THREADS: usize = 1024;
 thread_local! {
     /// Whether this is a worker. Its work is not divided again.
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
+
+    /// See [`set_cancel_flag`].
+    static CANCEL_FLAG: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
+}
+
+/// Sets the flag that says whether the work of this thread is cancelled. The threads that it starts here get the same
+/// flag, so a function that any of them calls can find out whose work it is part of.
+pub fn set_cancel_flag(flag: Option<Arc<AtomicBool>>) {
+    CANCEL_FLAG.set(flag);
+}
+
+/// Returns the flag of this thread, if it has one. See [`set_cancel_flag`].
+#[must_use]
+pub fn cancel_flag() -> Option<Arc<AtomicBool>> {
+    CANCEL_FLAG.with_borrow(Option::clone)
 }
 
 /// Limits the number of threads that one operation of this process uses, such as a large copy, a save or `verify`. With
@@ -91,8 +107,10 @@ impl<'scope, T: Send + 'scope, R: Send + 'scope> Worker<'scope, T, R> {
     fn start(scope: &'scope Scope<'scope, '_>, work: &'scope (impl Fn(T) -> R + Sync)) -> Option<Self> {
         let (items, to_do) = sync_channel::<T>(1);
         let (done, results) = sync_channel(1);
+        let flag = cancel_flag();
         let run = move || {
             IS_WORKER.set(true);
+            set_cancel_flag(flag);
             for item in to_do {
                 let result = catch_unwind(AssertUnwindSafe(|| work(item)));
                 if done.send(result).is_err() {
@@ -182,7 +200,11 @@ pub(crate) fn alongside<T: Send, R: Send, E>(
     let work = &work;
     let (queue, items) = sync_channel::<(usize, T)>(QUEUED_ITEMS);
     let results = thread::scope(|scope| {
-        let run = move || items.into_iter().map(|(index, item)| (index, work(item))).collect::<Vec<_>>();
+        let flag = cancel_flag();
+        let run = move || {
+            set_cancel_flag(flag);
+            items.into_iter().map(|(index, item)| (index, work(item))).collect::<Vec<_>>()
+        };
         let can_start = thread_count(2) > 1 && startable(1) == 1;
         // If it does not start, the queue has no receiver and accepts no item.
         let start = || thread::Builder::new().name("stridemap".to_owned()).spawn_scoped(scope, run).ok();
@@ -207,95 +229,4 @@ pub(crate) fn alongside<T: Send, R: Send, E>(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Barrier;
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn results_come_in_the_order_of_the_items_on_any_number_of_threads() {
-        for thread_count in 0..6 {
-            let mut results = Vec::new();
-            let done = in_order(
-                thread_count,
-                |push| (0..1000u64).try_for_each(push),
-                |item| item * item,
-                |result| {
-                    results.push(result);
-                    Ok::<(), ()>(())
-                },
-            );
-            assert_eq!(done, Ok(()));
-            assert_eq!(results, (0..1000u64).map(|item| item * item).collect::<Vec<_>>(), "{thread_count}");
-        }
-    }
-
-    #[test]
-    fn work_is_done_at_the_same_time() {
-        let both = Barrier::new(2);
-        let done = in_order(2, |push| (0..2).try_for_each(push), |_| both.wait(), |_| Ok::<(), ()>(()));
-        assert_eq!(done, Ok(()));
-    }
-
-    #[test]
-    fn work_alongside_returns_all_results_in_order_even_if_the_thread_is_slow() {
-        let caller = thread::current().id();
-        for sleep in [Duration::ZERO, Duration::from_millis(5)] {
-            let results = alongside(
-                |push| {
-                    (0..100u64).for_each(push);
-                    Ok::<(), ()>(())
-                },
-                |item| {
-                    let is_caller = thread::current().id() == caller;
-                    thread::sleep(if is_caller { Duration::ZERO } else { sleep });
-                    (item, is_caller)
-                },
-            );
-            let results = results.unwrap();
-            assert_eq!(
-                results.iter().map(|(item, _)| *item).collect::<Vec<_>>(),
-                (0..100).collect::<Vec<_>>()
-            );
-            if thread_count(2) > 1 && !sleep.is_zero() {
-                assert!(results.iter().any(|(_, is_caller)| *is_caller));
-                assert!(results.iter().any(|(_, is_caller)| !*is_caller));
-            }
-        }
-    }
-
-    #[test]
-    fn an_error_or_a_panic_ends_the_work_alongside() {
-        let act = |fed: u32, worked: u32| {
-            alongside(
-                |push| {
-                    (0..fed.min(100)).for_each(push);
-                    if fed < 100 { Err("feed") } else { Ok(()) }
-                },
-                |item| if item == worked { panic!("work") } else { item },
-            )
-        };
-        assert_eq!(act(50, 200), Err("feed"));
-        let panicked = catch_unwind(AssertUnwindSafe(|| act(200, 99))).unwrap_err();
-        assert_eq!(panicked.downcast_ref::<&str>(), Some(&"work"));
-    }
-
-    #[test]
-    fn errors_and_panics_end_the_work() {
-        for thread_count in [1, 3] {
-            let act = |fed: u32, sunk: u32, worked: u32| {
-                in_order(
-                    thread_count,
-                    |push| (0..100).try_for_each(|item| if item == fed { Err("feed") } else { push(item) }),
-                    |item| if item == worked { panic!("work") } else { item },
-                    |item| if item == sunk { Err("sink") } else { Ok(()) },
-                )
-            };
-            assert_eq!(act(50, 200, 200), Err("feed"));
-            assert_eq!(act(200, 99, 200), Err("sink"));
-            let panicked = catch_unwind(AssertUnwindSafe(|| act(200, 200, 99))).unwrap_err();
-            assert_eq!(panicked.downcast_ref::<&str>(), Some(&"work"));
-        }
-    }
-}
+mod tests;

@@ -1,14 +1,14 @@
 //! Work without the interpreter's lock, and how a signal such as Ctrl-C ends it.
 
-use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
 use pyo3::prelude::*;
+use stridemap::parallel::{cancel_flag, set_cancel_flag};
 
 use crate::error::{Error, Result};
 
@@ -38,7 +38,7 @@ pub(crate) fn detach<R: Send, E: Into<Error>>(
 /// Runs the handlers of signals that have arrived. If a handler raises an exception, the work ends with that exception.
 /// Called during long work, and while waiting for a lock. Only the main thread runs handlers.
 pub(crate) fn check() {
-    if let Some(call) = CALL.with_borrow(Option::clone) {
+    if let Some(call) = Call::of_this_thread() {
         if call.is_cancelled() {
             resume_unwind(Box::new(Cancelled));
         }
@@ -56,37 +56,29 @@ pub(crate) struct Call {
     is_cancelled: Arc<AtomicBool>,
 }
 
-thread_local! {
-    /// The call that works on this thread.
-    static CALL: RefCell<Option<Call>> = const { RefCell::new(None) };
-}
-
-/// The number of calls that are cancelled, and still work.
-static CANCELLED_CALLS: AtomicUsize = AtomicUsize::new(0);
-
 impl Call {
+    /// Returns the call that this thread works for, also if it only helps the thread of the call.
+    fn of_this_thread() -> Option<Call> {
+        Some(Call { is_cancelled: cancel_flag()? })
+    }
+
     fn is_cancelled(&self) -> bool {
         self.is_cancelled.load(Ordering::Relaxed)
     }
 
     /// Fails once the call is cancelled.
     pub(crate) fn check(&self) -> stridemap::Result<()> {
-        if self.is_cancelled() { Err(interrupted()) } else { Ok(()) }
+        if self.is_cancelled() {
+            return Err(stridemap::Error::new(stridemap::ErrorKind::Io, "the call was interrupted"));
+        }
+        Ok(())
     }
 }
 
-fn interrupted() -> stridemap::Error {
-    stridemap::Error::new(stridemap::ErrorKind::Io, "the call was interrupted")
-}
-
-/// Fails once the call that works on this thread is cancelled. On a thread that helps a call, fails while any call is
-/// cancelled: which one it helps is unknown. The requests of remotes that several calls share are checked like this.
+/// Fails once the call that this thread works for is cancelled. The requests of a remote that several calls share are
+/// checked like this.
 pub(crate) fn check_requests() -> stridemap::Result<()> {
-    match CALL.with_borrow(Option::clone) {
-        Some(call) => call.check(),
-        None if CANCELLED_CALLS.load(Ordering::Relaxed) > 0 => Err(interrupted()),
-        None => Ok(()),
-    }
+    Call::of_this_thread().map_or(Ok(()), |call| call.check())
 }
 
 /// Acts on another thread, without the interpreter's lock. Meanwhile, this thread runs the handlers of signals and calls
@@ -104,7 +96,7 @@ pub(crate) fn apart<R: Send, E: Into<Error>>(
             move || {
                 // Dropped when the work has ended, however it does.
                 let _end = end;
-                CALL.set(Some(call.clone()));
+                set_cancel_flag(Some(Arc::clone(&call.is_cancelled)));
                 act(&call).map_err(Into::into)
             }
         };
@@ -121,15 +113,13 @@ pub(crate) fn apart<R: Send, E: Into<Error>>(
                 && let Err(e) = py.check_signals().and_then(|()| tick(py))
             {
                 call.is_cancelled.store(true, Ordering::Relaxed);
-                CANCELLED_CALLS.fetch_add(1, Ordering::Relaxed);
                 raised = Some(e);
             }
         }
         let result = py.detach(|| thread.join());
-        if let Some(e) = raised {
-            CANCELLED_CALLS.fetch_sub(1, Ordering::Relaxed);
-            return Err(e.into());
+        match raised {
+            Some(e) => Err(e.into()),
+            None => result.unwrap_or_else(|payload| resume_unwind(payload)),
         }
-        result.unwrap_or_else(|payload| resume_unwind(payload))
     })
 }

@@ -463,16 +463,18 @@ def test_no_secret_is_shown(store: stridemap.Store, bucket: str, tmp_path: Path,
 
 
 class Web(BaseHTTPRequestHandler):
-    """Serves files with ranges. While `is_silent` is set, it answers nothing."""
+    """Serves files with ranges, each after a pause. While `is_silent` is set, it answers nothing."""
 
     root: Path
     is_silent: threading.Event
     end: threading.Event
+    pause_seconds = 0.0
 
     def do_GET(self) -> None:
         if self.is_silent.is_set():
             self.end.wait(60)
             return
+        time.sleep(self.pause_seconds)
         try:
             content = (self.root / self.path.lstrip("/")).read_bytes()
         except OSError:
@@ -611,6 +613,55 @@ def test_interrupt_ends_a_read_that_is_not_answered(
     # The handle is as it was.
     silent.clear()
     assert remote["x"][3_000_000].item() == 3_000_000
+
+
+def test_exception_in_one_thread_leaves_the_reads_of_others(
+    store: stridemap.Store, file_url: str, web: tuple[str, threading.Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = np.arange(4_000_000)
+    store["x"] = array
+    store.push(file_url)
+    url, _ = web
+    # Most of the time, the threads of a read wait for an answer, which is when they find out about interrupts.
+    monkeypatch.setattr(Web, "pause_seconds", 0.1)
+    is_over = threading.Event()
+    counts: list[int] = []
+    failed: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            while not is_over.is_set():
+                # The elements that a handle has received are not requested again.
+                with stridemap.open(url) as remote:
+                    assert remote["x"].statistics()["count"] == len(array)
+                with stridemap.open(url) as remote:
+                    assert np.array_equal(remote["x"][::1000].numpy(), array[::1000])
+                counts.append(len(array))
+        except BaseException as error:
+            failed.append(error)
+
+    class Raised(Exception):
+        pass
+
+    def fail(done: int, total: int) -> None:
+        raise Raised
+
+    def open_again() -> None:
+        while True:
+            stridemap.open(url)
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    try:
+        for n in range(10):
+            with pytest.raises(Raised):
+                stridemap.pull(url, tmp_path / f"pulled{n}.smap", progress=fail)
+        interrupted(open_again)
+    finally:
+        is_over.set()
+        reading.join()
+    assert not failed
+    assert counts
 
 
 def test_server_of_files_is_read(

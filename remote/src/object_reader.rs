@@ -4,11 +4,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 
 use bytes::Bytes;
 use stridemap::replica::FileReader;
-use stridemap::{Error, ErrorKind, Result};
+use stridemap::{ErrorKind, Result, parallel};
 use stridemap_format::limits::MAX_OBJECT_BYTES;
 use stridemap_format::remote::{FileKey, FileKind, Segment, object_path};
 use stridemap_format::{CHUNK_BYTES, Error as FormatError, Rule, digest};
@@ -243,18 +242,15 @@ impl ObjectReader {
         state.soon.drain(..first);
         let count = state.soon.len().min(self.source.client.jobs());
         let ranges: Vec<Range<u64>> = state.soon.drain(..count).collect();
-        let results: Vec<Result<Bytes>> = thread::scope(|scope| {
-            let fetch = |range: &Range<u64>| Ok(joined(self.fetch(range.clone(), Reading::Anywhere)?));
-            let [others @ .., last] = ranges.as_slice() else { return Vec::new() };
-            let others: Vec<_> = others.iter().map(|range| scope.spawn(move || fetch(range))).collect();
-            let last = fetch(last);
-            let ended = |_| Err(Error::new(ErrorKind::Io, "read an object: the thread panicked"));
-            let others = others.into_iter().map(|other| other.join().unwrap_or_else(ended));
-            others.chain([last]).collect()
-        });
-        for (range, bytes) in ranges.iter().zip(results) {
-            self.keep(state, range.start, bytes?);
-        }
+        parallel::in_order(
+            count,
+            |push| ranges.into_iter().try_for_each(push),
+            |range| (range.start, self.fetch(range, Reading::Anywhere).map(joined)),
+            |(start, bytes)| {
+                self.keep(state, start, bytes?);
+                Ok(())
+            },
+        )?;
         Ok(true)
     }
 
