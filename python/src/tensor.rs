@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{IntoPyDict as _, PyDict, PyTuple};
 use stridemap::half::{bf16, f16};
 use stridemap::num_complex::Complex;
@@ -303,7 +304,10 @@ impl Tensor {
     /// sealed and no stride is negative. Otherwise, the elements are copied. PyTorch has no read-only tensors: what is
     /// written to the tensor is seen by this process only, and never saved.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        from_arrays_module(slf, "to_torch")?.call1((slf,))
+        static ONE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let py = slf.py();
+        let one = || Ok::<_, PyErr>(py.import("stridemap._torch_storages")?.getattr("one")?.unbind());
+        ONE.get_or_try_init(py, one)?.bind(py).call1((slf,))
     }
 
     #[pyo3(signature = (dtype=None, copy=None))]
@@ -351,6 +355,27 @@ impl Tensor {
 
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("stridemap._handles")?.getattr("reduce")?.call1((slf,))
+    /// The bytes of a file that another mapping of it would need: the device and the inode of the file, the number of
+    /// bytes of the storage, and where in it the first element begins and the last one ends. `None` if the elements are
+    /// not lent, if there are none, or if a stride is negative.
+    #[getter]
+    fn _file_range(&self) -> Result<Option<(u64, u64, u64, usize, usize)>> {
+        let (inner, steps) = (&self.inner, self.byte_strides());
+        let Some((device, inode)) = inner.file_id() else { return Ok(None) };
+        if inner.storage_id().is_none() || inner.numel() == 0 || steps.iter().any(|step| *step < 0) {
+            return Ok(None);
+        }
+        match address(inner) {
+            Ok(_) => {}
+            Err(e) if e.kind() == ErrorKind::NeedsCopy => return Ok(None),
+            Err(e) => return Err(e.into()),
+        }
+        let itemsize = inner.dtype().itemsize();
+        let last = inner.size().iter().zip(steps).map(|(size, step)| (size - 1) * step.unsigned_abs());
+        let start = inner.storage_offset() * itemsize;
+        Ok(Some((device, inode, inner.storage_nbytes(), start, start + last.sum::<usize>() + itemsize)))
+    }
+
     }
 
     fn __len__(&self) -> PyResult<usize> {

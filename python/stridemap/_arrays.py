@@ -9,16 +9,13 @@ import sys
 import weakref
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from . import _errors
 from ._stridemap import Lent, LockHandle, Tensor
-
-if TYPE_CHECKING:
-    import torch
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -143,13 +140,6 @@ def to_array(tensor: Tensor, dtype: Any, copy: bool | None) -> np.ndarray[Any, A
     return array.copy() if copy else array
 
 
-def to_torch(tensor: Tensor) -> torch.Tensor:
-    """Return the elements as a tensor of PyTorch, without a copy if possible."""
-    from . import _torch_storages
-
-    return _torch_storages.one(tensor)
-
-
 def open_storage(tensor: Tensor, flags: int) -> int | None:
     """Open the file of a storage. Return `None` if it is not at its path in the store."""
     if tensor._storage_path is None:
@@ -177,7 +167,7 @@ def to_dlpack(tensor: Tensor, **arguments: Any) -> Any:
 
         if arguments.get("copy") is False and not _torch_storages.can_map(tensor):
             raise BufferError("PyTorch cannot map this tensor, so sharing the elements needs a copy")
-        return to_torch(tensor).__dlpack__(**arguments)
+        return tensor.torch().__dlpack__(**arguments)
     return to_numpy(tensor).__dlpack__(**arguments)
 
 

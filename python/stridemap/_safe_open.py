@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _arrays, _errors
+from . import _errors
 from ._places import Place, reading
 from ._stridemap import Tensor
 
@@ -75,7 +75,7 @@ class safe_open:
         return Slice(self, self._source[name])
 
     def _converted(self, tensor: Tensor) -> Any:
-        return _arrays.to_torch(tensor).to(self._device) if self._is_torch else tensor.numpy()
+        return tensor.torch().to(self._device) if self._is_torch else tensor.numpy()
 
 
 class Slice:

@@ -27,6 +27,9 @@ Storages = MutableMapping[tuple[int, ...], "torch.UntypedStorage"]
 #: The storages that are in use. Tensors that are converted one by one share them.
 in_use: Storages = weakref.WeakValueDictionary()
 
+#: PyTorch parses a name of a device each time, and can have another device as its default.
+_CPU = torch.device("cpu")
+
 
 def overlapping(ranges: Sequence[tuple[Hashable, int, int]]) -> list[list[int]]:
     """Return the indices of ranges in groups: the ranges of one place that overlap, directly or through others.
@@ -81,9 +84,11 @@ def to_torch(
 
 def one(tensor: Tensor) -> torch.Tensor:
     """Return a tensor as one of PyTorch, as `to_torch` does, but faster. It shares storages that are in use."""
-    if tensor.size == 0 or tensor.storage_id is None or _has_negative_stride(tensor):
-        return to_torch([tensor], in_use)[0]
-    return _group([tensor], in_use)[0]
+    found = tensor._file_range
+    if found is not None and (storage := _part(tensor, found, in_use)) is not None:
+        empty = torch.empty(0, dtype=_dtype(tensor), device=_CPU)
+        return empty.set_(storage, 0, tensor.shape, tensor.stride())
+    return to_torch([tensor], in_use)[0]
 
 
 def moved(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
@@ -112,7 +117,8 @@ def can_map(tensor: Tensor) -> bool:
     """Return whether `to_torch` maps the tensor, or has nothing to copy."""
     if tensor.size == 0:
         return True
-    return not _has_negative_stride(tensor) and _mapped([tensor], *_span(tensor), {}) is not None
+    found = tensor._file_range
+    return found is not None and _part(tensor, found, {}) is not None
 
 
 def _group(tensors: list[Tensor], storages: Storages) -> list[torch.Tensor]:
@@ -151,15 +157,21 @@ def _mapped(tensors: Sequence[Tensor], start: int, end: int, storages: Storages)
     first = tensors[0]
     if first._file_id is None or any(tensor._lend() is None for tensor in tensors):
         return None
-    key = (*first._file_id, first.storage_nbytes, os.getpid())
+    return _part(first, (*first._file_id, first.storage_nbytes, start, end), storages)
+
+
+def _part(tensor: Tensor, found: tuple[int, int, int, int, int], storages: Storages) -> torch.UntypedStorage | None:
+    """Return bytes of the file of a tensor, as `Tensor._file_range` has them, as a storage of PyTorch."""
+    device, inode, storage_nbytes, start, end = found
+    key = (device, inode, storage_nbytes, os.getpid())
     whole = storages.get(key)
     if whole is None:
-        file = open_storage(first, os.O_RDONLY)
+        file = open_storage(tensor, os.O_RDONLY)
         if file is None:
             return None
         try:
             name = f"/proc/self/fd/{file}"
-            opened = torch.UntypedStorage.from_file(name, shared=False, nbytes=first.storage_nbytes)
+            opened = torch.UntypedStorage.from_file(name, shared=False, nbytes=storage_nbytes)
         finally:
             os.close(file)
         # Another thread may have mapped it meanwhile.
@@ -180,7 +192,7 @@ def _copied(tensor: Tensor) -> torch.Tensor:
 
 
 def _dtype(tensor: Tensor) -> torch.dtype:
-    dtype: Any = getattr(torch, tensor._dtype_name, None)
+    dtype = getattr(torch, tensor._dtype_name, None)
     if not isinstance(dtype, torch.dtype):
         raise _errors.DTypeError(f"PyTorch has no dtype {tensor._dtype_name}: use view_dtype('uint8')")
     return dtype
