@@ -141,7 +141,7 @@ fn write<R: Send>(
     act: impl FnOnce(&[(String, stridemap::Tensor)]) -> stridemap::Result<R> + Send,
 ) -> Result<R> {
     let inner: Vec<_> = tensors.iter().map(|(name, tensor)| (name.clone(), tensor.inner.clone())).collect();
-    match tensors.first() {
+    match tensors.iter().find(|(_, tensor)| tensor.is_remote()) {
         Some((_, tensor)) => tensor.detach(py, || act(&inner)),
         None => detach(py, || act(&inner)),
     }

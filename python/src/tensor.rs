@@ -81,6 +81,11 @@ impl Tensor {
         &self,
         py: Python<'_>,
         act: impl FnOnce() -> Result<R, E> + Send,
+    /// Whether elements are requested from a remote.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.origin.as_ref().is_some_and(|origin| origin.open_mode.remote)
+    }
+
     ) -> Result<R> {
         match &self.origin {
             Some(origin) => origin.open_mode.detach(py, act),
@@ -264,7 +269,7 @@ impl Tensor {
 
     /// Returns a handle to read and write elements by atomic operations. The storage must be live.
     fn live(&self) -> Result<LiveTensor> {
-        if self.origin.as_ref().is_some_and(|origin| origin.open_mode.remote) {
+        if self.is_remote() {
             self.check_writable("live")?;
         }
         LiveTensor::open(&self.inner, self.check_writable("live").is_ok())
