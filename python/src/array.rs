@@ -86,6 +86,9 @@ impl Tensor {
     /// It equals its name, and what else NumPy takes for it: `x.dtype == "float32"`, `x.dtype == np.float32`. A dtype of
     /// PyTorch is not equal to one of NumPy: that of PyTorch is `x.torch().dtype`. Packed `float4_e2m1fn_x2` has none:
     /// use `view_dtype("uint8")`.
+    ///
+    /// >>> x.dtype == "int64", x.dtype == np.int64
+    /// (True, True)
     #[getter]
     fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         Ok(numpy_dtype(py, self.inner.dtype())?.clone())
@@ -99,6 +102,9 @@ impl Tensor {
 
     /// Returns the elements as a read-only array of NumPy, with any strides. The array is a view of the mapped memory.
     /// Elements that are not mapped, are misaligned, or may change are copied.
+    ///
+    /// >>> x.numpy()[1]
+    /// array([3, 4, 5])
     fn numpy<'py>(slf: &Bound<'py, Self>) -> Result<Bound<'py, PyAny>> {
         let (py, tensor) = (slf.py(), slf.get());
         let Some(lent) = tensor._lend()? else {
@@ -114,6 +120,9 @@ impl Tensor {
 
     /// Returns the elements as a list of lists, of Python's numbers. The result for a tensor without dimensions is a
     /// number.
+    ///
+    /// >>> x.tolist()
+    /// [[0, 1, 2], [3, 4, 5]]
     fn tolist<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         arrays(slf.py())?.getattr("to_list")?.call1((slf,))
     }
@@ -216,6 +225,9 @@ impl Tensor {
 
     /// Returns the sum of the elements, or the sums along an axis, as `numpy.sum` does. Floats of 8 and 16 bits are added
     /// as "float32".
+    ///
+    /// >>> x.sum(), x.sum(axis=0)
+    /// (np.int64(15), array([3, 5, 7]))
     #[pyo3(signature = (*arguments, **options))]
     fn sum<'py>(
         slf: &Bound<'py, Self>,
@@ -227,6 +239,9 @@ impl Tensor {
 
     /// Returns the mean of the elements, or the means along an axis, as `numpy.mean` does. That of all elements is
     /// computed as "float64", on all processors.
+    ///
+    /// >>> x.mean(), x.mean(axis=1)
+    /// (np.float64(2.5), array([1., 4.]))
     #[pyo3(signature = (*arguments, **options))]
     fn mean<'py>(
         slf: &Bound<'py, Self>,
@@ -238,6 +253,9 @@ impl Tensor {
 
     /// Returns the lowest element, or the lowest along an axis, as `numpy.min` does. That of all elements is found on all
     /// processors.
+    ///
+    /// >>> x.min(), x.min(axis=1)
+    /// (np.int64(0), array([0, 3]))
     #[pyo3(signature = (*arguments, **options))]
     fn min<'py>(
         slf: &Bound<'py, Self>,
@@ -249,6 +267,9 @@ impl Tensor {
 
     /// Returns the highest element, or the highest along an axis, as `numpy.max` does. That of all elements is found on
     /// all processors.
+    ///
+    /// >>> x.max(), x.max(axis=0)
+    /// (np.int64(5), array([3, 4, 5]))
     #[pyo3(signature = (*arguments, **options))]
     fn max<'py>(
         slf: &Bound<'py, Self>,
@@ -261,6 +282,9 @@ impl Tensor {
     /// Returns the standard deviation of the elements, or the deviations along an axis, as `numpy.std` does: divided by
     /// the number of elements, unless `ddof` says otherwise. PyTorch has `ddof=1`. That of all elements is computed as
     /// "float64", on all processors.
+    ///
+    /// >>> x.std(axis=0), x.std(axis=0, ddof=1).round(2)
+    /// (array([1.5, 1.5, 1.5]), array([2.12, 2.12, 2.12]))
     #[pyo3(signature = (*arguments, **options))]
     fn std<'py>(
         slf: &Bound<'py, Self>,

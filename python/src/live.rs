@@ -10,6 +10,11 @@ use crate::error::Result;
 use crate::interrupt::detach;
 
 /// A tensor on a live storage. Each access is atomic, and visible to other processes at once.
+///
+/// >>> store.create("hits", (3,), "int64", kind="live")
+/// >>> hits = store["hits"].live()
+/// >>> hits.fetch_add(2, 1), hits.fetch_add(2, 1)
+/// (0, 1)
 #[pyclass(frozen, module = "stridemap")]
 pub(crate) struct LiveTensor {
     elements: Box<dyn Live>,
@@ -54,12 +59,21 @@ impl LiveTensor {
 #[pymethods]
 impl LiveTensor {
     /// Returns one element.
+    ///
+    /// >>> store.create("hits", (2, 3), "int64", kind="live")
+    /// >>> store["hits"].live().get(1, 2)
+    /// 0
     #[pyo3(signature = (*index))]
     fn get(&self, py: Python<'_>, index: Vec<isize>) -> Result<Py<PyAny>> {
         self.elements.get(py, &index)
     }
 
     /// Sets an element. The value comes after its index: `set(row, column, value)`.
+    ///
+    /// >>> store.create("hits", (2, 3), "int64", kind="live")
+    /// >>> store["hits"].live().set(1, 2, 7)
+    /// >>> store["hits"].tolist()
+    /// [[0, 0, 0], [0, 0, 7]]
     #[pyo3(signature = (*arguments))]
     fn set(&self, arguments: &Bound<'_, PyTuple>) -> Result<()> {
         let (index, [value]) = split(arguments)?;
@@ -67,6 +81,11 @@ impl LiveTensor {
     }
 
     /// Adds to an element, and returns what it was before. The value comes after its index.
+    ///
+    /// >>> store.create("hits", (2,), "int64", kind="live")
+    /// >>> hits = store["hits"].live()
+    /// >>> hits.fetch_add(1, 5), hits.fetch_add(1, 5), hits.get(1)
+    /// (0, 5, 10)
     #[pyo3(signature = (*arguments))]
     fn fetch_add(&self, py: Python<'_>, arguments: &Bound<'_, PyTuple>) -> Result<Py<PyAny>> {
         let (index, [value]) = split(arguments)?;
@@ -75,6 +94,11 @@ impl LiveTensor {
 
     /// Sets an element to `new` if it equals `current`: `compare_exchange(row, column, current, new)`. Returns whether
     /// it was equal, and what the element was before.
+    ///
+    /// >>> store.create("owner", (1,), "int64", kind="live")
+    /// >>> owner = store["owner"].live()
+    /// >>> owner.compare_exchange(0, 0, 7), owner.compare_exchange(0, 0, 8)
+    /// ((True, 0), (False, 7))
     #[pyo3(signature = (*arguments))]
     fn compare_exchange(&self, py: Python<'_>, arguments: &Bound<'_, PyTuple>) -> Result<(bool, Py<PyAny>)> {
         let (index, [current, new]) = split(arguments)?;
@@ -82,6 +106,11 @@ impl LiveTensor {
     }
 
     /// Makes all writes to the storage durable, whichever process made them.
+    ///
+    /// >>> store.create("hits", (2,), "int64", kind="live")
+    /// >>> hits = store["hits"].live()
+    /// >>> hits.set(0, 1)
+    /// >>> hits.flush()
     fn flush(&self, py: Python<'_>) -> Result<()> {
         detach(py, || self.elements.flush())
     }

@@ -57,6 +57,11 @@ pub(crate) struct Origin {
 ///
 /// Views are headers over the same storage, and no element is read to make one. `numpy()` and `torch()` return arrays
 /// of the elements.
+///
+/// In the examples, `x` has the integers 0 to 5 in 2 rows, and `store` is the store that has it.
+///
+/// >>> x[1, 2].item(), x.T.shape
+/// (5, (3, 2))
 #[pyclass(frozen, weakref, module = "stridemap")]
 pub(crate) struct Tensor {
     pub(crate) inner: stridemap::Tensor,
@@ -76,16 +81,16 @@ impl Tensor {
         Tensor { origin, ..self }
     }
 
-    /// Reads elements without the interpreter's lock. Ctrl-C ends requests to a remote.
-    pub(crate) fn detach<R: Send, E: Into<Error>>(
-        &self,
-        py: Python<'_>,
-        act: impl FnOnce() -> Result<R, E> + Send,
     /// Whether elements are requested from a remote.
     pub(crate) fn is_remote(&self) -> bool {
         self.origin.as_ref().is_some_and(|origin| origin.open_mode.remote)
     }
 
+    /// Reads elements without the interpreter's lock. Ctrl-C ends requests to a remote.
+    pub(crate) fn detach<R: Send, E: Into<Error>>(
+        &self,
+        py: Python<'_>,
+        act: impl FnOnce() -> Result<R, E> + Send,
     ) -> Result<R> {
         match &self.origin {
             Some(origin) => origin.open_mode.detach(py, act),
@@ -128,81 +133,123 @@ impl Tensor {
     }
 
     /// The size of each dimension.
+    ///
+    /// >>> x.shape
+    /// (2, 3)
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.inner.size())
     }
 
     /// The stride of each dimension in bytes, as in NumPy.
+    ///
+    /// >>> x.strides
+    /// (24, 8)
     #[getter]
     fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.byte_strides())
     }
 
     /// Returns the stride of each dimension in elements, as in PyTorch.
+    ///
+    /// >>> x.stride(), x.T.stride()
+    /// ((3, 1), (1, 3))
     fn stride<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.inner.stride())
     }
 
     /// The offset of the first element in the storage, in elements.
+    ///
+    /// >>> x[1].storage_offset
+    /// 3
     #[getter]
     fn storage_offset(&self) -> usize {
         self.inner.storage_offset()
     }
 
     /// The number of bytes of the elements.
+    ///
+    /// >>> x[1].nbytes
+    /// 24
     #[getter]
     fn nbytes(&self) -> usize {
         self.inner.nbytes()
     }
 
     /// The number of bytes of one element.
+    ///
+    /// >>> x.itemsize
+    /// 8
     #[getter]
     fn itemsize(&self) -> usize {
         self.inner.dtype().itemsize()
     }
 
     /// The number of elements.
+    ///
+    /// >>> x.size
+    /// 6
     #[getter]
     fn size(&self) -> usize {
         self.inner.numel()
     }
 
     /// The number of dimensions.
+    ///
+    /// >>> x.ndim
+    /// 2
     #[getter]
     fn ndim(&self) -> usize {
         self.inner.ndim()
     }
 
     /// The id of the storage in its store. `None` for a tensor in memory.
+    ///
+    /// >>> x.storage_id == x.T.storage_id, x.copy().storage_id
+    /// (True, None)
     #[getter]
     fn storage_id(&self) -> Option<u64> {
         self.inner.storage_id()
     }
 
     /// The number of bytes of the storage.
+    ///
+    /// >>> x[1].storage_nbytes
+    /// 48
     #[getter]
     fn storage_nbytes(&self) -> u64 {
         self.inner.storage_nbytes()
     }
 
     /// The name of each dimension, or `None`.
+    ///
+    /// >>> x.refine_names("row", None).names
+    /// ['row', None]
     #[getter]
     fn names(&self) -> Vec<Option<String>> {
         self.inner.names().into_iter().map(|name| name.map(str::to_owned)).collect()
     }
 
     /// Returns whether the elements follow one another in row-major order.
+    ///
+    /// >>> x.is_contiguous(), x.T.is_contiguous()
+    /// (True, False)
     fn is_contiguous(&self) -> bool {
         self.inner.is_contiguous()
     }
 
     /// Returns whether both tensors are on the same storage.
+    ///
+    /// >>> x.shares_storage(x[1]), x.shares_storage(x.copy())
+    /// (True, False)
     fn shares_storage(&self, other: &Tensor) -> bool {
         self.inner.shares_storage(&other.inner)
     }
 
     /// Returns the only element.
+    ///
+    /// >>> x[1, 2].item()
+    /// 5
     fn item(&self, py: Python<'_>) -> Result<Py<PyAny>> {
         if self.inner.numel() != 1 {
             let message = format!("item: the tensor has {} elements, not one", self.inner.numel());
@@ -213,18 +260,28 @@ impl Tensor {
     }
 
     /// Returns the elements converted to another dtype, in memory, or the tensor itself if it has that dtype.
+    ///
+    /// >>> x.astype("float32")[1].tolist()
+    /// [3.0, 4.0, 5.0]
     fn astype(&self, py: Python<'_>, dtype: &Bound<'_, PyAny>) -> Result<Tensor> {
         let dtype = dtype_of(dtype)?;
         Ok(self.with_same_origin(self.detach(py, || self.inner.to_dtype(dtype))?))
     }
 
     /// Returns a copy of the elements in memory.
+    ///
+    /// >>> x.T.copy().tolist()
+    /// [[0, 3], [1, 4], [2, 5]]
     fn copy(&self, py: Python<'_>) -> Result<Tensor> {
         Ok(self.with_same_origin(self.detach(py, || self.inner.clone_data())?))
     }
 
     /// Returns statistics of all elements, computed on all processors: counts, extremes, mean, standard deviation and
     /// quantiles. Quantiles are of `sample_count` finite elements: of all, or of a sample of a large tensor.
+    ///
+    /// >>> found = x.statistics()
+    /// >>> found["count"], found["max"], found["mean"]
+    /// (6, 5, 2.5)
     fn statistics<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
         let found = self.detach(py, || self.inner.statistics(|_| interrupt::check()))?;
         let result = PyDict::new(py);
@@ -268,6 +325,10 @@ impl Tensor {
     }
 
     /// Returns a handle to read and write elements by atomic operations. The storage must be live.
+    ///
+    /// >>> store.create("hits", (3,), "int64", kind="live")
+    /// >>> store["hits"].live().fetch_add(0, 5), store["hits"].tolist()
+    /// (0, [5, 0, 0])
     fn live(&self) -> Result<LiveTensor> {
         if self.is_remote() {
             self.check_writable("live")?;
@@ -291,6 +352,27 @@ impl Tensor {
         self.inner.file_id()
     }
 
+    /// The bytes of a file that another mapping of it would need: the device and the inode of the file, the number of
+    /// bytes of the storage, and where in it the first element begins and the last one ends. `None` if the elements are
+    /// not lent, if there are none, or if a stride is negative.
+    #[getter]
+    fn _file_range(&self) -> Result<Option<(u64, u64, u64, usize, usize)>> {
+        let (inner, steps) = (&self.inner, self.byte_strides());
+        let Some((device, inode)) = inner.file_id() else { return Ok(None) };
+        if inner.storage_id().is_none() || inner.numel() == 0 || steps.iter().any(|step| *step < 0) {
+            return Ok(None);
+        }
+        match address(inner) {
+            Ok(_) => {}
+            Err(e) if e.kind() == ErrorKind::NeedsCopy => return Ok(None),
+            Err(e) => return Err(e.into()),
+        }
+        let itemsize = inner.dtype().itemsize();
+        let last = inner.size().iter().zip(steps).map(|(size, step)| (size - 1) * step.unsigned_abs());
+        let start = inner.storage_offset() * itemsize;
+        Ok(Some((device, inode, inner.storage_nbytes(), start, start + last.sum::<usize>() + itemsize)))
+    }
+
     /// Where the tensor was loaded from: the path and the uuid of the store, how the store was opened, the generation
     /// and the name. A view has the origin of the tensor that was loaded.
     #[getter]
@@ -308,6 +390,9 @@ impl Tensor {
     /// Returns the elements as a tensor of PyTorch. The tensor maps the file if the store is mapped, the storage is
     /// sealed and no stride is negative. Otherwise, the elements are copied. PyTorch has no read-only tensors: what is
     /// written to the tensor is seen by this process only, and never saved.
+    ///
+    /// >>> x.torch()[1]
+    /// tensor([3, 4, 5])
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         static ONE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let py = slf.py();
@@ -339,12 +424,24 @@ impl Tensor {
 
     /// Returns a lock on the storage, for `with`. The storage must be mutable. `with` yields an array of the elements,
     /// which can be written under an exclusive lock.
+    ///
+    /// >>> store.save("w", [1, 2], kind="mutable")
+    /// >>> with store["w"].lock() as array:
+    /// ...     array += 1
+    /// >>> store["w"].tolist()
+    /// [2, 3]
     #[pyo3(signature = (exclusive=true))]
     fn lock<'py>(slf: &Bound<'py, Self>, exclusive: bool) -> PyResult<Bound<'py, PyAny>> {
         from_arrays_module(slf, "Lock")?.call1((slf, exclusive))
     }
 
     /// Returns the same tensor, which can be locked and read even if a change of the storage was interrupted.
+    ///
+    /// >>> store.save("w", [1, 2], kind="mutable")
+    /// >>> with store["w"].allow_interrupted().lock() as array:
+    /// ...     array[:] = 0
+    /// >>> store["w"].tolist()
+    /// [0, 0]
     fn allow_interrupted(&self) -> Tensor {
         self.with_same_origin(self.inner.allow_interrupted())
     }
@@ -360,27 +457,6 @@ impl Tensor {
 
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("stridemap._handles")?.getattr("reduce")?.call1((slf,))
-    /// The bytes of a file that another mapping of it would need: the device and the inode of the file, the number of
-    /// bytes of the storage, and where in it the first element begins and the last one ends. `None` if the elements are
-    /// not lent, if there are none, or if a stride is negative.
-    #[getter]
-    fn _file_range(&self) -> Result<Option<(u64, u64, u64, usize, usize)>> {
-        let (inner, steps) = (&self.inner, self.byte_strides());
-        let Some((device, inode)) = inner.file_id() else { return Ok(None) };
-        if inner.storage_id().is_none() || inner.numel() == 0 || steps.iter().any(|step| *step < 0) {
-            return Ok(None);
-        }
-        match address(inner) {
-            Ok(_) => {}
-            Err(e) if e.kind() == ErrorKind::NeedsCopy => return Ok(None),
-            Err(e) => return Err(e.into()),
-        }
-        let itemsize = inner.dtype().itemsize();
-        let last = inner.size().iter().zip(steps).map(|(size, step)| (size - 1) * step.unsigned_abs());
-        let start = inner.storage_offset() * itemsize;
-        Ok(Some((device, inode, inner.storage_nbytes(), start, start + last.sum::<usize>() + itemsize)))
-    }
-
     }
 
     fn __len__(&self) -> PyResult<usize> {

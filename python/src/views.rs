@@ -103,12 +103,18 @@ impl Tensor {
     }
 
     /// The same elements with the dimensions in reverse order, as in NumPy.
+    ///
+    /// >>> x.T.tolist()
+    /// [[0, 3], [1, 4], [2, 5]]
     #[getter(T)]
     fn reversed(&self) -> Result<Tensor> {
         self.wrapped(self.inner.permute((0..self.inner.ndim()).rev().collect::<Vec<_>>()))
     }
 
     /// The same elements with the last two dimensions exchanged.
+    ///
+    /// >>> x.unsqueeze(0).mT.shape
+    /// (1, 3, 2)
     #[getter(mT)]
     fn mt(&self) -> Result<Tensor> {
         match self.inner.ndim() {
@@ -119,6 +125,9 @@ impl Tensor {
 
     /// Names dimensions that have no name, as PyTorch did. A dimension that has one is listed under it, `None` is no name,
     /// and "..." stands for all dimensions that are not listed. A name is an identifier. A saved view keeps its names.
+    ///
+    /// >>> x.refine_names("row", "column").select("column", 0).tolist()
+    /// [0, 3]
     #[pyo3(signature = (*names))]
     fn refine_names(&self, names: Vec<Option<String>>) -> Result<Tensor> {
         let names: Vec<Option<&str>> = names.iter().map(Option::as_deref).collect();
@@ -126,6 +135,10 @@ impl Tensor {
     }
 
     /// The real parts of complex numbers.
+    ///
+    /// >>> store["z"] = [1 + 2j, 3 - 4j]
+    /// >>> store["z"].real.tolist()
+    /// [1.0, 3.0]
     #[getter]
     fn real(&self) -> Result<Tensor> {
         match self.inner.dtype().is_complex() {
@@ -135,52 +148,95 @@ impl Tensor {
     }
 
     /// The imaginary parts of complex numbers.
+    ///
+    /// >>> store["z"] = [1 + 2j, 3 - 4j]
+    /// >>> store["z"].imag.tolist()
+    /// [2.0, -4.0]
     #[getter]
     fn imag(&self) -> Result<Tensor> {
         self.wrapped(self.inner.view_as_real().and_then(|parts| parts.select(-1, 1)))
     }
 
     /// Returns the transpose of a tensor of at most two dimensions.
+    ///
+    /// >>> x.t().shape
+    /// (3, 2)
     fn t(&self) -> Result<Tensor> {
         self.wrapped(self.inner.t())
     }
 
+    /// Returns a view with two dimensions exchanged.
+    ///
+    /// >>> x.transpose(0, 1).tolist()
+    /// [[0, 3], [1, 4], [2, 5]]
     fn transpose(&self, dim0: Dim, dim1: Dim) -> Result<Tensor> {
         self.wrapped(self.inner.transpose(&dim0, &dim1))
     }
 
+    /// Returns a view with the dimensions in another order.
+    ///
+    /// >>> x.unsqueeze(2).permute(2, 0, 1).shape
+    /// (1, 2, 3)
     #[pyo3(signature = (*dims))]
     fn permute(&self, dims: &Bound<'_, PyTuple>) -> Result<Tensor> {
         self.wrapped(self.inner.permute(integers(dims)?))
     }
 
+    /// Returns a view with dimensions moved to other positions. The others keep their order.
+    ///
+    /// >>> x.unsqueeze(2).movedim(2, 0).shape
+    /// (1, 2, 3)
     fn movedim(&self, source: Dims, destination: Dims) -> Result<Tensor> {
         self.wrapped(self.inner.movedim(source.each(), destination.each()))
     }
 
+    /// Returns a view of one position of a dimension, without that dimension.
+    ///
+    /// >>> x.select(1, 2).tolist()
+    /// [2, 5]
     fn select(&self, dim: Dim, index: isize) -> Result<Tensor> {
         self.wrapped(self.inner.select(&dim, index))
     }
 
+    /// Returns a view of `length` positions of a dimension, from `start` on.
+    ///
+    /// >>> x.narrow(1, 1, 2).tolist()
+    /// [[1, 2], [4, 5]]
     fn narrow(&self, dim: Dim, start: isize, length: isize) -> Result<Tensor> {
         self.wrapped(self.inner.narrow(&dim, start, length))
     }
 
+    /// Returns a view of every `step`-th position of a dimension, from `start` up to `end`. The step may be negative.
+    ///
+    /// >>> x.slice(1, step=2).tolist()
+    /// [[0, 2], [3, 5]]
     #[pyo3(signature = (dim, start=None, end=None, step=1))]
     fn slice(&self, dim: Dim, start: Option<isize>, end: Option<isize>, step: isize) -> Result<Tensor> {
         self.wrapped(self.inner.slice(&dim, start, end, step))
     }
 
+    /// Returns a view with the order of the elements reversed along dimensions.
+    ///
+    /// >>> x.flip(1).tolist()
+    /// [[2, 1, 0], [5, 4, 3]]
     #[pyo3(signature = (*dims))]
     fn flip(&self, dims: &Bound<'_, PyTuple>) -> Result<Tensor> {
         self.wrapped(self.inner.flip(integers(dims)?))
     }
 
+    /// Returns a view of a diagonal of two dimensions. The diagonal is the last dimension of the view.
+    ///
+    /// >>> x.diagonal().tolist(), x.diagonal(offset=1).tolist()
+    /// ([0, 4], [1, 5])
     #[pyo3(signature = (offset=0, dim1=Dim::Position(0), dim2=Dim::Position(1)))]
     fn diagonal(&self, offset: isize, dim1: Dim, dim2: Dim) -> Result<Tensor> {
         self.wrapped(self.inner.diagonal(offset, &dim1, &dim2))
     }
 
+    /// Returns a view without the dimensions of size 1: all of them, or those that are given.
+    ///
+    /// >>> x[:1].squeeze().shape, x[:1].squeeze(1).shape
+    /// ((3,), (1, 3))
     #[pyo3(signature = (dim=None))]
     fn squeeze(&self, dim: Option<Dims>) -> Result<Tensor> {
         self.wrapped(match &dim {
@@ -189,49 +245,89 @@ impl Tensor {
         })
     }
 
+    /// Returns a view with a new dimension of size 1.
+    ///
+    /// >>> x.unsqueeze(0).shape, x.unsqueeze(-1).shape
+    /// ((1, 2, 3), (2, 3, 1))
     fn unsqueeze(&self, dim: isize) -> Result<Tensor> {
         self.wrapped(self.inner.unsqueeze(dim))
     }
 
+    /// Returns a view that repeats dimensions of size 1, and adds dimensions in front. The size -1 keeps that of the
+    /// tensor.
+    ///
+    /// >>> x[0].expand(2, -1).tolist()
+    /// [[0, 1, 2], [0, 1, 2]]
     #[pyo3(signature = (*size))]
     fn expand(&self, size: &Bound<'_, PyTuple>) -> Result<Tensor> {
         self.wrapped(self.inner.expand(integers(size)?))
     }
 
+    /// Returns a view of another shape. If the strides do not allow one, this is an error, and `reshape` makes a copy.
+    ///
+    /// >>> x.view(3, -1).tolist()
+    /// [[0, 1], [2, 3], [4, 5]]
     #[pyo3(signature = (*shape))]
     fn view(&self, shape: &Bound<'_, PyTuple>) -> Result<Tensor> {
         self.wrapped(self.inner.view(integers(shape)?))
     }
 
     /// Returns a view if the strides allow one, and otherwise a copy in memory.
+    ///
+    /// >>> x.T.reshape(6).tolist(), x.reshape(6).shares_storage(x)
+    /// ([0, 3, 1, 4, 2, 5], True)
     #[pyo3(signature = (*shape))]
     fn reshape(&self, py: Python<'_>, shape: &Bound<'_, PyTuple>) -> Result<Tensor> {
         let shape = integers(shape)?;
         self.or_copied(py, || self.inner.reshape(shape))
     }
 
+    /// Returns dimensions as one: a view if the strides allow one, and otherwise a copy in memory.
+    ///
+    /// >>> x.flatten().tolist()
+    /// [0, 1, 2, 3, 4, 5]
     #[pyo3(signature = (start_dim=Dim::Position(0), end_dim=Dim::Position(-1)))]
     fn flatten(&self, py: Python<'_>, start_dim: Dim, end_dim: Dim) -> Result<Tensor> {
         self.or_copied(py, || self.inner.flatten(&start_dim, &end_dim))
     }
 
+    /// Returns a view with one dimension as several. One of the sizes may be -1.
+    ///
+    /// >>> x.flatten().unflatten(0, [3, -1]).shape
+    /// (3, 2)
     fn unflatten(&self, dim: Dim, sizes: Vec<isize>) -> Result<Tensor> {
         self.wrapped(self.inner.unflatten(&dim, sizes))
     }
 
     /// Returns the tensor itself if it is contiguous, and otherwise a copy in memory.
+    ///
+    /// >>> x.contiguous().shares_storage(x), x.T.contiguous().shares_storage(x)
+    /// (True, False)
     fn contiguous(&self, py: Python<'_>) -> Result<Tensor> {
         self.or_copied(py, || self.inner.contiguous())
     }
 
+    /// Returns a view of the windows along a dimension: `size` elements each, `step` apart, in a new last dimension.
+    ///
+    /// >>> x.unfold(1, 2, 1).tolist()
+    /// [[[0, 1], [1, 2]], [[3, 4], [4, 5]]]
     fn unfold(&self, dimension: Dim, size: isize, step: isize) -> Result<Tensor> {
         self.wrapped(self.inner.unfold(&dimension, size, step))
     }
 
+    /// Returns a view of all windows along axes, in new last dimensions, as NumPy's function does.
+    ///
+    /// >>> x.sliding_window_view([2], 1).shape
+    /// (2, 2, 2)
     fn sliding_window_view(&self, window_shape: Vec<isize>, axis: Dims) -> Result<Tensor> {
         self.wrapped(self.inner.sliding_window_view(window_shape, axis.each()))
     }
 
+    /// Returns a view of the storage with any size and strides, in elements. The offset of the tensor stays, unless one
+    /// is given.
+    ///
+    /// >>> x.as_strided([2, 2], [1, 1]).tolist()
+    /// [[0, 1], [1, 2]]
     #[pyo3(signature = (size, stride, storage_offset=None))]
     fn as_strided(
         &self,
@@ -243,33 +339,62 @@ impl Tensor {
     }
 
     /// Returns the same bytes as elements of a different dtype.
+    ///
+    /// >>> x.view_dtype("uint8").shape
+    /// (2, 24)
     fn view_dtype(&self, dtype: &Bound<'_, PyAny>) -> Result<Tensor> {
         self.wrapped(self.inner.view_dtype(dtype_of(dtype)?))
     }
 
+    /// Returns complex numbers as pairs of real numbers, in a new last dimension.
+    ///
+    /// >>> store["z"] = [1 + 2j, 3 - 4j]
+    /// >>> store["z"].view_as_real().tolist()
+    /// [[1.0, 2.0], [3.0, -4.0]]
     fn view_as_real(&self) -> Result<Tensor> {
         self.wrapped(self.inner.view_as_real())
     }
 
+    /// Returns pairs of real numbers, in the last dimension, as complex numbers.
+    ///
+    /// >>> store["z"] = [[1.0, 2.0], [3.0, -4.0]]
+    /// >>> store["z"].view_as_complex().tolist()
+    /// [(1+2j), (3-4j)]
     fn view_as_complex(&self) -> Result<Tensor> {
         self.wrapped(self.inner.view_as_complex())
     }
 
+    /// Returns views of at most so many parts of a dimension, of equal size except for the last.
+    ///
+    /// >>> [part.tolist() for part in x.chunk(2, dim=1)]
+    /// [[[0, 1], [3, 4]], [[2], [5]]]
     #[pyo3(signature = (chunks, dim=Dim::Position(0)))]
     fn chunk(&self, chunks: isize, dim: Dim) -> Result<Vec<Tensor>> {
         self.all_wrapped(self.inner.chunk(chunks, &dim))
     }
 
+    /// Returns views of parts of a dimension: of one size, or of the size of each.
+    ///
+    /// >>> [part.shape for part in x.split([1, 2], dim=1)]
+    /// [(2, 1), (2, 2)]
     #[pyo3(signature = (split_size, dim=Dim::Position(0)))]
     fn split(&self, split_size: Parts, dim: Dim) -> Result<Vec<Tensor>> {
         self.all_wrapped(self.inner.split(&split_size, &dim))
     }
 
+    /// Returns views of so many parts of a dimension, or of the parts between positions.
+    ///
+    /// >>> [part.shape for part in x.tensor_split([1], dim=1)]
+    /// [(2, 1), (2, 2)]
     #[pyo3(signature = (indices_or_sections, dim=Dim::Position(0)))]
     fn tensor_split(&self, indices_or_sections: Parts, dim: Dim) -> Result<Vec<Tensor>> {
         self.all_wrapped(self.inner.tensor_split(&indices_or_sections, &dim))
     }
 
+    /// Returns a view of each position of a dimension, without that dimension.
+    ///
+    /// >>> [part.tolist() for part in x.unbind()]
+    /// [[0, 1, 2], [3, 4, 5]]
     #[pyo3(signature = (dim=Dim::Position(0)))]
     fn unbind(&self, dim: Dim) -> Result<Vec<Tensor>> {
         self.all_wrapped(self.inner.unbind(&dim))

@@ -241,6 +241,12 @@ class Lock:
 
     The value of `with` is an array of the elements, which can be written under an exclusive lock. When the lock is
     released, the array and its views become read-only.
+
+    >>> store.save("w", [1, 2], kind="mutable")
+    >>> with store["w"].lock() as array:
+    ...     array[0] = 5
+    >>> store["w"].tolist()
+    [5, 2]
     """
 
     def __init__(self, tensor: Tensor, exclusive: bool) -> None:
@@ -266,13 +272,26 @@ class Lock:
 
         Only the lock of `Tensor.allow_interrupted()` can be taken then. When it is released, and was exclusive, the
         elements count as whole, unless an exception ends the block.
+
+        >>> store.save("w", [1, 2], kind="mutable")
+        >>> lock = store["w"].lock()
+        >>> with lock:
+        ...     lock.was_interrupted
+        False
         """
         if self._held is None:
             raise RuntimeError("the lock is not held")
         return self._held.was_interrupted
 
     def flush(self) -> None:
-        """Make all changes of the storage durable."""
+        """Make all changes of the storage durable.
+
+        >>> store.save("w", [1, 2], kind="mutable")
+        >>> lock = store["w"].lock()
+        >>> with lock as array:
+        ...     array[0] = 5
+        ...     lock.flush()
+        """
         if self._held is None:
             raise RuntimeError("the lock is not held")
         self._held.flush()

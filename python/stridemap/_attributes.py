@@ -30,7 +30,12 @@ class Updates(MutableMapping[str, _V]):
         raise NotImplementedError
 
     def pop(self, key: str, default: Any = _NONE) -> Any:
-        """Remove a key, and return its value. If there is no such key, return `default`, or raise a `KeyError`."""
+        """Remove a key, and return its value. If there is no such key, return `default`, or raise a `KeyError`.
+
+        >>> store.attrs["author"] = "Ada"
+        >>> store.attrs.pop("author"), store.attrs.pop("author", None)
+        ('Ada', None)
+        """
         with self._alone() as alone:
             if default is not _NONE and key not in alone:
                 return default
@@ -39,7 +44,12 @@ class Updates(MutableMapping[str, _V]):
             return value
 
     def popitem(self) -> tuple[str, _V]:
-        """Remove the first key, and return it and its value."""
+        """Remove the first key, and return it and its value.
+
+        >>> store.attrs["author"] = "Ada"
+        >>> store.attrs.popitem()
+        ('author', 'Ada')
+        """
         with self._alone() as alone:
             key = next(iter(alone), None)
             if key is None:
@@ -49,7 +59,11 @@ class Updates(MutableMapping[str, _V]):
             return key, value
 
     def setdefault(self, key: str, default: Any = None) -> _V:
-        """Return the value of a key. If there is no such key, save `default` first."""
+        """Return the value of a key. If there is no such key, save `default` first.
+
+        >>> store.attrs.setdefault("runs", 0), store.setdefault("x", 5).shape
+        (0, (2, 3))
+        """
         with self._alone() as alone:
             if key in alone:
                 return alone[key]
@@ -57,7 +71,12 @@ class Updates(MutableMapping[str, _V]):
         return self[key]
 
     def clear(self) -> None:
-        """Remove everything, in one commit."""
+        """Remove everything, in one commit.
+
+        >>> store.clear()
+        >>> len(store)
+        0
+        """
         with self._alone() as alone:
             for key in list(alone):
                 del alone[key]
@@ -67,6 +86,10 @@ class Attributes(Updates[Any]):
     """Attributes of a store, a tensor or a prefix of names: a mapping of texts to whatever JSON has.
 
     Each change is a commit, or part of a transaction. A value is a copy: to change a list or a dict, set the key again.
+
+    >>> store.attrs["units"] = ["m", "s"]
+    >>> store.attrs, store.attrs_of("x")
+    ({'units': ['m', 's']}, {})
     """
 
     def __init__(self, owner: Changes, scope: str) -> None:
@@ -93,7 +116,12 @@ class Attributes(Updates[Any]):
             txn._handle.set_attribute(self._scope, key, None)
 
     def update(self, other: Any = (), /, **named: Any) -> None:
-        """Set several attributes, in one commit."""
+        """Set several attributes, in one commit.
+
+        >>> store.attrs.update(author="Ada", version=2)
+        >>> store.attrs["version"]
+        2
+        """
         texts = {key: encoded(value, f"set attribute {key!r}") for key, value in dict(other, **named).items()}
         with self._owner._change() as txn:
             for key, text in texts.items():

@@ -7,7 +7,14 @@ from typing import Any
 
 
 class Error(Exception):
-    """An error of the library. The message states the request, the current state, and what to do."""
+    """An error of the library. The message states the request, the current state, and what to do.
+
+    >>> try:
+    ...     store["y"]
+    ... except KeyError as error:
+    ...     print(type(error).__name__, error.kind)
+    NameNotFoundError NameNotFound
+    """
 
     #: The kind of error, such as "NameNotFound": the name of the library's `ErrorKind` in Rust.
     kind: str = "InvalidArgument"

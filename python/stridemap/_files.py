@@ -49,22 +49,43 @@ class File(Names):
         self.close()
 
     def close(self) -> None:
-        """Close the file. Tensors of it stay valid. Closing it again does nothing."""
+        """Close the file. Tensors of it stay valid. Closing it again does nothing.
+
+        >>> np.save("x.npy", [1, 2])
+        >>> file = stridemap.open("x.npy")
+        >>> file.close()
+        """
         self._opened = None
 
     @property
     def closed(self) -> bool:
-        """Whether the file is closed."""
+        """Whether the file is closed.
+
+        >>> np.save("x.npy", [1, 2])
+        >>> with stridemap.open("x.npy") as file:
+        ...     file.closed
+        False
+        """
         return self._opened is None
 
     @property
     def path(self) -> str:
-        """The path of the file."""
+        """The path of the file.
+
+        >>> np.save("x.npy", [1, 2])
+        >>> os.path.basename(stridemap.open("x.npy").path)
+        'x.npy'
+        """
         return self._path
 
     @property
     def format(self) -> str:
-        """The format, which is recognized from the contents: safetensors, shard-index, npy, npz or pytorch."""
+        """The format, which is recognized from the contents: safetensors, shard-index, npy, npz or pytorch.
+
+        >>> np.save("x.npy", [1, 2])
+        >>> stridemap.open("x.npy").format
+        'npy'
+        """
         return self._handle.format
 
     @property
@@ -72,12 +93,21 @@ class File(Names):
         """The text in the file besides its tensors. They cannot be changed.
 
         These are the metadata of a safetensors file, and the plain values of a checkpoint, by key path.
+
+        >>> stridemap.export(store, "x.safetensors")
+        >>> dict(stridemap.open("x.safetensors").attrs)
+        {}
         """
         return MappingProxyType(self._handle.attributes())
 
     @property
     def skipped(self) -> dict[str, str]:
-        """What cannot be read and was left out: the reasons, by name."""
+        """What cannot be read and was left out: the reasons, by name.
+
+        >>> np.save("x.npy", [1, 2])
+        >>> stridemap.open("x.npy").skipped
+        {}
+        """
         return dict(self._skipped)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -12,7 +12,12 @@ from ._store import Changes
 
 
 class Group(Names):
-    """The tensors whose names begin with a prefix, by what follows it. See `Store.group`."""
+    """The tensors whose names begin with a prefix, by what follows it. See `Store.group`.
+
+    >>> store.update({"model.weight": [1, 2], "model.bias": 3})
+    >>> list(store.group("model."))
+    ['bias', 'weight']
+    """
 
     def __init__(self, owner: Names, prefix: str) -> None:
         self._owner, self._prefix = owner, prefix
@@ -20,17 +25,32 @@ class Group(Names):
 
     @property
     def prefix(self) -> str:
-        """What the names of the group begin with in the store."""
+        """What the names of the group begin with in the store.
+
+        >>> store["a.b.x"] = 1
+        >>> store["a."]["b."].prefix
+        'a.b.'
+        """
         prefix: str = getattr(self._owner, "prefix", "") + self._prefix
         return prefix
 
     @property
     def attrs(self) -> Mapping[str, Any]:
-        """The attributes of the prefix."""
+        """The attributes of the prefix.
+
+        >>> store.attrs_of("model.")["kind"] = "MLP"
+        >>> store.group("model.").attrs
+        {'kind': 'MLP'}
+        """
         return self.attrs_of("")
 
     def attrs_of(self, name: str) -> Mapping[str, Any]:
-        """Return the attributes of a tensor of the group, or of a longer prefix."""
+        """Return the attributes of a tensor of the group, or of a longer prefix.
+
+        >>> store.attrs_of("model.weight")["unit"] = "m"
+        >>> dict(store.snapshot().group("model.").attrs_of("weight"))
+        {'unit': 'm'}
+        """
         return _attributes.fixed(self._handle.attributes(checked_name(name)))
 
     def __len__(self) -> int:

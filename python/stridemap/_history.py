@@ -23,6 +23,10 @@ class TagInfo:
     """A tag: a name for a generation, which keeps the generation.
 
     `time` is when the generation was published, in UTC, by the clock of the machine that did it.
+
+    >>> store.tag("v1")
+    >>> [tag.name for tag in store.tags()]
+    ['v1']
     """
 
     name: str
@@ -37,6 +41,9 @@ class LogEntry:
 
     `time` is as in `TagInfo`. `message` is that of the commit, or of one of the tags. `own_bytes` are the bytes of
     storages that no other generation in the log has.
+
+    >>> [entry.own_bytes for entry in store.log()]
+    [48]
     """
 
     generation: int

@@ -25,6 +25,9 @@ class Pushed:
 
     The remote has `generation` now, and had `previous` before, or `None`. It lacked `changed_bytes` of tensors and
     tables. `sent_bytes` are those of the `object_count` objects that were sent.
+
+    >>> store.push("memory://pushed/x.smap").generation == store.generation
+    True
     """
 
     generation: int
@@ -40,6 +43,10 @@ class Pulled:
 
     The local store has `generation` now, and had `previous` before, or `None` if it is new. `storage_count` storages
     were new or had grown, and `received_bytes` of elements and tables were received.
+
+    >>> _ = store.push("memory://pulled/x.smap")
+    >>> stridemap.pull("memory://pulled/x.smap", "replica.smap").storage_count
+    1
     """
 
     generation: int
@@ -54,6 +61,10 @@ class Pruned:
 
     `object_count` objects of `freed_bytes` were deleted. `waiting_count` objects of `waiting_bytes` are not needed, and
     stay until the grace period is over. The last `generation_count` generations can be read.
+
+    >>> _ = store.push("memory://pruned/x.smap")
+    >>> stridemap.prune("memory://pruned/x.smap").object_count
+    0
     """
 
     object_count: int

@@ -55,23 +55,48 @@ class safe_open:
         self._context.__exit__(*error)
 
     def keys(self) -> list[str]:
-        """Return the names of the tensors."""
+        """Return the names of the tensors.
+
+        >>> with stridemap.safe_open(store.path, "np") as f:
+        ...     f.keys()
+        ['x']
+        """
         return list(self._source)
 
     def metadata(self) -> dict[str, str] | None:
-        """Return the attributes of the store, or the metadata of the file, or `None` if there are none."""
+        """Return the attributes of the store, or the metadata of the file, or `None` if there are none.
+
+        >>> with stridemap.safe_open(store.path, "np") as f:
+        ...     print(f.metadata())
+        None
+        """
         return dict(self._source.attrs) or None
 
     def get_tensor(self, name: str) -> Any:
-        """Return a tensor of PyTorch, or an array of NumPy."""
+        """Return a tensor of PyTorch, or an array of NumPy.
+
+        >>> with stridemap.safe_open(store.path, "np") as f:
+        ...     f.get_tensor("x")[1]
+        array([3, 4, 5])
+        """
         return self._converted(self._source[name])
 
     def get_tensors(self) -> dict[str, Any]:
-        """Return all tensors, by name. Unlike those of `load_file`, tensors of a file that overlap are copied apart."""
+        """Return all tensors, by name. Unlike those of `load_file`, tensors of a file that overlap are copied apart.
+
+        >>> with stridemap.safe_open(store.path, "np") as f:
+        ...     {name: array.shape for name, array in f.get_tensors().items()}
+        {'x': (2, 3)}
+        """
         return {name: self.get_tensor(name) for name in self._source}
 
     def get_slice(self, name: str) -> Slice:
-        """Return a tensor to be sliced: only the elements of a slice are read."""
+        """Return a tensor to be sliced: only the elements of a slice are read.
+
+        >>> with stridemap.safe_open(store.path, "np") as f:
+        ...     f.get_slice("x")[1, :2]
+        array([3, 4])
+        """
         return Slice(self, self._source[name])
 
     def _converted(self, tensor: Tensor) -> Any:
@@ -85,11 +110,21 @@ class Slice:
         self._opened, self._tensor = opened, tensor
 
     def get_shape(self) -> list[int]:
-        """Return the size of each dimension."""
+        """Return the size of each dimension.
+
+        >>> with stridemap.safe_open(store.path, "np") as f:
+        ...     f.get_slice("x").get_shape()
+        [2, 3]
+        """
         return list(self._tensor.shape)
 
     def get_dtype(self) -> str:
-        """Return the name that safetensors has for the dtype, such as "F32"."""
+        """Return the name that safetensors has for the dtype, such as "F32".
+
+        >>> with stridemap.safe_open(store.path, "np") as f:
+        ...     f.get_slice("x").get_dtype()
+        'I64'
+        """
         return _SAFETENSORS_NAMES.get(self._tensor._dtype_name, self._tensor._dtype_name)
 
     def __getitem__(self, subscript: Any) -> Any:

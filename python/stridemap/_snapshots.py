@@ -66,7 +66,13 @@ class Names(Mapping[str, Tensor]):
 
 
 class SnapshotView(Names):
-    """One generation of a store: a mapping of names to tensors that does not change."""
+    """One generation of a store: a mapping of names to tensors that does not change.
+
+    >>> before = store.snapshot()
+    >>> store["x"] = 0
+    >>> before["x"].shape, store["x"].shape
+    ((2, 3), ())
+    """
 
     _handle: Snapshot
 
@@ -77,26 +83,50 @@ class SnapshotView(Names):
 
     @property
     def generation(self) -> int:
-        """The number of the commit."""
+        """The number of the commit.
+
+        >>> store.snapshot().generation == store.generation
+        True
+        """
         return self._handle.generation
 
     @property
     def time(self) -> datetime:
-        """When the generation was published, in UTC, by the clock of the machine that did it."""
+        """When the generation was published, in UTC, by the clock of the machine that did it.
+
+        >>> store.snapshot().time.tzname()
+        'UTC'
+        """
         return _history.time(self._handle.time)
 
     @property
     def message(self) -> str | None:
-        """The message of the transaction that published the generation."""
+        """The message of the transaction that published the generation.
+
+        >>> with store.transaction(message="more") as txn:
+        ...     txn["y"] = 1
+        >>> store.snapshot().message
+        'more'
+        """
         return self._handle.message
 
     @property
     def attrs(self) -> Mapping[str, Any]:
-        """The attributes of the store in this generation. They cannot be changed."""
+        """The attributes of the store in this generation. They cannot be changed.
+
+        >>> store.attrs["author"] = "Ada"
+        >>> dict(store.snapshot().attrs)
+        {'author': 'Ada'}
+        """
         return self.attrs_of("")
 
     def attrs_of(self, name: str) -> Mapping[str, Any]:
-        """Return the attributes of a tensor, or of a prefix of names. Those of the prefix "" are those of the store."""
+        """Return the attributes of a tensor, or of a prefix of names. Those of the prefix "" are those of the store.
+
+        >>> store.attrs_of("x")["unit"] = "m"
+        >>> dict(store.snapshot().attrs_of("x"))
+        {'unit': 'm'}
+        """
         return _attributes.fixed(self._handle.attributes(checked_name(name)))
 
     def changes_since(self, earlier: SnapshotView) -> Change:
@@ -135,7 +165,13 @@ class SnapshotView(Names):
 
 @dataclass(frozen=True)
 class Change:
-    """The names that were added, changed and removed between an earlier generation and this one."""
+    """The names that were added, changed and removed between an earlier generation and this one.
+
+    >>> before = store.snapshot()
+    >>> store["y"] = 1
+    >>> store.snapshot().changes_since(before).added
+    ['y']
+    """
 
     generation: int
     added: list[str]

@@ -131,18 +131,33 @@ class Changes(Names, Updates[Tensor]):
         raise NotImplementedError
 
     def group(self, prefix: str) -> ChangingGroup:
-        """Return the tensors whose names begin with a prefix: see `SnapshotView.group`. Its changes are changes here."""
+        """Return the tensors whose names begin with a prefix: see `SnapshotView.group`. Its changes are changes here.
+
+        >>> store.group("model.").update(weight=[1, 2], bias=3)
+        >>> list(store)
+        ['model.bias', 'model.weight', 'x']
+        """
         from ._groups import ChangingGroup
 
         return ChangingGroup(self, checked_prefix(prefix))
 
     @property
     def attrs(self) -> Attributes:
-        """The attributes of the store: a mapping of texts to whatever JSON has, such as texts, numbers and lists."""
+        """The attributes of the store: a mapping of texts to whatever JSON has, such as texts, numbers and lists.
+
+        >>> store.attrs["author"] = "Ada"
+        >>> store.attrs
+        {'author': 'Ada'}
+        """
         return Attributes(self, "")
 
     def attrs_of(self, name: str) -> Attributes:
-        """Return the attributes of a tensor, or of a prefix of names. Those of the prefix "" are those of the store."""
+        """Return the attributes of a tensor, or of a prefix of names. Those of the prefix "" are those of the store.
+
+        >>> store.attrs_of("x")["unit"] = "m"
+        >>> store.attrs_of("x")["unit"]
+        'm'
+        """
         return Attributes(self, checked_name(name))
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -153,7 +168,12 @@ class Changes(Names, Updates[Tensor]):
             txn._handle.remove(checked_name(name))
 
     def update(self, other: Any = (), /, **named: Any) -> None:
-        """Save several tensors, in one commit."""
+        """Save several tensors, in one commit.
+
+        >>> store.update(y=[1, 2], z=3)
+        >>> list(store)
+        ['x', 'y', 'z']
+        """
         with self._change() as txn:
             for name, value in dict(other, **named).items():
                 txn.save(name, value)
@@ -162,6 +182,10 @@ class Changes(Names, Updates[Tensor]):
         """Save a copy of the elements of an array, a tensor of PyTorch, or whatever NumPy makes an array of.
 
         The elements of a "mutable" tensor can be changed under `lock()`, and those of a "live" one by `live()`.
+
+        >>> store.save("y", [1.0, 2.0])
+        >>> store["y"].numpy()
+        array([1., 2.])
         """
         with self._change() as txn:
             txn._handle.on_existing(replace)
@@ -171,13 +195,23 @@ class Changes(Names, Updates[Tensor]):
                 txn._handle.save(checked_name(name), _arrays.elements_of(value, f'save "{name}"'), kind)
 
     def save_view(self, name: str, view: Tensor, *, replace: bool = True) -> None:
-        """Save a view of a tensor of this store under a name of its own. Only a header is written."""
+        """Save a view of a tensor of this store under a name of its own. Only a header is written.
+
+        >>> store.save_view("x_t", store["x"].T)
+        >>> store["x_t"].shape, store["x_t"].shares_storage(store["x"])
+        ((3, 2), True)
+        """
         with self._change() as txn:
             txn._handle.on_existing(replace)
             txn._handle.save_view(checked_name(name), view)
 
     def create(self, name: str, shape: tuple[int, ...], dtype: Any, *, kind: Kind = "mutable", replace: bool = False) -> None:
-        """Create a tensor of zeros. An existing tensor with this name is replaced only if `replace` is true."""
+        """Create a tensor of zeros. An existing tensor with this name is replaced only if `replace` is true.
+
+        >>> store.create("grid", (2, 2), "float32")
+        >>> store["grid"].tolist()
+        [[0.0, 0.0], [0.0, 0.0]]
+        """
         with self._change() as txn:
             txn._handle.on_existing(replace)
             txn._handle.create_tensor(checked_name(name), dtype, _sizes(shape), kind)
@@ -188,26 +222,46 @@ class Changes(Names, Updates[Tensor]):
         """Create a tensor without rows, for `append`. An existing name is handled as by `create`.
 
         A process that maps the tensor reserves address space for `capacity` rows. The tensor may have more rows.
+
+        >>> store.create_growable("log", (3,), "int64", capacity=1000)
+        >>> store.append("log", [[1, 2, 3], [4, 5, 6]])
+        range(0, 2)
         """
         with self._change() as txn:
             txn._handle.on_existing(replace)
             txn._handle.create_growable(checked_name(name), dtype, [0, *_sizes(row_shape)], capacity)
 
     def append(self, name: str, rows: Any) -> range:
-        """Append rows to a tensor. Return their positions."""
+        """Append rows to a tensor. Return their positions.
+
+        >>> store.create_growable("log", (), "int64")
+        >>> with store.transaction() as txn:
+        ...     txn.append("log", [7, 8])
+        range(0, 2)
+        """
         with self._change() as txn:
             start, end = txn._handle.append(checked_name(name), _arrays.elements_of(rows, f'append to "{name}"'))
             return range(start, end)
 
     def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
-        """Rename a tensor. An existing tensor with the new name is replaced only if `replace` is true."""
+        """Rename a tensor. An existing tensor with the new name is replaced only if `replace` is true.
+
+        >>> store.rename("x", "y")
+        >>> list(store)
+        ['y']
+        """
         with self._change() as txn:
             txn._handle.on_existing(replace)
             txn._handle.rename(checked_name(name), checked_name(new_name))
 
 
 class Store(Changes):
-    """An open store: a mapping of names to tensors. See `open`."""
+    """An open store: a mapping of names to tensors. See `open`.
+
+    >>> store["y"] = [1.5, 2.5]
+    >>> list(store), store["y"].numpy()
+    (['x', 'y'], array([1.5, 2.5]))
+    """
 
     _handle: _stridemap.StoreHandle
 
@@ -228,22 +282,40 @@ class Store(Changes):
         self.close()
 
     def close(self) -> None:
-        """Close the store. Tensors and arrays of it stay valid. Closing it again does nothing."""
+        """Close the store. Tensors and arrays of it stay valid. Closing it again does nothing.
+
+        >>> array = store["x"].numpy()
+        >>> store.close()
+        >>> array[1]
+        array([3, 4, 5])
+        """
         self._handle.close()
 
     @property
     def closed(self) -> bool:
-        """Whether the store is closed."""
+        """Whether the store is closed.
+
+        >>> store.closed
+        False
+        """
         return self._handle.closed
 
     @property
     def path(self) -> str:
-        """The directory of the store, or the URL that it is read from."""
+        """The directory of the store, or the URL that it is read from.
+
+        >>> os.path.basename(store.path)
+        'x.smap'
+        """
         return self._handle.path
 
     @property
     def uuid(self) -> str:
-        """The identity of the store. A copy made by stridemap has a different one."""
+        """The identity of the store. A copy made by stridemap has a different one.
+
+        >>> stridemap.open(store.path).uuid == store.uuid
+        True
+        """
         return self._handle.uuid
 
     @property
@@ -252,17 +324,33 @@ class Store(Changes):
 
         Commits by this handle, `refresh` and `wait_for_change` move the handle to a newer one, unless it was opened with
         `at`.
+
+        >>> before = store.generation
+        >>> store["y"] = 1
+        >>> store.generation - before
+        1
         """
         return self._handle.generation
 
     def refresh(self) -> bool:
-        """Move to the newest generation. Return whether there was a newer one. A store opened `at` one stays on it."""
+        """Move to the newest generation. Return whether there was a newer one. A store opened `at` one stays on it.
+
+        >>> reader = stridemap.open(store.path)
+        >>> store["y"] = 1
+        >>> reader.refresh(), list(reader), reader.refresh()
+        (True, ['x', 'y'], False)
+        """
         return self._handle.refresh()
 
     def wait_for_change(self, timeout: float | None = None) -> bool:
         """Wait for a commit by another handle or process, and move to it. Return whether there was one.
 
         `timeout` is in seconds; without one, it waits until there is a commit. Other threads run meanwhile.
+
+        >>> reader = stridemap.open(store.path)
+        >>> store["y"] = 1
+        >>> reader.wait_for_change(timeout=5)
+        True
         """
         return self._handle.wait_for_change(timeout)
 
@@ -270,6 +358,11 @@ class Store(Changes):
         """Wait for commits, and yield what changed since the last one seen. A `Change` may be that of several commits.
 
         Changes are counted from this call on. The iterator ends when there was no commit for `timeout` seconds.
+
+        >>> changes = stridemap.open(store.path).watch(timeout=5)
+        >>> store["y"] = 1
+        >>> next(changes).added
+        ['y']
         """
         before = self.snapshot()
 
@@ -282,7 +375,13 @@ class Store(Changes):
         return changes(before)
 
     def snapshot(self) -> SnapshotView:
-        """Return a snapshot of the generation that the handle shows. The snapshot does not change."""
+        """Return a snapshot of the generation that the handle shows. The snapshot does not change.
+
+        >>> before = store.snapshot()
+        >>> store["y"] = 1
+        >>> list(before), list(store)
+        (['x'], ['x', 'y'])
+        """
         return SnapshotView(self._handle.snapshot())
 
     def at(self, at: At) -> SnapshotView:
@@ -326,12 +425,22 @@ class Store(Changes):
         """Remove a tag.
 
         What only its generation needed is deleted once no store and no snapshot, in any process, sees that generation.
+
+        >>> store.tag("v1")
+        >>> store.untag("v1")
+        >>> store.tags()
+        []
         """
         with self.transaction() as txn:
             txn.untag(name)
 
     def tags(self) -> list[TagInfo]:
-        """Return the tags, by generation and then by name, whatever generation this handle shows."""
+        """Return the tags, by generation and then by name, whatever generation this handle shows.
+
+        >>> store.tag("v1", "the first")
+        >>> [(tag.name, tag.message) for tag in store.tags()]
+        [('v1', 'the first')]
+        """
         return _history.tags(self._handle.tags())
 
     def log(self) -> list[LogEntry]:
@@ -456,7 +565,12 @@ class Store(Changes):
         return Transaction(handle, self)
 
     def append(self, name: str, rows: Any) -> range:
-        """Append rows to a tensor. Return their positions."""
+        """Append rows to a tensor. Return their positions.
+
+        >>> store.create_growable("log", (), "int64")
+        >>> store.append("log", [7, 8])
+        range(0, 2)
+        """
         self._check_writable()
         start, end = self._handle.append(checked_name(name), _arrays.elements_of(rows, f'append to "{name}"'))
         return range(start, end)
@@ -477,7 +591,13 @@ class Store(Changes):
             return self._handle.verify(report)
 
     def compact(self) -> None:
-        """Free disk space: rewrite sealed storages without the bytes that no tensor reaches."""
+        """Free disk space: rewrite sealed storages without the bytes that no tensor reaches.
+
+        >>> store.save_view("x", store["x"][:1])
+        >>> store.compact()
+        >>> store["x"].tolist()
+        [[0, 1, 2]]
+        """
         self._check_writable()
         self._handle.compact()
 
@@ -515,7 +635,14 @@ class Store(Changes):
 
 
 class Transaction(Changes):
-    """Changes that become visible together. See `Store.transaction`."""
+    """Changes that become visible together. See `Store.transaction`.
+
+    >>> with store.transaction() as txn:
+    ...     txn["y"] = txn["x"].sum()
+    ...     del txn["x"]
+    >>> list(store)
+    ['y']
+    """
 
     _handle: _stridemap.TransactionHandle
 
@@ -542,12 +669,25 @@ class Transaction(Changes):
             self.abort()
 
     def commit(self) -> int:
-        """Commit the changes made so far, without waiting for the end of the block. Return the new generation."""
+        """Commit the changes made so far, without waiting for the end of the block. Return the new generation.
+
+        >>> with store.transaction() as txn:
+        ...     txn["y"] = 1
+        ...     txn.commit() == store.generation
+        True
+        """
         self._has_ended = True
         return self._handle.commit()
 
     def abort(self) -> None:
-        """Discard the changes made so far, without waiting for the end of the block."""
+        """Discard the changes made so far, without waiting for the end of the block.
+
+        >>> with store.transaction() as txn:
+        ...     txn["y"] = 1
+        ...     txn.abort()
+        >>> list(store)
+        ['x']
+        """
         self._has_ended = True
         self._handle.abort()
 
@@ -588,18 +728,41 @@ class Transaction(Changes):
             txn._handle.tag_previous(checked_name(name, "tag"))
 
     def untag(self, name: str) -> None:
-        """Remove a tag. See `Store.untag`."""
+        """Remove a tag. See `Store.untag`.
+
+        >>> store.tag("v1")
+        >>> with store.transaction() as txn:
+        ...     txn.untag("v1")
+        >>> store.tags()
+        []
+        """
         with self._change() as txn:
             txn._handle.untag(checked_name(name, "tag"))
 
     def restore(self, at: At | SnapshotView, prefix: str = "") -> None:
-        """Give the names that begin with `prefix` the state of an earlier generation. See `Store.restore`."""
+        """Give the names that begin with `prefix` the state of an earlier generation. See `Store.restore`.
+
+        >>> store.tag("v1")
+        >>> with store.transaction() as txn:
+        ...     txn.clear()
+        ...     txn.restore("v1")
+        >>> list(store)
+        ['x']
+        """
         snapshot = self._store._snapshot_of(at)
         with self._change() as txn:
             txn._handle.restore(snapshot._handle, prefix)
 
     def ignore_reads(self) -> None:
-        """Let the commit succeed even if another writer changes what this transaction has read, or will read."""
+        """Let the commit succeed even if another writer changes what this transaction has read, or will read.
+
+        >>> with store.transaction() as txn:
+        ...     txn.ignore_reads()
+        ...     txn["y"] = txn["x"][0]
+        ...     store["x"] = 7
+        >>> store["y"].tolist()
+        [0, 1, 2]
+        """
         self._handle.ignore_reads()
 
     def _change(self) -> AbstractContextManager[Transaction]:

@@ -43,6 +43,9 @@ def from_store(place: Place, name: str, chunks: Any = "auto") -> da.Array:
     """Return a tensor as an array of Dask. Its blocks are views of the mapped file; the graph has no elements.
 
     If the place is a URL, or a store that was opened by one, each block is read when it is needed.
+
+    >>> from_store(store, "x", chunks=(1, 3)).sum().compute()
+    np.int64(15)
     """
     tensor = open_to_read(place)[name]
     token = tokenize(tensor._origin, tensor.storage_id, tensor._dtype_name, tensor.shape, tensor.stride())
@@ -59,6 +62,10 @@ def to_store(array: da.Array, place: Place, name: str, *, compute: bool = True) 
 
     If a block fails, or the caller is killed, the store is as it was. With `compute=False`, the result is a delayed
     object, whose last task commits.
+
+    >>> to_store(da.ones((4, 2), chunks=2), store, "ones")
+    >>> store["ones"].shape
+    (4, 2)
     """
     store = open_to_write(place)
     file = BlockFile(store.path, array.shape, array.dtype)

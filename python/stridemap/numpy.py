@@ -49,6 +49,9 @@ def load_file(place: Place, *, prefix: str = "") -> dict[str, Array]:
 
     `place` is an open store, or a path: of a store, or of a file that `stridemap.open` reads. If the prefix does not end
     with "." or "/", a "." follows it.
+
+    >>> load_file(store)["x"][1]
+    array([3, 4, 5])
     """
     prefix = ended(prefix)
     with reading(place) as source:
@@ -65,5 +68,9 @@ def save(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) 
 
 
 def load(data: bytes) -> dict[str, Array]:
-    """Return the arrays in the bytes of a safetensors file, or of another file that `stridemap.open` reads."""
+    """Return the arrays in the bytes of a safetensors file, or of another file that `stridemap.open` reads.
+
+    >>> load(save({"x": np.arange(3)}))["x"]
+    array([0, 1, 2])
+    """
     return {name: tensor.numpy() for name, tensor in of_bytes(data).items()}

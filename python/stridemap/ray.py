@@ -32,6 +32,11 @@ def to_store(
     block fetches the referenced array. Each element must be in exactly one block. The dtype of a block must be `dtype`,
     or one that NumPy converts to it safely, as int32 to int64. If a task fails, or the caller is killed, the store
     is as it was.
+
+    >>> blocks = [(np.s_[:2], ray.put(np.zeros(2))), (np.s_[2:], np.ones(3))]
+    >>> to_store(blocks, store, "y", (5,), "float64")
+    >>> store["y"].tolist()
+    [0.0, 0.0, 1.0, 1.0, 1.0]
     """
     store = open_to_write(place)
     file = BlockFile(store.path, shape, dtype)

@@ -56,6 +56,10 @@ def save_file(
     prefix, an error names them; with `replace`, they are removed. What a tag names does not change.
 
     `metadata` become the attributes of the store, or of the prefix. If they are given, others are removed like tensors.
+
+    >>> save_file({"weight": torch.ones(2)}, "model.smap")
+    >>> load_file("model.smap")
+    {'weight': tensor([1., 1.])}
     """
     _save(tensors, place, metadata, prefix, replace, "save_file")
 
@@ -81,6 +85,9 @@ def load_file(place: Place, device: Device = "cpu", *, prefix: str = "") -> dict
     `place` is an open store, or a path: of a store, or of a file that `stridemap.open` reads. Tensors of a file are
     copied. If the prefix does not end with "." or "/", a "." follows it. Tensors that are moved to another `device` share
     memory there, if they do in the store.
+
+    >>> load_file(store)["x"][1]
+    tensor([3, 4, 5])
     """
     prefix = ended(prefix)
     with reading(place) as opened:
@@ -104,7 +111,11 @@ def save(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None
 
 
 def load(data: bytes) -> dict[str, torch.Tensor]:
-    """Return the tensors in the bytes of a safetensors file, or of another file that `stridemap.open` reads."""
+    """Return the tensors in the bytes of a safetensors file, or of another file that `stridemap.open` reads.
+
+    >>> load(save({"x": torch.arange(3)}))["x"]
+    tensor([0, 1, 2])
+    """
     return {name: tensor.torch() for name, tensor in of_bytes(data).items()}
 
 
@@ -116,7 +127,12 @@ def save_model(
     prefix: str = "",
     replace: bool = False,
 ) -> None:
-    """Save the state dict of a model, as `save_file` does. Tied weights stay tied."""
+    """Save the state dict of a model, as `save_file` does. Tied weights stay tied.
+
+    >>> save_model(torch.nn.Linear(3, 2), store, prefix="model")
+    >>> store["model.weight"].shape
+    (2, 3)
+    """
     _save(model.state_dict(), place, metadata, prefix, replace, "save_model")
 
 
@@ -230,6 +246,10 @@ def load_checkpoint(place: Place, at: At | None = None) -> Any:
 
     `at` is the name that it was saved with, or the number of a generation. Without it, this is the newest checkpoint, or
     the one that an open store shows.
+
+    >>> save_checkpoint(store, "step1", {"step": 1})
+    >>> load_checkpoint(store), load_checkpoint(store, "step1")
+    ({'step': 1}, {'step': 1})
     """
     with reading(place) as store:
         if isinstance(store, File):
