@@ -19,7 +19,7 @@ use std::env;
 use std::error::Error;
 use std::process::{Child, Command};
 use std::sync::atomic::{Ordering, fence};
-use std::thread::yield_now;
+use std::time::Duration;
 
 use stridemap::{DType, LiveTensor, Result, StorageKind, Store};
 
@@ -78,8 +78,8 @@ impl Ring {
         // The actor that claimed this row one lap ago may still be writing it. If that actor was killed, the learner
         // will kill this process.
         let before = if ticket < ROWS as u64 { 0 } else { 2 * (ticket - ROWS as u64) + 2 };
-        while self.numbers.compare_exchange(row, before, 2 * ticket + 1)?.is_err() {
-            yield_now();
+        while let Err(found) = self.numbers.compare_exchange(row, before, 2 * ticket + 1)? {
+            self.numbers.wait(row, found, Duration::from_secs(1))?;
         }
         // A process that sees an element of this row also sees the number that marks the row as being written. The
         // writes of one lap ago come before that number.
@@ -87,7 +87,8 @@ impl Ring {
         self.rows.at(&self.rows.select(0, row)?)?.write_from(&transition)?;
         // A process that sees the number that marks the row as complete sees every element.
         fence(Ordering::Release);
-        self.numbers.set(row, 2 * ticket + 2)
+        self.numbers.set(row, 2 * ticket + 2)?;
+        self.numbers.wake(row)
     }
 
     /// Copies a row, and returns its ticket if it is complete.

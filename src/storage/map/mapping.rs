@@ -283,6 +283,9 @@ pub unsafe trait Atom: Sized + Sync + 'static {
     /// # Errors
     /// The value, if it is not `current`.
     fn compare_exchange(&self, current: Self::Bits, new: Self::Bits) -> Result<Self::Bits, Self::Bits>;
+    /// Returns the first four bytes, as the place that the kernel compares for those who wait. `None` for a shorter
+    /// integer. This process must not read or write through it, because all accesses have the size of the integer.
+    fn waiting_place(&self) -> Option<&AtomicU32>;
 }
 
 macro_rules! atoms {
@@ -306,6 +309,17 @@ macro_rules! atoms {
 
             fn compare_exchange(&self, current: $bits, new: $bits) -> Result<$bits, $bits> {
                 self.compare_exchange(current, new, Ordering::Relaxed, Ordering::Relaxed)
+            }
+
+            fn waiting_place(&self) -> Option<&AtomicU32> {
+                if size_of::<Self>() < size_of::<u32>() {
+                    return None;
+                }
+                // SAFETY:
+                // - in bounds, aligned, alive: `self` has at least as many bytes and as large an alignment, and is
+                //   borrowed for as long as the result;
+                // - no race of different sizes: by the contract of this method, only the kernel uses the place.
+                Some(unsafe { AtomicU32::from_ptr(self.as_ptr().cast()) })
             }
         }
     )*};

@@ -3,6 +3,7 @@
 mod element;
 mod open;
 mod tensor;
+mod wait;
 
 pub use element::LiveElement;
 pub(crate) use element::can_be_live;

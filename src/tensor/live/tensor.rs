@@ -318,7 +318,7 @@ impl<T: LiveElement> LiveTensor<T> {
         self.mapping.atoms().unwrap_or_default()
     }
 
-    fn atom(&self, op: &str, index: impl Integers) -> Result<&T::Atom> {
+    pub(super) fn atom(&self, op: &str, index: impl Integers) -> Result<&T::Atom> {
         let place = layout::offset_of(self.tensor.header(), op, &index)?;
         self.atoms()
             .get(place)

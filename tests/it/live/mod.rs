@@ -3,6 +3,7 @@
 mod elements;
 mod refused;
 mod shared_files;
+mod waits;
 
 use std::fs;
 use std::io::{BufReader, Write as _};
@@ -49,6 +50,7 @@ pub(crate) fn run_role(role: &str, path: &Path) {
                 send_line("done");
             }
         }
+        "live answer" => waits::answer(&store),
         "live as nobody" => {
             // SAFETY: a system call that changes only this process, which ends here.
             assert_eq!(unsafe { libc::setuid(65534) }, 0);
