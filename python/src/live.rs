@@ -1,5 +1,7 @@
 //! Elements that many processes read and write at once.
 
+use std::time::Duration;
+
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -8,6 +10,7 @@ use stridemap::{DType, Element, LiveElement};
 
 use crate::error::Result;
 use crate::interrupt::detach;
+use crate::store::wait_in_turns;
 
 /// A tensor on a live storage. Each access is atomic, and visible to other processes at once.
 ///
@@ -105,6 +108,31 @@ impl LiveTensor {
         self.writable_elements()?.compare_exchange(py, &index, &current, &new)
     }
 
+    /// Waits until an element is not `old`, for at most `timeout` seconds: `wait(row, column, old, timeout=1)`. Returns
+    /// whether it is not `old`. A write wakes nobody by itself: after it, call `wake`.
+    ///
+    /// >>> store.create("steps", (2,), "int32", kind="live")
+    /// >>> steps = store["steps"].live()
+    /// >>> steps.wait(0, 0, timeout=0.01)  # nobody changes it
+    /// False
+    #[pyo3(signature = (*arguments, timeout = None))]
+    fn wait(&self, py: Python<'_>, arguments: &Bound<'_, PyTuple>, timeout: Option<f64>) -> Result<bool> {
+        let (index, [old]) = split(arguments)?;
+        let wait = self.elements.waiting(index, &old)?;
+        wait_in_turns(py, timeout, wait)
+    }
+
+    /// Wakes all threads of all processes that wait for an element.
+    ///
+    /// >>> store.create("steps", (2,), "int32", kind="live")
+    /// >>> steps = store["steps"].live()
+    /// >>> steps.set(0, 1)
+    /// >>> steps.wake(0)
+    #[pyo3(signature = (*index))]
+    fn wake(&self, index: Vec<isize>) -> Result<()> {
+        self.elements.wake(&index)
+    }
+
     /// Makes all writes to the storage durable, whichever process made them.
     ///
     /// >>> store.create("hits", (2,), "int64", kind="live")
@@ -142,8 +170,13 @@ trait Live: Send + Sync {
         current: &Bound<'_, PyAny>,
         new: &Bound<'_, PyAny>,
     ) -> Result<(bool, Py<PyAny>)>;
+    /// Returns what waits once, for at most a time, and tells whether the element is not `old`.
+    fn waiting<'a>(&'a self, index: Vec<isize>, old: &Bound<'_, PyAny>) -> Result<Box<Wait<'a>>>;
+    fn wake(&self, index: &[isize]) -> Result<()>;
     fn flush(&self) -> Result<()>;
 }
+
+type Wait<'a> = dyn Fn(Duration) -> Result<bool> + Send + Sync + 'a;
 
 /// A number that Python has too.
 trait Number:
@@ -190,6 +223,15 @@ impl<T: Number> Live for stridemap::LiveTensor<T> {
         let found = stridemap::LiveTensor::compare_exchange(self, index, current, new)?;
         let (is_replaced, element) = (found.is_ok(), found.unwrap_or_else(|element| element));
         Ok((is_replaced, element.into_py_any(py)?))
+    }
+
+    fn waiting<'a>(&'a self, index: Vec<isize>, old: &Bound<'_, PyAny>) -> Result<Box<Wait<'a>>> {
+        let old = old.extract::<T>()?;
+        Ok(Box::new(move |left| Ok(stridemap::LiveTensor::wait(self, &index, old, left)?)))
+    }
+
+    fn wake(&self, index: &[isize]) -> Result<()> {
+        Ok(stridemap::LiveTensor::wake(self, index)?)
     }
 
     fn flush(&self) -> Result<()> {

@@ -113,6 +113,29 @@ fn options(durable: bool, timeout: f64, external: &str) -> Result<StoreOptions> 
     Ok(options.on_wait(SIGNAL_INTERVAL, |_| interrupt::check()))
 }
 
+/// Waits until `wait` returns true, for at most `timeout` seconds. Between its turns, handlers of signals run.
+pub(crate) fn wait_in_turns(
+    py: Python<'_>,
+    timeout: Option<f64>,
+    wait: impl Fn(Duration) -> Result<bool> + Send + Sync,
+) -> Result<bool> {
+    let until = timeout.map(|seconds| {
+        Instant::now() + Duration::try_from_secs_f64(seconds.clamp(0., MAX_SECONDS)).unwrap_or_default()
+    });
+    loop {
+        let left = until.map_or(SIGNAL_INTERVAL, |until| {
+            until.saturating_duration_since(Instant::now()).min(SIGNAL_INTERVAL)
+        });
+        if detach(py, || wait(left))? {
+            return Ok(true);
+        }
+        py.check_signals()?;
+        if until.is_some_and(|until| until <= Instant::now()) {
+            return Ok(false);
+        }
+    }
+}
+
 /// Microseconds since 1970: what Python makes a time of.
 pub(crate) fn microseconds(time: SystemTime) -> i128 {
     match time.duration_since(SystemTime::UNIX_EPOCH) {
@@ -278,21 +301,7 @@ impl StoreHandle {
     /// Waits for a commit by another handle, and moves to it. Returns whether there was one.
     fn wait_for_change(&self, py: Python<'_>, timeout: Option<f64>) -> Result<bool> {
         let store = self.store()?;
-        let until = timeout.map(|seconds| {
-            Instant::now() + Duration::try_from_secs_f64(seconds.clamp(0., MAX_SECONDS)).unwrap_or_default()
-        });
-        loop {
-            let left = until.map_or(SIGNAL_INTERVAL, |until| {
-                until.saturating_duration_since(Instant::now()).min(SIGNAL_INTERVAL)
-            });
-            if detach(py, || store.wait_for_change(left))? {
-                return Ok(true);
-            }
-            py.check_signals()?;
-            if until.is_some_and(|until| until <= Instant::now()) {
-                return Ok(false);
-            }
-        }
+        wait_in_turns(py, timeout, |left| Ok(store.wait_for_change(left)?))
     }
 
     /// Returns a snapshot of the generation of the handle.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -263,6 +264,39 @@ def test_copies_of_a_tensor_that_another_process_changes_are_whole(store: stride
     finally:
         writer.communicate()
     assert writer.returncode == 0 and store["x"].numpy()[0, 0] > 0
+
+
+ANSWERING = """
+import sys, stridemap
+steps = stridemap.open(sys.argv[1], "r+")["steps"].live()
+for step in range(300):
+    assert steps.wait(0, step, timeout=60)
+    steps.set(1, steps.get(0))
+    steps.wake(1)
+"""
+
+
+def test_processes_wait_for_each_other(store: stridemap.Store) -> None:
+    store.save("steps", np.zeros(2, np.int64), kind="live")
+    steps = store["steps"].live()
+    other = subprocess.Popen([sys.executable, "-c", ANSWERING, store.path])
+    for step in range(300):
+        steps.set(0, step + 1)
+        steps.wake(0)
+        assert steps.wait(1, step, timeout=60)
+    assert other.wait(60) == 0
+    assert not steps.wait(1, 300, timeout=0.01) and steps.wait(1, 299)
+    with pytest.raises(TypeError):
+        steps.wait()
+    with pytest.raises(IndexError):
+        steps.wake(2)
+    store.save("small", np.zeros(2, np.int8), kind="live")
+    with pytest.raises(ValueError, match="at least 4"):
+        store["small"].live().wait(0, 0, timeout=1)
+    signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(TimeoutError()))
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    with pytest.raises(TimeoutError):
+        steps.wait(1, 300)
 
 
 def test_live_elements_are_atomic(store: stridemap.Store) -> None:
