@@ -259,13 +259,22 @@ impl Tensor {
         Ok(to_python(py, element[0])?)
     }
 
-    /// Returns the elements converted to another dtype, in memory, or the tensor itself if it has that dtype.
+    /// Returns the elements converted to another dtype, in memory. Without `copy`, a tensor that has the dtype is returned
+    /// itself.
     ///
     /// >>> x.astype("float32")[1].tolist()
     /// [3.0, 4.0, 5.0]
-    fn astype(&self, py: Python<'_>, dtype: &Bound<'_, PyAny>) -> Result<Tensor> {
+    #[pyo3(signature = (dtype, *, copy = true))]
+    fn astype(&self, py: Python<'_>, dtype: &Bound<'_, PyAny>, copy: bool) -> Result<Tensor> {
         let dtype = dtype_of(dtype)?;
-        Ok(self.with_same_origin(self.detach(py, || self.inner.to_dtype(dtype))?))
+        let convert = || {
+            if copy && dtype == self.inner.dtype() {
+                self.inner.clone_data()
+            } else {
+                self.inner.to_dtype(dtype)
+            }
+        };
+        Ok(self.with_same_origin(self.detach(py, convert)?))
     }
 
     /// Returns a copy of the elements in memory.

@@ -165,12 +165,20 @@ impl Tensor {
         self.wrapped(self.inner.t())
     }
 
-    /// Returns a view with two dimensions exchanged.
+    /// Returns a view with two dimensions exchanged, or with all in the order of a list, as NumPy does.
     ///
     /// >>> x.transpose(0, 1).tolist()
     /// [[0, 3], [1, 4], [2, 5]]
-    fn transpose(&self, dim0: Dim, dim1: Dim) -> Result<Tensor> {
-        self.wrapped(self.inner.transpose(&dim0, &dim1))
+    #[pyo3(signature = (dim0, dim1 = None))]
+    fn transpose(&self, dim0: Dims, dim1: Option<Dim>) -> Result<Tensor> {
+        match (&dim0, &dim1) {
+            (Dims::One(dim0), Some(dim1)) => self.wrapped(self.inner.transpose(dim0, dim1)),
+            (order, None) => self.wrapped(self.inner.permute(order.each())),
+            (Dims::Several(_), Some(_)) => {
+                let message = "transpose takes two dimensions, or the order of all in a list";
+                Err(PyTypeError::new_err(message).into())
+            }
+        }
     }
 
     /// Returns a view with the dimensions in another order.
@@ -233,13 +241,13 @@ impl Tensor {
         self.wrapped(self.inner.diagonal(offset, &dim1, &dim2))
     }
 
-    /// Returns a view without the dimensions of size 1: all of them, or those that are given.
+    /// Returns a view without the dimensions of size 1: all of them, or those that are given. NumPy calls `dim` `axis`.
     ///
     /// >>> x[:1].squeeze().shape, x[:1].squeeze(1).shape
     /// ((3,), (1, 3))
-    #[pyo3(signature = (dim=None))]
-    fn squeeze(&self, dim: Option<Dims>) -> Result<Tensor> {
-        self.wrapped(match &dim {
+    #[pyo3(signature = (dim=None, *, axis=None))]
+    fn squeeze(&self, dim: Option<Dims>, axis: Option<Dims>) -> Result<Tensor> {
+        self.wrapped(match dim.as_ref().or(axis.as_ref()) {
             Some(dims) => self.inner.squeeze(dims.each()),
             None => self.inner.squeeze(0..self.inner.ndim()),
         })

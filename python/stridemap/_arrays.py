@@ -7,7 +7,7 @@ import operator
 import os
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -171,6 +171,20 @@ def to_dlpack(tensor: Tensor, **arguments: Any) -> Any:
     return to_numpy(tensor).__dlpack__(**arguments)
 
 
+def of_dtype(numbers: Any, tensor: Tensor, action: str) -> Any:
+    """Return numbers that have no dtype of their own, such as those of lists, as an array with the dtype of a tensor.
+
+    What the dtype cannot hold stays as it is, and is refused later, as elements of a different dtype are.
+    """
+    numbers = _without_mask(numbers, action)
+    array, dtype = np.asarray(numbers), np.dtype(tensor.dtype)
+    if array.dtype.kind not in "iufb" or (array.dtype.kind != "b" and dtype.kind == "b"):
+        return numbers
+    with np.errstate(all="ignore"):
+        converted = array.astype(dtype)
+    return converted if dtype.kind not in "iu" or np.array_equal(converted, array) else numbers
+
+
 def elements_of(value: Any, action: str) -> tuple[str, tuple[int, ...], np.ndarray[Any, np.dtype[np.uint8]]]:
     """Return the dtype, the size and the bytes of an array, a tensor of PyTorch, or what NumPy makes an array of.
 
@@ -189,7 +203,9 @@ def elements_of(value: Any, action: str) -> tuple[str, tuple[int, ...], np.ndarr
     array = np.asarray(_without_mask(value, action))
     if not can_save(array.dtype.name):
         advice = "numbers and bools can; convert them"
-        if array.dtype.names:
+        if isinstance(value, Mapping):
+            advice = "save what a mapping has by its names: store.update(...), or store.group('m.').update(...)"
+        elif array.dtype.names:
             advice = "save each field, such as array['x']"
         elif array.dtype.kind in "mM":
             advice = "save array.view('int64'), and str(array.dtype) as an attribute: store.attrs_of(name)['dtype']"

@@ -92,6 +92,10 @@ class FileError(Error, OSError):
     """The operating system returned an error."""
 
 
+class MissingFileError(FileError, FileNotFoundError):
+    """There is no such file, or no such directory."""
+
+
 class OutOfMemoryError(Error, MemoryError):
     """There is not enough memory for the result."""
 
@@ -180,7 +184,8 @@ def make(kind: str, message: str, number: int | None = None) -> Error:
     """Return the exception for a kind of error of the library. `number` is the `errno` of the operating system."""
     for theirs, ours in _WORDS.items():
         message = message.replace(theirs, ours)
-    error = _CLASSES.get(kind, ArgumentError)(message)
+    missing = kind == "Io" and number == errno.ENOENT
+    error = MissingFileError(message) if missing else _CLASSES.get(kind, ArgumentError)(message)
     error.kind = kind
     if isinstance(error, OSError):
         error.errno = _NUMBERS.get(kind) if number is None else number

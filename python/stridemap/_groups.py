@@ -59,6 +59,9 @@ class Group(Names):
     def __bool__(self) -> bool:
         return bool(self._handle.has_prefix(""))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._owner, self._prefix)
+
     def __repr__(self) -> str:
         return f"<stridemap.Group {self.prefix!r} of {self._owner!r}>"
 

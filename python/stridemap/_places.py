@@ -24,6 +24,9 @@ def writing(place: Place) -> Iterator[Store]:
         place.refresh()
         yield place
     else:
+        if os.path.isfile(place):
+            message = f"save to {os.fspath(place)!r}: this is a file, and a store is a directory; choose another path, or write a file with stridemap.export"
+            raise _errors.make("AlreadyExists", message)
         with open(place, "a") as store:
             yield store
 

@@ -128,4 +128,8 @@ class Slice:
         return _SAFETENSORS_NAMES.get(self._tensor._dtype_name, self._tensor._dtype_name)
 
     def __getitem__(self, subscript: Any) -> Any:
-        return self._opened._converted(self._tensor[subscript])
+        found = self._tensor[subscript]
+        if isinstance(found, Tensor):
+            return self._opened._converted(found)
+        # What lists and masks select is an array, whose dtype PyTorch may not know.
+        return self._opened._converted(self._tensor)[subscript] if self._opened._is_torch else found

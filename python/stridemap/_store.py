@@ -74,6 +74,8 @@ def open(
         raise ValueError(f"mode must be 'r', 'r+', 'a', 'w', 'w-' or 'x', and is {mode!r}")
     if at is not None and mode != "r":
         raise ValueError(f"with at, a store is opened to be read: mode must be 'r', and is {mode!r}")
+    if not os.fspath(path):
+        raise _errors.make("NotFound", "open '': the path is empty")
     if isinstance(path, str) and _remotes.is_url(path):
         return _open_url(path, mode, at, timeout, external)
     if os.path.isfile(path):
@@ -119,6 +121,14 @@ def _open_file(path: str | os.PathLike[str], mode: str, at: At | None) -> Any:
         advice = "it is a file, which can only be read; import_file and export convert files and stores"
         raise _errors.make("NotAStore", f"open {os.fsdecode(path)} with {what}: {advice}")
     return _files.open_file(path)
+
+
+def _rows(tensors: Names, name: str, rows: Any) -> Any:
+    """Return the elements of rows that are appended to a tensor."""
+    action = f'append to "{name}"'
+    if not hasattr(rows, "dtype") and not hasattr(rows, "__array__") and (tensor := tensors.get(name)) is not None:
+        rows = _arrays.of_dtype(rows, tensor, action)
+    return _arrays.elements_of(rows, action)
 
 
 class Changes(Names, Updates[Tensor]):
@@ -240,7 +250,7 @@ class Changes(Names, Updates[Tensor]):
         range(0, 2)
         """
         with self._change() as txn:
-            start, end = txn._handle.append(checked_name(name), _arrays.elements_of(rows, f'append to "{name}"'))
+            start, end = txn._handle.append(checked_name(name), _rows(self, name, rows))
             return range(start, end)
 
     def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
@@ -527,6 +537,8 @@ class Store(Changes):
         ...     print(pushed.generation == store.generation, open("memory://push/x.smap")["x"].numpy())
         True [1 2]
         """
+        if self._open_mode["remote"]:
+            raise _errors.make("ReadOnly", f"push {self.path} to {url}: the store is open at a URL; pull it first, and push the local store")
         return _remotes.push(self._handle, url, jobs, timeout, progress, dry_run)
 
     def transaction(
@@ -572,7 +584,7 @@ class Store(Changes):
         range(0, 2)
         """
         self._check_writable()
-        start, end = self._handle.append(checked_name(name), _arrays.elements_of(rows, f'append to "{name}"'))
+        start, end = self._handle.append(checked_name(name), _rows(self, name, rows))
         return range(start, end)
 
     def verify(self, *, progress: _progress.Progress | bool | None = None) -> list[str]:

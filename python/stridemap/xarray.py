@@ -65,6 +65,8 @@ def to_store(dataset: xarray.Dataset, place: Place, group: str = "", *, replace:
     >>> open(path)["first/x"].names
     ['row', 'column']
     """
+    if isinstance(dataset, xarray.DataArray):
+        raise TypeError("to_store: a DataArray is one variable; save array.to_dataset(name=...)")
     prefix = _prefix(group)
     encoded, attributes = _encoded(dataset)
     store = open_to_write(place)
@@ -284,6 +286,8 @@ class Backend(BackendEntrypoint):
         store = open(filename_or_obj, at=at, mapped=mapped) if is_own else filename_or_obj
         found = _DataStore(store, group, is_own)
         try:
+            if found._prefix and not store.group(found._prefix) and not store.attrs_of(found._prefix):
+                raise _errors.make("NameNotFound", f"open_dataset: {store.path} has no group {group!r}")
             return StoreBackendEntrypoint().open_dataset(
                 found,
                 mask_and_scale=mask_and_scale,
