@@ -30,7 +30,8 @@ const TICK: Duration = Duration::from_millis(100);
 /// about to be sent.
 #[derive(Debug)]
 pub(super) struct Payload {
-    pieces: PutPayload,
+    /// As they were given to the last attempt.
+    pieces: Mutex<PutPayload>,
     size_bytes: u64,
     /// For each mark, which piece it is, and how many bytes come before it.
     marks: Vec<(usize, u64)>,
@@ -62,15 +63,25 @@ impl Payload {
             size_bytes += rest.len() as u64;
             pieces.push(rest);
         }
-        Payload { pieces: pieces.into_iter().collect(), size_bytes, marks, progress: Mutex::default() }
+        let pieces = Mutex::new(pieces.into_iter().collect());
+        Payload { pieces, size_bytes, marks, progress: Mutex::default() }
     }
 
     pub(super) fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
+    /// Returns the pieces for an attempt, with new marks: a connection that was given up may still hold clones of others.
     pub(super) fn pieces(&self) -> PutPayload {
-        self.pieces.clone()
+        let mut last = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pieces = last.as_ref().to_vec();
+        for (at, _) in &self.marks {
+            if let Some(mark) = pieces.get_mut(*at) {
+                *mark = Bytes::copy_from_slice(mark);
+            }
+        }
+        *last = pieces.into_iter().collect();
+        last.clone()
     }
 
     /// Returns how long attempts made progress.
@@ -80,7 +91,8 @@ impl Payload {
 
     /// Returns how many bytes come before the first mark that waits to be sent. `None` if none waits.
     fn sent_bytes(&self) -> Option<u64> {
-        let pieces = self.pieces.as_ref();
+        let pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let pieces = pieces.as_ref();
         let waits = |at: usize| pieces.get(at).is_some_and(|mark| !mark.is_unique());
         self.marks.iter().find(|(at, _)| waits(*at)).map(|(_, before_bytes)| *before_bytes)
     }
@@ -139,9 +151,12 @@ mod tests {
             assert_eq!(payload.size_bytes(), length as u64 + 3);
             assert_eq!(Bytes::from(payload.pieces()), [&bytes[..], b"end"].concat());
             assert_eq!(payload.sent_bytes(), None);
+            let earlier = payload.pieces().as_ref().to_vec();
+            let pieces = payload.pieces();
             for &(at, before_bytes) in &payload.marks {
-                let clone = payload.pieces.as_ref()[at].clone();
+                let clone = pieces.as_ref()[at].clone();
                 assert_eq!(payload.sent_bytes(), Some(before_bytes));
+                assert_eq!(clone, earlier[at]);
                 assert_eq!(clone, bytes.slice(before_bytes as usize..before_bytes as usize + MARK_BYTES));
             }
             assert_eq!(payload.marks.len(), length.saturating_sub(1) / STEP_BYTES);
