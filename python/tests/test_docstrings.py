@@ -14,6 +14,7 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -95,6 +96,9 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     with stridemap.open("x.smap", "x", durable=False) as store:
         store["x"] = np.arange(6).reshape(2, 3)
         yield {"stridemap": stridemap, "np": np, "store": store, "x": store["x"]}
+    # The example of `stridemap.ray` starts Ray.
+    if (ray := sys.modules.get("ray")) is not None and ray.is_initialized():
+        ray.shutdown()
 
 
 def check(test: doctest.DocTest) -> None:
