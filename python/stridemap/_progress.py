@@ -36,3 +36,19 @@ def reporter(action: str, progress: Progress | bool | None) -> Iterator[Progress
     finally:
         if bar is not None:
             bar.close()
+
+
+@contextmanager
+def counter(action: str, progress: Progress | bool | None, total: int) -> Iterator[Callable[[int], None]]:
+    """Yield a function that is called with the bytes of each part that is done, of a known total."""
+    done = 0
+
+    with reporter(action, progress) as report:
+
+        def count(nbytes: int) -> None:
+            nonlocal done
+            done += nbytes
+            if report is not None:
+                report(done, total)
+
+        yield count

@@ -12,6 +12,7 @@ import numpy as np
 
 from ._interop import of_bytes, to_bytes
 from ._places import Place, ended, reading, replacing
+from ._progress import Progress, counter
 from ._safe_open import safe_open
 
 __all__ = ["load", "load_file", "safe_open", "save", "save_file"]
@@ -26,6 +27,7 @@ def save_file(
     *,
     prefix: str = "",
     replace: bool = False,
+    progress: Progress | bool | None = None,
 ) -> None:
     """Save arrays in one commit, each under its name after `prefix`. The arguments are those of `stridemap.torch.save_file`.
 
@@ -39,9 +41,15 @@ def save_file(
     ['bias', 'embedding']
     """
     prefix = ended(prefix)
-    with replacing(place, prefix, tensors, metadata, replace, "save_file") as (txn, new):
+    # What is not an array yet, such as a list, is small.
+    sizes = {name: int(getattr(array, "nbytes", 0)) for name, array in tensors.items()}
+    with (
+        counter("save_file", progress, sum(sizes.values())) as count,
+        replacing(place, prefix, tensors, metadata, replace, "save_file") as (txn, new),
+    ):
         for name, array in tensors.items():
             txn.save(prefix + name, array, replace=prefix + name in new)
+            count(sizes[name])
 
 
 def load_file(place: Place, *, prefix: str = "") -> dict[str, Array]:

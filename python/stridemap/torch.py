@@ -24,6 +24,7 @@ from ._files import File
 from ._history import At
 from ._interop import of_bytes, to_bytes
 from ._places import Place, ended, reading, replacing, writing
+from ._progress import Progress, counter
 from ._safe_open import safe_open
 
 __all__ = [
@@ -48,6 +49,7 @@ def save_file(
     *,
     prefix: str = "",
     replace: bool = False,
+    progress: Progress | bool | None = None,
 ) -> None:
     """Save tensors in one commit, each under its name after `prefix`. `load_file` then returns exactly these tensors.
 
@@ -57,11 +59,14 @@ def save_file(
 
     `metadata` become the attributes of the store, or of the prefix. If they are given, others are removed like tensors.
 
+    `progress` is called after each tensor, with the bytes that are saved and those of all tensors. If it raises an
+    exception, nothing is saved. With `True`, `tqdm` shows a bar if it is installed.
+
     >>> save_file({"weight": torch.ones(2)}, "model.smap")
     >>> load_file("model.smap")
     {'weight': tensor([1., 1.])}
     """
-    _save(tensors, place, metadata, prefix, replace, "save_file")
+    _save(tensors, place, metadata, prefix, replace, "save_file", progress)
 
 
 def _save(
@@ -71,12 +76,18 @@ def _save(
     prefix: str,
     replace: bool,
     action: str,
+    progress: Progress | bool | None,
 ) -> None:
     prefix = ended(prefix)
     groups = _torch_tensors.groups_of(tensors)
-    with replacing(place, prefix, tensors, metadata, replace, action) as (txn, new):
-        for group in groups:
+    sizes = [max(tensor.nbytes for _, tensor in group) for group in groups]
+    with (
+        counter(action, progress, sum(sizes)) as count,
+        replacing(place, prefix, tensors, metadata, replace, action) as (txn, new),
+    ):
+        for group, nbytes in zip(groups, sizes, strict=True):
             _torch_tensors.save(txn, [(prefix + name, tensor) for name, tensor in group], new)
+            count(nbytes)
 
 
 def load_file(place: Place, device: Device = "cpu", *, prefix: str = "") -> dict[str, torch.Tensor]:
@@ -126,6 +137,7 @@ def save_model(
     *,
     prefix: str = "",
     replace: bool = False,
+    progress: Progress | bool | None = None,
 ) -> None:
     """Save the state dict of a model, as `save_file` does. Tied weights stay tied.
 
@@ -133,7 +145,7 @@ def save_model(
     >>> store["model.weight"].shape
     (2, 3)
     """
-    _save(model.state_dict(), place, metadata, prefix, replace, "save_model")
+    _save(model.state_dict(), place, metadata, prefix, replace, "save_model", progress)
 
 
 def load_model(

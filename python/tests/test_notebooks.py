@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import stridemap
+import stridemap.numpy
+import stridemap.torch
 
 HOSTILE = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</div></style><b>x", "evil\u202egnp.exe", "a" * 300]
 
@@ -233,15 +236,33 @@ def test_progress_is_a_bar_of_tqdm(store: stridemap.Store, bars: Bars, path: Pat
     assert store.verify(progress=True) == []
     store.push(url, progress=True)
     stridemap.pull(url, path.with_name("copy.smap"), progress=True)
-    assert [bar.desc for bar in bars.shown] == ["verify", "push", "pull"]
-    assert [(bar.closed, bar.n > 0.99 * bar.total > 0) for bar in bars.shown] == [(True, True)] * 3
+    stridemap.numpy.save_file({"x": np.ones(1000), "y": [1]}, store, prefix="arrays", progress=True)
+    stridemap.torch.save_model(torch.nn.Linear(30, 20), store, prefix="model", progress=True)
+    assert [bar.desc for bar in bars.shown] == ["verify", "push", "pull", "save_file", "save_model"]
+    assert [(bar.closed, bar.n > 0.99 * bar.total > 0) for bar in bars.shown] == [(True, True)] * 5
     for off in (None, False):
         assert store.verify(progress=off) == []
     from stridemap import _progress
 
     monkeypatch.setattr(_progress, "find_spec", lambda _: None)
     assert store.verify(progress=True) == [], "without tqdm, nothing is shown"
-    assert len(bars.shown) == 3
+    assert len(bars.shown) == 5
+
+
+def test_save_file_calls_a_function_after_each_tensor_which_can_end_it(store: stridemap.Store) -> None:
+    weight = torch.ones(100)
+    tensors = {"weight": weight, "tied": weight, "bias": torch.ones(50)}
+    calls: list[tuple[int, int]] = []
+    stridemap.torch.save_file(tensors, store, progress=lambda *call: calls.append(call))
+    assert calls[-1] == (600, 600) and len(calls) == 2, "tied tensors are saved once"
+
+    def stop(done: int, total: int) -> None:
+        raise RuntimeError("enough")
+
+    for save_file in (stridemap.torch.save_file, stridemap.numpy.save_file):
+        with pytest.raises(RuntimeError, match="enough"):
+            save_file({"new": torch.ones(3)}, store, prefix="more", progress=stop)
+    assert list(store) == ["bias", "tied", "weight"]
 
 
 def test_verify_calls_a_function_which_can_end_it(store: stridemap.Store) -> None:
