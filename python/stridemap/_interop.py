@@ -12,7 +12,7 @@ from . import _errors, _stridemap
 from ._arrays import elements_of
 from ._files import File
 from ._places import ended
-from ._snapshots import SnapshotView
+from ._snapshots import Names, SnapshotView
 from ._store import Store, Transaction, open
 from ._stridemap import Tensor
 
@@ -108,13 +108,15 @@ def _changing(target: Target) -> Iterator[Transaction]:
 
 
 def _add_attributes(txn: Transaction, request: str, new: Mapping[str, str], prefix: str, replace: bool) -> None:
-    current = dict(txn.attrs_of(prefix)) if new else {}
+    # Texts as they are in the store, so that what is JSON there is JSON again after an export.
+    current = txn._handle.attributes(prefix) if new else {}
     differing = sorted(key for key in new.keys() & current.keys() if new[key] != current[key])
     if differing and not replace:
         owner = f'"{prefix}"' if prefix else "the store"
         message = f'{request}: {owner} has another value of the attribute "{differing[0]}"'
         raise _errors.make("NameExists", f"{message}; choose another prefix, or give replace=True")
-    txn.attrs_of(prefix).update(new)
+    for key, text in new.items():
+        txn._handle.set_attribute(prefix, key, text)
 
 
 def export(
@@ -198,9 +200,8 @@ def export(
 
 
 def _metadata(source: Mapping[str, Any], prefix: str) -> dict[str, str]:
-    if isinstance(source, SnapshotView):
-        return dict(source.attrs_of(prefix))
-    return dict(source.attrs) if isinstance(source, File) and not prefix else {}
+    """Return the attributes as they are in the store: a text, or JSON after a mark."""
+    return dict(source._handle.attributes(prefix)) if isinstance(source, Names) else {}
 
 
 def _tensor(name: str, value: Any) -> Tensor:

@@ -70,7 +70,7 @@ class safe_open:
         ...     print(f.metadata())
         None
         """
-        return dict(self._source.attrs) or None
+        return dict(self._source._handle.attributes("")) or None
 
     def get_tensor(self, name: str) -> Any:
         """Return a tensor of PyTorch, or an array of NumPy.

@@ -191,12 +191,14 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"JSON has numbers, texts, lists and dicts of them, and no {type(value).__name__}")
 
 
-def _value(text: str) -> Any:
-    """Return the value of an attribute. A text that another program saved need not be JSON."""
+def _value(value: Any) -> Any:
+    """Return the value of an attribute. What another program saved need not be a text, and a text need not be JSON."""
+    if not isinstance(value, str):
+        return value
     try:
-        return json.loads(text)
+        return json.loads(value)
     except (ValueError, RecursionError):
-        return text
+        return value
 
 
 class _Array(BackendArray):

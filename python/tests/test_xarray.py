@@ -160,13 +160,13 @@ def test_a_failed_save_changes_nothing(path: Path) -> None:
 def test_any_store_opens_as_a_dataset(path: Path, store: stridemap.Store) -> None:
     store["weight"] = np.ones((2, 3))
     store["text"] = np.zeros(2, "u1")
-    store.attrs_of("weight")["unit"] = "plain text"
+    store.attrs_of("weight").update(unit="plain text", levels=[1, 2])
     store.attrs_of("text")["_ARRAY_DIMENSIONS"] = '["too", "many"]'
     store.attrs_of("text")["_ARRAY_DTYPE"] = "[" * 100_000
     store["layer/bias"] = np.ones(3)
     opened = xarray.open_dataset(store)
     assert dict(opened.sizes) == {"text_dim_0": 2, "weight_dim_0": 2, "weight_dim_1": 3}
-    assert opened["weight"].attrs == {"unit": "plain text"}
+    assert opened["weight"].attrs == {"unit": "plain text", "levels": [1, 2]}
     store.tag("v1")
     store["weight"] = np.zeros(1)
     assert xarray.open_dataset(path, engine="stridemap", at="v1")["weight"].sum() == 6
