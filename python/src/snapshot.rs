@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
@@ -50,6 +51,13 @@ impl Snapshot {
                 sealed.extend((storage.kind == StorageKind::Sealed).then_some(storage.id));
             }
             Ok(sealed)
+        })
+    }
+
+    /// Returns the files with the bytes of the storages. Those of adopted files are outside the store.
+    fn files(&self, py: Python<'_>) -> Result<BTreeSet<PathBuf>> {
+        self.open_mode.detach(py, || -> stridemap::Result<_> {
+            self.snapshot.storages().map(|storage| storage.map(|storage| storage.file)).collect()
         })
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -139,7 +140,8 @@ def export(
     `.npy` and `.npz`. `compress` is for `.npz`. With `max_shard_bytes`, a safetensors model is split into files of at most
     so many bytes of elements, and `<file>.index.json` names them.
 
-    The file appears under its name when it is complete and synced. An existing file is replaced only if `replace` is true.
+    The file appears under its name when it is complete and synced. An existing file is replaced only if `replace` is true,
+    and not if it is a file that the store uses in place: see `adopt`.
 
     >>> import tempfile, numpy, stridemap
     >>> folder = tempfile.mkdtemp()
@@ -177,6 +179,8 @@ def export(
         if not isinstance(source, SnapshotView):
             raise _errors.make("InvalidArgument", f"export {path}: only a store is copied to a store; see import_file")
         return source._handle.copy_to(path, None if chosen is None else list(chosen))
+    if replace and isinstance(source, SnapshotView):
+        _check_not_in_use(source, path)
     wanted = [name for name in source if name.startswith(prefix)] if chosen is None else list(chosen)
     tensors = [(name.removeprefix(prefix), _tensor(name, source[name])) for name in wanted]
     match extension:
@@ -197,6 +201,16 @@ def export(
             advice = "; use torch.save" if extension in (".pt", ".pth") else ""
             message = f"export {path}: the extension selects the format, and must be {extensions}{advice}"
             raise _errors.make("InvalidArgument", message)
+
+
+def _check_not_in_use(source: SnapshotView, path: str) -> None:
+    """Refuse to replace a file whose bytes are those of tensors of the store. Its shards have its name and a number."""
+    stem, extension = os.path.splitext(path)
+    targets = [path, *glob.glob(f"{glob.escape(stem)}-*-of-*{glob.escape(extension)}")]
+    for file in source._handle.files() if any(map(os.path.exists, targets)) else ():
+        if any(os.path.exists(target) and os.path.exists(file) and os.path.samefile(file, target) for target in targets):
+            message = f"export {path}: {source._handle._origin[0]} has tensors whose elements are in {file}"
+            raise _errors.make("InvalidArgument", f"{message}; choose another file")
 
 
 def _metadata(source: Mapping[str, Any], prefix: str) -> dict[str, str]:

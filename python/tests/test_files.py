@@ -256,6 +256,42 @@ def test_export_replaces_a_file_only_by_request(model: stridemap.Store, tmp_path
         assert set(stridemap.open(tmp_path / name)) == set(model)
 
 
+def test_export_does_not_replace_a_file_that_the_store_uses(tmp_path: Path) -> None:
+    for name in ("a.safetensors", "b-00001-of-00002.safetensors", "c.npy"):
+        stridemap.export({"x": np.arange(3)}, tmp_path / name)
+        stridemap.adopt(tmp_path / name, tmp_path / "x.smap", prefix=name[0])
+    store = stridemap.open(tmp_path / "x.smap", "r+", external="beside")
+    store["y"] = np.ones(3)
+    for target in ("a.safetensors", "b.safetensors", "c.npy"):
+        with pytest.raises(ValueError, match="has tensors whose elements are in .*; choose another file"):
+            # Also if these tensors are not among those that are written.
+            stridemap.export(store, tmp_path / target, names="y", replace=True, max_shard_bytes=16 if target[0] == "b" else None)
+    assert [store[name].tolist() for name in ("a.x", "b.x", "c.c")] == [[0, 1, 2]] * 3
+    (tmp_path / "other.npy").write_bytes(b"mine")
+    stridemap.export(store, tmp_path / "other.npy", names="y", replace=True)
+    assert np.load(tmp_path / "other.npy").tolist() == [1, 1, 1]
+
+
+def test_attributes_come_back_from_a_safetensors_file(model: stridemap.Store, tmp_path: Path) -> None:
+    attributes = {"kind": "linear", "units": ["m", 3], "mark": "json:?"}
+    model.group("encoder.").attrs.update(attributes)
+    model.attrs["count"] = 3
+    stridemap.export(model, tmp_path / "prefix.safetensors", prefix="encoder")
+    stridemap.export(model.group("encoder."), tmp_path / "group.safetensors")
+    for name in ("prefix", "group"):
+        stridemap.import_file(tmp_path / f"{name}.safetensors", tmp_path / "copy.smap", prefix=name)
+        with stridemap.open(tmp_path / "copy.smap", "r+") as copy:
+            assert dict(copy.attrs_of(f"{name}.")) == attributes
+        with safetensors.safe_open(tmp_path / f"{name}.safetensors", framework="np") as file:
+            assert file.metadata()["kind"] == "linear"
+        # What is there already is the same.
+        with stridemap.open(tmp_path / "copy.smap", "r+") as copy:
+            copy.group(f"{name}.").clear()
+        stridemap.import_file(tmp_path / f"{name}.safetensors", tmp_path / "copy.smap", prefix=name)
+    with stridemap.safe_open(model, framework="np") as opened:
+        assert opened.metadata() == {"format": "pt", "count": "json:3"}, "a mapping of texts, as in safetensors"
+
+
 def test_arguments_of_export_that_have_no_meaning_are_refused(model: stridemap.Store, tmp_path: Path) -> None:
     for file, arguments, message in (
         ("x.pt", {}, "must be .safetensors, .npy, .npz, or .smap .*; use torch.save"),
