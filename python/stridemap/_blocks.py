@@ -22,7 +22,7 @@ import numpy as np
 
 from . import _errors
 from ._arrays import dtype_name, elements_of, numpy_dtype
-from ._store import Store, Transaction, open
+from ._store import Store, Transaction, only_store, open
 from ._stridemap import Tensor
 
 #: Where a block is: slices and integers, and perhaps `...`, as in a subscript.
@@ -198,4 +198,4 @@ def open_to_write(place: Store | str | os.PathLike[str]) -> Store:
 
 def open_to_read(place: Store | str | os.PathLike[str]) -> Store:
     """Return the store to read from."""
-    return place if isinstance(place, Store) else open(place)
+    return place if isinstance(place, Store) else only_store(open(place), "from_store")

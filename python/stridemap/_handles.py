@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from . import _errors
 from ._snapshots import SnapshotView
-from ._store import Store, open
+from ._store import Store, only_store, open
 from ._stridemap import Tensor
 
 #: How a store was opened: the arguments "mapped" and "external" of `open`, whether it is "writable", and whether it is
@@ -28,7 +28,8 @@ _MAX_STORES = 8
 def store(path: str, uuid: str, open_mode: OpenMode, generation: int | None = None) -> Store:
     """Open a store from a handle that another process made, at a generation if it was opened at one."""
     mode: Literal["r", "r+"] = "r+" if open_mode["writable"] else "r"
-    opened = open(path, mode, at=generation, mapped=open_mode["mapped"], external=open_mode["external"])
+    found = open(path, mode, at=generation, mapped=open_mode["mapped"], external=open_mode["external"])
+    opened = only_store(found, "open a store that another process sent")
     if opened.uuid != uuid:
         raise _errors.make("Stale", f"{path}: a different store has taken its place since the handle was made")
     return opened

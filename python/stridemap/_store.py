@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from . import _arrays, _errors, _forks, _history, _html, _progress, _remotes, _stridemap
 from ._attributes import Attributes, Updates
@@ -16,11 +16,38 @@ from ._snapshots import Change, Names, SnapshotView, checked_name, checked_prefi
 from ._stridemap import Snapshot, Tensor
 
 if TYPE_CHECKING:
+    from ._files import File
     from ._groups import ChangingGroup
 
 Kind = Literal["sealed", "mutable", "live"]
 
 
+External = Literal["refuse", "beside", "anywhere"]
+
+
+@overload
+def open(
+    path: str | os.PathLike[str],
+    mode: Literal["r+", "a", "w", "w-", "x"],
+    *,
+    at: None = None,
+    mapped: bool = True,
+    durable: bool = True,
+    timeout: float = 30.0,
+    external: External = "refuse",
+) -> Store: ...
+@overload
+def open(
+    path: str | os.PathLike[str],
+    mode: Literal["r"] = "r",
+    *,
+    at: At,
+    mapped: bool = True,
+    durable: bool = True,
+    timeout: float = 30.0,
+    external: External = "refuse",
+) -> Store: ...
+@overload
 def open(
     path: str | os.PathLike[str],
     mode: Literal["r", "r+", "a", "w", "w-", "x"] = "r",
@@ -29,8 +56,18 @@ def open(
     mapped: bool = True,
     durable: bool = True,
     timeout: float = 30.0,
-    external: Literal["refuse", "beside", "anywhere"] = "refuse",
-) -> Store | Any:
+    external: External = "refuse",
+) -> Store | File: ...
+def open(
+    path: str | os.PathLike[str],
+    mode: Literal["r", "r+", "a", "w", "w-", "x"] = "r",
+    *,
+    at: At | None = None,
+    mapped: bool = True,
+    durable: bool = True,
+    timeout: float = 30.0,
+    external: External = "refuse",
+) -> Store | File:
     """Open a store: a directory of tensors. Or open a file of tensors, to read it.
 
     `mode` is "r" to read, or "r+" to read and write. "a", "w" and "x" create the store if there is none. If the store
@@ -111,7 +148,7 @@ def _open_url(url: str, mode: str, at: At | None, timeout: float, external: str)
     return Store(handle, {"mapped": False, "writable": False, "external": external, "remote": True}, at is not None)
 
 
-def _open_file(path: str | os.PathLike[str], mode: str, at: At | None) -> Any:
+def _open_file(path: str | os.PathLike[str], mode: str, at: At | None) -> File:
     from . import _files
 
     if mode == "x":
@@ -129,6 +166,14 @@ def _rows(tensors: Names, name: str, rows: Any) -> Any:
     if not hasattr(rows, "dtype") and not hasattr(rows, "__array__") and (tensor := tensors.get(name)) is not None:
         rows = _arrays.of_dtype(rows, tensor, action)
     return _arrays.elements_of(rows, action)
+
+
+def only_store(opened: Store | File, request: str) -> Store:
+    """Return what was opened, if it is a store."""
+    if isinstance(opened, Store):
+        return opened
+    message = f"{request}: {opened.path} is a {opened.format} file, not a store; import_file makes a store of it"
+    raise _errors.make("NotAStore", message)
 
 
 class Changes(Names, Updates[Tensor]):

@@ -41,7 +41,7 @@ from . import _errors
 from ._arrays import numpy_dtype
 from ._blocks import BlockFile, open_to_write
 from ._history import At
-from ._store import Store, Transaction, open
+from ._store import Store, Transaction, only_store, open
 from ._stridemap import Tensor
 
 __all__ = ["Backend", "to_store"]
@@ -285,7 +285,8 @@ class Backend(BackendEntrypoint):
         {'x_dim_0': 3}
         """
         is_own = not isinstance(filename_or_obj, Store)
-        store = open(filename_or_obj, at=at, mapped=mapped) if is_own else filename_or_obj
+        opened = open(filename_or_obj, at=at, mapped=mapped) if is_own else filename_or_obj
+        store = only_store(opened, "open_dataset")
         found = _DataStore(store, group, is_own)
         try:
             if found._prefix and not store.group(found._prefix) and not store.attrs_of(found._prefix):

@@ -60,6 +60,12 @@ def private_bytes() -> int:
     return info.rss - info.shared
 
 
+def test_file_is_not_an_array_of_dask(path: Path) -> None:
+    np.save(path.with_name("x.npy"), np.ones(3))
+    with pytest.raises(ValueError, match="from_store: .*x.npy is a npy file, not a store; import_file makes a store of it"):
+        from_store(path.with_name("x.npy"), "x")
+
+
 def test_mean_by_dask_takes_no_memory_for_the_blocks(client: Client, large: tuple[Path, np.ndarray]) -> None:
     path, array = large
     x = from_store(path, "x", chunks=(max(MIB // 16, 1), -1))

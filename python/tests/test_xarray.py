@@ -174,6 +174,9 @@ def test_any_store_opens_as_a_dataset(path: Path, store: stridemap.Store) -> Non
     assert not store.closed
     with pytest.raises(FileNotFoundError):
         xarray.open_dataset(path.with_name("none.smap"), engine="stridemap")
+    np.save(path.with_name("x.npy"), np.ones(3))
+    with pytest.raises(ValueError, match="x.npy is a npy file, not a store; import_file makes a store of it"):
+        xarray.open_dataset(path.with_name("x.npy"), engine="stridemap")
 
 
 def test_a_pushed_dataset_is_read_from_its_url(store: stridemap.Store) -> None:
