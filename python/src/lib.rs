@@ -1,11 +1,6 @@
 //! The extension module of the Python package: stores, transactions and tensors. It contains only what Python could not
 //! do equally well. The package in `stridemap/` adds arrays, the mapping interface of a store, and pickling.
 
-#![expect(
-    clippy::doc_lazy_continuation,
-    reason = "the comments are docstrings of Python, with examples for its doctest"
-)]
-
 mod array;
 mod error;
 mod file;

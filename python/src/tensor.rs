@@ -43,6 +43,9 @@ impl OpenMode {
     }
 }
 
+/// Bytes of a file: its device and inode, the number of bytes of the storage, and where in it they begin and end.
+type FileRange = (u64, u64, u64, usize, usize);
+
 /// Where a tensor was loaded from.
 #[derive(Clone)]
 pub(crate) struct Origin {
@@ -365,7 +368,7 @@ impl Tensor {
     /// bytes of the storage, and where in it the first element begins and the last one ends. `None` if the elements are
     /// not lent, if there are none, or if a stride is negative.
     #[getter]
-    fn _file_range(&self) -> Result<Option<(u64, u64, u64, usize, usize)>> {
+    fn _file_range(&self) -> Result<Option<FileRange>> {
         let (inner, steps) = (&self.inner, self.byte_strides());
         let Some((device, inode)) = inner.file_id() else { return Ok(None) };
         if inner.storage_id().is_none() || inner.numel() == 0 || steps.iter().any(|step| *step < 0) {
