@@ -104,7 +104,7 @@ def test_file_is_not_opened_to_be_changed(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="with at: it is a file"):
         stridemap.open(path, at=1)
     for place in (path, stridemap.open(path)):
-        with pytest.raises((ValueError, PermissionError), match="can only be read"):
+        with pytest.raises((FileExistsError, PermissionError), match="a store is a directory|can only be read"):
             save_file({"x": torch.ones(1)}, place)
         with pytest.raises(ValueError, match="is a npy file, not a store; use load_file"):
             load_checkpoint(place)
