@@ -98,7 +98,8 @@ impl Payload {
     }
 
     /// Waits for one attempt, and ends it if nothing was sent for the time `stall`. What is in the sockets gets the time that
-    /// it needs at the speed so far. If that is not known, it gets more than `stall` if it is long, and at most `left`.
+    /// it needs at the speed so far. If that is not known, it gets more than `stall` if it is long, and at most half of
+    /// `left`: then another attempt is possible.
     pub(super) async fn watch<T>(
         &self,
         (stall, left): (Duration, Duration),
@@ -130,7 +131,7 @@ impl Payload {
                 None if most_bytes > SOCKET_BYTES => {
                     stall + (since - start).mul_f64(SOCKET_BYTES as f64 / most_bytes as f64)
                 }
-                None => (stall + transfer_time(self.size_bytes.min(SOCKET_BYTES))).min(left),
+                None => (stall + transfer_time(self.size_bytes.min(SOCKET_BYTES))).min((left / 2).max(stall)),
             };
             if now - since >= limit {
                 return Err(Failure::timed_out(now - since));
