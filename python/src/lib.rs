@@ -4,9 +4,12 @@
 mod array;
 mod error;
 mod file;
+mod header;
 mod interrupt;
+mod lent;
 mod live;
 mod lock;
+mod origin;
 mod remote;
 mod scalar;
 mod snapshot;
@@ -23,6 +26,8 @@ mod _stridemap {
         FileHandle, open_bytes, open_file, safetensors_bytes, write_npy, write_npz, write_safetensors,
     };
     #[pymodule_export]
+    use super::lent::Lent;
+    #[pymodule_export]
     use super::live::LiveTensor;
     #[pymodule_export]
     use super::lock::LockHandle;
@@ -33,7 +38,7 @@ mod _stridemap {
     #[pymodule_export]
     use super::store::{StoreHandle, create, open};
     #[pymodule_export]
-    use super::tensor::{Lent, Tensor};
+    use super::tensor::Tensor;
     #[pymodule_export]
     use super::transaction::TransactionHandle;
 }

@@ -12,8 +12,8 @@ use stridemap_remote::{Done, Followed, PruneOptions, Pulled, Remote, RemoteOptio
 
 use crate::error::{Error, Result};
 use crate::interrupt::{self, Call, apart};
+use crate::origin::OpenMode;
 use crate::store::{AtArgument, StoreHandle};
-use crate::tensor::OpenMode;
 
 /// The maximum duration of a wait, in seconds. Longer ones are reduced to it.
 const MAX_SECONDS: f64 = 1e9;

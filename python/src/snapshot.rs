@@ -9,8 +9,9 @@ use pyo3::prelude::*;
 use stridemap::{StorageKind, Store, TensorInfo};
 
 use crate::error::Result;
+use crate::origin::OpenMode;
 use crate::store::{microseconds, origin};
-use crate::tensor::{OpenMode, Tensor};
+use crate::tensor::Tensor;
 
 /// The name, the dtype, the size and the number of bytes of a tensor.
 type Listed = (String, &'static str, Vec<usize>, usize);

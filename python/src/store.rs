@@ -14,10 +14,11 @@ use stridemap_remote::Remote;
 
 use crate::error::Result;
 use crate::interrupt::{self, apart, detach};
+use crate::origin::{OpenMode, Origin};
 use crate::remote::Progress;
 use crate::snapshot::{Snapshot, find, has_prefix, names};
 use crate::source::Elements;
-use crate::tensor::{OpenMode, Origin, Tensor};
+use crate::tensor::Tensor;
 use crate::transaction::TransactionHandle;
 
 /// The maximum duration of a wait, in seconds. Longer timeouts are reduced to it.

@@ -1,4 +1,4 @@
-//! Tensors: their headers, and the memory that they lend to arrays.
+//! Tensors: a header over a storage, and what is done with its elements.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,54 +7,16 @@ use std::sync::Arc;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{IntoPyDict as _, PyDict, PyTuple};
-use stridemap::half::{bf16, f16};
-use stridemap::num_complex::Complex;
-use stridemap::{DType, Element, ErrorKind, Source as _};
+use pyo3::types::{IntoPyDict as _, PyDict};
+use stridemap::{ErrorKind, Source as _};
 
 use crate::error::{Error, Result};
-use crate::interrupt::{self, apart, detach};
+use crate::interrupt::{self, detach};
 use crate::live::LiveTensor;
 use crate::lock::LockHandle;
+use crate::origin::{OpenMode, Origin};
 use crate::scalar::to_python;
 use crate::source::{Elements, dtype_of};
-
-/// How a store was opened: whether it is mapped, whether it is writable (not with mode "r"), which external files it
-/// opens, and whether it is read in place from a remote.
-#[derive(Clone, IntoPyObject)]
-pub(crate) struct OpenMode {
-    pub(crate) mapped: bool,
-    pub(crate) writable: bool,
-    pub(crate) external: String,
-    pub(crate) remote: bool,
-}
-
-impl OpenMode {
-    /// Acts without the interpreter's lock. Ctrl-C ends requests to a remote.
-    pub(crate) fn detach<R: Send, E: Into<Error>>(
-        &self,
-        py: Python<'_>,
-        act: impl FnOnce() -> Result<R, E> + Send,
-    ) -> Result<R> {
-        match self.remote {
-            true => apart(py, |_| Ok(()), |_| act()),
-            false => detach(py, act),
-        }
-    }
-}
-
-/// Bytes of a file: its device and inode, the number of bytes of the storage, and where in it they begin and end.
-type FileRange = (u64, u64, u64, usize, usize);
-
-/// Where a tensor was loaded from.
-#[derive(Clone)]
-pub(crate) struct Origin {
-    pub(crate) store: PathBuf,
-    pub(crate) uuid: String,
-    pub(crate) open_mode: OpenMode,
-    pub(crate) generation: u64,
-    pub(crate) name: String,
-}
 
 /// A header over a storage: dtype, size, stride and storage offset.
 ///
@@ -135,120 +97,6 @@ impl Tensor {
         Ok(Tensor { inner, origin: None })
     }
 
-    /// The size of each dimension.
-    ///
-    /// >>> x.shape
-    /// (2, 3)
-    #[getter]
-    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.inner.size())
-    }
-
-    /// The stride of each dimension in bytes, as in NumPy.
-    ///
-    /// >>> x.strides
-    /// (24, 8)
-    #[getter]
-    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.byte_strides())
-    }
-
-    /// Returns the stride of each dimension in elements, as in PyTorch.
-    ///
-    /// >>> x.stride(), x.T.stride()
-    /// ((3, 1), (1, 3))
-    fn stride<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.inner.stride())
-    }
-
-    /// The offset of the first element in the storage, in elements.
-    ///
-    /// >>> x[1].storage_offset
-    /// 3
-    #[getter]
-    fn storage_offset(&self) -> usize {
-        self.inner.storage_offset()
-    }
-
-    /// The number of bytes of the elements.
-    ///
-    /// >>> x[1].nbytes
-    /// 24
-    #[getter]
-    fn nbytes(&self) -> usize {
-        self.inner.nbytes()
-    }
-
-    /// The number of bytes of one element.
-    ///
-    /// >>> x.itemsize
-    /// 8
-    #[getter]
-    fn itemsize(&self) -> usize {
-        self.inner.dtype().itemsize()
-    }
-
-    /// The number of elements.
-    ///
-    /// >>> x.size
-    /// 6
-    #[getter]
-    fn size(&self) -> usize {
-        self.inner.numel()
-    }
-
-    /// The number of dimensions.
-    ///
-    /// >>> x.ndim
-    /// 2
-    #[getter]
-    fn ndim(&self) -> usize {
-        self.inner.ndim()
-    }
-
-    /// The id of the storage in its store. `None` for a tensor in memory.
-    ///
-    /// >>> x.storage_id == x.T.storage_id, x.copy().storage_id
-    /// (True, None)
-    #[getter]
-    fn storage_id(&self) -> Option<u64> {
-        self.inner.storage_id()
-    }
-
-    /// The number of bytes of the storage.
-    ///
-    /// >>> x[1].storage_nbytes
-    /// 48
-    #[getter]
-    fn storage_nbytes(&self) -> u64 {
-        self.inner.storage_nbytes()
-    }
-
-    /// The name of each dimension, or `None`.
-    ///
-    /// >>> x.refine_names("row", None).names
-    /// ['row', None]
-    #[getter]
-    fn names(&self) -> Vec<Option<String>> {
-        self.inner.names().into_iter().map(|name| name.map(str::to_owned)).collect()
-    }
-
-    /// Returns whether the elements follow one another in row-major order.
-    ///
-    /// >>> x.is_contiguous(), x.T.is_contiguous()
-    /// (True, False)
-    fn is_contiguous(&self) -> bool {
-        self.inner.is_contiguous()
-    }
-
-    /// Returns whether both tensors are on the same storage.
-    ///
-    /// >>> x.shares_storage(x[1]), x.shares_storage(x.copy())
-    /// (True, False)
-    fn shares_storage(&self, other: &Tensor) -> bool {
-        self.inner.shares_storage(&other.inner)
-    }
-
     /// Returns the only element.
     ///
     /// >>> x[1, 2].item()
@@ -313,21 +161,6 @@ impl Tensor {
         Ok(result)
     }
 
-    /// Lends the memory of the elements to an array, without a copy. Returns `None` if the elements are not mapped, are
-    /// misaligned, or may change.
-    pub(crate) fn _lend(&self) -> Result<Option<Lent>> {
-        match address(&self.inner) {
-            Ok(address) => Ok(Some(Lent {
-                address,
-                size: self.inner.size().to_vec(),
-                strides: self.byte_strides(),
-                owner: self.inner.clone(),
-            })),
-            Err(e) if e.kind() == ErrorKind::NeedsCopy => Ok(None),
-            Err(e) => Err(e.into()),
-        }
-    }
-
     /// Waits for a lock on the storage, which must be mutable.
     fn _lock(&self, py: Python<'_>, exclusive: bool) -> Result<LockHandle> {
         if exclusive {
@@ -362,27 +195,6 @@ impl Tensor {
     #[getter]
     fn _file_id(&self) -> Option<(u64, u64)> {
         self.inner.file_id()
-    }
-
-    /// The bytes of a file that another mapping of it would need: the device and the inode of the file, the number of
-    /// bytes of the storage, and where in it the first element begins and the last one ends. `None` if the elements are
-    /// not lent, if there are none, or if a stride is negative.
-    #[getter]
-    fn _file_range(&self) -> Result<Option<FileRange>> {
-        let (inner, steps) = (&self.inner, self.byte_strides());
-        let Some((device, inode)) = inner.file_id() else { return Ok(None) };
-        if inner.storage_id().is_none() || inner.numel() == 0 || steps.iter().any(|step| *step < 0) {
-            return Ok(None);
-        }
-        match address(inner) {
-            Ok(_) => {}
-            Err(e) if e.kind() == ErrorKind::NeedsCopy => return Ok(None),
-            Err(e) => return Err(e.into()),
-        }
-        let itemsize = inner.dtype().itemsize();
-        let last = inner.size().iter().zip(steps).map(|(size, step)| (size - 1) * step.unsigned_abs());
-        let start = inner.storage_offset() * itemsize;
-        Ok(Some((device, inode, inner.storage_nbytes(), start, start + last.sum::<usize>() + itemsize)))
     }
 
     /// Where the tensor was loaded from: the path and the uuid of the store, how the store was opened, the generation
@@ -499,79 +311,4 @@ impl Tensor {
 /// Returns a function or a class of the package's module of arrays.
 fn from_arrays_module<'py>(tensor: &Bound<'py, Tensor>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     tensor.py().import("stridemap._arrays")?.getattr(name)
-}
-
-impl Tensor {
-    fn byte_strides(&self) -> Vec<isize> {
-        let itemsize = self.inner.dtype().itemsize() as isize;
-        self.inner.stride().iter().map(|stride| stride.saturating_mul(itemsize)).collect()
-    }
-}
-
-/// Memory lent to an array. The array holds this object, which keeps the mapping alive.
-#[pyclass(frozen)]
-pub(crate) struct Lent {
-    address: usize,
-    size: Vec<usize>,
-    strides: Vec<isize>,
-    owner: stridemap::Tensor,
-}
-
-#[pymethods]
-impl Lent {
-    /// Describes the memory to NumPy, as read-only.
-    #[getter]
-    fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let interface = PyDict::new(py);
-        interface.set_item("version", 3)?;
-        interface.set_item("shape", PyTuple::new(py, &self.size)?)?;
-        interface.set_item("strides", PyTuple::new(py, &self.strides)?)?;
-        interface.set_item("data", (self.address, true))?;
-        interface.set_item("typestr", numpy_code(self.owner.dtype()))?;
-        Ok(interface)
-    }
-}
-
-/// Returns NumPy's code of a dtype. If NumPy does not have the dtype, this is the code of an unsigned integer of the
-/// same width.
-fn numpy_code(dtype: DType) -> &'static str {
-    match dtype {
-        DType::Bool => "|b1",
-        DType::U16 | DType::BF16 => "<u2",
-        DType::U32 => "<u4",
-        DType::U64 => "<u8",
-        DType::I8 => "|i1",
-        DType::I16 => "<i2",
-        DType::I32 => "<i4",
-        DType::I64 => "<i8",
-        DType::F16 => "<f2",
-        DType::F32 => "<f4",
-        DType::F64 => "<f8",
-        DType::C64 => "<c8",
-        DType::C128 => "<c16",
-        _ => "|u1",
-    }
-}
-
-/// Returns the address of the first element, if the elements can be borrowed.
-fn address(tensor: &stridemap::Tensor) -> stridemap::Result<usize> {
-    fn address_as<T: Element>(tensor: &stridemap::Tensor) -> stridemap::Result<usize> {
-        Ok(numpy::ndarray::ArrayViewD::<T>::try_from(tensor)?.as_ptr().addr())
-    }
-    match tensor.dtype() {
-        DType::U16 => address_as::<u16>(tensor),
-        DType::U32 => address_as::<u32>(tensor),
-        DType::U64 => address_as::<u64>(tensor),
-        DType::I16 => address_as::<i16>(tensor),
-        DType::I32 => address_as::<i32>(tensor),
-        DType::I64 => address_as::<i64>(tensor),
-        DType::F16 => address_as::<f16>(tensor),
-        DType::BF16 => address_as::<bf16>(tensor),
-        DType::F32 => address_as::<f32>(tensor),
-        DType::F64 => address_as::<f64>(tensor),
-        DType::C64 => address_as::<Complex<f32>>(tensor),
-        DType::C128 => address_as::<Complex<f64>>(tensor),
-        // Bools are viewed as bytes; as bools, all of them would be read to check that they are valid.
-        _ => address_as::<u8>(&tensor.view_dtype(DType::U8)?),
-    }
 }

@@ -12,10 +12,11 @@ use stridemap::{Error, ErrorKind, Header, OnExisting, Source as _, Store, Transa
 
 use crate::error::Result;
 use crate::interrupt::detach;
+use crate::origin::Origin;
 use crate::snapshot::Snapshot;
 use crate::source::{Elements, dtype, dtype_of};
 use crate::store::kind_of;
-use crate::tensor::{Origin, Tensor};
+use crate::tensor::Tensor;
 
 type Open<'a> = Option<Transaction<'a>>;
 
