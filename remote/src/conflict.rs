@@ -3,7 +3,7 @@
 use stridemap::replica::GenerationId;
 
 /// What can be done. Nothing is merged, and nothing is lost: the store stays as it is.
-pub(crate) const WAYS_OUT: &str = "to keep the state of this store, push it to another URL; to keep that of the remote, \
+pub const WAYS_OUT: &str = "to keep the state of this store, push it to another URL; to keep that of the remote, \
                                    pull to a new path, or move this store away and pull again";
 
 /// Another store pushed elements that change in place, and no commit.

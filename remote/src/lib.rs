@@ -43,6 +43,8 @@ pub use client::Requests;
 pub use client::faults;
 #[doc(hidden)]
 pub use client::{Check, Client, Object, ObjectInfo, Put, Version};
+#[doc(hidden)]
+pub use conflict::WAYS_OUT;
 pub use follow::Followed;
 pub use progress::{Done, Progress};
 pub use prune::{PruneOptions, Pruned};
