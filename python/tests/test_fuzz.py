@@ -6,6 +6,7 @@ its exit code shows a crash.
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import random
@@ -21,6 +22,8 @@ import numpy as np
 import stridemap
 
 SEED = int(os.environ.get("STRIDEMAP_FUZZ_SEED", random.SystemRandom().randrange(1 << 32)))
+# The first three wait for other processes, without a limit of time unless one is given.
+NOT_CALLED = ("watch", "wait_for_change", "wait", "close", "verify", "_abc_impl", "__delitem__")
 DTYPES = ["bool", "uint8", "int16", "float32", "float64", "complex64", "bfloat16", "float4_e2m1fn_x2", "no", ""]
 
 
@@ -62,7 +65,7 @@ def act(draw: random.Random, store: stridemap.Store, objects: list[Any]) -> None
     if isinstance(target, stridemap.Tensor):
         names += ["__eq__", "__lt__", "__ne__", "__float__", "__int__", "__complex__", "__index__", "__format__", "__bool__"]
         names += ["sum", "mean", "min", "max", "std"]
-    if (name := draw.choice(names)) in ("watch", "wait_for_change", "close", "verify", "_abc_impl", "__delitem__"):
+    if (name := draw.choice(names)) in NOT_CALLED:
         return
     value = getattr(target, name)
     if callable(value):
@@ -90,6 +93,8 @@ def act(draw: random.Random, store: stridemap.Store, objects: list[Any]) -> None
 def run(path: str, seconds: float) -> None:
     import torch  # noqa: F401  # The first call that needs it would take a large part of the time.
 
+    # A call that never returns ends the process, and its lines are printed.
+    faulthandler.dump_traceback_later(seconds + 120, exit=True)
     draw = random.Random(SEED)
     store = stridemap.open(path, "x", durable=False, timeout=0.1)
     until, calls, refused = time.monotonic() + seconds, 0, 0
