@@ -5,7 +5,8 @@
 //! 1. [`Transaction::check_name`] checks each name before anything is written.
 //! 2. [`Transaction::stage`] writes a storage. [`Transaction::stage_shared`] shares the blocks of a file instead, if
 //!    the file system can do that. [`Transaction::adopt`] refers to a range of an [`ExternalFile`], and copies
-//!    nothing. Each returns a [`StorageKey`].
+//!    nothing. [`Transaction::stage_file`] takes a [`StagedFile`], which several processes have filled. Each returns a
+//!    [`StorageKey`].
 //! 3. [`Transaction::save_header`] saves a tensor over that storage, with a [`Header`](crate::Header).
 //! 4. [`Transaction::commit`] makes all of them visible at once.
 //!
@@ -34,7 +35,8 @@
 //! [`Transaction::commit`]: crate::Transaction::commit
 //! [`Transaction::save_header`]: crate::Transaction::save_header
 //! [`Transaction::stage`]: crate::Transaction::stage
+//! [`Transaction::stage_file`]: crate::Transaction::stage_file
 //! [`Transaction::stage_shared`]: crate::Transaction::stage_shared
 
 pub use crate::storage::ExternalFile;
-pub use crate::store::StorageKey;
+pub use crate::store::{StagedFile, StorageKey};

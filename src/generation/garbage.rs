@@ -4,12 +4,13 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use stridemap_format::KeptKey;
 
 use super::entries::{Entries, KeptEntry, StorageEntry};
 use super::store_dir::StoreDir;
 use crate::disk::{Access, DiskFile, LockMode, StoreFile, if_test_omits_step, step};
-use crate::error::{IoContext, Result};
+use crate::error::{Error, IoContext, Result};
 
 /// What a garbage collection deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,6 +79,20 @@ impl<'a> Collector<'a> {
         }
         Ok(())
     }
+}
+
+/// Reserves disk space. If the disk is full, deletes crashed writers' unfinished files, and tries again: the next commit
+/// would delete them, but is not reached without space.
+pub(crate) fn with_space<T>(store: &StoreDir, reserve: impl Fn() -> Result<T>) -> Result<T> {
+    let first = reserve();
+    let is_full =
+        |e: &Error| matches!(e.io_error().and_then(Errno::from_io_error), Some(Errno::NOSPC | Errno::DQUOT));
+    if !first.as_ref().is_err_and(is_full) {
+        return first;
+    }
+    let mut collector = Collector::new(store);
+    let swept = collector.sweep(|_| false);
+    if swept.is_ok() && collector.collected.file_count > 0 { reserve() } else { first }
 }
 
 /// Whether the newest generation, or one that a tag keeps, has a table.

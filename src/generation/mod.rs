@@ -81,7 +81,7 @@ pub(crate) use draft::Draft;
 pub(crate) use early::EarlyFiles;
 pub(crate) use entries::{Entries, GarbageEntry, KeptEntry, StorageEntry, TagEntry, TensorEntry};
 pub use garbage::Collected;
-pub(crate) use garbage::{Collector, is_table_of};
+pub(crate) use garbage::{Collector, is_table_of, with_space};
 pub(crate) use history::is_kept;
 pub use id::GenerationId;
 pub(crate) use in_use::{GenerationInUse, by_processes, generations_in_use, holders, writers_of};

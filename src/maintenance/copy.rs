@@ -380,7 +380,7 @@ impl Original<'_> {
         if is_whole {
             let mut writer = old.start_copy(&target.disk, &target.paths, target.is_durable())?;
             if writer.share_blocks(old.as_file(), length_bytes)? {
-                writer.digest_shared(length_bytes, progress)?;
+                writer.digest_file(length_bytes, progress)?;
                 let shared = writer.finish()?;
                 // The kind of a sealed storage contains its digest. If the digests differ, the copy below reads the
                 // storage chunk by chunk, and reports which chunk is damaged.

@@ -26,7 +26,7 @@
 //! | replacement | new bytes for a storage that is changed in place, from a copy of it elsewhere | `file/replace.rs` |
 //! | rewrite | copying the bytes of a storage to a new one, whole or without those that no tensor reaches | `digest/rewrite.rs` |
 //! | spool | an unfinished file of bytes that were received, and are not in their storages yet | `grow/spool.rs` |
-//! | staged storage | a file that is written and not yet published | `grow/staged_storage.rs`, `grow/writer.rs` |
+//! | staged storage | a file that is written, perhaps by other processes, and not yet published | `grow/staged_storage.rs`, `grow/writer.rs` |
 //! | storage | the bytes that tensors share, whatever holds them | `file/backing.rs` |
 //! | wait | how long a lock is waited for, and what is told meanwhile | `lock/lock_wait.rs` |
 //! | writeback | the start of writing to the disk before the sync | `grow/writeback.rs` |

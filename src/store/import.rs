@@ -7,11 +7,12 @@ use std::sync::Arc;
 use stridemap_format::limits::MAX_STORAGE_BYTES;
 use stridemap_format::{Header, TensorRecord};
 
+use super::staged_file::StagedFile;
 use super::staging::OWN_STORAGE_BYTES;
-use super::transaction::Transaction;
+use super::transaction::{Stage, Transaction};
 use super::write_elements::write_to_sink;
 use crate::error::{Error, ErrorKind, FormatContext, Result};
-use crate::generation::{Change, OnExisting};
+use crate::generation::{Change, Changes, OnExisting};
 use crate::storage::{ExternalFile, StagedStorage, StorageWriter};
 
 /// The key of a storage that a [`Transaction`] has staged, for [`save_header`](Transaction::save_header) in the same
@@ -146,6 +147,29 @@ impl Transaction<'_> {
         Ok(shared.map(|whole| self.key_of(whole)))
     }
 
+    /// Stages a file that processes have filled, as a sealed storage. See [`StagedFile`]. The commit reads the file to
+    /// digest it, and syncs it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if the file was created by a handle that is not this one or a clone of it;
+    /// [`ErrorKind::ReadOnly`]. The commit fails with [`ErrorKind::SizeMismatch`] if a process has changed the length of
+    /// the file, and with [`ErrorKind::Io`] if it cannot be read.
+    pub fn stage_file(&mut self, file: StagedFile) -> Result<StorageKey> {
+        self.check_writable("stage_file")?;
+        let (path, writer) = (file.path().to_path_buf(), file.into_writer(self.loader));
+        let writer = writer.ok_or_else(|| {
+            let message = format!(
+                "stage_file {}: the file was created by another handle; begin the transaction on that one",
+                path.display()
+            );
+            Error::new(ErrorKind::InvalidArgument, message)
+        })?;
+        let length_bytes = writer.length_bytes();
+        self.staged.push(Stage::Open(writer));
+        let id = Changes::provisional_id(self.staged.len() - 1);
+        Ok(StorageKey { transaction: self.id, id, offset_bytes: 0, length_bytes })
+    }
+
     /// Stages a range of a file, in bytes, as an external storage. Nothing is copied or written.
     ///
     /// From then on the file must not change. The store records its path, inode, length and mtime. The path is relative
@@ -248,7 +272,7 @@ impl Transaction<'_> {
     }
 }
 
-fn too_long(length_bytes: u64) -> Error {
+pub(super) fn too_long(length_bytes: u64) -> Error {
     let message = format!("stage: {length_bytes} bytes, but a storage holds at most {MAX_STORAGE_BYTES}");
     Error::new(ErrorKind::LimitExceeded, message)
 }

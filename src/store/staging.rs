@@ -5,7 +5,7 @@ use stridemap_format::{Header, RecordKind, TensorRecord};
 
 use super::transaction::{Stage, Transaction};
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::generation::{Change, Changes, OnExisting};
+use crate::generation::{Change, Changes, OnExisting, with_space};
 use crate::storage::{StagedStorage, StorageWriter};
 
 /// A tensor of at least this size has a storage of its own, which is freed when its last name is removed. Smaller
@@ -60,11 +60,14 @@ impl Transaction<'_> {
         write: impl FnOnce(&mut StorageWriter) -> Result<()>,
     ) -> Result<(u64, u64)> {
         let store = &self.loader.store;
-        let mut writer = match kind {
-            None => StorageWriter::sealed(&store.disk, &store.paths, store.is_durable())?,
-            Some(kind) => StorageWriter::in_place(kind, &store.disk, &store.paths, store.is_durable())?,
-        };
-        writer.reserve(size_bytes)?;
+        let mut writer = with_space(store, || {
+            let mut writer = match kind.clone() {
+                None => StorageWriter::sealed(&store.disk, &store.paths, store.is_durable())?,
+                Some(kind) => StorageWriter::in_place(kind, &store.disk, &store.paths, store.is_durable())?,
+            };
+            writer.reserve(size_bytes)?;
+            Ok(writer)
+        })?;
         write(&mut writer)?;
         let finished = writer.finish()?;
         Ok((self.stage_finished(finished), 0))

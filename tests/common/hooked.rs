@@ -34,6 +34,8 @@ pub(crate) struct Quirks {
     pub(crate) shares_blocks: bool,
     /// A sync of a directory fails because the directory cannot be opened.
     pub(crate) opens_no_dirs: bool,
+    /// No space can be reserved.
+    pub(crate) reserves_nothing: bool,
     /// Added to device numbers.
     pub(crate) device_shift: u64,
 }
@@ -287,6 +289,9 @@ impl DiskFile for HookedFile {
     }
 
     fn allocate(&self, range: Range<u64>) -> io::Result<bool> {
+        if self.disk.quirks.reserves_nothing {
+            return Ok(false);
+        }
         self.around("allocate", || self.file.allocate(range))
     }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use stridemap_format::{CHUNK_BYTES, Digest, RecordKind, Sealed, StorageRecord, digest, full_chunk_count};
 
-use crate::disk::{Disk, Staged, StorePaths, dir_of, mark_for_writes_in_place, step};
-use crate::error::{Error, IoContext, Result};
+use crate::disk::{Disk, Staged, StorePaths, dir_of, mark_for_writes_in_place, start_writeback, step};
+use crate::error::{Error, ErrorKind, IoContext, Result};
 use crate::parallel;
 use crate::storage::file::mark;
 use crate::storage::{ALIGNMENT_BYTES, ExternalFile, StagedStorage, Storage, Writeback, extend, zeroed};
@@ -55,6 +55,8 @@ struct Sealing {
     /// The digests of the chunks in the file.
     digests: Vec<Digest>,
     reserved_bytes: u64,
+    /// Whether other processes write the bytes, so that they are digested at the end.
+    is_left_to_others: bool,
 }
 
 impl StorageWriter {
@@ -119,12 +121,12 @@ impl StorageWriter {
         }
         // Later changes of the file do not affect the shared blocks.
         step!("shared-is-unchanged", source.check_unchanged())?;
-        writer.digest_shared(length_bytes, progress)?;
+        writer.digest_file(length_bytes, progress)?;
         Ok(Some(writer))
     }
 
     /// Shares the blocks of the first `length_bytes` of a file. Returns false, without any effect, if the file system
-    /// cannot. Call [`digest_shared`](Self::digest_shared) next.
+    /// cannot. Call [`digest_file`](Self::digest_file) next.
     pub(crate) fn share_blocks(&mut self, source: Option<&File>, length_bytes: u64) -> Result<bool> {
         if !source.is_some_and(|file| self.staged.file().share_blocks_of(file)) {
             return Ok(false);
@@ -140,9 +142,8 @@ impl StorageWriter {
         Ok(true)
     }
 
-    /// Digests a sealed storage that shares its blocks with a file, by reading the storage's own file on several
-    /// threads.
-    pub(crate) fn digest_shared(&mut self, length_bytes: u64, progress: &mut dyn FnMut(u64)) -> Result<()> {
+    /// Digests a sealed storage by reading its file on several threads.
+    pub(crate) fn digest_file(&mut self, length_bytes: u64, progress: &mut dyn FnMut(u64)) -> Result<()> {
         let Mutability::Sealed(sealing) = &mut self.mutability else { return Ok(()) };
         let (file, path) = (self.staged.file(), self.staged.path());
         let useful = usize::try_from(full_chunk_count(length_bytes)).unwrap_or(MAX_READ_THREADS);
@@ -166,11 +167,56 @@ impl StorageWriter {
         Ok(())
     }
 
+    /// Makes a sealed storage of this length that others fill: any process may write its file until
+    /// [`finish`](Self::finish), which reads it to digest it. Until it is written, it is zeros.
+    pub(crate) fn leave_to_others(&mut self, length_bytes: u64) -> Result<()> {
+        const ACTION: &str = "allocate storage";
+        self.allocate(length_bytes)?;
+        let stat = self.staged.file().stat().doing(ACTION, self.staged.path())?;
+        // No space could be reserved. Without it, a process that writes through a mapping would be killed if the disk
+        // is full.
+        let zeros = zeroed(if stat.size_bytes < length_bytes { CHUNK } else { 0 })?;
+        for start_bytes in (stat.size_bytes..length_bytes).step_by(CHUNK) {
+            let bytes = (length_bytes - start_bytes).min(CHUNK_BYTES) as usize;
+            let written = self.staged.file().write_all_at(zeros.split_at(bytes).0, start_bytes);
+            written.doing(ACTION, self.staged.path())?;
+        }
+        self.written_bytes = length_bytes;
+        if let Mutability::Sealed(sealing) = &mut self.mutability {
+            sealing.is_left_to_others = true;
+        }
+        Ok(())
+    }
+
+    /// Digests what others have written.
+    fn digest_what_others_wrote(&mut self) -> Result<()> {
+        let (length_bytes, path) = (self.written_bytes, self.staged.path());
+        let found_bytes = self.staged.file().stat().doing("read storage", path)?.size_bytes;
+        if found_bytes != length_bytes {
+            let message = format!(
+                "{}: {length_bytes} bytes were staged, and a process that wrote them has changed the length to \
+                 {found_bytes}; write within the file, and do not open it to truncate it",
+                path.display()
+            );
+            return Err(Error::new(ErrorKind::SizeMismatch, message));
+        }
+        if let (Some(file), Some(_)) = (self.staged.file().as_file(), &self.writeback) {
+            // It is written to disk while it is digested.
+            start_writeback(file, 0..length_bytes).doing("write storage", path)?;
+        }
+        self.digest_file(length_bytes, &mut |_| ())
+    }
+
     /// Marks a mutable storage as one whose change was interrupted.
     pub(crate) fn mark_interrupted(&mut self) {
         if let Mutability::InPlace { mark, .. } = &mut self.mutability {
             *mark = mark::CHANGING;
         }
+    }
+
+    /// Returns the path of the unfinished file.
+    pub(crate) fn path(&self) -> &Path {
+        self.staged.path()
     }
 
     pub(crate) fn length_bytes(&self) -> u64 {
@@ -304,6 +350,9 @@ impl StorageWriter {
     /// Finishes the storage: writes its last chunk, sets its length, writes the digests of a sealed one, and syncs the
     /// files of a durable one.
     pub(crate) fn finish(mut self) -> Result<StagedStorage> {
+        if matches!(&self.mutability, Mutability::Sealed(sealing) if sealing.is_left_to_others) {
+            step!("digest-filled", self.digest_what_others_wrote())?;
+        }
         let disk = &Arc::clone(self.staged.disk());
         let length_bytes = self.length_bytes();
         let last = std::mem::take(&mut self.pending);
@@ -326,7 +375,7 @@ impl StorageWriter {
         }
         let (kind, sum) = match self.mutability {
             Mutability::InPlace { kind, .. } => (kind, None),
-            Mutability::Sealed(Sealing { digests, reserved_bytes }) => {
+            Mutability::Sealed(Sealing { digests, reserved_bytes, .. }) => {
                 let (full, last) = digests.split_at(full_chunk_count(length_bytes) as usize);
                 let sum = stage_sum(disk, dir_of(self.staged.path()), full, durable)?;
                 let sealed = Sealed::of_digests(full, last.first().copied(), reserved_bytes);

@@ -1,6 +1,7 @@
 //! Omits each step of the protocol in turn. For every step there is a simulation that fails without the step and
 //! succeeds with it.
 
+mod filled;
 mod foreign;
 mod growth;
 mod history;
@@ -67,6 +68,11 @@ fn interleavings() -> Vec<Simulation> {
             "unfinished storage of a running writer",
             writers::unfinished_storage_of_a_running_writer,
             &["stage-is-abandoned"],
+        ),
+        of(
+            "storage that others fill",
+            filled::storage_that_others_fill,
+            &["stage-is-abandoned", "digest-filled"],
         ),
         of(
             "pinned across commits",

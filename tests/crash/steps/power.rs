@@ -13,7 +13,7 @@ use stridemap_format::Rule;
 
 use super::play::{Fate, Play, STORE, create, expect_ok, holds, open, options, refused, vector};
 use super::seat::{Seat, When};
-use super::{Simulation, of};
+use super::{Simulation, filled, of};
 
 pub(crate) fn simulations() -> Vec<Simulation> {
     vec![
@@ -44,6 +44,11 @@ pub(crate) fn simulations() -> Vec<Simulation> {
                 "rename-manifest",
                 "sync-manifest-name",
             ],
+        ),
+        of(
+            "power cuts while others fill a storage",
+            filled::power_cuts,
+            &["digest-filled", "sync-storage", "sync-digests"],
         ),
         of("power cuts in commits of tables", tables, &["sync-table", "rename-table", "sync-table-name"]),
         of(
@@ -203,7 +208,7 @@ impl<'a> Story<'a> {
         Ok(done)
     }
 
-    fn create(play: &'a Play) -> Result<(Self, Store), String> {
+    pub(super) fn create(play: &'a Play) -> Result<(Self, Store), String> {
         let mut story = Self::begin(play);
         let seat = play.seat();
         let store = story.step("create", || options(&seat).create(STORE))?;

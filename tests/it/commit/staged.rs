@@ -1,11 +1,14 @@
 //! Storages that a transaction stages before it saves headers over them, and tensors over ranges of files.
 
 use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 use std::sync::Arc;
 
 use stridemap::import::ExternalFile;
 use stridemap::{DType, Error, ErrorKind, ExternalFiles, Header, Store, StoreOptions, Tensor};
 
+use crate::harness::hooked::{Hooked, Quirks};
 use crate::harness::new_store;
 use crate::support::temporary;
 
@@ -67,6 +70,83 @@ fn writing_less_than_the_stated_length_ends_the_transaction() {
     let error = txn.stage(Some(1), |sink| -> anyhow::Result<()> { Ok(sink(&[1, 2])?) }).unwrap_err();
     assert_eq!(error.downcast::<Error>().unwrap().kind(), ErrorKind::SizeMismatch);
     drop(txn);
+    assert_eq!(files(&store), 0);
+}
+
+/// Writes a part of a file that a transaction has staged, as another process would.
+fn write_part(path: &Path, part: &[u8], offset_bytes: u64) {
+    fs::File::options().write(true).open(path).unwrap().write_all_at(part, offset_bytes).unwrap();
+}
+
+#[test]
+fn staged_file_has_what_others_wrote_and_zeros_elsewhere() {
+    let (_dir, _, store) = new_store();
+    for (round, length) in [(3 << 20) + 5, 1 << 20, 100, 0].into_iter().enumerate() {
+        let file = store.stage_file(length as u64).unwrap();
+        let path = file.path().to_path_buf();
+        assert_eq!(fs::metadata(&path).unwrap().len(), length as u64);
+        let name = format!("x{round}");
+        let mut expected = vec![0u8; length];
+        for (part, at) in [(1u8, 0), (2, length / 3)] {
+            let part = vec![part; length / 3];
+            write_part(&path, &part, at as u64);
+            expected[at..at + part.len()].copy_from_slice(&part);
+        }
+        // Other commits do not take it for what a crashed writer left.
+        Store::open(store.path()).unwrap().save("between", &1u8).unwrap();
+        let mut txn = store.begin().unwrap();
+        let key = txn.stage_file(file).unwrap();
+        txn.save_header(&name, &bytes_of(length), key).unwrap();
+        assert_eq!(txn.load(&name).unwrap().read::<u8>().unwrap(), expected);
+        txn.commit().unwrap();
+        assert_eq!(store.load(&name).unwrap().read::<u8>().unwrap(), expected);
+        assert!(!path.exists());
+    }
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
+}
+
+#[test]
+fn staged_file_takes_space_where_none_can_be_reserved() {
+    let quirks = Quirks { reserves_nothing: true, ..Quirks::default() };
+    let dir = temporary();
+    let options = StoreOptions::new().disk(Arc::new(Hooked::before(|_, _| Ok(())).with(quirks)));
+    let store = options.create(dir.path().join("x.smap")).unwrap();
+    let file = store.stage_file((2 << 20) + 9).unwrap();
+    assert!(fs::metadata(file.path()).unwrap().blocks() * 512 >= 2 << 20);
+    write_part(file.path(), &[7; 9], 2 << 20);
+    let mut txn = store.begin().unwrap();
+    let key = txn.stage_file(file).unwrap();
+    txn.save_header("x", &bytes_of((2 << 20) + 9), key).unwrap();
+    txn.commit().unwrap();
+    let tail = store.load("x").unwrap().narrow(0, (2 << 20) - 1, 10).unwrap();
+    assert_eq!(tail.read::<u8>().unwrap(), [0, 7, 7, 7, 7, 7, 7, 7, 7, 7]);
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
+}
+
+#[test]
+fn staged_file_whose_length_others_change_is_refused_and_deleted() {
+    let (_dir, _, store) = new_store();
+    for changed in [0, 99, 101] {
+        let file = store.stage_file(100).unwrap();
+        let path = file.path().to_path_buf();
+        let mut txn = store.begin().unwrap();
+        let key = txn.stage_file(file).unwrap();
+        txn.save_header("x", &bytes_of(100), key).unwrap();
+        fs::File::options().write(true).open(&path).unwrap().set_len(changed).unwrap();
+        let error = txn.commit().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::SizeMismatch, "{error}");
+        assert!(error.to_string().contains(&format!("has changed the length to {changed}")), "{error}");
+    }
+    assert_eq!(store.names().unwrap(), Vec::<String>::new());
+    let error = store.stage_file(u64::MAX).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+    let file = store.stage_file(100).unwrap();
+    assert!(file.path().exists());
+    drop(file);
+    // A clone of the handle may commit it, and another handle may not.
+    let error = Store::open(store.path()).unwrap().begin().unwrap().stage_file(store.stage_file(1).unwrap());
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(store.clone().write(|txn| txn.stage_file(store.stage_file(1)?)).map(drop).unwrap(), ());
     assert_eq!(files(&store), 0);
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use stridemap::{ErrorKind, Store, StoreOptions};
+use stridemap::{DType, ErrorKind, StorageKind, Store, StoreOptions};
 
 use crate::harness::hooked::Hooked;
 use crate::harness::{filled, new_path};
@@ -91,4 +91,49 @@ fn short_write_leaves_the_old_content() {
     let count = assert_old_content_remains(libc::EINTR, |_| true);
     println!("{count} writes of a commit ended half-way in turn");
     assert!(count >= 3, "{count}");
+}
+
+/// Opens a store on a disk that is full while this file exists.
+fn open_while_full(path: &Path, file: &Path) -> Store {
+    let file = file.to_path_buf();
+    let disk = Hooked::before(move |operation, _| {
+        let is_full = operation == "allocate" && file.exists();
+        if is_full { Err(io::Error::from_raw_os_error(libc::ENOSPC)) } else { Ok(()) }
+    });
+    StoreOptions::new().disk(Arc::new(disk)).open(path).unwrap()
+}
+
+#[test]
+fn full_disk_is_freed_of_the_files_of_crashed_writers() {
+    const COUNT: usize = 1 << 20;
+    let (_dir, path) = new_path();
+    Store::create(&path).unwrap();
+    let left = path.join("storages/.stage-crashed");
+    for save in [
+        |store: &Store| store.save("x", &filled(COUNT, 1i64)),
+        |store: &Store| store.create_tensor("y", DType::I64, &[COUNT], StorageKind::Mutable).map(drop),
+        |store: &Store| store.stage_file(8 << 20).map(drop),
+    ] {
+        fs::write(&left, b"half a checkpoint").unwrap();
+        let store = open_while_full(&path, &left);
+        save(&store).unwrap();
+        assert!(!left.exists());
+    }
+}
+
+#[test]
+fn full_disk_is_an_error_while_the_unfinished_file_belongs_to_a_writer() {
+    let (_dir, path) = new_path();
+    let writer = Store::create(&path).unwrap();
+    let file = writer.stage_file(100).unwrap();
+    let store = open_while_full(&path, file.path());
+    for error in
+        [store.save("x", &filled(1 << 20, 1i64)).unwrap_err(), store.stage_file(100).map(drop).unwrap_err()]
+    {
+        assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+        assert_eq!(error.io_error().and_then(io::Error::raw_os_error), Some(libc::ENOSPC));
+    }
+    assert!(file.path().exists());
+    drop(file);
+    store.save("x", &filled(1 << 20, 1i64)).unwrap();
 }
