@@ -14,6 +14,7 @@ mod remote;
 mod scalar;
 mod snapshot;
 mod source;
+mod staged_file;
 mod store;
 mod tensor;
 mod transaction;
@@ -35,6 +36,8 @@ mod _stridemap {
     use super::remote::{follow, open_remote, prune, pull, pull_names};
     #[pymodule_export]
     use super::snapshot::Snapshot;
+    #[pymodule_export]
+    use super::staged_file::StagedFile;
     #[pymodule_export]
     use super::store::{StoreHandle, create, open};
     #[pymodule_export]

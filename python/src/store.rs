@@ -18,6 +18,7 @@ use crate::origin::{OpenMode, Origin};
 use crate::remote::Progress;
 use crate::snapshot::{Snapshot, find, has_prefix, names};
 use crate::source::Elements;
+use crate::staged_file::StagedFile;
 use crate::tensor::Tensor;
 use crate::transaction::TransactionHandle;
 
@@ -357,6 +358,12 @@ impl StoreHandle {
         let store = self.store()?;
         let origin = origin(&store, &self.open_mode, store.generation(), "");
         detach(py, || TransactionHandle::begin(store, origin, exclusive))
+    }
+
+    /// Creates a file for a storage that several processes fill.
+    fn stage_file(&self, py: Python<'_>, length_bytes: u64) -> Result<StagedFile> {
+        let store = self.store()?;
+        StagedFile::new(detach(py, || store.stage_file(length_bytes))?)
     }
 
     /// Checks all metadata and every sealed byte. Returns a line for each finding and each interrupted change.

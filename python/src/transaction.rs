@@ -15,6 +15,7 @@ use crate::interrupt::detach;
 use crate::origin::Origin;
 use crate::snapshot::Snapshot;
 use crate::source::{Elements, dtype, dtype_of};
+use crate::staged_file::StagedFile;
 use crate::store::kind_of;
 use crate::tensor::Tensor;
 
@@ -243,8 +244,15 @@ impl TransactionHandle {
         Ok(self.add_key(key))
     }
 
+    /// Stages a file that processes have filled. Returns the number of its storage.
+    fn stage_file(&self, py: Python<'_>, file: &StagedFile) -> Result<usize> {
+        let file = file.take()?;
+        let key = self.with(py, |txn| txn.stage_file(file))?;
+        Ok(self.add_key(key))
+    }
+
     /// Copies a file to a new storage, sharing its blocks on disk where the file system can. Returns its number.
-    fn stage_file(&self, py: Python<'_>, path: PathBuf) -> Result<usize> {
+    fn copy_file(&self, py: Python<'_>, path: PathBuf) -> Result<usize> {
         let key = self.with(py, |txn| {
             let file = ExternalFile::open(&path)?;
             match txn.stage_shared(&file, &mut |_| ())? {

@@ -1,21 +1,17 @@
 """Tensors that several processes write in parallel, block by block, and that become visible in one commit.
 
-The blocks are written to a file beside the store. The commit copies the file into the store; on btrfs and XFS, the two
-share their disk space instead. The file is `<store>.writing-<machine>-<random>`. The process that created the file
-holds a lock on it, and removes it at the end. If the process is killed, the next writer of blocks for the same store
-on the same machine removes the file.
+The blocks are written in place, to an unfinished file of the store, which the commit makes the storage of the tensor. If
+the process that created the file is killed, the next writer of the store deletes it.
 """
 
 from __future__ import annotations
 
-import fcntl
-import glob
+import builtins
 import itertools
 import math
 import os
-import platform
-import secrets
-from contextlib import suppress
+from collections.abc import Sequence
+from io import FileIO
 from typing import Any
 
 import numpy as np
@@ -23,7 +19,7 @@ import numpy as np
 from . import _errors
 from ._arrays import dtype_name, elements_of, numpy_dtype
 from ._store import Store, Transaction, only_store, open
-from ._stridemap import Tensor
+from ._stridemap import StagedFile, Tensor
 
 #: Where a block is: slices and integers, and perhaps `...`, as in a subscript.
 Index = Any
@@ -98,31 +94,20 @@ def _keeps_values(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
 class BlockFile:
     """A tensor that is being written. Sent to another process, it is a path and a header."""
 
-    def __init__(self, store_path: str, shape: tuple[int, ...], dtype: Any) -> None:
-        self.store_path, self.dtype = os.path.abspath(store_path), dtype_name(dtype)
+    def __init__(self, store: Store, shape: Sequence[int], dtype: Any) -> None:
+        self.store_path, self.dtype = os.path.abspath(store.path), dtype_name(dtype)
         # Refuses a dtype that a store does not have, before anything is computed.
         Tensor._of_elements(elements_of(np.empty(0, numpy_dtype(self.dtype)), "create"))
         if not all(size >= 0 for size in shape):
             raise _errors.make("SizeMismatch", f"a size is unknown or negative: {tuple(shape)}")
         self.shape = tuple(int(size) for size in shape)
         self.nbytes = math.prod(self.shape) * numpy_dtype(self.dtype).itemsize
-        remove_abandoned(self.store_path)
-        self.path, self._lock = _create_locked(self.store_path)
-        try:
-            # Without space on the disk, a write through a mapping would end the process.
-            if self.nbytes:
-                os.posix_fallocate(self._lock, 0, self.nbytes)
-        except BaseException:
-            self.remove()
-            raise
+        self._staged: StagedFile | None = store._handle.stage_file(self.nbytes)
+        self.path = self._staged.path
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what another process needs. The lock stays with the process that created the file."""
-        return {**self.__dict__, "_lock": None}
-
-    def __del__(self) -> None:
-        if (lock := self.__dict__.get("_lock")) is not None:
-            os.close(lock)
+        """Return what another process needs. The file stays with the process that created it, which can commit it."""
+        return {**self.__dict__, "_staged": None}
 
     def __setitem__(self, index: Index, block: Any) -> None:
         """Write a block. Blocks of different processes must not overlap."""
@@ -135,57 +120,52 @@ class BlockFile:
             raise _errors.DTypeError(message)
         if size != shape:
             raise _errors.make("SizeMismatch", f"{action}: the block has the shape {size}, and its position {shape}")
-        if self.nbytes:
-            whole = np.memmap(self.path, numpy_dtype(self.dtype), "r+", shape=self.shape)
-            whole[index] = flat.view(numpy_dtype(name)).reshape(size)
-            # Other machines see what has been written back.
-            whole.flush()
-
-    def commit(self, store: Store, name: str) -> None:
-        """Save the tensor in one commit."""
-        with store.transaction() as txn:
-            self.save(txn, name)
+        if not math.prod(size):
+            return
+        values = flat.view(numpy_dtype(name)).reshape(size).astype(numpy_dtype(self.dtype), copy=False)
+        # On a network file system, other machines see what has been written when the file is closed.
+        with builtins.open(self.path, "r+b", buffering=0) as file:
+            if _is_one_run(positions, self.shape):
+                file.seek(_offset(positions, self.shape) * values.itemsize)
+                _write_all(file, np.ascontiguousarray(values).reshape(-1).view(np.uint8))
+            else:
+                np.memmap(file, values.dtype, "r+", shape=self.shape)[index] = values
 
     def save(self, txn: Transaction, name: str) -> None:
         """Save the tensor in a transaction."""
         stride = [math.prod(max(size, 1) for size in self.shape[axis + 1 :]) for axis in range(len(self.shape))]
-        number = txn._handle.stage_file(self.path)
+        # Another process has no right to the file, and copies it.
+        number = txn._handle.stage_file(self._staged) if self._staged else txn._handle.copy_file(self.path)
         txn._handle.save_header(name, (self.dtype, self.shape, stride, 0), number)
 
     def remove(self) -> None:
-        """Remove the file, if it is still there."""
-        with suppress(FileNotFoundError):
-            os.remove(self.path)
+        """Remove the file, unless a transaction has it."""
+        if self._staged is not None:
+            self._staged.remove()
 
 
-def _create_locked(store_path: str) -> tuple[str, int]:
-    """Create a file beside a store, and lock it. Return its path and its descriptor."""
-    while True:
-        path = f"{store_path}.writing-{_machine()}-{secrets.token_hex(4)}"
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Until it was locked, another writer could remove it as abandoned.
-            if os.path.samestat(os.fstat(file), os.stat(path)):
-                return path, file
-        os.close(file)
+def _is_one_run(positions: list[range], shape: Sequence[int]) -> bool:
+    """Return whether a block, which is not empty, is one run of elements in row-major order.
+
+    >>> _is_one_run([range(2, 3), range(1, 3), range(5)], (9, 4, 5)), _is_one_run([range(2), range(1)], (9, 4))
+    (True, False)
+    """
+    sizes = [len(along) for along in positions]
+    first = next((axis for axis, size in enumerate(sizes) if size > 1), len(sizes))
+    whole = all(along == range(size) for along, size in list(zip(positions, shape, strict=True))[first + 1 :])
+    return whole and (first == len(sizes) or positions[first].step == 1)
 
 
-def remove_abandoned(store_path: str) -> None:
-    """Remove the files of writers of this machine that have ended: no process holds their locks."""
-    for path in glob.glob(f"{glob.escape(store_path)}.writing-{_machine()}-*"):
-        # Another writer may remove it first, or hold its lock, or it is the file of a different user.
-        with suppress(OSError):
-            file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.remove(path)
-            finally:
-                os.close(file)
+def _offset(positions: list[range], shape: Sequence[int]) -> int:
+    """Return how many elements come before the first one of a block."""
+    return sum(along.start * math.prod(shape[axis + 1 :]) for axis, along in enumerate(positions))
 
 
-def _machine() -> str:
-    return "".join(letter for letter in platform.node() if letter.isalnum()) or "unknown"
+def _write_all(file: FileIO, elements: np.ndarray[Any, Any]) -> None:
+    rest: memoryview[Any] = elements.data
+    while rest:
+        # The kernel writes at most 2 GiB at a time.
+        rest = rest[file.write(rest) :]
 
 
 def open_to_write(place: Store | str | os.PathLike[str]) -> Store:

@@ -61,27 +61,44 @@ def to_store(array: da.Array, place: Place, name: str, *, compute: bool = True) 
     """Save an array as one tensor. Workers write its blocks in parallel; one commit at the end makes it visible.
 
     If a block fails, or the caller is killed, the store is as it was. With `compute=False`, the result is a delayed
-    object, whose last task commits.
+    object, whose last task commits. Only this process may take the file with the blocks into the store: a last task in
+    another process copies it, or shares its disk space on btrfs and XFS.
 
     >>> to_store(da.ones((4, 2), chunks=2), store, "ones")
     >>> store["ones"].shape
     (4, 2)
     """
     store = open_to_write(place)
-    file = BlockFile(store.path, array.shape, array.dtype)
+    file = BlockFile(store, array.shape, array.dtype)
     written = da.store(array, file, lock=False, compute=False)  # type: ignore[arg-type]
     if not compute:
-        return delayed(_commit)(written, file, name)
+        return delayed(_commit)(written, _Target(file, store), name)
     try:
         written.compute()
-        file.commit(store, name)
+        with store.transaction() as txn:
+            file.save(txn, name)
     finally:
         file.remove()
 
 
-def _commit(_: None, file: BlockFile, name: str) -> None:
+class _Target:
+    """A file and its store. Sent to another process, the store is a path."""
+
+    def __init__(self, file: BlockFile, store: Store | None) -> None:
+        self.file, self.store = file, store
+
+    def __reduce__(self) -> Any:
+        return _Target, (self.file, None)
+
+
+def _commit(_: None, target: _Target, name: str) -> None:
+    file, store = target.file, target.store
     try:
-        with open(file.store_path, "r+", mapped=False) as store:
-            file.commit(store, name)
+        if store is not None:
+            with store.transaction() as txn:
+                file.save(txn, name)
+        else:
+            with open(file.store_path, "r+", mapped=False) as store, store.transaction() as txn:
+                file.save(txn, name)
     finally:
         file.remove()

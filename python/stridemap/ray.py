@@ -39,7 +39,7 @@ def to_store(
     [0.0, 0.0, 1.0, 1.0, 1.0]
     """
     store = open_to_write(place)
-    file = BlockFile(store.path, shape, dtype)
+    file = BlockFile(store, shape, dtype)
     try:
         regions, writes = [], []
         for index, block in blocks:
@@ -47,7 +47,8 @@ def to_store(
             writes.append(_write.remote(file, index, block))
         check_cover(regions, file.shape)
         ray.get(writes)
-        file.commit(store, name)
+        with store.transaction() as txn:
+            file.save(txn, name)
     finally:
         file.remove()
 

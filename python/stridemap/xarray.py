@@ -72,7 +72,7 @@ def to_store(dataset: xarray.Dataset, place: Place, group: str = "", *, replace:
     store = open_to_write(place)
     files: dict[str, BlockFile] = {}
     try:
-        _compute(store.path, encoded, files)
+        _compute(store, encoded, files)
         with store.transaction(exclusive=True) as txn:
             _clear(txn, prefix, replace)
             for name, variable in encoded.items():
@@ -121,7 +121,7 @@ def _encoded(dataset: xarray.Dataset) -> tuple[dict[str, xarray.Variable], Mappi
     return dict(encoded), attributes
 
 
-def _compute(store_path: str, variables: Mapping[str, xarray.Variable], files: dict[str, BlockFile]) -> None:
+def _compute(store: Store, variables: Mapping[str, xarray.Variable], files: dict[str, BlockFile]) -> None:
     """Write arrays of Dask to files, in parallel."""
     arrays = {name: variable.data for name, variable in variables.items() if hasattr(variable.data, "__dask_graph__")}
     if not arrays:
@@ -131,7 +131,7 @@ def _compute(store_path: str, variables: Mapping[str, xarray.Variable], files: d
     for name, array in arrays.items():
         is_text = array.dtype == np.dtype("S1")
         arrays[name] = array.view(np.uint8) if is_text else array
-        files[name] = BlockFile(store_path, array.shape, np.uint8 if is_text else array.dtype)
+        files[name] = BlockFile(store, array.shape, np.uint8 if is_text else array.dtype)
     targets: Any = [files[name] for name in arrays]
     da.store(list(arrays.values()), targets, lock=False)
 

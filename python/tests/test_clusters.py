@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -60,6 +61,11 @@ def private_bytes() -> int:
     return info.rss - info.shared
 
 
+def unfinished(store: str | Path) -> list[Path]:
+    """Return the unfinished files of a store."""
+    return list(Path(store).glob("storages/.stage-*"))
+
+
 def test_file_is_not_an_array_of_dask(path: Path) -> None:
     np.save(path.with_name("x.npy"), np.ones(3))
     with pytest.raises(ValueError, match="from_store: .*x.npy is a npy file, not a store; import_file makes a store of it"):
@@ -93,7 +99,33 @@ def test_array_of_dask_becomes_one_tensor_in_one_commit(client: Client, path: Pa
         to_store(da.zeros((0, 3)), store, "empty")
         assert store["empty"].shape == (0, 3)
         assert np.array_equal(from_store(store, "t", chunks=5)[3:, ::-1].compute(), array.T[::2][3:, ::-1])
-    assert list(path.parent.glob("*.writing-*")) == []
+    assert unfinished(path) == []
+
+
+@pytest.mark.parametrize("compute", [True, False])
+def test_blocks_are_written_to_the_file_that_becomes_the_storage(compute: bool, store: stridemap.Store) -> None:
+    written: set[int] = set()
+
+    def note(block: np.ndarray) -> np.ndarray:
+        written.update(file.stat().st_ino for file in unfinished(store.path))
+        return block
+
+    array = da.ones((40, 6), chunks=(10, 3)).map_blocks(note, dtype=float, meta=np.empty((0, 0)))
+    with dask.config.set(scheduler="threads"):
+        saved = to_store(array, store, "x", compute=compute)
+        if not compute:
+            saved.compute()
+    assert store["x"].numpy().tolist() == np.ones((40, 6)).tolist()
+    assert {file.stat().st_ino for file in Path(store.path).glob("storages/*.bin")} == written and len(written) == 1
+    assert unfinished(store.path) == [] and store.verify() == []
+
+
+def test_delayed_array_that_is_not_computed_leaves_nothing(store: stridemap.Store) -> None:
+    saved = to_store(da.ones(5), store, "x", compute=False)
+    assert len(unfinished(store.path)) == 1
+    del saved
+    gc.collect()
+    assert unfinished(store.path) == [] and list(store) == []
 
 
 def fail_late(block: np.ndarray, block_info: Any = None) -> np.ndarray:
@@ -108,7 +140,7 @@ def test_failed_block_leaves_the_store_as_it_was(client: Client, store: stridema
     with pytest.raises(ValueError, match="no use"):
         to_store(broken, store, "x")
     assert store["x"].item() == 1 and list(store) == ["x"]
-    assert list(Path(store.path).parent.glob("*.writing-*")) == []
+    assert unfinished(store.path) == []
 
 
 KILLED = {
@@ -145,11 +177,11 @@ def test_killed_writer_leaves_the_store_as_it_was(engine: str, path: Path) -> No
         with subprocess.Popen([sys.executable, "-c", KILLED[engine], path], stdout=subprocess.PIPE) as writer:
             assert writer.stdout is not None and writer.stdout.readline().startswith(b"begun")
             writer.send_signal(signal.SIGKILL)
-        assert len(list(path.parent.glob("*.writing-*"))) == 1
+        assert len(unfinished(path)) == 1
         store.refresh()
         assert store["x"].item() == 1 and store.verify() == []
         to_store(da.ones(4), store, "x")
-        assert store["x"].shape == (4,) and list(path.parent.glob("*.writing-*")) == []
+        assert store["x"].shape == (4,) and unfinished(path) == []
 
 
 @ray.remote
@@ -190,7 +222,7 @@ def test_ray_gets_headers_and_writes_blocks(rays: None, large: tuple[Path, np.nd
         with pytest.raises(ValueError, match="negative"):
             stridemap.ray.to_store([(np.s_[:10], squares.remote(-1))], path, "x", (10,), "int64")
         store.refresh()
-        assert store["x"].shape == array.shape and list(path.parent.glob("*.writing-*")) == []
+        assert store["x"].shape == array.shape and unfinished(path) == []
 
 
 #: Blocks of 10 elements, and what is wrong with them as one tensor of this dtype.
@@ -217,7 +249,7 @@ def test_block_of_ray_that_does_not_fit_is_an_error(
     right = np.zeros(10, stridemap._arrays.numpy_dtype(dtype))
     with pytest.raises((TypeError, ValueError), match=said):
         stridemap.ray.to_store([(np.s_[:10], right), (np.s_[10:], block)], store, "x", (20,), dtype)
-    assert list(store) == [] and list(Path(store.path).parent.glob("*.writing-*")) == []
+    assert list(store) == [] and unfinished(store.path) == []
 
 
 @pytest.mark.parametrize(("dtype", "block", "said"), WRONG_BLOCKS)
@@ -229,7 +261,7 @@ def test_block_of_dask_that_does_not_fit_is_an_error(
     array = da.zeros(20, chunks=10, dtype=right).map_blocks(lambda _: block, dtype=right, meta=np.empty(0, right))
     with dask.config.set(scheduler="threads"), pytest.raises((TypeError, ValueError), match=said):
         to_store(array, store, "x")
-    assert list(store) == [] and list(Path(store.path).parent.glob("*.writing-*")) == []
+    assert list(store) == [] and unfinished(store.path) == []
 
 
 def test_masked_array_of_dask_is_an_error(store: stridemap.Store) -> None:
@@ -269,7 +301,7 @@ def test_missing_and_overlapping_blocks_of_ray_are_an_error(
 
     with pytest.raises((ValueError, IndexError), match=said):
         stridemap.ray.to_store(blocks(), store, "x", shape, "float64")
-    assert list(store) == [] and list(Path(store.path).parent.glob("*.writing-*")) == []
+    assert list(store) == [] and unfinished(store.path) == []
 
 
 def test_blocks_of_ray_that_fit_are_converted(rays: None, store: stridemap.Store) -> None:
