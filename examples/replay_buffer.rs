@@ -84,7 +84,7 @@ impl Ring {
         // A process that sees an element of this row also sees the number that marks the row as being written. The
         // writes of one lap ago come before that number.
         fence(Ordering::AcqRel);
-        self.rows.at(&self.rows.select(0, row)?)?.write_from(&transition)?;
+        self.rows.view(|rows| rows.select(0, row))?.write_from(&transition)?;
         // A process that sees the number that marks the row as complete sees every element.
         fence(Ordering::Release);
         self.numbers.set(row, 2 * ticket + 2)?;
@@ -98,7 +98,7 @@ impl Ring {
             return Ok(None);
         }
         fence(Ordering::Acquire);
-        self.rows.at(&self.rows.select(0, row)?)?.read_into(transition)?;
+        self.rows.view(|rows| rows.select(0, row))?.read_into(transition)?;
         fence(Ordering::Acquire);
         let is_whole = self.numbers.get(row)? == before;
         Ok(is_whole.then_some((before - 2) / 2))

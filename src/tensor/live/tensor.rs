@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::Deref;
 
 use stridemap_format::Header;
 
@@ -18,8 +17,7 @@ use crate::tensor::kernel::for_each_start;
 /// A tensor on a live storage. Many threads and processes read and write its elements at once; see
 /// [`Tensor::as_live`].
 ///
-/// It dereferences to its [`Tensor`], with its header and views. [`at`](Self::at) returns the live tensor of a view
-/// of it. All methods take `&self`. A live tensor can be cloned and sent to any thread. No access waits for another.
+/// Its [`view`](Self::view)s are live, too, and its [`tensor`](Self::tensor) has its header. All methods take `&self`. A live tensor can be cloned and sent to any thread. No access waits for another.
 ///
 /// ```
 /// use stridemap::{DType, StorageKind, Store};
@@ -36,7 +34,7 @@ use crate::tensor::kernel::for_each_start;
 ///     }
 /// });
 /// assert_eq!(counts.get([0, 2])?, 4000);
-/// counts.at(&counts.select(0, 1)?)?.write_from(&[1, 2, 3])?;
+/// counts.view(|counts| counts.select(0, 1))?.write_from(&[1, 2, 3])?;
 /// assert_eq!(counts.read()?, [0, 0, 4000, 1, 2, 3]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -71,7 +69,14 @@ pub struct LiveTensor<T> {
 }
 
 impl<T: LiveElement> LiveTensor<T> {
-    /// Returns the live tensor of another view of the same storage.
+    /// Returns the tensor: its header and its views. What is read through it is copied from the file, and an element
+    /// that changes meanwhile may be read half old and half new.
+    pub fn tensor(&self) -> &Tensor {
+        &self.tensor
+    }
+
+    /// Returns a view of the same elements, which is live too. `view` receives the [tensor](Self::tensor), and returns
+    /// the view of it.
     ///
     /// ```
     /// # use stridemap::{DType, StorageKind, Store};
@@ -81,24 +86,24 @@ impl<T: LiveElement> LiveTensor<T> {
     /// # // SAFETY: only stridemap writes to this store.
     /// # let store = unsafe { Store::open_mapped(&path)? };
     /// let x = store.create_tensor("x", DType::I64, &[2, 3], StorageKind::Live)?.as_live::<i64>()?;
-    /// let column = x.at(&x.select(1, 0)?)?;
+    /// let column = x.view(|x| x.select(1, 0))?;
     /// column.fill(7);
     /// assert_eq!(x.read()?, [7, 0, 0, 7, 0, 0]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a tensor on a different storage; [`ErrorKind::DTypeMismatch`] and
-    /// [`ErrorKind::Unsupported`] as for [`Tensor::as_live`].
-    pub fn at(&self, view: &Tensor) -> Result<LiveTensor<T>> {
-        let file = self.tensor.live_file("at")?;
+    /// Those of `view`; [`ErrorKind::InvalidArgument`] for a tensor on a different storage;
+    /// [`ErrorKind::DTypeMismatch`] and [`ErrorKind::Unsupported`] as for [`Tensor::as_live`].
+    pub fn view(&self, view: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<LiveTensor<T>> {
+        let (file, view) = (self.tensor.live_file("view")?, view(&self.tensor)?);
         if !view.storage().as_live().is_some_and(|other| other.is_same(file)) {
             let (of_view, own) = (view.storage().identity(), self.tensor.storage().identity());
-            let message = format!("at: the view is on storage {of_view}, and the live tensor on {own}");
+            let message = format!("view: the view is on storage {of_view}, and the live tensor on {own}");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        check_view::<T>("at", view, file)?;
-        Ok(LiveTensor { tensor: view.clone(), mapping: self.mapping.clone(), element: PhantomData })
+        check_view::<T>("view", &view, file)?;
+        Ok(LiveTensor { tensor: view, mapping: self.mapping.clone(), element: PhantomData })
     }
 
     /// Returns the element at an index: one position per dimension. Negative positions count from the end.
@@ -356,13 +361,5 @@ impl<T> Clone for LiveTensor<T> {
 impl<T> fmt::Debug for LiveTensor<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "LiveTensor({:?})", self.tensor)
-    }
-}
-
-impl<T> Deref for LiveTensor<T> {
-    type Target = Tensor;
-
-    fn deref(&self) -> &Tensor {
-        &self.tensor
     }
 }

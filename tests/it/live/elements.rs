@@ -26,11 +26,11 @@ fn elements_are_held<T: LiveElement + PartialEq + Debug>(elements: [T; 4], sum: 
     assert_eq!(x.compare_exchange([0, 0], b, c).unwrap(), Err(a));
     assert_eq!(x.compare_exchange([0, 0], a, c).unwrap(), Ok(a));
     let mut row = [zero; 2];
-    x.at(&x.select(0, 0).unwrap()).unwrap().read_into(&mut row).unwrap();
+    x.view(|x| x.select(0, 0)).unwrap().read_into(&mut row).unwrap();
     assert_eq!(row, [c, b]);
-    x.at(&x.select(0, -1).unwrap()).unwrap().write_from(&[d, d]).unwrap();
+    x.view(|x| x.select(0, -1)).unwrap().write_from(&[d, d]).unwrap();
     assert_eq!(x.read().unwrap(), [c, b, d, d]);
-    x.at(&x.select(1, 1).unwrap()).unwrap().fill(a);
+    x.view(|x| x.select(1, 1)).unwrap().fill(a);
     assert_eq!(x.read().unwrap(), [c, a, d, a]);
     x.flush().unwrap();
 
@@ -40,7 +40,7 @@ fn elements_are_held<T: LiveElement + PartialEq + Debug>(elements: [T; 4], sum: 
     let reopened = Store::open(&path).unwrap();
     assert_eq!(reopened.load("saved").unwrap().read::<T>().unwrap(), elements);
     assert_eq!(reopened.load("zeros").unwrap().t().unwrap().read::<T>().unwrap(), [c, d, a, a]);
-    store.save("copy", &*x).unwrap();
+    store.save("copy", x.tensor()).unwrap();
     x.fill(zero);
     assert_eq!(store.load("copy").unwrap().as_slice::<T>().unwrap(), [c, a, d, a]);
     let kinds: Vec<_> = store.snapshot().storages().map(|info| info.unwrap().kind).collect();

@@ -49,13 +49,13 @@ fn tensors_that_cannot_be_live_are_refused() {
 
     let live = x.as_live::<f32>().unwrap();
     assert_refused(
-        live.at(&load("mutable")),
+        live.view(|_| Ok(load("mutable"))),
         ErrorKind::InvalidArgument,
         &["0000000000000002", "0000000000000003"],
     );
-    assert_refused(live.at(&heap), ErrorKind::InvalidArgument, &["heap"]);
-    assert_refused(live.at(&wide), ErrorKind::DTypeMismatch, &["at", "float16"]);
-    assert_refused(live.at(&x.expand([2, 2, 3]).unwrap()), ErrorKind::Unsupported, &["at:"]);
+    assert_refused(live.view(|_| Ok(heap.clone())), ErrorKind::InvalidArgument, &["heap"]);
+    assert_refused(live.view(|_| Ok(wide.clone())), ErrorKind::DTypeMismatch, &["view", "float16"]);
+    assert_refused(live.view(|x| x.expand([2, 2, 3])), ErrorKind::Unsupported, &["view:"]);
     let shown = ["size [2, 3] with stride [3, 1]"];
     assert_refused(live.get([2, 0]), ErrorKind::OutOfRange, &["get([2, 0])", "index 2", "axis 0", shown[0]]);
     assert_refused(live.set([0, -4], 1.), ErrorKind::OutOfRange, &["set([0, -4])", "axis 1"]);
@@ -79,7 +79,7 @@ fn tensors_that_cannot_be_live_are_refused() {
         ErrorKind::SizeMismatch,
         &["write_from", "6 elements", "has length 7"],
     );
-    let row = live.at(&live.select(0, 0).unwrap()).unwrap();
+    let row = live.view(|live| live.select(0, 0)).unwrap();
     assert_refused(row.write_from(&[0.; 2]), ErrorKind::SizeMismatch, &["write_from", "3 elements"]);
     assert_eq!(live.read().unwrap(), [1.; 6]);
 

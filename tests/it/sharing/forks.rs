@@ -257,7 +257,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
             let child = fork(|| {
                 let own = live.clone();
                 assert_eq!(own.fetch_add([0], 5).unwrap(), 0);
-                own.at(&own.flip([0]).unwrap()).unwrap().set([0], 7).unwrap();
+                own.view(|own| own.flip([0])).unwrap().set([0], 7).unwrap();
                 assert_refused(x.as_live::<i64>(), ErrorKind::Stale, &["as_live", "forked"]);
                 assert_refused(own.flush(), ErrorKind::Stale, &["flush", "forked"]);
             });

@@ -39,7 +39,7 @@ fn change(live: &LiveTensor<i64>, model: &Model, held: &mut [i64], draws: &mut D
         for row in 0..rows {
             let own = &ids[row * row_elems..][..row_elems];
             let mut read = vec![0; row_elems];
-            let view = live.at(&live.select(0, row).unwrap()).unwrap();
+            let view = live.view(|live| live.select(0, row)).unwrap();
             view.read_into(&mut read).unwrap();
             assert_eq!(read, own.iter().map(|&id| held[id]).collect::<Vec<_>>(), "{row} of {live:?}");
             read.reverse();
@@ -75,7 +75,7 @@ proptest! {
             change(&live.unwrap(), &model, &mut held, &mut draws);
             prop_assert_eq!(base.read::<i64>().unwrap(), &held[..]);
             let whole = base.as_live::<i64>().unwrap();
-            whole.at(&view).unwrap().fill(8);
+            whole.view(|_| Ok(view.clone())).unwrap().fill(8);
             model.ids.iter().for_each(|&id| held[id] = 8);
             prop_assert_eq!(whole.read().unwrap(), held);
         }
