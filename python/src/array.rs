@@ -1,6 +1,5 @@
 //! A tensor as an array of NumPy: its dtype, its elements, and the operations that NumPy does on them.
 
-use pyo3::basic::CompareOp;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -134,23 +133,6 @@ impl Tensor {
         value: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         arrays(slf.py())?.getattr("assign")?.call1((slf, subscript, value)).map(drop)
-    }
-
-    /// Compares elementwise, as NumPy does: the result is an array of bools.
-    fn __richcmp__<'py>(
-        slf: &Bound<'py, Self>,
-        other: &Bound<'py, PyAny>,
-        op: CompareOp,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let name = match op {
-            CompareOp::Lt => "lt",
-            CompareOp::Le => "le",
-            CompareOp::Eq => "eq",
-            CompareOp::Ne => "ne",
-            CompareOp::Gt => "gt",
-            CompareOp::Ge => "ge",
-        };
-        arrays(slf.py())?.getattr("compare")?.call1((name, slf, other))
     }
 
     /// A tensor is hashed by its identity, as in PyTorch.

@@ -21,12 +21,15 @@ use crate::source::{Elements, dtype_of};
 /// A header over a storage: dtype, size, stride and storage offset.
 ///
 /// Views are headers over the same storage, and no element is read to make one. `numpy()` and `torch()` return arrays
-/// of the elements.
+/// of the elements. The results of operators such as `+` are new arrays of NumPy, or tensors of PyTorch if the other operand
+/// is one; `+=` changes a mutable tensor in place, under a lock.
 ///
 /// In the examples, `x` has the integers 0 to 5 in 2 rows, and `store` is the store that has it.
 ///
 /// >>> x[1, 2].item(), x.T.shape
 /// (5, (3, 2))
+/// >>> 10 - x[1]
+/// array([7, 6, 5])
 #[pyclass(frozen, weakref, module = "stridemap")]
 pub(crate) struct Tensor {
     pub(crate) inner: stridemap::Tensor,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import operator
 import os
 import sys
 import weakref
@@ -74,27 +73,27 @@ def to_list(tensor: Tensor) -> Any:
     return to_numpy(tensor).tolist()
 
 
-def _operand(value: Any) -> Any:
+def operand(value: Any) -> Any:
     """Return what NumPy calculates with: arrays of tensors, and everything else as it is."""
     if isinstance(value, Tensor):
         return to_numpy(value)
     if isinstance(value, tuple):
-        return tuple(map(_operand, value))
+        return tuple(map(operand, value))
     if "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor):
         name, shape, flat = elements_of(value, "convert a tensor of PyTorch")
         return flat.view(numpy_dtype(name)).reshape(shape)
     return value
 
 
-def compare(name: str, tensor: Tensor, other: Any) -> Any:
-    """Compare elementwise, by a function of `operator`. The result is an array of bools."""
-    result: Any = getattr(operator, name)(to_numpy(tensor), _operand(other))
-    return result
+def is_same(tensor: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors have the same elements of the same storage, in the same order."""
+    own, theirs = ((part._dtype_name, part.shape, part.stride(), part.storage_offset) for part in (tensor, other))
+    return own == theirs and tensor.shares_storage(other)
 
 
 def take(tensor: Tensor, subscript: Any) -> np.ndarray[Any, Any]:
     """Return a copy of the elements that a subscript with lists or masks selects, as NumPy does."""
-    parts = _operand(subscript)
+    parts = operand(subscript)
     if tensor.ndim > 0 and tensor._lend() is None and (rows := _rows(tensor, parts)) is not None:
         # Not all elements are read.
         index = Tensor._of_elements(elements_of(rows, "index"))
@@ -119,8 +118,13 @@ def _rows(tensor: Tensor, parts: Any) -> np.ndarray[Any, Any] | None:
 
 def assign(tensor: Tensor, subscript: Any, value: Any) -> None:
     """Change elements of a mutable tensor, under a lock taken for it."""
+    # In `x[0] += 1`, Python assigns the changed part to itself. Another process may have changed it meanwhile.
+    if isinstance(value, Tensor) and value.shares_storage(tensor):
+        part = tensor[subscript]
+        if isinstance(part, Tensor) and is_same(part, value):
+            return
     # Before the lock is taken: the value may be on the same storage, which this thread could not lock again.
-    value, subscript = _operand(_without_mask(value, "change elements")), _operand(subscript)
+    value, subscript = operand(without_mask(value, "change elements")), operand(subscript)
     try:
         with Lock(tensor, True) as array:
             array[subscript] = value
@@ -176,7 +180,7 @@ def of_dtype(numbers: Any, tensor: Tensor, action: str) -> Any:
 
     What the dtype cannot hold stays as it is, and is refused later, as elements of a different dtype are.
     """
-    numbers = _without_mask(numbers, action)
+    numbers = without_mask(numbers, action)
     array, dtype = np.asarray(numbers), np.dtype(tensor.dtype)
     if array.dtype.kind not in "iufb" or (array.dtype.kind != "b" and dtype.kind == "b"):
         return numbers
@@ -200,7 +204,7 @@ def elements_of(value: Any, action: str) -> tuple[str, tuple[int, ...], np.ndarr
         return name, tuple(whole.shape), whole.as_strided((whole.numel(),), (1,)).view(torch.uint8).numpy()
     if not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
         value = np.from_dlpack(value)
-    array = np.asarray(_without_mask(value, action))
+    array = np.asarray(without_mask(value, action))
     if not can_save(array.dtype.name):
         advice = "numbers and bools can; convert them"
         if isinstance(value, Mapping):
@@ -214,11 +218,11 @@ def elements_of(value: Any, action: str) -> tuple[str, tuple[int, ...], np.ndarr
     return array.dtype.name, array.shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def _without_mask(value: Any, action: str) -> Any:
+def without_mask(value: Any, action: str) -> Any:
     """Return a value for `numpy.asarray`, which would drop the mask of a masked array. Refuse masked arrays."""
     if isinstance(value, list | tuple):
         plain = (bool, int, float, complex)
-        return [part if type(part) in plain else _without_mask(part, action) for part in value]
+        return [part if type(part) in plain else without_mask(part, action) for part in value]
     if not hasattr(value, "__array__") or isinstance(value, np.generic):
         return value
     # Dask's own conversion drops the mask.

@@ -9,7 +9,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from . import _arrays, _errors, _forks, _history, _html, _progress, _remotes, _stridemap
+from . import _arrays, _errors, _forks, _history, _html, _operators, _progress, _remotes, _stridemap
 from ._attributes import Attributes, Updates
 from ._history import At, LogEntry, TagInfo
 from ._snapshots import Change, Names, SnapshotView, checked_name, checked_prefix
@@ -216,7 +216,8 @@ class Changes(Names, Updates[Tensor]):
         return Attributes(self, checked_name(name))
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self.save(name, value)
+        if not _operators.is_changed_in_place(value, lambda: self._handle.find(checked_name(name))):
+            self.save(name, value)
 
     def __delitem__(self, name: str) -> None:
         with self._change() as txn:
