@@ -305,6 +305,11 @@ impl Tensor {
         slf.py().import("stridemap._html")?.getattr("described")?.call1((slf,))
     }
 
+    /// The number, if the tensor has no dimensions, and otherwise the description.
+    fn __str__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("stridemap._html")?.getattr("printed")?.call1((slf,))
+    }
+
     /// Returns what a notebook shows.
     fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("stridemap._html")?.getattr("of_tensor")?.call1((slf,))

@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyEllipsis, PyInt, PyList, PySlice, PyTuple};
+use pyo3::types::{PyBool, PyEllipsis, PyInt, PyList, PySlice, PyString, PyTuple, PyType};
 use stridemap::{Axis, Index, Sections};
 
 use crate::array::arrays;
@@ -65,6 +65,12 @@ fn integers(arguments: &Bound<'_, PyTuple>) -> PyResult<Vec<isize>> {
         1 if arguments.get_item(0)?.extract::<isize>().is_err() => arguments.get_item(0)?.extract(),
         _ => arguments.extract(),
     }
+}
+
+/// Whether an argument is a dtype: a name, a type such as `np.int32`, or a dtype of NumPy or PyTorch.
+fn is_dtype(argument: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let is_named = argument.is_instance_of::<PyString>() || argument.is_instance_of::<PyType>();
+    Ok(is_named || (argument.hasattr("itemsize")? && !argument.hasattr("__array__")?))
 }
 
 impl Tensor {
@@ -271,12 +277,16 @@ impl Tensor {
         self.wrapped(self.inner.expand(integers(size)?))
     }
 
-    /// Returns a view of another shape. If the strides do not allow one, this is an error, and `reshape` makes a copy.
+    /// Returns a view of another shape. If the strides do not allow one, this is an error, and `reshape` makes a copy. With
+    /// a dtype instead of a shape, this is `view_dtype`.
     ///
-    /// >>> x.view(3, -1).tolist()
-    /// [[0, 1], [2, 3], [4, 5]]
+    /// >>> x.view(3, -1).tolist(), x.view("int32").shape
+    /// ([[0, 1], [2, 3], [4, 5]], (2, 6))
     #[pyo3(signature = (*shape))]
     fn view(&self, shape: &Bound<'_, PyTuple>) -> Result<Tensor> {
+        if shape.len() == 1 && is_dtype(&shape.get_item(0)?)? {
+            return self.view_dtype(&shape.get_item(0)?);
+        }
         self.wrapped(self.inner.view(integers(shape)?))
     }
 

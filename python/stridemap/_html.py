@@ -73,7 +73,7 @@ def of_tensor(tensor: Tensor) -> str:
     """Return the header of a tensor, some of its elements, and a histogram."""
     from . import _html_elements
 
-    rows = {"shape": _shape(tensor), "dtype": str(tensor.dtype), "bytes": size(tensor.nbytes)}
+    rows = {"shape": _shape(tensor), "dtype": tensor._dtype_name, "bytes": size(tensor.nbytes)}
     if not tensor.is_contiguous():
         rows["strides"] = f"{tensor.strides} bytes"
     origin = tensor._origin
@@ -97,7 +97,21 @@ def described(tensor: Tensor) -> str:
     """
     origin = tensor._origin
     place = "in memory" if origin is None else f"of {origin[4]!r} in {str(origin[0])!r}"
-    return f"<stridemap.Tensor {_shape(tensor)} {tensor.dtype}, {place}>"
+    return f"<stridemap.Tensor {_shape(tensor)} {tensor._dtype_name}, {place}>"
+
+
+def printed(tensor: Tensor) -> str:
+    """Return the number of a tensor without dimensions, as NumPy prints it, and otherwise what represents the tensor.
+
+    >>> print(x[1, 2], x[1].sum() / x[1, 2])
+    5 2.4
+    """
+    if tensor.ndim == 0:
+        try:
+            return str(tensor.numpy()[()])
+        except _errors.Error:
+            pass  # Its lock is held, for example.
+    return described(tensor)
 
 
 def _shape(tensor: Tensor) -> str:

@@ -256,3 +256,33 @@ def test_arrays_that_cannot_be_saved_are_refused_with_another_way(store: stridem
             store["x"] = array
         store["x"], store.attrs_of("x")["dtype"] = array.view("int64"), str(array.dtype)
         np.testing.assert_array_equal(store["x"].numpy().view(store.attrs_of("x")["dtype"]), array)
+
+
+def test_tensor_without_dimensions_is_printed_as_its_number(store: stridemap.Store) -> None:
+    store.update(loss=np.float32(0.1), step=3, flag=True, one=[0.5])
+    assert f"{store['loss']} {store['step']} {store['flag']}" == "0.1 3 True" and str(store["one"][0]) == "0.5"
+    assert repr(store["loss"]).startswith("<stridemap.Tensor () float32, of 'loss'")
+    assert str(store["one"]) == f"{store['one']}" == repr(store["one"])
+    store.save("m", 1, kind="mutable")
+    with store["m"].lock():
+        assert str(store["m"]) == repr(store["m"])
+    packed = stridemap.Tensor._of_elements(("float4_e2m1fn_x2", [], np.arange(1, dtype=np.uint8)))
+    assert repr(packed) == str(packed) == "<stridemap.Tensor () float4_e2m1fn_x2, in memory>"
+    assert "float4_e2m1fn_x2" in packed._repr_html_()
+
+
+def test_view_takes_a_dtype(store: stridemap.Store) -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    store["x"] = array
+    x = store["x"]
+    for dtype in ("int32", np.int32, np.dtype("i4"), torch.int32, "uint8", torch.bfloat16):
+        view = x.view(dtype)
+        assert view.shares_storage(x) and view.dtype == x.view_dtype(dtype).dtype
+    assert np.array_equal(x.view(np.uint8), array.view(np.uint8)) and x.view(torch.int32).torch().equal(x.torch().view(torch.int32))
+    for shape in ((3, 2), ((3, 2),), ([3, -1],), (torch.Size([3, 2]),), (np.int64(3), 2), (np.array([3, 2]),)):
+        assert x.view(*shape).shape == (3, 2)
+    assert x.view(np.int64(6)).shape == (6,) == x.view(-1).shape
+    with pytest.raises(TypeError, match="no dtype is named"):
+        x.view("int33")
+    with pytest.raises(ValueError, match="view"):
+        x.view("float64")
