@@ -9,13 +9,12 @@ import sys
 import tempfile
 
 import numpy as np
-import torch
 from torch.utils.data import DataLoader, Dataset
 
 import stridemap
 
 
-class Rows(Dataset[tuple[torch.Tensor, int]]):
+class Rows(Dataset[tuple[stridemap.Tensor, stridemap.Tensor]]):
     def __init__(self, path: str) -> None:
         store = stridemap.open(path)
         self.images, self.labels = store["images"], store["labels"]
@@ -23,8 +22,8 @@ class Rows(Dataset[tuple[torch.Tensor, int]]):
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        return torch.from_numpy(self.images[index].numpy().copy()), int(self.labels[index].item())
+    def __getitem__(self, index: int) -> tuple[stridemap.Tensor, stridemap.Tensor]:
+        return self.images[index], self.labels[index]
 
 
 def main(count: int = 100_000) -> None:

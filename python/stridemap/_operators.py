@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from . import _errors
 from ._arrays import Lock, is_same, numpy_dtype, operand, to_numpy, without_mask
 from ._stridemap import Tensor
@@ -80,6 +82,16 @@ def as_torch(value: Any) -> Any:
     return type(value)(map(as_torch, value)) if type(value) in (list, tuple) else value
 
 
+def _missing(tensor: Tensor, name: str) -> Any:
+    """Refuse an attribute that does not exist, and say who has it."""
+    message = f"'stridemap.Tensor' object has no attribute {name!r}"
+    others: dict[str, type] = {"numpy": np.ndarray}
+    if "torch" in sys.modules:
+        others["torch"] = sys.modules["torch"].Tensor
+    found = [] if name.startswith("_") else [f"x.{other}().{name}" for other, kind in others.items() if hasattr(kind, name)]
+    raise AttributeError(f"{message}; use {' or '.join(found)}" if found else message, name=name, obj=tensor)
+
+
 def _attach() -> None:
     """Add the methods to the class, which is written in Rust."""
     methods: dict[str, Any] = {name: _binary(getattr(operator, name)) for name in _COMPARISONS}
@@ -92,6 +104,7 @@ def _attach() -> None:
     for name, method in methods.items():
         method.__name__, method.__qualname__ = f"__{name}__", f"Tensor.__{name}__"
         setattr(Tensor, f"__{name}__", method)
+    Tensor.__getattr__ = _missing  # type: ignore[attr-defined]
     Tensor.__torch_function__ = classmethod(_by_torch)  # type: ignore[attr-defined]
 
 

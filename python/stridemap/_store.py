@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
@@ -105,6 +106,8 @@ def open(
     (2, 3) ['points', 'points_t']
     ['points'] ['points', 'points_t']
     """
+    if "torch" in sys.modules:
+        from . import _torch_batches  # noqa: F401
     if mode == "w-":
         mode = "x"
     if mode not in ("r", "r+", "a", "w", "x"):
