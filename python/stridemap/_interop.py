@@ -12,6 +12,7 @@ from typing import Any, Literal
 from . import _errors, _stridemap
 from ._arrays import elements_of
 from ._files import File
+from ._groups import Group
 from ._places import ended
 from ._snapshots import Names, SnapshotView
 from ._store import Store, Transaction, open
@@ -141,7 +142,7 @@ def export(
     so many bytes of elements, and `<file>.index.json` names them.
 
     The file appears under its name when it is complete and synced. An existing file is replaced only if `replace` is true,
-    and not if it is a file that the store uses in place: see `adopt`.
+    and not if it is a file that the store of the tensors uses in place: see `adopt`.
 
     >>> import tempfile, numpy, stridemap
     >>> folder = tempfile.mkdtemp()
@@ -179,10 +180,10 @@ def export(
         if not isinstance(source, SnapshotView):
             raise _errors.make("InvalidArgument", f"export {path}: only a store is copied to a store; see import_file")
         return source._handle.copy_to(path, None if chosen is None else list(chosen))
-    if replace and isinstance(source, SnapshotView):
-        _check_not_in_use(source, path)
     wanted = [name for name in source if name.startswith(prefix)] if chosen is None else list(chosen)
     tensors = [(name.removeprefix(prefix), _tensor(name, source[name])) for name in wanted]
+    if replace:
+        _check_not_in_use(source, [tensor for _, tensor in tensors], path)
     match extension:
         case ".safetensors":
             metadata = _metadata(source, prefix)
@@ -203,14 +204,34 @@ def export(
             raise _errors.make("InvalidArgument", message)
 
 
-def _check_not_in_use(source: SnapshotView, path: str) -> None:
-    """Refuse to replace a file whose bytes are those of tensors of the store. Its shards have its name and a number."""
+def _check_not_in_use(source: Mapping[str, Any], tensors: list[Tensor], path: str) -> None:
+    """Refuse to replace a file whose bytes are those of tensors of a store. Its shards have its name and a number."""
     stem, extension = os.path.splitext(path)
     targets = [path, *glob.glob(f"{glob.escape(stem)}-*-of-*{glob.escape(extension)}")]
-    for file in source._handle.files() if any(map(os.path.exists, targets)) else ():
-        if any(os.path.exists(target) and os.path.exists(file) and os.path.samefile(file, target) for target in targets):
-            message = f"export {path}: {source._handle._origin[0]} has tensors whose elements are in {file}"
-            raise _errors.make("InvalidArgument", f"{message}; choose another file")
+    existing = {_file_id(target): target for target in targets if os.path.exists(target)}
+    if not existing:
+        return
+    # Tensors of a dict can be of any store.
+    used = {tensor._file_id: tensor._origin[0] for tensor in tensors if tensor._origin is not None}
+    while isinstance(source, Group):
+        source = source._owner
+    if isinstance(source, Transaction):
+        # What it adopted is in no store yet.
+        used |= {tensor._file_id: source._store.path for tensor in tensors}
+        source = source._store
+    source = source.snapshot() if isinstance(source, Store) else source
+    if isinstance(source, SnapshotView):
+        # Also files of names that are not exported.
+        files = filter(os.path.exists, source._handle.files())
+        used |= {_file_id(file): source._handle._origin[0] for file in files}
+    for file_id in existing.keys() & used.keys():
+        message = f"export {path}: {used[file_id]} has tensors whose elements are in {existing[file_id]}"
+        raise _errors.make("InvalidArgument", f"{message}; choose another file")
+
+
+def _file_id(path: str | os.PathLike[str]) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
 
 
 def _metadata(source: Mapping[str, Any], prefix: str) -> dict[str, str]:

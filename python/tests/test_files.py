@@ -14,6 +14,7 @@ import safetensors.torch
 import torch
 
 import stridemap
+import stridemap.numpy
 from stridemap.torch import load_checkpoint, load_file, load_model, save_file, save_model
 
 
@@ -266,10 +267,29 @@ def test_export_does_not_replace_a_file_that_the_store_uses(tmp_path: Path) -> N
         with pytest.raises(ValueError, match="has tensors whose elements are in .*; choose another file"):
             # Also if these tensors are not among those that are written.
             stridemap.export(store, tmp_path / target, names="y", replace=True, max_shard_bytes=16 if target[0] == "b" else None)
+    store["g.h.z"] = 1
+    with store.transaction() as txn:
+        groups = [store.group("g."), store["g."]["h."], store.snapshot().group("g."), txn.group("g.")]
+        for source in (*groups, txn, {"x": store["a.x"]}, {"x": store["a.x"][1:]}, store.group("a.")):
+            with pytest.raises(ValueError, match="x.smap has tensors whose elements are in .*a.safetensors; choose another file"):
+                stridemap.export(source, tmp_path / "a.safetensors", replace=True)
+        stridemap.export({"x": np.ones(1)}, tmp_path / "new.npy")
+        stridemap.adopt(tmp_path / "new.npy", txn)
+        with pytest.raises(ValueError, match="elements are in .*new.npy"):
+            stridemap.export(txn, tmp_path / "new.npy", names="new", replace=True)
+    for file in (tmp_path / "a.safetensors", tmp_path / "c.npy"):
+        with pytest.raises(FileExistsError, match="this is a file, and a store is a directory"):
+            stridemap.numpy.save_file({"x": np.ones(3)}, file, replace=True)
+        with pytest.raises(ValueError, match="it is a file, which can only be read"):
+            stridemap.open(file, "w")
     assert [store[name].tolist() for name in ("a.x", "b.x", "c.c")] == [[0, 1, 2]] * 3
     (tmp_path / "other.npy").write_bytes(b"mine")
     stridemap.export(store, tmp_path / "other.npy", names="y", replace=True)
     assert np.load(tmp_path / "other.npy").tolist() == [1, 1, 1]
+    # The elements of an open file are read before it is replaced.
+    stridemap.export(stridemap.open(tmp_path / "other.npy"), tmp_path / "other.npy", replace=True, order="F")
+    stridemap.export(store.group("g."), tmp_path / "other.npy", replace=True)
+    assert np.load(tmp_path / "other.npy").tolist() == 1
 
 
 def test_attributes_come_back_from_a_safetensors_file(model: stridemap.Store, tmp_path: Path) -> None:
