@@ -13,7 +13,7 @@ from . import _errors, _stridemap
 from ._arrays import elements_of
 from ._files import File
 from ._groups import Group
-from ._places import ended
+from ._places import check_first, ended
 from ._snapshots import Names, SnapshotView
 from ._store import Store, Transaction, open
 from ._stridemap import Tensor
@@ -54,6 +54,7 @@ def import_file(
     ...     print(list(store), store["imported.points"].shape)
     ['imported.points'] (2, 3)
     """
+    check_first("import_file(file, target)", "the path of the file", file, is_right=isinstance(file, str | os.PathLike))
     opened = _stridemap.open_file(os.path.abspath(os.fsdecode(file)), skip_unreadable, untyped)
     _add(opened, f"import {os.fsdecode(file)}", target, ended(prefix), replace, is_adopted=False)
 
@@ -82,6 +83,7 @@ def adopt(
     ...     print(store["points"].numpy()[1])
     [3 4 5]
     """
+    check_first("adopt(file, target)", "the path of the file", file, is_right=isinstance(file, str | os.PathLike))
     opened = _stridemap.open_file(os.path.abspath(os.fsdecode(file)), skip_unreadable, untyped)
     _add(opened, f"adopt {os.fsdecode(file)}", target, ended(prefix), replace, is_adopted=True)
 
@@ -153,6 +155,8 @@ def export(
     >>> numpy.load(folder + "/x.npz")["a_t"][0]
     array([0, 3])
     """
+    is_path = isinstance(source, str | os.PathLike) and not isinstance(file, str | os.PathLike)
+    check_first("export(source, file)", "the store or the dict", source, is_right=not is_path)
     if order not in ("C", "F"):
         raise ValueError(f"order must be 'C' or 'F', and is {order!r}")
     path, prefix, chosen = os.fsdecode(file), ended(prefix), [names] if isinstance(names, str) else names

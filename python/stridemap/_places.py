@@ -5,18 +5,39 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from . import _errors
 from ._files import File
+from ._groups import Group
 from ._store import Store, Transaction, open
 
 #: An open store, or a path. What is only read can also be an open file in another format, or its path.
 Place = Store | File | str | os.PathLike[str]
 
 
+def check_first(call: str, what: str, value: Any, *, is_right: bool) -> None:
+    """Refuse a first argument that is not what comes first, as if arguments were exchanged.
+
+    >>> check_first("save_model(model, place)", "the model", "x.smap", is_right=False)
+    Traceback (most recent call last):
+    TypeError: save_model(model, place): the model comes first, and the first argument is of type str
+    """
+    if not is_right:
+        raise TypeError(f"{call}: {what} comes first, and the first argument is of type {type(value).__name__}")
+
+
+def check_place(place: Any) -> None:
+    """Refuse what is neither a store nor a path, such as a group."""
+    if not isinstance(place, Store | File | str | os.PathLike):
+        advice = f"; give the store, and prefix={place.prefix!r}" if isinstance(place, Group) else ""
+        raise TypeError(f"the place is an open store or a path, not of type {type(place).__name__}{advice}")
+
+
 @contextmanager
 def writing(place: Place) -> Iterator[Store]:
     """Open a store to be changed."""
+    check_place(place)
     if isinstance(place, File):
         raise _errors.make("ReadOnly", f"{place.path}: a file can only be read; save to a store, or see stridemap.export")
     if isinstance(place, Store):
@@ -34,6 +55,7 @@ def writing(place: Place) -> Iterator[Store]:
 @contextmanager
 def reading(place: Place) -> Iterator[Store | File]:
     """Open a store or a file to be read."""
+    check_place(place)
     if isinstance(place, Store | File):
         yield place
     else:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ._interop import of_bytes, to_bytes
-from ._places import Place, ended, reading, replacing
+from ._places import Place, check_first, ended, reading, replacing
 from ._progress import Progress, counter
 from ._safe_open import safe_open
 
@@ -40,6 +40,7 @@ def save_file(
     ...     list(store)
     ['bias', 'embedding']
     """
+    check_first("save_file(tensors, place)", "the dict", tensors, is_right=hasattr(tensors, "items"))
     prefix = ended(prefix)
     # What is not an array yet, such as a list, is small.
     sizes = {name: int(getattr(array, "nbytes", 0)) for name, array in tensors.items()}

@@ -23,7 +23,7 @@ from ._arrays import elements_of
 from ._files import File
 from ._history import At
 from ._interop import of_bytes, to_bytes
-from ._places import Place, ended, reading, replacing, writing
+from ._places import Place, check_first, ended, reading, replacing, writing
 from ._progress import Progress, counter
 from ._safe_open import safe_open
 
@@ -66,6 +66,7 @@ def save_file(
     >>> load_file("model.smap")
     {'weight': tensor([1., 1.])}
     """
+    check_first("save_file(tensors, place)", "the dict", tensors, is_right=hasattr(tensors, "items"))
     _save(tensors, place, metadata, prefix, replace, "save_file", progress)
 
 
@@ -145,6 +146,7 @@ def save_model(
     >>> store["model.weight"].shape
     (2, 3)
     """
+    check_first("save_model(model, place)", "the model", model, is_right=hasattr(model, "state_dict"))
     _save(model.state_dict(), place, metadata, prefix, replace, "save_model", progress)
 
 
@@ -182,6 +184,7 @@ def load_model(
     >>> model(torch.ones(3)).shape
     torch.Size([2])
     """
+    check_first("load_model(model, place)", "the model", model, is_right=hasattr(model, "named_parameters"))
     tied = _tied(model)
     state = load_file(place, prefix=prefix)
     loaded = [[name for name in names if name in state] for names in tied]

@@ -132,3 +132,23 @@ def test_xarray_finds_slips(store: stridemap.Store) -> None:
         xarray.open_dataset(store.path, engine="stridemap", group="typo")
     with pytest.raises(TypeError, match="to_dataset"):
         stridemap.xarray.to_store(xarray.DataArray([1, 2]), store.path)
+
+
+def test_arguments_in_the_wrong_order_say_the_order(store: stridemap.Store, tmp_path: Path) -> None:
+    path, model, tensors = tmp_path / "new.smap", torch.nn.Linear(3, 2), {"a": torch.zeros(2)}
+    for call, message in [
+        (lambda: stridemap.torch.save_model(path, model), r"^save_model\(model, place\): the model comes first, .* PosixPath$"),
+        (lambda: stridemap.torch.load_model(store, model), r"^load_model\(model, place\): the model comes first, .* Store$"),
+        (lambda: stridemap.torch.save_file(str(path), tensors), r"^save_file\(tensors, place\): the dict comes first, .* str$"),
+        (lambda: stridemap.numpy.save_file(path, {"a": np.zeros(2)}), r"^save_file\(tensors, place\): the dict"),
+        (lambda: stridemap.import_file(store, tmp_path / "x.npz"), r"^import_file\(file, target\): the path of the file"),
+        (lambda: stridemap.adopt(store, tmp_path / "x.npz"), r"^adopt\(file, target\): the path of the file"),
+        (lambda: stridemap.export(tmp_path / "x.npz", store), r"^export\(source, file\): the store or the dict"),
+        (lambda: stridemap.torch.save_file(store, tensors), "the place is an open store or a path, not of type dict"),
+        (lambda: stridemap.torch.save_checkpoint(tensors, "step1", store), "the place is an open store or a path"),
+        (lambda: stridemap.torch.save_file(tensors, store.group("a.")), r"not of type ChangingGroup; give the store, and prefix='a.'"),
+        (lambda: stridemap.torch.load_file(store.snapshot()), "not of type SnapshotView"),
+    ]:  # fmt: skip
+        with pytest.raises(TypeError, match=message):
+            call()
+    assert list(store) == [] and not path.exists()
