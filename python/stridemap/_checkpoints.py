@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from . import _arrays, _errors, _torch_storages, _torch_tensors
+from . import _arrays, _checkpoint_values, _errors, _torch_storages, _torch_tensors
+from ._checkpoint_values import Describer
 from ._snapshots import SnapshotView
 from ._store import Store
 from ._stridemap import Tensor
@@ -39,7 +40,7 @@ def save(store: Store, name: str, state: Any, replace: bool) -> None:
         raise TypeError(f"the name of a checkpoint is a str, not {type(name).__name__}")
     # No tensor gets the name of the description.
     parts = {_DESCRIPTION: torch.empty(0)}
-    text = json.dumps({_KEY: _described(state, "", parts)})
+    text = json.dumps({_KEY: Describer(parts).described(state)}, allow_nan=False)
     parts[_DESCRIPTION] = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
     tensors = {_PREFIX + part: tensor for part, tensor in parts.items()}
     groups = _torch_tensors.groups_of(tensors)
@@ -67,9 +68,9 @@ def load(snapshot: SnapshotView, where: str) -> Any:
     description = _description(snapshot)
     if description is None:
         raise _errors.make("NameNotFound", f"load_checkpoint: there is no checkpoint in {where}; Store.tags lists the names to load")
-    parts = sorted(_parts(description))
+    parts = sorted(_checkpoint_values.names(description))
     tensors = _torch_storages.to_torch([snapshot[_PREFIX + part] for part in parts], {})
-    return _restored(description, dict(zip(parts, tensors, strict=True)))
+    return _checkpoint_values.restored(description, dict(zip(parts, tensors, strict=True)))
 
 
 def _description(names: Mapping[str, Tensor]) -> Any:
@@ -89,7 +90,7 @@ def _description(names: Mapping[str, Tensor]) -> Any:
 def _names(names: Mapping[str, Tensor]) -> set[str]:
     """Return the names of the checkpoint among some names: those of its tensors and of its description."""
     description = _description(names)
-    return set() if description is None else {_PREFIX + part for part in (_DESCRIPTION, *_parts(description))}
+    return set() if description is None else {_PREFIX + part for part in (_DESCRIPTION, *_checkpoint_values.names(description))}
 
 
 class _Kept:
@@ -142,62 +143,3 @@ def _is_equal(saved: Tensor, tensor: torch.Tensor) -> bool:
     elements = _arrays.elements_of(tensor, "compare")[2]
     pieces = (slice(start, start + _PIECE_BYTES) for start in range(0, len(lent), _PIECE_BYTES))
     return all(np.array_equal(lent[piece], elements[piece]) for piece in pieces)
-
-
-def _parts(value: Any) -> set[str]:
-    """Return the key paths of the tensors in a description."""
-    if isinstance(value, list):
-        return set().union(*map(_parts, value))
-    if not isinstance(value, dict):
-        return set()
-    ((kind, content),) = value.items()
-    return {content} if kind == "tensor" else _parts(content)
-
-
-def _described(value: Any, key_path: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """Return a value for JSON. Tensors go into `tensors` under their key paths; the value has these paths instead."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, torch.Tensor):
-        part = key_path.removesuffix(".")
-        # Keys such as 1 and "1", or "a.b" and "a" with "b", have the same key path.
-        while part in tensors:
-            part += "'"
-        tensors[part] = value
-        return {"tensor": part}
-    if isinstance(value, list | tuple):
-        parts = [_described(part, f"{key_path}{index}.", tensors) for index, part in enumerate(value)]
-        return parts if isinstance(value, list) else {"tuple": parts}
-    if isinstance(value, dict):
-        return {
-            "dict": [
-                [_key(key, key_path), _described(part, f"{key_path}{key}.", tensors)] for key, part in value.items()
-            ]
-        }
-    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
-    where = key_path.removesuffix(".") or "the state"
-    raise TypeError(f"{where}: a checkpoint cannot hold {kind}; convert it to a plain value or a tensor")
-
-
-def _key(key: Any, key_path: str) -> Any:
-    """Return a key of a dict for JSON."""
-    tensors: dict[str, torch.Tensor] = {}
-    described = _described(key, key_path, tensors)
-    if tensors:
-        raise TypeError(f"{key_path.removesuffix('.')}: a checkpoint cannot hold a tensor as a key")
-    return described
-
-
-def _restored(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    if isinstance(value, list):
-        return [_restored(part, tensors) for part in value]
-    if not isinstance(value, dict):
-        return value
-    ((kind, content),) = value.items()
-    match kind:
-        case "tensor":
-            return tensors[content]
-        case "tuple":
-            return tuple(_restored(part, tensors) for part in content)
-        case _:
-            return {_restored(key, tensors): _restored(part, tensors) for key, part in content}

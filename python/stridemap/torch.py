@@ -237,7 +237,10 @@ def _of_meta(model: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> dict[
 
 
 def save_checkpoint(place: Place, name: str, state: Any, *, replace: bool = False) -> None:
-    """Save a state, such as that of a model or an optimizer: dicts, lists, tuples, tensors and plain values.
+    """Save a state, such as that of a model or an optimizer: dicts, lists, tuples, tensors, arrays and plain values.
+
+    Each value comes back equal and of its exact type, such as `OrderedDict`, `numpy.float32` or `pathlib.Path`. A `TypeError`
+    names the place of what a checkpoint cannot hold, such as a namedtuple, and says what to save instead.
 
     This is one commit, which gets the tag `name`. An existing tag is moved only if `replace` is true. The tensors have the
     same names in each checkpoint, `checkpoint/` and their key paths, so the newest one is also in the store without a
