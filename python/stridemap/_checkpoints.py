@@ -8,18 +8,20 @@ belong to the checkpoint.
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_left
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from . import _arrays, _checkpoint_values, _errors, _torch_storages, _torch_tensors
+from . import _arrays, _checkpoint_values, _errors, _history, _torch_storages, _torch_tensors
 from ._checkpoint_values import Describer
 from ._snapshots import SnapshotView
 from ._store import Store
 from ._stridemap import Tensor
+from ._torch_tensors import Group
 
 #: What the names begin with.
 _PREFIX = "checkpoint/"
@@ -34,24 +36,40 @@ _KEY = "stridemap checkpoint"
 _PIECE_BYTES = 1 << 20
 
 
-def save(store: Store, name: str, state: Any, replace: bool) -> None:
-    """Save a state: see `stridemap.torch.save_checkpoint`."""
+class Rules(NamedTuple):
+    """Which checkpoints stay, as `Store.prune` has it."""
+
+    keep_last: int | None
+    keep_every: int | None
+
+
+def check(name: Any, rules: Rules) -> None:
+    """Check the arguments of `stridemap.torch.save_checkpoint`."""
     if not isinstance(name, str):
         raise TypeError(f"the name of a checkpoint is a str, not {type(name).__name__}")
+    _history.check_counts("save_checkpoint", *rules)
+
+
+def groups_of(state: Any) -> list[Group]:
+    """Return the tensors of a checkpoint, and its description, by their names in the store."""
     # No tensor gets the name of the description.
     parts = {_DESCRIPTION: torch.empty(0)}
     text = json.dumps({_KEY: Describer(parts).described(state)}, allow_nan=False)
     parts[_DESCRIPTION] = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-    tensors = {_PREFIX + part: tensor for part, tensor in parts.items()}
-    groups = _torch_tensors.groups_of(tensors)
+    return _torch_tensors.groups_of({_PREFIX + part: tensor for part, tensor in parts.items()})
+
+
+def commit(store: Store, name: str, groups: list[Group], replace: bool, rules: Rules) -> None:
+    """Save the tensors of a checkpoint, and remove those that no rule keeps."""
+    tensors = {full for group in groups for full, _ in group}
     with store.transaction() as txn:
         txn.tag(name, replace=replace)
         existing = set(txn._handle.names(_PREFIX))
         own = _names(txn) & existing
-        for taken in sorted(tensors.keys() & existing - own):
+        for taken in sorted(tensors & existing - own):
             message = f'the name "{taken}" exists, and does not belong to a checkpoint; rename or remove that tensor'
             raise _errors.make("NameExists", f'save_checkpoint "{name}" in {store.path}: {message}')
-        for stale in own - tensors.keys():
+        for stale in own - tensors:
             del txn[stale]
         # The transaction may be on a newer generation. What was sealed since is saved again.
         sealed, kept = store._handle.snapshot().sealed_storages(), _Kept()
@@ -61,6 +79,19 @@ def save(store: Store, name: str, state: Any, replace: bool) -> None:
             is_sealed = bool(saved) and all(tensor.storage_id in sealed for tensor in saved)
             if not (is_sealed and _is_unchanged(saved, [tensor for _, tensor in group], kept)):
                 _torch_tensors.save(txn, group, own)
+    if any(count is not None for count in rules):
+        series = _series(name)
+        candidates = {tag for tag, *_ in store._handle.tags() if _series(tag) == series}
+        store._handle.prune(candidates, rules.keep_last, None, rules.keep_every)
+
+
+def _series(name: str) -> str:
+    """Return what names such as "step1" and "step20" have in common.
+
+    >>> _series("epoch3-step20")
+    'epoch#-step#'
+    """
+    return re.sub("[0-9]+", "#", name)
 
 
 def load(snapshot: SnapshotView, where: str) -> Any:

@@ -99,6 +99,19 @@ def log(handle: StoreHandle) -> list[LogEntry]:
     ]
 
 
+def check_counts(action: str, keep_last: int | None, keep_every: int | None) -> None:
+    """Check the rules that are numbers of tags or generations."""
+    for rule, count in ("keep_last", keep_last), ("keep_every", keep_every):
+        if count is not None and not isinstance(count, Integral):
+            raise TypeError(f"{action}: {rule} is an integer, not {type(count).__name__}")
+        _check_range(action, rule, count, 1)
+
+
+def _check_range(action: str, rule: str, value: float | None, least: int) -> None:
+    if value is not None and not least <= value < 1 << 63:
+        raise _errors.make("InvalidArgument", f"{action}: {rule} is {value}; give a number from {least}")
+
+
 def prune(
     handle: StoreHandle,
     keep_last: int | None,
@@ -107,9 +120,7 @@ def prune(
     names: str | Iterable[str],
 ) -> list[TagInfo]:
     """Remove tags: see `Store.prune`."""
-    for rule, count in ("keep_last", keep_last), ("keep_every", keep_every):
-        if count is not None and not isinstance(count, Integral):
-            raise TypeError(f"prune: {rule} is an integer, not {type(count).__name__}")
+    check_counts("prune", keep_last, keep_every)
     if keep_within is not None and not isinstance(keep_within, timedelta | Real):
         message = f"prune: keep_within is a timedelta or a number of seconds, not {type(keep_within).__name__}"
         raise TypeError(f"{message}; for a week, give timedelta(days=7)")
@@ -117,9 +128,7 @@ def prune(
     if not all(isinstance(pattern, str) for pattern in patterns):
         raise TypeError(f"prune: names is a pattern or several, such as 'step*', and is {names!r}")
     seconds = keep_within.total_seconds() if isinstance(keep_within, timedelta) else keep_within
-    for rule, value, least in (("keep_last", keep_last, 1), ("keep_within", seconds, 0), ("keep_every", keep_every, 1)):
-        if value is not None and not least <= value < 1 << 63:
-            raise _errors.make("InvalidArgument", f"prune: {rule} is {value}; give a number from {least}")
+    _check_range("prune", "keep_within", seconds, 0)
     # A tag that another process makes meanwhile stays.
     candidates = {name for name, *_ in handle.tags() if any(fnmatchcase(name, pattern) for pattern in patterns)}
     return tags(handle.prune(candidates, keep_last, seconds, keep_every))

@@ -86,23 +86,49 @@ def save(txn: Transaction, group: Group, replaceable: Container[str]) -> None:
         ((name, tensor),) = group
         txn.save(name, tensor, replace=name in replaceable)
         return
-    starts, ends = zip(*(span(tensor) for _, tensor in group), strict=True)
-    # A header has its offset in elements.
-    aligned = (
-        start
-        for start in range(min(starts), min(starts) - _MAX_ITEMSIZE, -1)
-        if not any((tensor.data_ptr() - start) % tensor.itemsize for _, tensor in group)
-    )
-    if (start := next(aligned, None)) is None:
+    if (found := _aligned_span(group)) is None:
         for entry in group:
             save(txn, [entry], replaceable)
         return
-    memory = _memory(group, start, max(ends))
+    start, end = found
+    memory = _memory(group, start, end)
     storage = txn._handle.stage(elements_of(memory, f'save "{group[0][0]}"'))
     for name, tensor in group:
         txn._handle.on_existing(name in replaceable)
         dtype, offset = str(tensor.dtype).removeprefix("torch."), (tensor.data_ptr() - start) // tensor.itemsize
         txn._handle.save_header(name, (dtype, tuple(tensor.shape), tensor.stride(), offset), storage)
+
+
+def copied(groups: list[Group]) -> list[Group]:
+    """Return copies of tensors in memory of this process, which overlap as the tensors do."""
+    return [part for group in groups for part in _copied(group)]
+
+
+def _copied(group: Group) -> list[Group]:
+    cpu = torch.device("cpu")
+    if len(group) == 1 and group[0][1].is_contiguous():
+        ((name, tensor),) = group
+        return [[(name, tensor.to(cpu, copy=True))]]
+    if (found := _aligned_span(group)) is None:
+        return [[(name, tensor.contiguous().to(cpu, copy=True))] for name, tensor in group]
+    start, end = found
+    storage = _memory(group, start, end).to(cpu, copy=True).untyped_storage()
+    copies = []
+    for name, tensor in group:
+        empty = torch.empty(0, dtype=tensor.dtype, device=cpu)
+        offset = (tensor.data_ptr() - start) // tensor.itemsize
+        copies.append((name, empty.set_(storage, offset, tensor.shape, tensor.stride())))
+    return [copies]
+
+
+def _aligned_span(group: Group) -> tuple[int, int] | None:
+    """Return where the memory of a group begins and ends, or `None` if no tensor can be described from its beginning."""
+    starts, ends = zip(*(span(tensor) for _, tensor in group), strict=True)
+    # A header has its offset in elements.
+    for start in range(min(starts), min(starts) - _MAX_ITEMSIZE, -1):
+        if not any((tensor.data_ptr() - start) % tensor.itemsize for _, tensor in group):
+            return start, max(ends)
+    return None
 
 
 def _memory(group: Group, start: int, end: int) -> torch.Tensor:

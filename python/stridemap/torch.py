@@ -13,21 +13,23 @@ from __future__ import annotations
 import warnings
 from collections.abc import Hashable, Iterator, Mapping
 from itertools import chain
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
 
-from . import _checkpoints, _errors, _torch_storages, _torch_tensors
+from . import _checkpoints, _errors, _saving, _torch_storages, _torch_tensors
 from ._arrays import elements_of
 from ._files import File
 from ._history import At
 from ._interop import of_bytes, to_bytes
-from ._places import Place, check_first, ended, reading, replacing, writing
+from ._places import Place, check_first, ended, reading, replacing
 from ._progress import Progress, counter
 from ._safe_open import safe_open
+from ._saving import Saving
 
 __all__ = [
+    "Saving",
     "load",
     "load_checkpoint",
     "load_file",
@@ -236,7 +238,38 @@ def _of_meta(model: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> dict[
     return found
 
 
-def save_checkpoint(place: Place, name: str, state: Any, *, replace: bool = False) -> None:
+@overload
+def save_checkpoint(
+    place: Place,
+    name: str,
+    state: Any,
+    *,
+    replace: bool = False,
+    wait: Literal[True] = True,
+    keep_last: int | None = None,
+    keep_every: int | None = None,
+) -> None: ...
+@overload
+def save_checkpoint(
+    place: Place,
+    name: str,
+    state: Any,
+    *,
+    replace: bool = False,
+    wait: Literal[False],
+    keep_last: int | None = None,
+    keep_every: int | None = None,
+) -> Saving: ...
+def save_checkpoint(
+    place: Place,
+    name: str,
+    state: Any,
+    *,
+    replace: bool = False,
+    wait: bool = True,
+    keep_last: int | None = None,
+    keep_every: int | None = None,
+) -> Saving | None:
     """Save a state, such as that of a model or an optimizer: dicts, lists, tuples, tensors, arrays and plain values.
 
     Each value comes back equal and of its exact type, such as `OrderedDict`, `numpy.float32` or `pathlib.Path`. A `TypeError`
@@ -245,6 +278,13 @@ def save_checkpoint(place: Place, name: str, state: Any, *, replace: bool = Fals
     This is one commit, which gets the tag `name`. An existing tag is moved only if `replace` is true. The tensors have the
     same names in each checkpoint, `checkpoint/` and their key paths, so the newest one is also in the store without a
     tag. A tensor that is equal to that of the last checkpoint is not written again. Other tensors stay as they are.
+
+    With `wait=False`, the tensors are copied, and this returns while they are saved in the background. One save at a time
+    runs for a store: the next one waits for it. What went wrong is raised by `Saving.wait`, or by the next save to this
+    store, which then saves nothing. When the interpreter exits, it waits for the save.
+
+    `keep_last` and `keep_every` are rules of `Store.prune`. The commit after this one removes the checkpoints that none of
+    them keeps, of those whose names differ from `name` only in numbers: with "step20", this is "step1", and not "best".
 
     >>> import tempfile, stridemap
     >>> with stridemap.open(tempfile.mkdtemp() + "/run.smap", "x") as store:
@@ -255,8 +295,7 @@ def save_checkpoint(place: Place, name: str, state: Any, *, replace: bool = Fals
     {'w': tensor([2., 2.]), 'step': 2} tensor([0., 0.])
     ['step0'] (2,)
     """
-    with writing(place) as store:
-        _checkpoints.save(store, name, state, replace)
+    return _saving.save(place, name, state, replace, _checkpoints.Rules(keep_last, keep_every), wait)
 
 
 def load_checkpoint(place: Place, at: At | None = None) -> Any:
