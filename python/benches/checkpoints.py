@@ -2,8 +2,8 @@
 
 Usage: python checkpoints.py [STEPS [WIDTH]]: 200 steps and a model of 50 MB (layers of 1,120 x 1,120) unless given. The
 model is loaded by `load_model`; a tenth of it is trained, with Adam. Every checkpoint is loaded again and compared bit for
-bit. The times are medians. Only stridemap syncs what it writes, except where it says otherwise; the others write the same
-file at each step.
+bit. The times are medians. Stridemap syncs what it writes, except where it says otherwise, and so does DCP; the others do
+not. All but stridemap write the same files at each step.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
 
 import stridemap
@@ -88,6 +90,7 @@ def main(steps: int = 200, width: int = 1120) -> None:
                 if step < OTHERS_STEPS:
                     tensors = flat(state)
                     timed("stridemap, durable=False", lambda: save_checkpoint(unsynced, f"step{step}", state))
+                    timed("DCP", lambda: dcp.save({"state": tensors}, checkpoint_id=folder / "dcp", no_dist=True))
                     timed("torch.save", lambda: torch.save(state, folder / "x.pt"))
                     timed("safetensors", lambda: safetensors.torch.save_file(tensors, folder / "x.safetensors"))
         with stridemap.open(folder / "run.smap") as store:
@@ -111,8 +114,12 @@ def main(steps: int = 200, width: int = 1120) -> None:
         print(f"ratio: mean {statistics.mean(growths) / changed:.4f}, most {max(growths) / changed:.4f}")
         for program, durations in times.items():
             print(f"{program:<26}{statistics.median(durations) * 1e3:>8.1f} ms")
+        for program, name in ("torch.save", "x.pt"), ("safetensors", "x.safetensors"), ("DCP", "dcp"):
+            print(f"{program:<26}{disk_usage(folder / name) / 1e6:>8.1f} MB a step")
         assert max(growths) <= 1.1 * changed
 
 
 if __name__ == "__main__":
+    # DCP warns that it saves without other ranks.
+    warnings.simplefilter("ignore")
     main(*map(int, sys.argv[1:]))
