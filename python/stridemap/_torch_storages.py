@@ -8,6 +8,7 @@ PyTorch would take it for shared memory.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import weakref
 from collections.abc import Hashable, MutableMapping, Sequence
@@ -26,6 +27,14 @@ Storages = MutableMapping[tuple[int, ...], "torch.UntypedStorage"]
 
 #: The storages that are in use. Tensors that are converted one by one share them.
 in_use: Storages = weakref.WeakValueDictionary()
+
+#: The size of a huge page on most processors, in bytes.
+_HUGE_PAGE_BYTES = 2 << 20
+
+#: `madvise` of the C library, and what asks it for huge pages.
+_madvise = ctypes.CDLL(None).madvise
+_madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_MADV_HUGEPAGE = 14
 
 #: PyTorch parses a name of a device each time, and can have another device as its default.
 _CPU = torch.device("cpu")
@@ -171,16 +180,25 @@ def _part(tensor: Tensor, found: tuple[int, int, int, int, int], storages: Stora
             return None
         try:
             name = f"/proc/self/fd/{file}"
-            opened = torch.UntypedStorage.from_file(name, shared=False, nbytes=storage_nbytes)
+            from_file = torch.UntypedStorage.from_file
+            opened = cast("torch.UntypedStorage", from_file(name, shared=False, nbytes=storage_nbytes))
         finally:
             os.close(file)
+        _prefer_huge_pages(opened)
         # Another thread may have mapped it meanwhile.
-        whole = storages.setdefault(key, cast("torch.UntypedStorage", opened))
+        whole = storages.setdefault(key, opened)
     part = storages.get((*key, start, end))
     # `share_memory_` moves a storage out of the mapping.
     if part is None or (part.data_ptr(), part.nbytes()) != (whole.data_ptr() + start, end - start):
         part = storages[(*key, start, end)] = cast("torch.UntypedStorage", whole[start:end])
     return part
+
+
+def _prefer_huge_pages(mapped: torch.UntypedStorage) -> None:
+    """Ask the kernel to read a large file in huge pages, as the library does for its own mappings."""
+    if mapped.nbytes() >= _HUGE_PAGE_BYTES:
+        # A kernel without huge pages refuses.
+        _madvise(mapped.data_ptr(), mapped.nbytes(), _MADV_HUGEPAGE)
 
 
 def _copied(tensor: Tensor) -> torch.Tensor:

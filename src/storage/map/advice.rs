@@ -34,6 +34,15 @@ impl Hint {
         }
     }
 
+    /// Returns what the kernel is told about huge pages: for a few elements here and there, it would read 2 MiB each.
+    pub(in crate::storage) fn huge_pages(self) -> Option<rustix::mm::Advice> {
+        match self {
+            Hint::WillNeed => None,
+            Hint::Access(Advice::Normal | Advice::Sequential) => Some(rustix::mm::Advice::LinuxHugepage),
+            Hint::Access(Advice::Random) => Some(rustix::mm::Advice::LinuxNoHugepage),
+        }
+    }
+
     /// Passes the hint to the kernel, for a file that is not mapped. Only [`WillNeed`](Hint::WillNeed) is about the
     /// range: the others are about all reads through this open file.
     pub(in crate::storage) fn pass_to_kernel(self, file: &File, range: Range<u64>) {

@@ -21,6 +21,9 @@ use crate::available_memory;
 use crate::disk::{FileId, FileStat, FileSystem, LockMode};
 use crate::storage::open_file::MapError;
 
+/// The size of a huge page on most processors, in bytes.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
 /// The promise of the caller of `Store::open_mapped`, for the files of the store and the external files that it opens.
 /// While such a file is mapped, nothing but this library writes, truncates or replaces it. Nor does this library,
 /// in any process, change it through another name (a hard link) that belongs to a store.
@@ -129,8 +132,11 @@ impl Mapping {
         //   mapped;
         // - no change: no hint changes the bytes or the addresses, only which pages the kernel reads, and when.
         let advised = unsafe { madvise(first.cast(), end - start, hint.for_memory()) };
-        // Reads work without the hint.
-        let _ = advised;
+        let resized = hint.huge_pages().filter(|_| self.length_bytes >= HUGE_PAGE_BYTES);
+        // SAFETY: as above.
+        let resized = resized.map(|advice| unsafe { madvise(first.cast(), end - start, advice) });
+        // Reads work without the hints.
+        let _ = (advised, resized);
     }
 }
 
@@ -148,10 +154,21 @@ fn map_with_room(
         let reservation = Reservation::of(bytes.saturating_sub(length_bytes));
         let mut options = MmapOptions::new();
         if let Ok(map) = options.len(length_bytes + reservation.bytes()).map_raw_read_only(file) {
-            return Ok((map, reservation));
+            return Ok((in_huge_pages(map, length_bytes), reservation));
         }
     }
-    Ok((MmapOptions::new().len(length_bytes).map_raw_read_only(file)?, Reservation::of(0)))
+    let map = MmapOptions::new().len(length_bytes).map_raw_read_only(file)?;
+    Ok((in_huge_pages(map, length_bytes), Reservation::of(0)))
+}
+
+/// Asks the kernel to read a large file in pieces of the size of a huge page. Otherwise, the first piece that it reads
+/// is often the whole file in small pages, which the file keeps, and touching each of them is a page fault.
+fn in_huge_pages(map: MmapRaw, length_bytes: usize) -> MmapRaw {
+    if length_bytes >= HUGE_PAGE_BYTES {
+        // A kernel without huge pages refuses. All of the map is advised, so that it stays one map for the kernel.
+        let _ = map.advise(memmap2::Advice::HugePage);
+    }
+    map
 }
 
 /// Returns the length of a new mapping, in bytes.
@@ -240,15 +257,12 @@ impl LockedMapping {
     }
 }
 
-/// The smallest size, in bytes, of memory that is worth huge pages.
-const HUGE_BYTES: usize = 4 << 20;
-
 /// Asks the kernel for huge pages if the memory of `elements` is large. New memory is then zeroed 2 MiB at a time,
 /// which takes half as long as zeroing it page by page. Memory that the allocator reuses stays as it is.
 pub(crate) fn prefer_huge_pages<T>(elements: &mut [T]) {
     const PAGE_BYTES: usize = 4096;
     let bytes = size_of_val(elements);
-    if bytes < HUGE_BYTES {
+    if bytes < 2 * HUGE_PAGE_BYTES {
         return;
     }
     let start: *mut u8 = elements.as_mut_ptr().cast();

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use stridemap::Header;
-use stridemap::{DType, StorageKind, Store, Tensor};
+use stridemap::{Advice, DType, StorageKind, Store, Tensor};
 
 use crate::filesystems::limits::limited;
 use crate::harness::processes::{command, proc, run_to_end};
@@ -253,4 +253,53 @@ fn warm_load_makes_no_system_call() {
     let calls: Vec<&str> = trace.lines().collect();
     assert!(calls[cold..warm].iter().any(|call| call.starts_with("openat(")), "{:#?}", &calls[cold..=warm]);
     assert_eq!(calls[warm + 1..done], [""; 0]);
+}
+
+/// Returns the flags that the kernel has for each mapping of a storage.
+fn flags(storage: &Path) -> Vec<Vec<String>> {
+    let maps = fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut is_own = false;
+    let mut flags = Vec::new();
+    for line in maps.lines() {
+        match line.strip_prefix("VmFlags: ") {
+            Some(found) if is_own => flags.push(found.split_whitespace().map(str::to_owned).collect()),
+            Some(_) => {}
+            // The first line of a mapping begins with its addresses.
+            None if line.split(' ').next().is_some_and(|first| first.contains('-')) => {
+                is_own = line.ends_with(storage.to_str().unwrap());
+            }
+            None => {}
+        }
+    }
+    flags
+}
+
+#[test]
+fn large_storages_are_read_in_huge_pages_except_at_random() {
+    if !Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+        eprintln!("skipped: this kernel has no huge pages");
+        return;
+    }
+    let (_dir, path) = new_path();
+    let writer = fast().create(&path).unwrap();
+    writer.save("large", &filled(1 << 20, 1f32)).unwrap();
+    writer.save("small", &filled(1 << 18, 2f32)).unwrap();
+    let file = |tensor: &Tensor| {
+        let dir = fs::canonicalize(&path).unwrap().join("storages");
+        dir.join(format!("{:016x}.bin", tensor.storage_id().unwrap()))
+    };
+    let store = open_mapped(&path);
+    let (large, small) = (store.load("large").unwrap(), store.load("small").unwrap());
+    assert_eq!((large.as_slice::<f32>().unwrap()[9], small.as_slice::<f32>().unwrap()[9]), (1., 2.));
+    let has = |tensor: &Tensor, flag: &str| {
+        let found = flags(&file(tensor));
+        // Advice for all of a storage leaves it one mapping.
+        assert_eq!(found.len(), 1, "{found:?}");
+        found[0].iter().any(|found| found == flag)
+    };
+    assert!(has(&large, "hg") && !has(&small, "hg"));
+    large.advise(Advice::Random);
+    assert!(has(&large, "nh") && !has(&large, "hg"));
+    large.advise(Advice::Normal);
+    assert!(has(&large, "hg") && !has(&large, "nh"));
 }
