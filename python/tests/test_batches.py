@@ -37,12 +37,17 @@ def fill(path: Path, kind: Any = "sealed") -> None:
         store.save("label", np.arange(10), kind=kind)
 
 
-@pytest.mark.parametrize(("kind", "mapped"), [("sealed", True), ("sealed", False), ("live", True)])
-@pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (2, "spawn")])
+@pytest.mark.parametrize(
+    ("kind", "mapped", "workers", "method"),
+    [
+        ("sealed", True, 0, None), ("sealed", False, 0, None), ("live", True, 0, None), ("mutable", True, 0, None),
+        ("sealed", True, 2, "fork"), ("sealed", False, 2, "fork"), ("live", True, 2, "fork"), ("mutable", True, 2, "spawn"),
+    ],
+)  # fmt: skip
 def test_batches_are_tensors_of_pytorch(kind: Any, mapped: bool, workers: int, method: str | None, path: Path) -> None:
     fill(path, kind)
     samples = Samples(stridemap.open(path, mapped=mapped))
-    loader = DataLoader(samples, batch_size=4, num_workers=workers, multiprocessing_context=method, timeout=60 * bool(workers))
+    loader = DataLoader(samples, batch_size=4, num_workers=workers, multiprocessing_context=method, timeout=300 * bool(workers))
     batches = list(loader)
     assert all(type(batch["x"]) is torch.Tensor and batch["x"].dtype == torch.float32 for batch in batches)
     assert torch.cat([batch["x"] for batch in batches]).tolist() == np.arange(60.0).reshape(10, 6).tolist()
