@@ -212,7 +212,8 @@ def elements_of(value: Any, action: str) -> tuple[str, tuple[int, ...], np.ndarr
         elif array.dtype.names:
             advice = "save each field, such as array['x']"
         elif array.dtype.kind in "mM":
-            advice = "save array.view('int64'), and str(array.dtype) as an attribute: store.attrs_of(name)['dtype']"
+            read = "store[name].numpy().view(store.attrs_of(name)['dtype'])"
+            advice = f"save array.view('int64'), and store.attrs_of(name)['dtype'] = str(array.dtype), and read {read}"
         raise _errors.DTypeError(f"{action}: elements of dtype {array.dtype} cannot be saved; {advice}")
     array = array.astype(array.dtype.newbyteorder("<"), copy=False)
     return array.dtype.name, array.shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8)
