@@ -89,6 +89,7 @@ def _missing(tensor: Tensor, name: str) -> Any:
     if "torch" in sys.modules:
         others["torch"] = sys.modules["torch"].Tensor
     found = [] if name.startswith("_") else [f"x.{other}().{name}" for other, kind in others.items() if hasattr(kind, name)]
+    found += ["store.attrs_of(name)"] if name == "attrs" else []
     raise AttributeError(f"{message}; use {' or '.join(found)}" if found else message, name=name, obj=tensor)
 
 

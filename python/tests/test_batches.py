@@ -70,6 +70,17 @@ def test_batch_has_tensors_of_stores_and_of_pytorch(store: stridemap.Store) -> N
         default_collate([row, store["x"]])
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.complex64, torch.uint16])
+def test_batch_has_the_dtype_of_the_tensor(dtype: torch.dtype, store: stridemap.Store) -> None:
+    rows = torch.tensor([[0, 1], [1, 0], [1, 1]]).to(dtype)
+    store["x"] = rows
+    batch = default_collate(list(store["x"]))
+    assert batch.dtype == dtype and torch.equal(batch, rows)
+    batch[0] = 1
+    assert store["x"].numpy()[0].tolist() == [0, 1]
+    assert torch.equal(default_collate([store["x"][0, 1], store["x"][1, 1]]), rows[:2, 1])
+
+
 def test_batch_of_groups_is_a_dict_and_saves_nothing(store: stridemap.Store) -> None:
     store.update({"a.x": [1, 2], "b.x": [3, 4]})
     before = store.generation
@@ -127,7 +138,7 @@ def test_parameters_are_tensors_of_pytorch(store: stridemap.Store) -> None:
 
 def test_attribute_of_arrays_and_tensors_says_who_has_it(store: stridemap.Store) -> None:
     x = stridemap.Tensor._of_elements(("uint8", [2], np.arange(2, dtype=np.uint8)))
-    for name, use in (("argmax", "use x.numpy().argmax or x.torch().argmax"), ("cpu", "use x.torch().cpu"), ("tofile", "use x.numpy().tofile")):
+    for name, use in (("argmax", "use x.numpy().argmax or x.torch().argmax"), ("cpu", "use x.torch().cpu"), ("tofile", "use x.numpy().tofile"), ("attrs", "use store.attrs_of(name)")):
         with pytest.raises(AttributeError, match=f"^'stridemap.Tensor' object has no attribute '{name}'; {use}$".replace("(", r"\(").replace(")", r"\)")):
             getattr(x, name)
     for name in ("shpae", "_cdata"):
