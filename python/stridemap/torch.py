@@ -21,6 +21,7 @@ import torch
 from . import _checkpoints, _errors, _saving, _torch_storages, _torch_tensors
 from ._arrays import elements_of
 from ._files import File
+from ._following import Follower
 from ._history import At
 from ._interop import of_bytes, to_bytes
 from ._places import Place, check_first, ended, reading, replacing
@@ -29,7 +30,9 @@ from ._safe_open import safe_open
 from ._saving import Saving
 
 __all__ = [
+    "Follower",
     "Saving",
+    "follow",
     "load",
     "load_checkpoint",
     "load_file",
@@ -315,6 +318,37 @@ def load_checkpoint(place: Place, at: At | None = None) -> Any:
             snapshot = store.snapshot()
             return _checkpoints.load(snapshot, f"generation {snapshot.generation} of {store.path}")
         return _checkpoints.load(store.at(at), f"{at!r} of {store.path}")
+
+
+def follow(place: Place, model: torch.nn.Module, device: Device = "cpu", *, prefix: str = "") -> Follower:
+    """Load a model, as `load_model` does with `assign`, and return what takes new generations of the store for it.
+
+    `Follower.update` takes the newest generation, which another process has committed or pulled. It replaces only the
+    parameters and buffers that were saved since, with mapped tensors and without a copy; the others keep their memory.
+    Parameters stay the same objects, with the dtype and on the device that they have. The names with the prefix must be
+    those of the model: for checkpoints of `{"model": model.state_dict()}`, the prefix is "checkpoint/model".
+
+    The follower has its own handle of the store. Until `update`, the generation of the model stays readable.
+
+    >>> import tempfile
+    >>> place = tempfile.mkdtemp() + "/run.smap"
+    >>> trained = torch.nn.Linear(3, 2)
+    >>> save_checkpoint(place, "step0", {"model": trained.state_dict()})
+    >>> with torch.device("meta"):
+    ...     served = torch.nn.Linear(3, 2)
+    >>> follower = follow(place, served, prefix="checkpoint/model")
+    >>> _ = torch.nn.init.zeros_(trained.bias)
+    >>> save_checkpoint(place, "step1", {"model": trained.state_dict()})
+    >>> follower.update(), served.bias.tolist()           # between batches
+    (['bias'], [0.0, 0.0])
+    >>> follower.update()                                 # there is nothing new
+    []
+    """
+    follower = Follower(place, model, prefix)
+    # A parameter that is made in inference mode could not get other data.
+    with torch.inference_mode(False):
+        load_model(model, follower._store, device=device, prefix=prefix, assign=True)
+    return follower
 
 
 def _tied(model: torch.nn.Module) -> list[list[str]]:

@@ -353,6 +353,7 @@ def test_processes_share_one_copy_of_the_memory(method: Any, large: tuple[Path, 
         ("dataloader.py", ["500"], "500 rows in 2 batches, 0 wrong"),
         ("dask_mean.py", ["32"], "32 MiB, mean 0.50"),
         ("finetune.py", ["64", "5"], "5 checkpoints of "),
+        ("serving.py", ["64", "5"], "3 servers took step 4; 3 checkpoints of 162 KiB take "),
     ],
 )
 def test_examples_run(example: str, size: list[str], said: str) -> None:
