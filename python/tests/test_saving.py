@@ -228,3 +228,18 @@ def test_rules_remove_the_oldest_checkpoints_of_the_same_series(store: stridemap
     with pytest.raises(TypeError, match="save_checkpoint: keep_last is an integer"):
         save_checkpoint(store, "step8", {}, keep_last="2")  # type: ignore[call-overload]
     assert "step8" not in names(store)
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "said"),
+    [("background.py", ["20", "3"], "a model of 20 MB, 3 saves"), ("serving.py", ["4", "100"], "3 servers of a model of 0.4 MB, 4 generations")],
+)
+def test_benchmarks_of_saving_and_serving_run(program: str, arguments: list[str], said: str, tmp_path: Path) -> None:
+    """They compare what was saved and what is served with what was trained."""
+    run = subprocess.run(
+        [sys.executable, Path(__file__).parents[1] / "benches" / program, *arguments],
+        capture_output=True, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}, timeout=300,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert said in run.stdout
+    print(run.stdout)
