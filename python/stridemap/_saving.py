@@ -19,9 +19,9 @@ from ._store import Store
 class Saving:
     """A checkpoint that is being saved: see `save_checkpoint` with `wait=False`.
 
-    >>> saving = save_checkpoint(store, "step1", {"step": 1}, wait=False)
+    >>> saving = stridemap.torch.save_checkpoint(store, "step1", {"step": 1}, wait=False)
     >>> saving.wait()
-    >>> saving.done(), load_checkpoint(store)
+    >>> saving.done(), stridemap.torch.load_checkpoint(store)
     (True, {'step': 1})
     """
 
@@ -34,7 +34,7 @@ class Saving:
     def wait(self) -> None:
         """Wait until the checkpoint is committed. Raise what went wrong.
 
-        >>> save_checkpoint(store, "step1", {"step": 1}, wait=False).wait()
+        >>> stridemap.torch.save_checkpoint(store, "step1", {"step": 1}, wait=False).wait()
         """
         self._check_process()
         self._ended.wait()
@@ -43,7 +43,7 @@ class Saving:
     def done(self) -> bool:
         """Return whether the save has ended, also if it has failed.
 
-        >>> saving = save_checkpoint(store, "step1", {"step": 1}, wait=False)
+        >>> saving = stridemap.torch.save_checkpoint(store, "step1", {"step": 1}, wait=False)
         >>> saving.wait()
         >>> saving.done()
         True
