@@ -30,7 +30,7 @@ NEEDLESS = {"stridemap.xarray:Backend.description"}
 
 #: All modules, by their names. Those of an optional package that is not installed are missing.
 MODULES: dict[str, ModuleType] = {}
-for part in ("stridemap", *(part.name for part in pkgutil.iter_modules(stridemap.__path__, "stridemap."))):
+for part in ("stridemap", *(part.name for part in pkgutil.walk_packages(stridemap.__path__, "stridemap."))):
     try:
         MODULES[part] = importlib.import_module(part)
     except ModuleNotFoundError as error:

@@ -18,16 +18,16 @@ from typing import Any, Literal, overload
 import numpy as np
 import torch
 
-from . import _checkpoints, _errors, _saving, _torch_storages, _torch_tensors
-from ._arrays import elements_of
-from ._files import File
-from ._following import Follower
-from ._history import At
-from ._interop import of_bytes, to_bytes
-from ._places import Place, check_first, ended, reading, replacing
-from ._progress import Progress, counter
-from ._safe_open import safe_open
-from ._saving import Saving
+from .. import _checkpoints, _errors, _saving, _torch_storages, _torch_tensors
+from .._arrays import elements_of
+from .._files import File
+from .._following import Follower
+from .._history import At
+from .._interop import of_bytes, to_bytes
+from .._places import Place, check_first, ended, reading, replacing
+from .._progress import Progress, counter
+from .._safe_open import safe_open
+from .._saving import Saving
 
 __all__ = [
     "Follower",
