@@ -79,7 +79,7 @@ def document(item: Any) -> str:
 PUBLIC = {
     f"{name}:{key}": item
     for name, module in MODULES.items()
-    if not name.startswith("stridemap._")
+    if "._" not in name
     for key, item in items(module).items()
 }
 
