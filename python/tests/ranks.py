@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # FSDP imports it late, and so would each rank
 import torch.distributed as dist
 
 FORK = multiprocessing.get_context("fork")

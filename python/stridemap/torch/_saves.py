@@ -131,7 +131,7 @@ class Save:
             self._create_file([key for key, _ in small], offset, tensors, [at for _, at in small])
 
     def _create_file(self, keys: list[str], nbytes: int, tensors: Mapping[str, Whole], offsets: list[int]) -> None:
-        file = BlockFile(self._store.path, (nbytes,), "uint8")
+        file = BlockFile(self._store, (nbytes,), "uint8")
         self._files.append((file, keys))
         for key, offset in zip(keys, offsets, strict=True):
             tensor = tensors[key]
@@ -187,7 +187,6 @@ class Save:
     def _end(self) -> None:
         for file, _ in self._files:
             file.remove()
-        self._files = []
         if self._owns_store:
             self._store.close()
 

@@ -10,12 +10,14 @@ from types import TracebackType
 import torch
 from torch.distributed.checkpoint.planner import WriteItem
 
-from .. import _errors, _torch_tensors
+from .. import _errors, _torch_storages, _torch_tensors
+from .._arrays import open_storage
+from .._stridemap import Tensor
 from ._saves import Place
 
 
 class ShardFiles:
-    """The files of a save, opened by a rank that writes shards. The end of the `with` block waits until they are on disk."""
+    """The files of a save, opened by a rank that writes shards. The end of the `with` block closes them."""
 
     def __init__(self, places: Mapping[str, Place]) -> None:
         self._places = places
@@ -25,15 +27,10 @@ class ShardFiles:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            if error is None:
-                for file, _ in self._opened.values():
-                    # Other machines, and the coordinator, see what is on disk.
-                    os.fdatasync(file)
-        finally:
-            for file, _ in self._opened.values():
-                os.close(file)
-            self._opened = {}
+        opened, self._opened = self._opened, {}
+        # On a network file system, other machines see what has been written when the file is closed.
+        for file, _ in opened.values():
+            os.close(file)
 
     def write(self, item: WriteItem, shard: torch.Tensor) -> int:
         """Write a shard to its place in the whole tensor. Return its size in bytes."""
@@ -52,7 +49,7 @@ class ShardFiles:
         target = whole[place.offset : place.offset + place.nbytes].view(place.dtype).view(place.shape)
         for axis, (start, size) in enumerate(zip(chunk.offsets, chunk.sizes, strict=True)):
             target = target.narrow(axis, start, size)
-        if target.is_contiguous() and shard.is_contiguous() and shard.device.type == "cpu":
+        if target.is_contiguous() and _is_flat(shard):
             # Faster than through the mapping, which the kernel would fill page by page.
             _write(file, shard, target.data_ptr() - whole.data_ptr())
         else:
@@ -75,10 +72,42 @@ class ShardFiles:
         return self._opened[path]
 
 
-def _write(file: int, tensor: torch.Tensor, offset: int) -> None:
+def read(block: Tensor, target: torch.Tensor, storages: _torch_storages.Storages) -> None:
+    """Copy a block of a tensor of a store into a tensor. `storages` are the mappings of earlier blocks."""
+    found = block._file_range
+    is_flat = found is not None and _is_flat(target) and block.is_contiguous()
+    file = open_storage(block, os.O_RDONLY) if is_flat else None
+    if found is None or file is None:
+        target.copy_(_torch_storages.to_torch([block], storages)[0])
+        return
+    # A page fault in a mapping would also read what other ranks need.
+    try:
+        _read(file, target, found[3])
+    finally:
+        os.close(file)
+
+
+def _is_flat(tensor: torch.Tensor) -> bool:
+    """Return whether the elements are in the memory of this process, one after the other."""
+    return tensor.is_contiguous() and tensor.device.type == "cpu"
+
+
+def _bytes(tensor: torch.Tensor) -> memoryview:
     # A dimension of size 1 can have any stride, which `view` would not accept.
-    flat = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
-    rest = flat.numpy().data
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy().data
+
+
+def _write(file: int, tensor: torch.Tensor, offset: int) -> None:
+    rest = _bytes(tensor)
     while rest:
         count = os.pwrite(file, rest, offset)
+        rest, offset = rest[count:], offset + count
+
+
+def _read(file: int, tensor: torch.Tensor, offset: int) -> None:
+    rest = _bytes(tensor)
+    while rest:
+        count = os.preadv(file, [rest], offset)
+        if not count:
+            raise EOFError(f"the file of the tensor ends at byte {offset}; stridemap verify says what is damaged")
         rest, offset = rest[count:], offset + count

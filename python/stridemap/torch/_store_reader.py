@@ -26,7 +26,7 @@ from .._places import Place
 from .._snapshots import SnapshotView
 from .._store import Store, open
 from .._stridemap import Tensor
-from . import _saves
+from . import _saves, _shards
 
 
 class StoreReader(StorageReader):
@@ -143,7 +143,7 @@ class StoreReader(StorageReader):
             _check(item, saved, target)
             if target.numel():
                 block = saved[tuple(slice(at, at + size) for at, size in zip(item.storage_offsets, item.lengths, strict=True))]
-                target.copy_(_torch_storages.to_torch([block], storages)[0])
+                _shards.read(block, target, storages)
             planner.commit_tensor(item, target)
         done: Future[None] = Future()
         done.set_result(None)
