@@ -431,3 +431,10 @@ def test_ranks_that_see_different_generations_do_not_load(path: Path) -> None:
     save({"x": torch.ones(2)}, path)
     for message in ranks.run(path.parent, 2, load_generation, path):
         assert "a commit came between, so ranks see the generations 2 and 3; load again, or give at" in message
+
+
+def test_example_goes_on_with_other_ranks() -> None:
+    run = subprocess.run([sys.executable, EXAMPLES / "fsdp.py", "32", "12"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("checkpoints: step5\n2 ranks go on after step 5\nstep 12, 2 ranks: loss ")
+    assert "\ncheckpoints: step5, step10\na layer: [32, 32], largest weight 0." in run.stdout
