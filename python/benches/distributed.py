@@ -1,9 +1,9 @@
 """Save and load a sharded model with 4 ranks of gloo: in a store, and in the files of PyTorch, in one run.
 
-Usage: python distributed.py [MIB [ROUNDS]]: a model of 256 MiB (layers of 16 MiB, sharded along their rows) and 3 rounds, unless
-given. The two take turns. A load is into the same sharding, and of files that are not in memory. Each load is
-compared. The times are medians, of the slowest rank. Bytes are those of the disk, from `/proc/self/io`. Both sync
-what they write.
+Usage: python distributed.py [MIB [ROUNDS]]: a model of 256 MiB (layers of 16 MiB, sharded along their rows) and 3 rounds,
+unless given. The two take turns. A load is into the same sharding, and of files that are not in memory. Each load is
+compared. The times are medians, of the slowest rank. Bytes are those of the disk, from `/proc/self/io`. Both sync what
+they write.
 """
 
 from __future__ import annotations
@@ -113,10 +113,10 @@ def main(mib: int = 256, rounds: int = 3) -> None:
             for program in ("stridemap", "PyTorch"):
                 of_ranks = [rank[program, action] for rank in found]
                 seconds = statistics.median(max(turn[0] for turn in turns) for turns in zip(*of_ranks, strict=True))
-                read, written = (statistics.median(sum(t[at] for t in turns) for turns in zip(*of_ranks, strict=True)) for at in (1, 2))
-                most = max(turn[1] for turns in of_ranks for turn in turns) * RANKS
-                size = mib << 20
-                text = f"written {written / size:.3f}" if action == "save" else f"read {read / size:.3f}, by a rank {most / size:.3f} of its shards at most"
+                at, size = 2 if action == "save" else 1, mib << 20
+                count = statistics.median(sum(turn[at] for turn in turns) for turns in zip(*of_ranks, strict=True)) / size
+                most = max(turn[at] for turns in of_ranks for turn in turns) * RANKS / size
+                text = f"{'written' if action == 'save' else 'read'} {count:.3f}; at most {most:.3f} of its shards by a rank"
                 print(f"{action} {program:<10}{seconds:>7.2f} s   {text}")
         for program, path in (("stridemap", "x.smap"), ("PyTorch", "files")):
             print(f"on disk {program:<10}{disk_usage(folder / path) / (mib << 20):.3f}")

@@ -1,6 +1,6 @@
-"""Training with FSDP on 4 ranks, which is killed and goes on with 2. Usage: python fsdp.py [WIDTH [STEPS]], 256 and 20 unless given.
+"""Training with FSDP on 4 ranks, which is killed and goes on with 2.
 
-The ranks are processes of this machine, with gloo. Every 5 steps, they save a checkpoint together: each writes its shards
+Usage: python fsdp.py [WIDTH [STEPS]], 256 and 20 unless given. The ranks are processes of this machine, with gloo. Every 5 steps, they save a checkpoint together: each writes its shards
 into the whole tensors of one store. So the 2 ranks load what 4 have saved, and so could a program without PyTorch.
 """
 
@@ -73,7 +73,8 @@ def main(width: int = 256, steps: int = 20) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/run.smap"
         for count, killed_at in ((4, steps - 2), (2, None)):
-            ranks = [fork.Process(target=run, args=(rank, count, folder, path, width, steps, killed_at)) for rank in range(count)]
+            arguments = (count, folder, path, width, steps, killed_at)
+            ranks = [fork.Process(target=run, args=(rank, *arguments)) for rank in range(count)]
             for process in ranks:
                 process.start()
             for process in ranks:

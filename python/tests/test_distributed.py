@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import subprocess
@@ -17,6 +18,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.checkpoint.planner_helpers import _create_write_items
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -115,8 +118,9 @@ def load_training(path: Path, is_sharded: bool) -> dict[str, Any]:
 
 def test_training_saved_by_4_ranks_goes_on_with_2_and_with_1(path: Path) -> None:
     saved = ranks.run(path.parent, 4, save_training, path)
-    for result in [*ranks.run(path.parent, 2, load_training, path, True), *ranks.run(path.parent, 1, load_training, path, False)]:
-        assert result == saved[0]
+    for count, is_sharded in ((2, True), (1, False)):
+        for result in ranks.run(path.parent, count, load_training, path, is_sharded):
+            assert result == saved[0]
     assert len(saved[0]) > 20 and saved[0]["group.lr"] == 1e-2
     # All tensors are below 4 MiB, so they share a file. The values and the description share another.
     assert len(list((path / "storages").glob("*.bin"))) == 2
@@ -205,8 +209,9 @@ assert "torch" not in sys.modules
 """
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     for name, tensor in TENSORS.items():
-        dtype, bytes_ = str(tensor.dtype).removeprefix("torch."), tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-        assert f"{name} {dtype} {list(tensor.shape)} {bytes_.hex()[:400]}\n" in told
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        digits = tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes().hex()
+        assert f"{name} {dtype} {list(tensor.shape)} {digits[:400]}\n" in told
 
 
 def test_state_dict_is_made_of_what_was_saved(path: Path) -> None:
@@ -259,7 +264,8 @@ def save_forever(path: Path) -> None:
     mesh, writer, step = init_device_mesh("cpu", (4,)), StoreWriter(path), 0
     while True:
         full = torch.full((1 << 10, 1 << 10), float(step))
-        state = {"rows": distribute_tensor(full, mesh, [Shard(0)]), "columns": distribute_tensor(full, mesh, [Shard(1)]), "step": step}
+        rows, columns = (distribute_tensor(full, mesh, [Shard(axis)]) for axis in (0, 1))
+        state = {"rows": rows, "columns": columns, "step": step}
         dcp.save(state, storage_writer=writer)
         step += 1
 
@@ -330,6 +336,60 @@ def test_tensor_that_no_rank_has_written_is_an_error(path: Path) -> None:
     with pytest.raises(CheckpointException) as error:
         dcp.save({"x": torch.ones(2), "y": torch.ones(2)}, storage_writer=Forgetful(path), no_dist=True)
     assert 'no rank has written the shard of "y" at [0]; nothing is saved; save again' in str(failure(error))
+    assert list(stridemap.open(path)) == [] and unfinished(path) == []
+
+
+def test_save_that_another_one_has_overtaken_is_not_committed(path: Path) -> None:
+    writer, planner = StoreWriter(path), dcp.DefaultSavePlanner()
+    results = []
+    for value in (1.0, 2.0):
+        planner.set_up_planner({"x": torch.full((2,), value)}, is_coordinator=True)
+        writer.set_up_storage_writer(is_coordinator=True)
+        plans, metadata = planner.create_global_plan([planner.create_local_plan()])
+        [plan] = writer.prepare_global_plan(plans)
+        results.append([writer.write_data(plan, planner).value()])
+    with pytest.raises(stridemap.ConflictError, match="this save is not committed: another save has begun since"):
+        writer.finish(metadata, results[0])
+    assert list(stridemap.open(path)) == []
+    writer.finish(metadata, results[1])
+    assert stridemap.open(path)["x"].tolist() == [2, 2] and unfinished(path) == []
+
+
+def test_shards_that_do_not_fit_together_are_refused(path: Path) -> None:
+    def plan(tensor: torch.Tensor) -> SavePlan:
+        return SavePlan(_create_write_items("x", tensor))
+
+    for others, message in (
+        (torch.ones(2, dtype=torch.float64), r"ranks have different tensors, torch.float32 of \[2\] and torch.float64 of \[2\]"),
+        (torch.ones(3), r"ranks have different tensors, torch.float32 of \[2\] and torch.float32 of \[3\]"),
+        (torch.ones(2), r"2 shards have the element \(0,\); each element of the shape \(2,\) must be in one shard"),
+    ):
+        with pytest.raises(stridemap.Error, match=f'save "x": .*{message}'):
+            StoreWriter(path).prepare_global_plan([plan(torch.ones(2)), plan(others)])
+    assert not path.exists()
+
+
+def test_rank_that_does_not_see_the_store_or_has_other_tensors_fails(path: Path) -> None:
+    class Halving(dcp.DefaultSavePlanner):
+        def transform_object(self, write_item: Any, object: Any) -> Any:
+            return object.half()
+
+    with pytest.raises(CheckpointException) as error:
+        dcp.save({"x": torch.ones(2)}, storage_writer=StoreWriter(path), planner=Halving(), no_dist=True)
+    message = 'save the shard of "x" at [0]: the plan has torch.float32 of [2], and the state dict torch.float16 of [2]'
+    assert isinstance(failure(error), TypeError) and message in str(failure(error))
+
+    class Elsewhere(StoreWriter):
+        def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+            [plan] = super().prepare_global_plan(plans)
+            name, places = plan.storage_data
+            elsewhere = {key: dataclasses.replace(place, path="/elsewhere/x") for key, place in places.items()}
+            return [dataclasses.replace(plan, storage_data=(name, elsewhere))]
+
+    with pytest.raises(CheckpointException) as error:
+        dcp.save({"x": torch.ones(2)}, storage_writer=Elsewhere(path), no_dist=True)
+    assert isinstance(failure(error), FileNotFoundError)
+    assert "put the store on a file system that all ranks share, under one path" in str(failure(error))
     assert list(stridemap.open(path)) == [] and unfinished(path) == []
 
 

@@ -10,6 +10,7 @@ the others share one. Beside the tensors, a save has these names:
 from __future__ import annotations
 
 import json
+import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from .. import _errors
 from .._arrays import can_save
-from .._blocks import BlockFile, check_cover
+from .._blocks import BlockFile, check_cover, open_to_write
 from .._store import Store
 from .._stridemap import Tensor
 
@@ -84,16 +85,18 @@ class Place:
 class Save:
     """A save that ranks write. It ends with `commit` or `abandon`."""
 
-    def __init__(self, store: Store, owns_store: bool, tag: str | None, replace: bool, plans: list[SavePlan]) -> None:
+    def __init__(self, place: Store | str | os.PathLike[str], tag: str | None, replace: bool, plans: list[SavePlan]) -> None:
         self.id = secrets.token_hex(8)
-        self._store, self._owns_store = store, owns_store
         self._files: list[tuple[BlockFile, list[str]]] = []
         self._places: dict[str, Place] = {}
         self._items = {item.index for plan in plans for item in plan.items}
         keys = {item.index.fqn for plan in plans for item in plan.items}
         tensors = _planned(item for plan in plans for item in plan.items)
         self._values = keys - tensors.keys()
-        self._txn = store.transaction()
+        self._store, self._owns_store = open_to_write(place), not isinstance(place, Store)
+        # What is replaced or removed is decided on what is there now.
+        self._store.refresh()
+        self._txn = self._store.transaction()
         self._txn.__enter__()
         try:
             if tag is not None:
@@ -144,10 +147,6 @@ class Save:
     def commit(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Publish what the ranks have written."""
         written = {result.index: result for of_rank in results for result in of_rank}
-        for result in written.values():
-            if result.storage_data[0] != self.id:
-                message = "another save began with this StoreWriter before this one was finished; wait for each save"
-                raise _errors.make("Conflict", f"save to {self._store.path}: {message}, or use a writer for each")
         if missing := sorted(map(_named, self._items - written.keys())):
             more = f", and {len(missing) - 1} others" if len(missing) > 1 else ""
             message = f"no rank has written {missing[0]}{more}; nothing is saved; save again"

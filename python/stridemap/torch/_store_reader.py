@@ -38,8 +38,8 @@ class StoreReader(StorageReader):
     number of a generation, as is the `checkpoint_id` that is given to `load`. Without one, a load reads the newest
     generation, or the one that an open store shows. Each rank reads the ranges of its shards, and nothing else.
 
-    The tensors in the state dict must have the dtypes and shapes of those in the store. Values that are not tensors are unpickled by
-    `torch.distributed.checkpoint`: load them only from stores that you trust.
+    The tensors in the state dict must have the dtypes and shapes of those in the store. Values that are not tensors are
+    unpickled by `torch.distributed.checkpoint`: load them only from stores that you trust.
 
     >>> import torch.distributed.checkpoint as dcp
     >>> state = {"x": torch.zeros(2, 3, dtype=torch.int64)}
@@ -60,7 +60,7 @@ class StoreReader(StorageReader):
         self._at = at
         if isinstance(self._opened, File):
             if at is not None:
-                message = f"it is a {self._opened.format} file, which has no tags and no generations; leave out at and checkpoint_id"
+                message = f"it is a {self._opened.format} file, which has no tags; leave out at and checkpoint_id"
                 raise _errors.make("NotAStore", f"StoreReader of {self._opened.path} at {at!r}: {message}")
             self._names = self._opened
         elif at is not None:
@@ -167,4 +167,5 @@ def _check(item: ReadItem, saved: Tensor, target: torch.Tensor) -> None:
         raise _errors.DTypeError(f'load "{key}": {message}; load into a tensor of {saved._dtype_name}, and convert that')
     if target.shape != item.lengths:
         message = f"{list(item.lengths)} elements are to be loaded into a tensor of {list(target.shape)}"
-        raise _errors.make("SizeMismatch", f'load "{key}": {message}; give the state dict the shape in the store, {list(saved.shape)}')
+        advice = f"give the state dict the shape in the store, {list(saved.shape)}"
+        raise _errors.make("SizeMismatch", f'load "{key}": {message}; {advice}')

@@ -14,7 +14,6 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from .. import _errors
-from .._blocks import open_to_write
 from .._store import Store
 from . import _saves, _shards
 
@@ -26,10 +25,11 @@ class StoreWriter(StorageWriter):
     writing. A save is one commit, which gets the tag `tag`, or `checkpoint_id` if that is given to `save`. An existing tag is
     moved only if `replace` is true. Without a tag, the save replaces the last one that has no tag.
 
-    Tensors have their keys in the flattened state dict as names. What the last save has and this one has not is removed, and other
-    tensors stay. If one of them has the name of a key, an error names it; with `replace`, it is replaced.
+    Tensors have their keys in the flattened state dict as names. What the last save has and this one has not is removed,
+    and other tensors stay. If one of them has the name of a key, an error names it; with `replace`, it is replaced.
 
     If a rank fails or is killed, the store is as it was. What the ranks have written by then is removed by the next save.
+    A writer makes one save at a time: wait for an `async_save` before the next.
 
     >>> import torch.distributed.checkpoint as dcp
     >>> writer = StoreWriter("run.smap")
@@ -95,11 +95,7 @@ class StoreWriter(StorageWriter):
         if not all(plan.usable for plan in plans):
             message = "each save writes new files, so a plan of an earlier one cannot be used again"
             raise _errors.make("InvalidArgument", f"StoreWriter: {message}; give no planner with enable_plan_caching=True")
-        store = open_to_write(self._place)
-        if isinstance(self._place, Store):
-            # What is replaced or removed is decided on what is there now.
-            store.refresh()
-        save = self._save = _saves.Save(store, not isinstance(self._place, Store), self._tag, self._replace, plans)
+        save = self._save = _saves.Save(self._place, self._tag, self._replace, plans)
         return [dataclasses.replace(plan, storage_data=(save.id, save.places_of(plan))) for plan in plans]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -139,9 +135,11 @@ class StoreWriter(StorageWriter):
         >>> [tag.name for tag in stridemap.open("run.smap").tags()]
         ['empty']
         """
-        save, self._save = self._save, None
-        if save is None:
-            raise RuntimeError("StoreWriter.finish: no save has begun at this rank, which must be the coordinator")
+        ids = {result.storage_data[0] for of_rank in results for result in of_rank}
+        if (save := self._save) is None or ids - {save.id}:
+            message = "another save has begun since with the same writer; wait for each save, or make a writer for each"
+            raise _errors.make("Conflict", f"StoreWriter: this save is not committed: {message}")
+        self._save = None
         try:
             save.commit(metadata, results)
         except BaseException:
