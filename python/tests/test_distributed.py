@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -270,8 +271,20 @@ def save_forever(path: Path) -> None:
         step += 1
 
 
+def stop_while_writing(process: int, path: Path) -> None:
+    """Stop a process at a moment at which the store has unfinished files."""
+    for _ in range(1000):
+        os.kill(process, signal.SIGSTOP)
+        time.sleep(0.001)
+        if unfinished(path):
+            return
+        os.kill(process, signal.SIGCONT)
+        time.sleep(0.003)
+    raise AssertionError("no rank was writing")
+
+
 def test_store_is_whole_whichever_rank_is_killed_whenever(path: Path) -> None:
-    choose, was_writing = random.Random(5), 0
+    choose = random.Random(5)
     save({"rows": torch.zeros(2), "columns": torch.zeros(2), "step": -1}, path, "before")
     for number in range(KILLS):
         running = ranks.Ranks(path.parent, 4, save_forever, path)
@@ -280,11 +293,15 @@ def test_store_is_whole_whichever_rank_is_killed_whenever(path: Path) -> None:
         while stridemap.open(path).generation == generation and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(choose.random() * 0.3)
-        # The coordinator every other time.
-        running.processes[0 if number % 2 else choose.randrange(1, 4)].kill()
+        # The coordinator every other time, when it has begun a save.
+        if number % 2:
+            stop_while_writing(running.processes[0].pid, path)
+            running.processes[0].kill()
+        else:
+            running.processes[choose.randrange(1, 4)].kill()
         time.sleep(choose.random() * 0.1)
         running.kill()
-        was_writing += bool(unfinished(path))
+        assert unfinished(path) or number % 2 == 0
         with stridemap.open(path) as store:
             assert store.generation > generation and store.verify() == []
             rows, columns = store["rows"].numpy(), store["columns"].numpy()
@@ -294,7 +311,6 @@ def test_store_is_whole_whichever_rank_is_killed_whenever(path: Path) -> None:
             assert store.at("before")["rows"].shape == (2,)
         save({"rows": torch.ones(2), "columns": torch.ones(2), "step": -1}, path)
         assert unfinished(path) == []
-    assert was_writing
     with stridemap.open(path, "r+") as store:
         store.untag("before")
         store.compact()
