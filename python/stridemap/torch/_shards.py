@@ -80,8 +80,9 @@ def read(block: Tensor, target: torch.Tensor, storages: _torch_storages.Storages
     if found is None or file is None:
         target.copy_(_torch_storages.to_torch([block], storages)[0])
         return
-    # A page fault in a mapping would also read what other ranks need.
+    # A page fault in a mapping, and a read that the kernel takes for one of many, would also read what other ranks need.
     try:
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
         _read(file, target, found[3])
     finally:
         os.close(file)
