@@ -63,8 +63,12 @@ pub(crate) enum Command {
     /// Save a tensor under a second name, without copying elements
     #[command(after_help = examples(&["ln model.smap encoder.weight decoder.weight"]))]
     Ln(edit::NewNameArgs),
-    /// Rename a tensor
-    #[command(after_help = examples(&["mv model.smap weight encoder.weight"]))]
+    /// Rename a tensor, or many in one commit: all or none
+    ///
+    /// If NAME is a glob, each * in NEW stands for what the one in NAME matched. If NAME is a prefix, such as 'bert.', it is
+    /// replaced by NEW, which may be empty. Attributes of the tensors, and of prefixes that match, are renamed, too. If two
+    /// tensors would get the same name, or one that exists, nothing is renamed.
+    #[command(after_help = examples(&["mv model.smap weight encoder.weight", "mv model.smap 'bert.*' 'encoder.*' -n"]))]
     Mv(edit::NewNameArgs),
     Rm(edit::RmArgs),
     Append(append::AppendArgs),

@@ -38,7 +38,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use crate::args::{Args, Command};
 use crate::care::{compact, du, gc, salvage, verify, watch};
-use crate::change::{append, attr, edit, export, import};
+use crate::change::{append, attr, edit, export, import, mv};
 use crate::error::{Error, Result};
 use crate::history::{log, prune, restore, tag};
 use crate::look::{info, ls, map, report, show, stats, tree};
@@ -57,7 +57,8 @@ fn main() -> ExitCode {
     shell::complete();
     raise_open_file_limit();
     survive_file_size_limit();
-    match run_interruptible(&Args::parse().apply()) {
+    let args = Args::try_parse().unwrap_or_else(|e| shell::explain(e).exit());
+    match run_interruptible(&args.apply()) {
         Ok(code) => code,
         Err(Error::Output(e)) if e.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(e) => {
@@ -121,7 +122,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Plot(args) => plot::run(args, &mut out)?,
         Command::View(args) => edit::view(args, &mut out)?,
         Command::Ln(args) => edit::ln(args, &mut out)?,
-        Command::Mv(args) => edit::mv(args, &mut out)?,
+        Command::Mv(args) => mv::mv(args, &mut out)?,
         Command::Rm(args) => edit::rm(args, &mut out)?,
         Command::Attr(args) => attr::run(args, &mut out)?,
         Command::Tag(args) => tag::run(args, &mut out)?,

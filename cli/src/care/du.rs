@@ -28,7 +28,7 @@ use crate::ui::{
 /// With STORE@TAG or a URL, shows the bytes of the storages of that generation, and how many of them only it has. In a store
 /// on this machine, removing its tags frees these, unless it is the newest. For a URL, prune -n shows what could be freed.
 ///
-/// With a GLOB or PREFIX, shows how many bytes the elements of these tensors take, and how many of these bytes are
+/// With a NAME, shows how many bytes the elements of these tensors take, and how many of these bytes are
 /// shared with other tensors. Removing the tensors frees the storages that have no other tensors and that no tag
 /// keeps. In other storages, the bytes that are not shared become unreachable, and compact frees them if at least a
 /// quarter of the storage, and at least 4 KiB, is unreachable.
@@ -37,8 +37,8 @@ use crate::ui::{
 pub(crate) struct DuArgs {
     /// The store, its URL, or a tagged generation: STORE@TAG, URL@TAG
     pub(crate) store: PathBuf,
-    /// Only the tensors whose names match a glob, or begin with a prefix, in place of the whole store
-    #[arg(value_name = "GLOB|PREFIX")]
+    /// Only these tensors, by name, by glob ('*.weight') or by prefix ('encoder.'), in place of the whole store
+    #[arg(value_name = "NAME")]
     pub(crate) patterns: Vec<String>,
     /// Print one JSON object
     #[arg(long)]

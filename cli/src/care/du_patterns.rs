@@ -7,7 +7,7 @@ use stridemap::{Snapshot, StorageKind, TensorInfo};
 
 use crate::error::{Error, Result};
 use crate::look::sharing::{StorageUsage, by_storage};
-use crate::names::{Pattern, one_line, pattern};
+use crate::names::{Pattern, one_line, pattern, selecting_hint};
 use crate::ui::{Column, Table, bytes_cell};
 
 /// The tensors that a pattern selects, and their bytes in the store's storages.
@@ -45,10 +45,10 @@ pub(super) fn usages(texts: &[String], snapshot: &Snapshot) -> Result<Vec<Patter
             }
         }
     }
-    match usages.iter().find(|usage| usage.tensor_count == 0) {
-        Some(usage) => Err(Error::NoMatch(format!("du: no tensor matches {:?}", usage.pattern))),
-        None => Ok(usages),
-    }
+    let Some(missing) = usages.iter().find(|usage| usage.tensor_count == 0) else { return Ok(usages) };
+    let why = selecting_hint(&missing.pattern, snapshot)?
+        .unwrap_or_else(|| format!("no tensor matches {:?}", missing.pattern));
+    Err(Error::NoMatch(format!("du: {why}")))
 }
 
 const COLUMNS: [Column; 4] = [

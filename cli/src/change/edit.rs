@@ -1,4 +1,4 @@
-//! `view`, `ln`, `mv` and `rm`: add, change and remove names. No elements are copied.
+//! `view`, `ln` and `rm`: add and remove names. No elements are copied.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -48,9 +48,9 @@ pub(crate) struct NewNameArgs {
     /// The new name
     pub(crate) new: String,
     #[command(flatten)]
-    existing: Existing,
+    pub(super) existing: Existing,
     #[command(flatten)]
-    before: Before,
+    pub(super) before: Before,
 }
 
 /// Remove tensors in one commit: all or none
@@ -62,7 +62,7 @@ pub(crate) struct NewNameArgs {
 pub(crate) struct RmArgs {
     /// The store
     pub(crate) store: PathBuf,
-    /// The names to remove, or globs: 'encoder.*'
+    /// The tensors to remove, by name, by glob ('*.weight') or by prefix ('encoder.')
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,
     #[command(flatten)]
@@ -80,7 +80,7 @@ pub(crate) fn view(args: &ViewArgs, out: &mut impl Write) -> Result<()> {
         txn.save_view(&new, &view)?;
         let (expr, dtype, size) = (one_line(&args.expr), view.dtype(), view.size());
         let what = format!("{expr} ({dtype} {size:?}) as {}{replacing}", quoted(&new));
-        Ok(Some(Change { does: "save", did: "saved", what, new }))
+        Ok(Some(Change::of_one("save", "saved", what, new)))
     })
 }
 
@@ -112,22 +112,7 @@ pub(crate) fn ln(args: &NewNameArgs, out: &mut impl Write) -> Result<()> {
         let replacing = replacing("ln", &new, (txn, snapshot), &args.existing)?;
         txn.copy(&old, &new)?;
         let what = format!("{}, a second name of {}{replacing}", quoted(&new), quoted(&old));
-        Ok(Some(Change { does: "add", did: "added", what, new }))
-    })
-}
-
-pub(crate) fn mv(args: &NewNameArgs, out: &mut impl Write) -> Result<()> {
-    let options = (StoreOptions::new(), &args.existing, &args.before);
-    commit(&args.store, options, out, |txn, snapshot| {
-        let (old, new) = (name(&args.old, txn)?, new_name("mv", &args.new, txn)?);
-        if old == new {
-            txn.rename(&old, &new)?;
-            return Ok(None);
-        }
-        let replacing = replacing("mv", &new, (txn, snapshot), &args.existing)?;
-        txn.rename(&old, &new)?;
-        let what = format!("{} to {}{replacing}", quoted(&old), quoted(&new));
-        Ok(Some(Change { does: "rename", did: "renamed", what, new }))
+        Ok(Some(Change::of_one("add", "added", what, new)))
     })
 }
 
@@ -172,21 +157,30 @@ pub(crate) fn rm(args: &RmArgs, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// A change of one name.
-struct Change {
+/// A change of names.
+pub(super) struct Change {
     /// The verb, such as "save".
-    does: &'static str,
+    pub(super) does: &'static str,
     /// The past tense of the verb, such as "saved".
-    did: &'static str,
+    pub(super) did: &'static str,
     /// The rest of the message.
-    what: String,
-    /// The name that may have replaced a tensor.
-    new: String,
+    pub(super) what: String,
+    /// The same for each name, for a dry run.
+    pub(super) lines: Vec<String>,
+    /// The names of tensors that may have been replaced.
+    pub(super) replaced: BTreeSet<String>,
+}
+
+impl Change {
+    /// Returns the change of one name.
+    pub(super) fn of_one(does: &'static str, did: &'static str, what: String, new: String) -> Self {
+        Change { does, did, lines: vec![what.clone()], what, replaced: BTreeSet::from([new]) }
+    }
 }
 
 /// Runs `change` on a store and commits it. `change` returns `None` if there is nothing to commit. A dry run prints the
 /// message and commits nothing.
-fn commit(
+pub(super) fn commit(
     path: &Path,
     (options, existing, before): (StoreOptions, &Existing, &Before),
     out: &mut impl Write,
@@ -196,10 +190,12 @@ fn commit(
     let (mut txn, snapshot) = begin(&store, existing.is_dry_run())?;
     before.apply(&mut txn)?;
     txn.on_existing(existing.policy());
-    let Some(Change { does, did, what, new }) = change(&mut txn, &snapshot)? else { return Ok(()) };
-    let replaced = Replaced::of(&BTreeSet::from([new]), &snapshot)?;
+    let Some(Change { does, did, what, lines, replaced }) = change(&mut txn, &snapshot)? else {
+        return Ok(());
+    };
+    let replaced = Replaced::of(&replaced, &snapshot)?;
     if existing.is_dry_run() {
-        writeln!(out, "would {does} {what}")?;
+        lines.iter().try_for_each(|line| writeln!(out, "would {does} {line}"))?;
         return replaced.print_advice(before, &store, path, out);
     }
     drop(snapshot); // The commit deletes what no snapshot needs.

@@ -40,7 +40,7 @@ pub(crate) struct ExportArgs {
     /// The file to write; its extension selects the format: .safetensors, .npy, .npz, or .smap for a copy of the store.
     /// - is standard output
     pub(crate) out: PathBuf,
-    /// The tensors to write, by name or by glob ('*.weight'); all if none is named
+    /// The tensors to write, by name, by glob ('*.weight') or by prefix ('encoder.'); all if none is named
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,
     /// Write the tensors whose names begin with P, with P removed from their names, and the attributes of P
@@ -119,7 +119,7 @@ impl Format {
     /// not on how many tensors a glob or a prefix matches.
     fn of_pipe(args: &ExportArgs, snapshot: &Snapshot) -> Result<Self> {
         let [name] = args.names.as_slice() else { return Ok(Format::Safetensors) };
-        Ok(if pattern(name, snapshot)?.is_glob() { Format::Safetensors } else { Format::Npy })
+        Ok(if pattern(name, snapshot)?.is_name() { Format::Npy } else { Format::Safetensors })
     }
 }
 

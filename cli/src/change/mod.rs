@@ -6,6 +6,7 @@ pub(crate) mod edit;
 pub(crate) mod export;
 pub(crate) mod freed;
 pub(crate) mod import;
+pub(crate) mod mv;
 pub(crate) mod plan;
 mod rename;
 mod select;

@@ -70,14 +70,14 @@ fn split(text: &str, names: &BTreeSet<String>) -> Result<(String, String)> {
 }
 
 /// New names for all tensors that match a pattern.
-struct PatternRename {
-    old: String,
-    new: String,
+pub(super) struct PatternRename {
+    pub(super) old: String,
+    pub(super) new: String,
 }
 
 impl PatternRename {
     /// Returns the new name of a tensor, if it matches. Each `*` but the last matches as little as possible.
-    fn new_name(&self, name: &str) -> Option<String> {
+    pub(super) fn new_name(&self, name: &str) -> Option<String> {
         let (first, rest_of_old) = self.old.split_once('*')?;
         let (last, middle) = match rest_of_old.rsplit_once('*') {
             Some((middle, last)) => (last, Some(middle)),
@@ -99,6 +99,32 @@ impl PatternRename {
             new.push_str(literal);
         }
         Some(new)
+    }
+
+    /// Returns whether a name matches in more than one way, so that it is not certain what each `*` stands for.
+    pub(super) fn is_ambiguous(&self, name: &str) -> bool {
+        let mut literals = self.old.split('*');
+        let first = literals.next().unwrap_or_default();
+        // For each end of what has matched so far: in how many ways.
+        let mut ways = BTreeMap::from([(first.len(), u64::from(name.starts_with(first)))]);
+        let literals: Vec<&str> = literals.collect();
+        for (index, literal) in literals.iter().enumerate() {
+            let mut next = BTreeMap::new();
+            for (&start, &count) in &ways {
+                for (at, _) in
+                    name.char_indices().skip_while(|(at, _)| *at < start).chain([(name.len(), ' ')])
+                {
+                    let end = at + literal.len();
+                    let is_end = index + 1 < literals.len() || end == name.len();
+                    if is_end && name.get(at..).is_some_and(|rest| rest.starts_with(literal)) {
+                        let ways: &mut u64 = next.entry(end).or_default();
+                        *ways = ways.saturating_add(count);
+                    }
+                }
+            }
+            ways = next;
+        }
+        ways.values().any(|&count| count > 1)
     }
 }
 
@@ -122,6 +148,23 @@ mod tests {
         ] {
             let pattern = PatternRename { old: old.to_owned(), new: new.to_owned() };
             assert_eq!(pattern.new_name(name).as_deref(), expected, "{old} {name}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_matches_in_several_ways_is_ambiguous() {
+        for (old, name, expected) in [
+            ("a.*", "a.b.c", false),
+            ("*.gamma", "a.gamma.gamma", false),
+            ("*.*", "a.b", false),
+            ("*.*", "a.b.c", true),
+            ("layers.*.attn.*", "layers.1.attn.q", false),
+            ("layers.*.attn.*", "layers.1.attn.q.attn.b", true),
+            ("**", "é", true),
+            ("a*b", "xb", false),
+        ] {
+            let pattern = PatternRename { old: old.to_owned(), new: old.to_owned() };
+            assert_eq!(pattern.is_ambiguous(name), expected, "{old} {name}");
         }
     }
 }

@@ -15,12 +15,12 @@ pub(crate) struct Selection {
     /// match, and each * in NEW stands for what the one in OLD matched: 'module.*=*'. Repeatable
     #[arg(long, value_name = "OLD=NEW")]
     rename: Vec<String>,
-    /// Import only the tensor or value NAME, what is below it (NAME.*), or what matches a glob; nothing else has to be
+    /// Import only the tensor or value NAME, what is below it (NAME.*), or what matches a glob or a prefix; nothing else has to be
     /// readable. Repeatable
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Leave out tensors or values, by name or by glob ('*.num_batches'). Repeatable
-    #[arg(long, value_name = "GLOB")]
+    /// Leave out tensors or values, by name, by glob ('*.num_batches') or by prefix ('head.'). Repeatable
+    #[arg(long, value_name = "NAME")]
     skip: Vec<String>,
     /// Leave out what cannot be read, and print the names; without this, a file with such tensors or values is refused
     #[arg(long)]
@@ -82,11 +82,7 @@ impl Selection {
         let mut skipped = BTreeSet::new();
         for text in &self.skip {
             let pattern = pattern_in(text, |name| Ok(all.contains(name)))?;
-            let is_matching = |name: &&String| match pattern.is_glob() {
-                true => pattern.matches(name),
-                false => **name == pattern.text,
-            };
-            let mut matching = all.iter().filter(is_matching).peekable();
+            let mut matching = all.iter().filter(|name| pattern.matches(name)).peekable();
             if matching.peek().is_none() {
                 return Err(Error::NoMatch(format!("import --skip: no tensor or value matches {text:?}")));
             }
@@ -130,7 +126,6 @@ impl Kept {
 }
 
 fn is_part(pattern: &Pattern, name: &str) -> bool {
-    let is_below =
-        || name.strip_prefix(&pattern.text).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-    if pattern.is_glob() { pattern.matches(name) } else { is_below() }
+    let is_below = || name.strip_prefix(&pattern.text).is_some_and(|rest| rest.starts_with('.'));
+    pattern.matches(name) || pattern.is_name() && is_below()
 }

@@ -82,22 +82,18 @@ pub(crate) fn run(args: &PruneArgs, out: &mut impl Write) -> Result<()> {
     }
     let store = open_store(&StoreOptions::new(), &args.store)?;
     let tags = store.tags()?;
-    let selects = |pattern: &Pattern, tag: &str| match pattern.is_glob() {
-        true => pattern.matches(tag),
-        false => pattern.text == tag,
-    };
     let pattern = |text: &String| {
         let is_tag = tags.iter().any(|tag| tag.name == *text);
         let pattern = Pattern::parse(text.clone(), is_tag)?;
-        match tags.iter().any(|tag| selects(&pattern, &tag.name)) {
+        match tags.iter().any(|tag| pattern.matches(&tag.name)) {
             true => Ok(pattern),
-            false if pattern.is_glob() => Err(Error::NoMatch(format!("prune: no tag matches {text:?}"))),
-            false => Err(unknown(&store, text)?),
+            false if pattern.is_name() => Err(unknown(&store, text)?),
+            false => Err(Error::NoMatch(format!("prune: no tag matches {text:?}"))),
         }
     };
     let patterns: Vec<Pattern> = args.patterns.iter().map(pattern).collect::<Result<_>>()?;
     let is_candidate =
-        |name: &str| patterns.is_empty() || patterns.iter().any(|pattern| selects(pattern, name));
+        |name: &str| patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(name));
     let policy = Retention {
         keep_last: args.keep_last.map(|count| usize::try_from(count).unwrap_or(usize::MAX)),
         keep_within: args.keep_within,

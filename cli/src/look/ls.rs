@@ -8,7 +8,7 @@ use stridemap::{DType, StoreOptions, TensorInfo};
 
 use crate::args::{Source, parse_dtype};
 use crate::error::Result;
-use crate::names::{Pattern, listed, pattern, quoted};
+use crate::names::{Pattern, listed, pattern, quoted, selecting_hint};
 use crate::size::parse_size;
 use crate::ui::{Column, Table, bytes_cell, examples, message, print_grid, tensor_record, width, write_json};
 
@@ -20,8 +20,8 @@ use crate::ui::{Column, Table, bytes_cell, examples, message, print_grid, tensor
 #[derive(clap::Args)]
 #[command(after_help = examples(&["ls model.smap", "ls -l --sort bytes model.pt", "ls model.smap '*.weight' encoder."]))]
 pub(crate) struct LsArgs {
-    /// Only names that match a glob, such as '*.weight', or begin with a prefix, such as 'encoder.'
-    #[arg(index = 2, value_name = "GLOB|PREFIX")]
+    /// Only these tensors, by name, by glob ('*.weight') or by prefix ('encoder.')
+    #[arg(index = 2, value_name = "NAME")]
     patterns: Vec<String>,
     /// Also print the dtype, the size, and the bytes of the elements
     #[arg(short, long, conflicts_with_all = ["one", "null", "json"])]
@@ -90,17 +90,24 @@ pub(crate) fn run(args: &LsArgs, out: &mut impl Write) -> Result<bool> {
     }
     print(args, &infos, out)?;
     out.flush()?;
+    let is_missing = unmatched.contains(&true);
     let missing = patterns.iter().zip(unmatched).filter(|(_, unmatched)| *unmatched);
-    let missing: Vec<String> = missing.map(|(pattern, _)| format!("{:?}", pattern.text)).collect();
-    if !missing.is_empty() {
-        message(&format!("ls {}: no tensor matches {}", args.source.path.display(), missing.join(" or ")));
-    } else if infos.is_empty() && count > 0 {
+    let mut unknown = Vec::new();
+    for (pattern, _) in missing {
+        match selecting_hint(&pattern.text, &input)? {
+            Some(why) => message(&format!("ls {}: {why}", args.source.path.display())),
+            None => unknown.push(format!("{:?}", pattern.text)),
+        }
+    }
+    if !unknown.is_empty() {
+        message(&format!("ls {}: no tensor matches {}", args.source.path.display(), unknown.join(" or ")));
+    } else if !is_missing && infos.is_empty() && count > 0 {
         let given = [(!args.dtype.is_empty(), "--dtype"), (args.min_bytes.is_some(), "--min-bytes")];
         let given = given.into_iter().filter_map(|(is_given, name)| is_given.then_some(name));
         let given = given.collect::<Vec<_>>().join(" and ");
         message(&format!("ls {}: no tensor is left by {given}", args.source.path.display()));
     }
-    Ok(missing.is_empty() && (count == 0 || !infos.is_empty()))
+    Ok(!is_missing && (count == 0 || !infos.is_empty()))
 }
 
 fn print(args: &LsArgs, infos: &[TensorInfo], out: &mut impl Write) -> Result<()> {

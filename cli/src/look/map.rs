@@ -37,8 +37,8 @@ const MAX_RUNS: u64 = 1000;
 #[derive(clap::Args)]
 #[command(after_help = examples(&["map model.smap", "map model.smap 'encoder.*' --json | jq .storages"]))]
 pub(crate) struct MapArgs {
-    /// Only the storages of these tensors, by name or by glob ('*.weight')
-    #[arg(index = 2, value_name = "NAME|GLOB")]
+    /// Only the storages of these tensors, by name, by glob ('*.weight') or by prefix ('encoder.')
+    #[arg(index = 2, value_name = "NAME")]
     names: Vec<String>,
     /// Draw every storage and every tensor
     #[arg(long)]

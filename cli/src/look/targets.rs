@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::expr;
 use crate::expr::Copies;
 use crate::input::Input;
-use crate::names::{Named as _, Pattern, pattern};
+use crate::names::{Named as _, Pattern, pattern, selecting_hint};
 
 /// A tensor or view whose statistics are wanted.
 pub(super) struct Target {
@@ -41,13 +41,14 @@ pub(super) fn targets(select: &[String], input: &Input) -> Result<(Vec<Target>, 
     };
     for text in select {
         let pattern = pattern(text, input)?;
-        if !input.contains(&pattern.text)? && add(&mut targets, Some(&pattern))? {
+        if !pattern.is_name() {
+            if !add(&mut targets, Some(&pattern))? {
+                return Err(Error::NoMatch(format!("stats: no tensor matches {text:?}")));
+            }
             continue;
         }
-        // An expression does not end like this.
-        let is_prefix = pattern.text.ends_with(['.', '/']);
-        if pattern.is_glob() || is_prefix {
-            return Err(Error::NoMatch(format!("stats: no tensor matches {text:?}")));
+        if let Some(why) = selecting_hint(&pattern.text, input)? {
+            return Err(Error::Refused(why));
         }
         let (_, view) = expr::view(text, input, Copies::Allowed)?;
         targets.push(Target { label: text.clone(), size_bytes: view.nbytes() as u64, view: Some(view) });

@@ -64,7 +64,7 @@ pub(crate) fn name_in(text: &str, contains: impl Fn(&str) -> LibraryResult<bool>
     Ok(text.to_owned())
 }
 
-/// Returns the pattern that an argument stands for: the name of a tensor or a text in quotes is not a glob.
+/// Returns the pattern that an argument stands for: the name of a tensor or a text in quotes is no glob and no prefix.
 pub(crate) fn pattern(text: &str, tensors: &impl Named) -> Result<Pattern> {
     pattern_in(text, |name| tensors.contains(name))
 }
@@ -76,12 +76,12 @@ pub(crate) fn pattern_in(text: &str, contains: impl Fn(&str) -> LibraryResult<bo
     Pattern::parse(exact, is_name)
 }
 
-/// Returns the names that arguments stand for, each once. A glob stands for the names that it matches.
+/// Returns the names that arguments stand for, each once. A glob or a prefix stands for the names that it matches.
 pub(crate) fn names(texts: &[String], tensors: &impl Named) -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for text in texts {
         let pattern = pattern(text, tensors)?;
-        if !pattern.is_glob() {
+        if pattern.is_name() {
             check_is_name(text, &pattern.text, tensors)?;
             found.insert(pattern.text);
             continue;
@@ -96,21 +96,26 @@ pub(crate) fn names(texts: &[String], tensors: &impl Named) -> Result<BTreeSet<S
     Ok(found)
 }
 
-/// Refuses a view or a prefix in place of a name. Any other text is left to the command.
+/// Refuses a view, or the beginning of names, in place of a name. Any other text is left to the command.
 fn check_is_name(text: &str, name: &str, tensors: &impl Named) -> Result<()> {
     if is_operation(text, tensors)? {
         let advice = "save the view first (stridemap view), or write it with stridemap show --npy";
         return Err(Error::Refused(format!("{text:?} is a view, and this command takes names; {advice}")));
     }
-    if name.is_empty() || tensors.contains(name)? {
-        return Ok(());
+    selecting_hint(name, tensors)?.map_or(Ok(()), |why| Err(Error::Refused(why)))
+}
+
+/// Says what selects the names that begin with this one, if no tensor has it, and some begin with it.
+pub(crate) fn selecting_hint(name: &str, tensors: &impl Named) -> Result<Option<String>> {
+    if tensors.contains(name)? {
+        return Ok(None);
     }
-    let Some(why) = prefix_hint(name, tensors)? else { return Ok(()) };
+    let Some(why) = prefix_hint(name, tensors)? else { return Ok(None) };
     let part = format!("{name}.");
     let is_module =
         tensors.names()?.iter().filter(|other| other.starts_with(name)).all(|other| other.starts_with(&part));
-    let prefix = if is_module { &part } else { name };
-    Err(Error::Refused(format!("{why}: '{prefix}*' selects them")))
+    let selector = if is_module { part } else { format!("{name}*") };
+    Ok(Some(format!("{why}: '{selector}' selects them")))
 }
 
 /// Says that names begin with this one, if some do.

@@ -37,7 +37,7 @@ pub(crate) struct PullArgs {
     url: String,
     /// The path of the store on this machine
     store: PathBuf,
-    /// The tensors to copy, by name or by glob ('*.weight'); the whole store if none is named
+    /// The tensors to copy, by name, by glob ('*.weight') or by prefix ('encoder.'); the whole store if none is named
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// Print one JSON object

@@ -38,7 +38,7 @@ fn pipe_gets_one_name_on_each_line_in_natural_order() {
 #[test]
 fn terminal_gets_names_in_columns() {
     let dir = layers();
-    insta::assert_snapshot!(dir.on_terminal(80, &["ls", "s.smap", "layer"]), @r"
+    insta::assert_snapshot!(dir.on_terminal(80, &["ls", "s.smap", "layer."]), @r"
     layer.1.weight  layer.2.weight  layer.9.bias  layer.9.weight  layer.10.weight
     ");
     insta::assert_snapshot!(dir.on_terminal(40, &["ls", "s.smap"]), @r"
@@ -67,7 +67,7 @@ fn long_listing_is_a_table() {
 
 #[test]
 fn long_listing_in_a_pipe_has_tabs_and_all_digits() {
-    let listed = layers().stdout(&["ls", "-l", "s.smap", "layer.10"]);
+    let listed = layers().stdout(&["ls", "-l", "s.smap", "layer.10."]);
     assert_eq!(listed, "layer.10.weight\tfloat32\t[10, 4]\t160\n");
 }
 
@@ -77,10 +77,10 @@ fn tensors_are_selected_by_globs_prefixes_dtypes_and_sizes() {
     let ls = |args: &[&str]| dir.stdout(&[&["ls", "s.smap"], args].concat());
     assert_eq!(ls(&["layer.?.weight"]), "layer.1.weight\nlayer.2.weight\nlayer.9.weight\n");
     assert_eq!(ls(&["*.bias", "layer.1."]), "layer.1.weight\nlayer.9.bias\n");
-    assert_eq!(ls(&["layer.9"]), "layer.9.bias\nlayer.9.weight\n");
+    assert_eq!(ls(&["layer.9."]), "layer.9.bias\nlayer.9.weight\n");
     assert_eq!(ls(&["--dtype", "int64"]), "layer.9.bias\n");
-    assert_eq!(ls(&["layer", "--dtype", "int64", "--dtype", "float32"]).lines().count(), 5);
-    assert_eq!(ls(&["layer", "--min-size", "144"]), "layer.9.weight\nlayer.10.weight\n");
+    assert_eq!(ls(&["layer.", "--dtype", "int64", "--dtype", "float32"]).lines().count(), 5);
+    assert_eq!(ls(&["layer.", "--min-size", "144"]), "layer.9.weight\nlayer.10.weight\n");
 }
 
 #[test]
@@ -97,11 +97,16 @@ fn pattern_without_a_match_is_a_negative_answer() {
     let dir = Dir::with_store();
     for (args, listed, said) in [
         (&["nothing"][..], "", "no tensor matches \"nothing\""),
-        (&["points_", "*.x", "y"], "points_t\n", "no tensor matches \"*.x\" or \"y\""),
+        (&["points_t", "*.x", "y"], "points_t\n", "no tensor matches \"*.x\" or \"y\""),
         (&["--dtype", "uint8"], "", "no tensor is left by --dtype"),
         (&["points", "--min-size", "1GB"], "", "no tensor is left by --min-bytes"),
         (&["--min-bytes", "1G", "--dtype", "uint8"], "", "no tensor is left by --dtype and --min-bytes"),
         (&["nothing", "--json"], "", "no tensor matches \"nothing\""),
+        (
+            &["point"],
+            "",
+            "no tensor has the name \"point\", but 2 names begin with it, such as points: 'point*' selects them",
+        ),
     ] {
         let run = dir.run(&[&["ls", "s.smap"], args].concat());
         assert_eq!((run.code, run.stdout.as_str()), (Some(1), listed), "{args:?}");
@@ -133,7 +138,7 @@ fn json_is_a_versioned_object_on_each_line() {
             "\n"
         )
     );
-    let lines = layers().stdout(&["ls", "s.smap", "layer", "--json"]);
+    let lines = layers().stdout(&["ls", "s.smap", "layer.", "--json"]);
     let records: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let names: Vec<&str> = records.iter().map(|record| record["name"].as_str().unwrap()).collect();
     assert_eq!(names, NAMES);

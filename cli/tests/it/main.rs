@@ -21,6 +21,7 @@ mod locked;
 mod ls;
 mod maintain;
 mod map;
+mod mv;
 mod names;
 mod numpy;
 mod output;

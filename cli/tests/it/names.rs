@@ -143,9 +143,49 @@ fn view_or_prefix_in_place_of_a_name_gets_a_hint() {
     }
     dir.messages(&["mv", "s.smap", "points", "layer.a"]);
     dir.messages(&["mv", "s.smap", "points_t", "layer.b"]);
-    for name in ["layer", "layer."] {
-        let hint = dir.refusal(&["rm", "s.smap", name]);
-        assert!(hint.ends_with("such as layer.a: 'layer.*' selects them"), "{hint}");
+    let hint = dir.refusal(&["rm", "s.smap", "layer"]);
+    assert!(hint.ends_with("such as layer.a: 'layer.' selects them"), "{hint}");
+}
+
+#[test]
+fn names_globs_and_prefixes_mean_the_same_in_every_command() {
+    let dir = Dir::with_store();
+    let store = dir.store();
+    for name in ["layer.a", "layer.b", "layered", "b.c", "b.c.d"] {
+        store.save(name, &store.load("points").unwrap()).unwrap();
+    }
+    for (text, selected) in [
+        ("layer.", &["layer.a", "layer.b"][..]),
+        ("layer*", &["layer.a", "layer.b", "layered"]),
+        ("b.c", &["b.c"]),
+        ("b.", &["b.c", "b.c.d"]),
+    ] {
+        let lines = |args: &[&str]| -> Vec<String> {
+            dir.stdout(args).lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect()
+        };
+        assert_eq!(lines(&["ls", "s.smap", text]), selected, "{text}");
+        assert_eq!(dir.json(&["du", "s.smap", text])["patterns"][0]["tensor_count"], selected.len(), "{text}");
+        let removed = dir.stdout(&["rm", "s.smap", text, "-n"]);
+        let removed: Vec<&str> =
+            removed.lines().filter_map(|line| line.strip_prefix("would remove ")).collect();
+        assert_eq!(removed, selected, "{text}");
+        dir.messages(&["export", "s.smap", "x.npz", text, "--force"]);
+        assert_eq!(lines(&["ls", "x.npz"]), selected, "{text}");
+        let mapped = dir.json(&["map", "s.smap", text]);
+        assert_eq!(mapped["storages"].as_array().unwrap().len(), selected.len(), "{text}");
+        dir.stdout(&["verify", "s.smap", text]);
+        if selected.len() > 1 {
+            let counted = dir.stdout(&["stats", "s.smap", text]);
+            assert_eq!(counted.lines().count(), selected.len(), "{text}");
+        }
+        dir.messages(&["import", "x.npz", "new.smap", "--only", text]);
+        assert_eq!(lines(&["ls", "new.smap"]), selected, "{text}");
+        std::fs::remove_dir_all(dir.path("new.smap")).unwrap();
+    }
+    for args in [&["ls", "s.smap"][..], &["du", "s.smap"], &["stats", "s.smap"], &["map", "s.smap"]] {
+        let run = dir.run(&[args, &["layer"]].concat());
+        assert_ne!(run.code, Some(0), "{args:?}");
+        assert!(run.stderr.contains("begin with it, such as layer.a: 'layer*' selects them"), "{run:?}");
     }
 }
 
