@@ -9,7 +9,7 @@ use serde_json::json;
 use stridemap::{NameChanges, Snapshot, Store, StoreOptions};
 
 use crate::error::Result;
-use crate::history::{TagChanges, Tags, of_one_generation, tags};
+use crate::history::{TagChanges, Tags, of_one_generation, tags, time_cell, utc};
 use crate::input::open_store;
 use crate::interrupt;
 use crate::names::quoted;
@@ -19,7 +19,7 @@ use crate::ui::{examples, gap, is_verbose, message, write_json};
 ///
 /// Runs until it is interrupted.
 ///
-/// Each line shows the generation, and how many names were added (+), changed (~) or removed (-), with the first three
+/// Each line shows the generation, the time of the commit, and how many names were added (+), changed (~) or removed (-), with the first three
 /// of each (--verbose prints all). Then come the tags that were made, each with its generation, and those that were
 /// removed. Commits that arrive faster than they can be printed are combined: "7 since 4" shows the changes in
 /// generations 5 to 7. Changes in place are not commits, and are not shown.
@@ -99,7 +99,7 @@ fn print_line(
     let NameChanges { added, changed, removed, .. } = now.changes_since(seen)?;
     let tag_changes = TagChanges::between(seen_tags, now_tags);
     if is_json {
-        let record = json!({ "generation": generation, "since": since, "added": added, "changed": changed,
+        let record = json!({ "generation": generation, "since": since, "time": utc(now.time()), "added": added, "changed": changed,
             "removed": removed, "tagged": tag_changes.tagged, "untagged": tag_changes.untagged });
         return write_json(out, record);
     }
@@ -107,6 +107,7 @@ fn print_line(
     if since + 1 != generation {
         write!(out, " since {since}")?;
     }
+    write!(out, "{}{}", gap(), time_cell(now.time()))?;
     let shown = if is_verbose() { usize::MAX } else { MAX_NAMES };
     for (mark, names) in [('+', added), ('~', changed), ('-', removed)] {
         if !names.is_empty() {
