@@ -36,10 +36,38 @@ impl Args {
     }
 }
 
-/// Parses the name of a dtype.
+/// Parses the name of a dtype, in the spelling of this program, PyTorch, NumPy or safetensors: float32, torch.float32, F32.
 pub(crate) fn parse_dtype(text: &str) -> Result<DType, String> {
     let names = || DType::ALL.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ");
-    text.parse().map_err(|_| format!("expected one of {}", names()))
+    let lower = text.to_lowercase();
+    let name =
+        ["torch.", "numpy.", "np."].iter().find_map(|module| lower.strip_prefix(module)).unwrap_or(&lower);
+    let spelled = match name {
+        "bf16" => "bfloat16".to_owned(),
+        "f8_e4m3" => "float8_e4m3fn".to_owned(),
+        "f8_e5m2" => "float8_e5m2".to_owned(),
+        // NumPy's float is another one than that of PyTorch.
+        "half" | "float" | "double" | "short" | "int" | "long" if lower.starts_with("torch.") => {
+            let names = [
+                ("half", "float16"),
+                ("float", "float32"),
+                ("double", "float64"),
+                ("short", "int16"),
+                ("int", "int32"),
+                ("long", "int64"),
+            ];
+            names.iter().find(|(other, _)| *other == name).map_or(name, |(_, name)| name).to_owned()
+        }
+        _ => {
+            let kinds = [("f", "float"), ("i", "int"), ("u", "uint"), ("c", "complex")];
+            let is_bits = |bits: &str| !bits.is_empty() && bits.chars().all(|c| c.is_ascii_digit());
+            let short = |(letter, kind): &(&str, &str)| {
+                name.strip_prefix(letter).filter(|bits| is_bits(bits)).map(|bits| format!("{kind}{bits}"))
+            };
+            kinds.iter().find_map(short).unwrap_or_else(|| name.to_owned())
+        }
+    };
+    spelled.parse().map_err(|_| format!("expected one of {}", names()))
 }
 
 /// The help text of a command is the doc comment of the type of its arguments, such as `InfoArgs`, unless two commands
@@ -184,5 +212,30 @@ impl External {
     /// Returns the options for opening a store by a command that reads elements, and so may open external files.
     pub(crate) fn options(&self) -> StoreOptions {
         StoreOptions::new().external(self.allowed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dtypes_have_the_usual_spellings() {
+        for (dtype, spellings) in [
+            (DType::F32, &["float32", "f32", "F32", "torch.float32", "torch.float", "np.float32"][..]),
+            (DType::F16, &["f16", "torch.half", "Float16"]),
+            (DType::BF16, &["bf16", "BF16", "torch.bfloat16"]),
+            (DType::I64, &["i64", "I64", "torch.long", "int64"]),
+            (DType::U8, &["u8", "numpy.uint8"]),
+            (DType::Bool, &["BOOL", "torch.bool"]),
+        ] {
+            assert!(spellings.iter().all(|text| parse_dtype(text) == Ok(dtype)), "{spellings:?}");
+        }
+        for dtype in DType::ALL {
+            assert_eq!(parse_dtype(dtype.name()), Ok(dtype));
+        }
+        for text in ["float", "f", "f31", "np.half", "", "torch."] {
+            assert!(parse_dtype(text).unwrap_err().starts_with("expected one of bool, uint8, "), "{text}");
+        }
     }
 }

@@ -4,8 +4,10 @@ use std::cmp::Reverse;
 use std::io::Write;
 
 use clap::ValueEnum;
+use indicatif::HumanBytes;
 use stridemap::{DType, StoreOptions, TensorInfo};
 
+use super::size_pattern::{SizePattern, parse_size_pattern};
 use crate::args::{Source, parse_dtype};
 use crate::error::Result;
 use crate::names::{Pattern, listed, pattern, quoted, selecting_hint};
@@ -15,7 +17,7 @@ use crate::ui::{Column, Table, bytes_cell, examples, message, print_grid, tensor
 /// List the tensors of a store or a file
 ///
 /// On a terminal, names are in columns; in a pipe, each name is on its own line. Numbers in names count as numbers:
-/// layer.2 comes before layer.10. If a pattern matches nothing, or --dtype and --min-bytes leave no tensor, the exit
+/// layer.2 comes before layer.10. If a pattern matches nothing, or --dtype, --size and --min-bytes leave no tensor, the exit
 /// code is 1.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["ls model.smap", "ls -l --sort bytes model.pt", "ls model.smap '*.weight' encoder."]))]
@@ -26,6 +28,9 @@ pub(crate) struct LsArgs {
     /// Also print the dtype, the size, and the bytes of the elements
     #[arg(short, long, conflicts_with_all = ["one", "null", "json"])]
     long: bool,
+    /// With -l, print bytes with units also in a pipe: -lh
+    #[arg(long, requires = "long")]
+    human_readable: bool,
     /// Print one name on each line, without quotes where possible
     #[arg(short = '1', long = "one", conflicts_with_all = ["null", "json"])]
     one: bool,
@@ -35,9 +40,12 @@ pub(crate) struct LsArgs {
     /// Sort by name, or by bytes or number of elements (numel), largest first
     #[arg(long, value_enum, value_name = "KEY", default_value_t = Sort::Name)]
     sort: Sort,
-    /// Only tensors of this dtype; can be given more than once
+    /// Only tensors of this dtype: float32, f32, torch.float32; can be given more than once
     #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
     dtype: Vec<DType>,
+    /// Only tensors of these sizes, where * is any: '*,384' for matrices with 384 columns; can be given more than once
+    #[arg(long, value_name = "SIZES", value_parser = parse_size_pattern)]
+    size: Vec<SizePattern>,
     /// Only tensors of at least this many bytes: 1000, 4K, 4KiB, 1MB
     #[arg(long, alias = "min-size", value_name = "SIZE", value_parser = parse_size)]
     min_bytes: Option<u64>,
@@ -81,6 +89,9 @@ pub(crate) fn run(args: &LsArgs, out: &mut impl Write) -> Result<bool> {
     })?;
     let count = infos.len();
     infos.retain(|info| args.dtype.is_empty() || args.dtype.contains(&info.header.dtype()));
+    infos.retain(|info| {
+        args.size.is_empty() || args.size.iter().any(|pattern| pattern.matches(info.header.size()))
+    });
     infos.retain(|info| args.min_bytes.is_none_or(|least| info.header.nbytes() as u64 >= least));
     // Tensors with equal keys stay in the order of their names.
     match args.sort {
@@ -102,7 +113,11 @@ pub(crate) fn run(args: &LsArgs, out: &mut impl Write) -> Result<bool> {
     if !unknown.is_empty() {
         message(&format!("ls {}: no tensor matches {}", args.source.path.display(), unknown.join(" or ")));
     } else if !is_missing && infos.is_empty() && count > 0 {
-        let given = [(!args.dtype.is_empty(), "--dtype"), (args.min_bytes.is_some(), "--min-bytes")];
+        let given = [
+            (!args.dtype.is_empty(), "--dtype"),
+            (!args.size.is_empty(), "--size"),
+            (args.min_bytes.is_some(), "--min-bytes"),
+        ];
         let given = given.into_iter().filter_map(|(is_given, name)| is_given.then_some(name));
         let given = given.collect::<Vec<_>>().join(" and ");
         message(&format!("ls {}: no tensor is left by {given}", args.source.path.display()));
@@ -120,7 +135,8 @@ fn print(args: &LsArgs, infos: &[TensorInfo], out: &mut impl Write) -> Result<()
     if args.long {
         let mut table = Table::new(&COLUMNS);
         for info in infos {
-            let bytes = bytes_cell(info.header.nbytes() as u64);
+            let bytes = info.header.nbytes() as u64;
+            let bytes = if args.human_readable { HumanBytes(bytes).to_string() } else { bytes_cell(bytes) };
             let size = format!("{:?}", info.header.size());
             table.add_row([quoted(&info.name).into_owned(), info.header.dtype().to_string(), size, bytes]);
         }

@@ -10,6 +10,7 @@ pub(crate) mod reduce;
 pub(crate) mod report;
 pub(crate) mod sharing;
 pub(crate) mod show;
+mod size_pattern;
 pub(crate) mod stats;
 mod summary;
 mod tables;
