@@ -55,6 +55,8 @@ mod documents {
     mod elements {}
     #[doc = include_str!("../docs/scripts.md")]
     mod scripts {}
+    #[doc = include_str!("../docs/json.md")]
+    mod json {}
     #[doc = include_str!("../docs/views.md")]
     mod views {}
     #[doc = include_str!("../docs/mutable-and-live.md")]

@@ -33,10 +33,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use clap::Parser as _;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
-use crate::args::{Args, Command};
+use crate::args::Command;
 use crate::care::{compact, du, gc, salvage, verify, watch};
 use crate::change::{append, attr, edit, export, import, mv};
 use crate::error::{Error, Result};
@@ -57,12 +56,12 @@ fn main() -> ExitCode {
     shell::complete();
     raise_open_file_limit();
     survive_file_size_limit();
-    let args = Args::try_parse().unwrap_or_else(|e| shell::explain(e).exit());
+    let (args, matches) = shell::parse().unwrap_or_else(|e| e.exit());
     match run_interruptible(&args.apply()) {
         Ok(code) => code,
         Err(Error::Output(e)) if e.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(e) => {
-            ui::warn(&e.to_string());
+            ui::warn(&format!("{e}{}", shell::order_hint(&e, &matches)));
             ExitCode::from(if matches!(e, Error::NoMatch(_)) { NEGATIVE } else { FAILED })
         }
     }

@@ -125,7 +125,7 @@ fn record(salvaged: &Salvaged) -> Value {
     };
     json!({
         "generation": salvaged.generation,
-        "tensors": salvaged.copied.tensor_count,
+        "tensor_count": salvaged.copied.tensor_count,
         "bytes_copied": salvaged.copied.copied_bytes,
         "bytes_shared": salvaged.copied.shared_bytes,
         "losses": salvaged.losses.iter().map(loss).collect::<Vec<_>>(),

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use serde_json::{Value, json};
 use stridemap::{Snapshot, StoreOptions};
 
 use super::plan::begin;
@@ -11,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::history::Before;
 use crate::input::{open_at, open_store};
 use crate::names::{name, of_scope, one_line, quoted};
-use crate::ui::{Column, Table, examples, message, width};
+use crate::ui::{Column, Table, examples, joined, message, width, write_json};
 
 /// List, print, set or remove attributes: texts under keys
 ///
@@ -32,6 +33,9 @@ enum Action {
     List {
         /// The store, its URL, or a tagged generation: STORE@TAG, URL@TAG
         store: PathBuf,
+        /// Print one JSON object per attribute
+        #[arg(long)]
+        json: bool,
     },
     /// Print the value of an attribute; exit with 1 if there is none
     #[command(mut_arg("store", |store| store.help("The store, its URL, or a tagged generation: STORE@TAG, URL@TAG")))]
@@ -71,6 +75,9 @@ struct Place {
     /// The tensor or the prefix that the attribute belongs to
     #[arg(long, value_name = "NAME|PREFIX")]
     of: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 impl Place {
@@ -97,20 +104,46 @@ const COLUMNS: [Column; 3] = [
     Column::new("of").shortenable().drop_order(0),
 ];
 
-fn list(store: &Path, out: &mut impl Write) -> Result<()> {
+fn list(store: &Path, is_json: bool, out: &mut impl Write) -> Result<()> {
     let mut table = Table::new(&COLUMNS);
     for ((scope, key), value) in open_at(&StoreOptions::new(), store)?.1.all_attributes() {
+        if is_json {
+            write_json(out, record(scope, key, Some(value)))?;
+            continue;
+        }
         table.add_row([key, value, scope].map(|text| one_line(text)));
     }
     table.print_data(out)
 }
 
+/// Returns an attribute as JSON. The scope of an attribute of the store itself is null.
+fn record(scope: &str, key: &str, value: Option<&str>) -> Value {
+    json!({ "scope": Some(scope).filter(|scope| !scope.is_empty()), "key": key, "value": value })
+}
+
+/// Returns a change of an attribute as JSON: the new value, or null if it is removed, and the old one.
+fn change_record(
+    place: &Place,
+    scope: &str,
+    values: [Option<&str>; 2],
+    done: (&Before, Option<u64>),
+) -> Value {
+    let ([value, previous], (before, generation)) = (values, done);
+    let more = json!({ "previous": previous, "is_dry_run": generation.is_none(), "generation": generation,
+        "tag": before.tag });
+    joined(record(scope, &place.key, value), more)
+}
+
 pub(crate) fn run(args: &AttrArgs, out: &mut impl Write) -> Result<()> {
     match &args.action {
-        Action::List { store } => list(store, out),
+        Action::List { store, json } => list(store, *json, out),
         Action::Get(place) => {
             let (_, snapshot) = open_at(&StoreOptions::new(), &place.store)?;
-            let value = place.value(&snapshot, &place.scope(&snapshot)?)?;
+            let scope = place.scope(&snapshot)?;
+            let value = place.value(&snapshot, &scope)?;
+            if place.json {
+                return write_json(out, record(&scope, &place.key, Some(&value)));
+            }
             // A terminal would execute control characters.
             Ok(writeln!(out, "{}", if width().is_some() { one_line(&value) } else { value })?)
         }
@@ -120,15 +153,25 @@ pub(crate) fn run(args: &AttrArgs, out: &mut impl Write) -> Result<()> {
             before.apply(&mut txn)?;
             let scope = place.scope(&snapshot)?;
             txn.set_attribute(&scope, &place.key, value)?;
+            let old = place.value(&snapshot, &scope).ok();
+            let change = |generation| {
+                change_record(place, &scope, [Some(value), old.as_deref()], (before, generation))
+            };
             if dry_run.dry_run {
-                let old = place.value(&snapshot, &scope).ok();
-                let replacing = old.map(|old| format!(", replacing {}", one_line(&old))).unwrap_or_default();
+                if place.json {
+                    return write_json(out, change(None));
+                }
+                let replacing = old.as_ref().map(|old| format!(", replacing {}", one_line(old)));
+                let replacing = replacing.unwrap_or_default();
                 let (shown, value) = (place.shown(&scope), one_line(value));
                 return Ok(writeln!(out, "would set {shown} to {value}{replacing}")?);
             }
             let is_unused = snapshot.iter_tensors(&scope)?.next().is_none() && !scope.is_empty();
             drop(snapshot); // The commit deletes what no snapshot needs.
             let generation = txn.commit()?;
+            if place.json {
+                write_json(out, change(Some(generation)))?;
+            }
             before.report(&format!("set {}", place.shown(&scope)), generation);
             if is_unused {
                 message(&format!("note: no tensor name begins with {}", quoted(&scope)));
@@ -140,13 +183,20 @@ pub(crate) fn run(args: &AttrArgs, out: &mut impl Write) -> Result<()> {
             let (mut txn, snapshot) = begin(&store, dry_run.dry_run)?;
             before.apply(&mut txn)?;
             let scope = place.scope(&snapshot)?;
-            place.value(&snapshot, &scope)?;
+            let old = place.value(&snapshot, &scope)?;
             txn.remove_attribute(&scope, &place.key)?;
+            let change = |generation| change_record(place, &scope, [None, Some(&old)], (before, generation));
             if dry_run.dry_run {
+                if place.json {
+                    return write_json(out, change(None));
+                }
                 return Ok(writeln!(out, "would remove {}", place.shown(&scope))?);
             }
             drop(snapshot); // The commit deletes what no snapshot needs.
             let generation = txn.commit()?;
+            if place.json {
+                write_json(out, change(Some(generation)))?;
+            }
             before.report(&format!("removed {}", place.shown(&scope)), generation);
             Ok(())
         }

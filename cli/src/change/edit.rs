@@ -5,10 +5,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use indicatif::HumanBytes;
+use serde_json::json;
 use stridemap::{ErrorKind, Snapshot, StoreOptions, Tensor, Transaction};
 
 use super::freed::Freed;
-use super::plan::{begin, replacing};
+use super::plan::{begin, info, replacing};
 use crate::args::{DryRun, Existing, External};
 use crate::care::compact::report_held_bytes;
 use crate::error::{Error, Result};
@@ -17,7 +18,7 @@ use crate::expr::Copies;
 use crate::history::{Before, Replaced, kept_by_tags};
 use crate::input::open_store;
 use crate::names::{name, names, new_name, one_line, quoted};
-use crate::ui::{counted, examples, message};
+use crate::ui::{counted, examples, message, short_record, write_json};
 
 /// Save a view of a tensor under a new name, without copying elements
 #[derive(clap::Args)]
@@ -65,6 +66,9 @@ pub(crate) struct RmArgs {
     /// The tensors to remove, by name, by glob ('*.weight') or by prefix ('encoder.')
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     before: Before,
     #[command(flatten)]
@@ -125,10 +129,24 @@ pub(crate) fn rm(args: &RmArgs, out: &mut impl Write) -> Result<()> {
     let freed = Freed::of(&names, &snapshot)?;
     let replaced = Replaced::with(&names, &snapshot, &freed)?;
     let all_bytes = freed.bytes(|_| true);
+    let mut tensors = Vec::new();
+    for info in names.iter().filter_map(|name| info(&snapshot, name).transpose()).filter(|_| args.json) {
+        let info = info?;
+        tensors.push(short_record(&info.name, &info.header));
+    }
+    let record = |generation: Option<u64>, freed_bytes: u64| {
+        json!({ "is_dry_run": args.dry_run.dry_run, "generation": generation, "tag": args.before.tag,
+            "tensors": tensors, "freed_bytes": freed_bytes })
+    };
     if args.dry_run.dry_run {
-        names.iter().try_for_each(|name| writeln!(out, "would remove {}", quoted(name)))?;
+        if !args.json {
+            names.iter().try_for_each(|name| writeln!(out, "would remove {}", quoted(name)))?;
+        }
         let kept = if args.before.tag.is_some() { freed.ids() } else { kept_by_tags(&store, freed.ids())? };
         let bytes = freed.bytes(|storage| !kept.contains(&storage.id));
+        if args.json {
+            return write_json(out, record(None, bytes));
+        }
         if bytes > 0 {
             writeln!(out, "would free {}", HumanBytes(bytes))?;
         }
@@ -143,6 +161,9 @@ pub(crate) fn rm(args: &RmArgs, out: &mut impl Write) -> Result<()> {
     };
     let bytes = freed.bytes(|storage| !storage.file.exists());
     let and_freed = if bytes > 0 { format!(", freed {}", HumanBytes(bytes)) } else { String::new() };
+    if args.json {
+        write_json(out, record(Some(generation), bytes))?;
+    }
     message(&format!("removed {removed}{and_freed}{tagged}: generation {generation}"));
     if bytes < all_bytes
         && let Ok(usage) = store.disk_usage()

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use indicatif::HumanBytes;
+use serde_json::json;
 use stridemap::{ErrorKind, Snapshot, Store, Tensor};
 use stridemap_interop::npz::Packing;
 use stridemap_interop::{npy, npz, safetensors};
@@ -19,10 +20,10 @@ use crate::error::{Error, Result, output_error};
 use crate::history::split;
 use crate::in_place::Outputs;
 use crate::input::{open_at, stored_bytes};
-use crate::names::{names, one_line, pattern, quoted};
+use crate::names::{names, one_line, quoted};
 use crate::output_file::{check_parent_dir, check_replaceable};
 use crate::remote::shown;
-use crate::ui::{advance, counted, examples, message};
+use crate::ui::{advance, counted, examples, loaded_record, message, short_record, write_json};
 
 /// Write tensors to a file, or copy a store that is in use
 ///
@@ -49,7 +50,7 @@ pub(crate) struct ExportArgs {
     /// Copy all tags, too, and what they keep, to a copy of the store
     #[arg(long)]
     tags: bool,
-    /// The format on standard output; the default is npy for a single NAME, and safetensors otherwise
+    /// The format on standard output, safetensors by default; npy holds one tensor
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
     /// The order of elements in .npy and .npz
@@ -61,6 +62,9 @@ pub(crate) struct ExportArgs {
     /// Split a .safetensors model into files of at most SIZE bytes of elements, with an index: 5GB, 500MB, 1GiB
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse_size)]
     pub(crate) max_shard_size: Option<u64>,
+    /// Print one JSON object, if the output is a file
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     pub(crate) existing: Existing,
     #[command(flatten)]
@@ -95,31 +99,25 @@ enum Format {
 }
 
 impl Format {
-    /// Returns the format that the options select. `None` for standard output without `--format`.
-    fn of(args: &ExportArgs) -> Result<Option<Self>> {
+    /// Returns the format that the options select.
+    fn of(args: &ExportArgs) -> Result<Self> {
         let out = &args.out;
         if args.is_piped() {
-            return Ok(args.format);
+            // npz and stores cannot be piped.
+            return Ok(args.format.unwrap_or(Format::Safetensors));
         }
         let argument_hint = if args.names.is_empty() { "" } else { "; OUT comes before the names" };
         match out.extension().and_then(OsStr::to_str) {
-            Some("smap") => Ok(Some(Format::Store)),
-            Some("safetensors") => Ok(Some(Format::Safetensors)),
-            Some("npy") => Ok(Some(Format::Npy)),
-            Some("npz") => Ok(Some(Format::Npz)),
+            Some("smap") => Ok(Format::Store),
+            Some("safetensors") => Ok(Format::Safetensors),
+            Some("npy") => Ok(Format::Npy),
+            Some("npz") => Ok(Format::Npz),
             _ => {
                 let why = "the extension selects the format and must be .safetensors, .npy, .npz, or .smap for a copy \
                            of the store";
                 Err(Error::at("export", out, format_args!("{why}{argument_hint}")))
             }
         }
-    }
-
-    /// Returns the format on standard output if the options do not select one. It depends only on the arguments, and
-    /// not on how many tensors a glob or a prefix matches.
-    fn of_pipe(args: &ExportArgs, snapshot: &Snapshot) -> Result<Self> {
-        let [name] = args.names.as_slice() else { return Ok(Format::Safetensors) };
-        Ok(if pattern(name, snapshot)?.is_name() { Format::Npy } else { Format::Safetensors })
     }
 }
 
@@ -132,10 +130,6 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
     }
     let (store, snapshot) = open_at(&args.external.options(), &args.store)?;
     let names = names(&args.names, &snapshot)?;
-    let format = match format {
-        Some(format) => format,
-        None => Format::of_pipe(args, &snapshot)?,
-    };
     check_flags(args, format)?;
     if matches!(format, Format::Store) {
         return copy(args, &names, (&store, &snapshot), out);
@@ -147,7 +141,19 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
     let files = files(args, format, &tensors)?;
     let is_replacing = check_files(args, &files, &tensors, (store.path(), &snapshot))?;
     let contents = format!("{}, {}", counted(tensors.len() as u64, "tensor"), HumanBytes(size_bytes));
+    let record = || {
+        let files: Vec<_> = files.iter().map(|file| file.to_string_lossy()).collect();
+        let record = |(name, tensor): &(String, Tensor)| {
+            loaded_record(name, tensor.dtype(), tensor.size(), tensor.nbytes())
+        };
+        let tensors: Vec<_> = tensors.iter().map(record).collect();
+        json!({ "is_dry_run": args.existing.is_dry_run(), "files": files, "tensor_count": tensors.len(),
+            "nbytes": size_bytes, "tensors": tensors })
+    };
     if args.existing.is_dry_run() {
+        if args.json {
+            return write_json(out, record());
+        }
         let replacing = if is_replacing { ", replacing it" } else { "" };
         let shards = if files.len() > 1 { " and its shards" } else { "" };
         let file = one_line(&files.last().unwrap_or(&args.out).to_string_lossy());
@@ -183,6 +189,9 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
     let shards =
         if shard_count > 1 { format!(", in {shard_count} shards and an index") } else { String::new() };
     message(&format!("exported {contents}, to {path}{shards}"));
+    if args.json {
+        write_json(out, record())?;
+    }
     note_other_model(args, format, shard_count > 1);
     Ok(())
 }
@@ -327,18 +336,36 @@ fn copy(
         let why = "the path exists, and a store is never replaced; choose a different path";
         return Err(Error::at("export", &args.out, why));
     }
+    let record = || {
+        let mut tensors = Vec::new();
+        for info in snapshot.iter_tensors("")? {
+            let info = info?;
+            if names.is_empty() || names.contains(&info.name) {
+                tensors.push(short_record(&info.name, &info.header));
+            }
+        }
+        let nbytes =
+            tensors.iter().filter_map(|tensor| tensor["nbytes"].as_u64()).fold(0, u64::saturating_add);
+        Ok::<_, Error>(
+            json!({ "is_dry_run": args.existing.is_dry_run(), "files": [args.out.to_string_lossy()],
+            "tensor_count": tensors.len(), "nbytes": nbytes, "tensors": tensors }),
+        )
+    };
     if args.existing.is_dry_run() {
         let count = if names.is_empty() { snapshot.names()?.len() } else { names.len() };
         names.iter().try_for_each(|name| snapshot.load(name).map(drop))?;
+        if args.json {
+            return write_json(out, record()?);
+        }
         let count = counted(count as u64, "tensor");
         let path = one_line(&args.out.to_string_lossy());
         let tags = if args.tags { with_tags(store.tags()?.len() as u64) } else { String::new() };
         return Ok(writeln!(out, "would write {path}, a copy of the store: {count}{tags}")?);
     }
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let chosen: Vec<&str> = names.iter().map(String::as_str).collect();
     // The size of a copy of some tensors is not known in advance.
     let size_bytes = if names.is_empty() { stored_bytes(snapshot, false)? } else { 0 };
-    let chosen = (!names.is_empty()).then_some(&*names);
+    let chosen = (!names.is_empty()).then_some(&*chosen);
     let (copied, tags) = if args.tags {
         let all = store.tags()?;
         let all: Vec<&str> = all.iter().map(|tag| &*tag.name).collect();
@@ -355,7 +382,7 @@ fn copy(
     let size = HumanBytes(copied.copied_bytes + copied.shared_bytes);
     let tensors = counted(copied.tensor_count, "tensor");
     message(&format!("exported {tensors}{tags}, {size}, to {}{shared}", args.out.display()));
-    Ok(())
+    if args.json { write_json(out, record()?) } else { Ok(()) }
 }
 
 fn with_tags(count: u64) -> String {
@@ -363,11 +390,11 @@ fn with_tags(count: u64) -> String {
 }
 
 /// Refuses `--tags` for anything but a copy of a whole store.
-fn check_tags(args: &ExportArgs, format: Option<Format>) -> Result<()> {
+fn check_tags(args: &ExportArgs, format: Format) -> Result<()> {
     let refused = |why: &str| Err(Error::at("export", &args.out, why));
     match split(&args.store) {
         _ if !args.tags => Ok(()),
-        _ if !matches!(format, Some(Format::Store)) => {
+        _ if !matches!(format, Format::Store) => {
             refused("--tags is for a copy of the store; name it COPY.smap")
         }
         _ if !args.names.is_empty() => {
@@ -389,6 +416,9 @@ fn check_pipe(args: &ExportArgs) -> Result<()> {
             Some(_) => refused("--format is for standard output; the extension of a file selects its format"),
             None => Ok(()),
         };
+    }
+    if args.json {
+        return refused("--json is for files; standard output gets the tensors");
     }
     if args.max_shard_size.is_some() {
         return refused("--max-shard-size is for files; standard output is always one file");

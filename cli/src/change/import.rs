@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use indicatif::HumanBytes;
+use serde_json::{Value, json};
 use stridemap::{ErrorKind, ExternalFiles, Snapshot, Store, TensorInfo, Transaction};
 use stridemap_format::limits::MAX_ATTRIBUTES_BYTES;
 use stridemap_format::{check_attributes, check_text};
@@ -20,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::history::{Before, Replaced};
 use crate::input::{check_found, check_writable};
 use crate::names::{command_line, one_line, quoted, shell_word};
-use crate::ui::{advance, counted, examples, is_verbose, message};
+use crate::ui::{advance, counted, examples, is_verbose, joined, message, short_record, write_json};
 
 /// Copy the tensors of files into a store, in one commit
 ///
@@ -50,6 +51,9 @@ pub(crate) struct ImportArgs {
     pub(crate) selection: Selection,
     #[command(flatten)]
     pub(crate) reading: Reading,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     pub(crate) existing: Existing,
     #[command(flatten)]
@@ -102,6 +106,9 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
             check_writable(store)?;
             args.before.apply(&mut store.begin()?)?;
         }
+        if args.json {
+            return write_json(out, import.record(None));
+        }
         let new = if store.is_none() { ", a new store" } else { "" };
         writeln!(out, "would import {tensors}, {size}, into {}{new}", one_line(&target.to_string_lossy()))?;
         import.print_items(snapshot.as_ref(), out)?;
@@ -119,6 +126,9 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     let tagged = args.before.described(generation);
     let done = if args.in_place { "adopted" } else { "imported" };
     message(&format!("{done} {tensors}, {size}, into {}{tagged}: generation {generation}", target.display()));
+    if args.json {
+        write_json(out, import.record(Some(generation)))?;
+    }
     match &store {
         Some(store) if examined.is_some_and(|examined| examined + 1 == generation) => {
             replaced.report(store, target);
@@ -173,6 +183,22 @@ struct Import<'a> {
 impl Import<'_> {
     fn tensors(&self) -> impl Iterator<Item = TensorInfo> {
         self.inputs.iter().flat_map(|(_, file)| file.tensors())
+    }
+
+    /// Returns what is imported as JSON. There is no generation yet in a dry run.
+    fn record(&self, generation: Option<u64>) -> Value {
+        let (mut tensors, mut nbytes) = (Vec::new(), 0u64);
+        for (path, file) in self.inputs {
+            for info in file.tensors() {
+                let record = short_record(&self.args.name_of(&info), &info.header);
+                tensors.push(joined(record, json!({ "file": path.to_string_lossy() })));
+                nbytes = nbytes.saturating_add(info.header.nbytes() as u64);
+            }
+        }
+        let attributes: Vec<&String> = self.attributes.keys().collect();
+        json!({ "is_dry_run": self.args.existing.is_dry_run(), "generation": generation,
+            "tag": self.args.before.tag, "tensor_count": tensors.len(), "nbytes": nbytes, "tensors": tensors,
+            "attributes": attributes })
     }
 
     /// Refuses to replace tensors of the store, unless `--force` is given.

@@ -15,6 +15,7 @@ const MAX_DEPTH: usize = 64;
 pub(crate) struct Totals {
     pub(crate) tensor_count: u64,
     pub(crate) numel: u64,
+    #[serde(rename = "nbytes")]
     pub(crate) size_bytes: u64,
 }
 

@@ -21,6 +21,7 @@ pub(super) struct Summary {
     pub(super) generation: Option<u64>,
     pub(super) tensor_count: u64,
     pub(super) storage_count: u64,
+    #[serde(rename = "nbytes")]
     pub(super) logical_size_bytes: u64,
     pub(super) stored_size_bytes: u64,
     format: &'static str,

@@ -155,7 +155,7 @@ fn record(name: &str, node: &Node, depth: Option<usize>) -> Value {
         ("name", json!(name)),
         ("tensor_count", json!(node.totals.tensor_count)),
         ("numel", json!(node.totals.numel)),
-        ("size_bytes", json!(node.totals.size_bytes)),
+        ("nbytes", json!(node.totals.size_bytes)),
         ("dtype", json!(node.tensor.as_ref().map(|(dtype, _)| dtype.name()))),
         ("size", json!(node.tensor.as_ref().map(|(_, size)| size))),
         ("parts", parts.into()),

@@ -6,6 +6,7 @@ mod new;
 mod order;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use stridemap::{Result as LibraryResult, Snapshot, Tensor, Transaction};
 
@@ -105,10 +106,18 @@ fn check_is_name(text: &str, name: &str, tensors: &impl Named) -> Result<()> {
     selecting_hint(name, tensors)?.map_or(Ok(()), |why| Err(Error::Refused(why)))
 }
 
-/// Says what selects the names that begin with this one, if no tensor has it, and some begin with it.
+/// Says what is wrong with a name that no tensor has, if that is known: it is the path of a file, or some names begin
+/// with it, and a prefix or a glob selects them.
 pub(crate) fn selecting_hint(name: &str, tensors: &impl Named) -> Result<Option<String>> {
     if tensors.contains(name)? {
         return Ok(None);
+    }
+    let path = Path::new(name);
+    if is_like_a_file(path) && path.exists() {
+        return Ok(Some(format!(
+            "no tensor has the name {name:?}, which is the path of a file or store; this command takes one of these, and \
+             then names of tensors in it; run it once for each"
+        )));
     }
     let Some(why) = prefix_hint(name, tensors)? else { return Ok(None) };
     let part = format!("{name}.");

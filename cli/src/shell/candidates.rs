@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, Command};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter as _};
-use stridemap::{ExternalFiles, StoreOptions};
+use stridemap::{DType, ExternalFiles, StoreOptions};
 
 use crate::args::Reading;
 use crate::history::split;
@@ -41,6 +41,9 @@ pub(super) fn with_names(command: Command) -> Command {
     let with_completer = |arg: Arg| {
         let is_prefix = arg.get_id() == "prefix";
         let is_tag = takes_tags && arg.is_positional() && !is_prefix || arg.get_long() == Some("at");
+        if arg.get_value_names().is_some_and(|names| names.iter().any(|name| name == "DTYPE")) {
+            return arg.add(ArgValueCompleter::new(dtypes));
+        }
         match (is_path(&arg), is_tag, is_name(&arg)) {
             (true, ..) if looks && arg.is_positional() && arg.get_id() != "out" => {
                 arg.add(ArgValueCompleter::new(paths_and_tags))
@@ -53,6 +56,13 @@ pub(super) fn with_names(command: Command) -> Command {
         }
     };
     command.mut_args(with_completer).mut_subcommands(with_names)
+}
+
+/// Returns the names of dtypes that begin with `current`.
+fn dtypes(current: &OsStr) -> Vec<CompletionCandidate> {
+    let names = DType::ALL.iter().map(|dtype| dtype.name());
+    let current = current.to_string_lossy();
+    names.filter(|name| name.starts_with(&*current)).map(CompletionCandidate::new).collect()
 }
 
 fn paths() -> PathCompleter {

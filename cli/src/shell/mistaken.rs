@@ -1,10 +1,15 @@
-//! Hints for a word that is not a command.
+//! Hints for a word that is not a command, and for arguments in another order.
 
 use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgMatches, CommandFactory as _};
 
+use crate::args::Args;
+use crate::error::Error;
+use crate::history::split;
 use crate::names::{is_like_a_file, shell_word};
+use crate::remote::is_url;
 
 /// Words that people expect to be commands, each with what to write.
 const OTHERS: [(&str, &str); 2] = [
@@ -19,7 +24,7 @@ const OTHERS: [(&str, &str); 2] = [
 ];
 
 /// Adds a hint to the error about a word that is not a command.
-pub(crate) fn explain(mut error: clap::Error) -> clap::Error {
+pub(super) fn explain(mut error: clap::Error) -> clap::Error {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
     if error.kind() != ErrorKind::InvalidSubcommand {
         return error;
@@ -33,4 +38,37 @@ pub(crate) fn explain(mut error: clap::Error) -> clap::Error {
     };
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
     error
+}
+
+/// The beginning of the hint about the order.
+const ORDER: &str = "; the order is: ";
+
+/// Returns the end of an error if the arguments were probably given in another order: the first one leads to nothing, and
+/// another one to a store or a file with tensors.
+pub(crate) fn order_hint(error: &Error, matches: &ArgMatches) -> String {
+    let is_known = matches!(error, Error::Output(_)) || error.to_string().contains("the order is");
+    if is_known { String::new() } else { usage_if_swapped(matches).unwrap_or_default() }
+}
+
+fn usage_if_swapped(mut matches: &ArgMatches) -> Option<String> {
+    let mut command = Args::command();
+    command.build();
+    while let Some((name, below)) = matches.subcommand() {
+        if name == "import" {
+            return None; // Its order is the other way round, and it has its own hint.
+        }
+        (command, matches) = (command.find_subcommand(name)?.clone(), below);
+    }
+    let mut positionals: Vec<_> = command.get_positionals().collect();
+    positionals.sort_by_key(|arg| arg.get_index());
+    let words = positionals.into_iter().filter_map(|arg| matches.get_raw(arg.get_id().as_str()));
+    let mut paths = words.flatten().map(Path::new);
+    let first = paths.next()?;
+    let is_there = |path: &Path| path.exists() || is_url(path);
+    if is_there(first) || split(first).is_some_and(|(path, _)| is_there(path)) {
+        return None;
+    }
+    paths.find(|path| path.join("FORMAT").is_file() || path.is_file() && is_like_a_file(path))?;
+    let usage = command.render_usage().to_string();
+    Some(format!("{ORDER}{}", usage.strip_prefix("Usage: ")?))
 }

@@ -4,6 +4,8 @@ mod candidates;
 pub(crate) mod completions;
 pub(crate) mod man;
 mod mistaken;
+mod words;
 
 pub(crate) use completions::complete;
-pub(crate) use mistaken::explain;
+pub(crate) use mistaken::order_hint;
+pub(crate) use words::{has_separator, parse};

@@ -5,7 +5,7 @@ use std::io::Write;
 use serde::ser::{Error as _, SerializeSeq as _};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
-use stridemap::{Scalar, TensorInfo};
+use stridemap::{DType, Header, Scalar, TensorInfo};
 
 use crate::error::Result;
 
@@ -35,9 +35,20 @@ pub(crate) fn tensor_record(info: &TensorInfo) -> Value {
         "storage": storage_id(info.storage_id),
         "is_contiguous": info.header.is_contiguous(),
         "numel": info.header.numel(),
-        "logical_size_bytes": info.header.nbytes(),
+        "nbytes": info.header.nbytes(),
         "dim_names": info.header.dim_names(),
     })
+}
+
+/// Returns what a command that changes or writes a tensor says about it.
+pub(crate) fn short_record(name: &str, header: &Header) -> Value {
+    loaded_record(name, header.dtype(), header.size(), header.nbytes())
+}
+
+/// Like [`short_record`], for a tensor that has been loaded.
+pub(crate) fn loaded_record(name: &str, dtype: DType, size: &[usize], nbytes: usize) -> Value {
+    let numel: usize = size.iter().product();
+    json!({ "name": name, "dtype": dtype.name(), "size": size, "numel": numel, "nbytes": nbytes })
 }
 
 /// Returns an object with the keys of two.

@@ -8,7 +8,9 @@ mod table;
 mod term;
 
 pub(crate) use grid::print_grid;
-pub(crate) use json::{List, element, float, joined, storage_id, tensor_record, write_json};
+pub(crate) use json::{
+    List, element, float, joined, loaded_record, short_record, storage_id, tensor_record, write_json,
+};
 pub(crate) use out::{Stdout, counted, message, warn};
 pub(crate) use progress::{Progress, advance, progress};
 pub(crate) use table::{Column, MAX_ROWS, Table, bytes_cell, print_line, shorten};

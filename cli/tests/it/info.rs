@@ -76,7 +76,7 @@ fn summary_shows_totals_modules_and_attributes() {
     assert_eq!(json["attributes_of"], json!({ "model.head.": { "unit": "m" } }));
     assert_eq!(
         json["store"]["modules"][1],
-        json!({ "name": "model.encoder", "tensor_count": 2, "numel": 1000, "size_bytes": 4000 })
+        json!({ "name": "model.encoder", "tensor_count": 2, "numel": 1000, "nbytes": 4000 })
     );
 }
 

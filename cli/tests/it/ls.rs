@@ -134,7 +134,7 @@ fn json_is_a_versioned_object_on_each_line() {
         dir.stdout(&["ls", "s.smap", "points_t", "--json"]),
         concat!(
             r#"{"v":1,"name":"points_t","dtype":"float32","size":[2,3],"stride":[1,2],"storage_offset":0,"#,
-            r#""storage":"0000000000000001","is_contiguous":false,"numel":6,"logical_size_bytes":24,"dim_names":null}"#,
+            r#""storage":"0000000000000001","is_contiguous":false,"numel":6,"nbytes":24,"dim_names":null}"#,
             "\n"
         )
     );

@@ -20,6 +20,7 @@ mod interrupt;
 mod locked;
 mod ls;
 mod maintain;
+mod manners;
 mod map;
 mod mv;
 mod names;

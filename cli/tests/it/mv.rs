@@ -19,7 +19,7 @@ fn with(names: &[&str]) -> Dir {
 /// Returns the names, each with its element.
 fn listed(dir: &Dir) -> Vec<(String, i64)> {
     let store = dir.store();
-    let element = |name: &String| store.load(name).unwrap().to_vec::<i64>().unwrap()[0];
+    let element = |name: &String| store.load(name).unwrap().read::<i64>().unwrap()[0];
     store.names().unwrap().into_iter().map(|name| (name.clone(), element(&name))).collect()
 }
 
@@ -83,7 +83,11 @@ fn uncertain_or_colliding_names_are_refused_before_anything_changes() {
         ("a*[b]", "b*[b]", "mv: \"a*[b]\" has '[', which"),
         ("b.", "encoder", "mv: \"b.\" is a prefix, and stands for all names that begin with it"),
         ("b.", "e*.", "mv: \"b.\" is a prefix"),
-        ("b", "c", "mv: no tensor has the name \"b\", but 2 names begin with it, such as b.a: 'b*' selects them"),
+        (
+            "b",
+            "c",
+            "mv: no tensor has the name \"b\", but 2 names begin with it, such as b.a: 'b*' selects them",
+        ),
     ] {
         let refusal = dir.refusal(&["mv", "s.smap", old, new]);
         assert!(refusal.starts_with(why), "{old} {new}: {refusal}");
@@ -151,5 +155,5 @@ fn word_that_is_not_a_command_gets_a_hint() {
         assert!(run.stderr.contains(&format!("tip: {hint}")), "{run:?}");
     }
     // clap's own hints stay.
-    assert!(dir.run(&["impotr"]).stderr.contains("a similar subcommand exists: 'import'"));
+    assert!(dir.run(&["impotr"]).stderr.contains("some similar subcommands exist: 'plot', 'import'"));
 }

@@ -164,7 +164,11 @@ fn names_globs_and_prefixes_mean_the_same_in_every_command() {
             dir.stdout(args).lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect()
         };
         assert_eq!(lines(&["ls", "s.smap", text]), selected, "{text}");
-        assert_eq!(dir.json(&["du", "s.smap", text])["patterns"][0]["tensor_count"], selected.len(), "{text}");
+        assert_eq!(
+            dir.json(&["du", "s.smap", text])["patterns"][0]["tensor_count"],
+            selected.len(),
+            "{text}"
+        );
         let removed = dir.stdout(&["rm", "s.smap", text, "-n"]);
         let removed: Vec<&str> =
             removed.lines().filter_map(|line| line.strip_prefix("would remove ")).collect();

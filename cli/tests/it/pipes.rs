@@ -40,11 +40,11 @@ fn exported_store_can_be_imported_through_a_pipe() {
 }
 
 #[test]
-fn format_depends_on_the_arguments_and_not_on_the_number_of_matches() {
+fn standard_output_is_safetensors_unless_format_says_npy() {
     let dir = Dir::with_store();
     for (args, is_npy) in [
-        ("points_t", true),
-        ("'odd [name]'", true),
+        ("points_t", false),
+        ("'odd [name]' --format npy", true),
         ("points*", false),
         ("points_*", false),
         ("points points_t", false),
@@ -65,8 +65,9 @@ fn format_depends_on_the_arguments_and_not_on_the_number_of_matches() {
 #[test]
 fn unnamed_tensor_from_a_pipe_is_named_stdin() {
     let dir = Dir::with_store();
-    stderr(&dir, "stridemap export -q s.smap - points_t | stridemap import -q - s.smap");
-    stderr(&dir, "stridemap export -q s.smap - points_t | stridemap import -q - s.smap --rename stdin=again");
+    stderr(&dir, "stridemap export -q s.smap - points_t --format npy | stridemap import -q - s.smap");
+    let npy = "stridemap export -q s.smap - points_t --format npy";
+    stderr(&dir, &format!("{npy} | stridemap import -q - s.smap --rename stdin=again"));
     let store = dir.store();
     let expected = store.load("points_t").unwrap().read::<f32>().unwrap();
     for name in ["stdin", "again"] {
@@ -78,7 +79,7 @@ fn unnamed_tensor_from_a_pipe_is_named_stdin() {
 fn pipe_is_imported_with_other_files() {
     let dir = Dir::with_store();
     stderr(&dir, "stridemap export -q s.smap p.npy points");
-    stderr(&dir, "stridemap export -q s.smap - points_t | stridemap import -q p.npy - t.smap");
+    stderr(&dir, "stridemap export -q s.smap - points_t --format npy | stridemap import -q p.npy - t.smap");
     stderr(&dir, "stridemap import -q - u.smap < p.npy");
     assert_eq!(dir.stdout(&["ls", "t.smap"]), "p\nstdin\n");
     assert_eq!(dir.stdout(&["ls", "u.smap"]), "stdin\n");

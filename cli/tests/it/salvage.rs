@@ -77,7 +77,7 @@ fn salvage_json_has_the_losses_and_what_was_copied() {
         json!({
             "v": 1,
             "generation": 4,
-            "tensors": 1,
+            "tensor_count": 1,
             "bytes_copied": 0,
             "bytes_shared": 0,
             "losses": losses,
@@ -88,7 +88,7 @@ fn salvage_json_has_the_losses_and_what_was_copied() {
     assert_eq!(json(&dir, &["salvage", "model.smap", "new.smap", "--verify-only", "--json"], 1), plan);
     assert!(!dir.path("new.smap").exists());
     let done = json(&dir, &["salvage", "model.smap", "new.smap", "--json"], 1);
-    assert_eq!((&done["losses"], &done["tensors"]), (&losses, &json!(1)));
+    assert_eq!((&done["losses"], &done["tensor_count"]), (&losses, &json!(1)));
     assert_eq!(done["bytes_copied"].as_u64().unwrap() + done["bytes_shared"].as_u64().unwrap(), 12);
     assert_eq!(dir.stdout(&["ls", "new.smap"]), "bias\n");
     json(&dir, &["verify", "new.smap", "--json"], 0);

@@ -95,6 +95,7 @@ fn bash_completes_commands_options_paths_and_names() {
         ("stridemap restore s.smap v1 later", &[]),
         ("stridemap rm s.smap later", &["later"]),
         ("stridemap prune s.smap v", &["v2", "v1"]),
+        ("stridemap ls s.smap --dtype bf", &["bfloat16"]),
     ] {
         assert_eq!(offered(&dir, line), expected, "{line}");
     }

@@ -79,7 +79,7 @@ fn json_has_parts_in_parts() {
     assert_eq!(
         layer["parts"][1],
         json!({
-            "name": "weight", "tensor_count": 1, "numel": 10, "size_bytes": 40, "dtype": "float32",
+            "name": "weight", "tensor_count": 1, "numel": 10, "nbytes": 40, "dtype": "float32",
             "size": [10], "parts": [],
         })
     );

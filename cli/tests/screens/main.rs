@@ -122,7 +122,7 @@ fn real_model() {
             ("map", "stridemap map vad.smap"),
             ("report", "stridemap report vad.smap -o vad.html"),
             ("du", "stridemap du vad.smap"),
-            ("du_modules", "stridemap du vad.smap conv lstm_cell basis"),
+            ("du_modules", "stridemap du vad.smap 'conv*' lstm_cell. basis"),
             ("refused", "stridemap mv vad.smap basis stft_conv.weight"),
             ("unknown", "stridemap show vad.smap stft.weight"),
             ("remove", "stridemap rm vad.smap stft_conv.weight"),
