@@ -84,6 +84,34 @@ impl Gap {
     }
 }
 
+/// Returns two elements as the wider of their kinds: bools become integers, integers floats, and floats complex numbers.
+pub(super) fn widened(a: Scalar, b: Scalar) -> (Scalar, Scalar) {
+    let rank = |scalar| match scalar {
+        Scalar::Bool(_) => 0,
+        Scalar::Int(_) => 1,
+        Scalar::Float(_) => 2,
+        _ => 3,
+    };
+    let wide = |scalar, other| match (scalar, rank(other)) {
+        (Scalar::Bool(value), 1) => Scalar::Int(value.into()),
+        (Scalar::Bool(value), 2) => Scalar::Float(f64::from(u8::from(value))),
+        (Scalar::Int(value), 2) => Scalar::Float(value as f64),
+        (Scalar::Bool(value), 3) => alike(f64::from(u8::from(value)), other),
+        (Scalar::Int(value), 3) => alike(value as f64, other),
+        (Scalar::Float(value), 3) => alike(value, other),
+        _ => scalar,
+    };
+    (wide(a, b), wide(b, a))
+}
+
+/// Returns a real number as a complex number or a pair, like another element.
+fn alike(value: f64, other: Scalar) -> Scalar {
+    match other {
+        Scalar::Pair(..) => Scalar::Pair(value, value),
+        _ => Scalar::Complex(value, 0.),
+    }
+}
+
 /// Returns the larger of two distances.
 pub(super) fn larger(a: Scalar, b: Scalar) -> Scalar {
     match (a, b) {

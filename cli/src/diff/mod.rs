@@ -12,11 +12,12 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use stridemap::{DType, Header, Result as LibraryResult, Scalar, TensorInfo};
+use stridemap::{Header, Result as LibraryResult, Scalar, TensorInfo};
 
 use crate::args::{External, Reading};
 use crate::error::{Error, Result};
 use crate::input::Input;
+use crate::look::chart::short;
 use crate::look::format_dim_names;
 use crate::names::{Named as _, quoted};
 use crate::pieces::unravel_index;
@@ -24,7 +25,7 @@ use crate::scalar::{digits, text_of};
 use crate::ui::{Progress, counted, element, examples, float, gap, progress, warn};
 use elements::Tolerance;
 use headers::{Sharing, have_equal_strides};
-use pairs::{Pair, pairs};
+use pairs::{Pair, Selection, pairs};
 use values::{Difference, Failure, Side, compare};
 
 /// Compare the tensors of two stores or files, by name
@@ -39,12 +40,24 @@ use values::{Difference, Failure, Side, compare};
 /// (@). The last line is a summary. Exit code: 0 if there is no difference, 1 if there is one, 2 after an error.
 /// If a tensor cannot be read, the others are still compared.
 #[derive(clap::Args)]
-#[command(after_help = examples(&["diff model.safetensors model.smap", "diff model.smap@v1 model.smap@v2", "diff before.pt after.pt --rtol 1e-5 --json | jq .equal"]))]
+#[command(after_help = examples(&["diff model.safetensors model.smap", "diff model.smap@v1 model.smap@v2 'encoder.*'", "diff model.smap model.smap --prefix-a old. --prefix-b new.", "diff before.pt after.pt --rtol 1e-5 --json | jq .equal"]))]
 pub(crate) struct DiffArgs {
     /// The first store, tagged generation (STORE@TAG), or file
     pub(crate) a: PathBuf,
     /// The second
     pub(crate) b: PathBuf,
+    /// Compare only these tensors, by name, by glob ('*.weight') or by prefix ('encoder.'), and no attributes
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Compare the tensors of A whose names begin with P, by the rest of their names, and no attributes
+    #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
+    prefix_a: String,
+    /// The same for B
+    #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
+    prefix_b: String,
+    /// Compare values of different dtypes, cast to the wider; different dtypes are then no difference
+    #[arg(long)]
+    cast: bool,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -52,7 +65,7 @@ pub(crate) struct DiffArgs {
     #[arg(long, conflicts_with_all = ["rtol", "atol"])]
     pub(crate) no_values: bool,
     /// Also compare strides, which tensors share bytes, dimension names and attributes
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["names", "prefix_a", "prefix_b"])]
     pub(crate) strict: bool,
     /// Largest difference, relative to the value in B
     #[arg(long, value_name = "R", default_value = "0", hide_default_value = true, value_parser = parse_tolerance)]
@@ -77,16 +90,21 @@ fn parse_tolerance(text: &str) -> Result<f64, String> {
 pub(crate) fn run(args: &DiffArgs, out: &mut impl Write) -> Result<bool> {
     let open = |path| Input::open(path, &args.reading, &args.external.options());
     let (a, b) = (open(&args.a)?, open(&args.b)?);
+    let selection = Selection::of(args, &a, &b)?;
     let mut size_bytes = 0u64;
     if !args.no_values {
-        for tensor in a.tensors("")? {
-            size_bytes = size_bytes.saturating_add(tensor?.header.nbytes() as u64);
+        for tensor in a.tensors(&args.prefix_a)? {
+            let tensor = tensor?;
+            if selection.contains(&tensor.name[args.prefix_a.len()..]) {
+                size_bytes = size_bytes.saturating_add(tensor.header.nbytes() as u64);
+            }
         }
     }
     let diff = Diff {
         a: &a,
         b: &b,
         args,
+        selection,
         sharing: args.strict.then(|| Sharing::of(&a, &b)).transpose()?,
         tally: RefCell::default(),
         bar: progress("diff", size_bytes),
@@ -116,6 +134,7 @@ struct Diff<'a> {
     a: &'a Input,
     b: &'a Input,
     args: &'a DiffArgs,
+    selection: Selection,
     /// Only with `--strict`.
     sharing: Option<Sharing>,
     tally: RefCell<Tally>,
@@ -164,7 +183,7 @@ impl Finding {
         Finding::new(info, kind, record, format!("{dtype}{}{size:?}", gap()))
     }
 
-    fn values(info: &TensorInfo, difference: &Difference) -> Self {
+    fn values([info, other]: [&TensorInfo; 2], difference: &Difference) -> Self {
         let (position, a, b) = difference.first;
         let (dtype, numel) = (info.header.dtype(), info.header.numel());
         let first = unravel_index(position, info.header.size());
@@ -176,10 +195,10 @@ impl Finding {
         let shown = |scalar, dtype| text_of(scalar, |number| digits(number, dtype));
         let (absolute, relative) = difference.largest.unzip();
         if let (Some(absolute), Some(relative)) = (absolute, relative) {
-            let [absolute, relative] = [absolute, Scalar::Float(relative)].map(|it| shown(it, DType::F64));
+            let [absolute, relative] = [absolute, Scalar::Float(relative)].map(|it| text_of(it, short));
             text += &format!(", by at most {absolute} (relative {relative})");
         }
-        text += &format!(", first at {first:?}: {}, {}", shown(a, dtype), shown(b, dtype));
+        text += &format!(", first at {first:?}: {}, {}", shown(a, dtype), shown(b, other.header.dtype()));
         let record = json!({
             "numel": numel,
             "differing": difference.count,
@@ -251,7 +270,7 @@ impl Tally {
 impl Diff<'_> {
     /// Returns an iterator that compares the tensors in ascending order of name, and counts the results.
     fn findings(&self) -> LibraryResult<impl Iterator<Item = LibraryResult<Finding>>> {
-        Ok(pairs(self.a, self.b)?.flat_map(|pair| match pair {
+        Ok(pairs(self.a, self.b, &self.selection)?.flat_map(|pair| match pair {
             Ok(pair) => self.compare(pair).into_iter().map(Ok).collect(),
             Err(e) => vec![Err(e)],
         }))
@@ -289,7 +308,7 @@ impl Diff<'_> {
     fn differences(&self, a: &TensorInfo, b: &TensorInfo, tally: &mut Tally) -> Vec<Finding> {
         let mut found = Vec::new();
         let [in_a, in_b] = [a, b].map(|info| info.header.dtype().name());
-        if in_a != in_b {
+        if in_a != in_b && !self.args.cast {
             let text = format!("dtype {in_a}, {in_b}");
             found.push(Finding::new(a, Kind::Dtype, json!({ "a": in_a, "b": in_b }), text));
         }
@@ -303,7 +322,7 @@ impl Diff<'_> {
         }
         if !self.args.no_values {
             match self.compare_values(a, b) {
-                Ok(difference) => found.extend(difference.map(|it| Finding::values(a, &it))),
+                Ok(difference) => found.extend(difference.map(|it| Finding::values([a, b], &it))),
                 Err(Failure { side, why }) => {
                     let place = side.map_or(String::new(), |side| format!("{}: ", side.name()));
                     self.bar.suspend(|| warn(&format!("diff {}: {place}{why}", quoted(&a.name))));
@@ -331,6 +350,9 @@ impl Diff<'_> {
 
     /// Returns the attributes that differ, and counts them.
     fn attributes(&self) -> Vec<AttributeDifference> {
+        if self.selection.is_partial() {
+            return Vec::new();
+        }
         let (a, b) = (self.a.attributes(), self.b.attributes());
         let only_in_b = b.keys().filter(|at| !a.contains_key(*at));
         let difference = |at: &(String, String)| {

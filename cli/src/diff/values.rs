@@ -1,4 +1,4 @@
-//! Compares the elements of two tensors of the same dtype and size, in pieces.
+//! Compares the elements of two tensors of the same size, in pieces.
 //!
 //! Elements that both tensors broadcast are compared once. The axes are visited in the order of the first tensor's
 //! storage, so that a transposed tensor is read in the order in which it was written.
@@ -6,9 +6,9 @@
 use std::cmp::Reverse;
 
 use serde::Serialize;
-use stridemap::{Scalar, Tensor, parallel};
+use stridemap::{DType, Scalar, Tensor, parallel};
 
-use super::elements::{Gap, Tolerance, larger};
+use super::elements::{Gap, Tolerance, larger, widened};
 use crate::error::Error;
 use crate::pieces::{Cut, Piece, Pieces, steady};
 
@@ -76,7 +76,7 @@ pub(super) fn compare(
         step *= n;
     }
     steps.reverse();
-    let limit_elems = PIECE_BYTES / a.dtype().itemsize();
+    let limit_elems = PIECE_BYTES / a.dtype().itemsize().max(b.dtype().itemsize());
     let cut = if has_descending_strides(&views) { Cut::Outermost } else { Cut::Longest };
     let comparison = Comparison {
         is_row_major: order.is_sorted(),
@@ -156,24 +156,26 @@ impl Comparison {
         let [a, b] = piece.views.as_slice() else { return Ok(None) };
         let a_bytes = a.to_bytes().map_err(Failure::of(Side::A))?;
         let b_bytes = b.to_bytes().map_err(Failure::of(Side::B))?;
-        if a_bytes == b_bytes {
+        // Equal bytes are equal elements only of one dtype.
+        let is_same_dtype = a.dtype() == b.dtype();
+        if is_same_dtype && a_bytes == b_bytes {
             return Ok(None);
         }
-        let itemsize = a.dtype().itemsize();
-        let pairs = a_bytes.chunks_exact(itemsize).zip(b_bytes.chunks_exact(itemsize)).enumerate();
-        let mut unequal = pairs.filter(|(_, (a, b))| a != b).peekable();
+        let elements = |bytes, dtype: DType| <[u8]>::chunks_exact(bytes, dtype.itemsize());
+        let pairs = elements(&a_bytes, a.dtype()).zip(elements(&b_bytes, b.dtype())).enumerate();
+        let mut unequal = pairs.filter(|(_, (a, b))| !is_same_dtype || a != b).peekable();
         let mut found: Option<Difference> = None;
         while unequal.peek().is_some() {
             let some: Vec<_> = unequal.by_ref().take(DECODED_ELEMS).collect();
-            let decoded = |bytes: Vec<&[u8]>| {
-                Tensor::from_bytes(a.dtype(), &[bytes.len()], &bytes.concat())?.to_scalars()
+            let decoded = |bytes: Vec<&[u8]>, dtype| {
+                Tensor::from_bytes(dtype, &[bytes.len()], &bytes.concat())?.to_scalars()
             };
-            let a_values =
-                decoded(some.iter().map(|(_, (a, _))| *a).collect()).map_err(Failure::of(Side::A))?;
-            let b_values =
-                decoded(some.iter().map(|(_, (_, b))| *b).collect()).map_err(Failure::of(Side::B))?;
+            let (a_bytes, b_bytes) = some.iter().map(|(_, pair)| *pair).unzip();
+            let a_values = decoded(a_bytes, a.dtype()).map_err(Failure::of(Side::A))?;
+            let b_values = decoded(b_bytes, b.dtype()).map_err(Failure::of(Side::B))?;
             for ((&(position, _), a_value), b_value) in some.iter().zip(a_values).zip(b_values) {
-                let Some(gap) = self.tolerance.gap(a_value, b_value) else { continue };
+                let (wide_a, wide_b) = widened(a_value, b_value);
+                let Some(gap) = self.tolerance.gap(wide_a, wide_b) else { continue };
                 match &mut found {
                     // In row-major order, the first one found stays the first.
                     Some(found) if self.is_row_major => found.add_gap(gap),
@@ -242,8 +244,6 @@ impl Difference {
 
 #[cfg(test)]
 mod tests {
-    use stridemap::DType;
-
     use super::*;
 
     #[test]

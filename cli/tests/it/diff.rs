@@ -247,3 +247,66 @@ fn unusual_names_stay_on_one_line() {
         "{text}"
     );
 }
+
+#[test]
+fn names_and_prefixes_select_what_is_compared() {
+    let dir = Dir::empty();
+    let a = [("old.b", f32s(&[1.])), ("old.w", f32s(&[1., 2.])), ("x", f32s(&[3.]))];
+    let b = [("new.b", f32s(&[1.])), ("new.w", f32s(&[1., 2.5])), ("old.w", f32s(&[1., 2.]))];
+    dir.store_of("a", &a);
+    let store = dir.store_of("b", &b);
+    store.write(|txn| txn.set_attribute("", "only", "here")).unwrap();
+    let (is_equal, text) = dir.diff(&["a", "b", "old.w"]);
+    assert_eq!((is_equal, text.as_str()), (true, "equal: 1 tensor, 8 B\n"));
+    let (_, text) = dir.diff(&["a", "b", "*.b", "x"]);
+    assert_eq!(
+        text.replace('\t', " | "),
+        "+ new.b | float32 | [1]\n- old.b | float32 | [1]\n- x | float32 | [1]\ndifferent: 0 equal, 2 only in A, 1 only in \
+         B\n"
+    );
+    let prefixes = ["a", "b", "--prefix-a", "old.", "--prefix-b", "new."];
+    let (is_equal, text) = dir.diff(&prefixes);
+    let line =
+        "~ old.w | values differ in 1 of 2 elements, by at most 0.5 (relative 0.2), first at [1]: 2, 2.5";
+    let expected = format!("{line}\ndifferent: 1 equal, 1 different\n");
+    assert_eq!((is_equal, text.replace('\t', " | ")), (false, expected));
+    // A name is then the rest of a name.
+    assert_eq!(dir.diff(&[&prefixes[..], &["b"]].concat()).1, "equal: 1 tensor, 4 B\n");
+    // Two parts of one store.
+    let (_, text) = dir.diff(&["b", "b", "--prefix-a", "new.", "--prefix-b", "old."]);
+    assert!(text.starts_with("- new.b\tfloat32\t[1]\n~ new.w\tvalues differ in 1 of 2 elements"), "{text}");
+    for (args, why) in [
+        (&["a", "b", "none*"][..], "diff: no tensor of A or B matches \"none*\""),
+        (&["a", "b", "--prefix-b", "none."], "diff b: no name begins with \"none.\"; ls lists the names"),
+    ] {
+        assert_eq!(dir.refusal(&[&["diff"], args].concat()), why);
+    }
+}
+
+#[test]
+fn values_of_different_dtypes_are_compared_as_the_wider() {
+    let dir = Dir::empty();
+    let f64s = |values: &[f64]| Tensor::from_vec(values.to_vec(), &[values.len()]).unwrap();
+    let a = [
+        ("b", Tensor::from_vec(vec![true, false], &[2]).unwrap()),
+        ("f", f32s(&[1., 0.1])),
+        ("i", Tensor::from_vec(vec![1i32, -2], &[2]).unwrap()),
+    ];
+    let b = [
+        ("b", Tensor::from_vec(vec![1u8, 0], &[2]).unwrap()),
+        ("f", f64s(&[1., 0.1])),
+        ("i", f32s(&[1., -2.5])),
+    ];
+    dir.store_of("a", &a);
+    dir.store_of("b", &b);
+    let (is_equal, text) = dir.diff(&["a", "b", "--cast"]);
+    assert!(!is_equal);
+    insta::assert_snapshot!(text.replace('\t', " | "), @r"
+    ~ f | values differ in 1 of 2 elements, by at most 1.4901e-9 (relative 1.4901e-8), first at [1]: 0.1, 0.1
+    ~ i | values differ in 1 of 2 elements, by at most 0.5 (relative 0.2), first at [1]: -2, -2.5
+    different: 1 equal, 2 different
+    ");
+    let (is_equal, text) = dir.diff(&["a", "b", "f", "b", "--cast", "--rtol", "1e-6"]);
+    assert_eq!((is_equal, text.as_str()), (true, "equal: 2 tensors, 10 B\n"));
+    assert!(dir.diff(&["a", "b"]).1.contains("~ f\tdtype float32, float64\n"));
+}

@@ -41,7 +41,7 @@ fn every_kind_of_element_is_compared_by_value() {
         ),
         (
             ints(vec![0, (1 << 53) + 1], vec![0, 1 << 53]),
-            "1 of 2 elements, by at most 1 (relative 1.1102230246251565e-16), first at [1]: 9007199254740993, 9007199254740992",
+            "1 of 2 elements, by at most 1 (relative 1.1102e-16), first at [1]: 9007199254740993, 9007199254740992",
         ),
         (bytes(DType::Bool, &[0, 1], &[1, 1]), "1 of 2 elements, first at [0]: False, True"),
         (
@@ -50,7 +50,7 @@ fn every_kind_of_element_is_compared_by_value() {
         ),
         (
             bytes(DType::I8, &[0x80], &[0x7f]),
-            "1 of 1 element, by at most 255 (relative 2.0078740157480315), first at [0]: -128, 127",
+            "1 of 1 element, by at most 255 (relative 2.0079), first at [0]: -128, 127",
         ),
         (
             bytes(DType::F4E2M1FNx2, &[0x00, 0x7f], &[0x80, 0x75]),
@@ -106,10 +106,7 @@ fn tolerances_are_defined_as_in_numpy() {
     let (a, b) = (f64s(&[10., 0.001]), f64s(&[11., 0.]));
     for (args, expected) in [
         (&["--rtol", "0.1"][..], "1 of 2 elements, by at most 0.001 (relative inf), first at [1]: 0.001, 0"),
-        (
-            &["--atol", "0.001"],
-            "1 of 2 elements, by at most 1 (relative 0.09090909090909091), first at [0]: 10, 11",
-        ),
+        (&["--atol", "0.001"], "1 of 2 elements, by at most 1 (relative 0.090909), first at [0]: 10, 11"),
         (&["--atol", "0.001", "--rtol", "0.1"], "equal: 1 tensor, 16 B\n"),
     ] {
         assert_eq!(compared(&a, &b, args), expected);
