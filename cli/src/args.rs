@@ -231,7 +231,7 @@ mod tests {
         ] {
             assert!(spellings.iter().all(|text| parse_dtype(text) == Ok(dtype)), "{spellings:?}");
         }
-        for dtype in DType::ALL {
+        for &dtype in DType::ALL {
             assert_eq!(parse_dtype(dtype.name()), Ok(dtype));
         }
         for text in ["float", "f", "f31", "np.half", "", "torch."] {
