@@ -3,7 +3,7 @@
 Usage: python serving.py [GENERATIONS [WIDTH]]: 100 generations and a model of 50 MB (10 layers of 1,120 x 1,120) unless given.
 A tenth of the model changes in each generation. A server takes it by `update`, copies what changed as one that does not
 map would have to, and runs a batch. The batch after `update` reads the new pages. The memory is proportional (PSS): a page
-that three processes map counts a third for each.
+that three processes map counts a third for each, and the training maps some of them, too.
 """
 
 from __future__ import annotations
