@@ -76,10 +76,10 @@ fn inspect_of_a_file_prints_its_format() {
 }
 
 #[test]
-fn ls_of_a_file_is_sorted_and_accepts_a_prefix() {
+fn ls_of_a_file_is_sorted_and_accepts_a_glob() {
     let dir = with_file();
     assert_eq!(dir.stdout(&["ls", "-l", "m.safetensors"]), "'b [0]'\tint64\t[]\t8\nw\tfloat32\t[2, 1]\t8\n");
-    assert_eq!(dir.stdout(&["ls", "m.safetensors", "b"]), "b [0]\n");
+    assert_eq!(dir.stdout(&["ls", "m.safetensors", "b*"]), "b [0]\n");
     assert_eq!(dir.run(&["ls", "m.safetensors", "x"]).code, Some(1));
     let json = dir.stdout(&["ls", "m.safetensors", "w", "--json"]);
     assert!(json.starts_with(r#"{"v":1,"name":"w","dtype":"float32","size":[2,1],"#), "{json}");
