@@ -2,6 +2,7 @@
 
 mod elements;
 mod headers;
+mod norms;
 mod pairs;
 mod report;
 mod values;
@@ -10,6 +11,7 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::path::PathBuf;
 
+use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::{Value, json};
 use stridemap::{Header, Result as LibraryResult, Scalar, TensorInfo};
@@ -22,7 +24,7 @@ use crate::look::format_dim_names;
 use crate::names::{Named as _, quoted};
 use crate::pieces::unravel_index;
 use crate::scalar::{digits, text_of};
-use crate::ui::{Progress, counted, element, examples, float, gap, progress, warn};
+use crate::ui::{Progress, counted, element, examples, float, gap, joined, progress, warn};
 use elements::Tolerance;
 use headers::{Sharing, have_equal_strides};
 use pairs::{Pair, Selection, pairs};
@@ -61,8 +63,15 @@ pub(crate) struct DiffArgs {
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+    /// Print a table of the tensors whose values differ: how many elements, by how much at most, the RMS of the differences,
+    /// their norm relative to that of B, and the cosine between A and B
+    #[arg(short, long)]
+    pub(crate) long: bool,
+    /// Sort by name, or by change: the relative norm, largest first
+    #[arg(long, value_enum, value_name = "KEY", default_value_t = Sort::Name)]
+    sort: Sort,
     /// Compare only names, dtypes and sizes; read no elements
-    #[arg(long, conflicts_with_all = ["rtol", "atol"])]
+    #[arg(long, conflicts_with_all = ["rtol", "atol", "long", "sort"])]
     pub(crate) no_values: bool,
     /// Also compare strides, which tensors share bytes, dimension names and attributes
     #[arg(long, conflicts_with_all = ["names", "prefix_a", "prefix_b"])]
@@ -77,6 +86,19 @@ pub(crate) struct DiffArgs {
     pub(crate) reading: Reading,
     #[command(flatten)]
     pub(crate) external: External,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Sort {
+    Name,
+    Change,
+}
+
+impl DiffArgs {
+    /// Whether norms of the differences are needed, for which all elements are read as numbers.
+    fn needs_norms(&self) -> bool {
+        self.long || self.sort == Sort::Change
+    }
 }
 
 fn parse_tolerance(text: &str) -> Result<f64, String> {
@@ -152,6 +174,12 @@ struct Finding {
     /// What the line has after the name.
     #[serde(skip)]
     text: String,
+    /// The cells of a table, if values differ and `-l` is given.
+    #[serde(skip)]
+    cells: Option<[String; 5]>,
+    /// The relative norm of the change. A tensor that is not in both is sorted before all others.
+    #[serde(skip)]
+    change: f64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
@@ -174,7 +202,7 @@ enum Kind {
 
 impl Finding {
     fn new(info: &TensorInfo, kind: Kind, record: Value, text: String) -> Self {
-        Finding { name: info.name.clone(), kind, record, text }
+        Finding { name: info.name.clone(), kind, record, text, cells: None, change: f64::INFINITY }
     }
 
     fn only(kind: Kind, info: &TensorInfo) -> Self {
@@ -199,7 +227,7 @@ impl Finding {
             text += &format!(", by at most {absolute} (relative {relative})");
         }
         text += &format!(", first at {first:?}: {}, {}", shown(a, dtype), shown(b, other.header.dtype()));
-        let record = json!({
+        let mut record = json!({
             "numel": numel,
             "differing": difference.count,
             "nan": difference.nan_count,
@@ -209,7 +237,16 @@ impl Finding {
             "a": element(a),
             "b": element(b),
         });
-        Finding::new(info, Kind::Values, record, text)
+        let Some(norms) = difference.norms else { return Finding::new(info, Kind::Values, record, text) };
+        let [rms, relative, cosine] = [norms.rms(), norms.relative(), norms.cosine()];
+        record = joined(
+            record,
+            json!({ "rms": float(rms), "relative_norm": float(relative), "cosine": float(cosine) }),
+        );
+        let max = absolute.map(|absolute| text_of(absolute, short)).unwrap_or_default();
+        let [rms, shown_relative, cosine] = [rms, relative, cosine].map(short);
+        let cells = Some([difference.count.to_string(), max, rms, shown_relative, cosine]);
+        Finding { cells, change: relative, ..Finding::new(info, Kind::Values, record, text) }
     }
 
     /// Compares the strides and the names of the dimensions.
@@ -268,8 +305,19 @@ impl Tally {
 }
 
 impl Diff<'_> {
-    /// Returns an iterator that compares the tensors in ascending order of name, and counts the results.
-    fn findings(&self) -> LibraryResult<impl Iterator<Item = LibraryResult<Finding>>> {
+    /// Returns an iterator that compares the tensors, and counts the results.
+    fn findings(&self) -> LibraryResult<Box<dyn Iterator<Item = LibraryResult<Finding>> + '_>> {
+        let found = self.by_name()?;
+        if self.args.sort == Sort::Name {
+            return Ok(Box::new(found));
+        }
+        let mut found: Vec<Finding> = found.collect::<LibraryResult<_>>()?;
+        found.sort_by(|a, b| b.change.total_cmp(&a.change));
+        Ok(Box::new(found.into_iter().map(Ok)))
+    }
+
+    /// The same in ascending order of name.
+    fn by_name(&self) -> LibraryResult<impl Iterator<Item = LibraryResult<Finding>>> {
         Ok(pairs(self.a, self.b, &self.selection)?.flat_map(|pair| match pair {
             Ok(pair) => self.compare(pair).into_iter().map(Ok).collect(),
             Err(e) => vec![Err(e)],
@@ -345,7 +393,9 @@ impl Diff<'_> {
         let b_tensor = self.b.load(&b.name).map_err(Failure::of(Side::B))?;
         let tolerance = Tolerance { relative: self.args.rtol, absolute: self.args.atol };
         let (bar, itemsize) = (&self.bar, a.header.dtype().itemsize());
-        compare(&a_tensor, &b_tensor, tolerance, &|numel| bar.inc(numel.saturating_mul(itemsize) as u64))
+        compare(&a_tensor, &b_tensor, (tolerance, self.args.needs_norms()), &|numel| {
+            bar.inc(numel.saturating_mul(itemsize) as u64)
+        })
     }
 
     /// Returns the attributes that differ, and counts them.

@@ -12,12 +12,27 @@ use super::{AttributeDifference, Diff, Finding, Kind, Tally};
 use crate::error::Result;
 use crate::input::Input;
 use crate::names::{of_scope, one_line, quoted};
-use crate::ui::{List, counted, gap, write_json};
+use crate::ui::{Column, List, Table, counted, gap, write_json};
 
-/// Prints one line per finding, and a summary.
+const COLUMNS: [Column; 6] = [
+    Column::new("name").shortenable_names(),
+    Column::new("differ").right().drop_order(0),
+    Column::new("max").right(),
+    Column::new("rms").right(),
+    Column::new("relative").right(),
+    Column::new("cosine").right(),
+];
+
+/// Prints one line per finding, or a table of those about values, and a summary.
 pub(super) fn print_text(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
+    let (mut table, mut count) = (Table::new(&COLUMNS), 0);
     for finding in diff.findings()? {
-        let Finding { name, kind, text, .. } = finding?;
+        let Finding { name, kind, text, cells, .. } = finding?;
+        if let Some(cells) = cells.filter(|_| diff.args.long) {
+            table.add_row([quoted(&name).into_owned()].into_iter().chain(cells));
+            count += 1;
+            continue;
+        }
         let mark = match kind {
             Kind::OnlyInA => '-',
             Kind::OnlyInB => '+',
@@ -26,6 +41,7 @@ pub(super) fn print_text(diff: &Diff<'_>, out: &mut impl Write) -> Result<()> {
         };
         diff.bar.suspend(|| writeln!(out, "{mark} {}{}{text}", quoted(&name), gap()))?;
     }
+    diff.bar.suspend(|| table.print(count, "--json", out))?;
     for AttributeDifference { scope, key, a, b } in diff.attributes() {
         let line = match (a, b) {
             (Some(a), Some(b)) => format!("{}, {}", one_line(&a), one_line(&b)),

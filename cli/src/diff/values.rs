@@ -9,6 +9,7 @@ use serde::Serialize;
 use stridemap::{DType, Scalar, Tensor, parallel};
 
 use super::elements::{Gap, Tolerance, larger, widened};
+use super::norms::Norms;
 use crate::error::Error;
 use crate::pieces::{Cut, Piece, Pieces, steady};
 
@@ -33,6 +34,8 @@ pub(super) struct Difference {
     pub(super) largest: Option<(Scalar, f64)>,
     /// The first difference in row-major order: its position, and the values in A and B.
     pub(super) first: (usize, Scalar, Scalar),
+    /// Of all elements, if they were asked for.
+    pub(super) norms: Option<Norms>,
 }
 
 /// One of the two tensors.
@@ -56,12 +59,12 @@ impl Failure {
     }
 }
 
-/// Returns how two tensors differ, or `None` if all elements are equal. Calls `progress` with the number of elements
+/// Returns how two tensors differ, or `None` if all elements are equal. `needs_norms` asks for norms. Calls `progress` with the number of elements
 /// compared since the last call.
 pub(super) fn compare(
     a: &Tensor,
     b: &Tensor,
-    tolerance: Tolerance,
+    (tolerance, needs_norms): (Tolerance, bool),
     progress: &dyn Fn(usize),
 ) -> Result<Option<Difference>, Failure> {
     let (a, _guard_a) = steady(a).map_err(Failure::of(Side::A))?;
@@ -84,16 +87,20 @@ pub(super) fn compare(
         tolerance,
     };
     let threads = if numel <= limit_elems { 1 } else { parallel::thread_count(MAX_THREADS) };
-    let mut found: Option<Difference> = None;
+    let (mut found, mut norms): (Option<Difference>, Norms) = Default::default();
     parallel::in_order(
         threads,
         |push| {
             let failed = |e: stridemap::Error| Failure { side: None, why: Error::from(e).to_string() };
             Pieces::of(views, limit_elems, cut).try_for_each(|piece| push(piece.map_err(failed)?))
         },
-        |piece| Ok((comparison.compare(&piece)?, piece.views.first().map_or(0, Tensor::numel))),
+        |piece| {
+            let piece_norms = if needs_norms { comparison.norms(&piece)? } else { Norms::default() };
+            Ok((comparison.compare(&piece)?, piece_norms, piece.views.first().map_or(0, Tensor::numel)))
+        },
         |compared: Result<_, Failure>| {
-            let (difference, numel) = compared?;
+            let (difference, piece_norms, numel) = compared?;
+            norms.merge(piece_norms);
             match (&mut found, difference) {
                 (Some(all), Some(difference)) => all.add(difference),
                 (all @ None, difference) => *all = difference,
@@ -106,6 +113,8 @@ pub(super) fn compare(
     Ok(found.map(|difference| Difference {
         count: difference.count.saturating_mul(repeats as u64),
         nan_count: difference.nan_count.saturating_mul(repeats as u64),
+        // Repeating all elements changes none of the quotients.
+        norms: needs_norms.then_some(norms),
         ..difference
     }))
 }
@@ -152,6 +161,24 @@ struct Comparison {
 }
 
 impl Comparison {
+    /// Returns the norms of a piece, whether its elements differ or not.
+    fn norms(&self, piece: &Piece) -> Result<Norms, Failure> {
+        let mut norms = Norms::default();
+        let [a, b] = piece.views.as_slice() else { return Ok(norms) };
+        let a_bytes = a.to_bytes().map_err(Failure::of(Side::A))?;
+        let b_bytes = b.to_bytes().map_err(Failure::of(Side::B))?;
+        let some = |tensor: &Tensor| DECODED_ELEMS * tensor.dtype().itemsize();
+        for (a_some, b_some) in a_bytes.chunks(some(a)).zip(b_bytes.chunks(some(b))) {
+            let decoded = |bytes: &[u8], dtype: DType| {
+                Tensor::from_bytes(dtype, &[bytes.len() / dtype.itemsize()], bytes)?.to_scalars()
+            };
+            let a_values = decoded(a_some, a.dtype()).map_err(Failure::of(Side::A))?;
+            let b_values = decoded(b_some, b.dtype()).map_err(Failure::of(Side::B))?;
+            a_values.into_iter().zip(b_values).for_each(|(a, b)| norms.add(a, b));
+        }
+        Ok(norms)
+    }
+
     fn compare(&self, piece: &Piece) -> Result<Option<Difference>, Failure> {
         let [a, b] = piece.views.as_slice() else { return Ok(None) };
         let a_bytes = a.to_bytes().map_err(Failure::of(Side::A))?;
@@ -207,7 +234,7 @@ impl Comparison {
 
 impl Difference {
     fn of(gap: Gap, first: (usize, Scalar, Scalar)) -> Self {
-        let mut difference = Difference { count: 0, nan_count: 0, largest: None, first };
+        let mut difference = Difference { count: 0, nan_count: 0, largest: None, first, norms: None };
         difference.add_gap(gap);
         difference
     }
@@ -252,7 +279,7 @@ mod tests {
             (Tensor::zeros(DType::U8, &[2, 2]).unwrap(), Tensor::zeros(DType::U8, &[2]).unwrap());
         let tolerance = Tolerance { relative: 0., absolute: 0. };
         // The axes of the first tensor are not those of the second.
-        let failure = compare(&plane, &row, tolerance, &|_| ()).unwrap_err();
+        let failure = compare(&plane, &row, (tolerance, false), &|_| ()).unwrap_err();
         assert_eq!(failure.side, Some(Side::B), "{failure:?}");
     }
 }

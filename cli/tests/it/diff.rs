@@ -310,3 +310,38 @@ fn values_of_different_dtypes_are_compared_as_the_wider() {
     assert_eq!((is_equal, text.as_str()), (true, "equal: 2 tensors, 10 B\n"));
     assert!(dir.diff(&["a", "b"]).1.contains("~ f\tdtype float32, float64\n"));
 }
+
+#[test]
+fn long_diff_is_a_table_that_can_be_sorted_by_change() {
+    let dir = Dir::empty();
+    let a = [
+        ("gone", f32s(&[1.])),
+        ("large", f32s(&[3., 0.])),
+        ("same", f32s(&[1.])),
+        ("small", f32s(&[1., 1.])),
+    ];
+    let b = [("large", f32s(&[3., 4.])), ("same", f32s(&[1.])), ("small", f32s(&[1., 1.0001]))];
+    dir.store_of("a", &a);
+    dir.store_of("b", &b);
+    let args = &["diff", "a", "b", "-l"][..];
+    let text =
+        String::from_utf8(dir.command(args).env("STRIDEMAP_COLUMNS", "80").output().unwrap().stdout).unwrap();
+    insta::assert_snapshot!(text, @r"
+    - gone  float32  [1]
+    name   differ         max        rms   relative  cosine
+    large       1           4     2.8284        0.8     0.6
+    small       1  0.00010002  7.0722e-5  7.0719e-5       1
+    different: 1 equal, 2 different, 1 only in A
+    ");
+    let (_, text) = dir.diff(&["b", "a", "small", "large", "-l", "--sort", "change"]);
+    let names: Vec<&str> = text.lines().map(|line| line.split('\t').next().unwrap()).collect();
+    assert_eq!(names, ["name", "large", "small", "different: 0 equal, 2 different"]);
+    let (_, text) = dir.diff(&["a", "b", "--sort", "change"]);
+    assert!(text.starts_with("- gone\tfloat32\t[1]\n~ large\tvalues differ in 1 of 2 elements"), "{text}");
+    let (_, json) = dir.diff(&["a", "b", "large", "--json", "-l"]);
+    assert!(json.contains(r#""rms":2.8284271247461903,"relative_norm":0.8,"cosine":0.6}"#), "{json}");
+    // Infinite, or not a number.
+    dir.store_of("zero", &[("large", f32s(&[0., 0.]))]);
+    let (_, json) = dir.diff(&["a", "zero", "large", "--json", "-l"]);
+    assert!(json.contains(r#""relative_norm":"Infinity","cosine":"NaN"}"#), "{json}");
+}
