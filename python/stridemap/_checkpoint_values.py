@@ -46,7 +46,7 @@ _TEXTS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
     "Path": (type(pathlib.Path()), str, pathlib.Path),
     "PurePosixPath": (pathlib.PurePosixPath, str, pathlib.PurePosixPath),
     "PureWindowsPath": (pathlib.PureWindowsPath, str, pathlib.PureWindowsPath),
-    "torch.dtype": (torch.dtype, dtype_name, lambda text: _checked(getattr(torch, text), torch.dtype)),
+    "torch.dtype": (torch.dtype, dtype_name, lambda text: _checked(vars(torch).get(text), torch.dtype)),
     "torch.device": (torch.device, str, torch.device),
 }
 
@@ -193,7 +193,7 @@ def restored(description: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 
     try:
         return value(description)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RecursionError, RuntimeError, TypeError, ValueError) as error:
         message = f"load_checkpoint: the description of the checkpoint cannot be read: {error}; was it saved by a newer stridemap?"
         raise _errors.make("Corrupt", message) from error
 

@@ -32,6 +32,9 @@ _DESCRIPTION = "description.json"
 #: The key of a description, by which it is recognized.
 _KEY = "stridemap checkpoint"
 
+#: The attribute of the description that has the name of the checkpoint.
+_NAME = "checkpoint"
+
 #: How many bytes of two tensors are compared at a time.
 _PIECE_BYTES = 1 << 20
 
@@ -79,10 +82,20 @@ def commit(store: Store, name: str, groups: list[Group], replace: bool, rules: R
             is_sealed = bool(saved) and all(tensor.storage_id in sealed for tensor in saved)
             if not (is_sealed and _is_unchanged(saved, [tensor for _, tensor in group], kept)):
                 _torch_tensors.save(txn, group, own)
+        txn._handle.set_attribute(_PREFIX + _DESCRIPTION, _NAME, name)
     if any(count is not None for count in rules):
         series = _series(name)
-        candidates = {tag for tag, *_ in store._handle.tags() if _series(tag) == series}
+        candidates = {tag for tag, *_ in store._handle.tags() if _series(tag) == series and _is_checkpoint(store, tag)}
         store._handle.prune(candidates, rules.keep_last, None, rules.keep_every)
+
+
+def _is_checkpoint(store: Store, tag: str) -> bool:
+    """Return whether a tag is that of a checkpoint. A tag that was made after it names a generation with its tensors, too."""
+    try:
+        snapshot = store.at(tag)
+    except _errors.NameNotFoundError:  # another process has removed it
+        return False
+    return snapshot._handle.attributes(_PREFIX + _DESCRIPTION).get(_NAME) == tag
 
 
 def _series(name: str) -> str:
@@ -96,16 +109,17 @@ def _series(name: str) -> str:
 
 def load(snapshot: SnapshotView, where: str) -> Any:
     """Return a state: see `stridemap.torch.load_checkpoint`. `where` is for the error if there is none."""
-    description = _description(snapshot)
-    if description is None:
+    found = _description(snapshot)
+    if found is None:
         raise _errors.make("NameNotFound", f"load_checkpoint: there is no checkpoint in {where}; Store.tags lists the names to load")
+    description = found[_KEY]
     parts = sorted(_checkpoint_values.names(description))
     tensors = _torch_storages.to_torch([snapshot[_PREFIX + part] for part in parts], {})
     return _checkpoint_values.restored(description, dict(zip(parts, tensors, strict=True)))
 
 
-def _description(names: Mapping[str, Tensor]) -> Any:
-    """Return the description of the checkpoint among some names, or `None` if there is none."""
+def _description(names: Mapping[str, Tensor]) -> dict[str, Any] | None:
+    """Return the description of the checkpoint among some names, under its key, or `None` if there is none."""
     if (name := _PREFIX + _DESCRIPTION) not in names:
         return None
     tensor = names[name]
@@ -113,15 +127,15 @@ def _description(names: Mapping[str, Tensor]) -> Any:
         return None
     try:
         found = json.loads(tensor.numpy().tobytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return found[_KEY] if isinstance(found, dict) and found.keys() == {_KEY} else None
+    return found if isinstance(found, dict) and found.keys() == {_KEY} else None
 
 
 def _names(names: Mapping[str, Tensor]) -> set[str]:
     """Return the names of the checkpoint among some names: those of its tensors and of its description."""
-    description = _description(names)
-    return set() if description is None else {_PREFIX + part for part in (_DESCRIPTION, *_checkpoint_values.names(description))}
+    found = _description(names)
+    return set() if found is None else {_PREFIX + part for part in (_DESCRIPTION, *_checkpoint_values.names(found[_KEY]))}
 
 
 class _Kept:

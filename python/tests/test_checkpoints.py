@@ -317,3 +317,9 @@ def test_checkpoints_of_a_killed_process_are_whole(path: Path) -> None:
         assert load_checkpoint(path, "step3")["step"] == 3
     with stridemap.open(path, at="step5") as earlier:
         assert load_checkpoint(earlier)["step"] == 5
+
+
+def test_state_can_be_none(store: stridemap.Store) -> None:
+    for name, state in (("a", None), ("b", [None]), ("c", 0), ("d", None)):
+        save_checkpoint(store, name, state)
+        assert load_checkpoint(store) == state
