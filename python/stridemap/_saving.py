@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from . import _checkpoints, _torch_tensors
+from . import _checkpoints, _errors, _torch_tensors
 from ._checkpoints import Rules
 from ._places import Place, writing
 from ._store import Store
@@ -26,7 +26,8 @@ class Saving:
     """
 
     def __init__(self, name: str) -> None:
-        self._name, self._process = name, os.getpid()
+        self._name, self._process, self._caller = name, os.getpid(), threading.get_ident()
+        self._is_handed_over = False
         self._ended = threading.Event()
         self._error: BaseException | None = None
         self._is_error_known = False
@@ -64,7 +65,30 @@ class Saving:
             self._is_error_known = True
             raise self._error
 
-    def _run(self, act: Callable[[], None]) -> None:
+    def _raise_instead(self, action: str) -> None:
+        """Raise what went wrong instead of another save."""
+        if (error := self._error) is None:
+            return
+        self._is_error_known = True
+        message = f"{action}: nothing is saved, because the save of {self._name!r} in the background has failed: {error}"
+        if isinstance(error, _errors.Error):
+            raise _errors.make(error.kind, message, getattr(error, "errno", None)) from error
+        raise RuntimeError(message) from error
+
+    def _begin(self, key: Key) -> None:
+        """Wait until no other save to the store runs."""
+        while (other := _running.setdefault(key, self)) is not self:
+            if not other._is_handed_over and other._caller == self._caller:
+                message = "this thread is in a save to this store, which a signal handler has interrupted"
+                raise RuntimeError(f"save_checkpoint {self._name!r} to {key[1]}: {message}; set a flag there, and save later")
+            other._ended.wait()
+
+    def _end(self, key: Key) -> None:
+        if _running.get(key) is self:
+            del _running[key]
+        self._ended.set()
+
+    def _run(self, key: Key, act: Callable[[], None]) -> None:
         try:
             act()
         except BaseException as error:
@@ -73,17 +97,18 @@ class Saving:
             self._error = error
         finally:
             del act
-            self._ended.set()
+            # The next save finds the error.
+            self._end(key)
 
 
-#: Held by the save that runs, by the uuid of the store.
-_turns: dict[str, threading.Lock] = {}
+#: A store: its uuid, which its copies have, too, and its path.
+Key = tuple[str, str]
 
-#: The threads that wait for a save of their own, by the uuid of the store.
-_callers: dict[str, int] = {}
+#: The save that runs, by its store.
+_running: dict[Key, Saving] = {}
 
-#: The last save in the background, by the uuid of the store, until another save begins.
-_last: dict[str, Saving] = {}
+#: The last save in the background, by its store, until another save begins.
+_last: dict[Key, Saving] = {}
 
 
 def save(place: Place, name: str, state: Any, replace: bool, rules: Rules, wait: bool) -> Saving | None:
@@ -91,53 +116,44 @@ def save(place: Place, name: str, state: Any, replace: bool, rules: Rules, wait:
     _checkpoints.check(name, rules)
     with writing(place) as store:
         store._check_writable()
-        turn, this = _turns.setdefault(store.uuid, threading.Lock()), threading.get_ident()
-        if _callers.get(store.uuid) == this:
-            message = "this thread is in a save to this store, which a signal handler has interrupted; set a flag there, and save later"
-            raise RuntimeError(f"save_checkpoint {name!r} to {store.path}: {message}")
-        turn.acquire()
-        _callers[store.uuid] = this
-        is_handed_over = False
+        key, this = (store.uuid, os.path.realpath(store.path)), Saving(name)
+        thread = None
         try:
-            if (last := _last.pop(store.uuid, None)) is not None and not last._is_error_known:
-                last._raise()
+            this._begin(key)
+            if (last := _last.pop(key, None)) is not None and not last._is_error_known:
+                last._raise_instead(f"save_checkpoint {name!r} to {store.path}")
             groups = _checkpoints.groups_of(state)
             if wait:
                 store.refresh()
                 _checkpoints.commit(store, name, groups, replace, rules)
                 return None
+            copies = _torch_tensors.copied(groups)
             # The caller may close its handle meanwhile.
             own = Store(store._handle.duplicate(False), store._open_mode, False)
-            copies = _torch_tensors.copied(groups)
-            saving = _last[store.uuid] = Saving(name)
 
             def act() -> None:
-                try:
+                with own:
                     own.refresh()
                     _checkpoints.commit(own, name, copies, replace, rules)
-                finally:
-                    own.close()
-                    turn.release()
 
-            is_handed_over = True
-            del _callers[store.uuid]
+            _last[key] = this
+            # The interpreter waits for this thread when it exits.
+            thread = threading.Thread(target=this._run, args=(key, act), name=f"stridemap: save {name!r}")
+            this._is_handed_over = True
             try:
-                # The interpreter waits for this thread when it exits.
-                threading.Thread(target=saving._run, args=(act,), name=f"stridemap: save {name!r}").start()
+                thread.start()
             except RuntimeError:
                 # The interpreter is exiting, or there are too many threads.
-                saving._run(act)
-            return saving
+                this._run(key, act)
+            return this
         finally:
-            if not is_handed_over:
-                del _callers[store.uuid]
-                turn.release()
+            if thread is None or thread.ident is None:
+                this._end(key)
 
 
 def _forget() -> None:
     """Forget, in a forked child, the saves of its parent."""
-    _turns.clear()
-    _callers.clear()
+    _running.clear()
     _last.clear()
 
 

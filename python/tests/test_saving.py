@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -122,7 +123,7 @@ def test_what_went_wrong_is_raised_by_wait_or_by_the_next_save(store: stridemap.
     assert saving.done()
     save_checkpoint(store, "y", {})
     save_checkpoint(store, "x", {}, wait=False)
-    with pytest.raises(stridemap.NameExistsError, match='tag "x"'):
+    with pytest.raises(stridemap.NameExistsError, match="'z' to .*nothing is saved, because the save of 'x' in .*: tag \"x\""):
         save_checkpoint(store, "z", {})
     save_checkpoint(store, "z", {})
     assert names(store) == ["x", "y", "z"]
@@ -243,3 +244,57 @@ def test_benchmarks_of_saving_and_serving_run(program: str, arguments: list[str]
     assert run.returncode == 0, run.stderr
     assert said in run.stdout
     print(run.stdout)
+
+
+def test_rules_remove_no_tags_of_others(store: stridemap.Store) -> None:
+    store["x"] = 1
+    store.tag("step0")
+    save_checkpoint(store, "step1", {"w": torch.zeros(2)})
+    # It names a generation that has the tensors of the checkpoint, and is not one.
+    store.tag("step2")
+    for step in range(3, 6):
+        save_checkpoint(store, f"step{step}", {"w": torch.full((2,), float(step))}, keep_last=1)
+    assert names(store) == ["step0", "step2", "step5"]
+
+
+def test_failure_is_not_lost_to_a_save_that_waits(store: stridemap.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit, began, opened = _checkpoints.commit, threading.Event(), threading.Event()
+
+    def fail(*arguments: Any) -> None:
+        began.set()
+        assert opened.wait(60)
+        raise OSError("the disk is full")
+
+    for round_ in range(30):
+        began.clear()
+        opened.clear()
+        monkeypatch.setattr(_checkpoints, "commit", fail)
+        save_checkpoint(store, f"x{round_}", {"step": 1}, wait=False)
+        assert began.wait(60)
+        monkeypatch.setattr(_checkpoints, "commit", commit)
+        found: list[Exception] = []
+
+        def wait_and_save(found: list[Exception] = found) -> None:
+            try:
+                save_checkpoint(store, "next", {"step": 2})
+            except RuntimeError as error:
+                found.append(error)
+
+        waiting = threading.Thread(target=wait_and_save)
+        waiting.start()
+        opened.set()
+        waiting.join()
+        assert [str(error).partition(" has failed: ")[2] for error in found] == ["the disk is full"], round_
+    assert names(store) == []
+
+
+def test_copies_of_a_store_do_not_wait_for_each_other(path: Path, gate: Gate) -> None:
+    stridemap.open(path, "x").close()
+    copy = path.with_name("copy.smap")
+    shutil.copytree(path, copy)
+    saving = save_checkpoint(path, "x", {"step": 1}, wait=False)
+    assert gate.began.wait(60)
+    save_checkpoint(copy, "y", {"step": 2})
+    assert load_checkpoint(copy, "y") == {"step": 2} and not saving.done()
+    gate.opened.set()
+    saving.wait()
