@@ -31,6 +31,8 @@ class Follower:
     def __init__(self, place: Place, model: torch.nn.Module, prefix: str) -> None:
         self._store, self._model, self._prefix = _own(place), model, ended(prefix)
         self._served = self._store.snapshot()
+        # Once it is loaded, parameters share memory also where only those of the store do.
+        self._groups = _tied(model)
         self._check(self._served, self._tied())
 
     @property
@@ -103,16 +105,8 @@ class Follower:
 
     def _tied(self) -> list[dict[str, torch.Tensor]]:
         """Return the parameters and buffers of the model that a state dict has, by name. Tied ones are in one dict."""
-        kept = self._model.state_dict(keep_vars=True).keys()
-        found: dict[Hashable, dict[str, torch.Tensor]] = {}
-        named = (self._model.named_parameters(remove_duplicate=False), self._model.named_buffers(remove_duplicate=False))
-        for name, tensor in chain(*named):
-            if name in kept:
-                key: Hashable = id(tensor)
-                if not is_lazy(tensor) and tensor.numel() and tensor.device.type != "meta":
-                    key = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-                found.setdefault(key, {})[name] = tensor
-        return list(found.values())
+        named = _named(self._model)
+        return [{name: named[name] for name in group} for group in self._groups]
 
     def _check(
         self, snapshot: SnapshotView, tied: list[dict[str, torch.Tensor]], changed: Collection[str] | None = None
@@ -120,7 +114,8 @@ class Follower:
         """Return the names in the store. Raise an error if they are not those of the model, or a shape that changed is not."""
         stored = {name.removeprefix(self._prefix) for name in snapshot._handle.names(self._prefix)}
         missing = [name for group in tied if stored.isdisjoint(group) for name in group]
-        unexpected = sorted(stored.difference(*tied))
+        # A state dict can have more, such as the extra state of a module.
+        unexpected = sorted(stored.difference(self._model.state_dict(), *tied))
         found = {
             name: (snapshot[self._prefix + name].shape, tuple(tensor.shape))
             for group in tied
@@ -141,6 +136,24 @@ class Follower:
 
     def __repr__(self) -> str:
         return f"<stridemap.torch.Follower of {self._store.path!r}, generation {self.generation}>"
+
+
+def _named(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the parameters and buffers of a model. Tied ones have several names."""
+    return dict(chain(model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)))
+
+
+def _tied(model: torch.nn.Module) -> list[list[str]]:
+    """Return the names of each parameter and buffer that a state dict has. Tied ones are in one list."""
+    kept = model.state_dict(keep_vars=True).keys()
+    found: dict[Hashable, list[str]] = {}
+    for name, tensor in _named(model).items():
+        if name in kept:
+            key: Hashable = id(tensor)
+            if not is_lazy(tensor) and tensor.numel() and tensor.device.type != "meta":
+                key = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+            found.setdefault(key, []).append(name)
+    return list(found.values())
 
 
 def _own(place: Place) -> Store:

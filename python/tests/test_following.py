@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from mappings import is_mapped
@@ -203,3 +204,30 @@ def test_memory_of_a_generation_is_given_back(store: stridemap.Store) -> None:
         assert follower.update() == ["weight"] and served.weight[0, 0] == step
         counts.append(maps.read_text().count(store.path))
     assert counts[-1] <= counts[1] + 1
+
+
+class Pair(nn.Module):
+    """Two parameters, and state that is not a tensor of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.ones(3))
+
+    def get_extra_state(self) -> torch.Tensor:
+        return torch.zeros(1)
+
+    def set_extra_state(self, state: Any) -> None:
+        assert state.shape == (1,)
+
+
+def test_parameters_that_shared_memory_in_the_store_are_not_tied(store: stridemap.Store) -> None:
+    with store.transaction() as txn:
+        txn["a"] = np.arange(3, dtype=np.float32)
+        txn["b"] = txn["a"]
+        txn["_extra_state"] = np.zeros(1, np.float32)
+    served = Pair()
+    follower = follow(store, served)
+    assert served.b.tolist() == [0, 1, 2]
+    store["b"] = np.full(3, 7, np.float32)
+    assert follower.update() == ["b"]
+    assert served.a.tolist() == [0, 1, 2] and served.b.tolist() == [7, 7, 7]
