@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import random
 import signal
@@ -514,3 +515,40 @@ def test_example_goes_on_with_other_ranks() -> None:
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith("checkpoints: step5\n2 ranks go on after step 5\nstep 12, 2 ranks: loss ")
     assert "\ncheckpoints: step5, step10\na layer: [32, 32], largest weight 0." in run.stdout
+
+
+def test_id_is_that_of_one_save_and_of_one_load(path: Path) -> None:
+    writer = StoreWriter(path, replace=True)
+    for step, checkpoint in enumerate(["best", None]):
+        dcp.save({"x": torch.full((2,), float(step))}, storage_writer=writer, checkpoint_id=checkpoint, no_dist=True)
+    reader, found = StoreReader(path), {"x": torch.zeros(2)}
+    for checkpoint, expected in (("best", 0), (None, 1)):
+        dcp.load(found, storage_reader=reader, checkpoint_id=checkpoint, no_dist=True)
+        assert found["x"].tolist() == [expected, expected]
+    assert [tag.name for tag in stridemap.open(path).tags()] == ["best"]
+
+
+@pytest.mark.parametrize("content", [5, {"tensors": {}}, {"tensors": [], "values": {}}, {"tensors": {"x": 1}, "values": {}}])
+def test_damaged_description_is_named(content: Any, path: Path) -> None:
+    save({"x": torch.ones(2)}, path)
+    text = json.dumps({"stridemap distributed checkpoint": content}).encode()
+    with stridemap.open(path, "r+") as store:
+        store["distributed/description.json"] = np.frombuffer(text, np.uint8)
+    for act in (lambda: load({"x": torch.zeros(2)}, path), lambda: save({"x": torch.zeros(2)}, path)):
+        with pytest.raises(CheckpointException) as error:
+            act()
+        assert "distributed/description.json is not as stridemap writes it; remove it" in str(failure(error))
+
+
+def test_names_are_refused_before_anything_is_written(path: Path) -> None:
+    with stridemap.open(path, "x") as store:
+        store["distributed/file0"] = 7
+    writer = StoreWriter(path)
+    for name in ("", "a\0b", "x" * 5000):
+        plan = SavePlan(_create_write_items(name, torch.ones(2)))
+        with pytest.raises(ValueError, match="save"):
+            writer.prepare_global_plan([plan])
+    assert unfinished(path) == []
+    save({"x": torch.ones(2)}, path)
+    found = stridemap.open(path)
+    assert found["x"].tolist() == [1, 1] and found["distributed/file0"].item() == 7

@@ -9,6 +9,7 @@ the others share one. Beside the tensors, a save has these names:
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import secrets
@@ -87,7 +88,7 @@ class Save:
 
     def __init__(self, place: Store | str | os.PathLike[str], tag: str | None, replace: bool, plans: list[SavePlan]) -> None:
         self.id = secrets.token_hex(8)
-        self._files: list[tuple[BlockFile, list[str]]] = []
+        self._files: list[BlockFile] = []
         self._places: dict[str, Place] = {}
         self._items = {item.index for plan in plans for item in plan.items}
         keys = {item.index.fqn for plan in plans for item in plan.items}
@@ -135,10 +136,15 @@ class Save:
 
     def _create_file(self, keys: list[str], nbytes: int, tensors: Mapping[str, Whole], offsets: list[int]) -> None:
         file = BlockFile(self._store, (nbytes,), "uint8")
-        self._files.append((file, keys))
+        self._files.append(file)
+        # A name that the store refuses is an error now, before the ranks write.
+        whole = next(name for number in itertools.count() if (name := f"{RESERVED}file{number}") not in self._txn)
+        file.save(self._txn, whole)
         for key, offset in zip(keys, offsets, strict=True):
             tensor = tensors[key]
-            self._places[key] = Place(file.path, offset, tensor.nbytes, tensor.dtype, tensor.shape)
+            place = self._places[key] = Place(file.path, offset, tensor.nbytes, tensor.dtype, tensor.shape)
+            self._txn.save_view(key, _view(self._txn[whole], place))
+        del self._txn[whole]
 
     def places_of(self, plan: SavePlan) -> dict[str, Place]:
         """Return the places of the tensors of which a rank has shards."""
@@ -156,12 +162,6 @@ class Save:
             for stale in sorted({*_names(last)} - {*_names(new)}):
                 if stale in txn:
                     del txn[stale]
-        for number, (file, keys) in enumerate(self._files):
-            whole = f"{RESERVED}file{number}"
-            file.save(txn, whole)
-            for key in keys:
-                txn.save_view(key, _view(txn[whole], self._places[key]))
-            del txn[whole]
         for index, result in written.items():
             if index.fqn in self._values:
                 txn.save(VALUES + index.fqn, np.frombuffer(result.storage_data[1], np.uint8))
@@ -184,7 +184,7 @@ class Save:
         self._end()
 
     def _end(self) -> None:
-        for file, _ in self._files:
+        for file in self._files:
             file.remove()
         if self._owns_store:
             self._store.close()
@@ -242,9 +242,13 @@ def described(names: Mapping[str, Tensor]) -> Description | None:
         return None
     try:
         found = json.loads(tensor.copy().numpy().tobytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(found, dict) or found.keys() != {_KEY}:
         return None
-    tensors, values = ({key: tuple(path) for key, path in found[_KEY][part].items()} for part in ("tensors", "values"))
+    try:
+        tensors, values = ({key: tuple(path) for key, path in found[_KEY][part].items()} for part in ("tensors", "values"))
+    except (AttributeError, KeyError, TypeError) as error:
+        message = f"{DESCRIPTION} is not as stridemap writes it; remove it if you trust the tensors, and load them by their names"
+        raise _errors.make("Corrupt", message) from error
     return Description(tensors, values)

@@ -90,7 +90,7 @@ def read(block: Tensor, target: torch.Tensor, storages: _torch_storages.Storages
 
 def _is_flat(tensor: torch.Tensor) -> bool:
     """Return whether the elements are in the memory of this process, one after the other."""
-    return tensor.is_contiguous() and tensor.device.type == "cpu"
+    return tensor.is_contiguous() and tensor.device.type == "cpu" and not tensor.is_conj() and not tensor.is_neg()
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:

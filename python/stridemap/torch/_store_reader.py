@@ -53,6 +53,7 @@ class StoreReader(StorageReader):
         self._owns_store = not isinstance(place, Store | File)
         self._opened = place if isinstance(place, Store | File) else open(place)
         self._names: SnapshotView | File
+        self._own_at = at
         self._pin(at)
 
     def _pin(self, at: At | None) -> None:
@@ -71,7 +72,7 @@ class StoreReader(StorageReader):
             self._names = self._opened.snapshot()
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Take `checkpoint_id` as the tag to load. `torch.distributed.checkpoint` calls this.
+        """Take `checkpoint_id` as the tag of the next load. `torch.distributed.checkpoint` calls this.
 
         >>> store.tag("step5")
         >>> StoreReader("x.smap").reset("step5")
@@ -86,6 +87,7 @@ class StoreReader(StorageReader):
         torch.Size([2, 3])
         """
         self._pin(self._at)
+        self._at = self._own_at
         last = _saves.described(self._names) or _saves.Description({}, {})
         found: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
         for name in self._names:

@@ -42,7 +42,7 @@ class StoreWriter(StorageWriter):
     """
 
     def __init__(self, place: Store | str | os.PathLike[str], tag: str | None = None, *, replace: bool = False) -> None:
-        self._place, self._tag, self._replace = place, tag, replace
+        self._place, self._own_tag, self._tag, self._replace = place, tag, tag, replace
         self._save: _saves.Save | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -95,7 +95,8 @@ class StoreWriter(StorageWriter):
         if not all(plan.usable for plan in plans):
             message = "each save writes new files, so a plan of an earlier one cannot be used again"
             raise _errors.make("InvalidArgument", f"StoreWriter: {message}; give no planner with enable_plan_caching=True")
-        save = self._save = _saves.Save(self._place, self._tag, self._replace, plans)
+        tag, self._tag = self._tag, self._own_tag
+        save = self._save = _saves.Save(self._place, tag, self._replace, plans)
         return [dataclasses.replace(plan, storage_data=(save.id, save.places_of(plan))) for plan in plans]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
