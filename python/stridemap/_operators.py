@@ -24,6 +24,9 @@ _SYMBOLS = {
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _UNARY = ("neg", "pos", "abs", "invert")
 
+#: Methods of arrays that change them in place. Those of PyTorch have a name that ends with "_".
+_WRITING = ("fill", "itemset", "partition", "put", "resize", "setfield", "setflags", "sort")
+
 #: Tensors that were changed in place, by their identity. In `store["x"] += 1`, Python then assigns the tensor to its name.
 _changed: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
 
@@ -71,6 +74,11 @@ def _by_torch(
     cls: type, function: Callable[..., Any], types: Any, arguments: Any = (), options: dict[str, Any] | None = None
 ) -> Any:
     """Call a function of PyTorch, such as `torch.stack`, with tensors of PyTorch instead of these."""
+    name = getattr(function, "__name__", "")
+    writes = [(options or {}).get("out"), *(arguments[:1] if name.endswith("_") and not name.endswith("__") else ())]
+    if any(map(_has_own, writes)):
+        message = f"{name} would change a copy of this process, and not the store"
+        raise TypeError(f"{message}; assign its result instead: store[name] = ..., or x[...] = ... if x is mutable")
     return function(*map(as_torch, arguments), **{key: as_torch(value) for key, value in (options or {}).items()})
 
 
@@ -79,7 +87,14 @@ def as_torch(value: Any) -> Any:
     if isinstance(value, Tensor):
         numpy_dtype(value._dtype_name)  # It refuses packed numbers, with which PyTorch cannot calculate either.
         return value.torch()
-    return type(value)(map(as_torch, value)) if type(value) in (list, tuple) else value
+    if isinstance(value, list | tuple):
+        return [*map(as_torch, value)] if isinstance(value, list) else tuple(map(as_torch, value))
+    return value
+
+
+def _has_own(value: Any) -> bool:
+    """Return whether a value is a tensor of a store, or contains one."""
+    return isinstance(value, Tensor) or isinstance(value, list | tuple) and any(map(_has_own, value))
 
 
 def _missing(tensor: Tensor, name: str) -> Any:
@@ -88,6 +103,9 @@ def _missing(tensor: Tensor, name: str) -> Any:
     others: dict[str, type] = {"numpy": np.ndarray}
     if "torch" in sys.modules:
         others["torch"] = sys.modules["torch"].Tensor
+    if not name.startswith("_") and (name.endswith("_") or name in _WRITING):
+        advice = "store[name] = ... saves a result; x[...] = ... and with x.lock() as array: ... change a mutable tensor"
+        raise AttributeError(f"{message}; {advice}", name=name, obj=tensor)
     found = [] if name.startswith("_") else [f"x.{other}().{name}" for other, kind in others.items() if hasattr(kind, name)]
     found += ["store.attrs_of(name)"] if name == "attrs" else []
     raise AttributeError(f"{message}; use {' or '.join(found)}" if found else message, name=name, obj=tensor)

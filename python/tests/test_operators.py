@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import operator
 from pathlib import Path
 from typing import Any
@@ -202,3 +203,29 @@ def test_change_in_place_that_is_refused_changes_nothing_and_releases_the_lock(s
         x += np.ma.masked_array([1, 2], [True, False])
     x += x
     assert x.tolist() == [2, 4]
+
+
+def test_function_that_would_write_to_a_copy_is_refused(store: stridemap.Store) -> None:
+    store.save("m", np.arange(3.0), kind="mutable")
+    m, other = store["m"], torch.zeros(3, dtype=torch.float64)
+    for write in (
+        lambda: torch.add(other, 1, out=m),
+        lambda: torch._foreach_add_([m], 1),
+        lambda: torch.max(other, 0, out=(m, other)),
+    ):
+        with pytest.raises(TypeError, match="would change a copy of this process, and not the store"):
+            write()
+    for call in (lambda: torch.nn.init.zeros_(m), lambda: m.mul_(2), lambda: m.fill(1)):
+        with pytest.raises(AttributeError, match=r"store\[name\] = ... saves a result; .*change a mutable tensor"):
+            call()
+    assert store["m"].tolist() == [0, 1, 2]
+    # What changes a tensor of PyTorch is not refused.
+    other.add_(m)
+    torch.add(m, 1, out=other)
+    assert other.tolist() == [1, 2, 3]
+
+
+def test_function_of_pytorch_takes_a_namedtuple(store: stridemap.Store) -> None:
+    store["x"] = np.arange(2.0)
+    pair = collections.namedtuple("pair", "first second")(store["x"], store["x"])
+    assert torch.stack(pair).tolist() == [[0, 1], [0, 1]]
