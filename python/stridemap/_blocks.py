@@ -124,17 +124,27 @@ class BlockFile:
             return
         values = flat.view(numpy_dtype(name)).reshape(size).astype(numpy_dtype(self.dtype), copy=False)
         # On a network file system, other machines see what has been written when the file is closed.
-        with builtins.open(self.path, "r+b", buffering=0) as file:
+        with self._open(action) as file:
             if _is_one_run(positions, self.shape):
                 file.seek(_offset(positions, self.shape) * values.itemsize)
                 _write_all(file, np.ascontiguousarray(values).reshape(-1).view(np.uint8))
             else:
                 np.memmap(file, values.dtype, "r+", shape=self.shape)[index] = values
 
+    def _open(self, action: str) -> FileIO:
+        try:
+            return builtins.open(self.path, "r+b", buffering=0)
+        except FileNotFoundError as error:
+            message = f"{action}: {self.path} does not exist: its writer has ended or was dropped, or the store was renamed"
+            advice = "keep the result of to_store(compute=False) until it is computed, and compute it once"
+            raise _errors.make("Io", f"{message}; {advice}", error.errno) from None
+
     def save(self, txn: Transaction, name: str) -> None:
         """Save the tensor in a transaction."""
         stride = [math.prod(max(size, 1) for size in self.shape[axis + 1 :]) for axis in range(len(self.shape))]
         # Another process has no right to the file, and copies it.
+        if self._staged is None:
+            self._open(f"save {name!r}").close()
         number = txn._handle.stage_file(self._staged) if self._staged else txn._handle.copy_file(self.path)
         txn._handle.save_header(name, (self.dtype, self.shape, stride, 0), number)
 

@@ -360,3 +360,14 @@ def test_examples_run(example: str, size: list[str], said: str) -> None:
     began = time.monotonic()
     run = subprocess.run([sys.executable, EXAMPLES / example, *size], capture_output=True, text=True)
     assert run.returncode == 0 and said in run.stdout, f"{time.monotonic() - began}: {run.stdout}{run.stderr[-3000:]}"
+
+
+def test_block_without_its_file_says_why(store: stridemap.Store) -> None:
+    file = stridemap._blocks.BlockFile(store, (4,), "float64")
+    sent = pickle.loads(pickle.dumps(file))
+    del file
+    gc.collect()
+    with pytest.raises(OSError, match=r"write the block at \(0,\).*does not exist.*keep the result of to_store"):
+        sent[:2] = np.ones(2)
+    with pytest.raises(OSError, match="save 'x'.*compute it once"), store.transaction() as txn:
+        sent.save(txn, "x")
