@@ -199,7 +199,9 @@ def restored(description: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 
 def _is_scalar(dtype: np.dtype[Any]) -> bool:
-    """Return whether a checkpoint can hold scalars of a dtype."""
+    """Return whether a checkpoint can hold scalars of a dtype. Machines have different numbers of more than 8 bytes."""
+    if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
+        return False
     return dtype.kind in _SCALARS or hasattr(ml_dtypes, dtype.name)
 
 
@@ -255,14 +257,16 @@ def _refused(value: Any, key_path: str) -> TypeError:
     advice = "convert it to a plain value or a tensor"
     for is_kind, way_out in (
         (isinstance(value, torch.Tensor), "save value.as_subclass(torch.Tensor), and make it again after loading"),
+        (isinstance(value, np.ma.MaskedArray), "save value.filled(), and value.mask beside it"),
         (isinstance(value, np.ndarray), "save numpy.asarray(value), and make it again after loading"),
         (isinstance(value, enum.Enum), "save value.value"),
         (dataclasses.is_dataclass(value) and not isinstance(value, type), "save dataclasses.asdict(value)"),
         (isinstance(value, tuple) and hasattr(value, "_asdict"), "save value._asdict()"),
+        (isinstance(value, np.longdouble | np.clongdouble), "save float(value) or complex(value)"),
         (isinstance(value, np.random.Generator), "save value.bit_generator.state"),
         (isinstance(value, np.random.RandomState | torch.Generator), "save value.get_state()"),
         (isinstance(value, random.Random), "save value.getstate()"),
-        (hasattr(value, "state_dict"), "save value.state_dict()"),
+        (hasattr(value, "state_dict") and not isinstance(value, type), "save value.state_dict()"),
         *((isinstance(value, base), f"save {base.__name__}(value)") for base in (dict, list, tuple, set, str, int, float)),
         (hasattr(value, "isoformat"), "save value.isoformat()"),
         (callable(value), "save its name, and look it up after loading"),

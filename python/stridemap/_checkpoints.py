@@ -50,6 +50,9 @@ def check(name: Any, rules: Rules) -> None:
     """Check the arguments of `stridemap.torch.save_checkpoint`."""
     if not isinstance(name, str):
         raise TypeError(f"the name of a checkpoint is a str, not {type(name).__name__}")
+    if name.endswith(".smap"):
+        message = f"save_checkpoint: {name!r} is the name of a checkpoint here, and looks like a store; the store comes first"
+        raise _errors.make("InvalidArgument", message)
     _history.check_counts("save_checkpoint", *rules)
 
 

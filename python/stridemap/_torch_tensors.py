@@ -47,6 +47,8 @@ def why_not(tensor: torch.Tensor) -> str | None:
         return None
     if type(tensor) in (torch.Tensor, torch.nn.Parameter):
         return "its storage was freed"
+    if hasattr(tensor, "full_tensor"):
+        return f"{kind} is a shard; save it with stridemap.torch.distributed, or save full_tensor()"
     return f"{kind} has no elements of its own; save the tensors that it is made of"
 
 

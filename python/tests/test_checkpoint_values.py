@@ -71,7 +71,7 @@ VALUES: dict[str, Any] = {
     "torch": [torch.Size([2, 3]), torch.bfloat16, torch.device("cuda:1"), torch.device("cpu")],
     "parameters": [torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2), requires_grad=False)],
     "scalars": [
-        *(kind(1) for kind in (np.bool_, np.int8, np.uint64, np.float16, np.float64, np.longdouble, np.complex64)),
+        *(kind(1) for kind in (np.bool_, np.int8, np.uint64, np.float16, np.float64, np.complex64)),
         np.float32("nan"), np.str_("ü"), np.str_(""), np.bytes_(b"x"), np.datetime64("2026-01-02"), np.timedelta64(3, "ms"),
         np.float64(1).astype(">f8"), ml_dtypes.bfloat16(1.5),
     ],
@@ -155,7 +155,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     (decimal.Decimal(1), "decimal.Decimal", "convert it"),
     (copy.copy, "function", "save its name"),
     (Point, "type", "save its name"),
-    (np.ma.masked_array([1], [True]), "numpy.ma.MaskedArray", "save numpy.asarray(value)"),
+    (np.ma.masked_array([1], [True]), "numpy.ma.MaskedArray", "save value.filled(), and value.mask beside it"),
     (np.array([None]), "numpy.ndarray of dtype |O", "save value.tolist()"),
     (np.array(["x"]), "numpy.ndarray of dtype <U1", "save value.tolist()"),
     (np.array(["2026"], "M8[s]"), "numpy.ndarray of dtype <M8[s]", "save value.view('int64')"),
@@ -326,3 +326,22 @@ def test_run_that_is_resumed_has_the_losses_of_one_that_was_not_interrupted(opti
     resumed.losses(2)
     resumed.load(load_checkpoint(store, "5"))
     assert resumed.losses(10) == expected and len(set(expected)) == 10
+
+
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        (np.longdouble(1), "save float"),
+        (np.clongdouble(1), "save float"),
+        (np.ma.masked_array([1, 2], [True, False]), "save value.filled"),
+        (torch.nn.Linear, "save its name"),
+    ],
+)
+def test_way_out_keeps_the_value(value: Any, advice: str, store: stridemap.Store) -> None:
+    with pytest.raises(TypeError, match=f"a: a checkpoint cannot hold .*{advice}"):
+        save_checkpoint(store, "x", {"a": value})
+
+
+def test_path_and_name_in_the_wrong_order(store: stridemap.Store) -> None:
+    with pytest.raises(ValueError, match="'run.smap' is the name of a checkpoint here, and looks like a store; the store comes first"):
+        save_checkpoint(store, "run.smap", {})

@@ -16,7 +16,8 @@ import torch.multiprocessing
 from mappings import is_mapped
 from torch import nn
 
-from stridemap.torch import load_file, load_model, save_file, save_model
+import stridemap
+from stridemap.torch import load_file, load_model, save_checkpoint, save_file, save_model
 
 
 def net() -> nn.Linear:
@@ -245,3 +246,14 @@ def test_model_is_loaded_through_a_device(path: Path) -> None:
     loaded = load_file(path, "meta")
     assert len({tensor.untyped_storage()._cdata for tensor in loaded.values()}) == 1, "they still share memory"
     assert loaded["a.weight"].shape == (2, 2) and loaded["a.weight"].dtype == torch.float32
+
+
+def test_model_that_finds_nothing_is_told_the_prefix(store: stridemap.Store) -> None:
+    model = torch.nn.Linear(3, 2)
+    save_checkpoint(store, "step1", {"model": model.state_dict(), "optimizer": {"model": {"bias": torch.zeros(2)}}})
+    for prefix, where in (("", "has a name"), ("net", "has the prefix 'net' and a name")):
+        with pytest.raises(RuntimeError, match=f"no tensor in the store {where} of .*'weight'; give prefix='checkpoint/model.'$"):
+            load_model(model, store, prefix=prefix)
+    load_model(model, store, prefix="checkpoint/model.")
+    with pytest.raises(RuntimeError, match="missing in the store: .*'in_proj_weight'"):
+        load_model(torch.nn.MultiheadAttention(2, 1), store)

@@ -218,6 +218,11 @@ def load_model(
     unexpected = list(result.unexpected_keys)
     if strict and (absent or unexpected):
         message = f"missing in the store: {absent}; not in the model: {unexpected}"
+        own = list(model.state_dict())
+        if state.keys().isdisjoint(own) and (fitting := _fitting_prefixes(place, own)):
+            where = f"the prefix {prefix!r} and " if prefix else ""
+            message = f"no tensor in the store has {where}a name of the model, such as {own[0]!r}"
+            raise RuntimeError(f"load_model: {type(model).__name__}: {message}; give prefix={' or '.join(map(repr, fitting[:3]))}")
         raise RuntimeError(f"load_model: {type(model).__name__}: {message}; pass strict=False to load the others")
     empty = [name for name, buffer in model.named_buffers() if buffer.device.type == "meta" and name not in {*absent, *state}]
     if empty:
@@ -225,6 +230,14 @@ def load_model(
         message = f"load_model: no state dict has these buffers, so they stay on the device meta: {empty}; {advice}"
         warnings.warn(message, stacklevel=2)
     return absent, unexpected
+
+
+def _fitting_prefixes(place: Place, own: list[str]) -> list[str]:
+    """Return the prefixes with which the names of a model are in a store."""
+    with reading(place) as store:
+        names = list(store)
+    found = [{full.removesuffix(name) for full in names if full.endswith(("." + name, "/" + name))} for name in own]
+    return sorted(set.intersection(*found)) if found else []
 
 
 def _of_meta(model: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
