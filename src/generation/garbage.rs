@@ -81,18 +81,21 @@ impl<'a> Collector<'a> {
     }
 }
 
-/// Reserves disk space. If the disk is full, deletes crashed writers' unfinished files, and tries again: the next commit
-/// would delete them, but is not reached without space.
+/// Reserves disk space. If the disk is full, deletes crashed writers' unfinished files, and tries again.
 pub(crate) fn with_space<T>(store: &StoreDir, reserve: impl Fn() -> Result<T>) -> Result<T> {
     let first = reserve();
-    let is_full =
-        |e: &Error| matches!(e.io_error().and_then(Errno::from_io_error), Some(Errno::NOSPC | Errno::DQUOT));
-    if !first.as_ref().is_err_and(is_full) {
-        return first;
+    if first.as_ref().is_err_and(|e| frees_full_disk(store, e)) { reserve() } else { first }
+}
+
+/// If this is the error of a full disk, deletes crashed writers' unfinished files: the next commit would delete them, but
+/// is not reached without space. Returns whether it has deleted any.
+pub(super) fn frees_full_disk(store: &StoreDir, error: &Error) -> bool {
+    let errno = error.io_error().and_then(Errno::from_io_error);
+    if !matches!(errno, Some(Errno::NOSPC | Errno::DQUOT)) {
+        return false;
     }
     let mut collector = Collector::new(store);
-    let swept = collector.sweep(|_| false);
-    if swept.is_ok() && collector.collected.file_count > 0 { reserve() } else { first }
+    collector.sweep(|_| false).is_ok() && collector.collected.file_count > 0
 }
 
 /// Whether the newest generation, or one that a tag keeps, has a table.

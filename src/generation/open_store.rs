@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use super::garbage::frees_full_disk;
 use super::older::OlderManifests;
 use super::store_dir::StoreDir;
 use super::writer_lock::{NewestListed, WriterLock};
@@ -274,6 +275,7 @@ impl OpenStore {
     pub(crate) fn record_failure<T>(&self, result: Result<T>) -> Result<T> {
         if let Err(e) = &result {
             self.is_swept.store(false, Ordering::Relaxed);
+            frees_full_disk(self, e);
             if e.is_failed_sync() {
                 self.poison.set(e);
             }

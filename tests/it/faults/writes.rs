@@ -97,7 +97,7 @@ fn short_write_leaves_the_old_content() {
 fn open_while_full(path: &Path, file: &Path) -> Store {
     let file = file.to_path_buf();
     let disk = Hooked::before(move |operation, _| {
-        let is_full = operation == "allocate" && file.exists();
+        let is_full = ["allocate", "write_all_at"].contains(&operation) && file.exists();
         if is_full { Err(io::Error::from_raw_os_error(libc::ENOSPC)) } else { Ok(()) }
     });
     StoreOptions::new().disk(Arc::new(disk)).open(path).unwrap()
@@ -118,6 +118,25 @@ fn full_disk_is_freed_of_the_files_of_crashed_writers() {
         let store = open_while_full(&path, &left);
         save(&store).unwrap();
         assert!(!left.exists());
+    }
+}
+
+#[test]
+fn what_failed_on_a_full_disk_is_done_when_it_is_repeated() {
+    let (_dir, path) = new_path();
+    Store::create(&path).unwrap().write(|txn| txn.create_growable("rows", DType::I64, &[0], 0)).unwrap();
+    let left = path.join("storages/.stage-crashed");
+    for save in [
+        |store: &Store| store.save("small", &filled(100, 1i64)),
+        |store: &Store| store.write(|txn| txn.copy("small", "other")),
+        |store: &Store| store.append("rows", &filled(100, 1i64)).map(drop),
+    ] {
+        fs::write(&left, b"half a checkpoint").unwrap();
+        let store = open_while_full(&path, &left);
+        let error = save(&store).unwrap_err();
+        assert_eq!(error.io_error().and_then(io::Error::raw_os_error), Some(libc::ENOSPC));
+        assert!(!left.exists());
+        save(&store).unwrap();
     }
 }
 
