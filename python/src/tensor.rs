@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{IntoPyDict as _, PyDict};
-use stridemap::{ErrorKind, Source as _};
+use stridemap::{Advice, ErrorKind, Source as _};
 
 use crate::error::{Error, Result};
 use crate::interrupt::{self, detach};
@@ -170,6 +170,28 @@ impl Tensor {
             self.check_writable("lock")?;
         }
         LockHandle::take(py, self, exclusive)
+    }
+
+    /// Tells the kernel how elements will be read: at "random", from the first to the last ("sequential"), or "normal".
+    ///
+    /// At random, the kernel reads only what is touched; otherwise, it reads large files in pieces of at least 2 MiB. This is
+    /// for the whole tensor, in this process, until other advice is given. PyTorch maps a file by itself, without advice.
+    ///
+    /// >>> store["x"].advise("random")
+    /// >>> store["x"][1, 2].item()
+    /// 5
+    fn advise(&self, access: &str) -> Result<()> {
+        let advice = match access {
+            "normal" => Advice::Normal,
+            "random" => Advice::Random,
+            "sequential" => Advice::Sequential,
+            _ => {
+                let message = format!("advise: access is 'normal', 'random' or 'sequential', not {access:?}");
+                return Err(PyValueError::new_err(message).into());
+            }
+        };
+        self.inner.advise(advice);
+        Ok(())
     }
 
     /// Returns a handle to read and write elements by atomic operations. The storage must be live.

@@ -574,3 +574,18 @@ def test_arrays_of_a_lock_become_read_only_before_it_is_released(store: stridema
     assert freed == [False] and not array.flags.writeable
     with pytest.raises(ValueError, match="read-only"):
         probe[0] = 7
+
+
+def test_advice_is_that_of_the_mapping(path: Path) -> None:
+    with stridemap.open(path, "x", durable=False) as store:
+        store["x"] = np.zeros((1024, 1024), np.float32)
+    x = stridemap.open(path)["x"]
+    assert not x.numpy().any()
+    flags = {"normal": "", "random": "rr", "sequential": "sr"}
+    for access in ("random", "normal", "sequential", "normal"):
+        x.advise(access)
+        entry = Path("/proc/self/smaps").read_text().partition(".smap/storages/")[2]
+        found = entry.partition("VmFlags: ")[2].partition("\n")[0].split()
+        assert {"rr", "sr"} & set(found) == {flags[access]} - {""}, (access, found)
+    with pytest.raises(ValueError, match="access is 'normal', 'random' or 'sequential', not .often."):
+        x.advise("often")
