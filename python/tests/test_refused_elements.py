@@ -118,7 +118,7 @@ def test_tensors_without_elements_are_named(kind: str, store: stridemap.Store) -
         lambda: save_model(module, store),
         lambda: save_checkpoint(store, "c", {"model": {"a": torch.ones(1), "layer.weight": value}}),
     ):
-        with pytest.raises(TypeError, match=r'save "(checkpoint/model\.)?layer\.weight"') as caught:
+        with pytest.raises(TypeError, match=r'save "layer\.weight"|^model\.layer\.weight: ') as caught:
             save()
         assert said in str(caught.value)
         assert list(store) == []
