@@ -310,7 +310,7 @@ def test_file_that_is_replaced_while_it_is_staged_is_not_read(path: Path, tmp_pa
         replacer.start()
         # The library opens the file, and then waits until a change would give it a different mtime.
         os.utime(first, ns=(soon := time.time_ns() + 10_000_000, soon))
-        number = txn._handle.stage_file(first)
+        number = txn._handle.copy_file(first)
         has_ended.set()
         replacer.join()
         txn._handle.save_header("x", ("uint8", [1000], [1], 0), number)
