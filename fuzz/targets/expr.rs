@@ -19,6 +19,13 @@ mod remote {
     pub(crate) use crate::url::shown;
 }
 
+mod shell {
+    /// Returns whether the arguments of the process have a `--`. Those of the fuzzer have none.
+    pub(crate) fn has_separator() -> bool {
+        false
+    }
+}
+
 use std::sync::OnceLock;
 
 use libfuzzer_sys::{Corpus, fuzz_target};
