@@ -159,7 +159,8 @@ impl Transaction<'_> {
         let (path, writer) = (file.path().to_path_buf(), file.into_writer(self.loader));
         let writer = writer.ok_or_else(|| {
             let message = format!(
-                "stage_file {}: the file was created by another handle; begin the transaction on that one",
+                "stage_file {}: the file was created by another handle, so it is not staged, and deleted; create it by \
+                 the handle of the transaction",
                 path.display()
             );
             Error::new(ErrorKind::InvalidArgument, message)

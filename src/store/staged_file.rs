@@ -20,7 +20,7 @@ use crate::storage::StorageWriter;
 /// So several processes fill one storage in place, and no byte is written twice. Each opens the file at
 /// [`path`](Self::path), without truncating it, and writes a range of its own, with `pwrite` or through a mapping. The
 /// process that [created](Store::stage_file) the file stages it when all have finished, and saves headers over it. If
-/// the file is dropped without a commit, or that process is killed, the file is deleted: at once, or by the next writer.
+/// the file is dropped without a commit, or that process is killed, the file is deleted: at once, or by a later commit.
 ///
 /// Nobody may write the file once the commit has begun: it has become a sealed storage, and
 /// [`verify`](Store::verify) would report it as damaged. On a network file system, each process closes or syncs the

@@ -17,7 +17,8 @@ use crate::tensor::kernel::for_each_start;
 /// A tensor on a live storage. Many threads and processes read and write its elements at once; see
 /// [`Tensor::as_live`].
 ///
-/// Its [`view`](Self::view)s are live, too, and its [`tensor`](Self::tensor) has its header. All methods take `&self`. A live tensor can be cloned and sent to any thread. No access waits for another.
+/// Its [`view`](Self::view)s are live, too, and its [`tensor`](Self::tensor) has its header. All methods take `&self`. A
+/// live tensor can be cloned and sent to any thread. No access waits for another.
 ///
 /// ```
 /// use stridemap::{DType, StorageKind, Store};
