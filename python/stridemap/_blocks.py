@@ -126,8 +126,8 @@ class BlockFile:
         # On a network file system, other machines see what has been written when the file is closed.
         with self._open(action) as file:
             if _is_one_run(positions, self.shape):
-                file.seek(_offset(positions, self.shape) * values.itemsize)
-                _write_all(file, np.ascontiguousarray(values).reshape(-1).view(np.uint8))
+                elements = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+                write_at(file.fileno(), elements, _offset(positions, self.shape) * values.itemsize)
             else:
                 np.memmap(file, values.dtype, "r+", shape=self.shape)[index] = values
 
@@ -171,11 +171,11 @@ def _offset(positions: list[range], shape: Sequence[int]) -> int:
     return sum(along.start * math.prod(shape[axis + 1 :]) for axis, along in enumerate(positions))
 
 
-def _write_all(file: FileIO, elements: np.ndarray[Any, Any]) -> None:
-    rest: memoryview[Any] = elements.data
+def write_at(file: int, rest: memoryview[Any], offset: int) -> None:
+    """Write all bytes of a memory to a file, from an offset on. The kernel writes at most 2 GiB at a time."""
     while rest:
-        # The kernel writes at most 2 GiB at a time.
-        rest = rest[file.write(rest) :]
+        count = os.pwrite(file, rest, offset)
+        rest, offset = rest[count:], offset + count
 
 
 def open_to_write(place: Store | str | os.PathLike[str]) -> Store:

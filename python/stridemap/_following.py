@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection
 from itertools import chain
 
-import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
 
-from . import _errors, _handles, _torch_storages
-from ._arrays import elements_of
+from . import _errors, _handles, _torch_models, _torch_storages
 from ._files import File
 from ._places import Place, ended
 from ._snapshots import SnapshotView
@@ -32,7 +30,8 @@ class Follower:
         self._store, self._model, self._prefix = _own(place), model, ended(prefix)
         self._served = self._store.snapshot()
         # Once it is loaded, parameters share memory also where only those of the store do.
-        self._groups = _tied(model)
+        kept = model.state_dict(keep_vars=True)
+        self._groups = [names for group in _torch_models.grouped(model) if (names := [name for name in group if name in kept])]
         self._check(self._served, self._tied())
 
     @property
@@ -92,7 +91,7 @@ class Follower:
         data = []
         for group, own in zip(groups, present, strict=True):
             first, *others = (found[name] for name in own)
-            if not all(_is_same(first, other) for other in others):
+            if not all(_torch_models.is_same(first, other) for other in others):
                 message = f"{', '.join(map(repr, own))} are tied in the model, but have different elements in the store"
                 raise RuntimeError(self._refusal(newest, message))
             target = next(iter(group.values()))
@@ -105,7 +104,7 @@ class Follower:
 
     def _tied(self) -> list[dict[str, torch.Tensor]]:
         """Return the parameters and buffers of the model that a state dict has, by name. Tied ones are in one dict."""
-        named = _named(self._model)
+        named = _torch_models.named(self._model)
         return [{name: named[name] for name in group} for group in self._groups]
 
     def _check(
@@ -138,24 +137,6 @@ class Follower:
         return f"<stridemap.torch.Follower of {self._store.path!r}, generation {self.generation}>"
 
 
-def _named(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return the parameters and buffers of a model. Tied ones have several names."""
-    return dict(chain(model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)))
-
-
-def _tied(model: torch.nn.Module) -> list[list[str]]:
-    """Return the names of each parameter and buffer that a state dict has. Tied ones are in one list."""
-    kept = model.state_dict(keep_vars=True).keys()
-    found: dict[Hashable, list[str]] = {}
-    for name, tensor in _named(model).items():
-        if name in kept:
-            key: Hashable = id(tensor)
-            if not is_lazy(tensor) and tensor.numel() and tensor.device.type != "meta":
-                key = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-            found.setdefault(key, []).append(name)
-    return list(found.values())
-
-
 def _own(place: Place) -> Store:
     """Return a handle that only one follower moves."""
     if not isinstance(place, Store | File):
@@ -168,11 +149,3 @@ def _own(place: Place) -> Store:
     if mode["remote"]:
         return _handles.remote_store(store.path, store.uuid, mode, store.generation, False)
     return _handles.store(store.path, store.uuid, mode)
-
-
-def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Return whether two tensors have the same bytes."""
-    if (a.dtype, a.shape, a.data_ptr(), a.stride()) == (b.dtype, b.shape, b.data_ptr(), b.stride()):
-        return True
-    same = (a.dtype, a.shape) == (b.dtype, b.shape)
-    return same and np.array_equal(elements_of(a, "compare")[2], elements_of(b, "compare")[2])

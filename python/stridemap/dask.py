@@ -18,7 +18,6 @@ import numpy as np
 from dask.base import tokenize
 from dask.delayed import delayed
 
-from ._arrays import numpy_dtype
 from ._blocks import BlockFile, open_to_read, open_to_write
 from ._store import Store, open
 from ._stridemap import Tensor

@@ -11,15 +11,12 @@ of another. Tensors that overlap are on one storage of PyTorch, and each of the 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Hashable, Mapping
 from typing import Any, Literal, overload
 
-import numpy as np
 import torch
 
-from .. import _checkpoints, _errors, _saving, _torch_storages, _torch_tensors
-from .._arrays import elements_of
+from .. import _checkpoints, _errors, _saving, _torch_models, _torch_storages, _torch_tensors
 from .._files import File
 from .._following import Follower
 from .._history import At
@@ -195,7 +192,7 @@ def load_model(
     loaded = [[name for name in names if name in state] for names in tied]
     for names in loaded:
         for name in names[1:]:
-            if not _is_same(state[names[0]], state[name]):
+            if not _torch_models.is_same(state[names[0]], state[name]):
                 message = f"{names[0]!r} and {name!r} are tied in the model, but have different elements in the store"
                 raise _errors.make("InvalidArgument", message)
     state = dict(zip(state, _torch_storages.moved(list(state.values()), torch.device(device)), strict=True))
@@ -244,7 +241,7 @@ def _of_meta(model: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> dict[
     """Return the tensors for what is on the device meta, in the dtypes of the model. Tied tensors stay tied."""
     converted: dict[Hashable, torch.Tensor] = {}
     found = {}
-    for name, tensor in _named(model):
+    for name, tensor in _torch_models.named(model).items():
         if tensor.device.type == "meta" and name in state:
             value = state[name]
             if not torch.nn.parameter.is_lazy(tensor):
@@ -365,28 +362,9 @@ def follow(place: Place, model: torch.nn.Module, device: Device = "cpu", *, pref
 
 
 def _tied(model: torch.nn.Module) -> list[list[str]]:
-    """Return the names of each parameter and buffer. Those with the same memory are tied, although they are two objects."""
-    named: dict[Hashable, list[str]] = {}
-    for name, tensor in _named(model):
-        key: Hashable = id(tensor)
-        if _torch_tensors.why_not(tensor) is None and tensor.numel():
-            key = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        named.setdefault(key, []).append(name)
-    return [names for names in named.values() if len(names) > 1]
-
-
-def _named(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the parameters and buffers of a model. Tied ones are yielded for each name."""
-    return chain(model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
+    return [names for names in _torch_models.grouped(model) if len(names) > 1]
 
 
 def _attribute(model: torch.nn.Module, name: str) -> Any:
     owner, _, own_name = name.rpartition(".")
     return getattr(model.get_submodule(owner), own_name)
-
-
-def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Return whether two tensors have equal elements. A NaN is equal to itself."""
-    if (a.dtype, a.shape) != (b.dtype, b.shape):
-        return False
-    return torch.equal(a, b) or np.array_equal(elements_of(a, "compare")[2], elements_of(b, "compare")[2])

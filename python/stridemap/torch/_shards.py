@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.planner import WriteItem
 
 from .. import _errors, _torch_storages, _torch_tensors
 from .._arrays import open_storage
+from .._blocks import write_at
 from .._stridemap import Tensor
 from ._saves import Place
 
@@ -51,7 +52,7 @@ class ShardFiles:
             target = target.narrow(axis, start, size)
         if target.is_contiguous() and _is_flat(shard):
             # Faster than through the mapping, which the kernel would fill page by page.
-            _write(file, shard, target.data_ptr() - whole.data_ptr())
+            write_at(file, _bytes(shard), target.data_ptr() - whole.data_ptr())
         else:
             target.copy_(shard)
         return shard.nbytes
@@ -96,13 +97,6 @@ def _is_flat(tensor: torch.Tensor) -> bool:
 def _bytes(tensor: torch.Tensor) -> memoryview:
     # A dimension of size 1 can have any stride, which `view` would not accept.
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy().data
-
-
-def _write(file: int, tensor: torch.Tensor, offset: int) -> None:
-    rest = _bytes(tensor)
-    while rest:
-        count = os.pwrite(file, rest, offset)
-        rest, offset = rest[count:], offset + count
 
 
 def _read(file: int, tensor: torch.Tensor, offset: int) -> None:
