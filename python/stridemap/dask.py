@@ -57,7 +57,9 @@ def from_store(place: Place, name: str, chunks: Any = "auto") -> da.Array:
 
 
 def to_store(array: da.Array, place: Place, name: str, *, compute: bool = True) -> Any:
-    """Save an array as one tensor, in place of one that has the name. Workers write its blocks in parallel; one commit at the end makes it visible.
+    """Save an array as one tensor, which replaces one with this name.
+
+    Workers write its blocks in parallel; one commit at the end makes it visible.
 
     If a block fails, or the caller is killed, the store is as it was. With `compute=False`, the result is a delayed
     object, whose last task commits. Only this process may take the file with the blocks into the store: a last task in

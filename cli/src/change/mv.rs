@@ -151,9 +151,14 @@ impl Plan {
     fn apply(self, txn: &mut Transaction<'_>) -> Result<Option<Change>> {
         let Some((first_old, first_new)) = self.renames.first_key_value() else { return Ok(None) };
         // A new name may be the old name of another tensor, which is moved out of the way.
-        let mut moved = BTreeMap::new();
-        for old in self.renames.values().filter(|new| self.renames.contains_key(*new)) {
-            let free = free_name(txn, &self.renames)?;
+        let new_names: BTreeSet<&String> = self.renames.values().collect();
+        let (mut moved, mut number) = (BTreeMap::new(), 0u64);
+        for &old in new_names.iter().filter(|new| self.renames.contains_key(**new)) {
+            let mut free = format!("~{number}");
+            while new_names.contains(&free) || txn.contains(&free)? {
+                number += 1;
+                free = format!("~{number}");
+            }
             txn.rename(old, &free)?;
             moved.insert(old.as_str(), free);
         }
@@ -187,15 +192,4 @@ impl Plan {
         let what = format!("{what}{attributes}");
         Ok(Some(Change { does: "rename", did: "renamed", what, lines, replaced }))
     }
-}
-
-/// Returns a name that no tensor has or gets.
-fn free_name(txn: &Transaction<'_>, renames: &BTreeMap<String, String>) -> Result<String> {
-    for number in 0u64.. {
-        let name = format!("~{number}");
-        if !txn.contains(&name)? && !renames.values().any(|new| *new == name) {
-            return Ok(name);
-        }
-    }
-    unreachable!("a store has fewer names")
 }

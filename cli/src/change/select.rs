@@ -15,8 +15,8 @@ pub(crate) struct Selection {
     /// match, and each * in NEW stands for what the one in OLD matched: 'module.*=*'. Repeatable
     #[arg(long, value_name = "OLD=NEW")]
     rename: Vec<String>,
-    /// Import only the tensor or value NAME, what is below it (NAME.*), or what matches a glob or a prefix; nothing else has to be
-    /// readable. Repeatable
+    /// Import only the tensor or value NAME, what is below it (NAME.*), or what matches a glob or a prefix; nothing else
+    /// has to be readable. Repeatable
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Leave out tensors or values, by name, by glob ('*.num_batches') or by prefix ('head.'). Repeatable

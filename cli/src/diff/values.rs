@@ -59,8 +59,8 @@ impl Failure {
     }
 }
 
-/// Returns how two tensors differ, or `None` if all elements are equal. `needs_norms` asks for norms. Calls `progress` with the number of elements
-/// compared since the last call.
+/// Returns how two tensors differ, or `None` if all elements are equal. `needs_norms` asks for norms. Calls `progress`
+/// with the number of elements compared since the last call.
 pub(super) fn compare(
     a: &Tensor,
     b: &Tensor,
