@@ -94,6 +94,7 @@ pub mod history {
     pub use crate::store::{At, LogEntry, Retention, TagInfo};
 }
 pub mod import;
+mod kept;
 mod layout;
 pub mod maintenance;
 #[cfg(doctest)]

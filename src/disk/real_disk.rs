@@ -18,6 +18,7 @@ use super::{
     Access, Disk, DiskFile, ExternalError, ExternalFiles, FileId, FileStat, LockHolders, LockMode,
     STAGE_PREFIX, SyncDirError, Watch, external_paths, file_system, is_named,
 };
+use crate::kept::{self, Kind};
 
 /// The operating system's file system: all of it by default, or the directories of one store as opened by
 /// [`hold`](Disk::hold).
@@ -85,8 +86,12 @@ fn find_dir(dir: &OpenDir, name: &str) -> io::Result<OpenDir> {
     OpenDir::new(openat(dir.fd.as_fd(), Path::new(name), flags)?)
 }
 
+/// Opens a file. If the process or the system has no descriptors left, releases the files that are kept for the next load
+/// or lock, and tries again.
 fn openat(dir: BorrowedFd<'_>, name: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-    Ok(retry_on_intr(|| rustix::fs::openat(dir, name, flags, 0o666.into()))?)
+    let open = || retry_on_intr(|| rustix::fs::openat(dir, name, flags, 0o666.into()));
+    let lacks_descriptors = |e: &Errno| matches!(*e, Errno::MFILE | Errno::NFILE);
+    Ok(kept::retry_after_release(Kind::File, open, lacks_descriptors)?)
 }
 
 impl Disk for RealDisk {

@@ -53,6 +53,15 @@ pub(super) fn read_error(path: &Path, e: io::Error) -> Error {
     }
 }
 
+/// Returns the error of a read of a file that must have at least `needed_bytes`. For one that is shorter, it is that of
+/// an open.
+pub(super) fn short_or_unread(file: &dyn DiskFile, path: &Path, needed_bytes: u64, e: io::Error) -> Error {
+    let is_short = e.kind() == io::ErrorKind::UnexpectedEof;
+    let found = is_short.then(|| file.stat().ok()).flatten();
+    let short = found.and_then(|stat| check_length(path, stat.size_bytes, needed_bytes).err());
+    short.unwrap_or_else(|| read_error(path, e))
+}
+
 /// Checks that a file has the bytes that its record requires.
 ///
 /// # Errors

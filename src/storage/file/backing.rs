@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use stridemap_format::{External, RecordKind, Sealed, StorageRecord, Uuid};
 
@@ -13,11 +14,12 @@ use super::live::LiveFile;
 use super::mutable::{LockedStorage, MutableFile};
 use super::open_external::ExternalOpener;
 use crate::disk::{Access, Disk, DiskFile, FileId, FileStat, LockMode};
-use crate::error::{Error, ErrorKind, IoContext, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::kept::KeptQuota;
 use crate::storage::map::advice::Hint;
 use crate::storage::map::file_lock::{FileLock, Held, LockRef};
 use crate::storage::map::mapping::{MapPermit, Mapping};
-use crate::storage::open_file::{MapError, OpenContext, check_length, open_whole};
+use crate::storage::open_file::{MapError, OpenContext, check_length, open_whole, short_or_unread};
 use crate::storage::read_ahead::ReadAhead;
 
 /// The store that a storage belongs to, if any, and the id of the storage in it.
@@ -53,13 +55,35 @@ pub(crate) struct Storage {
 enum Bytes {
     None,
     Heap(Box<dyn AsRef<[u8]> + Send + Sync>),
-    File(Arc<dyn DiskFile>, PathBuf),
+    File(ReadFile),
     /// A file, and the offset of the first byte in it.
     Range(Arc<ExternalFile>, u64),
     /// A mapping, and the offset of the first byte in it.
     Mapped(Mapping, u64),
     Mutable(Arc<MutableFile>, MutableAccess),
     Live(LiveFile),
+}
+
+/// The file of a storage that is read by position and never changes.
+struct ReadFile {
+    file: Arc<dyn DiskFile>,
+    path: PathBuf,
+    /// Whether a read has failed. The next load then opens the file again, which says what is wrong with it, or finds
+    /// that it was put right.
+    has_failed: AtomicBool,
+}
+
+impl ReadFile {
+    fn of(file: Arc<dyn DiskFile>, path: &Path) -> Bytes {
+        Bytes::File(ReadFile { file, path: path.to_path_buf(), has_failed: AtomicBool::new(false) })
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset_bytes: u64, length_bytes: u64) -> Result<()> {
+        self.file.read_exact_at(buf, offset_bytes).map_err(|e| {
+            self.has_failed.store(true, Ordering::Relaxed);
+            short_or_unread(&*self.file, &self.path, length_bytes, e)
+        })
+    }
 }
 
 /// How one handle of a mutable storage is read and locked.
@@ -147,11 +171,11 @@ impl Storage {
                 match Mapping::of(os_file, stat, length_bytes, reserved_bytes, permit) {
                     Ok(mapping) => Bytes::Mapped(mapping, 0),
                     // Positional reads still work.
-                    Err(MapError::Unsupported) => Bytes::File(file, path.to_path_buf()),
+                    Err(MapError::Unsupported) => ReadFile::of(file, path),
                     Err(e) => return Err(e.into_error(path)),
                 }
             }
-            _ => Bytes::File(file, path.to_path_buf()),
+            _ => ReadFile::of(file, path),
         };
         let identity = Identity::Stored { store, id, record };
         Ok(Arc::new(Storage { identity, place: Some(place), length_bytes, bytes }))
@@ -165,7 +189,7 @@ impl Storage {
         Stored { store, id, record }: Stored,
     ) -> Result<Arc<Self>> {
         let length_bytes = record.length_bytes;
-        let bytes = Bytes::File(open_whole(disk, path, length_bytes)?, path.to_path_buf());
+        let bytes = ReadFile::of(open_whole(disk, path, length_bytes)?, path);
         let identity = Identity::Stored { store, id, record };
         Ok(Arc::new(Storage { identity, place: None, length_bytes, bytes }))
     }
@@ -213,7 +237,7 @@ impl Storage {
         path: &Path,
         length_bytes: u64,
     ) -> Arc<Self> {
-        let bytes = Bytes::File(Arc::clone(file), path.to_path_buf());
+        let bytes = ReadFile::of(Arc::clone(file), path);
         Arc::new(Storage { identity: Identity::Staged { transaction, id }, place: None, length_bytes, bytes })
     }
 
@@ -248,19 +272,26 @@ impl Storage {
         self.length_bytes
     }
 
-    /// Returns the address space, in bytes, that the storage takes while no tensor uses it, or `None` if it must not be
-    /// kept open without a tensor.
-    pub(in crate::storage) fn idle_bytes(&self) -> Option<usize> {
+    /// Takes the quota for what the storage uses while no tensor uses it. Returns `None` if there is none left, or if the
+    /// storage must not be kept open without a tensor.
+    pub(in crate::storage) fn take_quota(&self) -> Option<KeptQuota> {
         let Identity::Stored { record: StorageRecord { kind: RecordKind::Sealed(_), .. }, .. } =
             self.identity
         else {
             return None;
         };
         match &self.bytes {
-            Bytes::None => Some(0),
-            Bytes::Mapped(mapping, _) => Some(mapping.address_bytes()),
+            Bytes::None => KeptQuota::of_mapping(0),
+            Bytes::Mapped(mapping, _) => KeptQuota::of_mapping(mapping.address_bytes()),
+            // A file that is not the system's is cheap to open, and may hold memory.
+            Bytes::File(own) if own.file.as_file().is_some() => KeptQuota::of_file(),
             _ => None,
         }
+    }
+
+    /// Whether a read of the file has failed, so that the next load must open it again.
+    pub(in crate::storage) fn has_failed(&self) -> bool {
+        matches!(&self.bytes, Bytes::File(own) if own.has_failed.load(Ordering::Relaxed))
     }
 
     /// Returns the bytes if they are on the heap or mapped.
@@ -360,7 +391,7 @@ impl Storage {
     pub(crate) fn file_id(&self) -> Option<FileId> {
         match &self.bytes {
             Bytes::None | Bytes::Heap(_) => None,
-            Bytes::File(file, _) => file.stat().ok().map(|stat| stat.id()),
+            Bytes::File(own) => own.file.stat().ok().map(|stat| stat.id()),
             Bytes::Range(file, _) => Some(file.id()),
             Bytes::Mapped(mapping, _) => Some(mapping.file()),
             Bytes::Mutable(file, _) => Some(file.in_place().id),
@@ -379,9 +410,7 @@ impl Storage {
             return Ok(());
         }
         match &self.bytes {
-            Bytes::File(file, path) => {
-                return file.read_exact_at(buf, offset_bytes).doing("read storage", path);
-            }
+            Bytes::File(own) => return own.read_at(buf, offset_bytes, self.length_bytes),
             Bytes::Range(file, start_bytes) => {
                 let end_bytes = offset_bytes.checked_add(buf.len() as u64);
                 let is_inside = end_bytes.is_some_and(|end| end <= self.length_bytes);
@@ -406,7 +435,7 @@ impl Storage {
     /// Returns the store's file, if the bytes are read from it.
     pub(crate) fn file(&self) -> Option<&Arc<dyn DiskFile>> {
         match &self.bytes {
-            Bytes::File(file, _) => Some(file),
+            Bytes::File(own) => Some(&own.file),
             Bytes::Mutable(file, _) => Some(&file.in_place().file),
             Bytes::Live(file) => Some(&file.in_place().file),
             Bytes::None | Bytes::Heap(_) | Bytes::Range(..) | Bytes::Mapped(..) => None,
@@ -434,7 +463,7 @@ impl Storage {
             Bytes::Mapped(mapping, start) => {
                 return mapping.advise((start + range.start) as usize..(start + range.end) as usize, hint);
             }
-            Bytes::File(file, _) => (file.as_file(), 0),
+            Bytes::File(own) => (own.file.as_file(), 0),
             Bytes::Range(file, start) => (file.as_file(), *start),
             Bytes::Mutable(file, _) => (file.in_place().file.as_file(), 0),
             Bytes::Live(file) => (file.in_place().file.as_file(), 0),

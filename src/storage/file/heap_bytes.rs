@@ -4,7 +4,7 @@ use bytemuck::Zeroable;
 
 use crate::available_memory;
 use crate::error::Result;
-use crate::storage::map::kept_mappings;
+use crate::kept::{self, Kind};
 use crate::storage::map::mapping::prefer_huge_pages;
 
 /// Zeroed bytes on the heap, aligned for every element type.
@@ -46,7 +46,8 @@ pub(crate) fn resize_discarding(buffer: &mut Vec<u8>, length_bytes: usize) -> Re
             let mut longer = Vec::new();
             longer.try_reserve_exact(length_bytes).is_ok().then_some(longer)
         };
-        *buffer = kept_mappings::retry_after_release(
+        *buffer = kept::retry_after_release(
+            Kind::Mapping,
             || available_memory::allocate(length_bytes, allocate),
             |_| true,
         )?;
@@ -75,8 +76,8 @@ pub(crate) fn extend(buffer: &mut Vec<u8>, bytes: &[u8]) -> Result<()> {
 pub(crate) fn zeroed<T: Zeroable>(count: usize) -> Result<Vec<T>> {
     let length_bytes = count.saturating_mul(size_of::<T>());
     let allocate = || bytemuck::allocation::try_zeroed_vec(count).ok();
-    let mut zeros =
-        kept_mappings::retry_after_release(|| available_memory::allocate(length_bytes, allocate), |_| true)?;
+    let allocate = || available_memory::allocate(length_bytes, allocate);
+    let mut zeros = kept::retry_after_release(Kind::Mapping, allocate, |_| true)?;
     prefer_huge_pages(&mut zeros);
     Ok(zeros)
 }

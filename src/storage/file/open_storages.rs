@@ -7,15 +7,15 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Wea
 
 use stridemap_format::StorageRecord;
 
+use crate::kept::{self, Keeper, KeptQuota, Kind};
 use crate::storage::Storage;
-use crate::storage::map::kept_mappings::{self, Keeper, KeptQuota};
 
 /// The storages that a handle has opened, by id. All tensors on a storage share it.
 ///
-/// A sealed storage of the store stays mapped after its last tensor is dropped, for the next load. Only storages of
-/// the handle's generation are kept: the handle keeps their files in any case, so nothing is kept on disk for longer.
-/// An external file may be changed by its owner once no tensor needs it, and a storage that is changed in place or
-/// read by position keeps a file open, so these are shared only while a tensor on them exists.
+/// A sealed storage of the store stays mapped, or its file open, after its last tensor is dropped, for the next load.
+/// Only storages of the handle's generation are kept: the handle keeps their files in any case, so nothing is kept on
+/// disk for longer. An external file may be changed by its owner once no tensor needs it, and a storage that is changed
+/// in place may be replaced by one that must be loaded again, so these are shared only while a tensor on them exists.
 #[derive(Debug)]
 pub(crate) struct OpenStorages {
     state: RwLock<State>,
@@ -37,14 +37,14 @@ struct Kept {
     /// Whether the storage has grown in this generation. The next load opens it again and shares the mapping, which
     /// has room for more.
     has_grown: bool,
-    _share: KeptQuota,
+    share: KeptQuota,
 }
 
 impl OpenStorages {
     pub(crate) fn new(generation: u64) -> Arc<Self> {
         let (kept, opened) = (HashMap::new(), HashMap::new());
         let storages = Arc::new(OpenStorages { state: RwLock::new(State { generation, kept, opened }) });
-        kept_mappings::register(&storages);
+        kept::register(&storages);
         storages
     }
 
@@ -64,14 +64,14 @@ impl OpenStorages {
         if !kept.is_recent.load(Ordering::Relaxed) {
             kept.is_recent.store(true, Ordering::Relaxed);
         }
-        (!kept.has_grown).then(|| Arc::clone(&kept.storage))
+        (!kept.has_grown && !kept.storage.has_failed()).then(|| Arc::clone(&kept.storage))
     }
 
     /// Adds a storage that was opened for a generation.
     pub(crate) fn insert(&self, generation: u64, id: u64, storage: &Arc<Storage>) {
         let is_current = self.read().generation == generation;
-        // Without the lock, because `KeptQuota::take` may release all kept mappings, and takes this lock to do so.
-        let share = storage.idle_bytes().filter(|_| is_current).and_then(KeptQuota::take);
+        // Without the lock, because taking a quota may release all that is kept, and takes this lock to do so.
+        let share = if is_current { storage.take_quota() } else { None };
         let mut state = self.write();
         if state.opened.len() == state.opened.capacity() {
             state.opened.retain(|_, storage| storage.strong_count() > 0);
@@ -79,7 +79,7 @@ impl OpenStorages {
         state.opened.insert(id, Arc::downgrade(storage));
         let before = share.filter(|_| state.generation == generation).and_then(|share| {
             let (storage, is_recent) = (Arc::clone(storage), AtomicBool::new(true));
-            state.kept.insert(id, Kept { storage, is_recent, has_grown: false, _share: share })
+            state.kept.insert(id, Kept { storage, is_recent, has_grown: false, share })
         });
         drop(state);
         // Unmapping takes long, and locks the file registry.
@@ -121,8 +121,9 @@ impl OpenStorages {
 }
 
 impl Keeper for OpenStorages {
-    fn release(&self) -> bool {
-        let kept = mem::take(&mut self.write().kept);
+    fn release(&self, kind: Kind) -> bool {
+        let kept: Vec<Kept> =
+            self.write().kept.extract_if(|_, kept| kept.share.kind() == kind).map(|(_, kept)| kept).collect();
         !kept.is_empty()
     }
 }

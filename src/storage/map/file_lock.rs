@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::{self, ThreadId};
 
 use super::file_registry::{FileRegistry, HeldLock, Purpose, UNLOCKED, lock};
-use super::kept_mappings;
 use crate::disk::{DiskFile, FileId, OwnerProcess};
+use crate::kept::{self, Kind};
 
 impl FileRegistry {
     /// Records that the calling thread has locked a file, as its only holder or together with threads that already
@@ -78,7 +78,7 @@ impl FileLock {
             file_use.lock.as_mut()?.stable_bytes = stable_bytes;
             Some(())
         };
-        kept_mappings::retry_after_release(|| declare().ok_or(()), |()| true).is_ok()
+        kept::retry_after_release(Kind::Mapping, || declare().ok_or(()), |()| true).is_ok()
     }
 }
 

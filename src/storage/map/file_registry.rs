@@ -25,9 +25,9 @@ use std::time::Duration;
 use memmap2::MmapRaw;
 
 use super::address_space::Reservation;
-use super::kept_mappings;
 use crate::disk::{DiskFile, FileId, LockMode, OwnerProcess};
 use crate::error::Result;
+use crate::kept::{self, Kind};
 use crate::storage::open_file::{MapError, broken};
 
 /// The purpose of a lock on a file.
@@ -204,7 +204,7 @@ pub(in crate::storage) fn lock_without_conflict(
         let registry = lock();
         registry.file(id).conflict_with_lock(purpose).map_or(Ok(registry), Err)
     };
-    kept_mappings::retry_after_release(locked, |_| true)
+    kept::retry_after_release(Kind::Mapping, locked, |_| true)
         .map_err(|conflict| broken(path, format!("the file is also {conflict}")))
 }
 
@@ -242,7 +242,7 @@ pub(in crate::storage) fn reuse_or_map(
             }
         }
     };
-    kept_mappings::retry_after_release(reuse_or_map, |e| {
+    kept::retry_after_release(Kind::Mapping, reuse_or_map, |e| {
         matches!(e, MapError::Conflict(_)) || e.is_out_of_memory()
     })
 }

@@ -16,9 +16,9 @@ use super::address_space::Reservation;
 use super::advice::Hint;
 use super::file_lock::FileLock;
 use super::file_registry::{self, MappedAs, Purpose, Region};
-use super::kept_mappings;
 use crate::available_memory;
 use crate::disk::{FileId, FileStat, FileSystem, LockMode};
+use crate::kept::{self, Kind};
 use crate::storage::open_file::MapError;
 
 /// The size of a huge page on most processors, in bytes.
@@ -68,7 +68,8 @@ impl Mapping {
         let reserved_bytes = usize::try_from(reserved_bytes).unwrap_or_default();
         // If there is not enough address space, releases the mappings that are kept for the next load. If that does not
         // help, the mapping gets less room to grow.
-        let _ = kept_mappings::retry_after_release(
+        let _ = kept::retry_after_release(
+            Kind::Mapping,
             || if Reservation::is_available(reserved_bytes) { Ok(()) } else { Err(()) },
             |()| true,
         );
@@ -213,7 +214,7 @@ impl LockedMapping {
             LockMode::Exclusive => options.map_raw(file),
         };
         let map = || available_memory::leave_mappings().and_then(|()| map()).map_err(MapError::from);
-        let map = kept_mappings::retry_after_release(map, MapError::is_out_of_memory)?;
+        let map = kept::retry_after_release(Kind::Mapping, map, MapError::is_out_of_memory)?;
         Ok(LockedMapping { map, file: stat.id(), mode })
     }
 

@@ -4,5 +4,4 @@ pub(in crate::storage) mod address_space;
 pub(in crate::storage) mod advice;
 pub(in crate::storage) mod file_lock;
 pub(in crate::storage) mod file_registry;
-pub(in crate::storage) mod kept_mappings;
 pub(in crate::storage) mod mapping;

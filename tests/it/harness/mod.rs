@@ -4,6 +4,7 @@
 pub(crate) mod hooked;
 pub(crate) mod processes;
 pub(crate) mod small_disk;
+pub(crate) mod strace;
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};

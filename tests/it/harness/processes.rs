@@ -130,6 +130,7 @@ fn other_process() {
         crate::refusals::run_role,
         crate::sharing::forks::run_role,
         crate::sharing::hazards::run_role,
+        crate::sharing::kept_files::run_role,
         crate::sharing::mappings::run_role,
         crate::sharing::processes::run_role,
         crate::sharing::threads::run_role,

@@ -3,13 +3,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use stridemap::Header;
 use stridemap::{Advice, DType, StorageKind, Store, Tensor};
 
 use crate::filesystems::limits::limited;
-use crate::harness::processes::{command, proc, run_to_end};
+use crate::harness::processes::{proc, run_to_end};
+use crate::harness::strace::{mark, trace};
 use crate::harness::{fast, filled, new_path, open_mapped};
 
 /// One more than the storages that a process keeps mapped.
@@ -189,11 +189,11 @@ fn load_warm(path: &Path) {
         drop(snapshot.load("y").unwrap());
         assert_eq!(snapshot.iter_loaded("").unwrap().count(), 1002);
     };
-    assert!(fs::metadata("/cold").is_err());
+    mark("cold");
     load();
-    assert!(fs::metadata("/warm").is_err());
+    mark("warm");
     (0..10).for_each(|_| load());
-    assert!(fs::metadata("/done").is_err());
+    mark("done");
 }
 
 #[test]
@@ -222,37 +222,17 @@ fn kept_mappings_leave_address_space_for_one_that_may_grow() {
 
 #[test]
 fn warm_load_makes_no_system_call() {
-    let tried = Command::new("strace").args(["-o", "/dev/null", "true"]).stderr(Stdio::null()).status();
-    if !tried.is_ok_and(|status| status.success()) {
-        println!("skipped: strace is not installed, or may not trace");
-        assert!(std::env::var_os("STRIDEMAP_REQUIRE_STRACE").is_none(), "strace is required");
-        return;
-    }
-    let (dir, path) = new_path();
+    let (_dir, path) = new_path();
     let store = fast().create(&path).unwrap();
     store.save("x", &filled(1000, 1f32)).unwrap();
     store.save("y", &filled(1000, 2f32)).unwrap();
     // Enough names for a table of several leaves.
     let x = store.load("x").unwrap();
     store.write(|txn| (0..1000).try_for_each(|i| txn.save_view(&format!("x.{i}"), &x))).unwrap();
-    let traces = dir.path().join("traces");
-    fs::create_dir(&traces).unwrap();
-    let role = command("load warm", &path);
-    let mut traced = Command::new("strace");
-    // A file for each thread: those of the test harness may make calls at any moment.
-    traced.args(["-ff", "-qq", "-o"]).arg(traces.join("of")).arg(role.get_program()).args(role.get_args());
-    traced.envs(role.get_envs().filter_map(|(key, value)| Some((key, value?))));
-    assert!(traced.stdout(Stdio::null()).status().unwrap().success());
-    let mut all =
-        fs::read_dir(&traces).unwrap().map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
-    let trace = all.find(|trace| trace.contains("\"/cold\"")).unwrap();
-    let [cold, warm, done] = ["/cold", "/warm", "/done"].map(|mark| {
-        let is_mark = |line: &str| line.starts_with("statx(") && line.contains(&format!("\"{mark}\""));
-        trace.lines().position(is_mark).unwrap()
-    });
-    let calls: Vec<&str> = trace.lines().collect();
-    assert!(calls[cold..warm].iter().any(|call| call.starts_with("openat(")), "{:#?}", &calls[cold..=warm]);
-    assert_eq!(calls[warm + 1..done], [""; 0]);
+    let Some(trace) = trace("load warm", &path, "cold") else { return };
+    let cold = trace.between("cold", "warm");
+    assert!(cold.iter().any(|call| call.starts_with("openat(")), "{cold:#?}");
+    assert_eq!(trace.between("warm", "done"), [""; 0]);
 }
 
 /// Returns the flags that the kernel has for each mapping of a storage.
