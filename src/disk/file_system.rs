@@ -97,9 +97,26 @@ const LOCAL: [u32; 5] = [
     0x0102_1994, // tmpfs
 ];
 
-/// Whether a user-space program serves the file system (FUSE).
-pub(super) fn is_fuse(file: impl AsFd) -> io::Result<bool> {
-    Ok(kind_of(file)? == 0x6573_5546)
+/// Where the locks of a file are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Locks {
+    /// In this kernel, as far as that can be determined.
+    Local,
+    /// In this kernel, but the open file may be that of a lower layer (overlayfs).
+    Overlay,
+    /// On another machine, or in a program (FUSE).
+    Remote,
+}
+
+impl Locks {
+    pub(super) fn of(file: impl AsFd) -> io::Result<Self> {
+        Ok(match kind_of(file)? {
+            0x6573_5546 => Locks::Remote,
+            kind if NETWORK.contains(&kind) => Locks::Remote,
+            0x794c_7630 => Locks::Overlay,
+            _ => Locks::Local,
+        })
+    }
 }
 
 /// Marks an empty file to be written in place, on a file system that otherwise writes to new blocks. Best effort:

@@ -12,6 +12,7 @@ mod open_dirs;
 mod paths;
 mod process;
 mod real_disk;
+mod shared_watch;
 mod staged_file;
 mod stream;
 mod system_calls;
@@ -39,7 +40,7 @@ pub(crate) use omit_step::{if_test_omits_step, step};
 pub use open_dirs::OpenDirs;
 pub use paths::{REMOTE_PREFIX, STAGE_PREFIX};
 pub(crate) use paths::{StoreFile, StorePaths, dir_of, number_in};
-pub(crate) use process::OwnerProcess;
+pub(crate) use process::{ForkCheck, OwnerProcess};
 pub use real_disk::RealDisk;
 pub(crate) use real_disk::opened;
 pub(crate) use staged_file::Staged;
@@ -216,9 +217,14 @@ pub trait Disk: Debug + Send + Sync {
     /// Errors of the system, which limits the number of watches.
     fn watch(&self, dir: &Path) -> io::Result<Option<Box<dyn Watch>>>;
 
-    /// Whether a [watch](Self::watch) of a directory reports every new name, whichever process created it.
-    fn is_watch_complete(&self, _dir: &Path) -> bool {
-        false
+    /// Starts a watch of a directory that is only asked, and never waits. It reports every new name, whichever process
+    /// created it. Returns `None` if the file system cannot do that. All such watches of a process count as one for the
+    /// limits of the system.
+    ///
+    /// # Errors
+    /// Those of [`watch`](Self::watch); `WouldBlock` if another thread is using such a watch.
+    fn watch_all(&self, _dir: &Path) -> io::Result<Option<Box<dyn Watch>>> {
+        Ok(None)
     }
 
     /// Whether a directory is on a file system that other machines may write to, as far as that can be determined.
@@ -359,6 +365,21 @@ pub trait DiskFile: Debug + Send + Sync {
     /// Errors of the file system.
     fn try_front(&self, _mode: LockMode) -> io::Result<bool> {
         Ok(true)
+    }
+
+    /// Whether [`try_front`](Self::try_front) would succeed. This process does not move.
+    ///
+    /// # Errors
+    /// Errors of the file system.
+    fn is_front_free(&self, _mode: LockMode) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    /// Whether locking this open file once more has the same effect as opening the file anew to lock it. Not if another
+    /// machine or program may serve the file system, which may not check an open file again, nor on overlayfs, where an
+    /// open file may be that of a lower layer.
+    fn keeps_locks(&self) -> bool {
+        false
     }
 
     /// Like [`try_front`](Self::try_front), but waits while another process is at the front.

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::system_calls::zero_after_fork;
+use super::system_calls::{count_forks, zero_after_fork};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The process that created a value.
@@ -54,5 +54,32 @@ impl OwnerProcess {
         let advice =
             "by the parent of this forked process, and its locks cannot be used here; open the store again";
         Err(Error::new(ErrorKind::Stale, format!("{} {advice}", what())))
+    }
+}
+
+/// The number of forks of this process, or `None` if they cannot be counted.
+static FORKS: LazyLock<Option<&'static AtomicU64>> = LazyLock::new(count_forks);
+
+/// Tells whether the process has forked since this was created.
+///
+/// A file that was opened before a fork is shared with the child, and so is a lock of it: if the parent is killed while it
+/// holds the lock, the child keeps the lock until it ends. So a file is locked only if no child was forked since the file
+/// was opened. A child that is forked later, while the file is locked, shares the lock in any case.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ForkCheck(Option<u64>);
+
+impl ForkCheck {
+    /// Must be created before the file is opened.
+    pub(crate) fn begin() -> Self {
+        ForkCheck(Self::count())
+    }
+
+    /// Whether a child may share the file. True if forks cannot be counted.
+    pub(crate) fn may_have_forked(self) -> bool {
+        self.0.is_none() || self.0 != Self::count()
+    }
+
+    fn count() -> Option<u64> {
+        FORKS.map(|forks| forks.load(Ordering::SeqCst))
     }
 }

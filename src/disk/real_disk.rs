@@ -10,9 +10,12 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, OFlags, RenameFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
+use rustix::process::{FlockType, fcntl_getlk};
 use tempfile::NamedTempFile;
 
+use super::file_system::Locks;
 use super::open_dirs::OpenDirs;
+use super::shared_watch::SharedWatch;
 use super::watch::Inotify;
 use super::{
     Access, Disk, DiskFile, ExternalError, ExternalFiles, FileId, FileStat, LockHolders, LockMode,
@@ -78,6 +81,11 @@ impl RealDisk {
         let (dir, name) = self.entry(path)?;
         Ok(rustix::fs::statat(dir, name, flags)?)
     }
+}
+
+/// Returns the path of a descriptor: what is done to it is done to the open directory, whatever that one's path is.
+fn path_of(dir: &OwnedFd) -> PathBuf {
+    format!("/proc/self/fd/{}", dir.as_raw_fd()).into()
 }
 
 /// Opens a directory in an open one.
@@ -244,13 +252,15 @@ impl Disk for RealDisk {
 
     fn watch(&self, dir: &Path) -> io::Result<Option<Box<dyn Watch>>> {
         let dir = self.directory(dir, OFlags::PATH)?;
-        // The path of a descriptor: the kernel watches the open directory, whatever its real path is.
-        let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
-        Ok(Some(Box::new(Inotify::new(Path::new(&path))?)))
+        Ok(Some(Box::new(Inotify::new(&path_of(&dir))?)))
     }
 
-    fn is_watch_complete(&self, dir: &Path) -> bool {
-        self.directory(dir, OFlags::PATH).and_then(file_system::is_local).unwrap_or(false)
+    fn watch_all(&self, dir: &Path) -> io::Result<Option<Box<dyn Watch>>> {
+        let dir = self.directory(dir, OFlags::PATH)?;
+        if !file_system::is_local(&dir)? {
+            return Ok(None);
+        }
+        Ok(Some(Box::new(SharedWatch::new(&path_of(&dir))?)))
     }
 
     fn may_be_remote(&self, dir: &Path) -> bool {
@@ -280,22 +290,20 @@ pub(crate) fn opened(file: File) -> Arc<dyn DiskFile> {
     Arc::new(RealFile(file, OnceLock::new()))
 }
 
-/// An open file, and whether its lock [has a queue](RealFile::has_queue), once that is known.
+/// An open file, and how its file system locks it, once that is known.
 #[derive(Debug)]
-struct RealFile(File, OnceLock<bool>);
+struct RealFile(File, OnceLock<Locks>);
 
 impl RealFile {
+    fn locks(&self) -> Locks {
+        *self.1.get_or_init(|| Locks::of(&self.0).unwrap_or(Locks::Remote))
+    }
+
     /// Whether an `fcntl` lock can be the queue for the file's lock, which is a `flock`. This needs two independent
     /// locks, and on a network file system they are the same lock.
     fn has_queue(&self) -> bool {
-        *self.1.get_or_init(|| !may_be_remote(&self.0))
+        self.locks() != Locks::Remote
     }
-}
-
-/// Whether another machine or program may serve the file system, as far as that can be determined.
-fn may_be_remote(file: impl AsFd) -> bool {
-    let file = file.as_fd();
-    !matches!((file_system::is_network(file), file_system::is_fuse(file)), (Ok(false), Ok(false)))
 }
 
 impl DiskFile for RealFile {
@@ -359,6 +367,19 @@ impl DiskFile for RealFile {
             Some(Err(Errno::AGAIN | Errno::ACCESS)) => Ok(false),
             Some(Err(e)) => Err(e.into()),
         }
+    }
+
+    fn is_front_free(&self, mode: LockMode) -> io::Result<bool> {
+        let wanted = match mode {
+            LockMode::Shared => FlockType::ReadLock,
+            LockMode::Exclusive => FlockType::WriteLock,
+        };
+        // Unlike the lock itself, the question needs no file that is open for writing.
+        Ok(!self.has_queue() || fcntl_getlk(&self.0, &wanted.into())?.is_none())
+    }
+
+    fn keeps_locks(&self) -> bool {
+        self.locks() == Locks::Local
     }
 
     fn wait_for_front(&self, mode: LockMode) -> io::Result<()> {

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd as _;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::io::Errno;
@@ -29,6 +29,22 @@ pub(super) fn zero_after_fork() -> Option<&'static AtomicU64> {
     // - no race: the integer is reached only through this reference. At a fork the kernel writes zeros to the page of
     //   the child before the child runs.
     Some(unsafe { AtomicU64::from_ptr(map.as_mut_ptr().cast()) })
+}
+
+/// Returns an integer that grows by 1 just before each fork of this process, from now on. Returns `None` if the C library
+/// has no memory to do that.
+///
+/// Only the C library notices a fork: `fork`, and what is made of it. A child that is made by a bare system call is not
+/// counted. Neither is one that only starts a program (`posix_spawn`, `vfork`): that closes the files of this library.
+pub(super) fn count_forks() -> Option<&'static AtomicU64> {
+    static FORKS: AtomicU64 = AtomicU64::new(0);
+    extern "C" fn before_fork() {
+        FORKS.fetch_add(1, Ordering::SeqCst);
+    }
+    // SAFETY: the function may be called on any thread and at any time, because it only changes an atomic. It exists for
+    // as long as the library is loaded, and the C library forgets it when the library is unloaded.
+    let registered = unsafe { libc::pthread_atfork(Some(before_fork), None, None) };
+    (registered == 0).then_some(&FORKS)
 }
 
 /// The request and the response of `FS_IOC_FIEMAP` (`linux/fiemap.h`).

@@ -13,17 +13,26 @@ use rustix::io::Errno;
 
 use super::{STAGE_PREFIX, Watch};
 
+/// What is watched in a directory. A file appears by a rename or, if the file system cannot rename without replacing, by
+/// a hard link.
+pub(super) const WATCHED: WatchFlags = WatchFlags::MOVED_TO
+    .union(WatchFlags::CREATE)
+    .union(WatchFlags::DELETE_SELF)
+    .union(WatchFlags::MOVE_SELF)
+    .union(WatchFlags::ONLYDIR);
+
+pub(super) fn new_instance() -> io::Result<OwnedFd> {
+    Ok(inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?)
+}
+
 /// A watch by inotify.
 #[derive(Debug)]
 pub(super) struct Inotify(OwnedFd);
 
 impl Inotify {
     pub(super) fn new(dir: &Path) -> io::Result<Self> {
-        let watched = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        // A file appears by a rename or, if the file system cannot rename without replacing, by a hard link.
-        let changes =
-            WatchFlags::MOVED_TO | WatchFlags::CREATE | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
-        inotify::add_watch(&watched, dir, changes | WatchFlags::ONLYDIR)?;
+        let watched = new_instance()?;
+        inotify::add_watch(&watched, dir, WATCHED)?;
         Ok(Inotify(watched))
     }
 
@@ -46,7 +55,7 @@ impl Inotify {
     }
 }
 
-fn is_finished(name: &CStr) -> bool {
+pub(super) fn is_finished(name: &CStr) -> bool {
     !name.to_bytes().starts_with(STAGE_PREFIX.as_bytes())
 }
 

@@ -18,6 +18,7 @@
 //! | manifest | the file of a generation: its changes to a table, or everything | `publish.rs` |
 //! | merge | two ascending sequences of entries, side by side | `merge.rs` |
 //! | metadata copy | the manifests and tables of a copy of a store with its tags | `metadata_copy.rs` |
+//! | newest watch | tells a handle that no name was added to `meta/` since it was listed | `newest_watch.rs` |
 //! | newest generation | the one with the highest number on disk | `recover.rs` |
 //! | older manifests | those before the newest, and what their readers may need | `older.rs` |
 //! | open store | what one handle keeps from one commit to the next | `open_store.rs` |
@@ -33,7 +34,7 @@
 //! | tag | a name for a generation, which keeps it | `history.rs` |
 //! | transfer | counts what is read from another store | `transfer.rs` |
 //! | unsynced | the mark of a store that has commits without a sync | `unsynced.rs` |
-//! | watch | tells that names were added to `meta/`; one idle watch is kept | `kept_watch.rs` |
+//! | watch | waits until names are added to `meta/`; one idle watch is kept | `kept_watch.rs` |
 //! | writers' lock | the exclusive lock of `LOCK`, by which writers take turns | `writer_lock.rs` |
 
 mod attributes;
@@ -54,6 +55,7 @@ mod merge;
 mod metadata_copy;
 mod name_changes;
 mod new_store;
+mod newest_watch;
 mod older;
 mod open_dirs;
 mod open_store;

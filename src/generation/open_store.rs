@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use super::garbage::frees_full_disk;
+use super::newest_watch::NewestWatch;
 use super::older::OlderManifests;
 use super::store_dir::StoreDir;
 use super::writer_lock::{NewestListed, WriterLock};
 use super::{Generation, recover};
-use crate::disk::{Watch, if_test_omits_step};
+use crate::disk::if_test_omits_step;
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::{AccessOptions, ExternalOpener, LockWait, OpenStorages, Poison};
 
@@ -46,17 +47,6 @@ impl Default for Options {
     }
 }
 
-/// A listing of `meta/` with more names than this is not repeated while a watch reports no new names.
-const LONG_LISTING: usize = 64;
-
-/// A watch of `meta/`, started once a listing was long.
-#[derive(Debug)]
-struct MetaWatch {
-    watch: Box<dyn Watch>,
-    /// The newest generation of the last listing, or `None` if names have appeared since.
-    newest: Option<u64>,
-}
-
 /// An open store. A handle, its clones and its snapshots share one.
 #[derive(Debug)]
 pub(crate) struct OpenStore {
@@ -74,7 +64,8 @@ pub(crate) struct OpenStore {
     pub(crate) is_swept: AtomicBool,
     /// What is known about the generations before the newest. Only locked under the writers' lock.
     older: Mutex<OlderManifests>,
-    meta_watch: Mutex<Option<MetaWatch>>,
+    /// Shared with the storages that are changed in place.
+    pub(crate) newest_watch: Arc<NewestWatch>,
 }
 
 impl Deref for OpenStore {
@@ -105,7 +96,7 @@ impl OpenStore {
             is_fixed: false,
             is_swept: AtomicBool::new(false),
             older: Mutex::default(),
-            meta_watch: Mutex::default(),
+            newest_watch: Arc::default(),
         }
     }
 
@@ -157,7 +148,7 @@ impl OpenStore {
 
     /// Returns the newest generation on disk.
     pub(crate) fn newest_of_all(&self) -> Result<Arc<Generation>> {
-        Ok(self.newest_by(recover::settled_list)?.0)
+        Ok(self.newest_by(false)?.0)
     }
 
     /// Makes this handle stay on a generation, and refuse to write.
@@ -194,47 +185,29 @@ impl OpenStore {
         let mut listed = lock.listed.lock().unwrap_or_else(PoisonError::into_inner);
         match &*listed {
             Some(listed) => Ok(listed.clone()),
-            None => Ok(listed.insert(self.newest_by(recover::list)?).clone()),
+            None => Ok(listed.insert(self.newest_by(true)?).clone()),
         }
     }
 
-    fn newest_by(&self, list: recover::List) -> Result<NewestListed> {
+    /// A commit, which holds the writers' lock, needs the names if they are few: there are older generations among them.
+    fn newest_by(&self, has_lock: bool) -> Result<NewestListed> {
         self.check_process()?;
-        let mut meta_watch = self.meta_watch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.newest_watch.lock();
         let current = self.current();
-        if let Some(meta_watch) = &mut *meta_watch {
-            // Before the listing: a change after this point is reported next time.
-            let has_changed = meta_watch.watch.wait(Duration::ZERO).unwrap_or(true);
-            meta_watch.newest = meta_watch.newest.filter(|_| !has_changed);
-            if meta_watch.newest == Some(current.number()) {
-                current.check_named(&*self.disk)?;
-                return Ok((current, None));
-            }
+        if (!has_lock || known.is_long()) && known.is_newest(current.number()) {
+            current.check_named(&*self.disk)?;
+            return Ok((current, None));
         }
+        let list = if has_lock { recover::list } else { recover::settled_list };
         let (newest, names) = recover::newest_listed(self, Some(current), list)?;
-        let meta = self.paths.meta_dir();
-        match &mut *meta_watch {
-            Some(meta_watch) => meta_watch.newest = Some(newest.number()),
-            None if names.len() > LONG_LISTING && self.disk.is_watch_complete(&meta) => {
-                let watch = self.disk.watch(&meta).ok().flatten();
-                *meta_watch = watch.map(|watch| MetaWatch { watch, newest: None });
-            }
-            None => {}
-        }
+        known.note_listing(self, newest.number(), names.len());
         Ok((newest, Some(names)))
     }
 
-    /// Records that this handle has published a generation under the writers' lock: all names added to `meta/` since
-    /// the listing are its own.
+    /// Records that this handle has published a generation under the writers' lock.
     pub(crate) fn note_published(&self, generation: u64, lock: &WriterLock) {
         *lock.listed.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let mut meta_watch = self.meta_watch.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(meta_watch) = &mut *meta_watch
-            && meta_watch.newest.is_some()
-        {
-            let is_drained = meta_watch.watch.wait(Duration::ZERO).is_ok();
-            meta_watch.newest = is_drained.then_some(generation);
-        }
+        self.newest_watch.lock().note_published(generation);
     }
 
     /// Moves this handle to a generation, unless its own is as new or newer. Returns whether it moved.

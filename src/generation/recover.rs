@@ -9,6 +9,7 @@ use std::time::Duration;
 use stridemap_format::{self as format, Manifest, Uuid, limits};
 
 use super::Generation;
+use super::newest_watch::NewestWatch;
 use super::pinned::Pin;
 use super::store_dir::StoreDir;
 use super::table::Table;
@@ -140,11 +141,25 @@ pub(super) fn numbers_among(names: &[String], extension: &str) -> Vec<u64> {
 }
 
 /// Whether the newest generation has a record of a storage. `known` is the number of a generation that has one, and
-/// is updated. While that generation is the newest, its manifest is not read again.
-pub(crate) fn newest_has_storage(store: &StoreDir, id: u64, known: &AtomicU64) -> Result<bool> {
-    if numbers_among(&settled_list(&*store.disk, &store.paths)?, "man").pop()
-        == Some(known.load(Ordering::Relaxed))
-    {
+/// is updated. While that generation is the newest, its manifest is not read again. While it is known to be, nothing is
+/// listed.
+pub(crate) fn newest_has_storage(
+    store: &StoreDir,
+    watch: &NewestWatch,
+    id: u64,
+    known: &AtomicU64,
+) -> Result<bool> {
+    let mut newest_known = watch.lock();
+    let is_newest = newest_known.is_newest(known.load(Ordering::Relaxed)) || {
+        let names = settled_list(&*store.disk, &store.paths)?;
+        let newest = numbers_among(&names, "man").pop();
+        if let Some(newest) = newest {
+            newest_known.note_listing(store, newest, names.len());
+        }
+        newest == Some(known.load(Ordering::Relaxed))
+    };
+    drop(newest_known);
+    if is_newest {
         return Ok(true);
     }
     let generation = newest(store, None)?;

@@ -99,7 +99,8 @@ impl Loader {
     /// would pin the generation of the store for as long as it lives.
     fn in_place_context(&self, id: u64, generation: &Generation) -> InPlaceContext {
         let (dir, known) = (StoreDir::clone(&self.store), AtomicU64::new(generation.number()));
-        let is_referenced = move || generation::newest_has_storage(&dir, id, &known);
+        let watch = Arc::clone(&self.store.newest_watch);
+        let is_referenced = move || generation::newest_has_storage(&dir, &watch, id, &known);
         let dir = StoreDir::clone(&self.store);
         let is_durable = AtomicBool::new(generation.is_synced() || !self.store.is_durable());
         let make_durable = move || {

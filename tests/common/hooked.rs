@@ -220,8 +220,11 @@ impl Disk for Hooked {
         self.around("watch", dir, |disk| disk.watch(dir))
     }
 
-    fn is_watch_complete(&self, dir: &Path) -> bool {
-        !self.quirks.lacks_watches && self.disk.is_watch_complete(dir)
+    fn watch_all(&self, dir: &Path) -> io::Result<Option<Box<dyn Watch>>> {
+        if self.quirks.lacks_watches {
+            return Ok(None);
+        }
+        self.around("watch_all", dir, |disk| disk.watch_all(dir))
     }
 
     fn lock_holders(&self) -> LockHolders {
@@ -324,6 +327,14 @@ impl DiskFile for HookedFile {
 
     fn try_front(&self, mode: LockMode) -> io::Result<bool> {
         self.around("try_front", || self.file.try_front(mode))
+    }
+
+    fn is_front_free(&self, mode: LockMode) -> io::Result<bool> {
+        self.around("is_front_free", || self.file.is_front_free(mode))
+    }
+
+    fn keeps_locks(&self) -> bool {
+        self.file.keeps_locks()
     }
 
     fn wait_for_front(&self, mode: LockMode) -> io::Result<()> {

@@ -13,7 +13,7 @@ use super::in_place::{InPlaceContext, InPlaceFile, Opened};
 use super::live::LiveFile;
 use super::mutable::{LockedStorage, MutableFile};
 use super::open_external::ExternalOpener;
-use crate::disk::{Access, Disk, DiskFile, FileId, FileStat, LockMode};
+use crate::disk::{Access, Disk, DiskFile, FileId, FileStat, ForkCheck, LockMode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kept::KeptQuota;
 use crate::storage::map::advice::Hint;
@@ -145,7 +145,7 @@ impl Storage {
         permit: Option<MapPermit>,
         context: impl FnOnce() -> InPlaceContext,
     ) -> Result<Arc<Self>> {
-        let length_bytes = record.length_bytes;
+        let (length_bytes, forks) = (record.length_bytes, ForkCheck::begin());
         let file = disk.open(path, Access::Read).opening("open storage", path)?;
         let stat = file.stat().opening("open storage", path)?;
         check_length(path, stat.size_bytes, record.file_bytes())?;
@@ -156,7 +156,7 @@ impl Storage {
             _ => (None, 0),
         };
         let in_place = |file| {
-            let opened = Opened { path, file, stat };
+            let opened = Opened { forks, path, file, stat };
             InPlaceFile::new(disk, opened, (store, id), &record, context(), permit)
         };
         let bytes = match (&record.kind, file.as_file(), map_permit) {

@@ -10,7 +10,7 @@ use stridemap_format::{StorageRecord, Uuid};
 
 use super::poison::Poison;
 use crate::disk::{
-    Access, Disk, DiskFile, FileId, FileStat, FileSystem, OwnerProcess, if_test_omits_step,
+    Access, Disk, DiskFile, FileId, FileStat, FileSystem, ForkCheck, OwnerProcess, if_test_omits_step,
     is_written_in_place, needs_new_blocks, step, unshare,
 };
 use crate::error::{Error, ErrorKind, IoContext, Result};
@@ -34,6 +34,8 @@ pub(crate) struct InPlaceFile {
     /// it happened.
     pub(in crate::storage) file: Arc<dyn DiskFile>,
     pub(in crate::storage) id: FileId,
+    /// Created before `file` was opened.
+    pub(in crate::storage) forks: ForkCheck,
     /// The store, and the storage's id in it.
     identity: (Uuid, u64),
     /// The process that loaded the storage.
@@ -86,6 +88,7 @@ impl fmt::Debug for InPlaceContext {
 
 /// The open file of a storage.
 pub(in crate::storage) struct Opened<'a> {
+    pub(in crate::storage) forks: ForkCheck,
     pub(in crate::storage) path: &'a Path,
     pub(in crate::storage) file: Arc<dyn DiskFile>,
     pub(in crate::storage) stat: FileStat,
@@ -94,7 +97,7 @@ pub(in crate::storage) struct Opened<'a> {
 impl InPlaceFile {
     pub(in crate::storage) fn new(
         disk: &Arc<dyn Disk>,
-        Opened { path, file, stat }: Opened<'_>,
+        Opened { forks, path, file, stat }: Opened<'_>,
         identity: (Uuid, u64),
         record: &StorageRecord,
         context: InPlaceContext,
@@ -110,6 +113,7 @@ impl InPlaceFile {
             path: path.to_path_buf(),
             file,
             id: stat.id(),
+            forks,
             identity,
             owner: OwnerProcess::current(),
             length_bytes: record.length_bytes,
@@ -162,13 +166,33 @@ impl InPlaceFile {
         }
     }
 
-    /// Checks that writes to this open file change only the storage that was loaded, and are not lost.
+    /// Opens the file that was loaded, if it still has its name.
+    pub(in crate::storage) fn open_same(&self) -> Option<Arc<dyn DiskFile>> {
+        let file = self.disk.open(&self.path, Access::Read).ok()?;
+        file.stat().is_ok_and(|stat| stat.id() == self.id).then_some(file)
+    }
+
+    /// Checks that writes to this file, which was opened by its name, change only the storage that was loaded, and are not
+    /// lost.
     ///
     /// # Errors
     /// `Stale` if the name of the loaded file now belongs to a different file; `Conflict` if the file has several
     /// names, or if no tensor of the newest generation is backed by the storage.
     pub(in crate::storage) fn check_changeable(&self, file: &Arc<dyn DiskFile>) -> Result<()> {
-        let stat = file.stat().doing("examine storage", &self.path)?;
+        self.check_stat(file.stat())
+    }
+
+    /// Like [`check_changeable`](Self::check_changeable), for a file that was open before: the name may be gone since, or be
+    /// that of a different file.
+    pub(in crate::storage) fn check_still_changeable(&self) -> Result<()> {
+        match self.disk.stat(&self.path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(self.unreferenced_error()),
+            stat => self.check_stat(stat),
+        }
+    }
+
+    fn check_stat(&self, stat: io::Result<FileStat>) -> Result<()> {
+        let stat = stat.doing("examine storage", &self.path)?;
         if !step!("in-place-is-same", self.is_same_file(stat)) {
             let message = format!(
                 "{}: the file was replaced since the tensor was loaded; load it again",

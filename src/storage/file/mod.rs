@@ -5,6 +5,7 @@ pub(in crate::storage) mod external_file;
 pub(in crate::storage) mod heap_bytes;
 pub(in crate::storage) mod in_place;
 pub(in crate::storage) mod live;
+mod lock_files;
 pub(in crate::storage) mod mark;
 pub(in crate::storage) mod mutable;
 pub(in crate::storage) mod open_external;

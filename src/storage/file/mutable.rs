@@ -1,11 +1,13 @@
 //! Mutable storages, and their locks.
 
+use std::io;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use super::in_place::InPlaceFile;
+use super::lock_files::{LockFiles, ToLock};
 use super::mark;
-use crate::disk::{Access, DiskFile, LockMode, step};
+use crate::disk::{DiskFile, LockMode, step};
 use crate::error::{Error, ErrorKind, IoContext, Result};
 use crate::storage::map::file_lock::{FileLock, LockRef};
 use crate::storage::map::mapping::LockedMapping;
@@ -15,6 +17,7 @@ use crate::storage::open_file::MapError;
 #[derive(Debug)]
 pub(crate) struct MutableFile {
     in_place: InPlaceFile,
+    files: Arc<LockFiles>,
     /// One mapping for each [`LockMode`], made on first use. Its bytes are only borrowed together with a lock.
     shared_mapping: OnceLock<LockedMapping>,
     exclusive_mapping: OnceLock<LockedMapping>,
@@ -52,7 +55,7 @@ pub(crate) struct LockedStorage {
 impl MutableFile {
     pub(in crate::storage) fn new(in_place: InPlaceFile) -> Arc<Self> {
         let (shared_mapping, exclusive_mapping) = (OnceLock::new(), OnceLock::new());
-        Arc::new(MutableFile { in_place, shared_mapping, exclusive_mapping })
+        Arc::new(MutableFile { in_place, files: Arc::default(), shared_mapping, exclusive_mapping })
     }
 
     pub(in crate::storage) fn in_place(&self) -> &InPlaceFile {
@@ -71,19 +74,21 @@ impl MutableFile {
         mode: LockMode,
         allows_interrupted: bool,
     ) -> Result<LockedStorage> {
-        let (file, lock) = self.lock_file(mode)?;
+        let (to_lock, lock) = self.lock_file(mode)?;
+        if mode == LockMode::Exclusive && to_lock.is_kept() {
+            self.in_place.check_still_changeable()?;
+        } else if mode == LockMode::Exclusive {
+            self.in_place.check_changeable(&to_lock.file)?;
+            self.files.keep(mode, &to_lock);
+        }
         // On overlayfs a writer may have copied the file up before the lock was taken. No writer does so while the
         // lock is held.
         let (file, shows_later_writes) = match mode == LockMode::Shared && self.in_place.is_on_overlay() {
-            true => self.open_same().map_or((file, false), |file| (file, true)),
-            false => (file, true),
+            true => self.in_place.open_same().map_or((to_lock.file, false), |file| (file, true)),
+            false => (to_lock.file, true),
         };
-        // If the file was truncated, accessing an earlier mapping would be a fault.
-        self.in_place.check_length(&file)?;
-        if mode == LockMode::Exclusive {
-            self.in_place.check_changeable(&file)?;
-        }
-        let was_interrupted = self.check_mark(&*file, allows_interrupted)?;
+        // Also shows that the file is whole: if it was truncated, accessing an earlier mapping would be a fault.
+        let was_interrupted = self.check_mark(&file, allows_interrupted)?;
         Ok(LockedStorage {
             storage: Arc::clone(self),
             lock,
@@ -107,20 +112,25 @@ impl MutableFile {
     /// # Errors
     /// `Busy`; `Stale` in a child of the process that loaded the storage; `Interrupted` as for [`lock`](Self::lock).
     pub(in crate::storage) fn lock_to_read(&self, allows_interrupted: bool) -> Result<FileLock> {
-        let (file, lock) = self.lock_file(LockMode::Shared)?;
+        let (to_lock, lock) = self.lock_file(LockMode::Shared)?;
         if !allows_interrupted {
-            self.check_mark(&*file, false)?;
+            self.check_mark(&to_lock.file, false)?;
         }
         Ok(lock)
     }
 
-    /// Returns whether the mark of the storage is set. The caller holds a lock of the file.
+    /// Returns whether the mark of the storage is set. The caller holds a lock of the file. The mark is the last byte of the
+    /// file, so the file is not shorter than the record states.
     ///
     /// # Errors
-    /// `Interrupted` if it is set, unless `allows_interrupted`; `Io`.
-    fn check_mark(&self, file: &dyn DiskFile, allows_interrupted: bool) -> Result<bool> {
+    /// `Interrupted` if it is set, unless `allows_interrupted`; `Corrupt` if the file is too short; `Io`.
+    fn check_mark(&self, file: &Arc<dyn DiskFile>, allows_interrupted: bool) -> Result<bool> {
         let InPlaceFile { path, length_bytes, .. } = &self.in_place;
-        let is_set = mark::is_set(file, *length_bytes).doing("read storage", path)?;
+        let read = mark::is_set(&**file, *length_bytes);
+        if matches!(&read, Err(e) if e.kind() == io::ErrorKind::UnexpectedEof) {
+            self.in_place.check_length(file)?;
+        }
+        let is_set = read.doing("read storage", path)?;
         if !is_set || allows_interrupted {
             return Ok(is_set);
         }
@@ -133,24 +143,13 @@ impl MutableFile {
         Err(Error::new(ErrorKind::Interrupted, message))
     }
 
-    /// Opens the file, and waits for its lock.
-    fn lock_file(&self, mode: LockMode) -> Result<(Arc<dyn DiskFile>, FileLock)> {
-        let InPlaceFile { path, id, file: loaded, .. } = &self.in_place;
+    /// Waits for the lock of an open file of the storage.
+    fn lock_file(&self, mode: LockMode) -> Result<(ToLock, FileLock)> {
+        let InPlaceFile { path, id, context, .. } = &self.in_place;
         self.in_place.check_process()?;
-        // Opened for each lock, because a lock belongs to the open file.
-        let file = match mode {
-            // A shared lock is for reading the file that was loaded, even if it has lost its name since.
-            LockMode::Shared => self.open_same().unwrap_or_else(|| Arc::clone(loaded)),
-            LockMode::Exclusive => self.in_place.open_to_write()?,
-        };
-        let lock = FileLock::take(&file, *id, mode.into(), (path, self.in_place.context.lock_wait))?;
-        Ok((file, lock))
-    }
-
-    /// Opens the file that was loaded, if it still has its name.
-    fn open_same(&self) -> Option<Arc<dyn DiskFile>> {
-        let file = self.in_place.disk.open(&self.in_place.path, Access::Read).ok()?;
-        file.stat().is_ok_and(|stat| stat.id() == self.in_place.id).then_some(file)
+        let to_lock = self.files.to_lock(&self.in_place, mode)?;
+        let lock = FileLock::take(&to_lock.file, *id, mode.into(), (path, context.lock_wait))?;
+        Ok((to_lock, lock))
     }
 }
 

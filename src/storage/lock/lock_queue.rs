@@ -82,12 +82,24 @@ fn queues() -> MutexGuard<'static, Queues> {
     queues
 }
 
+/// Whether no process or thread waits for the lock of a file, so that a thread may try it without joining the queue, which
+/// takes one system call and not two. Whoever joins in between waits a little longer: for a lock that is held, everyone
+/// joins.
+///
+/// False for some time after this process has waited itself, because it must then pause.
+pub(in crate::storage) fn is_empty(file: &dyn DiskFile, id: FileId, mode: LockMode) -> bool {
+    let queues = queues();
+    let is_used = queues.by_file.contains_key(&id) || queues.must_pause(id);
+    drop(queues);
+    !is_used && matches!(file.is_front_free(mode), Ok(true))
+}
+
 impl Turn {
     /// Joins the queue for the lock of an open file. `timeout` is the time left to get the lock.
     pub(crate) fn join(file: &Arc<dyn DiskFile>, id: FileId, mode: LockMode, timeout: Duration) -> Turn {
         let (began, patience) = (Instant::now(), MAX_FRONT_WAIT.min(timeout / 2));
         let mut queues = queues();
-        if queues.waited_in.is_some_and(|(last, when)| last == id && when.elapsed() < REQUEUE_PAUSE_PERIOD) {
+        if queues.must_pause(id) {
             drop(queues);
             thread::sleep(REQUEUE_PAUSE.min(patience));
             queues = self::queues();
@@ -197,6 +209,11 @@ fn request_front(file: &Arc<dyn DiskFile>, id: FileId, mode: LockMode) -> bool {
 impl Queues {
     fn new() -> Self {
         Queues { owner: OwnerProcess::current(), next_ticket: 0, by_file: HashMap::new(), waited_in: None }
+    }
+
+    /// Whether this process has waited for a file a short time ago.
+    fn must_pause(&self, id: FileId) -> bool {
+        self.waited_in.is_some_and(|(last, when)| last == id && when.elapsed() < REQUEUE_PAUSE_PERIOD)
     }
 
     fn leave(&mut self, file: &Arc<dyn DiskFile>, id: FileId, ticket: u64) {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::lock_queue::Turn;
+use super::lock_queue::{self, Turn};
 use super::lock_wait::{LockWait, WaitReports};
 use crate::disk::{DiskFile, FileId, LockMode, step};
 use crate::error::{Error, ErrorKind, IoContext, Result};
@@ -30,6 +30,8 @@ impl FileLock {
         let deadline = Instant::now().checked_add(wait.timeout);
         let mut reports = WaitReports::begin(wait);
         let mut turn: Option<Turn> = None;
+        let may_try =
+            |turn: &Option<Turn>| turn.is_some() || lock_queue::is_empty(&**file, id, purpose.mode());
         let mut registry = file_registry::lock_without_conflict(id, purpose, path)?;
         let lock = loop {
             if registry.file(id).conflict_with_lock(purpose).is_some() {
@@ -37,14 +39,13 @@ impl FileLock {
                 registry = file_registry::lock_without_conflict(id, purpose, path)?;
             }
             let is_another_thread = match registry.file(id).held_lock() {
-                Some((Purpose::Share, is_own)) if purpose == Purpose::Share && (is_own || turn.is_some()) => {
+                Some((Purpose::Share, is_own)) if purpose == Purpose::Share && (is_own || may_try(&turn)) => {
                     break registry.add_lock(id, purpose, file);
                 }
                 Some((held, true)) => return Err(busy(held_by_this_thread(held))),
                 Some((_, false)) => true,
-                None if turn.is_none() => false,
                 None => {
-                    if try_lock(&**file, purpose, path)? {
+                    if may_try(&turn) && try_lock(&**file, purpose, path)? {
                         break registry.add_lock(id, purpose, file);
                     }
                     false

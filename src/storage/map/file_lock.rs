@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::{self, ThreadId};
 
-use super::file_registry::{FileRegistry, HeldLock, Purpose, UNLOCKED, lock};
+use super::file_registry::{FileRegistry, HeldLock, Purpose, lock, notify_unlocked};
 use crate::disk::{DiskFile, FileId, OwnerProcess};
 use crate::kept::{self, Kind};
 
@@ -154,8 +154,7 @@ impl Drop for LockHold {
             let _ = held.file.unlock();
             let held = file_use.lock.take();
             registry.remove_if_unused(self.id);
-            drop(registry);
-            UNLOCKED.notify_all();
+            notify_unlocked(registry);
             drop(held);
         }
     }

@@ -168,13 +168,16 @@ pub(in crate::storage) struct FileRegistry {
     /// locks, but has inherited the regions.
     pub(super) owner: OwnerProcess,
     pub(super) by_file: HashMap<FileId, FileUse>,
+    /// The threads in [`wait`]. Without any, an unlock notifies nobody, which saves a system call.
+    waiting: usize,
 }
 
-static REGISTRY: LazyLock<Mutex<FileRegistry>> =
-    LazyLock::new(|| Mutex::new(FileRegistry { owner: OwnerProcess::current(), by_file: HashMap::new() }));
+static REGISTRY: LazyLock<Mutex<FileRegistry>> = LazyLock::new(|| {
+    Mutex::new(FileRegistry { owner: OwnerProcess::current(), by_file: HashMap::new(), waiting: 0 })
+});
 
 /// Notified when a file is unlocked.
-pub(super) static UNLOCKED: Condvar = Condvar::new();
+static UNLOCKED: Condvar = Condvar::new();
 
 static UNUSED: FileUse = FileUse { regions: Vec::new(), lock: None };
 
@@ -184,6 +187,7 @@ pub(in crate::storage) fn lock() -> MutexGuard<'static, FileRegistry> {
     let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
     if !registry.owner.is_current() {
         registry.owner = OwnerProcess::current();
+        registry.waiting = 0;
         // This closes the child's descriptors, which unlocks nothing: the parent has the files open too.
         registry.by_file.values_mut().for_each(|file_use| file_use.lock = None);
         registry.by_file.retain(|_, file_use| !file_use.is_unused());
@@ -210,12 +214,24 @@ pub(in crate::storage) fn lock_without_conflict(
 
 /// Unlocks the registry until a file is unlocked or the timeout has passed.
 pub(in crate::storage) fn wait(
-    registry: MutexGuard<'static, FileRegistry>,
+    mut registry: MutexGuard<'static, FileRegistry>,
     timeout: Option<Duration>,
 ) -> MutexGuard<'static, FileRegistry> {
-    match timeout {
+    registry.waiting += 1;
+    let mut registry = match timeout {
         None => UNLOCKED.wait(registry).unwrap_or_else(PoisonError::into_inner),
         Some(timeout) => UNLOCKED.wait_timeout(registry, timeout).unwrap_or_else(PoisonError::into_inner).0,
+    };
+    registry.waiting -= 1;
+    registry
+}
+
+/// Unlocks the registry, and wakes the threads that wait for a file that was unlocked under it.
+pub(super) fn notify_unlocked(registry: MutexGuard<'static, FileRegistry>) {
+    let has_waiting = registry.waiting > 0;
+    drop(registry);
+    if has_waiting {
+        UNLOCKED.notify_all();
     }
 }
 

@@ -225,7 +225,8 @@ impl LockedMapping {
             return None;
         }
         // SAFETY:
-        // - in bounds: the file had the map's length when it was locked: `MutableFile::lock` checks it each time.
+        // - in bounds: the file was longer than the map when it was locked: `MutableFile::lock` reads the byte after the
+        //   storage's own bytes each time.
         //   This library truncates it only under a lock to grow it, which excludes this one, and by the contract of
         //   `MapPermit` nothing else does. On overlayfs the file under a shared lock may be in a lower layer, which
         //   never changes. Its copy in the upper layer does not change while the lock is held, so both have the same

@@ -127,6 +127,7 @@ fn other_process() {
         crate::filesystems::replaced::run_role,
         crate::history::run_role,
         crate::mutable::interrupted::run_role,
+        crate::mutable::warm_locks::run_role,
         crate::refusals::run_role,
         crate::sharing::forks::run_role,
         crate::sharing::hazards::run_role,

@@ -4,11 +4,22 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use stridemap::disk::{Disk as _, RealDisk};
+
 use super::processes::command;
 
 /// Marks a place in the trace of this process.
 pub(crate) fn mark(name: &str) {
     assert!(fs::metadata(format!("/{name}")).is_err());
+}
+
+/// Whether only this kernel changes the file system of a store. On others, less is kept.
+pub(crate) fn is_local(store: &Path) -> bool {
+    let is_local = !RealDisk::default().may_be_remote(store.parent().unwrap());
+    if !is_local {
+        println!("skipped: {} is not on a local file system", store.display());
+    }
+    is_local
 }
 
 /// The system calls of the thread that plays a role.
@@ -18,7 +29,8 @@ impl Trace {
     /// Returns the calls between two marks.
     pub(crate) fn between(&self, from: &str, to: &str) -> &[String] {
         let [from, to] = [from, to].map(|name| {
-            let is_mark = |call: &String| call.starts_with("statx(") && call.contains(&format!("\"/{name}\""));
+            let is_mark =
+                |call: &String| call.starts_with("statx(") && call.contains(&format!("\"/{name}\""));
             self.0.iter().position(is_mark).unwrap()
         });
         &self.0[from + 1..to]
@@ -38,7 +50,11 @@ pub(crate) fn trace(role: &str, path: &Path, name: &str) -> Option<Trace> {
     let role = command(role, path);
     let mut traced = Command::new("strace");
     // A file for each thread: those of the test harness may make calls at any moment.
-    traced.args(["-ff", "-qq", "-o"]).arg(traces.path().join("of")).arg(role.get_program()).args(role.get_args());
+    traced
+        .args(["-ff", "-qq", "-o"])
+        .arg(traces.path().join("of"))
+        .arg(role.get_program())
+        .args(role.get_args());
     traced.envs(role.get_envs().filter_map(|(key, value)| Some((key, value?))));
     assert!(traced.stdout(Stdio::null()).status().unwrap().success());
     let mut all =

@@ -5,6 +5,7 @@ mod guards;
 pub(crate) mod interrupted;
 mod reading;
 mod refused;
+pub(crate) mod warm_locks;
 
 use std::fs;
 use std::path::Path;

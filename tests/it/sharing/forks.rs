@@ -40,6 +40,10 @@ pub(crate) fn fork(child: impl FnOnce()) -> Forked {
 }
 
 impl Forked {
+    pub(crate) fn id(&self) -> libc::pid_t {
+        self.0
+    }
+
     /// Waits for its end. Returns whether it succeeded.
     pub(crate) fn succeeds(self) -> bool {
         let mut status = 1;
