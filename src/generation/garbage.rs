@@ -9,7 +9,8 @@ use stridemap_format::KeptKey;
 
 use super::entries::{Entries, KeptEntry, StorageEntry};
 use super::store_dir::StoreDir;
-use crate::disk::{Access, DiskFile, LockMode, StoreFile, if_test_omits_step, step};
+use super::writer_lock::WriterLock;
+use crate::disk::{Access, DiskFile, LockMode, StoreFile, dir_of, if_test_omits_step, step};
 use crate::error::{Error, IoContext, Result};
 
 /// What a garbage collection deleted.
@@ -23,10 +24,16 @@ pub struct Collected {
     pub size_bytes: u64,
 }
 
+/// A file of at least this many bytes is kept open while it is deleted, until the writers' lock is released. Its name is
+/// gone at once, but the file system frees its blocks when it is closed, which takes a while and needs no lock.
+const LARGE_BYTES: u64 = 1 << 20;
+
 /// Deletes files that are no longer needed, and counts them.
 pub(crate) struct Collector<'a> {
     pub(super) store: &'a StoreDir,
     pub(crate) collected: Collected,
+    /// The lock that is released when the collection ends, if nothing that is done before needs the space.
+    lock: Option<&'a WriterLock>,
 }
 
 /// Whether a generation has no record of a storage that is listed as garbage. A malformed store may list one that has a
@@ -37,15 +44,32 @@ pub(super) fn is_really_garbage(entries: Entries<'_>, id: u64) -> bool {
 
 impl<'a> Collector<'a> {
     pub(crate) fn new(store: &'a StoreDir) -> Self {
-        Collector { store, collected: Collected::default() }
+        Collector { store, collected: Collected::default(), lock: None }
+    }
+
+    /// Closes large files after the lock is released.
+    pub(super) fn closing_after(store: &'a StoreDir, lock: &'a WriterLock) -> Self {
+        Collector { lock: Some(lock), ..Self::new(store) }
     }
 
     pub(super) fn remove(&mut self, path: &Path) -> io::Result<()> {
         let size_bytes = self.store.disk.stat(path).map_or(0, |stat| stat.size_bytes);
+        let large = self.lock.filter(|_| size_bytes >= LARGE_BYTES);
+        let open = large.and_then(|lock| Some((lock, self.open_to_delete(path)?)));
         self.store.disk.remove(path)?;
+        if let Some((lock, file)) = open {
+            lock.close_later(file);
+        }
         self.collected.file_count += 1;
         self.collected.size_bytes += size_bytes;
         Ok(())
+    }
+
+    /// Opens a file that is about to be deleted. A file system that another machine or program serves may rename an open
+    /// file instead of deleting it, so there it is not opened.
+    fn open_to_delete(&self, path: &Path) -> Option<Arc<dyn DiskFile>> {
+        let disk = &self.store.disk;
+        if disk.may_be_remote(dir_of(path)) { None } else { disk.open(path, Access::Read).ok() }
     }
 
     /// Deletes the files of a storage. Returns whether they are gone.

@@ -15,6 +15,7 @@ use super::in_use::{GenerationInUse, ManifestNeeds};
 use super::pinned::Pin;
 use super::recover::{list, numbers_among};
 use super::store_dir::StoreDir;
+use super::writer_lock::WriterLock;
 use crate::disk::{
     Access, LockMode, STAGE_PREFIX, StoreFile, if_test_omits_step, is_not_regular, read_again, read_capped,
     step,
@@ -243,6 +244,7 @@ impl OlderManifests {
         newest: &Generation,
         (gained, released): (BTreeSet<u64>, &[(u64, KeptGeneration)]),
         sweeps: bool,
+        lock: &WriterLock,
     ) {
         self.as_of = newest.number();
         self.needed_to = self.needed_to_after;
@@ -260,7 +262,7 @@ impl OlderManifests {
         selected.extend((0..half.min(others)).map(|turn| (start + turn) % others));
         selected.extend(released.iter().filter_map(|&(generation, _)| self.kept_at(generation)));
         let reads = if others == 0 { CHECKED_PER_COMMIT } else { READ_PER_COMMIT };
-        let mut collector = Collector::new(store);
+        let mut collector = Collector::closing_after(store, lock);
         self.collect(selected.into_iter().rev(), reads, &mut collector);
         self.own_pin = None;
         let _ = self.remove_garbage(newest, &mut collector);

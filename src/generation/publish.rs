@@ -118,7 +118,7 @@ pub(super) fn move_on(
     // A sweep lists all files. In a store with many files, only some generations are due for one.
     let is_due = published.number() % (1 + published.file_count() / FILES_PER_SWEEP) == 0;
     let sweeps = is_due && !store.is_swept.swap(true, Ordering::Relaxed);
-    older.after_commit(store, published, tags, sweeps);
+    older.after_commit(store, published, tags, sweeps, lock);
 }
 
 /// What the manifest of the next generation is based on.

@@ -23,7 +23,12 @@ pub(crate) struct WriterLock {
     id: FileId,
     /// Set for a transaction that holds the lock while its caller runs.
     _holder: Option<Holder>,
+    /// Large files that were deleted, closed after the lock is released, because this is after `_lock`.
+    closing: Mutex<Vec<Arc<dyn DiskFile>>>,
 }
+
+/// How many deleted files are closed later: descriptors are few. The others are closed at once.
+const MAX_CLOSING: usize = 64;
 
 /// The threads of this process that hold a `LOCK` while their own code runs. If such a thread waited for the lock, it
 /// would wait for itself.
@@ -104,7 +109,16 @@ impl WriterLock {
             );
             return Err(Error::new(ErrorKind::Stale, message));
         }
-        Ok(WriterLock { _lock: lock, listed: Mutex::default(), id: held, _holder: None })
+        let (listed, closing) = (Mutex::default(), Mutex::default());
+        Ok(WriterLock { _lock: lock, listed, id: held, _holder: None, closing })
+    }
+
+    /// Closes a file after the lock is released.
+    pub(super) fn close_later(&self, file: Arc<dyn DiskFile>) {
+        let mut closing = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
+        if closing.len() < MAX_CLOSING {
+            closing.push(file);
+        }
     }
 
     /// Lets another attempt of this thread to take the lock fail at once.

@@ -3,6 +3,7 @@
 mod changes;
 pub(crate) mod conditions;
 mod creation;
+pub(crate) mod deletions;
 mod opening;
 mod prefixes;
 pub(crate) mod reads;

@@ -115,6 +115,7 @@ fn other_process() {
     }
     let roles = [
         crate::commit::conditions::run_role,
+        crate::commit::deletions::run_role,
         crate::commit::reads::run_role,
         crate::commit::waiting::run_role,
         crate::compaction::bounds::run_role,
