@@ -6,14 +6,19 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use stridemap::{Error, ErrorKind, Result};
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Semaphore;
 
 /// Called while a request is waited for; an error ends the wait. For Ctrl-C.
 pub type Check = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
 /// How often [`Check`] is called.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How many pieces of an answer wait at most. One has up to about 400 KiB.
+const MAX_WAITING_PIECES: usize = 128;
 
 /// The runtime of this process, with the id of the process that started its threads.
 static RUNTIME: Mutex<Option<(u32, Arc<Runtime>)>> = Mutex::new(None);
@@ -60,33 +65,71 @@ impl Threads {
         check: Option<&Check>,
         future: impl Future<Output = T> + Send + 'static,
     ) -> Result<T> {
+        self.wait_for_pieces(check, |_| future, &mut |_| Ok(()))
+    }
+
+    /// Like [`wait`](Self::wait), and passes what the future sends to `sink` meanwhile. An error of `sink` also ends the
+    /// future, and is returned.
+    pub(super) fn wait_for_pieces<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+        &self,
+        check: Option<&Check>,
+        future: impl FnOnce(PieceSender) -> F,
+        sink: &mut dyn FnMut(Bytes) -> Result<()>,
+    ) -> Result<T> {
         if process::id() != self.process_id {
             return Err(Error::new(
                 ErrorKind::Stale,
                 "use a remote: it was opened by the parent of this forked process; open it again",
             ));
         }
-        let (sender, receiver) = mpsc::sync_channel(1);
+        let (sender, receiver) = mpsc::channel();
+        let (pieces, room) = (sender.clone(), Arc::new(Semaphore::new(MAX_WAITING_PIECES)));
+        let future = future(PieceSender {
+            send: Box::new(move |piece| pieces.send(Event::Piece(piece)).is_ok()),
+            room: Arc::clone(&room),
+        });
         let task = self.runtime.spawn(async move {
             // The receiver is gone after an interrupt.
-            let _ = sender.send(future.await);
+            let _ = sender.send(Event::End(future.await));
         });
         loop {
-            match receiver.recv_timeout(CHECK_INTERVAL) {
-                Ok(value) => return Ok(value),
-                Err(RecvTimeoutError::Timeout) => {
-                    if let Some(Err(error)) = check.map(|check| check()) {
-                        task.abort();
-                        return Err(error);
-                    }
+            let result = match receiver.recv_timeout(CHECK_INTERVAL) {
+                Ok(Event::Piece(piece)) => {
+                    room.add_permits(1);
+                    sink(piece)
                 }
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Error::new(
-                        ErrorKind::Io,
-                        "send a request: its thread panicked, which is a bug of stridemap",
-                    ));
-                }
+                Ok(Event::End(value)) => return Ok(value),
+                Err(RecvTimeoutError::Timeout) => check.map_or(Ok(()), |check| check()),
+                Err(RecvTimeoutError::Disconnected) => Err(Error::new(
+                    ErrorKind::Io,
+                    "send a request: its thread panicked, which is a bug of stridemap",
+                )),
+            };
+            if let Err(error) = result {
+                task.abort();
+                return Err(error);
             }
         }
+    }
+}
+
+enum Event<T> {
+    Piece(Bytes),
+    End(T),
+}
+
+/// Sends pieces of an answer to the thread that waits for it.
+pub(super) struct PieceSender {
+    send: Box<dyn Fn(Bytes) -> bool + Send + Sync>,
+    room: Arc<Semaphore>,
+}
+
+impl PieceSender {
+    /// Waits until there is room, and sends a piece. Returns false if nobody waits for it any more.
+    pub(super) async fn send(&self, piece: Bytes) -> bool {
+        if let Ok(permit) = self.room.acquire().await {
+            permit.forget();
+        }
+        (self.send)(piece)
     }
 }
