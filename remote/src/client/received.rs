@@ -72,26 +72,19 @@ impl Received {
         Ok(())
     }
 
-    pub(super) async fn push(&self, piece: Bytes) -> Result<(), Failure> {
-        let piece_bytes = piece.len() as u64;
-        {
-            let mut state = self.state();
-            if state.received_bytes.saturating_add(piece_bytes) > state.length_bytes {
-                let text = format!("more than the announced {} bytes arrived", state.length_bytes);
-                return Err(Failure::new(Trouble::Cut, text));
-            }
-            if self.sender.is_none() {
-                state.received_bytes += piece_bytes;
-                state.keep(piece);
-                return Ok(());
-            }
+    pub(super) fn push(&self, piece: Bytes) -> Result<(), Failure> {
+        let mut state = self.state();
+        let received_bytes = state.received_bytes.saturating_add(piece.len() as u64);
+        if received_bytes > state.length_bytes {
+            let text = format!("more than the announced {} bytes arrived", state.length_bytes);
+            return Err(Failure::new(Trouble::Cut, text));
         }
-        if let Some(sender) = &self.sender
-            && !sender.send(piece).await
-        {
-            return Err(Failure::new(Trouble::Other, "its reader has ended".to_owned()));
+        state.received_bytes = received_bytes;
+        match &self.sender {
+            None => state.keep(piece),
+            Some(sender) if sender.send(piece) => {}
+            Some(_) => return Err(Failure::new(Trouble::Other, "its reader has ended".to_owned())),
         }
-        self.state().received_bytes += piece_bytes;
         Ok(())
     }
 

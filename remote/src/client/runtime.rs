@@ -9,16 +9,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use stridemap::{Error, ErrorKind, Result};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::Semaphore;
 
 /// Called while a request is waited for; an error ends the wait. For Ctrl-C.
 pub type Check = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
 /// How often [`Check`] is called.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
-
-/// How many pieces of an answer wait at most. One has up to about 400 KiB.
-const MAX_WAITING_PIECES: usize = 128;
 
 /// The runtime of this process, with the id of the process that started its threads.
 static RUNTIME: Mutex<Option<(u32, Arc<Runtime>)>> = Mutex::new(None);
@@ -83,21 +79,15 @@ impl Threads {
             ));
         }
         let (sender, receiver) = mpsc::channel();
-        let (pieces, room) = (sender.clone(), Arc::new(Semaphore::new(MAX_WAITING_PIECES)));
-        let future = future(PieceSender {
-            send: Box::new(move |piece| pieces.send(Event::Piece(piece)).is_ok()),
-            room: Arc::clone(&room),
-        });
+        let pieces = sender.clone();
+        let future = future(PieceSender(Box::new(move |piece| pieces.send(Event::Piece(piece)).is_ok())));
         let task = self.runtime.spawn(async move {
             // The receiver is gone after an interrupt.
             let _ = sender.send(Event::End(future.await));
         });
         loop {
             let result = match receiver.recv_timeout(CHECK_INTERVAL) {
-                Ok(Event::Piece(piece)) => {
-                    room.add_permits(1);
-                    sink(piece)
-                }
+                Ok(Event::Piece(piece)) => sink(piece),
                 Ok(Event::End(value)) => return Ok(value),
                 Err(RecvTimeoutError::Timeout) => check.map_or(Ok(()), |check| check()),
                 Err(RecvTimeoutError::Disconnected) => Err(Error::new(
@@ -118,18 +108,13 @@ enum Event<T> {
     End(T),
 }
 
-/// Sends pieces of an answer to the thread that waits for it.
-pub(super) struct PieceSender {
-    send: Box<dyn Fn(Bytes) -> bool + Send + Sync>,
-    room: Arc<Semaphore>,
-}
+/// Sends pieces of an answer to the thread that waits for it. They wait in memory, up to a whole answer: if they waited in
+/// the sockets, the kernel would spend as much time on moving them together there as on all else.
+pub(super) struct PieceSender(Box<dyn Fn(Bytes) -> bool + Send + Sync>);
 
 impl PieceSender {
-    /// Waits until there is room, and sends a piece. Returns false if nobody waits for it any more.
-    pub(super) async fn send(&self, piece: Bytes) -> bool {
-        if let Ok(permit) = self.room.acquire().await {
-            permit.forget();
-        }
-        (self.send)(piece)
+    /// Returns false if nobody waits for it any more.
+    pub(super) fn send(&self, piece: Bytes) -> bool {
+        (self.0)(piece)
     }
 }

@@ -258,7 +258,7 @@ impl Connection {
             let piece = piece.map_err(|e| self.failure(&e))?;
             self.counters.count_received(piece.len());
             volume.count(piece.len() as u64);
-            received.push(piece).await?;
+            received.push(piece)?;
         }
         received.check_whole()?;
         Ok(meta)
